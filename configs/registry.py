@@ -1,0 +1,109 @@
+"""Finding experiments by name, shrinking them for tests, and their text and JSON forms."""
+
+import dataclasses
+import importlib
+import json
+import pkgutil
+import types
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+import configs
+from configs.schema import Experiment
+from models.common.layout import nearest
+
+
+class ConfigError(ValueError):
+    """A bad experiment name, field or value; the message is one line and names the nearest valid choice."""
+
+
+def names() -> list[str]:
+    """All experiments, as module.function: every public function of a module of configs/ that returns Experiment."""
+    found = []
+    for module in pkgutil.iter_modules(configs.__path__):
+        members = vars(importlib.import_module(f"configs.{module.name}"))
+        for name, function in members.items():
+            is_own = isinstance(function, types.FunctionType) and function.__module__ == f"configs.{module.name}"
+            if is_own and function.__annotations__.get("return") is Experiment and not function.__code__.co_argcount:
+                found.append(f"{module.name}.{name}")
+    return sorted(found)
+
+
+def lookup(name: str) -> typing.Callable[[], Experiment]:
+    """The function of this name; raises ConfigError with the nearest one."""
+    if name not in names():
+        raise ConfigError(f"no experiment {name!r}{nearest(name, names())}")
+    module, function = name.split(".")
+    return getattr(importlib.import_module(f"configs.{module}"), function)
+
+
+def load(name: str) -> Experiment:
+    """The experiment of this name; raises ConfigError with the nearest one."""
+    return lookup(name)()
+
+
+# --- text --------------------------------------------------------------------------------------------------------
+
+
+def to_json(value: Any) -> Any:
+    """A dataclass as plain JSON values; members of unions carry their class name under "class"."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {"class": type(value).__name__} | fields
+    return [to_json(v) for v in value] if isinstance(value, tuple) else value
+
+
+def from_json(data: Any, kind: Any = Experiment, path: str = "experiment") -> Any:
+    """The inverse of `to_json`, strict: an unknown, missing or mistyped field is a ConfigError that names it."""
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        members = {member.__name__: member for member in args}
+        name = data.get("class") if isinstance(data, dict) else None
+        if name not in members:
+            raise ConfigError(f"{path}: class {name!r} unknown{nearest(str(name), members)}")
+        return from_json(data, members[name], path)
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        if not isinstance(data, dict):
+            raise ConfigError(f"{path}: expected an object, got {json.dumps(data)[:60]}")
+        hints = typing.get_type_hints(kind)
+        known = [f.name for f in dataclasses.fields(kind)]
+        for key in data:
+            if key != "class" and key not in known:
+                raise ConfigError(f"{path}: unknown field {key!r}{nearest(key, known)}")
+        for key in known:
+            if key not in data:
+                raise ConfigError(f"{path}: field {key!r} is missing")
+        return kind(**{key: from_json(data[key], hints[key], f"{path}.{key}") for key in known})
+    if origin is tuple:
+        inner = [args[0]] * len(data) if args[-1] is Ellipsis else args
+        return tuple(from_json(v, k, f"{path}[{i}]") for i, (v, k) in enumerate(zip(data, inner, strict=True)))
+    if origin is typing.Literal:
+        if data not in args:
+            raise ConfigError(f"{path}: {data!r} is not one of {', '.join(map(repr, args))}")
+        return data
+    if kind is float and isinstance(data, int) and not isinstance(data, bool):
+        return float(data)
+    if type(data) is not kind:
+        raise ConfigError(f"{path}: expected {kind.__name__}, got {json.dumps(data)[:60]}")
+    return data
+
+
+def lines(value: Any, path: str = "") -> Iterator[str]:
+    """Sorted `path: value` lines, one a field: the form of the golden dumps and of diffs."""
+    data = to_json(value) if dataclasses.is_dataclass(value) else value
+    if isinstance(data, dict):
+        for key in sorted(data):
+            yield from lines(data[key], f"{path}.{key}" if path else key)
+    elif isinstance(data, list) and data and isinstance(data[0], list):
+        for item in data:
+            yield from lines(item[1], f"{path}.{item[0]}")
+    else:
+        yield f"{path}: {json.dumps(data)}"
+
+
+def differences(a: Any, b: Any) -> list[str]:
+    """Which fields differ between two dataclasses, as `path: value of a -> value of b`."""
+    left, right = (dict(line.split(": ", 1) for line in lines(v)) for v in (a, b))
+    keys = sorted(left.keys() | right.keys())
+    return [f"{k}: {left.get(k, '-')} -> {right.get(k, '-')}" for k in keys if left.get(k) != right.get(k)]

@@ -1,0 +1,172 @@
+"""Layouts: which mesh axes cut which logical axes, per component. Plain data, no JAX.
+
+A model names the axes of its tensors ("embed", "mlp", "expert", ...); a `Layout` says, for each component of the model,
+which axes of the device mesh cut them. Changing parallelism is changing this object, never the model (GSPMD,
+arXiv 2105.04663, section 3: annotate a few tensors and let the compiler partition the rest).
+"""
+
+import dataclasses
+import difflib
+import functools
+import math
+from collections.abc import Iterable, Sequence
+
+# The zoo's alphabet. Weights and activations have different names wherever a layout may cut them differently.
+AXES = {
+    # weights
+    "embed": "the model dimension of a weight (M in GShard)",
+    "mlp": "the hidden dimension of a feed-forward weight (H)",
+    "heads": "attention heads of a weight (N)",
+    "kv": "the size of one head's query, key or value (D)",
+    "vocab": "the vocabulary dimension of an embedding or softmax weight (V)",
+    "expert": "the experts of a weight, one matrix each (E)",
+    "gate": "the experts as outputs of a router",
+    "layers": "a stack of equal layers, run by a scan",
+    "stage": "pipeline stages",
+    # activations
+    "batch": "examples or packed rows (B)",
+    "length": "positions in a sequence (L)",
+    "act_embed": "the model dimension of an activation",
+    "act_mlp": "the hidden dimension of a feed-forward activation",
+    "act_heads": "attention heads of an activation",
+    "act_vocab": "the vocabulary dimension of logits",
+    "group": "routing groups of tokens, before dispatch and after combination (G)",
+    "expert_group": "routing groups in tensors that are cut by expert",
+    "act_expert": "the experts in tensors of dispatched tokens (E)",
+    "act_expert_mlp": "the hidden dimension inside an expert",
+    "beam": "hypotheses of a beam search",
+}
+
+Axes = tuple[str, ...]  # mesh axes that cut one dimension together, major first; () leaves it whole
+Rules = tuple[tuple[str, Axes], ...]  # logical name -> mesh axes, sorted by name
+
+
+class LayoutError(ValueError):
+    """A layout that cannot be applied; the message names the tensor, the rule and the nearest valid choice."""
+
+
+def nearest(name: str, choices: Iterable[str]) -> str:
+    """A hint `; did you mean 'x'?`, or the choices where none is near."""
+    choices = sorted(choices)
+    if near := difflib.get_close_matches(name, choices, n=1, cutoff=0.5):
+        return f"; did you mean {near[0]!r}?"
+    return f"; choose from {', '.join(choices)}" if choices else ""
+
+
+def rules(**axes: str | Sequence[str] | None) -> Rules:
+    """Writes rules as keywords: `rules(batch=("data", "expert"), expert="expert", mlp=None)`."""
+    as_tuple = {k: (v,) if isinstance(v, str) else tuple(v or ()) for k, v in axes.items()}
+    return tuple(sorted(as_tuple.items()))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How a model is cut over a mesh of devices.
+
+    Attributes:
+      name: what to call it on the command line and in tables.
+      mesh: (axis name, size) pairs, slowest-varying first; their product is the number of devices.
+      rules: logical name -> mesh axes, for every component; a name without a rule is left whole.
+      components: (component path, rules) pairs that override `rules` for that component and those below it, for
+        example ("decoder.moe", rules(expert="data")); a longer path wins over a shorter one.
+      optimizer: rules that override a parameter's own for its optimizer state (ZeRO-1).
+    """
+
+    name: str
+    mesh: tuple[tuple[str, int], ...]
+    rules: Rules = ()
+    components: tuple[tuple[str, Rules], ...] = ()
+    optimizer: Rules = ()
+
+    def __post_init__(self) -> None:
+        names = [axis for axis, _ in self.mesh]
+        if len(set(names)) < len(names):
+            raise LayoutError(f"layout {self.name!r}: mesh axes {names} are not distinct")
+        for axis, size in self.mesh:
+            if size < 1:
+                raise LayoutError(f"layout {self.name!r}: mesh axis {axis!r} has size {size}, must be at least 1")
+        tables = [("rules", self.rules), ("optimizer", self.optimizer), *self.components]
+        for where, table in tables:
+            for name, axes in table:
+                self._check_rule(where, name, axes)
+
+    def _check_rule(self, where: str, name: str, axes: Axes) -> None:
+        rule = f"layout {self.name!r}, {where}: rule {name!r} -> {axes}"
+        if name not in AXES:
+            raise LayoutError(f"{rule}: no such logical name{nearest(name, AXES)}")
+        for axis in axes:
+            if axis not in dict(self.mesh):
+                raise LayoutError(f"{rule}: no mesh axis {axis!r}{nearest(axis, dict(self.mesh))}")
+        if len(set(axes)) < len(axes):
+            raise LayoutError(f"{rule}: a mesh axis is named twice")
+
+    @property
+    def devices(self) -> int:
+        return math.prod(size for _, size in self.mesh)
+
+    def ways(self, axes: Axes) -> int:
+        """Into how many pieces these mesh axes cut a dimension."""
+        sizes = dict(self.mesh)
+        return math.prod(sizes[axis] for axis in axes)
+
+    @functools.lru_cache(maxsize=None)  # noqa: B019 - layouts are few and live as long as the process
+    def resolve(self, component: str) -> dict[str, Axes]:
+        """The rules in force for a component, overrides applied from the root downwards."""
+        table = dict(self.rules)
+        for path, override in sorted(self.components, key=lambda item: item[0].count(".")):
+            if component == path or component.startswith(path + "."):
+                table |= dict(override)
+        return table
+
+    def cut(
+        self,
+        names: Sequence[str | None],
+        shape: Sequence[int] | None = None,
+        *,
+        component: str = "",
+        tensor: str = "an activation",
+        extra: Rules = (),
+    ) -> tuple[Axes, ...]:
+        """The mesh axes that cut each dimension of a tensor.
+
+        Args:
+          names: a logical name per dimension; None leaves that dimension whole.
+          shape: sizes, to check that each is divisible; None skips that check.
+          component: the path of the component that owns the tensor.
+          tensor: what to call the tensor in errors.
+          extra: rules that override the component's (the optimizer's).
+
+        Raises:
+          LayoutError: an unknown name, two dimensions on one mesh axis, or an indivisible dimension.
+        """
+        table = self.resolve(component) | dict(extra)
+        where = f"{tensor} {tuple(names)} of component {component or '(root)'!r}, layout {self.name!r}"
+        cuts: list[Axes] = []
+        for name in names:
+            if name is not None and name not in AXES:
+                raise LayoutError(f"{where}: no such logical name {name!r}{nearest(name, AXES)}")
+            cuts.append(table.get(name, ()) if name else ())
+        owner: dict[str, str | None] = {}
+        for name, axes in zip(names, cuts, strict=True):
+            for axis in axes:
+                if axis in owner:
+                    raise LayoutError(
+                        f"{where}: rules put both {owner[axis]!r} and {name!r} on mesh axis {axis!r}; "
+                        f"map one of them to another axis of {dict(self.mesh)} or to none"
+                    )
+                owner[axis] = name
+        for name, axes, size in zip(names, cuts, shape or [0] * len(cuts), strict=True):
+            if size % self.ways(axes):
+                below = max(d for d in range(1, size + 1) if size % d == 0 and d <= self.ways(axes))
+                raise LayoutError(
+                    f"{where}: {name!r} of size {size} is not divisible by the {self.ways(axes)} pieces of rule "
+                    f"{name!r} -> {axes}; the nearest that fits is {below}"
+                )
+        return tuple(cuts)
+
+    def check_components(self, known: Iterable[str]) -> None:
+        """Refuses a rule for a component that the model does not have."""
+        known = set(known)
+        for path, _ in self.components:
+            if path not in known:
+                raise LayoutError(f"layout {self.name!r}: no component {path!r}{nearest(path, known)}")

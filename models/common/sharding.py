@@ -1,0 +1,198 @@
+"""From names to the mesh: the few helpers with which models declare parameters and mark activations.
+
+Modules are `flax.nnx.Module`s used as structure only; what runs is plain JAX. A module is a pytree whose leaves are its
+parameters, so `jax.eval_shape`, `jax.vmap`, `jax.lax.scan` and `jax.grad` take it as it is, and its static part (config,
+component path, layout) is hashed into every trace: tracing reads no global, so no two layouts can share a trace.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from models.common.layout import Layout, LayoutError, Rules
+
+PyTree = Any
+Params = dict[str, Any]  # nested dictionaries of arrays, keyed by attribute names
+Initializer = Callable[[jax.Array, tuple[int, ...], Any], jax.Array]
+
+# Names of axes along which a parameter is a pile of separate tensors: optimizers act on each one alone.
+STACKED = ("layers", "stage", "expert")
+
+
+@dataclasses.dataclass(frozen=True)
+class Component:
+    """Where a module lives: its layout, its dotted path in the model, and the mesh (None: a single device).
+
+    `where / "encoder"` is the child component. Hashable and static, so it is part of a trace's key.
+    """
+
+    layout: Layout
+    path: str = ""
+    mesh: Mesh | None = None
+
+    def __truediv__(self, name: str) -> "Component":
+        return dataclasses.replace(self, path=f"{self.path}.{name}" if self.path else name)
+
+    def spec(self, names, shape=None, *, tensor: str = "an activation", extra: Rules = ()) -> PartitionSpec:
+        """The PartitionSpec of a tensor whose dimensions carry these logical names; raises LayoutError."""
+        cuts = self.layout.cut(names, shape, component=self.path, tensor=tensor, extra=extra)
+        return PartitionSpec(*(axes[0] if len(axes) == 1 else axes or None for axes in cuts))
+
+    def shard(self, x: jax.Array, *names: str | None) -> jax.Array:
+        """Constrains an activation by the logical names of its dimensions; only checks them without a mesh."""
+        if len(names) != x.ndim:
+            raise LayoutError(f"component {self.path!r}: {len(names)} names {names} for an activation of shape {x.shape}")
+        spec = self.spec(names, x.shape if self.mesh else None)
+        return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, spec)) if self.mesh else x
+
+
+def make_mesh(layout: Layout, devices: list | None = None) -> Mesh:
+    """The device mesh of a layout; raises LayoutError where the devices at hand are not as many as it needs."""
+    devices = jax.devices() if devices is None else devices
+    if len(devices) != layout.devices:
+        raise LayoutError(
+            f"layout {layout.name!r} needs {layout.devices} devices for mesh {dict(layout.mesh)}, but {len(devices)} "
+            f"{'is' if len(devices) == 1 else 'are'} here; choose a mesh whose product is {len(devices)}"
+        )
+    names, sizes = zip(*layout.mesh, strict=True)
+    return jax.make_mesh(sizes, names, axis_types=(AxisType.Auto,) * len(names), devices=devices)
+
+
+def param(key: jax.Array, shape: tuple[int, ...], axes: tuple[str, ...], init: Initializer, where: Component):
+    """One parameter: its float32 value, its logical axes (a name per dimension) and the component that owns it."""
+    if len(shape) != len(axes):
+        raise LayoutError(f"component {where.path!r}: {len(axes)} names {axes} for a parameter of shape {shape}")
+    return nnx.Param(init(key, shape, jnp.float32), axes=axes, where=where)
+
+
+def normal(scale: float) -> Initializer:
+    """Gaussian initializer of this standard deviation."""
+    return lambda key, shape, dtype: scale * jax.random.normal(key, shape, dtype)
+
+
+def ones(key: jax.Array, shape: tuple[int, ...], dtype) -> jax.Array:
+    del key
+    return jnp.ones(shape, dtype)
+
+
+def stack(make: Callable[[jax.Array], nnx.Module], key: jax.Array, n: int, name: str = "layers") -> Any:
+    """n modules from n keys as one module with a leading axis `name` on every parameter."""
+
+    def prefix(v):
+        return nnx.Param(v.get_raw_value(), axes=(name, *v.get_metadata()["axes"]), where=v.get_metadata()["where"])
+
+    modules = jax.vmap(make)(jax.random.split(key, n))
+    return jax.tree.map(prefix, modules, is_leaf=lambda v: isinstance(v, nnx.Variable))
+
+
+REMAT = {
+    # What the backward pass finds saved of each layer. GShard recomputes in its 36- and 60-layer models (section 4).
+    "none": None,
+    "full": jax.checkpoint_policies.nothing_saveable,
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+}
+
+
+def scan(body: Callable, carry: PyTree, stacked: PyTree, *, remat: str = "none") -> tuple[PyTree, PyTree]:
+    """`lax.scan` of `body(carry, slice) -> (carry, out)` over stacked modules and per-layer inputs.
+
+    Args:
+      stacked: a pytree (module, keys, caches, ...) with a leading layer axis on every leaf.
+      remat: a key of REMAT: what is kept for the backward pass.
+    """
+    if REMAT[remat] is not None:
+        body = jax.checkpoint(body, policy=REMAT[remat], prevent_cse=False)
+    return jax.lax.scan(body, carry, stacked)
+
+
+# --- a model as nested dictionaries ------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class ParamInfo:
+    """What is known of a parameter without its value: dotted name, shape, dtype, logical axes, component."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: Any
+    axes: tuple[str, ...]
+    where: Component
+
+    def spec(self, extra: Rules = ()) -> PartitionSpec:
+        return self.where.spec(self.axes, self.shape, tensor=self.name, extra=extra)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def piece(self) -> int:
+        """Elements of this parameter on one device."""
+        layout = self.where.layout
+        cuts = layout.cut(self.axes, self.shape, component=self.where.path, tensor=self.name)
+        return self.size // math.prod(layout.ways(axes) for axes in cuts)
+
+    @property
+    def stacked(self) -> int:
+        """How many leading dimensions only stack separate tensors (layers, stages, experts)."""
+        n = 0
+        while n < len(self.axes) and self.axes[n] in STACKED:
+            n += 1
+        return n
+
+
+def describe(model: nnx.Module) -> Iterator[ParamInfo]:
+    """The parameters of a (possibly abstract) model, in the order of its leaves."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(model, is_leaf=lambda v: isinstance(v, nnx.Variable))
+    for path, variable in leaves:
+        name = ".".join(entry.name for entry in path)
+        raw, meta = variable.get_raw_value(), variable.get_metadata()
+        yield ParamInfo(name, raw.shape, raw.dtype, meta["axes"], meta["where"])
+
+
+def components(model: nnx.Module) -> set[str]:
+    """Every component path of a model, inner ones included."""
+    paths = {info.where.path for info in describe(model)}
+    return {".".join(p.split(".")[:i]) for p in paths for i in range(1, p.count(".") + 2)}
+
+
+def param_tree(model: nnx.Module) -> dict[str, Any]:
+    """`describe` as nested dictionaries with ParamInfo leaves, of the same structure as `split` gives."""
+    return nest({info.name: info for info in describe(model)})
+
+
+def split(model: nnx.Module) -> Params:
+    """A model's parameters as nested dictionaries of arrays, the form in which they are stored and optimized."""
+    return nest({info.name: leaf for info, leaf in zip(describe(model), jax.tree.leaves(model), strict=True)})
+
+
+def merge(abstract: nnx.Module, params: Params) -> Any:
+    """A model with the structure of `abstract` and these parameters: the inverse of `split`."""
+    flat = flatten(params)
+    return jax.tree.unflatten(jax.tree.structure(abstract), [flat[info.name] for info in describe(abstract)])
+
+
+def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"a": {"b": x}} -> {"a.b": x}."""
+    flat = {}
+    for key, value in tree.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat
+
+
+def nest(flat: dict[str, Any]) -> dict[str, Any]:
+    """{"a.b": x} -> {"a": {"b": x}}, keys sorted."""
+    tree: dict[str, Any] = {}
+    for path, value in sorted(flat.items()):
+        *parents, last = path.split(".")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[last] = value
+    return tree

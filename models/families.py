@@ -1,0 +1,18 @@
+"""Which model a config belongs to. A family is a package models/<family>/ with the same files as every other:
+
+config.py (a dataclass with a ClassVar `family`), model.py (a module `MODEL(config, key, where)` with `loss` and
+`loss_weight`; see models/gshard_m4/model.py), layouts.py (`LAYOUTS`), README.md.
+"""
+
+import importlib
+from typing import Any
+
+
+def model_class(config: Any) -> Any:
+    """The module class that a model config describes."""
+    return importlib.import_module(f"models.{config.family}").MODEL
+
+
+def layouts(config: Any) -> dict[str, Any]:
+    """The named layouts of a config's family: functions of two mesh sizes."""
+    return importlib.import_module(f"models.{config.family}.layouts").LAYOUTS

@@ -1,0 +1,3 @@
+from models.gshard_m4.model import GShardM4 as MODEL
+
+__all__ = ["MODEL"]

@@ -1,0 +1,91 @@
+"""Ways to cut GShard M4 over a mesh of x by y devices. Each is a Layout; none touches the model.
+
+`LAYOUTS` is what `--layout NAME` offers; every function takes the sizes of the two mesh axes.
+"""
+
+from models.common.layout import Layout, rules
+
+# Tokens stay where the batch is cut, in every mode without expert parallelism.
+_TENSOR = rules(
+    batch="data", group="data", expert_group="data",
+    heads="model", mlp="model", vocab="model",
+    act_heads="model", act_mlp="model", act_vocab="model", act_expert_mlp="model",
+)  # fmt: skip
+
+
+def data_parallel(x: int, y: int) -> Layout:
+    """Every device holds the whole model and its share of the batch; gradients are all-reduced."""
+    both = ("data", "model")
+    return Layout(
+        name="data_parallel",
+        mesh=(("data", x), ("model", y)),
+        rules=rules(batch=both, group=both, expert_group=both),
+    )
+
+
+def zero1(x: int, y: int) -> Layout:
+    """Data parallel, with the optimizer state cut over all devices (ZeRO stage 1)."""
+    base = data_parallel(x, y)
+    both = ("data", "model")
+    return Layout(name="zero1", mesh=base.mesh, rules=base.rules, optimizer=rules(embed=both))
+
+
+def fully_sharded(x: int, y: int) -> Layout:
+    """Data parallel, with every weight cut over all devices and gathered where it is used (ZeRO stage 3, FSDP)."""
+    both = ("data", "model")
+    return Layout(
+        name="fully_sharded",
+        mesh=(("data", x), ("model", y)),
+        rules=rules(batch=both, group=both, expert_group=both, embed=both),
+    )
+
+
+def tensor_parallel(x: int, y: int) -> Layout:
+    """Batch over x; heads, hidden and vocabulary dimensions over y (Megatron's cut, GSPMD's 1D)."""
+    return Layout(name="tensor_parallel", mesh=(("data", x), ("model", y)), rules=_TENSOR)
+
+
+def expert_parallel(x: int, y: int) -> Layout:
+    """GShard's own: batch over all devices, experts over y, dense weights everywhere; tokens travel by all-to-all."""
+    both = ("data", "expert")
+    return Layout(
+        name="expert_parallel",
+        mesh=(("data", x), ("expert", y)),
+        rules=rules(batch=both, group=both, expert="expert", act_expert="expert", expert_group="data"),
+    )
+
+
+def expert_fully_sharded(x: int, y: int) -> Layout:
+    """Expert parallel, with the dense weights cut over all devices as well (dense and embedding weights as in FSDP)."""
+    base = expert_parallel(x, y)
+    both = ("data", "expert")
+    whole = rules(embed=None)
+    return Layout(
+        name="expert_fully_sharded",
+        mesh=base.mesh,
+        rules=tuple(sorted((dict(base.rules) | {"embed": both}).items())),
+        components=(("decoder.moe", whole), ("encoder.moe", whole)),
+    )
+
+
+def mixed(x: int, y: int) -> Layout:
+    """Encoder and decoder in different modes of one mesh: a tensor-parallel encoder, an expert-parallel decoder."""
+    both = ("data", "model")
+    decoder = rules(
+        batch=both, group=both, expert="model", act_expert="model", expert_group="data",
+        heads=None, mlp=None, vocab=None, act_heads=None, act_mlp=None, act_vocab=None, act_expert_mlp=None,
+    )  # fmt: skip
+    return Layout(
+        name="mixed",
+        mesh=(("data", x), ("model", y)),
+        rules=_TENSOR,
+        components=(("decoder", decoder), ("softmax", decoder), ("target_embedding", decoder)),
+    )
+
+
+LAYOUTS = {
+    layout.__name__: layout
+    for layout in (
+        data_parallel, zero1, fully_sharded, tensor_parallel, expert_parallel, expert_fully_sharded, mixed,
+    )
+}  # fmt: skip

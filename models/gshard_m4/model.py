@@ -1,0 +1,330 @@
+"""GShard M4 (arXiv 2006.16668): a Transformer encoder-decoder in which every second feed-forward layer is an MoE layer.
+
+B rows, L positions, M model, N heads, D head, H hidden, V vocabulary; G groups, S tokens of a group, E experts, C slots.
+
+Written as if for one device: `where.shard` names the axes of an activation at the edges of a block, a layout decides
+what is cut. The paper leaves the norm's place and positions open; both follow Lingvo's builder and Vaswani et al.:
+pre-norm residual layers with RMS norm, and sinusoids added to the embeddings.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from models.common import moe
+from models.common.attention import Attention, KeysValues, causal, same_segment
+from models.common.layers import Embedding, FeedForward, RmsNorm, cross_entropy, dropout, sinusoids
+from models.common.loss import Loss
+from models.common.sharding import Component, normal, param, scan, stack
+from models.gshard_m4.config import GShardM4Config
+
+Batch = dict[str, jax.Array]
+Key = jax.Array | None  # None: evaluation, nothing random
+
+
+class Moe(nnx.Module):
+    """The position-wise mixture of experts (Figure 3, Algorithm 1): top-2 of E feed-forward networks per token."""
+
+    def __init__(self, c: GShardM4Config, key: jax.Array, where: Component):
+        k1, k2, k3 = jax.random.split(key, 3)
+        m, h, e = c.model_dim, c.hidden_dim, c.experts
+        self.c, self.where = c, where
+        self.router = param(k1, (m, e), ("embed", "gate"), normal(m**-0.5), where)
+        self.wi = param(k2, (e, m, h), ("expert", "embed", "mlp"), normal(m**-0.5), where)
+        self.wo = param(k3, (e, h, m), ("expert", "mlp", "embed"), normal(h**-0.5), where)
+
+    def __call__(self, x_BLM: jax.Array, mask_BL: jax.Array, key: Key) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """(y_BLM, statistics): padding (mask False) is routed nowhere and returns zero."""
+        c, where = self.c, self.where
+        size = self._group_size(mask_BL.size, training=key is not None)
+        x_GSM = where.shard(x_BLM.reshape(-1, size, c.model_dim), "group", None, "act_embed")
+        mask_GS = mask_BL.reshape(-1, size)
+
+        # Router in float32 at least: bfloat16 gates make routing unstable (Switch Transformer, section 2.4).
+        wide = jnp.promote_types(x_GSM.dtype, jnp.float32)
+        logits_GSE = jnp.einsum("GSM,ME->GSE", x_GSM.astype(wide), self.router[...].astype(wide))
+        probs_GSE = where.shard(jax.nn.softmax(logits_GSE), "group", None, None)
+        choice = moe.top2_gating(probs_GSE, mask_GS, key, c.second_expert_threshold)
+
+        factor = c.capacity_factor if key is not None else c.eval_capacity_factor
+        slots = min(moe.capacity(factor, size, c.experts), size)
+        routing, dispatch, combine = moe.DISPATCH[c.dispatch](choice, c.experts, slots)
+        x_EGCM = moe.to_experts(dispatch(x_GSM), where)
+        y_GECM = moe.from_experts(self._experts(x_EGCM), where)
+        y_GSM = where.shard(combine(y_GECM), "group", None, "act_embed")
+
+        stats = {"balance_loss": moe.balance_loss(probs_GSE, choice, mask_GS)}
+        stats |= moe.counts(probs_GSE, choice, routing, mask_GS)
+        return where.shard(y_GSM.reshape(x_BLM.shape), "batch", "length", "act_embed"), stats
+
+    def _experts(self, x_EGCM: jax.Array) -> jax.Array:
+        """Each expert's ReLU feed-forward network on its own slots."""
+        h_EGCH = jax.nn.relu(jnp.einsum("EGCM,EMH->EGCH", x_EGCM, self.wi[...].astype(x_EGCM.dtype)))
+        h_EGCH = self.where.shard(h_EGCH, "act_expert", "expert_group", None, "act_expert_mlp")
+        return jnp.einsum("EGCH,EHM->EGCM", h_EGCH, self.wo[...].astype(x_EGCM.dtype))
+
+    def _group_size(self, tokens: int, training: bool) -> int:
+        """S. Exactly the config's in training; elsewhere batches have any size, so the largest that fits."""
+        size = self.c.group_size
+        if training:
+            if tokens % size:
+                raise ValueError(f"group_size={size} does not divide the {tokens} tokens of a batch")
+            return size
+        layout = self.where.layout
+        ways = layout.ways(layout.resolve(self.where.path).get("group", ()))
+        return max(s for s in range(1, size + 1) if tokens % (s * ways) == 0 or s == 1)
+
+
+class EncoderLayer(nnx.Module):
+    """Self-attention, then a feed-forward or MoE layer, each x + dropout(f(norm(x)))."""
+
+    def __init__(self, c: GShardM4Config, kind: str, key: jax.Array, where: Component):
+        k1, k2, k3, k4 = jax.random.split(key, 4)
+        self.rate = c.dropout
+        self.attention_norm = RmsNorm(c.model_dim, k1, where / "attention")
+        self.attention = Attention(c.model_dim, c.heads, c.head_dim, k2, where / "attention")
+        self.ffn_norm = RmsNorm(c.model_dim, k3, where / kind)
+        self.ffn = make_ffn(c, kind, k4, where / kind)
+
+    def __call__(self, x_BLM, mask_BLL, real_BL, key: Key):
+        k1, k2, k3, k4 = split_key(key, 4)
+        y_BLM = self.attention_norm(x_BLM)
+        y_BLM = self.attention(y_BLM, self.attention.keys_values(y_BLM), mask_BLL, rate=self.rate, key=k1)
+        x_BLM = x_BLM + dropout(y_BLM, self.rate, k2)
+        y_BLM, stats = apply_ffn(self.ffn, self.ffn_norm(x_BLM), real_BL, k3)
+        return x_BLM + dropout(y_BLM, self.rate, k4), stats
+
+
+class DecoderLayer(nnx.Module):
+    """Causal self-attention, attention to the source, then a feed-forward or MoE layer."""
+
+    def __init__(self, c: GShardM4Config, kind: str, key: jax.Array, where: Component):
+        k1, k2, k3, k4, k5, k6 = jax.random.split(key, 6)
+        self.rate = c.dropout
+        self.attention_norm = RmsNorm(c.model_dim, k1, where / "attention")
+        self.attention = Attention(c.model_dim, c.heads, c.head_dim, k2, where / "attention")
+        self.cross_norm = RmsNorm(c.model_dim, k3, where / "cross_attention")
+        self.cross_attention = Attention(c.model_dim, c.heads, c.head_dim, k4, where / "cross_attention")
+        self.ffn_norm = RmsNorm(c.model_dim, k5, where / kind)
+        self.ffn = make_ffn(c, kind, k6, where / kind)
+
+    def __call__(self, x_BLM, source_BSM, masks, real_BL, key: Key):
+        mask_BLL, mask_BLS = masks
+        k1, k2, k3, k4, k5, k6 = split_key(key, 6)
+        y_BLM = self.attention_norm(x_BLM)
+        y_BLM = self.attention(y_BLM, self.attention.keys_values(y_BLM), mask_BLL, rate=self.rate, key=k1)
+        x_BLM = x_BLM + dropout(y_BLM, self.rate, k2)
+        kv = self.cross_attention.keys_values(source_BSM)
+        y_BLM = self.cross_attention(self.cross_norm(x_BLM), kv, mask_BLS, rate=self.rate, key=k3)
+        x_BLM = x_BLM + dropout(y_BLM, self.rate, k4)
+        y_BLM, stats = apply_ffn(self.ffn, self.ffn_norm(x_BLM), real_BL, k5)
+        return x_BLM + dropout(y_BLM, self.rate, k6), stats
+
+    def step(self, x_BKM, cache: "LayerCache", source_mask_BKS, at) -> tuple[jax.Array, "LayerCache", dict]:
+        """One position of K hypotheses of each of B sentences, attending to the cached positions before it."""
+        rows, beams, model = x_BKM.shape
+        y_R1M = self.attention_norm(x_BKM).reshape(rows * beams, 1, model)
+        new = self.attention.keys_values(y_R1M)
+        own = tuple(jax.lax.dynamic_update_slice_in_dim(c, n, at, axis=1) for c, n in zip(cache.own, new, strict=True))
+        past_R1L = jnp.broadcast_to(jnp.arange(own[0].shape[1]) <= at, (rows * beams, 1, own[0].shape[1]))
+        x_BKM = x_BKM + self.attention(y_R1M, own, past_R1L).reshape(rows, beams, model)
+        # A sentence's hypotheses share its source, so they attend to it as the K positions of one query.
+        x_BKM = x_BKM + self.cross_attention(self.cross_norm(x_BKM), cache.source, source_mask_BKS)
+        real_BK = jnp.broadcast_to(jnp.any(source_mask_BKS, axis=-1), (rows, beams))
+        y_BKM, stats = apply_ffn(self.ffn, self.ffn_norm(x_BKM), real_BK, None)
+        return x_BKM + y_BKM, dataclasses.replace(cache, own=own), stats
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class LayerCache:
+    """What a decoder layer remembers: its own keys and values [B * K, T, N, D] and the source's [B, S, N, D]."""
+
+    own: KeysValues
+    source: KeysValues
+
+
+def make_ffn(c: GShardM4Config, kind: str, key: jax.Array, where: Component) -> FeedForward | Moe:
+    return Moe(c, key, where) if kind == "moe" else FeedForward(c.model_dim, c.hidden_dim, key, where)
+
+
+def apply_ffn(ffn: FeedForward | Moe, x_BLM, real_BL, key: Key) -> tuple[jax.Array, dict]:
+    return ffn(x_BLM, real_BL, key) if isinstance(ffn, Moe) else (ffn(x_BLM), {})
+
+
+def split_key(key: Key, n: int) -> list[Key]:
+    return [None] * n if key is None else list(jax.random.split(key, n))
+
+
+class Block(nnx.Module):
+    """The repeated unit of a tower: a dense layer followed by an MoE layer, or in the dense model one dense layer."""
+
+    def __init__(self, layer: type, c: GShardM4Config, key: jax.Array, where: Component):
+        k1, k2 = jax.random.split(key)
+        self.dense = layer(c, "ffn", k1, where)
+        self.sparse = layer(c, "moe", k2, where) if c.experts else None
+
+    def __call__(self, x_BLM, *args, key: Key):
+        k1, k2 = split_key(key, 2)
+        x_BLM, stats = self.dense(x_BLM, *args, k1)
+        return self.sparse(x_BLM, *args, k2) if self.sparse is not None else (x_BLM, stats)
+
+
+class GShardM4(nnx.Module):
+    """The whole model. Parameters only; every method is a pure function of them and its arguments."""
+
+    def __init__(self, c: GShardM4Config, key: jax.Array, where: Component):
+        k1, k2, k3, k4, k5, k6, k7 = jax.random.split(key, 7)
+        m = c.model_dim
+        self.c, self.where = c, where
+        self.source_embedding = Embedding(c.source_vocab, m, k1, where / "source_embedding")
+        self.target_embedding = Embedding(c.target_vocab, m, k2, where / "target_embedding")
+        self.encoder = stack(lambda k: Block(EncoderLayer, c, k, where / "encoder"), k3, c.blocks)
+        self.decoder = stack(lambda k: Block(DecoderLayer, c, k, where / "decoder"), k4, c.blocks)
+        self.encoder_norm = RmsNorm(m, k5, where / "encoder")
+        self.decoder_norm = RmsNorm(m, k6, where / "decoder")
+        self.softmax = param(k7, (m, c.target_vocab), ("embed", "vocab"), normal(m**-0.5), where / "softmax")
+
+    # --- training ---
+
+    def loss(self, batch: Batch, key: Key) -> Loss:
+        """Cross-entropy of the targets given the sources, and what the routers did.
+
+        Args:
+          batch: int32 [B, L] arrays `inputs`, `inputs_segments`, `inputs_positions` and the same of `targets`; several
+            examples share a row, numbered from 1 in both segments (0 is padding).
+          key: draws dropout and second experts; None evaluates.
+        """
+        c = self.c
+        k1, k2 = split_key(key, 2)
+        source_BSM, stats = self.encode(batch["inputs"], batch["inputs_segments"], batch["inputs_positions"], k1)
+        logits_BLV, more = self.decode(
+            batch["targets"], batch["targets_segments"], batch["targets_positions"], source_BSM,
+            batch["inputs_segments"], k2,
+        )  # fmt: skip
+        smooth_BL, plain_BL = cross_entropy(logits_BLV, batch["targets"], c.label_smoothing)
+        weight_BL = (batch["targets_segments"] > 0).astype(plain_BL.dtype)
+        hit_BL = (jnp.argmax(logits_BLV, axis=-1) == batch["targets"]) * weight_BL
+        weight = jnp.sum(weight_BL)
+        sums = {"cross_entropy": jnp.sum(plain_BL * weight_BL), "accuracy": jnp.sum(hit_BL)}
+        means: dict[str, jax.Array] = {}
+        extra = jnp.zeros((), plain_BL.dtype)
+        if c.experts:
+            towers = {"encoder": stats, "decoder": more}
+            balance = (jnp.mean(stats["balance_loss"]) + jnp.mean(more["balance_loss"])) / 2
+            # The loss adds every MoE layer's own balance loss, as in the paper: k layers, k terms.
+            extra = c.balance_weight * 2 * c.blocks * balance
+            means = {f"moe/{k}": (jnp.mean(stats[k]) + jnp.mean(more[k])) / 2 for k in stats if k != "load"}
+            means |= {f"moe/load_{name}": jnp.mean(tower["load"], axis=0) for name, tower in towers.items()}
+        return Loss(sum=jnp.sum(smooth_BL * weight_BL), weight=weight, extra=extra, sums=sums, means=means)
+
+    @staticmethod
+    def loss_weight(batch: Batch) -> jax.Array:
+        """How many tokens the loss of this batch averages over."""
+        return jnp.sum(batch["targets_segments"] > 0)
+
+    def encode(self, ids_BS, segments_BS, positions_BS, key: Key) -> tuple[jax.Array, dict]:
+        """The encoder tower: (its output [B, S, M], statistics of its MoE layers, stacked)."""
+        k1, k2 = split_key(key, 2)
+        x_BSM = self._embed(self.source_embedding, ids_BS, positions_BS, k1)
+        mask_BSS = same_segment(segments_BS, segments_BS)
+        real_BS = segments_BS > 0
+
+        def layer(x_BSM, inputs):
+            block, key = inputs
+            return block(x_BSM, mask_BSS, real_BS, key=key)
+
+        x_BSM, stats = scan(layer, x_BSM, (self.encoder, self._keys(k2)), remat=self.c.remat)
+        return self.encoder_norm(x_BSM), stats
+
+    def decode(self, ids_BL, segments_BL, positions_BL, source_BSM, source_segments_BS, key: Key):
+        """The decoder tower, teacher-forced: (logits [B, L, V] that predict `ids`, statistics)."""
+        k1, k2 = split_key(key, 2)
+        x_BLM = self._embed(self.target_embedding, shift_right(ids_BL, positions_BL), positions_BL, k1)
+        masks = (
+            same_segment(segments_BL, segments_BL) & causal(ids_BL.shape[1]),
+            same_segment(segments_BL, source_segments_BS),
+        )
+        real_BL = segments_BL > 0
+
+        def layer(x_BLM, inputs):
+            block, key = inputs
+            return block(x_BLM, source_BSM, masks, real_BL, key=key)
+
+        x_BLM, stats = scan(layer, x_BLM, (self.decoder, self._keys(k2)), remat=self.c.remat)
+        return self._logits(x_BLM), stats
+
+    def _embed(self, table: Embedding, ids_BL, positions_BL, key: Key) -> jax.Array:
+        dtype = jnp.dtype(self.c.dtype)
+        x_BLM = table(ids_BL, dtype) + sinusoids(positions_BL, self.c.model_dim, dtype)
+        return dropout(x_BLM, self.c.dropout, key)
+
+    def _logits(self, x_BLM: jax.Array) -> jax.Array:
+        x_BLM = self.decoder_norm(x_BLM)
+        logits_BLV = jnp.einsum("BLM,MV->BLV", x_BLM, self.softmax[...].astype(x_BLM.dtype))
+        return (self.where / "softmax").shard(logits_BLV, "batch", "length", "act_vocab")
+
+    def _keys(self, key: Key):
+        return None if key is None else jax.random.split(key, self.c.blocks)
+
+    # --- translation, a position at a time ---
+
+    def start(self, ids_BS: jax.Array, beams: int, steps: int) -> tuple[LayerCache, LayerCache | None, jax.Array]:
+        """Encodes B sources and prepares the decoder's caches for `beams` hypotheses of up to `steps` tokens each."""
+        real_BS = ids_BS > 0
+        positions_BS = jnp.broadcast_to(jnp.arange(ids_BS.shape[1]), ids_BS.shape)
+        source_BSM, _ = self.encode(ids_BS, real_BS.astype(jnp.int32), positions_BS, None)
+        c = self.c
+        shape = (ids_BS.shape[0] * beams, steps, c.heads, c.head_dim)
+        names = ("batch", None, "act_heads", None)
+
+        def cache(layer: DecoderLayer) -> LayerCache:
+            zeros = self.where.shard(jnp.zeros(shape, source_BSM.dtype), *names)
+            return LayerCache((zeros, zeros), layer.cross_attention.keys_values(source_BSM))
+
+        def block_cache(_, block: Block):
+            return None, (cache(block.dense), cache(block.sparse) if block.sparse is not None else None)
+
+        _, (dense, sparse) = scan(block_cache, None, self.decoder)
+        return dense, sparse, real_BS
+
+    def step(self, state, ids_BK: jax.Array, at: jax.Array):
+        """Logits [B, K, V] of the token after `ids`, which stand at position `at`, and the state with them in it."""
+        dense, sparse, real_BS = state
+        dtype = jnp.dtype(self.c.dtype)
+        positions_BK = jnp.broadcast_to(at, ids_BK.shape)
+        x_BKM = self.target_embedding(ids_BK, dtype) + sinusoids(positions_BK, self.c.model_dim, dtype)
+        mask_BKS = jnp.broadcast_to(real_BS[:, None, :], (*ids_BK.shape, real_BS.shape[1]))
+
+        def layer(x_BKM, inputs):
+            block, dense, sparse = inputs
+            x_BKM, dense, _ = block.dense.step(x_BKM, dense, mask_BKS, at)
+            if block.sparse is not None:
+                x_BKM, sparse, _ = block.sparse.step(x_BKM, sparse, mask_BKS, at)
+            return x_BKM, (dense, sparse)
+
+        x_BKM, (dense, sparse) = scan(layer, x_BKM, (self.decoder, dense, sparse))
+        return self._logits(x_BKM), (dense, sparse, real_BS)
+
+    @staticmethod
+    def reorder(state, parent_BK: jax.Array):
+        """The state in which hypothesis k of a sentence continues what hypothesis parent[b, k] was."""
+
+        def take(own):
+            blocks, rows, *rest = own.shape
+            b, k = parent_BK.shape
+            x = own.reshape(blocks, b, k, *rest)
+            index = parent_BK.reshape(1, b, k, *(1 for _ in rest))
+            return jnp.take_along_axis(x, index, axis=2).reshape(own.shape)
+
+        dense, sparse, real_BS = state
+        moved = [c and dataclasses.replace(c, own=jax.tree.map(take, c.own)) for c in (dense, sparse)]
+        return moved[0], moved[1], real_BS
+
+
+def shift_right(ids_BL: jax.Array, positions_BL: jax.Array) -> jax.Array:
+    """The decoder's inputs: each token's predecessor in its own example; an example begins with 0 (padding's id)."""
+    before_BL = jnp.pad(ids_BL, ((0, 0), (1, 0)))[:, :-1]
+    return jnp.where(positions_BL == 0, 0, before_BL)

@@ -1,0 +1,174 @@
+"""Optimizers out of optax, acting on each separate tensor whatever the stacking, and the shardings of their state.
+
+Optax sees a stack of layers, or of experts, as one tensor: LAMB's trust ratio and Adafactor's clipping, parameter scale
+and factored statistics would mix what belongs to different layers. `per_tensor` maps a transformation over the stacked
+axes, so that the update is the same whatever the stacking or the layout.
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from configs import schema
+from models.common.sharding import ParamInfo, flatten
+
+PyTree = Any
+
+
+def learning_rate(schedule: schema.Schedule) -> optax.Schedule:
+    """Step (from 0) -> learning rate."""
+    match schedule:
+        case schema.InverseSqrt():
+
+            def inverse_sqrt(step):
+                t = jnp.asarray(step, jnp.float32) + 1  # the first update has t = 1, as in Adafactor's decay
+                ramp = jnp.minimum(1.0, t / max(schedule.warmup, 1))
+                return schedule.scale * ramp * jax.lax.rsqrt(jnp.maximum(t, schedule.flat))
+
+            return inverse_sqrt
+        case schema.Cosine():
+            return optax.warmup_cosine_decay_schedule(
+                0.0, schedule.peak, schedule.warmup, schedule.steps, schedule.peak * schedule.floor
+            )
+        case schema.Constant():
+            return optax.constant_schedule(schedule.value)
+
+
+def make(config: schema.Optimizer, infos: PyTree, clip_norm: float = 0.0) -> optax.GradientTransformation:
+    """The optimizer of a config.
+
+    Args:
+      infos: nested dictionaries of ParamInfo, of the structure of the parameters.
+      clip_norm: global gradient norm to clip to first; 0 does not clip.
+    """
+    rate = learning_rate(config.schedule)
+    match config:
+        case schema.Adafactor():
+
+            def decay(step: jax.Array, exponent: float) -> jax.Array:
+                return jnp.minimum(config.max_decay, 1 - (jnp.asarray(step, jnp.float32) + 1) ** -exponent)
+
+            tensor = [
+                optax.scale_by_factored_rms(
+                    decay_rate=config.decay_exponent, min_dim_size_to_factor=config.min_factored, decay_rate_fn=decay
+                ),
+                optax.clip_by_block_rms(config.clip),
+            ]
+            if config.parameter_scale:
+                tensor.append(optax.scale_by_param_block_rms(1e-3))
+            parts = [per_tensor(optax.chain(*tensor), infos)]
+        case schema.AdamW():
+            parts = [optax.scale_by_adam(config.b1, config.b2, config.eps), decay_matrices(config, infos)]
+        case schema.Lamb():
+            parts = [
+                optax.scale_by_adam(config.b1, config.b2, config.eps),
+                decay_matrices(config, infos),
+                per_tensor(optax.scale_by_trust_ratio(), infos),
+            ]
+        case schema.Sgd():
+            parts = [optax.trace(config.momentum)] if config.momentum else []
+    clip = [optax.clip_by_global_norm(clip_norm)] if clip_norm else []
+    return optax.chain(*clip, *parts, optax.scale_by_learning_rate(rate))
+
+
+def is_matrix(info: ParamInfo) -> bool:
+    """Whether one tensor of this parameter has two dimensions or more: what weight decay acts on."""
+    return len(info.shape) - info.stacked >= 2
+
+
+def decay_matrices(config: schema.AdamW | schema.Lamb, infos: PyTree) -> optax.GradientTransformation:
+    return optax.add_decayed_weights(config.weight_decay, mask=jax.tree.map(is_matrix, infos))
+
+
+def matrix_shape(info: ParamInfo) -> tuple[int, ...]:
+    """The shape of one tensor seen as a matrix between the model dimension and all others, or as the vector it is.
+
+    Which statistics are factored thus follows from the names: a query projection (embed, heads, kv) is a matrix
+    embed x (heads * kv), whatever the sizes.
+    """
+    shape, axes = info.shape[info.stacked :], info.axes[info.stacked :]
+    if len(shape) < 2:
+        return shape
+    return (shape[0], math.prod(shape[1:])) if axes[0] == "embed" else (math.prod(shape[:-1]), shape[-1])
+
+
+def per_tensor(tx: optax.GradientTransformation, infos: PyTree) -> optax.GradientTransformation:
+    """`tx` on each separate tensor alone, seen as a matrix: mapped over a parameter's stacked axes.
+
+    The state has the structure of the parameters, each leaf replaced by the state of `tx` for it. What is a scalar in
+    that state (a step count) is shared by the tensors of a stack.
+    """
+
+    def view(info: ParamInfo, x: jax.Array) -> jax.Array:
+        return x.reshape(info.shape[: info.stacked] + matrix_shape(info))
+
+    def mapped(info: ParamInfo, f, *in_axes, out_axes):
+        for _ in range(info.stacked):
+            f = jax.vmap(f, in_axes=in_axes, out_axes=out_axes)
+        return f
+
+    def state_axes(info: ParamInfo) -> PyTree:
+        one = jax.eval_shape(tx.init, jax.ShapeDtypeStruct(matrix_shape(info), info.dtype))
+        return jax.tree.map(lambda leaf: 0 if leaf.shape else None, one)
+
+    def init(params):
+        def one(info, p):
+            return mapped(info, tx.init, 0, out_axes=state_axes(info))(view(info, p))
+
+        return jax.tree.map(one, infos, params)
+
+    def update(updates, state, params=None):
+        def one(info, u, p, s):
+            axes = state_axes(info)
+            u_view, s = mapped(info, tx.update, 0, axes, 0, out_axes=(0, axes))(view(info, u), s, view(info, p))
+            return u_view.reshape(u.shape), s
+
+        # `state` goes last: tree.map only needs the other trees to be prefixes of its structure.
+        pairs = jax.tree.map(one, infos, updates, params, state)
+        pick = lambda i: jax.tree.map(lambda _, pair: pair[i], infos, pairs)  # noqa: E731
+        return pick(0), pick(1)
+
+    return optax.GradientTransformation(init, update)
+
+
+def state_shardings(state: PyTree, infos: PyTree, mesh: Mesh) -> PyTree:
+    """NamedShardings of an abstract optimizer state: those of the parameters it belongs to.
+
+    Moments are cut like their parameter; factored statistics like the dimensions that survive; the layout's
+    `optimizer` rules override (ZeRO-1). Everything else (counts, placeholders) is on every device.
+    """
+    by_name = flatten(infos)
+
+    def sharding(path, leaf):
+        name = ".".join(entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey))
+        info = by_name.get(name)
+        spec = PartitionSpec() if info is None or not leaf.shape else _statistic_spec(info, path[-1], leaf.shape)
+        return NamedSharding(mesh, spec)
+
+    return jax.tree_util.tree_map_with_path(sharding, state)
+
+
+def _statistic_spec(info: ParamInfo, last, shape: tuple[int, ...]) -> PartitionSpec:
+    spec = tuple(info.spec(extra=info.where.layout.optimizer))
+    if shape == info.shape:
+        return PartitionSpec(*spec)
+    stacked, dims = spec[: info.stacked], spec[info.stacked :]
+    rest, matrix = shape[info.stacked :], matrix_shape(info)
+    sizes = info.shape[info.stacked :]
+    split = 1 if len(dims) < 2 or info.axes[info.stacked] == "embed" else len(dims) - 1
+    # A side of several dimensions stays cut if only its first, the major one, is.
+    sides = [
+        side[0] if side and not any(side[1:]) and math.prod(size) > 1 else None
+        for side, size in ((dims[:split], sizes[:split]), (dims[split:], sizes[split:]))
+    ]
+    if rest == matrix:
+        return PartitionSpec(*stacked, *sides[: len(rest)])
+    rows_first = matrix[0] <= matrix[-1]  # optax: v_row lacks the longer side, v_col the shorter
+    if rest != (1,):
+        is_row = getattr(last, "name", "") == "v_row"
+        return PartitionSpec(*stacked, sides[0 if is_row == rows_first else 1])
+    return PartitionSpec(*stacked, None)

@@ -1,0 +1,94 @@
+"""The training step: one jitted function of (state, batch), the same for every family and every layout."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from models.common.sharding import merge
+from trainers.optimizers import learning_rate
+from trainers.state import Plan, State
+
+Batch = dict[str, jax.Array]
+Metrics = dict[str, jax.Array]
+
+
+def gradients(p: Plan, params: Any, batch: Batch, key: jax.Array) -> tuple[Any, Metrics]:
+    """Gradients of the batch's loss and its metrics, accumulated over microbatches.
+
+    The loss is a mean over the tokens of the whole batch, however they are spread over microbatches.
+    """
+    n = p.experiment.train.microbatches
+    weight = p.model.loss_weight(batch).astype(p.experiment.train.master_dtype)
+    weight = jnp.maximum(weight, 1)
+
+    def objective(params, part: Batch, key):
+        loss = merge(p.model, params).loss(part, key)
+        metrics = {k: v / weight for k, v in loss.sums.items()} | {k: v / n for k, v in loss.means.items()}
+        value = loss.sum / weight + loss.extra / n
+        return value, metrics | {"loss": value, "auxiliary_loss": loss.extra / n}
+
+    def of_part(part: Batch, key) -> tuple[Any, Metrics]:
+        (_, metrics), grads = jax.value_and_grad(objective, has_aux=True)(params, part, key)
+        return grads, metrics
+
+    if n == 1:
+        return of_part(batch, key)
+
+    def parts(x):  # the microbatch is the inner index, so that rows stay on their devices
+        return jnp.moveaxis(x.reshape(x.shape[0] // n, n, *x.shape[1:]), 1, 0)
+
+    def accumulate(total, inputs):
+        part = {k: p.model.where.shard(v, "batch", "length") for k, v in inputs[0].items()}
+        return jax.tree.map(jnp.add, total, of_part(part, inputs[1])), None
+
+    inputs = ({k: parts(v) for k, v in batch.items()}, jax.random.split(key, n))
+    zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(of_part, jax.tree.map(lambda x: x[0], inputs[0]), key))
+    return jax.lax.scan(accumulate, zeros, inputs)[0]
+
+
+def train_step(p: Plan) -> Callable[[State, Batch], tuple[State, Metrics]]:
+    """The jitted step. The state is donated; a step whose loss or gradient is not finite changes nothing but counts."""
+    rate = learning_rate(p.experiment.optimizer.schedule)
+    seed = p.experiment.train.seed
+
+    def step(state: State, batch: Batch) -> tuple[State, Metrics]:
+        key = jax.random.fold_in(jax.random.key(seed), state.step)
+        grads, metrics = gradients(p, state.params, batch, key)
+        norm = optax.global_norm(grads)
+        finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(norm)
+        updates, optimizer = p.tx.update(grads, state.optimizer, state.params)
+        params = optax.apply_updates(state.params, updates)
+
+        def if_finite(new, old):
+            return jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, old)
+
+        new = State(
+            step=state.step + 1,
+            skipped=state.skipped + ~finite,
+            params=if_finite(params, state.params),
+            optimizer=if_finite(optimizer, state.optimizer),
+        )
+        metrics |= {
+            "gradient_norm": norm,
+            "learning_rate": jnp.asarray(rate(state.step), jnp.float32),
+            "tokens": p.model.loss_weight(batch),
+            "skipped": new.skipped,
+        }
+        return new, metrics
+
+    everywhere = p.replicated()
+    return jax.jit(step, donate_argnums=0, out_shardings=(p.shardings, everywhere) if p.mesh else None)
+
+
+def compile_step(p: Plan, batch: dict[str, jax.ShapeDtypeStruct]) -> jax.stages.Compiled:
+    """The step compiled for abstract inputs: what a run executes, and what the tools inspect."""
+
+    def placed(x, sharding):
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+
+    state = jax.tree.map(placed, p.state, p.shardings) if p.mesh else p.state
+    batch = {k: placed(v, p.batch_sharding()) for k, v in batch.items()}
+    return train_step(p).lower(state, batch).compile()
