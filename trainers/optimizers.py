@@ -135,21 +135,26 @@ def per_tensor(tx: optax.GradientTransformation, infos: PyTree) -> optax.Gradien
     return optax.GradientTransformation(init, update)
 
 
-def state_shardings(state: PyTree, infos: PyTree, mesh: Mesh) -> PyTree:
-    """NamedShardings of an abstract optimizer state: those of the parameters it belongs to.
+def state_specs(state: PyTree, infos: PyTree) -> dict[str, tuple[Any, PartitionSpec]]:
+    """(abstract array, PartitionSpec) of every array of an optimizer's state, by path, in the order of its leaves.
 
-    Moments are cut like their parameter; factored statistics like the dimensions that survive; the layout's
-    `optimizer` rules override (ZeRO-1). Everything else (counts, placeholders) is on every device.
+    Moments are cut like the parameter they belong to; factored statistics like the dimensions that survive; the
+    layout's `optimizer` rules override (ZeRO-1). Everything else (counts, placeholders) is on every device.
     """
     by_name = flatten(infos)
-
-    def sharding(path, leaf):
+    found = {}
+    for path, leaf in jax.tree_util.tree_flatten_with_path(state)[0]:
         name = ".".join(entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey))
         info = by_name.get(name)
         spec = PartitionSpec() if info is None or not leaf.shape else _statistic_spec(info, path[-1], leaf.shape)
-        return NamedSharding(mesh, spec)
+        found[jax.tree_util.keystr(path)] = (leaf, spec)
+    return found
 
-    return jax.tree_util.tree_map_with_path(sharding, state)
+
+def state_shardings(state: PyTree, infos: PyTree, mesh: Mesh) -> PyTree:
+    """`state_specs` as a tree of NamedShardings."""
+    shardings = [NamedSharding(mesh, spec) for _, spec in state_specs(state, infos).values()]
+    return jax.tree.unflatten(jax.tree.structure(state), shardings)
 
 
 def _statistic_spec(info: ParamInfo, last, shape: tuple[int, ...]) -> PartitionSpec:

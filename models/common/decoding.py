@@ -1,0 +1,99 @@
+"""Beam search over any model that decodes a position at a time. B sentences, K hypotheses, T tokens, V vocabulary."""
+
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+NEVER = -1e9  # a log-probability that no hypothesis has
+
+
+class Decoder(Protocol):
+    """What a model offers to be searched: its state is any pytree."""
+
+    def step(self, state: Any, ids_BK: jax.Array, at: jax.Array) -> tuple[jax.Array, Any]:
+        """Logits [B, K, V] of the token after `ids` at position `at`, and the next state."""
+        ...
+
+    def reorder(self, state: Any, parent_BK: jax.Array) -> Any:
+        """The state in which hypothesis k continues what hypothesis parent[b, k] was."""
+        ...
+
+
+class _Search(NamedTuple):
+    at: jax.Array  # how many tokens live hypotheses have
+    live_BK: jax.Array  # their log-probabilities
+    tokens_BKT: jax.Array
+    done_BK: jax.Array  # scores of finished hypotheses, best first; NEVER where there is none yet
+    done_tokens_BKT: jax.Array
+    state: Any
+
+
+def penalty(length: jax.Array | int, alpha: float) -> jax.Array:
+    """((5 + length) / 6)^alpha, which divides a log-probability (Wu et al. 2016, eq. 14); 0 does nothing."""
+    return ((5.0 + length) / 6.0) ** alpha
+
+
+def beam_search(
+    model: Decoder, state: Any, real_B: jax.Array, *, beams: int, steps: int, vocab: int, alpha: float, eos: int, pad: int = 0
+) -> tuple[jax.Array, jax.Array]:
+    """The best hypotheses of each sentence.
+
+    Args:
+      state: the model's state before the first token, for B x K hypotheses.
+      real_B: False for sentences that only fill the batch up; they are not waited for.
+      beams: K. 1 is greedy search.
+      steps: T, the longest translation, end of sentence included.
+
+    Returns:
+      (tokens [B, K, T], scores [B, K]), best first. After its `eos` a hypothesis is filled with `pad`; one that did
+      not end in `steps` tokens is listed as it is, after all that did.
+    """
+    batch = real_B.shape[0]
+    first = jnp.where(jnp.arange(beams) == 0, 0.0, NEVER)  # all hypotheses begin alike: one is enough
+    start = _Search(
+        at=jnp.zeros((), jnp.int32),
+        live_BK=jnp.broadcast_to(first, (batch, beams)),
+        tokens_BKT=jnp.full((batch, beams, steps), pad, jnp.int32),
+        done_BK=jnp.full((batch, beams), NEVER),
+        done_tokens_BKT=jnp.full((batch, beams, steps), pad, jnp.int32),
+        state=state,
+    )
+
+    def unfinished(s: _Search) -> jax.Array:
+        # The best that a live hypothesis can still become: its log-probability only falls, its length at most T.
+        hope_B = s.live_BK[:, 0] / penalty(steps, alpha)
+        open_B = real_B & (hope_B > s.done_BK[:, -1])
+        return (s.at < steps) & jnp.any(open_B)
+
+    def advance(s: _Search) -> _Search:
+        last_BK = jnp.where(s.at == 0, pad, jnp.take(s.tokens_BKT, jnp.maximum(s.at - 1, 0), axis=2))
+        logits_BKV, state = model.step(s.state, last_BK, s.at)
+        logp_BKV = jax.nn.log_softmax(logits_BKV.astype(jnp.float32))
+        total_BKV = s.live_BK[..., None] + jnp.where(jnp.arange(vocab) == pad, NEVER, logp_BKV)
+
+        # 2K candidates: at most K of them end, so K go on.
+        score_BJ, choice_BJ = jax.lax.top_k(total_BKV.reshape(batch, beams * vocab), 2 * beams)
+        parent_BJ, token_BJ = choice_BJ // vocab, choice_BJ % vocab
+        tokens_BJT = jnp.take_along_axis(s.tokens_BKT, parent_BJ[..., None], axis=1)
+        tokens_BJT = tokens_BJT.at[:, :, s.at].set(token_BJ)
+        ends_BJ = token_BJ == eos
+
+        ended_BJ = jnp.where(ends_BJ, score_BJ / penalty(s.at + 1, alpha), NEVER)
+        all_scores = jnp.concatenate([s.done_BK, ended_BJ], axis=1)
+        all_tokens = jnp.concatenate([s.done_tokens_BKT, tokens_BJT], axis=1)
+        done_BK, kept_BK = jax.lax.top_k(all_scores, beams)
+        done_tokens_BKT = jnp.take_along_axis(all_tokens, kept_BK[..., None], axis=1)
+
+        live_BK, going_BK = jax.lax.top_k(jnp.where(ends_BJ, NEVER, score_BJ), beams)
+        tokens_BKT = jnp.take_along_axis(tokens_BJT, going_BK[..., None], axis=1)
+        parent_BK = jnp.take_along_axis(parent_BJ, going_BK, axis=1)
+        return _Search(s.at + 1, live_BK, tokens_BKT, done_BK, done_tokens_BKT, model.reorder(state, parent_BK))
+
+    end = jax.lax.while_loop(unfinished, advance, start)
+    # Unfinished hypotheses come after finished ones, however likely.
+    cut_BK = NEVER / 2 + end.live_BK / penalty(steps, alpha)
+    scores = jnp.concatenate([end.done_BK, cut_BK], axis=1)
+    tokens = jnp.concatenate([end.done_tokens_BKT, end.tokens_BKT], axis=1)
+    best_BK, index_BK = jax.lax.top_k(scores, beams)
+    return jnp.take_along_axis(tokens, index_BK[..., None], axis=1), best_BK

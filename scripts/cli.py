@@ -1,0 +1,150 @@
+"""What the commands share: experiments with overrides, one-line errors, devices.
+
+JAX is imported by what this module calls, not by it: simulated devices must be asked for before JAX looks for any.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import io
+import json
+import os
+import re
+import sys
+import typing
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from configs import registry
+from configs.registry import ConfigError
+from configs.schema import Experiment, SyntheticTranslation
+from data.paths import data_dir
+from models.common.layout import Layout, nearest
+
+
+def run(main: Callable[[], int | None]) -> typing.NoReturn:
+    """Runs a command; what the user can mend is one line on standard error and exit code 2."""
+    try:
+        sys.exit(main() or 0)
+    except (ValueError, FileNotFoundError, FileExistsError, RuntimeError) as error:
+        if os.environ.get("SHARDZOO_TRACEBACK"):
+            raise
+        first, *_ = str(error).strip().splitlines() or [type(error).__name__]
+        print(f"error: {first}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:  # the reader of our output had enough
+        sys.stdout = None
+        sys.exit(0)
+
+
+def parser(doc: str | None, **kwargs: Any) -> argparse.ArgumentParser:
+    """An argument parser whose errors are one line, like all others."""
+
+    class OneLine(argparse.ArgumentParser):
+        def error(self, message: str) -> typing.NoReturn:
+            raise ConfigError(f"{message} (see --help)")
+
+    return OneLine(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **kwargs
+    )
+
+
+def experiment(
+    name: str, overrides: Sequence[str] = (), layout: str | None = None, random_data: bool = False
+) -> Experiment:
+    """An experiment by name, with `--layout NAME` and typed `--field.path value` overrides applied.
+
+    Raises:
+      ConfigError: an unknown experiment, layout or field (with the nearest one), or a value of the wrong type.
+    """
+    found = registry.load(name)
+    if layout:
+        found = dataclasses.replace(found, layout=named_layout(found, layout))
+    return override(synthetic(found) if random_data else found, list(overrides))
+
+
+def synthetic(e: Experiment) -> Experiment:
+    """The same experiment on random tokens, which need no files."""
+    data = e.data
+    random = SyntheticTranslation(
+        batch_size=data.batch_size, source_length=data.source_length, target_length=data.target_length, seed=data.seed
+    )
+    return dataclasses.replace(e, data=random)
+
+
+def named_layout(e: Experiment, text: str) -> Layout:
+    """The layout `NAME` or `NAME:XxY` of an experiment's family; without sizes, on the experiment's own mesh."""
+    from models.families import layouts
+
+    table = layouts(e.model)
+    name, _, sizes = text.partition(":")
+    if name not in table:
+        raise ConfigError(f"no layout {name!r}{nearest(name, table)}")
+    if sizes and not re.fullmatch(r"\d+x\d+", sizes):
+        raise ConfigError(f"mesh {sizes!r} of --layout {text!r} is not of the form 2x4")
+    x, y = map(int, sizes.split("x")) if sizes else [size for _, size in e.layout.mesh]
+    return table[name](x, y)
+
+
+def override(e: Experiment, args: list[str]) -> Experiment:
+    """Applies `--field.path value` arguments; a misspelt field is refused with the nearest one."""
+    if not args:
+        return e
+    import tyro
+
+    known = _paths(e)
+    for arg in args:
+        if arg.startswith("--") and not re.fullmatch(r"--\d+", arg):
+            path = arg[2:].split("=")[0].replace("-", "_")
+            if path not in known:
+                raise ConfigError(f"no field or option --{path}{nearest(path, known)}")
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(printed):
+            return tyro.cli(Experiment, default=e, args=args, config=(tyro.conf.AvoidSubcommands,))
+    except SystemExit:
+        text = re.sub(r"\x1b\[[0-9;]*m|[─│╭╮╰╯]|-{4,}", " ", printed.getvalue())
+        wrong = re.search(r"Error parsing (.*?)(?:\s+Argument helptext|\s+For full helptext|$)", " ".join(text.split()))
+        raise ConfigError(wrong[1] if wrong else " ".join(text.split())) from None
+
+
+def _paths(value: Any, prefix: str = "") -> list[str]:
+    """Dotted paths of a dataclass's fields, those of the chosen member of a union."""
+    found = []
+    for field in dataclasses.fields(value):
+        inner = getattr(value, field.name)
+        if dataclasses.is_dataclass(inner):
+            found += _paths(inner, f"{prefix}{field.name}.")
+        else:
+            found.append(prefix + field.name)
+    return found
+
+
+def use_devices(layout: Layout) -> None:
+    """Prepares JAX: on a machine without accelerators, as many simulated devices as the layout has; a program cache.
+
+    Must come before JAX's first look at the devices; an accelerator's devices are left as they are.
+    """
+    flags = os.environ.get("XLA_FLAGS", "")
+    if "xla_force_host_platform_device_count" not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={layout.devices}".strip()
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(data_dir() / "xla-cache"))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
+
+
+def start_distributed() -> None:
+    """Joins the other processes of a pod or a cluster, where the environment says that there are any."""
+    import jax
+
+    on_pod = "TPU_WORKER_HOSTNAMES" in os.environ and "," in os.environ["TPU_WORKER_HOSTNAMES"]
+    if on_pod or "JAX_COORDINATOR_ADDRESS" in os.environ or "COORDINATOR_ADDRESS" in os.environ:
+        jax.distributed.initialize()
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, indent=1, default=str))
+
+
+def folder(text: str) -> Path:
+    return Path(text).expanduser()

@@ -1,0 +1,41 @@
+"""Prints an experiment without running it: config, every parameter with shape, names, PartitionSpec and bytes per device.
+
+    python -m scripts.show                                    the list of experiments
+    python -m scripts.show gshard_m4.moe_2048e_36l            one of them, in seconds, without an array
+    python -m scripts.show gshard_m4.quickstart --collectives the collectives of its compiled training step
+    python -m scripts.show gshard_m4.quickstart --layout fully_sharded:2x4 --json
+"""
+
+import inspect
+
+from configs import registry
+from scripts import cli
+
+
+def main() -> int:
+    p = cli.parser(__doc__)
+    p.add_argument("experiment", nargs="?", help="its name; without one, all are listed")
+    p.add_argument("--layout", metavar="NAME[:XxY]", help="another layout of the family")
+    p.add_argument("--collectives", action="store_true", help="compile the step and count its collectives")
+    p.add_argument("--json", action="store_true", help="for programs")
+    args, overrides = p.parse_known_args()
+    if not args.experiment:
+        found = {name: inspect.getdoc(registry.lookup(name)).splitlines()[0] for name in registry.names()}
+        cli.print_json(found) if args.json else print("\n".join(f"{k:28} {v}" for k, v in found.items()))
+        return 0
+
+    e = cli.experiment(args.experiment, overrides, args.layout)
+    if args.collectives:
+        cli.use_devices(e.layout)
+
+    from trainers import inspection
+
+    found = inspection.describe(e)
+    if args.collectives:
+        found["collectives"] = inspection.collectives(e)
+    cli.print_json(found) if args.json else print(inspection.as_text(e, found))
+    return 0
+
+
+if __name__ == "__main__":
+    cli.run(main)

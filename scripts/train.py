@@ -1,0 +1,32 @@
+"""Trains an experiment, or goes on where its workdir stands.
+
+    python -m scripts.train gshard_m4.quickstart --workdir runs/m4 --train.steps 100 --model.experts 16
+
+Any field of the experiment can be overridden by its path; `python -m scripts.show EXPERIMENT` lists them.
+Writes under DIR: metrics.jsonl, tensorboard/, checkpoints/, run.jsonl.
+
+Exit codes: 0 all steps done; 2 a bad argument; 75 stopped by SIGTERM or SIGINT after saving, run the same command to go
+on; 76 too many steps without a finite loss.
+"""
+
+from scripts import cli
+
+
+def main() -> int:
+    p = cli.parser(__doc__)
+    p.add_argument("experiment", help="its name, as scripts.show lists them")
+    p.add_argument("--workdir", type=cli.folder, required=True, metavar="DIR", help="where the run lives")
+    p.add_argument("--layout", metavar="NAME[:XxY]", help="another layout of the family, e.g. fully_sharded:2x4")
+    p.add_argument("--synthetic", action="store_true", help="random tokens instead of the experiment's data")
+    args, overrides = p.parse_known_args()
+    e = cli.experiment(args.experiment, overrides, args.layout, args.synthetic)
+    cli.use_devices(e.layout)
+    cli.start_distributed()
+
+    from trainers import trainer
+
+    return trainer.train(e, args.workdir)
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,157 @@
+"""Tables about an experiment: its parameters, where they lie, and what its compiled step communicates."""
+
+import re
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from configs import registry
+from configs.schema import Experiment
+from data.batches import batch_shapes
+from models.common.sharding import ParamInfo
+from trainers import optimizers, state, step
+
+
+def describe(e: Experiment) -> dict[str, Any]:
+    """Sizes and placement of every parameter, as plain values; needs no device and no array.
+
+    Keys: experiment, config (fields by path), layout, parameters (how many), components (how many of each), tensors
+    (name, component, shape, dtype, axes, spec, bytes_per_device, decayed), bytes_per_device (parameters, optimizer).
+    """
+    p = state.plan(e, abstract=True)
+    tensors = [_tensor(info) for info in p.parameters]
+    by_component: Counter[str] = Counter()
+    for info in p.parameters:
+        by_component[info.where.path] += info.size
+    return {
+        "experiment": e.name,
+        "config": dict(line.split(": ", 1) for line in registry.lines(e)),
+        "layout": {"name": e.layout.name, "mesh": dict(e.layout.mesh), "rules": _rules(p)},
+        "parameters": sum(info.size for info in p.parameters),
+        "components": dict(sorted(by_component.items())),
+        "tensors": tensors,
+        "bytes_per_device": {
+            "parameters": sum(t["bytes_per_device"] for t in tensors),
+            "optimizer": sum(t["optimizer_bytes_per_device"] for t in _optimizer(p)),
+        },
+    }
+
+
+def _tensor(info: ParamInfo) -> dict[str, Any]:
+    return {
+        "name": info.name,
+        "component": info.where.path,
+        "shape": list(info.shape),
+        "dtype": str(np.dtype(info.dtype)),
+        "axes": list(info.axes),
+        "spec": _spec_text(info.spec()),
+        "bytes_per_device": info.piece * np.dtype(info.dtype).itemsize,
+        "decayed": optimizers.is_matrix(info),
+    }
+
+
+def _optimizer(p: state.Plan) -> list[dict[str, Any]]:
+    """Name, shape, spec and bytes per device of every array of the optimizer's state."""
+    found = []
+    sizes = dict(p.experiment.layout.mesh)
+    specs = optimizers.state_specs(p.state.optimizer, p.infos)
+    for name, (leaf, spec) in specs.items():
+        pieces = 1
+        for axes in spec:
+            for axis in (axes,) if isinstance(axes, str) else axes or ():
+                pieces *= sizes[axis]
+        size = int(np.prod(leaf.shape)) * np.dtype(leaf.dtype).itemsize
+        found.append({
+            "name": name, "shape": list(leaf.shape), "spec": _spec_text(spec), "optimizer_bytes_per_device": size // pieces,
+        })  # fmt: skip
+    return found
+
+
+def _rules(p: state.Plan) -> dict[str, dict[str, str]]:
+    """The rules in force in each component that has parameters, as text."""
+    layout = p.experiment.layout
+    paths = sorted({info.where.path for info in p.parameters})
+    return {path: {k: "*".join(v) for k, v in layout.resolve(path).items() if v} for path in paths}
+
+
+def _spec_text(spec: Any) -> str:
+    parts = ["-" if axes is None else axes if isinstance(axes, str) else "*".join(axes) for axes in spec]
+    return f"({', '.join(parts)})"
+
+
+KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
+_COLLECTIVE = re.compile(rf"= (\S.*?) ({'|'.join(KINDS)})(?:-start)?\(")
+_ARRAY = re.compile(r"([a-z]+\d+)\[([\d,]*)\]")
+
+
+def collectives(e: Experiment) -> dict[str, Any]:
+    """What the compiled training step sends between devices: {kind: {"count", "shapes"}}, and `expert_gathers`.
+
+    `expert_gathers` counts all-gathers whose result has the shape of a whole expert weight or of all groups' dispatched
+    tokens: what expert parallelism must not do. Loop bodies count once.
+    """
+    p = state.plan(e)
+    return count_collectives(step.compile_step(p, batch_shapes(e.data)).as_text(), p)
+
+
+def count_collectives(hlo: str, p: state.Plan) -> dict[str, Any]:
+    """`collectives` of a compiled program's text."""
+    shapes: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
+    for result, kind in _COLLECTIVE.findall(hlo):
+        for dtype, dims in _ARRAY.findall(result):
+            shapes[kind][f"{dtype}[{dims}]"] += 1
+    counts = Counter(kind for _, kind in _COLLECTIVE.findall(hlo))
+    found: dict[str, Any] = {
+        kind: {"count": counts[kind], "shapes": dict(shapes[kind].most_common(8))} for kind in KINDS if counts[kind]
+    }
+    found["expert_gathers"] = _expert_gathers(shapes["all-gather"], p)
+    return found
+
+
+def _expert_gathers(gathered: Counter[str], p: state.Plan) -> int:
+    expert_sizes = {info.size // (info.shape[0] if info.axes[0] == "layers" else 1)
+                    for info in p.parameters if "expert" in info.axes}  # fmt: skip
+    model = p.experiment.model
+    tokens = set()
+    if getattr(model, "experts", 0):
+        for length in (p.experiment.data.source_length, p.experiment.data.target_length):
+            groups = p.experiment.data.batch_size * length // model.group_size
+            slots = int(model.capacity_factor * model.group_size / model.experts)
+            tokens.add(groups * model.experts * slots * model.model_dim)
+    count = 0
+    for text, n in gathered.items():
+        dims = _ARRAY.match(text)
+        size = int(np.prod([int(d) for d in dims[2].split(",") if d])) if dims else 0
+        stacked = {info.size for info in p.parameters if "expert" in info.axes}
+        count += n if size in expert_sizes | stacked | tokens else 0
+    return count
+
+
+def as_text(e: Experiment, found: dict[str, Any]) -> str:
+    """`describe` (and `collectives`, if there) for people."""
+    mib = 2**20
+    mesh = " x ".join(f"{k} {v}" for k, v in found["layout"]["mesh"].items())
+    lines = [registry.lookup(e.name).__doc__ or "", "Config"]
+    lines += [f"  {k}: {v}" for k, v in found["config"].items() if not k.startswith("layout.")]
+    lines += ["", f"Layout {found['layout']['name']!r} on {mesh} = {e.layout.devices} devices"]
+    for path, rules in found["layout"]["rules"].items():
+        lines.append(f"  {path:24} " + "  ".join(f"{k}->{v}" for k, v in sorted(rules.items())))
+    width = max(len(t["name"]) for t in found["tensors"])
+    lines += ["", f"  {'parameter':{width}} {'shape':24} {'names':28} {'PartitionSpec':32} {'MiB/device':>11}"]
+    for t in found["tensors"]:
+        shape, axes = "x".join(map(str, t["shape"])), " ".join(t["axes"])
+        lines.append(f"  {t['name']:{width}} {shape:24} {axes:28} {t['spec']:32} {t['bytes_per_device'] / mib:11,.3f}")
+    lines += ["", "Components"] + [f"  {k:24} {v:>20,}" for k, v in found["components"].items()]
+    memory = found["bytes_per_device"]
+    lines += [
+        "",
+        f"{found['parameters']:,} parameters; per device {memory['parameters'] / mib:,.1f} MiB of parameters, "
+        f"{memory['optimizer'] / mib:,.1f} MiB of optimizer state",
+    ]
+    if "collectives" in found:
+        kinds = {k: v for k, v in found["collectives"].items() if k != "expert_gathers"}
+        lines += ["", "Collectives of the compiled training step (loop bodies count once)"]
+        lines += [f"  {k:20} {v['count']:4}  {'  '.join(v['shapes'])}" for k, v in kinds.items()]
+        lines.append(f"  all-gathers of expert weights or dispatched tokens: {found['collectives']['expert_gathers']}")
+    return "\n".join(lines)

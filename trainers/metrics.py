@@ -1,0 +1,99 @@
+"""Where numbers go: WORKDIR/metrics.jsonl, TensorBoard events, and one live line on the terminal."""
+
+import json
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any, TextIO
+
+import jax
+import numpy as np
+from tensorboardX import SummaryWriter
+
+Values = dict[str, float | list[float]]
+
+
+def to_host(metrics: dict[str, jax.Array]) -> Values:
+    """Metrics as Python numbers (lists for vectors); waits for the step that computes them."""
+    return {k: np.asarray(v, np.float64).tolist() for k, v in jax.device_get(metrics).items()}
+
+
+class MetricWriter:
+    """Appends one JSON object per logged step and the same scalars to TensorBoard.
+
+    Opened at a step, it first drops what a killed run had written beyond it, so that the file reads as if the run had
+    never been interrupted.
+    """
+
+    def __init__(self, workdir: Path, step: int):
+        self.path = workdir / "metrics.jsonl"
+        kept = [line for line in _whole_lines(self.path) if json.loads(line)["step"] <= step]
+        new = self.path.with_suffix(".new")
+        new.write_text("".join(kept))
+        os.replace(new, self.path)
+        self._file = self.path.open("a")
+        self._board = SummaryWriter(str(workdir / "tensorboard"), purge_step=step + 1)
+
+    def write(self, step: int, values: Values) -> None:
+        self._file.write(json.dumps({"step": step} | values) + "\n")
+        self._file.flush()
+        for name, value in values.items():
+            if isinstance(value, list):
+                self._board.add_histogram(name, np.array(value), step)
+            else:
+                self._board.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self._file.close()
+        self._board.close()
+
+
+def _whole_lines(path: Path) -> list[str]:
+    """Lines of a file that end in a newline: a killed process may leave half of one."""
+    text = path.read_text() if path.exists() else ""
+    return [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def read(workdir: Path) -> list[dict[str, Any]]:
+    """The logged steps of a run, in order."""
+    return [json.loads(line) for line in _whole_lines(workdir / "metrics.jsonl")]
+
+
+def memory_gib() -> float:
+    """Peak memory: of the fullest local device where the backend tells, else of this process."""
+    stats = [device.memory_stats() or {} for device in jax.local_devices()]
+    peaks = [s["peak_bytes_in_use"] for s in stats if "peak_bytes_in_use" in s]
+    return max(peaks, default=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024) / 2**30
+
+
+class Progress:
+    """One line that tells where the run is: rewritten on a terminal, appended elsewhere."""
+
+    def __init__(self, steps: int, start: int, stream: TextIO = sys.stdout):
+        self.steps, self.stream = steps, stream
+        self._last = (start, time.perf_counter())
+        self._live = stream.isatty()
+
+    def __call__(self, step: int, loss: float, tokens_per_step: float) -> float:
+        """Prints the line and returns tokens per second since the last one."""
+        now = time.perf_counter()
+        then_step, then = self._last
+        seconds = (now - then) / max(step - then_step, 1)
+        self._last = (step, now)
+        rate = tokens_per_step / seconds
+        left = time.strftime("%H:%M:%S" if seconds * self.steps >= 3600 else "%M:%S",
+                             time.gmtime(seconds * (self.steps - step)))  # fmt: skip
+        line = f"step {step}/{self.steps}  loss {loss:.4f}  {rate:,.0f} tokens/s  {1000 * seconds:.0f} ms/step  ETA {left}"
+        self.stream.write(f"\r\x1b[2K{line}" if self._live else line + "\n")
+        self.stream.flush()
+        return rate
+
+    def pause(self) -> None:
+        """Leaves the live line standing, before something else is printed; the time until `resume` is not counted."""
+        if self._live:
+            self.stream.write("\n")
+
+    def resume(self, step: int) -> None:
+        self._last = (step, time.perf_counter())

@@ -1,0 +1,196 @@
+"""The one trainer. A run reads as a letter: set up, plan, data, compile, state, loop, end.
+
+It knows no model: a family's module has `loss(batch, key)` and `loss_weight(batch)`, its config and layouts are data, and
+evaluation is chosen by the class of `Experiment.eval`.
+"""
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from configs.schema import Experiment, SyntheticTranslation
+from data.batches import Batches, batch_shapes, open_source
+from data.paths import data_dir
+from trainers import metrics, release, runlog, state, step, translation
+from trainers.checkpoint import Checkpoints
+
+DONE, PREEMPTED, DIVERGED = 0, 75, 76
+"""Exit codes: finished; stopped by SIGTERM or SIGINT after saving (run the same command to go on); too many steps
+without a finite loss."""
+
+
+def train(experiment: Experiment, workdir: Path) -> int:
+    """Trains until the last step, a signal, or too many non-finite steps; resumes what is in `workdir`.
+
+    Returns:
+      An exit code: DONE, PREEMPTED or DIVERGED.
+    """
+    train = experiment.train
+    leader = jax.process_index() == 0
+
+    def say(text: str) -> None:
+        if leader:
+            print(text, flush=True)
+
+    # --- 1. the plan: shapes and shardings before any array
+    workdir.mkdir(parents=True, exist_ok=True)
+    p = state.plan(experiment)
+    say(summary(p))
+
+    # --- 2. data
+    caches = data_dir() / "caches"
+    source = open_source(experiment.data, experiment.model, caches)
+    batches = Batches(source, experiment.data, p.batch_sharding())
+
+    # --- 3. the newest sound checkpoint, a release's weights, or fresh ones
+    checkpoints = Checkpoints(workdir, train)
+    current = checkpoints.restore(p, source.fingerprint, say)
+    restored = None if current is None else int(current.step)
+    if current is None:
+        current = release.initial_state(p) if train.init_from else state.create(p)
+    at = int(current.step)
+    if leader:
+        runlog.start(workdir, experiment, restored=restored, data=source.fingerprint)
+    say(f"starting at step {at}{' from a checkpoint' if restored is not None else ''}")
+    if at >= train.steps:
+        say(f"all {train.steps} steps are done")
+        _end(workdir, leader, DONE, at)
+        checkpoints.close()
+        batches.close()
+        return DONE
+
+    # --- 4. one compiled step
+    began = time.perf_counter()
+    compiled = step.compile_step(p, batch_shapes(experiment.data))
+    say(f"compiled the step in {time.perf_counter() - began:.1f} s")
+
+    # --- 5. the loop
+    evaluator = None
+    if not isinstance(experiment.data, SyntheticTranslation):
+        evaluator = translation.Evaluator(p.model, experiment.eval, caches / experiment.data.cache)
+    writer = metrics.MetricWriter(workdir, at) if leader else None
+    progress = metrics.Progress(train.steps, at)
+    skipped_before = int(current.skipped)
+    pending: list[tuple[int, dict[str, jax.Array]]] = []  # steps whose metrics have not been looked at
+    code = DONE
+    with _stop_signals() as stop:
+        while at < train.steps:
+            current, found = compiled(current, batches(at))
+            at += 1
+            pending.append((at, found))
+            if len(pending) > 1:  # at most two steps are under way: the host must not run ahead without bound
+                jax.block_until_ready(pending[-2][1]["loss"])
+            last = at == train.steps
+            stopping = stop(at)
+
+            if last or stopping or at % train.log_every == 0:
+                tokens = 0.0
+                for number, values in pending:
+                    seen = metrics.to_host(values)
+                    tokens += _scalar(seen["tokens"]) / len(pending)
+                    if _scalar(seen["skipped"]) > skipped_before:
+                        skipped_before = _scalar(seen["skipped"])
+                        first, final = batches.ids(number - 1)
+                        progress.pause()
+                        say(f"step {number}: loss or gradient is not finite; skipped (rows {first} to {final})")
+                    if number == at and leader and writer:
+                        rate = progress(at, _scalar(seen["loss"]), tokens)
+                        # Time and memory go beside the run's numbers, which are the same in every repetition.
+                        writer.write(at, seen | {"tokens_per_s": rate, "memory_gib": metrics.memory_gib()})
+                pending.clear()
+                if skipped_before > train.max_nonfinite:
+                    progress.pause()
+                    say(f"{skipped_before} steps were not finite, more than train.max_nonfinite={train.max_nonfinite}")
+                    code = DIVERGED
+                    break
+
+            scores = None
+            if evaluator and not stopping and (last or (train.eval_every and at % train.eval_every == 0)):
+                progress.pause()
+                scores = evaluator(current.params)
+                say(f"step {at}: " + "  ".join(f"{k.removeprefix('eval/')} {v:.2f}" for k, v in scores.items()))
+                if writer:
+                    writer.write(at, dict(scores))
+                progress.resume(at)
+            by_best = bool(scores) and bool(train.best)
+            if last or stopping or by_best or (train.save_every and at % train.save_every == 0):
+                checkpoints.save(p, current, source.fingerprint, scores)
+            if stopping and not last:
+                progress.pause()
+                say(f"stopping at step {at} by a signal; run the same command to go on")
+                code = PREEMPTED
+                break
+
+    # --- 6. the end
+    progress.pause()
+    checkpoints.close()
+    batches.close()
+    if writer:
+        writer.close()
+    _end(workdir, leader, code, at)
+    return code
+
+
+def _end(workdir: Path, leader: bool, code: int, at: int) -> None:
+    if leader:
+        runlog.append(workdir, "stop", step=at, exit_code=code)
+
+
+def _scalar(value: Any) -> float:
+    return float(np.asarray(value))
+
+
+@contextlib.contextmanager
+def _stop_signals() -> Iterator[Any]:
+    """Inside, SIGTERM and SIGINT ask for a stop after the current step; yields a function step -> whether to stop.
+
+    Processes of one run agree on the step. A second SIGINT interrupts at once.
+    """
+    asked = threading.Event()
+
+    def ask(number, frame):
+        del frame
+        if asked.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        asked.set()
+
+    if jax.process_count() > 1:  # JAX's coordinator hears SIGTERM and picks a step for everyone
+        yield multihost_utils.reached_preemption_sync_point
+        return
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda step: False
+        return
+    old = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield lambda step: asked.is_set()
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+def summary(p: state.Plan) -> str:
+    """What is about to run, in a few lines."""
+    e = p.experiment
+    total = sum(info.size for info in p.parameters)
+    here = sum(info.piece * np.dtype(info.dtype).itemsize for info in p.parameters)
+    mesh = " x ".join(f"{name} {size}" for name, size in e.layout.mesh)
+    lines = [
+        f"{e.name}: {total:,} parameters, layout {e.layout.name!r} on {mesh} "
+        f"{jax.devices()[0].platform} devices, {here / 2**20:,.1f} MiB of parameters each",
+    ]
+    if getattr(e.model, "experts", 0):
+        share = e.model.group_size / e.model.hidden_dim
+        slots = e.model.capacity_factor * e.model.group_size / e.model.experts
+        lines.append(
+            f"{e.model.experts} experts, groups of {e.model.group_size} tokens, {slots:g} slots per expert and group; "
+            f"dispatch by {e.model.dispatch} (by einsum it would cost {share:.2f} of the experts' FLOPs)"
+        )
+    return "\n".join(lines)
