@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import configs
-from configs.schema import Experiment
+from configs.schema import Experiment, SyntheticTranslation
 from models.common.layout import nearest
 
 
@@ -41,6 +41,24 @@ def lookup(name: str) -> typing.Callable[[], Experiment]:
 def load(name: str) -> Experiment:
     """The experiment of this name; raises ConfigError with the nearest one."""
     return lookup(name)()
+
+
+def tiny(e: Experiment, mesh: tuple[int, ...] | None = None) -> Experiment:
+    """Any experiment shrunk to run on a CPU in seconds: the same layout and optimizer, random data.
+
+    Args:
+      mesh: sizes of the layout's mesh axes; all 1 by default.
+    """
+    sizes = mesh or (1,) * len(e.layout.mesh)
+    return dataclasses.replace(
+        e,
+        model=e.model.tiny(),
+        layout=dataclasses.replace(
+            e.layout, mesh=tuple((name, size) for (name, _), size in zip(e.layout.mesh, sizes, strict=True))
+        ),
+        data=SyntheticTranslation(batch_size=16, source_length=16, target_length=16),
+        train=dataclasses.replace(e.train, steps=3, log_every=1, save_every=2, eval_every=0),
+    )
 
 
 # --- text --------------------------------------------------------------------------------------------------------

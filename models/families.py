@@ -1,6 +1,6 @@
 """Which model a config belongs to. A family is a package models/<family>/ with the same files as every other:
 
-config.py (a dataclass with a ClassVar `family`), model.py (a module `MODEL(config, key, where)` with `loss` and
+config.py (a dataclass with a ClassVar `family`), model.py (whose `MODEL(config, key, where)` is a module with `loss` and
 `loss_weight`; see models/gshard_m4/model.py), layouts.py (`LAYOUTS`), README.md.
 """
 
@@ -10,7 +10,7 @@ from typing import Any
 
 def model_class(config: Any) -> Any:
     """The module class that a model config describes."""
-    return importlib.import_module(f"models.{config.family}").MODEL
+    return importlib.import_module(f"models.{config.family}.model").MODEL
 
 
 def layouts(config: Any) -> dict[str, Any]:

@@ -121,6 +121,19 @@ def _paths(value: Any, prefix: str = "") -> list[str]:
     return found
 
 
+ONE_DEVICE = Layout(name="one_device", mesh=(("all", 1),))
+
+
+def on_one_device(e: Experiment, params: Any) -> tuple[Any, Any]:
+    """(plan, parameters) of a trained model on the first device alone: how the tools run one, whatever trained it."""
+    import jax
+
+    from trainers import state
+
+    plan = state.plan(dataclasses.replace(e, layout=ONE_DEVICE), jax.devices()[:1])
+    return plan, jax.device_put(params, plan.shardings.params)
+
+
 def use_devices(layout: Layout) -> None:
     """Prepares JAX: on a machine without accelerators, as many simulated devices as the layout has; a program cache.
 

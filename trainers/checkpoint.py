@@ -173,7 +173,8 @@ def read_params(workdir: Path, step: int | None = None) -> tuple[Experiment, int
     folder = workdir.absolute() / "checkpoints"
     if not folder.is_dir():
         raise CheckpointError(f"no checkpoints in {workdir}; a run writes them under WORKDIR/checkpoints")
-    with ocp.CheckpointManager(folder, item_names=("state", "meta")) as manager:
+    handlers = {"state": ocp.StandardCheckpointHandler(), "meta": ocp.JsonCheckpointHandler()}
+    with ocp.CheckpointManager(folder, item_handlers=handlers) as manager:
         step = manager.latest_step() if step is None else step
         if step not in manager.all_steps():
             raise CheckpointError(f"no checkpoint {step} in {folder}; there are {sorted(manager.all_steps())}")

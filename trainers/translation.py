@@ -1,17 +1,16 @@
 """Translating text with a model, and scoring translations per language and per amount of training data."""
 
 import dataclasses
-import functools
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from configs.schema import Translate
+from configs import schema
 from data import metrics
 from data.batches import DataError, read_manifest
 from data.vocabularies import Vocabulary
@@ -56,7 +55,7 @@ class Translator:
       folder: where `source.model`, `target.model` and `manifest.json` lie: a prepared cache or a release.
     """
 
-    def __init__(self, abstract: Any, config: Translate, folder: Path):
+    def __init__(self, abstract: Any, config: schema.Translate, folder: Path):
         manifest = read_manifest(folder)
         self.config = config
         self.source_length = manifest["source_length"]
@@ -160,21 +159,41 @@ def shuffled(examples: Sequence[Example]) -> list[Example]:
     return moved
 
 
+Translate = Callable[[Sequence[Example]], list[str]]
+
+
+def evaluate(translate: Translate, examples: Sequence[Example], folder: Path) -> dict[str, Any]:
+    """The model's `report`, and under "baselines" what copying the source and translating other sources score."""
+    found = report(examples, translate(examples), folder)
+    baselines = {
+        "source copied": score([e.target for e in examples], [e.source for e in examples]),
+        "other sources": score([e.target for e in examples], translate(shuffled(examples))),
+    }
+    return found | {"baselines": baselines}
+
+
+def table(found: dict[str, Any], languages: bool = False) -> str:
+    """`evaluate` for people."""
+    columns = ("stripped_bleu", "bleu", "stripped_chrf", "chrf")
+    rows = {"all": found["all"]} | {f"{k} resource": found["buckets"][k] for k in ("high", "middle", "low")
+                                    if k in found["buckets"]} | found.get("baselines", {})  # fmt: skip
+    if languages:
+        rows |= found["languages"]
+    lines = [f"{'':16}" + "".join(f"{c:>15}" for c in columns)]
+    lines += [f"{name:16}" + "".join(f"{scores[c]:15.2f}" for c in columns) for name, scores in rows.items()]
+    return "\n".join(lines)
+
+
 class Evaluator:
     """What the trainer calls: scores of a run's parameters on its held-out split."""
 
-    def __init__(self, abstract: Any, config: Translate, folder: Path):
-        self.folder, self.config = folder, config
+    def __init__(self, abstract: Any, config: schema.Translate, folder: Path):
+        self.folder = folder
         self.translator = Translator(abstract, config, folder)
         self.examples = read_examples(folder, config.split, config.per_language)
 
-    @functools.cached_property
-    def baselines(self) -> dict[str, dict[str, float]]:
-        """Scores of copying the source."""
-        return {"copied": report(self.examples, [e.source for e in self.examples], self.folder)["all"]}
-
     def __call__(self, params: Any) -> dict[str, float]:
         """`eval/...` scalars: all languages together, and stripped BLEU of each resource bucket."""
-        scores = report(self.examples, self.translator(params, self.examples), self.folder)
-        named = {f"eval/{k}": v for k, v in scores["all"].items()}
-        return named | {f"eval/stripped_bleu_{k}": v["stripped_bleu"] for k, v in scores["buckets"].items()}
+        found = report(self.examples, self.translator(params, self.examples), self.folder)
+        named = {f"eval/{k}": v for k, v in found["all"].items()}
+        return named | {f"eval/stripped_bleu_{k}": v["stripped_bleu"] for k, v in found["buckets"].items()}

@@ -69,7 +69,8 @@ class Layout:
       rules: logical name -> mesh axes, for every component; a name without a rule is left whole.
       components: (component path, rules) pairs that override `rules` for that component and those below it, for
         example ("decoder.moe", rules(expert="data")); a longer path wins over a shorter one.
-      optimizer: rules that override a parameter's own for its optimizer state (ZeRO-1).
+      optimizer: mesh axes that cut optimizer state further than its parameter (ZeRO-1), by logical name; an axis that
+        cuts the tensor already is not used twice.
     """
 
     name: str
@@ -134,18 +135,21 @@ class Layout:
           shape: sizes, to check that each is divisible; None skips that check.
           component: the path of the component that owns the tensor.
           tensor: what to call the tensor in errors.
-          extra: rules that override the component's (the optimizer's).
+          extra: axes to add to the component's rules (the optimizer's), where they are still free.
 
         Raises:
           LayoutError: an unknown name, two dimensions on one mesh axis, or an indivisible dimension.
         """
-        table = self.resolve(component) | dict(extra)
+        table = self.resolve(component)
         where = f"{tensor} {tuple(names)} of component {component or '(root)'!r}, layout {self.name!r}"
         cuts: list[Axes] = []
         for name in names:
             if name is not None and name not in AXES:
                 raise LayoutError(f"{where}: no such logical name {name!r}{nearest(name, AXES)}")
             cuts.append(table.get(name, ()) if name else ())
+        for i, name in enumerate(names):
+            taken = {axis for axes in cuts for axis in axes}
+            cuts[i] += tuple(axis for axis in dict(extra).get(name or "", ()) if axis not in taken)
         owner: dict[str, str | None] = {}
         for name, axes in zip(names, cuts, strict=True):
             for axis in axes:

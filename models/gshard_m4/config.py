@@ -65,3 +65,18 @@ class GShardM4Config:
     def blocks(self) -> int:
         """Repeated units of the encoder, and as many of the decoder: a dense and an MoE layer, or one dense layer."""
         return self.layers // (4 if self.experts else 2)
+
+    def tiny(self) -> "GShardM4Config":
+        """The same model, small enough for a test and divisible by every mesh of eight devices."""
+        return dataclasses.replace(
+            self,
+            source_vocab=64,
+            target_vocab=64,
+            layers=4,
+            model_dim=16,
+            hidden_dim=32,
+            heads=4,
+            head_dim=8,
+            experts=8 if self.experts else 0,
+            group_size=32,
+        )

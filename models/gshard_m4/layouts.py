@@ -31,12 +31,14 @@ def zero1(x: int, y: int) -> Layout:
 
 
 def fully_sharded(x: int, y: int) -> Layout:
-    """Data parallel, with every weight cut over all devices and gathered where it is used (ZeRO stage 3, FSDP)."""
+    """Data parallel over all devices, with every weight cut in both its dimensions and gathered where it is used (FSDP)."""
     both = ("data", "model")
     return Layout(
         name="fully_sharded",
         mesh=(("data", x), ("model", y)),
-        rules=rules(batch=both, group=both, expert_group=both, embed=both),
+        rules=rules(
+            batch=both, group=both, expert_group=both, embed="data", mlp="model", heads="model", vocab="model"
+        ),
     )
 
 

@@ -328,3 +328,6 @@ def shift_right(ids_BL: jax.Array, positions_BL: jax.Array) -> jax.Array:
     """The decoder's inputs: each token's predecessor in its own example; an example begins with 0 (padding's id)."""
     before_BL = jnp.pad(ids_BL, ((0, 0), (1, 0)))[:, :-1]
     return jnp.where(positions_BL == 0, 0, before_BL)
+
+
+MODEL = GShardM4

@@ -1,0 +1,38 @@
+# Everything starts here; each target makes .venv first if it must. See README.md.
+PYTHON ?= python3
+DEVICE ?= cpu
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.installed-$(DEVICE)
+
+.PHONY: quickstart test check setup lock golden clean
+
+quickstart: $(STAMP)  ## data, training, scores, translations and a page with pictures
+	$(PY) -m scripts.quickstart
+
+test: $(STAMP)  ## the whole suite
+	$(PY) -m pytest -q -n 2 tests
+
+check: $(STAMP)  ## style and types
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/pyright
+
+setup: $(STAMP)  ## the environment alone; DEVICE=gpu or DEVICE=tpu adds JAX's own packages for it
+
+$(STAMP): requirements.lock
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one with PYTHON=...")'
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	if [ $(DEVICE) = gpu ]; then $(PY) -m pip install --quiet -c requirements.lock "jax[cuda12]"; fi
+	if [ $(DEVICE) = tpu ]; then $(PY) -m pip install --quiet -c requirements.lock "jax[tpu]"; fi
+	touch $@
+
+lock:  ## resolves requirements.in anew, for every Python from 3.11 on
+	uv pip compile --quiet --universal --no-header --no-annotate --upgrade --python-version 3.11 requirements.in -o requirements.lock
+
+golden: $(STAMP)  ## rewrites the dumps in configs/golden/ after a change that is meant
+	$(PY) -m scripts.golden
+
+clean:
+	rm -rf $(VENV) .data runs

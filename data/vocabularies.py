@@ -1,0 +1,136 @@
+"""SentencePiece vocabularies: training them on the training split, and using them. No TensorFlow."""
+
+import io
+import math
+import os
+import random
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import sentencepiece
+
+from data import paths
+
+PAD_ID, EOS_ID, UNK_ID = 0, 1, 2  # what SeqIO and T5 expect; there is no beginning-of-sentence
+_ALPHABET_SHARE = 0.3  # of the pieces, at most: ideographs would otherwise fill a small vocabulary
+_LEAST_PIECES = 64  # that make a vocabulary
+_HIGHEST_COVERAGE = 0.9995  # of all characters; SentencePiece's advice for rich alphabets. The rest are bytes
+
+
+def tag(language: str) -> str:
+    """The symbol that heads a source in this language, e.g. `<sw>`."""
+    return f"<{language}>"
+
+
+class Vocabulary:
+    """A trained SentencePiece model.
+
+    Attributes:
+      path: the `.model` file.
+      size: number of ids.
+      pad_id, eos_id: ids of padding and end of sentence.
+    """
+
+    def __init__(self, path: Path | str):
+        if not Path(path).exists():
+            raise FileNotFoundError(f"no vocabulary at {path}")
+        self.path = Path(path)
+        self._processor = sentencepiece.SentencePieceProcessor(model_file=os.fspath(path))
+        self.size: int = self._processor.get_piece_size()
+        self.pad_id: int = self._processor.pad_id()
+        self.eos_id: int = self._processor.eos_id()
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text: neither tag nor end of sentence is added."""
+        return self._processor.encode(text)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ids up to the first end of sentence; padding and tags give nothing."""
+        kept = []
+        for token in ids:
+            if token == self.eos_id:
+                break
+            kept.append(int(token))
+        return self._processor.decode(kept)
+
+    def tag_id(self, language: str) -> int:
+        """The id of a language's tag. Raises KeyError for a language that the vocabulary has no tag for."""
+        identifier = self._processor.piece_to_id(tag(language))
+        if identifier == self._processor.unk_id():
+            raise KeyError(f"{self.path.name} has no tag for language {language!r}")
+        return identifier
+
+
+def sample_lines(
+    lines: Mapping[str, Sequence[str]], *, budget: int, temperature: float, seed: int = 0
+) -> Iterator[str]:
+    """About `budget` lines, language `l` getting a share proportional to n_l ** (1 / temperature) of them.
+
+    A language with fewer lines than its share gives each of them once: repeating a line teaches SentencePiece
+    nothing but the line.
+    """
+    weights = {language: len(texts) ** (1 / temperature) for language, texts in sorted(lines.items()) if texts}
+    scale = budget / sum(weights.values())
+    for language, weight in weights.items():
+        texts = lines[language]
+        number = min(len(texts), math.ceil(weight * scale))
+        yield from random.Random(f"{seed} {language}").sample(texts, number)
+
+
+def train(lines: Iterable[str], path: Path, *, size: int, tags: Collection[str] = (), threads: int = 2) -> None:
+    """Trains a unigram model of exactly `size` ids and writes it to `path`, whole or not at all.
+
+    Tags are control symbols, not user-defined ones: those are also found inside text, where `<br>` and `<tr>` are
+    HTML, not Breton and Turkish. Their ids are put in front by `tag_id`.
+
+    Args:
+      lines: training text, a sentence each.
+      size: number of ids: padding, end, unknown, the tags and 256 bytes among them.
+      tags: languages to have a tag, in any order.
+
+    Raises:
+      ValueError: the text doesn't fill so large a vocabulary, or `size` leaves no room for pieces.
+    """
+    lines = list(lines)
+    reserved = 3 + 256 + len(tags)
+    if size < reserved + _LEAST_PIECES:
+        least = reserved + _LEAST_PIECES
+        raise ValueError(f"vocabulary of {size} is too small: {reserved} ids are reserved, take at least {least}")
+    alphabet = int(_ALPHABET_SHARE * (size - reserved))
+    model = io.BytesIO()  # not a file: SentencePiece would write its name, a temporary one, into the model
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines),
+            model_writer=model,
+            model_type="unigram",
+            vocab_size=size,
+            character_coverage=_coverage(lines, alphabet),
+            byte_fallback=True,
+            pad_id=PAD_ID,
+            eos_id=EOS_ID,
+            unk_id=UNK_ID,
+            bos_id=-1,
+            control_symbols=[tag(language) for language in sorted(tags)],
+            num_threads=threads,
+            max_sentence_length=16384,  # bytes; longer lines are skipped
+            minloglevel=2,
+        )
+    except (RuntimeError, OSError) as error:
+        most = re.search(r"<= (\d+)", str(error))
+        reason = f"take at most {most[1]}" if most else str(error).splitlines()[-1].strip()
+        raise ValueError(f"vocabulary of {size} is too large for these {len(lines)} lines: {reason}") from None
+    with paths.scratch(path) as folder:
+        (folder / "new").write_bytes(model.getvalue())
+        os.replace(folder / "new", path)
+
+
+def _coverage(lines: Iterable[str], alphabet: int) -> float:
+    """The share of all characters that the `alphabet` most frequent ones make up, 0.9995 at most."""
+    counts: Counter[str] = Counter()
+    for line in lines:
+        counts.update(line)
+    del counts[" "]
+    covered = sum(number for _, number in counts.most_common(alphabet))
+    return min(_HIGHEST_COVERAGE, covered / max(1, counts.total()))

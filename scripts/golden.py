@@ -1,0 +1,41 @@
+"""Rewrites the golden dumps: per experiment its config, parameter table and decay groups, as sorted text lines.
+
+    make golden
+
+tests/configs/test_experiments.py compares them, so that a diff shows which experiments a change touches.
+"""
+
+from pathlib import Path
+
+from configs import registry
+from scripts import cli
+
+FOLDER = Path(__file__).resolve().parent.parent / "configs" / "golden"
+
+
+def dump(name: str) -> str:
+    """The golden text of an experiment."""
+    from trainers import inspection
+
+    e = registry.load(name)
+    found = inspection.describe(e)
+    lines = sorted(registry.lines(e))
+    for t in found["tensors"]:
+        shape = "x".join(map(str, t["shape"]))
+        decay = "decayed" if t["decayed"] else "not decayed"
+        lines.append(f"tensor {t['name']}: {shape} ({' '.join(t['axes'])}) {t['spec']} {decay}")
+    return "\n".join([*lines, f"parameters: {found['parameters']}", ""])
+
+
+def main() -> int:
+    FOLDER.mkdir(exist_ok=True)
+    for stale in {p.stem for p in FOLDER.glob("*.txt")} - set(registry.names()):
+        (FOLDER / f"{stale}.txt").unlink()
+    for name in registry.names():
+        (FOLDER / f"{name}.txt").write_text(dump(name))
+    print(f"{len(registry.names())} dumps in {FOLDER}")
+    return 0
+
+
+if __name__ == "__main__":
+    cli.run(main)

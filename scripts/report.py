@@ -1,0 +1,172 @@
+"""Draws a run as one self-contained page: loss, BLEU by language, expert load over time, one tensor's place on the mesh.
+
+    python -m scripts.report runs/quickstart
+
+Reads metrics.jsonl, evaluation.json (written by scripts.quickstart) and the newest checkpoint's experiment; writes
+DIR/index.html.
+"""
+
+import base64
+import html
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+from configs.schema import Experiment
+from scripts import cli
+
+COLORS = {"high": "#2f6f9f", "middle": "#5aa469", "low": "#d98032"}
+STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.6rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; } img { width: 100%; height: auto; }
+table { border-collapse: collapse; width: 100%; font-size: .9rem; } td, th { padding: .3rem .6rem; text-align: left;
+border-bottom: 1px solid #ddd; vertical-align: top; } td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
+p.note { color: #666; font-size: .9rem; }
+"""
+
+
+def write(workdir: Path, e: Experiment) -> Path:
+    """Writes DIR/index.html and returns its path."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from trainers import metrics
+
+    steps = [line for line in metrics.read(workdir) if "loss" in line]
+    found = json.loads((workdir / "evaluation.json").read_text())
+    parts = [
+        ("Loss", picture(loss_curve, steps), "Training objective and plain cross-entropy per target token, in nats."),
+        ("Scores on held-out test strings", scores_table(found), "Stripped: without placeholders, tags, punctuation and "
+         "case, which copying gets right for free. “Other sources” is the same model fed with another sentence of the "
+         "same language: what it scores without looking."),
+        ("BLEU by language", picture(bleu_by_language, found), "Stripped BLEU. A language has only a few sentences here: "
+         "read the shape, not single bars."),
+        ("Translations", samples_table(found), ""),
+        ("Expert load over time", picture(expert_load, steps), "Tokens served by each expert over the mean: 1 is balanced."),
+        ("Where an expert tensor lives", picture(tensor_place, e), "Each box is one device's share of the tensor."),
+    ]  # fmt: skip
+    body = "".join(
+        f"<h2>{title}</h2>{content}" + (f'<p class="note">{note}</p>' if note else "") for title, content, note in parts
+    )
+    page = workdir / "index.html"
+    page.write_text(
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{e.name}</title><style>{STYLE}</style>'
+        f"<h1>{e.name}, step {steps[-1]['step']}</h1>{body}</html>\n"
+    )
+    return page
+
+
+def picture(draw: Any, data: Any) -> str:
+    """An <img> of what `draw(figure, data)` draws."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.4), dpi=130, layout="constrained")
+    alt = draw(figure, data)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    return f'<img alt="{html.escape(alt)}" src="data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}">'
+
+
+def loss_curve(figure: Any, steps: list[dict[str, Any]]) -> str:
+    axes = figure.subplots()
+    x = [s["step"] for s in steps]
+    axes.plot(x, [s["loss"] for s in steps], color="#999", label="objective (smoothed labels, balance loss)")
+    axes.plot(x, [s["cross_entropy"] for s in steps], color=COLORS["high"], label="cross-entropy")
+    axes.set(xlabel="step", ylabel="nats per token", ylim=(0, None))
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    return f"loss falls from {steps[0]['loss']:.2f} to {steps[-1]['loss']:.2f}"
+
+
+def bleu_by_language(figure: Any, found: dict[str, Any]) -> str:
+    from matplotlib.patches import Patch
+
+    from data.batches import read_manifest
+    from data.paths import data_dir
+    from trainers.translation import buckets
+
+    manifest = read_manifest(data_dir() / "caches" / "m4_quickstart")
+    bucket_of = buckets(manifest["languages"])
+    ranked = sorted(found["languages"], key=lambda k: -manifest["languages"][k]["pairs"])
+    axes = figure.subplots()
+    axes.bar(ranked, [found["languages"][k]["stripped_bleu"] for k in ranked], color=[COLORS[bucket_of[k]] for k in ranked])
+    copied = found["baselines"]["source copied"]["stripped_bleu"]
+    axes.axhline(copied, color="#a33", lw=1, ls="--")
+    axes.tick_params(axis="x", rotation=90, labelsize=5.5)
+    axes.margins(x=0.005)
+    axes.set(ylabel="stripped BLEU", xlabel="languages, most training pairs first")
+    handles = [Patch(color=c, label=f"{k} resource") for k, c in COLORS.items()]
+    handles.append(axes.plot([], [], color="#a33", ls="--", label="source copied, all languages")[0])
+    axes.legend(handles=handles, frameon=False, fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    return f"stripped BLEU of {len(ranked)} languages"
+
+
+def expert_load(figure: Any, steps: list[dict[str, Any]]) -> str:
+    towers = figure.subplots(1, 2, sharey=True)
+    image = None
+    for axes, tower in zip(towers, ("encoder", "decoder"), strict=True):
+        load = list(zip(*(s[f"moe/load_{tower}"] for s in steps), strict=True))
+        image = axes.imshow(
+            load, aspect="auto", cmap="RdBu_r", vmin=0, vmax=2, interpolation="nearest",
+            extent=(steps[0]["step"], steps[-1]["step"], len(load) - 0.5, -0.5),
+        )  # fmt: skip
+        axes.set(title=tower, xlabel="step", yticks=range(len(load)))
+    towers[0].set_ylabel("expert")
+    figure.colorbar(image, ax=towers, label="load over mean")
+    return "expert load over time, encoder and decoder"
+
+
+def tensor_place(figure: Any, e: Experiment) -> str:
+    from matplotlib.patches import Rectangle
+
+    from trainers import state
+
+    info = next(i for i in state.plan(e, abstract=True).parameters if "expert" in i.axes)
+    cuts = e.layout.cut(info.axes, info.shape, component=info.where.path)
+    at = info.axes.index("expert")
+    experts, ways = info.shape[at], e.layout.ways(cuts[at])
+    axes = figure.subplots()
+    for expert in range(experts):
+        device = expert * ways // experts
+        axes.add_patch(Rectangle((expert, 0), 0.9, 1, facecolor=f"C{device % 10}", alpha=0.75))
+        axes.text(expert + 0.45, 0.62, f"expert {expert}", ha="center", fontsize=8)
+        axes.text(expert + 0.45, 0.36, f"device {device}", ha="center", fontsize=8, weight="bold")
+    shape = " x ".join(f"{n} {s}" for n, s in zip(info.axes, info.shape, strict=True))
+    axes.set(xlim=(-0.1, experts), ylim=(-0.1, 1.15), title=f"{info.name}: {shape}, {info.spec()}")
+    axes.axis("off")
+    return f"{info.name}: {experts} experts over {ways} devices"
+
+
+def scores_table(found: dict[str, Any]) -> str:
+    columns = ("stripped_bleu", "bleu", "stripped_chrf", "chrf")
+    rows = {"the model": found["all"]} | {f"{k} resource": found["buckets"][k] for k in ("high", "middle", "low")}
+    rows |= found["baselines"]
+    head = "".join(f'<th class="n">{c.replace("_", " ")}</th>' for c in columns)
+    lines = [
+        f"<tr><td>{k}</td>" + "".join(f'<td class="n">{v[c]:.1f}</td>' for c in columns) + "</tr>" for k, v in rows.items()
+    ]
+    return f"<table><tr><th></th>{head}</tr>{''.join(lines)}</table>"
+
+
+def samples_table(found: dict[str, Any]) -> str:
+    keys = ("lang", "source", "output", "reference")
+    lines = ["".join(f"<td dir='auto'>{html.escape(s[k])}</td>" for k in keys) for s in found["samples"]]
+    head = "".join(f"<th>{k}</th>" for k in keys)
+    return f"<table><tr>{head}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+
+
+def main() -> int:
+    p = cli.parser(__doc__)
+    p.add_argument("workdir", type=cli.folder)
+    args = p.parse_args()
+    cli.use_devices(cli.ONE_DEVICE)
+    from trainers.release import open_model
+
+    print(write(args.workdir, open_model(args.workdir)[0]))
+    return 0
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,44 @@
+"""Translates text into English with a trained model.
+
+    python -m scripts.translate --checkpoint runs/quickstart --from sw "Hifadhi mabadiliko"
+    python -m scripts.translate --checkpoint DIR --from de --file letter.txt > letter.en
+    cat lines | python -m scripts.translate --checkpoint DIR --from ja
+
+DIR is a run's workdir or a release. Every line is a sentence; translations come out in order, a line each.
+"""
+
+import dataclasses
+import sys
+
+from scripts import cli
+
+
+def main() -> int:
+    p = cli.parser(__doc__)
+    p.add_argument("--checkpoint", type=cli.folder, required=True, metavar="DIR", help="a workdir or a release")
+    p.add_argument("--step", type=int, help="which checkpoint of a workdir; the newest by default")
+    p.add_argument("--from", dest="lang", required=True, metavar="LANG", help="language of the text, e.g. sw")
+    p.add_argument("--file", type=cli.folder, help="a text file, a sentence a line")
+    p.add_argument("--beams", type=int, help="hypotheses of the beam search; the experiment's by default")
+    p.add_argument("text", nargs="*", help="sentences; without any, and without --file, standard input is read")
+    args = p.parse_args()
+    if args.text and args.file:
+        raise cli.ConfigError("give sentences or --file, not both")
+    lines = args.text or (args.file.read_text() if args.file else sys.stdin.read()).splitlines()
+
+    cli.use_devices(cli.ONE_DEVICE)
+    from trainers.release import open_model
+    from trainers.translation import Example, Translator
+
+    e, params, folder = open_model(args.checkpoint, args.step)
+    rows = max(1, min(e.eval.batch_size, len(lines)))
+    config = dataclasses.replace(e.eval, batch_size=rows, beams=args.beams or e.eval.beams)
+    p, params = cli.on_one_device(e, params)
+    translator = Translator(p.model, config, folder)
+    for output in translator(params, [Example(args.lang, line) for line in lines]):
+        print(output)
+    return 0
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,48 @@
+"""Every test sees eight simulated devices and compiles cheaply; compiled programs are kept between runs."""
+
+import os
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["XLA_FLAGS"] = " ".join(
+    [
+        os.environ.get("XLA_FLAGS", ""),
+        "--xla_force_host_platform_device_count=8",
+        "--xla_llvm_disable_expensive_passes=true",  # the tests compile more than they compute
+    ]
+)
+from data.paths import data_dir  # noqa: E402
+
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(data_dir() / "xla-cache-tests"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
+
+import dataclasses  # noqa: E402
+
+import jax  # noqa: E402
+import pytest  # noqa: E402
+
+from configs import registry  # noqa: E402
+from configs.schema import Experiment  # noqa: E402
+
+jax.config.update("jax_numpy_rank_promotion", "allow")
+
+
+@pytest.fixture
+def float64():
+    """Double precision inside the test."""
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture
+def m4() -> Experiment:
+    """The quickstart experiment, tiny, on one device, with its optimizer at full speed from the first step."""
+    return registry.tiny(registry.load("gshard_m4.quickstart"))
+
+
+def exact(e: Experiment) -> Experiment:
+    """The same experiment in double precision."""
+    return dataclasses.replace(
+        e,
+        model=dataclasses.replace(e.model, dtype="float64"),
+        train=dataclasses.replace(e.train, master_dtype="float64"),
+    )

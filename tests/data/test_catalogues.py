@@ -1,0 +1,135 @@
+import io
+import tarfile
+import zipfile
+from collections import Counter
+from typing import Literal
+
+import pytest
+
+from data import archives, catalogues, sources
+from data.catalogues import Source
+from data.languages import normalise
+from tests.data.conftest import po_file, write_wheel
+
+
+@pytest.mark.parametrize(
+    "code, language",
+    [
+        ("pt_BR", "pt"),
+        ("sw", "sw"),
+        ("zh_CN", "zh-Hans"),
+        ("zh", "zh-Hans"),
+        ("zh-TW", "zh-Hant"),
+        ("zh_Hant_HK", "zh-Hant"),
+        ("zh-yue", "yue"),
+        ("sr", "sr"),
+        ("sr_Cyrl", "sr"),
+        ("sr@latin", "sr-Latn"),
+        ("sr@ijekavianlatin", "sr-Latn"),
+        ("ca@valencia", "ca"),
+        ("pa_Arab_PK", "pa-Arab"),
+        ("ja-Hira", "ja-Hira"),
+        ("iw", "he"),
+        ("no", "nb"),
+        ("es_419.UTF-8", "es"),
+        ("en_GB", "en"),
+        ("en@shaw", "en-x"),
+    ],
+)
+def test_one_code_a_language(code, language):
+    """Regions and old codes are merged into their language, scripts are kept apart."""
+    assert normalise(code) == language
+
+
+@pytest.mark.parametrize(
+    "source, english, why_not",
+    [
+        ("Save", "Save", "not translated"),
+        ("", "Save", "empty"),
+        ("→ 3", "Go on", "no letters in the source"),
+        ("Hifadhi", "%d", "no word in the English"),
+        ("Hifadhi", "label_save_all", "a key in the English's place"),
+        ("crwdns1:0", "Save all", "Crowdin's pseudo-language"),
+        ("h" * 60, "Save", "lengths too unlike"),
+    ],
+)
+def test_what_is_no_pair(source, english, why_not):
+    """Strings that teach no translation are refused, each for its own reason."""
+    assert not catalogues.is_pair(source, english), why_not
+    assert catalogues.is_pair("Hifadhi", "Save")
+
+
+@pytest.mark.parametrize(
+    "raw, accelerator, cleaned",
+    [
+        ("two\n  lines ", "", "two lines"),
+        ("salt &amp; pepper", "", "salt & pepper"),
+        ("&File", "&", "File"),
+        ("R&amp;D", "&", "R&D"),
+        ("ファイル(&F)", "&", "ファイル"),
+        ("_Open", "_", "Open"),
+        ("開く(_O)", "_", "開く"),
+        ("&File", "", "&File"),
+    ],
+)
+def test_clean(raw, accelerator, cleaned):
+    """White space, entities and the shortcut marks of menus are cleaned away, the text itself is not."""
+    assert catalogues.clean(raw, accelerator) == cleaned
+
+
+def test_read_merges_regions_and_repetitions(tmp_path):
+    """A triple of language, source and English counts once, whatever region or package it comes from."""
+    one = {"Save": "Guardar", "Open": "Abrir"}
+    package = write_wheel(
+        tmp_path / "some-1.0-py3-none-any.whl",
+        {
+            "some/locale/es/LC_MESSAGES/django.po": po_file(one),
+            "some/locale/es_MX/LC_MESSAGES/django.po": po_file({**one, "Open": "Ábrelo"}),
+            "some/locale/en_GB/LC_MESSAGES/django.po": po_file({"Color": "Colour"}),
+            "some/readme.po": po_file({"Not": "Hapana"}),
+        },
+    )
+    pairs = catalogues.read([Source(package, sources.po_entries)] * 2, tmp_path)
+    assert pairs == [
+        ("some", "es", "Guardar", "Save"),
+        ("some", "es", "Abrir", "Open"),
+        ("some", "es", "Ábrelo", "Open"),
+    ]
+
+
+def test_archives_are_alike(tmp_path):
+    """A file reads the same out of a wheel, an npm tarball and a Debian package."""
+    content = b"Hifadhi\n"
+    with zipfile.ZipFile(tmp_path / "a.whl", "w") as wheel:
+        wheel.writestr("x/sw.po", content)
+        wheel.writestr("x/other", b"")
+
+    def tar(mode: Literal["w:gz", "w:xz"]) -> bytes:
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode=mode) as archive:
+            info = tarfile.TarInfo("x/sw.po")
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+        return packed.getvalue()
+
+    def ar(*files: tuple[str, bytes]) -> bytes:
+        packed = b"!<arch>\n"
+        for name, data in files:
+            packed += f"{name:<16}{0:<12}{0:<6}{0:<6}{100644:<8}{len(data):<10}`\n".encode() + data
+            packed += b"\n" * (len(packed) % 2)
+        return packed
+
+    (tmp_path / "a.tgz").write_bytes(tar("w:gz"))
+    (tmp_path / "a.deb").write_bytes(ar(("debian-binary", b"2.0"), ("data.tar.xz/", tar("w:xz"))))
+    for name in ("a.whl", "a.tgz", "a.deb"):
+        assert list(archives.members(tmp_path / name, r"\.po$")) == [("x/sw.po", content)], name
+    with pytest.raises(ValueError, match=r"a\.rpm"):
+        archives.members(tmp_path / "a.rpm", "")
+
+
+def test_the_real_permissive_set(real_pairs):
+    """The three real wheels give the languages, pairs and English strings that they were measured to hold."""
+    assert len(real_pairs) == 131_960
+    assert len({pair.english for pair in real_pairs}) == 3_204
+    sizes = Counter(pair.language for pair in real_pairs)
+    assert len(sizes) == 96 and sum(size >= 300 for size in sizes.values()) == 87

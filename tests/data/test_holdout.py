@@ -1,0 +1,83 @@
+import subprocess
+import sys
+from collections import Counter
+
+from data import corpus, holdout
+from data.holdout import english_key, ngrams
+from tests.data.conftest import PERMISSIVE
+
+
+def test_english_key():
+    """Strings that differ in case, numbers, placeholders, tags or marks alone have one key."""
+    variants = ["Delete 3 files, %(name)s?", "delete 14 files  <b>", "DELETE %d{n} 7 files!"]
+    assert english_key(variants[0]) == "delete 0 files" == english_key(variants[1])
+    assert english_key("Delete files") != english_key(variants[0])
+
+
+def test_near_copies():
+    """A near copy of a held-out string is one with at least half of its 4-grams, however long it is itself."""
+    held = "a b c d e f g"  # four 4-grams
+    assert holdout.near_copies(["x a b c d e y z", "a b c d x", "z a b c d e f g z", "q"], [held]) == {
+        "x a b c d e y z",
+        "z a b c d e f g z",
+    }
+
+
+def test_cover_prefers_keys_of_many_languages():
+    """The greedy cover gives every language what it wants with the fewest keys, here by hand."""
+    languages_of = {"all": ["a", "b", "c"], "ab": ["a", "b"], "c": ["c"], "a": ["a"]}
+    assert holdout.cover(languages_of, {"a": 1, "b": 1, "c": 1}) == ["all"]
+    assert sorted(holdout.cover(languages_of, {"a": 2, "b": 2, "c": 2})) == ["ab", "all", "c"]
+    # More than there is ends without it.
+    assert sorted(holdout.cover(languages_of, {"c": 9})) == ["all", "c"]
+
+
+def test_the_real_split_does_not_leak(real_pairs):
+    """No training string is a held-out one or a near copy of one, in any language.
+
+    The target is English in every language, so this is what keeps a held-out target from being trained on through
+    another language. Checked here the plain way, without the index that `near_copies` uses.
+    """
+    splits = corpus.divide_pairs(PERMISSIVE, real_pairs)
+    keys = {
+        name: {english_key(pair.english) for pairs in languages.values() for pair in pairs}
+        for name, languages in splits.items()
+    }
+    assert keys["test"] and keys["validation"] and not keys["test"] & keys["validation"]
+    held_out = keys["test"] | keys["validation"]
+    assert not keys["train"] & held_out
+    trained = [(key, ngrams(key)) for key in keys["train"]]
+    for held in held_out:
+        grams = ngrams(held)
+        leaks = [key for key, its_grams in trained if 2 * len(grams & its_grams) >= len(grams)]
+        assert not leaks, f"{held!r} is nearly in training: {leaks[0]!r}"
+    for test in keys["test"]:
+        assert not holdout.near_copies(keys["validation"], [test])
+
+
+def test_the_real_split_covers_the_languages(real_pairs):
+    """Nine tenths of the pairs are trained on; a language of 800 pairs has 40 or more in the test, 15 in validation."""
+    splits = corpus.divide_pairs(PERMISSIVE, real_pairs)
+    sizes = Counter(pair.language for pair in real_pairs)
+    assert sum(map(len, splits["train"].values())) >= 0.9 * len(real_pairs)
+    assert set(splits["train"]) == set(sizes)
+    for language in (language for language, size in sizes.items() if size >= 800):
+        assert len(splits["test"][language]) >= 40 and len(splits["validation"][language]) >= 15, language
+
+
+def test_the_split_does_not_depend_on_the_process():
+    """Another hash seed, and so another order of sets, gives the same split."""
+    program = (
+        "from data.holdout import hold_out; import random; r = random.Random(0);"
+        "keys = [' '.join(r.choices('abcdefghijklmnop', k=6)) for _ in range(200)];"
+        "pairs = [(l, k) for k in keys for l in 'abcdefgh' if r.random() < .6];"
+        "s = hold_out(pairs, test=5, validation=3, share=.1);"
+        "print(sorted(s.test), sorted(s.validation), sorted(s.purged))"
+    )
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", program], env={"PYTHONHASHSEED": seed}, capture_output=True, check=True
+        ).stdout
+        for seed in "123"
+    }
+    assert len(outputs) == 1 and len(outputs.pop()) > 100

@@ -1,0 +1,147 @@
+"""The whole preparation, on a tiny catalogue; TensorFlow is imported when the first of these tests runs."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from data import corpus, packing, vocabularies
+from data import prepare as preparation
+from data.prepare import prepare
+from data.sources import CATALOGUES
+from data.vocabularies import Vocabulary
+from scripts import prepare_data
+from tests.data.conftest import TINY
+
+
+def quiet(line: str) -> None:
+    """Progress that goes nowhere."""
+
+
+@pytest.fixture(scope="module")
+def cache(tiny):
+    return prepare("tiny", catalogue="permissive", **TINY, data_dir=tiny, progress=quiet)
+
+
+def manifest_of(cache):
+    return json.loads((cache / "manifest.json").read_text())
+
+
+def training_texts(cache, language):
+    """The decoded examples of a language's rows, with the first source id, the tag."""
+    source, target = Vocabulary(cache / "source.model"), Vocabulary(cache / "target.model")
+    for row in packing.read_rows(cache / "train" / f"{language}.array_record"):
+        for inputs, targets in packing.unpack(row, TINY["source_length"], TINY["target_length"]):
+            assert inputs[-1] == source.eos_id and targets[-1] == target.eos_id
+            yield int(inputs[0]), source.decode(inputs), target.decode(targets)
+
+
+def test_the_rows_hold_the_training_split(tiny, cache):
+    """Each language's file holds its own training pairs under its own tag, all but those longer than a row."""
+    splits = corpus.divide(CATALOGUES["permissive"], tiny / "packages")
+    languages = manifest_of(cache)["languages"]
+    assert set(languages) == set(splits["train"]) == {"sw", "br", "zh-Hant", "sr-Latn"}
+    for language, tally in languages.items():
+        found = list(training_texts(cache, language))
+        tag = Vocabulary(cache / "source.model").tag_id(language)
+        assert {first for first, _, _ in found} == {tag}
+        pairs = {(pair.source, pair.english) for pair in splits["train"][language]}
+        packed = {(source, target) for _, source, target in found}
+        assert packed <= pairs and len(packed) == len(found) == tally["pairs"]
+        assert tally["dropped"] == len(pairs) - len(packed) >= 1
+        assert "Far too long by any measure" in {english for _, english in pairs - packed}
+
+
+def test_held_out_strings_are_raw(tiny, cache):
+    """The held-out files hold the splits' strings, one object a line, and none of the training targets."""
+    splits = corpus.divide(CATALOGUES["permissive"], tiny / "packages")
+    trained = {target for language in splits["train"] for _, _, target in training_texts(cache, language)}
+    for name in ("validation", "test"):
+        lines = [json.loads(line) for line in (cache / f"{name}.jsonl").read_text().splitlines()]
+        written = {(line["lang"], line["source"], line["target"]) for line in lines}
+        assert written == {pair[1:] for pairs in splits[name].values() for pair in pairs}
+        assert not trained & {line["target"] for line in lines}
+
+
+def test_preparing_again_does_no_work(tiny, cache, monkeypatch):
+    """A cache that is up to date is returned as it is: nothing is fetched, trained or written."""
+    before = {path: path.stat().st_mtime_ns for path in cache.rglob("*")}
+    monkeypatch.setattr(preparation, "_build_data_set", None)  # would raise if called
+    monkeypatch.setattr(preparation.packages, "fetch", None)
+    said = []
+    assert prepare("tiny", catalogue="permissive", **TINY, data_dir=tiny, progress=said.append) == cache
+    assert {path: path.stat().st_mtime_ns for path in cache.rglob("*")} == before
+    assert len(said) == 1 and "up to date" in said[0]
+
+
+def test_the_fingerprint_is_reproduced(tiny, cache):
+    """The same packages give the same bytes under another name, with vocabularies trained anew; other lengths don't."""
+    for model in (tiny / "vocabularies").iterdir():
+        model.unlink()
+    again = prepare("again", catalogue="permissive", **TINY, data_dir=tiny, progress=quiet)
+    assert manifest_of(again)["files"] == manifest_of(cache)["files"]
+    assert manifest_of(again)["fingerprint"] == manifest_of(cache)["fingerprint"]
+    shorter = {**TINY, "source_length": 16}
+    other = prepare("again", catalogue="permissive", **shorter, data_dir=tiny, progress=quiet)
+    assert other == again and manifest_of(other)["fingerprint"] != manifest_of(cache)["fingerprint"]
+
+
+def test_vocabularies_see_training_text_only(tiny, cache, monkeypatch):
+    """No held-out line reaches the training of a vocabulary."""
+    seen = {}
+    monkeypatch.setattr(vocabularies, "train", lambda lines, path, *, size, tags=(): seen.setdefault(size, set(lines)))
+    preparation._train_vocabularies("permissive", {"other": "packages"}, 401, 402, tiny)
+    splits = corpus.divide(CATALOGUES["permissive"], tiny / "packages")
+    for side, size in (("source", 401), ("english", 402)):
+        trained = {getattr(pair, side) for pairs in splits["train"].values() for pair in pairs}
+        held_out = {
+            getattr(pair, side) for name in ("validation", "test") for pairs in splits[name].values() for pair in pairs
+        }
+        assert seen[size] and seen[size] <= trained and not seen[size] & held_out
+
+
+def test_rows_are_what_the_seqio_tasks_say(tiny, cache):
+    """The cache holds, token for token, the examples of the SeqIO tasks that define the data."""
+    from data import tasks
+
+    registered = tasks.add_message_catalogues(
+        "permissive", source=cache / "source.model", target=cache / "target.model", data_dir=tiny / "tfds"
+    )
+    lengths = TINY["source_length"], TINY["target_length"]
+    for language in ("br", "zh-Hant"):
+        dataset = registered[language].get_dataset(None, "train", shuffle=False)
+        defined = {
+            (tuple(example["inputs"]), tuple(example["targets"]))
+            for example in dataset.as_numpy_iterator()
+            if len(example["inputs"]) <= lengths[0] and len(example["targets"]) <= lengths[1]
+        }
+        rows = packing.read_rows(cache / "train" / f"{language}.array_record")
+        packed = {tuple(tuple(side) for side in example) for row in rows for example in packing.unpack(row, *lengths)}
+        assert packed == defined
+
+
+def test_nothing_is_left_of_a_failure(tiny, cache):
+    """A preparation that fails leaves neither a cache nor a temporary folder behind."""
+    too_large = {**TINY, "target_vocabulary": 9000}
+    with pytest.raises(ValueError, match="vocabulary of 9000 is too large"):
+        prepare("failed", catalogue="permissive", **too_large, data_dir=tiny, progress=quiet)
+    assert {path.name for path in (tiny / "caches").iterdir()} <= {"tiny", "again"}
+
+
+def test_a_misspelt_name_gives_the_nearest(capsys):
+    """The command refuses an unknown name with exit code 2 and one line that names the nearest."""
+    assert prepare_data.main(["m4_quickstrat"]) == 2
+    captured = capsys.readouterr()
+    assert captured.err == "unknown data set 'm4_quickstrat'; did you mean 'm4_quickstart'?\n" and not captured.out
+
+
+def test_reading_needs_no_tensorflow():
+    """Everything but the builder and the tasks can be imported without TensorFlow, SeqIO or TFDS."""
+    program = (
+        "import sys, data.prepare, data.packing, data.vocabularies, data.corpus, scripts.prepare_data;"
+        "heavy = {'tensorflow', 'seqio', 'tensorflow_datasets'} & set(sys.modules);"
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,113 @@
+"""Layouts refuse what they cannot do, in one line that names the thing, the value and the nearest choice."""
+
+import dataclasses
+
+import jax
+import pytest
+from jax.sharding import PartitionSpec
+
+from configs import registry
+from models.common.layout import Layout, LayoutError, rules
+from models.common.sharding import Component, describe, make_mesh
+from trainers import state
+
+MESH = (("data", 2), ("model", 4))
+
+
+def layout(**kwargs) -> Layout:
+    return Layout(name="mine", mesh=MESH, **kwargs)
+
+
+def message(call) -> str:
+    with pytest.raises(LayoutError) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_names_become_mesh_axes():
+    """Each logical name goes where its rule says, several mesh axes may cut one dimension, no rule means whole."""
+    where = Component(layout(rules=rules(batch=("data", "model"), mlp="model")))
+    assert where.spec(("batch", "length", None)) == PartitionSpec(("data", "model"), None, None)
+    assert where.spec(("embed", "mlp")) == PartitionSpec(None, "model")
+
+
+def test_a_component_overrides_and_the_longest_path_wins():
+    """Rules apply to a component and all below it; a rule for a deeper component replaces only what it names."""
+    mine = layout(
+        rules=rules(mlp="model", embed=None),
+        components=(("decoder.moe", rules(mlp=None)), ("decoder", rules(embed="data"))),
+    )
+    assert Component(mine, "encoder.ffn").spec(("embed", "mlp")) == PartitionSpec(None, "model")
+    assert Component(mine, "decoder.ffn").spec(("embed", "mlp")) == PartitionSpec("data", "model")
+    assert Component(mine, "decoder.moe").spec(("embed", "mlp")) == PartitionSpec("data", None)
+    assert Component(mine, "decoders").spec(("embed", "mlp")) == PartitionSpec(None, "model")
+
+
+def test_an_unknown_logical_name_is_refused():
+    """A misspelt name, in a rule or in a model, is an error with the nearest name of the alphabet."""
+    assert "did you mean 'embed'?" in message(lambda: layout(rules=rules(embd="data")))
+    where = Component(layout())
+    assert "did you mean 'heads'?" in message(lambda: where.spec(("embed", "head")))
+
+
+def test_an_unknown_mesh_axis_is_refused():
+    """A rule to a mesh axis that the mesh lacks names the nearest one it has."""
+    assert "did you mean 'model'?" in message(lambda: layout(rules=rules(mlp="modle")))
+
+
+def test_two_dimensions_on_one_mesh_axis_are_refused():
+    """The error names the tensor and both logical names, instead of silently dropping one."""
+    where = Component(layout(rules=rules(embed="model", mlp="model")), "encoder.ffn")
+    text = message(lambda: where.spec(("embed", "mlp"), tensor="wi"))
+    assert "wi" in text and "'embed'" in text and "'mlp'" in text and "'model'" in text
+
+
+def test_an_indivisible_dimension_is_refused():
+    """A dimension that its mesh axes do not divide is an error with the nearest count that does."""
+    where = Component(layout(rules=rules(heads="model")), "encoder.attention")
+    text = message(lambda: where.spec(("embed", "heads", "kv"), (16, 6, 8), tensor="q"))
+    assert "'heads' of size 6" in text and "nearest that fits is 3" in text
+
+
+def test_a_rule_for_a_component_that_does_not_exist_is_refused(m4):
+    """Components are those of the model at hand: `decoder.mo` is told apart from `decoder.moe`."""
+    wrong = dataclasses.replace(m4, layout=dataclasses.replace(m4.layout, components=(("decoder.mo", rules()),)))
+    assert "did you mean 'decoder.moe'?" in message(lambda: state.plan(wrong, jax.devices()[:1]))
+
+
+def test_a_mesh_of_another_size_than_the_devices_is_refused():
+    """The error gives both numbers."""
+    text = message(lambda: make_mesh(layout(), jax.devices()[:6]))
+    assert "needs 8 devices" in text and "6 are here" in text
+
+
+def test_a_batch_that_the_mesh_does_not_divide_is_refused():
+    """Found before anything is compiled."""
+    e = registry.tiny(registry.load("gshard_m4.quickstart"), (1, 8))
+    e = dataclasses.replace(e, data=dataclasses.replace(e.data, batch_size=12))
+    assert "'batch' of size 12 is not divisible" in message(lambda: state.plan(e))
+
+
+def test_optimizer_rules_use_each_mesh_axis_once():
+    """ZeRO-1 cuts what the parameter leaves whole, and leaves alone what is cut already."""
+    mine = layout(rules=rules(expert="model"), optimizer=rules(embed=("data", "model")))
+    where = Component(mine)
+    assert where.spec(("embed", "mlp"), extra=mine.optimizer) == PartitionSpec(("data", "model"), None)
+    assert where.spec(("expert", "embed", "mlp"), extra=mine.optimizer) == PartitionSpec("model", "data", None)
+
+
+def test_model_files_name_no_mesh_axis():
+    """A layout's mesh axes are unknown to the models: the same alphabet serves any mesh."""
+    from pathlib import Path
+
+    for path in Path("models").rglob("*.py"):
+        if path.name not in ("layouts.py", "layout.py"):
+            text = path.read_text()
+            assert '"data"' not in text and '"model"' not in text, path
+
+
+def test_every_parameter_knows_its_component(m4):
+    """Components are dotted paths below the model's root."""
+    paths = {info.where.path for info in describe(state.abstract_model(m4))}
+    assert {"encoder.attention", "encoder.moe", "decoder.cross_attention", "softmax"} <= paths

@@ -1,0 +1,103 @@
+"""A batch is a pure function of seed and step, however many processes read it."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+from numpy.testing import assert_array_equal
+
+from configs.schema import SyntheticTranslation, TranslationData
+from data.batches import Batches, CacheSource, DataError, SyntheticSource, open_source
+from models.common.layout import Layout
+from models.common.sharding import make_mesh
+from tests.caches import write_cache
+
+DATA = TranslationData(cache="toy", batch_size=8, source_length=6, target_length=4, temperature=2.0)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_cache(tmp_path, {"aa": 40, "bb": 10}, source_length=6, target_length=4)
+
+
+def sharding(devices: int = 4) -> NamedSharding:
+    layout = Layout(name="rows", mesh=(("all", devices),))
+    return NamedSharding(make_mesh(layout, jax.devices()[:devices]), PartitionSpec("all", None))
+
+
+def languages(source: CacheSource, indices) -> list[str]:
+    """Which language each row is of: the toy cache marks rows by their first token."""
+    return ["aa" if source.row(i)["inputs"][0] < 1000 else "bb" for i in indices]
+
+
+def test_rows_depend_on_index_and_seed_alone(folder):
+    """Two readers agree in any order of access; another seed gives another order of the same rows."""
+    a, b = CacheSource(DATA, folder), CacheSource(DATA, folder)
+    forward = [a.row(i)["inputs"].tolist() for i in range(60)]
+    assert forward == [b.row(i)["inputs"].tolist() for i in reversed(range(60))][::-1]
+    other = CacheSource(dataclasses.replace(DATA, seed=1), folder)
+    assert forward != [other.row(i)["inputs"].tolist() for i in range(60)]
+    assert other.fingerprint != a.fingerprint
+
+
+def test_languages_are_mixed_at_the_temperature(folder):
+    """40 and 10 pairs at T = 2 are drawn as sqrt(40) : sqrt(10) = 2 : 1, at T = 1 as 4 : 1."""
+    assert languages(CacheSource(DATA, folder), range(300)).count("bb") == pytest.approx(100, abs=2)
+    plain = CacheSource(dataclasses.replace(DATA, temperature=1.0), folder)
+    assert languages(plain, range(300)).count("bb") == pytest.approx(60, abs=2)
+
+
+def test_every_row_comes_once_an_epoch_and_epochs_differ(folder):
+    """Among the rows of one language each epoch holds every row once, in a new order."""
+    source = CacheSource(dataclasses.replace(DATA, temperature=1.0), folder)
+    rows = [int(r["inputs"][0]) for r in (source.row(i) for i in range(100)) if r["inputs"][0] < 1000]
+    first, second = rows[:40], rows[40:80]
+    assert sorted(first) == sorted(second) == list(range(100, 140)) and first != second
+
+
+def test_batches_are_the_rows_of_their_step(folder):
+    """Step s holds rows s * B to (s + 1) * B - 1, on the mesh, whatever was read before: resuming needs the step only."""
+    source = CacheSource(DATA, folder)
+    batches = Batches(source, DATA, sharding())
+    for step in (0, 1, 5, 3):
+        batch = batches(step)
+        assert batches.ids(step) == (8 * step, 8 * step + 7)
+        for i in range(8):
+            assert_array_equal(batch["targets"][i], source.row(8 * step + i)["targets"])
+    assert batch["inputs"].sharding.is_equivalent_to(sharding(), 2)
+    batches.close()
+
+
+def test_a_process_reads_only_its_rows():
+    """Of a batch cut over four devices, a process with two of them reads half the rows."""
+
+    class Half:
+        """The sharding as a process sees it that holds devices 2 and 3."""
+
+        def addressable_devices_indices_map(self, shape):
+            every = sharding().addressable_devices_indices_map(shape)
+            return {d: i for d, i in every.items() if d.id in (2, 3)}
+
+    data = SyntheticTranslation(batch_size=8, source_length=6, target_length=4)
+    batches = Batches(SyntheticSource(data, 50), data, Half())  # type: ignore[arg-type]
+    assert sorted(batches._read(3)) == [28, 29, 30, 31]
+
+
+def test_data_that_does_not_fit_is_refused(folder, tmp_path, m4):
+    """Missing caches say how to make them; wrong lengths and small vocabularies are named."""
+    with pytest.raises(DataError, match="python -m scripts.prepare_data nothing"):
+        open_source(dataclasses.replace(DATA, cache="nothing"), m4.model, tmp_path)
+    with pytest.raises(DataError, match="source_length=9: cache 'toy' was packed with 6"):
+        CacheSource(dataclasses.replace(DATA, source_length=9), folder)
+    with pytest.raises(DataError, match="target_vocab=10 is too small"):
+        open_source(DATA, dataclasses.replace(m4.model, target_vocab=10), tmp_path)
+
+
+def test_synthetic_rows_are_full_and_reproducible():
+    """Every position holds a real token; the same index gives the same row."""
+    data = SyntheticTranslation(batch_size=8, source_length=6, target_length=4)
+    a, b = SyntheticSource(data, 50).row(7), SyntheticSource(data, 50).row(7)
+    assert all((np.asarray(a[k]) == b[k]).all() for k in a)
+    assert a["inputs"].min() >= 3 and a["inputs"].max() < 50 and (a["targets_segments"] == 1).all()

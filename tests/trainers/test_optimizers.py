@@ -1,0 +1,130 @@
+"""Optimizers act on each tensor alone: stacking layers or experts into one array changes no update."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from configs.schema import Adafactor, AdamW, Constant, Cosine, InverseSqrt, Lamb, Sgd
+from models.common.layout import Layout, rules
+from models.common.sharding import Component, ParamInfo
+from trainers import optimizers
+
+RATE = Constant(value=0.1)
+OPTIMIZERS = [
+    Adafactor(schedule=RATE, min_factored=4),
+    Adafactor(schedule=RATE, min_factored=4, parameter_scale=False),
+    AdamW(schedule=RATE, weight_decay=0.1),
+    Lamb(schedule=RATE, weight_decay=0.1),
+    Sgd(schedule=RATE, momentum=0.9),
+]
+LAYOUT = Layout(name="mine", mesh=(("x", 2), ("y", 4)), rules=rules(embed="x", mlp="y", heads="y", expert="y"))
+
+
+def info(name: str, shape: tuple[int, ...], axes: tuple[str, ...], layout: Layout = LAYOUT) -> ParamInfo:
+    return ParamInfo(name, shape, np.dtype("float64"), axes, Component(layout))
+
+
+def updates(config, infos, params, steps=4):
+    """The parameters after some steps with gradients that grow from step to step and differ from slice to slice."""
+    tx = optimizers.make(config, infos)
+    s = tx.init(params)
+    for i in range(steps):
+        grads = jax.tree.map(lambda p, i=i: jnp.sin(p * (3 + i)) * (1 + i), params)
+        u, s = tx.update(grads, s, params)
+        params = jax.tree.map(jnp.add, params, u)
+    return params
+
+
+@pytest.mark.parametrize("config", OPTIMIZERS, ids=lambda c: type(c).__name__)
+def test_stacking_changes_no_update(config, float64):
+    """Three layers of five experts in one array are updated as fifteen matrices are.
+
+    Slices have very different sizes: one trust ratio or one clipping for all of them would be far off.
+    """
+    rng = np.random.default_rng(0)
+    sizes = 10.0 ** rng.uniform(-3, 1, size=(3, 5, 1, 1))
+    stacked = jnp.array(rng.normal(size=(3, 5, 6, 8)) * sizes)
+    axes = ("layers", "expert", "embed", "mlp")
+    whole = updates(config, {"w": info("w", stacked.shape, axes)}, {"w": stacked})["w"]
+    alone = {f"w{i}{j}": stacked[i, j] for i in range(3) for j in range(5)}
+    apart = updates(config, {k: info(k, (6, 8), axes[2:]) for k in alone}, alone)
+    for i in range(3):
+        for j in range(5):
+            assert_allclose(whole[i, j], apart[f"w{i}{j}"], rtol=1e-10)
+
+
+def test_optax_alone_would_get_it_wrong(float64):
+    """The case above is one: the same optimizer, told that the stack is one tensor, moves slices differently."""
+    rng = np.random.default_rng(0)
+    w = jnp.array(rng.normal(size=(3, 6, 8)) * 10.0 ** rng.uniform(-3, 1, size=(3, 1, 1)))
+    config = Lamb(schedule=RATE)
+    stack = updates(config, {"w": info("w", w.shape, ("layers", "embed", "mlp"))}, {"w": w})["w"]
+    one = updates(config, {"w": info("w", w.shape, ("kv", "embed", "mlp"))}, {"w": w})["w"]
+    assert np.abs(stack / one - 1).max() > 0.1
+
+
+def test_factored_dimensions_follow_names_not_sizes():
+    """A query projection is a matrix embed x (heads * kv) even where heads is the longest dimension."""
+    q = info("q", (2, 8, 32, 4), ("layers", "embed", "heads", "kv"))
+    o = info("o", (2, 32, 4, 8), ("layers", "heads", "kv", "embed"))
+    assert optimizers.matrix_shape(q) == (8, 128)
+    assert optimizers.matrix_shape(o) == (128, 8)
+    tx = optimizers.make(Adafactor(min_factored=4), {"q": q})
+    state = jax.eval_shape(tx.init, {"q": jax.ShapeDtypeStruct(q.shape, q.dtype)})
+    shapes = sorted(leaf.shape for leaf in jax.tree.leaves(state) if leaf.ndim == 2 and leaf.shape[1] > 1)
+    assert shapes == [(2, 8), (2, 128)]
+
+
+def test_adafactor_equals_its_paper_on_one_matrix(float64):
+    """Three steps against Algorithm 4 of Shazeer and Stern, written out."""
+    config = Adafactor(schedule=RATE, min_factored=2)
+    w = np.array([[1.0, -2.0, 0.5], [0.3, 4.0, -1.0]])
+    got = updates(config, {"w": info("w", w.shape, ("embed", "mlp"))}, {"w": jnp.array(w)}, steps=3)["w"]
+    r, c = np.zeros(2), np.zeros(3)
+    for t in range(1, 4):
+        g = np.sin(w * (2 + t)) * t
+        beta = min(0.99, 1 - t**-0.8)
+        r = beta * r + (1 - beta) * (g**2 + 1e-30).mean(axis=1)
+        c = beta * c + (1 - beta) * (g**2 + 1e-30).mean(axis=0)
+        u = g / np.sqrt(np.outer(r, c) / r.mean())
+        u /= max(1.0, np.sqrt((u**2).mean()) / 1.0)
+        w = w - 0.1 * max(1e-3, np.sqrt((w**2).mean())) * u
+    assert_allclose(got, w, rtol=1e-9)
+
+
+def test_state_is_cut_like_its_parameter():
+    """Moments have the parameter's spec, factored statistics that of the dimensions that survive, counts none."""
+    q = info("q", (2, 8, 32, 4), ("layers", "embed", "heads", "kv"))
+    wi = info("wi", (2, 4, 8, 16), ("layers", "expert", "embed", "kv"))
+    infos = {"q": q, "wi": wi}
+    params = {k: jax.ShapeDtypeStruct(i.shape, i.dtype) for k, i in infos.items()}
+
+    def specs(config):
+        state = jax.eval_shape(optimizers.make(config, infos).init, params)
+        return {name: tuple(spec) for name, (leaf, spec) in optimizers.state_specs(state, infos).items() if leaf.ndim}
+
+    adam = specs(AdamW(schedule=RATE))
+    assert adam["[0].mu['q']"] == (None, "x", "y", None) and adam["[0].nu['wi']"] == (None, "y", "x", None)
+    factored = specs(Adafactor(min_factored=4))
+    rows = {name.split("['")[1].replace("']", ""): spec for name, spec in factored.items() if name.endswith(("v_row", "v_col"))}
+    assert rows["q[0].v_row"] == (None, "x") and rows["q[0].v_col"] == (None, "y")
+    assert rows["wi[0].v_row"] == (None, "y", "x") and rows["wi[0].v_col"] == (None, "y", None)
+
+
+def test_weight_decay_spares_vectors():
+    """A norm's scale is not decayed, stacked or not; a matrix is."""
+    assert not optimizers.is_matrix(info("s", (12, 8), ("layers", "embed")))
+    assert not optimizers.is_matrix(info("s", (8,), ("embed",)))
+    assert optimizers.is_matrix(info("w", (12, 8, 4), ("layers", "embed", "mlp")))
+
+
+def test_schedules():
+    """GShard's is flat at 0.01 for 10,000 steps, then 1/sqrt(step); the cosine ends at its floor."""
+    m4 = optimizers.learning_rate(InverseSqrt())
+    assert_allclose([m4(0), m4(9_999), m4(39_999)], [0.01, 0.01, 0.005], rtol=1e-6)
+    ramp = optimizers.learning_rate(InverseSqrt(scale=0.3, flat=100, warmup=10))
+    assert_allclose([ramp(0), ramp(4), ramp(9), ramp(399)], [0.003, 0.015, 0.03, 0.015], rtol=1e-6)
+    cosine = optimizers.learning_rate(Cosine(peak=1.0, steps=100, warmup=10, floor=0.1))
+    assert_allclose([cosine(0), cosine(10), cosine(100)], [0.0, 1.0, 0.1], atol=1e-6)
