@@ -50,18 +50,26 @@ def parser(doc: str | None, **kwargs: Any) -> argparse.ArgumentParser:
     )
 
 
-def experiment(
-    name: str, overrides: Sequence[str] = (), layout: str | None = None, random_data: bool = False
-) -> Experiment:
-    """An experiment by name, with `--layout NAME` and typed `--field.path value` overrides applied.
+def add_experiment(p: argparse.ArgumentParser, optional: bool = False) -> None:
+    """The arguments that `chosen` reads."""
+    p.add_argument("experiment", nargs="?" if optional else None, help="its name, as scripts.show lists them")
+    p.add_argument("--layout", metavar="NAME[:XxY]", help="another layout of the family, e.g. fully_sharded:2x4")
+    p.add_argument("--synthetic", action="store_true", help="random tokens instead of the experiment's data")
+    p.add_argument("--tiny", action="store_true", help="shrunk to run in seconds on one device, on random tokens")
+
+
+def chosen(args: argparse.Namespace, overrides: Sequence[str]) -> Experiment:
+    """The experiment that the command line asks for, typed `--field.path value` overrides applied last.
 
     Raises:
       ConfigError: an unknown experiment, layout or field (with the nearest one), or a value of the wrong type.
     """
-    found = registry.load(name)
-    if layout:
-        found = dataclasses.replace(found, layout=named_layout(found, layout))
-    return override(synthetic(found) if random_data else found, list(overrides))
+    e = registry.load(args.experiment)
+    if args.tiny:
+        e = registry.tiny(e)
+    if args.layout:
+        e = dataclasses.replace(e, layout=named_layout(e, args.layout))
+    return override(synthetic(e) if args.synthetic else e, list(overrides))
 
 
 def synthetic(e: Experiment) -> Experiment:

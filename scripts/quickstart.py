@@ -9,6 +9,7 @@ Running it again reuses what is there: prepared data, compiled programs, and the
 import json
 import time
 
+from configs import registry
 from data.prepare import PREPARED, prepare
 from scripts import cli
 
@@ -20,7 +21,7 @@ def main() -> int:
     p = cli.parser(__doc__)
     p.add_argument("--workdir", type=cli.folder, default=cli.folder("runs/quickstart"), metavar="DIR")
     args, overrides = p.parse_known_args()
-    e = cli.experiment("gshard_m4.quickstart", overrides)
+    e = cli.override(registry.load("gshard_m4.quickstart"), overrides)
 
     headline("1. Data: message catalogues of three Python packages, 96 languages into English")
     folder = prepare(e.data.cache, **PREPARED[e.data.cache])

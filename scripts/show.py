@@ -14,8 +14,7 @@ from scripts import cli
 
 def main() -> int:
     p = cli.parser(__doc__)
-    p.add_argument("experiment", nargs="?", help="its name; without one, all are listed")
-    p.add_argument("--layout", metavar="NAME[:XxY]", help="another layout of the family")
+    cli.add_experiment(p, optional=True)
     p.add_argument("--collectives", action="store_true", help="compile the step and count its collectives")
     p.add_argument("--json", action="store_true", help="for programs")
     args, overrides = p.parse_known_args()
@@ -24,7 +23,7 @@ def main() -> int:
         cli.print_json(found) if args.json else print("\n".join(f"{k:28} {v}" for k, v in found.items()))
         return 0
 
-    e = cli.experiment(args.experiment, overrides, args.layout)
+    e = cli.chosen(args, overrides)
     if args.collectives:
         cli.use_devices(e.layout)
 

@@ -14,12 +14,10 @@ from scripts import cli
 
 def main() -> int:
     p = cli.parser(__doc__)
-    p.add_argument("experiment", help="its name, as scripts.show lists them")
+    cli.add_experiment(p)
     p.add_argument("--workdir", type=cli.folder, required=True, metavar="DIR", help="where the run lives")
-    p.add_argument("--layout", metavar="NAME[:XxY]", help="another layout of the family, e.g. fully_sharded:2x4")
-    p.add_argument("--synthetic", action="store_true", help="random tokens instead of the experiment's data")
     args, overrides = p.parse_known_args()
-    e = cli.experiment(args.experiment, overrides, args.layout, args.synthetic)
+    e = cli.chosen(args, overrides)
     cli.use_devices(e.layout)
     cli.start_distributed()
 

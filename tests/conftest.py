@@ -7,7 +7,7 @@ os.environ["XLA_FLAGS"] = " ".join(
     [
         os.environ.get("XLA_FLAGS", ""),
         "--xla_force_host_platform_device_count=8",
-        "--xla_llvm_disable_expensive_passes=true",  # the tests compile more than they compute
+        "--xla_backend_optimization_level=0",  # the tests compile more than they compute
     ]
 )
 from data.paths import data_dir  # noqa: E402
@@ -22,8 +22,6 @@ import pytest  # noqa: E402
 
 from configs import registry  # noqa: E402
 from configs.schema import Experiment  # noqa: E402
-
-jax.config.update("jax_numpy_rank_promotion", "allow")
 
 
 @pytest.fixture

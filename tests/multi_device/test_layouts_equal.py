@@ -6,9 +6,10 @@ import functools
 import jax
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 
 from configs import registry
+from configs.schema import Experiment
 from data.batches import Batches, batch_shapes, open_source
 from models.gshard_m4.layouts import LAYOUTS
 from tests.conftest import exact
@@ -16,22 +17,31 @@ from trainers import inspection, state, step
 
 MESHES = [(2, 4), (8, 1), (4, 2)]
 STEPS = 5
+COUNTS = ("moe/load_encoder", "moe/load_decoder", "moe/dropped", "moe/experts_0", "moe/experts_2")
+LOSSES = ("loss", "cross_entropy", "auxiliary_loss", "gradient_norm")
+
+
+def experiment(layout) -> Experiment:
+    """Tiny, in double precision, with big steps from the first on: an error in one shows in the next losses."""
+    e = exact(registry.tiny(registry.load("gshard_m4.quickstart")))
+    schedule = dataclasses.replace(e.optimizer.schedule, flat=1, warmup=0)
+    return dataclasses.replace(e, layout=layout, optimizer=dataclasses.replace(e.optimizer, schedule=schedule))
+
+
+@functools.cache
+def initial() -> state.State:
+    """The state before the first step, on one device."""
+    return state.create(state.plan(experiment(LAYOUTS["data_parallel"](1, 1)), jax.devices()[:1]))
 
 
 def train(layout, devices) -> tuple[list[dict], dict]:
-    """Metrics of the first steps in double precision, and the collectives of the compiled step."""
-    e = exact(registry.tiny(registry.load("gshard_m4.quickstart"), (1, 8)))
-    e = dataclasses.replace(
-        e,
-        layout=layout,
-        # Big steps from the first on, so that an error in one of them shows in the next losses.
-        optimizer=dataclasses.replace(e.optimizer, schedule=dataclasses.replace(e.optimizer.schedule, flat=1, warmup=0)),
-    )
+    """Metrics of the first steps, and the collectives of the compiled step."""
+    e = experiment(layout)
     with jax.enable_x64(True):
         p = state.plan(e, devices)
         batches = Batches(open_source(e.data, e.model, None), e.data, p.batch_sharding())
         compiled = step.compile_step(p, batch_shapes(e.data))
-        current = state.create(p)
+        current = jax.device_put(jax.device_get(initial()), p.shardings)
         found = []
         for i in range(STEPS):
             current, metrics = compiled(current, batches(i))
@@ -56,12 +66,20 @@ def test_losses_equal_one_device(name, mesh):
     """The first five losses, gradient norms and routing counts equal those of one device to 1e-9."""
     found, _ = on_mesh(name, mesh)
     for got, want in zip(found, reference(), strict=True):
-        for key in ("moe/load_encoder", "moe/load_decoder", "moe/dropped", "moe/experts_0", "moe/experts_2"):
-            assert_allclose(got[key], want[key], rtol=1e-6, err_msg=key)  # counts, kept in float32: identical routing
-        for key in ("loss", "cross_entropy", "auxiliary_loss", "gradient_norm"):
+        for key in COUNTS:  # kept in float32: equal counts are identical routing
+            assert_allclose(got[key], want[key], rtol=1e-6, err_msg=key)
+        for key in LOSSES:
             assert_allclose(got[key], want[key], rtol=1e-9, err_msg=key)
-    losses = [m["loss"] for m in found]
-    assert len(set(map(float, losses))) == STEPS  # the steps do something
+    losses = [float(m["loss"]) for m in found]
+    assert len(set(losses)) == STEPS  # the steps do something
+
+
+def test_initial_weights_depend_on_the_seed_alone(float64):
+    """Made on eight devices under a layout that cuts them, weights have the bits that one device gives them."""
+    p = state.plan(experiment(LAYOUTS["fully_sharded"](2, 4)), jax.devices())
+    made = state.create(p)
+    jax.tree.map(assert_array_equal, jax.device_get(made.params), jax.device_get(initial().params))
+    assert any(not x.sharding.is_fully_replicated for x in jax.tree.leaves(made.params))
 
 
 def test_layouts_communicate_as_they_should():
@@ -70,7 +88,10 @@ def test_layouts_communicate_as_they_should():
     Data parallel only reduces; fully sharded gathers weights; tensor parallel reduces activations inside layers; expert
     parallel exchanges tokens by all-to-all and gathers no expert; mixed does both in one program.
     """
-    kinds = {name: {k: v["count"] for k, v in on_mesh(name, (2, 4))[1].items() if k != "expert_gathers"} for name in LAYOUTS}
+    kinds = {}
+    for name in LAYOUTS:
+        found = on_mesh(name, (2, 4))[1]
+        kinds[name] = {k: v["count"] for k, v in found.items() if k != "expert_gathers"}
     assert set(kinds["data_parallel"]) == {"all-reduce"}
     assert kinds["zero1"]["all-gather"] > 0
     assert kinds["fully_sharded"]["all-gather"] > 5

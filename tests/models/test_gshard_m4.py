@@ -1,0 +1,210 @@
+"""Properties of the GShard M4 model, on a tiny one."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from configs import registry
+from models.common.decoding import beam_search
+from models.common.layers import cross_entropy
+from models.common.sharding import describe, merge
+from models.gshard_m4.config import GShardM4Config
+from tests.conftest import exact
+from trainers import state
+
+# Billions of parameters: the arithmetic of the paper's Table 1 and A.2, to the digits given.
+SIZES = {
+    "moe_2048e_36l": "619.4", "moe_2048e_12l": "206.6", "moe_512e_36l": "155.5", "moe_512e_12l": "51.9",
+    "moe_128e_36l": "39.5", "moe_128e_12l": "13.3", "moe_2048e_60l": "1032", "dense_96l": "2.35",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_the_papers_models_have_the_papers_sizes(name):
+    """Every row of the table is built, abstractly, and counted."""
+    total = sum(i.size for i in describe(state.abstract_model(registry.load(f"gshard_m4.{name}"))))
+    digits = len(SIZES[name].partition(".")[2])
+    assert f"{total / 1e9:.{digits}f}" == SIZES[name]
+
+
+def test_layers_that_do_not_pair_up_are_refused():
+    """Half the layers are the encoder's, and every second one an MoE layer: 14 is not possible, 12 and 16 are."""
+    with pytest.raises(ValueError, match="nearest are 12 and 16"):
+        GShardM4Config(layers=14, experts=8)
+
+
+def tiny(**model):
+    e = exact(registry.tiny(registry.load("gshard_m4.quickstart")))
+    return dataclasses.replace(e, model=dataclasses.replace(e.model, **model))
+
+
+@pytest.fixture(scope="module")
+def model():
+    """A tiny model in float64 without drops: nothing a token does can push another one out of an expert."""
+    with jax.enable_x64(True):
+        p = state.plan(tiny(eval_capacity_factor=8.0), jax.devices()[:1])
+        yield merge(p.model, state.create(p).params)
+
+
+def example(seed: int, source: int, target: int) -> dict[str, np.ndarray]:
+    """One unpacked example as rows of 16: ids from 3 up, then padding."""
+    rng = np.random.default_rng(seed)
+    row = {}
+    for side, n in (("inputs", source), ("targets", target)):
+        ids = np.zeros((1, 16), np.int32)
+        ids[0, :n] = rng.integers(3, 64, n)
+        row[side] = ids
+        row[f"{side}_segments"] = (ids > 0).astype(np.int32)
+        row[f"{side}_positions"] = np.arange(16, dtype=np.int32)[None] * (ids > 0)
+    return row
+
+
+def logits(model, batch) -> np.ndarray:
+    @jax.jit
+    def run(batch):
+        source, _ = model.encode(batch["inputs"], batch["inputs_segments"], batch["inputs_positions"], None)
+        targets = (batch[f"targets{part}"] for part in ("", "_segments", "_positions"))
+        return model.decode(*targets, source, batch["inputs_segments"], None)[0]
+
+    return np.asarray(run(batch))
+
+
+def test_the_decoder_is_causal(model, float64):
+    """A token is predicted from those before it alone: changing token t changes logits after t, and only there."""
+    batch = example(0, 9, 12)
+    changed = {k: v.copy() for k, v in batch.items()}
+    changed["targets"][0, 5] = 3 + (changed["targets"][0, 5] - 2) % 61
+    a, b = logits(model, batch)[0], logits(model, changed)[0]
+    assert_array_equal(a[:6], b[:6])
+    assert np.abs(a[6:12] - b[6:12]).max(axis=1).min() > 1e-6
+
+
+def test_padding_is_invisible(model, float64):
+    """What stands in padding, on either side, changes no real token's logits."""
+    batch = example(1, 9, 12)
+    changed = {k: v.copy() for k, v in batch.items()}
+    changed["inputs"][0, 9:] = 7
+    changed["targets"][0, 12:] = 7
+    assert_allclose(logits(model, batch)[0, :12], logits(model, changed)[0, :12], rtol=0, atol=1e-12)
+
+
+def test_packing_changes_nothing(model, float64):
+    """Two examples in one row have the logits that they have in rows of their own."""
+    one, two = example(2, 6, 7), example(3, 9, 8)
+    packed = {}
+    for side, (n, m) in {"inputs": (6, 9), "targets": (7, 8)}.items():
+        for part in ("", "_segments", "_positions"):
+            a, b = one[side + part][:, :n], two[side + part][:, :m] * (2 if part == "_segments" else 1)
+            packed[side + part] = np.pad(np.concatenate([a, b], axis=1), ((0, 0), (0, 16 - n - m)))
+    together = logits(model, packed)[0]
+    assert_allclose(together[:7], logits(model, one)[0, :7], rtol=0, atol=1e-12)
+    assert_allclose(together[7:15], logits(model, two)[0, :8], rtol=0, atol=1e-12)
+
+
+def test_cached_decoding_equals_teacher_forcing(model, float64):
+    """Feeding the targets a position at a time through the caches gives the logits of the whole decoder."""
+    batch = example(4, 9, 12)
+    want = logits(model, batch)[0, :12]
+
+    @jax.jit
+    def stepwise(ids, targets):
+        start = model.start(ids, 2, 12)  # two equal hypotheses
+
+        def one(carry, t):
+            caches, before = carry
+            out, caches = model.step(caches, before, t)
+            return (caches, jnp.broadcast_to(targets[0, t], (1, 2))), out[0, 1]
+
+        return jax.lax.scan(one, (start, jnp.zeros((1, 2), jnp.int32)), jnp.arange(12))[1]
+
+    assert_allclose(stepwise(batch["inputs"], batch["targets"]), want, rtol=0, atol=1e-12)
+
+
+def loss_and_gradients(e):
+    p = state.plan(e, jax.devices()[:1])
+    batch = {k: np.concatenate([example(s, 16, 16)[k] for s in range(4)]) for k in example(0, 1, 1)}
+    objective = lambda q: merge(p.model, q).loss(batch, jax.random.key(5)).value  # noqa: E731
+    return jax.jit(jax.value_and_grad(objective))(state.create(p).params)
+
+
+def test_variants_give_one_model(float64):
+    """Dispatch by einsum (the paper's) or sort, layers kept or recomputed: one loss and one gradient, drops and all."""
+    want = loss_and_gradients(tiny(capacity_factor=1.0, dispatch="einsum"))
+    for variant in ({"dispatch": "sort"}, {"remat": "full"}, {"remat": "dots"}):
+        got = loss_and_gradients(tiny(capacity_factor=1.0, **variant))
+        jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-9, atol=1e-12), want, got)
+
+
+def test_bfloat16_computes_in_bfloat16_and_stores_float32():
+    """The compute dtype changes the loss a little and no stored weight's dtype."""
+    full = registry.tiny(registry.load("gshard_m4.quickstart"))
+    half = dataclasses.replace(full, model=dataclasses.replace(full.model, dtype="bfloat16"))
+    (a, _), (b, grads) = loss_and_gradients(full), loss_and_gradients(half)
+    assert a != b
+    assert_allclose(a, b, rtol=0.02)
+    assert {g.dtype for g in jax.tree.leaves(grads)} == {np.dtype("float32")}
+
+
+def test_label_smoothing_moves_mass_to_the_other_classes():
+    """With V classes and smoothing s the target is 1 - s on the label and s / (V - 1) on each other one."""
+    logits = jnp.log(jnp.array([[[0.7, 0.2, 0.1]]]))
+    smooth, plain = cross_entropy(logits, jnp.array([[0]]), 0.1)
+    assert_allclose(plain, [[-np.log(0.7)]], rtol=1e-6)
+    assert_allclose(smooth, [[-(0.9 * np.log(0.7) + 0.05 * np.log(0.2) + 0.05 * np.log(0.1))]], rtol=1e-6)
+
+
+class Table:
+    """A decoder whose log-probabilities depend on the last token alone: what beam search finds can be enumerated."""
+
+    def __init__(self, logp_VV):
+        self.logp = logp_VV
+
+    def step(self, state, ids_BK, at):
+        return self.logp[ids_BK], state
+
+    def reorder(self, state, parent_BK):
+        return state
+
+
+def best_by_enumeration(logp, steps, alpha):
+    """(score, tokens) of the best sequence that ends in token 1, over all sequences."""
+    found = []
+
+    def extend(tokens, total):
+        for token in range(1, len(logp)):
+            score = total + logp[tokens[-1] if tokens else 0, token]
+            if token == 1:
+                found.append((score / ((5 + len(tokens) + 1) / 6) ** alpha, [*tokens, token]))
+            elif len(tokens) + 1 < steps:
+                extend([*tokens, token], score)
+
+    extend([], 0.0)
+    return max(found)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.8, 2.0])
+def test_a_wide_beam_finds_the_best_translation(alpha):
+    """With as many beams as there are prefixes the search is exhaustive; length normalisation changes the winner."""
+    raw = np.random.default_rng(3).normal(size=(4, 4)) * 2
+    raw[:, 0] = -1e9  # padding is never produced
+    logp = jax.nn.log_softmax(jnp.array(raw), axis=-1)
+    search = jax.jit(
+        lambda: beam_search(Table(logp), (), jnp.ones(2, bool), beams=16, steps=4, vocab=4, alpha=alpha, eos=1)
+    )
+    tokens, scores = search()
+    score, best = best_by_enumeration(np.asarray(logp), 4, alpha)
+    assert_array_equal(tokens[0, 0, : len(best)], best)
+    assert_array_equal(tokens[0, 0, len(best) :], 0)
+    assert_allclose(scores[:, 0], score, rtol=1e-5)
+    assert (np.diff(scores[0]) <= 0).all()
+
+
+def test_one_beam_is_greedy():
+    """Each token is the likeliest after the one before."""
+    logp = jax.nn.log_softmax(jnp.array([[-9.0, -1, 2, 0], [-9, 0, 0, 0], [-9, 0, -1, 2], [-9, 2, 0, 1]]), axis=-1)
+    tokens, _ = beam_search(Table(logp), (), jnp.ones(1, bool), beams=1, steps=5, vocab=4, alpha=0.0, eos=1)
+    assert_array_equal(tokens[0, 0], [2, 3, 1, 0, 0])

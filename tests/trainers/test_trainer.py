@@ -1,0 +1,297 @@
+"""Runs: whatever stops one, starting it again gives the numbers of a run that nothing stopped."""
+
+import dataclasses
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from configs.schema import Train
+from models.common.sharding import flatten
+from models.gshard_m4.layouts import LAYOUTS
+from trainers import checkpoint, metrics, release, state, trainer
+
+# How many times the run of the kill test is killed; the more, the longer it takes.
+KILLS = int(os.environ.get("SHARDZOO_KILLS", "3"))
+VARYING = ("tokens_per_s", "memory_gib")
+
+
+def curve(workdir: Path) -> list[dict]:
+    """What a run logged, but for what the machine decides."""
+    return [{k: v for k, v in line.items() if k not in VARYING} for line in metrics.read(workdir)]
+
+
+def with_train(e, **changes):
+    return dataclasses.replace(e, train=dataclasses.replace(e.train, **changes))
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory) -> Path:
+    """Six steps in one go, a checkpoint after every second."""
+    from configs import registry
+
+    folder = tmp_path_factory.mktemp("whole")
+    e = registry.tiny(registry.load("gshard_m4.quickstart"))
+    assert run(with_train(e, steps=6, keep=10), folder) == trainer.DONE
+    return folder
+
+
+def run(e, workdir: Path) -> int:
+    """The trainer on as many of the simulated devices as the layout needs."""
+    devices = jax.devices()[: e.layout.devices]
+    original = state.make_mesh
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(state, "make_mesh", lambda layout, _=None: original(layout, devices))
+        return trainer.train(e, workdir)
+
+
+def test_a_run_logs_what_happened(whole_run):
+    """metrics.jsonl has an object per step with loss, routing and speed; run.jsonl has who, what, when, how it ended."""
+    lines = metrics.read(whole_run)
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    wanted = {"loss", "cross_entropy", "gradient_norm", "learning_rate", "tokens_per_s", "memory_gib", "skipped"}
+    wanted |= {f"moe/{k}" for k in ("load_encoder", "load_decoder", "dropped", "experts_0", "experts_1", "experts_2")}
+    assert wanted | {"moe/router_entropy", "moe/balance_loss"} <= lines[0].keys()
+    assert len(lines[0]["moe/load_encoder"]) == 8
+    start, stop = (json.loads(line) for line in (whole_run / "run.jsonl").read_text().splitlines())
+    assert {"host", "user", "command", "versions", "git", "experiment", "config", "data", "restored"} <= start.keys()
+    assert stop["exit_code"] == 0 and stop["step"] == 6
+    assert list((whole_run / "tensorboard").iterdir())
+
+
+def test_resuming_equals_not_stopping(whole_run, m4, tmp_path):
+    """Four steps, then the same command for six: every logged number and every weight has the same bits."""
+    assert run(with_train(m4, steps=4, keep=10), tmp_path) == trainer.DONE
+    assert run(with_train(m4, steps=6, keep=10), tmp_path) == trainer.DONE
+    assert curve(tmp_path) == curve(whole_run)
+    a, b = (checkpoint.read_params(f, 6)[2] for f in (tmp_path, whole_run))
+    jax.tree.map(assert_array_equal, a, b)
+
+
+def test_a_checkpoint_restores_onto_another_mesh(whole_run, m4, tmp_path):
+    """Weights saved from one device go on under an expert-parallel layout of eight, and the losses stay."""
+    shutil.copytree(whole_run, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run/checkpoints/6")
+    e = dataclasses.replace(m4, layout=LAYOUTS["expert_parallel"](2, 4))
+    assert run(with_train(e, steps=6, keep=10), tmp_path / "run") == trainer.DONE
+    for got, want in zip(curve(tmp_path / "run"), curve(whole_run), strict=True):
+        np.testing.assert_allclose(got["loss"], want["loss"], rtol=2e-5)
+
+
+def damage(step: Path) -> None:
+    """Flips bits in the largest file of a checkpoint's arrays."""
+    files = [p for p in (step / "state").rglob("*") if p.is_file() and "_METADATA" not in p.name]
+    victim = max(files, key=lambda p: p.stat().st_size)
+    content = bytearray(victim.read_bytes())
+    for i in range(len(content) // 4, len(content) // 2):
+        content[i] ^= 0x5A
+    victim.write_bytes(content)
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(whole_run, m4, tmp_path, capsys):
+    """The run goes on from step 4, loses nothing of what it can use, and keeps the damaged folder for inspection."""
+    folder = tmp_path / "run"
+    shutil.copytree(whole_run, folder)
+    damage(folder / "checkpoints/6")
+    assert run(with_train(m4, steps=6, keep=10), folder) == trainer.DONE
+    said = capsys.readouterr().out
+    assert f"checkpoint {folder / 'checkpoints/6'} is damaged" in said and "starting at step 4" in said
+    assert (folder / "damaged/6").is_dir()
+    assert curve(folder) == curve(whole_run)
+
+
+def test_silent_corruption_is_noticed(whole_run, m4):
+    """A single flipped bit in one array changes its checksum, as does swapping two values."""
+    del m4
+    params = checkpoint.read_params(whole_run, 6)[2]
+    name, value = max(flatten(params).items(), key=lambda item: item[1].size)
+    flipped = np.array(value)
+    flipped.view(np.uint32).flat[7] ^= 1
+    swapped = np.array(value)
+    swapped.flat[3], swapped.flat[9] = swapped.flat[9], swapped.flat[3]
+    sums = [int(checkpoint.checksums({name: v})[name]) for v in (value, flipped, swapped)]
+    assert len(set(sums)) == 3
+
+
+def test_a_foreign_checkpoint_is_refused(whole_run, m4, tmp_path, capsys):
+    """A folder that this trainer did not write is named; with nothing else to use the run does not start anew."""
+    folder = tmp_path / "run"
+    shutil.copytree(whole_run, folder)
+    for step in (2, 4):
+        shutil.rmtree(folder / f"checkpoints/{step}")
+    shutil.rmtree(folder / "checkpoints/6/state")
+    with pytest.raises(checkpoint.CheckpointError, match="none of the 1 checkpoints"):
+        run(m4, folder)
+    assert "checkpoints/6 is damaged" in capsys.readouterr().out
+    assert (folder / "damaged/6").is_dir() and not list((folder / "checkpoints").glob("[0-9]*"))
+
+
+def test_another_model_or_other_data_are_refused(whole_run, m4):
+    """The error names each field that differs, old and new; nothing is touched."""
+    before = sorted(p.name for p in (whole_run / "checkpoints").iterdir())
+    other = dataclasses.replace(m4, model=dataclasses.replace(m4.model, hidden_dim=64, dropout=0.2))
+    with pytest.raises(checkpoint.CheckpointError, match=r"model.dropout: 0.1 -> 0.2; model.hidden_dim: 32 -> 64"):
+        run(other, whole_run)
+    with pytest.raises(checkpoint.CheckpointError, match=r"data.seed: 0 -> 1"):
+        run(dataclasses.replace(m4, data=dataclasses.replace(m4.data, seed=1)), whole_run)
+    assert sorted(p.name for p in (whole_run / "checkpoints").iterdir()) == before
+
+
+def test_keep_policy(m4, tmp_path):
+    """The newest `keep` checkpoints stay, and those at multiples of `keep_every`."""
+    assert run(with_train(m4, steps=7, save_every=1, keep=2, keep_every=3), tmp_path) == trainer.DONE
+    kept = sorted(int(p.name) for p in (tmp_path / "checkpoints").iterdir() if p.name.isdigit())
+    assert kept == [3, 6, 7]
+
+
+def test_microbatches_change_nothing_but_memory(m4, float64):
+    """Two or four microbatches give the gradients of the whole batch, though their token counts differ."""
+    from models.common.sharding import merge
+    from tests.conftest import exact
+    from trainers.step import gradients
+
+    e = exact(m4)
+    e = dataclasses.replace(e, model=dataclasses.replace(e.model, dropout=0.0, balance_weight=0.0, experts=0))
+    rng = np.random.default_rng(0)
+    real = np.arange(16) < rng.integers(2, 17, (16, 1))
+    batch = {}
+    for side in ("inputs", "targets"):
+        batch[side] = rng.integers(3, 64, (16, 16)).astype(np.int32) * real
+        batch[side + "_segments"] = real.astype(np.int32)
+        batch[side + "_positions"] = np.broadcast_to(np.arange(16, dtype=np.int32), (16, 16)) * real
+    found = []
+    for n in (1, 2, 4):
+        p = state.plan(with_train(e, microbatches=n), jax.devices()[:1])
+        assert merge(p.model, p.state.params) is not None
+        found.append(jax.jit(lambda q, p=p: gradients(p, q, batch, jax.random.key(0)))(state.create(p).params))
+    for grads, values in found[1:]:
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-13), grads, found[0][0])
+        np.testing.assert_allclose(values["loss"], found[0][1]["loss"], rtol=1e-12)
+
+
+def test_non_finite_steps_are_skipped_counted_and_stop_the_run(m4, tmp_path, capsys, monkeypatch):
+    """A batch whose loss is NaN changes no weight, is named by its rows, and ends the run past the limit."""
+    from models.gshard_m4.model import GShardM4
+
+    original = GShardM4.loss
+
+    def poisoned(self, batch, key):
+        loss = original(self, batch, key)
+        bad = batch["inputs"][0, 0] % 2 == 0  # about every second batch
+        return dataclasses.replace(loss, sum=loss.sum * jax.numpy.where(bad, np.nan, 1.0))
+
+    monkeypatch.setattr(GShardM4, "loss", poisoned)
+    assert run(with_train(m4, steps=40, max_nonfinite=2), tmp_path) == trainer.DIVERGED
+    said = capsys.readouterr().out
+    assert said.count("loss or gradient is not finite; skipped (rows ") == 3
+    lines = metrics.read(tmp_path)
+    assert lines[-1]["skipped"] == 3 and 3 <= lines[-1]["step"] < 40
+    assert json.loads((tmp_path / "run.jsonl").read_text().splitlines()[-1])["exit_code"] == trainer.DIVERGED
+    assert all(np.isfinite(line["loss"]) for line in lines if line["step"] in _clean(lines))
+
+
+def _clean(lines) -> set[int]:
+    """Steps after which the count of skipped ones had not grown."""
+    counts = [0.0] + [line["skipped"] for line in lines]
+    return {line["step"] for before, line in zip(counts, lines, strict=False) if line["skipped"] == before}
+
+
+def test_a_release_holds_the_model(whole_run, m4, tmp_path):
+    """Weights read back from it are the checkpoint's; a damaged or misfitting one is refused; training starts from it."""
+    folder = release.write(whole_run, tmp_path / "release", scores={"bleu": 1.5})
+    e, params = release.read(folder)
+    assert e.model == m4.model
+    jax.tree.map(assert_array_equal, params, jax.device_get(checkpoint.read_params(whole_run)[2]))
+    assert "bleu | 1.50" in (folder / "README.md").read_text()
+    subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=folder, check=True)
+    with pytest.raises(release.ReleaseError, match="choose a new folder"):
+        release.write(whole_run, folder)
+
+    started = with_train(m4, init_from=str(folder))
+    fresh = release.initial_state(state.plan(started, jax.devices()[:1]))
+    jax.tree.map(assert_array_equal, jax.device_get(fresh.params), params)
+    assert int(fresh.step) == 0
+    small = dataclasses.replace(started, model=dataclasses.replace(m4.model, hidden_dim=64))
+    with pytest.raises(release.ReleaseError, match=r"has shape \(1, 16, 32\), the model needs \(1, 16, 64\)"):
+        release.initial_state(state.plan(small, jax.devices()[:1]))
+    (folder / "experiment.json").write_text("{}")
+    with pytest.raises(release.ReleaseError, match="experiment.json is damaged"):
+        release.read(folder)
+
+
+# --- real signals on real processes ------------------------------------------------------------------------------
+
+
+def command(workdir: Path, **options) -> list[str]:
+    pairs = {"train.steps": 24, "train.save_every": 2, "train.keep": 2} | options
+    extra = [part for key, value in pairs.items() for part in (f"--{key}", str(value))]
+    return [sys.executable, "-m", "scripts.train", "gshard_m4.quickstart", "--tiny", "--workdir", str(workdir), *extra]
+
+
+def environment() -> dict[str, str]:
+    flags = os.environ["XLA_FLAGS"].replace("device_count=8", "device_count=1")
+    return os.environ | {"XLA_FLAGS": flags}
+
+
+def test_sigterm_saves_and_exits_with_its_code(tmp_path):
+    """Within a step the run saves, says so and exits with 75; its last checkpoint is its last step."""
+    process = subprocess.Popen(
+        command(tmp_path, **{"train.steps": 100_000, "train.save_every": 0}),
+        env=environment(), stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("step 5/"):
+            process.send_signal(signal.SIGTERM)
+            break
+    rest = process.stdout.read()
+    assert process.wait(60) == trainer.PREEMPTED
+    assert "stopping at step" in rest
+    step = checkpoint.Checkpoints(tmp_path, Train(steps=1)).latest()
+    stop = json.loads((tmp_path / "run.jsonl").read_text().splitlines()[-1])
+    assert step == stop["step"] >= 5 and stop["exit_code"] == 75
+
+
+def test_killing_at_any_moment_changes_nothing(tmp_path):
+    """SIGKILL at random moments, every second time while a save is being written: the same bits in the end."""
+    rng = random.Random(0)
+    subprocess.run(command(tmp_path / "whole"), env=environment(), check=True, stdout=subprocess.DEVNULL)
+    folder = tmp_path / "killed"
+    during_save = kills = 0
+    while kills < KILLS:
+        process = subprocess.Popen(command(folder), env=environment(), stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        for line in process.stdout:  # until it has gone at least a step further
+            if line.startswith("step "):
+                break
+        assert process.poll() is None, "the run ended before it could be killed"
+        if kills % 2 == 0:
+            deadline = time.monotonic() + 20
+            while process.poll() is None and time.monotonic() < deadline:
+                if list((folder / "checkpoints").glob("*.orbax-checkpoint-tmp*")):
+                    during_save += 1
+                    break
+        else:
+            time.sleep(rng.uniform(0, 0.3))
+        if process.poll() is None:
+            kills += 1
+        process.kill()
+        process.wait()
+        if not (process.returncode < 0):
+            break  # it finished first
+    subprocess.run(command(folder), env=environment(), check=True, stdout=subprocess.DEVNULL)
+    print(f"{kills} kills, {during_save} while a save was being written")
+    assert kills >= min(KILLS, 2) and during_save >= 1
+    assert curve(folder) == curve(tmp_path / "whole")
+    starts = [json.loads(x) for x in (folder / "run.jsonl").read_text().splitlines()]
+    assert sum(x["event"] == "start" for x in starts) > kills
