@@ -11,7 +11,7 @@ quickstart: $(STAMP)  ## data, training, scores, translations and a page with pi
 	$(PY) -m scripts.quickstart
 
 test: $(STAMP)  ## the whole suite
-	$(PY) -m pytest -q -n 2 tests
+	$(PY) -m pytest -q -n 2 --dist loadfile tests
 
 check: $(STAMP)  ## style and types
 	$(VENV)/bin/ruff check .

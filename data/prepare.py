@@ -28,7 +28,7 @@ from data.sources import CATALOGUES
 
 PREPARED: dict[str, dict[str, Any]] = {
     "m4_quickstart": dict(
-        catalogue="permissive", source_vocabulary=4096, target_vocabulary=2048, source_length=64, target_length=64
+        catalogue="permissive", source_vocabulary=4096, target_vocabulary=2048, source_length=64, target_length=48
     ),
     "m4_102": dict(
         catalogue="m4_102", source_vocabulary=64000, target_vocabulary=32000, source_length=128, target_length=128

@@ -37,9 +37,12 @@ def _row(first: int, source_length: int, target_length: int) -> np.ndarray:
     return np.concatenate(parts).astype(np.int32)
 
 
-def write_vocabularies(folder: Path, languages: list[str]) -> None:
-    """Small real SentencePiece models: `source.model` with tags, `target.model`."""
-    words = "guarda cambios archivo abrir cerrar datei speichern öffnen schließen save changes open close file the a".split()
-    lines = [" ".join(np.random.default_rng(i).permutation(words)[:6]) for i in range(400)]
-    vocabularies.train(lines, folder / "source.model", size=1024, tags=languages)
-    vocabularies.train(lines, folder / "target.model", size=1024)
+def write_vocabularies(folder: Path, languages: list[str], size: int = 512) -> None:
+    """Real SentencePiece models of made-up words: `source.model` with tags, `target.model`."""
+    rng = np.random.default_rng(0)
+    syllables = [a + b for a in "bcdfghklmnprstvz" for b in "aeiouäö"]
+    words = ["".join(rng.choice(syllables, rng.integers(2, 5))) for _ in range(1500)]
+    words += "datei archivo save the file abrir öffnen 0 1 2 3".split()
+    lines = [" ".join(rng.choice(words, 8)) for _ in range(1000)]
+    vocabularies.train(lines, folder / "source.model", size=size, tags=languages)
+    vocabularies.train(lines, folder / "target.model", size=size)

@@ -57,6 +57,8 @@ def train_step(p: Plan) -> Callable[[State, Batch], tuple[State, Metrics]]:
     def step(state: State, batch: Batch) -> tuple[State, Metrics]:
         key = jax.random.fold_in(jax.random.key(seed), state.step)
         grads, metrics = gradients(p, state.params, batch, key)
+        if p.shardings:  # gradients lie where their parameters do, however the optimizer's state is cut
+            grads = jax.lax.with_sharding_constraint(grads, p.shardings.params)
         norm = optax.global_norm(grads)
         finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(norm)
         updates, optimizer = p.tx.update(grads, state.optimizer, state.params)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.common.layers import dropout
+from models.common.layers import dropout, project
 from models.common.sharding import Component, normal, param
 
 KeysValues = tuple[jax.Array, jax.Array]  # [B, S, N, D] each
@@ -26,8 +26,8 @@ class Attention(nnx.Module):
 
     def keys_values(self, y_BSM: jax.Array) -> KeysValues:
         """The keys and values of a sequence, to attend to or to cache."""
-        k_BSND = jnp.einsum("BSM,MND->BSND", y_BSM, self.k[...].astype(y_BSM.dtype))
-        v_BSND = jnp.einsum("BSM,MND->BSND", y_BSM, self.v[...].astype(y_BSM.dtype))
+        k_BSND = project(y_BSM, self.k[...])
+        v_BSND = project(y_BSM, self.v[...])
         names = ("batch", "length", "act_heads", None)
         return self.where.shard(k_BSND, *names), self.where.shard(v_BSND, *names)
 
@@ -37,7 +37,7 @@ class Attention(nnx.Module):
         """Attends from x to the keys and values where the mask is True; `rate` drops out probabilities."""
         dtype = x_BLM.dtype
         k_BSND, v_BSND = kv
-        q_BLND = jnp.einsum("BLM,MND->BLND", x_BLM, self.q[...].astype(dtype))
+        q_BLND = project(x_BLM, self.q[...])
         q_BLND = self.where.shard(q_BLND, "batch", "length", "act_heads", None) * q_BLND.shape[-1] ** -0.5
         logits_BNLS = jnp.einsum("BLND,BSND->BNLS", q_BLND, k_BSND)
         # Softmax in float32 at least. A row with no key at all (padding) becomes uniform, not NaN: -1e9 is finite.
@@ -47,7 +47,7 @@ class Attention(nnx.Module):
         probs_BNLS = dropout(probs_BNLS, rate, key)
         out_BLND = jnp.einsum("BNLS,BSND->BLND", probs_BNLS, v_BSND)
         out_BLND = self.where.shard(out_BLND, "batch", "length", "act_heads", None)
-        y_BLM = jnp.einsum("BLND,NDM->BLM", out_BLND, self.o[...].astype(dtype))
+        y_BLM = project(out_BLND, self.o[...], contract=2)
         return self.where.shard(y_BLM, "batch", "length", "act_embed")
 
 

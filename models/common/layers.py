@@ -1,11 +1,25 @@
 """Layers that several families share. B batch, L length, M model, H hidden, V vocabulary."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
 from models.common.sharding import Component, normal, ones, param
+
+
+def project(x: jax.Array, w: jax.Array, contract: int = 1) -> jax.Array:
+    """x [..., *c] times w [*c, *o] -> [..., *o], in x's dtype, over the last `contract` dimensions of x.
+
+    One product of two matrices: XLA's CPU compiler runs it, and its gradients, up to twice as fast as an einsum with several
+    batch or contracted dimensions. Merging the leading dimensions keeps rows where they are; a layout that cuts both
+    batch and length would pay for it with an extra exchange.
+    """
+    lead, inner = x.shape[: x.ndim - contract], w.shape[:contract]
+    flat = x.reshape(-1, math.prod(inner)) @ w.astype(x.dtype).reshape(math.prod(inner), -1)
+    return flat.reshape(*lead, *w.shape[contract:])
 
 
 class RmsNorm(nnx.Module):
@@ -28,7 +42,9 @@ class Embedding(nnx.Module):
         self.table = param(key, (vocab, size), ("vocab", "embed"), normal(1.0), where)
 
     def __call__(self, ids_BL: jax.Array, dtype: jnp.dtype) -> jax.Array:
-        x_BLM = self.table[...].astype(dtype)[ids_BL]
+        # Looked up with its vectors whole, however they are stored: else the gradient's cut spreads to the activations.
+        table_VM = self.where.shard(self.table[...].astype(dtype), "act_vocab", None)
+        x_BLM = table_VM[ids_BL]
         return self.where.shard(x_BLM, "batch", "length", "act_embed")
 
 
@@ -42,9 +58,9 @@ class FeedForward(nnx.Module):
         self.wo = param(k2, (hidden, size), ("mlp", "embed"), normal(hidden**-0.5), where)
 
     def __call__(self, x_BLM: jax.Array) -> jax.Array:
-        h_BLH = jax.nn.relu(jnp.einsum("BLM,MH->BLH", x_BLM, self.wi[...].astype(x_BLM.dtype)))
+        h_BLH = jax.nn.relu(project(x_BLM, self.wi[...]))
         h_BLH = self.where.shard(h_BLH, "batch", "length", "act_mlp")
-        y_BLM = jnp.einsum("BLH,HM->BLM", h_BLH, self.wo[...].astype(x_BLM.dtype))
+        y_BLM = project(h_BLH, self.wo[...])
         return self.where.shard(y_BLM, "batch", "length", "act_embed")
 
 
@@ -58,12 +74,14 @@ def sinusoids(positions_BL: jax.Array, size: int, dtype: jnp.dtype) -> jax.Array
 def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
     """Zeroes each element with probability `rate` and scales the rest up; the identity without a key.
 
-    Draws 16 bits an element, half the cost of a float: the rate is rounded to 1/65536.
+    Draws 8 bits an element, a quarter of the cost of a float; the rate is rounded to a 256th, and the scale is exact for
+    what it is rounded to.
     """
-    if key is None or rate == 0.0:
+    cut = round(rate * 256)
+    if key is None or cut == 0:
         return x
-    keep = jax.random.bits(key, x.shape, jnp.uint16) >= round(rate * 65536)
-    return jnp.where(keep, x / (1 - rate), 0).astype(x.dtype)
+    keep = jax.random.bits(key, x.shape, jnp.uint8) >= cut
+    return jnp.where(keep, x * (256 / (256 - cut)), 0).astype(x.dtype)
 
 
 def cross_entropy(logits_BLV: jax.Array, labels_BL: jax.Array, smoothing: float = 0.0) -> tuple[jax.Array, jax.Array]:

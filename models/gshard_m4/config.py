@@ -79,4 +79,5 @@ class GShardM4Config:
             head_dim=8,
             experts=8 if self.experts else 0,
             group_size=32,
+            dropout=0.1,
         )

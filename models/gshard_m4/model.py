@@ -15,7 +15,7 @@ from flax import nnx
 
 from models.common import moe
 from models.common.attention import Attention, KeysValues, causal, same_segment
-from models.common.layers import Embedding, FeedForward, RmsNorm, cross_entropy, dropout, sinusoids
+from models.common.layers import Embedding, FeedForward, RmsNorm, cross_entropy, dropout, project, sinusoids
 from models.common.loss import Loss
 from models.common.sharding import Component, normal, param, scan, stack
 from models.gshard_m4.config import GShardM4Config
@@ -263,7 +263,7 @@ class GShardM4(nnx.Module):
 
     def _logits(self, x_BLM: jax.Array) -> jax.Array:
         x_BLM = self.decoder_norm(x_BLM)
-        logits_BLV = jnp.einsum("BLM,MV->BLV", x_BLM, self.softmax[...].astype(x_BLM.dtype))
+        logits_BLV = project(x_BLM, self.softmax[...])
         return (self.where / "softmax").shard(logits_BLV, "batch", "length", "act_vocab")
 
     def _keys(self, key: Key):

@@ -1,15 +1,20 @@
 """A layout changes where numbers are computed, never the numbers: all layouts, on all meshes, against one device."""
 
+import contextlib
 import dataclasses
 import functools
+import os
+import tempfile
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 from numpy.testing import assert_allclose, assert_array_equal
 
 from configs import registry
-from configs.schema import Experiment
+from configs.schema import Adafactor, Constant, Experiment
 from data.batches import Batches, batch_shapes, open_source
 from models.gshard_m4.layouts import LAYOUTS
 from tests.conftest import exact
@@ -18,14 +23,39 @@ from trainers import inspection, state, step
 MESHES = [(2, 4), (8, 1), (4, 2)]
 STEPS = 5
 COUNTS = ("moe/load_encoder", "moe/load_decoder", "moe/dropped", "moe/experts_0", "moe/experts_2")
+GAVE_UP = "nvoluntary full rematerialization"  # XLA: a tensor is copied whole because nothing better was found
 LOSSES = ("loss", "cross_entropy", "auxiliary_loss", "gradient_norm")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_program_cache():
+    """Programs are really compiled here: one that is read from a cache can't warn."""
+    jax.config.update("jax_enable_compilation_cache", False)
+    yield
+    jax.config.update("jax_enable_compilation_cache", True)
+
+
+@contextlib.contextmanager
+def said_by_xla():
+    """Yields a function that returns what was written to the process's standard error inside the block."""
+    with tempfile.TemporaryFile() as file:
+        saved = os.dup(2)
+        os.dup2(file.fileno(), 2)
+
+        def text() -> str:
+            return os.pread(file.fileno(), 1 << 20, 0).decode()
+
+        try:
+            yield text
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
 
 
 def experiment(layout) -> Experiment:
     """Tiny, in double precision, with big steps from the first on: an error in one shows in the next losses."""
     e = exact(registry.tiny(registry.load("gshard_m4.quickstart")))
-    schedule = dataclasses.replace(e.optimizer.schedule, flat=1, warmup=0)
-    return dataclasses.replace(e, layout=layout, optimizer=dataclasses.replace(e.optimizer, schedule=schedule))
+    return dataclasses.replace(e, layout=layout, optimizer=Adafactor(schedule=Constant(value=0.3)))
 
 
 @functools.cache
@@ -35,12 +65,14 @@ def initial() -> state.State:
 
 
 def train(layout, devices) -> tuple[list[dict], dict]:
-    """Metrics of the first steps, and the collectives of the compiled step."""
+    """Metrics of the first steps, and the collectives of the compiled step; fails if XLA gave up on a tensor."""
     e = experiment(layout)
     with jax.enable_x64(True):
         p = state.plan(e, devices)
         batches = Batches(open_source(e.data, e.model, None), e.data, p.batch_sharding())
-        compiled = step.compile_step(p, batch_shapes(e.data))
+        with said_by_xla() as said:
+            compiled = step.compile_step(p, batch_shapes(e.data))
+            assert GAVE_UP not in said(), f"{layout.name}: {said()[:600]}"
         current = jax.device_put(jax.device_get(initial()), p.shardings)
         found = []
         for i in range(STEPS):
@@ -72,6 +104,21 @@ def test_losses_equal_one_device(name, mesh):
             assert_allclose(got[key], want[key], rtol=1e-9, err_msg=key)
     losses = [float(m["loss"]) for m in found]
     assert len(set(losses)) == STEPS  # the steps do something
+
+
+def test_giving_up_would_be_noticed():
+    """A resharding for which XLA has nothing but a full copy makes it say so, where the tests above look."""
+    mesh = state.make_mesh(LAYOUTS["data_parallel"](2, 4))
+
+    def cut(x, *axes):
+        return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(*axes)))
+
+    def bad(x):
+        return cut(jnp.sort(cut(x, "data", None, "model"), axis=2), None, ("model", "data"), None)
+
+    with said_by_xla() as said:
+        jax.jit(bad).lower(jax.ShapeDtypeStruct((8, 8, 16), jnp.float32)).compile()
+        assert GAVE_UP in said()
 
 
 def test_initial_weights_depend_on_the_seed_alone(float64):

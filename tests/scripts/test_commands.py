@@ -1,0 +1,121 @@
+"""Commands, run as a user runs them: what they print, what they refuse, in one line."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from configs import registry
+from scripts import cli
+from scripts import train as train_script
+
+
+def command(*args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """Runs `python -m scripts....` with a clean set of XLA flags."""
+    env = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+    return subprocess.run(
+        [sys.executable, "-m", *args], capture_output=True, text=True, check=False, env=env, input=stdin
+    )
+
+
+def refused(*args: str) -> str:
+    """The one line that a bad call prints; checks that it is one line and the exit code 2."""
+    done = command(*args)
+    assert done.returncode == 2, done
+    (line,) = done.stderr.strip().splitlines()
+    assert not done.stdout
+    return line
+
+
+def test_a_misspelt_experiment_is_refused(tmp_path):
+    line = refused("scripts.train", "gshard_m4.quickstrat", "--workdir", str(tmp_path / "w"))
+    assert "did you mean 'gshard_m4.quickstart'?" in line
+    assert not (tmp_path / "w").exists()
+
+
+def test_a_misspelt_override_is_refused(tmp_path):
+    line = refused("scripts.train", "gshard_m4.quickstart", "--workdir", str(tmp_path / "w"), "--train.stesp", "5")
+    assert "--train.stesp" in line and "did you mean 'train.steps'?" in line
+    assert not (tmp_path / "w").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["--train.steps", "many"], ["--train.steps", "invalid literal", "'many'"]),
+        (["--model.dispatch", "einsam"], ["--model.dispatch", "einsam", "sort"]),
+        (["--model.layers", "6"], ["layers=6", "nearest are 4 and 8"]),
+        (["--layout", "tensor_paralel"], ["no layout 'tensor_paralel'", "did you mean 'tensor_parallel'?"]),
+        (["--layout", "tensor_parallel:2by4"], ["'2by4'", "2x4"]),
+        (["--steps", "3"], ["--steps", "did you mean"]),
+    ],
+    ids=lambda value: " ".join(value) if value[0].startswith("--") else "",
+)
+def test_bad_values_are_refused(arguments, parts):
+    """Typed values, choices, impossible sizes, layouts: the line names the field, the value and what would do."""
+    p = cli.parser("")
+    cli.add_experiment(p)
+    args, overrides = p.parse_known_args(["gshard_m4.quickstart", *arguments])
+    with pytest.raises(ValueError) as caught:
+        cli.chosen(args, overrides)
+    assert all(part in str(caught.value) for part in parts), caught.value
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_overrides_are_typed():
+    """Numbers, choices, members of unions and layouts arrive as what they are."""
+    p = cli.parser("")
+    cli.add_experiment(p)
+    line = "gshard_m4.quickstart --layout mixed:2x4 --model.dispatch einsum --train.clip-norm 1 --optimizer.schedule.warmup 7"
+    e = cli.chosen(*p.parse_known_args(line.split()))
+    assert e.model.dispatch == "einsum" and e.train.clip_norm == 1.0 and e.optimizer.schedule.warmup == 7
+    assert e.layout.name == "mixed" and dict(e.layout.mesh) == {"data": 2, "model": 4}
+
+
+def test_show_lists_the_experiments():
+    """Without a name, every experiment stands with the first line of its page."""
+    done = command("scripts.show", "--json")
+    listed = json.loads(done.stdout)
+    assert list(listed) == registry.names() and all(listed.values())
+
+
+def test_show_prints_a_giant_without_arrays():
+    """The 600B model: totals, components and every tensor's shape, names, spec and bytes on one of 2048 chips."""
+    found = json.loads(command("scripts.show", "gshard_m4.moe_2048e_36l", "--json").stdout)
+    assert {"experiment", "parameters", "components", "tensors"} <= found.keys()
+    assert found["parameters"] == 619_399_180_288 == sum(found["components"].values())
+    wi = next(t for t in found["tensors"] if t["name"] == "encoder.sparse.ffn.wi")
+    assert wi["shape"] == [9, 2048, 1024, 8192] and wi["spec"] == "(-, expert, -, -)"
+    assert wi["bytes_per_device"] == 9 * 1024 * 8192 * 4  # one expert a chip
+
+
+def test_show_counts_collectives():
+    """The quickstart's step exchanges tokens by all-to-all and gathers no expert: read off the compiled program."""
+    done = command("scripts.show", "gshard_m4.quickstart", "--synthetic", "--collectives", "--json")
+    found = json.loads(done.stdout)["collectives"]
+    assert found["all-to-all"]["count"] == 8 and found["expert_gathers"] == 0
+
+
+def test_help_is_the_command_s_page():
+    """--help prints the module's docstring with its examples."""
+    done = command("scripts.train", "--help")
+    assert done.returncode == 0
+    assert (train_script.__doc__ or "").strip().splitlines()[0] in done.stdout and "Exit codes" in done.stdout
+
+
+def test_no_checkpoint_is_said_so(tmp_path):
+    """A folder that is neither a run nor a release is named, with what was looked for."""
+    line = refused("scripts.translate", "--checkpoint", str(tmp_path), "--from", "de", "Hallo")
+    assert str(tmp_path) in line and "checkpoints/" in line and "SHA256SUMS" in line
+
+
+def test_every_command_of_the_readme_exists():
+    """The README and the documents name modules that are there."""
+    import re
+
+    for page in [Path("README.md"), *Path("docs").glob("*.md"), Path("CONTRIBUTING.md")]:
+        for module in re.findall(r"python -m (scripts\.\w+)", page.read_text()):
+            assert Path(module.replace(".", "/") + ".py").exists(), (page, module)

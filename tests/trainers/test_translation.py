@@ -1,0 +1,126 @@
+"""Translation end to end on a toy: training, evaluating, translating and releasing with real vocabularies."""
+
+import dataclasses
+import json
+
+import jax
+import pytest
+
+from configs import registry
+from configs.schema import TranslationData, Translate
+from data.batches import DataError
+from tests.caches import write_cache, write_vocabularies
+from trainers import release, translation
+from trainers.translation import Example, score, shuffled, strip
+
+LANGS = {"de": 30, "es": 12}
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    """A data folder with a toy cache: rows of 16, vocabularies of 512, four held-out sentences a language."""
+    data = tmp_path_factory.mktemp("data")
+    folder = write_cache(data / "caches", LANGS, source_length=16, target_length=16)
+    write_vocabularies(folder, list(LANGS))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"source_vocabulary": 512, "target_vocabulary": 512}))
+    lines = [
+        {"lang": lang, "source": f"{'datei' if lang == 'de' else 'archivo'} save {i}", "target": f"save the file {i}"}
+        for lang in LANGS
+        for i in range(4)
+    ]
+    (folder / "test.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return data
+
+
+@pytest.fixture
+def experiment(m4, toy, monkeypatch):
+    monkeypatch.setenv("SHARDZOO_DATA", str(toy))
+    return dataclasses.replace(
+        m4,
+        model=dataclasses.replace(m4.model, source_vocab=2048, target_vocab=512),
+        data=TranslationData(cache="toy", batch_size=16, source_length=16, target_length=16),
+        eval=Translate(split="test", beams=2, max_length=8, batch_size=8),
+        train=dataclasses.replace(m4.train, steps=2, best="eval/stripped_chrf"),
+    )
+
+
+def test_training_evaluates_and_releases(experiment, tmp_path, monkeypatch, capsys):
+    """A run on packed rows ends with scores per bucket in its metrics; its release translates alike."""
+    from tests.trainers.test_trainer import run
+    from trainers import checkpoint, metrics, state
+
+    assert run(experiment, tmp_path / "run") == 0
+    last = metrics.read(tmp_path / "run")[-1]
+    wanted = {"eval/bleu", "eval/chrf", "eval/stripped_bleu", "eval/stripped_chrf", "eval/stripped_bleu_high"}
+    assert wanted <= last.keys() and last["eval/sentences"] == 8
+    folder = release.write(tmp_path / "run", tmp_path / "release")
+    assert "Translates 2 languages" in (folder / "README.md").read_text()
+
+    plan = state.plan(experiment, jax.devices()[:1])
+    examples = [Example("de", "datei save"), Example("es", "archivo save the"), Example("de", "öffnen " * 40)]
+    outputs = []
+    for path in (tmp_path / "run", folder):
+        e, params, files = release.open_model(path)
+        assert e == experiment
+        translator = translation.Translator(plan.model, experiment.eval, files)
+        outputs.append(translator(params, examples))
+        with pytest.raises(DataError, match="did you mean 'de'"):
+            translator(params, [Example("dee", "x")])
+    assert outputs[0] == outputs[1] and len(outputs[0]) == 3
+    with pytest.raises(checkpoint.CheckpointError, match="no checkpoint 9"):
+        release.open_model(tmp_path / "run", 9)
+
+
+def test_translations_do_not_depend_on_their_neighbours(experiment, toy):
+    """A sentence is translated alike alone and in a batch with others, in any order."""
+    from trainers import state
+
+    p = state.plan(experiment, jax.devices()[:1])
+    params = state.create(p).params
+    translator = translation.Translator(p.model, experiment.eval, toy / "caches/toy")
+    examples = [Example("de", "datei " * n) for n in (1, 5, 3, 2)] + [Example("es", "archivo abrir")]
+    together = translator(params, examples)
+    assert [translator(params, [e])[0] for e in examples] == together
+    assert translator(params, examples[::-1]) == together[::-1]
+
+
+def test_stripping_leaves_words():
+    """Placeholders, tags, entities, punctuation and case are gone: what copying gets right for free."""
+    assert strip("Delete <b>%(name)s</b>, {count} &amp; save_all?") == "delete save all"
+    assert strip("Löschen Sie 3 Dateien!") == "löschen sie 3 dateien"
+    copied = score(["Delete %(name)s now"], ["Eliminar %(name)s ahora"])
+    assert copied["stripped_bleu"] < copied["bleu"]
+
+
+def test_shuffled_sources_keep_language_and_references():
+    """Every example gets another source of its own language; references stay."""
+    examples = [Example(lang, f"{lang}{i}", f"t{i}") for lang in ("de", "es") for i in range(5)]
+    moved = shuffled(examples)
+    assert [e.target for e in moved] == [e.target for e in examples]
+    assert all(a.source != b.source and a.lang == b.lang and b.source.startswith(a.lang)
+               for a, b in zip(examples, moved, strict=True))  # fmt: skip
+
+
+def test_buckets_are_thirds_by_training_pairs():
+    """The languages with most pairs are "high", those with fewest "low"."""
+    assert translation.buckets({n: {"pairs": p} for n, p in zip("abcdef", [5, 50, 1, 30, 2, 9], strict=True)}) == {
+        "b": "high", "d": "high", "f": "middle", "a": "middle", "e": "low", "c": "low",
+    }  # fmt: skip
+
+
+def test_a_missing_split_names_those_there(toy):
+    with pytest.raises(DataError, match="no split 'tset'; did you mean 'test'"):
+        translation.read_examples(toy / "caches/toy", "tset")
+    assert len(translation.read_examples(toy / "caches/toy", "test", per_language=3)) == 6
+
+
+def test_the_quickstart_s_cache_is_the_one_that_is_prepared():
+    """Lengths and vocabularies of every experiment fit the cache that prepare_data makes for it."""
+    from data.prepare import PREPARED
+
+    for name in registry.names():
+        e = registry.load(name)
+        made = PREPARED[e.data.cache]
+        assert (e.data.source_length, e.data.target_length) == (made["source_length"], made["target_length"])
+        assert e.model.source_vocab >= made["source_vocabulary"] and e.model.target_vocab >= made["target_vocabulary"]
