@@ -11,7 +11,7 @@ Rows of 128 tokens are ours.
 
 from dataclasses import replace
 
-from configs.schema import Adafactor, Cosine, Experiment, Train, TranslationData, Translate
+from configs.schema import Adafactor, Cosine, Experiment, Train, Translate, TranslationData
 from models.gshard_m4 import layouts
 from models.gshard_m4.config import GShardM4Config
 
@@ -147,9 +147,7 @@ def moe_2048e_60l() -> Experiment:
     34 % of cycles recompute (Figure 7).
     """
     base = moe_2048e_36l()
-    return replace(
-        base, name="gshard_m4.moe_2048e_60l", model=replace(base.model, layers=60, dtype="bfloat16")
-    )
+    return replace(base, name="gshard_m4.moe_2048e_60l", model=replace(base.model, layers=60, dtype="bfloat16"))
 
 
 def dense_96l() -> Experiment:

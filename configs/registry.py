@@ -103,7 +103,7 @@ def from_json(data: Any, kind: Any = Experiment, path: str = "experiment") -> An
     if kind is float and isinstance(data, int) and not isinstance(data, bool):
         return float(data)
     if type(data) is not kind:
-        raise ConfigError(f"{path}: expected {kind.__name__}, got {json.dumps(data)[:60]}")
+        raise ConfigError(f"{path}: expected {getattr(kind, '__name__', kind)}, got {json.dumps(data)[:60]}")
     return data
 
 

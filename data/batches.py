@@ -8,13 +8,13 @@ import hashlib
 import json
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding
 
 from configs.schema import Data, SyntheticTranslation, TranslationData
+from data.paths import data_dir
 
 Row = dict[str, np.ndarray]
 
@@ -83,8 +83,10 @@ class CacheSource:
                 raise DataError(f"data.{side}_length={want}: cache {data.cache!r} was packed with {have}")
         self.languages = {name: info for name, info in manifest["languages"].items() if info["rows"]}
         self.fingerprint = f"{manifest['fingerprint']}-{data.seed}-{data.temperature:g}"
-        rows = [
-            grain.MapDataset.source(grain.sources.ArrayRecordDataSource(str(folder / "train" / f"{name}.array_record")))
+        rows: list[Any] = [
+            grain.MapDataset.source(
+                cast(Any, grain.sources.ArrayRecordDataSource(str(folder / "train" / f"{name}.array_record")))
+            )
             .seed(_seed(data.seed, name))
             .shuffle()
             .repeat()
@@ -95,7 +97,7 @@ class CacheSource:
         self._ends = np.cumsum([shape[0] for shape in row_shapes(data).values()])
 
     def row(self, index: int) -> Row:
-        record = np.frombuffer(self._rows[index], "<i4")
+        record = np.frombuffer(cast(bytes, self._rows[index]), "<i4")
         return dict(zip(row_shapes(self.data), np.split(record, self._ends[:-1]), strict=True))
 
 
@@ -119,11 +121,18 @@ def check_vocabulary(model, manifest: dict) -> None:
             raise DataError(f"model.{side}_vocab={have} is too small for cache {manifest['cache']!r}: at least {want}")
 
 
-def open_source(data: Data, model, caches: Path) -> Source:
-    """The rows of an experiment's data; `caches` is the folder that holds prepared caches."""
+def cache_folder(data: Data) -> Path:
+    """Where the prepared cache of this data is, or will be; raises DataError for random data."""
+    if isinstance(data, SyntheticTranslation):
+        raise DataError("the experiment's data is random tokens: there is no prepared cache and nothing held out")
+    return data_dir() / "caches" / data.cache
+
+
+def open_source(data: Data, model) -> Source:
+    """The rows of an experiment's data."""
     if isinstance(data, SyntheticTranslation):
         return SyntheticSource(data, min(model.source_vocab, model.target_vocab))
-    folder = caches / data.cache
+    folder = cache_folder(data)
     check_vocabulary(model, read_manifest(folder))
     return CacheSource(data, folder)
 
@@ -134,13 +143,17 @@ class Batches:
     Every process reads only the rows that its devices hold.
     """
 
-    def __init__(self, source: Source, data: Data, sharding: NamedSharding):
+    def __init__(self, source: Source, data: Data, sharding: Any):
         self.source, self.data, self.sharding = source, data, sharding
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="rows")
         self._next: tuple[int, Future] | None = None
         shape = (data.batch_size, data.target_length)
         self._mine = sorted(
-            {i for index in sharding.addressable_devices_indices_map(shape).values() for i in _range(index[0], shape[0])}
+            {
+                i
+                for index in sharding.addressable_devices_indices_map(shape).values()
+                for i in _range(index[0], shape[0])
+            }
         )
 
     def __call__(self, step: int) -> dict[str, jax.Array]:

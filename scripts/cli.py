@@ -45,9 +45,7 @@ def parser(doc: str | None, **kwargs: Any) -> argparse.ArgumentParser:
         def error(self, message: str) -> typing.NoReturn:
             raise ConfigError(f"{message} (see --help)")
 
-    return OneLine(
-        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **kwargs
-    )
+    return OneLine(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **kwargs)
 
 
 def add_experiment(p: argparse.ArgumentParser, optional: bool = False) -> None:

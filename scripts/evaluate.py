@@ -25,7 +25,7 @@ def main() -> int:
     args = p.parse_args()
 
     cli.use_devices(cli.ONE_DEVICE)
-    from data.paths import data_dir
+    from data.batches import cache_folder
     from trainers import translation
     from trainers.release import open_model
 
@@ -33,7 +33,7 @@ def main() -> int:
     given = {"split": args.split, "per_language": args.per_language, "beams": args.beams}
     config = dataclasses.replace(e.eval, **{k: v for k, v in given.items() if v is not None})
     plan, params = cli.on_one_device(e, params)
-    examples = translation.read_examples(data_dir() / "caches" / e.data.cache, config.split, config.per_language)
+    examples = translation.read_examples(cache_folder(e.data), config.split, config.per_language)
     translate = translation.Translator(plan.model, config, folder)
     found = translation.evaluate(lambda these: translate(params, these), examples, folder)
     if args.json:

@@ -24,7 +24,7 @@ def main() -> int:
     e = cli.override(registry.load("gshard_m4.quickstart"), overrides)
 
     headline("1. Data: message catalogues of three Python packages, 96 languages into English")
-    folder = prepare(e.data.cache, **PREPARED[e.data.cache])
+    folder = prepare("m4_quickstart", **PREPARED["m4_quickstart"])
 
     headline("2. Training: 8 experts on 8 simulated devices")
     cli.use_devices(e.layout)

@@ -90,7 +90,9 @@ def bleu_by_language(figure: Any, found: dict[str, Any]) -> str:
     bucket_of = buckets(manifest["languages"])
     ranked = sorted(found["languages"], key=lambda k: -manifest["languages"][k]["pairs"])
     axes = figure.subplots()
-    axes.bar(ranked, [found["languages"][k]["stripped_bleu"] for k in ranked], color=[COLORS[bucket_of[k]] for k in ranked])
+    axes.bar(
+        ranked, [found["languages"][k]["stripped_bleu"] for k in ranked], color=[COLORS[bucket_of[k]] for k in ranked]
+    )
     copied = found["baselines"]["source copied"]["stripped_bleu"]
     axes.axhline(copied, color="#a33", lw=1, ls="--")
     axes.tick_params(axis="x", rotation=90, labelsize=5.5)
@@ -145,7 +147,8 @@ def scores_table(found: dict[str, Any]) -> str:
     rows |= found["baselines"]
     head = "".join(f'<th class="n">{c.replace("_", " ")}</th>' for c in columns)
     lines = [
-        f"<tr><td>{k}</td>" + "".join(f'<td class="n">{v[c]:.1f}</td>' for c in columns) + "</tr>" for k, v in rows.items()
+        f"<tr><td>{k}</td>" + "".join(f'<td class="n">{v[c]:.1f}</td>' for c in columns) + "</tr>"
+        for k, v in rows.items()
     ]
     return f"<table><tr><th></th>{head}</tr>{''.join(lines)}</table>"
 

@@ -1,9 +1,9 @@
 """Prints an experiment without running it: config, every parameter with shape, names, PartitionSpec and bytes per device.
 
-    python -m scripts.show                                    the list of experiments
-    python -m scripts.show gshard_m4.moe_2048e_36l            one of them, in seconds, without an array
-    python -m scripts.show gshard_m4.quickstart --collectives the collectives of its compiled training step
-    python -m scripts.show gshard_m4.quickstart --layout fully_sharded:2x4 --json
+python -m scripts.show                                    the list of experiments
+python -m scripts.show gshard_m4.moe_2048e_36l            one of them, in seconds, without an array
+python -m scripts.show gshard_m4.quickstart --collectives the collectives of its compiled training step
+python -m scripts.show gshard_m4.quickstart --layout fully_sharded:2x4 --json
 """
 
 import inspect
@@ -19,7 +19,7 @@ def main() -> int:
     p.add_argument("--json", action="store_true", help="for programs")
     args, overrides = p.parse_known_args()
     if not args.experiment:
-        found = {name: inspect.getdoc(registry.lookup(name)).splitlines()[0] for name in registry.names()}
+        found = {name: (inspect.getdoc(registry.lookup(name)) or "").partition("\n")[0] for name in registry.names()}
         cli.print_json(found) if args.json else print("\n".join(f"{k:28} {v}" for k, v in found.items()))
         return 0
 

@@ -42,7 +42,7 @@ def write_vocabularies(folder: Path, languages: list[str], size: int = 512) -> N
     rng = np.random.default_rng(0)
     syllables = [a + b for a in "bcdfghklmnprstvz" for b in "aeiouäö"]
     words = ["".join(rng.choice(syllables, rng.integers(2, 5))) for _ in range(1500)]
-    words += "datei archivo save the file abrir öffnen 0 1 2 3".split()
+    words += ["datei", "archivo", "save", "the", "file", "abrir", "öffnen", "0", "1", "2", "3"]
     lines = [" ".join(rng.choice(words, 8)) for _ in range(1000)]
     vocabularies.train(lines, folder / "source.model", size=size, tags=languages)
     vocabularies.train(lines, folder / "target.model", size=size)

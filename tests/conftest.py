@@ -10,18 +10,18 @@ os.environ["XLA_FLAGS"] = " ".join(
         "--xla_backend_optimization_level=0",  # the tests compile more than they compute
     ]
 )
-from data.paths import data_dir  # noqa: E402
+from data.paths import data_dir
 
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(data_dir() / "xla-cache-tests"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 
-import dataclasses  # noqa: E402
+import dataclasses
 
-import jax  # noqa: E402
-import pytest  # noqa: E402
+import jax
+import pytest
 
-from configs import registry  # noqa: E402
-from configs.schema import Experiment  # noqa: E402
+from configs import registry
+from configs.schema import Experiment
 
 
 @pytest.fixture

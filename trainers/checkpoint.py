@@ -114,22 +114,20 @@ class Checkpoints:
 
     def _meta(self, step: int) -> dict[str, Any]:
         items = self._manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore()))
-        if items.meta.get("format") != FORMAT:
-            raise ValueError(f"not one of ours: its format is {items.meta.get('format')!r}, not {FORMAT!r}")
-        return items.meta
+        if items["meta"].get("format") != FORMAT:
+            raise ValueError(f"not one of ours: its format is {items['meta'].get('format')!r}, not {FORMAT!r}")
+        return items["meta"]
 
     def _state(self, step: int, p: Plan, meta: dict[str, Any]) -> State:
         placed = jax.tree.map(
             lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), p.state, p.shardings
         )
-        items = self._manager.restore(
-            step, args=ocp.args.Composite(state=ocp.args.StandardRestore(to_tree(placed)))
-        )
-        found = flatten(checksums(items.state))
+        items = self._manager.restore(step, args=ocp.args.Composite(state=ocp.args.StandardRestore(to_tree(placed))))
+        found = flatten(checksums(items["state"]))
         for name, want in meta["checksums"].items():
             if name not in found or int(found[name]) != want:
                 raise ValueError(f"checksum of {name} is {int(found.get(name, 0))}, was {want}")
-        return from_tree(p.state, items.state)
+        return from_tree(p.state, items["state"])
 
     def _set_aside(self, step: int) -> None:
         aside = self.folder.parent / "damaged" / str(step)
@@ -156,7 +154,9 @@ def _mismatches(meta: dict[str, Any], experiment: Experiment, fingerprint: str) 
     found = [f"model.{d}" for d in registry.differences(old["model"], new["model"])]
     found += [f"data.{d}" for d in registry.differences(old["data"], new["data"])]
     for field in ("seed", "master_dtype"):
-        found += [f"train.{d}" for d in registry.differences({field: old["train"][field]}, {field: new["train"][field]})]
+        found += [
+            f"train.{d}" for d in registry.differences({field: old["train"][field]}, {field: new["train"][field]})
+        ]
     kinds = [{"class": e["optimizer"]["class"]} for e in (old, new)]
     found += [f"optimizer.{d}" for d in registry.differences(*kinds)]
     if not found and meta["data"] != fingerprint:
@@ -179,10 +179,9 @@ def read_params(workdir: Path, step: int | None = None) -> tuple[Experiment, int
         if step not in manager.all_steps():
             raise CheckpointError(f"no checkpoint {step} in {folder}; there are {sorted(manager.all_steps())}")
         items = manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore()))
-        experiment = registry.from_json(items.meta["experiment"])
+        experiment = registry.from_json(items["meta"]["experiment"])
         described = manager.item_metadata(step).state
         here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         like = jax.tree.map(lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=here), described)
         items = manager.restore(step, args=ocp.args.Composite(state=ocp.args.StandardRestore(like)))
-    return experiment, step, items.state["params"]
-
+    return experiment, step, items["state"]["params"]

@@ -92,7 +92,7 @@ def collectives(e: Experiment) -> dict[str, Any]:
     tokens: what expert parallelism must not do. Loop bodies count once.
     """
     p = state.plan(e)
-    return count_collectives(step.compile_step(p, batch_shapes(e.data)).as_text(), p)
+    return count_collectives(step.compile_step(p, batch_shapes(e.data)).as_text() or "", p)
 
 
 def count_collectives(hlo: str, p: state.Plan) -> dict[str, Any]:

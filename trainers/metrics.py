@@ -85,7 +85,9 @@ class Progress:
         rate = tokens_per_step / seconds
         left = time.strftime("%H:%M:%S" if seconds * self.steps >= 3600 else "%M:%S",
                              time.gmtime(seconds * (self.steps - step)))  # fmt: skip
-        line = f"step {step}/{self.steps}  loss {loss:.4f}  {rate:,.0f} tokens/s  {1000 * seconds:.0f} ms/step  ETA {left}"
+        line = (
+            f"step {step}/{self.steps}  loss {loss:.4f}  {rate:,.0f} tokens/s  {1000 * seconds:.0f} ms/step  ETA {left}"
+        )
         self.stream.write(f"\r\x1b[2K{line}" if self._live else line + "\n")
         self.stream.flush()
         return rate

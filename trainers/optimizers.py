@@ -49,7 +49,7 @@ def make(config: schema.Optimizer, infos: PyTree, clip_norm: float = 0.0) -> opt
     match config:
         case schema.Adafactor():
 
-            def decay(step: jax.Array, exponent: float) -> jax.Array:
+            def decay(step: Any, exponent: Any) -> jax.Array:
                 return jnp.minimum(config.max_decay, 1 - (jnp.asarray(step, jnp.float32) + 1) ** -exponent)
 
             tensor = [
@@ -103,10 +103,10 @@ def per_tensor(tx: optax.GradientTransformation, infos: PyTree) -> optax.Gradien
     that state (a step count) is shared by the tensors of a stack.
     """
 
-    def view(info: ParamInfo, x: jax.Array) -> jax.Array:
+    def view(info: ParamInfo, x: Any) -> jax.Array:
         return x.reshape(info.shape[: info.stacked] + matrix_shape(info))
 
-    def mapped(info: ParamInfo, f, *in_axes, out_axes):
+    def mapped(info: ParamInfo, f: Any, *in_axes, out_axes) -> Any:
         for _ in range(info.stacked):
             f = jax.vmap(f, in_axes=in_axes, out_axes=out_axes)
         return f
@@ -115,17 +115,17 @@ def per_tensor(tx: optax.GradientTransformation, infos: PyTree) -> optax.Gradien
         one = jax.eval_shape(tx.init, jax.ShapeDtypeStruct(matrix_shape(info), info.dtype))
         return jax.tree.map(lambda leaf: 0 if leaf.shape else None, one)
 
-    def init(params):
-        def one(info, p):
+    def init(params: Any) -> Any:
+        def one(info: ParamInfo, p: Any) -> Any:
             return mapped(info, tx.init, 0, out_axes=state_axes(info))(view(info, p))
 
         return jax.tree.map(one, infos, params)
 
-    def update(updates, state, params=None):
-        def one(info, u, p, s):
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        def one(info: ParamInfo, u: Any, p: Any, s: Any) -> Any:
             axes = state_axes(info)
-            u_view, s = mapped(info, tx.update, 0, axes, 0, out_axes=(0, axes))(view(info, u), s, view(info, p))
-            return u_view.reshape(u.shape), s
+            pair: Any = mapped(info, tx.update, 0, axes, 0, out_axes=(0, axes))(view(info, u), s, view(info, p))
+            return pair[0].reshape(u.shape), pair[1]
 
         # `state` goes last: tree.map only needs the other trees to be prefixes of its structure.
         pairs = jax.tree.map(one, infos, updates, params, state)

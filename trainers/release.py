@@ -1,10 +1,10 @@
 """A release: a folder with all that a trained model needs, readable without this code.
 
-    model.safetensors   the parameters by dotted name, float32
-    experiment.json     the experiment that trained them
-    source.model, target.model, manifest.json   vocabularies and what the training data was
-    README.md           the model card
-    SHA256SUMS          of all the others, in the format of sha256sum
+model.safetensors   the parameters by dotted name, float32
+experiment.json     the experiment that trained them
+source.model, target.model, manifest.json   vocabularies and what the training data was
+README.md           the model card
+SHA256SUMS          of all the others, in the format of sha256sum
 """
 
 import dataclasses
@@ -21,6 +21,7 @@ from safetensors.numpy import save_file
 from configs import registry
 from configs.schema import Experiment, SyntheticTranslation
 from data import paths
+from data.batches import cache_folder
 from models.common.sharding import flatten, nest
 from trainers import checkpoint, state
 
@@ -48,9 +49,8 @@ def write(workdir: Path, to: Path, *, step: int | None = None, scores: dict[str,
         save_file({k: np.asarray(v) for k, v in flatten(params).items()}, folder / WEIGHTS)
         (folder / EXPERIMENT).write_text(json.dumps(registry.to_json(experiment), indent=1) + "\n")
         if not isinstance(experiment.data, SyntheticTranslation):
-            cache = paths.data_dir() / "caches" / experiment.data.cache
             for name in _DATA_FILES:
-                shutil.copyfile(cache / name, folder / name)
+                shutil.copyfile(cache_folder(experiment.data) / name, folder / name)
         (folder / "README.md").write_text(card(experiment, at, params, folder, scores or {}))
         names = sorted(p.name for p in folder.iterdir())
         (folder / SUMS).write_text("".join(f"{paths.sha256(folder / n)}  {n}\n" for n in names))
@@ -142,5 +142,5 @@ def open_model(path: Path, step: int | None = None) -> tuple[Experiment, dict[st
         return *read(path), path
     if (path / "checkpoints").is_dir():
         experiment, _, params = checkpoint.read_params(path, step)
-        return experiment, params, paths.data_dir() / "caches" / getattr(experiment.data, "cache", "")
+        return experiment, params, cache_folder(experiment.data)
     raise ReleaseError(f"{path} is neither a run's workdir (no checkpoints/) nor a release (no {SUMS})")

@@ -23,7 +23,7 @@ def config_hash(experiment: Experiment) -> str:
 
 def append(workdir: Path, event: str, **fields: Any) -> None:
     """Adds one line: the event, the time, and these fields."""
-    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     with (workdir / "run.jsonl").open("a") as file:
         file.write(json.dumps({"event": event, "time": now, "pid": os.getpid()} | fields) + "\n")
         file.flush()

@@ -21,10 +21,13 @@ PyTree = Any
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class State:
-    """A run's state. `step` counts batches seen; `skipped`, those whose update was not finite and left out."""
+    """A run's state: arrays, or in a Plan their shapes or shardings.
 
-    step: jax.Array
-    skipped: jax.Array
+    `step` counts batches seen; `skipped`, those whose update was not finite and left out.
+    """
+
+    step: Any
+    skipped: Any
     params: dict[str, Any]
     optimizer: PyTree
 
@@ -46,16 +49,16 @@ class Plan:
     infos: dict[str, Any]
     tx: optax.GradientTransformation
     state: State
-    shardings: State | None
+    shardings: Any
 
     @functools.cached_property
     def parameters(self) -> list[ParamInfo]:
         return list(flatten(self.infos).values())
 
-    def replicated(self) -> NamedSharding | None:
+    def replicated(self) -> Any:
         return self.mesh and NamedSharding(self.mesh, PartitionSpec())
 
-    def batch_sharding(self) -> NamedSharding | None:
+    def batch_sharding(self) -> Any:
         """Of an input [B, L]: cut by the root component's rules for the batch."""
         return self.mesh and NamedSharding(self.mesh, self.model.where.spec(("batch", "length"), tensor="a batch"))
 

@@ -17,8 +17,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from configs.schema import Experiment, SyntheticTranslation
-from data.batches import Batches, batch_shapes, open_source
-from data.paths import data_dir
+from data.batches import Batches, batch_shapes, cache_folder, open_source
 from trainers import metrics, release, runlog, state, step, translation
 from trainers.checkpoint import Checkpoints
 
@@ -46,8 +45,7 @@ def train(experiment: Experiment, workdir: Path) -> int:
     say(summary(p))
 
     # --- 2. data
-    caches = data_dir() / "caches"
-    source = open_source(experiment.data, experiment.model, caches)
+    source = open_source(experiment.data, experiment.model)
     batches = Batches(source, experiment.data, p.batch_sharding())
 
     # --- 3. the newest sound checkpoint, a release's weights, or fresh ones
@@ -75,7 +73,7 @@ def train(experiment: Experiment, workdir: Path) -> int:
     # --- 5. the loop
     evaluator = None
     if not isinstance(experiment.data, SyntheticTranslation):
-        evaluator = translation.Evaluator(p.model, experiment.eval, caches / experiment.data.cache)
+        evaluator = translation.Evaluator(p.model, experiment.eval, cache_folder(experiment.data))
     writer = metrics.MetricWriter(workdir, at) if leader else None
     progress = metrics.Progress(train.steps, at)
     skipped_before = int(current.skipped)

@@ -118,7 +118,7 @@ def score(references: Sequence[str], outputs: Sequence[str]) -> dict[str, float]
 
 
 def buckets(languages: dict[str, Any]) -> dict[str, str]:
-    """"high", "middle" or "low" for each language: thirds by number of training pairs."""
+    """ "high", "middle" or "low" for each language: thirds by number of training pairs."""
     ranked = sorted(languages, key=lambda name: (-languages[name]["pairs"], name))
     third = -(-len(ranked) // 3)
     return {name: ("high", "middle", "low")[i // third] for i, name in enumerate(ranked)}

@@ -35,7 +35,16 @@ def penalty(length: jax.Array | int, alpha: float) -> jax.Array:
 
 
 def beam_search(
-    model: Decoder, state: Any, real_B: jax.Array, *, beams: int, steps: int, vocab: int, alpha: float, eos: int, pad: int = 0
+    model: Decoder,
+    state: Any,
+    real_B: jax.Array,
+    *,
+    beams: int,
+    steps: int,
+    vocab: int,
+    alpha: float,
+    eos: int,
+    pad: int = 0,
 ) -> tuple[jax.Array, jax.Array]:
     """The best hypotheses of each sentence.
 

@@ -110,7 +110,7 @@ class Layout:
         sizes = dict(self.mesh)
         return math.prod(sizes[axis] for axis in axes)
 
-    @functools.lru_cache(maxsize=None)  # noqa: B019 - layouts are few and live as long as the process
+    @functools.cache  # noqa: B019 - layouts are few and live as long as the process
     def resolve(self, component: str) -> dict[str, Axes]:
         """The rules in force for a component, overrides applied from the root downwards."""
         table = dict(self.rules)

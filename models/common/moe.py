@@ -60,9 +60,7 @@ def capacity(factor: float, group_size: int, experts: int) -> int:
     return max(1, int(factor * group_size / experts))
 
 
-def top2_gating(
-    probs_GSE: jax.Array, mask_GS: jax.Array, key: jax.Array | None, threshold: float = 0.5
-) -> Choice:
+def top2_gating(probs_GSE: jax.Array, mask_GS: jax.Array, key: jax.Array | None, threshold: float = 0.5) -> Choice:
     """GShard's top-2 gating (Algorithm 1): the gates of the two best experts, normalised to sum to one.
 
     Args:

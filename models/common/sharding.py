@@ -47,7 +47,9 @@ class Component:
     def shard(self, x: jax.Array, *names: str | None) -> jax.Array:
         """Constrains an activation by the logical names of its dimensions; only checks them without a mesh."""
         if len(names) != x.ndim:
-            raise LayoutError(f"component {self.path!r}: {len(names)} names {names} for an activation of shape {x.shape}")
+            raise LayoutError(
+                f"component {self.path!r}: {len(names)} names {names} for an activation of shape {x.shape}"
+            )
         spec = self.spec(names, x.shape if self.mesh else None)
         return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, spec)) if self.mesh else x
 

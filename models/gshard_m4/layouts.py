@@ -36,9 +36,7 @@ def fully_sharded(x: int, y: int) -> Layout:
     return Layout(
         name="fully_sharded",
         mesh=(("data", x), ("model", y)),
-        rules=rules(
-            batch=both, group=both, expert_group=both, embed="data", mlp="model", heads="model", vocab="model"
-        ),
+        rules=rules(batch=both, group=both, expert_group=both, embed="data", mlp="model", heads="model", vocab="model"),
     )
 
 

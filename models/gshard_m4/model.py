@@ -127,7 +127,10 @@ class DecoderLayer(nnx.Module):
         rows, beams, model = x_BKM.shape
         y_R1M = self.attention_norm(x_BKM).reshape(rows * beams, 1, model)
         new = self.attention.keys_values(y_R1M)
-        own = tuple(jax.lax.dynamic_update_slice_in_dim(c, n, at, axis=1) for c, n in zip(cache.own, new, strict=True))
+        k_RTND, v_RTND = (
+            jax.lax.dynamic_update_slice_in_dim(c, n, at, axis=1) for c, n in zip(cache.own, new, strict=True)
+        )
+        own = (k_RTND, v_RTND)
         past_R1L = jnp.broadcast_to(jnp.arange(own[0].shape[1]) <= at, (rows * beams, 1, own[0].shape[1]))
         x_BKM = x_BKM + self.attention(y_R1M, own, past_R1L).reshape(rows, beams, model)
         # A sentence's hypotheses share its source, so they attend to it as the K positions of one query.
@@ -313,7 +316,7 @@ class GShardM4(nnx.Module):
         """The state in which hypothesis k of a sentence continues what hypothesis parent[b, k] was."""
 
         def take(own):
-            blocks, rows, *rest = own.shape
+            blocks, _, *rest = own.shape
             b, k = parent_BK.shape
             x = own.reshape(blocks, b, k, *rest)
             index = parent_BK.reshape(1, b, k, *(1 for _ in rest))

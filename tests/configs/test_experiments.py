@@ -45,7 +45,7 @@ def test_json_is_read_strictly():
         read(model__expert=3)
     with pytest.raises(ConfigError, match="field 'steps' is missing"):
         read(train__steps=None)
-    with pytest.raises(ConfigError, match="experiment.model.layers: expected int"):
+    with pytest.raises(ConfigError, match=r"experiment\.model\.layers: expected int"):
         read(model__layers="four")
     with pytest.raises(ConfigError, match="did you mean 'Adafactor'"):
         read(optimizer__class="Adafacter")

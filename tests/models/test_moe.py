@@ -125,7 +125,11 @@ def test_sorting_finds_the_slots_and_moves_the_tokens_that_einsum_does(slots, fl
     (value_b, (routing_b, *rest_b)), grads_b = both[1]
     assert_array_equal(routing_a.kept_GSK, routing_b.kept_GSK)
     assert_array_equal(routing_a.slot_GSK * routing_a.kept_GSK, routing_b.slot_GSK * routing_b.kept_GSK)
-    jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-12, atol=1e-12), (value_a, rest_a, grads_a), (value_b, rest_b, grads_b))
+    jax.tree.map(
+        lambda a, b: assert_allclose(a, b, rtol=1e-12, atol=1e-12),
+        (value_a, rest_a, grads_a),
+        (value_b, rest_b, grads_b),
+    )
     assert choice.wanted_GSK.sum() > routing_a.kept_GSK.sum() or slots == 32
 
 
@@ -137,7 +141,9 @@ def test_no_slot_is_used_twice():
     for g in range(2):
         taken = [
             (int(e), int(s))
-            for e, s, k in zip(*(np.ravel(x[g]) for x in (routing.expert_GSK, routing.slot_GSK, routing.kept_GSK)), strict=True)
+            for e, s, k in zip(
+                *(np.ravel(x[g]) for x in (routing.expert_GSK, routing.slot_GSK, routing.kept_GSK)), strict=True
+            )
             if k
         ]
         assert len(taken) == len(set(taken))

@@ -69,7 +69,7 @@ def train(layout, devices) -> tuple[list[dict], dict]:
     e = experiment(layout)
     with jax.enable_x64(True):
         p = state.plan(e, devices)
-        batches = Batches(open_source(e.data, e.model, None), e.data, p.batch_sharding())
+        batches = Batches(open_source(e.data, e.model), e.data, p.batch_sharding())
         with said_by_xla() as said:
             compiled = step.compile_step(p, batch_shapes(e.data))
             assert GAVE_UP not in said(), f"{layout.name}: {said()[:600]}"
@@ -79,7 +79,7 @@ def train(layout, devices) -> tuple[list[dict], dict]:
             current, metrics = compiled(current, batches(i))
             found.append(jax.tree.map(np.asarray, metrics))
         batches.close()
-        return found, inspection.count_collectives(compiled.as_text(), p)
+        return found, inspection.count_collectives(compiled.as_text() or "", p)
 
 
 @functools.cache

@@ -1,5 +1,6 @@
 """Commands, run as a user runs them: what they print, what they refuse, in one line."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from configs import registry
+from configs.schema import Cosine
 from scripts import cli
 from scripts import train as train_script
 
@@ -71,7 +73,11 @@ def test_overrides_are_typed():
     cli.add_experiment(p)
     line = "gshard_m4.quickstart --layout mixed:2x4 --model.dispatch einsum --train.clip-norm 1 --optimizer.schedule.warmup 7"
     e = cli.chosen(*p.parse_known_args(line.split()))
-    assert e.model.dispatch == "einsum" and e.train.clip_norm == 1.0 and e.optimizer.schedule.warmup == 7
+    assert (
+        e.model.dispatch == "einsum"
+        and e.train.clip_norm == 1.0
+        and e.optimizer == dataclasses.replace(e.optimizer, schedule=Cosine(peak=0.03, steps=560, warmup=7, floor=0.02))
+    )
     assert e.layout.name == "mixed" and dict(e.layout.mesh) == {"data": 2, "model": 4}
 
 

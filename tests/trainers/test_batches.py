@@ -1,6 +1,7 @@
 """A batch is a pure function of seed and step, however many processes read it."""
 
 import dataclasses
+from typing import ClassVar
 
 import jax
 import numpy as np
@@ -78,12 +79,12 @@ def test_a_process_reads_only_its_rows():
 
         def addressable_devices_indices_map(self, shape):
             every = sharding().addressable_devices_indices_map(shape)
-            return {d: i for d, i in every.items() if i[0].start >= 4}
+            return {d: i for d, i in every.items() if i and i[0].start >= 4}
 
     class Asked(SyntheticSource):
         """Remembers which rows it was asked for."""
 
-        rows: list[int] = []
+        rows: ClassVar[list[int]] = []
 
         def row(self, index):
             self.rows.append(index)
@@ -95,14 +96,16 @@ def test_a_process_reads_only_its_rows():
     assert Asked.rows == [28, 29, 30, 31]
 
 
-def test_data_that_does_not_fit_is_refused(folder, tmp_path, m4):
+def test_data_that_does_not_fit_is_refused(tmp_path, m4, monkeypatch):
     """Missing caches say how to make them; wrong lengths and small vocabularies are named."""
-    with pytest.raises(DataError, match="python -m scripts.prepare_data nothing"):
-        open_source(dataclasses.replace(DATA, cache="nothing"), m4.model, tmp_path)
+    monkeypatch.setenv("SHARDZOO_DATA", str(tmp_path))
+    folder = write_cache(tmp_path / "caches", {"aa": 4}, source_length=6, target_length=4)
+    with pytest.raises(DataError, match=r"python -m scripts\.prepare_data nothing"):
+        open_source(dataclasses.replace(DATA, cache="nothing"), m4.model)
     with pytest.raises(DataError, match="source_length=9: cache 'toy' was packed with 6"):
         CacheSource(dataclasses.replace(DATA, source_length=9), folder)
     with pytest.raises(DataError, match="target_vocab=10 is too small"):
-        open_source(DATA, dataclasses.replace(m4.model, target_vocab=10), tmp_path)
+        open_source(DATA, dataclasses.replace(m4.model, target_vocab=10))
 
 
 def test_synthetic_rows_are_full_and_reproducible():

@@ -225,7 +225,7 @@ def test_a_release_holds_the_model(whole_run, m4, tmp_path):
     with pytest.raises(release.ReleaseError, match=r"has shape \(1, 16, 32\), the model needs \(1, 16, 64\)"):
         release.initial_state(state.plan(small, jax.devices()[:1]))
     (folder / "experiment.json").write_text("{}")
-    with pytest.raises(release.ReleaseError, match="experiment.json is damaged"):
+    with pytest.raises(release.ReleaseError, match=r"experiment\.json is damaged"):
         release.read(folder)
 
 

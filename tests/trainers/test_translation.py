@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from configs import registry
-from configs.schema import TranslationData, Translate
+from configs.schema import Translate, TranslationData
 from data.batches import DataError
 from tests.caches import write_cache, write_vocabularies
 from trainers import release, translation
@@ -121,6 +121,7 @@ def test_the_quickstart_s_cache_is_the_one_that_is_prepared():
 
     for name in registry.names():
         e = registry.load(name)
+        assert isinstance(e.data, TranslationData)
         made = PREPARED[e.data.cache]
         assert (e.data.source_length, e.data.target_length) == (made["source_length"], made["target_length"])
         assert e.model.source_vocab >= made["source_vocabulary"] and e.model.target_vocab >= made["target_vocabulary"]
