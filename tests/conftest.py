@@ -15,8 +15,6 @@ from data.paths import data_dir
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(data_dir() / "xla-cache-tests"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 
-import dataclasses
-
 import jax
 import pytest
 
@@ -33,14 +31,5 @@ def float64():
 
 @pytest.fixture
 def m4() -> Experiment:
-    """The quickstart experiment, tiny, on one device, with its optimizer at full speed from the first step."""
+    """The quickstart experiment, tiny, on one device."""
     return registry.tiny(registry.load("gshard_m4.quickstart"))
-
-
-def exact(e: Experiment) -> Experiment:
-    """The same experiment in double precision."""
-    return dataclasses.replace(
-        e,
-        model=dataclasses.replace(e.model, dtype="float64"),
-        train=dataclasses.replace(e.train, master_dtype="float64"),
-    )

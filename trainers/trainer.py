@@ -18,6 +18,7 @@ from jax.experimental import multihost_utils
 
 from configs.schema import Experiment, SyntheticTranslation
 from data.batches import Batches, batch_shapes, cache_folder, open_source
+from models.common.layout import nearest
 from trainers import metrics, release, runlog, state, step, translation
 from trainers.checkpoint import Checkpoints
 
@@ -40,15 +41,20 @@ def train(experiment: Experiment, workdir: Path) -> int:
             print(text, flush=True)
 
     # --- 1. the plan: shapes and shardings before any array
-    workdir.mkdir(parents=True, exist_ok=True)
     p = state.plan(experiment)
     say(summary(p))
 
     # --- 2. data
     source = open_source(experiment.data, experiment.model)
+    evaluator = None
+    if not isinstance(experiment.data, SyntheticTranslation):
+        evaluator = translation.Evaluator(p.model, experiment.eval, cache_folder(experiment.data))
+    if train.best and train.best not in (names := evaluator.names if evaluator else []):
+        raise ValueError(f"train.best={train.best!r}: no such metric{nearest(train.best, names)}")
     batches = Batches(source, experiment.data, p.batch_sharding())
 
     # --- 3. the newest sound checkpoint, a release's weights, or fresh ones
+    workdir.mkdir(parents=True, exist_ok=True)
     checkpoints = Checkpoints(workdir, train)
     current = checkpoints.restore(p, source.fingerprint, say)
     restored = None if current is None else int(current.step)
@@ -71,9 +77,6 @@ def train(experiment: Experiment, workdir: Path) -> int:
     say(f"compiled the step in {time.perf_counter() - began:.1f} s")
 
     # --- 5. the loop
-    evaluator = None
-    if not isinstance(experiment.data, SyntheticTranslation):
-        evaluator = translation.Evaluator(p.model, experiment.eval, cache_folder(experiment.data))
     writer = metrics.MetricWriter(workdir, at) if leader else None
     progress = metrics.Progress(train.steps, at)
     skipped_before = int(current.skipped)

@@ -1,6 +1,7 @@
 """Translating text with a model, and scoring translations per language and per amount of training data."""
 
 import dataclasses
+import functools
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -9,6 +10,8 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from configs import schema
 from data import metrics
@@ -61,11 +64,12 @@ class Translator:
         self.source_length = manifest["source_length"]
         self.languages = sorted(manifest["languages"])
         self.source, self.target = Vocabulary(folder / "source.model"), Vocabulary(folder / "target.model")
-        self._sharding = abstract.where.mesh and jax.sharding.NamedSharding(
+        self._sharding = abstract.where.mesh and NamedSharding(
             abstract.where.mesh, abstract.where.spec(("batch", None), (config.batch_size, 0), tensor="sentences")
         )
 
-        @jax.jit
+        # Every process reads every translation: the scores are the same everywhere.
+        @functools.partial(jax.jit, out_shardings=self._sharding and NamedSharding(abstract.where.mesh, P()))
         def search(params, ids_BS):
             model = merge(abstract, params)
             state = model.start(ids_BS, config.beams, config.max_length)
@@ -191,6 +195,12 @@ class Evaluator:
         self.folder = folder
         self.translator = Translator(abstract, config, folder)
         self.examples = read_examples(folder, config.split, config.per_language)
+
+    @property
+    def names(self) -> list[str]:
+        """The scalars that a call returns."""
+        found = {bucket for bucket in buckets(read_manifest(self.folder)["languages"]).values()}
+        return [f"eval/{k}" for k in (*score([""], [""]), "sentences", *(f"stripped_bleu_{b}" for b in sorted(found)))]
 
     def __call__(self, params: Any) -> dict[str, float]:
         """`eval/...` scalars: all languages together, and stripped BLEU of each resource bucket."""

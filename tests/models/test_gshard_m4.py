@@ -13,8 +13,8 @@ from models.common.decoding import beam_search
 from models.common.layers import cross_entropy
 from models.common.sharding import describe, merge
 from models.gshard_m4.config import GShardM4Config
-from tests.conftest import exact
 from trainers import state
+from trainers.inspection import exact
 
 # Billions of parameters: the arithmetic of the paper's Table 1 and A.2, to the digits given.
 SIZES = {

@@ -8,17 +8,14 @@ import tempfile
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 from numpy.testing import assert_allclose, assert_array_equal
 
 from configs import registry
 from configs.schema import Adafactor, Constant, Experiment
-from data.batches import Batches, batch_shapes, open_source
 from models.gshard_m4.layouts import LAYOUTS
-from tests.conftest import exact
-from trainers import inspection, state, step
+from trainers import inspection, state
 
 MESHES = [(2, 4), (8, 1), (4, 2)]
 STEPS = 5
@@ -54,7 +51,7 @@ def said_by_xla():
 
 def experiment(layout) -> Experiment:
     """Tiny, in double precision, with big steps from the first on: an error in one shows in the next losses."""
-    e = exact(registry.tiny(registry.load("gshard_m4.quickstart")))
+    e = inspection.exact(registry.tiny(registry.load("gshard_m4.quickstart")))
     return dataclasses.replace(e, layout=layout, optimizer=Adafactor(schedule=Constant(value=0.3)))
 
 
@@ -66,20 +63,10 @@ def initial() -> state.State:
 
 def train(layout, devices) -> tuple[list[dict], dict]:
     """Metrics of the first steps, and the collectives of the compiled step; fails if XLA gave up on a tensor."""
-    e = experiment(layout)
-    with jax.enable_x64(True):
-        p = state.plan(e, devices)
-        batches = Batches(open_source(e.data, e.model), e.data, p.batch_sharding())
-        with said_by_xla() as said:
-            compiled = step.compile_step(p, batch_shapes(e.data))
-            assert GAVE_UP not in said(), f"{layout.name}: {said()[:600]}"
-        current = jax.device_put(jax.device_get(initial()), p.shardings)
-        found = []
-        for i in range(STEPS):
-            current, metrics = compiled(current, batches(i))
-            found.append(jax.tree.map(np.asarray, metrics))
-        batches.close()
-        return found, inspection.count_collectives(compiled.as_text() or "", p)
+    with jax.enable_x64(True), said_by_xla() as said:
+        found = inspection.trial(experiment(layout), STEPS, devices, jax.device_get(initial()))
+        assert GAVE_UP not in said(), f"{layout.name}: {said()[:600]}"
+        return found
 
 
 @functools.cache

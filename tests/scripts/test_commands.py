@@ -76,7 +76,7 @@ def test_overrides_are_typed():
     assert (
         e.model.dispatch == "einsum"
         and e.train.clip_norm == 1.0
-        and e.optimizer == dataclasses.replace(e.optimizer, schedule=Cosine(peak=0.03, steps=560, warmup=7, floor=0.02))
+        and e.optimizer == dataclasses.replace(e.optimizer, schedule=Cosine(peak=0.03, steps=500, warmup=7, floor=0.02))
     )
     assert e.layout.name == "mixed" and dict(e.layout.mesh) == {"data": 2, "model": 4}
 
