@@ -20,8 +20,8 @@ def quickstart() -> Experiment:
     """A first run: 96 languages into English, from the message catalogues of three Python packages, on a laptop's CPU.
 
     Eight experts on eight simulated devices, one each, so that tokens really travel between devices. Not from the paper:
-    sizes are chosen for two CPU cores and six minutes. Expect a stripped BLEU of several points on held-out strings,
-    against 1 to 2 for copying the source.
+    sizes are chosen for two CPU cores and six minutes. Expect a stripped BLEU of about 4 on held-out strings, against
+    0.7 for copying the source.
     """
     return Experiment(
         name="gshard_m4.quickstart",
@@ -61,6 +61,7 @@ def moe_128e_12l() -> Experiment:
         data=TranslationData(cache="m4_102", batch_size=8192),
         optimizer=Adafactor(),
         train=Train(steps=1_010_000, save_every=5000, eval_every=20_000, keep=5, log_every=100),
+        eval=Translate(per_language=40, max_length=128, batch_size=2048),  # a multiple of every layout's devices
     )
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import configs
 from configs.schema import Experiment, SyntheticTranslation
-from models.common.layout import nearest
+from models.common.layout import UserError, nearest
 
 
-class ConfigError(ValueError):
+class ConfigError(UserError):
     """A bad experiment name, field or value; the message is one line and names the nearest valid choice."""
 
 

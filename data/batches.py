@@ -15,11 +15,12 @@ import numpy as np
 
 from configs.schema import Data, SyntheticTranslation, TranslationData
 from data.paths import data_dir
+from models.common.layout import UserError
 
 Row = dict[str, np.ndarray]
 
 
-class DataError(ValueError):
+class DataError(UserError):
     """Data that is missing or does not fit the experiment; the message is one line that says what to do."""
 
 

@@ -19,23 +19,24 @@ from typing import Any
 from configs import registry
 from configs.registry import ConfigError
 from configs.schema import Experiment, SyntheticTranslation
+from data.packages import FetchError
 from data.paths import data_dir
-from models.common.layout import Layout, nearest
+from models.common.layout import Layout, UserError, nearest
 
 
 def run(main: Callable[[], int | None]) -> typing.NoReturn:
-    """Runs a command; what the user can mend is one line on standard error and exit code 2."""
+    """Runs a command; what the user can mend is one line on standard error and exit code 2, a bug keeps its traceback."""
     try:
         sys.exit(main() or 0)
-    except (ValueError, FileNotFoundError, FileExistsError, RuntimeError) as error:
+    except BrokenPipeError:  # the reader of our output had enough
+        sys.stdout = None
+        sys.exit(0)
+    except (UserError, FetchError, OSError) as error:
         if os.environ.get("SHARDZOO_TRACEBACK"):
             raise
         first, *_ = str(error).strip().splitlines() or [type(error).__name__]
         print(f"error: {first}", file=sys.stderr)
         sys.exit(2)
-    except BrokenPipeError:  # the reader of our output had enough
-        sys.stdout = None
-        sys.exit(0)
 
 
 def parser(doc: str | None, **kwargs: Any) -> argparse.ArgumentParser:
@@ -99,20 +100,26 @@ def override(e: Experiment, args: list[str]) -> Experiment:
         return e
     import tyro
 
-    known = _paths(e)
+    known = [*_paths(e), *OPTIONS]
     for arg in args:
-        if arg.startswith("--") and not re.fullmatch(r"--\d+", arg):
+        if arg.startswith("--"):
             path = arg[2:].split("=")[0].replace("-", "_")
-            if path not in known:
+            if path not in known or path in OPTIONS:
                 raise ConfigError(f"no field or option --{path}{nearest(path, known)}")
     printed = io.StringIO()
     try:
         with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(printed):
-            return tyro.cli(Experiment, default=e, args=args, config=(tyro.conf.AvoidSubcommands,))
+            return tyro.cli(
+                Experiment, default=e, args=args, config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff)
+            )
     except SystemExit:
         text = re.sub(r"\x1b\[[0-9;]*m|[─│╭╮╰╯]|-{4,}", " ", printed.getvalue())
         wrong = re.search(r"Error parsing (.*?)(?:\s+Argument helptext|\s+For full helptext|$)", " ".join(text.split()))
         raise ConfigError(wrong[1] if wrong else " ".join(text.split())) from None
+    except UserError:
+        raise
+    except ValueError as error:  # a config's own check
+        raise ConfigError(str(error)) from None
 
 
 def _paths(value: Any, prefix: str = "") -> list[str]:
@@ -127,16 +134,17 @@ def _paths(value: Any, prefix: str = "") -> list[str]:
     return found
 
 
+OPTIONS = ("layout", "synthetic", "tiny", "workdir", "distributed", "json", "collectives")  # to hint at, beside fields
 ONE_DEVICE = Layout(name="one_device", mesh=(("all", 1),))
 
 
-def on_one_device(e: Experiment, params: Any) -> tuple[Any, Any]:
-    """(plan, parameters) of a trained model on the first device alone: how the tools run one, whatever trained it."""
+def placed(e: Experiment, params: Any, layout: Layout = ONE_DEVICE) -> tuple[Any, Any]:
+    """(plan, parameters) of a trained model under a layout, whatever trained it; on the first device alone by default."""
     import jax
 
     from trainers import state
 
-    plan = state.plan(dataclasses.replace(e, layout=ONE_DEVICE), jax.devices()[:1])
+    plan = state.plan(dataclasses.replace(e, layout=layout), jax.devices()[: layout.devices])
     return plan, jax.device_put(params, plan.shardings.params)
 
 
@@ -152,12 +160,11 @@ def use_devices(layout: Layout) -> None:
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
 
 
-def start_distributed() -> None:
-    """Joins the other processes of a pod or a cluster, where the environment says that there are any."""
+def start_distributed(several: bool) -> None:
+    """Joins the other processes of a pod or a cluster, before JAX looks at any device."""
     import jax
 
-    on_pod = "TPU_WORKER_HOSTNAMES" in os.environ and "," in os.environ["TPU_WORKER_HOSTNAMES"]
-    if on_pod or "JAX_COORDINATOR_ADDRESS" in os.environ or "COORDINATOR_ADDRESS" in os.environ:
+    if several or "JAX_COORDINATOR_ADDRESS" in os.environ:
         jax.distributed.initialize()
 
 

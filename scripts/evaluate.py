@@ -10,7 +10,10 @@ its translation, and the same model given other sources of the same language.
 
 import dataclasses
 
+from models.common.layout import Layout
 from scripts import cli
+
+SIMULATED = Layout(name="simulated", mesh=(("all", 8),))  # what a CPU offers to --layout
 
 
 def main() -> int:
@@ -20,11 +23,12 @@ def main() -> int:
     p.add_argument("--split", help="held-out split; the experiment's by default")
     p.add_argument("--per-language", type=int, help="at most so many sentences a language, 0 for all")
     p.add_argument("--beams", type=int)
+    p.add_argument("--layout", metavar="NAME:XxY", help="decode under a layout of the family; one device by default")
     p.add_argument("--languages", action="store_true", help="print every language")
     p.add_argument("--json", action="store_true", help="for programs")
     args = p.parse_args()
 
-    cli.use_devices(cli.ONE_DEVICE)
+    cli.use_devices(SIMULATED)
     from data.batches import cache_folder
     from trainers import translation
     from trainers.release import open_model
@@ -32,7 +36,7 @@ def main() -> int:
     e, params, folder = open_model(args.checkpoint, args.step)
     given = {"split": args.split, "per_language": args.per_language, "beams": args.beams}
     config = dataclasses.replace(e.eval, **{k: v for k, v in given.items() if v is not None})
-    plan, params = cli.on_one_device(e, params)
+    plan, params = cli.placed(e, params, cli.named_layout(e, args.layout) if args.layout else cli.ONE_DEVICE)
     examples = translation.read_examples(cache_folder(e.data), config.split, config.per_language)
     translate = translation.Translator(plan.model, config, folder)
     found = translation.evaluate(lambda these: translate(params, these), examples, folder)

@@ -9,7 +9,6 @@ Running it again reuses what is there: prepared data, compiled programs, and the
 import json
 import time
 
-from configs import registry
 from data.prepare import PREPARED, prepare
 from scripts import cli
 
@@ -22,8 +21,10 @@ def main() -> int:
     began = time.perf_counter()
     p = cli.parser(__doc__)
     p.add_argument("--workdir", type=cli.folder, default=cli.folder("runs/quickstart"), metavar="DIR")
+    p.add_argument("--layout", metavar="NAME:XxY", help="for the devices at hand, where they are not eight")
     args, overrides = p.parse_known_args()
-    e = cli.override(registry.load("gshard_m4.quickstart"), overrides)
+    args.experiment, args.synthetic, args.tiny = "gshard_m4.quickstart", False, False
+    e = cli.chosen(args, overrides)
 
     headline("1. Data: message catalogues of three Python packages, 96 languages into English")
     folder = prepare("m4_quickstart", **PREPARED["m4_quickstart"])
@@ -40,7 +41,7 @@ def main() -> int:
     from scripts import report
 
     e, params, _ = open_model(args.workdir)
-    plan, params = cli.on_one_device(e, params)
+    plan, params = cli.placed(e, params)
     examples = translation.read_examples(folder, "test", PER_LANGUAGE)
     translate = translation.Translator(plan.model, e.eval, folder)
     outputs: list[str] = []

@@ -31,10 +31,11 @@ def write(workdir: Path, e: Experiment) -> Path:
     import matplotlib
 
     matplotlib.use("agg")
+    from data.batches import cache_folder
     from trainers import metrics
 
     steps = [line for line in metrics.read(workdir) if "loss" in line]
-    found = json.loads((workdir / "evaluation.json").read_text())
+    found = json.loads((workdir / "evaluation.json").read_text()) | {"cache": cache_folder(e.data)}
     parts = [
         ("Loss", picture(loss_curve, steps), "Training objective and plain cross-entropy per target token, in nats."),
         ("Scores on held-out test strings", scores_table(found), "Stripped: without placeholders, tags, punctuation and "
@@ -43,9 +44,16 @@ def write(workdir: Path, e: Experiment) -> Path:
         ("BLEU by language", picture(bleu_by_language, found), "Stripped BLEU. A language has only a few sentences here: "
          "read the shape, not single bars."),
         ("Translations", samples_table(found), ""),
-        ("Expert load over time", picture(expert_load, steps), "Tokens served by each expert over the mean: 1 is balanced."),
-        ("Where an expert tensor lives", picture(tensor_place, e), "Each box is one device's share of the tensor."),
     ]  # fmt: skip
+    if e.model.experts:
+        parts += [
+            (
+                "Expert load over time",
+                picture(expert_load, steps),
+                "Tokens served by each expert over the mean: 1 is balanced.",
+            ),
+            ("Where an expert tensor lives", picture(tensor_place, e), "Each box is one device's share of the tensor."),
+        ]
     body = "".join(
         f"<h2>{title}</h2>{content}" + (f'<p class="note">{note}</p>' if note else "") for title, content, note in parts
     )
@@ -83,10 +91,9 @@ def bleu_by_language(figure: Any, found: dict[str, Any]) -> str:
     from matplotlib.patches import Patch
 
     from data.batches import read_manifest
-    from data.paths import data_dir
     from trainers.translation import buckets
 
-    manifest = read_manifest(data_dir() / "caches" / "m4_quickstart")
+    manifest = read_manifest(found["cache"])
     bucket_of = buckets(manifest["languages"])
     ranked = sorted(found["languages"], key=lambda k: -manifest["languages"][k]["pairs"])
     axes = figure.subplots()

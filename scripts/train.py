@@ -16,10 +16,11 @@ def main() -> int:
     p = cli.parser(__doc__)
     cli.add_experiment(p)
     p.add_argument("--workdir", type=cli.folder, required=True, metavar="DIR", help="where the run lives")
+    p.add_argument("--distributed", action="store_true", help="one of several processes: a pod's hosts, Slurm, MPI")
     args, overrides = p.parse_known_args()
     e = cli.chosen(args, overrides)
     cli.use_devices(e.layout)
-    cli.start_distributed()
+    cli.start_distributed(args.distributed)
 
     from trainers import trainer
 

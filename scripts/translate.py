@@ -24,7 +24,8 @@ def main() -> int:
     args = p.parse_args()
     if args.text and args.file:
         raise cli.ConfigError("give sentences or --file, not both")
-    lines = args.text or (args.file.read_text() if args.file else sys.stdin.read()).splitlines()
+    text = args.file.read_text() if args.file else "" if args.text else sys.stdin.read()
+    lines = args.text or text.removesuffix("\n").split("\n")  # not splitlines(): a line stays a line
 
     cli.use_devices(cli.ONE_DEVICE)
     from trainers.release import open_model
@@ -33,7 +34,7 @@ def main() -> int:
     e, params, folder = open_model(args.checkpoint, args.step)
     rows = max(1, min(e.eval.batch_size, len(lines)))
     config = dataclasses.replace(e.eval, batch_size=rows, beams=args.beams or e.eval.beams)
-    p, params = cli.on_one_device(e, params)
+    p, params = cli.placed(e, params)
     translator = Translator(p.model, config, folder)
     for output in translator(params, [Example(args.lang, line) for line in lines]):
         print(output)

@@ -13,19 +13,21 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, EveryNSteps, LatestN
 
 from configs import registry
 from configs.schema import Experiment, Train
+from models.common.layout import UserError
 from models.common.sharding import flatten
 from trainers.state import Plan, State, from_tree, to_tree
 
 FORMAT = "shardzoo-checkpoint-1"
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(UserError):
     """A checkpoint that must not, or cannot, be used; the message says which one and why."""
 
 
@@ -62,9 +64,12 @@ class Checkpoints:
         if train.best:
             keep.append(BestN(get_metric_fn=lambda m: m[train.best], n=1, keep_checkpoints_without_metrics=False))
         options = ocp.CheckpointManagerOptions(
-            preservation_policy=AnyPreservationPolicy(keep), cleanup_tmp_directories=True, create=True
+            preservation_policy=AnyPreservationPolicy(keep),
+            best_fn=(lambda m: m[train.best]) if train.best else None,  # else Orbax does not store the metric
+            cleanup_tmp_directories=True,
+            create=True,
         )
-        self._manager = ocp.CheckpointManager(self.folder, options=options, item_names=("state", "meta"))
+        self._manager = ocp.CheckpointManager(self.folder, options=options, item_handlers=_handlers())
 
     def save(self, p: Plan, state: State, fingerprint: str, metrics: dict[str, float] | None = None) -> None:
         """Starts to save; returns once the arrays are copied off the devices, before they are written."""
@@ -86,66 +91,109 @@ class Checkpoints:
     def restore(self, p: Plan, fingerprint: str, say: Callable[[str], Any] = print) -> State | None:
         """The newest sound checkpoint as a State on the plan's mesh; None where there is none at all.
 
-        A damaged or foreign checkpoint is named, moved aside to WORKDIR/damaged, and the one before it is tried.
+        A damaged or foreign checkpoint is named and the one before it is tried; once a sound one is found, those that
+        were passed over are moved aside to WORKDIR/damaged.
 
         Raises:
-          CheckpointError: the newest sound checkpoint is of another model or data, or all of them are damaged.
+          CheckpointError: the newest sound checkpoint is of another model, data or optimizer, or none could be read.
         """
-        steps = sorted(self._manager.all_steps(), reverse=True)
-        for step in steps:
+        damaged: list[int] = []
+        for step in sorted(self._manager.all_steps(), reverse=True):
+            where, reason, problems, state = self.folder / str(step), "", [], None
             try:
-                meta = self._meta(step)
-                problems = _mismatches(meta, p.experiment, fingerprint)
-                state = None if problems else self._state(step, p, meta)
-            except Exception as error:  # whatever Orbax or the file system raises: this checkpoint cannot be read
-                reason = " ".join(str(error).split())[:200] or type(error).__name__
-                say(f"checkpoint {self.folder / str(step)} is damaged ({reason}); trying the one before it")
-                self._set_aside(step)
-                continue
-            if problems:
+                meta = _meta(self._manager, step)
+                problems = _mismatches(meta, p.experiment, fingerprint) or self._other_shapes(step, p)
+            except Exception as error:
+                reason = _reason(error)
+            if not _anywhere(bool(reason)) and not problems:
+                try:
+                    placed = jax.tree.map(
+                        lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), p.state, p.shardings
+                    )
+                    state = from_tree(p.state, _arrays(self._manager, step, to_tree(placed), meta["checksums"]))
+                except Exception as error:
+                    reason = _reason(error)
+            if _anywhere(bool(reason)):
+                say(f"checkpoint {where} is damaged ({reason or 'on another process'}); trying the one before it")
+                damaged.append(step)
+            elif problems:
                 raise CheckpointError(
-                    f"checkpoint {self.folder / str(step)} is of another experiment: {'; '.join(problems)}; "
+                    f"checkpoint {where} is of another experiment: {'; '.join(problems)}; "
                     "choose another --workdir, or start from its release with --train.init-from"
                 )
-            return state
-        if steps:
-            raise CheckpointError(f"none of the {len(steps)} checkpoints in {self.folder} could be read")
+            else:
+                self._set_aside(damaged)
+                return state
+        if damaged:
+            raise CheckpointError(
+                f"none of the {len(damaged)} checkpoints in {self.folder} could be read; nothing was changed"
+            )
         return None
 
-    def _meta(self, step: int) -> dict[str, Any]:
-        items = self._manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore()))
-        if items["meta"].get("format") != FORMAT:
-            raise ValueError(f"not one of ours: its format is {items['meta'].get('format')!r}, not {FORMAT!r}")
-        return items["meta"]
+    def _other_shapes(self, step: int, p: Plan) -> list[str]:
+        """Arrays that the checkpoint has and the plan has not, or in another shape: another optimizer's, for example."""
+        stored = {k: tuple(m.shape) for k, m in flatten(_described(self._manager, step)).items()}
+        wanted = {k: tuple(x.shape) for k, x in flatten(to_tree(p.state)).items()}
+        names = sorted(k for k in stored.keys() | wanted.keys() if stored.get(k) != wanted.get(k))
+        return [f"{k}: {stored.get(k, 'none')} -> {wanted.get(k, 'none')}" for k in names[:3]]
 
-    def _state(self, step: int, p: Plan, meta: dict[str, Any]) -> State:
-        placed = jax.tree.map(
-            lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), p.state, p.shardings
-        )
-        items = self._manager.restore(step, args=ocp.args.Composite(state=ocp.args.StandardRestore(to_tree(placed))))
-        found = flatten(checksums(items["state"]))
-        for name, want in meta["checksums"].items():
-            if name not in found or int(found[name]) != want:
-                raise ValueError(f"checksum of {name} is {int(found.get(name, 0))}, was {want}")
-        return from_tree(p.state, items["state"])
-
-    def _set_aside(self, step: int) -> None:
-        aside = self.folder.parent / "damaged" / str(step)
-        if jax.process_index() == 0:
+    def _set_aside(self, steps: list[int]) -> None:
+        _anywhere(False)  # nobody is still reading
+        for step in steps if jax.process_index() == 0 else []:
+            aside = self.folder.parent / "damaged" / str(step)
             aside.parent.mkdir(exist_ok=True)
             shutil.rmtree(aside, ignore_errors=True)
             (self.folder / str(step)).rename(aside)
-        if jax.process_count() > 1:
-            multihost_utils.sync_global_devices(f"set aside checkpoint {step}")
-        self._manager.reload()
-
-    def latest(self) -> int | None:
-        return self._manager.latest_step()
+        if steps:
+            _anywhere(False)
+            self._manager.reload()
 
     def close(self) -> None:
         """Waits for the save under way, if any."""
         self._manager.wait_until_finished()
         self._manager.close()
+
+
+def _handlers() -> dict[str, Any]:
+    return {"state": ocp.StandardCheckpointHandler(), "meta": ocp.JsonCheckpointHandler()}
+
+
+def _meta(manager: ocp.CheckpointManager, step: int) -> dict[str, Any]:
+    """A checkpoint's `meta`; raises ValueError if it is not one of ours."""
+    meta = manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore()))["meta"]
+    if meta.get("format") != FORMAT:
+        raise ValueError(f"not one of ours: its format is {meta.get('format')!r}, not {FORMAT!r}")
+    return meta
+
+
+def _described(manager: ocp.CheckpointManager, step: int) -> dict[str, Any]:
+    """Shapes and dtypes of a checkpoint's arrays, as nested dictionaries."""
+    return manager.item_metadata(step).state
+
+
+def _arrays(manager: ocp.CheckpointManager, step: int, like: dict[str, Any], want: dict[str, int]) -> dict[str, Any]:
+    """A checkpoint's arrays, placed like `like`; raises ValueError where a checksum is not the one that was saved."""
+    tree = manager.restore(step, args=ocp.args.Composite(state=ocp.args.StandardRestore(like)))["state"]
+    found = {name: int(value) for name, value in flatten(checksums(tree)).items()}
+    for name in sorted(want.keys() | found.keys()):
+        if found.get(name) != want.get(name):
+            raise ValueError(f"checksum of {name} is {found.get(name)}, was {want.get(name)}")
+    return tree
+
+
+def _reason(error: Exception) -> str:
+    """Why a checkpoint could not be read, on one line; what is no fault of the checkpoint's is raised again."""
+    text = " ".join(str(error).split())[:200] or type(error).__name__
+    if isinstance(error, (MemoryError, PermissionError)) or "RESOURCE_EXHAUSTED" in text:
+        raise error
+    return text
+
+
+def _anywhere(flag: bool) -> bool:
+    """Whether the flag is set on any process; all processes meet here."""
+    if jax.process_count() == 1:
+        return flag
+    return bool(np.any(multihost_utils.process_allgather(np.array(flag))))
 
 
 def _mismatches(meta: dict[str, Any], experiment: Experiment, fingerprint: str) -> list[str]:
@@ -164,24 +212,25 @@ def _mismatches(meta: dict[str, Any], experiment: Experiment, fingerprint: str) 
     return found
 
 
-def read_params(workdir: Path, step: int | None = None) -> tuple[Experiment, int, dict[str, Any]]:
-    """(experiment, step, parameters on the host) of a run's newest checkpoint, or of that step, for tools.
+def read_params(workdir: Path, step: int | None = None) -> tuple[Experiment, int, dict[str, Any], str]:
+    """(experiment, step, parameters on the host, data fingerprint) of a run's newest checkpoint, or of that step.
 
     Raises:
-      CheckpointError: there is no such checkpoint.
+      CheckpointError: there is no such checkpoint, or it is damaged.
     """
     folder = workdir.absolute() / "checkpoints"
     if not folder.is_dir():
         raise CheckpointError(f"no checkpoints in {workdir}; a run writes them under WORKDIR/checkpoints")
-    handlers = {"state": ocp.StandardCheckpointHandler(), "meta": ocp.JsonCheckpointHandler()}
-    with ocp.CheckpointManager(folder, item_handlers=handlers) as manager:
+    host = jax.sharding.SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
+    with ocp.CheckpointManager(folder, item_handlers=_handlers()) as manager:
         step = manager.latest_step() if step is None else step
-        if step not in manager.all_steps():
+        if step is None or step not in manager.all_steps():
             raise CheckpointError(f"no checkpoint {step} in {folder}; there are {sorted(manager.all_steps())}")
-        items = manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore()))
-        experiment = registry.from_json(items["meta"]["experiment"])
-        described = manager.item_metadata(step).state
-        here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-        like = jax.tree.map(lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=here), described)
-        items = manager.restore(step, args=ocp.args.Composite(state=ocp.args.StandardRestore(like)))
-    return experiment, step, items["state"]["params"]
+        try:
+            meta = _meta(manager, step)
+            described = _described(manager, step)
+            like = jax.tree.map(lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=host), described)
+            tree = _arrays(manager, step, like, meta["checksums"])
+        except Exception as error:
+            raise CheckpointError(f"checkpoint {folder / str(step)} is damaged ({_reason(error)})") from error
+    return registry.from_json(meta["experiment"]), step, tree["params"], meta["data"]

@@ -1,6 +1,8 @@
 """Tables about an experiment: its parameters, where they lie, and what its compiled step communicates."""
 
 import dataclasses
+import itertools
+import math
 import re
 from collections import Counter
 from typing import Any
@@ -11,6 +13,7 @@ import numpy as np
 from configs import registry
 from configs.schema import Experiment
 from data.batches import Batches, batch_shapes, open_source
+from models.common.moe import capacity
 from models.common.sharding import ParamInfo
 from trainers import optimizers, state, step
 
@@ -117,8 +120,8 @@ _ARRAY = re.compile(r"([a-z]+\d+)\[([\d,]*)\]")
 def collectives(e: Experiment) -> dict[str, Any]:
     """What the compiled training step sends between devices: {kind: {"count", "shapes"}}, and `expert_gathers`.
 
-    `expert_gathers` counts all-gathers whose result has the shape of a whole expert weight or of all groups' dispatched
-    tokens: what expert parallelism must not do. Loop bodies count once.
+    `expert_gathers` counts all-gathers whose result is as large as expert weights, or dispatched tokens, gathered over any
+    mesh axes: what expert parallelism must not do. Loop bodies count once.
     """
     p = state.plan(e)
     return count_collectives(step.compile_step(p, batch_shapes(e.data)).as_text() or "", p)
@@ -139,21 +142,29 @@ def count_collectives(hlo: str, p: state.Plan) -> dict[str, Any]:
 
 
 def _expert_gathers(gathered: Counter[str], p: state.Plan) -> int:
-    expert_sizes = {info.size // (info.shape[0] if info.axes[0] == "layers" else 1)
-                    for info in p.parameters if "expert" in info.axes}  # fmt: skip
-    model = p.experiment.model
-    tokens = set()
-    if getattr(model, "experts", 0):
-        for length in (p.experiment.data.source_length, p.experiment.data.target_length):
-            groups = p.experiment.data.batch_size * length // model.group_size
-            slots = int(model.capacity_factor * model.group_size / model.experts)
-            tokens.add(groups * model.experts * slots * model.model_dim)
+    """How many all-gathers have as many elements as expert weights or dispatched tokens gathered over some mesh axes."""
+    e, layout = p.experiment, p.experiment.layout
+    if not getattr(e.model, "experts", 0):
+        return 0
+    whole = {info.size // n for info in p.parameters if "expert" in info.axes for n in (1, info.shape[0])}
+    for length in (e.data.source_length, e.data.target_length):
+        groups = e.data.batch_size // e.train.microbatches * length // e.model.group_size
+        slots = capacity(e.model.capacity_factor, e.model.group_size, e.model.experts)
+        whole.add(groups * e.model.experts * slots * e.model.model_dim)
+    # A gather over one of two mesh axes leaves each device with a part of the whole, larger than its own share.
+    ways = {
+        math.prod(sizes)
+        for n in range(len(layout.mesh))
+        for sizes in itertools.combinations(dict(layout.mesh).values(), n)
+    }
+    suspicious = {size // way for size in whole for way in ways if way < layout.devices}
+    own = {info.piece // n for info in p.parameters if "expert" not in info.axes for n in (1, info.shape[0])}
+    own |= {info.size // n for info in p.parameters if "expert" not in info.axes for n in (1, info.shape[0])}
     count = 0
     for text, n in gathered.items():
-        dims = _ARRAY.match(text)
-        size = int(np.prod([int(d) for d in dims[2].split(",") if d])) if dims else 0
-        stacked = {info.size for info in p.parameters if "expert" in info.axes}
-        count += n if size in expert_sizes | stacked | tokens else 0
+        found = _ARRAY.match(text)
+        size = math.prod(int(d) for d in found[2].split(",") if d) if found else 0
+        count += n if size in suspicious - own else 0  # a dense weight of the same size is no suspect
     return count
 
 

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from tensorboardX import SummaryWriter
 
-Values = dict[str, float | list[float]]
+Values = dict[str, Any]  # floats, or lists of floats
 
 
 def to_host(metrics: dict[str, jax.Array]) -> Values:
@@ -37,7 +37,9 @@ class MetricWriter:
         self._board = SummaryWriter(str(workdir / "tensorboard"), purge_step=step + 1)
 
     def write(self, step: int, values: Values) -> None:
-        self._file.write(json.dumps({"step": step} | values) + "\n")
+        # JSON has no NaN: what is not finite is null.
+        line = {k: v if isinstance(v, list) or np.isfinite(v) else None for k, v in values.items()}
+        self._file.write(json.dumps({"step": step} | line) + "\n")
         self._file.flush()
         for name, value in values.items():
             if isinstance(value, list):
@@ -83,8 +85,8 @@ class Progress:
         seconds = (now - then) / max(step - then_step, 1)
         self._last = (step, now)
         rate = tokens_per_step / seconds
-        left = time.strftime("%H:%M:%S" if seconds * self.steps >= 3600 else "%M:%S",
-                             time.gmtime(seconds * (self.steps - step)))  # fmt: skip
+        days, rest = divmod(int(seconds * (self.steps - step)), 86_400)
+        left = (f"{days}d " if days else "") + time.strftime("%H:%M:%S", time.gmtime(rest))
         line = (
             f"step {step}/{self.steps}  loss {loss:.4f}  {rate:,.0f} tokens/s  {1000 * seconds:.0f} ms/step  ETA {left}"
         )

@@ -21,7 +21,8 @@ from safetensors.numpy import save_file
 from configs import registry
 from configs.schema import Experiment, SyntheticTranslation
 from data import paths
-from data.batches import cache_folder
+from data.batches import cache_folder, read_manifest
+from models.common.layout import UserError
 from models.common.sharding import flatten, nest
 from trainers import checkpoint, state
 
@@ -29,7 +30,7 @@ WEIGHTS, EXPERIMENT, SUMS = "model.safetensors", "experiment.json", "SHA256SUMS"
 _DATA_FILES = ("source.model", "target.model", "manifest.json")
 
 
-class ReleaseError(ValueError):
+class ReleaseError(UserError):
     """A folder that is no sound release, or that cannot be written; one line says why."""
 
 
@@ -44,11 +45,12 @@ def write(workdir: Path, to: Path, *, step: int | None = None, scores: dict[str,
     """
     if to.exists():
         raise ReleaseError(f"{to} exists; choose a new folder")
-    experiment, at, params = checkpoint.read_params(workdir, step)
+    experiment, at, params, data = checkpoint.read_params(workdir, step)
     with paths.new_folder(to.absolute()) as folder:
         save_file({k: np.asarray(v) for k, v in flatten(params).items()}, folder / WEIGHTS)
         (folder / EXPERIMENT).write_text(json.dumps(registry.to_json(experiment), indent=1) + "\n")
         if not isinstance(experiment.data, SyntheticTranslation):
+            check_data(data, cache_folder(experiment.data))
             for name in _DATA_FILES:
                 shutil.copyfile(cache_folder(experiment.data) / name, folder / name)
         (folder / "README.md").write_text(card(experiment, at, params, folder, scores or {}))
@@ -105,6 +107,16 @@ def read(folder: Path) -> tuple[Experiment, dict[str, Any]]:
     return experiment, params
 
 
+def check_data(fingerprint: str, cache: Path) -> None:
+    """Refuses a cache that was prepared anew since a model was trained on it: its vocabularies may be others."""
+    now = read_manifest(cache)["fingerprint"]
+    if not fingerprint.startswith(now):
+        raise ReleaseError(
+            f"the prepared data at {cache} is not what the model was trained on (fingerprint {fingerprint[:12]}, now "
+            f"{now[:12]}); use a release, which holds its own vocabularies"
+        )
+
+
 def initial_state(p: state.Plan) -> state.State:
     """A fresh state with the weights of the release that `train.init_from` names.
 
@@ -113,6 +125,12 @@ def initial_state(p: state.Plan) -> state.State:
     """
     folder = Path(p.experiment.train.init_from)
     verify(folder)
+    if not isinstance(p.experiment.data, SyntheticTranslation):
+        for name in ("source.model", "target.model"):
+            if paths.sha256(folder / name) != paths.sha256(cache_folder(p.experiment.data) / name):
+                raise ReleaseError(
+                    f"release {folder}: {name} is another vocabulary than that of {p.experiment.data.cache!r}"
+                )
     fresh = state.create(p)
     shapes = {name: x.shape for name, x in flatten(fresh.params).items()}
     shardings = flatten(p.shardings.params)
@@ -141,6 +159,8 @@ def open_model(path: Path, step: int | None = None) -> tuple[Experiment, dict[st
     if (path / SUMS).exists():
         return *read(path), path
     if (path / "checkpoints").is_dir():
-        experiment, _, params = checkpoint.read_params(path, step)
-        return experiment, params, cache_folder(experiment.data)
+        experiment, _, params, data = checkpoint.read_params(path, step)
+        folder = cache_folder(experiment.data)
+        check_data(data, folder)
+        return experiment, params, folder
     raise ReleaseError(f"{path} is neither a run's workdir (no checkpoints/) nor a release (no {SUMS})")

@@ -1,13 +1,15 @@
 """WORKDIR/run.jsonl: every start and stop of a run, so that who trained what on which data can be told afterwards."""
 
+import contextlib
 import datetime
-import getpass
+import fcntl
 import hashlib
 import json
 import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,20 +32,50 @@ def append(workdir: Path, event: str, **fields: Any) -> None:
         os.fsync(file.fileno())
 
 
-def start(workdir: Path, experiment: Experiment, **fields: Any) -> None:
-    """Records a start: who, where, with what."""
-    append(
-        workdir,
-        "start",
-        host=socket.gethostname(),
-        user=getpass.getuser(),
-        command=sys.orig_argv[1:],
-        versions=versions() | {"python": sys.version.split()[0]},
-        git=git_revision(),
-        experiment=experiment.name,
-        config=config_hash(experiment),
-        **fields,
-    )
+class Record:
+    """One start of a run and how it ended: `end` before leaving the block, or the exception that left it."""
+
+    def __init__(self, workdir: Path, experiment: Experiment, leader: bool, **fields: Any):
+        self.workdir, self.leader, self.stop = workdir, leader, {}
+        self._append(
+            "start",
+            host=socket.gethostname(),
+            user=os.environ.get("USER") or str(os.getuid()),
+            command=sys.orig_argv[1:],
+            versions=versions() | {"python": sys.version.split()[0]},
+            git=git_revision(),
+            experiment=experiment.name,
+            config=config_hash(experiment),
+            **fields,
+        )
+
+    def _append(self, event: str, **fields: Any) -> None:
+        if self.leader:
+            append(self.workdir, event, **fields)
+
+    def end(self, code: int, step: int) -> int:
+        """Notes how the run ended and returns the exit code."""
+        self.stop = {"step": step, "exit_code": code}
+        return code
+
+    def __enter__(self) -> "Record":
+        return self
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        self._append(
+            "stop", **(self.stop if error is None else {"exit_code": 1, "error": f"{kind.__name__}: {error}"[:300]})
+        )
+
+
+@contextlib.contextmanager
+def only_run(workdir: Path) -> Iterator[None]:
+    """Holds the folder for this process; raises ConfigError if another one is training in it."""
+    with (workdir / ".lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise registry.ConfigError(f"another process is training in {workdir}; choose another --workdir") from None
+        yield
 
 
 def git_revision() -> str:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from configs.schema import Experiment
+from configs.schema import Experiment, SyntheticTranslation
 from models.common.layout import LayoutError
 from models.common.sharding import Component, ParamInfo, components, describe, flatten, make_mesh, nest, split
 from models.families import model_class
@@ -102,6 +102,8 @@ def plan(experiment: Experiment, devices: list | None = None, *, abstract: bool 
     rows = experiment.data.batch_size
     if rows % experiment.train.microbatches:
         raise LayoutError(f"batch_size={rows} is not divisible by microbatches={experiment.train.microbatches}")
+    if not isinstance(experiment.data, SyntheticTranslation):
+        model.where.spec(("batch", None), (experiment.eval.batch_size, 0), tensor="sentences to translate")
     names = ("batch", "length")
     model.where.spec(names, (rows // experiment.train.microbatches, experiment.data.target_length), tensor="a batch")
     return Plan(experiment, mesh, model, infos, tx, state, shardings)

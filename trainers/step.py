@@ -75,7 +75,7 @@ def train_step(p: Plan) -> Callable[[State, Batch], tuple[State, Metrics]]:
         )
         metrics |= {
             "gradient_norm": norm,
-            "learning_rate": jnp.asarray(rate(state.step), jnp.float32),
+            "learning_rate": jnp.asarray(rate(state.step - state.skipped), jnp.float32),
             "tokens": p.model.loss_weight(batch),
             "skipped": new.skipped,
         }

@@ -1,7 +1,7 @@
 """The one trainer. A run reads as a letter: set up, plan, data, compile, state, loop, end.
 
-It knows no model: a family's module has `loss(batch, key)` and `loss_weight(batch)`, its config and layouts are data, and
-evaluation is chosen by the class of `Experiment.eval`.
+It knows no model: a family's module has `loss(batch, key)` and `loss_weight(batch)`, its config and layouts are data. Real
+data are evaluated by `trainers.translation`, random tokens are not.
 """
 
 import contextlib
@@ -16,9 +16,11 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from configs.registry import ConfigError
 from configs.schema import Experiment, SyntheticTranslation
 from data.batches import Batches, batch_shapes, cache_folder, open_source
 from models.common.layout import nearest
+from models.common.moe import capacity
 from trainers import metrics, release, runlog, state, step, translation
 from trainers.checkpoint import Checkpoints
 
@@ -50,71 +52,74 @@ def train(experiment: Experiment, workdir: Path) -> int:
     if not isinstance(experiment.data, SyntheticTranslation):
         evaluator = translation.Evaluator(p.model, experiment.eval, cache_folder(experiment.data))
     if train.best and train.best not in (names := evaluator.names if evaluator else []):
-        raise ValueError(f"train.best={train.best!r}: no such metric{nearest(train.best, names)}")
-    batches = Batches(source, experiment.data, p.batch_sharding())
-
-    # --- 3. the newest sound checkpoint, a release's weights, or fresh ones
+        raise ConfigError(f"train.best={train.best!r}: no such metric{nearest(train.best, names)}")
     workdir.mkdir(parents=True, exist_ok=True)
-    checkpoints = Checkpoints(workdir, train)
-    current = checkpoints.restore(p, source.fingerprint, say)
-    restored = None if current is None else int(current.step)
-    if current is None:
-        current = release.initial_state(p) if train.init_from else state.create(p)
-    at = int(current.step)
-    if leader:
-        runlog.start(workdir, experiment, restored=restored, data=source.fingerprint)
-    say(f"starting at step {at}{' from a checkpoint' if restored is not None else ''}")
-    if at >= train.steps:
-        say(f"all {train.steps} steps are done")
-        _end(workdir, leader, DONE, at)
-        checkpoints.close()
-        batches.close()
-        return DONE
+    with contextlib.ExitStack() as closing:
+        if leader:
+            closing.enter_context(runlog.only_run(workdir))
+        stop = closing.enter_context(_stop_signals())
+        batches = Batches(source, experiment.data, p.batch_sharding())
+        closing.callback(batches.close)
 
-    # --- 4. one compiled step
-    began = time.perf_counter()
-    compiled = step.compile_step(p, batch_shapes(experiment.data))
-    say(f"compiled the step in {time.perf_counter() - began:.1f} s")
+        # --- 3. the newest sound checkpoint, a release's weights, or fresh ones
+        checkpoints = Checkpoints(workdir, train)
+        closing.callback(checkpoints.close)  # waits for the save under way
+        current = checkpoints.restore(p, source.fingerprint, say)
+        restored = None if current is None else int(current.step)
+        if current is None:
+            current = release.initial_state(p) if train.init_from else state.create(p)
+        at = int(current.step)
+        say(f"starting at step {at}{' from a checkpoint' if restored is not None else ''}")
+        record = runlog.Record(workdir, experiment, leader, restored=restored, data=source.fingerprint)
+        closing.push(record)
+        if at >= train.steps:
+            say(f"all {train.steps} steps are done")
+            return record.end(DONE, at)
 
-    # --- 5. the loop
-    writer = metrics.MetricWriter(workdir, at) if leader else None
-    progress = metrics.Progress(train.steps, at)
-    skipped_before = int(current.skipped)
-    pending: list[tuple[int, dict[str, jax.Array]]] = []  # steps whose metrics have not been looked at
-    code = DONE
-    with _stop_signals() as stop:
-        while at < train.steps:
+        # --- 4. one compiled step
+        began = time.perf_counter()
+        compiled = step.compile_step(p, batch_shapes(experiment.data))
+        say(f"compiled the step in {time.perf_counter() - began:.1f} s")
+
+        # --- 5. the loop
+        writer = metrics.MetricWriter(workdir, at) if leader else None
+        if writer:
+            closing.callback(writer.close)
+        progress = metrics.Progress(train.steps, at)
+        skipped = int(current.skipped)
+        pending: list[tuple[int, dict[str, jax.Array]]] = []  # steps whose metrics have not been looked at
+        while True:
             current, found = compiled(current, batches(at))
             at += 1
             pending.append((at, found))
             if len(pending) > 1:  # at most two steps are under way: the host must not run ahead without bound
                 jax.block_until_ready(pending[-2][1]["loss"])
             last = at == train.steps
+            due = last or bool(train.eval_every and at % train.eval_every == 0)
             stopping = stop(at)
 
-            if last or stopping or at % train.log_every == 0:
-                tokens = 0.0
-                for number, values in pending:
-                    seen = metrics.to_host(values)
-                    tokens += _scalar(seen["tokens"]) / len(pending)
-                    if _scalar(seen["skipped"]) > skipped_before:
-                        skipped_before = _scalar(seen["skipped"])
+            logging = last or at % train.log_every == 0
+            if logging or stopping:
+                seen = [(number, metrics.to_host(values)) for number, values in pending]
+                pending.clear()
+                for number, values in seen:
+                    if int(values["skipped"]) > skipped:
+                        skipped = int(values["skipped"])
                         first, final = batches.ids(number - 1)
                         progress.pause()
                         say(f"step {number}: loss or gradient is not finite; skipped (rows {first} to {final})")
-                    if number == at and leader and writer:
-                        rate = progress(at, _scalar(seen["loss"]), tokens)
-                        # Time and memory go beside the run's numbers, which are the same in every repetition.
-                        writer.write(at, seen | {"tokens_per_s": rate, "memory_gib": metrics.memory_gib()})
-                pending.clear()
-                if skipped_before > train.max_nonfinite:
+                if writer and logging:
+                    number, values = seen[-1]
+                    rate = progress(at, values["loss"], sum(v["tokens"] for _, v in seen) / len(seen))
+                    # Time and memory go beside the run's numbers, which are the same in every repetition.
+                    writer.write(at, values | {"tokens_per_s": rate, "memory_gib": metrics.memory_gib()})
+                if skipped > train.max_nonfinite:
                     progress.pause()
-                    say(f"{skipped_before} steps were not finite, more than train.max_nonfinite={train.max_nonfinite}")
-                    code = DIVERGED
-                    break
+                    say(f"{skipped} steps were not finite, more than train.max_nonfinite={train.max_nonfinite}")
+                    return record.end(DIVERGED, at)
 
             scores = None
-            if evaluator and not stopping and (last or (train.eval_every and at % train.eval_every == 0)):
+            if evaluator and due:  # also when stopping: the step would not come again
                 progress.pause()
                 scores = evaluator(current.params)
                 say(f"step {at}: " + "  ".join(f"{k.removeprefix('eval/')} {v:.2f}" for k, v in scores.items()))
@@ -124,29 +129,12 @@ def train(experiment: Experiment, workdir: Path) -> int:
             by_best = bool(scores) and bool(train.best)
             if last or stopping or by_best or (train.save_every and at % train.save_every == 0):
                 checkpoints.save(p, current, source.fingerprint, scores)
-            if stopping and not last:
+            if last or stopping:
                 progress.pause()
+                if last:
+                    return record.end(DONE, at)
                 say(f"stopping at step {at} by a signal; run the same command to go on")
-                code = PREEMPTED
-                break
-
-    # --- 6. the end
-    progress.pause()
-    checkpoints.close()
-    batches.close()
-    if writer:
-        writer.close()
-    _end(workdir, leader, code, at)
-    return code
-
-
-def _end(workdir: Path, leader: bool, code: int, at: int) -> None:
-    if leader:
-        runlog.append(workdir, "stop", step=at, exit_code=code)
-
-
-def _scalar(value: Any) -> float:
-    return float(np.asarray(value))
+                return record.end(PREEMPTED, at)
 
 
 @contextlib.contextmanager
@@ -189,9 +177,9 @@ def summary(p: state.Plan) -> str:
     ]
     if getattr(e.model, "experts", 0):
         share = e.model.group_size / e.model.hidden_dim
-        slots = e.model.capacity_factor * e.model.group_size / e.model.experts
+        slots = capacity(e.model.capacity_factor, e.model.group_size, e.model.experts)
         lines.append(
-            f"{e.model.experts} experts, groups of {e.model.group_size} tokens, {slots:g} slots per expert and group; "
+            f"{e.model.experts} experts, groups of {e.model.group_size} tokens, {slots} slots per expert and group; "
             f"dispatch by {e.model.dispatch} (by einsum it would cost {share:.2f} of the experts' FLOPs)"
         )
     return "\n".join(lines)

@@ -42,11 +42,12 @@ def read_examples(folder: Path, split: str, per_language: int = 0) -> list[Examp
         raise DataError(f"cache {folder.name!r} has no split {split!r}{nearest(split, splits)}")
     taken: dict[str, int] = {}
     examples = []
-    for line in path.read_text().splitlines():
-        example = Example(**json.loads(line))
-        taken[example.lang] = taken.get(example.lang, 0) + 1
-        if not per_language or taken[example.lang] <= per_language:
-            examples.append(example)
+    with path.open(encoding="utf-8") as file:  # not splitlines(), which also cuts at U+2028 inside a string
+        for line in file:
+            example = Example(**json.loads(line))
+            taken[example.lang] = taken.get(example.lang, 0) + 1
+            if not per_language or taken[example.lang] <= per_language:
+                examples.append(example)
     return examples
 
 
@@ -75,7 +76,7 @@ class Translator:
             state = model.start(ids_BS, config.beams, config.max_length)
             tokens_BKT, _ = beam_search(
                 model, state, (ids_BS > 0).any(axis=1), beams=config.beams, steps=config.max_length,
-                vocab=abstract.c.target_vocab, alpha=config.length_penalty, eos=self.target.eos_id,
+                vocab=abstract.c.target_vocab, usable=self.target.size, alpha=config.length_penalty, eos=self.target.eos_id,
             )  # fmt: skip
             return tokens_BKT[:, 0]
 

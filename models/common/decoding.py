@@ -45,6 +45,7 @@ def beam_search(
     alpha: float,
     eos: int,
     pad: int = 0,
+    usable: int | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """The best hypotheses of each sentence.
 
@@ -53,10 +54,11 @@ def beam_search(
       real_B: False for sentences that only fill the batch up; they are not waited for.
       beams: K. 1 is greedy search.
       steps: T, the longest translation, end of sentence included.
+      usable: ids from here on are never produced (a model's table may be larger than its vocabulary); V by default.
 
     Returns:
       (tokens [B, K, T], scores [B, K]), best first. After its `eos` a hypothesis is filled with `pad`; one that did
-      not end in `steps` tokens is listed as it is, after all that did.
+      not end in `steps` tokens is listed as it is, after all that did, with a score below NEVER / 4.
     """
     batch = real_B.shape[0]
     first = jnp.where(jnp.arange(beams) == 0, 0.0, NEVER)  # all hypotheses begin alike: one is enough
@@ -79,7 +81,9 @@ def beam_search(
         last_BK = jnp.where(s.at == 0, pad, jnp.take(s.tokens_BKT, jnp.maximum(s.at - 1, 0), axis=2))
         logits_BKV, state = model.step(s.state, last_BK, s.at)
         logp_BKV = jax.nn.log_softmax(logits_BKV.astype(jnp.float32))
-        total_BKV = s.live_BK[..., None] + jnp.where(jnp.arange(vocab) == pad, NEVER, logp_BKV)
+        ids_V = jnp.arange(vocab)
+        never_V = (ids_V == pad) | (ids_V >= (usable or vocab))
+        total_BKV = s.live_BK[..., None] + jnp.where(never_V, NEVER, logp_BKV)
 
         # 2K candidates: at most K of them end, so K go on.
         score_BJ, choice_BJ = jax.lax.top_k(total_BKV.reshape(batch, beams * vocab), 2 * beams)

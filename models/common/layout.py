@@ -34,14 +34,17 @@ AXES = {
     "expert_group": "routing groups in tensors that are cut by expert",
     "act_expert": "the experts in tensors of dispatched tokens (E)",
     "act_expert_mlp": "the hidden dimension inside an expert",
-    "beam": "hypotheses of a beam search",
 }
 
 Axes = tuple[str, ...]  # mesh axes that cut one dimension together, major first; () leaves it whole
 Rules = tuple[tuple[str, Axes], ...]  # logical name -> mesh axes, sorted by name
 
 
-class LayoutError(ValueError):
+class UserError(ValueError):
+    """What the user of a command can mend: its message is one line, and the commands print nothing else."""
+
+
+class LayoutError(UserError):
     """A layout that cannot be applied; the message names the tensor, the rule and the nearest valid choice."""
 
 

@@ -16,6 +16,7 @@ from flax import nnx
 from models.common import moe
 from models.common.attention import Attention, KeysValues, causal, same_segment
 from models.common.layers import Embedding, FeedForward, RmsNorm, cross_entropy, dropout, project, sinusoids
+from models.common.layout import LayoutError
 from models.common.loss import Loss
 from models.common.sharding import Component, normal, param, scan, stack
 from models.gshard_m4.config import GShardM4Config
@@ -70,7 +71,7 @@ class Moe(nnx.Module):
         size = self.c.group_size
         if training:
             if tokens % size:
-                raise ValueError(f"group_size={size} does not divide the {tokens} tokens of a batch")
+                raise LayoutError(f"group_size={size} does not divide the {tokens} tokens of a batch")
             return size
         layout = self.where.layout
         ways = layout.ways(layout.resolve(self.where.path).get("group", ()))
@@ -122,7 +123,7 @@ class DecoderLayer(nnx.Module):
         y_BLM, stats = apply_ffn(self.ffn, self.ffn_norm(x_BLM), real_BL, k5)
         return x_BLM + dropout(y_BLM, self.rate, k6), stats
 
-    def step(self, x_BKM, cache: "LayerCache", source_mask_BKS, at) -> tuple[jax.Array, "LayerCache", dict]:
+    def step(self, x_BKM, cache: "LayerCache", source_mask_BKS, at) -> tuple[jax.Array, "LayerCache"]:
         """One position of K hypotheses of each of B sentences, attending to the cached positions before it."""
         rows, beams, model = x_BKM.shape
         y_R1M = self.attention_norm(x_BKM).reshape(rows * beams, 1, model)
@@ -136,8 +137,8 @@ class DecoderLayer(nnx.Module):
         # A sentence's hypotheses share its source, so they attend to it as the K positions of one query.
         x_BKM = x_BKM + self.cross_attention(self.cross_norm(x_BKM), cache.source, source_mask_BKS)
         real_BK = jnp.broadcast_to(jnp.any(source_mask_BKS, axis=-1), (rows, beams))
-        y_BKM, stats = apply_ffn(self.ffn, self.ffn_norm(x_BKM), real_BK, None)
-        return x_BKM + y_BKM, dataclasses.replace(cache, own=own), stats
+        y_BKM, _ = apply_ffn(self.ffn, self.ffn_norm(x_BKM), real_BK, None)
+        return x_BKM + y_BKM, dataclasses.replace(cache, own=own)
 
 
 @jax.tree_util.register_dataclass
@@ -210,7 +211,6 @@ class GShardM4(nnx.Module):
         smooth_BL, plain_BL = cross_entropy(logits_BLV, batch["targets"], c.label_smoothing)
         weight_BL = (batch["targets_segments"] > 0).astype(plain_BL.dtype)
         hit_BL = (jnp.argmax(logits_BLV, axis=-1) == batch["targets"]) * weight_BL
-        weight = jnp.sum(weight_BL)
         sums = {"cross_entropy": jnp.sum(plain_BL * weight_BL), "accuracy": jnp.sum(hit_BL)}
         means: dict[str, jax.Array] = {}
         extra = jnp.zeros((), plain_BL.dtype)
@@ -221,7 +221,7 @@ class GShardM4(nnx.Module):
             extra = c.balance_weight * 2 * c.blocks * balance
             means = {f"moe/{k}": (jnp.mean(stats[k]) + jnp.mean(more[k])) / 2 for k in stats if k != "load"}
             means |= {f"moe/load_{name}": jnp.mean(tower["load"], axis=0) for name, tower in towers.items()}
-        return Loss(sum=jnp.sum(smooth_BL * weight_BL), weight=weight, extra=extra, sums=sums, means=means)
+        return Loss(sum=jnp.sum(smooth_BL * weight_BL), extra=extra, sums=sums, means=means)
 
     @staticmethod
     def loss_weight(batch: Batch) -> jax.Array:
@@ -303,9 +303,9 @@ class GShardM4(nnx.Module):
 
         def layer(x_BKM, inputs):
             block, dense, sparse = inputs
-            x_BKM, dense, _ = block.dense.step(x_BKM, dense, mask_BKS, at)
+            x_BKM, dense = block.dense.step(x_BKM, dense, mask_BKS, at)
             if block.sparse is not None:
-                x_BKM, sparse, _ = block.sparse.step(x_BKM, sparse, mask_BKS, at)
+                x_BKM, sparse = block.sparse.step(x_BKM, sparse, mask_BKS, at)
             return x_BKM, (dense, sparse)
 
         x_BKM, (dense, sparse) = scan(layer, x_BKM, (self.decoder, dense, sparse))

@@ -127,7 +127,11 @@ def test_cached_decoding_equals_teacher_forcing(model, float64):
 def loss_and_gradients(e):
     p = state.plan(e, jax.devices()[:1])
     batch = {k: np.concatenate([example(s, 16, 16)[k] for s in range(4)]) for k in example(0, 1, 1)}
-    objective = lambda q: merge(p.model, q).loss(batch, jax.random.key(5)).value  # noqa: E731
+
+    def objective(params):
+        loss = merge(p.model, params).loss(batch, jax.random.key(5))
+        return loss.sum / p.model.loss_weight(batch) + loss.extra
+
     return jax.jit(jax.value_and_grad(objective))(state.create(p).params)
 
 

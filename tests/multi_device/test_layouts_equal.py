@@ -9,6 +9,7 @@ import tempfile
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import NamedSharding, PartitionSpec
 from numpy.testing import assert_allclose, assert_array_equal
 
@@ -27,9 +28,11 @@ LOSSES = ("loss", "cross_entropy", "auxiliary_loss", "gradient_norm")
 @pytest.fixture(autouse=True, scope="module")
 def no_program_cache():
     """Programs are really compiled here: one that is read from a cache can't warn."""
-    jax.config.update("jax_enable_compilation_cache", False)
-    yield
-    jax.config.update("jax_enable_compilation_cache", True)
+    for enabled in (False, True):
+        jax.config.update("jax_enable_compilation_cache", enabled)
+        compilation_cache.reset_cache()  # JAX decides once, at the first program, whether there is a cache
+        if not enabled:
+            yield
 
 
 @contextlib.contextmanager

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from configs.schema import Train
 from models.common.sharding import flatten
 from models.gshard_m4.layouts import LAYOUTS
 from trainers import checkpoint, metrics, release, state, trainer
@@ -123,17 +122,64 @@ def test_silent_corruption_is_noticed(whole_run, m4):
     assert len(set(sums)) == 3
 
 
-def test_a_foreign_checkpoint_is_refused(whole_run, m4, tmp_path, capsys):
-    """A folder that this trainer did not write is named; with nothing else to use the run does not start anew."""
+def rewrite_meta(step: Path, change) -> None:
+    """Changes a checkpoint's metadata in place."""
+    (path,) = (step / "meta").glob("metadata")
+    meta = json.loads(path.read_text())
+    change(meta)
+    path.write_text(json.dumps(meta))
+
+
+def break_checksum(meta) -> None:
+    meta["checksums"]["params.softmax"] ^= 1
+
+
+def break_format(meta) -> None:
+    meta["format"] = "somebody-else-3"
+
+
+@pytest.mark.parametrize(("change", "said"), [(break_checksum, "params.softmax is"), (break_format, "somebody-else-3")])
+def test_a_foreign_or_silently_changed_checkpoint_is_passed_over(whole_run, m4, tmp_path, capsys, change, said):
+    """Arrays that don't have the checksum they were saved with, or another program's format: named, the one before used.
+
+    The tools refuse it as well.
+    """
     folder = tmp_path / "run"
     shutil.copytree(whole_run, folder)
-    for step in (2, 4):
-        shutil.rmtree(folder / f"checkpoints/{step}")
-    shutil.rmtree(folder / "checkpoints/6/state")
-    with pytest.raises(checkpoint.CheckpointError, match="none of the 1 checkpoints"):
-        run(m4, folder)
-    assert "checkpoints/6 is damaged" in capsys.readouterr().out
-    assert (folder / "damaged/6").is_dir() and not list((folder / "checkpoints").glob("[0-9]*"))
+    rewrite_meta(folder / "checkpoints/6", change)
+    with pytest.raises(checkpoint.CheckpointError, match="6 is damaged"):
+        checkpoint.read_params(folder)
+    assert run(with_train(m4, steps=6, keep=10), folder) == trainer.DONE
+    out = capsys.readouterr().out
+    assert said in out and "starting at step 4" in out
+    assert curve(folder) == curve(whole_run)
+
+
+def test_with_nothing_to_go_on_from_a_run_does_not_start_anew(whole_run, m4, tmp_path):
+    """If no checkpoint can be read, that is an error, again and again; nothing is moved and no metric is lost."""
+    folder = tmp_path / "run"
+    shutil.copytree(whole_run, folder)
+    for step in (2, 4, 6):
+        shutil.rmtree(folder / f"checkpoints/{step}/state")
+    for _ in range(2):
+        with pytest.raises(checkpoint.CheckpointError, match="none of the 3 checkpoints"):
+            run(m4, folder)
+    assert curve(folder) == curve(whole_run) and not (folder / "damaged").exists()
+
+
+def test_another_optimizer_s_state_is_refused_not_called_damaged(whole_run, m4):
+    """Clipping shifts Optax's chain: the arrays have other names, which the error lists; the checkpoints stay."""
+    with pytest.raises(checkpoint.CheckpointError, match="is of another experiment: optimizer"):
+        run(with_train(m4, clip_norm=1.0), whole_run)
+    assert (whole_run / "checkpoints/6").is_dir()
+
+
+def test_one_run_at_a_time(whole_run, m4):
+    """A second process in the same folder is refused."""
+    from trainers import runlog
+
+    with runlog.only_run(whole_run), pytest.raises(ValueError, match="another process is training in"):
+        run(m4, whole_run)
 
 
 def test_another_model_or_other_data_are_refused(whole_run, m4):
@@ -156,7 +202,6 @@ def test_keep_policy(m4, tmp_path):
 
 def test_microbatches_change_nothing_but_memory(m4, float64):
     """Two or four microbatches give the gradients of the whole batch, though their token counts differ."""
-    from models.common.sharding import merge
     from trainers.inspection import exact
     from trainers.step import gradients
 
@@ -172,11 +217,29 @@ def test_microbatches_change_nothing_but_memory(m4, float64):
     found = []
     for n in (1, 2, 4):
         p = state.plan(with_train(e, microbatches=n), jax.devices()[:1])
-        assert merge(p.model, p.state.params) is not None
         found.append(jax.jit(lambda q, p=p: gradients(p, q, batch, jax.random.key(0)))(state.create(p).params))
     for grads, values in found[1:]:
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-13), grads, found[0][0])
         np.testing.assert_allclose(values["loss"], found[0][1]["loss"], rtol=1e-12)
+
+
+def test_a_non_finite_step_changes_no_weight(m4):
+    """Parameters and optimizer state keep their bits; the batch is counted as seen and as skipped."""
+    from data.batches import Batches, open_source
+    from trainers.step import train_step
+
+    p = state.plan(m4, jax.devices()[:1])
+    start = state.create(p)
+    start = dataclasses.replace(start, params=jax.tree.map(lambda x: x, start.params))
+    before = jax.device_get(start)
+    batch = Batches(open_source(m4.data, m4.model), m4.data, p.batch_sharding())(0)
+    poisoned = dataclasses.replace(start, params=start.params | {"softmax": start.params["softmax"] * np.nan})
+    want = jax.device_get(poisoned)
+    after, metrics_ = train_step(p)(poisoned, batch)
+    assert not np.isfinite(metrics_["loss"])
+    assert int(after.step) == 1 and int(after.skipped) == 1 and int(before.step) == 0
+    jax.tree.map(assert_array_equal, jax.device_get(after.params), want.params)
+    jax.tree.map(assert_array_equal, jax.device_get(after.optimizer), want.optimizer)
 
 
 def test_non_finite_steps_are_skipped_counted_and_stop_the_run(m4, tmp_path, capsys, monkeypatch):
@@ -197,13 +260,15 @@ def test_non_finite_steps_are_skipped_counted_and_stop_the_run(m4, tmp_path, cap
     lines = metrics.read(tmp_path)
     assert lines[-1]["skipped"] == 3 and 3 <= lines[-1]["step"] < 40
     assert json.loads((tmp_path / "run.jsonl").read_text().splitlines()[-1])["exit_code"] == trainer.DIVERGED
-    assert all(np.isfinite(line["loss"]) for line in lines if line["step"] in _clean(lines))
-
-
-def _clean(lines) -> set[int]:
-    """Steps after which the count of skipped ones had not grown."""
-    counts = [0.0] + [line["skipped"] for line in lines]
-    return {line["step"] for before, line in zip(counts, lines, strict=False) if line["skipped"] == before}
+    bad = [
+        line["step"]
+        for before, line in zip([{"skipped": 0}, *lines], lines, strict=False)
+        if line["skipped"] > before["skipped"]
+    ]
+    assert all(
+        (line["loss"] is None) == (line["step"] in bad) for line in lines
+    )  # a step after a bad one is sound again
+    assert bad[0] < len(lines) - 2
 
 
 def test_a_release_holds_the_model(whole_run, m4, tmp_path):
@@ -233,7 +298,7 @@ def test_a_release_holds_the_model(whole_run, m4, tmp_path):
 
 
 def command(workdir: Path, **options) -> list[str]:
-    pairs = {"train.steps": 24, "train.save_every": 2, "train.keep": 2} | options
+    pairs = {"train.steps": 12 + 4 * KILLS, "train.save_every": 2, "train.keep": 2} | options
     extra = [part for key, value in pairs.items() for part in (f"--{key}", str(value))]
     return [sys.executable, "-m", "scripts.train", "gshard_m4.quickstart", "--tiny", "--workdir", str(workdir), *extra]
 
@@ -257,7 +322,7 @@ def test_sigterm_saves_and_exits_with_its_code(tmp_path):
     rest = process.stdout.read()
     assert process.wait(60) == trainer.PREEMPTED
     assert "stopping at step" in rest
-    step = checkpoint.Checkpoints(tmp_path, Train(steps=1)).latest()
+    step = max(int(p.name) for p in (tmp_path / "checkpoints").iterdir() if p.name.isdigit())
     stop = json.loads((tmp_path / "run.jsonl").read_text().splitlines()[-1])
     assert step == stop["step"] >= 5 and stop["exit_code"] == 75
 
@@ -291,7 +356,7 @@ def test_killing_at_any_moment_changes_nothing(tmp_path):
             break  # it finished first
     subprocess.run(command(folder), env=environment(), check=True, stdout=subprocess.DEVNULL)
     print(f"{kills} kills, {during_save} while a save was being written")
-    assert kills >= min(KILLS, 2) and during_save >= 1
+    assert kills == KILLS and during_save >= KILLS // 3
     assert curve(folder) == curve(tmp_path / "whole")
     starts = [json.loads(x) for x in (folder / "run.jsonl").read_text().splitlines()]
     assert sum(x["event"] == "start" for x in starts) > kills
