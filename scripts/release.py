@@ -20,7 +20,11 @@ def main() -> int:
     from trainers import metrics, release
 
     logged = [line for line in metrics.read(args.workdir) if any(k.startswith("eval/") for k in line)]
-    scores = {k.removeprefix("eval/"): v for k, v in (logged[-1] if logged else {}).items() if k.startswith("eval/")}
+    scores = {
+        k.removeprefix("eval/"): v
+        for k, v in (logged[-1] if logged else {}).items()
+        if k.startswith("eval/") and k.count("/") == 1
+    }
     print(release.write(args.workdir, args.to, step=args.step, scores=scores))
     return 0
 

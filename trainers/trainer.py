@@ -63,7 +63,6 @@ def train(experiment: Experiment, workdir: Path) -> int:
 
         # --- 3. the newest sound checkpoint, a release's weights, or fresh ones
         checkpoints = Checkpoints(workdir, train)
-        closing.callback(checkpoints.close)  # waits for the save under way
         current = checkpoints.restore(p, source.fingerprint, say)
         restored = None if current is None else int(current.step)
         if current is None:
@@ -72,6 +71,7 @@ def train(experiment: Experiment, workdir: Path) -> int:
         say(f"starting at step {at}{' from a checkpoint' if restored is not None else ''}")
         record = runlog.Record(workdir, experiment, leader, restored=restored, data=source.fingerprint)
         closing.push(record)
+        closing.callback(checkpoints.close)  # before the record ends: waits for the save under way, which may fail
         if at >= train.steps:
             say(f"all {train.steps} steps are done")
             return record.end(DONE, at)
@@ -122,7 +122,8 @@ def train(experiment: Experiment, workdir: Path) -> int:
             if evaluator and due:  # also when stopping: the step would not come again
                 progress.pause()
                 scores = evaluator(current.params)
-                say(f"step {at}: " + "  ".join(f"{k.removeprefix('eval/')} {v:.2f}" for k, v in scores.items()))
+                shown = {k.removeprefix("eval/"): v for k, v in scores.items() if k.count("/") == 1}
+                say(f"step {at}: " + "  ".join(f"{k} {v:.2f}" for k, v in shown.items()))
                 if writer:
                     writer.write(at, dict(scores))
                 progress.resume(at)

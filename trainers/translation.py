@@ -204,7 +204,10 @@ class Evaluator:
         return [f"eval/{k}" for k in (*score([""], [""]), "sentences", *(f"stripped_bleu_{b}" for b in sorted(found)))]
 
     def __call__(self, params: Any) -> dict[str, float]:
-        """`eval/...` scalars: all languages together, and stripped BLEU of each resource bucket."""
+        """`eval/...` scalars: all languages together, stripped BLEU of each resource bucket, and scores per language."""
         found = report(self.examples, self.translator(params, self.examples), self.folder)
         named = {f"eval/{k}": v for k, v in found["all"].items()}
-        return named | {f"eval/stripped_bleu_{k}": v["stripped_bleu"] for k, v in found["buckets"].items()}
+        named |= {f"eval/stripped_bleu_{k}": v["stripped_bleu"] for k, v in found["buckets"].items()}
+        for lang, scores in found["languages"].items():
+            named |= {f"eval/language/{lang}/{k}": scores[k] for k in ("bleu", "chrf", "stripped_bleu")}
+        return named

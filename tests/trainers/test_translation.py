@@ -53,6 +53,7 @@ def test_training_evaluates_and_releases(experiment, tmp_path, monkeypatch, caps
     assert run(experiment, tmp_path / "run") == 0
     last = metrics.read(tmp_path / "run")[-1]
     wanted = {"eval/bleu", "eval/chrf", "eval/stripped_bleu", "eval/stripped_chrf", "eval/stripped_bleu_high"}
+    wanted |= {"eval/language/de/bleu", "eval/language/es/stripped_bleu"}
     assert wanted <= last.keys() and last["eval/sentences"] == 8
     folder = release.write(tmp_path / "run", tmp_path / "release")
     assert "Translates 2 languages" in (folder / "README.md").read_text()
