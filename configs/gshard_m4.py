@@ -43,7 +43,7 @@ def quickstart() -> Experiment:
         # The paper's rate, 0.01 relative to each tensor's scale, is for a million steps; a short run bears more, then less.
         optimizer=Adafactor(schedule=Cosine(peak=0.03, steps=500, warmup=40, floor=0.02)),
         train=Train(steps=500, log_every=10, save_every=100, keep=2),
-        eval=Translate(per_language=1, beams=4, max_length=40, batch_size=128),
+        eval=Translate(per_language=2, beams=4, max_length=40, batch_size=128),
     )
 
 

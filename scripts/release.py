@@ -6,7 +6,21 @@ scripts.translate and scripts.evaluate take the folder as --checkpoint; training
 --train.init-from releases/m4-quickstart.
 """
 
+import json
+from pathlib import Path
+from typing import Any
+
 from scripts import cli
+
+
+def scores(workdir: Path, logged: list[dict[str, Any]]) -> dict[str, float]:
+    """What the card tells: the evaluation that scripts.quickstart saved, else the last one of the training loop."""
+    saved = workdir / "evaluation.json"
+    if saved.exists():
+        return json.loads(saved.read_text())["all"]
+    lines = [line for line in logged if "eval/bleu" in line]
+    last = lines[-1] if lines else {}
+    return {k.removeprefix("eval/"): v for k, v in last.items() if k.startswith("eval/") and k.count("/") == 1}
 
 
 def main() -> int:
@@ -19,13 +33,7 @@ def main() -> int:
     cli.use_devices(cli.ONE_DEVICE)
     from trainers import metrics, release
 
-    logged = [line for line in metrics.read(args.workdir) if any(k.startswith("eval/") for k in line)]
-    scores = {
-        k.removeprefix("eval/"): v
-        for k, v in (logged[-1] if logged else {}).items()
-        if k.startswith("eval/") and k.count("/") == 1
-    }
-    print(release.write(args.workdir, args.to, step=args.step, scores=scores))
+    print(release.write(args.workdir, args.to, step=args.step, scores=scores(args.workdir, metrics.read(args.workdir))))
     return 0
 
 
