@@ -34,15 +34,10 @@ class Source(Protocol):
         ...
 
 
-def fields(side_lengths: dict[str, int]) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of a packed row's arrays, in the order in which the cache stores them."""
-    parts = ("", "_segments", "_positions")
-    return {side + part: (length,) for side, length in side_lengths.items() for part in parts}
-
-
 def row_shapes(data: Data) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of a row of this data."""
-    return fields({"inputs": data.source_length, "targets": data.target_length})
+    """Names and shapes of a packed row's arrays, in the order in which the cache stores them."""
+    lengths = {"inputs": data.source_length, "targets": data.target_length}
+    return {side + part: (n,) for side, n in lengths.items() for part in ("", "_segments", "_positions")}
 
 
 def batch_shapes(data: Data) -> dict[str, jax.ShapeDtypeStruct]:

@@ -12,7 +12,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
-_PLACEHOLDER = re.compile(r"%\(?\w*\)?[sdif]|\$?\{[^}]*\}|<[^>]+>|&\w+;")
+PLACEHOLDER = re.compile(r"%\(?\w*\)?[sdif]|\$?\{[^}]*\}|<[^>]+>|&\w+;")
 _WORD_OR_ZERO = re.compile(r"[a-z0]+")
 _DIGITS = re.compile(r"\d+")
 _WORDS = range(5, 41)  # length of a held-out string: a sentence, neither a button's label nor a page of help
@@ -22,7 +22,7 @@ _NGRAM = 4
 
 def english_key(english: str) -> str:
     """What identifies an English string: lower case, placeholders and tags to blanks, numbers to 0, letters only."""
-    text = _DIGITS.sub("0", _PLACEHOLDER.sub(" ", english.lower()))
+    text = _DIGITS.sub("0", PLACEHOLDER.sub(" ", english.lower()))
     return " ".join(_WORD_OR_ZERO.findall(text))
 
 

@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ def chosen(args: argparse.Namespace, overrides: Sequence[str]) -> Experiment:
         e = registry.tiny(e)
     if args.layout:
         e = dataclasses.replace(e, layout=named_layout(e, args.layout))
-    return override(synthetic(e) if args.synthetic else e, list(overrides))
+    return override(synthetic(e) if args.synthetic else e, list(overrides), options=vars(args))
 
 
 def synthetic(e: Experiment) -> Experiment:
@@ -94,18 +94,18 @@ def named_layout(e: Experiment, text: str) -> Layout:
     return table[name](x, y)
 
 
-def override(e: Experiment, args: list[str]) -> Experiment:
-    """Applies `--field.path value` arguments; a misspelt field is refused with the nearest one."""
+def override(e: Experiment, args: list[str], options: Iterable[str]) -> Experiment:
+    """Applies `--field.path value` arguments; a misspelt one is refused with the nearest field or option of the command."""
     if not args:
         return e
     import tyro
 
-    known = [*_paths(e), *OPTIONS]
+    fields = _paths(e)
     for arg in args:
         if arg.startswith("--"):
             path = arg[2:].split("=")[0].replace("-", "_")
-            if path not in known or path in OPTIONS:
-                raise ConfigError(f"no field or option --{path}{nearest(path, known)}")
+            if path not in fields:
+                raise ConfigError(f"no field or option --{path}{nearest(path, [*fields, *options])}")
     printed = io.StringIO()
     try:
         with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(printed):
@@ -134,7 +134,6 @@ def _paths(value: Any, prefix: str = "") -> list[str]:
     return found
 
 
-OPTIONS = ("layout", "synthetic", "tiny", "workdir", "distributed", "json", "collectives")  # to hint at, beside fields
 ONE_DEVICE = Layout(name="one_device", mesh=(("all", 1),))
 
 

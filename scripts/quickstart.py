@@ -52,8 +52,8 @@ def main() -> int:
         return found
 
     found = translation.evaluate(keep_first, examples, folder)
-    samples = [{"lang": e.lang, "source": e.source, "output": o, "reference": e.target}
-               for e, o in zip(examples, outputs, strict=True)]  # fmt: skip
+    samples = [{"lang": x.lang, "source": x.source, "output": o, "reference": x.target}
+               for x, o in zip(examples, outputs, strict=True)]  # fmt: skip
     by_lang = {lang: [s for s in samples if s["lang"] == lang] for lang in SHOWN}
     # Languages share their English strings: the next language shows the next one.
     found["samples"] = [mine[i % len(mine)] for i, mine in enumerate(by_lang.values()) if mine]

@@ -38,7 +38,7 @@ def describe(e: Experiment) -> dict[str, Any]:
         "tensors": tensors,
         "bytes_per_device": {
             "parameters": sum(t["bytes_per_device"] for t in tensors),
-            "optimizer": sum(t["optimizer_bytes_per_device"] for t in _optimizer(p)),
+            "optimizer": _optimizer_bytes(p),
         },
     }
 
@@ -51,26 +51,18 @@ def _tensor(info: ParamInfo) -> dict[str, Any]:
         "dtype": str(np.dtype(info.dtype)),
         "axes": list(info.axes),
         "spec": _spec_text(info.spec()),
-        "bytes_per_device": info.piece * np.dtype(info.dtype).itemsize,
+        "bytes_per_device": info.bytes_per_device,
         "decayed": optimizers.is_matrix(info),
     }
 
 
-def _optimizer(p: state.Plan) -> list[dict[str, Any]]:
-    """Name, shape, spec and bytes per device of every array of the optimizer's state."""
-    found = []
-    sizes = dict(p.experiment.layout.mesh)
-    specs = optimizers.state_specs(p.state.optimizer, p.infos)
-    for name, (leaf, spec) in specs.items():
-        pieces = 1
-        for axes in spec:
-            for axis in (axes,) if isinstance(axes, str) else axes or ():
-                pieces *= sizes[axis]
-        size = int(np.prod(leaf.shape)) * np.dtype(leaf.dtype).itemsize
-        found.append({
-            "name": name, "shape": list(leaf.shape), "spec": _spec_text(spec), "optimizer_bytes_per_device": size // pieces,
-        })  # fmt: skip
-    return found
+def _optimizer_bytes(p: state.Plan) -> int:
+    """Bytes of the optimizer's state on one device."""
+    total = 0
+    for leaf, spec in optimizers.state_specs(p.state.optimizer, p.infos).values():
+        pieces = math.prod(p.experiment.layout.ways((axes,) if isinstance(axes, str) else axes or ()) for axes in spec)
+        total += math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize // pieces
+    return total
 
 
 def _rules(p: state.Plan) -> dict[str, dict[str, str]]:
@@ -130,10 +122,11 @@ def collectives(e: Experiment) -> dict[str, Any]:
 def count_collectives(hlo: str, p: state.Plan) -> dict[str, Any]:
     """`collectives` of a compiled program's text."""
     shapes: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
+    counts: Counter[str] = Counter()
     for result, kind in _COLLECTIVE.findall(hlo):
+        counts[kind] += 1
         for dtype, dims in _ARRAY.findall(result):
             shapes[kind][f"{dtype}[{dims}]"] += 1
-    counts = Counter(kind for _, kind in _COLLECTIVE.findall(hlo))
     found: dict[str, Any] = {
         kind: {"count": counts[kind], "shapes": dict(shapes[kind].most_common(8))} for kind in KINDS if counts[kind]
     }
@@ -158,8 +151,8 @@ def _expert_gathers(gathered: Counter[str], p: state.Plan) -> int:
         for sizes in itertools.combinations(dict(layout.mesh).values(), n)
     }
     suspicious = {size // way for size in whole for way in ways if way < layout.devices}
-    own = {info.piece // n for info in p.parameters if "expert" not in info.axes for n in (1, info.shape[0])}
-    own |= {info.size // n for info in p.parameters if "expert" not in info.axes for n in (1, info.shape[0])}
+    dense = [info for info in p.parameters if "expert" not in info.axes]
+    own = {size // n for info in dense for size in (info.piece, info.size) for n in (1, info.shape[0])}
     count = 0
     for text, n in gathered.items():
         found = _ARRAY.match(text)

@@ -50,9 +50,10 @@ def write(workdir: Path, to: Path, *, step: int | None = None, scores: dict[str,
         save_file({k: np.asarray(v) for k, v in flatten(params).items()}, folder / WEIGHTS)
         (folder / EXPERIMENT).write_text(json.dumps(registry.to_json(experiment), indent=1) + "\n")
         if not isinstance(experiment.data, SyntheticTranslation):
-            check_data(data, cache_folder(experiment.data))
+            cache = cache_folder(experiment.data)
+            check_data(data, cache)
             for name in _DATA_FILES:
-                shutil.copyfile(cache_folder(experiment.data) / name, folder / name)
+                shutil.copyfile(cache / name, folder / name)
         (folder / "README.md").write_text(card(experiment, at, params, folder, scores or {}))
         names = sorted(p.name for p in folder.iterdir())
         (folder / SUMS).write_text("".join(f"{paths.sha256(folder / n)}  {n}\n" for n in names))

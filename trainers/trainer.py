@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 from jax.experimental import multihost_utils
 
 from configs.registry import ConfigError
@@ -170,7 +169,7 @@ def summary(p: state.Plan) -> str:
     """What is about to run, in a few lines."""
     e = p.experiment
     total = sum(info.size for info in p.parameters)
-    here = sum(info.piece * np.dtype(info.dtype).itemsize for info in p.parameters)
+    here = sum(info.bytes_per_device for info in p.parameters)
     mesh = " x ".join(f"{name} {size}" for name, size in e.layout.mesh)
     lines = [
         f"{e.name}: {total:,} parameters, layout {e.layout.name!r} on {mesh} "

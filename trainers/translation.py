@@ -16,12 +16,12 @@ from jax.sharding import PartitionSpec as P
 from configs import schema
 from data import metrics
 from data.batches import DataError, read_manifest
+from data.holdout import PLACEHOLDER
 from data.vocabularies import Vocabulary
 from models.common.decoding import beam_search
 from models.common.layout import nearest
 from models.common.sharding import merge
 
-_MARKUP = re.compile(r"%\(?\w*\)?[sdif]|\$?\{[^}]*\}|<[^>]+>|&\w+;")
 _MARKS = re.compile(r"[^\w\s]|_")
 
 
@@ -109,7 +109,7 @@ class Translator:
 
 def strip(text: str) -> str:
     """Lower-cased words alone: no placeholders, tags, entities or punctuation, which copying gets right for free."""
-    return " ".join(_MARKS.sub(" ", _MARKUP.sub(" ", text)).lower().split())
+    return " ".join(_MARKS.sub(" ", PLACEHOLDER.sub(" ", text)).lower().split())
 
 
 def score(references: Sequence[str], outputs: Sequence[str]) -> dict[str, float]:
@@ -123,7 +123,7 @@ def score(references: Sequence[str], outputs: Sequence[str]) -> dict[str, float]
 
 
 def buckets(languages: dict[str, Any]) -> dict[str, str]:
-    """ "high", "middle" or "low" for each language: thirds by number of training pairs."""
+    """Each language's bucket, "high", "middle" or "low": thirds by number of training pairs."""
     ranked = sorted(languages, key=lambda name: (-languages[name]["pairs"], name))
     third = -(-len(ranked) // 3)
     return {name: ("high", "middle", "low")[i // third] for i, name in enumerate(ranked)}
@@ -164,10 +164,9 @@ def shuffled(examples: Sequence[Example]) -> list[Example]:
     return moved
 
 
-Translate = Callable[[Sequence[Example]], list[str]]
-
-
-def evaluate(translate: Translate, examples: Sequence[Example], folder: Path) -> dict[str, Any]:
+def evaluate(
+    translate: Callable[[Sequence[Example]], list[str]], examples: Sequence[Example], folder: Path
+) -> dict[str, Any]:
     """The model's `report`, and under "baselines" what copying the source and translating other sources score."""
     found = report(examples, translate(examples), folder)
     baselines = {
@@ -200,7 +199,7 @@ class Evaluator:
     @property
     def names(self) -> list[str]:
         """The scalars that a call returns."""
-        found = {bucket for bucket in buckets(read_manifest(self.folder)["languages"]).values()}
+        found = set(buckets(read_manifest(self.folder)["languages"]).values())
         return [f"eval/{k}" for k in (*score([""], [""]), "sentences", *(f"stripped_bleu_{b}" for b in sorted(found)))]
 
     def __call__(self, params: Any) -> dict[str, float]:

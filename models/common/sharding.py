@@ -141,6 +141,10 @@ class ParamInfo:
         return self.size // math.prod(layout.ways(axes) for axes in cuts)
 
     @property
+    def bytes_per_device(self) -> int:
+        return self.piece * jnp.dtype(self.dtype).itemsize
+
+    @property
     def stacked(self) -> int:
         """How many leading dimensions only stack separate tensors (layers, stages, experts)."""
         n = 0
