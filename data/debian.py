@@ -1,6 +1,6 @@
 """Debian's archive as data, through apt with package lists of its own, so that the machine's stay as they are.
 
-Which release is read is the machine's choice (its apt sources): the pins of `data.sources` are Debian 12's.
+Which release is read is the machine's choice (its apt sources): the pins of `data.translation.sources` are Debian 12's.
 """
 
 import re

@@ -14,9 +14,9 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from configs import schema
-from data import metrics
+from data.translation import metrics
 from data.batches import DataError, read_manifest
-from data.holdout import PLACEHOLDER
+from data.translation.holdout import PLACEHOLDER
 from data.vocabularies import Vocabulary
 from models.common.decoding import beam_search
 from models.common.layout import nearest

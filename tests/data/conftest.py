@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from data import catalogues, packages, paths, sources
-from data.catalogues import Catalogue, Pair, Source
+from data import packages, paths
+from data.translation import catalogues, sources
+from data.translation.catalogues import Catalogue, Pair, Source
 from data.packages import Package
-from data.sources import CATALOGUES
+from data.translation.sources import CATALOGUES
 
 _SYLLABLES = [consonant + vowel for consonant in "bdfgklmnprst" for vowel in "aeiou"]
 _CHANCE = random.Random(0)

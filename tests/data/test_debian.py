@@ -1,7 +1,8 @@
 import zipfile
 from pathlib import Path
 
-from data import debian, sources
+from data import debian
+from data.translation import sources
 
 GERMAN = """\
 Package: some

@@ -1,7 +1,7 @@
 """Message-catalogue formats: each parser turns a file's content into (English, translation) strings.
 
 The catalogues are those of gettext (`.po` text, `.mo` binary) and dictionaries that share their keys with an
-English one (JSON, JavaScript). Strings come out as they are written: cleaning is `data.catalogues`' business.
+English one (JSON, JavaScript). Strings come out as they are written: cleaning is `data.translation.catalogues`' business.
 """
 
 import json

@@ -21,7 +21,7 @@ def models(tmp_path_factory):
 @pytest.mark.parametrize("prepared", ["nothing", "a half"])
 def test_a_data_set_that_is_not_prepared(tmp_path, models, prepared):
     """A task of a data set that isn't there is refused at once, in a line that says how to prepare it."""
-    from data import tasks
+    from data.translation import tasks
 
     if prepared == "a half":
         (tmp_path / "message_catalogues/permissive/incomplete.1.0.0").mkdir(parents=True)
@@ -35,7 +35,7 @@ def test_a_public_set_by_its_tfds_name(tmp_path, models):
     """WMT's task reads any data set prepared under WMT's name, here a stand-in: tag, pieces, end; and scores it."""
     import tensorflow_datasets as tfds
 
-    from data import tasks
+    from data.translation import tasks
 
     text = {"de": "nächste Seite öffnen", "en": "open the next page"}
     tfds.dataset_builders.store_as_tfds_dataset(
@@ -63,7 +63,7 @@ def test_mixture_rates(tmp_path, models):
 
     import seqio
 
-    from data import tasks
+    from data.translation import tasks
 
     folder = tmp_path / "message_catalogues/permissive/1.0.0"
     folder.mkdir(parents=True)

@@ -6,10 +6,11 @@ import sys
 
 import pytest
 
-from data import corpus, packing, vocabularies
+from data import packing, vocabularies
+from data.translation import corpus
 from data import prepare as preparation
 from data.prepare import prepare
-from data.sources import CATALOGUES
+from data.translation.sources import CATALOGUES
 from data.vocabularies import Vocabulary
 from scripts import prepare_data
 from tests.data.conftest import TINY
@@ -103,7 +104,7 @@ def test_vocabularies_see_training_text_only(tiny, cache, monkeypatch):
 
 def test_rows_are_what_the_seqio_tasks_say(tiny, cache):
     """The cache holds, token for token, the examples of the SeqIO tasks that define the data."""
-    from data import tasks
+    from data.translation import tasks
 
     registered = tasks.add_message_catalogues(
         "permissive", source=cache / "source.model", target=cache / "target.model", data_dir=tiny / "tfds"
@@ -139,7 +140,7 @@ def test_a_misspelt_name_gives_the_nearest(capsys):
 def test_reading_needs_no_tensorflow():
     """Everything but the builder and the tasks can be imported without TensorFlow, SeqIO or TFDS."""
     program = (
-        "import sys, data.prepare, data.packing, data.vocabularies, data.corpus, scripts.prepare_data;"
+        "import sys, data.prepare, data.packing, data.vocabularies, data.translation.corpus, scripts.prepare_data;"
         "heavy = {'tensorflow', 'seqio', 'tensorflow_datasets'} & set(sys.modules);"
         "sys.exit(str(heavy) if heavy else 0)"
     )

@@ -1,7 +1,7 @@
 """The TFDS builder of message catalogues: X to English, one split a language.
 
     message_catalogues/permissive:1.0.0    django, wagtail and django-cms, about 132,000 pairs of 96 languages
-    message_catalogues/m4_102:1.0.0        all packages of `data.sources`, about 2.4 million pairs of 102 languages
+    message_catalogues/m4_102:1.0.0        all packages of `data.translation.sources`, about 2.4 million pairs of 102 languages
 
 The packages are fetched into the manual folder first (`data.packages.fetch`, or `python -m scripts.prepare_data`).
 Splits are called `train_sw`, `validation_sw`, `test_sw`: a task of one language then reads its own files only,
@@ -19,9 +19,10 @@ from typing import Any, ClassVar
 
 import tensorflow_datasets as tfds
 
-from data import corpus, paths
-from data.catalogues import Catalogue, Pair
-from data.sources import CATALOGUES
+from data import paths
+from data.translation import corpus
+from data.translation.catalogues import Catalogue, Pair
+from data.translation.sources import CATALOGUES
 
 
 class MessageCatalogues(tfds.core.GeneratorBasedBuilder):

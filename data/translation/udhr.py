@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from data import archives
-from data.catalogues import Pair, clean, is_pair
+from data.translation.catalogues import Pair, clean, is_pair
 
 # Language to the file of its translation. Where there are several, the one in the standard variety and in the script
 # of our other text; none is left out but for its script (ckb, ja-Hira) or for want of a translation.

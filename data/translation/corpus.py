@@ -3,9 +3,9 @@
 from collections import Counter, defaultdict
 from pathlib import Path
 
-from data import catalogues, udhr
-from data.catalogues import Catalogue, Pair
-from data.holdout import english_key, hold_out
+from data.translation import catalogues, udhr
+from data.translation.catalogues import Catalogue, Pair
+from data.translation.holdout import english_key, hold_out
 
 Splits = dict[str, dict[str, list[Pair]]]  # split name to language to pairs
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from data import archives, debian
-from data import catalogue_formats as formats
-from data.catalogues import Catalogue, Entry, Source
+from data.translation import catalogue_formats as formats
+from data.translation.catalogues import Catalogue, Entry, Source
 from data.packages import Package
 
 _LOCALE = r"/(?:locales?|translations)/(?P<language>[^/]+)/LC_MESSAGES/[^/]+"

@@ -15,7 +15,7 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from data import metrics
+from data.translation import metrics
 from data.vocabularies import Vocabulary
 
 DATASET = "message_catalogues"

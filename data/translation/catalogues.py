@@ -1,7 +1,7 @@
 """Translations that software carries: what a source of them is, and what counts as a pair.
 
 `read` gives (origin, language, source, English) pairs, cleaned and without repetition. The packages are in
-`data.sources`.
+`data.translation.sources`.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from data import languages
+from data.translation import languages
 from data.packages import Package
 
 

@@ -3,7 +3,7 @@ import tarfile
 from pathlib import Path
 
 from data.packages import Package
-from data.sources import CATALOGUES
+from data.translation.sources import CATALOGUES
 from tests.data.test_catalogue_formats import make_mo
 
 

@@ -2,8 +2,8 @@ import subprocess
 import sys
 from collections import Counter
 
-from data import corpus, holdout
-from data.holdout import english_key, ngrams
+from data.translation import corpus, holdout
+from data.translation.holdout import english_key, ngrams
 from tests.data.conftest import PERMISSIVE
 
 
@@ -68,7 +68,7 @@ def test_the_real_split_covers_the_languages(real_pairs):
 def test_the_split_does_not_depend_on_the_process():
     """Another hash seed, and so another order of sets, gives the same split."""
     program = (
-        "from data.holdout import hold_out; import random; r = random.Random(0);"
+        "from data.translation.holdout import hold_out; import random; r = random.Random(0);"
         "keys = [' '.join(r.choices('abcdefghijklmnop', k=6)) for _ in range(200)];"
         "pairs = [(l, k) for k in keys for l in 'abcdefgh' if r.random() < .6];"
         "s = hold_out(pairs, test=5, validation=3, share=.1);"

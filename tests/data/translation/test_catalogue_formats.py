@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from data import catalogue_formats as formats
+from data.translation import catalogue_formats as formats
 
 PO = r"""
 # The header's empty msgid is no string.

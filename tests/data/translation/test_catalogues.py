@@ -6,9 +6,10 @@ from typing import Literal
 
 import pytest
 
-from data import archives, catalogues, sources
-from data.catalogues import Source
-from data.languages import normalise
+from data import archives
+from data.translation import catalogues, sources
+from data.translation.catalogues import Source
+from data.translation.languages import normalise
 from tests.data.conftest import po_file, write_wheel
 
 
