@@ -5,7 +5,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed-$(DEVICE)
 
-.PHONY: quickstart test check setup lock golden clean
+.PHONY: quickstart test check setup lock golden parity clean
 
 quickstart: $(STAMP)  ## data, training, scores, translations and a page with pictures
 	$(PY) -m scripts.quickstart
@@ -34,5 +34,13 @@ lock:  ## resolves requirements.in anew, for every Python from 3.11 on
 golden: $(STAMP)  ## rewrites the dumps in configs/golden/ after a change that is meant
 	$(PY) -m scripts.golden
 
+parity: $(STAMP) $(VENV)-parity/.installed  ## compares with PyTorch's transformers, both ways, and rewrites the fixtures
+	JAX_PLATFORMS=cpu $(PY) -m tests.parity.live
+
+$(VENV)-parity/.installed: tests/parity/requirements.txt
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	touch $@
+
 clean:
-	rm -rf $(VENV) .data runs
+	rm -rf $(VENV) $(VENV)-parity .data runs

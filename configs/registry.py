@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import configs
-from configs.schema import Experiment, SyntheticTranslation
+from configs.schema import Experiment
 from models.common.layout import UserError, nearest
 
 
@@ -56,7 +56,7 @@ def tiny(e: Experiment, mesh: tuple[int, ...] | None = None) -> Experiment:
         layout=dataclasses.replace(
             e.layout, mesh=tuple((name, size) for (name, _), size in zip(e.layout.mesh, sizes, strict=True))
         ),
-        data=SyntheticTranslation(batch_size=16, source_length=16, target_length=16),
+        data=e.data.tiny(),
         train=dataclasses.replace(e.train, steps=3, log_every=1, save_every=2, eval_every=0),
     )
 
@@ -76,6 +76,8 @@ def from_json(data: Any, kind: Any = Experiment, path: str = "experiment") -> An
     """The inverse of `to_json`, strict: an unknown, missing or mistyped field is a ConfigError that names it."""
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
+        if data is None and types.NoneType in args:
+            return None
         members = {member.__name__: member for member in args}
         name = data.get("class") if isinstance(data, dict) else None
         if name not in members:

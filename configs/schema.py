@@ -7,42 +7,165 @@ import dataclasses
 from typing import Literal
 
 from models.common.layout import Layout
+from models.bert.config import BertConfig
+from models.gpt.config import GptConfig
 from models.gshard_m4.config import GShardM4Config
+
+Model = GShardM4Config | BertConfig | GptConfig
 
 # --- data --------------------------------------------------------------------------------------------------------
 
 
+@dataclasses.dataclass(frozen=True)
+class Array:
+    """An int32 array of a row: its shape, and the logical name of each dimension (None is never cut)."""
+
+    shape: tuple[int, ...]
+    axes: tuple[str | None, ...]
+
+
+def _positions(length: int, *names: str) -> dict[str, Array]:
+    return {name: Array((length,), ("length",)) for name in names}
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TranslationData:
-    """Packed rows of translated pairs from a cache that scripts/prepare_data.py writes.
+    """Packed rows of translated pairs.
 
     Attributes:
-      cache: name of the prepared cache (a key of data.prepare.PREPARED).
+      cache: name of the prepared cache (a key of data.prepare.PREPARED); "" is random tokens in full rows, for
+        throughput and tests: no data files, no TensorFlow.
       batch_size: rows of a global batch.
       source_length, target_length: tokens of a row; must be those of the cache.
       temperature: languages are drawn in proportion to n^(1/T), n a language's pairs (GShard, section 3.1: T = 5).
       seed: of the order in which rows come.
     """
 
-    cache: str
+    cache: str = ""
     batch_size: int
     source_length: int = 128
     target_length: int = 128
     temperature: float = 5.0
     seed: int = 0
 
+    def stored(self) -> dict[str, Array]:
+        """A row as the cache stores it, in that order."""
+        lengths = {"inputs": self.source_length, "targets": self.target_length}
+        return {k: v for side, n in lengths.items() for k, v in _positions(n, *_parts(side)).items()}
+
+    def arrays(self) -> dict[str, Array]:
+        """A row as the model gets it."""
+        return self.stored()
+
+    def tiny(self) -> "TranslationData":
+        """Random tokens in a batch that runs in seconds."""
+        return TranslationData(batch_size=16, source_length=16, target_length=16)
+
+
+def _parts(name: str) -> tuple[str, str, str]:
+    return name, f"{name}_segments", f"{name}_positions"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SyntheticTranslation:
-    """Random token ids in full rows: throughput and tests, without data files and without TensorFlow."""
+class TextData:
+    """Packed rows of running text, for causal language models.
 
+    Attributes:
+      cache: name of the prepared cache; "" is random tokens, see TranslationData.
+      batch_size: rows of a global batch.
+      length: tokens of a row; must be the cache's.
+      temperature: sources of text are drawn in proportion to n^(1/T), n a source's examples; 1 takes them as they are.
+      seed: of the order in which rows come.
+    """
+
+    cache: str = ""
     batch_size: int
-    source_length: int = 128
-    target_length: int = 128
+    length: int
+    temperature: float = 1.0
     seed: int = 0
 
+    def stored(self) -> dict[str, Array]:
+        """A row as the cache stores it, in that order."""
+        return _positions(self.length, "tokens", "segments", "positions")
 
-Data = TranslationData | SyntheticTranslation
+    def arrays(self) -> dict[str, Array]:
+        """A row as the model gets it."""
+        return self.stored()
+
+    def tiny(self) -> "TextData":
+        """Random tokens in a batch that runs in seconds."""
+        return dataclasses.replace(self, cache="", batch_size=16, length=16)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MaskedTextData(TextData):
+    """The same rows with tokens masked anew every time they come (RoBERTa's dynamic masking; BERT, section 3.1).
+
+    Attributes:
+      rate: share of tokens to predict; of those 80 % are masked, 10 % random, 10 % left.
+      whole_word: masks all pieces of a word or none.
+      pairs: most sentence pairs of a row in a cache made for next-sentence prediction; 0 for plain text.
+    """
+
+    rate: float = 0.15
+    whole_word: bool = False
+    pairs: int = 0
+
+    @property
+    def predictions(self) -> int:
+        """Most tokens to predict in a row."""
+        return max(1, int(self.rate * self.length))
+
+    def stored(self) -> dict[str, Array]:
+        if not self.pairs:
+            return super().stored()
+        pairs = Array((self.pairs,), (None,))
+        return super().stored() | _positions(self.length, "types") | {"pair_slots": pairs, "pair_targets": pairs}
+
+    def arrays(self) -> dict[str, Array]:
+        slots = Array((self.predictions,), (None,))
+        return self.stored() | {"slots": slots, "targets": slots}
+
+    def tiny(self) -> "MaskedTextData":
+        return dataclasses.replace(self, cache="", batch_size=16, length=16, pairs=min(self.pairs, 2))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LabelledData:
+    """Packed rows of labelled examples, to fine-tune an encoder.
+
+    Attributes:
+      cache: name of the prepared cache; "" is random tokens and labels, see TranslationData.
+      batch_size: rows of a global batch; a row holds several examples.
+      length: tokens of a row; must be the cache's.
+      slots: most labels of a row; must be the cache's.
+      spans: a label is the start and end of an answer, not a class.
+      seed: of the order in which rows come.
+    """
+
+    cache: str = ""
+    batch_size: int
+    length: int = 128
+    slots: int
+    spans: bool = False
+    seed: int = 0
+
+    def stored(self) -> dict[str, Array]:
+        """A row as the cache stores it, in that order."""
+        slots, wide = Array((self.slots,), (None,)), Array((self.slots, 2), (None, None))
+        texts = _positions(self.length, "tokens", "segments", "positions", "types")
+        return texts | {"slots": slots, "targets": wide if self.spans else slots}
+
+    def arrays(self) -> dict[str, Array]:
+        """A row as the model gets it."""
+        return self.stored()
+
+    def tiny(self) -> "LabelledData":
+        """Random tokens and labels in a batch that runs in seconds."""
+        return dataclasses.replace(self, cache="", batch_size=16, length=16, slots=2)
+
+
+Data = TranslationData | TextData | MaskedTextData | LabelledData
 
 # --- optimization ------------------------------------------------------------------------------------------------
 
@@ -67,13 +190,33 @@ class Cosine:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Linear:
+    """Linear warm-up to `peak`, then a line to `peak * floor` at `steps` (BERT, A.2)."""
+
+    peak: float
+    steps: int
+    warmup: int = 0
+    floor: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Exponential:
+    """Linear warm-up to `peak`, then an exponential to `peak * floor` at `steps`, which it keeps."""
+
+    peak: float
+    steps: int
+    warmup: int = 0
+    floor: float = 0.1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Constant:
     """The same learning rate at every step."""
 
     value: float
 
 
-Schedule = InverseSqrt | Cosine | Constant
+Schedule = InverseSqrt | Cosine | Linear | Exponential | Constant
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -127,6 +270,21 @@ class Sgd:
 
 Optimizer = Adafactor | AdamW | Lamb | Sgd
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Lora:
+    """Low-rank adaptation (Hu et al. 2021, arXiv 2106.09685): W + alpha / rank * A B, with W frozen. Exports are merged.
+
+    Attributes:
+      rank: columns of A and rows of B.
+      alpha: scale of the update.
+      targets: matrices that are adapted, by the last part of their names; all others but the component "head" are frozen.
+    """
+
+    rank: int = 8
+    alpha: float = 16.0
+    targets: tuple[str, ...] = ("q", "v")
+
+
 # --- running -----------------------------------------------------------------------------------------------------
 
 
@@ -144,7 +302,11 @@ class Train:
       keep_every: every checkpoint at a multiple of this stays; 0 keeps none for ever.
       best: the evaluation metric by which one more checkpoint, the best, stays; "" keeps none.
       max_nonfinite: how many steps with a non-finite loss or gradient are skipped before the run gives up.
-      init_from: a release folder whose weights a new run starts from.
+      init_from: weights that a new run starts from: a release, a Hugging Face folder, a GGUF file, or the name of released
+        weights that scripts.prepare_data fetches. The model's component "head" may be missing there: it starts fresh.
+      freeze: parameters that stay as they are, by dotted prefix ("embedding", "encoder.attention").
+      freeze_layers: the lowest layers of every stack stay as they are.
+      lora: trains low-rank updates in place of the matrices they change.
       master_dtype: of the stored weights; float64 is for exactness tests.
     """
 
@@ -160,6 +322,9 @@ class Train:
     best: str = ""
     max_nonfinite: int = 20
     init_from: str = ""
+    freeze: tuple[str, ...] = ()
+    freeze_layers: int = 0
+    lora: Lora | None = None
     master_dtype: Literal["float32", "float64"] = "float32"
 
 
@@ -185,13 +350,31 @@ class Translate:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class HeldOut:
+    """The model's own loss and metrics on held-out text, encoded with the vocabulary that lies beside the weights.
+
+    Attributes:
+      split: which held-out examples of the cache: "validation" or "test".
+      limit: at most so many examples; 0 takes all.
+      batch_size: packed rows read together.
+    """
+
+    split: str = "validation"
+    limit: int = 0
+    batch_size: int = 16
+
+
+Eval = Translate | HeldOut
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Experiment:
     """One complete experiment: everything that decides its result."""
 
     name: str
-    model: GShardM4Config
+    model: Model
     layout: Layout
     data: Data
     optimizer: Optimizer
     train: Train
-    eval: Translate = Translate()
+    eval: Eval

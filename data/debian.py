@@ -5,12 +5,13 @@ Which release is read is the machine's choice (its apt sources): the pins of `da
 
 import re
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 Run = Callable[[list[str]], None]  # runs a command in the working directory, see `packages.run_client`
 
 _INDEX = re.compile(r"_main_i18n_Translation-([A-Za-z_%0-9]+)$")
+_PACKAGES = re.compile(r"(_dists_[a-z]+)_main_binary-\w+_Packages$")
 
 
 def _apt_get(lists: Path, *arguments: str) -> list[str]:
@@ -45,9 +46,34 @@ def download_descriptions(path: Path, lists: Path, run: Run) -> None:
         if match := _INDEX.search(index.name):
             # The name is escaped as in an address: pt%5fBR.
             texts.setdefault(match[1].replace("%5f", "_"), []).append(index.read_text("utf-8", "replace"))
+    _write_zip(path, {f"Translation-{language}": "\n".join(parts) for language, parts in sorted(texts.items())})
+
+
+def download_index(path: Path, lists: Path, run: Run) -> None:
+    """Writes the release's packages as a zip file of `Packages`, see `parse_packages`, and `Translation-en`.
+
+    That is the release alone, which changes with its point releases, not the updates to it, which change every day;
+    nor archives of others that the machine knows: those have no translations.
+    """
+    _update(lists, "en", run)
+    texts: dict[str, list[str]] = {"Packages": [], "Translation-en": []}
+    for index in sorted((lists / "lists").iterdir()):
+        english = index.with_name(_PACKAGES.sub(r"\1_main_i18n_Translation-en", index.name))
+        if english != index and english.exists():
+            for name, part in zip(texts, (index, english), strict=True):
+                texts[name].append(part.read_text("utf-8", "replace"))
+    if not texts["Packages"]:
+        raise ValueError("apt's sources on this machine name no release of Debian's archive")
+    _write_zip(path, {name: "\n".join(parts) for name, parts in texts.items()})
+
+
+def _write_zip(path: Path, members: Mapping[str, str]) -> None:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as zipped:
-        for language, parts in sorted(texts.items()):
-            zipped.writestr(zipfile.ZipInfo(f"Translation-{language}"), "\n".join(parts), zipfile.ZIP_DEFLATED)
+        for name, text in members.items():
+            zipped.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED)
+
+
+INDEXES = {"package descriptions": download_descriptions, "package index": download_index}
 
 
 def _update(lists: Path, languages: str, run: Run) -> None:
@@ -83,3 +109,22 @@ def _paragraphs(lines: list[str]) -> Iterator[str]:
             paragraph.append(line.strip())
     if paragraph:
         yield " ".join(paragraph)
+
+
+_FIELD = re.compile(r"^(Package|Source|Section|Description|Description-md5): (.*)$", re.MULTILINE)
+
+
+def parse_packages(text: str) -> list[dict[str, str]]:
+    """Package, Source, Section, Description (the summary) and Description-md5 of each package: the fields that it has.
+
+    A source is given without its version, a section without its component (`non-free/games` is `games`).
+    A package that comes more than once, for several architectures or versions, is given as it comes first.
+    """
+    packages: dict[str, dict[str, str]] = {}
+    for stanza in text.split("\n\n"):
+        fields = dict(_FIELD.findall(stanza))
+        if fields:
+            fields["Source"] = fields.get("Source", fields["Package"]).split()[0]
+            fields["Section"] = fields.get("Section", "").rpartition("/")[2]
+            packages.setdefault(fields["Package"], fields)
+    return list(packages.values())

@@ -15,7 +15,7 @@ from data import debian, paths
 class Package:
     """One file of a registry, pinned: `name` at `version` arrives as `file` with this SHA-256.
 
-    The registry "debian-index" has one package, the archive's descriptions in all languages. It has no SHA-256 to
+    The registry "debian-index" has what the archive says of its packages (`debian.INDEXES`). That has no SHA-256 to
     pin: the archive's index is replaced with every point release and keeps no older version. What was fetched is
     kept, and whatever is made from it records its hash.
     """
@@ -25,6 +25,35 @@ class Package:
     version: str
     file: str
     sha256: str | None
+
+
+def pypi_package(name: str, version: str, sha256: str, tags: str = "py3-none-any") -> Package:
+    """A wheel."""
+    file = f"{name.replace('-', '_')}-{version}-{tags}.whl"
+    return Package(registry="pypi", name=name, version=version, file=file, sha256=sha256)
+
+
+def npm_package(name: str, version: str, sha256: str) -> Package:
+    """An npm tarball."""
+    file = f"{name.replace('@', '').replace('/', '-')}-{version}.tgz"
+    return Package(registry="npm", name=name, version=version, file=file, sha256=sha256)
+
+
+def debian_package(name: str, version: str, sha256: str) -> Package:
+    """A Debian 12 package for all architectures. The archive keeps a version until the next one replaces it."""
+    file = f"{name}_{version.rpartition(':')[2]}_all.deb"
+    return Package(registry="debian", name=name, version=version, file=file, sha256=sha256)
+
+
+DESCRIPTIONS = Package(
+    registry="debian-index",
+    name="package descriptions",
+    version="of the machine's Debian release",
+    file="debian-descriptions.zip",
+    sha256=None,
+)
+
+PACKAGE_INDEX = dataclasses.replace(DESCRIPTIONS, name="package index", file="debian-index.zip")
 
 
 class FetchError(RuntimeError):
@@ -79,7 +108,7 @@ def _download(package: Package, folder: Path, lists: Path) -> None:
         case "debian":
             debian.download(package.name, package.version, lists, run)
         case "debian-index":
-            debian.download_descriptions(folder / package.file, lists, run)
+            debian.INDEXES[package.name](folder / package.file, lists, run)
 
 
 def run_client(command: list[str], *, cwd: Path, what: str) -> None:

@@ -1,60 +1,84 @@
 """Packed rows: several examples side by side in one row of fixed length, told apart by segment ids.
 
-A row is one int32 vector of 3 * Ls + 3 * Lt numbers, for source length Ls and target length Lt:
+An example has one or more sides (source and target of a translation, one side of plain text), and every side has its
+place in a row. A row is one int32 vector; of a side of length L it holds 3 * L numbers, one side after the other:
 
-    source tokens, source segment ids, source positions, target tokens, target segment ids, target positions
+    tokens, segment ids, positions
 
-Segment ids count the row's examples from 1, the same number on both sides; positions restart at 0 with each
+Segment ids count the row's examples from 1, the same number on all sides; positions restart at 0 with each
 example; where the segment id is 0 there is padding, with token and position 0.
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 from array_record.python import array_record_module  # pyright: ignore[reportAttributeAccessIssue]
 
-Example = tuple[np.ndarray, np.ndarray]  # ids of source and target, each int32 and one-dimensional
+Example = tuple[np.ndarray, ...]  # ids of each side, int32 and one-dimensional unless the layout wants them otherwise
+LayOut = Callable[[list[Example], Sequence[int]], np.ndarray]  # a row from its examples and the sides' lengths
 
 _WINDOW = 64  # rows that are open at a time
 
 
 @dataclasses.dataclass
 class Tally:
-    """What became of a language's examples: packed `pairs` in `rows`, their tokens, and the `dropped` (too long)."""
+    """What became of examples: so many packed in `rows`, their tokens by side, and the `dropped` (too long)."""
 
-    pairs: int = 0
+    examples: int = 0
     rows: int = 0
-    source_tokens: int = 0
-    target_tokens: int = 0
+    tokens: tuple[int, ...] = ()
     dropped: int = 0
 
 
-def pack(examples: Iterable[Example], source_length: int, target_length: int, tally: Tally) -> Iterator[np.ndarray]:
-    """First-fit packing: an example goes into the first open row with room for it on both sides.
+def lay_out_sides(examples: list[Example], lengths: Sequence[int]) -> np.ndarray:
+    """The row that the head of this file describes."""
+    return np.concatenate([lay_out([e[side] for e in examples], n).ravel() for side, n in enumerate(lengths)])
+
+
+def lay_out(examples: Sequence[np.ndarray], length: int) -> np.ndarray:
+    """Tokens, segment ids and positions [3, length] of one side's examples."""
+    block = np.zeros((3, length), np.int32)
+    start = 0
+    for segment, example in enumerate(examples, start=1):
+        end = start + len(example)
+        block[0, start:end] = example
+        block[1, start:end] = segment
+        block[2, start:end] = np.arange(end - start)
+        start = end
+    return block
+
+
+def pack(
+    examples: Iterable[Example], lengths: Sequence[int], tally: Tally, layout: LayOut = lay_out_sides
+) -> Iterator[np.ndarray]:
+    """First-fit packing: an example goes into the first open row with room for it on all sides.
 
     When no open row has room, the fullest one is closed and a new one takes its place, so memory stays bounded.
 
     Args:
       examples: in the order in which they are placed; shuffle them before.
-      source_length, target_length: of a row. An example longer than either is dropped.
+      lengths: of a row's sides. An example longer than one of them is dropped. A side of one number an example bounds
+        the examples of a row.
       tally: counted up.
+      layout: makes a row of its examples.
 
     Yields:
-      Rows, see the head of this file.
+      Rows.
     """
-    lengths = np.array([source_length, target_length])
-    room = np.tile(lengths, (_WINDOW, 1))  # [row, side]
+    full = np.array(lengths)
+    room = np.tile(full, (_WINDOW, 1))  # [row, side]
     rows: list[list[Example]] = [[] for _ in range(_WINDOW)]
+    tokens = np.zeros(len(full), np.int64)
 
     def close(row: int) -> np.ndarray:
         tally.rows += 1
-        return _lay_out(rows[row], source_length, target_length)
+        return layout(rows[row], lengths)
 
     for example in examples:
         size = np.array([len(side) for side in example])
-        if np.any(size > lengths):
+        if np.any(size > full):
             tally.dropped += 1
             continue
         fits = np.all(room >= size, axis=1)
@@ -62,38 +86,22 @@ def pack(examples: Iterable[Example], source_length: int, target_length: int, ta
         if not fits[row]:
             row = int(np.argmin(room.sum(axis=1)))
             yield close(row)
-            rows[row], room[row] = [], lengths
+            rows[row], room[row] = [], full
         rows[row].append(example)
         room[row] -= size
-        tally.pairs += 1
-        tally.source_tokens += int(size[0])
-        tally.target_tokens += int(size[1])
+        tally.examples += 1
+        tokens += size
+    tally.tokens = tuple(map(int, tokens))
     for row in range(_WINDOW):
         if rows[row]:
             yield close(row)
 
 
-def _lay_out(examples: list[Example], source_length: int, target_length: int) -> np.ndarray:
-    parts = []
-    for side, length in enumerate((source_length, target_length)):
-        block = np.zeros((3, length), np.int32)  # tokens, segment ids, positions
-        start = 0
-        for segment, example in enumerate(examples, start=1):
-            end = start + len(example[side])
-            block[0, start:end] = example[side]
-            block[1, start:end] = segment
-            block[2, start:end] = np.arange(end - start)
-            start = end
-        parts.append(block.ravel())
-    return np.concatenate(parts)
-
-
-def unpack(row: np.ndarray, source_length: int, target_length: int) -> list[Example]:
-    """The examples of a row, in order: the inverse of packing."""
-    source = row[: 3 * source_length].reshape(3, source_length)
-    target = row[3 * source_length :].reshape(3, target_length)
-    count = int(source[1].max())
-    return [tuple(side[0, side[1] == segment] for side in (source, target)) for segment in range(1, count + 1)]
+def unpack(row: np.ndarray, lengths: Sequence[int]) -> list[Example]:
+    """The examples of a row of `lay_out_sides`, in order: the inverse of packing."""
+    ends = np.cumsum([3 * length for length in lengths])
+    sides = [side.reshape(3, -1) for side in np.split(row[: ends[-1]], ends[:-1])]
+    return [tuple(side[0, side[1] == n] for side in sides) for n in range(1, int(sides[0][1].max()) + 1)]
 
 
 def write_rows(path: Path, rows: Iterable[np.ndarray]) -> None:

@@ -2,4 +2,90 @@
 
 A cache is a folder <data>/caches/NAME: `train/PART.array_record` with packed rows, a `SPLIT.jsonl` of raw examples for each
 held-out split, the vocabularies, and `manifest.json`. It is reused while what it was made from is the same.
+
+What is in it depends on its kind: `data.translation.cache`, `data.text.cache`, `data.labelled.cache`. Each has FORMAT (one
+more whenever the same packages would give another cache), `packages_of(settings)` and `build(settings, root, folder,
+progress)`, which fills the folder and returns its part of the manifest.
 """
+
+import dataclasses
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+from data import packages, paths
+from data.labelled import settings as labelled
+from data.labelled.settings import Labelled
+from data.stages import Progress, stage
+from data.text import settings as text
+from data.text.settings import Text
+from data.translation import settings as translation
+from data.translation.settings import Translation
+
+Settings = Translation | Text | Labelled
+
+PREPARED: dict[str, Settings] = {**translation.ENTRIES, **text.ENTRIES, **labelled.ENTRIES}
+
+_KINDS = {Translation: "translation", Text: "text", Labelled: "labelled"}
+
+
+def prepare(
+    cache: str, settings: Settings | None = None, *, data_dir: Path | None = None, progress: Progress = print
+) -> Path:
+    """Makes a packed cache, or finds it made.
+
+    Args:
+      cache: its name.
+      settings: what it is made from; those of PREPARED if not given.
+      data_dir: where everything lies, `paths.data_dir()` if not given.
+      progress: is told each stage and its seconds.
+
+    Returns:
+      The cache's folder.
+
+    Raises:
+      FetchError: a package could not be had as pinned.
+      NotPreparedError: a public data set is not in <data>/tfds.
+      ValueError: a vocabulary is too large for the text.
+    """
+    settings = settings or PREPARED[cache]
+    root = data_dir or paths.data_dir()
+    folder = root / "caches" / cache
+    kind = _KINDS[type(settings)]
+    maker: Any = importlib.import_module(f"data.{kind}.cache")
+    needed = maker.packages_of(settings)
+    fields = dataclasses.asdict(settings)
+    inputs = paths.digest([maker.FORMAT, fields, {package.file: package.sha256 for package in needed}])
+    if _is_made_from(folder, kind, inputs):
+        progress(f"{cache}: up to date in {folder}")
+        return folder
+
+    with stage("packages", progress):
+        fetched = packages.fetch(needed, root / "packages", progress)
+    with paths.new_folder(folder) as new:
+        built = maker.build(settings, root, new, progress)
+        files = sorted(path for path in new.rglob("*") if path.is_file())
+        hashes = {path.relative_to(new).as_posix(): paths.sha256(path) for path in files}
+        lengths = [value for name, value in fields.items() if name.endswith("length")]
+        manifest = {
+            "cache": cache,
+            "kind": kind,
+            **fields,
+            **built,
+            "files": hashes,
+            "packages": {path.name: paths.sha256(path) for path in fetched},
+            "inputs": inputs,
+            "fingerprint": paths.digest([hashes, *lengths]),
+        }
+        (new / "manifest.json").write_text(json.dumps(manifest, indent=1))
+    return folder
+
+
+def _is_made_from(folder: Path, kind: str, inputs: str) -> bool:
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text())
+    except FileNotFoundError:
+        return False
+    same = manifest["inputs"] == inputs and manifest.get("kind") == kind
+    return same and all((folder / name).exists() for name in manifest["files"])

@@ -18,7 +18,7 @@ from typing import Any
 
 from configs import registry
 from configs.registry import ConfigError
-from configs.schema import Experiment, SyntheticTranslation
+from configs.schema import Experiment
 from data.packages import FetchError
 from data.paths import data_dir
 from models.common.layout import Layout, UserError, nearest
@@ -73,11 +73,7 @@ def chosen(args: argparse.Namespace, overrides: Sequence[str]) -> Experiment:
 
 def synthetic(e: Experiment) -> Experiment:
     """The same experiment on random tokens, which need no files."""
-    data = e.data
-    random = SyntheticTranslation(
-        batch_size=data.batch_size, source_length=data.source_length, target_length=data.target_length, seed=data.seed
-    )
-    return dataclasses.replace(e, data=random)
+    return dataclasses.replace(e, data=dataclasses.replace(e.data, cache=""))
 
 
 def named_layout(e: Experiment, text: str) -> Layout:
@@ -137,14 +133,24 @@ def _paths(value: Any, prefix: str = "") -> list[str]:
 ONE_DEVICE = Layout(name="one_device", mesh=(("all", 1),))
 
 
-def placed(e: Experiment, params: Any, layout: Layout = ONE_DEVICE) -> tuple[Any, Any]:
-    """(plan, parameters) of a trained model under a layout, whatever trained it; on the first device alone by default."""
+def placed(e: Experiment, weights: Any, layout: Layout = ONE_DEVICE) -> tuple[Any, Any]:
+    """(plan, parameters) of a trained model under a layout, whatever trained it; on the first device alone by default.
+
+    Args:
+      weights: trainers.weights.Weights; read onto the mesh a piece at a time.
+    """
     import jax
 
+    from models.common.sharding import flatten
     from trainers import state
+    from trainers.weights import load
 
-    plan = state.plan(dataclasses.replace(e, layout=layout), jax.devices()[: layout.devices])
-    return plan, jax.device_put(params, plan.shardings.params)
+    train = dataclasses.replace(e.train, lora=None, freeze=())
+    plan = state.plan(dataclasses.replace(e, layout=layout, train=train), jax.devices()[: layout.devices])
+    shapes = {info.name: info.shape for info in plan.parameters}
+    if missing := sorted(shapes.keys() - weights.shapes.keys()):
+        raise ConfigError(f"the weights lack {', '.join(missing[:8])}: fine-tune them first, or choose another --experiment")
+    return plan, load(weights, flatten(plan.shardings.params), shapes, plan.experiment.train.master_dtype)
 
 
 def use_devices(layout: Layout) -> None:

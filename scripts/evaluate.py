@@ -1,15 +1,19 @@
-"""Scores a trained model on held-out sentences: BLEU and chrF, per resource bucket and per language.
+"""Scores a trained or released model on held-out examples.
 
     python -m scripts.evaluate --checkpoint runs/quickstart
     python -m scripts.evaluate --checkpoint DIR --split udhr_test --per-language 0 --json
+    python -m scripts.evaluate --checkpoint .data/weights/smollm2_135m --experiment gpt.smollm2_135m --limit 20
 
-DIR is a run's workdir or a release. Scores are given raw and on stripped text (no placeholders, tags, punctuation, case):
-raw BLEU flatters, since much of a software message is copied. Two baselines stand beside the model: the source itself as
-its translation, and the same model given other sources of the same language.
+DIR is a run's workdir, a release, a Hugging Face folder or a GGUF file; --experiment says on whose data, where that is not
+its own. A translator gets BLEU and chrF, per resource bucket and per language, raw and on stripped text (no placeholders,
+tags, punctuation, case: raw BLEU flatters, since much of a software message is copied), beside two baselines: the source
+itself, and the same model given other sources. Other models get their loss and metrics: perplexity per token and per byte,
+accuracy of masked tokens, of classes (beside always naming the most frequent one), of tags, of answers.
 """
 
 import dataclasses
 
+from configs.schema import Translate
 from models.common.layout import Layout
 from scripts import cli
 
@@ -18,32 +22,46 @@ SIMULATED = Layout(name="simulated", mesh=(("all", 8),))  # what a CPU offers to
 
 def main() -> int:
     p = cli.parser(__doc__)
-    p.add_argument("--checkpoint", type=cli.folder, required=True, metavar="DIR", help="a workdir or a release")
+    p.add_argument("--checkpoint", type=cli.folder, required=True, metavar="DIR", help="see above")
     p.add_argument("--step", type=int, help="which checkpoint of a workdir; the newest by default")
+    p.add_argument("--experiment", default="", help="whose data and evaluation to take; the model's own by default")
     p.add_argument("--split", help="held-out split; the experiment's by default")
-    p.add_argument("--per-language", type=int, help="at most so many sentences a language, 0 for all")
-    p.add_argument("--beams", type=int)
-    p.add_argument("--layout", metavar="NAME:XxY", help="decode under a layout of the family; one device by default")
-    p.add_argument("--languages", action="store_true", help="print every language")
+    p.add_argument("--limit", type=int, help="at most so many examples, 0 for all")
+    p.add_argument("--per-language", type=int, help="of a translator: at most so many sentences a language, 0 for all")
+    p.add_argument("--beams", type=int, help="of a translator")
+    p.add_argument("--layout", metavar="NAME:XxY", help="run under a layout of the family; one device by default")
+    p.add_argument("--languages", action="store_true", help="of a translator: print every language")
     p.add_argument("--json", action="store_true", help="for programs")
     args = p.parse_args()
 
-    cli.use_devices(SIMULATED)
+    cli.use_devices(SIMULATED if args.layout else cli.ONE_DEVICE)
     from data.batches import cache_folder
-    from trainers import translation
-    from trainers.release import open_model
+    from trainers import evaluation, translation
+    from trainers.opening import open_model
 
-    e, params, folder = open_model(args.checkpoint, args.step)
-    given = {"split": args.split, "per_language": args.per_language, "beams": args.beams}
-    config = dataclasses.replace(e.eval, **{k: v for k, v in given.items() if v is not None})
-    plan, params = cli.placed(e, params, cli.named_layout(e, args.layout) if args.layout else cli.ONE_DEVICE)
-    examples = translation.read_examples(cache_folder(e.data), config.split, config.per_language)
-    translate = translation.Translator(plan.model, config, folder)
-    found = translation.evaluate(lambda these: translate(params, these), examples, folder)
+    e, weights = open_model(args.checkpoint, args.step, args.experiment)
+    given = {name: getattr(args, name) for name in ("split", "limit", "per_language", "beams")}
+    given = {name: value for name, value in given.items() if value is not None}
+    known = {field.name for field in dataclasses.fields(e.eval)}
+    if unknown := sorted(given.keys() - known):
+        raise cli.ConfigError(f"--{unknown[0].replace('_', '-')} does not apply to {e.name}, which is evaluated otherwise")
+    config = dataclasses.replace(e.eval, **given)
+    cache = cache_folder(e.data)
+    vocabulary = weights.vocabulary or cache
+    plan, params = cli.placed(e, weights, cli.named_layout(e, args.layout) if args.layout else cli.ONE_DEVICE)
+    if isinstance(config, Translate):
+        examples = translation.read_examples(cache, config.split, config.per_language)
+        translate = translation.Translator(plan.model, config, vocabulary)
+        found = translation.evaluate(lambda these: translate(params, these), examples, vocabulary)
+        text = translation.table(found, languages=args.languages)
+    else:
+        scores = evaluation.open_evaluator(plan.model, dataclasses.replace(e, eval=config), cache, vocabulary)(params)
+        found = {"all": {name.removeprefix("eval/"): value for name, value in scores.items()}}
+        text = "\n".join(f"{name:28} {value:14.4f}" for name, value in found["all"].items())
     if args.json:
         cli.print_json({"experiment": e.name, "split": config.split} | found)
     else:
-        print(translation.table(found, languages=args.languages))
+        print(text)
     return 0
 
 

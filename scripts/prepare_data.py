@@ -1,43 +1,51 @@
-"""Fetches and prepares a data set: `python -m scripts.prepare_data m4_quickstart [--json]`."""
+"""Fetches and prepares a data set, or fetches released weights: `python -m scripts.prepare_data m4_quickstart [--json]`."""
 
-import argparse
-import difflib
 import json
 import sys
 
-from data.packages import FetchError
+from configs.registry import ConfigError
 from data.prepare import PREPARED, prepare
+from data.weights import WEIGHTS, fetch_weights
+from models.common.layout import nearest
+from scripts import cli
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Prepares what the command line names. Returns 0; 1 where it could not be prepared; 2 for a wrong name."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.prepare_data", description=__doc__)
-    parser.add_argument("name", help=f"one of {', '.join(PREPARED)}")
-    parser.add_argument("--json", action="store_true", help="print the summary as JSON; progress goes to stderr")
-    options = parser.parse_args(arguments)
-    if options.name not in PREPARED:
-        nearest = difflib.get_close_matches(options.name, PREPARED, n=1, cutoff=0.0)[0]
-        print(f"unknown data set {options.name!r}; did you mean {nearest!r}?", file=sys.stderr)
-        return 2
-    try:
-        folder = prepare(options.name, **PREPARED[options.name], progress=lambda line: print(line, file=sys.stderr))
-    except (FetchError, ValueError) as error:
-        print(f"{options.name}: {error}", file=sys.stderr)
-        return 1
-    manifest = json.loads((folder / "manifest.json").read_text())
-    totals = {
-        "cache": manifest["cache"],
-        "folder": str(folder),
-        "languages": len(manifest["languages"]),
-        **{
-            count: sum(language[count] for language in manifest["languages"].values())
-            for count in ("pairs", "rows", "source_tokens", "target_tokens", "dropped")
-        },
-        "fingerprint": manifest["fingerprint"],
-    }
-    print(json.dumps(totals) if options.json else "\n".join(f"{name}: {value}" for name, value in totals.items()))
+    """Prepares what the command line names. Raises ConfigError for an unknown name, with the nearest one."""
+    p = cli.parser(__doc__)
+    p.add_argument("name", help=f"a data set: {', '.join(PREPARED)}; or weights: {', '.join(WEIGHTS)}")
+    p.add_argument("--json", action="store_true", help="print the summary as JSON; progress goes to stderr")
+    options = p.parse_args(arguments)
+    if options.name in WEIGHTS:
+        folder = fetch_weights(options.name, progress=say)
+        summary = {"weights": options.name, "folder": str(folder)}
+    elif options.name in PREPARED:
+        folder = prepare(options.name, progress=say)
+        summary = summarise(json.loads((folder / "manifest.json").read_text())) | {"folder": str(folder)}
+    else:
+        raise ConfigError(f"no data set {options.name!r}{nearest(options.name, [*PREPARED, *WEIGHTS])}")
+    print(json.dumps(summary) if options.json else "\n".join(f"{name}: {value}" for name, value in summary.items()))
     return 0
 
 
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def summarise(manifest: dict) -> dict:
+    """A cache's manifest in a few numbers: the counts of its parts are added up."""
+    parts = "languages" if manifest["kind"] == "translation" else "parts"
+    counts: dict[str, int] = {}
+    for part in manifest[parts].values():
+        for name, count in part.items():
+            counts[name] = counts.get(name, 0) + count
+    return {
+        "cache": manifest["cache"],
+        parts: len(manifest[parts]),
+        **counts,
+        "fingerprint": manifest["fingerprint"],
+    }
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    cli.run(main)

@@ -9,7 +9,8 @@ Running it again reuses what is there: prepared data, compiled programs, and the
 import json
 import time
 
-from data.prepare import PREPARED, prepare
+from configs.schema import Translate
+from data.prepare import prepare
 from scripts import cli
 
 SHOWN = ("ar", "de", "el", "es", "fi", "hi", "ja", "pl", "ru", "sw", "tr", "zh-Hans")  # as many scripts as can be
@@ -27,12 +28,12 @@ def main() -> int:
     e = cli.chosen(args, overrides)
 
     headline("1. Data: message catalogues of three Python packages, 96 languages into English")
-    folder = prepare("m4_quickstart", **PREPARED["m4_quickstart"])
+    folder = prepare("m4_quickstart")
 
     headline("2. Training: 8 experts on 8 simulated devices")
     cli.use_devices(e.layout)
     from trainers import trainer, translation
-    from trainers.release import open_model
+    from trainers.opening import open_model
 
     if code := trainer.train(e, args.workdir):
         return code
@@ -40,10 +41,12 @@ def main() -> int:
     headline("3. Scores on held-out test strings, none of which was a training target in any language")
     from scripts import report
 
-    e, params, _ = open_model(args.workdir)
-    plan, params = cli.placed(e, params)
+    e, weights = open_model(args.workdir)
+    plan, params = cli.placed(e, weights)
+    config = e.eval
+    assert isinstance(config, Translate)
     examples = translation.read_examples(folder, "test", PER_LANGUAGE)
-    translate = translation.Translator(plan.model, e.eval, folder)
+    translate = translation.Translator(plan.model, config, folder)
     outputs: list[str] = []
 
     def keep_first(these):

@@ -45,7 +45,7 @@ def write(workdir: Path, e: Experiment) -> Path:
          "read the shape, not single bars."),
         ("Translations", samples_table(found), ""),
     ]  # fmt: skip
-    if e.model.experts:
+    if getattr(e.model, "experts", 0):
         parts += [
             (
                 "Expert load over time",
@@ -172,7 +172,7 @@ def main() -> int:
     p.add_argument("workdir", type=cli.folder)
     args = p.parse_args()
     cli.use_devices(cli.ONE_DEVICE)
-    from trainers.release import open_model
+    from trainers.opening import open_model
 
     print(write(args.workdir, open_model(args.workdir)[0]))
     return 0

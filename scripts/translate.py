@@ -10,6 +10,7 @@ DIR is a run's workdir or a release. Every line is a sentence; translations come
 import dataclasses
 import sys
 
+from configs.schema import Translate
 from scripts import cli
 
 
@@ -28,14 +29,16 @@ def main() -> int:
     lines = args.text or text.removesuffix("\n").split("\n")  # not splitlines(): a line stays a line
 
     cli.use_devices(cli.ONE_DEVICE)
-    from trainers.release import open_model
+    from trainers.opening import open_model
     from trainers.translation import Example, Translator
 
-    e, params, folder = open_model(args.checkpoint, args.step)
+    e, weights = open_model(args.checkpoint, args.step)
+    if not isinstance(e.eval, Translate) or weights.vocabulary is None:
+        raise cli.ConfigError(f"{args.checkpoint}: a model of family {e.model.family!r} on this data does not translate")
     rows = max(1, min(e.eval.batch_size, len(lines)))
     config = dataclasses.replace(e.eval, batch_size=rows, beams=args.beams or e.eval.beams)
-    p, params = cli.placed(e, params)
-    translator = Translator(p.model, config, folder)
+    p, params = cli.placed(e, weights)
+    translator = Translator(p.model, config, weights.vocabulary)
     for output in translator(params, [Example(args.lang, line) for line in lines]):
         print(output)
     return 0

@@ -17,7 +17,7 @@ def write_cache(caches: Path, languages: dict[str, int], source_length: int, tar
         packed = [_row(1000 * at + 100 + i, source_length, target_length) for i in range(rows)]
         packing.write_rows(folder / "train" / f"{name}.array_record", packed)
     manifest = {
-        "cache": "toy", "catalogue": "toy", "source_length": source_length, "target_length": target_length,
+        "cache": "toy", "kind": "translation", "catalogue": "toy", "source_length": source_length, "target_length": target_length,
         "source_vocabulary": 64, "target_vocabulary": 64, "fingerprint": "f" * 64,
         "languages": {name: {"pairs": rows, "rows": rows} for name, rows in languages.items()},
     }  # fmt: skip

@@ -22,6 +22,7 @@ from configs import registry
 from configs.schema import Experiment, Train
 from models.common.layout import UserError
 from models.common.sharding import flatten
+from trainers import adapt
 from trainers.state import Plan, State, from_tree, to_tree
 
 FORMAT = "shardzoo-checkpoint-1"
@@ -201,7 +202,7 @@ def _mismatches(meta: dict[str, Any], experiment: Experiment, fingerprint: str) 
     old, new = meta["experiment"], registry.to_json(experiment)
     found = [f"model.{d}" for d in registry.differences(old["model"], new["model"])]
     found += [f"data.{d}" for d in registry.differences(old["data"], new["data"])]
-    for field in ("seed", "master_dtype"):
+    for field in ("seed", "master_dtype", "freeze", "freeze_layers", "lora"):
         found += [
             f"train.{d}" for d in registry.differences({field: old["train"][field]}, {field: new["train"][field]})
         ]
@@ -214,6 +215,8 @@ def _mismatches(meta: dict[str, Any], experiment: Experiment, fingerprint: str) 
 
 def read_params(workdir: Path, step: int | None = None) -> tuple[Experiment, int, dict[str, Any], str]:
     """(experiment, step, parameters on the host, data fingerprint) of a run's newest checkpoint, or of that step.
+
+    Adapters are merged into the matrices they change: the experiment is given back without `train.lora`.
 
     Raises:
       CheckpointError: there is no such checkpoint, or it is damaged.
@@ -233,4 +236,5 @@ def read_params(workdir: Path, step: int | None = None) -> tuple[Experiment, int
             tree = _arrays(manager, step, like, meta["checksums"])
         except Exception as error:
             raise CheckpointError(f"checkpoint {folder / str(step)} is damaged ({_reason(error)})") from error
-    return registry.from_json(meta["experiment"]), step, tree["params"], meta["data"]
+    experiment, params = adapt.plain(registry.from_json(meta["experiment"]), tree["params"])
+    return experiment, step, params, meta["data"]

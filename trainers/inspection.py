@@ -93,7 +93,7 @@ def trial(e: Experiment, steps: int, devices: list | None = None, initial: Any =
       initial: a State on the host to start from; a fresh one by default.
     """
     p = state.plan(e, devices)
-    batches = Batches(open_source(e.data, e.model), e.data, p.batch_sharding())
+    batches = Batches(open_source(e.data, e.model), e.data, p.batch_shardings())
     compiled = step.compile_step(p, batch_shapes(e.data))
     current = state.create(p) if initial is None else jax.device_put(initial, p.shardings)
     found = []
@@ -137,13 +137,15 @@ def count_collectives(hlo: str, p: state.Plan) -> dict[str, Any]:
 def _expert_gathers(gathered: Counter[str], p: state.Plan) -> int:
     """How many all-gathers have as many elements as expert weights or dispatched tokens gathered over some mesh axes."""
     e, layout = p.experiment, p.experiment.layout
-    if not getattr(e.model, "experts", 0):
+    model: Any = e.model
+    if not getattr(model, "experts", 0):
         return 0
     whole = {info.size // n for info in p.parameters if "expert" in info.axes for n in (1, info.shape[0])}
-    for length in (e.data.source_length, e.data.target_length):
-        groups = e.data.batch_size // e.train.microbatches * length // e.model.group_size
-        slots = capacity(e.model.capacity_factor, e.model.group_size, e.model.experts)
-        whole.add(groups * e.model.experts * slots * e.model.model_dim)
+    lengths = {array.shape[0] for array in e.data.arrays().values() if array.axes == ("length",)}
+    for length in lengths:
+        groups = e.data.batch_size // e.train.microbatches * length // model.group_size
+        slots = capacity(model.capacity_factor, model.group_size, model.experts)
+        whole.add(groups * model.experts * slots * model.model_dim)
     # A gather over one of two mesh axes leaves each device with a part of the whole, larger than its own share.
     ways = {
         math.prod(sizes)

@@ -34,16 +34,28 @@ def learning_rate(schedule: schema.Schedule) -> optax.Schedule:
             return optax.warmup_cosine_decay_schedule(
                 0.0, schedule.peak, schedule.warmup, schedule.steps, schedule.peak * schedule.floor
             )
+        case schema.Linear():
+            ramp = optax.linear_schedule(0.0, schedule.peak, schedule.warmup)
+            down = optax.linear_schedule(schedule.peak, schedule.peak * schedule.floor, schedule.steps - schedule.warmup)
+            return optax.join_schedules([ramp, down], [schedule.warmup])
+        case schema.Exponential():
+            return optax.warmup_exponential_decay_schedule(
+                0.0, schedule.peak, schedule.warmup, schedule.steps - schedule.warmup, schedule.floor,
+                end_value=schedule.peak * schedule.floor,
+            )  # fmt: skip
         case schema.Constant():
             return optax.constant_schedule(schedule.value)
 
 
-def make(config: schema.Optimizer, infos: PyTree, clip_norm: float = 0.0) -> optax.GradientTransformation:
+def make(
+    config: schema.Optimizer, infos: PyTree, clip_norm: float = 0.0, freeze_layers: int = 0
+) -> optax.GradientTransformation:
     """The optimizer of a config.
 
     Args:
       infos: nested dictionaries of ParamInfo, of the structure of the parameters.
       clip_norm: global gradient norm to clip to first; 0 does not clip.
+      freeze_layers: the lowest layers of every stack get no update.
     """
     rate = learning_rate(config.schedule)
     match config:
@@ -72,7 +84,20 @@ def make(config: schema.Optimizer, infos: PyTree, clip_norm: float = 0.0) -> opt
         case schema.Sgd():
             parts = [optax.trace(config.momentum)] if config.momentum else []
     clip = [optax.clip_by_global_norm(clip_norm)] if clip_norm else []
-    return optax.chain(*clip, *parts, optax.scale_by_learning_rate(rate))
+    frozen = [_without_lowest(infos, freeze_layers)] if freeze_layers else []
+    # Before and after: frozen layers count neither in the clipped norm nor in weight decay.
+    return optax.chain(*frozen, *clip, *parts, optax.scale_by_learning_rate(rate), *frozen)
+
+
+def _without_lowest(infos: PyTree, n: int) -> optax.GradientTransformation:
+    """Zeroes what belongs to the first n layers of a stack."""
+
+    def one(info: ParamInfo, u: Any) -> Any:
+        if info.axes[0] != "layers":
+            return u
+        return jnp.where((jnp.arange(len(u)) >= n).reshape(-1, *(1 for _ in u.shape[1:])), u, 0)
+
+    return optax.stateless(lambda updates, params: jax.tree.map(one, infos, updates))
 
 
 def is_matrix(info: ParamInfo) -> bool:

@@ -2,7 +2,7 @@
 
 model.safetensors   the parameters by dotted name, float32
 experiment.json     the experiment that trained them
-source.model, target.model, manifest.json   vocabularies and what the training data was
+*.model or tokenizer.json, manifest.json    vocabularies and what the training data was
 README.md           the model card
 SHA256SUMS          of all the others, in the format of sha256sum
 """
@@ -19,7 +19,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from configs import registry
-from configs.schema import Experiment, SyntheticTranslation
+from configs.schema import Experiment
 from data import paths
 from data.batches import cache_folder, read_manifest
 from models.common.layout import UserError
@@ -27,7 +27,7 @@ from models.common.sharding import flatten, nest
 from trainers import checkpoint, state
 
 WEIGHTS, EXPERIMENT, SUMS = "model.safetensors", "experiment.json", "SHA256SUMS"
-_DATA_FILES = ("source.model", "target.model", "manifest.json")
+VOCABULARIES = (".model", ".json")  # suffixes of a cache's files that a release takes along
 
 
 class ReleaseError(UserError):
@@ -49,11 +49,12 @@ def write(workdir: Path, to: Path, *, step: int | None = None, scores: dict[str,
     with paths.new_folder(to.absolute()) as folder:
         save_file({k: np.asarray(v) for k, v in flatten(params).items()}, folder / WEIGHTS)
         (folder / EXPERIMENT).write_text(json.dumps(registry.to_json(experiment), indent=1) + "\n")
-        if not isinstance(experiment.data, SyntheticTranslation):
+        if experiment.data.cache:
             cache = cache_folder(experiment.data)
             check_data(data, cache)
-            for name in _DATA_FILES:
-                shutil.copyfile(cache / name, folder / name)
+            for file in cache.iterdir():
+                if file.suffix in VOCABULARIES:
+                    shutil.copyfile(file, folder / file.name)
         (folder / "README.md").write_text(card(experiment, at, params, folder, scores or {}))
         names = sorted(p.name for p in folder.iterdir())
         (folder / SUMS).write_text("".join(f"{paths.sha256(folder / n)}  {n}\n" for n in names))
@@ -71,20 +72,42 @@ def card(experiment: Experiment, step: int, params: Any, folder: Path, scores: d
     ]
     if (folder / "manifest.json").exists():
         manifest = json.loads((folder / "manifest.json").read_text())
-        pairs = sum(language["pairs"] for language in manifest["languages"].values())
-        lines += [
-            f"Translates {len(manifest['languages'])} languages into English: {', '.join(sorted(manifest['languages']))}.",
-            "",
-            f"Trained on {pairs:,} pairs of software messages (`{manifest['catalogue']}`, fingerprint "
-            f"{manifest['fingerprint'][:16]}): short strings of user interfaces, by volunteers. Other text is out of domain.",
-            "",
-            "    python -m scripts.translate --checkpoint THIS_FOLDER --from de 'Passwort vergessen?'",
-            "",
-        ]
+        lines += [*_ABOUT[manifest["kind"]](manifest), ""]
     if scores:
         lines += ["| score | value |", "| --- | --- |", *(f"| {k} | {v:.2f} |" for k, v in scores.items()), ""]
     versions = ", ".join(f"{k} {v}" for k, v in checkpoint.versions().items())
     return "\n".join([*lines, f"Written with {versions}.", ""])
+
+
+def _about_translation(manifest: dict[str, Any]) -> list[str]:
+    pairs = sum(language["pairs"] for language in manifest["languages"].values())
+    return [
+        f"Translates {len(manifest['languages'])} languages into English: {', '.join(sorted(manifest['languages']))}.",
+        "",
+        f"Trained on {pairs:,} pairs of software messages (`{manifest['catalogue']}`, fingerprint "
+        f"{manifest['fingerprint'][:16]}): short strings of user interfaces, by volunteers. Other text is out of domain.",
+        "",
+        "    python -m scripts.translate --checkpoint THIS_FOLDER --from de 'Passwort vergessen?'",
+    ]
+
+
+def _about_text(manifest: dict[str, Any]) -> list[str]:
+    tokens = sum(part["tokens"] for part in manifest["parts"].values())
+    return [
+        f"Trained on {tokens:,} tokens of English (`{manifest['corpus']}`: {', '.join(sorted(manifest['parts']))}; "
+        f"fingerprint {manifest['fingerprint'][:16]}), rows of {manifest['length']} tokens.",
+    ]
+
+
+def _about_labelled(manifest: dict[str, Any]) -> list[str]:
+    examples = sum(part["examples"] for part in manifest["parts"].values())
+    labels = f" Labels: {', '.join(manifest['labels'])}." if manifest["labels"] else ""
+    return [
+        f"Fine-tuned on {examples:,} examples of `{manifest['task']}` (fingerprint {manifest['fingerprint'][:16]}).{labels}",
+    ]
+
+
+_ABOUT = {"translation": _about_translation, "text": _about_text, "labelled": _about_labelled}
 
 
 def verify(folder: Path) -> None:
@@ -99,15 +122,6 @@ def verify(folder: Path) -> None:
             raise ReleaseError(f"release {folder}: {name} is damaged, its SHA-256 is not the one in {SUMS}")
 
 
-def read(folder: Path) -> tuple[Experiment, dict[str, Any]]:
-    """(experiment, parameters on the host) of a release, after `verify`."""
-    verify(folder)
-    experiment = registry.from_json(json.loads((folder / EXPERIMENT).read_text()))
-    with safe_open(folder / WEIGHTS, "numpy") as file:
-        params = nest({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 - not a dict
-    return experiment, params
-
-
 def check_data(fingerprint: str, cache: Path) -> None:
     """Refuses a cache that was prepared anew since a model was trained on it: its vocabularies may be others."""
     now = read_manifest(cache)["fingerprint"]
@@ -118,50 +132,17 @@ def check_data(fingerprint: str, cache: Path) -> None:
         )
 
 
-def initial_state(p: state.Plan) -> state.State:
-    """A fresh state with the weights of the release that `train.init_from` names.
+class Release:
+    """A release as weights to start from (see trainers.weights): tensors are read a piece at a time."""
 
-    Raises:
-      ReleaseError: a tensor is missing, too much, or of another shape.
-    """
-    folder = Path(p.experiment.train.init_from)
-    verify(folder)
-    if not isinstance(p.experiment.data, SyntheticTranslation):
-        for name in ("source.model", "target.model"):
-            if paths.sha256(folder / name) != paths.sha256(cache_folder(p.experiment.data) / name):
-                raise ReleaseError(
-                    f"release {folder}: {name} is another vocabulary than that of {p.experiment.data.cache!r}"
-                )
-    fresh = state.create(p)
-    shapes = {name: x.shape for name, x in flatten(fresh.params).items()}
-    shardings = flatten(p.shardings.params)
-    with safe_open(folder / WEIGHTS, "numpy") as file:
-        found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-        for name in sorted(shapes.keys() | found.keys()):
-            if shapes.get(name) != found.get(name):
-                raise ReleaseError(
-                    f"release {folder}: {name} has shape {found.get(name, 'none')}, "
-                    f"the model needs {shapes.get(name, 'none')}"
-                )
+    def __init__(self, folder: Path):
+        verify(folder)
+        self.folder = self.vocabulary = folder
+        self.experiment = registry.from_json(json.loads((folder / EXPERIMENT).read_text()))
+        self.config = self.experiment.model
+        self._file: Any = safe_open(folder / WEIGHTS, "numpy")
+        self.shapes = {name: tuple(self._file.get_slice(name).get_shape()) for name in self._file.keys()}  # noqa: SIM118
 
-        def load(name: str) -> jax.Array:  # every device reads its own piece, and only that
-            piece = file.get_slice(name)
-            dtype = p.experiment.train.master_dtype
-            return jax.make_array_from_callback(
-                shapes[name], shardings[name], lambda index: np.asarray(piece[index], dtype)
-            )
-
-        params = nest({name: load(name) for name in shapes})
-    return dataclasses.replace(fresh, params=params)
-
-
-def open_model(path: Path, step: int | None = None) -> tuple[Experiment, dict[str, Any], Path]:
-    """(experiment, parameters, folder with vocabularies) of a run's workdir or of a release."""
-    if (path / SUMS).exists():
-        return *read(path), path
-    if (path / "checkpoints").is_dir():
-        experiment, _, params, data = checkpoint.read_params(path, step)
-        folder = cache_folder(experiment.data)
-        check_data(data, folder)
-        return experiment, params, folder
-    raise ReleaseError(f"{path} is neither a run's workdir (no checkpoints/) nor a release (no {SUMS})")
+    def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
+        """A piece of the parameter of this name."""
+        return self._file.get_slice(name)[index]

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from configs.schema import Experiment, SyntheticTranslation
+from configs.schema import Experiment
 from models.common.layout import LayoutError
 from models.common.sharding import Component, ParamInfo, components, describe, flatten, make_mesh, nest, split
 from models.families import model_class
-from trainers import optimizers
+from trainers import adapt, optimizers
 
 PyTree = Any
 
@@ -38,7 +38,8 @@ class Plan:
 
     Attributes:
       model: the abstract model (its parameters are ShapeDtypeStructs): `merge(model, params)` makes it real.
-      infos: nested dictionaries of ParamInfo.
+      infos: nested dictionaries of ParamInfo; adapters of LoRA are among them.
+      trained: names of the parameters that the run changes; the optimizer knows no others.
       state: the abstract State.
       shardings: a State of NamedShardings, None without a mesh.
     """
@@ -47,6 +48,7 @@ class Plan:
     mesh: Mesh | None
     model: Any
     infos: dict[str, Any]
+    trained: frozenset[str]
     tx: optax.GradientTransformation
     state: State
     shardings: Any
@@ -58,9 +60,23 @@ class Plan:
     def replicated(self) -> Any:
         return self.mesh and NamedSharding(self.mesh, PartitionSpec())
 
-    def batch_sharding(self) -> Any:
-        """Of an input [B, L]: cut by the root component's rules for the batch."""
-        return self.mesh and NamedSharding(self.mesh, self.model.where.spec(("batch", "length"), tensor="a batch"))
+    def batch_shardings(self) -> dict[str, Any]:
+        """Of each input array, by name: cut by the root component's rules for rows and positions."""
+        arrays = self.experiment.data.arrays()
+        return {
+            k: self.mesh and NamedSharding(self.mesh, self.model.where.spec(("batch", *a.axes), tensor=f"input {k!r}"))
+            for k, a in arrays.items()
+        }
+
+    def divide(self, params: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """(those that are trained, those that are not) of nested parameters, or of anything with their structure."""
+        flat = flatten(params)
+        changed, kept = ({k: v for k, v in flat.items() if (k in self.trained) is side} for side in (True, False))
+        return nest(changed), nest(kept)
+
+    def effective(self, params: dict[str, Any]) -> dict[str, Any]:
+        """The parameters as the model takes them: adapters merged."""
+        return adapt.merged(params, self.experiment.train.lora)
 
 
 def abstract_model(experiment: Experiment, mesh: Mesh | None = None) -> Any:
@@ -72,6 +88,11 @@ def abstract_model(experiment: Experiment, mesh: Mesh | None = None) -> Any:
     for info in describe(model):
         info.spec()
     return model
+
+
+def model_infos(p: "Plan") -> list[ParamInfo]:
+    """The parameters that the model itself has: no adapters."""
+    return [info for info in p.parameters if not info.name.startswith(adapt.PREFIX)]
 
 
 def plan(experiment: Experiment, devices: list | None = None, *, abstract: bool = False) -> Plan:
@@ -86,10 +107,14 @@ def plan(experiment: Experiment, devices: list | None = None, *, abstract: bool 
     """
     mesh = None if abstract else make_mesh(experiment.layout, devices)
     model = abstract_model(experiment, mesh)
-    dtype = jnp.dtype(experiment.train.master_dtype)
-    infos = nest({info.name: dataclasses.replace(info, dtype=dtype) for info in describe(model)})
-    tx = optimizers.make(experiment.optimizer, infos, experiment.train.clip_norm)
-    state = jax.eval_shape(functools.partial(_create, experiment, model, tx))
+    train = experiment.train
+    flat = {i.name: dataclasses.replace(i, dtype=jnp.dtype(train.master_dtype)) for i in describe(model)}
+    flat |= adapt.adapters(flat, train.lora)
+    infos, trained = nest(flat), adapt.trained(flat, train)
+    changed = nest({name: flat[name] for name in trained})
+    tx = optimizers.make(experiment.optimizer, changed, train.clip_norm, train.freeze_layers)
+    p = Plan(experiment, mesh, model, infos, trained, tx, State(None, None, {}, None), None)
+    state = jax.eval_shape(functools.partial(_create, p))
     shardings = None
     if mesh:
         everywhere = NamedSharding(mesh, PartitionSpec())
@@ -97,31 +122,51 @@ def plan(experiment: Experiment, devices: list | None = None, *, abstract: bool 
             step=everywhere,
             skipped=everywhere,
             params=jax.tree.map(lambda info: NamedSharding(mesh, info.spec()), infos),
-            optimizer=optimizers.state_shardings(state.optimizer, infos, mesh),
+            optimizer=optimizers.state_shardings(state.optimizer, changed, mesh),
         )
-    rows = experiment.data.batch_size
-    if rows % experiment.train.microbatches:
-        raise LayoutError(f"batch_size={rows} is not divisible by microbatches={experiment.train.microbatches}")
-    if not isinstance(experiment.data, SyntheticTranslation):
-        model.where.spec(("batch", None), (experiment.eval.batch_size, 0), tensor="sentences to translate")
-    names = ("batch", "length")
-    model.where.spec(names, (rows // experiment.train.microbatches, experiment.data.target_length), tensor="a batch")
-    return Plan(experiment, mesh, model, infos, tx, state, shardings)
+    _check_rows(experiment, model)
+    return dataclasses.replace(p, state=state, shardings=shardings)
 
 
-def _create(experiment: Experiment, model: Any, tx: optax.GradientTransformation) -> State:
+def _check_rows(e: Experiment, model: Any) -> None:
+    """Raises LayoutError where batches cannot be cut as the layout says."""
+    rows, parts = e.data.batch_size, e.train.microbatches
+    if rows % parts:
+        raise LayoutError(f"batch_size={rows} is not divisible by microbatches={parts}")
+    for name, array in e.data.arrays().items():
+        model.where.spec(("batch", *array.axes), (rows // parts, *array.shape), tensor=f"input {name!r}")
+    if e.data.cache:
+        model.where.spec(("batch", None), (e.eval.batch_size, 0), tensor="held-out rows")
+
+
+def _create(p: Plan) -> State:
     """A fresh state. Initial values depend on the seed alone, never on the layout."""
-    build = model_class(experiment.model)
-    where = dataclasses.replace(model.where, mesh=None)
-    params = split(build(experiment.model, jax.random.key(experiment.train.seed), where))
-    params = jax.tree.map(lambda p: p.astype(experiment.train.master_dtype), params)
+    e = p.experiment
+    key = jax.random.key(e.train.seed)
+    where = dataclasses.replace(p.model.where, mesh=None)
+    flat = flatten(split(model_class(e.model)(e.model, key, where)))
+    flat = {name: x.astype(e.train.master_dtype) for name, x in flat.items()}
+    flat |= adapt.create({k: i for k, i in flatten(p.infos).items() if k.startswith(adapt.PREFIX)}, key)
+    params = nest(flat)
     zero = jnp.zeros((), jnp.int32)
-    return State(step=zero, skipped=zero, params=params, optimizer=tx.init(params))
+    return State(step=zero, skipped=zero, params=params, optimizer=p.tx.init(p.divide(params)[0]))
 
 
-def create(p: Plan) -> State:
-    """A fresh state, made on the mesh: no device ever holds more than its share."""
-    return jax.jit(functools.partial(_create, p.experiment, p.model, p.tx), out_shardings=p.shardings)()
+def create(p: Plan, given: dict[str, jax.Array] | None = None) -> State:
+    """A fresh state, made on the mesh: no device ever holds more than its share.
+
+    Args:
+      given: parameters by name that exist already, in place and of the right dtype; they are not made a second time.
+    """
+    given = given or {}
+
+    def rest(state: State) -> State:
+        flat = {k: v for k, v in flatten(state.params).items() if k not in given}
+        return dataclasses.replace(state, params=flat)
+
+    shardings = p.shardings and rest(p.shardings)
+    made = jax.jit(lambda: rest(_create(p)), out_shardings=shardings)()
+    return dataclasses.replace(made, params=nest(made.params | given))
 
 
 # --- as plain dictionaries ---------------------------------------------------------------------------------------

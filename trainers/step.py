@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from models.common.sharding import merge
+from models.common.sharding import flatten, merge, nest
 from trainers.optimizers import learning_rate
 from trainers.state import Plan, State
 
@@ -16,22 +16,24 @@ Metrics = dict[str, jax.Array]
 
 
 def gradients(p: Plan, params: Any, batch: Batch, key: jax.Array) -> tuple[Any, Metrics]:
-    """Gradients of the batch's loss and its metrics, accumulated over microbatches.
+    """Gradients of the batch's loss for the trained parameters, and its metrics, accumulated over microbatches.
 
     The loss is a mean over the tokens of the whole batch, however they are spread over microbatches.
     """
     n = p.experiment.train.microbatches
     weight = p.model.loss_weight(batch).astype(p.experiment.train.master_dtype)
     weight = jnp.maximum(weight, 1)
+    trained, frozen = p.divide(params)
 
-    def objective(params, part: Batch, key):
-        loss = merge(p.model, params).loss(part, key)
+    def objective(trained: Any, part: Batch, key):
+        params = nest(flatten(trained) | flatten(frozen))
+        loss = merge(p.model, p.effective(params)).loss(part, key)
         metrics = {k: v / weight for k, v in loss.sums.items()} | {k: v / n for k, v in loss.means.items()}
         value = loss.sum / weight + loss.extra / n
         return value, metrics | {"loss": value, "auxiliary_loss": loss.extra / n}
 
     def of_part(part: Batch, key) -> tuple[Any, Metrics]:
-        (_, metrics), grads = jax.value_and_grad(objective, has_aux=True)(params, part, key)
+        (_, metrics), grads = jax.value_and_grad(objective, has_aux=True)(trained, part, key)
         return grads, metrics
 
     if n == 1:
@@ -40,8 +42,10 @@ def gradients(p: Plan, params: Any, batch: Batch, key: jax.Array) -> tuple[Any, 
     def parts(x):  # the microbatch is the inner index, so that rows stay on their devices
         return jnp.moveaxis(x.reshape(x.shape[0] // n, n, *x.shape[1:]), 1, 0)
 
+    arrays = p.experiment.data.arrays()
+
     def accumulate(total, inputs):
-        part = {k: p.model.where.shard(v, "batch", "length") for k, v in inputs[0].items()}
+        part = {k: p.model.where.shard(v, "batch", *arrays[k].axes) for k, v in inputs[0].items()}
         return jax.tree.map(jnp.add, total, of_part(part, inputs[1])), None
 
     inputs = ({k: parts(v) for k, v in batch.items()}, jax.random.split(key, n))
@@ -58,11 +62,13 @@ def train_step(p: Plan) -> Callable[[State, Batch], tuple[State, Metrics]]:
         key = jax.random.fold_in(jax.random.key(seed), state.step)
         grads, metrics = gradients(p, state.params, batch, key)
         if p.shardings:  # gradients lie where their parameters do, however the optimizer's state is cut
-            grads = jax.lax.with_sharding_constraint(grads, p.shardings.params)
+            grads = jax.lax.with_sharding_constraint(grads, p.divide(p.shardings.params)[0])
         norm = optax.global_norm(grads)
         finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(norm)
-        updates, optimizer = p.tx.update(grads, state.optimizer, state.params)
-        params = optax.apply_updates(state.params, updates)
+        trained, frozen = p.divide(state.params)
+        updates, optimizer = p.tx.update(grads, state.optimizer, trained)
+        changed: Any = optax.apply_updates(trained, updates)
+        params = nest(flatten(changed) | flatten(frozen))
 
         def if_finite(new, old):
             return jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, old)
@@ -76,7 +82,7 @@ def train_step(p: Plan) -> Callable[[State, Batch], tuple[State, Metrics]]:
         metrics |= {
             "gradient_norm": norm,
             "learning_rate": jnp.asarray(rate(state.step - state.skipped), jnp.float32),
-            "tokens": p.model.loss_weight(batch),
+            "tokens": p.model.tokens(batch),
             "skipped": new.skipped,
         }
         return new, metrics
@@ -92,5 +98,6 @@ def compile_step(p: Plan, batch: dict[str, jax.ShapeDtypeStruct]) -> jax.stages.
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
     state = jax.tree.map(placed, p.state, p.shardings) if p.mesh else p.state
-    batch = {k: placed(v, p.batch_sharding()) for k, v in batch.items()}
+    shardings = p.batch_shardings()
+    batch = {k: placed(v, shardings[k]) for k, v in batch.items()}
     return train_step(p).lower(state, batch).compile()

@@ -1,7 +1,7 @@
 """The one trainer. A run reads as a letter: set up, plan, data, compile, state, loop, end.
 
-It knows no model: a family's module has `loss(batch, key)` and `loss_weight(batch)`, its config and layouts are data. Real
-data are evaluated by `trainers.translation`, random tokens are not.
+It knows no model: a family's module has `loss(batch, key)`, `loss_weight(batch)` and `tokens(batch)`; its config, its layouts
+and what its batches hold are data, and `trainers.evaluation` scores whatever the experiment's `eval` describes.
 """
 
 import contextlib
@@ -16,11 +16,11 @@ import jax
 from jax.experimental import multihost_utils
 
 from configs.registry import ConfigError
-from configs.schema import Experiment, SyntheticTranslation
+from configs.schema import Experiment
 from data.batches import Batches, batch_shapes, cache_folder, open_source
 from models.common.layout import nearest
-from models.common.moe import capacity
-from trainers import metrics, release, runlog, state, step, translation
+from models.families import model_class
+from trainers import evaluation, metrics, runlog, start, state, step
 from trainers.checkpoint import Checkpoints
 
 DONE, PREEMPTED, DIVERGED = 0, 75, 76
@@ -47,9 +47,10 @@ def train(experiment: Experiment, workdir: Path) -> int:
 
     # --- 2. data
     source = open_source(experiment.data, experiment.model)
-    evaluator = None
-    if not isinstance(experiment.data, SyntheticTranslation):
-        evaluator = translation.Evaluator(p.model, experiment.eval, cache_folder(experiment.data))
+    cache = evaluator = None
+    if experiment.data.cache:  # random tokens have nothing to hold out
+        cache = cache_folder(experiment.data)
+        evaluator = evaluation.open_evaluator(p.model, experiment, cache, vocabulary=cache)
     if train.best and train.best not in (names := evaluator.names if evaluator else []):
         raise ConfigError(f"train.best={train.best!r}: no such metric{nearest(train.best, names)}")
     workdir.mkdir(parents=True, exist_ok=True)
@@ -57,7 +58,7 @@ def train(experiment: Experiment, workdir: Path) -> int:
         if leader:
             closing.enter_context(runlog.only_run(workdir))
         stop = closing.enter_context(_stop_signals())
-        batches = Batches(source, experiment.data, p.batch_sharding())
+        batches = Batches(source, experiment.data, p.batch_shardings())
         closing.callback(batches.close)
 
         # --- 3. the newest sound checkpoint, a release's weights, or fresh ones
@@ -65,7 +66,7 @@ def train(experiment: Experiment, workdir: Path) -> int:
         current = checkpoints.restore(p, source.fingerprint, say)
         restored = None if current is None else int(current.step)
         if current is None:
-            current = release.initial_state(p) if train.init_from else state.create(p)
+            current = start.new_state(p, cache, say)
         at = int(current.step)
         say(f"starting at step {at}{' from a checkpoint' if restored is not None else ''}")
         record = runlog.Record(workdir, experiment, leader, restored=restored, data=source.fingerprint)
@@ -120,7 +121,7 @@ def train(experiment: Experiment, workdir: Path) -> int:
             scores = None
             if evaluator and due:  # also when stopping: the step would not come again
                 progress.pause()
-                scores = evaluator(current.params)
+                scores = evaluator(p.effective(current.params))
                 shown = {k.removeprefix("eval/"): v for k, v in scores.items() if k.count("/") == 1}
                 say(f"step {at}: " + "  ".join(f"{k} {v:.2f}" for k, v in shown.items()))
                 if writer:
@@ -175,11 +176,7 @@ def summary(p: state.Plan) -> str:
         f"{e.name}: {total:,} parameters, layout {e.layout.name!r} on {mesh} "
         f"{jax.devices()[0].platform} devices, {here / 2**20:,.1f} MiB of parameters each",
     ]
-    if getattr(e.model, "experts", 0):
-        share = e.model.group_size / e.model.hidden_dim
-        slots = capacity(e.model.capacity_factor, e.model.group_size, e.model.experts)
-        lines.append(
-            f"{e.model.experts} experts, groups of {e.model.group_size} tokens, {slots} slots per expert and group; "
-            f"dispatch by {e.model.dispatch} (by einsum it would cost {share:.2f} of the experts' FLOPs)"
-        )
-    return "\n".join(lines)
+    trained = sum(info.size for info in p.parameters if info.name in p.trained)
+    if trained < total:
+        lines.append(f"{trained:,} of them are trained ({trained / total:.1%})")
+    return "\n".join([*lines, *model_class(e.model).notes(e.model)])

@@ -189,12 +189,17 @@ def table(found: dict[str, Any], languages: bool = False) -> str:
 
 
 class Evaluator:
-    """What the trainer calls: scores of a run's parameters on its held-out split."""
+    """Scores of a model's translations of a held-out split (see trainers.evaluation).
 
-    def __init__(self, abstract: Any, config: schema.Translate, folder: Path):
-        self.folder = folder
-        self.translator = Translator(abstract, config, folder)
-        self.examples = read_examples(folder, config.split, config.per_language)
+    Args:
+      cache: the prepared cache with the sentences.
+      vocabulary: the folder with the model's vocabularies: the cache, or a release.
+    """
+
+    def __init__(self, abstract: Any, config: schema.Translate, cache: Path, vocabulary: Path):
+        self.folder = vocabulary
+        self.translator = Translator(abstract, config, vocabulary)
+        self.examples = read_examples(cache, config.split, config.per_language)
 
     @property
     def names(self) -> list[str]:

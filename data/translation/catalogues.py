@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from data.translation import languages
 from data.packages import Package
+from data.translation import languages
 
 
 class Pair(NamedTuple):

@@ -8,20 +8,16 @@ Splits are called `train_sw`, `validation_sw`, `test_sw`: a task of one language
 where a filter over one large split would have every language's task read all of it.
 """
 
-import contextlib
 import hashlib
-import io
-import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 import tensorflow_datasets as tfds
 
-from data import paths
+from data import tfds_builders
 from data.translation import corpus
-from data.translation.catalogues import Catalogue, Pair
+from data.translation.catalogues import Pair
 from data.translation.sources import CATALOGUES
 
 
@@ -50,7 +46,7 @@ class MessageCatalogues(tfds.core.GeneratorBasedBuilder):
         config, metadata = self.builder_config, self.info.metadata
         assert config is not None and metadata is not None  # this builder always has both
         catalogue, folder = CATALOGUES[config.name], Path(dl_manager.manual_dir)
-        metadata["packages"] = package_hashes(catalogue, folder)
+        metadata["packages"] = tfds_builders.package_hashes(catalogue.packages, folder)
         splits = corpus.divide(catalogue, folder)
         return {
             f"{split}_{language}": self._generate_examples(pairs)
@@ -65,30 +61,7 @@ class MessageCatalogues(tfds.core.GeneratorBasedBuilder):
             yield key, dict(lang=pair.language, source=pair.source, target=pair.english, origin=pair.origin)
 
 
-def package_hashes(catalogue: Catalogue, folder: Path) -> dict[str, str]:
-    """SHA-256 by file of the packages that a catalogue is read from."""
-    return {package.file: paths.sha256(folder / package.file) for package in catalogue.packages}
-
-
 def build(catalogue: str, *, manual_dir: Path, data_dir: Path) -> dict[str, str]:
-    """Builds the data set as tfrecord (SeqIO reads no other format), unless it is there, made from the same packages.
-
-    Args:
-      catalogue: the config.
-      manual_dir: where the packages are.
-      data_dir: TFDS's folder.
-
-    Returns:
-      SHA-256 by file of the packages that it was made from.
-    """
-    hashes = package_hashes(CATALOGUES[catalogue], manual_dir)
-    folder = data_dir / MessageCatalogues.name / catalogue / str(MessageCatalogues.VERSION)
-    metadata = folder / "metadata.json"
-    if metadata.exists() and json.loads(metadata.read_text()).get("packages") == hashes:
-        return hashes
-    shutil.rmtree(folder, ignore_errors=True)
-    tfds.disable_progress_bar()
-    builder = MessageCatalogues(config=catalogue, data_dir=data_dir, file_format="tfrecord")
-    with contextlib.redirect_stdout(io.StringIO()):  # its announcements; standard output is the command's own
-        builder.download_and_prepare(download_config=tfds.download.DownloadConfig(manual_dir=manual_dir))
-    return hashes
+    """Builds the data set of a catalogue, see `tfds_builders.build`."""
+    packages = CATALOGUES[catalogue].packages
+    return tfds_builders.build(MessageCatalogues, catalogue, packages, manual_dir=manual_dir, data_dir=data_dir)

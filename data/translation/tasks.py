@@ -15,30 +15,13 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
+from data.tfds_folders import dataset_folder
 from data.translation import metrics
 from data.vocabularies import Vocabulary
 
 DATASET = "message_catalogues"
 VERSION = "1.0.0"
 _SPLITS = ("train", "validation", "test", "udhr_dev", "udhr_test")
-
-
-class NotPreparedError(FileNotFoundError):
-    """A TFDS folder that isn't there: TFDS itself would try the network for minutes."""
-
-
-def dataset_folder(name: str, data_dir: Path) -> Path:
-    """The prepared folder of a TFDS name like `wmt_t2t_translate/de-en:1.0.0`.
-
-    Raises:
-      NotPreparedError: it is not there, or not complete.
-    """
-    folder = data_dir / name.replace(":", "/")
-    if not (folder / "dataset_info.json").exists():
-        own = name.startswith(f"{DATASET}/")
-        how = "python -m scripts.prepare_data" if own else "TFDS (see its manual download instructions)"
-        raise NotPreparedError(f"{name} is not prepared in {data_dir}; prepare it with {how}")
-    return folder
 
 
 def split_sizes(name: str, data_dir: Path) -> dict[str, int]:

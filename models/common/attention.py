@@ -1,54 +1,140 @@
-"""Multi-head attention. B batch, L queries, S keys, M model, N heads, D size of a head."""
+"""Multi-head attention. B batch, L queries, S keys, M model, N heads, G heads of keys and values, D size of a head."""
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
-from models.common.layers import dropout, project
-from models.common.sharding import Component, normal, param
+from models.common.layers import add, cap, dropout, project
+from models.common.sharding import Component, normal, param, zeros
 
-KeysValues = tuple[jax.Array, jax.Array]  # [B, S, N, D] each
+KeysValues = tuple[jax.Array, jax.Array]  # [B, S, G, D] each
+Rotation = tuple[jax.Array, jax.Array]  # cosines and sines, [B, L, D / 2] each
 
 
 class Attention(nnx.Module):
-    """Scaled dot-product attention over N heads of size D (N * D need not be M), without biases."""
+    """Scaled dot-product attention over N heads of size D (N * D need not be M).
 
-    def __init__(self, size: int, heads: int, head_size: int, key: jax.Array, where: Component):
-        self.where = where
+    Args:
+      kv_heads: G heads of keys and values, each shared by N / G queries; N by default.
+      bias: of all four projections.
+      per_dim_scale: scales each dimension of the queries by softplus(w) / softplus(0), w learned from 0 (Lingvo).
+      buckets: of relative positions, each with a learned bias per head (T5, section 2.1); 0 has none.
+      cap: limit of the logits, see `layers.cap`.
+    """
+
+    def __init__(
+        self, size: int, heads: int, head_size: int, key: jax.Array, where: Component, *,
+        kv_heads: int = 0, bias: bool = False, per_dim_scale: bool = False, buckets: int = 0, cap: float = 0.0,
+    ):  # fmt: skip
+        self.where, self.cap = where, cap
+        kv_heads = kv_heads or heads
+        # Fewer heads of keys and values than of queries may be cut differently, or not at all: they have a name of their own.
+        kv_axis = "heads" if kv_heads == heads else "kv_heads"
+        self.act_kv_axis = f"act_{kv_axis}"
         kq, kk, kv, ko = jax.random.split(key, 4)
-        in_shape, in_axes = (size, heads, head_size), ("embed", "heads", "kv")
-        self.q = param(kq, in_shape, in_axes, normal(size**-0.5), where)
-        self.k = param(kk, in_shape, in_axes, normal(size**-0.5), where)
-        self.v = param(kv, in_shape, in_axes, normal(size**-0.5), where)
+        init = normal(size**-0.5)
+        self.q = param(kq, (size, heads, head_size), ("embed", "heads", "kv"), init, where)
+        self.k = param(kk, (size, kv_heads, head_size), ("embed", kv_axis, "kv"), init, where)
+        self.v = param(kv, (size, kv_heads, head_size), ("embed", kv_axis, "kv"), init, where)
         self.o = param(
             ko, (heads, head_size, size), ("heads", "kv", "embed"), normal((heads * head_size) ** -0.5), where
         )
+        self.q_bias = param(kq, (heads, head_size), ("heads", "kv"), zeros, where) if bias else None
+        self.k_bias = param(kk, (kv_heads, head_size), (kv_axis, "kv"), zeros, where) if bias else None
+        self.v_bias = param(kv, (kv_heads, head_size), (kv_axis, "kv"), zeros, where) if bias else None
+        self.o_bias = param(ko, (size,), ("embed",), zeros, where) if bias else None
+        self.per_dim_scale = param(kq, (head_size,), ("kv",), zeros, where) if per_dim_scale else None
+        self.relative_bias = param(ko, (heads, buckets), ("heads", "buckets"), zeros, where) if buckets else None
 
-    def keys_values(self, y_BSM: jax.Array) -> KeysValues:
-        """The keys and values of a sequence, to attend to or to cache."""
-        k_BSND = project(y_BSM, self.k[...])
-        v_BSND = project(y_BSM, self.v[...])
-        names = ("batch", "length", "act_heads", None)
-        return self.where.shard(k_BSND, *names), self.where.shard(v_BSND, *names)
+    def keys_values(self, y_BSM: jax.Array, rotation: Rotation | None = None) -> KeysValues:
+        """The keys and values of a sequence, to attend to or to cache; keys are rotated to their positions."""
+        k_BSGD = add(project(y_BSM, self.k[...]), self.k_bias)
+        v_BSGD = add(project(y_BSM, self.v[...]), self.v_bias)
+        names = ("batch", "length", self.act_kv_axis, None)
+        return rotate(self.where.shard(k_BSGD, *names), rotation), self.where.shard(v_BSGD, *names)
 
     def __call__(
-        self, x_BLM: jax.Array, kv: KeysValues, mask_BLS: jax.Array, *, rate: float = 0.0, key: jax.Array | None = None
-    ) -> jax.Array:
-        """Attends from x to the keys and values where the mask is True; `rate` drops out probabilities."""
-        dtype = x_BLM.dtype
-        k_BSND, v_BSND = kv
-        q_BLND = project(x_BLM, self.q[...])
-        q_BLND = self.where.shard(q_BLND, "batch", "length", "act_heads", None) * q_BLND.shape[-1] ** -0.5
-        logits_BNLS = jnp.einsum("BLND,BSND->BNLS", q_BLND, k_BSND)
+        self, x_BLM: jax.Array, kv: KeysValues, mask_BLS: jax.Array, *,
+        rotation: Rotation | None = None, buckets_BLS: jax.Array | None = None,
+        rate: float = 0.0, key: jax.Array | None = None,
+    ) -> jax.Array:  # fmt: skip
+        """Attends from x to the keys and values where the mask is True.
+
+        Args:
+          rotation: of the queries, where positions are rotary.
+          buckets_BLS: bucket of each query and key, where positions are relative; its batch may be 1.
+          rate: of dropout on probabilities.
+        """
+        k_BSGD, v_BSGD = kv
+        q_BLND = add(project(x_BLM, self.q[...]), self.q_bias)
+        q_BLND = rotate(self.where.shard(q_BLND, "batch", "length", "act_heads", None), rotation)
+        q_BLND = q_BLND * q_BLND.shape[-1] ** -0.5
+        if self.per_dim_scale is not None:
+            q_BLND = q_BLND * (jax.nn.softplus(self.per_dim_scale[...]) / np.log(2.0)).astype(q_BLND.dtype)
+        logits_BNLS = _scores(q_BLND, k_BSGD)
         # Softmax in float32 at least. A row with no key at all (padding) becomes uniform, not NaN: -1e9 is finite.
-        logits_BNLS = logits_BNLS.astype(jnp.promote_types(dtype, jnp.float32))
+        logits_BNLS = cap(logits_BNLS.astype(jnp.promote_types(x_BLM.dtype, jnp.float32)), self.cap)
+        if self.relative_bias is not None:
+            logits_BNLS += jnp.moveaxis(self.relative_bias[...][:, buckets_BLS], 0, 1).astype(logits_BNLS.dtype)
         bias_BLS = jnp.where(mask_BLS, 0.0, -1e9).astype(logits_BNLS.dtype)
-        probs_BNLS = jax.nn.softmax(logits_BNLS + bias_BLS[:, None], axis=-1).astype(dtype)
+        probs_BNLS = jax.nn.softmax(logits_BNLS + bias_BLS[:, None], axis=-1).astype(x_BLM.dtype)
         probs_BNLS = dropout(probs_BNLS, rate, key)
-        out_BLND = jnp.einsum("BNLS,BSND->BLND", probs_BNLS, v_BSND)
+        out_BLND = _mix(probs_BNLS, v_BSGD)
         out_BLND = self.where.shard(out_BLND, "batch", "length", "act_heads", None)
-        y_BLM = project(out_BLND, self.o[...], contract=2)
+        y_BLM = add(project(out_BLND, self.o[...], contract=2), self.o_bias)
         return self.where.shard(y_BLM, "batch", "length", "act_embed")
+
+
+def _scores(q_BLND: jax.Array, k_BSGD: jax.Array) -> jax.Array:
+    """Products of queries and keys [B, N, L, S]; a query head n reads the keys of head n // (N / G)."""
+    n, g = q_BLND.shape[2], k_BSGD.shape[2]
+    if n == g:
+        return jnp.einsum("BLND,BSND->BNLS", q_BLND, k_BSGD)
+    b, length, _, d = q_BLND.shape
+    q_BLGHD = q_BLND.reshape(b, length, g, n // g, d)
+    return jnp.einsum("BLGHD,BSGD->BGHLS", q_BLGHD, k_BSGD).reshape(b, n, length, -1)
+
+
+def _mix(probs_BNLS: jax.Array, v_BSGD: jax.Array) -> jax.Array:
+    """Values weighted by probabilities [B, L, N, D]."""
+    n, g = probs_BNLS.shape[1], v_BSGD.shape[2]
+    if n == g:
+        return jnp.einsum("BNLS,BSND->BLND", probs_BNLS, v_BSGD)
+    b, _, length, s = probs_BNLS.shape
+    out_BLGHD = jnp.einsum("BGHLS,BSGD->BLGHD", probs_BNLS.reshape(b, g, n // g, length, s), v_BSGD)
+    return out_BLGHD.reshape(b, length, n, -1)
+
+
+def rotation(positions_BL: jax.Array, head_size: int, base: float) -> Rotation:
+    """Cosines and sines of rotary position embeddings (RoFormer, arXiv 2104.09864, section 3.2.2), float32."""
+    rates = base ** (-np.arange(0, head_size, 2) / head_size)
+    angles = positions_BL[..., None].astype(jnp.float32) * jnp.asarray(rates, jnp.float32)
+    return jnp.cos(angles), jnp.sin(angles)
+
+
+def rotate(x_BLND: jax.Array, rotation: Rotation | None) -> jax.Array:
+    """x with dimension i turned against dimension i + D/2 by its position's angle (LLaMA's halves); x without any."""
+    if rotation is None:
+        return x_BLND
+    cos, sin = (part[:, :, None, :] for part in rotation)
+    a, b = jnp.split(x_BLND.astype(cos.dtype), 2, axis=-1)
+    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1).astype(x_BLND.dtype)
+
+
+def relative_buckets(distance: jax.Array, buckets: int, max_distance: int, *, bidirectional: bool) -> jax.Array:
+    """The bucket of each distance key - query: exact up to half the buckets, then logarithmic up to `max_distance`
+    (T5, arXiv 1910.10683, section 2.1). Bidirectional attention keeps half of the buckets for keys that come after."""
+    after = jnp.zeros_like(distance)
+    if bidirectional:
+        buckets //= 2
+        after = jnp.where(distance > 0, buckets, 0)
+        distance = -jnp.abs(distance)
+    back = jnp.maximum(-distance, 0)
+    exact = buckets // 2
+    ratio = jnp.log(jnp.maximum(back, 1) / exact) / np.log(max_distance / exact)
+    far = exact + (ratio * (buckets - exact)).astype(distance.dtype)
+    return after + jnp.where(back < exact, back, jnp.minimum(far, buckets - 1))
 
 
 def same_segment(a_BL: jax.Array, b_BS: jax.Array) -> jax.Array:

@@ -1,4 +1,7 @@
-"""Beam search over any model that decodes a position at a time. B sentences, K hypotheses, T tokens, V vocabulary."""
+"""Beam search and sampling over any model that decodes a position at a time.
+
+B sentences, K hypotheses, T tokens, V vocabulary.
+"""
 
 from typing import Any, NamedTuple, Protocol
 
@@ -110,3 +113,82 @@ def beam_search(
     tokens = jnp.concatenate([end.done_tokens_BKT, end.tokens_BKT], axis=1)
     best_BK, index_BK = jax.lax.top_k(scores, beams)
     return jnp.take_along_axis(tokens, index_BK[..., None], axis=1), best_BK
+
+
+def sample(
+    model: Decoder,
+    state: Any,
+    real_B: jax.Array,
+    key: jax.Array,
+    *,
+    samples: int,
+    steps: int,
+    temperature: float,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    eos: int,
+    pad: int = 0,
+    usable: int | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """Continuations drawn token by token.
+
+    Args:
+      state: the model's state before the first token, for B x K hypotheses.
+      real_B: False for sentences that only fill the batch up; they are not waited for.
+      key: of the draws.
+      samples: K.
+      steps: T, the longest continuation, end included.
+      temperature: divides the logits; 0 takes the likeliest token.
+      top_k: draws among so many likeliest tokens; 0 among all.
+      top_p: draws among the fewest tokens whose probabilities sum to this (Holtzman et al. 2020, nucleus sampling).
+      usable: ids from here on are never produced; V by default.
+
+    Returns:
+      (tokens [B, K, T], filled with `pad` after the `eos`; their log-probabilities [B, K] under the model itself).
+    """
+    batch = real_B.shape[0]
+
+    def unfinished(carry) -> jax.Array:
+        at, _, done_BK, *_ = carry
+        return (at < steps) & ~jnp.all(done_BK)
+
+    def advance(carry):
+        at, tokens_BKT, done_BK, logp_BK, state = carry
+        last_BK = jnp.where(at == 0, pad, jnp.take(tokens_BKT, jnp.maximum(at - 1, 0), axis=2))
+        logits_BKV, state = model.step(state, last_BK, at)
+        logits_BKV = logits_BKV.astype(jnp.float32)
+        ids_V = jnp.arange(logits_BKV.shape[-1])
+        logits_BKV = jnp.where((ids_V == pad) | (ids_V >= (usable or len(ids_V))), NEVER, logits_BKV)
+        if temperature:
+            kept_BKV = truncate(logits_BKV / temperature, top_k, top_p)
+            new_BK = jax.random.categorical(jax.random.fold_in(key, at), kept_BKV)
+        else:
+            new_BK = jnp.argmax(logits_BKV, axis=-1)
+        chosen_BK = jnp.take_along_axis(jax.nn.log_softmax(logits_BKV), new_BK[..., None], axis=-1)[..., 0]
+        new_BK = jnp.where(done_BK, pad, new_BK).astype(jnp.int32)
+        logp_BK = logp_BK + jnp.where(done_BK, 0.0, chosen_BK)
+        return at + 1, tokens_BKT.at[:, :, at].set(new_BK), done_BK | (new_BK == eos), logp_BK, state
+
+    start = (
+        jnp.zeros((), jnp.int32),
+        jnp.full((batch, samples, steps), pad, jnp.int32),
+        jnp.broadcast_to(~real_B[:, None], (batch, samples)),
+        jnp.zeros((batch, samples)),
+        state,
+    )
+    _, tokens_BKT, _, logp_BK, _ = jax.lax.while_loop(unfinished, advance, start)
+    return tokens_BKT, logp_BK
+
+
+def truncate(logits_BKV: jax.Array, top_k: int, top_p: float) -> jax.Array:
+    """The logits with all but the likeliest tokens at NEVER: `top_k` of them, then as many as make up `top_p`."""
+    if top_k:
+        least_BK1 = jax.lax.top_k(logits_BKV, min(top_k, logits_BKV.shape[-1]))[0][..., -1:]
+        logits_BKV = jnp.where(logits_BKV < least_BK1, NEVER, logits_BKV)
+    if top_p < 1:
+        sorted_BKV = -jnp.sort(-logits_BKV, axis=-1)
+        probs_BKV = jax.nn.softmax(sorted_BKV)
+        before_BKV = jnp.cumsum(probs_BKV, axis=-1) - probs_BKV  # a token stays if those before it don't suffice
+        least_BK1 = jnp.min(jnp.where(before_BKV < top_p, sorted_BKV, jnp.inf), axis=-1, keepdims=True)
+        logits_BKV = jnp.where(logits_BKV < least_BK1, NEVER, logits_BKV)
+    return logits_BKV

@@ -1,13 +1,14 @@
 """Layers that several families share. B batch, L length, M model, H hidden, V vocabulary."""
 
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from models.common.sharding import Component, normal, ones, param
+from models.common.sharding import Component, normal, ones, param, zeros
 
 
 def project(x: jax.Array, w: jax.Array, contract: int = 1) -> jax.Array:
@@ -22,45 +23,82 @@ def project(x: jax.Array, w: jax.Array, contract: int = 1) -> jax.Array:
     return flat.reshape(*lead, *w.shape[contract:])
 
 
-class RmsNorm(nnx.Module):
-    """x / rms(x) * scale, no mean and no bias: the layer norm of Lingvo's GShard layers and of T5."""
+def add(x: jax.Array, bias: nnx.Param | None) -> jax.Array:
+    """x + bias in x's dtype, or x where there is none."""
+    return x if bias is None else x + bias[...].astype(x.dtype)
 
-    def __init__(self, size: int, key: jax.Array, where: Component):
+
+class Norm(nnx.Module):
+    """RMS norm x / rms(x) * scale (Lingvo's layer norm, T5, LLaMA), or layer norm (x - mean) / std * scale; + bias."""
+
+    def __init__(
+        self, size: int, where: Component, *, kind: str = "rms", bias: bool = False, eps: float = 1e-6,
+    ):  # fmt: skip
+        key = jax.random.key(0)  # not drawn from
+        self.kind, self.eps = kind, eps
         self.scale = param(key, (size,), ("embed",), ones, where)
+        self.bias = param(key, (size,), ("embed",), zeros, where) if bias else None
 
     def __call__(self, x_BLM: jax.Array) -> jax.Array:
         x = x_BLM.astype(jnp.promote_types(x_BLM.dtype, jnp.float32))
-        x = x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-6)
-        return (x * self.scale[...]).astype(x_BLM.dtype)
+        if self.kind == "layer":
+            x = x - jnp.mean(x, axis=-1, keepdims=True)
+        x = x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + self.eps) * self.scale[...]
+        if self.bias is not None:
+            x = x + self.bias[...]
+        return x.astype(x_BLM.dtype)
 
 
 class Embedding(nnx.Module):
-    """A table [V, M] of unit-variance vectors."""
+    """A table [V, M] of Gaussian vectors with this standard deviation; `axis` names its rows."""
 
-    def __init__(self, vocab: int, size: int, key: jax.Array, where: Component):
-        self.where = where
-        self.table = param(key, (vocab, size), ("vocab", "embed"), normal(1.0), where)
+    def __init__(
+        self, vocab: int, size: int, key: jax.Array, where: Component, *, std: float = 1.0, axis: str = "vocab"
+    ):
+        self.where, self.act_axis = where, "act_vocab" if axis == "vocab" else None
+        self.table = param(key, (vocab, size), (axis, "embed"), normal(std), where)
 
     def __call__(self, ids_BL: jax.Array, dtype: jnp.dtype) -> jax.Array:
         # Looked up with its vectors whole, however they are stored: else the gradient's cut spreads to the activations.
-        table_VM = self.where.shard(self.table[...].astype(dtype), "act_vocab", None)
+        table_VM = self.where.shard(self.table[...].astype(dtype), self.act_axis, None)
         x_BLM = table_VM[ids_BL]
         return self.where.shard(x_BLM, "batch", "length", "act_embed")
 
 
-class FeedForward(nnx.Module):
-    """ReLU(x wi) wo, the dense feed-forward layer of GShard (Figure 3)."""
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "relu": jax.nn.relu,
+    "gelu": lambda x: jax.nn.gelu(x, approximate=False),  # by the error function: BERT
+    "gelu_tanh": lambda x: jax.nn.gelu(x, approximate=True),  # GPT-2
+    "silu": jax.nn.silu,
+}
 
-    def __init__(self, size: int, hidden: int, key: jax.Array, where: Component):
-        k1, k2 = jax.random.split(key)
-        self.where = where
-        self.wi = param(k1, (size, hidden), ("embed", "mlp"), normal(size**-0.5), where)
+
+class FeedForward(nnx.Module):
+    """act(x wi) wo (GShard, Figure 3), or gated act(x wg) * (x wi) wo (Shazeer 2020); biases on request."""
+
+    def __init__(
+        self, size: int, hidden: int, key: jax.Array, where: Component, *,
+        activation: str = "relu", gated: bool = False, bias: bool = False,
+    ):  # fmt: skip
+        k1, k2, k3 = jax.random.split(key, 3)
+        self.where, self.activation = where, activation
+        up, names = (size, hidden), ("embed", "mlp")
+        self.wi = param(k1, up, names, normal(size**-0.5), where)
+        self.wg = param(k3, up, names, normal(size**-0.5), where) if gated else None
         self.wo = param(k2, (hidden, size), ("mlp", "embed"), normal(hidden**-0.5), where)
+        self.wi_bias = param(k1, (hidden,), ("mlp",), zeros, where) if bias else None
+        self.wg_bias = param(k3, (hidden,), ("mlp",), zeros, where) if bias and gated else None
+        self.wo_bias = param(k2, (size,), ("embed",), zeros, where) if bias else None
 
     def __call__(self, x_BLM: jax.Array) -> jax.Array:
-        h_BLH = jax.nn.relu(project(x_BLM, self.wi[...]))
+        act = ACTIVATIONS[self.activation]
+        h_BLH = add(project(x_BLM, self.wi[...]), self.wi_bias)
+        if self.wg is None:
+            h_BLH = act(h_BLH)
+        else:
+            h_BLH = act(add(project(x_BLM, self.wg[...]), self.wg_bias)) * h_BLH
         h_BLH = self.where.shard(h_BLH, "batch", "length", "act_mlp")
-        y_BLM = project(h_BLH, self.wo[...])
+        y_BLM = add(project(h_BLH, self.wo[...]), self.wo_bias)
         return self.where.shard(y_BLM, "batch", "length", "act_embed")
 
 
@@ -69,6 +107,16 @@ def sinusoids(positions_BL: jax.Array, size: int, dtype: jnp.dtype) -> jax.Array
     rates = np.exp(-np.log(1e4) * np.arange(size // 2) / max(size // 2 - 1, 1))
     angles = positions_BL[..., None].astype(jnp.float32) * jnp.asarray(rates, jnp.float32)
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1).astype(dtype)
+
+
+def cap(logits: jax.Array, limit: float) -> jax.Array:
+    """limit * tanh(logits / limit), which keeps logits within +-limit; 0 does nothing."""
+    return limit * jnp.tanh(logits / limit) if limit else logits
+
+
+def split_key(key: jax.Array | None, n: int) -> list[jax.Array | None]:
+    """n keys, or n times None: evaluation draws nothing."""
+    return [None] * n if key is None else list(jax.random.split(key, n))
 
 
 def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:

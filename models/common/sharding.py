@@ -83,6 +83,11 @@ def ones(key: jax.Array, shape: tuple[int, ...], dtype) -> jax.Array:
     return jnp.ones(shape, dtype)
 
 
+def zeros(key: jax.Array, shape: tuple[int, ...], dtype) -> jax.Array:
+    del key
+    return jnp.zeros(shape, dtype)
+
+
 def stack(make: Callable[[jax.Array], nnx.Module], key: jax.Array, n: int, name: str = "layers") -> Any:
     """n modules from n keys as one module with a leading axis `name` on every parameter."""
 

@@ -28,6 +28,7 @@ class GShardM4Config:
     """
 
     family: ClassVar[str] = "gshard_m4"
+    vocabularies: ClassVar[dict[str, str]] = {"source_vocabulary": "source_vocab", "target_vocabulary": "target_vocab"}
 
     source_vocab: int = 64_000
     target_vocab: int = 32_000

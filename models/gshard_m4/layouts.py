@@ -4,45 +4,7 @@
 """
 
 from models.common.layout import Layout, rules
-
-# Tokens stay where the batch is cut, in every mode without expert parallelism.
-_TENSOR = rules(
-    batch="data", group="data", expert_group="data",
-    heads="model", mlp="model", vocab="model",
-    act_heads="model", act_mlp="model", act_vocab="model", act_expert_mlp="model",
-)  # fmt: skip
-
-
-def data_parallel(x: int, y: int) -> Layout:
-    """Every device holds the whole model and its share of the batch; gradients are all-reduced."""
-    both = ("data", "model")
-    return Layout(
-        name="data_parallel",
-        mesh=(("data", x), ("model", y)),
-        rules=rules(batch=both, group=both, expert_group=both),
-    )
-
-
-def zero1(x: int, y: int) -> Layout:
-    """Data parallel, with the optimizer state cut over all devices (ZeRO stage 1)."""
-    base = data_parallel(x, y)
-    both = ("data", "model")
-    return Layout(name="zero1", mesh=base.mesh, rules=base.rules, optimizer=rules(embed=both))
-
-
-def fully_sharded(x: int, y: int) -> Layout:
-    """Data parallel over all devices, with every weight cut in both its dimensions and gathered where it is used (FSDP)."""
-    both = ("data", "model")
-    return Layout(
-        name="fully_sharded",
-        mesh=(("data", x), ("model", y)),
-        rules=rules(batch=both, group=both, expert_group=both, embed="data", mlp="model", heads="model", vocab="model"),
-    )
-
-
-def tensor_parallel(x: int, y: int) -> Layout:
-    """Batch over x; heads, hidden and vocabulary dimensions over y (Megatron's cut, GSPMD's 1D)."""
-    return Layout(name="tensor_parallel", mesh=(("data", x), ("model", y)), rules=_TENSOR)
+from models.common.layouts import BOTH, TENSOR, data_parallel, fully_sharded, tensor_parallel, zero1
 
 
 def expert_parallel(x: int, y: int) -> Layout:
@@ -70,15 +32,14 @@ def expert_fully_sharded(x: int, y: int) -> Layout:
 
 def mixed(x: int, y: int) -> Layout:
     """Encoder and decoder in different modes of one mesh: a tensor-parallel encoder, an expert-parallel decoder."""
-    both = ("data", "model")
     decoder = rules(
-        batch=both, group=both, expert="model", act_expert="model", expert_group="data",
+        batch=BOTH, group=BOTH, expert="model", act_expert="model", expert_group="data",
         heads=None, mlp=None, vocab=None, act_heads=None, act_mlp=None, act_vocab=None, act_expert_mlp=None,
     )  # fmt: skip
     return Layout(
         name="mixed",
         mesh=(("data", x), ("model", y)),
-        rules=_TENSOR,
+        rules=TENSOR,
         components=(("decoder", decoder), ("softmax", decoder), ("target_embedding", decoder)),
     )
 

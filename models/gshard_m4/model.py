@@ -15,7 +15,7 @@ from flax import nnx
 
 from models.common import moe
 from models.common.attention import Attention, KeysValues, causal, same_segment
-from models.common.layers import Embedding, FeedForward, RmsNorm, cross_entropy, dropout, project, sinusoids
+from models.common.layers import Embedding, FeedForward, Norm, cross_entropy, dropout, project, sinusoids, split_key
 from models.common.layout import LayoutError
 from models.common.loss import Loss
 from models.common.sharding import Component, normal, param, scan, stack
@@ -82,12 +82,12 @@ class EncoderLayer(nnx.Module):
     """Self-attention, then a feed-forward or MoE layer, each x + dropout(f(norm(x)))."""
 
     def __init__(self, c: GShardM4Config, kind: str, key: jax.Array, where: Component):
-        k1, k2, k3, k4 = jax.random.split(key, 4)
+        k1, k2 = jax.random.split(key)
         self.rate = c.dropout
-        self.attention_norm = RmsNorm(c.model_dim, k1, where / "attention")
-        self.attention = Attention(c.model_dim, c.heads, c.head_dim, k2, where / "attention")
-        self.ffn_norm = RmsNorm(c.model_dim, k3, where / kind)
-        self.ffn = make_ffn(c, kind, k4, where / kind)
+        self.attention_norm = Norm(c.model_dim, where / "attention")
+        self.attention = Attention(c.model_dim, c.heads, c.head_dim, k1, where / "attention")
+        self.ffn_norm = Norm(c.model_dim, where / kind)
+        self.ffn = make_ffn(c, kind, k2, where / kind)
 
     def __call__(self, x_BLM, mask_BLL, real_BL, key: Key):
         k1, k2, k3, k4 = split_key(key, 4)
@@ -102,14 +102,14 @@ class DecoderLayer(nnx.Module):
     """Causal self-attention, attention to the source, then a feed-forward or MoE layer."""
 
     def __init__(self, c: GShardM4Config, kind: str, key: jax.Array, where: Component):
-        k1, k2, k3, k4, k5, k6 = jax.random.split(key, 6)
+        k1, k2, k3 = jax.random.split(key, 3)
         self.rate = c.dropout
-        self.attention_norm = RmsNorm(c.model_dim, k1, where / "attention")
-        self.attention = Attention(c.model_dim, c.heads, c.head_dim, k2, where / "attention")
-        self.cross_norm = RmsNorm(c.model_dim, k3, where / "cross_attention")
-        self.cross_attention = Attention(c.model_dim, c.heads, c.head_dim, k4, where / "cross_attention")
-        self.ffn_norm = RmsNorm(c.model_dim, k5, where / kind)
-        self.ffn = make_ffn(c, kind, k6, where / kind)
+        self.attention_norm = Norm(c.model_dim, where / "attention")
+        self.attention = Attention(c.model_dim, c.heads, c.head_dim, k1, where / "attention")
+        self.cross_norm = Norm(c.model_dim, where / "cross_attention")
+        self.cross_attention = Attention(c.model_dim, c.heads, c.head_dim, k2, where / "cross_attention")
+        self.ffn_norm = Norm(c.model_dim, where / kind)
+        self.ffn = make_ffn(c, kind, k3, where / kind)
 
     def __call__(self, x_BLM, source_BSM, masks, real_BL, key: Key):
         mask_BLL, mask_BLS = masks
@@ -158,10 +158,6 @@ def apply_ffn(ffn: FeedForward | Moe, x_BLM, real_BL, key: Key) -> tuple[jax.Arr
     return ffn(x_BLM, real_BL, key) if isinstance(ffn, Moe) else (ffn(x_BLM), {})
 
 
-def split_key(key: Key, n: int) -> list[Key]:
-    return [None] * n if key is None else list(jax.random.split(key, n))
-
-
 class Block(nnx.Module):
     """The repeated unit of a tower: a dense layer followed by an MoE layer, or in the dense model one dense layer."""
 
@@ -180,16 +176,16 @@ class GShardM4(nnx.Module):
     """The whole model. Parameters only; every method is a pure function of them and its arguments."""
 
     def __init__(self, c: GShardM4Config, key: jax.Array, where: Component):
-        k1, k2, k3, k4, k5, k6, k7 = jax.random.split(key, 7)
+        k1, k2, k3, k4, k5 = jax.random.split(key, 5)
         m = c.model_dim
         self.c, self.where = c, where
         self.source_embedding = Embedding(c.source_vocab, m, k1, where / "source_embedding")
         self.target_embedding = Embedding(c.target_vocab, m, k2, where / "target_embedding")
         self.encoder = stack(lambda k: Block(EncoderLayer, c, k, where / "encoder"), k3, c.blocks)
         self.decoder = stack(lambda k: Block(DecoderLayer, c, k, where / "decoder"), k4, c.blocks)
-        self.encoder_norm = RmsNorm(m, k5, where / "encoder")
-        self.decoder_norm = RmsNorm(m, k6, where / "decoder")
-        self.softmax = param(k7, (m, c.target_vocab), ("embed", "vocab"), normal(m**-0.5), where / "softmax")
+        self.encoder_norm = Norm(m, where / "encoder")
+        self.decoder_norm = Norm(m, where / "decoder")
+        self.softmax = param(k5, (m, c.target_vocab), ("embed", "vocab"), normal(m**-0.5), where / "softmax")
 
     # --- training ---
 
@@ -227,6 +223,19 @@ class GShardM4(nnx.Module):
     def loss_weight(batch: Batch) -> jax.Array:
         """How many tokens the loss of this batch averages over."""
         return jnp.sum(batch["targets_segments"] > 0)
+
+    tokens = loss_weight  # of the target side, which is what translation throughput counts
+
+    @staticmethod
+    def notes(c: GShardM4Config) -> list[str]:
+        """Lines about this config that a run prints when it starts."""
+        if not c.experts:
+            return []
+        slots = moe.capacity(c.capacity_factor, c.group_size, c.experts)
+        return [
+            f"{c.experts} experts, groups of {c.group_size} tokens, {slots} slots per expert and group; dispatch by "
+            f"{c.dispatch} (by einsum it would cost {c.group_size / c.hidden_dim:.2f} of the experts' FLOPs)"
+        ]
 
     def encode(self, ids_BS, segments_BS, positions_BS, key: Key) -> tuple[jax.Array, dict]:
         """The encoder tower: (its output [B, S, M], statistics of its MoE layers, stacked)."""

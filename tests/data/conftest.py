@@ -8,15 +8,18 @@ from pathlib import Path
 import pytest
 
 from data import packages, paths
+from data.packages import Package
 from data.translation import catalogues, sources
 from data.translation.catalogues import Catalogue, Pair, Source
-from data.packages import Package
+from data.translation.settings import Translation
 from data.translation.sources import CATALOGUES
 
 _SYLLABLES = [consonant + vowel for consonant in "bdfgklmnprst" for vowel in "aeiou"]
 _CHANCE = random.Random(0)
 WORDS = sorted({"".join(_CHANCE.choices(_SYLLABLES, k=_CHANCE.randint(1, 3))) for _ in range(300)})
-TINY = dict(source_vocabulary=420, target_vocabulary=360, source_length=24, target_length=20)
+TINY = Translation(
+    catalogue="permissive", source_vocabulary=420, target_vocabulary=360, source_length=24, target_length=20
+)
 LANGUAGES = {"sw": "swa", "br": "bre", "zh_TW": "zha", "sr@latin": "sra"}
 
 

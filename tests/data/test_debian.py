@@ -1,6 +1,8 @@
 import zipfile
 from pathlib import Path
 
+import pytest
+
 from data import debian
 from data.translation import sources
 
@@ -73,3 +75,34 @@ def test_descriptions_are_paired_by_paragraph(tmp_path):
     debian.download_descriptions(tmp_path / "a.zip", tmp_path / "apt", fake_apt([], tmp_path / "apt"))
     entries = list(sources._descriptions(tmp_path / "a.zip"))
     assert [len([entry for entry in entries if entry[0] == language]) for language in ("de", "pt_BR")] == [7, 2]
+
+
+def test_the_index_is_the_releases_own(tmp_path):
+    """Of apt's lists the release's packages are kept, with their descriptions: no updates, and no other archive's.
+
+    A package's source is without a version, its section without a component; the first of two entries counts.
+    """
+    stanza = "Package: some\nSource: thing (1.0)\nSection: contrib/net\nDescription: what it is\nDescription-md5: 0f\n"
+
+    def run(command: list[str]) -> None:
+        for name in ("d_dists_bookworm", "d_dists_bookworm-updates", "other_dists_nodistro"):
+            part = tmp_path / "apt" / "lists" / f"{name}_main_binary-amd64_Packages"
+            part.write_text(f"{stanza}\nPackage: {name}\n\n{stanza}Tag: x\n")
+            if name.startswith("d_"):
+                part.with_name(f"{name}_main_i18n_Translation-en").write_text(GERMAN)
+
+    debian.download_index(tmp_path / "index.zip", tmp_path / "apt", run)
+    with zipfile.ZipFile(tmp_path / "index.zip") as zipped:
+        assert zipped.read("Translation-en").decode() == GERMAN
+        assert debian.parse_packages(zipped.read("Packages").decode()) == [
+            {
+                "Package": "some",
+                "Source": "thing",
+                "Section": "net",
+                "Description": "what it is",
+                "Description-md5": "0f",
+            },
+            {"Package": "d_dists_bookworm", "Source": "d_dists_bookworm", "Section": ""},
+        ]
+    with pytest.raises(ValueError, match="name no release"):
+        debian.download_index(tmp_path / "none.zip", tmp_path / "apt2", lambda command: None)

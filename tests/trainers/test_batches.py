@@ -9,8 +9,9 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 from numpy.testing import assert_array_equal
 
-from configs.schema import SyntheticTranslation, TranslationData
-from data.batches import Batches, CacheSource, DataError, SyntheticSource, open_source
+from configs.schema import TranslationData
+from data.batches import Batches, DataError, open_source
+from data.rows import CacheSource, SyntheticSource
 from models.common.layout import Layout
 from models.common.sharding import make_mesh
 from tests.caches import write_cache
@@ -61,7 +62,7 @@ def test_every_row_comes_once_an_epoch_and_epochs_differ(folder):
 def test_batches_are_the_rows_of_their_step(folder):
     """Step s holds rows s * B to (s + 1) * B - 1, on the mesh, whatever was read before: resuming needs the step only."""
     source = CacheSource(DATA, folder)
-    batches = Batches(source, DATA, sharding())
+    batches = Batches(source, DATA, dict.fromkeys(DATA.arrays(), sharding()))
     for step in (0, 1, 5, 3):
         batch = batches(step)
         assert batches.ids(step) == (8 * step, 8 * step + 7)
@@ -71,7 +72,7 @@ def test_batches_are_the_rows_of_their_step(folder):
     batches.close()
 
 
-def test_a_process_reads_only_its_rows():
+def test_a_process_reads_only_its_rows(m4):
     """Of a batch cut over four devices, a process with two of them reads half the rows."""
 
     class Half:
@@ -90,8 +91,8 @@ def test_a_process_reads_only_its_rows():
             self.rows.append(index)
             return super().row(index)
 
-    data = SyntheticTranslation(batch_size=8, source_length=6, target_length=4)
-    batches = Batches(Asked(data, 50), data, Half())  # type: ignore[arg-type]
+    data = TranslationData(batch_size=8, source_length=6, target_length=4)
+    batches = Batches(Asked(data, m4.model), data, dict.fromkeys(data.arrays(), Half()))  # type: ignore[arg-type]
     batches._read(3)
     assert Asked.rows == [28, 29, 30, 31]
 
@@ -108,9 +109,9 @@ def test_data_that_does_not_fit_is_refused(tmp_path, m4, monkeypatch):
         open_source(DATA, dataclasses.replace(m4.model, target_vocab=10))
 
 
-def test_synthetic_rows_are_full_and_reproducible():
+def test_synthetic_rows_are_full_and_reproducible(m4):
     """Every position holds a real token; the same index gives the same row."""
-    data = SyntheticTranslation(batch_size=8, source_length=6, target_length=4)
-    a, b = SyntheticSource(data, 50).row(7), SyntheticSource(data, 50).row(7)
+    data = TranslationData(batch_size=8, source_length=6, target_length=4)
+    a, b = SyntheticSource(data, m4.model).row(7), SyntheticSource(data, m4.model).row(7)
     assert all((np.asarray(a[k]) == b[k]).all() for k in a)
-    assert a["inputs"].min() >= 3 and a["inputs"].max() < 50 and (a["targets_segments"] == 1).all()
+    assert a["inputs"].min() >= 3 and a["inputs"].max() < 64 and (a["targets_segments"] == 1).all()

@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from models.common.sharding import flatten
+from models.common.layout import UserError
+from models.common.sharding import flatten, nest
 from models.gshard_m4.layouts import LAYOUTS
-from trainers import checkpoint, metrics, release, state, trainer
+from trainers import checkpoint, metrics, release, start, state, trainer
 
 # How many times the run of the kill test is killed; the more, the longer it takes.
 KILLS = int(os.environ.get("SHARDZOO_KILLS", "3"))
@@ -229,11 +230,10 @@ def test_a_non_finite_step_changes_no_weight(m4):
     from trainers.step import train_step
 
     p = state.plan(m4, jax.devices()[:1])
-    start = state.create(p)
-    start = dataclasses.replace(start, params=jax.tree.map(lambda x: x, start.params))
-    before = jax.device_get(start)
-    batch = Batches(open_source(m4.data, m4.model), m4.data, p.batch_sharding())(0)
-    poisoned = dataclasses.replace(start, params=start.params | {"softmax": start.params["softmax"] * np.nan})
+    first = state.create(p)
+    before = jax.device_get(first)
+    batch = Batches(open_source(m4.data, m4.model), m4.data, p.batch_shardings())(0)
+    poisoned = dataclasses.replace(first, params=first.params | {"softmax": first.params["softmax"] * np.nan})
     want = jax.device_get(poisoned)
     after, metrics_ = train_step(p)(poisoned, batch)
     assert not np.isfinite(metrics_["loss"])
@@ -274,8 +274,9 @@ def test_non_finite_steps_are_skipped_counted_and_stop_the_run(m4, tmp_path, cap
 def test_a_release_holds_the_model(whole_run, m4, tmp_path):
     """Weights read back from it are the checkpoint's; a damaged or misfitting one is refused; training starts from it."""
     folder = release.write(whole_run, tmp_path / "release", scores={"bleu": 1.5})
-    e, params = release.read(folder)
-    assert e.model == m4.model
+    found = release.Release(folder)
+    params = nest({name: found.read(name, ()) for name in found.shapes})
+    assert found.experiment.model == m4.model
     jax.tree.map(assert_array_equal, params, jax.device_get(checkpoint.read_params(whole_run)[2]))
     assert "bleu | 1.50" in (folder / "README.md").read_text()
     subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=folder, check=True)
@@ -283,15 +284,15 @@ def test_a_release_holds_the_model(whole_run, m4, tmp_path):
         release.write(whole_run, folder)
 
     started = with_train(m4, init_from=str(folder))
-    fresh = release.initial_state(state.plan(started, jax.devices()[:1]))
+    fresh = start.new_state(state.plan(started, jax.devices()[:1]), None, print)
     jax.tree.map(assert_array_equal, jax.device_get(fresh.params), params)
     assert int(fresh.step) == 0
     small = dataclasses.replace(started, model=dataclasses.replace(m4.model, hidden_dim=64))
-    with pytest.raises(release.ReleaseError, match=r"has shape \(1, 16, 32\), the model needs \(1, 16, 64\)"):
-        release.initial_state(state.plan(small, jax.devices()[:1]))
+    with pytest.raises(UserError, match=r"1, 16, 64"):
+        start.new_state(state.plan(small, jax.devices()[:1]), None, print)
     (folder / "experiment.json").write_text("{}")
     with pytest.raises(release.ReleaseError, match=r"experiment\.json is damaged"):
-        release.read(folder)
+        release.Release(folder)
 
 
 # --- real signals on real processes ------------------------------------------------------------------------------

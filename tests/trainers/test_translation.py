@@ -9,8 +9,10 @@ import pytest
 from configs import registry
 from configs.schema import Translate, TranslationData
 from data.batches import DataError
+from models.common.sharding import nest
 from tests.caches import write_cache, write_vocabularies
 from trainers import release, translation
+from trainers.opening import open_model
 from trainers.translation import Example, score, shuffled, strip
 
 LANGS = {"de": 30, "es": 12}
@@ -62,15 +64,16 @@ def test_training_evaluates_and_releases(experiment, tmp_path, monkeypatch, caps
     examples = [Example("de", "datei save"), Example("es", "archivo save the"), Example("de", "öffnen " * 40)]
     outputs = []
     for path in (tmp_path / "run", folder):
-        e, params, files = release.open_model(path)
+        e, weights = open_model(path)
         assert e == experiment
-        translator = translation.Translator(plan.model, experiment.eval, files)
+        params = nest({name: weights.read(name, ()) for name in weights.shapes})
+        translator = translation.Translator(plan.model, experiment.eval, weights.vocabulary)
         outputs.append(translator(params, examples))
         with pytest.raises(DataError, match="did you mean 'de'"):
             translator(params, [Example("dee", "x")])
     assert outputs[0] == outputs[1] and len(outputs[0]) == 3
     with pytest.raises(checkpoint.CheckpointError, match="no checkpoint 9"):
-        release.open_model(tmp_path / "run", 9)
+        open_model(tmp_path / "run", 9)
 
 
 def test_translations_do_not_depend_on_their_neighbours(experiment, toy):
@@ -124,5 +127,5 @@ def test_the_quickstart_s_cache_is_the_one_that_is_prepared():
         e = registry.load(name)
         assert isinstance(e.data, TranslationData)
         made = PREPARED[e.data.cache]
-        assert (e.data.source_length, e.data.target_length) == (made["source_length"], made["target_length"])
-        assert e.model.source_vocab >= made["source_vocabulary"] and e.model.target_vocab >= made["target_vocabulary"]
+        assert (e.data.source_length, e.data.target_length) == (made.source_length, made.target_length)
+        assert e.model.source_vocab >= made.source_vocabulary and e.model.target_vocab >= made.target_vocabulary

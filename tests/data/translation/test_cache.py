@@ -1,19 +1,19 @@
 """The whole preparation, on a tiny catalogue; TensorFlow is imported when the first of these tests runs."""
 
+import dataclasses
 import json
-import subprocess
-import sys
 
 import pytest
 
-from data import packing, vocabularies
-from data.translation import corpus
-from data import prepare as preparation
+from data import packages, packing, vocabularies
 from data.prepare import prepare
+from data.translation import cache as translation_cache
+from data.translation import corpus
 from data.translation.sources import CATALOGUES
 from data.vocabularies import Vocabulary
-from scripts import prepare_data
 from tests.data.conftest import TINY
+
+LENGTHS = TINY.source_length, TINY.target_length
 
 
 def quiet(line: str) -> None:
@@ -22,7 +22,7 @@ def quiet(line: str) -> None:
 
 @pytest.fixture(scope="module")
 def cache(tiny):
-    return prepare("tiny", catalogue="permissive", **TINY, data_dir=tiny, progress=quiet)
+    return prepare("tiny", TINY, data_dir=tiny, progress=quiet)
 
 
 def manifest_of(cache):
@@ -33,7 +33,7 @@ def training_texts(cache, language):
     """The decoded examples of a language's rows, with the first source id, the tag."""
     source, target = Vocabulary(cache / "source.model"), Vocabulary(cache / "target.model")
     for row in packing.read_rows(cache / "train" / f"{language}.array_record"):
-        for inputs, targets in packing.unpack(row, TINY["source_length"], TINY["target_length"]):
+        for inputs, targets in packing.unpack(row, LENGTHS):
             assert inputs[-1] == source.eos_id and targets[-1] == target.eos_id
             yield int(inputs[0]), source.decode(inputs), target.decode(targets)
 
@@ -68,10 +68,10 @@ def test_held_out_strings_are_raw(tiny, cache):
 def test_preparing_again_does_no_work(tiny, cache, monkeypatch):
     """A cache that is up to date is returned as it is: nothing is fetched, trained or written."""
     before = {path: path.stat().st_mtime_ns for path in cache.rglob("*")}
-    monkeypatch.setattr(preparation, "_build_data_set", None)  # would raise if called
-    monkeypatch.setattr(preparation.packages, "fetch", None)
+    monkeypatch.setattr(translation_cache, "build", None)  # would raise if called
+    monkeypatch.setattr(packages, "fetch", None)
     said = []
-    assert prepare("tiny", catalogue="permissive", **TINY, data_dir=tiny, progress=said.append) == cache
+    assert prepare("tiny", TINY, data_dir=tiny, progress=said.append) == cache
     assert {path: path.stat().st_mtime_ns for path in cache.rglob("*")} == before
     assert len(said) == 1 and "up to date" in said[0]
 
@@ -80,11 +80,11 @@ def test_the_fingerprint_is_reproduced(tiny, cache):
     """The same packages give the same bytes under another name, with vocabularies trained anew; other lengths don't."""
     for model in (tiny / "vocabularies").iterdir():
         model.unlink()
-    again = prepare("again", catalogue="permissive", **TINY, data_dir=tiny, progress=quiet)
+    again = prepare("again", TINY, data_dir=tiny, progress=quiet)
     assert manifest_of(again)["files"] == manifest_of(cache)["files"]
     assert manifest_of(again)["fingerprint"] == manifest_of(cache)["fingerprint"]
-    shorter = {**TINY, "source_length": 16}
-    other = prepare("again", catalogue="permissive", **shorter, data_dir=tiny, progress=quiet)
+    shorter = dataclasses.replace(TINY, source_length=16)
+    other = prepare("again", shorter, data_dir=tiny, progress=quiet)
     assert other == again and manifest_of(other)["fingerprint"] != manifest_of(cache)["fingerprint"]
 
 
@@ -92,7 +92,7 @@ def test_vocabularies_see_training_text_only(tiny, cache, monkeypatch):
     """No held-out line reaches the training of a vocabulary."""
     seen = {}
     monkeypatch.setattr(vocabularies, "train", lambda lines, path, *, size, tags=(): seen.setdefault(size, set(lines)))
-    preparation._train_vocabularies("permissive", {"other": "packages"}, 401, 402, tiny)
+    translation_cache._train_vocabularies("permissive", {"other": "packages"}, 401, 402, tiny)
     splits = corpus.divide(CATALOGUES["permissive"], tiny / "packages")
     for side, size in (("source", 401), ("english", 402)):
         trained = {getattr(pair, side) for pairs in splits["train"].values() for pair in pairs}
@@ -109,40 +109,21 @@ def test_rows_are_what_the_seqio_tasks_say(tiny, cache):
     registered = tasks.add_message_catalogues(
         "permissive", source=cache / "source.model", target=cache / "target.model", data_dir=tiny / "tfds"
     )
-    lengths = TINY["source_length"], TINY["target_length"]
     for language in ("br", "zh-Hant"):
         dataset = registered[language].get_dataset(None, "train", shuffle=False)
         defined = {
             (tuple(example["inputs"]), tuple(example["targets"]))
             for example in dataset.as_numpy_iterator()
-            if len(example["inputs"]) <= lengths[0] and len(example["targets"]) <= lengths[1]
+            if len(example["inputs"]) <= LENGTHS[0] and len(example["targets"]) <= LENGTHS[1]
         }
         rows = packing.read_rows(cache / "train" / f"{language}.array_record")
-        packed = {tuple(tuple(side) for side in example) for row in rows for example in packing.unpack(row, *lengths)}
+        packed = {tuple(tuple(side) for side in example) for row in rows for example in packing.unpack(row, LENGTHS)}
         assert packed == defined
 
 
 def test_nothing_is_left_of_a_failure(tiny, cache):
     """A preparation that fails leaves neither a cache nor a temporary folder behind."""
-    too_large = {**TINY, "target_vocabulary": 9000}
+    too_large = dataclasses.replace(TINY, target_vocabulary=9000)
     with pytest.raises(ValueError, match="vocabulary of 9000 is too large"):
-        prepare("failed", catalogue="permissive", **too_large, data_dir=tiny, progress=quiet)
+        prepare("failed", too_large, data_dir=tiny, progress=quiet)
     assert {path.name for path in (tiny / "caches").iterdir()} <= {"tiny", "again"}
-
-
-def test_a_misspelt_name_gives_the_nearest(capsys):
-    """The command refuses an unknown name with exit code 2 and one line that names the nearest."""
-    assert prepare_data.main(["m4_quickstrat"]) == 2
-    captured = capsys.readouterr()
-    assert captured.err == "unknown data set 'm4_quickstrat'; did you mean 'm4_quickstart'?\n" and not captured.out
-
-
-def test_reading_needs_no_tensorflow():
-    """Everything but the builder and the tasks can be imported without TensorFlow, SeqIO or TFDS."""
-    program = (
-        "import sys, data.prepare, data.packing, data.vocabularies, data.translation.corpus, scripts.prepare_data;"
-        "heavy = {'tensorflow', 'seqio', 'tensorflow_datasets'} & set(sys.modules);"
-        "sys.exit(str(heavy) if heavy else 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr

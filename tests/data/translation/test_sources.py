@@ -1,21 +1,7 @@
-import io
-import tarfile
-from pathlib import Path
-
 from data.packages import Package
 from data.translation.sources import CATALOGUES
-from tests.data.test_catalogue_formats import make_mo
-
-
-def tarball(path: Path, files: dict[str, str | bytes]) -> Path:
-    """An npm tarball of the given files."""
-    with tarfile.open(path, "w:gz") as archive:
-        for name, content in files.items():
-            data = content if isinstance(content, bytes) else content.encode()
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    return path
+from tests.data.archives import tarball
+from tests.data.translation.test_catalogue_formats import make_mo
 
 
 def entries_of(name: str):

@@ -21,13 +21,14 @@ def models(tmp_path_factory):
 @pytest.mark.parametrize("prepared", ["nothing", "a half"])
 def test_a_data_set_that_is_not_prepared(tmp_path, models, prepared):
     """A task of a data set that isn't there is refused at once, in a line that says how to prepare it."""
+    from data.tfds_folders import NotPreparedError
     from data.translation import tasks
 
     if prepared == "a half":
         (tmp_path / "message_catalogues/permissive/incomplete.1.0.0").mkdir(parents=True)
-    with pytest.raises(tasks.NotPreparedError, match=r"not prepared in .*; .* python -m scripts.prepare_data$"):
+    with pytest.raises(NotPreparedError, match=r"not prepared in .*; .* python -m scripts.prepare_data$"):
         tasks.add_message_catalogues("permissive", data_dir=tmp_path, **models)
-    with pytest.raises(tasks.NotPreparedError, match=r"^wmt_t2t_translate/de-en:1\.0\.0 is not prepared"):
+    with pytest.raises(NotPreparedError, match=r"^wmt_t2t_translate/de-en:1\.0\.0 is not prepared"):
         tasks.add_wmt("de-en", data_dir=tmp_path, **models)
 
 

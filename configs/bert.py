@@ -1,0 +1,268 @@
+"""BERT's experiments: pre-training rows of the papers, and fine-tuning of released weights that a CPU can do.
+
+The papers' text (Wikipedia and books) is not in a package: pre-training reads Wikipedia by its TFDS name.
+"""
+
+from dataclasses import replace
+
+from configs.schema import (
+    Adafactor, AdamW, Experiment, Exponential, HeldOut, LabelledData, Lamb, Linear, MaskedTextData, Train,
+)  # fmt: skip
+from models.bert import layouts
+from models.bert.config import BertConfig, Classification, MaskedLm, SentenceEmbedding, Span, Tagging
+from models.common.layout import rules
+
+
+def quickstart() -> Experiment:
+    """A first encoder: masked words of 5.9 M words of English, minutes on a CPU; WordPiece of 30,522 ids."""
+    return Experiment(
+        name="bert.quickstart",
+        model=BertConfig(
+            vocab=30_522, layers=4, model_dim=192, hidden_dim=768, heads=4, head_dim=48, max_positions=128, dropout=0.0,
+        ),  # fmt: skip
+        layout=layouts.data_parallel(2, 1),
+        data=MaskedTextData(cache="bert_small", batch_size=32, length=128),
+        optimizer=AdamW(schedule=Linear(peak=1e-3, steps=600, warmup=60), weight_decay=0.01),
+        train=Train(steps=600, clip_norm=1.0, log_every=10, save_every=200, keep=2),
+        eval=HeldOut(limit=400, batch_size=32),
+    )
+
+
+def quickstart_pairs() -> Experiment:
+    """The same with next-sentence prediction, BERT's second task."""
+    e = quickstart()
+    return replace(
+        e,
+        name="bert.quickstart_pairs",
+        model=replace(e.model, head=MaskedLm(next_sentence=True)),
+        data=replace(e.data, cache="bert_small_pairs", pairs=8),
+    )
+
+
+# --- BERT, arXiv 1810.04805 --------------------------------------------------------------------------------------
+
+
+def base() -> Experiment:
+    """BERT base: 12 layers of 768, 109.5e6 parameters (110M). 1M steps of 256 x 512 tokens; the paper's appendix A.2.
+
+    Of the paper's two tasks the masked words alone (RoBERTa found no use for the other); `bert.quickstart_pairs` has both.
+    """
+    return Experiment(
+        name="bert.base",
+        model=BertConfig(vocab=30_522, layers=12, model_dim=768, hidden_dim=3072, heads=12, head_dim=64),
+        layout=layouts.data_parallel(16, 1),
+        data=MaskedTextData(cache="wikipedia_512", batch_size=256, length=512),
+        optimizer=AdamW(schedule=Linear(peak=1e-4, steps=1_000_000, warmup=10_000), eps=1e-6, weight_decay=0.01),
+        train=Train(steps=1_000_000, clip_norm=1.0, log_every=100, save_every=5000, eval_every=10_000),
+        eval=HeldOut(limit=10_000, batch_size=256),
+    )
+
+
+def large() -> Experiment:
+    """BERT large: 24 layers of 1024, 335.2e6 parameters; otherwise as base, whole words masked (the later release)."""
+    e = base()
+    return replace(
+        e,
+        name="bert.large",
+        model=replace(e.model, layers=24, model_dim=1024, hidden_dim=4096, heads=16),
+        layout=layouts.fully_sharded(64, 1),
+        data=replace(e.data, whole_word=True),
+    )
+
+
+def large_lamb() -> Experiment:
+    """BERT large in 76 minutes (You et al. 2020, arXiv 1904.00962, Table 1): LAMB, batch 32,768, here its 512-token phase."""
+    e = large()
+    return replace(
+        e,
+        name="bert.large_lamb",
+        layout=layouts.fully_sharded(1024, 1),
+        data=replace(e.data, batch_size=32_768),
+        optimizer=Lamb(schedule=Linear(peak=5e-3, steps=15_625, warmup=3125)),
+        train=replace(e.train, steps=15_625, save_every=500, eval_every=500),
+        eval=replace(e.eval, batch_size=1024),
+    )
+
+
+# --- MLPerf 1.1, open division, Google: TPU v4 -------------------------------------------------------------------
+
+
+def mlperf_480b() -> Experiment:
+    """Google's 480B encoder, MLPerf 1.1 open: 481,815,347,200 parameters on 2048 TPU-v4 chips, 22.74 s a step.
+
+    64 layers of 16384, gated SiLU, one head of keys and values, batch 4096 x 512: 130.7 TFLOPS a chip, 47.5 % MFU
+    (63 % with recomputation, as advertised). Mesh (256, 8), GSPMD's 2D; the embedding cut as (vocab y, model x).
+    """
+    return Experiment(
+        name="bert.mlperf_480b",
+        model=BertConfig(
+            vocab=30_522, layers=64, model_dim=16_384, hidden_dim=131_072, heads=256, head_dim=128, kv_heads=1,
+            norm="rms", norm_bias=False, norm_eps=1e-6, order="pre", activation="silu", gated=True, attention_bias=False,
+            ffn_bias=False, softmax_bias=False, types=0, embedding_norm=False, head=MaskedLm(transform=False),
+            label_smoothing=0.1, dropout=0.0, dtype="bfloat16", remat="full",
+        ),  # fmt: skip
+        # 30,522 = 2 x 3 x 5087 ids divide by neither axis: the vocabulary stays whole, the model dimension is cut.
+        layout=replace(
+            layouts.two_d(256, 8), name="mlperf_480b",
+            components=(("embedding", rules(vocab=None, act_vocab=None)),),
+        ),  # fmt: skip
+        data=MaskedTextData(cache="wikipedia_512", batch_size=4096, length=512),
+        optimizer=Adafactor(),
+        train=Train(steps=100_000, log_every=10, save_every=500, eval_every=500),
+        eval=HeldOut(limit=10_000, batch_size=2048),
+    )
+
+
+def mlperf_200b() -> Experiment:
+    """Google's 200B encoder, MLPerf 1.1 open: 199,717,148,096 parameters on 1024 TPU-v4 chips, 16.83 s a step.
+
+    66 layers of 12288, ReLU with biases, a scale per dimension of the queries, attention logits capped at 50 and output
+    logits at 30, no position weights; batch 4096 x 512: 146.4 TFLOPS a chip, 53 % MFU. Mesh (64, 16). Random tokens:
+    its vocabulary of 32,000 is not public.
+    """
+    return Experiment(
+        name="bert.mlperf_200b",
+        model=BertConfig(
+            vocab=32_000, layers=66, model_dim=12_288, hidden_dim=98_304, heads=128, head_dim=96,
+            positions="none", max_positions=0, norm_eps=1e-6, order="pre", activation="relu", attention_bias=False,
+            per_dim_scale=True, logit_cap=50.0, softmax_cap=30.0, types=0, embedding_norm=False,
+            head=MaskedLm(transform=False), label_smoothing=0.1, dropout=0.0, dtype="bfloat16", remat="dots",
+        ),  # fmt: skip
+        layout=replace(layouts.two_d(64, 16), name="mlperf_200b"),
+        data=MaskedTextData(batch_size=4096, length=512),
+        optimizer=Adafactor(
+            schedule=Exponential(peak=2.5e-4, steps=100_000, warmup=4000, floor=0.1), parameter_scale=False
+        ),
+        train=Train(steps=100_000, clip_norm=5.0, log_every=10, save_every=500),
+        eval=HeldOut(batch_size=1024),
+    )
+
+
+# --- fine-tuning MiniLM: released weights, real tasks, minutes on a CPU --------------------------------------------
+
+
+def minilm_l6() -> Experiment:
+    """MiniLM (arXiv 2002.10957), 6 layers of 384, as sentence encoder: 22.6e6 parameters, released weights.
+
+    Trained on with pairs of a package's short and long description, contrastively (Sentence-BERT, arXiv 1908.10084).
+    """
+    return Experiment(
+        name="bert.minilm_l6",
+        model=BertConfig(
+            vocab=30_522, layers=6, model_dim=384, hidden_dim=1536, heads=12, head_dim=32, dropout=0.0,
+            head=SentenceEmbedding(),
+        ),  # fmt: skip
+        layout=layouts.data_parallel(1, 1),
+        data=LabelledData(cache="debian_similar", batch_size=8, length=256, slots=8),
+        optimizer=AdamW(schedule=Linear(peak=5e-5, steps=300, warmup=30), weight_decay=0.01),
+        train=Train(steps=300, clip_norm=1.0, init_from="minilm_l6", save_every=100, keep=1),
+        eval=HeldOut(limit=1000, batch_size=16),
+    )
+
+
+def minilm_debian_sections_1k() -> Experiment:
+    """MiniLM told which of 58 sections a package belongs to from its one-line synopsis: 1,000 labels."""
+    return _minilm_sections("1k", steps=200)
+
+
+def minilm_debian_sections_5k() -> Experiment:
+    """The same with 5,000 labels."""
+    return _minilm_sections("5k", steps=600)
+
+
+def minilm_debian_sections_20k() -> Experiment:
+    """The same with 20,000 labels."""
+    return _minilm_sections("20k", steps=1500)
+
+
+def minilm_debian_sections() -> Experiment:
+    """The same with all labels."""
+    return _minilm_sections("", steps=3000)
+
+
+def _minilm_sections(labels: str, *, steps: int) -> Experiment:
+    e = minilm_l6()
+    suffix = f"_{labels}" if labels else ""
+    return replace(
+        e,
+        name=f"bert.minilm_debian_sections{suffix}",
+        model=replace(e.model, head=Classification(labels=58, pooling="mean"), dropout=0.1),
+        data=LabelledData(cache=f"debian_sections{suffix}", batch_size=4, length=128, slots=16),
+        optimizer=AdamW(schedule=Linear(peak=3e-4, steps=steps, warmup=steps // 10), weight_decay=0.01),
+        train=replace(e.train, steps=steps, save_every=steps, eval_every=0),
+        eval=HeldOut(split="test", batch_size=16),
+    )
+
+
+def minilm_brown_tags() -> Experiment:
+    """MiniLM as a part-of-speech tagger of the Brown corpus."""
+    e = minilm_l6()
+    return replace(
+        e,
+        name="bert.minilm_brown_tags",
+        model=replace(e.model, head=Tagging(labels=12)),
+        data=LabelledData(cache="brown_tags", batch_size=8, length=128, slots=128),
+        optimizer=AdamW(schedule=Linear(peak=3e-4, steps=400, warmup=40), weight_decay=0.01),
+        train=replace(e.train, steps=400, save_every=200),
+        eval=HeldOut(split="test", limit=2000, batch_size=16),
+    )
+
+
+def minilm_brown_genres() -> Experiment:
+    """MiniLM told which of 15 genres a passage of the Brown corpus comes from."""
+    e = minilm_l6()
+    return replace(
+        e,
+        name="bert.minilm_brown_genres",
+        model=replace(e.model, head=Classification(labels=15, pooling="mean")),
+        data=LabelledData(cache="brown_genres", batch_size=4, length=256, slots=4),
+        train=replace(e.train, steps=400, save_every=200),
+        eval=HeldOut(split="test", batch_size=16),
+    )
+
+
+def minilm_spam() -> Experiment:
+    """MiniLM told spam from mail (SpamAssassin's public corpus)."""
+    e = minilm_l6()
+    return replace(
+        e,
+        name="bert.minilm_spam",
+        model=replace(e.model, head=Classification(labels=2, pooling="mean")),
+        data=LabelledData(cache="spam", batch_size=4, length=256, slots=8),
+        train=replace(e.train, steps=300, save_every=100),
+        eval=HeldOut(split="test", batch_size=16),
+    )
+
+
+# --- fine-tuning BERT base on public sets, by their TFDS names: BERT, section 4 and appendix A.3 -------------------
+
+
+def base_mnli() -> Experiment:
+    """BERT base on MNLI, three epochs; the paper's test accuracy is 84.6 (matched)."""
+    # 392,702 pairs, packed about 8 to a row of 128 tokens: 49k rows an epoch.
+    return _base_task("mnli", Classification(labels=3), LabelledData(cache="glue_mnli", batch_size=32, slots=8), 4600)
+
+
+def base_sst2() -> Experiment:
+    """BERT base on SST-2, three epochs; the paper's test accuracy is 93.5."""
+    return _base_task("sst2", Classification(labels=2), LabelledData(cache="glue_sst2", batch_size=32, slots=16), 1200)
+
+
+def base_squad() -> Experiment:
+    """BERT base on SQuAD 1.1, three epochs at 5e-5; the paper's development F1 is 88.5, exact match 80.8."""
+    data = LabelledData(cache="squad", batch_size=32, length=384, slots=4, spans=True)
+    return _base_task("squad", Span(), data, 4200)
+
+
+def _base_task(task: str, head: Classification | Span, data: LabelledData, steps: int) -> Experiment:
+    e = base()
+    return replace(
+        e,
+        name=f"bert.base_{task}",
+        model=replace(e.model, head=head),
+        layout=layouts.data_parallel(8, 1),
+        data=data,
+        optimizer=AdamW(schedule=Linear(peak=5e-5, steps=steps, warmup=steps // 10), eps=1e-6, weight_decay=0.01),
+        train=Train(steps=steps, clip_norm=1.0, log_every=50, save_every=500, init_from="runs/bert_base"),
+        eval=HeldOut(batch_size=32),
+    )

@@ -1,0 +1,402 @@
+"""GPT's experiments: published decoders as rows of one configurable model, and small ones that run on a CPU.
+
+Counts are exact where the source gives them; sizes that only round are said to. Where a paper's data is not public the
+experiment reads C4 by its TFDS name with GPT-2's vocabulary, or random tokens where the vocabulary is not public either.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from configs.schema import Adafactor, AdamW, Cosine, Experiment, HeldOut, InverseSqrt, TextData, Train
+from models.common.layout import Layout, rules
+from models.gpt import layouts
+from models.gpt.config import GptConfig
+
+
+def _gpt2_block(**fields: Any) -> GptConfig:
+    """GPT-2's block (section 2.3): pre-norm, biases everywhere, learned positions, GELU, tied embedding."""
+    return GptConfig(
+        positions="learned", norm="layer", norm_bias=True, norm_eps=1e-5, activation="gelu_tanh",
+        attention_bias=True, ffn_bias=True, **fields,
+    )  # fmt: skip
+
+
+def quickstart() -> Experiment:
+    """A first decoder: 5.5 M parameters on 5.9 M words of English (Brown, presidents, Moby Dick, chat), minutes on a CPU.
+
+    Rotary positions, RMS norms and a gated feed-forward network, as in LLaMA; byte-level BPE of 8,192 ids.
+    """
+    return Experiment(
+        name="gpt.quickstart",
+        model=GptConfig(
+            vocab=8192, layers=4, model_dim=256, hidden_dim=704, heads=4, head_dim=64, kv_heads=2,
+            positions="rotary", activation="silu", gated=True,
+        ),  # fmt: skip
+        layout=layouts.data_parallel(2, 1),
+        data=TextData(cache="gpt_small", batch_size=8, length=256),
+        optimizer=AdamW(schedule=Cosine(peak=2e-3, steps=600, warmup=40, floor=0.1), b2=0.95, weight_decay=0.1),
+        train=Train(steps=600, clip_norm=1.0, log_every=10, save_every=200, eval_every=0, keep=2),
+        eval=HeldOut(limit=200, batch_size=16),
+    )
+
+
+# --- GPT-2: Radford et al. 2019, Table 2 (sizes as counted: the paper's first row says 117M) -----------------------
+
+
+def gpt2_124m() -> Experiment:
+    """GPT-2 small: 12 layers of 768, 124.4e6 parameters. Batch 512 x 1024; optimizer not in the paper, GPT-3's here."""
+    return _gpt2("gpt2_124m", layers=12, dim=768, heads=12)
+
+
+def gpt2_355m() -> Experiment:
+    """GPT-2 medium: 24 layers of 1024, 354.8e6 parameters (the paper's 345M)."""
+    return _gpt2("gpt2_355m", layers=24, dim=1024, heads=16)
+
+
+def gpt2_774m() -> Experiment:
+    """GPT-2 large: 36 layers of 1280, 774.0e6 parameters (the paper's 762M)."""
+    return _gpt2("gpt2_774m", layers=36, dim=1280, heads=20)
+
+
+def gpt2_1558m() -> Experiment:
+    """GPT-2 XL: 48 layers of 1600, 1557.6e6 parameters (the paper's 1542M)."""
+    return _gpt2("gpt2_1558m", layers=48, dim=1600, heads=25)
+
+
+def _gpt2(name: str, *, layers: int, dim: int, heads: int) -> Experiment:
+    return Experiment(
+        name=f"gpt.{name}",
+        model=_gpt2_block(
+            vocab=50257, layers=layers, model_dim=dim, hidden_dim=4 * dim, heads=heads, head_dim=64,
+            max_positions=1024, dropout=0.1, dtype="bfloat16",
+        ),  # fmt: skip
+        layout=layouts.fully_sharded(8, 1),
+        data=TextData(cache="c4_1024", batch_size=512, length=1024),
+        optimizer=AdamW(schedule=Cosine(peak=6e-4, steps=600_000, warmup=2000, floor=0.1), b2=0.95, weight_decay=0.1),
+        train=Train(steps=600_000, clip_norm=1.0, log_every=100, save_every=5000, eval_every=5000),
+        eval=HeldOut(limit=2000, batch_size=64),
+    )
+
+
+# --- GPT-3: Brown et al. 2020, Table 2.1; Adam 0.9/0.95, weight decay 0.1, clip 1.0, cosine to 10 % (appendix B) ---
+
+
+def gpt3_125m() -> Experiment:
+    """GPT-3 Small: 12 layers of 768; 0.5M tokens a batch, 300e9 in all."""
+    return _gpt3("gpt3_125m", layers=12, dim=768, heads=12, head=64, batch=256, rate=6e-4, mesh=layouts.fully_sharded(8, 1))
+
+
+def gpt3_350m() -> Experiment:
+    """GPT-3 Medium: 24 layers of 1024."""
+    return _gpt3("gpt3_350m", layers=24, dim=1024, heads=16, head=64, batch=256, rate=3e-4, mesh=layouts.fully_sharded(16, 1))
+
+
+def gpt3_760m() -> Experiment:
+    """GPT-3 Large: 24 layers of 1536, heads of 96."""
+    return _gpt3("gpt3_760m", layers=24, dim=1536, heads=16, head=96, batch=256, rate=2.5e-4, mesh=layouts.fully_sharded(32, 1))
+
+
+def gpt3_1_3b() -> Experiment:
+    """GPT-3 XL: 24 layers of 2048. The table's 24 heads of 128 would make 1.5e9 parameters; 16 make the stated 1.3B."""
+    return _gpt3("gpt3_1_3b", layers=24, dim=2048, heads=16, head=128, batch=512, rate=2e-4, mesh=layouts.fully_sharded(64, 1))
+
+
+def gpt3_2_7b() -> Experiment:
+    """GPT-3 2.7B: 32 layers of 2560, heads of 80."""
+    return _gpt3("gpt3_2_7b", layers=32, dim=2560, heads=32, head=80, batch=512, rate=1.6e-4, mesh=layouts.fully_sharded(128, 1))
+
+
+def gpt3_6_7b() -> Experiment:
+    """GPT-3 6.7B: 32 layers of 4096; 2M tokens a batch."""
+    return _gpt3("gpt3_6_7b", layers=32, dim=4096, heads=32, head=128, batch=1024, rate=1.2e-4, mesh=layouts.fully_sharded(256, 1))
+
+
+def gpt3_13b() -> Experiment:
+    """GPT-3 13B: 40 layers of 5140 (so the table; 40 heads of 128 are 5120), vocabulary padded to 51,200 for 8 ways."""
+    e = _gpt3("gpt3_13b", layers=40, dim=5140, heads=40, head=128, batch=1024, rate=1e-4, mesh=layouts.tensor_parallel(32, 8))
+    return replace(e, model=replace(e.model, vocab=51_200))
+
+
+def gpt3_175b() -> Experiment:
+    """GPT-3 175B: 96 layers of 12288; 3.2M tokens a batch. Vocabulary padded to 51,200, as MLPerf's reference does."""
+    e = _gpt3("gpt3_175b", layers=96, dim=12288, heads=96, head=128, batch=1536, rate=6e-5, mesh=layouts.two_d(64, 32))
+    return replace(e, model=replace(e.model, vocab=51_200, remat="full"))
+
+
+def _gpt3(
+    name: str, *, layers: int, dim: int, heads: int, head: int, batch: int, rate: float, mesh: Layout
+) -> Experiment:
+    # 300e9 tokens; the rate warms up over 375e6 tokens and decays over 260e9.
+    tokens = batch * 2048
+    schedule = Cosine(peak=rate, steps=260_000_000_000 // tokens, warmup=375_000_000 // tokens, floor=0.1)
+    return Experiment(
+        name=f"gpt.{name}",
+        model=_gpt2_block(
+            vocab=50257, layers=layers, model_dim=dim, hidden_dim=4 * dim, heads=heads, head_dim=head,
+            max_positions=2048, dtype="bfloat16",
+        ),  # fmt: skip
+        layout=mesh,
+        data=TextData(cache="c4_2048", batch_size=batch, length=2048),
+        optimizer=AdamW(schedule=schedule, b2=0.95, weight_decay=0.1),
+        train=Train(steps=300_000_000_000 // tokens, clip_norm=1.0, log_every=100, save_every=2000, eval_every=2000),
+        eval=HeldOut(limit=2000, batch_size=mesh.devices),
+    )
+
+
+# --- GSPMD, arXiv 2105.04663, Table 2: dense decoders of Lingvo --------------------------------------------------
+
+
+def gspmd_64b() -> Experiment:
+    """GSPMD 64B: 32 layers of 8192, 68.98e9 parameters; 5.74 s a step on 128 TPU-v3 cores, 62.7 % of peak as printed."""
+    return _gspmd("gspmd_64b", layers=32, batch=512, mesh=layouts.two_d(32, 64))
+
+
+def gspmd_128b() -> Experiment:
+    """GSPMD 128B: 64 layers of 8192, 137,702,416,384 parameters; 6.31 s on 2048 cores, 56.5 % as printed.
+
+    Lingvo's own run of it: 512 x 1024 tokens a step, 62k tokens/s, 41 % MFU (55 % with recomputation).
+    """
+    return _gspmd("gspmd_128b", layers=64, batch=512, mesh=layouts.two_d(32, 64))
+
+
+def gspmd_256b() -> Experiment:
+    """GSPMD 256B: 128 layers of 8192, 275.1e9 parameters; 6.71 s on 2048 cores, 54.1 % as printed."""
+    return _gspmd("gspmd_256b", layers=128, batch=256, mesh=layouts.two_d(32, 64))
+
+
+def gspmd_512b() -> Experiment:
+    """GSPMD 512B: 256 layers of 8192, 550.0e9 parameters; 7.64 s on 2048 cores, 47.5 % as printed."""
+    return _gspmd("gspmd_512b", layers=256, batch=128, mesh=layouts.two_d(32, 64))
+
+
+def gspmd_1t() -> Experiment:
+    """GSPMD 1T: 128 layers of 16384, 1,100,041,175,040 parameters; 13.66 s on 2048 cores, 55.6 % as printed."""
+    e = _gspmd("gspmd_1t", layers=128, batch=128, mesh=layouts.two_d(32, 64))
+    return replace(e, model=replace(e.model, model_dim=16_384, hidden_dim=131_072, heads=256))
+
+
+def lingvo_175b() -> Experiment:
+    """Lingvo's 175B: GPT-3's shape without biases, 174,366,928,896 parameters; 51.5k tokens/s on 2048 v3 cores (44 % MFU).
+
+    96 layers of 12288, ReLU, learned positions, attention logits capped at 50; 1024 x 2048 tokens a step.
+    """
+    e = _gspmd("lingvo_175b", layers=96, batch=1024, mesh=layouts.two_d(64, 32))
+    model = replace(
+        e.model, model_dim=12_288, hidden_dim=49_152, heads=96, gated=False, activation="relu",
+        positions="learned", max_positions=2048, logit_cap=50.0,
+    )  # fmt: skip
+    return replace(e, model=model, data=replace(e.data, length=2048))
+
+
+def _gspmd(name: str, *, layers: int, batch: int, mesh: Layout) -> Experiment:
+    return Experiment(
+        name=f"gpt.{name}",
+        model=GptConfig(
+            vocab=32_000, layers=layers, model_dim=8192, hidden_dim=65_536, heads=128, head_dim=128,
+            positions="relative", activation="gelu_tanh", gated=True, dtype="bfloat16", remat="full",
+        ),  # fmt: skip
+        layout=_lm_embedding(mesh),
+        data=TextData(batch_size=batch, length=1024),
+        optimizer=Adafactor(),
+        train=Train(steps=100_000, log_every=100, save_every=2000),
+        eval=HeldOut(batch_size=mesh.devices),
+    )
+
+
+def _lm_embedding(layout: Layout) -> Layout:
+    """Lingvo's variant for language models: the embedding's rows whole, its model dimension on the second mesh axis."""
+    return replace(layout, name="two_d_lm", components=(("embedding", rules(vocab=None, embed="model")),))
+
+
+# --- Megatron-LM PTD-P, arXiv 2104.04473, Table 1: weak scaling on A100, 2048 tokens, vocabulary 51,200 ------------
+# Sizes by the paper's formula, 12 l h^2 (1 + 13/(12h) + (V+s)/(12lh)): GPT-2's block without the last norm.
+# The paper's tensor, pipeline and data parallel sizes are given as (t, p, d); layouts here are 2D, on chips of a pod.
+
+
+def megatron_1_7b() -> Experiment:
+    """Megatron 1.7B, Table 1: 24 layers of 2304, (1, 1, 32), batch 512: 137 TFLOPS a GPU, 44 % of peak."""
+    return _megatron("megatron_1_7b", layers=24, dim=2304, heads=24, batch=512, mesh=layouts.two_d(32, 1))
+
+
+def megatron_3_6b() -> Experiment:
+    """Megatron 3.6B: 30 layers of 3072, (2, 1, 32), batch 512: 138 TFLOPS, 44 %."""
+    return _megatron("megatron_3_6b", layers=30, dim=3072, heads=32, batch=512, mesh=layouts.two_d(32, 2))
+
+
+def megatron_7_5b() -> Experiment:
+    """Megatron 7.5B: 36 layers of 4096, (4, 1, 32), batch 512: 142 TFLOPS, 46 %."""
+    return _megatron("megatron_7_5b", layers=36, dim=4096, heads=32, batch=512, mesh=layouts.two_d(32, 4))
+
+
+def megatron_18_4b() -> Experiment:
+    """Megatron 18.4B: 40 layers of 6144, (8, 1, 32), batch 1024: 135 TFLOPS, 43 %."""
+    return _megatron("megatron_18_4b", layers=40, dim=6144, heads=48, batch=1024, mesh=layouts.two_d(32, 8))
+
+
+def megatron_39_1b() -> Experiment:
+    """Megatron 39.1B: 48 layers of 8192, (8, 2, 32), batch 1536: 138 TFLOPS, 44 %."""
+    return _megatron("megatron_39_1b", layers=48, dim=8192, heads=64, batch=1536, mesh=layouts.two_d(64, 8))
+
+
+def megatron_76_1b() -> Experiment:
+    """Megatron 76.1B: 60 layers of 10240, (8, 4, 32), batch 1792: 140 TFLOPS, 45 %."""
+    return _megatron("megatron_76_1b", layers=60, dim=10_240, heads=80, batch=1792, mesh=layouts.two_d(128, 8))
+
+
+def megatron_145_6b() -> Experiment:
+    """Megatron 145.6B: 80 layers of 12288, (8, 8, 24), batch 2304: 148 TFLOPS, 47 %."""
+    return _megatron("megatron_145_6b", layers=80, dim=12_288, heads=96, batch=2304, mesh=layouts.two_d(192, 8))
+
+
+def megatron_310_1b() -> Experiment:
+    """Megatron 310.1B: 96 layers of 16384, (8, 16, 15) on 1920 GPUs, batch 2160: 155 TFLOPS, 50 %. Here batch 2048."""
+    return _megatron("megatron_310_1b", layers=96, dim=16_384, heads=128, batch=2048, mesh=layouts.two_d(128, 16))
+
+
+def megatron_529_6b() -> Experiment:
+    """Megatron 529.6B: 105 layers of 20480, (8, 35, 9) on 2520 GPUs, batch 2520: 163 TFLOPS, 52 %. Here batch 2560."""
+    return _megatron("megatron_529_6b", layers=105, dim=20_480, heads=128, batch=2560, mesh=layouts.two_d(128, 16))
+
+
+def megatron_1008b() -> Experiment:
+    """Megatron 1008.0B: 128 layers of 25600, (8, 64, 6) on 3072 GPUs, batch 3072: 163 TFLOPS, 52 %. Here 2048 chips."""
+    return _megatron("megatron_1008b", layers=128, dim=25_600, heads=160, batch=3072, mesh=layouts.two_d(128, 16))
+
+
+def _megatron(name: str, *, layers: int, dim: int, heads: int, batch: int, mesh: Layout) -> Experiment:
+    return Experiment(
+        name=f"gpt.{name}",
+        model=_gpt2_block(
+            vocab=51_200, layers=layers, model_dim=dim, hidden_dim=4 * dim, heads=heads, head_dim=dim // heads,
+            max_positions=2048, dtype="bfloat16", remat="full",
+        ),  # fmt: skip
+        layout=mesh,
+        data=TextData(cache="c4_2048", batch_size=batch, length=2048),
+        optimizer=AdamW(
+            schedule=Cosine(peak=6e-5, steps=100_000, warmup=2000, floor=0.1), b2=0.95, weight_decay=0.1
+        ),
+        train=Train(steps=100_000, clip_norm=1.0, log_every=100, save_every=2000),
+        eval=HeldOut(limit=2000, batch_size=mesh.devices),
+    )
+
+
+# --- PaLM, arXiv 2204.02311, Table 1 -----------------------------------------------------------------------------
+
+
+def palm_8b() -> Experiment:
+    """PaLM 8B: 32 layers of 4096, 16 heads of 256, 8.63e9 parameters."""
+    return _palm("palm_8b", layers=32, dim=4096, heads=16, mesh=layouts.two_d(64, 4))
+
+
+def palm_62b() -> Experiment:
+    """PaLM 62B: 64 layers of 8192, 32 heads of 256, 62.50e9 parameters."""
+    return _palm("palm_62b", layers=64, dim=8192, heads=32, mesh=layouts.two_d(64, 8))
+
+
+def palm_540b() -> Experiment:
+    """PaLM 540B: 118 layers of 18432, 48 heads of 256, 540.35e9 parameters; 238.3k tokens/s at batch 2048 on 6144 TPU v4.
+
+    46.2 % MFU (57.8 % HFU); 780e9 tokens. One pod of 3072 chips here: 256-way data, 12-way model, as in the paper.
+    """
+    # 256,000 ids don't divide by 12: the logits stay whole along the vocabulary.
+    mesh = layouts.two_d(256, 12)
+    kept = tuple(rule for rule in mesh.rules if rule[0] not in ("vocab", "act_vocab"))
+    return _palm("palm_540b", layers=118, dim=18_432, heads=48, mesh=replace(mesh, name="palm_2d", rules=kept))
+
+
+def _palm(name: str, *, layers: int, dim: int, heads: int, mesh: Layout) -> Experiment:
+    # Section 2: SwiGLU, parallel layers, multi-query attention, rotary positions, tied embedding, no biases.
+    return Experiment(
+        name=f"gpt.{name}",
+        model=GptConfig(
+            vocab=256_000, layers=layers, model_dim=dim, hidden_dim=4 * dim, heads=heads, head_dim=256, kv_heads=1,
+            positions="rotary", norm="layer", order="parallel", activation="silu", gated=True,
+            dtype="bfloat16", remat="full",
+        ),  # fmt: skip
+        layout=mesh,
+        data=TextData(cache="c4_2048", batch_size=2048, length=2048),
+        # Section 5: Adafactor without factoring, 1e-2 for 10k steps, then 1/sqrt(step); batch 512, 1024, 2048 in turn.
+        optimizer=Adafactor(schedule=InverseSqrt(), min_factored=1 << 30),
+        train=Train(steps=255_000, clip_norm=1.0, log_every=100, save_every=1000),
+        eval=HeldOut(limit=2000, batch_size=mesh.devices),
+    )
+
+
+# --- MaxText's published throughput points, TPU v4 ---------------------------------------------------------------
+
+
+def maxtext_22b() -> Experiment:
+    """MaxText 22B: 48 layers of 6144, 21.9e9 parameters, FSDP over 64 chips, 16 x 1024 tokens a chip: 56.7 % MFU."""
+    return _maxtext("maxtext_22b", layers=48, dim=6144, hidden=24_576, heads=24, chips=64, per_chip=16)
+
+
+def maxtext_52b() -> Experiment:
+    """MaxText 52B: 32 layers of 12288, 51.9e9 parameters, FSDP over 192 chips, 10 x 1024 tokens a chip: 56.0 % MFU."""
+    return _maxtext("maxtext_52b", layers=32, dim=12_288, hidden=49_152, heads=32, chips=192, per_chip=10)
+
+
+def _maxtext(name: str, *, layers: int, dim: int, hidden: int, heads: int, chips: int, per_chip: int) -> Experiment:
+    return Experiment(
+        name=f"gpt.{name}",
+        model=GptConfig(
+            vocab=32_000, layers=layers, model_dim=dim, hidden_dim=hidden, heads=heads, head_dim=256,
+            positions="rotary", activation="gelu_tanh", dtype="bfloat16", remat="full",
+        ),  # fmt: skip
+        layout=layouts.fully_sharded(chips, 1),
+        data=TextData(batch_size=chips * per_chip, length=1024),
+        optimizer=AdamW(schedule=Cosine(peak=3e-5, steps=100_000, warmup=1000, floor=0.1), b2=0.95, weight_decay=0.1),
+        train=Train(steps=100_000, clip_norm=1.0, log_every=100, save_every=2000),
+        eval=HeldOut(batch_size=chips),
+    )
+
+
+# --- the LLaMA shape: rotary positions, RMS norms, gated feed-forward, grouped keys and values ---------------------
+
+
+def llama2_7b() -> Experiment:
+    """LLaMA 2 7B (arXiv 2307.09288): 32 layers of 4096, 6.74e9 parameters, batch 4M tokens of 2e12."""
+    return _llama("llama2_7b", layers=32, dim=4096, hidden=11_008, heads=32, kv_heads=0, rate=3e-4, mesh=layouts.two_d(32, 4))
+
+
+def llama2_70b() -> Experiment:
+    """LLaMA 2 70B: 80 layers of 8192, 68.98e9 parameters, 8 heads of keys and values."""
+    return _llama("llama2_70b", layers=80, dim=8192, hidden=28_672, heads=64, kv_heads=8, rate=1.5e-4, mesh=layouts.two_d(64, 8))
+
+
+def _llama(
+    name: str, *, layers: int, dim: int, hidden: int, heads: int, kv_heads: int, rate: float, mesh: Layout
+) -> Experiment:
+    return Experiment(
+        name=f"gpt.{name}",
+        model=GptConfig(
+            vocab=32_000, layers=layers, model_dim=dim, hidden_dim=hidden, heads=heads, head_dim=128, kv_heads=kv_heads,
+            positions="rotary", norm_eps=1e-5, activation="silu", gated=True, tied=False, dtype="bfloat16", remat="full",
+        ),  # fmt: skip
+        layout=mesh,
+        data=TextData(batch_size=1024, length=4096),
+        # Section 2.2: AdamW 0.9/0.95, 2000 steps of warm-up, cosine to 10 %, weight decay 0.1, clip 1.0.
+        optimizer=AdamW(
+            schedule=Cosine(peak=rate, steps=500_000, warmup=2000, floor=0.1), b2=0.95, eps=1e-5, weight_decay=0.1
+        ),
+        train=Train(steps=500_000, clip_norm=1.0, log_every=100, save_every=2000),
+        eval=HeldOut(batch_size=mesh.devices),
+    )
+
+
+def smollm2_135m() -> Experiment:
+    """SmolLM2 135M (arXiv 2502.02737): 30 layers of 576, 134.5e6 parameters; starts from the released weights.
+
+    `python -m scripts.prepare_data smollm2_135m` fetches them. Training goes on with 92 MB of English.
+    """
+    return Experiment(
+        name="gpt.smollm2_135m",
+        model=GptConfig(
+            vocab=49_152, layers=30, model_dim=576, hidden_dim=1536, heads=9, head_dim=64, kv_heads=3,
+            positions="rotary", rotary_base=100_000.0, norm_eps=1e-5, activation="silu", gated=True,
+        ),  # fmt: skip
+        layout=layouts.data_parallel(1, 1),
+        data=TextData(cache="smollm_english", batch_size=8, length=1024),
+        optimizer=AdamW(schedule=Cosine(peak=1e-4, steps=1000, warmup=50, floor=0.1), b2=0.95, weight_decay=0.1),
+        train=Train(steps=1000, clip_norm=1.0, init_from="smollm2_135m", save_every=200, eval_every=200),
+        eval=HeldOut(limit=20, batch_size=2),
+    )

@@ -1,0 +1,78 @@
+"""Held-out examples as rows, encoded anew with whatever vocabulary lies beside the weights. No TensorFlow."""
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from configs.schema import Data, LabelledData, MaskedTextData, TextData
+from data import masking, rows
+from data.batches import DataError, Row, read_manifest
+from data.labelled import encoding as labelled
+from data.text import encoding
+from data.tokenizers import Tokenizer
+from models.common.layout import nearest
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldOutRows:
+    """Packed rows, how many examples they hold, and of running text how many bytes (UTF-8); 0 where that means nothing."""
+
+    rows: list[Row]
+    examples: int
+    bytes: int
+
+
+def examples(cache: Path, split: str, limit: int = 0) -> Iterator[dict[str, Any]]:
+    """The raw held-out examples of a cache's split, at most `limit` of them; raises DataError for an unknown split."""
+    path = cache / f"{split}.jsonl"
+    if not path.exists():
+        read_manifest(cache)
+        splits = sorted(p.stem for p in cache.glob("*.jsonl"))
+        raise DataError(f"cache {cache.name!r} has no split {split!r}{nearest(split, splits)}")
+    with path.open(encoding="utf-8") as file:  # not splitlines(), which also cuts at U+2028 inside a string
+        for line in itertools.islice(file, limit or None):
+            yield json.loads(line)
+
+
+def read(data: Data, cache: Path, vocabulary: Path, split: str, limit: int = 0) -> HeldOutRows:
+    """The rows of a held-out split.
+
+    Args:
+      cache: the prepared cache with the examples.
+      vocabulary: the folder whose tokenizer.json encodes them.
+      limit: at most so many examples; 0 takes all.
+    """
+    found = list(examples(cache, split, limit))
+    if isinstance(data, LabelledData):
+        return _labelled(data, found, cache, vocabulary)
+    assert isinstance(data, TextData)
+    return _text(data, found, vocabulary)
+
+
+def _text(data: TextData, found: list[dict[str, Any]], vocabulary: Path) -> HeldOutRows:
+    tokenizer = Tokenizer(vocabulary)
+    if isinstance(data, MaskedTextData) and data.pairs:
+        from data.text import pairs
+
+        records = pairs.rows_of([e["text"] for e in found], tokenizer, data.length, data.pairs)
+        size = 0
+    else:
+        records, size = encoding.rows_of([e["text"] for e in found], tokenizer, data.length)
+    plain = [rows.unpack(record, data.stored()) for record in records]
+    if not isinstance(data, MaskedTextData):
+        return HeldOutRows(plain, len(found), size)
+    words = masking.Vocabulary.of(tokenizer)
+    # The same tokens are masked in every evaluation: a number that moves means that the model did.
+    masked = [rows.masked(data, row, np.random.default_rng((0, i)), words) for i, row in enumerate(plain)]
+    return HeldOutRows(masked, len(found), 0)
+
+
+def _labelled(data: LabelledData, found: list[dict[str, Any]], cache: Path, vocabulary: Path) -> HeldOutRows:
+    manifest = read_manifest(cache)
+    made = labelled.rows_of(found, Tokenizer(vocabulary), manifest["form"], data.length, data.slots, manifest["labels"])
+    return HeldOutRows([{name: row[name] for name in data.stored()} for row in made], len(found), 0)

@@ -1,0 +1,86 @@
+"""From packages to a cache of labelled text, in stages.
+
+    packages      <data>/packages/               the task's package and the vocabulary's, checked by SHA-256
+    data set      <data>/tfds/labelled_text/     the splits (`data.labelled.labelled_text`); public sets are there
+    cache         <data>/caches/NAME/            packed rows
+
+A cache holds `train/all.array_record` (rows as in `data.labelled.encoding`), the raw examples as `train.jsonl` (those
+that the rows are made of), `validation.jsonl` and `test.jsonl` (see `data.labelled.sources`), and `tokenizer.json`.
+TensorFlow is imported by `build`, when it runs; finding a cache up to date doesn't need it.
+"""
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from data import packing, tokenizers, weights
+from data.labelled import encoding, splits
+from data.labelled.settings import Labelled
+from data.labelled.sources import TASKS, PackageTask
+from data.packages import Package
+from data.stages import Progress, stage
+
+FORMAT = 1  # of the cache; one more whenever the same packages would give another cache
+PART = "all"
+
+
+def packages_of(settings: Labelled) -> tuple[Package, ...]:
+    """What must be fetched."""
+    task = TASKS[settings.task]
+    own = (task.package,) if isinstance(task, PackageTask) else ()
+    return (*own, weights.VOCABULARIES[settings.tokenizer])
+
+
+def build(settings: Labelled, root: Path, folder: Path, progress: Progress) -> dict[str, Any]:
+    """Fills a new cache's folder from the packages in `root`; returns its part of the manifest.
+
+    Raises:
+      NotPreparedError: a public data set is not in <data>/tfds.
+    """
+    task = TASKS[settings.task]
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    import tensorflow as tf
+
+    tf.config.set_visible_devices([], "GPU")  # the accelerator is JAX's
+    from data.labelled import labelled_text, tasks
+
+    if isinstance(task, PackageTask):
+        with stage("data set", progress):
+            labelled_text.build(settings.task, manual_dir=root / "packages", data_dir=root / "tfds")
+    with stage("cache", progress):
+        examples = {
+            split: list(tasks.raw_examples(settings.task, split, root / "tfds"))
+            for split in ("train", "validation", "test")
+        }
+        examples["train"] = splits.subset(examples["train"], settings.limit, settings.subset_seed)
+        for split, some in examples.items():
+            _write_lines(folder / f"{split}.jsonl", some)
+        weights.write_vocabulary(settings.tokenizer, root / "packages", folder / tokenizers.FILE)
+        tokenizer = tokenizers.Tokenizer(folder)
+        tally = encoding.Tally()
+        rows = encoding.rows_of(
+            examples["train"], tokenizer, task.form, settings.length, settings.slots, task.labels, tally
+        )
+        (folder / "train").mkdir()
+        packing.write_rows(folder / "train" / f"{PART}.array_record", map(encoding.record_of, rows))
+    return {
+        "form": task.form,
+        "labels": list(task.labels),
+        "vocabulary": tokenizer.size,
+        "parts": {PART: dataclasses.asdict(tally)},
+    }
+
+
+def _write_lines(path: Path, examples: Iterable[splits.Example]) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        for example in examples:
+            file.write(json.dumps(example, ensure_ascii=False) + "\n")
+
+
+def read_lines(path: Path) -> list[splits.Example]:
+    """The raw examples of a cache's `SPLIT.jsonl`."""
+    with path.open(encoding="utf-8") as file:
+        return [json.loads(line) for line in file]

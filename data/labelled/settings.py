@@ -1,0 +1,52 @@
+"""What a prepared cache of labelled text is made from, and the caches that have a name. No TensorFlow."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Labelled:
+    """Settings of a cache of labelled text.
+
+    Attributes:
+      task: a key of `data.labelled.sources.TASKS`.
+      tokenizer: released weights whose tokenizer is taken, e.g. "minilm_l6".
+      length: tokens L of a packed row.
+      slots: labels P that a row has room for.
+      limit: training examples taken, of the order that `subset_seed` gives; 0 takes all.
+      subset_seed: of that order (see `data.labelled.splits.subset`); held-out examples are the same for every seed.
+    """
+
+    task: str
+    tokenizer: str
+    length: int
+    slots: int
+    limit: int = 0
+    subset_seed: int = 0
+
+
+def _minilm(task: str, *, length: int = 128, slots: int, limit: int = 0) -> Labelled:
+    return Labelled(task=task, tokenizer="minilm_l6", length=length, slots=slots, limit=limit)
+
+
+ENTRIES = {
+    # One data set at four training sizes; the smaller are subsets of the larger, the test is the same.
+    "debian_sections_1k": _minilm("debian_sections", slots=16, limit=1_000),
+    "debian_sections_5k": _minilm("debian_sections", slots=16, limit=5_000),
+    "debian_sections_20k": _minilm("debian_sections", slots=16, limit=20_000),
+    "debian_sections": _minilm("debian_sections", slots=16),
+    "debian_descriptions": _minilm("debian_descriptions", length=256, slots=8),
+    "debian_similar": _minilm("debian_similar", length=256, slots=16),
+    "brown_tags": _minilm("brown_tags", slots=128),
+    "brown_genres": _minilm("brown_genres", length=256, slots=4),
+    "spam": _minilm("spam", length=256, slots=8),
+    "glue_cola": _minilm("glue_cola", slots=16),
+    "glue_sst2": _minilm("glue_sst2", slots=16),
+    "glue_mrpc": _minilm("glue_mrpc", slots=8),
+    "glue_qqp": _minilm("glue_qqp", slots=8),
+    "glue_mnli": _minilm("glue_mnli", slots=8),
+    "glue_mnli_mismatched": _minilm("glue_mnli_mismatched", slots=8),
+    "glue_qnli": _minilm("glue_qnli", slots=8),
+    "glue_rte": _minilm("glue_rte", length=256, slots=8),
+    "glue_wnli": _minilm("glue_wnli", slots=8),
+    "squad": _minilm("squad", length=384, slots=4),
+}

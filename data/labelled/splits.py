@@ -1,0 +1,59 @@
+"""Splits that don't leak, and nested subsets of training examples. Both are the same whatever the order of examples."""
+
+import hashlib
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+Example = dict[str, Any]  # see `data.labelled.sources`
+
+
+class Item(NamedTuple):
+    """An example, the `group` that must not be in two splits, and the `stratum` of which every split has its share."""
+
+    group: str
+    example: Example
+    stratum: str = ""
+
+
+_DIGITS = re.compile(r"\d+")
+_WORD = re.compile(r"[^\W_]+")
+
+
+def text_key(text: str) -> str:
+    """What identifies a text: lower case, numbers to 0, letters only."""
+    return " ".join(_WORD.findall(_DIGITS.sub("0", text.lower())))
+
+
+def divide(items: Iterable[Item], *, validation: float, test: float) -> dict[str, list[Example]]:
+    """The examples of `train`, `validation` and `test`, by group.
+
+    Args:
+      items: all examples. A group has one stratum.
+      validation, test: the share of a stratum's groups that is held out, one group at least.
+    """
+    strata: dict[str, dict[str, list[Example]]] = defaultdict(lambda: defaultdict(list))
+    for item in items:
+        strata[item.stratum][item.group].append(item.example)
+    splits: dict[str, list[Example]] = {"train": [], "validation": [], "test": []}
+    for groups in strata.values():
+        tested, validated = (max(1, round(share * len(groups))) for share in (test, validation))
+        for at, group in enumerate(sorted(groups, key=_hash)):
+            name = "test" if at < tested else "validation" if at < tested + validated else "train"
+            splits[name] += groups[group]
+    return splits
+
+
+def subset(examples: Iterable[Example], limit: int = 0, seed: int = 0) -> list[Example]:
+    """The first `limit` examples (0: all) of the order that `seed` gives.
+
+    A larger subset of the same seed begins with the smaller one. Another seed gives another choice.
+    """
+    ordered = sorted(examples, key=lambda example: _hash(f"{seed} {json.dumps(example, sort_keys=True)}"))
+    return ordered[: limit or None]
+
+
+def _hash(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()

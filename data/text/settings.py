@@ -1,0 +1,36 @@
+"""What a prepared cache of plain text is made from, and the caches that have a name. No TensorFlow."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Text:
+    """Settings of a cache of plain text.
+
+    Attributes:
+      corpus: a key of `data.text.sources.CORPORA`, or of PUBLIC there.
+      tokenizer: a released vocabulary, a key of `data.weights.VOCABULARIES`; or "bpe_8192": byte-level BPE of so many
+        ids, trained on the corpus' training split.
+      length: tokens L of a packed row.
+      pairs: rows hold at most so many pairs of segments, to tell whether the second goes on from the first
+        (`data.text.pairs`); 0 is plain text.
+    """
+
+    corpus: str
+    tokenizer: str
+    length: int
+    pairs: int = 0
+
+
+ENTRIES = {
+    "gpt_small": Text(corpus="english_small", tokenizer="bpe_8192", length=256),
+    "gpt_english": Text(corpus="english_debian", tokenizer="gpt2", length=1024),
+    "smollm_english": Text(corpus="english_debian", tokenizer="smollm2_135m", length=1024),
+    "bert_small": Text(corpus="english_small", tokenizer="minilm_l6", length=128),
+    "bert_small_pairs": Text(corpus="english_small", tokenizer="minilm_l6", length=128, pairs=8),
+    "bert_english": Text(corpus="english_debian", tokenizer="minilm_l6", length=512),
+    # Public sets, which TFDS must have prepared.
+    "c4_1024": Text(corpus="c4_en", tokenizer="gpt2", length=1024),
+    "c4_2048": Text(corpus="c4_en", tokenizer="gpt2", length=2048),
+    "wikipedia_512": Text(corpus="wikipedia_en", tokenizer="minilm_l6", length=512),
+}

@@ -1,0 +1,210 @@
+"""Vocabularies in tokenizer.json files: WordPiece and byte-level BPE, released ones and our own. No TensorFlow.
+
+The files are those of the `tokenizers` library. SentencePiece vocabularies, for translation, are in `data.vocabularies`.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+# One thread is fast enough, and a process that has used the library's threads can't be forked safely. Must come first.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import numpy as np
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from data import paths
+
+FILE = "tokenizer.json"
+END_OF_TEXT = "<|endoftext|>"
+_WORDPIECE_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_ENDS = (END_OF_TEXT, "<|im_end|>", "</s>", "[SEP]")  # of a text; the first that a vocabulary has
+_SPACE = "Ġ"  # what byte-level BPE writes for a blank
+
+
+class Tokenizer:
+    """A vocabulary, and how text becomes its ids. Special tokens are never found in text, nor added to it.
+
+    Attributes:
+      path: the tokenizer.json file.
+      size: number of ids.
+      pad_id, unk_id, cls_id, sep_id, mask_id, eos_id: special ids, None where the vocabulary has no such token. The end
+        of text (`eos_id`) of a WordPiece vocabulary is its separator.
+      special_ids: all special ids, ascending.
+      continues: bool [size], True where a piece continues a word: `##` pieces of WordPiece; of byte-level BPE those
+        that don't begin with a blank. Never a special token.
+    """
+
+    def __init__(self, path: Path | str):
+        path = Path(path)
+        self.path = path / FILE if path.is_dir() else path
+        if not self.path.exists():
+            raise FileNotFoundError(f"no vocabulary at {self.path}")
+        self._tokenizer = tokenizers.Tokenizer.from_file(os.fspath(self.path))
+        self._tokenizer.no_truncation()  # released files cut and pad to the length that somebody liked
+        self._tokenizer.no_padding()
+        self._tokenizer.encode_special_tokens = True  # as text: "[MASK]" in a text is five characters and a word
+        self._wordpiece = isinstance(self._tokenizer.model, models.WordPiece)
+        added = self._tokenizer.get_added_tokens_decoder()
+        self.special_ids = tuple(sorted(id_ for id_, token in added.items() if token.special))
+        self.size: int = self._tokenizer.get_vocab_size(with_added_tokens=True)
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = map(self.id_of, _WORDPIECE_SPECIAL)
+        self.eos_id = next((id_ for id_ in map(self.id_of, _ENDS) if id_ is not None), None)
+        self.continues = np.zeros(self.size, bool)
+        for piece, id_ in self._tokenizer.get_vocab(with_added_tokens=False).items():
+            self.continues[id_] = piece.startswith("##") if self._wordpiece else not piece.startswith(_SPACE)
+        self.continues[list(self.special_ids)] = False
+
+    def id_of(self, piece: str) -> int | None:
+        """The id of a piece as the vocabulary spells it, None where it has no such piece."""
+        return self._tokenizer.token_to_id(piece)
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text."""
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    def encode_words(self, words: Sequence[str]) -> list[list[int]]:
+        """The ids of each word of a text that is cut into words already, as if blanks stood between them."""
+        texts = words if self._wordpiece else [*words[:1], *(f" {word}" for word in words[1:])]
+        return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+
+    def encode_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """The ids of a text, and where each begins and ends in it, in characters; a leading blank is not part of it."""
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        return encoding.ids, [_trimmed(text, *span) for span in encoding.offsets]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ids; special tokens give nothing."""
+        return self._tokenizer.decode([int(id_) for id_ in ids], skip_special_tokens=True)
+
+    def same_vocabulary(self, other: "Tokenizer") -> bool:
+        """Whether both give the same ids for every text."""
+        return self._rules() == other._rules()
+
+    def _rules(self) -> tuple[Any, ...]:
+        written = json.loads(self._tokenizer.to_str())
+        model = written["model"]
+        return (
+            self._tokenizer.get_vocab(with_added_tokens=True),
+            model["type"],
+            model.get("merges"),
+            written["normalizer"],
+            written["pre_tokenizer"],
+        )
+
+
+def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
+    while start < end - 1 and text[start].isspace():
+        start += 1
+    return start, end
+
+
+def from_gpt2(encoder_json: str, vocab_bpe: str, path: Path) -> None:
+    """Writes GPT-2's vocabulary as a tokenizer.json file, from the contents of its own two files."""
+    header, *lines = vocab_bpe.split("\n")
+    assert header.startswith("#version")
+    write_bpe(json.loads(encoder_json), [line for line in lines if line], [END_OF_TEXT], path)
+
+
+def from_gguf(gguf_file: Path, path: Path) -> None:
+    """Writes the byte-level BPE vocabulary that a GGUF file of SmolLM2 carries as a tokenizer.json file."""
+    import gguf
+
+    fields = gguf.GGUFReader(gguf_file).fields
+
+    def read(name: str) -> Any:
+        return fields[f"tokenizer.ggml.{name}"].contents()
+
+    if (kind := read("pre")) != "smollm":
+        raise ValueError(f"{gguf_file.name}: its text is cut into words in the manner {kind!r}; only 'smollm' is known")
+    pieces = read("tokens")
+    special = [piece for piece, kind in zip(pieces, read("token_type"), strict=True) if kind == gguf.TokenType.CONTROL]
+    write_bpe({piece: id_ for id_, piece in enumerate(pieces)}, read("merges"), special, path, single_digits=True)
+
+
+def write_bpe(
+    vocabulary: dict[str, int], merges: Sequence[str], special: Sequence[str], path: Path, single_digits: bool = False
+) -> None:
+    """Writes a byte-level BPE vocabulary as a tokenizer.json file, whole or not at all.
+
+    Args:
+      vocabulary: id of each piece, the special ones among them.
+      merges: pairs of pieces with a blank between them, the first to be merged first.
+      special: pieces that no text gives.
+      single_digits: digits are never merged.
+    """
+    pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
+    tokenizer = _byte_level(models.BPE(vocab=vocabulary, merges=pairs), single_digits)
+    tokenizer.add_special_tokens(list(special))
+    _save(tokenizer, path)
+
+
+def _byte_level(model: models.BPE, single_digits: bool = False) -> tokenizers.Tokenizer:
+    tokenizer = tokenizers.Tokenizer(model)
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, byte_level]) if single_digits else byte_level
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def train_bpe(lines: Iterable[str], path: Path, size: int) -> None:
+    """Trains a byte-level BPE vocabulary of `size` ids, all bytes and the end of text (id 0) among them.
+
+    Raises:
+      ValueError: the text doesn't fill so large a vocabulary, or `size` leaves no room for merges.
+    """
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, special_tokens=[END_OF_TEXT], initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer = _byte_level(models.BPE())
+    tokenizer.train_from_iterator(lines, trainer)
+    _check_size(tokenizer, size, 1 + len(alphabet))
+    _save(tokenizer, path)
+
+
+def train_wordpiece(lines: Iterable[str], path: Path, size: int) -> None:
+    """Trains an uncased WordPiece vocabulary of `size` ids; `[PAD]` is 0, then come [UNK], [CLS], [SEP] and [MASK].
+
+    Raises:
+      ValueError: the text doesn't fill so large a vocabulary, or `size` leaves no room for pieces.
+    """
+    lines = list(lines)
+    normalizer = normalizers.BertNormalizer(lowercase=True)
+    characters = sorted({c for line in lines for c in normalizer.normalize_str(line) if not c.isspace()})
+    # The trainer numbers `##` characters as it meets them in a hash map, and breaks ties by number: given here, in
+    # order, the same text gives the same vocabulary. Special to the trainer, they are common pieces of the model.
+    given = [*_WORDPIECE_SPECIAL, *(f"##{c}" for c in characters)]
+    tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=size, special_tokens=given, initial_alphabet=characters, show_progress=False
+    )
+    tokenizer.train_from_iterator(lines, trainer)
+    _check_size(tokenizer, size, len(given) + len(characters))
+    vocabulary = tokenizer.get_vocab()
+    tokenizer = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", vocabulary["[SEP]"]), ("[CLS]", vocabulary["[CLS]"]))
+    tokenizer.add_special_tokens(list(_WORDPIECE_SPECIAL))
+    _save(tokenizer, path)
+
+
+def _check_size(tokenizer: tokenizers.Tokenizer, size: int, reserved: int) -> None:
+    if size <= reserved:
+        raise ValueError(f"vocabulary of {size} is too small: {reserved} ids are reserved")
+    if (found := tokenizer.get_vocab_size()) < size:
+        raise ValueError(f"vocabulary of {size} is too large for this text: take at most {found}")
+
+
+def _save(tokenizer: tokenizers.Tokenizer, path: Path) -> None:
+    with paths.scratch(path) as folder:
+        tokenizer.save(os.fspath(folder / "new"))
+        os.replace(folder / "new", path)

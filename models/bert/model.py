@@ -1,0 +1,259 @@
+"""BERT (arXiv 1810.04805): a bidirectional encoder, pre-trained on masked tokens and fine-tuned with a head.
+
+B rows, L positions, M model, V vocabulary; P slots of a row: the places whose output is wanted, with C classes each. A packed
+row holds several examples, told apart by `segments`; a slot belongs to the example that it lies in.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from models.bert.config import BertConfig, Classification, MaskedLm, SentenceEmbedding, Span
+from models.common import transformer
+from models.common.attention import same_segment
+from models.common.layers import ACTIVATIONS, Embedding, add, cross_entropy, dropout, project, split_key
+from models.common.loss import Loss
+from models.common.sharding import Component, normal, param, stack, zeros
+from models.common.transformer import Block, Key
+
+Batch = dict[str, jax.Array]
+NEVER = -1e9  # the logit of a position outside the example
+
+
+class Head(nnx.Module):
+    """The parameters between the encoder and the outputs; which there are depends on the config's head."""
+
+    def __init__(self, c: BertConfig, key: jax.Array, where: Component):
+        k1, k2, k3, k4 = jax.random.split(key, 4)
+        m, head = c.model_dim, c.head
+        self.where = where
+
+        def dense(key: jax.Array, outputs: int, name: str):
+            weight = param(key, (m, outputs), ("embed", name), normal(0.02), where)
+            return weight, param(key, (outputs,), (name,), zeros, where)
+
+        masked = head if isinstance(head, MaskedLm) else None
+        pooled = bool(masked and masked.next_sentence) or isinstance(head, Classification) and head.pooling == "cls"
+        if pooled:
+            self.pooler, self.pooler_bias = dense(k1, m, "mlp")
+        if masked and masked.transform:
+            self.transform, self.transform_bias = dense(k2, m, "mlp")
+            self.norm = transformer.norm(c, where)
+        if masked and masked.next_sentence:
+            self.next_weight, self.next_bias = dense(k3, 2, "labels")
+        if masked:
+            self.bias = param(k4, (c.vocab,), ("vocab",), zeros, where) if c.softmax_bias else None
+        elif outputs := 2 if isinstance(head, Span) else c.labels:
+            self.weight, self.bias = dense(k4, outputs, "labels")
+
+
+class Bert(nnx.Module):
+    """The whole model. Parameters only; every method is a pure function of them and its arguments."""
+
+    def __init__(self, c: BertConfig, key: jax.Array, where: Component):
+        k1, k2, k3, k4, k5 = jax.random.split(key, 5)
+        m = c.model_dim
+        self.c, self.where = c, where
+        self.embedding = Embedding(c.vocab, m, k1, where / "embedding", std=0.02)
+        self.position_embedding = self._table(c.max_positions, k2, "position_embedding")
+        self.type_embedding = self._table(c.types, k3, "type_embedding")
+        self.embedding_norm = transformer.norm(c, where / "embedding_norm") if c.embedding_norm else None
+        self.encoder = stack(lambda k: Block(c, k, where / "encoder"), k4, c.layers)
+        self.final_norm = None if c.order == "post" else transformer.norm(c, where / "final_norm")
+        self.head = None if isinstance(c.head, SentenceEmbedding) else Head(c, k5, where / "head")
+
+    def _table(self, rows: int, key: jax.Array, name: str) -> Embedding | None:
+        where = self.where / name
+        return Embedding(rows, self.c.model_dim, key, where, std=0.02, axis="positions") if rows else None
+
+    # --- training ---
+
+    def loss(self, batch: Batch, key: Key) -> Loss:
+        """The head's loss over the slots that have a target.
+
+        Args:
+          batch: int32 arrays [B, L] `tokens`, `segments` (examples of a row from 1, 0 is padding), `positions` (from 0 in
+            each example) and, with token types, `types`; [B, P] `slots` (positions in the row) and `targets` (ids or
+            classes, -1 for an unused slot). Targets of a Span are [B, P, 2], positions in the row; those of a
+            SentenceEmbedding number the pairs of a row. With next_sentence also `pair_slots` and `pair_targets` [B, Q].
+          key: draws dropout; None evaluates, and then classifications add their confusion matrix.
+        """
+        x_BLM = self.encode(batch, key)
+        match self.c.head:
+            case Span():
+                return self._span_loss(x_BLM, batch)
+            case SentenceEmbedding():
+                return self._pair_loss(x_BLM, batch)
+        logits_BPC = self._outputs(x_BLM, batch)
+        targets_BP, used_BP = batch["targets"], batch["targets"] >= 0
+        smooth_BP, plain_BP = cross_entropy(logits_BPC, targets_BP, self.c.label_smoothing)
+        weight_BP = used_BP.astype(plain_BP.dtype)
+        found_BP = jnp.argmax(logits_BPC, axis=-1)
+        sums = {
+            "cross_entropy": jnp.sum(plain_BP * weight_BP),
+            "accuracy": jnp.sum((found_BP == targets_BP) * weight_BP),
+        }
+        if key is None and self.c.labels:
+            classes = jnp.arange(self.c.labels)
+            true_BPC, found_BPC = (targets_BP[..., None] == classes), (found_BP[..., None] == classes)
+            sums["confusion"] = jnp.einsum("BPC,BPD->CD", true_BPC.astype(weight_BP.dtype), found_BPC * 1.0)
+        extra, means = jnp.zeros((), plain_BP.dtype), {}
+        if isinstance(self.c.head, MaskedLm) and self.c.head.next_sentence:
+            extra, means = self._next_sentence(x_BLM, batch)
+        return Loss(sum=jnp.sum(smooth_BP * weight_BP), extra=extra, sums=sums, means=means)
+
+    @staticmethod
+    def loss_weight(batch: Batch) -> jax.Array:
+        """How many slots the loss of this batch averages over."""
+        used = batch["targets"] >= 0
+        return jnp.sum(jnp.any(used, axis=-1) if used.ndim == 3 else used)
+
+    @staticmethod
+    def tokens(batch: Batch) -> jax.Array:
+        """How many tokens the batch has, padding left out."""
+        return jnp.sum(batch["segments"] > 0)
+
+    @staticmethod
+    def notes(c: BertConfig) -> list[str]:
+        return []
+
+    def encode(self, batch: Batch, key: Key = None) -> jax.Array:
+        """The encoder's output [B, L, M]."""
+        c, dtype = self.c, jnp.dtype(self.c.dtype)
+        k1, k2 = split_key(key, 2)
+        x_BLM = self.embedding(batch["tokens"], dtype)
+        if self.position_embedding is not None:
+            x_BLM += self.position_embedding(batch["positions"], dtype)
+        if self.type_embedding is not None:
+            types_BL = batch["types"] if "types" in batch else jnp.zeros_like(batch["tokens"])
+            x_BLM += self.type_embedding(types_BL, dtype)
+        if self.embedding_norm is not None:
+            x_BLM = self.embedding_norm(x_BLM)
+        x_BLM = dropout(x_BLM, c.dropout, k1)
+        mask_BLL = same_segment(batch["segments"], batch["segments"])
+        g = transformer.geometry(c, batch["positions"], mask_BLL, bidirectional=True)
+        x_BLM, _ = transformer.run(self.encoder, c, x_BLM, g, k2)
+        return x_BLM if self.final_norm is None else self.final_norm(x_BLM)
+
+    # --- heads ---
+
+    def outputs(self, batch: Batch) -> jax.Array:
+        """What the head gives for each slot: logits [B, P, C] (C = V for masked tokens), for a Span the logits [B, P, L, 2]
+        of starts and ends, for a SentenceEmbedding unit vectors [B, P, M]."""
+        return self._outputs(self.encode(batch), batch)
+
+    def _outputs(self, x_BLM: jax.Array, batch: Batch) -> jax.Array:
+        c, head = self.c, self.head
+        if head is None:
+            return self._unit(self._mean(x_BLM, batch))
+        if isinstance(c.head, Span):
+            logits_BLC = add(project(x_BLM, head.weight[...]), head.bias)
+            logits_BPLC = jnp.where(self._example(batch)[..., None], logits_BLC[:, None], NEVER)
+            return logits_BPLC.astype(jnp.promote_types(logits_BLC.dtype, jnp.float32))
+        if isinstance(c.head, Classification) and c.head.pooling == "mean":
+            x_BPM = self._mean(x_BLM, batch)
+        else:
+            x_BPM = self._take(x_BLM, batch["slots"])
+        if not isinstance(c.head, MaskedLm):
+            if isinstance(c.head, Classification) and c.head.pooling == "cls":
+                x_BPM = self._pool(x_BPM)
+            return add(project(x_BPM, head.weight[...]), head.bias)
+        if c.head.transform:
+            act = ACTIVATIONS[c.activation]
+            x_BPM = head.norm(act(add(project(x_BPM, head.transform[...]), head.transform_bias)))
+        return transformer.logits(c, x_BPM, self.embedding.table[...].T, head.bias, self.embedding.where)
+
+    def _take(self, x_BLM: jax.Array, slots_BP: jax.Array) -> jax.Array:
+        x_BPM = jnp.take_along_axis(x_BLM, slots_BP[..., None], axis=1)
+        return self.where.shard(x_BPM, "batch", None, "act_embed")
+
+    def _pool(self, x_BPM: jax.Array) -> jax.Array:
+        assert self.head is not None
+        return jnp.tanh(add(project(x_BPM, self.head.pooler[...]), self.head.pooler_bias))
+
+    def _example(self, batch: Batch) -> jax.Array:
+        """[B, P, L]: True where a position lies in the slot's example."""
+        return same_segment(jnp.take_along_axis(batch["segments"], batch["slots"], axis=1), batch["segments"])
+
+    def _mean(self, x_BLM: jax.Array, batch: Batch) -> jax.Array:
+        """The mean vector [B, P, M] of each slot's example, special tokens included, float32 at least."""
+        wide = jnp.promote_types(x_BLM.dtype, jnp.float32)
+        weight_BPL = self._example(batch).astype(wide)
+        total_BPM = jnp.einsum("BPL,BLM->BPM", weight_BPL, x_BLM.astype(wide))
+        return total_BPM / jnp.maximum(jnp.sum(weight_BPL, axis=-1, keepdims=True), 1)
+
+    @staticmethod
+    def _unit(x_BPM: jax.Array) -> jax.Array:
+        return x_BPM * jax.lax.rsqrt(jnp.maximum(jnp.sum(x_BPM * x_BPM, axis=-1, keepdims=True), 1e-24))
+
+    def _next_sentence(self, x_BLM: jax.Array, batch: Batch) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """The mean loss over the batch's sentence pairs, and their accuracy."""
+        assert self.head is not None
+        pooled_BQM = self._pool(self._take(x_BLM, batch["pair_slots"]))
+        logits_BQ2 = add(project(pooled_BQM, self.head.next_weight[...]), self.head.next_bias)
+        targets_BQ = batch["pair_targets"]
+        _, plain_BQ = cross_entropy(logits_BQ2, targets_BQ)
+        weight_BQ = (targets_BQ >= 0).astype(plain_BQ.dtype)
+        pairs = jnp.maximum(jnp.sum(weight_BQ), 1)
+        loss = jnp.sum(plain_BQ * weight_BQ) / pairs
+        hits = jnp.sum((jnp.argmax(logits_BQ2, axis=-1) == targets_BQ) * weight_BQ)
+        return loss, {"next_sentence/cross_entropy": loss, "next_sentence/accuracy": hits / pairs}
+
+    def _span_loss(self, x_BLM: jax.Array, batch: Batch) -> Loss:
+        """Cross-entropy of start plus that of end; accuracy counts answers with both right, f1 shared tokens."""
+        logits_BPLC = self._outputs(x_BLM, batch)
+        targets_BPC = batch["targets"]
+        plain_BPC = jnp.stack([cross_entropy(logits_BPLC[..., i], targets_BPC[..., i])[1] for i in (0, 1)], axis=-1)
+        weight_BP = jnp.any(targets_BPC >= 0, axis=-1).astype(plain_BPC.dtype)
+        start_BP, end_BP = best_span(logits_BPLC)
+        true_start_BP, true_end_BP = targets_BPC[..., 0], targets_BPC[..., 1]
+        both_BP = (start_BP == true_start_BP) & (end_BP == true_end_BP)
+        shared_BP = jnp.maximum(jnp.minimum(end_BP, true_end_BP) - jnp.maximum(start_BP, true_start_BP) + 1, 0)
+        f1_BP = 2 * shared_BP / jnp.maximum(end_BP - start_BP + 1 + true_end_BP - true_start_BP + 1, 1)
+        total = jnp.sum(jnp.sum(plain_BPC, axis=-1) * weight_BP)
+        sums = {
+            "cross_entropy": total,
+            "accuracy": jnp.sum(both_BP * weight_BP),
+            "f1": jnp.sum(f1_BP * weight_BP),
+        }
+        return Loss(sum=total, extra=jnp.zeros((), total.dtype), sums=sums, means={})
+
+    def _pair_loss(self, x_BLM: jax.Array, batch: Batch) -> Loss:
+        """Cross-entropy of each member's partner among all members of the batch's other side, both ways.
+
+        Pairs lie in neighbouring slots: 2i holds a first member and 2i + 1 its partner, with the same target.
+        """
+        assert isinstance(self.c.head, SentenceEmbedding)
+        unit_BPM = self._outputs(x_BLM, batch)
+        first_NM, second_NM = (unit_BPM[:, i::2].reshape(-1, unit_BPM.shape[-1]) for i in (0, 1))
+        used_N = batch["targets"][:, 0::2].reshape(-1) >= 0
+        scores_NN = first_NM @ second_NM.T / self.c.head.temperature
+        total, hits = jnp.zeros((), scores_NN.dtype), jnp.zeros((), scores_NN.dtype)
+        weight_N = used_N.astype(scores_NN.dtype)
+        own_N = jnp.arange(len(used_N))
+        for side_NN in (scores_NN, scores_NN.T):
+            side_NN = jnp.where(used_N[None, :], side_NN, NEVER)
+            total += jnp.sum(cross_entropy(side_NN, own_N)[1] * weight_N)
+            hits += jnp.sum((jnp.argmax(side_NN, axis=-1) == own_N) * weight_N)
+        return Loss(
+            sum=total, extra=jnp.zeros((), total.dtype), sums={"cross_entropy": total, "accuracy": hits}, means={}
+        )
+
+
+def best_span(logits_BPLC: jax.Array, longest: int = 30) -> tuple[jax.Array, jax.Array]:
+    """(start, end) [B, P] with the largest sum of logits among spans of at most `longest` tokens (BERT, section 4.2)."""
+    start_BPL, end_BPL = logits_BPLC[..., 0], logits_BPLC[..., 1]
+    length = start_BPL.shape[-1]
+    sums_BPLD = jnp.stack(
+        [
+            jnp.pad(start_BPL[..., : length - d] + end_BPL[..., d:], ((0, 0), (0, 0), (0, d)), constant_values=2 * NEVER)
+            for d in range(min(longest, length))
+        ],
+        axis=-1,
+    )
+    best_BP = jnp.argmax(sums_BPLD.reshape(*sums_BPLD.shape[:2], -1), axis=-1)
+    start_BP, extra_BP = jnp.divmod(best_BP, sums_BPLD.shape[-1])
+    return start_BP, start_BP + extra_BP
+
+
+MODEL = Bert

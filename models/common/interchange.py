@@ -1,0 +1,223 @@
+"""Our parameters in other people's files. NumPy only: mappings are data, read by tools that never touch an accelerator.
+
+Ours are stacked: a leading axis "layers", one array for all layers; theirs is one tensor a layer. An `Entry` ties one tensor
+of theirs to what it holds of ours, in both directions. Where the file is mapped into memory, reading a slice of ours
+touches that slice of the file alone: all that an entry does is views, up to the copy into the result.
+"""
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from models.common.layout import UserError, nearest
+
+Shape = tuple[int, ...]
+Index = tuple[slice, ...]  # a slice for each dimension, from the first; those left out are whole
+Read = Callable[[str, Index], np.ndarray]  # a piece of one of our parameters
+Fetch = Callable[[str], np.ndarray]  # a whole tensor of theirs; mapped, if that can be
+
+
+class InterchangeError(UserError):
+    """What cannot be had from, or said in, another library's files; the message is one line and names it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """One of our parameters as it lies inside a tensor of theirs.
+
+    Attributes:
+      name: dotted name.
+      shape: of one layer.
+      inputs: how many leading dimensions of a matrix are summed over in x @ W; 0 for a vector.
+    """
+
+    name: str
+    shape: Shape
+    inputs: int = 0
+
+    @property
+    def flat(self) -> Shape:
+        """The shape as a matrix [in, out], or as a vector [size]."""
+        sides = (self.shape[: self.inputs], self.shape[self.inputs :])
+        return tuple(math.prod(side) for side in sides) if self.inputs else (math.prod(self.shape),)
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One tensor of theirs, or one for each layer, and the parameters of ours that it holds.
+
+    Attributes:
+      theirs: its name, with `{layer}` in it where there is one for each layer.
+      parts: what it holds, side by side along the output dimension: several for fused projections.
+      layers: how many layers there are; 0 for a tensor outside the stack.
+      transposed: a matrix lies as [out, in], PyTorch's way.
+      pairs: the output is this many heads, in each of which the dimensions that rotary positions turn against each other
+        are neighbours; ours are half a head apart (see models.common.attention.rotate). 0 leaves the order.
+    """
+
+    theirs: str
+    parts: tuple[Part, ...]
+    layers: int = 0
+    transposed: bool = False
+    pairs: int = 0
+
+    @property
+    def shape(self) -> Shape:
+        """Of their tensor."""
+        *inputs, _ = self.parts[0].flat
+        outputs = sum(part.flat[-1] for part in self.parts)
+        return (outputs, *inputs) if self.transposed else (*inputs, outputs)
+
+    def names(self) -> list[str]:
+        """Their names, one a layer."""
+        return [self.theirs.format(layer=i) for i in range(self.layers)] if self.layers else [self.theirs]
+
+    def split(self, theirs: np.ndarray) -> list[np.ndarray]:
+        """Ours, of one layer, from a tensor of theirs."""
+        if self.pairs:
+            theirs = _paired(theirs, self.pairs, 2)
+        matrix = theirs.T if self.transposed else theirs
+        ends = np.cumsum([part.flat[-1] for part in self.parts])[:-1]
+        return [piece.reshape(part.shape) for piece, part in zip(np.split(matrix, ends, -1), self.parts, strict=True)]
+
+    def join(self, ours: Iterable[np.ndarray]) -> np.ndarray:
+        """The inverse of `split`."""
+        matrix = np.concatenate([x.reshape(part.flat) for x, part in zip(ours, self.parts, strict=True)], -1)
+        theirs = matrix.T if self.transposed else matrix
+        return _paired(theirs, self.pairs, -1) if self.pairs else theirs
+
+
+def _paired(theirs: np.ndarray, heads: int, inner: int) -> np.ndarray:
+    """Reorders the rows [heads * size, ...] of each head: from neighbours to halves with inner=2, back with -1."""
+    split = (heads, -1, 2) if inner == 2 else (heads, 2, -1)
+    return theirs.reshape(*split, *theirs.shape[1:]).swapaxes(1, 2).reshape(theirs.shape)
+
+
+def vector(theirs: str, *ours: tuple[str, Shape], layers: int = 0, pairs: int = 0) -> Entry:
+    """A bias or a norm's scale, or several of ours in one."""
+    return Entry(theirs, tuple(Part(*part) for part in ours), layers, pairs=pairs)
+
+
+def table(theirs: str, name: str, shape: Shape) -> Entry:
+    """An embedding table, the same in both."""
+    return Entry(theirs, (Part(name, shape, 1),))
+
+
+def matrix(
+    theirs: str, *ours: tuple[str, Shape], inputs: int = 1, layers: int = 0, transposed: bool = True, pairs: int = 0
+) -> Entry:
+    """A projection, or several of ours in one."""
+    return Entry(theirs, tuple(Part(*part, inputs) for part in ours), layers, transposed, pairs)
+
+
+def shapes(entries: Iterable[Entry]) -> dict[str, Shape]:
+    """Our parameters, stacked, by name."""
+    return {part.name: (*([e.layers] if e.layers else []), *part.shape) for e in entries for part in e.parts}
+
+
+def their_shapes(entries: Iterable[Entry]) -> dict[str, Shape]:
+    """Their tensors by name, in the order in which `written` gives them."""
+    return {name: e.shape for e in entries for name in e.names()}
+
+
+def reader(entries: Iterable[Entry], fetch: Fetch) -> Read:
+    """Reads pieces of our parameters out of their tensors: a tensor at a time, only of the layers that are asked for."""
+    where = {part.name: (e, i) for e in entries for i, part in enumerate(e.parts)}
+
+    def read(name: str, index: Index = ()) -> np.ndarray:
+        entry, i = where[name]
+        if not entry.layers:
+            return entry.split(fetch(entry.theirs))[i][index]
+        chosen = entry.names()[index[0] if index else slice(None)]
+        pieces = (entry.split(fetch(theirs))[i][index[1:]] for theirs in chosen)
+        first = next(pieces)
+        result = np.empty((len(chosen), *first.shape), first.dtype)
+        result[0] = first
+        for at, piece in enumerate(pieces, 1):
+            result[at] = piece
+        return result
+
+    return read
+
+
+def written(entries: Iterable[Entry], read: Read) -> Iterator[tuple[str, np.ndarray]]:
+    """Their tensors, made from pieces of our parameters, one at a time."""
+    for e in entries:
+        for i, theirs in enumerate(e.names()):
+            if e.layers:
+                yield theirs, e.join([read(part.name, (slice(i, i + 1),))[0] for part in e.parts])
+            else:
+                yield theirs, e.join([read(part.name, ()) for part in e.parts])
+
+
+def problems(want: Mapping[str, Shape], found: Mapping[str, Shape], most: int = 8) -> str:
+    """How the tensors found differ from those wanted, by name, with shapes; "" where they don't."""
+
+    def one(name: str) -> str:
+        if name not in found:
+            return f"{name} is missing, expected {list(want[name])}"
+        if name not in want:
+            return f"{name} {list(found[name])} was not expected"
+        return f"{name} is {list(found[name])}, expected {list(want[name])}"
+
+    names = sorted(name for name in want.keys() | found.keys() if want.get(name) != found.get(name))
+    more = [f"and {len(names) - most} more"] if len(names) > most else []
+    return "; ".join([*map(one, names[:most]), *more])
+
+
+# --- the config.json of a Hugging Face folder --------------------------------------------------------------------
+
+# Their names of activations; the last of several is the one we write.
+_ACTIVATIONS = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "swish": "silu",
+    "silu": "silu",
+}
+_NEEDED = object()
+
+
+def setting(theirs: Mapping[str, Any], key: str, kind: type, default: Any = _NEEDED) -> Any:
+    """A number, word or flag of a config.json; null is the default. Raises InterchangeError."""
+    value = theirs.get(key)
+    if value is None and default is not _NEEDED:
+        return default
+    if kind is float and type(value) is int:
+        value = float(value)
+    if type(value) is not kind:
+        found = "is missing" if value is None else f"is {json.dumps(value)[:60]}"
+        raise InterchangeError(f"config.json: {key} {found}; expected {kind.__name__}")
+    return value
+
+
+def only(theirs: Mapping[str, Any], **supported: tuple[Any, ...]) -> None:
+    """Raises InterchangeError where a setting has a value that our models don't know; an absent one is null."""
+    for key, values in supported.items():
+        if (value := theirs.get(key)) is not None and value not in values:
+            known = " or ".join(json.dumps(v) for v in values)
+            raise InterchangeError(f"config.json: {key}={json.dumps(value)[:60]} is not supported, only {known}")
+
+
+def read_activation(name: str) -> Any:
+    """Our name of an activation; raises InterchangeError."""
+    if name not in _ACTIVATIONS:
+        raise InterchangeError(f"config.json: no activation {name!r} here{nearest(name, _ACTIVATIONS)}")
+    return _ACTIVATIONS[name]
+
+
+def write_activation(ours: str) -> str:
+    """Their name of an activation."""
+    return {mine: theirs for theirs, mine in _ACTIVATIONS.items()}[ours]
+
+
+def demand(config: Any, of: str, **needs: Any) -> None:
+    """Raises InterchangeError, with all that stands in the way, unless these fields and properties are as `of` has them."""
+    wrong = [f"{k}={value!r} (it has {v!r})" for k, v in needs.items() if (value := getattr(config, k)) != v]
+    if wrong:
+        raise InterchangeError(f"no {of} of Hugging Face is like this model: {', '.join(wrong)}")

@@ -1,0 +1,250 @@
+"""GPT-2 and LLaMA in Hugging Face's files: the two classes of `transformers` that our decoder's settings cover. No JAX."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from models.common.interchange import (
+    Entry,
+    InterchangeError,
+    demand,
+    matrix,
+    only,
+    read_activation,
+    setting,
+    table,
+    vector,
+    write_activation,
+)
+from models.common.layout import nearest
+from models.gpt.config import GptConfig
+
+MODEL_TYPES = ("gpt2", "llama")
+_ARCHITECTURES = {"gpt2": ("GPT2LMHeadModel", "GPT2Model"), "llama": ("LlamaForCausalLM", "LlamaModel")}
+_PREFIX = {"gpt2": "transformer.", "llama": "model."}  # before all but the output matrix, where a file has one
+_BODY = {"gpt2": ("wte.", "wpe.", "h.", "ln_f."), "llama": ("embed_tokens.", "layers.", "norm.")}
+_BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")  # old releases saved what can be computed
+_OUTPUT = "lm_head.weight"
+
+
+def _kind(c: GptConfig) -> str:
+    """Which of the two classes a model is, or comes nearest to."""
+    return "llama" if c.positions == "rotary" else "gpt2"
+
+
+def read_config(theirs: Mapping[str, Any]) -> GptConfig:
+    """The model that a config.json describes.
+
+    Raises:
+      InterchangeError: a setting is missing, or our model has nothing like it.
+    """
+    kind = setting(theirs, "model_type", str)
+    known = _ARCHITECTURES[kind]
+    name = (setting(theirs, "architectures", list, None) or known)[0]
+    if name not in known:
+        raise InterchangeError(f"config.json: no output like that of {name!r} here{nearest(str(name), known[:1])}")
+    return _read_llama(theirs) if kind == "llama" else _read_gpt2(theirs)
+
+
+def _read_gpt2(theirs: Mapping[str, Any]) -> GptConfig:
+    """Dropout is that of the residual branches, the only one that we have."""
+    only(theirs, scale_attn_weights=(True,), scale_attn_by_inverse_layer_idx=(False,), add_cross_attention=(False,))
+    width, heads = setting(theirs, "n_embd", int), setting(theirs, "n_head", int)
+    if width % heads:
+        raise InterchangeError(f"config.json: n_embd={width} is no multiple of n_head={heads}")
+    return GptConfig(
+        vocab=setting(theirs, "vocab_size", int),
+        layers=setting(theirs, "n_layer", int),
+        model_dim=width,
+        hidden_dim=setting(theirs, "n_inner", int, 4 * width),
+        heads=heads,
+        head_dim=width // heads,
+        positions="learned",
+        max_positions=setting(theirs, "n_positions", int),
+        norm="layer",
+        norm_bias=True,
+        norm_eps=setting(theirs, "layer_norm_epsilon", float, 1e-5),
+        activation=read_activation(setting(theirs, "activation_function", str, "gelu_new")),
+        attention_bias=True,
+        ffn_bias=True,
+        tied=setting(theirs, "tie_word_embeddings", bool, True),
+        dropout=setting(theirs, "resid_pdrop", float, 0.1),
+    )
+
+
+def _read_llama(theirs: Mapping[str, Any]) -> GptConfig:
+    only(theirs, sliding_window=(), partial_rotary_factor=(1, 1.0), pretraining_tp=(1,))
+    # Up to version 4 transformers wrote rope_theta and rope_scaling, from 5 on both are in rope_parameters.
+    rope = {"rope_theta": theirs.get("rope_theta")}
+    for key in ("rope_scaling", "rope_parameters"):
+        found = setting(theirs, key, dict, {})
+        rope |= found
+        kind = found.get("rope_type", found.get("type", "default"))
+        if kind != "default":
+            raise InterchangeError(f"config.json: {key} of type {kind!r} is not supported, only 'default'")
+    only(rope, partial_rotary_factor=(1, 1.0))
+    width, heads = setting(theirs, "hidden_size", int), setting(theirs, "num_attention_heads", int)
+    head_dim = setting(theirs, "head_dim", int, width // heads)
+    kv_heads = setting(theirs, "num_key_value_heads", int, heads)
+    if heads % kv_heads:
+        raise InterchangeError(
+            f"config.json: num_attention_heads={heads} is no multiple of num_key_value_heads={kv_heads}"
+        )
+    return GptConfig(
+        vocab=setting(theirs, "vocab_size", int),
+        layers=setting(theirs, "num_hidden_layers", int),
+        model_dim=width,
+        hidden_dim=setting(theirs, "intermediate_size", int),
+        heads=heads,
+        head_dim=head_dim,
+        kv_heads=0 if kv_heads == heads else kv_heads,
+        positions="rotary",
+        rotary_base=setting(rope, "rope_theta", float, 10_000.0),
+        norm_eps=setting(theirs, "rms_norm_eps", float, 1e-6),
+        activation=read_activation(setting(theirs, "hidden_act", str, "silu")),
+        gated=True,
+        attention_bias=setting(theirs, "attention_bias", bool, False),
+        ffn_bias=setting(theirs, "mlp_bias", bool, False),
+        tied=setting(theirs, "tie_word_embeddings", bool, False),
+        dropout=setting(theirs, "attention_dropout", float, 0.0),
+    )
+
+
+def write_config(c: GptConfig) -> dict[str, Any]:
+    """The config.json of a model. The longest text of a LLaMA is not part of ours: what `transformers` takes for granted
+    is left to it.
+
+    Raises:
+      InterchangeError: `transformers` has no class for it; the message says what stands in the way.
+    """
+    kind = _kind(c)
+    demand(
+        c, {"gpt2": "GPT-2", "llama": "LLaMA"}[kind], order="pre", per_dim_scale=False, logit_cap=0.0, softmax_cap=0.0,
+        softmax_bias=False, **_NEEDS[kind](c),
+    )  # fmt: skip
+    if c.model_dim % c.heads:
+        raise InterchangeError(
+            f"Hugging Face's models need model_dim={c.model_dim} to be a multiple of heads={c.heads}"
+        )
+    both = {
+        "architectures": [_ARCHITECTURES[kind][0]],
+        "model_type": kind,
+        "vocab_size": c.vocab,
+        "tie_word_embeddings": c.tied,
+        "bos_token_id": None,  # else those of the first release of its kind
+        "eos_token_id": None,
+    }
+    if kind == "gpt2":
+        return both | {
+            "n_layer": c.layers,
+            "n_embd": c.model_dim,
+            "n_inner": c.hidden_dim,
+            "n_head": c.heads,
+            "n_positions": c.max_positions,
+            "activation_function": write_activation(c.activation),
+            "layer_norm_epsilon": c.norm_eps,
+            "resid_pdrop": c.dropout,
+            "embd_pdrop": c.dropout,
+            "attn_pdrop": c.dropout,
+        }
+    return both | {
+        "num_hidden_layers": c.layers,
+        "hidden_size": c.model_dim,
+        "intermediate_size": c.hidden_dim,
+        "num_attention_heads": c.heads,
+        "num_key_value_heads": c.groups,
+        "head_dim": c.head_dim,
+        "hidden_act": write_activation(c.activation),
+        "rms_norm_eps": c.norm_eps,
+        "rope_theta": c.rotary_base,
+        "rope_scaling": None,
+        "attention_bias": c.attention_bias,
+        "mlp_bias": c.ffn_bias,
+        "attention_dropout": c.dropout,
+    }
+
+
+_NEEDS = {
+    "gpt2": lambda c: dict(
+        positions="learned", norm="layer", norm_bias=True, gated=False, attention_bias=True, ffn_bias=True,
+        groups=c.heads, head_dim=c.model_dim // c.heads,
+    ),
+    "llama": lambda c: dict(norm="rms", norm_bias=False, gated=True),
+}  # fmt: skip
+
+
+def entries(c: GptConfig) -> list[Entry]:
+    """Every tensor that `transformers` saves of such a model."""
+    found = _llama(c) if _kind(c) == "llama" else _gpt2(c)
+    return found if c.tied else [*found, matrix(_OUTPUT, ("softmax.weight", (c.model_dim, c.vocab)))]
+
+
+def _gpt2(c: GptConfig) -> list[Entry]:
+    """Matrices lie as [in, out] (its Conv1D); queries, keys and values are one."""
+    m, h, n, d, layers = c.model_dim, c.hidden_dim, c.heads, c.head_dim, c.layers
+    at = "transformer.h.{layer}."
+
+    def dense(theirs: str, shape: tuple[int, ...], *ours: str, inputs: int = 1) -> list[Entry]:
+        weights = [(f"decoder.{name}", shape) for name in ours]
+        biases = [(f"decoder.{name}_bias", shape[inputs:]) for name in ours]
+        return [
+            matrix(f"{at}{theirs}.weight", *weights, inputs=inputs, layers=layers, transposed=False),
+            vector(f"{at}{theirs}.bias", *biases, layers=layers),
+        ]
+
+    def norm(theirs: str, ours: str, layers: int = 0) -> list[Entry]:
+        names = {"weight": "scale", "bias": "bias"}
+        return [vector(f"{theirs}.{t}", (f"{ours}.{o}", (m,)), layers=layers) for t, o in names.items()]
+
+    return [
+        table("transformer.wte.weight", "embedding.table", (c.vocab, m)),
+        table("transformer.wpe.weight", "position_embedding.table", (c.max_positions, m)),
+        *norm(f"{at}ln_1", "decoder.attention_norm", layers),
+        *dense("attn.c_attn", (m, n, d), "attention.q", "attention.k", "attention.v"),
+        *dense("attn.c_proj", (n, d, m), "attention.o", inputs=2),
+        *norm(f"{at}ln_2", "decoder.ffn_norm", layers),
+        *dense("mlp.c_fc", (m, h), "ffn.wi"),
+        *dense("mlp.c_proj", (h, m), "ffn.wo"),
+        *norm("transformer.ln_f", "final_norm"),
+    ]
+
+
+def _llama(c: GptConfig) -> list[Entry]:
+    m, h, n, g, d, layers = c.model_dim, c.hidden_dim, c.heads, c.groups, c.head_dim, c.layers
+    at = "model.layers.{layer}."
+
+    def dense(theirs: str, ours: str, shape: tuple[int, ...], bias: bool, inputs: int = 1) -> list[Entry]:
+        weight = matrix(f"{at}{theirs}.weight", (f"decoder.{ours}", shape), inputs=inputs, layers=layers)
+        extra = vector(f"{at}{theirs}.bias", (f"decoder.{ours}_bias", shape[inputs:]), layers=layers)
+        return [weight, extra] if bias else [weight]
+
+    return [
+        table("model.embed_tokens.weight", "embedding.table", (c.vocab, m)),
+        vector(f"{at}input_layernorm.weight", ("decoder.attention_norm.scale", (m,)), layers=layers),
+        *dense("self_attn.q_proj", "attention.q", (m, n, d), c.attention_bias),
+        *dense("self_attn.k_proj", "attention.k", (m, g, d), c.attention_bias),
+        *dense("self_attn.v_proj", "attention.v", (m, g, d), c.attention_bias),
+        *dense("self_attn.o_proj", "attention.o", (n, d, m), c.attention_bias, inputs=2),
+        vector(f"{at}post_attention_layernorm.weight", ("decoder.ffn_norm.scale", (m,)), layers=layers),
+        *dense("mlp.gate_proj", "ffn.wg", (m, h), c.ffn_bias),
+        *dense("mlp.up_proj", "ffn.wi", (m, h), c.ffn_bias),
+        *dense("mlp.down_proj", "ffn.wo", (h, m), c.ffn_bias),
+        vector("model.norm.weight", ("final_norm.scale", (m,))),
+    ]
+
+
+def readable(c: GptConfig) -> list[Entry]:
+    """What to look for in a folder with this config."""
+    return entries(c)
+
+
+def canonical(c: GptConfig, theirs: str) -> str | None:
+    """The name by which `readable` knows a tensor of a file; None for one that nobody needs."""
+    if theirs.startswith(_BODY[_kind(c)]):
+        theirs = _PREFIX[_kind(c)] + theirs
+    return None if theirs.endswith(_BUFFERS) or (c.tied and theirs == _OUTPUT) else theirs
+
+
+def of_head(theirs: str) -> bool:
+    """Whether a tensor belongs to a head that may be there or not: ours has none."""
+    del theirs
+    return False

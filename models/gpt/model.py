@@ -1,0 +1,172 @@
+"""GPT: a decoder that predicts each token from those before it, for every published variant in configs/gpt.py.
+
+B rows, L positions, K hypotheses, T cached positions, M model, V vocabulary. The layers are models/common/transformer.py.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from models.common import transformer
+from models.common.attention import KeysValues, causal, same_segment
+from models.common.layers import Embedding, cross_entropy, dropout, split_key
+from models.common.loss import Loss
+from models.common.sharding import Component, normal, param, stack, zeros
+from models.common.transformer import Block, Geometry, Key
+from models.gpt.config import GptConfig
+
+Batch = dict[str, jax.Array]
+
+
+class Softmax(nnx.Module):
+    """What the output logits have of their own: a matrix where the embedding is not tied, a bias where there is one."""
+
+    def __init__(self, c: GptConfig, key: jax.Array, where: Component):
+        self.where = where
+        init = normal(c.model_dim**-0.5)
+        self.weight = None if c.tied else param(key, (c.model_dim, c.vocab), ("embed", "vocab"), init, where)
+        self.bias = param(key, (c.vocab,), ("vocab",), zeros, where) if c.softmax_bias else None
+
+
+class Gpt(nnx.Module):
+    """The whole model. Parameters only; every method is a pure function of them and its arguments."""
+
+    def __init__(self, c: GptConfig, key: jax.Array, where: Component):
+        k1, k2, k3, k4 = jax.random.split(key, 4)
+        self.c, self.where = c, where
+        self.embedding = Embedding(c.vocab, c.model_dim, k1, where / "embedding", std=0.02)
+        inner = where / "position_embedding"
+        self.position_embedding = (
+            Embedding(c.max_positions, c.model_dim, k2, inner, std=0.02, axis="positions") if c.max_positions else None
+        )
+        self.decoder = stack(lambda k: Block(c, k, where / "decoder"), k3, c.layers)
+        self.final_norm = None if c.order == "post" else transformer.norm(c, where / "final_norm")
+        self.softmax = Softmax(c, k4, where / "softmax")
+
+    # --- training ---
+
+    def loss(self, batch: Batch, key: Key) -> Loss:
+        """Cross-entropy of each token that follows another in its document.
+
+        Args:
+          batch: int32 [B, L] arrays `tokens`, `segments` (documents of a row from 1, 0 is padding) and `positions`.
+          key: draws dropout; None evaluates.
+        """
+        logits_BLV = self.logits(batch, key)
+        targets_BL, real_BL = following(batch)
+        smooth_BL, plain_BL = cross_entropy(logits_BLV, targets_BL, self.c.label_smoothing)
+        weight_BL = real_BL.astype(plain_BL.dtype)
+        hit_BL = (jnp.argmax(logits_BLV, axis=-1) == targets_BL) * weight_BL
+        sums = {"cross_entropy": jnp.sum(plain_BL * weight_BL), "accuracy": jnp.sum(hit_BL)}
+        return Loss(sum=jnp.sum(smooth_BL * weight_BL), extra=jnp.zeros((), plain_BL.dtype), sums=sums, means={})
+
+    @staticmethod
+    def loss_weight(batch: Batch) -> jax.Array:
+        """How many tokens the loss of this batch averages over."""
+        return jnp.sum(following(batch)[1])
+
+    @staticmethod
+    def tokens(batch: Batch) -> jax.Array:
+        """How many tokens the batch has, padding left out."""
+        return jnp.sum(batch["segments"] > 0)
+
+    @staticmethod
+    def notes(c: GptConfig) -> list[str]:
+        return []
+
+    def logits(self, batch: Batch, key: Key = None) -> jax.Array:
+        """Logits [B, L, V] of the token after each."""
+        k1, k2 = split_key(key, 2)
+        segments_BL = batch["segments"]
+        mask_BLL = same_segment(segments_BL, segments_BL) & causal(segments_BL.shape[1])
+        x_BLM = dropout(self._embed(batch["tokens"], batch["positions"]), self.c.dropout, k1)
+        g = transformer.geometry(self.c, batch["positions"], mask_BLL, bidirectional=False)
+        x_BLM, _ = transformer.run(self.decoder, self.c, x_BLM, g, k2)
+        return self._logits(x_BLM)
+
+    def _embed(self, ids_BL: jax.Array, positions_BL: jax.Array) -> jax.Array:
+        dtype = jnp.dtype(self.c.dtype)
+        x_BLM = self.embedding(ids_BL, dtype)
+        return x_BLM if self.position_embedding is None else x_BLM + self.position_embedding(positions_BL, dtype)
+
+    def _logits(self, x_BLM: jax.Array) -> jax.Array:
+        if self.final_norm is not None:
+            x_BLM = self.final_norm(x_BLM)
+        if self.softmax.weight is None:
+            w_MV, where = self.embedding.table[...].T, self.embedding.where
+        else:
+            w_MV, where = self.softmax.weight[...], self.softmax.where
+        return transformer.logits(self.c, x_BLM, w_MV, self.softmax.bias, where)
+
+    # --- generation, a token at a time ---
+
+    def start(self, ids_BS: jax.Array, lengths_B: jax.Array, hypotheses: int, steps: int) -> "Cache":
+        """Reads B prompts and prepares `hypotheses` continuations of each, of up to `steps` tokens.
+
+        Args:
+          ids_BS: prompts from the left; what stands beyond their end is not looked at.
+          lengths_B: of the prompts, at least 1.
+        """
+        c, (rows, size) = self.c, ids_BS.shape
+        positions_BS = jnp.broadcast_to(jnp.arange(size), ids_BS.shape)
+        segments_BS = (positions_BS < lengths_B[:, None]).astype(jnp.int32)
+        mask_BSS = same_segment(segments_BS, segments_BS) & causal(size)
+        g = transformer.geometry(c, positions_BS, mask_BSS, bidirectional=False)
+        read = transformer.keys_values(self.decoder, c, self._embed(ids_BS, positions_BS), g)
+        names = (None, "batch", None, "act_heads" if c.groups == c.heads else "act_kv_heads", None)
+
+        def grown(x_lBSGD: jax.Array) -> jax.Array:
+            x = jnp.pad(x_lBSGD, ((0, 0), (0, 0), (0, steps), (0, 0), (0, 0)))
+            return self.where.shard(jnp.repeat(x, hypotheses, axis=1), *names)
+
+        last_B = jnp.take_along_axis(ids_BS, lengths_B[:, None] - 1, axis=1)[:, 0]
+        return Cache((grown(read[0]), grown(read[1])), last_B, lengths_B)
+
+    def step(self, cache: "Cache", ids_BK: jax.Array, at: jax.Array) -> tuple[jax.Array, "Cache"]:
+        """Logits [B, K, V] of the token after `ids`, the `at`-th of the continuation, and the cache with them in it.
+
+        At 0 the prompt's last token takes their place: the cache has it already, writing it again changes nothing.
+        """
+        batch, hypotheses = ids_BK.shape
+        ids_BK = jnp.where(at == 0, cache.last_B[:, None], ids_BK)
+        at_R = jnp.repeat(cache.lengths_B - 1 + at, hypotheses)
+        x_R1M = self._embed(ids_BK.reshape(-1, 1), at_R[:, None])
+        g: Geometry = transformer.cached_geometry(self.c, at_R, cache.own[0].shape[2])
+        x_R1M, own = transformer.run(self.decoder, self.c, x_R1M, g, None, cache.own)
+        assert own is not None
+        return self._logits(x_R1M).reshape(batch, hypotheses, -1), dataclasses.replace(cache, own=own)
+
+    @staticmethod
+    def reorder(cache: "Cache", parent_BK: jax.Array) -> "Cache":
+        """The cache in which hypothesis k of a prompt continues what hypothesis parent[b, k] was."""
+        b, k = parent_BK.shape
+
+        def take(x):
+            grouped = x.reshape(x.shape[0], b, k, *x.shape[2:])
+            index = parent_BK.reshape(1, b, k, *(1 for _ in x.shape[2:]))
+            return jnp.take_along_axis(grouped, index, axis=2).reshape(x.shape)
+
+        return dataclasses.replace(cache, own=jax.tree.map(take, cache.own))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Cache:
+    """What generation remembers: keys and values [layers, B * K, T, G, D], each prompt's last token and length."""
+
+    own: KeysValues
+    last_B: jax.Array
+    lengths_B: jax.Array
+
+
+def following(batch: Batch) -> tuple[jax.Array, jax.Array]:
+    """(the next token of each [B, L], whether it belongs to the same document [B, L])."""
+    tokens_BL, segments_BL = batch["tokens"], batch["segments"]
+    next_BL = jnp.pad(tokens_BL[:, 1:], ((0, 0), (0, 1)))
+    same_BL = jnp.pad(segments_BL[:, 1:] == segments_BL[:, :-1], ((0, 0), (0, 1)))
+    return next_BL, same_BL & (segments_BL > 0)
+
+
+MODEL = Gpt

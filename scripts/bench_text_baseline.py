@@ -1,0 +1,110 @@
+"""What counting words achieves on a classification cache: TF-IDF and a linear SVM, for a fine-tuned encoder to beat.
+
+    python -m scripts.bench_text_baseline debian_sections --sizes 1000,5000,20000,0 --seeds 0,1,2 --json
+
+Trains on the training examples that the encoder gets at that size and seed (0: all), chooses the SVM's C on the
+validation split and scores the test split once. Features are words and pairs of words, or those and character n-grams.
+Needs scikit-learn, which is no requirement of the project's.
+"""
+
+import json
+import statistics
+import time
+from typing import Any
+
+from configs.registry import ConfigError
+from data.batches import read_manifest
+from data.labelled import metrics
+from data.labelled.cache import read_lines
+from data.labelled.splits import Example, subset
+from data.paths import data_dir
+from scripts import cli
+
+FEATURES = ("words", "characters")
+_STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0)  # C, the weight of errors
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Prints a line for each kind of features and size. Raises ConfigError where the cache or scikit-learn won't do."""
+    p = cli.parser(__doc__)
+    p.add_argument("cache", help="a prepared cache of whole texts with labels, e.g. debian_sections")
+    p.add_argument("--sizes", default="0", help="training examples, with commas; 0: all (the default)")
+    p.add_argument("--seeds", default="0", help="of the choice of training examples, with commas")
+    p.add_argument("--features", choices=(*FEATURES, "both"), default="both")
+    p.add_argument("--json", action="store_true", help="print a JSON object a line")
+    options = p.parse_args(arguments)
+    try:
+        import sklearn  # noqa: F401  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise ConfigError("this bench needs scikit-learn: pip install scikit-learn") from None
+    sizes, seeds = (_numbers(text) for text in (options.sizes, options.seeds))
+    folder = data_dir() / "caches" / options.cache
+    manifest = read_manifest(folder)
+    if manifest.get("form") != "classification" or manifest["limit"]:
+        raise ConfigError(f"{options.cache} is no cache of classified texts with all of them in it")
+    splits = {name: read_lines(folder / f"{name}.jsonl") for name in ("train", "validation", "test")}
+    for features in FEATURES if options.features == "both" else (options.features,):
+        for size in sizes:
+            line = measure(splits, features, size, seeds)
+            print(json.dumps({"cache": options.cache, **line}) if options.json else tell(line), flush=True)
+    return 0
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"{text!r}: expected whole numbers with commas between them, e.g. 1000,5000,0") from None
+
+
+def measure(splits: dict[str, list[Example]], features: str, size: int, seeds: list[int]) -> dict[str, Any]:
+    """Accuracy and macro-F1 on the test split, each a list by seed; all examples are the same for every seed."""
+    start = time.monotonic()
+    seeds = seeds if 0 < size < len(splits["train"]) else seeds[:1]
+    runs = [fit_and_score({**splits, "train": subset(splits["train"], size, seed)}, features) for seed in seeds]
+    return {
+        "features": features,
+        "examples": size or len(splits["train"]),
+        "seeds": seeds,
+        **{name: [round(run[name], 4) for run in runs] for name in runs[0]},
+        "seconds": round(time.monotonic() - start, 1),
+    }
+
+
+def fit_and_score(splits: dict[str, list[Example]], features: str) -> dict[str, float]:
+    """The test scores of the SVM whose C is best on the validation split."""
+    from sklearn.svm import LinearSVC  # pyright: ignore[reportMissingImports]
+
+    texts = {name: ["\n".join(filter(None, (e["text"], e.get("pair")))) for e in some] for name, some in splits.items()}
+    labels = {name: [example["label"] for example in examples] for name, examples in splits.items()}
+    vectorizer = _vectorizer(features)
+    vectors = {"train": vectorizer.fit_transform(texts["train"])}
+    vectors |= {name: vectorizer.transform(texts[name]) for name in ("validation", "test")}
+    models = [LinearSVC(C=strength).fit(vectors["train"], labels["train"]) for strength in _STRENGTHS]
+    best = max(models, key=lambda model: model.score(vectors["validation"], labels["validation"]))
+    predictions = best.predict(vectors["test"]).tolist()
+    scores = metrics.accuracy(labels["test"], predictions) | metrics.macro_f1(labels["test"], predictions)
+    return scores | {"c": best.C}
+
+
+def _vectorizer(features: str) -> Any:
+    from sklearn.feature_extraction.text import TfidfVectorizer  # pyright: ignore[reportMissingImports]
+    from sklearn.pipeline import make_union  # pyright: ignore[reportMissingImports]
+
+    # One-letter words count: C and R are languages.
+    words = TfidfVectorizer(sublinear_tf=True, ngram_range=(1, 2), token_pattern=r"(?u)\b\w+\b")
+    if features == "words":
+        return words
+    return make_union(words, TfidfVectorizer(sublinear_tf=True, analyzer="char_wb", ngram_range=(2, 5)))
+
+
+def tell(line: dict[str, Any]) -> str:
+    """A measurement as a line: means over the seeds, and their spread."""
+    accuracy, f1 = line["accuracy"], line["macro_f1"]
+    spread = f" (from {min(accuracy):.3f} to {max(accuracy):.3f})" if len(accuracy) > 1 else ""
+    means = f"accuracy {statistics.mean(accuracy):.3f}{spread}, macro-F1 {statistics.mean(f1):.3f}"
+    return f"{line['features']:<10} {line['examples']:>6} examples: {means}"
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,101 @@
+"""Turns others' weights into a release of ours, and ours into a Hugging Face folder; a tensor at a time.
+
+    python -m scripts.convert from-hf FOLDER --to releases/minilm
+    python -m scripts.convert from-gguf model.gguf --to releases/smollm2 --layout fully_sharded:8x1
+    python -m scripts.convert to-hf releases/minilm --to minilm-hf
+
+Releases, and others' folders as they are, are what scripts.evaluate, scripts.generate and --train.init-from take. A release's
+experiment is one of the family's with the model that was found. A run's workdir can be written as well as a release.
+"""
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from configs import registry
+from configs.schema import Experiment
+from data import paths
+from models.common.interchange import InterchangeError, problems
+from scripts import cli
+
+
+def write_release(weights: Any, e: Experiment, to: Path, origin: str) -> None:
+    """Writes weights (trainers.weights.Weights) as a release of this experiment, a tensor at a time.
+
+    Args:
+      origin: what they were converted from, for the card.
+
+    Raises:
+      ReleaseError: `to` exists.
+      InterchangeError: a tensor of the model is missing.
+      LayoutError: the experiment's layout does not fit the model.
+    """
+    from models.common.sharding import describe
+    from trainers import huggingface, release, state, tensor_files
+
+    if to.exists():
+        raise release.ReleaseError(f"{to} exists; choose a new folder")
+    shapes = {info.name: info.shape for info in describe(state.abstract_model(e))}
+    if wrong := problems(shapes, {k: v for k, v in weights.shapes.items() if k in shapes}):
+        raise InterchangeError(f"{origin} lacks what the model needs: {wrong}")
+    with paths.new_folder(to.absolute()) as folder:
+        tensor_files.write(folder / release.WEIGHTS, shapes, ((k, weights.read(k, ())) for k in shapes), {})
+        (folder / release.EXPERIMENT).write_text(json.dumps(registry.to_json(e), indent=1) + "\n")
+        if weights.vocabulary:
+            huggingface.copy_tokenizer(weights.vocabulary, folder)
+        total = sum(map(math.prod, shapes.values()))
+        (folder / "README.md").write_text(_CARD.format(origin=origin, total=total, name=e.name))
+        names = sorted(file.name for file in folder.iterdir())
+        (folder / release.SUMS).write_text("".join(f"{paths.sha256(folder / n)}  {n}\n" for n in names))
+
+
+_CARD = """# {origin}, converted
+
+{total:,} parameters, float32, in `model.safetensors`. `experiment.json` has the model, and otherwise the settings of
+`{name}`, which did not train it.
+"""
+
+
+def main() -> int:
+    p = cli.parser(__doc__)
+    commands = p.add_subparsers(dest="command", required=True)
+    for name, what in (("from-hf", "a Hugging Face folder"), ("from-gguf", "a GGUF file, or its folder")):
+        c = commands.add_parser(name, help=f"reads {what}")
+        c.add_argument("source", type=cli.folder, help=what)
+        c.add_argument("--experiment", default="", help="whose data, optimizer and evaluation to take along")
+        c.add_argument(
+            "--layout", metavar="NAME[:XxY]", help="how the model is cut from now on, e.g. fully_sharded:8x1"
+        )
+        c.add_argument("--to", type=cli.folder, required=True, metavar="DIR", help="a new folder")
+    c = commands.add_parser("to-hf", help="writes a Hugging Face folder")
+    c.add_argument("source", type=cli.folder, help="a run's workdir or a release")
+    c.add_argument("--step", type=int, help="which checkpoint of a workdir; the newest by default")
+    c.add_argument("--max-shard-gb", type=float, default=5.0, help="files are no longer than this")
+    c.add_argument("--to", type=cli.folder, required=True, metavar="DIR", help="a new folder")
+    args = p.parse_args()
+
+    cli.use_devices(cli.ONE_DEVICE)
+    from trainers import gguf, huggingface, opening
+    from trainers.weights import open_weights
+
+    if args.command == "to-hf":
+        _, weights = opening.open_model(args.source, args.step)
+        print(huggingface.write_folder(weights, args.to, max_shard_bytes=int(args.max_shard_gb * 1e9)))
+        return 0
+    source = open_weights(args.source)
+    expected = {"from-hf": huggingface.HuggingFace, "from-gguf": gguf.Gguf}[args.command]
+    if not isinstance(source, expected):
+        raise InterchangeError(f"{args.source} is not what {args.command} reads, but a {type(source).__name__}")
+    e = opening.foreign(source.config, args.experiment)
+    if args.layout:
+        e = dataclasses.replace(e, layout=cli.named_layout(e, args.layout))
+    e = dataclasses.replace(e, train=dataclasses.replace(e.train, init_from="", lora=None))
+    write_release(source, e, args.to, args.source.absolute().name)
+    print(args.to)
+    return 0
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,67 @@
+"""Continues text with a trained or released decoder.
+
+    python -m scripts.generate --checkpoint runs/gpt "It was a dark and"
+    python -m scripts.generate --checkpoint .data/weights/smollm2_135m "The capital of France is" --tokens 16
+    python -m scripts.generate --checkpoint DIR "Once" --temperature 0.8 --top-p 0.95 --samples 3 --seed 1
+    cat prompts | python -m scripts.generate --checkpoint DIR --beams 4 --json
+
+DIR is a run's workdir, a release, a Hugging Face folder or a GGUF file. Without options the likeliest token is taken each time.
+"""
+
+import dataclasses
+import sys
+
+from models.common.layout import Layout
+from scripts import cli
+
+SIMULATED = Layout(name="simulated", mesh=(("all", 8),))  # what a CPU offers to --layout
+
+
+def main() -> int:
+    p = cli.parser(__doc__)
+    p.add_argument("--checkpoint", type=cli.folder, required=True, metavar="DIR", help="a workdir, release, HF folder, GGUF")
+    p.add_argument("--step", type=int, help="which checkpoint of a workdir; the newest by default")
+    p.add_argument("--tokens", type=int, default=64, help="longest continuation")
+    p.add_argument("--temperature", type=float, default=0.0)
+    p.add_argument("--top-k", type=int, default=0)
+    p.add_argument("--top-p", type=float, default=1.0)
+    p.add_argument("--beams", type=int, default=0, help="beam search with so many hypotheses")
+    p.add_argument("--length-penalty", type=float, default=0.0)
+    p.add_argument("--samples", type=int, default=1, help="continuations of each prompt")
+    p.add_argument("--seed", type=int, default=0)
+    p.add_argument("--layout", metavar="NAME:XxY", help="generate under a layout of the family; one device by default")
+    p.add_argument("--json", action="store_true", help="for programs")
+    p.add_argument("prompt", nargs="*", help="without any, standard input is read, a prompt a line")
+    args = p.parse_args()
+    for name, least in (("tokens", 1), ("samples", 1), ("beams", 0), ("top_k", 0), ("temperature", 0)):
+        if getattr(args, name) < least:
+            raise cli.ConfigError(f"--{name.replace('_', '-')} {getattr(args, name)}: must be at least {least}")
+    if not 0 < args.top_p <= 1:
+        raise cli.ConfigError(f"--top-p {args.top_p}: must be above 0 and at most 1")
+    prompts = args.prompt or sys.stdin.read().removesuffix("\n").split("\n")
+
+    cli.use_devices(SIMULATED if args.layout else cli.ONE_DEVICE)
+    from trainers.generation import Generate, Generator
+    from trainers.opening import open_model
+
+    e, weights = open_model(args.checkpoint, args.step)
+    if weights.vocabulary is None:
+        raise cli.ConfigError(f"{args.checkpoint} has no vocabulary (tokenizer.json): it was trained on random tokens")
+    layout = cli.named_layout(e, args.layout) if args.layout else cli.ONE_DEVICE
+    plan, params = cli.placed(e, weights, layout)
+    rows = -(-min(8, len(prompts)) // layout.devices) * layout.devices
+    fields = {f.name for f in dataclasses.fields(Generate)} & vars(args).keys()
+    config = Generate(batch_size=rows, **{name: getattr(args, name) for name in fields})
+    found = Generator(plan.model, config, weights.vocabulary)(params, prompts)
+    if args.json:
+        each = zip(prompts, found, strict=True)
+        cli.print_json([{"prompt": p, "continuations": [c._asdict() for c in of_one]} for p, of_one in each])
+    else:
+        for prompt, of_one in zip(prompts, found, strict=True):
+            for continuation in of_one:
+                print(prompt + continuation.text)
+    return 0
+
+
+if __name__ == "__main__":
+    cli.run(main)

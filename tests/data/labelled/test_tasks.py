@@ -1,0 +1,129 @@
+"""Public sets by their TFDS names, in stand-ins that are stored under those names; these import TensorFlow."""
+
+import json
+
+import numpy as np
+import pytest
+
+from data.labelled.cache import read_lines
+from data.labelled.encoding import Encoder
+from data.labelled.settings import ENTRIES, Labelled
+from data.labelled.sources import TASKS, PublicTask
+from data.prepare import prepare
+from data.tfds_folders import NotPreparedError
+from data.tokenizers import Tokenizer
+
+GLUE = sorted(name for name in TASKS if name.startswith("glue_"))
+
+
+@pytest.fixture(scope="module")
+def public(tiny):
+    """The `tiny` data folder with stand-ins of GLUE and SQuAD: 100 training examples, 4 for the test."""
+    import tensorflow_datasets as tfds
+    from tensorflow_datasets.question_answering.qa_utils import squadlike_features
+    from tensorflow_datasets.text.glue import Glue
+
+    def store(name: str, config: str, version: str, features, example, splits: list[str]) -> None:
+        sizes = {split: 100 if split == "train" else 4 for split in splits}
+        tfds.dataset_builders.store_as_tfds_dataset(
+            name=name, config=config, version=version, data_dir=tiny / "tfds", features=features,
+            split_datasets={split: [(n, example(split, n)) for n in range(size)] for split, size in sizes.items()},
+        )  # fmt: skip
+
+    for config in Glue.BUILDER_CONFIGS:
+        if f"glue_{config.name}" not in TASKS:
+            continue
+        texts = list(config.text_features)
+
+        def example(split: str, n: int) -> dict:
+            return {**{text: f"{text} {split} {n}" for text in texts}, "label": n % len(labels), "idx": n}
+
+        labels = config.label_classes or []
+        features = {**{text: tfds.features.Text() for text in texts}, "label": tfds.features.ClassLabel(names=labels)}
+        features = tfds.features.FeaturesDict({**features, "idx": np.int32})
+        held_out = ["validation_matched", "validation_mismatched"] if config.name == "mnli" else ["validation"]
+        store("glue", config.name, "2.0.0", features, example, ["train", *held_out])
+
+    def question(split: str, n: int) -> dict:
+        context = f"The cat {n} sat on the mat {n}"
+        answers = {"text": [f"cat {n}", "the cat"][: 1 + n % 2], "answer_start": [4, 0][: 1 + n % 2]}
+        return {"id": f"{split}{n}", "title": "", "context": context, "question": "who sat?", "answers": answers}
+
+    store("squad", "v1.1", "3.0.0", squadlike_features(), question, ["train", "validation"])
+    return tiny
+
+
+@pytest.mark.parametrize("prepared", ["nothing", "a half"])
+def test_a_data_set_that_is_not_prepared(tmp_path, tokenizer, prepared):
+    """A task of a data set that isn't there is refused at once, in a line that says how to prepare it."""
+    from data.labelled import tasks
+
+    if prepared == "a half":
+        (tmp_path / "glue/cola/incomplete.2.0.0").mkdir(parents=True)
+    with pytest.raises(NotPreparedError, match=r"^glue/cola:2\.0\.0 is not prepared in .*; prepare it with TFDS"):
+        tasks.add_task("glue_cola", tokenizer=tokenizer.path, length=16, slots=4, data_dir=tmp_path)
+    with pytest.raises(NotPreparedError, match=r"^labelled_text/spam:1\.0\.0 .* python -m scripts\.prepare_data$"):
+        next(tasks.raw_examples("spam", "train", tmp_path))
+
+
+@pytest.mark.parametrize("name", GLUE)
+def test_glue_by_its_tfds_names(public, name):
+    """Texts and label names of each task of GLUE are read; its validation is our test, the head of training ours."""
+    from tensorflow_datasets.text.glue import Glue
+
+    from data.labelled import tasks
+
+    task = TASKS[name]
+    assert isinstance(task, PublicTask)
+    (config,) = (c for c in Glue.BUILDER_CONFIGS if f"glue/{c.name}:{c.version}" == task.tfds_name)
+    assert task.texts == tuple(config.text_features) and task.labels == tuple(config.label_classes or ())
+    splits = {
+        split: list(tasks.raw_examples(name, split, public / "tfds")) for split in ("train", "validation", "test")
+    }
+    sizes = {split: len(examples) for split, examples in splits.items()}
+    assert sizes["train"] + sizes["validation"] == 100 and sizes["validation"] in (1, 5) and sizes["test"] == 4
+    for split, examples in splits.items():
+        origin = "train" if split != "test" else task.splits["test"]
+        for example in examples:
+            number = int(example["text"].split()[-1])
+            texts = [f"{field} {origin} {number}" for field in task.texts]
+            expected = dict(zip(("text", "pair"), texts, strict=False))
+            assert example == {**expected, "label": task.labels[number % len(task.labels)]}
+
+
+def test_squad_by_its_tfds_name(public):
+    """A question comes with its context and all of its answers, each with where it starts."""
+    from data.labelled import tasks
+
+    examples = {example["id"]: example for example in tasks.raw_examples("squad", "test", public / "tfds")}
+    assert examples["validation1"] == {
+        "id": "validation1",
+        "question": "who sat?",
+        "context": "The cat 1 sat on the mat 1",
+        "answers": [{"text": "cat 1", "start": 4}, {"text": "the cat", "start": 0}],
+    }
+    assert len(examples) == 4 and len(examples["validation2"]["answers"]) == 1
+
+
+@pytest.mark.parametrize("name", ["brown_tags", "debian_sections", "debian_similar", "glue_mrpc", "squad"])
+def test_tasks_give_what_rows_are_made_of(public, name):
+    """A SeqIO task's examples are, token for token, the sequences that a cache's own examples are encoded to."""
+    from data.labelled import tasks
+
+    settings = Labelled(task=name, tokenizer="minilm_l6", length=16, slots=8)
+    cache = prepare(f"tiny_{name}", settings, data_dir=public, progress=lambda line: None)
+    task = tasks.add_task(name, tokenizer=cache / "tokenizer.json", length=16, slots=8, data_dir=public / "tfds")
+    manifest = json.loads((cache / "manifest.json").read_text())
+    encode = Encoder(Tokenizer(cache), manifest["form"], 16, 8, manifest["labels"])
+    fields = ("tokens", "types", "slots", "targets")
+    dataset = task.get_dataset(None, "test", shuffle=False).as_numpy_iterator()
+    defined = sorted([example[field].tolist() for field in fields] for example in dataset)
+    lines = read_lines(cache / "test.jsonl")
+    encoded = [[getattr(e, field).ravel().tolist() for field in fields] for line in lines for e in encode(line)]
+    assert defined == sorted(encoded) and encoded
+    assert [m.__name__ for m in task.metric_fns] == [m.__name__ for m in tasks.metrics_of(name, manifest["form"])]
+
+
+def test_every_entry_has_its_task():
+    """Every task has a named cache, and no other task has one."""
+    assert {settings.task for settings in ENTRIES.values()} == set(TASKS)

@@ -1,0 +1,67 @@
+"""What all kinds of caches have in common, and the command that prepares them."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from configs.registry import ConfigError
+from data import paths
+from data.prepare import PREPARED
+from scripts import prepare_data
+
+MODULES = (
+    "data.prepare", "data.packing", "data.vocabularies", "data.tokenizers", "data.weights", "data.masking",
+    "data.translation.cache", "data.translation.corpus", "data.text.cache", "data.text.corpus", "data.text.encoding",
+    "data.labelled.cache", "data.labelled.encoding", "scripts.prepare_data",
+)  # fmt: skip
+
+
+def test_a_misspelt_name_gives_the_nearest():
+    """The command refuses an unknown name in one line that names the nearest data set or weights."""
+    with pytest.raises(ConfigError, match=r"^no data set 'm4_quickstrat'; did you mean 'm4_quickstart'\?$"):
+        prepare_data.main(["m4_quickstrat"])
+    with pytest.raises(ConfigError, match=r"^no data set 'minilm'; did you mean 'minilm_l6'\?$"):
+        prepare_data.main(["minilm"])
+
+
+@pytest.mark.parametrize(
+    "manifest, summary",
+    [
+        (
+            {"kind": "translation", "languages": {"sw": {"pairs": 2, "rows": 1}, "br": {"pairs": 3, "rows": 1}}},
+            {"languages": 2, "pairs": 5, "rows": 2},
+        ),
+        ({"kind": "text", "parts": {"a": {"rows": 4, "tokens": 9}}}, {"parts": 1, "rows": 4, "tokens": 9}),
+    ],
+)
+def test_the_summary_adds_up(monkeypatch, tmp_path, capsys, manifest, summary):
+    """The command prints a cache's counts, added up over its languages or parts; progress goes elsewhere."""
+    (tmp_path / "manifest.json").write_text(json.dumps({"cache": "some", "fingerprint": "f", **manifest}))
+    monkeypatch.setattr(prepare_data, "prepare", lambda name, progress: tmp_path)
+    prepare_data.main(["gpt_small", "--json"])
+    assert json.loads(capsys.readouterr().out) == {
+        "cache": "some", **summary, "fingerprint": "f", "folder": str(tmp_path),
+    }  # fmt: skip
+
+
+def test_prepared_caches_keep_their_inputs():
+    """What the translation caches are made from has not changed: caches that are prepared stay valid."""
+    from data.translation.cache import FORMAT, packages_of
+
+    settings = PREPARED["m4_quickstart"]
+    pins = {package.file: package.sha256 for package in packages_of(settings)}  # pyright: ignore[reportArgumentType]
+    inputs = paths.digest([FORMAT, vars(settings), pins])
+    assert inputs == "b9da00d2f61268748cc98b0ae48cad506b2263cfa62ab4a79d2f5fe183fc908e"
+
+
+def test_reading_needs_no_tensorflow():
+    """Everything but the builders and the tasks can be imported without TensorFlow, SeqIO or TFDS."""
+    program = (
+        f"import sys, {', '.join(MODULES)};"
+        "heavy = {'tensorflow', 'seqio', 'tensorflow_datasets'} & set(sys.modules);"
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,129 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data import tokenizers
+from data.tokenizers import Tokenizer
+from tests.data.archives import released
+from tests.data.conftest import WORDS
+
+TRICKY = "Don't  panic: naïve 漢字 🙂\n\n42<|endoftext|>[MASK] ok"
+
+
+def lines() -> list[str]:
+    rng = np.random.default_rng(0)
+    return [" ".join(rng.choice(WORDS, 6)) for _ in range(300)]
+
+
+@pytest.fixture(scope="module")
+def bpe(tmp_path_factory) -> Tokenizer:
+    folder = tmp_path_factory.mktemp("bpe")
+    tokenizers.train_bpe(lines(), folder / "tokenizer.json", 400)
+    return Tokenizer(folder)
+
+
+@pytest.fixture(scope="module")
+def wordpiece(tmp_path_factory) -> Tokenizer:
+    folder = tmp_path_factory.mktemp("wordpiece")
+    tokenizers.train_wordpiece(lines(), folder / "tokenizer.json", 200)
+    return Tokenizer(folder)
+
+
+def test_gpt2_from_its_own_files(tmp_path):
+    """GPT-2's vocabulary, put together from its two files, gives GPT-2's ids, and back the text they came from."""
+    gpt2 = released("gpt2", tmp_path)
+    assert (gpt2.size, gpt2.eos_id, gpt2.special_ids) == (50257, 50256, (50256,))
+    assert gpt2.encode("Hello world") == [15496, 995]
+    assert gpt2.decode([*gpt2.encode(TRICKY), 50256]) == TRICKY
+    assert gpt2.continues[gpt2.encode("don't go")].tolist() == [True, True, False]
+
+
+def test_released_wordpiece(tmp_path):
+    """MiniLM's vocabulary has BERT's ids; it neither cuts nor pads, though its file says so."""
+    bert = released("minilm_l6", tmp_path)
+    assert (bert.pad_id, bert.unk_id, bert.cls_id, bert.sep_id, bert.mask_id) == (0, 100, 101, 102, 103)
+    assert (bert.size, bert.eos_id) == (30522, 102)
+    assert bert.encode("Hello, world!") == [7592, 1010, 2088, 999]
+    assert len(bert.encode("word " * 1000)) == 1000
+    pieces = bert.encode("embeddings")
+    assert len(pieces) > 1 and bert.continues[pieces].tolist() == [False, *[True] * (len(pieces) - 1)]
+
+
+def test_special_tokens_are_not_found_in_text(bpe, wordpiece):
+    """What looks like a special token in a text is text."""
+    assert not set(bpe.encode(TRICKY)) & set(bpe.special_ids)
+    assert not set(wordpiece.encode(TRICKY)) & {wordpiece.mask_id, wordpiece.cls_id}
+
+
+def test_bytes_make_every_text(bpe):
+    """Byte-level BPE gives back any text, whatever it was trained on; the end of text gives nothing."""
+    assert bpe.decode([0, *bpe.encode(TRICKY), 0]) == TRICKY
+    assert (bpe.size, bpe.eos_id, bpe.pad_id, bpe.mask_id) == (400, 0, None, None)
+
+
+def test_words_that_are_cut_already(bpe, wordpiece):
+    """The ids of words, one after the other, are those of the text with blanks between the words."""
+    words = ["bada", "felu", "nomi"]
+    for tokenizer in (bpe, wordpiece):
+        of_words = tokenizer.encode_words(words)
+        assert len(of_words) == 3 and [id_ for word in of_words for id_ in word] == tokenizer.encode("bada felu nomi")
+
+
+def test_offsets_find_the_characters(bpe, wordpiece):
+    """Each id's offsets cut its own characters out of the text, without the blank before a word."""
+    text = "Bada  felü, nomi"
+    for tokenizer in (bpe, wordpiece):
+        ids, offsets = tokenizer.encode_offsets(text)
+        assert ids == tokenizer.encode(text) and len(ids) == len(offsets)
+        assert "".join(text[start:end] for start, end in offsets if start < end)[:4] == "Bada"
+        assert all(0 <= start <= end <= len(text) for start, end in offsets)
+        assert not any(text[start:end].startswith(" ") and end > start + 1 for start, end in offsets)
+    _, ends = zip(*wordpiece.encode_offsets(text)[1], strict=True)
+    assert ends[-1] == len(text)
+
+
+def test_word_pieces(wordpiece):
+    """`[PAD]` is 0 and the specials follow; text is folded to lower case; pieces after a word's first continue it."""
+    assert wordpiece.special_ids == (0, 1, 2, 3, 4) and wordpiece.pad_id == 0 and wordpiece.size == 200
+    assert wordpiece.encode("BADA") == wordpiece.encode("bada")
+    ids = wordpiece.encode("bada felu")
+    starts = [i for i, id_ in enumerate(ids) if not wordpiece.continues[id_]]
+    assert len(starts) == 2 and wordpiece.decode(ids) == "bada felu"
+    assert not wordpiece.continues[list(wordpiece.special_ids)].any()
+
+
+def test_training_is_reproduced(tmp_path, bpe, wordpiece):
+    """Another process, with other hash seeds, trains the same files from the same text."""
+    program = (
+        "import sys; from pathlib import Path; from data import tokenizers; from tests.data.test_tokenizers import lines;"
+        "folder = Path(sys.argv[1]); tokenizers.train_bpe(lines(), folder / 'bpe', 400);"
+        "tokenizers.train_wordpiece(lines(), folder / 'wordpiece', 200)"
+    )
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, cwd=root, env=dict(os.environ))
+    for name, here in (("bpe", bpe), ("wordpiece", wordpiece)):
+        assert (tmp_path / name).read_bytes() == here.path.read_bytes()
+
+
+def test_vocabularies_are_compared(tmp_path, bpe, wordpiece):
+    """A copy is the same vocabulary; one that was trained on other text is not."""
+    (tmp_path / "copy.json").write_bytes(bpe.path.read_bytes())
+    assert bpe.same_vocabulary(Tokenizer(tmp_path / "copy.json"))
+    tokenizers.train_bpe(lines()[:200], tmp_path / "other.json", 400)
+    assert not bpe.same_vocabulary(Tokenizer(tmp_path / "other.json")) and not bpe.same_vocabulary(wordpiece)
+
+
+def test_sizes_that_cannot_be(tmp_path):
+    """Too large or too small a vocabulary is refused in one line with a number, and leaves no file."""
+    for train in (tokenizers.train_bpe, tokenizers.train_wordpiece):
+        with pytest.raises(ValueError, match=r"^vocabulary of 90000 is too large for this text: take at most \d+$"):
+            train(["some words", "other words"], tmp_path / "some.json", 90000)
+        with pytest.raises(ValueError, match=r"^vocabulary of 10 is too small: \d+ ids are reserved$"):
+            train(["some words", "other words"], tmp_path / "some.json", 10)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(FileNotFoundError, match="no vocabulary at"):
+        Tokenizer(tmp_path)

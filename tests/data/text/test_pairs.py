@@ -1,0 +1,95 @@
+import types
+from typing import Any
+
+import numpy as np
+import pytest
+
+from data.text import pairs
+
+PAD, CLS, SEP = 0, 1, 2
+LENGTH, MOST = 32, 3
+# A vocabulary of numbers: a token is a word, its own id.
+NUMBERS: Any = types.SimpleNamespace(encode=lambda text: [int(n) for n in text.split()], cls_id=CLS, sep_id=SEP)
+
+
+def text(number: int, sentences: int = 12) -> str:
+    """A text of sentences of five tokens, a line each; its tokens count up from 1000 times its number."""
+    return "\n".join(" ".join(str(1000 * number + 5 * i + j) for j in range(5)) for i in range(sentences))
+
+
+@pytest.fixture(scope="module")
+def examples():
+    """(A, B, target) of forty texts."""
+    found = []
+    for tokens_and_types, target in pairs.examples([text(n) for n in range(1, 41)], NUMBERS, LENGTH):
+        tokens, kinds = tokens_and_types.T.tolist()
+        first, last = tokens.index(SEP), len(tokens) - 1
+        assert len(tokens) <= LENGTH and tokens[0] == CLS and tokens[last] == SEP
+        assert kinds == [0] * (first + 1) + [1] * (last - first)
+        found.append((tokens[1:first], tokens[first + 1 : last], int(target[0])))
+    return found
+
+
+def test_half_of_the_pairs_follow(examples):
+    """About half of the second segments go on from the first; the others are of another text."""
+    assert len(examples) > 100 and 0.4 < np.mean([target for *_, target in examples]) < 0.6
+    for first, second, target in examples:
+        assert first and second
+        of_first, of_second = first[0] // 1000, second[0] // 1000
+        assert (of_first == of_second) == bool(target)
+        # Each segment is a stretch of its text. Between the two a few tokens may have been cut away, nothing comes twice.
+        assert np.all(np.diff(first) == 1) and np.all(np.diff(second) == 1)
+        if target:
+            assert 1 <= second[0] - first[-1] <= 10
+
+
+def test_lengths_give_nothing_away(examples):
+    """Segments are about as long in either case."""
+    for side in (0, 1):
+        means = [np.mean([len(example[side]) for example in examples if example[2] == target]) for target in (0, 1)]
+        assert means[0] == pytest.approx(means[1], abs=2)
+    assert np.mean([len(a) + len(b) == LENGTH - 3 for a, b, _ in examples]) > 0.6
+
+
+def test_a_row_by_hand():
+    """A row says where its examples begin and which of them go on; unused slots are 0 and their targets -1."""
+    one = np.array([[CLS, 0], [7, 0], [SEP, 0], [8, 1], [SEP, 1]], np.int32), np.array([1], np.int32)
+    two = np.array([[CLS, 0], [9, 0], [SEP, 0], [5, 1], [6, 1], [SEP, 1]], np.int32), np.array([0], np.int32)
+    assert pairs.lay_out([one, two], (12, 3)).tolist() == [
+        *[CLS, 7, SEP, 8, SEP, CLS, 9, SEP, 5, 6, SEP, PAD],
+        *[1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 0],
+        *[0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5, 0],
+        *[0, 0, 0, 1, 1, 0, 0, 0, 1, 1, 1, 0],
+        *[0, 5, 0],
+        *[1, 0, -1],
+    ]  # fmt: skip
+
+
+def test_rows_of_origins():
+    """Pairs are made within an origin, the same each time; no row has more than it has slots for."""
+    texts = [text(n, sentences=2) for n in range(1, 61)]
+    origins = ["even" if n % 2 == 0 else "odd" for n in range(1, 61)]
+    rows = pairs.rows_of(texts, NUMBERS, 64, MOST, origins)
+    assert rows.shape[1] == 4 * 64 + 2 * MOST and rows.dtype == np.int32
+    assert np.array_equal(rows, pairs.rows_of(texts, NUMBERS, 64, MOST, origins))
+    targets = rows[:, -MOST:]
+    assert (targets >= 0).all(axis=1).sum() > 10
+    for tokens, segments in rows[:, : 2 * 64].reshape(-1, 2, 64):
+        for segment in range(1, segments.max() + 1):
+            mine = tokens[(segments == segment) & (tokens > SEP)]
+            assert len({number % 2 for number in mine // 1000}) == 1
+
+
+def test_sentences():
+    """A sentence ends at a full stop, with or without a closing mark, and with the line; long ones are cut."""
+    words: Any = types.SimpleNamespace(encode=lambda text: text.split())
+    assert pairs.sentences('He asked, "Why?" Then (so it is.) left. v. 2.5 is out\nA: yes', words, 3) == [
+        ["He", "asked,", '"Why?"'], ["Then", "(so", "it"], ["is.)"], ["left."], ["v."], ["2.5", "is", "out"], ["A:", "yes"],
+    ]  # fmt: skip
+
+
+def test_texts_of_one_sentence_make_no_pair():
+    """Nothing goes on from a text of one sentence; a single text has nothing but itself to go on with."""
+    assert pairs.rows_of([text(1, sentences=1)], NUMBERS, 32, MOST).shape == (0, 4 * 32 + 2 * MOST)
+    alone = pairs.rows_of([text(1)], NUMBERS, 32, MOST)
+    assert set(alone[:, -MOST:].ravel()) == {1, -1}

@@ -1,0 +1,167 @@
+"""Mappings: reading ours out of theirs and writing it back changes nothing, and touches no more than it must."""
+
+import dataclasses
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from models.bert import huggingface as bert
+from models.bert.config import BertConfig, Classification, MaskedLm
+from models.common import interchange
+from models.common.interchange import Entry, InterchangeError, Part, matrix, vector
+from models.gpt import huggingface as gpt
+from models.gpt.config import GptConfig
+
+M, N, D, L = 6, 3, 2, 4  # model, heads, head, layers
+
+ENTRIES = [
+    matrix("h.{layer}.qkv", ("q", (M, N, D)), ("k", (M, 1, D)), ("v", (M, 1, D)), layers=L, transposed=False),
+    matrix("h.{layer}.out", ("o", (N, D, M)), inputs=2, layers=L),
+    vector("h.{layer}.bias", ("q_bias", (N, D)), ("k_bias", (1, D)), layers=L),
+    matrix("head", ("head", (M, 5))),
+]
+
+
+def theirs() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {name: rng.normal(size=shape) for name, shape in interchange.their_shapes(ENTRIES).items()}
+
+
+def test_writing_undoes_reading():
+    """Fused, transposed, stacked: what is read out of their tensors makes the same tensors again, name by name."""
+    source = theirs()
+    read = interchange.reader(ENTRIES, source.__getitem__)
+    again = dict(interchange.written(ENTRIES, read))
+    assert again.keys() == source.keys()
+    for name, tensor in source.items():
+        assert_array_equal(again[name], tensor)
+
+
+def test_projections_are_the_same_function():
+    """x @ W of ours is x @ their matrix [in, out], or x @ its transpose where they keep [out, in]; heads are blocks."""
+    source, x = theirs(), np.arange(M) + 1.0
+    read = interchange.reader(ENTRIES, source.__getitem__)
+    fused = x @ source["h.2.qkv"]
+    assert_allclose(np.tensordot(x, read("q", ())[2], 1).ravel(), fused[: N * D])
+    assert_allclose(np.tensordot(x, read("v", ())[2], 1).ravel(), fused[-D:])
+    out = np.tensordot(x.reshape(N, D), read("o", ())[1], 2)
+    assert_allclose(out, source["h.1.out"] @ x)
+
+
+def test_only_the_layers_asked_for_are_read():
+    """A slice of the stack fetches those layers' tensors, one each, and nothing else."""
+    source, fetched = theirs(), []
+    read = interchange.reader(ENTRIES, lambda name: fetched.append(name) or source[name])
+    piece = read("q", (slice(1, 3), slice(None), slice(2, 3)))
+    assert fetched == ["h.1.qkv", "h.2.qkv"]
+    assert_array_equal(piece, interchange.reader(ENTRIES, source.__getitem__)("q", ())[1:3, :, 2:3])
+
+
+def test_splitting_copies_nothing():
+    """Ours are views of their tensor: of a mapped file only what is used of them is ever read."""
+    entry = ENTRIES[0]
+    tensor = np.zeros(entry.shape)
+    assert all(np.shares_memory(tensor, part) for part in entry.split(tensor))
+
+
+def test_pairs_become_halves():
+    """Rows 0 1 | 2 3 of a head whose neighbours belong together are 0 2 | 1 3 for us, and go back; heads stay apart."""
+    entry = Entry("q", (Part("q", (1, 2, 4), 1),), transposed=True, pairs=2)
+    rows = np.arange(8.0)[:, None]
+    (ours,) = entry.split(rows)
+    assert ours[0].tolist() == [[0, 2, 1, 3], [4, 6, 5, 7]]
+    assert_array_equal(entry.join([ours]), rows)
+
+
+def test_differences_are_named():
+    """Missing, unexpected and misshapen tensors each get their shapes; after eight, only a count."""
+    want = {"a": (1, 2), "b": (3,)} | {f"x{i}": (1,) for i in range(9)}
+    told = interchange.problems(want, {"a": (2, 1), "c": (4,)})
+    assert told.startswith(
+        "a is [2, 1], expected [1, 2]; b is missing, expected [3]; c [4] was not expected; x0 is missing, expected [1]"
+    )
+    assert told.endswith("x4 is missing, expected [1]; and 4 more") and told.count("missing") == 6
+    assert interchange.problems(want, want) == ""
+
+
+BERT = dict(
+    model_type="bert", vocab_size=9, hidden_size=6, num_hidden_layers=1, num_attention_heads=3, intermediate_size=5,
+    max_position_embeddings=7, hidden_act="gelu", architectures=["BertForMaskedLM"],
+)  # fmt: skip
+GPT2 = dict(model_type="gpt2", vocab_size=9, n_embd=6, n_layer=1, n_head=3, n_positions=7)
+LLAMA = dict(
+    model_type="llama", vocab_size=9, hidden_size=6, num_hidden_layers=1, num_attention_heads=3, intermediate_size=5,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("family", "config", "parts"),
+    [
+        (bert, BERT | {"position_embedding_type": "relative_key"}, ["position_embedding_type", "relative_key", "absolute"]),
+        (bert, BERT | {"is_decoder": True}, ["is_decoder=true"]),
+        (bert, BERT | {"hidden_act": "mish"}, ["no activation 'mish'", "did you mean 'swish'?"]),
+        (bert, BERT | {"architectures": ["BertForTokenClassificatio"]}, ["did you mean 'BertForTokenClassification'?"]),
+        (bert, BERT | {"hidden_size": "6"}, ['hidden_size is "6"', "expected int"]),
+        (bert, {k: v for k, v in BERT.items() if k != "vocab_size"}, ["vocab_size is missing"]),
+        (bert, BERT | {"num_attention_heads": 4}, ["hidden_size=6", "num_attention_heads=4"]),
+        (gpt, GPT2 | {"scale_attn_by_inverse_layer_idx": True}, ["scale_attn_by_inverse_layer_idx"]),
+        (gpt, GPT2 | {"architectures": ["GPT2ForSequenceClassification"]}, ["GPT2ForSequenceClassification"]),
+        (gpt, LLAMA | {"rope_scaling": {"type": "linear", "factor": 2.0}}, ["rope_scaling", "'linear'", "'default'"]),
+        (gpt, LLAMA | {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, ["rope_parameters", "'yarn'"]),
+        (gpt, LLAMA | {"rope_parameters": {"partial_rotary_factor": 0.5}}, ["partial_rotary_factor=0.5"]),
+        (gpt, LLAMA | {"sliding_window": 4096}, ["sliding_window=4096"]),
+        (gpt, LLAMA | {"num_key_value_heads": 2}, ["num_attention_heads=3", "num_key_value_heads=2"]),
+    ],
+ids=lambda value: value.__name__.split(".")[1] if hasattr(value, "__name__") else "",
+)  # fmt: skip
+def test_what_ours_has_not_is_refused_by_name(family, config, parts):
+    """A setting that would change the numbers is never passed over: one line names it, its value and what would do."""
+    with pytest.raises(InterchangeError) as caught:
+        family.read_config(config)
+    assert all(part in str(caught.value) for part in parts), caught.value
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_rope_theta_is_found_where_old_and_new_versions_write_it():
+    old = gpt.read_config(LLAMA | {"rope_theta": 500, "rope_scaling": None})
+    new = gpt.read_config(LLAMA | {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}})
+    assert old == new and new.rotary_base == 500.0
+    assert gpt.read_config(LLAMA).rotary_base == 10_000.0
+
+
+BASE = BertConfig(vocab=9, layers=1, model_dim=6, hidden_dim=5, heads=3, head_dim=2, max_positions=7)
+DECODER = GptConfig(
+    vocab=9, layers=1, model_dim=6, hidden_dim=5, heads=3, head_dim=2, positions="rotary", gated=True, activation="silu"
+)
+
+
+@pytest.mark.parametrize(
+    ("config", "changes", "parts"),
+    [
+        (BASE, dict(order="pre", types=0), ["BERT", "order='pre' (it has 'post')", "types=0 (it has 2)"]),
+        (BASE, dict(kv_heads=1), ["groups=1 (it has 3)"]),
+        (BASE, dict(head=MaskedLm(transform=False)), ["masked tokens", "transform=False (it has True)"]),
+        (BASE, dict(head=Classification(labels=2, pooling="mean")), ["sequence classification", "pooling='mean'"]),
+        (DECODER, dict(order="parallel"), ["LLaMA", "order='parallel' (it has 'pre')"]),
+        (DECODER, dict(positions="relative", logit_cap=50.0), ["GPT-2", "positions='relative'", "logit_cap=50.0"]),
+    ],
+    ids=["bert-order", "bert-kv_heads", "bert-transform", "bert-mean", "palm", "lingvo"],
+)
+def test_what_transformers_has_not_is_refused_by_name(config, changes, parts):
+    """PaLM's block, the 480B encoder, mean pooling: one line with everything that stands in the way."""
+    family: Any = bert if isinstance(config, BertConfig) else gpt
+    family.write_config(config)
+    with pytest.raises(InterchangeError) as caught:
+        family.write_config(dataclasses.replace(config, **changes))
+    assert all(part in str(caught.value) for part in parts), caught.value
+
+
+@pytest.mark.parametrize("config", [BERT, GPT2, LLAMA], ids=lambda c: c["model_type"])
+def test_configs_go_there_and_back(config):
+    """Ours, written and read again, is the same config."""
+    family: Any = bert if config is BERT else gpt
+    ours = family.read_config(config)
+    assert family.read_config(json.loads(json.dumps(family.write_config(ours)))) == ours

@@ -1,0 +1,178 @@
+"""Properties of encoders and decoders of every variant: what a token may see, and that packing, padding and caching are free."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from configs import registry
+from models.common.attention import relative_buckets, rotate, rotation
+from models.common.layout import Layout
+from models.common.sharding import Component
+from models.families import model_class
+
+GPT = ["gpt.quickstart", "gpt.gpt2_124m", "gpt.gspmd_64b", "gpt.lingvo_175b", "gpt.palm_8b", "gpt.llama2_70b"]
+BERT = ["bert.base", "bert.mlperf_200b", "bert.mlperf_480b"]
+LENGTH = 12
+
+
+@functools.cache
+def model_of(name: str, **fields):
+    """A tiny model of this experiment in double precision, without dropout, every bias and scale made to matter."""
+    c = dataclasses.replace(registry.load(name).model.tiny(), dtype="float64", dropout=0.0, remat="none", layers=2, **fields)
+
+    @jax.jit
+    def make():
+        model = model_class(c)(c, jax.random.key(0), Component(Layout(name="one", mesh=(("all", 1),))))
+        leaves, tree = jax.tree.flatten(model)
+        keys = jax.random.split(jax.random.key(1), len(leaves))
+        noisy = [x.astype(jnp.float64) + 0.1 * jax.random.normal(k, x.shape) for x, k in zip(leaves, keys, strict=True)]
+        return jax.tree.unflatten(tree, noisy)
+
+    return make()
+
+
+def batch_of(*rows: list[int]) -> dict[str, jax.Array]:
+    """Rows of packed examples of these lengths, filled with different tokens; the rest is padding."""
+    rng = np.random.default_rng(0)
+    segments = np.zeros((len(rows), LENGTH), np.int32)
+    positions = np.zeros_like(segments)
+    for row, lengths in enumerate(rows):
+        at = 0
+        for number, n in enumerate(lengths, 1):
+            segments[row, at : at + n], positions[row, at : at + n] = number, np.arange(n)
+            at += n
+    tokens = rng.integers(3, 64, segments.shape) * (segments > 0)
+    found = {"tokens": tokens, "segments": segments, "positions": positions, "types": positions % 2}
+    return {k: v.astype(np.int32) for k, v in found.items()}
+
+
+def changed(tokens: np.ndarray) -> np.ndarray:
+    """The same but for the token at position 5 of the first row."""
+    tokens = tokens.copy()
+    tokens[0, 5] += 1
+    return tokens
+
+
+@jax.jit
+def compiled(model, batch) -> jax.Array:
+    return model.logits(batch) if hasattr(model, "logits") else model.encode(batch)
+
+
+def outputs(model, batch) -> np.ndarray:
+    """Logits of a decoder, vectors of an encoder."""
+    return np.asarray(compiled(model, batch))
+
+
+@pytest.mark.parametrize("name", GPT)
+def test_a_decoder_sees_only_what_came_before(name, float64):
+    """Changing the token at position 5 changes the logits from there on, in its own document, and no others."""
+    model, batch = model_of(name), batch_of([8, 4], [12])
+    before = outputs(model, batch)
+    after = outputs(model, batch | {"tokens": changed(batch["tokens"])})
+    assert_array_equal(before[0, :5], after[0, :5])
+    assert_array_equal(before[0, 8:], after[0, 8:])
+    assert np.abs(before[0, 5:8] - after[0, 5:8]).max(axis=-1).min() > 1e-6
+
+
+@pytest.mark.parametrize("name", BERT)
+def test_an_encoder_sees_the_whole_example(name, float64):
+    """Changing one token changes the vectors of its example, before it and after, and no others."""
+    model, batch = model_of(name), batch_of([8, 4], [12])
+    before = outputs(model, batch)
+    after = outputs(model, batch | {"tokens": changed(batch["tokens"])})
+    assert_array_equal(before[0, 8:], after[0, 8:])
+    assert np.abs(before[0, :8] - after[0, :8]).max(axis=-1).min() > 1e-6
+
+
+@pytest.mark.parametrize("name", GPT + BERT)
+def test_padding_does_not_matter(name, float64):
+    """What stands in padding changes no output of a real token, and no loss."""
+    model, batch = model_of(name), batch_of([7], [12])
+    other = batch | {"tokens": np.where(batch["segments"] == 0, 9, batch["tokens"]).astype(np.int32)}
+    real = batch["segments"] > 0
+    assert_array_equal(outputs(model, batch)[real], outputs(model, other)[real])
+
+
+@pytest.mark.parametrize("name", GPT + BERT)
+def test_packed_examples_are_alone(name, float64):
+    """Two examples in one row have the outputs that each has in a row of its own."""
+    model, packed = model_of(name), batch_of([7, 5], [12])
+    alone = {k: np.stack([v[0], np.roll(v[0], -7)]) for k, v in packed.items()}
+    alone["segments"] = np.stack([packed["segments"][0] == 1, np.roll(packed["segments"][0] == 2, -7)]).astype(np.int32)
+    together, each = outputs(model, packed), outputs(model, alone)
+    assert_allclose(together[0, :7], each[0, :7], rtol=0, atol=1e-12)
+    assert_allclose(together[0, 7:], each[1, :5], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", GPT)
+def test_a_cache_changes_nothing(name, float64):
+    """Reading a prompt at once and then a token at a time gives the logits of reading all at once, for prompts of unequal
+    length and two hypotheses of each."""
+    model, batch = model_of(name), batch_of([12], [12])
+    whole = outputs(model, batch)
+    lengths = np.array([4, 7])
+    cache = jax.jit(model.start, static_argnums=(2, 3))(batch["tokens"][:, :8], jnp.asarray(lengths), 2, 5)
+    step = jax.jit(lambda cache, ids, at: model.step(cache, ids, at))
+    for at in range(5):
+        ids = np.stack([batch["tokens"][row, lengths[row] + at - 1] for row in (0, 1)])
+        logits, cache = step(cache, np.stack([ids, ids], axis=1), np.int32(at))
+        for row in (0, 1):
+            want = whole[row, lengths[row] + at - 1]
+            assert_allclose(logits[row], [want, want], rtol=0, atol=1e-12)
+
+
+def test_reordered_caches_go_on_from_their_parents(float64):
+    """After reorder, hypothesis k continues what its parent had read."""
+    model, batch = model_of("gpt.quickstart"), batch_of([12])
+    step = jax.jit(model.step)
+    cache = jax.jit(model.start, static_argnums=(2, 3))(batch["tokens"][:, :3], np.array([3]), 2, 4)
+    _, cache = step(cache, np.array([[0, 0]]), np.int32(0))
+    _, cache = step(cache, np.array([[5, 6]]), np.int32(1))
+    swapped, _ = step(model.reorder(cache, jnp.array([[1, 1]])), np.array([[7, 8]]), np.int32(2))
+    plain, _ = step(cache, np.array([[7, 7]]), np.int32(2))
+    assert_allclose(swapped[0, 0], plain[0, 1], rtol=0, atol=1e-12)
+
+
+def test_rotary_products_depend_on_distance_alone(float64):
+    """A query at 3 and a key at 1 have the product that the same vectors have at 9 and 7; at distance 0 nothing turns."""
+    rng = np.random.default_rng(0)
+    q, k = (jnp.asarray(rng.normal(size=(1, 1, 1, 8))) for _ in range(2))
+
+    def product(i: int, j: int) -> float:
+        turned = [rotate(x, rotation(jnp.array([[at]]), 8, 100.0)) for x, at in ((q, i), (k, j))]
+        return float(jnp.sum(turned[0] * turned[1]))
+
+    assert product(3, 1) == pytest.approx(product(9, 7), rel=1e-5)
+    assert product(4, 4) == pytest.approx(float(jnp.sum(q * k)), rel=1e-5)
+    assert abs(product(3, 1) - product(1, 3)) > 1e-3
+
+
+def test_relative_buckets_are_t5s():
+    """8 buckets up to distance 16, one direction: 0 to 3 exactly, then 4-5, 6-7, 8-11, 12 and more."""
+    distance = -jnp.arange(20)
+    got = relative_buckets(distance, 8, 16, bidirectional=False).tolist()
+    assert got == [0, 1, 2, 3, 4, 4, 5, 5, 6, 6, 6, 6] + [7] * 8
+    both = relative_buckets(jnp.array([-2, -1, 0, 1, 2]), 8, 16, bidirectional=True).tolist()
+    assert both[2] == 0 and both[:2] == [2, 1] and both[3:] == [5, 6]
+
+
+def test_a_cap_bounds_logits(float64):
+    """Output logits of the 200B encoder stay within 30 however large the vectors."""
+    model, batch = model_of("bert.mlperf_200b"), batch_of([12])
+    huge = jax.tree.map(lambda x: x * 100, model)
+    found = jax.jit(lambda m, b: m.outputs(b))(huge, batch | {"slots": np.array([[0, 3]])})
+    assert 20 < float(jnp.abs(found).max()) <= 30
+
+
+def test_bad_sizes_are_refused_by_name():
+    """A number of key/value heads that does not divide, and positions without a table, name the field and what would fit."""
+    c = registry.load("gpt.quickstart").model
+    with pytest.raises(ValueError, match=r"kv_heads=3: must divide heads=4; nearest is [24]"):
+        dataclasses.replace(c, kv_heads=3)
+    with pytest.raises(ValueError, match=r"max_positions=0: positions='learned' need at least the longest row"):
+        dataclasses.replace(c, positions="learned")

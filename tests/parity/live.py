@@ -1,0 +1,109 @@
+"""Compares the zoo with `transformers`, both ways, and writes the fixtures that the suite is tested against.
+
+    make parity
+
+Import: random models of `transformers` give the same outputs here. Export: random models of ours give the same there. Both
+in float32, to 1e-4. `transformers` runs in an environment of its own; files are all that passes between the two.
+"""
+
+import dataclasses
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from safetensors.numpy import load_file, save_file
+
+from data.packages import FetchError
+from data.tokenizers import Tokenizer
+from data.weights import weights_folder
+from tests.parity import ours
+from tests.parity.cases import CASES
+from trainers import huggingface, weights
+
+ROOT = Path(__file__).resolve().parents[2]
+FIXTURES = ROOT / "tests/fixtures/parity"
+TOLERANCE = 1e-4
+
+
+def theirs(*args: str | Path) -> str:
+    """Runs the other side; gives back what it prints."""
+    command = [ROOT / ".venv-parity/bin/python", ROOT / "tests/parity/theirs.py", *args]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def imported(made: Path) -> dict[str, float]:
+    """How far our outputs are from theirs, for each of their models."""
+    found = {}
+    for name in CASES:
+        expected = load_file(made / name / "expected.safetensors")
+        given = {k: expected.pop(k) for k in ("tokens", "mask", "types") if k in expected}
+        got = ours.outputs(huggingface.HuggingFace(made / name), given)
+        found[name] = ours.distance(got, expected, given["mask"])
+    return found
+
+
+def exported(made: Path, to: Path) -> dict[str, float]:
+    """How far their outputs are from ours, for models of the same configs with weights of ours; in shards, too."""
+    sources, inputs = {}, {}
+    for seed, name in enumerate(CASES):
+        config = huggingface.HuggingFace(made / name).config
+        config = dataclasses.replace(config, layers=config.layers + 2)
+        sources[name] = weights.Arrays(config, ours.fresh(config, seed))
+        huggingface.write_folder(sources[name], to / name, max_shard_bytes=(10**9, 30_000)[seed % 2])
+        expected = load_file(made / name / "expected.safetensors")
+        inputs[name] = {k: expected[k] for k in ("tokens", "mask", "types") if k in expected}
+        save_file(inputs[name], to / name / "inputs.safetensors")
+    theirs("run", *(to / name for name in CASES))
+    found = {}
+    for name, given in inputs.items():
+        got = load_file(to / name / "outputs.safetensors")
+        got.pop("hidden_states", None)
+        found[name] = ours.distance(ours.outputs(sources[name], given), got, given["mask"])
+    return found
+
+
+def vocabularies(to: Path) -> dict[str, bool]:
+    """Whether their tokenizer reads our folders' vocabularies as ours does; of those released weights that are fetched."""
+    text, found = "Naïve 2 + 1234 protons;  don't  it's \n so", {}
+    for name in ("minilm_l6", "smollm2_135m"):
+        try:
+            source = weights.open_weights(weights_folder(name))
+        except FetchError as error:
+            print(f"not compared: {error}")
+            continue
+        small = dataclasses.replace(source.config, layers=1)
+        huggingface.write_folder(weights.Arrays(small, ours.fresh(small, 0), source.vocabulary), to / name)
+        tokenizer, ids = Tokenizer(to / name), json.loads(theirs("encode", to / name, text))
+        own = tokenizer.encode(text)
+        found[name] = ids in (own, [tokenizer.cls_id, *own, tokenizer.sep_id])
+    return found
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory() as scratch:
+        made, written = Path(scratch) / "made", Path(scratch) / "written"
+        theirs("make", made)
+        there, back = imported(made), exported(made, written)
+        print(f"{'largest difference of an output':<32}{'import':>10}{'export':>10}")
+        for name in CASES:
+            print(f"{name:<32}{there[name]:>10.1e}{back[name]:>10.1e}")
+        same = vocabularies(written)
+        for name, equal in same.items():
+            print(f"{name + ', ids of its vocabulary':<32}{'equal' if equal else 'DIFFERENT':>20}")
+        if max([*there.values(), *back.values()]) > TOLERANCE or not all(same.values()):
+            print(f"more than {TOLERANCE} apart", file=sys.stderr)
+            return 1
+        try:
+            theirs("embed", weights_folder("minilm_l6"), made / "minilm.safetensors")
+        except FetchError as error:
+            print(f"left as it is: the fixture of MiniLM's embeddings ({error})")
+        shutil.copytree(made, FIXTURES, dirs_exist_ok=True)
+    print(f"the fixtures in {FIXTURES.relative_to(ROOT)} were written")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""The zoo's side of the comparison with `transformers`: the same outputs, by the same names."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from models.bert.config import Classification, MaskedLm, SentenceEmbedding, Span, Tagging
+from models.common.layout import Layout
+from models.common.sharding import Component, describe, merge, split
+from models.families import model_class
+from trainers import weights
+from trainers.weights import Weights
+
+WHERE = Component(Layout(name="one_device", mesh=(("all", 1),)))
+
+
+def abstract(config: Any) -> Any:
+    """A model with shapes for parameters."""
+    return jax.eval_shape(lambda key: model_class(config)(config, key, WHERE), jax.random.key(0))
+
+
+def fresh(config: Any, seed: int) -> dict[str, Any]:
+    """Random parameters, none of them zeros or ones."""
+    params = split(abstract(config))
+    leaves, treedef = jax.tree.flatten(params)
+    rng = np.random.default_rng(seed)
+    return jax.tree.unflatten(treedef, [rng.normal(size=x.shape, scale=0.3).astype(np.float32) for x in leaves])
+
+
+def model(source: Weights) -> Any:
+    """The model that weights are of, all of its parameters among them."""
+    empty = abstract(source.config)
+    shapes = {info.name: info.shape for info in describe(empty)}
+    weights.check(shapes, source)
+    assert set(weights.fitting(source.config, shapes, source)) == set(shapes)
+    host = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    return merge(empty, weights.load(source, dict.fromkeys(shapes, host), shapes, np.float32))
+
+
+def batch(given: dict[str, np.ndarray]) -> dict[str, jax.Array]:
+    """Their inputs as ours: an example a row, every position a slot."""
+    rows, length = given["tokens"].shape
+    places = np.broadcast_to(np.arange(length, dtype=np.int32), (rows, length))
+    found = {"tokens": given["tokens"], "segments": given["mask"], "positions": places, "slots": places}
+    if "types" in given:
+        found["types"] = given["types"]
+    return {k: jnp.asarray(v) for k, v in found.items()}
+
+
+def outputs(source: Weights, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What the model gives, by the names of `transformers`."""
+    m, b = model(source), batch(given)
+    if source.config.family == "gpt":
+        found = {"logits": jax.jit(lambda m, b: m.logits(b))(m, b)}
+    else:
+        found = jax.jit(lambda m, b: _bert(source.config.head, m, b))(m, b)
+    return {k: np.asarray(v) for k, v in found.items()}
+
+
+def _bert(head: Any, m: Any, b: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    out = m.outputs(b)
+    match head:
+        case MaskedLm(next_sentence=True):
+            pooled = jnp.tanh(m.encode(b)[:, 0] @ m.head.pooler[...] + m.head.pooler_bias[...])
+            next_logits = pooled @ m.head.next_weight[...] + m.head.next_bias[...]
+            return {"prediction_logits": out, "seq_relationship_logits": next_logits}
+        case MaskedLm() | Tagging():
+            return {"logits": out}
+        case Classification():
+            return {"logits": out[:, 0]}
+        case Span():
+            return {"start_logits": out[:, 0, :, 0], "end_logits": out[:, 0, :, 1]}
+        case SentenceEmbedding():
+            return {"last_hidden_state": m.encode(b), "embedding": out[:, 0]}
+    raise AssertionError(head)
+
+
+def distance(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray], mask: np.ndarray) -> float:
+    """The largest difference of any output, padding left out."""
+
+    def one(name: str) -> float:
+        difference = np.abs(ours[name] - theirs[name])
+        per_token = name not in ("embedding", "seq_relationship_logits") and difference.shape[:2] == mask.shape
+        return float(np.max(difference[mask > 0] if per_token else difference))
+
+    assert ours.keys() == theirs.keys(), (ours.keys(), theirs.keys())
+    return max(map(one, ours))

@@ -1,0 +1,86 @@
+"""Conversion: others' weights into a release, and back, change no number."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+from safetensors.numpy import load_file
+
+from models.bert.config import Classification
+from models.common.interchange import InterchangeError
+from scripts import cli, convert
+from tests.parity import ours
+from tests.parity.cases import CASES
+from tests.parity.live import FIXTURES
+from trainers import opening, release, weights
+from trainers.huggingface import HuggingFace
+
+
+def run(monkeypatch, capsys, *args: object) -> str:
+    """The command, in this process; what it prints."""
+    monkeypatch.setattr("sys.argv", ["convert", *map(str, args)])
+    monkeypatch.setattr(cli, "use_devices", lambda layout: None)  # the tests' devices are there already
+    assert convert.main() == 0
+    return capsys.readouterr().out.strip()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_there_and_back_are_the_same_tensors(name, tmp_path, monkeypatch, capsys):
+    """A Hugging Face folder becomes a sound release with the folder's model, and that the same folder again."""
+    source, middle, back = FIXTURES / name, tmp_path / "release", tmp_path / "back"
+    assert run(monkeypatch, capsys, "from-hf", source, "--to", middle) == str(middle)
+    release.verify(middle)
+    found = release.Release(middle)
+    assert found.config == HuggingFace(source).config
+    assert found.experiment.train.init_from == "" and not found.experiment.data.cache
+    run(monkeypatch, capsys, "to-hf", middle, "--to", back, "--max-shard-gb", "1")
+    want, got = (load_file(folder / "model.safetensors") for folder in (source, back))
+    assert got.keys() == {k for k in want if not k.startswith("pooler.")}
+    for key, tensor in got.items():
+        assert_array_equal(tensor, want[key], err_msg=key)
+
+
+def test_a_release_computes_what_the_folder_does(tmp_path, monkeypatch, capsys):
+    """Logits of the release are bit for bit those of the folder that it was made from; the layout asked for is kept."""
+    run(monkeypatch, capsys, "from-hf", FIXTURES / "llama", "--to", tmp_path / "r", "--layout", "data_parallel:4x2")
+    expected = load_file(FIXTURES / "llama/expected.safetensors")
+    given = {k: expected[k] for k in ("tokens", "mask")}
+    a, b = (ours.outputs(weights.open_weights(path), given) for path in (FIXTURES / "llama", tmp_path / "r"))
+    assert_array_equal(a["logits"], b["logits"])
+    layout = json.loads((tmp_path / "r" / release.EXPERIMENT).read_text())["layout"]
+    assert layout["name"] == "data_parallel" and [size for _, size in layout["mesh"]] == [4, 2]
+
+
+def test_what_cannot_be_converted_is_refused(tmp_path, monkeypatch, capsys):
+    """The wrong command, another family's experiment, a layout that doesn't fit, an existing folder: one line each."""
+    to = tmp_path / "new"
+    for args, part in {
+        ("from-gguf", FIXTURES / "gpt2", "--to", to): "is not what from-gguf reads",
+        (
+            "from-hf",
+            FIXTURES / "gpt2",
+            "--to",
+            to,
+            "--experiment",
+            "bert.base",
+        ): "bert.base is no experiment of family 'gpt'",
+        ("from-hf", FIXTURES / "gpt2", "--to", to, "--layout", "tensor_parallel:1x2"): "not divisible by",
+        ("from-hf", FIXTURES / "gpt2", "--to", tmp_path): "exists; choose a new folder",
+        ("to-hf", FIXTURES / "gpt2", "--to", tmp_path): "exists; choose a new folder",
+    }.items():
+        with pytest.raises(ValueError, match=part) as caught:
+            run(monkeypatch, capsys, *args)
+        assert len(str(caught.value).splitlines()) == 1
+    assert not to.exists()
+
+
+def test_a_release_is_written_whole(tmp_path):
+    """Weights that lack the head are named and not written: a release is a model, not a part of one."""
+    source = HuggingFace(FIXTURES / "bert")
+    headless = weights.Arrays(source.config, {k: np.asarray(source.read(k)) for k in source.shapes})
+    e = opening.foreign(dataclasses.replace(source.config, head=Classification(labels=3)))
+    with pytest.raises(InterchangeError, match=r"lacks what the model needs: head\.bias is missing, expected \[3\]"):
+        convert.write_release(headless, e, tmp_path / "new", "some folder")
+    assert not (tmp_path / "new").exists()

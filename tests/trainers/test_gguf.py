@@ -1,0 +1,176 @@
+"""GGUF files: the numbers that llama.cpp's converter put in, in our order; SmolLM2 knows the capital of France."""
+
+import dataclasses
+from pathlib import Path
+
+import gguf
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from tokenizers.pre_tokenizers import ByteLevel
+
+from data.packages import FetchError
+from data.tokenizers import Tokenizer
+from data.weights import weights_folder
+from models.common.interchange import InterchangeError
+from models.common.sharding import flatten
+from models.gpt.config import GptConfig
+from tests.parity import ours
+from trainers import weights
+from trainers.gguf import Gguf
+
+CONFIG = GptConfig(
+    vocab=96, layers=2, model_dim=32, hidden_dim=64, heads=4, head_dim=8, kv_heads=2, positions="rotary",
+    rotary_base=500.0, norm_eps=1e-5, activation="silu", gated=True,
+)  # fmt: skip
+
+
+def permuted(w: np.ndarray, heads: int) -> np.ndarray:
+    """What llama.cpp's converter does to the rows of queries and keys, so that it can turn neighbours."""
+    return w.reshape(heads, 2, w.shape[0] // heads // 2, *w.shape[1:]).swapaxes(1, 2).reshape(w.shape)
+
+
+def write(
+    path: Path, c: GptConfig, params: dict, kind: gguf.GGMLQuantizationType, *, skip: str = "", **metadata
+) -> Path:
+    """A GGUF file as the converter would write it: matrices quantized, norms not."""
+    flat = flatten(params)
+    file = gguf.GGUFWriter(path, metadata.get("architecture", "llama"))
+    file.add_block_count(c.layers)
+    file.add_embedding_length(c.model_dim)
+    file.add_feed_forward_length(c.hidden_dim)
+    file.add_head_count(c.heads)
+    file.add_head_count_kv(c.groups)
+    file.add_layer_norm_rms_eps(c.norm_eps)
+    file.add_rope_freq_base(c.rotary_base)
+    if "scaling" in metadata:
+        file.add_rope_scaling_type(metadata["scaling"])
+    if vocabulary := metadata.get("vocabulary"):
+        file.add_tokenizer_model(vocabulary["model"])
+        file.add_tokenizer_pre(vocabulary["pre"])
+        file.add_token_list(vocabulary["tokens"])
+        file.add_token_types(vocabulary["types"])
+        file.add_token_merges(vocabulary["merges"])
+        file.add_eos_token_id(vocabulary["end"])
+
+    def add(name: str, x: np.ndarray) -> None:
+        if name == skip:
+            return
+        x = np.ascontiguousarray(x, np.float32)
+        if x.ndim == 2:
+            file.add_tensor(name, gguf.quants.quantize(x, kind), raw_dtype=kind)
+        else:
+            file.add_tensor(name, x)
+
+    add("token_embd.weight", flat["embedding.table"])
+    add("output_norm.weight", flat["final_norm.scale"])
+    if not c.tied:
+        add("output.weight", flat["softmax.weight"].T)
+    for i in range(c.layers):
+        layer = {k.removeprefix("decoder."): v[i] for k, v in flat.items() if k.startswith("decoder.")}
+        m = c.model_dim
+        add(f"blk.{i}.attn_norm.weight", layer["attention_norm.scale"])
+        add(f"blk.{i}.attn_q.weight", permuted(layer["attention.q"].reshape(m, -1).T, c.heads))
+        add(f"blk.{i}.attn_k.weight", permuted(layer["attention.k"].reshape(m, -1).T, c.groups))
+        add(f"blk.{i}.attn_v.weight", layer["attention.v"].reshape(m, -1).T)
+        add(f"blk.{i}.attn_output.weight", layer["attention.o"].reshape(-1, m).T)
+        add(f"blk.{i}.ffn_norm.weight", layer["ffn_norm.scale"])
+        for theirs, mine in {"gate": "wg", "up": "wi", "down": "wo"}.items():
+            add(f"blk.{i}.ffn_{theirs}.weight", layer[f"ffn.{mine}"].T)
+        if c.attention_bias:
+            add(f"blk.{i}.attn_q.bias", permuted(layer["attention.q_bias"].reshape(-1), c.heads))
+            add(f"blk.{i}.attn_k.bias", permuted(layer["attention.k_bias"].reshape(-1), c.groups))
+            add(f"blk.{i}.attn_v.bias", layer["attention.v_bias"].reshape(-1))
+            add(f"blk.{i}.attn_output.bias", layer["attention.o_bias"])
+    file.write_header_to_file()
+    file.write_kv_data_to_file()
+    file.write_tensors_to_file()
+    file.close()
+    return path
+
+
+@pytest.mark.parametrize("variant", [{}, {"tied": False, "kv_heads": 0}, {"attention_bias": True}], ids=str)
+def test_unquantized_files_hold_our_parameters(variant, tmp_path):
+    """Config and every parameter come back bit for bit, rows of queries and keys in our order again; by the layer too."""
+    config = dataclasses.replace(CONFIG, **variant)
+    params = ours.fresh(config, 0)
+    found = Gguf(write(tmp_path / "m.gguf", config, params, gguf.GGMLQuantizationType.F32))
+    assert found.config == config
+    want = flatten(params)
+    assert found.shapes == {name: x.shape for name, x in want.items()}
+    for name, x in want.items():
+        assert_array_equal(found.read(name), x)
+    piece = (slice(1, 2), slice(3, 9), slice(1, 3))
+    assert_array_equal(found.read("decoder.attention.q", piece), want["decoder.attention.q"][piece])
+
+
+@pytest.mark.parametrize(("kind", "error"), [("F16", 1e-3), ("BF16", 1e-2), ("Q8_0", 1e-2), ("Q4_1", 2e-1)])
+def test_quantized_files_hold_them_nearly(kind, error, tmp_path):
+    """To what so many bits can tell; norms are never quantized."""
+    params = ours.fresh(CONFIG, 0)
+    found = Gguf(write(tmp_path / "m.gguf", CONFIG, params, gguf.GGMLQuantizationType[kind]))
+    for name, x in flatten(params).items():
+        assert_allclose(found.read(name), x, atol=0 if "norm" in name else error, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "parts"),
+    [
+        (dict(architecture="falcon"), ["'falcon'", "only 'llama'"]),
+        (dict(scaling=gguf.RopeScalingType.YARN), ["rope.scaling.type='yarn'"]),
+        (dict(skip="blk.1.ffn_up.weight"), ["blk.1.ffn_up.weight is missing, expected [64, 32]"]),
+        (dict(skip="token_embd.weight"), ["token_embd.weight is missing"]),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_other_models_are_refused_by_name(metadata, parts, tmp_path):
+    with pytest.raises(InterchangeError) as caught:
+        Gguf(write(tmp_path / "m.gguf", CONFIG, ours.fresh(CONFIG, 0), gguf.GGMLQuantizationType.F32, **metadata))
+    assert all(part in str(caught.value) for part in parts), caught.value
+
+
+def test_a_damaged_file_is_refused_in_one_line(tmp_path):
+    path = write(tmp_path / "m.gguf", CONFIG, ours.fresh(CONFIG, 0), gguf.GGMLQuantizationType.F32)
+    content = path.read_bytes()
+    for bad in (b"", b"nothing of the kind", content[:100], content[: len(content) // 2]):
+        path.write_bytes(bad)
+        with pytest.raises(InterchangeError, match=r"m\.gguf: damaged or no GGUF file") as caught:
+            weights.open_weights(path)
+        assert len(str(caught.value).splitlines()) == 1
+
+
+def test_smollm2_knows_the_capital_of_france():
+    """Released 4-bit weights, continued greedily: the next word is Paris."""
+    try:
+        source = weights.open_weights(weights_folder("smollm2_135m"))
+    except FetchError as error:
+        pytest.skip(str(error))
+    tokenizer = Tokenizer(source.vocabulary or "")
+    ids = tokenizer.encode("The capital of France is")
+    m = ours.model(source)
+    step = jax.jit(lambda m, batch, at: jnp.argmax(m.logits(batch)[0, at]))
+    for _ in range(3):
+        row = np.pad(np.array([ids], np.int32), ((0, 0), (0, 12 - len(ids))))
+        used = (np.arange(12)[None] < len(ids)).astype(np.int32)
+        ids.append(int(step(m, ours.batch({"tokens": row, "mask": used}), len(ids) - 1)))
+    assert "Paris" in tokenizer.decode(ids)
+
+
+def test_a_file_alone_brings_its_vocabulary(tmp_path, monkeypatch):
+    """Without a tokenizer.json beside it, one is made from the file; what ends a text is what the file says."""
+    monkeypatch.setenv("SHARDZOO_DATA", str(tmp_path / "data"))
+    pieces = ["<|endoftext|>", "<|im_end|>", *sorted(ByteLevel.alphabet()), "ab", "12"]
+    vocabulary = dict(model="gpt2", pre="smollm", tokens=pieces, types=[3, 3] + [1] * 258, merges=["a b", "1 2"], end=1)
+    config = dataclasses.replace(CONFIG, vocab=len(pieces))
+    params, kind = ours.fresh(config, 0), gguf.GGMLQuantizationType.F32
+    folder = Gguf(write(tmp_path / "m.gguf", config, params, kind, vocabulary=vocabulary)).vocabulary
+    assert folder and folder.parent == tmp_path / "data/vocabularies"
+    tokenizer = Tokenizer(folder)
+    assert tokenizer.size == len(pieces)
+    assert tokenizer.encode("ab12") == [pieces.index(piece) for piece in ("ab", "1", "2")]  # digits stand alone
+    assert '"eos_token": "<|im_end|>"' in (folder / "tokenizer_config.json").read_text()
+    other = write(tmp_path / "o.gguf", config, params, kind, vocabulary=vocabulary | {"pre": "llama-bpe"})
+    with pytest.raises(InterchangeError, match="'llama-bpe'; only 'smollm' is known"):
+        _ = Gguf(other).vocabulary

@@ -1,0 +1,315 @@
+"""Hugging Face folders: the outputs of `transformers`, onto any mesh, and back to the same tensors.
+
+The fixtures were made by `transformers` (make parity): random models of odd sizes, inputs, outputs.
+"""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from safetensors.numpy import load_file, save_file
+
+from data.packages import FetchError
+from data.tokenizers import Tokenizer
+from data.weights import weights_folder
+from models.bert.config import Classification, MaskedLm, SentenceEmbedding, Span, Tagging
+from models.common.interchange import InterchangeError
+from models.common.layouts import LAYOUTS
+from models.common.sharding import Component, ParamInfo, describe, flatten, make_mesh
+from models.families import model_class
+from models.gpt.config import GptConfig
+from tests.parity import ours
+from tests.parity.cases import CASES, SENTENCES
+from tests.parity.live import FIXTURES
+from trainers import huggingface, weights
+from trainers.huggingface import HuggingFace
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_outputs_are_those_of_transformers(name):
+    """Logits, hidden vectors, spans: within 1e-4 in float32 at every token."""
+    expected = load_file(FIXTURES / name / "expected.safetensors")
+    given = {k: expected.pop(k) for k in ("tokens", "mask", "types") if k in expected}
+    got = ours.outputs(HuggingFace(FIXTURES / name), given)
+    assert ours.distance(got, expected, given["mask"]) < 1e-4
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_was_read_is_written_again(name, tmp_path):
+    """Import, then export: the same tensors by name, bit for bit, and a config that reads the same.
+
+    Only a bare BertModel's pooler is left out: nothing of ours uses it.
+    """
+    source = HuggingFace(FIXTURES / name)
+    huggingface.write_folder(source, tmp_path / "out")
+    want, found = (load_file(folder / "model.safetensors") for folder in (FIXTURES / name, tmp_path / "out"))
+    if name == "bert":
+        want = {k: v for k, v in want.items() if not k.startswith("pooler.")}
+    assert found.keys() == want.keys()
+    for key, tensor in want.items():
+        assert_array_equal(found[key], tensor, err_msg=key)
+    written = json.loads((tmp_path / "out/config.json").read_text())
+    assert written["architectures"] == source.theirs["architectures"]
+    assert HuggingFace(tmp_path / "out").config == source.config
+
+
+def test_shards_are_one_model(tmp_path):
+    """Files of at most the size asked for, an index that names every tensor once, and the same parameters when read."""
+    source = HuggingFace(FIXTURES / "gpt2")
+    huggingface.write_folder(source, tmp_path / "out", max_shard_bytes=20_000)
+    files = sorted((tmp_path / "out").glob("*.safetensors"))
+    assert len(files) > 3 and files[0].name == f"model-00001-of-{len(files):05}.safetensors"
+    assert all(sum(x.nbytes for x in load_file(f).values()) <= 20_000 for f in files)
+    index = json.loads((tmp_path / "out/model.safetensors.index.json").read_text())
+    assert index["weight_map"] == {name: f.name for f in files for name in load_file(f)}
+    again = HuggingFace(tmp_path / "out")
+    assert again.shapes == source.shapes
+    for name in source.shapes:
+        assert_array_equal(again.read(name, ()), source.read(name, ()))
+
+
+def copy(name: str, to: Path, change=None) -> Path:
+    """A fixture, its tensors changed."""
+    shutil.copytree(FIXTURES / name, to)
+    if change:
+        save_file(change(load_file(to / "model.safetensors")), to / "model.safetensors")
+    return to
+
+
+def test_names_of_old_releases_are_understood(tmp_path):
+    """Without the model's prefix, gamma and beta for weight and bias, buffers that can be computed, copies of tied tensors."""
+
+    def old_gpt2(tensors):
+        bare = {k.removeprefix("transformer."): v for k, v in tensors.items()}
+        mask = np.ones((1, 1, 4, 4), np.float32)
+        return bare | {
+            "h.0.attn.bias": mask,
+            "h.1.attn.masked_bias": mask[0, 0, 0, :1],
+            "lm_head.weight": bare["wte.weight"] + 0,
+        }
+
+    def old_bert(tensors):
+        gamma = {
+            k.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): v
+            for k, v in tensors.items()
+        }
+        assert gamma.keys() != tensors.keys()
+        table = tensors["bert.embeddings.word_embeddings.weight"]
+        ids = np.arange(23)[None]
+        return gamma | {"cls.predictions.decoder.weight": table + 0, "bert.embeddings.position_ids": ids}
+
+    for name, change in {"gpt2": old_gpt2, "bert_pretraining": old_bert}.items():
+        want, found = HuggingFace(FIXTURES / name), HuggingFace(copy(name, tmp_path / name, change))
+        assert found.shapes == want.shapes
+        for key in want.shapes:
+            assert_array_equal(found.read(key), want.read(key))
+
+
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        (
+            lambda t: {k: v for k, v in t.items() if ".c_attn." not in k},
+            [
+                "transformer.h.0.attn.c_attn.bias is missing, expected [81]",
+                "c_attn.weight is missing, expected [27, 81]",
+            ],
+        ),
+        (
+            lambda t: t | {"transformer.wpe.weight": np.zeros((20, 27), np.float32)},
+            ["transformer.wpe.weight is [20, 27], expected [23, 27]"],
+        ),
+        (lambda t: t | {"extra.weight": np.zeros(3, np.float32)}, ["extra.weight [3] was not expected"]),
+        (lambda t: {}, ["; and 32 more"]),
+    ],
+    ids=["missing", "shape", "unexpected", "many"],
+)
+def test_wrong_tensors_are_listed_with_their_shapes(change, parts, tmp_path):
+    """By their names, with the shapes expected and found, in one line; of many, the first eight."""
+    with pytest.raises(InterchangeError) as caught:
+        HuggingFace(copy("gpt2", tmp_path / "bad", change))
+    assert all(part in str(caught.value) for part in parts), caught.value
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def broken(folder: Path, how: str) -> Path:
+    huggingface.write_folder(HuggingFace(FIXTURES / "gpt2"), folder, max_shard_bytes=40_000)
+    first = sorted(folder.glob("model-*.safetensors"))[0]
+    index = folder / huggingface.INDEX
+    match how:
+        case "shard":
+            first.unlink()
+        case "cut":
+            first.write_bytes(first.read_bytes()[:-100])
+        case "index":
+            index.write_text(index.read_text()[:-10])
+        case "outside":
+            index.write_text(index.read_text().replace(first.name, "../secret.safetensors"))
+        case "lost":
+            index.write_text(index.read_text().replace('"transformer.wte.weight"', '"transformer.wtf.weight"'))
+        case "config":
+            (folder / "config.json").write_text("{")
+        case "type":
+            (folder / "config.json").write_text('{"model_type": "gpt_neox"}')
+        case "pickle":
+            for file in folder.glob("model*"):
+                file.unlink()
+            (folder / "pytorch_model.bin").write_bytes(b"\x80\x04")
+        case "empty":
+            for file in folder.glob("model*"):
+                file.unlink()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("how", "parts"),
+    [
+        ("shard", ["model-00001-of-", "is missing"]),
+        ("cut", ["model-00001-of-", "cut short"]),
+        ("index", ["model.safetensors.index.json is damaged"]),
+        ("outside", ["../secret.safetensors", "is missing"]),
+        ("lost", ["1 tensors of model.safetensors.index.json are in no file", "transformer.wtf.weight"]),
+        ("config", ["config.json is damaged"]),
+        ("type", ["'gpt_neox'", "gpt2"]),
+        ("pickle", ["pytorch_model.bin is a pickle", "runs whatever code"]),
+        ("empty", ["neither model.safetensors nor model.safetensors.index.json"]),
+    ],
+)
+def test_a_broken_folder_is_refused_in_one_line(how, parts, tmp_path):
+    """Missing shards, truncated files, a damaged index, pickles: the file is named, and nothing else is printed."""
+    with pytest.raises(InterchangeError) as caught:
+        weights.open_weights(broken(tmp_path / "out", how))
+    assert all(part in str(caught.value) for part in parts), caught.value
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_what_holds_no_weights_is_refused(tmp_path):
+    """A pickle by its name alone; anything else with what was expected."""
+    (tmp_path / "model.ckpt").write_bytes(b"")
+    for path, part in {"model.ckpt": "is a pickle", "none": "no weights at", ".": "expected a release"}.items():
+        with pytest.raises(InterchangeError, match=part):
+            weights.open_weights(tmp_path / path)
+
+
+def test_a_folder_is_never_overwritten(tmp_path):
+    with pytest.raises(InterchangeError, match="exists; choose a new folder"):
+        huggingface.write_folder(HuggingFace(FIXTURES / "gpt2"), tmp_path)
+
+
+# --- onto a model, onto a mesh ------------------------------------------------------------------------------------
+
+
+def parameters(config, component: Component | None = None) -> list[ParamInfo]:
+    where = component or ours.WHERE
+    return list(describe(jax.eval_shape(lambda key: model_class(config)(config, key, where), jax.random.key(0))))
+
+
+class Counted:
+    """Weights that remember how many numbers were asked of each parameter."""
+
+    def __init__(self, source: weights.Weights):
+        self.config, self.shapes, self.vocabulary = source.config, source.shapes, source.vocabulary
+        self.source, self.asked = source, dict.fromkeys(source.shapes, 0)
+
+    def read(self, name, index):
+        piece = self.source.read(name, index)
+        self.asked[name] += piece.size
+        return piece
+
+
+def test_each_device_reads_its_own_piece(tmp_path):
+    """Cut over eight devices, every number is read once, and every parameter is what it was."""
+    config = GptConfig(
+        vocab=64, layers=2, model_dim=32, hidden_dim=48, heads=8, head_dim=6, positions="rotary", gated=True, tied=False
+    )
+    params = ours.fresh(config, 0)
+    huggingface.write_folder(weights.Arrays(config, params), tmp_path / "hf")
+    layout = LAYOUTS["fully_sharded"](8, 1)
+    mesh = make_mesh(layout, jax.devices()[:8])
+    infos = parameters(config, Component(layout, mesh=mesh))
+    shardings = {info.name: jax.sharding.NamedSharding(mesh, info.spec()) for info in infos}
+    source = Counted(HuggingFace(tmp_path / "hf"))
+    loaded = flatten(weights.load(source, shardings, {i.name: i.shape for i in infos}, np.float32))
+    for info in infos:
+        copies = 8 * info.piece // info.size
+        assert source.asked[info.name] <= copies * info.size
+        assert loaded[info.name].sharding == shardings[info.name]
+        assert_array_equal(np.asarray(loaded[info.name]), flatten(params)[info.name])
+    assert source.asked["decoder.attention.q"] == flatten(params)["decoder.attention.q"].size
+
+
+def shapes_of(config) -> dict[str, tuple[int, ...]]:
+    return {info.name: info.shape for info in parameters(config)}
+
+
+@pytest.mark.parametrize(
+    ("fixture", "head", "taken"),
+    [
+        ("bert_pretraining", Classification(labels=5), {"head.pooler", "head.pooler_bias"}),
+        ("bert_pretraining", Tagging(labels=5), set()),
+        ("bert", Classification(labels=2), {"head.pooler", "head.pooler_bias"}),
+        ("bert_tagging", Tagging(labels=7), {"head.weight", "head.bias"}),
+        ("bert_tagging", Classification(labels=7, pooling="mean"), set()),
+        ("bert_classification", Classification(labels=4), {"head.pooler", "head.pooler_bias"}),
+        ("bert_span", Tagging(labels=2), set()),
+        ("bert_masked_lm", SentenceEmbedding(), set()),
+        ("bert_span", MaskedLm(), set()),
+        ("bert_span", Span(), {"head.weight", "head.bias"}),
+    ],
+    ids=lambda value: type(value).__name__ if dataclasses.is_dataclass(value) else None,
+)
+def test_a_head_is_taken_from_its_like(fixture, head, taken):
+    """Fine-tuning takes the encoder; of the head only the pooler, unless both are of one kind and size."""
+    source = HuggingFace(FIXTURES / fixture)
+    config = dataclasses.replace(source.config, head=head)
+    shapes = shapes_of(config)
+    weights.check(shapes, source)
+    names = weights.fitting(config, shapes, source)
+    assert {name for name in names if name.startswith("head.")} == taken
+    assert {name for name in names if not name.startswith("head.")} == {n for n in shapes if not n.startswith("head.")}
+
+
+def test_another_model_is_refused():
+    """Other sizes by the names and shapes of parameters; the same sizes with another function by the setting."""
+    source = HuggingFace(FIXTURES / "bert")
+    larger = dataclasses.replace(source.config, layers=3, types=3)
+    with pytest.raises(InterchangeError) as caught:
+        weights.check(shapes_of(larger), source)
+    assert "encoder.attention.k is [2, 27, 3, 9], expected [3, 27, 3, 9]" in str(caught.value)
+    assert "and 9 more" in str(caught.value)
+    other = dataclasses.replace(source.config, activation="gelu_tanh")
+    weights.check(shapes_of(other), source)
+    with pytest.raises(InterchangeError, match=r"'gelu', this one has 'gelu_tanh'; set --model\.activation gelu"):
+        weights.fitting(other, shapes_of(other), source)
+
+
+# --- released weights, where they were fetched --------------------------------------------------------------------
+
+
+def fetched(name: str) -> Path:
+    try:
+        return weights_folder(name)
+    except FetchError as error:
+        pytest.skip(str(error))
+
+
+def test_minilm_embeds_as_transformers_does():
+    """Released MiniLM gives the unit vectors of `transformers` to 1e-4, and our vocabulary its ids; paraphrases are nearer to
+    each other than to any stranger."""
+    folder = fetched("minilm_l6")
+    expected = load_file(FIXTURES / "minilm.safetensors")
+    tokenizer = Tokenizer(folder)
+    for text, ids, mask in zip(SENTENCES, expected["tokens"], expected["mask"], strict=True):
+        assert [tokenizer.cls_id, *tokenizer.encode(text), tokenizer.sep_id] == ids[mask > 0].tolist()
+    got = ours.outputs(HuggingFace(folder), {k: expected[k] for k in ("tokens", "mask", "types")})["embedding"]
+    assert_allclose(got, expected["embedding"], atol=1e-4)
+    near = got @ got.T
+    assert near[0, 1] > 0.5 and near[2, 3] > 0.5
+    for first, second in ((0, 1), (2, 3)):
+        strangers = np.delete(near[[first, second]], [first, second], axis=1)
+        assert near[first, second] > strangers.max() + 0.2

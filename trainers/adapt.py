@@ -1,0 +1,106 @@
+"""Fine-tuning a part of a model: which parameters a run trains, and low-rank updates (LoRA) in place of whole matrices.
+
+Models know nothing of either. Adapters live beside the parameters, under "lora.", and are added to the matrices they change
+before the model sees them.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from configs.registry import ConfigError
+from configs.schema import Experiment, Lora, Train
+from models.common.layout import nearest
+from models.common.sharding import ParamInfo, flatten, nest, normal
+
+Infos = dict[str, ParamInfo]  # by dotted name
+PREFIX = "lora."
+
+
+def adapters(infos: Infos, lora: Lora | None) -> Infos:
+    """The parameters A [.., in, rank] and B [.., rank, out] of every matrix that is adapted.
+
+    Raises:
+      ConfigError: a target names no matrix.
+    """
+    if lora is None:
+        return {}
+    matrices = {name: info for name, info in infos.items() if len(info.shape) - info.stacked >= 2}
+    known = {name.rpartition(".")[2] for name in matrices}
+    for target in lora.targets:
+        if target not in known:
+            raise ConfigError(f"train.lora.targets: no matrix is called {target!r}{nearest(target, known)}")
+    found: Infos = {}
+    for name, info in matrices.items():
+        if name.rpartition(".")[2] in lora.targets:
+            at = _inputs(info)
+            found[f"{PREFIX}{name}.a"] = _piece(info, f"{PREFIX}{name}.a", slice(0, at), lora.rank, last=True)
+            found[f"{PREFIX}{name}.b"] = _piece(info, f"{PREFIX}{name}.b", slice(at, None), lora.rank, last=False)
+    return found
+
+
+def _inputs(info: ParamInfo) -> int:
+    """Where a matrix's output dimensions begin: after "embed" if it is first, else before the last."""
+    return info.stacked + 1 if info.axes[info.stacked] == "embed" else len(info.shape) - 1
+
+
+def _piece(info: ParamInfo, name: str, part: slice, rank: int, *, last: bool) -> ParamInfo:
+    def dims(values: tuple, extra: Any) -> tuple:
+        stacked, inner = values[: info.stacked], values[part][0 if part.start else info.stacked :]
+        return (*stacked, *inner, extra) if last else (*stacked, extra, *inner)
+
+    return dataclasses.replace(info, name=name, shape=dims(info.shape, rank), axes=dims(info.axes, "rank"))
+
+
+def create(infos: Infos, key: jax.Array) -> dict[str, jax.Array]:
+    """Fresh adapters: A Gaussian, B zero, so that the model starts unchanged (LoRA, section 4.1)."""
+    made = {}
+    for i, (name, info) in enumerate(sorted(infos.items())):
+        inputs = math.prod(info.shape[info.stacked : -1])
+        init = normal(inputs**-0.5)(jax.random.fold_in(key, i), info.shape, info.dtype)
+        made[name] = init if name.endswith(".a") else jnp.zeros(info.shape, info.dtype)
+    return made
+
+
+def merged(params: dict[str, Any], lora: Lora | None) -> dict[str, Any]:
+    """Parameters with their adapters added in, and no adapters. Arrays of JAX or NumPy."""
+    if lora is None:
+        return params
+    flat = flatten(params)
+    names = [name.removesuffix(".a") for name in flat if name.startswith(PREFIX) and name.endswith(".a")]
+    for name in names:
+        a, b, w = flat.pop(f"{name}.a"), flat.pop(f"{name}.b"), flat[name.removeprefix(PREFIX)]
+        # A and W share the stacked and the input dimensions, B and W the stacked and the output ones.
+        outputs = w.ndim - (a.ndim - 1)
+        lead = w.shape[: b.ndim - 1 - outputs]
+        update = a.reshape(*lead, -1, lora.rank) @ b.reshape(*lead, lora.rank, -1)
+        flat[name.removeprefix(PREFIX)] = w + (lora.alpha / lora.rank * update).reshape(w.shape).astype(w.dtype)
+    return nest(flat)
+
+
+def plain(e: Experiment, params: dict[str, Any]) -> tuple[Experiment, dict[str, Any]]:
+    """The experiment and the parameters of a trained model as if it had been trained whole: adapters merged."""
+    return dataclasses.replace(e, train=dataclasses.replace(e.train, lora=None)), merged(params, e.train.lora)
+
+
+def trained(infos: Infos, train: Train) -> frozenset[str]:
+    """Names of the parameters that a run changes.
+
+    Raises:
+      ConfigError: a prefix of `train.freeze` fits no parameter, or nothing is left to train.
+    """
+    names = set(infos)
+    if train.lora:  # all that is not adapted stays, but for the head, which is new
+        names = {name for name in names if name.startswith((PREFIX, "head."))}
+    for prefix in train.freeze:
+        frozen = {name for name in infos if f"{name}.".startswith(f"{prefix}.")}
+        if not frozen:
+            prefixes = {name.rsplit(".", i)[0] for name in infos for i in range(name.count(".") + 1)}
+            raise ConfigError(f"train.freeze: no parameter begins with {prefix!r}{nearest(prefix, prefixes)}")
+        names -= frozen
+    if not names:
+        raise ConfigError(f"train.freeze={train.freeze}: every parameter is frozen")
+    return frozenset(names)

@@ -1,0 +1,124 @@
+"""Scores on held-out data: what the trainer calls while it trains, and what scripts.evaluate prints."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from configs import schema
+from data import held_out
+from data.batches import Row
+from models.common.sharding import merge
+from trainers import translation
+
+
+class Evaluator(Protocol):
+    """Scores of a model's parameters on the held-out split that it was made for."""
+
+    @property
+    def names(self) -> list[str]:
+        """The scalars that a call returns, those per language left out."""
+        ...
+
+    def __call__(self, params: Any) -> dict[str, float]:
+        """`eval/...` scalars."""
+        ...
+
+
+def open_evaluator(abstract: Any, e: schema.Experiment, cache: Path, vocabulary: Path) -> Evaluator:
+    """The evaluator that an experiment's `eval` describes.
+
+    Args:
+      abstract: the model with shapes for parameters, on its mesh (trainers.state.Plan.model).
+      cache: the prepared cache whose held-out examples are read.
+      vocabulary: the folder whose vocabulary encodes them: the cache, or a release.
+    """
+    if isinstance(e.eval, schema.Translate):
+        return translation.Evaluator(abstract, e.eval, cache, vocabulary)
+    return HeldOutEvaluator(abstract, e.eval, e.data, cache, vocabulary)
+
+
+class HeldOutEvaluator:
+    """The model's own loss and metrics over held-out rows, as means over everything that the loss weighs."""
+
+    def __init__(self, abstract: Any, config: schema.HeldOut, data: schema.Data, cache: Path, vocabulary: Path):
+        self.held_out = held_out.read(data, cache, vocabulary, config.split, config.limit)
+        self.rows, self.arrays = config.batch_size, data.arrays()
+        where = abstract.where
+        self._shardings = {
+            k: where.mesh
+            and NamedSharding(where.mesh, where.spec(("batch", *a.axes), (self.rows, *a.shape), tensor=f"held-out {k}"))
+            for k, a in self.arrays.items()
+        }
+
+        def of_batch(params: Any, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
+            loss = merge(abstract, params).loss(batch, None)
+            rows = jnp.sum(jnp.any(batch[next(iter(batch))] != 0, axis=-1))  # the last batch is filled up
+            means = {k: v * rows for k, v in loss.means.items() if not v.shape}
+            return loss.sums | means | {"weight": abstract.loss_weight(batch), "rows": rows}
+
+        self._of_batch = jax.jit(of_batch, out_shardings=where.mesh and NamedSharding(where.mesh, P()))
+        self._shapes = lambda params: jax.eval_shape(of_batch, params, self._zeros())
+        self._abstract, self._means = abstract, set()
+
+    def _zeros(self) -> dict[str, Any]:
+        return {k: jax.ShapeDtypeStruct((self.rows, *a.shape), np.int32) for k, a in self.arrays.items()}
+
+    @property
+    def names(self) -> list[str]:
+        """The scalars that a call returns."""
+        from models.common.sharding import split
+
+        shapes = self._shapes(split(self._abstract))
+        ones = {k: np.ones(v.shape) for k, v in shapes.items()}
+        return list(self._scores(ones))
+
+    def __call__(self, params: Any) -> dict[str, float]:
+        """`eval/...` scalars."""
+        totals: dict[str, np.ndarray] = {}
+        for batch in self._batches():
+            for k, v in self._of_batch(params, batch).items():
+                totals[k] = totals.get(k, 0) + np.asarray(v, np.float64)
+        return self._scores(totals)
+
+    def _batches(self) -> Iterator[dict[str, jax.Array]]:
+        rows = self.held_out.rows
+        empty: Row = {k: np.full(a.shape, -1 if k.endswith("targets") else 0, np.int32) for k, a in self.arrays.items()}
+        for start in range(0, len(rows), self.rows):
+            chosen = rows[start : start + self.rows]
+            chosen = [*chosen, *[empty] * (self.rows - len(chosen))]
+            yield {
+                k: jax.device_put(np.stack([row[k] for row in chosen]), self._shardings[k]) for k in self.arrays
+            }
+
+    def _scores(self, totals: dict[str, np.ndarray]) -> dict[str, float]:
+        weight, rows = float(totals["weight"]), float(totals["rows"])
+        found: dict[str, float] = {}
+        for k, v in totals.items():
+            if k == "confusion":
+                found |= {f"eval/{name}": x for name, x in class_scores(v).items()}
+            elif k not in ("weight", "rows"):
+                found[f"eval/{k}"] = float(v) / (rows if "/" in k else weight)
+        if isinstance(self.held_out.bytes, int) and self.held_out.bytes:
+            nats = found["eval/cross_entropy"] * weight
+            found["eval/perplexity"] = math.exp(min(found["eval/cross_entropy"], 700.0))
+            found["eval/byte_perplexity"] = math.exp(min(nats / self.held_out.bytes, 700.0))
+            found["eval/bits_per_byte"] = nats / self.held_out.bytes / math.log(2)
+        return found | {"eval/examples": float(self.held_out.examples)}
+
+
+def class_scores(confusion: np.ndarray) -> dict[str, float]:
+    """Mean F1 over the classes that occur, and the accuracy of always naming the most frequent class.
+
+    Args:
+      confusion: counts [true class, class found].
+    """
+    true, found, both = confusion.sum(axis=1), confusion.sum(axis=0), np.diag(confusion)
+    f1 = 2 * both / np.maximum(true + found, 1)
+    return {"macro_f1": float(f1[true > 0].mean()), "majority": float(true.max() / max(true.sum(), 1))}

@@ -1,0 +1,127 @@
+"""Continuing text with a causal language model: greedy, by sampling, or by beam search."""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from data.batches import DataError
+from data.tokenizers import Tokenizer
+from models.common.decoding import beam_search, sample
+from models.common.sharding import merge
+
+_PAD = -1  # no token's id: id 0 is text in most vocabularies
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Generate:
+    """How text is continued.
+
+    Attributes:
+      tokens: longest continuation.
+      temperature: of sampling; 0 takes the likeliest token each time.
+      top_k, top_p: truncate what is drawn from, see models.common.decoding.sample.
+      beams: hypotheses of a beam search; 0 samples instead.
+      length_penalty: of the beam search, see models.common.decoding.penalty.
+      samples: continuations of each prompt.
+      seed: of the draws.
+      batch_size: prompts continued together.
+    """
+
+    tokens: int = 64
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    beams: int = 0
+    length_penalty: float = 0.0
+    samples: int = 1
+    seed: int = 0
+    batch_size: int = 8
+
+
+class Continuation(NamedTuple):
+    """A continuation: its text, its ids (the end of text left out) and its log-probability (of beams, the score)."""
+
+    text: str
+    ids: list[int]
+    score: float
+
+
+class Generator:
+    """Generation with a model's parameters, compiled once for each length of prompts.
+
+    Args:
+      abstract: the model with shapes for parameters, on its mesh (trainers.state.Plan.model).
+      vocabulary: the folder of its tokenizer.json.
+
+    Raises:
+      DataError: the model reads no text from left to right, or its vocabulary does not fit.
+    """
+
+    def __init__(self, abstract: Any, config: Generate, vocabulary: Path):
+        if not hasattr(abstract, "start") or not hasattr(abstract.c, "vocab"):
+            raise DataError(f"models of family {abstract.c.family!r} do not continue text; gpt does")
+        self.config, self.tokenizer = config, Tokenizer(vocabulary)
+        if self.tokenizer.size > abstract.c.vocab:
+            raise DataError(f"{vocabulary}: its {self.tokenizer.size} tokens are more than model.vocab={abstract.c.vocab}")
+        self.longest = abstract.c.max_positions or None
+        where = abstract.where
+        self._sharding = where.mesh and NamedSharding(
+            where.mesh, where.spec(("batch", None), (config.batch_size, 0), tensor="prompts")
+        )
+        kept = config.beams or config.samples
+        common = dict(steps=config.tokens, eos=self.tokenizer.eos_id, pad=_PAD, usable=self.tokenizer.size)
+
+        @functools.partial(jax.jit, out_shardings=where.mesh and NamedSharding(where.mesh, P()))
+        def search(params, ids_BS, lengths_B, key):
+            model = merge(abstract, params)
+            state = model.start(ids_BS, jnp.maximum(lengths_B, 1), kept, config.tokens)
+            if config.beams:
+                return beam_search(
+                    model, state, lengths_B > 0, beams=config.beams, vocab=abstract.c.vocab,
+                    alpha=config.length_penalty, **common,
+                )  # fmt: skip
+            return sample(
+                model, state, lengths_B > 0, key, samples=config.samples, temperature=config.temperature,
+                top_k=config.top_k, top_p=config.top_p, **common,
+            )  # fmt: skip
+
+        self._search = search
+
+    def __call__(self, params: Any, prompts: Sequence[str]) -> list[list[Continuation]]:
+        """The continuations of each prompt, in their order: `samples` of them, or `beams`, the best first."""
+        found = []
+        key = jax.random.key(self.config.seed)
+        rows = self.config.batch_size
+        for i, start in enumerate(range(0, len(prompts), rows)):
+            encoded = [self._encode(text) for text in prompts[start : start + rows]]
+            # Lengths go up in steps of 32, so that few programs are compiled.
+            ids_BS = np.zeros((rows, -(-max(map(len, encoded)) // 32) * 32), np.int32)
+            lengths_B = np.zeros(rows, np.int32)
+            for row, ids in enumerate(encoded):
+                ids_BS[row, : len(ids)], lengths_B[row] = ids, len(ids)
+            tokens_BKT, scores_BK = jax.device_get(
+                self._search(params, jax.device_put(ids_BS, self._sharding), lengths_B, jax.random.fold_in(key, i))
+            )
+            found += [self._texts(tokens_BKT[row], scores_BK[row]) for row in range(len(encoded))]
+        return found
+
+    def _encode(self, text: str) -> list[int]:
+        ids = self.tokenizer.encode(text) or [self.tokenizer.eos_id]  # nothing to begin with: a new document
+        if self.longest and len(ids) + self.config.tokens > self.longest:
+            raise DataError(
+                f"a prompt of {len(ids)} tokens and a continuation of {self.config.tokens} are more than the model's "
+                f"max_positions={self.longest}"
+            )
+        return ids
+
+    def _texts(self, tokens_KT: np.ndarray, scores_K: np.ndarray) -> list[Continuation]:
+        kept = [[int(t) for t in row if t not in (_PAD, self.tokenizer.eos_id)] for row in tokens_KT]
+        return [Continuation(self.tokenizer.decode(ids), ids, float(s)) for ids, s in zip(kept, scores_K, strict=True)]
