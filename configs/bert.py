@@ -6,7 +6,16 @@ The papers' text (Wikipedia and books) is not in a package: pre-training reads W
 from dataclasses import replace
 
 from configs.schema import (
-    Adafactor, AdamW, Experiment, Exponential, HeldOut, LabelledData, Lamb, Linear, MaskedTextData, Train,
+    Adafactor,
+    AdamW,
+    Experiment,
+    Exponential,
+    HeldOut,
+    LabelledData,
+    Lamb,
+    Linear,
+    MaskedTextData,
+    Train,
 )  # fmt: skip
 from models.bert import layouts
 from models.bert.config import BertConfig, Classification, MaskedLm, SentenceEmbedding, Span, Tagging
@@ -18,8 +27,15 @@ def quickstart() -> Experiment:
     return Experiment(
         name="bert.quickstart",
         model=BertConfig(
-            vocab=30_522, layers=4, model_dim=192, hidden_dim=768, heads=4, head_dim=48, max_positions=128, dropout=0.0,
-        ),  # fmt: skip
+            vocab=30_522,
+            layers=4,
+            model_dim=192,
+            hidden_dim=768,
+            heads=4,
+            head_dim=48,
+            max_positions=128,
+            dropout=0.0,
+        ),
         layout=layouts.data_parallel(2, 1),
         data=MaskedTextData(cache="bert_small", batch_size=32, length=128),
         optimizer=AdamW(schedule=Linear(peak=1e-3, steps=600, warmup=60), weight_decay=0.01),
@@ -96,21 +112,41 @@ def mlperf_480b() -> Experiment:
     return Experiment(
         name="bert.mlperf_480b",
         model=BertConfig(
-            vocab=30_522, layers=64, model_dim=16_384, hidden_dim=131_072, heads=256, head_dim=128, kv_heads=1,
-            norm="rms", norm_bias=False, norm_eps=1e-6, order="pre", activation="silu", gated=True, attention_bias=False,
-            ffn_bias=False, softmax_bias=False, types=0, embedding_norm=False, head=MaskedLm(transform=False),
-            label_smoothing=0.1, dropout=0.0, dtype="bfloat16", remat="full",
-        ),  # fmt: skip
+            vocab=30_522,
+            layers=64,
+            model_dim=16_384,
+            hidden_dim=131_072,
+            heads=256,
+            head_dim=128,
+            kv_heads=1,
+            norm="rms",
+            norm_bias=False,
+            norm_eps=1e-6,
+            order="pre",
+            activation="silu",
+            gated=True,
+            attention_bias=False,
+            ffn_bias=False,
+            softmax_bias=False,
+            types=0,
+            embedding_norm=False,
+            head=MaskedLm(transform=False),
+            label_smoothing=0.1,
+            dropout=0.0,
+            dtype="bfloat16",
+            remat="full",
+        ),
         # 30,522 = 2 x 3 x 5087 ids divide by neither axis: the vocabulary stays whole, the model dimension is cut.
         layout=replace(
-            layouts.two_d(256, 8), name="mlperf_480b",
+            layouts.two_d(256, 8),
+            name="mlperf_480b",
             components=(("embedding", rules(vocab=None, act_vocab=None)),),
-        ),  # fmt: skip
+        ),
         data=MaskedTextData(cache="wikipedia_512", batch_size=4096, length=512),
         optimizer=Adafactor(),
         train=Train(steps=100_000, log_every=10, save_every=500, eval_every=500),
         eval=HeldOut(limit=10_000, batch_size=2048),
-    )
+    )  # fmt: skip
 
 
 def mlperf_200b() -> Experiment:
@@ -123,11 +159,29 @@ def mlperf_200b() -> Experiment:
     return Experiment(
         name="bert.mlperf_200b",
         model=BertConfig(
-            vocab=32_000, layers=66, model_dim=12_288, hidden_dim=98_304, heads=128, head_dim=96,
-            positions="none", max_positions=0, norm_eps=1e-6, order="pre", activation="relu", attention_bias=False,
-            per_dim_scale=True, logit_cap=50.0, softmax_cap=30.0, types=0, embedding_norm=False,
-            head=MaskedLm(transform=False), label_smoothing=0.1, dropout=0.0, dtype="bfloat16", remat="dots",
-        ),  # fmt: skip
+            vocab=32_000,
+            layers=66,
+            model_dim=12_288,
+            hidden_dim=98_304,
+            heads=128,
+            head_dim=96,
+            positions="none",
+            max_positions=0,
+            norm_eps=1e-6,
+            order="pre",
+            activation="relu",
+            attention_bias=False,
+            per_dim_scale=True,
+            logit_cap=50.0,
+            softmax_cap=30.0,
+            types=0,
+            embedding_norm=False,
+            head=MaskedLm(transform=False),
+            label_smoothing=0.1,
+            dropout=0.0,
+            dtype="bfloat16",
+            remat="dots",
+        ),
         layout=replace(layouts.two_d(64, 16), name="mlperf_200b"),
         data=MaskedTextData(batch_size=4096, length=512),
         optimizer=Adafactor(
@@ -135,7 +189,7 @@ def mlperf_200b() -> Experiment:
         ),
         train=Train(steps=100_000, clip_norm=5.0, log_every=10, save_every=500),
         eval=HeldOut(batch_size=1024),
-    )
+    )  # fmt: skip
 
 
 # --- fine-tuning MiniLM: released weights, real tasks, minutes on a CPU --------------------------------------------
@@ -149,11 +203,17 @@ def minilm_l6() -> Experiment:
     return Experiment(
         name="bert.minilm_l6",
         model=BertConfig(
-            vocab=30_522, layers=6, model_dim=384, hidden_dim=1536, heads=12, head_dim=32, dropout=0.0,
+            vocab=30_522,
+            layers=6,
+            model_dim=384,
+            hidden_dim=1536,
+            heads=12,
+            head_dim=32,
+            dropout=0.0,
             head=SentenceEmbedding(),
-        ),  # fmt: skip
+        ),
         layout=layouts.data_parallel(1, 1),
-        data=LabelledData(cache="debian_similar", batch_size=8, length=256, slots=8),
+        data=LabelledData(cache="debian_similar", batch_size=8, length=256, slots=16),
         optimizer=AdamW(schedule=Linear(peak=5e-5, steps=300, warmup=30), weight_decay=0.01),
         train=Train(steps=300, clip_norm=1.0, init_from="minilm_l6", save_every=100, keep=1),
         eval=HeldOut(limit=1000, batch_size=16),

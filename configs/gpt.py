@@ -9,8 +9,8 @@ from typing import Any
 
 from configs.schema import Adafactor, AdamW, Cosine, Experiment, HeldOut, InverseSqrt, TextData, Train
 from models.common.layout import Layout, rules
-from models.gpt import layouts
 from models.gpt.config import GptConfig
+from models.gpt.layouts import data_parallel, fully_sharded, tensor_parallel, two_d
 
 
 def _gpt2_block(**fields: Any) -> GptConfig:
@@ -29,10 +29,18 @@ def quickstart() -> Experiment:
     return Experiment(
         name="gpt.quickstart",
         model=GptConfig(
-            vocab=8192, layers=4, model_dim=256, hidden_dim=704, heads=4, head_dim=64, kv_heads=2,
-            positions="rotary", activation="silu", gated=True,
-        ),  # fmt: skip
-        layout=layouts.data_parallel(2, 1),
+            vocab=8192,
+            layers=4,
+            model_dim=256,
+            hidden_dim=704,
+            heads=4,
+            head_dim=64,
+            kv_heads=2,
+            positions="rotary",
+            activation="silu",
+            gated=True,
+        ),
+        layout=data_parallel(2, 1),
         data=TextData(cache="gpt_small", batch_size=8, length=256),
         optimizer=AdamW(schedule=Cosine(peak=2e-3, steps=600, warmup=40, floor=0.1), b2=0.95, weight_decay=0.1),
         train=Train(steps=600, clip_norm=1.0, log_every=10, save_every=200, eval_every=0, keep=2),
@@ -67,10 +75,17 @@ def _gpt2(name: str, *, layers: int, dim: int, heads: int) -> Experiment:
     return Experiment(
         name=f"gpt.{name}",
         model=_gpt2_block(
-            vocab=50257, layers=layers, model_dim=dim, hidden_dim=4 * dim, heads=heads, head_dim=64,
-            max_positions=1024, dropout=0.1, dtype="bfloat16",
-        ),  # fmt: skip
-        layout=layouts.fully_sharded(8, 1),
+            vocab=50257,
+            layers=layers,
+            model_dim=dim,
+            hidden_dim=4 * dim,
+            heads=heads,
+            head_dim=64,
+            max_positions=1024,
+            dropout=0.1,
+            dtype="bfloat16",
+        ),
+        layout=fully_sharded(8, 1),
         data=TextData(cache="c4_1024", batch_size=512, length=1024),
         optimizer=AdamW(schedule=Cosine(peak=6e-4, steps=600_000, warmup=2000, floor=0.1), b2=0.95, weight_decay=0.1),
         train=Train(steps=600_000, clip_norm=1.0, log_every=100, save_every=5000, eval_every=5000),
@@ -83,43 +98,54 @@ def _gpt2(name: str, *, layers: int, dim: int, heads: int) -> Experiment:
 
 def gpt3_125m() -> Experiment:
     """GPT-3 Small: 12 layers of 768; 0.5M tokens a batch, 300e9 in all."""
-    return _gpt3("gpt3_125m", layers=12, dim=768, heads=12, head=64, batch=256, rate=6e-4, mesh=layouts.fully_sharded(8, 1))
+    return _gpt3("gpt3_125m", layers=12, dim=768, heads=12, head=64, batch=256, rate=6e-4, mesh=fully_sharded(8, 1))
 
 
 def gpt3_350m() -> Experiment:
     """GPT-3 Medium: 24 layers of 1024."""
-    return _gpt3("gpt3_350m", layers=24, dim=1024, heads=16, head=64, batch=256, rate=3e-4, mesh=layouts.fully_sharded(16, 1))
+    return _gpt3("gpt3_350m", layers=24, dim=1024, heads=16, head=64, batch=256, rate=3e-4, mesh=fully_sharded(16, 1))
 
 
 def gpt3_760m() -> Experiment:
     """GPT-3 Large: 24 layers of 1536, heads of 96."""
-    return _gpt3("gpt3_760m", layers=24, dim=1536, heads=16, head=96, batch=256, rate=2.5e-4, mesh=layouts.fully_sharded(32, 1))
+    return _gpt3("gpt3_760m", layers=24, dim=1536, heads=16, head=96, batch=256, rate=2.5e-4, mesh=fully_sharded(32, 1))
 
 
 def gpt3_1_3b() -> Experiment:
     """GPT-3 XL: 24 layers of 2048. The table's 24 heads of 128 would make 1.5e9 parameters; 16 make the stated 1.3B."""
-    return _gpt3("gpt3_1_3b", layers=24, dim=2048, heads=16, head=128, batch=512, rate=2e-4, mesh=layouts.fully_sharded(64, 1))
+    return _gpt3("gpt3_1_3b", layers=24, dim=2048, heads=16, head=128, batch=512, rate=2e-4, mesh=fully_sharded(64, 1))
 
 
 def gpt3_2_7b() -> Experiment:
     """GPT-3 2.7B: 32 layers of 2560, heads of 80."""
-    return _gpt3("gpt3_2_7b", layers=32, dim=2560, heads=32, head=80, batch=512, rate=1.6e-4, mesh=layouts.fully_sharded(128, 1))
+    return _gpt3(
+        "gpt3_2_7b", layers=32, dim=2560, heads=32, head=80, batch=512, rate=1.6e-4, mesh=fully_sharded(128, 1)
+    )
 
 
 def gpt3_6_7b() -> Experiment:
     """GPT-3 6.7B: 32 layers of 4096; 2M tokens a batch."""
-    return _gpt3("gpt3_6_7b", layers=32, dim=4096, heads=32, head=128, batch=1024, rate=1.2e-4, mesh=layouts.fully_sharded(256, 1))
+    return _gpt3(
+        "gpt3_6_7b",
+        layers=32,
+        dim=4096,
+        heads=32,
+        head=128,
+        batch=1024,
+        rate=1.2e-4,
+        mesh=fully_sharded(256, 1),
+    )
 
 
 def gpt3_13b() -> Experiment:
     """GPT-3 13B: 40 layers of 5140 (so the table; 40 heads of 128 are 5120), vocabulary padded to 51,200 for 8 ways."""
-    e = _gpt3("gpt3_13b", layers=40, dim=5140, heads=40, head=128, batch=1024, rate=1e-4, mesh=layouts.tensor_parallel(32, 8))
+    e = _gpt3("gpt3_13b", layers=40, dim=5140, heads=40, head=128, batch=1024, rate=1e-4, mesh=tensor_parallel(32, 8))
     return replace(e, model=replace(e.model, vocab=51_200))
 
 
 def gpt3_175b() -> Experiment:
     """GPT-3 175B: 96 layers of 12288; 3.2M tokens a batch. Vocabulary padded to 51,200, as MLPerf's reference does."""
-    e = _gpt3("gpt3_175b", layers=96, dim=12288, heads=96, head=128, batch=1536, rate=6e-5, mesh=layouts.two_d(64, 32))
+    e = _gpt3("gpt3_175b", layers=96, dim=12288, heads=96, head=128, batch=1536, rate=6e-5, mesh=two_d(64, 32))
     return replace(e, model=replace(e.model, vocab=51_200, remat="full"))
 
 
@@ -132,9 +158,15 @@ def _gpt3(
     return Experiment(
         name=f"gpt.{name}",
         model=_gpt2_block(
-            vocab=50257, layers=layers, model_dim=dim, hidden_dim=4 * dim, heads=heads, head_dim=head,
-            max_positions=2048, dtype="bfloat16",
-        ),  # fmt: skip
+            vocab=50257,
+            layers=layers,
+            model_dim=dim,
+            hidden_dim=4 * dim,
+            heads=heads,
+            head_dim=head,
+            max_positions=2048,
+            dtype="bfloat16",
+        ),
         layout=mesh,
         data=TextData(cache="c4_2048", batch_size=batch, length=2048),
         optimizer=AdamW(schedule=schedule, b2=0.95, weight_decay=0.1),
@@ -148,7 +180,7 @@ def _gpt3(
 
 def gspmd_64b() -> Experiment:
     """GSPMD 64B: 32 layers of 8192, 68.98e9 parameters; 5.74 s a step on 128 TPU-v3 cores, 62.7 % of peak as printed."""
-    return _gspmd("gspmd_64b", layers=32, batch=512, mesh=layouts.two_d(32, 64))
+    return _gspmd("gspmd_64b", layers=32, batch=512, mesh=two_d(32, 64))
 
 
 def gspmd_128b() -> Experiment:
@@ -156,22 +188,22 @@ def gspmd_128b() -> Experiment:
 
     Lingvo's own run of it: 512 x 1024 tokens a step, 62k tokens/s, 41 % MFU (55 % with recomputation).
     """
-    return _gspmd("gspmd_128b", layers=64, batch=512, mesh=layouts.two_d(32, 64))
+    return _gspmd("gspmd_128b", layers=64, batch=512, mesh=two_d(32, 64))
 
 
 def gspmd_256b() -> Experiment:
     """GSPMD 256B: 128 layers of 8192, 275.1e9 parameters; 6.71 s on 2048 cores, 54.1 % as printed."""
-    return _gspmd("gspmd_256b", layers=128, batch=256, mesh=layouts.two_d(32, 64))
+    return _gspmd("gspmd_256b", layers=128, batch=256, mesh=two_d(32, 64))
 
 
 def gspmd_512b() -> Experiment:
     """GSPMD 512B: 256 layers of 8192, 550.0e9 parameters; 7.64 s on 2048 cores, 47.5 % as printed."""
-    return _gspmd("gspmd_512b", layers=256, batch=128, mesh=layouts.two_d(32, 64))
+    return _gspmd("gspmd_512b", layers=256, batch=128, mesh=two_d(32, 64))
 
 
 def gspmd_1t() -> Experiment:
     """GSPMD 1T: 128 layers of 16384, 1,100,041,175,040 parameters; 13.66 s on 2048 cores, 55.6 % as printed."""
-    e = _gspmd("gspmd_1t", layers=128, batch=128, mesh=layouts.two_d(32, 64))
+    e = _gspmd("gspmd_1t", layers=128, batch=128, mesh=two_d(32, 64))
     return replace(e, model=replace(e.model, model_dim=16_384, hidden_dim=131_072, heads=256))
 
 
@@ -180,7 +212,7 @@ def lingvo_175b() -> Experiment:
 
     96 layers of 12288, ReLU, learned positions, attention logits capped at 50; 1024 x 2048 tokens a step.
     """
-    e = _gspmd("lingvo_175b", layers=96, batch=1024, mesh=layouts.two_d(64, 32))
+    e = _gspmd("lingvo_175b", layers=96, batch=1024, mesh=two_d(64, 32))
     model = replace(
         e.model, model_dim=12_288, hidden_dim=49_152, heads=96, gated=False, activation="relu",
         positions="learned", max_positions=2048, logit_cap=50.0,
@@ -192,9 +224,18 @@ def _gspmd(name: str, *, layers: int, batch: int, mesh: Layout) -> Experiment:
     return Experiment(
         name=f"gpt.{name}",
         model=GptConfig(
-            vocab=32_000, layers=layers, model_dim=8192, hidden_dim=65_536, heads=128, head_dim=128,
-            positions="relative", activation="gelu_tanh", gated=True, dtype="bfloat16", remat="full",
-        ),  # fmt: skip
+            vocab=32_000,
+            layers=layers,
+            model_dim=8192,
+            hidden_dim=65_536,
+            heads=128,
+            head_dim=128,
+            positions="relative",
+            activation="gelu_tanh",
+            gated=True,
+            dtype="bfloat16",
+            remat="full",
+        ),
         layout=_lm_embedding(mesh),
         data=TextData(batch_size=batch, length=1024),
         optimizer=Adafactor(),
@@ -215,66 +256,71 @@ def _lm_embedding(layout: Layout) -> Layout:
 
 def megatron_1_7b() -> Experiment:
     """Megatron 1.7B, Table 1: 24 layers of 2304, (1, 1, 32), batch 512: 137 TFLOPS a GPU, 44 % of peak."""
-    return _megatron("megatron_1_7b", layers=24, dim=2304, heads=24, batch=512, mesh=layouts.two_d(32, 1))
+    return _megatron("megatron_1_7b", layers=24, dim=2304, heads=24, batch=512, mesh=two_d(32, 1))
 
 
 def megatron_3_6b() -> Experiment:
     """Megatron 3.6B: 30 layers of 3072, (2, 1, 32), batch 512: 138 TFLOPS, 44 %."""
-    return _megatron("megatron_3_6b", layers=30, dim=3072, heads=32, batch=512, mesh=layouts.two_d(32, 2))
+    return _megatron("megatron_3_6b", layers=30, dim=3072, heads=32, batch=512, mesh=two_d(32, 2))
 
 
 def megatron_7_5b() -> Experiment:
     """Megatron 7.5B: 36 layers of 4096, (4, 1, 32), batch 512: 142 TFLOPS, 46 %."""
-    return _megatron("megatron_7_5b", layers=36, dim=4096, heads=32, batch=512, mesh=layouts.two_d(32, 4))
+    return _megatron("megatron_7_5b", layers=36, dim=4096, heads=32, batch=512, mesh=two_d(32, 4))
 
 
 def megatron_18_4b() -> Experiment:
     """Megatron 18.4B: 40 layers of 6144, (8, 1, 32), batch 1024: 135 TFLOPS, 43 %."""
-    return _megatron("megatron_18_4b", layers=40, dim=6144, heads=48, batch=1024, mesh=layouts.two_d(32, 8))
+    return _megatron("megatron_18_4b", layers=40, dim=6144, heads=48, batch=1024, mesh=two_d(32, 8))
 
 
 def megatron_39_1b() -> Experiment:
     """Megatron 39.1B: 48 layers of 8192, (8, 2, 32), batch 1536: 138 TFLOPS, 44 %."""
-    return _megatron("megatron_39_1b", layers=48, dim=8192, heads=64, batch=1536, mesh=layouts.two_d(64, 8))
+    return _megatron("megatron_39_1b", layers=48, dim=8192, heads=64, batch=1536, mesh=two_d(64, 8))
 
 
 def megatron_76_1b() -> Experiment:
     """Megatron 76.1B: 60 layers of 10240, (8, 4, 32), batch 1792: 140 TFLOPS, 45 %."""
-    return _megatron("megatron_76_1b", layers=60, dim=10_240, heads=80, batch=1792, mesh=layouts.two_d(128, 8))
+    return _megatron("megatron_76_1b", layers=60, dim=10_240, heads=80, batch=1792, mesh=two_d(128, 8))
 
 
 def megatron_145_6b() -> Experiment:
     """Megatron 145.6B: 80 layers of 12288, (8, 8, 24), batch 2304: 148 TFLOPS, 47 %."""
-    return _megatron("megatron_145_6b", layers=80, dim=12_288, heads=96, batch=2304, mesh=layouts.two_d(192, 8))
+    return _megatron("megatron_145_6b", layers=80, dim=12_288, heads=96, batch=2304, mesh=two_d(192, 8))
 
 
 def megatron_310_1b() -> Experiment:
     """Megatron 310.1B: 96 layers of 16384, (8, 16, 15) on 1920 GPUs, batch 2160: 155 TFLOPS, 50 %. Here batch 2048."""
-    return _megatron("megatron_310_1b", layers=96, dim=16_384, heads=128, batch=2048, mesh=layouts.two_d(128, 16))
+    return _megatron("megatron_310_1b", layers=96, dim=16_384, heads=128, batch=2048, mesh=two_d(128, 16))
 
 
 def megatron_529_6b() -> Experiment:
     """Megatron 529.6B: 105 layers of 20480, (8, 35, 9) on 2520 GPUs, batch 2520: 163 TFLOPS, 52 %. Here batch 2560."""
-    return _megatron("megatron_529_6b", layers=105, dim=20_480, heads=128, batch=2560, mesh=layouts.two_d(128, 16))
+    return _megatron("megatron_529_6b", layers=105, dim=20_480, heads=128, batch=2560, mesh=two_d(128, 16))
 
 
 def megatron_1008b() -> Experiment:
     """Megatron 1008.0B: 128 layers of 25600, (8, 64, 6) on 3072 GPUs, batch 3072: 163 TFLOPS, 52 %. Here 2048 chips."""
-    return _megatron("megatron_1008b", layers=128, dim=25_600, heads=160, batch=3072, mesh=layouts.two_d(128, 16))
+    return _megatron("megatron_1008b", layers=128, dim=25_600, heads=160, batch=3072, mesh=two_d(128, 16))
 
 
 def _megatron(name: str, *, layers: int, dim: int, heads: int, batch: int, mesh: Layout) -> Experiment:
     return Experiment(
         name=f"gpt.{name}",
         model=_gpt2_block(
-            vocab=51_200, layers=layers, model_dim=dim, hidden_dim=4 * dim, heads=heads, head_dim=dim // heads,
-            max_positions=2048, dtype="bfloat16", remat="full",
-        ),  # fmt: skip
+            vocab=51_200,
+            layers=layers,
+            model_dim=dim,
+            hidden_dim=4 * dim,
+            heads=heads,
+            head_dim=dim // heads,
+            max_positions=2048,
+            dtype="bfloat16",
+            remat="full",
+        ),
         layout=mesh,
         data=TextData(cache="c4_2048", batch_size=batch, length=2048),
-        optimizer=AdamW(
-            schedule=Cosine(peak=6e-5, steps=100_000, warmup=2000, floor=0.1), b2=0.95, weight_decay=0.1
-        ),
+        optimizer=AdamW(schedule=Cosine(peak=6e-5, steps=100_000, warmup=2000, floor=0.1), b2=0.95, weight_decay=0.1),
         train=Train(steps=100_000, clip_norm=1.0, log_every=100, save_every=2000),
         eval=HeldOut(limit=2000, batch_size=mesh.devices),
     )
@@ -285,12 +331,12 @@ def _megatron(name: str, *, layers: int, dim: int, heads: int, batch: int, mesh:
 
 def palm_8b() -> Experiment:
     """PaLM 8B: 32 layers of 4096, 16 heads of 256, 8.63e9 parameters."""
-    return _palm("palm_8b", layers=32, dim=4096, heads=16, mesh=layouts.two_d(64, 4))
+    return _palm("palm_8b", layers=32, dim=4096, heads=16, mesh=two_d(64, 4))
 
 
 def palm_62b() -> Experiment:
     """PaLM 62B: 64 layers of 8192, 32 heads of 256, 62.50e9 parameters."""
-    return _palm("palm_62b", layers=64, dim=8192, heads=32, mesh=layouts.two_d(64, 8))
+    return _palm("palm_62b", layers=64, dim=8192, heads=32, mesh=two_d(64, 8))
 
 
 def palm_540b() -> Experiment:
@@ -299,7 +345,7 @@ def palm_540b() -> Experiment:
     46.2 % MFU (57.8 % HFU); 780e9 tokens. One pod of 3072 chips here: 256-way data, 12-way model, as in the paper.
     """
     # 256,000 ids don't divide by 12: the logits stay whole along the vocabulary.
-    mesh = layouts.two_d(256, 12)
+    mesh = two_d(256, 12)
     kept = tuple(rule for rule in mesh.rules if rule[0] not in ("vocab", "act_vocab"))
     return _palm("palm_540b", layers=118, dim=18_432, heads=48, mesh=replace(mesh, name="palm_2d", rules=kept))
 
@@ -309,10 +355,21 @@ def _palm(name: str, *, layers: int, dim: int, heads: int, mesh: Layout) -> Expe
     return Experiment(
         name=f"gpt.{name}",
         model=GptConfig(
-            vocab=256_000, layers=layers, model_dim=dim, hidden_dim=4 * dim, heads=heads, head_dim=256, kv_heads=1,
-            positions="rotary", norm="layer", order="parallel", activation="silu", gated=True,
-            dtype="bfloat16", remat="full",
-        ),  # fmt: skip
+            vocab=256_000,
+            layers=layers,
+            model_dim=dim,
+            hidden_dim=4 * dim,
+            heads=heads,
+            head_dim=256,
+            kv_heads=1,
+            positions="rotary",
+            norm="layer",
+            order="parallel",
+            activation="silu",
+            gated=True,
+            dtype="bfloat16",
+            remat="full",
+        ),
         layout=mesh,
         data=TextData(cache="c4_2048", batch_size=2048, length=2048),
         # Section 5: Adafactor without factoring, 1e-2 for 10k steps, then 1/sqrt(step); batch 512, 1024, 2048 in turn.
@@ -339,10 +396,18 @@ def _maxtext(name: str, *, layers: int, dim: int, hidden: int, heads: int, chips
     return Experiment(
         name=f"gpt.{name}",
         model=GptConfig(
-            vocab=32_000, layers=layers, model_dim=dim, hidden_dim=hidden, heads=heads, head_dim=256,
-            positions="rotary", activation="gelu_tanh", dtype="bfloat16", remat="full",
-        ),  # fmt: skip
-        layout=layouts.fully_sharded(chips, 1),
+            vocab=32_000,
+            layers=layers,
+            model_dim=dim,
+            hidden_dim=hidden,
+            heads=heads,
+            head_dim=256,
+            positions="rotary",
+            activation="gelu_tanh",
+            dtype="bfloat16",
+            remat="full",
+        ),
+        layout=fully_sharded(chips, 1),
         data=TextData(batch_size=chips * per_chip, length=1024),
         optimizer=AdamW(schedule=Cosine(peak=3e-5, steps=100_000, warmup=1000, floor=0.1), b2=0.95, weight_decay=0.1),
         train=Train(steps=100_000, clip_norm=1.0, log_every=100, save_every=2000),
@@ -355,12 +420,14 @@ def _maxtext(name: str, *, layers: int, dim: int, hidden: int, heads: int, chips
 
 def llama2_7b() -> Experiment:
     """LLaMA 2 7B (arXiv 2307.09288): 32 layers of 4096, 6.74e9 parameters, batch 4M tokens of 2e12."""
-    return _llama("llama2_7b", layers=32, dim=4096, hidden=11_008, heads=32, kv_heads=0, rate=3e-4, mesh=layouts.two_d(32, 4))
+    return _llama("llama2_7b", layers=32, dim=4096, hidden=11_008, heads=32, kv_heads=0, rate=3e-4, mesh=two_d(32, 4))
 
 
 def llama2_70b() -> Experiment:
     """LLaMA 2 70B: 80 layers of 8192, 68.98e9 parameters, 8 heads of keys and values."""
-    return _llama("llama2_70b", layers=80, dim=8192, hidden=28_672, heads=64, kv_heads=8, rate=1.5e-4, mesh=layouts.two_d(64, 8))
+    return _llama(
+        "llama2_70b", layers=80, dim=8192, hidden=28_672, heads=64, kv_heads=8, rate=1.5e-4, mesh=two_d(64, 8)
+    )
 
 
 def _llama(
@@ -369,9 +436,21 @@ def _llama(
     return Experiment(
         name=f"gpt.{name}",
         model=GptConfig(
-            vocab=32_000, layers=layers, model_dim=dim, hidden_dim=hidden, heads=heads, head_dim=128, kv_heads=kv_heads,
-            positions="rotary", norm_eps=1e-5, activation="silu", gated=True, tied=False, dtype="bfloat16", remat="full",
-        ),  # fmt: skip
+            vocab=32_000,
+            layers=layers,
+            model_dim=dim,
+            hidden_dim=hidden,
+            heads=heads,
+            head_dim=128,
+            kv_heads=kv_heads,
+            positions="rotary",
+            norm_eps=1e-5,
+            activation="silu",
+            gated=True,
+            tied=False,
+            dtype="bfloat16",
+            remat="full",
+        ),
         layout=mesh,
         data=TextData(batch_size=1024, length=4096),
         # Section 2.2: AdamW 0.9/0.95, 2000 steps of warm-up, cosine to 10 %, weight decay 0.1, clip 1.0.
@@ -380,7 +459,7 @@ def _llama(
         ),
         train=Train(steps=500_000, clip_norm=1.0, log_every=100, save_every=2000),
         eval=HeldOut(batch_size=mesh.devices),
-    )
+    )  # fmt: skip
 
 
 def smollm2_135m() -> Experiment:
@@ -391,10 +470,20 @@ def smollm2_135m() -> Experiment:
     return Experiment(
         name="gpt.smollm2_135m",
         model=GptConfig(
-            vocab=49_152, layers=30, model_dim=576, hidden_dim=1536, heads=9, head_dim=64, kv_heads=3,
-            positions="rotary", rotary_base=100_000.0, norm_eps=1e-5, activation="silu", gated=True,
-        ),  # fmt: skip
-        layout=layouts.data_parallel(1, 1),
+            vocab=49_152,
+            layers=30,
+            model_dim=576,
+            hidden_dim=1536,
+            heads=9,
+            head_dim=64,
+            kv_heads=3,
+            positions="rotary",
+            rotary_base=100_000.0,
+            norm_eps=1e-5,
+            activation="silu",
+            gated=True,
+        ),
+        layout=data_parallel(1, 1),
         data=TextData(cache="smollm_english", batch_size=8, length=1024),
         optimizer=AdamW(schedule=Cosine(peak=1e-4, steps=1000, warmup=50, floor=0.1), b2=0.95, weight_decay=0.1),
         train=Train(steps=1000, clip_norm=1.0, init_from="smollm2_135m", save_every=200, eval_every=200),

@@ -6,8 +6,8 @@ A misspelt field is an error here, in the file (TypeError) and on the command li
 import dataclasses
 from typing import Literal
 
-from models.common.layout import Layout
 from models.bert.config import BertConfig
+from models.common.layout import Layout
 from models.gpt.config import GptConfig
 from models.gshard_m4.config import GShardM4Config
 
@@ -269,6 +269,7 @@ class Sgd:
 
 
 Optimizer = Adafactor | AdamW | Lamb | Sgd
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lora:

@@ -25,7 +25,10 @@ class DataError(UserError):
 class Source(Protocol):
     """An endless sequence of rows."""
 
-    fingerprint: str  # what the rows depend on, besides the index
+    @property
+    def fingerprint(self) -> str:
+        """What the rows depend on, besides the index."""
+        ...
 
     def row(self, index: int) -> Row:
         """The row at a global index: int32 arrays [L]."""

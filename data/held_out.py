@@ -59,7 +59,9 @@ def _text(data: TextData, found: list[dict[str, Any]], vocabulary: Path) -> Held
     if isinstance(data, MaskedTextData) and data.pairs:
         from data.text import pairs
 
-        records = pairs.rows_of([e["text"] for e in found], tokenizer, data.length, data.pairs)
+        records = pairs.rows_of(
+            [e["text"] for e in found], tokenizer, data.length, data.pairs, [e["origin"] for e in found]
+        )
         size = 0
     else:
         records, size = encoding.rows_of([e["text"] for e in found], tokenizer, data.length)

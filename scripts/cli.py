@@ -149,7 +149,9 @@ def placed(e: Experiment, weights: Any, layout: Layout = ONE_DEVICE) -> tuple[An
     plan = state.plan(dataclasses.replace(e, layout=layout, train=train), jax.devices()[: layout.devices])
     shapes = {info.name: info.shape for info in plan.parameters}
     if missing := sorted(shapes.keys() - weights.shapes.keys()):
-        raise ConfigError(f"the weights lack {', '.join(missing[:8])}: fine-tune them first, or choose another --experiment")
+        raise ConfigError(
+            f"the weights lack {', '.join(missing[:8])}: fine-tune them first, or choose another --experiment"
+        )
     return plan, load(weights, flatten(plan.shardings.params), shapes, plan.experiment.train.master_dtype)
 
 

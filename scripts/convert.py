@@ -9,53 +9,9 @@ experiment is one of the family's with the model that was found. A run's workdir
 """
 
 import dataclasses
-import json
-import math
-from pathlib import Path
-from typing import Any
 
-from configs import registry
-from configs.schema import Experiment
-from data import paths
-from models.common.interchange import InterchangeError, problems
+from models.common.interchange import InterchangeError
 from scripts import cli
-
-
-def write_release(weights: Any, e: Experiment, to: Path, origin: str) -> None:
-    """Writes weights (trainers.weights.Weights) as a release of this experiment, a tensor at a time.
-
-    Args:
-      origin: what they were converted from, for the card.
-
-    Raises:
-      ReleaseError: `to` exists.
-      InterchangeError: a tensor of the model is missing.
-      LayoutError: the experiment's layout does not fit the model.
-    """
-    from models.common.sharding import describe
-    from trainers import huggingface, release, state, tensor_files
-
-    if to.exists():
-        raise release.ReleaseError(f"{to} exists; choose a new folder")
-    shapes = {info.name: info.shape for info in describe(state.abstract_model(e))}
-    if wrong := problems(shapes, {k: v for k, v in weights.shapes.items() if k in shapes}):
-        raise InterchangeError(f"{origin} lacks what the model needs: {wrong}")
-    with paths.new_folder(to.absolute()) as folder:
-        tensor_files.write(folder / release.WEIGHTS, shapes, ((k, weights.read(k, ())) for k in shapes), {})
-        (folder / release.EXPERIMENT).write_text(json.dumps(registry.to_json(e), indent=1) + "\n")
-        if weights.vocabulary:
-            huggingface.copy_tokenizer(weights.vocabulary, folder)
-        total = sum(map(math.prod, shapes.values()))
-        (folder / "README.md").write_text(_CARD.format(origin=origin, total=total, name=e.name))
-        names = sorted(file.name for file in folder.iterdir())
-        (folder / release.SUMS).write_text("".join(f"{paths.sha256(folder / n)}  {n}\n" for n in names))
-
-
-_CARD = """# {origin}, converted
-
-{total:,} parameters, float32, in `model.safetensors`. `experiment.json` has the model, and otherwise the settings of
-`{name}`, which did not train it.
-"""
 
 
 def main() -> int:
@@ -77,7 +33,7 @@ def main() -> int:
     args = p.parse_args()
 
     cli.use_devices(cli.ONE_DEVICE)
-    from trainers import gguf, huggingface, opening
+    from trainers import gguf, huggingface, opening, release
     from trainers.weights import open_weights
 
     if args.command == "to-hf":
@@ -92,7 +48,7 @@ def main() -> int:
     if args.layout:
         e = dataclasses.replace(e, layout=cli.named_layout(e, args.layout))
     e = dataclasses.replace(e, train=dataclasses.replace(e.train, init_from="", lora=None))
-    write_release(source, e, args.to, args.source.absolute().name)
+    release.write_weights(source, e, args.to, f"converted from {args.source.absolute().name}")
     print(args.to)
     return 0
 

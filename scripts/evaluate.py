@@ -44,7 +44,9 @@ def main() -> int:
     given = {name: value for name, value in given.items() if value is not None}
     known = {field.name for field in dataclasses.fields(e.eval)}
     if unknown := sorted(given.keys() - known):
-        raise cli.ConfigError(f"--{unknown[0].replace('_', '-')} does not apply to {e.name}, which is evaluated otherwise")
+        raise cli.ConfigError(
+            f"--{unknown[0].replace('_', '-')} does not apply to {e.name}, which is evaluated otherwise"
+        )
     config = dataclasses.replace(e.eval, **given)
     cache = cache_folder(e.data)
     vocabulary = weights.vocabulary or cache

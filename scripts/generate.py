@@ -19,7 +19,9 @@ SIMULATED = Layout(name="simulated", mesh=(("all", 8),))  # what a CPU offers to
 
 def main() -> int:
     p = cli.parser(__doc__)
-    p.add_argument("--checkpoint", type=cli.folder, required=True, metavar="DIR", help="a workdir, release, HF folder, GGUF")
+    p.add_argument(
+        "--checkpoint", type=cli.folder, required=True, metavar="DIR", help="a workdir, release, HF folder, GGUF"
+    )
     p.add_argument("--step", type=int, help="which checkpoint of a workdir; the newest by default")
     p.add_argument("--tokens", type=int, default=64, help="longest continuation")
     p.add_argument("--temperature", type=float, default=0.0)

@@ -34,7 +34,9 @@ def main() -> int:
 
     e, weights = open_model(args.checkpoint, args.step)
     if not isinstance(e.eval, Translate) or weights.vocabulary is None:
-        raise cli.ConfigError(f"{args.checkpoint}: a model of family {e.model.family!r} on this data does not translate")
+        raise cli.ConfigError(
+            f"{args.checkpoint}: a model of family {e.model.family!r} on this data does not translate"
+        )
     rows = max(1, min(e.eval.batch_size, len(lines)))
     config = dataclasses.replace(e.eval, batch_size=rows, beams=args.beams or e.eval.beams)
     p, params = cli.placed(e, weights)

@@ -93,9 +93,7 @@ class HeldOutEvaluator:
         for start in range(0, len(rows), self.rows):
             chosen = rows[start : start + self.rows]
             chosen = [*chosen, *[empty] * (self.rows - len(chosen))]
-            yield {
-                k: jax.device_put(np.stack([row[k] for row in chosen]), self._shardings[k]) for k in self.arrays
-            }
+            yield {k: jax.device_put(np.stack([row[k] for row in chosen]), self._shardings[k]) for k in self.arrays}
 
     def _scores(self, totals: dict[str, np.ndarray]) -> dict[str, float]:
         weight, rows = float(totals["weight"]), float(totals["rows"])

@@ -70,14 +70,19 @@ class Generator:
             raise DataError(f"models of family {abstract.c.family!r} do not continue text; gpt does")
         self.config, self.tokenizer = config, Tokenizer(vocabulary)
         if self.tokenizer.size > abstract.c.vocab:
-            raise DataError(f"{vocabulary}: its {self.tokenizer.size} tokens are more than model.vocab={abstract.c.vocab}")
+            raise DataError(
+                f"{vocabulary}: its {self.tokenizer.size} tokens are more than model.vocab={abstract.c.vocab}"
+            )
+        if self.tokenizer.eos_id is None:
+            raise DataError(f"{vocabulary}: its vocabulary has no end of text")
+        self.eos = eos = self.tokenizer.eos_id
         self.longest = abstract.c.max_positions or None
         where = abstract.where
         self._sharding = where.mesh and NamedSharding(
             where.mesh, where.spec(("batch", None), (config.batch_size, 0), tensor="prompts")
         )
         kept = config.beams or config.samples
-        common = dict(steps=config.tokens, eos=self.tokenizer.eos_id, pad=_PAD, usable=self.tokenizer.size)
+        common: dict[str, int] = dict(steps=config.tokens, eos=eos, pad=_PAD, usable=self.tokenizer.size)
 
         @functools.partial(jax.jit, out_shardings=where.mesh and NamedSharding(where.mesh, P()))
         def search(params, ids_BS, lengths_B, key):
@@ -114,7 +119,7 @@ class Generator:
         return found
 
     def _encode(self, text: str) -> list[int]:
-        ids = self.tokenizer.encode(text) or [self.tokenizer.eos_id]  # nothing to begin with: a new document
+        ids = self.tokenizer.encode(text) or [self.eos]  # nothing to begin with: a new document
         if self.longest and len(ids) + self.config.tokens > self.longest:
             raise DataError(
                 f"a prompt of {len(ids)} tokens and a continuation of {self.config.tokens} are more than the model's "
@@ -123,5 +128,5 @@ class Generator:
         return ids
 
     def _texts(self, tokens_KT: np.ndarray, scores_K: np.ndarray) -> list[Continuation]:
-        kept = [[int(t) for t in row if t not in (_PAD, self.tokenizer.eos_id)] for row in tokens_KT]
+        kept = [[int(t) for t in row if t not in (_PAD, self.eos)] for row in tokens_KT]
         return [Continuation(self.tokenizer.decode(ids), ids, float(s)) for ids, s in zip(kept, scores_K, strict=True)]

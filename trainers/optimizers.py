@@ -36,7 +36,9 @@ def learning_rate(schedule: schema.Schedule) -> optax.Schedule:
             )
         case schema.Linear():
             ramp = optax.linear_schedule(0.0, schedule.peak, schedule.warmup)
-            down = optax.linear_schedule(schedule.peak, schedule.peak * schedule.floor, schedule.steps - schedule.warmup)
+            down = optax.linear_schedule(
+                schedule.peak, schedule.peak * schedule.floor, schedule.steps - schedule.warmup
+            )
             return optax.join_schedules([ramp, down], [schedule.warmup])
         case schema.Exponential():
             return optax.warmup_exponential_decay_schedule(

@@ -7,27 +7,26 @@ README.md           the model card
 SHA256SUMS          of all the others, in the format of sha256sum
 """
 
-import dataclasses
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
-from safetensors import safe_open
-from safetensors.numpy import save_file
 
 from configs import registry
 from configs.schema import Experiment
 from data import paths
 from data.batches import cache_folder, read_manifest
+from models.common import interchange
 from models.common.layout import UserError
-from models.common.sharding import flatten, nest
-from trainers import checkpoint, state
+from models.common.sharding import describe
+from trainers import checkpoint, state, tensor_files
+from trainers.weights import Arrays, Weights
 
 WEIGHTS, EXPERIMENT, SUMS = "model.safetensors", "experiment.json", "SHA256SUMS"
-VOCABULARIES = (".model", ".json")  # suffixes of a cache's files that a release takes along
+VOCABULARIES = ("*.model", "tokenizer.json", "tokenizer_config.json")  # files that encode text
 
 
 class ReleaseError(UserError):
@@ -43,29 +42,45 @@ def write(workdir: Path, to: Path, *, step: int | None = None, scores: dict[str,
     Raises:
       ReleaseError: `to` exists already.
     """
+    experiment, at, params, data = checkpoint.read_params(workdir, step)
+    cache = cache_folder(experiment.data) if experiment.data.cache else None
+    if cache:
+        check_data(data, cache)
+    return write_weights(Arrays(experiment.model, params, cache), experiment, to, f"step {at}", scores)
+
+
+def write_weights(weights: Weights, e: Experiment, to: Path, note: str, scores: dict[str, Any] | None = None) -> Path:
+    """Writes weights as a release of this experiment, a tensor at a time.
+
+    Args:
+      note: where they come from, for the card's heading.
+
+    Raises:
+      ReleaseError: `to` exists already.
+      InterchangeError: a tensor of the model is missing.
+    """
     if to.exists():
         raise ReleaseError(f"{to} exists; choose a new folder")
-    experiment, at, params, data = checkpoint.read_params(workdir, step)
+    shapes = {info.name: info.shape for info in describe(state.abstract_model(e))}
+    if wrong := interchange.problems(shapes, {k: v for k, v in weights.shapes.items() if k in shapes}):
+        raise interchange.InterchangeError(f"the weights lack what the model needs: {wrong}")
     with paths.new_folder(to.absolute()) as folder:
-        save_file({k: np.asarray(v) for k, v in flatten(params).items()}, folder / WEIGHTS)
-        (folder / EXPERIMENT).write_text(json.dumps(registry.to_json(experiment), indent=1) + "\n")
-        if experiment.data.cache:
-            cache = cache_folder(experiment.data)
-            check_data(data, cache)
-            for file in cache.iterdir():
-                if file.suffix in VOCABULARIES:
-                    shutil.copyfile(file, folder / file.name)
-        (folder / "README.md").write_text(card(experiment, at, params, folder, scores or {}))
+        tensor_files.write(folder / WEIGHTS, shapes, ((k, weights.read(k, ())) for k in shapes), {})
+        (folder / EXPERIMENT).write_text(json.dumps(registry.to_json(e), indent=1) + "\n")
+        for pattern in (*VOCABULARIES, "manifest.json") if weights.vocabulary else ():
+            for file in weights.vocabulary.glob(pattern):  # type: ignore[union-attr]
+                shutil.copyfile(file, folder / file.name)
+        total = sum(map(math.prod, shapes.values()))
+        (folder / "README.md").write_text(card(f"{e.name}, {note}", total, folder, scores or {}))
         names = sorted(p.name for p in folder.iterdir())
         (folder / SUMS).write_text("".join(f"{paths.sha256(folder / n)}  {n}\n" for n in names))
     return to
 
 
-def card(experiment: Experiment, step: int, params: Any, folder: Path, scores: dict[str, Any]) -> str:
+def card(heading: str, total: int, folder: Path, scores: dict[str, Any]) -> str:
     """The model card."""
-    total = sum(np.size(x) for x in flatten(params).values())
     lines = [
-        f"# {experiment.name}, step {step}",
+        f"# {heading}",
         "",
         f"{total:,} parameters, float32, in `{WEIGHTS}`; the whole experiment in `{EXPERIMENT}`.",
         "",
@@ -137,12 +152,13 @@ class Release:
 
     def __init__(self, folder: Path):
         verify(folder)
-        self.folder = self.vocabulary = folder
+        self.folder = folder
         self.experiment = registry.from_json(json.loads((folder / EXPERIMENT).read_text()))
         self.config = self.experiment.model
-        self._file: Any = safe_open(folder / WEIGHTS, "numpy")
-        self.shapes = {name: tuple(self._file.get_slice(name).get_shape()) for name in self._file.keys()}  # noqa: SIM118
+        self.vocabulary = folder if any(next(folder.glob(p), None) for p in VOCABULARIES) else None
+        self._file = tensor_files.TensorFile(folder / WEIGHTS)
+        self.shapes = self._file.shapes
 
-    def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
+    def read(self, name: str, index: tuple[slice, ...] = ()) -> np.ndarray:
         """A piece of the parameter of this name."""
-        return self._file.get_slice(name)[index]
+        return self._file(name)[index]

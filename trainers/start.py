@@ -10,6 +10,7 @@ from trainers import state, weights
 from trainers.release import ReleaseError
 from trainers.weights import Weights
 
+
 def new_state(p: state.Plan, vocabulary: Path | None, say: Callable[[str], object]) -> state.State:
     """The state of step 0.
 
@@ -53,8 +54,9 @@ def check_vocabulary(source: Weights, vocabulary: Path) -> None:
     for ours in sorted(vocabulary.glob("*.model")):
         theirs = source.vocabulary / ours.name
         if not theirs.exists() or theirs.read_bytes() != ours.read_bytes():
-            raise ReleaseError(f"{source.vocabulary}: {ours.name} is another vocabulary than that of {vocabulary.name!r}")
+            raise ReleaseError(
+                f"{source.vocabulary}: {ours.name} is another vocabulary than that of {vocabulary.name!r}"
+            )
     ours, theirs = vocabulary / FILE, source.vocabulary / FILE
     if ours.exists() and theirs.exists() and not Tokenizer(ours).same_vocabulary(Tokenizer(theirs)):
         raise ReleaseError(f"{source.vocabulary}: {FILE} is another vocabulary than that of {vocabulary.name!r}")
-

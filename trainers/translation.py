@@ -14,8 +14,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from configs import schema
-from data.translation import metrics
 from data.batches import DataError, read_manifest
+from data.translation import metrics
 from data.translation.holdout import PLACEHOLDER
 from data.vocabularies import Vocabulary
 from models.common.decoding import beam_search

@@ -33,7 +33,7 @@ class Head(nnx.Module):
             return weight, param(key, (outputs,), (name,), zeros, where)
 
         masked = head if isinstance(head, MaskedLm) else None
-        pooled = bool(masked and masked.next_sentence) or isinstance(head, Classification) and head.pooling == "cls"
+        pooled = bool(masked and masked.next_sentence) or (isinstance(head, Classification) and head.pooling == "cls")
         if pooled:
             self.pooler, self.pooler_bias = dense(k1, m, "mlp")
         if masked and masked.transform:
@@ -246,7 +246,9 @@ def best_span(logits_BPLC: jax.Array, longest: int = 30) -> tuple[jax.Array, jax
     length = start_BPL.shape[-1]
     sums_BPLD = jnp.stack(
         [
-            jnp.pad(start_BPL[..., : length - d] + end_BPL[..., d:], ((0, 0), (0, 0), (0, d)), constant_values=2 * NEVER)
+            jnp.pad(
+                start_BPL[..., : length - d] + end_BPL[..., d:], ((0, 0), (0, 0), (0, d)), constant_values=2 * NEVER
+            )
             for d in range(min(longest, length))
         ],
         axis=-1,

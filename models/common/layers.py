@@ -93,10 +93,8 @@ class FeedForward(nnx.Module):
     def __call__(self, x_BLM: jax.Array) -> jax.Array:
         act = ACTIVATIONS[self.activation]
         h_BLH = add(project(x_BLM, self.wi[...]), self.wi_bias)
-        if self.wg is None:
-            h_BLH = act(h_BLH)
-        else:
-            h_BLH = act(add(project(x_BLM, self.wg[...]), self.wg_bias)) * h_BLH
+        gate_BLH = None if self.wg is None else add(project(x_BLM, self.wg[...]), self.wg_bias)
+        h_BLH = act(h_BLH) if gate_BLH is None else act(gate_BLH) * h_BLH
         h_BLH = self.where.shard(h_BLH, "batch", "length", "act_mlp")
         y_BLM = add(project(h_BLH, self.wo[...]), self.wo_bias)
         return self.where.shard(y_BLM, "batch", "length", "act_embed")

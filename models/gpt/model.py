@@ -109,7 +109,7 @@ class Gpt(nnx.Module):
           ids_BS: prompts from the left; what stands beyond their end is not looked at.
           lengths_B: of the prompts, at least 1.
         """
-        c, (rows, size) = self.c, ids_BS.shape
+        c, size = self.c, ids_BS.shape[1]
         positions_BS = jnp.broadcast_to(jnp.arange(size), ids_BS.shape)
         segments_BS = (positions_BS < lengths_B[:, None]).astype(jnp.int32)
         mask_BSS = same_segment(segments_BS, segments_BS) & causal(size)

@@ -9,7 +9,9 @@ import pytest
 from configs import registry
 from configs.registry import ConfigError
 from configs.schema import AdamW, Constant, Experiment
+from data.prepare import PREPARED
 from scripts import golden
+from trainers import inspection
 
 
 @pytest.mark.parametrize("name", registry.names())
@@ -25,6 +27,56 @@ def test_json_round_trip(name):
     assert registry.from_json(json.loads(json.dumps(registry.to_json(e)))) == e
     assert e.name == name
     assert registry.lookup(name).__doc__
+
+
+# What the papers print, or count exactly (see each experiment's docstring).
+SIZES = {
+    "gshard_m4.moe_2048e_36l": 619_399_180_288,
+    "bert.mlperf_480b": 481_815_347_200,
+    "bert.mlperf_200b": 199_717_148_096,
+    "gpt.gspmd_128b": 137_702_416_384,
+    "gpt.gspmd_1t": 1_100_041_175_040,
+    "gpt.lingvo_175b": 174_366_928_896,
+}
+PRINTED = {  # and in which unit
+    "bert.base": ("110", 1e6), "bert.large": ("335", 1e6),
+    "gpt.gpt2_124m": ("124", 1e6), "gpt.gpt2_355m": ("355", 1e6), "gpt.gpt2_774m": ("774", 1e6),
+    "gpt.gpt2_1558m": ("1558", 1e6),
+    "gpt.gpt3_125m": ("125", 1e6), "gpt.gpt3_760m": ("760", 1e6), "gpt.gpt3_1_3b": ("1.3", 1e9),
+    "gpt.gpt3_2_7b": ("2.7", 1e9), "gpt.gpt3_6_7b": ("6.7", 1e9), "gpt.gpt3_13b": ("13", 1e9),
+    "gpt.gpt3_175b": ("175", 1e9),
+    "gpt.megatron_1_7b": ("1.7", 1e9), "gpt.megatron_3_6b": ("3.6", 1e9), "gpt.megatron_7_5b": ("7.5", 1e9),
+    "gpt.megatron_18_4b": ("18.4", 1e9), "gpt.megatron_39_1b": ("39.1", 1e9), "gpt.megatron_76_1b": ("76.1", 1e9),
+    "gpt.megatron_145_6b": ("145.6", 1e9), "gpt.megatron_310_1b": ("310.1", 1e9),
+    "gpt.megatron_529_6b": ("529.6", 1e9), "gpt.megatron_1008b": ("1008.0", 1e9),
+    "gpt.palm_8b": ("8.63", 1e9), "gpt.palm_62b": ("62.50", 1e9), "gpt.maxtext_22b": ("21.9", 1e9),
+    "gpt.maxtext_52b": ("51.9", 1e9), "gpt.smollm2_135m": ("134.5", 1e6),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*SIZES, *PRINTED])
+def test_sizes_are_the_published_ones(name):
+    """Parameters are as many as counted, or round to what the paper prints."""
+    total = inspection.describe(registry.load(name))["parameters"]
+    if name in SIZES:
+        assert total == SIZES[name]
+    else:
+        printed, unit = PRINTED[name]
+        assert f"{total / unit:.{len(printed.partition('.')[2])}f}" == printed
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_caches_fit_their_experiments(name):
+    """Lengths, slots and vocabularies of an experiment are those of the cache that prepare_data makes for it."""
+    e = registry.load(name)
+    if not e.data.cache:
+        return
+    made = PREPARED[e.data.cache]
+    for field in ("source_length", "target_length", "length", "slots", "pairs"):
+        assert getattr(e.data, field, 0) == getattr(made, field, 0), field
+    for side in ("source", "target"):
+        if hasattr(made, f"{side}_vocabulary"):
+            assert getattr(e.model, f"{side}_vocab") >= getattr(made, f"{side}_vocabulary")
 
 
 def test_json_is_read_strictly():

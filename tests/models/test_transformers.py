@@ -23,7 +23,9 @@ LENGTH = 12
 @functools.cache
 def model_of(name: str, **fields):
     """A tiny model of this experiment in double precision, without dropout, every bias and scale made to matter."""
-    c = dataclasses.replace(registry.load(name).model.tiny(), dtype="float64", dropout=0.0, remat="none", layers=2, **fields)
+    c = dataclasses.replace(
+        registry.load(name).model.tiny(), dtype="float64", dropout=0.0, remat="none", layers=2, **fields
+    )
 
     @jax.jit
     def make():
@@ -36,7 +38,7 @@ def model_of(name: str, **fields):
     return make()
 
 
-def batch_of(*rows: list[int]) -> dict[str, jax.Array]:
+def batch_of(*rows: list[int]) -> dict[str, np.ndarray]:
     """Rows of packed examples of these lengths, filled with different tokens; the rest is padding."""
     rng = np.random.default_rng(0)
     segments = np.zeros((len(rows), LENGTH), np.int32)

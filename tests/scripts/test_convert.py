@@ -81,6 +81,6 @@ def test_a_release_is_written_whole(tmp_path):
     source = HuggingFace(FIXTURES / "bert")
     headless = weights.Arrays(source.config, {k: np.asarray(source.read(k)) for k in source.shapes})
     e = opening.foreign(dataclasses.replace(source.config, head=Classification(labels=3)))
-    with pytest.raises(InterchangeError, match=r"lacks what the model needs: head\.bias is missing, expected \[3\]"):
-        convert.write_release(headless, e, tmp_path / "new", "some folder")
+    with pytest.raises(InterchangeError, match=r"lack what the model needs: head\.bias is missing, expected \[3\]"):
+        release.write_weights(headless, e, tmp_path / "new", "some folder")
     assert not (tmp_path / "new").exists()

@@ -1,0 +1,79 @@
+"""Sampling: what is drawn, and from what."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.testing import assert_allclose, assert_array_equal
+
+from models.common.decoding import NEVER, beam_search, sample, truncate
+
+EOS = 3
+
+
+class Chain:
+    """A first-order chain over four tokens: the state is nothing, the logits depend on the last token."""
+
+    logits = jnp.log(jnp.array([[0.1, 0.6, 0.2, 0.1], [0.1, 0.2, 0.6, 0.1], [0.05, 0.05, 0.1, 0.8], [0.7, 0.1, 0.1, 0.1]]))
+
+    def step(self, state, ids_BK, at):
+        return self.logits[jnp.where(at == 0, 0, ids_BK)], state
+
+    def reorder(self, state, parent_BK):
+        return state
+
+
+def draw(key: int = 0, **options):
+    options = {"samples": 1, "steps": 4, "temperature": 1.0, "eos": EOS, "pad": -1} | options
+    return sample(Chain(), None, jnp.array([True]), jax.random.key(key), **options)
+
+
+def test_temperature_zero_is_greedy():
+    """The likeliest token each time, padding after the end, and the sum of their log-probabilities."""
+    tokens, logp = draw(temperature=0.0)
+    assert_array_equal(tokens[0, 0], [1, 2, 3, -1])
+    assert_allclose(logp[0, 0], np.log(0.6 * 0.6 * 0.8), rtol=1e-5)
+
+
+def test_one_beam_is_greedy():
+    """Beam search with one hypothesis ends where greedy sampling does."""
+    tokens, _ = beam_search(
+        Chain(), None, jnp.array([True]), beams=1, steps=4, vocab=4, alpha=0.0, eos=EOS, pad=-1
+    )
+    assert_array_equal(tokens[0, 0], draw(temperature=0.0)[0][0, 0])
+
+
+def test_draws_have_the_models_frequencies():
+    """Of 4000 first tokens the shares are the probabilities, within four standard errors; another seed draws others."""
+    tokens = np.asarray(draw(samples=4000, steps=1)[0])[0, :, 0]
+    shares = np.bincount(tokens, minlength=4) / 4000
+    assert_allclose(shares, [0.1, 0.6, 0.2, 0.1], atol=4 * 0.5 / np.sqrt(4000))
+    assert (tokens != np.asarray(draw(1, samples=4000, steps=1)[0])[0, :, 0]).any()
+
+
+def test_low_temperature_sharpens():
+    """At half the temperature probabilities are squared and normalised: 0.36 of 0.42 for the likeliest."""
+    tokens = np.asarray(draw(samples=4000, steps=1, temperature=0.5)[0])[0, :, 0]
+    assert_allclose((tokens == 1).mean(), 0.36 / 0.42, atol=0.03)
+
+
+def test_truncation_keeps_the_likeliest():
+    """Top-2 keeps two tokens; top-p keeps the fewest that reach p, always at least one; unlisted ids are never drawn."""
+    logits = jnp.log(jnp.array([[[0.1, 0.5, 0.15, 0.25]]]))
+
+    def kept(k: int, p: float) -> list[int]:
+        return np.flatnonzero(np.asarray(truncate(logits, k, p))[0, 0] > NEVER / 2).tolist()
+
+    assert kept(2, 1.0) == [1, 3]
+    assert kept(0, 0.7) == [1, 3] and kept(0, 0.8) == [1, 2, 3] and kept(0, 0.4) == [1] and kept(0, 1.0) == [0, 1, 2, 3]
+    assert kept(3, 0.5) == [1]
+    tokens = np.asarray(draw(samples=500, steps=3, usable=2)[0])
+    assert tokens.max() == 1 and tokens.min() == 0
+
+
+def test_ended_samples_stay_ended():
+    """After its end a sample is padding, while others go on."""
+    tokens = np.asarray(draw(samples=200, steps=6)[0])[0]
+    for row in tokens:
+        ends = np.flatnonzero(row == EOS)
+        assert len(ends) <= 1 and (len(ends) == 0 or (row[ends[0] + 1 :] == -1).all())
+    assert (tokens == EOS).any() and (tokens[:, -1] != -1).any()

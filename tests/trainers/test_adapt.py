@@ -1,0 +1,125 @@
+"""Training a part of a model: what is frozen stays bit for bit, and low-rank updates merge into what they change."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+from numpy.testing import assert_allclose, assert_array_equal
+
+from configs import registry
+from configs.registry import ConfigError
+from configs.schema import Experiment, Lora
+from data.batches import Batches, open_source
+from models.common.sharding import flatten, merge, nest
+from models.gpt.layouts import fully_sharded
+from tests.trainers.test_trainer import run
+from trainers import adapt, checkpoint, opening, state, step
+
+
+def tiny(**train) -> Experiment:
+    e = registry.tiny(registry.load("gpt.quickstart"))
+    return dataclasses.replace(e, train=dataclasses.replace(e.train, **train))
+
+
+def trained(e: Experiment, steps: int = 2, devices: int = 1):
+    """(plan, parameters before, parameters after) so many steps, by name."""
+    p = state.plan(e, jax.devices()[:devices])
+    current = state.create(p)
+    before = flatten(jax.device_get(current.params))
+    batches = Batches(open_source(e.data, e.model), e.data, p.batch_shardings())
+    take = step.train_step(p)
+    for at in range(steps):
+        current, _ = take(current, batches(at))
+    batches.close()
+    return p, before, flatten(jax.device_get(current.params))
+
+
+def test_frozen_parameters_stay_and_have_no_state():
+    """A frozen prefix keeps its bits, the optimizer knows nothing of it, and everything else moves."""
+    p, before, after = trained(tiny(freeze=("embedding", "decoder.attention")))
+    for name, x in before.items():
+        if name.startswith(("embedding.", "decoder.attention.")):
+            assert_array_equal(x, after[name])
+        else:
+            assert np.any(x != after[name]), name
+    shapes = {x.shape for x in jax.tree.leaves(p.state.optimizer)}
+    assert before["embedding.table"].shape not in shapes
+
+
+def test_the_lowest_layers_stay():
+    """With freeze_layers=3 of 4 layers only the last one moves, in spite of momentum, weight decay and clipping."""
+    _, before, after = trained(tiny(freeze_layers=3))
+    for name, x in before.items():
+        if name.startswith("decoder."):
+            assert_array_equal(x[:3], after[name][:3])
+            assert np.any(x[3] != after[name][3]), name
+
+
+def test_misspelt_parameters_are_refused():
+    """A prefix that fits nothing and a target that is no matrix name the nearest; a run that would train nothing is refused."""
+    for train, part in {
+        (("freeze", ("decoder.atention",)),): "did you mean 'decoder.attention'",
+        (("lora", Lora(targets=("qq",))),): "no matrix is called 'qq'",
+        (("freeze", ("embedding", "decoder", "final_norm")),): "every parameter is frozen",
+    }.items():
+        with pytest.raises(ConfigError, match=part):
+            state.plan(tiny(**dict(train)), jax.devices()[:1])
+
+
+def test_adapters_begin_as_nothing_and_train_alone():
+    """B is zero at first, so the model is unchanged; then adapters move and every matrix keeps its bits."""
+    p, before, after = trained(tiny(lora=Lora(rank=2, targets=("q", "wo"))), steps=3)
+    names = {name for name in before if name.startswith(adapt.PREFIX)}
+    assert names == {f"lora.decoder.{m}.{side}" for m in ("attention.q", "ffn.wo") for side in "ab"}
+    assert before["lora.decoder.attention.q.a"].shape == (4, 16, 2)
+    assert before["lora.decoder.ffn.wo.b"].shape == (4, 2, 16)
+    assert not before["lora.decoder.ffn.wo.b"].any() and before["lora.decoder.ffn.wo.a"].any()
+    for name, x in before.items():
+        assert np.any(x != after[name]) == (name in names), name
+    assert p.trained == names
+
+
+def test_merged_matrices_are_the_sum():
+    """W + alpha / rank * A B, for a matrix with two output dimensions and one with two input dimensions, layer by layer."""
+    rng = np.random.default_rng(0)
+    q, o = rng.normal(size=(3, 6, 2, 4)), rng.normal(size=(3, 2, 4, 6))
+    qa, qb = rng.normal(size=(3, 6, 5)), rng.normal(size=(3, 5, 2, 4))
+    oa, ob = rng.normal(size=(3, 2, 4, 5)), rng.normal(size=(3, 5, 6))
+    params = {"q": q, "o": o, "lora": {"q": {"a": qa, "b": qb}, "o": {"a": oa, "b": ob}}}
+    merged = adapt.merged(params, Lora(rank=5, alpha=10.0))
+    assert merged.keys() == {"q", "o"}
+    assert_allclose(merged["q"], q + 2 * np.einsum("lmr,lrnd->lmnd", qa, qb))
+    assert_allclose(merged["o"], o + 2 * np.einsum("lndr,lrm->lndm", oa, ob))
+
+
+def test_a_run_with_adapters_resumes_and_opens_merged(tmp_path):
+    """A stopped and resumed run with adapters ends like an uninterrupted one; opened, it is a plain model, the same."""
+    e = tiny(lora=Lora(rank=2), steps=4, save_every=2)
+    assert run(e, tmp_path / "whole") == 0
+    assert run(dataclasses.replace(e, train=dataclasses.replace(e.train, steps=2)), tmp_path / "parts") == 0
+    assert run(e, tmp_path / "parts") == 0
+    whole, parts = (checkpoint.read_params(tmp_path / name)[2] for name in ("whole", "parts"))
+    jax.tree.map(assert_array_equal, whole, parts)
+    found, weights = opening.open_model(tmp_path / "whole")
+    assert found.train.lora is None and not any(name.startswith(adapt.PREFIX) for name in weights.shapes)
+
+    p, _, after = trained(e, steps=4)
+    effective = p.effective(nest(after))
+    batch = Batches(open_source(e.data, e.model), e.data, p.batch_shardings())(0)
+    a = merge(p.model, effective).logits(batch)
+    b = merge(p.model, nest({name: weights.read(name, ()) for name in weights.shapes})).logits(batch)
+    assert_allclose(a, b, rtol=0, atol=1e-5)
+
+
+def test_adapters_are_cut_like_their_matrices():
+    """Under a layout that cuts every weight an adapter is cut in the dimensions that it shares with its matrix."""
+    e = dataclasses.replace(tiny(lora=Lora(rank=2)), layout=fully_sharded(2, 4))
+    p, _, after = trained(e, devices=8)
+    specs = {info.name: info.spec() for info in p.parameters}
+    assert specs["lora.decoder.attention.q.a"] == PartitionSpec(None, "data", None)
+    assert specs["lora.decoder.attention.q.b"] == PartitionSpec(None, None, "model", None)
+    _, _, alone = trained(tiny(lora=Lora(rank=2)))
+    for name, x in alone.items():
+        assert_allclose(x, after[name], rtol=1e-4, atol=1e-5)
