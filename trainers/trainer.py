@@ -123,7 +123,7 @@ def train(experiment: Experiment, workdir: Path) -> int:
                 progress.pause()
                 scores = evaluator(p.effective(current.params))
                 shown = {k.removeprefix("eval/"): v for k, v in scores.items() if k.count("/") == 1}
-                say(f"step {at}: " + "  ".join(f"{k} {v:.2f}" for k, v in shown.items()))
+                say(f"step {at}: " + "  ".join(f"{k} {v:.4g}" for k, v in shown.items()))
                 if writer:
                     writer.write(at, dict(scores))
                 progress.resume(at)

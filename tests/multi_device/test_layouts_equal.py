@@ -15,6 +15,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from configs import registry
 from configs.schema import Adafactor, Constant, Experiment
+from models.common.layouts import LAYOUTS as DENSE_LAYOUTS
 from models.gshard_m4.layouts import LAYOUTS
 from trainers import inspection, state
 
@@ -52,34 +53,57 @@ def said_by_xla():
             os.close(saved)
 
 
-def experiment(layout) -> Experiment:
+M4 = "gshard_m4.quickstart"
+# One of each variant of the dense families, on the one mesh that cuts everything.
+DENSE = [
+    *(("gpt.quickstart", name) for name in DENSE_LAYOUTS),
+    *(("bert.quickstart_pairs", name) for name in DENSE_LAYOUTS),
+    ("gpt.palm_8b", "two_d"),
+    ("gpt.gspmd_64b", "two_d"),
+    ("gpt.llama2_70b", "tensor_parallel"),
+    ("bert.base_squad", "two_d"),
+    ("bert.minilm_l6", "fully_sharded"),
+]
+
+
+def experiment(name: str, layout) -> Experiment:
     """Tiny, in double precision, with big steps from the first on: an error in one shows in the next losses."""
-    e = inspection.exact(registry.tiny(registry.load("gshard_m4.quickstart")))
+    e = inspection.exact(registry.tiny(registry.load(name)))
     return dataclasses.replace(e, layout=layout, optimizer=Adafactor(schedule=Constant(value=0.3)))
 
 
 @functools.cache
-def initial() -> state.State:
+def initial(name: str) -> state.State:
     """The state before the first step, on one device."""
-    return state.create(state.plan(experiment(LAYOUTS["data_parallel"](1, 1)), jax.devices()[:1]))
+    return state.create(state.plan(experiment(name, LAYOUTS["data_parallel"](1, 1)), jax.devices()[:1]))
 
 
-def train(layout, devices) -> tuple[list[dict], dict]:
+def train(name: str, layout, devices, steps: int = STEPS) -> tuple[list[dict], dict]:
     """Metrics of the first steps, and the collectives of the compiled step; fails if XLA gave up on a tensor."""
     with jax.enable_x64(True), said_by_xla() as said:
-        found = inspection.trial(experiment(layout), STEPS, devices, jax.device_get(initial()))
+        found = inspection.trial(experiment(name, layout), steps, devices, jax.device_get(initial(name)))
         assert GAVE_UP not in said(), f"{layout.name}: {said()[:600]}"
         return found
 
 
 @functools.cache
-def reference() -> list[dict]:
-    return train(LAYOUTS["data_parallel"](1, 1), jax.devices()[:1])[0]
+def reference(name: str = M4) -> list[dict]:
+    return train(name, LAYOUTS["data_parallel"](1, 1), jax.devices()[:1])[0]
 
 
 @functools.cache
 def on_mesh(name: str, mesh: tuple[int, int]) -> tuple[list[dict], dict]:
-    return train(LAYOUTS[name](*mesh), jax.devices())
+    return train(M4, LAYOUTS[name](*mesh), jax.devices())
+
+
+@pytest.mark.parametrize(("name", "layout"), DENSE)
+def test_dense_losses_equal_one_device(name, layout):
+    """The first losses and gradient norms of decoders and encoders under every layout equal those of one device to 1e-9."""
+    found, collectives = train(name, DENSE_LAYOUTS[layout](2, 4), jax.devices(), steps=3)
+    for got, want in zip(found, reference(name), strict=False):
+        for key in LOSSES:
+            assert_allclose(got[key], want[key], rtol=1e-9, err_msg=f"{key} of {name} under {layout}")
+    assert ("all-gather" in collectives) == (layout != "data_parallel")
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=lambda m: f"{m[0]}x{m[1]}")
@@ -113,9 +137,9 @@ def test_giving_up_would_be_noticed():
 
 def test_initial_weights_depend_on_the_seed_alone(float64):
     """Made on eight devices under a layout that cuts them, weights have the bits that one device gives them."""
-    p = state.plan(experiment(LAYOUTS["fully_sharded"](2, 4)), jax.devices())
+    p = state.plan(experiment(M4, LAYOUTS["fully_sharded"](2, 4)), jax.devices())
     made = state.create(p)
-    jax.tree.map(assert_array_equal, jax.device_get(made.params), jax.device_get(initial().params))
+    jax.tree.map(assert_array_equal, jax.device_get(made.params), jax.device_get(initial(M4).params))
     assert any(not x.sharding.is_fully_replicated for x in jax.tree.leaves(made.params))
 
 
