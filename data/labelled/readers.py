@@ -32,14 +32,18 @@ SECTIONS = tuple(_SECTIONS.split())
 def debian_sections(index: Path) -> Iterator[Item]:
     """The one-line summary of a package, and the section of the archive that it is in.
 
-    A summary that several packages share is one example, with the section that most of them are in.
+    A summary that several packages share is one example, with the section that most of them are in. Items are split by
+    source, whose packages (libfoo-dev, libfoo-doc) say much the same: by text, test summaries would have siblings in
+    training, which is worth 1 point of accuracy to a linear model at 1,000 labels and 4.5 with all of them.
     """
     summaries: dict[str, list[dict[str, str]]] = {}
     for package in _packages(index):
         summaries.setdefault(text_key(package["Description"]), []).append(package)
     for key, packages in summaries.items():
         if key:
-            yield Item(key, {"text": packages[0]["Description"], "label": _commonest_section(packages)})
+            yield Item(
+                packages[0]["Source"], {"text": packages[0]["Description"], "label": _commonest_section(packages)}
+            )
 
 
 def debian_descriptions(index: Path) -> Iterator[Item]:

@@ -1,0 +1,81 @@
+"""Fine-tuning MiniLM on Debian's sections against the number of labels: the curve in the README.
+
+    python -m scripts.bench_finetune --sizes 1000,5000 --seeds 0,1,2
+    python -m scripts.bench_finetune --sizes 20000,0 --json
+
+A seed draws other training examples, and other batches and dropout with them; the test is the same for all. The baseline to
+set beside it is scripts.bench_text_baseline with the same sizes and seeds.
+"""
+
+import dataclasses
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from configs import registry
+from configs.registry import ConfigError
+from data.labelled.settings import Labelled
+from data.prepare import PREPARED, prepare
+from data.weights import fetch_weights
+from scripts import cli
+
+EXPERIMENTS = {1000: "_1k", 5000: "_5k", 20_000: "_20k", 0: ""}  # training examples -> end of the experiment's name
+
+
+def main() -> int:
+    p = cli.parser(__doc__)
+    p.add_argument("--sizes", default="1000,5000", help="training examples, with commas; 0 takes all")
+    p.add_argument("--seeds", default="0,1,2", help="with commas")
+    p.add_argument("--json", action="store_true", help="print a JSON object a line")
+    args = p.parse_args()
+    try:
+        sizes, seeds = ([int(part) for part in text.split(",")] for text in (args.sizes, args.seeds))
+    except ValueError:
+        raise ConfigError("--sizes and --seeds are whole numbers with commas between them, e.g. 1000,5000") from None
+    for size in sizes:
+        if size not in EXPERIMENTS:
+            raise ConfigError(f"--sizes {size}: there are experiments for {', '.join(map(str, EXPERIMENTS))}")
+    fetch_weights("minilm_l6", progress=quiet)
+    for size in sizes:
+        found = [run(size, seed) for seed in (seeds if size else seeds[:1])]
+        line = {"examples": size or "all", "seeds": len(found)}
+        for key in ("accuracy", "macro_f1", "minutes"):
+            line[key] = round(statistics.mean(one[key] for one in found), 4)
+            line[f"each_{key}"] = [round(one[key], 4) for one in found]
+        print(json.dumps(line) if args.json else "  ".join(f"{k} {v}" for k, v in line.items()), flush=True)
+    return 0
+
+
+def run(size: int, seed: int) -> dict[str, float]:
+    """Trains the experiment of this size on the seed's examples; its test scores and the minutes it took."""
+    suffix = EXPERIMENTS[size]
+    name = f"bert.minilm_debian_sections{suffix}"
+    cache = f"debian_sections{suffix}" + (f"_seed{seed}" if seed else "")
+    settings = PREPARED[f"debian_sections{suffix}"]
+    assert isinstance(settings, Labelled)
+    prepare(cache, dataclasses.replace(settings, subset_seed=seed), progress=quiet)
+    assert registry.load(name).data.cache == f"debian_sections{suffix}"
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.monotonic()
+        command = [sys.executable, "-m", "scripts.train", name, "--workdir", folder]
+        subprocess.run(
+            [*command, "--data.cache", cache, "--data.seed", str(seed), "--train.seed", str(seed)],
+            check=True, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        minutes = (time.monotonic() - began) / 60
+        from trainers import metrics
+
+        scores = next(line for line in reversed(metrics.read(Path(folder))) if "eval/accuracy" in line)
+    return {"accuracy": scores["eval/accuracy"], "macro_f1": scores["eval/macro_f1"], "minutes": minutes}
+
+
+def quiet(line: str) -> None:
+    """Progress that goes nowhere."""
+
+
+if __name__ == "__main__":
+    cli.run(main)

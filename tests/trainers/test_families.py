@@ -1,0 +1,164 @@
+"""Encoders and decoders through the one trainer: trained, resumed, scored, released, exported, and read back the same."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from configs import registry
+from configs.schema import Experiment, HeldOut
+from data import packing, tokenizers
+from data.labelled import encoding as labelled
+from data.text import encoding
+from data.tokenizers import Tokenizer
+from models.bert.config import Classification
+from tests.trainers.test_trainer import run
+from trainers import checkpoint, evaluation, huggingface, metrics, opening, release, state
+from trainers.generation import Generate, Generator
+
+LENGTH = 16
+WORDS = "the a cat dog bird sees hears finds old red small big house tree road and or but".split()
+LABELS = ["cat", "dog"]
+
+
+def texts(n: int, seed: int) -> list[str]:
+    rng = np.random.default_rng(seed)
+    return [" ".join(rng.choice(WORDS, rng.integers(4, 30))) for _ in range(n)]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    """A data folder with three toy caches in the real formats, made by the real encoders: causal, masked, labelled."""
+    root = tmp_path_factory.mktemp("data")
+    for name, train in (("causal", tokenizers.train_bpe), ("masked", tokenizers.train_wordpiece)):
+        folder = root / "caches" / name
+        (folder / "train").mkdir(parents=True)
+        train(texts(200, 0), folder / tokenizers.FILE, 300 if name == "causal" else 80)
+        tokenizer = Tokenizer(folder)
+        rows, _ = encoding.rows_of(texts(60, 1), tokenizer, LENGTH)
+        packing.write_rows(folder / "train" / "toy.array_record", rows)
+        held_out = [{"id": str(i), "origin": "toy", "text": text} for i, text in enumerate(texts(20, 2))]
+        _finish(folder, held_out, tokenizer, kind="text", corpus="toy", rows=len(rows))
+    folder = root / "caches" / "labelled"
+    (folder / "train").mkdir(parents=True)
+    (folder / tokenizers.FILE).write_bytes((root / "caches" / "masked" / tokenizers.FILE).read_bytes())
+    tokenizer = Tokenizer(folder)
+    examples = [{"text": f"the {label} {text}"[:40], "label": label} for text in texts(80, 3) for label in LABELS]
+    made = [
+        labelled.record_of(row) for row in labelled.rows_of(examples, tokenizer, "classification", LENGTH, 2, LABELS)
+    ]
+    packing.write_rows(folder / "train" / "all.array_record", made)
+    more = {"form": "classification", "task": "toy", "labels": LABELS, "slots": 2}
+    _finish(folder, examples[:40], tokenizer, kind="labelled", rows=len(made), part="all", **more)
+    return root
+
+
+def _finish(folder: Path, held_out: list[dict], tokenizer: Tokenizer, *, rows: int, part: str = "toy", **more) -> None:
+    manifest = {
+        "cache": folder.name, "length": LENGTH, "vocabulary": tokenizer.size, "fingerprint": "f" * 64,
+        "parts": {part: {"examples": rows, "rows": rows, "tokens": rows * LENGTH, "dropped": 0}},
+    }  # fmt: skip
+    (folder / "manifest.json").write_text(json.dumps(manifest | more))
+    (folder / "test.jsonl").write_text("".join(json.dumps(e) + "\n" for e in held_out))
+
+
+def experiment(name: str, cache: str) -> Experiment:
+    """A tiny experiment of the family on one of the toy caches, whose model Hugging Face has a class for."""
+    e = registry.tiny(registry.load(name))
+    model = dataclasses.replace(e.model, vocab=320, head_dim=4, dtype="float32", remat="none", dropout=0.0)
+    return dataclasses.replace(
+        e,
+        model=model,
+        data=dataclasses.replace(e.data, cache=cache, length=LENGTH),
+        eval=HeldOut(split="test", batch_size=8),
+        train=dataclasses.replace(e.train, steps=4, save_every=2, init_from=""),
+    )
+
+
+def of(kind: str) -> Experiment:
+    if kind == "labelled":
+        e = experiment("bert.minilm_debian_sections_1k", kind)
+        return dataclasses.replace(e, model=dataclasses.replace(e.model, head=Classification(labels=2)))
+    return experiment({"causal": "gpt.llama2_7b", "masked": "bert.quickstart"}[kind], kind)
+
+
+@pytest.mark.parametrize("name", ["gpt.quickstart", "gpt.palm_8b", "bert.quickstart_pairs", "bert.base_squad", "bert.minilm_l6"])
+def test_families_train_and_resume_alike(name, tmp_path):
+    """On random tokens a run in two parts ends with the bits of one in a single part, whatever the family."""
+    e = registry.tiny(registry.load(name))
+    e = dataclasses.replace(e, train=dataclasses.replace(e.train, steps=4, save_every=2, init_from=""))
+    assert run(e, tmp_path / "whole") == 0
+    assert run(dataclasses.replace(e, train=dataclasses.replace(e.train, steps=2)), tmp_path / "parts") == 0
+    assert run(e, tmp_path / "parts") == 0
+    jax.tree.map(assert_array_equal, *(checkpoint.read_params(tmp_path / part)[2] for part in ("whole", "parts")))
+    assert all(np.isfinite(line["loss"]) for line in metrics.read(tmp_path / "whole") if "loss" in line)
+
+
+@pytest.mark.parametrize("kind", ["causal", "masked", "labelled"])
+def test_scores_are_the_same_wherever_the_weights_lie(kind, data, tmp_path, monkeypatch):
+    """The last evaluation of a run is that of its checkpoint, of its release, and of its Hugging Face folder."""
+    monkeypatch.setenv("SHARDZOO_DATA", str(data))
+    e = of(kind)
+    assert run(e, tmp_path / "run") == 0
+    last = [line for line in metrics.read(tmp_path / "run") if "eval/cross_entropy" in line][-1]
+    release.write(tmp_path / "run", tmp_path / "release")
+    huggingface.write_folder(opening.open_model(tmp_path / "run")[1], tmp_path / "hf")
+    monkeypatch.setattr(registry, "load", lambda name, load=registry.load: e if name == "toy" else load(name))
+    for path in ("run", "release", "hf"):
+        found, weights = opening.open_model(tmp_path / path, like="toy")
+        assert found.model == e.model
+        plan = state.plan(found, jax.devices()[:1])
+        from trainers.weights import load
+
+        params = load(weights, plan.shardings.params, {i.name: i.shape for i in plan.parameters}, "float32")
+        assert weights.vocabulary is not None
+        scores = evaluation.open_evaluator(plan.model, found, data / "caches" / kind, weights.vocabulary)(params)
+        for key, value in scores.items():
+            assert value == pytest.approx(last[key], rel=1e-5), (path, key)
+
+
+def test_perplexity_counts_every_token_and_byte(data, monkeypatch):
+    """Cross-entropy times tokens is the total, which is spread over the bytes of the texts for bits per byte; an untrained
+    model with uniform logits is at ln(V) a token."""
+    monkeypatch.setenv("SHARDZOO_DATA", str(data))
+    e = of("causal")
+    plan = state.plan(e, jax.devices()[:1])
+    params = jax.tree.map(lambda x: x * 0, state.create(plan).params)
+    folder = data / "caches" / "causal"
+    scores = evaluation.open_evaluator(plan.model, e, folder, folder)(params)
+    held_out = [json.loads(line)["text"] for line in (folder / "test.jsonl").read_text().splitlines()]
+    tokens = sum(len(Tokenizer(folder).encode(text)) + 1 for text in held_out)  # and the end
+    size = sum(len(text.encode()) for text in held_out)
+    assert scores["eval/cross_entropy"] == pytest.approx(np.log(320), rel=1e-6)
+    assert scores["eval/perplexity"] == pytest.approx(320, rel=1e-5)
+    assert scores["eval/bits_per_byte"] == pytest.approx(tokens * np.log2(320) / size, rel=1e-5)
+    assert scores["eval/examples"] == 20
+
+
+def test_class_scores_by_hand():
+    """Two classes with 3 and 1 examples, one of each found wrong: F1 of 2/3 and 0, the majority at 3/4."""
+    found = evaluation.class_scores(np.array([[2.0, 1.0, 0], [1.0, 0.0, 0], [0, 0, 0]]))
+    assert found["macro_f1"] == pytest.approx((2 / 3 + 0) / 2) and found["majority"] == 0.75
+
+
+def test_generation_stops_and_fits(data, monkeypatch):
+    """Continuations have at most so many tokens, prompts of unequal length are continued as if alone, and beams come best
+    first."""
+    monkeypatch.setenv("SHARDZOO_DATA", str(data))
+    e = of("causal")
+    plan = state.plan(e, jax.devices()[:1])
+    params = state.create(plan).params
+    folder = data / "caches" / "causal"
+    greedy = Generator(plan.model, Generate(tokens=6, batch_size=2), folder)
+    prompts = ["the old cat", "a", "the big red house and the road"]
+    together = greedy(params, prompts)
+    assert [len(of_one) for of_one in together] == [1, 1, 1]
+    assert all(len(c.ids) <= 6 for of_one in together for c in of_one)
+    for prompt, of_one in zip(prompts, together, strict=True):
+        assert greedy(params, [prompt])[0][0].ids == of_one[0].ids
+    beams = Generator(plan.model, Generate(tokens=6, beams=3, batch_size=1), folder)(params, ["the"])[0]
+    assert len(beams) == 3 and beams[0].score >= beams[1].score >= beams[2].score
