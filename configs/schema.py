@@ -276,12 +276,12 @@ class Lora:
     """Low-rank adaptation (Hu et al. 2021, arXiv 2106.09685): W + alpha / rank * A B, with W frozen. Exports are merged.
 
     Attributes:
-      rank: columns of A and rows of B.
+      rank: columns of A and rows of B; 0 trains the matrices themselves.
       alpha: scale of the update.
       targets: matrices that are adapted, by the last part of their names; all others but the component "head" are frozen.
     """
 
-    rank: int = 8
+    rank: int = 0
     alpha: float = 16.0
     targets: tuple[str, ...] = ("q", "v")
 
@@ -325,7 +325,7 @@ class Train:
     init_from: str = ""
     freeze: tuple[str, ...] = ()
     freeze_layers: int = 0
-    lora: Lora | None = None
+    lora: Lora = Lora()
     master_dtype: Literal["float32", "float64"] = "float32"
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from configs import registry
 from configs.registry import ConfigError
-from configs.schema import Experiment
+from configs.schema import Experiment, Lora
 from data.packages import FetchError
 from data.paths import data_dir
 from models.common.layout import Layout, UserError, nearest
@@ -145,7 +145,7 @@ def placed(e: Experiment, weights: Any, layout: Layout = ONE_DEVICE) -> tuple[An
     from trainers import state
     from trainers.weights import load
 
-    train = dataclasses.replace(e.train, lora=None, freeze=())
+    train = dataclasses.replace(e.train, lora=Lora(), freeze=())
     plan = state.plan(dataclasses.replace(e, layout=layout, train=train), jax.devices()[: layout.devices])
     shapes = {info.name: info.shape for info in plan.parameters}
     if missing := sorted(shapes.keys() - weights.shapes.keys()):

@@ -10,6 +10,7 @@ experiment is one of the family's with the model that was found. A run's workdir
 
 import dataclasses
 
+from configs.schema import Lora
 from models.common.interchange import InterchangeError
 from scripts import cli
 
@@ -47,7 +48,7 @@ def main() -> int:
     e = opening.foreign(source.config, args.experiment)
     if args.layout:
         e = dataclasses.replace(e, layout=cli.named_layout(e, args.layout))
-    e = dataclasses.replace(e, train=dataclasses.replace(e.train, init_from="", lora=None))
+    e = dataclasses.replace(e, train=dataclasses.replace(e.train, init_from="", lora=Lora()))
     release.write_weights(source, e, args.to, f"converted from {args.source.absolute().name}")
     print(args.to)
     return 0

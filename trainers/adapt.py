@@ -20,13 +20,13 @@ Infos = dict[str, ParamInfo]  # by dotted name
 PREFIX = "lora."
 
 
-def adapters(infos: Infos, lora: Lora | None) -> Infos:
+def adapters(infos: Infos, lora: Lora) -> Infos:
     """The parameters A [.., in, rank] and B [.., rank, out] of every matrix that is adapted.
 
     Raises:
       ConfigError: a target names no matrix.
     """
-    if lora is None:
+    if not lora.rank:
         return {}
     matrices = {name: info for name, info in infos.items() if len(info.shape) - info.stacked >= 2}
     known = {name.rpartition(".")[2] for name in matrices}
@@ -65,9 +65,9 @@ def create(infos: Infos, key: jax.Array) -> dict[str, jax.Array]:
     return made
 
 
-def merged(params: dict[str, Any], lora: Lora | None) -> dict[str, Any]:
+def merged(params: dict[str, Any], lora: Lora) -> dict[str, Any]:
     """Parameters with their adapters added in, and no adapters. Arrays of JAX or NumPy."""
-    if lora is None:
+    if not lora.rank:
         return params
     flat = flatten(params)
     names = [name.removesuffix(".a") for name in flat if name.startswith(PREFIX) and name.endswith(".a")]
@@ -83,7 +83,7 @@ def merged(params: dict[str, Any], lora: Lora | None) -> dict[str, Any]:
 
 def plain(e: Experiment, params: dict[str, Any]) -> tuple[Experiment, dict[str, Any]]:
     """The experiment and the parameters of a trained model as if it had been trained whole: adapters merged."""
-    return dataclasses.replace(e, train=dataclasses.replace(e.train, lora=None)), merged(params, e.train.lora)
+    return dataclasses.replace(e, train=dataclasses.replace(e.train, lora=Lora())), merged(params, e.train.lora)
 
 
 def trained(infos: Infos, train: Train) -> frozenset[str]:
@@ -93,7 +93,7 @@ def trained(infos: Infos, train: Train) -> frozenset[str]:
       ConfigError: a prefix of `train.freeze` fits no parameter, or nothing is left to train.
     """
     names = set(infos)
-    if train.lora:  # all that is not adapted stays, but for the head, which is new
+    if train.lora.rank:  # all that is not adapted stays, but for the head, which is new
         names = {name for name in names if name.startswith((PREFIX, "head."))}
     for prefix in train.freeze:
         frozen = {name for name in infos if f"{name}.".startswith(f"{prefix}.")}

@@ -216,7 +216,7 @@ def _mismatches(meta: dict[str, Any], experiment: Experiment, fingerprint: str) 
 def read_params(workdir: Path, step: int | None = None) -> tuple[Experiment, int, dict[str, Any], str]:
     """(experiment, step, parameters on the host, data fingerprint) of a run's newest checkpoint, or of that step.
 
-    Adapters are merged into the matrices they change: the experiment is given back without `train.lora`.
+    Adapters are merged into the matrices they change: the experiment is given back without them.
 
     Raises:
       CheckpointError: there is no such checkpoint, or it is damaged.

@@ -13,7 +13,9 @@ EOS = 3
 class Chain:
     """A first-order chain over four tokens: the state is nothing, the logits depend on the last token."""
 
-    logits = jnp.log(jnp.array([[0.1, 0.6, 0.2, 0.1], [0.1, 0.2, 0.6, 0.1], [0.05, 0.05, 0.1, 0.8], [0.7, 0.1, 0.1, 0.1]]))
+    logits = jnp.log(
+        jnp.array([[0.1, 0.6, 0.2, 0.1], [0.1, 0.2, 0.6, 0.1], [0.05, 0.05, 0.1, 0.8], [0.7, 0.1, 0.1, 0.1]])
+    )
 
     def step(self, state, ids_BK, at):
         return self.logits[jnp.where(at == 0, 0, ids_BK)], state
@@ -36,9 +38,7 @@ def test_temperature_zero_is_greedy():
 
 def test_one_beam_is_greedy():
     """Beam search with one hypothesis ends where greedy sampling does."""
-    tokens, _ = beam_search(
-        Chain(), None, jnp.array([True]), beams=1, steps=4, vocab=4, alpha=0.0, eos=EOS, pad=-1
-    )
+    tokens, _ = beam_search(Chain(), None, jnp.array([True]), beams=1, steps=4, vocab=4, alpha=0.0, eos=EOS, pad=-1)
     assert_array_equal(tokens[0, 0], draw(temperature=0.0)[0][0, 0])
 
 

@@ -75,9 +75,8 @@ def test_overrides_are_typed():
     line = "gshard_m4.quickstart --layout mixed:2x4 --model.dispatch einsum --train.clip-norm 1 --optimizer.schedule.warmup 7"
     e = cli.chosen(*p.parse_known_args(line.split()))
     assert isinstance(e.model, GShardM4Config) and e.model.dispatch == "einsum"
-    assert (
-        e.train.clip_norm == 1.0
-        and e.optimizer == dataclasses.replace(e.optimizer, schedule=Cosine(peak=0.03, steps=500, warmup=7, floor=0.02))
+    assert e.train.clip_norm == 1.0 and e.optimizer == dataclasses.replace(
+        e.optimizer, schedule=Cosine(peak=0.03, steps=500, warmup=7, floor=0.02)
     )
     assert e.layout.name == "mixed" and dict(e.layout.mesh) == {"data": 2, "model": 4}
 

@@ -61,7 +61,7 @@ def test_misspelt_parameters_are_refused():
     """A prefix that fits nothing and a target that is no matrix name the nearest; a run that would train nothing is refused."""
     for train, part in {
         (("freeze", ("decoder.atention",)),): "did you mean 'decoder.attention'",
-        (("lora", Lora(targets=("qq",))),): "no matrix is called 'qq'",
+        (("lora", Lora(rank=2, targets=("qq",))),): "no matrix is called 'qq'",
         (("freeze", ("embedding", "decoder", "final_norm")),): "every parameter is frozen",
     }.items():
         with pytest.raises(ConfigError, match=part):
@@ -103,7 +103,7 @@ def test_a_run_with_adapters_resumes_and_opens_merged(tmp_path):
     whole, parts = (checkpoint.read_params(tmp_path / name)[2] for name in ("whole", "parts"))
     jax.tree.map(assert_array_equal, whole, parts)
     found, weights = opening.open_model(tmp_path / "whole")
-    assert found.train.lora is None and not any(name.startswith(adapt.PREFIX) for name in weights.shapes)
+    assert found.train.lora.rank == 0 and not any(name.startswith(adapt.PREFIX) for name in weights.shapes)
 
     p, _, after = trained(e, steps=4)
     effective = p.effective(nest(after))

@@ -21,7 +21,26 @@ from trainers import checkpoint, evaluation, huggingface, metrics, opening, rele
 from trainers.generation import Generate, Generator
 
 LENGTH = 16
-WORDS = "the a cat dog bird sees hears finds old red small big house tree road and or but".split()
+WORDS = [
+    "the",
+    "a",
+    "cat",
+    "dog",
+    "bird",
+    "sees",
+    "hears",
+    "finds",
+    "old",
+    "red",
+    "small",
+    "big",
+    "house",
+    "tree",
+    "road",
+    "and",
+    "or",
+    "but",
+]
 LABELS = ["cat", "dog"]
 
 
@@ -86,7 +105,9 @@ def of(kind: str) -> Experiment:
     return experiment({"causal": "gpt.llama2_7b", "masked": "bert.quickstart"}[kind], kind)
 
 
-@pytest.mark.parametrize("name", ["gpt.quickstart", "gpt.palm_8b", "bert.quickstart_pairs", "bert.base_squad", "bert.minilm_l6"])
+@pytest.mark.parametrize(
+    "name", ["gpt.quickstart", "gpt.palm_8b", "bert.quickstart_pairs", "bert.base_squad", "bert.minilm_l6"]
+)
 def test_families_train_and_resume_alike(name, tmp_path):
     """On random tokens a run in two parts ends with the bits of one in a single part, whatever the family."""
     e = registry.tiny(registry.load(name))
