@@ -3,78 +3,19 @@
 There is no iterator state but the step. Where rows come from is data/rows.py; nothing here imports TensorFlow.
 """
 
-import json
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
 
 from configs.schema import Data
-from data.paths import data_dir
-from models.common.layout import UserError
-
-Row = dict[str, np.ndarray]
-
-
-class DataError(UserError):
-    """Data that is missing or does not fit the experiment; the message is one line that says what to do."""
-
-
-class Source(Protocol):
-    """An endless sequence of rows."""
-
-    @property
-    def fingerprint(self) -> str:
-        """What the rows depend on, besides the index."""
-        ...
-
-    def row(self, index: int) -> Row:
-        """The row at a global index: int32 arrays [L]."""
-        ...
+from data.rows import Row, Source
 
 
 def batch_shapes(data: Data) -> dict[str, jax.ShapeDtypeStruct]:
     """The abstract global batch: int32 arrays with rows in front."""
     return {k: jax.ShapeDtypeStruct((data.batch_size, *a.shape), np.int32) for k, a in data.arrays().items()}
-
-
-def read_manifest(folder: Path) -> dict:
-    """A cache's manifest; raises DataError where there is none, saying how to make one."""
-    path = folder / "manifest.json"
-    if not path.exists():
-        raise DataError(f"no prepared data at {folder}; run: python -m scripts.prepare_data {folder.name}")
-    return json.loads(path.read_text())
-
-
-def check_model(model: Any, manifest: dict) -> None:
-    """Refuses a model whose vocabularies are smaller than the cache's, or whose classes are not as many."""
-    for key, field in model.vocabularies.items():
-        have, want = getattr(model, field), manifest[key]
-        if have < want:
-            raise DataError(f"model.{field}={have} is too small for cache {manifest['cache']!r}: at least {want}")
-    have, want = getattr(model, "labels", 0), len(manifest.get("labels", ()))
-    if have and have != want:
-        raise DataError(f"model.head.labels={have}: cache {manifest['cache']!r} has {want} labels")
-
-
-def cache_folder(data: Data) -> Path:
-    """Where the prepared cache of this data is, or will be; raises DataError for random data."""
-    if not data.cache:
-        raise DataError("the experiment's data is random tokens: there is no prepared cache and nothing held out")
-    return data_dir() / "caches" / data.cache
-
-
-def open_source(data: Data, model: Any) -> Source:
-    """The rows of an experiment's data: stored or random ones, masked where the data says so."""
-    from data import rows  # which imports this module
-
-    if not data.cache:
-        return rows.finished(data, rows.SyntheticSource(data, model), None)
-    folder = cache_folder(data)
-    check_model(model, read_manifest(folder))
-    return rows.finished(data, rows.CacheSource(data, folder), folder)
 
 
 class Batches:

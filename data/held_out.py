@@ -11,8 +11,9 @@ import numpy as np
 
 from configs.schema import Data, LabelledData, MaskedTextData, TextData
 from data import masking, rows
-from data.batches import DataError, Row, read_manifest
+from data.caches import DataError, read_manifest
 from data.labelled import encoding as labelled
+from data.rows import Row
 from data.text import encoding
 from data.tokenizers import Tokenizer
 from models.common.layout import nearest

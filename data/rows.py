@@ -3,14 +3,29 @@
 import dataclasses
 import hashlib
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 
 from configs.schema import Array, Data, MaskedTextData
 from data import masking
-from data.batches import DataError, Row, Source, read_manifest
+from data.caches import DataError, cache_folder, check_model, read_manifest
 from data.tokenizers import Tokenizer
+
+Row = dict[str, np.ndarray]
+
+
+class Source(Protocol):
+    """An endless sequence of rows."""
+
+    @property
+    def fingerprint(self) -> str:
+        """What the rows depend on, besides the index."""
+        ...
+
+    def row(self, index: int) -> Row:
+        """The row at a global index: int32 arrays [L]."""
+        ...
 
 
 class SyntheticSource:
@@ -142,3 +157,12 @@ def finished(data: Data, source: Source, folder: Path | None) -> Source:
     else:
         vocabulary = masking.Vocabulary.of(Tokenizer(folder))
     return MaskedSource(data, source, vocabulary)
+
+
+def open_source(data: Data, model: Any) -> Source:
+    """The rows of an experiment's data: stored or random ones, masked where the data says so."""
+    if not data.cache:
+        return finished(data, SyntheticSource(data, model), None)
+    folder = cache_folder(data)
+    check_model(model, read_manifest(folder))
+    return finished(data, CacheSource(data, folder), folder)

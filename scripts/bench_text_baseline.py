@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 from configs.registry import ConfigError
-from data.batches import read_manifest
+from data.caches import read_manifest
 from data.labelled import metrics
 from data.labelled.cache import read_lines
 from data.labelled.splits import Example, subset

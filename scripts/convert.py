@@ -35,7 +35,7 @@ def main() -> int:
 
     cli.use_devices(cli.ONE_DEVICE)
     from trainers import gguf, huggingface, opening, release
-    from trainers.weights import open_weights
+    from trainers.opening import open_weights
 
     if args.command == "to-hf":
         _, weights = opening.open_model(args.source, args.step)

@@ -35,7 +35,7 @@ def main() -> int:
     args = p.parse_args()
 
     cli.use_devices(SIMULATED if args.layout else cli.ONE_DEVICE)
-    from data.batches import cache_folder
+    from data.caches import cache_folder
     from trainers import evaluation, translation
     from trainers.opening import open_model
 

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 from configs import schema
 from data import held_out
-from data.batches import Row
+from data.rows import Row
 from models.common.sharding import merge
 from trainers import translation
 

@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from data.batches import DataError
+from data.caches import DataError
 from data.tokenizers import Tokenizer
 from models.common.decoding import beam_search, sample
 from models.common.sharding import merge

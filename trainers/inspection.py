@@ -12,7 +12,8 @@ import numpy as np
 
 from configs import registry
 from configs.schema import Experiment
-from data.batches import Batches, batch_shapes, open_source
+from data.batches import Batches, batch_shapes
+from data.rows import open_source
 from models.common.moe import capacity
 from models.common.sharding import ParamInfo
 from trainers import optimizers, state, step

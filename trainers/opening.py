@@ -7,10 +7,11 @@ from typing import Any
 from configs import registry
 from configs.registry import ConfigError
 from configs.schema import Experiment
-from data.batches import cache_folder
+from data.caches import cache_folder
+from models.common.interchange import InterchangeError
 from models.common.layout import nearest
-from trainers import checkpoint, release, weights
-from trainers.weights import Weights
+from trainers import checkpoint, gguf, huggingface, release
+from trainers.weights import Arrays, Weights
 
 # Whose data, optimizer and evaluation go with a foreign model, by its family or its head.
 _EXPERIMENTS = {
@@ -21,6 +22,38 @@ _EXPERIMENTS = {
     "Span": "bert.base_squad",
     "SentenceEmbedding": "bert.minilm_l6",
 }
+
+
+def open_weights(path: Path) -> Weights:
+    """The weights at a path.
+
+    Raises:
+      UserError: it is nothing that can be read, or damaged.
+    """
+    huggingface.refuse_pickle(path)
+    if not path.exists():
+        raise InterchangeError(f"no weights at {path}: there is no such file or folder")
+    if (path / release.SUMS).exists():
+        return release.Release(path)
+    if (path / huggingface.CONFIG).exists():
+        return huggingface.HuggingFace(path)
+    if (path / "checkpoints").is_dir():
+        return _run(path, None)[1]
+    files = [path] if path.is_file() else list(path.glob("*.gguf"))
+    if len(files) == 1 and files[0].suffix == ".gguf":
+        return gguf.Gguf(files[0])
+    raise InterchangeError(
+        f"{path} holds no weights: expected a release ({release.SUMS}), a run (checkpoints/), a Hugging Face folder "
+        f"({huggingface.CONFIG}) or one GGUF file"
+    )
+
+
+def _run(path: Path, step: int | None) -> tuple[Experiment, Weights]:
+    e, _, params, data = checkpoint.read_params(path, step)
+    vocabulary = cache_folder(e.data) if e.data.cache else None
+    if vocabulary:
+        release.check_data(data, vocabulary)
+    return e, Arrays(e.model, params, vocabulary)
 
 
 def open_model(path: Path, step: int | None = None, like: str = "") -> tuple[Experiment, Weights]:
@@ -36,12 +69,9 @@ def open_model(path: Path, step: int | None = None, like: str = "") -> tuple[Exp
       ConfigError: `like` is no experiment of the model's family.
     """
     if (path / "checkpoints").is_dir():
-        e, _, params, data = checkpoint.read_params(path, step)
-        vocabulary = cache_folder(e.data) if e.data.cache else None
-        if vocabulary:
-            release.check_data(data, vocabulary)
-        return _as_if(e, like), weights.Arrays(e.model, params, vocabulary)
-    source: Any = weights.open_weights(path)
+        e, weights = _run(path, step)
+        return _as_if(e, like), weights
+    source: Any = open_weights(path)
     if isinstance(source, release.Release):
         return _as_if(source.experiment, like), source
     return foreign(source.config, like), source

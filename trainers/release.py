@@ -18,7 +18,7 @@ import numpy as np
 from configs import registry
 from configs.schema import Experiment
 from data import paths
-from data.batches import cache_folder, read_manifest
+from data.caches import cache_folder, read_manifest
 from models.common import interchange
 from models.common.layout import UserError
 from models.common.sharding import describe

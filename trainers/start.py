@@ -6,7 +6,7 @@ from pathlib import Path
 from data import weights as released
 from data.tokenizers import FILE, Tokenizer
 from models.common.sharding import flatten
-from trainers import state, weights
+from trainers import opening, state, weights
 from trainers.release import ReleaseError
 from trainers.weights import Weights
 
@@ -25,7 +25,7 @@ def new_state(p: state.Plan, vocabulary: Path | None, say: Callable[[str], objec
     """
     if not p.experiment.train.init_from:
         return state.create(p)
-    source = weights.open_weights(located(p.experiment.train.init_from))
+    source = opening.open_weights(located(p.experiment.train.init_from))
     if vocabulary is not None:
         check_vocabulary(source, vocabulary)
     wanted = {info.name: info.shape for info in state.model_infos(p)}

@@ -17,7 +17,9 @@ from jax.experimental import multihost_utils
 
 from configs.registry import ConfigError
 from configs.schema import Experiment
-from data.batches import Batches, batch_shapes, cache_folder, open_source
+from data.batches import Batches, batch_shapes
+from data.caches import cache_folder
+from data.rows import open_source
 from models.common.layout import nearest
 from models.families import model_class
 from trainers import evaluation, metrics, runlog, start, state, step

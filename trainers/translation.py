@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from configs import schema
-from data.batches import DataError, read_manifest
+from data.caches import DataError, read_manifest
 from data.translation import metrics
 from data.translation.holdout import PLACEHOLDER
 from data.vocabularies import Vocabulary

@@ -66,34 +66,6 @@ class Arrays:
         return np.asarray(self._params[name][index])
 
 
-def open_weights(path: Path) -> Weights:
-    """The weights at a path.
-
-    Raises:
-      UserError: it is nothing that can be read, or damaged.
-    """
-    from trainers import gguf, huggingface, release
-
-    huggingface.refuse_pickle(path)
-    if not path.exists():
-        raise InterchangeError(f"no weights at {path}: there is no such file or folder")
-    if (path / release.SUMS).exists():
-        return release.Release(path)
-    if (path / huggingface.CONFIG).exists():
-        return huggingface.HuggingFace(path)
-    if (path / "checkpoints").is_dir():
-        from trainers.opening import open_model
-
-        return open_model(path)[1]
-    files = [path] if path.is_file() else list(path.glob("*.gguf"))
-    if len(files) == 1 and files[0].suffix == ".gguf":
-        return gguf.Gguf(files[0])
-    raise InterchangeError(
-        f"{path} holds no weights: expected a release ({release.SUMS}), a run (checkpoints/), a Hugging Face folder "
-        f"({huggingface.CONFIG}) or one GGUF file"
-    )
-
-
 def check(shapes: Mapping[str, Shape], weights: Weights) -> None:
     """Refuses weights that lack a parameter of a model outside its head, have one more, or one of another shape.
 

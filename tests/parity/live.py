@@ -21,7 +21,7 @@ from data.tokenizers import Tokenizer
 from data.weights import weights_folder
 from tests.parity import ours
 from tests.parity.cases import CASES
-from trainers import huggingface, weights
+from trainers import huggingface, opening, weights
 
 ROOT = Path(__file__).resolve().parents[2]
 FIXTURES = ROOT / "tests/fixtures/parity"
@@ -70,7 +70,7 @@ def vocabularies(to: Path) -> dict[str, bool]:
     text, found = "Naïve 2 + 1234 protons;  don't  it's \n so", {}
     for name in ("minilm_l6", "smollm2_135m"):
         try:
-            source = weights.open_weights(weights_folder(name))
+            source = opening.open_weights(weights_folder(name))
         except FetchError as error:
             print(f"not compared: {error}")
             continue

@@ -47,7 +47,7 @@ def test_a_release_computes_what_the_folder_does(tmp_path, monkeypatch, capsys):
     run(monkeypatch, capsys, "from-hf", FIXTURES / "llama", "--to", tmp_path / "r", "--layout", "data_parallel:4x2")
     expected = load_file(FIXTURES / "llama/expected.safetensors")
     given = {k: expected[k] for k in ("tokens", "mask")}
-    a, b = (ours.outputs(weights.open_weights(path), given) for path in (FIXTURES / "llama", tmp_path / "r"))
+    a, b = (ours.outputs(opening.open_weights(path), given) for path in (FIXTURES / "llama", tmp_path / "r"))
     assert_array_equal(a["logits"], b["logits"])
     layout = json.loads((tmp_path / "r" / release.EXPERIMENT).read_text())["layout"]
     assert layout["name"] == "data_parallel" and [size for _, size in layout["mesh"]] == [4, 2]

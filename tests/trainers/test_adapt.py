@@ -11,7 +11,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from configs import registry
 from configs.registry import ConfigError
 from configs.schema import Experiment, Lora
-from data.batches import Batches, open_source
+from data.batches import Batches
+from data.rows import open_source
 from models.common.sharding import flatten, merge, nest
 from models.gpt.layouts import fully_sharded
 from tests.trainers.test_trainer import run

@@ -10,8 +10,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 from numpy.testing import assert_array_equal
 
 from configs.schema import TranslationData
-from data.batches import Batches, DataError, open_source
-from data.rows import CacheSource, SyntheticSource
+from data.batches import Batches
+from data.caches import DataError
+from data.rows import CacheSource, SyntheticSource, open_source
 from models.common.layout import Layout
 from models.common.sharding import make_mesh
 from tests.caches import write_cache

@@ -22,25 +22,8 @@ from trainers.generation import Generate, Generator
 
 LENGTH = 16
 WORDS = [
-    "the",
-    "a",
-    "cat",
-    "dog",
-    "bird",
-    "sees",
-    "hears",
-    "finds",
-    "old",
-    "red",
-    "small",
-    "big",
-    "house",
-    "tree",
-    "road",
-    "and",
-    "or",
-    "but",
-]
+    "the", "a", "cat", "dog", "bird", "sees", "hears", "finds", "old", "red", "small", "big", "house", "tree", "road", "and",
+]  # fmt: skip
 LABELS = ["cat", "dog"]
 
 

@@ -18,7 +18,7 @@ from models.common.interchange import InterchangeError
 from models.common.sharding import flatten
 from models.gpt.config import GptConfig
 from tests.parity import ours
-from trainers import weights
+from trainers import opening
 from trainers.gguf import Gguf
 
 CONFIG = GptConfig(
@@ -137,14 +137,14 @@ def test_a_damaged_file_is_refused_in_one_line(tmp_path):
     for bad in (b"", b"nothing of the kind", content[:100], content[: len(content) // 2]):
         path.write_bytes(bad)
         with pytest.raises(InterchangeError, match=r"m\.gguf: damaged or no GGUF file") as caught:
-            weights.open_weights(path)
+            opening.open_weights(path)
         assert len(str(caught.value).splitlines()) == 1
 
 
 def test_smollm2_knows_the_capital_of_france():
     """Released 4-bit weights, continued greedily: the next word is Paris."""
     try:
-        source = weights.open_weights(weights_folder("smollm2_135m"))
+        source = opening.open_weights(weights_folder("smollm2_135m"))
     except FetchError as error:
         pytest.skip(str(error))
     tokenizer = Tokenizer(source.vocabulary or "")

@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from configs.schema import Translate, TranslationData
-from data.batches import DataError
+from data.caches import DataError
 from models.common.sharding import nest
 from tests.caches import write_cache, write_vocabularies
 from trainers import release, translation

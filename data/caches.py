@@ -1,0 +1,39 @@
+"""Prepared caches as training and evaluation find them: where they lie, and what their manifests say. No TensorFlow."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from configs.schema import Data
+from data.paths import data_dir
+from models.common.layout import UserError
+
+
+class DataError(UserError):
+    """Data that is missing or does not fit the experiment; the message is one line that says what to do."""
+
+
+def read_manifest(folder: Path) -> dict:
+    """A cache's manifest; raises DataError where there is none, saying how to make one."""
+    path = folder / "manifest.json"
+    if not path.exists():
+        raise DataError(f"no prepared data at {folder}; run: python -m scripts.prepare_data {folder.name}")
+    return json.loads(path.read_text())
+
+
+def check_model(model: Any, manifest: dict) -> None:
+    """Refuses a model whose vocabularies are smaller than the cache's, or whose classes are not as many."""
+    for key, field in model.vocabularies.items():
+        have, want = getattr(model, field), manifest[key]
+        if have < want:
+            raise DataError(f"model.{field}={have} is too small for cache {manifest['cache']!r}: at least {want}")
+    have, want = getattr(model, "labels", 0), len(manifest.get("labels", ()))
+    if have and have != want:
+        raise DataError(f"model.head.labels={have}: cache {manifest['cache']!r} has {want} labels")
+
+
+def cache_folder(data: Data) -> Path:
+    """Where the prepared cache of this data is, or will be; raises DataError for random data."""
+    if not data.cache:
+        raise DataError("the experiment's data is random tokens: there is no prepared cache and nothing held out")
+    return data_dir() / "caches" / data.cache
