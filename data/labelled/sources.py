@@ -89,7 +89,7 @@ TASKS: dict[str, PackageTask | PublicTask] = {
         validation=0.034, test=0.067,
     ),
     "debian_similar": PackageTask(
-        form="pair", package=PACKAGE_INDEX, read=readers.debian_similar, validation=0.025, test=0.05
+        form="pair", package=PACKAGE_INDEX, read=readers.debian_similar, validation=0.034, test=0.067
     ),
     "brown_tags": PackageTask(
         form="tagging", labels=tuple(readers.TAGS), package=_BROWN, read=readers.brown_tags, validation=0.05, test=0.1

@@ -9,10 +9,12 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 from numpy.testing import assert_array_equal
 
-from configs.schema import TranslationData
+from configs import registry
+from configs.schema import MaskedTextData, TranslationData
+from data import masking
 from data.batches import Batches
 from data.caches import DataError
-from data.rows import CacheSource, SyntheticSource, open_source
+from data.rows import CacheSource, MaskedSource, SyntheticSource, open_source
 from models.common.layout import Layout
 from models.common.sharding import make_mesh
 from tests.caches import write_cache
@@ -116,3 +118,42 @@ def test_synthetic_rows_are_full_and_reproducible(m4):
     a, b = SyntheticSource(data, m4.model).row(7), SyntheticSource(data, m4.model).row(7)
     assert all((np.asarray(a[k]) == b[k]).all() for k in a)
     assert a["inputs"].min() >= 3 and a["inputs"].max() < 64 and (a["targets_segments"] == 1).all()
+
+
+@pytest.mark.parametrize(
+    "name", ["gpt.quickstart", "bert.quickstart_pairs", "bert.base_squad", "bert.minilm_l6", "bert.minilm_brown_tags"]
+)
+def test_random_rows_are_what_the_data_says(name):
+    """Arrays of a random row have the declared shapes; the same index gives the same row, the next one another."""
+    e = registry.tiny(registry.load(name))
+    source = open_source(e.data, e.model)
+    row, again, other = source.row(7), source.row(7), source.row(8)
+    assert {k: v.shape for k, v in row.items()} == {k: a.shape for k, a in e.data.arrays().items()}
+    assert all(v.dtype == np.int32 for v in row.values())
+    for name, array in row.items():
+        assert_array_equal(array, again[name])
+    assert (row["tokens"] != other["tokens"]).any()
+
+
+def test_masking_changes_with_every_epoch_and_never_with_the_reader():
+    """The same stored row is masked otherwise at another index; targets are what stood at the slots, at most 15 % of them."""
+    e = registry.tiny(registry.load("bert.quickstart"))
+    data = dataclasses.replace(e.data, length=40)
+
+    class Same:
+        """A source whose rows are all alike."""
+
+        fingerprint = "same"
+
+        def row(self, index):
+            tokens = np.arange(3, 43, dtype=np.int32)
+            return {"tokens": tokens, "segments": np.ones_like(tokens), "positions": tokens - 3}
+
+    assert isinstance(data, MaskedTextData)
+    source = MaskedSource(data, Same(), masking.Vocabulary.without_words(64))
+    a, again, b = source.row(0), source.row(0), source.row(1)
+    assert_array_equal(a["slots"], again["slots"])
+    assert (a["slots"] != b["slots"]).any()
+    assert len(a["slots"]) == data.predictions == 6 and (a["targets"] == a["slots"] + 3).all()
+    kept = np.setdiff1d(np.arange(40), a["slots"])
+    assert_array_equal(a["tokens"][kept], kept + 3)
