@@ -307,6 +307,7 @@ class Train:
         weights that scripts.prepare_data fetches. The model's component "head" may be missing there: it starts fresh.
       freeze: parameters that stay as they are, by dotted prefix ("embedding", "encoder.attention").
       freeze_layers: the lowest layers of every stack stay as they are.
+      head_rate: learning rate of the component "head", which fine-tuning starts fresh, relative to all others.
       lora: trains low-rank updates in place of the matrices they change.
       master_dtype: of the stored weights; float64 is for exactness tests.
     """
@@ -325,6 +326,7 @@ class Train:
     init_from: str = ""
     freeze: tuple[str, ...] = ()
     freeze_layers: int = 0
+    head_rate: float = 1.0
     lora: Lora = Lora()
     master_dtype: Literal["float32", "float64"] = "float32"
 

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 from configs import schema
 from data import held_out
 from data.rows import Row
-from models.common.sharding import merge
+from models.common.sharding import merge, split
 from trainers import translation
 
 
@@ -59,25 +59,19 @@ class HeldOutEvaluator:
 
         def of_batch(params: Any, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
             loss = merge(abstract, params).loss(batch, None)
-            rows = jnp.sum(jnp.any(batch[next(iter(batch))] != 0, axis=-1))  # the last batch is filled up
+            rows = jnp.sum(jnp.any(batch["segments"] > 0, axis=-1))  # the last batch is filled up
             means = {k: v * rows for k, v in loss.means.items() if not v.shape}
             return loss.sums | means | {"weight": abstract.loss_weight(batch), "rows": rows}
 
         self._of_batch = jax.jit(of_batch, out_shardings=where.mesh and NamedSharding(where.mesh, P()))
-        self._shapes = lambda params: jax.eval_shape(of_batch, params, self._zeros())
-        self._abstract, self._means = abstract, set()
-
-    def _zeros(self) -> dict[str, Any]:
-        return {k: jax.ShapeDtypeStruct((self.rows, *a.shape), np.int32) for k, a in self.arrays.items()}
+        batch = {k: jax.ShapeDtypeStruct((self.rows, *a.shape), np.int32) for k, a in self.arrays.items()}
+        shapes = jax.eval_shape(of_batch, split(abstract), batch)
+        self._names = list(self._scores({k: np.ones(v.shape) for k, v in shapes.items()}))
 
     @property
     def names(self) -> list[str]:
         """The scalars that a call returns."""
-        from models.common.sharding import split
-
-        shapes = self._shapes(split(self._abstract))
-        ones = {k: np.ones(v.shape) for k, v in shapes.items()}
-        return list(self._scores(ones))
+        return self._names
 
     def __call__(self, params: Any) -> dict[str, float]:
         """`eval/...` scalars."""
@@ -103,7 +97,7 @@ class HeldOutEvaluator:
                 found |= {f"eval/{name}": x for name, x in class_scores(v).items()}
             elif k not in ("weight", "rows"):
                 found[f"eval/{k}"] = float(v) / (rows if "/" in k else weight)
-        if isinstance(self.held_out.bytes, int) and self.held_out.bytes:
+        if self.held_out.bytes:
             nats = found["eval/cross_entropy"] * weight
             found["eval/perplexity"] = math.exp(min(found["eval/cross_entropy"], 700.0))
             found["eval/byte_perplexity"] = math.exp(min(nats / self.held_out.bytes, 700.0))

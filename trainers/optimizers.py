@@ -50,7 +50,7 @@ def learning_rate(schedule: schema.Schedule) -> optax.Schedule:
 
 
 def make(
-    config: schema.Optimizer, infos: PyTree, clip_norm: float = 0.0, freeze_layers: int = 0
+    config: schema.Optimizer, infos: PyTree, clip_norm: float = 0.0, freeze_layers: int = 0, head_rate: float = 1.0
 ) -> optax.GradientTransformation:
     """The optimizer of a config.
 
@@ -58,6 +58,7 @@ def make(
       infos: nested dictionaries of ParamInfo, of the structure of the parameters.
       clip_norm: global gradient norm to clip to first; 0 does not clip.
       freeze_layers: the lowest layers of every stack get no update.
+      head_rate: factor of the updates of the component "head".
     """
     rate = learning_rate(config.schedule)
     match config:
@@ -87,8 +88,18 @@ def make(
             parts = [optax.trace(config.momentum)] if config.momentum else []
     clip = [optax.clip_by_global_norm(clip_norm)] if clip_norm else []
     frozen = [_without_lowest(infos, freeze_layers)] if freeze_layers else []
+    head = [_faster_head(infos, head_rate)] if head_rate != 1 else []
     # Before and after: frozen layers count neither in the clipped norm nor in weight decay.
-    return optax.chain(*frozen, *clip, *parts, optax.scale_by_learning_rate(rate), *frozen)
+    return optax.chain(*frozen, *clip, *parts, optax.scale_by_learning_rate(rate), *head, *frozen)
+
+
+def _faster_head(infos: PyTree, factor: float) -> optax.GradientTransformation:
+    """Scales what belongs to the component "head"."""
+
+    def one(info: ParamInfo, u: Any) -> Any:
+        return factor * u if info.name.startswith("head.") else u
+
+    return optax.stateless(lambda updates, params: jax.tree.map(one, infos, updates))
 
 
 def _without_lowest(infos: PyTree, n: int) -> optax.GradientTransformation:

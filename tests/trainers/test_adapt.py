@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from configs import registry
 from configs.registry import ConfigError
-from configs.schema import Experiment, Lora
+from configs.schema import Constant, Experiment, Lora, Sgd
 from data.batches import Batches
 from data.rows import open_source
 from models.common.sharding import flatten, merge, nest
@@ -56,6 +56,21 @@ def test_the_lowest_layers_stay():
         if name.startswith("decoder."):
             assert_array_equal(x[:3], after[name][:3])
             assert np.any(x[3] != after[name][3]), name
+
+
+def test_a_head_may_learn_faster():
+    """With head_rate=10 a step of gradient descent moves the head ten times as far, and nothing else any farther."""
+    e = registry.tiny(registry.load("bert.minilm_spam"))
+    e = dataclasses.replace(e, optimizer=Sgd(schedule=Constant(value=0.01)))
+    moved = []
+    for factor in (1.0, 10.0):
+        of = dataclasses.replace(e, train=dataclasses.replace(e.train, init_from="", head_rate=factor))
+        _, before, after = trained(of, steps=1)
+        moved.append({name: after[name] - x for name, x in before.items()})
+    for name, step_taken in moved[0].items():
+        factor = 10 if name.startswith("head.") else 1
+        assert_allclose(moved[1][name], factor * step_taken, rtol=1e-2, atol=1e-6, err_msg=name)
+    assert np.abs(moved[0]["head.weight"]).max() > 1e-5
 
 
 def test_misspelt_parameters_are_refused():
