@@ -263,8 +263,8 @@ def minilm_brown_tags() -> Experiment:
         name="bert.minilm_brown_tags",
         model=replace(e.model, head=Tagging(labels=12)),
         data=LabelledData(cache="brown_tags", batch_size=8, length=128, slots=128),
-        optimizer=AdamW(schedule=Linear(peak=3e-4, steps=400, warmup=40), weight_decay=0.01),
-        train=replace(e.train, steps=400, save_every=200),
+        optimizer=AdamW(schedule=Linear(peak=3e-4, steps=200, warmup=20), weight_decay=0.01),
+        train=replace(e.train, steps=200, save_every=200, head_rate=10.0),
         eval=HeldOut(split="test", limit=2000, batch_size=16),
     )
 
