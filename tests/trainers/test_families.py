@@ -39,7 +39,7 @@ def data(tmp_path_factory) -> Path:
     for name, train in (("causal", tokenizers.train_bpe), ("masked", tokenizers.train_wordpiece)):
         folder = root / "caches" / name
         (folder / "train").mkdir(parents=True)
-        train(texts(200, 0), folder / tokenizers.FILE, 300 if name == "causal" else 80)
+        train(texts(200, 0), folder / tokenizers.FILE, 300 if name == "causal" else 70)
         tokenizer = Tokenizer(folder)
         rows, _ = encoding.rows_of(texts(60, 1), tokenizer, LENGTH)
         packing.write_rows(folder / "train" / "toy.array_record", rows)
