@@ -1,12 +1,14 @@
 """Prepared caches as training and evaluation find them: where they lie, and what their manifests say. No TensorFlow."""
 
+import itertools
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from configs.schema import Data
 from data.paths import data_dir
-from models.common.layout import UserError
+from models.common.layout import UserError, nearest
 
 
 class DataError(UserError):
@@ -30,6 +32,23 @@ def check_model(model: Any, manifest: dict) -> None:
     have, want = getattr(model, "labels", 0), len(manifest.get("labels", ()))
     if have and have != want:
         raise DataError(f"model.head.labels={have}: cache {manifest['cache']!r} has {want} labels")
+
+
+def parts(manifest: dict) -> dict[str, dict[str, int]]:
+    """The counts of each part of a cache (a language, an origin of text), which is a file of its own."""
+    return manifest["languages" if manifest["kind"] == "translation" else "parts"]
+
+
+def examples(cache: Path, split: str, limit: int = 0) -> Iterator[dict[str, Any]]:
+    """The raw examples of a cache's split, at most `limit` of them; raises DataError for an unknown split."""
+    path = cache / f"{split}.jsonl"
+    if not path.exists():
+        read_manifest(cache)
+        splits = sorted(p.stem for p in cache.glob("*.jsonl"))
+        raise DataError(f"cache {cache.name!r} has no split {split!r}{nearest(split, splits)}")
+    with path.open(encoding="utf-8") as file:  # not splitlines(), which also cuts at U+2028 inside a string
+        for line in itertools.islice(file, limit or None):
+            yield json.loads(line)
 
 
 def cache_folder(data: Data) -> Path:

@@ -1,9 +1,6 @@
 """Held-out examples as rows, encoded anew with whatever vocabulary lies beside the weights. No TensorFlow."""
 
 import dataclasses
-import itertools
-import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +8,11 @@ import numpy as np
 
 from configs.schema import Data, LabelledData, MaskedTextData, TextData
 from data import masking, rows
-from data.caches import DataError, read_manifest
+from data.caches import examples, read_manifest
 from data.labelled import encoding as labelled
 from data.rows import Row
-from data.text import encoding
+from data.text import encoding, pairs
 from data.tokenizers import Tokenizer
-from models.common.layout import nearest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,18 +22,6 @@ class HeldOutRows:
     rows: list[Row]
     examples: int
     bytes: int
-
-
-def examples(cache: Path, split: str, limit: int = 0) -> Iterator[dict[str, Any]]:
-    """The raw held-out examples of a cache's split, at most `limit` of them; raises DataError for an unknown split."""
-    path = cache / f"{split}.jsonl"
-    if not path.exists():
-        read_manifest(cache)
-        splits = sorted(p.stem for p in cache.glob("*.jsonl"))
-        raise DataError(f"cache {cache.name!r} has no split {split!r}{nearest(split, splits)}")
-    with path.open(encoding="utf-8") as file:  # not splitlines(), which also cuts at U+2028 inside a string
-        for line in itertools.islice(file, limit or None):
-            yield json.loads(line)
 
 
 def read(data: Data, cache: Path, vocabulary: Path, split: str, limit: int = 0) -> HeldOutRows:
@@ -58,8 +42,6 @@ def read(data: Data, cache: Path, vocabulary: Path, split: str, limit: int = 0) 
 def _text(data: TextData, found: list[dict[str, Any]], vocabulary: Path) -> HeldOutRows:
     tokenizer = Tokenizer(vocabulary)
     if isinstance(data, MaskedTextData) and data.pairs:
-        from data.text import pairs
-
         records = pairs.rows_of(
             [e["text"] for e in found], tokenizer, data.length, data.pairs, [e["origin"] for e in found]
         )

@@ -8,7 +8,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from configs.schema import Array, Data, MaskedTextData
-from data import masking
+from data import caches, masking
 from data.caches import DataError, cache_folder, check_model, read_manifest
 from data.tokenizers import Tokenizer
 
@@ -77,7 +77,7 @@ class CacheSource:
         manifest = read_manifest(folder)
         self.stored = data.stored()
         check_shapes(data, manifest)
-        parts = {name: info for name, info in manifest[_PARTS[manifest["kind"]]].items() if info["rows"]}
+        found = {name: info for name, info in caches.parts(manifest).items() if info["rows"]}
         temperature = getattr(data, "temperature", 1.0)
         self.fingerprint = f"{manifest['fingerprint']}-{data.seed}-{temperature:g}"
         rows: list[Any] = [
@@ -87,9 +87,9 @@ class CacheSource:
             .seed(_seed(data.seed, name))
             .shuffle()
             .repeat()
-            for name in parts
+            for name in found
         ]
-        sizes = [info[_SIZES[manifest["kind"]]] for info in parts.values()]
+        sizes = [info[_SIZES[manifest["kind"]]] for info in found.values()]
         weights = np.array(sizes, np.float64) ** (1 / temperature)
         self._rows = grain.MapDataset.mix(rows, weights=list(weights / weights.sum()))
 
@@ -97,8 +97,7 @@ class CacheSource:
         return unpack(np.frombuffer(cast(bytes, self._rows[index]), "<i4"), self.stored)
 
 
-# What a manifest calls the parts of a cache, and what their size is counted in.
-_PARTS = {"translation": "languages", "text": "parts", "labelled": "parts"}
+# What the size of a cache's part is counted in, by the cache's kind.
 _SIZES = {"translation": "pairs", "text": "rows", "labelled": "rows"}
 
 

@@ -52,13 +52,12 @@ def main() -> int:
 
 def run(size: int, seed: int) -> dict[str, float]:
     """Trains the experiment of this size on the seed's examples; its test scores and the minutes it took."""
-    suffix = EXPERIMENTS[size]
-    name = f"bert.minilm_debian_sections{suffix}"
-    cache = f"debian_sections{suffix}" + (f"_seed{seed}" if seed else "")
-    settings = PREPARED[f"debian_sections{suffix}"]
+    name = f"bert.minilm_debian_sections{EXPERIMENTS[size]}"
+    usual = registry.load(name).data.cache
+    cache = f"{usual}_seed{seed}" if seed else usual
+    settings = PREPARED[usual]
     assert isinstance(settings, Labelled)
     prepare(cache, dataclasses.replace(settings, subset_seed=seed), progress=quiet)
-    assert registry.load(name).data.cache == f"debian_sections{suffix}"
     with tempfile.TemporaryDirectory() as folder:
         began = time.monotonic()
         command = [sys.executable, "-m", "scripts.train", name, "--workdir", folder]

@@ -13,9 +13,9 @@ import time
 from typing import Any
 
 from configs.registry import ConfigError
+from data.caches import examples as raw_examples
 from data.caches import read_manifest
 from data.labelled import metrics
-from data.labelled.cache import read_lines
 from data.labelled.splits import Example, subset
 from data.paths import data_dir
 from scripts import cli
@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     manifest = read_manifest(folder)
     if manifest.get("form") != "classification" or manifest["limit"]:
         raise ConfigError(f"{options.cache} is no cache of classified texts with all of them in it")
-    splits = {name: read_lines(folder / f"{name}.jsonl") for name in ("train", "validation", "test")}
+    splits = {name: list(raw_examples(folder, name)) for name in ("train", "validation", "test")}
     for features in FEATURES if options.features == "both" else (options.features,):
         for size in sizes:
             line = measure(splits, features, size, seeds)

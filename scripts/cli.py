@@ -131,6 +131,7 @@ def _paths(value: Any, prefix: str = "") -> list[str]:
 
 
 ONE_DEVICE = Layout(name="one_device", mesh=(("all", 1),))
+SIMULATED = Layout(name="simulated", mesh=(("all", 8),))  # what a CPU offers to --layout
 
 
 def placed(e: Experiment, weights: Any, layout: Layout = ONE_DEVICE) -> tuple[Any, Any]:
@@ -141,7 +142,6 @@ def placed(e: Experiment, weights: Any, layout: Layout = ONE_DEVICE) -> tuple[An
     """
     import jax
 
-    from models.common.sharding import flatten
     from trainers import state
     from trainers.weights import load
 
@@ -152,7 +152,7 @@ def placed(e: Experiment, weights: Any, layout: Layout = ONE_DEVICE) -> tuple[An
         raise ConfigError(
             f"the weights lack {', '.join(missing[:8])}: fine-tune them first, or choose another --experiment"
         )
-    return plan, load(weights, flatten(plan.shardings.params), shapes, plan.experiment.train.master_dtype)
+    return plan, load(weights, plan.shardings.params, shapes, plan.experiment.train.master_dtype)
 
 
 def use_devices(layout: Layout) -> None:

@@ -14,10 +14,7 @@ accuracy of masked tokens, of classes (beside always naming the most frequent on
 import dataclasses
 
 from configs.schema import Translate
-from models.common.layout import Layout
 from scripts import cli
-
-SIMULATED = Layout(name="simulated", mesh=(("all", 8),))  # what a CPU offers to --layout
 
 
 def main() -> int:
@@ -34,7 +31,7 @@ def main() -> int:
     p.add_argument("--json", action="store_true", help="for programs")
     args = p.parse_args()
 
-    cli.use_devices(SIMULATED if args.layout else cli.ONE_DEVICE)
+    cli.use_devices(cli.SIMULATED if args.layout else cli.ONE_DEVICE)
     from data.caches import cache_folder
     from trainers import evaluation, translation
     from trainers.opening import open_model

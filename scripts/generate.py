@@ -11,10 +11,7 @@ DIR is a run's workdir, a release, a Hugging Face folder or a GGUF file. Without
 import dataclasses
 import sys
 
-from models.common.layout import Layout
 from scripts import cli
-
-SIMULATED = Layout(name="simulated", mesh=(("all", 8),))  # what a CPU offers to --layout
 
 
 def main() -> int:
@@ -42,7 +39,7 @@ def main() -> int:
         raise cli.ConfigError(f"--top-p {args.top_p}: must be above 0 and at most 1")
     prompts = args.prompt or sys.stdin.read().removesuffix("\n").split("\n")
 
-    cli.use_devices(SIMULATED if args.layout else cli.ONE_DEVICE)
+    cli.use_devices(cli.SIMULATED if args.layout else cli.ONE_DEVICE)
     from trainers.generation import Generate, Generator
     from trainers.opening import open_model
 

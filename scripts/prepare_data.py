@@ -4,6 +4,7 @@ import json
 import sys
 
 from configs.registry import ConfigError
+from data.caches import parts
 from data.prepare import PREPARED, prepare
 from data.weights import WEIGHTS, fetch_weights
 from models.common.layout import nearest
@@ -34,14 +35,14 @@ def say(line: str) -> None:
 
 def summarise(manifest: dict) -> dict:
     """A cache's manifest in a few numbers: the counts of its parts are added up."""
-    parts = "languages" if manifest["kind"] == "translation" else "parts"
+    found = parts(manifest)
     counts: dict[str, int] = {}
-    for part in manifest[parts].values():
+    for part in found.values():
         for name, count in part.items():
             counts[name] = counts.get(name, 0) + count
     return {
         "cache": manifest["cache"],
-        parts: len(manifest[parts]),
+        "languages" if manifest["kind"] == "translation" else "parts": len(found),
         **counts,
         "fingerprint": manifest["fingerprint"],
     }

@@ -18,7 +18,7 @@ def scores(workdir: Path, logged: list[dict[str, Any]]) -> dict[str, float]:
     saved = workdir / "evaluation.json"
     if saved.exists():
         return json.loads(saved.read_text())["all"]
-    lines = [line for line in logged if "eval/bleu" in line]
+    lines = [line for line in logged if any(k.startswith("eval/") for k in line)]
     last = lines[-1] if lines else {}
     return {k.removeprefix("eval/"): v for k, v in last.items() if k.startswith("eval/") and k.count("/") == 1}
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from configs.registry import ConfigError
 from configs.schema import Experiment, Lora, Train
 from models.common.layout import nearest
-from models.common.sharding import ParamInfo, flatten, nest, normal
+from models.common.sharding import HEAD, ParamInfo, flatten, nest, normal
 
 Infos = dict[str, ParamInfo]  # by dotted name
 PREFIX = "lora."
@@ -28,7 +28,7 @@ def adapters(infos: Infos, lora: Lora) -> Infos:
     """
     if not lora.rank:
         return {}
-    matrices = {name: info for name, info in infos.items() if len(info.shape) - info.stacked >= 2}
+    matrices = {name: info for name, info in infos.items() if info.is_matrix}
     known = {name.rpartition(".")[2] for name in matrices}
     for target in lora.targets:
         if target not in known:
@@ -36,21 +36,19 @@ def adapters(infos: Infos, lora: Lora) -> Infos:
     found: Infos = {}
     for name, info in matrices.items():
         if name.rpartition(".")[2] in lora.targets:
-            at = _inputs(info)
-            found[f"{PREFIX}{name}.a"] = _piece(info, f"{PREFIX}{name}.a", slice(0, at), lora.rank, last=True)
-            found[f"{PREFIX}{name}.b"] = _piece(info, f"{PREFIX}{name}.b", slice(at, None), lora.rank, last=False)
+            for side in "ab":
+                found[f"{PREFIX}{name}.{side}"] = _piece(info, f"{PREFIX}{name}.{side}", lora.rank)
     return found
 
 
-def _inputs(info: ParamInfo) -> int:
-    """Where a matrix's output dimensions begin: after "embed" if it is first, else before the last."""
-    return info.stacked + 1 if info.axes[info.stacked] == "embed" else len(info.shape) - 1
+def _piece(info: ParamInfo, name: str, rank: int) -> ParamInfo:
+    """A (a name that ends so) has the matrix's stacked and input dimensions and the rank, B the rank and its outputs."""
+    at = info.stacked + info.inputs
 
-
-def _piece(info: ParamInfo, name: str, part: slice, rank: int, *, last: bool) -> ParamInfo:
     def dims(values: tuple, extra: Any) -> tuple:
-        stacked, inner = values[: info.stacked], values[part][0 if part.start else info.stacked :]
-        return (*stacked, *inner, extra) if last else (*stacked, extra, *inner)
+        if name.endswith(".a"):
+            return (*values[:at], extra)
+        return (*values[: info.stacked], extra, *values[at:])
 
     return dataclasses.replace(info, name=name, shape=dims(info.shape, rank), axes=dims(info.axes, "rank"))
 
@@ -94,7 +92,7 @@ def trained(infos: Infos, train: Train) -> frozenset[str]:
     """
     names = set(infos)
     if train.lora.rank:  # all that is not adapted stays, but for the head, which is new
-        names = {name for name in names if name.startswith((PREFIX, "head."))}
+        names = {name for name in names if name.startswith((PREFIX, HEAD))}
     for prefix in train.freeze:
         frozen = {name for name in infos if f"{name}.".startswith(f"{prefix}.")}
         if not frozen:

@@ -53,7 +53,7 @@ def _tensor(info: ParamInfo) -> dict[str, Any]:
         "axes": list(info.axes),
         "spec": _spec_text(info.spec()),
         "bytes_per_device": info.bytes_per_device,
-        "decayed": optimizers.is_matrix(info),
+        "decayed": info.is_matrix,
     }
 
 

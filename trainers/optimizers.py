@@ -14,7 +14,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from configs import schema
-from models.common.sharding import ParamInfo, flatten
+from models.common.sharding import HEAD, ParamInfo, flatten
 
 PyTree = Any
 
@@ -97,7 +97,7 @@ def _faster_head(infos: PyTree, factor: float) -> optax.GradientTransformation:
     """Scales what belongs to the component "head"."""
 
     def one(info: ParamInfo, u: Any) -> Any:
-        return factor * u if info.name.startswith("head.") else u
+        return factor * u if info.name.startswith(HEAD) else u
 
     return optax.stateless(lambda updates, params: jax.tree.map(one, infos, updates))
 
@@ -113,13 +113,8 @@ def _without_lowest(infos: PyTree, n: int) -> optax.GradientTransformation:
     return optax.stateless(lambda updates, params: jax.tree.map(one, infos, updates))
 
 
-def is_matrix(info: ParamInfo) -> bool:
-    """Whether one tensor of this parameter has two dimensions or more: what weight decay acts on."""
-    return len(info.shape) - info.stacked >= 2
-
-
 def decay_matrices(config: schema.AdamW | schema.Lamb, infos: PyTree) -> optax.GradientTransformation:
-    return optax.add_decayed_weights(config.weight_decay, mask=jax.tree.map(is_matrix, infos))
+    return optax.add_decayed_weights(config.weight_decay, mask=jax.tree.map(lambda info: info.is_matrix, infos))
 
 
 def matrix_shape(info: ParamInfo) -> tuple[int, ...]:
@@ -128,10 +123,8 @@ def matrix_shape(info: ParamInfo) -> tuple[int, ...]:
     Which statistics are factored thus follows from the names: a query projection (embed, heads, kv) is a matrix
     embed x (heads * kv), whatever the sizes.
     """
-    shape, axes = info.shape[info.stacked :], info.axes[info.stacked :]
-    if len(shape) < 2:
-        return shape
-    return (shape[0], math.prod(shape[1:])) if axes[0] == "embed" else (math.prod(shape[:-1]), shape[-1])
+    shape = info.shape[info.stacked :]
+    return (math.prod(shape[: info.inputs]), math.prod(shape[info.inputs :])) if info.is_matrix else shape
 
 
 def per_tensor(tx: optax.GradientTransformation, infos: PyTree) -> optax.GradientTransformation:
@@ -202,7 +195,7 @@ def _statistic_spec(info: ParamInfo, last, shape: tuple[int, ...]) -> PartitionS
     stacked, dims = spec[: info.stacked], spec[info.stacked :]
     rest, matrix = shape[info.stacked :], matrix_shape(info)
     sizes = info.shape[info.stacked :]
-    split = 1 if len(dims) < 2 or info.axes[info.stacked] == "embed" else len(dims) - 1
+    split = info.inputs
     # A side of several dimensions stays cut if only its first, the major one, is.
     sides = [
         side[0] if side and not any(side[1:]) and math.prod(size) > 1 else None

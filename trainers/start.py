@@ -34,8 +34,7 @@ def new_state(p: state.Plan, vocabulary: Path | None, say: Callable[[str], objec
     fresh = sorted(wanted.keys() - set(fitting))
     if fresh:
         say(f"starting from {p.experiment.train.init_from}; fresh: {', '.join(fresh)}")
-    shardings = flatten(p.shardings.params)
-    loaded = weights.load(source, shardings, {k: wanted[k] for k in fitting}, p.experiment.train.master_dtype)
+    loaded = weights.load(source, p.shardings.params, {k: wanted[k] for k in fitting}, p.experiment.train.master_dtype)
     return state.create(p, given=flatten(loaded))
 
 

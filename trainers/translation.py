@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from configs import schema
+from data import caches
 from data.caches import DataError, read_manifest
 from data.translation import metrics
 from data.translation.holdout import PLACEHOLDER
@@ -36,19 +36,14 @@ class Example:
 
 def read_examples(folder: Path, split: str, per_language: int = 0) -> list[Example]:
     """The held-out examples of a cache's split; of each language the first `per_language`, or all if that is 0."""
-    path = folder / f"{split}.jsonl"
-    if not path.exists():
-        splits = sorted(p.stem for p in folder.glob("*.jsonl"))
-        raise DataError(f"cache {folder.name!r} has no split {split!r}{nearest(split, splits)}")
     taken: dict[str, int] = {}
-    examples = []
-    with path.open(encoding="utf-8") as file:  # not splitlines(), which also cuts at U+2028 inside a string
-        for line in file:
-            example = Example(**json.loads(line))
-            taken[example.lang] = taken.get(example.lang, 0) + 1
-            if not per_language or taken[example.lang] <= per_language:
-                examples.append(example)
-    return examples
+    found = []
+    for fields in caches.examples(folder, split):
+        example = Example(**fields)
+        taken[example.lang] = taken.get(example.lang, 0) + 1
+        if not per_language or taken[example.lang] <= per_language:
+            found.append(example)
+    return found
 
 
 class Translator:

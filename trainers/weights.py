@@ -13,9 +13,8 @@ import numpy as np
 
 from models.common import interchange
 from models.common.interchange import Index, InterchangeError, Shape
-from models.common.sharding import flatten, nest
+from models.common.sharding import HEAD, flatten, nest
 
-_HEAD = "head."  # what need not be there, or may be another's: fine-tuning begins with a new one
 _POOLER = ("head.pooler", "head.pooler_bias")  # means the same in every head that has it
 # Settings that change what a model computes, but none of its shapes.
 _MEANING = (
@@ -75,7 +74,7 @@ def check(shapes: Mapping[str, Shape], weights: Weights) -> None:
     Raises:
       InterchangeError: names them, with the shapes expected and found: eight, and how many more.
     """
-    want, found = ({k: v for k, v in of.items() if not k.startswith(_HEAD)} for of in (shapes, weights.shapes))
+    want, found = ({k: v for k, v in of.items() if not k.startswith(HEAD)} for of in (shapes, weights.shapes))
     if wrong := interchange.problems(want, found):
         raise InterchangeError(f"the weights are not those of the model: {wrong}")
 
@@ -100,7 +99,7 @@ def fitting(config: Any, shapes: Mapping[str, Shape], weights: Weights) -> list[
                 f"the weights are of a model with {field}={found!r}, this one has {ours!r}; set --model.{field} {found}"
             )
     names = [name for name, shape in shapes.items() if weights.shapes.get(name) == shape]
-    head = {name for name in shapes if name.startswith(_HEAD)}
+    head = {name for name in shapes if name.startswith(HEAD)}
     same = type(getattr(config, "head", None)) is type(getattr(theirs, "head", None)) and head <= set(names)
     return [name for name in names if same or name not in head or name in _POOLER]
 

@@ -11,12 +11,11 @@ TensorFlow is imported by `build`, when it runs; finding a cache up to date does
 
 import dataclasses
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from data import packing, tokenizers, weights
+from data import packing, stages, tokenizers, weights
 from data.labelled import encoding, splits
 from data.labelled.settings import Labelled
 from data.labelled.sources import TASKS, PackageTask
@@ -41,10 +40,7 @@ def build(settings: Labelled, root: Path, folder: Path, progress: Progress) -> d
       NotPreparedError: a public data set is not in <data>/tfds.
     """
     task = TASKS[settings.task]
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    import tensorflow as tf
-
-    tf.config.set_visible_devices([], "GPU")  # the accelerator is JAX's
+    stages.quiet_tensorflow()
     from data.labelled import labelled_text, tasks
 
     if isinstance(task, PackageTask):
@@ -78,9 +74,3 @@ def _write_lines(path: Path, examples: Iterable[splits.Example]) -> None:
     with path.open("w", encoding="utf-8") as file:
         for example in examples:
             file.write(json.dumps(example, ensure_ascii=False) + "\n")
-
-
-def read_lines(path: Path) -> list[splits.Example]:
-    """The raw examples of a cache's `SPLIT.jsonl`."""
-    with path.open(encoding="utf-8") as file:
-        return [json.loads(line) for line in file]

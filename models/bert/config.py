@@ -3,7 +3,7 @@
 import dataclasses
 from typing import ClassVar, Literal
 
-from models.common.transformer_config import TransformerConfig
+from models.common.transformer_config import Activation, Norm, Order, Positions, TransformerConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,13 +70,13 @@ class BertConfig(TransformerConfig):
 
     family: ClassVar[str] = "bert"
 
-    positions: Literal["learned", "rotary", "relative", "none"] = "learned"
+    positions: Positions = "learned"
     max_positions: int = 512
-    norm: Literal["rms", "layer"] = "layer"
+    norm: Norm = "layer"
     norm_bias: bool = True
     norm_eps: float = 1e-12
-    order: Literal["pre", "post", "parallel"] = "post"
-    activation: Literal["relu", "gelu", "gelu_tanh", "silu"] = "gelu"
+    order: Order = "post"
+    activation: Activation = "gelu"
     attention_bias: bool = True
     ffn_bias: bool = True
     softmax_bias: bool = True

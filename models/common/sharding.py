@@ -24,6 +24,8 @@ Initializer = Callable[[jax.Array, tuple[int, ...], Any], jax.Array]
 # Names of axes along which a parameter is a pile of separate tensors: optimizers act on each one alone.
 STACKED = ("layers", "stage", "expert")
 
+HEAD = "head."  # names of the component that fine-tuning starts fresh begin with this
+
 
 @dataclasses.dataclass(frozen=True)
 class Component:
@@ -156,6 +158,17 @@ class ParamInfo:
         while n < len(self.axes) and self.axes[n] in STACKED:
             n += 1
         return n
+
+    @property
+    def inputs(self) -> int:
+        """How many dimensions of one tensor are inputs, seen as a matrix between the model dimension and all others."""
+        shape, axes = self.shape[self.stacked :], self.axes[self.stacked :]
+        return 1 if len(shape) < 2 or axes[0] == "embed" else len(shape) - 1
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether one tensor has two dimensions or more: what weight decay and low-rank updates act on."""
+        return len(self.shape) - self.stacked >= 2
 
 
 def describe(model: nnx.Module) -> Iterator[ParamInfo]:

@@ -3,6 +3,11 @@
 import dataclasses
 from typing import ClassVar, Literal
 
+Positions = Literal["learned", "rotary", "relative", "none"]
+Norm = Literal["rms", "layer"]
+Order = Literal["pre", "post", "parallel"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TransformerConfig:
@@ -36,16 +41,16 @@ class TransformerConfig:
     heads: int
     head_dim: int
     kv_heads: int = 0
-    positions: Literal["learned", "rotary", "relative", "none"] = "learned"
+    positions: Positions = "learned"
     max_positions: int = 0
     rotary_base: float = 10_000.0
     buckets: int = 32
     max_distance: int = 128
-    norm: Literal["rms", "layer"] = "rms"
+    norm: Norm = "rms"
     norm_bias: bool = False
     norm_eps: float = 1e-6
-    order: Literal["pre", "post", "parallel"] = "pre"
-    activation: Literal["relu", "gelu", "gelu_tanh", "silu"] = "relu"
+    order: Order = "pre"
+    activation: Activation = "relu"
     gated: bool = False
     attention_bias: bool = False
     ffn_bias: bool = False

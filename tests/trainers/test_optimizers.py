@@ -119,9 +119,9 @@ def test_state_is_cut_like_its_parameter():
 
 def test_weight_decay_spares_vectors():
     """A norm's scale is not decayed, stacked or not; a matrix is."""
-    assert not optimizers.is_matrix(info("s", (12, 8), ("layers", "embed")))
-    assert not optimizers.is_matrix(info("s", (8,), ("embed",)))
-    assert optimizers.is_matrix(info("w", (12, 8, 4), ("layers", "embed", "mlp")))
+    assert not info("s", (12, 8), ("layers", "embed")).is_matrix
+    assert not info("s", (8,), ("embed",)).is_matrix
+    assert info("w", (12, 8, 4), ("layers", "embed", "mlp")).is_matrix
 
 
 def test_schedules():

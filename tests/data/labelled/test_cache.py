@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from data import packing
+from data.caches import examples as raw_examples
 from data.labelled import cache as maker
 from data.labelled import encoding
-from data.labelled.cache import read_lines
 from data.labelled.settings import Labelled
 from data.labelled.sources import TASKS, PackageTask
 from data.labelled.splits import divide, subset
@@ -51,9 +51,9 @@ def test_raw_examples_are_the_splits(tiny, made):
     """The JSON-lines files hold the splits' examples, with label names; training ones in the order of the subsets."""
     settings, folder, _ = made
     splits = splits_of(settings.task, tiny)
-    assert read_lines(folder / "train.jsonl") == subset(splits["train"])
+    assert list(raw_examples(folder, "train")) == subset(splits["train"])
     for split in ("validation", "test"):
-        assert in_any_order(read_lines(folder / f"{split}.jsonl")) == in_any_order(splits[split])
+        assert in_any_order(list(raw_examples(folder, split))) == in_any_order(splits[split])
 
 
 def test_the_file_holds_the_rows_of_the_training_split(tiny, made):
@@ -62,7 +62,9 @@ def test_the_file_holds_the_rows_of_the_training_split(tiny, made):
     form, tally = manifest["form"], encoding.Tally()
     shape = settings.length, settings.slots
     rows = list(
-        encoding.rows_of(read_lines(folder / "train.jsonl"), Tokenizer(folder), form, *shape, manifest["labels"], tally)
+        encoding.rows_of(
+            list(raw_examples(folder, "train")), Tokenizer(folder), form, *shape, manifest["labels"], tally
+        )
     )
     stored = [encoding.row_of(record, form, *shape) for record in packing.read_rows(folder / "train/all.array_record")]
     assert len(stored) == len(rows) > 1
@@ -89,7 +91,7 @@ def test_limits_share_all_but_training(tiny):
                 progress=quiet)
         for limit, seed in ((0, 0), (10, 0), (10, 1))
     ]  # fmt: skip
-    trained = [read_lines(folder / "train.jsonl") for folder in folders]
+    trained = [list(raw_examples(folder, "train")) for folder in folders]
     assert trained[0][:10] == trained[1] != trained[2] and len(trained[2]) == 10
     assert len({(folder / "test.jsonl").read_bytes() for folder in folders}) == 1
 

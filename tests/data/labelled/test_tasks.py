@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from data.labelled.cache import read_lines
+from data.caches import examples as raw_examples
 from data.labelled.encoding import Encoder
 from data.labelled.settings import ENTRIES, Labelled
 from data.labelled.sources import TASKS, PublicTask
@@ -118,7 +118,7 @@ def test_tasks_give_what_rows_are_made_of(public, name):
     fields = ("tokens", "types", "slots", "targets")
     dataset = task.get_dataset(None, "test", shuffle=False).as_numpy_iterator()
     defined = sorted([example[field].tolist() for field in fields] for example in dataset)
-    lines = read_lines(cache / "test.jsonl")
+    lines = list(raw_examples(cache, "test"))
     encoded = [[getattr(e, field).ravel().tolist() for field in fields] for line in lines for e in encode(line)]
     assert defined == sorted(encoded) and encoded
     assert [m.__name__ for m in task.metric_fns] == [m.__name__ for m in tasks.metrics_of(name, manifest["form"])]
