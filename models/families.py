@@ -1,7 +1,7 @@
 """Which model a config belongs to. A family is a package models/<family>/ with the same files as every other:
 
 config.py (a dataclass with a ClassVar `family`), model.py (whose `MODEL(config, key, where)` is a module with `loss`,
-`loss_weight`, `tokens` and `notes`; see models/gshard_m4/model.py), layouts.py (`LAYOUTS`), README.md, and huggingface.py
+`weights`, `tokens` and `notes`; see models/gshard_m4/model.py), layouts.py (`LAYOUTS`), README.md, and huggingface.py
 where released checkpoints exist.
 """
 

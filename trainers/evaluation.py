@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -14,6 +13,7 @@ from jax.sharding import PartitionSpec as P
 from configs import schema
 from data import held_out
 from data.rows import Row
+from models.common.loss import Ratio
 from models.common.sharding import merge, split
 from trainers import translation
 
@@ -57,16 +57,13 @@ class HeldOutEvaluator:
             for k, a in self.arrays.items()
         }
 
-        def of_batch(params: Any, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
-            loss = merge(abstract, params).loss(batch, None)
-            rows = jnp.sum(jnp.any(batch["segments"] > 0, axis=-1))  # the last batch is filled up
-            means = {k: v * rows for k, v in loss.means.items() if not v.shape}
-            return loss.sums | means | {"weight": abstract.loss_weight(batch), "rows": rows}
+        def of_batch(params: Any, batch: dict[str, jax.Array]) -> dict[str, Ratio]:
+            return merge(abstract, params).loss(batch, None).metrics
 
         self._of_batch = jax.jit(of_batch, out_shardings=where.mesh and NamedSharding(where.mesh, P()))
         batch = {k: jax.ShapeDtypeStruct((self.rows, *a.shape), np.int32) for k, a in self.arrays.items()}
         shapes = jax.eval_shape(of_batch, split(abstract), batch)
-        self._names = list(self._scores({k: np.ones(v.shape) for k, v in shapes.items()}))
+        self._names = list(self._scores(jax.tree.map(lambda x: np.ones(x.shape), shapes)))
 
     @property
     def names(self) -> list[str]:
@@ -75,11 +72,8 @@ class HeldOutEvaluator:
 
     def __call__(self, params: Any) -> dict[str, float]:
         """`eval/...` scalars."""
-        totals: dict[str, np.ndarray] = {}
-        for batch in self._batches():
-            for k, v in self._of_batch(params, batch).items():
-                totals[k] = totals.get(k, 0) + np.asarray(v, np.float64)
-        return self._scores(totals)
+        found = [jax.device_get(self._of_batch(params, batch)) for batch in self._batches()]
+        return self._scores(jax.tree.map(lambda *parts: np.sum(parts, axis=0, dtype=np.float64), *found))
 
     def _batches(self) -> Iterator[dict[str, jax.Array]]:
         rows = self.held_out.rows
@@ -89,16 +83,15 @@ class HeldOutEvaluator:
             chosen = [*chosen, *[empty] * (self.rows - len(chosen))]
             yield {k: jax.device_put(np.stack([row[k] for row in chosen]), self._shardings[k]) for k in self.arrays}
 
-    def _scores(self, totals: dict[str, np.ndarray]) -> dict[str, float]:
-        weight, rows = float(totals["weight"]), float(totals["rows"])
+    def _scores(self, totals: dict[str, Ratio]) -> dict[str, float]:
         found: dict[str, float] = {}
         for k, v in totals.items():
             if k == "confusion":
-                found |= {f"eval/{name}": x for name, x in class_scores(v).items()}
-            elif k not in ("weight", "rows"):
-                found[f"eval/{k}"] = float(v) / (rows if "/" in k else weight)
+                found |= {f"eval/{name}": x for name, x in class_scores(np.asarray(v.sum)).items()}
+            elif not v.sum.shape:
+                found[f"eval/{k}"] = float(v.sum) / max(float(v.over), 1.0)
         if self.held_out.bytes:
-            nats = found["eval/cross_entropy"] * weight
+            nats = float(totals["cross_entropy"].sum)
             found["eval/perplexity"] = math.exp(min(found["eval/cross_entropy"], 700.0))
             found["eval/byte_perplexity"] = math.exp(min(nats / self.held_out.bytes, 700.0))
             found["eval/bits_per_byte"] = nats / self.held_out.bytes / math.log(2)

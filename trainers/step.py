@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from models.common.loss import Loss
 from models.common.sharding import flatten, merge, nest
 from trainers.optimizers import learning_rate
 from trainers.state import Plan, State
@@ -15,26 +16,23 @@ Batch = dict[str, jax.Array]
 Metrics = dict[str, jax.Array]
 
 
-def gradients(p: Plan, params: Any, batch: Batch, key: jax.Array) -> tuple[Any, Metrics]:
-    """Gradients of the batch's loss for the trained parameters, and its metrics, accumulated over microbatches.
+def gradients(p: Plan, params: Any, batch: Batch, key: jax.Array) -> tuple[Any, Loss]:
+    """Gradients of the batch's loss for the trained parameters, and the loss, added up over microbatches.
 
     The loss is a mean over the tokens of the whole batch, however they are spread over microbatches.
     """
     n = p.experiment.train.microbatches
-    weight = p.model.loss_weight(batch).astype(p.experiment.train.master_dtype)
-    weight = jnp.maximum(weight, 1)
+    weights = p.model.weights(batch)
     trained, frozen = p.divide(params)
 
-    def objective(trained: Any, part: Batch, key):
+    def objective(trained: Any, part: Batch, key) -> tuple[jax.Array, Loss]:
         params = nest(flatten(trained) | flatten(frozen))
-        loss = merge(p.model, p.effective(params)).loss(part, key)
-        metrics = {k: v / weight for k, v in loss.sums.items()} | {k: v / n for k, v in loss.means.items()}
-        value = loss.sum / weight + loss.extra / n
-        return value, metrics | {"loss": value, "auxiliary_loss": loss.extra / n}
+        loss = merge(p.model, p.effective(params)).loss(part, key, weights)
+        return loss.value, loss
 
-    def of_part(part: Batch, key) -> tuple[Any, Metrics]:
-        (_, metrics), grads = jax.value_and_grad(objective, has_aux=True)(trained, part, key)
-        return grads, metrics
+    def of_part(part: Batch, key) -> tuple[Any, Loss]:
+        (_, loss), grads = jax.value_and_grad(objective, has_aux=True)(trained, part, key)
+        return grads, loss
 
     if n == 1:
         return of_part(batch, key)
@@ -60,11 +58,11 @@ def train_step(p: Plan) -> Callable[[State, Batch], tuple[State, Metrics]]:
 
     def step(state: State, batch: Batch) -> tuple[State, Metrics]:
         key = jax.random.fold_in(jax.random.key(seed), state.step)
-        grads, metrics = gradients(p, state.params, batch, key)
+        grads, loss = gradients(p, state.params, batch, key)
         if p.shardings:  # gradients lie where their parameters do, however the optimizer's state is cut
             grads = jax.lax.with_sharding_constraint(grads, p.divide(p.shardings.params)[0])
         norm = optax.global_norm(grads)
-        finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(norm)
+        finite = jnp.isfinite(loss.value) & jnp.isfinite(norm)
         trained, frozen = p.divide(state.params)
         updates, optimizer = p.tx.update(grads, state.optimizer, trained)
         changed: Any = optax.apply_updates(trained, updates)
@@ -79,7 +77,9 @@ def train_step(p: Plan) -> Callable[[State, Batch], tuple[State, Metrics]]:
             params=if_finite(params, state.params),
             optimizer=if_finite(optimizer, state.optimizer),
         )
-        metrics |= {
+        metrics = {name: ratio.value for name, ratio in loss.metrics.items()} | {
+            "loss": loss.value,
+            "auxiliary_loss": loss.extra,
             "gradient_norm": norm,
             "learning_rate": jnp.asarray(rate(state.step - state.skipped), jnp.float32),
             "tokens": p.model.tokens(batch),

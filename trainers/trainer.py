@@ -1,6 +1,6 @@
 """The one trainer. A run reads as a letter: set up, plan, data, compile, state, loop, end.
 
-It knows no model: a family's module has `loss(batch, key)`, `loss_weight(batch)` and `tokens(batch)`; its config, its layouts
+It knows no model: a family's module has `loss(batch, key)`, `weights(batch)` and `tokens(batch)`; its config, its layouts
 and what its batches hold are data, and `trainers.evaluation` scores whatever the experiment's `eval` describes.
 """
 

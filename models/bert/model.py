@@ -12,7 +12,7 @@ from models.bert.config import BertConfig, Classification, MaskedLm, SentenceEmb
 from models.common import transformer
 from models.common.attention import same_segment
 from models.common.layers import ACTIVATIONS, Embedding, add, cross_entropy, dropout, project, split_key
-from models.common.loss import Loss
+from models.common.loss import Loss, Ratio, Weights, mean
 from models.common.sharding import Component, normal, param, stack, zeros
 from models.common.transformer import Block, Key
 
@@ -68,7 +68,7 @@ class Bert(nnx.Module):
 
     # --- training ---
 
-    def loss(self, batch: Batch, key: Key) -> Loss:
+    def loss(self, batch: Batch, key: Key, weights: Weights | None = None) -> Loss:
         """The head's loss over the slots that have a target.
 
         Args:
@@ -77,36 +77,40 @@ class Bert(nnx.Module):
             classes, -1 for an unused slot). Targets of a Span are [B, P, 2], positions in the row; those of a
             SentenceEmbedding number the pairs of a row. With next_sentence also `pair_slots` and `pair_targets` [B, Q].
           key: draws dropout; None evaluates, and then classifications add their confusion matrix.
+          weights: of the batch that these rows are a part of; by default they are the whole.
         """
+        weights = weights or self.weights(batch)
         x_BLM = self.encode(batch, key)
         match self.c.head:
             case Span():
-                return self._span_loss(x_BLM, batch)
+                return self._span_loss(x_BLM, batch, weights)
             case SentenceEmbedding():
-                return self._pair_loss(x_BLM, batch)
+                return self._pair_loss(x_BLM, batch, weights)
         logits_BPC = self._outputs(x_BLM, batch)
         targets_BP, used_BP = batch["targets"], batch["targets"] >= 0
         smooth_BP, plain_BP = cross_entropy(logits_BPC, targets_BP, self.c.label_smoothing)
         weight_BP = used_BP.astype(plain_BP.dtype)
         found_BP = jnp.argmax(logits_BPC, axis=-1)
-        sums = {
-            "cross_entropy": jnp.sum(plain_BP * weight_BP),
-            "accuracy": jnp.sum((found_BP == targets_BP) * weight_BP),
-        }
+        n = jnp.sum(used_BP)
+        hits_BP = (found_BP == targets_BP) * weight_BP
+        metrics = {"cross_entropy": Ratio(jnp.sum(plain_BP * weight_BP), n), "accuracy": Ratio(jnp.sum(hits_BP), n)}
         if key is None and self.c.labels:
             classes = jnp.arange(self.c.labels)
             true_BPC, found_BPC = (targets_BP[..., None] == classes), (found_BP[..., None] == classes)
-            sums["confusion"] = jnp.einsum("BPC,BPD->CD", true_BPC.astype(weight_BP.dtype), found_BPC * 1.0)
-        extra, means = jnp.zeros((), plain_BP.dtype), {}
+            confusion_CD = jnp.einsum("BPC,BPD->CD", true_BPC.astype(weight_BP.dtype), found_BPC * 1.0)
+            metrics["confusion"] = Ratio(confusion_CD, n)
+        extra = jnp.zeros((), plain_BP.dtype)
         if isinstance(self.c.head, MaskedLm) and self.c.head.next_sentence:
-            extra, means = self._next_sentence(x_BLM, batch)
-        return Loss(sum=jnp.sum(smooth_BP * weight_BP), extra=extra, sums=sums, means=means)
+            extra, more = self._next_sentence(x_BLM, batch, weights)
+            metrics |= more
+        return Loss(mean(jnp.sum(smooth_BP * weight_BP), weights["slots"]) + extra, extra, metrics)
 
     @staticmethod
-    def loss_weight(batch: Batch) -> jax.Array:
-        """How many slots the loss of this batch averages over."""
+    def weights(batch: Batch) -> Weights:
+        """What the loss of a batch averages over: slots with a target, and sentence pairs."""
         used = batch["targets"] >= 0
-        return jnp.sum(jnp.any(used, axis=-1) if used.ndim == 3 else used)
+        found = {"slots": jnp.sum(jnp.any(used, axis=-1) if used.ndim == 3 else used)}
+        return found | ({"pairs": jnp.sum(batch["pair_targets"] >= 0)} if "pair_targets" in batch else {})
 
     @staticmethod
     def tokens(batch: Batch) -> jax.Array:
@@ -186,20 +190,20 @@ class Bert(nnx.Module):
     def _unit(x_BPM: jax.Array) -> jax.Array:
         return x_BPM * jax.lax.rsqrt(jnp.maximum(jnp.sum(x_BPM * x_BPM, axis=-1, keepdims=True), 1e-24))
 
-    def _next_sentence(self, x_BLM: jax.Array, batch: Batch) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """The mean loss over the batch's sentence pairs, and their accuracy."""
+    def _next_sentence(self, x_BLM: jax.Array, batch: Batch, weights: Weights) -> tuple[jax.Array, dict[str, Ratio]]:
+        """The loss of sentence pairs, as a mean over the whole batch's, and their accuracy."""
         assert self.head is not None
         pooled_BQM = self._pool(self._take(x_BLM, batch["pair_slots"]))
         logits_BQ2 = add(project(pooled_BQM, self.head.next_weight[...]), self.head.next_bias)
         targets_BQ = batch["pair_targets"]
         _, plain_BQ = cross_entropy(logits_BQ2, targets_BQ)
         weight_BQ = (targets_BQ >= 0).astype(plain_BQ.dtype)
-        pairs = jnp.maximum(jnp.sum(weight_BQ), 1)
-        loss = jnp.sum(plain_BQ * weight_BQ) / pairs
+        total, n = jnp.sum(plain_BQ * weight_BQ), jnp.sum(targets_BQ >= 0)
         hits = jnp.sum((jnp.argmax(logits_BQ2, axis=-1) == targets_BQ) * weight_BQ)
-        return loss, {"next_sentence/cross_entropy": loss, "next_sentence/accuracy": hits / pairs}
+        found = {"next_sentence/cross_entropy": Ratio(total, n), "next_sentence/accuracy": Ratio(hits, n)}
+        return mean(total, weights["pairs"]), found
 
-    def _span_loss(self, x_BLM: jax.Array, batch: Batch) -> Loss:
+    def _span_loss(self, x_BLM: jax.Array, batch: Batch, weights: Weights) -> Loss:
         """Cross-entropy of start plus that of end; accuracy counts answers with both right, f1 shared tokens."""
         logits_BPLC = self._outputs(x_BLM, batch)
         targets_BPC = batch["targets"]
@@ -211,14 +215,12 @@ class Bert(nnx.Module):
         shared_BP = jnp.maximum(jnp.minimum(end_BP, true_end_BP) - jnp.maximum(start_BP, true_start_BP) + 1, 0)
         f1_BP = 2 * shared_BP / jnp.maximum(end_BP - start_BP + 1 + true_end_BP - true_start_BP + 1, 1)
         total = jnp.sum(jnp.sum(plain_BPC, axis=-1) * weight_BP)
-        sums = {
-            "cross_entropy": total,
-            "accuracy": jnp.sum(both_BP * weight_BP),
-            "f1": jnp.sum(f1_BP * weight_BP),
-        }
-        return Loss(sum=total, extra=jnp.zeros((), total.dtype), sums=sums, means={})
+        n = jnp.sum(weight_BP)
+        sums = {"cross_entropy": total, "accuracy": jnp.sum(both_BP * weight_BP), "f1": jnp.sum(f1_BP * weight_BP)}
+        value = mean(total, weights["slots"])
+        return Loss(value, jnp.zeros_like(value), {k: Ratio(v, n) for k, v in sums.items()})
 
-    def _pair_loss(self, x_BLM: jax.Array, batch: Batch) -> Loss:
+    def _pair_loss(self, x_BLM: jax.Array, batch: Batch, weights: Weights) -> Loss:
         """Cross-entropy of each member's partner among all members of the batch's other side, both ways.
 
         Pairs lie in neighbouring slots: 2i holds a first member and 2i + 1 its partner, with the same target.
@@ -235,9 +237,9 @@ class Bert(nnx.Module):
             side_NN = jnp.where(used_N[None, :], side_NN, NEVER)
             total += jnp.sum(cross_entropy(side_NN, own_N)[1] * weight_N)
             hits += jnp.sum((jnp.argmax(side_NN, axis=-1) == own_N) * weight_N)
-        return Loss(
-            sum=total, extra=jnp.zeros((), total.dtype), sums={"cross_entropy": total, "accuracy": hits}, means={}
-        )
+        n = 2 * jnp.sum(used_N)
+        value = mean(total, weights["slots"])
+        return Loss(value, jnp.zeros_like(value), {"cross_entropy": Ratio(total, n), "accuracy": Ratio(hits, n)})
 
 
 def best_span(logits_BPLC: jax.Array, longest: int = 30) -> tuple[jax.Array, jax.Array]:

@@ -1,27 +1,45 @@
-"""What a model returns to the trainer."""
+"""What a model returns to the trainer: sums that add up, whatever a batch is split into."""
 
 import dataclasses
 
 import jax
+import jax.numpy as jnp
+
+Weights = dict[str, jax.Array]  # what a batch's sums are divided by: counts, by name
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Ratio:
+    """A metric as a sum over a count, so that those of a batch's parts add up to the batch's own: both may be vectors."""
+
+    sum: jax.Array
+    over: jax.Array
+
+    @property
+    def value(self) -> jax.Array:
+        return self.sum / jnp.maximum(self.over, 1).astype(self.sum.dtype)
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Loss:
-    """The loss of a batch, in the parts that add up over microbatches.
+    """The loss of a batch, or of some of its rows.
 
-    The objective is `sum / weight + extra`, `weight` being the model's `loss_weight(batch)`. Gradient accumulation divides
-    each microbatch's `sum` by the weight of the whole batch and averages `extra`, so that microbatches of unequal weight
-    count as they should.
+    Every term is a sum divided by a weight of the whole batch (`Model.weights`), so the parts' losses, gradients and metrics
+    are added up, not averaged: microbatches of unequal weight count as they should, and a batch may be split in any way.
 
     Attributes:
-      sum: summed over tokens (or examples), a scalar of at least float32.
-      extra: auxiliary losses, already weighted; a mean, not a sum.
-      sums: metrics to divide by `weight`.
-      means: metrics to average as they are; scalars or small vectors.
+      value: the objective, a scalar of at least float32.
+      extra: the auxiliary losses in it.
+      metrics: what else there is to tell, by name.
     """
 
-    sum: jax.Array
+    value: jax.Array
     extra: jax.Array
-    sums: dict[str, jax.Array]
-    means: dict[str, jax.Array]
+    metrics: dict[str, Ratio]
+
+
+def mean(total: jax.Array, weight: jax.Array) -> jax.Array:
+    """A sum over the rows at hand divided by a count of the whole batch, which is at least 1."""
+    return total / jnp.maximum(weight, 1).astype(total.dtype)

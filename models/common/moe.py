@@ -25,6 +25,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from models.common.loss import Ratio
 from models.common.sharding import Component
 
 
@@ -207,10 +208,11 @@ DISPATCH = {"einsum": by_einsum, "sort": by_sort}
 
 
 def balance_loss(probs_GSE: jax.Array, choice: Choice, mask_GS: jax.Array) -> jax.Array:
-    """GShard's auxiliary loss (section 2.2, eq. 3) in Lingvo's scale: 1 when the experts are evenly loaded.
+    """GShard's auxiliary loss (section 2.2, eq. 3) in Lingvo's scale, summed over real tokens: 1 a token when the experts
+    are evenly loaded.
 
     E * sum over e of c_e / n * m_e, with c_e the group's first choices of expert e, m_e its mean gate and n the group's
-    real tokens; the mean over groups, each weighted by n so that padding weighs nothing.
+    real tokens; the sum over groups, each weighted by n so that padding weighs nothing.
     """
     experts = probs_GSE.shape[-1]
     real_GS1 = mask_GS[..., None].astype(probs_GSE.dtype)
@@ -219,28 +221,28 @@ def balance_loss(probs_GSE: jax.Array, choice: Choice, mask_GS: jax.Array) -> ja
     share_GE = jnp.sum(first_GSE, axis=1) / jnp.maximum(tokens_G1, 1)
     gate_GE = jnp.sum(probs_GSE * real_GS1, axis=1) / jnp.maximum(tokens_G1, 1)
     loss_G = experts * jnp.sum(share_GE * gate_GE, axis=-1)
-    return jnp.sum(loss_G * tokens_G1[:, 0]) / jnp.maximum(jnp.sum(tokens_G1), 1)
+    return jnp.sum(loss_G * tokens_G1[:, 0])
 
 
-def counts(probs_GSE: jax.Array, choice: Choice, routing: Routing, mask_GS: jax.Array) -> dict[str, jax.Array]:
-    """What happened to the tokens, as float32 shares of real tokens.
+def counts(probs_GSE: jax.Array, choice: Choice, routing: Routing, mask_GS: jax.Array) -> dict[str, Ratio]:
+    """What happened to the tokens, in float32; shares are of real tokens.
 
     Keys: `load` [E], tokens served per expert over the mean (1 = balanced); `dropped`, wanted choices that found no slot
     over all wanted; `experts_0`, `experts_1`, `experts_2`, tokens served by so many experts; `router_entropy` in nats.
     """
     experts = probs_GSE.shape[-1]
     real_GS = mask_GS.astype(jnp.float32)
-    tokens = jnp.maximum(jnp.sum(real_GS), 1)
+    tokens = jnp.sum(real_GS)
     kept_GSK = routing.kept_GSK.astype(jnp.float32)
     served_E = jnp.einsum("GSK,GSKE->E", kept_GSK, jax.nn.one_hot(routing.expert_GSK, experts))
-    wanted = jnp.maximum(jnp.sum(choice.wanted_GSK), 1).astype(jnp.float32)
+    wanted = jnp.sum(choice.wanted_GSK, dtype=jnp.float32)
     by_token_GS = jnp.sum(kept_GSK, axis=-1)
     entropy_GS = -jnp.sum(probs_GSE * jnp.log(probs_GSE + 1e-9), axis=-1).astype(jnp.float32)
     return {
-        "load": served_E * experts / jnp.maximum(jnp.sum(served_E), 1),
-        "dropped": 1 - jnp.sum(kept_GSK) / wanted,
-        **{f"experts_{n}": jnp.sum((by_token_GS == n) * real_GS) / tokens for n in (0, 1, 2)},
-        "router_entropy": jnp.sum(entropy_GS * real_GS) / tokens,
+        "load": Ratio(served_E * experts, jnp.sum(served_E)),
+        "dropped": Ratio(wanted - jnp.sum(kept_GSK), wanted),
+        **{f"experts_{n}": Ratio(jnp.sum((by_token_GS == n) * real_GS), tokens) for n in (0, 1, 2)},
+        "router_entropy": Ratio(jnp.sum(entropy_GS * real_GS), tokens),
     }
 
 

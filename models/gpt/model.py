@@ -12,7 +12,7 @@ from flax import nnx
 from models.common import transformer
 from models.common.attention import KeysValues, causal, same_segment
 from models.common.layers import Embedding, cross_entropy, dropout, split_key
-from models.common.loss import Loss
+from models.common.loss import Loss, Ratio, Weights, mean
 from models.common.sharding import Component, normal, param, stack, zeros
 from models.common.transformer import Block, Geometry, Key
 from models.gpt.config import GptConfig
@@ -47,25 +47,29 @@ class Gpt(nnx.Module):
 
     # --- training ---
 
-    def loss(self, batch: Batch, key: Key) -> Loss:
+    def loss(self, batch: Batch, key: Key, weights: Weights | None = None) -> Loss:
         """Cross-entropy of each token that follows another in its document.
 
         Args:
           batch: int32 [B, L] arrays `tokens`, `segments` (documents of a row from 1, 0 is padding) and `positions`.
           key: draws dropout; None evaluates.
+          weights: of the batch that these rows are a part of; by default they are the whole.
         """
+        weights = weights or self.weights(batch)
         logits_BLV = self.logits(batch, key)
         targets_BL, real_BL = following(batch)
         smooth_BL, plain_BL = cross_entropy(logits_BLV, targets_BL, self.c.label_smoothing)
         weight_BL = real_BL.astype(plain_BL.dtype)
         hit_BL = (jnp.argmax(logits_BLV, axis=-1) == targets_BL) * weight_BL
-        sums = {"cross_entropy": jnp.sum(plain_BL * weight_BL), "accuracy": jnp.sum(hit_BL)}
-        return Loss(sum=jnp.sum(smooth_BL * weight_BL), extra=jnp.zeros((), plain_BL.dtype), sums=sums, means={})
+        n = jnp.sum(real_BL)
+        metrics = {"cross_entropy": Ratio(jnp.sum(plain_BL * weight_BL), n), "accuracy": Ratio(jnp.sum(hit_BL), n)}
+        value = mean(jnp.sum(smooth_BL * weight_BL), weights["tokens"])
+        return Loss(value, jnp.zeros_like(value), metrics)
 
     @staticmethod
-    def loss_weight(batch: Batch) -> jax.Array:
-        """How many tokens the loss of this batch averages over."""
-        return jnp.sum(following(batch)[1])
+    def weights(batch: Batch) -> Weights:
+        """What the loss of a batch averages over: tokens that follow another."""
+        return {"tokens": jnp.sum(following(batch)[1])}
 
     @staticmethod
     def tokens(batch: Batch) -> jax.Array:

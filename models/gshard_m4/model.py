@@ -17,7 +17,7 @@ from models.common import moe
 from models.common.attention import Attention, KeysValues, causal, same_segment
 from models.common.layers import Embedding, FeedForward, Norm, cross_entropy, dropout, project, sinusoids, split_key
 from models.common.layout import LayoutError
-from models.common.loss import Loss
+from models.common.loss import Loss, Ratio, Weights, mean
 from models.common.sharding import Component, normal, param, scan, stack
 from models.gshard_m4.config import GShardM4Config
 
@@ -36,7 +36,7 @@ class Moe(nnx.Module):
         self.wi = param(k2, (e, m, h), ("expert", "embed", "mlp"), normal(m**-0.5), where)
         self.wo = param(k3, (e, h, m), ("expert", "mlp", "embed"), normal(h**-0.5), where)
 
-    def __call__(self, x_BLM: jax.Array, mask_BL: jax.Array, key: Key) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def __call__(self, x_BLM: jax.Array, mask_BL: jax.Array, key: Key) -> tuple[jax.Array, dict[str, Ratio]]:
         """(y_BLM, statistics): padding (mask False) is routed nowhere and returns zero."""
         c, where = self.c, self.where
         size = self._group_size(mask_BL.size, training=key is not None)
@@ -56,7 +56,7 @@ class Moe(nnx.Module):
         y_GECM = moe.from_experts(self._experts(x_EGCM), where)
         y_GSM = where.shard(combine(y_GECM), "group", None, "act_embed")
 
-        stats = {"balance_loss": moe.balance_loss(probs_GSE, choice, mask_GS)}
+        stats = {"balance_loss": Ratio(moe.balance_loss(probs_GSE, choice, mask_GS), jnp.sum(mask_GS))}
         stats |= moe.counts(probs_GSE, choice, routing, mask_GS)
         return where.shard(y_GSM.reshape(x_BLM.shape), "batch", "length", "act_embed"), stats
 
@@ -189,15 +189,16 @@ class GShardM4(nnx.Module):
 
     # --- training ---
 
-    def loss(self, batch: Batch, key: Key) -> Loss:
+    def loss(self, batch: Batch, key: Key, weights: Weights | None = None) -> Loss:
         """Cross-entropy of the targets given the sources, and what the routers did.
 
         Args:
           batch: int32 [B, L] arrays `inputs`, `inputs_segments`, `inputs_positions` and the same of `targets`; several
             examples share a row, numbered from 1 in both segments (0 is padding).
           key: draws dropout and second experts; None evaluates.
+          weights: of the batch that these rows are a part of; by default they are the whole.
         """
-        c = self.c
+        c, weights = self.c, weights or self.weights(batch)
         k1, k2 = split_key(key, 2)
         source_BSM, stats = self.encode(batch["inputs"], batch["inputs_segments"], batch["inputs_positions"], k1)
         logits_BLV, more = self.decode(
@@ -207,24 +208,29 @@ class GShardM4(nnx.Module):
         smooth_BL, plain_BL = cross_entropy(logits_BLV, batch["targets"], c.label_smoothing)
         weight_BL = (batch["targets_segments"] > 0).astype(plain_BL.dtype)
         hit_BL = (jnp.argmax(logits_BLV, axis=-1) == batch["targets"]) * weight_BL
-        sums = {"cross_entropy": jnp.sum(plain_BL * weight_BL), "accuracy": jnp.sum(hit_BL)}
-        means: dict[str, jax.Array] = {}
+        n = self.tokens(batch)
+        metrics = {"cross_entropy": Ratio(jnp.sum(plain_BL * weight_BL), n), "accuracy": Ratio(jnp.sum(hit_BL), n)}
         extra = jnp.zeros((), plain_BL.dtype)
         if c.experts:
-            towers = {"encoder": stats, "decoder": more}
-            balance = (jnp.mean(stats["balance_loss"]) + jnp.mean(more["balance_loss"])) / 2
             # The loss adds every MoE layer's own balance loss, as in the paper: k layers, k terms.
-            extra = c.balance_weight * 2 * c.blocks * balance
-            means = {f"moe/{k}": (jnp.mean(stats[k]) + jnp.mean(more[k])) / 2 for k in stats if k != "load"}
-            means |= {f"moe/load_{name}": jnp.mean(tower["load"], axis=0) for name, tower in towers.items()}
-        return Loss(sum=jnp.sum(smooth_BL * weight_BL), extra=extra, sums=sums, means=means)
+            for side, found in (("input", stats), ("target", more)):
+                extra += c.balance_weight * mean(jnp.sum(found["balance_loss"].sum), weights[side])
+            pooled = jax.tree.map(lambda x: jnp.sum(x, axis=0), (stats, more))  # over layers
+            loads = [tower.pop("load") for tower in pooled]
+            metrics |= {f"moe/{k}": v for k, v in jax.tree.map(jnp.add, *pooled).items()}
+            metrics |= {"moe/load_encoder": loads[0], "moe/load_decoder": loads[1]}
+        value = mean(jnp.sum(smooth_BL * weight_BL), weights["target"]) + extra
+        return Loss(value, extra, metrics)
 
     @staticmethod
-    def loss_weight(batch: Batch) -> jax.Array:
-        """How many tokens the loss of this batch averages over."""
-        return jnp.sum(batch["targets_segments"] > 0)
+    def weights(batch: Batch) -> Weights:
+        """What the loss of a batch averages over: real tokens of either side."""
+        return {side: jnp.sum(batch[f"{side}s_segments"] > 0) for side in ("input", "target")}
 
-    tokens = loss_weight  # of the target side, which is what translation throughput counts
+    @staticmethod
+    def tokens(batch: Batch) -> jax.Array:
+        """How many tokens the batch has, of the target side: what translation throughput counts."""
+        return jnp.sum(batch["targets_segments"] > 0)
 
     @staticmethod
     def notes(c: GShardM4Config) -> list[str]:

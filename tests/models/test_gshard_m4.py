@@ -129,8 +129,7 @@ def loss_and_gradients(e):
     batch = {k: np.concatenate([example(s, 16, 16)[k] for s in range(4)]) for k in example(0, 1, 1)}
 
     def objective(params):
-        loss = merge(p.model, params).loss(batch, jax.random.key(5))
-        return loss.sum / p.model.loss_weight(batch) + loss.extra
+        return merge(p.model, params).loss(batch, jax.random.key(5)).value
 
     return jax.jit(jax.value_and_grad(objective))(state.create(p).params)
 

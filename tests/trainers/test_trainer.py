@@ -249,10 +249,10 @@ def test_non_finite_steps_are_skipped_counted_and_stop_the_run(m4, tmp_path, cap
 
     original = GShardM4.loss
 
-    def poisoned(self, batch, key):
-        loss = original(self, batch, key)
+    def poisoned(self, batch, key, weights):
+        loss = original(self, batch, key, weights)
         bad = batch["inputs"][0, 0] % 2 == 0  # about every second batch
-        return dataclasses.replace(loss, sum=loss.sum * jax.numpy.where(bad, np.nan, 1.0))
+        return dataclasses.replace(loss, value=loss.value * jax.numpy.where(bad, np.nan, 1.0))
 
     monkeypatch.setattr(GShardM4, "loss", poisoned)
     assert run(with_train(m4, steps=40, max_nonfinite=2), tmp_path) == trainer.DIVERGED
