@@ -10,6 +10,7 @@ import difflib
 import functools
 import math
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 # The zoo's alphabet. Weights and activations have different names wherever a layout may cut them differently.
 AXES = {
@@ -26,8 +27,7 @@ AXES = {
     "expert": "the experts of a weight, one matrix each (E)",
     "gate": "the experts as outputs of a router",
     "rank": "the columns of a low-rank update",
-    "layers": "a stack of equal layers, run by a scan",
-    "stage": "pipeline stages",
+    "layers": "a stack of equal layers, run by a scan; cut over the stages of a pipeline",
     # activations
     "batch": "examples or packed rows (B)",
     "length": "positions in a sequence (L)",
@@ -69,6 +69,30 @@ def rules(**axes: str | Sequence[str] | None) -> Rules:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Pipeline:
+    """How a component's stack of layers runs in stages: as many as the mesh axes of its rule for "layers" cut it into.
+
+    Attributes:
+      schedule: "1f1b" (with chunks > 1 interleaved), for the component that ends in the loss: a stage keeps at most
+        2 * chunks * stages - 1 inputs, whatever the number of microbatches; or "gpipe", for any component: the forward
+        passes of all microbatches, then, by differentiation, their backward passes.
+      microbatches: into how many parts the rows of a batch are split.
+      chunks: v, groups of layers of a stage; more make the bubble smaller.
+    """
+
+    microbatches: int
+    chunks: int = 1
+    schedule: Literal["1f1b", "gpipe"] = "1f1b"
+
+    def __post_init__(self) -> None:
+        for name in ("microbatches", "chunks"):
+            if getattr(self, name) < 1:
+                raise LayoutError(f"pipeline: {name}={getattr(self, name)}: must be at least 1")
+        if self.schedule not in ("1f1b", "gpipe"):
+            raise LayoutError(f"pipeline: no schedule {self.schedule!r}{nearest(self.schedule, ('1f1b', 'gpipe'))}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Layout:
     """How a model is cut over a mesh of devices.
 
@@ -80,6 +104,7 @@ class Layout:
         example ("decoder.moe", rules(expert="data")); a longer path wins over a shorter one.
       optimizer: mesh axes that cut optimizer state further than its parameter (ZeRO-1), by logical name; an axis that
         cuts the tensor already is not used twice.
+      pipelines: (component path, Pipeline) of the components whose stack of layers runs in stages.
     """
 
     name: str
@@ -87,6 +112,7 @@ class Layout:
     rules: Rules = ()
     components: tuple[tuple[str, Rules], ...] = ()
     optimizer: Rules = ()
+    pipelines: tuple[tuple[str, Pipeline], ...] = ()
 
     def __post_init__(self) -> None:
         names = [axis for axis, _ in self.mesh]
@@ -99,6 +125,9 @@ class Layout:
         for where, table in tables:
             for name, axes in table:
                 self._check_rule(where, name, axes)
+        for path, _ in self.pipelines:
+            if not self.resolve(path).get("layers"):
+                raise LayoutError(f"layout {self.name!r}: the pipeline of {path!r} needs a rule 'layers' -> its stages")
 
     def _check_rule(self, where: str, name: str, axes: Axes) -> None:
         rule = f"layout {self.name!r}, {where}: rule {name!r} -> {axes}"
@@ -177,9 +206,13 @@ class Layout:
                 )
         return tuple(cuts)
 
+    def pipeline(self, component: str) -> Pipeline | None:
+        """The pipeline of exactly this component."""
+        return dict(self.pipelines).get(component)
+
     def check_components(self, known: Iterable[str]) -> None:
         """Refuses a rule for a component that the model does not have."""
         known = set(known)
-        for path, _ in self.components:
+        for path, _ in (*self.components, *self.pipelines):
             if path not in known:
                 raise LayoutError(f"layout {self.name!r}: no component {path!r}{nearest(path, known)}")

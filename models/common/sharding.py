@@ -16,13 +16,14 @@ from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from models.common.layout import Layout, LayoutError, Rules
+from models.common.pipeline import circular
 
 PyTree = Any
 Params = dict[str, Any]  # nested dictionaries of arrays, keyed by attribute names
 Initializer = Callable[[jax.Array, tuple[int, ...], Any], jax.Array]
 
 # Names of axes along which a parameter is a pile of separate tensors: optimizers act on each one alone.
-STACKED = ("layers", "stage", "expert")
+STACKED = ("layers", "expert")
 
 HEAD = "head."  # names of the component that fine-tuning starts fresh begin with this
 
@@ -108,16 +109,25 @@ REMAT = {
 }
 
 
-def scan(body: Callable, carry: PyTree, stacked: PyTree, *, remat: str = "none") -> tuple[PyTree, PyTree]:
-    """`lax.scan` of `body(carry, slice) -> (carry, out)` over stacked modules and per-layer inputs.
+def scan(
+    body: Callable, carry: PyTree, stacked: PyTree, rows: PyTree = None, *,
+    where: Component | None = None, remat: str = "none",
+) -> tuple[PyTree, PyTree]:  # fmt: skip
+    """`lax.scan` of `body(carry, slice, rows) -> (carry, out)` over stacked modules and per-layer inputs.
 
     Args:
+      carry: arrays with the batch's rows in front, where the stack may run in pipeline stages.
       stacked: a pytree (module, keys, caches, ...) with a leading layer axis on every leaf.
+      rows: what all layers read of each row (masks, positions): rows in front, or 1 for what is the same for all.
+      where: the component that the stack belongs to; its layout may run it in pipeline stages, and then `out` must be a sum
+        over rows. None never does.
       remat: a key of REMAT: what is kept for the backward pass.
     """
     if REMAT[remat] is not None:
         body = jax.checkpoint(body, policy=REMAT[remat], prevent_cse=False)
-    return jax.lax.scan(body, carry, stacked)
+    if where is not None and (pipeline := where.layout.pipeline(where.path)):
+        return circular(body, carry, stacked, rows, where, pipeline)
+    return jax.lax.scan(lambda carry, layer: body(carry, layer, rows), carry, stacked)
 
 
 # --- a model as nested dictionaries ------------------------------------------------------------------------------

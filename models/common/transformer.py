@@ -68,7 +68,7 @@ class Block(nnx.Module):
 
     def __init__(self, c: TransformerConfig, key: jax.Array, where: Component):
         k1, k2 = jax.random.split(key)
-        self.order, self.rate = c.order, c.dropout
+        self.where, self.order, self.rate = where, c.order, c.dropout
         self.attention_norm = norm(c, where / "attention")
         self.attention = Attention(
             c.model_dim, c.heads, c.head_dim, k1, where / "attention", kv_heads=c.kv_heads, bias=c.attention_bias,
@@ -125,17 +125,18 @@ def run(
     """The whole stack: (y_BLM, caches [layers, B, T, G, D] after it)."""
     keys = None if key is None else jax.random.split(key, c.layers)
 
-    def layer(x_BLM, inputs):
+    def layer(x_BLM, inputs, g: Geometry):
         block, cache, key = inputs
         return block(x_BLM, g, cache, key)
 
-    return scan(layer, x_BLM, (blocks, caches, keys), remat=c.remat)
+    where = blocks.where if caches is None else None  # a token at a time is no work for a pipeline
+    return scan(layer, x_BLM, (blocks, caches, keys), g, where=where, remat=c.remat)
 
 
 def keys_values(blocks: Block, c: TransformerConfig, x_BLM: jax.Array, g: Geometry) -> KeysValues:
     """The keys and values [layers, B, L, G, D] that each layer of the stack makes of a row: what a cache starts from."""
 
-    def layer(x_BLM, block: Block):
+    def layer(x_BLM, block: Block, _):
         y_BLM = x_BLM if c.order == "post" else block.attention_norm(x_BLM)
         return block(x_BLM, g, None, None)[0], block.attention.keys_values(y_BLM, g.rotation)
 

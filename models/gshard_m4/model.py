@@ -250,11 +250,12 @@ class GShardM4(nnx.Module):
         mask_BSS = same_segment(segments_BS, segments_BS)
         real_BS = segments_BS > 0
 
-        def layer(x_BSM, inputs):
+        def layer(x_BSM, inputs, rows):
             block, key = inputs
-            return block(x_BSM, mask_BSS, real_BS, key=key)
+            return block(x_BSM, *rows, key=key)
 
-        x_BSM, stats = scan(layer, x_BSM, (self.encoder, self._keys(k2)), remat=self.c.remat)
+        layers, where = (self.encoder, self._keys(k2)), self.where / "encoder"
+        x_BSM, stats = scan(layer, x_BSM, layers, (mask_BSS, real_BS), where=where, remat=self.c.remat)
         return self.encoder_norm(x_BSM), stats
 
     def decode(self, ids_BL, segments_BL, positions_BL, source_BSM, source_segments_BS, key: Key):
@@ -267,11 +268,12 @@ class GShardM4(nnx.Module):
         )
         real_BL = segments_BL > 0
 
-        def layer(x_BLM, inputs):
+        def layer(x_BLM, inputs, rows):
             block, key = inputs
-            return block(x_BLM, source_BSM, masks, real_BL, key=key)
+            return block(x_BLM, *rows, key=key)
 
-        x_BLM, stats = scan(layer, x_BLM, (self.decoder, self._keys(k2)), remat=self.c.remat)
+        layers, where = (self.decoder, self._keys(k2)), self.where / "decoder"
+        x_BLM, stats = scan(layer, x_BLM, layers, (source_BSM, masks, real_BL), where=where, remat=self.c.remat)
         return self._logits(x_BLM), stats
 
     def _embed(self, table: Embedding, ids_BL, positions_BL, key: Key) -> jax.Array:
@@ -302,7 +304,7 @@ class GShardM4(nnx.Module):
             zeros = self.where.shard(jnp.zeros(shape, source_BSM.dtype), *names)
             return LayerCache((zeros, zeros), layer.cross_attention.keys_values(source_BSM))
 
-        def block_cache(_, block: Block):
+        def block_cache(_, block: Block, __):
             return None, (cache(block.dense), cache(block.sparse) if block.sparse is not None else None)
 
         _, (dense, sparse) = scan(block_cache, None, self.decoder)
@@ -316,7 +318,7 @@ class GShardM4(nnx.Module):
         x_BKM = self.target_embedding(ids_BK, dtype) + sinusoids(positions_BK, self.c.model_dim, dtype)
         mask_BKS = jnp.broadcast_to(real_BS[:, None, :], (*ids_BK.shape, real_BS.shape[1]))
 
-        def layer(x_BKM, inputs):
+        def layer(x_BKM, inputs, _):
             block, dense, sparse = inputs
             x_BKM, dense = block.dense.step(x_BKM, dense, mask_BKS, at)
             if block.sparse is not None:

@@ -1,0 +1,154 @@
+"""A stack of layers run in pipeline stages as one program that differentiation goes through (GPipe, or circular with chunks).
+
+The program holds all stages at once, along a leading axis "stage" of its arrays that the layout cuts over devices (GSPMD, arXiv
+2105.04663, section 3.3): a tick runs one chunk of every stage, then rolls their outputs to the next, which becomes a
+collective-permute. p stages, v chunks, m microbatches, n layers of a chunk. 1F1B, with a backward pass of its own, is
+trainers/pipeline.py.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from models.common.layout import LayoutError, Pipeline
+from models.common.schedule import Schedule
+
+PyTree = Any
+
+
+def schedule_of(where: Any, pipeline: Pipeline, layers: int) -> Schedule:
+    """The schedule of a component's pipeline. Raises LayoutError where its layers can't be dealt out evenly."""
+    p, v = where.layout.ways(stage_axes(where)), pipeline.chunks
+    if layers % (p * v):
+        below, above = layers // (p * v) * p * v, -(-layers // (p * v)) * p * v
+        fits = [d for d in range(1, layers + 1) if layers % d == 0 and d <= p * v]
+        raise LayoutError(
+            f"pipeline of {where.path!r}, layout {where.layout.name!r}: {layers} layers are not divisible by {p} stages x {v} "
+            f"chunks = {p * v}; the nearest that fit are {f'{below} or ' if below else ''}{above} layers, or stages x chunks "
+            f"= {fits[-1]}"
+        )
+    return Schedule(p, v, pipeline.microbatches)
+
+
+def stage_axes(where: Any) -> tuple[str, ...]:
+    """The mesh axes whose pieces are the component's pipeline stages."""
+    return where.layout.resolve(where.path)["layers"]
+
+
+def cut(x: jax.Array, mesh: Any, *axes: Any) -> jax.Array:
+    """Constrains leading dimensions to mesh axes; the compiler decides about the rest. x itself without a mesh."""
+    if mesh is None:
+        return x
+    rest = (PartitionSpec.UNCONSTRAINED,) * (x.ndim - len(axes))
+    return jax.lax.with_sharding_constraint(x, jax.NamedSharding(mesh, PartitionSpec(*axes, *rest)))
+
+
+def by_stage(f: Callable, mesh: Any, axes: tuple[str, ...]) -> Callable:
+    """f, which acts on one stage's slice of arrays (their first dimension, left out), made to act on all stages.
+
+    Where f indexes by a number that differs from stage to stage, the compiler would gather what is indexed; so it is told that
+    each device works on its own stage (manual over the stage axes alone).
+    """
+    mapped = jax.vmap(f)
+    if mesh is None:
+        return mapped
+    spec = PartitionSpec(axes)
+    return jax.shard_map(mapped, mesh=mesh, in_specs=spec, out_specs=spec, axis_names=set(axes), check_vma=False)
+
+
+def chunks_of(stacked: PyTree, s: Schedule, mesh: Any, axes: tuple[str, ...]) -> PyTree:
+    """[layers, ...] -> [stage, chunk, n, ...], each stage's chunks on its own devices.
+
+    With one chunk a stage that is where they lie already; with more, layers travel once a step.
+    """
+
+    def one(x: jax.Array) -> jax.Array:
+        x = x.reshape(s.chunks, s.stages, -1, *x.shape[1:]).swapaxes(0, 1)
+        return cut(x, mesh, axes)
+
+    return jax.tree.map(one, stacked)
+
+
+def stack_of(chunks: PyTree) -> PyTree:
+    """The inverse of `chunks_of`."""
+    return jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(-1, *x.shape[3:]), chunks)
+
+
+def take(x: jax.Array, index: jax.Array) -> jax.Array:
+    """x[index] along the first dimension."""
+    return jax.lax.dynamic_index_in_dim(x, index, 0, keepdims=False)
+
+
+def circular(
+    body: Callable, carry: PyTree, stacked: PyTree, rows: PyTree, where: Any, pipeline: Pipeline
+) -> tuple[PyTree, PyTree]:
+    """`scan(body, carry, stacked, rows)` in pipeline stages; differentiable.
+
+    Args:
+      body: (carry, layer, rows) -> (carry, out), already rematerialised; `out` must be a sum over rows.
+      carry: arrays with the batch's rows in front.
+      stacked: arrays with the layers in front.
+      rows: what layers read of each row, rows in front; a leaf whose first dimension is 1 is the same for all rows.
+
+    Returns:
+      (carry, out with the layers in front), as `scan`.
+
+    Raises:
+      LayoutError: layers or rows that cannot be dealt out.
+    """
+    layers, batch = jax.tree.leaves(stacked)[0].shape[0], jax.tree.leaves(carry)[0].shape[0]
+    s = schedule_of(where, pipeline, layers)
+    mesh, axes = where.mesh, stage_axes(where)
+    m = s.microbatches
+    if batch % m:
+        raise LayoutError(f"pipeline of {where.path!r}: {batch} rows are not divisible by microbatches={m}")
+    stage = jnp.arange(s.stages)
+
+    def parts(x: jax.Array) -> jax.Array:  # the microbatch is the inner index, so that rows stay on their devices
+        if x.shape[0] != batch:
+            return jnp.broadcast_to(x, (m, *x.shape))
+        return jnp.moveaxis(x.reshape(batch // m, m, *x.shape[1:]), 1, 0)
+
+    fresh, rows = jax.tree.map(parts, (carry, rows))
+    weights = chunks_of(stacked, s, mesh, axes)
+    pick = by_stage(take, mesh, axes)
+
+    def chunk(weights: PyTree, x: PyTree, rows: PyTree) -> tuple[PyTree, PyTree]:
+        return jax.lax.scan(lambda x, layer: body(x, layer, rows), x, weights)
+
+    run = jax.vmap(chunk, spmd_axis_name=axes if mesh else None)
+
+    def tick(state: PyTree, t: jax.Array) -> tuple[PyTree, PyTree]:
+        x, total = state
+        active, c, i = s.forward(t, stage)
+        first = c[0] == 0
+        x = jax.tree.map(
+            lambda x, fresh: cut(x.at[0].set(jnp.where(first, take(fresh, i[0]), x[0])), mesh, axes), x, fresh
+        )
+        of_stage = jax.tree.map(lambda r: cut(r[i], mesh, axes), rows)
+        y, out = run(jax.tree.map(lambda w: pick(w, c), weights), x, of_stage)
+        y = jax.tree.map(lambda y: cut(y, mesh, axes), y)
+
+        def add(total: jax.Array, new: jax.Array, c: jax.Array, active: jax.Array) -> jax.Array:
+            return total.at[c].add(jnp.where(active, new, 0))
+
+        total = jax.tree.map(lambda a, b: by_stage(add, mesh, axes)(a, b, c, active), total, out)
+        return (jax.tree.map(lambda y: cut(jnp.roll(y, 1, axis=0), mesh, axes), y), total), jax.tree.map(
+            lambda y: y[-1], y
+        )
+
+    x = jax.tree.map(lambda f: cut(jnp.zeros((s.stages, *f.shape[1:]), f.dtype), mesh, axes), fresh)
+    _, out = jax.eval_shape(
+        run, jax.tree.map(lambda w: w[:, 0], weights), x, jax.tree.map(lambda r: r[jnp.zeros_like(stage)], rows)
+    )
+    total = jax.tree.map(lambda o: jnp.zeros((s.stages, s.chunks, *o.shape[1:]), o.dtype), out)
+    (_, total), left = jax.lax.scan(tick, (x, total), jnp.arange(s.ticks))
+    last = s.leaving()
+
+    def whole(y: jax.Array) -> jax.Array:
+        return jnp.moveaxis(y[last], 0, 1).reshape(batch, *y.shape[2:])
+
+    return jax.tree.map(whole, left), stack_of(total)
