@@ -9,6 +9,7 @@ import optax
 
 from models.common.loss import Loss
 from models.common.sharding import flatten, merge, nest
+from trainers import pipeline
 from trainers.optimizers import learning_rate
 from trainers.state import Plan, State
 
@@ -31,6 +32,10 @@ def gradients(p: Plan, params: Any, batch: Batch, key: jax.Array) -> tuple[Any, 
         return loss.value, loss
 
     def of_part(part: Batch, key) -> tuple[Any, Loss]:
+        if pipeline.is_used(p.model):
+            params, pull = jax.vjp(lambda trained: p.effective(nest(flatten(trained) | flatten(frozen))), trained)
+            loss, grads = pipeline.loss_and_gradients(p.model, params, part, weights, key)
+            return pull(grads)[0], loss
         (_, loss), grads = jax.value_and_grad(objective, has_aux=True)(trained, part, key)
         return grads, loss
 

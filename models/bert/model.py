@@ -4,6 +4,8 @@ B rows, L positions, M model, V vocabulary; P slots of a row: the places whose o
 row holds several examples, told apart by `segments`; a slot belongs to the example that it lies in.
 """
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -11,8 +13,8 @@ from flax import nnx
 from models.bert.config import BertConfig, Classification, MaskedLm, SentenceEmbedding, Span
 from models.common import transformer
 from models.common.attention import same_segment
-from models.common.layers import ACTIVATIONS, Embedding, add, cross_entropy, dropout, project, split_key
-from models.common.loss import Loss, Ratio, Weights, mean
+from models.common.layers import ACTIVATIONS, Embedding, add, cross_entropy, dropout, layer_keys, project, split_key
+from models.common.loss import Loss, Ratio, Weights, mean, nothing
 from models.common.sharding import Component, normal, param, stack, zeros
 from models.common.transformer import Block, Key
 
@@ -79,8 +81,41 @@ class Bert(nnx.Module):
           key: draws dropout; None evaluates, and then classifications add their confusion matrix.
           weights: of the batch that these rows are a part of; by default they are the whole.
         """
-        weights = weights or self.weights(batch)
-        x_BLM = self.encode(batch, key)
+        k1, k2 = split_key(key, 2)
+        x_BLM = self._run(self.encoder, self.enter(batch, k1), batch, layer_keys(k2, self.c.layers))
+        return self.leave(x_BLM, batch, weights or self.weights(batch), training=key is not None)
+
+    # --- the loss in parts, so that `trunk` can run in pipeline stages (trainers/pipeline.py) ---
+
+    trunk: ClassVar[str] = "encoder"
+
+    @property
+    def additive(self) -> bool:
+        """Whether the loss of a batch is the sum of its rows'."""
+        return not isinstance(self.c.head, SentenceEmbedding)
+
+    def enter(self, batch: Batch, key: Key) -> jax.Array:
+        """What the first layer reads: [B, L, M]."""
+        c, dtype = self.c, jnp.dtype(self.c.dtype)
+        x_BLM = self.embedding(batch["tokens"], dtype)
+        if self.position_embedding is not None:
+            x_BLM += self.position_embedding(batch["positions"], dtype)
+        if self.type_embedding is not None:
+            types_BL = batch["types"] if "types" in batch else jnp.zeros_like(batch["tokens"])
+            x_BLM += self.type_embedding(types_BL, dtype)
+        if self.embedding_norm is not None:
+            x_BLM = self.embedding_norm(x_BLM)
+        return dropout(x_BLM, c.dropout, key)
+
+    def through(self, blocks: Block, x_BLM: jax.Array, batch: Batch, keys: Key, weights: Weights):
+        """(y_BLM, loss) of some of the layers; keys are theirs."""
+        del weights
+        return self._run(blocks, x_BLM, batch, keys), nothing(x_BLM.dtype)
+
+    def leave(self, x_BLM: jax.Array, batch: Batch, weights: Weights, *, training: bool) -> Loss:
+        """The loss of what the last layer returns."""
+        if self.final_norm is not None:
+            x_BLM = self.final_norm(x_BLM)
         match self.c.head:
             case Span():
                 return self._span_loss(x_BLM, batch, weights)
@@ -94,7 +129,7 @@ class Bert(nnx.Module):
         n = jnp.sum(used_BP)
         hits_BP = (found_BP == targets_BP) * weight_BP
         metrics = {"cross_entropy": Ratio(jnp.sum(plain_BP * weight_BP), n), "accuracy": Ratio(jnp.sum(hits_BP), n)}
-        if key is None and self.c.labels:
+        if not training and self.c.labels:
             classes = jnp.arange(self.c.labels)
             true_BPC, found_BPC = (targets_BP[..., None] == classes), (found_BP[..., None] == classes)
             confusion_CD = jnp.einsum("BPC,BPD->CD", true_BPC.astype(weight_BP.dtype), found_BPC * 1.0)
@@ -123,21 +158,14 @@ class Bert(nnx.Module):
 
     def encode(self, batch: Batch, key: Key = None) -> jax.Array:
         """The encoder's output [B, L, M]."""
-        c, dtype = self.c, jnp.dtype(self.c.dtype)
         k1, k2 = split_key(key, 2)
-        x_BLM = self.embedding(batch["tokens"], dtype)
-        if self.position_embedding is not None:
-            x_BLM += self.position_embedding(batch["positions"], dtype)
-        if self.type_embedding is not None:
-            types_BL = batch["types"] if "types" in batch else jnp.zeros_like(batch["tokens"])
-            x_BLM += self.type_embedding(types_BL, dtype)
-        if self.embedding_norm is not None:
-            x_BLM = self.embedding_norm(x_BLM)
-        x_BLM = dropout(x_BLM, c.dropout, k1)
-        mask_BLL = same_segment(batch["segments"], batch["segments"])
-        g = transformer.geometry(c, batch["positions"], mask_BLL, bidirectional=True)
-        x_BLM, _ = transformer.run(self.encoder, c, x_BLM, g, k2)
+        x_BLM = self._run(self.encoder, self.enter(batch, k1), batch, layer_keys(k2, self.c.layers))
         return x_BLM if self.final_norm is None else self.final_norm(x_BLM)
+
+    def _run(self, blocks: Block, x_BLM: jax.Array, batch: Batch, keys: Key) -> jax.Array:
+        mask_BLL = same_segment(batch["segments"], batch["segments"])
+        g = transformer.geometry(self.c, batch["positions"], mask_BLL, bidirectional=True)
+        return transformer.run(blocks, self.c, x_BLM, g, keys)[0]
 
     # --- heads ---
 

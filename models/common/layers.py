@@ -117,6 +117,11 @@ def split_key(key: jax.Array | None, n: int) -> list[jax.Array | None]:
     return [None] * n if key is None else list(jax.random.split(key, n))
 
 
+def layer_keys(key: jax.Array | None, layers: int) -> jax.Array | None:
+    """[layers] keys of a stack, or None: evaluation draws nothing."""
+    return None if key is None else jax.random.split(key, layers)
+
+
 def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
     """Zeroes each element with probability `rate` and scales the rest up; the identity without a key.
 

@@ -39,6 +39,18 @@ class Loss:
     extra: jax.Array
     metrics: dict[str, Ratio]
 
+    def __add__(self, other: "Loss") -> "Loss":
+        metrics = dict(self.metrics)
+        for name, ratio in other.metrics.items():
+            metrics[name] = jax.tree.map(jnp.add, metrics[name], ratio) if name in metrics else ratio
+        return Loss(self.value + other.value, self.extra + other.extra, metrics)
+
+
+def nothing(dtype: jnp.dtype) -> Loss:
+    """What a part of a model adds that adds nothing."""
+    zero = jnp.zeros((), jnp.promote_types(dtype, jnp.float32))
+    return Loss(zero, zero, {})
+
 
 def mean(total: jax.Array, weight: jax.Array) -> jax.Array:
     """A sum over the rows at hand divided by a count of the whole batch, which is at least 1."""

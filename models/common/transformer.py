@@ -120,10 +120,13 @@ def _write(cache: KeysValues, new: KeysValues, write_B1T: jax.Array | None) -> K
 
 
 def run(
-    blocks: Block, c: TransformerConfig, x_BLM: jax.Array, g: Geometry, key: Key, caches: KeysValues | None = None
+    blocks: Block, c: TransformerConfig, x_BLM: jax.Array, g: Geometry, keys: Key, caches: KeysValues | None = None
 ) -> tuple[jax.Array, KeysValues | None]:
-    """The whole stack: (y_BLM, caches [layers, B, T, G, D] after it)."""
-    keys = None if key is None else jax.random.split(key, c.layers)
+    """A stack of layers: (y_BLM, caches [layers, B, T, G, D] after it).
+
+    Args:
+      keys: [layers], see `layer_keys`.
+    """
 
     def layer(x_BLM, inputs, g: Geometry):
         block, cache, key = inputs

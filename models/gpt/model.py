@@ -4,6 +4,7 @@ B rows, L positions, K hypotheses, T cached positions, M model, V vocabulary. Th
 """
 
 import dataclasses
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +12,8 @@ from flax import nnx
 
 from models.common import transformer
 from models.common.attention import KeysValues, causal, same_segment
-from models.common.layers import Embedding, cross_entropy, dropout, split_key
-from models.common.loss import Loss, Ratio, Weights, mean
+from models.common.layers import Embedding, cross_entropy, dropout, layer_keys, split_key
+from models.common.loss import Loss, Ratio, Weights, mean, nothing
 from models.common.sharding import Component, normal, param, stack, zeros
 from models.common.transformer import Block, Geometry, Key
 from models.gpt.config import GptConfig
@@ -55,8 +56,29 @@ class Gpt(nnx.Module):
           key: draws dropout; None evaluates.
           weights: of the batch that these rows are a part of; by default they are the whole.
         """
-        weights = weights or self.weights(batch)
-        logits_BLV = self.logits(batch, key)
+        k1, k2 = split_key(key, 2)
+        x_BLM = self.enter(batch, k1)
+        x_BLM = self._run(self.decoder, x_BLM, batch, layer_keys(k2, self.c.layers))
+        return self.leave(x_BLM, batch, weights or self.weights(batch), training=key is not None)
+
+    # --- the loss in parts, so that `trunk` can run in pipeline stages (trainers/pipeline.py) ---
+
+    trunk: ClassVar[str] = "decoder"
+    additive: ClassVar[bool] = True  # the loss of a batch is the sum of its rows'
+
+    def enter(self, batch: Batch, key: Key) -> jax.Array:
+        """What the first layer reads: [B, L, M]."""
+        return dropout(self._embed(batch["tokens"], batch["positions"]), self.c.dropout, key)
+
+    def through(self, blocks: Block, x_BLM: jax.Array, batch: Batch, keys: Key, weights: Weights):
+        """(y_BLM, loss) of some of the layers; keys are theirs."""
+        del weights
+        return self._run(blocks, x_BLM, batch, keys), nothing(x_BLM.dtype)
+
+    def leave(self, x_BLM: jax.Array, batch: Batch, weights: Weights, *, training: bool) -> Loss:
+        """The loss of what the last layer returns."""
+        del training
+        logits_BLV = self._logits(x_BLM)
         targets_BL, real_BL = following(batch)
         smooth_BL, plain_BL = cross_entropy(logits_BLV, targets_BL, self.c.label_smoothing)
         weight_BL = real_BL.astype(plain_BL.dtype)
@@ -83,12 +105,13 @@ class Gpt(nnx.Module):
     def logits(self, batch: Batch, key: Key = None) -> jax.Array:
         """Logits [B, L, V] of the token after each."""
         k1, k2 = split_key(key, 2)
+        return self._logits(self._run(self.decoder, self.enter(batch, k1), batch, layer_keys(k2, self.c.layers)))
+
+    def _run(self, blocks: Block, x_BLM: jax.Array, batch: Batch, keys: Key) -> jax.Array:
         segments_BL = batch["segments"]
         mask_BLL = same_segment(segments_BL, segments_BL) & causal(segments_BL.shape[1])
-        x_BLM = dropout(self._embed(batch["tokens"], batch["positions"]), self.c.dropout, k1)
         g = transformer.geometry(self.c, batch["positions"], mask_BLL, bidirectional=False)
-        x_BLM, _ = transformer.run(self.decoder, self.c, x_BLM, g, k2)
-        return self._logits(x_BLM)
+        return transformer.run(blocks, self.c, x_BLM, g, keys)[0]
 
     def _embed(self, ids_BL: jax.Array, positions_BL: jax.Array) -> jax.Array:
         dtype = jnp.dtype(self.c.dtype)

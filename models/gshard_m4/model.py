@@ -8,6 +8,7 @@ pre-norm residual layers with RMS norm, and sinusoids added to the embeddings.
 """
 
 import dataclasses
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +16,19 @@ from flax import nnx
 
 from models.common import moe
 from models.common.attention import Attention, KeysValues, causal, same_segment
-from models.common.layers import Embedding, FeedForward, Norm, cross_entropy, dropout, project, sinusoids, split_key
+from models.common.layers import (
+    Embedding,
+    FeedForward,
+    Norm,
+    cross_entropy,
+    dropout,
+    layer_keys,
+    project,
+    sinusoids,
+    split_key,
+)
 from models.common.layout import LayoutError
-from models.common.loss import Loss, Ratio, Weights, mean
+from models.common.loss import Loss, Ratio, Weights, mean, nothing
 from models.common.sharding import Component, normal, param, scan, stack
 from models.gshard_m4.config import GShardM4Config
 
@@ -198,29 +209,71 @@ class GShardM4(nnx.Module):
           key: draws dropout and second experts; None evaluates.
           weights: of the batch that these rows are a part of; by default they are the whole.
         """
-        c, weights = self.c, weights or self.weights(batch)
+        weights = weights or self.weights(batch)
         k1, k2 = split_key(key, 2)
-        source_BSM, stats = self.encode(batch["inputs"], batch["inputs_segments"], batch["inputs_positions"], k1)
-        logits_BLV, more = self.decode(
-            batch["targets"], batch["targets_segments"], batch["targets_positions"], source_BSM,
-            batch["inputs_segments"], k2,
-        )  # fmt: skip
-        smooth_BL, plain_BL = cross_entropy(logits_BLV, batch["targets"], c.label_smoothing)
+        found, first = self.before(batch, k1, weights)
+        k1, k2 = split_key(k2, 2)
+        x = self.enter(batch | found, k1)
+        x, middle = self.through(self.decoder, x, batch, layer_keys(k2, self.c.blocks), weights)
+        return first + middle + self.leave(x, batch, weights, training=key is not None)
+
+    # --- the loss in parts, so that `trunk` can run in pipeline stages (trainers/pipeline.py) ---
+
+    trunk: ClassVar[str] = "decoder"
+    additive: ClassVar[bool] = (
+        True  # the loss of a batch is the sum of its rows', as long as they hold whole routing groups
+    )
+
+    def before(self, batch: Batch, key: Key, weights: Weights) -> tuple[Batch, Loss]:
+        """({"source": what the encoder makes of the rows [B, S, M]}, its loss)."""
+        args = batch["inputs"], batch["inputs_segments"], batch["inputs_positions"]
+        source_BSM, stats = self.encode(*args, key)
+        return {"source": source_BSM}, self._routing_loss(stats, "input", source_BSM.dtype, weights)
+
+    def enter(self, batch: Batch, key: Key) -> tuple[jax.Array, jax.Array]:
+        """What the decoder's first layer reads: targets [B, L, M] and sources [B, S, M]."""
+        ids_BL, positions_BL = batch["targets"], batch["targets_positions"]
+        ids_BL = shift_right(ids_BL, positions_BL)
+        return self._embed(self.target_embedding, ids_BL, positions_BL, key), batch["source"]
+
+    def through(self, blocks: Block, x: tuple[jax.Array, jax.Array], batch: Batch, keys: Key, weights: Weights):
+        """((y_BLM, source_BSM), loss) of some of the decoder's blocks; keys are theirs."""
+        x_BLM, source_BSM = x
+        segments_BL, source_segments_BS = batch["targets_segments"], batch["inputs_segments"]
+        masks = (
+            same_segment(segments_BL, segments_BL) & causal(segments_BL.shape[1]),
+            same_segment(segments_BL, source_segments_BS),
+        )
+
+        def layer(x_BLM, inputs, rows):
+            block, key = inputs
+            return block(x_BLM, *rows, key=key)
+
+        rows, where = (source_BSM, masks, segments_BL > 0), self.where / "decoder"
+        x_BLM, stats = scan(layer, x_BLM, (blocks, keys), rows, where=where, remat=self.c.remat)
+        return (x_BLM, source_BSM), self._routing_loss(stats, "target", x_BLM.dtype, weights)
+
+    def leave(self, x: tuple[jax.Array, jax.Array], batch: Batch, weights: Weights, *, training: bool) -> Loss:
+        """The loss of what the last block returns."""
+        del training
+        logits_BLV = self._logits(x[0])
+        smooth_BL, plain_BL = cross_entropy(logits_BLV, batch["targets"], self.c.label_smoothing)
         weight_BL = (batch["targets_segments"] > 0).astype(plain_BL.dtype)
         hit_BL = (jnp.argmax(logits_BLV, axis=-1) == batch["targets"]) * weight_BL
         n = self.tokens(batch)
         metrics = {"cross_entropy": Ratio(jnp.sum(plain_BL * weight_BL), n), "accuracy": Ratio(jnp.sum(hit_BL), n)}
-        extra = jnp.zeros((), plain_BL.dtype)
-        if c.experts:
-            # The loss adds every MoE layer's own balance loss, as in the paper: k layers, k terms.
-            for side, found in (("input", stats), ("target", more)):
-                extra += c.balance_weight * mean(jnp.sum(found["balance_loss"].sum), weights[side])
-            pooled = jax.tree.map(lambda x: jnp.sum(x, axis=0), (stats, more))  # over layers
-            loads = [tower.pop("load") for tower in pooled]
-            metrics |= {f"moe/{k}": v for k, v in jax.tree.map(jnp.add, *pooled).items()}
-            metrics |= {"moe/load_encoder": loads[0], "moe/load_decoder": loads[1]}
-        value = mean(jnp.sum(smooth_BL * weight_BL), weights["target"]) + extra
-        return Loss(value, extra, metrics)
+        value = mean(jnp.sum(smooth_BL * weight_BL), weights["target"])
+        return Loss(value, jnp.zeros_like(value), metrics)
+
+    def _routing_loss(self, stats: dict[str, Ratio], side: str, dtype: jnp.dtype, weights: Weights) -> Loss:
+        """What some MoE layers of a tower add: every one its own balance loss, as in the paper (k layers, k terms)."""
+        if not self.c.experts:
+            return nothing(dtype)
+        pooled = jax.tree.map(lambda x: jnp.sum(x, axis=0), stats)  # over layers
+        extra = self.c.balance_weight * mean(pooled["balance_loss"].sum, weights[side])
+        metrics = {f"moe/{k}": v for k, v in pooled.items() if k != "load"}
+        tower = {"input": "encoder", "target": "decoder"}[side]
+        return Loss(extra, extra, metrics | {f"moe/load_{tower}": pooled["load"]})
 
     @staticmethod
     def weights(batch: Batch) -> Weights:
@@ -243,6 +296,13 @@ class GShardM4(nnx.Module):
             f"{c.dispatch} (by einsum it would cost {c.group_size / c.hidden_dim:.2f} of the experts' FLOPs)"
         ]
 
+    def logits(self, batch: Batch) -> jax.Array:
+        """Logits [B, L, V] that predict the targets, teacher-forced, outside training."""
+        weights = self.weights(batch)
+        found, _ = self.before(batch, None, weights)
+        x, _ = self.through(self.decoder, self.enter(batch | found, None), batch, None, weights)
+        return self._logits(x[0])
+
     def encode(self, ids_BS, segments_BS, positions_BS, key: Key) -> tuple[jax.Array, dict]:
         """The encoder tower: (its output [B, S, M], statistics of its MoE layers, stacked)."""
         k1, k2 = split_key(key, 2)
@@ -254,27 +314,9 @@ class GShardM4(nnx.Module):
             block, key = inputs
             return block(x_BSM, *rows, key=key)
 
-        layers, where = (self.encoder, self._keys(k2)), self.where / "encoder"
+        layers, where = (self.encoder, layer_keys(k2, self.c.blocks)), self.where / "encoder"
         x_BSM, stats = scan(layer, x_BSM, layers, (mask_BSS, real_BS), where=where, remat=self.c.remat)
         return self.encoder_norm(x_BSM), stats
-
-    def decode(self, ids_BL, segments_BL, positions_BL, source_BSM, source_segments_BS, key: Key):
-        """The decoder tower, teacher-forced: (logits [B, L, V] that predict `ids`, statistics)."""
-        k1, k2 = split_key(key, 2)
-        x_BLM = self._embed(self.target_embedding, shift_right(ids_BL, positions_BL), positions_BL, k1)
-        masks = (
-            same_segment(segments_BL, segments_BL) & causal(ids_BL.shape[1]),
-            same_segment(segments_BL, source_segments_BS),
-        )
-        real_BL = segments_BL > 0
-
-        def layer(x_BLM, inputs, rows):
-            block, key = inputs
-            return block(x_BLM, *rows, key=key)
-
-        layers, where = (self.decoder, self._keys(k2)), self.where / "decoder"
-        x_BLM, stats = scan(layer, x_BLM, layers, (source_BSM, masks, real_BL), where=where, remat=self.c.remat)
-        return self._logits(x_BLM), stats
 
     def _embed(self, table: Embedding, ids_BL, positions_BL, key: Key) -> jax.Array:
         dtype = jnp.dtype(self.c.dtype)
@@ -285,9 +327,6 @@ class GShardM4(nnx.Module):
         x_BLM = self.decoder_norm(x_BLM)
         logits_BLV = project(x_BLM, self.softmax[...])
         return (self.where / "softmax").shard(logits_BLV, "batch", "length", "act_vocab")
-
-    def _keys(self, key: Key):
-        return None if key is None else jax.random.split(key, self.c.blocks)
 
     # --- translation, a position at a time ---
 

@@ -66,9 +66,7 @@ def example(seed: int, source: int, target: int) -> dict[str, np.ndarray]:
 def logits(model, batch) -> np.ndarray:
     @jax.jit
     def run(batch):
-        source, _ = model.encode(batch["inputs"], batch["inputs_segments"], batch["inputs_positions"], None)
-        targets = (batch[f"targets{part}"] for part in ("", "_segments", "_positions"))
-        return model.decode(*targets, source, batch["inputs_segments"], None)[0]
+        return model.logits(batch)
 
     return np.asarray(run(batch))
 

@@ -1,0 +1,323 @@
+"""1F1B and interleaved 1F1B: the loss and gradients of a model whose last stack of layers runs in pipeline stages.
+
+One program for all stages (models/common/pipeline.py has the idea, models/common/schedule.py the ticks). Backward passes are
+scheduled here, not left to differentiation, so that a stage keeps the inputs of at most 2 v p - 1 chunks, however many
+microbatches there are; it recomputes the rest. Embedding and loss run inside the ticks, so that no activation has an axis of
+microbatches. Where differentiation would add up weight gradients over the data axes at every tick, each data shard has its own
+sum here, and they are added after the last tick.
+
+A model that can be run so has, besides `loss`, the parts that add up to it (see models/gpt/model.py): `trunk`, the name of its
+last stack of layers, `enter`, `through` and `leave`, and `before` where something else must be computed first.
+
+p stages, v chunks a stage, m microbatches, D data shards, n layers of a chunk. Arrays of all stages begin [p, D, ...].
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from models.common.layers import layer_keys, split_key
+from models.common.layout import Layout, LayoutError, Rules
+from models.common.loss import Loss, Weights
+from models.common.pipeline import by_stage, chunks_of, cut, schedule_of, stack_of, stage_axes, take
+from models.common.sharding import describe, flatten, merge, nest
+
+PyTree = Any
+Batch = dict[str, jax.Array]
+Flat = dict[str, jax.Array]  # parameters by dotted name
+
+
+def is_used(model: Any) -> bool:
+    """Whether the model's layout asks for a backward pass scheduled here."""
+    pipeline = model.where.layout.pipeline(model.trunk)
+    return pipeline is not None and pipeline.schedule == "1f1b"
+
+
+def check(model: Any) -> None:
+    """Raises LayoutError for a 1F1B pipeline of what cannot run so."""
+    layout = model.where.layout
+    for path, pipeline in layout.pipelines:
+        if pipeline.schedule == "1f1b" and path != model.trunk:
+            raise LayoutError(
+                f"layout {layout.name!r}: {path!r} does not end in the loss, so it has no '1f1b' schedule; give it 'gpipe', or "
+                f"pipeline {model.trunk!r}"
+            )
+    if is_used(model) and not model.additive:
+        raise LayoutError(f"layout {layout.name!r}: this loss compares rows of a batch with each other; choose 'gpipe'")
+
+
+def loss_and_gradients(
+    model: Any, params: PyTree, batch: Batch, weights: Weights, key: jax.Array
+) -> tuple[Loss, PyTree]:
+    """What jax.value_and_grad of `merge(model, params).loss` gives, to rounding.
+
+    Args:
+      model: with shapes for parameters, on its mesh.
+      params: of the model, nested; the gradients have their structure, shapes and dtypes.
+      weights: of the batch that these rows are a part of.
+      key: draws dropout, in microbatch i as gradient accumulation does in its own.
+    """
+    if not hasattr(model, "before"):
+        loss, grads, _ = _pipelined(model, params, batch, {}, weights, key)
+        return loss, grads
+    k1, key = jax.random.split(key)
+
+    def before(params: PyTree) -> tuple[tuple[Batch, jax.Array], Loss]:
+        found, loss = merge(model, params).before(batch, k1, weights)
+        return (found, loss.value), loss
+
+    (found, value), pull, first = jax.vjp(before, params, has_aux=True)
+    loss, grads, d_found = _pipelined(model, params, batch, found, weights, key)
+    (more,) = pull((d_found, jnp.ones_like(value)))
+    return first + loss, jax.tree.map(jnp.add, grads, more)
+
+
+def _pipelined(
+    model: Any, params: PyTree, batch: Batch, found: Batch, weights: Weights, key: jax.Array
+) -> tuple[Loss, PyTree, Batch]:
+    """(loss, gradients of the parameters, gradients of `found`: what `before` computed for each row)."""
+    run = _Microbatch(model, weights)
+    s, mesh, axes, data, stage = run.schedule, run.mesh, run.axes, run.data, jnp.arange(run.schedule.stages)
+    place = functools.partial(jax.tree.map, lambda x: cut(x, mesh, axes, data))
+
+    def parts(
+        x: jax.Array,
+    ) -> jax.Array:  # [m, D, rows, ...]; the microbatch is inner, so that rows stay on their devices
+        return cut(jnp.moveaxis(x.reshape(run.shards, -1, s.microbatches, *x.shape[1:]), 2, 0), mesh, None, data)
+
+    batch, found = {k: parts(v) for k, v in batch.items()}, {k: parts(v) for k, v in found.items()}
+    keys_m = jax.random.split(key, s.microbatches)
+    flat = flatten(params)
+    outer = {k: v for k, v in flat.items() if k not in run.stack}
+    chunks = chunks_of({k: v for k, v in flat.items() if k in run.stack}, s, mesh, axes)
+    pick, put = by_stage(take, mesh, axes), by_stage(_add_at, mesh, axes)
+
+    def of_first(i: jax.Array) -> tuple[Batch, Batch, jax.Array]:
+        return {k: take(v, i) for k, v in found.items()}, {k: take(v, i) for k, v in batch.items()}, run.keys(keys_m[i])
+
+    def of_stages(c: jax.Array, i: jax.Array) -> tuple[PyTree, Batch, jax.Array]:
+        part = {k: cut(v[i], mesh, axes, data) for k, v in batch.items()}
+        return {k: pick(w, c) for k, w in chunks.items()}, part, jax.vmap(run.layer_keys)(keys_m[i], c, stage)
+
+    def forward(carry: _Forward, t: jax.Array) -> tuple[_Forward, PyTree]:
+        """A tick's forward passes: the state after them, and what leaves the last stage."""
+        active, c, i = s.forward(t, stage)
+        x_first = jax.tree.map(lambda x: x[0], carry.x)
+        x_first = lax.cond(active[0] & (c[0] == 0), lambda: run.enter(outer, *of_first(i[0])), lambda: x_first)
+        x = place(jax.tree.map(lambda x, new: x.at[0].set(new), carry.x, x_first))
+        stash = jax.tree.map(lambda r, x: lax.dynamic_update_index_in_dim(r, x, t % s.ring, 1), carry.stash, x)
+        weights_p, part, keys = of_stages(c, i)
+        y, loss = run.through(weights_p, x, part, keys)
+        loss = jax.tree.map(lambda total, new: total + jnp.where(_like(active, new), new, 0), carry.loss, loss)
+        return _Forward(_roll(place(y), 1, place), stash, loss), jax.tree.map(lambda y: y[-1], y)
+
+    def loss_of(carry: _Backward, y: PyTree, t: jax.Array) -> tuple[_Backward, PyTree]:
+        """The loss of the microbatch that leaves the last stage in this tick, if one does: (state, gradient of y)."""
+        active, c, i = s.forward(t, s.stages - 1)
+
+        def leave() -> tuple[Loss, dict, PyTree]:
+            (_, loss), (d_outer, dy) = run.leave(outer, y, {k: take(v, i) for k, v in batch.items()})
+            return (*jax.tree.map(jnp.add, (carry.loss, carry.outer), (loss, d_outer)), dy)
+
+        none = carry.loss, carry.outer, jax.tree.map(jnp.zeros_like, y)
+        loss, d_outer, dy = lax.cond(active & (c == s.chunks - 1), leave, lambda: none)
+        return dataclasses.replace(carry, loss=loss, outer=d_outer), dy
+
+    def backward(carry: _Backward, stash: PyTree, dy_last: PyTree, t: jax.Array) -> _Backward:
+        """A tick's backward passes."""
+        active, c, i = s.backward(t, stage)
+        last = c[-1] == s.chunks - 1
+        dy = jax.tree.map(lambda dy, new: dy.at[-1].set(jnp.where(last, new, dy[-1])), carry.dy, dy_last)
+        dy = place(jax.tree.map(lambda dy: jnp.where(_like(active, dy), dy, 0), dy))
+        x = place(jax.tree.map(lambda r: pick(r, s.slot(c, i, stage)), stash))
+        weights_p, part, keys = of_stages(c, i)
+        d_chunk, dx = run.through_back(weights_p, x, part, keys, dy, active)
+        d_chunks = {k: run.place_sum(k, put(g, c, d_chunk[k])) for k, g in carry.chunks.items()}
+        dx_first = jax.tree.map(lambda dx: dx[0], dx)
+
+        def begin() -> tuple[dict, Batch]:
+            d_outer, d_found = run.enter_back(outer, *of_first(i[0]), dx_first)
+            d_outer = jax.tree.map(jnp.add, carry.outer, d_outer)
+            return d_outer, {k: g.at[i[0]].set(d_found[k]) for k, g in carry.found.items()}
+
+        d_outer, d_found = lax.cond(active[0] & (c[0] == 0), begin, lambda: (carry.outer, carry.found))
+        return _Backward(_roll(place(dx), -1, place), d_chunks, d_outer, d_found, carry.loss)
+
+    def warm(carry: _Forward, t: jax.Array) -> tuple[_Forward, None]:
+        return forward(carry, t)[0], None
+
+    def steady(carry: tuple[_Forward, _Backward], t: jax.Array) -> tuple[tuple[_Forward, _Backward], None]:
+        f, y = forward(carry[0], t)
+        b, dy = loss_of(carry[1], y, t)
+        return (f, backward(b, f.stash, dy, t)), None
+
+    def cool(carry: _Backward, t: jax.Array) -> tuple[_Backward, None]:
+        none = jax.tree.map(lambda dy: jnp.zeros(dy.shape[1:], dy.dtype), carry.dy)
+        return backward(carry, f.stash, none, t), None
+
+    # --- the three scans, on state that begins as zeros ---
+
+    first = jax.eval_shape(lambda: run.enter(outer, *of_first(jnp.array(0))))
+    x = jax.tree.map(lambda x: jnp.zeros((s.stages, *x.shape), x.dtype), first)
+    stash = jax.tree.map(lambda x: cut(jnp.zeros((s.stages, s.ring, *x.shape[1:]), x.dtype), mesh, axes, None, data), x)
+    at = jnp.zeros(s.stages, int)
+    part = jax.tree.map(lambda v: v[0], batch)
+
+    def shapes() -> tuple[Loss, Loss, PyTree, dict]:
+        weights_p, part_p, keys = of_stages(at, at)
+        (_, leaving), (d_outer, _) = run.leave(outer, jax.tree.map(lambda x: x[0], x), part)
+        d_chunk, _ = run.through_back(weights_p, x, part_p, keys, x, at == 0)
+        return run.through(weights_p, x, part_p, keys)[1], leaving, d_chunk, d_outer
+
+    zeros = jax.tree.map(lambda z: jnp.zeros(z.shape, z.dtype), jax.eval_shape(shapes))
+    passing, leaving, d_chunk, d_outer = zeros
+    sums = {k: jnp.broadcast_to(g[:, None], (s.stages, s.chunks, *g.shape[1:])) for k, g in d_chunk.items()}
+    sums = {k: run.place_sum(k, g) for k, g in sums.items()}
+    f, _ = lax.scan(warm, _Forward(place(x), stash, passing), jnp.arange(s.lead))
+    d_outer = {k: run.place_outer(k, g) for k, g in d_outer.items()}
+    b = _Backward(place(x), sums, d_outer, jax.tree.map(jnp.zeros_like, found), leaving)
+    (f, b), _ = lax.scan(steady, (f, b), jnp.arange(s.lead, s.ticks))
+    b, _ = lax.scan(cool, b, jnp.arange(s.ticks, s.ticks + s.lead))
+
+    # --- sums over data shards, once ---
+
+    grads = stack_of({k: jnp.sum(g, axis=2) for k, g in b.chunks.items()})
+    grads |= {k: jnp.sum(g, axis=0) for k, g in b.outer.items()}
+    loss = jax.tree.map(lambda x: jnp.sum(x, axis=(0, 1)), f.loss) + jax.tree.map(lambda x: jnp.sum(x, axis=0), b.loss)
+    d_found = {k: jnp.moveaxis(g, 0, 2).reshape(-1, *g.shape[3:]) for k, g in b.found.items()}
+    return loss, nest({k: grads[k].astype(v.dtype) for k, v in flat.items()}), d_found
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class _Forward:
+    """What the forward passes carry from tick to tick: inputs [p, D, ...] of all stages, those kept [p, ring, D, ...] for the
+    backward passes, and what layers added to the loss [p, D]."""
+
+    x: PyTree
+    stash: PyTree
+    loss: Loss
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class _Backward:
+    """What the backward passes carry: gradients of all stages' outputs [p, D, ...]; sums of gradients of chunks
+    [p, v, D, n, ...], of the other parameters [D, ...], and of what was found before [m, D, ...]; losses [D]."""
+
+    dy: PyTree
+    chunks: dict[str, jax.Array]
+    outer: dict[str, jax.Array]
+    found: Batch
+    loss: Loss
+
+
+class _Microbatch:
+    """What a microbatch goes through, for all data shards and stages at once: the model's own functions, mapped.
+
+    The data axes are explicit dimensions here, so the model inside has a layout without them.
+    """
+
+    def __init__(self, model: Any, weights: Weights):
+        where = model.where / model.trunk
+        layout, pipeline, trunk = where.layout, where.layout.pipeline(where.path), model.trunk
+        assert pipeline is not None
+        self.mesh, self.axes, self.data = where.mesh, stage_axes(where), _data_axes(layout, where.path)
+        self.shards = layout.ways(self.data)
+        inner_where = dataclasses.replace(model.where, layout=_without(layout, where.path, self.data))
+        inner = jax.eval_shape(lambda key: type(model)(model.c, key, inner_where), jax.random.key(0))
+        infos = {info.name: info for info in describe(inner)}
+        self.stack = {k: v for k, v in infos.items() if k.startswith(f"{trunk}.")}
+        self._infos, self._layers = infos, next(iter(self.stack.values())).shape[0]
+        self.schedule = schedule_of(where, pipeline, self._layers)
+        missing = {k: jax.ShapeDtypeStruct(v.shape, v.dtype) for k, v in self.stack.items()}
+
+        def enter(outer: Flat, found: Batch, part: Batch, key: jax.Array) -> PyTree:
+            return merge(inner, outer | missing).enter(part | found, split_key(key, 2)[0])
+
+        def enter_back(outer: Flat, found: Batch, part: Batch, key: jax.Array, dx: PyTree) -> tuple[Flat, Batch]:
+            return jax.vjp(lambda outer, found: enter(outer, found, part, key), outer, found)[1](dx)
+
+        def through(chunk: Flat, x: PyTree, part: Batch, keys_n: jax.Array) -> tuple[PyTree, Loss]:
+            blocks = merge(getattr(inner, trunk), {k.removeprefix(f"{trunk}."): v for k, v in chunk.items()})
+            return inner.through(blocks, x, part, keys_n, weights)
+
+        def through_back(
+            chunk: Flat, x: PyTree, part: Batch, keys_n: jax.Array, dy: PyTree, active: jax.Array
+        ) -> tuple[Flat, PyTree]:
+            def values(chunk: Flat, x: PyTree) -> tuple[PyTree, jax.Array]:
+                y, loss = through(chunk, x, part, keys_n)
+                return y, loss.value
+
+            (_, value), pull = jax.vjp(values, chunk, x)
+            return pull((dy, active.astype(value.dtype)))
+
+        def leave(outer: Flat, y: PyTree, part: Batch) -> tuple[jax.Array, Loss]:
+            loss = merge(inner, outer | missing).leave(y, part, weights, training=True)
+            return loss.value, loss
+
+        over_shards = functools.partial(jax.vmap, spmd_axis_name=self.data or None)
+        over_stages = functools.partial(jax.vmap, spmd_axis_name=self.axes)
+        self.enter = over_shards(enter, (None, 0, 0, 0))
+        self.enter_back = over_shards(enter_back, (None, 0, 0, 0, 0))
+        self.through = over_stages(over_shards(through, (None, 0, 0, 0)))
+        self.through_back = over_stages(over_shards(through_back, (None, 0, 0, 0, 0, None)))
+        self.leave = over_shards(jax.value_and_grad(leave, argnums=(0, 1), has_aux=True), (None, 0, 0))
+
+    def keys(self, key: jax.Array) -> jax.Array:
+        """[D] a key for each data shard of a microbatch."""
+        return key[None] if self.shards == 1 else jax.random.split(key, self.shards)
+
+    def layer_keys(self, key: jax.Array, chunk: jax.Array, stage: jax.Array) -> jax.Array:
+        """[D, n] a key for each layer of a chunk."""
+        s = self.schedule
+        of_all = jax.vmap(lambda key: layer_keys(split_key(key, 2)[1], self._layers))(self.keys(key))
+        assert of_all is not None
+        return of_all.reshape(self.shards, s.chunks, s.stages, -1)[:, chunk, stage]
+
+    def place_sum(self, name: str, x: jax.Array) -> jax.Array:
+        """Sums [p, v, D, n, ...] of the gradients of a parameter of the stack: cut as it is, each data shard's on its own."""
+        return cut(x, self.mesh, self.axes, None, self.data, None, *self._infos[name].spec()[1:])
+
+    def place_outer(self, name: str, x: jax.Array) -> jax.Array:
+        """The same for any other parameter: [D, ...]."""
+        return cut(x, self.mesh, self.data, *self._infos[name].spec())
+
+
+def _data_axes(layout: Layout, component: str) -> tuple[str, ...]:
+    """The mesh axes over which rows are independent: those of its rows, from the first on, up to one that cuts experts."""
+    tables = [
+        layout.resolve(component),
+        *(dict(r) for path, r in layout.components if path.startswith(f"{component}.")),
+    ]
+    exchanged = {axis for table in tables for name in ("expert", "act_expert") for axis in table.get(name, ())}
+    rows = tables[0].get("batch", ())
+    return rows[: next((i for i, axis in enumerate(rows) if axis in exchanged), len(rows))]
+
+
+def _without(layout: Layout, component: str, axes: tuple[str, ...]) -> Layout:
+    """The layout inside a stage and a data shard: these axes cut nothing, and layers are not cut."""
+
+    def table(rules: Rules) -> Rules:
+        return tuple((name, tuple(a for a in cuts if a not in axes)) for name, cuts in rules if name != "layers")
+
+    components = tuple((path, table(rules)) for path, rules in layout.components)
+    return dataclasses.replace(layout, rules=table(layout.rules), components=components, pipelines=())
+
+
+def _like(active: jax.Array, x: jax.Array) -> jax.Array:
+    """[p] -> [p, 1, ...], to go with x."""
+    return active.reshape(-1, *(1,) * (x.ndim - 1))
+
+
+def _roll(tree: PyTree, shift: int, place: Callable) -> PyTree:
+    return place(jax.tree.map(lambda x: jnp.roll(x, shift, axis=0), tree))
+
+
+def _add_at(total: jax.Array, index: jax.Array, x: jax.Array) -> jax.Array:
+    return total.at[index].add(x.astype(total.dtype))
