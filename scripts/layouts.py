@@ -7,6 +7,7 @@ In double precision on random tokens, against the same steps on one device; mesh
 """
 
 import dataclasses
+from collections import Counter
 
 from scripts import cli
 
@@ -28,11 +29,12 @@ def main() -> int:
 
     from models.families import layouts
     from trainers import inspection
+    from trainers.collectives import KINDS
 
     jax.config.update("jax_enable_x64", True)
     e = inspection.exact(e)
 
-    def run(layout: str, devices: list) -> tuple[np.ndarray, dict]:
+    def run(layout: str, devices: list) -> tuple[np.ndarray, list]:
         named = dataclasses.replace(e, layout=cli.named_layout(e, layout))
         metrics, found = inspection.trial(named, args.steps, devices)
         return np.array([m["loss"] for m in metrics]), found
@@ -44,7 +46,8 @@ def main() -> int:
         for mesh in args.mesh or MESHES:
             losses, found = run(f"{name}:{mesh}", jax.devices())
             difference = np.max(np.abs(losses / want - 1))
-            counts = "  ".join(f"{k} {found[k]['count']}" for k in inspection.KINDS if k in found)
+            kinds = Counter(c.kind for c in found)
+            counts = "  ".join(f"{kind} {kinds[kind]}" for kind in KINDS if kinds[kind])
             print(f"{name:22} {mesh:5} {losses[-1]:18.12f} {difference:11.1e}  {counts}", flush=True)
     return 0
 

@@ -15,7 +15,7 @@ from scripts import cli
 def main() -> int:
     p = cli.parser(__doc__)
     cli.add_experiment(p, optional=True)
-    p.add_argument("--collectives", action="store_true", help="compile the step and count its collectives")
+    p.add_argument("--collectives", action="store_true", help="compile the step and list its collectives")
     p.add_argument("--json", action="store_true", help="for programs")
     args, overrides = p.parse_known_args()
     if not args.experiment:
@@ -31,7 +31,7 @@ def main() -> int:
 
     found = inspection.describe(e)
     if args.collectives:
-        found["collectives"] = inspection.collectives(e)
+        found["collectives"] = inspection.communication(e)
     cli.print_json(found) if args.json else print(inspection.as_text(e, found))
     return 0
 

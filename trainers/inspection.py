@@ -3,8 +3,8 @@
 import dataclasses
 import itertools
 import math
-import re
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -17,6 +17,8 @@ from data.rows import open_source
 from models.common.moe import capacity
 from models.common.sharding import ParamInfo
 from trainers import optimizers, state, step
+from trainers.collectives import Collective, collectives, summary, table
+from trainers.hlo import parse
 
 
 def describe(e: Experiment) -> dict[str, Any]:
@@ -87,7 +89,9 @@ def exact(e: Experiment) -> Experiment:
     )
 
 
-def trial(e: Experiment, steps: int, devices: list | None = None, initial: Any = None) -> tuple[list[dict], dict]:
+def trial(
+    e: Experiment, steps: int, devices: list | None = None, initial: Any = None
+) -> tuple[list[dict], list[Collective]]:
     """Runs the first steps: (each one's metrics, the compiled step's collectives).
 
     Args:
@@ -102,70 +106,64 @@ def trial(e: Experiment, steps: int, devices: list | None = None, initial: Any =
         current, metrics = compiled(current, batches(i))
         found.append(jax.tree.map(np.asarray, metrics))
     batches.close()
-    return found, count_collectives(compiled.as_text() or "", p)
+    return found, sent(p, compiled)
 
 
-KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
-_COLLECTIVE = re.compile(rf"= (\S.*?) ({'|'.join(KINDS)})(?:-start)?\(")
-_ARRAY = re.compile(r"([a-z]+\d+)\[([\d,]*)\]")
+def sent(p: state.Plan, compiled: jax.stages.Compiled) -> list[Collective]:
+    """The collectives of a plan's compiled program."""
+    return collectives(parse(compiled.as_text() or ""), dict(p.experiment.layout.mesh), strict=False)
 
 
-def collectives(e: Experiment) -> dict[str, Any]:
-    """What the compiled training step sends between devices: {kind: {"count", "shapes"}}, and `expert_gathers`.
-
-    `expert_gathers` counts all-gathers whose result is as large as expert weights, or dispatched tokens, gathered over any
-    mesh axes: what expert parallelism must not do. Loop bodies count once.
-    """
+def communication(e: Experiment) -> dict[str, Any]:
+    """What the compiled training step sends between devices: `rows` (collectives.summary) and `expert_gathers`."""
     p = state.plan(e)
-    return count_collectives(step.compile_step(p, batch_shapes(e.data)).as_text() or "", p)
+    found = sent(p, step.compile_step(p, batch_shapes(e.data)))
+    return {"rows": summary(found), "expert_gathers": expert_gathers(e, found)}
 
 
-def count_collectives(hlo: str, p: state.Plan) -> dict[str, Any]:
-    """`collectives` of a compiled program's text."""
-    shapes: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
-    counts: Counter[str] = Counter()
-    for result, kind in _COLLECTIVE.findall(hlo):
-        counts[kind] += 1
-        for dtype, dims in _ARRAY.findall(result):
-            shapes[kind][f"{dtype}[{dims}]"] += 1
-    found: dict[str, Any] = {
-        kind: {"count": counts[kind], "shapes": dict(shapes[kind].most_common(8))} for kind in KINDS if counts[kind]
-    }
-    found["expert_gathers"] = _expert_gathers(shapes["all-gather"], p)
-    return found
+def expert_gathers(e: Experiment, found: Iterable[Collective]) -> int:
+    """How many all-gathers bring expert weights or dispatched tokens to devices that hold other experts.
 
-
-def _expert_gathers(gathered: Counter[str], p: state.Plan) -> int:
-    """How many all-gathers have as many elements as expert weights or dispatched tokens gathered over some mesh axes."""
-    e, layout = p.experiment, p.experiment.layout
+    This is what expert parallelism must not do. Such a gather goes over a mesh axis that cuts experts, and leaves as many
+    elements as such a tensor has when these axes no longer cut it, and as no dense weight has.
+    """
     model: Any = e.model
     if not getattr(model, "experts", 0):
         return 0
-    whole = {info.size // n for info in p.parameters if "expert" in info.axes for n in (1, info.shape[0])}
+    tensors: list[tuple] = [(i.axes, i.shape, i.where.path) for i in state.plan(e, abstract=True).parameters]
+    of_experts = [tensor for tensor in tensors if "expert" in tensor[0]]
+    dense = [tensor for tensor in tensors if "expert" not in tensor[0]]
+    slots = capacity(model.capacity_factor, model.group_size, model.experts)
     lengths = {array.shape[0] for array in e.data.arrays().values() if array.axes == ("length",)}
-    for length in lengths:
+    for path, length in itertools.product({path for _, _, path in of_experts}, lengths):
         groups = e.data.batch_size // e.train.microbatches * length // model.group_size
-        slots = capacity(model.capacity_factor, model.group_size, model.experts)
-        whole.add(groups * model.experts * slots * model.model_dim)
-    # A gather over one of two mesh axes leaves each device with a part of the whole, larger than its own share.
-    ways = {
-        math.prod(sizes)
-        for n in range(len(layout.mesh))
-        for sizes in itertools.combinations(dict(layout.mesh).values(), n)
-    }
-    suspicious = {size // way for size in whole for way in ways if way < layout.devices}
-    dense = [info for info in p.parameters if "expert" not in info.axes]
-    own = {size // n for info in dense for size in (info.piece, info.size) for n in (1, info.shape[0])}
+        tokens = (groups, model.experts, slots, model.model_dim)
+        for names in (("group", None, None, "act_embed"), ("expert_group", "act_expert", None, "act_embed")):
+            of_experts.append((names, tokens, path))
+
+    def sizes(tensors: list, gathered: set[str]) -> set[int]:
+        """Elements on one device of tensors that these mesh axes do not cut, and of one layer of a stack."""
+        found = set()
+        for names, shape, path in tensors:
+            cut = (axis for axes in e.layout.cut(names, component=path) for axis in axes if axis not in gathered)
+            size = math.prod(shape) // e.layout.ways(tuple(cut))
+            found |= {size, size // shape[0]} if names[0] == "layers" else {size}
+        return found
+
+    def across(path: str, gathered: set[str]) -> bool:
+        rules = e.layout.resolve(path)
+        return not gathered.isdisjoint(rules.get("expert", ()) + rules.get("act_expert", ()))
+
     count = 0
-    for text, n in gathered.items():
-        found = _ARRAY.match(text)
-        size = math.prod(int(d) for d in found[2].split(",") if d) if found else 0
-        count += n if size in suspicious - own else 0  # a dense weight of the same size is no suspect
+    for c in found:
+        axes = set(dict(e.layout.mesh) if c.axes is None else c.axes)
+        suspect = sizes([t for t in of_experts if across(t[2], axes)], axes) - sizes(dense, axes)
+        count += c.kind == "all-gather" and any(shape.size in suspect for shape in c.shapes)
     return count
 
 
 def as_text(e: Experiment, found: dict[str, Any]) -> str:
-    """`describe` (and `collectives`, if there) for people."""
+    """`describe` (and `communication`, if there) for people."""
     mib = 2**20
     mesh = " x ".join(f"{k} {v}" for k, v in found["layout"]["mesh"].items())
     lines = [registry.lookup(e.name).__doc__ or "", "Config"]
@@ -186,8 +184,7 @@ def as_text(e: Experiment, found: dict[str, Any]) -> str:
         f"{memory['optimizer'] / mib:,.1f} MiB of optimizer state",
     ]
     if "collectives" in found:
-        kinds = {k: v for k, v in found["collectives"].items() if k != "expert_gathers"}
-        lines += ["", "Collectives of the compiled training step (loop bodies count once)"]
-        lines += [f"  {k:20} {v['count']:4}  {'  '.join(v['shapes'])}" for k, v in kinds.items()]
+        lines += ["", "Collectives of the compiled training step"]
+        lines += [f"  {line}" for line in table(found["collectives"]["rows"])]
         lines.append(f"  all-gathers of expert weights or dispatched tokens: {found['collectives']['expert_gathers']}")
     return "\n".join(lines)

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import os
 import tempfile
+from collections import Counter
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +16,11 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from configs import registry
 from configs.schema import Adafactor, Constant, Experiment
+from models.common.layout import rules
 from models.common.layouts import LAYOUTS as DENSE_LAYOUTS
 from models.gshard_m4.layouts import LAYOUTS
 from trainers import inspection, state
+from trainers.collectives import Collective
 
 MESHES = [(2, 4), (8, 1), (4, 2)]
 STEPS = 5
@@ -78,7 +81,7 @@ def initial(name: str) -> state.State:
     return state.create(state.plan(experiment(name, LAYOUTS["data_parallel"](1, 1)), jax.devices()[:1]))
 
 
-def train(name: str, layout, devices, steps: int = STEPS) -> tuple[list[dict], dict]:
+def train(name: str, layout, devices, steps: int = STEPS) -> tuple[list[dict], list[Collective]]:
     """Metrics of the first steps, and the collectives of the compiled step; fails if XLA gave up on a tensor."""
     with jax.enable_x64(True), said_by_xla() as said:
         found = inspection.trial(experiment(name, layout), steps, devices, jax.device_get(initial(name)))
@@ -92,7 +95,7 @@ def reference(name: str = M4) -> list[dict]:
 
 
 @functools.cache
-def on_mesh(name: str, mesh: tuple[int, int]) -> tuple[list[dict], dict]:
+def on_mesh(name: str, mesh: tuple[int, int]) -> tuple[list[dict], list[Collective]]:
     return train(M4, LAYOUTS[name](*mesh), jax.devices())
 
 
@@ -103,7 +106,7 @@ def test_dense_losses_equal_one_device(name, layout):
     for got, want in zip(found, reference(name), strict=False):
         for key in LOSSES:
             assert_allclose(got[key], want[key], rtol=1e-9, err_msg=f"{key} of {name} under {layout}")
-    assert ("all-gather" in collectives) == (layout != "data_parallel")
+    assert any(c.kind == "all-gather" for c in collectives) == (layout != "data_parallel")
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=lambda m: f"{m[0]}x{m[1]}")
@@ -147,20 +150,22 @@ def test_layouts_communicate_as_they_should():
     """The equality above is not one program run many times: each layout has the collectives of its mode.
 
     Data parallel only reduces; fully sharded gathers weights; tensor parallel reduces activations inside layers; expert
-    parallel exchanges tokens by all-to-all and gathers no expert; mixed does both in one program.
+    parallel exchanges tokens by all-to-all along the experts' axis alone and gathers no expert; mixed does both in one
+    program.
     """
-    kinds = {}
-    for name in LAYOUTS:
-        found = on_mesh(name, (2, 4))[1]
-        kinds[name] = {k: v["count"] for k, v in found.items() if k != "expert_gathers"}
+    found = {name: on_mesh(name, (2, 4))[1] for name in LAYOUTS}
+    kinds = {name: Counter(c.kind for c in sent) for name, sent in found.items()}
+    exchanges = {name: {c.axes for c in sent if c.kind == "all-to-all"} for name, sent in found.items()}
     assert set(kinds["data_parallel"]) == {"all-reduce"}
     assert kinds["zero1"]["all-gather"] > 0
     assert kinds["fully_sharded"]["all-gather"] > 5
     assert kinds["tensor_parallel"]["all-reduce"] > kinds["data_parallel"]["all-reduce"]
+    assert {c.axes for c in found["data_parallel"]} == {("data", "model")}
+    assert ("model",) in {c.axes for c in found["tensor_parallel"]}
     assert "all-to-all" not in kinds["tensor_parallel"]
     # Two exchanges forward and two backward, in the encoder's and in the decoder's MoE layer.
-    assert kinds["expert_parallel"]["all-to-all"] == 8
-    assert kinds["mixed"]["all-to-all"] == 4
+    assert kinds["expert_parallel"]["all-to-all"] == 8 and exchanges["expert_parallel"] == {("expert",)}
+    assert kinds["mixed"]["all-to-all"] == 4 and exchanges["mixed"] == {("model",)}
     assert kinds["mixed"]["all-reduce"] > kinds["expert_parallel"]["all-reduce"]
     assert len({tuple(sorted(k.items())) for k in kinds.values()}) == len(LAYOUTS)
 
@@ -168,5 +173,13 @@ def test_layouts_communicate_as_they_should():
 def test_experts_stay_where_they_are():
     """Under expert parallelism no all-gather has the size of an expert weight or of the dispatched tokens."""
     for name in ("expert_parallel", "expert_fully_sharded"):
-        assert on_mesh(name, (2, 4))[1]["expert_gathers"] == 0
-    assert "all-gather" not in on_mesh("expert_parallel", (2, 4))[1]
+        assert inspection.expert_gathers(experiment(M4, LAYOUTS[name](2, 4)), on_mesh(name, (2, 4))[1]) == 0
+    assert not any(c.kind == "all-gather" for c in on_mesh("expert_parallel", (2, 4))[1])
+
+
+def test_a_gathered_expert_would_be_noticed():
+    """With experts cut but their tokens' buffers not, the compiler must gather the weights, and they are counted."""
+    layout = LAYOUTS["expert_parallel"](2, 4)
+    cut = dict(layout.rules) | dict(rules(act_expert=None, expert_group=("data", "expert")))
+    e = experiment(M4, dataclasses.replace(layout, rules=tuple(cut.items())))
+    assert inspection.communication(e)["expert_gathers"] > 0

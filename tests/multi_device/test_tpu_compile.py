@@ -9,7 +9,7 @@ import sys
 import pytest
 
 PROGRAM = """
-import dataclasses, json, re
+import dataclasses, json
 from jax.experimental import topologies
 from configs import registry
 from data.batches import batch_shapes
@@ -26,7 +26,9 @@ model = dataclasses.replace(e.model, model_dim=128, hidden_dim=256, dtype="bfloa
 data = dataclasses.replace(e.data, batch_size=64)
 e = dataclasses.replace(e, model=model, data=data, layout=layouts.expert_parallel(1, 8))
 p = state.plan(e, list(topology.devices))
-print(json.dumps(inspection.count_collectives(step.compile_step(p, batch_shapes(e.data)).as_text(), p)))
+found = inspection.sent(p, step.compile_step(p, batch_shapes(e.data)))
+exchanges = [(c.axes, c.times) for c in found if c.kind == "all-to-all"]
+print(json.dumps({"exchanges": exchanges, "expert_gathers": inspection.expert_gathers(e, found)}))
 """
 
 
@@ -40,5 +42,6 @@ def test_a_tpu_exchanges_tokens_and_gathers_no_expert():
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False, env=env)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.strip().splitlines()[-1])
-    assert found["all-to-all"]["count"] >= 8
+    assert len(found["exchanges"]) >= 8
+    assert all(axes == ["expert"] and times for axes, times in found["exchanges"])
     assert found["expert_gathers"] == 0

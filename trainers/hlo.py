@@ -1,0 +1,221 @@
+"""Compiled XLA programs, read from their text: computations, their instructions, and what calls what.
+
+The text is what `jax.stages.Compiled.as_text()` returns, of any backend; nothing here needs JAX or a device.
+"""
+
+import dataclasses
+import functools
+import math
+import re
+from collections.abc import Iterator
+
+CALLS = ("body", "condition", "to_apply", "calls", "branch_computations", "true_computation", "false_computation")
+
+_NAME = r"[\w.\-]+"
+_STRING_END = re.compile(r'[^"\\]*(?:\\.[^"\\]*)*"')
+_STRING = '"' + _STRING_END.pattern
+_STRINGS = re.compile(_STRING, re.S)
+_HEADER = re.compile(rf"(ENTRY )?%({_NAME}) .*\{{$", re.S)
+_INSTRUCTION = re.compile(rf"\s+(ROOT )?%({_NAME}) = (.*?) ([a-z][\w\-]*)\(", re.S)
+_PARENTHESES = re.compile(rf"[()]|{_STRING}", re.S)
+_TOKENS = re.compile(rf"{_STRING}|[^\"(){{}}\[\],]+|.", re.S)
+_SHAPE = re.compile(r"([a-z]\w*)\[([\d,<=]*)\]")
+_OP_NAME = re.compile(rf"op_name=({_STRING})", re.S)
+
+
+class HloError(ValueError):
+    """A text that is no compiled program, or a question that it does not answer; the message is one line."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """One array on one device: dtype as XLA writes it ("f32", "bf16", "pred"), and its dimensions."""
+
+    dtype: str
+    dims: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.dims)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes without padding; those of a token are 0."""
+        digits = re.search(r"\d+", self.dtype)
+        bits = int(digits[0]) if digits else 8 * (self.dtype == "pred")
+        return -(-self.size * bits // 8)
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.dims))}]"
+
+
+def _shapes(text: str) -> tuple[Shape, ...]:
+    found = _SHAPE.findall(text)
+    return tuple(Shape(dtype, tuple(int(d.strip("<=")) for d in dims.split(",") if d)) for dtype, dims in found)
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """One line of a computation; everything but the name and the opcode is read when it is asked for.
+
+    Attributes:
+      result: the text of its type, with layouts.
+      argument: the text between its parentheses: operands, a constant's value, a parameter's number.
+      rest: what follows: attributes, metadata, backend_config.
+      root: whether its result is the computation's.
+    """
+
+    name: str
+    opcode: str
+    result: str
+    argument: str
+    rest: str
+    root: bool
+
+    @functools.cached_property
+    def shapes(self) -> tuple[Shape, ...]:
+        """The result's arrays; those of a tuple in order, inner tuples flattened."""
+        return _shapes(self.result)
+
+    @functools.cached_property
+    def operands(self) -> tuple[str, ...]:
+        """Names of the instructions that it takes, of the same computation."""
+        return tuple(re.findall(rf"%({_NAME})", self.argument))
+
+    @functools.cached_property
+    def attributes(self) -> dict[str, str]:
+        """Text of each attribute: {"replica_groups": "{{0,1},{2,3}}", "dimensions": "{0}", ...}."""
+        found, depth, parts = [], 0, []
+        for token in _TOKENS.findall(self.rest):
+            depth += (token in "([{") - (token in ")]}")
+            if token == "," and not depth:
+                found.append("".join(parts))
+                parts = []
+            else:
+                parts.append(token)
+        found.append("".join(parts))
+        pairs = (text.strip().split("=", 1) for text in found if "=" in text)
+        return {key: value for key, value in pairs}
+
+    @functools.cached_property
+    def called(self) -> dict[str, tuple[str, ...]]:
+        """Names of the computations that it calls, by attribute, one of CALLS."""
+        keys = [key for key in CALLS if f"{key}=" in self.rest and key in self.attributes]
+        return {key: tuple(re.findall(rf"%({_NAME})", self.attributes[key])) for key in keys}
+
+    @property
+    def op_name(self) -> str:
+        """JAX's name for where it comes from, as "jit(step)/while/body/dot_general"; "" where nothing is noted."""
+        found = _OP_NAME.search(self.rest)
+        return re.sub(r"\\(.)", r"\1", found[1][1:-1]) if found else ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Computation:
+    """A sequence of instructions; of a scheduled program, in the order in which they run."""
+
+    name: str
+    instructions: tuple[Instruction, ...]
+
+    def __getitem__(self, name: str) -> Instruction:
+        return self._named[name]
+
+    @functools.cached_property
+    def _named(self) -> dict[str, Instruction]:
+        return {i.name: i for i in self.instructions}
+
+    @functools.cached_property
+    def root(self) -> Instruction:
+        return next(i for i in self.instructions if i.root)
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A compiled program: its computations by name, and the name of the one that it runs.
+
+    `tables` are those of source positions at the program's head, {"FileNames": {1: text}, ...}.
+    """
+
+    name: str
+    computations: dict[str, Computation]
+    entry: str
+    tables: dict[str, dict[int, str]]
+
+    def source(self, i: Instruction) -> str:
+        """Where an instruction was traced, as "models/common/moe.py:228"; "" where nothing is noted."""
+        text = i.attributes.get("metadata", "")
+        if inline := re.search(rf"source_file=({_STRING}) source_line=(\d+)", text):
+            return f"{inline[1][1:-1]}:{inline[2]}"
+
+        def follow(table: str, key: str, text: str) -> str:
+            found = re.search(rf"\b{key}=(\d+)", text)
+            return self.tables.get(table, {}).get(int(found[1]), "") if found else ""
+
+        location = follow("FileLocations", "file_location_id", follow("StackFrames", "stack_frame_id", text))
+        line = re.search(r"\bline=(\d+)", location)
+        file = follow("FileNames", "file_name_id", location).strip('"')
+        return f"{file}:{line[1]}" if line else ""
+
+
+def parse(text: str) -> Program:
+    """Reads a program.
+
+    Raises:
+      HloError: no ENTRY computation, or a line inside a computation that is no instruction.
+    """
+    computations: dict[str, Computation] = {}
+    tables: dict[str, dict[int, str]] = {}
+    entry, name, table = "", "", {}
+    body: list[Instruction] | None = None
+    for line in _lines(text):
+        if body is not None:
+            if line.startswith("}"):
+                computations[name], body = Computation(name, tuple(body)), None
+            elif line.strip():
+                body.append(_instruction(line))
+        elif header := _HEADER.match(line):
+            name, body = header[2], []
+            entry = name if header[1] else entry
+        elif re.fullmatch(r"[A-Z]\w+", line):
+            table = tables.setdefault(line, {})
+        elif row := re.match(r"(\d+) (.*)", line):
+            table[int(row[1])] = row[2]
+    if entry not in computations:
+        raise HloError(f"no compiled program: no ENTRY computation in {len(text):,} characters of text")
+    module = re.search(rf"HloModule ({_NAME})", text)
+    return Program(module[1] if module else "", computations, entry, tables)
+
+
+def _lines(text: str) -> Iterator[str]:
+    """The text's lines; an instruction with raw newlines in its attributes, as kernels have them, is one line."""
+    parts: list[str] = []
+    depth, quoted = 0, False  # braces and a string that are open where a line ends
+    for line in text.split("\n"):
+        if not parts and not line.startswith(" "):  # only instructions are indented
+            yield line
+            continue
+        parts.append(line)
+        rest = line
+        if quoted and (end := _STRING_END.match(line)):
+            rest, quoted = line[end.end() :], False
+        if not quoted:
+            rest, quote, _ = _STRINGS.sub("", rest).partition('"')
+            depth, quoted = depth + rest.count("{") - rest.count("}"), bool(quote)
+        if not depth and not quoted:
+            yield "\n".join(parts)
+            parts = []
+    if parts:
+        raise HloError(f"no compiled program: an instruction does not end: {parts[0].strip()[:80]!r}")
+
+
+def _instruction(line: str) -> Instruction:
+    found = _INSTRUCTION.match(line)
+    if not found:
+        raise HloError(f"no instruction: {line.strip()[:80]!r}")
+    depth = 1
+    for token in _PARENTHESES.finditer(line, found.end()):
+        depth += (token[0] == "(") - (token[0] == ")")
+        if not depth:
+            argument = line[found.end() : token.start()]
+            return Instruction(found[2], found[4], found[3], argument, line[token.end() :], bool(found[1]))
+    raise HloError(f"no instruction, its parentheses do not close: {line.strip()[:80]!r}")
