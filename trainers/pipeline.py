@@ -22,9 +22,19 @@ import jax.numpy as jnp
 from jax import lax
 
 from models.common.layers import layer_keys, split_key
-from models.common.layout import Layout, LayoutError, Rules
+from models.common.layout import LayoutError
 from models.common.loss import Loss, Weights
-from models.common.pipeline import by_stage, chunks_of, cut, schedule_of, stack_of, stage_axes, take
+from models.common.pipeline import (
+    by_stage,
+    chunks_of,
+    cut,
+    data_axes,
+    inside,
+    schedule_of,
+    stack_of,
+    stage_axes,
+    take,
+)
 from models.common.sharding import describe, flatten, merge, nest
 
 PyTree = Any
@@ -227,9 +237,9 @@ class _Microbatch:
         where = model.where / model.trunk
         layout, pipeline, trunk = where.layout, where.layout.pipeline(where.path), model.trunk
         assert pipeline is not None
-        self.mesh, self.axes, self.data = where.mesh, stage_axes(where), _data_axes(layout, where.path)
+        self.mesh, self.axes, self.data = where.mesh, stage_axes(where), data_axes(where)
         self.shards = layout.ways(self.data)
-        inner_where = dataclasses.replace(model.where, layout=_without(layout, where.path, self.data))
+        inner_where = dataclasses.replace(model.where, layout=inside(where, self.data))
         inner = jax.eval_shape(lambda key: type(model)(model.c, key, inner_where), jax.random.key(0))
         infos = {info.name: info for info in describe(inner)}
         self.stack = {k: v for k, v in infos.items() if k.startswith(f"{trunk}.")}
@@ -287,27 +297,6 @@ class _Microbatch:
     def place_outer(self, name: str, x: jax.Array) -> jax.Array:
         """The same for any other parameter: [D, ...]."""
         return cut(x, self.mesh, self.data, *self._infos[name].spec())
-
-
-def _data_axes(layout: Layout, component: str) -> tuple[str, ...]:
-    """The mesh axes over which rows are independent: those of its rows, from the first on, up to one that cuts experts."""
-    tables = [
-        layout.resolve(component),
-        *(dict(r) for path, r in layout.components if path.startswith(f"{component}.")),
-    ]
-    exchanged = {axis for table in tables for name in ("expert", "act_expert") for axis in table.get(name, ())}
-    rows = tables[0].get("batch", ())
-    return rows[: next((i for i, axis in enumerate(rows) if axis in exchanged), len(rows))]
-
-
-def _without(layout: Layout, component: str, axes: tuple[str, ...]) -> Layout:
-    """The layout inside a stage and a data shard: these axes cut nothing, and layers are not cut."""
-
-    def table(rules: Rules) -> Rules:
-        return tuple((name, tuple(a for a in cuts if a not in axes)) for name, cuts in rules if name != "layers")
-
-    components = tuple((path, table(rules)) for path, rules in layout.components)
-    return dataclasses.replace(layout, rules=table(layout.rules), components=components, pipelines=())
 
 
 def _like(active: jax.Array, x: jax.Array) -> jax.Array:

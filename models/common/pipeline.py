@@ -6,14 +6,17 @@ collective-permute. p stages, v chunks, m microbatches, n layers of a chunk. 1F1
 trainers/pipeline.py.
 """
 
+import copy
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 from jax.sharding import PartitionSpec
 
-from models.common.layout import LayoutError, Pipeline
+from models.common.layout import Layout, LayoutError, Pipeline, Rules
 from models.common.schedule import Schedule
 
 PyTree = Any
@@ -36,6 +39,43 @@ def schedule_of(where: Any, pipeline: Pipeline, layers: int) -> Schedule:
 def stage_axes(where: Any) -> tuple[str, ...]:
     """The mesh axes whose pieces are the component's pipeline stages."""
     return where.layout.resolve(where.path)["layers"]
+
+
+def data_axes(where: Any) -> tuple[str, ...]:
+    """The mesh axes over which a component's rows are independent: those of its rows, from the first on, up to one that cuts
+    experts, which exchange tokens along it."""
+    layout, path = where.layout, where.path
+    tables = [layout.resolve(path), *(dict(rules) for p, rules in layout.components if p.startswith(f"{path}."))]
+    exchanged = {axis for table in tables for name in ("expert", "act_expert") for axis in table.get(name, ())}
+    rows = tables[0].get("batch", ())
+    return rows[: next((i for i, axis in enumerate(rows) if axis in exchanged), len(rows))]
+
+
+def inside(where: Any, axes: tuple[str, ...]) -> Layout:
+    """The layout in force inside a stage and a data shard, whose axes are dimensions of their own: they cut nothing."""
+
+    def table(rules: Rules) -> Rules:
+        return tuple((name, tuple(a for a in cuts if a not in axes)) for name, cuts in rules if name != "layers")
+
+    layout = where.layout
+    components = tuple((path, table(rules)) for path, rules in layout.components)
+    return dataclasses.replace(layout, rules=table(layout.rules), components=components, pipelines=())
+
+
+def with_layout(tree: PyTree, layout: Layout) -> PyTree:
+    """A pytree with its modules copied, each of them under another layout; the arrays are the same."""
+
+    def one(module: nnx.Module) -> nnx.Module:
+        new = copy.copy(module)
+        for name, value in vars(module).items():
+            if isinstance(value, nnx.Module):
+                setattr(new, name, one(value))
+            elif hasattr(value, "layout"):  # its Component
+                setattr(new, name, dataclasses.replace(value, layout=layout))
+        return new
+
+    is_module = lambda x: isinstance(x, nnx.Module)  # noqa: E731
+    return jax.tree.map(lambda x: one(x) if is_module(x) else x, tree, is_leaf=is_module)
 
 
 def cut(x: jax.Array, mesh: Any, *axes: Any) -> jax.Array:
@@ -101,46 +141,56 @@ def circular(
     """
     layers, batch = jax.tree.leaves(stacked)[0].shape[0], jax.tree.leaves(carry)[0].shape[0]
     s = schedule_of(where, pipeline, layers)
-    mesh, axes = where.mesh, stage_axes(where)
-    m = s.microbatches
-    if batch % m:
-        raise LayoutError(f"pipeline of {where.path!r}: {batch} rows are not divisible by microbatches={m}")
+    mesh, axes, data = where.mesh, stage_axes(where), data_axes(where)
+    m, shards = s.microbatches, where.layout.ways(data)
+    if batch % (m * shards):
+        raise LayoutError(
+            f"pipeline of {where.path!r}: {batch} rows are not divisible by {m} microbatches x {shards} data shards"
+        )
     stage = jnp.arange(s.stages)
 
-    def parts(x: jax.Array) -> jax.Array:  # the microbatch is the inner index, so that rows stay on their devices
+    def parts(
+        x: jax.Array,
+    ) -> jax.Array:  # [m, D, rows, ...]; the microbatch is inner, so that rows stay on their devices
         if x.shape[0] != batch:
-            return jnp.broadcast_to(x, (m, *x.shape))
-        return jnp.moveaxis(x.reshape(batch // m, m, *x.shape[1:]), 1, 0)
+            return jnp.broadcast_to(x, (m, shards, *x.shape))
+        return cut(jnp.moveaxis(x.reshape(shards, -1, m, *x.shape[1:]), 2, 0), mesh, None, data)
+
+    def per_shard(
+        w: jax.Array,
+    ) -> jax.Array:  # [p, v, D, n, ...]: each shard adds up its own gradient until the last tick
+        w = jnp.broadcast_to(w[:, :, None], (*w.shape[:2], shards, *w.shape[2:]))
+        return cut(w, mesh, axes, None, data)
 
     fresh, rows = jax.tree.map(parts, (carry, rows))
-    weights = chunks_of(stacked, s, mesh, axes)
+    weights = jax.tree.map(per_shard, chunks_of(with_layout(stacked, inside(where, data)), s, mesh, axes))
     pick = by_stage(take, mesh, axes)
 
     def chunk(weights: PyTree, x: PyTree, rows: PyTree) -> tuple[PyTree, PyTree]:
         return jax.lax.scan(lambda x, layer: body(x, layer, rows), x, weights)
 
-    run = jax.vmap(chunk, spmd_axis_name=axes if mesh else None)
+    run = jax.vmap(jax.vmap(chunk, spmd_axis_name=data or None), spmd_axis_name=axes)
 
     def tick(state: PyTree, t: jax.Array) -> tuple[PyTree, PyTree]:
         x, total = state
         active, c, i = s.forward(t, stage)
         first = c[0] == 0
         x = jax.tree.map(
-            lambda x, fresh: cut(x.at[0].set(jnp.where(first, take(fresh, i[0]), x[0])), mesh, axes), x, fresh
+            lambda x, fresh: cut(x.at[0].set(jnp.where(first, take(fresh, i[0]), x[0])), mesh, axes, data), x, fresh
         )
-        of_stage = jax.tree.map(lambda r: cut(r[i], mesh, axes), rows)
+        of_stage = jax.tree.map(lambda r: cut(r[i], mesh, axes, data), rows)
         y, out = run(jax.tree.map(lambda w: pick(w, c), weights), x, of_stage)
-        y = jax.tree.map(lambda y: cut(y, mesh, axes), y)
+        y = jax.tree.map(lambda y: cut(y, mesh, axes, data), y)
 
         def add(total: jax.Array, new: jax.Array, c: jax.Array, active: jax.Array) -> jax.Array:
             return total.at[c].add(jnp.where(active, new, 0))
 
         total = jax.tree.map(lambda a, b: by_stage(add, mesh, axes)(a, b, c, active), total, out)
-        return (jax.tree.map(lambda y: cut(jnp.roll(y, 1, axis=0), mesh, axes), y), total), jax.tree.map(
+        return (jax.tree.map(lambda y: cut(jnp.roll(y, 1, axis=0), mesh, axes, data), y), total), jax.tree.map(
             lambda y: y[-1], y
         )
 
-    x = jax.tree.map(lambda f: cut(jnp.zeros((s.stages, *f.shape[1:]), f.dtype), mesh, axes), fresh)
+    x = jax.tree.map(lambda f: cut(jnp.zeros((s.stages, *f.shape[1:]), f.dtype), mesh, axes, data), fresh)
     _, out = jax.eval_shape(
         run, jax.tree.map(lambda w: w[:, 0], weights), x, jax.tree.map(lambda r: r[jnp.zeros_like(stage)], rows)
     )
@@ -149,6 +199,6 @@ def circular(
     last = s.leaving()
 
     def whole(y: jax.Array) -> jax.Array:
-        return jnp.moveaxis(y[last], 0, 1).reshape(batch, *y.shape[2:])
+        return jnp.moveaxis(y[last], 0, 2).reshape(batch, *y.shape[3:])
 
-    return jax.tree.map(whole, left), stack_of(total)
+    return jax.tree.map(whole, left), stack_of(jax.tree.map(lambda o: jnp.sum(o, axis=2), total))
