@@ -9,8 +9,8 @@ from typing import Any
 
 from configs.schema import Adafactor, AdamW, Cosine, Experiment, HeldOut, InverseSqrt, TextData, Train
 from models.common.layout import Layout, rules
+from models.common.layouts import data_parallel, fully_sharded, tensor_parallel, two_d
 from models.gpt.config import GptConfig
-from models.gpt.layouts import data_parallel, fully_sharded, tensor_parallel, two_d
 
 
 def _gpt2_block(**fields: Any) -> GptConfig:

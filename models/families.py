@@ -6,6 +6,7 @@ where released checkpoints exist.
 """
 
 import importlib
+import inspect
 from typing import Any
 
 
@@ -14,6 +15,11 @@ def model_class(config: Any) -> Any:
     return importlib.import_module(f"models.{config.family}.model").MODEL
 
 
+def mesh_axes(layout: Any) -> int:
+    """How many mesh sizes a named layout's function takes: two, or three with pipeline stages before them."""
+    return sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in inspect.signature(layout).parameters.values())
+
+
 def layouts(config: Any) -> dict[str, Any]:
-    """The named layouts of a config's family: functions of two mesh sizes."""
+    """The named layouts of a config's family: functions of their mesh sizes."""
     return importlib.import_module(f"models.{config.family}.layouts").LAYOUTS

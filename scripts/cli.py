@@ -78,16 +78,19 @@ def synthetic(e: Experiment) -> Experiment:
 
 def named_layout(e: Experiment, text: str) -> Layout:
     """The layout `NAME` or `NAME:XxY` of an experiment's family; without sizes, on the experiment's own mesh."""
-    from models.families import layouts
+    from models.families import layouts, mesh_axes
 
     table = layouts(e.model)
     name, _, sizes = text.partition(":")
     if name not in table:
         raise ConfigError(f"no layout {name!r}{nearest(name, table)}")
-    if sizes and not re.fullmatch(r"\d+x\d+", sizes):
-        raise ConfigError(f"mesh {sizes!r} of --layout {text!r} is not of the form 2x4")
-    x, y = map(int, sizes.split("x")) if sizes else [size for _, size in e.layout.mesh]
-    return table[name](x, y)
+    axes = mesh_axes(table[name])
+    given = [int(s) for s in sizes.split("x")] if re.fullmatch(r"\d+(x\d+)*", sizes) else []
+    given = given if sizes else [size for _, size in e.layout.mesh]
+    if len(given) != axes:
+        form = "x".join("242"[:axes])
+        raise ConfigError(f"--layout {text!r}: {name} needs a mesh of {axes} sizes, for example {name}:{form}")
+    return table[name](*given)
 
 
 def override(e: Experiment, args: list[str], options: Iterable[str]) -> Experiment:

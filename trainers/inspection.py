@@ -1,6 +1,5 @@
 """Tables about an experiment: its parameters, where they lie, and what its compiled step communicates."""
 
-import dataclasses
 import itertools
 import math
 from collections import Counter
@@ -12,8 +11,7 @@ import numpy as np
 
 from configs import registry
 from configs.schema import Experiment
-from data.batches import Batches, batch_shapes
-from data.rows import open_source
+from data.batches import batch_shapes
 from models.common.moe import capacity
 from models.common.sharding import ParamInfo
 from trainers import optimizers, state, step
@@ -78,35 +76,6 @@ def _rules(p: state.Plan) -> dict[str, dict[str, str]]:
 def _spec_text(spec: Any) -> str:
     parts = ["-" if axes is None else axes if isinstance(axes, str) else "*".join(axes) for axes in spec]
     return f"({', '.join(parts)})"
-
-
-def exact(e: Experiment) -> Experiment:
-    """The same experiment in double precision; run it inside `jax.enable_x64(True)`."""
-    return dataclasses.replace(
-        e,
-        model=dataclasses.replace(e.model, dtype="float64"),
-        train=dataclasses.replace(e.train, master_dtype="float64"),
-    )
-
-
-def trial(
-    e: Experiment, steps: int, devices: list | None = None, initial: Any = None
-) -> tuple[list[dict], list[Collective]]:
-    """Runs the first steps: (each one's metrics, the compiled step's collectives).
-
-    Args:
-      initial: a State on the host to start from; a fresh one by default.
-    """
-    p = state.plan(e, devices)
-    batches = Batches(open_source(e.data, e.model), e.data, p.batch_shardings())
-    compiled = step.compile_step(p, batch_shapes(e.data))
-    current = state.create(p) if initial is None else jax.device_put(initial, p.shardings)
-    found = []
-    for i in range(steps):
-        current, metrics = compiled(current, batches(i))
-        found.append(jax.tree.map(np.asarray, metrics))
-    batches.close()
-    return found, sent(p, compiled)
 
 
 def sent(p: state.Plan, compiled: jax.stages.Compiled) -> list[Collective]:

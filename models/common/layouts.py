@@ -1,9 +1,13 @@
-"""Ways to cut any dense model over a mesh of x by y devices. Each is a Layout; none touches a model.
+"""Ways to cut any dense model over a mesh of x by y devices, or in p pipeline stages of x by y. Each is a Layout; none touches
+a model.
 
-A family's LAYOUTS are what `--layout NAME` offers; every function takes the sizes of the two mesh axes.
+A family's LAYOUTS are what `--layout NAME:XxY` offers; every function takes the sizes of its mesh axes.
 """
 
-from models.common.layout import Layout, rules
+from collections.abc import Callable
+from typing import Literal
+
+from models.common.layout import Layout, Pipeline, rules
 
 BOTH = ("data", "model")
 
@@ -52,6 +56,38 @@ def two_d(x: int, y: int) -> Layout:
         mesh=(("data", x), ("model", y)),
         rules=tuple(sorted((dict(TENSOR) | dict(rules(embed="data", act_embed="model"))).items())),
     )
+
+
+def pipelines(component: str) -> dict[str, Callable[..., Layout]]:
+    """Ways to run a model's stack of layers in p pipeline stages, each tensor parallel over y with the batch over x.
+
+    The tables of the vocabulary, and the logits, are cut over stages and y together, so that no stage waits for them.
+    Microbatches are twice the stages unless an experiment says otherwise.
+    """
+
+    def layout(name: str, p: int, x: int, y: int, schedule: Literal["1f1b", "gpipe"], chunks: int, m: int) -> Layout:
+        vocab = rules(vocab=("stage", "model"), act_vocab=("stage", "model"))
+        return Layout(
+            name=name,
+            mesh=(("stage", p), ("data", x), ("model", y)),
+            rules=tuple(sorted((dict(TENSOR) | dict(vocab)).items())),
+            components=((component, rules(layers="stage")),),
+            pipelines=((component, Pipeline(microbatches=m or 2 * p, chunks=chunks, schedule=schedule)),),
+        )
+
+    def gpipe(p: int, x: int, y: int, *, microbatches: int = 0) -> Layout:
+        """All forward passes, then all backward passes (arXiv 1811.06965)."""
+        return layout("gpipe", p, x, y, "gpipe", 1, microbatches)
+
+    def pipeline_1f1b(p: int, x: int, y: int, *, microbatches: int = 0) -> Layout:
+        """A backward pass as soon as there is one to do: no more than 2 p - 1 inputs are kept (PipeDream-Flush)."""
+        return layout("pipeline_1f1b", p, x, y, "1f1b", 1, microbatches)
+
+    def pipeline_interleaved(p: int, x: int, y: int, *, microbatches: int = 0) -> Layout:
+        """1F1B with two chunks of layers a stage, which halves the bubble (Megatron, arXiv 2104.04473, section 2.2)."""
+        return layout("pipeline_interleaved", p, x, y, "1f1b", 2, microbatches)
+
+    return {made.__name__: made for made in (gpipe, pipeline_1f1b, pipeline_interleaved)}
 
 
 LAYOUTS = {layout.__name__: layout for layout in (data_parallel, zero1, fully_sharded, tensor_parallel, two_d)}

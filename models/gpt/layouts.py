@@ -1,5 +1,6 @@
-"""Ways to cut this family over a mesh: those of every dense model."""
+"""Ways to cut this family over a mesh: those of every dense model, and its decoder in pipeline stages."""
 
-from models.common.layouts import LAYOUTS, data_parallel, fully_sharded, tensor_parallel, two_d, zero1
+from models.common.layouts import LAYOUTS as DENSE
+from models.common.layouts import pipelines
 
-__all__ = ["LAYOUTS", "data_parallel", "fully_sharded", "tensor_parallel", "two_d", "zero1"]
+LAYOUTS = DENSE | pipelines("decoder")

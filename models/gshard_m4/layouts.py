@@ -3,7 +3,7 @@
 `LAYOUTS` is what `--layout NAME` offers; every function takes the sizes of the two mesh axes.
 """
 
-from models.common.layout import Layout, rules
+from models.common.layout import Layout, Pipeline, rules
 from models.common.layouts import BOTH, TENSOR, data_parallel, fully_sharded, tensor_parallel, zero1
 
 
@@ -44,9 +44,40 @@ def mixed(x: int, y: int) -> Layout:
     )
 
 
+def encoder_pipelined(p: int, x: int, y: int) -> Layout:
+    """The encoder in p pipeline stages under a decoder that is not: GPipe below, whose stages the decoder uses for its batch."""
+    both, everywhere = ("data", "expert"), ("stage", "data", "expert")
+    experts = rules(batch=both, group=both, expert="expert", act_expert="expert", expert_group="data", layers="stage")
+    decoder = rules(batch=everywhere, group=everywhere, expert_group=("stage", "data"))
+    return Layout(
+        name="encoder_pipelined",
+        mesh=(("stage", p), ("data", x), ("expert", y)),
+        rules=tuple(sorted((dict(expert_parallel(x, y).rules)).items())),
+        components=(("encoder", experts), ("decoder", decoder), ("softmax", decoder), ("target_embedding", decoder)),
+        pipelines=(("encoder", Pipeline(microbatches=2 * p, schedule="gpipe")),),
+    )
+
+
+def pipelines_with_experts(p: int, x: int, y: int) -> Layout:
+    """Both towers in p pipeline stages, the decoder as 1F1B, with experts over y inside every stage."""
+    base = expert_parallel(x, y)
+    stages = rules(layers="stage")
+    return Layout(
+        name="pipelines_with_experts",
+        mesh=(("stage", p), *base.mesh),
+        rules=tuple(sorted((dict(base.rules) | dict(rules(vocab="stage", act_vocab="stage"))).items())),
+        components=(("encoder", stages), ("decoder", stages)),
+        pipelines=(
+            ("encoder", Pipeline(microbatches=p, schedule="gpipe")),
+            ("decoder", Pipeline(microbatches=p, schedule="1f1b")),
+        ),
+    )
+
+
 LAYOUTS = {
     layout.__name__: layout
     for layout in (
         data_parallel, zero1, fully_sharded, tensor_parallel, expert_parallel, expert_fully_sharded, mixed,
+        encoder_pipelined, pipelines_with_experts,
     )
 }  # fmt: skip
