@@ -17,8 +17,8 @@ from configs.schema import (
     MaskedTextData,
     Train,
 )  # fmt: skip
-from models.bert import layouts
 from models.bert.config import BertConfig, Classification, MaskedLm, SentenceEmbedding, Span, Tagging
+from models.common import layouts
 from models.common.layout import rules
 
 

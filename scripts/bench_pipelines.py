@@ -1,0 +1,81 @@
+"""Pipelines compared: temporary memory of the compiled training step, and bubbles counted in ticks.
+
+    python -m scripts.bench_pipelines
+    python -m scripts.bench_pipelines --stages 8 --microbatches 16,64,256 --json
+
+Compiles (nothing runs) a small GPT in 8 stages on simulated devices with embedding and loss in the program: GPipe by
+differentiation, 1F1B and interleaved 1F1B. Memory is the compiler's own analysis of temporary buffers on one device.
+"""
+
+import dataclasses
+import json
+
+from configs.registry import ConfigError
+from scripts import cli
+
+
+def main() -> int:
+    p = cli.parser(__doc__)
+    p.add_argument("--stages", type=int, default=8)
+    p.add_argument("--microbatches", default="16,64,256", help="with commas")
+    p.add_argument("--json", action="store_true", help="print a JSON object a line")
+    args = p.parse_args()
+    try:
+        counts = [int(text) for text in args.microbatches.split(",")]
+    except ValueError:
+        raise ConfigError("--microbatches are whole numbers with commas between them, e.g. 16,64") from None
+    cli.use_devices(cli.SIMULATED)
+    head = f"{'schedule':22} {'p':>2} {'v':>2} {'m':>4} {'temporary MiB':>14} {'of GPipe':>9}"
+    print("" if args.json else f"{head} {'ticks':>6} {'idle':>7} {'papers':>7}")
+    for m in counts:
+        gpipe = 0
+        for name in ("gpipe", "pipeline_1f1b", "pipeline_interleaved"):
+            row = measure(name, args.stages, m)
+            gpipe = gpipe or row["temporary_bytes"]
+            row["of_gpipe"] = round(row["temporary_bytes"] / gpipe, 3)
+            if args.json:
+                print(json.dumps(row), flush=True)
+                continue
+            memory = f"{row['temporary_bytes'] / 2**20:14,.2f} {row['of_gpipe']:9.2f}"
+            shape = f"{name:22} {row['stages']:2} {row['chunks']:2} {m:4}"
+            print(f"{shape} {memory} {row['ticks']:6} {row['idle']:7.2%} {row['papers']:7.2%}", flush=True)
+    return 0
+
+
+def measure(name: str, stages: int, microbatches: int) -> dict:
+    """Temporary bytes of the compiled step on a device, ticks of its schedule, and its bubble: counted, and (p - 1) / (v m)."""
+    import jax
+
+    from configs import registry
+    from data.batches import batch_shapes
+    from models.common.schedule import Schedule
+    from models.families import layouts
+    from trainers import state, step
+
+    e = registry.tiny(cli.synthetic(registry.load("gpt.quickstart")))
+    model = dataclasses.replace(
+        e.model,
+        layers=2 * stages,
+        model_dim=128,
+        hidden_dim=512,
+        heads=4,
+        head_dim=32,
+        vocab=2048,
+        dropout=0.0,
+        remat="full",
+    )
+    data = dataclasses.replace(e.data, batch_size=microbatches, length=128)
+    layout = layouts(e.model)[name](stages, 1, 1, microbatches=microbatches)
+    e = dataclasses.replace(e, model=model, data=data, layout=layout)
+    compiled = step.compile_step(state.plan(e, jax.devices()[:stages]), batch_shapes(e.data))
+    chunks = layout.pipelines[0][1].chunks
+    s = Schedule(stages, chunks, microbatches)
+    return {
+        "schedule": name, "stages": stages, "chunks": chunks, "microbatches": microbatches,
+        "temporary_bytes": compiled.memory_analysis().temp_size_in_bytes,
+        "ticks": s.ticks, "idle": s.idle(), "papers": s.bubble,
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    cli.run(main)
