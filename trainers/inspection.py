@@ -14,7 +14,7 @@ from configs.schema import Experiment
 from data.batches import batch_shapes
 from models.common.moe import capacity
 from models.common.sharding import ParamInfo
-from trainers import optimizers, state, step
+from trainers import optimizers, pictures, state, step
 from trainers.collectives import Collective, collectives, summary, table
 from trainers.hlo import parse
 
@@ -23,7 +23,8 @@ def describe(e: Experiment) -> dict[str, Any]:
     """Sizes and placement of every parameter, as plain values; needs no device and no array.
 
     Keys: experiment, config (fields by path), layout, parameters (how many), components (how many of each), tensors
-    (name, component, shape, dtype, axes, spec, bytes_per_device, decayed), bytes_per_device (parameters, optimizer).
+    (name, component, shape, dtype, axes, spec, bytes_per_device, decayed), bytes_per_device (parameters, optimizer),
+    pictures (lines of text, see trainers/pictures.py).
     """
     p = state.plan(e, abstract=True)
     tensors = [_tensor(info) for info in p.parameters]
@@ -33,7 +34,13 @@ def describe(e: Experiment) -> dict[str, Any]:
     return {
         "experiment": e.name,
         "config": dict(line.split(": ", 1) for line in registry.lines(e)),
-        "layout": {"name": e.layout.name, "mesh": dict(e.layout.mesh), "rules": _rules(p)},
+        "layout": {
+            "name": e.layout.name,
+            "mesh": dict(e.layout.mesh),
+            "rules": _rules(p),
+            "pipelines": pictures.pipelines(e.layout),
+        },
+        "pictures": pictures.pictures(p.parameters, e.layout),
         "parameters": sum(info.size for info in p.parameters),
         "components": dict(sorted(by_component.items())),
         "tensors": tensors,
@@ -140,6 +147,7 @@ def as_text(e: Experiment, found: dict[str, Any]) -> str:
     lines += ["", f"Layout {found['layout']['name']!r} on {mesh} = {e.layout.devices} devices"]
     for path, rules in found["layout"]["rules"].items():
         lines.append(f"  {path:24} " + "  ".join(f"{k}->{v}" for k, v in sorted(rules.items())))
+    lines += [f"  {line}" for line in found["pictures"]]
     width = max(len(t["name"]) for t in found["tensors"])
     lines += ["", f"  {'parameter':{width}} {'shape':24} {'names':28} {'PartitionSpec':32} {'MiB/device':>11}"]
     for t in found["tensors"]:

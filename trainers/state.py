@@ -11,9 +11,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from configs.schema import Experiment
 from models.common.layout import LayoutError
+from models.common.pipeline import data_axes, schedule_of
 from models.common.sharding import Component, ParamInfo, components, describe, flatten, make_mesh, nest, split
 from models.families import model_class
-from trainers import adapt, optimizers
+from trainers import adapt, optimizers, pipeline
 
 PyTree = Any
 
@@ -85,8 +86,13 @@ def abstract_model(experiment: Experiment, mesh: Mesh | None = None) -> Any:
     build = functools.partial(model_class(experiment.model), experiment.model, where=where)
     model = jax.eval_shape(lambda key: build(key=key), jax.random.key(0))
     experiment.layout.check_components(components(model))
-    for info in describe(model):
+    infos = list(describe(model))
+    for info in infos:
         info.spec()
+    for path, settings in experiment.layout.pipelines:
+        layers = next(i.shape[0] for i in infos if i.name.startswith(f"{path}.") and i.stacked)
+        schedule_of(where.at(path), settings, layers)
+    pipeline.check(model)
     return model
 
 
@@ -133,6 +139,19 @@ def _check_rows(e: Experiment, model: Any) -> None:
     rows, parts = e.data.batch_size, e.train.microbatches
     if rows % parts:
         raise LayoutError(f"batch_size={rows} is not divisible by microbatches={parts}")
+    for path, settings in e.layout.pipelines:
+        m, shards = settings.microbatches, e.layout.ways(data_axes(model.where.at(path)))
+        if rows // parts % (m * shards):
+            fits = [n for n in range(1, rows + 1) if rows // parts % (n * shards) == 0]
+            nearest = min(fits, key=lambda n: abs(n - m), default=None)
+            raise LayoutError(
+                f"pipeline of {path!r}: {rows // parts} rows are not divisible by {m} microbatches x {shards} data shards; "
+                + (
+                    f"the nearest that fits is {nearest} microbatches"
+                    if nearest
+                    else f"take a multiple of {m * shards} rows"
+                )
+            )
     for name, array in e.data.arrays().items():
         model.where.spec(("batch", *array.axes), (rows // parts, *array.shape), tensor=f"input {name!r}")
     if e.data.cache:

@@ -137,16 +137,12 @@ def circular(
       (carry, out with the layers in front), as `scan`.
 
     Raises:
-      LayoutError: layers or rows that cannot be dealt out.
+      LayoutError: layers that cannot be dealt out.
     """
     layers, batch = jax.tree.leaves(stacked)[0].shape[0], jax.tree.leaves(carry)[0].shape[0]
     s = schedule_of(where, pipeline, layers)
     mesh, axes, data = where.mesh, stage_axes(where), data_axes(where)
     m, shards = s.microbatches, where.layout.ways(data)
-    if batch % (m * shards):
-        raise LayoutError(
-            f"pipeline of {where.path!r}: {batch} rows are not divisible by {m} microbatches x {shards} data shards"
-        )
     stage = jnp.arange(s.stages)
 
     def parts(

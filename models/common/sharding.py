@@ -42,6 +42,10 @@ class Component:
     def __truediv__(self, name: str) -> "Component":
         return dataclasses.replace(self, path=f"{self.path}.{name}" if self.path else name)
 
+    def at(self, path: str) -> "Component":
+        """The component of this path, in the same layout and on the same mesh."""
+        return dataclasses.replace(self, path=path)
+
     def spec(self, names, shape=None, *, tensor: str = "an activation", extra: Rules = ()) -> PartitionSpec:
         """The PartitionSpec of a tensor whose dimensions carry these logical names; raises LayoutError."""
         cuts = self.layout.cut(names, shape, component=self.path, tensor=tensor, extra=extra)

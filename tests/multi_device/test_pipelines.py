@@ -1,0 +1,124 @@
+"""Pipelines: what their compiled steps communicate and keep, and that they refuse what cannot run. Equality is in
+test_layouts_equal.py."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from configs import registry
+from configs.schema import Experiment
+from data.batches import batch_shapes
+from models.common.layout import Layout, LayoutError, Pipeline, rules
+from models.common.layouts import pipelines
+from models.common.sharding import flatten, merge
+from trainers import equality, inspection, pipeline, state, step
+
+PIPES = pipelines("decoder")
+
+
+def gpt(layout: Layout, **model) -> Experiment:
+    e = registry.tiny(registry.load("gpt.quickstart"))
+    return dataclasses.replace(
+        e, model=dataclasses.replace(e.model, **{"layers": 4, "dropout": 0.0} | model), layout=layout
+    )
+
+
+def compiled(e: Experiment) -> tuple[state.Plan, jax.stages.Compiled]:
+    p = state.plan(e, jax.devices()[: e.layout.devices])
+    return p, step.compile_step(p, batch_shapes(e.data))
+
+
+@pytest.mark.parametrize("name", PIPES)
+def test_weight_gradients_are_reduced_once_a_step(name):
+    """Inside the loops over ticks stages pass activations on by permutes along the stage axis, and nothing at all is reduced or
+    gathered along the data axis; after them it reduces."""
+    p, program = compiled(gpt(PIPES[name](2, 2, 2)))
+    sent = inspection.sent(p, program)
+    assert not [c for c in sent if c.loops and c.axes and "data" in c.axes and c.kind != "collective-permute"]
+    assert [c for c in sent if not c.loops and c.axes == ("data",) and c.kind in ("all-reduce", "reduce-scatter")]
+    passed = [c for c in sent if c.kind == "collective-permute" and c.axes == ("stage",) and c.loops]
+    assert passed and all(c.times and c.times > 1 for c in passed)
+
+
+def test_memory_does_not_grow_with_microbatches():
+    """Under 1F1B temporary memory is the same for 4 times the microbatches, embedding and loss included; GPipe's grows."""
+
+    def temporary(name: str, microbatches: int) -> int:
+        e = gpt(PIPES[name](4, 1, 1, microbatches=microbatches), model_dim=64, vocab=512, remat="full")
+        e = dataclasses.replace(e, data=dataclasses.replace(e.data, batch_size=microbatches, length=64))
+        return compiled(e)[1].memory_analysis().temp_size_in_bytes
+
+    few, many = temporary("pipeline_1f1b", 8), temporary("pipeline_1f1b", 32)
+    assert many < 1.05 * few
+    assert many < 0.55 * temporary("gpipe", 32)
+
+
+def test_dropout_is_that_of_gradient_accumulation(float64):
+    """With dropout, 1F1B over m microbatches has the loss and gradients of accumulating m microbatches on one device."""
+    layout = PIPES["pipeline_interleaved"](2, 1, 1)
+    e = equality.comparable(gpt(layout))
+    e = dataclasses.replace(e, model=dataclasses.replace(e.model, dropout=0.25))
+    initial = equality.start(e)
+    one = dataclasses.replace(e, train=dataclasses.replace(e.train, microbatches=layout.pipelines[0][1].microbatches))
+    want = equality.reference(one, 1, initial)
+    found = equality.trial(e, 1, jax.devices()[:2], initial)
+    assert max(equality.differences(found, want).values()) < 1e-9
+    plain = equality.reference(equality.comparable(gpt(layout)), 1, initial)
+    assert abs(float(plain.metrics[0]["loss"]) - float(want.metrics[0]["loss"])) > 1e-4
+
+
+def test_loss_and_gradients_are_those_of_differentiation(float64):
+    """As a function beside jax.value_and_grad, on the model alone."""
+    e = equality.comparable(gpt(PIPES["pipeline_1f1b"](4, 2, 1)))
+    p = state.plan(e, jax.devices())
+    params = state.create(p).params
+    batch = {k: np.ones(v.shape, np.int32) for k, v in batch_shapes(e.data).items()}
+    batch["tokens"] = np.random.default_rng(0).integers(0, 64, batch["tokens"].shape).astype(np.int32)
+    weights, key = p.model.weights(batch), jax.random.key(0)
+    one = state.plan(dataclasses.replace(e, layout=equality.ONE), jax.devices()[:1])
+    on_one = jax.device_get(params)
+    want, grads = jax.jit(jax.value_and_grad(lambda params: merge(one.model, params).loss(batch, key).value))(on_one)
+    loss, found = jax.jit(lambda params: pipeline.loss_and_gradients(p.model, params, batch, weights, key))(params)
+    assert_allclose(loss.value, want, rtol=1e-12)
+    for name, g in flatten(grads).items():
+        assert_allclose(flatten(found)[name], g, rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+def piped(component: str, layers: str | None = "stage", **changes) -> Layout:
+    settings = {"microbatches": 4} | changes
+    cut = ((component, rules(layers=layers)),) if layers else ()
+    return Layout(
+        name="tried", mesh=(("stage", 2), ("data", 2)), rules=rules(batch="data"), components=cut,
+        pipelines=((component, Pipeline(**settings)),),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: gpt(piped("decodr")), r"no component 'decodr'; did you mean 'decoder'"),
+        (lambda: gpt(piped("decoder", layers=None)), r"the pipeline of 'decoder' needs a rule 'layers' -> its stages"),
+        (lambda: gpt(piped("decoder"), layers=5), r"layers. of size 5 is not divisible by the 2 pieces"),
+        (lambda: gpt(piped("decoder", chunks=4)), r"4 layers are not divisible by 2 stages x 4 chunks = 8.* 8 layers, or .* 4"),
+        (lambda: gpt(piped("decoder", microbatches=3, chunks=2)), r"microbatches=3 is not a multiple of the 2 stages.* 2 and 4"),
+        (lambda: gpt(piped("decoder", microbatches=6)), r"16 rows are not divisible by 6 microbatches x 2 data shards.* is 4 microb"),
+        (lambda: gpt(piped("decoder", schedule="1f1c")), r"no schedule '1f1c'; did you mean '1f1b'"),
+        (lambda: gpt(piped("decoder", microbatches=0)), r"microbatches=0: must be at least 1"),
+    ],
+)  # fmt: skip
+def test_what_cannot_run_is_refused_with_what_would(make, message):
+    """Each mistake in a pipeline is one line that names it and the nearest thing that fits, before anything is compiled."""
+    with pytest.raises(LayoutError, match=message) as caught:
+        state.plan(make(), jax.devices()[:4])
+    assert "\n" not in str(caught.value)
+
+
+def test_only_the_stack_that_ends_in_the_loss_runs_as_1f1b():
+    """An encoder under a decoder is refused as 1f1b, with what to do instead."""
+    e = registry.tiny(registry.load("gshard_m4.quickstart"))
+    e = dataclasses.replace(e, model=dataclasses.replace(e.model, layers=8), layout=piped("encoder"))
+    with pytest.raises(LayoutError, match=r"'encoder' does not end in the loss.*'gpipe', or pipeline 'decoder'"):
+        state.plan(e, jax.devices()[:4])
