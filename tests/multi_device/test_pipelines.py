@@ -104,7 +104,7 @@ def piped(component: str, layers: str | None = "stage", **changes) -> Layout:
         (lambda: gpt(piped("decoder"), layers=5), r"layers. of size 5 is not divisible by the 2 pieces"),
         (lambda: gpt(piped("decoder", chunks=4)), r"4 layers are not divisible by 2 stages x 4 chunks = 8.* 8 layers, or .* 4"),
         (lambda: gpt(piped("decoder", microbatches=3, chunks=2)), r"microbatches=3 is not a multiple of the 2 stages.* 2 and 4"),
-        (lambda: gpt(piped("decoder", microbatches=6)), r"16 rows are not divisible by 6 microbatches x 2 data shards.* is 4 microb"),
+        (lambda: gpt(piped("decoder", microbatches=6)), r"16 rows are not divisible by 6 microbatches x 2 data.* is 4 "),
         (lambda: gpt(piped("decoder", schedule="1f1c")), r"no schedule '1f1c'; did you mean '1f1b'"),
         (lambda: gpt(piped("decoder", microbatches=0)), r"microbatches=0: must be at least 1"),
     ],
