@@ -158,24 +158,62 @@ def placed(e: Experiment, weights: Any, layout: Layout = ONE_DEVICE) -> tuple[An
     return plan, load(weights, plan.shardings.params, shapes, plan.experiment.train.master_dtype)
 
 
-def use_devices(layout: Layout) -> None:
+def use_devices(layout: Layout, processes: int = 1) -> None:
     """Prepares JAX: on a machine without accelerators, as many simulated devices as the layout has; a program cache.
 
     Must come before JAX's first look at the devices; an accelerator's devices are left as they are.
+
+    Args:
+      processes: how many processes share the layout's devices; each simulates its part of them.
     """
     flags = os.environ.get("XLA_FLAGS", "")
     if "xla_force_host_platform_device_count" not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={layout.devices}".strip()
+        here = max(1, layout.devices // processes)
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={here}".strip()
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(data_dir() / "xla-cache"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
 
 
-def start_distributed(several: bool) -> None:
-    """Joins the other processes of a pod or a cluster, before JAX looks at any device."""
+def use_devices_of_all(layout: Layout, detect: bool) -> None:
+    """As `use_devices`, in one of several processes that share the layout's devices; alone where nothing says so.
+
+    The processes are those of $JAX_COORDINATOR_ADDRESS, $JAX_NUM_PROCESSES and $JAX_PROCESS_ID; JAX finds what these leave
+    open on TPU pods, under Slurm and under Open MPI.
+
+    Args:
+      detect: joins them even if none of the variables is set.
+
+    Raises:
+      ConfigError: a variable is missing or has no sensible value, or the other processes cannot be reached.
+    """
+    address = os.environ.get("JAX_COORDINATOR_ADDRESS")
+    processes, number = _count("JAX_NUM_PROCESSES", 1), _count("JAX_PROCESS_ID", 0)
+    if address and not re.fullmatch(r".+:\d+", address):
+        raise ConfigError(f"JAX_COORDINATOR_ADDRESS={address!r} is not of the form HOST:PORT")
+    if processes is not None and number is not None and number >= processes:
+        raise ConfigError(f"JAX_PROCESS_ID={number} must be below JAX_NUM_PROCESSES={processes}")
+    use_devices(layout, processes or 1)
+    given = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": processes, "JAX_PROCESS_ID": number}
+    if not detect and all(value is None for value in given.values()):
+        return
     import jax
 
-    if several or "JAX_COORDINATOR_ADDRESS" in os.environ:
-        jax.distributed.initialize()
+    try:
+        jax.distributed.initialize(address, processes, number)
+    except ValueError:  # JAX found no pod and no job that would say the rest
+        missing = ", ".join(name for name, value in given.items() if value is None)
+        raise ConfigError(f"no TPU pod, Slurm or Open MPI job is found here: set {missing}") from None
+    except RuntimeError as error:
+        first, *_ = str(error).splitlines()
+        raise ConfigError(f"cannot join the other processes: {first}") from error
+
+
+def _count(variable: str, least: int) -> int | None:
+    """A whole number from the environment, None where it is not set."""
+    text = os.environ.get(variable)
+    if text is not None and not (text.isdecimal() and int(text) >= least):
+        raise ConfigError(f"{variable}={text!r} is not a whole number from {least} on")
+    return None if text is None else int(text)
 
 
 def print_json(value: Any) -> None:

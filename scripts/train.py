@@ -6,6 +6,8 @@
 Any field of the experiment can be overridden by its path; `python -m scripts.show EXPERIMENT` lists them.
 Writes under DIR: metrics.jsonl, tensorboard/, checkpoints/, run.jsonl.
 
+One of several processes by hand: JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID (docs/OPERATIONS.md).
+
 Exit codes: 0 all steps done; 2 a bad argument; 75 stopped by SIGTERM or SIGINT after saving, run the same command to go
 on; 76 too many steps without a finite loss.
 """
@@ -31,13 +33,16 @@ def main() -> int:
     p.add_argument(
         "--prepare", action="store_true", help="first fetch the data and weights that it starts from, if missing"
     )
-    p.add_argument("--distributed", action="store_true", help="one of several processes: a pod's hosts, Slurm, MPI")
+    p.add_argument(
+        "--distributed",
+        action="store_true",
+        help="one of several processes, as JAX finds them on TPU pods, under Slurm, MPI",
+    )
     args, overrides = p.parse_known_args()
     e = cli.chosen(args, overrides)
     if args.prepare:
         prepare(e)
-    cli.use_devices(e.layout)
-    cli.start_distributed(args.distributed)
+    cli.use_devices_of_all(e.layout, detect=args.distributed)
 
     from trainers import trainer
 

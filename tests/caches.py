@@ -1,11 +1,18 @@
-"""A toy cache in the real format: rows that tell where they come from, and real vocabularies."""
+"""Toy caches in the real formats: of translations, whose rows tell where they come from, and of text; real vocabularies."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from data import packing, vocabularies
+from data import packing, tokenizers, vocabularies
+from data.text import encoding
+from data.tokenizers import Tokenizer
+
+_WORDS = [
+    "the", "a", "cat", "dog", "bird", "sees", "hears", "finds", "old", "red", "small", "big", "house", "tree", "road", "and",
+]  # fmt: skip
 
 
 def write_cache(caches: Path, languages: dict[str, int], source_length: int, target_length: int) -> Path:
@@ -46,3 +53,36 @@ def write_vocabularies(folder: Path, languages: list[str], size: int = 512) -> N
     lines = [" ".join(rng.choice(words, 8)) for _ in range(1000)]
     vocabularies.train(lines, folder / "source.model", size=size, tags=languages)
     vocabularies.train(lines, folder / "target.model", size=size)
+
+
+def texts(n: int, seed: int) -> list[str]:
+    """Made-up sentences of 4 to 29 words."""
+    rng = np.random.default_rng(seed)
+    return [" ".join(rng.choice(_WORDS, rng.integers(4, 30))) for _ in range(n)]
+
+
+def write_text_cache(folder: Path, train: Callable[[list[str], Path, int], object], size: int, length: int) -> None:
+    """Sixty training texts packed into rows of `length` tokens, twenty held out ("test"), and their tokenizer.
+
+    Args:
+      train: data.tokenizers.train_bpe or train_wordpiece, which makes a vocabulary of `size`.
+    """
+    (folder / "train").mkdir(parents=True)
+    train(texts(200, 0), folder / tokenizers.FILE, size)
+    tokenizer = Tokenizer(folder)
+    rows, _ = encoding.rows_of(texts(60, 1), tokenizer, length)
+    packing.write_rows(folder / "train" / "toy.array_record", rows)
+    held_out = [{"id": str(i), "origin": "toy", "text": text} for i, text in enumerate(texts(20, 2))]
+    finish(folder, held_out, tokenizer, length, kind="text", corpus="toy", rows=len(rows))
+
+
+def finish(
+    folder: Path, held_out: list[dict], tokenizer: Tokenizer, length: int, *, rows: int, part: str = "toy", **more
+) -> None:
+    """Writes the manifest of a cache with one part, and its held-out examples."""
+    manifest = {
+        "cache": folder.name, "length": length, "vocabulary": tokenizer.size, "fingerprint": "f" * 64,
+        "parts": {part: {"examples": rows, "rows": rows, "tokens": rows * length, "dropped": 0}},
+    }  # fmt: skip
+    (folder / "manifest.json").write_text(json.dumps(manifest | more))
+    (folder / "test.jsonl").write_text("".join(json.dumps(e) + "\n" for e in held_out))

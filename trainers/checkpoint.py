@@ -13,9 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import orbax.checkpoint as ocp
-from jax.experimental import multihost_utils
 from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, EveryNSteps, LatestN
 
 from configs import registry
@@ -23,6 +21,7 @@ from configs.schema import Experiment, Train
 from models.common.layout import UserError
 from models.common.sharding import flatten
 from trainers import adapt
+from trainers.processes import anywhere
 from trainers.state import Plan, State, from_tree, to_tree
 
 FORMAT = "shardzoo-checkpoint-1"
@@ -53,6 +52,15 @@ def checksums(tree: Any) -> Any:
     return jax.tree.map(of_array, tree)
 
 
+class _Manager(ocp.CheckpointManager):
+    """Orbax's, without its own question to JAX's coordinator whether a signal came (see trainers/processes.py): asked late,
+    in the thread of a save, it would set back the number from which the coordinator picks where all processes stop."""
+
+    def reached_preemption(self, step: int) -> bool:
+        del step
+        return False
+
+
 class Checkpoints:
     """The checkpoints of one run."""
 
@@ -70,7 +78,7 @@ class Checkpoints:
             cleanup_tmp_directories=True,
             create=True,
         )
-        self._manager = ocp.CheckpointManager(self.folder, options=options, item_handlers=_handlers())
+        self._manager = _Manager(self.folder, options=options, item_handlers=_handlers())
 
     def save(self, p: Plan, state: State, fingerprint: str, metrics: dict[str, float] | None = None) -> None:
         """Starts to save; returns once the arrays are copied off the devices, before they are written."""
@@ -99,54 +107,49 @@ class Checkpoints:
           CheckpointError: the newest sound checkpoint is of another model, data or optimizer, or none could be read.
         """
         damaged: list[int] = []
+        placed = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), p.state, p.shardings)
         for step in sorted(self._manager.all_steps(), reverse=True):
-            where, reason, problems, state = self.folder / str(step), "", [], None
-            try:
-                meta = _meta(self._manager, step)
-                problems = _mismatches(meta, p.experiment, fingerprint) or self._other_shapes(step, p)
-            except Exception as error:
-                reason = _reason(error)
-            if not _anywhere(bool(reason)) and not problems:
+            where, reason, problems, tree = self.folder / str(step), "", [], {}
+            with _reader(self.folder) as reader:
                 try:
-                    placed = jax.tree.map(
-                        lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), p.state, p.shardings
-                    )
-                    state = from_tree(p.state, _arrays(self._manager, step, to_tree(placed), meta["checksums"]))
+                    meta = _meta(reader, step)
+                    described = _described(reader, step)
+                    problems = _mismatches(meta, p.experiment, fingerprint) or _other_shapes(described, p)
                 except Exception as error:
                     reason = _reason(error)
-            if _anywhere(bool(reason)):
+                if not anywhere(bool(reason or problems)):
+                    try:
+                        tree = _arrays(reader, step, to_tree(placed))
+                    except Exception as error:
+                        reason = _reason(error)
+                    if not anywhere(bool(reason)):
+                        reason = _changed(tree, meta["checksums"])
+            if anywhere(bool(reason)):
                 say(f"checkpoint {where} is damaged ({reason or 'on another process'}); trying the one before it")
                 damaged.append(step)
-            elif problems:
+            elif anywhere(bool(problems)):
                 raise CheckpointError(
-                    f"checkpoint {where} is of another experiment: {'; '.join(problems)}; "
+                    f"checkpoint {where} is of another experiment: {'; '.join(problems) or 'on another process'}; "
                     "choose another --workdir, or start from its release with --train.init-from"
                 )
             else:
                 self._set_aside(damaged)
-                return state
+                return from_tree(p.state, tree)
         if damaged:
             raise CheckpointError(
                 f"none of the {len(damaged)} checkpoints in {self.folder} could be read; nothing was changed"
             )
         return None
 
-    def _other_shapes(self, step: int, p: Plan) -> list[str]:
-        """Arrays that the checkpoint has and the plan has not, or in another shape: another optimizer's, for example."""
-        stored = {k: tuple(m.shape) for k, m in flatten(_described(self._manager, step)).items()}
-        wanted = {k: tuple(x.shape) for k, x in flatten(to_tree(p.state)).items()}
-        names = sorted(k for k in stored.keys() | wanted.keys() if stored.get(k) != wanted.get(k))
-        return [f"{k}: {stored.get(k, 'none')} -> {wanted.get(k, 'none')}" for k in names[:3]]
-
     def _set_aside(self, steps: list[int]) -> None:
-        _anywhere(False)  # nobody is still reading
+        anywhere(False)  # nobody is still reading
         for step in steps if jax.process_index() == 0 else []:
             aside = self.folder.parent / "damaged" / str(step)
             aside.parent.mkdir(exist_ok=True)
             shutil.rmtree(aside, ignore_errors=True)
             (self.folder / str(step)).rename(aside)
         if steps:
-            _anywhere(False)
+            anywhere(False)
             self._manager.reload()
 
     def close(self) -> None:
@@ -157,6 +160,16 @@ class Checkpoints:
 
 def _handlers() -> dict[str, Any]:
     return {"state": ocp.StandardCheckpointHandler(), "meta": ocp.JsonCheckpointHandler()}
+
+
+def _reader(folder: Path) -> ocp.CheckpointManager:
+    """Reads checkpoints, each process for itself: one that finds damage must not leave the others waiting in a barrier."""
+    me = jax.process_index()
+    alone = ocp.options.MultiprocessingOptions(
+        primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"reader_{me}"
+    )
+    options = ocp.CheckpointManagerOptions(create=False, multiprocessing_options=alone)
+    return ocp.CheckpointManager(folder, options=options, item_handlers=_handlers())
 
 
 def _meta(manager: ocp.CheckpointManager, step: int) -> dict[str, Any]:
@@ -172,14 +185,26 @@ def _described(manager: ocp.CheckpointManager, step: int) -> dict[str, Any]:
     return manager.item_metadata(step).state
 
 
-def _arrays(manager: ocp.CheckpointManager, step: int, like: dict[str, Any], want: dict[str, int]) -> dict[str, Any]:
-    """A checkpoint's arrays, placed like `like`; raises ValueError where a checksum is not the one that was saved."""
-    tree = manager.restore(step, args=ocp.args.Composite(state=ocp.args.StandardRestore(like)))["state"]
+def _arrays(manager: ocp.CheckpointManager, step: int, like: dict[str, Any]) -> dict[str, Any]:
+    """A checkpoint's arrays, placed like `like`, unchecked."""
+    return manager.restore(step, args=ocp.args.Composite(state=ocp.args.StandardRestore(like)))["state"]
+
+
+def _changed(tree: dict[str, Any], want: dict[str, int]) -> str:
+    """The first array whose checksum is not the one that was saved, "" if there is none; all processes compute it."""
     found = {name: int(value) for name, value in flatten(checksums(tree)).items()}
     for name in sorted(want.keys() | found.keys()):
         if found.get(name) != want.get(name):
-            raise ValueError(f"checksum of {name} is {found.get(name)}, was {want.get(name)}")
-    return tree
+            return f"checksum of {name} is {found.get(name)}, was {want.get(name)}"
+    return ""
+
+
+def _other_shapes(described: dict[str, Any], p: Plan) -> list[str]:
+    """Arrays that the checkpoint has and the plan has not, or in another shape: another optimizer's, for example."""
+    stored = {k: tuple(m.shape) for k, m in flatten(described).items()}
+    wanted = {k: tuple(x.shape) for k, x in flatten(to_tree(p.state)).items()}
+    names = sorted(k for k in stored.keys() | wanted.keys() if stored.get(k) != wanted.get(k))
+    return [f"{k}: {stored.get(k, 'none')} -> {wanted.get(k, 'none')}" for k in names[:3]]
 
 
 def _reason(error: Exception) -> str:
@@ -188,13 +213,6 @@ def _reason(error: Exception) -> str:
     if isinstance(error, (MemoryError, PermissionError)) or "RESOURCE_EXHAUSTED" in text:
         raise error
     return text
-
-
-def _anywhere(flag: bool) -> bool:
-    """Whether the flag is set on any process; all processes meet here."""
-    if jax.process_count() == 1:
-        return flag
-    return bool(np.any(multihost_utils.process_allgather(np.array(flag))))
 
 
 def _mismatches(meta: dict[str, Any], experiment: Experiment, fingerprint: str) -> list[str]:
@@ -225,7 +243,7 @@ def read_params(workdir: Path, step: int | None = None) -> tuple[Experiment, int
     if not folder.is_dir():
         raise CheckpointError(f"no checkpoints in {workdir}; a run writes them under WORKDIR/checkpoints")
     host = jax.sharding.SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
-    with ocp.CheckpointManager(folder, item_handlers=_handlers()) as manager:
+    with _reader(folder) as manager:
         step = manager.latest_step() if step is None else step
         if step is None or step not in manager.all_steps():
             raise CheckpointError(f"no checkpoint {step} in {folder}; there are {sorted(manager.all_steps())}")
@@ -233,7 +251,9 @@ def read_params(workdir: Path, step: int | None = None) -> tuple[Experiment, int
             meta = _meta(manager, step)
             described = _described(manager, step)
             like = jax.tree.map(lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=host), described)
-            tree = _arrays(manager, step, like, meta["checksums"])
+            tree = _arrays(manager, step, like)
+            if reason := _changed(tree, meta["checksums"]):
+                raise ValueError(reason)
         except Exception as error:
             raise CheckpointError(f"checkpoint {folder / str(step)} is damaged ({_reason(error)})") from error
     experiment, params = adapt.plain(registry.from_json(meta["experiment"]), tree["params"])

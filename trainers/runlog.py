@@ -16,6 +16,7 @@ from typing import Any
 from configs import registry
 from configs.schema import Experiment
 from trainers.checkpoint import versions
+from trainers.processes import anywhere
 
 
 def config_hash(experiment: Experiment) -> str:
@@ -68,13 +69,26 @@ class Record:
 
 
 @contextlib.contextmanager
-def only_run(workdir: Path) -> Iterator[None]:
-    """Holds the folder for this process; raises ConfigError if another one is training in it."""
-    with (workdir / ".lock").open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise registry.ConfigError(f"another process is training in {workdir}; choose another --workdir") from None
+def only_run(workdir: Path, leader: bool) -> Iterator[None]:
+    """Makes the folder, if there is none, and holds it for this run, whose processes all come here.
+
+    Raises:
+      ConfigError: another run is training in it; or, on the other processes, the leader could not have it.
+      OSError: on the leader, the folder cannot be written.
+    """
+    refused: Exception | None = None
+    with contextlib.ExitStack() as closing:
+        if leader:
+            try:
+                workdir.mkdir(parents=True, exist_ok=True)
+                file = closing.enter_context((workdir / ".lock").open("a"))
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                refused = registry.ConfigError(f"another process is training in {workdir}; choose another --workdir")
+            except OSError as error:
+                refused = error
+        if anywhere(refused is not None):  # before anyone waits for a leader that does not come
+            raise refused or registry.ConfigError(f"process 0 cannot train in {workdir}; it says why")
         yield
 
 

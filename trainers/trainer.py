@@ -5,15 +5,12 @@ and what its batches hold are data, and `trainers.evaluation` scores whatever th
 """
 
 import contextlib
-import signal
-import threading
+import io
+import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import jax
-from jax.experimental import multihost_utils
 
 from configs.registry import ConfigError
 from configs.schema import Experiment
@@ -22,7 +19,7 @@ from data.caches import cache_folder
 from data.rows import open_source
 from models.common.layout import nearest
 from models.families import model_class
-from trainers import evaluation, metrics, runlog, start, state, step
+from trainers import evaluation, metrics, processes, runlog, start, state, step
 from trainers.checkpoint import Checkpoints
 
 DONE, PREEMPTED, DIVERGED = 0, 75, 76
@@ -55,11 +52,9 @@ def train(experiment: Experiment, workdir: Path) -> int:
         evaluator = evaluation.open_evaluator(p.model, experiment, cache, vocabulary=cache)
     if train.best and train.best not in (names := evaluator.names if evaluator else []):
         raise ConfigError(f"train.best={train.best!r}: no such metric{nearest(train.best, names)}")
-    workdir.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as closing:
-        if leader:
-            closing.enter_context(runlog.only_run(workdir))
-        stop = closing.enter_context(_stop_signals())
+        closing.enter_context(runlog.only_run(workdir, leader))
+        stop = closing.enter_context(processes.stop_signals())
         batches = Batches(source, experiment.data, p.batch_shardings())
         closing.callback(batches.close)
 
@@ -87,7 +82,7 @@ def train(experiment: Experiment, workdir: Path) -> int:
         writer = metrics.MetricWriter(workdir, at) if leader else None
         if writer:
             closing.callback(writer.close)
-        progress = metrics.Progress(train.steps, at)
+        progress = metrics.Progress(train.steps, at, sys.stdout if leader else io.StringIO())
         skipped = int(current.skipped)
         pending: list[tuple[int, dict[str, jax.Array]]] = []  # steps whose metrics have not been looked at
         while True:
@@ -98,7 +93,7 @@ def train(experiment: Experiment, workdir: Path) -> int:
                 jax.block_until_ready(pending[-2][1]["loss"])
             last = at == train.steps
             due = last or bool(train.eval_every and at % train.eval_every == 0)
-            stopping = stop(at)
+            stopping = stop()
 
             logging = last or at % train.log_every == 0
             if logging or stopping:
@@ -138,34 +133,6 @@ def train(experiment: Experiment, workdir: Path) -> int:
                     return record.end(DONE, at)
                 say(f"stopping at step {at} by a signal; run the same command to go on")
                 return record.end(PREEMPTED, at)
-
-
-@contextlib.contextmanager
-def _stop_signals() -> Iterator[Any]:
-    """Inside, SIGTERM and SIGINT ask for a stop after the current step; yields a function step -> whether to stop.
-
-    Processes of one run agree on the step. A second SIGINT interrupts at once.
-    """
-    asked = threading.Event()
-
-    def ask(number, frame):
-        del frame
-        if asked.is_set() and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        asked.set()
-
-    if jax.process_count() > 1:  # JAX's coordinator hears SIGTERM and picks a step for everyone
-        yield multihost_utils.reached_preemption_sync_point
-        return
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda step: False
-        return
-    old = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield lambda step: asked.is_set()
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
 
 
 def summary(p: state.Plan) -> str:

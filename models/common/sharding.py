@@ -65,9 +65,11 @@ def make_mesh(layout: Layout, devices: list | None = None) -> Mesh:
     """The device mesh of a layout; raises LayoutError where the devices at hand are not as many as it needs."""
     devices = jax.devices() if devices is None else devices
     if len(devices) != layout.devices:
+        processes = len({device.process_index for device in devices})
         raise LayoutError(
             f"layout {layout.name!r} needs {layout.devices} devices for mesh {dict(layout.mesh)}, but {len(devices)} "
-            f"{'is' if len(devices) == 1 else 'are'} here; choose a mesh whose product is {len(devices)}"
+            f"{'is' if len(devices) == 1 else 'are'} here{f', over {processes} processes' if processes > 1 else ''}; "
+            f"choose a mesh whose product is {len(devices)}"
         )
     names, sizes = zip(*layout.mesh, strict=True)
     return jax.make_mesh(sizes, names, axis_types=(AxisType.Auto,) * len(names), devices=devices)

@@ -13,23 +13,15 @@ from configs import registry
 from configs.schema import Experiment, HeldOut
 from data import packing, tokenizers
 from data.labelled import encoding as labelled
-from data.text import encoding
 from data.tokenizers import Tokenizer
 from models.bert.config import Classification
+from tests.caches import finish, texts, write_text_cache
 from tests.trainers.test_trainer import run
 from trainers import checkpoint, evaluation, huggingface, metrics, opening, release, state
 from trainers.generation import Generate, Generator
 
 LENGTH = 16
-WORDS = [
-    "the", "a", "cat", "dog", "bird", "sees", "hears", "finds", "old", "red", "small", "big", "house", "tree", "road", "and",
-]  # fmt: skip
 LABELS = ["cat", "dog"]
-
-
-def texts(n: int, seed: int) -> list[str]:
-    rng = np.random.default_rng(seed)
-    return [" ".join(rng.choice(WORDS, rng.integers(4, 30))) for _ in range(n)]
 
 
 @pytest.fixture(scope="module")
@@ -37,14 +29,7 @@ def data(tmp_path_factory) -> Path:
     """A data folder with three toy caches in the real formats, made by the real encoders: causal, masked, labelled."""
     root = tmp_path_factory.mktemp("data")
     for name, train in (("causal", tokenizers.train_bpe), ("masked", tokenizers.train_wordpiece)):
-        folder = root / "caches" / name
-        (folder / "train").mkdir(parents=True)
-        train(texts(200, 0), folder / tokenizers.FILE, 300 if name == "causal" else 70)
-        tokenizer = Tokenizer(folder)
-        rows, _ = encoding.rows_of(texts(60, 1), tokenizer, LENGTH)
-        packing.write_rows(folder / "train" / "toy.array_record", rows)
-        held_out = [{"id": str(i), "origin": "toy", "text": text} for i, text in enumerate(texts(20, 2))]
-        _finish(folder, held_out, tokenizer, kind="text", corpus="toy", rows=len(rows))
+        write_text_cache(root / "caches" / name, train, 300 if name == "causal" else 70, LENGTH)
     folder = root / "caches" / "labelled"
     (folder / "train").mkdir(parents=True)
     (folder / tokenizers.FILE).write_bytes((root / "caches" / "masked" / tokenizers.FILE).read_bytes())
@@ -55,17 +40,8 @@ def data(tmp_path_factory) -> Path:
     ]
     packing.write_rows(folder / "train" / "all.array_record", made)
     more = {"form": "classification", "task": "toy", "labels": LABELS, "slots": 2}
-    _finish(folder, examples[:40], tokenizer, kind="labelled", rows=len(made), part="all", **more)
+    finish(folder, examples[:40], tokenizer, LENGTH, kind="labelled", rows=len(made), part="all", **more)
     return root
-
-
-def _finish(folder: Path, held_out: list[dict], tokenizer: Tokenizer, *, rows: int, part: str = "toy", **more) -> None:
-    manifest = {
-        "cache": folder.name, "length": LENGTH, "vocabulary": tokenizer.size, "fingerprint": "f" * 64,
-        "parts": {part: {"examples": rows, "rows": rows, "tokens": rows * LENGTH, "dropped": 0}},
-    }  # fmt: skip
-    (folder / "manifest.json").write_text(json.dumps(manifest | more))
-    (folder / "test.jsonl").write_text("".join(json.dumps(e) + "\n" for e in held_out))
 
 
 def experiment(name: str, cache: str) -> Experiment:

@@ -88,9 +88,9 @@ def test_a_checkpoint_restores_onto_another_mesh(whole_run, m4, tmp_path):
         np.testing.assert_allclose(got["loss"], want["loss"], rtol=2e-5)
 
 
-def damage(step: Path) -> None:
-    """Flips bits in the largest file of a checkpoint's arrays."""
-    files = [p for p in (step / "state").rglob("*") if p.is_file() and "_METADATA" not in p.name]
+def damage(arrays: Path) -> None:
+    """Flips bits in the largest file of a folder with a checkpoint's arrays."""
+    files = [p for p in arrays.rglob("*") if p.is_file() and "_METADATA" not in p.name]
     victim = max(files, key=lambda p: p.stat().st_size)
     content = bytearray(victim.read_bytes())
     for i in range(len(content) // 4, len(content) // 2):
@@ -102,7 +102,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(whole_run, m4,
     """The run goes on from step 4, loses nothing of what it can use, and keeps the damaged folder for inspection."""
     folder = tmp_path / "run"
     shutil.copytree(whole_run, folder)
-    damage(folder / "checkpoints/6")
+    damage(folder / "checkpoints/6/state")
     assert run(with_train(m4, steps=6, keep=10), folder) == trainer.DONE
     said = capsys.readouterr().out
     assert f"checkpoint {folder / 'checkpoints/6'} is damaged" in said and "starting at step 4" in said
@@ -179,7 +179,7 @@ def test_one_run_at_a_time(whole_run, m4):
     """A second process in the same folder is refused."""
     from trainers import runlog
 
-    with runlog.only_run(whole_run), pytest.raises(ValueError, match="another process is training in"):
+    with runlog.only_run(whole_run, leader=True), pytest.raises(ValueError, match="another process is training in"):
         run(m4, whole_run)
 
 

@@ -1,0 +1,91 @@
+"""`python -m tests.multi_device.observed NOTES ARGUMENTS...`: scripts.train, and what this process does meanwhile.
+
+It writes into the folder NOTES, N being the process's number:
+
+    rows.N             the index of every row that was read, one a line, in order
+    writes.N           every path that Python opened for writing, made, renamed or removed
+    saved-STEP.N       the state that went into a checkpoint: this process's pieces of every array
+    restored-STEP.N    the state that came out of one
+
+It stands between the trainer and its rows, checkpoints and files, and changes nothing that passes.
+"""
+
+import os
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data import rows
+from models.common.sharding import flatten
+from scripts import cli, train
+from trainers import checkpoint, state, trainer
+
+# A piece of an array: where it lies in the whole, as (start, stop) of each dimension, and its values.
+Piece = tuple[tuple[tuple[int, int], ...], np.ndarray]
+Pieces = dict[str, tuple[tuple[int, ...], list[Piece]]]  # by name, with the whole's shape
+
+
+def pieces(of: state.State) -> Pieces:
+    """What this process holds of a state."""
+
+    def place(shard: Any, shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+        return tuple(index.indices(size)[:2] for index, size in zip(shard.index, shape, strict=True))
+
+    return {
+        name: (x.shape, [(place(s, x.shape), np.asarray(s.data)) for s in x.addressable_shards])
+        for name, x in flatten(state.to_tree(of)).items()
+    }
+
+
+def observe(notes: Path) -> None:
+    """Begins to take notes, for as long as this process lives."""
+    number = os.environ.get("JAX_PROCESS_ID", "0")
+    read, written = ((notes / f"{name}.{number}").open("w", buffering=1) for name in ("rows", "writes"))
+
+    def note(name: str, current: state.State) -> None:
+        (notes / f"{name}-{int(current.step)}.{number}").write_bytes(pickle.dumps(pieces(current)))
+
+    class Source:
+        def __init__(self, inner: rows.Source):
+            self.inner, self.fingerprint = inner, inner.fingerprint
+
+        def row(self, index: int) -> rows.Row:
+            print(index, file=read)
+            return self.inner.row(index)
+
+    class Checkpoints(checkpoint.Checkpoints):
+        def save(self, p: state.Plan, state: state.State, *args: Any) -> None:
+            note("saved", state)
+            super().save(p, state, *args)
+
+        def restore(self, *args: Any) -> state.State | None:
+            found = super().restore(*args)
+            if found is not None:
+                note("restored", found)
+            return found
+
+    def hear(event: str, args: tuple[Any, ...]) -> None:  # Python tells what it is about to do
+        if event == "open":
+            path, _, flags = args
+            paths = [path] if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) else []
+        else:
+            paths = args[: {"os.mkdir": 1, "os.remove": 1, "os.rename": 2}.get(event, 0)]
+        for path in paths:
+            if isinstance(path, (str, bytes)):
+                print(os.path.abspath(os.fsdecode(path)), file=written)
+
+    trainer.open_source = lambda *args: Source(rows.open_source(*args))
+    trainer.Checkpoints = Checkpoints
+    sys.addaudithook(hear)
+
+
+def main() -> int:
+    observe(Path(sys.argv.pop(1)))
+    return train.main()
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,360 @@
+"""Several processes train as one: two, with four simulated devices each, that talk over loopback, as a user starts them."""
+
+import dataclasses
+import fcntl
+import json
+import os
+import pickle
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from configs.registry import ConfigError
+from data import tokenizers
+from models.common.layout import Layout
+from scripts import cli
+from tests.caches import write_text_cache
+from tests.multi_device.observed import Pieces
+from tests.trainers.test_trainer import damage
+from trainers import metrics, trainer
+
+LIMIT = 180  # seconds, after which a run is said to hang; on two idle cores none takes 20
+ROUNDING = 1e-12  # relative, in float64; measured: 3e-16
+VARYING = ("tokens_per_s", "memory_gib")
+EXACT = ["--model.dtype", "float64", "--train.master_dtype", "float64"]
+# Weights are cut along the mesh axis that spans the processes, and gathered over it; rows are cut over all devices.
+GPT = [
+    "gpt.quickstart", "--tiny", "--layout", "fully_sharded:2x4", *EXACT, "--data.cache", "toy", "--model.vocab", "300",
+    "--eval.split", "test", "--eval.batch_size", "8", "--train.eval_every", "2", "--train.best", "eval/cross_entropy",
+]  # fmt: skip
+# One expert a device: tokens travel between the processes by all-to-all.
+MOE = ["gshard_m4.quickstart", "--tiny", "--layout", "expert_fully_sharded:1x8", "--model.dropout", "0", *EXACT]
+STEPS, ROWS = 4, 16  # of a GPT run, and of each of its batches
+
+
+@dataclasses.dataclass
+class Run:
+    """Processes that train together, and their output as files NOTES/out.N and NOTES/err.N."""
+
+    processes: list[subprocess.Popen]
+    workdir: Path
+    notes: Path
+
+    def said(self, number: int) -> str:
+        return (self.notes / f"out.{number}").read_text()
+
+    def complained(self, number: int) -> str:
+        return (self.notes / f"err.{number}").read_text()
+
+    def wait_for(self, text: str) -> None:
+        """Until process 0 has printed this."""
+        deadline = time.monotonic() + LIMIT
+        while text not in self.said(0):
+            running = all(p.poll() is None for p in self.processes)
+            assert running and time.monotonic() < deadline, self._everything()
+            time.sleep(0.02)
+
+    def end(self) -> list[int]:
+        """The exit codes, once all processes have ended."""
+        deadline = time.monotonic() + LIMIT
+        try:
+            return [p.wait(max(0.1, deadline - time.monotonic())) for p in self.processes]
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the run hangs: {self._everything()}") from None
+
+    def kill(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+    def _everything(self) -> str:
+        return "\n".join(self.said(n)[-2000:] + self.complained(n)[-2000:] for n in range(len(self.processes)))
+
+    def losses(self) -> list[dict[str, float]]:
+        """Every scalar that the run logged of each step, evaluations in lines of their own."""
+        return [{k: v for k, v in line.items() if k not in VARYING} for line in metrics.read(self.workdir)]
+
+    def events(self) -> list[dict]:
+        """run.jsonl."""
+        return [json.loads(line) for line in (self.workdir / "run.jsonl").read_text().splitlines()]
+
+    def checkpoints(self) -> list[int]:
+        return sorted(int(p.name) for p in (self.workdir / "checkpoints").iterdir() if p.name.isdigit())
+
+    def state(self, name: str) -> dict[str, np.ndarray]:
+        """Whole arrays of a state that all processes noted; fails where they differ in a copy or leave a gap."""
+        whole: dict[str, np.ndarray] = {}
+        seen: dict[str, np.ndarray] = {}
+        for number in range(len(self.processes)):
+            noted: Pieces = pickle.loads((self.notes / f"{name}.{number}").read_bytes())
+            for key, (shape, parts) in noted.items():
+                for place, values in parts:
+                    index = tuple(slice(*ends) for ends in place)
+                    array = whole.setdefault(key, np.zeros(shape, values.dtype))
+                    covered = seen.setdefault(key, np.zeros(shape, bool))
+                    again = covered[index]
+                    assert array[index][again].tobytes() == values[again].tobytes(), f"copies of {key} differ"
+                    array[index], covered[index] = values, True
+        assert all(covered.all() for covered in seen.values())
+        return whole
+
+
+class Starter:
+    """Starts runs as a user does, on toy data; whatever still runs in the end is killed."""
+
+    def __init__(self, root: Path):
+        self.root = root
+        self.started: list[Run] = []
+        write_text_cache(root / "data" / "caches" / "toy", tokenizers.train_bpe, 300, 16)
+
+    def __call__(self, name: str, processes: int, *arguments: str, observed: bool = False, **env: str) -> Run:
+        """Starts a run in the folder of this name, which may exist.
+
+        Args:
+          observed: through tests/multi_device/observed.py.
+          env: more environment variables.
+        """
+        workdir, notes = self.root / name, self.root / f"{name}.notes"
+        notes.mkdir()
+        module = ["tests.multi_device.observed", str(notes)] if observed else ["scripts.train"]
+        command = [sys.executable, "-m", *module, *arguments, "--workdir", str(workdir)]
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        together = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": str(processes)} if processes > 1 else {}
+        run = Run([], workdir, notes)
+        self.started.append(run)
+        for number in range(processes):
+            mine = together and {"JAX_PROCESS_ID": str(number)}
+            fixed = {
+                "SHARDZOO_DATA": str(self.root / "data"),
+                "XLA_FLAGS": "--xla_backend_optimization_level=0",  # no number of devices: the command simulates them
+                "JAX_ENABLE_X64": "1",
+                "PYTHONHASHSEED": str(number),  # the order of sets must not enter the program
+            }
+            with (notes / f"out.{number}").open("w") as out, (notes / f"err.{number}").open("w") as err:
+                everything = os.environ | fixed | together | mine | env
+                run.processes.append(subprocess.Popen(command, env=everything, stdout=out, stderr=err))
+        return run
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
+    starter = Starter(tmp_path_factory.mktemp("processes"))
+    yield starter
+    for run in starter.started:
+        run.kill()
+
+
+def whole(start: Starter, **processes: int) -> list[Run]:
+    """GPT runs of these names side by side, to step 4, with checkpoints at 2 and 4, observed."""
+    runs = [start(name, n, *GPT, "--train.steps", str(STEPS), observed=True) for name, n in processes.items()]
+    for run in runs:
+        assert set(run.end()) == {trainer.DONE}, run.complained(0)
+    return runs
+
+
+@pytest.fixture(scope="module")
+def both(start) -> list[Run]:
+    return whole(start, one=1, two=2)
+
+
+@pytest.fixture(scope="module")
+def one(both) -> Run:
+    """One process with eight devices."""
+    return both[0]
+
+
+@pytest.fixture(scope="module")
+def two(both) -> Run:
+    """Two processes with four devices each."""
+    return both[1]
+
+
+@pytest.fixture(scope="module")
+def one_then_two(start, one, two) -> Run:
+    """Two processes in the folder of one, whose last checkpoint is now one of two processes of which the second cannot read
+    its pieces; the second gets SIGTERM before the first step is compiled."""
+    folder = start.root / "one_then_two"
+    shutil.copytree(one.workdir, folder)
+    last = folder / "checkpoints" / str(STEPS)
+    shutil.rmtree(last)
+    shutil.copytree(two.workdir / "checkpoints" / str(STEPS), last)
+    damage(last / "state" / "ocdbt.process_1")
+    run = start(folder.name, 2, *GPT, "--train.steps", "100000", "--train.save_every", "0", observed=True)
+    run.wait_for("starting at step 2 from a checkpoint")
+    run.processes[1].send_signal(signal.SIGTERM)
+    run.end()
+    return run
+
+
+def assert_losses_equal(run: Run, reference: Run, steps: int) -> None:
+    """All that both logged of the steps up to this one is equal to rounding."""
+    found, wanted = ([line for line in r.losses() if line["step"] <= steps] for r in (run, reference))
+    assert [line["step"] for line in found] == [line["step"] for line in wanted] and found[-1]["step"] == steps
+    for got, want in zip(found, wanted, strict=True):
+        assert got.keys() == want.keys()
+        for key in got:
+            rtol = 1e-6 if key.startswith("moe/") else ROUNDING  # routing is counted in float32
+            assert_allclose(got[key], want[key], rtol=rtol, atol=1e-14, err_msg=f"{key} of step {got['step']}")
+
+
+def assert_same_bits(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> None:
+    assert found.keys() == wanted.keys() and {"step", "skipped"} < found.keys()
+    assert {name.split(".")[0] for name in found} == {"step", "skipped", "params", "optimizer"}
+    for name, array in found.items():
+        assert array.dtype == wanted[name].dtype and array.tobytes() == wanted[name].tobytes(), name
+
+
+def test_losses_are_those_of_one_process(one, two):
+    """Losses, gradient norms and evaluation scores of two processes equal those of one with as many devices, to 1e-12."""
+    assert "fully_sharded' on data 2 x model 4" in one.said(0) and "starting at step 0" in two.said(0)
+    assert_losses_equal(two, one, STEPS)
+    lines = two.losses()
+    assert len({line["loss"] for line in lines if "loss" in line}) == STEPS
+    assert [line["step"] for line in lines if "eval/cross_entropy" in line] == [2, 4]
+
+
+def test_each_process_reads_its_own_rows(one, two):
+    """Of every batch the first process reads the first half and the second the second, each row once; one reads them all."""
+
+    def rows(run: Run, number: int) -> list[int]:
+        read = [int(line) for line in (run.notes / f"rows.{number}").read_text().splitlines()]
+        assert max(read) < (STEPS + 1) * ROWS  # the next batch is read ahead
+        assert len(set(read)) == len(read)
+        return sorted(i for i in read if i < STEPS * ROWS)
+
+    halves = [[i for i in range(STEPS * ROWS) if i % ROWS // (ROWS // 2) == half] for half in (0, 1)]
+    assert [rows(two, 0), rows(two, 1)] == halves
+    assert rows(one, 0) == sorted(halves[0] + halves[1])
+
+
+def test_only_the_first_process_writes(two):
+    """The second writes nothing but its pieces of the checkpoints, and prints nothing; a step is logged once."""
+
+    def written(number: int) -> set[str]:
+        paths = {Path(line) for line in (two.notes / f"writes.{number}").read_text().splitlines()}
+        inside = [p.relative_to(two.workdir) for p in paths if p.is_relative_to(two.workdir)]
+        return {p.parts[0] if p.parts else "." for p in inside}
+
+    assert written(0) >= {".", ".lock", "metrics.jsonl", "run.jsonl", "tensorboard", "checkpoints"}
+    assert written(1) <= {"checkpoints"}
+    words = set(
+        re.findall("[A-Za-z]+", two.said(1))
+    )  # the library that carries the collectives prints a line of its own
+    assert words <= {"Gloo", "Rank", "is", "connected", "to", "peer", "ranks", "Expected", "number", "of"}
+    assert [int(n) for n in re.findall(r"^step (\d+)/4", two.said(0), re.MULTILINE)] == [1, 2, 3, 4]
+    start, stop = two.events()
+    assert start["pid"] == stop["pid"] == two.processes[0].pid and stop["exit_code"] == trainer.DONE
+    assert len(list((two.workdir / "tensorboard").iterdir())) == 1
+
+
+def test_what_two_processes_save_one_restores(start, one, two):
+    """Parameters, optimizer state and step come back with the same bits, and the run goes on with the same losses."""
+    folder = start.root / "two_then_one"
+    shutil.copytree(two.workdir, folder)
+    shutil.rmtree(folder / "checkpoints" / str(STEPS))
+    (run,) = whole(start, **{folder.name: 1})
+    assert "starting at step 2 from a checkpoint" in run.said(0)
+    assert_same_bits(run.state("restored-2"), two.state("saved-2"))
+    assert_losses_equal(run, one, STEPS)
+
+
+def test_what_one_process_saves_two_restore(one, one_then_two):
+    """Parameters, optimizer state and step come back with the same bits, and the run goes on with the same losses."""
+    assert_same_bits(one_then_two.state("restored-2"), one.state("saved-2"))
+    found, wanted = ([line["loss"] for line in run.losses() if "loss" in line] for run in (one_then_two, one))
+    common = min(len(found), STEPS)
+    assert common > 2
+    assert_allclose(found[:common], wanted[:common], rtol=ROUNDING)
+
+
+def test_damage_that_one_process_finds_is_known_to_all(one_then_two):
+    """A checkpoint of which one process alone cannot read its pieces is passed over by both, and moved aside."""
+    last = one_then_two.workdir / "checkpoints" / str(STEPS)
+    assert f"checkpoint {last} is damaged (on another process); trying the one before it" in one_then_two.said(0)
+    assert (one_then_two.workdir / "damaged" / str(STEPS)).is_dir()
+
+
+def test_sigterm_to_one_process_stops_both(one_then_two):
+    """Both save once, after the same step, and exit with 75; the signal is not lost though no step had begun."""
+    assert [p.returncode for p in one_then_two.processes] == [trainer.PREEMPTED] * 2, one_then_two.complained(1)
+    stop = one_then_two.events()[-1]
+    assert f"stopping at step {stop['step']} by a signal" in one_then_two.said(0)
+    assert stop["exit_code"] == trainer.PREEMPTED and one_then_two.checkpoints() == [2, stop["step"]]
+    assert 3 <= stop["step"] == one_then_two.losses()[-1]["step"]
+
+
+def test_experts_over_two_processes_and_ctrl_c(start):
+    """Routed to experts of both processes, the losses are those of one process to 1e-12; SIGINT to the first saves once and
+    ends both with 75."""
+    alone = start("experts_one", 1, *MOE, "--train.steps", "3")
+    run = start("experts_two", 2, *MOE, "--train.steps", "100000", "--train.save_every", "0")
+    run.wait_for("step 3/")
+    run.processes[0].send_signal(signal.SIGINT)
+    assert run.end() == [trainer.PREEMPTED] * 2, run.complained(0)
+    assert alone.end() == [trainer.DONE], alone.complained(0)
+    assert_losses_equal(run, alone, 3)
+    stop = run.events()[-1]
+    assert stop["exit_code"] == trainer.PREEMPTED and run.checkpoints() == [stop["step"]]
+
+
+def test_a_mesh_of_another_size_than_all_devices_is_refused(start):
+    """The one line that each process prints names the mesh, the devices of all processes, and what would do."""
+    flags = "--xla_force_host_platform_device_count=4"
+    run = start("misfit", 2, "gpt.quickstart", "--tiny", "--layout", "fully_sharded:2x2", XLA_FLAGS=flags)
+    assert run.end() == [2, 2]
+    want = (
+        "error: layout 'fully_sharded' needs 4 devices for mesh {'data': 2, 'model': 2}, but 8 are here, over 2 processes; "
+        "choose a mesh whose product is 8"
+    )
+    assert [run.complained(n).strip() for n in (0, 1)] == [want, want]
+    assert not run.workdir.exists()
+
+
+def test_a_folder_in_use_is_refused_by_all_processes(start):
+    """Where another run holds the folder, the first process says so, and the second does not wait for it."""
+    workdir = start.root / "taken"
+    workdir.mkdir()
+    with (workdir / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        run = start("taken", 2, "gpt.quickstart", "--tiny", "--layout", "fully_sharded:2x4")
+        assert run.end() == [2, 2]
+    assert f"another process is training in {workdir}" in run.complained(0)
+    assert [len(run.complained(n).strip().splitlines()) for n in (0, 1)] == [1, 1]
+
+
+def test_processes_that_cannot_be_found_are_refused(start):
+    """Without a pod, a job or all three variables, the line says which to set."""
+    run = start("unknown", 1, "gpt.quickstart", "--tiny", "--distributed", JAX_COORDINATOR_ADDRESS="127.0.0.1:1")
+    assert run.end() == [2]
+    (line,) = run.complained(0).strip().splitlines()
+    assert line == "error: no TPU pod, Slurm or Open MPI job is found here: set JAX_NUM_PROCESSES, JAX_PROCESS_ID"
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"JAX_NUM_PROCESSES": "two"}, "JAX_NUM_PROCESSES='two' is not a whole number from 1 on"),
+        ({"JAX_NUM_PROCESSES": "0"}, "JAX_NUM_PROCESSES='0' is not a whole number from 1 on"),
+        ({"JAX_PROCESS_ID": "-1"}, "JAX_PROCESS_ID='-1' is not a whole number from 0 on"),
+        ({"JAX_PROCESS_ID": "2"}, "JAX_PROCESS_ID=2 must be below JAX_NUM_PROCESSES=2"),
+        ({"JAX_COORDINATOR_ADDRESS": "host"}, "JAX_COORDINATOR_ADDRESS='host' is not of the form HOST:PORT"),
+    ],
+)
+def test_senseless_variables_are_refused(monkeypatch, variables, said):
+    """The line names the variable, its value and what it should be; nothing is joined."""
+    right = {"JAX_COORDINATOR_ADDRESS": "127.0.0.1:1", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "1"}
+    for name, value in (right | variables).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        cli.use_devices_of_all(Layout(name="rows", mesh=(("all", 8),)), detect=False)
