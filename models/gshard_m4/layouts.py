@@ -30,6 +30,31 @@ def expert_fully_sharded(x: int, y: int) -> Layout:
     )
 
 
+def expert_parallel_2d(x: int, y: int) -> Layout:
+    """Expert parallel over both axes of the mesh, as many experts as devices or a multiple: tokens travel to all of them."""
+    base = expert_parallel(x, y)
+    both = ("data", "expert")
+    changed = {"expert": both, "act_expert": both, "expert_group": ()}
+    return Layout(name="expert_parallel_2d", mesh=base.mesh, rules=tuple(sorted((dict(base.rules) | changed).items())))
+
+
+def expert_zero1(x: int, y: int) -> Layout:
+    """Expert parallel, with the optimizer state cut over all devices: that of experts over the replicas of each (ZeRO-1)."""
+    base = expert_parallel(x, y)
+    return Layout(name="expert_zero1", mesh=base.mesh, rules=base.rules, optimizer=rules(embed=("data", "expert")))
+
+
+def expert_tensor_parallel(x: int, y: int) -> Layout:
+    """Sparse and dense layers cut together (GSPMD, arXiv 2105.04663): batch and experts over x, heads and hidden dimensions,
+    inside experts too, over y; a device has 1/(xy) of the experts and 1/y of the dense weights."""
+    changed = {"expert": ("data",), "act_expert": ("data",), "expert_group": ()}
+    return Layout(
+        name="expert_tensor_parallel",
+        mesh=(("data", x), ("model", y)),
+        rules=tuple(sorted((dict(TENSOR) | changed).items())),
+    )
+
+
 def mixed(x: int, y: int) -> Layout:
     """Encoder and decoder in different modes of one mesh: a tensor-parallel encoder, an expert-parallel decoder."""
     decoder = rules(
@@ -77,7 +102,7 @@ def pipelines_with_experts(p: int, x: int, y: int) -> Layout:
 LAYOUTS = {
     layout.__name__: layout
     for layout in (
-        data_parallel, zero1, fully_sharded, tensor_parallel, expert_parallel, expert_fully_sharded, mixed,
-        encoder_pipelined, pipelines_with_experts,
+        data_parallel, zero1, fully_sharded, tensor_parallel, expert_parallel, expert_parallel_2d, expert_zero1,
+        expert_fully_sharded, expert_tensor_parallel, mixed, encoder_pipelined, pipelines_with_experts,
     )
 }  # fmt: skip

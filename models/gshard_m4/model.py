@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.common import moe
 from models.common.attention import Attention, KeysValues, causal, same_segment
 from models.common.layers import (
     Embedding,
@@ -27,66 +26,14 @@ from models.common.layers import (
     sinusoids,
     split_key,
 )
-from models.common.layout import LayoutError
 from models.common.loss import Loss, Ratio, Weights, mean, nothing
+from models.common.moe_config import Gating
+from models.common.moe_layer import Moe, notes
 from models.common.sharding import Component, normal, param, scan, stack
 from models.gshard_m4.config import GShardM4Config
 
 Batch = dict[str, jax.Array]
 Key = jax.Array | None  # None: evaluation, nothing random
-
-
-class Moe(nnx.Module):
-    """The position-wise mixture of experts (Figure 3, Algorithm 1): top-2 of E feed-forward networks per token."""
-
-    def __init__(self, c: GShardM4Config, key: jax.Array, where: Component):
-        k1, k2, k3 = jax.random.split(key, 3)
-        m, h, e = c.model_dim, c.hidden_dim, c.experts
-        self.c, self.where = c, where
-        self.router = param(k1, (m, e), ("embed", "gate"), normal(m**-0.5), where)
-        self.wi = param(k2, (e, m, h), ("expert", "embed", "mlp"), normal(m**-0.5), where)
-        self.wo = param(k3, (e, h, m), ("expert", "mlp", "embed"), normal(h**-0.5), where)
-
-    def __call__(self, x_BLM: jax.Array, mask_BL: jax.Array, key: Key) -> tuple[jax.Array, dict[str, Ratio]]:
-        """(y_BLM, statistics): padding (mask False) is routed nowhere and returns zero."""
-        c, where = self.c, self.where
-        size = self._group_size(mask_BL.size, training=key is not None)
-        x_GSM = where.shard(x_BLM.reshape(-1, size, c.model_dim), "group", None, "act_embed")
-        mask_GS = mask_BL.reshape(-1, size)
-
-        # Router in float32 at least: bfloat16 gates make routing unstable (Switch Transformer, section 2.4).
-        wide = jnp.promote_types(x_GSM.dtype, jnp.float32)
-        logits_GSE = jnp.einsum("GSM,ME->GSE", x_GSM.astype(wide), self.router[...].astype(wide))
-        probs_GSE = where.shard(jax.nn.softmax(logits_GSE), "group", None, None)
-        choice = moe.top2_gating(probs_GSE, mask_GS, key, c.second_expert_threshold)
-
-        factor = c.capacity_factor if key is not None else c.eval_capacity_factor
-        slots = min(moe.capacity(factor, size, c.experts), size)
-        routing, dispatch, combine = moe.DISPATCH[c.dispatch](choice, c.experts, slots)
-        x_EGCM = moe.to_experts(dispatch(x_GSM), where)
-        y_GECM = moe.from_experts(self._experts(x_EGCM), where)
-        y_GSM = where.shard(combine(y_GECM), "group", None, "act_embed")
-
-        stats = {"balance_loss": Ratio(moe.balance_loss(probs_GSE, choice, mask_GS), jnp.sum(mask_GS))}
-        stats |= moe.counts(probs_GSE, choice, routing, mask_GS)
-        return where.shard(y_GSM.reshape(x_BLM.shape), "batch", "length", "act_embed"), stats
-
-    def _experts(self, x_EGCM: jax.Array) -> jax.Array:
-        """Each expert's ReLU feed-forward network on its own slots."""
-        h_EGCH = jax.nn.relu(jnp.einsum("EGCM,EMH->EGCH", x_EGCM, self.wi[...].astype(x_EGCM.dtype)))
-        h_EGCH = self.where.shard(h_EGCH, "act_expert", "expert_group", None, "act_expert_mlp")
-        return jnp.einsum("EGCH,EHM->EGCM", h_EGCH, self.wo[...].astype(x_EGCM.dtype))
-
-    def _group_size(self, tokens: int, training: bool) -> int:
-        """S. Exactly the config's in training; elsewhere batches have any size, so the largest that fits."""
-        size = self.c.group_size
-        if training:
-            if tokens % size:
-                raise LayoutError(f"group_size={size} does not divide the {tokens} tokens of a batch")
-            return size
-        layout = self.where.layout
-        ways = layout.ways(layout.resolve(self.where.path).get("group", ()))
-        return max(s for s in range(1, size + 1) if tokens % (s * ways) == 0 or s == 1)
 
 
 class EncoderLayer(nnx.Module):
@@ -98,7 +45,7 @@ class EncoderLayer(nnx.Module):
         self.attention_norm = Norm(c.model_dim, where / "attention")
         self.attention = Attention(c.model_dim, c.heads, c.head_dim, k1, where / "attention")
         self.ffn_norm = Norm(c.model_dim, where / kind)
-        self.ffn = make_ffn(c, kind, k2, where / kind)
+        self.ffn = make_ffn(c, kind, c.gating, k2, where / kind)
 
     def __call__(self, x_BLM, mask_BLL, real_BL, key: Key):
         k1, k2, k3, k4 = split_key(key, 4)
@@ -120,7 +67,7 @@ class DecoderLayer(nnx.Module):
         self.cross_norm = Norm(c.model_dim, where / "cross_attention")
         self.cross_attention = Attention(c.model_dim, c.heads, c.head_dim, k2, where / "cross_attention")
         self.ffn_norm = Norm(c.model_dim, where / kind)
-        self.ffn = make_ffn(c, kind, k3, where / kind)
+        self.ffn = make_ffn(c, kind, c.decoder_gating, k3, where / kind)
 
     def __call__(self, x_BLM, source_BSM, masks, real_BL, key: Key):
         mask_BLL, mask_BLS = masks
@@ -161,8 +108,9 @@ class LayerCache:
     source: KeysValues
 
 
-def make_ffn(c: GShardM4Config, kind: str, key: jax.Array, where: Component) -> FeedForward | Moe:
-    return Moe(c, key, where) if kind == "moe" else FeedForward(c.model_dim, c.hidden_dim, key, where)
+def make_ffn(c: GShardM4Config, kind: str, gating: Gating, key: jax.Array, where: Component) -> FeedForward | Moe:
+    size, hidden = c.model_dim, c.hidden_dim
+    return Moe(c, gating, size, hidden, key, where) if kind == "moe" else FeedForward(size, hidden, key, where)
 
 
 def apply_ffn(ffn: FeedForward | Moe, x_BLM, real_BL, key: Key) -> tuple[jax.Array, dict]:
@@ -288,13 +236,7 @@ class GShardM4(nnx.Module):
     @staticmethod
     def notes(c: GShardM4Config) -> list[str]:
         """Lines about this config that a run prints when it starts."""
-        if not c.experts:
-            return []
-        slots = moe.capacity(c.capacity_factor, c.group_size, c.experts)
-        return [
-            f"{c.experts} experts, groups of {c.group_size} tokens, {slots} slots per expert and group; dispatch by "
-            f"{c.dispatch} (by einsum it would cost {c.group_size / c.hidden_dim:.2f} of the experts' FLOPs)"
-        ]
+        return notes(c, c.hidden_dim)
 
     def logits(self, batch: Batch) -> jax.Array:
         """Logits [B, L, V] that predict the targets, teacher-forced, outside training."""

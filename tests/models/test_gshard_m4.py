@@ -133,9 +133,10 @@ def loss_and_gradients(e):
 
 
 def test_variants_give_one_model(float64):
-    """Dispatch by einsum (the paper's) or sort, layers kept or recomputed: one loss and one gradient, drops and all."""
+    """Dispatch by einsum (the paper's), sort or ragged rows, layers kept or recomputed: one loss and one gradient, drops and
+    all."""
     want = loss_and_gradients(tiny(capacity_factor=1.0, dispatch="einsum"))
-    for variant in ({"dispatch": "sort"}, {"remat": "full"}, {"remat": "dots"}):
+    for variant in ({"dispatch": "sort", "remat": "full"}, {"dispatch": "ragged", "remat": "dots"}):
         got = loss_and_gradients(tiny(capacity_factor=1.0, **variant))
         jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-9, atol=1e-12), want, got)
 

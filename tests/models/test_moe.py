@@ -1,4 +1,6 @@
-"""Routing, in cases small enough to check by hand, and the fast dispatch against the paper's."""
+"""Routing, in cases small enough to check by hand, and the four dispatches against each other."""
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -6,8 +8,12 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from models.common import moe
+from models.common import dispatch, moe
+from models.common.layout import Layout
+from models.common.moe_config import MoeConfig
+from models.common.sharding import Component
 
+HERE = Component(Layout(name="here", mesh=()))
 ALL = jnp.ones((1, 4), bool)
 
 
@@ -16,8 +22,13 @@ def probs(*rows) -> jax.Array:
     return jnp.array([rows], jnp.float32) / 10
 
 
-def route(choice: moe.Choice, experts: int, slots: int) -> moe.Routing:
-    return moe.assign_slots(choice, moe.slots_by_cumsum(choice, experts), slots)
+def slots_by_cumsum(choice: moe.Choice, experts: int) -> jax.Array:
+    """The paper's (GShard, Algorithm 1, lines 8 to 14): a cumulative sum over first choices, then second ones."""
+    wants_GKSE = jax.nn.one_hot(choice.expert_GSK, experts, dtype=jnp.int32) * choice.wanted_GSK[..., None]
+    groups, size, k, _ = wants_GKSE.shape
+    wants_GNE = wants_GKSE.swapaxes(1, 2).reshape(groups, k * size, experts)
+    before_GNE = jnp.cumsum(wants_GNE, axis=1) - wants_GNE
+    return jnp.sum(before_GNE * wants_GNE, axis=-1).reshape(groups, k, size).swapaxes(1, 2)
 
 
 def test_capacity_is_twice_the_even_share_and_not_rounded_up():
@@ -25,6 +36,7 @@ def test_capacity_is_twice_the_even_share_and_not_rounded_up():
     assert moe.capacity(2.0, 2048, 2048) == 2
     assert moe.capacity(2.0, 8192, 128) == 128
     assert moe.capacity(2.0, 4, 64) == 1
+    assert moe.capacity(0.0, 4, 64) == moe.capacity(64.0, 4, 64) == moe.capacity(99.0, 4, 64) == 4
 
 
 def test_top2_takes_the_two_best_and_normalises_their_gates():
@@ -34,46 +46,71 @@ def test_top2_takes_the_two_best_and_normalises_their_gates():
     assert_allclose(choice.gate_GSK[0, 0], [0.625, 0.375], rtol=1e-6)
 
 
+def test_top1_takes_the_best_with_its_probability():
+    """A gate of .5 stays .5: normalised it would be 1 for all, and the router would learn nothing."""
+    choice = moe.top1_gating(probs([1, 5, 3, 1], [4, 2, 2, 2]), ALL[:, :2])
+    assert_array_equal(choice.expert_GSK[0], [[1], [0]])
+    assert_allclose(choice.gate_GSK[0], [[0.5], [0.4]], rtol=1e-6)
+
+
+def test_experts_choose_their_best_tokens():
+    """Of four tokens each expert takes two, best first and the earlier of equals; one token gets both, one gets none."""
+    routing = moe.expert_choice(probs([9, 1], [5, 5], [6, 4], [5, 5]), ALL, 2)
+    assert_array_equal(routing.token_GN[0].reshape(2, 2), [[0, 2], [1, 3]])
+    assert_allclose(routing.gate_GN[0].reshape(2, 2), [[0.9, 0.6], [0.5, 0.5]], rtol=1e-6)
+    routing = moe.expert_choice(probs([9, 6], [5, 1], [8, 7], [1, 1]), ALL, 2)
+    shares = {
+        name: float(ratio.value)
+        for name, ratio in moe.counts(probs(*[[5, 5]] * 4), routing, ALL).items()
+        if name != "load"
+    }
+    assert_array_equal(routing.token_GN[0].reshape(2, 2), [[0, 2], [2, 0]])
+    assert shares["experts_0"] == 0.5 and shares["experts_2"] == 0.5 and shares["dropped"] == 0
+    assert moe.balance_loss(probs(*[[5, 5]] * 4), routing, ALL) == 0
+
+
 def test_first_choices_of_the_whole_group_are_served_before_any_second():
     """Token 0's second choice, expert 1, comes after tokens 2 and 3, whose first choice it is."""
-    gates = probs([6, 4, 0], [6, 0, 4], [0, 6, 4], [0, 6, 4])
-    choice = moe.top2_gating(gates, ALL, None)
-    routing = route(choice, 3, 2)
-    # slots:      first, second
-    assert_array_equal(routing.slot_GSK[0], [[0, 2], [1, 0], [0, 1], [1, 2]])
-    assert_array_equal(routing.kept_GSK[0], [[1, 0], [1, 1], [1, 1], [1, 0]])
+    routing = moe.route("top2", probs([6, 4, 0], [6, 0, 4], [0, 6, 4], [0, 6, 4]), ALL, 2)
+    # slots:                                              first, second
+    assert_array_equal(routing.slot_GN[0].reshape(4, 2), [[0, 2], [1, 0], [0, 1], [1, 2]])
+    assert_array_equal(routing.kept_GN[0].reshape(4, 2), [[1, 0], [1, 1], [1, 1], [1, 0]])
 
 
 def test_what_comes_late_is_dropped():
     """With one slot an expert serves the first token that wants it; the others keep only their residual."""
     gates = probs([9, 1], [9, 1], [9, 1], [9, 1])
-    choice = moe.top2_gating(gates, ALL, None)
-    routing, dispatch, combine = moe.by_einsum(choice, 2, 1)
-    x = jnp.arange(4.0).reshape(1, 4, 1) + 1
-    buffers = dispatch(x)
+    routing = moe.route("top2", gates, ALL, 1)
+    take, give = dispatch.by_einsum(routing, 4, 2, 1)
+    buffers = take(jnp.arange(4.0).reshape(1, 4, 1) + 1)
     assert_array_equal(buffers[0, :, 0, 0], [1, 1])  # both experts hold token 0
-    assert_allclose(combine(buffers)[0, :, 0], [1, 0, 0, 0], rtol=1e-6)
-    counts = moe.counts(gates, choice, routing, ALL)
-    shares = {name: ratio.value for name, ratio in counts.items()}
+    assert_allclose(give(buffers)[0, :, 0], [1, 0, 0, 0], rtol=1e-6)
+    shares = {name: ratio.value for name, ratio in moe.counts(gates, routing, ALL).items()}
     assert shares["dropped"] == 0.75 and shares["experts_0"] == 0.75 and shares["experts_2"] == 0.25
+    assert_array_equal(moe.route("top1", gates, ALL, 1).kept_GN[0], [1, 0, 0, 0])
 
 
-def test_padding_is_never_routed_and_never_counts():
+@pytest.mark.parametrize(
+    ("gating", "load"), [("top2", [0.75, 1.5, 0.75]), ("top1", [0, 1.5, 1.5]), ("expert_choice", [1, 1, 1])]
+)
+def test_padding_is_never_routed_and_never_counts(gating, load):
     """Masked tokens take no slot, get zero, and change neither the loss nor the shares of real tokens."""
-    gates = probs([6, 4, 0], [6, 4, 0], [1, 3, 6], [1, 6, 3])
+    gates = probs([3, 6, 1], [6, 4, 0], [1, 3, 6], [1, 6, 3])
     mask = jnp.array([[True, False, True, False]])
-    choice = moe.top2_gating(gates, mask, None)
-    routing, dispatch, combine = moe.by_sort(choice, 3, 4)
-    assert not routing.kept_GSK[0, 1].any() and not routing.kept_GSK[0, 3].any()
-    out = combine(dispatch(jnp.ones((1, 4, 5))))
-    assert_array_equal(out[0, 1], np.zeros(5))
-    assert_allclose(out[0, 2], np.ones(5), rtol=1e-6)
-    alone = gates[:, ::2]
-    choice_alone = moe.top2_gating(alone, ALL[:, :2], None)
-    assert_allclose(moe.balance_loss(gates, choice, mask), moe.balance_loss(alone, choice_alone, ALL[:, :2]), rtol=1e-6)
-    counts = moe.counts(gates, choice, routing, mask)
-    assert_allclose(counts["experts_2"].value, 1.0)
-    assert_allclose(counts["load"].value, [0.75, 1.5, 0.75], rtol=1e-6)
+    routing = moe.route(gating, gates, mask, 4)
+    take, give = dispatch.by_sort(routing, 4, 3, 4)
+    assert_array_equal(moe.per_token(routing, 4)[0, 1::2], 0)
+    out = give(take(jnp.ones((1, 4, 5))))
+    assert_array_equal(out[0, 1::2], np.zeros((2, 5)))
+    weight = {"top2": 1.0, "top1": 0.6, "expert_choice": 1.0}[gating]
+    assert_allclose(out[0, 2], np.full(5, weight), rtol=1e-6)
+    alone = moe.route(gating, gates[:, ::2], ALL[:, :2], 4 if gating != "expert_choice" else 2)
+    assert_allclose(
+        moe.balance_loss(gates, routing, mask), moe.balance_loss(gates[:, ::2], alone, ALL[:, :2]), rtol=1e-6
+    )
+    found, want = moe.counts(gates, routing, mask), moe.counts(gates[:, ::2], alone, ALL[:, :2])
+    jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-6), found, want)
+    assert_allclose(found["load"].value, load, rtol=1e-6)
 
 
 def test_a_second_expert_is_dropped_at_random_in_proportion_to_its_gate():
@@ -92,62 +129,121 @@ def test_a_second_expert_is_dropped_at_random_in_proportion_to_its_gate():
     assert never.wanted_GSK.all()
 
 
+def test_jitter_stays_within_its_width():
+    """Inputs are scaled by 1 on average and by at most the width more or less; not at all outside training."""
+    noise = moe.jitter(jnp.ones(20_000), 0.1, jax.random.key(0))
+    assert 0.9 <= noise.min() < 0.901 and 1.099 < noise.max() <= 1.1
+    assert_allclose(noise.mean(), 1, atol=0.002)
+    assert_array_equal(moe.jitter(jnp.ones(3), 0.1, None), 1)
+
+
 def test_balance_loss_is_one_when_balanced_and_e_when_collapsed():
     """Uniform gates with evenly spread first choices give 1 a token; all tokens on one of E experts give E."""
     even = jnp.eye(4)[None] * 1e-6 + 0.25
-    choice = moe.top2_gating(even, ALL, None)
-    assert_allclose(moe.balance_loss(even, choice, ALL) / 4, 1.0, rtol=1e-4)
     one = jnp.broadcast_to(jnp.array([1.0, 0, 0, 0]), (1, 4, 4))
-    assert_allclose(moe.balance_loss(one, moe.top2_gating(one, ALL, None), ALL) / 4, 4.0, rtol=1e-6)
+    for gating in ("top2", "top1"):
+        assert_allclose(moe.balance_loss(even, moe.route(gating, even, ALL, 4), ALL) / 4, 1.0, rtol=1e-4)
+        assert_allclose(moe.balance_loss(one, moe.route(gating, one, ALL, 4), ALL) / 4, 4.0, rtol=1e-6)
 
 
-@pytest.mark.parametrize("slots", [1, 5, 32])
-def test_sorting_finds_the_slots_and_moves_the_tokens_that_einsum_does(slots, float64):
-    """Routing, buffers, results and all gradients agree, with drops (1, 5 slots) and without (32)."""
+GROUPS, SIZE, EXPERTS, MODEL, HIDDEN = 3, 32, 6, 7, 5
+
+
+def one_by_one(x, routing: moe.Routing, wg, wi, wo) -> np.ndarray:
+    """What a mixture is: every kept assignment's gated feed-forward network, one after the other."""
+    y = np.zeros_like(x)
+    for g, n in zip(*np.nonzero(routing.kept_GN), strict=True):
+        token, e = routing.token_GN[g, n], routing.expert_GN[g, n]
+        h = np.tanh(x[g, token] @ wg[e]) * (x[g, token] @ wi[e])
+        y[g, token] += routing.gate_GN[g, n] * (h @ wo[e])
+    return y
+
+
+@pytest.mark.parametrize(
+    ("gating", "slots"), [("top2", 1), ("top2", 5), ("top2", 32), ("top1", 5), ("top1", 32), ("expert_choice", 5)]
+)
+def test_dispatches_agree(gating, slots, float64):
+    """All four give what the experts give token by token, and one gradient for inputs, gates and weights, to 1e-12; with drops
+    (1, 5 slots) and without (32)."""
     rng = np.random.default_rng(slots)
-    gates = jax.nn.softmax(jnp.array(rng.normal(size=(3, 32, 6)) * 2))
-    mask = jnp.array(rng.random((3, 32)) < 0.8)
-    x = jnp.array(rng.normal(size=(3, 32, 7)))
-    w = jnp.array(rng.normal(size=(6, 7, 7)))
-    choice = moe.top2_gating(gates, mask, jax.random.key(1))
+    logits, x, wg, wi, wo = (
+        jnp.array(rng.normal(size=shape))
+        for shape in (
+            (GROUPS, SIZE, EXPERTS), (GROUPS, SIZE, MODEL),
+            (EXPERTS, MODEL, HIDDEN), (EXPERTS, MODEL, HIDDEN), (EXPERTS, HIDDEN, MODEL),
+        )
+    )  # fmt: skip
+    mask = jnp.array(rng.random((GROUPS, SIZE)) < 0.8)
 
-    def run(method, x, gates, w):
-        choice = moe.top2_gating(gates, mask, jax.random.key(1))
-        routing, dispatch, combine = method(choice, 6, slots)
-        buffers = dispatch(x)
-        out = combine(jnp.tanh(jnp.einsum("GECM,EMN->GECN", buffers, w)))
-        return jnp.sum(out**2), (routing, buffers, out)
+    def run(how, logits, x, *weights):
+        routing = moe.route(gating, jax.nn.softmax(2 * logits), mask, slots, jax.random.key(1))
+        experts = dispatch.Experts(weights[:2], weights[2], lambda g, x: jnp.tanh(g) * x)
+        y = dispatch.mixture(x, routing, slots, experts, HERE, how)
+        return jnp.sum(y**2), (y, routing)
 
-    both = [
-        jax.value_and_grad(lambda *a, m=m: run(m, *a), argnums=(0, 1, 2), has_aux=True)(x, gates, w)
-        for m in (moe.by_einsum, moe.by_sort)
-    ]
-    (value_a, (routing_a, *rest_a)), grads_a = both[0]
-    (value_b, (routing_b, *rest_b)), grads_b = both[1]
-    assert_array_equal(routing_a.kept_GSK, routing_b.kept_GSK)
-    assert_array_equal(routing_a.slot_GSK * routing_a.kept_GSK, routing_b.slot_GSK * routing_b.kept_GSK)
-    jax.tree.map(
-        lambda a, b: assert_allclose(a, b, rtol=1e-12, atol=1e-12),
-        (value_a, rest_a, grads_a),
-        (value_b, rest_b, grads_b),
-    )
-    assert choice.wanted_GSK.sum() > routing_a.kept_GSK.sum() or slots == 32
+    @jax.jit
+    def all_ways(*args):
+        return {
+            how: jax.value_and_grad(lambda *a: run(how, *a), argnums=range(5), has_aux=True)(*args)
+            for how in (*dispatch.BUFFERED, "ragged")
+        }
+
+    found = all_ways(logits, x, wg, wi, wo)
+    (_, (y, routing)), _ = found["einsum"]
+    assert_allclose(y, one_by_one(*jax.device_get((x, routing, wg, wi, wo))), rtol=1e-12, atol=1e-12)
+    assert (routing.wanted_GN.sum() > routing.kept_GN.sum()) == (gating != "expert_choice" and slots < 32)
+    for how in ("sort", "all_to_all", "ragged"):
+        jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-12, atol=1e-12), found[how], found["einsum"])
+
+
+def test_dropless_is_any_capacity_that_drops_nothing():
+    """As many slots as the fullest expert needs give the routing of as many as there are tokens."""
+    gates = jax.nn.softmax(jax.random.normal(jax.random.key(0), (2, 40, 5)))
+    mask = jnp.ones((2, 40), bool)
+    dropless = moe.route("top2", gates, mask, moe.capacity(0, 40, 5))
+    assert_array_equal(dropless.kept_GN, dropless.wanted_GN)
+    enough = int(moe.per_expert(dropless, 5).max())
+    assert enough < 40
+    jax.tree.map(assert_array_equal, moe.route("top2", gates, mask, enough), dropless)
+    assert not moe.route("top2", gates, mask, enough - 1).kept_GN.all()
 
 
 def test_no_slot_is_used_twice():
-    """Every (group, expert, slot) holds at most one choice, and slots are filled from 0 without gaps."""
+    """Slots are the paper's, found otherwise: every (group, expert, slot) holds one choice, and slots fill up without gaps."""
     gates = jax.nn.softmax(jax.random.normal(jax.random.key(0), (2, 40, 5)))
     choice = moe.top2_gating(gates, jnp.ones((2, 40), bool), jax.random.key(1))
-    routing = moe.by_sort(choice, 5, 9)[0]
+    wanted = np.asarray(choice.wanted_GSK)
+    assert not wanted.all()
+    assert_array_equal(np.asarray(moe.find_slots(choice, 5))[wanted], np.asarray(slots_by_cumsum(choice, 5))[wanted])
+    routing = moe.assign_slots(choice, moe.find_slots(choice, 5), 9)
     for g in range(2):
-        taken = [
-            (int(e), int(s))
-            for e, s, k in zip(
-                *(np.ravel(x[g]) for x in (routing.expert_GSK, routing.slot_GSK, routing.kept_GSK)), strict=True
-            )
-            if k
-        ]
-        assert len(taken) == len(set(taken))
-        for expert in range(5):
-            mine = sorted(s for e, s in taken if e == expert)
-            assert mine == list(range(len(mine)))
+        kept = np.asarray(routing.kept_GN[g])
+        taken = sorted(zip(*(np.asarray(x[g])[kept] for x in (routing.expert_GN, routing.slot_GN)), strict=True))
+        filled = np.minimum(np.bincount(choice.expert_GSK[g][wanted[g]], minlength=5), 9)
+        assert taken == [(e, s) for e in range(5) for s in range(filled[e])]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"experts": 1}, "experts=1: .* at least 2"),
+        ({"gating": "top_1"}, "gating='top_1': no such gating; did you mean 'top1'"),
+        ({"dispatch": "alltoall"}, "dispatch='alltoall': no such dispatch; did you mean 'all_to_all'"),
+        ({"capacity_factor": -1.0}, "capacity_factor=-1.0: must be positive, or 0"),
+        ({"gating": "expert_choice", "capacity_factor": 0.0}, "capacity_factor=0: .* the paper's is 2"),
+        ({"input_jitter": 1.0}, "input_jitter=1.0: must be in"),
+    ],
+)
+def test_a_mixture_that_cannot_be_is_refused(fields, message):
+    """One line names the field, its value and a valid one."""
+    with pytest.raises(ValueError, match=message):
+        MoeConfig(**fields)
+
+
+def test_the_decoder_keeps_a_causal_gating():
+    """With expert choice in the encoder the decoder's tokens choose, as otherwise later tokens would tell on themselves; its
+    capacity is the model's, in evaluation too."""
+    c = MoeConfig(experts=8, gating="expert_choice", capacity_factor=2.0, eval_capacity_factor=8.0)
+    assert c.decoder_gating == "top2"
+    assert c.factor("expert_choice", training=False) == 2 and c.factor("top2", training=False) == 8
+    assert dataclasses.replace(c, gating="top1").decoder_gating == "top1"

@@ -1,0 +1,64 @@
+"""The fields of a mixture of experts, for every family that has one. No JAX here: configs are plain data."""
+
+import dataclasses
+from typing import Literal, get_args
+
+from models.common.layout import nearest
+
+Gating = Literal["top2", "top1", "expert_choice"]
+Dispatch = Literal["sort", "einsum", "all_to_all", "ragged"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MoeConfig:
+    """Mixture-of-experts layers. The defaults are GShard's (arXiv 2006.16668); where it is silent, the source is named.
+
+    Attributes:
+      experts: of an MoE layer; 0 makes the model dense.
+      gating: "top2" (GShard), "top1" (Switch Transformer) or "expert_choice", which only an encoder can use: what an expert
+        takes depends on later tokens, so the decoder beside it keeps "top2". models/common/moe.py has a table of them.
+      group_size: tokens S of a routing group; N / group_size groups are routed independently. GShard gives
+        "one group per core", hence 2048 to 8192 tokens; here it belongs to the model, not to the mesh.
+      capacity_factor: slots of an expert per group, times E / S; it includes both choices (C = 2S/E in GShard). 0 is
+        dropless: every choice is served, for which "ragged" is the dispatch.
+      eval_capacity_factor: the same outside training, except of expert choice. Not in the papers.
+      second_expert_threshold: a second expert is dispatched if its normalised gate over this exceeds uniform(0, 1):
+        0.5 is GShard's "proportional to twice its gate" (Lingvo: policy random, threshold 0.5).
+      input_jitter: in training, the router's inputs are multiplied by uniform(1 - this, 1 + this) (Switch Transformer: 0.01).
+      balance_weight: weight of the auxiliary loss (Lingvo's and Switch Transformer's 0.01; GShard does not say).
+      dispatch: "sort" (gathers), "einsum" (GShard's algorithm), "all_to_all" (the exchange between devices written down) or
+        "ragged" (grouped products, no buffers): equal value for value; models/common/dispatch.py has their costs.
+    """
+
+    experts: int = 0
+    gating: Gating = "top2"
+    group_size: int = 2048
+    capacity_factor: float = 2.0
+    eval_capacity_factor: float = 2.0
+    second_expert_threshold: float = 0.5
+    input_jitter: float = 0.0
+    balance_weight: float = 0.01
+    dispatch: Dispatch = "sort"
+
+    def __post_init__(self) -> None:
+        if self.experts == 1:
+            raise ValueError("experts=1: a router needs at least 2 to choose from; 0 makes the model dense")
+        for name, kind in (("gating", Gating), ("dispatch", Dispatch)):
+            if (value := getattr(self, name)) not in get_args(kind):
+                raise ValueError(f"{name}={value!r}: no such {name}{nearest(value, get_args(kind))}")
+        for name in ("capacity_factor", "eval_capacity_factor"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}={getattr(self, name)}: must be positive, or 0 to serve every choice")
+        if self.gating == "expert_choice" and not self.capacity_factor:
+            raise ValueError("capacity_factor=0: of expert_choice it is a token's experts on average; the paper's is 2")
+        if not 0 <= self.input_jitter < 1:
+            raise ValueError(f"input_jitter={self.input_jitter}: must be in [0, 1), Switch Transformer's is 0.01")
+
+    @property
+    def decoder_gating(self) -> Gating:
+        """A decoder's gating: which experts a token gets may not depend on later tokens."""
+        return "top2" if self.gating == "expert_choice" else self.gating
+
+    def factor(self, gating: Gating, training: bool) -> float:
+        """The capacity factor in force: expert choice's is part of the model, the others' only bounds their buffers."""
+        return self.capacity_factor if training or gating == "expert_choice" else self.eval_capacity_factor

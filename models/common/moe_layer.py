@@ -1,0 +1,90 @@
+"""The mixture of experts as a layer. B rows, L positions, M model; G groups, S tokens of a group, E experts, H hidden."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from models.common import moe
+from models.common.dispatch import Experts, mixture
+from models.common.layers import ACTIVATIONS, split_key
+from models.common.layout import LayoutError
+from models.common.loss import Ratio
+from models.common.moe_config import Gating, MoeConfig
+from models.common.sharding import Component, normal, param
+
+
+class Moe(nnx.Module):
+    """Every token through a few of E feed-forward networks (GShard, Figure 3 and Algorithm 1), act(x wi) wo or gated
+    act(x wg) * (x wi) wo."""
+
+    def __init__(
+        self, c: MoeConfig, gating: Gating, size: int, hidden: int, key: jax.Array, where: Component, *,
+        activation: str = "relu", gated: bool = False,
+    ):  # fmt: skip
+        k1, k2, k3, k4 = jax.random.split(key, 4)
+        self.c, self.activation, self.where = c, activation, where
+        self.gating: Gating = gating
+        up, names = (c.experts, size, hidden), ("expert", "embed", "mlp")
+        self.router = param(k1, (size, c.experts), ("embed", "gate"), normal(size**-0.5), where)
+        self.wi = param(k2, up, names, normal(size**-0.5), where)
+        self.wg = param(k4, up, names, normal(size**-0.5), where) if gated else None
+        self.wo = param(k3, (c.experts, hidden, size), ("expert", "mlp", "embed"), normal(hidden**-0.5), where)
+
+    def __call__(
+        self, x_BLM: jax.Array, mask_BL: jax.Array, key: jax.Array | None
+    ) -> tuple[jax.Array, dict[str, Ratio]]:
+        """(y_BLM, statistics): padding (mask False) is routed nowhere and returns zero; without a key nothing is random."""
+        c, where = self.c, self.where
+        k1, k2 = split_key(key, 2)
+        size = self._group_size(mask_BL.size, training=key is not None)
+        x_GSM = where.shard(x_BLM.reshape(-1, size, x_BLM.shape[-1]), "group", None, "act_embed")
+        mask_GS = mask_BL.reshape(-1, size)
+
+        # Router in float32 at least: bfloat16 gates make routing unstable (Switch Transformer, section 2.4).
+        wide = jnp.promote_types(x_GSM.dtype, jnp.float32)
+        noisy_GSM = moe.jitter(x_GSM.astype(wide), c.input_jitter, k1)
+        logits_GSE = jnp.einsum("GSM,ME->GSE", noisy_GSM, self.router[...].astype(wide))
+        probs_GSE = where.shard(jax.nn.softmax(logits_GSE), "group", None, None)
+
+        slots = moe.capacity(c.factor(self.gating, training=key is not None), size, c.experts)
+        routing = moe.route(self.gating, probs_GSE, mask_GS, slots, k2, c.second_expert_threshold)
+        y_GSM = mixture(x_GSM, routing, slots, self._experts(), where, c.dispatch)
+
+        stats = {"balance_loss": Ratio(moe.balance_loss(probs_GSE, routing, mask_GS), jnp.sum(mask_GS))}
+        stats |= moe.counts(probs_GSE, routing, mask_GS)
+        return where.shard(y_GSM.reshape(x_BLM.shape), "batch", "length", "act_embed"), stats
+
+    def _experts(self) -> Experts:
+        act = ACTIVATIONS[self.activation]
+        if self.wg is None:
+            return Experts((self.wi[...],), self.wo[...], act)
+        return Experts((self.wg[...], self.wi[...]), self.wo[...], lambda g, x: act(g) * x)
+
+    def _group_size(self, tokens: int, training: bool) -> int:
+        """S. Exactly the config's in training; elsewhere batches have any size, so the largest that fits."""
+        size = self.c.group_size
+        if training:
+            if tokens % size:
+                raise LayoutError(f"group_size={size} does not divide the {tokens} tokens of a batch")
+            return size
+        layout = self.where.layout
+        ways = layout.ways(layout.resolve(self.where.path).get("group", ()))
+        return max(s for s in range(1, size + 1) if tokens % (s * ways) == 0 or s == 1)
+
+
+def notes(c: MoeConfig, hidden: int) -> list[str]:
+    """Lines about the mixture that a run prints when it starts; `hidden` is the experts' H."""
+    if not c.experts:
+        return []
+    slots = moe.capacity(c.capacity_factor, c.group_size, c.experts)
+    decoder = f" ({c.decoder_gating} in a decoder)" if c.gating != c.decoder_gating else ""
+    lines = [
+        f"{c.experts} experts, {c.gating} gating{decoder}, groups of {c.group_size} tokens, {slots} slots per expert and group; "
+        f"dispatch by {c.dispatch} (by einsum it would cost {c.group_size / hidden:.2f} of the experts' FLOPs)"
+    ]
+    if not c.capacity_factor and c.dispatch != "ragged":
+        wasted = c.experts / {"top1": 1, "top2": 2}[c.decoder_gating]
+        lines.append(
+            f"dropless by {c.dispatch} multiplies {wasted:g} times as many rows as are wanted; 'ragged' does not"
+        )
+    return lines

@@ -1,0 +1,193 @@
+"""Gatings, dispatches and expert layouts change where an expert's rows are multiplied, never the numbers."""
+
+import dataclasses
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from configs import registry
+from configs.schema import Adafactor, Constant, Experiment
+from models.common.layout import Layout, LayoutError, Pipeline, rules
+from models.common.moe_config import MoeConfig
+from models.common.moe_layer import Moe
+from models.common.sharding import Component, make_mesh, stack
+from models.gshard_m4.layouts import LAYOUTS
+from trainers import inspection, state
+
+ONE = Component(Layout(name="one", mesh=()), "decoder.moe")
+BOTH = ("data", "expert")
+MODEL, HIDDEN = 16, 32
+MODES = {
+    "top2": MoeConfig(experts=8, group_size=32, capacity_factor=1.0),
+    "top2_dropless": MoeConfig(experts=8, group_size=32, capacity_factor=0.0),
+    "top1": MoeConfig(experts=8, group_size=32, capacity_factor=1.25, gating="top1", input_jitter=0.01),
+    "expert_choice": MoeConfig(experts=8, group_size=32, capacity_factor=2.0, gating="expert_choice"),
+}
+
+
+def on(layout: Layout) -> Component:
+    return Component(layout, "decoder.moe", make_mesh(layout))
+
+
+def layer(c: MoeConfig, where: Component):
+    """A gated mixture in double precision, x_BLM and a mask with padding."""
+    module = Moe(c, c.gating, MODEL, HIDDEN, jax.random.key(0), where, activation="silu", gated=True)
+    rng = np.random.default_rng(0)
+    x_BLM, mask_BL = jnp.array(rng.normal(size=(8, 64, MODEL))), jnp.array(rng.random((8, 64)) < 0.8)
+    return jax.tree.map(lambda w: w.astype(jnp.float64), module), x_BLM, mask_BL
+
+
+def run(c: MoeConfig, where: Component):
+    """((sum of squares, (y, statistics)), gradients for weights and inputs), and the compiled program's collectives."""
+    module, x_BLM, mask_BL = layer(c, where)
+
+    def objective(module, x_BLM):
+        y_BLM, stats = module(x_BLM, mask_BL, jax.random.key(3))
+        return jnp.sum(y_BLM**2) + stats["balance_loss"].sum, (y_BLM, stats)
+
+    step = jax.jit(jax.value_and_grad(objective, argnums=(0, 1), has_aux=True)).lower(module, x_BLM).compile()
+    (value, (y_BLM, stats)), gradients = step(module, x_BLM)
+    text = step.as_text() or ""
+    kinds = {kind: len(re.findall(rf" {kind}(?:-start)?\(", text)) for kind in inspection.KINDS}
+    return (value, y_BLM, jax.tree.leaves(gradients)), stats, kinds
+
+
+@functools.cache
+def oracle(mode: str):
+    """The paper's dispatch by einsum, on one device."""
+    with jax.enable_x64(True):
+        return run(dataclasses.replace(MODES[mode], dispatch="einsum"), ONE)[:2]
+
+
+@pytest.mark.parametrize(
+    ("mode", "layout", "dispatch"),
+    [
+        ("top2", "expert_parallel", "einsum"),
+        ("top2", "expert_parallel", "sort"),
+        ("top2", "expert_parallel", "all_to_all"),
+        ("top2", "expert_parallel", "ragged"),
+        ("top2_dropless", "expert_parallel", "all_to_all"),
+        ("top2_dropless", "expert_fully_sharded", "ragged"),
+        ("top1", "expert_parallel_2d", "all_to_all"),
+        ("top1", "expert_tensor_parallel", "ragged"),
+        ("expert_choice", "expert_tensor_parallel", "all_to_all"),
+        ("expert_choice", "expert_parallel_2d", "ragged"),
+        ("top1", "tensor_parallel", "ragged"),
+    ],
+)
+def test_a_layer_on_eight_devices_is_the_papers_on_one(mode, layout, dispatch, float64):
+    """Values and gradients equal those of the einsum on one device to 1e-9, and the same tokens meet the same experts; tokens
+    travel by all-to-all, and nothing is gathered."""
+    found, stats, kinds = run(dataclasses.replace(MODES[mode], dispatch=dispatch), on(LAYOUTS[layout](2, 4)))
+    want, counts = oracle(mode)
+    jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-9, atol=1e-9), found, want)
+    for name in set(counts) - {"balance_loss", "router_entropy"}:
+        jax.tree.map(assert_array_equal, stats[name], counts[name])
+    assert kinds["all-gather"] == 0
+    # Two exchanges forward and two backward; ragged rows also send how many they are. None where experts are whole.
+    assert kinds["all-to-all"] == (0 if layout == "tensor_parallel" else 5 if dispatch == "ragged" else 4)
+
+
+@pytest.mark.parametrize("dispatch", ["all_to_all", "ragged"])
+def test_written_exchanges_work_inside_a_pipeline(dispatch, float64):
+    """Two layers at once, each on its own stage's devices, give what each gives alone, and their gradients."""
+    cut = rules(layers="stage", batch=BOTH, group=BOTH, expert="expert", act_expert="expert", expert_group="data")
+    layout = Layout(
+        name="stages", mesh=(("stage", 2), ("data", 2), ("expert", 2)), rules=cut,
+        pipelines=(("decoder", Pipeline(microbatches=1)),),
+    )  # fmt: skip
+    c = dataclasses.replace(MODES["top2"], dispatch=dispatch)
+    _, x_BLM, mask_BL = layer(c, ONE)
+    x_PBLM = jnp.stack([x_BLM, 2 * x_BLM])
+
+    def both(where: Component, spmd_axis_name):
+        modules = stack(lambda key: Moe(c, "top2", MODEL, HIDDEN, key, where), jax.random.key(1), 2)
+
+        def objective(modules, x_PBLM):
+            one = jax.vmap(lambda module, x_BLM: module(x_BLM, mask_BL, None)[0], spmd_axis_name=spmd_axis_name)
+            return jnp.sum(one(modules, x_PBLM) ** 2)
+
+        value = jax.jit(jax.value_and_grad(objective, argnums=(0, 1)))
+        return jax.tree.leaves(value(jax.tree.map(lambda w: w.astype(jnp.float64), modules), x_PBLM))
+
+    jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-9, atol=1e-9), both(on(layout), "stage"), both(ONE, None))
+
+
+def test_a_written_exchange_that_cannot_be_is_refused(float64):
+    """Tokens that several experts' devices hold alike are not exchanged by an all-to-all; experts must deal out evenly."""
+    c = dataclasses.replace(MODES["top2"], dispatch="all_to_all")
+    layout = dataclasses.replace(
+        LAYOUTS["tensor_parallel"](2, 4), rules=rules(batch="data", group="data", expert="model", act_expert="model")
+    )
+    with pytest.raises(LayoutError, match=r"needs 'group' cut by .* not \('data',\); dispatch 'sort' takes any"):
+        run(c, on(layout))
+    with pytest.raises(LayoutError, match=r"of size 6 is not divisible by the 4 pieces .* nearest that fits is 3"):
+        run(dataclasses.replace(c, experts=6), on(LAYOUTS["expert_parallel"](2, 4)))
+
+
+# --- whole training steps -----------------------------------------------------------------------------------------
+
+STEPS = 3
+WHOLE = {
+    "top1": {"gating": "top1", "capacity_factor": 1.25, "input_jitter": 0.01},
+    "expert_choice": {"gating": "expert_choice"},
+}
+
+
+def experiment(mode: str, dispatch: str, layout: Layout) -> Experiment:
+    """Tiny, in double precision, with big steps from the first on."""
+    e = inspection.exact(registry.tiny(registry.load("gshard_m4.quickstart")))
+    model = dataclasses.replace(e.model, dispatch=dispatch, **WHOLE[mode])
+    return dataclasses.replace(e, layout=layout, model=model, optimizer=Adafactor(schedule=Constant(value=0.3)))
+
+
+@functools.cache
+def initial() -> state.State:
+    """The state before the first step, whatever the mode."""
+    first = experiment("top1", "einsum", LAYOUTS["data_parallel"](1, 1))
+    return jax.device_get(state.create(state.plan(first, jax.devices()[:1])))
+
+
+def train(mode: str, dispatch: str, layout: Layout, devices) -> tuple[list[dict], dict]:
+    """Metrics of the first steps, and the compiled step's collectives."""
+    with jax.enable_x64(True):
+        return inspection.trial(experiment(mode, dispatch, layout), STEPS, devices, initial())
+
+
+@functools.cache
+def on_one_device(mode: str) -> list[dict]:
+    return train(mode, "einsum", LAYOUTS["data_parallel"](1, 1), jax.devices()[:1])[0]
+
+
+@pytest.mark.parametrize(
+    ("layout", "mode", "dispatch"),
+    [
+        ("expert_parallel_2d", "top1", "all_to_all"),
+        ("expert_zero1", "top1", "ragged"),
+        ("expert_tensor_parallel", "expert_choice", "all_to_all"),
+    ],
+)
+def test_training_equals_one_device(layout, mode, dispatch):
+    """Losses, gradient norms and routing counts of the first steps equal those of the einsum on one device, to 1e-9; tokens
+    travel by all-to-all, and no experts or dispatched tokens are gathered."""
+    found, collectives = train(mode, dispatch, LAYOUTS[layout](2, 4), jax.devices())
+    for got, want in zip(found, on_one_device(mode), strict=True):
+        for key in ("moe/load_encoder", "moe/load_decoder", "moe/dropped", "moe/experts_0", "moe/experts_2"):
+            assert_allclose(got[key], want[key], rtol=1e-6, err_msg=key)  # counts, kept in float32
+        for key in ("loss", "cross_entropy", "auxiliary_loss", "gradient_norm"):
+            assert_allclose(got[key], want[key], rtol=1e-9, err_msg=key)
+    assert len({float(m["loss"]) for m in found}) == STEPS
+    assert collectives["all-to-all"]["count"] == (10 if dispatch == "ragged" else 8)
+    assert collectives["expert_gathers"] == 0
+
+
+def test_only_the_encoder_lets_experts_choose():
+    """Expert choice in the encoder leaves no expert idle there, and the decoder's tokens choose two."""
+    metrics = on_one_device("expert_choice")[0]
+    assert_allclose(metrics["moe/load_encoder"], 1.0, rtol=1e-6)
+    assert np.ptp(metrics["moe/load_decoder"]) > 0
