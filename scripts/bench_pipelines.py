@@ -72,7 +72,7 @@ def measure(name: str, stages: int, microbatches: int) -> dict:
     s = Schedule(stages, chunks, microbatches)
     return {
         "schedule": name, "stages": stages, "chunks": chunks, "microbatches": microbatches,
-        "temporary_bytes": compiled.memory_analysis().temp_size_in_bytes,
+        "temporary_bytes": compiled.memory_analysis().temp_size_in_bytes,  # pyright: ignore[reportOptionalMemberAccess]
         "ticks": s.ticks, "idle": s.idle(), "papers": s.bubble,
     }  # fmt: skip
 

@@ -90,4 +90,6 @@ def pipelines(component: str) -> dict[str, Callable[..., Layout]]:
     return {made.__name__: made for made in (gpipe, pipeline_1f1b, pipeline_interleaved)}
 
 
-LAYOUTS = {layout.__name__: layout for layout in (data_parallel, zero1, fully_sharded, tensor_parallel, two_d)}
+LAYOUTS: dict[str, Callable[..., Layout]] = {
+    layout.__name__: layout for layout in (data_parallel, zero1, fully_sharded, tensor_parallel, two_d)
+}

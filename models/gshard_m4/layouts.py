@@ -3,6 +3,8 @@
 `LAYOUTS` is what `--layout NAME` offers; every function takes the sizes of the two mesh axes.
 """
 
+from collections.abc import Callable
+
 from models.common.layout import Layout, Pipeline, rules
 from models.common.layouts import BOTH, TENSOR, data_parallel, fully_sharded, tensor_parallel, zero1
 
@@ -99,7 +101,7 @@ def pipelines_with_experts(p: int, x: int, y: int) -> Layout:
     )
 
 
-LAYOUTS = {
+LAYOUTS: dict[str, Callable[..., Layout]] = {
     layout.__name__: layout
     for layout in (
         data_parallel, zero1, fully_sharded, tensor_parallel, expert_parallel, expert_parallel_2d, expert_zero1,

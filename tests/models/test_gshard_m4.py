@@ -14,7 +14,7 @@ from models.common.layers import cross_entropy
 from models.common.sharding import describe, merge
 from models.gshard_m4.config import GShardM4Config
 from trainers import state
-from trainers.inspection import exact
+from trainers.equality import exact
 
 # Billions of parameters: the arithmetic of the paper's Table 1 and A.2, to the digits given.
 SIZES = {
