@@ -203,7 +203,7 @@ def test_keep_policy(m4, tmp_path):
 
 def test_microbatches_change_nothing_but_memory(m4, float64):
     """Two or four microbatches give the gradients of the whole batch, though their token counts differ."""
-    from trainers.inspection import exact
+    from trainers.equality import exact
     from trainers.step import gradients
 
     e = exact(m4)
