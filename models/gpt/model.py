@@ -10,10 +10,11 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models.common import transformer
-from models.common.attention import KeysValues, causal, same_segment
+from models.common.attention import KeysValues
 from models.common.layers import Embedding, cross_entropy, dropout, split_key
 from models.common.loss import Loss, Ratio, Weights, mean
 from models.common.sharding import Component, normal, param, stack, zeros
+from models.common.sight import Sight, arrange
 from models.common.transformer import Block, Geometry, Key
 from models.gpt.config import GptConfig
 
@@ -56,8 +57,8 @@ class Gpt(nnx.Module):
           weights: of the batch that these rows are a part of; by default they are the whole.
         """
         weights = weights or self.weights(batch)
-        logits_BLV = self.logits(batch, key)
-        targets_BL, real_BL = following(batch)
+        targets_BL, real_BL = (arrange(x, self.where) for x in following(batch))
+        logits_BLV = self.logits({k: arrange(x, self.where) for k, x in batch.items()}, key, arranged=True)
         smooth_BL, plain_BL = cross_entropy(logits_BLV, targets_BL, self.c.label_smoothing)
         weight_BL = real_BL.astype(plain_BL.dtype)
         hit_BL = (jnp.argmax(logits_BLV, axis=-1) == targets_BL) * weight_BL
@@ -80,13 +81,16 @@ class Gpt(nnx.Module):
     def notes(c: GptConfig) -> list[str]:
         return []
 
-    def logits(self, batch: Batch, key: Key = None) -> jax.Array:
-        """Logits [B, L, V] of the token after each."""
+    def logits(self, batch: Batch, key: Key = None, *, arranged: bool = False) -> jax.Array:
+        """Logits [B, L, V] of the token after each.
+
+        Args:
+          arranged: the rows are in the layout's order already (models/common/sight.py), and so are the logits.
+        """
         k1, k2 = split_key(key, 2)
-        segments_BL = batch["segments"]
-        mask_BLL = same_segment(segments_BL, segments_BL) & causal(segments_BL.shape[1])
+        sight = Sight.of(batch["segments"], batch["segments"], causal=True)
         x_BLM = dropout(self._embed(batch["tokens"], batch["positions"]), self.c.dropout, k1)
-        g = transformer.geometry(self.c, batch["positions"], mask_BLL, bidirectional=False)
+        g = transformer.geometry(self.c, batch["positions"], sight.arranged(self.where) if arranged else sight)
         x_BLM, _ = transformer.run(self.decoder, self.c, x_BLM, g, k2)
         return self._logits(x_BLM)
 
@@ -116,8 +120,7 @@ class Gpt(nnx.Module):
         c, size = self.c, ids_BS.shape[1]
         positions_BS = jnp.broadcast_to(jnp.arange(size), ids_BS.shape)
         segments_BS = (positions_BS < lengths_B[:, None]).astype(jnp.int32)
-        mask_BSS = same_segment(segments_BS, segments_BS) & causal(size)
-        g = transformer.geometry(c, positions_BS, mask_BSS, bidirectional=False)
+        g = transformer.geometry(c, positions_BS, Sight.of(segments_BS, segments_BS, causal=True))
         read = transformer.keys_values(self.decoder, c, self._embed(ids_BS, positions_BS), g)
         names = (None, "batch", None, "act_heads" if c.groups == c.heads else "act_kv_heads", None)
 

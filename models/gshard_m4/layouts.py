@@ -4,7 +4,7 @@
 """
 
 from models.common.layout import Layout, rules
-from models.common.layouts import BOTH, TENSOR, data_parallel, fully_sharded, tensor_parallel, zero1
+from models.common.layouts import BOTH, TENSOR, data_parallel, fully_sharded, sequence_parallel, tensor_parallel, zero1
 
 
 def expert_parallel(x: int, y: int) -> Layout:
@@ -47,6 +47,7 @@ def mixed(x: int, y: int) -> Layout:
 LAYOUTS = {
     layout.__name__: layout
     for layout in (
-        data_parallel, zero1, fully_sharded, tensor_parallel, expert_parallel, expert_fully_sharded, mixed,
+        data_parallel, zero1, fully_sharded, tensor_parallel, sequence_parallel, expert_parallel, expert_fully_sharded,
+        mixed,
     )
 }  # fmt: skip

@@ -14,11 +14,12 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models.common import moe
-from models.common.attention import Attention, KeysValues, causal, same_segment
+from models.common.attention import Attention, KeysValues
 from models.common.layers import Embedding, FeedForward, Norm, cross_entropy, dropout, project, sinusoids, split_key
 from models.common.layout import LayoutError
 from models.common.loss import Loss, Ratio, Weights, mean
 from models.common.sharding import Component, normal, param, scan, stack
+from models.common.sight import Sight
 from models.gshard_m4.config import GShardM4Config
 
 Batch = dict[str, jax.Array]
@@ -32,6 +33,11 @@ class Moe(nnx.Module):
         k1, k2, k3 = jax.random.split(key, 3)
         m, h, e = c.model_dim, c.hidden_dim, c.experts
         self.c, self.where = c, where
+        if where.pieces("length") > 1:
+            raise LayoutError(
+                f"component {where.path!r}, layout {where.layout.name!r}: rule 'length' -> "
+                f"{where.layout.resolve(where.path)['length']}, but routing groups span positions; cut 'res_length' instead"
+            )
         self.router = param(k1, (m, e), ("embed", "gate"), normal(m**-0.5), where)
         self.wi = param(k2, (e, m, h), ("expert", "embed", "mlp"), normal(m**-0.5), where)
         self.wo = param(k3, (e, h, m), ("expert", "mlp", "embed"), normal(h**-0.5), where)
@@ -58,7 +64,7 @@ class Moe(nnx.Module):
 
         stats = {"balance_loss": Ratio(moe.balance_loss(probs_GSE, choice, mask_GS), jnp.sum(mask_GS))}
         stats |= moe.counts(probs_GSE, choice, routing, mask_GS)
-        return where.shard(y_GSM.reshape(x_BLM.shape), "batch", "length", "act_embed"), stats
+        return where.shard(y_GSM.reshape(x_BLM.shape), "batch", "res_length", "act_embed"), stats
 
     def _experts(self, x_EGCM: jax.Array) -> jax.Array:
         """Each expert's ReLU feed-forward network on its own slots."""
@@ -89,10 +95,10 @@ class EncoderLayer(nnx.Module):
         self.ffn_norm = Norm(c.model_dim, where / kind)
         self.ffn = make_ffn(c, kind, k2, where / kind)
 
-    def __call__(self, x_BLM, mask_BLL, real_BL, key: Key):
+    def __call__(self, x_BLM, sight: Sight, real_BL, key: Key):
         k1, k2, k3, k4 = split_key(key, 4)
         y_BLM = self.attention_norm(x_BLM)
-        y_BLM = self.attention(y_BLM, self.attention.keys_values(y_BLM), mask_BLL, rate=self.rate, key=k1)
+        y_BLM = self.attention(y_BLM, self.attention.keys_values(y_BLM), sight, rate=self.rate, key=k1)
         x_BLM = x_BLM + dropout(y_BLM, self.rate, k2)
         y_BLM, stats = apply_ffn(self.ffn, self.ffn_norm(x_BLM), real_BL, k3)
         return x_BLM + dropout(y_BLM, self.rate, k4), stats
@@ -111,19 +117,19 @@ class DecoderLayer(nnx.Module):
         self.ffn_norm = Norm(c.model_dim, where / kind)
         self.ffn = make_ffn(c, kind, k3, where / kind)
 
-    def __call__(self, x_BLM, source_BSM, masks, real_BL, key: Key):
-        mask_BLL, mask_BLS = masks
+    def __call__(self, x_BLM, source_BSM, sights: tuple[Sight, Sight], real_BL, key: Key):
+        own, source = sights
         k1, k2, k3, k4, k5, k6 = split_key(key, 6)
         y_BLM = self.attention_norm(x_BLM)
-        y_BLM = self.attention(y_BLM, self.attention.keys_values(y_BLM), mask_BLL, rate=self.rate, key=k1)
+        y_BLM = self.attention(y_BLM, self.attention.keys_values(y_BLM), own, rate=self.rate, key=k1)
         x_BLM = x_BLM + dropout(y_BLM, self.rate, k2)
         kv = self.cross_attention.keys_values(source_BSM)
-        y_BLM = self.cross_attention(self.cross_norm(x_BLM), kv, mask_BLS, rate=self.rate, key=k3)
+        y_BLM = self.cross_attention(self.cross_norm(x_BLM), kv, source, rate=self.rate, key=k3)
         x_BLM = x_BLM + dropout(y_BLM, self.rate, k4)
         y_BLM, stats = apply_ffn(self.ffn, self.ffn_norm(x_BLM), real_BL, k5)
         return x_BLM + dropout(y_BLM, self.rate, k6), stats
 
-    def step(self, x_BKM, cache: "LayerCache", source_mask_BKS, at) -> tuple[jax.Array, "LayerCache"]:
+    def step(self, x_BKM, cache: "LayerCache", source: Sight, at) -> tuple[jax.Array, "LayerCache"]:
         """One position of K hypotheses of each of B sentences, attending to the cached positions before it."""
         rows, beams, model = x_BKM.shape
         y_R1M = self.attention_norm(x_BKM).reshape(rows * beams, 1, model)
@@ -132,11 +138,12 @@ class DecoderLayer(nnx.Module):
             jax.lax.dynamic_update_slice_in_dim(c, n, at, axis=1) for c, n in zip(cache.own, new, strict=True)
         )
         own = (k_RTND, v_RTND)
-        past_R1L = jnp.broadcast_to(jnp.arange(own[0].shape[1]) <= at, (rows * beams, 1, own[0].shape[1]))
-        x_BKM = x_BKM + self.attention(y_R1M, own, past_R1L).reshape(rows, beams, model)
+        at_1T = jnp.arange(own[0].shape[1])[None]
+        past = Sight(jnp.ones((rows * beams, 1), jnp.int32), jnp.ones_like(at_1T), at[None, None], at_1T, causal=True)
+        x_BKM = x_BKM + self.attention(y_R1M, own, past).reshape(rows, beams, model)
         # A sentence's hypotheses share its source, so they attend to it as the K positions of one query.
-        x_BKM = x_BKM + self.cross_attention(self.cross_norm(x_BKM), cache.source, source_mask_BKS)
-        real_BK = jnp.broadcast_to(jnp.any(source_mask_BKS, axis=-1), (rows, beams))
+        x_BKM = x_BKM + self.cross_attention(self.cross_norm(x_BKM), cache.source, source)
+        real_BK = jnp.broadcast_to(jnp.any(source.segments_BS > 0, axis=1, keepdims=True), (rows, beams))
         y_BKM, _ = apply_ffn(self.ffn, self.ffn_norm(x_BKM), real_BK, None)
         return x_BKM + y_BKM, dataclasses.replace(cache, own=own)
 
@@ -247,7 +254,7 @@ class GShardM4(nnx.Module):
         """The encoder tower: (its output [B, S, M], statistics of its MoE layers, stacked)."""
         k1, k2 = split_key(key, 2)
         x_BSM = self._embed(self.source_embedding, ids_BS, positions_BS, k1)
-        mask_BSS = same_segment(segments_BS, segments_BS)
+        sight = Sight.of(segments_BS, segments_BS)
         real_BS = segments_BS > 0
 
         def layer(x_BSM, inputs, rows):
@@ -255,17 +262,14 @@ class GShardM4(nnx.Module):
             return block(x_BSM, *rows, key=key)
 
         layers, where = (self.encoder, self._keys(k2)), self.where / "encoder"
-        x_BSM, stats = scan(layer, x_BSM, layers, (mask_BSS, real_BS), where=where, remat=self.c.remat)
+        x_BSM, stats = scan(layer, x_BSM, layers, (sight, real_BS), where=where, remat=self.c.remat)
         return self.encoder_norm(x_BSM), stats
 
     def decode(self, ids_BL, segments_BL, positions_BL, source_BSM, source_segments_BS, key: Key):
         """The decoder tower, teacher-forced: (logits [B, L, V] that predict `ids`, statistics)."""
         k1, k2 = split_key(key, 2)
         x_BLM = self._embed(self.target_embedding, shift_right(ids_BL, positions_BL), positions_BL, k1)
-        masks = (
-            same_segment(segments_BL, segments_BL) & causal(ids_BL.shape[1]),
-            same_segment(segments_BL, source_segments_BS),
-        )
+        sights = (Sight.of(segments_BL, segments_BL, causal=True), Sight.of(segments_BL, source_segments_BS))
         real_BL = segments_BL > 0
 
         def layer(x_BLM, inputs, rows):
@@ -273,7 +277,7 @@ class GShardM4(nnx.Module):
             return block(x_BLM, *rows, key=key)
 
         layers, where = (self.decoder, self._keys(k2)), self.where / "decoder"
-        x_BLM, stats = scan(layer, x_BLM, layers, (source_BSM, masks, real_BL), where=where, remat=self.c.remat)
+        x_BLM, stats = scan(layer, x_BLM, layers, (source_BSM, sights, real_BL), where=where, remat=self.c.remat)
         return self._logits(x_BLM), stats
 
     def _embed(self, table: Embedding, ids_BL, positions_BL, key: Key) -> jax.Array:
@@ -283,8 +287,8 @@ class GShardM4(nnx.Module):
 
     def _logits(self, x_BLM: jax.Array) -> jax.Array:
         x_BLM = self.decoder_norm(x_BLM)
-        logits_BLV = project(x_BLM, self.softmax[...])
-        return (self.where / "softmax").shard(logits_BLV, "batch", "length", "act_vocab")
+        where = self.where / "softmax"
+        return where.shard(project(x_BLM, self.softmax[...], where), "batch", "length", "act_vocab")
 
     def _keys(self, key: Key):
         return None if key is None else jax.random.split(key, self.c.blocks)
@@ -316,13 +320,13 @@ class GShardM4(nnx.Module):
         dtype = jnp.dtype(self.c.dtype)
         positions_BK = jnp.broadcast_to(at, ids_BK.shape)
         x_BKM = self.target_embedding(ids_BK, dtype) + sinusoids(positions_BK, self.c.model_dim, dtype)
-        mask_BKS = jnp.broadcast_to(real_BS[:, None, :], (*ids_BK.shape, real_BS.shape[1]))
+        source = Sight.of(jnp.ones_like(ids_BK), real_BS.astype(jnp.int32))
 
         def layer(x_BKM, inputs, _):
             block, dense, sparse = inputs
-            x_BKM, dense = block.dense.step(x_BKM, dense, mask_BKS, at)
+            x_BKM, dense = block.dense.step(x_BKM, dense, source, at)
             if block.sparse is not None:
-                x_BKM, sparse = block.sparse.step(x_BKM, sparse, mask_BKS, at)
+                x_BKM, sparse = block.sparse.step(x_BKM, sparse, source, at)
             return x_BKM, (dense, sparse)
 
         x_BKM, (dense, sparse) = scan(layer, x_BKM, (self.decoder, dense, sparse))
