@@ -12,10 +12,10 @@ from flax import nnx
 
 from models.bert.config import BertConfig, Classification, MaskedLm, SentenceEmbedding, Span
 from models.common import transformer
-from models.common.attention import same_segment
 from models.common.layers import ACTIVATIONS, Embedding, add, cross_entropy, dropout, layer_keys, project, split_key
 from models.common.loss import Loss, Ratio, Weights, mean, nothing
 from models.common.sharding import Component, normal, param, stack, zeros
+from models.common.sight import Sight, same_segment
 from models.common.transformer import Block, Key
 
 Batch = dict[str, jax.Array]
@@ -163,8 +163,7 @@ class Bert(nnx.Module):
         return x_BLM if self.final_norm is None else self.final_norm(x_BLM)
 
     def _run(self, blocks: Block, x_BLM: jax.Array, batch: Batch, keys: Key) -> jax.Array:
-        mask_BLL = same_segment(batch["segments"], batch["segments"])
-        g = transformer.geometry(self.c, batch["positions"], mask_BLL, bidirectional=True)
+        g = transformer.geometry(self.c, batch["positions"], Sight.of(batch["segments"], batch["segments"]))
         return transformer.run(blocks, self.c, x_BLM, g, keys)[0]
 
     # --- heads ---
@@ -179,7 +178,7 @@ class Bert(nnx.Module):
         if head is None:
             return self._unit(self._mean(x_BLM, batch))
         if isinstance(c.head, Span):
-            logits_BLC = add(project(x_BLM, head.weight[...]), head.bias)
+            logits_BLC = add(project(x_BLM, head.weight[...], head.where), head.bias)
             logits_BPLC = jnp.where(self._example(batch)[..., None], logits_BLC[:, None], NEVER)
             return logits_BPLC.astype(jnp.promote_types(logits_BLC.dtype, jnp.float32))
         if isinstance(c.head, Classification) and c.head.pooling == "mean":
@@ -189,11 +188,12 @@ class Bert(nnx.Module):
         if not isinstance(c.head, MaskedLm):
             if isinstance(c.head, Classification) and c.head.pooling == "cls":
                 x_BPM = self._pool(x_BPM)
-            return add(project(x_BPM, head.weight[...]), head.bias)
+            return add(project(x_BPM, head.weight[...], head.where), head.bias)
         if c.head.transform:
             act = ACTIVATIONS[c.activation]
-            x_BPM = head.norm(act(add(project(x_BPM, head.transform[...]), head.transform_bias)))
-        return transformer.logits(c, x_BPM, self.embedding.table[...].T, head.bias, self.embedding.where)
+            x_BPM = head.norm(act(add(project(x_BPM, head.transform[...], head.where), head.transform_bias)))
+        table, where = self.embedding.table[...], self.embedding.where
+        return transformer.logits(c, x_BPM, table.T, head.bias, where, positions=None)
 
     def _take(self, x_BLM: jax.Array, slots_BP: jax.Array) -> jax.Array:
         x_BPM = jnp.take_along_axis(x_BLM, slots_BP[..., None], axis=1)
@@ -201,7 +201,7 @@ class Bert(nnx.Module):
 
     def _pool(self, x_BPM: jax.Array) -> jax.Array:
         assert self.head is not None
-        return jnp.tanh(add(project(x_BPM, self.head.pooler[...]), self.head.pooler_bias))
+        return jnp.tanh(add(project(x_BPM, self.head.pooler[...], self.head.where), self.head.pooler_bias))
 
     def _example(self, batch: Batch) -> jax.Array:
         """[B, P, L]: True where a position lies in the slot's example."""
@@ -222,7 +222,7 @@ class Bert(nnx.Module):
         """The loss of sentence pairs, as a mean over the whole batch's, and their accuracy."""
         assert self.head is not None
         pooled_BQM = self._pool(self._take(x_BLM, batch["pair_slots"]))
-        logits_BQ2 = add(project(pooled_BQM, self.head.next_weight[...]), self.head.next_bias)
+        logits_BQ2 = add(project(pooled_BQM, self.head.next_weight[...], self.head.where), self.head.next_bias)
         targets_BQ = batch["pair_targets"]
         _, plain_BQ = cross_entropy(logits_BQ2, targets_BQ)
         weight_BQ = (targets_BQ >= 0).astype(plain_BQ.dtype)

@@ -1,12 +1,16 @@
 """Multi-head attention. B batch, L queries, S keys, M model, N heads, G heads of keys and values, D size of a head."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from models.common import ring
 from models.common.layers import add, cap, dropout, project
 from models.common.sharding import Component, normal, param, zeros
+from models.common.sight import Sight
 
 KeysValues = tuple[jax.Array, jax.Array]  # [B, S, G, D] each
 Rotation = tuple[jax.Array, jax.Array]  # cosines and sines, [B, L, D / 2] each
@@ -19,15 +23,19 @@ class Attention(nnx.Module):
       kv_heads: G heads of keys and values, each shared by N / G queries; N by default.
       bias: of all four projections.
       per_dim_scale: scales each dimension of the queries by softplus(w) / softplus(0), w learned from 0 (Lingvo).
-      buckets: of relative positions, each with a learned bias per head (T5, section 2.1); 0 has none.
+      buckets: of relative positions up to `max_distance`, each with a learned bias per head (T5, section 2.1); 0 has none.
       cap: limit of the logits, see `layers.cap`.
+
+    Where the layout cuts "keys", keys and values go round in a ring (models/common/ring.py).
     """
 
     def __init__(
         self, size: int, heads: int, head_size: int, key: jax.Array, where: Component, *,
-        kv_heads: int = 0, bias: bool = False, per_dim_scale: bool = False, buckets: int = 0, cap: float = 0.0,
+        kv_heads: int = 0, bias: bool = False, per_dim_scale: bool = False, buckets: int = 0, max_distance: int = 128,
+        cap: float = 0.0,
     ):  # fmt: skip
-        self.where, self.cap = where, cap
+        self.where, self.max_distance, self.cap = where, max_distance, cap
+        self.pieces = ring.pieces(where)
         kv_heads = kv_heads or heads
         # Fewer heads of keys and values than of queries may be cut differently, or not at all: they have a name of their own.
         kv_axis = "heads" if kv_heads == heads else "kv_heads"
@@ -49,41 +57,59 @@ class Attention(nnx.Module):
 
     def keys_values(self, y_BSM: jax.Array, rotation: Rotation | None = None) -> KeysValues:
         """The keys and values of a sequence, to attend to or to cache; keys are rotated to their positions."""
-        k_BSGD = add(project(y_BSM, self.k[...]), self.k_bias)
-        v_BSGD = add(project(y_BSM, self.v[...]), self.v_bias)
-        names = ("batch", "length", self.act_kv_axis, None)
-        return rotate(self.where.shard(k_BSGD, *names), rotation), self.where.shard(v_BSGD, *names)
+        shard, axis = self.where.shard, self.act_kv_axis
+        k_BSGD = add(project(y_BSM, self.k[...], self.where), self.k_bias)
+        v_BSGD = add(project(y_BSM, self.v[...], self.where), self.v_bias)
+        # Computed where their positions lie; what is gathered, if "keys" are whole, is keys and values.
+        k_BSGD, v_BSGD = (shard(x, "batch", "length", axis, None) for x in (k_BSGD, v_BSGD))
+        k_BSGD = rotate(k_BSGD, rotation)
+        return shard(k_BSGD, "batch", "keys", axis, None), shard(v_BSGD, "batch", "keys", axis, None)
 
     def __call__(
-        self, x_BLM: jax.Array, kv: KeysValues, mask_BLS: jax.Array, *,
-        rotation: Rotation | None = None, buckets_BLS: jax.Array | None = None,
-        rate: float = 0.0, key: jax.Array | None = None,
+        self, x_BLM: jax.Array, kv: KeysValues, sight: Sight, *,
+        rotation: Rotation | None = None, rate: float = 0.0, key: jax.Array | None = None,
     ) -> jax.Array:  # fmt: skip
-        """Attends from x to the keys and values where the mask is True.
+        """Attends from x to the keys and values that it sees.
 
         Args:
           rotation: of the queries, where positions are rotary.
-          buckets_BLS: bucket of each query and key, where positions are relative; its batch may be 1.
           rate: of dropout on probabilities.
+
+        Raises:
+          LayoutError: positions that the layout's pieces do not divide.
         """
         k_BSGD, v_BSGD = kv
-        q_BLND = add(project(x_BLM, self.q[...]), self.q_bias)
+        q_BLND = add(project(x_BLM, self.q[...], self.where), self.q_bias)
         q_BLND = rotate(self.where.shard(q_BLND, "batch", "length", "act_heads", None), rotation)
         q_BLND = q_BLND * q_BLND.shape[-1] ** -0.5
         if self.per_dim_scale is not None:
             q_BLND = q_BLND * (jax.nn.softplus(self.per_dim_scale[...]) / np.log(2.0)).astype(q_BLND.dtype)
-        logits_BNLS = _scores(q_BLND, k_BSGD)
-        # Softmax in float32 at least. A row with no key at all (padding) becomes uniform, not NaN: -1e9 is finite.
-        logits_BNLS = cap(logits_BNLS.astype(jnp.promote_types(x_BLM.dtype, jnp.float32)), self.cap)
-        if self.relative_bias is not None:
-            logits_BNLS += jnp.moveaxis(self.relative_bias[...][:, buckets_BLS], 0, 1).astype(logits_BNLS.dtype)
-        bias_BLS = jnp.where(mask_BLS, 0.0, -1e9).astype(logits_BNLS.dtype)
-        probs_BNLS = jax.nn.softmax(logits_BNLS + bias_BLS[:, None], axis=-1).astype(x_BLM.dtype)
-        probs_BNLS = dropout(probs_BNLS, rate, key)
-        out_BLND = _mix(probs_BNLS, v_BSGD)
+        table_NK = None if self.relative_bias is None else self.relative_bias[...]
+        logits = functools.partial(_logits, limit=self.cap, max_distance=self.max_distance)
+        if self.pieces == 1 or x_BLM.shape[1] == 1:  # a single query goes to all keys
+            probs_BNLS = jax.nn.softmax(logits(q_BLND, k_BSGD, table_NK, sight), axis=-1).astype(x_BLM.dtype)
+            out_BLND = _mix(dropout(probs_BNLS, rate, key), v_BSGD)
+        else:
+            around = ring.Ring(logits, _mix, self.where, self.act_kv_axis, rate)
+            out_BLND = around(q_BLND, k_BSGD, v_BSGD, table_NK, sight, key)
         out_BLND = self.where.shard(out_BLND, "batch", "length", "act_heads", None)
-        y_BLM = add(project(out_BLND, self.o[...], contract=2), self.o_bias)
-        return self.where.shard(y_BLM, "batch", "length", "act_embed")
+        y_BLM = add(project(out_BLND, self.o[...], self.where, contract=2), self.o_bias)
+        return self.where.shard(y_BLM, "batch", "res_length", "act_embed")
+
+
+def _logits(
+    q_BLND: jax.Array, k_BSGD: jax.Array, table_NK: jax.Array | None, sight: Sight, *, limit: float, max_distance: int
+) -> jax.Array:
+    """Capped, biased and masked logits [B, N, L, S], float32 at least; K buckets of relative positions."""
+    logits_BNLS = _scores(q_BLND, k_BSGD)
+    logits_BNLS = cap(logits_BNLS.astype(jnp.promote_types(q_BLND.dtype, jnp.float32)), limit)
+    if table_NK is not None:
+        buckets_BLS = relative_buckets(
+            sight.distance(), table_NK.shape[1], max_distance, bidirectional=not sight.causal
+        )
+        logits_BNLS += jnp.moveaxis(table_NK[:, buckets_BLS], 0, 1).astype(logits_BNLS.dtype)
+    # A row with no key at all (padding) becomes uniform, not NaN: -1e9 is finite.
+    return logits_BNLS + jnp.where(sight.mask(), 0.0, -1e9).astype(logits_BNLS.dtype)[:, None]
 
 
 def _scores(q_BLND: jax.Array, k_BSGD: jax.Array) -> jax.Array:
@@ -96,13 +122,14 @@ def _scores(q_BLND: jax.Array, k_BSGD: jax.Array) -> jax.Array:
     return jnp.einsum("BLGHD,BSGD->BGHLS", q_BLGHD, k_BSGD).reshape(b, n, length, -1)
 
 
-def _mix(probs_BNLS: jax.Array, v_BSGD: jax.Array) -> jax.Array:
-    """Values weighted by probabilities [B, L, N, D]."""
+def _mix(probs_BNLS: jax.Array, v_BSGD: jax.Array, dtype: jnp.dtype | None = None) -> jax.Array:
+    """Values weighted by probabilities [B, L, N, D], in their own dtype or this one."""
     n, g = probs_BNLS.shape[1], v_BSGD.shape[2]
     if n == g:
-        return jnp.einsum("BNLS,BSND->BLND", probs_BNLS, v_BSGD)
+        return jnp.einsum("BNLS,BSND->BLND", probs_BNLS, v_BSGD, preferred_element_type=dtype)
     b, _, length, s = probs_BNLS.shape
-    out_BLGHD = jnp.einsum("BGHLS,BSGD->BLGHD", probs_BNLS.reshape(b, g, n // g, length, s), v_BSGD)
+    probs_BGHLS = probs_BNLS.reshape(b, g, n // g, length, s)
+    out_BLGHD = jnp.einsum("BGHLS,BSGD->BLGHD", probs_BGHLS, v_BSGD, preferred_element_type=dtype)
     return out_BLGHD.reshape(b, length, n, -1)
 
 
@@ -135,13 +162,3 @@ def relative_buckets(distance: jax.Array, buckets: int, max_distance: int, *, bi
     ratio = jnp.log(jnp.maximum(back, 1) / exact) / np.log(max_distance / exact)
     far = exact + (ratio * (buckets - exact)).astype(distance.dtype)
     return after + jnp.where(back < exact, back, jnp.minimum(far, buckets - 1))
-
-
-def same_segment(a_BL: jax.Array, b_BS: jax.Array) -> jax.Array:
-    """[B, L, S]: True where query and key belong to the same example of a packed row (0 is padding)."""
-    return (a_BL[:, :, None] == b_BS[:, None, :]) & (b_BS[:, None, :] > 0)
-
-
-def causal(length: int) -> jax.Array:
-    """[1, L, L]: True where the key is not after the query."""
-    return jnp.tril(jnp.ones((1, length, length), bool))

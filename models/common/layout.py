@@ -30,7 +30,9 @@ AXES = {
     "layers": "a stack of equal layers, run by a scan; cut over the stages of a pipeline",
     # activations
     "batch": "examples or packed rows (B)",
-    "length": "positions in a sequence (L)",
+    "length": "positions in a sequence (L), those of queries where keys have their own",
+    "res_length": "positions in the residual stream, between sub-layers",
+    "keys": "positions of keys and values (S): whole, or cut as 'length' is, and then they go round (ring attention)",
     "act_embed": "the model dimension of an activation",
     "act_mlp": "the hidden dimension of a feed-forward activation",
     "act_heads": "attention heads of an activation",
@@ -60,6 +62,12 @@ def nearest(name: str, choices: Iterable[str]) -> str:
     if near := difflib.get_close_matches(name, choices, n=1, cutoff=0.5):
         return f"; did you mean {near[0]!r}?"
     return f"; choose from {', '.join(choices)}" if choices else ""
+
+
+def multiples(n: int, of: int) -> str:
+    """The multiples of `of` on both sides of n, for an error about what is not one: "16 or 24"."""
+    below = n // of * of
+    return f"{below} or {below + of}" if below else f"{of}"
 
 
 def rules(**axes: str | Sequence[str] | None) -> Rules:
@@ -105,6 +113,8 @@ class Layout:
       optimizer: mesh axes that cut optimizer state further than its parameter (ZeRO-1), by logical name; an axis that
         cuts the tensor already is not used twice.
       pipelines: (component path, Pipeline) of the components whose stack of layers runs in stages.
+      balanced: rows of causal models are in zigzag order over the pieces of "length" (models/common/sight.py), so that
+        attention costs every device the same.
     """
 
     name: str
@@ -113,6 +123,7 @@ class Layout:
     components: tuple[tuple[str, Rules], ...] = ()
     optimizer: Rules = ()
     pipelines: tuple[tuple[str, Pipeline], ...] = ()
+    balanced: bool = False
 
     def __post_init__(self) -> None:
         names = [axis for axis, _ in self.mesh]

@@ -4,10 +4,11 @@ a model.
 A family's LAYOUTS are what `--layout NAME:XxY` offers; every function takes the sizes of its mesh axes.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Literal
 
-from models.common.layout import Layout, Pipeline, rules
+from models.common.layout import Layout, Pipeline, Rules, rules
 
 BOTH = ("data", "model")
 
@@ -17,6 +18,14 @@ TENSOR = rules(
     heads="model", mlp="model", vocab="model",
     act_heads="model", act_mlp="model", act_vocab="model", act_expert_mlp="model",
 )  # fmt: skip
+
+# Rows too long for one device: their positions lie on several, and so do weights, which are gathered where they are used.
+CONTEXT = rules(batch="data", length="model", res_length="model", embed=BOTH)
+
+
+def _also(base: Rules, **axes: str) -> Rules:
+    """These rules with others, which win."""
+    return tuple(sorted((dict(base) | dict(rules(**axes))).items()))
 
 
 def data_parallel(x: int, y: int) -> Layout:
@@ -43,9 +52,29 @@ def fully_sharded(x: int, y: int) -> Layout:
     )
 
 
+def fsdp_within_data(x: int, y: int) -> Layout:
+    """Batch over all devices; weights cut over y and gathered within it, whole copies of them over x, so that what is gathered
+    travels short ways and only gradients travel far (FSDP within, data parallel across)."""
+    base = data_parallel(x, y)
+    return Layout(name="fsdp_within_data", mesh=base.mesh, rules=_also(base.rules, embed="model"))
+
+
 def tensor_parallel(x: int, y: int) -> Layout:
     """Batch over x; heads, hidden and vocabulary dimensions over y (Megatron's cut, GSPMD's 1D)."""
     return Layout(name="tensor_parallel", mesh=(("data", x), ("model", y)), rules=TENSOR)
+
+
+def sequence_parallel(x: int, y: int) -> Layout:
+    """Tensor parallel, with the residual stream, its norms and its dropout cut by positions over y (Korthikanti et al.,
+    arXiv 2205.05198, section 4.2.2): gathered before a sub-layer and reduce-scattered after it, instead of reduced to all."""
+    rule = _also(TENSOR, res_length="model")
+    return Layout(name="sequence_parallel", mesh=(("data", x), ("model", y)), rules=rule)
+
+
+def two_d_attempt_1(x: int, y: int) -> Layout:
+    """GSPMD's first 2D (arXiv 2105.04663, Table 1): weights on x and y, but the residual stream cut by batch on x alone."""
+    rule = _also(TENSOR, embed="data")
+    return Layout(name="two_d_attempt_1", mesh=(("data", x), ("model", y)), rules=rule)
 
 
 def two_d(x: int, y: int) -> Layout:
@@ -54,8 +83,30 @@ def two_d(x: int, y: int) -> Layout:
     return Layout(
         name="two_d",
         mesh=(("data", x), ("model", y)),
-        rules=tuple(sorted((dict(TENSOR) | dict(rules(embed="data", act_embed="model"))).items())),
+        rules=_also(TENSOR, embed="data", act_embed="model"),
     )
+
+
+def two_d_sequence(x: int, y: int) -> Layout:
+    """2D weights as in `two_d`, the residual stream cut by batch on x and by positions on y."""
+    rule = _also(TENSOR, embed="data", res_length="model")
+    return Layout(name="two_d_sequence", mesh=(("data", x), ("model", y)), rules=rule)
+
+
+def context_gathered(x: int, y: int) -> Layout:
+    """Positions over y: a device has some of a row's queries, and gathers all its keys and values (Llama 3,
+    arXiv 2407.21783, section 3.3.2)."""
+    return Layout(name="context_gathered", mesh=(("data", x), ("model", y)), rules=CONTEXT)
+
+
+def context_ring(x: int, y: int) -> Layout:
+    """Positions over y, and keys and values go round (ring attention, arXiv 2310.01889): no device holds those of a row."""
+    return Layout(name="context_ring", mesh=(("data", x), ("model", y)), rules=_also(CONTEXT, keys="model"))
+
+
+def context_ring_balanced(x: int, y: int) -> Layout:
+    """The same with rows in zigzag order, for causal models: each step computes what is seen, half as much on each device."""
+    return dataclasses.replace(context_ring(x, y), name="context_ring_balanced", balanced=True)
 
 
 def pipelines(component: str) -> dict[str, Callable[..., Layout]]:
@@ -91,5 +142,9 @@ def pipelines(component: str) -> dict[str, Callable[..., Layout]]:
 
 
 LAYOUTS: dict[str, Callable[..., Layout]] = {
-    layout.__name__: layout for layout in (data_parallel, zero1, fully_sharded, tensor_parallel, two_d)
-}
+    layout.__name__: layout
+    for layout in (
+        data_parallel, zero1, fully_sharded, fsdp_within_data, tensor_parallel, sequence_parallel, two_d_attempt_1, two_d,
+        two_d_sequence, context_gathered, context_ring, context_ring_balanced,
+    )
+}  # fmt: skip

@@ -23,6 +23,11 @@ class Moe(nnx.Module):
     ):  # fmt: skip
         k1, k2, k3, k4 = jax.random.split(key, 4)
         self.c, self.activation, self.where = c, activation, where
+        if where.pieces("length") > 1:
+            raise LayoutError(
+                f"component {where.path!r}, layout {where.layout.name!r}: rule 'length' -> "
+                f"{where.layout.resolve(where.path)['length']}, but routing groups span positions; cut 'res_length' instead"
+            )
         self.gating: Gating = gating
         up, names = (c.experts, size, hidden), ("expert", "embed", "mlp")
         self.router = param(k1, (size, c.experts), ("embed", "gate"), normal(size**-0.5), where)
@@ -52,7 +57,7 @@ class Moe(nnx.Module):
 
         stats = {"balance_loss": Ratio(moe.balance_loss(probs_GSE, routing, mask_GS), jnp.sum(mask_GS))}
         stats |= moe.counts(probs_GSE, routing, mask_GS)
-        return where.shard(y_GSM.reshape(x_BLM.shape), "batch", "length", "act_embed"), stats
+        return where.shard(y_GSM.reshape(x_BLM.shape), "batch", "res_length", "act_embed"), stats
 
     def _experts(self) -> Experts:
         act = ACTIVATIONS[self.activation]

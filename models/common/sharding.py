@@ -25,6 +25,9 @@ Initializer = Callable[[jax.Array, tuple[int, ...], Any], jax.Array]
 # Names of axes along which a parameter is a pile of separate tensors: optimizers act on each one alone.
 STACKED = ("layers", "expert")
 
+# Dimensions of which there may be just one: a geometry that is the same for all rows, a position that is decoded.
+SINGLE = ("batch", "length", "res_length", "keys")
+
 HEAD = "head."  # names of the component that fine-tuning starts fresh begin with this
 
 
@@ -51,12 +54,20 @@ class Component:
         cuts = self.layout.cut(names, shape, component=self.path, tensor=tensor, extra=extra)
         return PartitionSpec(*(axes[0] if len(axes) == 1 else axes or None for axes in cuts))
 
+    def pieces(self, name: str) -> int:
+        """Into how many pieces the layout cuts the dimensions of this name."""
+        return self.layout.ways(self.layout.resolve(self.path).get(name, ()))
+
     def shard(self, x: jax.Array, *names: str | None) -> jax.Array:
-        """Constrains an activation by the logical names of its dimensions; only checks them without a mesh."""
+        """Constrains an activation by the logical names of its dimensions; only checks them without a mesh.
+
+        A single row or position has nothing to cut and is left whole.
+        """
         if len(names) != x.ndim:
             raise LayoutError(
                 f"component {self.path!r}: {len(names)} names {names} for an activation of shape {x.shape}"
             )
+        names = tuple(None if n in SINGLE and size == 1 else n for n, size in zip(names, x.shape, strict=True))
         spec = self.spec(names, x.shape if self.mesh else None)
         return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, spec)) if self.mesh else x
 

@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.common.attention import Attention, KeysValues, Rotation, relative_buckets, rotation
+from models.common.attention import Attention, KeysValues, Rotation, rotation
 from models.common.layers import FeedForward, Norm, add, cap, dropout, project, split_key
 from models.common.sharding import Component, scan
+from models.common.sight import Sight
 from models.common.transformer_config import TransformerConfig
 
 Key = jax.Array | None  # None: evaluation, nothing random
@@ -24,39 +25,26 @@ class Geometry:
     """Where tokens stand, the same for all layers.
 
     Attributes:
-      mask_BLS: which keys a query attends to.
+      sight: which keys a query attends to.
       rotation: of queries and new keys, where positions are rotary.
-      buckets_BLS: of relative positions, where they are used; its batch is 1 without a cache.
       write_BLT: with a cache of T positions: True where the l-th new key goes.
     """
 
-    mask_BLS: jax.Array
+    sight: Sight
     rotation: Rotation | None = None
-    buckets_BLS: jax.Array | None = None
     write_BLT: jax.Array | None = None
 
 
-def geometry(c: TransformerConfig, positions_BL: jax.Array, mask_BLS: jax.Array, *, bidirectional: bool) -> Geometry:
-    """The geometry of whole rows. Distances inside an example are differences of places in its row, packed or not."""
-    length = positions_BL.shape[1]
-    buckets = None
-    if c.positions == "relative":
-        distance_1LL = jnp.arange(length)[None, None, :] - jnp.arange(length)[None, :, None]
-        buckets = relative_buckets(distance_1LL, c.buckets, c.max_distance, bidirectional=bidirectional)
-    rotary = rotation(positions_BL, c.head_dim, c.rotary_base) if c.positions == "rotary" else None
-    return Geometry(mask_BLS, rotary, buckets)
+def geometry(c: TransformerConfig, positions_BL: jax.Array, sight: Sight) -> Geometry:
+    """The geometry of whole rows."""
+    return Geometry(sight, rotation(positions_BL, c.head_dim, c.rotary_base) if c.positions == "rotary" else None)
 
 
 def cached_geometry(c: TransformerConfig, at_B: jax.Array, length: int) -> Geometry:
     """The geometry of one new token a row, at position `at`, in a cache of `length` positions."""
-    keys_1T = jnp.arange(length)[None, :]
-    here_B1T = (keys_1T == at_B[:, None])[:, None, :]
-    buckets = None
-    if c.positions == "relative":
-        distance_B1T = (keys_1T - at_B[:, None])[:, None, :]
-        buckets = relative_buckets(distance_B1T, c.buckets, c.max_distance, bidirectional=False)
-    rotary = rotation(at_B[:, None], c.head_dim, c.rotary_base) if c.positions == "rotary" else None
-    return Geometry((keys_1T <= at_B[:, None])[:, None, :], rotary, buckets, here_B1T)
+    at_B1, at_1T = at_B[:, None], jnp.arange(length)[None, :]
+    sight = Sight(jnp.ones_like(at_B1), jnp.ones_like(at_1T), at_B1, at_1T, causal=True)
+    return dataclasses.replace(geometry(c, at_B1, sight), write_BLT=(at_1T == at_B1)[:, None, :])
 
 
 def norm(c: TransformerConfig, where: Component) -> Norm:
@@ -72,7 +60,8 @@ class Block(nnx.Module):
         self.attention_norm = norm(c, where / "attention")
         self.attention = Attention(
             c.model_dim, c.heads, c.head_dim, k1, where / "attention", kv_heads=c.kv_heads, bias=c.attention_bias,
-            per_dim_scale=c.per_dim_scale, buckets=c.buckets if c.positions == "relative" else 0, cap=c.logit_cap,
+            per_dim_scale=c.per_dim_scale, buckets=c.buckets if c.positions == "relative" else 0,
+            max_distance=c.max_distance, cap=c.logit_cap,
         )  # fmt: skip
         self.ffn_norm = None if c.order == "parallel" else norm(c, where / "ffn")
         self.ffn = FeedForward(
@@ -84,13 +73,12 @@ class Block(nnx.Module):
     ) -> tuple[jax.Array, KeysValues | None]:
         """(y_BLM, the cache with the new keys and values in it)."""
         k1, k2, k3 = split_key(key, 3)
+        x_BLM = self.where.shard(x_BLM, "batch", "res_length", "act_embed")
 
         def attend(x_BLM: jax.Array) -> tuple[jax.Array, KeysValues | None]:
             new = self.attention.keys_values(x_BLM, g.rotation)
             kept = cache and _write(cache, new, g.write_BLT)
-            y_BLM = self.attention(
-                x_BLM, kept or new, g.mask_BLS, rotation=g.rotation, buckets_BLS=g.buckets_BLS, rate=self.rate, key=k1
-            )
+            y_BLM = self.attention(x_BLM, kept or new, g.sight, rotation=g.rotation, rate=self.rate, key=k1)
             return dropout(y_BLM, self.rate, k2), kept
 
         def ffn(x_BLM: jax.Array) -> jax.Array:
@@ -146,11 +134,15 @@ def keys_values(blocks: Block, c: TransformerConfig, x_BLM: jax.Array, g: Geomet
     return scan(layer, x_BLM, blocks)[1]
 
 
-def logits(c: TransformerConfig, x_BLM: jax.Array, w_MV: jax.Array, bias: nnx.Param | None, where: Component):
+def logits(
+    c: TransformerConfig, x_BLM: jax.Array, w_MV: jax.Array, bias: nnx.Param | None, where: Component, *,
+    positions: str | None = "length",
+) -> jax.Array:  # fmt: skip
     """Output logits [B, L, V] of the last layer's vectors, capped as the config says.
 
     Args:
       where: the component that owns the matrix: the embedding where it is tied.
+      positions: the logical name of the second dimension.
     """
-    y_BLV = add(project(x_BLM, w_MV), bias)
-    return cap(where.shard(y_BLV, "batch", "length", "act_vocab"), c.softmax_cap)
+    y_BLV = add(project(x_BLM, w_MV, where), bias)
+    return cap(where.shard(y_BLV, "batch", positions, "act_vocab"), c.softmax_cap)

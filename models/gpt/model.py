@@ -11,10 +11,11 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models.common import transformer
-from models.common.attention import KeysValues, causal, same_segment
+from models.common.attention import KeysValues
 from models.common.layers import Embedding, cross_entropy, dropout, layer_keys, split_key
 from models.common.loss import Loss, Ratio, Weights, mean, nothing
 from models.common.sharding import Component, normal, param, stack, zeros
+from models.common.sight import Sight, arrange
 from models.common.transformer import Block, Geometry, Key
 from models.gpt.config import GptConfig
 
@@ -58,28 +59,33 @@ class Gpt(nnx.Module):
         """
         k1, k2 = split_key(key, 2)
         x_BLM = self.enter(batch, k1)
-        x_BLM = self._run(self.decoder, x_BLM, batch, layer_keys(k2, self.c.layers))
-        return self.leave(x_BLM, batch, weights or self.weights(batch), training=key is not None)
+        weights = weights or self.weights(batch)
+        x_BLM, _ = self.through(self.decoder, x_BLM, batch, layer_keys(k2, self.c.layers), weights)
+        return self.leave(x_BLM, batch, weights, training=key is not None)
 
-    # --- the loss in parts, so that `trunk` can run in pipeline stages (trainers/pipeline.py) ---
+    # --- the loss in parts, so that `trunk` can run in pipeline stages (trainers/pipeline.py); positions in them are in the
+    # layout's order (models/common/sight.py) ---
 
     trunk: ClassVar[str] = "decoder"
     additive: ClassVar[bool] = True  # the loss of a batch is the sum of its rows'
 
     def enter(self, batch: Batch, key: Key) -> jax.Array:
         """What the first layer reads: [B, L, M]."""
-        return dropout(self._embed(batch["tokens"], batch["positions"]), self.c.dropout, key)
+        tokens_BL, positions_BL = (arrange(batch[name], self.where) for name in ("tokens", "positions"))
+        return dropout(self._embed(tokens_BL, positions_BL), self.c.dropout, key)
 
     def through(self, blocks: Block, x_BLM: jax.Array, batch: Batch, keys: Key, weights: Weights):
         """(y_BLM, loss) of some of the layers; keys are theirs."""
         del weights
-        return self._run(blocks, x_BLM, batch, keys), nothing(x_BLM.dtype)
+        segments_BL, positions_BL = (arrange(batch[name], self.where) for name in ("segments", "positions"))
+        sight = Sight.of(segments_BL, segments_BL, causal=True).arranged(self.where)
+        return self._run(blocks, x_BLM, positions_BL, sight, keys), nothing(x_BLM.dtype)
 
     def leave(self, x_BLM: jax.Array, batch: Batch, weights: Weights, *, training: bool) -> Loss:
         """The loss of what the last layer returns."""
         del training
         logits_BLV = self._logits(x_BLM)
-        targets_BL, real_BL = following(batch)
+        targets_BL, real_BL = (arrange(x, self.where) for x in following(batch))
         smooth_BL, plain_BL = cross_entropy(logits_BLV, targets_BL, self.c.label_smoothing)
         weight_BL = real_BL.astype(plain_BL.dtype)
         hit_BL = (jnp.argmax(logits_BLV, axis=-1) == targets_BL) * weight_BL
@@ -105,13 +111,12 @@ class Gpt(nnx.Module):
     def logits(self, batch: Batch, key: Key = None) -> jax.Array:
         """Logits [B, L, V] of the token after each."""
         k1, k2 = split_key(key, 2)
-        return self._logits(self._run(self.decoder, self.enter(batch, k1), batch, layer_keys(k2, self.c.layers)))
+        x_BLM = dropout(self._embed(batch["tokens"], batch["positions"]), self.c.dropout, k1)
+        sight = Sight.of(batch["segments"], batch["segments"], causal=True)
+        return self._logits(self._run(self.decoder, x_BLM, batch["positions"], sight, layer_keys(k2, self.c.layers)))
 
-    def _run(self, blocks: Block, x_BLM: jax.Array, batch: Batch, keys: Key) -> jax.Array:
-        segments_BL = batch["segments"]
-        mask_BLL = same_segment(segments_BL, segments_BL) & causal(segments_BL.shape[1])
-        g = transformer.geometry(self.c, batch["positions"], mask_BLL, bidirectional=False)
-        return transformer.run(blocks, self.c, x_BLM, g, keys)[0]
+    def _run(self, blocks: Block, x_BLM: jax.Array, positions_BL: jax.Array, sight: Sight, keys: Key) -> jax.Array:
+        return transformer.run(blocks, self.c, x_BLM, transformer.geometry(self.c, positions_BL, sight), keys)[0]
 
     def _embed(self, ids_BL: jax.Array, positions_BL: jax.Array) -> jax.Array:
         dtype = jnp.dtype(self.c.dtype)
@@ -139,8 +144,7 @@ class Gpt(nnx.Module):
         c, size = self.c, ids_BS.shape[1]
         positions_BS = jnp.broadcast_to(jnp.arange(size), ids_BS.shape)
         segments_BS = (positions_BS < lengths_B[:, None]).astype(jnp.int32)
-        mask_BSS = same_segment(segments_BS, segments_BS) & causal(size)
-        g = transformer.geometry(c, positions_BS, mask_BSS, bidirectional=False)
+        g = transformer.geometry(c, positions_BS, Sight.of(segments_BS, segments_BS, causal=True))
         read = transformer.keys_values(self.decoder, c, self._embed(ids_BS, positions_BS), g)
         names = (None, "batch", None, "act_heads" if c.groups == c.heads else "act_kv_heads", None)
 

@@ -6,7 +6,7 @@
 from collections.abc import Callable
 
 from models.common.layout import Layout, Pipeline, rules
-from models.common.layouts import BOTH, TENSOR, data_parallel, fully_sharded, tensor_parallel, zero1
+from models.common.layouts import BOTH, TENSOR, data_parallel, fully_sharded, sequence_parallel, tensor_parallel, zero1
 
 
 def expert_parallel(x: int, y: int) -> Layout:
@@ -104,7 +104,7 @@ def pipelines_with_experts(p: int, x: int, y: int) -> Layout:
 LAYOUTS: dict[str, Callable[..., Layout]] = {
     layout.__name__: layout
     for layout in (
-        data_parallel, zero1, fully_sharded, tensor_parallel, expert_parallel, expert_parallel_2d, expert_zero1,
-        expert_fully_sharded, expert_tensor_parallel, mixed, encoder_pipelined, pipelines_with_experts,
+        data_parallel, zero1, fully_sharded, tensor_parallel, sequence_parallel, expert_parallel, expert_parallel_2d,
+        expert_zero1, expert_fully_sharded, expert_tensor_parallel, mixed, encoder_pipelined, pipelines_with_experts,
     )
 }  # fmt: skip

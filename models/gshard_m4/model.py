@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.common.attention import Attention, KeysValues, causal, same_segment
+from models.common.attention import Attention, KeysValues
 from models.common.layers import (
     Embedding,
     FeedForward,
@@ -30,6 +30,7 @@ from models.common.loss import Loss, Ratio, Weights, mean, nothing
 from models.common.moe_config import Gating
 from models.common.moe_layer import Moe, notes
 from models.common.sharding import Component, normal, param, scan, stack
+from models.common.sight import Sight
 from models.gshard_m4.config import GShardM4Config
 
 Batch = dict[str, jax.Array]
@@ -47,10 +48,10 @@ class EncoderLayer(nnx.Module):
         self.ffn_norm = Norm(c.model_dim, where / kind)
         self.ffn = make_ffn(c, kind, c.gating, k2, where / kind)
 
-    def __call__(self, x_BLM, mask_BLL, real_BL, key: Key):
+    def __call__(self, x_BLM, sight: Sight, real_BL, key: Key):
         k1, k2, k3, k4 = split_key(key, 4)
         y_BLM = self.attention_norm(x_BLM)
-        y_BLM = self.attention(y_BLM, self.attention.keys_values(y_BLM), mask_BLL, rate=self.rate, key=k1)
+        y_BLM = self.attention(y_BLM, self.attention.keys_values(y_BLM), sight, rate=self.rate, key=k1)
         x_BLM = x_BLM + dropout(y_BLM, self.rate, k2)
         y_BLM, stats = apply_ffn(self.ffn, self.ffn_norm(x_BLM), real_BL, k3)
         return x_BLM + dropout(y_BLM, self.rate, k4), stats
@@ -69,19 +70,19 @@ class DecoderLayer(nnx.Module):
         self.ffn_norm = Norm(c.model_dim, where / kind)
         self.ffn = make_ffn(c, kind, c.decoder_gating, k3, where / kind)
 
-    def __call__(self, x_BLM, source_BSM, masks, real_BL, key: Key):
-        mask_BLL, mask_BLS = masks
+    def __call__(self, x_BLM, source_BSM, sights: tuple[Sight, Sight], real_BL, key: Key):
+        own, source = sights
         k1, k2, k3, k4, k5, k6 = split_key(key, 6)
         y_BLM = self.attention_norm(x_BLM)
-        y_BLM = self.attention(y_BLM, self.attention.keys_values(y_BLM), mask_BLL, rate=self.rate, key=k1)
+        y_BLM = self.attention(y_BLM, self.attention.keys_values(y_BLM), own, rate=self.rate, key=k1)
         x_BLM = x_BLM + dropout(y_BLM, self.rate, k2)
         kv = self.cross_attention.keys_values(source_BSM)
-        y_BLM = self.cross_attention(self.cross_norm(x_BLM), kv, mask_BLS, rate=self.rate, key=k3)
+        y_BLM = self.cross_attention(self.cross_norm(x_BLM), kv, source, rate=self.rate, key=k3)
         x_BLM = x_BLM + dropout(y_BLM, self.rate, k4)
         y_BLM, stats = apply_ffn(self.ffn, self.ffn_norm(x_BLM), real_BL, k5)
         return x_BLM + dropout(y_BLM, self.rate, k6), stats
 
-    def step(self, x_BKM, cache: "LayerCache", source_mask_BKS, at) -> tuple[jax.Array, "LayerCache"]:
+    def step(self, x_BKM, cache: "LayerCache", source: Sight, at) -> tuple[jax.Array, "LayerCache"]:
         """One position of K hypotheses of each of B sentences, attending to the cached positions before it."""
         rows, beams, model = x_BKM.shape
         y_R1M = self.attention_norm(x_BKM).reshape(rows * beams, 1, model)
@@ -90,11 +91,12 @@ class DecoderLayer(nnx.Module):
             jax.lax.dynamic_update_slice_in_dim(c, n, at, axis=1) for c, n in zip(cache.own, new, strict=True)
         )
         own = (k_RTND, v_RTND)
-        past_R1L = jnp.broadcast_to(jnp.arange(own[0].shape[1]) <= at, (rows * beams, 1, own[0].shape[1]))
-        x_BKM = x_BKM + self.attention(y_R1M, own, past_R1L).reshape(rows, beams, model)
+        at_1T = jnp.arange(own[0].shape[1])[None]
+        past = Sight(jnp.ones((rows * beams, 1), jnp.int32), jnp.ones_like(at_1T), at[None, None], at_1T, causal=True)
+        x_BKM = x_BKM + self.attention(y_R1M, own, past).reshape(rows, beams, model)
         # A sentence's hypotheses share its source, so they attend to it as the K positions of one query.
-        x_BKM = x_BKM + self.cross_attention(self.cross_norm(x_BKM), cache.source, source_mask_BKS)
-        real_BK = jnp.broadcast_to(jnp.any(source_mask_BKS, axis=-1), (rows, beams))
+        x_BKM = x_BKM + self.cross_attention(self.cross_norm(x_BKM), cache.source, source)
+        real_BK = jnp.broadcast_to(jnp.any(source.segments_BS > 0, axis=1, keepdims=True), (rows, beams))
         y_BKM, _ = apply_ffn(self.ffn, self.ffn_norm(x_BKM), real_BK, None)
         return x_BKM + y_BKM, dataclasses.replace(cache, own=own)
 
@@ -188,16 +190,13 @@ class GShardM4(nnx.Module):
         """((y_BLM, source_BSM), loss) of some of the decoder's blocks; keys are theirs."""
         x_BLM, source_BSM = x
         segments_BL, source_segments_BS = batch["targets_segments"], batch["inputs_segments"]
-        masks = (
-            same_segment(segments_BL, segments_BL) & causal(segments_BL.shape[1]),
-            same_segment(segments_BL, source_segments_BS),
-        )
+        sights = (Sight.of(segments_BL, segments_BL, causal=True), Sight.of(segments_BL, source_segments_BS))
 
         def layer(x_BLM, inputs, rows):
             block, key = inputs
             return block(x_BLM, *rows, key=key)
 
-        rows, where = (source_BSM, masks, segments_BL > 0), self.where / "decoder"
+        rows, where = (source_BSM, sights, segments_BL > 0), self.where / "decoder"
         x_BLM, stats = scan(layer, x_BLM, (blocks, keys), rows, where=where, remat=self.c.remat)
         return (x_BLM, source_BSM), self._routing_loss(stats, "target", x_BLM.dtype, weights)
 
@@ -249,7 +248,7 @@ class GShardM4(nnx.Module):
         """The encoder tower: (its output [B, S, M], statistics of its MoE layers, stacked)."""
         k1, k2 = split_key(key, 2)
         x_BSM = self._embed(self.source_embedding, ids_BS, positions_BS, k1)
-        mask_BSS = same_segment(segments_BS, segments_BS)
+        sight = Sight.of(segments_BS, segments_BS)
         real_BS = segments_BS > 0
 
         def layer(x_BSM, inputs, rows):
@@ -257,7 +256,7 @@ class GShardM4(nnx.Module):
             return block(x_BSM, *rows, key=key)
 
         layers, where = (self.encoder, layer_keys(k2, self.c.blocks)), self.where / "encoder"
-        x_BSM, stats = scan(layer, x_BSM, layers, (mask_BSS, real_BS), where=where, remat=self.c.remat)
+        x_BSM, stats = scan(layer, x_BSM, layers, (sight, real_BS), where=where, remat=self.c.remat)
         return self.encoder_norm(x_BSM), stats
 
     def _embed(self, table: Embedding, ids_BL, positions_BL, key: Key) -> jax.Array:
@@ -267,8 +266,8 @@ class GShardM4(nnx.Module):
 
     def _logits(self, x_BLM: jax.Array) -> jax.Array:
         x_BLM = self.decoder_norm(x_BLM)
-        logits_BLV = project(x_BLM, self.softmax[...])
-        return (self.where / "softmax").shard(logits_BLV, "batch", "length", "act_vocab")
+        where = self.where / "softmax"
+        return where.shard(project(x_BLM, self.softmax[...], where), "batch", "length", "act_vocab")
 
     # --- translation, a position at a time ---
 
@@ -297,13 +296,13 @@ class GShardM4(nnx.Module):
         dtype = jnp.dtype(self.c.dtype)
         positions_BK = jnp.broadcast_to(at, ids_BK.shape)
         x_BKM = self.target_embedding(ids_BK, dtype) + sinusoids(positions_BK, self.c.model_dim, dtype)
-        mask_BKS = jnp.broadcast_to(real_BS[:, None, :], (*ids_BK.shape, real_BS.shape[1]))
+        source = Sight.of(jnp.ones_like(ids_BK), real_BS.astype(jnp.int32))
 
         def layer(x_BKM, inputs, _):
             block, dense, sparse = inputs
-            x_BKM, dense = block.dense.step(x_BKM, dense, mask_BKS, at)
+            x_BKM, dense = block.dense.step(x_BKM, dense, source, at)
             if block.sparse is not None:
-                x_BKM, sparse = block.sparse.step(x_BKM, sparse, mask_BKS, at)
+                x_BKM, sparse = block.sparse.step(x_BKM, sparse, source, at)
             return x_BKM, (dense, sparse)
 
         x_BKM, (dense, sparse) = scan(layer, x_BKM, (self.decoder, dense, sparse))

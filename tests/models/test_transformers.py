@@ -18,10 +18,11 @@ from models.families import model_class
 GPT = ["gpt.quickstart", "gpt.gpt2_124m", "gpt.gspmd_64b", "gpt.lingvo_175b", "gpt.palm_8b", "gpt.llama2_70b"]
 BERT = ["bert.base", "bert.mlperf_200b", "bert.mlperf_480b"]
 LENGTH = 12
+ALONE = Component(Layout(name="one", mesh=(("all", 1),)))
 
 
 @functools.cache
-def model_of(name: str, **fields):
+def model_of(name: str, where: Component = ALONE, **fields):
     """A tiny model of this experiment in double precision, without dropout, every bias and scale made to matter."""
     c = dataclasses.replace(
         registry.load(name).model.tiny(), dtype="float64", dropout=0.0, remat="none", layers=2, **fields
@@ -29,7 +30,7 @@ def model_of(name: str, **fields):
 
     @jax.jit
     def make():
-        model = model_class(c)(c, jax.random.key(0), Component(Layout(name="one", mesh=(("all", 1),))))
+        model = model_class(c)(c, jax.random.key(0), where)
         leaves, tree = jax.tree.flatten(model)
         keys = jax.random.split(jax.random.key(1), len(leaves))
         noisy = [x.astype(jnp.float64) + 0.1 * jax.random.normal(k, x.shape) for x, k in zip(leaves, keys, strict=True)]

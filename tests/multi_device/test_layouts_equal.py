@@ -19,6 +19,7 @@ from numpy.testing import assert_array_equal
 from configs import registry
 from configs.schema import Adafactor, Constant, Experiment
 from models.common.layout import Layout, LayoutError, rules
+from models.common.layouts import LAYOUTS as DENSE
 from models.families import layouts, mesh_axes
 from models.gshard_m4.layouts import LAYOUTS
 from trainers import equality, inspection, state
@@ -37,7 +38,7 @@ TABLE = [
         for name, make in layouts(registry.load(e).model).items()
     ),
     ("gpt.palm_8b", "two_d", (2, 4)),
-    ("gpt.gspmd_64b", "two_d", (2, 4)),
+    *(("gpt.gspmd_64b", name, (2, 4)) for name in ("two_d", "two_d_sequence", "context_ring", "context_ring_balanced")),
     ("gpt.llama2_70b", "tensor_parallel", (2, 4)),
     ("gpt.llama2_70b", "pipeline_1f1b", (4, 2, 1)),
     ("bert.base_squad", "two_d", (2, 4)),
@@ -118,11 +119,21 @@ def test_numbers_are_those_of_one_device(name, layout, mesh):
     assert len({float(m["loss"]) for m in want.metrics}) == STEPS  # the steps do something
 
 
-@pytest.mark.parametrize("layout", ["tensor_parallel", "expert_fully_sharded", "mixed"])
-def test_what_is_drawn_does_not_depend_on_the_layout(layout):
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [
+        (M4, "tensor_parallel"),
+        (M4, "expert_fully_sharded"),
+        (M4, "mixed"),
+        (M4, "sequence_parallel"),
+        (GPT, "context_gathered"),
+    ],
+)
+def test_what_is_drawn_does_not_depend_on_the_layout(name, layout):
     """With dropout and second experts dropped at random, and Adafactor's factored statistics, losses are still those of one
-    device: a layout changes no draw."""
-    e = registry.tiny(registry.load(M4))
+    device: a layout changes no draw, unless it says so (rings, zigzag order, pipelines)."""
+    e = registry.tiny(registry.load(name))
+    e = dataclasses.replace(e, model=dataclasses.replace(e.model, dropout=0.1))
     e = dataclasses.replace(equality.exact(e), optimizer=Adafactor(schedule=Constant(value=0.3)))
     with jax.enable_x64(True):
         start = equality.start(e)
@@ -213,6 +224,35 @@ def test_layouts_communicate_as_they_should():
     assert kinds["mixed"]["all-to-all"] == 4 and exchanges["mixed"] == {("model",)}
     assert kinds["mixed"]["all-reduce"] > kinds["expert_parallel"]["all-reduce"]
     assert len({tuple(sorted(k.items())) for k in kinds.values()}) == len(found)
+
+
+def test_positions_travel_as_they_should():
+    """A sequence-sharded residual stream is gathered where sub-layers want it whole, and a whole one never is; with positions
+    cut, keys and values are gathered, or in a ring travel by piece, in zigzag order by half a piece."""
+
+    def shapes(name: str, layout: str, kind: str) -> Counter:
+        found = trial(name, layout, (2, 4)).sent
+        return Counter(shape.dims for c in found if c.kind == kind for shape in c.shapes)
+
+    residual = (8, 16, 16)  # a device's share of 16 rows of 16 positions
+    dense = "gpt.gspmd_64b"
+    assert shapes(GPT, "sequence_parallel", "all-gather")[residual] >= 4
+    assert shapes(dense, "two_d_sequence", "all-gather")[residual] >= 4
+    assert residual not in shapes(GPT, "two_d_attempt_1", "all-gather")
+    assert shapes(GPT, "context_gathered", "all-gather")[8, 16, 2, 8] >= 1  # two heads of 8
+    for layout, piece in (("context_ring", (1, 8, 4, 4, 8)), ("context_ring_balanced", (1, 8, 2, 4, 8))):
+        assert (8, 16, 4, 8) not in shapes(dense, layout, "all-gather")
+        # Keys and values forward, these and their gradients backward, each in the first step and in the loop.
+        assert shapes(dense, layout, "collective-permute")[piece] >= 12
+        assert not shapes(dense, layout, "all-to-all")
+    assert not shapes(GPT, "fsdp_within_data", "collective-permute")
+
+
+def test_routing_groups_are_not_cut():
+    """Positions of an MoE layer's tokens cannot be cut: the error names the component and the rule."""
+    wrong = dataclasses.replace(experiment(M4), layout=DENSE["context_ring"](2, 4))
+    with pytest.raises(LayoutError, match=r"'encoder.moe', layout 'context_ring': rule 'length' -> \('model',\), but"):
+        state.plan(wrong)
 
 
 def test_experts_stay_where_they_are():

@@ -1,0 +1,247 @@
+"""Ring attention (Liu et al., arXiv 2310.01889, section 3): rows so long that no device holds all keys and values of one.
+
+The n pieces of a row lie on n devices. Queries stay; keys and values go round, one piece further each step, and meet all
+queries in n steps. What a query has seen is kept as an online softmax (Milakov and Gimelshein, arXiv 1805.02867). All pieces
+are one array with a dimension of n that the layout cuts, so rolling it by one is a collective-permute; what is done to a piece
+is mapped over them.
+
+P pieces (n), B rows, L queries and S keys of a half, N heads, G heads of keys and values, D size of a head. In zigzag order a
+piece has two halves, an early chunk and a late one; otherwise its one "half" is all of it.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from models.common.layers import dropout
+from models.common.layout import LayoutError, multiples
+from models.common.sharding import Component
+from models.common.sight import Sight
+
+Halves = tuple[Any, ...]  # one pytree or two alike: queries are (q, segments, at), keys (k, v, segments, at)
+Which = int | jax.Array  # the number of a half, or a truth value that only the device knows
+
+
+def pieces(where: Component) -> int:
+    """n: into how many pieces keys and values are cut; 1 is no ring. Raises LayoutError where queries are cut otherwise."""
+    keys, queries = (where.layout.resolve(where.path).get(name, ()) for name in ("keys", "length"))
+    if keys and keys != queries:
+        raise LayoutError(
+            f"component {where.path!r}, layout {where.layout.name!r}: rule 'keys' -> {keys} must be that of 'length' -> "
+            f"{queries}, as keys and values go round the devices that cut the queries, or none"
+        )
+    return where.layout.ways(keys)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ring:
+    """Attention in a ring: what of it is no array.
+
+    Attributes:
+      logits: (q_BLND, k_BSGD, table, sight) -> masked logits [B, N, L, S], float32 at least.
+      mix: (probs_BNLS, v_BSGD, dtype) -> [B, L, N, D] of this dtype.
+      where: the component whose rule for "keys" cuts the pieces.
+      kv_axis: the logical name of the heads of keys and values.
+      rate: of dropout on probabilities.
+    """
+
+    logits: Callable[..., jax.Array]
+    mix: Callable[..., jax.Array]
+    where: Component
+    kv_axis: str
+    rate: float = 0.0
+
+    def __call__(
+        self, q_BLND: jax.Array, k_BSGD: jax.Array, v_BSGD: jax.Array, table: jax.Array | None, sight: Sight,
+        key: jax.Array | None = None,
+    ) -> jax.Array:  # fmt: skip
+        """softmax(logits) v, [B, L, N, D] in q's dtype: that of whole rows but for the order of sums.
+
+        Args:
+          table: what else the logits depend on, or None.
+          key: draws dropout, block by block: other draws than those of whole rows, of the same distribution.
+
+        Raises:
+          LayoutError: queries or keys that the pieces do not divide.
+        """
+        halves = 2 if sight.causal and sight.zigzag == pieces(self.where) else 1
+        queries = self.lay(self._cut((q_BLND, sight.segments_BL, sight.at_BL), halves), "act_heads")
+        keys = self.lay(self._cut((k_BSGD, v_BSGD, sight.segments_BS, sight.at_BS), halves), self.kv_axis)
+        y: Any = _attend(self, sight.causal, queries, keys, table, key)
+        return jnp.moveaxis(jnp.stack(y, axis=1), 2, 0).reshape(q_BLND.shape)
+
+    def _cut(self, xs: tuple[jax.Array, ...], halves: int) -> Halves:
+        """[B, L, ...] each -> the halves of their pieces, [P, B, L / (P * halves), ...] each."""
+        n, length = pieces(self.where), xs[0].shape[1]
+        if length % (n * halves):
+            raise LayoutError(
+                f"component {self.where.path!r}, layout {self.where.layout.name!r}: {length} positions are not divisible by "
+                f"{n} pieces; the nearest that fit are {multiples(length, n * halves)}"
+            )
+        cut = [x.reshape(x.shape[0], n, halves, -1, *x.shape[2:]) for x in xs]
+        return tuple(tuple(jnp.moveaxis(x[:, :, half], 1, 0) for x in cut) for half in range(halves))
+
+    def lay(self, tree: Any, axis: str) -> Any:
+        """Vectors of heads of this name, or numbers of positions, on the devices of their pieces."""
+        names = ("keys", "batch", None, axis, None)
+        return jax.tree.map(lambda x: self.where.shard(x, *names[: x.ndim]), tree)
+
+    def round(self, step: Callable[[Any, Any, Any], tuple[Any, Any]], stays: Any, goes: Any) -> tuple[Any, Any]:
+        """n steps (i, stays, goes) -> (stays, goes), after each of which what goes round is one piece further."""
+
+        def once(carry: tuple[Any, Any], i: Any) -> tuple[Any, Any]:
+            stays, goes = step(i, *carry)
+            goes = self.lay(goes, self.kv_axis)  # before and after, or the compiler may not see a permutation
+            return stays, self.lay(jax.tree.map(lambda x: jnp.roll(x, 1, axis=0), goes), self.kv_axis)
+
+        rest = jnp.arange(1, pieces(self.where))
+        return jax.lax.scan(lambda carry, i: (once(carry, i), None), once((stays, goes), 0), rest)[0]
+
+    def blocks(
+        self, step: Any, piece: jax.Array, queries: Halves, keys: Halves, causal: bool, key: Any
+    ) -> Iterator["Block"]:
+        """What a piece's queries do with the keys that have come `step` pieces far.
+
+        In zigzag order piece i has chunks i and 2n - 1 - i, and now the keys of piece j = i - step modulo n. A late chunk of
+        queries sees all of an early chunk of keys, an early one nothing of a late one. Two early chunks see each other if
+        j < i, two late ones if j > i. So of four blocks a piece computes two, in every step but the first.
+        """
+        if len(queries) == 1:
+            pairs: list[tuple[Which, Which]] = [(0, 0)]
+        elif isinstance(step, int):  # the first, j = i
+            pairs = [(0, 0), (1, 0), (1, 1)]
+        else:
+            pairs = [(1, 0), (piece < step, piece < step)]
+        if key is not None:
+            key = jax.random.fold_in(key, step * pieces(self.where) + piece)
+        for number, (a, b) in enumerate(pairs):
+            (q, segments_BL, at_BL), (k, v, segments_BS, at_BS) = _pick(queries, a), _pick(keys, b)
+            draw = None if key is None else jax.random.fold_in(key, number)
+            yield Block(self, a, b, q, k, v, Sight(segments_BL, segments_BS, at_BL, at_BS, causal), draw)
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """Some of a piece's queries (their half `a`) and of the keys that are there (half `b`)."""
+
+    ring: Ring
+    a: Which
+    b: Which
+    q_BLND: jax.Array
+    k_BSGD: jax.Array
+    v_BSGD: jax.Array
+    sight: Sight
+    draw: jax.Array | None
+
+    def logits(self, q_BLND: jax.Array, k_BSGD: jax.Array, table: jax.Array | None) -> jax.Array:
+        return self.ring.logits(q_BLND, k_BSGD, table, self.sight)
+
+    def mix(self, probs_BNLS: jax.Array, v_BSGD: jax.Array) -> jax.Array:
+        kept_BNLS = dropout(probs_BNLS, self.ring.rate, self.draw).astype(v_BSGD.dtype)
+        return self.ring.mix(kept_BNLS, v_BSGD, probs_BNLS.dtype)
+
+
+# The steps are not differentiated: that would keep each one's keys, values and sums, all that the ring is there to spare.
+# Gradients go round by themselves, those of keys and values with these, and blocks are computed anew from the queries' final
+# sums (FlashAttention-2, arXiv 2307.08691, algorithm 2, in JAX).
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _attend(ring: Ring, causal: bool, queries: Halves, keys: Halves, table: Any, key: Any) -> Halves:
+    return _forward(ring, causal, queries, keys, table, key)[0]
+
+
+def _forward(ring: Ring, causal: bool, queries: Halves, keys: Halves, table: Any, key: Any) -> tuple[Halves, Any]:
+    wide = jnp.promote_types(queries[0][0].dtype, jnp.float32)
+
+    def nothing(q: jax.Array) -> tuple[jax.Array, ...]:
+        n, b, length, heads, _ = q.shape
+        top = jnp.full((n, b, heads, length), -jnp.inf, wide)
+        return top, jnp.zeros_like(top), ring.lay(jnp.zeros_like(q, wide), "act_heads")
+
+    def step(i, state, keys):
+        def of_piece(piece, state, queries, keys):
+            for block in ring.blocks(i, piece, queries, keys, causal, key):
+                top_BNL, sum_BNL, y_BLND = _pick(state, block.a)
+                logits_BNLS = block.logits(block.q_BLND, block.k_BSGD, table)
+                new_BNL = jnp.maximum(top_BNL, jnp.max(logits_BNLS, axis=-1))
+                probs_BNLS = jnp.exp(logits_BNLS - new_BNL[..., None])
+                old_BNL = jnp.exp(top_BNL - new_BNL)
+                sum_BNL = sum_BNL * old_BNL + jnp.sum(probs_BNLS, axis=-1)
+                y_BLND = y_BLND * _by_query(old_BNL) + block.mix(probs_BNLS, block.v_BSGD)
+                state = _put(state, block.a, (new_BNL, sum_BNL, y_BLND))
+            return state
+
+        return jax.vmap(of_piece)(jnp.arange(pieces(ring.where)), state, queries, keys), keys
+
+    state, _ = ring.round(step, tuple(nothing(q) for q, *_ in queries), keys)
+    y = tuple((y / jax.vmap(_by_query)(total)).astype(queries[0][0].dtype) for _, total, y in state)
+    return y, (queries, keys, table, key, y, tuple((top, total) for top, total, _ in state))
+
+
+def _backward(ring: Ring, causal: bool, kept: Any, dy: Halves) -> tuple[Any, ...]:
+    queries, keys, table, key, y, sums = kept
+    wide = sums[0][0].dtype
+    dy = tuple(x.astype(wide) for x in dy)
+    along = tuple(jnp.moveaxis(jnp.sum(d * y, axis=-1), 2, 3) for d, y in zip(dy, y, strict=True))
+    given = tuple(zip(dy, along, sums, strict=True))
+
+    def step(i, stays, goes):
+        def of_piece(piece, stays, goes, queries, given):
+            (dq, dtable), (keys, dkv) = stays, goes
+            for block in ring.blocks(i, piece, queries, keys, causal, key):
+                dy_BLND, along_BNL, (top_BNL, sum_BNL) = _pick(given, block.a)
+                logits_BNLS, pull_logits = jax.vjp(block.logits, block.q_BLND, block.k_BSGD, table)
+                probs_BNLS = jnp.exp(logits_BNLS - top_BNL[..., None]) / sum_BNL[..., None]
+                dprobs_BNLS, dv_BSGD = jax.vjp(block.mix, probs_BNLS, block.v_BSGD)[1](dy_BLND)
+                dq_BLND, dk_BSGD, more = pull_logits(probs_BNLS * (dprobs_BNLS - along_BNL[..., None]))
+                dq, dkv = _add(dq, block.a, dq_BLND), _add(dkv, block.b, (dk_BSGD, dv_BSGD))
+                dtable = jax.tree.map(jnp.add, dtable, more)
+            return (dq, dtable), (keys, dkv)
+
+        return jax.vmap(of_piece)(jnp.arange(pieces(ring.where)), stays, goes, queries, given)
+
+    def zeros(x: jax.Array, axis: str) -> jax.Array:
+        return ring.lay(jnp.zeros_like(x, wide), axis)
+
+    dq = tuple(zeros(q, "act_heads") for q, *_ in queries)
+    dkv = tuple((zeros(k, ring.kv_axis), zeros(v, ring.kv_axis)) for k, v, *_ in keys)
+    dtable = jax.tree.map(lambda x: jnp.zeros((pieces(ring.where), *x.shape), x.dtype), table)
+    (dq, dtable), (_, dkv) = ring.round(step, (dq, dtable), (keys, dkv))
+    dqueries = tuple((d.astype(q.dtype), None, None) for d, (q, *_) in zip(dq, queries, strict=True))
+    dkeys = tuple(
+        (dk.astype(k.dtype), dv.astype(v.dtype), None, None) for (dk, dv), (k, v, *_) in zip(dkv, keys, strict=True)
+    )
+    return dqueries, dkeys, jax.tree.map(lambda x: jnp.sum(x, axis=0), dtable), None
+
+
+_attend.defvjp(_forward, _backward)
+
+
+def _by_query(x_BNL: jax.Array) -> jax.Array:
+    """[B, L, N, 1]"""
+    return jnp.moveaxis(x_BNL, 1, 2)[..., None]
+
+
+def _pick(halves: Halves, which: Which) -> Any:
+    if isinstance(which, int):
+        return halves[which]
+    return jax.tree.map(lambda early, late: jnp.where(which, late, early), *halves)
+
+
+def _put(halves: Halves, which: Which, new: Any) -> Halves:
+    if isinstance(which, int):
+        return (*halves[:which], new, *halves[which + 1 :])
+    early, late = halves
+    return (
+        jax.tree.map(lambda old, new: jnp.where(which, old, new), early, new),
+        jax.tree.map(lambda old, new: jnp.where(which, new, old), late, new),
+    )
+
+
+def _add(halves: Halves, which: Which, new: Any) -> Halves:
+    return _put(halves, which, jax.tree.map(jnp.add, _pick(halves, which), new))
