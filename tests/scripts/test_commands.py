@@ -52,7 +52,7 @@ def test_a_misspelt_override_is_refused(tmp_path):
         (["--model.dispatch", "einsam"], ["--model.dispatch", "einsam", "sort"]),
         (["--model.layers", "6"], ["layers=6", "nearest are 4 and 8"]),
         (["--layout", "tensor_paralel"], ["no layout 'tensor_paralel'", "did you mean 'tensor_parallel'?"]),
-        (["--layout", "tensor_parallel:2by4"], ["'2by4'", "2x4"]),
+        (["--layout", "tensor_parallel:2by4"], ["'tensor_parallel:2by4'", "a mesh of 2 sizes", "tensor_parallel:2x4"]),
         (["--steps", "3"], ["--steps", "did you mean"]),
     ],
     ids=lambda value: " ".join(value) if value[0].startswith("--") else "",

@@ -202,12 +202,14 @@ def test_keep_policy(m4, tmp_path):
 
 
 def test_microbatches_change_nothing_but_memory(m4, float64):
-    """Two or four microbatches give the gradients of the whole batch, though their token counts differ."""
+    """Two or four microbatches give the gradients of the whole batch, balance losses too, though their token counts differ."""
     from trainers.equality import exact
     from trainers.step import gradients
 
     e = exact(m4)
-    e = dataclasses.replace(e, model=dataclasses.replace(e.model, dropout=0.0, balance_weight=0.0, experts=0))
+    e = dataclasses.replace(
+        e, model=dataclasses.replace(e.model, dropout=0.0, second_expert_threshold=0.0, group_size=16)
+    )
     rng = np.random.default_rng(0)
     real = np.arange(16) < rng.integers(2, 17, (16, 1))
     batch = {}
@@ -219,9 +221,10 @@ def test_microbatches_change_nothing_but_memory(m4, float64):
     for n in (1, 2, 4):
         p = state.plan(with_train(e, microbatches=n), jax.devices()[:1])
         found.append(jax.jit(lambda q, p=p: gradients(p, q, batch, jax.random.key(0)))(state.create(p).params))
-    for grads, values in found[1:]:
+    for grads, loss in found[1:]:
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-13), grads, found[0][0])
-        np.testing.assert_allclose(values["loss"], found[0][1]["loss"], rtol=1e-12)
+        np.testing.assert_allclose(loss.value, found[0][1].value, rtol=1e-12)
+        assert float(loss.extra) > 0
 
 
 def test_a_non_finite_step_changes_no_weight(m4):
