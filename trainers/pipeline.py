@@ -95,9 +95,8 @@ def _pipelined(
     s, mesh, axes, data, stage = run.schedule, run.mesh, run.axes, run.data, jnp.arange(run.schedule.stages)
     place = functools.partial(jax.tree.map, lambda x: cut(x, mesh, axes, data))
 
-    def parts(
-        x: jax.Array,
-    ) -> jax.Array:  # [m, D, rows, ...]; the microbatch is inner, so that rows stay on their devices
+    def parts(x: jax.Array) -> jax.Array:
+        """[m, D, rows, ...]; of a data shard's rows the microbatch is the inner index, so that rows stay on their devices."""
         return cut(jnp.moveaxis(x.reshape(run.shards, -1, s.microbatches, *x.shape[1:]), 2, 0), mesh, None, data)
 
     batch, found = {k: parts(v) for k, v in batch.items()}, {k: parts(v) for k, v in found.items()}

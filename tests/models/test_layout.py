@@ -1,17 +1,22 @@
 """Layouts refuse what they cannot do, in one line that names the thing, the value and the nearest choice."""
 
+import ast
 import dataclasses
+import importlib
+from pathlib import Path
 
 import jax
 import pytest
 from jax.sharding import PartitionSpec
 
 from configs import registry
-from models.common.layout import Layout, LayoutError, rules
+from models.common.layout import AXES, Layout, LayoutError, rules
 from models.common.sharding import Component, describe, make_mesh
+from models.families import mesh_axes
 from trainers import state
 
 MESH = (("data", 2), ("model", 4))
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def layout(**kwargs) -> Layout:
@@ -114,3 +119,18 @@ def test_every_parameter_knows_its_component(m4):
     """Components are dotted paths below the model's root."""
     paths = {info.where.path for info in describe(state.abstract_model(m4))}
     assert {"encoder.attention", "encoder.moe", "decoder.cross_attention", "softmax"} <= paths
+
+
+def test_no_model_file_names_a_mesh_axis():
+    """Which axes a mesh has is known to layouts alone: no other file under models/ has the name of one."""
+    found = {}
+    for family in ("bert", "gpt", "gshard_m4"):
+        made = importlib.import_module(f"models.{family}.layouts").LAYOUTS
+        found |= {axis: name for name, make in made.items() for axis, _ in make(*(1,) * mesh_axes(make)).mesh}
+    names = found.keys() - AXES.keys()  # "expert" is also what a model calls its experts
+    assert names == {"data", "model", "stage"}
+    files = [path for path in ROOT.glob("models/**/*.py") if path.name != "layouts.py"]
+    assert len(files) > 20
+    for path in files:
+        written = {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}
+        assert not names & {text for text in written if isinstance(text, str)}, path
