@@ -8,18 +8,21 @@ trainers/pipeline.py.
 
 import copy
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 
 from models.common.layout import Layout, LayoutError, Pipeline, Rules
 from models.common.schedule import Schedule
 
 PyTree = Any
+PICKED = "picked weights"
 
 
 def schedule_of(where: Any, pipeline: Pipeline, layers: int) -> Schedule:
@@ -165,7 +168,14 @@ def circular(
     def chunk(weights: PyTree, x: PyTree, rows: PyTree) -> tuple[PyTree, PyTree]:
         return jax.lax.scan(lambda x, layer: body(x, layer, rows), x, weights)
 
-    run = jax.vmap(jax.vmap(chunk, spmd_axis_name=data or None), spmd_axis_name=axes)
+    over_all = jax.vmap(jax.vmap(chunk, spmd_axis_name=data or None), spmd_axis_name=axes)
+
+    # Picked again for the backward pass: else a copy of a chunk's weights would be kept of every tick.
+    @functools.partial(
+        jax.checkpoint, policy=jax.checkpoint_policies.save_any_names_but_these(PICKED), prevent_cse=False
+    )
+    def run(c: jax.Array, x: PyTree, rows: PyTree) -> tuple[PyTree, PyTree]:
+        return over_all(jax.tree.map(lambda w: checkpoint_name(pick(w, c), PICKED), weights), x, rows)
 
     def tick(state: PyTree, t: jax.Array) -> tuple[PyTree, PyTree]:
         x, total = state
@@ -175,7 +185,7 @@ def circular(
             lambda x, fresh: cut(x.at[0].set(jnp.where(first, take(fresh, i[0]), x[0])), mesh, axes, data), x, fresh
         )
         of_stage = jax.tree.map(lambda r: cut(r[i], mesh, axes, data), rows)
-        y, out = run(jax.tree.map(lambda w: pick(w, c), weights), x, of_stage)
+        y, out = run(c, x, of_stage)
         y = jax.tree.map(lambda y: cut(y, mesh, axes, data), y)
 
         def add(total: jax.Array, new: jax.Array, c: jax.Array, active: jax.Array) -> jax.Array:
@@ -187,9 +197,7 @@ def circular(
         )
 
     x = jax.tree.map(lambda f: cut(jnp.zeros((s.stages, *f.shape[1:]), f.dtype), mesh, axes, data), fresh)
-    _, out = jax.eval_shape(
-        run, jax.tree.map(lambda w: w[:, 0], weights), x, jax.tree.map(lambda r: r[jnp.zeros_like(stage)], rows)
-    )
+    _, out = jax.eval_shape(run, jnp.zeros_like(stage), x, jax.tree.map(lambda r: r[jnp.zeros_like(stage)], rows))
     total = jax.tree.map(lambda o: jnp.zeros((s.stages, s.chunks, *o.shape[1:]), o.dtype), out)
     (_, total), left = jax.lax.scan(tick, (x, total), jnp.arange(s.ticks))
     last = s.leaving()
