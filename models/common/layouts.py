@@ -5,7 +5,7 @@ A family's LAYOUTS are what `--layout NAME:XxY` offers; every function takes the
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from models.common.layout import Layout, Pipeline, Rules, rules
@@ -23,7 +23,7 @@ TENSOR = rules(
 CONTEXT = rules(batch="data", length="model", res_length="model", embed=BOTH)
 
 
-def _also(base: Rules, **axes: str) -> Rules:
+def also(base: Rules, **axes: str | Sequence[str] | None) -> Rules:
     """These rules with others, which win."""
     return tuple(sorted((dict(base) | dict(rules(**axes))).items()))
 
@@ -56,7 +56,7 @@ def fsdp_within_data(x: int, y: int) -> Layout:
     """Batch over all devices; weights cut over y and gathered within it, whole copies of them over x, so that what is gathered
     travels short ways and only gradients travel far (FSDP within, data parallel across)."""
     base = data_parallel(x, y)
-    return Layout(name="fsdp_within_data", mesh=base.mesh, rules=_also(base.rules, embed="model"))
+    return Layout(name="fsdp_within_data", mesh=base.mesh, rules=also(base.rules, embed="model"))
 
 
 def tensor_parallel(x: int, y: int) -> Layout:
@@ -67,13 +67,13 @@ def tensor_parallel(x: int, y: int) -> Layout:
 def sequence_parallel(x: int, y: int) -> Layout:
     """Tensor parallel, with the residual stream, its norms and its dropout cut by positions over y (Korthikanti et al.,
     arXiv 2205.05198, section 4.2.2): gathered before a sub-layer and reduce-scattered after it, instead of reduced to all."""
-    rule = _also(TENSOR, res_length="model")
+    rule = also(TENSOR, res_length="model")
     return Layout(name="sequence_parallel", mesh=(("data", x), ("model", y)), rules=rule)
 
 
 def two_d_attempt_1(x: int, y: int) -> Layout:
     """GSPMD's first 2D (arXiv 2105.04663, Table 1): weights on x and y, but the residual stream cut by batch on x alone."""
-    rule = _also(TENSOR, embed="data")
+    rule = also(TENSOR, embed="data")
     return Layout(name="two_d_attempt_1", mesh=(("data", x), ("model", y)), rules=rule)
 
 
@@ -83,13 +83,13 @@ def two_d(x: int, y: int) -> Layout:
     return Layout(
         name="two_d",
         mesh=(("data", x), ("model", y)),
-        rules=_also(TENSOR, embed="data", act_embed="model"),
+        rules=also(TENSOR, embed="data", act_embed="model"),
     )
 
 
 def two_d_sequence(x: int, y: int) -> Layout:
     """2D weights as in `two_d`, the residual stream cut by batch on x and by positions on y."""
-    rule = _also(TENSOR, embed="data", res_length="model")
+    rule = also(TENSOR, embed="data", res_length="model")
     return Layout(name="two_d_sequence", mesh=(("data", x), ("model", y)), rules=rule)
 
 
@@ -101,7 +101,7 @@ def context_gathered(x: int, y: int) -> Layout:
 
 def context_ring(x: int, y: int) -> Layout:
     """Positions over y, and keys and values go round (ring attention, arXiv 2310.01889): no device holds those of a row."""
-    return Layout(name="context_ring", mesh=(("data", x), ("model", y)), rules=_also(CONTEXT, keys="model"))
+    return Layout(name="context_ring", mesh=(("data", x), ("model", y)), rules=also(CONTEXT, keys="model"))
 
 
 def context_ring_balanced(x: int, y: int) -> Layout:
@@ -117,11 +117,10 @@ def pipelines(component: str) -> dict[str, Callable[..., Layout]]:
     """
 
     def layout(name: str, p: int, x: int, y: int, schedule: Literal["1f1b", "gpipe"], chunks: int, m: int) -> Layout:
-        vocab = rules(vocab=("stage", "model"), act_vocab=("stage", "model"))
         return Layout(
             name=name,
             mesh=(("stage", p), ("data", x), ("model", y)),
-            rules=tuple(sorted((dict(TENSOR) | dict(vocab)).items())),
+            rules=also(TENSOR, vocab=("stage", "model"), act_vocab=("stage", "model")),
             components=((component, rules(layers="stage")),),
             pipelines=((component, Pipeline(microbatches=m or 2 * p, chunks=chunks, schedule=schedule)),),
         )

@@ -148,16 +148,14 @@ def circular(
     m, shards = s.microbatches, where.layout.ways(data)
     stage = jnp.arange(s.stages)
 
-    def parts(
-        x: jax.Array,
-    ) -> jax.Array:  # [m, D, rows, ...]; the microbatch is inner, so that rows stay on their devices
+    def parts(x: jax.Array) -> jax.Array:
+        """[m, D, rows, ...]; in a row's number the microbatch is the minor part, so that rows stay on their devices."""
         if x.shape[0] != batch:
             return jnp.broadcast_to(x, (m, shards, *x.shape))
         return cut(jnp.moveaxis(x.reshape(shards, -1, m, *x.shape[1:]), 2, 0), mesh, None, data)
 
-    def per_shard(
-        w: jax.Array,
-    ) -> jax.Array:  # [p, v, D, n, ...]: each shard adds up its own gradient until the last tick
+    def per_shard(w: jax.Array) -> jax.Array:
+        """[p, v, D, n, ...]: each shard adds up its own gradient until the last tick."""
         w = jnp.broadcast_to(w[:, :, None], (*w.shape[:2], shards, *w.shape[2:]))
         return cut(w, mesh, axes, None, data)
 

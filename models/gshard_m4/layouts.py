@@ -6,7 +6,16 @@
 from collections.abc import Callable
 
 from models.common.layout import Layout, Pipeline, rules
-from models.common.layouts import BOTH, TENSOR, data_parallel, fully_sharded, sequence_parallel, tensor_parallel, zero1
+from models.common.layouts import (
+    BOTH,
+    TENSOR,
+    also,
+    data_parallel,
+    fully_sharded,
+    sequence_parallel,
+    tensor_parallel,
+    zero1,
+)  # fmt: skip
 
 
 def expert_parallel(x: int, y: int) -> Layout:
@@ -22,12 +31,11 @@ def expert_parallel(x: int, y: int) -> Layout:
 def expert_fully_sharded(x: int, y: int) -> Layout:
     """Expert parallel, with the dense weights cut over all devices as well (dense and embedding weights as in FSDP)."""
     base = expert_parallel(x, y)
-    both = ("data", "expert")
     whole = rules(embed=None)
     return Layout(
         name="expert_fully_sharded",
         mesh=base.mesh,
-        rules=tuple(sorted((dict(base.rules) | {"embed": both}).items())),
+        rules=also(base.rules, embed=("data", "expert")),
         components=(("decoder.moe", whole), ("encoder.moe", whole)),
     )
 
@@ -36,8 +44,11 @@ def expert_parallel_2d(x: int, y: int) -> Layout:
     """Expert parallel over both axes of the mesh, as many experts as devices or a multiple: tokens travel to all of them."""
     base = expert_parallel(x, y)
     both = ("data", "expert")
-    changed = {"expert": both, "act_expert": both, "expert_group": ()}
-    return Layout(name="expert_parallel_2d", mesh=base.mesh, rules=tuple(sorted((dict(base.rules) | changed).items())))
+    return Layout(
+        name="expert_parallel_2d",
+        mesh=base.mesh,
+        rules=also(base.rules, expert=both, act_expert=both, expert_group=None),
+    )
 
 
 def expert_zero1(x: int, y: int) -> Layout:
@@ -49,11 +60,10 @@ def expert_zero1(x: int, y: int) -> Layout:
 def expert_tensor_parallel(x: int, y: int) -> Layout:
     """Sparse and dense layers cut together (GSPMD, arXiv 2105.04663): batch and experts over x, heads and hidden dimensions,
     inside experts too, over y; a device has 1/(xy) of the experts and 1/y of the dense weights."""
-    changed = {"expert": ("data",), "act_expert": ("data",), "expert_group": ()}
     return Layout(
         name="expert_tensor_parallel",
         mesh=(("data", x), ("model", y)),
-        rules=tuple(sorted((dict(TENSOR) | changed).items())),
+        rules=also(TENSOR, expert="data", act_expert="data", expert_group=None),
     )
 
 
@@ -79,7 +89,7 @@ def encoder_pipelined(p: int, x: int, y: int) -> Layout:
     return Layout(
         name="encoder_pipelined",
         mesh=(("stage", p), ("data", x), ("expert", y)),
-        rules=tuple(sorted((dict(expert_parallel(x, y).rules)).items())),
+        rules=expert_parallel(x, y).rules,
         components=(("encoder", experts), ("decoder", decoder), ("softmax", decoder), ("target_embedding", decoder)),
         pipelines=(("encoder", Pipeline(microbatches=2 * p, schedule="gpipe")),),
     )
@@ -92,7 +102,7 @@ def pipelines_with_experts(p: int, x: int, y: int) -> Layout:
     return Layout(
         name="pipelines_with_experts",
         mesh=(("stage", p), *base.mesh),
-        rules=tuple(sorted((dict(base.rules) | dict(rules(vocab="stage", act_vocab="stage"))).items())),
+        rules=also(base.rules, vocab="stage", act_vocab="stage"),
         components=(("encoder", stages), ("decoder", stages)),
         pipelines=(
             ("encoder", Pipeline(microbatches=p, schedule="gpipe")),

@@ -1,4 +1,4 @@
-"""A tiny catalogue, prepared once a session, and the real permissive packages, fetched once and kept."""
+"""A tiny catalogue that a module can have in place of the real one, and the real permissive packages, fetched and kept."""
 
 import hashlib
 import random
@@ -45,7 +45,7 @@ def po_file(translations: dict[str, str]) -> str:
     return "\n".join(['msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8"\n', *entries])
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # no longer: other modules read the real catalogue
 def tiny(tmp_path_factory):
     """A data folder whose 'permissive' catalogue is one small wheel of four invented languages."""
     root = tmp_path_factory.mktemp("tiny")
