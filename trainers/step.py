@@ -96,8 +96,8 @@ def train_step(p: Plan) -> Callable[[State, Batch], tuple[State, Metrics]]:
     return jax.jit(step, donate_argnums=0, out_shardings=(p.shardings, everywhere) if p.mesh else None)
 
 
-def compile_step(p: Plan, batch: dict[str, jax.ShapeDtypeStruct]) -> jax.stages.Compiled:
-    """The step compiled for abstract inputs: what a run executes, and what the tools inspect."""
+def compile_step(p: Plan, batch: dict[str, jax.ShapeDtypeStruct], options: Any = None) -> jax.stages.Compiled:
+    """The step compiled for abstract inputs: what a run executes, and what the tools inspect; `options` are the compiler's."""
 
     def placed(x, sharding):
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
@@ -105,4 +105,4 @@ def compile_step(p: Plan, batch: dict[str, jax.ShapeDtypeStruct]) -> jax.stages.
     state = jax.tree.map(placed, p.state, p.shardings) if p.mesh else p.state
     shardings = p.batch_shardings()
     batch = {k: placed(v, shardings[k]) for k, v in batch.items()}
-    return train_step(p).lower(state, batch).compile()
+    return train_step(p).lower(state, batch).compile(dict(options) if options else None)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 
 from models.common import ring
 from models.common.layers import add, cap, dropout, project
@@ -63,7 +64,8 @@ class Attention(nnx.Module):
         # Computed where their positions lie; what is gathered, if "keys" are whole, is keys and values.
         k_BSGD, v_BSGD = (shard(x, "batch", "length", axis, None) for x in (k_BSGD, v_BSGD))
         k_BSGD = rotate(k_BSGD, rotation)
-        return shard(k_BSGD, "batch", "keys", axis, None), shard(v_BSGD, "batch", "keys", axis, None)
+        k_BSGD, v_BSGD = (shard(x, "batch", "keys", axis, None) for x in (k_BSGD, v_BSGD))
+        return checkpoint_name(k_BSGD, "attention_in"), checkpoint_name(v_BSGD, "attention_in")
 
     def __call__(
         self, x_BLM: jax.Array, kv: KeysValues, sight: Sight, *,
@@ -81,6 +83,7 @@ class Attention(nnx.Module):
         k_BSGD, v_BSGD = kv
         q_BLND = add(project(x_BLM, self.q[...], self.where), self.q_bias)
         q_BLND = rotate(self.where.shard(q_BLND, "batch", "length", "act_heads", None), rotation)
+        q_BLND = checkpoint_name(q_BLND, "attention_in")
         q_BLND = q_BLND * q_BLND.shape[-1] ** -0.5
         if self.per_dim_scale is not None:
             q_BLND = q_BLND * (jax.nn.softplus(self.per_dim_scale[...]) / np.log(2.0)).astype(q_BLND.dtype)
@@ -92,9 +95,9 @@ class Attention(nnx.Module):
         else:
             around = ring.Ring(logits, _mix, self.where, self.act_kv_axis, rate)
             out_BLND = around(q_BLND, k_BSGD, v_BSGD, table_NK, sight, key)
-        out_BLND = self.where.shard(out_BLND, "batch", "length", "act_heads", None)
+        out_BLND = checkpoint_name(self.where.shard(out_BLND, "batch", "length", "act_heads", None), "context")
         y_BLM = add(project(out_BLND, self.o[...], self.where, contract=2), self.o_bias)
-        return self.where.shard(y_BLM, "batch", "res_length", "act_embed")
+        return checkpoint_name(self.where.shard(y_BLM, "batch", "res_length", "act_embed"), "attention_out")
 
 
 def _logits(

@@ -24,6 +24,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 from models.common.layout import Axes, LayoutError
 from models.common.moe import Routing, per_expert
@@ -71,12 +72,14 @@ def buffered(x_GSM: jax.Array, routing: Routing, slots: int, experts: Experts, w
     """`mixture` through buffers [G, E, C, M]."""
     moves, exchange = BUFFERED[how]
     dispatch, combine = moves(routing, x_GSM.shape[1], experts.down.shape[0], slots)
-    x_EGCM = exchange(dispatch(x_GSM), where)
+    x_EGCM = checkpoint_name(exchange(dispatch(x_GSM), where), "dispatched")
     h_EGCH = (jnp.einsum("EGCM,EMH->EGCH", x_EGCM, w_EMH.astype(x_EGCM.dtype)) for w_EMH in experts.up)
     names = ("act_expert", "expert_group", None, "act_expert_mlp")
-    h_EGCH = experts.activation(*(where.shard(h, *names) for h in h_EGCH))
+    h_EGCH = (where.shard(h, *names) for h in h_EGCH)
+    kept = ("gate", "up")[-len(experts.up) :]
+    h_EGCH = experts.activation(*(checkpoint_name(h, name) for h, name in zip(h_EGCH, kept, strict=True)))
     y_EGCM = jnp.einsum("EGCH,EHM->EGCM", h_EGCH, experts.down.astype(x_EGCM.dtype))
-    return combine(exchange(y_EGCM, where, back=True))
+    return combine(checkpoint_name(exchange(y_EGCM, where, back=True), "returned"))
 
 
 def by_einsum(routing: Routing, size: int, experts: int, slots: int) -> tuple[Move, Move]:

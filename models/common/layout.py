@@ -115,6 +115,7 @@ class Layout:
       pipelines: (component path, Pipeline) of the components whose stack of layers runs in stages.
       balanced: rows of causal models are in zigzag order over the pieces of "length" (models/common/sight.py), so that
         attention costs every device the same.
+      torus: (mesh axis, torus axes) pairs that say where the mesh lies on a pod, as ("data", "yz"); see models/common/torus.py.
     """
 
     name: str
@@ -124,6 +125,7 @@ class Layout:
     optimizer: Rules = ()
     pipelines: tuple[tuple[str, Pipeline], ...] = ()
     balanced: bool = False
+    torus: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         names = [axis for axis, _ in self.mesh]

@@ -15,14 +15,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 
 from models.common.layout import Layout, LayoutError, Pipeline, Rules
 from models.common.schedule import Schedule
 
 PyTree = Any
-PICKED = "picked weights"
 
 
 def schedule_of(where: Any, pipeline: Pipeline, layers: int) -> Schedule:
@@ -168,12 +166,10 @@ def circular(
 
     over_all = jax.vmap(jax.vmap(chunk, spmd_axis_name=data or None), spmd_axis_name=axes)
 
-    # Picked again for the backward pass: else a copy of a chunk's weights would be kept of every tick.
-    @functools.partial(
-        jax.checkpoint, policy=jax.checkpoint_policies.save_any_names_but_these(PICKED), prevent_cse=False
-    )
+    # Of a tick its inputs alone are kept. Weights are picked again: else a copy of a chunk's would be kept of every tick.
+    @functools.partial(jax.checkpoint, prevent_cse=False)
     def run(c: jax.Array, x: PyTree, rows: PyTree) -> tuple[PyTree, PyTree]:
-        return over_all(jax.tree.map(lambda w: checkpoint_name(pick(w, c), PICKED), weights), x, rows)
+        return over_all(jax.tree.map(lambda w: pick(w, c), weights), x, rows)
 
     def tick(state: PyTree, t: jax.Array) -> tuple[PyTree, PyTree]:
         x, total = state

@@ -12,11 +12,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from models.common import torus
 from models.common.layout import Layout, LayoutError, Rules
 from models.common.pipeline import circular
+from models.common.remat import names
 
 PyTree = Any
 Params = dict[str, Any]  # nested dictionaries of arrays, keyed by attribute names
@@ -83,6 +86,10 @@ def make_mesh(layout: Layout, devices: list | None = None) -> Mesh:
             f"choose a mesh whose product is {len(devices)}"
         )
     names, sizes = zip(*layout.mesh, strict=True)
+    if one_slice := torus.sides(devices):
+        order = torus.positions(layout.mesh, one_slice, torus.assignment(layout.mesh, one_slice, layout.torus))
+        by_place = sorted(devices, key=lambda device: device.coords)
+        return Mesh(np.array(by_place)[order], names, axis_types=(AxisType.Auto,) * len(names))
     return jax.make_mesh(sizes, names, axis_types=(AxisType.Auto,) * len(names), devices=devices)
 
 
@@ -118,12 +125,11 @@ def stack(make: Callable[[jax.Array], nnx.Module], key: jax.Array, n: int, name:
     return jax.tree.map(prefix, modules, is_leaf=lambda v: isinstance(v, nnx.Variable))
 
 
-REMAT = {
-    # What the backward pass finds saved of each layer. GShard recomputes in its 36- and 60-layer models (section 4).
-    "none": None,
-    "full": jax.checkpoint_policies.nothing_saveable,
-    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-}
+def _policy(remat: str) -> Any:
+    """What `jax.checkpoint` saves, see models/common/remat.py."""
+    if remat == "dots":
+        return jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+    return jax.checkpoint_policies.save_only_these_names(*names(remat))
 
 
 def scan(
@@ -138,10 +144,10 @@ def scan(
       rows: what all layers read of each row (masks, positions): rows in front, or 1 for what is the same for all.
       where: the component that the stack belongs to; its layout may run it in pipeline stages, and then `out` must be a sum
         over rows. None never does.
-      remat: a key of REMAT: what is kept for the backward pass.
+      remat: what is kept for the backward pass (models/common/remat.py).
     """
-    if REMAT[remat] is not None:
-        body = jax.checkpoint(body, policy=REMAT[remat], prevent_cse=False)
+    if remat != "none":
+        body = jax.checkpoint(body, policy=_policy(remat), prevent_cse=False)
     if where is not None and (pipeline := where.layout.pipeline(where.path)):
         return circular(body, carry, stacked, rows, where, pipeline)
     return jax.lax.scan(lambda carry, layer: body(carry, layer, rows), carry, stacked)

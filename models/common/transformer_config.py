@@ -3,6 +3,8 @@
 import dataclasses
 from typing import ClassVar, Literal
 
+from models.common import remat
+
 Positions = Literal["learned", "rotary", "relative", "none"]
 Norm = Literal["rms", "layer"]
 Order = Literal["pre", "post", "parallel"]
@@ -31,7 +33,8 @@ class TransformerConfig:
       label_smoothing: mass moved from the label to all other classes.
       dropout: on embeddings, sub-layer outputs and attention probabilities.
       dtype: of activations and of weights as they are used.
-      remat: what the backward pass keeps of a layer: "none" keeps all, "full" recomputes it, "dots" keeps products.
+      remat: what the backward pass keeps of a layer: "none" keeps all, "full" recomputes it, "dots" keeps products, names
+        joined by "+" keep these activations (models/common/remat.py).
     """
 
     vocab: int
@@ -62,7 +65,7 @@ class TransformerConfig:
     label_smoothing: float = 0.0
     dropout: float = 0.0
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    remat: Literal["none", "full", "dots"] = "none"
+    remat: str = "none"
 
     vocabularies: ClassVar[dict[str, str]] = {"vocabulary": "vocab"}  # a cache's manifest key -> our field
 
@@ -76,6 +79,7 @@ class TransformerConfig:
             raise ValueError(f"max_positions={self.max_positions}: positions={self.positions!r} need {need}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout={self.dropout}: must be in [0, 1)")
+        remat.names(self.remat)
 
     @property
     def groups(self) -> int:

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import ClassVar, Literal
 
+from models.common import remat
 from models.common.moe_config import MoeConfig
 
 
@@ -17,7 +18,8 @@ class GShardM4Config(MoeConfig):
       label_smoothing: Lingvo's 0.1; not in the paper.
       dropout: on embeddings, sub-layer outputs and attention probabilities (A.2); inside experts none (Lingvo).
       dtype: of activations and of weights as they are used; stored weights are float32 (the paper: all float32).
-      remat: what the backward pass keeps of a layer: "none" keeps all; "full" recomputes (the paper from 36 layers on).
+      remat: what the backward pass keeps of a layer (models/common/remat.py): "none" all; "full" recomputes (the paper from 36
+        layers on, section 4).
     """
 
     family: ClassVar[str] = "gshard_m4"
@@ -33,7 +35,7 @@ class GShardM4Config(MoeConfig):
     label_smoothing: float = 0.1
     dropout: float = 0.1
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    remat: Literal["none", "full", "dots"] = "none"
+    remat: str = "none"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -46,6 +48,7 @@ class GShardM4Config(MoeConfig):
             )
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout={self.dropout}: must be in [0, 1), the paper's is 0.1")
+        remat.names(self.remat)
 
     @property
     def blocks(self) -> int:

@@ -1,0 +1,53 @@
+"""Model FLOPs: what a step's mathematics needs, however it is carried out.
+
+PaLM's definition (arXiv 2204.02311, appendix B): every product of the forward pass, attention in full though half of it is
+masked, times three for the backward pass, and nothing that is computed twice. A dense decoder's are (6 N + 12 L H Q T) a token,
+N without what is only looked up. Counted in the traced loss itself, so that every family has them without a formula of its own.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+
+from configs.schema import Experiment
+from data.batches import batch_shapes
+from models.common.layout import Layout
+from models.common.sharding import merge
+from trainers import state
+
+ONE = Layout(name="one_device", mesh=(("all", 1),))
+
+
+def model_flops(e: Experiment) -> float:
+    """FLOPs of one training step of the whole batch."""
+    model = dataclasses.replace(e.model, remat="none", dropout=0.0)
+    if hasattr(model, "dispatch"):
+        model = dataclasses.replace(model, dispatch="sort")  # one-hot products are a way, not the mathematics
+    train = dataclasses.replace(e.train, microbatches=1)
+    p = state.plan(dataclasses.replace(e, model=model, layout=ONE, train=train), abstract=True)
+
+    def loss(params: Any, batch: Any):
+        return merge(p.model, p.effective(params)).loss(batch, jax.random.key(0), p.model.weights(batch)).value
+
+    return 3 * products(jax.make_jaxpr(loss)(p.state.params, batch_shapes(e.data)).jaxpr)
+
+
+def products(jaxpr: Any) -> float:
+    """FLOPs of all products in a jaxpr, those in loops as often as they run; of a conditional, those of its dearest branch."""
+    total = 0.0
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == "dot_general":
+            (contracted, _), _ = eqn.params["dimension_numbers"]
+            left = eqn.invars[0].aval.shape
+            total += 2.0 * math.prod(eqn.outvars[0].aval.shape) * math.prod(left[d] for d in contracted)
+        elif eqn.primitive.name == "conv_general_dilated":
+            kernel, numbers = eqn.invars[1].aval.shape, eqn.params["dimension_numbers"]
+            total += 2.0 * math.prod(eqn.outvars[0].aval.shape) * math.prod(kernel) / kernel[numbers.rhs_spec[0]]
+        elif eqn.primitive.name == "cond":
+            total += max(products(branch.jaxpr) for branch in eqn.params["branches"])
+        else:
+            times = eqn.params.get("length", 1) if eqn.primitive.name == "scan" else 1
+            total += times * sum(products(inner) for inner in jax.core.jaxprs_in_params(eqn.params))
+    return total
