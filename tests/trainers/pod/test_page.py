@@ -1,0 +1,290 @@
+"""The page of a pod plan: parses, loads nothing, says that its numbers are modelled, and bears what a plan may lack."""
+
+import copy
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from trainers.pod.drawings import NBSP, parts_of, rows, seconds, short, size, ticks, timeline
+from trainers.pod.page import page
+
+VOID = {"meta", "br", "img", "link", "input", "hr"}
+
+
+def layer(start: float, *, backward: bool) -> list[dict[str, Any]]:
+    """Spans of one layer, hand-made: attention, then experts between two all-to-alls that are partly waited for."""
+    scale = 2.1 if backward else 1.0
+    spans: list[dict[str, Any]] = []
+
+    def add(lane: str, label: str, kind: str, a_ms: float, b_ms: float) -> None:
+        spans.append(
+            {
+                "lane": lane,
+                "label": label,
+                "kind": kind,
+                "start": start + a_ms * scale / 1e3,
+                "end": start + b_ms * scale / 1e3,
+            }
+        )
+
+    add("links", "all-gather of attention weights", "all-gather", 0, 9)
+    add("links", "all-gather of expert weights", "all-gather", 3, 31)
+    for i in range(6):
+        add("matrix", f"attention product {i}", "matrix", i * 5, i * 5 + 4.2)
+        add("vector", f"norm & softmax <{i}>", "vector", i * 5 + 4.2, i * 5 + 4.9)
+        add("dma", "prefetch of weights", "copy", i * 5 + 0.5, i * 5 + 3)
+    add("kernel", "flash attention", "kernel", 30, 36)
+    add("links", "all-to-all of tokens", "all-to-all", 36, 44)
+    add("wait", "all-to-all of tokens", "all-to-all", 37, 44)
+    for i in range(9):
+        add("matrix", f"expert product {i}", "matrix", 44 + i * 5, 44 + i * 5 + 4.8)
+        add("dma", "expert activations", "copy", 44 + i * 5, 44 + i * 5 + 4)
+        add("dma", "prefetch of expert weights", "copy", 46 + i * 5, 46 + i * 5 + 4)
+    add("links", "all-to-all of answers", "all-to-all", 88, 97)
+    add("wait", "all-to-all of answers", "all-to-all", 89, 97)
+    add("vector", "residual", "vector", 97, 99)
+    if backward:
+        add("links", "reduce-scatter of gradients", "reduce-scatter", 50, 86)
+    return spans
+
+
+def table(names: str, *lines: tuple[Any, ...]) -> list[dict[str, Any]]:
+    return [dict(zip(names.split(), line, strict=True)) for line in lines]
+
+
+FORWARD, BACKWARD = 0.099, 0.2079
+SPANS = layer(0.0, backward=False) + layer(FORWARD, backward=True)
+SHAPE = "bf16[64,2048,8192] x bf16[64,8192,32768]"
+MOE = "encoder.layers.moe"
+REPORT: dict[str, Any] = {
+    "experiment": "bert/480b_moe",
+    "topology": "v4:8x16x16",
+    "chips": 2048,
+    "mesh": {"data": 256, "model": 8},
+    "assignment": {"data": "yz", "model": "x"},
+    "torus": {"dims": [8, 16, 16], "wrap": [True, True, True]},
+    "layout": "2d_weight_stationary",
+    "options": "overlapped",
+    "published": "hand-made: 18.1 s a step",
+    "fits": True,
+    "hbm_gib_per_chip": 27.94,
+    "hbm_limit_gib": 30.75,
+    "memory": {"parameters": 2.62, "optimizer": 5.24, "batch": 0.04, "temporary": 19.71, "other": 0.33},
+    "modelled_step_s": 17.5,
+    "modelled_mfu": 0.601,
+    "modelled_hfu": 0.772,
+    "error_pct": 8.0,
+    "expected_mfu": 0.558,
+    "tokens_per_s": 119_800.0,
+    "days": 29.0,
+    "model_flops": 5.92e18,
+    "parts": {"matrix": 14.53, "vector": 0.7, "kernel": 0.0, "communication": 2.05, "memory": 0.15, "bubble": 0.0}
+    | {"unpriced": 0.07},
+    "exposed_communication_share": 0.117,
+    "exposed_all_to_all_share": 0.086,
+    "bubble_share": 0.0,
+    "collectives": table(
+        "kind axes in_loop times bytes seconds exposed_s",
+        ("all-to-all", ["data"], True, 384, 3.1e12, 1.9, 1.5),
+        ("all-gather", ["model"], True, 768, 6.4e12, 5.1, 0.31),
+        ("reduce-scatter", ["model"], True, 512, 4.2e12, 3.4, 0.2),
+        ("all-reduce", ["data", "model"], False, 12, 8.1e9, 0.06, 0.04),
+        ("collective-permute", None, True, 64, 9.0e8, 0.01, 0.0),
+    ),
+    "rows": table(
+        "kind label component source shape times seconds exposed_s",
+        *(("matrix", f"dot_general {i}", MOE, f"moe.py:{120 + i}", SHAPE, 64, 2.9 / i, 2.9 / i) for i in range(1, 8)),
+        ("communication", "all-to-all, tokens to experts", MOE, "moe.py:88", "bf16[256,64,8192]", 128, 0.9, 0.74),
+        (
+            "vector",
+            'softmax of router & <top 2> "gates"',
+            f"{MOE}.router",
+            "moe.py:61",
+            "f32[2048,512]",
+            192,
+            0.31,
+            0.31,
+        ),
+        ("memory", "copy-start", "encoder.layers", "", "bf16[8192,8192]", 64, 0.2, 0.15),
+    ),
+    "components": table(
+        "component phase compute_s communication_s",
+        *(
+            (name, phase, total * share, waits * share)
+            for name, total, waits in (
+                (MOE, 9.1, 1.6),
+                ("encoder.layers.attention", 4.4, 0.3),
+                ("encoder.layers.mlp", 1.4, 0.1),
+                ("embed", 0.12, 0.02),
+                ("head", 0.3, 0.03),
+            )
+            for phase, share in (("forward", 0.25), ("recomputed", 0.22), ("backward", 0.5), ("optimizer", 0.03))
+        ),
+    ),
+    "spans": SPANS,
+    "windows": table(
+        "label start end",
+        ("one layer, forward and backward", 0.0, FORWARD + BACKWARD),
+        ("forward", 0.0, FORWARD),
+        ("backward", FORWARD, FORWARD + BACKWARD),
+    ),
+    "checks_passed": True,
+    "problems": [],
+    "compile_s": 412.0,
+    "versions": {"jax": "0.8.0", "libtpu": "0.0.24"},
+}
+
+
+class Page(HTMLParser):
+    """Elements with their attributes, and the text inside figures and tiles; refuses tags that do not balance."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.figures: list[str] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        names = [name for name, _ in attrs]
+        assert len(names) == len(set(names)), (tag, attrs)
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "figure" or dict(attrs).get("class") == "tile":
+            self.figures.append("")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag, (tag, self.getpos())
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+        if self.figures and ("figure" in self.open or "li" in self.open):
+            self.figures[-1] += data
+
+
+def changed(**values: Any) -> dict[str, Any]:
+    return copy.deepcopy(REPORT) | values
+
+
+BARE = {key: REPORT[key] for key in ("experiment", "topology", "chips", "mesh", "modelled_step_s", "parts")}
+ONE = changed(
+    topology="v5e:1x1", chips=1, mesh={"data": 1}, torus={"dims": [1, 1], "wrap": [False, False]}, assignment={"data": ""},
+    collectives=[], exposed_communication_share=0.0, exposed_all_to_all_share=0.0,
+)  # fmt: skip
+FLAT = changed(
+    topology="v5e:16x16", chips=256, mesh={"data": 16, "expert": 4, "model": 4},
+    assignment={"data": "x", "expert": "y4", "model": "y4"}, torus={"dims": [16, 16], "wrap": [True, True]},
+)  # fmt: skip
+VARIANTS = {
+    "full": REPORT,
+    "bare": BARE,
+    "none": {key: None for key in REPORT} | BARE,
+    "no spans, no days": changed(spans=[], days=None),
+    "no all-to-all": changed(collectives=REPORT["collectives"][1:], exposed_all_to_all_share=None),
+    "two dimensions": FLAT,
+    "one chip": ONE,
+    "too big": changed(
+        fits=False, hbm_gib_per_chip=41.2, memory=REPORT["memory"] | {"temporary": 32.97}, checks_passed=False,
+        problems=["does not fit: 41.20 of 30.75 GiB"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_page_parses_loads_nothing_and_says_that_it_is_modelled(name: str):
+    """Also of a plan that lacks what is optional."""
+    text = page(VARIANTS[name])
+    found = Page(text)
+    assert not re.search(r"https?://|@import|url\(", text)
+    for tag, attributes in found.elements:
+        assert tag not in ("link", "iframe", "object", "embed", "use", "image") and not {"href", "src", "srcset"} & set(
+            attributes
+        ), tag
+        if attributes.get("role") == "img":
+            assert attributes["aria-label"], tag
+        if tag == "svg":
+            assert attributes["role"] == "img"
+    assert found.figures and all("modelled" in figure.lower() for figure in found.figures)
+    assert "None" not in found.text and "nan" not in re.findall(r"\w+", found.text)
+
+
+def test_every_section_of_a_full_plan_is_there():
+    """Sections appear by their data, so a full plan has them all."""
+    text = page(REPORT).replace(NBSP, " ")
+    titles = "Where the step goes,What runs when,On the torus,Memory of a chip,Communication,Components,Costliest rows"
+    for title in (*titles.split(","), "How far to trust it", "Checks and versions"):
+        assert f"<h2>{title}</h2>" in text, title
+    for words in ("17.5 s", "± 8%", "expected 55.8%", "29.0", "libtpu"):
+        assert words in text, words
+    assert "What runs when" not in page(BARE) and "<figure" in page(BARE)
+
+
+@pytest.mark.parametrize("where", ["label", "component", "source", "shape", "kind"])
+def test_names_are_escaped_wherever_they_stand(where: str):
+    """A name with markup and quotes is shown, not obeyed."""
+    evil = """<b onclick="x">&'</b>"""
+    report = copy.deepcopy(REPORT)
+    for item in (*report["rows"], *report["collectives"], *report["components"], *report["spans"], *report["windows"]):
+        if where in item:
+            item[where] = evil
+    report |= dict.fromkeys(("experiment", "published", "layout"), evil)
+    report |= {"options": {evil: evil}, "versions": {evil: evil}}
+    report |= {"problems": [evil], "mesh": {evil: 256, "model": 8}, "assignment": {evil: "yz", "model": "x"}}
+    text = page(report)
+    found = Page(text)
+    assert evil not in text and not any("onclick" in attributes for _, attributes in found.elements)
+    assert evil in found.text
+
+
+def test_the_first_window_shows_without_a_script():
+    """The view box is the window that the page names; of long parts without windows, it is a stretch in the middle."""
+    text = page(changed(windows=[{"label": "backward", "start": FORWARD, "end": FORWARD + BACKWARD}]))
+    assert 'viewBox="99000.0 0 207900.0' in text and "Shown: backward, 99.00 to 306.90 ms" in text
+    many = [{"lane": "matrix", "label": "p", "kind": "", "start": i * 1e-3, "end": (i + 1) * 1e-3} for i in range(2000)]
+    assert 'viewBox="700000.0 0 600000.0' in timeline(many)
+    assert 'viewBox="0.0 0 500000.0' in timeline(many[:500])
+
+
+def test_spans_of_a_lane_do_not_cover_each_other():
+    """Transfers at the same time lie on rows of their own, up to a number of rows."""
+    spans = [{"start": a, "end": b} for a, b in ((0, 4), (1, 3), (3, 5), (3.5, 6), (5, 7))]
+    assert rows(spans, most=4) == ([0, 1, 1, 2, 0], 3)
+    assert rows(spans, most=2) == ([0, 1, 1, 0, 1], 2)
+
+
+def test_a_large_timeline_stays_small():
+    """A few thousand spans are a file of well under a megabyte."""
+    many = [{"lane": lane, "label": "fusion.123", "kind": "loop", "start": i * 1e-4, "end": (i + 1) * 1e-4}
+            for i in range(750) for lane in ("matrix", "vector", "links", "dma")]  # fmt: skip
+    assert len(page(changed(spans=many))) < 7e5
+
+
+def test_a_shared_torus_axis_is_read_in_parts():
+    """Letters without a number take the whole side."""
+    assert parts_of("y4z", [8, 16, 16]) == [("y", 4), ("z", 16)]
+    assert parts_of("", [8, 16]) == parts_of(None, [8, 16]) == parts_of("z", [8, 16]) == []
+    text = page(FLAT)
+    assert "expert 4 ways and model 4 ways" in text and "4 of y’s 16" in text
+
+
+def test_numbers_read_well():
+    """Three digits or so, in the unit that fits; in a column all in one unit."""
+
+    def said(f: Callable[..., str], *values: float | None, **more: float) -> list[str]:
+        return [f(value, **more).replace(NBSP, " ") for value in values]
+
+    assert said(seconds, 17.5, 0.312, 4.5e-5, 0.0, None) == ["17.5 s", "312 ms", "45.0 µs", "0.00 s", "–"]
+    assert said(seconds, 14.53, 0.07, of=17.5) == ["14.53 s", "0.07 s"]
+    assert said(short, 512, 119_800.0, 5.92e18) == ["512", "119.8 k", "5.9 E"]
+    assert said(size, 100, 3 * 2**20, 2**41) == ["100 B", "3.0 MiB", "2.0 TiB"]
+    assert re.findall(r">([\d.]+) ms", ticks(99e3, 307e3)) == ["100", "150", "200", "250"]
