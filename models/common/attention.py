@@ -110,7 +110,9 @@ def _logits(
         buckets_BLS = relative_buckets(
             sight.distance(), table_NK.shape[1], max_distance, bidirectional=not sight.causal
         )
-        logits_BNLS += jnp.moveaxis(table_NK[:, buckets_BLS], 0, 1).astype(logits_BNLS.dtype)
+        # A product with one-hot buckets, not a gather: TPUs gather single numbers, and add up their gradients, one at a time.
+        bucket_BLSK = jax.nn.one_hot(buckets_BLS, table_NK.shape[1], dtype=logits_BNLS.dtype)
+        logits_BNLS += jnp.einsum("NK,BLSK->BNLS", table_NK.astype(logits_BNLS.dtype), bucket_BLSK)
     # A row with no key at all (padding) becomes uniform, not NaN: -1e9 is finite.
     return logits_BNLS + jnp.where(sight.mask(), 0.0, -1e9).astype(logits_BNLS.dtype)[:, None]
 

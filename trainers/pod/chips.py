@@ -43,6 +43,12 @@ class Chip:
     config: str
     options: Mapping[str, Options]
 
+    def option_set(self, name: str) -> Options:
+        """The compiler options of this name; raises PodError."""
+        if name not in self.options:
+            raise PodError(f"--options {name!r}: no such set for {self.name}{nearest(name, self.options)}")
+        return self.options[name]
+
     def wraps(self, dims: tuple[int, ...]) -> tuple[bool, ...]:
         """Which dimensions of a slice are rings: multiples of 4 in three dimensions, a whole side of 16 in two."""
         return tuple(d % 4 == 0 if self.torus == 3 else d == 16 for d in dims)

@@ -1,41 +1,37 @@
 """Devices of a TPU slice that is not there, and the trainer's step compiled for them by the real compiler.
 
-PyPI's libtpu is that compiler; it needs no TPU. `prepare` must come before JAX is imported.
+PyPI's libtpu is that compiler; it needs no TPU. `trainers.pod.libtpu.prepare` must come before this module is imported.
 """
 
 import dataclasses
+import importlib.metadata
 import importlib.util
-import os
+import math
+import re
 import time
 from typing import Any
 
+import jax
+from jax.experimental import topologies
+
 from configs.schema import Experiment
-from trainers.pod.chips import PodError, Slice
-
-INSTALL = "the TPU compiler is not installed: run `make setup DEVICE=plan`"
-ENVIRONMENT = {
-    "JAX_PLATFORMS": "cpu",  # what runs here; TPUs are only compiled for
-    "TPU_SKIP_MDS_QUERY": "1",  # no cloud machine to ask about itself
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # its lock is for chips
-    "TPU_WORKER_HOSTNAMES": "localhost",
-    "TPU_ACCELERATOR_TYPE": "v4-8",
-    "TPU_MIN_LOG_LEVEL": "3",
-    "TPU_STDERR_LOG_LEVEL": "3",
-    "TF_CPP_MIN_LOG_LEVEL": "3",
-}
+from data.batches import batch_shapes
+from trainers import state, step
+from trainers.pod.chips import Options, PodError, Slice
 
 
-def prepare() -> None:
-    """Sets the environment that compiling for absent TPUs needs; raises PodError without libtpu."""
-    if importlib.util.find_spec("libtpu") is None:
-        raise PodError(INSTALL)
-    os.environ.update(ENVIRONMENT)
+class DoesNotFit(PodError):
+    """A step that needs more memory than a chip has; `needed` and `limit` in GiB."""
+
+    def __init__(self, name: str, where: str, needed: float, limit: float):
+        super().__init__(
+            f"{name} does not fit {where}: {needed:.2f} of {limit:.2f} GiB a chip, {needed - limit:.2f} too much"
+        )
+        self.needed, self.limit = needed, limit
 
 
 def devices(where: Slice) -> list[Any]:
     """One compile-only device for each chip; raises PodError for a slice that the compiler does not know."""
-    from jax.experimental import topologies
-
     chip, dims = where.chip, where.dims
     hosts = (2, 2, 1) if all(d % 2 == 0 for d in dims[:2]) else (1, 1, 1)
     wrap = where.wrap if chip.torus == 3 else (*where.wrap, False)
@@ -52,24 +48,56 @@ def devices(where: Slice) -> list[Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """A step compiled for a slice: its program's text, its memory in bytes per chip by category, and how long it took."""
+    """A step compiled for a slice.
 
-    plan: Any
+    Attributes:
+      text: the scheduled program.
+      peak: bytes of a chip's memory in use at once, as the compiler counts them.
+      memory: bytes per chip by category; temporaries count what is never alive together, too.
+      seconds: that compiling took.
+    """
+
+    plan: state.Plan
     text: str
+    peak: int
     memory: dict[str, int]
     seconds: float
 
 
-def compile_for(e: Experiment, where: Slice, options: Any) -> Compiled:
+def compile_for(e: Experiment, where: Slice, options: Options) -> Compiled:
     """Compiles an experiment's own train step.
 
     Raises:
-      PodError: the program needs more memory than a chip has; the message says how much.
+      DoesNotFit: the program needs more memory than a chip has.
     """
-    from data.batches import batch_shapes
-    from trainers import state, step
-
     p = state.plan(e, devices(where))
     began = time.time()
-    compiled = step.compile_step(p, batch_shapes(e.data), options)
-    return Compiled(p, compiled.as_text(), compiled.memory_analysis(), time.time() - began)
+    try:
+        compiled = step.compile_step(p, batch_shapes(e.data), options)
+    except jax.errors.JaxRuntimeError as error:
+        found = re.search(r"\(?([\d.]+)G\)? (?:of|exceeds available HBM \()\s*([\d.]+)G", str(error))
+        if not found:
+            raise
+        needed, limit = float(found[1]), float(found[2])
+        raise DoesNotFit(e.name, str(where), needed, limit) from None
+    found = compiled.memory_analysis()
+    parameters = sum(info.bytes_per_device for info in p.parameters)
+    optimizer = sum(jax.tree.leaves(jax.tree.map(_piece, p.state.optimizer, p.shardings.optimizer)))
+    output = found.output_size_in_bytes - found.alias_size_in_bytes
+    memory = {
+        "parameters": parameters,
+        "optimizer": optimizer,
+        "batch": found.argument_size_in_bytes - parameters - optimizer,
+        "temporary": found.temp_size_in_bytes,
+        "other": output,
+    }
+    return Compiled(p, compiled.as_text(), found.peak_memory_in_bytes, memory, time.time() - began)
+
+
+def _piece(x: jax.ShapeDtypeStruct, sharding: Any) -> int:
+    return math.prod(sharding.shard_shape(x.shape)) * x.dtype.itemsize
+
+
+def versions() -> dict[str, str]:
+    """Of what decides about a plan."""
+    return {name: importlib.metadata.version(name) for name in ("jax", "libtpu")}

@@ -1,0 +1,144 @@
+"""Compiles an experiment's own train step for TPUs that are not there, and models its time; needs `make setup DEVICE=plan`.
+
+python -m scripts.plan bert.mlperf_480b                           on TPU v4, as many chips as its layout has
+python -m scripts.plan bert.mlperf_480b --topology v4:8x16x16 --json
+python -m scripts.plan gpt.gspmd_1t --torus data=yz,model=x --page plan.html --hlo programs/
+python -m scripts.plan gpt.maxtext_22b --search                   other layouts, assignments and recomputations, ranked
+python -m scripts.plan --all                                      every pod experiment, as a table
+python -m scripts.plan --calibrate                                published runs, rebuilt: where the error comes from
+
+All times are modelled, none is measured. An experiment that does not fit is refused with what is missing and what would fit.
+"""
+
+import argparse
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any
+
+from configs import registry
+from configs.pods import PODS
+from configs.schema import Experiment
+from scripts import cli
+from trainers.pod import libtpu
+from trainers.pod.chips import CHIPS, PodError, Slice, parse_slice, usual_slice
+
+
+def main() -> int:
+    p = cli.parser(__doc__)
+    cli.add_experiment(p, optional=True)
+    p.add_argument("--topology", metavar="GEN:AxBxC", help="the slice, e.g. v4:8x16x16 or v5e:16x16")
+    p.add_argument("--torus", metavar="AXIS=yz,...", help="where mesh axes lie on the torus, e.g. data=yz,model=x")
+    p.add_argument("--options", default="overlapped", help="a named set of compiler options (trainers/pod/chips.py)")
+    p.add_argument(
+        "--kernel-efficiency", type=float, default=0.5, help="of attention kernels, share of peak (declared)"
+    )
+    p.add_argument("--hlo", type=cli.folder, metavar="DIR", help="also writes the compiled program there")
+    p.add_argument("--page", type=cli.folder, metavar="FILE", help="also writes a page with pictures")
+    p.add_argument("--search", action="store_true", help="compiles the most promising layouts and ranks them")
+    p.add_argument("--all", action="store_true", help="every pod experiment")
+    p.add_argument("--calibrate", action="store_true", help="compiles the published runs and rewrites the error")
+    p.add_argument("--json", action="store_true", help="for programs")
+    args, overrides = p.parse_known_args()
+    if not args.experiment and not args.calibrate and not args.all:
+        raise registry.ConfigError("name an experiment (scripts.show lists them), or give --all or --calibrate")
+    libtpu.prepare()
+    if args.calibrate:
+        return _calibrate(args)
+    if args.all:
+        return _all(args)
+    e = cli.chosen(args, overrides)
+    e = dataclasses.replace(e, layout=dataclasses.replace(e.layout, torus=_torus(args.torus) or e.layout.torus))
+    where = parse_slice(args.topology) if args.topology else usual_slice(CHIPS["v4"], e.layout.devices)
+    if args.search:
+        return _search(args, e, where)
+    return _plan(args, e, where)
+
+
+def _torus(text: str | None) -> tuple[tuple[str, str], ...]:
+    """ "data=yz,model=x" as a layout has it."""
+    pairs = [tuple(part.split("=")) for part in (text or "").split(",") if part]
+    if any(len(pair) != 2 for pair in pairs):
+        raise PodError(f"--torus {text!r}: write AXIS=LETTERS pairs, as data=yz,model=x")
+    return tuple(pairs)  # pyright: ignore[reportReturnType]
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _plan(args: argparse.Namespace, e: Experiment, where: Slice) -> int:
+    from trainers.pod import page, report, search
+    from trainers.pod.topology import DoesNotFit
+
+    def evaluate(candidate: Any) -> dict[str, Any]:
+        return report.plan(candidate.experiment, where, args.options, kernel_efficiency=args.kernel_efficiency)[0]
+
+    try:
+        found, text = report.plan(e, where, args.options, kernel_efficiency=args.kernel_efficiency)
+    except DoesNotFit as refusal:
+        _say(f"{refusal}; looking for the nearest plans that fit")
+        near = search.nearest_that_fit(e, where, evaluate, say=_say)
+        found = {"experiment": e.name, "topology": str(where), "fits": False, "hbm_gib_per_chip": refusal.needed}
+        found |= {"hbm_limit_gib": refusal.limit, "nearest": [r.as_dict() for r in near]}
+        if args.json:
+            cli.print_json(found)
+        raise PodError(
+            f"{refusal}; the nearest that fit: " + ("; ".join(r.line for r in near) or "none was found")
+        ) from None
+    if args.hlo:
+        _write(args.hlo / f"{e.name}.{where.chip.name}.hlo.txt", text)
+    if args.page:
+        _write(args.page, page.page(found))
+    cli.print_json(found) if args.json else print(report.as_text(found))
+    return 0 if found["checks_passed"] else 1
+
+
+def _search(args: argparse.Namespace, e: Experiment, where: Slice) -> int:
+    from trainers.pod import report, search
+
+    def evaluate(candidate: Any) -> dict[str, Any]:
+        return report.plan(candidate.experiment, where, args.options, kernel_efficiency=args.kernel_efficiency)[0]
+
+    results = search.search(e, where, evaluate, say=_say)
+    cli.print_json([r.as_dict() for r in results]) if args.json else print("\n".join(r.line for r in results))
+    return 0
+
+
+def _all(args: argparse.Namespace) -> int:
+    from trainers.pod import report
+
+    rows = []
+    for name in PODS:
+        e = registry.load(name)
+        where = usual_slice(CHIPS["v4"], e.layout.devices)
+        found, text = report.plan(e, where, args.options, kernel_efficiency=args.kernel_efficiency)
+        if args.hlo:
+            _write(args.hlo / f"{e.name}.{where.chip.name}.hlo.txt", text)
+        rows.append(found)
+        _say("\n".join(report.table(rows[-1:])))
+    cli.print_json(rows) if args.json else print("\n".join(report.table(rows)))
+    return 0
+
+
+def _calibrate(args: argparse.Namespace) -> int:
+    from trainers.pod import calibration, report
+
+    rows = []
+    for name, point in calibration.POINTS.items():
+        found, _ = report.plan(point.experiment(), parse_slice(point.topology), args.options)
+        rows.append(calibration.row(name, found))
+        _say(f"{name}: {rows[-1]}")
+    calibration.write(rows, found["versions"])
+    cli.print_json(rows) if args.json else print("\n".join(calibration.table(rows)))
+    return 0
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    _say(f"wrote {path}")
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,111 @@
+"""Published throughput of TPU pods, rebuilt and modelled: how far a modelled figure can be trusted.
+
+`python -m scripts.plan --calibrate` compiles every point anew and rewrites calibration.json, from which all errors come.
+"""
+
+import dataclasses
+import json
+import statistics
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from configs import bert, gpt
+from configs.schema import Experiment
+
+FILE = Path(__file__).with_name("calibration.json")
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """A published run: `mfu` as published, or from the published step time, by PaLM's definition; where it is from."""
+
+    experiment: Callable[[], Experiment]
+    topology: str
+    mfu: float
+    source: str
+
+
+def _published_480b() -> Experiment:
+    e = bert.mlperf_480b()
+    return replace(e, model=replace(e.model, remat="full"))
+
+
+def _published_200b() -> Experiment:
+    e = bert.mlperf_200b()
+    return replace(e, model=replace(e.model, remat="attention_in+context+attention_out"))
+
+
+def _published_maxtext(e: Experiment) -> Experiment:
+    return replace(e, model=replace(e.model, remat="full"))
+
+
+def _published_palm() -> Experiment:
+    e = gpt.palm_540b()  # half of the batch: one pod of the two
+    return replace(e, model=replace(e.model, remat="full"), data=replace(e.data, batch_size=1024))
+
+
+POINTS = {
+    "mlperf_480b": Point(_published_480b, "v4:8x16x16", 0.475, "MLPerf 1.1 logs, 22.74 s a step"),
+    "mlperf_200b": Point(_published_200b, "v4:8x8x16", 0.531, "MLPerf 1.1 logs, 16.83 s a step"),
+    "maxtext_22b": Point(lambda: _published_maxtext(gpt.maxtext_22b()), "v4:4x4x4", 0.567, "MaxText's README of 2023"),
+    "maxtext_52b": Point(lambda: _published_maxtext(gpt.maxtext_52b()), "v4:4x4x12", 0.560, "MaxText's README of 2023"),
+    "palm_540b": Point(_published_palm, "v4:12x16x16", 0.462, "arXiv 2204.02311, section 4.1"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Error:
+    """What published over modelled figures were: their mean, their standard deviation in percent of it, and of how many."""
+
+    factor: float
+    deviation_pct: float
+    points: int
+
+
+def error(generation: str) -> Error:
+    """Of a TPU generation; where it has fewer than three points, of all together."""
+    rows = json.loads(FILE.read_text())["points"]
+    own = [row for row in rows if row["topology"].startswith(f"{generation}:")]
+    ratios = [row["published_mfu"] / row["modelled_mfu"] for row in (own if len(own) > 2 else rows)]
+    factor = statistics.mean(ratios)
+    return Error(factor, 100 * statistics.stdev(ratios) / factor, len(ratios))
+
+
+def rms(rows: list[dict[str, Any]]) -> float:
+    """Root mean square of modelled over published figures less one, in percent: the error without a correction."""
+    return 100 * statistics.fmean((row["modelled_mfu"] / row["published_mfu"] - 1) ** 2 for row in rows) ** 0.5
+
+
+def row(name: str, report: dict[str, Any]) -> dict[str, Any]:
+    """A line of the table, of a point's report."""
+    point = POINTS[name]
+    return {
+        "name": name,
+        "topology": point.topology,
+        "source": point.source,
+        "published_mfu": point.mfu,
+        "modelled_mfu": round(report["modelled_mfu"], 4),
+        "modelled_step_s": round(report["modelled_step_s"], 3),
+        "modelled_over_published": round(report["modelled_mfu"] / point.mfu, 3),
+    }
+
+
+def write(rows: list[dict[str, Any]], versions: dict[str, str]) -> None:
+    """Replaces calibration.json."""
+    text = json.dumps({"versions": versions, "rms_pct": round(rms(rows), 1), "points": rows}, indent=1)
+    FILE.with_suffix(".tmp").write_text(text + "\n")
+    FILE.with_suffix(".tmp").replace(FILE)
+
+
+def table(rows: list[dict[str, Any]]) -> list[str]:
+    """For people, in Markdown; the last line has the error."""
+    lines = ["| point | slice | published MFU | modelled MFU, step | modelled / published | source |"]
+    lines.append("| --- | --- | --- | --- | --- | --- |")
+    lines += [
+        f"| {r['name']} | {r['topology']} | {r['published_mfu']:.3f} | {r['modelled_mfu']:.3f}, {r['modelled_step_s']:.2f} s "
+        f"| {r['modelled_over_published']:.2f} | {r['source']} |"
+        for r in rows
+    ]
+    return [*lines, f"rms error {rms(rows):.1f} % of {len(rows)} points"]

@@ -1,0 +1,25 @@
+"""The environment in which PyPI's libtpu compiles for TPUs that are not there. Imports no JAX: it must come before."""
+
+import importlib.util
+import os
+
+from trainers.pod.chips import PodError
+
+INSTALL = "the TPU compiler is not installed: run `make setup DEVICE=plan`"
+ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",  # what runs here; TPUs are only compiled for
+    "TPU_SKIP_MDS_QUERY": "1",  # no cloud machine to ask about itself
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # its lock is for chips
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_ACCELERATOR_TYPE": "v4-8",
+    "TPU_MIN_LOG_LEVEL": "3",
+    "TPU_STDERR_LOG_LEVEL": "3",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+}
+
+
+def prepare() -> None:
+    """Sets the environment; raises PodError without libtpu."""
+    if importlib.util.find_spec("libtpu") is None:
+        raise PodError(INSTALL)
+    os.environ.update(ENVIRONMENT)
