@@ -8,7 +8,7 @@ import numpy as np
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
-from models.common import ring
+from models.common import ring, splash
 from models.common.layers import add, cap, dropout, project
 from models.common.sharding import Component, normal, param, zeros
 from models.common.sight import Sight
@@ -27,7 +27,8 @@ class Attention(nnx.Module):
       buckets: of relative positions up to `max_distance`, each with a learned bias per head (T5, section 2.1); 0 has none.
       cap: limit of the logits, see `layers.cap`.
 
-    Where the layout cuts "keys", keys and values go round in a ring (models/common/ring.py).
+    Where the layout cuts "keys", keys and values go round in a ring (models/common/ring.py). Long rows on TPUs are left to a
+    kernel (models/common/splash.py).
     """
 
     def __init__(
@@ -89,7 +90,10 @@ class Attention(nnx.Module):
             q_BLND = q_BLND * (jax.nn.softplus(self.per_dim_scale[...]) / np.log(2.0)).astype(q_BLND.dtype)
         table_NK = None if self.relative_bias is None else self.relative_bias[...]
         logits = functools.partial(_logits, limit=self.cap, max_distance=self.max_distance)
-        if self.pieces == 1 or x_BLM.shape[1] == 1:  # a single query goes to all keys
+        dropping = key is not None and rate > 0
+        if splash.pays(self.where, q_BLND, k_BSGD, sight, biased=table_NK is not None, dropping=dropping):
+            out_BLND = splash.attend(q_BLND, k_BSGD, v_BSGD, sight, self.where, cap=self.cap)
+        elif self.pieces == 1 or x_BLM.shape[1] == 1:  # a single query goes to all keys
             probs_BNLS = jax.nn.softmax(logits(q_BLND, k_BSGD, table_NK, sight), axis=-1).astype(x_BLM.dtype)
             out_BLND = _mix(dropout(probs_BNLS, rate, key), v_BSGD)
         else:

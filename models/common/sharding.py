@@ -62,7 +62,12 @@ class Component:
         return self.layout.ways(self.layout.resolve(self.path).get(name, ()))
 
     def shard(self, x: jax.Array, *names: str | None) -> jax.Array:
-        """Constrains an activation by the logical names of its dimensions; only checks them without a mesh.
+        """Constrains an activation by the logical names of its dimensions; only checks them without a mesh."""
+        spec = self.spec_of(x, *names)
+        return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, spec)) if self.mesh else x
+
+    def spec_of(self, x: jax.Array, *names: str | None) -> PartitionSpec:
+        """The PartitionSpec of an activation, whose size matters only to a mesh; raises LayoutError.
 
         A single row or position has nothing to cut and is left whole.
         """
@@ -71,8 +76,7 @@ class Component:
                 f"component {self.path!r}: {len(names)} names {names} for an activation of shape {x.shape}"
             )
         names = tuple(None if n in SINGLE and size == 1 else n for n, size in zip(names, x.shape, strict=True))
-        spec = self.spec(names, x.shape if self.mesh else None)
-        return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, spec)) if self.mesh else x
+        return self.spec(names, x.shape if self.mesh else None)
 
 
 def make_mesh(layout: Layout, devices: list | None = None) -> Mesh:

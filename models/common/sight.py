@@ -23,6 +23,7 @@ class Sight:
       at_BL, at_BS: int32 places in the row, whatever the order of the arrays; their batch may be 1.
       causal: whether a query sees no key after its place.
       zigzag: n, where queries and keys are in zigzag order over n pieces.
+      natural: whether places are known to be 0, 1, 2 and so on along both arrays.
     """
 
     segments_BL: jax.Array
@@ -31,17 +32,19 @@ class Sight:
     at_BS: jax.Array
     causal: bool = dataclasses.field(default=False, metadata=dict(static=True))
     zigzag: int = dataclasses.field(default=1, metadata=dict(static=True))
+    natural: bool = dataclasses.field(default=False, metadata=dict(static=True))
 
     @classmethod
     def of(cls, segments_BL: jax.Array, segments_BS: jax.Array, *, causal: bool = False) -> "Sight":
         """Of rows in their natural order."""
         at_1L, at_1S = (jnp.arange(x.shape[1], dtype=jnp.int32)[None] for x in (segments_BL, segments_BS))
-        return cls(segments_BL, segments_BS, at_1L, at_1S, causal)
+        return cls(segments_BL, segments_BS, at_1L, at_1S, causal, natural=True)
 
     def arranged(self, where: Component) -> "Sight":
         """The same where segments have come in the order of `arrange` already."""
+        n = _turns(where)
         places = {"at_BL": arrange(self.at_BL, where), "at_BS": arrange(self.at_BS, where)}
-        return dataclasses.replace(self, **places, zigzag=_turns(where))
+        return dataclasses.replace(self, **places, zigzag=n, natural=self.natural and n == 1)
 
     def mask(self) -> jax.Array:
         """[B, L, S]: True where the query sees the key."""

@@ -41,6 +41,20 @@ e = dataclasses.replace(e, model=model, data=data, layout=sequence_parallel(2, 4
 p = state.plan(e, list(topology.devices))
 print(step.compile_step(p, batch_shapes(e.data)).as_text().count("calls=%all-reduce-scatter"))
 """
+KERNEL = """
+import collections, re
+from models.common.layouts import tensor_parallel
+e = registry.tiny(registry.load("gpt.gpt2_124m"))
+model = dataclasses.replace(
+    e.model, model_dim=256, hidden_dim=512, heads=4, head_dim=64, max_positions=1024, dtype="bfloat16", dropout=0.0, remat="full",
+)
+data = dataclasses.replace(e.data, batch_size=4, length=1024)
+p = state.plan(dataclasses.replace(e, model=model, data=data, layout=tensor_parallel(2, 4)), list(topology.devices))
+compiled = step.compile_step(p, batch_shapes(data))
+kernels = collections.Counter(re.findall(r"%splash_mha_(fwd|dq|dkv)_[\\w.]+ = ", compiled.as_text()))
+gathers = sum(c.kind == "all-gather" and c.times > 1 for c in inspection.sent(p, compiled))
+print(json.dumps({"kernels": kernels, "gathers_in_loops": gathers}))
+"""
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
 
 
@@ -67,3 +81,9 @@ def test_a_tpu_exchanges_tokens_and_gathers_no_expert():
 def test_a_tpu_reduce_scatters_to_a_sequence_sharded_residual():
     """What CPUs do by an all-reduce and a slice is a reduce-scatter: after attention and feed-forward network, and backward."""
     assert said(SEQUENCE) >= 4
+
+
+def test_a_tpu_runs_attention_by_a_kernel():
+    """Rows of 1024 go through the kernel, and nothing is gathered for it: once forward and, as layers are computed anew, once
+    more backward; then once for the gradients of queries, and once for those of keys and values."""
+    assert said(KERNEL) == {"kernels": {"fwd": 2, "dq": 1, "dkv": 1}, "gathers_in_loops": 0}

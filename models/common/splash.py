@@ -1,0 +1,98 @@
+"""Attention by a kernel of TPUs, which holds a block of logits at a time: all of them, [L, S] a head, never exist.
+
+The kernel is JAX's splash attention (jax.experimental.pallas.ops.tpu.splash_attention): FlashAttention-2 (Dao, arXiv 2307.08691)
+that skips the blocks of which a causal mask leaves nothing. No compiler cuts a kernel, so `attend` maps it over the mesh itself,
+as the layout's rules for "batch" and "act_heads" say: a device has whole rows of its own heads.
+
+B batch, L queries, S keys, N heads, G heads of keys and values, D size of a head.
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels
+from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+
+from models.common.sharding import Component
+from models.common.sight import Sight
+
+# The largest that divides a length is its block: fewer steps, each of which fills the matrix unit better. 512 x 512 logits take
+# 1 MiB of a core's 16 MiB; a register has 128 lanes, so nothing smaller will do.
+BLOCKS = (512, 256, 128)
+
+# Queries and keys from which on the kernel pays. It computes the logits thrice (again for the gradients of queries, and of keys
+# and values); in return they do not travel to memory and back, which in shorter rows costs less than the matrix products.
+LENGTH = 1024
+
+
+def pays(where: Component, q_BLND: jax.Array, k_BSGD: jax.Array, sight: Sight, *, biased: bool, dropping: bool) -> bool:
+    """Whether `attend` computes this attention, and sooner than plain code; known before anything runs.
+
+    Args:
+      biased: logits get a bias of relative positions.
+      dropping: probabilities are dropped.
+    """
+    lengths = q_BLND.shape[1], k_BSGD.shape[1]
+    return (
+        _on_tpus(where)
+        and not biased
+        and not dropping
+        and where.pieces("length") == where.pieces("keys") == 1  # a device has whole rows
+        and (sight.natural or not sight.causal)  # places are the numbers of positions, or don't matter
+        and q_BLND.dtype in (jnp.bfloat16, jnp.float32)
+        and all(n >= LENGTH and n % BLOCKS[-1] == 0 for n in lengths)
+    )
+
+
+def attend(
+    q_BLND: jax.Array, k_BSGD: jax.Array, v_BSGD: jax.Array, sight: Sight, where: Component, *, cap: float = 0.0
+) -> jax.Array:
+    """softmax(logits) v, [B, L, N, D] in q's dtype; gradients included. Devices that are no TPUs interpret the kernel.
+
+    A query that sees no key, which padding alone does, gets some finite value, not that of the plain path.
+
+    Args:
+      where: a component with a mesh; lengths must be whole, and divisible by the smallest block.
+      cap: limit of the logits, see `layers.cap`.
+    """
+    b, length = q_BLND.shape[:2]
+    _, s, g, _ = k_BSGD.shape
+    # A device takes the heads of keys and values that its own queries read; if there are fewer than devices, several take one.
+    shared = math.lcm(g, where.pieces("act_heads")) // g
+    k_BSGD, v_BSGD = (jnp.repeat(x, shared, axis=2) if shared > 1 else x for x in (k_BSGD, v_BSGD))
+    segments_BL = jnp.broadcast_to(sight.segments_BL, (b, length))
+    segments_BS = jnp.broadcast_to(sight.segments_BS, (b, s))
+    mask = masks.CausalMask((length, s)) if sight.causal else masks.FullMask((length, s))
+
+    def local(q_BLND, k_BSGD, v_BSGD, segments_BL, segments_BS):
+        kernel = kernels.make_splash_mha(
+            masks.MultiHeadMask([mask] * q_BLND.shape[2]), block_sizes=_blocks(length, s), head_shards=1, q_seq_shards=1,
+            attn_logits_soft_cap=cap or None, interpret=not _on_tpus(where),
+        )  # fmt: skip
+        # Padding is a segment as well, which sees itself; no example sees it.
+        segments = kernels.SegmentIds(segments_BL, segments_BS)
+        by_head = (jnp.swapaxes(x, 1, 2) for x in (q_BLND, k_BSGD, v_BSGD))
+        out_BNLD: Any = jax.vmap(kernel)(*by_head, segments)
+        return jnp.swapaxes(out_BNLD, 1, 2)
+
+    vectors = where.spec_of(q_BLND, "batch", None, "act_heads", None)
+    numbers = where.spec_of(segments_BL, "batch", None)
+    # Over all mesh axes, as no part of a kernel is left to the compiler. Unchecked: the kernel doesn't say what its outputs
+    # vary over. The gradient is right where an axis cuts nothing too; it's added up over copies, each divided by their number.
+    mapped = jax.shard_map(
+        local, mesh=where.mesh, in_specs=(vectors,) * 3 + (numbers,) * 2, out_specs=vectors, check_vma=False
+    )
+    return mapped(q_BLND, k_BSGD, v_BSGD, segments_BL, segments_BS)
+
+
+def _on_tpus(where: Component) -> bool:
+    return where.mesh is not None and where.mesh.devices.flat[0].platform == "tpu"
+
+
+def _blocks(length: int, s: int) -> kernels.BlockSizes:
+    q, kv = (next(block for block in BLOCKS if n % block == 0) for n in (length, s))
+    return kernels.BlockSizes(
+        block_q=q, block_kv=kv, block_q_dkv=q, block_kv_dkv=kv, block_q_dq=q, block_kv_dq=kv,
+    )  # fmt: skip

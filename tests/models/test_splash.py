@@ -1,0 +1,218 @@
+"""Attention by the TPU's kernel is plain attention, and taken only where it can be. Here a CPU interprets the kernel."""
+
+import dataclasses
+import functools
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from models.common import splash
+from models.common.attention import Attention, _logits, _mix
+from models.common.layout import Layout, rules
+from models.common.layouts import LAYOUTS, fully_sharded, tensor_parallel
+from models.common.sharding import Component, make_mesh
+from models.common.sight import Sight
+
+B, L, D = 4, 256, 16
+ONE = Layout(name="one", mesh=(("all", 1),))
+# Of packed rows, two with padding: examples begin and end inside blocks, and one block is all padding.
+LENGTHS = [[256], [100, 156], [60, 30, 90], [128]]
+SEGMENTS = np.array([np.repeat([*range(1, len(n) + 1), 0], [*n, L - sum(n)]) for n in LENGTHS], np.int32)
+VARIANTS = {
+    "causal": dict(heads=(4, 4), causal=True),
+    "bidirectional": dict(heads=(4, 4), cap=2.0),
+    "grouped": dict(heads=(8, 2), causal=True, cap=2.0),
+    "one head of keys": dict(heads=(4, 1), causal=True),
+    "other keys": dict(heads=(4, 2), keys=384),
+}
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    """Two or three blocks a row, not one."""
+    monkeypatch.setattr(splash, "BLOCKS", (128,))
+
+
+def component(layout: Layout) -> Component:
+    return Component(layout, "attention", make_mesh(layout, jax.devices()[: layout.devices]))
+
+
+def inputs(heads: tuple[int, int], keys: int = L, dtype: Any = jnp.float32):
+    """Queries, keys, values, weights of the outputs; segments of queries and keys."""
+    rng = np.random.default_rng(0)
+    shapes = [(B, L, heads[0], D), (B, keys, heads[1], D), (B, keys, heads[1], D), (B, L, heads[0], D)]
+    vectors = [jnp.asarray(rng.normal(size=shape), dtype) for shape in shapes]
+    return *vectors, jnp.asarray(SEGMENTS), jnp.asarray(np.pad(SEGMENTS, ((0, 0), (keys - L, 0)), mode="edge"))
+
+
+def plain(q, k, v, sight: Sight, cap: float = 0.0) -> jax.Array:
+    logits_BNLS = _logits(q, k, None, sight, limit=cap, max_distance=0)
+    return _mix(jax.nn.softmax(logits_BNLS, axis=-1).astype(q.dtype), v)
+
+
+def gradients(attend, variant: str, dtype: Any = jnp.float32):
+    """(outputs, gradients of queries, keys and values) of a weighted sum of what real queries get."""
+    fields = dict(VARIANTS[variant])
+    causal, cap = fields.pop("causal", False), fields.pop("cap", 0.0)
+
+    @jax.jit
+    def of(q, k, v, weight, segments_BL, segments_BS):
+        def total(q, k, v):
+            y = attend(q, k, v, Sight.of(segments_BL, segments_BS, causal=causal), cap=cap)
+            return jnp.sum(jnp.where(segments_BL[..., None, None] > 0, y * weight, 0).astype(jnp.float32)), y
+
+        return jax.grad(total, argnums=(0, 1, 2), has_aux=True)(q, k, v)
+
+    found, y = of(*inputs(**fields, dtype=dtype))
+    return jax.tree.map(lambda x: np.asarray(x, np.float32), (y, *found))
+
+
+@functools.cache
+def wanted(variant: str):
+    return gradients(plain, variant)
+
+
+def same(found, want, atol: float = 2e-5) -> None:
+    """Equal but for the outputs of padding, which are finite."""
+    assert all(np.isfinite(x).all() for x in found)
+    real = SEGMENTS > 0
+    assert_allclose(found[0][real], want[0][real], rtol=0, atol=atol)
+    for a, b in zip(found[1:], want[1:], strict=True):
+        assert_allclose(a, b, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_kernel_is_plain_attention(variant):
+    """On one device values and gradients of packed rows are those of plain code, in single precision; padding is finite."""
+    same(gradients(functools.partial(splash.attend, where=component(ONE)), variant), wanted(variant))
+
+
+def test_the_kernel_is_plain_attention_in_half_precision():
+    """In bfloat16 it differs from single precision by no more than plain code does, give or take a rounding."""
+    found = gradients(functools.partial(splash.attend, where=component(ONE)), "grouped", jnp.bfloat16)
+    same(found, wanted("grouped"), atol=0.1)
+    errors = [
+        [np.abs(a - b)[SEGMENTS > 0].mean() for a, b in zip(tensors, wanted("grouped"), strict=True) if a.shape[1] == L]
+        for tensors in (found, gradients(plain, "grouped", jnp.bfloat16))
+    ]
+    assert np.all(np.array(errors[0]) < 1.1 * np.array(errors[1]))
+
+
+@pytest.mark.parametrize(
+    ("layout", "variant"),
+    [
+        (tensor_parallel(2, 2), "causal"),
+        (tensor_parallel(2, 2), "grouped"),  # keys and values whole on every device: each takes its head of the two
+        (tensor_parallel(1, 4), "grouped"),  # two heads, four devices
+        (tensor_parallel(2, 2), "one head of keys"),
+        (fully_sharded(2, 2), "other keys"),
+        (Layout(name="rows", mesh=(("a", 2), ("b", 2)), rules=rules(batch="a")), "causal"),  # an axis that cuts nothing
+    ],
+    ids=lambda x: getattr(x, "name", x),
+)
+def test_the_kernel_is_plain_attention_on_a_mesh(layout, variant):
+    """On four devices, cut by rows and heads, values and gradients are those of one."""
+    same(gradients(functools.partial(splash.attend, where=component(layout)), variant), wanted(variant))
+
+
+def test_the_kernel_runs_in_pipeline_stages():
+    """Mapped over stages that lie on devices of their own, as a pipeline does it, it is the same in each."""
+    layout = Layout(name="stages", mesh=(("stage", 2), ("a", 2)), rules=rules(act_heads="a", layers="stage"))
+    where = component(layout)
+
+    def staged(q, k, v, sight, cap):
+        rows = [x.reshape(2, B // 2, *x.shape[1:]) for x in (q, k, v, sight.segments_BL, sight.segments_BS)]
+
+        def one(q, k, v, a, b):
+            return splash.attend(q, k, v, Sight.of(a, b, causal=sight.causal), where, cap=cap)
+
+        return jax.vmap(one, spmd_axis_name="stage")(*rows).reshape(q.shape)
+
+    same(gradients(staged, "grouped"), wanted("grouped"))
+
+
+# --- where it is taken --------------------------------------------------------------------------------------------
+
+TPU: Any = SimpleNamespace(devices=np.array([[SimpleNamespace(platform="tpu")]]))
+TENSOR = tensor_parallel(2, 2)
+
+
+def asked(
+    *, layout: Layout = TENSOR, mesh: Any = TPU, lengths=(2048, 1024), dtype: Any = jnp.bfloat16,
+    causal: bool = True, natural: bool = True, **why: bool,
+) -> bool:  # fmt: skip
+    """The decision of `pays` for rows that it is there for, but for these arguments."""
+    q, k = (jax.ShapeDtypeStruct((B, n, 4, D), dtype) for n in lengths)
+    segments = (jnp.ones((B, n), jnp.int32) for n in lengths)
+    sight = dataclasses.replace(Sight.of(*segments, causal=causal), natural=natural)
+    why = {"biased": False, "dropping": False} | why
+    return splash.pays(Component(layout, "attention", mesh), q, k, sight, **why)  # pyright: ignore[reportArgumentType]
+
+
+def test_long_rows_on_tpus_take_the_kernel():
+    """It's taken for whole rows on TPUs, causal ones in their natural order, others in any."""
+    assert asked()
+    assert asked(dtype=jnp.float32)
+    assert asked(layout=fully_sharded(2, 2))
+    assert asked(causal=False, natural=False)
+
+
+@pytest.mark.parametrize(
+    "but",
+    [
+        dict(mesh=None),
+        dict(mesh=make_mesh(ONE, jax.devices()[:1])),
+        dict(biased=True),
+        dict(dropping=True),
+        dict(layout=LAYOUTS["context_gathered"](2, 2)),
+        dict(layout=LAYOUTS["context_ring"](2, 2)),
+        dict(natural=False),
+        dict(dtype=jnp.float64),
+        dict(lengths=(1024, 512)),
+        dict(lengths=(1, 1024)),  # decoding
+        dict(lengths=(1088, 1088)),  # no multiple of a block
+    ],
+    ids=str,
+)
+def test_all_else_takes_plain_code(but):
+    """One such thing, and it's not taken."""
+    assert not asked(**but)
+
+
+def test_attention_asks():
+    """Long rows on a CPU take plain code; where the kernel pays the same module gives the same through it."""
+    where = component(tensor_parallel(2, 2))
+    made = Attention(32, 4, 8, jax.random.key(0), where, kv_heads=2)
+    x_BLM = jax.random.normal(jax.random.key(1), (B, L, 32))
+    sight = Sight.of(jnp.asarray(SEGMENTS), jnp.asarray(SEGMENTS), causal=True)
+
+    def run(x_BLM, rate: float = 0.0, key: jax.Array | None = None):
+        return made(x_BLM, made.keys_values(x_BLM), sight, rate=rate, key=key)
+
+    def kernels(*args) -> int:
+        return str(jax.make_jaxpr(lambda: run(*args))()).count("pallas_call")
+
+    real = SEGMENTS > 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(splash, "LENGTH", L)
+        assert kernels(x_BLM) == 0
+        plainly = np.asarray(jax.jit(lambda x: run(x))(x_BLM))
+        patch.setattr(splash, "pays", lambda *_, biased, dropping: not biased and not dropping)
+        assert kernels(x_BLM) == 1
+        assert kernels(x_BLM, 0.1, jax.random.key(2)) == 0  # dropout
+        assert kernels(x_BLM, 0.1) == 1  # evaluation
+        assert_allclose(np.asarray(jax.jit(lambda x: run(x))(x_BLM))[real], plainly[real], rtol=0, atol=1e-5)
+
+
+def test_only_rows_in_their_order_are_natural():
+    """Rows are natural until a layout arranges them in zigzag order; places given one by one are not known to be."""
+    sight = Sight.of(SEGMENTS, SEGMENTS, causal=True)  # pyright: ignore[reportArgumentType]
+    assert sight.natural
+    for name, natural in (("context_ring", True), ("context_ring_balanced", False)):
+        assert sight.arranged(Component(LAYOUTS[name](2, 2))).natural == natural
+    assert not Sight(sight.segments_BL, sight.segments_BS, sight.at_BL, sight.at_BS).natural
