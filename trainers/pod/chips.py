@@ -1,0 +1,126 @@
+"""TPU generations: what a chip can do, how chips are joined, and which compiler options are safe there.
+
+Peaks, memories and bandwidths are Google Cloud's published figures (its TPU pages and JAX's hardware table); the v4 clock is
+what its peak implies, 2 cores x 4 matrix units x 128 x 128 x 2 x 1.05 GHz = 275 TFLOP/s.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+from models.common.layout import UserError, nearest
+
+GIB = 2**30
+Options = Mapping[str, bool | str]
+
+
+class PodError(UserError):
+    """A pod that cannot be planned for; the message is one line."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    """A TPU generation.
+
+    Attributes:
+      peak: bfloat16 FLOP/s of a chip.
+      clock: Hz, of the cycles that the compiler estimates.
+      memory: usable bytes of HBM, the compiler's own limit.
+      bandwidth: of HBM, bytes/s.
+      link: bytes/s of one link between chips, in one direction.
+      torus: dimensions of the network.
+      config: what the compiler calls the chip's configuration: of v4 and v5p both cores together ("megacore").
+      options: compiler options, by the name of the set.
+    """
+
+    name: str
+    peak: float
+    clock: float
+    memory: float
+    bandwidth: float
+    link: float
+    torus: int
+    config: str
+    options: Mapping[str, Options]
+
+    def wraps(self, dims: tuple[int, ...]) -> tuple[bool, ...]:
+        """Which dimensions of a slice are rings: multiples of 4 in three dimensions, a whole side of 16 in two."""
+        return tuple(d % 4 == 0 if self.torus == 3 else d == 16 for d in dims)
+
+
+# Large gathers as products in a loop ("windowed einsum") cost more vector work than they hide: docs/LOG.md.
+_UNWOUND = {
+    "xla_tpu_enable_windowed_einsum_for_all_gather": False,
+    "xla_tpu_enable_windowed_einsum_for_reduce_scatter": False,
+}
+_ASYNC = {
+    "xla_enable_async_all_gather": "true",
+    "xla_tpu_enable_async_all_to_all": True,
+    "xla_tpu_force_async_all_to_all": True,
+}
+# Collectives fused with the products around them: refused on v4 as unsafe.
+_FUSED = {
+    "xla_tpu_enable_async_collective_fusion": True,
+    "xla_tpu_enable_async_collective_fusion_fuse_all_gather": True,
+    "xla_tpu_enable_async_collective_fusion_multiple_steps": True,
+    "xla_tpu_overlap_compute_collective_tc": True,
+}
+_V4 = {"overlapped": {**_UNWOUND, **_ASYNC}, "windowed": _ASYNC, "plain": {}}
+_LATER = {"overlapped": {**_UNWOUND, **_ASYNC, **_FUSED}, "windowed": {**_ASYNC, **_FUSED}, "plain": {}}
+
+CHIPS = {
+    chip.name: chip
+    for chip in (
+        Chip("v4", 275e12, 1.05e9, 30.75 * GIB, 1228e9, 45e9, 3, "megacore", _V4),
+        Chip("v5e", 197e12, 1.5e9, 15.75 * GIB, 819e9, 45e9, 2, "default", _LATER),
+        Chip("v5p", 459e12, 1.75e9, 95.74 * GIB, 2765e9, 90e9, 3, "megacore", _LATER),
+        Chip("v6e", 918e12, 1.75e9, 31.25 * GIB, 1640e9, 90e9, 2, "default", _LATER),
+    )
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Slice:
+    """A slice of a pod: chips of one generation in a torus; `str()` is its name, "v4:8x16x16"."""
+
+    chip: Chip
+    dims: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.chip.name}:{'x'.join(map(str, self.dims))}"
+
+    @property
+    def chips(self) -> int:
+        return math.prod(self.dims)
+
+    @property
+    def wrap(self) -> tuple[bool, ...]:
+        return self.chip.wraps(self.dims)
+
+
+def parse_slice(text: str) -> Slice:
+    """Reads "v4:8x16x16" or, in two dimensions, "v5e:16x16"; raises PodError."""
+    name, _, shape = text.partition(":")
+    if name not in CHIPS:
+        raise PodError(f"--topology {text!r}: no TPU generation {name!r}{nearest(name, CHIPS)}")
+    chip = CHIPS[name]
+    form = "x".join(["4"] * chip.torus)
+    dims = shape.split("x")
+    if len(dims) != chip.torus or not all(d.isdecimal() and int(d) for d in dims):
+        raise PodError(f"--topology {text!r}: a {name} slice has {chip.torus} dimensions, as {name}:{form}")
+    return Slice(chip, tuple(int(d) for d in dims))
+
+
+def usual_slice(chip: Chip, chips: int) -> Slice:
+    """The slice of this many chips that is nearest to a cube, of multiples of 4 where there are so many; raises PodError."""
+    unit = 4 if chips >= 4**chip.torus else 1
+    sides = [d for d in range(1, chips + 1) if chips % d == 0 and (d % unit == 0 or d == 1)]
+    found = [
+        (a, b, c)
+        for a in sides
+        for b in sides
+        if b >= a and chips % (a * b) == 0 and (c := chips // (a * b)) >= b and c in sides
+    ] if chip.torus == 3 else [(a, chips // a) for a in sides if a <= chips // a and chips // a in sides]  # fmt: skip
+    if not found:
+        raise PodError(f"no {chip.name} slice of {chips} chips; name one with --topology")
+    return Slice(chip, min(found, key=sum))
