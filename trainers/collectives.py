@@ -66,25 +66,25 @@ def collectives(program: Program, mesh: Mapping[str, int], *, strict: bool = Tru
     Raises:
       HloError: the above, devices outside the mesh, or a collective that this module does not know.
     """
-    return [_collective(program, site, mesh, strict) for site in walk(program) if _is_collective(program, site)]
+    return [read(program, site, mesh, strict=strict) for site in walk(program) if _is_collective(program, site)]
 
 
 def _is_collective(program: Program, site: Site) -> bool:
     """Whether this instruction is a collective or starts one."""
     i = site.instruction
-    kind = i.opcode.removesuffix("-start")
-    if kind in UNREAD:
-        raise HloError(f"%{i.name}: {kind} is not known here; known are {', '.join(KINDS)}")
     if '"async_collective_fusion_config"' not in i.rest:
-        return kind in KINDS
+        return i.opcode.removesuffix("-start") in KINDS + UNREAD
     # A TPU's collective fused with computation is written again in each fusion that carries it on.
     users = (other for other in program.computations[site.computation].instructions if i.name in other.operands)
     return any('"AsyncCollectiveStart"' in other.rest for other in users)
 
 
-def _collective(program: Program, site: Site, mesh: Mapping[str, int], strict: bool) -> Collective:
+def read(program: Program, site: Site, mesh: Mapping[str, int], *, strict: bool = True) -> Collective:
+    """The collective that an instruction is, or starts; arguments and errors are those of `collectives`."""
     i, computation = site.instruction, program.computations[site.computation]
     kind = i.opcode.removesuffix("-start")
+    if kind not in KINDS:
+        raise HloError(f"%{i.name}: {kind} is not known here; known are {', '.join(KINDS)}")
     found = groups(i, math.prod(mesh.values()))
     shapes = tuple(shape for operand in i.operands for shape in computation[operand].shapes)
     if kind == "all-gather":
@@ -170,15 +170,15 @@ def _mesh_groups(text: str) -> Groups:
 
 def _axes(groups: Groups, mesh: Mapping[str, int], *, pairs: bool) -> tuple[str, ...] | None:
     """The mesh axes along which groups lie; see Collective."""
-    along = []
-    for group in groups:
-        positions = np.array(np.unravel_index(group, tuple(mesh.values())))
-        along.append((positions != positions[:, :1]).any(axis=1))
+    if len({len(group) for group in groups}) > 1:
+        return None
+    positions = np.array(np.unravel_index(np.array(groups), tuple(mesh.values())))  # [axes, groups, devices]
+    along = (positions != positions[:, :, :1]).any(axis=2)
     if pairs:
-        return tuple(name for name, differs in zip(mesh, np.any(along, axis=0), strict=True) if differs)
-    axes = tuple(name for name, differs in zip(mesh, along[0], strict=True) if differs)
-    whole = all(len(group) == math.prod(mesh[name] for name in axes) for group in groups)
-    return axes if whole and (np.array(along) == along[0]).all() else None
+        return tuple(name for name, differs in zip(mesh, along.any(axis=1), strict=True) if differs)
+    axes = tuple(name for name, differs in zip(mesh, along[:, 0], strict=True) if differs)
+    whole = len(groups[0]) == math.prod(mesh[name] for name in axes)
+    return axes if whole and (along == along[:, :1]).all() else None
 
 
 # --- tables -------------------------------------------------------------------------------------------------------

@@ -20,6 +20,8 @@ _INSTRUCTION = re.compile(rf"\s+(ROOT )?%({_NAME}) = (.*?) ([a-z][\w\-]*)\(", re
 _PARENTHESES = re.compile(rf"[()]|{_STRING}", re.S)
 _TOKENS = re.compile(rf"{_STRING}|[^\"(){{}}\[\],]+|.", re.S)
 _SHAPE = re.compile(r"([a-z]\w*)\[([\d,<=]*)\]")
+_LAYOUT = re.compile(r"[a-z]\w*\[[\d,<=]*\](?:\{([^{}]*)\})?")
+_SPACE = re.compile(r"S\((\d+)\)")
 _OP_NAME = re.compile(rf"op_name=({_STRING})", re.S)
 
 
@@ -76,6 +78,12 @@ class Instruction:
     def shapes(self) -> tuple[Shape, ...]:
         """The result's arrays; those of a tuple in order, inner tuples flattened."""
         return _shapes(self.result)
+
+    @functools.cached_property
+    def spaces(self) -> tuple[int, ...]:
+        """The memory in which each of `shapes` lies, as a TPU's layouts tell: 0 is a device's main memory, others are on chip."""
+        found = (_SPACE.search(layout) for layout in _LAYOUT.findall(self.result))
+        return tuple(int(space[1]) if space else 0 for space in found)
 
     @functools.cached_property
     def operands(self) -> tuple[str, ...]:

@@ -57,6 +57,31 @@ def walk(program: Program) -> Iterator[Site]:
     yield from _walk(_Scope(program, program.entry, lambda number, path: None), (), ())
 
 
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """A site, and the sites directly inside what it calls, in order: first of a loop's condition, then of its body."""
+
+    site: Site
+    inside: "list[Node]"
+
+    def all(self) -> Iterator[Site]:
+        """This site and all that lie inside it, however deep."""
+        yield self.site
+        for node in self.inside:
+            yield from node.all()
+
+
+def tree(program: Program) -> list[Node]:
+    """What `walk` finds, nested as it is called."""
+    open_: list[list[Node]] = [[]]  # the nodes so far of the entry, of what is called there, and so on inwards
+    for site in walk(program):
+        del open_[len(site.callers) + 1 :]
+        node = Node(site, [])
+        open_[-1].append(node)
+        open_.append(node.inside)
+    return open_[0]
+
+
 def loops(program: Program) -> list[tuple[Loop, ...]]:
     """Every loop, as the chain of loops that leads to it, itself last."""
     return list(dict.fromkeys(site.loops for site in walk(program) if site.loops))

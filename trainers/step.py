@@ -69,19 +69,20 @@ def train_step(p: Plan) -> Callable[[State, Batch], tuple[State, Metrics]]:
         norm = optax.global_norm(grads)
         finite = jnp.isfinite(loss.value) & jnp.isfinite(norm)
         trained, frozen = p.divide(state.params)
-        updates, optimizer = p.tx.update(grads, state.optimizer, trained)
-        changed: Any = optax.apply_updates(trained, updates)
-        params = nest(flatten(changed) | flatten(frozen))
 
         def if_finite(new, old):
             return jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, old)
 
-        new = State(
-            step=state.step + 1,
-            skipped=state.skipped + ~finite,
-            params=if_finite(params, state.params),
-            optimizer=if_finite(optimizer, state.optimizer),
-        )
+        with jax.named_scope("optimizer"):  # in the compiled program, names what belongs to it
+            updates, optimizer = p.tx.update(grads, state.optimizer, trained)
+            changed: Any = optax.apply_updates(trained, updates)
+            params = nest(flatten(changed) | flatten(frozen))
+            new = State(
+                step=state.step + 1,
+                skipped=state.skipped + ~finite,
+                params=if_finite(params, state.params),
+                optimizer=if_finite(optimizer, state.optimizer),
+            )
         metrics = {name: ratio.value for name, ratio in loss.metrics.items()} | {
             "loss": loss.value,
             "auxiliary_loss": loss.extra,

@@ -1,0 +1,48 @@
+"""Small programs, and a slice of a made-up pod on which their times are round."""
+
+import itertools
+
+from trainers.hlo import Program, parse
+from trainers.pod.chips import Chip, Slice
+from trainers.pod.price import Price, price
+
+US = 1e-6
+# A cycle and a byte over a link take a nanosecond, a hop a microsecond; memory has 10 kB a microsecond, products 1 MFLOP.
+CHIP = Chip("toy", peak=1e12, clock=1e9, memory=1e9, bandwidth=1e10, link=1e9, torus=3, config="", options={})
+SLICE = Slice(CHIP, (4, 4, 2))
+MESH = {"x": 4, "y": 4, "z": 2}  # its axes are the torus's; z is no ring
+X, Y, Z = "[8,4]<=[4,8]T(1,0)", "[8,4]<=[4,4,2]T(0,2,1)", "[16,2]<=[32]"
+XY = "[2,16]<=[16,2]T(1,0)"
+PARTS = ("matrix_s", "vector_s", "kernel_s", "dma_s", "exposed_s", "unpriced_s")
+
+
+def program(*lines: str, before: str = "") -> Program:
+    """A program whose entry computation takes %x of f32[500] (2 kB), and then has these lines."""
+    body = "\n  ".join(["%x = f32[500]{0} parameter(0)", *lines])
+    return parse(f"HloModule test\n\n{before}\nENTRY %main (x: f32[500]) -> f32[500] {{\n  {body}\n}}\n")
+
+
+def cycles(n: int) -> str:
+    """The compiler's estimate, as the end of an instruction."""
+    return f', backend_config={{"window_config":{{"estimated_cycles":"{n}","iteration_bounds":["1"]}}}}'
+
+
+def vector(name: str, us: float) -> str:
+    """An instruction that computes for so many microseconds."""
+    return f"%{name} = f32[500]{{0}} copy(%x){cycles(round(1000 * us))}"
+
+
+def algorithm(text: str) -> str:
+    return f', backend_config={{"collective_algorithm_config":{{{text}}}}}'
+
+
+def priced(*lines: str, before: str = "", **kwargs) -> Price:
+    """The price of such a program; its parts must add up."""
+    return price_of(program(*lines, before=before), **kwargs)
+
+
+def price_of(p: Program, **kwargs) -> Price:
+    found = price(p, SLICE, list(itertools.product(*map(range, SLICE.dims))), MESH, **kwargs)
+    assert abs(sum(getattr(found, part) for part in PARTS) - found.step_s) < 1e-12
+    assert abs(sum(found.exposed_by_kind.values()) - found.exposed_s) < 1e-12
+    return found
