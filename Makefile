@@ -5,7 +5,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed-$(DEVICE)
 
-.PHONY: quickstart test check setup lock golden parity clean
+.PHONY: quickstart test check setup lock pods golden parity clean
 
 quickstart: $(STAMP)  ## data, training, scores, translations and a page with pictures
 	$(PY) -m scripts.quickstart
@@ -18,18 +18,23 @@ check: $(STAMP)  ## style and types
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/pyright
 
-setup: $(STAMP)  ## the environment alone; DEVICE=gpu or DEVICE=tpu adds JAX's own packages for it
+setup: $(STAMP)  ## the environment alone; DEVICE=gpu or tpu adds JAX's own packages for it, DEVICE=plan the TPU compiler
 
-$(STAMP): requirements.lock
+$(STAMP): requirements.lock requirements-plan.lock
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one with PYTHON=...")'
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	if [ $(DEVICE) = gpu ]; then $(PY) -m pip install --quiet -c requirements.lock "jax[cuda12]"; fi
 	if [ $(DEVICE) = tpu ]; then $(PY) -m pip install --quiet -c requirements.lock "jax[tpu]"; fi
+	if [ $(DEVICE) = plan ]; then $(PY) -m pip install --quiet --upgrade --no-deps --target $(VENV)/plan -r requirements-plan.lock; fi
 	touch $@
 
 lock:  ## resolves requirements.in anew, for every Python from 3.11 on
 	uv pip compile --quiet --universal --no-header --no-annotate --upgrade --python-version 3.11 requirements.in -o requirements.lock
+
+pods:  ## compiles every pod experiment and models its step: about an hour
+	$(MAKE) setup DEVICE=plan
+	$(PY) -m scripts.plan --all
 
 golden: $(STAMP)  ## rewrites the dumps in configs/golden/ after a change that is meant
 	$(PY) -m scripts.golden

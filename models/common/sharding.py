@@ -57,6 +57,11 @@ class Component:
         cuts = self.layout.cut(names, shape, component=self.path, tensor=tensor, extra=extra)
         return PartitionSpec(*(axes[0] if len(axes) == 1 else axes or None for axes in cuts))
 
+    @property
+    def on_tpu(self) -> bool:
+        """Whether the mesh's devices are TPUs, or those of a TPU that is only compiled for."""
+        return self.mesh is not None and self.mesh.devices.flat[0].platform == "tpu"
+
     def pieces(self, name: str) -> int:
         """Into how many pieces the layout cuts the dimensions of this name."""
         return self.layout.ways(self.layout.resolve(self.path).get(name, ()))

@@ -36,7 +36,7 @@ def pays(where: Component, q_BLND: jax.Array, k_BSGD: jax.Array, sight: Sight, *
     """
     lengths = q_BLND.shape[1], k_BSGD.shape[1]
     return (
-        _on_tpus(where)
+        where.on_tpu
         and not biased
         and not dropping
         and where.pieces("length") == where.pieces("keys") == 1  # a device has whole rows
@@ -69,7 +69,7 @@ def attend(
     def local(q_BLND, k_BSGD, v_BSGD, segments_BL, segments_BS):
         kernel = kernels.make_splash_mha(
             masks.MultiHeadMask([mask] * q_BLND.shape[2]), block_sizes=_blocks(length, s), head_shards=1, q_seq_shards=1,
-            attn_logits_soft_cap=cap or None, interpret=not _on_tpus(where),
+            attn_logits_soft_cap=cap or None, interpret=not where.on_tpu, residual_checkpoint_name="context",
         )  # fmt: skip
         # Padding is a segment as well, which sees itself; no example sees it.
         segments = kernels.SegmentIds(segments_BL, segments_BS)
@@ -85,10 +85,6 @@ def attend(
         local, mesh=where.mesh, in_specs=(vectors,) * 3 + (numbers,) * 2, out_specs=vectors, check_vma=False
     )
     return mapped(q_BLND, k_BSGD, v_BSGD, segments_BL, segments_BS)
-
-
-def _on_tpus(where: Component) -> bool:
-    return where.mesh is not None and where.mesh.devices.flat[0].platform == "tpu"
 
 
 def _blocks(length: int, s: int) -> kernels.BlockSizes:

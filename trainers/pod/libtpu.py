@@ -2,10 +2,13 @@
 
 import importlib.util
 import os
+import sys
+from pathlib import Path
 
 from trainers.pod.chips import PodError
 
 INSTALL = "the TPU compiler is not installed: run `make setup DEVICE=plan`"
+FOLDER = Path(sys.prefix) / "plan"  # beside the environment's packages: where JAX finds libtpu, it looks for TPUs
 ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",  # what runs here; TPUs are only compiled for
     "TPU_SKIP_MDS_QUERY": "1",  # no cloud machine to ask about itself
@@ -18,8 +21,15 @@ ENVIRONMENT = {
 }
 
 
+def installed() -> bool:
+    """Whether there is a libtpu; from now on Python finds it."""
+    if FOLDER.exists() and str(FOLDER) not in sys.path:
+        sys.path.append(str(FOLDER))
+    return importlib.util.find_spec("libtpu") is not None
+
+
 def prepare() -> None:
     """Sets the environment; raises PodError without libtpu."""
-    if importlib.util.find_spec("libtpu") is None:
+    if not installed():
         raise PodError(INSTALL)
     os.environ.update(ENVIRONMENT)

@@ -1,6 +1,8 @@
 """What a plan says: one dictionary of plain values, from which the text, the JSON and the page are made."""
 
 import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,6 +17,7 @@ from trainers import hlo
 from trainers.pod import calibration, flops, topology
 from trainers.pod.chips import GIB, Slice
 from trainers.pod.price import Price, price
+from trainers.pod.schedule import Row
 from trainers.state import Plan
 
 FLOPS_RATIO = (1.0, 1.4)  # of the program's products over the model's: outside, something was misread
@@ -47,7 +50,7 @@ def report(e: Experiment, where: Slice, options: str, compiled: topology.Compile
     mfu = needed / (step * where.chips * chip.peak)
     error = calibration.error(chip.name)
     tokens = tokens_per_step(e) / step
-    lost = bubble * priced.in_loops_s
+    lost = bubble * sum(row.exposed for row in priced.rows if row.in_loop)
     work = {"matrix": priced.matrix_s, "vector": priced.vector_s, "kernel": priced.kernel_s}
     useful = 1 - lost / max(sum(work.values()), lost, 1e-12)
     parts = {name: seconds * useful for name, seconds in work.items()}
@@ -83,15 +86,62 @@ def report(e: Experiment, where: Slice, options: str, compiled: topology.Compile
         "exposed_communication_share": priced.exposed_s / step,
         "exposed_all_to_all_share": priced.exposed_by_kind.get("all-to-all", 0.0) / step,
         "bubble_share": lost / step,
-        "collectives": [dataclasses.asdict(row) for row in priced.collectives],
-        "rows": [dataclasses.asdict(row) for row in priced.rows[:10]],
-        "components": [dataclasses.asdict(row) for row in priced.components],
+        "collectives": _collectives(priced.rows),
+        "rows": [_row(row) for row in priced.rows[:10]],
+        "components": _components(priced.rows),
         "spans": [dataclasses.asdict(span) for span in priced.spans],
         "checks_passed": not problems,
         "problems": problems,
         "compile_s": compiled.seconds,
         "versions": topology.versions(),
     }
+
+
+def _row(row: Row) -> dict[str, Any]:
+    """A costly row; its component is the file of ours that it was traced in."""
+    return {
+        "kind": "communication" if row.kind in collectives.KINDS else row.kind,
+        "label": row.kind if row.kind in collectives.KINDS else row.label,
+        "component": _file(row),
+        "phase": row.component,
+        "source": row.source,
+        "shape": row.shape,
+        "times": row.times,
+        "seconds": row.seconds,
+        "exposed_s": row.exposed,
+    }
+
+
+def _file(row: Row) -> str:
+    """The file that a row was traced in, without its folders: "attention"; "" where nothing is noted."""
+    return Path(row.source.partition(":")[0]).stem
+
+
+def _collectives(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """By kind, axes and place, the costliest first; bytes are those of one device in a step."""
+    found: dict[tuple, dict[str, Any]] = {}
+    for row in rows:
+        if row.kind not in collectives.KINDS:
+            continue
+        key = row.kind, row.axes, row.in_loop
+        first = {"kind": row.kind, "axes": list(row.axes) if row.axes is not None else None, "in_loop": row.in_loop}
+        line = found.setdefault(key, first | {"times": 0, "bytes": 0, "seconds": 0.0, "exposed_s": 0.0})
+        line["times"] += row.times
+        line["bytes"] += row.bytes * row.times
+        line["seconds"] += row.seconds
+        line["exposed_s"] += row.exposed
+    return sorted(found.values(), key=lambda line: -line["seconds"])
+
+
+def _components(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Seconds by file and phase, the costliest first: what is computed, and the communication that is waited for."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    phases = {"rematerialised": "recomputed"}
+    for row in rows:
+        key = _file(row) or "(compiler)", phases.get(row.component, row.component)
+        line = found.setdefault(key, {"component": key[0], "phase": key[1], "compute_s": 0.0, "communication_s": 0.0})
+        line["communication_s" if row.kind in collectives.KINDS else "compute_s"] += row.exposed
+    return sorted(found.values(), key=lambda line: -line["compute_s"] - line["communication_s"])
 
 
 def bubble_share(p: Plan) -> float:
