@@ -49,7 +49,7 @@ def main() -> int:
         return _all(args)
     e = cli.chosen(args, overrides)
     e = dataclasses.replace(e, layout=dataclasses.replace(e.layout, torus=_torus(args.torus) or e.layout.torus))
-    where = parse_slice(args.topology) if args.topology else usual_slice(CHIPS["v4"], e.layout.devices)
+    where = _slice(args.topology, e)
     if args.search:
         return _search(args, e, where)
     return _plan(args, e, where)
@@ -61,6 +61,14 @@ def _torus(text: str | None) -> tuple[tuple[str, str], ...]:
     if any(len(pair) != 2 for pair in pairs):
         raise PodError(f"--torus {text!r}: write AXIS=LETTERS pairs, as data=yz,model=x")
     return tuple(pairs)  # pyright: ignore[reportReturnType]
+
+
+def _slice(text: str | None, e: Experiment) -> Slice:
+    """The slice that is asked for, or the experiment's, or for another number of chips the usual one."""
+    if text:
+        return parse_slice(text)
+    own = parse_slice(PODS[e.name][0]) if e.name in PODS else None
+    return own if own and own.chips == e.layout.devices else usual_slice(CHIPS["v4"], e.layout.devices)
 
 
 def _say(line: str) -> None:
@@ -111,7 +119,7 @@ def _all(args: argparse.Namespace) -> int:
     rows = []
     for name in PODS:
         e = registry.load(name)
-        where = usual_slice(CHIPS["v4"], e.layout.devices)
+        where = _slice(None, e)
         found, text = report.plan(e, where, args.options, kernel_efficiency=args.kernel_efficiency)
         if args.hlo:
             _write(args.hlo / f"{e.name}.{where.chip.name}.hlo.txt", text)

@@ -64,7 +64,7 @@ class Attention(nnx.Module):
         v_BSGD = add(project(y_BSM, self.v[...], self.where), self.v_bias)
         # Computed where their positions lie; what is gathered, if "keys" are whole, is keys and values.
         k_BSGD, v_BSGD = (shard(x, "batch", "length", axis, None) for x in (k_BSGD, v_BSGD))
-        k_BSGD = rotate(k_BSGD, rotation)
+        k_BSGD = rotate(k_BSGD, rotation, self.where)
         k_BSGD, v_BSGD = (shard(x, "batch", "keys", axis, None) for x in (k_BSGD, v_BSGD))
         return checkpoint_name(k_BSGD, "attention_in"), checkpoint_name(v_BSGD, "attention_in")
 
@@ -83,7 +83,7 @@ class Attention(nnx.Module):
         """
         k_BSGD, v_BSGD = kv
         q_BLND = add(project(x_BLM, self.q[...], self.where), self.q_bias)
-        q_BLND = rotate(self.where.shard(q_BLND, "batch", "length", "act_heads", None), rotation)
+        q_BLND = rotate(self.where.shard(q_BLND, "batch", "length", "act_heads", None), rotation, self.where)
         q_BLND = checkpoint_name(q_BLND, "attention_in")
         q_BLND = q_BLND * q_BLND.shape[-1] ** -0.5
         if self.per_dim_scale is not None:
@@ -149,11 +149,20 @@ def rotation(positions_BL: jax.Array, head_size: int, base: float) -> Rotation:
     return jnp.cos(angles), jnp.sin(angles)
 
 
-def rotate(x_BLND: jax.Array, rotation: Rotation | None) -> jax.Array:
-    """x with dimension i turned against dimension i + D/2 by its position's angle (LLaMA's halves); x without any."""
+def rotate(x_BLND: jax.Array, rotation: Rotation | None, where: Component) -> jax.Array:
+    """x with dimension i turned against dimension i + D/2 by its position's angle (LLaMA's halves); x without any.
+
+    TPUs take halves apart, and put them together, by passes through memory: there (-b, a) is a product with a matrix of signs,
+    just as exact, which is fused with what surrounds it.
+    """
     if rotation is None:
         return x_BLND
     cos, sin = (part[:, :, None, :] for part in rotation)
+    if where.on_tpu:
+        turn_DD = np.kron([[0, 1], [-1, 0]], np.eye(cos.shape[-1]))
+        cos, sin = (jnp.concatenate([part, part], axis=-1) for part in (cos, sin))
+        turned_BLND = x_BLND @ jnp.asarray(turn_DD, x_BLND.dtype)
+        return (x_BLND * cos + turned_BLND * sin).astype(x_BLND.dtype)
     a, b = jnp.split(x_BLND.astype(cos.dtype), 2, axis=-1)
     return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1).astype(x_BLND.dtype)
 

@@ -147,7 +147,7 @@ def test_rotary_products_depend_on_distance_alone(float64):
     q, k = (jnp.asarray(rng.normal(size=(1, 1, 1, 8))) for _ in range(2))
 
     def product(i: int, j: int) -> float:
-        turned = [rotate(x, rotation(jnp.array([[at]]), 8, 100.0)) for x, at in ((q, i), (k, j))]
+        turned = [rotate(x, rotation(jnp.array([[at]]), 8, 100.0), ALONE) for x, at in ((q, i), (k, j))]
         return float(jnp.sum(turned[0] * turned[1]))
 
     assert product(3, 1) == pytest.approx(product(9, 7), rel=1e-5)

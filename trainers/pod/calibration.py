@@ -13,6 +13,7 @@ from typing import Any
 
 from configs import bert, gpt
 from configs.schema import Experiment
+from models.common.layouts import two_d
 
 FILE = Path(__file__).with_name("calibration.json")
 
@@ -34,7 +35,8 @@ def _published_480b() -> Experiment:
 
 def _published_200b() -> Experiment:
     e = bert.mlperf_200b()
-    return replace(e, model=replace(e.model, remat="attention_in+context+attention_out"))
+    model = replace(e.model, remat="attention_in+context+attention_out")
+    return replace(e, model=model, layout=replace(two_d(64, 16), name="mlperf_200b"))
 
 
 def _published_maxtext(e: Experiment) -> Experiment:

@@ -71,7 +71,12 @@ _FUSED = {
     "xla_tpu_enable_async_collective_fusion_multiple_steps": True,
     "xla_tpu_overlap_compute_collective_tc": True,
 }
-_V4 = {"overlapped": {**_UNWOUND, **_ASYNC}, "windowed": _ASYNC, "plain": {}}
+_V4 = {
+    "overlapped": {**_UNWOUND, **_ASYNC},
+    "scatter_windowed": {"xla_tpu_enable_windowed_einsum_for_all_gather": False, **_ASYNC},
+    "windowed": _ASYNC,
+    "plain": {},
+}
 _LATER = {"overlapped": {**_UNWOUND, **_ASYNC, **_FUSED}, "windowed": {**_ASYNC, **_FUSED}, "plain": {}}
 
 CHIPS = {

@@ -49,5 +49,6 @@ def products(jaxpr: Any) -> float:
             total += max(products(branch.jaxpr) for branch in eqn.params["branches"])
         else:
             times = eqn.params.get("length", 1) if eqn.primitive.name == "scan" else 1
-            total += times * sum(products(inner) for inner in jax.core.jaxprs_in_params(eqn.params))
+            inner = jax.core.jaxprs_in_params(eqn.params)  # pyright: ignore[reportAttributeAccessIssue]
+            total += times * sum(map(products, inner))
     return total

@@ -14,12 +14,14 @@ from models.common import torus
 from models.common.pipeline import schedule_of
 from models.families import model_class
 from trainers import hlo
+from trainers.collectives import KINDS
 from trainers.pod import calibration, flops, topology
 from trainers.pod.chips import GIB, Slice
 from trainers.pod.price import Price, price
 from trainers.pod.schedule import Row
 from trainers.state import Plan
 
+ROOT = f"{Path(__file__).parents[2]}/"
 FLOPS_RATIO = (1.0, 1.4)  # of the program's products over the model's: outside, something was misread
 
 
@@ -32,7 +34,7 @@ def plan(e: Experiment, where: Slice, options: str, *, kernel_efficiency: float 
     compiled = topology.compile_for(e, where, where.chip.option_set(options))
     program = hlo.parse(compiled.text)
     p = compiled.plan
-    places = [tuple(device.coords[: len(where.dims)]) for device in p.mesh.devices.flat]
+    places = [tuple(device.coords[: len(where.dims)]) for device in p.mesh.devices.flat]  # pyright: ignore[reportOptionalMemberAccess]
     priced = price(program, where, places, dict(e.layout.mesh), kernel_efficiency=kernel_efficiency)
     return report(e, where, options, compiled, priced) | {"kernel_efficiency": kernel_efficiency}, compiled.text
 
@@ -65,7 +67,7 @@ def report(e: Experiment, where: Slice, options: str, compiled: topology.Compile
         "assignment": {axis: torus.as_text(parts, where.dims) for axis, parts in of_layout.items()},
         "torus": {"dims": list(where.dims), "wrap": list(where.wrap)},
         "options": options,
-        "published": PODS.get(e.name, ""),
+        "published": PODS.get(e.name, ("", ""))[1],
         "remat": getattr(e.model, "remat", ""),
         "fits": True,
         "hbm_gib_per_chip": compiled.peak / GIB,
@@ -100,11 +102,11 @@ def report(e: Experiment, where: Slice, options: str, compiled: topology.Compile
 def _row(row: Row) -> dict[str, Any]:
     """A costly row; its component is the file of ours that it was traced in."""
     return {
-        "kind": "communication" if row.kind in collectives.KINDS else row.kind,
-        "label": row.kind if row.kind in collectives.KINDS else row.label,
+        "kind": "communication" if row.kind in KINDS else row.kind,
+        "label": row.kind if row.kind in KINDS else row.label,
         "component": _file(row),
         "phase": row.component,
-        "source": row.source,
+        "source": row.source.removeprefix(ROOT),
         "shape": row.shape,
         "times": row.times,
         "seconds": row.seconds,
@@ -121,7 +123,7 @@ def _collectives(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """By kind, axes and place, the costliest first; bytes are those of one device in a step."""
     found: dict[tuple, dict[str, Any]] = {}
     for row in rows:
-        if row.kind not in collectives.KINDS:
+        if row.kind not in KINDS:
             continue
         key = row.kind, row.axes, row.in_loop
         first = {"kind": row.kind, "axes": list(row.axes) if row.axes is not None else None, "in_loop": row.in_loop}
@@ -140,7 +142,7 @@ def _components(rows: Sequence[Row]) -> list[dict[str, Any]]:
     for row in rows:
         key = _file(row) or "(compiler)", phases.get(row.component, row.component)
         line = found.setdefault(key, {"component": key[0], "phase": key[1], "compute_s": 0.0, "communication_s": 0.0})
-        line["communication_s" if row.kind in collectives.KINDS else "compute_s"] += row.exposed
+        line["communication_s" if row.kind in KINDS else "compute_s"] += row.exposed
     return sorted(found.values(), key=lambda line: -line["compute_s"] - line["communication_s"])
 
 

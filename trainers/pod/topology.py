@@ -80,7 +80,7 @@ def compile_for(e: Experiment, where: Slice, options: Options) -> Compiled:
             raise
         needed, limit = float(found[1]), float(found[2])
         raise DoesNotFit(e.name, str(where), needed, limit) from None
-    found = compiled.memory_analysis()
+    found: Any = compiled.memory_analysis()
     parameters = sum(info.bytes_per_device for info in p.parameters)
     optimizer = sum(jax.tree.leaves(jax.tree.map(_piece, p.state.optimizer, p.shardings.optimizer)))
     output = found.output_size_in_bytes - found.alias_size_in_bytes
@@ -91,7 +91,7 @@ def compile_for(e: Experiment, where: Slice, options: Options) -> Compiled:
         "temporary": found.temp_size_in_bytes,
         "other": output,
     }
-    return Compiled(p, compiled.as_text(), found.peak_memory_in_bytes, memory, time.time() - began)
+    return Compiled(p, compiled.as_text() or "", found.peak_memory_in_bytes, memory, time.time() - began)
 
 
 def _piece(x: jax.ShapeDtypeStruct, sharding: Any) -> int:
