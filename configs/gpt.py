@@ -221,7 +221,14 @@ def gspmd_1t_pipelined() -> Experiment:
     """
     e = gspmd_1t()
     layout = pipelines("decoder")["pipeline_interleaved"](64, 4, 8, microbatches=512)
-    layout = replace(layout, rules=also(layout.rules, act_embed="model"), torus=_STAGES)
+    # 32,000 ids are divisible by 32 x 8 but not by 64 x 8: stages lie along two mesh axes, the vocabulary along one of them.
+    layout = replace(
+        layout,
+        mesh=(("half", 2), ("stage", 32), ("data", 4), ("model", 8)),
+        rules=also(layout.rules, act_embed="model"),
+        components=(("decoder", rules(layers=("half", "stage"))),),
+        torus=(("half", "y2"), ("stage", "zy2"), ("data", "y4"), ("model", "x")),
+    )
     return replace(e, name="gpt.gspmd_1t_pipelined", model=replace(e.model, remat="full"), layout=layout)
 
 

@@ -1,33 +1,41 @@
-"""The experiments that are planned for TPU-v4 slices: which slice, and what was published. `make pods` plans them all."""
+"""The experiments that are planned for slices of TPU pods. `make pods` plans them all; BENCHMARKS.md has the table."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Pod:
+    """Where an experiment is planned to run.
+
+    Attributes:
+      slice: chips of a generation in a torus, "v4:8x16x16".
+      published: what is known of real runs.
+      options: a set of compiler options (trainers/pod/chips.py).
+    """
+
+    slice: str
+    published: str
+    options: str = "overlapped"
+
 
 PODS = {
-    "bert.mlperf_480b": ("v4:8x16x16", "22.74 s, 47.5 % MFU on 2048 v4 (MLPerf 1.1)"),
-    "bert.mlperf_200b": ("v4:8x8x16", "16.83 s, 53.1 % MFU on 1024 v4 (MLPerf 1.1)"),
-    "gpt.gspmd_64b": ("v4:4x4x8", "62.7 % of v3's peak on 128 cores, recomputation probably counted (GSPMD, Table 2)"),
-    "gpt.gspmd_128b": (
-        "v4:4x8x8",
-        "56.5 % of v3's peak on 2048 cores, recomputation probably counted (GSPMD, Table 2)",
+    "bert.mlperf_480b": Pod("v4:8x16x16", "22.74 s, 47.5 % MFU on 2048 v4 (MLPerf 1.1)", "scatter_windowed"),
+    "bert.mlperf_200b": Pod("v4:8x8x16", "16.83 s, 53.1 % MFU on 1024 v4 (MLPerf 1.1)"),
+    "gpt.gspmd_64b": Pod(
+        "v4:4x4x8", "62.7 % of v3's peak on 128 cores (GSPMD, Table 2; recomputation probably counted)"
     ),
-    "gpt.gspmd_256b": (
-        "v4:4x8x16",
-        "54.1 % of v3's peak on 2048 cores, recomputation probably counted (GSPMD, Table 2)",
-    ),
-    "gpt.gspmd_512b": (
-        "v4:4x16x16",
-        "47.5 % of v3's peak on 2048 cores, recomputation probably counted (GSPMD, Table 2)",
-    ),
-    "gpt.gspmd_1t": (
-        "v4:8x16x16",
-        "55.6 % of v3's peak on 2048 cores, recomputation probably counted (GSPMD, Table 2)",
-    ),
-    "gpt.gspmd_1t_pipelined": ("v4:8x16x16", "none for v4 (GSPMD pipelines a narrower model)"),
-    "gpt.megatron_1008b": ("v4:8x16x16", "52 % of A100's peak on 3072 GPUs (PTD-P, Table 1)"),
-    "gpt.megatron_1008b_pipelined": ("v4:8x16x16", "52 % of A100's peak on 3072 GPUs (PTD-P, Table 1)"),
-    "gpt.palm_540b": ("v4:12x16x16", "46.2 % MFU, 57.8 % HFU on 6144 v4 (PaLM, section 4.1)"),
-    "gpt.maxtext_22b": ("v4:4x4x4", "56.7 % MFU on 64 v4 (MaxText, 2023)"),
-    "gpt.maxtext_52b": ("v4:4x4x12", "56.0 % MFU on 192 v4 (MaxText, 2023)"),
-    "gshard_m4.moe_128e_36l": ("v4:4x4x8", "0.67 steps/s on 128 v3 cores (GShard, Table 1)"),
-    "gshard_m4.moe_512e_36l": ("v4:8x8x8", "1.05 steps/s on 512 v3 cores (GShard, Table 1)"),
-    "gshard_m4.moe_2048e_36l": ("v4:8x16x16", "0.72 steps/s on 2048 v3 cores (GShard, Table 1)"),
-    "gshard_m4.moe_2048e_60l": ("v4:8x16x16", "not reported"),
+    "gpt.gspmd_128b": Pod("v4:4x8x8", "56.5 % of v3's peak on 2048 cores (likewise)"),
+    "gpt.gspmd_256b": Pod("v4:4x8x16", "54.1 % of v3's peak on 2048 cores (likewise)"),
+    "gpt.gspmd_512b": Pod("v4:4x16x16", "47.5 % of v3's peak on 2048 cores (likewise)"),
+    "gpt.gspmd_1t": Pod("v4:8x16x16", "55.6 % of v3's peak on 2048 cores (likewise)", "scatter_windowed"),
+    "gpt.gspmd_1t_pipelined": Pod("v4:8x16x16", "none for v4"),
+    "gpt.megatron_1008b": Pod("v4:8x16x16", "52 % of A100's peak on 3072 GPUs, pipelined (PTD-P, Table 1)"),
+    "gpt.megatron_1008b_pipelined": Pod("v4:8x16x16", "52 % of A100's peak on 3072 GPUs (PTD-P, Table 1)"),
+    "gpt.palm_540b": Pod("v4:12x16x16", "46.2 % MFU, 57.8 % HFU on 6144 v4 (PaLM, section 4.1)"),
+    "gpt.maxtext_22b": Pod("v4:4x4x4", "56.7 % MFU on 64 v4 (MaxText, 2023)"),
+    "gpt.maxtext_52b": Pod("v4:4x4x12", "56.0 % MFU on 192 v4 (MaxText, 2023)"),
+    "gshard_m4.moe_128e_36l": Pod("v4:4x4x8", "0.67 steps/s on 128 v3 cores (GShard, Table 1)"),
+    "gshard_m4.moe_512e_36l": Pod("v4:8x8x8", "1.05 steps/s on 512 v3 cores (GShard, Table 1)"),
+    "gshard_m4.moe_2048e_36l": Pod("v4:8x16x16", "0.72 steps/s on 2048 v3 cores (GShard, Table 1)"),
+    "gshard_m4.moe_2048e_60l": Pod("v4:8x16x16", "not reported (GShard, section 4)"),
 }

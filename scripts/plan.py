@@ -29,7 +29,7 @@ def main() -> int:
     cli.add_experiment(p, optional=True)
     p.add_argument("--topology", metavar="GEN:AxBxC", help="the slice, e.g. v4:8x16x16 or v5e:16x16")
     p.add_argument("--torus", metavar="AXIS=yz,...", help="where mesh axes lie on the torus, e.g. data=yz,model=x")
-    p.add_argument("--options", default="overlapped", help="a named set of compiler options (trainers/pod/chips.py)")
+    p.add_argument("--options", metavar="NAME", help="a set of compiler options (trainers/pod/chips.py)")
     p.add_argument(
         "--kernel-efficiency", type=float, default=0.5, help="of attention kernels, share of peak (declared)"
     )
@@ -67,8 +67,12 @@ def _slice(text: str | None, e: Experiment) -> Slice:
     """The slice that is asked for, or the experiment's, or for another number of chips the usual one."""
     if text:
         return parse_slice(text)
-    own = parse_slice(PODS[e.name][0]) if e.name in PODS else None
+    own = parse_slice(PODS[e.name].slice) if e.name in PODS else None
     return own if own and own.chips == e.layout.devices else usual_slice(CHIPS["v4"], e.layout.devices)
+
+
+def _options(args: argparse.Namespace, e: Experiment) -> str:
+    return args.options or (PODS[e.name].options if e.name in PODS else "overlapped")
 
 
 def _say(line: str) -> None:
@@ -76,16 +80,18 @@ def _say(line: str) -> None:
 
 
 def _plan(args: argparse.Namespace, e: Experiment, where: Slice) -> int:
-    from trainers.pod import page, report, search
+    from trainers.pod import page, report
     from trainers.pod.topology import DoesNotFit
 
     def evaluate(candidate: Any) -> dict[str, Any]:
-        return report.plan(candidate.experiment, where, args.options, kernel_efficiency=args.kernel_efficiency)[0]
+        return report.plan(candidate.experiment, where, _options(args, e), kernel_efficiency=args.kernel_efficiency)[0]
 
     try:
-        found, text = report.plan(e, where, args.options, kernel_efficiency=args.kernel_efficiency)
+        found, text = report.plan(e, where, _options(args, e), kernel_efficiency=args.kernel_efficiency)
     except DoesNotFit as refusal:
         _say(f"{refusal}; looking for the nearest plans that fit")
+        from trainers.pod import search
+
         near = search.nearest_that_fit(e, where, evaluate, say=_say)
         found = {"experiment": e.name, "topology": str(where), "fits": False, "hbm_gib_per_chip": refusal.needed}
         found |= {"hbm_limit_gib": refusal.limit, "nearest": [r.as_dict() for r in near]}
@@ -106,7 +112,7 @@ def _search(args: argparse.Namespace, e: Experiment, where: Slice) -> int:
     from trainers.pod import report, search
 
     def evaluate(candidate: Any) -> dict[str, Any]:
-        return report.plan(candidate.experiment, where, args.options, kernel_efficiency=args.kernel_efficiency)[0]
+        return report.plan(candidate.experiment, where, _options(args, e), kernel_efficiency=args.kernel_efficiency)[0]
 
     results = search.search(e, where, evaluate, say=_say)
     cli.print_json([r.as_dict() for r in results]) if args.json else print("\n".join(r.line for r in results))
@@ -120,7 +126,7 @@ def _all(args: argparse.Namespace) -> int:
     for name in PODS:
         e = registry.load(name)
         where = _slice(None, e)
-        found, text = report.plan(e, where, args.options, kernel_efficiency=args.kernel_efficiency)
+        found, text = report.plan(e, where, _options(args, e), kernel_efficiency=args.kernel_efficiency)
         if args.hlo:
             _write(args.hlo / f"{e.name}.{where.chip.name}.hlo.txt", text)
         rows.append(found)
@@ -134,7 +140,7 @@ def _calibrate(args: argparse.Namespace) -> int:
 
     rows = []
     for name, point in calibration.POINTS.items():
-        found, _ = report.plan(point.experiment(), parse_slice(point.topology), args.options)
+        found, _ = report.plan(point.experiment(), parse_slice(point.topology), args.options or "overlapped")
         rows.append(calibration.row(name, found))
         _say(f"{name}: {rows[-1]}")
     calibration.write(rows, found["versions"])

@@ -67,7 +67,7 @@ def report(e: Experiment, where: Slice, options: str, compiled: topology.Compile
         "assignment": {axis: torus.as_text(parts, where.dims) for axis, parts in of_layout.items()},
         "torus": {"dims": list(where.dims), "wrap": list(where.wrap)},
         "options": options,
-        "published": PODS.get(e.name, ("", ""))[1],
+        "published": PODS[e.name].published if e.name in PODS else "",
         "remat": getattr(e.model, "remat", ""),
         "fits": True,
         "hbm_gib_per_chip": compiled.peak / GIB,

@@ -1,0 +1,142 @@
+"""Slices, their torus, and plans made by the real TPU compiler where it is installed."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from configs import registry
+from configs.pods import PODS
+from models.common import torus
+from models.common.layout import LayoutError
+from trainers.pod import calibration, libtpu
+from trainers.pod.chips import CHIPS, PodError, parse_slice, usual_slice
+
+compiler = pytest.mark.skipif(not libtpu.installed(), reason="libtpu is not installed: make setup DEVICE=plan")
+MESH = (("data", 256), ("model", 8))
+
+
+def plan(*args: str) -> subprocess.CompletedProcess[str]:
+    """`scripts.plan`, as a user runs it."""
+    env = os.environ | {"XLA_FLAGS": ""}
+    command = [sys.executable, "-m", "scripts.plan", *args]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+
+
+def test_the_last_axis_gets_a_ring_of_its_own():
+    """On 8 x 16 x 16 chips a mesh of 256 x 8 lies along y and z, and along x, without sharing a torus axis."""
+    found = torus.assignment(MESH, (8, 16, 16))
+    assert {name: torus.as_text(parts, (8, 16, 16)) for name, parts in found.items()} == {"data": "yz", "model": "x"}
+
+
+def test_neighbours_in_the_mesh_are_neighbours_on_the_torus():
+    """Devices that differ in the model axis alone have the same y and z, and x from 0 to 7."""
+    dims = (8, 16, 16)
+    order = torus.positions(MESH, dims, torus.assignment(MESH, dims))
+    assert sorted(order.flat) == list(range(2048))
+    x, y, z = np.unravel_index(order, dims)
+    assert (y == y[:, :1]).all() and (z == z[:, :1]).all() and (x == np.arange(8)).all()
+
+
+def test_a_shared_torus_axis_gives_the_later_mesh_axis_neighbouring_chips():
+    """Of 16 chips along y, "y4" twice: stages are 4 apart, the pieces of the data axis next to each other."""
+    mesh, dims = (("stage", 4), ("data", 4)), (1, 16, 1)
+    found = torus.assignment(mesh, dims, (("stage", "y4"), ("data", "y4")))
+    assert torus.positions(mesh, dims, found).tolist() == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]]
+
+
+@pytest.mark.parametrize(
+    "pairs, message",
+    [
+        ((("data", "yz"), ("model", "w")), "torus model='w'"),
+        ((("data", "yz"), ("model", "x4")), "has 4 chips, not 8"),
+        ((("data", "y16z16"), ("modl", "x")), "torus modl='x'"),
+    ],
+)
+def test_a_wrong_assignment_is_one_line(pairs, message):
+    """It names the mesh axis and what was written."""
+    with pytest.raises(LayoutError, match=message) as error:
+        torus.assignment(MESH, (8, 16, 16), pairs)
+    assert "\n" not in str(error.value)
+
+
+def test_slices_are_named_and_checked():
+    """A name is read back as it was written; wrong ones are refused with the form, or the nearest generation."""
+    assert str(parse_slice("v4:8x16x16")) == "v4:8x16x16" and parse_slice("v4:8x16x16").wrap == (True, True, True)
+    assert parse_slice("v4:2x2x1").wrap == (False, False, False)
+    assert parse_slice("v5e:16x16").wrap == (True, True)
+    for text, message in (
+        ("v4:8x16", "3 dimensions, as v4:4x4x4"),
+        ("v5:4x4", "did you mean 'v5"),
+        ("v6e:4x0", "2 dimensions"),
+    ):
+        with pytest.raises(PodError, match=message):
+            parse_slice(text)
+    with pytest.raises(PodError, match="no such set for v4"):
+        CHIPS["v4"].option_set("overlaped")
+
+
+def test_the_usual_slice_is_the_nearest_to_a_cube():
+    """2048 chips are 8 x 16 x 16, 192 are 4 x 4 x 12, 256 of v5e are 16 x 16."""
+    assert [usual_slice(CHIPS["v4"], n).dims for n in (4, 64, 192, 2048)] == [
+        (1, 2, 2), (4, 4, 4), (4, 4, 12), (8, 16, 16),
+    ]  # fmt: skip
+    assert usual_slice(CHIPS["v5e"], 256).dims == (16, 16)
+    with pytest.raises(PodError, match="no v4 slice of 66 chips"):
+        usual_slice(CHIPS["v4"], 66)
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_every_pod_experiment_lies_on_its_slice(name):
+    """The mesh of its layout covers the torus of its slice exactly."""
+    e, where = registry.load(name), parse_slice(PODS[name].slice)
+    assert e.layout.devices == where.chips
+    torus.assignment(e.layout.mesh, where.dims, e.layout.torus)
+    where.chip.option_set(PODS[name].options)
+
+
+def test_the_error_comes_from_the_calibration_table():
+    """Factor and deviation are those of published over modelled figures; every point of the table is one that is compiled."""
+    stored = json.loads(calibration.FILE.read_text())
+    assert {row["name"] for row in stored["points"]} == set(calibration.POINTS)
+    assert stored["rms_pct"] == round(calibration.rms(stored["points"]), 1)
+    ratios = [r["published_mfu"] / r["modelled_mfu"] for r in stored["points"] if r["topology"].startswith("v4")]
+    found = calibration.error("v4")
+    assert found.points == len(ratios) and found.factor == pytest.approx(np.mean(ratios))
+    assert found.deviation_pct == pytest.approx(100 * np.std(ratios, ddof=1) / np.mean(ratios))
+
+
+def test_without_the_compiler_a_line_says_how_to_get_it(monkeypatch):
+    """`scripts.plan` refuses before it imports JAX."""
+    monkeypatch.setattr(libtpu, "installed", lambda: False)
+    with pytest.raises(PodError, match="run `make setup DEVICE=plan`"):
+        libtpu.prepare()
+
+
+@compiler
+@pytest.mark.parametrize("slice, layout", [("v4:2x2x1", "fully_sharded:2x2"), ("v4:4x4x4", "two_d:16x4")])
+def test_a_tiny_plan(slice, layout, tmp_path):
+    """A tiny decoder compiled for TPUs: it fits, its parts add up to the step, every collective has its axes, and there is a page."""
+    sizes = ["--data.batch_size=64", "--eval.batch_size=64", "--model.model_dim=256", "--model.hidden_dim=1024"]
+    page = tmp_path / "plan.html"
+    done = plan(
+        "gpt.gspmd_64b", "--tiny", "--topology", slice, "--layout", layout, *sizes, "--json", "--page", str(page),
+        "--hlo", str(tmp_path),
+    )  # fmt: skip
+    found = json.loads(done.stdout)
+    assert found["fits"] and found["topology"] == slice and found["versions"]["libtpu"]
+    assert sum(found["parts"].values()) == pytest.approx(found["modelled_step_s"], rel=1e-6)
+    assert all(row["axes"] is None or set(row["axes"]) <= {"data", "model"} for row in found["collectives"])
+    assert "modelled" in page.read_text() and "ENTRY" in next(tmp_path.glob("*.hlo.txt")).read_text()
+    assert done.returncode == (0 if found["checks_passed"] else 1)
+
+
+@compiler
+def test_what_does_not_fit_is_refused_with_how_much():
+    """A model whose weights alone need more than a chip's memory: one line, and which plans would fit."""
+    done = plan("gpt.maxtext_22b", "--topology", "v4:2x2x1", "--layout", "fully_sharded:4x1", "--data.batch_size=4")
+    assert done.returncode == 2
+    assert "does not fit v4:2x2x1" in done.stderr and "too much" in done.stderr
