@@ -46,7 +46,7 @@ def describe(e: Experiment) -> dict[str, Any]:
         "tensors": tensors,
         "bytes_per_device": {
             "parameters": sum(t["bytes_per_device"] for t in tensors),
-            "optimizer": _optimizer_bytes(p),
+            "optimizer": optimizer_bytes(p),
         },
     }
 
@@ -64,7 +64,7 @@ def _tensor(info: ParamInfo) -> dict[str, Any]:
     }
 
 
-def _optimizer_bytes(p: state.Plan) -> int:
+def optimizer_bytes(p: state.Plan) -> int:
     """Bytes of the optimizer's state on one device."""
     total = 0
     for leaf, spec in optimizers.state_specs(p.state.optimizer, p.infos).values():

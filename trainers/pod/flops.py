@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 import jax
+from jax import core
 
 from configs.schema import Experiment
 from data.batches import batch_shapes
@@ -22,16 +23,29 @@ ONE = Layout(name="one_device", mesh=(("all", 1),))
 
 def model_flops(e: Experiment) -> float:
     """FLOPs of one training step of the whole batch."""
-    model = dataclasses.replace(e.model, remat="none", dropout=0.0)
+    model = dataclasses.replace(e.model, remat="none")
     if hasattr(model, "dispatch"):
         model = dataclasses.replace(model, dispatch="sort")  # one-hot products are a way, not the mathematics
+    return 3 * products(loss(dataclasses.replace(e, model=model)))
+
+
+def program_flops(e: Experiment) -> float:
+    """FLOPs of one training step as the experiment carries it out, what it computes a second time included (its `remat`)."""
+    return products(loss(e, gradient=True))
+
+
+def loss(e: Experiment, *, gradient: bool = False) -> Any:
+    """The jaxpr of an experiment's loss, or of its gradient, of the whole batch on one device without dropout."""
+    model = dataclasses.replace(e.model, dropout=0.0)
+    if getattr(model, "dispatch", "") == "ragged":
+        model = dataclasses.replace(model, dispatch="sort")  # the same products, but ordinary ones
     train = dataclasses.replace(e.train, microbatches=1)
     p = state.plan(dataclasses.replace(e, model=model, layout=ONE, train=train), abstract=True)
 
-    def loss(params: Any, batch: Any):
+    def value(params: Any, batch: Any):
         return merge(p.model, p.effective(params)).loss(batch, jax.random.key(0), p.model.weights(batch)).value
 
-    return 3 * products(jax.make_jaxpr(loss)(p.state.params, batch_shapes(e.data)).jaxpr)
+    return jax.make_jaxpr(jax.grad(value) if gradient else value)(p.state.params, batch_shapes(e.data)).jaxpr
 
 
 def products(jaxpr: Any) -> float:
@@ -49,6 +63,5 @@ def products(jaxpr: Any) -> float:
             total += max(products(branch.jaxpr) for branch in eqn.params["branches"])
         else:
             times = eqn.params.get("length", 1) if eqn.primitive.name == "scan" else 1
-            inner = jax.core.jaxprs_in_params(eqn.params)  # pyright: ignore[reportAttributeAccessIssue]
-            total += times * sum(map(products, inner))
+            total += times * sum(products(inner) for inner in core.jaxprs_in_params(eqn.params))
     return total

@@ -1,0 +1,292 @@
+"""The search over plans for a pod, its estimates, and its memory of what was compiled. Nothing is compiled here."""
+
+import dataclasses
+import itertools
+import math
+
+import pytest
+
+from configs import registry
+from configs.schema import Constant, Experiment, Sgd
+from models.common import torus
+from models.common.layout import LayoutError
+from models.common.layouts import two_d_sequence
+from trainers import state
+from trainers.pod import search as module
+from trainers.pod.activations import activations, program_flops
+from trainers.pod.bound import Bound, bound
+from trainers.pod.candidates import Candidate, candidates, describe, distance
+from trainers.pod.chips import GIB, PodError, Slice, parse_slice
+from trainers.pod.flops import model_flops
+from trainers.pod.search import nearest, nearest_that_fit, search, sources
+
+POD, FOUR = parse_slice("v4:8x16x16"), parse_slice("v4:2x2x1")
+
+
+def tiny(name: str, mesh: tuple[int, ...] | None = None) -> Experiment:
+    """With an optimizer that is quick to plan for."""
+    return dataclasses.replace(registry.tiny(registry.load(name), mesh), optimizer=Sgd(schedule=Constant(value=1.0)))
+
+
+def with_remat(e: Experiment, remat: str) -> Experiment:
+    return dataclasses.replace(e, model=dataclasses.replace(e.model, remat=remat))
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Experiment:
+    return registry.load("bert.mlperf_480b")
+
+
+@pytest.fixture
+def small() -> Experiment:
+    """A decoder of four layers on four chips."""
+    return tiny("gpt.maxtext_22b", (4, 1))
+
+
+class DoesNotFit(PodError):
+    needed = 33.0
+
+
+class Compiler:
+    """Counts what it is asked for; steps take what `seconds` says, and what it answers with None does not fit."""
+
+    def __init__(self, seconds=lambda c: 1.0):
+        self.seconds, self.asked = seconds, []
+
+    def __call__(self, c: Candidate) -> dict:
+        self.asked.append(c.text)
+        if (step := self.seconds(c)) is None:
+            raise DoesNotFit("does not fit: 33.0 GiB")
+        return {"fits": True, "modelled_step_s": step, "hbm_gib_per_chip": 1.0, "modelled_mfu": 0.5}
+
+
+def limited(where: Slice, memory: float) -> Slice:
+    """The slice with chips of so many bytes."""
+    return dataclasses.replace(where, chip=dataclasses.replace(where.chip, memory=memory))
+
+
+# --- candidates ---
+
+
+@pytest.mark.parametrize("name", ["gpt.maxtext_22b", "bert.mlperf_480b", "gshard_m4.moe_128e_12l"])
+def test_candidates_are_valid_and_no_two_are_equal(name: str):
+    """Each is a plan of all the slice's chips that lies on its torus; its text tells it from all others."""
+    e = tiny(name)
+    found = candidates(e, FOUR)
+    for layout in {c.experiment.layout for c in found}:
+        state.plan(dataclasses.replace(e, layout=layout), abstract=True)
+        torus.assignment(layout.mesh, FOUR.dims, layout.torus)
+    assert {c.experiment.layout.devices for c in found} == {4}
+    assert len({c.text for c in found}) == len({c.experiment for c in found}) == len(found) > 20
+
+
+def test_own_plan_comes_first_and_its_remat_is_kept(small):
+    found = candidates(with_remat(small, "context"), FOUR)
+    assert found[0].experiment == with_remat(small, "context")
+    assert found[0].text == "fully_sharded 4x1 data=xy remat=context"
+
+
+def test_policies_name_only_what_the_model_has(small):
+    remats = {c.experiment.model.remat for c in candidates(small, FOUR)}
+    assert {"full", "none", "attention_in+attention_out"} <= remats
+    assert not any("gate" in remat or "dispatched" in remat for remat in remats)
+
+
+def test_what_an_experiment_adds_to_its_layout_stays():
+    """The encoder's vocabulary is whole in every layout, as in its own."""
+    found = {c.experiment.layout for c in candidates(tiny("bert.mlperf_480b", (2, 2)), FOUR)}
+    assert len(found) > 8 and all(not layout.resolve("embedding").get("vocab") for layout in found)
+
+
+def test_sizes_take_up_the_threes_of_a_side():
+    e = tiny("gpt.maxtext_22b")
+    e = dataclasses.replace(
+        e, model=dataclasses.replace(e.model, model_dim=48), data=dataclasses.replace(e.data, batch_size=48)
+    )
+    sizes = {size for c in candidates(e, parse_slice("v4:1x2x3")) for _, size in c.experiment.layout.mesh}
+    assert sizes == {1, 2, 3, 6}
+
+
+def test_distance_counts_doublings_and_tells_layouts_apart(encoder):
+    """Names say nothing: the encoder's own layout is two_d."""
+    other = dataclasses.replace(encoder, layout=dataclasses.replace(encoder.layout, mesh=(("data", 64), ("model", 32))))
+    assert distance(encoder, encoder) == (False, 0, False)
+    assert distance(encoder, other) == (False, 4, False)
+    assert distance(encoder, dataclasses.replace(encoder, layout=two_d_sequence(256, 8)))[0]
+    assert describe(other, POD) == "mlperf_480b 64x32 data=xy8 model=y2z remat=full"
+
+
+def test_vocabulary_that_no_mesh_divides_stays_whole(small):
+    """Of 63 ids two_d on a mesh of 2 x 2 cuts only the vectors, and is named so."""
+    e = dataclasses.replace(small, model=dataclasses.replace(small.model, vocab=63))
+    found = {c.experiment.layout.name: c.experiment.layout for c in candidates(e, FOUR)}
+    assert "two_d" not in found and not found["two_d_whole_vocabulary"].resolve("embedding")["vocab"]
+
+
+# --- the estimate ---
+
+
+@pytest.mark.parametrize(
+    ("remat", "gib", "seconds"), [("full", 10.7, 18.27), ("attention_in+attention_out+gate", 31.6, 17.16)]
+)
+def test_estimates_of_the_480b_encoder_are_near_what_the_compiler_says(encoder, remat, gib, seconds):
+    found = bound(with_remat(encoder, remat), POD)
+    assert found.memory_bytes == pytest.approx(gib * GIB, rel=0.3)
+    assert found.step_s == pytest.approx(seconds, rel=0.1)
+
+
+def test_estimate_of_fully_sharded_22b_is_near_what_the_compiler_says():
+    found = bound(registry.load("gpt.maxtext_22b"), parse_slice("v4:4x4x4"))
+    assert found.memory_bytes == pytest.approx(30.4 * GIB, rel=0.3)
+    assert found.step_s == pytest.approx(14.16, rel=0.3)
+
+
+def test_what_is_kept_costs_memory_and_saves_flops(encoder):
+    policies = ["full", "attention_in+attention_out", "attention_in+attention_out+gate", "none"]
+    memory = [bound(with_remat(encoder, remat), POD).memory_bytes for remat in policies]
+    flops = [program_flops(encoder, remat) for remat in policies]
+    assert memory == sorted(memory) and len(set(memory)) == 4
+    assert flops == sorted(flops, reverse=True) and len(set(flops)) == 4
+    assert flops[-1] == model_flops(encoder)
+
+
+def test_activations_are_those_of_the_layers(encoder):
+    """Of 64 layers; queries have 256 heads, keys and values one, and a row's attention is 512 x 512."""
+    found = {(a.name, a.shape[1:]): a for a in activations(encoder)}
+    assert {a.times for a in found.values()} == {64}
+    assert found["attention_in", (512, 256, 128)].axes != found["attention_in", (512, 1, 128)].axes
+    assert {("carry", (512, 16_384)), ("gate", (512, 131_072)), ("scores", (256, 512, 512))} <= found.keys()
+
+
+def test_a_mesh_axis_on_part_of_a_ring_is_slower(encoder):
+    """Eight chips of a ring of 16 send one way only."""
+    layout = dataclasses.replace(encoder.layout, torus=(("data", "xyz2"), ("model", "z8")))
+    assert bound(encoder, POD).step_s < bound(dataclasses.replace(encoder, layout=layout), POD).step_s
+
+
+def test_pipeline_keeps_less_under_1f1b_and_idles_less_with_chunks(small):
+    found = {
+        c.experiment.layout.name: bound(c.experiment, FOUR) for c in candidates(with_remat(small, "none"), FOUR)[::-1]
+    }
+    assert found["pipeline_1f1b"].memory_bytes < found["gpipe"].memory_bytes
+    assert found["pipeline_interleaved"].step_s < found["pipeline_1f1b"].step_s
+
+
+def test_layout_that_cuts_an_activation_unevenly_has_no_estimate(encoder):
+    """Its weights divide by 16 pieces, rows of 504 positions don't."""
+    e = dataclasses.replace(encoder, data=dataclasses.replace(encoder.data, length=504))
+    layout = dataclasses.replace(two_d_sequence(128, 16), components=encoder.layout.components)
+    with pytest.raises(LayoutError, match=r"activation 'carry'.*'res_length' of size 504"):
+        bound(dataclasses.replace(e, layout=layout), POD)
+
+
+# --- the search ---
+
+
+def test_search_ranks_by_the_compiled_time_and_takes_few_of_a_kind(small, tmp_path):
+    """Six are compiled, at most two of one layout; the fastest of them comes first, whatever was estimated."""
+    compiler, lines = Compiler(lambda c: float(len(c.text))), []
+    results = search(small, FOUR, compiler, folder=tmp_path, say=lines.append)
+    assert [r.step_s for r in results] == sorted(map(float, map(len, compiler.asked)))
+    assert len(set(compiler.asked)) == 6
+    names = [text.split()[0] for text in compiler.asked]
+    assert max(map(names.count, names)) <= 2
+    estimates = [r.bound.step_s for r in sorted(results, key=lambda r: compiler.asked.index(r.candidate.text))]
+    assert estimates == sorted(estimates)
+    assert lines[1] == f"1/6 {compiler.asked[0]}: {len(compiler.asked[0])} s modelled, fits"
+
+
+def test_search_compiles_nothing_that_cannot_fit(small, tmp_path):
+    everything = sorted(bound(c.experiment, FOUR).memory_bytes for c in candidates(small, FOUR))
+    limit = everything[len(everything) // 4]
+    results = search(small, limited(FOUR, limit), Compiler(), folder=tmp_path, best=20, say=lambda line: None)
+    assert results and all(r.bound.memory_bytes <= 1.1 * limit for r in results)
+
+
+def test_plans_that_turn_out_not_to_fit_come_last_and_others_take_their_place(small, tmp_path):
+    """After a layout failed nothing that needs about as much is tried with it again."""
+    compiler = Compiler(lambda c: None if c.text.split()[0] == compiler.asked[0].split()[0] else 2.0)
+    results = search(small, FOUR, compiler, folder=tmp_path, best=4, say=lambda line: None)
+    failed = [r for r in results if not r.fits]
+    assert failed and results[-len(failed) :] == failed and len(results) == 4
+    assert all(r.report["hbm_gib_per_chip"] == 33.0 and math.isinf(r.step_s) for r in failed)
+    for first, second in itertools.combinations(
+        sorted(failed, key=lambda r: compiler.asked.index(r.candidate.text)), 2
+    ):
+        if first.candidate.experiment.layout.mesh == second.candidate.experiment.layout.mesh:
+            assert second.bound.memory_bytes <= 0.95 * first.bound.memory_bytes
+
+
+def test_second_search_compiles_nothing_and_an_interrupted_one_goes_on(small, tmp_path):
+    class Interrupted(Compiler):
+        def __call__(self, c: Candidate) -> dict:
+            if len(self.asked) == 2:
+                raise KeyboardInterrupt
+            return super().__call__(c)
+
+    first, rest, again = Interrupted(), Compiler(), Compiler()
+    with pytest.raises(KeyboardInterrupt):
+        search(small, FOUR, first, folder=tmp_path, best=4, say=lambda line: None)
+    found = search(small, FOUR, rest, folder=tmp_path, best=4, say=lambda line: None)
+    assert len(first.asked) == len(rest.asked) == 2 and not set(first.asked) & set(rest.asked)
+    assert search(small, FOUR, again, folder=tmp_path, best=4, say=lambda line: None) == found
+    assert not again.asked and len(list(tmp_path.iterdir())) == 4
+
+
+def test_what_decides_about_a_report_is_in_its_key(small, tmp_path, monkeypatch):
+    """Another slice, other options, an experiment with another seed, a changed source: all are compiled anew."""
+    of = module.Reports(FOUR, "plain", tmp_path)
+    keys = [of.key(small), of.key(dataclasses.replace(small, train=dataclasses.replace(small.train, seed=1)))]
+    keys += [module.Reports(FOUR, "overlapped").key(small), module.Reports(parse_slice("v4:4x1x1"), "plain").key(small)]
+    assert of.key(small) == keys[0]
+    monkeypatch.setattr(module, "sources", lambda: "changed")
+    keys.append(of.key(small))
+    monkeypatch.setattr(module, "versions", lambda: {"jax": "next"})
+    assert len({*keys, of.key(small)}) == 6
+    assert len(sources()) == 64
+
+
+def test_an_error_that_says_nothing_about_the_plan_ends_the_search(small, tmp_path):
+    def no_compiler(c: Candidate) -> dict:
+        raise PodError("the TPU compiler is not installed")
+
+    with pytest.raises(PodError, match="not installed"):
+        search(small, FOUR, no_compiler, folder=tmp_path, say=lambda line: None)
+    assert not list(tmp_path.iterdir())
+
+
+# --- the nearest that fit ---
+
+
+def test_nearest_changes_remat_first_then_sizes_then_the_layout(encoder):
+    def plan(text: str, layout=encoder.layout, remat="full", mesh=(256, 8)) -> tuple[Candidate, Bound]:
+        layout = dataclasses.replace(layout, mesh=tuple(zip(("data", "model"), mesh, strict=True)))
+        return Candidate(with_remat(dataclasses.replace(encoder, layout=layout), remat), text), Bound(GIB, 1.0)
+
+    pool = [
+        plan("layout", two_d_sequence(256, 8)),
+        plan("sizes and remat", mesh=(128, 16), remat="dots"),
+        plan("far sizes", mesh=(32, 64)),
+        plan("sizes", mesh=(512, 4)),
+        plan("remat", remat="dots"),
+        plan("place", dataclasses.replace(encoder.layout, torus=(("data", "xyz2"), ("model", "z8"))), remat="dots"),
+    ]
+    found = [c.text for c, _ in nearest(encoder, pool, GIB)]
+    assert found == ["remat", "sizes", "sizes and remat", "far sizes", "layout"]
+    assert nearest(encoder, pool, GIB - 1) == []
+
+
+def test_nearest_that_fit_needs_less_and_is_compiled(small, tmp_path):
+    """Without recomputation the experiment did not fit; what does keeps less, and the layout is the same."""
+    e = with_remat(small, "none")
+    compiler = Compiler(lambda c: None if c.experiment.model.remat == "dots" else 1.0)
+    results = nearest_that_fit(e, FOUR, compiler, folder=tmp_path, say=lambda line: None)
+    assert len(results) == 3 and all(r.fits for r in results)
+    assert all(r.candidate.experiment.layout == e.layout for r in results)
+    assert all(r.bound.memory_bytes < bound(e, FOUR).memory_bytes for r in results)
+
+
+def test_nearest_that_fit_gives_up_after_six(small, tmp_path):
+    compiler = Compiler(lambda c: None)
+    assert nearest_that_fit(with_remat(small, "none"), FOUR, compiler, folder=tmp_path, say=lambda line: None) == []
+    assert 0 < len(compiler.asked) <= 6
