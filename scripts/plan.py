@@ -92,14 +92,12 @@ def _plan(args: argparse.Namespace, e: Experiment, where: Slice) -> int:
         _say(f"{refusal}; looking for the nearest plans that fit")
         from trainers.pod import search
 
-        near = search.nearest_that_fit(e, where, evaluate, say=_say)
+        near = search.nearest_that_fit(e, where, evaluate, options=_options(args, e), say=_say)
         found = {"experiment": e.name, "topology": str(where), "fits": False, "hbm_gib_per_chip": refusal.needed}
-        found |= {"hbm_limit_gib": refusal.limit, "nearest": [r.as_dict() for r in near]}
+        found |= {"hbm_limit_gib": refusal.limit, "nearest": _as_data(near)}
         if args.json:
             cli.print_json(found)
-        raise PodError(
-            f"{refusal}; the nearest that fit: " + ("; ".join(r.line for r in near) or "none was found")
-        ) from None
+        raise PodError(f"{refusal}; the nearest that fit: " + ("; ".join(map(str, near)) or "none was found")) from None
     if args.hlo:
         _write(args.hlo / f"{e.name}.{where.chip.name}.hlo.txt", text)
     if args.page:
@@ -114,9 +112,13 @@ def _search(args: argparse.Namespace, e: Experiment, where: Slice) -> int:
     def evaluate(candidate: Any) -> dict[str, Any]:
         return report.plan(candidate.experiment, where, _options(args, e), kernel_efficiency=args.kernel_efficiency)[0]
 
-    results = search.search(e, where, evaluate, say=_say)
-    cli.print_json([r.as_dict() for r in results]) if args.json else print("\n".join(r.line for r in results))
+    results = search.search(e, where, evaluate, options=_options(args, e), say=_say)
+    cli.print_json(_as_data(results)) if args.json else print("\n".join(map(str, results)))
     return 0
+
+
+def _as_data(results: list[Any]) -> list[dict[str, Any]]:
+    return [{"plan": result.candidate.text, **result.report} for result in results]
 
 
 def _all(args: argparse.Namespace) -> int:
