@@ -46,6 +46,16 @@ class Sight:
         places = {"at_BL": arrange(self.at_BL, where), "at_BS": arrange(self.at_BS, where)}
         return dataclasses.replace(self, **places, zigzag=n, natural=self.natural and n == 1)
 
+    def part(self, start: int, end: int, keys: int) -> "Sight":
+        """Of some of the queries and of the first keys."""
+        return dataclasses.replace(
+            self,
+            segments_BL=self.segments_BL[:, start:end],
+            segments_BS=self.segments_BS[:, :keys],
+            at_BL=self.at_BL[:, start:end],
+            at_BS=self.at_BS[:, :keys],
+        )
+
     def mask(self) -> jax.Array:
         """[B, L, S]: True where the query sees the key."""
         seen_BLS = same_segment(self.segments_BL, self.segments_BS)
