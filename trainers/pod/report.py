@@ -18,7 +18,7 @@ from trainers.collectives import KINDS
 from trainers.pod import calibration, flops, topology
 from trainers.pod.chips import GIB, Slice
 from trainers.pod.price import Price, price
-from trainers.pod.schedule import Row
+from trainers.pod.schedule import Row, Span
 from trainers.state import Plan
 
 ROOT = f"{Path(__file__).parents[2]}/"
@@ -92,6 +92,7 @@ def report(e: Experiment, where: Slice, options: str, compiled: topology.Compile
         "rows": [_row(row) for row in priced.rows[:10]],
         "components": _components(priced.rows),
         "spans": [dataclasses.asdict(span) for span in priced.spans],
+        "windows": _windows(priced.spans),
         "checks_passed": not problems,
         "problems": problems,
         "compile_s": compiled.seconds,
@@ -144,6 +145,18 @@ def _components(rows: Sequence[Row]) -> list[dict[str, Any]]:
         line = found.setdefault(key, {"component": key[0], "phase": key[1], "compute_s": 0.0, "communication_s": 0.0})
         line["communication_s" if row.kind in KINDS else "compute_s"] += row.exposed
     return sorted(found.values(), key=lambda line: -line["compute_s"] - line["communication_s"])
+
+
+def _windows(spans: Sequence[Span]) -> list[dict[str, Any]]:
+    """What to look at: the second iteration of each of the two longest loops, which are a layer forward and one backward."""
+    found: dict[str, tuple[float, float]] = {}
+    for span in spans:
+        if span.loops and span.loops[0][1] == min(1, span.loops[0][2] - 1):
+            start, end = found.get(span.loops[0][0], (span.start, span.end))
+            found[span.loops[0][0]] = min(start, span.start), max(end, span.end)
+    longest = sorted(sorted(found.values(), key=lambda window: window[0] - window[1])[:2])
+    names = ["one layer forward", "one layer backward"] if len(longest) == 2 else ["one iteration"]
+    return [{"label": name, "start": a, "end": b} for name, (a, b) in zip(names, longest, strict=False)]
 
 
 def bubble_share(p: Plan) -> float:
