@@ -13,7 +13,7 @@ from typing import Any
 
 from configs import bert, gpt
 from configs.schema import Experiment
-from models.common.layouts import two_d
+from models.common.layouts import fully_sharded, two_d
 
 FILE = Path(__file__).with_name("calibration.json")
 
@@ -40,7 +40,7 @@ def _published_200b() -> Experiment:
 
 
 def _published_maxtext(e: Experiment) -> Experiment:
-    return replace(e, model=replace(e.model, remat="full"))
+    return replace(e, model=replace(e.model, remat="full"), layout=fully_sharded(e.layout.devices, 1))
 
 
 def _published_palm() -> Experiment:
