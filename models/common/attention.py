@@ -113,9 +113,10 @@ class Attention(nnx.Module):
         """(first query, the query after the last, how many keys they see at most) of each part of a row.
 
         Long causal rows are taken in blocks: the keys after a block's last query are never multiplied, nearly half of them.
+        Without a mesh they are whole: that is the mathematics, whose FLOPs are counted (trainers/pod/flops.py).
         """
         whole = length % BLOCK or length == BLOCK or length != keys or self.where.pieces("length") > 1
-        if whole or not (sight.causal and sight.natural):
+        if whole or self.where.mesh is None or not (sight.causal and sight.natural):
             return [(0, length, keys)]
         return [(start, start + BLOCK, start + BLOCK) for start in range(0, length, BLOCK)]
 

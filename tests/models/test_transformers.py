@@ -13,7 +13,7 @@ from configs import registry
 from models.common import attention
 from models.common.attention import relative_buckets, rotate, rotation
 from models.common.layout import Layout
-from models.common.sharding import Component
+from models.common.sharding import Component, make_mesh
 from models.common.sight import Sight
 from models.families import model_class
 
@@ -145,7 +145,8 @@ def test_reordered_caches_go_on_from_their_parents(float64):
 
 def test_long_causal_rows_in_blocks_are_whole_rows(float64, monkeypatch):
     """Queries in blocks of 16, each with the keys up to its end, give what 64 at once give, and the same gradients."""
-    layer = attention.Attention(16, 4, 8, jax.random.key(0), ALONE, kv_heads=2, buckets=8)
+    where = Component(ALONE.layout, mesh=make_mesh(ALONE.layout, jax.devices()[:1]))
+    layer = attention.Attention(16, 4, 8, jax.random.key(0), where, kv_heads=2, buckets=8)
     x_BLM = jax.random.normal(jax.random.key(1), (2, 64, 16), jnp.float64)
     segments_BL = jnp.where(jnp.arange(64) < 40, 1, 2)[None].repeat(2, 0)
     sight = Sight.of(segments_BL, segments_BL, causal=True)

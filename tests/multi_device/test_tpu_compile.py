@@ -1,6 +1,5 @@
-"""The real TPU compiler, where it is installed (pip install libtpu), agrees about what layouts exchange."""
+"""The real TPU compiler, where it is installed (make setup DEVICE=plan), agrees about what layouts exchange."""
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -8,19 +7,21 @@ import sys
 
 import pytest
 
+from trainers.pod import libtpu
+
 START = """
 import dataclasses, json
-from jax.experimental import topologies
+from trainers.pod import libtpu
+libtpu.prepare()
 from configs import registry
 from data.batches import batch_shapes
 from models.common.layouts import sequence_parallel
 from models.gshard_m4 import layouts
 from trainers import inspection, state, step
+from trainers.pod import topology
+from trainers.pod.chips import parse_slice
 
-topology = topologies.get_topology_desc(
-    topology_name="v4:2x2x2", platform="tpu", chip_config_name="megacore", chips_per_host_bounds=(2, 2, 1),
-    num_slices=1, wrap=(False, False, False),
-)
+devices = topology.devices(parse_slice("v4:2x2x2"))
 """
 EXPERTS = """
 e = registry.tiny(registry.load("gshard_m4.moe_128e_12l"))
@@ -28,7 +29,7 @@ e = registry.tiny(registry.load("gshard_m4.moe_128e_12l"))
 model = dataclasses.replace(e.model, model_dim=128, hidden_dim=256, dtype="bfloat16", group_size=128, experts=16)
 data = dataclasses.replace(e.data, batch_size=64)
 e = dataclasses.replace(e, model=model, data=data, layout=layouts.expert_parallel(1, 8))
-p = state.plan(e, list(topology.devices))
+p = state.plan(e, devices)
 found = inspection.sent(p, step.compile_step(p, batch_shapes(e.data)))
 exchanges = [(c.axes, c.times) for c in found if c.kind == "all-to-all"]
 print(json.dumps({"exchanges": exchanges, "expert_gathers": inspection.expert_gathers(e, found)}))
@@ -38,7 +39,7 @@ e = registry.tiny(registry.load("gpt.gpt2_124m"))
 model = dataclasses.replace(e.model, model_dim=512, hidden_dim=2048, heads=4, head_dim=128, max_positions=512, dtype="bfloat16")
 data = dataclasses.replace(e.data, batch_size=16, length=512)
 e = dataclasses.replace(e, model=model, data=data, layout=sequence_parallel(2, 4))
-p = state.plan(e, list(topology.devices))
+p = state.plan(e, devices)
 print(step.compile_step(p, batch_shapes(e.data)).as_text().count("calls=%all-reduce-scatter"))
 """
 KERNEL = """
@@ -49,21 +50,18 @@ model = dataclasses.replace(
     e.model, model_dim=256, hidden_dim=512, heads=4, head_dim=64, max_positions=1024, dtype="bfloat16", dropout=0.0, remat="full",
 )
 data = dataclasses.replace(e.data, batch_size=4, length=1024)
-p = state.plan(dataclasses.replace(e, model=model, data=data, layout=tensor_parallel(2, 4)), list(topology.devices))
+p = state.plan(dataclasses.replace(e, model=model, data=data, layout=tensor_parallel(2, 4)), devices)
 compiled = step.compile_step(p, batch_shapes(data))
 kernels = collections.Counter(re.findall(r"%splash_mha_(fwd|dq|dkv)_[\\w.]+ = ", compiled.as_text()))
 gathers = sum(c.kind == "all-gather" and c.times > 1 for c in inspection.sent(p, compiled))
 print(json.dumps({"kernels": kernels, "gathers_in_loops": gathers}))
 """
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
+pytestmark = pytest.mark.skipif(not libtpu.installed(), reason="libtpu is not installed: make setup DEVICE=plan")
 
 
 def said(program: str):
     """What a program prints last, run by itself with TPUs to compile for."""
-    env = os.environ | {
-        "JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-        "TPU_WORKER_HOSTNAMES": "localhost", "TPU_ACCELERATOR_TYPE": "v4-8", "XLA_FLAGS": "",
-    }  # fmt: skip
+    env = os.environ | {"XLA_FLAGS": ""}
     command = [sys.executable, "-c", START + program]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
     assert done.returncode == 0, done.stderr[-2000:]

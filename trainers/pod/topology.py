@@ -75,11 +75,9 @@ def compile_for(e: Experiment, where: Slice, options: Options) -> Compiled:
     try:
         compiled = step.compile_step(p, batch_shapes(e.data), options)
     except jax.errors.JaxRuntimeError as error:
-        found = re.search(r"\(?([\d.]+)G\)? (?:of|exceeds available HBM \()\s*([\d.]+)G", str(error))
-        if not found:
+        if not (found := too_much(str(error))):
             raise
-        needed, limit = float(found[1]), float(found[2])
-        raise DoesNotFit(e.name, str(where), needed, limit) from None
+        raise DoesNotFit(e.name, str(where), *found) from None
     found: Any = compiled.memory_analysis()
     parameters = sum(info.bytes_per_device for info in p.parameters)
     optimizer = sum(jax.tree.leaves(jax.tree.map(_piece, p.state.optimizer, p.shardings.optimizer)))
@@ -92,6 +90,12 @@ def compile_for(e: Experiment, where: Slice, options: Options) -> Compiled:
         "other": output,
     }
     return Compiled(p, compiled.as_text() or "", found.peak_memory_in_bytes, memory, time.time() - began)
+
+
+def too_much(message: str) -> tuple[float, float] | None:
+    """(needed, limit) in GiB from what the compiler says of a program that does not fit; None if it says something else."""
+    found = re.search(r"([\d.]+)G\)? (?:of|exceeds available HBM) \(?([\d.]+)G", message)
+    return (float(found[1]), float(found[2])) if found else None
 
 
 def _piece(x: jax.ShapeDtypeStruct, sharding: Any) -> int:

@@ -12,7 +12,7 @@ from configs import registry
 from configs.pods import PODS
 from models.common import torus
 from models.common.layout import LayoutError
-from trainers.pod import calibration, libtpu
+from trainers.pod import calibration, libtpu, topology
 from trainers.pod.chips import CHIPS, PodError, parse_slice, usual_slice
 
 compiler = pytest.mark.skipif(not libtpu.installed(), reason="libtpu is not installed: make setup DEVICE=plan")
@@ -134,9 +134,13 @@ def test_a_tiny_plan(slice, layout, tmp_path):
     assert done.returncode == (0 if found["checks_passed"] else 1)
 
 
-@compiler
 def test_what_does_not_fit_is_refused_with_how_much():
-    """A model whose weights alone need more than a chip's memory: one line, and which plans would fit."""
-    done = plan("gpt.maxtext_22b", "--topology", "v4:2x2x1", "--layout", "fully_sharded:4x1", "--data.batch_size=4")
-    assert done.returncode == 2
-    assert "does not fit v4:2x2x1" in done.stderr and "too much" in done.stderr
+    """Both ways in which the compiler says it are read: how much is needed, and the limit; the line says what is too much."""
+    temporaries = (
+        "total memory required for HLO temporaries (32.86G) exceeds available HBM (30.75G). HLO module: jit_step."
+    )
+    assert topology.too_much(temporaries) == (32.86, 30.75)
+    assert topology.too_much("Ran out of memory. Used 35.20G of 30.75G hbm. Exceeded by 4.45G.") == (35.2, 30.75)
+    assert topology.too_much("INVALID_ARGUMENT: no such option") is None
+    line = str(topology.DoesNotFit("gpt.big", "v4:2x2x1", 32.86, 30.75))
+    assert line == "gpt.big does not fit v4:2x2x1: 32.86 of 30.75 GiB a chip, 2.11 too much"

@@ -1,0 +1,37 @@
+"""Model FLOPs are PaLM's: (6 N + 12 L H Q T) a token, whatever a program does."""
+
+import dataclasses
+
+import pytest
+
+from configs import registry
+from trainers import state
+from trainers.pod.flops import model_flops
+
+
+@pytest.mark.parametrize("name", ["bert.mlperf_480b", "gpt.palm_540b", "gpt.maxtext_22b"])
+def test_a_dense_models_flops(name):
+    """N are all parameters of products: no norms, nothing that is only looked up; a tied table counts for its logits."""
+    e = registry.load(name)
+    c, rows, length = e.model, e.data.batch_size, e.data.arrays()["tokens"].shape[0]
+    infos = state.plan(e, abstract=True).parameters
+    n = sum(i.size for i in infos if i.is_matrix and not i.name.startswith(("position", "type")))
+    predicted = c.predicted if hasattr(c, "predicted") else length
+    attention = 12 * c.layers * c.heads * c.head_dim * length
+    table = c.vocab * c.model_dim  # its logits may be of masked tokens alone
+    per_row = (6 * (n - table) + attention) * length + 6 * table * predicted
+    assert model_flops(e) == pytest.approx(rows * per_row, rel=2e-3)
+
+
+def test_a_mixtures_flops_are_those_of_its_slots():
+    """Twice as many experts with half the slots each change the router alone."""
+    e = registry.load("gshard_m4.moe_512e_12l")
+    more = dataclasses.replace(e, model=dataclasses.replace(e.model, experts=1024))
+    router = 6 * e.model.model_dim * 512 * (e.model.layers // 2) * e.data.batch_size * 128
+    assert model_flops(more) - model_flops(e) == pytest.approx(router, rel=1e-6)
+
+
+def test_recomputation_is_no_model_flops():
+    """What is computed twice counts once."""
+    e = registry.load("gpt.maxtext_22b")
+    assert model_flops(e) == model_flops(dataclasses.replace(e, model=dataclasses.replace(e.model, remat="none")))
