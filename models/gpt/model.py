@@ -13,6 +13,7 @@ from flax import nnx
 from models.common import transformer
 from models.common.attention import KeysValues
 from models.common.layers import Embedding, cross_entropy, dropout, layer_keys, split_key
+from models.common.layout import LayoutError
 from models.common.loss import Loss, Ratio, Weights, mean, nothing
 from models.common.sharding import Component, normal, param, stack, zeros
 from models.common.sight import Sight, arrange
@@ -84,8 +85,22 @@ class Gpt(nnx.Module):
     def leave(self, x_BLM: jax.Array, batch: Batch, weights: Weights, *, training: bool) -> Loss:
         """The loss of what the last layer returns."""
         del training
-        logits_BLV = self._logits(x_BLM)
         targets_BL, real_BL = (arrange(x, self.where) for x in following(batch))
+        if (n := self.c.loss_chunks) > 1:
+            if x_BLM.shape[1] % n:
+                raise LayoutError(f"loss_chunks={n} does not divide the {x_BLM.shape[1]} positions of a row")
+
+            def chunk(_, part):
+                return None, self._entropies(*part, weights)
+
+            cut = [jnp.moveaxis(a.reshape(a.shape[0], n, -1, *a.shape[2:]), 1, 0) for a in (x_BLM, targets_BL, real_BL)]
+            _, losses = jax.lax.scan(jax.checkpoint(chunk, prevent_cse=False), None, tuple(cut))
+            return jax.tree.map(lambda x: jnp.sum(x, axis=0), losses)
+        return self._entropies(x_BLM, targets_BL, real_BL, weights)
+
+    def _entropies(self, x_BLM: jax.Array, targets_BL: jax.Array, real_BL: jax.Array, weights: Weights) -> Loss:
+        """The loss of some positions."""
+        logits_BLV = self._logits(x_BLM)
         smooth_BL, plain_BL = cross_entropy(logits_BLV, targets_BL, self.c.label_smoothing)
         weight_BL = real_BL.astype(plain_BL.dtype)
         hit_BL = (jnp.argmax(logits_BLV, axis=-1) == targets_BL) * weight_BL

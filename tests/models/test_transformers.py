@@ -26,9 +26,8 @@ ALONE = Component(Layout(name="one", mesh=(("all", 1),)))
 @functools.cache
 def model_of(name: str, where: Component = ALONE, **fields):
     """A tiny model of this experiment in double precision, without dropout, every bias and scale made to matter."""
-    c = dataclasses.replace(
-        registry.load(name).model.tiny(), dtype="float64", dropout=0.0, remat="none", layers=2, **fields
-    )
+    fields = dict(dtype="float64", dropout=0.0, remat="none", layers=2) | fields
+    c = dataclasses.replace(registry.load(name).model.tiny(), **fields)
 
     @jax.jit
     def make():
@@ -141,6 +140,29 @@ def test_reordered_caches_go_on_from_their_parents(float64):
     swapped, _ = step(model.reorder(cache, jnp.array([[1, 1]])), np.array([[7, 8]]), np.int32(2))
     plain, _ = step(cache, np.array([[7, 7]]), np.int32(2))
     assert_allclose(swapped[0, 0], plain[0, 1], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [dict(loss_chunks=4), dict(remat="full"), dict(remat="attention_in+context+gate"), dict(remat="up+ffn_out")],
+    ids=str,
+)
+def test_what_is_computed_again_changes_nothing(float64, fields):
+    """Logits in four parts, and whatever the backward pass keeps or recomputes: the same loss, the same gradients."""
+
+    def loss_and_gradients(**fields):
+        model, batch = model_of("gpt.llama2_70b", **fields), batch_of([12], [4, 5])
+        return jax.value_and_grad(lambda model: model.loss(batch, None).value)(model)
+
+    plain, other = loss_and_gradients(loss_chunks=1, remat="none"), loss_and_gradients(**fields)
+    for a, b in zip(jax.tree.leaves(plain), jax.tree.leaves(other), strict=True):
+        assert_allclose(a, b, rtol=0, atol=1e-6)
+
+
+def test_an_unknown_activation_is_refused_with_the_nearest():
+    """A misspelt name in `remat` is one line that names the nearest."""
+    with pytest.raises(ValueError, match="no activation 'contxt'; did you mean 'context'"):
+        dataclasses.replace(registry.load("gpt.llama2_70b").model, remat="contxt+gate")
 
 
 def test_long_causal_rows_in_blocks_are_whole_rows(float64, monkeypatch):

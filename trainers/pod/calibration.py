@@ -40,7 +40,8 @@ def _published_200b() -> Experiment:
 
 
 def _published_maxtext(e: Experiment) -> Experiment:
-    return replace(e, model=replace(e.model, remat="full"), layout=fully_sharded(e.layout.devices, 1))
+    model = replace(e.model, remat="full", loss_chunks=1)
+    return replace(e, model=model, layout=fully_sharded(e.layout.devices, 1))
 
 
 def _published_palm() -> Experiment:
