@@ -16,6 +16,7 @@ from models.common.layouts import (
     pipelines,
     tensor_parallel,
     two_d,
+    two_d_sequence,
 )
 from models.gpt.config import GptConfig
 
