@@ -91,7 +91,8 @@ class Gpt(nnx.Module):
                 raise LayoutError(f"loss_chunks={n} does not divide the {x_BLM.shape[1]} positions of a row")
 
             def chunk(_, part):
-                return None, self._entropies(*part, weights)
+                x_BLM, targets_BL, real_BL = part
+                return None, self._entropies(x_BLM, targets_BL, real_BL, weights)
 
             cut = [jnp.moveaxis(a.reshape(a.shape[0], n, -1, *a.shape[2:]), 1, 0) for a in (x_BLM, targets_BL, real_BL)]
             _, losses = jax.lax.scan(jax.checkpoint(chunk, prevent_cse=False), None, tuple(cut))

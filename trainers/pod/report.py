@@ -78,7 +78,7 @@ def report(e: Experiment, where: Slice, options: str, compiled: topology.Compile
         "modelled_step_s": step,
         "modelled_mfu": mfu,
         "modelled_hfu": priced.hlo_flops / (step * chip.peak) * (1 - bubble),
-        "error_pct": error.deviation_pct,
+        "error_pct": round(error.deviation_pct, 1),
         "expected_mfu": mfu * error.factor,
         "calibrated_on": error.points,
         "tokens_per_s": tokens,

@@ -53,7 +53,7 @@ class Compiled:
     Attributes:
       text: the scheduled program.
       peak: bytes of a chip's memory in use at once, as the compiler counts them.
-      memory: bytes per chip by category; temporaries count what is never alive together, too.
+      memory: the same by category.
       seconds: that compiling took.
     """
 
@@ -82,13 +82,9 @@ def compile_for(e: Experiment, where: Slice, options: Options) -> Compiled:
     parameters = sum(info.bytes_per_device for info in p.parameters)
     optimizer = sum(jax.tree.leaves(jax.tree.map(_piece, p.state.optimizer, p.shardings.optimizer)))
     output = found.output_size_in_bytes - found.alias_size_in_bytes
-    memory = {
-        "parameters": parameters,
-        "optimizer": optimizer,
-        "batch": found.argument_size_in_bytes - parameters - optimizer,
-        "temporary": found.temp_size_in_bytes,
-        "other": output,
-    }
+    batch = found.argument_size_in_bytes - parameters - optimizer
+    memory = {"parameters": parameters, "optimizer": optimizer, "batch": batch, "other": output}
+    memory["temporary"] = found.peak_memory_in_bytes - sum(memory.values())
     return Compiled(p, compiled.as_text() or "", found.peak_memory_in_bytes, memory, time.time() - began)
 
 
