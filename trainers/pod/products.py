@@ -30,19 +30,21 @@ def flops(program: Program, computation: Computation, i: Instruction) -> float:
 
 
 def attention_flops(computation: Computation, i: Instruction) -> float | None:
-    """FLOPs of JAX's splash attention over a batch of rows; None for every other kernel.
+    """FLOPs of JAX's splash attention over a batch of rows, or over one; None for every other kernel.
 
     A mask that the kernel computes from positions, which it takes as an array of integers without a batch, is causal and halves
-    the work, as in the usual count of a model's FLOPs; blocks along the diagonal are not counted as whole.
+    the work, as in the usual count of a model's FLOPs; blocks along the diagonal are not counted as whole. The segments of a
+    single row, of queries and of keys, are such arrays too.
     """
     found = _KERNEL.match(i.name)
     taken = [shape for operand in i.operands for shape in computation[operand].shapes]
-    vectors = [s for s in taken if len(s.dims) == 4 and s.dtype in ("bf16", "f32")]
+    vectors = [s for s in taken if len(s.dims) in (3, 4) and s.dtype in ("bf16", "f32")]
     if not found or len(vectors) < 2:
         return None
-    queries, keys = vectors[:2]  # [B, N, L, D], [B, G, S, D]
-    causal = any(len(s.dims) == 2 and s.dtype == "s32" for s in taken)
-    return 2.0 * _ATTENTION[found[1]] * queries.size * keys.dims[2] * (0.5 if causal else 1.0)
+    queries, keys = vectors[:2]  # [B, N, L, D], [B, G, S, D], or without B
+    segments = 2 if len(queries.dims) == 3 and "_segmented" in i.name else 0
+    causal = sum(len(s.dims) == 2 and s.dtype == "s32" for s in taken) > segments
+    return 2.0 * _ATTENTION[found[1]] * queries.size * keys.dims[-2] * (0.5 if causal else 1.0)
 
 
 def _convolution(computation: Computation, i: Instruction) -> float:

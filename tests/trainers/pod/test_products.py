@@ -86,9 +86,21 @@ def test_attention_kernels(name, mask, products):
     assert attention_flops(main, main.root) == 2 * products * (2 * 4) * 128 * 256 * 64
 
 
+@pytest.mark.parametrize(("positions", "share"), [("", 1), (", %at", 0.5)], ids=["whole", "causal"])
+def test_attention_of_one_row(positions, share):
+    """A row without a batch has its segments as two arrays like that of positions: a third one makes it causal."""
+    p = program(
+        "%q = bf16[4,128,64] parameter(1)", "%a = s32[128,128] parameter(2)", "%b = s32[8,128] parameter(3)",
+        "%at = s32[128,128] parameter(4)",
+        f"ROOT %splash_mha_fwd_segmented_residuals = f32[1] custom-call(%q, %q, %q, %a, %b{positions})",
+    )  # fmt: skip
+    main = p.computations["main"]
+    assert attention_flops(main, main.root) == 2 * 2 * 4 * 128 * 128 * 64 * share
+
+
 def test_other_kernels_are_not_known():
-    """A kernel of another name, or without queries and keys of a batch, has no FLOPs here."""
-    p = program("%q = bf16[4,128,64] parameter(1)", "%splash_mha_fwd_residuals = f32[1] custom-call(%q, %q)",
+    """A kernel of another name, or without queries and keys, has no FLOPs here."""
+    p = program("%q = bf16[128,64] parameter(1)", "%splash_mha_fwd_residuals = f32[1] custom-call(%q, %q)",
                 "ROOT %other = f32[1] custom-call(%q, %q)")  # fmt: skip
     main = p.computations["main"]
     assert attention_flops(main, main["splash_mha_fwd_residuals"]) is None

@@ -34,13 +34,13 @@ def with_remat(e: Experiment, remat: str) -> Experiment:
 
 @pytest.fixture(scope="module")
 def encoder() -> Experiment:
-    return registry.load("bert.mlperf_480b")
+    return with_remat(registry.load("bert.mlperf_480b"), "full")
 
 
 @pytest.fixture
 def small() -> Experiment:
     """A decoder of four layers on four chips."""
-    return tiny("gpt.maxtext_22b", (4, 1))
+    return with_remat(tiny("gpt.maxtext_22b", (4, 1)), "full")
 
 
 class DoesNotFit(PodError):
