@@ -108,6 +108,7 @@ def mlperf_480b() -> Experiment:
 
     64 layers of 16384, gated SiLU, one head of keys and values, batch 4096 x 512: 130.7 TFLOPS a chip, 47.5 % MFU
     (63 % with recomputation, as advertised). Mesh (256, 8), GSPMD's 2D; the embedding cut as (vocab y, model x).
+    Modelled: 16.8 s, 64 % MFU; as Google ran it, 18.2 s.
     """
     return Experiment(
         name="bert.mlperf_480b",
@@ -154,7 +155,8 @@ def mlperf_200b() -> Experiment:
 
     66 layers of 12288, ReLU with biases, a scale per dimension of the queries, attention logits capped at 50 and output
     logits at 30, no position weights; batch 4096 x 512: 146.4 TFLOPS a chip, 53 % MFU, on a mesh of (64, 16); here (128, 8),
-    which needs less of the links. Random tokens: its vocabulary of 32,000 is not public.
+    which needs less of the links. Random tokens: its vocabulary of 32,000 is not public. Modelled: 14.7 s, 61 % MFU; as Google
+    ran it, 16.6 s.
     """
     return Experiment(
         name="bert.mlperf_200b",
