@@ -223,6 +223,6 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
         )
         lines.append(
             f"| {r['experiment']} | {r['topology']} | {r['layout']} {mesh} | {r['remat']} | {r['hbm_gib_per_chip']:.1f} | "
-            f"{r['modelled_step_s']:.2f} | {r['modelled_mfu']:.3f} | {r['modelled_hfu']:.3f} | {shares} | {r['published']} |"
+            f"{r['modelled_step_s']:.4g} | {r['modelled_mfu']:.3f} | {r['modelled_hfu']:.3f} | {shares} | {r['published']} |"
         )
     return lines
