@@ -407,8 +407,8 @@ def palm_62b() -> Experiment:
 def palm_540b() -> Experiment:
     """PaLM 540B: 118 layers of 18432, 48 heads of 256, 540.35e9 parameters; 238.3k tokens/s at batch 2048 on 6144 TPU v4.
 
-    46.2 % MFU (57.8 % HFU); 780e9 tokens. One pod of 3072 chips here: 256-way data, 12-way model, as in the paper. Modelled: 28.0 s,
-    58 % MFU; with half the batch and full recomputation, as one of the paper's two pods had it, 15.4 s, 53 %.
+    46.2 % MFU (57.8 % HFU); 780e9 tokens. One pod of 3072 chips here: 256-way data, 12-way model, as in the paper.
+    Modelled: 28.0 s, 58 % MFU; with half the batch and full recomputation, as one of the paper's two pods had it, 15.4 s, 53 %.
     """
     e = _palm("palm_540b", layers=118, dim=18_432, heads=48, mesh=two_d(256, 12))
     # 256,000 ids don't divide by 12.
