@@ -55,8 +55,6 @@ POINTS = {
     "maxtext_22b": Point(lambda: _published_maxtext(gpt.maxtext_22b()), "v4:4x4x4", 0.567, "MaxText's README of 2023"),
     "maxtext_52b": Point(lambda: _published_maxtext(gpt.maxtext_52b()), "v4:4x4x12", 0.560, "MaxText's README of 2023"),
     "palm_540b": Point(_published_palm, "v4:12x16x16", 0.462, "arXiv 2204.02311, section 4.1"),
-        lambda: _maxtext_v5(128, 16_384, 114_688, 256, 2 * 1024, two_d(128, 8)), "v5p:8x8x16", 0.554, V5
-    ),
 }
 
 
