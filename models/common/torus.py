@@ -1,8 +1,8 @@
 """How the axes of a device mesh lie on a pod's torus of chips. Plain data, no JAX.
 
-An assignment gives each mesh axis the torus axes that it lies along, major first: {"data": (("y", 16), ("z", 16)), "model":
-(("x", 8),)}, in text "data=yz model=x". A torus axis may be shared: of 16 chips "y4" are 4; the mesh axis that comes later
-in the mesh has the neighbouring chips.
+An assignment gives each mesh axis the torus axes that it lies along, major first: y of 16 chips and z of 16 for one, x of 8 for
+the other, in text "yz" and "x". A torus axis may be shared: of 16 chips "y4" are 4; the mesh axis that comes later in the mesh
+has the neighbouring chips.
 """
 
 import itertools

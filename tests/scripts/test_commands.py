@@ -94,7 +94,7 @@ def test_show_prints_a_giant_without_arrays():
     assert {"experiment", "parameters", "components", "tensors"} <= found.keys()
     assert found["parameters"] == 619_399_180_288 == sum(found["components"].values())
     wi = next(t for t in found["tensors"] if t["name"] == "encoder.sparse.ffn.wi")
-    assert wi["shape"] == [9, 2048, 1024, 8192] and wi["spec"] == "(-, expert, -, -)"
+    assert wi["shape"] == [9, 2048, 1024, 8192] and wi["spec"] == "(-, data*expert, -, -)"
     assert wi["bytes_per_device"] == 9 * 1024 * 8192 * 4  # one expert a chip
 
 

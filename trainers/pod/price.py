@@ -1,7 +1,7 @@
 """The time of a training step on a slice of a pod, modelled from its compiled program: nothing is run, no TPU is needed.
 
 The compiler writes its own estimate of cycles beside nearly everything that a core computes. It has none for collectives, which
-take bytes over links (trainers.pod.torus), none for copies between memories, which take bytes over the bandwidth of the main
+take bytes over links (trainers.pod.links), none for copies between memories, which take bytes over the bandwidth of the main
 one, and none for Pallas kernels, which take their FLOPs at a declared share of the peak. Instructions run in the order of the
 text (trainers.pod.schedule). What cannot be priced is listed as a problem, never left out silently.
 
@@ -20,8 +20,8 @@ from trainers.hlo import Computation, HloError, Instruction, Program
 from trainers.loops import Node, Site, tree
 from trainers.pod import products
 from trainers.pod.chips import Slice
+from trainers.pod.links import Torus, Transfer
 from trainers.pod.schedule import Choice, Loop, Row, Run, Simulation, Span, Start, Step, Wait, Work
-from trainers.pod.torus import Torus, Transfer
 
 UNPRICED = 0.02  # share of a step without an estimate from which on the price is none
 
