@@ -117,7 +117,13 @@ def test_without_the_compiler_a_line_says_how_to_get_it(monkeypatch):
 
 
 @compiler
-@pytest.mark.parametrize("slice, layout", [("v4:2x2x1", "fully_sharded:2x2"), ("v4:4x4x4", "two_d:16x4")])
+@pytest.mark.parametrize(
+    "slice, layout",
+    [
+        ("v4:2x2x1", "fully_sharded:2x2"), ("v4:4x4x4", "two_d:16x4"), ("v5e:2x2", "fully_sharded:2x2"),
+        ("v5p:2x2x1", "fully_sharded:2x2"), ("v6e:2x2", "fully_sharded:2x2"),
+    ],
+)  # fmt: skip
 def test_a_tiny_plan(slice, layout, tmp_path):
     """A tiny decoder compiled for TPUs: it fits, its parts add up to the step, collectives have axes, a page is written."""
     sizes = ["--data.batch_size=64", "--eval.batch_size=64", "--model.model_dim=256", "--model.hidden_dim=1024"]
