@@ -13,6 +13,7 @@ from typing import Any
 
 from configs import bert, gpt
 from configs.schema import Experiment
+from models.common.layout import Layout
 from models.common.layouts import fully_sharded, two_d
 
 FILE = Path(__file__).with_name("calibration.json")
@@ -49,12 +50,32 @@ def _published_palm() -> Experiment:
     return replace(e, model=replace(e.model, remat="full"), data=replace(e.data, batch_size=1024))
 
 
+def _maxtext_v5(layers: int, dim: int, hidden: int, heads: int, rows: int, layout: Layout) -> Experiment:
+    """MaxText's decoders for v5e: heads of 128, gated SiLU, rows of 2048 tokens, everything recomputed."""
+    e = gpt.maxtext_22b()
+    model = replace(
+        e.model, layers=layers, model_dim=dim, hidden_dim=hidden, heads=heads, head_dim=128, activation="silu", gated=True,
+        remat="full", loss_chunks=4,
+    )  # fmt: skip
+    return replace(e, model=model, layout=layout, data=replace(e.data, batch_size=rows, length=2048))
+
+
+V5E = "MaxText's README, 256 v5e"
 POINTS = {
     "mlperf_480b": Point(_published_480b, "v4:8x16x16", 0.475, "MLPerf 1.1 logs, 22.74 s a step"),
     "mlperf_200b": Point(_published_200b, "v4:8x8x16", 0.531, "MLPerf 1.1 logs, 16.83 s a step"),
     "maxtext_22b": Point(lambda: _published_maxtext(gpt.maxtext_22b()), "v4:4x4x4", 0.567, "MaxText's README of 2023"),
     "maxtext_52b": Point(lambda: _published_maxtext(gpt.maxtext_52b()), "v4:4x4x12", 0.560, "MaxText's README of 2023"),
     "palm_540b": Point(_published_palm, "v4:12x16x16", 0.462, "arXiv 2204.02311, section 4.1"),
+    "v5e_16b": Point(
+        lambda: _maxtext_v5(32, 4096, 28_672, 64, 6 * 256, fully_sharded(256, 1)), "v5e:16x16", 0.611, V5E
+    ),
+    "v5e_32b": Point(
+        lambda: _maxtext_v5(32, 8192, 28_672, 64, 4 * 256, fully_sharded(256, 1)), "v5e:16x16", 0.669, V5E
+    ),
+    "v5e_64b": Point(
+        lambda: _maxtext_v5(64, 8192, 28_672, 64, 2 * 256, fully_sharded(256, 1)), "v5e:16x16", 0.599, V5E
+    ),
 }
 
 
