@@ -8,6 +8,7 @@ from dataclasses import replace
 from configs.schema import (
     Adafactor,
     AdamW,
+    Constant,
     Experiment,
     Exponential,
     HeldOut,
@@ -52,6 +53,28 @@ def quickstart_pairs() -> Experiment:
         name="bert.quickstart_pairs",
         model=replace(e.model, head=MaskedLm(next_sentence=True)),
         data=replace(e.data, cache="bert_small_pairs", pairs=8),
+    )
+
+
+def bench_42m() -> Experiment:
+    """BERT of the shape of gpt.bench_42m, single precision, random tokens."""
+    return Experiment(
+        name="bert.bench_42m",
+        model=BertConfig(
+            vocab=32_000,
+            layers=8,
+            model_dim=512,
+            hidden_dim=2048,
+            heads=8,
+            head_dim=64,
+            max_positions=256,
+            dropout=0.0,
+        ),
+        layout=layouts.data_parallel(1, 1),
+        data=MaskedTextData(batch_size=8, length=256),
+        optimizer=AdamW(schedule=Constant(value=1e-4), weight_decay=0.01),
+        train=Train(steps=1000),
+        eval=HeldOut(),
     )
 
 

@@ -7,7 +7,7 @@ experiment reads C4 by its TFDS name with GPT-2's vocabulary, or random tokens w
 from dataclasses import replace
 from typing import Any
 
-from configs.schema import Adafactor, AdamW, Cosine, Experiment, HeldOut, InverseSqrt, TextData, Train
+from configs.schema import Adafactor, AdamW, Constant, Cosine, Experiment, HeldOut, InverseSqrt, TextData, Train
 from models.common.layout import Layout, rules
 from models.common.layouts import (
     also,
@@ -53,6 +53,21 @@ def quickstart() -> Experiment:
         optimizer=AdamW(schedule=Cosine(peak=2e-3, steps=600, warmup=40, floor=0.1), b2=0.95, weight_decay=0.1),
         train=Train(steps=600, clip_norm=1.0, log_every=10, save_every=200, eval_every=0, keep=2),
         eval=HeldOut(limit=200, batch_size=16),
+    )
+
+
+def bench_42m() -> Experiment:
+    """A GPT-2 block of 42 M parameters on random tokens, single precision: what speed on CPUs is compared on (BENCHMARKS.md)."""
+    return Experiment(
+        name="gpt.bench_42m",
+        model=_gpt2_block(
+            vocab=32_000, layers=8, model_dim=512, hidden_dim=2048, heads=8, head_dim=64, max_positions=256
+        ),
+        layout=data_parallel(1, 1),
+        data=TextData(batch_size=8, length=256),
+        optimizer=AdamW(schedule=Constant(value=1e-4), weight_decay=0.01),
+        train=Train(steps=1000),
+        eval=HeldOut(),
     )
 
 

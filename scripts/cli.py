@@ -22,6 +22,7 @@ from configs.schema import Experiment, Lora
 from data.packages import FetchError
 from data.paths import data_dir
 from models.common.layout import Layout, UserError, nearest
+from models.common.layouts import ONE_DEVICE
 
 
 def run(main: Callable[[], int | None]) -> typing.NoReturn:
@@ -133,7 +134,6 @@ def _paths(value: Any, prefix: str = "") -> list[str]:
     return found
 
 
-ONE_DEVICE = Layout(name="one_device", mesh=(("all", 1),))
 SIMULATED = Layout(name="simulated", mesh=(("all", 8),))  # what a CPU offers to --layout
 
 

@@ -12,6 +12,7 @@ All times are modelled, none is measured. An experiment that does not fit is ref
 
 import argparse
 import dataclasses
+import functools
 import sys
 from pathlib import Path
 from typing import Any
@@ -79,39 +80,49 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+def _planned(args: argparse.Namespace, e: Experiment, where: Slice) -> dict[str, Any]:
+    """An experiment's report; its program is written where --hlo says."""
+    from trainers.pod import report
+
+    found, text = report.plan(e, where, _options(args, e), kernel_efficiency=args.kernel_efficiency)
+    if args.hlo:
+        _write(args.hlo / f"{e.name}.{where.chip.name}.hlo.txt", text)
+    return found
+
+
 def _plan(args: argparse.Namespace, e: Experiment, where: Slice) -> int:
-    from trainers.pod import page, report
+    from trainers.pod import page, report, search
     from trainers.pod.topology import DoesNotFit
 
-    def evaluate(candidate: Any) -> dict[str, Any]:
-        return report.plan(candidate.experiment, where, _options(args, e), kernel_efficiency=args.kernel_efficiency)[0]
-
     try:
-        found, text = report.plan(e, where, _options(args, e), kernel_efficiency=args.kernel_efficiency)
+        found = _planned(args, e, where)
     except DoesNotFit as refusal:
         _say(f"{refusal}; looking for the nearest plans that fit")
-        from trainers.pod import search
-
+        evaluate = functools.partial(_report, args, where)
         near = search.nearest_that_fit(e, where, evaluate, options=_options(args, e), say=_say)
         found = {"experiment": e.name, "topology": str(where), "fits": False, "hbm_gib_per_chip": refusal.needed}
         found |= {"hbm_limit_gib": refusal.limit, "nearest": _as_data(near)}
         if args.json:
             cli.print_json(found)
         raise PodError(f"{refusal}; the nearest that fit: " + ("; ".join(map(str, near)) or "none was found")) from None
-    if args.hlo:
-        _write(args.hlo / f"{e.name}.{where.chip.name}.hlo.txt", text)
     if args.page:
         _write(args.page, page.page(found))
     cli.print_json(found) if args.json else print(report.as_text(found))
     return 0 if found["checks_passed"] else 1
 
 
+def _report(args: argparse.Namespace, where: Slice, candidate: Any) -> dict[str, Any]:
+    """A candidate's report, for a search."""
+    from trainers.pod import report
+
+    e = candidate.experiment
+    return report.plan(e, where, _options(args, e), kernel_efficiency=args.kernel_efficiency)[0]
+
+
 def _search(args: argparse.Namespace, e: Experiment, where: Slice) -> int:
-    from trainers.pod import report, search
+    from trainers.pod import search
 
-    def evaluate(candidate: Any) -> dict[str, Any]:
-        return report.plan(candidate.experiment, where, _options(args, e), kernel_efficiency=args.kernel_efficiency)[0]
-
+    evaluate = functools.partial(_report, args, where)
     results = search.search(e, where, evaluate, options=_options(args, e), say=_say)
     cli.print_json(_as_data(results)) if args.json else print("\n".join(map(str, results)))
     return 0
@@ -127,11 +138,7 @@ def _all(args: argparse.Namespace) -> int:
     rows = []
     for name in PODS:
         e = registry.load(name)
-        where = _slice(None, e)
-        found, text = report.plan(e, where, _options(args, e), kernel_efficiency=args.kernel_efficiency)
-        if args.hlo:
-            _write(args.hlo / f"{e.name}.{where.chip.name}.hlo.txt", text)
-        rows.append(found)
+        rows.append(_planned(args, e, _slice(None, e)))
         _say("\n".join(report.table(rows[-1:])))
     cli.print_json(rows) if args.json else print("\n".join(report.table(rows)))
     return 0

@@ -9,12 +9,11 @@ import numpy as np
 from configs.schema import Constant, Experiment, Sgd
 from data.batches import Batches, batch_shapes
 from data.rows import open_source
-from models.common.layout import Layout
+from models.common.layouts import ONE_DEVICE
 from models.common.sharding import flatten
 from trainers import inspection, state, step
 from trainers.collectives import Collective
 
-ONE = Layout(name="one_device", mesh=(("all", 1),))
 RATE = 0.3  # large: an error in one step shows in the next losses
 
 
@@ -88,12 +87,12 @@ def trial(e: Experiment, steps: int, devices: list | None = None, initial: Any =
 
 def start(e: Experiment) -> state.State:
     """The state before the first step, made on one device, on the host."""
-    return jax.device_get(state.create(state.plan(dataclasses.replace(e, layout=ONE), jax.devices()[:1])))
+    return jax.device_get(state.create(state.plan(dataclasses.replace(e, layout=ONE_DEVICE), jax.devices()[:1])))
 
 
 def reference(e: Experiment, steps: int, initial: Any = None) -> Trial:
     """The same steps on one device."""
-    return trial(dataclasses.replace(e, layout=ONE), steps, jax.devices()[:1], initial)
+    return trial(dataclasses.replace(e, layout=ONE_DEVICE), steps, jax.devices()[:1], initial)
 
 
 def differences(found: Trial, want: Trial) -> dict[str, float]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from models.common.layout import Layout
-from models.common.pipeline import schedule_of
+from models.common.pipeline import schedules
 from models.common.schedule import Schedule
 from models.common.sharding import Component, ParamInfo
 
@@ -103,9 +103,8 @@ def pictures(parameters: Sequence[ParamInfo], layout: Layout) -> list[str]:
             lines += ["", *placement(layout, part, names, f"activations between the layers of {part}")]
             names = ("batch", "length", "act_mlp")
             lines += ["", *placement(layout, part, names, f"activations inside a feed-forward layer of {part}")]
-    for path, pipeline in layout.pipelines:
-        layers = next(info.shape[0] for info in parameters if info.name.startswith(f"{path}.") and info.stacked)
-        s = schedule_of(Component(layout, path), pipeline, layers)
+    for path, s in schedules(Component(layout), parameters).items():
+        pipeline = dict(layout.pipelines)[path]
         scheduled = pipeline.schedule == "1f1b"
         kind = "forward and backward" if scheduled else "forward; backward is its mirror image"
         shape = f"{s.stages} stages, {s.chunks} chunks a stage, {s.microbatches} microbatches"

@@ -11,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from configs.schema import Experiment
 from models.common.layout import LayoutError
-from models.common.pipeline import data_axes, schedule_of
+from models.common.pipeline import data_axes, schedules
 from models.common.sharding import Component, ParamInfo, components, describe, flatten, make_mesh, nest, split
 from models.families import model_class
 from trainers import adapt, optimizers, pipeline
@@ -89,9 +89,7 @@ def abstract_model(experiment: Experiment, mesh: Mesh | None = None) -> Any:
     infos = list(describe(model))
     for info in infos:
         info.spec()
-    for path, settings in experiment.layout.pipelines:
-        layers = next(i.shape[0] for i in infos if i.name.startswith(f"{path}.") and i.stacked)
-        schedule_of(where.at(path), settings, layers)
+    schedules(where, infos)  # which must go together with the layers
     pipeline.check(model)
     return model
 

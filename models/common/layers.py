@@ -98,9 +98,11 @@ class FeedForward(nnx.Module):
     def __call__(self, x_BLM: jax.Array) -> jax.Array:
         act = ACTIVATIONS[self.activation]
         h_BLH = checkpoint_name(add(project(x_BLM, self.wi[...], self.where), self.wi_bias), "up")
-        gate_BLH = None if self.wg is None else add(project(x_BLM, self.wg[...], self.where), self.wg_bias)
-        gate_BLH = None if gate_BLH is None else checkpoint_name(gate_BLH, "gate")
-        h_BLH = act(h_BLH) if gate_BLH is None else act(gate_BLH) * h_BLH
+        if self.wg is None:
+            h_BLH = act(h_BLH)
+        else:
+            gate_BLH = checkpoint_name(add(project(x_BLM, self.wg[...], self.where), self.wg_bias), "gate")
+            h_BLH = act(gate_BLH) * h_BLH
         h_BLH = self.where.shard(h_BLH, "batch", "length", "act_mlp")
         y_BLM = add(project(h_BLH, self.wo[...], self.where), self.wo_bias)
         return checkpoint_name(self.where.shard(y_BLM, "batch", "res_length", "act_embed"), "ffn_out")

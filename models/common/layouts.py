@@ -11,6 +11,7 @@ from typing import Literal
 from models.common.layout import Layout, Pipeline, Rules, rules
 
 BOTH = ("data", "model")
+ONE_DEVICE = Layout(name="one_device", mesh=(("all", 1),))
 
 # Tokens stay where the batch is cut, in every mode without expert parallelism.
 TENSOR = rules(

@@ -9,7 +9,7 @@ trainers/pipeline.py.
 import copy
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -35,6 +35,20 @@ def schedule_of(where: Any, pipeline: Pipeline, layers: int) -> Schedule:
             f"= {fits[-1]}"
         )
     return Schedule(p, v, pipeline.microbatches)
+
+
+def schedules(where: Any, infos: Sequence[Any]) -> dict[str, Schedule]:
+    """Of all pipelines of a layout, by component path; raises LayoutError as `schedule_of`.
+
+    Args:
+      where: any component of the model.
+      infos: ParamInfo of its parameters.
+    """
+    found = {}
+    for path, settings in where.layout.pipelines:
+        layers = next(info.shape[0] for info in infos if info.name.startswith(f"{path}.") and info.stacked)
+        found[path] = schedule_of(where.at(path), settings, layers)
+    return found
 
 
 def stage_axes(where: Any) -> tuple[str, ...]:

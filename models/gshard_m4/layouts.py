@@ -15,7 +15,7 @@ from models.common.layouts import (
     sequence_parallel,
     tensor_parallel,
     zero1,
-)  # fmt: skip
+)
 
 
 def expert_parallel(x: int, y: int) -> Layout:

@@ -151,7 +151,7 @@ def experiment(mode: str, dispatch: str, layout: Layout) -> Experiment:
 @functools.cache
 def initial() -> state.State:
     """The state before the first step, whatever the mode."""
-    first = experiment("top1", "einsum", equality.ONE)
+    first = experiment("top1", "einsum", equality.ONE_DEVICE)
     return jax.device_get(state.create(state.plan(first, jax.devices()[:1])))
 
 
@@ -163,7 +163,7 @@ def train(mode: str, dispatch: str, layout: Layout, devices) -> Trial:
 
 @functools.cache
 def on_one_device(mode: str) -> Trial:
-    return train(mode, "einsum", equality.ONE, jax.devices()[:1])
+    return train(mode, "einsum", equality.ONE_DEVICE, jax.devices()[:1])
 
 
 @pytest.mark.parametrize(

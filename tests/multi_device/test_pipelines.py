@@ -81,7 +81,7 @@ def test_loss_and_gradients_are_those_of_differentiation(float64):
     batch = {k: jnp.ones(v.shape, jnp.int32) for k, v in batch_shapes(e.data).items()}
     batch["tokens"] = jax.random.randint(jax.random.key(1), batch["tokens"].shape, 0, 64)
     weights, key = p.model.weights(batch), jax.random.key(0)
-    one = state.plan(dataclasses.replace(e, layout=equality.ONE), jax.devices()[:1])
+    one = state.plan(dataclasses.replace(e, layout=equality.ONE_DEVICE), jax.devices()[:1])
     on_one = jax.device_get(params)
     want, grads = jax.jit(jax.value_and_grad(lambda params: merge(one.model, params).loss(batch, key).value))(on_one)
     loss, found = jax.jit(lambda params: pipeline.loss_and_gradients(p.model, params, batch, weights, key))(params)

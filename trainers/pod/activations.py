@@ -14,6 +14,7 @@ from jax import core
 
 from configs.schema import Experiment
 from models.common import remat
+from models.common.layouts import ONE_DEVICE
 from trainers.pod import flops
 
 Axes = tuple[str | None, ...]
@@ -85,7 +86,7 @@ def program_flops(e: Experiment, policy: str) -> float:
 
 def on_one_device(e: Experiment, policy: str) -> Experiment:
     """The experiment with nothing in it that does not matter here: a key."""
-    return dataclasses.replace(e, name="", model=dataclasses.replace(e.model, remat=policy), layout=flops.ONE)
+    return dataclasses.replace(e, name="", model=dataclasses.replace(e.model, remat=policy), layout=ONE_DEVICE)
 
 
 @functools.lru_cache(maxsize=64)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from configs.schema import Experiment
 from models.common import torus
-from models.common.pipeline import schedule_of
+from models.common.pipeline import schedules
 from models.common.sharding import ParamInfo
 from trainers import state
 from trainers.inspection import optimizer_bytes
@@ -67,10 +67,8 @@ class Work:
         self.rules = self.layout.resolve(self.path)
         self.itemsize = jnp.dtype(e.model.dtype).itemsize
         self.pieces = [(a, self._piece(a)) for a in activations.activations(e)]
-        settings, self.schedule = self.layout.pipeline(self.path), None
-        if settings:
-            layers = next(i.shape[0] for i in self.plan.parameters if i.name.startswith(f"{self.path}.") and i.stacked)
-            self.schedule = schedule_of(self.plan.model.where.at(self.path), settings, layers)
+        settings = self.layout.pipeline(self.path)
+        self.schedule = schedules(self.plan.model.where, self.plan.parameters).get(self.path)
         self.is_1f1b = settings is not None and settings.schedule == "1f1b"
 
     def _piece(self, a: Activation, gathered: Sequence[str] = ()) -> float:

@@ -14,11 +14,9 @@ from jax import core
 
 from configs.schema import Experiment
 from data.batches import batch_shapes
-from models.common.layout import Layout
+from models.common.layouts import ONE_DEVICE
 from models.common.sharding import merge
 from trainers import state
-
-ONE = Layout(name="one_device", mesh=(("all", 1),))
 
 
 def model_flops(e: Experiment) -> float:
@@ -40,7 +38,7 @@ def loss(e: Experiment, *, gradient: bool = False) -> Any:
     if getattr(model, "dispatch", "") == "ragged":
         model = dataclasses.replace(model, dispatch="sort")  # the same products, but ordinary ones
     train = dataclasses.replace(e.train, microbatches=1)
-    p = state.plan(dataclasses.replace(e, model=model, layout=ONE, train=train), abstract=True)
+    p = state.plan(dataclasses.replace(e, model=model, layout=ONE_DEVICE, train=train), abstract=True)
 
     def value(params: Any, batch: Any):
         return merge(p.model, p.effective(params)).loss(batch, jax.random.key(0), p.model.weights(batch)).value

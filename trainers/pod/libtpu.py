@@ -1,5 +1,7 @@
 """The environment in which PyPI's libtpu compiles for TPUs that are not there. Imports no JAX: it must come before."""
 
+import functools
+import importlib.metadata
 import importlib.util
 import os
 import sys
@@ -33,3 +35,15 @@ def prepare() -> None:
     if not installed():
         raise PodError(INSTALL)
     os.environ.update(ENVIRONMENT)
+
+
+@functools.cache
+def versions() -> dict[str, str]:
+    """Of JAX and of the TPU compiler, "" where that is not installed."""
+    found = {}
+    for name in ("jax", "libtpu"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = ""
+    return found

@@ -11,11 +11,11 @@ import numpy as np
 from configs.pods import PODS
 from configs.schema import Experiment
 from models.common import torus
-from models.common.pipeline import schedule_of
+from models.common.pipeline import schedules
 from models.families import model_class
 from trainers import hlo
 from trainers.collectives import KINDS
-from trainers.pod import calibration, flops, topology
+from trainers.pod import calibration, flops, libtpu, topology
 from trainers.pod.chips import GIB, Slice
 from trainers.pod.price import Price, price
 from trainers.pod.schedule import Row, Span
@@ -96,7 +96,7 @@ def report(e: Experiment, where: Slice, options: str, compiled: topology.Compile
         "checks_passed": not problems,
         "problems": problems,
         "compile_s": compiled.seconds,
-        "versions": topology.versions(),
+        "versions": libtpu.versions(),
     }
 
 
@@ -161,12 +161,8 @@ def _windows(spans: Sequence[Span]) -> list[dict[str, Any]]:
 
 def bubble_share(p: Plan) -> float:
     """The share of a pipeline's ticks in which a stage has nothing to do, of the experiment's longest pipeline; 0 without."""
-    shares = [0.0]
-    for path, settings in p.experiment.layout.pipelines:
-        layers = next(i.shape[0] for i in p.parameters if i.name.startswith(f"{path}.") and i.stacked)
-        schedule = schedule_of(p.model.where.at(path), settings, layers)
-        shares.append((schedule.stages - 1) / schedule.ticks)
-    return max(shares)
+    found = schedules(p.model.where, p.parameters).values()
+    return max(((s.stages - 1) / s.ticks for s in found), default=0.0)
 
 
 def tokens_per_step(e: Experiment) -> int:

@@ -7,7 +7,6 @@ disk, so that a second search is instant and an interrupted one goes on where it
 import dataclasses
 import functools
 import hashlib
-import importlib.metadata
 import json
 import math
 from collections import Counter
@@ -22,6 +21,7 @@ from models.common.layout import Layout, LayoutError
 from trainers.pod.bound import Bound, bound
 from trainers.pod.candidates import Candidate, candidates, distance
 from trainers.pod.chips import GIB, PodError, Slice
+from trainers.pod.libtpu import versions
 
 GRACE = 1.1  # how much of a chip's memory an estimate may ask for
 ALIKE = 2  # plans of one layout that are compiled and fit: an error of its estimate is in all of them
@@ -181,15 +181,3 @@ def sources() -> str:
     for path in sorted(path for name in ("configs", "models", "trainers") for path in (root / name).rglob("*.py")):
         found.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
     return found.hexdigest()
-
-
-@functools.cache
-def versions() -> dict[str, str]:
-    """Of JAX and of the TPU compiler, "" where that is not installed."""
-    found = {}
-    for name in ("jax", "libtpu"):
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = ""
-    return found

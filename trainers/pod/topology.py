@@ -4,9 +4,6 @@ PyPI's libtpu is that compiler; it needs no TPU. `trainers.pod.libtpu.prepare` m
 """
 
 import dataclasses
-import importlib.metadata
-import importlib.util
-import math
 import re
 import time
 from typing import Any
@@ -16,7 +13,7 @@ from jax.experimental import topologies
 
 from configs.schema import Experiment
 from data.batches import batch_shapes
-from trainers import state, step
+from trainers import inspection, state, step
 from trainers.pod.chips import Options, PodError, Slice
 
 
@@ -80,7 +77,7 @@ def compile_for(e: Experiment, where: Slice, options: Options) -> Compiled:
         raise DoesNotFit(e.name, str(where), *found) from None
     found: Any = compiled.memory_analysis()
     parameters = sum(info.bytes_per_device for info in p.parameters)
-    optimizer = sum(jax.tree.leaves(jax.tree.map(_piece, p.state.optimizer, p.shardings.optimizer)))
+    optimizer = inspection.optimizer_bytes(p)
     output = found.output_size_in_bytes - found.alias_size_in_bytes
     batch = found.argument_size_in_bytes - parameters - optimizer
     memory = {"parameters": parameters, "optimizer": optimizer, "batch": batch, "other": output}
@@ -92,12 +89,3 @@ def too_much(message: str) -> tuple[float, float] | None:
     """(needed, limit) in GiB from what the compiler says of a program that does not fit; None if it says something else."""
     found = re.search(r"([\d.]+)G\)? (?:of|exceeds available HBM) \(?([\d.]+)G", message)
     return (float(found[1]), float(found[2])) if found else None
-
-
-def _piece(x: jax.ShapeDtypeStruct, sharding: Any) -> int:
-    return math.prod(sharding.shard_shape(x.shape)) * x.dtype.itemsize
-
-
-def versions() -> dict[str, str]:
-    """Of what decides about a plan."""
-    return {name: importlib.metadata.version(name) for name in ("jax", "libtpu")}
