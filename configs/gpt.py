@@ -61,7 +61,7 @@ def bench_42m() -> Experiment:
     return Experiment(
         name="gpt.bench_42m",
         model=_gpt2_block(
-            vocab=32_000, layers=8, model_dim=512, hidden_dim=2048, heads=8, head_dim=64, max_positions=256
+            vocab=32_000, layers=8, model_dim=512, hidden_dim=2048, heads=8, head_dim=64, max_positions=256, unroll=0
         ),
         layout=data_parallel(1, 1),
         data=TextData(batch_size=8, length=256),

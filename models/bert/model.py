@@ -12,7 +12,17 @@ from flax import nnx
 
 from models.bert.config import BertConfig, Classification, MaskedLm, SentenceEmbedding, Span
 from models.common import transformer
-from models.common.layers import ACTIVATIONS, Embedding, add, cross_entropy, dropout, layer_keys, project, split_key
+from models.common.layers import (
+    ACTIVATIONS,
+    Embedding,
+    add,
+    argmax,
+    cross_entropy,
+    dropout,
+    layer_keys,
+    project,
+    split_key,
+)
 from models.common.loss import Loss, Ratio, Weights, mean, nothing
 from models.common.sharding import Component, normal, param, stack, zeros
 from models.common.sight import Sight, same_segment
@@ -125,7 +135,7 @@ class Bert(nnx.Module):
         targets_BP, used_BP = batch["targets"], batch["targets"] >= 0
         smooth_BP, plain_BP = cross_entropy(logits_BPC, targets_BP, self.c.label_smoothing)
         weight_BP = used_BP.astype(plain_BP.dtype)
-        found_BP = jnp.argmax(logits_BPC, axis=-1)
+        found_BP = argmax(logits_BPC)
         n = jnp.sum(used_BP)
         hits_BP = (found_BP == targets_BP) * weight_BP
         metrics = {"cross_entropy": Ratio(jnp.sum(plain_BP * weight_BP), n), "accuracy": Ratio(jnp.sum(hits_BP), n)}

@@ -99,8 +99,12 @@ class Attention(nnx.Module):
             parts = []
             for start, end, seen in self._blocks(q_BLND.shape[1], k_BSGD.shape[1], sight):
                 part_BNLS = logits(q_BLND[:, start:end], k_BSGD[:, :seen], table_NK, sight.part(start, end, seen))
-                probs_BNLS = dropout(jax.nn.softmax(part_BNLS, axis=-1).astype(x_BLM.dtype), rate, _key(key, start))
-                parts.append(_mix(probs_BNLS, v_BSGD[:, :seen]))
+                # Normalised after mixing: [L, D] numbers are divided, not [L, S], and the gradient has a pass less.
+                top_BNL1 = jax.lax.stop_gradient(jnp.max(part_BNLS, axis=-1, keepdims=True))
+                mass_BNLS = jnp.exp(part_BNLS - top_BNL1)
+                total_BLN1 = jnp.sum(mass_BNLS, axis=-1, keepdims=True).swapaxes(1, 2)
+                mass_BNLS = dropout(mass_BNLS.astype(x_BLM.dtype), rate, _key(key, start))
+                parts.append(_mix(mass_BNLS, v_BSGD[:, :seen]) / total_BLN1.astype(x_BLM.dtype))
             out_BLND = jnp.concatenate(parts, axis=1)
         else:
             around = ring.Ring(logits, _mix, self.where, self.act_kv_axis, rate)

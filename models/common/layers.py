@@ -1,7 +1,9 @@
 """Layers that several families share. B batch, L length, M model, H hidden, V vocabulary."""
 
+import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -144,18 +146,56 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
 
 
 def cross_entropy(logits_BLV: jax.Array, labels_BL: jax.Array, smoothing: float = 0.0) -> tuple[jax.Array, jax.Array]:
-    """Cross-entropy per token, in float32: (with label smoothing, without), each [B, L].
+    """Cross-entropy per token, in float32 at least: (with label smoothing, without), each [B, L].
 
-    Smoothing moves `smoothing` of the label's mass evenly to the other V - 1 classes, as Lingvo does.
+    Smoothing moves `smoothing` of the label's mass evenly to the other V - 1 classes, as Lingvo does. A label that is no class
+    (-1) has no mass.
     """
-    logits_BLV = logits_BLV.astype(jnp.promote_types(logits_BLV.dtype, jnp.float32))
-    vocab = logits_BLV.shape[-1]
-    norm_BL = jax.nn.logsumexp(logits_BLV, axis=-1)
-    # A masked sum, not a gather: the compiler partitions it over a cut vocabulary without moving the logits.
-    hit_BLV = labels_BL[..., None] == jnp.arange(vocab)
-    label_BL = jnp.sum(jnp.where(hit_BLV, logits_BLV, 0), axis=-1)
-    plain_BL = norm_BL - label_BL
-    if not smoothing:
-        return plain_BL, plain_BL
-    others_BL = (vocab * norm_BL - jnp.sum(logits_BLV, axis=-1)) - plain_BL  # sum of -log p over the other classes
-    return (1 - smoothing) * plain_BL + smoothing / (vocab - 1) * others_BL, plain_BL
+    return _cross_entropy(smoothing, logits_BLV, labels_BL)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _cross_entropy(smoothing: float, logits_BLV: jax.Array, labels_BL: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return _cross_entropy_fwd(smoothing, logits_BLV, labels_BL)[0]
+
+
+def _cross_entropy_fwd(smoothing: float, logits_BLV: jax.Array, labels_BL: jax.Array) -> tuple[Any, Any]:
+    x_BLV = logits_BLV.astype(jnp.promote_types(logits_BLV.dtype, jnp.float32))
+    norm_BL = jax.nn.logsumexp(x_BLV, axis=-1)
+    plain_BL = norm_BL - jnp.sum(jnp.where(_hits(x_BLV, labels_BL), x_BLV, 0), axis=-1)
+    smooth_BL = plain_BL
+    if smoothing:
+        vocab = x_BLV.shape[-1]
+        others_BL = (vocab * norm_BL - jnp.sum(x_BLV, axis=-1)) - plain_BL  # sum of -log p over the other classes
+        smooth_BL = (1 - smoothing) * plain_BL + smoothing / (vocab - 1) * others_BL
+    return (smooth_BL, plain_BL), (logits_BLV, labels_BL, norm_BL)
+
+
+def _cross_entropy_bwd(smoothing: float, kept: Any, grads: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+    """One pass over the logits, from which probabilities are computed again: differentiation would keep them."""
+    logits_BLV, labels_BL, norm_BL = kept
+    smooth_BL1, plain_BL1 = (grad[..., None] for grad in grads)
+    other = smoothing / (logits_BLV.shape[-1] - 1)  # mass of each class but the label
+    probs_BLV = jnp.exp(logits_BLV.astype(norm_BL.dtype) - norm_BL[..., None])
+    label_BL1 = (1 - smoothing - other) * smooth_BL1 + plain_BL1
+    grad_BLV = (smooth_BL1 + plain_BL1) * probs_BLV - jnp.where(_hits(logits_BLV, labels_BL), label_BL1, 0)
+    if smoothing:
+        grad_BLV -= other * smooth_BL1
+    return grad_BLV.astype(logits_BLV.dtype), None
+
+
+_cross_entropy.defvjp(_cross_entropy_fwd, _cross_entropy_bwd)
+
+
+def _hits(logits_BLV: jax.Array, labels_BL: jax.Array) -> jax.Array:
+    """[B, L, V]: True at the label. A mask, not a gather: the compiler partitions it over a cut vocabulary without moving
+    the logits."""
+    return labels_BL[..., None] == jnp.arange(logits_BLV.shape[-1])
+
+
+def argmax(x: jax.Array) -> jax.Array:
+    """`jnp.argmax` over the last axis, int32, by two reductions of one number each: XLA's CPU compiler makes vector code of
+    these, and none of a reduction of pairs."""
+    size = x.shape[-1]
+    best = x == jnp.max(x, axis=-1, keepdims=True)
+    return jnp.min(jnp.where(best, jnp.arange(size, dtype=jnp.int32), size - 1), axis=-1)

@@ -143,7 +143,7 @@ def _policy(remat: str) -> Any:
 
 def scan(
     body: Callable, carry: PyTree, stacked: PyTree, rows: PyTree = None, *,
-    where: Component | None = None, remat: str = "none",
+    where: Component | None = None, remat: str = "none", unroll: int = 1,
 ) -> tuple[PyTree, PyTree]:  # fmt: skip
     """`lax.scan` of `body(carry, slice, rows) -> (carry, out)` over stacked modules and per-layer inputs.
 
@@ -154,12 +154,13 @@ def scan(
       where: the component that the stack belongs to; its layout may run it in pipeline stages, and then `out` must be a sum
         over rows. None never does.
       remat: what is kept for the backward pass (models/common/remat.py).
+      unroll: layers of one turn of the loop, 0 for all; pipeline stages have loops of their own.
     """
     if remat != "none":
         body = jax.checkpoint(body, policy=_policy(remat), prevent_cse=False)
     if where is not None and (pipeline := where.layout.pipeline(where.path)):
         return circular(body, carry, stacked, rows, where, pipeline)
-    return jax.lax.scan(lambda carry, layer: body(carry, layer, rows), carry, stacked)
+    return jax.lax.scan(lambda carry, layer: body(carry, layer, rows), carry, stacked, unroll=unroll or True)
 
 
 # --- a model as nested dictionaries ------------------------------------------------------------------------------

@@ -12,8 +12,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels
-from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
 from models.common.sharding import Component
 from models.common.sight import Sight
@@ -57,6 +55,10 @@ def attend(
       where: a component with a mesh; lengths must be whole, and divisible by the smallest block.
       cap: limit of the logits, see `layers.cap`.
     """
+    # Imported here: it takes seconds, and only what TPUs run needs it.
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+
     b, length = q_BLND.shape[:2]
     _, s, g, _ = k_BSGD.shape
     # A device takes the heads of keys and values that its own queries read; if there are fewer than devices, several take one.
@@ -64,11 +66,15 @@ def attend(
     k_BSGD, v_BSGD = (jnp.repeat(x, shared, axis=2) if shared > 1 else x for x in (k_BSGD, v_BSGD))
     segments_BL = jnp.broadcast_to(sight.segments_BL, (b, length))
     segments_BS = jnp.broadcast_to(sight.segments_BS, (b, s))
+    q, kv = (next(block for block in BLOCKS if n % block == 0) for n in (length, s))
+    blocks = kernels.BlockSizes(
+        block_q=q, block_kv=kv, block_q_dkv=q, block_kv_dkv=kv, block_q_dq=q, block_kv_dq=kv,
+    )  # fmt: skip
     mask = masks.CausalMask((length, s)) if sight.causal else masks.FullMask((length, s))
 
     def local(q_BLND, k_BSGD, v_BSGD, segments_BL, segments_BS):
         kernel = kernels.make_splash_mha(
-            masks.MultiHeadMask([mask] * q_BLND.shape[2]), block_sizes=_blocks(length, s), head_shards=1, q_seq_shards=1,
+            masks.MultiHeadMask([mask] * q_BLND.shape[2]), block_sizes=blocks, head_shards=1, q_seq_shards=1,
             attn_logits_soft_cap=cap or None, interpret=not where.on_tpu, residual_checkpoint_name="context",
         )  # fmt: skip
         # Padding is a segment as well, which sees itself; no example sees it.
@@ -85,10 +91,3 @@ def attend(
         local, mesh=where.mesh, in_specs=(vectors,) * 3 + (numbers,) * 2, out_specs=vectors, check_vma=False
     )
     return mapped(q_BLND, k_BSGD, v_BSGD, segments_BL, segments_BS)
-
-
-def _blocks(length: int, s: int) -> kernels.BlockSizes:
-    q, kv = (next(block for block in BLOCKS if n % block == 0) for n in (length, s))
-    return kernels.BlockSizes(
-        block_q=q, block_kv=kv, block_q_dkv=q, block_kv_dkv=kv, block_q_dq=q, block_kv_dq=kv,
-    )  # fmt: skip

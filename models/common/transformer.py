@@ -121,7 +121,7 @@ def run(
         return block(x_BLM, g, cache, key)
 
     where = blocks.where if caches is None else None  # a token at a time is no work for a pipeline
-    return scan(layer, x_BLM, (blocks, caches, keys), g, where=where, remat=c.remat)
+    return scan(layer, x_BLM, (blocks, caches, keys), g, where=where, remat=c.remat, unroll=c.unroll)
 
 
 def keys_values(blocks: Block, c: TransformerConfig, x_BLM: jax.Array, g: Geometry) -> KeysValues:

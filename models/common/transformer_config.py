@@ -35,6 +35,8 @@ class TransformerConfig:
       dtype: of activations and of weights as they are used.
       remat: what the backward pass keeps of a layer: "none" keeps all, "full" recomputes it, "dots" keeps products, names
         joined by "+" keep these activations (models/common/remat.py).
+      unroll: layers that are compiled one after the other in each turn of the loop over layers: all of them run sooner on CPUs,
+        which copy what a loop keeps for the backward pass, and take as much longer to compile. 0 is all.
     """
 
     vocab: int
@@ -66,6 +68,7 @@ class TransformerConfig:
     dropout: float = 0.0
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
     remat: str = "none"
+    unroll: int = 1
 
     vocabularies: ClassVar[dict[str, str]] = {"vocabulary": "vocab"}  # a cache's manifest key -> our field
 
@@ -80,6 +83,8 @@ class TransformerConfig:
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout={self.dropout}: must be in [0, 1)")
         remat.names(self.remat)
+        if self.unroll < 0:
+            raise ValueError(f"unroll={self.unroll}: must be 1 or more, or 0 for all layers")
 
     @property
     def groups(self) -> int:

@@ -20,6 +20,8 @@ class GShardM4Config(MoeConfig):
       dtype: of activations and of weights as they are used; stored weights are float32 (the paper: all float32).
       remat: what the backward pass keeps of a layer (models/common/remat.py): "none" all; "full" recomputes (the paper from 36
         layers on, section 4).
+      unroll: blocks that are compiled one after the other in each turn of the loop over blocks: all of them run sooner on CPUs,
+        which copy what a loop keeps for the backward pass, and take as much longer to compile. 0 is all.
     """
 
     family: ClassVar[str] = "gshard_m4"
@@ -36,6 +38,7 @@ class GShardM4Config(MoeConfig):
     dropout: float = 0.1
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
     remat: str = "none"
+    unroll: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -49,6 +52,8 @@ class GShardM4Config(MoeConfig):
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout={self.dropout}: must be in [0, 1), the paper's is 0.1")
         remat.names(self.remat)
+        if self.unroll < 0:
+            raise ValueError(f"unroll={self.unroll}: must be 1 or more, or 0 for all layers")
 
     @property
     def blocks(self) -> int:

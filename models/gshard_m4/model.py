@@ -19,6 +19,7 @@ from models.common.layers import (
     Embedding,
     FeedForward,
     Norm,
+    argmax,
     cross_entropy,
     dropout,
     layer_keys,
@@ -197,7 +198,7 @@ class GShardM4(nnx.Module):
             return block(x_BLM, *rows, key=key)
 
         rows, where = (source_BSM, sights, segments_BL > 0), self.where / "decoder"
-        x_BLM, stats = scan(layer, x_BLM, (blocks, keys), rows, where=where, remat=self.c.remat)
+        x_BLM, stats = scan(layer, x_BLM, (blocks, keys), rows, where=where, remat=self.c.remat, unroll=self.c.unroll)
         return (x_BLM, source_BSM), self._routing_loss(stats, "target", x_BLM.dtype, weights)
 
     def leave(self, x: tuple[jax.Array, jax.Array], batch: Batch, weights: Weights, *, training: bool) -> Loss:
@@ -206,7 +207,7 @@ class GShardM4(nnx.Module):
         logits_BLV = self._logits(x[0])
         smooth_BL, plain_BL = cross_entropy(logits_BLV, batch["targets"], self.c.label_smoothing)
         weight_BL = (batch["targets_segments"] > 0).astype(plain_BL.dtype)
-        hit_BL = (jnp.argmax(logits_BLV, axis=-1) == batch["targets"]) * weight_BL
+        hit_BL = (argmax(logits_BLV) == batch["targets"]) * weight_BL
         n = self.tokens(batch)
         metrics = {"cross_entropy": Ratio(jnp.sum(plain_BL * weight_BL), n), "accuracy": Ratio(jnp.sum(hit_BL), n)}
         value = mean(jnp.sum(smooth_BL * weight_BL), weights["target"])
@@ -256,7 +257,9 @@ class GShardM4(nnx.Module):
             return block(x_BSM, *rows, key=key)
 
         layers, where = (self.encoder, layer_keys(k2, self.c.blocks)), self.where / "encoder"
-        x_BSM, stats = scan(layer, x_BSM, layers, (sight, real_BS), where=where, remat=self.c.remat)
+        x_BSM, stats = scan(
+            layer, x_BSM, layers, (sight, real_BS), where=where, remat=self.c.remat, unroll=self.c.unroll
+        )
         return self.encoder_norm(x_BSM), stats
 
     def _embed(self, table: Embedding, ids_BL, positions_BL, key: Key) -> jax.Array:
