@@ -6,7 +6,8 @@
 
 Reads DIR/result_*.txt as `scripts.train --mlperf DIR` writes them. The score is MLPerf's: attempts by time to target, the fastest
 and the slowest dropped, the mean of the rest. An attempt that did not reach the target counts as slowest; with two of them, or
-fewer than three attempts, there is no score. A log that the checker refuses makes the exit code 1.
+fewer than three attempts, there is no score; of runs that measure speed alone it is the median throughput that is printed.
+A log that the checker refuses makes the exit code 1.
 """
 
 import dataclasses
@@ -18,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from data import paths
 from models.common.layout import UserError
 from scripts import cli
 from trainers import mlperf_rules
@@ -127,7 +129,13 @@ def _verdict(found: Sequence[Attempt]) -> str:
     if other := next((a for a in found if a.setup != found[0].setup), None):
         keys = ", ".join(k for k, v in other.setup.items() if v != found[0].setup[k])
         return f"no score: attempts {found[0].number} and {other.number} differ in {keys}"
+    if found[0].setup["submission_benchmark"] == mlperf_rules.THROUGHPUT.name and (rates := _rates(found)):
+        return f"throughput alone: {statistics.median(rates):.1f} rows/s, median of {len(rates)} attempts"
     return f"no score: {met} of {len(found)} attempts met the target; it takes three attempts, at most one of which did not"
+
+
+def _rates(found: Sequence[Attempt]) -> list[float]:
+    return [a.throughput for a in found if a.throughput is not None]
 
 
 def plot(found: Sequence[Attempt], path: Path) -> None:
@@ -147,7 +155,9 @@ def plot(found: Sequence[Attempt], path: Path) -> None:
         axes.spines[["top", "right"]].set_visible(False)
     if path.suffix[1:] not in (known := sorted(figure.canvas.get_supported_filetypes())):
         raise UserError(f"--plot {path}: no pictures in format {path.suffix!r}; choose from {', '.join(known)}")
-    figure.savefig(path)
+    with paths.scratch(path.absolute()) as folder:
+        figure.savefig(folder / path.name)
+        (folder / path.name).replace(path)
 
 
 def main() -> int:

@@ -176,7 +176,7 @@ def attempt(request: Request | None, e: Experiment, evaluator: Evaluator | None,
         values = _described(request, e, of, evaluator)
         if jax.process_index() == 0:
             _rehearse(request, e, of, values)
-            path = _fresh(request.folder)
+            path = new_log(request.folder)
     except (UserError, OSError) as error:
         refused = error
     if anywhere(refused is not None):  # before anyone waits for a process that does not come
@@ -216,7 +216,7 @@ def _rehearse(request: Request, e: Experiment, of: Benchmark, values: dict[str, 
 
     def found(division: str) -> list[str]:
         with tempfile.TemporaryDirectory() as folder:
-            path = _fresh(Path(folder))
+            path = new_log(Path(folder))
             with Attempt(of, e.data.batch_size, path) as made:
                 made.describe(time.time(), values | {"submission_division": division, "cache_clear": False})
                 made.start(time.time())
@@ -233,7 +233,7 @@ def _rehearse(request: Request, e: Experiment, of: Benchmark, values: dict[str, 
         raise ConfigError(f"{e.name} is no {request.division} {of.name} of MLPerf {RULESET}: {wrong[0]}{more}{hint}")
 
 
-def _fresh(folder: Path) -> Path:
+def new_log(folder: Path) -> Path:
     """A new, empty FOLDER/result_N.txt, N the first number that is free."""
     folder.mkdir(parents=True, exist_ok=True)
     for n in itertools.count():
@@ -291,7 +291,7 @@ def throughput(e: Experiment, request: Request, windows: Sequence[Window]) -> Pa
     of = mlperf_rules.THROUGHPUT
     values = _described(request, e, of, None)
     _rehearse(request, e, of, values)
-    path = _fresh(request.folder)
+    path = new_log(request.folder)
     with Attempt(of, e.data.batch_size, path) as made:
         made.describe(request.began, values | {"cache_clear": False})
         made.start(windows[0].start)

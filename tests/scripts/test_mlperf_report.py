@@ -26,7 +26,7 @@ def write(tmp_path, monkeypatch):
 
     def attempts(*lasting: float | None, **changes) -> Path:
         for seconds in lasting:
-            with mlperf.Attempt(of, e.data.batch_size, mlperf._fresh(tmp_path)) as attempt:
+            with mlperf.Attempt(of, e.data.batch_size, mlperf.new_log(tmp_path)) as attempt:
                 attempt.describe(now[0], values | changes)
                 attempt.start()
                 for score in (10.0, 25.0 if seconds else 15.0):

@@ -17,6 +17,7 @@ from data import packing, tokenizers
 from data.batches import Batches, batch_shapes
 from data.rows import open_source
 from data.vocabularies import Vocabulary
+from scripts import mlperf_report
 from tests.caches import write_text_cache, write_translation_cache
 from tests.trainers.test_trainer import run
 from trainers import mlperf, mlperf_rules, state, step, trainer
@@ -269,6 +270,10 @@ def test_throughput_alone(tmp_path):
     assert first["throughput"] == pytest.approx(16 / (windows[0].stop - windows[0].start))
     assert first["reduced_train_loss"] == windows[0].loss
     assert lint(timed).returncode == 1
+    found = mlperf_report.attempts(tmp_path / "logs")
+    a, b = (attempt.throughput for attempt in found)
+    assert a == pytest.approx(32 / sum(w.stop - w.start for w in windows)) and a and b
+    assert f"{(a + b) / 2:.1f} rows/s, median of 2 attempts" in mlperf_report.table(found)
     with pytest.raises(ConfigError, match="no window"):
         mlperf.throughput(e, Request(folder=tmp_path / "logs"), [])
 
