@@ -114,7 +114,7 @@ def table(found: Sequence[Attempt]) -> str:
     for a in found:
         numbers = (a.seconds, 2), (a.throughput, 1), (a.scores[-1][2] if a.scores else None, 4)
         cells = "".join(f"{'-' if x is None else f'{x:.{digits}f}':>12}" for x, digits in numbers)
-        verdict = "passes" if not a.complaints else a.complaints[0]
+        verdict = a.complaints[0] if a.complaints else "passes" + (" as aborted" if a.status == "aborted" else "")
         more = f" (and {len(a.complaints) - 1} more)" if len(a.complaints) > 1 else ""
         lines.append(f"{a.number:7}  {a.status or 'unended':8}{cells}  {verdict}{more}")
     return "\n".join([*lines, _verdict(found)])
