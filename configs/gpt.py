@@ -172,6 +172,23 @@ def gpt3_175b() -> Experiment:
     return replace(e, model=replace(e.model, vocab=51_200, remat="full"))
 
 
+def mlperf_175b() -> Experiment:
+    """MLPerf's GPT-3 175B (rounds 3.0 to 4.1), hyper-parameters of its reference at batch 1536; no dropout.
+
+    Log perplexity on 24,567 held-out documents of C4, every 24,576 rows, has to fall to 2.69. MLPerf starts from a checkpoint of
+    4000 steps, to be named by `train.init_from`; its optimizer and schedule go on from there, ours start anew.
+    Not MLPerf's: the vocabulary, GPT-2's here.
+    """
+    e = gpt3_175b()
+    return replace(
+        e,
+        name="gpt.mlperf_175b",
+        optimizer=AdamW(schedule=Cosine(peak=2e-5, steps=108_600, warmup=265, floor=0.1), b2=0.95, weight_decay=0.1),
+        train=replace(e.train, steps=13_020, log_every=1, save_every=500, eval_every=16),
+        eval=replace(e.eval, limit=24_567),
+    )
+
+
 def _gpt3(
     name: str, *, layers: int, dim: int, heads: int, head: int, batch: int, rate: float, mesh: Layout
 ) -> Experiment:

@@ -6,12 +6,18 @@
 Any field of the experiment can be overridden by its path; `python -m scripts.show EXPERIMENT` lists them.
 Writes under DIR: metrics.jsonl, tensorboard/, checkpoints/, run.jsonl.
 
+With --mlperf DIR it also writes DIR/result_N.txt, a log in MLPerf's form, and ends when its benchmark's target is met
+(docs/MLPERF.md); a run that resumes cannot.
+
 One of several processes by hand: JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID (docs/OPERATIONS.md).
 
 Exit codes: 0 all steps done; 2 a bad argument; 75 stopped by SIGTERM or SIGINT after saving, run the same command to go
 on; 76 too many steps without a finite loss.
 """
 
+import time
+
+from configs.registry import ConfigError
 from configs.schema import Experiment
 from scripts import cli
 
@@ -27,6 +33,7 @@ def prepare(e: Experiment) -> None:
 
 
 def main() -> int:
+    began = time.time()
     p = cli.parser(__doc__)
     cli.add_experiment(p)
     p.add_argument("--workdir", type=cli.folder, required=True, metavar="DIR", help="where the run lives")
@@ -38,15 +45,24 @@ def main() -> int:
         action="store_true",
         help="one of several processes, as JAX finds them on TPU pods, under Slurm, MPI",
     )
+    p.add_argument("--mlperf", type=cli.folder, metavar="DIR", help="write an MLPerf log there, of this attempt")
+    p.add_argument("--mlperf-target", type=float, metavar="BLEU", help="the score to reach: gshard_m4's, 0 to 100")
+    p.add_argument("--mlperf-division", choices=("open", "closed"), default="open", help="what the log claims")
+    p.add_argument("--mlperf-org", default="", metavar="NAME", help="who submits; the user's name by default")
     args, overrides = p.parse_known_args()
     e = cli.chosen(args, overrides)
+    if not args.mlperf and args.mlperf_target is not None:
+        raise ConfigError(f"--mlperf-target {args.mlperf_target:g} is for a log, which only --mlperf DIR writes")
     if args.prepare:
         prepare(e)
     cli.use_devices_of_all(e.layout, detect=args.distributed)
 
-    from trainers import trainer
+    from trainers import mlperf, trainer
 
-    return trainer.train(e, args.workdir)
+    log = args.mlperf and mlperf.Request(
+        folder=args.mlperf, org=args.mlperf_org, division=args.mlperf_division, target=args.mlperf_target, began=began
+    )
+    return trainer.train(e, args.workdir, log)
 
 
 if __name__ == "__main__":

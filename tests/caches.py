@@ -55,6 +55,20 @@ def write_vocabularies(folder: Path, languages: list[str], size: int = 512) -> N
     vocabularies.train(lines, folder / "target.model", size=size)
 
 
+def write_translation_cache(caches: Path, languages: dict[str, int]) -> None:
+    """Writes caches/toy with rows of 16 (see `write_cache`), vocabularies of 512 and four held-out sentences a language."""
+    folder = write_cache(caches, languages, source_length=16, target_length=16)
+    write_vocabularies(folder, list(languages))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"source_vocabulary": 512, "target_vocabulary": 512}))
+    lines = [
+        {"lang": lang, "source": f"{'datei' if lang == 'de' else 'archivo'} save {i}", "target": f"save the file {i}"}
+        for lang in languages
+        for i in range(4)
+    ]
+    (folder / "test.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
 def texts(n: int, seed: int) -> list[str]:
     """Made-up sentences of 4 to 29 words."""
     rng = np.random.default_rng(seed)

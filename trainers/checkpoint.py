@@ -231,6 +231,15 @@ def _mismatches(meta: dict[str, Any], experiment: Experiment, fingerprint: str) 
     return found
 
 
+def newest_step(workdir: Path) -> int | None:
+    """The step of a run's newest checkpoint, whose parameters `read_params` takes; None where there is none."""
+    folder = workdir.absolute() / "checkpoints"
+    if not folder.is_dir():
+        return None
+    with _reader(folder) as manager:
+        return manager.latest_step()
+
+
 def read_params(workdir: Path, step: int | None = None) -> tuple[Experiment, int, dict[str, Any], str]:
     """(experiment, step, parameters on the host, data fingerprint) of a run's newest checkpoint, or of that step.
 

@@ -26,6 +26,11 @@ class Evaluator(Protocol):
         """The scalars that a call returns, those per language left out."""
         ...
 
+    @property
+    def samples(self) -> int:
+        """How many held-out examples a call scores."""
+        ...
+
     def __call__(self, params: Any) -> dict[str, float]:
         """`eval/...` scalars."""
         ...
@@ -69,6 +74,11 @@ class HeldOutEvaluator:
     def names(self) -> list[str]:
         """The scalars that a call returns."""
         return self._names
+
+    @property
+    def samples(self) -> int:
+        """How many held-out examples a call scores."""
+        return self.held_out.examples
 
     def __call__(self, params: Any) -> dict[str, float]:
         """`eval/...` scalars."""

@@ -154,15 +154,27 @@ class Program:
         text = i.attributes.get("metadata", "")
         if inline := re.search(rf"source_file=({_STRING}) source_line=(\d+)", text):
             return f"{inline[1][1:-1]}:{inline[2]}"
-
-        def follow(table: str, key: str, text: str) -> str:
-            found = re.search(rf"\b{key}=(\d+)", text)
-            return self.tables.get(table, {}).get(int(found[1]), "") if found else ""
-
-        location = follow("FileLocations", "file_location_id", follow("StackFrames", "stack_frame_id", text))
+        location = self._follow(
+            "FileLocations", "file_location_id", self._follow("StackFrames", "stack_frame_id", text)
+        )
         line = re.search(r"\bline=(\d+)", location)
-        file = follow("FileNames", "file_name_id", location).strip('"')
+        file = self._follow("FileNames", "file_name_id", location).strip('"')
         return f"{file}:{line[1]}" if line else ""
+
+    def frames(self, i: Instruction) -> Iterator[tuple[str, str]]:
+        """(file, qualified name of the function) of the calls that an instruction was traced in, the innermost first."""
+        key, frame = "stack_frame_id", i.attributes.get("metadata", "")
+        while frame := self._follow("StackFrames", key, frame):
+            location = self._follow("FileLocations", "file_location_id", frame)
+            file = self._follow("FileNames", "file_name_id", location)
+            yield file.strip('"'), self._follow("FunctionNames", "function_name_id", location).strip('"')
+            key = "parent_frame_id"
+
+    def _follow(self, table: str, key: str, text: str) -> str:
+        """The row of a table that a text refers to under this key; "" if there is none."""
+        found = re.search(rf"\b{key}=(\d+)", text)
+        # A frame's parent is written one higher than it is: 1 is none.
+        return self.tables.get(table, {}).get(int(found[1]) - (key == "parent_frame_id"), "") if found else ""
 
 
 def parse(text: str) -> Program:

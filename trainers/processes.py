@@ -19,6 +19,12 @@ def anywhere(flag: bool) -> bool:
     return bool(np.any(multihost_utils.process_allgather(np.array(flag))))
 
 
+def of_all(*values: float) -> np.ndarray:
+    """The values of every process, in float32, a row each; all processes meet here."""
+    mine = np.array(values, np.float32)
+    return multihost_utils.process_allgather(mine) if jax.process_count() > 1 else mine[None]
+
+
 @contextlib.contextmanager
 def stop_signals() -> Iterator[Callable[[], bool]]:
     """Inside, SIGTERM and SIGINT ask for a stop; yields a function, called after every step: whether to stop now.

@@ -24,6 +24,11 @@ def config_hash(experiment: Experiment) -> str:
     return hashlib.sha256("\n".join(registry.lines(experiment)).encode()).hexdigest()[:16]
 
 
+def user() -> str:
+    """Who runs this: a name, or a number where there is none."""
+    return os.environ.get("USER") or str(os.getuid())
+
+
 def append(workdir: Path, event: str, **fields: Any) -> None:
     """Adds one line: the event, the time, and these fields."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -41,7 +46,7 @@ class Record:
         self._append(
             "start",
             host=socket.gethostname(),
-            user=os.environ.get("USER") or str(os.getuid()),
+            user=user(),
             command=sys.orig_argv[1:],
             versions=versions() | {"python": sys.version.split()[0]},
             git=git_revision(),

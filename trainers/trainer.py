@@ -19,7 +19,7 @@ from data.caches import cache_folder
 from data.rows import open_source
 from models.common.layout import nearest
 from models.families import model_class
-from trainers import evaluation, metrics, processes, runlog, start, state, step
+from trainers import evaluation, metrics, mlperf, processes, runlog, start, state, step
 from trainers.checkpoint import Checkpoints
 
 DONE, PREEMPTED, DIVERGED = 0, 75, 76
@@ -27,8 +27,11 @@ DONE, PREEMPTED, DIVERGED = 0, 75, 76
 without a finite loss."""
 
 
-def train(experiment: Experiment, workdir: Path) -> int:
+def train(experiment: Experiment, workdir: Path, log: mlperf.Request | None = None) -> int:
     """Trains until the last step, a signal, or too many non-finite steps; resumes what is in `workdir`.
+
+    Args:
+      log: asks for an MLPerf log of the run, which then also ends when it meets its benchmark's target.
 
     Returns:
       An exit code: DONE, PREEMPTED or DIVERGED.
@@ -57,6 +60,7 @@ def train(experiment: Experiment, workdir: Path) -> int:
         stop = closing.enter_context(processes.stop_signals())
         batches = Batches(source, experiment.data, p.batch_shardings())
         closing.callback(batches.close)
+        attempt = closing.enter_context(mlperf.attempt(log, experiment, evaluator, workdir))
 
         # --- 3. the newest sound checkpoint, a release's weights, or fresh ones
         checkpoints = Checkpoints(workdir, train)
@@ -85,9 +89,11 @@ def train(experiment: Experiment, workdir: Path) -> int:
         progress = metrics.Progress(train.steps, at, sys.stdout if leader else io.StringIO())
         skipped = int(current.skipped)
         pending: list[tuple[int, dict[str, jax.Array]]] = []  # steps whose metrics have not been looked at
+        attempt.start()
         while True:
             current, found = compiled(current, batches(at))
             at += 1
+            attempt.step = at
             pending.append((at, found))
             if len(pending) > 1:  # at most two steps are under way: the host must not run ahead without bound
                 jax.block_until_ready(pending[-2][1]["loss"])
@@ -107,7 +113,9 @@ def train(experiment: Experiment, workdir: Path) -> int:
                         say(f"step {number}: loss or gradient is not finite; skipped (rows {first} to {final})")
                 if writer and logging:
                     number, values = seen[-1]
-                    rate = progress(at, values["loss"], sum(v["tokens"] for _, v in seen) / len(seen))
+                    tokens = sum(v["tokens"] for _, v in seen) / len(seen)
+                    rate = progress(at, values["loss"], tokens)
+                    attempt.stats(values["loss"], tokens / rate)
                     # Time and memory go beside the run's numbers, which are the same in every repetition.
                     writer.write(at, values | {"tokens_per_s": rate, "memory_gib": metrics.memory_gib()})
                 if skipped > train.max_nonfinite:
@@ -118,12 +126,17 @@ def train(experiment: Experiment, workdir: Path) -> int:
             scores = None
             if evaluator and due:  # also when stopping: the step would not come again
                 progress.pause()
+                attempt.eval_start()
                 scores = evaluator(p.effective(current.params))
+                attempt.eval_stop(scores, more=not (last or stopping))
                 shown = {k.removeprefix("eval/"): v for k, v in scores.items() if k.count("/") == 1}
                 say(f"step {at}: " + "  ".join(f"{k} {v:.4g}" for k, v in shown.items()))
                 if writer:
                     writer.write(at, dict(scores))
                 progress.resume(at)
+                if attempt.target_met:
+                    say(f"step {at}: the target is met")
+                    last = True
             by_best = bool(scores) and bool(train.best)
             if last or stopping or by_best or (train.save_every and at % train.save_every == 0):
                 checkpoints.save(p, current, source.fingerprint, scores)

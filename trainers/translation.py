@@ -202,6 +202,11 @@ class Evaluator:
         found = set(buckets(read_manifest(self.folder)["languages"]).values())
         return [f"eval/{k}" for k in (*score([""], [""]), "sentences", *(f"stripped_bleu_{b}" for b in sorted(found)))]
 
+    @property
+    def samples(self) -> int:
+        """How many held-out sentences a call translates."""
+        return len(self.examples)
+
     def __call__(self, params: Any) -> dict[str, float]:
         """`eval/...` scalars: all languages together, stripped BLEU of each resource bucket, and scores per language."""
         found = report(self.examples, self.translator(params, self.examples), self.folder)

@@ -39,6 +39,11 @@ def test_a_misspelt_experiment_is_refused(tmp_path):
     assert not (tmp_path / "w").exists()
 
 
+def test_an_mlperf_target_is_for_a_log(tmp_path):
+    line = refused("scripts.train", "gshard_m4.quickstart", "--workdir", str(tmp_path / "w"), "--mlperf-target", "20")
+    assert "--mlperf-target 20 is for a log, which only --mlperf DIR writes" in line
+
+
 def test_a_misspelt_override_is_refused(tmp_path):
     line = refused("scripts.train", "gshard_m4.quickstart", "--workdir", str(tmp_path / "w"), "--train.stesp", "5")
     assert "--train.stesp" in line and "did you mean 'train.steps'?" in line

@@ -65,6 +65,22 @@ def test_origins_are_read():
     assert p.source(instruction(p, "zero")) == ""
 
 
+def test_functions_are_read_from_the_inside_out():
+    """The calls that a real program's instruction was traced in, up to this test, with their files."""
+
+    def inner(x):
+        return jnp.sin(x)
+
+    def outer(x):
+        return 2 * inner(x)
+
+    p = parse(jax.jit(outer).lower(jnp.ones(3)).compile().as_text() or "")
+    found = next(list(p.frames(site.instruction)) for site in walk(p) if site.instruction.opcode == "sine")
+    mine = [function.rpartition(".")[2] for file, function in found if Path(file).name == Path(__file__).name]
+    assert mine == ["inner", "outer", "test_functions_are_read_from_the_inside_out"]
+    assert list(p.frames(Instruction("x", "add", "f32[3]", "", "", False))) == []
+
+
 @pytest.mark.parametrize(
     ("text", "size"),
     [("f32[2,3]", 24), ("bf16[5]", 10), ("pred[3]", 3), ("s4[3]", 2), ("f8e4m3fn[4]", 4), ("c64[2]", 16), ("f32[]", 4),

@@ -46,13 +46,13 @@ def whole_run(tmp_path_factory) -> Path:
     return folder
 
 
-def run(e, workdir: Path) -> int:
+def run(e, workdir: Path, log=None) -> int:
     """The trainer on as many of the simulated devices as the layout needs."""
     devices = jax.devices()[: e.layout.devices]
     original = state.make_mesh
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(state, "make_mesh", lambda layout, _=None: original(layout, devices))
-        return trainer.train(e, workdir)
+        return trainer.train(e, workdir, log)
 
 
 def test_a_run_logs_what_happened(whole_run):

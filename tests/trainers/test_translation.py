@@ -1,7 +1,6 @@
 """Translation end to end on a toy: training, evaluating, translating and releasing with real vocabularies."""
 
 import dataclasses
-import json
 
 import jax
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from configs.schema import Translate, TranslationData
 from data.caches import DataError
 from models.common.sharding import nest
-from tests.caches import write_cache, write_vocabularies
+from tests.caches import write_translation_cache
 from trainers import release, translation
 from trainers.opening import open_model
 from trainers.translation import Example, score, shuffled, strip
@@ -21,16 +20,7 @@ LANGS = {"de": 30, "es": 12}
 def toy(tmp_path_factory):
     """A data folder with a toy cache: rows of 16, vocabularies of 512, four held-out sentences a language."""
     data = tmp_path_factory.mktemp("data")
-    folder = write_cache(data / "caches", LANGS, source_length=16, target_length=16)
-    write_vocabularies(folder, list(LANGS))
-    manifest = json.loads((folder / "manifest.json").read_text())
-    (folder / "manifest.json").write_text(json.dumps(manifest | {"source_vocabulary": 512, "target_vocabulary": 512}))
-    lines = [
-        {"lang": lang, "source": f"{'datei' if lang == 'de' else 'archivo'} save {i}", "target": f"save the file {i}"}
-        for lang in LANGS
-        for i in range(4)
-    ]
-    (folder / "test.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_translation_cache(data / "caches", LANGS)
     return data
 
 

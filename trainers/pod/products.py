@@ -1,17 +1,72 @@
 """FLOPs of matrix products in compiled programs: of products, of the fusions that hold them, and of attention kernels."""
 
 import functools
+import itertools
 import math
 import re
+from collections.abc import Sequence
 
 import numpy as np
 
-from trainers.hlo import Computation, Instruction, Program
+from trainers.hlo import Computation, HloError, Instruction, Program
+from trainers.loops import Node, times, tree
 
 # Products of queries with keys, or of the same size, in one pass of the kernel: the forward pass has logits and output; the
 # backward passes compute the logits again and the gradients of probabilities, then those of queries, or those of keys and values.
 _ATTENTION = {"fwd": 2, "dq": 3, "dkv": 4}
 _KERNEL = re.compile(r"splash_m[hq]a_(fwd|dq|dkv)_")
+_GEMM = re.compile(r'"dot_dimension_numbers":\{"lhs_contracting_dimensions":\[([^\]]*)\]')
+# Custom calls without a product: memory and names on TPUs, sorting, choosing and random bits elsewhere.
+_NO_PRODUCTS = {
+    "AllocateBuffer", "ConcatBitcast", "AssumeGatherIndicesInBound", "AsyncCollectiveStart", "AsyncCollectiveDone",
+    "TopK", "__cub$DeviceRadixSort", "cu_threefry2x32",
+}  # fmt: skip
+
+
+def total(program: Program) -> float:
+    """FLOPs of all matrix products that a device runs in a step: those in loops as often as they run, what is computed again
+    included.
+
+    The compiler's own `cost_analysis` counts the body of a loop once, a stack of layers as one layer.
+
+    Raises:
+      HloError: how often a loop with products runs, or which of a conditional's branches does, is not in the program, or a
+        custom call may be a product of unknown size.
+    """
+    return _total(program, tree(program))
+
+
+def _total(program: Program, nodes: Sequence[Node]) -> float:
+    found = 0.0
+    for node in nodes:
+        i, around = node.site.instruction, program.computations[node.site.computation]
+        if i.opcode == "conditional":
+            branches = itertools.groupby(node.inside, key=lambda inner: inner.site.computation)
+            counts = {_total(program, list(branch)) for _, branch in branches}
+            if len(counts) > 1:
+                raise HloError(f"%{i.name}: which branch of a conditional with products runs is not in the program")
+            found += sum(counts)
+        elif node.inside:
+            found += _total(program, node.inside)
+        elif once := _once(program, around, i):
+            found += once * times(node.site.loops)
+    return found
+
+
+def _once(program: Program, around: Computation, i: Instruction) -> float:
+    """FLOPs of one run of what calls nothing else."""
+    if i.opcode == "ragged-dot":
+        raise HloError(f"%{i.name}: the FLOPs of a ragged-dot are not in the program")
+    if i.opcode != "custom-call":
+        return flops(program, around, i)
+    if summed := _GEMM.search(i.rest):  # cuBLAS
+        left = around[i.operands[0]].shapes[0].dims
+        return 2.0 * i.shapes[0].size * math.prod(left[int(dim)] for dim in re.findall(r"\d+", summed[1]))
+    known = attention_flops(around, i)
+    target = i.attributes.get("custom_call_target", "").strip('"')
+    if known is None and target not in _NO_PRODUCTS:
+        raise HloError(f"%{i.name}: the FLOPs of custom call {target!r} are not in the program")
+    return known or 0.0
 
 
 def flops(program: Program, computation: Computation, i: Instruction) -> float:

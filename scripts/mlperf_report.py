@@ -1,0 +1,180 @@
+"""Tells how the attempts whose MLPerf logs lie in a folder went: verdicts of MLPerf's checker, time to target, throughput, score.
+
+    python -m scripts.mlperf_report logs/bert
+    python -m scripts.mlperf_report logs/bert --plot attempts.png
+    python -m scripts.mlperf_report logs/bert --json
+
+Reads DIR/result_*.txt as `scripts.train --mlperf DIR` writes them. The score is MLPerf's: attempts by time to target, the fastest
+and the slowest dropped, the mean of the rest. An attempt that did not reach the target counts as slowest; with two of them, or
+fewer than three attempts, there is no score; of runs that measure speed alone it is the median throughput that is printed.
+A log that the checker refuses makes the exit code 1.
+"""
+
+import dataclasses
+import itertools
+import math
+import re
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from data import paths
+from models.common.layout import UserError
+from scripts import cli
+from trainers import mlperf_rules
+from trainers.mlperf_rules import Event
+
+
+@dataclasses.dataclass(frozen=True)
+class Attempt:
+    """What a log says.
+
+    Attributes:
+      number: N of result_N.txt.
+      setup: what attempts have to share to be compared: benchmark, division, experiment with its settings, platform.
+      status: "success", "aborted", or "" where the log breaks off.
+      complaints: of the checker; none if it passes.
+      seconds: from the start of the run to its stop; None where either is missing.
+      throughput: rows a second, mean over the steps that were measured; None where none was.
+      scores: (minutes since the start, rows seen, score) of each evaluation.
+      rates: (minutes since the start, rows a second) of each measurement.
+    """
+
+    number: int
+    setup: dict[str, Any]
+    status: str
+    complaints: list[str]
+    seconds: float | None
+    throughput: float | None
+    scores: list[tuple[float, int, float]]
+    rates: list[tuple[float, float]]
+
+    @property
+    def time_to_target(self) -> float:
+        """Seconds; infinite where the target was not met, or the log is refused."""
+        met = self.status == "success" and not self.complaints
+        return self.seconds if met and self.seconds is not None else math.inf
+
+
+SETUP = ("submission_benchmark", "submission_division", "experiment", "submission_platform", "global_batch_size")
+
+
+def attempts(folder: Path) -> list[Attempt]:
+    """The attempts in a folder by number; raises UserError where there are none, or a line is damaged."""
+    found = {int(m[1]): path for path in folder.glob("result_*.txt") if (m := re.fullmatch(r"result_(\d+)", path.stem))}
+    if not found:
+        raise UserError(
+            f"no MLPerf logs in {folder}: expected result_0.txt and so on, as scripts.train --mlperf writes them"
+        )
+    return [_attempt(n, found[n]) for n in sorted(found)]
+
+
+def _attempt(number: int, path: Path) -> Attempt:
+    events = mlperf_rules.read(path)
+    times = {e.key: e.time for e in reversed(events)}  # of each key's first event
+    started = times.get("run_start", math.nan)
+
+    def minutes(event: Event) -> float:
+        return (event.time - started) / 60
+
+    stats = [e for e in events if e.key == "tracked_stats"]
+    return Attempt(
+        number,
+        {key: mlperf_rules.value(events, key) for key in (*SETUP, "quality_target")},
+        mlperf_rules.status(events),
+        mlperf_rules.complaints(path),
+        times["run_stop"] - started if times.keys() >= {"run_start", "run_stop"} else None,
+        _mean_rate(stats),
+        [(minutes(e), e.metadata["samples_count"], e.value) for e in events if e.key == "eval_accuracy"],
+        [(minutes(e), e.value["throughput"]) for e in stats],
+    )
+
+
+def _mean_rate(stats: Sequence[Event]) -> float | None:
+    """Rows over the seconds that they took, of all measured steps together."""
+    done = [0, *(e.metadata["samples_count"] for e in stats)]
+    rows = [b - a for a, b in itertools.pairwise(done)]
+    seconds = sum(r / e.value["throughput"] for r, e in zip(rows, stats, strict=True))
+    return done[-1] / seconds if seconds else None
+
+
+def score(found: Sequence[Attempt]) -> float | None:
+    """MLPerf's score in seconds, None where there is none."""
+    times = sorted(a.time_to_target for a in found)
+    kept = times[1:-1]
+    alike = all(a.setup == found[0].setup for a in found)
+    return statistics.fmean(kept) if alike and kept and math.isfinite(kept[-1]) else None
+
+
+def table(found: Sequence[Attempt]) -> str:
+    """The attempts for people, and the score or why there is none."""
+    setup = " ".join(str(found[0].setup[key]) for key in SETUP[:4])
+    lines = [setup, f"attempt  {'status':8}{'seconds':>12}{'rows/s':>12}{'last score':>12}  checker"]
+    for a in found:
+        numbers = (a.seconds, 2), (a.throughput, 1), (a.scores[-1][2] if a.scores else None, 4)
+        cells = "".join(f"{'-' if x is None else f'{x:.{digits}f}':>12}" for x, digits in numbers)
+        verdict = a.complaints[0] if a.complaints else "passes" + (" as aborted" if a.status == "aborted" else "")
+        more = f" (and {len(a.complaints) - 1} more)" if len(a.complaints) > 1 else ""
+        lines.append(f"{a.number:7}  {a.status or 'unended':8}{cells}  {verdict}{more}")
+    return "\n".join([*lines, _verdict(found)])
+
+
+def _verdict(found: Sequence[Attempt]) -> str:
+    met = sum(math.isfinite(a.time_to_target) for a in found)
+    if (seconds := score(found)) is not None:
+        return (
+            f"score: {seconds:.2f} s to the target, mean of {len(found)} attempts without the fastest and the slowest"
+        )
+    if other := next((a for a in found if a.setup != found[0].setup), None):
+        keys = ", ".join(k for k, v in other.setup.items() if v != found[0].setup[k])
+        return f"no score: attempts {found[0].number} and {other.number} differ in {keys}"
+    if found[0].setup["submission_benchmark"] == mlperf_rules.THROUGHPUT.name and (rates := _rates(found)):
+        return f"throughput alone: {statistics.median(rates):.1f} rows/s, median of {len(rates)} attempts"
+    return f"no score: {met} of {len(found)} attempts met the target; it takes three attempts, at most one of which did not"
+
+
+def _rates(found: Sequence[Attempt]) -> list[float]:
+    return [a.throughput for a in found if a.throughput is not None]
+
+
+def plot(found: Sequence[Attempt], path: Path) -> None:
+    """Draws score and throughput over time, a line an attempt, in the format of the file's suffix."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 6), dpi=130, layout="constrained")
+    above, below = figure.subplots(2, sharex=True)
+    for a in found:
+        name = f"attempt {a.number}, {a.status or 'unended'}"
+        above.plot([m for m, _, _ in a.scores], [s for *_, s in a.scores], marker="o", ms=3, label=name)
+        below.plot([m for m, _ in a.rates], [r for _, r in a.rates], label=name)
+    above.set(ylabel="score", title=str(found[0].setup["experiment"]))
+    below.set(ylabel="rows/s", xlabel="minutes since the start", ylim=(0, None))
+    above.legend(frameon=False)
+    for axes in (above, below):
+        axes.spines[["top", "right"]].set_visible(False)
+    if path.suffix[1:] not in (known := sorted(figure.canvas.get_supported_filetypes())):
+        raise UserError(f"--plot {path}: no pictures in format {path.suffix!r}; choose from {', '.join(known)}")
+    with paths.scratch(path.absolute()) as folder:
+        figure.savefig(folder / path.name)
+        (folder / path.name).replace(path)
+
+
+def main() -> int:
+    p = cli.parser(__doc__)
+    p.add_argument("folder", type=cli.folder, metavar="DIR")
+    p.add_argument("--plot", type=cli.folder, metavar="FILE", help="draw the curves, for example into attempts.png")
+    p.add_argument("--json", action="store_true")
+    args = p.parse_args()
+    found = attempts(args.folder)
+    if args.plot:
+        plot(found, args.plot)
+    if args.json:
+        cli.print_json({"attempts": [dataclasses.asdict(a) for a in found], "score_seconds": score(found)})
+    else:
+        print(table(found))
+    return int(any(a.complaints for a in found))
+
+
+if __name__ == "__main__":
+    cli.run(main)

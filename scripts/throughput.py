@@ -1,0 +1,73 @@
+"""Measures how fast an experiment trains: step time, tokens/s, MFU, HFU, and what the time goes to.
+
+    python -m scripts.throughput gpt.bench_42m
+    python -m scripts.throughput gpt.quickstart --synthetic --layout fully_sharded:2x4 --steps 50 --json
+    python -m scripts.throughput bert.bench_42m --profile profiles/bert    # a trace for xprof and TensorBoard, and a table
+    python -m scripts.throughput gpt.bench_42m --compare bert.bench_42m    # by turns
+    python -m scripts.throughput gpt.quickstart --synthetic --layout zero1:2x4 --compare fully_sharded:2x4
+
+The step is the trainer's own, on the experiment's data or, with --synthetic, on random tokens, from fresh parameters; nothing is
+logged, scored or saved. What is measured and how: docs/THROUGHPUT.md. Programs are compiled anew, never taken from a cache.
+"""
+
+import argparse
+import dataclasses
+import os
+
+from configs import registry
+from configs.registry import ConfigError
+from configs.schema import Experiment
+from models.common.layout import nearest
+from models.families import layouts
+from scripts import cli
+
+
+def other(args: argparse.Namespace, overrides: list[str], e: Experiment) -> Experiment:
+    """What --compare names: the first with another layout, on the same mesh if no sizes are given, or another experiment with the
+    same options and overrides.
+
+    Raises:
+      ConfigError: it is neither a layout of the experiment's family nor an experiment.
+    """
+    table, names = layouts(e.model), registry.names()
+    name = args.compare.partition(":")[0]
+    if name in table:
+        return dataclasses.replace(e, layout=cli.named_layout(e, args.compare))
+    if name not in names:
+        raise ConfigError(f"--compare {args.compare!r}: no such layout or experiment{nearest(name, [*table, *names])}")
+    return cli.chosen(argparse.Namespace(**vars(args) | {"experiment": args.compare}), overrides)
+
+
+def main() -> int:
+    p = cli.parser(__doc__)
+    cli.add_experiment(p)
+    p.add_argument("--steps", type=int, default=20, metavar="N", help="how many to count, after a warm-up")
+    p.add_argument("--compare", metavar="OTHER", help="another layout of the family, or another experiment")
+    p.add_argument("--profile", type=cli.folder, metavar="DIR", help="trace some more steps into this folder")
+    p.add_argument("--json", action="store_true", help="for programs")
+    p.add_argument("--distributed", action="store_true", help="one of several processes, as in scripts.train")
+    args, overrides = p.parse_known_args()
+    if args.steps < 1:
+        raise ConfigError(f"--steps {args.steps}: at least 1 must be counted")
+    if args.profile and args.compare:
+        raise ConfigError("--profile traces one experiment, --compare runs two: choose one of them")
+    e = cli.chosen(args, overrides)
+    b = other(args, overrides, e) if args.compare else None
+    if args.profile:
+        args.profile.mkdir(parents=True, exist_ok=True)  # before minutes are spent
+    os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
+    widest = max([x.layout for x in (e, b) if x], key=lambda layout: layout.devices)
+    cli.use_devices_of_all(widest, detect=args.distributed)
+
+    import jax
+
+    from trainers import throughput
+
+    found = throughput.compare(e, b, args.steps) if b else throughput.measure(e, args.steps, args.profile)
+    if jax.process_index() == 0:
+        cli.print_json(found) if args.json else print(throughput.as_text(found))
+    return 0
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,80 @@
+"""scripts.throughput as a user runs it: one report of several processes, without TensorFlow; what it refuses, in one line."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from configs.registry import ConfigError
+from scripts import throughput
+
+ALONE = """
+import sys
+from scripts import throughput
+throughput.main()
+heavy = {"tensorflow", "seqio", "tensorflow_datasets"} & set(sys.modules)
+assert not heavy, heavy
+"""
+
+
+def test_two_processes_report_once_without_tensorflow():
+    """Two processes measure one run: the first prints one report, of both; random tokens import no TensorFlow in either."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    line = [
+        "gpt.quickstart",
+        "--tiny",
+        "--model.layers",
+        "1",
+        "--layout",
+        "data_parallel:2x1",
+        "--steps",
+        "2",
+        "--json",
+    ]
+    env = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"} | {
+        "XLA_FLAGS": "--xla_backend_optimization_level=0"
+    }
+    together = env | {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", ALONE, *line], env=together | {"JAX_PROCESS_ID": str(n)}, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        ) for n in (0, 1)
+    ]  # fmt: skip
+    try:
+        said = [process.communicate(timeout=180) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0, 0], said
+    assert "{" not in said[1][0]
+    found = json.loads(said[0][0][said[0][0].index("{\n") :])
+    assert found["processes"] == found["devices"] == 2 and found["tokens"] == 16 * 16 and found["steps"] == 2
+    assert found["tokens_per_s_per_chip"] == pytest.approx(found["tokens_per_s"] / 2) and found["peak_flops"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--steps", "0"], "--steps 0: at least 1 must be counted"),
+        (["--steps", "few"], "argument --steps: invalid int value: 'few'"),
+        (["--setps", "3"], "--setps; did you mean 'steps'?"),
+        (["--compare", "zer1:2x4"], "--compare 'zer1:2x4': no such layout or experiment; did you mean 'zero1'?"),
+        (["--compare", "zero1:2"], "zero1 needs a mesh of 2 sizes"),
+        (["--compare", "zero1", "--profile", "x"], "choose one of them"),
+        (["--compare", "bert.quickstart", "--model.loss_chunks", "2"], "no field or option --model.loss_chunks"),
+    ],
+)  # fmt: skip
+def test_bad_arguments_are_refused(monkeypatch, tmp_path, arguments, said):
+    """The line names the option, its value and what would do; nothing is compiled or written."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["throughput", "gpt.quickstart", "--synthetic", *arguments])
+    with pytest.raises(ConfigError, match=re.escape(said)) as caught:
+        throughput.main()
+    assert len(str(caught.value).splitlines()) == 1 and not list(tmp_path.iterdir())

@@ -1,0 +1,229 @@
+"""The report of a measured experiment, of tiny models of all families: complete, consistent, and null where nothing is known."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import jax
+import pytest
+
+from configs import registry
+from configs.schema import Experiment
+from data.batches import batch_shapes
+from tests.trainers.pod.programs import program
+from trainers import hlo, peaks, profiling, state, step, throughput
+from trainers.hlo import HloError
+from trainers.pod.flops import model_flops, program_flops
+from trainers.pod.products import total
+
+KEYS = {
+    "experiment", "step_s_median", "step_s_p10", "step_s_p90", "tokens_per_s", "mfu", "hfu", "peak_flops", "compile_s",
+    "first_step_s", "peak_memory_gib", "input_stall_share", "versions",
+}  # fmt: skip
+
+
+def tiny(name: str, **model) -> Experiment:
+    e = registry.tiny(registry.load(name))
+    return dataclasses.replace(e, model=dataclasses.replace(e.model, **model))
+
+
+def measured_quickly(dtype: str) -> float:
+    """A host's peak by a small product."""
+    return MEASURED(dtype, long=1e-6, times=1)
+
+
+MEASURED = peaks.measured
+
+
+# --- FLOPs --------------------------------------------------------------------------------------------------------
+
+
+def compiled(e: Experiment) -> jax.stages.Compiled:
+    return step.compile_step(state.plan(e, jax.devices()[: e.layout.devices]), batch_shapes(e.data))
+
+
+def test_a_program_s_products_are_counted_in_loops():
+    """Of four layers in a loop: without recomputation the model's FLOPs, which the compiler's own count falls short of; with it
+    as many as the traced gradient has."""
+    plain, again = (tiny("gpt.quickstart", layers=4, remat=remat) for remat in ("none", "full"))
+    done = compiled(plain)
+    assert total(hlo.parse(done.as_text() or "")) == model_flops(plain)
+    assert (done.cost_analysis() or {})["flops"] < model_flops(plain)
+    more = total(hlo.parse(compiled(again).as_text() or ""))
+    assert more == program_flops(again) > 1.2 * model_flops(again)
+    assert model_flops(again) == model_flops(plain)
+
+
+LOOP = """
+%body (s: (s32[], f32[8,8])) -> (s32[], f32[8,8]) {
+  %s = (s32[], f32[8,8]) parameter(0)
+  %i = s32[] get-tuple-element(%s), index=0
+  %y = f32[8,8] get-tuple-element(%s), index=1
+  %p = f32[8,8] dot(%y, %y), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT %t = (s32[], f32[8,8]) tuple(%i, %p)
+}
+
+%condition (s2: (s32[], f32[8,8])) -> pred[] {
+  %s2 = (s32[], f32[8,8]) parameter(0)
+  ROOT %go = pred[] custom-call(%s2), custom_call_target="TopK"
+}
+
+%twice (a: f32[8,8]) -> f32[8,8] {
+  %a = f32[8,8] parameter(0)
+  %a2 = f32[8,8] dot(%a, %a), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT %a3 = f32[8,8] dot(%a2, %a), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+
+%other (b: f32[8,8]) -> f32[8,8] {
+  %b = f32[8,8] parameter(0)
+  %b2 = f32[8,8] dot(%b, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT %b3 = f32[8,8] dot(%b, %b2), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+
+%once (c: f32[8,8]) -> f32[8,8] {
+  %c = f32[8,8] parameter(0)
+  ROOT %c2 = f32[8,8] dot(%c, %c), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+"""
+CALL = '%c = (f32[8,3], s8[16]) custom-call(%l, %r), custom_call_target="{}", backend_config={{{}}}'
+GEMM = '"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"],"rhs_contracting_dimensions":["0"]}}'
+TRIPS = ', backend_config={"known_trip_count":{"n":"5"}}'
+CHOICE = "%c = f32[8,8] conditional(%g, %m, %m), true_computation=%twice, false_computation=%"
+WHILE = "%c = (s32[], f32[8,8]) while(%m2), condition=%condition, body=%body"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (WHILE + TRIPS, 5 * 1024),
+        (WHILE, "how often loop %c"),
+        (CHOICE + "other", 2048),
+        (CHOICE + "once", "which branch of a conditional"),
+        (CALL.format("__cublas$lt$matmul", GEMM), 2 * 8 * 3 * 4),
+        (CALL.format("__cudnn$fmhaSoftmax", ""), "custom call '__cudnn$fmhaSoftmax'"),
+        (CALL.format("TopK", ""), 0),
+    ],
+)
+def test_what_cannot_be_counted_is_not(line, expected):
+    """Loops count as often as they run, cuBLAS's calls by their sizes; what is unknown is an error that names it, not a guess."""
+    p = program(
+        "%l = f32[8,4] parameter(1)", "%r = f32[4,3] parameter(2)", "%m = f32[8,8] parameter(3)", "%g = pred[] parameter(4)",
+        "%m2 = (s32[], f32[8,8]) parameter(5)", line, "ROOT %z = f32[500] copy(%x)", before=LOOP,
+    )  # fmt: skip
+    if isinstance(expected, str):
+        with pytest.raises(HloError, match=expected.replace("$", r"\$")):
+            total(p)
+    else:
+        assert total(p) == expected
+
+
+# --- the report ---------------------------------------------------------------------------------------------------
+
+
+GPT = tiny("gpt.quickstart", layers=4, remat="none")
+BERT, M4 = tiny("bert.quickstart"), tiny("gshard_m4.quickstart", remat="full")
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("trace")
+
+
+@pytest.fixture(scope="module")
+def reports(trace) -> dict[str, dict]:
+    """By name, as JSON has them; GShard M4's with a profile."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(peaks, "measured", measured_quickly)
+        found = [throughput.measure(e, 3, trace if e is M4 else None) for e in (GPT, BERT, M4)]
+    return {r["experiment"]: json.loads(json.dumps(r)) for r in found}
+
+
+@pytest.mark.parametrize("e", [GPT, BERT, M4], ids=lambda e: e.name)
+def test_reports_are_complete_and_consistent(reports, e):
+    """Every family's report has all keys, goes through JSON, and its rates and shares follow from its times and counts."""
+    found = reports[e.name]
+    assert found.keys() >= KEYS and found["steps"] == 3 and not found["notes"]
+    assert 0 < found["step_s_p10"] <= found["step_s_median"] <= found["step_s_p90"]
+    seconds = found["step_s_mean"]
+    assert found["tokens"] == e.data.batch_size * 16  # full rows; of translations the targets
+    assert found["tokens_per_s"] == pytest.approx(found["tokens"] / seconds)
+    assert found["examples_per_s"] == pytest.approx(e.data.batch_size / seconds)
+    assert found["mfu"] == pytest.approx(model_flops(e) / seconds / found["peak_flops"])
+    assert found["hfu"] == pytest.approx(found["hardware_flops"] / seconds / found["peak_flops"])
+    assert 0 <= found["input_stall_share"] < 1 and found["compile_s"] > 0 and found["peak_memory_gib"] > 0
+    assert found["first_step_s"] > found["compile_s"]
+    assert {"jax", "jaxlib", "flax", "python"} <= found["versions"].keys()
+    text = throughput.as_text(found)
+    assert all(
+        word in text for word in ("MFU", "HFU", "PaLM", "matrix product", "tokens/s", "rows/s", "waited for input")
+    )
+
+
+def test_what_is_unknown_is_null(monkeypatch):
+    """Without a known peak there is neither MFU nor HFU, without countable FLOPs no HFU; notes say why, other numbers stay."""
+    monkeypatch.setattr(peaks, "peak", lambda devices, dtype: (None, "no peak is known of a 'TPU v9'"))
+    found = throughput.measure(GPT, 1)
+    assert found["mfu"] is None and found["hfu"] is None and found["tokens_per_s"] > 0 and found["hardware_flops"] > 0
+    assert found["notes"] == ["no MFU, no HFU: no peak is known of a 'TPU v9'"]
+    assert "MFU        unknown" in throughput.as_text(found)
+
+    def refuse(program):
+        raise HloError("%c: the FLOPs of custom call 'x' are not in the program")
+
+    monkeypatch.undo()
+    monkeypatch.setattr(peaks, "measured", lambda dtype: 1e9)
+    monkeypatch.setattr(throughput.products, "total", refuse)
+    found = throughput.measure(GPT, 1)
+    assert found["mfu"] > 0 and found["hfu"] is None and found["hardware_flops"] is None
+    assert found["notes"] == ["no HFU: %c: the FLOPs of custom call 'x' are not in the program"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [("TPU v4", 8 * 275e12), ("TPU v5 lite", 8 * 197e12), ("NVIDIA H100 80GB HBM3", 8 * 989.4e12), ("TPU v9", None)],
+)
+def test_peaks_of_accelerators_are_the_published_ones(monkeypatch, kind, expected):
+    """As many times the chip's own as there are devices; of an unknown kind none, and the line names it."""
+    monkeypatch.setattr(jax, "devices", lambda: [type("Device", (), {"platform": "tpu", "device_kind": kind})])
+    value, name = peaks.peak(8, "float32")
+    assert value == expected and kind in name
+
+
+def test_two_experiments_are_compared(monkeypatch):
+    """Both reports are there, with the ratio of their medians; what the process shares is null."""
+    monkeypatch.setattr(peaks, "measured", measured_quickly)
+    found = throughput.compare(GPT, BERT, 6)
+    a, b = found["a"], found["b"]
+    assert found["ratio"]["median"] == pytest.approx(b["step_s_median"] / a["step_s_median"])
+    assert found["ratio"]["p10"] <= found["ratio"]["p90"]
+    assert a.keys() == b.keys() >= KEYS and a["steps"] == b["steps"] == 6
+    assert (a["experiment"], b["experiment"]) == (GPT.name, BERT.name) and a["first_step_s"] > 0
+    assert b["first_step_s"] is None is b["peak_memory_gib"]
+    assert "times as long as one of a" in throughput.as_text(found)
+
+
+# --- the profile --------------------------------------------------------------------------------------------------
+
+
+def test_instants_are_shared():
+    """Of two operations that overlap each has half the time; gaps count for none; the sum is the time in which any ran."""
+    found = profiling.shared([("a", 0, 10), ("b", 4, 10), ("c", 20, 25), ("a", 24, 26)])
+    assert found == {"a": 4 + 3 + 0.5 + 1, "b": 3, "c": 4 + 0.5}
+    assert sum(found.values()) == 10 + 6
+
+
+def test_a_profile_has_a_trace_and_components(reports, trace):
+    """A traced translation model: the trace's file, a text, and attention, experts, the loss and the optimizer in it, with next
+    to nothing unnamed but the compiler's own copies."""
+    found = reports[M4.name]["profile"]
+    assert list(trace.glob("plugins/profile/*/*.xplane.pb"))
+    text = (trace / profiling.SUMMARY).read_text()
+    assert text.splitlines() == profiling.table(found) and not list(trace.glob("*.new"))
+    shares: dict[str, float] = {}
+    for row in found["components"]:
+        shares[row["component"]] = shares.get(row["component"], 0.0) + row["share"]
+    assert {"attention", "experts", "ffn", "norm", "embedding", "softmax and loss", "optimizer"} <= shares.keys()
+    assert all(name in text for name in shares) and shares.get("(other)", 0.0) < 0.05
+    assert sum(shares.values()) == pytest.approx(1) and sum(found["kinds"].values()) == pytest.approx(1)
+    assert {row["phase"] for row in found["components"]} >= {"forward", "backward", "rematerialised", "optimizer"}
+    assert found["kinds"]["matmul"] > 0 and 0 < found["busy_ms"] <= found["step_ms"]

@@ -1,0 +1,233 @@
+"""What MLPerf asks of a run: which benchmark it is, the settings that its log names, and the verdict of MLPerf's own checker.
+
+BERT and GPT-3 follow the rules of MLPerf Training 4.1, the last round that had both. What MLPerf has no benchmark for, GShard M4
+and runs that measure speed alone, follows rules in the same form in configs/mlperf/.
+"""
+
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import configs
+from configs import schema
+from configs.registry import ConfigError
+from configs.schema import Experiment
+from models.common.layout import UserError
+
+RULESET = "4.1.0"
+TOKEN = ":::MLLOG "
+OWN_RULES = Path(configs.__path__[0]).resolve() / "mlperf"
+
+
+@dataclasses.dataclass(frozen=True)
+class Benchmark:
+    """What a run is measured by.
+
+    Attributes:
+      name: as the log calls it.
+      metric: the evaluation's scalar that is scored; "" where nothing is.
+      target: the score to reach, in the metric's own scale; None where there is none.
+      at_most: the score has to fall to the target, not to rise to it.
+    """
+
+    name: str
+    metric: str = ""
+    target: float | None = None
+    at_most: bool = False
+
+    def met(self, score: float) -> bool:
+        if self.target is None:
+            return False
+        return score <= self.target if self.at_most else score >= self.target
+
+    @property
+    def own(self) -> bool:
+        """Whether its rules are in configs/mlperf/, not MLPerf's."""
+        return (OWN_RULES / f"{self.name}.yaml").exists()
+
+
+BERT = Benchmark("bert", "eval/accuracy", 0.72)  # masked words told right
+GPT3 = Benchmark("gpt3", "eval/cross_entropy", 2.69, at_most=True)  # nats a token, which MLPerf calls log perplexity
+THROUGHPUT = Benchmark("throughput")
+
+
+def benchmark(e: Experiment, target: float | None = None) -> Benchmark:
+    """The benchmark of an experiment's family; on random tokens, which have nothing to score, throughput.
+
+    Args:
+      target: BLEU, 0 to 100, for GShard M4. The others' targets are MLPerf's.
+
+    Raises:
+      ConfigError: no benchmark is like it; or a target is missing, or one too much.
+    """
+    family = e.model.family
+    if not e.data.cache:
+        found = THROUGHPUT
+    elif family == "gshard_m4":
+        if target is None or not 0 < target <= 100:
+            raise ConfigError(f"--mlperf-target={target}: gshard_m4 needs the BLEU to reach, above 0 and at most 100")
+        return Benchmark("gshard_m4", "eval/bleu", target)
+    elif family == "bert":
+        if not isinstance(e.data, schema.MaskedTextData):
+            raise ConfigError(f"{e.name} is no MLPerf benchmark: BERT's is masked words, as in bert.large_lamb")
+        found = BERT
+    else:
+        found = GPT3
+    if target is not None:
+        fixed = "has no target" if found.target is None else f"has MLPerf's target {found.target}"
+        raise ConfigError(f"--mlperf-target={target}: benchmark {found.name} {fixed}; leave the option out")
+    return found
+
+
+def settings(e: Experiment, of: Benchmark) -> dict[str, Any]:
+    """Hyper-parameters and parallelism of an experiment under MLPerf's names; what it does not have is left out."""
+    data, train, layout = e.data, e.train, e.layout
+    accumulated = train.microbatches * max((p.microbatches for _, p in layout.pipelines), default=1)
+    found: dict[str, Any] = {
+        "seed": train.seed,
+        "global_batch_size": data.batch_size,
+        "micro_batch_size": data.batch_size // (_ways(e, "batch") * accumulated),
+        "gradient_accumulation_steps": accumulated,
+        "max_sequence_length": data.source_length if isinstance(data, schema.TranslationData) else data.length,
+        "max_steps": train.steps,
+        "lowest_numerical_precision_in_linear": e.model.dtype,
+        "tensor_parallelism": _ways(e, "act_mlp"),
+        "context_parallelism": _ways(e, "length"),
+        "expert_parallelism": _ways(e, "act_expert"),
+        "pipeline_parallelism": max((_ways(e, "layers", path) for path, _ in layout.pipelines), default=1),
+    }
+    found |= _optimizer(e.optimizer, of) | _schedule(e.optimizer.schedule, of)
+    if train.clip_norm:
+        found["opt_gradient_clip_norm"] = train.clip_norm
+    if getattr(e.model, "experts", 0):
+        model: Any = e.model
+        found |= {
+            "moe_num_experts": model.experts,
+            "moe_gating": model.gating,
+            "moe_capacity_factor": model.capacity_factor,
+            "moe_eval_capacity_factor": model.eval_capacity_factor,
+            "moe_group_size": model.group_size,
+            "moe_aux_loss_coeff": model.balance_weight,
+        }
+    if of.own and of.target is not None:  # MLPerf's targets are in its rules
+        found["quality_target"] = of.target
+    return found
+
+
+def _ways(e: Experiment, name: str, component: str | None = None) -> int:
+    """Into how many pieces an axis is cut: in this component, or in the one that cuts it most."""
+    places = ["", *(path for path, _ in e.layout.components)] if component is None else [component]
+    return max(e.layout.ways(e.layout.resolve(place).get(name, ())) for place in places)
+
+
+def _optimizer(o: schema.Optimizer, of: Benchmark) -> dict[str, Any]:
+    name = type(o).__name__.lower()
+    if isinstance(o, schema.AdamW | schema.Lamb):
+        if of is GPT3:  # whose Adam, as MLPerf calls it, decouples weight decay
+            name = "adam"
+        decay = {"adam": "opt_weight_decay", "adamw": "opt_adamw_weight_decay", "lamb": "opt_lamb_weight_decay_rate"}
+        values = {f"opt_{name}_beta_1": o.b1, f"opt_{name}_beta_2": o.b2, f"opt_{name}_epsilon": o.eps}
+        return {"opt_name": name} | values | {decay[name]: o.weight_decay}
+    fields = (f.name for f in dataclasses.fields(o) if f.name != "schedule")
+    return {"opt_name": name} | {f"opt_{name}_{field}": getattr(o, field) for field in fields}
+
+
+def _schedule(s: schema.Schedule, of: Benchmark) -> dict[str, Any]:
+    if isinstance(s, schema.Constant):
+        return {"opt_base_learning_rate": s.value, "opt_learning_rate_decay_schedule": "constant"}
+    shape = {"InverseSqrt": "inverse square root"}.get(type(s).__name__, type(s).__name__.lower())
+    found: dict[str, Any] = {
+        "opt_learning_rate_decay_schedule": shape + (" with linear warmup" if s.warmup else ""),
+        "opt_learning_rate_warmup_steps": s.warmup,
+    }
+    if of is BERT:  # whose reference names these besides: the warm-up begins with the first step
+        found |= {"num_warmup_steps": s.warmup, "start_warmup_step": 0}
+    if isinstance(s, schema.InverseSqrt):
+        return found | {"opt_base_learning_rate": s.scale / max(s.flat, s.warmup, 1) ** 0.5}
+    return found | {
+        "opt_base_learning_rate": s.peak,
+        "opt_end_learning_rate": s.peak * s.floor,
+        "opt_learning_rate_decay_steps": s.steps,
+        "opt_learning_rate_training_steps": s.steps,
+    }
+
+
+# --- reading and checking ----------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """A line of a log; `time` in seconds since 1970."""
+
+    key: str
+    value: Any
+    metadata: dict[str, Any]
+    time: float
+
+
+def read(path: Path) -> list[Event]:
+    """The events of a log, in order; text that is none of MLPerf's is passed over.
+
+    Raises:
+      UserError: a line is damaged.
+    """
+    found = []
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+        _, token, text = line.partition(TOKEN)
+        if token:
+            try:
+                event = json.loads(text)
+                found.append(Event(event["key"], event["value"], event["metadata"] or {}, event["time_ms"] / 1000))
+            except (ValueError, KeyError, TypeError):
+                raise UserError(f"{path}: line {number} is no {TOKEN.strip()} line of MLPerf: {text[:60]!r}") from None
+    return found
+
+
+def value(events: list[Event], key: str) -> Any:
+    """The value of a key's first event, None where there is none."""
+    return next((event.value for event in events if event.key == key), None)
+
+
+def status(events: list[Event]) -> str:
+    """How an attempt ended: "success", "aborted", or "" if its log breaks off."""
+    return next((event.metadata.get("status", "") for event in events if event.key == "run_stop"), "")
+
+
+# What the rules of BERT and GPT-3 say of every run that does not reach the target, also of one that calls itself aborted.
+_TARGET_MISSED = ("Failed checks for eval_accuracy", "Required AT_LEAST_ONE occurrence of 'eval_accuracy'")
+
+
+def complaints(path: Path) -> list[str]:
+    """What MLPerf's checker has against a log, a line each; nothing if it passes. Its warnings count as errors.
+
+    The rules are MLPerf's, or ours, by the log's own benchmark. MLPerf's know no aborted runs: of one that says it is, which
+    claims no result, it is passed over that it did not reach the target.
+    """
+    events = read(path)
+    own = Benchmark(str(value(events, "submission_benchmark"))).own
+    config = ["--config", str(OWN_RULES / "common.yaml")] if own else []
+    command = [sys.executable, "-m", "mlperf_logging.compliance_checker", "--usage", "training", "--ruleset", RULESET]
+    command += ["--werror", "--log_output", os.devnull, *config, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return []
+    told = re.search(r"^WARNING -  (.*?)^ERROR - FAILED", done.stderr, re.DOTALL | re.MULTILINE)
+    if not told:  # it did not end as it does
+        return [(done.stderr.strip().splitlines() or ["the checker says nothing"])[-1]]
+    found = [_one_line(text.strip()) for text in re.split(r"^-{30}$", told[1], flags=re.MULTILINE)]
+    if status(events) == "aborted":
+        found = [text for text in found if not text.startswith(_TARGET_MISSED)]
+    return found
+
+
+def _one_line(text: str) -> str:
+    """A complaint without the context that the checker prints below it."""
+    failed = re.search(
+        r"^CHECK for '(.*?)'.*?^failed test: *(.*?)$.*\"value\": (.*?)\s*\}\Z", text, re.DOTALL | re.MULTILINE
+    )
+    return f"{failed[1]} is {failed[3]}, must be: {failed[2].strip()}" if failed else text.splitlines()[0]
