@@ -44,13 +44,17 @@ def main() -> int:
     p.add_argument("--steps", type=int, default=20, metavar="N", help="how many to count, after a warm-up")
     p.add_argument("--compare", metavar="OTHER", help="another layout of the family, or another experiment")
     p.add_argument("--profile", type=cli.folder, metavar="DIR", help="trace some more steps into this folder")
+    p.add_argument(
+        "--mlperf", type=cli.folder, metavar="DIR", help="write a log in MLPerf's form there (docs/MLPERF.md)"
+    )
     p.add_argument("--json", action="store_true", help="for programs")
     p.add_argument("--distributed", action="store_true", help="one of several processes, as in scripts.train")
     args, overrides = p.parse_known_args()
     if args.steps < 1:
         raise ConfigError(f"--steps {args.steps}: at least 1 must be counted")
-    if args.profile and args.compare:
-        raise ConfigError("--profile traces one experiment, --compare runs two: choose one of them")
+    for option in ("profile", "mlperf"):
+        if getattr(args, option) and args.compare:
+            raise ConfigError(f"--{option} is for one experiment, --compare runs two: choose one of them")
     e = cli.chosen(args, overrides)
     b = other(args, overrides, e) if args.compare else None
     if args.profile:
@@ -61,9 +65,10 @@ def main() -> int:
 
     import jax
 
-    from trainers import throughput
+    from trainers import mlperf, throughput
 
-    found = throughput.compare(e, b, args.steps) if b else throughput.measure(e, args.steps, args.profile)
+    log = mlperf.Request(folder=args.mlperf) if args.mlperf else None
+    found = throughput.compare(e, b, args.steps) if b else throughput.measure(e, args.steps, args.profile, log)
     if jax.process_index() == 0:
         cli.print_json(found) if args.json else print(throughput.as_text(found))
     return 0

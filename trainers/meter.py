@@ -29,6 +29,7 @@ class Meter:
       windows: of each window the seconds of its steps.
       stalls: seconds that the device waited for input, one for each of those steps.
       outputs: what the counted steps returned.
+      ended: when each window did, in seconds since 1970.
     """
 
     def __init__(self, step: Callable[[Any], Any], batch: Callable[[int], Any]):
@@ -40,6 +41,7 @@ class Meter:
         self.windows: list[list[float]] = []
         self.stalls: list[float] = []
         self.outputs: list[Any] = []
+        self.ended: list[float] = []
 
     def window(self, steps: int) -> None:
         """Runs a step that is not counted, since it finds the device idle, and then so many that are; waits for the last.
@@ -59,6 +61,7 @@ class Meter:
                     done[-2].result()
                     self.outputs.append(output)
             ends = [future.result() for future in done]
+        self.ended.append(time.time() - (time.perf_counter() - ends[-1]))
         self.windows.append([b - a for a, b in itertools.pairwise(ends)])
         self.stalls += [max(0.0, given[n] - max(asked[n], ends[n - 1])) for n in range(1, steps + 1)]
 

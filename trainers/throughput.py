@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 import psutil
 
 from configs.schema import Experiment
 from data.batches import Batches, batch_shapes
 from data.rows import open_source
-from trainers import checkpoint, hlo, meter, metrics, peaks, processes, profiling, runlog, state, step
+from trainers import checkpoint, hlo, meter, metrics, mlperf, peaks, processes, profiling, runlog, state, step
 from trainers.hlo import HloError
 from trainers.meter import Meter
 from trainers.pod import flops, products
@@ -69,21 +70,34 @@ def opened(e: Experiment) -> Iterator[Subject]:
         yield subject
 
 
-def measure(e: Experiment, steps: int, trace: Path | None = None) -> dict[str, Any]:
+def measure(e: Experiment, steps: int, trace: Path | None = None, log: mlperf.Request | None = None) -> dict[str, Any]:
     """The report of an experiment, see `report`, with
 
     first_step_s: from the start of this process to the end of the first step: imports, compiling, fresh parameters
     peak_memory_gib: until the last step, of the fullest device, or of the fullest process where devices do not tell
     profile: of some more steps, see trainers.profiling; where there is a `trace`, the folder for it
+    mlperf_log: path of a log in MLPerf's form; where a `log` is asked for
     """
     with opened(e) as subject:
         more: dict[str, Any] = {"first_step_s": _age()}
         meter.measure([subject.meter], steps)
         more["peak_memory_gib"] = float(processes.of_all(metrics.memory_gib()).max())
         found = report(subject) | more
+        if log and jax.process_index() == 0:
+            found["mlperf_log"] = str(mlperf.throughput(e, log, _windows(subject.meter)))
         if trace:
             found["profile"] = profiling.profile(subject.meter, hlo.parse(subject.compiled.as_text() or ""), trace)
     return found
+
+
+def _windows(m: Meter) -> list[mlperf.Window]:
+    """The counted steps one by one, of a meter that has counted in one window."""
+    [seconds], [end] = m.windows, m.ended
+    ends = end - sum(seconds) + np.cumsum(seconds)
+    return [
+        mlperf.Window(float(stop - s), float(stop), 1, float(output["loss"]))
+        for s, stop, output in zip(seconds, ends, m.outputs, strict=True)
+    ]
 
 
 def compare(e: Experiment, other: Experiment, steps: int) -> dict[str, Any]:

@@ -68,6 +68,7 @@ def test_two_processes_report_once_without_tensorflow():
         (["--compare", "zer1:2x4"], "--compare 'zer1:2x4': no such layout or experiment; did you mean 'zero1'?"),
         (["--compare", "zero1:2"], "zero1 needs a mesh of 2 sizes"),
         (["--compare", "zero1", "--profile", "x"], "choose one of them"),
+        (["--compare", "zero1", "--mlperf", "x"], "choose one of them"),
         (["--compare", "bert.quickstart", "--model.loss_chunks", "2"], "no field or option --model.loss_chunks"),
     ],
 )  # fmt: skip

@@ -13,6 +13,8 @@ from data.batches import batch_shapes
 from tests.trainers.pod.programs import program
 from trainers import hlo, peaks, profiling, state, step, throughput
 from trainers.hlo import HloError
+from trainers.mlperf import Request
+from trainers.mlperf_rules import complaints, read
 from trainers.pod.flops import model_flops, program_flops
 from trainers.pod.products import total
 
@@ -134,7 +136,10 @@ def reports(trace) -> dict[str, dict]:
     """By name, as JSON has them; GShard M4's with a profile."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(peaks, "measured", measured_quickly)
-        found = [throughput.measure(e, 3, trace if e is M4 else None) for e in (GPT, BERT, M4)]
+        log = Request(folder=trace.parent / "logs")
+        found = [
+            throughput.measure(e, 3, trace if e is M4 else None, log if e is GPT else None) for e in (GPT, BERT, M4)
+        ]
     return {r["experiment"]: json.loads(json.dumps(r)) for r in found}
 
 
@@ -157,6 +162,15 @@ def test_reports_are_complete_and_consistent(reports, e):
     assert all(
         word in text for word in ("MFU", "HFU", "PaLM", "matrix product", "tokens/s", "rows/s", "waited for input")
     )
+
+
+def test_what_was_measured_is_logged(reports):
+    """A log in MLPerf's form of the counted steps, that our rules pass."""
+    found = reports[GPT.name]
+    path = Path(found["mlperf_log"])
+    assert complaints(path) == []
+    steps = [event.value["step_time"] for event in read(path) if event.key == "tracked_stats"]
+    assert len(steps) == 3 and sum(steps) / 3 == pytest.approx(found["step_s_mean"], rel=1e-3)
 
 
 def test_what_is_unknown_is_null(monkeypatch):
