@@ -53,7 +53,7 @@ bench-peers: $(STAMP) $(VENV)-parity/.installed  ## training speed beside transf
 	$(PY) -m scripts.bench_peers $(ARGS)
 
 $(VENV)-maxtext/.installed: scripts/peers/maxtext.txt
-	$(PYTHON312) -c 'import sys; sys.exit(sys.version_info < (3, 12))'
+	$(PYTHON312) -c 'import sys; sys.exit(sys.version_info < (3, 12) and "MaxText needs Python 3.12 or newer; name one with PYTHON312=...")'
 	test -x $(@D)/bin/python || $(PYTHON312) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r $<
 	touch $@
