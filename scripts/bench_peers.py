@@ -133,9 +133,8 @@ def compare(e: Experiment, systems: Sequence[System], windows: int, steps: int) 
       A row for each system, as `rows` gives them.
     """
     with contextlib.ExitStack() as closing:
-        processes = [
-            closing.enter_context(started(system, e)) for system in systems
-        ]  # one at a time: compiling needs all CPUs
+        # One after the other: each compiles, or sets up its weights, with all CPUs.
+        processes = [closing.enter_context(started(system, e)) for system in systems]
         found: list[list[dict[str, float]]] = [[] for _ in processes]
         for _ in range(WARMUP + windows):
             for process, seen in zip(processes, found, strict=True):
