@@ -1,11 +1,12 @@
 # Everything starts here; each target makes .venv first if it must. See README.md.
 PYTHON ?= python3
+PYTHON312 ?= python3.12
 DEVICE ?= cpu
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed-$(DEVICE)
 
-.PHONY: quickstart test check setup lock pods golden parity clean
+.PHONY: quickstart test check setup lock pods golden parity bench-peers clean
 
 quickstart: $(STAMP)  ## data, training, scores, translations and a page with pictures
 	$(PY) -m scripts.quickstart
@@ -47,5 +48,15 @@ $(VENV)-parity/.installed: tests/parity/requirements.txt
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	touch $@
 
+bench-peers: $(STAMP) $(VENV)-parity/.installed  ## training speed beside transformers and MaxText; ARGS="--peers hf" and the like
+	-$(MAKE) $(VENV)-maxtext/.installed  # without a Python for it, MaxText is left out
+	$(PY) -m scripts.bench_peers $(ARGS)
+
+$(VENV)-maxtext/.installed: scripts/peers/maxtext.txt
+	$(PYTHON312) -c 'import sys; sys.exit(sys.version_info < (3, 12) and "MaxText needs Python 3.12 or newer; name one with PYTHON312=...")'
+	test -x $(@D)/bin/python || $(PYTHON312) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r $<
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(VENV)-parity .data runs
+	rm -rf $(VENV) $(VENV)-parity $(VENV)-maxtext .data runs

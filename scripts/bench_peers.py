@@ -1,0 +1,227 @@
+"""Training speed beside Hugging Face (PyTorch) and MaxText: the same shapes, batch and precision, interleaved in one run on CPUs.
+
+    make bench-peers
+    python -m scripts.bench_peers --experiments gpt.bench_42m --peers hf --windows 4 --json
+
+Each system trains in a process of its own, which waits while another's window of steps runs. The environments are those that
+`make bench-peers` sets up; a peer without one is left out, and a line says so. Tokens are those of the batch; an
+encoder-decoder's are source and target together. A ratio is our median over a peer's, of the same windows. Losses are on random
+tokens, drawn anew by Hugging Face and here, always the same by MaxText: a sign that all of them learn, not a comparison.
+
+GPT and BERT have the same parameters everywhere. GShard M4 has two embedding tables and a softmax matrix, SwitchTransformers one
+table for all three: ours updates two more. BERT here multiplies the masked tokens alone by the vocabulary, Hugging Face's all
+of them and then drops most.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from configs import registry
+from configs.registry import ConfigError
+from configs.schema import Experiment, TranslationData
+from models.common.layout import UserError, nearest
+from scripts import cli
+
+ROOT = Path(__file__).resolve().parents[1]
+EXPERIMENTS = ("gpt.bench_42m", "bert.bench_42m", "gshard_m4.bench_67m")
+WARMUP = 1  # windows at the start that do not count: programs are compiled, threads and memory set up
+
+
+@dataclasses.dataclass(frozen=True)
+class System:
+    """Something that trains the experiments of these families.
+
+    Attributes:
+      command: starts a process that speaks as scripts/peers/serve.py says; the experiment is appended.
+      needs: what its environment needs, for one who has none.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    families: tuple[str, ...] = ("gpt", "bert", "gshard_m4")
+    needs: str = ""
+
+    @property
+    def is_there(self) -> bool:
+        return Path(self.command[0]).exists()
+
+
+def _peer(name: str, environment: str, module: str, **fields: Any) -> System:
+    return System(name, (str(ROOT / environment / "bin/python"), "-m", f"scripts.peers.{module}"), **fields)
+
+
+OURS = System("Shardzoo", (sys.executable, "-m", "scripts.peers.shardzoo"))
+PEERS = {
+    "hf": _peer("Hugging Face", ".venv-parity", "huggingface", needs="make bench-peers"),
+    "maxtext": _peer(
+        "MaxText",
+        ".venv-maxtext",
+        "maxtext",
+        families=("gpt",),
+        needs="Python 3.12 or newer: make bench-peers PYTHON312=...",
+    ),
+}
+
+
+class Process:
+    """A running system.
+
+    Attributes:
+      about: what it says of itself: "parameters", "versions", "settings".
+    """
+
+    def __init__(self, system: System, process: subprocess.Popen[str], errors: Path):
+        self.system, self.process, self.errors = system, process, errors
+        self.about = self._answer()
+
+    def train(self, steps: int) -> dict[str, float]:
+        """A window of steps: {"seconds", "loss"}."""
+        assert self.process.stdin
+        with contextlib.suppress(BrokenPipeError):  # it has died; there will be no answer
+            print(steps, file=self.process.stdin, flush=True)
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self.process.stdout
+        line = self.process.stdout.readline()
+        if not line:
+            code = self.process.wait()  # its last words may come after the end of its answers
+            last = (self.errors.read_text(errors="replace").strip().splitlines() or ["it wrote nothing"])[-1]
+            raise UserError(f"{self.system.name} stopped with exit code {code}: {last}")
+        return json.loads(line)
+
+
+@contextlib.contextmanager
+def started(system: System, e: Experiment) -> Iterator[Process]:
+    """The system, ready to train the experiment; raises UserError with its last words if it stops."""
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    with tempfile.TemporaryDirectory() as folder:
+        errors = Path(folder) / "stderr"
+        with errors.open("w") as stderr:
+            process = subprocess.Popen(
+                [*system.command, json.dumps(registry.to_json(e))],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=ROOT, env=environment,
+            )  # fmt: skip
+        try:
+            yield Process(system, process, errors)
+        finally:
+            process.kill()  # it has nothing to save
+            process.communicate()
+
+
+def tokens(e: Experiment) -> int:
+    """Tokens of a batch; of an encoder-decoder, source and target together."""
+    d = e.data
+    return d.batch_size * (d.source_length + d.target_length if isinstance(d, TranslationData) else d.length)
+
+
+def compare(e: Experiment, systems: Sequence[System], windows: int, steps: int) -> list[dict[str, Any]]:
+    """Trains the experiment on all systems in turn, a window of steps each.
+
+    Returns:
+      A row for each system, as `rows` gives them.
+    """
+    with contextlib.ExitStack() as closing:
+        # One after the other: each compiles, or sets up its weights, with all CPUs.
+        processes = [closing.enter_context(started(system, e)) for system in systems]
+        found: list[list[dict[str, float]]] = [[] for _ in processes]
+        for _ in range(WARMUP + windows):
+            for process, seen in zip(processes, found, strict=True):
+                seen.append(process.train(steps))
+        return [
+            {"experiment": e.name, "system": process.system.name, **row, **process.about}
+            for process, row in zip(processes, rows(found, tokens(e) * steps), strict=True)
+        ]
+
+
+def rows(found: list[list[dict[str, float]]], tokens: int) -> list[dict[str, float]]:
+    """Tokens per second of each system's windows but the first WARMUP: median, p10 and p90; and the first system's ratio to it.
+
+    Args:
+      found: of each system, {"seconds", "loss"} of its windows.
+      tokens: of a window.
+    """
+    rates = [[tokens / window["seconds"] for window in windows[WARMUP:]] for windows in found]
+    medians = [statistics.median(rate) for rate in rates]
+    return [
+        {
+            "tokens_per_s": median,
+            "p10": float(np.percentile(rate, 10)),
+            "p90": float(np.percentile(rate, 90)),
+            "ratio": medians[0] / median,
+            "loss": windows[-1]["loss"],
+        }
+        for median, rate, windows in zip(medians, rates, found, strict=True)
+    ]
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The rows as text: the numbers, then what each system is."""
+    lines = [f"{'':14}{'tokens/s':>10}{'p10':>9}{'p90':>9}{'ours/it':>9}{'parameters':>14}{'loss':>8}"]
+    for r in rows:
+        rate = f"{r['tokens_per_s']:10,.0f}{r['p10']:9,.0f}{r['p90']:9,.0f}{r['ratio']:9.2f}"
+        lines.append(f"{r['system']:14}{rate}{r['parameters']:14,}{r['loss']:8.3f}")
+    for r in rows:
+        versions = ", ".join(f"{name} {version}" for name, version in r["versions"].items())
+        lines.append(f"{r['system']}: {r['settings']}; {versions}")
+    return "\n".join(lines)
+
+
+def main(argv: list[str] | None = None) -> int:
+    p = cli.parser(__doc__)
+    p.add_argument("--experiments", default=",".join(EXPERIMENTS), help="with commas")
+    p.add_argument("--peers", default=",".join(PEERS), help="with commas")
+    p.add_argument("--windows", type=int, default=8, help=f"of each system, after {WARMUP} that does not count")
+    p.add_argument("--steps", type=int, default=3, help="training steps of a window")
+    p.add_argument("--json", action="store_true", help="print a JSON object a line")
+    args = p.parse_args(argv)
+    experiments = _chosen("experiments", args.experiments, EXPERIMENTS)
+    peers = [PEERS[name] for name in _chosen("peers", args.peers, PEERS)]
+    for option in ("windows", "steps"):
+        if getattr(args, option) < 1:
+            raise ConfigError(f"--{option} {getattr(args, option)}: at least 1 is needed")
+    for peer in peers:
+        if not peer.is_there:
+            print(f"{peer.name} is left out: it needs {peer.needs}", file=sys.stderr, flush=True)
+    peers = [peer for peer in peers if peer.is_there]
+    if not peers:
+        raise ConfigError(f"--peers {args.peers}: none has an environment; make bench-peers sets them up")
+    for name in experiments:
+        e = registry.load(name)
+        systems = [OURS, *(peer for peer in peers if name.split(".")[0] in peer.families)]
+        load = os.getloadavg()[0]  # of others, who slow systems down unequally
+        found = compare(e, systems, args.windows, args.steps)
+        if args.json:
+            for row in found:
+                print(json.dumps(row | {"load_before": load}), flush=True)
+            continue
+        trained = args.steps * (WARMUP + args.windows)
+        print(
+            f"{name}: {tokens(e):,} tokens a step, {args.windows} windows of {args.steps} steps; loss of step {trained}; "
+            f"{os.cpu_count()} CPUs, load {load:.1f} before it began\n{table(found)}\n",
+            flush=True,
+        )
+    return 0
+
+
+def _chosen(option: str, text: str, known: Sequence[str] | dict[str, Any]) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"--{option}: no {name!r}{nearest(name, known)}")
+    return names
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,135 @@
+"""Hugging Face's side of the comparison: `transformers` on PyTorch, in the environment of `make parity`.
+
+Knows nothing of the zoo's code but the fields of an experiment. A plain eager training loop with what is quickest on a CPU: fused
+attention where they have it (SDPA; not in SwitchTransformers), the fused AdamW, GELU as one operation, no cache of keys and
+values, and no attention mask, as no row is padded.
+"""
+
+import platform
+from typing import Any
+
+import torch  # pyright: ignore[reportMissingImports]
+import transformers  # pyright: ignore[reportMissingImports]
+
+from scripts.peers.serve import Run, serve
+
+ACTIVATIONS = {"gelu_tanh": "gelu_pytorch_tanh"}  # the zoo's names, where theirs are others
+
+
+def gpt(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:
+    config = transformers.GPT2Config(
+        vocab_size=m["vocab"],
+        n_layer=m["layers"],
+        n_embd=m["model_dim"],
+        n_inner=m["hidden_dim"],
+        n_head=m["heads"],
+        n_positions=m["max_positions"],
+        activation_function=ACTIVATIONS.get(m["activation"], m["activation"]),
+        layer_norm_epsilon=m["norm_eps"],
+        attn_pdrop=m["dropout"], embd_pdrop=m["dropout"], resid_pdrop=m["dropout"],
+        use_cache=False,
+    )  # fmt: skip
+
+    def batch() -> dict[str, Any]:
+        tokens = torch.randint(m["vocab"], (d["batch_size"], d["length"]))
+        return {"input_ids": tokens, "labels": tokens}
+
+    return transformers.GPT2LMHeadModel(config), batch
+
+
+def bert(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:
+    config = transformers.BertConfig(
+        vocab_size=m["vocab"],
+        num_hidden_layers=m["layers"],
+        hidden_size=m["model_dim"],
+        intermediate_size=m["hidden_dim"],
+        num_attention_heads=m["heads"],
+        max_position_embeddings=m["max_positions"],
+        type_vocab_size=m["types"],
+        hidden_act=ACTIVATIONS.get(m["activation"], m["activation"]),
+        layer_norm_eps=m["norm_eps"],
+        hidden_dropout_prob=m["dropout"], attention_probs_dropout_prob=m["dropout"],
+    )  # fmt: skip
+
+    def batch() -> dict[str, Any]:
+        tokens = torch.randint(m["vocab"], (d["batch_size"], d["length"]))
+        predicted = torch.rand(tokens.shape) < d["rate"]
+        return {"input_ids": tokens, "labels": torch.where(predicted, tokens, -100)}
+
+    return transformers.BertForMaskedLM(config), batch
+
+
+def gshard_m4(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:
+    layers = m["layers"] // 2
+    config = transformers.SwitchTransformersConfig(
+        vocab_size=m["target_vocab"],
+        num_layers=layers,
+        num_decoder_layers=layers,
+        num_sparse_encoder_layers=layers // 2,
+        num_sparse_decoder_layers=layers // 2,
+        d_model=m["model_dim"],
+        d_ff=m["hidden_dim"],
+        d_kv=m["head_dim"],
+        num_heads=m["heads"],
+        num_experts=m["experts"],
+        expert_capacity=int(
+            m["capacity_factor"] * d["source_length"] / m["experts"]
+        ),  # of a row; the zoo's is of a group
+        dropout_rate=m["dropout"],
+        router_jitter_noise=0.0,
+        decoder_start_token_id=0,
+        use_cache=False,
+    )
+
+    def batch() -> dict[str, Any]:
+        rows = d["batch_size"]
+        return {
+            "input_ids": torch.randint(m["source_vocab"], (rows, d["source_length"])),
+            "labels": torch.randint(m["target_vocab"], (rows, d["target_length"])),
+            "output_router_logits": True,  # the loss that balances the experts
+        }
+
+    return transformers.SwitchTransformersForConditionalGeneration(config), batch
+
+
+FAMILIES = {"gpt": gpt, "bert": bert, "gshard_m4": gshard_m4}
+
+
+def prepare(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
+    torch.manual_seed(0)
+    family = fields["name"].split(".")[0]
+    model, batch = FAMILIES[family](fields["model"], fields["data"])
+    model.train()
+    o = fields["optimizer"]
+    optimizer = torch.optim.AdamW(
+        model.parameters(),
+        lr=o["schedule"]["value"],
+        betas=(o["b1"], o["b2"]),
+        eps=o["eps"],
+        weight_decay=o["weight_decay"],
+        fused=True,
+    )
+
+    def run(steps: int) -> float:
+        loss = torch.zeros(())
+        for _ in range(steps):
+            loss = model(**batch()).loss
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return loss.item()
+
+    description = {
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+        },
+        "settings": f"{type(model).__name__}, eager, {model.config._attn_implementation}, {torch.get_num_threads()} threads",
+    }
+    return description, run
+
+
+if __name__ == "__main__":
+    serve(prepare)
