@@ -69,6 +69,7 @@ def bench_42m() -> Experiment:
             head_dim=64,
             max_positions=256,
             dropout=0.0,
+            unroll=0,
         ),
         layout=layouts.data_parallel(1, 1),
         data=MaskedTextData(batch_size=8, length=256),

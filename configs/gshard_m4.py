@@ -72,6 +72,7 @@ def bench_67m() -> Experiment:
             capacity_factor=1.25,
             label_smoothing=0.0,
             dropout=0.0,
+            unroll=0,
         ),
         layout=layouts.expert_parallel(1, 1),
         data=TranslationData(batch_size=8, source_length=128, target_length=128),

@@ -20,7 +20,7 @@ from configs import registry
 from configs.registry import ConfigError
 from configs.schema import Experiment, Lora
 from data.packages import FetchError
-from data.paths import data_dir
+from data.paths import data_dir, scratch
 from models.common.layout import Layout, UserError, nearest
 from models.common.layouts import ONE_DEVICE
 
@@ -222,3 +222,19 @@ def print_json(value: Any) -> None:
 
 def folder(text: str) -> Path:
     return Path(text).expanduser()
+
+
+def check_picture(path: Path) -> None:
+    """Raises ConfigError where no picture can be in the format of the file's suffix."""
+    from matplotlib.figure import Figure
+
+    if path.suffix[1:] not in (known := sorted(Figure().canvas.get_supported_filetypes())):
+        raise ConfigError(f"--plot {path}: no pictures in format {path.suffix!r}; choose from {', '.join(known)}")
+
+
+def save_picture(figure: Any, path: Path) -> None:
+    """Writes a matplotlib figure in the format of the file's suffix, all of it or nothing."""
+    check_picture(path)
+    with scratch(path.absolute()) as folder:
+        figure.savefig(folder / path.name)
+        (folder / path.name).replace(path)

@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from data import paths
 from models.common.layout import UserError
 from scripts import cli
 from trainers import mlperf_rules
@@ -153,11 +152,7 @@ def plot(found: Sequence[Attempt], path: Path) -> None:
     above.legend(frameon=False)
     for axes in (above, below):
         axes.spines[["top", "right"]].set_visible(False)
-    if path.suffix[1:] not in (known := sorted(figure.canvas.get_supported_filetypes())):
-        raise UserError(f"--plot {path}: no pictures in format {path.suffix!r}; choose from {', '.join(known)}")
-    with paths.scratch(path.absolute()) as folder:
-        figure.savefig(folder / path.name)
-        (folder / path.name).replace(path)
+    cli.save_picture(figure, path)
 
 
 def main() -> int:

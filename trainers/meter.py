@@ -87,12 +87,12 @@ def _when_ready(output: Any) -> float:
     return time.perf_counter()
 
 
-def measure(meters: Sequence[Meter], steps: int) -> None:
+def measure(meters: Sequence[Meter], steps: int, window: int = WINDOW) -> None:
     """Counts so many steps of each meter, after a warm-up: of one meter in one window, of several in short ones by turns."""
     for meter in meters:
         meter.window(WARMUP)
         meter.forget()
-    size = WINDOW if len(meters) > 1 else steps
+    size = window if len(meters) > 1 else steps
     for start in range(0, steps, size):
         for meter in meters:
             meter.window(min(size, steps - start))

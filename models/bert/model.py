@@ -16,11 +16,11 @@ from models.common.layers import (
     ACTIVATIONS,
     Embedding,
     add,
-    argmax,
     cross_entropy,
     dropout,
     layer_keys,
     project,
+    right,
     split_key,
 )
 from models.common.loss import Loss, Ratio, Weights, mean, nothing
@@ -135,12 +135,11 @@ class Bert(nnx.Module):
         targets_BP, used_BP = batch["targets"], batch["targets"] >= 0
         smooth_BP, plain_BP = cross_entropy(logits_BPC, targets_BP, self.c.label_smoothing)
         weight_BP = used_BP.astype(plain_BP.dtype)
-        found_BP = argmax(logits_BPC)
         n = jnp.sum(used_BP)
-        hits_BP = (found_BP == targets_BP) * weight_BP
+        hits_BP = right(logits_BPC, targets_BP) * weight_BP
         metrics = {"cross_entropy": Ratio(jnp.sum(plain_BP * weight_BP), n), "accuracy": Ratio(jnp.sum(hits_BP), n)}
         if not training and self.c.labels:
-            classes = jnp.arange(self.c.labels)
+            found_BP, classes = jnp.argmax(logits_BPC, axis=-1), jnp.arange(self.c.labels)
             true_BPC, found_BPC = (targets_BP[..., None] == classes), (found_BP[..., None] == classes)
             confusion_CD = jnp.einsum("BPC,BPD->CD", true_BPC.astype(weight_BP.dtype), found_BPC * 1.0)
             metrics["confusion"] = Ratio(confusion_CD, n)

@@ -193,9 +193,13 @@ def _hits(logits_BLV: jax.Array, labels_BL: jax.Array) -> jax.Array:
     return labels_BL[..., None] == jnp.arange(logits_BLV.shape[-1])
 
 
-def argmax(x: jax.Array) -> jax.Array:
-    """`jnp.argmax` over the last axis, int32, by two reductions of one number each: XLA's CPU compiler makes vector code of
-    these, and none of a reduction of pairs."""
-    size = x.shape[-1]
-    best = x == jnp.max(x, axis=-1, keepdims=True)
-    return jnp.min(jnp.where(best, jnp.arange(size, dtype=jnp.int32), size - 1), axis=-1)
+def right(logits_BLV: jax.Array, labels_BL: jax.Array) -> jax.Array:
+    """[B, L]: whether the label is what `jnp.argmax` finds, the first of equals.
+
+    Counts the classes that come before it. XLA's CPU compiler makes one pass of this; a reduction of pairs, as in argmax, it
+    computes a number at a time.
+    """
+    label_BL1 = jnp.sum(jnp.where(_hits(logits_BLV, labels_BL), logits_BLV, 0), axis=-1, keepdims=True)
+    earlier_BLV = jnp.arange(logits_BLV.shape[-1]) < labels_BL[..., None]
+    before_BLV = (logits_BLV > label_BL1) | ((logits_BLV == label_BL1) & earlier_BLV)
+    return jnp.sum(before_BLV, axis=-1, dtype=jnp.float32) == 0

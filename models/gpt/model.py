@@ -12,7 +12,7 @@ from flax import nnx
 
 from models.common import transformer
 from models.common.attention import KeysValues
-from models.common.layers import Embedding, argmax, cross_entropy, dropout, layer_keys, split_key
+from models.common.layers import Embedding, cross_entropy, dropout, layer_keys, right, split_key
 from models.common.layout import LayoutError
 from models.common.loss import Loss, Ratio, Weights, mean, nothing
 from models.common.sharding import Component, normal, param, stack, zeros
@@ -104,7 +104,7 @@ class Gpt(nnx.Module):
         logits_BLV = self._logits(x_BLM)
         smooth_BL, plain_BL = cross_entropy(logits_BLV, targets_BL, self.c.label_smoothing)
         weight_BL = real_BL.astype(plain_BL.dtype)
-        hit_BL = (argmax(logits_BLV) == targets_BL) * weight_BL
+        hit_BL = right(logits_BLV, targets_BL) * weight_BL
         n = jnp.sum(real_BL)
         metrics = {"cross_entropy": Ratio(jnp.sum(plain_BL * weight_BL), n), "accuracy": Ratio(jnp.sum(hit_BL), n)}
         value = mean(jnp.sum(smooth_BL * weight_BL), weights["tokens"])

@@ -19,11 +19,11 @@ from models.common.layers import (
     Embedding,
     FeedForward,
     Norm,
-    argmax,
     cross_entropy,
     dropout,
     layer_keys,
     project,
+    right,
     sinusoids,
     split_key,
 )
@@ -207,7 +207,7 @@ class GShardM4(nnx.Module):
         logits_BLV = self._logits(x[0])
         smooth_BL, plain_BL = cross_entropy(logits_BLV, batch["targets"], self.c.label_smoothing)
         weight_BL = (batch["targets_segments"] > 0).astype(plain_BL.dtype)
-        hit_BL = (argmax(logits_BLV) == batch["targets"]) * weight_BL
+        hit_BL = right(logits_BLV, batch["targets"]) * weight_BL
         n = self.tokens(batch)
         metrics = {"cross_entropy": Ratio(jnp.sum(plain_BL * weight_BL), n), "accuracy": Ratio(jnp.sum(hit_BL), n)}
         value = mean(jnp.sum(smooth_BL * weight_BL), weights["target"])

@@ -144,11 +144,18 @@ def test_reordered_caches_go_on_from_their_parents(float64):
 
 @pytest.mark.parametrize(
     "fields",
-    [dict(loss_chunks=4), dict(remat="full"), dict(remat="attention_in+context+gate"), dict(remat="up+ffn_out")],
+    [
+        dict(loss_chunks=4),
+        dict(unroll=0),
+        dict(unroll=2),
+        dict(remat="full"),
+        dict(remat="attention_in+context+gate"),
+        dict(remat="up+ffn_out"),
+    ],
     ids=str,
 )
 def test_what_is_computed_again_changes_nothing(float64, fields):
-    """Logits in four parts, and whatever the backward pass keeps or recomputes: the same loss, the same gradients."""
+    """Logits in four parts, layers unrolled, whatever the backward pass keeps or recomputes: the same loss and gradients."""
 
     def loss_and_gradients(**fields):
         model, batch = model_of("gpt.llama2_70b", **fields), batch_of([12], [4, 5])

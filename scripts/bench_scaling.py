@@ -1,0 +1,99 @@
+"""How cost grows: step time over batch, length and experts, compile time over layers, host time a step over devices.
+
+    python -m scripts.bench_scaling                                     # all five curves: some six minutes on two cores
+    python -m scripts.bench_scaling --curves experts,devices --json
+    python -m scripts.bench_scaling --plot docs/scaling.png
+
+Small models on random tokens; on a CPU, devices are simulated ones. Points of a curve are measured by turns, figures are medians,
+ratios are to the first point. Below each table stands what was measured beside the goal. Programs are compiled anew.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from configs.registry import ConfigError
+from models.common.layout import nearest
+from scripts import cli
+
+COLORS = ("#2f6f9f", "#5aa469", "#d98032")
+COLUMNS = 3  # plots side by side
+
+
+def chosen(text: str, known: Sequence[str]) -> list[str]:
+    """Names of curves with commas between them, in the order of `known`; raises ConfigError with the nearest one."""
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"--curves {name!r}: no such curve{nearest(name, known)}")
+    return [name for name in known if name in names]
+
+
+def plot(found: dict[str, Any], path: Path) -> None:
+    """Draws the curves of a report side by side, each with its goal, in the format of the file's suffix."""
+    from matplotlib.figure import Figure
+
+    from trainers.scaling import CURVES
+
+    wide = min(COLUMNS, len(found["curves"]))
+    high = -(-len(found["curves"]) // wide)
+    figure = Figure(figsize=(3.6 * wide, 3 * high), dpi=130, layout="constrained")
+    cells = list(figure.subplots(high, wide, squeeze=False).flat)
+    for axes, (name, entry) in zip(cells, found["curves"].items(), strict=False):
+        curve, points = CURVES[name], entry["points"]
+        x = [p["size"] for p in points]
+        unit = _unit(curve.y)
+        drawn = [key for key in curve.columns if _unit(key) == unit]
+        for key, color in zip(drawn, COLORS, strict=False):
+            label = curve.columns[key].rpartition(", ")[0]
+            axes.plot(x, [p[key] for p in points], marker="o", ms=4, color=color, label=label)
+        axes.plot(x, [p["goal"] for p in points], color="#999", lw=1, ls="--", label="goal: at most")
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(x, [str(n) for n in x])
+        axes.minorticks_off()
+        axes.set(title=name, xlabel=curve.x, ylabel=unit, ylim=(0, None))
+        axes.legend(frameon=False, fontsize=8)
+        axes.spines[["top", "right"]].set_visible(False)
+    for axes in cells[len(found["curves"]) :]:
+        axes.axis("off")
+    cli.save_picture(figure, path)
+
+
+def _unit(key: str) -> str:
+    """The last part of a column's name."""
+    return key.rpartition("_")[2]
+
+
+def main() -> int:
+    p = cli.parser(__doc__)
+    p.add_argument("--curves", metavar="NAMES", help="some of batch, length, experts, layers, devices, with commas")
+    p.add_argument("--rounds", type=int, default=3, metavar="N", help="how often each point has its turn")
+    p.add_argument("--plot", type=cli.folder, metavar="FILE", help="draw them, for example into docs/scaling.png")
+    p.add_argument("--json", action="store_true", help="for programs")
+    args = p.parse_args()
+    if args.rounds < 1:
+        raise ConfigError(f"--rounds {args.rounds}: at least 1 must be measured")
+    if args.plot:
+        cli.check_picture(args.plot)  # before minutes are spent
+    os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
+    cli.use_devices(cli.SIMULATED)
+
+    from trainers import scaling
+
+    names = list(scaling.CURVES) if args.curves is None else chosen(args.curves, list(scaling.CURVES))
+
+    def say(text: str) -> None:
+        if not args.json:
+            print(text, flush=True)
+
+    found = scaling.report([scaling.CURVES[name] for name in names], args.rounds, say)
+    if args.plot:
+        plot(found, args.plot)
+    if args.json:
+        cli.print_json(found)
+    return 0
+
+
+if __name__ == "__main__":
+    cli.run(main)
