@@ -65,7 +65,7 @@ def gpt(rows: int, length: int, layers: int = 4) -> Experiment:
     """gpt.bench_42m, narrower: layers of 256, vocabulary 8,192."""
     e = registry.load("gpt.bench_42m")
     model = dataclasses.replace(
-        e.model, vocab=8192, layers=layers, model_dim=256, hidden_dim=1024, heads=4, max_positions=1024
+        e.model, vocab=8192, layers=layers, model_dim=256, hidden_dim=1024, heads=4, max_positions=1024, unroll=1
     )
     return dataclasses.replace(e, model=model, data=TextData(batch_size=rows, length=length))
 
