@@ -73,7 +73,10 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(data: Any, kind: Any = Experiment, path: str = "experiment") -> Any:
-    """The inverse of `to_json`, strict: an unknown, missing or mistyped field is a ConfigError that names it."""
+    """The inverse of `to_json`, strict: an unknown, missing or mistyped field is a ConfigError that names it.
+
+    A missing field that has a default takes it, so that releases and runs from before it came can still be read.
+    """
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         if data is None and types.NoneType in args:
@@ -88,13 +91,14 @@ def from_json(data: Any, kind: Any = Experiment, path: str = "experiment") -> An
             raise ConfigError(f"{path}: expected an object, got {json.dumps(data)[:60]}")
         hints = typing.get_type_hints(kind)
         known = [f.name for f in dataclasses.fields(kind)]
+        needed = [f.name for f in dataclasses.fields(kind) if f.default is f.default_factory is dataclasses.MISSING]
         for key in data:
             if key != "class" and key not in known:
                 raise ConfigError(f"{path}: unknown field {key!r}{nearest(key, known)}")
-        for key in known:
+        for key in needed:
             if key not in data:
                 raise ConfigError(f"{path}: field {key!r} is missing")
-        return kind(**{key: from_json(data[key], hints[key], f"{path}.{key}") for key in known})
+        return kind(**{key: from_json(data[key], hints[key], f"{path}.{key}") for key in known if key in data})
     if origin is tuple:
         inner = [args[0]] * len(data) if args[-1] is Ellipsis else args
         return tuple(from_json(v, k, f"{path}[{i}]") for i, (v, k) in enumerate(zip(data, inner, strict=True)))

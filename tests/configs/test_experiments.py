@@ -97,6 +97,7 @@ def test_json_is_read_strictly():
         read(model__expert=3)
     with pytest.raises(ConfigError, match="field 'steps' is missing"):
         read(train__steps=None)
+    assert read(model__unroll=None) == registry.load("gshard_m4.quickstart")  # a release from before it came
     with pytest.raises(ConfigError, match=r"experiment\.model\.layers: expected int"):
         read(model__layers="four")
     with pytest.raises(ConfigError, match="did you mean 'Adafactor'"):
