@@ -39,17 +39,17 @@ class Batches:
     def __call__(self, step: int) -> dict[str, jax.Array]:
         """The batch of this step: int32 arrays with rows in front, cut over the mesh."""
         if self._next is None or self._next[0] != step:
-            self._next = (step, self._reader.submit(self._read, step))
+            self._next = (step, self._reader.submit(self._batch, step))
         batch = self._next[1].result()
-        self._next = (step + 1, self._reader.submit(self._read, step + 1))
+        self._next = (step + 1, self._reader.submit(self._batch, step + 1))
         return batch
 
     def ids(self, step: int) -> tuple[int, int]:
         """First and last row index of a step's batch, to find it again."""
         return step * self.data.batch_size, (step + 1) * self.data.batch_size - 1
 
-    def _read(self, step: int) -> dict[str, jax.Array]:
-        rows: dict[int, Row] = {i: self.source.row(step * self.data.batch_size + i) for i in self._mine}
+    def _batch(self, step: int) -> dict[str, jax.Array]:
+        rows = self._read(step)
 
         def place(name: str, shape: tuple[int, ...]) -> jax.Array:
             def piece(index):
@@ -58,6 +58,9 @@ class Batches:
             return jax.make_array_from_callback(shape, self.shardings[name], piece)
 
         return {name: place(name, shape) for name, shape in self._shapes.items()}
+
+    def _read(self, step: int) -> dict[int, Row]:
+        return {i: self.source.row(step * self.data.batch_size + i) for i in self._mine}
 
     def close(self) -> None:
         self._reader.shutdown(wait=True, cancel_futures=True)
