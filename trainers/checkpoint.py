@@ -5,6 +5,7 @@ A checkpoint is WORKDIR/checkpoints/<step>/ with two items: `state`, nested dict
 data's position is the step, so it needs no item of its own (data/batches.py).
 """
 
+import contextlib
 import importlib.metadata
 import shutil
 from collections.abc import Callable
@@ -218,6 +219,9 @@ def _reason(error: Exception) -> str:
 def _mismatches(meta: dict[str, Any], experiment: Experiment, fingerprint: str) -> list[str]:
     """Why a run of this experiment cannot go on from this checkpoint: the fields that differ, old -> new."""
     old, new = meta["experiment"], registry.to_json(experiment)
+    # Fields that came since have their defaults; those that are gone differ.
+    with contextlib.suppress(registry.ConfigError):
+        old = registry.to_json(registry.from_json(old))
     found = [f"model.{d}" for d in registry.differences(old["model"], new["model"])]
     found += [f"data.{d}" for d in registry.differences(old["data"], new["data"])]
     for field in ("seed", "master_dtype", "freeze", "freeze_layers", "lora"):
