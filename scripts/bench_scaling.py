@@ -1,6 +1,6 @@
 """How cost grows: step time over batch, length and experts, compile time over layers, host time a step over devices.
 
-    python -m scripts.bench_scaling                                     # all five curves: some six minutes on two cores
+    python -m scripts.bench_scaling                                     # all five curves: some ten minutes on two cores
     python -m scripts.bench_scaling --curves experts,devices --json
     python -m scripts.bench_scaling --plot docs/scaling.png
 

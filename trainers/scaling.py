@@ -160,10 +160,11 @@ def compile_times(experiments: Sequence[Experiment], rounds: int) -> list[Point]
 
 def host_times(experiments: Sequence[Experiment], rounds: int) -> list[Point]:
     """What the trainer's thread spends on a step until it is dispatched, in milliseconds: `host_ms` of its own CPU time,
-    `batch_ms`, the part of that in which the batch is placed on the mesh, and `wall_ms`, with all that it waits for.
+    `batch_ms`, the part of that in which it takes the batch from the thread that reads and places it, and `wall_ms`, with all
+    that it waits for.
 
-    CPU time leaves out waiting: for rows that another thread reads, for devices, for a core that simulated devices are computing
-    on. A step begins when the one before it is done. Logging, which comes every `train.log_every` steps, is not in it.
+    CPU time leaves out waiting: for that thread, for devices, for a core that simulated devices are computing on. A step begins
+    when the one before it is done. Logging, which comes every `train.log_every` steps, is not in it.
     """
     with contextlib.ExitStack() as closing:
         subjects = _opened(experiments, closing)
@@ -258,7 +259,7 @@ CURVES = {
             sizes=(1, 2, 4, 8),
             experiment=tiny_gpt,
             measure=host_times,
-            columns={"host_ms": "host, ms", "batch_ms": "placing the batch, ms", "wall_ms": "with waiting, ms"},
+            columns={"host_ms": "host, ms", "batch_ms": "taking the batch, ms", "wall_ms": "with waiting, ms"},
             goal=at_most(2.0),
             absolute=True,
         ),

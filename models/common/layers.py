@@ -162,7 +162,7 @@ def _cross_entropy(smoothing: float, logits_BLV: jax.Array, labels_BL: jax.Array
 def _cross_entropy_fwd(smoothing: float, logits_BLV: jax.Array, labels_BL: jax.Array) -> tuple[Any, Any]:
     x_BLV = logits_BLV.astype(jnp.promote_types(logits_BLV.dtype, jnp.float32))
     norm_BL = jax.nn.logsumexp(x_BLV, axis=-1)
-    plain_BL = norm_BL - jnp.sum(jnp.where(_hits(x_BLV, labels_BL), x_BLV, 0), axis=-1)
+    plain_BL = norm_BL - _of_label(x_BLV, labels_BL)
     smooth_BL = plain_BL
     if smoothing:
         vocab = x_BLV.shape[-1]
@@ -193,13 +193,18 @@ def _hits(logits_BLV: jax.Array, labels_BL: jax.Array) -> jax.Array:
     return labels_BL[..., None] == jnp.arange(logits_BLV.shape[-1])
 
 
+def _of_label(logits_BLV: jax.Array, labels_BL: jax.Array) -> jax.Array:
+    """[B, L]: the label's logit, 0 for a label that is no class."""
+    return jnp.sum(jnp.where(_hits(logits_BLV, labels_BL), logits_BLV, 0), axis=-1)
+
+
 def right(logits_BLV: jax.Array, labels_BL: jax.Array) -> jax.Array:
     """[B, L]: whether the label is what `jnp.argmax` finds, the first of equals.
 
     Counts the classes that come before it. XLA's CPU compiler makes one pass of this; a reduction of pairs, as in argmax, it
     computes a number at a time.
     """
-    label_BL1 = jnp.sum(jnp.where(_hits(logits_BLV, labels_BL), logits_BLV, 0), axis=-1, keepdims=True)
+    label_BL1 = _of_label(logits_BLV, labels_BL)[..., None]
     earlier_BLV = jnp.arange(logits_BLV.shape[-1]) < labels_BL[..., None]
     before_BLV = (logits_BLV > label_BL1) | ((logits_BLV == label_BL1) & earlier_BLV)
     return jnp.sum(before_BLV, axis=-1, dtype=jnp.float32) == 0
