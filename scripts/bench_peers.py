@@ -30,7 +30,7 @@ import numpy as np
 from configs import registry
 from configs.registry import ConfigError
 from configs.schema import Experiment, TranslationData
-from models.common.layout import UserError, nearest
+from models.common.layout import UserError
 from scripts import cli
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -186,8 +186,8 @@ def main(argv: list[str] | None = None) -> int:
     p.add_argument("--steps", type=int, default=3, help="training steps of a window")
     p.add_argument("--json", action="store_true", help="print a JSON object a line")
     args = p.parse_args(argv)
-    experiments = _chosen("experiments", args.experiments, EXPERIMENTS)
-    peers = [PEERS[name] for name in _chosen("peers", args.peers, PEERS)]
+    experiments = cli.names("--experiments", args.experiments, EXPERIMENTS)
+    peers = [PEERS[name] for name in cli.names("--peers", args.peers, PEERS)]
     for option in ("windows", "steps"):
         if getattr(args, option) < 1:
             raise ConfigError(f"--{option} {getattr(args, option)}: at least 1 is needed")
@@ -213,14 +213,6 @@ def main(argv: list[str] | None = None) -> int:
             flush=True,
         )
     return 0
-
-
-def _chosen(option: str, text: str, known: Sequence[str] | dict[str, Any]) -> list[str]:
-    names = text.split(",")
-    for name in names:
-        if name not in known:
-            raise ConfigError(f"--{option}: no {name!r}{nearest(name, known)}")
-    return names
 
 
 if __name__ == "__main__":

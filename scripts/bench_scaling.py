@@ -9,25 +9,14 @@ ratios are to the first point. Below each table stands what was measured beside 
 """
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from configs.registry import ConfigError
-from models.common.layout import nearest
 from scripts import cli
 
 COLORS = ("#2f6f9f", "#5aa469", "#d98032")
 COLUMNS = 3  # plots side by side
-
-
-def chosen(text: str, known: Sequence[str]) -> list[str]:
-    """Names of curves with commas between them, in the order of `known`; raises ConfigError with the nearest one."""
-    names = [name.strip() for name in text.split(",")]
-    for name in names:
-        if name not in known:
-            raise ConfigError(f"--curves {name!r}: no such curve{nearest(name, known)}")
-    return [name for name in known if name in names]
 
 
 def plot(found: dict[str, Any], path: Path) -> None:
@@ -81,7 +70,7 @@ def main() -> int:
 
     from trainers import scaling
 
-    names = list(scaling.CURVES) if args.curves is None else chosen(args.curves, list(scaling.CURVES))
+    names = list(scaling.CURVES) if args.curves is None else cli.names("--curves", args.curves, scaling.CURVES)
 
     def say(text: str) -> None:
         if not args.json:

@@ -6,13 +6,14 @@ JAX is imported by what this module calls, not by it: simulated devices must be 
 import argparse
 import contextlib
 import dataclasses
+import importlib.util
 import io
 import json
 import os
 import re
 import sys
 import typing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from data.packages import FetchError
 from data.paths import data_dir, scratch
 from models.common.layout import Layout, UserError, nearest
 from models.common.layouts import ONE_DEVICE
+from trainers import host_memory
 
 
 def run(main: Callable[[], int | None]) -> typing.NoReturn:
@@ -159,7 +161,8 @@ def placed(e: Experiment, weights: Any, layout: Layout = ONE_DEVICE) -> tuple[An
 
 
 def use_devices(layout: Layout, processes: int = 1) -> None:
-    """Prepares JAX: on a machine without accelerators, as many simulated devices as the layout has; a program cache.
+    """Prepares JAX: on a machine without accelerators, as many simulated devices as the layout has and memory that is kept; a
+    program cache.
 
     Must come before JAX's first look at the devices; an accelerator's devices are left as they are.
 
@@ -172,6 +175,8 @@ def use_devices(layout: Layout, processes: int = 1) -> None:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={here}".strip()
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(data_dir() / "xla-cache"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
+    if not any(importlib.util.find_spec(name) for name in ("libtpu", "jax_plugins")):
+        host_memory.keep()
 
 
 def use_devices_of_all(layout: Layout, detect: bool) -> None:
@@ -214,6 +219,15 @@ def _count(variable: str, least: int) -> int | None:
     if text is not None and not (text.isdecimal() and int(text) >= least):
         raise ConfigError(f"{variable}={text!r} is not a whole number from {least} on")
     return None if text is None else int(text)
+
+
+def names(option: str, text: str, known: Collection[str]) -> list[str]:
+    """An option's names with commas between them, in the order of `known`; raises ConfigError with the nearest one."""
+    found = [name.strip() for name in text.split(",")]
+    for name in found:
+        if name not in known:
+            raise ConfigError(f"{option} {name!r} is not known{nearest(name, known)}")
+    return [name for name in known if name in found]
 
 
 def print_json(value: Any) -> None:

@@ -112,9 +112,9 @@ def test_tokens_of_a_batch(name, tokens):
 
 def test_bad_options_are_refused(monkeypatch):
     """One line with the nearest choice; without any peer's environment the command says how to get one."""
-    with pytest.raises(ConfigError, match=r"--experiments: no 'gpt.bench_42'; did you mean 'gpt.bench_42m'\?"):
+    with pytest.raises(ConfigError, match=r"--experiments 'gpt.bench_42' is not known; did you mean 'gpt.bench_42m'\?"):
         bench_peers.main(["--experiments", "gpt.bench_42"])
-    with pytest.raises(ConfigError, match=r"--peers: no 'maxtxt'; did you mean 'maxtext'\?"):
+    with pytest.raises(ConfigError, match=r"--peers 'maxtxt' is not known; did you mean 'maxtext'\?"):
         bench_peers.main(["--peers", "maxtxt"])
     with pytest.raises(ConfigError, match=r"^--windows 0: at least 1"):
         bench_peers.main(["--windows", "0"])

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from configs.registry import ConfigError
-from scripts import bench_scaling
+from scripts import bench_scaling, cli
 from trainers.scaling import CURVES
 
 
@@ -24,13 +24,13 @@ def test_curves_are_drawn(tmp_path):
 
 def test_curves_are_chosen_in_order():
     """Names come in the curves' own order, once each."""
-    assert bench_scaling.chosen("devices, batch,devices", list(CURVES)) == ["batch", "devices"]
+    assert cli.names("--curves", "devices, batch,devices", CURVES) == ["batch", "devices"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--curves", "batch,layer"], "--curves 'layer': no such curve; did you mean 'layers'?"),
+        (["--curves", "batch,layer"], "--curves 'layer' is not known; did you mean 'layers'?"),
         (["--rounds", "0"], "--rounds 0: at least 1 must be measured"),
         (["--plot", "curves.docx"], "no pictures in format '.docx'; choose from "),
     ],

@@ -49,9 +49,10 @@ def test_what_has_no_estimate():
         vector("long", 99.7),
         "%small = f32[500]{0} negate(%x)",
         "%room = f32[900000]{0} custom-call(), custom_call_target=\"AllocateBuffer\"",
+        "%cleared = f32[500]{0} custom-call(%x), custom_call_target=\"ZeroCrop\"",
         "ROOT %f = f32[500]{0} fusion(%x), kind=kLoop, calls=%plain", before=plain,
     )  # fmt: skip
-    assert parts(found) == {"step": 100.1, "vector": 99.7, "unpriced": 0.4} and not found.problems
+    assert parts(found) == {"step": 100.5, "vector": 99.7, "unpriced": 0.8} and not found.problems
     big = priced("%big = f32[500000]{0} broadcast(%x), dimensions={0}")
     assert us(big.unpriced_s) == 200.2
 
