@@ -6,7 +6,6 @@ JAX is imported by what this module calls, not by it: simulated devices must be 
 import argparse
 import contextlib
 import dataclasses
-import importlib.util
 import io
 import json
 import os
@@ -24,7 +23,6 @@ from data.packages import FetchError
 from data.paths import data_dir, scratch
 from models.common.layout import Layout, UserError, nearest
 from models.common.layouts import ONE_DEVICE
-from trainers import host_memory
 
 
 def run(main: Callable[[], int | None]) -> typing.NoReturn:
@@ -161,8 +159,7 @@ def placed(e: Experiment, weights: Any, layout: Layout = ONE_DEVICE) -> tuple[An
 
 
 def use_devices(layout: Layout, processes: int = 1) -> None:
-    """Prepares JAX: on a machine without accelerators, as many simulated devices as the layout has and memory that is kept; a
-    program cache.
+    """Prepares JAX: on a machine without accelerators, as many simulated devices as the layout has; a program cache.
 
     Must come before JAX's first look at the devices; an accelerator's devices are left as they are.
 
@@ -175,8 +172,6 @@ def use_devices(layout: Layout, processes: int = 1) -> None:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={here}".strip()
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(data_dir() / "xla-cache"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
-    if not any(importlib.util.find_spec(name) for name in ("libtpu", "jax_plugins")):
-        host_memory.keep()
 
 
 def use_devices_of_all(layout: Layout, detect: bool) -> None:

@@ -19,20 +19,7 @@ import psutil
 from configs.schema import Experiment
 from data.batches import Batches, batch_shapes
 from data.rows import open_source
-from trainers import (
-    checkpoint,
-    hlo,
-    host_memory,
-    meter,
-    metrics,
-    mlperf,
-    peaks,
-    processes,
-    profiling,
-    runlog,
-    state,
-    step,
-)
+from trainers import checkpoint, hlo, meter, metrics, mlperf, peaks, processes, profiling, runlog, state, step
 from trainers.hlo import HloError
 from trainers.meter import Meter
 from trainers.pod import flops, products
@@ -70,7 +57,6 @@ def opened(e: Experiment) -> Iterator[Subject]:
     with contextlib.closing(batches):
         began = time.perf_counter()
         compiled = step.compile_step(p, batch_shapes(e.data))
-        host_memory.make_room(compiled)
         compile_s = time.perf_counter() - began
         current = state.create(p)
 

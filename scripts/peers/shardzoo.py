@@ -15,12 +15,11 @@ def prepare(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
 
     from data.batches import Batches, batch_shapes
     from data.rows import open_source
-    from trainers import checkpoint, host_memory, state, step
+    from trainers import checkpoint, state, step
 
     p = state.plan(e, jax.devices()[: e.layout.devices])
     batches = Batches(open_source(e.data, e.model), e.data, p.batch_shardings())
     compiled = step.compile_step(p, batch_shapes(e.data))
-    host_memory.make_room(compiled)
     current, at = state.create(p), 0
 
     def run(steps: int) -> float:

@@ -303,7 +303,7 @@ def test_a_release_holds_the_model(whole_run, m4, tmp_path):
 
 
 def command(workdir: Path, **options) -> list[str]:
-    pairs = {"train.steps": 40 + 20 * KILLS, "train.save_every": 2, "train.keep": 2} | options
+    pairs = {"train.steps": 30 + 10 * KILLS, "train.save_every": 2, "train.keep": 2} | options
     extra = [part for key, value in pairs.items() for part in (f"--{key}", str(value))]
     return [sys.executable, "-m", "scripts.train", "gshard_m4.quickstart", "--tiny", "--workdir", str(workdir), *extra]
 
