@@ -161,6 +161,8 @@ def placed(e: Experiment, weights: Any, layout: Layout = ONE_DEVICE) -> tuple[An
 def use_devices(layout: Layout, processes: int = 1) -> None:
     """Prepares JAX: on a machine without accelerators, as many simulated devices as the layout has; a program cache.
 
+    A program of one CPU device runs in the thread that asks, which finds its last run's memory again: trainers/host_memory.py.
+
     Must come before JAX's first look at the devices; an accelerator's devices are left as they are.
 
     Args:
@@ -172,6 +174,9 @@ def use_devices(layout: Layout, processes: int = 1) -> None:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={here}".strip()
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(data_dir() / "xla-cache"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
+    import jax
+
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 
 def use_devices_of_all(layout: Layout, detect: bool) -> None:

@@ -19,7 +19,20 @@ import psutil
 from configs.schema import Experiment
 from data.batches import Batches, batch_shapes
 from data.rows import open_source
-from trainers import checkpoint, hlo, meter, metrics, mlperf, peaks, processes, profiling, runlog, state, step
+from trainers import (
+    checkpoint,
+    hlo,
+    host_memory,
+    meter,
+    metrics,
+    mlperf,
+    peaks,
+    processes,
+    profiling,
+    runlog,
+    state,
+    step,
+)
 from trainers.hlo import HloError
 from trainers.meter import Meter
 from trainers.pod import flops, products
@@ -58,6 +71,7 @@ def opened(e: Experiment) -> Iterator[Subject]:
         began = time.perf_counter()
         compiled = step.compile_step(p, batch_shapes(e.data))
         compile_s = time.perf_counter() - began
+        host_memory.keep()
         current = state.create(p)
 
         def run(batch: step.Batch) -> step.Metrics:

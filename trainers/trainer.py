@@ -19,7 +19,7 @@ from data.caches import cache_folder
 from data.rows import open_source
 from models.common.layout import nearest
 from models.families import model_class
-from trainers import evaluation, metrics, mlperf, processes, runlog, start, state, step
+from trainers import evaluation, host_memory, metrics, mlperf, processes, runlog, start, state, step
 from trainers.checkpoint import Checkpoints
 
 DONE, PREEMPTED, DIVERGED = 0, 75, 76
@@ -80,6 +80,7 @@ def train(experiment: Experiment, workdir: Path, log: mlperf.Request | None = No
         # --- 4. one compiled step
         began = time.perf_counter()
         compiled = step.compile_step(p, batch_shapes(experiment.data))
+        host_memory.keep()
         say(f"compiled the step in {time.perf_counter() - began:.1f} s")
 
         # --- 5. the loop

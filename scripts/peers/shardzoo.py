@@ -1,5 +1,6 @@
 """The zoo's side of the comparison: its own training step, on the first device, fed by its own loader."""
 
+import contextlib
 import sys
 from typing import Any
 
@@ -7,32 +8,29 @@ from configs import registry
 from scripts import cli
 from scripts.peers.serve import Run, serve
 
+open_until_the_end = contextlib.ExitStack()
+
 
 def prepare(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
     e = registry.from_json(fields)
     cli.use_devices(e.layout)
     import jax
 
-    from data.batches import Batches, batch_shapes
-    from data.rows import open_source
-    from trainers import checkpoint, state, step
+    from trainers import checkpoint, throughput
 
-    p = state.plan(e, jax.devices()[: e.layout.devices])
-    batches = Batches(open_source(e.data, e.model), e.data, p.batch_shardings())
-    compiled = step.compile_step(p, batch_shapes(e.data))
-    current, at = state.create(p), 0
+    subject = open_until_the_end.enter_context(throughput.opened(e))
+    meter = subject.meter
 
     def run(steps: int) -> float:
-        nonlocal current, at
         metrics = {}
         for _ in range(steps):
-            current, metrics = compiled(current, batches(at))
-            at += 1
-        jax.block_until_ready(current)
+            metrics = meter.step(meter.batch(meter.at))
+            meter.at += 1
+        jax.block_until_ready(metrics)
         return float(metrics["loss"])
 
     description = {
-        "parameters": sum(info.size for info in p.parameters),
+        "parameters": sum(info.size for info in subject.plan.parameters),
         "versions": {"python": sys.version.split()[0]} | checkpoint.versions(),
         "settings": f"remat {e.model.remat}",
     }
@@ -40,4 +38,5 @@ def prepare(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
 
 
 if __name__ == "__main__":
-    serve(prepare)
+    with open_until_the_end:
+        serve(prepare)

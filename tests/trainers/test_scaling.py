@@ -59,7 +59,7 @@ def test_ratios_and_goals():
     assert scaling.claim(CURVES["experts"], points) == "experts 8 -> 32: 1.50x (goal: at most 1.25x)"
     points = scaling.measure(faked("devices", 0.25, 0.5, 0.375), 7)
     assert [p["goal"] for p in points] == [2.0, 2.0, 2.0]
-    assert scaling.claim(CURVES["devices"], points) == "devices 1 -> 4: 2.00 ms at most (goal: at most 2 ms)"
+    assert scaling.claim(CURVES["devices"], points) == "devices 2 -> 8: 2.00 ms at most (goal: at most 2 ms)"
 
 
 def test_goals_follow_flops():
