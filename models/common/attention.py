@@ -114,12 +114,14 @@ class Attention(nnx.Module):
         """(first query, the query after the last, how many keys they see at most) of each part of a row.
 
         Long causal rows are taken in blocks: the keys after a block's last query are never multiplied, nearly half of them.
-        Without a mesh they are whole: that is the mathematics, whose FLOPs are counted (trainers/pod/flops.py).
+        What is no TPU multiplies smaller blocks as fast, so that a row is at least four there.
+        Without a mesh rows are whole: that is the mathematics, whose FLOPs are counted (trainers/pod/flops.py).
         """
-        whole = length % BLOCK or length == BLOCK or length != keys or self.where.pieces("length") > 1
+        block = BLOCK if self.where.on_tpu else min(BLOCK, length // 4)
+        whole = length < BLOCK or length % block or length != keys or self.where.pieces("length") > 1
         if whole or self.where.mesh is None or not (sight.causal and sight.natural):
             return [(0, length, keys)]
-        return [(start, start + BLOCK, start + BLOCK) for start in range(0, length, BLOCK)]
+        return [(start, start + block, start + block) for start in range(0, length, block)]
 
 
 def _key(key: jax.Array | None, start: int) -> jax.Array | None:
