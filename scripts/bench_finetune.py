@@ -28,20 +28,18 @@ EXPERIMENTS = {1000: "_1k", 5000: "_5k", 20_000: "_20k", 0: ""}  # training exam
 
 def main() -> int:
     p = cli.parser(__doc__)
-    p.add_argument("--sizes", default="1000,5000", help="training examples, with commas; 0 takes all")
-    p.add_argument("--seeds", default="0,1,2", help="with commas")
+    p.add_argument(
+        "--sizes", type=cli.numbers, default=[1000, 5000], help="training examples, with commas; 0 takes all"
+    )
+    p.add_argument("--seeds", type=cli.numbers, default=[0, 1, 2], help="with commas")
     p.add_argument("--json", action="store_true", help="print a JSON object a line")
     args = p.parse_args()
-    try:
-        sizes, seeds = ([int(part) for part in text.split(",")] for text in (args.sizes, args.seeds))
-    except ValueError:
-        raise ConfigError("--sizes and --seeds are whole numbers with commas between them, e.g. 1000,5000") from None
-    for size in sizes:
+    for size in args.sizes:
         if size not in EXPERIMENTS:
             raise ConfigError(f"--sizes {size}: there are experiments for {', '.join(map(str, EXPERIMENTS))}")
     fetch_weights("minilm_l6", progress=quiet)
-    for size in sizes:
-        found = [run(size, seed) for seed in (seeds if size else seeds[:1])]
+    for size in args.sizes:
+        found = [run(size, seed) for seed in (args.seeds if size else args.seeds[:1])]
         line = {"examples": size or "all", "seeds": len(found)}
         for key in ("accuracy", "macro_f1", "minutes"):
             line[key] = round(statistics.mean(one[key] for one in found), 4)

@@ -10,24 +10,19 @@ differentiation, 1F1B and interleaved 1F1B. Memory is the compiler's own analysi
 import dataclasses
 import json
 
-from configs.registry import ConfigError
 from scripts import cli
 
 
 def main() -> int:
     p = cli.parser(__doc__)
     p.add_argument("--stages", type=int, default=8)
-    p.add_argument("--microbatches", default="16,64,256", help="with commas")
+    p.add_argument("--microbatches", type=cli.numbers, default=[16, 64, 256], help="with commas")
     p.add_argument("--json", action="store_true", help="print a JSON object a line")
     args = p.parse_args()
-    try:
-        counts = [int(text) for text in args.microbatches.split(",")]
-    except ValueError:
-        raise ConfigError("--microbatches are whole numbers with commas between them, e.g. 16,64") from None
     cli.use_devices(cli.SIMULATED)
     head = f"{'schedule':22} {'p':>2} {'v':>2} {'m':>4} {'temporary MiB':>14} {'of GPipe':>9}"
     print("" if args.json else f"{head} {'ticks':>6} {'idle':>7} {'papers':>7}")
-    for m in counts:
+    for m in args.microbatches:
         gpipe = 0
         for name in ("gpipe", "pipeline_1f1b", "pipeline_interleaved"):
             row = measure(name, args.stages, m)

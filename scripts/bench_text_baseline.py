@@ -28,8 +28,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Prints a line for each kind of features and size. Raises ConfigError where the cache or scikit-learn won't do."""
     p = cli.parser(__doc__)
     p.add_argument("cache", help="a prepared cache of whole texts with labels, e.g. debian_sections")
-    p.add_argument("--sizes", default="0", help="training examples, with commas; 0: all (the default)")
-    p.add_argument("--seeds", default="0", help="of the choice of training examples, with commas")
+    p.add_argument(
+        "--sizes", type=cli.numbers, default=[0], help="training examples, with commas; 0: all (the default)"
+    )
+    p.add_argument("--seeds", type=cli.numbers, default=[0], help="of the choice of training examples, with commas")
     p.add_argument("--features", choices=(*FEATURES, "both"), default="both")
     p.add_argument("--json", action="store_true", help="print a JSON object a line")
     options = p.parse_args(arguments)
@@ -37,24 +39,16 @@ def main(arguments: list[str] | None = None) -> int:
         import sklearn  # noqa: F401  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise ConfigError("this bench needs scikit-learn: pip install scikit-learn") from None
-    sizes, seeds = (_numbers(text) for text in (options.sizes, options.seeds))
     folder = data_dir() / "caches" / options.cache
     manifest = read_manifest(folder)
     if manifest.get("form") != "classification" or manifest["limit"]:
         raise ConfigError(f"{options.cache} is no cache of classified texts with all of them in it")
     splits = {name: list(raw_examples(folder, name)) for name in ("train", "validation", "test")}
     for features in FEATURES if options.features == "both" else (options.features,):
-        for size in sizes:
-            line = measure(splits, features, size, seeds)
+        for size in options.sizes:
+            line = measure(splits, features, size, options.seeds)
             print(json.dumps({"cache": options.cache, **line}) if options.json else tell(line), flush=True)
     return 0
-
-
-def _numbers(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ConfigError(f"{text!r}: expected whole numbers with commas between them, e.g. 1000,5000,0") from None
 
 
 def measure(splits: dict[str, list[Example]], features: str, size: int, seeds: list[int]) -> dict[str, Any]:

@@ -230,6 +230,14 @@ def names(option: str, text: str, known: Collection[str]) -> list[str]:
     return [name for name in known if name in found]
 
 
+def numbers(text: str) -> list[int]:
+    """An argument's type: whole numbers with commas between them."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not whole numbers with commas between them, as 16,64") from None
+
+
 def print_json(value: Any) -> None:
     print(json.dumps(value, indent=1, default=str))
 

@@ -15,5 +15,5 @@ def test_scikit_learn_is_asked_for(monkeypatch):
 
 def test_sizes_are_numbers():
     """A size that is no number is refused in a line that gives an example."""
-    with pytest.raises(ConfigError, match=r"^'1k,0': expected whole numbers"):
-        bench_text_baseline._numbers("1k,0")
+    with pytest.raises(ConfigError, match=r"^argument --sizes: '1k,0' is not whole numbers"):
+        bench_text_baseline.main(["debian_sections", "--sizes", "1k,0"])
