@@ -134,7 +134,6 @@ def random_reference(name: str) -> tuple[Experiment, state.State, Trial]:
 @pytest.mark.parametrize(
     ("name", "layout"),
     [
-        (M4, "tensor_parallel"),
         (M4, "mixed"),
         (M4, "sequence_parallel"),
         (GPT, "context_gathered"),
