@@ -8,7 +8,7 @@ device run in the thread that asks for them.
 
 import ctypes
 import os
-import sys
+import platform
 
 import jax
 
@@ -22,8 +22,7 @@ def keep() -> None:
     Nothing changes under another C library than glibc, nor where one of glibc's own variables, MALLOC_TRIM_THRESHOLD_ and the
     like, says what is wanted.
     """
-    library = ctypes.CDLL(None) if sys.platform == "linux" else None
     told = any(name.startswith("MALLOC_") for name in os.environ)
-    if jax.default_backend() == "cpu" and hasattr(library, "mallopt") and not told:
+    if jax.default_backend() == "cpu" and platform.libc_ver()[0] == "glibc" and not told:
         for option, value in KEPT.items():
-            library.mallopt(option, value)
+            ctypes.CDLL(None).mallopt(option, value)
