@@ -37,9 +37,7 @@ def test_two_processes_report_once_without_tensorflow():
         "2",
         "--json",
     ]
-    env = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"} | {
-        "XLA_FLAGS": "--xla_backend_optimization_level=0"
-    }
+    env = os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
     together = env | {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2"}
     processes = [
         subprocess.Popen(

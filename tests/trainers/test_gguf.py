@@ -59,7 +59,9 @@ def write(
         if name == skip:
             return
         x = np.ascontiguousarray(x, np.float32)
-        if x.ndim == 2:
+        if name == metadata.get("integers"):
+            file.add_tensor(name, x.astype(np.int8))
+        elif x.ndim == 2:
             file.add_tensor(name, gguf.quants.quantize(x, kind), raw_dtype=kind)
         else:
             file.add_tensor(name, x)
@@ -129,6 +131,14 @@ def test_other_models_are_refused_by_name(metadata, parts, tmp_path):
     with pytest.raises(InterchangeError) as caught:
         Gguf(write(tmp_path / "m.gguf", CONFIG, ours.fresh(CONFIG, 0), gguf.GGMLQuantizationType.F32, **metadata))
     assert all(part in str(caught.value) for part in parts), caught.value
+
+
+def test_numbers_that_cannot_be_read_are_named(tmp_path):
+    """A tensor of a type that has no way to float32 is refused by file, name and type."""
+    name = "blk.1.attn_norm.weight"
+    file = write(tmp_path / "m.gguf", CONFIG, ours.fresh(CONFIG, 0), gguf.GGMLQuantizationType.F32, integers=name)
+    with pytest.raises(InterchangeError, match=rf"m\.gguf: {name} is I8, which cannot be read$"):
+        Gguf(file).read("decoder.attention_norm.scale")
 
 
 def test_a_damaged_file_is_refused_in_one_line(tmp_path):
