@@ -23,7 +23,7 @@ from models.common.layout import UserError
 from models.common.sharding import flatten
 from trainers import adapt
 from trainers.processes import anywhere
-from trainers.state import Plan, State, from_tree, to_tree
+from trainers.state import Plan, State, collect, deal, from_tree, to_tree
 
 FORMAT = "shardzoo-checkpoint-1"
 
@@ -86,7 +86,7 @@ class Checkpoints:
         step = int(state.step)
         if step in self._manager.all_steps():
             return
-        tree = to_tree(state)
+        tree = to_tree(collect(p, state))
         meta = {
             "format": FORMAT,
             "experiment": registry.to_json(p.experiment),
@@ -135,7 +135,7 @@ class Checkpoints:
                 )
             else:
                 self._set_aside(damaged)
-                return from_tree(p.state, tree)
+                return deal(p, from_tree(p.state, tree))
         if damaged:
             raise CheckpointError(
                 f"none of the {len(damaged)} checkpoints in {self.folder} could be read; nothing was changed"

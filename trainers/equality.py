@@ -74,15 +74,19 @@ def trial(e: Experiment, steps: int, devices: list | None = None, initial: Any =
     p = state.plan(e, devices)
     batches = Batches(open_source(e.data, e.model), e.data, p.batch_shardings())
     compiled = step.compile_step(p, batch_shapes(e.data))
-    current = state.create(p) if initial is None else jax.device_put(initial, p.shardings)
-    before, first, found = jax.device_get(flatten(current.params)), {}, []
+    current = state.create(p) if initial is None else state.deal(p, jax.device_put(initial, p.shardings))
+
+    def parameters() -> dict[str, Any]:
+        return jax.device_get(flatten(state.collect(p, current).params))
+
+    before, first, found = parameters(), {}, []
     for i in range(steps):
         current, metrics = compiled(current, batches(i))
         found.append(jax.tree.map(np.asarray, metrics))
-        first = first or jax.device_get(flatten(current.params))
+        first = first or parameters()
     batches.close()
     gradients = {name: (x - first[name]) / RATE for name, x in before.items()}
-    return Trial(found, gradients, jax.device_get(flatten(current.params)), inspection.sent(p, compiled), compiled)
+    return Trial(found, gradients, parameters(), inspection.sent(p, compiled), compiled)
 
 
 def start(e: Experiment) -> state.State:

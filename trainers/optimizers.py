@@ -10,11 +10,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from configs import schema
+from models.common.pipeline import by_stages
 from models.common.sharding import HEAD, ParamInfo, flatten
+from trainers import pipeline
 
 PyTree = Any
 
@@ -108,7 +111,9 @@ def _without_lowest(infos: PyTree, n: int) -> optax.GradientTransformation:
     def one(info: ParamInfo, u: Any) -> Any:
         if info.axes[0] != "layers":
             return u
-        return jnp.where((jnp.arange(len(u)) >= n).reshape(-1, *(1 for _ in u.shape[1:])), u, 0)
+        schedule, layers = pipeline.dealt(info), np.arange(len(u))
+        layers = by_stages(layers, schedule) if schedule else layers
+        return jnp.where((layers >= n).reshape(-1, *(1 for _ in u.shape[1:])), u, 0)
 
     return optax.stateless(lambda updates, params: jax.tree.map(one, infos, updates))
 
@@ -166,6 +171,11 @@ def per_tensor(tx: optax.GradientTransformation, infos: PyTree) -> optax.Gradien
     return optax.GradientTransformation(init, update)
 
 
+def param_name(path: Any) -> str:
+    """The name of the parameter that a leaf of an optimizer's state belongs to, from JAX's path of the leaf."""
+    return ".".join(entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey))
+
+
 def state_specs(state: PyTree, infos: PyTree) -> dict[str, tuple[Any, PartitionSpec]]:
     """(abstract array, PartitionSpec) of every array of an optimizer's state, by path, in the order of its leaves.
 
@@ -175,8 +185,7 @@ def state_specs(state: PyTree, infos: PyTree) -> dict[str, tuple[Any, PartitionS
     by_name = flatten(infos)
     found = {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(state)[0]:
-        name = ".".join(entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey))
-        info = by_name.get(name)
+        info = by_name.get(param_name(path))
         spec = PartitionSpec() if info is None or not leaf.shape else _statistic_spec(info, path[-1], leaf.shape)
         found[jax.tree_util.keystr(path)] = (leaf, spec)
     return found

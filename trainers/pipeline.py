@@ -4,10 +4,11 @@ One program for all stages (models/common/pipeline.py has the idea, models/commo
 scheduled here, not left to differentiation, so that a stage keeps the inputs of at most 2 v p - 1 chunks, however many
 microbatches there are; it recomputes the rest. Embedding and loss run inside the ticks, so that no activation has an axis of
 microbatches. Where differentiation would add up weight gradients over the data axes at every tick, each data shard has its own
-sum here, and they are added after the last tick.
+sum here, and they are added after the last tick. Layers lie stage by stage between steps (`dealt`), so that no weight travels.
 
 A model that can be run so has, besides `loss`, the parts that add up to it (see models/gpt/model.py): `trunk`, the name of its
-last stack of layers, `enter`, `through` and `leave`, and `before` where something else must be computed first.
+last stack of layers, `enter`, `through` and `leave`, and `before` where something else must be computed first. Between layers
+pass arrays [rows, positions, dimensions].
 
 p stages, v chunks a stage, m microbatches, D data shards, n layers of a chunk. Arrays of all stages begin [p, D, ...].
 """
@@ -35,7 +36,8 @@ from models.common.pipeline import (
     stage_axes,
     take,
 )
-from models.common.sharding import describe, flatten, merge, nest
+from models.common.schedule import Schedule
+from models.common.sharding import ParamInfo, describe, flatten, merge, nest
 
 PyTree = Any
 Batch = dict[str, jax.Array]
@@ -61,6 +63,16 @@ def check(model: Any) -> None:
         raise LayoutError(f"layout {layout.name!r}: this loss compares rows of a batch with each other; choose 'gpipe'")
 
 
+def dealt(info: ParamInfo) -> Schedule | None:
+    """The schedule by whose stages a parameter's layers lie between steps (models.common.pipeline.by_stages); None where they
+    lie in the model's order."""
+    for path, pipeline in info.where.layout.pipelines:
+        inside = info.axes[0] == "layers" and f"{info.where.path}.".startswith(f"{path}.")
+        if inside and pipeline.schedule == "1f1b" and pipeline.chunks > 1:
+            return schedule_of(info.where.at(path), pipeline, info.shape[0])
+    return None
+
+
 def loss_and_gradients(
     model: Any, params: PyTree, batch: Batch, weights: Weights, key: jax.Array
 ) -> tuple[Loss, PyTree]:
@@ -68,7 +80,7 @@ def loss_and_gradients(
 
     Args:
       model: with shapes for parameters, on its mesh.
-      params: of the model, nested; the gradients have their structure, shapes and dtypes.
+      params: of the model, nested, those that are `dealt` stage by stage; the gradients are like them.
       weights: of the batch that these rows are a part of.
       key: draws dropout, in microbatch i as gradient accumulation does in its own.
     """
@@ -110,15 +122,26 @@ def _pipelined(
         return {k: take(v, i) for k, v in found.items()}, {k: take(v, i) for k, v in batch.items()}, run.keys(keys_m[i])
 
     def of_stages(c: jax.Array, i: jax.Array) -> tuple[PyTree, Batch, jax.Array]:
-        part = {k: cut(v[i], mesh, axes, data) for k, v in batch.items()}
+        # Whole but for stages and data shards: the residual stream's cut would have to be undone in every layer.
+        part = {k: cut(v[i], mesh, axes, data, *(None,) * (v.ndim - 2)) for k, v in batch.items()}
         return {k: pick(w, c) for k, w in chunks.items()}, part, jax.vmap(run.layer_keys)(keys_m[i], c, stage)
+
+    # In a tick stages tell each other as little as they can: each computes what the first and the last one do (`s.forward(t, 0)`,
+    # not element 0 of all stages' numbers), and chooses whether something new is for it (`x.at[0].set` would be a sum over all).
+    first = jax.eval_shape(lambda: run.enter(outer, *of_first(jnp.array(0))))
+
+    def put_at(number: int, condition: jax.Array, xs: PyTree, new: PyTree) -> PyTree:
+        """What all stages have, but one of them something new if the condition holds."""
+        chosen = condition & (stage == number)
+        return place(jax.tree.map(lambda x, new: jnp.where(_like(chosen, x), new[None], x), xs, new))
 
     def forward(carry: _Forward, t: jax.Array) -> tuple[_Forward, PyTree]:
         """A tick's forward passes: the state after them, and what leaves the last stage."""
         active, c, i = s.forward(t, stage)
-        x_first = jax.tree.map(lambda x: x[0], carry.x)
-        x_first = lax.cond(active[0] & (c[0] == 0), lambda: run.enter(outer, *of_first(i[0])), lambda: x_first)
-        x = place(jax.tree.map(lambda x, new: x.at[0].set(new), carry.x, x_first))
+        works, c_first, i_first = s.forward(t, 0)
+        enters = works & (c_first == 0)
+        none = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), first)
+        x = put_at(0, enters, carry.x, lax.cond(enters, lambda: run.enter(outer, *of_first(i_first)), lambda: none))
         stash = jax.tree.map(lambda r, x: lax.dynamic_update_index_in_dim(r, x, t % s.ring, 1), carry.stash, x)
         weights_p, part, keys = of_stages(c, i)
         y, loss = run.through(weights_p, x, part, keys)
@@ -140,8 +163,10 @@ def _pipelined(
     def backward(carry: _Backward, stash: PyTree, dy_last: PyTree, t: jax.Array) -> _Backward:
         """A tick's backward passes."""
         active, c, i = s.backward(t, stage)
-        last = c[-1] == s.chunks - 1
-        dy = jax.tree.map(lambda dy, new: dy.at[-1].set(jnp.where(last, new, dy[-1])), carry.dy, dy_last)
+        works, c_first, i_first = s.backward(t, 0)
+        ends = works & (c_first == 0)
+        _, c_last, _ = s.backward(t, s.stages - 1)
+        dy = put_at(s.stages - 1, c_last == s.chunks - 1, carry.dy, dy_last)
         dy = place(jax.tree.map(lambda dy: jnp.where(_like(active, dy), dy, 0), dy))
         x = place(jax.tree.map(lambda r: pick(r, s.slot(c, i, stage)), stash))
         weights_p, part, keys = of_stages(c, i)
@@ -150,11 +175,11 @@ def _pipelined(
         dx_first = jax.tree.map(lambda dx: dx[0], dx)
 
         def begin() -> tuple[dict, Batch]:
-            d_outer, d_found = run.enter_back(outer, *of_first(i[0]), dx_first)
+            d_outer, d_found = run.enter_back(outer, *of_first(i_first), dx_first)
             d_outer = jax.tree.map(jnp.add, carry.outer, d_outer)
-            return d_outer, {k: g.at[i[0]].set(d_found[k]) for k, g in carry.found.items()}
+            return d_outer, {k: g.at[i_first].set(d_found[k]) for k, g in carry.found.items()}
 
-        d_outer, d_found = lax.cond(active[0] & (c[0] == 0), begin, lambda: (carry.outer, carry.found))
+        d_outer, d_found = lax.cond(ends, begin, lambda: (carry.outer, carry.found))
         return _Backward(_roll(place(dx), -1, place), d_chunks, d_outer, d_found, carry.loss)
 
     def warm(carry: _Forward, t: jax.Array) -> tuple[_Forward, None]:
@@ -171,7 +196,6 @@ def _pipelined(
 
     # --- the three scans, on state that begins as zeros ---
 
-    first = jax.eval_shape(lambda: run.enter(outer, *of_first(jnp.array(0))))
     x = jax.tree.map(lambda x: jnp.zeros((s.stages, *x.shape), x.dtype), first)
     stash = jax.tree.map(lambda x: cut(jnp.zeros((s.stages, s.ring, *x.shape[1:]), x.dtype), mesh, axes, None, data), x)
     at = jnp.zeros(s.stages, int)
@@ -267,6 +291,8 @@ class _Microbatch:
             return pull((dy, active.astype(value.dtype)))
 
         def leave(outer: Flat, y: PyTree, part: Batch) -> tuple[jax.Array, Loss]:
+            # As between layers; its gradient, which the last stage takes, then lies there, too.
+            y = jax.tree.map(lambda y: (inner.where / trunk).shard(y, "batch", "res_length", "act_embed"), y)
             loss = merge(inner, outer | missing).leave(y, part, weights, training=True)
             return loss.value, loss
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,10 +12,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from configs.schema import Experiment
 from models.common.layout import LayoutError
-from models.common.pipeline import data_axes, schedules
+from models.common.pipeline import by_layers, by_stages, data_axes, schedules
 from models.common.sharding import Component, ParamInfo, components, describe, flatten, make_mesh, nest, split
 from models.families import model_class
 from trainers import adapt, optimizers, pipeline
+from trainers.optimizers import param_name
 
 PyTree = Any
 
@@ -24,7 +26,8 @@ PyTree = Any
 class State:
     """A run's state: arrays, or in a Plan their shapes or shardings.
 
-    `step` counts batches seen; `skipped`, those whose update was not finite and left out.
+    `step` counts batches seen; `skipped`, those whose update was not finite and left out. Parameters, and what the optimizer
+    has for them, have their layers in the order in which the step takes them (trainers.pipeline.dealt).
     """
 
     step: Any
@@ -75,9 +78,15 @@ class Plan:
         changed, kept = ({k: v for k, v in flat.items() if (k in self.trained) is side} for side in (True, False))
         return nest(changed), nest(kept)
 
-    def effective(self, params: dict[str, Any]) -> dict[str, Any]:
-        """The parameters as the model takes them: adapters merged."""
+    def merged(self, params: dict[str, Any]) -> dict[str, Any]:
+        """The parameters as the step takes them: adapters merged."""
         return adapt.merged(params, self.experiment.train.lora)
+
+    def effective(self, params: dict[str, Any]) -> dict[str, Any]:
+        """The parameters as the model takes them: adapters merged, layers in its order."""
+        params = self.merged(params)
+        shardings = self.shardings and nest({k: flatten(self.shardings.params)[k] for k in flatten(params)})
+        return _reorder(self, params, by_layers, shardings)
 
 
 def abstract_model(experiment: Experiment, mesh: Mesh | None = None) -> Any:
@@ -183,7 +192,36 @@ def create(p: Plan, given: dict[str, jax.Array] | None = None) -> State:
 
     shardings = p.shardings and rest(p.shardings)
     made = jax.jit(lambda: rest(_create(p)), out_shardings=shardings)()
-    return dataclasses.replace(made, params=nest(made.params | given))
+    return deal(p, dataclasses.replace(made, params=nest(made.params | given)))
+
+
+# --- the order of layers ------------------------------------------------------------------------------------------
+
+
+def deal(p: Plan, state: State) -> State:
+    """A State with layers in the order of the step, from one with layers in the order of the model, which it consumes."""
+    return _reorder(p, state, by_stages, p.shardings, donate=True)
+
+
+def collect(p: Plan, state: State) -> State:
+    """A copy of a State with layers in the order of the model, as it is stored; the State itself where that is its order."""
+    return _reorder(p, state, by_layers, p.shardings)
+
+
+def _reorder(p: Plan, tree: PyTree, order: Callable, shardings: PyTree, *, donate: bool = False) -> PyTree:
+    """Parameters, or what belongs to them under their names, with their layers in another order."""
+    schedules = {info.name: s for info in p.parameters if (s := pipeline.dealt(info))}
+    if not schedules:
+        return tree
+
+    def one(path: Any, x: Any) -> Any:
+        s = schedules.get(param_name(path))
+        return order(x, s) if s and x.shape else x  # scalars are shared by the layers
+
+    def reorder(tree: PyTree) -> PyTree:
+        return jax.tree_util.tree_map_with_path(one, tree)
+
+    return jax.jit(reorder, out_shardings=shardings, donate_argnums=(0,) if donate else ())(tree)
 
 
 # --- as plain dictionaries ---------------------------------------------------------------------------------------

@@ -28,12 +28,12 @@ def gradients(p: Plan, params: Any, batch: Batch, key: jax.Array) -> tuple[Any, 
 
     def objective(trained: Any, part: Batch, key) -> tuple[jax.Array, Loss]:
         params = nest(flatten(trained) | flatten(frozen))
-        loss = merge(p.model, p.effective(params)).loss(part, key, weights)
+        loss = merge(p.model, p.merged(params)).loss(part, key, weights)
         return loss.value, loss
 
     def of_part(part: Batch, key) -> tuple[Any, Loss]:
         if pipeline.is_used(p.model):
-            params, pull = jax.vjp(lambda trained: p.effective(nest(flatten(trained) | flatten(frozen))), trained)
+            params, pull = jax.vjp(lambda trained: p.merged(nest(flatten(trained) | flatten(frozen))), trained)
             loss, grads = pipeline.loss_and_gradients(p.model, params, part, weights, key)
             return pull(grads)[0], loss
         (_, loss), grads = jax.value_and_grad(objective, has_aux=True)(trained, part, key)

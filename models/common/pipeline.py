@@ -114,22 +114,27 @@ def by_stage(f: Callable, mesh: Any, axes: tuple[str, ...]) -> Callable:
     return jax.shard_map(mapped, mesh=mesh, in_specs=spec, out_specs=spec, axis_names=set(axes), check_vma=False)
 
 
-def chunks_of(stacked: PyTree, s: Schedule, mesh: Any, axes: tuple[str, ...]) -> PyTree:
-    """[layers, ...] -> [stage, chunk, n, ...], each stage's chunks on its own devices.
+def by_stages(x: Any, s: Schedule) -> Any:
+    """[layers, ...] of JAX or NumPy in the model's order -> stage by stage, in a stage chunk by chunk.
 
-    With one chunk a stage that is where they lie already; with more, layers travel once a step.
+    Cut into stages along the layers, every stage then has its own chunks. With one chunk a stage both orders are the same.
     """
+    return x.reshape(s.chunks, s.stages, -1, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape)
 
-    def one(x: jax.Array) -> jax.Array:
-        x = x.reshape(s.chunks, s.stages, -1, *x.shape[1:]).swapaxes(0, 1)
-        return cut(x, mesh, axes)
 
-    return jax.tree.map(one, stacked)
+def by_layers(x: Any, s: Schedule) -> Any:
+    """The inverse of `by_stages`."""
+    return x.reshape(s.stages, s.chunks, -1, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape)
+
+
+def chunks_of(stacked: PyTree, s: Schedule, mesh: Any, axes: tuple[str, ...]) -> PyTree:
+    """[layers, ...] stage by stage -> [stage, chunk, n, ...], each stage's chunks on its own devices: where they lie."""
+    return jax.tree.map(lambda x: cut(x.reshape(s.stages, s.chunks, -1, *x.shape[1:]), mesh, axes), stacked)
 
 
 def stack_of(chunks: PyTree) -> PyTree:
     """The inverse of `chunks_of`."""
-    return jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(-1, *x.shape[3:]), chunks)
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[3:]), chunks)
 
 
 def take(x: jax.Array, index: jax.Array) -> jax.Array:
@@ -172,7 +177,9 @@ def circular(
         return cut(w, mesh, axes, None, data)
 
     fresh, rows = jax.tree.map(parts, (carry, rows))
-    weights = jax.tree.map(per_shard, chunks_of(with_layout(stacked, inside(where, data)), s, mesh, axes))
+    # With several chunks a stage, layers travel to their stages here, once a step.
+    ordered = jax.tree.map(lambda x: by_stages(x, s), with_layout(stacked, inside(where, data)))
+    weights = jax.tree.map(per_shard, chunks_of(ordered, s, mesh, axes))
     pick = by_stage(take, mesh, axes)
 
     def chunk(weights: PyTree, x: PyTree, rows: PyTree) -> tuple[PyTree, PyTree]:
@@ -213,4 +220,5 @@ def circular(
     def whole(y: jax.Array) -> jax.Array:
         return jnp.moveaxis(y[last], 0, 2).reshape(batch, *y.shape[3:])
 
-    return jax.tree.map(whole, left), stack_of(jax.tree.map(lambda o: jnp.sum(o, axis=2), total))
+    out = stack_of(jax.tree.map(lambda o: jnp.sum(o, axis=2), total))
+    return jax.tree.map(whole, left), jax.tree.map(lambda x: by_layers(x, s), out)

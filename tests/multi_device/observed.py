@@ -28,15 +28,15 @@ Piece = tuple[tuple[tuple[int, int], ...], np.ndarray]
 Pieces = dict[str, tuple[tuple[int, ...], list[Piece]]]  # by name, with the whole's shape
 
 
-def pieces(of: state.State) -> Pieces:
-    """What this process holds of a state."""
+def pieces(p: state.Plan, of: state.State) -> Pieces:
+    """What this process holds of a state, as it is stored."""
 
     def place(shard: Any, shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
         return tuple(index.indices(size)[:2] for index, size in zip(shard.index, shape, strict=True))
 
     return {
         name: (x.shape, [(place(s, x.shape), np.asarray(s.data)) for s in x.addressable_shards])
-        for name, x in flatten(state.to_tree(of)).items()
+        for name, x in flatten(state.to_tree(state.collect(p, of))).items()
     }
 
 
@@ -45,8 +45,8 @@ def observe(notes: Path) -> None:
     number = os.environ.get("JAX_PROCESS_ID", "0")
     read, written = ((notes / f"{name}.{number}").open("w", buffering=1) for name in ("rows", "writes"))
 
-    def note(name: str, current: state.State) -> None:
-        (notes / f"{name}-{int(current.step)}.{number}").write_bytes(pickle.dumps(pieces(current)))
+    def note(name: str, p: state.Plan, current: state.State) -> None:
+        (notes / f"{name}-{int(current.step)}.{number}").write_bytes(pickle.dumps(pieces(p, current)))
 
     class Source:
         def __init__(self, inner: rows.Source):
@@ -58,13 +58,13 @@ def observe(notes: Path) -> None:
 
     class Checkpoints(checkpoint.Checkpoints):
         def save(self, p: state.Plan, state: state.State, *args: Any) -> None:
-            note("saved", state)
+            note("saved", p, state)
             super().save(p, state, *args)
 
-        def restore(self, *args: Any) -> state.State | None:
-            found = super().restore(*args)
+        def restore(self, p: state.Plan, *args: Any) -> state.State | None:
+            found = super().restore(p, *args)
             if found is not None:
-                note("restored", found)
+                note("restored", p, found)
             return found
 
     def hear(event: str, args: tuple[Any, ...]) -> None:  # Python tells what it is about to do

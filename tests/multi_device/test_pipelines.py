@@ -7,15 +7,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_equal
 
 from configs import registry
-from configs.schema import Experiment
-from data.batches import batch_shapes
+from configs.schema import Adafactor, Constant, Experiment
+from data.batches import Batches, batch_shapes
+from data.rows import open_source
 from models.common.layout import Layout, LayoutError, Pipeline, rules
 from models.common.layouts import pipelines
 from models.common.sharding import flatten, merge
 from trainers import equality, inspection, pipeline, state, step
+from trainers.checkpoint import Checkpoints
 
 PIPES = pipelines("decoder")
 
@@ -42,6 +44,68 @@ def test_weight_gradients_are_reduced_once_a_step(name):
     assert [c for c in sent if not c.loops and c.axes == ("data",) and c.kind in ("all-reduce", "reduce-scatter")]
     passed = [c for c in sent if c.kind == "collective-permute" and c.axes == ("stage",) and c.loops]
     assert passed and all(c.times and c.times > 1 for c in passed)
+
+
+def interleaved(**train) -> Experiment:
+    """Four layers on two stages: 0 and 2 on the first, 1 and 3 on the second. Adafactor has statistics of several shapes."""
+    e = gpt(PIPES["pipeline_interleaved"](2, 2, 2))
+    optimizer = Adafactor(schedule=Constant(value=0.01), min_factored=16)
+    return dataclasses.replace(e, optimizer=optimizer, train=dataclasses.replace(e.train, **train))
+
+
+def one_step(e: Experiment) -> tuple[state.Plan, state.State]:
+    p, program = compiled(e)
+    batches = Batches(open_source(e.data, e.model), e.data, p.batch_shardings())
+    after, _ = program(state.create(p), batches(0))
+    batches.close()
+    return p, after
+
+
+def test_weights_stay_on_their_stages():
+    """With several chunks a stage, too: outside the loops over ticks nothing passes between stages but sums (of the loss, of
+    gradients that all stages have a share in)."""
+    p, program = compiled(interleaved())
+    sent = [c for c in inspection.sent(p, program) if not c.loops and c.axes and "stage" in c.axes]
+    assert {c.kind for c in sent} <= {"all-reduce", "reduce-scatter"}
+
+
+def test_a_checkpoint_has_layers_in_the_models_order(tmp_path):
+    """What a run keeps stage by stage it stores, and evaluates, layer by layer: another layout goes on from it."""
+    e = interleaved()
+    p, after = one_step(e)
+    folder = Checkpoints(tmp_path, e.train)
+    folder.save(p, after, "data")
+    folder.close()
+
+    def restored(layout: Layout) -> tuple[state.Plan, state.State]:
+        other = dataclasses.replace(e, layout=layout)
+        q = state.plan(other, jax.devices()[: layout.devices])
+        found = Checkpoints(tmp_path, e.train).restore(q, "data")
+        assert found is not None
+        return q, found
+
+    def host(tree: Any) -> dict[str, Any]:
+        return flatten(jax.device_get(tree))
+
+    same, other = restored(e.layout), restored(equality.ONE_DEVICE)
+    assert_equal(host(state.to_tree(same[1])), host(state.to_tree(after)))
+    want = host(state.to_tree(other[1]))
+    assert_equal(host(state.to_tree(state.collect(p, after))), want)
+    assert_equal(
+        host({"params": p.effective(after.params)}), {k: v for k, v in want.items() if k.startswith("params.")}
+    )
+    for name, x in host({"params": after.params}).items():
+        order = [0, 2, 1, 3] if ".decoder." in name else slice(None)
+        assert_equal(x, want[name][order], err_msg=name)
+
+
+def test_the_lowest_layers_are_frozen_wherever_they_lie():
+    """`train.freeze_layers` means the model's layers, not the first of the first stage."""
+    p, after = one_step(interleaved(freeze_layers=2))
+    before, after = (flatten(state.collect(p, s).params) for s in (state.create(p), after))
+    for name in (name for name in before if name.startswith("decoder.")):
+        changed = jnp.any(before[name] != after[name], axis=tuple(range(1, before[name].ndim)))
+        assert changed.tolist() == [False, False, True, True], name
 
 
 def test_memory_does_not_grow_with_microbatches():
