@@ -231,7 +231,7 @@ def gspmd_128b() -> Experiment:
     """GSPMD 128B: 64 layers of 8192, 137,702,416,384 parameters; 6.31 s on 2048 cores, 56.5 % as printed.
 
     Lingvo's own run of it: 512 x 1024 tokens a step, 62k tokens/s, 41 % MFU (55 % with recomputation). Modelled on 256 chips:
-    10.4 s, 60 % MFU.
+    10.6 s, 59 % MFU.
     """
     return _gspmd("gspmd_128b", layers=64, batch=512, mesh=two_d(64, 4), remat="gate+attention_out")
 
@@ -239,7 +239,7 @@ def gspmd_128b() -> Experiment:
 def gspmd_256b() -> Experiment:
     """GSPMD 256B: 128 layers of 8192, 275.1e9 parameters; 6.71 s on 2048 cores, 54.1 % as printed.
 
-    Modelled on 512 chips: 22.6 s, 55 % MFU.
+    Modelled on 512 chips: 23.0 s, 54 % MFU.
     """
     return _gspmd("gspmd_256b", layers=128, batch=1024, mesh=two_d(128, 4), remat="attention_out")
 
@@ -247,7 +247,7 @@ def gspmd_256b() -> Experiment:
 def gspmd_512b() -> Experiment:
     """GSPMD 512B: 256 layers of 8192, 550.0e9 parameters; 7.64 s on 2048 cores, 47.5 % as printed.
 
-    Modelled on 1024 chips: 43.8 s, 57 % MFU.
+    Modelled on 1024 chips: 44.8 s, 56 % MFU.
     """
     return _gspmd("gspmd_512b", layers=256, batch=2048, mesh=two_d(256, 4), remat="attention_out")
 
@@ -256,7 +256,7 @@ def gspmd_1t() -> Experiment:
     """GSPMD 1T: 128 layers of 16384, 1,100,041,175,040 parameters; 13.66 s on 2048 cores, 55.6 % as printed.
 
     That step has about 128 rows, 64 tokens a core; here 3072, so that gathering weights and adding up their gradients pays.
-    Modelled: 60.9 s, 61 % MFU.
+    Modelled: 61.3 s, 61 % MFU.
     """
     e = _gspmd("gspmd_1t", layers=128, batch=3072, mesh=two_d(256, 8))
     model = replace(e.model, model_dim=16_384, hidden_dim=131_072, heads=256, remat="attention_out")
@@ -267,7 +267,7 @@ def gspmd_1t_pipelined() -> Experiment:
     """GSPMD 1T in 64 stages of two chunks of a layer, tensor parallel over 8 and data parallel over 4, by interleaved 1F1B.
 
     3072 rows in 768 microbatches: the bubble is 63 / 1536 of the work. Weights are whole on the data axis: nothing is gathered.
-    Modelled: 78.3 s, 47 % MFU.
+    Modelled: 73.7 s, 50 % MFU.
     """
     e = gspmd_1t()
     return replace(e, name="gpt.gspmd_1t_pipelined", model=replace(e.model, remat="full"), layout=_stages(768))
@@ -394,7 +394,7 @@ def megatron_1008b_pipelined() -> Experiment:
     """Megatron 1008.0B as the paper runs it, in 64 stages, tensor parallel over 8: here 4 data-parallel copies on 2048 chips.
 
     Interleaved 1F1B with two chunks of a layer a stage, 512 microbatches of a row; Adam's moments cut over the copies (ZeRO-1).
-    Modelled: 107 s, 43 % MFU.
+    Modelled: 102 s, 45 % MFU.
     """
     e = megatron_1008b()
     return replace(e, name="gpt.megatron_1008b_pipelined", layout=_stages(512, embed="data"))

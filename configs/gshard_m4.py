@@ -137,7 +137,7 @@ def moe_128e_36l() -> Experiment:
     """MoE(128E, 36L), Table 1: 39.5e9 parameters (stated 37B), 128 cores, BLEU 39.0 (bilingual + 8.2).
 
     Batch 1M tokens, 1.00M steps at 0.67 steps/s: 17.3 days, 6.1 core-years; 28 % of cycles recompute (Figure 7).
-    Modelled: 0.82 s a step.
+    Modelled: 0.79 s a step.
     """
     base = moe_128e_12l()
     return replace(
@@ -151,7 +151,7 @@ def moe_128e_36l() -> Experiment:
 def moe_512e_36l() -> Experiment:
     """MoE(512E, 36L), Table 1: 155.5e9 parameters (stated 150B), 512 cores, BLEU 43.7 (bilingual + 12.9).
 
-    Batch 1M tokens, 998k steps at 1.05 steps/s: 11.0 days, 15.5 core-years. Modelled: 0.29 s a step.
+    Batch 1M tokens, 998k steps at 1.05 steps/s: 11.0 days, 15.5 core-years. Modelled: 0.28 s a step.
     """
     base = moe_512e_12l()
     return replace(
@@ -181,7 +181,7 @@ def moe_2048e_36l() -> Experiment:
 def moe_2048e_60l() -> Experiment:
     """MoE(2048E, 60L): 1032e9 parameters (stated 1T), 2048 cores; tried in bfloat16, unstable, no BLEU reported.
 
-    34 % of cycles recompute (Figure 7). Modelled: 0.52 s a step.
+    34 % of cycles recompute (Figure 7). Modelled: 0.50 s a step.
     """
     base = moe_2048e_36l()
     return replace(base, name="gshard_m4.moe_2048e_60l", model=replace(base.model, layers=60))

@@ -51,7 +51,7 @@ def _published_palm() -> Experiment:
 
 
 def _maxtext_v5(layers: int, dim: int, hidden: int, heads: int, rows: int, layout: Layout) -> Experiment:
-    """MaxText's decoders for v5e: heads of 128, gated SiLU, rows of 2048 tokens, everything recomputed."""
+    """MaxText's decoders for v5e and v5p: heads of 128, gated SiLU, rows of 2048 tokens, everything recomputed."""
     e = gpt.maxtext_22b()
     model = replace(
         e.model, layers=layers, model_dim=dim, hidden_dim=hidden, heads=heads, head_dim=128, activation="silu", gated=True,
@@ -61,6 +61,7 @@ def _maxtext_v5(layers: int, dim: int, hidden: int, heads: int, rows: int, layou
 
 
 V5E = "MaxText's README, 256 v5e"
+V5P = "MaxText's README of its v5p configurations"
 POINTS = {
     "mlperf_480b": Point(_published_480b, "v4:8x16x16", 0.475, "MLPerf 1.1 logs, 22.74 s a step"),
     "mlperf_200b": Point(_published_200b, "v4:8x8x16", 0.531, "MLPerf 1.1 logs, 16.83 s a step"),
@@ -75,6 +76,10 @@ POINTS = {
     ),
     "v5e_64b": Point(
         lambda: _maxtext_v5(64, 8192, 28_672, 64, 2 * 256, fully_sharded(256, 1)), "v5e:16x16", 0.599, V5E
+    ),
+    "v5p_512b": Point(lambda: _maxtext_v5(128, 16_384, 57_344, 128, 2 * 512, two_d(64, 8)), "v5p:8x8x8", 0.640, V5P),
+    "v5p_1024b": Point(
+        lambda: _maxtext_v5(128, 16_384, 114_688, 256, 2 * 1024, two_d(128, 8)), "v5p:8x8x16", 0.5535, V5P
     ),
 }
 

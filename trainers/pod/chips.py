@@ -77,6 +77,10 @@ _SETS = {
     "windowed": _ASYNC,
     "plain": {},
 }
+# Look-ups stay on the core: what a SparseCore does beside it has no price, and JAX's own XLA cannot read programs that use one.
+_WITH_SPARSE_CORES = {
+    name: {"xla_tpu_offload_gather_to_sparsecore": False, **options} for name, options in _SETS.items()
+}
 _V5E = {"overlapped": {**_UNWOUND, **_ASYNC, **_FUSED}, "windowed": {**_ASYNC, **_FUSED}, "plain": {}}
 
 CHIPS = {
@@ -84,8 +88,8 @@ CHIPS = {
     for chip in (
         Chip("v4", 275e12, 1.05e9, 30.75 * GIB, 1228e9, 45e9, 3, "megacore", _SETS),
         Chip("v5e", 197e12, 1.5e9, 15.75 * GIB, 819e9, 45e9, 2, "default", _V5E),
-        Chip("v5p", 459e12, 1.75e9, 95.74 * GIB, 2765e9, 90e9, 3, "megacore", _SETS),
-        Chip("v6e", 918e12, 1.75e9, 31.25 * GIB, 1640e9, 90e9, 2, "default", _SETS),
+        Chip("v5p", 459e12, 1.75e9, 95.74 * GIB, 2765e9, 90e9, 3, "megacore", _WITH_SPARSE_CORES),
+        Chip("v6e", 918e12, 1.75e9, 31.25 * GIB, 1640e9, 90e9, 2, "default", _WITH_SPARSE_CORES),
     )
 }
 
