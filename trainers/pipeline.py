@@ -211,11 +211,14 @@ def _pipelined(
     passing, leaving, d_chunk, d_outer = zeros
     sums = {k: jnp.broadcast_to(g[:, None], (s.stages, s.chunks, *g.shape[1:])) for k, g in d_chunk.items()}
     sums = {k: run.place_sum(k, g) for k, g in sums.items()}
-    f, _ = lax.scan(warm, _Forward(place(x), stash, passing), jnp.arange(s.lead))
+    # Ticks wait for the weights, whose sum is never below 0: XLA's CPU devices would meet in what both send in any order, and
+    # some of them then wait for each other for ever.
+    ticks = jnp.arange(s.ticks + s.lead) + jnp.minimum(sum(weights.values()), 0)
+    f, _ = lax.scan(warm, _Forward(place(x), stash, passing), ticks[: s.lead])
     d_outer = {k: run.place_outer(k, g) for k, g in d_outer.items()}
     b = _Backward(place(x), sums, d_outer, jax.tree.map(jnp.zeros_like, found), leaving)
-    (f, b), _ = lax.scan(steady, (f, b), jnp.arange(s.lead, s.ticks))
-    b, _ = lax.scan(cool, b, jnp.arange(s.ticks, s.ticks + s.lead))
+    (f, b), _ = lax.scan(steady, (f, b), ticks[s.lead : s.ticks])
+    b, _ = lax.scan(cool, b, ticks[s.ticks :])
 
     # --- sums over data shards, once ---
 
