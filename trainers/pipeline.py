@@ -67,8 +67,8 @@ def dealt(info: ParamInfo) -> Schedule | None:
     """The schedule by whose stages a parameter's layers lie between steps (models.common.pipeline.by_stages); None where they
     lie in the model's order."""
     for path, pipeline in info.where.layout.pipelines:
-        inside = info.axes[0] == "layers" and f"{info.where.path}.".startswith(f"{path}.")
-        if inside and pipeline.schedule == "1f1b" and pipeline.chunks > 1:
+        within = info.axes[0] == "layers" and f"{info.where.path}.".startswith(f"{path}.")
+        if within and pipeline.schedule == "1f1b" and pipeline.chunks > 1:
             return schedule_of(info.where.at(path), pipeline, info.shape[0])
     return None
 

@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from configs.schema import Experiment
 from models.common.layout import LayoutError
 from models.common.pipeline import by_layers, by_stages, data_axes, schedules
+from models.common.schedule import Schedule
 from models.common.sharding import Component, ParamInfo, components, describe, flatten, make_mesh, nest, split
 from models.families import model_class
 from trainers import adapt, optimizers, pipeline
@@ -84,9 +85,7 @@ class Plan:
 
     def effective(self, params: dict[str, Any]) -> dict[str, Any]:
         """The parameters as the model takes them: adapters merged, layers in its order."""
-        params = self.merged(params)
-        shardings = self.shardings and nest({k: flatten(self.shardings.params)[k] for k in flatten(params)})
-        return _reorder(self, params, by_layers, shardings)
+        return _reorder(self, self.merged(params), by_layers)
 
 
 def abstract_model(experiment: Experiment, mesh: Mesh | None = None) -> Any:
@@ -200,28 +199,29 @@ def create(p: Plan, given: dict[str, jax.Array] | None = None) -> State:
 
 def deal(p: Plan, state: State) -> State:
     """A State with layers in the order of the step, from one with layers in the order of the model, which it consumes."""
-    return _reorder(p, state, by_stages, p.shardings, donate=True)
+    return _reorder(p, state, by_stages, consume=True)
 
 
 def collect(p: Plan, state: State) -> State:
-    """A copy of a State with layers in the order of the model, as it is stored; the State itself where that is its order."""
-    return _reorder(p, state, by_layers, p.shardings)
+    """A State with layers in the order of the model, as it is stored; arrays that have that order already are the same."""
+    return _reorder(p, state, by_layers)
 
 
-def _reorder(p: Plan, tree: PyTree, order: Callable, shardings: PyTree, *, donate: bool = False) -> PyTree:
-    """Parameters, or what belongs to them under their names, with their layers in another order."""
+def _reorder(p: Plan, tree: PyTree, order: Callable, *, consume: bool = False) -> PyTree:
+    """Parameters, or what belongs to them under their names, with their layers in another order, an array at a time."""
     schedules = {info.name: s for info in p.parameters if (s := pipeline.dealt(info))}
-    if not schedules:
-        return tree
 
     def one(path: Any, x: Any) -> Any:
         s = schedules.get(param_name(path))
-        return order(x, s) if s and x.shape else x  # scalars are shared by the layers
+        return _reordering(order, s, x.sharding, consume)(x) if s and x.shape else x  # scalars are shared by the layers
 
-    def reorder(tree: PyTree) -> PyTree:
-        return jax.tree_util.tree_map_with_path(one, tree)
+    return jax.tree_util.tree_map_with_path(one, tree)
 
-    return jax.jit(reorder, out_shardings=shardings, donate_argnums=(0,) if donate else ())(tree)
+
+@functools.cache
+def _reordering(order: Callable, s: Schedule, sharding: NamedSharding, consume: bool) -> Callable:
+    """`order` as a program for arrays that lie so; kept, as a run stores and evaluates many times."""
+    return jax.jit(lambda x: order(x, s), out_shardings=sharding, donate_argnums=(0,) if consume else ())
 
 
 # --- as plain dictionaries ---------------------------------------------------------------------------------------
