@@ -140,6 +140,7 @@ class LabelledData:
       length: tokens of a row; must be the cache's.
       slots: most labels of a row; must be the cache's.
       spans: a label is the start and end of an answer, not a class.
+      masked: share of a training row's tokens that give way to [MASK], others every time: noise against learning by heart.
       seed: of the order in which rows come.
     """
 
@@ -148,6 +149,7 @@ class LabelledData:
     length: int = 128
     slots: int
     spans: bool = False
+    masked: float = 0.0
     seed: int = 0
 
     def stored(self) -> dict[str, Array]:

@@ -88,6 +88,22 @@ def mask(
     return {**row, "tokens": replaced, "slots": slots, "targets": targets}
 
 
+def hide(
+    row: Mapping[str, np.ndarray], rng: np.random.Generator, vocabulary: Vocabulary, rate: float
+) -> dict[str, np.ndarray]:
+    """A row that has lost tokens, each with probability `rate`; special ones and padding stay.
+
+    Args:
+      row: `tokens` and `segments` int32 [L], and whatever else.
+
+    Returns:
+      The row with [MASK] in their place.
+    """
+    tokens = row["tokens"]
+    lost = (row["segments"] > 0) & ~vocabulary.special[tokens] & (rng.random(len(tokens)) < rate)
+    return {**row, "tokens": np.where(lost, vocabulary.mask_id, tokens).astype(tokens.dtype)}
+
+
 def _words(
     tokens: np.ndarray,
     segments: np.ndarray,

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-_ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def data_dir() -> Path:
     """The folder of everything fetched or prepared: $SHARDZOO_DATA, or .data/ in the checkout."""
-    return Path(os.environ.get("SHARDZOO_DATA") or _ROOT / ".data").expanduser()
+    return Path(os.environ.get("SHARDZOO_DATA") or ROOT / ".data").expanduser()
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from configs.schema import Array, Data, MaskedTextData
+from configs.schema import Array, Data, LabelledData, MaskedTextData
 from data import caches, masking
 from data.caches import DataError, cache_folder, check_model, read_manifest
 from data.tokenizers import Tokenizer
@@ -124,21 +124,26 @@ def _seed(seed: int, name: str) -> int:
 class MaskedSource:
     """Rows with tokens masked anew each time: what is masked depends on the seed and the index alone."""
 
-    data: MaskedTextData
+    data: MaskedTextData | LabelledData
     source: Source
     vocabulary: masking.Vocabulary
 
     @property
     def fingerprint(self) -> str:
-        return f"{self.source.fingerprint}-{self.data.rate:g}-{self.data.whole_word}"
+        how = self.data.masked if isinstance(self.data, LabelledData) else (self.data.rate, self.data.whole_word)
+        return f"{self.source.fingerprint}-{how}"
 
     def row(self, index: int) -> Row:
         rng = np.random.default_rng((self.data.seed, 1, index))
         return masked(self.data, self.source.row(index), rng, self.vocabulary)
 
 
-def masked(data: MaskedTextData, row: Row, rng: np.random.Generator, vocabulary: masking.Vocabulary) -> Row:
-    """The row with tokens to predict, as the data says."""
+def masked(
+    data: MaskedTextData | LabelledData, row: Row, rng: np.random.Generator, vocabulary: masking.Vocabulary
+) -> Row:
+    """The row with tokens to predict, or without those to do without, as the data says."""
+    if isinstance(data, LabelledData):
+        return masking.hide(row, rng, vocabulary, data.masked)
     return masking.mask(row, rng, vocabulary, rate=data.rate, whole_word=data.whole_word, predictions=data.predictions)
 
 
@@ -148,8 +153,9 @@ def finished(data: Data, source: Source, folder: Path | None) -> Source:
     Args:
       folder: where tokenizer.json lies; None for random tokens, none of which is special.
     """
-    if not isinstance(data, MaskedTextData):
+    if not isinstance(data, MaskedTextData) and not getattr(data, "masked", 0):
         return source
+    assert isinstance(data, MaskedTextData | LabelledData)
     if folder is None:
         assert isinstance(source, SyntheticSource)
         vocabulary = masking.Vocabulary.without_words(source.vocab)

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from data import packing, stages, tokenizers, weights
-from data.labelled import encoding, splits
+from data.labelled import encoding, splits, teaching
 from data.labelled.settings import Labelled
 from data.labelled.sources import TASKS, PackageTask
 from data.packages import Package
 from data.stages import Progress, stage
 
-FORMAT = 1  # of the cache; one more whenever the same packages would give another cache
+FORMAT = 2  # of the cache; one more whenever the same packages would give another cache
 PART = "all"
 
 
@@ -46,12 +46,15 @@ def build(settings: Labelled, root: Path, folder: Path, progress: Progress) -> d
     if isinstance(task, PackageTask):
         with stage("data set", progress):
             labelled_text.build(settings.task, manual_dir=root / "packages", data_dir=root / "tfds")
-    with stage("cache", progress):
+    with stage("examples", progress):
         examples = {
             split: list(tasks.raw_examples(settings.task, split, root / "tfds"))
             for split in ("train", "validation", "test")
         }
         examples["train"] = splits.subset(examples["train"], settings.limit, settings.subset_seed)
+    if settings.teacher:
+        examples["train"] = teaching.label(settings, examples["train"], root, progress)
+    with stage("rows", progress):
         for split, some in examples.items():
             _write_lines(folder / f"{split}.jsonl", some)
         weights.write_vocabulary(settings.tokenizer, root / "packages", folder / tokenizers.FILE)

@@ -3,7 +3,7 @@
 A sequence of ids is [CLS] text [SEP], or [CLS] text [SEP] pair [SEP] with type 1 from the second text on. It carries
 its labels in slots: positions with a target each. What a slot is, and its target, is the task's form:
 
-    classification   the [CLS], with the class
+    classification   the [CLS], with the class; several times where there are several opinions, each with its own
     tagging          the first piece of every word, with the word's tag
     span             the [CLS], with the first and last position of the answer; both are the [CLS]'s own where a window
                      of the context doesn't hold the answer
@@ -101,7 +101,7 @@ class Encoder:
     def __call__(self, example: Mapping[str, Any]) -> list[Encoded]:
         """One example, encoded: a list of one, but for the windows of a span's long context.
 
-        An example without its label (or tags, or answers) has targets -1.
+        An example without its label (or tags, or answers) has targets -1. One with a list of labels has a slot for each.
 
         Raises:
           KeyError: a label that isn't among the task's.
@@ -121,7 +121,9 @@ class Encoder:
         if len(texts) == 2:
             tokens += texts[1] + self.sep
             types += [1] * (len(tokens) - len(types))
-        return [_encoded(tokens, [0], [self._id(example.get("label"))], types=types)]
+        votes = example.get("label")
+        targets = [self._id(vote) for vote in (votes if isinstance(votes, list) else [votes])]
+        return [_encoded(tokens, [0] * len(targets), targets, types=types)]
 
     def _tagging(self, example: Mapping[str, Any]) -> list[Encoded]:
         words, tags = example["words"], example.get("tags")

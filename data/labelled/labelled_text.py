@@ -1,6 +1,6 @@
 """The TFDS builder of labelled text that packages carry, one config a task:
 
-    labelled_text/debian_sections:1.0.0    and so on: the tasks of `data.labelled.sources` that have a package
+    labelled_text/debian_sections:1.1.0    and so on: the tasks of `data.labelled.sources` that have a package
 
 The packages are fetched into the manual folder first (`data.packages.fetch`, or `python -m scripts.prepare_data`).
 """
@@ -21,8 +21,11 @@ from data.labelled.splits import Example, divide
 class LabelledText(tfds.core.GeneratorBasedBuilder):
     """Labelled text from Debian's index, the Brown corpus and SpamAssassin's mails."""
 
-    VERSION = tfds.core.Version("1.0.0")  # another one whenever the same packages would give other examples
-    RELEASE_NOTES: ClassVar = {"1.0.0": "First release."}
+    VERSION = tfds.core.Version("1.1.0")  # another one whenever the same packages would give other examples
+    RELEASE_NOTES: ClassVar = {
+        "1.0.0": "First release.",
+        "1.1.0": "debian_descriptions has the examples of debian_sections, each with the rest of its description.",
+    }
     MANUAL_DOWNLOAD_INSTRUCTIONS = "Run `python -m scripts.prepare_data`, which fetches the packages."
     BUILDER_CONFIGS: ClassVar = [
         tfds.core.BuilderConfig(name=name, description=f"The task {name}.")
@@ -32,14 +35,14 @@ class LabelledText(tfds.core.GeneratorBasedBuilder):
 
     def _info(self) -> tfds.core.DatasetInfo:
         text = tfds.features.Text()
+        label = tfds.features.ClassLabel(names=self._task.labels) if self._task.labels else None
         match self._task.form:
             case "classification":
-                features = {"text": text, "label": tfds.features.ClassLabel(names=self._task.labels)}
+                features = {**dict.fromkeys(self._task.texts, text), "label": label}
             case "tagging":
-                label = tfds.features.ClassLabel(names=self._task.labels)
                 features = {"words": tfds.features.Sequence(text), "tags": tfds.features.Sequence(label)}
             case _:
-                features = {"text": text, "pair": text}
+                features = dict.fromkeys(self._task.texts, text)
         # Not dataset_info_from_configs(), which wants README, TAGS and CITATIONS files in a package of its own.
         return tfds.core.DatasetInfo(
             builder=self,

@@ -14,6 +14,9 @@ class Labelled:
       slots: labels P that a row has room for.
       limit: training examples taken, of the order that `subset_seed` gives; 0 takes all.
       subset_seed: of that order (see `data.labelled.splits.subset`); held-out examples are the same for every seed.
+      teacher: an experiment; its model names the labels of all training examples but those that it learned from itself, whose
+        own are kept (`data.labelled.teaching`).
+      votes: labels that an example has with a teacher, in proportion to what it holds likely.
     """
 
     task: str
@@ -22,6 +25,8 @@ class Labelled:
     slots: int
     limit: int = 0
     subset_seed: int = 0
+    teacher: str = ""
+    votes: int = 4
 
 
 def _minilm(task: str, *, length: int = 128, slots: int, limit: int = 0) -> Labelled:
@@ -35,6 +40,16 @@ ENTRIES = {
     "debian_sections_20k": _minilm("debian_sections", slots=16, limit=20_000),
     "debian_sections": _minilm("debian_sections", slots=16),
     "debian_descriptions": _minilm("debian_descriptions", length=256, slots=8),
+    # The same 5,000 packages as debian_sections_5k, with the beginning of the description: a teacher for those without labels.
+    "debian_descriptions_5k": _minilm("debian_descriptions", length=64, slots=4, limit=5_000),
+    "debian_taught_5k": Labelled(
+        task="debian_sections",
+        tokenizer="minilm_l6",
+        length=128,
+        slots=64,
+        limit=25_000,
+        teacher="bert.minilm_debian_descriptions_5k",
+    ),
     "debian_similar": _minilm("debian_similar", length=256, slots=16),
     "brown_tags": _minilm("brown_tags", slots=128),
     "brown_genres": _minilm("brown_genres", length=256, slots=4),

@@ -25,6 +25,7 @@ class PackageTask:
     Attributes:
       form: of its examples.
       labels: class names in the order of their ids.
+      texts: the fields of an example that are texts; a tagged one has words.
       package: what `read` reads.
       read: gives the examples, with what they are split by.
       validation, test: shares that are held out, see `splits.divide`.
@@ -32,6 +33,7 @@ class PackageTask:
 
     form: Form
     labels: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ("text",)
     package: Package
     read: Callable[[Path], Iterator[Item]]
     validation: float
@@ -85,11 +87,12 @@ TASKS: dict[str, PackageTask | PublicTask] = {
         validation=0.034, test=0.067,
     ),
     "debian_descriptions": PackageTask(
-        form="classification", labels=readers.SECTIONS, package=PACKAGE_INDEX, read=readers.debian_descriptions,
-        validation=0.034, test=0.067,
+        form="classification", labels=readers.SECTIONS, texts=("text", "pair"), package=PACKAGE_INDEX,
+        read=readers.debian_descriptions, validation=0.034, test=0.067,
     ),
     "debian_similar": PackageTask(
-        form="pair", package=PACKAGE_INDEX, read=readers.debian_similar, validation=0.034, test=0.067
+        form="pair", texts=("text", "pair"), package=PACKAGE_INDEX, read=readers.debian_similar,
+        validation=0.034, test=0.067,
     ),
     "brown_tags": PackageTask(
         form="tagging", labels=tuple(readers.TAGS), package=_BROWN, read=readers.brown_tags, validation=0.05, test=0.1

@@ -108,3 +108,19 @@ def test_random_tokens_can_be_masked():
     """For rows of random ids, without a vocabulary, each token is a word, and only 0 and 1 are special."""
     found = masked(row_of([2, 3, 4, 1, 0]), Vocabulary.without_words(5), rate=1.0, whole_word=True)
     assert found["slots"].tolist() == [0, 1, 2, *[0] * 6] and found["targets"].tolist()[:4] == [2, 3, 4, -1]
+
+
+def test_tokens_are_lost_for_noise(vocabulary):
+    """About the share that is asked for gives way to [MASK], others each time; special tokens, padding and labels stay."""
+    row = random_row(3) | {"targets": np.array([7], np.int32)}
+    rng = np.random.default_rng(0)
+    ordinary = (row["segments"] > 0) & ~vocabulary.special[row["tokens"]]
+    lost = []
+    for _ in range(400):
+        found = masking.hide(row, rng, vocabulary, 0.2)
+        changed = found["tokens"] != row["tokens"]
+        assert (found["tokens"][changed] == MASK).all() and ordinary[changed].all()
+        assert found["targets"] is row["targets"] and found["tokens"].dtype == np.int32
+        lost.append(changed)
+    share = np.mean(lost, axis=0)[ordinary]
+    assert share.min() > 0.1 and share.max() < 0.3 and share.mean() == pytest.approx(0.2, abs=0.01)

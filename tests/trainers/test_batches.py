@@ -157,3 +157,10 @@ def test_masking_changes_with_every_epoch_and_never_with_the_reader():
     assert len(a["slots"]) == data.predictions == 6 and (a["targets"] == a["slots"] + 3).all()
     kept = np.setdiff1d(np.arange(40), a["slots"])
     assert_array_equal(a["tokens"][kept], kept + 3)
+    noisy = dataclasses.replace(registry.load("bert.minilm_debian_taught_5k").data, masked=0.5)
+    labelled = MaskedSource(noisy, Same(), masking.Vocabulary.without_words(64))
+    c, d = labelled.row(0), labelled.row(1)
+    assert (c["tokens"] != d["tokens"]).any() and 5 < np.sum(c["tokens"] == 1) < 35
+    assert_array_equal(c["tokens"], labelled.row(0)["tokens"])
+    other = dataclasses.replace(labelled, data=dataclasses.replace(noisy, masked=0.4))
+    assert labelled.fingerprint != other.fingerprint

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
 
 import jax
@@ -15,6 +16,8 @@ from data import packing, tokenizers
 from data.labelled import encoding as labelled
 from data.tokenizers import Tokenizer
 from models.bert.config import Classification
+from models.common.layout import UserError
+from scripts import classify as classify_script
 from tests.caches import finish, texts, write_text_cache
 from tests.trainers.test_trainer import run
 from trainers import checkpoint, evaluation, huggingface, metrics, opening, release, state
@@ -100,6 +103,44 @@ def test_scores_are_the_same_wherever_the_weights_lie(kind, data, tmp_path, monk
         scores = evaluation.open_evaluator(plan.model, found, data / "caches" / kind, weights.vocabulary)(params)
         for key, value in scores.items():
             assert value == pytest.approx(last[key], rel=1e-5), (path, key)
+
+
+def test_texts_are_classified(data, tmp_path, monkeypatch, capsys):
+    """A run and its release name the class of each example, in order and as of each alone; as many are right as the
+    evaluation counts. Weights that come without names of classes, and models without classes, are refused."""
+    monkeypatch.setenv("SHARDZOO_DATA", str(data))
+
+    def classify(*arguments: str | Path) -> list[str]:
+        monkeypatch.setattr(sys, "argv", ["classify", "--checkpoint", *map(str, arguments)])
+        classify_script.main()
+        return capsys.readouterr().out.splitlines()
+
+    assert run(of("labelled"), tmp_path / "run") == 0
+    last = [line for line in metrics.read(tmp_path / "run") if "eval/accuracy" in line][-1]
+    release.write(tmp_path / "run", tmp_path / "release")
+    capsys.readouterr()
+    file = data / "caches" / "labelled" / "test.jsonl"
+    examples = [json.loads(line) for line in file.read_text().splitlines()]
+    for folder in (tmp_path / "run", tmp_path / "release"):
+        found = [json.loads(line) for line in classify(folder, "--file", file)]
+        assert [line["text"] for line in found] == [example["text"] for example in examples]
+        right = [line["label"] == example["label"] for line, example in zip(found, examples, strict=True)]
+        assert np.mean(right) == pytest.approx(last["eval/accuracy"]) and last["eval/accuracy"] >= 0.5
+        assert len({line["probability"] for line in found}) > 20 and all(
+            0.5 <= line["probability"] < 1 for line in found
+        )
+        for line in found[:40:13]:
+            (alone,) = classify(folder, line["text"])
+            assert alone == f"{line['probability']:.2f}  {line['label']:14}  {line['text']}"
+    huggingface.write_folder(opening.open_model(tmp_path / "run")[1], tmp_path / "hf")
+    with pytest.raises(UserError, match=r"no manifest\.json beside the weights names the classes"):
+        classify(tmp_path / "hf", "a cat")
+    assert run(of("masked"), tmp_path / "masked") == 0
+    with pytest.raises(UserError, match=r"does not classify texts"):
+        classify(tmp_path / "masked", "a cat")
+    (tmp_path / "bad.jsonl").write_text('{"text": "a cat"}\n{"txt": "a dog"}\n')
+    with pytest.raises(UserError, match=r'bad\.jsonl, line 2: expected a JSON object with a "text"'):
+        classify(tmp_path / "run", "--file", tmp_path / "bad.jsonl")
 
 
 def test_perplexity_counts_every_token_and_byte(data, monkeypatch):

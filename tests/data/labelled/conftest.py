@@ -144,7 +144,9 @@ def tiny(tmp_path_factory):
     }
     pins = {name: _pin(path) for name, path in files.items()}
     with pytest.MonkeyPatch.context() as patch:
-        for name, package in {"debian_sections": "index", "debian_similar": "index", "brown_tags": "brown"}.items():
+        for name, package in {
+            "debian_sections": "index", "debian_descriptions": "index", "debian_similar": "index", "brown_tags": "brown",
+        }.items():  # fmt: skip
             task = TASKS[name]
             assert isinstance(task, PackageTask)
             patch.setitem(TASKS, name, _with(task, pins[package]))

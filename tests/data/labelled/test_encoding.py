@@ -13,7 +13,8 @@ WORDS = ["the", "cat", "cats", "sat", "on", "mat"]
 
 
 def test_a_text_and_two(tokenizer):
-    """A text stands between [CLS] and [SEP], a second one with type 1 before another [SEP]; the class is at [CLS]."""
+    """A text stands between [CLS] and [SEP], a second one with type 1 before another [SEP]; the class is at [CLS], and
+    so is each of several."""
     encode = Encoder(tokenizer, "classification", 16, 4, LABELS)
     (one,) = encode({"text": "The cats sat.", "label": "yes"})
     assert (one.tokens.tolist(), one.types.tolist()) == ([2, 5, 6, 7, 8, 13, 3], [0] * 7)
@@ -21,6 +22,8 @@ def test_a_text_and_two(tokenizer):
     (two,) = encode({"text": "cats", "pair": "the mat", "label": "no"})
     assert (two.tokens.tolist(), two.types.tolist()) == ([2, 6, 7, 3, 5, 10, 3], [0, 0, 0, 0, 1, 1, 1])
     assert two.targets.tolist() == [0]
+    (several,) = encode({"text": "cats", "label": ["yes", "yes", "no"]})
+    assert (several.slots.tolist(), several.targets.tolist()) == ([0, 0, 0], [1, 1, 0])
 
 
 @pytest.mark.parametrize(

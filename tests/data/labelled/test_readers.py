@@ -19,16 +19,15 @@ def test_a_summary_is_one_example(tmp_path):
     ]
 
 
-def test_descriptions_go_by_source(tmp_path):
-    """A whole description is one example, of the group of its source; without a source a package is its own."""
+def test_descriptions_are_those_of_the_summaries(tmp_path):
+    """The examples are those of the summaries, each with the rest of the description."""
     index = write_zip(tmp_path / "index.zip", INDEX)
-    assert [
-        (item.group, item.example["label"], item.example["text"]) for item in readers.debian_descriptions(index)
-    ] == [
-        ("cat", "libs", "the cats (library)\nThe cat sat on the mat.\nAnother paragraph."),
-        ("cat", "libdevel", "The cats: library\nThe cat sat on the mat."),
-        ("mat", "games", "a mat on the cat\nWho sat on the cat?"),
+    described = list(readers.debian_descriptions(index))
+    assert [item.example.pop("pair") for item in described] == [
+        "The cat sat on the mat.\nAnother paragraph.",
+        "Who sat on the cat?",
     ]
+    assert described == list(readers.debian_sections(index))
 
 
 def test_similar_texts_come_once(tmp_path):
@@ -124,6 +123,7 @@ def texts_of(example: dict) -> set[str]:
     "name, examples, test",
     [
         ("debian_sections", 59_399, 3_881),
+        ("debian_descriptions", 59_399, 3_881),
         ("debian_similar", 39_235, 2_619),
         ("brown_tags", 57_340, 5_902),
         ("brown_genres", 6_020, 626),

@@ -42,6 +42,15 @@ def test_subsets_nest():
     assert all(100 < len(a & b) < 200 for a, b in itertools.pairwise(drawn))  # 150 expected of two random halves
 
 
+def test_views_of_the_same_examples_have_the_same_order():
+    """A second text changes nothing in the order; between examples that differ in nothing else it decides."""
+    plain = [{"text": f"t{n}", "label": "a"} for n in range(50)]
+    paired = [{**example, "pair": f"p{n}"} for n, example in enumerate(plain)]
+    assert [e["text"] for e in subset(paired, 20, 3)] == [e["text"] for e in subset(plain, 20, 3)]
+    twins = [{"text": "t", "pair": f"p{n}"} for n in range(9)]
+    assert subset(twins) == subset(twins[::-1])
+
+
 def test_what_identifies_a_text():
     """Case, punctuation, spacing and the value of numbers don't tell texts apart; letters of any script do."""
     assert text_key("The  Cats (v1.25)!") == text_key("the cats: V2.5") == "the cats v0 0"

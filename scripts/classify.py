@@ -1,0 +1,64 @@
+"""Names the class of texts with a fine-tuned encoder.
+
+    python -m scripts.classify --checkpoint runs/sections "terminal emulator for GNOME" "Python bindings for libcurl"
+    python -m scripts.classify --checkpoint DIR --file examples.jsonl > labelled.jsonl
+
+DIR is a run's workdir or a release. A text given is answered by a line: probability, label, text. A file has an example a
+line, {"text": ...} or {"text": ..., "pair": ...}; the same come out, in order, with "label" and "probability". With --votes 4
+also "votes", four labels that share out the probability: [a, a, a, b] where a has three quarters of it.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from scripts import cli
+
+
+def main() -> int:
+    p = cli.parser(__doc__)
+    p.add_argument("--checkpoint", type=cli.folder, required=True, metavar="DIR", help="a workdir or a release")
+    p.add_argument("--step", type=int, help="which checkpoint of a workdir; the newest by default")
+    p.add_argument("--file", type=cli.folder, metavar="FILE", help="examples, a JSON object a line")
+    p.add_argument("--votes", type=int, default=0, metavar="N", help="with --file: so many labels by probability")
+    p.add_argument("text", nargs="*", help="texts to classify")
+    args = p.parse_args()
+    if bool(args.text) == bool(args.file):
+        raise cli.ConfigError("give texts or --file, one of them")
+    if args.votes < 0:
+        raise cli.ConfigError(f"--votes {args.votes}: expected a number from 0 on")
+    examples = read(args.file) if args.file else [{"text": text} for text in args.text]
+
+    cli.use_devices(cli.ONE_DEVICE)
+    from trainers.classification import Classifier
+    from trainers.opening import open_model
+
+    e, weights = open_model(args.checkpoint, args.step)
+    plan, params = cli.placed(e, weights)
+    classifier = Classifier(plan.model, e, weights.vocabulary)
+    for example, found in zip(examples, classifier(params, examples, args.votes), strict=True):
+        if args.file:
+            fields = {name: value for name, value in found._asdict().items() if value != ()}
+            print(json.dumps(example | fields, ensure_ascii=False))
+        else:
+            print(f"{found.probability:.2f}  {found.label:14}  {example['text']}")
+    return 0
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The examples of a file; raises ConfigError for a line that is none."""
+    examples = []
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                example = json.loads(line)
+            except ValueError:
+                example = None
+            if not isinstance(example, dict) or not isinstance(example.get("text"), str):
+                raise cli.ConfigError(f'{path}, line {number}: expected a JSON object with a "text"')
+            examples.append(example)
+    return examples
+
+
+if __name__ == "__main__":
+    cli.run(main)
