@@ -268,24 +268,24 @@ def minilm_debian_sections() -> Experiment:
 
 def minilm_debian_descriptions_5k() -> Experiment:
     """MiniLM told the section from the synopsis and the beginning of the description, with the same 5,000 labels: a teacher."""
-    e = _minilm_sections("5k", steps=500)
+    e = _minilm_sections("5k", steps=650)
     return replace(
         e,
         name="bert.minilm_debian_descriptions_5k",
         model=replace(e.model, unroll=0),  # for CPUs
-        data=LabelledData(cache="debian_descriptions_5k", batch_size=8, length=64, slots=4),
+        data=LabelledData(cache="debian_descriptions_5k", batch_size=10, length=48, slots=4),
         eval=HeldOut(split="validation", limit=500, batch_size=32),
     )
 
 
 def minilm_debian_taught_5k() -> Experiment:
     """5,000 labels again, and 20,000 synopses more whose sections that teacher names, reading their descriptions."""
-    e = _minilm_sections("5k", steps=1300, peak=2e-4)
+    e = _minilm_sections("5k", steps=1250, peak=2e-4)
     return replace(
         e,
         name="bert.minilm_debian_taught_5k",
-        model=replace(e.model, unroll=0),
-        data=replace(e.data, cache="debian_taught_5k", slots=64, masked=0.15),
+        model=replace(e.model, unroll=0, label_smoothing=0.0),  # the teacher is unsure as it is
+        data=replace(e.data, cache="debian_taught_5k", slots=128, masked=0.15),
     )
 
 

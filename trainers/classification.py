@@ -22,7 +22,7 @@ class Found(NamedTuple):
     Attributes:
       label: its name.
       probability: above 0 to 1.
-      votes: so many labels as were asked for, each in proportion to its probability, the likeliest first.
+      votes: so many labels as were asked for, each about as often as it is likely, the likeliest first.
     """
 
     label: str
@@ -58,8 +58,6 @@ class Classifier:
 
     def __call__(self, params: Any, examples: Sequence[Mapping[str, Any]], votes: int = 0) -> list[Found]:
         """Of each example {"text"} or {"text", "pair"}, in order; a label that it has is not looked at."""
-        # The middles of as many equal parts of all probability as there are votes, as in systematic sampling.
-        middles = (np.arange(votes) + 0.5) / max(votes, 1)
         plain = [{side: e[side] for side in ("text", "pair") if side in e} for e in examples]
         made = encoding.rows_of(plain, self.tokenizer, "classification", self.data.length, self.data.slots)
         found: dict[int, Found] = {}
@@ -71,7 +69,10 @@ class Classifier:
             owners_BP = np.stack([row["owners"] for row in rows])
             for owner, found_C in zip(owners_BP[owners_BP >= 0], found_BPC[owners_BP >= 0], strict=True):
                 order = np.argsort(-found_C)
-                elected = np.searchsorted(np.cumsum(found_C[order]), middles)
+                # Systematic sampling: equal steps through all probability, begun elsewhere for every example (multiples of the
+                # golden ratio fill [0, 1) evenly), so that over many examples unlikely labels get their share too.
+                start = owner * 0.6180339887498949 % 1
+                elected = np.searchsorted(np.cumsum(found_C[order]), (np.arange(votes) + start) / max(votes, 1))
                 found[int(owner)] = Found(
                     self.labels[order[0]],
                     float(found_C[order[0]]),

@@ -26,7 +26,7 @@ class Labelled:
     limit: int = 0
     subset_seed: int = 0
     teacher: str = ""
-    votes: int = 4
+    votes: int = 8
 
 
 def _minilm(task: str, *, length: int = 128, slots: int, limit: int = 0) -> Labelled:
@@ -41,12 +41,12 @@ ENTRIES = {
     "debian_sections": _minilm("debian_sections", slots=16),
     "debian_descriptions": _minilm("debian_descriptions", length=256, slots=8),
     # The same 5,000 packages as debian_sections_5k, with the beginning of the description: a teacher for those without labels.
-    "debian_descriptions_5k": _minilm("debian_descriptions", length=64, slots=4, limit=5_000),
+    "debian_descriptions_5k": _minilm("debian_descriptions", length=48, slots=4, limit=5_000),
     "debian_taught_5k": Labelled(
         task="debian_sections",
         tokenizer="minilm_l6",
         length=128,
-        slots=64,
+        slots=128,
         limit=25_000,
         teacher="bert.minilm_debian_descriptions_5k",
     ),

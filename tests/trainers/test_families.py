@@ -132,6 +132,11 @@ def test_texts_are_classified(data, tmp_path, monkeypatch, capsys):
         for line in found[:40:13]:
             (alone,) = classify(folder, line["text"])
             assert alone == f"{line['probability']:.2f}  {line['label']:14}  {line['text']}"
+    elected = [json.loads(line)["votes"] for line in classify(tmp_path / "run", "--file", file, "--votes", "5")]
+    likely = [line["probability"] if line["label"] == "cat" else 1 - line["probability"] for line in found]
+    cats = [votes.count("cat") / 5 for votes in elected]
+    assert np.mean(cats) == pytest.approx(np.mean(likely), abs=0.02)  # all of a kind would be off by 0.1 and more
+    assert all(abs(a - b) < 0.2 for a, b in zip(cats, likely, strict=True)) and {len(votes) for votes in elected} == {5}
     huggingface.write_folder(opening.open_model(tmp_path / "run")[1], tmp_path / "hf")
     with pytest.raises(UserError, match=r"no manifest\.json beside the weights names the classes"):
         classify(tmp_path / "hf", "a cat")
