@@ -130,7 +130,8 @@ class MaskedSource:
 
     @property
     def fingerprint(self) -> str:
-        how = self.data.masked if isinstance(self.data, LabelledData) else (self.data.rate, self.data.whole_word)
+        data = self.data
+        how = f"{data.masked:g}" if isinstance(data, LabelledData) else f"{data.rate:g}-{data.whole_word}"
         return f"{self.source.fingerprint}-{how}"
 
     def row(self, index: int) -> Row:
