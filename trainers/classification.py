@@ -48,7 +48,7 @@ class Classifier:
         if folder is None or not (folder / "manifest.json").exists():
             raise UserError(f"{e.name}: no manifest.json beside the weights names the classes: take a run or a release")
         self.data, self.rows = e.data, e.eval.batch_size
-        self.labels: Sequence[str] = read_manifest(folder)["labels"]
+        self.labels: list[str] = read_manifest(folder)["labels"]
         self.tokenizer = Tokenizer(folder)
 
         def probabilities(params: Any, batch: dict[str, jax.Array]) -> jax.Array:
@@ -74,8 +74,8 @@ class Classifier:
                 start = owner * 0.6180339887498949 % 1
                 elected = np.searchsorted(np.cumsum(found_C[order]), (np.arange(votes) + start) / max(votes, 1))
                 found[int(owner)] = Found(
-                    self.labels[order[0]],
+                    self.labels[int(order[0])],
                     float(found_C[order[0]]),
-                    tuple(self.labels[order[min(at, len(order) - 1)]] for at in elected),
+                    tuple(self.labels[int(order[min(at, len(order) - 1)])] for at in elected),
                 )
         return [found[i] for i in range(len(plain))]

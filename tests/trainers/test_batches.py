@@ -10,7 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from numpy.testing import assert_array_equal
 
 from configs import registry
-from configs.schema import MaskedTextData, TranslationData
+from configs.schema import LabelledData, MaskedTextData, TranslationData
 from data import masking
 from data.batches import Batches
 from data.caches import DataError
@@ -158,6 +158,7 @@ def test_masking_changes_with_every_epoch_and_never_with_the_reader():
     kept = np.setdiff1d(np.arange(40), a["slots"])
     assert_array_equal(a["tokens"][kept], kept + 3)
     noisy = dataclasses.replace(registry.load("bert.minilm_debian_taught_5k").data, masked=0.5)
+    assert isinstance(noisy, LabelledData)
     labelled = MaskedSource(noisy, Same(), masking.Vocabulary.without_words(64))
     c, d = labelled.row(0), labelled.row(1)
     assert (c["tokens"] != d["tokens"]).any() and 5 < np.sum(c["tokens"] == 1) < 35
