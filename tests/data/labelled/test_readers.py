@@ -123,7 +123,6 @@ def texts_of(example: dict) -> set[str]:
     "name, examples, test",
     [
         ("debian_sections", 59_399, 3_881),
-        ("debian_descriptions", 59_399, 3_881),
         ("debian_similar", 39_235, 2_619),
         ("brown_tags", 57_340, 5_902),
         ("brown_genres", 6_020, 626),
