@@ -208,20 +208,33 @@ def collect(p: Plan, state: State) -> State:
 
 
 def _reorder(p: Plan, tree: PyTree, order: Callable, *, consume: bool = False) -> PyTree:
-    """Parameters, or what belongs to them under their names, with their layers in another order, an array at a time."""
+    """Parameters, or what belongs to them under their names, with their layers in another order; other arrays are the same."""
     schedules = {info.name: s for info in p.parameters if (s := pipeline.dealt(info))}
-
-    def one(path: Any, x: Any) -> Any:
-        s = schedules.get(param_name(path))
-        return _reordering(order, s, x.sharding, consume)(x) if s and x.shape else x  # scalars are shared by the layers
-
-    return jax.tree_util.tree_map_with_path(one, tree)
+    leaves, form = jax.tree_util.tree_flatten_with_path(tree)
+    arrays = [x for _, x in leaves]
+    # Scalars are shared by the layers.
+    found = {i: s for i, (path, x) in enumerate(leaves) if x.shape and (s := schedules.get(param_name(path)))}
+    if found:
+        shardings = tuple(arrays[i].sharding for i in found)
+        moved = _reordering(order, tuple(found.values()), shardings, consume)(*(arrays[i] for i in found))
+        for i, x in zip(found, moved, strict=True):
+            arrays[i] = x
+    return form.unflatten(arrays)
 
 
 @functools.cache
-def _reordering(order: Callable, s: Schedule, sharding: NamedSharding, consume: bool) -> Callable:
-    """`order` as a program for arrays that lie so; kept, as a run stores and evaluates many times."""
-    return jax.jit(lambda x: order(x, s), out_shardings=sharding, donate_argnums=(0,) if consume else ())
+def _reordering(
+    order: Callable, schedules: tuple[Schedule, ...], shardings: tuple[NamedSharding, ...], consume: bool
+) -> Callable:
+    """`order` for arrays that lie so; kept, as a run stores and evaluates many times.
+
+    One program for all: simulated devices hang with many programs on their way that all wait for each other's devices.
+    """
+
+    def reorder(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+        return tuple(order(x, s) for x, s in zip(arrays, schedules, strict=True))
+
+    return jax.jit(reorder, out_shardings=shardings, donate_argnums=range(len(schedules)) if consume else ())
 
 
 # --- as plain dictionaries ---------------------------------------------------------------------------------------
