@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,13 @@ def examples(cache: Path, split: str, limit: int = 0) -> Iterator[dict[str, Any]
     with path.open(encoding="utf-8") as file:  # not splitlines(), which also cuts at U+2028 inside a string
         for line in itertools.islice(file, limit or None):
             yield json.loads(line)
+
+
+def write_examples(path: Path, examples: Iterable[dict[str, Any]]) -> None:
+    """Writes raw examples as `examples` reads them, one a line."""
+    with path.open("w", encoding="utf-8") as file:
+        for example in examples:
+            file.write(json.dumps(example, ensure_ascii=False) + "\n")
 
 
 def cache_folder(data: Data) -> Path:

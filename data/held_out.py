@@ -1,12 +1,13 @@
 """Held-out examples as rows, encoded anew with whatever vocabulary lies beside the weights. No TensorFlow."""
 
 import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from configs.schema import Data, LabelledData, MaskedTextData, TextData
+from configs.schema import Array, Data, LabelledData, MaskedTextData, TextData
 from data import masking, rows
 from data.caches import examples, read_manifest
 from data.labelled import encoding as labelled
@@ -22,6 +23,19 @@ class HeldOutRows:
     rows: list[Row]
     examples: int
     bytes: int
+
+
+def batches(rows: Sequence[Row], arrays: Mapping[str, Array], size: int) -> Iterator[Row]:
+    """The rows in batches of `size`, the last one filled up with empty rows, whose targets are -1.
+
+    Args:
+      arrays: those that are wanted, with the shape they have in a row.
+    """
+    empty: Row = {k: np.full(a.shape, -1 if k.endswith("targets") else 0, np.int32) for k, a in arrays.items()}
+    for start in range(0, len(rows), size):
+        chosen = rows[start : start + size]
+        chosen = [*chosen, *[empty] * (size - len(chosen))]
+        yield {k: np.stack([row[k] for row in chosen]) for k in arrays}
 
 
 def read(data: Data, cache: Path, vocabulary: Path, split: str, limit: int = 0) -> HeldOutRows:

@@ -154,9 +154,8 @@ def finished(data: Data, source: Source, folder: Path | None) -> Source:
     Args:
       folder: where tokenizer.json lies; None for random tokens, none of which is special.
     """
-    if not isinstance(data, MaskedTextData) and not getattr(data, "masked", 0):
+    if not isinstance(data, MaskedTextData | LabelledData) or (isinstance(data, LabelledData) and not data.masked):
         return source
-    assert isinstance(data, MaskedTextData | LabelledData)
     if folder is None:
         assert isinstance(source, SyntheticSource)
         vocabulary = masking.Vocabulary.without_words(source.vocab)

@@ -9,7 +9,6 @@ set beside it is scripts.bench_text_baseline with the same sizes and seeds. With
 minutes count its training too, and all that is prepared.
 """
 
-import dataclasses
 import json
 import statistics
 import subprocess
@@ -20,8 +19,8 @@ from pathlib import Path
 
 from configs import registry
 from configs.registry import ConfigError
-from data.labelled.settings import Labelled
-from data.prepare import PREPARED, prepare
+from data.labelled.settings import of_seed
+from data.prepare import prepare
 from data.weights import fetch_weights
 from scripts import cli
 
@@ -57,11 +56,8 @@ def main() -> int:
 def run(name: str, seed: int) -> dict[str, float]:
     """Trains an experiment on the seed's examples; its test scores and the minutes it took."""
     began = time.monotonic()
-    usual = registry.load(name).data.cache
-    cache = f"{usual}_seed{seed}" if seed else usual
-    settings = PREPARED[usual]
-    assert isinstance(settings, Labelled)
-    prepare(cache, dataclasses.replace(settings, subset_seed=seed), progress=quiet)
+    cache, settings = of_seed(registry.load(name).data.cache, seed)
+    prepare(cache, settings, progress=quiet)
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "scripts.train", name, "--workdir", folder]
         subprocess.run(

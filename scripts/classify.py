@@ -30,18 +30,21 @@ def main() -> int:
     examples = read(args.file) if args.file else [{"text": text} for text in args.text]
 
     cli.use_devices(cli.ONE_DEVICE)
-    from trainers.classification import Classifier
+    from trainers.classification import Classifier, votes
     from trainers.opening import open_model
 
     e, weights = open_model(args.checkpoint, args.step)
     plan, params = cli.placed(e, weights)
     classifier = Classifier(plan.model, e, weights.vocabulary)
-    for example, found in zip(examples, classifier(params, examples, args.votes), strict=True):
+    probabilities = classifier(params, examples)
+    for example, of_one, elected in zip(examples, probabilities, votes(probabilities, args.votes), strict=True):
+        best = int(of_one.argmax())
+        label, probability = classifier.labels[best], float(of_one[best])
         if args.file:
-            fields = {name: value for name, value in found._asdict().items() if value != ()}
-            print(json.dumps(example | fields, ensure_ascii=False))
+            more = {"votes": [classifier.labels[i] for i in elected]} if args.votes else {}
+            print(json.dumps({**example, "label": label, "probability": probability, **more}, ensure_ascii=False))
         else:
-            print(f"{found.probability:.2f}  {found.label:14}  {example['text']}")
+            print(f"{probability:.2f}  {label:14}  {example['text']}")
     return 0
 
 

@@ -1,33 +1,19 @@
 """Classes of texts, named by a fine-tuned encoder: what scripts.classify prints."""
 
-import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
 from configs.schema import Experiment, LabelledData
+from data import held_out
 from data.caches import read_manifest
 from data.labelled import encoding
 from data.tokenizers import Tokenizer
 from models.common.layout import UserError
 from models.common.sharding import merge
-
-
-class Found(NamedTuple):
-    """What a text was found to be.
-
-    Attributes:
-      label: its name.
-      probability: above 0 to 1.
-      votes: so many labels as were asked for, each about as often as it is likely, the likeliest first.
-    """
-
-    label: str
-    probability: float
-    votes: tuple[str, ...] = ()
 
 
 class Classifier:
@@ -56,26 +42,29 @@ class Classifier:
 
         self._probabilities = jax.jit(probabilities)
 
-    def __call__(self, params: Any, examples: Sequence[Mapping[str, Any]], votes: int = 0) -> list[Found]:
-        """Of each example {"text"} or {"text", "pair"}, in order; a label that it has is not looked at."""
+    def __call__(self, params: Any, examples: Sequence[Mapping[str, Any]]) -> np.ndarray:
+        """Probabilities [N, C], float32, of N examples {"text"} or {"text", "pair"}; a label that one has is not looked at."""
         plain = [{side: e[side] for side in ("text", "pair") if side in e} for e in examples]
-        made = encoding.rows_of(plain, self.tokenizer, "classification", self.data.length, self.data.slots)
-        found: dict[int, Found] = {}
-        while rows := list(itertools.islice(made, self.rows)):
-            batch = {k: np.zeros((self.rows, *a.shape), np.int32) for k, a in self.data.arrays().items()}
-            for k, array in batch.items():
-                array[: len(rows)] = [row[k] for row in rows]
-            found_BPC = np.asarray(self._probabilities(params, batch))[: len(rows)]
-            owners_BP = np.stack([row["owners"] for row in rows])
-            for owner, found_C in zip(owners_BP[owners_BP >= 0], found_BPC[owners_BP >= 0], strict=True):
-                order = np.argsort(-found_C)
-                # Systematic sampling: equal steps through all probability, begun elsewhere for every example (multiples of the
-                # golden ratio fill [0, 1) evenly), so that over many examples unlikely labels get their share too.
-                start = owner * 0.6180339887498949 % 1
-                elected = np.searchsorted(np.cumsum(found_C[order]), (np.arange(votes) + start) / max(votes, 1))
-                found[int(owner)] = Found(
-                    self.labels[int(order[0])],
-                    float(found_C[order[0]]),
-                    tuple(self.labels[int(order[min(at, len(order) - 1)])] for at in elected),
-                )
-        return [found[i] for i in range(len(plain))]
+        shape = self.data.length, self.data.slots
+        rows = list(encoding.rows_of(plain, self.tokenizer, "classification", *shape))
+        probabilities_NC = np.zeros((len(plain), len(self.labels)), np.float32)
+        for at, batch in enumerate(held_out.batches(rows, self.data.arrays(), self.rows)):
+            found_BPC = np.asarray(self._probabilities(params, batch))
+            for row, found_PC in zip(rows[at * self.rows :], found_BPC, strict=False):
+                used_P = row["owners"] >= 0
+                probabilities_NC[row["owners"][used_P]] = found_PC[used_P]
+        return probabilities_NC
+
+
+def votes(probabilities_NC: np.ndarray, number: int) -> np.ndarray:
+    """Classes [N, number], each about as often as it is likely, the likeliest first.
+
+    By systematic sampling: equal steps through all probability, begun elsewhere for every example (multiples of the golden
+    ratio fill [0, 1) evenly), so that over many examples unlikely classes get their share too.
+    """
+    order_NC = np.argsort(-probabilities_NC, axis=-1)
+    sums_NC = np.cumsum(np.take_along_axis(probabilities_NC, order_NC, axis=-1), axis=-1)
+    start_N = np.arange(len(sums_NC)) * 0.6180339887498949 % 1
+    steps_NV = (np.arange(number) + start_N[:, None]) / max(number, 1)
+    places_NV = np.sum(sums_NC[:, None, :] < steps_NV[:, :, None], axis=-1)
+    return np.take_along_axis(order_NC, np.minimum(places_NV, order_NC.shape[-1] - 1), axis=-1)

@@ -12,7 +12,6 @@ from jax.sharding import PartitionSpec as P
 
 from configs import schema
 from data import held_out
-from data.rows import Row
 from models.common.loss import Ratio
 from models.common.sharding import merge, split
 from trainers import translation
@@ -86,12 +85,8 @@ class HeldOutEvaluator:
         return self._scores(jax.tree.map(lambda *parts: np.sum(parts, axis=0, dtype=np.float64), *found))
 
     def _batches(self) -> Iterator[dict[str, jax.Array]]:
-        rows = self.held_out.rows
-        empty: Row = {k: np.full(a.shape, -1 if k.endswith("targets") else 0, np.int32) for k, a in self.arrays.items()}
-        for start in range(0, len(rows), self.rows):
-            chosen = rows[start : start + self.rows]
-            chosen = [*chosen, *[empty] * (self.rows - len(chosen))]
-            yield {k: jax.device_put(np.stack([row[k] for row in chosen]), self._shardings[k]) for k in self.arrays}
+        for batch in held_out.batches(self.held_out.rows, self.arrays, self.rows):
+            yield {k: jax.device_put(x, self._shardings[k]) for k, x in batch.items()}
 
     def _scores(self, totals: dict[str, Ratio]) -> dict[str, float]:
         found: dict[str, float] = {}

@@ -10,12 +10,10 @@ TensorFlow is imported by `build`, when it runs; finding a cache up to date does
 """
 
 import dataclasses
-import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from data import packing, stages, tokenizers, weights
+from data import caches, packing, stages, tokenizers, weights
 from data.labelled import encoding, splits, teaching
 from data.labelled.settings import Labelled
 from data.labelled.sources import TASKS, PackageTask
@@ -56,7 +54,7 @@ def build(settings: Labelled, root: Path, folder: Path, progress: Progress) -> d
         examples["train"] = teaching.label(settings, examples["train"], root, progress)
     with stage("rows", progress):
         for split, some in examples.items():
-            _write_lines(folder / f"{split}.jsonl", some)
+            caches.write_examples(folder / f"{split}.jsonl", some)
         weights.write_vocabulary(settings.tokenizer, root / "packages", folder / tokenizers.FILE)
         tokenizer = tokenizers.Tokenizer(folder)
         tally = encoding.Tally()
@@ -71,9 +69,3 @@ def build(settings: Labelled, root: Path, folder: Path, progress: Progress) -> d
         "vocabulary": tokenizer.size,
         "parts": {PART: dataclasses.asdict(tally)},
     }
-
-
-def _write_lines(path: Path, examples: Iterable[splits.Example]) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        for example in examples:
-            file.write(json.dumps(example, ensure_ascii=False) + "\n")

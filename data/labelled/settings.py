@@ -29,8 +29,8 @@ class Labelled:
     votes: int = 8
 
 
-def _minilm(task: str, *, length: int = 128, slots: int, limit: int = 0) -> Labelled:
-    return Labelled(task=task, tokenizer="minilm_l6", length=length, slots=slots, limit=limit)
+def _minilm(task: str, *, length: int = 128, slots: int, limit: int = 0, teacher: str = "") -> Labelled:
+    return Labelled(task=task, tokenizer="minilm_l6", length=length, slots=slots, limit=limit, teacher=teacher)
 
 
 ENTRIES = {
@@ -42,13 +42,8 @@ ENTRIES = {
     "debian_descriptions": _minilm("debian_descriptions", length=256, slots=8),
     # The same 5,000 packages as debian_sections_5k, with the beginning of the description: a teacher for those without labels.
     "debian_descriptions_5k": _minilm("debian_descriptions", length=48, slots=4, limit=5_000),
-    "debian_taught_5k": Labelled(
-        task="debian_sections",
-        tokenizer="minilm_l6",
-        length=128,
-        slots=128,
-        limit=25_000,
-        teacher="bert.minilm_debian_descriptions_5k",
+    "debian_taught_5k": _minilm(
+        "debian_sections", slots=128, limit=25_000, teacher="bert.minilm_debian_descriptions_5k"
     ),
     "debian_similar": _minilm("debian_similar", length=256, slots=16),
     "brown_tags": _minilm("brown_tags", slots=128),
@@ -65,3 +60,8 @@ ENTRIES = {
     "glue_wnli": _minilm("glue_wnli", slots=8),
     "squad": _minilm("squad", length=384, slots=4),
 }
+
+
+def of_seed(name: str, seed: int) -> tuple[str, Labelled]:
+    """Name and settings of the cache that is made as the one called `name`, of the training examples that `seed` draws."""
+    return f"{name}_seed{seed}" if seed else name, dataclasses.replace(ENTRIES[name], subset_seed=seed)

@@ -7,7 +7,6 @@ Vashist 2009; as distillation, arXiv 1511.03643). The student then learns from m
 Training and labelling are commands of their own, in processes of their own: nothing here imports JAX.
 """
 
-import dataclasses
 import json
 import os
 import subprocess
@@ -16,17 +15,15 @@ from pathlib import Path
 
 from configs import registry
 from data import paths
-from data.caches import DataError
+from data.caches import DataError, write_examples
 from data.labelled import splits
-from data.labelled.settings import ENTRIES, Labelled
+from data.labelled.settings import Labelled, of_seed
 from data.stages import Progress, stage
 
 
 def cache_of(settings: Labelled) -> tuple[str, Labelled]:
     """Name and settings of the cache that the teacher learns from: its experiment's, of the same choice of examples."""
-    name = registry.load(settings.teacher).data.cache
-    seed = settings.subset_seed
-    return f"{name}_seed{seed}" if seed else name, dataclasses.replace(ENTRIES[name], subset_seed=seed)
+    return of_seed(registry.load(settings.teacher).data.cache, settings.subset_seed)
 
 
 def label(settings: Labelled, examples: list[splits.Example], root: Path, progress: Progress) -> list[splits.Example]:
@@ -51,7 +48,7 @@ def label(settings: Labelled, examples: list[splits.Example], root: Path, progre
         raise ValueError(f"{known.task} and {settings.task} are no views of the same examples")
     with paths.scratch(root / "teachers" / cache) as folder:
         file, run = folder / "examples.jsonl", folder / "run"
-        file.write_text("".join(json.dumps(view) + "\n" for view in views[known.limit :]), encoding="utf-8")
+        write_examples(file, views[known.limit :])
         seeds = ["--data.seed", str(settings.subset_seed), "--train.seed", str(settings.subset_seed)]
         with stage("teacher", progress):
             _command(root, progress, "train", settings.teacher, "--workdir", run, "--data.cache", cache, *seeds)
