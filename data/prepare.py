@@ -16,6 +16,7 @@ from typing import Any
 
 from data import packages, paths
 from data.labelled import settings as labelled
+from data.labelled import teaching
 from data.labelled.settings import Labelled
 from data.stages import Progress, stage
 from data.text import settings as text
@@ -56,7 +57,10 @@ def prepare(
     maker: Any = importlib.import_module(f"data.{kind}.cache")
     needed = maker.packages_of(settings)
     fields = dataclasses.asdict(settings)
-    inputs = paths.digest([maker.FORMAT, fields, {package.file: package.sha256 for package in needed}])
+    made_from = [maker.FORMAT, fields, {package.file: package.sha256 for package in needed}]
+    if isinstance(settings, Labelled) and settings.teacher:
+        made_from.append(teaching.made_from(settings))
+    inputs = paths.digest(made_from)
     if _is_made_from(folder, kind, inputs):
         progress(f"{cache}: up to date in {folder}")
         return folder

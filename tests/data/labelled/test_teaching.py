@@ -1,5 +1,6 @@
 """Labels from a teacher: which examples it learns from, which it names, what becomes of them. Imports TensorFlow."""
 
+import dataclasses
 import json
 
 import pytest
@@ -57,6 +58,31 @@ def test_the_teacher_names_what_has_no_label(tiny, monkeypatch, seed):
     assert trained[0][0] == TEACHER and trained[0][3:5] == ["--data.cache", learned.name]
     assert (taught / "test.jsonl").read_bytes() == (own / "test.jsonl").read_bytes()
     assert json.loads((taught / "manifest.json").read_text())["teacher"] == TEACHER
+
+
+def test_another_teacher_gives_another_cache(tiny, monkeypatch):
+    """The cache is found made until the teacher is trained otherwise, or on something else."""
+    known = Labelled(task="debian_descriptions", tokenizer="minilm_l6", length=32, slots=2, limit=10)
+    monkeypatch.setitem(ENTRIES, "debian_descriptions_5k", known)
+    settings = Labelled(task="debian_sections", tokenizer="minilm_l6", length=16, slots=8, limit=12, teacher=TEACHER)
+    made = []
+
+    def label(settings, examples, root, progress):
+        made.append(len(examples))
+        return examples
+
+    monkeypatch.setattr(teaching, "label", label)
+    for times in (1, 1):
+        prepare("taught_again", settings, data_dir=tiny, progress=quiet)
+        assert len(made) == times
+    monkeypatch.setitem(ENTRIES, "debian_descriptions_5k", dataclasses.replace(known, length=24))
+    prepare("taught_again", settings, data_dir=tiny, progress=quiet)
+    assert len(made) == 2
+    longer = registry.load(TEACHER)
+    longer = dataclasses.replace(longer, train=dataclasses.replace(longer.train, steps=7))
+    monkeypatch.setattr(registry, "load", {TEACHER: longer}.__getitem__)
+    prepare("taught_again", settings, data_dir=tiny, progress=quiet)
+    assert len(made) == 3
 
 
 def test_a_command_that_fails_leaves_nothing(tiny, monkeypatch):
