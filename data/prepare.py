@@ -16,7 +16,6 @@ from typing import Any
 
 from data import packages, paths
 from data.labelled import settings as labelled
-from data.labelled import teaching
 from data.labelled.settings import Labelled
 from data.stages import Progress, stage
 from data.text import settings as text
@@ -59,7 +58,7 @@ def prepare(
     fields = dataclasses.asdict(settings)
     made_from = [maker.FORMAT, fields, {package.file: package.sha256 for package in needed}]
     if isinstance(settings, Labelled) and settings.teacher:
-        made_from.append(teaching.made_from(settings))
+        made_from.append(labelled.taught_by(settings))
     inputs = paths.digest(made_from)
     if _is_made_from(folder, kind, inputs):
         progress(f"{cache}: up to date in {folder}")

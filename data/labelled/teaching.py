@@ -7,30 +7,17 @@ Vashist 2009; as distillation, arXiv 1511.03643). The student then learns from m
 Training and labelling are commands of their own, in processes of their own: nothing here imports JAX.
 """
 
-import dataclasses
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-from configs import registry
 from data import paths
 from data.caches import DataError, write_examples
 from data.labelled import splits
-from data.labelled.settings import Labelled, of_seed
+from data.labelled.settings import Labelled, cache_of_teacher
 from data.stages import Progress, stage
-
-
-def cache_of(settings: Labelled) -> tuple[str, Labelled]:
-    """Name and settings of the cache that the teacher learns from: its experiment's, of the same choice of examples."""
-    return of_seed(registry.load(settings.teacher).data.cache, settings.subset_seed)
-
-
-def made_from(settings: Labelled) -> list[Any]:
-    """What the labels depend on beside `settings`, for JSON: how the teacher is trained, and on what."""
-    return [registry.to_json(registry.load(settings.teacher)), dataclasses.asdict(cache_of(settings)[1])]
 
 
 def label(settings: Labelled, examples: list[splits.Example], root: Path, progress: Progress) -> list[splits.Example]:
@@ -48,7 +35,7 @@ def label(settings: Labelled, examples: list[splits.Example], root: Path, progre
     from data import prepare
     from data.labelled import tasks
 
-    cache, known = cache_of(settings)
+    cache, known = cache_of_teacher(settings)
     prepare.prepare(cache, known, data_dir=root, progress=progress)
     views = splits.subset(tasks.raw_examples(known.task, "train", root / "tfds"), settings.limit, settings.subset_seed)
     if [view["text"] for view in views] != [example["text"] for example in examples]:

@@ -10,7 +10,7 @@ from data import packing
 from data.caches import DataError
 from data.caches import examples as raw_examples
 from data.labelled import teaching
-from data.labelled.settings import ENTRIES, Labelled
+from data.labelled.settings import ENTRIES, Labelled, cache_of_teacher
 from data.prepare import PREPARED, prepare
 
 TEACHER = "bert.minilm_debian_descriptions_5k"
@@ -101,6 +101,6 @@ def test_teachers_see_the_examples_of_their_students():
     """Every cache with a teacher: the teacher's own has fewer examples, and its experiment reads it."""
     for settings in PREPARED.values():
         if isinstance(settings, Labelled) and settings.teacher:
-            name, known = teaching.cache_of(settings)
+            name, known = cache_of_teacher(settings)
             assert name == registry.load(settings.teacher).data.cache and 0 < known.limit < settings.limit
             assert known.subset_seed == settings.subset_seed and not known.teacher
