@@ -19,8 +19,8 @@ from configs.schema import (
     Train,
 )  # fmt: skip
 from models.bert.config import BertConfig, Classification, MaskedLm, SentenceEmbedding, Span, Tagging
-from models.common import layouts
-from models.common.layout import rules
+from models.sharding import layouts
+from models.sharding.layout import rules
 
 
 def quickstart() -> Experiment:

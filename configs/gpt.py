@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from configs.schema import Adafactor, AdamW, Constant, Cosine, Experiment, HeldOut, InverseSqrt, TextData, Train
-from models.common.layout import Layout, rules
-from models.common.layouts import (
+from models.gpt.config import GptConfig
+from models.sharding.layout import Layout, rules
+from models.sharding.layouts import (
     also,
     data_parallel,
     fully_sharded,
@@ -18,7 +19,6 @@ from models.common.layouts import (
     two_d,
     two_d_sequence,
 )
-from models.gpt.config import GptConfig
 
 
 def _gpt2_block(**fields: Any) -> GptConfig:

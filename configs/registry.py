@@ -11,7 +11,7 @@ from typing import Any
 
 import configs
 from configs.schema import Experiment
-from models.common.layout import UserError, nearest
+from models.errors import UserError, nearest
 
 
 class ConfigError(UserError):

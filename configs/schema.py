@@ -7,9 +7,9 @@ import dataclasses
 from typing import Literal
 
 from models.bert.config import BertConfig
-from models.common.layout import Layout
 from models.gpt.config import GptConfig
 from models.gshard_m4.config import GShardM4Config
+from models.sharding.layout import Layout
 
 Model = GShardM4Config | BertConfig | GptConfig
 

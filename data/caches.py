@@ -8,7 +8,7 @@ from typing import Any
 
 from configs.schema import Data
 from data.paths import data_dir
-from models.common.layout import UserError, nearest
+from models.errors import UserError, nearest
 
 
 class DataError(UserError):

@@ -30,7 +30,7 @@ import numpy as np
 from configs import registry
 from configs.registry import ConfigError
 from configs.schema import Experiment, TranslationData
-from models.common.layout import UserError
+from models.errors import UserError
 from scripts import cli
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -43,8 +43,8 @@ def measure(name: str, stages: int, microbatches: int) -> dict:
 
     from configs import registry
     from data.batches import batch_shapes
-    from models.common.schedule import Schedule
     from models.families import layouts
+    from models.sharding.pipelines.schedule import Schedule
     from trainers import state, step
 
     e = registry.tiny(cli.synthetic(registry.load("gpt.quickstart")))

@@ -21,8 +21,9 @@ from configs.registry import ConfigError
 from configs.schema import Experiment, Lora
 from data.packages import FetchError
 from data.paths import data_dir, scratch
-from models.common.layout import Layout, UserError, nearest
-from models.common.layouts import ONE_DEVICE
+from models.errors import UserError, nearest
+from models.sharding.layout import Layout
+from models.sharding.layouts import ONE_DEVICE
 
 
 def run(main: Callable[[], int | None]) -> typing.NoReturn:

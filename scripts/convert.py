@@ -11,7 +11,7 @@ experiment is one of the family's with the model that was found. A run's workdir
 import dataclasses
 
 from configs.schema import Lora
-from models.common.interchange import InterchangeError
+from models.interchange import InterchangeError
 from scripts import cli
 
 

@@ -13,7 +13,7 @@ import json
 import time
 from collections import Counter
 
-from models.common.layout import nearest
+from models.errors import nearest
 from scripts import cli
 
 EXPERIMENTS = ("gpt.quickstart", "bert.quickstart_pairs", "gshard_m4.quickstart")

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from models.common.layout import UserError
+from models.errors import UserError
 from scripts import cli
 from trainers import mlperf_rules
 from trainers.mlperf_rules import Event

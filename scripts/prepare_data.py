@@ -7,7 +7,7 @@ from configs.registry import ConfigError
 from data.caches import parts
 from data.prepare import PREPARED, prepare
 from data.weights import WEIGHTS, fetch_weights
-from models.common.layout import nearest
+from models.errors import nearest
 from scripts import cli
 
 

@@ -17,7 +17,7 @@ import os
 from configs import registry
 from configs.registry import ConfigError
 from configs.schema import Experiment
-from models.common.layout import nearest
+from models.errors import nearest
 from models.families import layouts
 from scripts import cli
 

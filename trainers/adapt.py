@@ -13,8 +13,8 @@ import jax.numpy as jnp
 
 from configs.registry import ConfigError
 from configs.schema import Experiment, Lora, Train
-from models.common.layout import nearest
-from models.common.sharding import HEAD, ParamInfo, flatten, nest, normal
+from models.errors import nearest
+from models.sharding.params import HEAD, ParamInfo, flatten, nest, normal
 
 Infos = dict[str, ParamInfo]  # by dotted name
 PREFIX = "lora."

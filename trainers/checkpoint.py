@@ -19,8 +19,8 @@ from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, E
 
 from configs import registry
 from configs.schema import Experiment, Train
-from models.common.layout import UserError
-from models.common.sharding import flatten
+from models.errors import UserError
+from models.sharding.params import flatten
 from trainers import adapt
 from trainers.processes import anywhere
 from trainers.state import Plan, State, collect, deal, from_tree, to_tree

@@ -12,8 +12,8 @@ from data import held_out
 from data.caches import read_manifest
 from data.labelled import encoding
 from data.tokenizers import Tokenizer
-from models.common.layout import UserError
-from models.common.sharding import merge
+from models.errors import UserError
+from models.sharding.params import merge
 
 
 class Classifier:

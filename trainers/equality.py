@@ -9,8 +9,8 @@ import numpy as np
 from configs.schema import Constant, Experiment, Sgd
 from data.batches import Batches, batch_shapes
 from data.rows import open_source
-from models.common.layouts import ONE_DEVICE
-from models.common.sharding import flatten
+from models.sharding.layouts import ONE_DEVICE
+from models.sharding.params import flatten
 from trainers import inspection, state, step
 from trainers.collectives import Collective
 

@@ -12,8 +12,8 @@ from jax.sharding import PartitionSpec as P
 
 from configs import schema
 from data import held_out
-from models.common.loss import Ratio
-from models.common.sharding import merge, split
+from models.parts.losses import Ratio
+from models.sharding.params import merge, split
 from trainers import translation
 
 

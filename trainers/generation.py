@@ -14,8 +14,8 @@ from jax.sharding import PartitionSpec as P
 
 from data.caches import DataError
 from data.tokenizers import Tokenizer
-from models.common.decoding import beam_search, sample
-from models.common.sharding import merge
+from models.parts.decoding import beam_search, sample
+from models.sharding.params import merge
 
 _PAD = -1  # no token's id: id 0 is text in most vocabularies
 
@@ -27,9 +27,9 @@ class Generate:
     Attributes:
       tokens: longest continuation.
       temperature: of sampling; 0 takes the likeliest token each time.
-      top_k, top_p: truncate what is drawn from, see models.common.decoding.sample.
+      top_k, top_p: truncate what is drawn from, see models.parts.decoding.sample.
       beams: hypotheses of a beam search; 0 samples instead.
-      length_penalty: of the beam search, see models.common.decoding.penalty.
+      length_penalty: of the beam search, see models.parts.decoding.penalty.
       samples: continuations of each prompt.
       seed: of the draws.
       batch_size: prompts continued together.

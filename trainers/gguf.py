@@ -11,9 +11,9 @@ import gguf
 import numpy as np
 
 from data import paths, tokenizers
-from models.common import interchange
-from models.common.interchange import Entry, Index, InterchangeError, matrix, table, vector
+from models import interchange
 from models.gpt.config import GptConfig
+from models.interchange import Entry, Index, InterchangeError, matrix, table, vector
 from trainers.huggingface import TOKENIZER_CONFIG, write_json
 
 _TABLE, _OUTPUT = "token_embd.weight", "output.weight"

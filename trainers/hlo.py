@@ -150,7 +150,7 @@ class Program:
     tables: dict[str, dict[int, str]]
 
     def source(self, i: Instruction) -> str:
-        """Where an instruction was traced, as "models/common/moe.py:228"; "" where nothing is noted."""
+        """Where an instruction was traced, as "models/parts/moe/routing.py:228"; "" where nothing is noted."""
         text = i.attributes.get("metadata", "")
         if inline := re.search(rf"source_file=({_STRING}) source_line=(\d+)", text):
             return f"{inline[1][1:-1]}:{inline[2]}"

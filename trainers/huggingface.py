@@ -17,9 +17,9 @@ import numpy as np
 from data import paths
 from data.tokenizers import FILE as TOKENIZER
 from data.tokenizers import Tokenizer
-from models.common import interchange
-from models.common.interchange import Index, InterchangeError, Shape
-from models.common.layout import nearest
+from models import interchange
+from models.errors import nearest
+from models.interchange import Index, InterchangeError, Shape
 from trainers import tensor_files
 from trainers.tensor_files import TensorFile
 

@@ -12,8 +12,8 @@ import numpy as np
 from configs import registry
 from configs.schema import Experiment
 from data.batches import batch_shapes
-from models.common.moe import capacity
-from models.common.sharding import ParamInfo
+from models.parts.moe.routing import capacity
+from models.sharding.params import ParamInfo
 from trainers import optimizers, pictures, state, step
 from trainers.collectives import Collective, collectives, summary, table
 from trainers.hlo import parse

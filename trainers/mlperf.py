@@ -23,7 +23,7 @@ import jax
 from configs.registry import ConfigError
 from configs.schema import Experiment
 from data import caches
-from models.common.layout import UserError
+from models.errors import UserError
 from trainers import checkpoint, mlperf_rules, runlog, start
 from trainers.evaluation import Evaluator
 from trainers.mlperf_rules import RULESET, Benchmark

@@ -17,7 +17,7 @@ import configs
 from configs import schema
 from configs.registry import ConfigError
 from configs.schema import Experiment
-from models.common.layout import UserError
+from models.errors import UserError
 
 RULESET = "4.1.0"
 TOKEN = ":::MLLOG "

@@ -8,8 +8,8 @@ from configs import registry
 from configs.registry import ConfigError
 from configs.schema import Experiment
 from data.caches import cache_folder
-from models.common.interchange import InterchangeError
-from models.common.layout import nearest
+from models.errors import nearest
+from models.interchange import InterchangeError
 from trainers import checkpoint, gguf, huggingface, release
 from trainers.weights import Arrays, Weights
 

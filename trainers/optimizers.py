@@ -15,9 +15,9 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from configs import schema
-from models.common.pipeline import by_stages
-from models.common.sharding import HEAD, ParamInfo, flatten
-from trainers import pipeline
+from models.sharding.params import HEAD, ParamInfo, flatten
+from models.sharding.pipelines import one_f_one_b
+from models.sharding.pipelines.gpipe import by_stages
 
 PyTree = Any
 
@@ -111,7 +111,7 @@ def _without_lowest(infos: PyTree, n: int) -> optax.GradientTransformation:
     def one(info: ParamInfo, u: Any) -> Any:
         if info.axes[0] != "layers":
             return u
-        schedule, layers = pipeline.dealt(info), np.arange(len(u))
+        schedule, layers = one_f_one_b.dealt(info), np.arange(len(u))
         layers = by_stages(layers, schedule) if schedule else layers
         return jnp.where((layers >= n).reshape(-1, *(1 for _ in u.shape[1:])), u, 0)
 

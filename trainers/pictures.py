@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from models.common.layout import Layout
-from models.common.pipeline import schedules
-from models.common.schedule import Schedule
-from models.common.sharding import Component, ParamInfo
+from models.sharding.component import Component
+from models.sharding.layout import Layout
+from models.sharding.params import ParamInfo
+from models.sharding.pipelines.gpipe import schedules
+from models.sharding.pipelines.schedule import Schedule
 
 CELLS = 8  # pieces drawn along a dimension; the rest is "..."
 TICKS = 16  # ticks drawn of a timeline

@@ -19,9 +19,9 @@ from configs import registry
 from configs.schema import Experiment
 from data import paths
 from data.caches import cache_folder, read_manifest
-from models.common import interchange
-from models.common.layout import UserError
-from models.common.sharding import describe
+from models import interchange
+from models.errors import UserError
+from models.sharding.params import describe
 from trainers import checkpoint, state, tensor_files
 from trainers.weights import Arrays, Weights
 

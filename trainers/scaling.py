@@ -18,7 +18,7 @@ import optax
 from configs import registry
 from configs.schema import Experiment, TextData, TranslationData
 from data.batches import batch_shapes
-from models.common.layouts import data_parallel
+from models.sharding.layouts import data_parallel
 from trainers import checkpoint, meter, state, step, throughput
 from trainers.meter import Meter
 from trainers.pod.flops import model_flops

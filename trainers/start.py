@@ -5,7 +5,7 @@ from pathlib import Path
 
 from data import weights as released
 from data.tokenizers import FILE, Tokenizer
-from models.common.sharding import flatten
+from models.sharding.params import flatten
 from trainers import opening, state, weights
 from trainers.release import ReleaseError
 from trainers.weights import Weights

@@ -11,12 +11,14 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from configs.schema import Experiment
-from models.common.layout import LayoutError
-from models.common.pipeline import by_layers, by_stages, data_axes, schedules
-from models.common.schedule import Schedule
-from models.common.sharding import Component, ParamInfo, components, describe, flatten, make_mesh, nest, split
 from models.families import model_class
-from trainers import adapt, optimizers, pipeline
+from models.sharding.component import Component, make_mesh
+from models.sharding.layout import LayoutError
+from models.sharding.params import ParamInfo, components, describe, flatten, nest, split
+from models.sharding.pipelines import one_f_one_b
+from models.sharding.pipelines.gpipe import by_layers, by_stages, data_axes, schedules
+from models.sharding.pipelines.schedule import Schedule
+from trainers import adapt, optimizers
 from trainers.optimizers import param_name
 
 PyTree = Any
@@ -28,7 +30,7 @@ class State:
     """A run's state: arrays, or in a Plan their shapes or shardings.
 
     `step` counts batches seen; `skipped`, those whose update was not finite and left out. Parameters, and what the optimizer
-    has for them, have their layers in the order in which the step takes them (trainers.pipeline.dealt).
+    has for them, have their layers in the order in which the step takes them (models.sharding.pipelines.one_f_one_b.dealt).
     """
 
     step: Any
@@ -98,7 +100,7 @@ def abstract_model(experiment: Experiment, mesh: Mesh | None = None) -> Any:
     for info in infos:
         info.spec()
     schedules(where, infos)  # which must go together with the layers
-    pipeline.check(model)
+    one_f_one_b.check(model)
     return model
 
 
@@ -209,7 +211,7 @@ def collect(p: Plan, state: State) -> State:
 
 def _reorder(p: Plan, tree: PyTree, order: Callable, *, consume: bool = False) -> PyTree:
     """Parameters, or what belongs to them under their names, with their layers in another order; other arrays are the same."""
-    schedules = {info.name: s for info in p.parameters if (s := pipeline.dealt(info))}
+    schedules = {info.name: s for info in p.parameters if (s := one_f_one_b.dealt(info))}
     leaves, form = jax.tree_util.tree_flatten_with_path(tree)
     arrays = [x for _, x in leaves]
     # Scalars are shared by the layers.

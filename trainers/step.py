@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from models.common.loss import Loss
-from models.common.sharding import flatten, merge, nest
-from trainers import pipeline
+from models.parts.losses import Loss
+from models.sharding.params import flatten, merge, nest
+from models.sharding.pipelines import one_f_one_b
 from trainers.optimizers import learning_rate
 from trainers.state import Plan, State
 
@@ -32,9 +32,9 @@ def gradients(p: Plan, params: Any, batch: Batch, key: jax.Array) -> tuple[Any, 
         return loss.value, loss
 
     def of_part(part: Batch, key) -> tuple[Any, Loss]:
-        if pipeline.is_used(p.model):
+        if one_f_one_b.is_used(p.model):
             params, pull = jax.vjp(lambda trained: p.merged(nest(flatten(trained) | flatten(frozen))), trained)
-            loss, grads = pipeline.loss_and_gradients(p.model, params, part, weights, key)
+            loss, grads = one_f_one_b.loss_and_gradients(p.model, params, part, weights, key)
             return pull(grads)[0], loss
         (_, loss), grads = jax.value_and_grad(objective, has_aux=True)(trained, part, key)
         return grads, loss

@@ -17,7 +17,7 @@ from configs.schema import Experiment
 from data.batches import Batches, batch_shapes
 from data.caches import cache_folder
 from data.rows import open_source
-from models.common.layout import nearest
+from models.errors import nearest
 from models.families import model_class
 from trainers import evaluation, host_memory, metrics, mlperf, processes, runlog, start, state, step
 from trainers.checkpoint import Checkpoints

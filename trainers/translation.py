@@ -18,9 +18,9 @@ from data.caches import DataError, read_manifest
 from data.translation import metrics
 from data.translation.holdout import PLACEHOLDER
 from data.vocabularies import Vocabulary
-from models.common.decoding import beam_search
-from models.common.layout import nearest
-from models.common.sharding import merge
+from models.errors import nearest
+from models.parts.decoding import beam_search
+from models.sharding.params import merge
 
 _MARKS = re.compile(r"[^\w\s]|_")
 

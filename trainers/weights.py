@@ -11,9 +11,9 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from models.common import interchange
-from models.common.interchange import Index, InterchangeError, Shape
-from models.common.sharding import HEAD, flatten, nest
+from models import interchange
+from models.interchange import Index, InterchangeError, Shape
+from models.sharding.params import HEAD, flatten, nest
 
 _POOLER = ("head.pooler", "head.pooler_bias")  # means the same in every head that has it
 # Settings that change what a model computes, but none of its shapes.

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import ClassVar, Literal
 
-from models.common.transformer_config import Activation, Norm, Order, Positions, TransformerConfig
+from models.parts.transformer_config import Activation, Norm, Order, Positions, TransformerConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.bert.config import BertConfig, Classification, Head, MaskedLm, SentenceEmbedding, Span, Tagging
-from models.common.interchange import (
+from models.errors import nearest
+from models.interchange import (
     Entry,
     InterchangeError,
     demand,
@@ -21,7 +22,6 @@ from models.common.interchange import (
     vector,
     write_activation,
 )
-from models.common.layout import nearest
 
 MODEL_TYPES = ("bert",)
 _BODY = ("embeddings.", "encoder.", "pooler.")  # what stands behind "bert." where there is a head

@@ -11,8 +11,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models.bert.config import BertConfig, Classification, MaskedLm, SentenceEmbedding, Span
-from models.common import transformer
-from models.common.layers import (
+from models.parts import transformer
+from models.parts.attention.mask import Sight, same_segment
+from models.parts.layers import (
     ACTIVATIONS,
     Embedding,
     add,
@@ -23,10 +24,10 @@ from models.common.layers import (
     right,
     split_key,
 )
-from models.common.loss import Loss, Ratio, Weights, mean, nothing
-from models.common.sharding import Component, normal, param, stack, zeros
-from models.common.sight import Sight, same_segment
-from models.common.transformer import Block, Key
+from models.parts.losses import Loss, Ratio, Weights, mean, nothing
+from models.parts.transformer import Block, Key
+from models.sharding.component import Component
+from models.sharding.params import normal, param, stack, zeros
 
 Batch = dict[str, jax.Array]
 NEVER = -1e9  # the logit of a position outside the example
@@ -95,7 +96,7 @@ class Bert(nnx.Module):
         x_BLM = self._run(self.encoder, self.enter(batch, k1), batch, layer_keys(k2, self.c.layers))
         return self.leave(x_BLM, batch, weights or self.weights(batch), training=key is not None)
 
-    # --- the loss in parts, so that `trunk` can run in pipeline stages (trainers/pipeline.py) ---
+    # --- the loss in parts, so that `trunk` can run in pipeline stages (models/sharding/pipelines/one_f_one_b.py) ---
 
     trunk: ClassVar[str] = "encoder"
 

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import ClassVar
 
-from models.common.transformer_config import TransformerConfig
+from models.parts.transformer_config import TransformerConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from models.common.interchange import (
+from models.errors import nearest
+from models.gpt.config import GptConfig
+from models.interchange import (
     Entry,
     InterchangeError,
     demand,
@@ -15,8 +17,6 @@ from models.common.interchange import (
     vector,
     write_activation,
 )
-from models.common.layout import nearest
-from models.gpt.config import GptConfig
 
 MODEL_TYPES = ("gpt2", "llama")
 _ARCHITECTURES = {"gpt2": ("GPT2LMHeadModel", "GPT2Model"), "llama": ("LlamaForCausalLM", "LlamaModel")}

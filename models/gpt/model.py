@@ -1,6 +1,6 @@
 """GPT: a decoder that predicts each token from those before it, for every published variant in configs/gpt.py.
 
-B rows, L positions, K hypotheses, T cached positions, M model, V vocabulary. The layers are models/common/transformer.py.
+B rows, L positions, K hypotheses, T cached positions, M model, V vocabulary. The layers are models/parts/transformer.py.
 """
 
 import dataclasses
@@ -10,15 +10,16 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.common import transformer
-from models.common.attention import KeysValues
-from models.common.layers import Embedding, cross_entropy, dropout, layer_keys, right, split_key
-from models.common.layout import LayoutError
-from models.common.loss import Loss, Ratio, Weights, mean, nothing
-from models.common.sharding import Component, normal, param, stack, zeros
-from models.common.sight import Sight, arrange
-from models.common.transformer import Block, Geometry, Key
 from models.gpt.config import GptConfig
+from models.parts import transformer
+from models.parts.attention.mask import Sight, arrange
+from models.parts.attention.module import KeysValues
+from models.parts.layers import Embedding, cross_entropy, dropout, layer_keys, right, split_key
+from models.parts.losses import Loss, Ratio, Weights, mean, nothing
+from models.parts.transformer import Block, Geometry, Key
+from models.sharding.component import Component
+from models.sharding.layout import LayoutError
+from models.sharding.params import normal, param, stack, zeros
 
 Batch = dict[str, jax.Array]
 
@@ -64,8 +65,8 @@ class Gpt(nnx.Module):
         x_BLM, _ = self.through(self.decoder, x_BLM, batch, layer_keys(k2, self.c.layers), weights)
         return self.leave(x_BLM, batch, weights, training=key is not None)
 
-    # --- the loss in parts, so that `trunk` can run in pipeline stages (trainers/pipeline.py); positions in them are in the
-    # layout's order (models/common/sight.py) ---
+    # --- the loss in parts, so that `trunk` can run in pipeline stages (models/sharding/pipelines/one_f_one_b.py); positions in them are in the
+    # layout's order (models/parts/attention/mask.py) ---
 
     trunk: ClassVar[str] = "decoder"
     additive: ClassVar[bool] = True  # the loss of a batch is the sum of its rows'

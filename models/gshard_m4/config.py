@@ -3,8 +3,8 @@
 import dataclasses
 from typing import ClassVar, Literal
 
-from models.common import remat
-from models.common.moe_config import MoeConfig
+from models.parts.moe.config import MoeConfig
+from models.sharding import remat
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -18,7 +18,7 @@ class GShardM4Config(MoeConfig):
       label_smoothing: Lingvo's 0.1; not in the paper.
       dropout: on embeddings, sub-layer outputs and attention probabilities (A.2); inside experts none (Lingvo).
       dtype: of activations and of weights as they are used; stored weights are float32 (the paper: all float32).
-      remat: what the backward pass keeps of a layer (models/common/remat.py): "none" all; "full" recomputes (the paper from 36
+      remat: what the backward pass keeps of a layer (models/sharding/remat.py): "none" all; "full" recomputes (the paper from 36
         layers on, section 4).
       unroll: blocks that are compiled one after the other in each turn of the loop over blocks: all of them run sooner on CPUs,
         which copy what a loop keeps for the backward pass, and take as much longer to compile. 0 is all.

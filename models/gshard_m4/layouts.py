@@ -5,8 +5,8 @@
 
 from collections.abc import Callable
 
-from models.common.layout import Layout, Pipeline, rules
-from models.common.layouts import (
+from models.sharding.layout import Layout, Pipeline, rules
+from models.sharding.layouts import (
     BOTH,
     TENSOR,
     also,

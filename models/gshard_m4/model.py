@@ -14,8 +14,10 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.common.attention import Attention, KeysValues
-from models.common.layers import (
+from models.gshard_m4.config import GShardM4Config
+from models.parts.attention.mask import Sight
+from models.parts.attention.module import Attention, KeysValues
+from models.parts.layers import (
     Embedding,
     FeedForward,
     Norm,
@@ -27,12 +29,11 @@ from models.common.layers import (
     sinusoids,
     split_key,
 )
-from models.common.loss import Loss, Ratio, Weights, mean, nothing
-from models.common.moe_config import Gating
-from models.common.moe_layer import Moe, notes
-from models.common.sharding import Component, normal, param, scan, stack
-from models.common.sight import Sight
-from models.gshard_m4.config import GShardM4Config
+from models.parts.losses import Loss, Ratio, Weights, mean, nothing
+from models.parts.moe.config import Gating
+from models.parts.moe.layer import Moe, notes
+from models.sharding.component import Component
+from models.sharding.params import normal, param, scan, stack
 
 Batch = dict[str, jax.Array]
 Key = jax.Array | None  # None: evaluation, nothing random
@@ -168,7 +169,7 @@ class GShardM4(nnx.Module):
         x, middle = self.through(self.decoder, x, batch, layer_keys(k2, self.c.blocks), weights)
         return first + middle + self.leave(x, batch, weights, training=key is not None)
 
-    # --- the loss in parts, so that `trunk` can run in pipeline stages (trainers/pipeline.py) ---
+    # --- the loss in parts, so that `trunk` can run in pipeline stages (models/sharding/pipelines/one_f_one_b.py) ---
 
     trunk: ClassVar[str] = "decoder"
     additive: ClassVar[bool] = (

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.testing import assert_allclose, assert_array_equal
 
-from models.common.decoding import NEVER, beam_search, sample, truncate
+from models.parts.decoding import NEVER, beam_search, sample, truncate
 
 EOS = 3
 

@@ -9,10 +9,10 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from configs import registry
-from models.common.decoding import beam_search
-from models.common.layers import cross_entropy
-from models.common.sharding import describe, merge
 from models.gshard_m4.config import GShardM4Config
+from models.parts.decoding import beam_search
+from models.parts.layers import cross_entropy
+from models.sharding.params import describe, merge
 from trainers import state
 from trainers.equality import exact
 

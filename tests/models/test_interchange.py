@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from models import interchange
 from models.bert import huggingface as bert
 from models.bert.config import BertConfig, Classification, MaskedLm
-from models.common import interchange
-from models.common.interchange import Entry, InterchangeError, Part, matrix, vector
 from models.gpt import huggingface as gpt
 from models.gpt.config import GptConfig
+from models.interchange import Entry, InterchangeError, Part, matrix, vector
 
 M, N, D, L = 6, 3, 2, 4  # model, heads, head, layers
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from models.common.layers import cross_entropy, right
+from models.parts.layers import cross_entropy, right
 
 
 def by_definition(logits, labels, smoothing):

@@ -10,9 +10,10 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from configs import registry
-from models.common.layout import AXES, Layout, LayoutError, rules
-from models.common.sharding import Component, describe, make_mesh
 from models.families import mesh_axes
+from models.sharding.component import Component, make_mesh
+from models.sharding.layout import AXES, Layout, LayoutError, rules
+from models.sharding.params import describe
 from trainers import state
 
 MESH = (("data", 2), ("model", 4))

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from models.common import dispatch, moe
-from models.common.layout import Layout
-from models.common.moe_config import MoeConfig
-from models.common.sharding import Component
+from models.parts.moe import dispatch
+from models.parts.moe import routing as moe
+from models.parts.moe.config import MoeConfig
+from models.sharding.component import Component
+from models.sharding.layout import Layout
 
 HERE = Component(Layout(name="here", mesh=()))
 ALL = jnp.ones((1, 4), bool)

@@ -12,12 +12,12 @@ import pytest
 from jax.test_util import check_grads
 from numpy.testing import assert_allclose, assert_array_equal
 
-from models.common import ring
-from models.common.attention import Attention, _logits, _mix, rotation
-from models.common.layout import Layout, LayoutError, rules
-from models.common.layouts import LAYOUTS, context_ring, context_ring_balanced
-from models.common.sharding import Component, make_mesh
-from models.common.sight import Sight, arrange, zigzag
+from models.parts.attention import ring
+from models.parts.attention.mask import Sight, arrange, zigzag
+from models.parts.attention.module import Attention, _logits, _mix, rotation
+from models.sharding.component import Component, make_mesh
+from models.sharding.layout import Layout, LayoutError, rules
+from models.sharding.layouts import LAYOUTS, context_ring, context_ring_balanced
 from tests.models.test_transformers import batch_of, compiled, model_of
 
 B, L, M, PIECES = 4, 16, 8, 4

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from models.common.layout import LayoutError
-from models.common.schedule import Schedule
+from models.sharding.layout import LayoutError
+from models.sharding.pipelines.schedule import Schedule
 
 CASES = [(2, 1, 3), (4, 1, 8), (4, 1, 2), (3, 2, 6), (4, 3, 8), (8, 2, 64)]
 

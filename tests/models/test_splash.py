@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from models.common import splash
-from models.common.attention import Attention, _logits, _mix
-from models.common.layout import Layout, rules
-from models.common.layouts import LAYOUTS, fully_sharded, tensor_parallel
-from models.common.sharding import Component, make_mesh
-from models.common.sight import Sight
+from models.parts.attention import splash
+from models.parts.attention.mask import Sight
+from models.parts.attention.module import Attention, _logits, _mix
+from models.sharding.component import Component, make_mesh
+from models.sharding.layout import Layout, rules
+from models.sharding.layouts import LAYOUTS, fully_sharded, tensor_parallel
 
 B, L, D = 4, 256, 16
 ONE = Layout(name="one", mesh=(("all", 1),))

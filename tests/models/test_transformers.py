@@ -10,12 +10,12 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from configs import registry
-from models.common import attention
-from models.common.attention import relative_buckets, rotate, rotation
-from models.common.layout import Layout
-from models.common.sharding import Component, make_mesh
-from models.common.sight import Sight
 from models.families import model_class
+from models.parts.attention import module
+from models.parts.attention.mask import Sight
+from models.parts.attention.module import relative_buckets, rotate, rotation
+from models.sharding.component import Component, make_mesh
+from models.sharding.layout import Layout
 
 GPT = ["gpt.quickstart", "gpt.gpt2_124m", "gpt.gspmd_64b", "gpt.lingvo_175b", "gpt.palm_8b", "gpt.llama2_70b"]
 BERT = ["bert.base", "bert.mlperf_200b", "bert.mlperf_480b"]
@@ -175,7 +175,7 @@ def test_an_unknown_activation_is_refused_with_the_nearest():
 def test_long_causal_rows_in_blocks_are_whole_rows(float64, monkeypatch):
     """Queries in blocks of 16, each with the keys up to its end, give what 64 at once give, and the same gradients."""
     where = Component(ALONE.layout, mesh=make_mesh(ALONE.layout, jax.devices()[:1]))
-    layer = attention.Attention(16, 4, 8, jax.random.key(0), where, kv_heads=2, buckets=8)
+    layer = module.Attention(16, 4, 8, jax.random.key(0), where, kv_heads=2, buckets=8)
     x_BLM = jax.random.normal(jax.random.key(1), (2, 64, 16), jnp.float64)
     segments_BL = jnp.where(jnp.arange(64) < 40, 1, 2)[None].repeat(2, 0)
     sight = Sight.of(segments_BL, segments_BL, causal=True)
@@ -184,7 +184,7 @@ def test_long_causal_rows_in_blocks_are_whole_rows(float64, monkeypatch):
         return jnp.sum(jnp.sin(layer(x_BLM, layer.keys_values(x_BLM), sight)))
 
     whole = jax.value_and_grad(loss, argnums=(0, 1))(layer, x_BLM)
-    monkeypatch.setattr(attention, "BLOCK", 16)
+    monkeypatch.setattr(module, "BLOCK", 16)
     blocks = jax.value_and_grad(loss, argnums=(0, 1))(layer, x_BLM)
     for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(blocks), strict=True):
         assert_allclose(a, b, rtol=0, atol=1e-6 if a.dtype == jnp.float32 else 1e-12)  # parameters are float32

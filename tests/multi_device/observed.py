@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from data import rows
-from models.common.sharding import flatten
+from models.sharding.params import flatten
 from scripts import cli, train
 from trainers import checkpoint, state, trainer
 

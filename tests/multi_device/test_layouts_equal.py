@@ -18,10 +18,10 @@ from numpy.testing import assert_array_equal
 
 from configs import registry
 from configs.schema import Adafactor, Constant, Experiment
-from models.common.layout import Layout, LayoutError, rules
-from models.common.layouts import LAYOUTS as DENSE
 from models.families import layouts, mesh_axes
 from models.gshard_m4.layouts import LAYOUTS
+from models.sharding.layout import Layout, LayoutError, rules
+from models.sharding.layouts import LAYOUTS as DENSE
 from trainers import equality, inspection, state
 from trainers.equality import Trial
 

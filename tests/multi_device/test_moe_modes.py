@@ -12,11 +12,12 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from configs import registry
 from configs.schema import Adafactor, Constant, Experiment
-from models.common.layout import Layout, LayoutError, Pipeline, rules
-from models.common.moe_config import MoeConfig
-from models.common.moe_layer import Moe
-from models.common.sharding import Component, make_mesh, stack
 from models.gshard_m4.layouts import LAYOUTS
+from models.parts.moe.config import MoeConfig
+from models.parts.moe.layer import Moe
+from models.sharding.component import Component, make_mesh
+from models.sharding.layout import Layout, LayoutError, Pipeline, rules
+from models.sharding.params import stack
 from trainers import equality, inspection, state
 from trainers.collectives import KINDS
 from trainers.equality import Trial

@@ -13,10 +13,11 @@ from configs import registry
 from configs.schema import Adafactor, Constant, Experiment
 from data.batches import Batches, batch_shapes
 from data.rows import open_source
-from models.common.layout import Layout, LayoutError, Pipeline, rules
-from models.common.layouts import pipelines
-from models.common.sharding import flatten, merge
-from trainers import equality, inspection, pipeline, state, step
+from models.sharding.layout import Layout, LayoutError, Pipeline, rules
+from models.sharding.layouts import pipelines
+from models.sharding.params import flatten, merge
+from models.sharding.pipelines import one_f_one_b
+from trainers import equality, inspection, state, step
 from trainers.checkpoint import Checkpoints
 
 PIPES = pipelines("decoder")
@@ -148,7 +149,7 @@ def test_loss_and_gradients_are_those_of_differentiation(float64):
     one = state.plan(dataclasses.replace(e, layout=equality.ONE_DEVICE), jax.devices()[:1])
     on_one = jax.device_get(params)
     want, grads = jax.jit(jax.value_and_grad(lambda params: merge(one.model, params).loss(batch, key).value))(on_one)
-    loss, found = jax.jit(lambda params: pipeline.loss_and_gradients(p.model, params, batch, weights, key))(params)
+    loss, found = jax.jit(lambda params: one_f_one_b.loss_and_gradients(p.model, params, batch, weights, key))(params)
     assert_allclose(loss.value, want, rtol=1e-12)
     for name, g in flatten(grads).items():
         assert_allclose(flatten(found)[name], g, rtol=1e-9, atol=1e-12, err_msg=name)

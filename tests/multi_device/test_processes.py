@@ -20,7 +20,7 @@ from numpy.testing import assert_allclose
 
 from configs.registry import ConfigError
 from data import tokenizers
-from models.common.layout import Layout
+from models.sharding.layout import Layout
 from scripts import cli
 from tests.caches import write_text_cache
 from tests.multi_device.observed import Pieces

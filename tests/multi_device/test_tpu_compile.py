@@ -15,7 +15,7 @@ from trainers.pod import libtpu
 libtpu.prepare()
 from configs import registry
 from data.batches import batch_shapes
-from models.common.layouts import sequence_parallel
+from models.sharding.layouts import sequence_parallel
 from models.gshard_m4 import layouts
 from trainers import inspection, state, step
 from trainers.pod import topology
@@ -44,7 +44,7 @@ print(step.compile_step(p, batch_shapes(e.data)).as_text().count("calls=%all-red
 """
 KERNEL = """
 import collections, re
-from models.common.layouts import tensor_parallel
+from models.sharding.layouts import tensor_parallel
 e = registry.tiny(registry.load("gpt.gpt2_124m"))
 model = dataclasses.replace(
     e.model, model_dim=256, hidden_dim=512, heads=4, head_dim=64, max_positions=1024, dtype="bfloat16", dropout=0.0, remat="full",

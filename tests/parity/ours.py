@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from models.bert.config import Classification, MaskedLm, SentenceEmbedding, Span, Tagging
-from models.common.layout import Layout
-from models.common.sharding import Component, describe, merge, split
 from models.families import model_class
+from models.sharding.component import Component
+from models.sharding.layout import Layout
+from models.sharding.params import describe, merge, split
 from trainers import weights
 from trainers.weights import Weights
 

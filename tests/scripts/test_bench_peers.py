@@ -8,7 +8,7 @@ import pytest
 
 from configs import registry
 from configs.registry import ConfigError
-from models.common.layout import UserError
+from models.errors import UserError
 from scripts import bench_peers
 from scripts.bench_peers import System
 from scripts.peers import maxtext

@@ -9,7 +9,7 @@ from numpy.testing import assert_array_equal
 from safetensors.numpy import load_file
 
 from models.bert.config import Classification
-from models.common.interchange import InterchangeError
+from models.interchange import InterchangeError
 from scripts import cli, convert
 from tests.parity import ours
 from tests.parity.cases import CASES

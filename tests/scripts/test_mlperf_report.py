@@ -7,7 +7,7 @@ import pytest
 from mlperf_logging.mllog import mllog
 
 from configs import registry
-from models.common.layout import UserError
+from models.errors import UserError
 from scripts import mlperf_report
 from trainers import mlperf, mlperf_rules
 

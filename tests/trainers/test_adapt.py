@@ -13,8 +13,8 @@ from configs.registry import ConfigError
 from configs.schema import Constant, Experiment, Lora, Sgd
 from data.batches import Batches
 from data.rows import open_source
-from models.common.layouts import fully_sharded
-from models.common.sharding import flatten, merge, nest
+from models.sharding.layouts import fully_sharded
+from models.sharding.params import flatten, merge, nest
 from tests.trainers.test_trainer import run
 from trainers import adapt, checkpoint, opening, state, step
 

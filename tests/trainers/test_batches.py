@@ -15,8 +15,8 @@ from data import masking
 from data.batches import Batches
 from data.caches import DataError
 from data.rows import CacheSource, MaskedSource, SyntheticSource, open_source
-from models.common.layout import Layout
-from models.common.sharding import make_mesh
+from models.sharding.component import make_mesh
+from models.sharding.layout import Layout
 from tests.caches import write_cache
 
 DATA = TranslationData(cache="toy", batch_size=8, source_length=6, target_length=4, temperature=2.0)

@@ -16,7 +16,7 @@ from data import packing, tokenizers
 from data.labelled import encoding as labelled
 from data.tokenizers import Tokenizer
 from models.bert.config import Classification
-from models.common.layout import UserError
+from models.errors import UserError
 from scripts import classify as classify_script
 from tests.caches import finish, texts, write_text_cache
 from tests.trainers.test_trainer import run

@@ -14,9 +14,9 @@ from tokenizers.pre_tokenizers import ByteLevel
 from data.packages import FetchError
 from data.tokenizers import Tokenizer
 from data.weights import weights_folder
-from models.common.interchange import InterchangeError
-from models.common.sharding import flatten
 from models.gpt.config import GptConfig
+from models.interchange import InterchangeError
+from models.sharding.params import flatten
 from tests.parity import ours
 from trainers import opening
 from trainers.gguf import Gguf

@@ -60,8 +60,8 @@ def test_origins_are_read():
     p = fixture("loops")
     assert instruction(p, "all-reduce.1").op_name == "jit(f)/outer/inner/psum"
     assert instruction(p, "param.0").op_name == "state.params['embedding']"
-    assert p.source(instruction(p, "all-reduce.1")) == "models/common/moe.py:228"
-    assert p.source(instruction(p, "collective-permute.1")) == "models/common/attention.py:7"
+    assert p.source(instruction(p, "all-reduce.1")) == "models/parts/moe/routing.py:228"
+    assert p.source(instruction(p, "collective-permute.1")) == "models/parts/attention/module.py:7"
     assert p.source(instruction(p, "zero")) == ""
 
 

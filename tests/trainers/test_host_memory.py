@@ -9,7 +9,7 @@ import pytest
 
 PROGRAM = """
 import resource, sys
-from models.common.layouts import ONE_DEVICE
+from models.sharding.layouts import ONE_DEVICE
 from scripts import cli
 cli.use_devices(ONE_DEVICE)
 import jax, jax.numpy as jnp

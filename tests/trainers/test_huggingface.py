@@ -18,11 +18,12 @@ from data.packages import FetchError
 from data.tokenizers import Tokenizer
 from data.weights import weights_folder
 from models.bert.config import Classification, MaskedLm, SentenceEmbedding, Span, Tagging
-from models.common.interchange import InterchangeError
-from models.common.layouts import LAYOUTS
-from models.common.sharding import Component, ParamInfo, describe, flatten, make_mesh
 from models.families import model_class
 from models.gpt.config import GptConfig
+from models.interchange import InterchangeError
+from models.sharding.component import Component, make_mesh
+from models.sharding.layouts import LAYOUTS
+from models.sharding.params import ParamInfo, describe, flatten
 from tests.parity import ours
 from tests.parity.cases import CASES, SENTENCES
 from tests.parity.live import FIXTURES

@@ -7,8 +7,9 @@ import pytest
 from numpy.testing import assert_allclose
 
 from configs.schema import Adafactor, AdamW, Constant, Cosine, InverseSqrt, Lamb, Sgd
-from models.common.layout import Layout, rules
-from models.common.sharding import Component, ParamInfo
+from models.sharding.component import Component
+from models.sharding.layout import Layout, rules
+from models.sharding.params import ParamInfo
 from trainers import optimizers
 
 RATE = Constant(value=0.1)

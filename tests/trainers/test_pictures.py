@@ -1,7 +1,7 @@
 """Pictures of placements and timelines, small enough to check by eye."""
 
-from models.common.layout import Layout, rules
-from models.common.schedule import Schedule
+from models.sharding.layout import Layout, rules
+from models.sharding.pipelines.schedule import Schedule
 from trainers.pictures import placement, timeline
 
 LAYOUT = Layout(

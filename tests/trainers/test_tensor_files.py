@@ -6,7 +6,7 @@ import pytest
 from numpy.testing import assert_array_equal
 from safetensors.numpy import load_file, save_file
 
-from models.common.interchange import InterchangeError
+from models.interchange import InterchangeError
 from trainers import tensor_files
 from trainers.tensor_files import TensorFile
 

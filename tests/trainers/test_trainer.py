@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from models.common.layout import UserError
-from models.common.sharding import flatten, nest
+from models.errors import UserError
 from models.gshard_m4.layouts import LAYOUTS
+from models.sharding.params import flatten, nest
 from trainers import checkpoint, metrics, release, start, state, trainer
 
 # How many times the run of the kill test is killed; the more, the longer it takes.

@@ -7,7 +7,7 @@ import pytest
 
 from configs.schema import Translate, TranslationData
 from data.caches import DataError
-from models.common.sharding import nest
+from models.sharding.params import nest
 from tests.caches import write_translation_cache
 from trainers import release, translation
 from trainers.opening import open_model

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from jax import core
 
 from configs.schema import Experiment
-from models.common import remat
-from models.common.layouts import ONE_DEVICE
+from models.sharding import remat
+from models.sharding.layouts import ONE_DEVICE
 from trainers.pod import flops
 
 Axes = tuple[str | None, ...]
@@ -23,7 +23,7 @@ RESIDUAL: Axes = ("batch", "res_length", "act_embed")
 HEADS: Axes = ("batch", "length", "act_heads", None)
 HIDDEN: Axes = ("batch", "length", "act_mlp")
 IN_EXPERTS: Axes = ("act_expert", "expert_group", None, "act_expert_mlp")  # "gate" and "up" of a mixture of experts
-# Logical axes of the activations in models/common/remat.py and of two that have no name there: what goes from layer to layer,
+# Logical axes of the activations in models/sharding/remat.py and of two that have no name there: what goes from layer to layer,
 # and attention's probabilities.
 AXES: dict[str, Axes] = {
     "carry": RESIDUAL,

@@ -13,9 +13,9 @@ from typing import Any
 import jax.numpy as jnp
 
 from configs.schema import Experiment
-from models.common import torus
-from models.common.pipeline import schedules
-from models.common.sharding import ParamInfo
+from models.sharding import torus
+from models.sharding.params import ParamInfo
+from models.sharding.pipelines.gpipe import schedules
 from trainers import state
 from trainers.inspection import optimizer_bytes
 from trainers.pod import activations

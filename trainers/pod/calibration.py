@@ -13,8 +13,8 @@ from typing import Any
 
 from configs import bert, gpt
 from configs.schema import Experiment
-from models.common.layout import Layout
-from models.common.layouts import fully_sharded, two_d
+from models.sharding.layout import Layout
+from models.sharding.layouts import fully_sharded, two_d
 
 FILE = Path(__file__).with_name("calibration.json")
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from configs.schema import Experiment
 from models import families
-from models.common import remat, torus
-from models.common.layout import Layout, LayoutError, Rules
-from models.common.layouts import also
+from models.sharding import remat, torus
+from models.sharding.layout import Layout, LayoutError, Rules
+from models.sharding.layouts import also
 from trainers.pod.activations import activations
 from trainers.pod.bound import Work
 from trainers.pod.chips import Slice

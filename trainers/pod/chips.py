@@ -8,7 +8,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 
-from models.common.layout import UserError, nearest
+from models.errors import UserError, nearest
 
 GIB = 2**30
 Options = Mapping[str, bool | str]

@@ -14,8 +14,8 @@ from jax import core
 
 from configs.schema import Experiment
 from data.batches import batch_shapes
-from models.common.layouts import ONE_DEVICE
-from models.common.sharding import merge
+from models.sharding.layouts import ONE_DEVICE
+from models.sharding.params import merge
 from trainers import state
 
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from configs.pods import PODS
 from configs.schema import Experiment
-from models.common import torus
-from models.common.pipeline import schedules
 from models.families import model_class
+from models.sharding import torus
+from models.sharding.pipelines.gpipe import schedules
 from trainers import hlo
 from trainers.collectives import KINDS
 from trainers.pod import calibration, flops, libtpu, topology

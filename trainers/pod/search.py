@@ -17,7 +17,7 @@ from typing import Any
 from configs import registry
 from configs.schema import Experiment
 from data.paths import data_dir, digest, scratch
-from models.common.layout import Layout, LayoutError
+from models.sharding.layout import Layout, LayoutError
 from trainers.pod.bound import Bound, bound
 from trainers.pod.candidates import Candidate, candidates, distance
 from trainers.pod.chips import GIB, PodError, Slice

@@ -8,9 +8,9 @@ import pytest
 
 from configs import registry
 from configs.schema import Constant, Experiment, Sgd
-from models.common import torus
-from models.common.layout import LayoutError
-from models.common.layouts import two_d_sequence
+from models.sharding import torus
+from models.sharding.layout import LayoutError
+from models.sharding.layouts import two_d_sequence
 from trainers import state
 from trainers.pod import search as module
 from trainers.pod.activations import activations, program_flops

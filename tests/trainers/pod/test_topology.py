@@ -10,8 +10,8 @@ import pytest
 
 from configs import registry
 from configs.pods import PODS
-from models.common import torus
-from models.common.layout import LayoutError
+from models.sharding import torus
+from models.sharding.layout import LayoutError
 from trainers.pod import calibration, libtpu, topology
 from trainers.pod.chips import CHIPS, PodError, parse_slice, usual_slice
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from models.common.layout import UserError, nearest
+from models.errors import UserError, nearest
 
 Shape = tuple[int, ...]
 Index = tuple[slice, ...]  # a slice for each dimension, from the first; those left out are whole
@@ -56,7 +56,7 @@ class Entry:
       layers: how many layers there are; 0 for a tensor outside the stack.
       transposed: a matrix lies as [out, in], PyTorch's way.
       pairs: the output is this many heads, in each of which the dimensions that rotary positions turn against each other
-        are neighbours; ours are half a head apart (see models.common.attention.rotate). 0 leaves the order.
+        are neighbours; ours are half a head apart (see models.parts.attention.module.rotate). 0 leaves the order.
     """
 
     theirs: str

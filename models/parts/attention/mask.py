@@ -9,8 +9,9 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from models.common.layout import LayoutError, multiples
-from models.common.sharding import Component
+from models.errors import multiples
+from models.sharding.component import Component
+from models.sharding.layout import LayoutError
 
 
 @jax.tree_util.register_dataclass

@@ -6,11 +6,12 @@ arXiv 2105.04663, section 3: annotate a few tensors and let the compiler partiti
 """
 
 import dataclasses
-import difflib
 import functools
 import math
 from collections.abc import Iterable, Sequence
 from typing import Literal
+
+from models.errors import UserError, nearest
 
 # The zoo's alphabet. Weights and activations have different names wherever a layout may cut them differently.
 AXES = {
@@ -48,26 +49,8 @@ Axes = tuple[str, ...]  # mesh axes that cut one dimension together, major first
 Rules = tuple[tuple[str, Axes], ...]  # logical name -> mesh axes, sorted by name
 
 
-class UserError(ValueError):
-    """What the user of a command can mend: its message is one line, and the commands print nothing else."""
-
-
 class LayoutError(UserError):
     """A layout that cannot be applied; the message names the tensor, the rule and the nearest valid choice."""
-
-
-def nearest(name: str, choices: Iterable[str]) -> str:
-    """A hint `; did you mean 'x'?`, or the choices where none is near."""
-    choices = sorted(choices)
-    if near := difflib.get_close_matches(name, choices, n=1, cutoff=0.5):
-        return f"; did you mean {near[0]!r}?"
-    return f"; choose from {', '.join(choices)}" if choices else ""
-
-
-def multiples(n: int, of: int) -> str:
-    """The multiples of `of` on both sides of n, for an error about what is not one: "16 or 24"."""
-    below = n // of * of
-    return f"{below} or {below + of}" if below else f"{of}"
 
 
 def rules(**axes: str | Sequence[str] | None) -> Rules:
@@ -113,9 +96,9 @@ class Layout:
       optimizer: mesh axes that cut optimizer state further than its parameter (ZeRO-1), by logical name; an axis that
         cuts the tensor already is not used twice.
       pipelines: (component path, Pipeline) of the components whose stack of layers runs in stages.
-      balanced: rows of causal models are in zigzag order over the pieces of "length" (models/common/sight.py), so that
+      balanced: rows of causal models are in zigzag order over the pieces of "length" (models/parts/attention/mask.py), so that
         attention costs every device the same.
-      torus: (mesh axis, torus axes) pairs that say where the mesh lies on a pod, as ("data", "yz"); see models/common/torus.py.
+      torus: (mesh axis, torus axes) pairs that say where the mesh lies on a pod, as ("data", "yz"); see models/sharding/torus.py.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """1F1B and interleaved 1F1B: the loss and gradients of a model whose last stack of layers runs in pipeline stages.
 
-One program for all stages (models/common/pipeline.py has the idea, models/common/schedule.py the ticks). Backward passes are
+One program for all stages (models/sharding/pipelines/gpipe.py has the idea, models/sharding/pipelines/schedule.py the ticks). Backward passes are
 scheduled here, not left to differentiation, so that a stage keeps the inputs of at most 2 v p - 1 chunks, however many
 microbatches there are; it recomputes the rest. Embedding and loss run inside the ticks, so that no activation has an axis of
 microbatches. Where differentiation would add up weight gradients over the data axes at every tick, each data shard has its own
@@ -22,10 +22,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from models.common.layers import layer_keys, split_key
-from models.common.layout import LayoutError
-from models.common.loss import Loss, Weights
-from models.common.pipeline import (
+from models.parts.layers import layer_keys, split_key
+from models.parts.losses import Loss, Weights
+from models.sharding.layout import LayoutError
+from models.sharding.params import ParamInfo, describe, flatten, merge, nest
+from models.sharding.pipelines.gpipe import (
     by_stage,
     chunks_of,
     cut,
@@ -36,8 +37,7 @@ from models.common.pipeline import (
     stage_axes,
     take,
 )
-from models.common.schedule import Schedule
-from models.common.sharding import ParamInfo, describe, flatten, merge, nest
+from models.sharding.pipelines.schedule import Schedule
 
 PyTree = Any
 Batch = dict[str, jax.Array]
@@ -64,7 +64,7 @@ def check(model: Any) -> None:
 
 
 def dealt(info: ParamInfo) -> Schedule | None:
-    """The schedule by whose stages a parameter's layers lie between steps (models.common.pipeline.by_stages); None where they
+    """The schedule by whose stages a parameter's layers lie between steps (models.sharding.pipelines.gpipe.by_stages); None where they
     lie in the model's order."""
     for path, pipeline in info.where.layout.pipelines:
         within = info.axes[0] == "layers" and f"{info.where.path}.".startswith(f"{path}.")

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal, get_args
 
-from models.common.layout import nearest
+from models.errors import nearest
 
 Gating = Literal["top2", "top1", "expert_choice"]
 Dispatch = Literal["sort", "einsum", "all_to_all", "ragged"]
@@ -16,7 +16,7 @@ class MoeConfig:
     Attributes:
       experts: of an MoE layer; 0 makes the model dense.
       gating: "top2" (GShard), "top1" (Switch Transformer) or "expert_choice", which only an encoder can use: what an expert
-        takes depends on later tokens, so the decoder beside it keeps "top2". models/common/moe.py has a table of them.
+        takes depends on later tokens, so the decoder beside it keeps "top2". models/parts/moe/routing.py has a table of them.
       group_size: tokens S of a routing group; N / group_size groups are routed independently. GShard gives
         "one group per core", hence 2048 to 8192 tokens; here it belongs to the model, not to the mesh.
       capacity_factor: slots of an expert per group, times E / S; it includes both choices (C = 2S/E in GShard). 0 is
@@ -27,7 +27,7 @@ class MoeConfig:
       input_jitter: in training, the router's inputs are multiplied by uniform(1 - this, 1 + this) (Switch Transformer: 0.01).
       balance_weight: weight of the auxiliary loss (Lingvo's and Switch Transformer's 0.01; GShard does not say).
       dispatch: "sort" (gathers), "einsum" (GShard's algorithm), "all_to_all" (the exchange between devices written down) or
-        "ragged" (grouped products, no buffers): equal value for value; models/common/dispatch.py has their costs.
+        "ragged" (grouped products, no buffers): equal value for value; models/parts/moe/dispatch.py has their costs.
     """
 
     experts: int = 0

@@ -17,10 +17,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from models.common.layers import dropout
-from models.common.layout import LayoutError, multiples
-from models.common.sharding import Component
-from models.common.sight import Sight
+from models.errors import multiples
+from models.parts.attention.mask import Sight
+from models.parts.layers import dropout
+from models.sharding.component import Component
+from models.sharding.layout import LayoutError
 
 Halves = tuple[Any, ...]  # one pytree or two alike: queries are (q, segments, at), keys (k, v, segments, at)
 Which = int | jax.Array  # the number of a half, or a truth value that only the device knows

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import ClassVar, Literal
 
-from models.common import remat
+from models.sharding import remat
 
 Positions = Literal["learned", "rotary", "relative", "none"]
 Norm = Literal["rms", "layer"]
@@ -34,7 +34,7 @@ class TransformerConfig:
       dropout: on embeddings, sub-layer outputs and attention probabilities.
       dtype: of activations and of weights as they are used.
       remat: what the backward pass keeps of a layer: "none" keeps all, "full" recomputes it, "dots" keeps products, names
-        joined by "+" keep these activations (models/common/remat.py).
+        joined by "+" keep these activations (models/sharding/remat.py).
       unroll: layers that are compiled one after the other in each turn of the loop over layers: all of them run sooner on CPUs,
         which copy what a loop keeps for the backward pass, and take as much longer to compile. 0 is all.
     """

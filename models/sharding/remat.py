@@ -4,7 +4,7 @@
 "attention_in+context+gate", keep these activations and recompute the rest.
 """
 
-from models.common.layout import nearest
+from models.errors import nearest
 
 WHOLE = ("none", "full", "dots")
 ACTIVATIONS = {

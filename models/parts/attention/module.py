@@ -9,10 +9,11 @@ import numpy as np
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
-from models.common import ring, splash
-from models.common.layers import add, cap, dropout, project
-from models.common.sharding import Component, normal, param, zeros
-from models.common.sight import Sight
+from models.parts.attention import ring, splash
+from models.parts.attention.mask import Sight
+from models.parts.layers import add, cap, dropout, project
+from models.sharding.component import Component
+from models.sharding.params import normal, param, zeros
 
 BLOCK = 256  # queries
 
@@ -30,8 +31,8 @@ class Attention(nnx.Module):
       buckets: of relative positions up to `max_distance`, each with a learned bias per head (T5, section 2.1); 0 has none.
       cap: limit of the logits, see `layers.cap`.
 
-    Where the layout cuts "keys", keys and values go round in a ring (models/common/ring.py). Long rows on TPUs are left to a
-    kernel (models/common/splash.py).
+    Where the layout cuts "keys", keys and values go round in a ring (models/parts/attention/ring.py). Long rows on TPUs are left to a
+    kernel (models/parts/attention/splash.py).
     """
 
     def __init__(

@@ -4,13 +4,14 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.common import moe
-from models.common.dispatch import Experts, mixture
-from models.common.layers import ACTIVATIONS, split_key
-from models.common.layout import LayoutError
-from models.common.loss import Ratio
-from models.common.moe_config import Gating, MoeConfig
-from models.common.sharding import Component, normal, param
+from models.parts.layers import ACTIVATIONS, split_key
+from models.parts.losses import Ratio
+from models.parts.moe import routing as moe
+from models.parts.moe.config import Gating, MoeConfig
+from models.parts.moe.dispatch import Experts, mixture
+from models.sharding.component import Component
+from models.sharding.layout import LayoutError
+from models.sharding.params import normal, param
 
 
 class Moe(nnx.Module):

@@ -10,11 +10,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.common.attention import Attention, KeysValues, Rotation, rotation
-from models.common.layers import FeedForward, Norm, add, cap, dropout, project, split_key
-from models.common.sharding import Component, scan
-from models.common.sight import Sight
-from models.common.transformer_config import TransformerConfig
+from models.parts.attention.mask import Sight
+from models.parts.attention.module import Attention, KeysValues, Rotation, rotation
+from models.parts.layers import FeedForward, Norm, add, cap, dropout, project, split_key
+from models.parts.transformer_config import TransformerConfig
+from models.sharding.component import Component
+from models.sharding.params import scan
 
 Key = jax.Array | None  # None: evaluation, nothing random
 

@@ -11,7 +11,8 @@ import numpy as np
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
-from models.common.sharding import Component, normal, ones, param, zeros
+from models.sharding.component import Component
+from models.sharding.params import normal, ones, param, zeros
 
 
 def project(x: jax.Array, w: jax.Array, where: Component, contract: int = 1) -> jax.Array:

@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from models.common.layout import Layout, Pipeline, Rules, rules
+from models.sharding.layout import Layout, Pipeline, Rules, rules
 
 BOTH = ("data", "model")
 ONE_DEVICE = Layout(name="one_device", mesh=(("all", 1),))

@@ -13,8 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from models.common.sharding import Component
-from models.common.sight import Sight
+from models.parts.attention.mask import Sight
+from models.sharding.component import Component
 
 # The largest that divides a length is its block: fewer steps, each of which fills the matrix unit better. 512 x 512 logits take
 # 1 MiB of a core's 16 MiB; a register has 128 lanes, so nothing smaller will do.

@@ -1,4 +1,4 @@
-"""Carrying out a routing (models/common/moe.py): tokens to their experts, through them, and back. Four ways, equal value for
+"""Carrying out a routing (models/parts/moe/routing.py): tokens to their experts, through them, and back. Four ways, equal value for
 value and gradient for gradient.
 
 G groups, S tokens of a group, E experts, C slots, M model, H hidden, N assignments; R rows of the experts' input, T tokens
@@ -26,9 +26,9 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from models.common.layout import Axes, LayoutError
-from models.common.moe import Routing, per_expert
-from models.common.sharding import Component
+from models.parts.moe.routing import Routing, per_expert
+from models.sharding.component import Component
+from models.sharding.layout import Axes, LayoutError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,7 +3,7 @@
 G groups, S tokens of a group, E experts, C slots of an expert per group (capacity), M model, K choices of a token, N
 assignments of a group: S * K where tokens choose experts, E * C where experts choose tokens.
 
-A gating says who wants whom; with places in the experts' buffers it becomes a `Routing`, which models/common/dispatch.py
+A gating says who wants whom; with places in the experts' buffers it becomes a `Routing`, which models/parts/moe/dispatch.py
 carries out. Padding is never routed and never counts. What each paper does, and so do we:
 
 | | "top2" | "top1" | "expert_choice" |
@@ -35,7 +35,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from models.common.loss import Ratio
+from models.parts.losses import Ratio
 
 
 @jax.tree_util.register_dataclass

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from models.common.layout import LayoutError
+from models.sharding.layout import LayoutError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,7 +3,7 @@
 The program holds all stages at once, along a leading axis "stage" of its arrays that the layout cuts over devices (GSPMD, arXiv
 2105.04663, section 3.3): a tick runs one chunk of every stage, then rolls their outputs to the next, which becomes a
 collective-permute. p stages, v chunks, m microbatches, n layers of a chunk. 1F1B, with a backward pass of its own, is
-trainers/pipeline.py.
+models/sharding/pipelines/one_f_one_b.py.
 """
 
 import copy
@@ -17,8 +17,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import PartitionSpec
 
-from models.common.layout import Layout, LayoutError, Pipeline, Rules
-from models.common.schedule import Schedule
+from models.sharding.layout import Layout, LayoutError, Pipeline, Rules
+from models.sharding.pipelines.schedule import Schedule
 
 PyTree = Any
 

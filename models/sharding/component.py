@@ -1,0 +1,81 @@
+"""A component's place: its layout, its path in the model and the mesh; from logical names to PartitionSpecs."""
+
+import dataclasses
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from models.sharding import torus
+from models.sharding.layout import Layout, LayoutError, Rules
+
+# Dimensions of which there may be just one: a geometry that is the same for all rows, a position that is decoded.
+SINGLE = ("batch", "length", "res_length", "keys")
+
+
+@dataclasses.dataclass(frozen=True)
+class Component:
+    """Where a module lives: its layout, its dotted path in the model, and the mesh (None: a single device).
+
+    `where / "encoder"` is the child component. Hashable and static, so it is part of a trace's key.
+    """
+
+    layout: Layout
+    path: str = ""
+    mesh: Mesh | None = None
+
+    def __truediv__(self, name: str) -> "Component":
+        return dataclasses.replace(self, path=f"{self.path}.{name}" if self.path else name)
+
+    def at(self, path: str) -> "Component":
+        """The component of this path, in the same layout and on the same mesh."""
+        return dataclasses.replace(self, path=path)
+
+    def spec(self, names, shape=None, *, tensor: str = "an activation", extra: Rules = ()) -> PartitionSpec:
+        """The PartitionSpec of a tensor whose dimensions carry these logical names; raises LayoutError."""
+        cuts = self.layout.cut(names, shape, component=self.path, tensor=tensor, extra=extra)
+        return PartitionSpec(*(axes[0] if len(axes) == 1 else axes or None for axes in cuts))
+
+    @property
+    def on_tpu(self) -> bool:
+        """Whether the mesh's devices are TPUs, or those of a TPU that is only compiled for."""
+        return self.mesh is not None and self.mesh.devices.flat[0].platform == "tpu"
+
+    def pieces(self, name: str) -> int:
+        """Into how many pieces the layout cuts the dimensions of this name."""
+        return self.layout.ways(self.layout.resolve(self.path).get(name, ()))
+
+    def shard(self, x: jax.Array, *names: str | None) -> jax.Array:
+        """Constrains an activation by the logical names of its dimensions; only checks them without a mesh."""
+        spec = self.spec_of(x, *names)
+        return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, spec)) if self.mesh else x
+
+    def spec_of(self, x: jax.Array, *names: str | None) -> PartitionSpec:
+        """The PartitionSpec of an activation, whose size matters only to a mesh; raises LayoutError.
+
+        A single row or position has nothing to cut and is left whole.
+        """
+        if len(names) != x.ndim:
+            raise LayoutError(
+                f"component {self.path!r}: {len(names)} names {names} for an activation of shape {x.shape}"
+            )
+        names = tuple(None if n in SINGLE and size == 1 else n for n, size in zip(names, x.shape, strict=True))
+        return self.spec(names, x.shape if self.mesh else None)
+
+
+def make_mesh(layout: Layout, devices: list | None = None) -> Mesh:
+    """The device mesh of a layout; raises LayoutError where the devices at hand are not as many as it needs."""
+    devices = jax.devices() if devices is None else devices
+    if len(devices) != layout.devices:
+        processes = len({device.process_index for device in devices})
+        raise LayoutError(
+            f"layout {layout.name!r} needs {layout.devices} devices for mesh {dict(layout.mesh)}, but {len(devices)} "
+            f"{'is' if len(devices) == 1 else 'are'} here{f', over {processes} processes' if processes > 1 else ''}; "
+            f"choose a mesh whose product is {len(devices)}"
+        )
+    names, sizes = zip(*layout.mesh, strict=True)
+    if one_slice := torus.sides(devices):
+        order = torus.positions(layout.mesh, one_slice, torus.assignment(layout.mesh, one_slice, layout.torus))
+        by_place = sorted(devices, key=lambda device: device.coords)
+        return Mesh(np.array(by_place)[order], names, axis_types=(AxisType.Auto,) * len(names))
+    return jax.make_mesh(sizes, names, axis_types=(AxisType.Auto,) * len(names), devices=devices)
