@@ -1,4 +1,4 @@
-"""Prepared caches by name: what `scripts.prepare_data` makes and `data.batches` reads.
+"""Prepared caches by name: what `scripts.prepare_data` makes and `data.reading.batches` reads.
 
 A cache is a folder <data>/caches/NAME: `train/PART.array_record` with packed rows, a `SPLIT.jsonl` of raw examples for each
 held-out split, the vocabularies, and `manifest.json`. It is reused while what it was made from is the same.
@@ -14,9 +14,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from data import packages, paths
+from data import paths
 from data.labelled import settings as labelled
 from data.labelled.settings import Labelled
+from data.packages import fetch
 from data.stages import Progress, stage
 from data.text import settings as text
 from data.text.settings import Text
@@ -65,7 +66,7 @@ def prepare(
         return folder
 
     with stage("packages", progress):
-        fetched = packages.fetch(needed, root / "packages", progress)
+        fetched = fetch.fetch(needed, root / "packages", progress)
     with paths.new_folder(folder) as new:
         built = maker.build(settings, root, new, progress)
         files = sorted(path for path in new.rglob("*") if path.is_file())

@@ -20,8 +20,8 @@ from pathlib import Path
 from configs import registry
 from configs.registry import ConfigError
 from data.labelled.settings import of_seed
+from data.packages.weights import fetch_weights
 from data.prepare import prepare
-from data.weights import fetch_weights
 from scripts import cli
 
 _PLAIN = "bert.minilm_debian_sections"

@@ -42,7 +42,7 @@ def measure(name: str, stages: int, microbatches: int) -> dict:
     import jax
 
     from configs import registry
-    from data.batches import batch_shapes
+    from data.reading.batches import batch_shapes
     from models.families import layouts
     from models.sharding.pipelines.schedule import Schedule
     from trainers import state, step

@@ -13,11 +13,11 @@ import time
 from typing import Any
 
 from configs.registry import ConfigError
-from data.caches import examples as raw_examples
-from data.caches import read_manifest
 from data.labelled import metrics
 from data.labelled.splits import Example, subset
 from data.paths import data_dir
+from data.reading.caches import examples as raw_examples
+from data.reading.caches import read_manifest
 from scripts import cli
 
 FEATURES = ("words", "characters")

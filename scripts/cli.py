@@ -19,7 +19,7 @@ from typing import Any
 from configs import registry
 from configs.registry import ConfigError
 from configs.schema import Experiment, Lora
-from data.packages import FetchError
+from data.packages.fetch import FetchError
 from data.paths import data_dir, scratch
 from models.errors import UserError, nearest
 from models.sharding.layout import Layout

@@ -32,7 +32,7 @@ def main() -> int:
     args = p.parse_args()
 
     cli.use_devices(cli.SIMULATED if args.layout else cli.ONE_DEVICE)
-    from data.caches import cache_folder
+    from data.reading.caches import cache_folder
     from trainers import evaluation, translation
     from trainers.opening import open_model
 

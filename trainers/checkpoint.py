@@ -2,7 +2,7 @@
 
 A checkpoint is WORKDIR/checkpoints/<step>/ with two items: `state`, nested dictionaries of arrays (trainers/state.py,
 `to_tree`), and `meta`, a JSON object: experiment, library versions, data fingerprint and a checksum of every array. The
-data's position is the step, so it needs no item of its own (data/batches.py).
+data's position is the step, so it needs no item of its own (data/reading/batches.py).
 """
 
 import contextlib

@@ -8,10 +8,10 @@ import jax
 import numpy as np
 
 from configs.schema import Experiment, LabelledData
-from data import held_out
-from data.caches import read_manifest
 from data.labelled import encoding
-from data.tokenizers import Tokenizer
+from data.reading import held_out
+from data.reading.caches import read_manifest
+from data.vocabularies.tokenizers import Tokenizer
 from models.errors import UserError
 from models.sharding.params import merge
 

@@ -7,8 +7,8 @@ import jax
 import numpy as np
 
 from configs.schema import Constant, Experiment, Sgd
-from data.batches import Batches, batch_shapes
-from data.rows import open_source
+from data.reading.batches import Batches, batch_shapes
+from data.reading.examples import open_source
 from models.sharding.layouts import ONE_DEVICE
 from models.sharding.params import flatten
 from trainers import inspection, state, step

@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from configs import schema
-from data import held_out
+from data.reading import held_out
 from models.parts.losses import Ratio
 from models.sharding.params import merge, split
 from trainers import translation

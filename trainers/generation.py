@@ -12,8 +12,8 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from data.caches import DataError
-from data.tokenizers import Tokenizer
+from data.reading.caches import DataError
+from data.vocabularies.tokenizers import Tokenizer
 from models.parts.decoding import beam_search, sample
 from models.sharding.params import merge
 

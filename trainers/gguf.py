@@ -10,7 +10,8 @@ from typing import Any
 import gguf
 import numpy as np
 
-from data import paths, tokenizers
+from data import paths
+from data.vocabularies import tokenizers
 from models import interchange
 from models.gpt.config import GptConfig
 from models.interchange import Entry, Index, InterchangeError, matrix, table, vector

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from data import paths
-from data.tokenizers import FILE as TOKENIZER
-from data.tokenizers import Tokenizer
+from data.vocabularies.tokenizers import FILE as TOKENIZER
+from data.vocabularies.tokenizers import Tokenizer
 from models import interchange
 from models.errors import nearest
 from models.interchange import Index, InterchangeError, Shape

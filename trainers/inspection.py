@@ -11,7 +11,7 @@ import numpy as np
 
 from configs import registry
 from configs.schema import Experiment
-from data.batches import batch_shapes
+from data.reading.batches import batch_shapes
 from models.parts.moe.routing import capacity
 from models.sharding.params import ParamInfo
 from trainers import optimizers, pictures, state, step

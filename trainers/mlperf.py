@@ -22,7 +22,7 @@ import jax
 
 from configs.registry import ConfigError
 from configs.schema import Experiment
-from data import caches
+from data.reading import caches
 from models.errors import UserError
 from trainers import checkpoint, mlperf_rules, runlog, start
 from trainers.evaluation import Evaluator

@@ -7,7 +7,7 @@ from typing import Any
 from configs import registry
 from configs.registry import ConfigError
 from configs.schema import Experiment
-from data.caches import cache_folder
+from data.reading.caches import cache_folder
 from models.errors import nearest
 from models.interchange import InterchangeError
 from trainers import checkpoint, gguf, huggingface, release

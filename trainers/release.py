@@ -18,7 +18,7 @@ import numpy as np
 from configs import registry
 from configs.schema import Experiment
 from data import paths
-from data.caches import cache_folder, read_manifest
+from data.reading.caches import cache_folder, read_manifest
 from models import interchange
 from models.errors import UserError
 from models.sharding.params import describe

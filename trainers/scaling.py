@@ -17,7 +17,7 @@ import optax
 
 from configs import registry
 from configs.schema import Experiment, TextData, TranslationData
-from data.batches import batch_shapes
+from data.reading.batches import batch_shapes
 from models.sharding.layouts import data_parallel
 from trainers import checkpoint, meter, state, step, throughput
 from trainers.meter import Meter

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from data import weights as released
-from data.tokenizers import FILE, Tokenizer
+from data.packages import weights as released
+from data.vocabularies.tokenizers import FILE, Tokenizer
 from models.sharding.params import flatten
 from trainers import opening, state, weights
 from trainers.release import ReleaseError

@@ -17,8 +17,8 @@ import numpy as np
 import psutil
 
 from configs.schema import Experiment
-from data.batches import Batches, batch_shapes
-from data.rows import open_source
+from data.reading.batches import Batches, batch_shapes
+from data.reading.examples import open_source
 from trainers import (
     checkpoint,
     hlo,

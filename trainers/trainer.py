@@ -14,9 +14,9 @@ import jax
 
 from configs.registry import ConfigError
 from configs.schema import Experiment
-from data.batches import Batches, batch_shapes
-from data.caches import cache_folder
-from data.rows import open_source
+from data.reading.batches import Batches, batch_shapes
+from data.reading.caches import cache_folder
+from data.reading.examples import open_source
 from models.errors import nearest
 from models.families import model_class
 from trainers import evaluation, host_memory, metrics, mlperf, processes, runlog, start, state, step

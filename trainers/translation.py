@@ -13,11 +13,11 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from configs import schema
-from data import caches
-from data.caches import DataError, read_manifest
+from data.reading import caches
+from data.reading.caches import DataError, read_manifest
 from data.translation import metrics
 from data.translation.holdout import PLACEHOLDER
-from data.vocabularies import Vocabulary
+from data.vocabularies.sentencepiece import Vocabulary
 from models.errors import nearest
 from models.parts.decoding import beam_search
 from models.sharding.params import merge

@@ -13,12 +13,15 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from data import caches, packing, stages, tokenizers, weights
+from data import stages
 from data.labelled import encoding, splits, teaching
 from data.labelled.settings import Labelled
 from data.labelled.sources import TASKS, PackageTask
-from data.packages import Package
+from data.packages import weights
+from data.packages.fetch import Package
+from data.reading import caches, packing
 from data.stages import Progress, stage
+from data.vocabularies import tokenizers
 
 FORMAT = 2  # of the cache; one more whenever the same packages would give another cache
 PART = "all"

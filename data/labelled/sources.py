@@ -15,7 +15,7 @@ from pathlib import Path
 from data.labelled import readers
 from data.labelled.encoding import Form
 from data.labelled.splits import Item
-from data.packages import PACKAGE_INDEX, Package, npm_package
+from data.packages.fetch import PACKAGE_INDEX, Package, npm_package
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,8 @@ from data.labelled.encoding import Encoder, Form
 from data.labelled.metrics import metrics_of
 from data.labelled.sources import TASKS, PackageTask, PublicTask
 from data.labelled.splits import Example
-from data.tfds_folders import dataset_folder
-from data.tokenizers import Tokenizer
+from data.packages.tfds_folders import dataset_folder
+from data.vocabularies.tokenizers import Tokenizer
 
 _FEATURES = ("tokens", "types", "slots", "targets")
 _BATCH = 1024  # examples that are handed from TensorFlow to Python at a time

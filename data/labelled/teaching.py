@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 
 from data import paths
-from data.caches import DataError, write_examples
 from data.labelled import splits
 from data.labelled.settings import Labelled, cache_of_teacher
+from data.reading.caches import DataError, write_examples
 from data.stages import Progress, stage
 
 

@@ -18,13 +18,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from data import packing, stages, tokenizers, weights
-from data.packages import Package
+from data import stages
+from data.packages import weights
+from data.packages.fetch import Package
+from data.reading import packing
 from data.stages import Progress, stage
 from data.text import encoding, pairs
 from data.text.settings import Text
 from data.text.sources import CORPORA
-from data.tokenizers import Tokenizer
+from data.vocabularies import tokenizers
+from data.vocabularies.tokenizers import Tokenizer
 
 FORMAT = 1  # of the cache; one more whenever the same packages would give another cache
 _SEED = 0

@@ -4,15 +4,15 @@ A byte-level BPE vocabulary marks the ends of a text: it is end, text, end, cut 
 by one, so that every token but the first end is predicted exactly once when the target is the next token of the chunk.
 A WordPiece vocabulary marks the ends of a chunk: [CLS] ... [SEP], without overlap.
 
-A row is int32 [3 * L]: tokens, segment ids (a chunk is a segment), positions; see `data.packing`.
+A row is int32 [3 * L]: tokens, segment ids (a chunk is a segment), positions; see `data.reading.packing`.
 """
 
 from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from data import packing
-from data.tokenizers import Tokenizer
+from data.reading import packing
+from data.vocabularies.tokenizers import Tokenizer
 
 
 def chunks(text: str, tokenizer: Tokenizer, length: int) -> Iterator[np.ndarray]:

@@ -5,7 +5,7 @@ otherwise the beginning, middle or end of another text of the same origin. Toget
 
 A row is int32 [4 * L + 2 * Q], for at most Q examples:
 
-    tokens [L], segment ids [L], positions [L], types [L]      see `data.packing`; the type is 1 from B on, else 0
+    tokens [L], segment ids [L], positions [L], types [L]      see `data.reading.packing`; the type is 1 from B on, else 0
     slots [Q], targets [Q]      where the examples' [CLS] stand, and 1 where B goes on from A, 0 where not; unused: 0, -1
 """
 
@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from data import packing
-from data.tokenizers import Tokenizer
+from data.reading import packing
+from data.vocabularies.tokenizers import Tokenizer
 
 _SEED = 0
 _SHORT = 0.1  # of the examples are shorter than a row, by chance

@@ -9,7 +9,7 @@ class Text:
 
     Attributes:
       corpus: a key of `data.text.sources.CORPORA`, or of PUBLIC there.
-      tokenizer: a released vocabulary, a key of `data.weights.VOCABULARIES`; or "bpe_8192": byte-level BPE of so many
+      tokenizer: a released vocabulary, a key of `data.packages.weights.VOCABULARIES`; or "bpe_8192": byte-level BPE of so many
         ids, trained on the corpus' training split.
       length: tokens L of a packed row.
       pairs: rows hold at most so many pairs of segments, to tell whether the second goes on from the first

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from data import archives, debian
-from data.packages import PACKAGE_INDEX, Package, debian_package, npm_package, pypi_package
+from data.packages import archives, debian
+from data.packages.fetch import PACKAGE_INDEX, Package, debian_package, npm_package, pypi_package
 
 Entry = tuple[str, str, str]  # name, group, text
 

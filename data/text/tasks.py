@@ -17,11 +17,11 @@ import seqio
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from data import tokenizers
+from data.packages.tfds_folders import dataset_folder
 from data.text.corpus import SPLITS
 from data.text.english_text import EnglishText
 from data.text.sources import PUBLIC
-from data.tfds_folders import dataset_folder
+from data.vocabularies import tokenizers
 
 _HELD_OUT = 5000  # documents of a public set in each held-out split, at most
 

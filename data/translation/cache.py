@@ -5,7 +5,7 @@
     vocabularies  <data>/vocabularies/                 SentencePiece models, from the training split alone
     cache         <data>/caches/NAME/                  the SeqIO tasks' tokens in packed rows, and a manifest
 
-A cache holds `train/LANGUAGE.array_record` (rows as in `data.packing`), `source.model`, `target.model`, the raw
+A cache holds `train/LANGUAGE.array_record` (rows as in `data.reading.packing`), `source.model`, `target.model`, the raw
 strings of the held-out splits as `validation.jsonl`, `test.jsonl` and, where the catalogue has a test out of domain,
 `udhr_dev.jsonl` and `udhr_test.jsonl` (lang, source, target), and `manifest.json`.
 TensorFlow is imported by the stages that need it, when they run; finding a cache up to date doesn't need it.
@@ -19,11 +19,13 @@ from concurrent import futures
 from pathlib import Path
 from typing import Any
 
-from data import packing, paths, stages, vocabularies
-from data.packages import Package
+from data import paths, stages
+from data.packages.fetch import Package
+from data.reading import packing
 from data.stages import Progress, stage
 from data.translation.settings import Translation
 from data.translation.sources import CATALOGUES
+from data.vocabularies import sentencepiece
 
 FORMAT = 1  # of the cache; one more whenever the same packages would give another cache
 _SEED = 0
@@ -80,9 +82,9 @@ def _train_vocabularies(
             continue
         pairs = pairs or _tasks().read_splits(catalogue, root / "tfds", "train")
         lines = {language: [pair[side] for pair in of_language] for language, of_language in pairs.items()}
-        sample = vocabularies.sample_lines(lines, budget=_LINES_PER_PIECE * size, temperature=_TEMPERATURE, seed=_SEED)
+        sample = sentencepiece.sample_lines(lines, budget=_LINES_PER_PIECE * size, temperature=_TEMPERATURE, seed=_SEED)
         tags = pairs if name == "source" else ()
-        vocabularies.train(sample, models[name], size=size, tags=tags)
+        sentencepiece.train(sample, models[name], size=size, tags=tags)
     return models
 
 

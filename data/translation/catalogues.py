@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from data.packages import Package
+from data.packages.fetch import Package
 from data.translation import languages
 
 

@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from data import archives, debian
-from data.packages import DESCRIPTIONS, debian_package, npm_package, pypi_package
+from data.packages import archives, debian
+from data.packages.fetch import DESCRIPTIONS, debian_package, npm_package, pypi_package
 from data.translation import catalogue_formats as formats
 from data.translation.catalogues import Catalogue, Entry, Source
 

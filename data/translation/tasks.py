@@ -15,9 +15,9 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from data.tfds_folders import dataset_folder
+from data.packages.tfds_folders import dataset_folder
 from data.translation import metrics
-from data.vocabularies import Vocabulary
+from data.vocabularies.sentencepiece import Vocabulary
 
 DATASET = "message_catalogues"
 VERSION = "1.0.0"

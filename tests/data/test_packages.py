@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from data import packages
-from data.packages import FetchError, Package
+from data.packages import fetch
+from data.packages.fetch import FetchError, Package
 
 CONTENT = b"a wheel, as far as this test goes"
 GOOD = Package(
@@ -23,7 +23,7 @@ def client_calls(monkeypatch):
         calls.append(package.name)
         (folder / "downloaded").write_bytes(CONTENT)
 
-    monkeypatch.setattr(packages, "_download", download)
+    monkeypatch.setattr(fetch, "_download", download)
     return calls
 
 
@@ -33,8 +33,8 @@ def quiet(line: str) -> None:
 
 def test_a_package_is_fetched_once(tmp_path, client_calls):
     """A package that is there with the right content is not fetched again."""
-    assert packages.fetch([GOOD], tmp_path, quiet) == [tmp_path / "some-1.0.whl"]
-    packages.fetch([GOOD], tmp_path, quiet)
+    assert fetch.fetch([GOOD], tmp_path, quiet) == [tmp_path / "some-1.0.whl"]
+    fetch.fetch([GOOD], tmp_path, quiet)
     assert client_calls == ["some"]
     assert (tmp_path / "some-1.0.whl").read_bytes() == CONTENT
 
@@ -42,7 +42,7 @@ def test_a_package_is_fetched_once(tmp_path, client_calls):
 def test_a_damaged_package_is_fetched_again(tmp_path, client_calls):
     """A file whose content is not the pinned one is replaced, not used."""
     (tmp_path / "some-1.0.whl").write_bytes(b"half")
-    packages.fetch([GOOD], tmp_path, quiet)
+    fetch.fetch([GOOD], tmp_path, quiet)
     assert (tmp_path / "some-1.0.whl").read_bytes() == CONTENT
 
 
@@ -51,7 +51,7 @@ def test_a_wrong_hash_is_refused(tmp_path, client_calls):
     wrong = dataclasses.replace(GOOD, sha256="0" * 64)
     (tmp_path / "some-1.0.whl").write_bytes(CONTENT)
     with pytest.raises(FetchError) as caught:
-        packages.fetch([wrong], tmp_path, quiet)
+        fetch.fetch([wrong], tmp_path, quiet)
     message = str(caught.value)
     assert "some-1.0.whl" in message and f"is {GOOD.sha256}, expected {wrong.sha256}" in message and "\n" not in message
     assert not list(tmp_path.iterdir())
@@ -60,8 +60,8 @@ def test_a_wrong_hash_is_refused(tmp_path, client_calls):
 def test_an_unpinned_package_is_kept(tmp_path, client_calls):
     """A package that has no hash to pin is fetched once, and then taken as it is."""
     unpinned = dataclasses.replace(GOOD, sha256=None)
-    packages.fetch([unpinned], tmp_path, quiet)
-    packages.fetch([unpinned], tmp_path, quiet)
+    fetch.fetch([unpinned], tmp_path, quiet)
+    fetch.fetch([unpinned], tmp_path, quiet)
     assert client_calls == ["some"]
 
 
@@ -69,13 +69,13 @@ def test_a_failing_client_gives_one_line(tmp_path):
     """A client that fails is reported in one line that names the package and the client's own complaint."""
     complain = [sys.executable, "-c", "import sys; sys.exit('warning: hm\\nERROR: no such version')"]
     with pytest.raises(FetchError, match=r"^some 1.0: .* failed: ERROR: no such version$"):
-        packages.run_client(complain, cwd=tmp_path, what="some 1.0")
+        fetch.run_client(complain, cwd=tmp_path, what="some 1.0")
 
 
 def test_a_missing_client_gives_one_line(tmp_path):
     """A client that isn't installed is named."""
     with pytest.raises(FetchError, match=r"^some 1\.0: the command 'no-such-client' is not installed$"):
-        packages.run_client(["no-such-client"], cwd=tmp_path, what="some 1.0")
+        fetch.run_client(["no-such-client"], cwd=tmp_path, what="some 1.0")
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_a_missing_client_gives_one_line(tmp_path):
 def test_each_registry_has_its_client(tmp_path, monkeypatch, registry, command):
     """A package is fetched by its registry's ordinary client, at the pinned version; apt with lists of its own."""
     commands = []
-    monkeypatch.setattr(packages, "run_client", lambda command, **_: commands.append(" ".join(command)))
+    monkeypatch.setattr(fetch, "run_client", lambda command, **_: commands.append(" ".join(command)))
     with pytest.raises(FetchError, match="expected one file, got 0"):
-        packages.fetch([dataclasses.replace(GOOD, registry=registry)], tmp_path, quiet)
+        fetch.fetch([dataclasses.replace(GOOD, registry=registry)], tmp_path, quiet)
     assert re.search(command, commands[-1])

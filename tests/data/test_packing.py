@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from data import packing
+from data.reading import packing
 
 
 def examples(count: int, longest: int, seed: int = 0) -> list[packing.Example]:

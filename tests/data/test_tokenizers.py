@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data import tokenizers
-from data.tokenizers import Tokenizer
+from data.vocabularies import tokenizers
+from data.vocabularies.tokenizers import Tokenizer
 from tests.data.archives import released
 from tests.data.conftest import WORDS
 

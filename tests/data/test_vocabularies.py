@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from data import vocabularies
-from data.vocabularies import Vocabulary
+from data.vocabularies import sentencepiece
+from data.vocabularies.sentencepiece import Vocabulary
 from tests.data.conftest import WORDS
 
 
@@ -11,7 +11,7 @@ def vocabulary(tmp_path_factory) -> Vocabulary:
     path = tmp_path_factory.mktemp("vocabulary") / "some.model"
     rng = np.random.default_rng(0)
     lines = [" ".join(rng.choice(WORDS, 6)) for _ in range(300)]
-    vocabularies.train(lines, path, size=340, tags=["sw", "br", "zh-Hant"])
+    sentencepiece.train(lines, path, size=340, tags=["sw", "br", "zh-Hant"])
     return Vocabulary(path)
 
 
@@ -24,7 +24,7 @@ def test_special_ids(vocabulary):
 def test_every_text_survives(vocabulary, text):
     """Decoding what was encoded gives the text back, also where characters were never seen: they become bytes."""
     ids = vocabulary.encode(text)
-    assert vocabularies.UNK_ID not in ids
+    assert sentencepiece.UNK_ID not in ids
     assert vocabulary.decode([*ids, vocabulary.eos_id, 5, 6, 7]) == text
 
 
@@ -40,17 +40,17 @@ def test_tags_are_not_found_in_text(vocabulary):
 def test_too_large_a_vocabulary_gives_one_line(tmp_path):
     """A size that the text can't fill is refused in one line with the largest that it can, and leaves no file."""
     with pytest.raises(ValueError, match=r"^vocabulary of 5000 is too large for these 2 lines: take at most \d+$"):
-        vocabularies.train(["some words", "other words"], tmp_path / "some.model", size=5000)
+        sentencepiece.train(["some words", "other words"], tmp_path / "some.model", size=5000)
     with pytest.raises(ValueError, match="vocabulary of 300 is too small"):
-        vocabularies.train(["some words"], tmp_path / "some.model", size=300)
+        sentencepiece.train(["some words"], tmp_path / "some.model", size=300)
     assert not list(tmp_path.iterdir())
 
 
 def test_sampling_flattens():
     """At temperature 5 a language 1,000 times as large gets 4 times the lines, and none is repeated."""
     lines = {"large": [f"l{i}" for i in range(32_000)], "small": [f"s{i}" for i in range(32)]}
-    sample = list(vocabularies.sample_lines(lines, budget=100, temperature=5))
+    sample = list(sentencepiece.sample_lines(lines, budget=100, temperature=5))
     small = [line for line in sample if line.startswith("s")]
     assert len(sample) == pytest.approx(100, abs=2) and len(small) == pytest.approx(20, abs=1)
     assert len(set(sample)) == len(sample)
-    assert sample == list(vocabularies.sample_lines(lines, budget=100, temperature=5))
+    assert sample == list(sentencepiece.sample_lines(lines, budget=100, temperature=5))

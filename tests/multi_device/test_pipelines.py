@@ -11,8 +11,8 @@ from numpy.testing import assert_allclose, assert_equal
 
 from configs import registry
 from configs.schema import Adafactor, Constant, Experiment
-from data.batches import Batches, batch_shapes
-from data.rows import open_source
+from data.reading.batches import Batches, batch_shapes
+from data.reading.examples import open_source
 from models.sharding.layout import Layout, LayoutError, Pipeline, rules
 from models.sharding.layouts import pipelines
 from models.sharding.params import flatten, merge

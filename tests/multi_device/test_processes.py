@@ -19,7 +19,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from configs.registry import ConfigError
-from data import tokenizers
+from data.vocabularies import tokenizers
 from models.sharding.layout import Layout
 from scripts import cli
 from tests.caches import write_text_cache

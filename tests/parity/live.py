@@ -16,9 +16,9 @@ from pathlib import Path
 
 from safetensors.numpy import load_file, save_file
 
-from data.packages import FetchError
-from data.tokenizers import Tokenizer
-from data.weights import weights_folder
+from data.packages.fetch import FetchError
+from data.packages.weights import weights_folder
+from data.vocabularies.tokenizers import Tokenizer
 from tests.parity import ours
 from tests.parity.cases import CASES
 from trainers import huggingface, opening, weights

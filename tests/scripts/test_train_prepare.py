@@ -3,7 +3,8 @@
 import pytest
 
 from configs import registry
-from data import prepare, weights
+from data import prepare
+from data.packages import weights
 from scripts import train
 
 

@@ -11,8 +11,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from configs import registry
 from configs.registry import ConfigError
 from configs.schema import Constant, Experiment, Lora, Sgd
-from data.batches import Batches
-from data.rows import open_source
+from data.reading.batches import Batches
+from data.reading.examples import open_source
 from models.sharding.layouts import fully_sharded
 from models.sharding.params import flatten, merge, nest
 from tests.trainers.test_trainer import run

@@ -11,10 +11,10 @@ from numpy.testing import assert_array_equal
 
 from configs import registry
 from configs.schema import LabelledData, MaskedTextData, TranslationData
-from data import masking
-from data.batches import Batches
-from data.caches import DataError
-from data.rows import CacheSource, MaskedSource, SyntheticSource, open_source
+from data.reading.batches import Batches
+from data.reading.caches import DataError
+from data.reading.examples import CacheSource, MaskedSource, SyntheticSource, open_source
+from data.text import masking
 from models.sharding.component import make_mesh
 from models.sharding.layout import Layout
 from tests.caches import write_cache

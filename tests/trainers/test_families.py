@@ -12,9 +12,10 @@ from numpy.testing import assert_array_equal
 
 from configs import registry
 from configs.schema import Experiment, HeldOut
-from data import packing, tokenizers
 from data.labelled import encoding as labelled
-from data.tokenizers import Tokenizer
+from data.reading import packing
+from data.vocabularies import tokenizers
+from data.vocabularies.tokenizers import Tokenizer
 from models.bert.config import Classification
 from models.errors import UserError
 from scripts import classify as classify_script

@@ -11,9 +11,9 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from tokenizers.pre_tokenizers import ByteLevel
 
-from data.packages import FetchError
-from data.tokenizers import Tokenizer
-from data.weights import weights_folder
+from data.packages.fetch import FetchError
+from data.packages.weights import weights_folder
+from data.vocabularies.tokenizers import Tokenizer
 from models.gpt.config import GptConfig
 from models.interchange import InterchangeError
 from models.sharding.params import flatten

@@ -14,9 +14,9 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from safetensors.numpy import load_file, save_file
 
-from data.packages import FetchError
-from data.tokenizers import Tokenizer
-from data.weights import weights_folder
+from data.packages.fetch import FetchError
+from data.packages.weights import weights_folder
+from data.vocabularies.tokenizers import Tokenizer
 from models.bert.config import Classification, MaskedLm, SentenceEmbedding, Span, Tagging
 from models.families import model_class
 from models.gpt.config import GptConfig

@@ -13,10 +13,11 @@ import pytest
 from configs import registry
 from configs.registry import ConfigError
 from configs.schema import AdamW, Constant, Experiment, HeldOut, Lamb, Linear, Translate, TranslationData
-from data import packing, tokenizers
-from data.batches import Batches, batch_shapes
-from data.rows import open_source
-from data.vocabularies import Vocabulary
+from data.reading import packing
+from data.reading.batches import Batches, batch_shapes
+from data.reading.examples import open_source
+from data.vocabularies import tokenizers
+from data.vocabularies.sentencepiece import Vocabulary
 from scripts import mlperf_report
 from tests.caches import write_text_cache, write_translation_cache
 from tests.trainers.test_trainer import run

@@ -9,7 +9,7 @@ import pytest
 
 from configs import registry
 from configs.schema import Experiment
-from data.batches import batch_shapes
+from data.reading.batches import batch_shapes
 from tests.trainers.pod.programs import program
 from trainers import hlo, peaks, profiling, state, step, throughput
 from trainers.hlo import HloError

@@ -229,8 +229,8 @@ def test_microbatches_change_nothing_but_memory(m4, float64):
 
 def test_a_non_finite_step_changes_no_weight(m4):
     """Parameters and optimizer state keep their bits; the batch is counted as seen and as skipped."""
-    from data.batches import Batches
-    from data.rows import open_source
+    from data.reading.batches import Batches
+    from data.reading.examples import open_source
     from trainers.step import train_step
 
     p = state.plan(m4, jax.devices()[:1])

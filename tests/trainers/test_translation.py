@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from configs.schema import Translate, TranslationData
-from data.caches import DataError
+from data.reading.caches import DataError
 from models.sharding.params import nest
 from tests.caches import write_translation_cache
 from trainers import release, translation

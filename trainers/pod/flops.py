@@ -13,7 +13,7 @@ import jax
 from jax import core
 
 from configs.schema import Experiment
-from data.batches import batch_shapes
+from data.reading.batches import batch_shapes
 from models.sharding.layouts import ONE_DEVICE
 from models.sharding.params import merge
 from trainers import state

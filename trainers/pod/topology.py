@@ -12,7 +12,7 @@ import jax
 from jax.experimental import topologies
 
 from configs.schema import Experiment
-from data.batches import batch_shapes
+from data.reading.batches import batch_shapes
 from trainers import inspection, state, step
 from trainers.pod.chips import Options, PodError, Slice
 

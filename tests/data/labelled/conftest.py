@@ -11,10 +11,12 @@ import pytest
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
-from data import packages, paths, weights
+from data import paths
 from data.labelled.sources import TASKS, PackageTask
-from data.packages import Package
-from data.tokenizers import Tokenizer
+from data.packages import fetch as packages
+from data.packages import weights
+from data.packages.fetch import Package
+from data.vocabularies.tokenizers import Tokenizer
 
 # A word's number is its id: [CLS] is 2, [SEP] 3, "the" 5, "cat" 6, ...
 _PIECES = "[PAD] [UNK] [CLS] [SEP] [MASK] the cat ##s sat on mat who ? . a b c d e f"

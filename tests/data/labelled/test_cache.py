@@ -8,15 +8,15 @@ import sys
 import numpy as np
 import pytest
 
-from data import packing
-from data.caches import examples as raw_examples
 from data.labelled import cache as maker
 from data.labelled import encoding
 from data.labelled.settings import Labelled
 from data.labelled.sources import TASKS, PackageTask
 from data.labelled.splits import divide, subset
 from data.prepare import prepare
-from data.tokenizers import Tokenizer
+from data.reading import packing
+from data.reading.caches import examples as raw_examples
+from data.vocabularies.tokenizers import Tokenizer
 
 SETTINGS = {
     "brown_tags": Labelled(task="brown_tags", tokenizer="minilm_l6", length=24, slots=16),

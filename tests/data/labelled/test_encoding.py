@@ -249,7 +249,7 @@ def test_examples_without_labels(tokenizer):
 
 def test_a_vocabulary_must_have_separators(tmp_path):
     """A vocabulary without [CLS] is refused in a line that names it."""
-    from data import tokenizers
+    from data.vocabularies import tokenizers
 
     tokenizers.train_bpe(["the cat sat on the mat"] * 3, tmp_path / "tokenizer.json", 262)
     with pytest.raises(ValueError, match=r"tokenizer\.json: labelled text needs a vocabulary with \[CLS\]"):

@@ -5,13 +5,13 @@ import json
 import numpy as np
 import pytest
 
-from data.caches import examples as raw_examples
 from data.labelled.encoding import Encoder
 from data.labelled.settings import ENTRIES, Labelled
 from data.labelled.sources import TASKS, PublicTask
+from data.packages.tfds_folders import NotPreparedError
 from data.prepare import prepare
-from data.tfds_folders import NotPreparedError
-from data.tokenizers import Tokenizer
+from data.reading.caches import examples as raw_examples
+from data.vocabularies.tokenizers import Tokenizer
 
 GLUE = sorted(name for name in TASKS if name.startswith("glue_"))
 

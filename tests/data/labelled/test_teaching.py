@@ -6,12 +6,12 @@ import json
 import pytest
 
 from configs import registry
-from data import packing
-from data.caches import DataError
-from data.caches import examples as raw_examples
 from data.labelled import teaching
 from data.labelled.settings import ENTRIES, Labelled, cache_of_teacher
 from data.prepare import PREPARED, prepare
+from data.reading import packing
+from data.reading.caches import DataError
+from data.reading.caches import examples as raw_examples
 
 TEACHER = "bert.minilm_debian_descriptions_5k"
 

@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from data import archives
-from data.packages import npm_package
+from data.packages import archives
+from data.packages.fetch import npm_package
 from data.paths import sha256
 from data.text.settings import Text
 from data.text.sources import CORPORA, Source

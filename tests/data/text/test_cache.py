@@ -6,12 +6,14 @@ import json
 import numpy as np
 import pytest
 
-from data import packages, packing, tokenizers
+from data.packages import fetch
+from data.packages.tfds_folders import NotPreparedError
 from data.prepare import prepare
+from data.reading import packing
 from data.text import cache as text_cache
 from data.text import corpus, encoding, pairs
-from data.tfds_folders import NotPreparedError
-from data.tokenizers import Tokenizer
+from data.vocabularies import tokenizers
+from data.vocabularies.tokenizers import Tokenizer
 from tests.data.text.conftest import TINY
 
 
@@ -75,7 +77,7 @@ def test_the_vocabulary_is_of_the_training_split(tiny_text, cache, tmp_path):
 def test_preparing_again_does_no_work(tiny_text, cache, monkeypatch):
     """A cache that is up to date is returned as it is."""
     monkeypatch.setattr(text_cache, "build", None)  # would raise if called
-    monkeypatch.setattr(packages, "fetch", None)
+    monkeypatch.setattr(fetch, "fetch", None)
     said: list[str] = []
     assert prepare("tiny", TINY, data_dir=tiny_text, progress=said.append) == cache
     assert len(said) == 1 and "up to date" in said[0]

@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data import packing
+from data.reading import packing
 from data.text import encoding
 
 END, CLS, SEP = 0, 1, 2

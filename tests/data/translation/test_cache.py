@@ -5,12 +5,14 @@ import json
 
 import pytest
 
-from data import packages, packing, vocabularies
+from data.packages import fetch
 from data.prepare import prepare
+from data.reading import packing
 from data.translation import cache as translation_cache
 from data.translation import corpus
 from data.translation.sources import CATALOGUES
-from data.vocabularies import Vocabulary
+from data.vocabularies import sentencepiece
+from data.vocabularies.sentencepiece import Vocabulary
 from tests.data.conftest import TINY
 
 LENGTHS = TINY.source_length, TINY.target_length
@@ -69,7 +71,7 @@ def test_preparing_again_does_no_work(tiny, cache, monkeypatch):
     """A cache that is up to date is returned as it is: nothing is fetched, trained or written."""
     before = {path: path.stat().st_mtime_ns for path in cache.rglob("*")}
     monkeypatch.setattr(translation_cache, "build", None)  # would raise if called
-    monkeypatch.setattr(packages, "fetch", None)
+    monkeypatch.setattr(fetch, "fetch", None)
     said = []
     assert prepare("tiny", TINY, data_dir=tiny, progress=said.append) == cache
     assert {path: path.stat().st_mtime_ns for path in cache.rglob("*")} == before
@@ -91,7 +93,7 @@ def test_the_fingerprint_is_reproduced(tiny, cache):
 def test_vocabularies_see_training_text_only(tiny, cache, monkeypatch):
     """No held-out line reaches the training of a vocabulary."""
     seen = {}
-    monkeypatch.setattr(vocabularies, "train", lambda lines, path, *, size, tags=(): seen.setdefault(size, set(lines)))
+    monkeypatch.setattr(sentencepiece, "train", lambda lines, path, *, size, tags=(): seen.setdefault(size, set(lines)))
     translation_cache._train_vocabularies("permissive", {"other": "packages"}, 401, 402, tiny)
     splits = corpus.divide(CATALOGUES["permissive"], tiny / "packages")
     for side, size in (("source", 401), ("english", 402)):

@@ -6,7 +6,7 @@ from typing import Literal
 
 import pytest
 
-from data import archives
+from data.packages import archives
 from data.translation import catalogues, sources
 from data.translation.catalogues import Source
 from data.translation.languages import normalise

@@ -1,4 +1,4 @@
-from data.packages import Package
+from data.packages.fetch import Package
 from data.translation.sources import CATALOGUES
 from tests.data.archives import tarball
 from tests.data.translation.test_catalogue_formats import make_mo

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from data import vocabularies
-from data.vocabularies import Vocabulary
+from data.vocabularies import sentencepiece
+from data.vocabularies.sentencepiece import Vocabulary
 from tests.data.conftest import WORDS
 
 
@@ -14,14 +14,14 @@ def models(tmp_path_factory):
     rng = np.random.default_rng(0)
     lines = [" ".join(rng.choice(WORDS, 6)) for _ in range(300)]
     for side in ("source", "target"):
-        vocabularies.train(lines, folder / f"{side}.model", size=340, tags=["de", "br"] if side == "source" else ())
+        sentencepiece.train(lines, folder / f"{side}.model", size=340, tags=["de", "br"] if side == "source" else ())
     return dict(source=folder / "source.model", target=folder / "target.model")
 
 
 @pytest.mark.parametrize("prepared", ["nothing", "a half"])
 def test_a_data_set_that_is_not_prepared(tmp_path, models, prepared):
     """A task of a data set that isn't there is refused at once, in a line that says how to prepare it."""
-    from data.tfds_folders import NotPreparedError
+    from data.packages.tfds_folders import NotPreparedError
     from data.translation import tasks
 
     if prepared == "a half":

@@ -1,6 +1,6 @@
 """Vocabularies in tokenizer.json files: WordPiece and byte-level BPE, released ones and our own. No TensorFlow.
 
-The files are those of the `tokenizers` library. SentencePiece vocabularies, for translation, are in `data.vocabularies`.
+The files are those of the `tokenizers` library. SentencePiece vocabularies, for translation, are in `data.vocabularies.sentencepiece`.
 """
 
 import json

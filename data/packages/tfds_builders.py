@@ -10,7 +10,7 @@ from pathlib import Path
 import tensorflow_datasets as tfds
 
 from data import paths
-from data.packages import Package
+from data.packages.fetch import Package
 
 
 def package_hashes(packages: Iterable[Package], folder: Path) -> dict[str, str]:

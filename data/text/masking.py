@@ -30,7 +30,7 @@ class Vocabulary:
 
     @classmethod
     def of(cls, tokenizer: Any) -> "Vocabulary":
-        """That of a `data.tokenizers.Tokenizer`. Raises ValueError where it has no [MASK]."""
+        """That of a `data.vocabularies.tokenizers.Tokenizer`. Raises ValueError where it has no [MASK]."""
         if tokenizer.mask_id is None:
             raise ValueError(f"the vocabulary {tokenizer.path} has no [MASK]: it is not made for masking")
         special = np.zeros(tokenizer.size, bool)

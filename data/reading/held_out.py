@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from configs.schema import Array, Data, LabelledData, MaskedTextData, TextData
-from data import masking, rows
-from data.caches import examples, read_manifest
 from data.labelled import encoding as labelled
-from data.rows import Row
-from data.text import encoding, pairs
-from data.tokenizers import Tokenizer
+from data.reading import examples as rows
+from data.reading.caches import examples as rows
+from data.reading.caches import read_manifest
+from data.reading.examples import Row
+from data.text import encoding, masking, pairs
+from data.vocabularies.tokenizers import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)

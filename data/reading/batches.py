@@ -1,6 +1,6 @@
 """Batches by index: a batch is a pure function of the data's fingerprint, a seed and the step, on any number of processes.
 
-There is no iterator state but the step. Where rows come from is data/rows.py; nothing here imports TensorFlow.
+There is no iterator state but the step. Where rows come from is data/reading/examples.py; nothing here imports TensorFlow.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from configs.schema import Data
-from data.rows import Row, Source
+from data.reading.examples import Row, Source
 
 
 def batch_shapes(data: Data) -> dict[str, jax.ShapeDtypeStruct]:

@@ -8,9 +8,10 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from configs.schema import Array, Data, LabelledData, MaskedTextData
-from data import caches, masking
-from data.caches import DataError, cache_folder, check_model, read_manifest
-from data.tokenizers import Tokenizer
+from data.reading import caches
+from data.reading.caches import DataError, cache_folder, check_model, read_manifest
+from data.text import masking
+from data.vocabularies.tokenizers import Tokenizer
 
 Row = dict[str, np.ndarray]
 
