@@ -23,7 +23,7 @@ def plot(found: dict[str, Any], path: Path) -> None:
     """Draws the curves of a report side by side, each with its goal, in the format of the file's suffix."""
     from matplotlib.figure import Figure
 
-    from trainers.scaling import CURVES
+    from trainers.measure.growth import CURVES
 
     wide = min(COLUMNS, len(found["curves"]))
     high = -(-len(found["curves"]) // wide)
@@ -68,15 +68,15 @@ def main() -> int:
     os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
     cli.use_devices(cli.SIMULATED)
 
-    from trainers import scaling
+    from trainers.measure import growth
 
-    names = list(scaling.CURVES) if args.curves is None else cli.names("--curves", args.curves, scaling.CURVES)
+    names = list(growth.CURVES) if args.curves is None else cli.names("--curves", args.curves, growth.CURVES)
 
     def say(text: str) -> None:
         if not args.json:
             print(text, flush=True)
 
-    found = scaling.report([scaling.CURVES[name] for name in names], args.rounds, say)
+    found = growth.report([growth.CURVES[name] for name in names], args.rounds, say)
     if args.plot:
         plot(found, args.plot)
     if args.json:

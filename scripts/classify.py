@@ -30,8 +30,8 @@ def main() -> int:
     examples = read(args.file) if args.file else [{"text": text} for text in args.text]
 
     cli.use_devices(cli.ONE_DEVICE)
-    from trainers.classification import Classifier, votes
-    from trainers.opening import open_model
+    from trainers.evaluation.classification import Classifier, votes
+    from trainers.weights.open import open_model
 
     e, weights = open_model(args.checkpoint, args.step)
     plan, params = cli.placed(e, weights)

@@ -142,12 +142,12 @@ def placed(e: Experiment, weights: Any, layout: Layout = ONE_DEVICE) -> tuple[An
     """(plan, parameters) of a trained model under a layout, whatever trained it; on the first device alone by default.
 
     Args:
-      weights: trainers.weights.Weights; read onto the mesh a piece at a time.
+      weights: trainers.weights.source.Weights; read onto the mesh a piece at a time.
     """
     import jax
 
     from trainers import state
-    from trainers.weights import load
+    from trainers.weights.source import load
 
     train = dataclasses.replace(e.train, lora=Lora(), freeze=())
     plan = state.plan(dataclasses.replace(e, layout=layout, train=train), jax.devices()[: layout.devices])

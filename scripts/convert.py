@@ -34,18 +34,18 @@ def main() -> int:
     args = p.parse_args()
 
     cli.use_devices(cli.ONE_DEVICE)
-    from trainers import gguf, huggingface, opening, release
-    from trainers.opening import open_weights
+    from trainers.weights import gguf, huggingface, open, release
+    from trainers.weights.open import open_weights
 
     if args.command == "to-hf":
-        _, weights = opening.open_model(args.source, args.step)
+        _, weights = open.open_model(args.source, args.step)
         print(huggingface.write_folder(weights, args.to, max_shard_bytes=int(args.max_shard_gb * 1e9)))
         return 0
     source = open_weights(args.source)
     expected = {"from-hf": huggingface.HuggingFace, "from-gguf": gguf.Gguf}[args.command]
     if not isinstance(source, expected):
         raise InterchangeError(f"{args.source} is not what {args.command} reads, but a {type(source).__name__}")
-    e = opening.foreign(source.config, args.experiment)
+    e = open.foreign(source.config, args.experiment)
     if args.layout:
         e = dataclasses.replace(e, layout=cli.named_layout(e, args.layout))
     e = dataclasses.replace(e, train=dataclasses.replace(e.train, init_from="", lora=Lora()))

@@ -33,8 +33,8 @@ def main() -> int:
 
     cli.use_devices(cli.SIMULATED if args.layout else cli.ONE_DEVICE)
     from data.reading.caches import cache_folder
-    from trainers import evaluation, translation
-    from trainers.opening import open_model
+    from trainers.evaluation import held_out, translation
+    from trainers.weights.open import open_model
 
     e, weights = open_model(args.checkpoint, args.step, args.experiment)
     given = {name: getattr(args, name) for name in ("split", "limit", "per_language", "beams")}
@@ -54,7 +54,7 @@ def main() -> int:
         found = translation.evaluate(lambda these: translate(params, these), examples, vocabulary)
         text = translation.table(found, languages=args.languages)
     else:
-        scores = evaluation.open_evaluator(plan.model, dataclasses.replace(e, eval=config), cache, vocabulary)(params)
+        scores = held_out.open_evaluator(plan.model, dataclasses.replace(e, eval=config), cache, vocabulary)(params)
         found = {"all": {name.removeprefix("eval/"): value for name, value in scores.items()}}
         text = "\n".join(f"{name:28} {value:14.4f}" for name, value in found["all"].items())
     if args.json:

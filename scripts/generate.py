@@ -40,8 +40,8 @@ def main() -> int:
     prompts = args.prompt or sys.stdin.read().removesuffix("\n").split("\n")
 
     cli.use_devices(cli.SIMULATED if args.layout else cli.ONE_DEVICE)
-    from trainers.generation import Generate, Generator
-    from trainers.opening import open_model
+    from trainers.evaluation.generation import Generate, Generator
+    from trainers.weights.open import open_model
 
     e, weights = open_model(args.checkpoint, args.step)
     if weights.vocabulary is None:

@@ -15,10 +15,10 @@ FOLDER = Path(__file__).resolve().parent.parent / "configs" / "golden"
 
 def dump(name: str) -> str:
     """The golden text of an experiment."""
-    from trainers import inspection
+    from trainers.programs import tables
 
     e = registry.load(name)
-    found = inspection.describe(e)
+    found = tables.describe(e)
     lines = sorted(registry.lines(e))
     for t in found["tensors"]:
         shape = "x".join(map(str, t["shape"]))

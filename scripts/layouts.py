@@ -35,8 +35,8 @@ def main() -> int:
 
     from configs import registry
     from models.families import layouts, mesh_axes
-    from trainers import equality
-    from trainers.collectives import KINDS
+    from trainers.programs import equality
+    from trainers.programs.collectives import KINDS
 
     jax.config.update("jax_enable_x64", True)
     chosen = [registry.load(name) for name in args.experiment or EXPERIMENTS]

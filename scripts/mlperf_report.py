@@ -21,8 +21,8 @@ from typing import Any
 
 from models.errors import UserError
 from scripts import cli
-from trainers import mlperf_rules
-from trainers.mlperf_rules import Event
+from trainers.measure import mlperf_rules
+from trainers.measure.mlperf_rules import Event
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,8 +21,8 @@ from configs import registry
 from configs.pods import PODS
 from configs.schema import Experiment
 from scripts import cli
-from trainers.pod import libtpu
-from trainers.pod.chips import CHIPS, PodError, Slice, parse_slice, usual_slice
+from trainers.pods import libtpu
+from trainers.pods.chips import CHIPS, PodError, Slice, parse_slice, usual_slice
 
 
 def main() -> int:
@@ -30,7 +30,7 @@ def main() -> int:
     cli.add_experiment(p, optional=True)
     p.add_argument("--topology", metavar="GEN:AxBxC", help="the slice, e.g. v4:8x16x16 or v5e:16x16")
     p.add_argument("--torus", metavar="AXIS=yz,...", help="where mesh axes lie on the torus, e.g. data=yz,model=x")
-    p.add_argument("--options", metavar="NAME", help="a set of compiler options (trainers/pod/chips.py)")
+    p.add_argument("--options", metavar="NAME", help="a set of compiler options (trainers/pods/chips.py)")
     p.add_argument(
         "--kernel-efficiency", type=float, default=0.5, help="of attention kernels, share of peak (declared)"
     )
@@ -82,7 +82,7 @@ def _say(line: str) -> None:
 
 def _planned(args: argparse.Namespace, e: Experiment, where: Slice) -> dict[str, Any]:
     """An experiment's report; its program is written where --hlo says."""
-    from trainers.pod import report
+    from trainers.pods import report
 
     found, text = report.plan(e, where, _options(args, e), kernel_efficiency=args.kernel_efficiency)
     if args.hlo:
@@ -91,8 +91,8 @@ def _planned(args: argparse.Namespace, e: Experiment, where: Slice) -> dict[str,
 
 
 def _plan(args: argparse.Namespace, e: Experiment, where: Slice) -> int:
-    from trainers.pod import page, report, search
-    from trainers.pod.topology import DoesNotFit
+    from trainers.pods import page, report, search
+    from trainers.pods.topology import DoesNotFit
 
     try:
         found = _planned(args, e, where)
@@ -113,14 +113,14 @@ def _plan(args: argparse.Namespace, e: Experiment, where: Slice) -> int:
 
 def _report(args: argparse.Namespace, where: Slice, candidate: Any) -> dict[str, Any]:
     """A candidate's report, for a search."""
-    from trainers.pod import report
+    from trainers.pods import report
 
     e = candidate.experiment
     return report.plan(e, where, _options(args, e), kernel_efficiency=args.kernel_efficiency)[0]
 
 
 def _search(args: argparse.Namespace, e: Experiment, where: Slice) -> int:
-    from trainers.pod import search
+    from trainers.pods import search
 
     evaluate = functools.partial(_report, args, where)
     results = search.search(e, where, evaluate, options=_options(args, e), say=_say)
@@ -133,7 +133,7 @@ def _as_data(results: list[Any]) -> list[dict[str, Any]]:
 
 
 def _all(args: argparse.Namespace) -> int:
-    from trainers.pod import report
+    from trainers.pods import report
 
     rows = []
     for name in PODS:
@@ -145,7 +145,7 @@ def _all(args: argparse.Namespace) -> int:
 
 
 def _calibrate(args: argparse.Namespace) -> int:
-    from trainers.pod import calibration, report
+    from trainers.pods import calibration, report
 
     rows = []
     for name, point in calibration.POINTS.items():

@@ -32,8 +32,9 @@ def main() -> int:
 
     headline("2. Training: 8 experts on 8 simulated devices")
     cli.use_devices(e.layout)
-    from trainers import trainer, translation
-    from trainers.opening import open_model
+    from trainers import trainer
+    from trainers.evaluation import translation
+    from trainers.weights.open import open_model
 
     if code := trainer.train(e, args.workdir):
         return code

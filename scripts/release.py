@@ -31,7 +31,8 @@ def main() -> int:
     args = p.parse_args()
 
     cli.use_devices(cli.ONE_DEVICE)
-    from trainers import metrics, release
+    from trainers import metrics
+    from trainers.weights import release
 
     print(release.write(args.workdir, args.to, step=args.step, scores=scores(args.workdir, metrics.read(args.workdir))))
     return 0

@@ -91,7 +91,7 @@ def bleu_by_language(figure: Any, found: dict[str, Any]) -> str:
     from matplotlib.patches import Patch
 
     from data.reading.caches import read_manifest
-    from trainers.translation import buckets
+    from trainers.evaluation.translation import buckets
 
     manifest = read_manifest(found["cache"])
     bucket_of = buckets(manifest["languages"])
@@ -172,7 +172,7 @@ def main() -> int:
     p.add_argument("workdir", type=cli.folder)
     args = p.parse_args()
     cli.use_devices(cli.ONE_DEVICE)
-    from trainers.opening import open_model
+    from trainers.weights.open import open_model
 
     print(write(args.workdir, open_model(args.workdir)[0]))
     return 0

@@ -27,12 +27,12 @@ def main() -> int:
     if args.collectives:
         cli.use_devices(e.layout)
 
-    from trainers import inspection
+    from trainers.programs import tables
 
-    found = inspection.describe(e)
+    found = tables.describe(e)
     if args.collectives:
-        found["collectives"] = inspection.communication(e)
-    cli.print_json(found) if args.json else print(inspection.as_text(e, found))
+        found["collectives"] = tables.communication(e)
+    cli.print_json(found) if args.json else print(tables.as_text(e, found))
     return 0
 
 

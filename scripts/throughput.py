@@ -65,9 +65,9 @@ def main() -> int:
 
     import jax
 
-    from trainers import mlperf, throughput
+    from trainers.measure import mlperf_log, throughput
 
-    log = mlperf.Request(folder=args.mlperf) if args.mlperf else None
+    log = mlperf_log.Request(folder=args.mlperf) if args.mlperf else None
     found = throughput.compare(e, b, args.steps) if b else throughput.measure(e, args.steps, args.profile, log)
     if jax.process_index() == 0:
         cli.print_json(found) if args.json else print(throughput.as_text(found))

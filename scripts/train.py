@@ -58,9 +58,10 @@ def main() -> int:
         prepare(e)
     cli.use_devices_of_all(e.layout, detect=args.distributed)
 
-    from trainers import mlperf, trainer
+    from trainers import trainer
+    from trainers.measure import mlperf_log
 
-    log = args.mlperf and mlperf.Request(
+    log = args.mlperf and mlperf_log.Request(
         folder=args.mlperf, org=args.mlperf_org, division=args.mlperf_division, target=args.mlperf_target, began=began
     )
     return trainer.train(e, args.workdir, log)

@@ -29,8 +29,8 @@ def main() -> int:
     lines = args.text or text.removesuffix("\n").split("\n")  # not splitlines(): a line stays a line
 
     cli.use_devices(cli.ONE_DEVICE)
-    from trainers.opening import open_model
-    from trainers.translation import Example, Translator
+    from trainers.evaluation.translation import Example, Translator
+    from trainers.weights.open import open_model
 
     e, weights = open_model(args.checkpoint, args.step)
     if not isinstance(e.eval, Translate) or weights.vocabulary is None:

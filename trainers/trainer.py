@@ -1,7 +1,7 @@
 """The one trainer. A run reads as a letter: set up, plan, data, compile, state, loop, end.
 
 It knows no model: a family's module has `loss(batch, key)`, `weights(batch)` and `tokens(batch)`; its config, its layouts
-and what its batches hold are data, and `trainers.evaluation` scores whatever the experiment's `eval` describes.
+and what its batches hold are data, and `trainers.evaluation.held_out` scores whatever the experiment's `eval` describes.
 """
 
 import contextlib
@@ -19,15 +19,18 @@ from data.reading.caches import cache_folder
 from data.reading.examples import open_source
 from models.errors import nearest
 from models.families import model_class
-from trainers import evaluation, host_memory, metrics, mlperf, processes, runlog, start, state, step
+from trainers import host_memory, metrics, processes, runlog, state, step
 from trainers.checkpoint import Checkpoints
+from trainers.evaluation import held_out
+from trainers.measure import mlperf_log
+from trainers.weights import init_from
 
 DONE, PREEMPTED, DIVERGED = 0, 75, 76
 """Exit codes: finished; stopped by SIGTERM or SIGINT after saving (run the same command to go on); too many steps
 without a finite loss."""
 
 
-def train(experiment: Experiment, workdir: Path, log: mlperf.Request | None = None) -> int:
+def train(experiment: Experiment, workdir: Path, log: mlperf_log.Request | None = None) -> int:
     """Trains until the last step, a signal, or too many non-finite steps; resumes what is in `workdir`.
 
     Args:
@@ -52,7 +55,7 @@ def train(experiment: Experiment, workdir: Path, log: mlperf.Request | None = No
     cache = evaluator = None
     if experiment.data.cache:  # random tokens have nothing to hold out
         cache = cache_folder(experiment.data)
-        evaluator = evaluation.open_evaluator(p.model, experiment, cache, vocabulary=cache)
+        evaluator = held_out.open_evaluator(p.model, experiment, cache, vocabulary=cache)
     if train.best and train.best not in (names := evaluator.names if evaluator else []):
         raise ConfigError(f"train.best={train.best!r}: no such metric{nearest(train.best, names)}")
     with contextlib.ExitStack() as closing:
@@ -60,14 +63,14 @@ def train(experiment: Experiment, workdir: Path, log: mlperf.Request | None = No
         stop = closing.enter_context(processes.stop_signals())
         batches = Batches(source, experiment.data, p.batch_shardings())
         closing.callback(batches.close)
-        attempt = closing.enter_context(mlperf.attempt(log, experiment, evaluator, workdir))
+        attempt = closing.enter_context(mlperf_log.attempt(log, experiment, evaluator, workdir))
 
         # --- 3. the newest sound checkpoint, a release's weights, or fresh ones
         checkpoints = Checkpoints(workdir, train)
         current = checkpoints.restore(p, source.fingerprint, say)
         restored = None if current is None else int(current.step)
         if current is None:
-            current = start.new_state(p, cache, say)
+            current = init_from.new_state(p, cache, say)
         at = int(current.step)
         say(f"starting at step {at}{' from a checkpoint' if restored is not None else ''}")
         record = runlog.Record(workdir, experiment, leader, restored=restored, data=source.fingerprint)

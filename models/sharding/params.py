@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import PartitionSpec
 
+from models.sharding.component import Component
 from models.sharding.layout import LayoutError, Rules
 from models.sharding.pipelines.gpipe import circular
 from models.sharding.remat import names

@@ -16,7 +16,8 @@ def prepare(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
     cli.use_devices(e.layout)
     import jax
 
-    from trainers import checkpoint, throughput
+    from trainers import checkpoint
+    from trainers.measure import throughput
 
     subject = open_until_the_end.enter_context(throughput.opened(e))
     meter = subject.meter

@@ -11,7 +11,7 @@ from configs.registry import ConfigError
 from configs.schema import AdamW, Constant, Experiment
 from data.prepare import PREPARED
 from scripts import golden
-from trainers import inspection
+from trainers.programs import tables
 
 
 @pytest.mark.parametrize("name", registry.names())
@@ -57,7 +57,7 @@ PRINTED = {  # and in which unit
 @pytest.mark.parametrize("name", [*SIZES, *PRINTED])
 def test_sizes_are_the_published_ones(name):
     """Parameters are as many as counted, or round to what the paper prints."""
-    total = inspection.describe(registry.load(name))["parameters"]
+    total = tables.describe(registry.load(name))["parameters"]
     if name in SIZES:
         assert total == SIZES[name]
     else:

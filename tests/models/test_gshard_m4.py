@@ -14,7 +14,7 @@ from models.parts.decoding import beam_search
 from models.parts.layers import cross_entropy
 from models.sharding.params import describe, merge
 from trainers import state
-from trainers.equality import exact
+from trainers.programs.equality import exact
 
 # Billions of parameters: the arithmetic of the paper's Table 1 and A.2, to the digits given.
 SIZES = {

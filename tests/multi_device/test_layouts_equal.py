@@ -22,8 +22,9 @@ from models.families import layouts, mesh_axes
 from models.gshard_m4.layouts import LAYOUTS
 from models.sharding.layout import Layout, LayoutError, rules
 from models.sharding.layouts import LAYOUTS as DENSE
-from trainers import equality, inspection, state
-from trainers.equality import Trial
+from trainers import state
+from trainers.programs import equality, tables
+from trainers.programs.equality import Trial
 
 MESH = {2: (2, 4), 3: (2, 2, 2)}  # by the number of sizes that a layout takes
 STEPS = 3
@@ -265,7 +266,7 @@ def test_experts_stay_where_they_are():
     """Under expert parallelism no all-gather has the size of an expert weight or of the dispatched tokens."""
     for name in ("expert_parallel", "expert_fully_sharded"):
         e = dataclasses.replace(experiment(M4), layout=LAYOUTS[name](2, 4))
-        assert inspection.expert_gathers(e, trial(M4, name, (2, 4)).sent) == 0
+        assert tables.expert_gathers(e, trial(M4, name, (2, 4)).sent) == 0
     assert not any(c.kind == "all-gather" for c in trial(M4, "expert_parallel", (2, 4)).sent)
 
 
@@ -274,4 +275,4 @@ def test_a_gathered_expert_would_be_noticed():
     layout = LAYOUTS["expert_parallel"](2, 4)
     cut = dict(layout.rules) | dict(rules(act_expert=None, expert_group=("data", "expert")))
     e = dataclasses.replace(experiment(M4), layout=dataclasses.replace(layout, rules=tuple(cut.items())))
-    assert inspection.communication(e)["expert_gathers"] > 0
+    assert tables.communication(e)["expert_gathers"] > 0

@@ -18,9 +18,10 @@ from models.parts.moe.layer import Moe
 from models.sharding.component import Component, make_mesh
 from models.sharding.layout import Layout, LayoutError, Pipeline, rules
 from models.sharding.params import stack
-from trainers import equality, inspection, state
-from trainers.collectives import KINDS
-from trainers.equality import Trial
+from trainers import state
+from trainers.programs import equality, tables
+from trainers.programs.collectives import KINDS
+from trainers.programs.equality import Trial
 
 ONE = Component(Layout(name="one", mesh=()), "decoder.moe")
 BOTH = ("data", "expert")
@@ -184,7 +185,7 @@ def test_training_equals_one_device(layout, mode, dispatch):
     assert max(far["losses"], far["parameters"]) < 1e-9 and far["routing"] < 1e-6, far
     assert len({float(m["loss"]) for m in found.metrics}) == STEPS
     assert sum(c.kind == "all-to-all" for c in found.sent) == (10 if dispatch == "ragged" else 8)
-    assert inspection.expert_gathers(e, found.sent) == 0
+    assert tables.expert_gathers(e, found.sent) == 0
 
 
 def test_only_the_encoder_lets_experts_choose():

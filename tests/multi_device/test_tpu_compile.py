@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from trainers.pod import libtpu
+from trainers.pods import libtpu
 
 START = """
 import dataclasses, json

@@ -21,7 +21,8 @@ from data.packages.weights import weights_folder
 from data.vocabularies.tokenizers import Tokenizer
 from tests.parity import ours
 from tests.parity.cases import CASES
-from trainers import huggingface, opening, weights
+from trainers.weights import huggingface, open
+from trainers.weights import source as weights
 
 ROOT = Path(__file__).resolve().parents[2]
 FIXTURES = ROOT / "tests/fixtures/parity"
@@ -70,7 +71,7 @@ def vocabularies(to: Path) -> dict[str, bool]:
     text, found = "Naïve 2 + 1234 protons;  don't  it's \n so", {}
     for name in ("minilm_l6", "smollm2_135m"):
         try:
-            source = opening.open_weights(weights_folder(name))
+            source = open.open_weights(weights_folder(name))
         except FetchError as error:
             print(f"not compared: {error}")
             continue

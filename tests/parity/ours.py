@@ -11,8 +11,8 @@ from models.families import model_class
 from models.sharding.component import Component
 from models.sharding.layout import Layout
 from models.sharding.params import describe, merge, split
-from trainers import weights
-from trainers.weights import Weights
+from trainers.weights import source as weights
+from trainers.weights.source import Weights
 
 WHERE = Component(Layout(name="one_device", mesh=(("all", 1),)))
 

@@ -7,7 +7,7 @@ import pytest
 
 from configs.registry import ConfigError
 from scripts import bench_scaling, cli
-from trainers.scaling import CURVES
+from trainers.measure.growth import CURVES
 
 
 def test_curves_are_drawn(tmp_path):

@@ -9,7 +9,7 @@ from mlperf_logging.mllog import mllog
 from configs import registry
 from models.errors import UserError
 from scripts import mlperf_report
-from trainers import mlperf, mlperf_rules
+from trainers.measure import mlperf_log, mlperf_rules
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def write(tmp_path, monkeypatch):
 
     def attempts(*lasting: float | None, **changes) -> Path:
         for seconds in lasting:
-            with mlperf.Attempt(of, e.data.batch_size, mlperf.new_log(tmp_path)) as attempt:
+            with mlperf_log.Attempt(of, e.data.batch_size, mlperf_log.new_log(tmp_path)) as attempt:
                 attempt.describe(now[0], values | changes)
                 attempt.start()
                 for score in (10.0, 25.0 if seconds else 15.0):

@@ -16,7 +16,8 @@ from data.reading.examples import open_source
 from models.sharding.layouts import fully_sharded
 from models.sharding.params import flatten, merge, nest
 from tests.trainers.test_trainer import run
-from trainers import adapt, checkpoint, opening, state, step
+from trainers import adapt, checkpoint, state, step
+from trainers.weights import open
 
 
 def tiny(**train) -> Experiment:
@@ -118,7 +119,7 @@ def test_a_run_with_adapters_resumes_and_opens_merged(tmp_path):
     assert run(e, tmp_path / "parts") == 0
     whole, parts = (checkpoint.read_params(tmp_path / name)[2] for name in ("whole", "parts"))
     jax.tree.map(assert_array_equal, whole, parts)
-    found, weights = opening.open_model(tmp_path / "whole")
+    found, weights = open.open_model(tmp_path / "whole")
     assert found.train.lora.rank == 0 and not any(name.startswith(adapt.PREFIX) for name in weights.shapes)
 
     p, _, after = trained(e, steps=4)

@@ -21,8 +21,10 @@ from models.errors import UserError
 from scripts import classify as classify_script
 from tests.caches import finish, texts, write_text_cache
 from tests.trainers.test_trainer import run
-from trainers import checkpoint, evaluation, huggingface, metrics, opening, release, state
-from trainers.generation import Generate, Generator
+from trainers import checkpoint, metrics, state
+from trainers.evaluation import held_out as evaluation
+from trainers.evaluation.generation import Generate, Generator
+from trainers.weights import huggingface, open, release
 
 LENGTH = 16
 LABELS = ["cat", "dog"]
@@ -91,13 +93,13 @@ def test_scores_are_the_same_wherever_the_weights_lie(kind, data, tmp_path, monk
     assert run(e, tmp_path / "run") == 0
     last = [line for line in metrics.read(tmp_path / "run") if "eval/cross_entropy" in line][-1]
     release.write(tmp_path / "run", tmp_path / "release")
-    huggingface.write_folder(opening.open_model(tmp_path / "run")[1], tmp_path / "hf")
+    huggingface.write_folder(open.open_model(tmp_path / "run")[1], tmp_path / "hf")
     monkeypatch.setattr(registry, "load", lambda name, load=registry.load: e if name == "toy" else load(name))
     for path in ("run", "release", "hf"):
-        found, weights = opening.open_model(tmp_path / path, like="toy")
+        found, weights = open.open_model(tmp_path / path, like="toy")
         assert found.model == e.model
         plan = state.plan(found, jax.devices()[:1])
-        from trainers.weights import load
+        from trainers.weights.source import load
 
         params = load(weights, plan.shardings.params, {i.name: i.shape for i in plan.parameters}, "float32")
         assert weights.vocabulary is not None
@@ -138,7 +140,7 @@ def test_texts_are_classified(data, tmp_path, monkeypatch, capsys):
     cats = [votes.count("cat") / 5 for votes in elected]
     assert np.mean(cats) == pytest.approx(np.mean(likely), abs=0.02)  # all of a kind would be off by 0.1 and more
     assert all(abs(a - b) < 0.2 for a, b in zip(cats, likely, strict=True)) and {len(votes) for votes in elected} == {5}
-    huggingface.write_folder(opening.open_model(tmp_path / "run")[1], tmp_path / "hf")
+    huggingface.write_folder(open.open_model(tmp_path / "run")[1], tmp_path / "hf")
     with pytest.raises(UserError, match=r"no manifest\.json beside the weights names the classes"):
         classify(tmp_path / "hf", "a cat")
     assert run(of("masked"), tmp_path / "masked") == 0

@@ -18,8 +18,8 @@ from models.gpt.config import GptConfig
 from models.interchange import InterchangeError
 from models.sharding.params import flatten
 from tests.parity import ours
-from trainers import opening
-from trainers.gguf import Gguf
+from trainers.weights import open
+from trainers.weights.gguf import Gguf
 
 CONFIG = GptConfig(
     vocab=96, layers=2, model_dim=32, hidden_dim=64, heads=4, head_dim=8, kv_heads=2, positions="rotary",
@@ -147,14 +147,14 @@ def test_a_damaged_file_is_refused_in_one_line(tmp_path):
     for bad in (b"", b"nothing of the kind", content[:100], content[: len(content) // 2]):
         path.write_bytes(bad)
         with pytest.raises(InterchangeError, match=r"m\.gguf: damaged or no GGUF file") as caught:
-            opening.open_weights(path)
+            open.open_weights(path)
         assert len(str(caught.value).splitlines()) == 1
 
 
 def test_smollm2_knows_the_capital_of_france():
     """Released 4-bit weights, continued greedily: the next word is Paris."""
     try:
-        source = opening.open_weights(weights_folder("smollm2_135m"))
+        source = open.open_weights(weights_folder("smollm2_135m"))
     except FetchError as error:
         pytest.skip(str(error))
     tokenizer = Tokenizer(source.vocabulary or "")

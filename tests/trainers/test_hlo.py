@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from trainers.collectives import Collective, collectives, groups, summary, table
-from trainers.hlo import HloError, Instruction, Program, Shape, parse
-from trainers.loops import Loop, loops, walk
+from trainers.programs.collectives import Collective, collectives, groups, summary, table
+from trainers.programs.hlo import HloError, Instruction, Program, Shape, parse
+from trainers.programs.trip_counts import Loop, loops, walk
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "hlo"
 MESH = {"data": 2, "model": 4}  # devices 0 1 2 3 / 4 5 6 7

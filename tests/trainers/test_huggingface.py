@@ -27,8 +27,9 @@ from models.sharding.params import ParamInfo, describe, flatten
 from tests.parity import ours
 from tests.parity.cases import CASES, SENTENCES
 from tests.parity.live import FIXTURES
-from trainers import huggingface, opening, weights
-from trainers.huggingface import HuggingFace
+from trainers.weights import huggingface, open
+from trainers.weights import source as weights
+from trainers.weights.huggingface import HuggingFace
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -184,7 +185,7 @@ def broken(folder: Path, how: str) -> Path:
 def test_a_broken_folder_is_refused_in_one_line(how, parts, tmp_path):
     """Missing shards, truncated files, a damaged index, pickles: the file is named, and nothing else is printed."""
     with pytest.raises(InterchangeError) as caught:
-        opening.open_weights(broken(tmp_path / "out", how))
+        open.open_weights(broken(tmp_path / "out", how))
     assert all(part in str(caught.value) for part in parts), caught.value
     assert len(str(caught.value).splitlines()) == 1
 
@@ -194,7 +195,7 @@ def test_what_holds_no_weights_is_refused(tmp_path):
     (tmp_path / "model.ckpt").write_bytes(b"")
     for path, part in {"model.ckpt": "is a pickle", "none": "no weights at", ".": "expected a release"}.items():
         with pytest.raises(InterchangeError, match=part):
-            opening.open_weights(tmp_path / path)
+            open.open_weights(tmp_path / path)
 
 
 def test_a_folder_is_never_overwritten(tmp_path):

@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from trainers.meter import WARMUP, WINDOW, Meter, measure, ratio
+from trainers.measure.meter import WARMUP, WINDOW, Meter, measure, ratio
 
 STEP, SLOW = 0.03, 0.05  # seconds
 LATE = 0.012  # by which a sleep may end late on a busy machine, in the median

@@ -21,9 +21,10 @@ from data.vocabularies.sentencepiece import Vocabulary
 from scripts import mlperf_report
 from tests.caches import write_text_cache, write_translation_cache
 from tests.trainers.test_trainer import run
-from trainers import mlperf, mlperf_rules, state, step, trainer
-from trainers.mlperf import Request, Window
-from trainers.mlperf_rules import OWN_RULES, complaints, read, status, value
+from trainers import state, step, trainer
+from trainers.measure import mlperf_log, mlperf_rules
+from trainers.measure.mlperf_log import Request, Window
+from trainers.measure.mlperf_rules import OWN_RULES, complaints, read, status, value
 
 TARGET_MISSED = "Failed checks for eval_accuracy"
 
@@ -222,7 +223,7 @@ def test_an_error_aborts_an_attempt_that_started(tmp_path, monkeypatch):
             calls.append(loss)
             raise RuntimeError("the machine broke")
 
-    monkeypatch.setattr(mlperf.Attempt, "stats", fail)
+    monkeypatch.setattr(mlperf_log.Attempt, "stats", fail)
     with pytest.raises(RuntimeError, match="broke"):
         logged(bert(), tmp_path)
     (path,) = tmp_path.glob("logs/*")
@@ -241,7 +242,7 @@ def test_other_processes_write_nothing(tmp_path, monkeypatch):
     """Process 1 counts and judges as process 0 does, and leaves no file."""
     monkeypatch.setattr(jax, "process_index", lambda *_: 1)
     e = m4()
-    with mlperf.attempt(Request(folder=tmp_path / "logs", target=5.0), e, None, tmp_path / "run") as attempt:
+    with mlperf_log.attempt(Request(folder=tmp_path / "logs", target=5.0), e, None, tmp_path / "run") as attempt:
         attempt.start()
         attempt.step = 1
         attempt.eval_start()
@@ -261,7 +262,7 @@ def test_throughput_alone(tmp_path):
         current, found = compiled(current, batches(at))
         windows.append(Window(began, time.time(), 1, float(found["loss"])))
     batches.close()
-    timed = mlperf.throughput(e, Request(folder=tmp_path / "logs"), windows)
+    timed = mlperf_log.throughput(e, Request(folder=tmp_path / "logs"), windows)
     trained = logged(e, tmp_path)
     for path in (timed, trained):
         events = read(path)
@@ -276,7 +277,7 @@ def test_throughput_alone(tmp_path):
     assert a == pytest.approx(32 / sum(w.stop - w.start for w in windows)) and a and b
     assert f"{(a + b) / 2:.1f} rows/s, median of 2 attempts" in mlperf_report.table(found)
     with pytest.raises(ConfigError, match="no window"):
-        mlperf.throughput(e, Request(folder=tmp_path / "logs"), [])
+        mlperf_log.throughput(e, Request(folder=tmp_path / "logs"), [])
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from models.sharding.layout import Layout, rules
 from models.sharding.pipelines.schedule import Schedule
-from trainers.pictures import placement, timeline
+from trainers.programs.drawings import placement, timeline
 
 LAYOUT = Layout(
     name="drawn",

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from configs import registry
-from trainers import scaling, state
-from trainers.scaling import CURVES
+from trainers import state
+from trainers.measure import growth
+from trainers.measure.growth import CURVES
 
 FIELDS = {
     "batch": {"data.batch_size"},
@@ -21,7 +22,7 @@ POINT = {"step_ms": 4.0, "optimizer_ms": 1.0, "gradients_ms": 3.0, "tokens_per_s
 }  # fmt: skip
 
 
-def faked(name: str, *growth: float) -> scaling.Curve:
+def faked(name: str, *growth: float) -> growth.Curve:
     """The curve with so many of its points; their times are those of POINT, so many times."""
 
     def measure(experiments, rounds):
@@ -52,28 +53,28 @@ def test_lengths_have_the_same_tokens():
 
 def test_ratios_and_goals():
     """Ratios are to the first point, goals are in the column's unit: so many times the first, or a figure of their own."""
-    points = scaling.measure(faked("experts", 1.0, 1.1, 1.5), 7)
+    points = growth.measure(faked("experts", 1.0, 1.1, 1.5), 7)
     assert [p["size"] for p in points] == [8, 16, 32]
     assert [p["ratio"] for p in points] == pytest.approx([1, 1.1, 1.5])
     assert [p["goal"] for p in points] == [5.0, 5.0, 5.0]
-    assert scaling.claim(CURVES["experts"], points) == "experts 8 -> 32: 1.50x (goal: at most 1.25x)"
-    points = scaling.measure(faked("devices", 0.25, 0.5, 0.375), 7)
+    assert growth.claim(CURVES["experts"], points) == "experts 8 -> 32: 1.50x (goal: at most 1.25x)"
+    points = growth.measure(faked("devices", 0.25, 0.5, 0.375), 7)
     assert [p["goal"] for p in points] == [2.0, 2.0, 2.0]
-    assert scaling.claim(CURVES["devices"], points) == "devices 2 -> 8: 2.00 ms at most (goal: at most 2 ms)"
+    assert growth.claim(CURVES["devices"], points) == "devices 2 -> 8: 2.00 ms at most (goal: at most 2 ms)"
 
 
 def test_goals_follow_flops():
     """Twice the rows may take twice the time; rows twice as long, half as many, take a little more, which is attention's."""
-    rows = scaling.measure(faked("batch", 1.0, 1.5), 7)
+    rows = growth.measure(faked("batch", 1.0, 1.5), 7)
     assert [p["goal"] for p in rows] == [4.0, 8.0]
-    short, long = (p["goal"] for p in scaling.measure(faked("length", 1.0, 1.0), 7))
+    short, long = (p["goal"] for p in growth.measure(faked("length", 1.0, 1.0), 7))
     assert short == 4.0 < long < 1.1 * short
 
 
 def test_a_table_is_read_as_text_and_as_markdown():
     """A line a point, columns aligned, with the claim below; a report has both and says each curve once."""
     said: list[str] = []
-    found = scaling.report([faked("batch", 1.0, 1.5), faked("layers", 1.0, 1.0, 1.05)], 7, said.append)
+    found = growth.report([faked("batch", 1.0, 1.5), faked("layers", 1.0, 1.0, 1.05)], 7, said.append)
     assert [text.splitlines() for text in said] == [
         [
             "| rows of 128 tokens | step, ms | tokens/s | ratio |",
@@ -99,19 +100,19 @@ def test_a_table_is_read_as_text_and_as_markdown():
 def test_sizes_beyond_the_devices_are_left_out():
     """Of 4, 8 and 16 devices, eight of which are there, two points are measured."""
     curve = dataclasses.replace(faked("devices", 1.0, 1.0), sizes=(4, 8, 16))
-    assert [p["size"] for p in scaling.measure(curve, 7)] == [4, 8]
+    assert [p["size"] for p in growth.measure(curve, 7)] == [4, 8]
 
 
 def test_tiny_points_are_measured():
     """Real steps, one round of each kind: all columns are there and positive, and parts are less than the whole."""
     e = registry.tiny(registry.load("gshard_m4.bench_67m"))
-    (point,) = scaling.step_and_optimizer_times([e], 1)
+    (point,) = growth.step_and_optimizer_times([e], 1)
     assert point.keys() == CURVES["experts"].columns.keys() and point["optimizer_ms"] > 0
     assert point["gradients_ms"] + point["optimizer_ms"] == pytest.approx(point["step_ms"])
-    e = scaling.tiny_gpt(2)
-    (point,) = scaling.host_times([e], 1)
+    e = growth.tiny_gpt(2)
+    (point,) = growth.host_times([e], 1)
     assert point.keys() == CURVES["devices"].columns.keys() and 0 < point["batch_ms"] < point["host_ms"]
-    (point,) = scaling.step_times([e], 1)
+    (point,) = growth.step_times([e], 1)
     assert point["tokens_per_s"] == pytest.approx(1000 * 8 * 16 / point["step_ms"])
-    (point,) = scaling.compile_times([e], 1)
+    (point,) = growth.compile_times([e], 1)
     assert point["compile_s"] > 0

@@ -7,8 +7,8 @@ from numpy.testing import assert_array_equal
 from safetensors.numpy import load_file, save_file
 
 from models.interchange import InterchangeError
-from trainers import tensor_files
-from trainers.tensor_files import TensorFile
+from trainers.weights import tensor_files
+from trainers.weights.tensor_files import TensorFile
 
 RNG = np.random.default_rng(0)
 TENSORS = {"a": RNG.normal(size=(3, 5)), "b.c": RNG.normal(size=()), "empty": np.zeros((0, 4)), "z": RNG.normal(size=7)}

@@ -11,12 +11,14 @@ from configs import registry
 from configs.schema import Experiment
 from data.reading.batches import batch_shapes
 from tests.trainers.pod.programs import program
-from trainers import hlo, peaks, profiling, state, step, throughput
-from trainers.hlo import HloError
-from trainers.mlperf import Request
-from trainers.mlperf_rules import complaints, read
-from trainers.pod.flops import model_flops, program_flops
-from trainers.pod.products import total
+from trainers import state, step
+from trainers.measure import peaks, profile, throughput
+from trainers.measure.mlperf_log import Request
+from trainers.measure.mlperf_rules import complaints, read
+from trainers.programs import hlo
+from trainers.programs.hlo import HloError
+from trainers.programs.model_flops import model_flops, program_flops
+from trainers.programs.products import total
 
 KEYS = {
     "experiment", "step_s_median", "step_s_p10", "step_s_p90", "tokens_per_s", "mfu", "hfu", "peak_flops", "compile_s",
@@ -221,7 +223,7 @@ def test_two_experiments_are_compared(monkeypatch):
 
 def test_instants_are_shared():
     """Of two operations that overlap each has half the time; gaps count for none; the sum is the time in which any ran."""
-    found = profiling.shared([("a", 0, 10), ("b", 4, 10), ("c", 20, 25), ("a", 24, 26)])
+    found = profile.shared([("a", 0, 10), ("b", 4, 10), ("c", 20, 25), ("a", 24, 26)])
     assert found == {"a": 4 + 3 + 0.5 + 1, "b": 3, "c": 4 + 0.5}
     assert sum(found.values()) == 10 + 6
 
@@ -231,8 +233,8 @@ def test_a_profile_has_a_trace_and_components(reports, trace):
     to nothing unnamed but the compiler's own copies."""
     found = reports[M4.name]["profile"]
     assert list(trace.glob("plugins/profile/*/*.xplane.pb"))
-    text = (trace / profiling.SUMMARY).read_text()
-    assert text.splitlines() == profiling.table(found) and not list(trace.glob("*.new"))
+    text = (trace / profile.SUMMARY).read_text()
+    assert text.splitlines() == profile.table(found) and not list(trace.glob("*.new"))
     shares: dict[str, float] = {}
     for row in found["components"]:
         shares[row["component"]] = shares.get(row["component"], 0.0) + row["share"]

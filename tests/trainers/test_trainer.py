@@ -19,7 +19,8 @@ from numpy.testing import assert_array_equal
 from models.errors import UserError
 from models.gshard_m4.layouts import LAYOUTS
 from models.sharding.params import flatten, nest
-from trainers import checkpoint, metrics, release, start, state, trainer
+from trainers import checkpoint, metrics, state, trainer
+from trainers.weights import init_from, release
 
 # How many times the run of the kill test is killed; the more, the longer it takes.
 KILLS = int(os.environ.get("SHARDZOO_KILLS", "3"))
@@ -64,7 +65,7 @@ def test_a_run_logs_what_happened(whole_run):
     assert wanted | {"moe/router_entropy", "moe/balance_loss"} <= lines[0].keys()
     assert len(lines[0]["moe/load_encoder"]) == 8
     start, stop = (json.loads(line) for line in (whole_run / "run.jsonl").read_text().splitlines())
-    assert {"host", "user", "command", "versions", "git", "experiment", "config", "data", "restored"} <= start.keys()
+    assert {"host", "user", "command", "versions", "git", "experiment", "config", "data", "restored"} <= init_from.keys()
     assert stop["exit_code"] == 0 and stop["step"] == 6
     assert list((whole_run / "tensorboard").iterdir())
 
@@ -203,7 +204,7 @@ def test_keep_policy(m4, tmp_path):
 
 def test_microbatches_change_nothing_but_memory(m4, float64):
     """Two or four microbatches give the gradients of the whole batch, balance losses too, though their token counts differ."""
-    from trainers.equality import exact
+    from trainers.programs.equality import exact
     from trainers.step import gradients
 
     e = exact(m4)
@@ -288,12 +289,12 @@ def test_a_release_holds_the_model(whole_run, m4, tmp_path):
         release.write(whole_run, folder)
 
     started = with_train(m4, init_from=str(folder))
-    fresh = start.new_state(state.plan(started, jax.devices()[:1]), None, print)
+    fresh = init_from.new_state(state.plan(started, jax.devices()[:1]), None, print)
     jax.tree.map(assert_array_equal, jax.device_get(fresh.params), params)
     assert int(fresh.step) == 0
     small = dataclasses.replace(started, model=dataclasses.replace(m4.model, hidden_dim=64))
     with pytest.raises(UserError, match=r"1, 16, 64"):
-        start.new_state(state.plan(small, jax.devices()[:1]), None, print)
+        init_from.new_state(state.plan(small, jax.devices()[:1]), None, print)
     (folder / "experiment.json").write_text("{}")
     with pytest.raises(release.ReleaseError, match=r"experiment\.json is damaged"):
         release.Release(folder)

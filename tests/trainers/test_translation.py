@@ -9,9 +9,10 @@ from configs.schema import Translate, TranslationData
 from data.reading.caches import DataError
 from models.sharding.params import nest
 from tests.caches import write_translation_cache
-from trainers import release, translation
-from trainers.opening import open_model
-from trainers.translation import Example, score, shuffled, strip
+from trainers.evaluation import translation
+from trainers.evaluation.translation import Example, score, shuffled, strip
+from trainers.weights import release
+from trainers.weights.open import open_model
 
 LANGS = {"de": 30, "es": 12}
 

@@ -116,7 +116,7 @@ class Attention(nnx.Module):
 
         Long causal rows are taken in blocks: the keys after a block's last query are never multiplied, nearly half of them.
         What is no TPU multiplies smaller blocks as fast, so that a row is at least four there.
-        Without a mesh rows are whole: that is the mathematics, whose FLOPs are counted (trainers/pod/flops.py).
+        Without a mesh rows are whole: that is the mathematics, whose FLOPs are counted (trainers/programs/model_flops.py).
         """
         block = BLOCK if self.where.on_tpu else min(BLOCK, length // 4)
         whole = length < BLOCK or length % block or length != keys or self.where.pieces("length") > 1

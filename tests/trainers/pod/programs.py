@@ -2,9 +2,9 @@
 
 import itertools
 
-from trainers.hlo import Program, parse
-from trainers.pod.chips import Chip, Slice
-from trainers.pod.price import Price, price
+from trainers.pods.chips import Chip, Slice
+from trainers.pods.price import Price, price
+from trainers.programs.hlo import Program, parse
 
 US = 1e-6
 # A cycle and a byte over a link take a nanosecond, a hop a microsecond; memory has 10 kB a microsecond, products 1 MFLOP.

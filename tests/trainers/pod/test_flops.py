@@ -7,7 +7,7 @@ import pytest
 
 from configs import registry
 from trainers import state
-from trainers.pod.flops import model_flops
+from trainers.programs.model_flops import model_flops
 
 
 @pytest.mark.parametrize("name", ["bert.mlperf_480b", "gpt.palm_540b", "gpt.maxtext_22b"])

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from trainers.pod.links import Torus
+from trainers.pods.links import Torus
 
 US = 1e-6  # also what a hop takes
 KB = 1000

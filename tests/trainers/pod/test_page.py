@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from trainers.pod.drawings import NBSP, parts_of, rows, seconds, short, size, ticks, timeline
-from trainers.pod.page import page
+from trainers.pods.drawings import NBSP, parts_of, rows, seconds, short, size, ticks, timeline
+from trainers.pods.page import page
 
 VOID = {"meta", "br", "img", "link", "input", "hr"}
 

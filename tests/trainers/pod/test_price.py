@@ -3,8 +3,8 @@
 import pytest
 
 from tests.trainers.pod.programs import US, XY, X, Y, algorithm, cycles, price_of, priced, program, vector
-from trainers.pod import schedule
-from trainers.pod.price import Price, component
+from trainers.pods import schedule
+from trainers.pods.price import Price, component
 
 
 def us(seconds: float) -> float:

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.trainers.pod.programs import program
-from trainers.pod.products import attention_flops, flops
+from trainers.programs.products import attention_flops, flops
 
 
 @pytest.mark.parametrize(

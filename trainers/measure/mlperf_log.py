@@ -1,0 +1,304 @@
+"""MLPerf's logs: what a run says of itself in `:::MLLOG` lines, by MLPerf's own logging package, one fresh file an attempt.
+
+A run asked for one (`--mlperf DIR`) ends as soon as an evaluation meets the target of its benchmark, with status "success";
+one that ends otherwise, all steps done, by a signal, by an error, has status "aborted". Every field is the run's own, from its
+experiment, its data, its devices and the clock.
+
+Where this differs from a submission's rules: before the run's clock starts, the held-out examples and the index of the training
+rows are read; a run that starts from given weights starts its optimizer and its schedule anew.
+"""
+
+import dataclasses
+import itertools
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from configs.registry import ConfigError
+from configs.schema import Experiment
+from data.reading import caches
+from models.errors import UserError
+from trainers import checkpoint, runlog
+from trainers.evaluation.held_out import Evaluator
+from trainers.measure import mlperf_rules
+from trainers.measure.mlperf_rules import RULESET, Benchmark
+from trainers.processes import anywhere
+from trainers.weights import init_from
+
+_ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Request:
+    """What the user of a command asks for.
+
+    Attributes:
+      folder: where result_0.txt, result_1.txt and so on are written; made if it is missing.
+      org: who submits; "" is the user that runs.
+      division: "closed" if model, data and optimizer are MLPerf's reference's, which only the user can say; else "open".
+      target: the score to reach where the benchmark has no fixed one; see mlperf_rules.benchmark.
+      began: when the command started, in seconds since 1970.
+    """
+
+    folder: Path
+    org: str = ""
+    division: str = "open"
+    target: float | None = None
+    began: float = dataclasses.field(default_factory=time.time)
+
+
+class Attempt:
+    """The log of one attempt, written as it happens; of a run that was asked for none, one that says nothing.
+
+    A block, the context of the run, ends the attempt: as aborted if the target was not met; without a trace if it never started.
+
+    Attributes:
+      step: how many steps are done; the run counts here.
+      target_met: the run may end.
+    """
+
+    def __init__(self, benchmark: Benchmark | None = None, batch_size: int = 0, path: Path | None = None):
+        """path: an existing, empty file to write to; None is silent."""
+        self.benchmark, self.path = benchmark, path
+        self.step, self.target_met = 0, False
+        self._batch_size, self._started, self._in_block, self._stopped = batch_size, False, False, False
+        self._handler = self._log = None
+        if path:
+            # Not from the package's own logger, which prints.
+            from mlperf_logging.mllog.mllog import MLLogger
+
+            self._handler = logging.FileHandler(path, encoding="utf-8")
+            logger = logging.Logger("mlperf")
+            logger.addHandler(self._handler)
+            self._log = MLLogger(logger, default_stack_offset=2, root_dir=str(_ROOT))
+
+    def _write(self, kind: str, key: str, value: Any = None, when: float | None = None, **metadata: Any) -> None:
+        if self._log:
+            getattr(self._log, kind)(key, value, metadata=metadata, time_ms=when and int(1000 * when))
+
+    @property
+    def _samples(self) -> int:
+        return self.step * self._batch_size
+
+    def describe(self, began: float, values: Mapping[str, Any]) -> None:
+        """Says what will be run; its initialization began at `began`."""
+        self._write("start", "init_start", when=began)
+        for key, value in values.items():
+            self._write("event", key, value)
+
+    def start(self, when: float | None = None) -> None:
+        """The clock starts, once all processes are here, everything is compiled and no batch was read; or it did at `when`."""
+        if self.benchmark and when is None:
+            anywhere(False)
+        self._write("end", "init_stop", when=when)
+        self._write("start", "run_start", when=when)
+        self._started = True
+        self._start_block(when)
+
+    def _start_block(self, when: float | None = None) -> None:
+        self._write("start", "block_start", when=when, samples_count=self._samples)
+        self._in_block = True
+
+    def _stop_block(self, when: float | None = None) -> None:
+        if self._in_block:
+            self._write("end", "block_stop", when=when, samples_count=self._samples)
+        self._in_block = False
+
+    def stats(self, loss: float | None, seconds: float, when: float | None = None) -> None:
+        """Throughput in rows a second, seconds a step, both since the last time, and the newest step's loss."""
+        found = {"throughput": self._batch_size / seconds, "step_time": seconds}
+        found |= {} if loss is None else {"reduced_train_loss": loss}
+        self._write("event", "tracked_stats", found, when=when, samples_count=self._samples, step=self.step)
+
+    def eval_start(self) -> None:
+        self._stop_block()
+        self._write("start", "eval_start", **self._position())
+
+    def eval_stop(self, scores: Mapping[str, float], more: bool) -> None:
+        """Says the score, and ends the run if that meets the target.
+
+        Args:
+          scores: of the evaluator.
+          more: whether training goes on if it does not.
+        """
+        if self.benchmark and self.benchmark.metric:
+            score = scores[self.benchmark.metric]
+            self._write("event", "eval_accuracy", score, **self._position())
+            self.target_met = self.benchmark.met(score)
+        self._write("end", "eval_stop", **self._position())
+        if self.target_met:
+            self._stop("success")
+        elif more:
+            self._start_block()
+
+    def _position(self) -> dict[str, int]:
+        # BERT's and GPT-3's rules place evaluations by "epoch_num", for which their references count samples too.
+        return {"epoch_num": self._samples, "samples_count": self._samples}
+
+    def _stop(self, status: str, when: float | None = None) -> None:
+        self._stop_block(when)
+        self._write("end", "run_stop", when=when, status=status, samples_count=self._samples)
+        self._stopped = True
+
+    def __enter__(self) -> "Attempt":
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self._started and not self._stopped:
+            self._stop("aborted")
+        if self._handler:
+            self._handler.close()
+        if self.path and not self._started:
+            self.path.unlink()
+
+
+def attempt(request: Request | None, e: Experiment, evaluator: Evaluator | None, workdir: Path) -> Attempt:
+    """The log of a run that is about to start; a silent one if none is asked for. All processes come here, the first writes.
+
+    Raises:
+      ConfigError: the run is no benchmark, the rules would refuse its log whatever it scored, or it resumes.
+      OSError: the log cannot be written.
+    """
+    if request is None:
+        return Attempt()
+    refused: Exception | None = None
+    of, path, values = None, None, {}
+    try:
+        if any((workdir / "checkpoints").glob("[0-9]*")):
+            raise ConfigError(
+                f"an MLPerf attempt starts at step 0, {workdir} has checkpoints; choose another --workdir"
+            )
+        of = mlperf_rules.benchmark(e, request.target)
+        values = _described(request, e, of, evaluator)
+        if jax.process_index() == 0:
+            _rehearse(request, e, of, values)
+            path = new_log(request.folder)
+    except (UserError, OSError) as error:
+        refused = error
+    if anywhere(refused is not None):  # before anyone waits for a process that does not come
+        if path:
+            path.unlink()
+        raise refused or ConfigError("another process refuses to write an MLPerf log; it says why")
+    made = Attempt(of, e.data.batch_size, path)
+    made.describe(request.began, values | {"cache_clear": clear_cache(e)})
+    return made
+
+
+def _described(request: Request, e: Experiment, of: Benchmark, evaluator: Evaluator | None) -> dict[str, Any]:
+    """All that a log says of a run before it starts, by key; what the run does not have is left out."""
+    values = {
+        "submission_benchmark": of.name,
+        "submission_division": request.division,
+        "submission_org": request.org or runlog.user(),
+        "submission_platform": f"{e.layout.devices}x {jax.devices()[0].device_kind}",
+        "experiment": e.name,
+        "config_hash": runlog.config_hash(e),
+        **mlperf_rules.settings(e, of),
+    }
+    if e.data.cache:
+        parts = caches.parts(caches.read_manifest(caches.cache_folder(e.data)))
+        values["train_samples"] = sum(part["rows"] for part in parts.values())
+    if evaluator and of.metric:
+        if of.metric not in evaluator.names:
+            raise ConfigError(f"{e.name}: MLPerf's {of.name} scores {of.metric}, which its evaluation does not give")
+        values["eval_samples"] = evaluator.samples
+    if e.train.init_from and (step := checkpoint.newest_step(init_from.located(e.train.init_from))) is not None:
+        values["init_checkpoint_step"] = step
+    return values
+
+
+def _rehearse(request: Request, e: Experiment, of: Benchmark, values: dict[str, Any]) -> None:
+    """Refuses a run whose log would not pass even if it met its target: a made-up log that says so is checked by the rules."""
+
+    def found(division: str) -> list[str]:
+        with tempfile.TemporaryDirectory() as folder:
+            path = new_log(Path(folder))
+            with Attempt(of, e.data.batch_size, path) as made:
+                made.describe(time.time(), values | {"submission_division": division, "cache_clear": False})
+                made.start(time.time())
+                made.step = 1
+                made.stats(1.0, 1.0)
+                if of.target is not None:
+                    made.eval_start()
+                    made.eval_stop({of.metric: of.target}, more=False)
+            return mlperf_rules.complaints(path)
+
+    if wrong := found(request.division):
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        hint = "; choose --mlperf-division open" if request.division == "closed" and not found("open") else ""
+        raise ConfigError(f"{e.name} is no {request.division} {of.name} of MLPerf {RULESET}: {wrong[0]}{more}{hint}")
+
+
+def new_log(folder: Path) -> Path:
+    """A new, empty FOLDER/result_N.txt, N the first number that is free."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for n in itertools.count():
+        try:
+            path = folder / f"result_{n}.txt"
+            path.open("x").close()
+            return path
+        except FileExistsError:
+            continue
+    raise AssertionError
+
+
+def clear_cache(e: Experiment) -> bool:
+    """Drops the pages of the experiment's data from this machine's page cache; whether that was done.
+
+    MLPerf wants cold caches. The kernel drops the clean pages of a file that nothing maps when it is asked to, which needs no
+    privilege; pages of other files stay, as do those of an experiment on random tokens, which reads none.
+    """
+    if not e.data.cache or not hasattr(os, "posix_fadvise"):
+        return False
+    for path in caches.cache_folder(e.data).rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())  # only clean pages go
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return True
+
+
+# --- throughput alone --------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """Steps that were timed together: from `start` to `stop`, in seconds since 1970, and the last one's loss."""
+
+    start: float
+    stop: float
+    steps: int
+    loss: float | None = None
+
+
+def throughput(e: Experiment, request: Request, windows: Sequence[Window]) -> Path:
+    """Writes what was timed as a log of benchmark "throughput", and returns its path.
+
+    For the one process that measures, or the first of them.
+
+    Args:
+      windows: in order; what lies between them, if anything, is not timed.
+
+    Raises:
+      ConfigError: nothing was timed, or the rules refuse the log.
+    """
+    if not windows:
+        raise ConfigError(f"{e.name}: no window was timed, so there is no throughput to log")
+    of = mlperf_rules.THROUGHPUT
+    values = _described(request, e, of, None)
+    _rehearse(request, e, of, values)
+    path = new_log(request.folder)
+    with Attempt(of, e.data.batch_size, path) as made:
+        made.describe(request.began, values | {"cache_clear": False})
+        made.start(windows[0].start)
+        for window in windows:
+            made.step += window.steps
+            made.stats(window.loss, (window.stop - window.start) / window.steps, window.stop)
+        made._stop("aborted", windows[-1].stop)
+    return path

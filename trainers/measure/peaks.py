@@ -1,0 +1,68 @@
+"""What the devices of a run could do at most: the denominator of MFU and HFU.
+
+Of accelerators what their makers publish for bfloat16 products without sparsity, whatever the experiment computes in: TPUs from
+trainers.pods.chips; H100 and H200 (989.4 TFLOP/s as SXM, 756 and 835 as PCIe and NVL) and A100 (312) from NVIDIA's data sheets,
+which give twice that, with sparsity, for the former. A host's own is not published in a usable way, so it is measured.
+"""
+
+import functools
+import time
+
+import jax
+import jax.numpy as jnp
+
+from trainers import processes
+from trainers.pods.chips import CHIPS
+
+# By JAX's `device_kind`; a device of these is a chip.
+TPUS = {
+    "TPU v4": "v4", "TPU v5 lite": "v5e", "TPU v5e": "v5e", "TPU v5": "v5p", "TPU v5p": "v5p",
+    "TPU v6 lite": "v6e", "TPU v6e": "v6e",
+}  # fmt: skip
+PUBLISHED = {kind: CHIPS[name].peak for kind, name in TPUS.items()} | {
+    "NVIDIA H200": 989.4e12,
+    "NVIDIA H200 NVL": 835.5e12,
+    "NVIDIA H100 80GB HBM3": 989.4e12,
+    "NVIDIA H100 NVL": 835.5e12,
+    "NVIDIA H100 PCIe": 756e12,
+    "NVIDIA A100-SXM4-40GB": 312e12,
+    "NVIDIA A100-SXM4-80GB": 312e12,
+    "NVIDIA A100-PCIE-40GB": 312e12,
+    "NVIDIA A100 80GB PCIe": 312e12,
+}
+
+
+def peak(devices: int, dtype: str) -> tuple[float | None, str]:
+    """(FLOP/s of all devices together, what they are) of a run; None where nothing is known of the devices.
+
+    Simulated devices have their host's. All processes measure it at the same time, and what each reaches is added up, whether
+    or not they share a host.
+
+    Args:
+      dtype: of the products that a host is measured with.
+    """
+    device = jax.devices()[0]
+    if device.platform == "cpu":
+        processes.of_all(0.0)  # so that they begin together
+        together = float(processes.of_all(measured(dtype)).sum())
+        return together, f"the host's fastest {dtype} matrix product, measured in this run"
+    if device.device_kind not in PUBLISHED:
+        return None, f"no peak is known of a {device.device_kind!r}; known are {', '.join(sorted(PUBLISHED))}"
+    of_one = PUBLISHED[device.device_kind]
+    return devices * of_one, f"{devices} x {of_one / 1e12:,.1f} TFLOP/s, published for {device.device_kind}, bfloat16"
+
+
+@functools.cache
+def measured(dtype: str, long: float = 0.1, times: int = 5) -> float:
+    """FLOP/s of the fastest square matrix product on all threads of this host: of 512 rows, 1024, until one takes `long` s."""
+    size, best, seconds = 512, 0.0, 0.0
+    while seconds < long:
+        x = jax.device_put(jnp.ones((size, size), dtype), jax.local_devices()[0])
+        product = jax.jit(jnp.matmul).lower(x, x).compile()
+        for _ in range(times):
+            began = time.perf_counter()
+            product(x, x).block_until_ready()
+            seconds = time.perf_counter() - began
+            best = max(best, 2.0 * size**3 / seconds)
+        size *= 2
+    return best

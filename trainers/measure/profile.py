@@ -1,0 +1,217 @@
+"""A trace of some steps for xprof and TensorBoard, and which components of the model their time goes to.
+
+The trace says when each operation of the compiled program ran; the program says in which functions it was traced. Operations
+may run side by side, on a host's threads or its simulated devices. Each instant is shared equally by those that are under way
+then, so that their milliseconds add up to the time in which anything ran. What the compiler added itself (copies above all) has
+no function and stands as "(compiler)"; what no component claims, as "(other)". A fusion counts as where its result was traced.
+
+Tried on CPUs; planes of accelerators are read by the same names, their mean is shown.
+"""
+
+import functools
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.profiler import ProfileData
+
+from trainers.measure.meter import Meter
+from trainers.pods.price import component as phase
+from trainers.programs import products
+from trainers.programs.collectives import KINDS, UNREAD
+from trainers.programs.hlo import Computation, Instruction, Program
+
+STEPS = 3  # counted ones; one more comes first
+SUMMARY = "components.txt"
+PHASES = ("forward", "backward", "rematerialised", "optimizer", "other")
+
+# Of "file.py:function", from the innermost function outwards; the first that any line of this table matches.
+_COMPONENTS = [
+    (re.compile(pattern), name)
+    for pattern, name in (
+        (r"^(attention|ring|splash|sight)\.py:|\.attend$", "attention"),
+        (r"^(moe|moe_layer|dispatch)\.py:", "experts"),
+        (r":FeedForward\.|\.ffn$|:apply_ffn", "ffn"),
+        (r":Norm\.", "norm"),
+        (r":Embedding\.|\.(_embed|enter)$", "embedding"),
+        (
+            r":cross_entropy|:logits$|\._logits$|:Head\.|\.(leave|_outputs|_entropies)$|_loss$|^loss\.py:",
+            "softmax and loss",
+        ),
+        (r"^optimizers\.py:|:global_norm$|:apply_updates|\.if_finite", "optimizer"),
+        (r"^(transformer|sharding|pipeline)\.py:|:(Encoder|Decoder)Layer\.", "layers: residuals, scan"),
+    )
+]
+_MOVES = {
+    "copy",
+    "transpose",
+    "reshape",
+    "concatenate",
+    "slice",
+    "dynamic-slice",
+    "dynamic-update-slice",
+    "pad",
+    "bitcast",
+}
+_CONTAINERS = {"while", "conditional", "call"}  # what runs in them has events of its own
+
+Event = tuple[str, float, float]  # an operation's name, when it began and ended, in ns
+
+
+def profile(meter: Meter, program: Program, folder: Path) -> dict[str, Any]:
+    """Traces some steps into the folder, as process 0 sees them; all processes run them.
+
+    Writes FOLDER/plugins/profile/... and, as text, FOLDER/components.txt. Keys of what it returns:
+      steps: that were traced
+      step_ms: of wall time, with tracing
+      busy_ms: of a step, in which any operation ran
+      components: rows of component, phase, ms of a step and share of busy_ms, the longest first
+      kinds: share of busy_ms by "matmul", "elementwise" (fusions without a product included), "data movement",
+        "communication", "custom call"
+    """
+    leader = jax.process_index() == 0
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0  # Python's own calls would slow it down and say little
+    if leader:
+        jax.profiler.start_trace(folder, profiler_options=options)
+    try:
+        meter.window(STEPS)
+    finally:
+        if leader:
+            jax.profiler.stop_trace()
+    if not leader:
+        return {}
+    newest = max(folder.glob("plugins/profile/*/*.xplane.pb"), key=lambda path: path.stat().st_mtime)
+    found = summary(program, planes(ProfileData.from_file(str(newest)), program), STEPS + 1)
+    text = "\n".join(table(found)) + "\n"
+    new = folder / f"{SUMMARY}.new"
+    new.write_text(text)
+    os.replace(new, folder / SUMMARY)
+    return found
+
+
+def planes(trace: Any, program: Program) -> list[list[Event]]:
+    """Events of the program's operations on each device, or on the host where devices are simulated; `trace` is ProfileData."""
+    known = {i.name: i for c in program.computations.values() for i in c.instructions}
+    found = []
+    for plane in trace.planes:
+        events: list[Event] = []
+        for line in plane.lines:
+            for event in line.events:
+                stats = dict(event.stats)
+                name = str(stats.get("hlo_op") or event.name.partition(" ")[0].lstrip("%"))
+                of_program = str(stats.get("hlo_module", program.name)).startswith(program.name)
+                if of_program and name in known and known[name].opcode not in _CONTAINERS:
+                    events.append((name, event.start_ns, event.end_ns))
+        if events:
+            found.append(events)
+    return found
+
+
+def shared(events: Iterable[Event]) -> dict[str, float]:
+    """Nanoseconds of each operation, each instant shared equally by the events that are under way: they add up to their union."""
+    ends = sorted([(start, 1, name) for name, start, _ in events] + [(end, -1, name) for name, _, end in events])
+    seconds: dict[str, float] = defaultdict(float)
+    running: dict[str, int] = defaultdict(int)
+    last = 0.0
+    for now, change, name in ends:
+        total = sum(running.values())
+        for other, count in running.items():
+            seconds[other] += (now - last) * count / total
+        running[name] += change
+        if not running[name]:
+            del running[name]
+        last = now
+    return dict(seconds)
+
+
+def summary(program: Program, devices: list[list[Event]], steps: int) -> dict[str, Any]:
+    """What `profile` returns, of the events of so many steps."""
+    places = {i.name: (c, i) for c in program.computations.values() for i in c.instructions}
+    rows: dict[tuple[str, str], float] = defaultdict(float)
+    kinds: dict[str, float] = defaultdict(float)
+    scale = 1e-6 / steps / max(len(devices), 1)
+    for events in devices:
+        for name, ns in shared(events).items():
+            around, i = places[name]
+            rows[component(program, i), phase(i.op_name)] += ns * scale
+            kinds[kind(program, around, i)] += ns * scale
+    busy = sum(kinds.values())
+    walls = [max(end for *_, end in events) - min(start for _, start, _ in events) for events in devices]
+    return {
+        "steps": steps,
+        "step_ms": sum(walls) * scale,
+        "busy_ms": busy,
+        "components": [
+            {"component": name, "phase": of, "ms": ms, "share": ms / busy}
+            for (name, of), ms in sorted(rows.items(), key=lambda row: -row[1])
+        ],
+        "kinds": {name: ms / busy for name, ms in sorted(kinds.items(), key=lambda kind: -kind[1])},
+    }
+
+
+def component(program: Program, i: Instruction) -> str:
+    """The part of the model that an instruction belongs to."""
+    if phase(i.op_name) == "optimizer":
+        return "optimizer"
+    traced = False
+    for inner in (i, *_fused(program, i)):
+        for file, function in program.frames(inner):
+            traced = True
+            if name := _named(f"{Path(file).name}:{function}"):
+                return name
+    return "(other)" if traced else "(compiler)"
+
+
+@functools.cache
+def _named(function: str) -> str:
+    return next((name for pattern, name in _COMPONENTS if pattern.search(function)), "")
+
+
+def _fused(program: Program, i: Instruction) -> list[Instruction]:
+    """What a fusion runs, its result first."""
+    if i.opcode != "fusion":
+        return []
+    return [
+        j for names in i.called.values() for name in names for j in reversed(program.computations[name].instructions)
+    ]
+
+
+def kind(program: Program, around: Computation, i: Instruction) -> str:
+    """What an instruction does, see `profile`."""
+    if products.flops(program, around, i):
+        return "matmul"
+    if i.opcode.removesuffix("-start").removesuffix("-done") in KINDS + UNREAD:
+        return "communication"
+    if i.opcode == "custom-call":
+        return "custom call"
+    return "data movement" if i.opcode.removesuffix("-start").removesuffix("-done") in _MOVES else "elementwise"
+
+
+def table(found: dict[str, Any]) -> list[str]:
+    """The summary as lines."""
+    if not found["components"]:
+        return ["the trace has no operation of the compiled step"]
+    by_name: dict[str, dict[str, float]] = defaultdict(dict)
+    for row in found["components"]:
+        by_name[row["component"]][row["phase"]] = row["ms"]
+    by_name = dict(sorted(by_name.items(), key=lambda item: -sum(item[1].values())))
+    width = max(map(len, by_name))
+    phases = [p for p in PHASES if any(p in row for row in by_name.values())]
+    lines = [f"  {'ms of a step':{width}} " + "".join(f"{p:>16}" for p in [*phases, "all", "share"])]
+    for name, row in by_name.items():
+        cells = [f"{row[p]:,.2f}" if p in row else "" for p in phases]
+        total = sum(row.values())
+        cells += [f"{total:,.2f}", f"{total / found['busy_ms']:.1%}"]
+        lines.append(f"  {name:{width}} " + "".join(f"{cell:>16}" for cell in cells))
+    kinds = ", ".join(f"{name} {share:.1%}" for name, share in found["kinds"].items())
+    idle = 1 - found["busy_ms"] / found["step_ms"]
+    return [
+        f"Profile of {found['steps']} steps: {found['step_ms']:,.2f} ms each with tracing, nothing running in {idle:.1%} of it",
+        *lines,
+        f"  by kind: {kinds}",
+    ]

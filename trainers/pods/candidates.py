@@ -1,0 +1,213 @@
+"""The plans that a search looks at: a family's layouts with sizes that suit a slice, where they lie on its torus, and what the
+backward pass keeps. All of them are valid, as far as one can tell without tracing the step.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from configs.schema import Experiment
+from models import families
+from models.sharding import remat, torus
+from models.sharding.layout import Layout, LayoutError, Rules
+from models.sharding.layouts import also
+from trainers.pods.activations import activations
+from trainers.pods.bound import Work
+from trainers.pods.chips import Slice
+
+# Layouts by the largest size of their last mesh axis; of those that are the same at some size the first is taken.
+ANY = 2**30
+DENSE = {
+    "data_parallel": 1,
+    "zero1": 1,
+    "fully_sharded": 16,
+    "fsdp_within_data": ANY,
+    "tensor_parallel": 64,
+    "sequence_parallel": 64,
+    "two_d_attempt_1": 64,
+    "two_d": 64,
+    "two_d_sequence": 64,
+}
+EXPERTS = {
+    "expert_parallel": ANY,
+    "expert_zero1": ANY,
+    "expert_fully_sharded": ANY,
+    "expert_tensor_parallel": 16,
+}
+# Pipelines by the same size, and how many chunks of layers a stage may have.
+DENSE_PIPELINES = {
+    "pipeline_1f1b": (16, (1,)),
+    "pipeline_interleaved": (16, (2, 4)),
+    "gpipe": (16, (1,)),
+    "pipelines_with_experts": (1, (1, 2)),
+}
+EXPERT_PIPELINES = {"pipelines_with_experts": (ANY, (1, 2))}
+STAGES, MICROBATCHES = 32, 8  # at most so many stages, and microbatches for each of them
+
+POLICIES = (
+    "full",
+    "attention_in+attention_out",
+    "attention_in+context+attention_out",
+    "attention_out+gate",
+    "attention_in+attention_out+gate",
+    "attention_in+context+attention_out+up",
+    "attention_in+context+attention_out+gate+up",
+    "dispatched+returned",
+    "attention_in+attention_out+dispatched+returned",
+    "dots",
+    "none",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """An experiment with another plan, and that plan in a few words."""
+
+    experiment: Experiment
+    text: str
+
+
+def candidates(e: Experiment, where: Slice) -> list[Candidate]:
+    """All plans of an experiment that suit a slice, no two of them equal; its own come first, if it has as many chips."""
+    found, seen, policies = [], set(), _policies(e)
+    for layout in _layouts(e, where):
+        if (key := _essence(layout, where)) in seen:
+            continue
+        seen.add(key)
+        for policy in policies:
+            new = dataclasses.replace(e, layout=layout, model=dataclasses.replace(e.model, remat=policy))
+            found.append(Candidate(new, describe(new, where)))
+    return found
+
+
+def describe(e: Experiment, where: Slice) -> str:
+    """A plan in a few words: "two_d 256x8 data=yz model=x remat=full"."""
+    layout, lies = e.layout, torus.assignment(e.layout.mesh, where.dims, e.layout.torus)
+    words = [layout.name, "x".join(str(size) for _, size in layout.mesh)]
+    for _, pipeline in layout.pipelines[-1:]:
+        words += [f"m={pipeline.microbatches}", f"v={pipeline.chunks}"]
+    words += [f"{axis}={torus.as_text(parts, where.dims)}" for axis, parts in lies.items() if parts]
+    return " ".join([*words, f"remat={e.model.remat}"])
+
+
+def distance(e: Experiment, other: Experiment) -> tuple[bool, float, bool]:
+    """How far a plan is from an experiment's own: (another layout, doublings of sizes and microbatches, another `remat`)."""
+
+    def rules(layout: Layout) -> Any:
+        schedules = [(path, pipeline.schedule) for path, pipeline in layout.pipelines]
+        return layout.rules, layout.components, layout.optimizer, schedules
+
+    def sizes(layout: Layout) -> list[int]:
+        settings = (n for _, pipeline in layout.pipelines for n in (pipeline.microbatches, pipeline.chunks))
+        return [*(size for _, size in layout.mesh), *settings]
+
+    pairs = itertools.zip_longest(sizes(e.layout), sizes(other.layout), fillvalue=1)
+    doublings = sum(abs(math.log2(a / b)) for a, b in pairs)
+    return rules(e.layout) != rules(other.layout), doublings, e.model.remat != other.model.remat
+
+
+def _policies(e: Experiment) -> list[str]:
+    """What the backward pass may keep, the experiment's own choice first; only what the model has."""
+    has = {a.name for a in activations(e)}
+    return list(dict.fromkeys([e.model.remat, *(p for p in POLICIES if has.issuperset(remat.names(p)))]))
+
+
+def _layouts(e: Experiment, where: Slice) -> Iterator[Layout]:
+    own = [e.layout] if e.layout.devices == where.chips else []
+    added = _added_rules(e)
+    for layout in itertools.chain(own, _flat(e, where), _pipelined(e, where)):
+        if layout is not e.layout:
+            mesh = dict(layout.mesh)
+            kept = (item for item in added if all(axis in mesh for _, axes in item[1] for axis in axes))
+            layout = dataclasses.replace(layout, components=(*layout.components, *kept))
+        if valid := _valid(e, layout):
+            yield from _lying(valid, where)
+
+
+def _flat(e: Experiment, where: Slice) -> Iterator[Layout]:
+    table = families.layouts(e.model)
+    for name, limit in (EXPERTS if getattr(e.model, "experts", 0) else DENSE).items():
+        for y in _sizes(where, limit) if name in table else ():
+            yield table[name](where.chips // y, y)
+
+
+def _pipelined(e: Experiment, where: Slice) -> Iterator[Layout]:
+    """Pipelines with as many microbatches as divide the rows of a data shard."""
+    table, rows = families.layouts(e.model), e.data.batch_size // e.train.microbatches
+    named = EXPERT_PIPELINES if getattr(e.model, "experts", 0) else DENSE_PIPELINES
+    for name, (limit, chunks) in named.items():
+        if name not in table:
+            continue
+        for p, y in itertools.product(_sizes(where, STAGES)[1:], _sizes(where, limit)):
+            x, rest = divmod(where.chips, p * y)
+            m = max((p * k for k in range(2, MICROBATCHES + 1) if x and rows % (p * k * x) == 0), default=0)
+            for v in chunks if m and not rest else ():
+                layout = table[name](p, x, y)
+                settings = {path: dataclasses.replace(s, microbatches=m, chunks=v) for path, s in layout.pipelines}
+                yield dataclasses.replace(layout, pipelines=tuple(settings.items()))
+
+
+def _sizes(where: Slice, limit: int) -> list[int]:
+    """Sizes of a mesh axis: powers of two, also times 3 where a side has 12 chips."""
+    odd = {d // (d & -d) for d in (1, *where.dims)}
+    return [d for d in range(1, min(where.chips, limit) + 1) if where.chips % d == 0 and d // (d & -d) in odd]
+
+
+def _added_rules(e: Experiment) -> list[tuple[str, Rules]]:
+    """The rules for single components that an experiment has beyond those of a layout of its family."""
+    sizes = [size for _, size in e.layout.mesh]
+    for make in families.layouts(e.model).values():
+        if families.mesh_axes(make) == len(sizes):
+            base = make(*sizes)
+            if (base.mesh, base.rules) == (e.layout.mesh, e.layout.rules):
+                return [item for item in e.layout.components if item not in base.components]
+    return []
+
+
+def _valid(e: Experiment, layout: Layout) -> Layout | None:
+    """The layout, with a whole vocabulary where its mesh does not divide it; None if it does not fit the experiment even so."""
+    rules, name = also(layout.rules, vocab=None, act_vocab=None), f"{layout.name}_whole_vocabulary"
+    for choice in (layout, dataclasses.replace(layout, name=name, rules=rules)):
+        try:
+            Work(dataclasses.replace(e, layout=choice))
+            return choice
+        except LayoutError as error:
+            if "'vocab'" not in str(error):
+                break
+    return None
+
+
+def _lying(layout: Layout, where: Slice) -> Iterator[Layout]:
+    """The layout as it lies on the torus by itself, and in the best way of another shape; none if it does not lie there."""
+    sides = dict(zip(torus.LETTERS, where.dims, strict=True))
+
+    def shape(way: torus.Assignment) -> list:
+        return [sorted((sides[letter], n) for letter, n in way[axis]) for axis, _ in layout.mesh]
+
+    try:
+        first = torus.assignment(layout.mesh, where.dims, layout.torus)
+        ways = torus.assignments(layout.mesh, where.dims)
+    except LayoutError:
+        return
+    yield layout
+    if other := next((way for way in ways if shape(way) != shape(first)), None):
+        lies = tuple((axis, torus.as_text(parts, where.dims)) for axis, parts in other.items() if parts)
+        yield dataclasses.replace(layout, torus=lies)
+
+
+def _essence(layout: Layout, where: Slice) -> Any:
+    """What tells layouts apart: neither names nor mesh axes of a single device."""
+    number = {axis: i for i, (axis, _) in enumerate((axis, size) for axis, size in layout.mesh if size > 1)}
+
+    def plain(rules: Rules) -> tuple:
+        return tuple((name, tuple(number[axis] for axis in axes if axis in number)) for name, axes in rules)
+
+    def cutting(rules: Rules) -> tuple:
+        return tuple((name, axes) for name, axes in plain(rules) if axes)
+
+    lies = torus.assignment(layout.mesh, where.dims, layout.torus)
+    components = tuple((path, plain(rules)) for path, rules in layout.components)
+    mesh = tuple((size, lies[axis]) for axis, size in layout.mesh if size > 1)
+    return mesh, cutting(layout.rules), components, cutting(layout.optimizer), layout.pipelines, layout.balanced

@@ -1,0 +1,334 @@
+"""The time of a training step on a slice of a pod, modelled from its compiled program: nothing is run, no TPU is needed.
+
+The compiler writes its own estimate of cycles beside nearly everything that a core computes. It has none for collectives, which
+take bytes over links (trainers.pods.links), none for copies between memories, which take bytes over the bandwidth of the main
+one, and none for Pallas kernels, which take their FLOPs at a declared share of the peak. Instructions run in the order of the
+text (trainers.pods.schedule). What cannot be priced is listed as a problem, never left out silently.
+
+Not modelled: copies and collectives slowing the core down, barriers, launches, input, networks between slices.
+"""
+
+import dataclasses
+import functools
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from trainers.pods.chips import Slice
+from trainers.pods.links import Torus, Transfer
+from trainers.pods.schedule import Choice, Loop, Row, Run, Simulation, Span, Start, Step, Wait, Work
+from trainers.programs import collectives, products
+from trainers.programs.collectives import KINDS, UNREAD, Collective
+from trainers.programs.hlo import Computation, HloError, Instruction, Program
+from trainers.programs.trip_counts import Node, Site, tree
+
+UNPRICED = 0.02  # share of a step without an estimate from which on the price is none
+
+# What costs nothing: names for what is there already.
+_FREE = {
+    "parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all", "partition-id", "replica-id", "iota",
+    "opt-barrier", "add-dependency", "domain",
+}  # fmt: skip
+_FREE_TARGETS = {"AllocateBuffer", "ConcatBitcast", "AssumeGatherIndicesInBound"}
+_CLEAR_TARGETS = {"ZeroCrop"}  # zeros what lies beyond an array's end, in place: no more than its bytes
+_MOVES = {"copy", "slice", "dynamic-slice", "dynamic-update-slice", "concatenate"}
+_SMALL = 2**20  # bytes up to which what is neither a fusion nor a kernel and has no estimate is free
+
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_ALGORITHM = re.compile(r'"collective_algorithm_config":\{"emitter":"(\w*)".*', re.S)
+_COLORS = re.compile(r"colors:(\d+)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Price:
+    """What a step costs on each device, in seconds. The parts of `step_s` are the properties from `matrix_s` to `unpriced_s`.
+
+    Attributes:
+      rows: every instruction that takes time, most seconds first.
+      problems: why the price is not to be believed, a line each.
+      spans: the timeline.
+    """
+
+    step_s: float
+    rows: list[Row]
+    problems: list[str]
+    spans: list[Span]
+
+    @property
+    def matrix_s(self) -> float:
+        """Fusions with matrix products."""
+        return self._exposed("matrix")
+
+    @property
+    def vector_s(self) -> float:
+        return self._exposed("vector")
+
+    @property
+    def kernel_s(self) -> float:
+        """Pallas kernels."""
+        return self._exposed("kernel")
+
+    @property
+    def dma_s(self) -> float:
+        """Waiting for copies between memories."""
+        return self._exposed("dma")
+
+    @property
+    def exposed_s(self) -> float:
+        """Waiting for collectives."""
+        return self._exposed(*KINDS)
+
+    @property
+    def unpriced_s(self) -> float:
+        """What has no estimate, at the bandwidth of the main memory."""
+        return self._exposed("unpriced")
+
+    @property
+    def communication_s(self) -> float:
+        """All collectives, hidden or not; those on different links may run at the same time."""
+        return sum(row.seconds for row in self.rows if row.kind in KINDS)
+
+    @property
+    def hlo_flops(self) -> float:
+        """FLOPs of matrix products, what is computed again included."""
+        return sum(row.times * row.flops for row in self.rows)
+
+    @functools.cached_property
+    def exposed_by_axes(self) -> dict[tuple[str, tuple[str, ...] | None], float]:
+        """`exposed_s` by kind of collective and mesh axes."""
+        found: dict[tuple[str, tuple[str, ...] | None], float] = defaultdict(float)
+        for row in self.rows:
+            if row.kind in KINDS:
+                found[row.kind, row.axes] += row.exposed
+        return dict(found)
+
+    @functools.cached_property
+    def exposed_by_kind(self) -> dict[str, float]:
+        """`exposed_s` by kind of collective."""
+        found: dict[str, float] = defaultdict(float)
+        for (kind, _), seconds in self.exposed_by_axes.items():
+            found[kind] += seconds
+        return dict(found)
+
+    def _exposed(self, *kinds: str) -> float:
+        return sum(row.exposed for row in self.rows if row.kind in kinds)
+
+
+def price(
+    program: Program,
+    slice: Slice,
+    coordinates: Sequence[Sequence[int]],
+    mesh: Mapping[str, int],
+    *,
+    kernel_efficiency: float = 0.5,
+) -> Price:
+    """Models a step.
+
+    Args:
+      program: scheduled, as the TPU compiler leaves it.
+      coordinates: in the torus, of each device of `mesh.devices.flat`.
+      mesh: sizes by axis name, major first.
+      kernel_efficiency: share of the peak at which Pallas kernels run.
+    """
+    torus = Torus(slice.dims, slice.wrap, slice.chip.link, coordinates)
+    reader = _Reader(program, slice, torus, mesh, kernel_efficiency)
+    simulation = Simulation()
+    simulation.run(reader.steps(tree(program)))
+    rows, spans = simulation.finish()
+    found = Price(simulation.now, rows, [*reader.problems, *simulation.problems], spans)
+    if found.unpriced_s > UNPRICED * found.step_s:
+        share = found.unpriced_s / found.step_s
+        found.problems.append(f"{share:.1%} of the step has no estimate: its rows are of the kind unpriced")
+    return found
+
+
+def component(op_name: str) -> str:
+    """Which part of a training step a name of JAX's belongs to: how it was differentiated is written in it."""
+    for mark, name in (
+        ("rematted_computation", "rematerialised"),
+        ("transpose(", "backward"),
+        ("jvp(", "forward"),
+        ("/optimizer/", "optimizer"),
+    ):
+        if mark in op_name:
+            return name
+    return "other"
+
+
+class _Reader:
+    """Turns a program into a schedule of priced work; `problems` are what it could not price."""
+
+    def __init__(self, program: Program, slice: Slice, torus: Torus, mesh: Mapping[str, int], kernel_efficiency: float):
+        self.program, self.chip, self.torus, self.mesh = program, slice.chip, torus, mesh
+        self.kernel_flops = slice.chip.peak * kernel_efficiency  # a second
+        self.keys: dict[str, str] = {}  # of updates, which stand for what they update
+        self.problems: list[str] = []
+
+    def steps(self, nodes: Sequence[Node]) -> list[Step]:
+        return [step for node in nodes if node.site.instruction.opcode not in _FREE for step in self._steps(node)]
+
+    def _steps(self, node: Node) -> Sequence[Step]:
+        i = node.site.instruction
+        try:
+            match i.opcode:
+                case "while":
+                    return [Loop(i.name, self._trips(node), self.steps(node.inside))]
+                case "conditional":
+                    branches: dict[str, list[Node]] = {}
+                    for inner in node.inside:
+                        branches.setdefault(inner.site.computation, []).append(inner)
+                    return [Choice([self.steps(branch) for branch in branches.values()])]
+                case "call":
+                    return self.steps(node.inside)
+                case "send" | "recv" | "send-done" | "recv-done":
+                    raise HloError(f"%{i.name}: {i.opcode} has no price")
+                case "async-update":
+                    self.keys[i.name] = self._key(i)
+                    return []
+                case "fusion":
+                    return self._fusion(node)
+                case "custom-call":
+                    return self._custom_call(node.site)
+            if i.opcode.endswith("-done"):
+                return [Wait(self._key(i), i.name)]
+            if i.opcode.endswith("-start"):
+                return [Start(self._started(node), i.name)]
+            if i.opcode in KINDS + UNREAD:
+                return [Run(self._transfer(node.site))]
+            return self._computed(node.site)
+        except HloError as e:
+            self.problems.append(str(e))
+            return []
+
+    def _key(self, i: Instruction) -> str:
+        return self.keys.get(i.operands[0], i.operands[0])
+
+    def _trips(self, node: Node) -> int:
+        loop = node.inside[0].site.loops[-1]
+        if loop.trips is None:
+            self.problems.append(f"loop %{loop.name}: how often it runs is not in the program; counted once")
+        return 1 if loop.trips is None else loop.trips
+
+    # --- what a core computes -------------------------------------------------------------------------------------
+
+    def _fusion(self, node: Node) -> Sequence[Step]:
+        i = node.site.instruction
+        inside = list(node.all())[1:]
+        found = [site for site in inside if site.instruction.opcode in KINDS + UNREAD]
+        if found:
+            # A collective that runs beside the products of several fusions is written in each of them, with one channel.
+            key = f"channel {found[0].instruction.attributes.get('channel_id')}"
+            targets = {site.instruction.attributes.get("custom_call_target") for site in inside}
+            if '"AsyncCollectiveStart"' in targets:
+                return [Start(self._transfer(found[0]), key)]
+            if '"AsyncCollectiveDone"' in targets:
+                return [Wait(key, i.name)]
+            own = [site for site in found if '"async_collective_fusion_config"' not in site.instruction.rest]
+            if own and not _CYCLES.search(i.rest):
+                return [Run(self._transfer(site, several=len(own) > 1)) for site in own]
+        return self._computed(node.site)
+
+    def _custom_call(self, site: Site) -> Sequence[Step]:
+        i = site.instruction
+        target = i.attributes.get("custom_call_target", "").strip('"')
+        flops = products.attention_flops(self._around(site), i)
+        if flops is not None:
+            return [Run(Work(self._row(site, "kernel", flops=flops), flops / self.kernel_flops))]
+        if target in _FREE_TARGETS:
+            return []
+        if not _CYCLES.search(i.rest) and target not in _CLEAR_TARGETS:
+            self.problems.append(f"%{i.name}: custom call of {target!r} has no estimate")
+        return self._computed(site)
+
+    def _computed(self, site: Site) -> Sequence[Step]:
+        i = site.instruction
+        flops = products.flops(self.program, self._around(site), i)
+        if cycles := _CYCLES.search(i.rest):
+            row = self._row(site, "matrix" if flops else "vector", flops=flops)
+            return [Run(Work(row, int(cycles[1]) / self.chip.clock))]
+        row = self._row(site, "unpriced", flops=flops)
+        if i.opcode not in ("fusion", "custom-call") and row.bytes <= _SMALL:
+            return []
+        return [Run(Work(row, row.bytes / self.chip.bandwidth))]
+
+    def _around(self, site: Site) -> Computation:
+        return self.program.computations[site.computation]
+
+    def _row(self, site: Site, kind: str, *, bytes: int | None = None, flops: float = 0.0) -> Row:
+        i = site.instruction
+        return Row(
+            name=i.name,
+            kind=kind,
+            label=_label(i.op_name, i.name),
+            component=component(i.op_name),
+            source=self.program.source(i),
+            shape=", ".join(map(str, i.shapes)),
+            axes=(),
+            in_loop=bool(site.loops),
+            bytes=self._touched(site) if bytes is None else bytes,
+            flops=flops,
+        )
+
+    def _touched(self, site: Site) -> int:
+        """Bytes of results and operands that lie in main memory."""
+        computation = self._around(site)
+        arrays = [site.instruction, *(computation[operand] for operand in site.instruction.operands)]
+        return sum(s.bytes for i in arrays for s, space in zip(i.shapes, i.spaces, strict=True) if not space)
+
+    # --- what runs beside it --------------------------------------------------------------------------------------
+
+    def _started(self, node: Node) -> Work:
+        i = node.site.instruction
+        if i.opcode.removesuffix("-start") in KINDS + UNREAD:
+            return self._transfer(node.site)
+        inside = [inner.site for inner in node.inside]
+        for site in inside:
+            if site.instruction.opcode in KINDS + UNREAD:
+                return self._transfer(site)
+        other = {site.instruction.opcode for site in inside} - _MOVES - _FREE
+        if other or i.opcode.removesuffix("-start") not in _MOVES | {"async"}:
+            raise HloError(f"%{i.name}: {i.opcode} of {', '.join(sorted(other)) or 'nothing known'} has no price")
+        # It moves the smallest of its arrays: the slice, not what it is cut from. Scalars are indices and contexts.
+        size = min((s.bytes for s in i.shapes if s.dims), default=0)
+        return Work(self._row(node.site, "dma", bytes=size), size / self.chip.bandwidth, frozenset({"memory"}))
+
+    def _transfer(self, site: Site, *, several: bool = False) -> Work:
+        """Of a collective, `several` if the fusion around it has others."""
+        found = collectives.read(self.program, site, self.mesh, strict=False)
+        issuer = next((c for c in site.callers if c.name == found.name), site.instruction)
+        transfer = self._on_torus(found, site.instruction.rest, issuer.rest)
+        row = Row(
+            name=site.instruction.name if several else found.name,
+            kind=found.kind,
+            label=_label(found.op_name, found.name),
+            component=component(found.op_name),
+            source=self.program.source(site.instruction) or self.program.source(issuer),
+            shape=", ".join(map(str, found.shapes)),
+            axes=found.axes,
+            in_loop=bool(site.loops),
+            bytes=found.bytes,
+            flops=0.0,
+        )
+        return Work(row, transfer.seconds, transfer.links)
+
+    def _on_torus(self, found: Collective, *texts: str) -> Transfer:
+        """`texts` are where the compiler may have noted its algorithm, the best place first."""
+        group = found.groups[0]
+        algorithm = next(filter(None, map(_ALGORITHM.search, texts)), None)
+        most = 3
+        if algorithm:
+            colors = _COLORS.search(algorithm[0])
+            noted = int(colors[1]) if colors else int(algorithm[1][0]) if algorithm[1][:1].isdigit() else most
+            most = max(1, min(most, noted))
+        match found.kind:
+            case "all-gather" | "reduce-scatter":
+                return self.torus.gather(group, found.bytes, most)
+            case "all-reduce":
+                return self.torus.all_reduce(group, found.bytes, most)
+            case "all-to-all":
+                return self.torus.all_to_all(group, found.bytes)
+        return self.torus.permute(found.groups, found.bytes)
+
+
+def _label(op_name: str, name: str) -> str:
+    return op_name.rpartition("/")[2] or name

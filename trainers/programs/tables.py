@@ -1,0 +1,168 @@
+"""Tables about an experiment: its parameters, where they lie, and what its compiled step communicates."""
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import numpy as np
+
+from configs import registry
+from configs.schema import Experiment
+from data.reading.batches import batch_shapes
+from models.parts.moe.routing import capacity
+from models.sharding.params import ParamInfo
+from trainers import optimizers, state, step
+from trainers.programs import drawings
+from trainers.programs.collectives import Collective, collectives, summary, table
+from trainers.programs.hlo import parse
+
+
+def describe(e: Experiment) -> dict[str, Any]:
+    """Sizes and placement of every parameter, as plain values; needs no device and no array.
+
+    Keys: experiment, config (fields by path), layout, parameters (how many), components (how many of each), tensors
+    (name, component, shape, dtype, axes, spec, bytes_per_device, decayed), bytes_per_device (parameters, optimizer),
+    pictures (lines of text, see trainers/programs/drawings.py).
+    """
+    p = state.plan(e, abstract=True)
+    tensors = [_tensor(info) for info in p.parameters]
+    by_component: Counter[str] = Counter()
+    for info in p.parameters:
+        by_component[info.where.path] += info.size
+    return {
+        "experiment": e.name,
+        "config": dict(line.split(": ", 1) for line in registry.lines(e)),
+        "layout": {
+            "name": e.layout.name,
+            "mesh": dict(e.layout.mesh),
+            "rules": _rules(p),
+            "pipelines": drawings.pipelines(e.layout),
+        },
+        "pictures": drawings.pictures(p.parameters, e.layout),
+        "parameters": sum(info.size for info in p.parameters),
+        "components": dict(sorted(by_component.items())),
+        "tensors": tensors,
+        "bytes_per_device": {
+            "parameters": sum(t["bytes_per_device"] for t in tensors),
+            "optimizer": optimizer_bytes(p),
+        },
+    }
+
+
+def _tensor(info: ParamInfo) -> dict[str, Any]:
+    return {
+        "name": info.name,
+        "component": info.where.path,
+        "shape": list(info.shape),
+        "dtype": str(np.dtype(info.dtype)),
+        "axes": list(info.axes),
+        "spec": _spec_text(info.spec()),
+        "bytes_per_device": info.bytes_per_device,
+        "decayed": info.is_matrix,
+    }
+
+
+def optimizer_bytes(p: state.Plan) -> int:
+    """Bytes of the optimizer's state on one device."""
+    total = 0
+    for leaf, spec in optimizers.state_specs(p.state.optimizer, p.infos).values():
+        pieces = math.prod(p.experiment.layout.ways((axes,) if isinstance(axes, str) else axes or ()) for axes in spec)
+        total += math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize // pieces
+    return total
+
+
+def _rules(p: state.Plan) -> dict[str, dict[str, str]]:
+    """The rules in force in each component that has parameters, as text."""
+    layout = p.experiment.layout
+    paths = sorted({info.where.path for info in p.parameters})
+    return {path: {k: "*".join(v) for k, v in layout.resolve(path).items() if v} for path in paths}
+
+
+def _spec_text(spec: Any) -> str:
+    parts = ["-" if axes is None else axes if isinstance(axes, str) else "*".join(axes) for axes in spec]
+    return f"({', '.join(parts)})"
+
+
+def sent(p: state.Plan, compiled: jax.stages.Compiled) -> list[Collective]:
+    """The collectives of a plan's compiled program."""
+    return collectives(parse(compiled.as_text() or ""), dict(p.experiment.layout.mesh), strict=False)
+
+
+def communication(e: Experiment) -> dict[str, Any]:
+    """What the compiled training step sends between devices: `rows` (collectives.summary) and `expert_gathers`."""
+    p = state.plan(e)
+    found = sent(p, step.compile_step(p, batch_shapes(e.data)))
+    return {"rows": summary(found), "expert_gathers": expert_gathers(e, found)}
+
+
+def expert_gathers(e: Experiment, found: Iterable[Collective]) -> int:
+    """How many all-gathers bring expert weights or dispatched tokens to devices that hold other experts.
+
+    This is what expert parallelism must not do. Such a gather goes over a mesh axis that cuts experts, and leaves as many
+    elements as such a tensor has when these axes no longer cut it, and as no dense weight has.
+    """
+    model: Any = e.model
+    if not getattr(model, "experts", 0):
+        return 0
+    tensors: list[tuple] = [(i.axes, i.shape, i.where.path) for i in state.plan(e, abstract=True).parameters]
+    of_experts = [tensor for tensor in tensors if "expert" in tensor[0]]
+    dense = [tensor for tensor in tensors if "expert" not in tensor[0]]
+    slots = capacity(model.capacity_factor, model.group_size, model.experts)
+    lengths = {array.shape[0] for array in e.data.arrays().values() if array.axes == ("length",)}
+    for path, length in itertools.product({path for _, _, path in of_experts}, lengths):
+        groups = e.data.batch_size // e.train.microbatches * length // model.group_size
+        tokens = (groups, model.experts, slots, model.model_dim)
+        for names in (("group", None, None, "act_embed"), ("expert_group", "act_expert", None, "act_embed")):
+            of_experts.append((names, tokens, path))
+
+    def sizes(tensors: list, gathered: set[str]) -> set[int]:
+        """Elements on one device of tensors that these mesh axes do not cut, and of one layer of a stack."""
+        found = set()
+        for names, shape, path in tensors:
+            cut = (axis for axes in e.layout.cut(names, component=path) for axis in axes if axis not in gathered)
+            size = math.prod(shape) // e.layout.ways(tuple(cut))
+            found |= {size, size // shape[0]} if names[0] == "layers" else {size}
+        return found
+
+    def across(path: str, gathered: set[str]) -> bool:
+        rules = e.layout.resolve(path)
+        return not gathered.isdisjoint(rules.get("expert", ()) + rules.get("act_expert", ()))
+
+    count = 0
+    for c in found:
+        axes = set(dict(e.layout.mesh) if c.axes is None else c.axes)
+        suspect = sizes([t for t in of_experts if across(t[2], axes)], axes) - sizes(dense, axes)
+        count += c.kind == "all-gather" and any(shape.size in suspect for shape in c.shapes)
+    return count
+
+
+def as_text(e: Experiment, found: dict[str, Any]) -> str:
+    """`describe` (and `communication`, if there) for people."""
+    mib = 2**20
+    mesh = " x ".join(f"{k} {v}" for k, v in found["layout"]["mesh"].items())
+    lines = [registry.lookup(e.name).__doc__ or "", "Config"]
+    lines += [f"  {k}: {v}" for k, v in found["config"].items() if not k.startswith("layout.")]
+    lines += ["", f"Layout {found['layout']['name']!r} on {mesh} = {e.layout.devices} devices"]
+    for path, rules in found["layout"]["rules"].items():
+        lines.append(f"  {path:24} " + "  ".join(f"{k}->{v}" for k, v in sorted(rules.items())))
+    lines += [f"  {line}" for line in found["pictures"]]
+    width = max(len(t["name"]) for t in found["tensors"])
+    lines += ["", f"  {'parameter':{width}} {'shape':24} {'names':28} {'PartitionSpec':32} {'MiB/device':>11}"]
+    for t in found["tensors"]:
+        shape, axes = "x".join(map(str, t["shape"])), " ".join(t["axes"])
+        lines.append(f"  {t['name']:{width}} {shape:24} {axes:28} {t['spec']:32} {t['bytes_per_device'] / mib:11,.3f}")
+    lines += ["", "Components"] + [f"  {k:24} {v:>20,}" for k, v in found["components"].items()]
+    memory = found["bytes_per_device"]
+    lines += [
+        "",
+        f"{found['parameters']:,} parameters; per device {memory['parameters'] / mib:,.1f} MiB of parameters, "
+        f"{memory['optimizer'] / mib:,.1f} MiB of optimizer state",
+    ]
+    if "collectives" in found:
+        lines += ["", "Collectives of the compiled training step"]
+        lines += [f"  {line}" for line in table(found["collectives"]["rows"])]
+        lines.append(f"  all-gathers of expert weights or dispatched tokens: {found['collectives']['expert_gathers']}")
+    return "\n".join(lines)

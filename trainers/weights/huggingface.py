@@ -1,0 +1,215 @@
+"""Hugging Face folders as weights: config.json and safetensors, whole or in shards, read and written a tensor at a time.
+
+What a tensor is called there, and how it lies, is each family's matter (models/<family>/huggingface.py).
+"""
+
+import importlib
+import itertools
+import json
+import math
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data import paths
+from data.vocabularies.tokenizers import FILE as TOKENIZER
+from data.vocabularies.tokenizers import Tokenizer
+from models import interchange
+from models.errors import nearest
+from models.interchange import Index, InterchangeError, Shape
+from trainers.weights import tensor_files
+from trainers.weights.tensor_files import TensorFile
+
+CONFIG, ONE_FILE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+_FAMILIES = ("bert", "gpt")
+
+
+def refuse_pickle(path: Path) -> None:
+    """Raises InterchangeError where a file's name says that it is one of PyTorch's pickles."""
+    if path.suffix in PICKLES:
+        raise InterchangeError(
+            f"{path} is a pickle, and loading a pickle runs whatever code its author put into it; it is never loaded "
+            "here: use a copy saved as safetensors"
+        )
+
+
+def _mapping(family: str) -> Any:
+    """The family's side of these files; raises InterchangeError where it has none."""
+    if family not in _FAMILIES:
+        raise InterchangeError(f"models of family {family!r} have no Hugging Face form; {' and '.join(_FAMILIES)} have")
+    return importlib.import_module(f"models.{family}.huggingface")
+
+
+class HuggingFace:
+    """A Hugging Face folder as weights to start from (see trainers.weights.source).
+
+    Attributes:
+      theirs: what config.json says.
+      folder: where it was read from.
+
+    Raises:
+      InterchangeError: a file is missing, damaged or a pickle; the model is not one of ours; or the tensors are not those
+        of the model that config.json describes. A head may be missing, or be another's.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.theirs = _json(folder / CONFIG)
+        mapping = _of_type(self.theirs)
+        try:
+            self.config = mapping.read_config(self.theirs)
+        except InterchangeError as error:
+            raise InterchangeError(f"{folder}: {error}") from None
+        except ValueError as error:  # a config's own check
+            raise InterchangeError(f"{folder}: {CONFIG}: {error}") from None
+        self._tensors: dict[str, tuple[TensorFile, str]] = {}
+        for file in _files(folder):
+            for name in file.shapes:
+                if known := mapping.canonical(self.config, name):
+                    self._tensors[known] = file, name
+        want = interchange.their_shapes(mapping.readable(self.config))
+        found = {known: file.shapes[name] for known, (file, name) in self._tensors.items()}
+        kept = {k for k in want.keys() | found.keys() if (k in want and k in found) or not mapping.of_head(k)}
+        wrong = interchange.problems(
+            {k: v for k, v in want.items() if k in kept}, {k: v for k, v in found.items() if k in kept}
+        )
+        if wrong:
+            raise InterchangeError(f"{folder}: not the tensors of the model in its {CONFIG}: {wrong}")
+        entries = [e for e in mapping.readable(self.config) if all(name in found for name in e.names())]
+        self.shapes = interchange.shapes(entries)
+        self._read = interchange.reader(entries, self._fetch)
+        self.vocabulary = folder if (folder / TOKENIZER).exists() else None
+
+    def _fetch(self, known: str) -> np.ndarray:
+        file, name = self._tensors[known]
+        return file(name)
+
+    def read(self, name: str, index: Index = ()) -> np.ndarray:
+        """A piece of the parameter of this name, as it is stored."""
+        return self._read(name, index)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise InterchangeError(f"{path.parent}: {path.name} is missing") from None
+    except ValueError as error:
+        raise InterchangeError(f"{path} is damaged: {error}") from None
+    if not isinstance(value, dict):
+        raise InterchangeError(f"{path} is damaged: expected an object")
+    return value
+
+
+def _of_type(theirs: dict[str, Any]) -> Any:
+    """The family's side for a config.json."""
+    families = {kind: family for family in _FAMILIES for kind in _mapping(family).MODEL_TYPES}
+    kind = interchange.setting(theirs, "model_type", str)
+    if kind not in families:
+        raise InterchangeError(f"config.json: no model of type {kind!r} here{nearest(kind, families)}")
+    return _mapping(families[kind])
+
+
+def _files(folder: Path) -> list[TensorFile]:
+    if (folder / ONE_FILE).exists():
+        return [TensorFile(folder / ONE_FILE)]
+    if not (folder / INDEX).exists():
+        for file in sorted(folder.iterdir()):
+            refuse_pickle(file)
+        raise InterchangeError(f"{folder}: neither {ONE_FILE} nor {INDEX} is there")
+    names = interchange.setting(_json(folder / INDEX), "weight_map", dict)
+    files = []
+    for shard in sorted(set(map(str, names.values()))):
+        if Path(shard).name != shard or not (folder / shard).exists():
+            raise InterchangeError(f"{folder}: {shard}, which {INDEX} names, is missing")
+        refuse_pickle(folder / shard)
+        files.append(TensorFile(folder / shard))
+    lost = sorted(names.keys() - {name for file in files for name in file.shapes})
+    if lost:
+        raise InterchangeError(f"{folder}: {len(lost)} tensors of {INDEX} are in no file, {lost[0]} among them")
+    return files
+
+
+def write_folder(weights: Any, to: Path, *, max_shard_bytes: int = 5 * 10**9) -> Path:
+    """Writes weights as a new Hugging Face folder, float32, which `transformers` loads.
+
+    Args:
+      weights: see trainers.weights.source.Weights; of any source.
+      max_shard_bytes: files are no longer than this, unless one tensor is.
+
+    Raises:
+      InterchangeError: `to` exists, `transformers` has no class for the model, or a tensor is missing.
+    """
+    if to.exists():
+        raise InterchangeError(f"{to} exists; choose a new folder")
+    mapping = _mapping(weights.config.family)
+    config, entries = mapping.write_config(weights.config), mapping.entries(weights.config)
+    wrong = interchange.problems(
+        want := interchange.shapes(entries), {k: v for k, v in weights.shapes.items() if k in want}
+    )
+    if wrong:
+        raise InterchangeError(f"not the tensors of the model to write: {wrong}")
+    tensors = interchange.written(entries, weights.read)
+    with paths.new_folder(to.absolute()) as folder:
+        shards = list(_shards(interchange.their_shapes(entries), max_shard_bytes))
+        places = {}
+        for i, shapes in enumerate(shards, 1):
+            name = ONE_FILE if len(shards) == 1 else f"model-{i:05}-of-{len(shards):05}.safetensors"
+            tensor_files.write(folder / name, shapes, itertools.islice(tensors, len(shapes)), {"format": "pt"})
+            places |= dict.fromkeys(shapes, name)
+        if len(shards) > 1:
+            total = sum(map(_bytes, (shape for shapes in shards for shape in shapes.values())))
+            write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": places})
+        if weights.vocabulary and (weights.vocabulary / TOKENIZER).exists():
+            config |= _write_tokenizer(weights.vocabulary, folder)
+        write_json(folder / CONFIG, config)
+    return to
+
+
+def _shards(shapes: dict[str, Shape], most: int) -> Iterator[dict[str, Shape]]:
+    shard: dict[str, Shape] = {}
+    for name, shape in shapes.items():
+        if shard and sum(map(_bytes, shard.values())) + _bytes(shape) > most:
+            yield shard
+            shard = {}
+        shard[name] = shape
+    yield shard
+
+
+def _bytes(shape: Shape) -> int:
+    return 4 * math.prod(shape)
+
+
+def write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n")
+
+
+# --- vocabularies ------------------------------------------------------------------------------------------------
+
+
+def copy_tokenizer(vocabulary: Path, to: Path) -> None:
+    """Copies a vocabulary's files, as far as they are there: tokenizer.json and what says which token ends a text."""
+    for name in (TOKENIZER, TOKENIZER_CONFIG):
+        if (vocabulary / name).exists():
+            shutil.copyfile(vocabulary / name, to / name)
+
+
+def _write_tokenizer(vocabulary: Path, folder: Path) -> dict[str, Any]:
+    """Copies a vocabulary, with a tokenizer_config.json that makes `transformers` take it as it is; what config.json says
+    of it."""
+    copy_tokenizer(vocabulary, folder)
+    tokenizer, file = Tokenizer(folder), folder / TOKENIZER_CONFIG
+    if not file.exists():
+        ids = {k: getattr(tokenizer, f"{k}_id") for k in ("unk", "cls", "sep", "mask", "pad", "eos")}
+        pieces = {added["id"]: added["content"] for added in _json(folder / TOKENIZER)["added_tokens"]}
+        named = {f"{k}_token": pieces[id_] for k, id_ in ids.items() if id_ in pieces}
+        # Without a class of its own name, `transformers` would build the tokenizer that it knows for the model's type.
+        write_json(file, {"tokenizer_class": "PreTrainedTokenizerFast"} | named)
+    named = {k: _json(file).get(f"{k}_token") for k in ("pad", "eos")}
+    pieces = {k: v["content"] if isinstance(v, dict) else v for k, v in named.items()}  # some write a piece's settings
+    return {f"{k}_token_id": tokenizer.id_of(v) for k, v in pieces.items() if v}

@@ -1,0 +1,102 @@
+"""A trained model, whatever it lies in: a run's workdir, a release, a Hugging Face folder, a GGUF file."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from configs import registry
+from configs.registry import ConfigError
+from configs.schema import Experiment
+from data.reading.caches import cache_folder
+from models.errors import nearest
+from models.interchange import InterchangeError
+from trainers import checkpoint
+from trainers.weights import gguf, huggingface, release
+from trainers.weights.source import Arrays, Weights
+
+# Whose data, optimizer and evaluation go with a foreign model, by its family or its head.
+_EXPERIMENTS = {
+    "gpt": "gpt.gpt2_124m",
+    "MaskedLm": "bert.base",
+    "Classification": "bert.base_mnli",
+    "Tagging": "bert.minilm_brown_tags",
+    "Span": "bert.base_squad",
+    "SentenceEmbedding": "bert.minilm_l6",
+}
+
+
+def open_weights(path: Path) -> Weights:
+    """The weights at a path.
+
+    Raises:
+      UserError: it is nothing that can be read, or damaged.
+    """
+    huggingface.refuse_pickle(path)
+    if not path.exists():
+        raise InterchangeError(f"no weights at {path}: there is no such file or folder")
+    if (path / release.SUMS).exists():
+        return release.Release(path)
+    if (path / huggingface.CONFIG).exists():
+        return huggingface.HuggingFace(path)
+    if (path / "checkpoints").is_dir():
+        return _run(path, None)[1]
+    files = [path] if path.is_file() else list(path.glob("*.gguf"))
+    if len(files) == 1 and files[0].suffix == ".gguf":
+        return gguf.Gguf(files[0])
+    raise InterchangeError(
+        f"{path} holds no weights: expected a release ({release.SUMS}), a run (checkpoints/), a Hugging Face folder "
+        f"({huggingface.CONFIG}) or one GGUF file"
+    )
+
+
+def _run(path: Path, step: int | None) -> tuple[Experiment, Weights]:
+    e, _, params, data = checkpoint.read_params(path, step)
+    vocabulary = cache_folder(e.data) if e.data.cache else None
+    if vocabulary:
+        release.check_data(data, vocabulary)
+    return e, Arrays(e.model, params, vocabulary)
+
+
+def open_model(path: Path, step: int | None = None, like: str = "") -> tuple[Experiment, Weights]:
+    """(its experiment, its weights) of a trained model.
+
+    Args:
+      step: which checkpoint of a workdir; the newest by default.
+      like: an experiment whose data and evaluation are taken in place of the model's own. A foreign model, which has none,
+        gets those of `bert.base`, `gpt.gpt2_124m` and so on, on random tokens.
+
+    Raises:
+      UserError: there is nothing that can be read, or it is damaged.
+      ConfigError: `like` is no experiment of the model's family.
+    """
+    if (path / "checkpoints").is_dir():
+        e, weights = _run(path, step)
+        return _as_if(e, like), weights
+    source: Any = open_weights(path)
+    if isinstance(source, release.Release):
+        return _as_if(source.experiment, like), source
+    return foreign(source.config, like), source
+
+
+def _as_if(e: Experiment, like: str) -> Experiment:
+    if not like:
+        return e
+    other = registry.load(like)
+    _same_family(e.model, other)
+    return dataclasses.replace(e, data=other.data, eval=other.eval)
+
+
+def foreign(model: Any, like: str = "") -> Experiment:
+    """The experiment that a foreign model is said to be of, on one device; see `open_model`."""
+    kind = type(model.head).__name__ if hasattr(model, "head") else model.family
+    e = registry.load(like or _EXPERIMENTS[kind])
+    _same_family(model, e)
+    layout = dataclasses.replace(e.layout, mesh=tuple((name, 1) for name, _ in e.layout.mesh))
+    data = e.data if like else dataclasses.replace(e.data, cache="")
+    return dataclasses.replace(e, model=model, layout=layout, data=data)
+
+
+def _same_family(model: Any, other: Experiment) -> None:
+    if type(other.model) is not type(model):
+        fitting = [n for n in registry.names() if n.startswith(f"{model.family}.")]
+        raise ConfigError(f"{other.name} is no experiment of family {model.family!r}{nearest(other.name, fitting)}")

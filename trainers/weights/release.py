@@ -1,0 +1,165 @@
+"""A release: a folder with all that a trained model needs, readable without this code.
+
+model.safetensors   the parameters by dotted name, float32
+experiment.json     the experiment that trained them
+*.model or tokenizer.json, manifest.json    vocabularies and what the training data was
+README.md           the model card
+SHA256SUMS          of all the others, in the format of sha256sum
+"""
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from configs import registry
+from configs.schema import Experiment
+from data import paths
+from data.reading.caches import cache_folder, read_manifest
+from models import interchange
+from models.errors import UserError
+from models.sharding.params import describe
+from trainers import checkpoint, state
+from trainers.weights import tensor_files
+from trainers.weights.source import Arrays, Weights
+
+WEIGHTS, EXPERIMENT, SUMS = "model.safetensors", "experiment.json", "SHA256SUMS"
+VOCABULARIES = ("*.model", "tokenizer.json", "tokenizer_config.json")  # files that encode text
+
+
+class ReleaseError(UserError):
+    """A folder that is no sound release, or that cannot be written; one line says why."""
+
+
+def write(workdir: Path, to: Path, *, step: int | None = None, scores: dict[str, Any] | None = None) -> Path:
+    """Writes a run's newest checkpoint (or that of `step`) as a release.
+
+    Args:
+      scores: results to put into the card, by name.
+
+    Raises:
+      ReleaseError: `to` exists already.
+    """
+    experiment, at, params, data = checkpoint.read_params(workdir, step)
+    cache = cache_folder(experiment.data) if experiment.data.cache else None
+    if cache:
+        check_data(data, cache)
+    return write_weights(Arrays(experiment.model, params, cache), experiment, to, f"step {at}", scores)
+
+
+def write_weights(weights: Weights, e: Experiment, to: Path, note: str, scores: dict[str, Any] | None = None) -> Path:
+    """Writes weights as a release of this experiment, a tensor at a time.
+
+    Args:
+      note: where they come from, for the card's heading.
+
+    Raises:
+      ReleaseError: `to` exists already.
+      InterchangeError: a tensor of the model is missing.
+    """
+    if to.exists():
+        raise ReleaseError(f"{to} exists; choose a new folder")
+    shapes = {info.name: info.shape for info in describe(state.abstract_model(e))}
+    if wrong := interchange.problems(shapes, {k: v for k, v in weights.shapes.items() if k in shapes}):
+        raise interchange.InterchangeError(f"the weights lack what the model needs: {wrong}")
+    with paths.new_folder(to.absolute()) as folder:
+        tensor_files.write(folder / WEIGHTS, shapes, ((k, weights.read(k, ())) for k in shapes), {})
+        (folder / EXPERIMENT).write_text(json.dumps(registry.to_json(e), indent=1) + "\n")
+        for pattern in (*VOCABULARIES, "manifest.json") if weights.vocabulary else ():
+            for file in weights.vocabulary.glob(pattern):  # type: ignore[union-attr]
+                shutil.copyfile(file, folder / file.name)
+        total = sum(map(math.prod, shapes.values()))
+        (folder / "README.md").write_text(card(f"{e.name}, {note}", total, folder, scores or {}))
+        names = sorted(p.name for p in folder.iterdir())
+        (folder / SUMS).write_text("".join(f"{paths.sha256(folder / n)}  {n}\n" for n in names))
+    return to
+
+
+def card(heading: str, total: int, folder: Path, scores: dict[str, Any]) -> str:
+    """The model card."""
+    lines = [
+        f"# {heading}",
+        "",
+        f"{total:,} parameters, float32, in `{WEIGHTS}`; the whole experiment in `{EXPERIMENT}`.",
+        "",
+    ]
+    if (folder / "manifest.json").exists():
+        manifest = json.loads((folder / "manifest.json").read_text())
+        lines += [*_ABOUT[manifest["kind"]](manifest), ""]
+    if scores:
+        lines += ["| score | value |", "| --- | --- |", *(f"| {k} | {v:.2f} |" for k, v in scores.items()), ""]
+    versions = ", ".join(f"{k} {v}" for k, v in checkpoint.versions().items())
+    return "\n".join([*lines, f"Written with {versions}.", ""])
+
+
+def _about_translation(manifest: dict[str, Any]) -> list[str]:
+    pairs = sum(language["pairs"] for language in manifest["languages"].values())
+    return [
+        f"Translates {len(manifest['languages'])} languages into English: {', '.join(sorted(manifest['languages']))}.",
+        "",
+        f"Trained on {pairs:,} pairs of software messages (`{manifest['catalogue']}`, fingerprint "
+        f"{manifest['fingerprint'][:16]}): short strings of user interfaces, by volunteers. Other text is out of domain.",
+        "",
+        "    python -m scripts.translate --checkpoint THIS_FOLDER --from de 'Passwort vergessen?'",
+    ]
+
+
+def _about_text(manifest: dict[str, Any]) -> list[str]:
+    tokens = sum(part["tokens"] for part in manifest["parts"].values())
+    return [
+        f"Trained on {tokens:,} tokens of English (`{manifest['corpus']}`: {', '.join(sorted(manifest['parts']))}; "
+        f"fingerprint {manifest['fingerprint'][:16]}), rows of {manifest['length']} tokens.",
+    ]
+
+
+def _about_labelled(manifest: dict[str, Any]) -> list[str]:
+    examples = sum(part["examples"] for part in manifest["parts"].values())
+    labels = f" Labels: {', '.join(manifest['labels'])}." if manifest["labels"] else ""
+    return [
+        f"Fine-tuned on {examples:,} examples of `{manifest['task']}` (fingerprint {manifest['fingerprint'][:16]}).{labels}",
+    ]
+
+
+_ABOUT = {"translation": _about_translation, "text": _about_text, "labelled": _about_labelled}
+
+
+def verify(folder: Path) -> None:
+    """Raises ReleaseError unless every file is there with its checksum."""
+    if not (folder / SUMS).exists():
+        raise ReleaseError(f"{folder} is no release: it has no {SUMS}")
+    for line in (folder / SUMS).read_text().splitlines():
+        want, name = line.split("  ", 1)
+        if not (folder / name).exists():
+            raise ReleaseError(f"release {folder}: {name} is missing")
+        if paths.sha256(folder / name) != want:
+            raise ReleaseError(f"release {folder}: {name} is damaged, its SHA-256 is not the one in {SUMS}")
+
+
+def check_data(fingerprint: str, cache: Path) -> None:
+    """Refuses a cache that was prepared anew since a model was trained on it: its vocabularies may be others."""
+    now = read_manifest(cache)["fingerprint"]
+    if not fingerprint.startswith(now):
+        raise ReleaseError(
+            f"the prepared data at {cache} is not what the model was trained on (fingerprint {fingerprint[:12]}, now "
+            f"{now[:12]}); use a release, which holds its own vocabularies"
+        )
+
+
+class Release:
+    """A release as weights to start from (see trainers.weights.source): tensors are read a piece at a time."""
+
+    def __init__(self, folder: Path):
+        verify(folder)
+        self.folder = folder
+        self.experiment = registry.from_json(json.loads((folder / EXPERIMENT).read_text()))
+        self.config = self.experiment.model
+        self.vocabulary = folder if any(next(folder.glob(p), None) for p in VOCABULARIES) else None
+        self._file = tensor_files.TensorFile(folder / WEIGHTS)
+        self.shapes = self._file.shapes
+
+    def read(self, name: str, index: tuple[slice, ...] = ()) -> np.ndarray:
+        """A piece of the parameter of this name."""
+        return self._file(name)[index]
