@@ -5,19 +5,10 @@ The papers' text (Wikipedia and books) is not in a package: pre-training reads W
 
 from dataclasses import replace
 
-from configs.schema import (
-    Adafactor,
-    AdamW,
-    Constant,
-    Experiment,
-    Exponential,
-    HeldOut,
-    LabelledData,
-    Lamb,
-    Linear,
-    MaskedTextData,
-    Train,
-)  # fmt: skip
+from configs.experiment import Experiment, HeldOut, Train
+from configs.optimizers import Adafactor, AdamW, Constant, Exponential, Lamb, Linear
+from data.labelled.config import LabelledData
+from data.text.config import MaskedTextData
 from models.bert.config import BertConfig, Classification, MaskedLm, SentenceEmbedding, Span, Tagging
 from models.sharding import layouts
 from models.sharding.layout import rules

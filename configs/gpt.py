@@ -7,7 +7,9 @@ experiment reads C4 by its TFDS name with GPT-2's vocabulary, or random tokens w
 from dataclasses import replace
 from typing import Any
 
-from configs.schema import Adafactor, AdamW, Constant, Cosine, Experiment, HeldOut, InverseSqrt, TextData, Train
+from configs.experiment import Experiment, HeldOut, Train
+from configs.optimizers import Adafactor, AdamW, Constant, Cosine, InverseSqrt
+from data.text.config import TextData
 from models.gpt.config import GptConfig
 from models.sharding.layout import Layout, rules
 from models.sharding.layouts import (

@@ -13,7 +13,9 @@ Rows of 128 tokens are ours.
 
 from dataclasses import replace
 
-from configs.schema import Adafactor, AdamW, Constant, Cosine, Experiment, Train, Translate, TranslationData
+from configs.experiment import Experiment, Train
+from configs.optimizers import Adafactor, AdamW, Constant, Cosine
+from data.translation.config import Translate, TranslationData
 from models.gshard_m4 import layouts
 from models.gshard_m4.config import GShardM4Config
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import configs
-from configs.schema import Experiment
+from configs.experiment import Experiment
 from models.errors import UserError, nearest
 
 

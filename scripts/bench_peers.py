@@ -28,8 +28,9 @@ from typing import Any
 import numpy as np
 
 from configs import registry
+from configs.experiment import Experiment
 from configs.registry import ConfigError
-from configs.schema import Experiment, TranslationData
+from data.translation.config import TranslationData
 from models.errors import UserError
 from scripts import cli
 

@@ -13,7 +13,7 @@ accuracy of masked tokens, of classes (beside always naming the most frequent on
 
 import dataclasses
 
-from configs.schema import Translate
+from data.translation.config import Translate
 from scripts import cli
 
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from configs import registry
+from configs.experiment import Experiment
 from configs.pods import PODS
-from configs.schema import Experiment
 from scripts import cli
 from trainers.pods import libtpu
 from trainers.pods.chips import CHIPS, PodError, Slice, parse_slice, usual_slice

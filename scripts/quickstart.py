@@ -9,8 +9,8 @@ Running it again reuses what is there: prepared data, compiled programs, and the
 import json
 import time
 
-from configs.schema import Translate
 from data.prepare import prepare
+from data.translation.config import Translate
 from scripts import cli
 
 SHOWN = ("ar", "de", "el", "es", "fi", "hi", "ja", "pl", "ru", "sw", "tr", "zh-Hans")  # as many scripts as can be

@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from configs.schema import Experiment
+from configs.experiment import Experiment
 from scripts import cli
 
 COLORS = {"high": "#2f6f9f", "middle": "#5aa469", "low": "#d98032"}

@@ -15,8 +15,8 @@ import dataclasses
 import os
 
 from configs import registry
+from configs.experiment import Experiment
 from configs.registry import ConfigError
-from configs.schema import Experiment
 from models.errors import nearest
 from models.families import layouts
 from scripts import cli

@@ -17,8 +17,8 @@ on; 76 too many steps without a finite loss.
 
 import time
 
+from configs.experiment import Experiment
 from configs.registry import ConfigError
-from configs.schema import Experiment
 from scripts import cli
 
 

@@ -10,7 +10,7 @@ DIR is a run's workdir or a release. Every line is a sentence; translations come
 import dataclasses
 import sys
 
-from configs.schema import Translate
+from data.translation.config import Translate
 from scripts import cli
 
 

@@ -19,7 +19,7 @@ import jax
 import pytest
 
 from configs import registry
-from configs.schema import Experiment
+from configs.experiment import Experiment
 
 
 @pytest.fixture

@@ -11,8 +11,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from configs.experiment import Experiment, Train
+from configs.optimizers import Lora
 from configs.registry import ConfigError
-from configs.schema import Experiment, Lora, Train
 from models.errors import nearest
 from models.sharding.params import HEAD, ParamInfo, flatten, nest, normal
 

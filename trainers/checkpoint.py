@@ -18,7 +18,7 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, EveryNSteps, LatestN
 
 from configs import registry
-from configs.schema import Experiment, Train
+from configs.experiment import Experiment, Train
 from models.errors import UserError
 from models.sharding.params import flatten
 from trainers import adapt

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from configs import registry
-from configs.schema import Experiment
+from configs.experiment import Experiment
 from trainers.checkpoint import versions
 from trainers.processes import anywhere
 

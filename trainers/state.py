@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from configs.schema import Experiment
+from configs.experiment import Experiment
 from models.families import model_class
 from models.sharding.component import Component, make_mesh
 from models.sharding.layout import LayoutError

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import jax
 
+from configs.experiment import Experiment
 from configs.registry import ConfigError
-from configs.schema import Experiment
 from data.reading.batches import Batches, batch_shapes
 from data.reading.caches import cache_folder
 from data.reading.examples import open_source

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from configs.schema import Data
+from configs.experiment import Data
 from data.reading.examples import Row, Source
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from configs.schema import Data
+from configs.experiment import Data
 from data.paths import data_dir
 from models.errors import UserError, nearest
 

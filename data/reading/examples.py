@@ -7,10 +7,13 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from configs.schema import Array, Data, LabelledData, MaskedTextData
+from configs.experiment import Data
+from data.features import Array
+from data.labelled.config import LabelledData
 from data.reading import caches
 from data.reading.caches import DataError, cache_folder, check_model, read_manifest
 from data.text import masking
+from data.text.config import MaskedTextData
 from data.vocabularies.tokenizers import Tokenizer
 
 Row = dict[str, np.ndarray]

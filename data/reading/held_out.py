@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from configs.schema import Array, Data, LabelledData, MaskedTextData, TextData
+from configs.experiment import Data
+from data.features import Array
 from data.labelled import encoding as labelled
+from data.labelled.config import LabelledData
 from data.reading import examples as rows
-from data.reading.caches import examples as rows
-from data.reading.caches import read_manifest
+from data.reading.caches import examples, read_manifest
 from data.reading.examples import Row
 from data.text import encoding, masking, pairs
+from data.text.config import MaskedTextData, TextData
 from data.vocabularies.tokenizers import Tokenizer
 
 

@@ -7,8 +7,9 @@ import sys
 import pytest
 
 from configs import registry
+from configs.experiment import Experiment
+from configs.optimizers import AdamW, Constant
 from configs.registry import ConfigError
-from configs.schema import AdamW, Constant, Experiment
 from data.prepare import PREPARED
 from scripts import golden
 from trainers.programs import tables

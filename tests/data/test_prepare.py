@@ -12,7 +12,8 @@ from data.prepare import PREPARED
 from scripts import prepare_data
 
 MODULES = (
-    "data.prepare", "data.reading.packing", "data.vocabularies.sentencepiece", "data.vocabularies.tokenizers", "data.packages.weights", "data.text.masking",
+    "data.prepare", "data.reading.packing", "data.vocabularies.sentencepiece", "data.vocabularies.tokenizers",
+    "data.packages.weights", "data.text.masking",
     "data.translation.cache", "data.translation.corpus", "data.text.cache", "data.text.corpus", "data.text.encoding",
     "data.labelled.cache", "data.labelled.encoding", "scripts.prepare_data",
 )  # fmt: skip

@@ -17,7 +17,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from numpy.testing import assert_array_equal
 
 from configs import registry
-from configs.schema import Adafactor, Constant, Experiment
+from configs.experiment import Experiment
+from configs.optimizers import Adafactor, Constant
 from models.families import layouts, mesh_axes
 from models.gshard_m4.layouts import LAYOUTS
 from models.sharding.layout import Layout, LayoutError, rules

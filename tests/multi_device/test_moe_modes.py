@@ -11,7 +11,8 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from configs import registry
-from configs.schema import Adafactor, Constant, Experiment
+from configs.experiment import Experiment
+from configs.optimizers import Adafactor, Constant
 from models.gshard_m4.layouts import LAYOUTS
 from models.parts.moe.config import MoeConfig
 from models.parts.moe.layer import Moe

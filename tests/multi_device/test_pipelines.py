@@ -10,7 +10,8 @@ import pytest
 from numpy.testing import assert_allclose, assert_equal
 
 from configs import registry
-from configs.schema import Adafactor, Constant, Experiment
+from configs.experiment import Experiment
+from configs.optimizers import Adafactor, Constant
 from data.reading.batches import Batches, batch_shapes
 from data.reading.examples import open_source
 from models.sharding.layout import Layout, LayoutError, Pipeline, rules

@@ -22,7 +22,7 @@ from configs.registry import ConfigError
 from data.vocabularies import tokenizers
 from models.sharding.layout import Layout
 from scripts import cli
-from tests.caches import write_text_cache
+from tests.helpers.caches import write_text_cache
 from tests.multi_device.observed import Pieces
 from tests.trainers.test_trainer import damage
 from trainers import metrics, trainer

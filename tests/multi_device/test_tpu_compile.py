@@ -11,15 +11,15 @@ from trainers.pods import libtpu
 
 START = """
 import dataclasses, json
-from trainers.pod import libtpu
+from trainers.pods import libtpu
 libtpu.prepare()
 from configs import registry
 from data.batches import batch_shapes
 from models.sharding.layouts import sequence_parallel
 from models.gshard_m4 import layouts
 from trainers import inspection, state, step
-from trainers.pod import topology
-from trainers.pod.chips import parse_slice
+from trainers.pods import topology
+from trainers.pods.chips import parse_slice
 
 devices = topology.devices(parse_slice("v4:2x2x2"))
 """

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from configs import registry
-from configs.schema import Cosine
+from configs.optimizers import Cosine
 from models.gshard_m4.config import GShardM4Config
 from scripts import cli
 from scripts import train as train_script

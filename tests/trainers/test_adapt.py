@@ -9,8 +9,9 @@ from jax.sharding import PartitionSpec
 from numpy.testing import assert_allclose, assert_array_equal
 
 from configs import registry
+from configs.experiment import Experiment
+from configs.optimizers import Constant, Lora, Sgd
 from configs.registry import ConfigError
-from configs.schema import Constant, Experiment, Lora, Sgd
 from data.reading.batches import Batches
 from data.reading.examples import open_source
 from models.sharding.layouts import fully_sharded

@@ -11,7 +11,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from configs import registry
-from configs.schema import Experiment, HeldOut
+from configs.experiment import Experiment, HeldOut
 from data.labelled import encoding as labelled
 from data.reading import packing
 from data.vocabularies import tokenizers
@@ -19,7 +19,7 @@ from data.vocabularies.tokenizers import Tokenizer
 from models.bert.config import Classification
 from models.errors import UserError
 from scripts import classify as classify_script
-from tests.caches import finish, texts, write_text_cache
+from tests.helpers.caches import finish, texts, write_text_cache
 from tests.trainers.test_trainer import run
 from trainers import checkpoint, metrics, state
 from trainers.evaluation import held_out as evaluation

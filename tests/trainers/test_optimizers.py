@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from configs.schema import Adafactor, AdamW, Constant, Cosine, InverseSqrt, Lamb, Sgd
+from configs.optimizers import Adafactor, AdamW, Constant, Cosine, InverseSqrt, Lamb, Sgd
 from models.sharding.component import Component
 from models.sharding.layout import Layout, rules
 from models.sharding.params import ParamInfo

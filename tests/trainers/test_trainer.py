@@ -65,7 +65,17 @@ def test_a_run_logs_what_happened(whole_run):
     assert wanted | {"moe/router_entropy", "moe/balance_loss"} <= lines[0].keys()
     assert len(lines[0]["moe/load_encoder"]) == 8
     start, stop = (json.loads(line) for line in (whole_run / "run.jsonl").read_text().splitlines())
-    assert {"host", "user", "command", "versions", "git", "experiment", "config", "data", "restored"} <= init_from.keys()
+    assert {
+        "host",
+        "user",
+        "command",
+        "versions",
+        "git",
+        "experiment",
+        "config",
+        "data",
+        "restored",
+    } <= init_from.keys()
     assert stop["exit_code"] == 0 and stop["step"] == 6
     assert list((whole_run / "tensorboard").iterdir())
 

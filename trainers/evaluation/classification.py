@@ -7,8 +7,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from configs.schema import Experiment, LabelledData
+from configs.experiment import Experiment
 from data.labelled import encoding
+from data.labelled.config import LabelledData
 from data.reading import held_out
 from data.reading.caches import read_manifest
 from data.vocabularies.tokenizers import Tokenizer

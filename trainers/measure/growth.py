@@ -16,8 +16,10 @@ import jax.numpy as jnp
 import optax
 
 from configs import registry
-from configs.schema import Experiment, TextData, TranslationData
+from configs.experiment import Experiment
 from data.reading.batches import batch_shapes
+from data.text.config import TextData
+from data.translation.config import TranslationData
 from models.sharding.layouts import data_parallel
 from trainers import checkpoint, state, step
 from trainers.measure import meter, throughput

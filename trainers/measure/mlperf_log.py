@@ -20,8 +20,8 @@ from typing import Any
 
 import jax
 
+from configs.experiment import Experiment
 from configs.registry import ConfigError
-from configs.schema import Experiment
 from data.reading import caches
 from models.errors import UserError
 from trainers import checkpoint, runlog

@@ -20,10 +20,9 @@ import jax
 from jax.profiler import ProfileData
 
 from trainers.measure.meter import Meter
-from trainers.pods.price import component as phase
 from trainers.programs import products
 from trainers.programs.collectives import KINDS, UNREAD
-from trainers.programs.hlo import Computation, Instruction, Program
+from trainers.programs.hlo import Computation, Instruction, Program, phase
 
 STEPS = 3  # counted ones; one more comes first
 SUMMARY = "components.txt"

@@ -16,15 +16,15 @@ import jax
 import numpy as np
 import psutil
 
-from configs.schema import Experiment
+from configs.experiment import Experiment
 from data.reading.batches import Batches, batch_shapes
 from data.reading.examples import open_source
 from trainers import checkpoint, host_memory, metrics, processes, runlog, state, step
 from trainers.measure import meter, mlperf_log, peaks, profile
 from trainers.measure.meter import Meter
-from trainers.pods.drawings import short
 from trainers.programs import hlo, model_flops, products
 from trainers.programs.hlo import HloError
+from trainers.programs.units import short
 
 GIB = 2**30
 CONVENTION = (
@@ -72,7 +72,9 @@ def opened(e: Experiment) -> Iterator[Subject]:
         yield subject
 
 
-def measure(e: Experiment, steps: int, trace: Path | None = None, log: mlperf_log.Request | None = None) -> dict[str, Any]:
+def measure(
+    e: Experiment, steps: int, trace: Path | None = None, log: mlperf_log.Request | None = None
+) -> dict[str, Any]:
     """The report of an experiment, see `report`, with
 
     first_step_s: from the start of this process to the end of the first step: imports, compiling, fresh parameters

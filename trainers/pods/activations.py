@@ -12,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import core
 
-from configs.schema import Experiment
+from configs.experiment import Experiment
 from models.sharding import remat
 from models.sharding.layouts import ONE_DEVICE
 from trainers.programs import model_flops

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from configs.schema import Experiment
+from configs.experiment import Experiment
 from models.sharding import torus
 from models.sharding.params import ParamInfo
 from models.sharding.pipelines.gpipe import schedules

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from configs import bert, gpt
-from configs.schema import Experiment
+from configs.experiment import Experiment
 from models.sharding.layout import Layout
 from models.sharding.layouts import fully_sharded, two_d
 

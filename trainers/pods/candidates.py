@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from configs.schema import Experiment
+from configs.experiment import Experiment
 from models import families
 from models.sharding import remat, torus
 from models.sharding.layout import Layout, LayoutError, Rules

@@ -24,7 +24,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainers.pods.drawings import axis_class, bar, esc, key, parts_of, percent, seconds, short, size, timeline, torus
+from trainers.pods.drawings import axis_class, bar, esc, key, parts_of, timeline, torus
+from trainers.programs.units import percent, seconds, short, size
 
 Report = Mapping[str, Any]
 

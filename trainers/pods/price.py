@@ -19,7 +19,7 @@ from trainers.pods.links import Torus, Transfer
 from trainers.pods.schedule import Choice, Loop, Row, Run, Simulation, Span, Start, Step, Wait, Work
 from trainers.programs import collectives, products
 from trainers.programs.collectives import KINDS, UNREAD, Collective
-from trainers.programs.hlo import Computation, HloError, Instruction, Program
+from trainers.programs.hlo import Computation, HloError, Instruction, Program, phase
 from trainers.programs.trip_counts import Node, Site, tree
 
 UNPRICED = 0.02  # share of a step without an estimate from which on the price is none
@@ -142,19 +142,6 @@ def price(
     return found
 
 
-def component(op_name: str) -> str:
-    """Which part of a training step a name of JAX's belongs to: how it was differentiated is written in it."""
-    for mark, name in (
-        ("rematted_computation", "rematerialised"),
-        ("transpose(", "backward"),
-        ("jvp(", "forward"),
-        ("/optimizer/", "optimizer"),
-    ):
-        if mark in op_name:
-            return name
-    return "other"
-
-
 class _Reader:
     """Turns a program into a schedule of priced work; `problems` are what it could not price."""
 
@@ -260,7 +247,7 @@ class _Reader:
             name=i.name,
             kind=kind,
             label=_label(i.op_name, i.name),
-            component=component(i.op_name),
+            component=phase(i.op_name),
             source=self.program.source(i),
             shape=", ".join(map(str, i.shapes)),
             axes=(),
@@ -301,7 +288,7 @@ class _Reader:
             name=site.instruction.name if several else found.name,
             kind=found.kind,
             label=_label(found.op_name, found.name),
-            component=component(found.op_name),
+            component=phase(found.op_name),
             source=self.program.source(site.instruction) or self.program.source(issuer),
             shape=", ".join(map(str, found.shapes)),
             axes=found.axes,

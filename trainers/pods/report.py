@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from configs.experiment import Experiment
 from configs.pods import PODS
-from configs.schema import Experiment
 from models.families import model_class
 from models.sharding import torus
 from models.sharding.pipelines.gpipe import schedules

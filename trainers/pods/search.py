@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from configs import registry
-from configs.schema import Experiment
+from configs.experiment import Experiment
 from data.paths import data_dir, digest, scratch
 from models.sharding.layout import Layout, LayoutError
 from trainers.pods.bound import Bound, bound

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from jax.experimental import topologies
 
-from configs.schema import Experiment
+from configs.experiment import Experiment
 from data.reading.batches import batch_shapes
 from trainers import state, step
 from trainers.pods.chips import Options, PodError, Slice

@@ -6,13 +6,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from configs.schema import Constant, Experiment, Sgd
+from configs.experiment import Experiment
+from configs.optimizers import Constant, Sgd
 from data.reading.batches import Batches, batch_shapes
 from data.reading.examples import open_source
 from models.sharding.layouts import ONE_DEVICE
 from models.sharding.params import flatten
-from trainers.programs import tables
 from trainers import state, step
+from trainers.programs import tables
 from trainers.programs.collectives import Collective
 
 RATE = 0.3  # large: an error in one step shows in the next losses

@@ -239,3 +239,16 @@ def _instruction(line: str) -> Instruction:
             argument = line[found.end() : token.start()]
             return Instruction(found[2], found[4], found[3], argument, line[token.end() :], bool(found[1]))
     raise HloError(f"no instruction, its parentheses do not close: {line.strip()[:80]!r}")
+
+
+def phase(op_name: str) -> str:
+    """Which part of a training step a name of JAX's belongs to: how it was differentiated is written in it."""
+    for mark, name in (
+        ("rematted_computation", "rematerialised"),
+        ("transpose(", "backward"),
+        ("jvp(", "forward"),
+        ("/optimizer/", "optimizer"),
+    ):
+        if mark in op_name:
+            return name
+    return "other"

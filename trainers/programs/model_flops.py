@@ -12,7 +12,7 @@ from typing import Any
 import jax
 from jax import core
 
-from configs.schema import Experiment
+from configs.experiment import Experiment
 from data.reading.batches import batch_shapes
 from models.sharding.layouts import ONE_DEVICE
 from models.sharding.params import merge

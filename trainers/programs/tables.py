@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from configs import registry
-from configs.schema import Experiment
+from configs.experiment import Experiment
 from data.reading.batches import batch_shapes
 from models.parts.moe.routing import capacity
 from models.sharding.params import ParamInfo

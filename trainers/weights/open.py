@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from configs import registry
+from configs.experiment import Experiment
 from configs.registry import ConfigError
-from configs.schema import Experiment
 from data.reading.caches import cache_folder
 from models.errors import nearest
 from models.interchange import InterchangeError

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from configs import registry
-from configs.schema import Experiment
+from configs.experiment import Experiment
 from data import paths
 from data.reading.caches import cache_folder, read_manifest
 from models import interchange

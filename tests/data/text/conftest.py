@@ -10,8 +10,8 @@ from data.packages.fetch import npm_package
 from data.paths import sha256
 from data.text.settings import Text
 from data.text.sources import CORPORA, Source
-from tests.data.archives import tarball
 from tests.data.conftest import WORDS
+from tests.helpers.archives import tarball
 
 TINY = Text(corpus="english_small", tokenizer="bpe_300", length=24)
 

@@ -8,7 +8,7 @@ from data import paths
 from data.packages import fetch
 from data.text import corpus, sources
 from data.text.sources import CORPORA
-from tests.data.archives import tarball
+from tests.helpers.archives import tarball
 
 SMALL = CORPORA["english_small"]  # the real one, whatever a fixture puts in its place
 

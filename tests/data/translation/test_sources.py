@@ -1,7 +1,7 @@
 from data.packages.fetch import Package
 from data.translation.sources import CATALOGUES
-from tests.data.archives import tarball
 from tests.data.translation.test_catalogue_formats import make_mo
+from tests.helpers.archives import tarball
 
 
 def entries_of(name: str):

@@ -1,7 +1,7 @@
 from data.translation import corpus, udhr
 from data.translation.catalogues import Catalogue, Pair
 from data.translation.holdout import english_key
-from tests.data.archives import tarball
+from tests.helpers.archives import tarball
 
 ENGLISH = {1: ["All human beings are born free.", "They act in brotherhood."], 15: ["Nationality."], 16: ["Family."]}
 SWAHILI = {

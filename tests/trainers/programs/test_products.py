@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.trainers.pod.programs import program
+from tests.helpers.programs import program
 from trainers.programs.products import attention_flops, flops
 
 

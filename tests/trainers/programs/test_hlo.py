@@ -12,7 +12,7 @@ from trainers.programs.collectives import Collective, collectives, groups, summa
 from trainers.programs.hlo import HloError, Instruction, Program, Shape, parse
 from trainers.programs.trip_counts import Loop, loops, walk
 
-FIXTURES = Path(__file__).parents[1] / "fixtures" / "hlo"
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "hlo"
 MESH = {"data": 2, "model": 4}  # devices 0 1 2 3 / 4 5 6 7
 DATA = ((0, 4), (1, 5), (2, 6), (3, 7))
 MODEL = ((0, 1, 2, 3), (4, 5, 6, 7))

@@ -7,7 +7,8 @@ import math
 import pytest
 
 from configs import registry
-from configs.schema import Constant, Experiment, Sgd
+from configs.experiment import Experiment
+from configs.optimizers import Constant, Sgd
 from models.sharding import torus
 from models.sharding.layout import LayoutError
 from models.sharding.layouts import two_d_sequence

@@ -8,9 +8,9 @@ import jax
 import pytest
 
 from configs import registry
-from configs.schema import Experiment
+from configs.experiment import Experiment
 from data.reading.batches import batch_shapes
-from tests.trainers.pod.programs import program
+from tests.helpers.programs import program
 from trainers import state, step
 from trainers.measure import peaks, profile, throughput
 from trainers.measure.mlperf_log import Request

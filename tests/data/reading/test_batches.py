@@ -10,14 +10,16 @@ from jax.sharding import NamedSharding, PartitionSpec
 from numpy.testing import assert_array_equal
 
 from configs import registry
-from configs.schema import LabelledData, MaskedTextData, TranslationData
+from data.labelled.config import LabelledData
 from data.reading.batches import Batches
 from data.reading.caches import DataError
 from data.reading.examples import CacheSource, MaskedSource, SyntheticSource, open_source
 from data.text import masking
+from data.text.config import MaskedTextData
+from data.translation.config import TranslationData
 from models.sharding.component import make_mesh
 from models.sharding.layout import Layout
-from tests.caches import write_cache
+from tests.helpers.caches import write_cache
 
 DATA = TranslationData(cache="toy", batch_size=8, source_length=6, target_length=4, temperature=2.0)
 

@@ -5,10 +5,10 @@ import dataclasses
 import jax
 import pytest
 
-from configs.schema import Translate, TranslationData
 from data.reading.caches import DataError
+from data.translation.config import Translate, TranslationData
 from models.sharding.params import nest
-from tests.caches import write_translation_cache
+from tests.helpers.caches import write_translation_cache
 from trainers.evaluation import translation
 from trainers.evaluation.translation import Example, score, shuffled, strip
 from trainers.weights import release

@@ -1,8 +1,8 @@
-"""Prices of small programs, computed by hand; times are in microseconds, on the chips of tests/trainers/pod/programs.py."""
+"""Prices of small programs, computed by hand; times are in microseconds, on the chips of tests/helpers/programs.py."""
 
 import pytest
 
-from tests.trainers.pod.programs import US, XY, X, Y, algorithm, cycles, price_of, priced, program, vector
+from tests.helpers.programs import US, XY, X, Y, algorithm, cycles, price_of, priced, program, vector
 from trainers.pods import schedule
 from trainers.pods.price import Price, component
 

@@ -8,8 +8,8 @@ import pytest
 
 from data.vocabularies import tokenizers
 from data.vocabularies.tokenizers import Tokenizer
-from tests.data.archives import released
 from tests.data.conftest import WORDS
+from tests.helpers.archives import released
 
 TRICKY = "Don't  panic: naïve 漢字 🙂\n\n42<|endoftext|>[MASK] ok"
 
@@ -99,11 +99,11 @@ def test_word_pieces(wordpiece):
 def test_training_is_reproduced(tmp_path, bpe, wordpiece):
     """Another process, with other hash seeds, trains the same files from the same text."""
     program = (
-        "import sys; from pathlib import Path; from data import tokenizers; from tests.data.test_tokenizers import lines;"
+        "import sys; from pathlib import Path; from data import tokenizers; from tests.data.vocabularies.test_tokenizers import lines;"
         "folder = Path(sys.argv[1]); tokenizers.train_bpe(lines(), folder / 'bpe', 400);"
         "tokenizers.train_wordpiece(lines(), folder / 'wordpiece', 200)"
     )
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, cwd=root, env=dict(os.environ))
     for name, here in (("bpe", bpe), ("wordpiece", wordpiece)):
         assert (tmp_path / name).read_bytes() == here.path.read_bytes()

@@ -11,15 +11,17 @@ import numpy as np
 import pytest
 
 from configs import registry
+from configs.experiment import Experiment, HeldOut
+from configs.optimizers import AdamW, Constant, Lamb, Linear
 from configs.registry import ConfigError
-from configs.schema import AdamW, Constant, Experiment, HeldOut, Lamb, Linear, Translate, TranslationData
 from data.reading import packing
 from data.reading.batches import Batches, batch_shapes
 from data.reading.examples import open_source
+from data.translation.config import Translate, TranslationData
 from data.vocabularies import tokenizers
 from data.vocabularies.sentencepiece import Vocabulary
 from scripts import mlperf_report
-from tests.caches import write_text_cache, write_translation_cache
+from tests.helpers.caches import write_text_cache, write_translation_cache
 from tests.trainers.test_trainer import run
 from trainers import state, step, trainer
 from trainers.measure import mlperf_log, mlperf_rules

@@ -8,7 +8,7 @@ from data.packages.fetch import FetchError, pypi_package
 from data.packages.weights import Weights
 from data.paths import sha256
 from data.vocabularies.tokenizers import Tokenizer
-from tests.data.archives import released
+from tests.helpers.archives import released
 
 
 def quiet(line: str) -> None:

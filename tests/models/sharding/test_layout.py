@@ -17,7 +17,7 @@ from models.sharding.params import describe
 from trainers import state
 
 MESH = (("data", 2), ("model", 4))
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def layout(**kwargs) -> Layout:
@@ -108,7 +108,7 @@ def test_model_files_name_no_mesh_axis():
     from pathlib import Path
 
     files = [
-        f for f in (Path(__file__).parents[2] / "models").rglob("*.py") if f.name not in ("layouts.py", "layout.py")
+        f for f in (Path(__file__).parents[3] / "models").rglob("*.py") if f.name not in ("layouts.py", "layout.py")
     ]
     assert len(files) > 8
     for path in files:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from trainers.pods.drawings import NBSP, parts_of, rows, seconds, short, size, ticks, timeline
+from trainers.pods.drawings import parts_of, rows, ticks, timeline
 from trainers.pods.page import page
+from trainers.programs.units import NBSP, seconds, short, size
 
 VOID = {"meta", "br", "img", "link", "input", "hr"}
 

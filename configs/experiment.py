@@ -1,0 +1,98 @@
+"""What an experiment is: frozen, keyword-only dataclasses, plain data without JAX or TensorFlow.
+
+A misspelt field is an error here, in the file (TypeError) and on the command line (with the nearest name).
+"""
+
+import dataclasses
+from typing import Literal
+
+from configs.optimizers import Lora, Optimizer
+from data.labelled.config import LabelledData
+from data.text.config import MaskedTextData, TextData
+from data.translation.config import Translate, TranslationData
+from models.bert.config import BertConfig
+from models.gpt.config import GptConfig
+from models.gshard_m4.config import GShardM4Config
+from models.sharding.layout import Layout
+
+Model = GShardM4Config | BertConfig | GptConfig
+
+# --- data --------------------------------------------------------------------------------------------------------
+
+
+Data = TranslationData | TextData | MaskedTextData | LabelledData
+
+# --- running -----------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Train:
+    """The training loop.
+
+    Attributes:
+      steps: optimizer steps of the whole run.
+      seed: of the initial weights, dropout and routing.
+      microbatches: equal parts into which a batch is cut; their gradients are accumulated.
+      clip_norm: global norm to which gradients are clipped; 0 leaves them.
+      log_every, save_every, eval_every: in steps; 0 means only at the end.
+      keep: how many of the newest checkpoints stay, besides those of `keep_every`.
+      keep_every: every checkpoint at a multiple of this stays; 0 keeps none for ever.
+      best: the evaluation metric by which one more checkpoint, the best, stays; "" keeps none.
+      max_nonfinite: how many steps with a non-finite loss or gradient are skipped before the run gives up.
+      init_from: weights that a new run starts from: a release, a Hugging Face folder, a GGUF file, or the name of released
+        weights that scripts.prepare_data fetches. The model's component "head" may be missing there: it starts fresh.
+      freeze: parameters that stay as they are, by dotted prefix ("embedding", "encoder.attention").
+      freeze_layers: the lowest layers of every stack stay as they are.
+      head_rate: learning rate of the component "head", which fine-tuning starts fresh, relative to all others.
+      lora: trains low-rank updates in place of the matrices they change.
+      master_dtype: of the stored weights; float64 is for exactness tests.
+    """
+
+    steps: int
+    seed: int = 0
+    microbatches: int = 1
+    clip_norm: float = 0.0
+    log_every: int = 10
+    save_every: int = 1000
+    eval_every: int = 0
+    keep: int = 3
+    keep_every: int = 0
+    best: str = ""
+    max_nonfinite: int = 20
+    init_from: str = ""
+    freeze: tuple[str, ...] = ()
+    freeze_layers: int = 0
+    head_rate: float = 1.0
+    lora: Lora = Lora()
+    master_dtype: Literal["float32", "float64"] = "float32"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HeldOut:
+    """The model's own loss and metrics on held-out text, encoded with the vocabulary that lies beside the weights.
+
+    Attributes:
+      split: which held-out examples of the cache: "validation" or "test".
+      limit: at most so many examples; 0 takes all.
+      batch_size: packed rows read together.
+    """
+
+    split: str = "validation"
+    limit: int = 0
+    batch_size: int = 16
+
+
+Eval = Translate | HeldOut
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """One complete experiment: everything that decides its result."""
+
+    name: str
+    model: Model
+    layout: Layout
+    data: Data
+    optimizer: Optimizer
+    train: Train
+    eval: Eval

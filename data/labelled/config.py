@@ -1,0 +1,42 @@
+"""Packed rows of labelled examples. Plain data: no JAX, no TensorFlow."""
+
+import dataclasses
+
+from data.features import Array, positions
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LabelledData:
+    """Packed rows of labelled examples, to fine-tune an encoder.
+
+    Attributes:
+      cache: name of the prepared cache; "" is random tokens and labels, see TranslationData.
+      batch_size: rows of a global batch; a row holds several examples.
+      length: tokens of a row; must be the cache's.
+      slots: most labels of a row; must be the cache's.
+      spans: a label is the start and end of an answer, not a class.
+      masked: share of a training row's tokens that give way to [MASK], others every time: noise against learning by heart.
+      seed: of the order in which rows come.
+    """
+
+    cache: str = ""
+    batch_size: int
+    length: int = 128
+    slots: int
+    spans: bool = False
+    masked: float = 0.0
+    seed: int = 0
+
+    def stored(self) -> dict[str, Array]:
+        """A row as the cache stores it, in that order."""
+        slots, wide = Array((self.slots,), (None,)), Array((self.slots, 2), (None, None))
+        texts = positions(self.length, "tokens", "segments", "positions", "types")
+        return texts | {"slots": slots, "targets": wide if self.spans else slots}
+
+    def arrays(self) -> dict[str, Array]:
+        """A row as the model gets it."""
+        return self.stored()
+
+    def tiny(self) -> "LabelledData":
+        """Random tokens and labels in a batch that runs in seconds."""
+        return dataclasses.replace(self, cache="", batch_size=16, length=16, slots=2)

@@ -1,0 +1,69 @@
+"""Packed rows of running text. Plain data: no JAX, no TensorFlow."""
+
+import dataclasses
+
+from data.features import Array, positions
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextData:
+    """Packed rows of running text, for causal language models.
+
+    Attributes:
+      cache: name of the prepared cache; "" is random tokens, see TranslationData.
+      batch_size: rows of a global batch.
+      length: tokens of a row; must be the cache's.
+      temperature: sources of text are drawn in proportion to n^(1/T), n a source's examples; 1 takes them as they are.
+      seed: of the order in which rows come.
+    """
+
+    cache: str = ""
+    batch_size: int
+    length: int
+    temperature: float = 1.0
+    seed: int = 0
+
+    def stored(self) -> dict[str, Array]:
+        """A row as the cache stores it, in that order."""
+        return positions(self.length, "tokens", "segments", "positions")
+
+    def arrays(self) -> dict[str, Array]:
+        """A row as the model gets it."""
+        return self.stored()
+
+    def tiny(self) -> "TextData":
+        """Random tokens in a batch that runs in seconds."""
+        return dataclasses.replace(self, cache="", batch_size=16, length=16)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MaskedTextData(TextData):
+    """The same rows with tokens masked anew every time they come (RoBERTa's dynamic masking; BERT, section 3.1).
+
+    Attributes:
+      rate: share of tokens to predict; of those 80 % are masked, 10 % random, 10 % left.
+      whole_word: masks all pieces of a word or none.
+      pairs: most sentence pairs of a row in a cache made for next-sentence prediction; 0 for plain text.
+    """
+
+    rate: float = 0.15
+    whole_word: bool = False
+    pairs: int = 0
+
+    @property
+    def predictions(self) -> int:
+        """Most tokens to predict in a row."""
+        return max(1, int(self.rate * self.length))
+
+    def stored(self) -> dict[str, Array]:
+        if not self.pairs:
+            return super().stored()
+        pairs = Array((self.pairs,), (None,))
+        return super().stored() | positions(self.length, "types") | {"pair_slots": pairs, "pair_targets": pairs}
+
+    def arrays(self) -> dict[str, Array]:
+        slots = Array((self.predictions,), (None,))
+        return self.stored() | {"slots": slots, "targets": slots}
+
+    def tiny(self) -> "MaskedTextData":
+        return dataclasses.replace(self, cache="", batch_size=16, length=16, pairs=min(self.pairs, 2))

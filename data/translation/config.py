@@ -1,0 +1,64 @@
+"""Packed rows of translated pairs, and how translations are scored. Plain data: no JAX, no TensorFlow."""
+
+import dataclasses
+
+from data.features import Array, positions
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TranslationData:
+    """Packed rows of translated pairs.
+
+    Attributes:
+      cache: name of the prepared cache (a key of data.prepare.PREPARED); "" is random tokens in full rows, for
+        throughput and tests: no data files, no TensorFlow.
+      batch_size: rows of a global batch.
+      source_length, target_length: tokens of a row; must be those of the cache.
+      temperature: languages are drawn in proportion to n^(1/T), n a language's pairs (GShard, section 3.1: T = 5).
+      seed: of the order in which rows come.
+    """
+
+    cache: str = ""
+    batch_size: int
+    source_length: int = 128
+    target_length: int = 128
+    temperature: float = 5.0
+    seed: int = 0
+
+    def stored(self) -> dict[str, Array]:
+        """A row as the cache stores it, in that order."""
+        lengths = {"inputs": self.source_length, "targets": self.target_length}
+        return {k: v for side, n in lengths.items() for k, v in positions(n, *_parts(side)).items()}
+
+    def arrays(self) -> dict[str, Array]:
+        """A row as the model gets it."""
+        return self.stored()
+
+    def tiny(self) -> "TranslationData":
+        """Random tokens in a batch that runs in seconds."""
+        return TranslationData(batch_size=16, source_length=16, target_length=16)
+
+
+def _parts(name: str) -> tuple[str, str, str]:
+    return name, f"{name}_segments", f"{name}_positions"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Translate:
+    """Translation by beam search, and its scores.
+
+    Attributes:
+      split: which held-out sentences of the cache: "validation" or "test" (some caches have more).
+      per_language: at most so many sentences of each language; 0 takes all.
+      beams: hypotheses of a sentence (Lingvo's comment: 4).
+      length_penalty: alpha of ((5 + length) / 6)^alpha, which divides the log-probability (Lingvo: 0.8).
+      max_length: longest translation in tokens, end of sentence included.
+      batch_size: sentences decoded together.
+    """
+
+    split: str = "validation"
+    per_language: int = 0
+    beams: int = 4
+    length_penalty: float = 0.8
+    max_length: int = 64
+    batch_size: int = 64
