@@ -6,7 +6,7 @@ A misspelt field is an error here, in the file (TypeError) and on the command li
 import dataclasses
 from typing import Literal
 
-from configs.optimizers import Lora, Optimizer
+from configs.optimizers import Optimizer
 from data.labelled.config import LabelledData
 from data.text.config import MaskedTextData, TextData
 from data.translation.config import Translate, TranslationData
@@ -23,6 +23,21 @@ Model = GShardM4Config | BertConfig | GptConfig
 Data = TranslationData | TextData | MaskedTextData | LabelledData
 
 # --- running -----------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Lora:
+    """Low-rank adaptation (Hu et al. 2021, arXiv 2106.09685): W + alpha / rank * A B, with W frozen. Exports are merged.
+
+    Attributes:
+      rank: columns of A and rows of B; 0 trains the matrices themselves.
+      alpha: scale of the update.
+      targets: matrices that are adapted, by the last part of their names; all others but the component "head" are frozen.
+    """
+
+    rank: int = 0
+    alpha: float = 16.0
+    targets: tuple[str, ...] = ("q", "v")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -102,18 +102,3 @@ class Sgd:
 
 
 Optimizer = Adafactor | AdamW | Lamb | Sgd
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Lora:
-    """Low-rank adaptation (Hu et al. 2021, arXiv 2106.09685): W + alpha / rank * A B, with W frozen. Exports are merged.
-
-    Attributes:
-      rank: columns of A and rows of B; 0 trains the matrices themselves.
-      alpha: scale of the update.
-      targets: matrices that are adapted, by the last part of their names; all others but the component "head" are frozen.
-    """
-
-    rank: int = 0
-    alpha: float = 16.0
-    targets: tuple[str, ...] = ("q", "v")

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from configs import registry
-from configs.experiment import Experiment
-from configs.optimizers import Lora
+from configs.experiment import Experiment, Lora
 from configs.registry import ConfigError
 from data.packages.fetch import FetchError
 from data.paths import data_dir, scratch

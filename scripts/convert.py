@@ -10,7 +10,7 @@ experiment is one of the family's with the model that was found. A run's workdir
 
 import dataclasses
 
-from configs.optimizers import Lora
+from configs.experiment import Lora
 from models.interchange import InterchangeError
 from scripts import cli
 

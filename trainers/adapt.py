@@ -11,8 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from configs.experiment import Experiment, Train
-from configs.optimizers import Lora
+from configs.experiment import Experiment, Lora, Train
 from configs.registry import ConfigError
 from models.errors import nearest
 from models.sharding.params import HEAD, ParamInfo, flatten, nest, normal

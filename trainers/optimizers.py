@@ -14,7 +14,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from configs import experiment
+from configs import optimizers as settings
 from models.sharding.params import HEAD, ParamInfo, flatten
 from models.sharding.pipelines import one_f_one_b
 from models.sharding.pipelines.gpipe import by_stages
@@ -22,10 +22,10 @@ from models.sharding.pipelines.gpipe import by_stages
 PyTree = Any
 
 
-def learning_rate(schedule: experiment.Schedule) -> optax.Schedule:
+def learning_rate(schedule: settings.Schedule) -> optax.Schedule:
     """Step (from 0) -> learning rate."""
     match schedule:
-        case experiment.InverseSqrt():
+        case settings.InverseSqrt():
 
             def inverse_sqrt(step):
                 t = jnp.asarray(step, jnp.float32) + 1  # the first update has t = 1, as in Adafactor's decay
@@ -33,27 +33,27 @@ def learning_rate(schedule: experiment.Schedule) -> optax.Schedule:
                 return schedule.scale * ramp * jax.lax.rsqrt(jnp.maximum(t, schedule.flat))
 
             return inverse_sqrt
-        case experiment.Cosine():
+        case settings.Cosine():
             return optax.warmup_cosine_decay_schedule(
                 0.0, schedule.peak, schedule.warmup, schedule.steps, schedule.peak * schedule.floor
             )
-        case experiment.Linear():
+        case settings.Linear():
             ramp = optax.linear_schedule(0.0, schedule.peak, schedule.warmup)
             down = optax.linear_schedule(
                 schedule.peak, schedule.peak * schedule.floor, schedule.steps - schedule.warmup
             )
             return optax.join_schedules([ramp, down], [schedule.warmup])
-        case experiment.Exponential():
+        case settings.Exponential():
             return optax.warmup_exponential_decay_schedule(
                 0.0, schedule.peak, schedule.warmup, schedule.steps - schedule.warmup, schedule.floor,
                 end_value=schedule.peak * schedule.floor,
             )  # fmt: skip
-        case experiment.Constant():
+        case settings.Constant():
             return optax.constant_schedule(schedule.value)
 
 
 def make(
-    config: experiment.Optimizer, infos: PyTree, clip_norm: float = 0.0, freeze_layers: int = 0, head_rate: float = 1.0
+    config: settings.Optimizer, infos: PyTree, clip_norm: float = 0.0, freeze_layers: int = 0, head_rate: float = 1.0
 ) -> optax.GradientTransformation:
     """The optimizer of a config.
 
@@ -65,7 +65,7 @@ def make(
     """
     rate = learning_rate(config.schedule)
     match config:
-        case experiment.Adafactor():
+        case settings.Adafactor():
 
             def decay(step: Any, exponent: Any) -> jax.Array:
                 return jnp.minimum(config.max_decay, 1 - (jnp.asarray(step, jnp.float32) + 1) ** -exponent)
@@ -79,15 +79,15 @@ def make(
             if config.parameter_scale:
                 tensor.append(optax.scale_by_param_block_rms(1e-3))
             parts = [per_tensor(optax.chain(*tensor), infos)]
-        case experiment.AdamW():
+        case settings.AdamW():
             parts = [optax.scale_by_adam(config.b1, config.b2, config.eps), decay_matrices(config, infos)]
-        case experiment.Lamb():
+        case settings.Lamb():
             parts = [
                 optax.scale_by_adam(config.b1, config.b2, config.eps),
                 decay_matrices(config, infos),
                 per_tensor(optax.scale_by_trust_ratio(), infos),
             ]
-        case experiment.Sgd():
+        case settings.Sgd():
             parts = [optax.trace(config.momentum)] if config.momentum else []
     clip = [optax.clip_by_global_norm(clip_norm)] if clip_norm else []
     frozen = [_without_lowest(infos, freeze_layers)] if freeze_layers else []
@@ -118,7 +118,7 @@ def _without_lowest(infos: PyTree, n: int) -> optax.GradientTransformation:
     return optax.stateless(lambda updates, params: jax.tree.map(one, infos, updates))
 
 
-def decay_matrices(config: experiment.AdamW | experiment.Lamb, infos: PyTree) -> optax.GradientTransformation:
+def decay_matrices(config: settings.AdamW | settings.Lamb, infos: PyTree) -> optax.GradientTransformation:
     return optax.add_decayed_weights(config.weight_decay, mask=jax.tree.map(lambda info: info.is_matrix, infos))
 
 

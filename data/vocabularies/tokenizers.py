@@ -1,6 +1,7 @@
 """Vocabularies in tokenizer.json files: WordPiece and byte-level BPE, released ones and our own. No TensorFlow.
 
-The files are those of the `tokenizers` library. SentencePiece vocabularies, for translation, are in `data.vocabularies.sentencepiece`.
+The files are those of the `tokenizers` library. SentencePiece vocabularies, for translation, are in
+`data.vocabularies.sentencepiece`.
 """
 
 import json

@@ -65,8 +65,8 @@ class Gpt(nnx.Module):
         x_BLM, _ = self.through(self.decoder, x_BLM, batch, layer_keys(k2, self.c.layers), weights)
         return self.leave(x_BLM, batch, weights, training=key is not None)
 
-    # --- the loss in parts, so that `trunk` can run in pipeline stages (models/sharding/pipelines/one_f_one_b.py); positions in them are in the
-    # layout's order (models/parts/attention/mask.py) ---
+    # --- the loss in parts, so that `trunk` can run in pipeline stages (models/sharding/pipelines/one_f_one_b.py);
+    # positions in them are in the layout's order (models/parts/attention/mask.py) ---
 
     trunk: ClassVar[str] = "decoder"
     additive: ClassVar[bool] = True  # the loss of a batch is the sum of its rows'

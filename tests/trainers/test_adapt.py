@@ -9,8 +9,8 @@ from jax.sharding import PartitionSpec
 from numpy.testing import assert_allclose, assert_array_equal
 
 from configs import registry
-from configs.experiment import Experiment
-from configs.optimizers import Constant, Lora, Sgd
+from configs.experiment import Experiment, Lora
+from configs.optimizers import Constant, Sgd
 from configs.registry import ConfigError
 from data.reading.batches import Batches
 from data.reading.examples import open_source

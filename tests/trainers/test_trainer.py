@@ -75,7 +75,7 @@ def test_a_run_logs_what_happened(whole_run):
         "config",
         "data",
         "restored",
-    } <= init_from.keys()
+    } <= start.keys()
     assert stop["exit_code"] == 0 and stop["step"] == 6
     assert list((whole_run / "tensorboard").iterdir())
 

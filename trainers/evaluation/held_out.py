@@ -10,8 +10,9 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from configs import experiment
+from configs.experiment import Data, Experiment, HeldOut
 from data.reading import held_out
+from data.translation.config import Translate
 from models.parts.losses import Ratio
 from models.sharding.params import merge, split
 from trainers.evaluation import translation
@@ -35,7 +36,7 @@ class Evaluator(Protocol):
         ...
 
 
-def open_evaluator(abstract: Any, e: experiment.Experiment, cache: Path, vocabulary: Path) -> Evaluator:
+def open_evaluator(abstract: Any, e: Experiment, cache: Path, vocabulary: Path) -> Evaluator:
     """The evaluator that an experiment's `eval` describes.
 
     Args:
@@ -43,7 +44,7 @@ def open_evaluator(abstract: Any, e: experiment.Experiment, cache: Path, vocabul
       cache: the prepared cache whose held-out examples are read.
       vocabulary: the folder whose vocabulary encodes them: the cache, or a release.
     """
-    if isinstance(e.eval, experiment.Translate):
+    if isinstance(e.eval, Translate):
         return translation.Evaluator(abstract, e.eval, cache, vocabulary)
     return HeldOutEvaluator(abstract, e.eval, e.data, cache, vocabulary)
 
@@ -51,7 +52,7 @@ def open_evaluator(abstract: Any, e: experiment.Experiment, cache: Path, vocabul
 class HeldOutEvaluator:
     """The model's own loss and metrics over held-out rows, as means over everything that the loss weighs."""
 
-    def __init__(self, abstract: Any, config: experiment.HeldOut, data: experiment.Data, cache: Path, vocabulary: Path):
+    def __init__(self, abstract: Any, config: HeldOut, data: Data, cache: Path, vocabulary: Path):
         self.held_out = held_out.read(data, cache, vocabulary, config.split, config.limit)
         self.rows, self.arrays = config.batch_size, data.arrays()
         where = abstract.where

@@ -12,10 +12,10 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from configs import experiment
 from data.reading import caches
 from data.reading.caches import DataError, read_manifest
 from data.translation import metrics
+from data.translation.config import Translate
 from data.translation.holdout import PLACEHOLDER
 from data.vocabularies.sentencepiece import Vocabulary
 from models.errors import nearest
@@ -54,7 +54,7 @@ class Translator:
       folder: where `source.model`, `target.model` and `manifest.json` lie: a prepared cache or a release.
     """
 
-    def __init__(self, abstract: Any, config: experiment.Translate, folder: Path):
+    def __init__(self, abstract: Any, config: Translate, folder: Path):
         manifest = read_manifest(folder)
         self.config = config
         self.source_length = manifest["source_length"]
@@ -191,7 +191,7 @@ class Evaluator:
       vocabulary: the folder with the model's vocabularies: the cache, or a release.
     """
 
-    def __init__(self, abstract: Any, config: experiment.Translate, cache: Path, vocabulary: Path):
+    def __init__(self, abstract: Any, config: Translate, cache: Path, vocabulary: Path):
         self.folder = vocabulary
         self.translator = Translator(abstract, config, vocabulary)
         self.examples = read_examples(cache, config.split, config.per_language)

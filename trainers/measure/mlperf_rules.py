@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import configs
-from configs import experiment
+from configs import optimizers
 from configs.experiment import Experiment
 from configs.registry import ConfigError
+from data.text.config import MaskedTextData
+from data.translation.config import TranslationData
 from models.errors import UserError
 
 RULESET = "4.1.0"
@@ -73,7 +75,7 @@ def benchmark(e: Experiment, target: float | None = None) -> Benchmark:
             raise ConfigError(f"--mlperf-target={target}: gshard_m4 needs the BLEU to reach, above 0 and at most 100")
         return Benchmark("gshard_m4", "eval/bleu", target)
     elif family == "bert":
-        if not isinstance(e.data, experiment.MaskedTextData):
+        if not isinstance(e.data, MaskedTextData):
             raise ConfigError(f"{e.name} is no MLPerf benchmark: BERT's is masked words, as in bert.large_lamb")
         found = BERT
     else:
@@ -93,7 +95,7 @@ def settings(e: Experiment, of: Benchmark) -> dict[str, Any]:
         "global_batch_size": data.batch_size,
         "micro_batch_size": data.batch_size // (_ways(e, "batch") * accumulated),
         "gradient_accumulation_steps": accumulated,
-        "max_sequence_length": data.source_length if isinstance(data, experiment.TranslationData) else data.length,
+        "max_sequence_length": data.source_length if isinstance(data, TranslationData) else data.length,
         "max_steps": train.steps,
         "lowest_numerical_precision_in_linear": e.model.dtype,
         "tensor_parallelism": _ways(e, "act_mlp"),
@@ -125,9 +127,9 @@ def _ways(e: Experiment, name: str, component: str | None = None) -> int:
     return max(e.layout.ways(e.layout.resolve(place).get(name, ())) for place in places)
 
 
-def _optimizer(o: experiment.Optimizer, of: Benchmark) -> dict[str, Any]:
+def _optimizer(o: optimizers.Optimizer, of: Benchmark) -> dict[str, Any]:
     name = type(o).__name__.lower()
-    if isinstance(o, experiment.AdamW | experiment.Lamb):
+    if isinstance(o, optimizers.AdamW | optimizers.Lamb):
         if of is GPT3:  # whose Adam, as MLPerf calls it, decouples weight decay
             name = "adam"
         decay = {"adam": "opt_weight_decay", "adamw": "opt_adamw_weight_decay", "lamb": "opt_lamb_weight_decay_rate"}
@@ -137,8 +139,8 @@ def _optimizer(o: experiment.Optimizer, of: Benchmark) -> dict[str, Any]:
     return {"opt_name": name} | {f"opt_{name}_{field}": getattr(o, field) for field in fields}
 
 
-def _schedule(s: experiment.Schedule, of: Benchmark) -> dict[str, Any]:
-    if isinstance(s, experiment.Constant):
+def _schedule(s: optimizers.Schedule, of: Benchmark) -> dict[str, Any]:
+    if isinstance(s, optimizers.Constant):
         return {"opt_base_learning_rate": s.value, "opt_learning_rate_decay_schedule": "constant"}
     shape = {"InverseSqrt": "inverse square root"}.get(type(s).__name__, type(s).__name__.lower())
     found: dict[str, Any] = {
@@ -147,7 +149,7 @@ def _schedule(s: experiment.Schedule, of: Benchmark) -> dict[str, Any]:
     }
     if of is BERT:  # whose reference names these besides: the warm-up begins with the first step
         found |= {"num_warmup_steps": s.warmup, "start_warmup_step": 0}
-    if isinstance(s, experiment.InverseSqrt):
+    if isinstance(s, optimizers.InverseSqrt):
         return found | {"opt_base_learning_rate": s.scale / max(s.flat, s.warmup, 1) ** 0.5}
     return found | {
         "opt_base_learning_rate": s.peak,

@@ -28,21 +28,21 @@ STEPS = 3  # counted ones; one more comes first
 SUMMARY = "components.txt"
 PHASES = ("forward", "backward", "rematerialised", "optimizer", "other")
 
-# Of "file.py:function", from the innermost function outwards; the first that any line of this table matches.
+# Of "folder/file.py:function", from the innermost function outwards; the first that any line of this table matches.
 _COMPONENTS = [
     (re.compile(pattern), name)
     for pattern, name in (
-        (r"^(attention|ring|splash|sight)\.py:|\.attend$", "attention"),
-        (r"^(moe|moe_layer|dispatch)\.py:", "experts"),
+        (r"^attention/\w+\.py:|\.attend$", "attention"),
+        (r"^moe/\w+\.py:", "experts"),
         (r":FeedForward\.|\.ffn$|:apply_ffn", "ffn"),
         (r":Norm\.", "norm"),
         (r":Embedding\.|\.(_embed|enter)$", "embedding"),
         (
-            r":cross_entropy|:logits$|\._logits$|:Head\.|\.(leave|_outputs|_entropies)$|_loss$|^loss\.py:",
+            r":cross_entropy|:logits$|\._logits$|:Head\.|\.(leave|_outputs|_entropies)$|_loss$|/losses\.py:",
             "softmax and loss",
         ),
-        (r"^optimizers\.py:|:global_norm$|:apply_updates|\.if_finite", "optimizer"),
-        (r"^(transformer|sharding|pipeline)\.py:|:(Encoder|Decoder)Layer\.", "layers: residuals, scan"),
+        (r"/optimizers\.py:|:global_norm$|:apply_updates|\.if_finite", "optimizer"),
+        (r"/(transformer|params|gpipe|one_f_one_b)\.py:|:(Encoder|Decoder)Layer\.", "layers: residuals, scan"),
     )
 ]
 _MOVES = {
@@ -161,7 +161,7 @@ def component(program: Program, i: Instruction) -> str:
     for inner in (i, *_fused(program, i)):
         for file, function in program.frames(inner):
             traced = True
-            if name := _named(f"{Path(file).name}:{function}"):
+            if name := _named(f"{'/'.join(Path(file).parts[-2:])}:{function}"):
                 return name
     return "(other)" if traced else "(compiler)"
 

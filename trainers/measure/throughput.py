@@ -1,7 +1,9 @@
-"""How fast an experiment trains: its own compiled step on its own batches, timed by trainers.measure.meter, and what that is a share of.
+"""How fast an experiment trains: its own compiled step on its own batches, timed by trainers.measure.meter, and what that
+is a share of.
 
-MFU counts the model's FLOPs as PaLM does (trainers.programs.model_flops), HFU those of the matrix products of the compiled program, with
-what is computed again (trainers.programs.products). Both divide by all measured time and by the peak of all devices (trainers.measure.peaks).
+MFU counts the model's FLOPs as PaLM does (trainers.programs.model_flops), HFU those of the matrix products of the compiled
+program, with what is computed again (trainers.programs.products). Both divide by all measured time and by the peak of all
+devices (trainers.measure.peaks).
 """
 
 import contextlib

@@ -116,8 +116,8 @@ def _row(row: Row) -> dict[str, Any]:
 
 
 def _file(row: Row) -> str:
-    """The file that a row was traced in, without its folders: "attention"; "" where nothing is noted."""
-    return Path(row.source.partition(":")[0]).stem
+    """The file that a row was traced in, with its folder: "attention/ring"; "" where nothing is noted."""
+    return "/".join(Path(row.source.partition(":")[0]).with_suffix("").parts[-2:]) if row.source else ""
 
 
 def _collectives(rows: Sequence[Row]) -> list[dict[str, Any]]:

@@ -31,8 +31,8 @@ class Attention(nnx.Module):
       buckets: of relative positions up to `max_distance`, each with a learned bias per head (T5, section 2.1); 0 has none.
       cap: limit of the logits, see `layers.cap`.
 
-    Where the layout cuts "keys", keys and values go round in a ring (models/parts/attention/ring.py). Long rows on TPUs are left to a
-    kernel (models/parts/attention/splash.py).
+    Where the layout cuts "keys", keys and values go round in a ring (models/parts/attention/ring.py). Long rows on TPUs are
+    left to a kernel (models/parts/attention/splash.py).
     """
 
     def __init__(

@@ -1,5 +1,6 @@
-"""Carrying out a routing (models/parts/moe/routing.py): tokens to their experts, through them, and back. Four ways, equal value for
-value and gradient for gradient.
+"""Carrying out a routing (models/parts/moe/routing.py): tokens to their experts, through them, and back.
+
+Four ways, equal value for value and gradient for gradient.
 
 G groups, S tokens of a group, E experts, C slots, M model, H hidden, N assignments; R rows of the experts' input, T tokens
 that rows are taken from, J readers of a row.

@@ -1,10 +1,11 @@
 """1F1B and interleaved 1F1B: the loss and gradients of a model whose last stack of layers runs in pipeline stages.
 
-One program for all stages (models/sharding/pipelines/gpipe.py has the idea, models/sharding/pipelines/schedule.py the ticks). Backward passes are
-scheduled here, not left to differentiation, so that a stage keeps the inputs of at most 2 v p - 1 chunks, however many
-microbatches there are; it recomputes the rest. Embedding and loss run inside the ticks, so that no activation has an axis of
-microbatches. Where differentiation would add up weight gradients over the data axes at every tick, each data shard has its own
-sum here, and they are added after the last tick. Layers lie stage by stage between steps (`dealt`), so that no weight travels.
+One program for all stages (models/sharding/pipelines/gpipe.py has the idea, models/sharding/pipelines/schedule.py the
+ticks). Backward passes are scheduled here, not left to differentiation, so that a stage keeps the inputs of at most 2 v p -
+1 chunks, however many microbatches there are; it recomputes the rest. Embedding and loss run inside the ticks, so that no
+activation has an axis of microbatches. Where differentiation would add up weight gradients over the data axes at every
+tick, each data shard has its own sum here, and they are added after the last tick. Layers lie stage by stage between steps
+(`dealt`), so that no weight travels.
 
 A model that can be run so has, besides `loss`, the parts that add up to it (see models/gpt/model.py): `trunk`, the name of its
 last stack of layers, `enter`, `through` and `leave`, and `before` where something else must be computed first. Between layers
@@ -64,8 +65,8 @@ def check(model: Any) -> None:
 
 
 def dealt(info: ParamInfo) -> Schedule | None:
-    """The schedule by whose stages a parameter's layers lie between steps (models.sharding.pipelines.gpipe.by_stages); None where they
-    lie in the model's order."""
+    """The schedule by whose stages a parameter's layers lie between steps (models.sharding.pipelines.gpipe.by_stages); None
+    where they lie in the model's order."""
     for path, pipeline in info.where.layout.pipelines:
         within = info.axes[0] == "layers" and f"{info.where.path}.".startswith(f"{path}.")
         if within and pipeline.schedule == "1f1b" and pipeline.chunks > 1:

@@ -99,7 +99,8 @@ def test_word_pieces(wordpiece):
 def test_training_is_reproduced(tmp_path, bpe, wordpiece):
     """Another process, with other hash seeds, trains the same files from the same text."""
     program = (
-        "import sys; from pathlib import Path; from data import tokenizers; from tests.data.vocabularies.test_tokenizers import lines;"
+        "import sys; from pathlib import Path; from data.vocabularies import tokenizers;"
+        "from tests.data.vocabularies.test_tokenizers import lines;"
         "folder = Path(sys.argv[1]); tokenizers.train_bpe(lines(), folder / 'bpe', 400);"
         "tokenizers.train_wordpiece(lines(), folder / 'wordpiece', 200)"
     )

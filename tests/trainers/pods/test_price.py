@@ -4,7 +4,8 @@ import pytest
 
 from tests.helpers.programs import US, XY, X, Y, algorithm, cycles, price_of, priced, program, vector
 from trainers.pods import schedule
-from trainers.pods.price import Price, component
+from trainers.pods.price import Price
+from trainers.programs.hlo import phase
 
 
 def us(seconds: float) -> float:
@@ -78,7 +79,7 @@ def test_rows_are_sorted_and_name_parts_of_a_step():
 )
 def test_parts_of_a_step(op_name, expected):
     """JAX's names tell the forward pass, the backward pass, what it computes again, and the optimizer's scope."""
-    assert component(op_name) == expected
+    assert phase(op_name) == expected
 
 
 # --- collectives --------------------------------------------------------------------------------------------------
