@@ -200,6 +200,6 @@ def dense_96l() -> Experiment:
         base,
         name="gshard_m4.dense_96l",
         model=GShardM4Config(layers=96, head_dim=64, remat="full"),
-        layout=layouts.fully_sharded(256, 8),
+        layout=layouts.LAYOUTS["fully_sharded"](256, 8),
         train=replace(base.train, steps=300_000),
     )

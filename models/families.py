@@ -1,25 +1,58 @@
-"""Which model a config belongs to. A family is a package models/<family>/ with the same files as every other:
+"""The families of models: each is plain configuration plus behaviour that is found by its name. No JAX here.
 
-config.py (a dataclass with a ClassVar `family`), model.py (whose `MODEL(config, key, where)` is a module with `loss`,
-`weights`, `tokens` and `notes`; see models/gshard_m4/model.py), layouts.py (`LAYOUTS`), README.md, and huggingface.py
-where released checkpoints exist.
+A family is a folder with config.py (`CONFIG`, a frozen dataclass with a ClassVar `family`), model.py, layouts.py, README.md,
+huggingface.py where released checkpoints exist, and family.py, whose `FAMILY` (a models.protocol.Family) ties them together.
+Registering one is a line in `FAMILIES`.
 """
 
+from __future__ import annotations
+
 import importlib
-import inspect
-from typing import Any
+import importlib.util
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from models.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from models.protocol import Family
+
+FAMILIES: dict[str, str] = {  # name -> package
+    "bert": "models.bert",
+    "gpt": "models.gpt",
+    "gshard_m4": "models.gshard_m4",
+}
 
 
-def model_class(config: Any) -> Any:
-    """The module class that a model config describes."""
-    return importlib.import_module(f"models.{config.family}.model").MODEL
+class ModelConfig(Protocol):
+    """The sizes and choices of a model: a frozen dataclass of plain values."""
+
+    family: ClassVar[str]
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def tiny(self) -> ModelConfig:
+        """Returns the same kind of model, small enough for a test and divisible by every mesh of eight devices."""
+        ...
 
 
-def mesh_axes(layout: Any) -> int:
-    """How many mesh sizes a named layout's function takes: two, or three with pipeline stages before them."""
-    return sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in inspect.signature(layout).parameters.values())
+def family_of(config: ModelConfig) -> Family:
+    """Returns the behaviour of a configuration's family; raises UserError with the nearest name."""
+    return importlib.import_module(f"{_package(config.family)}.family").FAMILY
 
 
-def layouts(config: Any) -> dict[str, Any]:
-    """The named layouts of a config's family: functions of their mesh sizes."""
-    return importlib.import_module(f"models.{config.family}.layouts").LAYOUTS
+def interchange_of(name: str) -> ModuleType | None:
+    """Returns a family's module that reads and writes released checkpoints (huggingface.py); None where it has none."""
+    module = f"{_package(name)}.huggingface"
+    return importlib.import_module(module) if importlib.util.find_spec(module) else None
+
+
+def config_classes() -> dict[str, type]:
+    """Returns the configuration class of every family, by the class's name."""
+    classes = [importlib.import_module(f"{package}.config").CONFIG for package in FAMILIES.values()]
+    return {made.__name__: made for made in classes}
+
+
+def _package(name: str) -> str:
+    if name not in FAMILIES:
+        raise UserError(f"no family {name!r}{nearest(name, FAMILIES)}")
+    return FAMILIES[name]

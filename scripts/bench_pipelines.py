@@ -43,7 +43,7 @@ def measure(name: str, stages: int, microbatches: int) -> dict:
 
     from configs import registry
     from data.reading.batches import batch_shapes
-    from models.families import layouts
+    from models.families import family_of
     from models.sharding.pipelines.schedule import Schedule
     from trainers import state, step
 
@@ -60,7 +60,7 @@ def measure(name: str, stages: int, microbatches: int) -> dict:
         remat="full",
     )
     data = dataclasses.replace(e.data, batch_size=microbatches, length=128)
-    layout = layouts(e.model)[name](stages, 1, 1, microbatches=microbatches)
+    layout = family_of(e.model).layouts[name](stages, 1, 1, microbatches=microbatches)
     e = dataclasses.replace(e, model=model, data=data, layout=layout)
     compiled = step.compile_step(state.plan(e, jax.devices()[:stages]), batch_shapes(e.data))
     chunks = layout.pipelines[0][1].chunks

@@ -80,13 +80,13 @@ def synthetic(e: Experiment) -> Experiment:
 
 def named_layout(e: Experiment, text: str) -> Layout:
     """The layout `NAME` or `NAME:XxY` of an experiment's family; without sizes, on the experiment's own mesh."""
-    from models.families import layouts, mesh_axes
+    from models.families import family_of
 
-    table = layouts(e.model)
+    table = family_of(e.model).layouts
     name, _, sizes = text.partition(":")
     if name not in table:
         raise ConfigError(f"no layout {name!r}{nearest(name, table)}")
-    axes = mesh_axes(table[name])
+    axes = len(table[name].axes)
     given = [int(s) for s in sizes.split("x")] if re.fullmatch(r"\d+(x\d+)*", sizes) else []
     given = given if sizes else [size for _, size in e.layout.mesh]
     if len(given) != axes:

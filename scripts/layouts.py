@@ -34,13 +34,13 @@ def main() -> int:
     import jax
 
     from configs import registry
-    from models.families import layouts, mesh_axes
+    from models.families import family_of
     from trainers.programs import equality
     from trainers.programs.collectives import KINDS
 
     jax.config.update("jax_enable_x64", True)
     chosen = [registry.load(name) for name in args.experiment or EXPERIMENTS]
-    known = {name for e in chosen for name in layouts(e.model)}
+    known = {name for e in chosen for name in family_of(e.model).layouts}
     for name in args.layout or ():
         if name not in known:
             raise registry.ConfigError(f"no layout {name!r}{nearest(name, known)}")
@@ -50,9 +50,9 @@ def main() -> int:
         e = equality.comparable(registry.tiny(cli.synthetic(e)))
         initial = equality.start(e)
         want = equality.reference(e, args.steps, initial)
-        for name, make in layouts(e.model).items():
-            mesh = args.mesh or ("2x4", "2x2x2")[mesh_axes(make) - 2]
-            if mesh.count("x") + 1 != mesh_axes(make) or name not in (args.layout or known):
+        for name, make in family_of(e.model).layouts.items():
+            mesh = args.mesh or ("2x4", "2x2x2")[len(make.axes) - 2]
+            if mesh.count("x") + 1 != len(make.axes) or name not in (args.layout or known):
                 continue
             began = time.monotonic()
             named = dataclasses.replace(e, layout=cli.named_layout(e, f"{name}:{mesh}"))

@@ -18,7 +18,7 @@ from configs import registry
 from configs.experiment import Experiment
 from configs.registry import ConfigError
 from models.errors import nearest
-from models.families import layouts
+from models.families import family_of
 from scripts import cli
 
 
@@ -29,7 +29,7 @@ def other(args: argparse.Namespace, overrides: list[str], e: Experiment) -> Expe
     Raises:
       ConfigError: it is neither a layout of the experiment's family nor an experiment.
     """
-    table, names = layouts(e.model), registry.names()
+    table, names = family_of(e.model).layouts, registry.names()
     name = args.compare.partition(":")[0]
     if name in table:
         return dataclasses.replace(e, layout=cli.named_layout(e, args.compare))

@@ -11,7 +11,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from configs.experiment import Experiment
-from models.families import model_class
+from models.families import family_of
 from models.sharding.component import Component, make_mesh
 from models.sharding.layout import LayoutError
 from models.sharding.params import ParamInfo, components, describe, flatten, nest, split
@@ -93,7 +93,7 @@ class Plan:
 def abstract_model(experiment: Experiment, mesh: Mesh | None = None) -> Any:
     """The model of an experiment with shapes for parameters; raises LayoutError if its layout does not fit it."""
     where = Component(experiment.layout, mesh=mesh)
-    build = functools.partial(model_class(experiment.model), experiment.model, where=where)
+    build = functools.partial(family_of(experiment.model).model, experiment.model, where=where)
     model = jax.eval_shape(lambda key: build(key=key), jax.random.key(0))
     experiment.layout.check_components(components(model))
     infos = list(describe(model))
@@ -171,7 +171,7 @@ def _create(p: Plan) -> State:
     e = p.experiment
     key = jax.random.key(e.train.seed)
     where = dataclasses.replace(p.model.where, mesh=None)
-    flat = flatten(split(model_class(e.model)(e.model, key, where)))
+    flat = flatten(split(family_of(e.model).model(e.model, key, where)))
     flat = {name: x.astype(e.train.master_dtype) for name, x in flat.items()}
     flat |= adapt.create({k: i for k, i in flatten(p.infos).items() if k.startswith(adapt.PREFIX)}, key)
     params = nest(flat)

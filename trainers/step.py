@@ -1,5 +1,6 @@
 """The training step: one jitted function of (state, batch), the same for every family and every layout."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -8,39 +9,39 @@ import jax.numpy as jnp
 import optax
 
 from models.parts.losses import Loss
+from models.protocol import Batch, Context
 from models.sharding.params import flatten, merge, nest
 from models.sharding.pipelines import one_f_one_b
 from trainers.optimizers import learning_rate
 from trainers.state import Plan, State
 
-Batch = dict[str, jax.Array]
 Metrics = dict[str, jax.Array]
 
 
-def gradients(p: Plan, params: Any, batch: Batch, key: jax.Array) -> tuple[Any, Loss]:
-    """Gradients of the batch's loss for the trained parameters, and the loss, added up over microbatches.
+def gradients(p: Plan, params: Any, batch: Batch, context: Context) -> tuple[Any, Loss]:
+    """Returns gradients of the batch's loss for the trained parameters, and the loss, added up over microbatches.
 
-    The loss is a mean over the tokens of the whole batch, however they are spread over microbatches.
+    The loss is a mean over the whole batch, however its rows are spread over microbatches.
     """
     n = p.experiment.train.microbatches
-    weights = p.model.weights(batch)
+    totals = p.model.totals(batch)
     trained, frozen = p.divide(params)
 
-    def objective(trained: Any, part: Batch, key) -> tuple[jax.Array, Loss]:
+    def objective(trained: Any, part: Batch, context: Context) -> tuple[jax.Array, Loss]:
         params = nest(flatten(trained) | flatten(frozen))
-        loss = merge(p.model, p.merged(params)).loss(part, key, weights)
+        loss = merge(p.model, p.merged(params)).loss(part, context, totals)
         return loss.value, loss
 
-    def of_part(part: Batch, key) -> tuple[Any, Loss]:
+    def of_part(part: Batch, context: Context) -> tuple[Any, Loss]:
         if one_f_one_b.is_used(p.model):
             params, pull = jax.vjp(lambda trained: p.merged(nest(flatten(trained) | flatten(frozen))), trained)
-            loss, grads = one_f_one_b.loss_and_gradients(p.model, params, part, weights, key)
+            loss, grads = one_f_one_b.loss_and_gradients(p.model, params, part, totals, context)
             return pull(grads)[0], loss
-        (_, loss), grads = jax.value_and_grad(objective, has_aux=True)(trained, part, key)
+        (_, loss), grads = jax.value_and_grad(objective, has_aux=True)(trained, part, context)
         return grads, loss
 
     if n == 1:
-        return of_part(batch, key)
+        return of_part(batch, context)
 
     def parts(x):  # the microbatch is the inner index, so that rows stay on their devices
         return jnp.moveaxis(x.reshape(x.shape[0] // n, n, *x.shape[1:]), 1, 0)
@@ -49,10 +50,10 @@ def gradients(p: Plan, params: Any, batch: Batch, key: jax.Array) -> tuple[Any, 
 
     def accumulate(total, inputs):
         part = {k: p.model.where.shard(v, "batch", *arrays[k].axes) for k, v in inputs[0].items()}
-        return jax.tree.map(jnp.add, total, of_part(part, inputs[1])), None
+        return jax.tree.map(jnp.add, total, of_part(part, dataclasses.replace(context, key=inputs[1]))), None
 
-    inputs = ({k: parts(v) for k, v in batch.items()}, jax.random.split(key, n))
-    zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(of_part, jax.tree.map(lambda x: x[0], inputs[0]), key))
+    inputs = ({k: parts(v) for k, v in batch.items()}, context.keys(n))
+    zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(of_part, jax.tree.map(lambda x: x[0], inputs[0]), context))
     return jax.lax.scan(accumulate, zeros, inputs)[0]
 
 
@@ -63,7 +64,7 @@ def train_step(p: Plan) -> Callable[[State, Batch], tuple[State, Metrics]]:
 
     def step(state: State, batch: Batch) -> tuple[State, Metrics]:
         key = jax.random.fold_in(jax.random.key(seed), state.step)
-        grads, loss = gradients(p, state.params, batch, key)
+        grads, loss = gradients(p, state.params, batch, Context(key, state.step, training=True))
         if p.shardings:  # gradients lie where their parameters do, however the optimizer's state is cut
             grads = jax.lax.with_sharding_constraint(grads, p.divide(p.shardings.params)[0])
         norm = optax.global_norm(grads)
@@ -88,8 +89,8 @@ def train_step(p: Plan) -> Callable[[State, Batch], tuple[State, Metrics]]:
             "auxiliary_loss": loss.extra,
             "gradient_norm": norm,
             "learning_rate": jnp.asarray(rate(state.step - state.skipped), jnp.float32),
-            "tokens": p.model.tokens(batch),
             "skipped": new.skipped,
+            **p.model.units(batch),
         }
         return new, metrics
 

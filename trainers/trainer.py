@@ -18,7 +18,7 @@ from data.reading.batches import Batches, batch_shapes
 from data.reading.caches import cache_folder
 from data.reading.examples import open_source
 from models.errors import nearest
-from models.families import model_class
+from models.families import family_of
 from trainers import host_memory, metrics, processes, runlog, state, step
 from trainers.checkpoint import Checkpoints
 from trainers.evaluation import held_out
@@ -165,4 +165,4 @@ def summary(p: state.Plan) -> str:
     trained = sum(info.size for info in p.parameters if info.name in p.trained)
     if trained < total:
         lines.append(f"{trained:,} of them are trained ({trained / total:.1%})")
-    return "\n".join([*lines, *model_class(e.model).notes(e.model)])
+    return "\n".join([*lines, *family_of(e.model).notes(e.model)])

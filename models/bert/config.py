@@ -94,3 +94,6 @@ class BertConfig(TransformerConfig):
         """The same model, small enough for a test and divisible by every mesh of eight devices."""
         head = dataclasses.replace(self.head, labels=4) if self.labels else self.head
         return dataclasses.replace(self, **self.shrunk(), head=head)
+
+
+CONFIG = BertConfig

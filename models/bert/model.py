@@ -19,17 +19,15 @@ from models.parts.layers import (
     add,
     cross_entropy,
     dropout,
-    layer_keys,
     project,
     right,
-    split_key,
 )
-from models.parts.losses import Loss, Ratio, Weights, mean, nothing
+from models.parts.losses import Loss, Ratio, Totals, per, zero_loss
 from models.parts.transformer import Block, Key
+from models.protocol import Batch, Context, Staged
 from models.sharding.component import Component
 from models.sharding.params import normal, param, stack, zeros
 
-Batch = dict[str, jax.Array]
 NEVER = -1e9  # the logit of a position outside the example
 
 
@@ -60,7 +58,7 @@ class Head(nnx.Module):
             self.weight, self.bias = dense(k4, outputs, "labels")
 
 
-class Bert(nnx.Module):
+class Bert(Staged):
     """The whole model. Parameters only; every method is a pure function of them and its arguments."""
 
     def __init__(self, c: BertConfig, key: jax.Array, where: Component):
@@ -81,32 +79,21 @@ class Bert(nnx.Module):
 
     # --- training ---
 
-    def loss(self, batch: Batch, key: Key, weights: Weights | None = None) -> Loss:
-        """The head's loss over the slots that have a target.
+    # The loss (Staged.loss) is the head's, over the slots that have a target. Batches have int32 arrays [B, L] `tokens`,
+    # `segments` (examples of a row from 1, 0 is padding), `positions` (from 0 in each example) and, with token types, `types`;
+    # [B, P] `slots` (positions in the row) and `targets` (ids or classes, -1 for an unused slot). Targets of a Span are
+    # [B, P, 2], positions in the row; those of a SentenceEmbedding number the pairs of a row. With next_sentence there are also
+    # `pair_slots` and `pair_targets` [B, Q]. Outside training classifications add their confusion matrix.
 
-        Args:
-          batch: int32 arrays [B, L] `tokens`, `segments` (examples of a row from 1, 0 is padding), `positions` (from 0 in
-            each example) and, with token types, `types`; [B, P] `slots` (positions in the row) and `targets` (ids or
-            classes, -1 for an unused slot). Targets of a Span are [B, P, 2], positions in the row; those of a
-            SentenceEmbedding number the pairs of a row. With next_sentence also `pair_slots` and `pair_targets` [B, Q].
-          key: draws dropout; None evaluates, and then classifications add their confusion matrix.
-          weights: of the batch that these rows are a part of; by default they are the whole.
-        """
-        k1, k2 = split_key(key, 2)
-        x_BLM = self._run(self.encoder, self.enter(batch, k1), batch, layer_keys(k2, self.c.layers))
-        return self.leave(x_BLM, batch, weights or self.weights(batch), training=key is not None)
-
-    # --- the loss in parts, so that `trunk` can run in pipeline stages (models/sharding/pipelines/one_f_one_b.py) ---
-
-    trunk: ClassVar[str] = "encoder"
+    stack: ClassVar[str] = "encoder"
 
     @property
-    def additive(self) -> bool:
-        """Whether the loss of a batch is the sum of its rows'."""
-        return not isinstance(self.c.head, SentenceEmbedding)
+    def couples_examples(self) -> bool:
+        """Whether the loss compares the rows of a batch with each other."""
+        return isinstance(self.c.head, SentenceEmbedding)
 
-    def enter(self, batch: Batch, key: Key) -> jax.Array:
-        """What the first layer reads: [B, L, M]."""
+    def embed(self, batch: Batch, context: Context) -> jax.Array:
+        """Returns the first layer's input [B, L, M]."""
         c, dtype = self.c, jnp.dtype(self.c.dtype)
         x_BLM = self.embedding(batch["tokens"], dtype)
         if self.position_embedding is not None:
@@ -116,22 +103,24 @@ class Bert(nnx.Module):
             x_BLM += self.type_embedding(types_BL, dtype)
         if self.embedding_norm is not None:
             x_BLM = self.embedding_norm(x_BLM)
-        return dropout(x_BLM, c.dropout, key)
+        return dropout(x_BLM, c.dropout, context.key)
 
-    def through(self, blocks: Block, x_BLM: jax.Array, batch: Batch, keys: Key, weights: Weights):
-        """(y_BLM, loss) of some of the layers; keys are theirs."""
-        del weights
-        return self._run(blocks, x_BLM, batch, keys), nothing(x_BLM.dtype)
+    def apply_layers(
+        self, blocks: Block, x_BLM: jax.Array, batch: Batch, context: Context, totals: Totals
+    ) -> tuple[jax.Array, Loss]:
+        """Runs some of the layers; see Staged."""
+        del totals
+        return self._run(blocks, x_BLM, batch, context.key), zero_loss(x_BLM.dtype)
 
-    def leave(self, x_BLM: jax.Array, batch: Batch, weights: Weights, *, training: bool) -> Loss:
-        """The loss of what the last layer returns."""
+    def head_loss(self, x_BLM: jax.Array, batch: Batch, context: Context, totals: Totals) -> Loss:
+        """Returns the head's loss of the last layer's output; see Staged."""
         if self.final_norm is not None:
             x_BLM = self.final_norm(x_BLM)
         match self.c.head:
             case Span():
-                return self._span_loss(x_BLM, batch, weights)
+                return self._span_loss(x_BLM, batch, totals)
             case SentenceEmbedding():
-                return self._pair_loss(x_BLM, batch, weights)
+                return self._pair_loss(x_BLM, batch, totals)
         logits_BPC = self._outputs(x_BLM, batch)
         targets_BP, used_BP = batch["targets"], batch["targets"] >= 0
         smooth_BP, plain_BP = cross_entropy(logits_BPC, targets_BP, self.c.label_smoothing)
@@ -139,37 +128,30 @@ class Bert(nnx.Module):
         n = jnp.sum(used_BP)
         hits_BP = right(logits_BPC, targets_BP) * weight_BP
         metrics = {"cross_entropy": Ratio(jnp.sum(plain_BP * weight_BP), n), "accuracy": Ratio(jnp.sum(hits_BP), n)}
-        if not training and self.c.labels:
+        if not context.training and self.c.labels:
             found_BP, classes = jnp.argmax(logits_BPC, axis=-1), jnp.arange(self.c.labels)
             true_BPC, found_BPC = (targets_BP[..., None] == classes), (found_BP[..., None] == classes)
             confusion_CD = jnp.einsum("BPC,BPD->CD", true_BPC.astype(weight_BP.dtype), found_BPC * 1.0)
             metrics["confusion"] = Ratio(confusion_CD, n)
         extra = jnp.zeros((), plain_BP.dtype)
         if isinstance(self.c.head, MaskedLm) and self.c.head.next_sentence:
-            extra, more = self._next_sentence(x_BLM, batch, weights)
+            extra, more = self._next_sentence(x_BLM, batch, totals)
             metrics |= more
-        return Loss(mean(jnp.sum(smooth_BP * weight_BP), weights["slots"]) + extra, extra, metrics)
+        return Loss(per(jnp.sum(smooth_BP * weight_BP), totals["slots"]) + extra, extra, metrics)
 
-    @staticmethod
-    def weights(batch: Batch) -> Weights:
-        """What the loss of a batch averages over: slots with a target, and sentence pairs."""
+    def totals(self, batch: Batch) -> Totals:
+        """Returns the numbers of slots with a target and of sentence pairs, over which losses are means."""
         used = batch["targets"] >= 0
         found = {"slots": jnp.sum(jnp.any(used, axis=-1) if used.ndim == 3 else used)}
         return found | ({"pairs": jnp.sum(batch["pair_targets"] >= 0)} if "pair_targets" in batch else {})
 
-    @staticmethod
-    def tokens(batch: Batch) -> jax.Array:
-        """How many tokens the batch has, padding left out."""
-        return jnp.sum(batch["segments"] > 0)
+    def units(self, batch: Batch) -> dict[str, jax.Array]:
+        """Returns the number of tokens, padding left out."""
+        return {"tokens": jnp.sum(batch["segments"] > 0)}
 
-    @staticmethod
-    def notes(c: BertConfig) -> list[str]:
-        return []
-
-    def encode(self, batch: Batch, key: Key = None) -> jax.Array:
-        """The encoder's output [B, L, M]."""
-        k1, k2 = split_key(key, 2)
-        x_BLM = self._run(self.encoder, self.enter(batch, k1), batch, layer_keys(k2, self.c.layers))
+    def encode(self, batch: Batch) -> jax.Array:
+        """Returns the encoder's output [B, L, M] outside training."""
+        x_BLM = self._run(self.encoder, self.embed(batch, Context.evaluation()), batch, None)
         return x_BLM if self.final_norm is None else self.final_norm(x_BLM)
 
     def _run(self, blocks: Block, x_BLM: jax.Array, batch: Batch, keys: Key) -> jax.Array:
@@ -228,7 +210,7 @@ class Bert(nnx.Module):
     def _unit(x_BPM: jax.Array) -> jax.Array:
         return x_BPM * jax.lax.rsqrt(jnp.maximum(jnp.sum(x_BPM * x_BPM, axis=-1, keepdims=True), 1e-24))
 
-    def _next_sentence(self, x_BLM: jax.Array, batch: Batch, weights: Weights) -> tuple[jax.Array, dict[str, Ratio]]:
+    def _next_sentence(self, x_BLM: jax.Array, batch: Batch, totals: Totals) -> tuple[jax.Array, dict[str, Ratio]]:
         """The loss of sentence pairs, as a mean over the whole batch's, and their accuracy."""
         assert self.head is not None
         pooled_BQM = self._pool(self._take(x_BLM, batch["pair_slots"]))
@@ -239,9 +221,9 @@ class Bert(nnx.Module):
         total, n = jnp.sum(plain_BQ * weight_BQ), jnp.sum(targets_BQ >= 0)
         hits = jnp.sum((jnp.argmax(logits_BQ2, axis=-1) == targets_BQ) * weight_BQ)
         found = {"next_sentence/cross_entropy": Ratio(total, n), "next_sentence/accuracy": Ratio(hits, n)}
-        return mean(total, weights["pairs"]), found
+        return per(total, totals["pairs"]), found
 
-    def _span_loss(self, x_BLM: jax.Array, batch: Batch, weights: Weights) -> Loss:
+    def _span_loss(self, x_BLM: jax.Array, batch: Batch, totals: Totals) -> Loss:
         """Cross-entropy of start plus that of end; accuracy counts answers with both right, f1 shared tokens."""
         logits_BPLC = self._outputs(x_BLM, batch)
         targets_BPC = batch["targets"]
@@ -255,10 +237,10 @@ class Bert(nnx.Module):
         total = jnp.sum(jnp.sum(plain_BPC, axis=-1) * weight_BP)
         n = jnp.sum(weight_BP)
         sums = {"cross_entropy": total, "accuracy": jnp.sum(both_BP * weight_BP), "f1": jnp.sum(f1_BP * weight_BP)}
-        value = mean(total, weights["slots"])
+        value = per(total, totals["slots"])
         return Loss(value, jnp.zeros_like(value), {k: Ratio(v, n) for k, v in sums.items()})
 
-    def _pair_loss(self, x_BLM: jax.Array, batch: Batch, weights: Weights) -> Loss:
+    def _pair_loss(self, x_BLM: jax.Array, batch: Batch, totals: Totals) -> Loss:
         """Cross-entropy of each member's partner among all members of the batch's other side, both ways.
 
         Pairs lie in neighbouring slots: 2i holds a first member and 2i + 1 its partner, with the same target.
@@ -276,7 +258,7 @@ class Bert(nnx.Module):
             total += jnp.sum(cross_entropy(side_NN, own_N)[1] * weight_N)
             hits += jnp.sum((jnp.argmax(side_NN, axis=-1) == own_N) * weight_N)
         n = 2 * jnp.sum(used_N)
-        value = mean(total, weights["slots"])
+        value = per(total, totals["slots"])
         return Loss(value, jnp.zeros_like(value), {"cross_entropy": Ratio(total, n), "accuracy": Ratio(hits, n)})
 
 
@@ -296,6 +278,3 @@ def best_span(logits_BPLC: jax.Array, longest: int = 30) -> tuple[jax.Array, jax
     best_BP = jnp.argmax(sums_BPLD.reshape(*sums_BPLD.shape[:2], -1), axis=-1)
     start_BP, extra_BP = jnp.divmod(best_BP, sums_BPLD.shape[-1])
     return start_BP, start_BP + extra_BP
-
-
-MODEL = Bert

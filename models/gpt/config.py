@@ -23,3 +23,6 @@ class GptConfig(TransformerConfig):
     def tiny(self) -> "GptConfig":
         """The same model, small enough for a test and divisible by every mesh of eight devices."""
         return dataclasses.replace(self, **self.shrunk())
+
+
+CONFIG = GptConfig

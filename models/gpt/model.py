@@ -15,13 +15,12 @@ from models.parts import transformer
 from models.parts.attention.mask import Sight, arrange
 from models.parts.attention.module import KeysValues
 from models.parts.layers import Embedding, cross_entropy, dropout, layer_keys, right, split_key
-from models.parts.losses import Loss, Ratio, Weights, mean, nothing
+from models.parts.losses import Loss, Ratio, Totals, per, zero_loss
 from models.parts.transformer import Block, Geometry, Key
+from models.protocol import Batch, Context, Staged
 from models.sharding.component import Component
 from models.sharding.layout import LayoutError
 from models.sharding.params import normal, param, stack, zeros
-
-Batch = dict[str, jax.Array]
 
 
 class Softmax(nnx.Module):
@@ -34,7 +33,7 @@ class Softmax(nnx.Module):
         self.bias = param(key, (c.vocab,), ("vocab",), zeros, where) if c.softmax_bias else None
 
 
-class Gpt(nnx.Module):
+class Gpt(Staged):
     """The whole model. Parameters only; every method is a pure function of them and its arguments."""
 
     def __init__(self, c: GptConfig, key: jax.Array, where: Component):
@@ -51,41 +50,29 @@ class Gpt(nnx.Module):
 
     # --- training ---
 
-    def loss(self, batch: Batch, key: Key, weights: Weights | None = None) -> Loss:
-        """Cross-entropy of each token that follows another in its document.
+    # The loss (Staged.loss) is the cross-entropy of each token that follows another in its document. Batches have int32 arrays
+    # [B, L] `tokens`, `segments` (documents of a row from 1, 0 is padding) and `positions`. Between `embed` and `head_loss`
+    # positions are in the layout's order (models/parts/attention/mask.py).
 
-        Args:
-          batch: int32 [B, L] arrays `tokens`, `segments` (documents of a row from 1, 0 is padding) and `positions`.
-          key: draws dropout; None evaluates.
-          weights: of the batch that these rows are a part of; by default they are the whole.
-        """
-        k1, k2 = split_key(key, 2)
-        x_BLM = self.enter(batch, k1)
-        weights = weights or self.weights(batch)
-        x_BLM, _ = self.through(self.decoder, x_BLM, batch, layer_keys(k2, self.c.layers), weights)
-        return self.leave(x_BLM, batch, weights, training=key is not None)
+    stack: ClassVar[str] = "decoder"
 
-    # --- the loss in parts, so that `trunk` can run in pipeline stages (models/sharding/pipelines/one_f_one_b.py);
-    # positions in them are in the layout's order (models/parts/attention/mask.py) ---
-
-    trunk: ClassVar[str] = "decoder"
-    additive: ClassVar[bool] = True  # the loss of a batch is the sum of its rows'
-
-    def enter(self, batch: Batch, key: Key) -> jax.Array:
-        """What the first layer reads: [B, L, M]."""
+    def embed(self, batch: Batch, context: Context) -> jax.Array:
+        """Returns the first layer's input [B, L, M]."""
         tokens_BL, positions_BL = (arrange(batch[name], self.where) for name in ("tokens", "positions"))
-        return dropout(self._embed(tokens_BL, positions_BL), self.c.dropout, key)
+        return dropout(self._embed(tokens_BL, positions_BL), self.c.dropout, context.key)
 
-    def through(self, blocks: Block, x_BLM: jax.Array, batch: Batch, keys: Key, weights: Weights):
-        """(y_BLM, loss) of some of the layers; keys are theirs."""
-        del weights
+    def apply_layers(
+        self, blocks: Block, x_BLM: jax.Array, batch: Batch, context: Context, totals: Totals
+    ) -> tuple[jax.Array, Loss]:
+        """Runs some of the layers; see Staged."""
+        del totals
         segments_BL, positions_BL = (arrange(batch[name], self.where) for name in ("segments", "positions"))
         sight = Sight.of(segments_BL, segments_BL, causal=True).arranged(self.where)
-        return self._run(blocks, x_BLM, positions_BL, sight, keys), nothing(x_BLM.dtype)
+        return self._run(blocks, x_BLM, positions_BL, sight, context.key), zero_loss(x_BLM.dtype)
 
-    def leave(self, x_BLM: jax.Array, batch: Batch, weights: Weights, *, training: bool) -> Loss:
-        """The loss of what the last layer returns."""
-        del training
+    def head_loss(self, x_BLM: jax.Array, batch: Batch, context: Context, totals: Totals) -> Loss:
+        """Returns the cross-entropy of the last layer's output; see Staged."""
+        del context
         targets_BL, real_BL = (arrange(x, self.where) for x in following(batch))
         if (n := self.c.loss_chunks) > 1:
             if x_BLM.shape[1] % n:
@@ -93,14 +80,14 @@ class Gpt(nnx.Module):
 
             def chunk(_, part):
                 x_BLM, targets_BL, real_BL = part
-                return None, self._entropies(x_BLM, targets_BL, real_BL, weights)
+                return None, self._entropies(x_BLM, targets_BL, real_BL, totals)
 
             cut = [jnp.moveaxis(a.reshape(a.shape[0], n, -1, *a.shape[2:]), 1, 0) for a in (x_BLM, targets_BL, real_BL)]
             _, losses = jax.lax.scan(jax.checkpoint(chunk, prevent_cse=False), None, tuple(cut))
             return jax.tree.map(lambda x: jnp.sum(x, axis=0), losses)
-        return self._entropies(x_BLM, targets_BL, real_BL, weights)
+        return self._entropies(x_BLM, targets_BL, real_BL, totals)
 
-    def _entropies(self, x_BLM: jax.Array, targets_BL: jax.Array, real_BL: jax.Array, weights: Weights) -> Loss:
+    def _entropies(self, x_BLM: jax.Array, targets_BL: jax.Array, real_BL: jax.Array, totals: Totals) -> Loss:
         """The loss of some positions."""
         logits_BLV = self._logits(x_BLM)
         smooth_BL, plain_BL = cross_entropy(logits_BLV, targets_BL, self.c.label_smoothing)
@@ -108,22 +95,16 @@ class Gpt(nnx.Module):
         hit_BL = right(logits_BLV, targets_BL) * weight_BL
         n = jnp.sum(real_BL)
         metrics = {"cross_entropy": Ratio(jnp.sum(plain_BL * weight_BL), n), "accuracy": Ratio(jnp.sum(hit_BL), n)}
-        value = mean(jnp.sum(smooth_BL * weight_BL), weights["tokens"])
+        value = per(jnp.sum(smooth_BL * weight_BL), totals["tokens"])
         return Loss(value, jnp.zeros_like(value), metrics)
 
-    @staticmethod
-    def weights(batch: Batch) -> Weights:
-        """What the loss of a batch averages over: tokens that follow another."""
+    def totals(self, batch: Batch) -> Totals:
+        """Returns the number of tokens that follow another, over which the loss is a mean."""
         return {"tokens": jnp.sum(following(batch)[1])}
 
-    @staticmethod
-    def tokens(batch: Batch) -> jax.Array:
-        """How many tokens the batch has, padding left out."""
-        return jnp.sum(batch["segments"] > 0)
-
-    @staticmethod
-    def notes(c: GptConfig) -> list[str]:
-        return []
+    def units(self, batch: Batch) -> dict[str, jax.Array]:
+        """Returns the number of tokens, padding left out."""
+        return {"tokens": jnp.sum(batch["segments"] > 0)}
 
     def logits(self, batch: Batch, key: Key = None) -> jax.Array:
         """Logits [B, L, V] of the token after each."""
@@ -215,6 +196,3 @@ def following(batch: Batch) -> tuple[jax.Array, jax.Array]:
     next_BL = jnp.pad(tokens_BL[:, 1:], ((0, 0), (0, 1)))
     same_BL = jnp.pad(segments_BL[:, 1:] == segments_BL[:, :-1], ((0, 0), (0, 1)))
     return next_BL, same_BL & (segments_BL > 0)
-
-
-MODEL = Gpt

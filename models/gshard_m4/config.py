@@ -75,3 +75,6 @@ class GShardM4Config(MoeConfig):
             group_size=32,
             dropout=0.1,
         )
+
+
+CONFIG = GShardM4Config

@@ -1,21 +1,14 @@
 """Ways to cut GShard M4 over a mesh of x by y devices. Each is a Layout; none touches the model.
 
-`LAYOUTS` is what `--layout NAME` offers; every function takes the sizes of the two mesh axes.
+`LAYOUTS` is what `--layout NAME` offers.
 """
 
-from collections.abc import Callable
+import dataclasses
 
+from models.gshard_m4.config import GShardM4Config
 from models.sharding.layout import Layout, Pipeline, rules
-from models.sharding.layouts import (
-    BOTH,
-    TENSOR,
-    also,
-    data_parallel,
-    fully_sharded,
-    sequence_parallel,
-    tensor_parallel,
-    zero1,
-)
+from models.sharding.layouts import ANY, BOTH, TENSOR, Recipe, also, table
+from models.sharding.layouts import LAYOUTS as DENSE
 
 
 def expert_parallel(x: int, y: int) -> Layout:
@@ -111,10 +104,26 @@ def pipelines_with_experts(p: int, x: int, y: int) -> Layout:
     )
 
 
-LAYOUTS: dict[str, Callable[..., Layout]] = {
-    layout.__name__: layout
-    for layout in (
-        data_parallel, zero1, fully_sharded, tensor_parallel, sequence_parallel, expert_parallel, expert_parallel_2d,
-        expert_zero1, expert_fully_sharded, expert_tensor_parallel, mixed, encoder_pipelined, pipelines_with_experts,
-    )
-}  # fmt: skip
+EXPERT_AXES = ("data", "expert")
+
+SHARED = {
+    name: DENSE[name] for name in ("data_parallel", "zero1", "fully_sharded", "tensor_parallel", "sequence_parallel")
+}
+EXPERTS = table(
+    Recipe(expert_parallel, EXPERT_AXES, ANY),
+    Recipe(expert_parallel_2d, EXPERT_AXES),
+    Recipe(expert_zero1, EXPERT_AXES, ANY),
+    Recipe(expert_fully_sharded, EXPERT_AXES, ANY),
+    Recipe(expert_tensor_parallel, BOTH, 16),
+    Recipe(mixed, BOTH),
+    Recipe(encoder_pipelined, ("stage", *EXPERT_AXES)),
+    Recipe(pipelines_with_experts, ("stage", *EXPERT_AXES), ANY, (1, 2)),
+)
+LAYOUTS = SHARED | EXPERTS
+
+
+def searched(c: GShardM4Config) -> dict[str, Recipe]:
+    """Returns the layouts that a search of plans tries: those of experts, or where there are none the dense ones."""
+    if c.experts:
+        return EXPERTS
+    return SHARED | table(dataclasses.replace(EXPERTS["pipelines_with_experts"], largest=1))

@@ -29,13 +29,13 @@ from models.parts.layers import (
     sinusoids,
     split_key,
 )
-from models.parts.losses import Loss, Ratio, Weights, mean, nothing
+from models.parts.losses import Loss, Ratio, Totals, per, zero_loss
 from models.parts.moe.config import Gating
-from models.parts.moe.layer import Moe, notes
+from models.parts.moe.layer import Moe
+from models.protocol import Batch, Context, Staged
 from models.sharding.component import Component
 from models.sharding.params import normal, param, scan, stack
 
-Batch = dict[str, jax.Array]
 Key = jax.Array | None  # None: evaluation, nothing random
 
 
@@ -135,7 +135,7 @@ class Block(nnx.Module):
         return self.sparse(x_BLM, *args, k2) if self.sparse is not None else (x_BLM, stats)
 
 
-class GShardM4(nnx.Module):
+class GShardM4(Staged):
     """The whole model. Parameters only; every method is a pure function of them and its arguments."""
 
     def __init__(self, c: GShardM4Config, key: jax.Array, where: Component):
@@ -152,44 +152,28 @@ class GShardM4(nnx.Module):
 
     # --- training ---
 
-    def loss(self, batch: Batch, key: Key, weights: Weights | None = None) -> Loss:
-        """Cross-entropy of the targets given the sources, and what the routers did.
+    # The loss (Staged.loss) is the cross-entropy of the targets given the sources, plus the routers' losses. Batches have int32
+    # arrays [B, L] `inputs`, `inputs_segments`, `inputs_positions` and the same of `targets`; several examples share a row,
+    # numbered from 1 in both segments (0 is padding).
 
-        Args:
-          batch: int32 [B, L] arrays `inputs`, `inputs_segments`, `inputs_positions` and the same of `targets`; several
-            examples share a row, numbered from 1 in both segments (0 is padding).
-          key: draws dropout and second experts; None evaluates.
-          weights: of the batch that these rows are a part of; by default they are the whole.
-        """
-        weights = weights or self.weights(batch)
-        k1, k2 = split_key(key, 2)
-        found, first = self.before(batch, k1, weights)
-        k1, k2 = split_key(k2, 2)
-        x = self.enter(batch | found, k1)
-        x, middle = self.through(self.decoder, x, batch, layer_keys(k2, self.c.blocks), weights)
-        return first + middle + self.leave(x, batch, weights, training=key is not None)
+    stack: ClassVar[str] = "decoder"
 
-    # --- the loss in parts, so that `trunk` can run in pipeline stages (models/sharding/pipelines/one_f_one_b.py) ---
-
-    trunk: ClassVar[str] = "decoder"
-    additive: ClassVar[bool] = (
-        True  # the loss of a batch is the sum of its rows', as long as they hold whole routing groups
-    )
-
-    def before(self, batch: Batch, key: Key, weights: Weights) -> tuple[Batch, Loss]:
-        """({"source": what the encoder makes of the rows [B, S, M]}, its loss)."""
+    def before(self, batch: Batch, context: Context, totals: Totals) -> tuple[Batch, Loss]:
+        """Returns ({"source": the encoder's output [B, S, M]}, its routers' losses); see HasPrologue."""
         args = batch["inputs"], batch["inputs_segments"], batch["inputs_positions"]
-        source_BSM, stats = self.encode(*args, key)
-        return {"source": source_BSM}, self._routing_loss(stats, "input", source_BSM.dtype, weights)
+        source_BSM, stats = self.encode(*args, context.key)
+        return {"source": source_BSM}, self._routing_loss(stats, "input", source_BSM.dtype, totals)
 
-    def enter(self, batch: Batch, key: Key) -> tuple[jax.Array, jax.Array]:
-        """What the decoder's first layer reads: targets [B, L, M] and sources [B, S, M]."""
+    def embed(self, batch: Batch, context: Context) -> tuple[jax.Array, jax.Array]:
+        """Returns the decoder's input: targets [B, L, M] and sources [B, S, M]."""
         ids_BL, positions_BL = batch["targets"], batch["targets_positions"]
         ids_BL = shift_right(ids_BL, positions_BL)
-        return self._embed(self.target_embedding, ids_BL, positions_BL, key), batch["source"]
+        return self._embed(self.target_embedding, ids_BL, positions_BL, context.key), batch["source"]
 
-    def through(self, blocks: Block, x: tuple[jax.Array, jax.Array], batch: Batch, keys: Key, weights: Weights):
-        """((y_BLM, source_BSM), loss) of some of the decoder's blocks; keys are theirs."""
+    def apply_layers(
+        self, blocks: Block, x: tuple[jax.Array, jax.Array], batch: Batch, context: Context, totals: Totals
+    ) -> tuple[tuple[jax.Array, jax.Array], Loss]:
+        """Runs some of the decoder's blocks; sources pass unchanged. See Staged."""
         x_BLM, source_BSM = x
         segments_BL, source_segments_BS = batch["targets_segments"], batch["inputs_segments"]
         sights = (Sight.of(segments_BL, segments_BL, causal=True), Sight.of(segments_BL, source_segments_BS))
@@ -199,51 +183,46 @@ class GShardM4(nnx.Module):
             return block(x_BLM, *rows, key=key)
 
         rows, where = (source_BSM, sights, segments_BL > 0), self.where / "decoder"
-        x_BLM, stats = scan(layer, x_BLM, (blocks, keys), rows, where=where, remat=self.c.remat, unroll=self.c.unroll)
-        return (x_BLM, source_BSM), self._routing_loss(stats, "target", x_BLM.dtype, weights)
+        x_BLM, stats = scan(
+            layer, x_BLM, (blocks, context.key), rows, where=where, remat=self.c.remat, unroll=self.c.unroll
+        )
+        return (x_BLM, source_BSM), self._routing_loss(stats, "target", x_BLM.dtype, totals)
 
-    def leave(self, x: tuple[jax.Array, jax.Array], batch: Batch, weights: Weights, *, training: bool) -> Loss:
-        """The loss of what the last block returns."""
-        del training
+    def head_loss(self, x: tuple[jax.Array, jax.Array], batch: Batch, context: Context, totals: Totals) -> Loss:
+        """Returns the cross-entropy of the last block's output; see Staged."""
+        del context
         logits_BLV = self._logits(x[0])
         smooth_BL, plain_BL = cross_entropy(logits_BLV, batch["targets"], self.c.label_smoothing)
         weight_BL = (batch["targets_segments"] > 0).astype(plain_BL.dtype)
         hit_BL = right(logits_BLV, batch["targets"]) * weight_BL
-        n = self.tokens(batch)
+        n = jnp.sum(batch["targets_segments"] > 0)
         metrics = {"cross_entropy": Ratio(jnp.sum(plain_BL * weight_BL), n), "accuracy": Ratio(jnp.sum(hit_BL), n)}
-        value = mean(jnp.sum(smooth_BL * weight_BL), weights["target"])
+        value = per(jnp.sum(smooth_BL * weight_BL), totals["target"])
         return Loss(value, jnp.zeros_like(value), metrics)
 
-    def _routing_loss(self, stats: dict[str, Ratio], side: str, dtype: jnp.dtype, weights: Weights) -> Loss:
+    def _routing_loss(self, stats: dict[str, Ratio], side: str, dtype: jnp.dtype, totals: Totals) -> Loss:
         """What some MoE layers of a tower add: every one its own balance loss, as in the paper (k layers, k terms)."""
         if not self.c.experts:
-            return nothing(dtype)
+            return zero_loss(dtype)
         pooled = jax.tree.map(lambda x: jnp.sum(x, axis=0), stats)  # over layers
-        extra = self.c.balance_weight * mean(pooled["balance_loss"].sum, weights[side])
+        extra = self.c.balance_weight * per(pooled["balance_loss"].sum, totals[side])
         metrics = {f"moe/{k}": v for k, v in pooled.items() if k != "load"}
         tower = {"input": "encoder", "target": "decoder"}[side]
         return Loss(extra, extra, metrics | {f"moe/load_{tower}": pooled["load"]})
 
-    @staticmethod
-    def weights(batch: Batch) -> Weights:
-        """What the loss of a batch averages over: real tokens of either side."""
+    def totals(self, batch: Batch) -> Totals:
+        """Returns the number of real tokens of either side, over which losses are means."""
         return {side: jnp.sum(batch[f"{side}s_segments"] > 0) for side in ("input", "target")}
 
-    @staticmethod
-    def tokens(batch: Batch) -> jax.Array:
-        """How many tokens the batch has, of the target side: what translation throughput counts."""
-        return jnp.sum(batch["targets_segments"] > 0)
-
-    @staticmethod
-    def notes(c: GShardM4Config) -> list[str]:
-        """Lines about this config that a run prints when it starts."""
-        return notes(c, c.hidden_dim)
+    def units(self, batch: Batch) -> dict[str, jax.Array]:
+        """Returns the number of tokens of the target side, which translation throughput counts."""
+        return {"tokens": jnp.sum(batch["targets_segments"] > 0)}
 
     def logits(self, batch: Batch) -> jax.Array:
         """Logits [B, L, V] that predict the targets, teacher-forced, outside training."""
-        weights = self.weights(batch)
-        found, _ = self.before(batch, None, weights)
-        x, _ = self.through(self.decoder, self.enter(batch | found, None), batch, None, weights)
+        context, totals = Context.evaluation(), self.totals(batch)
+        arrays, _ = self.before(batch, context, totals)
+        x, _ = self.apply_layers(self.decoder, self.embed(batch | arrays, context), batch, context, totals)
         return self._logits(x[0])
 
     def encode(self, ids_BS, segments_BS, positions_BS, key: Key) -> tuple[jax.Array, dict]:
@@ -332,6 +311,3 @@ def shift_right(ids_BL: jax.Array, positions_BL: jax.Array) -> jax.Array:
     """The decoder's inputs: each token's predecessor in its own example; an example begins with 0 (padding's id)."""
     before_BL = jnp.pad(ids_BL, ((0, 0), (1, 0)))[:, :-1]
     return jnp.where(positions_BL == 0, 0, before_BL)
-
-
-MODEL = GShardM4

@@ -3,24 +3,14 @@
 B sentences, K hypotheses, T tokens, V vocabulary.
 """
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from models.protocol import Searchable
+
 NEVER = -1e9  # a log-probability that no hypothesis has
-
-
-class Decoder(Protocol):
-    """What a model offers to be searched: its state is any pytree."""
-
-    def step(self, state: Any, ids_BK: jax.Array, at: jax.Array) -> tuple[jax.Array, Any]:
-        """Logits [B, K, V] of the token after `ids` at position `at`, and the next state."""
-        ...
-
-    def reorder(self, state: Any, parent_BK: jax.Array) -> Any:
-        """The state in which hypothesis k continues what hypothesis parent[b, k] was."""
-        ...
 
 
 class _Search(NamedTuple):
@@ -38,7 +28,7 @@ def penalty(length: jax.Array | int, alpha: float) -> jax.Array:
 
 
 def beam_search(
-    model: Decoder,
+    model: Searchable,
     state: Any,
     real_B: jax.Array,
     *,
@@ -116,7 +106,7 @@ def beam_search(
 
 
 def sample(
-    model: Decoder,
+    model: Searchable,
     state: Any,
     real_B: jax.Array,
     key: jax.Array,

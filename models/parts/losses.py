@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-Weights = dict[str, jax.Array]  # what a batch's sums are divided by: counts, by name
+Totals = dict[str, jax.Array]  # counts of a whole batch, by name, that its losses are divided by
 
 
 @jax.tree_util.register_dataclass
@@ -26,8 +26,8 @@ class Ratio:
 class Loss:
     """The loss of a batch, or of some of its rows.
 
-    Every term is a sum divided by a weight of the whole batch (`Model.weights`), so the parts' losses, gradients and metrics
-    are added up, not averaged: microbatches of unequal weight count as they should, and a batch may be split in any way.
+    Every term is a sum divided by a count of the whole batch (`Model.totals`), so the parts' losses, gradients and metrics
+    are added up, not averaged: microbatches of unequal counts count as they should, and a batch may be split in any way.
 
     Attributes:
       value: the objective, a scalar of at least float32.
@@ -46,12 +46,12 @@ class Loss:
         return Loss(self.value + other.value, self.extra + other.extra, metrics)
 
 
-def nothing(dtype: jnp.dtype) -> Loss:
-    """What a part of a model adds that adds nothing."""
+def zero_loss(dtype: jnp.dtype) -> Loss:
+    """Returns the loss of a part of a model that adds none."""
     zero = jnp.zeros((), jnp.promote_types(dtype, jnp.float32))
     return Loss(zero, zero, {})
 
 
-def mean(total: jax.Array, weight: jax.Array) -> jax.Array:
-    """A sum over the rows at hand divided by a count of the whole batch, which is at least 1."""
-    return total / jnp.maximum(weight, 1).astype(total.dtype)
+def per(total: jax.Array, count: jax.Array) -> jax.Array:
+    """Returns a sum over the rows at hand divided by a count of the whole batch, or by 1 where that is 0."""
+    return total / jnp.maximum(count, 1).astype(total.dtype)

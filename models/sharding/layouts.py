@@ -1,7 +1,7 @@
 """Ways to cut any dense model over a mesh of x by y devices, or in p pipeline stages of x by y. Each is a Layout; none touches
 a model.
 
-A family's LAYOUTS are what `--layout NAME:XxY` offers; every function takes the sizes of its mesh axes.
+A family's LAYOUTS are what `--layout NAME:XxY` offers: recipes, which take the sizes of their mesh axes.
 """
 
 import dataclasses
@@ -11,6 +11,43 @@ from typing import Literal
 from models.sharding.layout import Layout, Pipeline, Rules, rules
 
 BOTH = ("data", "model")
+ANY = 2**30  # no limit
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """A named way to make a Layout from the sizes of its mesh axes.
+
+    Attributes:
+      make: takes a size for each axis, and for pipelines also `microbatches`.
+      axes: the mesh axes' names, slowest-varying first.
+      largest: the largest size of the last axis for which a search of plans tries it; 0 leaves it out.
+      chunks: for a pipeline, the numbers of chunks a stage that a search tries.
+    """
+
+    make: Callable[..., Layout]
+    axes: tuple[str, ...] = BOTH
+    largest: int = 0
+    chunks: tuple[int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.make.__name__
+
+    @property
+    def is_pipeline(self) -> bool:
+        """Whether the first axis is one of pipeline stages."""
+        return self.axes[0] == "stage"
+
+    def __call__(self, *sizes: int, **options: int) -> Layout:
+        return self.make(*sizes, **options)
+
+
+def table(*recipes: Recipe) -> dict[str, Recipe]:
+    """Returns recipes by name."""
+    return {recipe.name: recipe for recipe in recipes}
+
+
 ONE_DEVICE = Layout(name="one_device", mesh=(("all", 1),))
 
 # Tokens stay where the batch is cut, in every mode without expert parallelism.
@@ -110,7 +147,7 @@ def context_ring_balanced(x: int, y: int) -> Layout:
     return dataclasses.replace(context_ring(x, y), name="context_ring_balanced", balanced=True)
 
 
-def pipelines(component: str) -> dict[str, Callable[..., Layout]]:
+def pipelines(component: str) -> dict[str, Recipe]:
     """Ways to run a model's stack of layers in p pipeline stages, each tensor parallel over y with the batch over x.
 
     The tables of the vocabulary, and the logits, are cut over stages and y together, so that no stage waits for them.
@@ -138,13 +175,25 @@ def pipelines(component: str) -> dict[str, Callable[..., Layout]]:
         """1F1B with two chunks of layers a stage, which halves the bubble (Megatron, arXiv 2104.04473, section 2.2)."""
         return layout("pipeline_interleaved", p, x, y, "1f1b", 2, microbatches)
 
-    return {made.__name__: made for made in (gpipe, pipeline_1f1b, pipeline_interleaved)}
-
-
-LAYOUTS: dict[str, Callable[..., Layout]] = {
-    layout.__name__: layout
-    for layout in (
-        data_parallel, zero1, fully_sharded, fsdp_within_data, tensor_parallel, sequence_parallel, two_d_attempt_1, two_d,
-        two_d_sequence, context_gathered, context_ring, context_ring_balanced,
+    axes = ("stage", *BOTH)
+    return table(
+        Recipe(gpipe, axes, 16, (1,)),
+        Recipe(pipeline_1f1b, axes, 16, (1,)),
+        Recipe(pipeline_interleaved, axes, 16, (2, 4)),
     )
-}  # fmt: skip
+
+
+LAYOUTS = table(
+    Recipe(data_parallel, largest=1),
+    Recipe(zero1, largest=1),
+    Recipe(fully_sharded, largest=16),
+    Recipe(fsdp_within_data, largest=ANY),
+    Recipe(tensor_parallel, largest=64),
+    Recipe(sequence_parallel, largest=64),
+    Recipe(two_d_attempt_1, largest=64),
+    Recipe(two_d, largest=64),
+    Recipe(two_d_sequence, largest=64),
+    Recipe(context_gathered),
+    Recipe(context_ring),
+    Recipe(context_ring_balanced),
+)

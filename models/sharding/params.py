@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import PartitionSpec
 
+from models.protocol import Model
 from models.sharding.component import Component
 from models.sharding.layout import LayoutError, Rules
 from models.sharding.pipelines.gpipe import circular
@@ -142,7 +143,7 @@ class ParamInfo:
         return len(self.shape) - self.stacked >= 2
 
 
-def describe(model: nnx.Module) -> Iterator[ParamInfo]:
+def describe(model: Model | nnx.Module) -> Iterator[ParamInfo]:
     """The parameters of a (possibly abstract) model, in the order of its leaves."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(model, is_leaf=lambda v: isinstance(v, nnx.Variable))
     for path, variable in leaves:
@@ -151,7 +152,7 @@ def describe(model: nnx.Module) -> Iterator[ParamInfo]:
         yield ParamInfo(name, raw.shape, raw.dtype, meta["axes"], meta["where"])
 
 
-def components(model: nnx.Module) -> set[str]:
+def components(model: Model | nnx.Module) -> set[str]:
     """Every component path of a model, inner ones included."""
     paths = {info.where.path for info in describe(model)}
     return {".".join(p.split(".")[:i]) for p in paths for i in range(1, p.count(".") + 2)}
@@ -162,12 +163,12 @@ def param_tree(model: nnx.Module) -> dict[str, Any]:
     return nest({info.name: info for info in describe(model)})
 
 
-def split(model: nnx.Module) -> Params:
+def split(model: Model | nnx.Module) -> Params:
     """A model's parameters as nested dictionaries of arrays, the form in which they are stored and optimized."""
     return nest({info.name: leaf for info, leaf in zip(describe(model), jax.tree.leaves(model), strict=True)})
 
 
-def merge(abstract: nnx.Module, params: Params) -> Any:
+def merge(abstract: Model | nnx.Module, params: Params) -> Any:
     """A model with the structure of `abstract` and these parameters: the inverse of `split`."""
     flat = flatten(params)
     return jax.tree.unflatten(jax.tree.structure(abstract), [flat[info.name] for info in describe(abstract)])

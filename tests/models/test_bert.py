@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose
 
 from models.bert.config import Classification, MaskedLm, SentenceEmbedding, Span, Tagging
 from models.bert.model import NEVER, best_span
+from tests.helpers.contexts import EVALUATION, training
 from tests.models.parts.test_transformers import batch_of, compiled, model_of
 
 SLOTS = jnp.array([[0, 7, 0]])  # the beginnings of two examples of 7 and 5 tokens; the third slot is unused
@@ -22,7 +23,7 @@ def outputs_of(model, batch):
 
 @jax.jit
 def loss_of(model, batch, key=None):
-    return model.loss(batch, key)
+    return model.loss(batch, EVALUATION if key is None else training(key))
 
 
 def with_targets(targets, **more):
@@ -36,7 +37,7 @@ def test_unused_slots_do_not_count(float64):
     other = batch | {"slots": SLOTS.at[0, 2].set(9)}
     a, b = loss_of(model, batch), loss_of(model, other)
     assert_allclose(a.value, b.value)
-    assert int(model.weights(batch)["slots"]) == 2
+    assert int(model.totals(batch)["slots"]) == 2
     logits = outputs_of(model, batch)
     want = -sum(jax.nn.log_softmax(logits[0, i])[t] for i, t in ((0, 5), (1, 6)))
     assert_allclose(a.value, want / 2, rtol=1e-12)

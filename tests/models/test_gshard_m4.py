@@ -13,6 +13,7 @@ from models.gshard_m4.config import GShardM4Config
 from models.parts.decoding import beam_search
 from models.parts.layers import cross_entropy
 from models.sharding.params import describe, merge
+from tests.helpers.contexts import training
 from trainers import state
 from trainers.programs.equality import exact
 
@@ -127,7 +128,7 @@ def loss_and_gradients(e):
     batch = {k: np.concatenate([example(s, 16, 16)[k] for s in range(4)]) for k in example(0, 1, 1)}
 
     def objective(params):
-        return merge(p.model, params).loss(batch, jax.random.key(5)).value
+        return merge(p.model, params).loss(batch, training(5)).value
 
     return jax.jit(jax.value_and_grad(objective))(state.create(p).params)
 

@@ -19,7 +19,7 @@ from numpy.testing import assert_array_equal
 from configs import registry
 from configs.experiment import Experiment
 from configs.optimizers import Adafactor, Constant
-from models.families import layouts, mesh_axes
+from models.families import family_of
 from models.gshard_m4.layouts import LAYOUTS
 from models.sharding.layout import Layout, LayoutError, rules
 from models.sharding.layouts import LAYOUTS as DENSE
@@ -35,9 +35,9 @@ GPT, BERT, M4 = "gpt.quickstart", "bert.quickstart_pairs", "gshard_m4.quickstart
 # Every layout of every family, and one of each variant of the dense families on a mesh that cuts everything.
 TABLE = [
     *(
-        (e, name, MESH[mesh_axes(make)])
+        (e, name, MESH[len(make.axes)])
         for e in (GPT, BERT, M4)
-        for name, make in layouts(registry.load(e).model).items()
+        for name, make in family_of(registry.load(e).model).layouts.items()
     ),
     ("gpt.palm_8b", "two_d", (2, 4)),
     *(("gpt.gspmd_64b", name, (2, 4)) for name in ("two_d", "two_d_sequence", "context_ring", "context_ring_balanced")),
@@ -107,7 +107,7 @@ def run(e: Experiment, start: state.State) -> Trial:
 @functools.cache
 def trial(name: str, layout: str, mesh: tuple[int, ...]) -> Trial:
     e = experiment(name)
-    return run(dataclasses.replace(e, layout=layouts(e.model)[layout](*mesh)), initial(name))
+    return run(dataclasses.replace(e, layout=family_of(e.model).layouts[layout](*mesh)), initial(name))
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_what_is_drawn_does_not_depend_on_the_layout(name, layout):
     device: a layout changes no draw, unless it says so (rings, zigzag order, pipelines)."""
     e, start, want = random_reference(name)
     with jax.enable_x64(True):
-        found = run(dataclasses.replace(e, layout=layouts(e.model)[layout](2, 4)), start)
+        found = run(dataclasses.replace(e, layout=family_of(e.model).layouts[layout](2, 4)), start)
     far = equality.differences(found, want)
     assert max(far["losses"], far["parameters"]) < 1e-9 and far["routing"] < 1e-6, far
 
@@ -217,7 +217,7 @@ def test_layouts_communicate_as_they_should():
     parallel exchanges tokens by all-to-all along the experts' axis alone and gathers no expert; mixed does both in one
     program.
     """
-    found = {name: trial(M4, name, (2, 4)).sent for name, make in LAYOUTS.items() if mesh_axes(make) == 2}
+    found = {name: trial(M4, name, (2, 4)).sent for name, make in LAYOUTS.items() if len(make.axes) == 2}
     kinds = {name: Counter(c.kind for c in sent) for name, sent in found.items()}
     exchanges = {name: {c.axes for c in sent if c.kind == "all-to-all"} for name, sent in found.items()}
     assert set(kinds["data_parallel"]) == {"all-reduce"}

@@ -18,6 +18,7 @@ from models.sharding.layout import Layout, LayoutError, Pipeline, rules
 from models.sharding.layouts import pipelines
 from models.sharding.params import flatten, merge
 from models.sharding.pipelines import one_f_one_b
+from tests.helpers.contexts import training
 from trainers import state, step
 from trainers.checkpoint import Checkpoints
 from trainers.programs import equality, tables
@@ -147,11 +148,15 @@ def test_loss_and_gradients_are_those_of_differentiation(float64):
     params = state.create(p).params
     batch = {k: jnp.ones(v.shape, jnp.int32) for k, v in batch_shapes(e.data).items()}
     batch["tokens"] = jax.random.randint(jax.random.key(1), batch["tokens"].shape, 0, 64)
-    weights, key = p.model.weights(batch), jax.random.key(0)
+    totals, context = p.model.totals(batch), training(0)
     one = state.plan(dataclasses.replace(e, layout=equality.ONE_DEVICE), jax.devices()[:1])
     on_one = jax.device_get(params)
-    want, grads = jax.jit(jax.value_and_grad(lambda params: merge(one.model, params).loss(batch, key).value))(on_one)
-    loss, found = jax.jit(lambda params: one_f_one_b.loss_and_gradients(p.model, params, batch, weights, key))(params)
+    want, grads = jax.jit(jax.value_and_grad(lambda params: merge(one.model, params).loss(batch, context).value))(
+        on_one
+    )
+    loss, found = jax.jit(lambda params: one_f_one_b.loss_and_gradients(p.model, params, batch, totals, context))(
+        params
+    )
     assert_allclose(loss.value, want, rtol=1e-12)
     for name, g in flatten(grads).items():
         assert_allclose(flatten(found)[name], g, rtol=1e-9, atol=1e-12, err_msg=name)

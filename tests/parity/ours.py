@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from models.bert.config import Classification, MaskedLm, SentenceEmbedding, Span, Tagging
-from models.families import model_class
+from models.families import family_of
 from models.sharding.component import Component
 from models.sharding.layout import Layout
 from models.sharding.params import describe, merge, split
@@ -19,7 +19,7 @@ WHERE = Component(Layout(name="one_device", mesh=(("all", 1),)))
 
 def abstract(config: Any) -> Any:
     """A model with shapes for parameters."""
-    return jax.eval_shape(lambda key: model_class(config)(config, key, WHERE), jax.random.key(0))
+    return jax.eval_shape(lambda key: family_of(config).model(config, key, WHERE), jax.random.key(0))
 
 
 def fresh(config: Any, seed: int) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from numpy.testing import assert_array_equal
 from models.errors import UserError
 from models.gshard_m4.layouts import LAYOUTS
 from models.sharding.params import flatten, nest
+from tests.helpers.contexts import training
 from trainers import checkpoint, metrics, state, trainer
 from trainers.weights import init_from, release
 
@@ -231,7 +232,7 @@ def test_microbatches_change_nothing_but_memory(m4, float64):
     found = []
     for n in (1, 2, 4):
         p = state.plan(with_train(e, microbatches=n), jax.devices()[:1])
-        found.append(jax.jit(lambda q, p=p: gradients(p, q, batch, jax.random.key(0)))(state.create(p).params))
+        found.append(jax.jit(lambda q, p=p: gradients(p, q, batch, training(0)))(state.create(p).params))
     for grads, loss in found[1:]:
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-13), grads, found[0][0])
         np.testing.assert_allclose(loss.value, found[0][1].value, rtol=1e-12)

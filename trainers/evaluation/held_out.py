@@ -14,6 +14,7 @@ from configs.experiment import Data, Experiment, HeldOut
 from data.reading import held_out
 from data.translation.config import Translate
 from models.parts.losses import Ratio
+from models.protocol import Context
 from models.sharding.params import merge, split
 from trainers.evaluation import translation
 
@@ -63,7 +64,7 @@ class HeldOutEvaluator:
         }
 
         def of_batch(params: Any, batch: dict[str, jax.Array]) -> dict[str, Ratio]:
-            return merge(abstract, params).loss(batch, None).metrics
+            return merge(abstract, params).loss(batch, Context.evaluation()).metrics
 
         self._of_batch = jax.jit(of_batch, out_shardings=where.mesh and NamedSharding(where.mesh, P()))
         batch = {k: jax.ShapeDtypeStruct((self.rows, *a.shape), np.int32) for k, a in self.arrays.items()}

@@ -63,7 +63,7 @@ class Work:
     def __init__(self, e: Experiment):
         self.e, self.layout, self.remat = e, e.layout, e.model.remat
         self.plan, self.optimizer_bytes = _plan(_key(e))
-        self.path = self.plan.model.trunk  # whose rules stand for those of all stacks
+        self.path = self.plan.model.stack  # whose rules stand for those of all stacks
         self.rules = self.layout.resolve(self.path)
         self.itemsize = jnp.dtype(e.model.dtype).itemsize
         self.pieces = [(a, self._piece(a)) for a in activations.activations(e)]

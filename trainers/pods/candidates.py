@@ -9,41 +9,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from configs.experiment import Experiment
-from models import families
+from models.families import family_of
 from models.sharding import remat, torus
 from models.sharding.layout import Layout, LayoutError, Rules
-from models.sharding.layouts import also
+from models.sharding.layouts import Recipe, also
 from trainers.pods.activations import activations
 from trainers.pods.bound import Work
 from trainers.pods.chips import Slice
 
-# Layouts by the largest size of their last mesh axis; of those that are the same at some size the first is taken.
-ANY = 2**30
-DENSE = {
-    "data_parallel": 1,
-    "zero1": 1,
-    "fully_sharded": 16,
-    "fsdp_within_data": ANY,
-    "tensor_parallel": 64,
-    "sequence_parallel": 64,
-    "two_d_attempt_1": 64,
-    "two_d": 64,
-    "two_d_sequence": 64,
-}
-EXPERTS = {
-    "expert_parallel": ANY,
-    "expert_zero1": ANY,
-    "expert_fully_sharded": ANY,
-    "expert_tensor_parallel": 16,
-}
-# Pipelines by the same size, and how many chunks of layers a stage may have.
-DENSE_PIPELINES = {
-    "pipeline_1f1b": (16, (1,)),
-    "pipeline_interleaved": (16, (2, 4)),
-    "gpipe": (16, (1,)),
-    "pipelines_with_experts": (1, (1, 2)),
-}
-EXPERT_PIPELINES = {"pipelines_with_experts": (ANY, (1, 2))}
 STAGES, MICROBATCHES = 32, 8  # at most so many stages, and microbatches for each of them
 
 POLICIES = (
@@ -126,25 +99,30 @@ def _layouts(e: Experiment, where: Slice) -> Iterator[Layout]:
             yield from _lying(valid, where)
 
 
+def _searched(e: Experiment) -> list[Recipe]:
+    """Returns the layouts that the family has a search vary."""
+    family = family_of(e.model)
+    recipes = family.searched(e.model) if family.searched else family.layouts
+    return [recipe for recipe in recipes.values() if recipe.largest]
+
+
 def _flat(e: Experiment, where: Slice) -> Iterator[Layout]:
-    table = families.layouts(e.model)
-    for name, limit in (EXPERTS if getattr(e.model, "experts", 0) else DENSE).items():
-        for y in _sizes(where, limit) if name in table else ():
-            yield table[name](where.chips // y, y)
+    for recipe in _searched(e):
+        for y in () if recipe.is_pipeline else _sizes(where, recipe.largest):
+            yield recipe(where.chips // y, y)
 
 
 def _pipelined(e: Experiment, where: Slice) -> Iterator[Layout]:
-    """Pipelines with as many microbatches as divide the rows of a data shard."""
-    table, rows = families.layouts(e.model), e.data.batch_size // e.train.microbatches
-    named = EXPERT_PIPELINES if getattr(e.model, "experts", 0) else DENSE_PIPELINES
-    for name, (limit, chunks) in named.items():
-        if name not in table:
+    """Yields pipelines with as many microbatches as divide the rows of a data shard."""
+    rows = e.data.batch_size // e.train.microbatches
+    for recipe in _searched(e):
+        if not recipe.is_pipeline:
             continue
-        for p, y in itertools.product(_sizes(where, STAGES)[1:], _sizes(where, limit)):
+        for p, y in itertools.product(_sizes(where, STAGES)[1:], _sizes(where, recipe.largest)):
             x, rest = divmod(where.chips, p * y)
             m = max((p * k for k in range(2, MICROBATCHES + 1) if x and rows % (p * k * x) == 0), default=0)
-            for v in chunks if m and not rest else ():
-                layout = table[name](p, x, y)
+            for v in recipe.chunks if m and not rest else ():
+                layout = recipe(p, x, y)
                 settings = {path: dataclasses.replace(s, microbatches=m, chunks=v) for path, s in layout.pipelines}
                 yield dataclasses.replace(layout, pipelines=tuple(settings.items()))
 
@@ -158,8 +136,8 @@ def _sizes(where: Slice, limit: int) -> list[int]:
 def _added_rules(e: Experiment) -> list[tuple[str, Rules]]:
     """The rules for single components that an experiment has beyond those of a layout of its family."""
     sizes = [size for _, size in e.layout.mesh]
-    for make in families.layouts(e.model).values():
-        if families.mesh_axes(make) == len(sizes):
+    for make in family_of(e.model).layouts.values():
+        if len(make.axes) == len(sizes):
             base = make(*sizes)
             if (base.mesh, base.rules) == (e.layout.mesh, e.layout.rules):
                 return [item for item in e.layout.components if item not in base.components]

@@ -8,7 +8,7 @@
 All others may be missing, None or empty; the page then leaves out what they say:
 
   layout, options, published (text); error_pct (one standard deviation of the model's error), modelled_mfu, modelled_hfu,
-    expected_mfu (derated by the calibration), tokens_per_s, days, model_flops
+    expected_mfu (derated by the calibration), units_per_s, days, model_flops
   fits, hbm_gib_per_chip, hbm_limit_gib, memory {"parameters", "optimizer", "batch", "temporary", "other": GiB}
   torus {"dims": [8, 16, 16], "wrap": [true, ..]}, assignment {mesh axis: "y4z"}
   exposed_communication_share, exposed_all_to_all_share, bubble_share
@@ -134,7 +134,7 @@ def tiles(r: Report) -> str:
         ("step", seconds(r["modelled_step_s"]), "one standard deviation" if r.get("error_pct") is not None else ""),
         ("MFU", percent(r.get("modelled_mfu")), derated),
         ("HFU", percent(r.get("modelled_hfu")), "recomputed work counts"),
-        ("tokens/s", short(r.get("tokens_per_s")), ""),
+        *((f"{unit}/s", short(rate), "") for unit, rate in r.get("units_per_s", {}).items()),
         ("days", "–" if r.get("days") is None else f"{r['days']:,.1f}", "for the token budget"),
     )
     made = [

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
+import jax.numpy as jnp
 
 from configs.experiment import Experiment
 from configs.pods import PODS
-from models.families import model_class
 from models.sharding import torus
 from models.sharding.pipelines.gpipe import schedules
 from trainers.pods import calibration, libtpu, topology
@@ -51,7 +50,7 @@ def report(e: Experiment, where: Slice, options: str, compiled: topology.Compile
         problems.append(f"the program's FLOPs are {ratio:.2f} times the model's, outside {low} to {high}")
     mfu = needed / (step * where.chips * chip.peak)
     error = calibration.error(chip.name)
-    tokens = tokens_per_step(e) / step
+    work_per_s = {unit: n / step for unit, n in units_per_step(p).items()}
     lost = bubble * sum(row.exposed for row in priced.rows if row.in_loop)
     work = {"matrix": priced.matrix_s, "vector": priced.vector_s, "kernel": priced.kernel_s}
     useful = 1 - lost / max(sum(work.values()), lost, 1e-12)
@@ -81,7 +80,7 @@ def report(e: Experiment, where: Slice, options: str, compiled: topology.Compile
         "error_pct": round(error.deviation_pct, 1),
         "expected_mfu": mfu * error.factor,
         "calibrated_on": error.points,
-        "tokens_per_s": tokens,
+        "units_per_s": work_per_s,
         "days": e.train.steps * step / 86_400,
         "parts": parts,
         "communication_s": priced.communication_s,
@@ -165,11 +164,12 @@ def bubble_share(p: Plan) -> float:
     return max(((s.stages - 1) / s.ticks for s in found), default=0.0)
 
 
-def tokens_per_step(e: Experiment) -> int:
-    """Tokens of full rows, counted as the model counts them for its throughput: of translations those of the target."""
-    arrays = {name: np.ones((1, *a.shape), np.int32) for name, a in e.data.arrays().items()}
+def units_per_step(p: Plan) -> dict[str, int]:
+    """Returns how much work a batch of full rows is, by unit, as the model counts it for its throughput."""
+    data = p.experiment.data
+    arrays = {name: jnp.ones((1, *a.shape), jnp.int32) for name, a in data.arrays().items()}
     with jax.default_device(jax.devices("cpu")[0]):
-        return int(model_class(e.model).tokens(arrays)) * e.data.batch_size
+        return {unit: int(n) * data.batch_size for unit, n in p.model.units(arrays).items()}
 
 
 def as_text(found: dict[str, Any]) -> str:
@@ -179,13 +179,14 @@ def as_text(found: dict[str, Any]) -> str:
         f"{axis} {size} along {found['assignment'][axis] or 'no axis'}" for axis, size in found["mesh"].items()
     )
     step = found["modelled_step_s"]
+    rates = ", ".join(f"{rate:,.0f} {unit}/s" for unit, rate in found["units_per_s"].items())
     lines = [
         f"{found['experiment']} on {found['topology']}: {found['chips']} chips, layout {found['layout']!r}: {lies}",
         f"  fits: {found['hbm_gib_per_chip']:.1f} of {found['hbm_limit_gib']:.1f} GiB a chip",
         f"  step {step:.3f} s, MFU {found['modelled_mfu']:.3f}, HFU {found['modelled_hfu']:.3f} ({error}; "
         f"published runs reached {found['expected_mfu'] / found['modelled_mfu']:.2f} of what was modelled, which makes MFU "
         f"{found['expected_mfu']:.3f})",
-        f"  {found['tokens_per_s']:,.0f} tokens/s, {found['days']:.1f} days for the experiment's steps (modelled)",
+        f"  {rates}, {found['days']:.1f} days for the experiment's steps (modelled)",
     ]
     if found["published"]:
         lines.append(f"  published: {found['published']}")

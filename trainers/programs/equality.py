@@ -10,6 +10,7 @@ from configs.experiment import Experiment
 from configs.optimizers import Constant, Sgd
 from data.reading.batches import Batches, batch_shapes
 from data.reading.examples import open_source
+from models.families import family_of
 from models.sharding.layouts import ONE_DEVICE
 from models.sharding.params import flatten
 from trainers import state, step
@@ -39,7 +40,7 @@ class Trial:
 
 
 def exact(e: Experiment) -> Experiment:
-    """The same experiment in double precision; run it inside `jax.enable_x64(True)`."""
+    """Returns the same experiment in double precision; run it inside `jax.enable_x64(True)`."""
     return dataclasses.replace(
         e,
         model=dataclasses.replace(e.model, dtype="float64"),
@@ -48,18 +49,13 @@ def exact(e: Experiment) -> Experiment:
 
 
 def comparable(e: Experiment) -> Experiment:
-    """A tiny experiment in double precision in which layouts of every kind must agree.
+    """Returns a tiny experiment in double precision in which layouts of every kind must agree.
 
-    Deep enough for two pipeline stages of two chunks; nothing random, since pipelines draw for each microbatch alone; routing
-    groups within rows, since rows are dealt out to microbatches; and gradient descent with momentum, in which the change of a
-    parameter tells its gradient (Adam would make steps of rounding errors where a gradient is zero).
+    Its model is the family's `comparable` one. It takes gradient descent with momentum, in which the change of a parameter tells
+    its gradient (Adam would make steps of rounding errors where a gradient is zero).
     """
-    model: Any = e.model
-    changes: dict[str, Any] = {"layers": 4, "dropout": 0.0}
-    if getattr(model, "experts", 0):
-        lengths = [array.shape[0] for array in e.data.arrays().values() if array.axes == ("length",)]
-        changes |= {"layers": 8, "second_expert_threshold": 0.0, "group_size": min(lengths)}
-    e = exact(dataclasses.replace(e, model=dataclasses.replace(model, **changes)))
+    lengths = [array.shape[0] for array in e.data.arrays().values() if array.axes == ("length",)]
+    e = exact(dataclasses.replace(e, model=family_of(e.model).comparable(e.model, lengths)))
     return dataclasses.replace(
         e,
         optimizer=Sgd(schedule=Constant(value=RATE), momentum=0.9),

@@ -10,10 +10,12 @@ import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import core
 
 from configs.experiment import Experiment
 from data.reading.batches import batch_shapes
+from models.protocol import Context
 from models.sharding.layouts import ONE_DEVICE
 from models.sharding.params import merge
 from trainers import state
@@ -40,8 +42,10 @@ def loss(e: Experiment, *, gradient: bool = False) -> Any:
     train = dataclasses.replace(e.train, microbatches=1)
     p = state.plan(dataclasses.replace(e, model=model, layout=ONE_DEVICE, train=train), abstract=True)
 
+    context = Context(jax.random.key(0), jnp.zeros((), jnp.int32), training=True)
+
     def value(params: Any, batch: Any):
-        return merge(p.model, p.effective(params)).loss(batch, jax.random.key(0), p.model.weights(batch)).value
+        return merge(p.model, p.effective(params)).loss(batch, context).value
 
     return jax.make_jaxpr(jax.grad(value) if gradient else value)(p.state.params, batch_shapes(e.data)).jaxpr
 

@@ -3,7 +3,6 @@
 What a tensor is called there, and how it lies, is each family's matter (models/<family>/huggingface.py).
 """
 
-import importlib
 import itertools
 import json
 import math
@@ -19,6 +18,7 @@ from data.vocabularies.tokenizers import FILE as TOKENIZER
 from data.vocabularies.tokenizers import Tokenizer
 from models import interchange
 from models.errors import nearest
+from models.families import FAMILIES, interchange_of
 from models.interchange import Index, InterchangeError, Shape
 from trainers.weights import tensor_files
 from trainers.weights.tensor_files import TensorFile
@@ -26,7 +26,6 @@ from trainers.weights.tensor_files import TensorFile
 CONFIG, ONE_FILE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
-_FAMILIES = ("bert", "gpt")
 
 
 def refuse_pickle(path: Path) -> None:
@@ -38,11 +37,17 @@ def refuse_pickle(path: Path) -> None:
         )
 
 
+def _mappings() -> dict[str, Any]:
+    """Returns the modules that read and write these files, by family."""
+    return {name: module for name in FAMILIES if (module := interchange_of(name))}
+
+
 def _mapping(family: str) -> Any:
-    """The family's side of these files; raises InterchangeError where it has none."""
-    if family not in _FAMILIES:
-        raise InterchangeError(f"models of family {family!r} have no Hugging Face form; {' and '.join(_FAMILIES)} have")
-    return importlib.import_module(f"models.{family}.huggingface")
+    """Returns the family's side of these files; raises InterchangeError where it has none."""
+    known = _mappings()
+    if family not in known:
+        raise InterchangeError(f"models of family {family!r} have no Hugging Face form; {' and '.join(known)} have")
+    return known[family]
 
 
 class HuggingFace:
@@ -108,11 +113,12 @@ def _json(path: Path) -> dict[str, Any]:
 
 def _of_type(theirs: dict[str, Any]) -> Any:
     """The family's side for a config.json."""
-    families = {kind: family for family in _FAMILIES for kind in _mapping(family).MODEL_TYPES}
+    known = _mappings()
+    families = {kind: family for family, module in known.items() for kind in module.MODEL_TYPES}
     kind = interchange.setting(theirs, "model_type", str)
     if kind not in families:
         raise InterchangeError(f"config.json: no model of type {kind!r} here{nearest(kind, families)}")
-    return _mapping(families[kind])
+    return known[families[kind]]
 
 
 def _files(folder: Path) -> list[TensorFile]:

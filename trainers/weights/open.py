@@ -9,20 +9,11 @@ from configs.experiment import Experiment
 from configs.registry import ConfigError
 from data.reading.caches import cache_folder
 from models.errors import nearest
+from models.families import family_of
 from models.interchange import InterchangeError
 from trainers import checkpoint
 from trainers.weights import gguf, huggingface, release
 from trainers.weights.source import Arrays, Weights
-
-# Whose data, optimizer and evaluation go with a foreign model, by its family or its head.
-_EXPERIMENTS = {
-    "gpt": "gpt.gpt2_124m",
-    "MaskedLm": "bert.base",
-    "Classification": "bert.base_mnli",
-    "Tagging": "bert.minilm_brown_tags",
-    "Span": "bert.base_squad",
-    "SentenceEmbedding": "bert.minilm_l6",
-}
 
 
 def open_weights(path: Path) -> Weights:
@@ -88,8 +79,7 @@ def _as_if(e: Experiment, like: str) -> Experiment:
 
 def foreign(model: Any, like: str = "") -> Experiment:
     """The experiment that a foreign model is said to be of, on one device; see `open_model`."""
-    kind = type(model.head).__name__ if hasattr(model, "head") else model.family
-    e = registry.load(like or _EXPERIMENTS[kind])
+    e = registry.load(like or family_of(model).like(model))
     _same_family(model, e)
     layout = dataclasses.replace(e.layout, mesh=tuple((name, 1) for name, _ in e.layout.mesh))
     data = e.data if like else dataclasses.replace(e.data, cache="")

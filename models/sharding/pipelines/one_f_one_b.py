@@ -7,9 +7,8 @@ activation has an axis of microbatches. Where differentiation would add up weigh
 tick, each data shard has its own sum here, and they are added after the last tick. Layers lie stage by stage between steps
 (`dealt`), so that no weight travels.
 
-A model that can be run so has, besides `loss`, the parts that add up to it (see models/gpt/model.py): `trunk`, the name of its
-last stack of layers, `enter`, `through` and `leave`, and `before` where something else must be computed first. Between layers
-pass arrays [rows, positions, dimensions].
+It runs models that are composed as models.protocol.Staged says, from the same parts. Between layers pass arrays
+[rows, positions, dimensions].
 
 p stages, v chunks a stage, m microbatches, D data shards, n layers of a chunk. Arrays of all stages begin [p, D, ...].
 """
@@ -17,14 +16,15 @@ p stages, v chunks a stage, m microbatches, D data shards, n layers of a chunk. 
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from models.parts.layers import layer_keys, split_key
-from models.parts.losses import Loss, Weights
+from models.families import family_of
+from models.parts.losses import Loss, Totals
+from models.protocol import Batch, Context, HasPrologue, Model, Staged, part_contexts
 from models.sharding.layout import LayoutError
 from models.sharding.params import ParamInfo, describe, flatten, merge, nest
 from models.sharding.pipelines.gpipe import (
@@ -41,26 +41,28 @@ from models.sharding.pipelines.gpipe import (
 from models.sharding.pipelines.schedule import Schedule
 
 PyTree = Any
-Batch = dict[str, jax.Array]
 Flat = dict[str, jax.Array]  # parameters by dotted name
 
 
-def is_used(model: Any) -> bool:
+def is_used(model: Model) -> TypeGuard[Staged]:
     """Whether the model's layout asks for a backward pass scheduled here."""
-    pipeline = model.where.layout.pipeline(model.trunk)
+    if not isinstance(model, Staged):
+        return False
+    pipeline = model.where.layout.pipeline(model.stack)
     return pipeline is not None and pipeline.schedule == "1f1b"
 
 
-def check(model: Any) -> None:
-    """Raises LayoutError for a 1F1B pipeline of what cannot run so."""
+def check(model: Model) -> None:
+    """Raises LayoutError for a 1F1B pipeline of a component that cannot run so."""
     layout = model.where.layout
+    stack = model.stack if isinstance(model, Staged) else ""
     for path, pipeline in layout.pipelines:
-        if pipeline.schedule == "1f1b" and path != model.trunk:
+        if pipeline.schedule == "1f1b" and path != stack:
             raise LayoutError(
-                f"layout {layout.name!r}: {path!r} does not end in the loss, so it has no '1f1b' schedule; give it 'gpipe', or "
-                f"pipeline {model.trunk!r}"
+                f"layout {layout.name!r}: {path!r} does not end in the loss, so it has no '1f1b' schedule; give it 'gpipe'"
+                f"{f', or pipeline {stack!r}' if stack else ''}"
             )
-    if is_used(model) and not model.additive:
+    if is_used(model) and model.couples_examples:
         raise LayoutError(f"layout {layout.name!r}: this loss compares rows of a batch with each other; choose 'gpipe'")
 
 
@@ -75,36 +77,36 @@ def dealt(info: ParamInfo) -> Schedule | None:
 
 
 def loss_and_gradients(
-    model: Any, params: PyTree, batch: Batch, weights: Weights, key: jax.Array
+    model: Staged, params: PyTree, batch: Batch, totals: Totals, context: Context
 ) -> tuple[Loss, PyTree]:
     """What jax.value_and_grad of `merge(model, params).loss` gives, to rounding.
 
     Args:
       model: with shapes for parameters, on its mesh.
       params: of the model, nested, those that are `dealt` stage by stage; the gradients are like them.
-      weights: of the batch that these rows are a part of.
-      key: draws dropout, in microbatch i as gradient accumulation does in its own.
+      totals: of the batch that these rows are a part of.
+      context: its key draws dropout, in microbatch i as gradient accumulation does in its own.
     """
-    if not hasattr(model, "before"):
-        loss, grads, _ = _pipelined(model, params, batch, {}, weights, key)
+    if not isinstance(model, HasPrologue):
+        loss, grads, _ = _pipelined(model, params, batch, {}, totals, context)
         return loss, grads
-    k1, key = jax.random.split(key)
+    prologue, context = context.split(2)
 
     def before(params: PyTree) -> tuple[tuple[Batch, jax.Array], Loss]:
-        found, loss = merge(model, params).before(batch, k1, weights)
+        found, loss = merge(model, params).before(batch, prologue, totals)
         return (found, loss.value), loss
 
     (found, value), pull, first = jax.vjp(before, params, has_aux=True)
-    loss, grads, d_found = _pipelined(model, params, batch, found, weights, key)
+    loss, grads, d_found = _pipelined(model, params, batch, found, totals, context)
     (more,) = pull((d_found, jnp.ones_like(value)))
     return first + loss, jax.tree.map(jnp.add, grads, more)
 
 
 def _pipelined(
-    model: Any, params: PyTree, batch: Batch, found: Batch, weights: Weights, key: jax.Array
+    model: Staged, params: PyTree, batch: Batch, found: Batch, totals: Totals, context: Context
 ) -> tuple[Loss, PyTree, Batch]:
     """(loss, gradients of the parameters, gradients of `found`: what `before` computed for each row)."""
-    run = _Microbatch(model, weights)
+    run = _Microbatch(model, totals, context)
     s, mesh, axes, data, stage = run.schedule, run.mesh, run.axes, run.data, jnp.arange(run.schedule.stages)
     place = functools.partial(jax.tree.map, lambda x: cut(x, mesh, axes, data))
 
@@ -113,7 +115,7 @@ def _pipelined(
         return cut(jnp.moveaxis(x.reshape(run.shards, -1, s.microbatches, *x.shape[1:]), 2, 0), mesh, None, data)
 
     batch, found = {k: parts(v) for k, v in batch.items()}, {k: parts(v) for k, v in found.items()}
-    keys_m = jax.random.split(key, s.microbatches)
+    keys_m = context.keys(s.microbatches)
     flat = flatten(params)
     outer = {k: v for k, v in flat.items() if k not in run.stack}
     chunks = chunks_of({k: v for k, v in flat.items() if k in run.stack}, s, mesh, axes)
@@ -214,7 +216,7 @@ def _pipelined(
     sums = {k: run.place_sum(k, g) for k, g in sums.items()}
     # Ticks wait for the weights, whose sum is never below 0: XLA's CPU devices would meet in what both send in any order, and
     # some of them then wait for each other for ever.
-    ticks = jnp.arange(s.ticks + s.lead) + jnp.minimum(sum(weights.values()), 0)
+    ticks = jnp.arange(s.ticks + s.lead) + jnp.minimum(sum(totals.values()), 0)
     f, _ = lax.scan(warm, _Forward(place(x), stash, passing), ticks[: s.lead])
     d_outer = {k: run.place_outer(k, g) for k, g in d_outer.items()}
     b = _Backward(place(x), sums, d_outer, jax.tree.map(jnp.zeros_like, found), leaving)
@@ -260,29 +262,32 @@ class _Microbatch:
     The data axes are explicit dimensions here, so the model inside has a layout without them.
     """
 
-    def __init__(self, model: Any, weights: Weights):
-        where = model.where / model.trunk
-        layout, pipeline, trunk = where.layout, where.layout.pipeline(where.path), model.trunk
+    def __init__(self, model: Staged, totals: Totals, context: Context):
+        where = model.where / model.stack
+        layout, pipeline, stack = where.layout, where.layout.pipeline(where.path), model.stack
         assert pipeline is not None
         self.mesh, self.axes, self.data = where.mesh, stage_axes(where), data_axes(where)
         self.shards = layout.ways(self.data)
         inner_where = dataclasses.replace(model.where, layout=inside(where, self.data))
-        inner = jax.eval_shape(lambda key: type(model)(model.c, key, inner_where), jax.random.key(0))
+        inner: Any = jax.eval_shape(lambda key: family_of(model.c).model(model.c, key, inner_where), jax.random.key(0))
         infos = {info.name: info for info in describe(inner)}
-        self.stack = {k: v for k, v in infos.items() if k.startswith(f"{trunk}.")}
+        self.stack = {k: v for k, v in infos.items() if k.startswith(f"{stack}.")}
         self._infos, self._layers = infos, next(iter(self.stack.values())).shape[0]
         self.schedule = schedule_of(where, pipeline, self._layers)
         missing = {k: jax.ShapeDtypeStruct(v.shape, v.dtype) for k, v in self.stack.items()}
 
+        def with_key(key: jax.Array | None) -> Context:
+            return dataclasses.replace(context, key=key)
+
         def enter(outer: Flat, found: Batch, part: Batch, key: jax.Array) -> PyTree:
-            return merge(inner, outer | missing).enter(part | found, split_key(key, 2)[0])
+            return merge(inner, outer | missing).embed(part | found, part_contexts(with_key(key))[0])
 
         def enter_back(outer: Flat, found: Batch, part: Batch, key: jax.Array, dx: PyTree) -> tuple[Flat, Batch]:
             return jax.vjp(lambda outer, found: enter(outer, found, part, key), outer, found)[1](dx)
 
         def through(chunk: Flat, x: PyTree, part: Batch, keys_n: jax.Array) -> tuple[PyTree, Loss]:
-            blocks = merge(getattr(inner, trunk), {k.removeprefix(f"{trunk}."): v for k, v in chunk.items()})
-            return inner.through(blocks, x, part, keys_n, weights)
+            blocks = merge(getattr(inner, stack), {k.removeprefix(f"{stack}."): v for k, v in chunk.items()})
+            return inner.apply_layers(blocks, x, part, with_key(keys_n), totals)
 
         def through_back(
             chunk: Flat, x: PyTree, part: Batch, keys_n: jax.Array, dy: PyTree, active: jax.Array
@@ -296,10 +301,11 @@ class _Microbatch:
 
         def leave(outer: Flat, y: PyTree, part: Batch) -> tuple[jax.Array, Loss]:
             # As between layers; its gradient, which the last stage takes, then lies there, too.
-            y = jax.tree.map(lambda y: (inner.where / trunk).shard(y, "batch", "res_length", "act_embed"), y)
-            loss = merge(inner, outer | missing).leave(y, part, weights, training=True)
+            y = jax.tree.map(lambda y: (inner.where / stack).shard(y, "batch", "res_length", "act_embed"), y)
+            loss = merge(inner, outer | missing).head_loss(y, part, with_key(None), totals)
             return loss.value, loss
 
+        self._with_key = with_key
         over_shards = functools.partial(jax.vmap, spmd_axis_name=self.data or None)
         over_stages = functools.partial(jax.vmap, spmd_axis_name=self.axes)
         self.enter = over_shards(enter, (None, 0, 0, 0))
@@ -315,8 +321,7 @@ class _Microbatch:
     def layer_keys(self, key: jax.Array, chunk: jax.Array, stage: jax.Array) -> jax.Array:
         """[D, n] a key for each layer of a chunk."""
         s = self.schedule
-        of_all = jax.vmap(lambda key: layer_keys(split_key(key, 2)[1], self._layers))(self.keys(key))
-        assert of_all is not None
+        of_all = jax.vmap(lambda key: part_contexts(self._with_key(key))[1].keys(self._layers))(self.keys(key))
         return of_all.reshape(self.shards, s.chunks, s.stages, -1)[:, chunk, stage]
 
     def place_sum(self, name: str, x: jax.Array) -> jax.Array:

@@ -10,12 +10,13 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from configs import registry
-from models.families import model_class
+from models.families import family_of
 from models.parts.attention import module
 from models.parts.attention.mask import Sight
 from models.parts.attention.module import relative_buckets, rotate, rotation
 from models.sharding.component import Component, make_mesh
 from models.sharding.layout import Layout
+from tests.helpers.contexts import EVALUATION
 
 GPT = ["gpt.quickstart", "gpt.gpt2_124m", "gpt.gspmd_64b", "gpt.lingvo_175b", "gpt.palm_8b", "gpt.llama2_70b"]
 BERT = ["bert.base", "bert.mlperf_200b", "bert.mlperf_480b"]
@@ -31,7 +32,7 @@ def model_of(name: str, where: Component = ALONE, **fields):
 
     @jax.jit
     def make():
-        model = model_class(c)(c, jax.random.key(0), where)
+        model = family_of(c).model(c, jax.random.key(0), where)
         leaves, tree = jax.tree.flatten(model)
         keys = jax.random.split(jax.random.key(1), len(leaves))
         noisy = [x.astype(jnp.float64) + 0.1 * jax.random.normal(k, x.shape) for x, k in zip(leaves, keys, strict=True)]
@@ -159,7 +160,7 @@ def test_what_is_computed_again_changes_nothing(float64, fields):
 
     def loss_and_gradients(**fields):
         model, batch = model_of("gpt.llama2_70b", **fields), batch_of([12], [4, 5])
-        return jax.value_and_grad(lambda model: model.loss(batch, None).value)(model)
+        return jax.value_and_grad(lambda model: model.loss(batch, EVALUATION).value)(model)
 
     plain, other = loss_and_gradients(loss_chunks=1, remat="none"), loss_and_gradients(**fields)
     for a, b in zip(jax.tree.leaves(plain), jax.tree.leaves(other), strict=True):

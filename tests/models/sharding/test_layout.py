@@ -10,7 +10,6 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from configs import registry
-from models.families import mesh_axes
 from models.sharding.component import Component, make_mesh
 from models.sharding.layout import AXES, Layout, LayoutError, rules
 from models.sharding.params import describe
@@ -127,7 +126,7 @@ def test_no_model_file_names_a_mesh_axis():
     found = {}
     for family in ("bert", "gpt", "gshard_m4"):
         made = importlib.import_module(f"models.{family}.layouts").LAYOUTS
-        found |= {axis: name for name, make in made.items() for axis, _ in make(*(1,) * mesh_axes(make)).mesh}
+        found |= {axis: name for name, make in made.items() for axis, _ in make(*(1,) * len(make.axes)).mesh}
     names = found.keys() - AXES.keys()  # "expert" is also what a model calls its experts
     assert names == {"data", "model", "stage"}
     files = [path for path in ROOT.glob("models/**/*.py") if path.name != "layouts.py"]

@@ -79,7 +79,7 @@ REPORT: dict[str, Any] = {
     "modelled_hfu": 0.772,
     "error_pct": 8.0,
     "expected_mfu": 0.558,
-    "tokens_per_s": 119_800.0,
+    "units_per_s": {"tokens": 119_800.0},
     "days": 29.0,
     "model_flops": 5.92e18,
     "parts": {"matrix": 14.53, "vector": 0.7, "kernel": 0.0, "communication": 2.05, "memory": 0.15, "bubble": 0.0}

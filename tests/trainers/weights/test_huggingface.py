@@ -18,7 +18,7 @@ from data.packages.fetch import FetchError
 from data.packages.weights import weights_folder
 from data.vocabularies.tokenizers import Tokenizer
 from models.bert.config import Classification, MaskedLm, SentenceEmbedding, Span, Tagging
-from models.families import model_class
+from models.families import family_of
 from models.gpt.config import GptConfig
 from models.interchange import InterchangeError
 from models.sharding.component import Component, make_mesh
@@ -208,7 +208,7 @@ def test_a_folder_is_never_overwritten(tmp_path):
 
 def parameters(config, component: Component | None = None) -> list[ParamInfo]:
     where = component or ours.WHERE
-    return list(describe(jax.eval_shape(lambda key: model_class(config)(config, key, where), jax.random.key(0))))
+    return list(describe(jax.eval_shape(lambda key: family_of(config).model(config, key, where), jax.random.key(0))))
 
 
 class Counted:

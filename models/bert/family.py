@@ -1,0 +1,32 @@
+"""BERT as a family: what the trainer, the planner and the commands need to know of it."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from models.bert.config import BertConfig
+from models.bert.layouts import LAYOUTS
+from models.bert.model import Bert
+from models.protocol import Family
+
+# Experiments whose data and evaluation go with a model that comes without any, by its head.
+_LIKE = {
+    "MaskedLm": "bert.base",
+    "Classification": "bert.base_mnli",
+    "Tagging": "bert.minilm_brown_tags",
+    "Span": "bert.base_squad",
+    "SentenceEmbedding": "bert.minilm_l6",
+}
+
+
+def comparable(c: BertConfig, lengths: Sequence[int]) -> BertConfig:
+    """Returns the configuration without dropout, with four layers; see Family.comparable."""
+    del lengths
+    return dataclasses.replace(c, layers=4, dropout=0.0)
+
+
+FAMILY = Family(
+    model=Bert,
+    layouts=LAYOUTS,
+    like=lambda c: _LIKE[type(c.head).__name__],
+    comparable=comparable,
+)

@@ -1,0 +1,31 @@
+"""GShard M4 as a family: what the trainer, the planner and the commands need to know of it."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from models.gshard_m4.config import GShardM4Config
+from models.gshard_m4.layouts import LAYOUTS, searched
+from models.gshard_m4.model import GShardM4
+from models.parts.moe.layer import notes
+from models.protocol import Family
+
+
+def comparable(c: GShardM4Config, lengths: Sequence[int]) -> GShardM4Config:
+    """Returns the configuration with nothing random; see Family.comparable.
+
+    Routing groups lie within rows, since rows are dealt out to microbatches.
+    """
+    c = dataclasses.replace(c, layers=4, dropout=0.0)
+    if not c.experts:
+        return c
+    return dataclasses.replace(c, layers=8, second_expert_threshold=0.0, group_size=min(lengths))
+
+
+FAMILY = Family(
+    model=GShardM4,
+    layouts=LAYOUTS,
+    searched=searched,
+    like=lambda c: "gshard_m4.quickstart",
+    comparable=comparable,
+    notes=lambda c: notes(c, c.hidden_dim),
+)

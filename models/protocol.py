@@ -1,0 +1,227 @@
+"""The contract of a model: what the training step asks of every family, and what a family may offer besides.
+
+A family is a folder of models/ whose family.py describes it (models/families.py). The trainer, the planner and the commands
+know models by the protocols of this file alone.
+"""
+
+import abc
+import dataclasses
+import functools
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from models.parts.losses import Loss, Totals
+from models.sharding.component import Component
+from models.sharding.layouts import Recipe
+
+Batch = dict[str, jax.Array]  # arrays by name, with examples (or packed rows of them) in front
+Activations = Any  # a pytree of arrays [rows, positions, dimensions]: what passes from layer to layer
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """The circumstances under which a model computes a batch.
+
+    Attributes:
+      key: draws whatever is random (dropout, routing, masks inside the model); None draws nothing. Within a stack of layers,
+        a key for each layer: [layers].
+      step: int32 scalar, the optimizer step under way, for schedules inside a loss (a temperature, a ramp of a weight).
+      training: whether the pass trains; a model may add metrics, or serve more tokens, when it does not.
+    """
+
+    key: jax.Array | None
+    step: jax.Array
+    training: bool = dataclasses.field(metadata={"static": True})
+
+    @classmethod
+    def evaluation(cls) -> "Context":
+        """The context of a pass that scores a model: nothing is random."""
+        return cls(None, jnp.zeros((), jnp.int32), training=False)
+
+    def split(self, n: int) -> list["Context"]:
+        """Returns n contexts with keys of their own."""
+        keys = [None] * n if self.key is None else list(jax.random.split(self.key, n))
+        return [dataclasses.replace(self, key=key) for key in keys]
+
+    def keys(self, n: int) -> jax.Array:
+        """Returns n keys as one array [n]; the context must have a key."""
+        assert self.key is not None, "an evaluation draws nothing"
+        return jax.random.split(self.key, n)
+
+    def for_layers(self, layers: int) -> "Context":
+        """Returns the context of a stack, with a key for each of its layers."""
+        return self if self.key is None else dataclasses.replace(self, key=self.keys(layers))
+
+
+@runtime_checkable
+class Model(Protocol):
+    """What the training step asks of a model: a pytree of parameters (an `nnx.Module`) with pure methods.
+
+    Attributes:
+      c: its configuration.
+      where: the root component, with the layout and the mesh.
+    """
+
+    c: Any  # a ModelConfig; each family's model declares its own
+    where: Component
+
+    @property
+    def couples_examples(self) -> bool:
+        """Whether the loss compares examples of a batch with each other, so that it is no sum over them.
+
+        Such a model refuses gradient accumulation and 1F1B, which would compare the examples of a microbatch alone.
+        """
+        ...
+
+    def totals(self, batch: Batch) -> Totals:
+        """Returns the counts of a whole batch that its losses are divided by, however the batch is split."""
+        ...
+
+    def units(self, batch: Batch) -> dict[str, jax.Array]:
+        """Returns how much work the batch is, by unit ("tokens", "images", "frames"), padding left out.
+
+        The first unit is the one that throughput is told in.
+        """
+        ...
+
+    def loss(self, batch: Batch, context: Context, totals: Totals | None = None) -> Loss:
+        """Returns the loss of some examples as a part of the batch's.
+
+        Args:
+          batch: the examples, as the task's features describe them.
+          context: what is random, the step, and whether the pass trains.
+          totals: of the batch that these examples are a part of; by default they are the whole.
+        """
+        ...
+
+
+@runtime_checkable
+class HasPrologue(Protocol):
+    """A staged model with a part that must be computed for the whole batch before its last stack: an encoder, say."""
+
+    def before(self, batch: Batch, context: Context, totals: Totals) -> tuple[Batch, Loss]:
+        """Returns arrays with rows in front that `embed` reads as if they were inputs, and the losses added so far."""
+        ...
+
+
+class Staged(nnx.Module, abc.ABC):
+    """A model whose loss ends in one stack of equal layers, which may run in pipeline stages (models/sharding/pipelines/).
+
+    Its loss is composed here, once: `before` where there is one (HasPrologue), `embed`, `apply_layers` over the stack, and
+    `head_loss`. So is the splitting of keys, which pipelines share: `prologue_contexts` and `part_contexts`.
+
+    Attributes:
+      stack: the name of the attribute, and component, that holds the last stack of layers.
+    """
+
+    stack: ClassVar[str]
+    c: Any  # a ModelConfig; each family's model declares its own
+    where: Component
+
+    @property
+    def couples_examples(self) -> bool:
+        """Whether the loss compares examples of a batch with each other; see `Model`."""
+        return False
+
+    @abc.abstractmethod
+    def totals(self, batch: Batch) -> Totals:
+        """Returns the counts that losses are divided by; see `Model`."""
+
+    @abc.abstractmethod
+    def embed(self, batch: Batch, context: Context) -> Activations:
+        """Returns the first layer's input."""
+
+    @abc.abstractmethod
+    def apply_layers(
+        self, blocks: Any, x: Activations, batch: Batch, context: Context, totals: Totals
+    ) -> tuple[Activations, Loss]:
+        """Runs some of the layers.
+
+        Args:
+          blocks: consecutive layers of the stack, parameters with a leading axis.
+          x: their input.
+          context: with a key for each of these layers.
+
+        Returns:
+          (the last layer's output, of the same structure as x; the losses that the layers add).
+        """
+
+    @abc.abstractmethod
+    def head_loss(self, x: Activations, batch: Batch, context: Context, totals: Totals) -> Loss:
+        """Returns the loss of the last layer's output; draws nothing."""
+
+    def loss(self, batch: Batch, context: Context, totals: Totals | None = None) -> Loss:
+        """Returns the loss of some examples as a part of the batch's; see `Model`."""
+        totals = self.totals(batch) if totals is None else totals
+        first: list[Loss] = []
+        if isinstance(self, HasPrologue):
+            prologue, context = context.split(2)
+            arrays, loss = self.before(batch, prologue, totals)
+            batch, first = batch | arrays, [loss]
+        embedding, layers = part_contexts(context)
+        blocks = getattr(self, self.stack)
+        depth = jax.tree.leaves(blocks)[0].shape[0]
+        x, middle = self.apply_layers(blocks, self.embed(batch, embedding), batch, layers.for_layers(depth), totals)
+        return functools.reduce(operator.add, [*first, middle, self.head_loss(x, batch, context, totals)])
+
+
+def part_contexts(context: Context) -> tuple[Context, Context]:
+    """Returns the contexts of (`Staged.embed`, the stack of layers): the one place where a staged model's key is split."""
+    embedding, layers = context.split(2)
+    return embedding, layers
+
+
+class MakeModel(Protocol):
+    """Makes a model, parameters and all, from its configuration: the model's class."""
+
+    def __call__(self, c: Any, key: jax.Array, where: Component) -> Model: ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Family:
+    """The behaviour of a family of models (models/families.py).
+
+    Attributes:
+      model: the model's class.
+      layouts: the named layouts that suit it.
+      like: names an experiment of the family whose data and evaluation go with a model that comes without any, by its
+        configuration.
+      comparable: changes a configuration so that every layout computes the same: nothing random, and stacks deep enough for two
+        pipeline stages of two chunks. It is also given the lengths of a batch's rows, for routing groups within them.
+      searched: the layouts that a search of plans tries for a configuration; by default all of `layouts` that it may vary.
+      notes: makes the lines about a configuration that a run prints when it starts.
+    """
+
+    model: MakeModel
+    layouts: Mapping[str, Recipe]
+    like: Callable[[Any], str]
+    comparable: Callable[[Any, Sequence[int]], Any]
+    searched: Callable[[Any], Mapping[str, Recipe]] | None = None
+    notes: Callable[[Any], list[str]] = lambda config: []
+
+
+class Searchable(Protocol):
+    """A way to continue sequences a position at a time, for beam search and sampling; its state is any pytree."""
+
+    def step(self, state: Any, ids_BK: jax.Array, at: jax.Array) -> tuple[jax.Array, Any]:
+        """Returns logits [B, K, V] of the token after `ids` at position `at`, and the next state."""
+        ...
+
+    def reorder(self, state: Any, parent_BK: jax.Array) -> Any:
+        """Returns the state in which hypothesis k continues what hypothesis parent[b, k] was."""
+        ...
+
+
+@runtime_checkable
+class Decodes(Searchable, Protocol):
+    """A model that continues sequences (models/parts/decoding.py)."""
+
+    def start(self, *args: Any) -> Any:
+        """Reads what is attended to (a prompt, a source text, sound, a picture) and returns the state before the first token."""
+        ...
