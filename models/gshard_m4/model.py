@@ -215,11 +215,13 @@ class GShardM4(nnx.Module):
         return Loss(value, jnp.zeros_like(value), metrics)
 
     def _routing_loss(self, stats: dict[str, Ratio], side: str, dtype: jnp.dtype, weights: Weights) -> Loss:
-        """What some MoE layers of a tower add: every one its own balance loss, as in the paper (k layers, k terms)."""
+        """What some MoE layers of a tower add: every one its own balance loss and z-loss, as in the paper (k layers, k terms)."""
         if not self.c.experts:
             return nothing(dtype)
         pooled = jax.tree.map(lambda x: jnp.sum(x, axis=0), stats)  # over layers
         extra = self.c.balance_weight * mean(pooled["balance_loss"].sum, weights[side])
+        if self.c.z_weight:
+            extra += self.c.z_weight * mean(pooled["z_loss"].sum, weights[side])
         metrics = {f"moe/{k}": v for k, v in pooled.items() if k != "load"}
         tower = {"input": "encoder", "target": "decoder"}[side]
         return Loss(extra, extra, metrics | {f"moe/load_{tower}": pooled["load"]})

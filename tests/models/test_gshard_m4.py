@@ -141,6 +141,22 @@ def test_variants_give_one_model(float64):
         jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-9, atol=1e-12), want, got)
 
 
+def test_every_moe_layer_adds_its_z_loss(float64):
+    """The loss grows by the weight times each layer's mean over its tokens: one layer in the encoder, one in the decoder. Without a
+    weight nothing is computed."""
+    batch = {k: np.concatenate([example(s, 16, 16)[k] for s in range(4)]) for k in example(0, 1, 1)}
+
+    def loss(weight: float):
+        p = state.plan(tiny(z_weight=weight), jax.devices()[:1])
+        return jax.jit(lambda params: merge(p.model, params).loss(batch, None))(state.create(p).params)
+
+    off, on = loss(0.0), loss(0.1)
+    assert "moe/z_loss" not in off.metrics
+    added = 0.1 * 2 * on.metrics["moe/z_loss"].value
+    assert added > 0.1
+    assert_allclose([on.value - off.value, on.extra - off.extra], added, rtol=1e-9)
+
+
 def test_bfloat16_computes_in_bfloat16_and_stores_float32():
     """The compute dtype changes the loss a little and no stored weight's dtype."""
     full = registry.tiny(registry.load("gshard_m4.quickstart"))

@@ -26,6 +26,8 @@ class MoeConfig:
         0.5 is GShard's "proportional to twice its gate" (Lingvo: policy random, threshold 0.5).
       input_jitter: in training, the router's inputs are multiplied by uniform(1 - this, 1 + this) (Switch Transformer: 0.01).
       balance_weight: weight of the auxiliary loss (Lingvo's and Switch Transformer's 0.01; GShard does not say).
+      z_weight: weight of the router z-loss (ST-MoE, arXiv 2202.08906, section 3.2: 0.001); 0, which computes none, is GShard
+        and Switch Transformer, which have no such loss.
       dispatch: "sort" (gathers), "einsum" (GShard's algorithm), "all_to_all" (the exchange between devices written down) or
         "ragged" (grouped products, no buffers): equal value for value; models/parts/moe/dispatch.py has their costs.
     """
@@ -38,6 +40,7 @@ class MoeConfig:
     second_expert_threshold: float = 0.5
     input_jitter: float = 0.0
     balance_weight: float = 0.01
+    z_weight: float = 0.0
     dispatch: Dispatch = "sort"
 
     def __post_init__(self) -> None:
@@ -51,6 +54,8 @@ class MoeConfig:
                 raise ValueError(f"{name}={getattr(self, name)}: must be positive, or 0 to serve every choice")
         if self.gating == "expert_choice" and not self.capacity_factor:
             raise ValueError("capacity_factor=0: of expert_choice it is a token's experts on average; the paper's is 2")
+        if self.z_weight < 0:
+            raise ValueError(f"z_weight={self.z_weight}: must be positive, or 0 for no router z-loss; ST-MoE's is 0.001")
         if not 0 <= self.input_jitter < 1:
             raise ValueError(f"input_jitter={self.input_jitter}: must be in [0, 1), Switch Transformer's is 0.01")
 

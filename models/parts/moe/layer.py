@@ -57,6 +57,8 @@ class Moe(nnx.Module):
         y_GSM = mixture(x_GSM, routing, slots, self._experts(), where, c.dispatch)
 
         stats = {"balance_loss": Ratio(moe.balance_loss(probs_GSE, routing, mask_GS), jnp.sum(mask_GS))}
+        if c.z_weight:
+            stats["z_loss"] = Ratio(moe.z_loss(logits_GSE, mask_GS), jnp.sum(mask_GS))
         stats |= moe.counts(probs_GSE, routing, mask_GS)
         return where.shard(y_GSM.reshape(x_BLM.shape), "batch", "res_length", "act_embed"), stats
 

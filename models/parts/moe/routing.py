@@ -28,6 +28,7 @@ A factor of 0 is dropless: as many slots as a group has tokens, so that every ch
 | second expert dropped at random? | kept if gate / 0.5 > uniform(0, 1), gate normalised | Praxis: threshold 0, so never dropped |
 | which choices feed the balance loss? | first choices, per group | Flaxformer: any of the K |
 | scale of the balance loss | 1 when balanced (mean over E of c m, times E squared), weight 0.01 | Praxis: weight 1 |
+| router z-loss | a mean over real tokens, summed over layers as the balance loss is; off, as in GShard | ST-MoE: weight 0.001 |
 """
 
 import dataclasses
@@ -212,6 +213,14 @@ def balance_loss(probs_GSE: jax.Array, routing: Routing, mask_GS: jax.Array) -> 
     gate_GE = jnp.sum(probs_GSE * real_GS1, axis=1) / jnp.maximum(tokens_G1, 1)
     loss_G = experts * jnp.sum(share_GE * gate_GE, axis=-1)
     return jnp.sum(loss_G * tokens_G1[:, 0])
+
+
+def z_loss(logits_GSE: jax.Array, mask_GS: jax.Array) -> jax.Array:
+    """The router z-loss of ST-MoE (arXiv 2202.08906, eq. 5), log(sum over e of exp x_e)^2, summed over real tokens.
+
+    It keeps the router's logits x small, where their rounding errors are small too.
+    """
+    return jnp.sum(jnp.where(mask_GS, jax.nn.logsumexp(logits_GSE, axis=-1) ** 2, 0))
 
 
 def per_expert(routing: Routing, experts: int) -> jax.Array:

@@ -147,6 +147,15 @@ def test_balance_loss_is_one_when_balanced_and_e_when_collapsed():
         assert_allclose(moe.balance_loss(one, moe.route(gating, one, ALL, 4), ALL) / 4, 4.0, rtol=1e-6)
 
 
+def test_the_z_loss_is_the_square_of_the_log_of_the_sum():
+    """Two logits of log 2 sum to 4 as exponentials: log(4)^2 = 1.92 a token; padding adds nothing."""
+    logits = jnp.log(jnp.array([[[2.0, 2.0], [1.0, 2.0], [9.0, 1.0]]]))
+    assert_allclose(
+        moe.z_loss(logits, jnp.array([[True, True, False]])), np.log(4) ** 2 + np.log(3) ** 2, rtol=1e-6
+    )
+    assert moe.z_loss(logits, jnp.zeros((1, 3), bool)) == 0
+
+
 GROUPS, SIZE, EXPERTS, MODEL, HIDDEN = 3, 32, 6, 7, 5
 
 
@@ -233,6 +242,7 @@ def test_no_slot_is_used_twice():
         ({"capacity_factor": -1.0}, "capacity_factor=-1.0: must be positive, or 0"),
         ({"gating": "expert_choice", "capacity_factor": 0.0}, "capacity_factor=0: .* the paper's is 2"),
         ({"input_jitter": 1.0}, "input_jitter=1.0: must be in"),
+        ({"z_weight": -1.0}, "z_weight=-1.0: must be positive, or 0 .* ST-MoE's is 0.001"),
     ],
 )
 def test_a_mixture_that_cannot_be_is_refused(fields, message):
