@@ -160,6 +160,8 @@ def _check_rows(e: Experiment, model: Any) -> None:
                     else f"take a multiple of {m * shards} rows"
                 )
             )
+    if hasattr(model, "check_rows"):
+        model.check_rows({k: a.shape[0] for k, a in e.data.arrays().items() if a.axes == ("length",)}, parts)
     for name, array in e.data.arrays().items():
         model.where.spec(("batch", *array.axes), (rows // parts, *array.shape), tensor=f"input {name!r}")
     if e.data.cache:

@@ -8,6 +8,7 @@ pre-norm residual layers with RMS norm, and sinusoids added to the embeddings.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import ClassVar
 
 import jax
@@ -31,7 +32,7 @@ from models.parts.layers import (
 )
 from models.parts.losses import Loss, Ratio, Weights, mean, nothing
 from models.parts.moe.config import Gating
-from models.parts.moe.layer import Moe, notes
+from models.parts.moe.layer import Moe, check_groups, notes
 from models.sharding.component import Component
 from models.sharding.params import normal, param, scan, stack
 
@@ -172,9 +173,7 @@ class GShardM4(nnx.Module):
     # --- the loss in parts, so that `trunk` can run in pipeline stages (models/sharding/pipelines/one_f_one_b.py) ---
 
     trunk: ClassVar[str] = "decoder"
-    additive: ClassVar[bool] = (
-        True  # the loss of a batch is the sum of its rows', as long as they hold whole routing groups
-    )
+    additive: ClassVar[bool] = True  # the loss of a batch is the sum of its rows' (see `check_rows`)
 
     def before(self, batch: Batch, key: Key, weights: Weights) -> tuple[Batch, Loss]:
         """({"source": what the encoder makes of the rows [B, S, M]}, its loss)."""
@@ -225,6 +224,18 @@ class GShardM4(nnx.Module):
         metrics = {f"moe/{k}": v for k, v in pooled.items() if k != "load"}
         tower = {"input": "encoder", "target": "decoder"}[side]
         return Loss(extra, extra, metrics | {f"moe/load_{tower}": pooled["load"]})
+
+    def check_rows(self, lengths: Mapping[str, int], microbatches: int) -> None:
+        """Raises LayoutError where rows are dealt out to microbatches, the step's or a pipeline's, and groups span rows.
+
+        Args:
+          lengths: positions of a row, by the name of the input.
+          microbatches: of the step.
+        """
+        pipelines = {"inputs": self.where.layout.pipeline("encoder"), "targets": self.where.layout.pipeline("decoder")}
+        parts = {side: microbatches * (p.microbatches if p else 1) for side, p in pipelines.items()}
+        if self.c.experts:
+            check_groups(self.c, [lengths[side] for side, n in parts.items() if n > 1], max(parts.values()))
 
     @staticmethod
     def weights(batch: Batch) -> Weights:

@@ -18,7 +18,8 @@ class MoeConfig:
       gating: "top2" (GShard), "top1" (Switch Transformer) or "expert_choice", which only an encoder can use: what an expert
         takes depends on later tokens, so the decoder beside it keeps "top2". models/parts/moe/routing.py has a table of them.
       group_size: tokens S of a routing group; N / group_size groups are routed independently. GShard gives
-        "one group per core", hence 2048 to 8192 tokens; here it belongs to the model, not to the mesh.
+        "one group per core", hence 2048 to 8192 tokens; here it belongs to the model, not to the mesh. Groups may span
+        rows, but not where rows are dealt out to microbatches, of the step or of a pipeline.
       capacity_factor: slots of an expert per group, times E / S; it includes both choices (C = 2S/E in GShard). 0 is
         dropless: every choice is served, for which "ragged" is the dispatch.
       eval_capacity_factor: the same outside training, except of expert choice. Not in the papers.
@@ -55,7 +56,9 @@ class MoeConfig:
         if self.gating == "expert_choice" and not self.capacity_factor:
             raise ValueError("capacity_factor=0: of expert_choice it is a token's experts on average; the paper's is 2")
         if self.z_weight < 0:
-            raise ValueError(f"z_weight={self.z_weight}: must be positive, or 0 for no router z-loss; ST-MoE's is 0.001")
+            raise ValueError(
+                f"z_weight={self.z_weight}: must be positive, or 0 for no router z-loss; ST-MoE's is 0.001"
+            )
         if not 0 <= self.input_jitter < 1:
             raise ValueError(f"input_jitter={self.input_jitter}: must be in [0, 1), Switch Transformer's is 0.01")
 

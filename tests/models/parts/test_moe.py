@@ -150,9 +150,7 @@ def test_balance_loss_is_one_when_balanced_and_e_when_collapsed():
 def test_the_z_loss_is_the_square_of_the_log_of_the_sum():
     """Two logits of log 2 sum to 4 as exponentials: log(4)^2 = 1.92 a token; padding adds nothing."""
     logits = jnp.log(jnp.array([[[2.0, 2.0], [1.0, 2.0], [9.0, 1.0]]]))
-    assert_allclose(
-        moe.z_loss(logits, jnp.array([[True, True, False]])), np.log(4) ** 2 + np.log(3) ** 2, rtol=1e-6
-    )
+    assert_allclose(moe.z_loss(logits, jnp.array([[True, True, False]])), np.log(4) ** 2 + np.log(3) ** 2, rtol=1e-6)
     assert moe.z_loss(logits, jnp.zeros((1, 3), bool)) == 0
 
 
