@@ -7,6 +7,7 @@ from models.errors import nearest
 
 Gating = Literal["top2", "top1", "expert_choice"]
 Dispatch = Literal["sort", "einsum", "all_to_all", "ragged"]
+SecondSlot = Literal["if_dispatched", "always"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,6 +26,8 @@ class MoeConfig:
       eval_capacity_factor: the same outside training, except of expert choice. Not in the papers.
       second_expert_threshold: a second expert is dispatched if its normalised gate over this exceeds uniform(0, 1):
         0.5 is GShard's "proportional to twice its gate" (Lingvo: policy random, threshold 0.5).
+      second_expert_slot: which second choices take one of their expert's slots: those that are dispatched (Lingvo), or "always",
+        also those that are dropped at random (GShard, Algorithm 1), so that the expert is full sooner.
       input_jitter: in training, the router's inputs are multiplied by uniform(1 - this, 1 + this) (Switch Transformer: 0.01).
       balance_weight: weight of the auxiliary loss (Lingvo's and Switch Transformer's 0.01; GShard does not say).
       z_weight: weight of the router z-loss (ST-MoE, arXiv 2202.08906, section 3.2: 0.001); 0, which computes none, is GShard
@@ -39,6 +42,7 @@ class MoeConfig:
     capacity_factor: float = 2.0
     eval_capacity_factor: float = 2.0
     second_expert_threshold: float = 0.5
+    second_expert_slot: SecondSlot = "if_dispatched"
     input_jitter: float = 0.0
     balance_weight: float = 0.01
     z_weight: float = 0.0
@@ -47,7 +51,7 @@ class MoeConfig:
     def __post_init__(self) -> None:
         if self.experts == 1:
             raise ValueError("experts=1: a router needs at least 2 to choose from; 0 makes the model dense")
-        for name, kind in (("gating", Gating), ("dispatch", Dispatch)):
+        for name, kind in (("gating", Gating), ("dispatch", Dispatch), ("second_expert_slot", SecondSlot)):
             if (value := getattr(self, name)) not in get_args(kind):
                 raise ValueError(f"{name}={value!r}: no such {name}{nearest(value, get_args(kind))}")
         for name in ("capacity_factor", "eval_capacity_factor"):

@@ -56,7 +56,7 @@ class Moe(nnx.Module):
         probs_GSE = where.shard(jax.nn.softmax(logits_GSE), "group", None, None)
 
         slots = moe.capacity(c.factor(self.gating, training=key is not None), size, c.experts)
-        routing = moe.route(self.gating, probs_GSE, mask_GS, slots, k2, c.second_expert_threshold)
+        routing = moe.route(self.gating, probs_GSE, mask_GS, slots, k2, c.second_expert_threshold, c.second_expert_slot)
         y_GSM = mixture(x_GSM, routing, slots, self._experts(), where, c.dispatch)
 
         stats = {"balance_loss": Ratio(moe.balance_loss(probs_GSE, routing, mask_GS), jnp.sum(mask_GS))}
