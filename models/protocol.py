@@ -110,6 +110,20 @@ class HasPrologue(Protocol):
         ...
 
 
+@runtime_checkable
+class ChecksRows(Protocol):
+    """A model that cannot take every way of dealing rows out to microbatches: one whose routing groups may span rows."""
+
+    def check_rows(self, lengths: Mapping[str, int], microbatches: int) -> None:
+        """Raises LayoutError where the model would compute something else in microbatches than in a whole batch.
+
+        Args:
+          lengths: positions of a row, by the name of the input.
+          microbatches: of the step; a pipeline's come on top.
+        """
+        ...
+
+
 class Staged(nnx.Module, abc.ABC):
     """A model whose loss ends in one stack of equal layers, which may run in pipeline stages (models/sharding/pipelines/).
 

@@ -12,6 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from configs.experiment import Experiment
 from models.families import family_of
+from models.protocol import ChecksRows
 from models.sharding.component import Component, make_mesh
 from models.sharding.layout import LayoutError
 from models.sharding.params import ParamInfo, components, describe, flatten, nest, split
@@ -160,6 +161,8 @@ def _check_rows(e: Experiment, model: Any) -> None:
                     else f"take a multiple of {m * shards} rows"
                 )
             )
+    if isinstance(model, ChecksRows):
+        model.check_rows({k: a.shape[0] for k, a in e.data.arrays().items() if a.axes == ("length",)}, parts)
     for name, array in e.data.arrays().items():
         model.where.spec(("batch", *array.axes), (rows // parts, *array.shape), tensor=f"input {name!r}")
     if e.data.cache:

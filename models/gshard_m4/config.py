@@ -4,6 +4,7 @@ import dataclasses
 from typing import ClassVar, Literal
 
 from models.parts.moe.config import MoeConfig
+from models.parts.transformer_config import check_dropout
 from models.sharding import remat
 
 
@@ -49,8 +50,7 @@ class GShardM4Config(MoeConfig):
                 f"layers={self.layers}: must be a multiple of {per_block} (half encoder, half decoder"
                 f"{', every second an MoE layer' if self.experts else ''}); nearest are {below} and {above}"
             )
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout={self.dropout}: must be in [0, 1), the paper's is 0.1")
+        check_dropout(self.dropout)
         remat.names(self.remat)
         if self.unroll < 0:
             raise ValueError(f"unroll={self.unroll}: must be 1 or more, or 0 for all layers")

@@ -8,6 +8,7 @@ pre-norm residual layers with RMS norm, and sinusoids added to the embeddings.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import ClassVar
 
 import jax
@@ -31,7 +32,7 @@ from models.parts.layers import (
 )
 from models.parts.losses import Loss, Ratio, Totals, per, zero_loss
 from models.parts.moe.config import Gating
-from models.parts.moe.layer import Moe
+from models.parts.moe.layer import Moe, check_groups
 from models.protocol import Batch, Context, Staged
 from models.sharding.component import Component
 from models.sharding.params import normal, param, scan, stack
@@ -201,14 +202,28 @@ class GShardM4(Staged):
         return Loss(value, jnp.zeros_like(value), metrics)
 
     def _routing_loss(self, stats: dict[str, Ratio], side: str, dtype: jnp.dtype, totals: Totals) -> Loss:
-        """What some MoE layers of a tower add: every one its own balance loss, as in the paper (k layers, k terms)."""
+        """Returns what some MoE layers of a tower add: every one its own balance loss and z-loss, as in the paper (k layers, k terms)."""
         if not self.c.experts:
             return zero_loss(dtype)
         pooled = jax.tree.map(lambda x: jnp.sum(x, axis=0), stats)  # over layers
         extra = self.c.balance_weight * per(pooled["balance_loss"].sum, totals[side])
+        if self.c.z_weight:
+            extra += self.c.z_weight * per(pooled["z_loss"].sum, totals[side])
         metrics = {f"moe/{k}": v for k, v in pooled.items() if k != "load"}
         tower = {"input": "encoder", "target": "decoder"}[side]
         return Loss(extra, extra, metrics | {f"moe/load_{tower}": pooled["load"]})
+
+    def check_rows(self, lengths: Mapping[str, int], microbatches: int) -> None:
+        """Raises LayoutError where rows are dealt out to microbatches, the step's or a pipeline's, and groups span rows.
+
+        Args:
+          lengths: positions of a row, by the name of the input.
+          microbatches: of the step.
+        """
+        pipelines = {"inputs": self.where.layout.pipeline("encoder"), "targets": self.where.layout.pipeline("decoder")}
+        parts = {side: microbatches * (p.microbatches if p else 1) for side, p in pipelines.items()}
+        if self.c.experts:
+            check_groups(self.c, [lengths[side] for side, n in parts.items() if n > 1], max(parts.values()))
 
     def totals(self, batch: Batch) -> Totals:
         """Returns the number of real tokens of either side, over which losses are means."""

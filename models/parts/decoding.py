@@ -171,7 +171,7 @@ def sample(
 
 
 def truncate(logits_BKV: jax.Array, top_k: int, top_p: float) -> jax.Array:
-    """The logits with all but the likeliest tokens at NEVER: `top_k` of them, then as many as make up `top_p`."""
+    """The logits with all but the likeliest tokens at NEVER: `top_k` of them, then as many as make up `top_p`, one at least."""
     if top_k:
         least_BK1 = jax.lax.top_k(logits_BKV, min(top_k, logits_BKV.shape[-1]))[0][..., -1:]
         logits_BKV = jnp.where(logits_BKV < least_BK1, NEVER, logits_BKV)
@@ -179,6 +179,7 @@ def truncate(logits_BKV: jax.Array, top_k: int, top_p: float) -> jax.Array:
         sorted_BKV = -jnp.sort(-logits_BKV, axis=-1)
         probs_BKV = jax.nn.softmax(sorted_BKV)
         before_BKV = jnp.cumsum(probs_BKV, axis=-1) - probs_BKV  # a token stays if those before it don't suffice
-        least_BK1 = jnp.min(jnp.where(before_BKV < top_p, sorted_BKV, jnp.inf), axis=-1, keepdims=True)
+        kept_BKV = jnp.where(before_BKV < top_p, sorted_BKV, sorted_BKV[..., :1])
+        least_BK1 = jnp.min(kept_BKV, axis=-1, keepdims=True)
         logits_BKV = jnp.where(logits_BKV < least_BK1, NEVER, logits_BKV)
     return logits_BKV

@@ -11,6 +11,15 @@ Order = Literal["pre", "post", "parallel"]
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 
 
+def check_dropout(rate: float) -> None:
+    """Raises ValueError for a rate that `layers.dropout`, which rounds to a 256th, would make 1 or, unless it is 0, 0."""
+    if not 0 <= rate < 1:
+        raise ValueError(f"dropout={rate}: must be in [0, 1)")
+    if rate and round(rate * 256) in (0, 256):
+        fits = "0 and 1/256 = 0.00390625" if rate < 0.5 else "255/256 = 0.99609375"
+        raise ValueError(f"dropout={rate}: is rounded to a multiple of 1/256; nearest that can be had: {fits}")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TransformerConfig:
     """A stack of Transformer layers over token embeddings. Fields, not subclasses, tell the published models apart.
@@ -80,8 +89,7 @@ class TransformerConfig:
         if (self.positions == "learned") != (self.max_positions > 0):
             need = "at least the longest row" if self.positions == "learned" else "0"
             raise ValueError(f"max_positions={self.max_positions}: positions={self.positions!r} need {need}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout={self.dropout}: must be in [0, 1)")
+        check_dropout(self.dropout)
         remat.names(self.remat)
         if self.unroll < 0:
             raise ValueError(f"unroll={self.unroll}: must be 1 or more, or 0 for all layers")

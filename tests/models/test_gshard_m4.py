@@ -10,8 +10,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from configs import registry
 from models.gshard_m4.config import GShardM4Config
+from models.gshard_m4.layouts import LAYOUTS
 from models.parts.decoding import beam_search
 from models.parts.layers import cross_entropy
+from models.sharding.layout import LayoutError
 from models.sharding.params import describe, merge
 from tests.helpers.contexts import training
 from trainers import state
@@ -140,6 +142,55 @@ def test_variants_give_one_model(float64):
     for variant in ({"dispatch": "sort", "remat": "full"}, {"dispatch": "ragged", "remat": "dots"}):
         got = loss_and_gradients(tiny(capacity_factor=1.0, **variant))
         jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-9, atol=1e-12), want, got)
+
+
+@pytest.mark.parametrize(
+    ("group_size", "microbatches", "stages", "refused"),
+    [
+        (32, 1, 1, ""),  # groups of two rows: nobody deals rows out
+        (16, 4, 2, ""),  # groups within rows may be dealt out
+        (48, 2, 1, "group_size=48: .* rows of 16 and 16 positions, .* 2 microbatches .* nearest size that fits is 16"),
+        (12, 2, 1, "group_size=12: .* fits is 8"),
+        (32, 1, 2, "group_size=32: .* rows of 16 and 16 positions, .* 2 microbatches .* fits is 16"),
+    ],
+)
+def test_groups_that_span_rows_are_not_dealt_out(group_size, microbatches, stages, refused):
+    """Microbatches, of the step and of a pipeline, take rows one by one: routing groups of several rows would have other rows in
+    them, and another loss. A plan refuses that in one line with the nearest size."""
+    layout = LAYOUTS["pipelines_with_experts"](2, 1, 2) if stages == 2 else LAYOUTS["expert_parallel"](1, 2)
+    e = tiny(layers=8, group_size=group_size)
+    e = dataclasses.replace(e, layout=layout, train=dataclasses.replace(e.train, microbatches=microbatches))
+    if not refused:
+        state.plan(e, abstract=True)
+        return
+    with pytest.raises(LayoutError, match=refused) as error:
+        state.plan(e, abstract=True)
+    assert "\n" not in str(error.value)
+
+
+def test_a_pipelined_tower_alone_is_asked():
+    """With the encoder in stages, the decoder's groups may span rows."""
+    e = dataclasses.replace(tiny(layers=8, group_size=32), layout=LAYOUTS["encoder_pipelined"](2, 1, 2))
+    e = dataclasses.replace(e, data=dataclasses.replace(e.data, source_length=64))
+    state.plan(e, abstract=True)
+    with pytest.raises(LayoutError, match=r"rows of 24 positions, .* nearest size that fits is 24"):
+        state.plan(dataclasses.replace(e, data=dataclasses.replace(e.data, source_length=24)), abstract=True)
+
+
+def test_every_moe_layer_adds_its_z_loss(float64):
+    """The loss grows by the weight times each layer's mean over its tokens: one layer in the encoder, one in the decoder.
+    Without a weight nothing is computed."""
+    batch = {k: np.concatenate([example(s, 16, 16)[k] for s in range(4)]) for k in example(0, 1, 1)}
+
+    def loss(weight: float):
+        p = state.plan(tiny(z_weight=weight), jax.devices()[:1])
+        return jax.jit(lambda params: merge(p.model, params).loss(batch, None))(state.create(p).params)
+
+    off, on = loss(0.0), loss(0.1)
+    assert "moe/z_loss" not in off.metrics
+    added = 0.1 * 2 * on.metrics["moe/z_loss"].value
+    assert added > 0.1
+    assert_allclose([on.value - off.value, on.extra - off.extra], added, rtol=1e-9)
 
 
 def test_bfloat16_computes_in_bfloat16_and_stores_float32():

@@ -115,6 +115,7 @@ def settings(e: Experiment, of: Benchmark) -> dict[str, Any]:
             "moe_eval_capacity_factor": model.eval_capacity_factor,
             "moe_group_size": model.group_size,
             "moe_aux_loss_coeff": model.balance_weight,
+            "moe_z_loss_coeff": model.z_weight,
         }
     if of.own and of.target is not None:  # MLPerf's targets are in its rules
         found["quality_target"] = of.target

@@ -98,11 +98,16 @@ class Attention(nnx.Module):
         if splash.pays(self.where, q_BLND, k_BSGD, sight, biased=table_NK is not None, dropping=dropping):
             out_BLND = splash.attend(q_BLND, k_BSGD, v_BSGD, sight, self.where, cap=self.cap)
         elif self.pieces == 1 or x_BLM.shape[1] == 1:  # a single query goes to all keys
-            parts = []
-            for start, end, seen in self._blocks(q_BLND.shape[1], k_BSGD.shape[1], sight):
+            parts, length, keys = [], q_BLND.shape[1], k_BSGD.shape[1]
+            for start, end, seen in self._blocks(length, keys, sight):
                 part_BNLS = logits(q_BLND[:, start:end], k_BSGD[:, :seen], table_NK, sight.part(start, end, seen))
-                kept = None if not dropping else dropout(jnp.ones_like(part_BNLS, x_BLM.dtype), rate, _key(key, start))
-                parts.append(_attend(part_BNLS, v_BSGD[:, :seen], kept))
+                kept_BNLS = None
+                if dropping:
+                    # By query wherever any layout or platform takes blocks, so that all of them draw the same.
+                    by_query = functools.partial(_drop_by_query, start=start, length=length)
+                    drop = by_query if _comes_in_blocks(length, keys, sight) else dropout
+                    kept_BNLS = drop(jnp.ones_like(part_BNLS, x_BLM.dtype), rate, key)
+                parts.append(_attend(part_BNLS, v_BSGD[:, :seen], kept_BNLS))
             out_BLND = jnp.concatenate(parts, axis=1)
         else:
             around = ring.Ring(logits, _mix, self.where, self.act_kv_axis, rate)
@@ -119,15 +124,28 @@ class Attention(nnx.Module):
         Without a mesh rows are whole: that is the mathematics, whose FLOPs are counted (trainers/programs/model_flops.py).
         """
         block = BLOCK if self.where.on_tpu else min(BLOCK, length // 4)
-        whole = length < BLOCK or length % block or length != keys or self.where.pieces("length") > 1
-        if whole or self.where.mesh is None or not (sight.causal and sight.natural):
+        whole = not _comes_in_blocks(length, keys, sight) or length % block or self.where.pieces("length") > 1
+        if whole or self.where.mesh is None:
             return [(0, length, keys)]
         return [(start, start + block, start + block) for start in range(0, length, block)]
 
 
-def _key(key: jax.Array | None, start: int) -> jax.Array | None:
-    """The key of the block that begins here; the first block's is the row's."""
-    return key if key is None or not start else jax.random.fold_in(key, start)
+def _comes_in_blocks(length: int, keys: int, sight: Sight) -> bool:
+    """Whether attention in rows like these is computed in blocks, if layout and platform let it."""
+    return length >= BLOCK and length == keys and sight.causal and sight.natural
+
+
+def _drop_by_query(x_BNLS: jax.Array, rate: float, key: jax.Array, start: int, length: int) -> jax.Array:
+    """Dropout of a block of attention whose queries begin at `start` of a row's `length`, the same in blocks of any size.
+
+    Each query of each head has a key of its own, and of the numbers that it draws the first S do not depend on S. This costs
+    one number more a query.
+    """
+    keys_BNL = jax.random.split(key, (*x_BNLS.shape[:2], length))[:, :, start : start + x_BNLS.shape[2]]
+    draw = functools.partial(dropout, rate=rate)
+    for _ in keys_BNL.shape:
+        draw = jax.vmap(draw)
+    return draw(x_BNLS, key=keys_BNL)
 
 
 def _logits(

@@ -7,6 +7,7 @@ from models.errors import nearest
 
 Gating = Literal["top2", "top1", "expert_choice"]
 Dispatch = Literal["sort", "einsum", "all_to_all", "ragged"]
+SecondSlot = Literal["if_dispatched", "always"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -18,14 +19,19 @@ class MoeConfig:
       gating: "top2" (GShard), "top1" (Switch Transformer) or "expert_choice", which only an encoder can use: what an expert
         takes depends on later tokens, so the decoder beside it keeps "top2". models/parts/moe/routing.py has a table of them.
       group_size: tokens S of a routing group; N / group_size groups are routed independently. GShard gives
-        "one group per core", hence 2048 to 8192 tokens; here it belongs to the model, not to the mesh.
+        "one group per core", hence 2048 to 8192 tokens; here it belongs to the model, not to the mesh. Groups may span
+        rows, but not where rows are dealt out to microbatches, of the step or of a pipeline.
       capacity_factor: slots of an expert per group, times E / S; it includes both choices (C = 2S/E in GShard). 0 is
         dropless: every choice is served, for which "ragged" is the dispatch.
       eval_capacity_factor: the same outside training, except of expert choice. Not in the papers.
       second_expert_threshold: a second expert is dispatched if its normalised gate over this exceeds uniform(0, 1):
         0.5 is GShard's "proportional to twice its gate" (Lingvo: policy random, threshold 0.5).
+      second_expert_slot: which second choices take one of their expert's slots: those that are dispatched (Lingvo), or "always",
+        also those that are dropped at random (GShard, Algorithm 1), so that the expert is full sooner.
       input_jitter: in training, the router's inputs are multiplied by uniform(1 - this, 1 + this) (Switch Transformer: 0.01).
       balance_weight: weight of the auxiliary loss (Lingvo's and Switch Transformer's 0.01; GShard does not say).
+      z_weight: weight of the router z-loss (ST-MoE, arXiv 2202.08906, section 3.2: 0.001); 0, which computes none, is GShard
+        and Switch Transformer, which have no such loss.
       dispatch: "sort" (gathers), "einsum" (GShard's algorithm), "all_to_all" (the exchange between devices written down) or
         "ragged" (grouped products, no buffers): equal value for value; models/parts/moe/dispatch.py has their costs.
     """
@@ -36,14 +42,16 @@ class MoeConfig:
     capacity_factor: float = 2.0
     eval_capacity_factor: float = 2.0
     second_expert_threshold: float = 0.5
+    second_expert_slot: SecondSlot = "if_dispatched"
     input_jitter: float = 0.0
     balance_weight: float = 0.01
+    z_weight: float = 0.0
     dispatch: Dispatch = "sort"
 
     def __post_init__(self) -> None:
         if self.experts == 1:
             raise ValueError("experts=1: a router needs at least 2 to choose from; 0 makes the model dense")
-        for name, kind in (("gating", Gating), ("dispatch", Dispatch)):
+        for name, kind in (("gating", Gating), ("dispatch", Dispatch), ("second_expert_slot", SecondSlot)):
             if (value := getattr(self, name)) not in get_args(kind):
                 raise ValueError(f"{name}={value!r}: no such {name}{nearest(value, get_args(kind))}")
         for name in ("capacity_factor", "eval_capacity_factor"):
@@ -51,6 +59,10 @@ class MoeConfig:
                 raise ValueError(f"{name}={getattr(self, name)}: must be positive, or 0 to serve every choice")
         if self.gating == "expert_choice" and not self.capacity_factor:
             raise ValueError("capacity_factor=0: of expert_choice it is a token's experts on average; the paper's is 2")
+        if self.z_weight < 0:
+            raise ValueError(
+                f"z_weight={self.z_weight}: must be positive, or 0 for no router z-loss; ST-MoE's is 0.001"
+            )
         if not 0 <= self.input_jitter < 1:
             raise ValueError(f"input_jitter={self.input_jitter}: must be in [0, 1), Switch Transformer's is 0.01")
 

@@ -1,5 +1,8 @@
 """The mixture of experts as a layer. B rows, L positions, M model; G groups, S tokens of a group, E experts, H hidden."""
 
+import math
+from collections.abc import Iterable
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -53,10 +56,12 @@ class Moe(nnx.Module):
         probs_GSE = where.shard(jax.nn.softmax(logits_GSE), "group", None, None)
 
         slots = moe.capacity(c.factor(self.gating, training=key is not None), size, c.experts)
-        routing = moe.route(self.gating, probs_GSE, mask_GS, slots, k2, c.second_expert_threshold)
+        routing = moe.route(self.gating, probs_GSE, mask_GS, slots, k2, c.second_expert_threshold, c.second_expert_slot)
         y_GSM = mixture(x_GSM, routing, slots, self._experts(), where, c.dispatch)
 
         stats = {"balance_loss": Ratio(moe.balance_loss(probs_GSE, routing, mask_GS), jnp.sum(mask_GS))}
+        if c.z_weight:
+            stats["z_loss"] = Ratio(moe.z_loss(logits_GSE, mask_GS), jnp.sum(mask_GS))
         stats |= moe.counts(probs_GSE, routing, mask_GS)
         return where.shard(y_GSM.reshape(x_BLM.shape), "batch", "res_length", "act_embed"), stats
 
@@ -76,6 +81,26 @@ class Moe(nnx.Module):
         layout = self.where.layout
         ways = layout.ways(layout.resolve(self.where.path).get("group", ()))
         return max(s for s in range(1, size + 1) if tokens % (s * ways) == 0 or s == 1)
+
+
+def check_groups(c: MoeConfig, lengths: Iterable[int], microbatches: int) -> None:
+    """Checks that routing groups lie within rows that are dealt out to microbatches, one by one.
+
+    Args:
+      lengths: positions of the rows.
+
+    Raises:
+      LayoutError: groups that span rows: they would have other rows in them. It names the nearest size that fits.
+    """
+    lengths = list(lengths)
+    if any(length % c.group_size for length in lengths):
+        common = math.gcd(*lengths)
+        nearest = min((n for n in range(1, common + 1) if common % n == 0), key=lambda n: abs(n - c.group_size))
+        raise LayoutError(
+            f"group_size={c.group_size}: routing groups span rows of {' and '.join(map(str, lengths))} positions, which are "
+            f"dealt out to {microbatches} microbatches one by one, so that groups would change; the nearest size that fits is "
+            f"{nearest}"
+        )
 
 
 def notes(c: MoeConfig, hidden: int) -> list[str]:

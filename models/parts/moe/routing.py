@@ -26,8 +26,10 @@ A factor of 0 is dropless: as many slots as a group has tokens, so that every ch
 | does padding make buffers larger? | yes: S counts it, as C must be known before the batch is | |
 | gates normalised before or after dropping? | before (Lingvo `legacy_mtf_behavior`) | Praxis: before, but see next row |
 | second expert dropped at random? | kept if gate / 0.5 > uniform(0, 1), gate normalised | Praxis: threshold 0, so never dropped |
+| does one that is dropped so take a slot? | no (Lingvo); with `second_expert_slot="always"` yes | GShard, Algorithm 1: yes |
 | which choices feed the balance loss? | first choices, per group | Flaxformer: any of the K |
 | scale of the balance loss | 1 when balanced (mean over E of c m, times E squared), weight 0.01 | Praxis: weight 1 |
+| router z-loss | a mean over real tokens, summed over layers as the balance loss is; off, as in GShard | ST-MoE: weight 0.001 |
 """
 
 import dataclasses
@@ -36,6 +38,7 @@ import jax
 import jax.numpy as jnp
 
 from models.parts.losses import Ratio
+from models.parts.moe.config import SecondSlot
 
 
 @jax.tree_util.register_dataclass
@@ -146,14 +149,25 @@ def expert_choice(probs_GSE: jax.Array, mask_GS: jax.Array, slots: int) -> Routi
 
 def route(
     gating: str, probs_GSE: jax.Array, mask_GS: jax.Array, slots: int,
-    key: jax.Array | None = None, threshold: float = 0.5,
+    key: jax.Array | None = None, threshold: float = 0.5, second_slot: SecondSlot = "if_dispatched",
 ) -> Routing:  # fmt: skip
-    """The routing of a gating by its name ("top2", "top1", "expert_choice"): see there; `key`, `threshold`: `top2_gating`."""
+    """The routing of a gating by its name ("top2", "top1", "expert_choice"): see there.
+
+    Args:
+      key, threshold: see `top2_gating`.
+      second_slot: MoeConfig.second_expert_slot.
+    """
     if gating == "expert_choice":
         return expert_choice(probs_GSE, mask_GS, slots)
-    top2 = {"top2": True, "top1": False}[gating]
+    top2, experts = {"top2": True, "top1": False}[gating], probs_GSE.shape[-1]
     choice = top2_gating(probs_GSE, mask_GS, key, threshold) if top2 else top1_gating(probs_GSE, mask_GS)
-    return assign_slots(choice, find_slots(choice, probs_GSE.shape[-1]), slots)
+    if not top2 or key is None or second_slot == "if_dispatched":
+        return assign_slots(choice, find_slots(choice, experts), slots)
+    every = dataclasses.replace(choice, wanted_GSK=jnp.broadcast_to(mask_GS[..., None], choice.wanted_GSK.shape))
+    served_GSK = choice.wanted_GSK & (find_slots(every, experts) < slots)
+    # Those that are served then move up to slots without gaps.
+    slot_GSK = find_slots(dataclasses.replace(choice, wanted_GSK=served_GSK), experts)
+    return assign_slots(choice, jnp.where(served_GSK, slot_GSK, slots), slots)
 
 
 # --- slots -------------------------------------------------------------------------------------------------------
@@ -212,6 +226,14 @@ def balance_loss(probs_GSE: jax.Array, routing: Routing, mask_GS: jax.Array) -> 
     gate_GE = jnp.sum(probs_GSE * real_GS1, axis=1) / jnp.maximum(tokens_G1, 1)
     loss_G = experts * jnp.sum(share_GE * gate_GE, axis=-1)
     return jnp.sum(loss_G * tokens_G1[:, 0])
+
+
+def z_loss(logits_GSE: jax.Array, mask_GS: jax.Array) -> jax.Array:
+    """The router z-loss of ST-MoE (arXiv 2202.08906, eq. 5), log(sum over e of exp x_e)^2, summed over real tokens.
+
+    It keeps the router's logits x small, where their rounding errors are small too.
+    """
+    return jnp.sum(jnp.where(mask_GS, jax.nn.logsumexp(logits_GSE, axis=-1) ** 2, 0))
 
 
 def per_expert(routing: Routing, experts: int) -> jax.Array:

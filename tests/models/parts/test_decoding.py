@@ -65,7 +65,7 @@ def test_truncation_keeps_the_likeliest():
 
     assert kept(2, 1.0) == [1, 3]
     assert kept(0, 0.7) == [1, 3] and kept(0, 0.8) == [1, 2, 3] and kept(0, 0.4) == [1] and kept(0, 1.0) == [0, 1, 2, 3]
-    assert kept(3, 0.5) == [1]
+    assert kept(3, 0.5) == [1] and kept(0, 0.0) == [1]
     tokens = np.asarray(draw(samples=500, steps=3, usable=2)[0])
     assert tokens.max() == 1 and tokens.min() == 0
 

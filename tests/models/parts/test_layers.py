@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from models.parts.layers import cross_entropy, right
+from models.gshard_m4.config import GShardM4Config
+from models.parts.layers import cross_entropy, dropout, right
+from models.parts.transformer_config import TransformerConfig
+
+SIZES = dict(vocab=8, layers=1, model_dim=8, hidden_dim=8, heads=1, head_dim=8, max_positions=8)
 
 
 def by_definition(logits, labels, smoothing):
@@ -43,6 +47,31 @@ def test_cross_entropy_of_bfloat16():
     assert_allclose(
         np.asarray(grad[0], np.float32), jax.nn.softmax(jnp.array([2.0, -1.0, 0.5])) - jnp.eye(3)[0], atol=0.01
     )
+
+
+@pytest.mark.parametrize("rate", [1 / 256, 0.1, 255 / 256])
+def test_dropout_keeps_the_mean(rate):
+    """A share of `rate`, to a 256th, is zero, and the others are scaled up so that the mean stays 1."""
+    TransformerConfig(**SIZES, dropout=rate)
+    x = np.asarray(dropout(jnp.ones(200_000), rate, jax.random.key(0)))
+    assert_allclose((x == 0).mean(), rate, atol=0.003)
+    assert_allclose(x.mean(), 1, atol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("rate", "message"),
+    [
+        (0.999, "dropout=0.999: is rounded to .* nearest that can be had: 255/256 = 0.99609375"),
+        (0.001, "dropout=0.001: is rounded to .* nearest that can be had: 0 and 1/256"),
+        (1.0, r"dropout=1.0: must be in \[0, 1\)"),
+        (-0.1, r"dropout=-0.1: must be in \[0, 1\)"),
+    ],
+)
+def test_a_rate_that_would_drop_all_or_nothing_is_refused(rate, message):
+    """Dropout draws 8 bits an element: rates nearer to 0 or 1 than half a 256th would divide by zero or do nothing."""
+    for make in (lambda: TransformerConfig(**SIZES, dropout=rate), lambda: GShardM4Config(dropout=rate)):
+        with pytest.raises(ValueError, match=message):
+            make()
 
 
 def test_what_is_right_is_the_argmax():

@@ -130,6 +130,57 @@ def test_a_second_expert_is_dropped_at_random_in_proportion_to_its_gate():
     assert never.wanted_GSK.all()
 
 
+def algorithm_1(gates_SE: np.ndarray, capacity: int, random_S: np.ndarray, second_slot: str) -> np.ndarray:
+    """GShard's Algorithm 1 for a group, line by line: the weights [S, E] with which tokens are dispatched."""
+    size, experts = gates_SE.shape
+    c_E, weights_SE = np.zeros(experts, int), np.zeros((size, experts))
+
+    def top_2(s: int):
+        e1, e2 = np.argsort(-gates_SE[s], kind="stable")[:2]
+        return gates_SE[s, e1], e1, gates_SE[s, e2], e2
+
+    for s in range(size):
+        g1, e1, g2, e2 = top_2(s)
+        g1 = g1 / (g1 + g2)
+        c = c_E[e1]
+        if c < capacity:
+            weights_SE[s, e1] = g1
+        c_E[e1] = c + 1
+    for s in range(size):
+        g1, e1, g2, e2 = top_2(s)
+        g2 = g2 / (g1 + g2)
+        c = c_E[e2]
+        dispatched = 2 * g2 > random_S[s]
+        if c < capacity and dispatched:
+            weights_SE[s, e2] = g2
+        if dispatched or second_slot == "always":  # the paper's: always
+            c_E[e2] = c + 1
+    return weights_SE
+
+
+@pytest.mark.parametrize("second_slot", ["always", "if_dispatched"])
+def test_top2_is_algorithm_1(second_slot):
+    """Which tokens get which experts with which weights is what the paper's listing says; there a second choice that is dropped
+    at random still takes a slot, and with "if_dispatched" that line is left out. Slots have no gaps either way."""
+    groups, size, experts, slots, key = 30, 16, 4, 6, jax.random.key(1)
+    gates = jax.nn.softmax(2 * jax.random.normal(jax.random.key(0), (groups, size, experts)))
+    routing = moe.route("top2", gates, jnp.ones((groups, size), bool), slots, key, second_slot=second_slot)
+    found = np.zeros((groups, size, experts))
+    kept = np.asarray(routing.kept_GN)
+    found[np.nonzero(kept)[0], routing.token_GN[kept], routing.expert_GN[kept]] = routing.gate_GN[kept]
+    random = np.asarray(moe.uniform(key, (groups, size)))
+    want, other = (
+        np.stack([algorithm_1(np.asarray(g), slots, r, way) for g, r in zip(gates, random, strict=True)])
+        for way in (second_slot, {"always": "if_dispatched", "if_dispatched": "always"}[second_slot])
+    )
+    assert_allclose(found, want, rtol=1e-6)
+    assert (want != other).any(axis=(1, 2)).sum() > 5
+    for g in range(groups):
+        for e in range(experts):
+            mine = kept[g] & (np.asarray(routing.expert_GN[g]) == e)
+            assert sorted(np.asarray(routing.slot_GN[g])[mine]) == list(range(mine.sum()))
+
+
 def test_jitter_stays_within_its_width():
     """Inputs are scaled by 1 on average and by at most the width more or less; not at all outside training."""
     noise = moe.jitter(jnp.ones(20_000), 0.1, jax.random.key(0))
@@ -145,6 +196,13 @@ def test_balance_loss_is_one_when_balanced_and_e_when_collapsed():
     for gating in ("top2", "top1"):
         assert_allclose(moe.balance_loss(even, moe.route(gating, even, ALL, 4), ALL) / 4, 1.0, rtol=1e-4)
         assert_allclose(moe.balance_loss(one, moe.route(gating, one, ALL, 4), ALL) / 4, 4.0, rtol=1e-6)
+
+
+def test_the_z_loss_is_the_square_of_the_log_of_the_sum():
+    """Two logits of log 2 sum to 4 as exponentials: log(4)^2 = 1.92 a token; padding adds nothing."""
+    logits = jnp.log(jnp.array([[[2.0, 2.0], [1.0, 2.0], [9.0, 1.0]]]))
+    assert_allclose(moe.z_loss(logits, jnp.array([[True, True, False]])), np.log(4) ** 2 + np.log(3) ** 2, rtol=1e-6)
+    assert moe.z_loss(logits, jnp.zeros((1, 3), bool)) == 0
 
 
 GROUPS, SIZE, EXPERTS, MODEL, HIDDEN = 3, 32, 6, 7, 5
@@ -229,10 +287,12 @@ def test_no_slot_is_used_twice():
     [
         ({"experts": 1}, "experts=1: .* at least 2"),
         ({"gating": "top_1"}, "gating='top_1': no such gating; did you mean 'top1'"),
+        ({"second_expert_slot": "alway"}, "no such second_expert_slot; did you mean 'always'"),
         ({"dispatch": "alltoall"}, "dispatch='alltoall': no such dispatch; did you mean 'all_to_all'"),
         ({"capacity_factor": -1.0}, "capacity_factor=-1.0: must be positive, or 0"),
         ({"gating": "expert_choice", "capacity_factor": 0.0}, "capacity_factor=0: .* the paper's is 2"),
         ({"input_jitter": 1.0}, "input_jitter=1.0: must be in"),
+        ({"z_weight": -1.0}, "z_weight=-1.0: must be positive, or 0 .* ST-MoE's is 0.001"),
     ],
 )
 def test_a_mixture_that_cannot_be_is_refused(fields, message):
