@@ -52,7 +52,8 @@ class Train:
       log_every, save_every, eval_every: in steps; 0 means only at the end.
       keep: how many of the newest checkpoints stay, besides those of `keep_every`.
       keep_every: every checkpoint at a multiple of this stays; 0 keeps none for ever.
-      best: the evaluation metric by which one more checkpoint, the best, stays; "" keeps none.
+      best: the evaluation metric by which one more checkpoint, the best, stays; "" keeps none. Which way a metric is better
+        is known (trainers/evaluation/directions.py); an evaluation that is not finite is never the best.
       max_nonfinite: how many steps with a non-finite loss or gradient are skipped before the run gives up.
       init_from: weights that a new run starts from: a release, a Hugging Face folder, a GGUF file, or the name of released
         weights that scripts.prepare_data fetches. The model's component "head" may be missing there: it starts fresh.

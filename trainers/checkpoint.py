@@ -1,31 +1,43 @@
 """Checkpoints: asynchronous, atomic, checked when read, restorable onto any mesh and number of processes.
 
 A checkpoint is WORKDIR/checkpoints/<step>/ with two items: `state`, nested dictionaries of arrays (trainers/state.py,
-`to_tree`), and `meta`, a JSON object: experiment, library versions, data fingerprint and a checksum of every array. The
-data's position is the step, so it needs no item of its own (data/reading/batches.py).
+`to_tree`), and `meta`, a JSON object: experiment, library versions, data fingerprint, a checksum of every array and one of
+itself. The data's position is the step, so it needs no item of its own (data/reading/batches.py).
 """
 
 import contextlib
+import dataclasses
 import importlib.metadata
+import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
-from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, EveryNSteps, LatestN
+from orbax.checkpoint.checkpoint_managers import (
+    AnyPreservationPolicy,
+    EveryNSteps,
+    LatestN,
+    PreservationContext,
+    PreservationPolicy,
+)
 
 from configs import registry
 from configs.experiment import Experiment, Train
+from data import paths
 from models.errors import UserError
 from models.sharding.params import flatten
 from trainers import adapt
+from trainers.evaluation.directions import lower_is_better
 from trainers.processes import anywhere
 from trainers.state import Plan, State, collect, deal, from_tree, to_tree
 
 FORMAT = "shardzoo-checkpoint-1"
+_META = {"format": str, "experiment": dict, "versions": dict, "data": str, "checksums": dict}
+"""Keys of `meta`, with the types of their values; "checksum", a SHA-256 of all of them, is not in the oldest checkpoints."""
 
 
 class CheckpointError(UserError):
@@ -53,29 +65,89 @@ def checksums(tree: Any) -> Any:
     return jax.tree.map(of_array, tree)
 
 
+@dataclasses.dataclass(frozen=True)
+class Sound:
+    """A checkpoint that the run can go on from: its arrays, placed on the plan's mesh, and the checksums they should have."""
+
+    tree: dict[str, Any]
+    checksums: dict[str, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Damaged:
+    """A checkpoint that cannot be read; the one before it may be sound."""
+
+    why: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Foreign:
+    """A checkpoint of another experiment, or of other data, which the run must not go on from."""
+
+    why: str
+
+
+Outcome = Sound | Damaged | Foreign
+
+
+@dataclasses.dataclass(frozen=True)
+class _Best(PreservationPolicy):
+    """Keeps the checkpoint with the best score, of equal ones the newest; one without a finite score is never the best."""
+
+    metric: str
+    sign: int  # -1 where less is better
+
+    def is_scored(self, metrics: Any) -> bool:
+        value = metrics.get(self.metric) if isinstance(metrics, dict) else None
+        return isinstance(value, (int, float)) and math.isfinite(value)
+
+    def score(self, metrics: dict[str, float]) -> float:
+        return self.sign * metrics[self.metric]
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: PreservationContext) -> list[bool]:
+        del context
+        scored = [c for c in checkpoints if self.is_scored(c.metrics)]
+        best = max(scored, key=lambda c: (self.score(c.metrics), c.step), default=None)
+        return [c is best for c in checkpoints]
+
+
 class _Manager(ocp.CheckpointManager):
-    """Orbax's, without its own question to JAX's coordinator whether a signal came (see trainers/processes.py): asked late,
-    in the thread of a save, it would set back the number from which the coordinator picks where all processes stop."""
+    """Orbax's, which differs in two ways.
+
+    It leaves out Orbax's own question to JAX's coordinator whether a signal came (see trainers/processes.py): asked late, in
+    the thread of a save, it would set back the number from which the coordinator picks where all processes stop. And a
+    checkpoint whose score cannot be read has none; it does not keep all the others from being listed.
+    """
 
     def reached_preemption(self, step: int) -> bool:
         del step
         return False
 
+    def metrics(self, step: int) -> Any:
+        try:
+            return super().metrics(step)
+        except ValueError:
+            return None
+
 
 class Checkpoints:
-    """The checkpoints of one run."""
+    """The checkpoints of one run.
+
+    Raises:
+      ConfigError: nothing is known of which way the metric `train.best` is better.
+    """
 
     def __init__(self, workdir: Path, train: Train):
         self.folder = workdir.absolute() / "checkpoints"
-        self.best = train.best
-        keep: list[Any] = [LatestN(max(1, train.keep))]
+        self._best = _Best(train.best, -1 if lower_is_better(train.best) else 1) if train.best else None
+        keep: list[PreservationPolicy] = [LatestN(max(1, train.keep))]
         if train.keep_every:
             keep.append(EveryNSteps(train.keep_every))
-        if train.best:
-            keep.append(BestN(get_metric_fn=lambda m: m[train.best], n=1, keep_checkpoints_without_metrics=False))
+        if self._best:
+            keep.append(self._best)
         options = ocp.CheckpointManagerOptions(
             preservation_policy=AnyPreservationPolicy(keep),
-            best_fn=(lambda m: m[train.best]) if train.best else None,  # else Orbax does not store the metric
+            best_fn=self._best and self._best.score,  # without it Orbax does not store the metric
             cleanup_tmp_directories=True,
             create=True,
         )
@@ -94,8 +166,10 @@ class Checkpoints:
             "data": fingerprint,
             "checksums": {name: int(value) for name, value in flatten(checksums(tree)).items()},
         }
+        meta["checksum"] = paths.digest(meta)
         items = ocp.args.Composite(state=ocp.args.StandardSave(tree), meta=ocp.args.JsonSave(meta))
-        chosen = {self.best: metrics[self.best]} if metrics and self.best in metrics else None
+        best = self._best
+        chosen = {best.metric: metrics[best.metric]} if best and metrics and best.is_scored(metrics) else None
         self._manager.save(step, args=items, metrics=chosen, force=True)
 
     def restore(self, p: Plan, fingerprint: str, say: Callable[[str], Any] = print) -> State | None:
@@ -108,34 +182,20 @@ class Checkpoints:
           CheckpointError: the newest sound checkpoint is of another model, data or optimizer, or none could be read.
         """
         damaged: list[int] = []
-        placed = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), p.state, p.shardings)
         for step in sorted(self._manager.all_steps(), reverse=True):
-            where, reason, problems, tree = self.folder / str(step), "", [], {}
-            with _reader(self.folder) as reader:
-                try:
-                    meta = _meta(reader, step)
-                    described = _described(reader, step)
-                    problems = _mismatches(meta, p.experiment, fingerprint) or _other_shapes(described, p)
-                except Exception as error:
-                    reason = _reason(error)
-                if not anywhere(bool(reason or problems)):
-                    try:
-                        tree = _arrays(reader, step, to_tree(placed))
-                    except Exception as error:
-                        reason = _reason(error)
-                    if not anywhere(bool(reason)):
-                        reason = _changed(tree, meta["checksums"])
-            if anywhere(bool(reason)):
-                say(f"checkpoint {where} is damaged ({reason or 'on another process'}); trying the one before it")
-                damaged.append(step)
-            elif anywhere(bool(problems)):
-                raise CheckpointError(
-                    f"checkpoint {where} is of another experiment: {'; '.join(problems) or 'on another process'}; "
-                    "choose another --workdir, or start from its release with --train.init-from"
-                )
-            else:
-                self._set_aside(damaged)
-                return deal(p, from_tree(p.state, tree))
+            where = self.folder / str(step)
+            match _verified(_agreed(_read(self.folder, step, p, fingerprint))):
+                case Sound(tree=tree):
+                    self._set_aside(damaged)
+                    return deal(p, from_tree(p.state, tree))
+                case Damaged(why):
+                    say(f"checkpoint {where} is damaged ({why}); trying the one before it")
+                    damaged.append(step)
+                case Foreign(why):
+                    raise CheckpointError(
+                        f"checkpoint {where} is of another experiment: {why}; choose another --workdir, or start from its "
+                        "release with --train.init-from"
+                    )
         if damaged:
             raise CheckpointError(
                 f"none of the {len(damaged)} checkpoints in {self.folder} could be read; nothing was changed"
@@ -159,6 +219,34 @@ class Checkpoints:
         self._manager.close()
 
 
+def _read(folder: Path, step: int, p: Plan, fingerprint: str) -> Outcome:
+    """Reads a checkpoint for this process alone; the arrays are not compared with their checksums yet."""
+    placed = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), p.state, p.shardings)
+    try:
+        with _reader(folder) as reader:
+            meta = _meta(reader, step)
+            if why := _mismatches(meta, p.experiment, fingerprint) or _other_shapes(_described(reader, step), p):
+                return Foreign("; ".join(why))
+            return Sound(_arrays(reader, step, to_tree(placed)), meta["checksums"])
+    except Exception as error:
+        return Damaged(_reason(error))
+
+
+def _agreed(outcome: Outcome) -> Outcome:
+    """The worst outcome of all processes, which meet here: damaged, else foreign, else sound."""
+    for kind in (Damaged, Foreign):
+        if anywhere(isinstance(outcome, kind)):
+            return outcome if isinstance(outcome, kind) else kind("on another process")
+    return outcome
+
+
+def _verified(outcome: Outcome) -> Outcome:
+    """The outcome once checksums are compared, which all processes compute together; they agree before and after."""
+    if isinstance(outcome, Sound) and (why := _changed(outcome.tree, outcome.checksums)):
+        outcome = Damaged(why)
+    return _agreed(outcome)
+
+
 def _handlers() -> dict[str, Any]:
     return {"state": ocp.StandardCheckpointHandler(), "meta": ocp.JsonCheckpointHandler()}
 
@@ -170,14 +258,22 @@ def _reader(folder: Path) -> ocp.CheckpointManager:
         primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"reader_{me}"
     )
     options = ocp.CheckpointManagerOptions(create=False, multiprocessing_options=alone)
-    return ocp.CheckpointManager(folder, options=options, item_handlers=_handlers())
+    return _Manager(folder, options=options, item_handlers=_handlers())
 
 
 def _meta(manager: ocp.CheckpointManager, step: int) -> dict[str, Any]:
-    """A checkpoint's `meta`; raises ValueError if it is not one of ours."""
+    """A checkpoint's `meta`; raises ValueError if it is damaged or not one of ours."""
     meta = manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore()))["meta"]
+    if not isinstance(meta, dict):
+        raise ValueError("its meta is no JSON object")
     if meta.get("format") != FORMAT:
         raise ValueError(f"not one of ours: its format is {meta.get('format')!r}, not {FORMAT!r}")
+    wrong = [name for name, kind in _META.items() if not isinstance(meta.get(name), kind)]
+    wrong += sorted(meta.keys() - _META.keys() - {"checksum"})  # a damaged "checksum" is not taken for a missing one
+    if wrong:
+        raise ValueError(f"its meta is not sound: {', '.join(wrong)}")
+    if "checksum" in meta and meta.pop("checksum") != paths.digest(meta):
+        raise ValueError("checksum of its meta is not the one it was saved with")
     return meta
 
 
@@ -267,7 +363,10 @@ def read_params(workdir: Path, step: int | None = None) -> tuple[Experiment, int
             tree = _arrays(manager, step, like)
             if reason := _changed(tree, meta["checksums"]):
                 raise ValueError(reason)
+            experiment = registry.from_json(meta["experiment"])
+        except registry.ConfigError:  # sound, but its experiment is not one of this version
+            raise
         except Exception as error:
             raise CheckpointError(f"checkpoint {folder / str(step)} is damaged ({_reason(error)})") from error
-    experiment, params = adapt.plain(registry.from_json(meta["experiment"]), tree["params"])
+    experiment, params = adapt.plain(experiment, tree["params"])
     return experiment, step, params, meta["data"]

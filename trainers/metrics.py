@@ -24,14 +24,13 @@ class MetricWriter:
     """Appends one JSON object per logged step and the same scalars to TensorBoard.
 
     Opened at a step, it first drops what a killed run had written beyond it, so that the file reads as if the run had
-    never been interrupted.
+    never been interrupted, and lines that a fault of the machine broke.
     """
 
     def __init__(self, workdir: Path, step: int):
         self.path = workdir / "metrics.jsonl"
-        kept = [line for line in _whole_lines(self.path) if json.loads(line)["step"] <= step]
         new = self.path.with_suffix(".new")
-        new.write_text("".join(kept))
+        new.write_bytes(b"".join(line for line, values in _logged(self.path) if values["step"] <= step))
         os.replace(new, self.path)
         self._file = self.path.open("a")
         self._board = SummaryWriter(str(workdir / "tensorboard"), purge_step=step + 1)
@@ -52,15 +51,31 @@ class MetricWriter:
         self._board.close()
 
 
-def _whole_lines(path: Path) -> list[str]:
-    """Lines of a file that end in a newline: a killed process may leave half of one."""
-    text = path.read_text() if path.exists() else ""
-    return [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
+def _logged(path: Path) -> list[tuple[bytes, Values]]:
+    """(the line itself, its values) of every sound line of a log.
+
+    A last line without a newline is what a killed process leaves, and is left out; so is a broken line, for example the NULs
+    that a power cut leaves, but how many there are is printed on standard error.
+    """
+    sound, broken = [], 0
+    whole_lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    for line in whole_lines:
+        try:
+            values = json.loads(line.decode())
+        except (ValueError, RecursionError):
+            values = None
+        if isinstance(values, dict) and type(values.get("step")) is int:
+            sound.append((line + b"\n", values))
+        else:
+            broken += 1
+    if broken:
+        print(f"{path}: {broken} of {len(whole_lines)} lines are broken and left out", file=sys.stderr, flush=True)
+    return sound
 
 
-def read(workdir: Path) -> list[dict[str, Any]]:
-    """The logged steps of a run, in order."""
-    return [json.loads(line) for line in _whole_lines(workdir / "metrics.jsonl")]
+def read(workdir: Path) -> list[Values]:
+    """The logged steps of a run, in order, each with its number under "step"; broken lines are left out with a warning."""
+    return [values for _, values in _logged(workdir / "metrics.jsonl")]
 
 
 def memory_gib() -> float:

@@ -13,15 +13,37 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from configs import registry
 from configs.experiment import Experiment
+from data import paths
 from trainers.checkpoint import versions
-from trainers.processes import anywhere
+from trainers.processes import jointly
+
+_ROOMS = ("configs", "data", "models", "scripts", "trainers")  # folders of the project's own source
 
 
 def config_hash(experiment: Experiment) -> str:
     """Sixteen hexadecimal digits that change with any field of the experiment."""
     return hashlib.sha256("\n".join(registry.lines(experiment)).encode()).hexdigest()[:16]
+
+
+def shared_settings(experiment: Experiment, workdir: Path) -> dict[str, str]:
+    """Everything in which the processes of one run must not differ, by name, but for the data (see processes.agree).
+
+    That is every field of the experiment, the working folder, JAX's own settings that change numbers, the libraries' versions
+    and a hash of each source file: two checkouts of one git revision may hold different edits.
+    """
+    jax_settings = ("jax_enable_x64", "jax_default_matmul_precision", "jax_default_prng_impl")
+    sources = sorted(file for room in _ROOMS for file in (paths.ROOT / room).rglob("*.py"))
+    return {
+        **dict(line.split(": ", 1) for line in registry.lines(experiment)),
+        "workdir": str(workdir.absolute()),
+        **{name: str(getattr(jax.config, name)) for name in jax_settings},
+        **{f"version of {name}": number for name, number in versions().items()},
+        **{f"source {file.relative_to(paths.ROOT)}": paths.sha256(file)[:16] for file in sources},
+    }
 
 
 def user() -> str:
@@ -78,31 +100,33 @@ def only_run(workdir: Path, leader: bool) -> Iterator[None]:
     """Makes the folder, if there is none, and holds it for this run, whose processes all come here.
 
     Raises:
-      ConfigError: another run is training in it; or, on the other processes, the leader could not have it.
+      ConfigError: on the leader, another run is training in it.
       OSError: on the leader, the folder cannot be written.
+      DisagreementError: on the other processes, the leader could not have it.
     """
-    refused: Exception | None = None
     with contextlib.ExitStack() as closing:
-        if leader:
+
+        def hold() -> None:
+            if not leader:
+                return
+            workdir.mkdir(parents=True, exist_ok=True)
+            file = closing.enter_context((workdir / ".lock").open("a"))
             try:
-                workdir.mkdir(parents=True, exist_ok=True)
-                file = closing.enter_context((workdir / ".lock").open("a"))
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                refused = registry.ConfigError(f"another process is training in {workdir}; choose another --workdir")
-            except OSError as error:
-                refused = error
-        if anywhere(refused is not None):  # before anyone waits for a leader that does not come
-            raise refused or registry.ConfigError(f"process 0 cannot train in {workdir}; it says why")
+                raise registry.ConfigError(
+                    f"another process is training in {workdir}; choose another --workdir"
+                ) from None
+
+        jointly(hold)
         yield
 
 
 def git_revision() -> str:
     """The checkout's commit, with "+" if files differ from it; "" outside a checkout."""
-    root = Path(__file__).resolve().parent.parent
 
     def git(*args: str) -> str:
-        done = subprocess.run(["git", "-C", str(root), *args], capture_output=True, text=True, check=False)
+        done = subprocess.run(["git", "-C", str(paths.ROOT), *args], capture_output=True, text=True, check=False)
         return done.stdout.strip() if done.returncode == 0 else ""
 
     try:

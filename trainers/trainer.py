@@ -46,12 +46,16 @@ def train(experiment: Experiment, workdir: Path, log: mlperf_log.Request | None 
         if leader:
             print(text, flush=True)
 
+    mlperf = repr(log and (log.division, log.target))
+    processes.agree(runlog.shared_settings(experiment, workdir) | {"--mlperf": mlperf})
+
     # --- 1. the plan: shapes and shardings before any array
     p = state.plan(experiment)
     say(summary(p))
 
     # --- 2. data
-    source = open_source(experiment.data, experiment.model)
+    source = processes.jointly(open_source, experiment.data, experiment.model)
+    processes.agree({"the data's fingerprint": source.fingerprint})
     cache = evaluator = None
     if experiment.data.cache:  # random tokens have nothing to hold out
         cache = cache_folder(experiment.data)

@@ -117,7 +117,7 @@ class Starter:
         write_text_cache(root / "data" / "caches" / "toy", tokenizers.train_bpe, 300, 16)
 
     def __call__(self, name: str, processes: int, *arguments: str, observed: bool = False, **env: str) -> Run:
-        """Starts a run in the folder of this name, which may exist.
+        """Starts a run in the folder of this name, which may exist; "{number}" in arguments and variables is the process's.
 
         Args:
           observed: through tests/multi_device/observed.py.
@@ -142,8 +142,10 @@ class Starter:
                 "PYTHONHASHSEED": str(number),  # the order of sets must not enter the program
             }
             with (notes / f"out.{number}").open("w") as out, (notes / f"err.{number}").open("w") as err:
-                everything = os.environ | fixed | together | mine | env
-                run.processes.append(subprocess.Popen(command, env=everything, stdout=out, stderr=err))
+                given = {name: value.format(number=number) for name, value in env.items()}
+                everything = os.environ | fixed | together | mine | given
+                own = [argument.format(number=number) for argument in command]
+                run.processes.append(subprocess.Popen(own, env=everything, stdout=out, stderr=err))
         return run
 
 
@@ -308,16 +310,51 @@ def test_experts_over_two_processes_and_ctrl_c(start):
     assert stop["exit_code"] == trainer.PREEMPTED and run.checkpoints() == [stop["step"]]
 
 
+def assert_refused(run: Run, line: str) -> None:
+    """Every process says this line and nothing else, ends with 2, and no folder was made."""
+    assert run.end() == [2, 2]
+    assert [run.complained(n).strip() for n in (0, 1)] == [f"error: {line}"] * 2
+    assert not run.workdir.exists()
+
+
 def test_a_mesh_of_another_size_than_all_devices_is_refused(start):
     """The one line that each process prints names the mesh, the devices of all processes, and what would do."""
     flags = "--xla_force_host_platform_device_count=4"
     run = start("misfit", 2, "gpt.quickstart", "--tiny", "--layout", "fully_sharded:2x2", XLA_FLAGS=flags)
-    assert run.end() == [2, 2]
     want = (
-        "error: layout 'fully_sharded' needs 4 devices for mesh {'data': 2, 'model': 2}, but 8 are here, over 2 processes; "
+        "layout 'fully_sharded' needs 4 devices for mesh {'data': 2, 'model': 2}, but 8 are here, over 2 processes; "
         "choose a mesh whose product is 8"
     )
-    assert [run.complained(n).strip() for n in (0, 1)] == [want, want]
+    assert_refused(run, want)
+
+
+def test_processes_with_other_settings_are_refused(start):
+    """Where settings differ, every process names them before the first step; else they would train together, or hang at the
+    first save of one of them."""
+    run = start("settings", 2, *GPT, "--train.steps", "4", "--train.seed", "{number}", "--train.save_every", "{number}")
+    assert_refused(
+        run,
+        "the processes of this run differ: process 1 has train.save_every=1, process 0 has 0; "
+        "process 1 has train.seed=1, process 0 has 0",
+    )
+
+
+def test_processes_with_other_data_are_refused(start):
+    """Where a host has data of its own, prepared differently, every process names the two fingerprints."""
+    for number in (0, 1):
+        shutil.copytree(start.root / "data" / "caches", start.root / f"data{number}" / "caches")
+    path = start.root / "data1" / "caches" / "toy" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    ours, theirs = manifest["fingerprint"], "0" * 64
+    path.write_text(json.dumps(manifest | {"fingerprint": theirs}))
+    run = start("data_differ", 2, *GPT, "--train.steps", "4", SHARDZOO_DATA=str(start.root / "data{number}"))
+    assert run.end() == [2, 2]
+    for number in (0, 1):
+        (line,) = run.complained(number).strip().splitlines()
+        assert line.startswith(
+            f"error: the processes of this run differ: process 1 has the data's fingerprint={theirs}"
+        )
+        assert f", process 0 has {ours}" in line
     assert not run.workdir.exists()
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+from data import paths
 from models.errors import UserError
 from models.gshard_m4.layouts import LAYOUTS
 from models.sharding.params import flatten, nest
@@ -136,11 +137,12 @@ def test_silent_corruption_is_noticed(whole_run, m4):
 
 
 def rewrite_meta(step: Path, change) -> None:
-    """Changes a checkpoint's metadata in place."""
+    """Changes a checkpoint's metadata in place, with the checksum that fits the change."""
     (path,) = (step / "meta").glob("metadata")
     meta = json.loads(path.read_text())
+    del meta["checksum"]
     change(meta)
-    path.write_text(json.dumps(meta))
+    path.write_text(json.dumps(meta | {"checksum": paths.digest(meta)}))
 
 
 def break_checksum(meta) -> None:

@@ -9,6 +9,7 @@ SHA256SUMS          of all the others, in the format of sha256sum
 
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from trainers.weights.source import Arrays, Weights
 
 WEIGHTS, EXPERIMENT, SUMS = "model.safetensors", "experiment.json", "SHA256SUMS"
 VOCABULARIES = ("*.model", "tokenizer.json", "tokenizer_config.json")  # files that encode text
+READ = (WEIGHTS, EXPERIMENT, "manifest.json", *VOCABULARIES)  # all that is ever read of a release
 
 
 class ReleaseError(UserError):
@@ -127,15 +129,39 @@ _ABOUT = {"translation": _about_translation, "text": _about_text, "labelled": _a
 
 
 def verify(folder: Path) -> None:
-    """Raises ReleaseError unless every file is there with its checksum."""
-    if not (folder / SUMS).exists():
-        raise ReleaseError(f"{folder} is no release: it has no {SUMS}")
-    for line in (folder / SUMS).read_text().splitlines():
-        want, name = line.split("  ", 1)
+    """Raises ReleaseError unless every file that SHA256SUMS lists has its checksum, and every file that is read is listed."""
+    sums = _sums(folder)
+    unlisted = sorted({file.name for pattern in READ for file in folder.glob(pattern)} - sums.keys())
+    if unlisted:
+        raise ReleaseError(
+            f"release {folder}: {SUMS} does not list {', '.join(unlisted)}, which would be read unchecked"
+        )
+    for name, want in sums.items():
         if not (folder / name).exists():
             raise ReleaseError(f"release {folder}: {name} is missing")
+        if not (folder / name).is_file():  # a device or a pipe might never end
+            raise ReleaseError(f"release {folder}: {name} is no regular file")
         if paths.sha256(folder / name) != want:
             raise ReleaseError(f"release {folder}: {name} is damaged, its SHA-256 is not the one in {SUMS}")
+
+
+def _sums(folder: Path) -> dict[str, str]:
+    """The checksums that a release lists, by file name."""
+    if not (folder / SUMS).is_file():
+        raise ReleaseError(f"{folder} is no release: it has no {SUMS}")
+    try:
+        lines = (folder / SUMS).read_text("utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise ReleaseError(f"release {folder}: {SUMS} is damaged, it is not UTF-8") from None
+    sums: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        match = re.fullmatch(r"([0-9a-f]{64})  (.+)", line)
+        if not match or match[2] in sums:
+            raise ReleaseError(f"release {folder}: line {number} of {SUMS} is damaged: {line[:100]!r}")
+        if Path(match[2]).name != match[2]:
+            raise ReleaseError(f"release {folder}: {SUMS} names {match[2][:100]!r}, which is no file of the folder")
+        sums[match[2]] = match[1]
+    return sums
 
 
 def check_data(fingerprint: str, cache: Path) -> None:

@@ -1,0 +1,174 @@
+"""Which checkpoints stay, and which are believed. Whole runs that resume are in test_trainer.py."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from configs import registry
+from configs.registry import ConfigError
+from models.errors import UserError
+from trainers import checkpoint, state
+from trainers.checkpoint import CheckpointError, Checkpoints
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.fixture(scope="module")
+def p() -> state.Plan:
+    return state.plan(registry.tiny(registry.load("gpt.quickstart")), jax.devices()[:1])
+
+
+@pytest.fixture(scope="module")
+def fresh(p) -> state.State:
+    return state.create(p)
+
+
+def open_checkpoints(workdir: Path, p: state.Plan, **changes) -> Checkpoints:
+    return Checkpoints(workdir, dataclasses.replace(p.experiment.train, **changes))
+
+
+def save(checkpoints: Checkpoints, p: state.Plan, fresh: state.State, step: int, **scores: float) -> None:
+    now = dataclasses.replace(fresh, step=jnp.full_like(fresh.step, step))
+    checkpoints.save(p, now, "fingerprint", {f"eval/{name}": value for name, value in scores.items()})
+
+
+def kept(workdir: Path) -> list[int]:
+    return sorted(int(path.name) for path in (workdir / "checkpoints").iterdir() if path.name.isdigit())
+
+
+# --- the best one ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("metric", "scores", "best"),
+    [
+        ("cross_entropy", [5, 1, 3, 4], 2),
+        ("accuracy", [0.2, 0.9, 0.3, 0.4], 2),
+        ("accuracy", [0.9, NAN, 0.2, 0.3], 1),
+        ("cross_entropy", [1, 3, NAN, 4], 1),
+        ("cross_entropy", [INF, 3, -INF, 4], 2),
+        ("accuracy", [0.9, 0.9, 0.2, 0.3], 2),  # the newer of two equals
+        ("accuracy", [NAN, NAN, NAN, NAN], 4),
+        ("accuracy", [0.1, 0.2, 0.3, NAN], 3),
+    ],
+)
+def test_the_best_checkpoint_stays_beside_the_newest(tmp_path, p, fresh, metric, scores, best):
+    """The lowest cross-entropy or the highest accuracy is kept; what is not finite is no score and unseats none."""
+    checkpoints = open_checkpoints(tmp_path, p, keep=1, best=f"eval/{metric}")
+    for step, score in enumerate(scores, 1):
+        save(checkpoints, p, fresh, step, **{metric: float(score)})
+    checkpoints.close()
+    assert kept(tmp_path) == sorted({best, 4})
+
+
+@pytest.mark.parametrize("text", ["{", '{"eval/accuracy": NaN}', '{"other": 1.0}', "[0.9]"])
+def test_a_score_that_cannot_be_read_is_none(tmp_path, p, fresh, text):
+    """A resumed run goes on with the scores of the other checkpoints: .3 at step 2 is best once the .9 of step 1 is lost."""
+    first = open_checkpoints(tmp_path, p, keep=2, best="eval/accuracy")
+    save(first, p, fresh, 1, accuracy=0.9)
+    save(first, p, fresh, 2, accuracy=0.3)
+    first.close()
+    (tmp_path / "checkpoints" / "1" / "metrics" / "metrics").write_text(text)
+    again = open_checkpoints(tmp_path, p, keep=1, best="eval/accuracy")
+    assert again.restore(p, "fingerprint") is not None
+    save(again, p, fresh, 3, accuracy=0.2)
+    again.close()
+    assert kept(tmp_path) == [2, 3]
+
+
+def test_a_metric_that_is_neither_way_better_cannot_choose(tmp_path, p):
+    """The error names the metric, before a folder is made."""
+    with pytest.raises(ConfigError, match="metric 'eval/examples': neither more nor less"):
+        open_checkpoints(tmp_path, p, best="eval/examples")
+    assert not list(tmp_path.iterdir())
+
+
+# --- what is said of a checkpoint --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory, p, fresh) -> Path:
+    """Checkpoints at steps 1 and 2."""
+    workdir = tmp_path_factory.mktemp("saved")
+    checkpoints = open_checkpoints(workdir, p)
+    for step in (1, 2):
+        save(checkpoints, p, fresh, step)
+    checkpoints.close()
+    return workdir
+
+
+def restored(workdir: Path, p: state.Plan, fingerprint: str = "fingerprint") -> tuple[int, str]:
+    """(the step that a run would go on from, what it says)."""
+    said = []
+    checkpoints = open_checkpoints(workdir, p)
+    found = checkpoints.restore(p, fingerprint, said.append)
+    checkpoints.close()
+    assert found is not None
+    return int(found.step), "\n".join(said)
+
+
+def copy_with_meta(saved: Path, to: Path, change) -> Path:
+    """The run's folder with `change(text)` in place of the newest checkpoint's meta."""
+    shutil.copytree(saved, to)
+    path = to / "checkpoints" / "2" / "meta" / "metadata"
+    path.write_text(change(path.read_text()))
+    return to
+
+
+def of_json(change):
+    """A change of text that is one of the JSON object in it."""
+
+    def changed(text: str) -> str:
+        meta = json.loads(text)
+        change(meta)
+        return json.dumps(meta)
+
+    return changed
+
+
+DAMAGES = {
+    "a field of the model": lambda text: text.replace('"hidden_dim"', '"hidden_dIm"', 1),
+    "a seed": of_json(lambda meta: meta["experiment"]["train"].update(seed=1)),
+    "the fingerprint": lambda text: text.replace('"fingerprint"', '"fingerprynt"'),
+    "the name of a key": lambda text: text.replace('"checksums"', '"checksuns"'),
+    "the name of its checksum": lambda text: text.replace('"checksum"', '"checksul"'),
+    "its checksum": of_json(lambda meta: meta.update(checksum="0" * 64)),
+    "its checksum's type": of_json(lambda meta: meta.update(checksum=None)),
+    "a key lost": of_json(lambda meta: meta.pop("experiment")),
+    "a key lost, from before there was a checksum": of_json(lambda meta: (meta.pop("checksum"), meta.pop("checksums"))),
+    "a type, from before": of_json(lambda meta: (meta.pop("checksum"), meta.update(checksums=[1]))),
+    "a part lost, from before": of_json(lambda meta: (meta.pop("checksum"), meta["experiment"].pop("train"))),
+    "no object": lambda text: f"[{text}]",
+    "no JSON": lambda text: text[:100],
+}
+
+
+@pytest.mark.parametrize("change", DAMAGES.values(), ids=DAMAGES)
+def test_damaged_meta_is_damage_not_another_experiment(saved, tmp_path, p, change):
+    """The checkpoint is named and the one before it used; the tools refuse it in one line."""
+    workdir = copy_with_meta(saved, tmp_path / "run", change)
+    with pytest.raises(UserError, match="2 is damaged|experiment: field 'train' is missing"):
+        checkpoint.read_params(workdir)
+    step, said = restored(workdir, p)
+    assert step == 1 and f"checkpoint {workdir / 'checkpoints' / '2'} is damaged" in said
+    assert (workdir / "damaged" / "2").is_dir()
+
+
+def test_a_checkpoint_from_before_meta_had_a_checksum_is_read(saved, tmp_path, p):
+    """Without the key it is believed, as it always was."""
+    workdir = copy_with_meta(saved, tmp_path / "run", of_json(lambda meta: meta.pop("checksum")))
+    assert restored(workdir, p) == (2, "")
+    assert checkpoint.read_params(workdir)[1] == 2
+
+
+def test_sound_checkpoints_of_other_data_are_refused(saved, tmp_path, p):
+    """That is no damage: nothing is passed over or moved."""
+    shutil.copytree(saved, tmp_path / "run")
+    with pytest.raises(CheckpointError, match="is of another experiment: the prepared data changed"):
+        restored(tmp_path / "run", p, "others")
+    assert kept(tmp_path / "run") == [1, 2]
