@@ -33,13 +33,13 @@ def test_other_schedules_are_refused_likewise():
         Constant(value=-0.1)
     with pytest.raises(ValueError, match=r"^scale=0\.0: must be a number above 0$"):
         InverseSqrt(scale=0.0)
-    with pytest.raises(ValueError, match="^warmup=-5: must be 0 or more; nearest is 0$"):
+    with pytest.raises(ValueError, match=r"^warmup=-5: must be 0 or more; nearest is 0$"):
         InverseSqrt(warmup=-5)
 
 
 def test_an_exponential_cannot_end_at_zero():
     """Optax takes a decay rate of 0 for none at all; a cosine and a line do end at 0."""
-    with pytest.raises(ValueError, match="floor=0.0: an exponential never reaches 0; .* such as 0.01"):
+    with pytest.raises(ValueError, match=r"floor=0\.0: an exponential never reaches 0; .* such as 0\.01"):
         Exponential(peak=1.0, steps=10, floor=0.0)
     for kind in (Cosine, Linear):
         assert learning_rate(kind(peak=1.0, steps=10, floor=0.0))(10) == pytest.approx(0.0, abs=1e-7)
