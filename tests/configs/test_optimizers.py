@@ -1,5 +1,6 @@
 """Schedules: what cannot be is refused when it is written down, in one line with what would do."""
 
+import numpy as np
 import pytest
 
 from configs.optimizers import Constant, Cosine, Exponential, InverseSqrt, Linear
@@ -50,4 +51,4 @@ def test_one_step_is_enough_to_decay_in():
     """With warmup = steps - 1 the peak is reached at step 9 and the floor at step 10."""
     for kind in (Cosine, Linear, Exponential):
         rate = learning_rate(kind(peak=2.0, steps=10, warmup=9, floor=0.5))
-        assert [float(rate(step)) for step in (9, 10, 11)] == pytest.approx([2.0, 1.0, 1.0])
+        assert np.asarray([rate(step) for step in (9, 10, 11)]) == pytest.approx([2.0, 1.0, 1.0])
