@@ -1,6 +1,7 @@
 """Schedules of the learning rate, and optimizers: frozen dataclasses, plain data."""
 
 import dataclasses
+import math
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -10,6 +11,11 @@ class InverseSqrt:
     scale: float = 1.0
     flat: int = 10_000
     warmup: int = 0
+
+    def __post_init__(self) -> None:
+        _check_rate("scale", self.scale)
+        for field in ("flat", "warmup"):
+            _check_count(field, getattr(self, field), least=0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -21,6 +27,9 @@ class Cosine:
     warmup: int = 0
     floor: float = 0.0
 
+    def __post_init__(self) -> None:
+        _check_decay(self)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Linear:
@@ -30,6 +39,9 @@ class Linear:
     steps: int
     warmup: int = 0
     floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_decay(self)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,6 +53,11 @@ class Exponential:
     warmup: int = 0
     floor: float = 0.1
 
+    def __post_init__(self) -> None:
+        _check_decay(self)
+        if self.floor == 0:
+            raise ValueError("floor=0.0: an exponential never reaches 0; take a small share of the peak, such as 0.01")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Constant:
@@ -48,8 +65,40 @@ class Constant:
 
     value: float
 
+    def __post_init__(self) -> None:
+        _check_rate("value", self.value)
+
 
 Schedule = InverseSqrt | Cosine | Linear | Exponential | Constant
+
+
+def _check_rate(field: str, value: float) -> None:
+    """Raises ValueError unless a learning rate, or a factor of it, is a positive number."""
+    if not 0 < value < math.inf:
+        raise ValueError(f"{field}={value}: must be a number above 0")
+
+
+def _check_count(field: str, value: int, least: int) -> None:
+    """Raises ValueError where a number of steps is below `least`."""
+    if value < least:
+        raise ValueError(f"{field}={value}: must be {least} or more; nearest is {least}")
+
+
+def _check_decay(schedule: Cosine | Linear | Exponential) -> None:
+    """Raises ValueError unless a schedule rises to a positive peak, and then has steps left to decay in.
+
+    Optax raises an exception of its own for a cosine without such steps, and stays at the peak for the others.
+    """
+    _check_rate("peak", schedule.peak)
+    _check_count("steps", schedule.steps, least=1)
+    _check_count("warmup", schedule.warmup, least=0)
+    if schedule.warmup >= schedule.steps:
+        raise ValueError(
+            f"warmup={schedule.warmup}: must be below steps={schedule.steps}; nearest is {schedule.steps - 1}"
+        )
+    if not 0 <= schedule.floor <= 1:
+        nearest = min(1.0, max(0.0, schedule.floor))
+        raise ValueError(f"floor={schedule.floor}: must be in [0, 1], a share of the peak; nearest is {nearest}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

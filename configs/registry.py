@@ -98,7 +98,13 @@ def from_json(data: Any, kind: Any = Experiment, path: str = "experiment") -> An
         for key in needed:
             if key not in data:
                 raise ConfigError(f"{path}: field {key!r} is missing")
-        return kind(**{key: from_json(data[key], hints[key], f"{path}.{key}") for key in known if key in data})
+        fields = {key: from_json(data[key], hints[key], f"{path}.{key}") for key in known if key in data}
+        try:
+            return kind(**fields)
+        except UserError:
+            raise
+        except ValueError as error:  # a config's own check
+            raise ConfigError(f"{path}: {error}") from None
     if origin is tuple:
         inner = [args[0]] * len(data) if args[-1] is Ellipsis else args
         return tuple(from_json(v, k, f"{path}[{i}]") for i, (v, k) in enumerate(zip(data, inner, strict=True)))

@@ -20,3 +20,9 @@ def multiples(n: int, of: int) -> str:
     """The multiples of `of` on both sides of n, for an error about what is not one: "16 or 24"."""
     below = n // of * of
     return f"{below} or {below + of}" if below else f"{of}"
+
+
+def shortened(text: str, most: int = 80) -> str:
+    """A name out of somebody's file, fit for an error line: at most so many characters, control characters escaped."""
+    plain = repr(text)[1:-1]
+    return plain if len(plain) <= most else f"{plain[: most - 3]}..."

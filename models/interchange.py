@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from models.errors import UserError, nearest
+from models.errors import UserError, nearest, shortened
 
 Shape = tuple[int, ...]
 Index = tuple[slice, ...]  # a slice for each dimension, from the first; those left out are whole
@@ -124,16 +124,25 @@ def their_shapes(entries: Iterable[Entry]) -> dict[str, Shape]:
     return {name: e.shape for e in entries for name in e.names()}
 
 
-def reader(entries: Iterable[Entry], fetch: Fetch) -> Read:
-    """Reads pieces of our parameters out of their tensors: a tensor at a time, only of the layers that are asked for."""
+def reader(entries: Iterable[Entry], fetch: Fetch, source: object) -> Read:
+    """Reads pieces of our parameters out of their tensors: a tensor at a time, only of the layers that are asked for.
+
+    Args:
+      source: the file or folder, for errors. A piece with a number that is NaN or infinite is an InterchangeError.
+    """
     where = {part.name: (e, i) for e in entries for i, part in enumerate(e.parts)}
+
+    def piece_of(entry: Entry, theirs: str, i: int, index: Index) -> np.ndarray:
+        piece = entry.split(fetch(theirs))[i][index]
+        check_finite(piece, f"{source}: {theirs}")
+        return piece
 
     def read(name: str, index: Index = ()) -> np.ndarray:
         entry, i = where[name]
         if not entry.layers:
-            return entry.split(fetch(entry.theirs))[i][index]
+            return piece_of(entry, entry.theirs, i, index)
         chosen = entry.names()[index[0] if index else slice(None)]
-        pieces = (entry.split(fetch(theirs))[i][index[1:]] for theirs in chosen)
+        pieces = (piece_of(entry, theirs, i, index[1:]) for theirs in chosen)
         first = next(pieces)
         result = np.empty((len(chosen), *first.shape), first.dtype)
         result[0] = first
@@ -154,15 +163,39 @@ def written(entries: Iterable[Entry], read: Read) -> Iterator[tuple[str, np.ndar
                 yield theirs, e.join([read(part.name, ()) for part in e.parts])
 
 
+_AT_ONCE = 1 << 18  # numbers of a mapped tensor that are looked at together
+
+
+def _rows(*arrays: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
+    """The same rows of arrays of one shape, a quarter of a million numbers at a time."""
+    arrays = tuple(map(np.atleast_1d, arrays))
+    step = max(1, _AT_ONCE // max(1, math.prod(arrays[0].shape[1:])))
+    for start in range(0, len(arrays[0]), step):
+        yield tuple(x[start : start + step] for x in arrays)
+
+
+def check_finite(x: np.ndarray, name: str) -> None:
+    """Raises InterchangeError where a number of a tensor, or of a piece of it, is NaN or infinite."""
+    if not all(np.isfinite(rows).all() for (rows,) in _rows(x)):
+        raise InterchangeError(f"{name} holds NaN or infinite numbers")
+
+
+def equal(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether two tensors, perhaps of different precision, hold the same numbers; mapped ones are read a piece at a time."""
+    return a.shape == b.shape and all(np.array_equal(x, y) for x, y in _rows(a, b))
+
+
 def problems(want: Mapping[str, Shape], found: Mapping[str, Shape], most: int = 8) -> str:
     """How the tensors found differ from those wanted, by name, with shapes; "" where they don't."""
 
     def one(name: str) -> str:
+        told = shortened(name)
+        expected, shape = (shortened(str(list(of.get(name, ())))) for of in (want, found))
         if name not in found:
-            return f"{name} is missing, expected {list(want[name])}"
+            return f"{told} is missing, expected {expected}"
         if name not in want:
-            return f"{name} {list(found[name])} was not expected"
-        return f"{name} is {list(found[name])}, expected {list(want[name])}"
+            return f"{told} {shape} was not expected"
+        return f"{told} is {shape}, expected {expected}"
 
     names = sorted(name for name in want.keys() | found.keys() if want.get(name) != found.get(name))
     more = [f"and {len(names) - most} more"] if len(names) > most else []
@@ -200,7 +233,7 @@ def only(theirs: Mapping[str, Any], **supported: tuple[Any, ...]) -> None:
     """Raises InterchangeError where a setting has a value that our models don't know; an absent one is null."""
     for key, values in supported.items():
         if (value := theirs.get(key)) is not None and value not in values:
-            known = " or ".join(json.dumps(v) for v in values)
+            known = " or ".join(json.dumps(v) for v in values or (None,))
             raise InterchangeError(f"config.json: {key}={json.dumps(value)[:60]} is not supported, only {known}")
 
 

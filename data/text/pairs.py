@@ -2,6 +2,8 @@
 
 An example is [CLS] A [SEP] B [SEP]: A is a few sentences of a text, B goes on from there half of the time, and is
 otherwise the beginning, middle or end of another text of the same origin. Together they fill a row, but for one in ten.
+An origin with fewer than two texts of two sentences or more is left out: each of its pairs would go on, and segments of
+other origins would be told by their style.
 
 A row is int32 [4 * L + 2 * Q], for at most Q examples:
 
@@ -40,10 +42,12 @@ def sentences(text: str, tokenizer: Tokenizer, longest: int) -> Sentences:
 
 
 def examples(texts: Sequence[str], tokenizer: Tokenizer, length: int, seed: str = "") -> Iterator[packing.Example]:
-    """Pairs from texts of one origin, in order: (tokens and types int32 [n, 2], target int32 [1])."""
+    """Pairs from texts of one origin, in order: (tokens and types int32 [n, 2], target int32 [1]); none from a single text."""
     chance = random.Random(f"{_SEED} {seed}")
     room = length - 3
     documents = [found for text in texts if len(found := sentences(text, tokenizer, room // 2)) > 1]
+    if len(documents) < 2:
+        return
     for number, document in enumerate(documents):
         at = 0
         while at < len(document) - 1:
@@ -56,7 +60,7 @@ def examples(texts: Sequence[str], tokenizer: Tokenizer, length: int, seed: str 
                 break
             split = chance.randint(at + 1, end - 1)
             first, second = _joined(document[at:split]), _joined(document[split:end])
-            follows = len(documents) == 1 or chance.random() < 0.5
+            follows = chance.random() < 0.5
             if not follows:  # the sentences that B would have had come again, in the next example
                 full = size >= wanted
                 needed = wanted - len(first) if full else len(second)

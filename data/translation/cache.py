@@ -27,7 +27,7 @@ from data.translation.settings import Translation
 from data.translation.sources import CATALOGUES
 from data.vocabularies import sentencepiece
 
-FORMAT = 1  # of the cache; one more whenever the same packages would give another cache
+FORMAT = 2  # of the cache; one more whenever the same packages would give another cache
 _SEED = 0
 _LINES_PER_PIECE = 10  # that a vocabulary is trained on
 _TEMPERATURE = 5.0  # of the languages among them, as in the mixture

@@ -23,10 +23,13 @@ def divide(catalogue: Catalogue, folder: Path) -> Splits:
 def divide_pairs(catalogue: Catalogue, pairs: list[Pair], elsewhere: Splits | None = None) -> Splits:
     """Divides pairs into `train`, `validation` and `test`; those without an English word are left out.
 
+    The split is by English string (see `data.translation.holdout`). Different English strings may have the same translation
+    in a language: a held-out pair whose source string is in that language's training is left out as well.
+
     Args:
       catalogue: says how many to hold out.
       pairs: all of one corpus.
-      elsewhere: held-out splits from another source, added as they are; training has no near copy of theirs either.
+      elsewhere: held-out splits from another source; training has no near copy of theirs either.
     """
     elsewhere = elsewhere or {}
     keys = {english: english_key(english) for english in {pair.english for pair in pairs}}
@@ -42,12 +45,22 @@ def divide_pairs(catalogue: Catalogue, pairs: list[Pair], elsewhere: Splits | No
             for pair in pairs_of
         },
     )
-    splits: dict[str, defaultdict[str, list[Pair]]] = {
-        name: defaultdict(list) for name in ("train", "validation", "test")
-    }
+    splits: Splits = {name: defaultdict(list) for name in ("train", "validation", "test")}
     for pair in pairs:
         key = keys[pair.english]
         name = split.of(key) if key else None
         if name:
             splits[name][pair.language].append(pair)
-    return {**splits, **elsewhere}
+    train = splits.pop("train")
+    trained = {(pair.language, pair.source) for of_language in train.values() for pair in of_language}
+    held_out = {name: _unseen(languages, trained) for name, languages in {**splits, **elsewhere}.items()}
+    return {"train": train, **held_out}
+
+
+def _unseen(languages: dict[str, list[Pair]], trained: set[tuple[str, str]]) -> dict[str, list[Pair]]:
+    """The pairs whose (language, source string) is not among those trained on; languages left without any are dropped."""
+    kept = {
+        language: [pair for pair in pairs if (language, pair.source) not in trained]
+        for language, pairs in languages.items()
+    }
+    return {language: pairs for language, pairs in kept.items() if pairs}

@@ -2,7 +2,8 @@
 
 English is the target in every language, so a split by pair would leak: the same English string would be in
 training through another language. Here every pair of a held-out English string is held out, and English strings
-that share half of their 4-grams with one are dropped from training. Strings are compared by `english_key`.
+that share half of their 4-grams with one are dropped from training. Strings are compared by `english_key`. Different English
+strings can still have one translation: `data.translation.corpus` drops held-out pairs whose source string is trained on.
 Everything is deterministic: no hash(), no iteration over sets that decides anything.
 """
 

@@ -1,7 +1,7 @@
 """The TFDS builder of message catalogues: X to English, one split a language.
 
-    message_catalogues/permissive:1.0.0    django, wagtail and django-cms, about 132,000 pairs of 96 languages
-    message_catalogues/m4_102:1.0.0        all packages of `data.translation.sources`, about 2.4 million pairs of 102 languages
+    message_catalogues/permissive:1.1.0    django, wagtail and django-cms, about 132,000 pairs of 96 languages
+    message_catalogues/m4_102:1.1.0        all packages of `data.translation.sources`, about 2.4 million pairs of 102 languages
 
 The packages are fetched into the manual folder first (`data.packages.fetch.fetch`, or `python -m scripts.prepare_data`).
 Splits are called `train_sw`, `validation_sw`, `test_sw`: a task of one language then reads its own files only,
@@ -24,8 +24,8 @@ from data.translation.sources import CATALOGUES
 class MessageCatalogues(tfds.core.GeneratorBasedBuilder):
     """Translations from free software's message catalogues."""
 
-    VERSION = tfds.core.Version("1.0.0")  # another one whenever the same packages would give other examples
-    RELEASE_NOTES: ClassVar = {"1.0.0": "First release."}
+    VERSION = tfds.core.Version("1.1.0")  # another one whenever the same packages would give other examples
+    RELEASE_NOTES: ClassVar = {"1.1.0": "No held-out pair has a source string of training."}
     MANUAL_DOWNLOAD_INSTRUCTIONS = "Run `python -m scripts.prepare_data`, which fetches the packages."
     BUILDER_CONFIGS: ClassVar = [
         tfds.core.BuilderConfig(name=name, description=f"The {name} set of packages.") for name in CATALOGUES

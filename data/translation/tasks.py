@@ -20,7 +20,7 @@ from data.translation import metrics
 from data.vocabularies.sentencepiece import Vocabulary
 
 DATASET = "message_catalogues"
-VERSION = "1.0.0"
+VERSION = "1.1.0"
 _SPLITS = ("train", "validation", "test", "udhr_dev", "udhr_test")
 
 

@@ -26,7 +26,7 @@ from models.interchange import (
 MODEL_TYPES = ("bert",)
 _BODY = ("embeddings.", "encoder.", "pooler.")  # what stands behind "bert." where there is a head
 _HEADS = ("cls.", "classifier.", "qa_outputs.", "bert.pooler.", "pooler.")
-_TIED = ("cls.predictions.decoder.weight", "cls.predictions.decoder.bias")  # copies of other tensors
+_TABLE, _BIAS = "bert.embeddings.word_embeddings.weight", "cls.predictions.bias"
 
 
 def read_config(theirs: Mapping[str, Any]) -> BertConfig:
@@ -152,7 +152,7 @@ def _body(c: BertConfig) -> list[Entry]:
         ]
 
     return [
-        table("bert.embeddings.word_embeddings.weight", "embedding.table", (c.vocab, m)),
+        table(_TABLE, "embedding.table", (c.vocab, m)),
         table("bert.embeddings.position_embeddings.weight", "position_embedding.table", (c.max_positions, m)),
         table("bert.embeddings.token_type_embeddings.weight", "type_embedding.table", (c.types, m)),
         *_norm("bert.embeddings.LayerNorm", "embedding_norm", m),
@@ -180,7 +180,7 @@ def _head(c: BertConfig) -> list[Entry]:
             found = [
                 *_dense("cls.predictions.transform.dense", "head.transform", "head.transform_bias", m, m),
                 *_norm("cls.predictions.transform.LayerNorm", "head.norm", m),
-                vector("cls.predictions.bias", ("head.bias", (c.vocab,))),
+                vector(_BIAS, ("head.bias", (c.vocab,))),
             ]
             if c.head.next_sentence:
                 found += [*_pooler(m), *_dense("cls.seq_relationship", "head.next_weight", "head.next_bias", m, 2)]
@@ -209,13 +209,19 @@ def readable(c: BertConfig) -> list[Entry]:
     return found if any(e.theirs.startswith("bert.pooler.") for e in found) else [*found, *_pooler(c.model_dim)]
 
 
+def copies(c: BertConfig) -> dict[str, str]:
+    """Tensors that a file may hold besides `readable`, by canonical name, and those that they repeat."""
+    tied = {"cls.predictions.decoder.weight": _TABLE, "cls.predictions.decoder.bias": _BIAS}
+    return tied if isinstance(c.head, MaskedLm) else {}
+
+
 def canonical(c: BertConfig, theirs: str) -> str | None:
-    """The name by which `readable` knows a tensor of a file; None for one that nobody needs."""
+    """The name by which `readable` or `copies` knows a tensor of a file; None for one that nobody needs."""
     del c
     theirs = theirs.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
     if theirs.startswith(_BODY):
         theirs = f"bert.{theirs}"
-    return None if theirs in _TIED or theirs.endswith(".position_ids") else theirs
+    return None if theirs.endswith(".position_ids") else theirs
 
 
 def of_head(theirs: str) -> bool:

@@ -23,6 +23,7 @@ _ARCHITECTURES = {"gpt2": ("GPT2LMHeadModel", "GPT2Model"), "llama": ("LlamaForC
 _PREFIX = {"gpt2": "transformer.", "llama": "model."}  # before all but the output matrix, where a file has one
 _BODY = {"gpt2": ("wte.", "wpe.", "h.", "ln_f."), "llama": ("embed_tokens.", "layers.", "norm.")}
 _BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")  # old releases saved what can be computed
+_TABLE = {"gpt2": "transformer.wte.weight", "llama": "model.embed_tokens.weight"}
 _OUTPUT = "lm_head.weight"
 
 
@@ -196,7 +197,7 @@ def _gpt2(c: GptConfig) -> list[Entry]:
         return [vector(f"{theirs}.{t}", (f"{ours}.{o}", (m,)), layers=layers) for t, o in names.items()]
 
     return [
-        table("transformer.wte.weight", "embedding.table", (c.vocab, m)),
+        table(_TABLE["gpt2"], "embedding.table", (c.vocab, m)),
         table("transformer.wpe.weight", "position_embedding.table", (c.max_positions, m)),
         *norm(f"{at}ln_1", "decoder.attention_norm", layers),
         *dense("attn.c_attn", (m, n, d), "attention.q", "attention.k", "attention.v"),
@@ -218,7 +219,7 @@ def _llama(c: GptConfig) -> list[Entry]:
         return [weight, extra] if bias else [weight]
 
     return [
-        table("model.embed_tokens.weight", "embedding.table", (c.vocab, m)),
+        table(_TABLE["llama"], "embedding.table", (c.vocab, m)),
         vector(f"{at}input_layernorm.weight", ("decoder.attention_norm.scale", (m,)), layers=layers),
         *dense("self_attn.q_proj", "attention.q", (m, n, d), c.attention_bias),
         *dense("self_attn.k_proj", "attention.k", (m, g, d), c.attention_bias),
@@ -237,11 +238,16 @@ def readable(c: GptConfig) -> list[Entry]:
     return entries(c)
 
 
+def copies(c: GptConfig) -> dict[str, str]:
+    """Tensors that a file may hold besides `readable`, by canonical name, and those that they repeat."""
+    return {_OUTPUT: _TABLE[_kind(c)]} if c.tied else {}
+
+
 def canonical(c: GptConfig, theirs: str) -> str | None:
-    """The name by which `readable` knows a tensor of a file; None for one that nobody needs."""
+    """The name by which `readable` or `copies` knows a tensor of a file; None for one that nobody needs."""
     if theirs.startswith(_BODY[_kind(c)]):
         theirs = _PREFIX[_kind(c)] + theirs
-    return None if theirs.endswith(_BUFFERS) or (c.tied and theirs == _OUTPUT) else theirs
+    return None if theirs.endswith(_BUFFERS) else theirs
 
 
 def of_head(theirs: str) -> bool:

@@ -202,7 +202,7 @@ class GShardM4(Staged):
         return Loss(value, jnp.zeros_like(value), metrics)
 
     def _routing_loss(self, stats: dict[str, Ratio], side: str, dtype: jnp.dtype, totals: Totals) -> Loss:
-        """Returns what some MoE layers of a tower add: every one its own balance loss and z-loss, as in the paper (k layers, k terms)."""
+        """Returns what some MoE layers of a tower add: each its own balance loss and z-loss (k layers, k terms)."""
         if not self.c.experts:
             return zero_loss(dtype)
         pooled = jax.tree.map(lambda x: jnp.sum(x, axis=0), stats)  # over layers

@@ -105,6 +105,8 @@ def test_json_is_read_strictly():
         read(optimizer__class="Adafacter")
     with pytest.raises(ConfigError, match="not one of 'sort', 'einsum'"):
         read(model__dispatch="sorted")
+    with pytest.raises(ConfigError, match=r"experiment\.optimizer\.schedule: warmup=500: must be below steps=500"):
+        read(optimizer__schedule__warmup=500)
 
 
 def test_a_union_keeps_its_member():

@@ -4,6 +4,7 @@ import dataclasses
 import json
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -33,7 +34,7 @@ def theirs() -> dict[str, np.ndarray]:
 def test_writing_undoes_reading():
     """Fused, transposed, stacked: what is read out of their tensors makes the same tensors again, name by name."""
     source = theirs()
-    read = interchange.reader(ENTRIES, source.__getitem__)
+    read = interchange.reader(ENTRIES, source.__getitem__, "file")
     again = dict(interchange.written(ENTRIES, read))
     assert again.keys() == source.keys()
     for name, tensor in source.items():
@@ -43,7 +44,7 @@ def test_writing_undoes_reading():
 def test_projections_are_the_same_function():
     """x @ W of ours is x @ their matrix [in, out], or x @ its transpose where they keep [out, in]; heads are blocks."""
     source, x = theirs(), np.arange(M) + 1.0
-    read = interchange.reader(ENTRIES, source.__getitem__)
+    read = interchange.reader(ENTRIES, source.__getitem__, "file")
     fused = x @ source["h.2.qkv"]
     assert_allclose(np.tensordot(x, read("q", ())[2], 1).ravel(), fused[: N * D])
     assert_allclose(np.tensordot(x, read("v", ())[2], 1).ravel(), fused[-D:])
@@ -54,10 +55,10 @@ def test_projections_are_the_same_function():
 def test_only_the_layers_asked_for_are_read():
     """A slice of the stack fetches those layers' tensors, one each, and nothing else."""
     source, fetched = theirs(), []
-    read = interchange.reader(ENTRIES, lambda name: fetched.append(name) or source[name])
+    read = interchange.reader(ENTRIES, lambda name: fetched.append(name) or source[name], "file")
     piece = read("q", (slice(1, 3), slice(None), slice(2, 3)))
     assert fetched == ["h.1.qkv", "h.2.qkv"]
-    assert_array_equal(piece, interchange.reader(ENTRIES, source.__getitem__)("q", ())[1:3, :, 2:3])
+    assert_array_equal(piece, interchange.reader(ENTRIES, source.__getitem__, "file")("q", ())[1:3, :, 2:3])
 
 
 def test_splitting_copies_nothing():
@@ -76,6 +77,33 @@ def test_pairs_become_halves():
     assert_array_equal(entry.join([ours]), rows)
 
 
+def test_numbers_that_are_none_are_refused_where_they_are_read():
+    """NaN or infinity in a piece raises InterchangeError with the file and their tensor's name; other pieces are read."""
+    source = theirs()
+    source["h.2.qkv"][0, 0] = np.nan  # of q, layer 2
+    source["head"][1] = np.inf
+    read = interchange.reader(ENTRIES, source.__getitem__, "some/folder")
+    with pytest.raises(InterchangeError, match=r"^some/folder: h\.2\.qkv holds NaN or infinite numbers$"):
+        read("q", (slice(2, 4),))
+    with pytest.raises(InterchangeError, match=r"^some/folder: head holds NaN or infinite numbers$"):
+        read("head", ())
+    assert np.isfinite(read("q", (slice(0, 2),))).all() and np.isfinite(read("k", ())).all()
+    assert read("head", (slice(None), slice(2, 5))).shape == (M, 3)
+
+
+@pytest.mark.parametrize("at", [0, 6, 7])
+def test_tensors_are_compared_a_piece_at_a_time(at, monkeypatch):
+    """Two rows of four at a time, in whatever precision each is; a difference counts wherever it is, the last row too."""
+    monkeypatch.setattr(interchange, "_AT_ONCE", 8)
+    first = np.arange(32, dtype=np.float16).reshape(8, 4)
+    assert [len(rows) for (rows,) in interchange._rows(first[:7])] == [2, 2, 2, 1]
+    for dtype in (np.float32, ml_dtypes.bfloat16):
+        second = first.astype(dtype)
+        assert interchange.equal(first, second) and not interchange.equal(first, second[:7])
+        second[at, 3] += 1
+        assert not interchange.equal(first, second)
+
+
 def test_differences_are_named():
     """Missing, unexpected and misshapen tensors each get their shapes; after eight, only a count."""
     want = {"a": (1, 2), "b": (3,)} | {f"x{i}": (1,) for i in range(9)}
@@ -85,6 +113,8 @@ def test_differences_are_named():
     )
     assert told.endswith("x4 is missing, expected [1]; and 4 more") and told.count("missing") == 6
     assert interchange.problems(want, want) == ""
+    long = interchange.problems({}, {"x" * 5000 + "\n": (1,) * 5000})
+    assert len(long) < 250 and len(long.splitlines()) == 1
 
 
 BERT = dict(
@@ -112,7 +142,7 @@ LLAMA = dict(
         (gpt, LLAMA | {"rope_scaling": {"type": "linear", "factor": 2.0}}, ["rope_scaling", "'linear'", "'default'"]),
         (gpt, LLAMA | {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, ["rope_parameters", "'yarn'"]),
         (gpt, LLAMA | {"rope_parameters": {"partial_rotary_factor": 0.5}}, ["partial_rotary_factor=0.5"]),
-        (gpt, LLAMA | {"sliding_window": 4096}, ["sliding_window=4096"]),
+        (gpt, LLAMA | {"sliding_window": 4096}, ["sliding_window=4096 is not supported, only null"]),
         (gpt, LLAMA | {"num_key_value_heads": 2}, ["num_attention_heads=3", "num_key_value_heads=2"]),
     ],
 ids=lambda value: value.__name__.split(".")[1] if hasattr(value, "__name__") else "",

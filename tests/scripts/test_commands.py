@@ -59,6 +59,10 @@ def test_a_misspelt_override_is_refused(tmp_path):
         (["--layout", "tensor_paralel"], ["no layout 'tensor_paralel'", "did you mean 'tensor_parallel'?"]),
         (["--layout", "tensor_parallel:2by4"], ["'tensor_parallel:2by4'", "a mesh of 2 sizes", "tensor_parallel:2x4"]),
         (["--steps", "3"], ["--steps", "did you mean"]),
+        (
+            ["--optimizer.schedule.warmup", "9999"],
+            ["optimizer.schedule: warmup=9999", "below steps=500", "nearest is 499"],
+        ),
     ],
     ids=lambda value: " ".join(value) if value[0].startswith("--") else "",
 )

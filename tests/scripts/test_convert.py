@@ -10,6 +10,7 @@ from safetensors.numpy import load_file
 
 from models.bert.config import Classification
 from models.interchange import InterchangeError
+from models.sharding.params import nest
 from scripts import cli, convert
 from tests.parity import ours
 from tests.parity.cases import CASES
@@ -85,3 +86,19 @@ def test_a_release_is_written_whole(tmp_path):
     with pytest.raises(InterchangeError, match=r"lack what the model needs: head\.bias is missing, expected \[3\]"):
         release.write_weights(headless, e, tmp_path / "new", "some folder")
     assert not (tmp_path / "new").exists()
+
+
+def test_a_release_with_numbers_that_are_none_is_refused(tmp_path):
+    """A NaN that a diverged run has written, sound by its checksum, is named when its parameter is read."""
+    source = HuggingFace(FIXTURES / "gpt2")
+    arrays = {name: np.array(source.read(name)) for name in source.shapes}
+    arrays["final_norm.scale"][5] = np.nan
+    folder = release.write_weights(
+        weights.Arrays(source.config, nest(arrays)), open.foreign(source.config), tmp_path / "r", "some run"
+    )
+    found = release.Release(folder)
+    assert_array_equal(found.read("embedding.table"), arrays["embedding.table"])
+    with pytest.raises(
+        InterchangeError, match=r"r/model\.safetensors: final_norm\.scale holds NaN or infinite numbers$"
+    ):
+        found.read("final_norm.scale")

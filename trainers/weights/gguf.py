@@ -41,7 +41,7 @@ class Gguf:
         if wrong := interchange.problems(interchange.their_shapes(entries), found):
             raise InterchangeError(f"{path}: not the tensors of the model that it describes: {wrong}")
         self.shapes = interchange.shapes(entries)
-        self._read = interchange.reader(entries, self._fetch)
+        self._read = interchange.reader(entries, self._fetch, path)
 
     def read(self, name: str, index: Index = ()) -> np.ndarray:
         """A piece of the parameter of this name, float32."""

@@ -7,7 +7,7 @@ import itertools
 import json
 import math
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from data import paths
 from data.vocabularies.tokenizers import FILE as TOKENIZER
 from data.vocabularies.tokenizers import Tokenizer
 from models import interchange
-from models.errors import nearest
+from models.errors import nearest, shortened
 from models.families import FAMILIES, interchange_of
 from models.interchange import Index, InterchangeError, Shape
 from trainers.weights import tensor_files
@@ -66,29 +66,74 @@ class HuggingFace:
         self.folder = folder
         self.theirs = _json(folder / CONFIG)
         mapping = _of_type(self.theirs)
-        try:
-            self.config = mapping.read_config(self.theirs)
-        except InterchangeError as error:
-            raise InterchangeError(f"{folder}: {error}") from None
-        except ValueError as error:  # a config's own check
-            raise InterchangeError(f"{folder}: {CONFIG}: {error}") from None
+        self.config = self._read_config(mapping)
         self._tensors: dict[str, tuple[TensorFile, str]] = {}
         for file in _files(folder):
             for name in file.shapes:
                 if known := mapping.canonical(self.config, name):
+                    if known in self._tensors:
+                        raise InterchangeError(f"{folder}: {shortened(known)} is there twice")
                     self._tensors[known] = file, name
-        want = interchange.their_shapes(mapping.readable(self.config))
+        self._settle_copies(mapping)
+        readable = mapping.readable(self.config)
+        want = interchange.their_shapes(readable)
         found = {known: file.shapes[name] for known, (file, name) in self._tensors.items()}
         kept = {k for k in want.keys() | found.keys() if (k in want and k in found) or not mapping.of_head(k)}
-        wrong = interchange.problems(
-            {k: v for k, v in want.items() if k in kept}, {k: v for k, v in found.items() if k in kept}
-        )
-        if wrong:
+        want, found = ({k: v for k, v in of.items() if k in kept} for of in (want, found))
+        if wrong := interchange.problems(want, found):
+            if lost := self._lost_output(mapping, want, found):
+                raise InterchangeError(f"{folder}: {lost}")
             raise InterchangeError(f"{folder}: not the tensors of the model in its {CONFIG}: {wrong}")
-        entries = [e for e in mapping.readable(self.config) if all(name in found for name in e.names())]
+        for known in found:
+            file, name = self._tensors[known]
+            file.require_floats([name])
+        entries = [e for e in readable if all(name in found for name in e.names())]
         self.shapes = interchange.shapes(entries)
-        self._read = interchange.reader(entries, self._fetch)
+        self._read = interchange.reader(entries, self._fetch, folder)
         self.vocabulary = folder if (folder / TOKENIZER).exists() else None
+
+    def _read_config(self, mapping: Any, **changed: Any) -> Any:
+        """Our config of what config.json says, with some settings changed."""
+        try:
+            interchange.only(self.theirs, quantization_config=())
+            return mapping.read_config(self.theirs | changed)
+        except InterchangeError as error:
+            raise InterchangeError(f"{self.folder}: {error}") from None
+        except ValueError as error:  # a config's own check
+            raise InterchangeError(f"{self.folder}: {CONFIG}: {error}") from None
+
+    def _settle_copies(self, mapping: Any) -> None:
+        """Drops tensors that repeat others. Where one differs, the model is read as untied whatever config.json says, which
+        is how `transformers` (5.23) takes it.
+
+        Raises:
+          InterchangeError: the family has no untied model.
+        """
+        copies = {copy: of for copy, of in mapping.copies(self.config).items() if {copy, of} <= self._tensors.keys()}
+        for copy, of in copies.items():
+            if interchange.equal(self._fetch(copy), self._fetch(of)):
+                continue
+            try:
+                self.config = self._read_config(mapping, tie_word_embeddings=False)
+            except InterchangeError:
+                raise InterchangeError(
+                    f"{self.folder}: {copy} differs from {of}, whose copy it has to be: no untied "
+                    f"{self.theirs['model_type']!r} can be read"
+                ) from None
+            break
+        for copy in mapping.copies(self.config):
+            self._tensors.pop(copy, None)
+
+    def _lost_output(self, mapping: Any, want: Mapping[str, Shape], found: Mapping[str, Shape]) -> str:
+        """What to do about a model that lacks nothing but the output matrix that it should have; "" of any other."""
+        tied = mapping.copies(self._read_config(mapping, tie_word_embeddings=True))
+        for output, table in tied.items():
+            if found == {name: shape for name, shape in want.items() if name != output}:
+                return (
+                    f"it holds no output matrix ({output}), a bare model has none: use a folder saved with it, or set "
+                    f"tie_word_embeddings to true in {CONFIG} if {table} is the output too"
+                )
+        return ""
 
     def _fetch(self, known: str) -> np.ndarray:
         file, name = self._tensors[known]

@@ -184,8 +184,11 @@ class Release:
         self.config = self.experiment.model
         self.vocabulary = folder if any(next(folder.glob(p), None) for p in VOCABULARIES) else None
         self._file = tensor_files.TensorFile(folder / WEIGHTS)
+        self._file.require_floats(self._file.shapes)
         self.shapes = self._file.shapes
 
     def read(self, name: str, index: tuple[slice, ...] = ()) -> np.ndarray:
-        """A piece of the parameter of this name."""
-        return self._file(name)[index]
+        """A piece of the parameter of this name; raises InterchangeError where a number of it is NaN or infinite."""
+        piece = self._file(name)[index]
+        interchange.check_finite(piece, f"{self._file.path}: {name}")
+        return piece

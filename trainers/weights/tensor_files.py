@@ -1,7 +1,9 @@
 """Safetensors files a piece at a time: mapped into memory to be read, streamed to be written.
 
 A file is the length of its header (8 bytes), the header (JSON: name -> dtype, shape, place) and the tensors' bytes. The
-library of that name reads and writes the same files, but copies whole tensors in and wants a whole file's in memory at once.
+library of that name checks headers here. It reads copies: of whole tensors, or of slices along a tensor's own dimensions.
+Pieces of our parameters are slices of transposed, regrouped and split tensors, so a view of a mapped tensor is what is
+needed. It writes a file whose tensors are all in memory.
 """
 
 import json
@@ -12,13 +14,14 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from safetensors import SafetensorError, safe_open
 
+from models.errors import shortened
 from models.interchange import InterchangeError, Shape
 
 _FLOATS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": ml_dtypes.bfloat16}
 _OTHERS = {"I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1", "BOOL": "?"}  # buffers beside the weights
 _DTYPES = {name: np.dtype(dtype) for name, dtype in (_FLOATS | _OTHERS).items()}
-_LONGEST_HEADER = 100_000_000  # the format's own limit
 
 
 class TensorFile:
@@ -33,35 +36,43 @@ class TensorFile:
 
     def __init__(self, path: Path):
         self.path = path
-        size = path.stat().st_size
+        if not path.is_file():
+            raise InterchangeError(f"{path} is not a file")
+        try:
+            with safe_open(path, framework="numpy"):  # sizes fit shapes; no hole, no overlap, nothing behind the last
+                pass
+        except SafetensorError as error:
+            raise InterchangeError(f"{path}: damaged or cut short: {shortened(str(error), 200)}") from None
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
-            if not 2 <= length <= min(size - 8, _LONGEST_HEADER):
-                raise InterchangeError(f"{path}: damaged or cut short, its header does not fit into {size:,} bytes")
-            try:
-                header: dict[str, Any] = json.loads(file.read(length))
-                header.pop("__metadata__", None)
-                self._places = {name: self._place(name, at, size - 8 - length) for name, at in header.items()}
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                if isinstance(error, InterchangeError):
-                    raise
-                raise InterchangeError(f"{path}: damaged, its header cannot be read") from None
-        self._data = np.memmap(path, np.uint8, "r", 8 + length) if size > 8 + length else np.empty(0, np.uint8)
-        self.shapes = {name: shape for name, (_, shape, _) in self._places.items()}
+            header: dict[str, Any] = json.loads(file.read(length), object_pairs_hook=self._unique)
+        header.pop("__metadata__", None)
+        for name, at in header.items():
+            if at["dtype"] not in _DTYPES:
+                raise InterchangeError(f"{path}: {shortened(name)} holds {at['dtype']}; known are {', '.join(_DTYPES)}")
+        self._header = header
+        empty = path.stat().st_size == 8 + length
+        self._data = np.empty(0, np.uint8) if empty else np.memmap(path, np.uint8, "r", 8 + length)
+        self.shapes = {name: tuple(at["shape"]) for name, at in header.items()}
 
-    def _place(self, name: str, at: dict[str, Any], size: int) -> tuple[np.dtype, Shape, slice]:
-        if at["dtype"] not in _DTYPES:
-            raise InterchangeError(f"{self.path}: {name} holds {at['dtype']}; known are {', '.join(_DTYPES)}")
-        dtype, shape, (begin, end) = _DTYPES[at["dtype"]], tuple(map(int, at["shape"])), at["data_offsets"]
-        if end > size:
-            raise InterchangeError(f"{self.path}: cut short, {name} ends {end - size:,} bytes behind the file's end")
-        if begin < 0 or end - begin != math.prod(shape) * dtype.itemsize:
-            raise InterchangeError(f"{self.path}: damaged, {name} {list(shape)} has {end - begin:,} bytes")
-        return dtype, shape, slice(begin, end)
+    def _unique(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = dict(pairs)
+        if len(names) < len(pairs):
+            raise InterchangeError(f"{self.path}: damaged, its header names a tensor twice")
+        return names
+
+    def require_floats(self, names: Iterable[str]) -> None:
+        """Raises InterchangeError where a tensor holds integers or truth values, as buffers and quantized weights do."""
+        for name in names:
+            if (dtype := self._header[name]["dtype"]) not in _FLOATS:
+                raise InterchangeError(
+                    f"{self.path}: {shortened(name)} holds {dtype}, weights are {', '.join(_FLOATS)}; quantized ones are "
+                    "not supported"
+                )
 
     def __call__(self, name: str) -> np.ndarray:
-        dtype, shape, place = self._places[name]
-        return self._data[place].view(dtype).reshape(shape)
+        at = self._header[name]
+        return self._data[slice(*at["data_offsets"])].view(_DTYPES[at["dtype"]]).reshape(at["shape"])
 
 
 def write(

@@ -88,8 +88,15 @@ def test_sentences():
     ]  # fmt: skip
 
 
-def test_texts_of_one_sentence_make_no_pair():
-    """Nothing goes on from a text of one sentence; a single text has nothing but itself to go on with."""
-    assert pairs.rows_of([text(1, sentences=1)], NUMBERS, 32, MOST).shape == (0, 4 * 32 + 2 * MOST)
-    alone = pairs.rows_of([text(1)], NUMBERS, 32, MOST)
-    assert set(alone[:, -MOST:].ravel()) == {1, -1}
+def test_an_origin_of_one_text_makes_no_pair():
+    """Where no segment could be another text's, every label would be 1: such an origin is left out, the others are as before.
+
+    Texts of one sentence, from which nothing goes on, do not count.
+    """
+    short, width = text(9, sentences=1), 4 * 32 + 2 * MOST
+    for texts in ([short], [text(1)], [text(1), short]):
+        assert pairs.rows_of(texts, NUMBERS, 32, MOST).shape == (0, width)
+    both = [text(n) for n in (1, 2)]
+    expected = pairs.rows_of(both, NUMBERS, 32, MOST, ["novel", "novel"])
+    assert np.array_equal(pairs.rows_of([*both, text(3)], NUMBERS, 32, MOST, ["novel", "novel", "poem"]), expected)
+    assert {0, 1} <= set(expected[:, -MOST:].ravel())

@@ -3,6 +3,7 @@ import sys
 from collections import Counter
 
 from data.translation import corpus, holdout
+from data.translation.catalogues import Catalogue, Pair
 from data.translation.holdout import english_key, ngrams
 from tests.data.conftest import PERMISSIVE
 
@@ -53,16 +54,48 @@ def test_the_real_split_does_not_leak(real_pairs):
         assert not leaks, f"{held!r} is nearly in training: {leaks[0]!r}"
     for test in keys["test"]:
         assert not holdout.near_copies(keys["validation"], [test])
+    sources = {name: {(p.language, p.source) for some in of.values() for p in some} for name, of in splits.items()}
+    assert not sources["train"] & (sources["test"] | sources["validation"])
+
+
+def test_no_held_out_source_is_trained_on():
+    """Of two English strings with one translation in a language, one held out, training keeps its pair and the test loses it.
+
+    "open the file ..." and "load the file" share no 4-gram: their English alone does not tell that one gives the other away.
+    """
+    held, alike, languages = "open the file that you saved yesterday", "load the file", ("de", "fr", "sw")
+    texts = [
+        held,
+        alike,
+        "remove all pages of this old section now",
+        *(f"string {letter} of another kind" for letter in "abcde"),
+    ]
+    both = "kufungua faili"
+    pairs = [
+        Pair("some", language, both if language == "sw" and "the file" in text else f"{language} {text}", text)
+        for text in texts
+        for language in languages
+    ]
+    catalogue = Catalogue(sources=(), languages=9, test=1, validation=1, share=0.2)
+    splits = corpus.divide_pairs(catalogue, pairs, {"udhr_test": {"sw": [Pair("udhr", "sw", both, "Another text")]}})
+    assert Pair("some", "sw", both, alike) in splits["train"]["sw"]
+    assert splits["test"] == {
+        language: [Pair("some", language, f"{language} {held}", held)] for language in ("de", "fr")
+    }
+    assert set(splits["validation"]) == set(languages) and splits["udhr_test"] == {}
 
 
 def test_the_real_split_covers_the_languages(real_pairs):
-    """Nine tenths of the pairs are trained on; a language of 800 pairs has 40 or more in the test, 15 in validation."""
+    """Nine tenths of the pairs are trained on; a language of 800 pairs is tested with 38 or more, 14 in validation.
+
+    The catalogue asks for 40 and 15; a few are dropped afterwards, because their source string is in training.
+    """
     splits = corpus.divide_pairs(PERMISSIVE, real_pairs)
     sizes = Counter(pair.language for pair in real_pairs)
     assert sum(map(len, splits["train"].values())) >= 0.9 * len(real_pairs)
     assert set(splits["train"]) == set(sizes)
     for language in (language for language, size in sizes.items() if size >= 800):
-        assert len(splits["test"][language]) >= 40 and len(splits["validation"][language]) >= 15, language
+        assert len(splits["test"][language]) >= 38 and len(splits["validation"][language]) >= 14, language
 
 
 def test_the_split_does_not_depend_on_the_process():

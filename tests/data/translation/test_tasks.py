@@ -25,7 +25,7 @@ def test_a_data_set_that_is_not_prepared(tmp_path, models, prepared):
     from data.translation import tasks
 
     if prepared == "a half":
-        (tmp_path / "message_catalogues/permissive/incomplete.1.0.0").mkdir(parents=True)
+        (tmp_path / "message_catalogues/permissive/incomplete.1.1.0").mkdir(parents=True)
     with pytest.raises(NotPreparedError, match=r"not prepared in .*; .* python -m scripts.prepare_data$"):
         tasks.add_message_catalogues("permissive", data_dir=tmp_path, **models)
     with pytest.raises(NotPreparedError, match=r"^wmt_t2t_translate/de-en:1\.0\.0 is not prepared"):
@@ -66,7 +66,7 @@ def test_mixture_rates(tmp_path, models):
 
     from data.translation import tasks
 
-    folder = tmp_path / "message_catalogues/permissive/1.0.0"
+    folder = tmp_path / "message_catalogues/permissive/1.1.0"
     folder.mkdir(parents=True)
     splits = [{"name": "train_de", "shardLengths": ["3200"]}, {"name": "train_br", "shardLengths": ["60", "40"]}]
     (folder / "dataset_info.json").write_text(json.dumps({"splits": splits}))

@@ -141,6 +141,18 @@ def test_numbers_that_cannot_be_read_are_named(tmp_path):
         Gguf(file).read("decoder.attention_norm.scale")
 
 
+def test_numbers_that_are_none_are_refused(tmp_path):
+    """A NaN is reported with the file and the tensor when its parameter is read, quantized or not."""
+    params = ours.fresh(CONFIG, 0)
+    params["embedding"]["table"] = np.array(params["embedding"]["table"])
+    params["embedding"]["table"][3, 4] = np.nan
+    for kind in ("F32", "F16"):
+        found = Gguf(write(tmp_path / "m.gguf", CONFIG, params, gguf.GGMLQuantizationType[kind]))
+        with pytest.raises(InterchangeError, match=r"m\.gguf: token_embd\.weight holds NaN or infinite numbers$"):
+            found.read("embedding.table")
+        assert found.read("embedding.table", (slice(0, 3),)).shape == (3, 32)
+
+
 def test_a_damaged_file_is_refused_in_one_line(tmp_path):
     path = write(tmp_path / "m.gguf", CONFIG, ours.fresh(CONFIG, 0), gguf.GGMLQuantizationType.F32)
     content = path.read_bytes()

@@ -6,6 +6,7 @@ The fixtures were made by `transformers` (make parity): random models of odd siz
 import dataclasses
 import json
 import shutil
+import tracemalloc
 from pathlib import Path
 
 import jax
@@ -75,11 +76,13 @@ def test_shards_are_one_model(tmp_path):
         assert_array_equal(again.read(name, ()), source.read(name, ()))
 
 
-def copy(name: str, to: Path, change=None) -> Path:
-    """A fixture, its tensors changed."""
+def copy(name: str, to: Path, change=None, **settings) -> Path:
+    """A fixture, its tensors changed, and settings of its config.json; None takes one out."""
     shutil.copytree(FIXTURES / name, to)
     if change:
         save_file(change(load_file(to / "model.safetensors")), to / "model.safetensors")
+    config = json.loads((to / "config.json").read_text()) | settings
+    (to / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
     return to
 
 
@@ -103,13 +106,125 @@ def test_names_of_old_releases_are_understood(tmp_path):
         assert gamma.keys() != tensors.keys()
         table = tensors["bert.embeddings.word_embeddings.weight"]
         ids = np.arange(23)[None]
-        return gamma | {"cls.predictions.decoder.weight": table + 0, "bert.embeddings.position_ids": ids}
+        bias = tensors["cls.predictions.bias"].astype(np.float64)
+        copies = {"cls.predictions.decoder.weight": table + 0, "cls.predictions.decoder.bias": bias}
+        return gamma | copies | {"bert.embeddings.position_ids": ids}
 
     for name, change in {"gpt2": old_gpt2, "bert_pretraining": old_bert}.items():
         want, found = HuggingFace(FIXTURES / name), HuggingFace(copy(name, tmp_path / name, change))
         assert found.shapes == want.shapes
         for key in want.shapes:
             assert_array_equal(found.read(key), want.read(key))
+
+
+@pytest.mark.parametrize("name", ["gpt2_untied", "llama"])
+@pytest.mark.parametrize("tied", [True, None], ids=["tied", "unsaid"])
+def test_an_output_matrix_unlike_the_embeddings_is_not_dropped(name, tied, tmp_path):
+    """Whatever config.json says of a folder with both, its logits are those of `transformers`, which does not tie them."""
+    folder = copy(name, tmp_path / "both", tie_word_embeddings=tied)
+    source = HuggingFace(folder)
+    assert source.config == HuggingFace(FIXTURES / name).config and not source.config.tied
+    expected = load_file(folder / "expected.safetensors")
+    given = {k: expected.pop(k) for k in ("tokens", "mask")}
+    assert ours.distance(ours.outputs(source, given), expected, given["mask"]) < 1e-4
+
+
+@pytest.mark.parametrize("tied", [True, None], ids=["tied", "unsaid"])
+@pytest.mark.parametrize(
+    ("copied", "of"),
+    [
+        ("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
+        ("cls.predictions.decoder.bias", "cls.predictions.bias"),
+    ],
+)
+def test_a_decoder_unlike_what_it_repeats_is_refused(copied, of, tied, tmp_path):
+    """Our BERT has one matrix and one bias for both: where one number of a copy differs, the line names the two tensors."""
+
+    def change(tensors):
+        other = tensors[of] + 0
+        other.flat[-1] += 1
+        return tensors | {copied: other}
+
+    folder = copy("bert_masked_lm", tmp_path / "both", change, tie_word_embeddings=tied)
+    with pytest.raises(InterchangeError) as caught:
+        HuggingFace(folder)
+    assert f"{copied} differs from {of}, whose copy it has to be" in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_copies_are_compared_without_being_held(tmp_path):
+    """Opening a folder whose output matrix repeats the table of 8 MB takes less memory than that, though both are read."""
+    config = GptConfig(
+        vocab=65536, layers=1, model_dim=32, hidden_dim=8, heads=2, head_dim=16, positions="rotary", gated=True
+    )
+    huggingface.write_folder(weights.Arrays(config, ours.fresh(config, 0)), tmp_path / "hf")
+    tensors = load_file(tmp_path / "hf/model.safetensors")
+    table = tensors["model.embed_tokens.weight"]
+    save_file(tensors | {"lm_head.weight": table + 0}, tmp_path / "hf/model.safetensors")
+    tracemalloc.start()
+    source = HuggingFace(tmp_path / "hf")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert source.config.tied and "softmax.weight" not in source.shapes
+    assert peak < table.nbytes
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.uint8, np.bool_], ids=lambda dtype: dtype.__name__)
+def test_integers_are_no_weights(dtype, tmp_path):
+    """A weight stored as integers or truth values needs scales that we do not read: the tensor and its dtype are named."""
+    name = "transformer.h.1.attn.c_attn.weight"
+    folder = copy("gpt2", tmp_path / "bad", lambda t: t | {name: t[name].astype(dtype)})
+    with pytest.raises(InterchangeError, match=rf"{name} holds [IUB]\w+, weights are F64, F32, F16, BF16") as caught:
+        HuggingFace(folder)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_quantized_folders_are_refused_by_name(tmp_path):
+    folder = copy("llama", tmp_path / "bad", quantization_config={"quant_method": "gptq", "bits": 4})
+    with pytest.raises(
+        InterchangeError, match=r'quantization_config=\{"quant_method": "gptq".* is not supported, only null$'
+    ):
+        HuggingFace(folder)
+
+
+def test_numbers_that_are_none_are_refused(tmp_path):
+    """The tensor with a NaN is named when the parameter that it is in is read, a layer at a time; the others are read."""
+
+    def change(tensors):
+        tensors["transformer.h.1.mlp.c_fc.weight"][3, 4] = np.nan
+        return tensors
+
+    source = HuggingFace(copy("gpt2", tmp_path / "bad", change))
+    assert np.isfinite(source.read("decoder.ffn.wi", (slice(0, 1),))).all()
+    with pytest.raises(
+        InterchangeError, match=r"bad: transformer\.h\.1\.mlp\.c_fc\.weight holds NaN or infinite numbers$"
+    ):
+        source.read("decoder.ffn.wi")
+
+
+def test_a_bare_decoder_is_said_to_lack_an_output(tmp_path):
+    """A folder of LlamaModel that does not tie has no output matrix: the line says so, and what to do; tied, it is read."""
+
+    def bare(tensors):
+        return {k.removeprefix("model."): v for k, v in tensors.items() if k != "lm_head.weight"}
+
+    folder = copy("llama", tmp_path / "bad", bare, architectures=["LlamaModel"])
+    with pytest.raises(InterchangeError) as caught:
+        HuggingFace(folder)
+    for part in (
+        "holds no output matrix (lm_head.weight)",
+        "set tie_word_embeddings to true",
+        "model.embed_tokens.weight",
+    ):
+        assert part in str(caught.value)
+    assert HuggingFace(copy("llama", tmp_path / "good", bare, tie_word_embeddings=True)).config.tied
+
+
+def test_a_tensor_under_two_names_is_refused(tmp_path):
+    """With and without the model's prefix it is one tensor: which of the two would be read is not left to their order."""
+    folder = copy("gpt2", tmp_path / "bad", lambda t: t | {"wte.weight": t["transformer.wte.weight"] + 1})
+    with pytest.raises(InterchangeError, match=r"transformer\.wte\.weight is there twice$"):
+        HuggingFace(folder)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,8 @@
 """Safetensors files: the same as the library's, read by the piece, and refused when damaged."""
 
+import json
+import os
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -51,14 +54,55 @@ def damaged(content: bytes) -> dict[str, bytes]:
         "an unknown kind": content.replace(b'"F32"', b'"F4X"'),
         "no offsets": content.replace(b"data_offsets", b"dato_offsets"),
         "a list": content[:8] + b"[]".ljust(len(header)) + content[8 + len(header) :],
+        "deep": framed(b'{"a":' + b"[" * 9999 + b"]" * 9999 + b"}"),
+        "an infinite size": framed(b'{"a":{"dtype":"F32","shape":[Infinity],"data_offsets":[0,16]}}'),
+        "a float offset": framed(b'{"a":{"dtype":"F32","shape":[4],"data_offsets":[0.0,16.0]}}'),
+        "negative sizes": framed(b'{"a":{"dtype":"F32","shape":[-2,-2],"data_offsets":[0,16]}}'),
+        "sizes beyond 64 bits": framed(b'{"a":{"dtype":"F32","shape":[%d,%d],"data_offsets":[0,16]}}' % (2**62, 2**62)),
+        "overlap": framed(tensor("a") | tensor("b")),
+        "a hole": framed(tensor("a", begin=4)),
+        "a tail": framed(tensor("a", size=3)),
+        "a name twice": framed(json.dumps(tensor("a"))[:-1].encode() + b"," + json.dumps(tensor("a"))[1:].encode()),
+        "a long name": framed(tensor("a" * 9999, size=3)),
+        "a long kind": framed(tensor("a") | {"b": tensor("b")["b"] | {"dtype": "F" * 9999}}),
     }
+
+
+def tensor(name: str, begin: int = 0, size: int = 4) -> dict:
+    """A header's entry of floats that begin at a byte."""
+    return {name: {"dtype": "F32", "shape": [size], "data_offsets": [begin, begin + 4 * size]}}
+
+
+def framed(header: dict | bytes) -> bytes:
+    """A file with this header and 16 bytes of tensors."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + bytes(16)
 
 
 @pytest.mark.parametrize("case", damaged(b"\2" + b"\0" * 7 + b"{}"))
 def test_a_damaged_file_is_refused_in_one_line(tmp_path, case):
+    """Damage to the header or the length raises InterchangeError with the file's name, whatever the header claims."""
     save_file(TENSORS, tmp_path / "good")
     content = damaged((tmp_path / "good").read_bytes())[case]
     (tmp_path / "bad.safetensors").write_bytes(content)
     with pytest.raises(InterchangeError, match=r"bad\.safetensors") as caught:
         TensorFile(tmp_path / "bad.safetensors")
-    assert len(str(caught.value).splitlines()) == 1
+    message = str(caught.value).removeprefix(str(tmp_path))
+    assert len(message.splitlines()) == 1 and len(message) < 300
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    """What is no regular file is refused at once: a named pipe that nobody writes to would never be read to its end."""
+    os.mkfifo(tmp_path / "model.safetensors")
+    with pytest.raises(InterchangeError, match=r"model\.safetensors is not a file$"):
+        TensorFile(tmp_path / "model.safetensors")
+
+
+def test_only_floats_are_weights(tmp_path):
+    """Integers and truth values are read where they are buffers; as weights they are refused by name and dtype."""
+    save_file({"ids": np.arange(3), "mask": np.ones(3, bool), "w": np.ones(3, np.float16)}, tmp_path / "f")
+    file = TensorFile(tmp_path / "f")
+    file.require_floats(["w"])
+    for name, dtype in {"ids": "I64", "mask": "BOOL"}.items():
+        with pytest.raises(InterchangeError, match=rf"f: {name} holds {dtype}, weights are F64, F32, F16, BF16"):
+            file.require_floats(["w", name])
