@@ -42,14 +42,15 @@ def build(settings: Labelled, root: Path, folder: Path, progress: Progress) -> d
     """
     task = TASKS[settings.task]
     stages.quiet_tensorflow()
-    from data.labelled import labelled_text, tasks
+    from data.labelled import examples as stored
+    from data.labelled import labelled_text
 
     if isinstance(task, PackageTask):
         with stage("data set", progress):
             labelled_text.build(settings.task, manual_dir=root / "packages", data_dir=root / "tfds")
     with stage("examples", progress):
         examples = {
-            split: list(tasks.raw_examples(settings.task, split, root / "tfds"))
+            split: list(stored.raw_examples(settings.task, split, root / "tfds"))
             for split in ("train", "validation", "test")
         }
         examples["train"] = splits.subset(examples["train"], settings.limit, settings.subset_seed)

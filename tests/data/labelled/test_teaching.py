@@ -9,7 +9,6 @@ from configs import registry
 from data.labelled import teaching
 from data.labelled.settings import ENTRIES, Labelled, cache_of_teacher
 from data.prepare import PREPARED, prepare
-from data.reading import packing
 from data.reading.caches import DataError
 from data.reading.caches import examples as raw_examples
 
@@ -54,7 +53,7 @@ def test_the_teacher_names_what_has_no_label(tiny, monkeypatch, seed):
     assert found[10:] == [{**example, "label": ["zope", "zope", "x11"]} for example in true[10:]]
     assert [e["text"] for e in asked] == [e["text"] for e in true[10:]] and all(e["pair"] for e in asked)
     assert [e["text"] for e in raw_examples(learned, "train")] == [e["text"] for e in true[:10]]
-    assert len(list(packing.read_rows(taught / "train/all.array_record"))) >= 30 * 3 / 8  # three slots an example
+    assert len(list(read_rows(taught / "train/all.array_record"))) >= 30 * 3 / 8  # three slots an example
     assert trained[0][0] == TEACHER and trained[0][3:5] == ["--data.cache", learned.name]
     assert (taught / "test.jsonl").read_bytes() == (own / "test.jsonl").read_bytes()
     assert json.loads((taught / "manifest.json").read_text())["teacher"] == TEACHER
