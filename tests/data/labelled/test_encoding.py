@@ -8,7 +8,7 @@ from data.labelled import encoding
 from data.labelled.config import LabelledData
 from data.labelled.encoding import Encoder, Tally
 from data.reading.examples import unpack
-from tests.data.labelled.conftest import PIECES
+from tests.helpers.labelled_packages import PIECES
 
 LABELS = ("no", "yes")
 WORDS = ["the", "cat", "cats", "sat", "on", "mat"]
