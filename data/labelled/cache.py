@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from data import stages
-from data.labelled import encoding, splits, teaching
+from data.labelled import encoding, splits, taught
 from data.labelled.settings import Labelled
 from data.labelled.sources import TASKS, PackageTask
+from data.labelled.splits import Example
 from data.packages import weights
 from data.packages.fetch import Package
 from data.reading import caches, packing
@@ -38,23 +39,18 @@ def build(settings: Labelled, root: Path, folder: Path, progress: Progress) -> d
     """Fills a new cache's folder from the packages in `root`; returns its part of the manifest.
 
     Raises:
+      DataError: the labels of a teacher belong to other examples.
       NotPreparedError: a public data set is not in <data>/tfds.
     """
     task = TASKS[settings.task]
     stages.quiet_tensorflow()
-    from data.labelled import labelled_text, tasks
+    from data.labelled.examples import raw_examples
 
-    if isinstance(task, PackageTask):
-        with stage("data set", progress):
-            labelled_text.build(settings.task, manual_dir=root / "packages", data_dir=root / "tfds")
+    examples = {"train": training_examples(settings, root, progress)}
     with stage("examples", progress):
-        examples = {
-            split: list(tasks.raw_examples(settings.task, split, root / "tfds"))
-            for split in ("train", "validation", "test")
-        }
-        examples["train"] = splits.subset(examples["train"], settings.limit, settings.subset_seed)
-    if settings.teacher:
-        examples["train"] = teaching.label(settings, examples["train"], root, progress)
+        if settings.teacher:
+            examples["train"] = taught.read(settings, root, examples["train"])
+        examples |= {split: list(raw_examples(settings.task, split, root / "tfds")) for split in ("validation", "test")}
     with stage("rows", progress):
         for split, some in examples.items():
             caches.write_examples(folder / f"{split}.jsonl", some)
@@ -72,3 +68,20 @@ def build(settings: Labelled, root: Path, folder: Path, progress: Progress) -> d
         "vocabulary": tokenizer.size,
         "parts": {PART: dataclasses.asdict(tally)},
     }
+
+
+def training_examples(settings: Labelled, root: Path, progress: Progress) -> list[Example]:
+    """The training examples that `settings` choose, in the order of their seed, with their own labels.
+
+    Builds the data set from its package in `root` where it is not built; TensorFlow is imported.
+
+    Raises:
+      NotPreparedError: a public data set is not in <data>/tfds.
+    """
+    from data.labelled import labelled_text
+    from data.labelled.examples import raw_examples
+
+    if isinstance(TASKS[settings.task], PackageTask):
+        with stage("data set", progress):
+            labelled_text.build(settings.task, manual_dir=root / "packages", data_dir=root / "tfds")
+    return splits.subset(raw_examples(settings.task, "train", root / "tfds"), settings.limit, settings.subset_seed)

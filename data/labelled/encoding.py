@@ -286,24 +286,3 @@ def _split(row: np.ndarray, form: Form, length: int, slots: int) -> Row:
 def record_of(row: Row) -> np.ndarray:
     """A row as it is stored: int32 [4 L + 2 P], of spans [4 L + 3 P]."""
     return np.concatenate([row[name].ravel() for name in _STORED])
-
-
-def row_of(record: np.ndarray, form: Form, length: int, slots: int) -> Row:
-    """A row from what `record_of` gave: without `owners` and `offsets`."""
-    return _split(record, form, length, slots)
-
-
-def best_span(start_scores: np.ndarray, end_scores: np.ndarray, offsets: np.ndarray, longest: int = 30) -> tuple:
-    """The best-scored span of a window, as (score, its beginning and end in the context, in characters).
-
-    Args:
-      start_scores, end_scores [n]: of a span that begins, ends at a token.
-      offsets [n, 2]: of the tokens, as in a row; -1 outside the window's context.
-      longest: span, in tokens.
-    """
-    scores = start_scores[:, None] + end_scores[None, :]
-    inside = offsets[:, 0] >= 0
-    width = np.arange(len(scores))[None, :] - np.arange(len(scores))[:, None]
-    scores = np.where(inside[:, None] & inside[None, :] & (width >= 0) & (width < longest), scores, -np.inf)
-    first, last = np.unravel_index(np.argmax(scores), scores.shape)
-    return float(scores[first, last]), int(offsets[first, 0]), int(offsets[last, 1])

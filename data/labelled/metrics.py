@@ -1,55 +1,74 @@
-"""Scores of labelled text, each a share from 0 to 1, of targets and predictions in the same order."""
+"""Scores of labelled text: of classes from a confusion matrix, of answers from their texts. NumPy alone.
+
+A confusion matrix has counts [true class, predicted class]. Scores are shares from 0 to 1, Matthews' correlation is from -1 to 1.
+"""
 
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-Metric = Callable[[Sequence, Sequence], dict[str, float]]
+# GLUE scores these by the F1 of one class, equivalent and duplicate, and CoLA by Matthews' correlation (arXiv 1804.07461).
+_F1_CLASS = {"glue_mrpc": 1, "glue_qqp": 1}
+_BY_MATTHEWS = ("glue_cola",)
 
 
-def accuracy(targets: Sequence[Hashable], predictions: Sequence[Hashable]) -> dict[str, float]:
-    """The share of predictions that are right."""
-    return {"accuracy": sum(map(_equal, targets, predictions)) / len(targets)}
+def scores_of(task: str, confusion: np.ndarray) -> dict[str, float]:
+    """Returns the scores of a task's classes by name, beside the accuracy, which needs no confusion matrix.
+
+    Args:
+      task: a key of `data.labelled.sources.TASKS`; GLUE's tasks have scores of their own.
+      confusion: [C, C].
+
+    Returns:
+      `macro_f1`, and `majority`, the accuracy of always naming the most frequent class; `f1` of MRPC and QQP, `matthews` of
+      CoLA.
+    """
+    true = confusion.sum(axis=1)
+    scores = {"macro_f1": macro_f1(confusion), "majority": float(true.max() / max(true.sum(), 1))}
+    if task in _F1_CLASS:
+        scores["f1"] = float(_class_f1(confusion)[_F1_CLASS[task]])
+    if task in _BY_MATTHEWS:
+        scores["matthews"] = matthews(confusion)
+    return scores
 
 
-def macro_f1(targets: Sequence[Hashable], predictions: Sequence[Hashable]) -> dict[str, float]:
-    """The mean of the classes' F1, over those that occur among targets or predictions."""
-    right = Counter(target for target, predicted in zip(targets, predictions, strict=True) if target == predicted)
-    occurrences = Counter(targets) + Counter(predictions)
-    return {"macro_f1": sum(2 * right[label] / count for label, count in occurrences.items()) / len(occurrences)}
+def confusion_of(targets: Sequence[Hashable], predictions: Sequence[Hashable]) -> np.ndarray:
+    """Returns the counts [C, C] of pairs of labels; the classes are those that occur, in the order of their text."""
+    classes = {label: n for n, label in enumerate(sorted({*targets, *predictions}, key=str))}
+    confusion = np.zeros((len(classes), len(classes)), np.int64)
+    for target, prediction in zip(targets, predictions, strict=True):
+        confusion[classes[target], classes[prediction]] += 1
+    return confusion
 
 
-def f1_of(positive: Hashable) -> Metric:
-    """The metric `f1` of one class, as GLUE has it for MRPC and QQP."""
-
-    def f1(targets: Sequence[Hashable], predictions: Sequence[Hashable]) -> dict[str, float]:
-        right = sum(t == p == positive for t, p in zip(targets, predictions, strict=True))
-        occurrences = sum(t == positive for t in targets) + sum(p == positive for p in predictions)
-        return {"f1": 2 * right / occurrences if occurrences else 0.0}
-
-    return f1
+def accuracy(confusion: np.ndarray) -> float:
+    """Returns the share of predictions that are right."""
+    return float(np.trace(confusion) / max(confusion.sum(), 1))
 
 
-def matthews(targets: Sequence[Hashable], predictions: Sequence[Hashable]) -> dict[str, float]:
-    """Matthews' correlation of two classes, -1 to 1, as GLUE has it for CoLA; 0 where either side is constant."""
-    classes = sorted({*targets, *predictions}, key=str)
-    t, p = (np.array([classes.index(label) for label in side]) for side in (targets, predictions))
-    return {"matthews": float(np.corrcoef(t, p)[0, 1]) if t.std() and p.std() else 0.0}
+def macro_f1(confusion: np.ndarray) -> float:
+    """Returns the mean of the classes' F1, over the classes that occur among targets or predictions.
+
+    That is scikit-learn's `f1_score(average="macro")` without `labels`. A class that is predicted and never true counts with
+    an F1 of 0; one that occurs on neither side does not count.
+    """
+    occurs = confusion.sum(axis=0) + confusion.sum(axis=1) > 0
+    return float(_class_f1(confusion)[occurs].mean()) if occurs.any() else 0.0
 
 
-def token_accuracy(
-    targets: Sequence[Sequence[Hashable]], predictions: Sequence[Sequence[Hashable]]
-) -> dict[str, float]:
-    """The share of words with the right tag. Words that a prediction doesn't reach count as wrong."""
-    right = sum(sum(map(_equal, tags, predicted)) for tags, predicted in zip(targets, predictions, strict=True))
-    return {"token_accuracy": right / sum(map(len, targets))}
+def _class_f1(confusion: np.ndarray) -> np.ndarray:
+    """F1 [C] of each class: 2 TP / (2 TP + FP + FN), 0 where the class does not occur."""
+    return 2 * np.diag(confusion) / np.maximum(confusion.sum(axis=0) + confusion.sum(axis=1), 1)
 
 
-def _equal(target: Hashable, predicted: Hashable) -> bool:
-    return target == predicted
+def matthews(confusion: np.ndarray) -> float:
+    """Returns Matthews' correlation of two classes from counts [2, 2]; 0 where targets or predictions are all alike."""
+    (tn, fp), (fn, tp) = confusion.astype(np.float64)
+    product = (tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)
+    return float((tp * tn - fp * fn) / np.sqrt(product)) if product else 0.0
 
 
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
@@ -61,51 +80,16 @@ def normalise_answer(text: str) -> str:
     return " ".join(_ARTICLE.sub(" ", text).split())
 
 
-def squad(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> dict[str, float]:
-    """SQuAD v1.1's exact match and F1 of words, each to the best of a question's answers (Rajpurkar et al. 2016)."""
+def squad(answers: Sequence[Sequence[str]], predictions: Sequence[str]) -> dict[str, float]:
+    """SQuAD v1.1's `exact_match` and `f1` of words, each to the best of a question's answers (Rajpurkar et al. 2016)."""
     exact, overlap = 0.0, 0.0
-    for answers, predicted in zip(targets, predictions, strict=True):
-        wanted = [normalise_answer(answer) for answer in answers]
-        found = normalise_answer(predicted)
-        exact += found in wanted
-        overlap += max(_word_f1(answer.split(), found.split()) for answer in wanted)
-    return {"exact_match": exact / len(targets), "f1": overlap / len(targets)}
+    for wanted, predicted in zip(answers, predictions, strict=True):
+        wanted, predicted = [normalise_answer(answer) for answer in wanted], normalise_answer(predicted)
+        exact += predicted in wanted
+        overlap += max(_word_f1(answer.split(), predicted.split()) for answer in wanted)
+    return {"exact_match": exact / max(len(predictions), 1), "f1": overlap / max(len(predictions), 1)}
 
 
-def _word_f1(wanted: list[str], found: list[str]) -> float:
-    common = (Counter(wanted) & Counter(found)).total()
-    return 2 * common / (len(wanted) + len(found)) if common else 0.0
-
-
-def retrieval(texts: np.ndarray, pairs: np.ndarray) -> dict[str, float]:
-    """How well embeddings find a text's other half among all of them, by cosine.
-
-    Args:
-      texts, pairs [N, D]: embeddings; those of the same row belong together.
-
-    Returns:
-      recall_at_1, and mrr, the mean of 1 / rank. Of equal similarities the right one comes last.
-    """
-    a, b = (side / np.linalg.norm(side, axis=1, keepdims=True) for side in (texts, pairs))
-    similarity = a @ b.T
-    ranks = (similarity >= np.diag(similarity)[:, None]).sum(axis=1)
-    return {"recall_at_1": float((ranks == 1).mean()), "mrr": float((1 / ranks).mean())}
-
-
-_CLASSIFICATION = (accuracy, macro_f1)
-_OF_TASK: Mapping[str, tuple[Metric, ...]] = {
-    "glue_cola": (matthews, accuracy),
-    "glue_mrpc": (accuracy, f1_of("equivalent")),
-    "glue_qqp": (accuracy, f1_of("duplicate")),
-}
-_OF_FORM: Mapping[str, tuple[Metric, ...]] = {
-    "classification": _CLASSIFICATION,
-    "tagging": (token_accuracy,),
-    "span": (squad,),
-    "pair": (),
-}
-
-
-def metrics_of(task: str, form: str) -> tuple[Metric, ...]:
-    """What a task is scored by, on label names, tags or answers. Pairs have none of these: see `retrieval`."""
-    return _OF_TASK.get(task, _OF_FORM[form])
+def _word_f1(wanted: list[str], predicted: list[str]) -> float:
+    common = (Counter(wanted) & Counter(predicted)).total()
+    return 2 * common / (len(wanted) + len(predicted)) if common else 0.0

@@ -1,9 +1,6 @@
 """What a prepared cache of labelled text is made from, and the caches that have a name. No TensorFlow."""
 
 import dataclasses
-from typing import Any
-
-from configs import registry
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -18,7 +15,7 @@ class Labelled:
       limit: training examples taken, of the order that `subset_seed` gives; 0 takes all.
       subset_seed: of that order (see `data.labelled.splits.subset`); held-out examples are the same for every seed.
       teacher: an experiment; its model names the labels of all training examples but those that it learned from itself, whose
-        own are kept (`data.labelled.teaching`).
+        own are kept (`data.labelled.taught`).
       votes: labels that an example has with a teacher, in proportion to what it holds likely.
     """
 
@@ -68,13 +65,3 @@ ENTRIES = {
 def of_seed(name: str, seed: int) -> tuple[str, Labelled]:
     """Name and settings of the cache that is made as the one called `name`, of the training examples that `seed` draws."""
     return f"{name}_seed{seed}" if seed else name, dataclasses.replace(ENTRIES[name], subset_seed=seed)
-
-
-def cache_of_teacher(settings: Labelled) -> tuple[str, Labelled]:
-    """Name and settings of the cache that the teacher learns from: its experiment's, of the same choice of examples."""
-    return of_seed(registry.load(settings.teacher).data.cache, settings.subset_seed)
-
-
-def taught_by(settings: Labelled) -> list[Any]:
-    """What a teacher's labels depend on beside `settings`, for JSON: how it is trained, and on what."""
-    return [registry.to_json(registry.load(settings.teacher)), dataclasses.asdict(cache_of_teacher(settings)[1])]

@@ -21,11 +21,21 @@ from data.vocabularies.tokenizers import Tokenizer
 
 @dataclasses.dataclass(frozen=True)
 class HeldOutRows:
-    """Packed rows, how many examples they hold, and of running text how many bytes (UTF-8); 0 where that means nothing."""
+    """Packed rows of a held-out split, and what scores need beside them.
+
+    Attributes:
+      rows: those of labelled examples also have `owners`, and `offsets` of spans (`data.labelled.encoding`).
+      examples: how many the rows hold.
+      bytes: of running text, in UTF-8; else 0.
+      task: of labelled examples, see `data.labelled.sources`; else "".
+      questions: raw examples of spans, numbered as in `owners`; else empty.
+    """
 
     rows: list[Row]
     examples: int
-    bytes: int
+    bytes: int = 0
+    task: str = ""
+    questions: Sequence[dict[str, Any]] = ()
 
 
 def batches(rows: Sequence[Row], arrays: Mapping[str, Array], size: int) -> Iterator[Row]:
@@ -71,10 +81,11 @@ def _text(data: TextData, found: list[dict[str, Any]], vocabulary: Path) -> Held
     words = masking.Vocabulary.of(tokenizer)
     # The same tokens are masked in every evaluation: a number that moves means that the model did.
     masked = [rows.masked(data, row, np.random.default_rng((0, i)), words) for i, row in enumerate(plain)]
-    return HeldOutRows(masked, len(found), 0)
+    return HeldOutRows(masked, len(found))
 
 
 def _labelled(data: LabelledData, found: list[dict[str, Any]], cache: Path, vocabulary: Path) -> HeldOutRows:
     manifest = read_manifest(cache)
-    made = labelled.rows_of(found, Tokenizer(vocabulary), manifest["form"], data.length, data.slots, manifest["labels"])
-    return HeldOutRows([{name: row[name] for name in data.stored()} for row in made], len(found), 0)
+    form = manifest["form"]
+    made = labelled.rows_of(found, Tokenizer(vocabulary), form, data.length, data.slots, manifest["labels"])
+    return HeldOutRows(list(made), len(found), task=manifest["task"], questions=found if form == "span" else ())

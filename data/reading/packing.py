@@ -97,13 +97,6 @@ def pack(
             yield close(row)
 
 
-def unpack(row: np.ndarray, lengths: Sequence[int]) -> list[Example]:
-    """The examples of a row of `lay_out_sides`, in order: the inverse of packing."""
-    ends = np.cumsum([3 * length for length in lengths])
-    sides = [side.reshape(3, -1) for side in np.split(row[: ends[-1]], ends[:-1])]
-    return [tuple(side[0, side[1] == n] for side in sides) for n in range(1, int(sides[0][1].max()) + 1)]
-
-
 def write_rows(path: Path, rows: Iterable[np.ndarray]) -> None:
     """Writes rows as records of an ArrayRecord file, little-endian, one a group so that any can be read alone."""
     writer = array_record_module.ArrayRecordWriter(str(path), "group_size:1")
@@ -112,13 +105,3 @@ def write_rows(path: Path, rows: Iterable[np.ndarray]) -> None:
             writer.write(row.astype("<i4").tobytes())
     finally:
         writer.close()
-
-
-def read_rows(path: Path) -> Iterator[np.ndarray]:
-    """The rows of a file that `write_rows` wrote."""
-    reader = array_record_module.ArrayRecordReader(str(path))
-    try:
-        for record in reader.read_all():
-            yield np.frombuffer(record, "<i4")
-    finally:
-        reader.close()

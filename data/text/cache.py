@@ -48,14 +48,14 @@ def build(settings: Text, root: Path, folder: Path, progress: Progress) -> dict[
       ValueError: the vocabulary is too large for the text.
     """
     stages.quiet_tensorflow()
-    from data.text import english_text, tasks
+    from data.text import documents, english_text
 
     with stage("data set", progress):
         if settings.corpus in CORPORA:
             english_text.build(settings.corpus, manual_dir=root / "packages", data_dir=root / "tfds")
-            splits = tasks.read_splits(settings.corpus, root / "tfds")
+            splits = documents.read_splits(settings.corpus, root / "tfds")
         else:
-            splits = tasks.read_public(settings.corpus, root / "tfds")
+            splits = documents.read_public(settings.corpus, root / "tfds")
     with stage("vocabulary", progress):
         if settings.tokenizer.startswith(_OWN):
             texts = (document["text"] for document in splits["train"]())

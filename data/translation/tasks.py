@@ -15,7 +15,7 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from data.packages.tfds_folders import dataset_folder
+from data.packages.tfds import dataset_folder
 from data.translation import metrics
 from data.vocabularies.sentencepiece import Vocabulary
 

@@ -15,13 +15,13 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import numpy as np
 import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from data import paths
 
 FILE = "tokenizer.json"
 END_OF_TEXT = "<|endoftext|>"
-_WORDPIECE_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _ENDS = (END_OF_TEXT, "<|im_end|>", "</s>", "[SEP]")  # of a text; the first that a vocabulary has
 _SPACE = "Ġ"  # what byte-level BPE writes for a blank
 
@@ -52,7 +52,7 @@ class Tokenizer:
         added = self._tokenizer.get_added_tokens_decoder()
         self.special_ids = tuple(sorted(id_ for id_, token in added.items() if token.special))
         self.size: int = self._tokenizer.get_vocab_size(with_added_tokens=True)
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = map(self.id_of, _WORDPIECE_SPECIAL)
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = map(self.id_of, _SPECIAL)
         self.eos_id = next((id_ for id_ in map(self.id_of, _ENDS) if id_ is not None), None)
         self.continues = np.zeros(self.size, bool)
         for piece, id_ in self._tokenizer.get_vocab(with_added_tokens=False).items():
@@ -165,36 +165,6 @@ def train_bpe(lines: Iterable[str], path: Path, size: int) -> None:
     tokenizer = _byte_level(models.BPE())
     tokenizer.train_from_iterator(lines, trainer)
     _check_size(tokenizer, size, 1 + len(alphabet))
-    _save(tokenizer, path)
-
-
-def train_wordpiece(lines: Iterable[str], path: Path, size: int) -> None:
-    """Trains an uncased WordPiece vocabulary of `size` ids; `[PAD]` is 0, then come [UNK], [CLS], [SEP] and [MASK].
-
-    Raises:
-      ValueError: the text doesn't fill so large a vocabulary, or `size` leaves no room for pieces.
-    """
-    lines = list(lines)
-    normalizer = normalizers.BertNormalizer(lowercase=True)
-    characters = sorted({c for line in lines for c in normalizer.normalize_str(line) if not c.isspace()})
-    # The trainer numbers `##` characters as it meets them in a hash map, and breaks ties by number: given here, in
-    # order, the same text gives the same vocabulary. Special to the trainer, they are common pieces of the model.
-    given = [*_WORDPIECE_SPECIAL, *(f"##{c}" for c in characters)]
-    tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizer
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=size, special_tokens=given, initial_alphabet=characters, show_progress=False
-    )
-    tokenizer.train_from_iterator(lines, trainer)
-    _check_size(tokenizer, size, len(given) + len(characters))
-    vocabulary = tokenizer.get_vocab()
-    tokenizer = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizer
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece()
-    tokenizer.post_processor = processors.BertProcessing(("[SEP]", vocabulary["[SEP]"]), ("[CLS]", vocabulary["[CLS]"]))
-    tokenizer.add_special_tokens(list(_WORDPIECE_SPECIAL))
     _save(tokenizer, path)
 
 

@@ -158,11 +158,6 @@ def components(model: Model | nnx.Module) -> set[str]:
     return {".".join(p.split(".")[:i]) for p in paths for i in range(1, p.count(".") + 2)}
 
 
-def param_tree(model: nnx.Module) -> dict[str, Any]:
-    """`describe` as nested dictionaries with ParamInfo leaves, of the same structure as `split` gives."""
-    return nest({info.name: info for info in describe(model)})
-
-
 def split(model: Model | nnx.Module) -> Params:
     """A model's parameters as nested dictionaries of arrays, the form in which they are stored and optimized."""
     return nest({info.name: leaf for info, leaf in zip(describe(model), jax.tree.leaves(model), strict=True)})

@@ -80,7 +80,7 @@ def write_text_cache(folder: Path, train: Callable[[list[str], Path, int], objec
     """Sixty training texts packed into rows of `length` tokens, twenty held out ("test"), and their tokenizer.
 
     Args:
-      train: data.vocabularies.tokenizers.train_bpe or train_wordpiece, which makes a vocabulary of `size`.
+      train: makes a vocabulary of `size`: `data.vocabularies.tokenizers.train_bpe`, or `train_wordpiece` of tests/helpers.
     """
     (folder / "train").mkdir(parents=True)
     train(texts(200, 0), folder / tokenizers.FILE, size)

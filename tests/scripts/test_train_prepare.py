@@ -3,9 +3,9 @@
 import pytest
 
 from configs import registry
-from data import prepare
 from data.packages import weights
 from scripts import train
+from scripts.recipes import teach
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,6 @@ def test_prepare_fetches_what_is_read(name, want, monkeypatch):
     """Weights by name and the cache; an experiment on random tokens needs nothing."""
     asked = []
     monkeypatch.setattr(weights, "fetch_weights", asked.append)
-    monkeypatch.setattr(prepare, "prepare", asked.append)
+    monkeypatch.setattr(teach, "prepare", asked.append)
     train.prepare(registry.load(name))
     assert asked == want

@@ -152,7 +152,7 @@ DAMAGES = {
 def test_damaged_meta_is_damage_not_another_experiment(saved, tmp_path, p, change):
     """The checkpoint is named and the one before it used; the tools refuse it in one line."""
     workdir = copy_with_meta(saved, tmp_path / "run", change)
-    with pytest.raises(UserError, match="2 is damaged|experiment: field 'train' is missing"):
+    with pytest.raises(UserError, match=r"2 is damaged|experiment: field 'train' is missing"):
         checkpoint.read_params(workdir)
     step, said = restored(workdir, p)
     assert step == 1 and f"checkpoint {workdir / 'checkpoints' / '2'} is damaged" in said

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from models.bert.config import Classification
 from models.errors import UserError
 from scripts import classify as classify_script
 from tests.helpers.caches import finish, texts, write_text_cache
+from tests.helpers.wordpiece import train_wordpiece
 from tests.trainers.test_trainer import run
 from trainers import checkpoint, metrics, state
 from trainers.evaluation import held_out as evaluation
@@ -34,7 +36,7 @@ LABELS = ["cat", "dog"]
 def data(tmp_path_factory) -> Path:
     """A data folder with three toy caches in the real formats, made by the real encoders: causal, masked, labelled."""
     root = tmp_path_factory.mktemp("data")
-    for name, train in (("causal", tokenizers.train_bpe), ("masked", tokenizers.train_wordpiece)):
+    for name, train in (("causal", tokenizers.train_bpe), ("masked", train_wordpiece)):
         write_text_cache(root / "caches" / name, train, 300 if name == "causal" else 70, LENGTH)
     folder = root / "caches" / "labelled"
     (folder / "train").mkdir(parents=True)
@@ -169,10 +171,49 @@ def test_perplexity_counts_every_token_and_byte(data, monkeypatch):
     assert scores["eval/examples"] == 20
 
 
-def test_class_scores_by_hand():
-    """Two classes with 3 and 1 examples, one of each found wrong: F1 of 2/3 and 0, the majority at 3/4."""
-    found = evaluation.class_scores(np.array([[2.0, 1.0, 0], [1.0, 0.0, 0], [0, 0, 0]]))
-    assert found["macro_f1"] == pytest.approx((2 / 3 + 0) / 2) and found["majority"] == 0.75
+def test_evaluation_scores_answers_as_text(data, monkeypatch):
+    """A model that knows nothing answers with its context's first word, which is right for two questions of four."""
+    monkeypatch.setenv("SHARDZOO_DATA", str(data))
+    folder = data / "caches" / "questions"
+    folder.mkdir()
+    (folder / tokenizers.FILE).write_bytes((data / "caches" / "masked" / tokenizers.FILE).read_bytes())
+    answers = [[("b", 0)], [("b c", 0)], [("d", 4)], [("D", 4), ("a B!", 0)]]
+    questions = [
+        {
+            "id": str(n),
+            "question": "the",
+            "context": "b c d",
+            "answers": [{"text": text, "start": start} for text, start in some],
+        }
+        for n, some in enumerate(answers)
+    ]
+    more = {"form": "span", "task": "squad", "labels": [], "slots": 2}
+    finish(folder, questions, Tokenizer(folder), LENGTH, kind="labelled", rows=0, part="all", **more)
+    e = experiment("bert.base_squad", "questions")
+    e = dataclasses.replace(e, data=dataclasses.replace(e.data, slots=2), eval=HeldOut(split="test", batch_size=3))
+    plan = state.plan(e, jax.devices()[:1])
+    evaluator = evaluation.open_evaluator(plan.model, e, folder, folder)
+    scores = evaluator(jax.tree.map(lambda x: x * 0, state.create(plan).params))
+    assert scores["eval/exact_match"] == 0.5 and scores["eval/f1"] == pytest.approx((1 + 2 / 3 + 0 + 1) / 4)
+    assert list(scores) == evaluator.names and scores["eval/examples"] == 4
+
+
+@pytest.mark.parametrize(("task", "score"), [("glue_mrpc", "f1"), ("glue_cola", "matthews"), ("glue_sst2", None)])
+def test_evaluation_reports_glues_own_scores(data, monkeypatch, tmp_path, task, score):
+    """A cache of MRPC is scored by F1, too, and one of CoLA by Matthews' correlation: 0 where all answers are the first class."""
+    monkeypatch.setenv("SHARDZOO_DATA", str(data))
+    folder = tmp_path / "glue"
+    shutil.copytree(data / "caches" / "labelled", folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"task": task}))
+    e = of("labelled")
+    plan = state.plan(e, jax.devices()[:1])
+    evaluator = evaluation.open_evaluator(plan.model, e, folder, folder)
+    scores = evaluator(jax.tree.map(lambda x: x * 0, state.create(plan).params))  # all are "cat", the first class
+    assert scores["eval/accuracy"] == 0.5 and scores["eval/macro_f1"] == pytest.approx((2 / 3 + 0) / 2)
+    assert {name: scores.get(f"eval/{name}") for name in ("f1", "matthews") if f"eval/{name}" in evaluator.names} == (
+        {score: 0.0} if score else {}
+    )
 
 
 def test_generation_stops_and_fits(data, monkeypatch):

@@ -1,7 +1,8 @@
 """Scores on held-out data: what the trainer calls while it trains, and what scripts.evaluate prints."""
 
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,6 +12,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from configs.experiment import Data, Experiment, HeldOut
+from data.labelled import metrics
+from data.labelled.answers import answer_texts
 from data.reading import held_out
 from data.translation.config import Translate
 from models.parts.losses import Ratio
@@ -51,7 +54,11 @@ def open_evaluator(abstract: Any, e: Experiment, cache: Path, vocabulary: Path) 
 
 
 class HeldOutEvaluator:
-    """The model's own loss and metrics over held-out rows, as means over everything that the loss weighs."""
+    """The model's own loss and metrics over held-out rows, as means over everything that the loss weighs, and task's scores.
+
+    Classes are scored by `data.labelled.metrics.scores_of`. Questions are answered in text and scored as SQuAD's are
+    (`exact_match`, `f1`): `accuracy` remains the share of windows whose span is exactly the labelled one.
+    """
 
     def __init__(self, abstract: Any, config: HeldOut, data: Data, cache: Path, vocabulary: Path):
         self.held_out = held_out.read(data, cache, vocabulary, config.split, config.limit)
@@ -63,13 +70,15 @@ class HeldOutEvaluator:
             for k, a in self.arrays.items()
         }
 
-        def of_batch(params: Any, batch: dict[str, jax.Array]) -> dict[str, Ratio]:
-            return merge(abstract, params).loss(batch, Context.evaluation()).metrics
+        def of_batch(params: Any, batch: dict[str, jax.Array]) -> tuple[dict[str, Ratio], jax.Array | None]:
+            model = merge(abstract, params)
+            return model.loss(batch, Context.evaluation()).metrics, model.outputs(batch) if self.held_out.questions else None
 
         self._of_batch = jax.jit(of_batch, out_shardings=where.mesh and NamedSharding(where.mesh, P()))
         batch = {k: jax.ShapeDtypeStruct((self.rows, *a.shape), np.int32) for k, a in self.arrays.items()}
-        shapes = jax.eval_shape(of_batch, split(abstract), batch)
-        self._names = list(self._scores(jax.tree.map(lambda x: np.ones(x.shape), shapes)))
+        shapes, _ = jax.eval_shape(of_batch, split(abstract), batch)
+        names = self._scores(jax.tree.map(lambda x: np.ones(x.shape), shapes))
+        self._names = list(names | self._answer_scores([])) if self.held_out.questions else list(names)
 
     @property
     def names(self) -> list[str]:
@@ -83,8 +92,13 @@ class HeldOutEvaluator:
 
     def __call__(self, params: Any) -> dict[str, float]:
         """`eval/...` scalars."""
-        found = [jax.device_get(self._of_batch(params, batch)) for batch in self._batches()]
-        return self._scores(jax.tree.map(lambda *parts: np.sum(parts, axis=0, dtype=np.float64), *found))
+        totals, logits = [], []
+        for batch in self._batches():
+            of_batch, logits_BPLC = jax.device_get(self._of_batch(params, batch))
+            totals.append(of_batch)
+            logits.append(logits_BPLC)
+        scores = self._scores(jax.tree.map(lambda *parts: np.sum(parts, axis=0, dtype=np.float64), *totals))
+        return scores | self._answer_scores(logits) if self.held_out.questions else scores
 
     def _batches(self) -> Iterator[dict[str, jax.Array]]:
         for batch in held_out.batches(self.held_out.rows, self.arrays, self.rows):
@@ -94,7 +108,8 @@ class HeldOutEvaluator:
         found: dict[str, float] = {}
         for k, v in totals.items():
             if k == "confusion":
-                found |= {f"eval/{name}": x for name, x in class_scores(np.asarray(v.sum)).items()}
+                scores = metrics.scores_of(self.held_out.task, np.asarray(v.sum))
+                found |= {f"eval/{name}": x for name, x in scores.items()}
             elif not v.sum.shape:
                 found[f"eval/{k}"] = float(v.sum) / max(float(v.over), 1.0)
         if self.held_out.bytes:
@@ -104,13 +119,11 @@ class HeldOutEvaluator:
             found["eval/bits_per_byte"] = nats / self.held_out.bytes / math.log(2)
         return found | {"eval/examples": float(self.held_out.examples)}
 
-
-def class_scores(confusion: np.ndarray) -> dict[str, float]:
-    """Mean F1 over the classes that occur, and the accuracy of always naming the most frequent class.
-
-    Args:
-      confusion: counts [true class, class found].
-    """
-    true, found, both = confusion.sum(axis=1), confusion.sum(axis=0), np.diag(confusion)
-    f1 = 2 * both / np.maximum(true + found, 1)
-    return {"macro_f1": float(f1[true > 0].mean()), "majority": float(true.max() / max(true.sum(), 1))}
+    def _answer_scores(self, logits_of_batches: Iterable[np.ndarray]) -> dict[str, float]:
+        """Scores of the questions' answers as text, from the logits [B, P, L, 2] of their rows in order."""
+        questions = self.held_out.questions
+        # The last batch is filled up with empty rows.
+        rows = zip(self.held_out.rows, itertools.chain.from_iterable(logits_of_batches), strict=False)
+        predicted = answer_texts(rows, [question["context"] for question in questions])
+        answers = [[answer["text"] for answer in question["answers"]] for question in questions]
+        return {f"eval/{name}": score for name, score in metrics.squad(answers, predicted).items()}

@@ -35,10 +35,9 @@ Estimated = tuple[Candidate, Bound]
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """A candidate that was compiled, its estimate and its report."""
+    """A candidate that was compiled, and its report."""
 
     candidate: Candidate
-    bound: Bound
     report: dict[str, Any]
 
     @property
@@ -80,7 +79,7 @@ def search(
         if figures in seen or alike[layout.name] == ALIKE or _hopeless(layout, estimate, failed):
             continue
         seen.add(figures)
-        result = Result(candidate, estimate, reports(evaluate, candidate))
+        result = Result(candidate, reports(evaluate, candidate))
         results.append(result)
         say(f"{len(results)}/{min(best, len(fit))} {result}")
         if result.fits:
@@ -108,7 +107,7 @@ def nearest_that_fit(
         layout = candidate.experiment.layout
         if _hopeless(layout, estimate, failed):
             continue
-        tried.append(Result(candidate, estimate, reports(evaluate, candidate)))
+        tried.append(Result(candidate, reports(evaluate, candidate)))
         say(f"{len(tried)} {tried[-1]}")
         if not tried[-1].fits:
             failed[layout.mesh, layout.rules] = estimate.memory_bytes

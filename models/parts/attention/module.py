@@ -102,7 +102,7 @@ class Attention(nnx.Module):
             for start, end, seen in self._blocks(length, keys, sight):
                 part_BNLS = logits(q_BLND[:, start:end], k_BSGD[:, :seen], table_NK, sight.part(start, end, seen))
                 kept_BNLS = None
-                if dropping:
+                if dropping and key is not None:
                     # By query wherever any layout or platform takes blocks, so that all of them draw the same.
                     by_query = functools.partial(_drop_by_query, start=start, length=length)
                     drop = by_query if _comes_in_blocks(length, keys, sight) else dropout

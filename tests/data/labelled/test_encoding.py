@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 
 from data.labelled import encoding
+from data.labelled.config import LabelledData
 from data.labelled.encoding import Encoder, Tally
-from tests.data.labelled.conftest import PIECES
+from data.reading.examples import unpack
+from tests.helpers.labelled_packages import PIECES
 
 LABELS = ("no", "yes")
 WORDS = ["the", "cat", "cats", "sat", "on", "mat"]
@@ -147,27 +149,11 @@ def test_pairs_in_a_row_by_hand(tokenizer):
 
 
 def test_spans_in_a_row(tokenizer):
-    """The second question's answer is given, and found, by positions in the row."""
+    """The second question's answer is given by positions in the row, and its tokens know their characters in the context."""
     rows = list(encoding.rows_of([QUESTION, QUESTION], tokenizer, "span", 28, 2))
     (row,) = rows
     assert row["slots"].tolist() == [0, 14] and row["targets"].tolist() == [[8, 10], [22, 24]]
     assert row["offsets"].shape == (28, 2) and row["offsets"][22].tolist() == [11, 14]
-    start, end = np.zeros((2, 28))
-    start[22] = end[24] = start[14] = end[3] = 1
-    mine = row["segments"] == 2
-    score, first, last = encoding.best_span(start[mine], end[mine], row["offsets"][mine])
-    assert (score, QUESTION["context"][first:last]) == (2, "the cats")
-
-
-def test_the_best_span_by_hand():
-    """A span is inside the context (12 isn't), ends where it begins or later (8 doesn't) and isn't too long."""
-    start, end = np.array([9, 0, 3, 5.0]), np.array([0, 3, 2, 2.0])
-    offsets = np.array([[-1, -1], [0, 1], [2, 3], [4, 5]])
-    assert encoding.best_span(start, end, offsets) == (7, 4, 5)
-    end[3] = 3
-    start[3] = 1
-    assert encoding.best_span(start, end, offsets) == (6, 2, 5)
-    assert encoding.best_span(start, end, offsets, longest=1) == (5, 2, 3)
 
 
 def some_examples(form: str, count: int) -> list[dict[str, Any]]:
@@ -209,7 +195,7 @@ def test_rows_hold_every_sequence_once(tokenizer, form):
     for row in rows:
         record = encoding.record_of(row)
         assert record.dtype == np.int32 and record.size == 4 * length + slots * (3 if form == "span" else 2)
-        again = encoding.row_of(record, form, length, slots)
+        again = unpack(record, LabelledData(batch_size=1, length=length, slots=slots, spans=form == "span").stored())
         assert all(np.array_equal(again[name], row[name]) for name in again) and len(again) == 6
         used = np.flatnonzero(row["owners"] >= 0)
         assert not row["slots"][len(used) :].any() and (row["targets"][len(used) :] == -1).all()

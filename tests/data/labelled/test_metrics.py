@@ -2,55 +2,64 @@ import numpy as np
 import pytest
 
 from data.labelled import metrics
+from data.labelled.sources import TASKS
 
 
-def test_classes_by_hand():
-    """Of four labels two are right; F1 is 2/3 for "a" (1 right, 1 taken for b), 1/2 for "b" and 0 for "c"."""
-    targets, predictions = ["a", "a", "b", "b"], ["a", "b", "b", "c"]
-    assert metrics.accuracy(targets, predictions) == {"accuracy": 0.5}
-    assert metrics.macro_f1(targets, predictions)["macro_f1"] == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
-    assert metrics.f1_of("a")(targets, predictions) == {"f1": pytest.approx(2 / 3)}
-    assert metrics.f1_of("d")(targets, predictions) == {"f1": 0.0}
+@pytest.mark.parametrize(
+    ("targets", "predictions", "expected"),
+    [
+        # The example of scikit-learn's documentation of f1_score: F1 of 4/5, 0 and 0.
+        ([0, 1, 2, 0, 1, 2], [0, 2, 1, 0, 0, 1], 0.8 / 3),
+        # A class that is predicted and never true counts, as 0: F1 of 2/3 and 0, not 2/3 alone.
+        (["a", "a"], ["a", "b"], (2 / 3 + 0) / 2),
+        # So does one that is true and never predicted.
+        (["a", "b"], ["a", "a"], (2 / 3 + 0) / 2),
+        (["a", "a"], ["a", "a"], 1.0),
+    ],
+)
+def test_macro_f1_is_scikit_learns(targets, predictions, expected):
+    """The mean of F1 is over the classes that occur among targets or predictions; classes on neither side do not count."""
+    confusion = metrics.confusion_of(targets, predictions)
+    assert metrics.macro_f1(confusion) == pytest.approx(expected)
+    assert metrics.macro_f1(np.pad(confusion, (0, 3))) == pytest.approx(expected)
+    assert metrics.scores_of("spam", confusion)["macro_f1"] == pytest.approx(expected)
+
+
+def test_a_confusion_matrix_by_hand():
+    """Rows are true classes, columns predicted ones; four of five are right."""
+    confusion = metrics.confusion_of(["x", "y", "x", "x", "y"], ["x", "y", "y", "x", "y"])
+    assert confusion.tolist() == [[2, 1], [0, 2]] and metrics.accuracy(confusion) == 0.8
+
+
+def test_the_majority_by_hand():
+    """Always naming the class of three of four examples is right three times in four; of nothing the scores are 0."""
+    assert metrics.scores_of("spam", np.array([[2, 1, 0], [1, 0, 0], [0, 0, 0]]))["majority"] == 0.75
+    assert metrics.scores_of("spam", np.zeros((2, 2))) == {"macro_f1": 0.0, "majority": 0.0}
 
 
 def test_matthews_correlation():
-    """Right, wrong and blind predictions of two classes correlate by 1, -1 and 0; counts of 4, 1, 2, 3 by formula."""
-    targets = ["y", "y", "n", "n"]
-    other = ["n", "n", "y", "y"]
-    found = [metrics.matthews(targets, p)["matthews"] for p in (targets, other, ["y"] * 4)]
-    assert found == [pytest.approx(1), pytest.approx(-1), 0]
-    targets, predictions = ["y"] * 5 + ["n"] * 5, ["y"] * 4 + ["n"] + ["y"] * 2 + ["n"] * 3
-    expected = (4 * 3 - 2 * 1) / (6 * 5 * 5 * 4) ** 0.5
-    assert metrics.matthews(targets, predictions)["matthews"] == pytest.approx(expected)
+    """1 for equal answers, -1 for opposite ones, 0 for a constant answer; otherwise the correlation of 0s and 1s."""
+    assert metrics.matthews(np.array([[1, 0], [0, 3]])) == 1.0
+    assert metrics.matthews(np.array([[0, 2], [2, 0]])) == -1.0
+    assert metrics.matthews(np.array([[0, 2], [0, 2]])) == 0.0
+    targets, predictions = [1, 1, 1, 0, 0, 1], [1, 0, 1, 0, 1, 1]
+    expected = np.corrcoef(targets, predictions)[0, 1]
+    assert metrics.matthews(metrics.confusion_of(targets, predictions)) == pytest.approx(expected)
 
 
-def test_a_word_without_a_tag_is_wrong():
-    """Three of five words have the right tag; two were never reached."""
-    assert metrics.token_accuracy([["X", "Y", "X"], ["Y", "Y"]], [["X", "Y"], ["Y"]]) == {"token_accuracy": 0.6}
+def test_glue_has_scores_of_its_own():
+    """MRPC and QQP add F1 of their second class (4/7 of 2 right, 3 wrong), CoLA Matthews' correlation, others nothing."""
+    confusion = np.array([[5, 1], [2, 2]])
+    scores = {task: metrics.scores_of(task, confusion) for task in TASKS if task.startswith("glue_")}
+    more = {task: of_task for task, of_task in scores.items() if of_task.keys() - {"macro_f1", "majority"}}
+    assert more.keys() == {"glue_mrpc", "glue_qqp", "glue_cola"}
+    assert more["glue_mrpc"]["f1"] == more["glue_qqp"]["f1"] == pytest.approx(4 / 7)
+    assert more["glue_cola"]["matthews"] == pytest.approx((2 * 5 - 1 * 2) / np.sqrt(3 * 4 * 6 * 7))
+    assert TASKS["glue_mrpc"].labels[1] == "equivalent" and TASKS["glue_qqp"].labels[1] == "duplicate"
 
 
 def test_squad_by_hand():
-    """Articles, case and punctuation don't count; the best answer does; two common words of two and three give 0.8."""
-    targets = [["The Cat."], ["on the mat", "mat"], ["red cat sat"], ["dog"]]
-    predictions = ["cat", "a mat!", "the red cat", "cat"]
-    assert metrics.squad(targets, predictions) == {"exact_match": 0.5, "f1": pytest.approx((1 + 1 + 0.8 + 0) / 4)}
-
-
-def test_retrieval_by_hand():
-    """The first text finds its other half first, the second finds the first's before its own."""
-    texts, pairs = np.array([[2.0, 0], [3, 1]]), np.array([[1.0, 0], [0, 1]])
-    assert metrics.retrieval(texts, pairs) == {"recall_at_1": 0.5, "mrr": 0.75}
-    assert metrics.retrieval(texts, np.ones((2, 2))) == {"recall_at_1": 0.0, "mrr": 0.5}  # all alike: blind
-
-
-def test_each_task_has_its_scores():
-    """A task is scored as its benchmark does it, or else by its form."""
-    names = {
-        task: [name for metric in metrics.metrics_of(task, form) for name in metric(["a", "b"], ["b", "a"])]
-        for task, form in {"spam": "classification", "glue_cola": "classification", "brown_tags": "tagging"}.items()
-    }
-    assert names == {
-        "spam": ["accuracy", "macro_f1"],
-        "glue_cola": ["matthews", "accuracy"],
-        "brown_tags": ["token_accuracy"],
-    }
+    """Case, articles and punctuation don't count; the best of several answers does; words that are shared count in part."""
+    targets = [["The cat!", "a dog"], ["on the mat"], ["two words"], ["one"]]
+    predictions = ["cat", "Mat, on", "two other words", ""]
+    assert metrics.squad(targets, predictions) == {"exact_match": 0.25, "f1": pytest.approx((1 + 1 + 0.8 + 0) / 4)}

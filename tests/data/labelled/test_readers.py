@@ -4,7 +4,9 @@ import pytest
 
 from data.labelled import readers
 from data.labelled.splits import Item, divide, text_key
-from tests.data.labelled.conftest import INDEX, write_tarball, write_zip
+from tests.data.labelled.conftest import INDEX
+from tests.helpers.archives import tarball
+from tests.helpers.labelled_packages import write_zip
 
 
 def test_a_summary_is_one_example(tmp_path):
@@ -63,7 +65,7 @@ def test_tags(tag, universal):
 def test_sentences_and_chunks(tmp_path, monkeypatch):
     """A line of Brown is a sentence; a chunk is as many sentences as fill it, a short rest is dropped."""
     line = "\tThe/at cat/nn and/or/cc ``/`` sat/vbd ''/'' ./.\n"
-    package = write_tarball(tmp_path / "brown.tgz", {"package/ca01": f"\n\n{line}\n\n{line * 4}".encode()})
+    package = tarball(tmp_path / "brown.tgz", {"package/ca01": f"\n\n{line}\n\n{line * 4}".encode()})
     words, tags = ["The", "cat", "and/or", "``", "sat", "''", "."], ["DET", "NOUN", "CONJ", ".", "VERB", ".", "."]
     assert list(readers.brown_tags(package)) == [Item("ca01", {"words": words, "tags": tags}, "news")] * 5
     monkeypatch.setattr(readers, "_CHUNK", 15)
@@ -106,7 +108,7 @@ def test_mails(tmp_path):
         "package/data/spam-2/3.txt": b"Subject: other\n\n>>seas YES \xe9",
         "package/data/spam-2/4.txt": b"X-No: subject\nContent-Type: text/plain; charset=nonsense\n\nBuy 99 now",
     }
-    found = list(readers.spam(write_tarball(tmp_path / "mails.tgz", files)))
+    found = list(readers.spam(tarball(tmp_path / "mails.tgz", files)))
     assert [(item.example["label"], item.example["text"]) for item in found] == [
         ("ham", "Re: [list] café\nSeas & café"),
         ("ham", "[list] café\n> Seas Yes é"),

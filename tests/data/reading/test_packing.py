@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from data.reading import packing
+from tests.helpers.rows import read_rows, unpack
 
 
 def examples(count: int, longest: int, seed: int = 0) -> list[packing.Example]:
@@ -39,8 +40,8 @@ def test_round_trip(tmp_path, count):
     some = examples(count, longest=20)
     tally = packing.Tally()
     packing.write_rows(tmp_path / "rows", packing.pack(some, (16, 18), tally))
-    rows = list(packing.read_rows(tmp_path / "rows"))
-    unpacked = [example for row in rows for example in packing.unpack(row, (16, 18))]
+    rows = list(read_rows(tmp_path / "rows"))
+    unpacked = [example for row in rows for example in unpack(row, (16, 18))]
     kept = [(source, target) for source, target in some if len(source) <= 16 and len(target) <= 18]
     assert as_set(unpacked) == as_set(kept)
     assert tally == packing.Tally(
@@ -63,7 +64,7 @@ def test_one_side():
     some = [(np.array([7, 8], np.int32),), (np.array([9], np.int32),)]
     (row,) = packing.pack(some, (4,), packing.Tally())
     assert row.tolist() == [7, 8, 9, 0, 1, 1, 2, 0, 0, 1, 0, 0]
-    assert [example[0].tolist() for example in packing.unpack(row, (4,))] == [[7, 8], [9]]
+    assert [example[0].tolist() for example in unpack(row, (4,))] == [[7, 8], [9]]
 
 
 def test_a_side_can_bound_the_examples_of_a_row():

@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 
 from data.packages import fetch
-from data.packages.tfds_folders import NotPreparedError
+from data.packages.tfds import NotPreparedError
 from data.prepare import prepare
-from data.reading import packing
 from data.text import cache as text_cache
 from data.text import corpus, encoding, pairs
 from data.vocabularies import tokenizers
 from data.vocabularies.tokenizers import Tokenizer
 from tests.data.text.conftest import TINY
+from tests.helpers.rows import read_rows, unpack
+from tests.helpers.wordpiece import train_wordpiece
 
 
 def quiet(line: str) -> None:
@@ -43,8 +44,8 @@ def test_the_rows_hold_the_training_split(tiny_text, cache):
     for origin, counts in manifest["parts"].items():
         of_origin = texts(tiny_text, "train", origin)
         wanted = [tuple(c) for text in of_origin for c in encoding.chunks(text, tokenizer, TINY.length)]
-        rows = list(packing.read_rows(cache / "train" / f"{origin}.array_record"))
-        found = [tuple(chunk) for row in rows for (chunk,) in packing.unpack(row, (TINY.length,))]
+        rows = list(read_rows(cache / "train" / f"{origin}.array_record"))
+        found = [tuple(chunk) for row in rows for (chunk,) in unpack(row, (TINY.length,))]
         assert sorted(found) == sorted(wanted)
         assert counts == {
             "documents": len(of_origin),
@@ -92,26 +93,11 @@ def test_the_fingerprint_is_reproduced(tiny_text, cache):
     assert manifest_of(other)["fingerprint"] != manifest_of(cache)["fingerprint"]
 
 
-def test_ids_are_what_the_seqio_task_says(tiny_text, cache):
-    """A text's chunks, put together again, are the end and then the targets of the SeqIO task that defines the data."""
-    from data.text import tasks
-
-    tokenizer = Tokenizer(cache)
-    task = tasks.add_english_text("english_small", tokenizer=cache, data_dir=tiny_text / "tfds")
-    defined = [e["targets"].tolist() for e in task.get_dataset(None, "test", shuffle=False).as_numpy_iterator()]
-    chunked = []
-    for line in (cache / "test.jsonl").open(encoding="utf-8"):
-        first, *rest = encoding.chunks(json.loads(line)["text"], tokenizer, TINY.length)
-        assert first[0] == tokenizer.eos_id
-        chunked.append(np.concatenate([first[1:], *(chunk[1:] for chunk in rest)]).tolist())
-    assert chunked == defined
-
-
 def test_a_cache_of_pairs(tiny_text, monkeypatch):
     """A cache of pairs has rows with types, slots and targets; there are as many slots as the manifest says."""
 
     def write(name, package_dir, path):
-        tokenizers.train_wordpiece(texts(tiny_text, "train"), path, 250)
+        train_wordpiece(texts(tiny_text, "train"), path, 250)
 
     monkeypatch.setattr(text_cache.weights, "write_vocabulary", write)
     monkeypatch.setattr(text_cache, "packages_of", lambda _: ())
@@ -119,7 +105,7 @@ def test_a_cache_of_pairs(tiny_text, monkeypatch):
     folder = prepare("pairs", settings, data_dir=tiny_text, progress=quiet)
     manifest, tokenizer = manifest_of(folder), Tokenizer(folder)
     assert manifest["pairs"] == 2
-    rows = np.array(list(packing.read_rows(folder / "train" / "letters.array_record")))
+    rows = np.array(list(read_rows(folder / "train" / "letters.array_record")))
     assert rows.shape == (manifest["parts"]["letters"]["rows"], 4 * 48 + 2 * 2)
     targets = rows[:, -2:]
     assert (targets >= 0).sum() == manifest["parts"]["letters"]["examples"]
@@ -145,7 +131,7 @@ def test_a_cache_of_a_public_set(tmp_path):
     settings = dataclasses.replace(TINY, corpus="lm1b", tokenizer="bpe_270")
     folder = prepare("public", settings, data_dir=tmp_path, progress=quiet)
     ((origin, counts),) = manifest_of(folder)["parts"].items()
-    rows = list(packing.read_rows(folder / "train" / "lm1b.array_record"))
+    rows = list(read_rows(folder / "train" / "lm1b.array_record"))
     assert origin == "lm1b" and counts["documents"] == 29 and counts["rows"] == len(rows) > 0
     assert [json.loads(line)["text"] for line in (folder / "test.jsonl").open()] == ["other words"]
     with pytest.raises(NotPreparedError, match="is not prepared"):

@@ -4,8 +4,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data.reading import packing
 from data.text import encoding
+from tests.helpers.rows import unpack
 
 END, CLS, SEP = 0, 1, 2
 # A vocabulary whose ids are characters.
@@ -53,7 +53,7 @@ def test_rows_hold_the_chunks():
     """Rows are the packed chunks, and no text gives no row."""
     rows, _ = encoding.rows_of(["abc", "de"], WORDPIECE, 10)
     (row,) = rows
-    assert [example[0].tolist() for example in packing.unpack(row, (10,))] == [
+    assert [example[0].tolist() for example in unpack(row, (10,))] == [
         [CLS, *map(ord, "abc"), SEP], [CLS, *map(ord, "de"), SEP],
     ]  # fmt: skip
     assert encoding.rows_of([], BPE, 10)[0].shape == (0, 30)

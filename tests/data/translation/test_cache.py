@@ -7,13 +7,13 @@ import pytest
 
 from data.packages import fetch
 from data.prepare import prepare
-from data.reading import packing
 from data.translation import cache as translation_cache
 from data.translation import corpus
 from data.translation.sources import CATALOGUES
 from data.vocabularies import sentencepiece
 from data.vocabularies.sentencepiece import Vocabulary
 from tests.data.conftest import TINY
+from tests.helpers.rows import read_rows, unpack
 
 LENGTHS = TINY.source_length, TINY.target_length
 
@@ -34,8 +34,8 @@ def manifest_of(cache):
 def training_texts(cache, language):
     """The decoded examples of a language's rows, with the first source id, the tag."""
     source, target = Vocabulary(cache / "source.model"), Vocabulary(cache / "target.model")
-    for row in packing.read_rows(cache / "train" / f"{language}.array_record"):
-        for inputs, targets in packing.unpack(row, LENGTHS):
+    for row in read_rows(cache / "train" / f"{language}.array_record"):
+        for inputs, targets in unpack(row, LENGTHS):
             assert inputs[-1] == source.eos_id and targets[-1] == target.eos_id
             yield int(inputs[0]), source.decode(inputs), target.decode(targets)
 
@@ -118,8 +118,8 @@ def test_rows_are_what_the_seqio_tasks_say(tiny, cache):
             for example in dataset.as_numpy_iterator()
             if len(example["inputs"]) <= LENGTHS[0] and len(example["targets"]) <= LENGTHS[1]
         }
-        rows = packing.read_rows(cache / "train" / f"{language}.array_record")
-        packed = {tuple(tuple(side) for side in example) for row in rows for example in packing.unpack(row, LENGTHS)}
+        rows = read_rows(cache / "train" / f"{language}.array_record")
+        packed = {tuple(tuple(side) for side in example) for row in rows for example in unpack(row, LENGTHS)}
         assert packed == defined
 
 

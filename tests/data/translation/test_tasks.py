@@ -21,7 +21,7 @@ def models(tmp_path_factory):
 @pytest.mark.parametrize("prepared", ["nothing", "a half"])
 def test_a_data_set_that_is_not_prepared(tmp_path, models, prepared):
     """A task of a data set that isn't there is refused at once, in a line that says how to prepare it."""
-    from data.packages.tfds_folders import NotPreparedError
+    from data.packages.tfds import NotPreparedError
     from data.translation import tasks
 
     if prepared == "a half":

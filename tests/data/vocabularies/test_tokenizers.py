@@ -10,6 +10,7 @@ from data.vocabularies import tokenizers
 from data.vocabularies.tokenizers import Tokenizer
 from tests.data.conftest import WORDS
 from tests.helpers.archives import released
+from tests.helpers.wordpiece import train_wordpiece
 
 TRICKY = "Don't  panic: naïve 漢字 🙂\n\n42<|endoftext|>[MASK] ok"
 
@@ -29,7 +30,7 @@ def bpe(tmp_path_factory) -> Tokenizer:
 @pytest.fixture(scope="module")
 def wordpiece(tmp_path_factory) -> Tokenizer:
     folder = tmp_path_factory.mktemp("wordpiece")
-    tokenizers.train_wordpiece(lines(), folder / "tokenizer.json", 200)
+    train_wordpiece(lines(), folder / "tokenizer.json", 200)
     return Tokenizer(folder)
 
 
@@ -96,18 +97,16 @@ def test_word_pieces(wordpiece):
     assert not wordpiece.continues[list(wordpiece.special_ids)].any()
 
 
-def test_training_is_reproduced(tmp_path, bpe, wordpiece):
-    """Another process, with other hash seeds, trains the same files from the same text."""
+def test_training_is_reproduced(tmp_path, bpe):
+    """Another process, with other hash seeds, trains the same file from the same text."""
     program = (
         "import sys; from pathlib import Path; from data.vocabularies import tokenizers;"
         "from tests.data.vocabularies.test_tokenizers import lines;"
-        "folder = Path(sys.argv[1]); tokenizers.train_bpe(lines(), folder / 'bpe', 400);"
-        "tokenizers.train_wordpiece(lines(), folder / 'wordpiece', 200)"
+        "folder = Path(sys.argv[1]); tokenizers.train_bpe(lines(), folder / 'bpe', 400)"
     )
     root = Path(__file__).parents[3]
     subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, cwd=root, env=dict(os.environ))
-    for name, here in (("bpe", bpe), ("wordpiece", wordpiece)):
-        assert (tmp_path / name).read_bytes() == here.path.read_bytes()
+    assert (tmp_path / "bpe").read_bytes() == bpe.path.read_bytes()
 
 
 def test_vocabularies_are_compared(tmp_path, bpe, wordpiece):
@@ -120,11 +119,10 @@ def test_vocabularies_are_compared(tmp_path, bpe, wordpiece):
 
 def test_sizes_that_cannot_be(tmp_path):
     """Too large or too small a vocabulary is refused in one line with a number, and leaves no file."""
-    for train in (tokenizers.train_bpe, tokenizers.train_wordpiece):
-        with pytest.raises(ValueError, match=r"^vocabulary of 90000 is too large for this text: take at most \d+$"):
-            train(["some words", "other words"], tmp_path / "some.json", 90000)
-        with pytest.raises(ValueError, match=r"^vocabulary of 10 is too small: \d+ ids are reserved$"):
-            train(["some words", "other words"], tmp_path / "some.json", 10)
+    with pytest.raises(ValueError, match=r"^vocabulary of 90000 is too large for this text: take at most \d+$"):
+        tokenizers.train_bpe(["some words", "other words"], tmp_path / "some.json", 90000)
+    with pytest.raises(ValueError, match=r"^vocabulary of 10 is too small: \d+ ids are reserved$"):
+        tokenizers.train_bpe(["some words", "other words"], tmp_path / "some.json", 10)
     assert not list(tmp_path.iterdir())
     with pytest.raises(FileNotFoundError, match="no vocabulary at"):
         Tokenizer(tmp_path)

@@ -52,7 +52,7 @@ def test_cross_entropy_of_bfloat16():
 @pytest.mark.parametrize("rate", [1 / 256, 0.1, 255 / 256])
 def test_dropout_keeps_the_mean(rate):
     """A share of `rate`, to a 256th, is zero, and the others are scaled up so that the mean stays 1."""
-    TransformerConfig(**SIZES, dropout=rate)
+    TransformerConfig(**SIZES, dropout=rate)  # pyright: ignore[reportArgumentType]
     x = np.asarray(dropout(jnp.ones(200_000), rate, jax.random.key(0)))
     assert_allclose((x == 0).mean(), rate, atol=0.003)
     assert_allclose(x.mean(), 1, atol=0.1)
@@ -69,7 +69,7 @@ def test_dropout_keeps_the_mean(rate):
 )
 def test_a_rate_that_would_drop_all_or_nothing_is_refused(rate, message):
     """Dropout draws 8 bits an element: rates nearer to 0 or 1 than half a 256th would divide by zero or do nothing."""
-    for make in (lambda: TransformerConfig(**SIZES, dropout=rate), lambda: GShardM4Config(dropout=rate)):
+    for make in (lambda: TransformerConfig(**SIZES, dropout=rate)  # pyright: ignore[reportArgumentType], lambda: GShardM4Config(dropout=rate)):
         with pytest.raises(ValueError, match=message):
             make()
 

@@ -22,6 +22,7 @@ from data.vocabularies import tokenizers
 from data.vocabularies.sentencepiece import Vocabulary
 from scripts import mlperf_report
 from tests.helpers.caches import write_text_cache, write_translation_cache
+from tests.helpers.wordpiece import train_wordpiece
 from tests.trainers.test_trainer import run
 from trainers import state, step, trainer
 from trainers.measure import mlperf_log, mlperf_rules
@@ -35,7 +36,7 @@ TARGET_MISSED = "Failed checks for eval_accuracy"
 def caches(tmp_path_factory) -> Path:
     """A data folder with toy caches: masked words and translations in rows of 16, running text in rows of 2048."""
     data = tmp_path_factory.mktemp("data")
-    write_text_cache(data / "caches" / "masked", tokenizers.train_wordpiece, 70, 16)
+    write_text_cache(data / "caches" / "masked", train_wordpiece, 70, 16)
     write_text_cache(data / "caches" / "long", tokenizers.train_bpe, 300, 2048)
     write_translation_cache(data / "caches", {"de": 30, "es": 12})
     write_one_translation(data / "caches" / "toy")

@@ -1,4 +1,7 @@
-"""What our own TFDS builders have in common: they read packages in the manual folder and note the packages' hashes."""
+"""Data sets in TFDS's folder: our own builders fill it from packages, readers ask for a prepared set by its name.
+
+TensorFlow Datasets is imported where a data set is built, not with this module.
+"""
 
 import contextlib
 import io
@@ -6,11 +9,33 @@ import json
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
-
-import tensorflow_datasets as tfds
+from typing import TYPE_CHECKING
 
 from data import paths
 from data.packages.fetch import Package
+
+if TYPE_CHECKING:
+    import tensorflow_datasets as tfds
+
+_OWN = ("message_catalogues", "english_text", "labelled_text")  # data sets that this project builds
+
+
+class NotPreparedError(FileNotFoundError):
+    """A TFDS folder that isn't there: TFDS itself would try the network for minutes."""
+
+
+def dataset_folder(name: str, data_dir: Path) -> Path:
+    """The prepared folder of a TFDS name like `wmt_t2t_translate/de-en:1.0.0`.
+
+    Raises:
+      NotPreparedError: it is not there, or not complete.
+    """
+    folder = data_dir / name.replace(":", "/")
+    if not (folder / "dataset_info.json").exists():
+        own = name.startswith(tuple(f"{data_set}/" for data_set in _OWN))
+        how = "python -m scripts.prepare_data" if own else "TFDS (see its manual download instructions)"
+        raise NotPreparedError(f"{name} is not prepared in {data_dir}; prepare it with {how}")
+    return folder
 
 
 def package_hashes(packages: Iterable[Package], folder: Path) -> dict[str, str]:
@@ -18,8 +43,8 @@ def package_hashes(packages: Iterable[Package], folder: Path) -> dict[str, str]:
     return {package.file: paths.sha256(folder / package.file) for package in packages}
 
 
-def build(
-    builder: type[tfds.core.GeneratorBasedBuilder],
+def build_dataset(
+    builder: "type[tfds.core.GeneratorBasedBuilder]",
     config: str,
     packages: Iterable[Package],
     *,
@@ -38,6 +63,8 @@ def build(
     Returns:
       SHA-256 by file of the packages.
     """
+    import tensorflow_datasets as tfds
+
     hashes = package_hashes(packages, manual_dir)
     folder = data_dir / builder.name / config / str(builder.VERSION)
     metadata = folder / "metadata.json"

@@ -5,13 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from data.labelled.encoding import Encoder
 from data.labelled.settings import ENTRIES, Labelled
 from data.labelled.sources import TASKS, PublicTask
-from data.packages.tfds_folders import NotPreparedError
+from data.labelled.splits import subset
+from data.packages.tfds import NotPreparedError
 from data.prepare import prepare
 from data.reading.caches import examples as raw_examples
-from data.vocabularies.tokenizers import Tokenizer
 
 GLUE = sorted(name for name in TASKS if name.startswith("glue_"))
 
@@ -54,16 +53,16 @@ def public(tiny):
 
 
 @pytest.mark.parametrize("prepared", ["nothing", "a half"])
-def test_a_data_set_that_is_not_prepared(tmp_path, tokenizer, prepared):
-    """A task of a data set that isn't there is refused at once, in a line that says how to prepare it."""
-    from data.labelled import tasks
+def test_a_data_set_that_is_not_prepared(tmp_path, prepared):
+    """A data set that isn't there is refused at once, in a line that says how to prepare it."""
+    from data.labelled import examples as labelled
 
     if prepared == "a half":
         (tmp_path / "glue/cola/incomplete.2.0.0").mkdir(parents=True)
     with pytest.raises(NotPreparedError, match=r"^glue/cola:2\.0\.0 is not prepared in .*; prepare it with TFDS"):
-        tasks.add_task("glue_cola", tokenizer=tokenizer.path, length=16, slots=4, data_dir=tmp_path)
+        next(labelled.raw_examples("glue_cola", "train", tmp_path))
     with pytest.raises(NotPreparedError, match=r"^labelled_text/spam:1\.1\.0 .* python -m scripts\.prepare_data$"):
-        next(tasks.raw_examples("spam", "train", tmp_path))
+        next(labelled.raw_examples("spam", "train", tmp_path))
 
 
 @pytest.mark.parametrize("name", GLUE)
@@ -71,14 +70,14 @@ def test_glue_by_its_tfds_names(public, name):
     """Texts and label names of each task of GLUE are read; its validation is our test, the head of training ours."""
     from tensorflow_datasets.text.glue import Glue
 
-    from data.labelled import tasks
+    from data.labelled import examples as labelled
 
     task = TASKS[name]
     assert isinstance(task, PublicTask)
     (config,) = (c for c in Glue.BUILDER_CONFIGS if f"glue/{c.name}:{c.version}" == task.tfds_name)
     assert task.texts == tuple(config.text_features) and task.labels == tuple(config.label_classes or ())
     splits = {
-        split: list(tasks.raw_examples(name, split, public / "tfds")) for split in ("train", "validation", "test")
+        split: list(labelled.raw_examples(name, split, public / "tfds")) for split in ("train", "validation", "test")
     }
     sizes = {split: len(examples) for split, examples in splits.items()}
     assert sizes["train"] + sizes["validation"] == 100 and sizes["validation"] in (1, 5) and sizes["test"] == 4
@@ -93,9 +92,9 @@ def test_glue_by_its_tfds_names(public, name):
 
 def test_squad_by_its_tfds_name(public):
     """A question comes with its context and all of its answers, each with where it starts."""
-    from data.labelled import tasks
+    from data.labelled import examples as labelled
 
-    examples = {example["id"]: example for example in tasks.raw_examples("squad", "test", public / "tfds")}
+    examples = {example["id"]: example for example in labelled.raw_examples("squad", "test", public / "tfds")}
     assert examples["validation1"] == {
         "id": "validation1",
         "question": "who sat?",
@@ -105,23 +104,20 @@ def test_squad_by_its_tfds_name(public):
     assert len(examples) == 4 and len(examples["validation2"]["answers"]) == 1
 
 
-@pytest.mark.parametrize("name", ["brown_tags", "debian_sections", "debian_similar", "glue_mrpc", "squad"])
-def test_tasks_give_what_rows_are_made_of(public, name):
-    """A SeqIO task's examples are, token for token, the sequences that a cache's own examples are encoded to."""
-    from data.labelled import tasks
+@pytest.mark.parametrize("name", ["glue_mrpc", "squad"])
+def test_a_cache_of_a_public_set(public, name):
+    """A public set that TFDS has prepared becomes a cache with its examples in splits, without a package of its own."""
+    from data.labelled import examples as labelled
 
     settings = Labelled(task=name, tokenizer="minilm_l6", length=16, slots=8)
     cache = prepare(f"tiny_{name}", settings, data_dir=public, progress=lambda line: None)
-    task = tasks.add_task(name, tokenizer=cache / "tokenizer.json", length=16, slots=8, data_dir=public / "tfds")
     manifest = json.loads((cache / "manifest.json").read_text())
-    encode = Encoder(Tokenizer(cache), manifest["form"], 16, 8, manifest["labels"])
-    fields = ("tokens", "types", "slots", "targets")
-    dataset = task.get_dataset(None, "test", shuffle=False).as_numpy_iterator()
-    defined = sorted([example[field].tolist() for field in fields] for example in dataset)
-    lines = list(raw_examples(cache, "test"))
-    encoded = [[getattr(e, field).ravel().tolist() for field in fields] for line in lines for e in encode(line)]
-    assert defined == sorted(encoded) and encoded
-    assert [m.__name__ for m in task.metric_fns] == [m.__name__ for m in tasks.metrics_of(name, manifest["form"])]
+    assert set(manifest["packages"]) == {"vocabulary.whl"} and manifest["labels"] == list(TASKS[name].labels)
+    for split in ("validation", "test"):
+        assert list(raw_examples(cache, split)) == list(labelled.raw_examples(name, split, public / "tfds"))
+    trained = list(raw_examples(cache, "train"))
+    assert trained == subset(labelled.raw_examples(name, "train", public / "tfds"))
+    assert manifest["parts"]["all"]["examples"] == len(trained) and manifest["parts"]["all"]["rows"] > 0
 
 
 def test_every_entry_has_its_task():

@@ -1,0 +1,122 @@
+"""Prepares caches whose labels a model gives: a teacher is fine-tuned on the examples whose labels are known and names those
+of the others; then the cache is made of both.
+
+The teacher may see more of an example than its student will: that of debian_taught_5k reads the beginning of a package's
+description, which says plainly what the summary leaves to be guessed (learning with privileged information, Vapnik and
+Vashist 2009; as distillation, arXiv 1511.03643). The student then learns from many guessed labels instead of few known ones.
+
+Training and labelling are commands of their own, in processes of their own: this one may import TensorFlow, they import JAX.
+"""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from configs import registry
+from data import paths, stages
+from data import prepare as plain
+from data.labelled import cache as maker
+from data.labelled import taught
+from data.labelled.settings import Labelled, of_seed
+from data.packages import fetch, weights
+from data.reading.caches import write_examples
+from data.stages import Progress, stage
+from models.errors import UserError
+
+_MANIFEST = "manifest.json"
+
+
+def prepare(
+    cache: str, settings: plain.Settings | None = None, *, data_dir: Path | None = None, progress: Progress = print
+) -> Path:
+    """Makes a packed cache as `data.prepare.prepare` does, with its teacher's labels first where it has a teacher.
+
+    Raises:
+      UserError: a command failed that trains the teacher or asks it; it has said why.
+    """
+    settings = settings or plain.PREPARED[cache]
+    root = data_dir or paths.data_dir()
+    if isinstance(settings, Labelled) and settings.teacher:
+        label(settings, root, progress)
+    return plain.prepare(cache, settings, data_dir=root, progress=progress)
+
+
+def label(settings: Labelled, root: Path, progress: Progress) -> Path:
+    """Writes the training examples of a cache, each with `settings.votes` labels, or finds them written.
+
+    Those of the first examples are all their own, as many as the teacher learned from; those of the others are the teacher's.
+
+    Args:
+      settings: of the cache; the experiment `settings.teacher` reads another task's view of the same examples.
+      root: the data folder.
+      progress: is told what the teacher's training prints.
+
+    Returns:
+      The folder, `data.labelled.taught.folder_of`.
+    """
+    folder = taught.folder_of(settings, root)
+    teacher = registry.load(settings.teacher)
+    name, known = cache_of_teacher(settings)
+    packages = {package for some in (settings, known) for package in maker.packages_of(some)}
+    pins = {package.file: package.sha256 for package in packages}
+    inputs = paths.digest([maker.FORMAT, registry.to_json(teacher), dataclasses.asdict(known), pins])
+    if _is_made_from(folder, inputs):
+        return folder
+    if teacher.train.init_from in weights.WEIGHTS:
+        weights.fetch_weights(teacher.train.init_from, root, progress)
+    prepare(name, known, data_dir=root, progress=progress)
+    fetch.fetch(packages, root / "packages", progress)
+    stages.quiet_tensorflow()
+    examples = maker.training_examples(settings, root, progress)
+    views = maker.training_examples(dataclasses.replace(settings, task=known.task), root, progress)
+    if [view["text"] for view in views] != [example["text"] for example in examples]:
+        raise ValueError(f"{known.task} and {settings.task} are no views of the same examples")
+
+    with paths.new_folder(folder) as new, paths.scratch(folder) as temporary:
+        file, run = temporary / "unlabelled.jsonl", temporary / "run"
+        write_examples(file, views[known.limit :])
+        seeds = ["--data.seed", str(settings.subset_seed), "--train.seed", str(settings.subset_seed)]
+        with stage("teacher", progress):
+            _command(root, progress, "train", settings.teacher, "--workdir", run, "--data.cache", name, *seeds)
+        lines: list[str] = []
+        with stage("labels", progress):
+            _command(
+                root, lines.append, "classify", "--checkpoint", run, "--file", file, "--votes", str(settings.votes)
+            )
+        own = [[example["label"]] * settings.votes for example in examples[: known.limit]]
+        labels = own + [json.loads(line)["votes"] for line in lines]
+        write_examples(
+            new / f"{taught.SPLIT}.jsonl",
+            ({**example, "label": votes} for example, votes in zip(examples, labels, strict=True)),
+        )
+        (new / _MANIFEST).write_text(json.dumps({"teacher": settings.teacher, "cache": name, "inputs": inputs}))
+    return folder
+
+
+def cache_of_teacher(settings: Labelled) -> tuple[str, Labelled]:
+    """Name and settings of the cache that the teacher learns from: its experiment's, of the same choice of examples."""
+    return of_seed(registry.load(settings.teacher).data.cache, settings.subset_seed)
+
+
+def _is_made_from(folder: Path, inputs: str) -> bool:
+    try:
+        return json.loads((folder / _MANIFEST).read_text())["inputs"] == inputs
+    except FileNotFoundError:
+        return False
+
+
+def _command(root: Path, say: Progress, name: str, *arguments: str | Path) -> None:
+    """Runs one of scripts/ on the data in `root`; `say` is told its lines."""
+    command = [sys.executable, "-m", f"scripts.{name}", *map(str, arguments)]
+    environment = os.environ | {"SHARDZOO_DATA": str(root.absolute())}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, encoding="utf-8", env=environment, cwd=paths.ROOT
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            say(line.rstrip("\n"))
+    if process.returncode:
+        raise UserError(f"scripts.{name}, which labels examples, ended with exit code {process.returncode}")
