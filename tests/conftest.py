@@ -1,6 +1,11 @@
-"""Every test sees eight simulated devices and compiles cheaply; compiled programs are kept between runs."""
+"""Every test sees eight simulated devices and compiles cheaply; compiled programs are kept between runs.
+
+With --fast only tests without a mark run, and one that needs a mark (see pyproject.toml) fails with a line that says so.
+"""
 
 import os
+import sys
+from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = " ".join(
@@ -20,6 +25,55 @@ import pytest
 
 from configs import registry
 from configs.experiment import Experiment
+from trainers import step
+
+NOT_FAST = ("integration", "network", "slow")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fast", action="store_true", help="only tests without a mark: what make test-fast runs")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.fast:
+        sys.addaudithook(_refuse)
+        step.train_step = lambda *_: _mark("integration", "compiles a training program")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.option.fast:
+        marked = [item for item in items if any(item.get_closest_marker(name) for name in NOT_FAST)]
+        config.hook.pytest_deselected(items=marked)
+        items[:] = [item for item in items if item not in set(marked)]
+
+
+_running = False  # a test, not pytest itself
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item):
+    global _running
+    _running = True
+    try:
+        return (yield)
+    finally:
+        _running = False
+
+
+def _refuse(event: str, args: tuple[Any, ...]) -> None:
+    """An audit hook: Python tells what it is about to do."""
+    if not _running:
+        return
+    if event in ("subprocess.Popen", "os.posix_spawn", "os.fork", "os.exec"):
+        _mark("integration", "starts a process")
+    if event == "import" and args[0].partition(".")[0] in ("tensorflow", "seqio", "tensorflow_datasets"):
+        _mark("integration", "imports TensorFlow")
+    if event == "socket.connect":
+        _mark("network", "opens a connection")
+
+
+def _mark(mark: str, why: str) -> None:
+    pytest.fail(f"this test {why}: mark it with pytest.mark.{mark}")
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from configs.optimizers import AdamW, Constant
 from configs.registry import ConfigError
 from data.prepare import PREPARED
 from scripts import golden
-from trainers.programs import tables
 
 
 @pytest.mark.parametrize("name", registry.names())
@@ -57,8 +56,9 @@ PRINTED = {  # and in which unit
 
 @pytest.mark.parametrize("name", [*SIZES, *PRINTED])
 def test_sizes_are_the_published_ones(name):
-    """Parameters are as many as counted, or round to what the paper prints."""
-    total = tables.describe(registry.load(name))["parameters"]
+    """Parameters are as many as counted, or round to what the paper prints; read from the golden dump, see above."""
+    last = (golden.FOLDER / f"{name}.txt").read_text().splitlines()[-1]
+    total = int(last.removeprefix("parameters: "))
     if name in SIZES:
         assert total == SIZES[name]
     else:

@@ -1,5 +1,5 @@
 """Pipelines: what their compiled steps communicate and keep, and that they refuse what cannot run. Equality is in
-test_layouts_equal.py."""
+test_gpt_layouts.py and beside it."""
 
 import dataclasses
 from typing import Any

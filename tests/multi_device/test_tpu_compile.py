@@ -14,12 +14,13 @@ import dataclasses, json
 from trainers.pods import libtpu
 libtpu.prepare()
 from configs import registry
-from data.batches import batch_shapes
+from data.reading.batches import batch_shapes
 from models.sharding.layouts import sequence_parallel
 from models.gshard_m4 import layouts
-from trainers import inspection, state, step
+from trainers import state, step
 from trainers.pods import topology
 from trainers.pods.chips import parse_slice
+from trainers.programs import tables
 
 devices = topology.devices(parse_slice("v4:2x2x2"))
 """
@@ -30,9 +31,9 @@ model = dataclasses.replace(e.model, model_dim=128, hidden_dim=256, dtype="bfloa
 data = dataclasses.replace(e.data, batch_size=64)
 e = dataclasses.replace(e, model=model, data=data, layout=layouts.expert_parallel(1, 8))
 p = state.plan(e, devices)
-found = inspection.sent(p, step.compile_step(p, batch_shapes(e.data)))
+found = tables.sent(p, step.compile_step(p, batch_shapes(e.data)))
 exchanges = [(c.axes, c.times) for c in found if c.kind == "all-to-all"]
-print(json.dumps({"exchanges": exchanges, "expert_gathers": inspection.expert_gathers(e, found)}))
+print(json.dumps({"exchanges": exchanges, "expert_gathers": tables.expert_gathers(e, found)}))
 """
 SEQUENCE = """
 e = registry.tiny(registry.load("gpt.gpt2_124m"))
@@ -53,7 +54,7 @@ data = dataclasses.replace(e.data, batch_size=4, length=1024)
 p = state.plan(dataclasses.replace(e, model=model, data=data, layout=tensor_parallel(2, 4)), devices)
 compiled = step.compile_step(p, batch_shapes(data))
 kernels = collections.Counter(re.findall(r"%splash_mha_(fwd|dq|dkv)_[\\w.]+ = ", compiled.as_text()))
-gathers = sum(c.kind == "all-gather" and c.times > 1 for c in inspection.sent(p, compiled))
+gathers = sum(c.kind == "all-gather" and c.times > 1 for c in tables.sent(p, compiled))
 print(json.dumps({"kernels": kernels, "gathers_in_loops": gathers}))
 """
 pytestmark = pytest.mark.skipif(not libtpu.installed(), reason="libtpu is not installed: make setup DEVICE=plan")

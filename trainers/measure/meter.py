@@ -8,7 +8,7 @@ nothing to do, from when the last step was done to when the batch is there; inpu
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -24,6 +24,8 @@ class Meter:
     Args:
       step: takes a batch and dispatches a step; returns outputs that `jax.block_until_ready` can wait for.
       batch: returns the batch of a number, counted from 0.
+      clock: returns seconds from some fixed moment on.
+      watch: makes the executor, of one worker, that waits for outputs.
 
     Attributes:
       windows: of each window the seconds of its steps.
@@ -32,8 +34,14 @@ class Meter:
       ended: when each window did, in seconds since 1970.
     """
 
-    def __init__(self, step: Callable[[Any], Any], batch: Callable[[int], Any]):
-        self.step, self.batch, self.at = step, batch, 0
+    def __init__(
+        self,
+        step: Callable[[Any], Any],
+        batch: Callable[[int], Any],
+        clock: Callable[[], float] = time.perf_counter,
+        watch: Callable[[], Executor] = lambda: ThreadPoolExecutor(1, thread_name_prefix="meter"),
+    ):
+        self.step, self.batch, self.clock, self.watch, self.at = step, batch, clock, watch, 0
         self.forget()
 
     def forget(self) -> None:
@@ -49,19 +57,19 @@ class Meter:
         What comes between windows is in no step's time.
         """
         asked, given, done = [], [], []
-        with ThreadPoolExecutor(1, thread_name_prefix="meter") as watch:
+        with self.watch() as watch:
             for number in range(steps + 1):
-                asked.append(time.perf_counter())
+                asked.append(self.clock())
                 batch = self.batch(self.at)
-                given.append(time.perf_counter())
+                given.append(self.clock())
                 output = self.step(batch)
-                done.append(watch.submit(_when_ready, output))
+                done.append(watch.submit(self._when_ready, output))
                 self.at += 1
                 if number:
                     done[-2].result()
                     self.outputs.append(output)
             ends = [future.result() for future in done]
-        self.ended.append(time.time() - (time.perf_counter() - ends[-1]))
+        self.ended.append(time.time() - (self.clock() - ends[-1]))
         self.windows.append([b - a for a, b in itertools.pairwise(ends)])
         self.stalls += [max(0.0, given[n] - max(asked[n], ends[n - 1])) for n in range(1, steps + 1)]
 
@@ -81,10 +89,9 @@ class Meter:
             "input_stall_share": sum(self.stalls) / sum(self.seconds),
         }
 
-
-def _when_ready(output: Any) -> float:
-    jax.block_until_ready(output)
-    return time.perf_counter()
+    def _when_ready(self, output: Any) -> float:
+        jax.block_until_ready(output)
+        return self.clock()
 
 
 def measure(meters: Sequence[Meter], steps: int, window: int = WINDOW) -> None:

@@ -6,12 +6,11 @@ and runs that measure speed alone, follows rules in the same form in configs/mlp
 
 import dataclasses
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
+
+from mlperf_logging.compliance_checker import mlp_compliance, mlp_parser
 
 import configs
 from configs import optimizers
@@ -205,27 +204,33 @@ def status(events: list[Event]) -> str:
 _TARGET_MISSED = ("Failed checks for eval_accuracy", "Required AT_LEAST_ONE occurrence of 'eval_accuracy'")
 
 
-def complaints(path: Path) -> list[str]:
-    """What MLPerf's checker has against a log, a line each; nothing if it passes. Its warnings count as errors.
+def verdict(path: Path) -> list[str]:
+    """All that MLPerf's checker says against a log, a line each; warnings count as errors.
 
-    The rules are MLPerf's, or ours, by the log's own benchmark. MLPerf's know no aborted runs: of one that says it is, which
-    claims no result, it is passed over that it did not reach the target.
+    The rules are MLPerf's, or ours, by the log's own benchmark.
+
+    Raises:
+      UserError: a line of the log is damaged.
     """
-    events = read(path)
-    own = Benchmark(str(value(events, "submission_benchmark"))).own
-    config = ["--config", str(OWN_RULES / "common.yaml")] if own else []
-    command = [sys.executable, "-m", "mlperf_logging.compliance_checker", "--usage", "training", "--ruleset", RULESET]
-    command += ["--werror", "--log_output", os.devnull, *config, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode == 0:
-        return []
-    told = re.search(r"^WARNING -  (.*?)^ERROR - FAILED", done.stderr, re.DOTALL | re.MULTILINE)
-    if not told:  # it did not end as it does
-        return [(done.stderr.strip().splitlines() or ["the checker says nothing"])[-1]]
-    found = [_one_line(text.strip()) for text in re.split(r"^-{30}$", told[1], flags=re.MULTILINE)]
-    if status(events) == "aborted":
-        found = [text for text in found if not text.startswith(_TARGET_MISSED)]
-    return found
+    own = Benchmark(str(value(read(path), "submission_benchmark"))).own
+    checker = mlp_compliance.make_checker("training", RULESET, quiet=False, werror=True)
+    lines, damaged = mlp_parser.parse_file(str(path), ruleset=RULESET)
+    config = str(OWN_RULES / "common.yaml") if own else f"training_{RULESET}/common.yaml"
+    try:
+        checker.check_loglines(lines, config)
+    finally:
+        mlp_compliance.enqueued_configs.clear()  # the checker's own list, which an error would leave to the next log
+    unread = [f"line {line!r}: {error}" for line, error in damaged]
+    return [*unread, *map(_one_line, [*checker.overwritable.values(), *checker.not_overwritable])]
+
+
+def complaints(path: Path) -> list[str]:
+    """Returns the verdict on a log, without what is no fault of an aborted run; empty if the log passes.
+
+    MLPerf's rules know no aborted runs: a log that says it is one, and so claims no result, may miss the target.
+    """
+    missed = _TARGET_MISSED if status(read(path)) == "aborted" else ()
+    return [text for text in verdict(path) if not text.startswith(missed)]
 
 
 def _one_line(text: str) -> str:

@@ -1,128 +1,173 @@
-"""The stopwatch tells the truth: steps that sleep and inputs that stall, by known times, are what it reports."""
+"""The stopwatch tells the truth: steps and inputs that take known times, by a clock of the tests' own, are what it reports."""
 
-import time
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+import contextlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 
 import pytest
 
 from trainers.measure.meter import WARMUP, WINDOW, Meter, measure, ratio
 
-STEP, SLOW = 0.03, 0.05  # seconds
-LATE = 0.012  # by which a sleep may end late on a busy machine, in the median
+STEP, SLOW = 3.0, 5.0  # seconds
+
+
+class Machine:
+    """A host and a device in one thread, with a clock that only their work moves; also the executor that waits for outputs.
+
+    A dispatched step begins when the device is done with the one before it. Waiting for an output moves the clock of who waits:
+    the watching thread's at once, the host's when it asks for the watch's result.
+    """
+
+    def __init__(self):
+        self.now = self.free = 0.0  # the host's time; when the device has nothing more to do
+
+    def clock(self) -> float:
+        return self.now
+
+    def passes(self, seconds: float) -> None:
+        self.now += seconds
+
+    def device(self, seconds: Callable[[int], float] = lambda n: STEP) -> Callable[[object], "Output"]:
+        """A step that the device takes so long for, of each number; dispatching it takes no time."""
+        numbers = iter(range(1_000_000))
+
+        def step(batch: object) -> Output:
+            self.free = max(self.free, self.now) + seconds(next(numbers))
+            return Output(self, self.free)
+
+        return step
+
+    def host(self, batch: object) -> None:
+        """A step that is done when the call returns."""
+        self.passes(STEP)
+
+    def after(self, seconds: float) -> Callable[[int], int]:
+        """Input that takes so long."""
+        return lambda number: self.passes(seconds) or number
+
+    @contextlib.contextmanager
+    def watch(self) -> Iterator["Machine"]:
+        yield self
+
+    def submit(self, wait: Callable[[object], float], output: object) -> "Watched":
+        here, end = self.now, wait(output)
+        self.now = here  # the watching thread waited, not the host
+        return Watched(self, end)
 
 
 class Output:
-    """What a device computes; there once the device is done."""
+    """What a device computes; there at a moment."""
 
-    def __init__(self, future: Future):
-        self.future = future
+    def __init__(self, machine: Machine, ready: float):
+        self.machine, self.ready = machine, ready
 
     def block_until_ready(self) -> "Output":
-        self.future.result()
+        self.machine.now = max(self.machine.now, self.ready)
         return self
 
 
-def device(seconds: Callable[[int], float] = lambda n: STEP) -> Callable[[object], Output]:
-    """A step that a device of its own takes so long for, of each number; dispatching it takes no time."""
-    queue, numbers = ThreadPoolExecutor(1), iter(range(1_000_000))
-    return lambda batch: Output(queue.submit(time.sleep, seconds(next(numbers))))
+class Watched:
+    """The time of an output, for which the host waits when it asks."""
+
+    def __init__(self, machine: Machine, end: float):
+        self.machine, self.end = machine, end
+
+    def result(self) -> float:
+        self.machine.now = max(self.machine.now, self.end)
+        return self.end
 
 
-def host(batch: object) -> None:
-    """A step that is done when the call returns."""
-    time.sleep(STEP)
+def meter_of(machine: Machine, step, batch) -> Meter:
+    return Meter(step, batch, machine.clock, machine.watch)  # pyright: ignore[reportArgumentType]
 
 
-def after(seconds: float) -> Callable[[int], int]:
-    """Input that takes so long."""
-
-    def batch(number: int) -> int:
-        time.sleep(seconds)
-        return number
-
-    return batch
-
-
-def measured(step, batch, steps: int = 8) -> dict[str, float]:
-    meter = Meter(step, batch)
+def measured(machine: Machine, step, batch=lambda number: number, steps: int = 8) -> dict[str, float]:
+    meter = meter_of(machine, step, batch)
     measure([meter], steps)
     assert len(meter.seconds) == steps == len(meter.outputs) == len(meter.stalls)
     return meter.spread()
 
 
-@pytest.mark.parametrize("step", [device(), host], ids=["device", "host"])
-def test_a_step_takes_as_long_as_it_sleeps(step):
-    """Median, tenth and ninetieth percentile are the step's sleep, and nothing stalls."""
-    found = measured(step, lambda number: number)
-    assert STEP <= found["step_s_median"] < STEP + LATE
-    assert STEP - LATE < found["step_s_p10"] <= found["step_s_median"] <= found["step_s_p90"]
-    assert found["input_stall_share"] < 0.05
+@pytest.mark.parametrize("of", [Machine.device, lambda machine: machine.host], ids=["device", "host"])
+def test_a_step_takes_its_time(of):
+    """Median, mean, tenth and ninetieth percentile are the step's time, and nothing stalls."""
+    machine = Machine()
+    found = measured(machine, of(machine))
+    assert {found[f"step_s_{name}"] for name in ("median", "mean", "p10", "p90")} == {STEP}
+    assert found["input_stall_share"] == 0
 
 
 def test_input_beside_a_running_step_is_free():
     """Input that takes less than a step, on a device that computes meanwhile, lengthens nothing and is no stall."""
-    found = measured(device(lambda n: SLOW), after(STEP))
-    assert SLOW - 0.001 <= found["step_s_median"] < SLOW + LATE
-    assert found["input_stall_share"] < 0.1
+    machine = Machine()
+    found = measured(machine, machine.device(lambda n: SLOW), machine.after(STEP))
+    assert found["step_s_median"] == SLOW and found["input_stall_share"] == 0
 
 
 def test_input_that_a_device_waits_for_is_a_stall():
     """Input that takes longer than a step is what a step takes; the stall is the rest that the step does not hide."""
-    found = measured(device(), after(SLOW))
-    assert SLOW - 0.001 <= found["step_s_median"] < SLOW + LATE
-    assert (SLOW - STEP) / SLOW - 0.1 < found["input_stall_share"] < (SLOW - STEP) / SLOW + 0.15
+    machine = Machine()
+    found = measured(machine, machine.device(), machine.after(SLOW))
+    assert found["step_s_median"] == SLOW and found["input_stall_share"] == pytest.approx(2 / 5)
 
 
 def test_input_that_nothing_hides_is_a_stall():
     """Where steps are done when they return, all of the input is waited for."""
-    found = measured(host, after(SLOW))
-    assert STEP + SLOW <= found["step_s_median"] < STEP + SLOW + 2 * LATE
-    assert found["input_stall_share"] == pytest.approx(SLOW / (STEP + SLOW), abs=0.1)
+    machine = Machine()
+    found = measured(machine, machine.host, machine.after(SLOW))
+    assert found["step_s_median"] == 8 and found["input_stall_share"] == pytest.approx(5 / 8)
 
 
 def test_slow_steps_show():
-    """Every second step three times as slow: the median lies between, the percentiles are the two, the mean is their mean."""
-    found = measured(device(lambda n: STEP * (3 if n % 2 else 1)), lambda number: number, 10)
-    assert found["step_s_p10"] < STEP + LATE and 3 * STEP - LATE < found["step_s_p90"] < 3 * STEP + 2 * LATE
-    assert 1.98 * STEP < found["step_s_mean"] < 2 * STEP + LATE
+    """Every second step three times as slow: the percentiles are the two, the median and the mean lie between."""
+    machine = Machine()
+    found = measured(machine, machine.device(lambda n: STEP * (3 if n % 2 else 1)), steps=10)
+    assert (found["step_s_p10"], found["step_s_median"], found["step_s_p90"]) == (STEP, 2 * STEP, 3 * STEP)
+    assert found["step_s_mean"] == 2 * STEP
 
 
 def test_the_warm_up_is_dropped():
     """First steps that are ten times as slow are in no number; the first window's own first step is the last of them."""
-    found = measured(device(lambda n: 10 * STEP if n <= WARMUP else STEP), lambda number: number)
-    assert found["step_s_p90"] < 2 * STEP and found["step_s_mean"] < 2 * STEP
+    machine = Machine()
+    found = measured(machine, machine.device(lambda n: 10 * STEP if n <= WARMUP else STEP))
+    assert found["step_s_p90"] == found["step_s_mean"] == STEP
 
 
 def test_batches_come_in_order():
-    """Every batch is asked for once, in order, whatever the windows."""
+    """Every batch is asked for once, in order, whatever the windows; the thread and the clock are real."""
     asked: list[int] = []
     meter = Meter(lambda batch: batch, lambda number: asked.append(number) or number)
     meter.window(0)
     meter.window(2)
     assert asked == [0, 1, 2, 3] and meter.outputs == [2, 3] and [len(w) for w in meter.windows] == [0, 2]
+    assert all(seconds >= 0 for seconds in meter.seconds)
 
 
 def test_two_by_turns():
     """Two programs run in windows by turns, no step's time has the other's in it, and their ratio is that of their steps."""
     order: list[str] = []
+    machine = Machine()
 
     def noting(name: str, seconds: float):
-        run = device(lambda n: seconds)
+        run = machine.device(lambda n: seconds)
         return lambda batch: order.append(name) or run(batch)
 
-    a, b = Meter(noting("a", STEP), after(0.0)), Meter(noting("b", SLOW), after(0.0))
+    a, b = (meter_of(machine, noting(name, s), machine.after(0.0)) for name, s in (("a", STEP), ("b", SLOW)))
     measure([a, b], WINDOW + 2)
     warm, window, rest = WARMUP + 1, WINDOW + 1, 3
     assert "".join(order) == "a" * warm + "b" * warm + "a" * window + "b" * window + "a" * rest + "b" * rest
-    found = ratio(a, b)
-    assert found["median"] == pytest.approx(SLOW / STEP, rel=0.25)
-    assert found["p10"] <= found["p90"] and found["p10"] == pytest.approx(SLOW / STEP, rel=0.35)
+    assert set(a.seconds) == {STEP} and set(b.seconds) == {SLOW}
+    assert ratio(a, b) == pytest.approx({"median": 5 / 3, "p10": 5 / 3, "p90": 5 / 3})
 
 
 def test_a_failing_step_is_not_swallowed():
     """An error on the device, which only waiting shows, comes out of the window."""
+
+    class Broken:
+        def block_until_ready(self):
+            return broken.result()
+
     broken: Future = Future()
     broken.set_exception(RuntimeError("out of memory"))
     with pytest.raises(RuntimeError, match="out of memory"):
-        Meter(lambda batch: Output(broken), lambda number: number).window(3)
+        Meter(lambda batch: Broken(), lambda number: number).window(3)

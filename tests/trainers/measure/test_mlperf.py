@@ -15,8 +15,6 @@ from configs.experiment import Experiment, HeldOut
 from configs.optimizers import AdamW, Constant, Lamb, Linear
 from configs.registry import ConfigError
 from data.reading import packing
-from data.reading.batches import Batches, batch_shapes
-from data.reading.examples import open_source
 from data.translation.config import Translate, TranslationData
 from data.vocabularies import tokenizers
 from data.vocabularies.sentencepiece import Vocabulary
@@ -24,12 +22,10 @@ from scripts import mlperf_report
 from tests.helpers.caches import write_text_cache, write_translation_cache
 from tests.helpers.wordpiece import train_wordpiece
 from tests.trainers.test_trainer import run
-from trainers import state, step, trainer
+from trainers import step, trainer
 from trainers.measure import mlperf_log, mlperf_rules
 from trainers.measure.mlperf_log import Request, Window
-from trainers.measure.mlperf_rules import OWN_RULES, complaints, read, status, value
-
-TARGET_MISSED = "Failed checks for eval_accuracy"
+from trainers.measure.mlperf_rules import complaints, read, status, value, verdict
 
 
 @pytest.fixture(scope="module")
@@ -116,28 +112,19 @@ def rewritten(path: Path, old: str, new: str) -> Path:
     return copy
 
 
-def lint(path: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """MLPerf's checker, called as its users do."""
-    command = [
-        sys.executable,
-        "-m",
-        "mlperf_logging.compliance_checker",
-        "--ruleset",
-        "4.1.0",
-        "--log_output",
-        "/dev/null",
-    ]
-    return subprocess.run([*command, *options, str(path)], capture_output=True, text=True, check=False)
+@pytest.fixture(scope="module")
+def bert_log(caches, tmp_path_factory) -> Path:
+    """The log of a short run of closed BERT."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SHARDZOO_DATA", str(caches))
+        return logged(bert(), tmp_path_factory.mktemp("bert"), division="closed")
 
 
-def test_a_short_bert_run_is_aborted_and_passes(tmp_path):
+def test_a_short_bert_run_is_aborted_and_passes(bert_log):
     """Closed BERT by LAMB: all that the rules want is there, from the run; what is left is that the target was not met."""
-    path = logged(bert(), tmp_path, division="closed")
-    events = read(path)
-    assert path.name == "result_0.txt" and status(events) == "aborted"
-    assert complaints(path) == []
-    official = lint(path, "--werror")
-    assert official.returncode == 1 and official.stderr.count("Failed") == 1 and TARGET_MISSED in official.stderr
+    events = read(bert_log)
+    assert bert_log.name == "result_0.txt" and status(events) == "aborted"
+    assert complaints(bert_log) == []
     assert value(events, "opt_lamb_beta_2") == 0.999 and value(events, "opt_learning_rate_training_steps") == 40
     assert value(events, "global_batch_size") == 16 and value(events, "eval_samples") == 20
     assert value(events, "submission_platform") == "1x cpu"
@@ -147,16 +134,35 @@ def test_a_short_bert_run_is_aborted_and_passes(tmp_path):
     assert all(e.value["throughput"] == pytest.approx(16 / e.value["step_time"]) for e in stats) and len(stats) == 2
     assert [e.time for e in events] == sorted(e.time for e in events)
     # The same log with the score of a good model is a success by the rules.
-    assert lint(rewritten(path, f'"value": {scores[-1].value}', '"value": 0.75'), "--werror").returncode == 0
+    assert verdict(rewritten(bert_log, f'"value": {scores[-1].value}', '"value": 0.75')) == []
 
 
-def test_open_bert_passes_as_it_is(tmp_path):
-    """The open rules of BERT have no target: the checker passes an aborted run of any optimizer."""
-    e = bert()
-    quickstart = registry.load("bert.quickstart")
-    path = logged(dataclasses.replace(e, optimizer=quickstart.optimizer), tmp_path)
-    assert value(read(path), "opt_name") == "adamw"
-    assert lint(path, "--werror").returncode == 0
+def test_the_verdict_is_that_of_mlperfs_command(bert_log):
+    """MLPerf's checker, called as its users do, says of a log that misses the target what `verdict` returns, and nothing else."""
+    command = [
+        sys.executable,
+        "-m",
+        "mlperf_logging.compliance_checker",
+        "--ruleset",
+        "4.1.0",
+        "--log_output",
+        "/dev/null",
+    ]
+    official = subprocess.run([*command, "--werror", str(bert_log)], capture_output=True, text=True, check=False)
+    (missed,) = verdict(bert_log)
+    assert official.returncode == 1 and official.stderr.count("Failed") == 1
+    assert missed in official.stderr and missed.startswith("Failed checks for eval_accuracy")
+
+
+def test_open_bert_passes_as_it_is(bert_log):
+    """The open rules of BERT have no target: the checker passes an aborted run."""
+    assert verdict(rewritten(bert_log, '"value": "closed"', '"value": "open"')) == []
+
+
+def test_open_bert_takes_any_optimizer():
+    """AdamW, which the closed rules refuse, has its own settings in the log."""
+    found = mlperf_rules.settings(registry.load("bert.quickstart"), mlperf_rules.BERT)
+    assert found["opt_name"] == "adamw" and found["opt_adamw_beta_1"] == 0.9
 
 
 def test_a_short_gpt3_run_is_aborted_and_passes(tmp_path):
@@ -170,8 +176,9 @@ def test_a_short_gpt3_run_is_aborted_and_passes(tmp_path):
     assert value(events, "init_checkpoint_step") == 1 and value(events, "opt_name") == "adam"
     assert status(events) == "aborted" and complaints(path) == []
     (score,) = [e for e in events if e.key == "eval_accuracy"]
-    assert score.value > 2.69 and TARGET_MISSED in lint(path, "--werror").stderr
-    assert lint(rewritten(path, str(score.value), "2.68"), "--werror").returncode == 0
+    (missed,) = verdict(path)
+    assert score.value > 2.69 and missed.startswith("Failed checks for eval_accuracy")
+    assert verdict(rewritten(path, str(score.value), "2.68")) == []
 
 
 def test_a_log_must_hold_what_the_rules_fix(tmp_path):
@@ -201,12 +208,11 @@ def test_a_translation_ends_when_it_meets_its_target(tmp_path):
     assert events[-1].metadata["samples_count"] == scores[-1].metadata["samples_count"] < 60 * 16
     assert value(events, "moe_num_experts") == 8 and value(events, "moe_gating") == "top2"
     assert complaints(aborted) == complaints(met) == []
-    config = ("--werror", "--config", str(OWN_RULES / "common.yaml"))
-    assert lint(aborted, *config).returncode == 0
-    claimed = lint(rewritten(aborted, '"status": "aborted"', '"status": "success"'), *config)
-    assert claimed.returncode == 1 and "run_stop" in claimed.stderr
-    lacking = lint(rewritten(met, '"key": "moe_gating"', '"key": "gating"'), *config)
-    assert lacking.returncode == 1 and "'moe_gating'" in lacking.stderr
+    assert verdict(aborted) == []
+    (claimed,) = verdict(rewritten(aborted, '"status": "aborted"', '"status": "success"'))
+    assert "run_stop" in claimed
+    (lacking,) = verdict(rewritten(met, '"key": "moe_gating"', '"key": "gating"'))
+    assert "'moe_gating'" in lacking
 
 
 def test_a_run_that_goes_on_is_no_attempt(tmp_path):
@@ -255,16 +261,8 @@ def test_other_processes_write_nothing(tmp_path, monkeypatch):
 
 def test_throughput_alone(tmp_path):
     """Timed steps, and a run on random tokens, make logs that our rules pass and MLPerf's do not; neither claims success."""
-    e = registry.tiny(registry.load("gpt.quickstart"))
-    p = state.plan(e, jax.devices()[:1])
-    compiled = step.compile_step(p, batch_shapes(e.data))
-    batches = Batches(open_source(e.data, e.model), e.data, p.batch_shardings())
-    current, windows = state.create(p), []
-    for at in range(2):
-        began = time.time()
-        current, found = compiled(current, batches(at))
-        windows.append(Window(began, time.time(), 1, float(found["loss"])))
-    batches.close()
+    e, now = registry.tiny(registry.load("gpt.quickstart")), time.time()
+    windows = [Window(now, now + 2, 1, 4.5), Window(now + 5, now + 6, 1, 4.25)]
     timed = mlperf_log.throughput(e, Request(folder=tmp_path / "logs"), windows)
     trained = logged(e, tmp_path)
     for path in (timed, trained):
@@ -272,13 +270,12 @@ def test_throughput_alone(tmp_path):
         assert complaints(path) == [] and status(events) == "aborted"
         assert value(events, "submission_benchmark") == "throughput"
     first = value(read(timed), "tracked_stats")
-    assert first["throughput"] == pytest.approx(16 / (windows[0].stop - windows[0].start))
-    assert first["reduced_train_loss"] == windows[0].loss
-    assert lint(timed).returncode == 1
+    assert first["throughput"] == pytest.approx(16 / 2, rel=1e-3) and first["reduced_train_loss"] == 4.5
     found = mlperf_report.attempts(tmp_path / "logs")
     a, b = (attempt.throughput for attempt in found)
-    assert a == pytest.approx(32 / sum(w.stop - w.start for w in windows)) and a and b
+    assert a == pytest.approx(32 / 3, rel=1e-3) and a and b  # what lies between the windows is not timed
     assert f"{(a + b) / 2:.1f} rows/s, median of 2 attempts" in mlperf_report.table(found)
+    assert verdict(rewritten(timed, '"value": "throughput"', '"value": "bert"'))
     with pytest.raises(ConfigError, match="no window"):
         mlperf_log.throughput(e, Request(folder=tmp_path / "logs"), [])
 
@@ -301,19 +298,19 @@ def test_a_benchmark_has_its_target(name, changes, target, said):
 
 @pytest.mark.parametrize("name", registry.names())
 def test_every_experiment_has_settings(name):
-    """Each schedule, optimizer and layout has words in MLPerf's terms; parts of a batch multiply to the batch."""
-    e = registry.load(name)
-    found = mlperf_rules.settings(e, mlperf_rules.THROUGHPUT)
+    """Each schedule, optimizer and layout has words in MLPerf's terms."""
+    found = mlperf_rules.settings(registry.load(name), mlperf_rules.THROUGHPUT)
     assert found["opt_base_learning_rate"] > 0 and found["opt_name"] in ("adafactor", "adamw", "lamb", "sgd")
-    assert found["micro_batch_size"] >= 1
-    assert e.data.batch_size % (found["micro_batch_size"] * found["gradient_accumulation_steps"]) == 0
+    assert isinstance(found["micro_batch_size"], int) and found["micro_batch_size"] >= 1
 
 
 def test_parallelism_is_the_layouts():
-    """Ways of cutting hidden dimensions, experts and stages; microbatches of a pipeline accumulate gradients."""
+    """Ways of cutting hidden dimensions, experts and stages; microbatches of a pipeline accumulate gradients. Our Megatron 1008B
+    has 4 pipelines for its 2048 rows, which go through in 512 microbatches of one row."""
     e = registry.load("gpt.megatron_1008b_pipelined")
     found = mlperf_rules.settings(e, mlperf_rules.THROUGHPUT)
     ways = [found[f"{k}_parallelism"] for k in ("pipeline", "tensor", "expert")]
     assert ways == [64, 8, 1] and found["gradient_accumulation_steps"] == 512
+    assert found["global_batch_size"] == 2048 and found["micro_batch_size"] == 1
     e = registry.load("gshard_m4.quickstart")
     assert mlperf_rules.settings(e, mlperf_rules.THROUGHPUT)["expert_parallelism"] == 8

@@ -1,0 +1,22 @@
+"""A layout changes where an encoder's numbers are computed, never the numbers: its heads, and all layouts, against one device.
+
+Blocks are those of test_gpt_layouts.py, so that `make test` runs a layout of each kind; `make test-all` runs them all.
+"""
+
+import pytest
+
+from tests.helpers.layouts import assert_equal_to_one_device, case_id, cases
+
+TABLE = [
+    *cases("bert.quickstart_pairs", keep=("zero1", "two_d", "context_ring", "pipeline_interleaved")),
+    ("bert.base_squad", "two_d", (2, 4)),
+    ("bert.base_squad", "pipeline_interleaved", (2, 1, 4)),
+    ("bert.minilm_l6", "fully_sharded", (2, 4)),
+]
+
+
+@pytest.mark.parametrize(("name", "layout", "mesh"), TABLE, ids=case_id)
+def test_numbers_are_those_of_one_device(name, layout, mesh):
+    """Losses and parameters of the first three steps and the first gradients equal those of one device to 1e-9 in double
+    precision."""
+    assert_equal_to_one_device(name, layout, mesh)

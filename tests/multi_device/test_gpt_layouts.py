@@ -1,0 +1,139 @@
+"""A layout changes where a decoder's numbers are computed, never the numbers: all layouts, against one device."""
+
+import dataclasses
+from collections import Counter
+
+import jax
+import jax.numpy as jnp
+import pytest
+from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import strategies as st
+from jax.sharding import NamedSharding, PartitionSpec
+
+from models.sharding.layout import Layout, LayoutError, rules
+from models.sharding.layouts import LAYOUTS
+from tests.helpers.layouts import (
+    GAVE_UP,
+    STEPS,
+    assert_equal_to_one_device,
+    assert_same_draws,
+    case_id,
+    cases,
+    experiment,
+    initial,
+    reference,
+    said_by_xla,
+    trial,
+    without_program_cache,
+)
+from trainers import state
+from trainers.programs import equality
+
+GPT = "gpt.quickstart"
+# Every layout of the family, and one of each variant on a mesh that cuts everything.
+TABLE = [
+    *cases(GPT),
+    ("gpt.palm_8b", "two_d", (2, 4)),
+    pytest.param("gpt.gspmd_64b", "two_d", (2, 4), marks=pytest.mark.slow),
+    *(("gpt.gspmd_64b", name, (2, 4)) for name in ("two_d_sequence", "context_ring", "context_ring_balanced")),
+    ("gpt.llama2_70b", "tensor_parallel", (2, 4)),
+    ("gpt.llama2_70b", "pipeline_1f1b", (4, 2, 1)),
+]
+
+
+@pytest.mark.parametrize(("name", "layout", "mesh"), TABLE, ids=case_id)
+def test_numbers_are_those_of_one_device(name, layout, mesh):
+    """Losses and parameters of the first three steps and the first gradients equal those of one device to 1e-9 in double
+    precision."""
+    assert_equal_to_one_device(name, layout, mesh)
+
+
+@pytest.mark.parametrize("length", [0, 264])  # which one device takes in blocks of 66 positions
+def test_what_is_drawn_does_not_depend_on_the_layout(length):
+    """With dropout, and Adafactor's factored statistics, losses are still those of one device: a layout changes no draw, unless
+    it says so (rings, zigzag order, pipelines)."""
+    assert_same_draws(GPT, "context_gathered", length)
+
+
+AXIS_SETS = [(), ("a",), ("b",), ("c",), ("a", "b"), ("b", "c"), ("c", "a"), ("a", "b", "c")]
+
+
+@st.composite
+def drawn_layouts(draw) -> Layout:
+    """Meshes of eight devices with rules at random, such that no tensor is cut twice by one mesh axis."""
+    mesh = draw(st.sampled_from([(8, 1, 1), (4, 2, 1), (2, 2, 2), (2, 1, 4)]))
+    chosen = {name: draw(st.sampled_from(AXIS_SETS)) for name in ("batch", "embed", "mlp", "heads", "vocab")}
+    chosen |= {f"act_{name}": draw(st.sampled_from(AXIS_SETS)) for name in ("embed", "mlp", "heads", "vocab")}
+    first = {"act_": "batch", "": "embed"}
+    for name in [name for name in chosen if name not in first.values()]:
+        other = first["act_" if name.startswith("act_") else ""]
+        chosen[name] = tuple(axis for axis in chosen[name] if axis not in chosen[other])
+    return Layout(name="drawn", mesh=tuple(zip("abc", mesh, strict=True)), rules=rules(**chosen))
+
+
+@pytest.mark.slow
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(layout=drawn_layouts())
+def test_any_valid_layout_gives_the_numbers_of_one_device(layout):
+    """Whatever rules are drawn, others at every run: either the layout is refused before anything runs, or losses, gradients
+    and parameters are those of one device."""
+    e = dataclasses.replace(experiment(GPT), layout=layout)
+    try:
+        state.plan(e, jax.devices())
+    except LayoutError:
+        reject()
+    with jax.enable_x64(True):
+        far = equality.differences(equality.trial(e, STEPS, jax.devices(), initial(GPT)), reference(GPT))
+    assert max(far.values()) < 1e-9, far
+
+
+def test_giving_up_would_be_noticed():
+    """A resharding for which XLA has nothing but a full copy makes it say so, where the tests above look."""
+    mesh = state.make_mesh(LAYOUTS["data_parallel"](2, 4))
+
+    def cut(x, *axes):
+        return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(*axes)))
+
+    def bad(x):
+        return cut(jnp.sort(cut(x, "data", None, "model"), axis=2), None, ("model", "data"), None)
+
+    with without_program_cache(), said_by_xla() as said:
+        jax.jit(bad).lower(jax.ShapeDtypeStruct((8, 8, 16), jnp.float32)).compile()
+        assert GAVE_UP in said()
+
+
+def test_dense_layouts_communicate_as_they_should():
+    """The equality above is not one program run many times: data parallel only reduces, over all devices; ZeRO gathers what it
+    updated; fully sharded gathers weights; tensor parallel reduces activations inside layers."""
+    found = {
+        name: trial(GPT, name, (2, 4)).sent for name in ("data_parallel", "zero1", "fully_sharded", "tensor_parallel")
+    }
+    kinds = {name: Counter(c.kind for c in sent) for name, sent in found.items()}
+    assert set(kinds["data_parallel"]) == {"all-reduce"}
+    assert {c.axes for c in found["data_parallel"]} == {("data", "model")}
+    assert kinds["zero1"]["all-gather"] > 0
+    assert kinds["fully_sharded"]["all-gather"] > 5
+    assert kinds["tensor_parallel"]["all-reduce"] > kinds["data_parallel"]["all-reduce"]
+    assert ("model",) in {c.axes for c in found["tensor_parallel"]}
+
+
+def test_positions_travel_as_they_should():
+    """A sequence-sharded residual stream is gathered where sub-layers want it whole, and a whole one never is; with positions
+    cut, keys and values are gathered, or in a ring travel by piece, in zigzag order by half a piece."""
+
+    def shapes(name: str, layout: str, kind: str) -> Counter:
+        found = trial(name, layout, (2, 4)).sent
+        return Counter(shape.dims for c in found if c.kind == kind for shape in c.shapes)
+
+    residual = (8, 16, 16)  # a device's share of 16 rows of 16 positions
+    dense = "gpt.gspmd_64b"
+    assert shapes(GPT, "sequence_parallel", "all-gather")[residual] >= 4
+    assert shapes(dense, "two_d_sequence", "all-gather")[residual] >= 4
+    assert residual not in shapes(GPT, "two_d_attempt_1", "all-gather")
+    assert shapes(GPT, "context_gathered", "all-gather")[8, 16, 2, 8] >= 1  # two heads of 8
+    for layout, piece in (("context_ring", (1, 8, 4, 4, 8)), ("context_ring_balanced", (1, 8, 2, 4, 8))):
+        assert (8, 16, 4, 8) not in shapes(dense, layout, "all-gather")
+        # Keys and values forward, these and their gradients backward, each in the first step and in the loop.
+        assert shapes(dense, layout, "collective-permute")[piece] >= 12
+        assert not shapes(dense, layout, "all-to-all")
+    assert not shapes(GPT, "fsdp_within_data", "collective-permute")
