@@ -111,7 +111,7 @@ class HasPrologue(Protocol):
 
 
 @runtime_checkable
-class ChecksRows(Protocol):
+class ChecksRows(Model, Protocol):
     """A model that cannot take every way of dealing rows out to microbatches: one whose routing groups may span rows."""
 
     def check_rows(self, lengths: Mapping[str, int], microbatches: int) -> None:

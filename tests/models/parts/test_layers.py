@@ -1,5 +1,7 @@
 """Layers that several families share: the loss over a vocabulary, and what is told right."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +12,7 @@ from models.gshard_m4.config import GShardM4Config
 from models.parts.layers import cross_entropy, dropout, right
 from models.parts.transformer_config import TransformerConfig
 
-SIZES = dict(vocab=8, layers=1, model_dim=8, hidden_dim=8, heads=1, head_dim=8, max_positions=8)
+SIZES: dict[str, Any] = dict(vocab=8, layers=1, model_dim=8, hidden_dim=8, heads=1, head_dim=8, max_positions=8)
 
 
 def by_definition(logits, labels, smoothing):
@@ -52,7 +54,7 @@ def test_cross_entropy_of_bfloat16():
 @pytest.mark.parametrize("rate", [1 / 256, 0.1, 255 / 256])
 def test_dropout_keeps_the_mean(rate):
     """A share of `rate`, to a 256th, is zero, and the others are scaled up so that the mean stays 1."""
-    TransformerConfig(**SIZES, dropout=rate)  # pyright: ignore[reportArgumentType]
+    TransformerConfig(**SIZES, dropout=rate)
     x = np.asarray(dropout(jnp.ones(200_000), rate, jax.random.key(0)))
     assert_allclose((x == 0).mean(), rate, atol=0.003)
     assert_allclose(x.mean(), 1, atol=0.1)
@@ -69,7 +71,7 @@ def test_dropout_keeps_the_mean(rate):
 )
 def test_a_rate_that_would_drop_all_or_nothing_is_refused(rate, message):
     """Dropout draws 8 bits an element: rates nearer to 0 or 1 than half a 256th would divide by zero or do nothing."""
-    for make in (lambda: TransformerConfig(**SIZES, dropout=rate)  # pyright: ignore[reportArgumentType], lambda: GShardM4Config(dropout=rate)):
+    for make in (lambda: TransformerConfig(**SIZES, dropout=rate), lambda: GShardM4Config(dropout=rate)):
         with pytest.raises(ValueError, match=message):
             make()
 
