@@ -7,20 +7,9 @@ import dataclasses
 from typing import Literal
 
 from configs.optimizers import Optimizer
-from data.labelled.config import LabelledData
-from data.text.config import MaskedTextData, TextData
-from data.translation.config import Translate, TranslationData
-from models.bert.config import BertConfig
-from models.gpt.config import GptConfig
-from models.gshard_m4.config import GShardM4Config
+from data.kinds import DataConfig, EvalConfig, HeldOut
+from models.families import ModelConfig
 from models.sharding.layout import Layout
-
-Model = GShardM4Config | BertConfig | GptConfig
-
-# --- data --------------------------------------------------------------------------------------------------------
-
-
-Data = TranslationData | TextData | MaskedTextData | LabelledData
 
 # --- running -----------------------------------------------------------------------------------------------------
 
@@ -32,7 +21,8 @@ class Lora:
     Attributes:
       rank: columns of A and rows of B; 0 trains the matrices themselves.
       alpha: scale of the update.
-      targets: matrices that are adapted, by the last part of their names; all others but the component "head" are frozen.
+      targets: matrices that are adapted, by the last part of their names; all others are frozen, but for the
+        components of `Train.fresh`.
     """
 
     rank: int = 0
@@ -55,12 +45,15 @@ class Train:
       best: the evaluation metric by which one more checkpoint, the best, stays; "" keeps none. Which way a metric is better
         is known (trainers/evaluation/directions.py); an evaluation that is not finite is never the best.
       max_nonfinite: how many steps with a non-finite loss or gradient are skipped before the run gives up.
-      init_from: weights that a new run starts from: a release, a Hugging Face folder, a GGUF file, or the name of released
-        weights that scripts.prepare_data fetches. The model's component "head" may be missing there: it starts fresh.
+      init_from: weights that a new run starts from: a release, a run, a Hugging Face folder, a GGUF file, or the name of released
+        weights that scripts.prepare_data fetches; "" starts fresh. "COMPONENT=WEIGHTS" is for a component alone, several are
+        joined by ";": "vision_tower=DIR;decoder=DIR".
+      fresh: components that may be missing from these weights, and then start fresh, or be left over in them.
       freeze: parameters that stay as they are, by dotted prefix ("embedding", "encoder.attention").
       freeze_layers: the lowest layers of every stack stay as they are.
-      head_rate: learning rate of the component "head", which fine-tuning starts fresh, relative to all others.
+      head_rate: learning rate of the components of `fresh`, relative to all others.
       lora: trains low-rank updates in place of the matrices they change.
+      workers: processes that read and augment data ahead of time, on each host; 0 does it in a thread of the trainer's own.
       master_dtype: of the stored weights; float64 is for exactness tests.
     """
 
@@ -76,29 +69,13 @@ class Train:
     best: str = ""
     max_nonfinite: int = 20
     init_from: str = ""
+    fresh: tuple[str, ...] = ("head",)
     freeze: tuple[str, ...] = ()
     freeze_layers: int = 0
     head_rate: float = 1.0
     lora: Lora = Lora()
+    workers: int = 0
     master_dtype: Literal["float32", "float64"] = "float32"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class HeldOut:
-    """The model's own loss and metrics on held-out text, encoded with the vocabulary that lies beside the weights.
-
-    Attributes:
-      split: which held-out examples of the cache: "validation" or "test".
-      limit: at most so many examples; 0 takes all.
-      batch_size: packed rows read together.
-    """
-
-    split: str = "validation"
-    limit: int = 0
-    batch_size: int = 16
-
-
-Eval = Translate | HeldOut
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -106,9 +83,9 @@ class Experiment:
     """One complete experiment: everything that decides its result."""
 
     name: str
-    model: Model
+    model: ModelConfig
     layout: Layout
-    data: Data
+    data: DataConfig
     optimizer: Optimizer
     train: Train
-    eval: Eval
+    eval: EvalConfig = dataclasses.field(default_factory=HeldOut)

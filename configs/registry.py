@@ -11,6 +11,8 @@ from typing import Any
 
 import configs
 from configs.experiment import Experiment
+from data.kinds import DataConfig, EvalConfig, config_classes, eval_classes
+from models import families
 from models.errors import UserError, nearest
 
 
@@ -18,16 +20,25 @@ class ConfigError(UserError):
     """A bad experiment name, field or value; the message is one line and names the nearest valid choice."""
 
 
+MODULES: dict[str, str] = {}  # further modules with experiments, beside those of configs/: name -> module
+
+
 def names() -> list[str]:
     """All experiments, as module.function: every public function of a module of configs/ that returns Experiment."""
-    found = []
-    for module in pkgutil.iter_modules(configs.__path__):
-        members = vars(importlib.import_module(f"configs.{module.name}"))
-        for name, function in members.items():
-            is_own = isinstance(function, types.FunctionType) and function.__module__ == f"configs.{module.name}"
-            if is_own and function.__annotations__.get("return") is Experiment and not function.__code__.co_argcount:
-                found.append(f"{module.name}.{name}")
-    return sorted(found)
+    return sorted(
+        f"{short}.{name}"
+        for short, path in _modules().items()
+        for name, function in vars(importlib.import_module(path)).items()
+        if isinstance(function, types.FunctionType)
+        and function.__module__ == path
+        and function.__annotations__.get("return") is Experiment
+        and not function.__code__.co_argcount
+    )
+
+
+def _modules() -> dict[str, str]:
+    """Returns the modules with experiments, by the first part of the experiments' names."""
+    return {module.name: f"configs.{module.name}" for module in pkgutil.iter_modules(configs.__path__)} | MODULES
 
 
 def lookup(name: str) -> typing.Callable[[], Experiment]:
@@ -35,7 +46,7 @@ def lookup(name: str) -> typing.Callable[[], Experiment]:
     if name not in names():
         raise ConfigError(f"no experiment {name!r}{nearest(name, names())}")
     module, function = name.split(".")
-    return getattr(importlib.import_module(f"configs.{module}"), function)
+    return getattr(importlib.import_module(_modules()[module]), function)
 
 
 def load(name: str) -> Experiment:
@@ -72,19 +83,29 @@ def to_json(value: Any) -> Any:
     return [to_json(v) for v in value] if isinstance(value, tuple) else value
 
 
+# What a family or a kind of data may add to: a protocol, and the classes that are registered for it.
+_OPEN = {
+    families.ModelConfig: families.config_classes,
+    DataConfig: config_classes,
+    EvalConfig: eval_classes,
+}
+
+
 def from_json(data: Any, kind: Any = Experiment, path: str = "experiment") -> Any:
     """The inverse of `to_json`, strict: an unknown, missing or mistyped field is a ConfigError that names it.
 
     A missing field that has a default takes it, so that releases and runs from before it came can still be read.
     """
     origin, args = typing.get_origin(kind), typing.get_args(kind)
+    members = _OPEN[kind]() if kind in _OPEN else {}
     if origin in (typing.Union, types.UnionType):
         if data is None and types.NoneType in args:
             return None
         members = {member.__name__: member for member in args}
-        name = data.get("class") if isinstance(data, dict) else None
+    if members:
+        name = str(data.get("class")) if isinstance(data, dict) else "None"
         if name not in members:
-            raise ConfigError(f"{path}: class {name!r} unknown{nearest(str(name), members)}")
+            raise ConfigError(f"{path}: class {name!r} unknown{nearest(name, members)}")
         return from_json(data, members[name], path)
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         if not isinstance(data, dict):

@@ -4,32 +4,34 @@ A cache is a folder <data>/caches/NAME: `train/PART.array_record` with packed ro
 held-out split, the vocabularies, and `manifest.json`. It is reused while what it was made from is the same.
 
 What is in it depends on its kind: `data.translation.cache`, `data.text.cache`, `data.labelled.cache`. Each has FORMAT (one
-more whenever the same packages would give another cache), `packages_of(settings)` and `build(settings, root, folder,
-progress)`, which fills the folder and returns its part of the manifest.
+more whenever the same packages would give another cache), `packages_of(settings)`, `depends_on(name, settings, root)` (what
+else it is made from, as plain values) and `build(settings, root, folder, progress)`, which fills the folder and returns its part
+of the manifest.
 """
 
 import dataclasses
 import importlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
-from data import paths
-from data.labelled import settings as labelled
-from data.labelled import taught
-from data.labelled.settings import Labelled
+from data import kinds, paths
 from data.packages import fetch
 from data.stages import Progress, stage
-from data.text import settings as text
-from data.text.settings import Text
-from data.translation import settings as translation
-from data.translation.settings import Translation
 
-Settings = Translation | Text | Labelled
 
-PREPARED: dict[str, Settings] = {**translation.ENTRIES, **text.ENTRIES, **labelled.ENTRIES}
+class Settings(Protocol):
+    """What a prepared cache is made from: a frozen dataclass of plain values, a key of `kinds.KINDS` as its kind."""
 
-_KINDS = {Translation: "translation", Text: "text", Labelled: "labelled"}
+    kind: ClassVar[str]
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+PREPARED: dict[str, Settings] = {
+    name: entry
+    for kind in kinds.KINDS
+    for name, entry in importlib.import_module(f"{kinds.package(kind)}.settings").ENTRIES.items()
+}
 
 
 def prepare(
@@ -55,13 +57,12 @@ def prepare(
     settings = settings or PREPARED[cache]
     root = data_dir or paths.data_dir()
     folder = root / "caches" / cache
-    kind = _KINDS[type(settings)]
-    maker: Any = importlib.import_module(f"data.{kind}.cache")
+    kind = settings.kind
+    maker: Any = importlib.import_module(f"{kinds.package(kind)}.cache")
     needed = maker.packages_of(settings)
     fields = dataclasses.asdict(settings)
     made_from = [maker.FORMAT, fields, {package.file: package.sha256 for package in needed}]
-    if isinstance(settings, Labelled) and settings.teacher:
-        made_from.append(taught.digest(cache, settings, root))
+    made_from += maker.depends_on(cache, settings, root)
     inputs = paths.digest(made_from)
     if _is_made_from(folder, kind, inputs):
         progress(f"{cache}: up to date in {folder}")

@@ -191,6 +191,25 @@ def part_contexts(context: Context) -> tuple[Context, Context]:
     return embedding, layers
 
 
+@runtime_checkable
+class HasOutputs(Protocol):
+    """A model whose outputs for a batch can be asked for, beside its loss: logits of classes or places, vectors."""
+
+    def outputs(self, batch: Batch) -> jax.Array:
+        """Returns the outputs [B, ...] outside training."""
+        ...
+
+
+@runtime_checkable
+class Classifies(HasOutputs, Protocol):
+    """A model that may name the class of a whole example; its outputs are then logits [B, P, C] for each slot."""
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are; 0 where the model names none of a whole example."""
+        ...
+
+
 class MakeModel(Protocol):
     """Makes a model, parameters and all, from its configuration: the model's class."""
 

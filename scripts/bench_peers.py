@@ -30,7 +30,6 @@ import numpy as np
 from configs import registry
 from configs.experiment import Experiment
 from configs.registry import ConfigError
-from data.translation.config import TranslationData
 from models.errors import UserError
 from scripts import cli
 
@@ -123,8 +122,9 @@ def started(system: System, e: Experiment) -> Iterator[Process]:
 
 def tokens(e: Experiment) -> int:
     """Tokens of a batch; of an encoder-decoder, source and target together."""
-    d = e.data
-    return d.batch_size * (d.source_length + d.target_length if isinstance(d, TranslationData) else d.length)
+    features = e.data.features()
+    segments = [feature for name, feature in features.items() if name.endswith("segments")]
+    return e.data.batch_size * sum(feature.shape[0] for feature in segments)
 
 
 def compare(e: Experiment, systems: Sequence[System], windows: int, steps: int) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from models.sharding.layouts import ONE_DEVICE
 from scripts import cli
 
 
@@ -29,12 +30,13 @@ def main() -> int:
         raise cli.ConfigError(f"--votes {args.votes}: expected a number from 0 on")
     examples = read(args.file) if args.file else [{"text": text} for text in args.text]
 
-    cli.use_devices(cli.ONE_DEVICE)
+    cli.use_devices(ONE_DEVICE)
     from trainers.evaluation.classification import Classifier, votes
+    from trainers.evaluation.place import placed
     from trainers.weights.open import open_model
 
     e, weights = open_model(args.checkpoint, args.step)
-    plan, params = cli.placed(e, weights)
+    plan, params = placed(e, weights)
     classifier = Classifier(plan.model, e, weights.vocabulary)
     probabilities = classifier(params, examples)
     for example, of_one, elected in zip(examples, probabilities, votes(probabilities, args.votes), strict=True):

@@ -4,26 +4,24 @@ JAX is imported by what this module calls, not by it: simulated devices must be 
 """
 
 import argparse
-import contextlib
 import dataclasses
-import io
 import json
 import os
 import re
 import sys
 import typing
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from configs import registry
-from configs.experiment import Experiment, Lora
+from configs.experiment import Experiment
+from configs.overrides import override
 from configs.registry import ConfigError
 from data.packages.fetch import FetchError
 from data.paths import data_dir, scratch
 from models.errors import UserError, nearest
 from models.sharding.layout import Layout
-from models.sharding.layouts import ONE_DEVICE
 
 
 def run(main: Callable[[], int | None]) -> typing.NoReturn:
@@ -95,68 +93,7 @@ def named_layout(e: Experiment, text: str) -> Layout:
     return table[name](*given)
 
 
-def override(e: Experiment, args: list[str], options: Iterable[str]) -> Experiment:
-    """Applies `--field.path value` arguments; a misspelt one is refused with the nearest field or option of the command."""
-    if not args:
-        return e
-    import tyro
-
-    fields = _paths(e)
-    for arg in args:
-        if arg.startswith("--"):
-            path = arg[2:].split("=")[0].replace("-", "_")
-            if path not in fields:
-                raise ConfigError(f"no field or option --{path}{nearest(path, [*fields, *options])}")
-    printed = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(printed):
-            return tyro.cli(
-                Experiment, default=e, args=args, config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff)
-            )
-    except SystemExit:
-        text = re.sub(r"\x1b\[[0-9;]*m|[─│╭╮╰╯]|-{4,}", " ", printed.getvalue())
-        wrong = re.search(r"Error parsing (.*?)(?:\s+Argument helptext|\s+For full helptext|$)", " ".join(text.split()))
-        raise ConfigError(wrong[1] if wrong else " ".join(text.split())) from None
-    except UserError:
-        raise
-    except ValueError as error:  # a config's own check
-        raise ConfigError(str(error)) from None
-
-
-def _paths(value: Any, prefix: str = "") -> list[str]:
-    """Dotted paths of a dataclass's fields, those of the chosen member of a union."""
-    found = []
-    for field in dataclasses.fields(value):
-        inner = getattr(value, field.name)
-        if dataclasses.is_dataclass(inner):
-            found += _paths(inner, f"{prefix}{field.name}.")
-        else:
-            found.append(prefix + field.name)
-    return found
-
-
 SIMULATED = Layout(name="simulated", mesh=(("all", 8),))  # what a CPU offers to --layout
-
-
-def placed(e: Experiment, weights: Any, layout: Layout = ONE_DEVICE) -> tuple[Any, Any]:
-    """(plan, parameters) of a trained model under a layout, whatever trained it; on the first device alone by default.
-
-    Args:
-      weights: trainers.weights.source.Weights; read onto the mesh a piece at a time.
-    """
-    import jax
-
-    from trainers import state
-    from trainers.weights.source import load
-
-    train = dataclasses.replace(e.train, lora=Lora(), freeze=())
-    plan = state.plan(dataclasses.replace(e, layout=layout, train=train), jax.devices()[: layout.devices])
-    shapes = {info.name: info.shape for info in plan.parameters}
-    if missing := sorted(shapes.keys() - weights.shapes.keys()):
-        raise ConfigError(
-            f"the weights lack {', '.join(missing[:8])}: fine-tune them first, or choose another --experiment"
-        )
-    return plan, load(weights, plan.shardings.params, shapes, plan.experiment.train.master_dtype)
 
 
 def use_devices(layout: Layout, processes: int = 1) -> None:

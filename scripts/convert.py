@@ -12,6 +12,7 @@ import dataclasses
 
 from configs.experiment import Lora
 from models.interchange import InterchangeError
+from models.sharding.layouts import ONE_DEVICE
 from scripts import cli
 
 
@@ -33,7 +34,7 @@ def main() -> int:
     c.add_argument("--to", type=cli.folder, required=True, metavar="DIR", help="a new folder")
     args = p.parse_args()
 
-    cli.use_devices(cli.ONE_DEVICE)
+    cli.use_devices(ONE_DEVICE)
     from trainers.weights import gguf, huggingface, open, release
     from trainers.weights.open import open_weights
 

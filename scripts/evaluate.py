@@ -14,7 +14,7 @@ its tasks; SQuAD's exact match and F1 of answers as text.
 
 import dataclasses
 
-from data.translation.config import Translate
+from models.sharding.layouts import ONE_DEVICE
 from scripts import cli
 
 
@@ -32,9 +32,10 @@ def main() -> int:
     p.add_argument("--json", action="store_true", help="for programs")
     args = p.parse_args()
 
-    cli.use_devices(cli.SIMULATED if args.layout else cli.ONE_DEVICE)
+    cli.use_devices(cli.SIMULATED if args.layout else ONE_DEVICE)
     from data.reading.caches import cache_folder
-    from trainers.evaluation import held_out, translation
+    from trainers.evaluation.evaluator import open_evaluator
+    from trainers.evaluation.place import placed
     from trainers.weights.open import open_model
 
     e, weights = open_model(args.checkpoint, args.step, args.experiment)
@@ -48,18 +49,11 @@ def main() -> int:
     config = dataclasses.replace(e.eval, **given)
     cache = cache_folder(e.data)
     vocabulary = weights.vocabulary or cache
-    plan, params = cli.placed(e, weights, cli.named_layout(e, args.layout) if args.layout else cli.ONE_DEVICE)
-    if isinstance(config, Translate):
-        examples = translation.read_examples(cache, config.split, config.per_language)
-        translate = translation.Translator(plan.model, config, vocabulary)
-        found = translation.evaluate(lambda these: translate(params, these), examples, vocabulary)
-        text = translation.table(found, languages=args.languages)
-    else:
-        scores = held_out.open_evaluator(plan.model, dataclasses.replace(e, eval=config), cache, vocabulary)(params)
-        found = {"all": {name.removeprefix("eval/"): value for name, value in scores.items()}}
-        text = "\n".join(f"{name:28} {value:14.4f}" for name, value in found["all"].items())
+    plan, params = placed(e, weights, cli.named_layout(e, args.layout) if args.layout else ONE_DEVICE)
+    evaluator = open_evaluator(plan.model, dataclasses.replace(e, eval=config), cache, vocabulary)
+    scores, text = evaluator.report(params, details=args.languages)
     if args.json:
-        cli.print_json({"experiment": e.name, "split": config.split} | found)
+        cli.print_json({"experiment": e.name, "split": config.split} | scores)
     else:
         print(text)
     return 0

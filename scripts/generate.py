@@ -11,6 +11,7 @@ DIR is a run's workdir, a release, a Hugging Face folder or a GGUF file. Without
 import dataclasses
 import sys
 
+from models.sharding.layouts import ONE_DEVICE
 from scripts import cli
 
 
@@ -39,15 +40,16 @@ def main() -> int:
         raise cli.ConfigError(f"--top-p {args.top_p}: must be above 0 and at most 1")
     prompts = args.prompt or sys.stdin.read().removesuffix("\n").split("\n")
 
-    cli.use_devices(cli.SIMULATED if args.layout else cli.ONE_DEVICE)
+    cli.use_devices(cli.SIMULATED if args.layout else ONE_DEVICE)
     from trainers.evaluation.generation import Generate, Generator
+    from trainers.evaluation.place import placed
     from trainers.weights.open import open_model
 
     e, weights = open_model(args.checkpoint, args.step)
     if weights.vocabulary is None:
         raise cli.ConfigError(f"{args.checkpoint} has no vocabulary (tokenizer.json): it was trained on random tokens")
-    layout = cli.named_layout(e, args.layout) if args.layout else cli.ONE_DEVICE
-    plan, params = cli.placed(e, weights, layout)
+    layout = cli.named_layout(e, args.layout) if args.layout else ONE_DEVICE
+    plan, params = placed(e, weights, layout)
     rows = -(-min(8, len(prompts)) // layout.devices) * layout.devices
     fields = {f.name for f in dataclasses.fields(Generate)} & vars(args).keys()
     config = Generate(batch_size=rows, **{name: getattr(args, name) for name in fields})

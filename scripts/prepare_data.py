@@ -6,7 +6,6 @@ import sys
 from configs.registry import ConfigError
 from data.packages.weights import WEIGHTS, fetch_weights
 from data.prepare import PREPARED
-from data.reading.caches import parts
 from models.errors import nearest
 from scripts import cli
 from scripts.recipes.teach import prepare
@@ -35,18 +34,13 @@ def say(line: str) -> None:
 
 
 def summarise(manifest: dict) -> dict:
-    """A cache's manifest in a few numbers: the counts of its parts are added up."""
-    found = parts(manifest)
-    counts: dict[str, int] = {}
-    for part in found.values():
-        for name, count in part.items():
-            counts[name] = counts.get(name, 0) + count
-    return {
-        "cache": manifest["cache"],
-        "languages" if manifest["kind"] == "translation" else "parts": len(found),
-        **counts,
-        "fingerprint": manifest["fingerprint"],
-    }
+    """Returns a cache's manifest in a few numbers."""
+    name = "languages" if "languages" in manifest else "parts"
+    counts = {name: len(manifest[name])}
+    for part in manifest[name].values():
+        for what, count in part.items():
+            counts[what] = counts.get(what, 0) + count
+    return {"cache": manifest["cache"], **counts, "fingerprint": manifest["fingerprint"]}
 
 
 if __name__ == "__main__":

@@ -8,9 +8,9 @@ Running it again reuses what is there: prepared data, compiled programs, and the
 
 import json
 import time
+from typing import Any
 
 from data.prepare import prepare
-from data.translation.config import Translate
 from scripts import cli
 
 SHOWN = ("ar", "de", "el", "es", "fi", "hi", "ja", "pl", "ru", "sw", "tr", "zh-Hans")  # as many scripts as can be
@@ -34,6 +34,7 @@ def main() -> int:
     cli.use_devices(e.layout)
     from trainers import trainer
     from trainers.evaluation import translation
+    from trainers.evaluation.place import placed
     from trainers.weights.open import open_model
 
     if code := trainer.train(e, args.workdir):
@@ -43,9 +44,8 @@ def main() -> int:
     from scripts import report
 
     e, weights = open_model(args.workdir)
-    plan, params = cli.placed(e, weights)
-    config = e.eval
-    assert isinstance(config, Translate)
+    plan, params = placed(e, weights)
+    config: Any = e.eval
     examples = translation.read_examples(folder, "test", PER_LANGUAGE)
     translate = translation.Translator(plan.model, config, folder)
     outputs: list[str] = []

@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from models.sharding.layouts import ONE_DEVICE
 from scripts import cli
 
 
@@ -30,7 +31,7 @@ def main() -> int:
     p.add_argument("--step", type=int, help="which checkpoint; the newest by default")
     args = p.parse_args()
 
-    cli.use_devices(cli.ONE_DEVICE)
+    cli.use_devices(ONE_DEVICE)
     from trainers import metrics
     from trainers.weights import release
 

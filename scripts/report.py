@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.experiment import Experiment
+from models.sharding.layouts import ONE_DEVICE
 from scripts import cli
 
 COLORS = {"high": "#2f6f9f", "middle": "#5aa469", "low": "#d98032"}
@@ -45,7 +46,7 @@ def write(workdir: Path, e: Experiment) -> Path:
          "read the shape, not single bars."),
         ("Translations", samples_table(found), ""),
     ]  # fmt: skip
-    if getattr(e.model, "experts", 0):
+    if any(name.startswith("moe/load") for name in steps[-1]):
         parts += [
             (
                 "Expert load over time",
@@ -171,7 +172,7 @@ def main() -> int:
     p = cli.parser(__doc__)
     p.add_argument("workdir", type=cli.folder)
     args = p.parse_args()
-    cli.use_devices(cli.ONE_DEVICE)
+    cli.use_devices(ONE_DEVICE)
     from trainers.weights.open import open_model
 
     print(write(args.workdir, open_model(args.workdir)[0]))

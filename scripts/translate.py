@@ -9,8 +9,9 @@ DIR is a run's workdir or a release. Every line is a sentence; translations come
 
 import dataclasses
 import sys
+from typing import Any
 
-from data.translation.config import Translate
+from models.sharding.layouts import ONE_DEVICE
 from scripts import cli
 
 
@@ -28,18 +29,20 @@ def main() -> int:
     text = args.file.read_text() if args.file else "" if args.text else sys.stdin.read()
     lines = args.text or text.removesuffix("\n").split("\n")  # not splitlines(): a line stays a line
 
-    cli.use_devices(cli.ONE_DEVICE)
+    cli.use_devices(ONE_DEVICE)
+    from trainers.evaluation.place import placed
     from trainers.evaluation.translation import Example, Translator
     from trainers.weights.open import open_model
 
     e, weights = open_model(args.checkpoint, args.step)
-    if not isinstance(e.eval, Translate) or weights.vocabulary is None:
+    settings: Any = e.eval
+    if settings.form != "translation" or weights.vocabulary is None:
         raise cli.ConfigError(
             f"{args.checkpoint}: a model of family {e.model.family!r} on this data does not translate"
         )
-    rows = max(1, min(e.eval.batch_size, len(lines)))
-    config = dataclasses.replace(e.eval, batch_size=rows, beams=args.beams or e.eval.beams)
-    p, params = cli.placed(e, weights)
+    rows = max(1, min(settings.batch_size, len(lines)))
+    config = dataclasses.replace(settings, batch_size=rows, beams=args.beams or settings.beams)
+    p, params = placed(e, weights)
     translator = Translator(p.model, config, weights.vocabulary)
     for output in translator(params, [Example(args.lang, line) for line in lines]):
         print(output)

@@ -1,4 +1,4 @@
-"""What a run remembers: parameters, optimizer state, step. Shapes first, then shardings, then arrays."""
+"""An experiment with everything that is known before any array exists: shapes first, then shardings, then arrays."""
 
 import dataclasses
 import functools
@@ -11,8 +11,9 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from configs.experiment import Experiment
+from data.features import Feature
 from models.families import family_of
-from models.protocol import ChecksRows
+from models.protocol import ChecksRows, Model
 from models.sharding.component import Component, make_mesh
 from models.sharding.layout import LayoutError
 from models.sharding.params import ParamInfo, components, describe, flatten, nest, split
@@ -54,7 +55,7 @@ class Plan:
 
     experiment: Experiment
     mesh: Mesh | None
-    model: Any
+    model: Model
     infos: dict[str, Any]
     trained: frozenset[str]
     tx: optax.GradientTransformation
@@ -68,13 +69,10 @@ class Plan:
     def replicated(self) -> Any:
         return self.mesh and NamedSharding(self.mesh, PartitionSpec())
 
-    def batch_shardings(self) -> dict[str, Any]:
+    def batch_shardings(self) -> dict[str, NamedSharding | None]:
         """Of each input array, by name: cut by the root component's rules for rows and positions."""
-        arrays = self.experiment.data.arrays()
-        return {
-            k: self.mesh and NamedSharding(self.mesh, self.model.where.spec(("batch", *a.axes), tensor=f"input {k!r}"))
-            for k, a in arrays.items()
-        }
+        e = self.experiment
+        return {k: input_sharding(self.model, k, f, e.data.batch_size) for k, f in e.data.features().items()}
 
     def divide(self, params: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """(those that are trained, those that are not) of nested parameters, or of anything with their structure."""
@@ -91,7 +89,18 @@ class Plan:
         return _reorder(self, self.merged(params), by_layers)
 
 
-def abstract_model(experiment: Experiment, mesh: Mesh | None = None) -> Any:
+def input_sharding(model: Model, name: str, feature: Feature, rows: int) -> NamedSharding | None:
+    """Returns how an input is cut: by the rules of the component that reads it; None without a mesh.
+
+    Raises:
+      LayoutError: its dimensions, or the rows, are not divisible as the rules say.
+    """
+    where = model.where.at(feature.component)
+    spec = where.spec(("batch", *feature.axes), (rows, *feature.shape), tensor=f"input {name!r}")
+    return where.mesh and NamedSharding(where.mesh, spec)
+
+
+def abstract_model(experiment: Experiment, mesh: Mesh | None = None) -> Model:
     """The model of an experiment with shapes for parameters; raises LayoutError if its layout does not fit it."""
     where = Component(experiment.layout, mesh=mesh)
     build = functools.partial(family_of(experiment.model).model, experiment.model, where=where)
@@ -143,9 +152,14 @@ def plan(experiment: Experiment, devices: list | None = None, *, abstract: bool 
     return dataclasses.replace(p, state=state, shardings=shardings)
 
 
-def _check_rows(e: Experiment, model: Any) -> None:
+def _check_rows(e: Experiment, model: Model) -> None:
     """Raises LayoutError where batches cannot be cut as the layout says."""
     rows, parts = e.data.batch_size, e.train.microbatches
+    if parts > 1 and model.couples_examples:
+        raise LayoutError(
+            f"microbatches={parts}: the loss of {e.name} compares the examples of a batch with each other, so that it would be "
+            "another loss in parts; the nearest is 1"
+        )
     if rows % parts:
         raise LayoutError(f"batch_size={rows} is not divisible by microbatches={parts}")
     for path, settings in e.layout.pipelines:
@@ -162,9 +176,9 @@ def _check_rows(e: Experiment, model: Any) -> None:
                 )
             )
     if isinstance(model, ChecksRows):
-        model.check_rows({k: a.shape[0] for k, a in e.data.arrays().items() if a.axes == ("length",)}, parts)
-    for name, array in e.data.arrays().items():
-        model.where.spec(("batch", *array.axes), (rows // parts, *array.shape), tensor=f"input {name!r}")
+        model.check_rows({k: f.shape[0] for k, f in e.data.features().items() if f.axes == ("length",)}, parts)
+    for name, feature in e.data.features().items():
+        input_sharding(model, name, feature, rows // parts)
     if e.data.cache:
         model.where.spec(("batch", None), (e.eval.batch_size, 0), tensor="held-out rows")
 

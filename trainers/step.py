@@ -46,10 +46,13 @@ def gradients(p: Plan, params: Any, batch: Batch, context: Context) -> tuple[Any
     def parts(x):  # the microbatch is the inner index, so that rows stay on their devices
         return jnp.moveaxis(x.reshape(x.shape[0] // n, n, *x.shape[1:]), 1, 0)
 
-    arrays = p.experiment.data.arrays()
+    features = p.experiment.data.features()
 
     def accumulate(total, inputs):
-        part = {k: p.model.where.shard(v, "batch", *arrays[k].axes) for k, v in inputs[0].items()}
+        part = {
+            k: p.model.where.at(features[k].component).shard(v, "batch", *features[k].axes)
+            for k, v in inputs[0].items()
+        }
         return jax.tree.map(jnp.add, total, of_part(part, dataclasses.replace(context, key=inputs[1]))), None
 
     inputs = ({k: parts(v) for k, v in batch.items()}, context.keys(n))

@@ -21,7 +21,7 @@ from models.errors import nearest
 from models.families import family_of
 from trainers import host_memory, metrics, processes, runlog, state, step
 from trainers.checkpoint import Checkpoints
-from trainers.evaluation import held_out
+from trainers.evaluation.evaluator import open_evaluator
 from trainers.measure import mlperf_log
 from trainers.weights import init_from
 
@@ -59,7 +59,7 @@ def train(experiment: Experiment, workdir: Path, log: mlperf_log.Request | None 
     cache = evaluator = None
     if experiment.data.cache:  # random tokens have nothing to hold out
         cache = cache_folder(experiment.data)
-        evaluator = held_out.open_evaluator(p.model, experiment, cache, vocabulary=cache)
+        evaluator = open_evaluator(p.model, experiment, cache, vocabulary=cache)
     if train.best and train.best not in (names := evaluator.names if evaluator else []):
         raise ConfigError(f"train.best={train.best!r}: no such metric{nearest(train.best, names)}")
     with contextlib.ExitStack() as closing:

@@ -35,6 +35,13 @@ def packages_of(settings: Labelled) -> tuple[Package, ...]:
     return (*own, weights.VOCABULARIES[settings.tokenizer])
 
 
+def depends_on(cache: str, settings: Labelled, root: Path) -> list[str]:
+    """Returns what a cache is made from beside its settings and packages: its labels, where a teacher gave them."""
+    if settings.teacher:
+        return [taught.digest(cache, settings, root)]
+    return []
+
+
 def build(settings: Labelled, root: Path, folder: Path, progress: Progress) -> dict[str, Any]:
     """Fills a new cache's folder from the packages in `root`; returns its part of the manifest.
 

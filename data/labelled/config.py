@@ -1,8 +1,9 @@
 """Packed rows of labelled examples. Plain data: no JAX, no TensorFlow."""
 
 import dataclasses
+from typing import ClassVar
 
-from data.features import Array, positions
+from data.features import Features, positions, slots
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -19,6 +20,8 @@ class LabelledData:
       seed: of the order in which rows come.
     """
 
+    kind: ClassVar[str] = "labelled"
+
     cache: str = ""
     batch_size: int
     length: int = 128
@@ -27,16 +30,20 @@ class LabelledData:
     masked: float = 0.0
     seed: int = 0
 
-    def stored(self) -> dict[str, Array]:
+    def stored(self) -> Features:
         """A row as the cache stores it, in that order."""
-        slots, wide = Array((self.slots,), (None,)), Array((self.slots, 2), (None, None))
         texts = positions(self.length, "tokens", "segments", "positions", "types")
-        return texts | {"slots": slots, "targets": wide if self.spans else slots}
+        targets = slots(self.slots, 2, fill=-1) if self.spans else slots(self.slots, fill=-1)
+        return texts | {"slots": slots(self.slots), "targets": targets}
 
-    def arrays(self) -> dict[str, Array]:
-        """A row as the model gets it."""
+    def features(self) -> Features:
+        """Returns the arrays of a row as the model gets it."""
         return self.stored()
 
     def tiny(self) -> "LabelledData":
         """Random tokens and labels in a batch that runs in seconds."""
         return dataclasses.replace(self, cache="", batch_size=16, length=16, slots=2)
+
+
+CONFIGS = (LabelledData,)
+EVALS = ()

@@ -1,6 +1,7 @@
 """What a prepared cache of labelled text is made from, and the caches that have a name. No TensorFlow."""
 
 import dataclasses
+from typing import ClassVar
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -18,6 +19,8 @@ class Labelled:
         own are kept (`data.labelled.taught`).
       votes: labels that an example has with a teacher, in proportion to what it holds likely.
     """
+
+    kind: ClassVar[str] = "labelled"
 
     task: str
     tokenizer: str

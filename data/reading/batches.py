@@ -3,41 +3,50 @@
 There is no iterator state but the step. Where rows come from is data/reading/examples.py; nothing here imports TensorFlow.
 """
 
+import itertools
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Sharding, SingleDeviceSharding
 
-from configs.experiment import Data
-from data.reading.examples import Row, Source
+from data.features import Feature
+from data.kinds import DataConfig
+from data.reading.examples import Source
+from data.task import Example
+
+ENDLESS = 2**62
 
 
-def batch_shapes(data: Data) -> dict[str, jax.ShapeDtypeStruct]:
-    """The abstract global batch: int32 arrays with rows in front."""
-    return {k: jax.ShapeDtypeStruct((data.batch_size, *a.shape), np.int32) for k, a in data.arrays().items()}
+def batch_shapes(data: DataConfig) -> dict[str, jax.ShapeDtypeStruct]:
+    """Returns the abstract global batch: the features with rows in front."""
+    return {k: jax.ShapeDtypeStruct((data.batch_size, *f.shape), f.dtype) for k, f in data.features().items()}
 
 
 class Batches:
     """Global batches by step, placed on the mesh; the next one is read and placed while the current one is used.
 
-    Every process reads only the rows that its devices hold.
+    Every process reads only the rows that its devices hold, some of whose arrays may be cut otherwise than others.
 
     Args:
-      shardings: of each array, by name.
+      shardings: of each array, by name; None where there is no mesh.
+      workers: processes that read and augment rows ahead of time, by Grain; 0 does it in a thread of this process.
     """
 
-    def __init__(self, source: Source, data: Data, shardings: dict[str, Any]):
-        self.source, self.data, self.shardings = source, data, shardings
+    def __init__(self, source: Source, data: DataConfig, shardings: Mapping[str, Sharding | None], workers: int = 0):
+        self.source, self.data, self.workers = source, data, workers
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="rows")
         self._next: tuple[int, Future] | None = None
-        self._shapes = {name: (data.batch_size, *array.shape) for name, array in data.arrays().items()}
-        name, shape = next(iter(self._shapes.items()))
-        indices = shardings[name].addressable_devices_indices_map(shape).values()
-        self._mine = sorted({i for index in indices for i in _range(index[0], shape[0])})
+        self._shapes = {name: (data.batch_size, *f.shape) for name, f in data.features().items()}
+        alone = SingleDeviceSharding(jax.local_devices()[0])
+        self._shardings = {name: shardings[name] or alone for name in self._shapes}
+        self._mine = sorted({i for name in self._shapes for i in self._rows_of(name)})
+        self._rows: tuple[int, Iterator[Example]] | None = None  # of workers: the step that they read next
 
     def __call__(self, step: int) -> dict[str, jax.Array]:
-        """The batch of this step: int32 arrays with rows in front, cut over the mesh."""
+        """Returns the batch of this step: arrays with rows in front, cut over the mesh."""
         if self._next is None or self._next[0] != step:
             self._next = (step, self._reader.submit(self._batch, step))
         batch = self._next[1].result()
@@ -45,25 +54,63 @@ class Batches:
         return batch
 
     def ids(self, step: int) -> tuple[int, int]:
-        """First and last row index of a step's batch, to find it again."""
+        """Returns the first and the last row index of a step's batch, to find it again."""
         return step * self.data.batch_size, (step + 1) * self.data.batch_size - 1
+
+    def _rows_of(self, name: str) -> set[int]:
+        """Rows of an array, by their place in the batch, that devices of this process hold."""
+        shape = self._shapes[name]
+        indices = self._shardings[name].addressable_devices_indices_map(shape).values()
+        return {i for index in indices if index is not None for i in _range(index[0], shape[0])}
 
     def _batch(self, step: int) -> dict[str, jax.Array]:
         rows = self._read(step)
 
         def place(name: str, shape: tuple[int, ...]) -> jax.Array:
-            def piece(index):
+            def shard(index):
                 return np.stack([rows[i][name] for i in _range(index[0], shape[0])])[:, *index[1:]]
 
-            return jax.make_array_from_callback(shape, self.shardings[name], piece)
+            return jax.make_array_from_callback(shape, self._shardings[name], shard)
 
         return {name: place(name, shape) for name, shape in self._shapes.items()}
 
-    def _read(self, step: int) -> dict[int, Row]:
-        return {i: self.source.row(step * self.data.batch_size + i) for i in self._mine}
+    def _read(self, step: int) -> dict[int, Example]:
+        if not self.workers:
+            return {i: self.source.row(_index(step, i, self.data.batch_size)) for i in self._mine}
+        if self._rows is None or self._rows[0] != step:
+            self._rows = step, _ahead(self.source, self._mine, step, self.data.batch_size, self.workers)
+        rows = dict(zip(self._mine, itertools.islice(self._rows[1], len(self._mine)), strict=True))
+        self._rows = step + 1, self._rows[1]
+        return rows
 
     def close(self) -> None:
         self._reader.shutdown(wait=True, cancel_futures=True)
+        self._rows = None
+
+
+def _ahead(source: Source, mine: list[int], step: int, batch_size: int, workers: int) -> Iterator[Example]:
+    """Yields this process's rows from a step on, in order, read by processes of Grain's."""
+    import grain
+
+    n = len(mine)
+    rows: Any = grain.MapDataset.range(step * n, ENDLESS).map(
+        lambda at: source.row(_index(at // n, mine[at % n], batch_size))
+    )
+    options = grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=max(1, 2 * n // workers))
+    return iter(rows.to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=2)).mp_prefetch(options))
+
+
+def held_out_batches(rows: list[Example], features: Mapping[str, Feature], size: int) -> Iterator[Example]:
+    """Yields held-out rows in batches of `size`, the last one filled up with rows of each feature's `fill`."""
+    empty = {k: np.full(f.shape, f.fill, f.dtype) for k, f in features.items()}
+    for start in range(0, len(rows), size):
+        chosen = rows[start : start + size]
+        chosen = [*chosen, *[empty] * (size - len(chosen))]
+        yield {k: np.stack([row[k] for row in chosen]) for k in features}
+
+
+def _index(step: int, place: int, batch_size: int) -> int:
+    return step * batch_size + place
 
 
 def _range(index: slice, size: int) -> range:

@@ -2,41 +2,56 @@
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from configs.experiment import Data
+from data.kinds import DataConfig
 from data.paths import data_dir
-from models.errors import UserError, nearest
-
-
-class DataError(UserError):
-    """Data that is missing or does not fit the experiment; the message is one line that says what to do."""
+from data.task import DataError
+from models.errors import nearest
+from models.families import ModelConfig
 
 
 def read_manifest(folder: Path) -> dict:
-    """A cache's manifest; raises DataError where there is none, saying how to make one."""
+    """Returns a cache's manifest; raises DataError where there is none, saying how to make one."""
     path = folder / "manifest.json"
     if not path.exists():
         raise DataError(f"no prepared data at {folder}; run: python -m scripts.prepare_data {folder.name}")
     return json.loads(path.read_text())
 
 
-def check_model(model: Any, manifest: dict) -> None:
-    """Refuses a model whose vocabularies are smaller than the cache's, or whose classes are not as many."""
-    for key, field in model.vocabularies.items():
+def check_fields(data: DataConfig, manifest: Mapping[str, Any], *fields: str) -> None:
+    """Raises DataError for data whose lengths are not those that the cache was packed with."""
+    for field in fields:
+        have, want = getattr(data, field), manifest.get(field, 0)
+        if have != want:
+            raise DataError(f"data.{field}={have}: cache {data.cache!r} was packed with {want}")
+
+
+def vocabulary_fields(model: ModelConfig) -> dict[str, str]:
+    """Returns the model's fields that say how many tokens it knows, by the manifest's key for each.
+
+    Raises:
+      DataError: the model reads no tokens.
+    """
+    fields = getattr(model, "vocabularies", None)
+    if not fields:
+        raise DataError(f"a model of family {model.family!r} reads no tokens, which this data is made of")
+    return fields
+
+
+def smallest_vocabulary(model: ModelConfig) -> int:
+    """Returns how many tokens the model knows, on the side where it knows fewest."""
+    return min(getattr(model, field) for field in vocabulary_fields(model).values())
+
+
+def check_vocabularies(model: ModelConfig, manifest: Mapping[str, Any]) -> None:
+    """Raises DataError for a model whose vocabularies are smaller than the cache's."""
+    for key, field in vocabulary_fields(model).items():
         have, want = getattr(model, field), manifest[key]
         if have < want:
             raise DataError(f"model.{field}={have} is too small for cache {manifest['cache']!r}: at least {want}")
-    have, want = getattr(model, "labels", 0), len(manifest.get("labels", ()))
-    if have and have != want:
-        raise DataError(f"model.head.labels={have}: cache {manifest['cache']!r} has {want} labels")
-
-
-def parts(manifest: dict) -> dict[str, dict[str, int]]:
-    """The counts of each part of a cache (a language, an origin of text), which is a file of its own."""
-    return manifest["languages" if manifest["kind"] == "translation" else "parts"]
 
 
 def examples(cache: Path, split: str, limit: int = 0) -> Iterator[dict[str, Any]]:
@@ -58,7 +73,7 @@ def write_examples(path: Path, examples: Iterable[dict[str, Any]]) -> None:
             file.write(json.dumps(example, ensure_ascii=False) + "\n")
 
 
-def cache_folder(data: Data) -> Path:
+def cache_folder(data: DataConfig) -> Path:
     """Where the prepared cache of this data is, or will be; raises DataError for random data."""
     if not data.cache:
         raise DataError("the experiment's data is random tokens: there is no prepared cache and nothing held out")

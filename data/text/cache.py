@@ -40,6 +40,12 @@ def packages_of(settings: Text) -> tuple[Package, ...]:
     return (*(source.package for source in CORPORA.get(settings.corpus, ())), *released)
 
 
+def depends_on(cache: str, settings: Text, root: Path) -> list[str]:
+    """Returns what a cache is made from beside its settings and packages: nothing."""
+    del cache, settings, root
+    return []
+
+
 def build(settings: Text, root: Path, folder: Path, progress: Progress) -> dict[str, Any]:
     """Fills a new cache's folder from the packages in `root`; returns its part of the manifest.
 

@@ -1,8 +1,9 @@
 """Packed rows of running text. Plain data: no JAX, no TensorFlow."""
 
 import dataclasses
+from typing import ClassVar
 
-from data.features import Array, positions
+from data.features import Features, positions, slots
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -17,18 +18,20 @@ class TextData:
       seed: of the order in which rows come.
     """
 
+    kind: ClassVar[str] = "text"
+
     cache: str = ""
     batch_size: int
     length: int
     temperature: float = 1.0
     seed: int = 0
 
-    def stored(self) -> dict[str, Array]:
+    def stored(self) -> Features:
         """A row as the cache stores it, in that order."""
         return positions(self.length, "tokens", "segments", "positions")
 
-    def arrays(self) -> dict[str, Array]:
-        """A row as the model gets it."""
+    def features(self) -> Features:
+        """Returns the arrays of a row as the model gets it."""
         return self.stored()
 
     def tiny(self) -> "TextData":
@@ -55,15 +58,18 @@ class MaskedTextData(TextData):
         """Most tokens to predict in a row."""
         return max(1, int(self.rate * self.length))
 
-    def stored(self) -> dict[str, Array]:
+    def stored(self) -> Features:
         if not self.pairs:
             return super().stored()
-        pairs = Array((self.pairs,), (None,))
-        return super().stored() | positions(self.length, "types") | {"pair_slots": pairs, "pair_targets": pairs}
+        pairs = {"pair_slots": slots(self.pairs), "pair_targets": slots(self.pairs, fill=-1)}
+        return super().stored() | positions(self.length, "types") | pairs
 
-    def arrays(self) -> dict[str, Array]:
-        slots = Array((self.predictions,), (None,))
-        return self.stored() | {"slots": slots, "targets": slots}
+    def features(self) -> Features:
+        return self.stored() | {"slots": slots(self.predictions), "targets": slots(self.predictions, fill=-1)}
 
     def tiny(self) -> "MaskedTextData":
         return dataclasses.replace(self, cache="", batch_size=16, length=16, pairs=min(self.pairs, 2))
+
+
+CONFIGS = (TextData, MaskedTextData)
+EVALS = ()

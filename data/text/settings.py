@@ -1,6 +1,7 @@
 """What a prepared cache of plain text is made from, and the caches that have a name. No TensorFlow."""
 
 import dataclasses
+from typing import ClassVar
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -15,6 +16,8 @@ class Text:
       pairs: rows hold at most so many pairs of segments, to tell whether the second goes on from the first
         (`data.text.pairs`); 0 is plain text.
     """
+
+    kind: ClassVar[str] = "text"
 
     corpus: str
     tokenizer: str

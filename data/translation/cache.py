@@ -38,6 +38,12 @@ def packages_of(settings: Translation) -> tuple[Package, ...]:
     return tuple(CATALOGUES[settings.catalogue].packages)
 
 
+def depends_on(cache: str, settings: Translation, root: Path) -> list[str]:
+    """Returns what a cache is made from beside its settings and packages: nothing."""
+    del cache, settings, root
+    return []
+
+
 def build(settings: Translation, root: Path, folder: Path, progress: Progress) -> dict[str, Any]:
     """Fills a new cache's folder from the packages in `root`; returns the languages' counts for the manifest."""
     catalogue = settings.catalogue

@@ -1,8 +1,9 @@
 """Packed rows of translated pairs, and how translations are scored. Plain data: no JAX, no TensorFlow."""
 
 import dataclasses
+from typing import ClassVar
 
-from data.features import Array, positions
+from data.features import Features, positions
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -18,6 +19,8 @@ class TranslationData:
       seed: of the order in which rows come.
     """
 
+    kind: ClassVar[str] = "translation"
+
     cache: str = ""
     batch_size: int
     source_length: int = 128
@@ -25,13 +28,16 @@ class TranslationData:
     temperature: float = 5.0
     seed: int = 0
 
-    def stored(self) -> dict[str, Array]:
+    def stored(self) -> Features:
         """A row as the cache stores it, in that order."""
-        lengths = {"inputs": self.source_length, "targets": self.target_length}
-        return {k: v for side, n in lengths.items() for k, v in positions(n, *_parts(side)).items()}
+        inputs, targets = (
+            positions(self.source_length, *_parts("inputs")),
+            positions(self.target_length, *_parts("targets")),
+        )
+        return inputs | targets | positions(self.target_length, "targets", fill=-1)
 
-    def arrays(self) -> dict[str, Array]:
-        """A row as the model gets it."""
+    def features(self) -> Features:
+        """Returns the arrays of a row as the model gets it."""
         return self.stored()
 
     def tiny(self) -> "TranslationData":
@@ -56,9 +62,15 @@ class Translate:
       batch_size: sentences decoded together.
     """
 
+    form: ClassVar[str] = "translation"
+
     split: str = "validation"
     per_language: int = 0
     beams: int = 4
     length_penalty: float = 0.8
     max_length: int = 64
     batch_size: int = 64
+
+
+CONFIGS = (TranslationData,)
+EVALS = (Translate,)

@@ -1,6 +1,7 @@
 """What a prepared cache of translated pairs is made from, and the caches that have a name. No TensorFlow."""
 
 import dataclasses
+from typing import ClassVar
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -12,6 +13,8 @@ class Translation:
       source_vocabulary, target_vocabulary: SentencePiece ids on each side.
       source_length, target_length: tokens of a packed row on each side.
     """
+
+    kind: ClassVar[str] = "translation"
 
     catalogue: str
     source_vocabulary: int

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from data.reading import examples
+from data.task import Example
 from models.sharding.params import flatten
 from scripts import cli, train
 from trainers import checkpoint, state, trainer
@@ -52,7 +53,7 @@ def observe(notes: Path) -> None:
         def __init__(self, inner: examples.Source):
             self.inner, self.fingerprint = inner, inner.fingerprint
 
-        def row(self, index: int) -> examples.Row:
+        def row(self, index: int) -> Example:
             print(index, file=read)
             return self.inner.row(index)
 

@@ -24,7 +24,7 @@ from tests.helpers.caches import finish, texts, write_text_cache
 from tests.helpers.wordpiece import train_wordpiece
 from tests.trainers.test_trainer import run
 from trainers import checkpoint, metrics, state
-from trainers.evaluation import held_out as evaluation
+from trainers.evaluation.evaluator import open_evaluator
 from trainers.evaluation.generation import Generate, Generator
 from trainers.weights import huggingface, open, release
 
@@ -105,7 +105,7 @@ def test_scores_are_the_same_wherever_the_weights_lie(kind, data, tmp_path, monk
 
         params = load(weights, plan.shardings.params, {i.name: i.shape for i in plan.parameters}, "float32")
         assert weights.vocabulary is not None
-        scores = evaluation.open_evaluator(plan.model, found, data / "caches" / kind, weights.vocabulary)(params)
+        scores = open_evaluator(plan.model, found, data / "caches" / kind, weights.vocabulary)(params)
         for key, value in scores.items():
             assert value == pytest.approx(last[key], rel=1e-5), (path, key)
 
@@ -161,7 +161,7 @@ def test_perplexity_counts_every_token_and_byte(data, monkeypatch):
     plan = state.plan(e, jax.devices()[:1])
     params = jax.tree.map(lambda x: x * 0, state.create(plan).params)
     folder = data / "caches" / "causal"
-    scores = evaluation.open_evaluator(plan.model, e, folder, folder)(params)
+    scores = open_evaluator(plan.model, e, folder, folder)(params)
     held_out = [json.loads(line)["text"] for line in (folder / "test.jsonl").read_text().splitlines()]
     tokens = sum(len(Tokenizer(folder).encode(text)) + 1 for text in held_out)  # and the end
     size = sum(len(text.encode()) for text in held_out)
@@ -192,7 +192,7 @@ def test_evaluation_scores_answers_as_text(data, monkeypatch):
     e = experiment("bert.base_squad", "questions")
     e = dataclasses.replace(e, data=dataclasses.replace(e.data, slots=2), eval=HeldOut(split="test", batch_size=3))
     plan = state.plan(e, jax.devices()[:1])
-    evaluator = evaluation.open_evaluator(plan.model, e, folder, folder)
+    evaluator = open_evaluator(plan.model, e, folder, folder)
     scores = evaluator(jax.tree.map(lambda x: x * 0, state.create(plan).params))
     assert scores["eval/exact_match"] == 0.5 and scores["eval/f1"] == pytest.approx((1 + 2 / 3 + 0 + 1) / 4)
     assert list(scores) == evaluator.names and scores["eval/examples"] == 4
@@ -208,7 +208,7 @@ def test_evaluation_reports_glues_own_scores(data, monkeypatch, tmp_path, task, 
     (folder / "manifest.json").write_text(json.dumps(manifest | {"task": task}))
     e = of("labelled")
     plan = state.plan(e, jax.devices()[:1])
-    evaluator = evaluation.open_evaluator(plan.model, e, folder, folder)
+    evaluator = open_evaluator(plan.model, e, folder, folder)
     scores = evaluator(jax.tree.map(lambda x: x * 0, state.create(plan).params))  # all are "cat", the first class
     assert scores["eval/accuracy"] == 0.5 and scores["eval/macro_f1"] == pytest.approx((2 / 3 + 0) / 2)
     assert {name: scores.get(f"eval/{name}") for name in ("f1", "matthews") if f"eval/{name}" in evaluator.names} == (

@@ -1,4 +1,4 @@
-"""Classes of texts, named by a fine-tuned encoder: what scripts.classify prints."""
+"""Classes of texts, named by a fine-tuned model: what scripts.classify prints."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,12 +8,11 @@ import jax
 import numpy as np
 
 from configs.experiment import Experiment
-from data.labelled import encoding
-from data.labelled.config import LabelledData
-from data.reading import held_out
-from data.reading.caches import read_manifest
-from data.vocabularies.tokenizers import Tokenizer
+from data.kinds import task_of
+from data.reading.batches import held_out_batches
+from data.task import ReadsTexts
 from models.errors import UserError
+from models.protocol import Batch, Classifies, Model
 from models.sharding.params import merge
 
 
@@ -21,39 +20,37 @@ class Classifier:
     """A trained model that names the class of a whole text.
 
     Args:
-      abstract: the model with shapes for parameters, on one device (trainers.state.Plan.model).
-      e: what it was trained on; says how rows are packed.
+      model: with shapes for parameters, on one device (trainers.state.Plan.model).
+      e: the experiment that trained it; it says how rows are packed.
       folder: with the vocabulary, and the manifest that names the labels: the run's cache, or a release.
 
     Raises:
       UserError: the model doesn't classify texts, or nothing says what its classes are called.
     """
 
-    def __init__(self, abstract: Any, e: Experiment, folder: Path | None):
-        if type(getattr(e.model, "head", None)).__name__ != "Classification" or not isinstance(e.data, LabelledData):
-            raise UserError(f"{e.name}: this model does not classify texts: its head is no Classification")
-        if folder is None or not (folder / "manifest.json").exists():
+    def __init__(self, model: Model, e: Experiment, folder: Path | None):
+        task = task_of(e.data)
+        if not (isinstance(model, Classifies) and model.classes and isinstance(task, ReadsTexts)):
+            raise UserError(f"{e.name}: this model does not classify texts")
+        if folder is None:
             raise UserError(f"{e.name}: no manifest.json beside the weights names the classes: take a run or a release")
-        self.data, self.rows = e.data, e.eval.batch_size
-        self.labels: list[str] = read_manifest(folder)["labels"]
-        self.tokenizer = Tokenizer(folder)
+        self.task, self.folder, self.features, self.rows = task, folder, e.data.features(), e.eval.batch_size
+        self.labels = task.class_names(folder)
 
-        def probabilities(params: Any, batch: dict[str, jax.Array]) -> jax.Array:
-            return jax.nn.softmax(merge(abstract, params).outputs(batch), axis=-1)
+        def probabilities(params: Any, batch: Batch) -> jax.Array:
+            return jax.nn.softmax(merge(model, params).outputs(batch), axis=-1)
 
         self._probabilities = jax.jit(probabilities)
 
     def __call__(self, params: Any, examples: Sequence[Mapping[str, Any]]) -> np.ndarray:
-        """Probabilities [N, C], float32, of N examples {"text"} or {"text", "pair"}; a label that one has is not looked at."""
-        plain = [{side: e[side] for side in ("text", "pair") if side in e} for e in examples]
-        shape = self.data.length, self.data.slots
-        rows = list(encoding.rows_of(plain, self.tokenizer, "classification", *shape))
-        probabilities_NC = np.zeros((len(plain), len(self.labels)), np.float32)
-        for at, batch in enumerate(held_out.batches(rows, self.data.arrays(), self.rows)):
-            found_BPC = np.asarray(self._probabilities(params, batch))
-            for row, found_PC in zip(rows[at * self.rows :], found_BPC, strict=False):
+        """Returns probabilities [N, C], float32, of N examples {"text"} or {"text", "pair"}; labels are not looked at."""
+        rows = self.task.read_texts(examples, self.folder)
+        probabilities_NC = np.zeros((len(examples), len(self.labels)), np.float32)
+        for at, batch in enumerate(held_out_batches(rows, self.features, self.rows)):
+            outputs_BPC = np.asarray(self._probabilities(params, batch))
+            for row, outputs_PC in zip(rows[at * self.rows :], outputs_BPC, strict=False):
                 used_P = row["owners"] >= 0
-                probabilities_NC[row["owners"][used_P]] = found_PC[used_P]
+                probabilities_NC[row["owners"][used_P]] = outputs_PC[used_P]
         return probabilities_NC
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from configs.experiment import Experiment
 from data.reading import caches
 from data.reading.caches import DataError, read_manifest
 from data.translation import metrics
@@ -20,6 +21,7 @@ from data.translation.holdout import PLACEHOLDER
 from data.vocabularies.sentencepiece import Vocabulary
 from models.errors import nearest
 from models.parts.decoding import beam_search
+from models.protocol import Model
 from models.sharding.params import merge
 
 _MARKS = re.compile(r"[^\w\s]|_")
@@ -183,24 +185,26 @@ def table(found: dict[str, Any], languages: bool = False) -> str:
     return "\n".join(lines)
 
 
-class Evaluator:
-    """Scores of a model's translations of a held-out split (see trainers.evaluation.held_out).
+class TranslationEvaluator:
+    """Scores of a model's translations of a held-out split.
 
     Args:
+      model: with shapes for parameters, on its mesh.
       cache: the prepared cache with the sentences.
       vocabulary: the folder with the model's vocabularies: the cache, or a release.
     """
 
-    def __init__(self, abstract: Any, config: Translate, cache: Path, vocabulary: Path):
+    def __init__(self, model: Model, e: Experiment, cache: Path, vocabulary: Path):
+        config: Any = e.eval
         self.folder = vocabulary
-        self.translator = Translator(abstract, config, vocabulary)
+        self.translator = Translator(model, config, vocabulary)
         self.examples = read_examples(cache, config.split, config.per_language)
 
     @property
     def names(self) -> list[str]:
         """The scalars that a call returns."""
-        found = set(buckets(read_manifest(self.folder)["languages"]).values())
-        return [f"eval/{k}" for k in (*score([""], [""]), "sentences", *(f"stripped_bleu_{b}" for b in sorted(found)))]
+        known = set(buckets(read_manifest(self.folder)["languages"]).values())
+        return [f"eval/{k}" for k in (*score([""], [""]), "sentences", *(f"stripped_bleu_{b}" for b in sorted(known)))]
 
     @property
     def samples(self) -> int:
@@ -208,10 +212,18 @@ class Evaluator:
         return len(self.examples)
 
     def __call__(self, params: Any) -> dict[str, float]:
-        """`eval/...` scalars: all languages together, stripped BLEU of each resource bucket, and scores per language."""
-        found = report(self.examples, self.translator(params, self.examples), self.folder)
-        named = {f"eval/{k}": v for k, v in found["all"].items()}
-        named |= {f"eval/stripped_bleu_{k}": v["stripped_bleu"] for k, v in found["buckets"].items()}
-        for lang, scores in found["languages"].items():
-            named |= {f"eval/language/{lang}/{k}": scores[k] for k in ("bleu", "chrf", "stripped_bleu")}
+        """Returns `eval/...` scalars: of all languages together, stripped BLEU of each resource bucket, and of each language."""
+        scores = report(self.examples, self.translator(params, self.examples), self.folder)
+        named = {f"eval/{k}": v for k, v in scores["all"].items()}
+        named |= {f"eval/stripped_bleu_{k}": v["stripped_bleu"] for k, v in scores["buckets"].items()}
+        for lang, of_language in scores["languages"].items():
+            named |= {f"eval/language/{lang}/{k}": of_language[k] for k in ("bleu", "chrf", "stripped_bleu")}
         return named
+
+    def report(self, params: Any, *, details: bool = False) -> tuple[dict[str, Any], str]:
+        """Returns `evaluate` of the split, and its table."""
+        scores = evaluate(lambda these: self.translator(params, these), self.examples, self.folder)
+        return scores, table(scores, languages=details)
+
+
+EVALUATOR = TranslationEvaluator

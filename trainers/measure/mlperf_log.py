@@ -22,10 +22,11 @@ import jax
 
 from configs.experiment import Experiment
 from configs.registry import ConfigError
+from data.kinds import task_of
 from data.reading import caches
 from models.errors import UserError
 from trainers import checkpoint, runlog
-from trainers.evaluation.held_out import Evaluator
+from trainers.evaluation.evaluator import Evaluator
 from trainers.measure import mlperf_rules
 from trainers.measure.mlperf_rules import RULESET, Benchmark
 from trainers.processes import anywhere
@@ -202,8 +203,8 @@ def _described(request: Request, e: Experiment, of: Benchmark, evaluator: Evalua
         **mlperf_rules.settings(e, of),
     }
     if e.data.cache:
-        parts = caches.parts(caches.read_manifest(caches.cache_folder(e.data)))
-        values["train_samples"] = sum(part["rows"] for part in parts.values())
+        manifest = caches.read_manifest(caches.cache_folder(e.data))
+        values["train_samples"] = task_of(e.data).rows(manifest)
     if evaluator and of.metric:
         if of.metric not in evaluator.names:
             raise ConfigError(f"{e.name}: MLPerf's {of.name} scores {of.metric}, which its evaluation does not give")

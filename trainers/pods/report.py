@@ -167,7 +167,7 @@ def bubble_share(p: Plan) -> float:
 def units_per_step(p: Plan) -> dict[str, int]:
     """Returns how much work a batch of full rows is, by unit, as the model counts it for its throughput."""
     data = p.experiment.data
-    arrays = {name: jnp.ones((1, *a.shape), jnp.int32) for name, a in data.arrays().items()}
+    arrays = {name: jnp.ones((1, *a.shape), a.dtype) for name, a in data.features().items()}
     with jax.default_device(jax.devices("cpu")[0]):
         return {unit: int(n) * data.batch_size for unit, n in p.model.units(arrays).items()}
 

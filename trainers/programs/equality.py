@@ -54,7 +54,7 @@ def comparable(e: Experiment) -> Experiment:
     Its model is the family's `comparable` one. It takes gradient descent with momentum, in which the change of a parameter tells
     its gradient (Adam would make steps of rounding errors where a gradient is zero).
     """
-    lengths = [array.shape[0] for array in e.data.arrays().values() if array.axes == ("length",)]
+    lengths = [array.shape[0] for array in e.data.features().values() if array.axes == ("length",)]
     e = exact(dataclasses.replace(e, model=family_of(e.model).comparable(e.model, lengths)))
     return dataclasses.replace(
         e,

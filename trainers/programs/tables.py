@@ -111,7 +111,7 @@ def expert_gathers(e: Experiment, found: Iterable[Collective]) -> int:
     of_experts = [tensor for tensor in tensors if "expert" in tensor[0]]
     dense = [tensor for tensor in tensors if "expert" not in tensor[0]]
     slots = capacity(model.capacity_factor, model.group_size, model.experts)
-    lengths = {array.shape[0] for array in e.data.arrays().values() if array.axes == ("length",)}
+    lengths = {array.shape[0] for array in e.data.features().values() if array.axes == ("length",)}
     for path, length in itertools.product({path for _, _, path in of_experts}, lengths):
         groups = e.data.batch_size // e.train.microbatches * length // model.group_size
         tokens = (groups, model.experts, slots, model.model_dim)

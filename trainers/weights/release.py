@@ -19,6 +19,7 @@ import numpy as np
 from configs import registry
 from configs.experiment import Experiment
 from data import paths
+from data.kinds import task_of
 from data.reading.caches import cache_folder, read_manifest
 from models import interchange
 from models.errors import UserError
@@ -74,58 +75,27 @@ def write_weights(weights: Weights, e: Experiment, to: Path, note: str, scores: 
             for file in weights.vocabulary.glob(pattern):  # type: ignore[union-attr]
                 shutil.copyfile(file, folder / file.name)
         total = sum(map(math.prod, shapes.values()))
-        (folder / "README.md").write_text(card(f"{e.name}, {note}", total, folder, scores or {}))
+        (folder / "README.md").write_text(card(e, note, total, folder, scores or {}))
         names = sorted(p.name for p in folder.iterdir())
         (folder / SUMS).write_text("".join(f"{paths.sha256(folder / n)}  {n}\n" for n in names))
     return to
 
 
-def card(heading: str, total: int, folder: Path, scores: dict[str, Any]) -> str:
+def card(e: Experiment, note: str, total: int, folder: Path, scores: dict[str, Any]) -> str:
     """The model card."""
     lines = [
-        f"# {heading}",
+        f"# {e.name}, {note}",
         "",
         f"{total:,} parameters, float32, in `{WEIGHTS}`; the whole experiment in `{EXPERIMENT}`.",
         "",
     ]
     if (folder / "manifest.json").exists():
         manifest = json.loads((folder / "manifest.json").read_text())
-        lines += [*_ABOUT[manifest["kind"]](manifest), ""]
+        lines += [*task_of(e.data).card(manifest), ""]
     if scores:
         lines += ["| score | value |", "| --- | --- |", *(f"| {k} | {v:.2f} |" for k, v in scores.items()), ""]
     versions = ", ".join(f"{k} {v}" for k, v in checkpoint.versions().items())
     return "\n".join([*lines, f"Written with {versions}.", ""])
-
-
-def _about_translation(manifest: dict[str, Any]) -> list[str]:
-    pairs = sum(language["pairs"] for language in manifest["languages"].values())
-    return [
-        f"Translates {len(manifest['languages'])} languages into English: {', '.join(sorted(manifest['languages']))}.",
-        "",
-        f"Trained on {pairs:,} pairs of software messages (`{manifest['catalogue']}`, fingerprint "
-        f"{manifest['fingerprint'][:16]}): short strings of user interfaces, by volunteers. Other text is out of domain.",
-        "",
-        "    python -m scripts.translate --checkpoint THIS_FOLDER --from de 'Passwort vergessen?'",
-    ]
-
-
-def _about_text(manifest: dict[str, Any]) -> list[str]:
-    tokens = sum(part["tokens"] for part in manifest["parts"].values())
-    return [
-        f"Trained on {tokens:,} tokens of English (`{manifest['corpus']}`: {', '.join(sorted(manifest['parts']))}; "
-        f"fingerprint {manifest['fingerprint'][:16]}), rows of {manifest['length']} tokens.",
-    ]
-
-
-def _about_labelled(manifest: dict[str, Any]) -> list[str]:
-    examples = sum(part["examples"] for part in manifest["parts"].values())
-    labels = f" Labels: {', '.join(manifest['labels'])}." if manifest["labels"] else ""
-    return [
-        f"Fine-tuned on {examples:,} examples of `{manifest['task']}` (fingerprint {manifest['fingerprint'][:16]}).{labels}",
-    ]
-
-
-_ABOUT = {"translation": _about_translation, "text": _about_text, "labelled": _about_labelled}
 
 
 def verify(folder: Path) -> None:

@@ -10,10 +10,11 @@ from jax.sharding import NamedSharding, PartitionSpec
 from numpy.testing import assert_array_equal
 
 from configs import registry
+from data.kinds import task_of
 from data.labelled.config import LabelledData
 from data.reading.batches import Batches
 from data.reading.caches import DataError
-from data.reading.examples import CacheSource, MaskedSource, SyntheticSource, open_source
+from data.reading.examples import AugmentedSource, CacheSource, SyntheticSource, open_source
 from data.text import masking
 from data.text.config import MaskedTextData
 from data.translation.config import TranslationData
@@ -41,24 +42,24 @@ def languages(source: CacheSource, indices) -> list[str]:
 
 def test_rows_depend_on_index_and_seed_alone(folder):
     """Two readers agree in any order of access; another seed gives another order of the same rows."""
-    a, b = CacheSource(DATA, folder), CacheSource(DATA, folder)
+    a, b = CacheSource(task_of(DATA), folder), CacheSource(task_of(DATA), folder)
     forward = [a.row(i)["inputs"].tolist() for i in range(60)]
     assert forward == [b.row(i)["inputs"].tolist() for i in reversed(range(60))][::-1]
-    other = CacheSource(dataclasses.replace(DATA, seed=1), folder)
+    other = CacheSource(task_of(dataclasses.replace(DATA, seed=1)), folder)
     assert forward != [other.row(i)["inputs"].tolist() for i in range(60)]
     assert other.fingerprint != a.fingerprint
 
 
 def test_languages_are_mixed_at_the_temperature(folder):
     """40 and 10 pairs at T = 2 are drawn as sqrt(40) : sqrt(10) = 2 : 1, at T = 1 as 4 : 1."""
-    assert languages(CacheSource(DATA, folder), range(300)).count("bb") == pytest.approx(100, abs=2)
-    plain = CacheSource(dataclasses.replace(DATA, temperature=1.0), folder)
+    assert languages(CacheSource(task_of(DATA), folder), range(300)).count("bb") == pytest.approx(100, abs=2)
+    plain = CacheSource(task_of(dataclasses.replace(DATA, temperature=1.0)), folder)
     assert languages(plain, range(300)).count("bb") == pytest.approx(60, abs=2)
 
 
 def test_every_row_comes_once_an_epoch_and_epochs_differ(folder):
     """Among the rows of one language each epoch holds every row once, in a new order."""
-    source = CacheSource(dataclasses.replace(DATA, temperature=1.0), folder)
+    source = CacheSource(task_of(dataclasses.replace(DATA, temperature=1.0)), folder)
     rows = [int(r["inputs"][0]) for r in (source.row(i) for i in range(100)) if r["inputs"][0] < 1000]
     first, second = rows[:40], rows[40:80]
     assert sorted(first) == sorted(second) == list(range(100, 140)) and first != second
@@ -66,8 +67,8 @@ def test_every_row_comes_once_an_epoch_and_epochs_differ(folder):
 
 def test_batches_are_the_rows_of_their_step(folder):
     """Step s holds rows s * B to (s + 1) * B - 1, on the mesh, whatever was read before: resuming needs the step only."""
-    source = CacheSource(DATA, folder)
-    batches = Batches(source, DATA, dict.fromkeys(DATA.arrays(), sharding()))
+    source = CacheSource(task_of(DATA), folder)
+    batches = Batches(source, DATA, dict.fromkeys(DATA.features(), sharding()))
     for step in (0, 1, 5, 3):
         batch = batches(step)
         assert batches.ids(step) == (8 * step, 8 * step + 7)
@@ -97,7 +98,7 @@ def test_a_process_reads_only_its_rows(m4):
             return super().row(index)
 
     data = TranslationData(batch_size=8, source_length=6, target_length=4)
-    batches = Batches(Asked(data, m4.model), data, dict.fromkeys(data.arrays(), Half()))  # type: ignore[arg-type]
+    batches = Batches(Asked(data, m4.model), data, dict.fromkeys(data.features(), Half()))  # type: ignore[arg-type]
     batches._read(3)
     assert Asked.rows == [28, 29, 30, 31]
 
@@ -105,11 +106,11 @@ def test_a_process_reads_only_its_rows(m4):
 def test_data_that_does_not_fit_is_refused(tmp_path, m4, monkeypatch):
     """Missing caches say how to make them; wrong lengths and small vocabularies are named."""
     monkeypatch.setenv("SHARDZOO_DATA", str(tmp_path))
-    folder = write_cache(tmp_path / "caches", {"aa": 4}, source_length=6, target_length=4)
+    write_cache(tmp_path / "caches", {"aa": 4}, source_length=6, target_length=4)
     with pytest.raises(DataError, match=r"python -m scripts\.prepare_data nothing"):
         open_source(dataclasses.replace(DATA, cache="nothing"), m4.model)
     with pytest.raises(DataError, match="source_length=9: cache 'toy' was packed with 6"):
-        CacheSource(dataclasses.replace(DATA, source_length=9), folder)
+        open_source(dataclasses.replace(DATA, source_length=9), m4.model)
     with pytest.raises(DataError, match="target_vocab=10 is too small"):
         open_source(DATA, dataclasses.replace(m4.model, target_vocab=10))
 
@@ -117,7 +118,7 @@ def test_data_that_does_not_fit_is_refused(tmp_path, m4, monkeypatch):
 def test_synthetic_rows_are_full_and_reproducible(m4):
     """Every position holds a real token; the same index gives the same row."""
     data = TranslationData(batch_size=8, source_length=6, target_length=4)
-    a, b = SyntheticSource(data, m4.model).row(7), SyntheticSource(data, m4.model).row(7)
+    a, b = SyntheticSource(task_of(data), m4.model).row(7), SyntheticSource(task_of(data), m4.model).row(7)
     assert all((np.asarray(a[k]) == b[k]).all() for k in a)
     assert a["inputs"].min() >= 3 and a["inputs"].max() < 64 and (a["targets_segments"] == 1).all()
 
@@ -130,7 +131,7 @@ def test_random_rows_are_what_the_data_says(name):
     e = registry.tiny(registry.load(name))
     source = open_source(e.data, e.model)
     row, again, other = source.row(7), source.row(7), source.row(8)
-    assert {k: v.shape for k, v in row.items()} == {k: a.shape for k, a in e.data.arrays().items()}
+    assert {k: v.shape for k, v in row.items()} == {k: a.shape for k, a in e.data.features().items()}
     assert all(v.dtype == np.int32 for v in row.values())
     for name, array in row.items():
         assert_array_equal(array, again[name])
@@ -152,7 +153,7 @@ def test_masking_changes_with_every_epoch_and_never_with_the_reader():
             return {"tokens": tokens, "segments": np.ones_like(tokens), "positions": tokens - 3}
 
     assert isinstance(data, MaskedTextData)
-    source = MaskedSource(data, Same(), masking.Vocabulary.without_words(64))
+    source = AugmentedSource(task_of(data), Same(), masking.Vocabulary.without_words(64))
     a, again, b = source.row(0), source.row(0), source.row(1)
     assert_array_equal(a["slots"], again["slots"])
     assert (a["slots"] != b["slots"]).any()
@@ -161,9 +162,9 @@ def test_masking_changes_with_every_epoch_and_never_with_the_reader():
     assert_array_equal(a["tokens"][kept], kept + 3)
     noisy = dataclasses.replace(registry.load("bert.minilm_debian_taught_5k").data, masked=0.5)
     assert isinstance(noisy, LabelledData)
-    labelled = MaskedSource(noisy, Same(), masking.Vocabulary.without_words(64))
+    labelled = AugmentedSource(task_of(noisy), Same(), masking.Vocabulary.without_words(64))
     c, d = labelled.row(0), labelled.row(1)
     assert (c["tokens"] != d["tokens"]).any() and 5 < np.sum(c["tokens"] == 1) < 35
     assert_array_equal(c["tokens"], labelled.row(0)["tokens"])
-    other = dataclasses.replace(labelled, data=dataclasses.replace(noisy, masked=0.4))
+    other = dataclasses.replace(labelled, task=task_of(dataclasses.replace(noisy, masked=0.4)))
     assert labelled.fingerprint != other.fingerprint

@@ -15,7 +15,7 @@ def test_a_dense_models_flops(name):
     """N are all parameters of products: no norms, nothing that is only looked up; a tied table counts for its logits."""
     e = registry.load(name)
     c: Any = e.model
-    rows, length = e.data.batch_size, e.data.arrays()["tokens"].shape[0]
+    rows, length = e.data.batch_size, e.data.features()["tokens"].shape[0]
     infos = state.plan(e, abstract=True).parameters
     n = sum(i.size for i in infos if i.is_matrix and not i.name.startswith(("position", "type")))
     attention = 12 * c.layers * c.heads * c.head_dim * length

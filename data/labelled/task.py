@@ -1,0 +1,127 @@
+"""Labelled examples as a task: classes of texts, pairs, words; answers in texts; similar texts."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from data.labelled import encoding, metrics
+from data.labelled.answers import answer_texts
+from data.labelled.config import LabelledData
+from data.reading.caches import (
+    check_fields,
+    check_vocabularies,
+    examples,
+    read_manifest,
+    smallest_vocabulary,
+)
+from data.task import DataError, Example, HeldOutExamples, Sum, Task
+from data.text import masking
+from data.vocabularies.tokenizers import Tokenizer
+from models.families import ModelConfig
+
+
+@runtime_checkable
+class HasLabels(Protocol):
+    """The configuration of a model with a head of classes."""
+
+    @property
+    def labels(self) -> int:
+        """How many classes there are; 0 where the head has none of its own."""
+        ...
+
+
+def _labels(model: ModelConfig) -> int:
+    return model.labels if isinstance(model, HasLabels) else 0
+
+
+class LabelledTask(Task[LabelledData]):
+    """Packed rows of labelled examples."""
+
+    def check(self, manifest: Mapping[str, Any], model: ModelConfig) -> None:
+        check_fields(self.data, manifest, "length", "slots")
+        check_vocabularies(model, manifest)
+        have, want = _labels(model), len(manifest.get("labels", ()))
+        if have and have != want:
+            raise DataError(f"model.head.labels={have}: cache {manifest['cache']!r} has {want} labels")
+
+    def synthetic_key(self, model: ModelConfig) -> str:
+        return str(smallest_vocabulary(model))
+
+    def synthetic(self, rng: np.random.Generator, model: ModelConfig) -> Example:
+        """Returns a row that is one example; labels are classes, spans of two tokens, or pairs of neighbours."""
+        length, count, labels = self.data.length, self.data.slots, _labels(model)
+        slots = np.arange(count, dtype=np.int32)
+        row = {
+            "tokens": rng.integers(3, smallest_vocabulary(model), length, dtype=np.int32),
+            "segments": np.ones(length, np.int32),
+            "positions": np.arange(length, dtype=np.int32),
+            "types": np.zeros(length, np.int32),
+            "slots": slots,
+        }
+        if self.data.spans:
+            row["targets"] = rng.integers(1, 8, (count, 1), dtype=np.int32) + np.arange(2, dtype=np.int32)
+        else:
+            row["targets"] = rng.integers(0, labels, count, dtype=np.int32) if labels else slots // 2
+        return row
+
+    def assets(self, folder: Path | None, model: ModelConfig) -> masking.Vocabulary | None:
+        """Returns what is known of tokens, where some are masked; none of random data's is special."""
+        if not self.data.masked:
+            return None
+        if folder is None:
+            return masking.Vocabulary.without_words(smallest_vocabulary(model))
+        return masking.Vocabulary.of(Tokenizer(folder))
+
+    @property
+    def augmentation(self) -> str:
+        return f"{self.data.masked:g}" if self.data.masked else ""
+
+    def augment(self, row: Example, rng: np.random.Generator, assets: masking.Vocabulary | None) -> Example:
+        return row if assets is None else masking.hide(row, rng, assets, self.data.masked)
+
+    def held_out(self, cache: Path, vocabulary: Path, split: str, limit: int) -> HeldOutExamples:
+        """Returns the split's rows; `extra` is (the task's name, the raw examples of questions)."""
+        raw, manifest = list(examples(cache, split, limit)), read_manifest(cache)
+        form, shape = manifest["form"], (self.data.length, self.data.slots)
+        rows = list(encoding.rows_of(raw, Tokenizer(vocabulary), form, *shape, manifest["labels"]))
+        questions = raw if form == "span" else []
+        return HeldOutExamples(rows, len(raw), (manifest["task"], questions), needs_outputs=bool(questions))
+
+    def scores(
+        self, totals: Mapping[str, Sum], examples: HeldOutExamples, outputs: Sequence[np.ndarray] = ()
+    ) -> dict[str, float]:
+        """Returns the scores of classes (data.labelled.metrics.scores_of), or of answers as SQuAD scores their text.
+
+        The model's accuracy of spans remains the share of windows whose span is exactly the labelled one.
+        """
+        name, questions = examples.extra
+        scores = metrics.scores_of(name, np.asarray(totals["confusion"].sum)) if "confusion" in totals else {}
+        if not questions:
+            return scores
+        # Outputs of rows that only filled the last batch up are left over.
+        predicted = answer_texts(zip(examples.rows, outputs, strict=False), [q["context"] for q in questions])
+        return scores | metrics.squad([[answer["text"] for answer in q["answers"]] for q in questions], predicted)
+
+    def read_texts(self, texts: Sequence[Mapping[str, Any]], vocabulary: Path) -> list[Example]:
+        """Returns rows of texts to be classified, {"text"} or {"text", "pair"}; a label that one has is not looked at."""
+        plain = [{side: text[side] for side in ("text", "pair") if side in text} for text in texts]
+        shape = (self.data.length, self.data.slots)
+        return list(encoding.rows_of(plain, Tokenizer(vocabulary), "classification", *shape))
+
+    def class_names(self, vocabulary: Path) -> list[str]:
+        """Returns the names of the classes, which a manifest holds."""
+        if not (vocabulary / "manifest.json").exists():
+            raise DataError("no manifest.json beside the weights names the classes: take a run or a release")
+        return read_manifest(vocabulary)["labels"]
+
+    def card(self, manifest: Mapping[str, Any]) -> list[str]:
+        count = sum(part["examples"] for part in manifest["parts"].values())
+        labels = f" Labels: {', '.join(manifest['labels'])}." if manifest["labels"] else ""
+        return [
+            f"Fine-tuned on {count:,} examples of `{manifest['task']}` (fingerprint {manifest['fingerprint'][:16]}).{labels}",
+        ]
+
+
+task = LabelledTask

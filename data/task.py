@@ -1,0 +1,139 @@
+"""The contract of a kind of data: what reading, evaluation, releases and commands ask of it. No JAX, no TensorFlow."""
+
+import abc
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+
+from data.kinds import DataConfig
+from models.errors import UserError
+from models.families import ModelConfig
+
+Example = dict[str, np.ndarray]  # arrays by name; of packed data a row of several examples
+Config = TypeVar("Config", bound=DataConfig)
+
+
+class DataError(UserError):
+    """Data that is missing or does not fit the experiment; the message is one line that says what to do."""
+
+
+class Sum(Protocol):
+    """A metric as a sum over a count (models.parts.losses.Ratio): scalars, or vectors of the same shape."""
+
+    @property
+    def sum(self) -> Any: ...
+
+    @property
+    def over(self) -> Any: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldOutExamples:
+    """Held-out examples as the model reads them.
+
+    Attributes:
+      rows: arrays by name, at least those of the task's features.
+      count: how many examples the rows hold.
+      extra: whatever the task's scores need beside the model's metrics.
+      needs_outputs: whether they also need the model's outputs (its method `outputs`).
+    """
+
+    rows: Sequence[Example]
+    count: int
+    extra: Any = None
+    needs_outputs: bool = False
+
+
+class Task(abc.ABC, Generic[Config]):
+    """The behaviour of a kind of data for one configuration. The defaults are those of data that comes as it is stored."""
+
+    def __init__(self, data: Config):
+        self.data = data
+
+    # --- reading ---
+
+    @property
+    def temperature(self) -> float:
+        """T: a cache's parts are drawn in proportion to n^(1/T)."""
+        return 1.0
+
+    def check(self, manifest: Mapping[str, Any], model: ModelConfig) -> None:
+        """Raises DataError where a cache is not what the configuration says, or the model cannot take it."""
+
+    def parts(self, manifest: Mapping[str, Any]) -> dict[str, int]:
+        """Returns the size of each part of a cache, a file of its own under train/: a language, an origin of text."""
+        return {name: part["rows"] for name, part in manifest["parts"].items()}
+
+    def rows(self, manifest: Mapping[str, Any]) -> int:
+        """Returns how many training rows a cache has."""
+        return sum(part["rows"] for part in manifest["parts"].values())
+
+    @abc.abstractmethod
+    def synthetic(self, rng: np.random.Generator, model: ModelConfig) -> Example:
+        """Returns a stored row of random data that fits the model."""
+
+    def synthetic_key(self, model: ModelConfig) -> str:
+        """Names what random rows depend on beside the configuration, for their fingerprint."""
+        return self.data.kind
+
+    def assets(self, folder: Path | None, model: ModelConfig) -> Any:
+        """Returns what `augment` needs beside a row, such as a vocabulary.
+
+        Args:
+          folder: the prepared cache; None for random data.
+        """
+        return None
+
+    @property
+    def augmentation(self) -> str:
+        """Names how rows are augmented, for the fingerprint of what a run has read; "" where they come as they are stored."""
+        return ""
+
+    def augment(self, row: Example, rng: np.random.Generator, assets: Any) -> Example:
+        """Returns a stored row as the model gets it this time: a pure function of its arguments."""
+        return row
+
+    # --- evaluation ---
+
+    @abc.abstractmethod
+    def held_out(self, cache: Path, vocabulary: Path, split: str, limit: int) -> HeldOutExamples:
+        """Returns the examples of a held-out split, augmented the same way every time.
+
+        Args:
+          cache: the prepared cache with the examples.
+          vocabulary: the folder whose vocabulary encodes them: the cache, or a release.
+          limit: at most so many examples; 0 takes all.
+        """
+
+    def scores(
+        self, totals: Mapping[str, Sum], examples: HeldOutExamples, outputs: Sequence[np.ndarray] = ()
+    ) -> dict[str, float]:
+        """Returns the task's scores by name from the model's metrics over all examples.
+
+        Args:
+          totals: metrics as sums; scalars are reported as they are, what vectors mean is the task's affair.
+          outputs: the model's outputs for the rows, in order, where `examples.needs_outputs`.
+        """
+        return {}
+
+    # --- words ---
+
+    @abc.abstractmethod
+    def card(self, manifest: Mapping[str, Any]) -> list[str]:
+        """Returns the lines of a release's README that tell what the model was trained on."""
+
+
+@runtime_checkable
+class ReadsTexts(Protocol):
+    """A task that encodes texts which were given to it, such as those that scripts.classify names the classes of."""
+
+    def read_texts(self, texts: Sequence[Mapping[str, Any]], vocabulary: Path) -> list[Example]:
+        """Returns rows of raw examples; `owners` says which example each slot belongs to, -1 where none does."""
+        ...
+
+    def class_names(self, vocabulary: Path) -> list[str]:
+        """Returns the names of the classes; raises DataError where nothing in the folder says them."""
+        ...

@@ -1,0 +1,115 @@
+"""Running text as a task: packed rows as they are, for causal models, or with masked tokens, for encoders."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data.reading.caches import check_fields, check_vocabularies, examples, smallest_vocabulary
+from data.reading.examples import unpack
+from data.task import Example, HeldOutExamples, Sum, Task
+from data.text import encoding, masking, pairs
+from data.text.config import MaskedTextData, TextData
+from data.vocabularies.tokenizers import Tokenizer
+from models.families import ModelConfig
+
+
+class TextTask(Task[TextData]):
+    """Packed rows of running text; held-out text is scored per token and per byte."""
+
+    @property
+    def temperature(self) -> float:
+        return self.data.temperature
+
+    def check(self, manifest: Mapping[str, Any], model: ModelConfig) -> None:
+        check_fields(self.data, manifest, "length")
+        check_vocabularies(model, manifest)
+
+    def synthetic_key(self, model: ModelConfig) -> str:
+        return str(smallest_vocabulary(model))
+
+    def synthetic(self, rng: np.random.Generator, model: ModelConfig) -> Example:
+        length, vocabulary = self.data.length, smallest_vocabulary(model)
+        return {
+            "tokens": rng.integers(3, vocabulary, length, dtype=np.int32),
+            "segments": np.ones(length, np.int32),
+            "positions": np.arange(length, dtype=np.int32),
+        }
+
+    def held_out(self, cache: Path, vocabulary: Path, split: str, limit: int) -> HeldOutExamples:
+        """Returns the split's rows; `extra` is the bytes of their text in UTF-8."""
+        texts = [example["text"] for example in examples(cache, split, limit)]
+        records, size = encoding.rows_of(texts, Tokenizer(vocabulary), self.data.length)
+        return HeldOutExamples([unpack(record, self.data.stored()) for record in records], len(texts), size)
+
+    def scores(
+        self, totals: Mapping[str, Sum], examples: HeldOutExamples, outputs: Sequence[np.ndarray] = ()
+    ) -> dict[str, float]:
+        """Returns the perplexity per token and per byte, and bits per byte."""
+        nats, tokens = float(totals["cross_entropy"].sum), max(float(totals["cross_entropy"].over), 1.0)
+        if not examples.extra:
+            return {}
+        return {
+            "perplexity": math.exp(min(nats / tokens, 700.0)),
+            "byte_perplexity": math.exp(min(nats / examples.extra, 700.0)),
+            "bits_per_byte": nats / examples.extra / math.log(2),
+        }
+
+    def card(self, manifest: Mapping[str, Any]) -> list[str]:
+        tokens = sum(part["tokens"] for part in manifest["parts"].values())
+        return [
+            f"Trained on {tokens:,} tokens of English (`{manifest['corpus']}`: {', '.join(sorted(manifest['parts']))}; "
+            f"fingerprint {manifest['fingerprint'][:16]}), rows of {manifest['length']} tokens.",
+        ]
+
+
+class MaskedTextTask(TextTask):
+    """The same rows with tokens masked anew every time they come, and pairs of sentences where the cache has them."""
+
+    data: MaskedTextData
+
+    def check(self, manifest: Mapping[str, Any], model: ModelConfig) -> None:
+        super().check(manifest, model)
+        check_fields(self.data, manifest, "pairs")
+
+    def synthetic(self, rng: np.random.Generator, model: ModelConfig) -> Example:
+        row, count = super().synthetic(rng, model), self.data.pairs
+        if count:
+            row["types"] = np.zeros(self.data.length, np.int32)
+            row["pair_slots"] = np.arange(count, dtype=np.int32)
+            row["pair_targets"] = rng.integers(0, 2, count, dtype=np.int32)
+        return row
+
+    def assets(self, folder: Path | None, model: ModelConfig) -> masking.Vocabulary:
+        """Returns what is known of tokens; none of random data's is special."""
+        if folder is None:
+            return masking.Vocabulary.without_words(smallest_vocabulary(model))
+        return masking.Vocabulary.of(Tokenizer(folder))
+
+    @property
+    def augmentation(self) -> str:
+        return f"{self.data.rate:g}-{self.data.whole_word}"
+
+    def augment(self, row: Example, rng: np.random.Generator, assets: masking.Vocabulary) -> Example:
+        d = self.data
+        return masking.mask(row, rng, assets, rate=d.rate, whole_word=d.whole_word, predictions=d.predictions)
+
+    def held_out(self, cache: Path, vocabulary: Path, split: str, limit: int) -> HeldOutExamples:
+        """Returns the split's rows. The same tokens are masked each time: a number that moves means that the model did."""
+        d, tokenizer, documents = self.data, Tokenizer(vocabulary), list(examples(cache, split, limit))
+        texts = [document["text"] for document in documents]
+        if d.pairs:
+            records = pairs.rows_of(texts, tokenizer, d.length, d.pairs, [document["origin"] for document in documents])
+        else:
+            records, _ = encoding.rows_of(texts, tokenizer, d.length)
+        words = masking.Vocabulary.of(tokenizer)
+        rows = [unpack(record, d.stored()) for record in records]
+        masked = [self.augment(row, np.random.default_rng((0, i)), words) for i, row in enumerate(rows)]
+        return HeldOutExamples(masked, len(texts))
+
+
+def task(data: TextData) -> TextTask:
+    """Returns the task of a configuration of this kind."""
+    return MaskedTextTask(data) if isinstance(data, MaskedTextData) else TextTask(data)

@@ -1,0 +1,47 @@
+"""Evaluators: scores of a model's parameters on held-out data, found by what an experiment's `eval` describes."""
+
+import importlib
+from pathlib import Path
+from typing import Any, Protocol
+
+from configs.experiment import Experiment
+from models.protocol import Model
+
+Params = dict[str, Any]  # nested dictionaries of arrays
+
+
+class Evaluator(Protocol):
+    """Scores of a model's parameters on the held-out split that it was made for."""
+
+    @property
+    def names(self) -> list[str]:
+        """The scalars that a call returns, those of single parts (languages) left out."""
+        ...
+
+    @property
+    def samples(self) -> int:
+        """How many held-out examples a call scores."""
+        ...
+
+    def __call__(self, params: Params) -> dict[str, float]:
+        """Returns `eval/...` scalars."""
+        ...
+
+    def report(self, params: Params, *, details: bool = False) -> tuple[dict[str, Any], str]:
+        """Returns all that there is to tell, for programs under "all" and other keys, and as text for people.
+
+        Args:
+          details: lists parts (languages) in the text as well.
+        """
+        ...
+
+
+def open_evaluator(model: Model, e: Experiment, cache: Path, vocabulary: Path) -> Evaluator:
+    """Returns the evaluator that an experiment's `eval` describes: the `EVALUATOR` of the module that it names.
+
+    Args:
+      model: with shapes for parameters, on its mesh (trainers.state.Plan.model).
+      cache: the prepared cache whose held-out examples are read.
+      vocabulary: the folder whose vocabulary encodes them: the cache, or a release.
+    """
+    return importlib.import_module(f"trainers.evaluation.{e.eval.form}").EVALUATOR(model, e, cache, vocabulary)

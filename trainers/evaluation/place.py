@@ -1,0 +1,32 @@
+"""A trained model on devices, whatever trained it and wherever it lies: what inference begins with."""
+
+import dataclasses
+from typing import Any
+
+import jax
+
+from configs.experiment import Experiment, Lora
+from configs.registry import ConfigError
+from models.sharding.layout import Layout
+from models.sharding.layouts import ONE_DEVICE
+from trainers import state
+from trainers.weights.source import Weights, load
+
+
+def placed(e: Experiment, weights: Weights, layout: Layout = ONE_DEVICE) -> tuple[state.Plan, dict[str, Any]]:
+    """Returns (plan, parameters) of a trained model under a layout; on the first device alone by default.
+
+    Args:
+      weights: read onto the mesh a piece at a time.
+
+    Raises:
+      ConfigError: the weights lack a parameter of the model.
+    """
+    train = dataclasses.replace(e.train, lora=Lora(), freeze=())
+    plan = state.plan(dataclasses.replace(e, layout=layout, train=train), jax.devices()[: layout.devices])
+    shapes = {info.name: info.shape for info in plan.parameters}
+    if missing := sorted(shapes.keys() - weights.shapes.keys()):
+        raise ConfigError(
+            f"the weights lack {', '.join(missing[:8])}: fine-tune them first, or choose another --experiment"
+        )
+    return plan, load(weights, plan.shardings.params, shapes, plan.experiment.train.master_dtype)
