@@ -229,6 +229,11 @@ class Family:
         pipeline stages of two chunks. It is also given the lengths of a batch's rows, for routing groups within them.
       searched: the layouts that a search of plans tries for a configuration; by default all of `layouts` that it may vary.
       notes: makes the lines about a configuration that a run prints when it starts.
+      meaning: fields of the configuration that change what a model computes, but none of its shapes: weights of a model that
+        differs in one of them are refused.
+      same_outputs: whether two configurations mean the same by the outputs of the components that may start fresh, its heads;
+        else a head is not taken from the other's weights.
+      shared: parameters, by name, that mean the same in every head.
     """
 
     model: MakeModel
@@ -237,6 +242,9 @@ class Family:
     comparable: Callable[[Any, Sequence[int]], Any]
     searched: Callable[[Any], Mapping[str, Recipe]] | None = None
     notes: Callable[[Any], list[str]] = lambda config: []
+    meaning: tuple[str, ...] = ()
+    same_outputs: Callable[[Any, Any], bool] = lambda ours, theirs: True
+    shared: frozenset[str] = frozenset()
 
 
 class Searchable(Protocol):

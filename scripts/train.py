@@ -28,8 +28,9 @@ def prepare(e: Experiment) -> None:
     from data.prepare import PREPARED
     from scripts.recipes import teach
 
-    if e.train.init_from in weights.WEIGHTS:
-        weights.fetch_weights(e.train.init_from)
+    for part in e.train.init_from.split(";"):
+        if (name := part.rpartition("=")[2]) in weights.WEIGHTS:
+            weights.fetch_weights(name)
     if e.data.cache in PREPARED:
         teach.prepare(e.data.cache)
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from configs.experiment import Experiment, Lora, Train
 from configs.registry import ConfigError
 from models.errors import nearest
-from models.sharding.params import HEAD, ParamInfo, flatten, nest, normal
+from models.sharding.params import ParamInfo, flatten, nest, normal
 
 Infos = dict[str, ParamInfo]  # by dotted name
 PREFIX = "lora."
@@ -92,7 +92,8 @@ def trained(infos: Infos, train: Train) -> frozenset[str]:
     """
     names = set(infos)
     if train.lora.rank:  # all that is not adapted stays, but for the head, which is new
-        names = {name for name in names if name.startswith((PREFIX, HEAD))}
+        heads = tuple(f"{component}." for component in train.fresh)
+        names = {name for name in names if name.startswith((PREFIX, *heads))}
     for prefix in train.freeze:
         frozen = {name for name in infos if f"{name}.".startswith(f"{prefix}.")}
         if not frozen:

@@ -6,6 +6,7 @@ axes, so that the update is the same whatever the stacking or the layout.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from configs import optimizers as settings
-from models.sharding.params import HEAD, ParamInfo, flatten
+from models.sharding.params import ParamInfo, flatten
 from models.sharding.pipelines import one_f_one_b
 from models.sharding.pipelines.gpipe import by_stages
 
@@ -53,7 +54,8 @@ def learning_rate(schedule: settings.Schedule) -> optax.Schedule:
 
 
 def make(
-    config: settings.Optimizer, infos: PyTree, clip_norm: float = 0.0, freeze_layers: int = 0, head_rate: float = 1.0
+    config: settings.Optimizer, infos: PyTree, clip_norm: float = 0.0, freeze_layers: int = 0, head_rate: float = 1.0,
+    fresh: Sequence[str] = ("head",),
 ) -> optax.GradientTransformation:
     """The optimizer of a config.
 
@@ -91,16 +93,17 @@ def make(
             parts = [optax.trace(config.momentum)] if config.momentum else []
     clip = [optax.clip_by_global_norm(clip_norm)] if clip_norm else []
     frozen = [_without_lowest(infos, freeze_layers)] if freeze_layers else []
-    head = [_faster_head(infos, head_rate)] if head_rate != 1 else []
+    head = [_faster(infos, head_rate, fresh)] if head_rate != 1 else []
     # Before and after: frozen layers count neither in the clipped norm nor in weight decay.
     return optax.chain(*frozen, *clip, *parts, optax.scale_by_learning_rate(rate), *head, *frozen)
 
 
-def _faster_head(infos: PyTree, factor: float) -> optax.GradientTransformation:
-    """Scales what belongs to the component "head"."""
+def _faster(infos: PyTree, factor: float, components: Sequence[str]) -> optax.GradientTransformation:
+    """Scales the updates of some components."""
+    prefixes = tuple(f"{component}." for component in components)
 
     def one(info: ParamInfo, u: Any) -> Any:
-        return factor * u if info.name.startswith(HEAD) else u
+        return factor * u if info.name.startswith(prefixes) else u
 
     return optax.stateless(lambda updates, params: jax.tree.map(one, infos, updates))
 

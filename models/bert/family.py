@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from models.bert.config import BertConfig
 from models.bert.layouts import LAYOUTS
 from models.bert.model import Bert
+from models.parts.transformer_config import MEANING
 from models.protocol import Family
 
 # Experiments whose data and evaluation go with a model that comes without any, by its head.
@@ -29,4 +30,7 @@ FAMILY = Family(
     layouts=LAYOUTS,
     like=lambda c: _LIKE[type(c.head).__name__],
     comparable=comparable,
+    meaning=MEANING,
+    same_outputs=lambda ours, theirs: type(ours.head) is type(theirs.head),
+    shared=frozenset({"head.pooler", "head.pooler_bias"}),
 )

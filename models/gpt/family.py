@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from models.gpt.config import GptConfig
 from models.gpt.layouts import LAYOUTS
 from models.gpt.model import Gpt
+from models.parts.transformer_config import MEANING
 from models.protocol import Family
 
 
@@ -20,4 +21,5 @@ FAMILY = Family(
     layouts=LAYOUTS,
     like=lambda c: "gpt.gpt2_124m",
     comparable=comparable,
+    meaning=MEANING,
 )

@@ -20,6 +20,12 @@ def check_dropout(rate: float) -> None:
         raise ValueError(f"dropout={rate}: is rounded to a multiple of 1/256; nearest that can be had: {fits}")
 
 
+# Settings that change what a Transformer computes, but none of its shapes.
+MEANING = (
+    "order", "norm", "norm_eps", "activation", "positions", "rotary_base", "max_distance", "logit_cap", "softmax_cap",
+)  # fmt: skip
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TransformerConfig:
     """A stack of Transformer layers over token embeddings. Fields, not subclasses, tell the published models apart.

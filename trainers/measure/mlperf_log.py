@@ -209,8 +209,9 @@ def _described(request: Request, e: Experiment, of: Benchmark, evaluator: Evalua
         if of.metric not in evaluator.names:
             raise ConfigError(f"{e.name}: MLPerf's {of.name} scores {of.metric}, which its evaluation does not give")
         values["eval_samples"] = evaluator.samples
-    if e.train.init_from and (step := checkpoint.newest_step(init_from.located(e.train.init_from))) is not None:
-        values["init_checkpoint_step"] = step
+    starts = init_from.sources(e.train.init_from).values() if e.train.init_from else ()
+    if steps := [step for path in starts if (step := checkpoint.newest_step(path)) is not None]:
+        values["init_checkpoint_step"] = max(steps)
     return values
 
 

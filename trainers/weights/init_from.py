@@ -1,43 +1,79 @@
 """How a new run begins: with fresh parameters, or with those of a release, a Hugging Face folder, a GGUF file or a run."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
+import jax
+
+from configs.registry import ConfigError
+
 from data.packages import weights as released
 from data.vocabularies.tokenizers import FILE, Tokenizer
-from models.sharding.params import flatten
+from models.errors import nearest
+from models.sharding.params import components, flatten
 from trainers import state
-from trainers.weights import open
-from trainers.weights import source as weights
+from trainers.weights import open, source
 from trainers.weights.release import ReleaseError
 from trainers.weights.source import Weights
 
 
 def new_state(p: state.Plan, vocabulary: Path | None, say: Callable[[str], object]) -> state.State:
-    """The state of step 0.
+    """Returns the state of step 0.
 
-    With `train.init_from`, parameters are read onto the mesh a piece at a time. Those of the component "head" may be missing
-    there, or be another head's: they start fresh, and a line says so. So do adapters.
+    With `train.init_from`, parameters are read onto the mesh a piece at a time. Those of the components in `train.fresh` may be
+    missing there, or be another head's: they start fresh, and a line says so. So do adapters.
 
     Args:
-      vocabulary: the folder of the run's vocabulary, None for random tokens; it must be that of the weights.
+      vocabulary: the folder of the run's vocabulary, None for random data; it must be that of the weights.
 
     Raises:
       UserError: a tensor is missing, too much, or of another shape; or the vocabulary is another one.
     """
-    if not p.experiment.train.init_from:
+    e = p.experiment
+    if not e.train.init_from:
         return state.create(p)
-    source = open.open_weights(located(p.experiment.train.init_from))
-    if vocabulary is not None:
-        check_vocabulary(source, vocabulary)
-    wanted = {info.name: info.shape for info in state.model_infos(p)}
-    weights.check(wanted, source)
-    fitting = weights.fitting(p.experiment.model, wanted, source)
-    fresh = sorted(wanted.keys() - set(fitting))
-    if fresh:
-        say(f"starting from {p.experiment.train.init_from}; fresh: {', '.join(fresh)}")
-    loaded = weights.load(source, p.shardings.params, {k: wanted[k] for k in fitting}, p.experiment.train.master_dtype)
-    return state.create(p, given=flatten(loaded))
+    parts = sources(e.train.init_from)
+    known = components(p.model)
+    for component in parts:
+        if component and component not in known:
+            raise ConfigError(f"train.init_from: no component {component!r}{nearest(component, known)}")
+    given: dict[str, jax.Array] = {}
+    for component, path in parts.items():
+        weights: Weights = open.open_weights(path)
+        if vocabulary is not None:
+            check_vocabulary(weights, vocabulary)
+        others = [f"{other}." for other in parts if other and other != component]
+        wanted = {
+            info.name: info.shape
+            for info in state.model_infos(p)
+            if info.name.startswith(f"{component}." if component else "") and not info.name.startswith(tuple(others))
+        }
+        weights = source.Component(weights, component) if component else weights
+        source.check(wanted, weights, e.train.fresh)
+        names = source.fitting(e.model, wanted, weights, e.train.fresh)
+        if fresh := sorted(wanted.keys() - set(names)):
+            say(f"starting from {path}; fresh: {', '.join(fresh)}")
+        shapes = {name: wanted[name] for name in names}
+        given |= flatten(source.load(weights, p.shardings.params, shapes, e.train.master_dtype))
+    return state.create(p, given=given)
+
+
+def sources(text: str) -> dict[str, Path]:
+    """Returns where each component starts from: `train.init_from`, taken apart; "" is the whole model.
+
+    Raises:
+      ConfigError: a component is named twice.
+    """
+    parts: dict[str, Path] = {}
+    for part in [text] if located(text).exists() else text.split(";"):
+        component, equals, path = part.partition("=")
+        if not equals or not re.fullmatch(r"[\w.]+", component) or located(part).exists():
+            component, path = "", part
+        if component in parts:
+            raise ConfigError(f"train.init_from={text!r}: component {component!r} is named twice")
+        parts[component] = located(path)
+    return parts
 
 
 def located(text: str) -> Path:

@@ -4,7 +4,7 @@ Each is opened as `Weights`, which reads pieces of parameters by our names; `loa
 or the host, ever holding more than it needs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,14 +12,11 @@ import jax
 import numpy as np
 
 from models import interchange
+from models.families import ModelConfig, family_of
 from models.interchange import Index, InterchangeError, Shape
-from models.sharding.params import HEAD, flatten, nest
+from models.sharding.params import flatten, nest
 
-_POOLER = ("head.pooler", "head.pooler_bias")  # means the same in every head that has it
-# Settings that change what a model computes, but none of its shapes.
-_MEANING = (
-    "order", "norm", "norm_eps", "activation", "positions", "rotary_base", "max_distance", "logit_cap", "softmax_cap",
-)  # fmt: skip
+FRESH = ("head",)  # components that may start fresh where nothing else is said
 
 
 class Weights(Protocol):
@@ -32,7 +29,7 @@ class Weights(Protocol):
     """
 
     @property
-    def config(self) -> Any: ...
+    def config(self) -> ModelConfig: ...
 
     @property
     def shapes(self) -> Mapping[str, Shape]: ...
@@ -56,7 +53,7 @@ class Arrays:
       params: nested dictionaries of arrays.
     """
 
-    def __init__(self, config: Any, params: dict[str, Any], vocabulary: Path | None = None):
+    def __init__(self, config: ModelConfig, params: dict[str, Any], vocabulary: Path | None = None):
         self.config, self.vocabulary = config, vocabulary
         self._params = flatten(params)
         self.shapes = {name: tuple(x.shape) for name, x in self._params.items()}
@@ -65,43 +62,67 @@ class Arrays:
         return np.asarray(self._params[name][index])
 
 
-def check(shapes: Mapping[str, Shape], weights: Weights) -> None:
-    """Refuses weights that lack a parameter of a model outside its head, have one more, or one of another shape.
+class Component:
+    """The weights of one component: those of a larger model that has it, or of a model that is it.
 
     Args:
-      shapes: of the model's parameters by name.
-
-    Raises:
-      InterchangeError: names them, with the shapes expected and found: eight, and how many more.
+      path: of the component in the model that starts from it.
     """
-    want, found = ({k: v for k, v in of.items() if not k.startswith(HEAD)} for of in (shapes, weights.shapes))
-    if wrong := interchange.problems(want, found):
+
+    def __init__(self, whole: Weights, path: str):
+        self.whole, self.config, self.vocabulary = whole, whole.config, whole.vocabulary
+        inside = {name for name in whole.shapes if name.startswith(f"{path}.")}
+        self._theirs = {name: name for name in inside} or {f"{path}.{name}": name for name in whole.shapes}
+        self.shapes = {ours: whole.shapes[theirs] for ours, theirs in self._theirs.items()}
+
+    def read(self, name: str, index: Index = ()) -> np.ndarray:
+        return self.whole.read(self._theirs[name], index)
+
+
+def check(shapes: Mapping[str, Shape], weights: Weights, fresh: Sequence[str] = FRESH) -> None:
+    """Raises InterchangeError for weights that lack a parameter, have one more, or one of another shape.
+
+    Args:
+      shapes: of the parameters that are to be had, by name.
+      fresh: components that may be missing, or left over in the weights.
+    """
+    want, have = (
+        {k: v for k, v in these.items() if not _within(k, fresh)} for these in (shapes, weights.shapes)
+    )
+    if wrong := interchange.problems(want, have):
         raise InterchangeError(f"the weights are not those of the model: {wrong}")
 
 
-def fitting(config: Any, shapes: Mapping[str, Shape], weights: Weights) -> list[str]:
-    """Which parameters of a model `weights`, once checked, give; the others, of its head, have to be made.
+def fitting(
+    config: ModelConfig, shapes: Mapping[str, Shape], weights: Weights, fresh: Sequence[str] = FRESH
+) -> list[str]:
+    """Returns the parameters of a model that `weights`, once checked, give; the others, of fresh components, have to be made.
 
-    Those of a head are taken from weights whose head is of the same kind and size; the pooler from any.
+    Those of a fresh component, a head, are taken from weights whose head means the same and has the same size.
 
     Args:
       config: the model's.
-      shapes: of the model's parameters by name.
+      shapes: of the parameters that are to be had, by name.
 
     Raises:
       InterchangeError: the weights are of a model that computes something else with the same shapes.
     """
-    theirs = weights.config
-    for field in _MEANING:
-        ours, found = getattr(config, field, None), getattr(theirs, field, None)
-        if ours != found:
+    family, theirs = family_of(config), weights.config
+    same_family = type(theirs) is type(config)
+    for field in family.meaning if same_family else ():
+        have, want = getattr(theirs, field), getattr(config, field)
+        if have != want:
             raise InterchangeError(
-                f"the weights are of a model with {field}={found!r}, this one has {ours!r}; set --model.{field} {found}"
+                f"the weights are of a model with {field}={have!r}, this one has {want!r}; set --model.{field} {have}"
             )
     names = [name for name, shape in shapes.items() if weights.shapes.get(name) == shape]
-    head = {name for name in shapes if name.startswith(HEAD)}
-    same = type(getattr(config, "head", None)) is type(getattr(theirs, "head", None)) and head <= set(names)
-    return [name for name in names if same or name not in head or name in _POOLER]
+    new = {name for name in shapes if _within(name, fresh)}
+    same = new <= set(names) and (not same_family or family.same_outputs(config, theirs))
+    return [name for name in names if same or name not in new or name in family.shared]
+
+
+def _within(name: str, components: Sequence[str]) -> bool:
+    return any(name.startswith(f"{component}.") for component in components)
 
 
 def load(weights: Weights, shardings: dict[str, Any], shapes: Mapping[str, Shape], dtype: Any) -> dict[str, Any]:
