@@ -9,7 +9,7 @@ LOWER = frozenset(
 """Metrics of which less is better, by the last part of their names."""
 
 HIGHER = frozenset(
-    {"accuracy", "exact_match", "f1", "macro_f1", "bleu", "chrf", "stripped_bleu", "stripped_chrf"}
+    {"accuracy", "exact_match", "f1", "macro_f1", "matthews", "bleu", "chrf", "stripped_bleu", "stripped_chrf"}
     | {f"stripped_bleu_{bucket}" for bucket in ("high", "middle", "low", "unseen")}
 )
 """Metrics of which more is better."""

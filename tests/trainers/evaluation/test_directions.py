@@ -1,8 +1,10 @@
 """Which way metrics are better."""
 
+import numpy as np
 import pytest
 
 from configs.registry import ConfigError
+from data.labelled import metrics
 from trainers.evaluation import translation
 from trainers.evaluation.directions import HIGHER, LOWER, lower_is_better
 
@@ -16,9 +18,13 @@ def test_errors_fall_and_hits_rise():
     assert not LOWER & HIGHER
 
 
-def test_every_score_of_translations_has_a_direction():
-    """They all count what is right."""
-    assert not any(map(lower_is_better, translation.score(["a b c d"], ["a b c d"])))
+def test_every_score_of_translations_and_classes_has_a_direction():
+    """They all count what is right; "majority" is no score of a model's."""
+    classes = [metrics.scores_of(task, np.eye(2)) for task in ("glue_mrpc", "glue_cola")]
+    answers = metrics.squad([["yes"]], ["yes"])
+    names = {*translation.score(["a b c d"], ["a b c d"]), *classes[0], *classes[1], *answers} - {"majority"}
+    assert {"bleu", "f1", "matthews", "exact_match"} < names
+    assert not any(map(lower_is_better, names))
 
 
 @pytest.mark.parametrize("name", ["eval/examples", "eval/majority", "eval/moe/experts_1", "eval/acuracy"])
