@@ -72,9 +72,8 @@ class HeldOutEvaluator:
 
         def of_batch(params: Any, batch: dict[str, jax.Array]) -> tuple[dict[str, Ratio], jax.Array | None]:
             model = merge(abstract, params)
-            return model.loss(batch, Context.evaluation()).metrics, model.outputs(
-                batch
-            ) if self.held_out.questions else None
+            outputs = model.outputs(batch) if self.held_out.questions else None
+            return model.loss(batch, Context.evaluation()).metrics, outputs
 
         self._of_batch = jax.jit(of_batch, out_shardings=where.mesh and NamedSharding(where.mesh, P()))
         batch = {k: jax.ShapeDtypeStruct((self.rows, *a.shape), np.int32) for k, a in self.arrays.items()}
