@@ -28,6 +28,8 @@ from trainers.evaluation import held_out as evaluation
 from trainers.evaluation.generation import Generate, Generator
 from trainers.weights import huggingface, open, release
 
+pytestmark = pytest.mark.integration
+
 LENGTH = 16
 LABELS = ["cat", "dog"]
 

@@ -24,6 +24,8 @@ from tests.helpers.contexts import training
 from trainers import checkpoint, metrics, state, trainer
 from trainers.weights import init_from, release
 
+pytestmark = pytest.mark.integration
+
 # How many times the run of the kill test is killed; the more, the longer it takes.
 KILLS = int(os.environ.get("SHARDZOO_KILLS", "3"))
 VARYING = ("tokens_per_s", "memory_gib")

@@ -17,6 +17,8 @@ from tests.data.text.conftest import TINY
 from tests.helpers.rows import read_rows, unpack
 from tests.helpers.wordpiece import train_wordpiece
 
+pytestmark = pytest.mark.integration
+
 
 def quiet(line: str) -> None:
     """Progress that goes nowhere."""

@@ -15,6 +15,8 @@ from data.vocabularies.sentencepiece import Vocabulary
 from tests.data.conftest import TINY
 from tests.helpers.rows import read_rows, unpack
 
+pytestmark = pytest.mark.integration
+
 LENGTHS = TINY.source_length, TINY.target_length
 
 

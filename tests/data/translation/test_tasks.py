@@ -7,6 +7,8 @@ from data.vocabularies import sentencepiece
 from data.vocabularies.sentencepiece import Vocabulary
 from tests.data.conftest import WORDS
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
