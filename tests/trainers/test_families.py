@@ -21,8 +21,8 @@ from models.bert.config import Classification
 from models.errors import UserError
 from scripts import classify as classify_script
 from tests.helpers.caches import finish, texts, write_text_cache
+from tests.helpers.runs import run
 from tests.helpers.wordpiece import train_wordpiece
-from tests.trainers.test_trainer import run
 from trainers import checkpoint, metrics, state
 from trainers.evaluation import held_out as evaluation
 from trainers.evaluation.generation import Generate, Generator
