@@ -20,6 +20,67 @@ from tests.helpers.archives import tarball
 _PIECES = "[PAD] [UNK] [CLS] [SEP] [MASK] the cat ##s sat on mat who ? . a b c d e f"
 PIECES = _PIECES.split()
 
+# Debian's index: two packages of one source and a summary in common, a section that is none, two versions of a package.
+INDEX = {
+    "Packages": """\
+Package: libcat1
+Source: cat (1.2)
+Section: libs
+Description: the cats (library)
+Description-md5: 01
+
+Package: libcat2
+Source: cat
+Section: non-free/libdevel
+Description: The cats: library
+Description-md5: 02
+
+Package: libcat3
+Section: libs
+Description: the cats (library)
+Description-md5: 01
+
+Package: catd
+Section: unheard-of
+Description: a cat that sat
+Description-md5: 03
+
+Package: mat
+Section: games
+Description: a mat on the cat
+Description-md5: 04
+
+Package: mat
+Section: admin
+Description: the same in another version
+Description-md5: 04
+""",
+    "Translation-en": """\
+Package: libcat1
+Description-md5: 01
+Description-en: the cats (library)
+ The cat sat
+ on the mat.
+ .
+ Another paragraph.
+
+Package: libcat2
+Description-md5: 02
+Description-en: The cats: library
+ The cat sat on the mat.
+
+Package: catd
+Description-md5: 03
+Description-en: a cat that sat
+ It sat on a mat.
+
+Package: mat
+Description-md5: 04
+Description-en: a mat on the cat
+ Who sat on the cat?
+""",
+}
+
 
 def write_zip(path: Path, members: dict[str, str]) -> Path:
     """A zip file, the same for the same members."""

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose
 from models.bert.config import Classification, MaskedLm, SentenceEmbedding, Span, Tagging
 from models.bert.model import NEVER, best_span
 from tests.helpers.contexts import EVALUATION, training
-from tests.models.parts.test_transformers import batch_of, compiled, model_of
+from tests.helpers.models import batch_of, compiled, model_of
 
 SLOTS = jnp.array([[0, 7, 0]])  # the beginnings of two examples of 7 and 5 tokens; the third slot is unused
 

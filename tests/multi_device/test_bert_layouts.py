@@ -7,6 +7,8 @@ import pytest
 
 from tests.helpers.layouts import assert_equal_to_one_device, case_id, cases
 
+pytestmark = pytest.mark.integration
+
 TABLE = [
     *cases("bert.quickstart_pairs", keep=("zero1", "two_d", "context_ring", "pipeline_interleaved")),
     ("bert.base_squad", "two_d", (2, 4)),

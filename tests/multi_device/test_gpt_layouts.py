@@ -29,6 +29,8 @@ from tests.helpers.layouts import (
 from trainers import state
 from trainers.programs import equality
 
+pytestmark = pytest.mark.integration
+
 GPT = "gpt.quickstart"
 # Every layout of the family, and one of each variant on a mesh that cuts everything.
 TABLE = [

@@ -22,6 +22,8 @@ from tests.helpers.layouts import (
 from trainers import state
 from trainers.programs import tables
 
+pytestmark = pytest.mark.integration
+
 M4 = "gshard_m4.quickstart"
 EXPERTS = tuple(name for name in LAYOUTS if name not in DENSE)
 TABLE = [

@@ -23,6 +23,8 @@ from trainers import state, step
 from trainers.checkpoint import Checkpoints
 from trainers.programs import equality, tables
 
+pytestmark = pytest.mark.integration
+
 PIPES = pipelines("decoder")
 
 

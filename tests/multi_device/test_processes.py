@@ -23,8 +23,8 @@ from data.vocabularies import tokenizers
 from models.sharding.layout import Layout
 from scripts import cli
 from tests.helpers.caches import write_text_cache
+from tests.helpers.runs import damage
 from tests.multi_device.observed import Pieces
-from tests.trainers.test_trainer import damage
 from trainers import metrics, trainer
 
 LIMIT = 180  # seconds, after which a run is said to hang; on two idle cores none takes 20

@@ -19,6 +19,8 @@ from scripts.recipes.teach import cache_of_teacher, prepare
 from tests.helpers.labelled_packages import tiny_packages
 from tests.helpers.rows import read_rows
 
+pytestmark = pytest.mark.integration
+
 TEACHER = "bert.minilm_debian_descriptions_5k"
 KNOWN = Labelled(task="debian_descriptions", tokenizer="minilm_l6", length=32, slots=2, limit=10)
 STUDENT = Labelled(

@@ -16,7 +16,7 @@ from data.reading.batches import Batches
 from data.reading.examples import open_source
 from models.sharding.layouts import fully_sharded
 from models.sharding.params import flatten, merge, nest
-from tests.trainers.test_trainer import run
+from tests.helpers.runs import run
 from trainers import adapt, checkpoint, state, step
 from trainers.weights import open
 

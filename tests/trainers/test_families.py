@@ -21,12 +21,14 @@ from models.bert.config import Classification
 from models.errors import UserError
 from scripts import classify as classify_script
 from tests.helpers.caches import finish, texts, write_text_cache
+from tests.helpers.runs import run
 from tests.helpers.wordpiece import train_wordpiece
-from tests.trainers.test_trainer import run
 from trainers import checkpoint, metrics, state
 from trainers.evaluation.evaluator import open_evaluator
 from trainers.evaluation.generation import Generate, Generator
 from trainers.weights import huggingface, open, release
+
+pytestmark = pytest.mark.integration
 
 LENGTH = 16
 LABELS = ["cat", "dog"]

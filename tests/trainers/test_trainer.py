@@ -21,8 +21,11 @@ from models.errors import UserError
 from models.gshard_m4.layouts import LAYOUTS
 from models.sharding.params import flatten, nest
 from tests.helpers.contexts import training
+from tests.helpers.runs import damage, run
 from trainers import checkpoint, metrics, state, trainer
 from trainers.weights import init_from, release
+
+pytestmark = pytest.mark.integration
 
 # How many times the run of the kill test is killed; the more, the longer it takes.
 KILLS = int(os.environ.get("SHARDZOO_KILLS", "3"))
@@ -47,15 +50,6 @@ def whole_run(tmp_path_factory) -> Path:
     e = registry.tiny(registry.load("gshard_m4.quickstart"))
     assert run(with_train(e, steps=6, keep=10), folder) == trainer.DONE
     return folder
-
-
-def run(e, workdir: Path, log=None) -> int:
-    """The trainer on as many of the simulated devices as the layout needs."""
-    devices = jax.devices()[: e.layout.devices]
-    original = state.make_mesh
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(state, "make_mesh", lambda layout, _=None: original(layout, devices))
-        return trainer.train(e, workdir, log)
 
 
 def test_a_run_logs_what_happened(whole_run):
@@ -99,16 +93,6 @@ def test_a_checkpoint_restores_onto_another_mesh(whole_run, m4, tmp_path):
     assert run(with_train(e, steps=6, keep=10), tmp_path / "run") == trainer.DONE
     for got, want in zip(curve(tmp_path / "run"), curve(whole_run), strict=True):
         np.testing.assert_allclose(got["loss"], want["loss"], rtol=2e-5)
-
-
-def damage(arrays: Path) -> None:
-    """Flips bits in the largest file of a folder with a checkpoint's arrays."""
-    files = [p for p in arrays.rglob("*") if p.is_file() and "_METADATA" not in p.name]
-    victim = max(files, key=lambda p: p.stat().st_size)
-    content = bytearray(victim.read_bytes())
-    for i in range(len(content) // 4, len(content) // 2):
-        content[i] ^= 0x5A
-    victim.write_bytes(content)
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(whole_run, m4, tmp_path, capsys):

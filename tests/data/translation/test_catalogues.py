@@ -1,7 +1,6 @@
 import io
 import tarfile
 import zipfile
-from collections import Counter
 from typing import Literal
 
 import pytest
@@ -10,7 +9,7 @@ from data.packages import archives
 from data.translation import catalogues, sources
 from data.translation.catalogues import Source
 from data.translation.languages import normalise
-from tests.data.conftest import po_file, write_wheel
+from tests.helpers.catalogues import po_file, write_wheel
 
 
 @pytest.mark.parametrize(
@@ -126,11 +125,3 @@ def test_archives_are_alike(tmp_path):
         assert list(archives.members(tmp_path / name, r"\.po$")) == [("x/sw.po", content)], name
     with pytest.raises(ValueError, match=r"a\.rpm"):
         archives.members(tmp_path / "a.rpm", "")
-
-
-def test_the_real_permissive_set(real_pairs):
-    """The three real wheels give the languages, pairs and English strings that they were measured to hold."""
-    assert len(real_pairs) == 131_960
-    assert len({pair.english for pair in real_pairs}) == 3_204
-    sizes = Counter(pair.language for pair in real_pairs)
-    assert len(sizes) == 96 and sum(size >= 300 for size in sizes.values()) == 87

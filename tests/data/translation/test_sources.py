@@ -1,7 +1,7 @@
 from data.packages.fetch import Package
 from data.translation.sources import CATALOGUES
-from tests.data.translation.test_catalogue_formats import make_mo
 from tests.helpers.archives import tarball
+from tests.helpers.catalogues import make_mo
 
 
 def entries_of(name: str):

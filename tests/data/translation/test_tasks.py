@@ -5,7 +5,9 @@ import pytest
 
 from data.vocabularies import sentencepiece
 from data.vocabularies.sentencepiece import Vocabulary
-from tests.data.conftest import WORDS
+from tests.helpers.catalogues import WORDS
+
+pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")

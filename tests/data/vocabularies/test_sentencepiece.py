@@ -3,7 +3,7 @@ import pytest
 
 from data.vocabularies import sentencepiece
 from data.vocabularies.sentencepiece import Vocabulary
-from tests.data.conftest import WORDS
+from tests.helpers.catalogues import WORDS
 
 
 @pytest.fixture(scope="module")

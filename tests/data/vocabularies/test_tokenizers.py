@@ -8,8 +8,8 @@ import pytest
 
 from data.vocabularies import tokenizers
 from data.vocabularies.tokenizers import Tokenizer
-from tests.data.conftest import WORDS
 from tests.helpers.archives import released
+from tests.helpers.catalogues import WORDS
 from tests.helpers.wordpiece import train_wordpiece
 
 TRICKY = "Don't  panic: naïve 漢字 🙂\n\n42<|endoftext|>[MASK] ok"
@@ -34,6 +34,7 @@ def wordpiece(tmp_path_factory) -> Tokenizer:
     return Tokenizer(folder)
 
 
+@pytest.mark.network
 def test_gpt2_from_its_own_files(tmp_path):
     """GPT-2's vocabulary, put together from its two files, gives GPT-2's ids, and back the text they came from."""
     gpt2 = released("gpt2", tmp_path)
@@ -43,6 +44,7 @@ def test_gpt2_from_its_own_files(tmp_path):
     assert gpt2.continues[gpt2.encode("don't go")].tolist() == [True, True, False]
 
 
+@pytest.mark.network
 def test_released_wordpiece(tmp_path):
     """MiniLM's vocabulary has BERT's ids; it neither cuts nor pads, though its file says so."""
     bert = released("minilm_l6", tmp_path)

@@ -18,7 +18,7 @@ from models.parts.attention.module import Attention, _logits, _mix, rotation
 from models.sharding.component import Component, make_mesh
 from models.sharding.layout import Layout, LayoutError, rules
 from models.sharding.layouts import LAYOUTS, context_ring, context_ring_balanced
-from tests.models.parts.test_transformers import batch_of, compiled, model_of
+from tests.helpers.models import batch_of, compiled, model_of
 
 B, L, M, PIECES = 4, 16, 8, 4
 # Of packed rows, the last with padding: pieces begin and end inside examples.

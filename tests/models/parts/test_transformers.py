@@ -1,7 +1,6 @@
 """Properties of encoders and decoders of every variant: what a token may see, and that packing, padding and caching are free."""
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -10,50 +9,15 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from configs import registry
-from models.families import family_of
 from models.parts.attention import module
 from models.parts.attention.mask import Sight
 from models.parts.attention.module import relative_buckets, rotate, rotation
 from models.sharding.component import Component, make_mesh
-from models.sharding.layout import Layout
 from tests.helpers.contexts import EVALUATION
+from tests.helpers.models import ALONE, batch_of, compiled, model_of
 
 GPT = ["gpt.quickstart", "gpt.gpt2_124m", "gpt.gspmd_64b", "gpt.lingvo_175b", "gpt.palm_8b", "gpt.llama2_70b"]
 BERT = ["bert.base", "bert.mlperf_200b", "bert.mlperf_480b"]
-LENGTH = 12
-ALONE = Component(Layout(name="one", mesh=(("all", 1),)))
-
-
-@functools.cache
-def model_of(name: str, where: Component = ALONE, **fields):
-    """A tiny model of this experiment in double precision, without dropout, every bias and scale made to matter."""
-    fields = dict(dtype="float64", dropout=0.0, remat="none", layers=2) | fields
-    c = dataclasses.replace(registry.load(name).model.tiny(), **fields)
-
-    @jax.jit
-    def make():
-        model = family_of(c).model(c, jax.random.key(0), where)
-        leaves, tree = jax.tree.flatten(model)
-        keys = jax.random.split(jax.random.key(1), len(leaves))
-        noisy = [x.astype(jnp.float64) + 0.1 * jax.random.normal(k, x.shape) for x, k in zip(leaves, keys, strict=True)]
-        return jax.tree.unflatten(tree, noisy)
-
-    return make()
-
-
-def batch_of(*rows: list[int]) -> dict[str, np.ndarray]:
-    """Rows of packed examples of these lengths, filled with different tokens; the rest is padding."""
-    rng = np.random.default_rng(0)
-    segments = np.zeros((len(rows), LENGTH), np.int32)
-    positions = np.zeros_like(segments)
-    for row, lengths in enumerate(rows):
-        at = 0
-        for number, n in enumerate(lengths, 1):
-            segments[row, at : at + n], positions[row, at : at + n] = number, np.arange(n)
-            at += n
-    tokens = rng.integers(3, 64, segments.shape) * (segments > 0)
-    found = {"tokens": tokens, "segments": segments, "positions": positions, "types": positions % 2}
-    return {k: v.astype(np.int32) for k, v in found.items()}
 
 
 def changed(tokens: np.ndarray) -> np.ndarray:
@@ -61,11 +25,6 @@ def changed(tokens: np.ndarray) -> np.ndarray:
     tokens = tokens.copy()
     tokens[0, 5] += 1
     return tokens
-
-
-@jax.jit
-def compiled(model, batch) -> jax.Array:
-    return model.logits(batch) if hasattr(model, "logits") else model.encode(batch)
 
 
 def outputs(model, batch) -> np.ndarray:

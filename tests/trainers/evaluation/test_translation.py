@@ -14,6 +14,8 @@ from trainers.evaluation.translation import Example, score, shuffled, strip
 from trainers.weights import release
 from trainers.weights.open import open_model
 
+pytestmark = pytest.mark.integration
+
 LANGS = {"de": 30, "es": 12}
 
 

@@ -20,8 +20,8 @@ from data.vocabularies import tokenizers
 from data.vocabularies.sentencepiece import Vocabulary
 from scripts import mlperf_report
 from tests.helpers.caches import write_text_cache, write_translation_cache
+from tests.helpers.runs import run
 from tests.helpers.wordpiece import train_wordpiece
-from tests.trainers.test_trainer import run
 from trainers import step, trainer
 from trainers.measure import mlperf_log, mlperf_rules
 from trainers.measure.mlperf_log import Request, Window

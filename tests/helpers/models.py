@@ -1,0 +1,53 @@
+"""Tiny models of the zoo's experiments, and batches for them."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from configs import registry
+from models.families import family_of
+from models.sharding.component import Component
+from models.sharding.layout import Layout
+
+LENGTH = 12
+ALONE = Component(Layout(name="one", mesh=(("all", 1),)))
+
+
+@functools.cache
+def model_of(name: str, where: Component = ALONE, **fields):
+    """A tiny model of this experiment in double precision, without dropout, every bias and scale made to matter."""
+    fields = dict(dtype="float64", dropout=0.0, remat="none", layers=2) | fields
+    c = dataclasses.replace(registry.load(name).model.tiny(), **fields)
+
+    @jax.jit
+    def make():
+        model = family_of(c).model(c, jax.random.key(0), where)
+        leaves, tree = jax.tree.flatten(model)
+        keys = jax.random.split(jax.random.key(1), len(leaves))
+        noisy = [x.astype(jnp.float64) + 0.1 * jax.random.normal(k, x.shape) for x, k in zip(leaves, keys, strict=True)]
+        return jax.tree.unflatten(tree, noisy)
+
+    return make()
+
+
+def batch_of(*rows: list[int]) -> dict[str, np.ndarray]:
+    """Rows of packed examples of these lengths, filled with different tokens; the rest is padding."""
+    rng = np.random.default_rng(0)
+    segments = np.zeros((len(rows), LENGTH), np.int32)
+    positions = np.zeros_like(segments)
+    for row, lengths in enumerate(rows):
+        at = 0
+        for number, n in enumerate(lengths, 1):
+            segments[row, at : at + n], positions[row, at : at + n] = number, np.arange(n)
+            at += n
+    tokens = rng.integers(3, 64, segments.shape) * (segments > 0)
+    found = {"tokens": tokens, "segments": segments, "positions": positions, "types": positions % 2}
+    return {k: v.astype(np.int32) for k, v in found.items()}
+
+
+@jax.jit
+def compiled(model, batch) -> jax.Array:
+    return model.logits(batch) if hasattr(model, "logits") else model.encode(batch)
