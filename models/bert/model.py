@@ -16,13 +16,11 @@ from models.parts.attention.mask import Sight, same_segment
 from models.parts.layers import (
     ACTIVATIONS,
     Embedding,
-    add,
-    cross_entropy,
+    add_bias,
     dropout,
     project,
-    right,
 )
-from models.parts.losses import Loss, Ratio, Totals, per, zero_loss
+from models.parts.losses import Loss, Ratio, Totals, cross_entropy, per, token_loss, zero_loss
 from models.parts.transformer import Block, Key
 from models.protocol import Batch, Context, Staged
 from models.sharding.component import Component
@@ -123,21 +121,15 @@ class Bert(Staged):
                 return self._pair_loss(x_BLM, batch, totals)
         logits_BPC = self._outputs(x_BLM, batch)
         targets_BP, used_BP = batch["targets"], batch["targets"] >= 0
-        smooth_BP, plain_BP = cross_entropy(logits_BPC, targets_BP, self.c.label_smoothing)
-        weight_BP = used_BP.astype(plain_BP.dtype)
-        n = jnp.sum(used_BP)
-        hits_BP = right(logits_BPC, targets_BP) * weight_BP
-        metrics = {"cross_entropy": Ratio(jnp.sum(plain_BP * weight_BP), n), "accuracy": Ratio(jnp.sum(hits_BP), n)}
+        loss = token_loss(logits_BPC, targets_BP, used_BP, totals["slots"], self.c.label_smoothing)
         if not context.training and self.c.labels:
-            found_BP, classes = jnp.argmax(logits_BPC, axis=-1), jnp.arange(self.c.labels)
-            true_BPC, found_BPC = (targets_BP[..., None] == classes), (found_BP[..., None] == classes)
-            confusion_CD = jnp.einsum("BPC,BPD->CD", true_BPC.astype(weight_BP.dtype), found_BPC * 1.0)
-            metrics["confusion"] = Ratio(confusion_CD, n)
-        extra = jnp.zeros((), plain_BP.dtype)
+            guess_BP, classes = jnp.argmax(logits_BPC, axis=-1), jnp.arange(self.c.labels)
+            true_BPC, guess_BPC = (targets_BP[..., None] == classes), (guess_BP[..., None] == classes)
+            confusion_CD = jnp.einsum("BPC,BPD->CD", true_BPC.astype(loss.value.dtype), guess_BPC * 1.0)
+            loss.metrics["confusion"] = Ratio(confusion_CD, jnp.sum(used_BP))
         if isinstance(self.c.head, MaskedLm) and self.c.head.next_sentence:
-            extra, more = self._next_sentence(x_BLM, batch, totals)
-            metrics |= more
-        return Loss(per(jnp.sum(smooth_BP * weight_BP), totals["slots"]) + extra, extra, metrics)
+            loss += self._next_sentence(x_BLM, batch, totals)
+        return loss
 
     def totals(self, batch: Batch) -> Totals:
         """Returns the numbers of slots with a target and of sentence pairs, over which losses are means."""
@@ -170,7 +162,7 @@ class Bert(Staged):
         if head is None:
             return self._unit(self._mean(x_BLM, batch))
         if isinstance(c.head, Span):
-            logits_BLC = add(project(x_BLM, head.weight[...], head.where), head.bias)
+            logits_BLC = add_bias(project(x_BLM, head.weight[...], head.where), head.bias)
             logits_BPLC = jnp.where(self._example(batch)[..., None], logits_BLC[:, None], NEVER)
             return logits_BPLC.astype(jnp.promote_types(logits_BLC.dtype, jnp.float32))
         if isinstance(c.head, Classification) and c.head.pooling == "mean":
@@ -180,10 +172,10 @@ class Bert(Staged):
         if not isinstance(c.head, MaskedLm):
             if isinstance(c.head, Classification) and c.head.pooling == "cls":
                 x_BPM = self._pool(x_BPM)
-            return add(project(x_BPM, head.weight[...], head.where), head.bias)
+            return add_bias(project(x_BPM, head.weight[...], head.where), head.bias)
         if c.head.transform:
             act = ACTIVATIONS[c.activation]
-            x_BPM = head.norm(act(add(project(x_BPM, head.transform[...], head.where), head.transform_bias)))
+            x_BPM = head.norm(act(add_bias(project(x_BPM, head.transform[...], head.where), head.transform_bias)))
         table, where = self.embedding.table[...], self.embedding.where
         return transformer.logits(c, x_BPM, table.T, head.bias, where, positions=None)
 
@@ -193,7 +185,7 @@ class Bert(Staged):
 
     def _pool(self, x_BPM: jax.Array) -> jax.Array:
         assert self.head is not None
-        return jnp.tanh(add(project(x_BPM, self.head.pooler[...], self.head.where), self.head.pooler_bias))
+        return jnp.tanh(add_bias(project(x_BPM, self.head.pooler[...], self.head.where), self.head.pooler_bias))
 
     def _example(self, batch: Batch) -> jax.Array:
         """[B, P, L]: True where a position lies in the slot's example."""
@@ -210,18 +202,14 @@ class Bert(Staged):
     def _unit(x_BPM: jax.Array) -> jax.Array:
         return x_BPM * jax.lax.rsqrt(jnp.maximum(jnp.sum(x_BPM * x_BPM, axis=-1, keepdims=True), 1e-24))
 
-    def _next_sentence(self, x_BLM: jax.Array, batch: Batch, totals: Totals) -> tuple[jax.Array, dict[str, Ratio]]:
-        """The loss of sentence pairs, as a mean over the whole batch's, and their accuracy."""
+    def _next_sentence(self, x_BLM: jax.Array, batch: Batch, totals: Totals) -> Loss:
+        """Returns the auxiliary loss of sentence pairs, as a mean over the whole batch's, and their accuracy."""
         assert self.head is not None
         pooled_BQM = self._pool(self._take(x_BLM, batch["pair_slots"]))
-        logits_BQ2 = add(project(pooled_BQM, self.head.next_weight[...], self.head.where), self.head.next_bias)
+        logits_BQ2 = add_bias(project(pooled_BQM, self.head.next_weight[...], self.head.where), self.head.next_bias)
         targets_BQ = batch["pair_targets"]
-        _, plain_BQ = cross_entropy(logits_BQ2, targets_BQ)
-        weight_BQ = (targets_BQ >= 0).astype(plain_BQ.dtype)
-        total, n = jnp.sum(plain_BQ * weight_BQ), jnp.sum(targets_BQ >= 0)
-        hits = jnp.sum((jnp.argmax(logits_BQ2, axis=-1) == targets_BQ) * weight_BQ)
-        found = {"next_sentence/cross_entropy": Ratio(total, n), "next_sentence/accuracy": Ratio(hits, n)}
-        return per(total, totals["pairs"]), found
+        loss = token_loss(logits_BQ2, targets_BQ, targets_BQ >= 0, totals["pairs"])
+        return Loss(loss.value, loss.value, {f"next_sentence/{name}": ratio for name, ratio in loss.metrics.items()})
 
     def _span_loss(self, x_BLM: jax.Array, batch: Batch, totals: Totals) -> Loss:
         """Cross-entropy of start plus that of end; accuracy counts answers with both right, f1 shared tokens."""

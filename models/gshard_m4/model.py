@@ -21,15 +21,13 @@ from models.parts.layers import (
     Embedding,
     FeedForward,
     Norm,
-    cross_entropy,
     dropout,
     layer_keys,
     project,
-    right,
     sinusoids,
     split_key,
 )
-from models.parts.losses import Loss, Ratio, Totals, per, zero_loss
+from models.parts.losses import Loss, Ratio, Totals, per, token_loss, zero_loss
 from models.parts.moe.config import Gating
 from models.parts.moe.layer import Moe
 from models.protocol import Batch, Context, Staged
@@ -191,14 +189,8 @@ class GShardM4(Staged):
     def head_loss(self, x: tuple[jax.Array, jax.Array], batch: Batch, context: Context, totals: Totals) -> Loss:
         """Returns the cross-entropy of the last block's output; see Staged."""
         del context
-        logits_BLV = self._logits(x[0])
-        smooth_BL, plain_BL = cross_entropy(logits_BLV, batch["targets"], self.c.label_smoothing)
-        weight_BL = (batch["targets_segments"] > 0).astype(plain_BL.dtype)
-        hit_BL = right(logits_BLV, batch["targets"]) * weight_BL
-        n = jnp.sum(batch["targets_segments"] > 0)
-        metrics = {"cross_entropy": Ratio(jnp.sum(plain_BL * weight_BL), n), "accuracy": Ratio(jnp.sum(hit_BL), n)}
-        value = per(jnp.sum(smooth_BL * weight_BL), totals["target"])
-        return Loss(value, jnp.zeros_like(value), metrics)
+        used_BL = batch["targets_segments"] > 0
+        return token_loss(self._logits(x[0]), batch["targets"], used_BL, totals["target"], self.c.label_smoothing)
 
     def _routing_loss(self, stats: dict[str, Ratio], side: str, dtype: jnp.dtype, totals: Totals) -> Loss:
         """What some MoE layers of a tower add: every one its own balance loss, as in the paper (k layers, k terms)."""

@@ -12,7 +12,7 @@ from flax import nnx
 
 from models.parts.attention.mask import Sight
 from models.parts.attention.module import Attention, KeysValues, Rotation, rotation
-from models.parts.layers import FeedForward, Norm, add, cap, dropout, project, split_key
+from models.parts.layers import FeedForward, Norm, add_bias, dropout, project, soft_cap, split_key
 from models.parts.transformer_config import TransformerConfig
 from models.sharding.component import Component
 from models.sharding.params import scan
@@ -145,5 +145,5 @@ def logits(
       where: the component that owns the matrix: the embedding where it is tied.
       positions: the logical name of the second dimension.
     """
-    y_BLV = add(project(x_BLM, w_MV, where), bias)
-    return cap(where.shard(y_BLV, "batch", positions, "act_vocab"), c.softmax_cap)
+    y_BLV = add_bias(project(x_BLM, w_MV, where), bias)
+    return soft_cap(where.shard(y_BLV, "batch", positions, "act_vocab"), c.softmax_cap)

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from configs import registry
 from models.gshard_m4.config import GShardM4Config
 from models.parts.decoding import beam_search
-from models.parts.layers import cross_entropy
+from models.parts.losses import cross_entropy
 from models.sharding.params import describe, merge
 from tests.helpers.contexts import training
 from trainers import state

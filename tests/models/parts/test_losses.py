@@ -1,4 +1,4 @@
-"""Layers that several families share: the loss over a vocabulary, and what is told right."""
+"""The loss over a vocabulary and the accuracy of predictions."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from models.parts.layers import cross_entropy, right
+from models.parts.losses import cross_entropy, is_top_1, token_loss
 
 
 def by_definition(logits, labels, smoothing):
@@ -45,10 +45,23 @@ def test_cross_entropy_of_bfloat16():
     )
 
 
-def test_what_is_right_is_the_argmax():
-    """Also among equals, of which the first counts."""
+def test_the_top_class_is_the_argmax():
+    """A label is the top class exactly where argmax finds it, among equals too, of which the first counts."""
     logits = jax.random.randint(jax.random.key(0), (64, 5), 0, 3).astype(jnp.float32)  # many ties
     labels = jnp.arange(64) % 5
     expected = jnp.argmax(logits, axis=-1) == labels
     assert 0 < expected.sum() < 64
-    np.testing.assert_array_equal(right(logits, labels), expected)
+    np.testing.assert_array_equal(is_top_1(logits, labels), expected)
+
+
+def test_token_losses_of_parts_add_up():
+    """Positions that do not count are left out, and the losses of a batch's parts sum to the batch's mean."""
+    logits = jnp.log(jnp.array([[[0.5, 0.25, 0.25], [0.25, 0.5, 0.25]], [[0.25, 0.5, 0.25], [0.5, 0.25, 0.25]]]))
+    targets, used = jnp.array([[0, 0], [0, 2]]), jnp.array([[True, True], [True, False]])  # -log p: log 2, log 4, log 4
+    whole = token_loss(logits, targets, used, total=jnp.sum(used))
+    assert_allclose(whole.value, 5 / 3 * np.log(2), rtol=1e-6)
+    assert_allclose(whole.metrics["accuracy"].value, 1 / 3, rtol=1e-6)
+    first, second = (token_loss(logits[i : i + 1], targets[i : i + 1], used[i : i + 1], jnp.sum(used)) for i in (0, 1))
+    assert_allclose(first.value, np.log(2), rtol=1e-6)  # 3 log 2 over the batch's 3 tokens, not over its own 2
+    assert_allclose((first + second).value, whole.value, rtol=1e-6)
+    assert_allclose((first + second).metrics["accuracy"].value, 1 / 3, rtol=1e-6)
