@@ -14,7 +14,7 @@ from models.gpt.config import GptConfig
 from models.parts import transformer
 from models.parts.attention.mask import Sight, arrange
 from models.parts.attention.module import KeysValues
-from models.parts.layers import Embedding, dropout, layer_keys, split_key
+from models.parts.layers import Embedding, dropout
 from models.parts.losses import Loss, Totals, token_loss, zero_loss
 from models.parts.transformer import Block, Geometry, Key
 from models.protocol import Batch, Context, Staged
@@ -47,6 +47,13 @@ class Gpt(Staged):
         self.decoder = stack(lambda k: Block(c, k, where / "decoder"), k3, c.layers)
         self.final_norm = None if c.order == "post" else transformer.norm(c, where / "final_norm")
         self.softmax = Softmax(c, k4, where / "softmax")
+
+    def __call__(self, batch: Batch) -> jax.Array:
+        """Returns the logits [B, L, V] of the token after each, outside training."""
+        segments_BL, positions_BL = batch["segments"], batch["positions"]
+        x_BLM = self._embed(batch["tokens"], positions_BL)
+        x_BLM = self._run(self.decoder, x_BLM, positions_BL, Sight.of(segments_BL, segments_BL, causal=True), None)
+        return self._logits(x_BLM)
 
     # --- training ---
 
@@ -98,13 +105,6 @@ class Gpt(Staged):
     def units(self, batch: Batch) -> dict[str, jax.Array]:
         """Returns the number of tokens, padding left out."""
         return {"tokens": jnp.sum(batch["segments"] > 0)}
-
-    def logits(self, batch: Batch, key: Key = None) -> jax.Array:
-        """Logits [B, L, V] of the token after each."""
-        k1, k2 = split_key(key, 2)
-        x_BLM = dropout(self._embed(batch["tokens"], batch["positions"]), self.c.dropout, k1)
-        sight = Sight.of(batch["segments"], batch["segments"], causal=True)
-        return self._logits(self._run(self.decoder, x_BLM, batch["positions"], sight, layer_keys(k2, self.c.layers)))
 
     def _run(self, blocks: Block, x_BLM: jax.Array, positions_BL: jax.Array, sight: Sight, keys: Key) -> jax.Array:
         return transformer.run(blocks, self.c, x_BLM, transformer.geometry(self.c, positions_BL, sight), keys)[0]

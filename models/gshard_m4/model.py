@@ -148,6 +148,14 @@ class GShardM4(Staged):
         self.decoder_norm = Norm(m, where / "decoder")
         self.softmax = param(k5, (m, c.target_vocab), ("embed", "vocab"), normal(m**-0.5), where / "softmax")
 
+    def __call__(self, batch: Batch) -> jax.Array:
+        """Returns the logits [B, L, V] that predict the targets, teacher-forced, outside training."""
+        context, totals = Context.evaluation(), self.totals(batch)
+        sources, _ = self.before(batch, context, totals)  # the encoder
+        x = self.embed(batch | sources, context)
+        (x_BLM, _), _ = self.apply_layers(self.decoder, x, batch, context, totals)
+        return self._logits(x_BLM)
+
     # --- training ---
 
     # The loss (Staged.loss) is the cross-entropy of the targets given the sources, plus the routers' losses. Batches have int32
@@ -209,13 +217,6 @@ class GShardM4(Staged):
     def units(self, batch: Batch) -> dict[str, jax.Array]:
         """Returns the number of tokens of the target side, which translation throughput counts."""
         return {"tokens": jnp.sum(batch["targets_segments"] > 0)}
-
-    def logits(self, batch: Batch) -> jax.Array:
-        """Logits [B, L, V] that predict the targets, teacher-forced, outside training."""
-        context, totals = Context.evaluation(), self.totals(batch)
-        arrays, _ = self.before(batch, context, totals)
-        x, _ = self.apply_layers(self.decoder, self.embed(batch | arrays, context), batch, context, totals)
-        return self._logits(x[0])
 
     def encode(self, ids_BS, segments_BS, positions_BS, key: Key) -> tuple[jax.Array, dict]:
         """The encoder tower: (its output [B, S, M], statistics of its MoE layers, stacked)."""

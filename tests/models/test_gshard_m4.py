@@ -67,7 +67,7 @@ def example(seed: int, source: int, target: int) -> dict[str, np.ndarray]:
 def logits(model, batch) -> np.ndarray:
     @jax.jit
     def run(batch):
-        return model.logits(batch)
+        return model(batch)
 
     return np.asarray(run(batch))
 

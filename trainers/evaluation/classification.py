@@ -39,7 +39,7 @@ class Classifier:
         self.tokenizer = Tokenizer(folder)
 
         def probabilities(params: Any, batch: dict[str, jax.Array]) -> jax.Array:
-            return jax.nn.softmax(merge(abstract, params).outputs(batch), axis=-1)
+            return jax.nn.softmax(merge(abstract, params)(batch), axis=-1)
 
         self._probabilities = jax.jit(probabilities)
 
