@@ -4,11 +4,11 @@ import dataclasses
 from typing import ClassVar
 
 from models.parts.heads_config import Head, MaskedLm
-from models.parts.transformer_config import Activation, Norm, Order, Positions, TransformerConfig
+from models.parts.transformer_config import Activation, LmConfig, Norm, Order, Positions
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BertConfig(TransformerConfig):
+class BertConfig(LmConfig):
     """A bidirectional encoder with one head (BERT, arXiv 1810.04805). The defaults are the paper's.
 
     Attributes:

@@ -17,7 +17,7 @@ from models.parts import transformer
 from models.parts.attention.mask import same_segment
 from models.parts.layers import ACTIVATIONS, Embedding, add_bias, project
 from models.parts.losses import Loss, Ratio, Totals, cross_entropy, per, token_loss
-from models.parts.transformer_config import TransformerConfig
+from models.parts.transformer_config import LmConfig
 from models.protocol import Batch, Context
 from models.sharding.component import Component
 from models.sharding.params import normal, param, zeros
@@ -59,7 +59,7 @@ class MaskedLmHead(Head):
     whether the second follows the first.
     """
 
-    def __init__(self, c: TransformerConfig, head: config.MaskedLm, key: jax.Array, where: Component):
+    def __init__(self, c: LmConfig, head: config.MaskedLm, key: jax.Array, where: Component):
         k1, k2, k3, k4 = jax.random.split(key, 4)
         self.c, self.where, self.settings = c, where, head
         if head.next_sentence:
@@ -101,9 +101,7 @@ class MaskedLmHead(Head):
 class TaggingHead(Head):
     """Logits [B, P, C] of each slot's class; outside training the loss has the confusion matrix [C, C] too (true, predicted)."""
 
-    def __init__(
-        self, c: TransformerConfig, head: config.Tagging | config.Classification, key: jax.Array, where: Component
-    ):
+    def __init__(self, c: LmConfig, head: config.Tagging | config.Classification, key: jax.Array, where: Component):
         *_, k4 = jax.random.split(key, 4)
         self.where, self.label_smoothing = where, c.label_smoothing
         self.weight, self.bias = _dense(c.model_dim, head.labels, k4, "labels", where)
@@ -131,7 +129,7 @@ class TaggingHead(Head):
 class ClassificationHead(TaggingHead):
     """Logits [B, P, C] of each example's class, from its [CLS] through a pooler or from the mean of its tokens."""
 
-    def __init__(self, c: TransformerConfig, head: config.Classification, key: jax.Array, where: Component):
+    def __init__(self, c: LmConfig, head: config.Classification, key: jax.Array, where: Component):
         k1, *_ = jax.random.split(key, 4)
         super().__init__(c, head, key, where)
         self.pooling = head.pooling
@@ -148,7 +146,7 @@ class ClassificationHead(TaggingHead):
 class SpanHead(Head):
     """Logits [B, P, L, 2] of an answer's start and end in the slot's example. Targets [B, P, 2] are positions in the row."""
 
-    def __init__(self, c: TransformerConfig, head: config.Span, key: jax.Array, where: Component):
+    def __init__(self, c: LmConfig, head: config.Span, key: jax.Array, where: Component):
         del head
         *_, k4 = jax.random.split(key, 4)
         self.where = where
@@ -195,7 +193,7 @@ class SentenceEmbeddingHead(Head):
 
     couples_examples: ClassVar[bool] = True
 
-    def __init__(self, c: TransformerConfig, head: config.SentenceEmbedding, key: jax.Array, where: Component):
+    def __init__(self, c: LmConfig, head: config.SentenceEmbedding, key: jax.Array, where: Component):
         del c, key, where
         self.temperature = head.temperature
 
@@ -232,7 +230,7 @@ _HEADS = {
 }
 
 
-def make(c: TransformerConfig, head: config.Head, key: jax.Array, where: Component) -> Head:
+def make(c: LmConfig, head: config.Head, key: jax.Array, where: Component) -> Head:
     """Returns the head of these settings, for an encoder of the configuration c."""
     return _HEADS[type(head)](c, head, key, where)
 
