@@ -9,7 +9,8 @@ from configs.experiment import Experiment, HeldOut, Train
 from configs.optimizers import Adafactor, AdamW, Constant, Exponential, Lamb, Linear
 from data.labelled.config import LabelledData
 from data.text.config import MaskedTextData
-from models.bert.config import BertConfig, Classification, MaskedLm, SentenceEmbedding, Span, Tagging
+from models.bert.config import BertConfig
+from models.parts.heads_config import Classification, MaskedLm, SentenceEmbedding, Span, Tagging
 from models.sharding import layouts
 from models.sharding.layout import rules
 

@@ -38,7 +38,7 @@ class HeldOutExamples:
       rows: arrays by name, at least those of the task's features.
       count: how many examples the rows hold.
       extra: whatever the task's scores need beside the model's metrics.
-      needs_outputs: whether they also need the model's outputs (its method `outputs`).
+      needs_outputs: whether they also need the model's outputs (models.protocol.HasOutputs).
     """
 
     rows: Sequence[Example]

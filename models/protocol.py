@@ -195,7 +195,7 @@ def part_contexts(context: Context) -> tuple[Context, Context]:
 class HasOutputs(Protocol):
     """A model whose outputs for a batch can be asked for, beside its loss: logits of classes or places, vectors."""
 
-    def outputs(self, batch: Batch) -> jax.Array:
+    def __call__(self, batch: Batch) -> jax.Array:
         """Returns the outputs [B, ...] outside training."""
         ...
 

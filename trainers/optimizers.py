@@ -54,7 +54,11 @@ def learning_rate(schedule: settings.Schedule) -> optax.Schedule:
 
 
 def make(
-    config: settings.Optimizer, infos: PyTree, clip_norm: float = 0.0, freeze_layers: int = 0, head_rate: float = 1.0,
+    config: settings.Optimizer,
+    infos: PyTree,
+    clip_norm: float = 0.0,
+    freeze_layers: int = 0,
+    head_rate: float = 1.0,
     fresh: Sequence[str] = ("head",),
 ) -> optax.GradientTransformation:
     """The optimizer of a config.

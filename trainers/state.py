@@ -136,7 +136,9 @@ def plan(experiment: Experiment, devices: list | None = None, *, abstract: bool 
     flat |= adapt.adapters(flat, train.lora)
     infos, trained = nest(flat), adapt.trained(flat, train)
     changed = nest({name: flat[name] for name in trained})
-    tx = optimizers.make(experiment.optimizer, changed, train.clip_norm, train.freeze_layers, train.head_rate, train.fresh)
+    tx = optimizers.make(
+        experiment.optimizer, changed, train.clip_norm, train.freeze_layers, train.head_rate, train.fresh
+    )
     p = Plan(experiment, mesh, model, infos, trained, tx, State(None, None, {}, None), None)
     state = jax.eval_shape(functools.partial(_create, p))
     shardings = None

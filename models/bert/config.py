@@ -1,65 +1,14 @@
-"""BERT's sizes and heads. No JAX here: configs are read by tools that never touch an array."""
+"""BERT's sizes. No JAX here: configs are read by tools that never touch an array."""
 
 import dataclasses
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-from models.parts.transformer_config import Activation, Norm, Order, Positions, TransformerConfig
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class MaskedLm:
-    """Predicts masked tokens through the tied embedding (BERT, section 3.1, task 1).
-
-    Attributes:
-      transform: a projection, the activation and a norm before the logits, as in BERT's released code.
-      next_sentence: also predicts whether the second sentence follows the first (task 2), from the pooled [CLS].
-    """
-
-    transform: bool = True
-    next_sentence: bool = False
+from models.parts.heads_config import Head, MaskedLm
+from models.parts.transformer_config import Activation, LmConfig, Norm, Order, Positions
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Classification:
-    """One of `labels` classes for each example.
-
-    Attributes:
-      pooling: "cls" is BERT's pooler, tanh(x[CLS] W + b); "mean" the mean over an example's tokens, as in
-        Sentence-BERT (Reimers and Gurevych 2019), without a pooler.
-    """
-
-    labels: int
-    pooling: Literal["cls", "mean"] = "cls"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Tagging:
-    """One of `labels` classes for each word, at its first piece."""
-
-    labels: int
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Span:
-    """Start and end of an answer in the text; [CLS] where there is none (BERT, section 4.2)."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SentenceEmbedding:
-    """A unit vector for each example, the mean of its tokens', trained so that pairs are nearer than strangers.
-
-    Attributes:
-      temperature: divides cosine similarities in the contrastive loss over the pairs of a batch.
-    """
-
-    temperature: float = 0.05
-
-
-Head = MaskedLm | Classification | Tagging | Span | SentenceEmbedding
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class BertConfig(TransformerConfig):
+class BertConfig(LmConfig):
     """A bidirectional encoder with one head (BERT, arXiv 1810.04805). The defaults are the paper's.
 
     Attributes:

@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from models.bert.config import BertConfig, Classification, Head, MaskedLm, SentenceEmbedding, Span, Tagging
+from models.bert.config import BertConfig
 from models.errors import nearest
 from models.interchange import (
     Entry,
@@ -22,6 +22,7 @@ from models.interchange import (
     vector,
     write_activation,
 )
+from models.parts.heads_config import Classification, Head, MaskedLm, SentenceEmbedding, Span, Tagging
 
 MODEL_TYPES = ("bert",)
 _BODY = ("embeddings.", "encoder.", "pooler.")  # what stands behind "bert." where there is a head

@@ -3,11 +3,11 @@
 import dataclasses
 from typing import ClassVar
 
-from models.parts.transformer_config import TransformerConfig
+from models.parts.transformer_config import LmConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GptConfig(TransformerConfig):
+class GptConfig(LmConfig):
     """A decoder that predicts the next token. configs/gpt.py has the published rows: GPT-2 and 3, GSPMD's, Megatron's,
     PaLM, MaxText's and LLaMA's shape, all of them settings of the inherited fields.
 

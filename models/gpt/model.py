@@ -14,8 +14,8 @@ from models.gpt.config import GptConfig
 from models.parts import transformer
 from models.parts.attention.mask import Sight, arrange
 from models.parts.attention.module import KeysValues
-from models.parts.layers import Embedding, cross_entropy, dropout, layer_keys, right, split_key
-from models.parts.losses import Loss, Ratio, Totals, per, zero_loss
+from models.parts.layers import Embedding, dropout
+from models.parts.losses import Loss, Totals, token_loss, zero_loss
 from models.parts.transformer import Block, Geometry, Key
 from models.protocol import Batch, Context, Staged
 from models.sharding.component import Component
@@ -47,6 +47,13 @@ class Gpt(Staged):
         self.decoder = stack(lambda k: Block(c, k, where / "decoder"), k3, c.layers)
         self.final_norm = None if c.order == "post" else transformer.norm(c, where / "final_norm")
         self.softmax = Softmax(c, k4, where / "softmax")
+
+    def __call__(self, batch: Batch) -> jax.Array:
+        """Returns the logits [B, L, V] of the token after each, outside training."""
+        segments_BL, positions_BL = batch["segments"], batch["positions"]
+        x_BLM = self._embed(batch["tokens"], positions_BL)
+        x_BLM = self._run(self.decoder, x_BLM, positions_BL, Sight.of(segments_BL, segments_BL, causal=True), None)
+        return self._logits(x_BLM)
 
     # --- training ---
 
@@ -80,23 +87,16 @@ class Gpt(Staged):
 
             def chunk(_, part):
                 x_BLM, targets_BL, real_BL = part
-                return None, self._entropies(x_BLM, targets_BL, real_BL, totals)
+                return None, self._token_loss(x_BLM, targets_BL, real_BL, totals)
 
             cut = [jnp.moveaxis(a.reshape(a.shape[0], n, -1, *a.shape[2:]), 1, 0) for a in (x_BLM, targets_BL, real_BL)]
             _, losses = jax.lax.scan(jax.checkpoint(chunk, prevent_cse=False), None, tuple(cut))
             return jax.tree.map(lambda x: jnp.sum(x, axis=0), losses)
-        return self._entropies(x_BLM, targets_BL, real_BL, totals)
+        return self._token_loss(x_BLM, targets_BL, real_BL, totals)
 
-    def _entropies(self, x_BLM: jax.Array, targets_BL: jax.Array, real_BL: jax.Array, totals: Totals) -> Loss:
-        """The loss of some positions."""
+    def _token_loss(self, x_BLM: jax.Array, targets_BL: jax.Array, real_BL: jax.Array, totals: Totals) -> Loss:
         logits_BLV = self._logits(x_BLM)
-        smooth_BL, plain_BL = cross_entropy(logits_BLV, targets_BL, self.c.label_smoothing)
-        weight_BL = real_BL.astype(plain_BL.dtype)
-        hit_BL = right(logits_BLV, targets_BL) * weight_BL
-        n = jnp.sum(real_BL)
-        metrics = {"cross_entropy": Ratio(jnp.sum(plain_BL * weight_BL), n), "accuracy": Ratio(jnp.sum(hit_BL), n)}
-        value = per(jnp.sum(smooth_BL * weight_BL), totals["tokens"])
-        return Loss(value, jnp.zeros_like(value), metrics)
+        return token_loss(logits_BLV, targets_BL, real_BL, totals["tokens"], self.c.label_smoothing)
 
     def totals(self, batch: Batch) -> Totals:
         """Returns the number of tokens that follow another, over which the loss is a mean."""
@@ -105,13 +105,6 @@ class Gpt(Staged):
     def units(self, batch: Batch) -> dict[str, jax.Array]:
         """Returns the number of tokens, padding left out."""
         return {"tokens": jnp.sum(batch["segments"] > 0)}
-
-    def logits(self, batch: Batch, key: Key = None) -> jax.Array:
-        """Logits [B, L, V] of the token after each."""
-        k1, k2 = split_key(key, 2)
-        x_BLM = dropout(self._embed(batch["tokens"], batch["positions"]), self.c.dropout, k1)
-        sight = Sight.of(batch["segments"], batch["segments"], causal=True)
-        return self._logits(self._run(self.decoder, x_BLM, batch["positions"], sight, layer_keys(k2, self.c.layers)))
 
     def _run(self, blocks: Block, x_BLM: jax.Array, positions_BL: jax.Array, sight: Sight, keys: Key) -> jax.Array:
         return transformer.run(blocks, self.c, x_BLM, transformer.geometry(self.c, positions_BL, sight), keys)[0]

@@ -22,15 +22,13 @@ from models.parts.layers import (
     Embedding,
     FeedForward,
     Norm,
-    cross_entropy,
     dropout,
     layer_keys,
     project,
-    right,
     sinusoids,
     split_key,
 )
-from models.parts.losses import Loss, Ratio, Totals, per, zero_loss
+from models.parts.losses import Loss, Ratio, Totals, per, token_loss, zero_loss
 from models.parts.moe.config import Gating
 from models.parts.moe.layer import Moe, check_groups
 from models.protocol import Batch, Context, Staged
@@ -151,6 +149,14 @@ class GShardM4(Staged):
         self.decoder_norm = Norm(m, where / "decoder")
         self.softmax = param(k5, (m, c.target_vocab), ("embed", "vocab"), normal(m**-0.5), where / "softmax")
 
+    def __call__(self, batch: Batch) -> jax.Array:
+        """Returns the logits [B, L, V] that predict the targets, teacher-forced, outside training."""
+        context, totals = Context.evaluation(), self.totals(batch)
+        sources, _ = self.before(batch, context, totals)  # the encoder
+        x = self.embed(batch | sources, context)
+        (x_BLM, _), _ = self.apply_layers(self.decoder, x, batch, context, totals)
+        return self._logits(x_BLM)
+
     # --- training ---
 
     # The loss (Staged.loss) is the cross-entropy of the targets given the sources, plus the routers' losses. Batches have int32
@@ -192,14 +198,8 @@ class GShardM4(Staged):
     def head_loss(self, x: tuple[jax.Array, jax.Array], batch: Batch, context: Context, totals: Totals) -> Loss:
         """Returns the cross-entropy of the last block's output; see Staged."""
         del context
-        logits_BLV = self._logits(x[0])
-        smooth_BL, plain_BL = cross_entropy(logits_BLV, batch["targets"], self.c.label_smoothing)
-        weight_BL = (batch["targets_segments"] > 0).astype(plain_BL.dtype)
-        hit_BL = right(logits_BLV, batch["targets"]) * weight_BL
-        n = jnp.sum(batch["targets_segments"] > 0)
-        metrics = {"cross_entropy": Ratio(jnp.sum(plain_BL * weight_BL), n), "accuracy": Ratio(jnp.sum(hit_BL), n)}
-        value = per(jnp.sum(smooth_BL * weight_BL), totals["target"])
-        return Loss(value, jnp.zeros_like(value), metrics)
+        used_BL = batch["targets_segments"] > 0
+        return token_loss(self._logits(x[0]), batch["targets"], used_BL, totals["target"], self.c.label_smoothing)
 
     def _routing_loss(self, stats: dict[str, Ratio], side: str, dtype: jnp.dtype, totals: Totals) -> Loss:
         """Returns what some MoE layers of a tower add: each its own balance loss and z-loss (k layers, k terms)."""
@@ -232,13 +232,6 @@ class GShardM4(Staged):
     def units(self, batch: Batch) -> dict[str, jax.Array]:
         """Returns the number of tokens of the target side, which translation throughput counts."""
         return {"tokens": jnp.sum(batch["targets_segments"] > 0)}
-
-    def logits(self, batch: Batch) -> jax.Array:
-        """Logits [B, L, V] that predict the targets, teacher-forced, outside training."""
-        context, totals = Context.evaluation(), self.totals(batch)
-        arrays, _ = self.before(batch, context, totals)
-        x, _ = self.apply_layers(self.decoder, self.embed(batch | arrays, context), batch, context, totals)
-        return self._logits(x[0])
 
     def encode(self, ids_BS, segments_BS, positions_BS, key: Key) -> tuple[jax.Array, dict]:
         """The encoder tower: (its output [B, S, M], statistics of its MoE layers, stacked)."""

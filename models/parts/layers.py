@@ -1,9 +1,7 @@
 """Layers that several families share. B batch, L length, M model, H hidden, V vocabulary."""
 
-import functools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +29,7 @@ def project(x: jax.Array, w: jax.Array, where: Component, contract: int = 1) -> 
     return y.reshape(*lead, *w.shape[contract:])
 
 
-def add(x: jax.Array, bias: nnx.Param | None) -> jax.Array:
+def add_bias(x: jax.Array, bias: nnx.Param | None) -> jax.Array:
     """x + bias in x's dtype, or x where there is none."""
     return x if bias is None else x + bias[...].astype(x.dtype)
 
@@ -100,14 +98,14 @@ class FeedForward(nnx.Module):
 
     def __call__(self, x_BLM: jax.Array) -> jax.Array:
         act = ACTIVATIONS[self.activation]
-        h_BLH = checkpoint_name(add(project(x_BLM, self.wi[...], self.where), self.wi_bias), "up")
+        h_BLH = checkpoint_name(add_bias(project(x_BLM, self.wi[...], self.where), self.wi_bias), "up")
         if self.wg is None:
             h_BLH = act(h_BLH)
         else:
-            gate_BLH = checkpoint_name(add(project(x_BLM, self.wg[...], self.where), self.wg_bias), "gate")
+            gate_BLH = checkpoint_name(add_bias(project(x_BLM, self.wg[...], self.where), self.wg_bias), "gate")
             h_BLH = act(gate_BLH) * h_BLH
         h_BLH = self.where.shard(h_BLH, "batch", "length", "act_mlp")
-        y_BLM = add(project(h_BLH, self.wo[...], self.where), self.wo_bias)
+        y_BLM = add_bias(project(h_BLH, self.wo[...], self.where), self.wo_bias)
         return checkpoint_name(self.where.shard(y_BLM, "batch", "res_length", "act_embed"), "ffn_out")
 
 
@@ -118,7 +116,7 @@ def sinusoids(positions_BL: jax.Array, size: int, dtype: jnp.dtype) -> jax.Array
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1).astype(dtype)
 
 
-def cap(logits: jax.Array, limit: float) -> jax.Array:
+def soft_cap(logits: jax.Array, limit: float) -> jax.Array:
     """limit * tanh(logits / limit), which keeps logits within +-limit; 0 does nothing."""
     return limit * jnp.tanh(logits / limit) if limit else logits
 
@@ -144,68 +142,3 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
         return x
     keep = jax.random.bits(key, x.shape, jnp.uint8) >= cut
     return jnp.where(keep, x * (256 / (256 - cut)), 0).astype(x.dtype)
-
-
-def cross_entropy(logits_BLV: jax.Array, labels_BL: jax.Array, smoothing: float = 0.0) -> tuple[jax.Array, jax.Array]:
-    """Cross-entropy per token, in float32 at least: (with label smoothing, without), each [B, L].
-
-    Smoothing moves `smoothing` of the label's mass evenly to the other V - 1 classes, as Lingvo does. A label that is no class
-    (-1) has no mass.
-    """
-    return _cross_entropy(smoothing, logits_BLV, labels_BL)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _cross_entropy(smoothing: float, logits_BLV: jax.Array, labels_BL: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return _cross_entropy_fwd(smoothing, logits_BLV, labels_BL)[0]
-
-
-def _cross_entropy_fwd(smoothing: float, logits_BLV: jax.Array, labels_BL: jax.Array) -> tuple[Any, Any]:
-    x_BLV = logits_BLV.astype(jnp.promote_types(logits_BLV.dtype, jnp.float32))
-    norm_BL = jax.nn.logsumexp(x_BLV, axis=-1)
-    plain_BL = norm_BL - _of_label(x_BLV, labels_BL)
-    smooth_BL = plain_BL
-    if smoothing:
-        vocab = x_BLV.shape[-1]
-        others_BL = (vocab * norm_BL - jnp.sum(x_BLV, axis=-1)) - plain_BL  # sum of -log p over the other classes
-        smooth_BL = (1 - smoothing) * plain_BL + smoothing / (vocab - 1) * others_BL
-    return (smooth_BL, plain_BL), (logits_BLV, labels_BL, norm_BL)
-
-
-def _cross_entropy_bwd(smoothing: float, kept: Any, grads: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
-    """One pass over the logits, from which probabilities are computed again: differentiation would keep them."""
-    logits_BLV, labels_BL, norm_BL = kept
-    smooth_BL1, plain_BL1 = (grad[..., None] for grad in grads)
-    other = smoothing / (logits_BLV.shape[-1] - 1)  # mass of each class but the label
-    probs_BLV = jnp.exp(logits_BLV.astype(norm_BL.dtype) - norm_BL[..., None])
-    label_BL1 = (1 - smoothing - other) * smooth_BL1 + plain_BL1
-    grad_BLV = (smooth_BL1 + plain_BL1) * probs_BLV - jnp.where(_hits(logits_BLV, labels_BL), label_BL1, 0)
-    if smoothing:
-        grad_BLV -= other * smooth_BL1
-    return grad_BLV.astype(logits_BLV.dtype), None
-
-
-_cross_entropy.defvjp(_cross_entropy_fwd, _cross_entropy_bwd)
-
-
-def _hits(logits_BLV: jax.Array, labels_BL: jax.Array) -> jax.Array:
-    """[B, L, V]: True at the label. A mask, not a gather: the compiler partitions it over a cut vocabulary without moving
-    the logits."""
-    return labels_BL[..., None] == jnp.arange(logits_BLV.shape[-1])
-
-
-def _of_label(logits_BLV: jax.Array, labels_BL: jax.Array) -> jax.Array:
-    """[B, L]: the label's logit, 0 for a label that is no class."""
-    return jnp.sum(jnp.where(_hits(logits_BLV, labels_BL), logits_BLV, 0), axis=-1)
-
-
-def right(logits_BLV: jax.Array, labels_BL: jax.Array) -> jax.Array:
-    """[B, L]: whether the label is what `jnp.argmax` finds, the first of equals.
-
-    Counts the classes that come before it. XLA's CPU compiler makes one pass of this; a reduction of pairs, as in argmax, it
-    computes a number at a time.
-    """
-    label_BL1 = _of_label(logits_BLV, labels_BL)[..., None]
-    earlier_BLV = jnp.arange(logits_BLV.shape[-1]) < labels_BL[..., None]
-    before_BLV = (logits_BLV > label_BL1) | ((logits_BLV == label_BL1) & earlier_BLV)
-    return jnp.sum(before_BLV, axis=-1, dtype=jnp.float32) == 0

@@ -1,6 +1,11 @@
-"""What a model returns to the trainer: sums that add up, whatever a batch is split into."""
+"""Losses: what a model returns to the trainer, sums that add up whatever a batch is split into; and cross-entropy.
+
+B batch, L length, V classes.
+"""
 
 import dataclasses
+import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -55,3 +60,91 @@ def zero_loss(dtype: jnp.dtype) -> Loss:
 def per(total: jax.Array, count: jax.Array) -> jax.Array:
     """Returns a sum over the rows at hand divided by a count of the whole batch, or by 1 where that is 0."""
     return total / jnp.maximum(count, 1).astype(total.dtype)
+
+
+def token_loss(
+    logits_BLV: jax.Array, targets_BL: jax.Array, used_BL: jax.Array, total: jax.Array, smoothing: float = 0.0
+) -> Loss:
+    """Returns the cross-entropy of tokens, as a mean over the whole batch's, and how often the target is the likeliest token.
+
+    Args:
+      logits_BLV: predictions of any number of positions.
+      targets_BL: int32 classes.
+      used_BL: bool; False for positions that do not count.
+      total: how many positions of the whole batch count.
+      smoothing: mass moved from the target to all other classes, in the loss alone.
+    """
+    smooth_BL, plain_BL = cross_entropy(logits_BLV, targets_BL, smoothing)
+    weight_BL = used_BL.astype(plain_BL.dtype)
+    hit_BL = is_top_1(logits_BLV, targets_BL) * weight_BL
+    n = jnp.sum(used_BL)
+    metrics = {"cross_entropy": Ratio(jnp.sum(plain_BL * weight_BL), n), "accuracy": Ratio(jnp.sum(hit_BL), n)}
+    value = per(jnp.sum(smooth_BL * weight_BL), total)
+    return Loss(value, jnp.zeros_like(value), metrics)
+
+
+def cross_entropy(logits_BLV: jax.Array, labels_BL: jax.Array, smoothing: float = 0.0) -> tuple[jax.Array, jax.Array]:
+    """Returns the cross-entropy of each token, in float32 at least: (with label smoothing, without), each [B, L].
+
+    Smoothing moves `smoothing` of the label's mass evenly to the other V - 1 classes, as Lingvo does. A label that is no class
+    (-1) has no mass.
+    """
+    return _cross_entropy(smoothing, logits_BLV, labels_BL)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _cross_entropy(smoothing: float, logits_BLV: jax.Array, labels_BL: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return _cross_entropy_fwd(smoothing, logits_BLV, labels_BL)[0]
+
+
+def _cross_entropy_fwd(smoothing: float, logits_BLV: jax.Array, labels_BL: jax.Array) -> tuple[Any, Any]:
+    x_BLV = logits_BLV.astype(jnp.promote_types(logits_BLV.dtype, jnp.float32))
+    norm_BL = jax.nn.logsumexp(x_BLV, axis=-1)
+    plain_BL = norm_BL - _label_logit(x_BLV, labels_BL)
+    smooth_BL = plain_BL
+    if smoothing:
+        vocab = x_BLV.shape[-1]
+        others_BL = (vocab * norm_BL - jnp.sum(x_BLV, axis=-1)) - plain_BL  # sum of -log p over the other classes
+        smooth_BL = (1 - smoothing) * plain_BL + smoothing / (vocab - 1) * others_BL
+    return (smooth_BL, plain_BL), (logits_BLV, labels_BL, norm_BL)
+
+
+def _cross_entropy_bwd(smoothing: float, kept: Any, grads: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+    """Computes the gradient in one pass over the logits, and probabilities again: differentiation would keep them."""
+    logits_BLV, labels_BL, norm_BL = kept
+    smooth_BL1, plain_BL1 = (grad[..., None] for grad in grads)
+    other = smoothing / (logits_BLV.shape[-1] - 1)  # mass of each class but the label
+    probs_BLV = jnp.exp(logits_BLV.astype(norm_BL.dtype) - norm_BL[..., None])
+    label_BL1 = (1 - smoothing - other) * smooth_BL1 + plain_BL1
+    grad_BLV = (smooth_BL1 + plain_BL1) * probs_BLV - jnp.where(_hits(logits_BLV, labels_BL), label_BL1, 0)
+    if smoothing:
+        grad_BLV -= other * smooth_BL1
+    return grad_BLV.astype(logits_BLV.dtype), None
+
+
+_cross_entropy.defvjp(_cross_entropy_fwd, _cross_entropy_bwd)
+
+
+def _hits(logits_BLV: jax.Array, labels_BL: jax.Array) -> jax.Array:
+    """Returns a mask [B, L, V], True at the label.
+
+    The compiler partitions it over a cut vocabulary as it lies; for a gather it would move the logits.
+    """
+    return labels_BL[..., None] == jnp.arange(logits_BLV.shape[-1])
+
+
+def _label_logit(logits_BLV: jax.Array, labels_BL: jax.Array) -> jax.Array:
+    """Returns the label's logit [B, L], 0 for a label that is no class."""
+    return jnp.sum(jnp.where(_hits(logits_BLV, labels_BL), logits_BLV, 0), axis=-1)
+
+
+def is_top_1(logits_BLV: jax.Array, labels_BL: jax.Array) -> jax.Array:
+    """Returns whether the label is the likeliest class [B, L]: the one that `jnp.argmax` finds, the first of equals.
+
+    Counts the classes that come before it, which XLA's CPU compiler does in one pass; it computes argmax, a reduction of pairs,
+    an element at a time.
+    """
+    label_BL1 = _label_logit(logits_BLV, labels_BL)[..., None]
+    earlier_BLV = jnp.arange(logits_BLV.shape[-1]) < labels_BL[..., None]
+    before_BLV = (logits_BLV > label_BL1) | ((logits_BLV == label_BL1) & earlier_BLV)
+    return jnp.sum(before_BLV, axis=-1, dtype=jnp.float32) == 0

@@ -12,8 +12,8 @@ from flax import nnx
 
 from models.parts.attention.mask import Sight
 from models.parts.attention.module import Attention, KeysValues, Rotation, rotation
-from models.parts.layers import FeedForward, Norm, add, cap, dropout, project, split_key
-from models.parts.transformer_config import TransformerConfig
+from models.parts.layers import FeedForward, Norm, add_bias, dropout, project, soft_cap, split_key
+from models.parts.transformer_config import BlockConfig, LmConfig
 from models.sharding.component import Component
 from models.sharding.params import scan
 
@@ -36,26 +36,26 @@ class Geometry:
     write_BLT: jax.Array | None = None
 
 
-def geometry(c: TransformerConfig, positions_BL: jax.Array, sight: Sight) -> Geometry:
+def geometry(c: BlockConfig, positions_BL: jax.Array, sight: Sight) -> Geometry:
     """The geometry of whole rows."""
     return Geometry(sight, rotation(positions_BL, c.head_dim, c.rotary_base) if c.positions == "rotary" else None)
 
 
-def cached_geometry(c: TransformerConfig, at_B: jax.Array, length: int) -> Geometry:
+def cached_geometry(c: BlockConfig, at_B: jax.Array, length: int) -> Geometry:
     """The geometry of one new token a row, at position `at`, in a cache of `length` positions."""
     at_B1, at_1T = at_B[:, None], jnp.arange(length)[None, :]
     sight = Sight(jnp.ones_like(at_B1), jnp.ones_like(at_1T), at_B1, at_1T, causal=True)
     return dataclasses.replace(geometry(c, at_B1, sight), write_BLT=(at_1T == at_B1)[:, None, :])
 
 
-def norm(c: TransformerConfig, where: Component) -> Norm:
+def norm(c: BlockConfig, where: Component) -> Norm:
     return Norm(c.model_dim, where, kind=c.norm, bias=c.norm_bias, eps=c.norm_eps)
 
 
 class Block(nnx.Module):
     """One layer: attention and a feed-forward network, each with a residual, in the config's order."""
 
-    def __init__(self, c: TransformerConfig, key: jax.Array, where: Component):
+    def __init__(self, c: BlockConfig, key: jax.Array, where: Component):
         k1, k2 = jax.random.split(key)
         self.where, self.order, self.rate = where, c.order, c.dropout
         self.attention_norm = norm(c, where / "attention")
@@ -109,7 +109,7 @@ def _write(cache: KeysValues, new: KeysValues, write_B1T: jax.Array | None) -> K
 
 
 def run(
-    blocks: Block, c: TransformerConfig, x_BLM: jax.Array, g: Geometry, keys: Key, caches: KeysValues | None = None
+    blocks: Block, c: LmConfig, x_BLM: jax.Array, g: Geometry, keys: Key, caches: KeysValues | None = None
 ) -> tuple[jax.Array, KeysValues | None]:
     """A stack of layers: (y_BLM, caches [layers, B, T, G, D] after it).
 
@@ -125,7 +125,7 @@ def run(
     return scan(layer, x_BLM, (blocks, caches, keys), g, where=where, remat=c.remat, unroll=c.unroll)
 
 
-def keys_values(blocks: Block, c: TransformerConfig, x_BLM: jax.Array, g: Geometry) -> KeysValues:
+def keys_values(blocks: Block, c: BlockConfig, x_BLM: jax.Array, g: Geometry) -> KeysValues:
     """The keys and values [layers, B, L, G, D] that each layer of the stack makes of a row: what a cache starts from."""
 
     def layer(x_BLM, block: Block, _):
@@ -136,7 +136,7 @@ def keys_values(blocks: Block, c: TransformerConfig, x_BLM: jax.Array, g: Geomet
 
 
 def logits(
-    c: TransformerConfig, x_BLM: jax.Array, w_MV: jax.Array, bias: nnx.Param | None, where: Component, *,
+    c: LmConfig, x_BLM: jax.Array, w_MV: jax.Array, bias: nnx.Param | None, where: Component, *,
     positions: str | None = "length",
 ) -> jax.Array:  # fmt: skip
     """Output logits [B, L, V] of the last layer's vectors, capped as the config says.
@@ -145,5 +145,5 @@ def logits(
       where: the component that owns the matrix: the embedding where it is tied.
       positions: the logical name of the second dimension.
     """
-    y_BLV = add(project(x_BLM, w_MV, where), bias)
-    return cap(where.shard(y_BLV, "batch", positions, "act_vocab"), c.softmax_cap)
+    y_BLV = add_bias(project(x_BLM, w_MV, where), bias)
+    return soft_cap(where.shard(y_BLV, "batch", positions, "act_vocab"), c.softmax_cap)

@@ -1,4 +1,4 @@
-"""The fields that encoders and decoders of dense Transformer layers share. No JAX here: configs are plain data."""
+"""The settings of dense Transformer layers, and of language models made of them. No JAX here: configs are plain data."""
 
 import dataclasses
 from typing import ClassVar, Literal
@@ -27,42 +27,30 @@ MEANING = (
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TransformerConfig:
-    """A stack of Transformer layers over token embeddings. Fields, not subclasses, tell the published models apart.
+class BlockConfig:
+    """A Transformer layer (models/parts/transformer.py). Fields, not subclasses, tell the published ones apart.
 
     Attributes:
       kv_heads: heads of keys and values, each shared by heads / kv_heads queries; 0 is as many as `heads`, 1 is
         multi-query attention (Shazeer 2019), anything between is grouped (Ainslie et al. 2023).
-      positions: "learned" (a table of `max_positions`), "rotary" (Su et al. 2021, halves rotated as in LLaMA), "relative"
-        (T5's buckets, one bias per head and bucket, in every layer) or "none".
-      max_positions: rows of the learned table; 0 with other positions, whose length is not bounded.
+      positions: "learned" (a table that is added to the embeddings), "rotary" (Su et al. 2021, halves rotated as in LLaMA),
+        "relative" (T5's buckets, one bias per head and bucket, in every layer) or "none".
       norm: "rms" (scale alone; what Lingvo calls layer norm) or "layer"; `norm_bias` adds a bias.
       order: "pre" x + f(norm(x)), with a norm at the end of the stack; "post" norm(x + f(x)), the original
         Transformer's and BERT's; "parallel" x + attention(norm(x)) + ffn(norm(x)) (PaLM, section 2).
       gated: act(x wg) * (x wi) instead of act(x wi) in the feed-forward layer (Shazeer 2020).
       attention_bias, ffn_bias: biases of all projections of the sub-layer.
       per_dim_scale: a learned scale per dimension of the queries in place of 1/sqrt(D) alone (Lingvo).
-      logit_cap, softmax_cap: c tanh(x / c) on attention logits and on output logits; 0 does nothing.
-      tied: the output logits use the embedding table; otherwise a matrix of their own.
-      softmax_bias: a bias per output token.
-      label_smoothing: mass moved from the label to all other classes.
-      dropout: on embeddings, sub-layer outputs and attention probabilities.
-      dtype: of activations and of weights as they are used.
-      remat: what the backward pass keeps of a layer: "none" keeps all, "full" recomputes it, "dots" keeps products, names
-        joined by "+" keep these activations (models/sharding/remat.py).
-      unroll: layers that are compiled one after the other in each turn of the loop over layers: all of them run sooner on CPUs,
-        which copy what a loop keeps for the backward pass, and take as much longer to compile. 0 is all.
+      logit_cap: c tanh(x / c) on attention logits; 0 does nothing.
+      dropout: on sub-layer outputs and attention probabilities, and in a whole model on embeddings.
     """
 
-    vocab: int
-    layers: int
     model_dim: int
     hidden_dim: int
     heads: int
     head_dim: int
     kv_heads: int = 0
     positions: Positions = "learned"
-    max_positions: int = 0
     rotary_base: float = 10_000.0
     buckets: int = 32
     max_distance: int = 128
@@ -76,11 +64,47 @@ class TransformerConfig:
     ffn_bias: bool = False
     per_dim_scale: bool = False
     logit_cap: float = 0.0
-    softmax_cap: float = 0.0
-    softmax_bias: bool = False
-    tied: bool = True
-    label_smoothing: float = 0.0
     dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.heads % self.groups:
+            fits = [n for n in range(1, self.heads + 1) if self.heads % n == 0]
+            best = min(fits, key=lambda n: abs(n - self.kv_heads))
+            raise ValueError(f"kv_heads={self.kv_heads}: must divide heads={self.heads}; nearest is {best}")
+        check_dropout(self.dropout)
+
+    @property
+    def groups(self) -> int:
+        """Heads of keys and values."""
+        return self.kv_heads or self.heads
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LmConfig(BlockConfig):
+    """A stack of Transformer layers over token embeddings.
+
+    Attributes:
+      vocab: ids of the token embedding, and classes of the output logits.
+      layers: depth of the stack.
+      max_positions: rows of the learned table of positions; 0 with other positions, whose length is not bounded.
+      tied: the output logits use the embedding table; otherwise a matrix of their own.
+      softmax_bias: a bias per output token.
+      softmax_cap: c tanh(x / c) on output logits; 0 does nothing.
+      label_smoothing: mass moved from the label to all other classes.
+      dtype: of activations and of weights as they are used.
+      remat: what the backward pass keeps of a layer: "none" keeps all, "full" recomputes it, "dots" keeps products, names
+        joined by "+" keep these activations (models/sharding/remat.py).
+      unroll: layers that are compiled one after the other in each turn of the loop over layers: all of them run sooner on CPUs,
+        which copy what a loop keeps for the backward pass, and take as much longer to compile. 0 is all.
+    """
+
+    vocab: int
+    layers: int
+    max_positions: int = 0
+    tied: bool = True
+    softmax_bias: bool = False
+    softmax_cap: float = 0.0
+    label_smoothing: float = 0.0
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
     remat: str = "none"
     unroll: int = 1
@@ -88,25 +112,16 @@ class TransformerConfig:
     vocabularies: ClassVar[dict[str, str]] = {"vocabulary": "vocab"}  # a cache's manifest key -> our field
 
     def __post_init__(self) -> None:
-        if self.heads % self.groups:
-            fits = [n for n in range(1, self.heads + 1) if self.heads % n == 0]
-            best = min(fits, key=lambda n: abs(n - self.kv_heads))
-            raise ValueError(f"kv_heads={self.kv_heads}: must divide heads={self.heads}; nearest is {best}")
+        super().__post_init__()
         if (self.positions == "learned") != (self.max_positions > 0):
             need = "at least the longest row" if self.positions == "learned" else "0"
             raise ValueError(f"max_positions={self.max_positions}: positions={self.positions!r} need {need}")
-        check_dropout(self.dropout)
         remat.names(self.remat)
         if self.unroll < 0:
             raise ValueError(f"unroll={self.unroll}: must be 1 or more, or 0 for all layers")
 
-    @property
-    def groups(self) -> int:
-        """Heads of keys and values."""
-        return self.kv_heads or self.heads
-
     def shrunk(self) -> dict:
-        """Field values small enough for a test and divisible by the meshes of eight devices; the variant stays."""
+        """Returns field values small enough for a test and divisible by the meshes of eight devices; the variant stays."""
         return dict(
             vocab=64, layers=4, model_dim=16, hidden_dim=32, heads=4, head_dim=8,
             kv_heads={0: 0, 1: 1}.get(self.kv_heads, 2), max_positions=min(self.max_positions, 64), dropout=0.1,

@@ -28,6 +28,7 @@ Initializer = Callable[[jax.Array, tuple[int, ...], Any], jax.Array]
 # Names of axes along which a parameter is a pile of separate tensors: optimizers act on each one alone.
 STACKED = ("layers", "expert")
 
+
 def param(key: jax.Array, shape: tuple[int, ...], axes: tuple[str, ...], init: Initializer, where: Component):
     """One parameter: its float32 value, its logical axes (a name per dimension) and the component that owns it."""
     if len(shape) != len(axes):

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from configs import registry
+from models.bert.model import Bert
 from models.families import family_of
 from models.sharding.component import Component
 from models.sharding.layout import Layout
@@ -50,4 +51,4 @@ def batch_of(*rows: list[int]) -> dict[str, np.ndarray]:
 
 @jax.jit
 def compiled(model, batch) -> jax.Array:
-    return model.logits(batch) if hasattr(model, "logits") else model.encode(batch)
+    return model.encode(batch) if isinstance(model, Bert) else model(batch)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from models.bert.config import Classification, MaskedLm, SentenceEmbedding, Span, Tagging
-from models.bert.model import NEVER, best_span
+from models.parts.heads import NEVER, best_span
+from models.parts.heads_config import Classification, MaskedLm, SentenceEmbedding, Span, Tagging
 from tests.helpers.contexts import EVALUATION, training
 from tests.helpers.models import batch_of, compiled, model_of
 
@@ -18,7 +18,7 @@ SLOTS = jnp.array([[0, 7, 0]])  # the beginnings of two examples of 7 and 5 toke
 
 @jax.jit
 def outputs_of(model, batch):
-    return model.outputs(batch)
+    return model(batch)
 
 
 @jax.jit

@@ -12,7 +12,7 @@ from configs import registry
 from models.gshard_m4.config import GShardM4Config
 from models.gshard_m4.layouts import LAYOUTS
 from models.parts.decoding import beam_search
-from models.parts.layers import cross_entropy
+from models.parts.losses import cross_entropy
 from models.sharding.layout import LayoutError
 from models.sharding.params import describe, merge
 from tests.helpers.contexts import training
@@ -69,7 +69,7 @@ def example(seed: int, source: int, target: int) -> dict[str, np.ndarray]:
 def logits(model, batch) -> np.ndarray:
     @jax.jit
     def run(batch):
-        return model.logits(batch)
+        return model(batch)
 
     return np.asarray(run(batch))
 

@@ -11,10 +11,11 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from models import interchange
 from models.bert import huggingface as bert
-from models.bert.config import BertConfig, Classification, MaskedLm
+from models.bert.config import BertConfig
 from models.gpt import huggingface as gpt
 from models.gpt.config import GptConfig
 from models.interchange import Entry, InterchangeError, Part, matrix, vector
+from models.parts.heads_config import Classification, MaskedLm
 
 M, N, D, L = 6, 3, 2, 4  # model, heads, head, layers
 

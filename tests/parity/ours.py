@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from models.bert.config import Classification, MaskedLm, SentenceEmbedding, Span, Tagging
 from models.families import family_of
+from models.parts.heads_config import Classification, MaskedLm, SentenceEmbedding, Span, Tagging
 from models.sharding.component import Component
 from models.sharding.layout import Layout
 from models.sharding.params import describe, merge, split
@@ -54,14 +54,14 @@ def outputs(source: Weights, given: dict[str, np.ndarray]) -> dict[str, np.ndarr
     """What the model gives, by the names of `transformers`."""
     m, b = model(source), batch(given)
     if source.config.family == "gpt":
-        found = {"logits": jax.jit(lambda m, b: m.logits(b))(m, b)}
+        found = {"logits": jax.jit(lambda m, b: m(b))(m, b)}
     else:
         found = jax.jit(lambda m, b: _bert(source.config.head, m, b))(m, b)
     return {k: np.asarray(v) for k, v in found.items()}
 
 
 def _bert(head: Any, m: Any, b: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    out = m.outputs(b)
+    out = m(b)
     match head:
         case MaskedLm(next_sentence=True):
             pooled = jnp.tanh(m.encode(b)[:, 0] @ m.head.pooler[...] + m.head.pooler_bias[...])

@@ -8,8 +8,8 @@ import pytest
 from numpy.testing import assert_array_equal
 from safetensors.numpy import load_file
 
-from models.bert.config import Classification
 from models.interchange import InterchangeError
+from models.parts.heads_config import Classification
 from models.sharding.params import nest
 from scripts import cli, convert
 from tests.parity import ours

@@ -126,8 +126,8 @@ def test_a_run_with_adapters_resumes_and_opens_merged(tmp_path):
     p, _, after = trained(e, steps=4)
     effective = p.effective(nest(after))
     batch = Batches(open_source(e.data, e.model), e.data, p.batch_shardings())(0)
-    a = merge(p.model, effective).logits(batch)
-    b = merge(p.model, nest({name: weights.read(name, ()) for name in weights.shapes})).logits(batch)
+    a = merge(p.model, effective)(batch)
+    b = merge(p.model, nest({name: weights.read(name, ()) for name in weights.shapes}))(batch)
     assert_allclose(a, b, rtol=0, atol=1e-5)
 
 

@@ -17,8 +17,8 @@ from data.labelled import encoding as labelled
 from data.reading import packing
 from data.vocabularies import tokenizers
 from data.vocabularies.tokenizers import Tokenizer
-from models.bert.config import Classification
 from models.errors import UserError
+from models.parts.heads_config import Classification
 from scripts import classify as classify_script
 from tests.helpers.caches import finish, texts, write_text_cache
 from tests.helpers.runs import run

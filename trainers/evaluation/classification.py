@@ -38,7 +38,7 @@ class Classifier:
         self.labels = task.class_names(folder)
 
         def probabilities(params: Any, batch: Batch) -> jax.Array:
-            return jax.nn.softmax(merge(model, params).outputs(batch), axis=-1)
+            return jax.nn.softmax(merge(model, params)(batch), axis=-1)
 
         self._probabilities = jax.jit(probabilities)
 

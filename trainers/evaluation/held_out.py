@@ -30,7 +30,7 @@ class HeldOutEvaluator:
         def of_batch(params: Params, batch: Batch) -> tuple[dict[str, Ratio], jax.Array | None]:
             whole = merge(model, params)
             metrics = whole.loss(batch, Context.evaluation()).metrics
-            return metrics, whole.outputs(batch) if self.examples.needs_outputs else None
+            return metrics, whole(batch) if self.examples.needs_outputs else None
 
         if self.examples.needs_outputs:
             assert isinstance(model, HasOutputs), type(model)

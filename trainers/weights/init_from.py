@@ -7,7 +7,6 @@ from pathlib import Path
 import jax
 
 from configs.registry import ConfigError
-
 from data.packages import weights as released
 from data.vocabularies.tokenizers import FILE, Tokenizer
 from models.errors import nearest

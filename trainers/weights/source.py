@@ -86,9 +86,7 @@ def check(shapes: Mapping[str, Shape], weights: Weights, fresh: Sequence[str] = 
       shapes: of the parameters that are to be had, by name.
       fresh: components that may be missing, or left over in the weights.
     """
-    want, have = (
-        {k: v for k, v in these.items() if not _within(k, fresh)} for these in (shapes, weights.shapes)
-    )
+    want, have = ({k: v for k, v in these.items() if not _within(k, fresh)} for these in (shapes, weights.shapes))
     if wrong := interchange.problems(want, have):
         raise InterchangeError(f"the weights are not those of the model: {wrong}")
 

@@ -11,7 +11,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from models.parts.attention import ring, splash
 from models.parts.attention.mask import Sight
-from models.parts.layers import add, cap, dropout, project
+from models.parts.layers import add_bias, dropout, project, soft_cap
 from models.sharding.component import Component
 from models.sharding.params import normal, param, zeros
 
@@ -29,7 +29,7 @@ class Attention(nnx.Module):
       bias: of all four projections.
       per_dim_scale: scales each dimension of the queries by softplus(w) / softplus(0), w learned from 0 (Lingvo).
       buckets: of relative positions up to `max_distance`, each with a learned bias per head (T5, section 2.1); 0 has none.
-      cap: limit of the logits, see `layers.cap`.
+      cap: limit of the logits, see `layers.soft_cap`.
 
     Where the layout cuts "keys", keys and values go round in a ring (models/parts/attention/ring.py). Long rows on TPUs are
     left to a kernel (models/parts/attention/splash.py).
@@ -64,8 +64,8 @@ class Attention(nnx.Module):
     def keys_values(self, y_BSM: jax.Array, rotation: Rotation | None = None) -> KeysValues:
         """The keys and values of a sequence, to attend to or to cache; keys are rotated to their positions."""
         shard, axis = self.where.shard, self.act_kv_axis
-        k_BSGD = add(project(y_BSM, self.k[...], self.where), self.k_bias)
-        v_BSGD = add(project(y_BSM, self.v[...], self.where), self.v_bias)
+        k_BSGD = add_bias(project(y_BSM, self.k[...], self.where), self.k_bias)
+        v_BSGD = add_bias(project(y_BSM, self.v[...], self.where), self.v_bias)
         # Computed where their positions lie; what is gathered, if "keys" are whole, is keys and values.
         k_BSGD, v_BSGD = (shard(x, "batch", "length", axis, None) for x in (k_BSGD, v_BSGD))
         k_BSGD = rotate(k_BSGD, rotation, self.where)
@@ -86,7 +86,7 @@ class Attention(nnx.Module):
           LayoutError: positions that the layout's pieces do not divide.
         """
         k_BSGD, v_BSGD = kv
-        q_BLND = add(project(x_BLM, self.q[...], self.where), self.q_bias)
+        q_BLND = add_bias(project(x_BLM, self.q[...], self.where), self.q_bias)
         q_BLND = rotate(self.where.shard(q_BLND, "batch", "length", "act_heads", None), rotation, self.where)
         q_BLND = checkpoint_name(q_BLND, "attention_in")
         q_BLND = q_BLND * q_BLND.shape[-1] ** -0.5
@@ -113,7 +113,7 @@ class Attention(nnx.Module):
             around = ring.Ring(logits, _mix, self.where, self.act_kv_axis, rate)
             out_BLND = around(q_BLND, k_BSGD, v_BSGD, table_NK, sight, key)
         out_BLND = checkpoint_name(self.where.shard(out_BLND, "batch", "length", "act_heads", None), "context")
-        y_BLM = add(project(out_BLND, self.o[...], self.where, contract=2), self.o_bias)
+        y_BLM = add_bias(project(out_BLND, self.o[...], self.where, contract=2), self.o_bias)
         return checkpoint_name(self.where.shard(y_BLM, "batch", "res_length", "act_embed"), "attention_out")
 
     def _blocks(self, length: int, keys: int, sight: Sight) -> list[tuple[int, int, int]]:
@@ -153,7 +153,7 @@ def _logits(
 ) -> jax.Array:
     """Capped, biased and masked logits [B, N, L, S], float32 at least; K buckets of relative positions."""
     logits_BNLS = _scores(q_BLND, k_BSGD)
-    logits_BNLS = cap(logits_BNLS.astype(jnp.promote_types(q_BLND.dtype, jnp.float32)), limit)
+    logits_BNLS = soft_cap(logits_BNLS.astype(jnp.promote_types(q_BLND.dtype, jnp.float32)), limit)
     if table_NK is not None:
         buckets_BLS = relative_buckets(
             sight.distance(), table_NK.shape[1], max_distance, bidirectional=not sight.causal

@@ -53,7 +53,7 @@ def attend(
 
     Args:
       where: a component with a mesh; lengths must be whole, and divisible by the smallest block.
-      cap: limit of the logits, see `layers.cap`.
+      cap: limit of the logits, see `layers.soft_cap`.
     """
     # Imported here: it takes seconds, and only what TPUs run needs it.
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels

@@ -172,7 +172,7 @@ def test_smollm2_knows_the_capital_of_france():
     tokenizer = Tokenizer(source.vocabulary or "")
     ids = tokenizer.encode("The capital of France is")
     m = ours.model(source)
-    step = jax.jit(lambda m, batch, at: jnp.argmax(m.logits(batch)[0, at]))
+    step = jax.jit(lambda m, batch, at: jnp.argmax(m(batch)[0, at]))
     for _ in range(3):
         row = np.pad(np.array([ids], np.int32), ((0, 0), (0, 12 - len(ids))))
         used = (np.arange(12)[None] < len(ids)).astype(np.int32)

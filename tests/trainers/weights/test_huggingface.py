@@ -18,10 +18,10 @@ from safetensors.numpy import load_file, save_file
 from data.packages.fetch import FetchError
 from data.packages.weights import weights_folder
 from data.vocabularies.tokenizers import Tokenizer
-from models.bert.config import Classification, MaskedLm, SentenceEmbedding, Span, Tagging
 from models.families import family_of
 from models.gpt.config import GptConfig
 from models.interchange import InterchangeError
+from models.parts.heads_config import Classification, MaskedLm, SentenceEmbedding, Span, Tagging
 from models.sharding.component import Component, make_mesh
 from models.sharding.layouts import LAYOUTS
 from models.sharding.params import ParamInfo, describe, flatten

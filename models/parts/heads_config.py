@@ -1,0 +1,56 @@
+"""Settings of the heads of models/parts/heads.py. No JAX here: configs are plain data."""
+
+import dataclasses
+from typing import Literal
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MaskedLm:
+    """Predicts masked tokens through the tied embedding (BERT, section 3.1, task 1).
+
+    Attributes:
+      transform: a projection, the activation and a norm before the logits, as in BERT's released code.
+      next_sentence: also predicts whether the second sentence follows the first (task 2), from the pooled [CLS].
+    """
+
+    transform: bool = True
+    next_sentence: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Classification:
+    """One of `labels` classes for each example.
+
+    Attributes:
+      pooling: "cls" is BERT's pooler, tanh(x[CLS] W + b); "mean" the mean over an example's tokens, as in
+        Sentence-BERT (Reimers and Gurevych 2019), without a pooler.
+    """
+
+    labels: int
+    pooling: Literal["cls", "mean"] = "cls"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tagging:
+    """One of `labels` classes for each word, at its first piece."""
+
+    labels: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Span:
+    """Start and end of an answer in the text; [CLS] where there is none (BERT, section 4.2)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SentenceEmbedding:
+    """A unit vector for each example, the mean of its tokens', trained so that pairs are nearer than strangers.
+
+    Attributes:
+      temperature: divides cosine similarities in the contrastive loss over the pairs of a batch.
+    """
+
+    temperature: float = 0.05
+
+
+Head = MaskedLm | Classification | Tagging | Span | SentenceEmbedding

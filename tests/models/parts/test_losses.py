@@ -1,0 +1,67 @@
+"""The loss over a vocabulary and the accuracy of predictions."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from models.parts.losses import cross_entropy, is_top_1, token_loss
+
+
+def by_definition(logits, labels, smoothing):
+    """Cross-entropy against the smoothed distribution, and against the label, left to differentiation."""
+    log_probs = jax.nn.log_softmax(logits)
+    hit = labels[..., None] == jnp.arange(logits.shape[-1])
+    others = smoothing / (logits.shape[-1] - 1)
+    smooth = -jnp.sum(jnp.where(hit, 1 - smoothing, others) * log_probs, axis=-1)
+    return smooth, -jnp.sum(jnp.where(hit, log_probs, 0), axis=-1)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_cross_entropy_and_its_gradient(float64, smoothing):
+    """Values, and the gradient of any mixture of both results, as differentiation of the definition has them."""
+    k1, k2, k3 = jax.random.split(jax.random.key(0), 3)
+    logits = 5 * jax.random.normal(k1, (3, 4, 11))
+    labels = jax.random.randint(k2, (3, 4), 0, 11)
+    grads = tuple(jax.random.normal(k3, (2, 3, 4)))
+    want, pull = jax.vjp(lambda x: by_definition(x, labels, smoothing), logits)
+    found, own_pull = jax.vjp(lambda x: cross_entropy(x, labels, smoothing), logits)
+    for a, b in zip(found, want, strict=True):
+        assert_allclose(a, b, rtol=1e-12)
+    assert_allclose(own_pull(grads)[0], pull(grads)[0], rtol=0, atol=1e-12)
+
+
+def test_cross_entropy_of_bfloat16():
+    """Computed in float32; the gradient has the dtype of the logits. A label that is none has no mass."""
+    logits = jnp.array([[2.0, -1.0, 0.5], [0.0, 0.0, 0.0]], jnp.bfloat16)
+    (_, plain), pull = jax.vjp(lambda x: cross_entropy(x, jnp.array([0, -1])), logits)
+    assert plain.dtype == jnp.float32
+    assert_allclose(plain[1], np.log(3), rtol=1e-6)
+    [grad] = pull((jnp.zeros(2), jnp.ones(2)))
+    assert grad.dtype == jnp.bfloat16
+    assert_allclose(
+        np.asarray(grad[0], np.float32), jax.nn.softmax(jnp.array([2.0, -1.0, 0.5])) - jnp.eye(3)[0], atol=0.01
+    )
+
+
+def test_the_top_class_is_the_argmax():
+    """A label is the top class exactly where argmax finds it, among equals too, of which the first counts."""
+    logits = jax.random.randint(jax.random.key(0), (64, 5), 0, 3).astype(jnp.float32)  # many ties
+    labels = jnp.arange(64) % 5
+    expected = jnp.argmax(logits, axis=-1) == labels
+    assert 0 < expected.sum() < 64
+    np.testing.assert_array_equal(is_top_1(logits, labels), expected)
+
+
+def test_token_losses_of_parts_add_up():
+    """Positions that do not count are left out, and the losses of a batch's parts sum to the batch's mean."""
+    logits = jnp.log(jnp.array([[[0.5, 0.25, 0.25], [0.25, 0.5, 0.25]], [[0.25, 0.5, 0.25], [0.5, 0.25, 0.25]]]))
+    targets, used = jnp.array([[0, 0], [0, 2]]), jnp.array([[True, True], [True, False]])  # -log p: log 2, log 4, log 4
+    whole = token_loss(logits, targets, used, total=jnp.sum(used))
+    assert_allclose(whole.value, 5 / 3 * np.log(2), rtol=1e-6)
+    assert_allclose(whole.metrics["accuracy"].value, 1 / 3, rtol=1e-6)
+    first, second = (token_loss(logits[i : i + 1], targets[i : i + 1], used[i : i + 1], jnp.sum(used)) for i in (0, 1))
+    assert_allclose(first.value, np.log(2), rtol=1e-6)  # 3 log 2 over the batch's 3 tokens, not over its own 2
+    assert_allclose((first + second).value, whole.value, rtol=1e-6)
+    assert_allclose((first + second).metrics["accuracy"].value, 1 / 3, rtol=1e-6)
