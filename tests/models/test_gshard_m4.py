@@ -13,6 +13,7 @@ from models.gshard_m4.config import GShardM4Config
 from models.gshard_m4.layouts import LAYOUTS
 from models.parts.decoding import beam_search
 from models.parts.layers import cross_entropy
+from models.protocol import Context
 from models.sharding.layout import LayoutError
 from models.sharding.params import describe, merge
 from tests.helpers.contexts import training
@@ -203,7 +204,7 @@ def test_every_moe_layer_adds_its_z_loss(float64):
 
     def loss(weight: float):
         p = state.plan(tiny(z_weight=weight), jax.devices()[:1])
-        return jax.jit(lambda params: merge(p.model, params).loss(batch, None))(state.create(p).params)
+        return jax.jit(lambda params: merge(p.model, params).loss(batch, Context.evaluation()))(state.create(p).params)
 
     off, on = loss(0.0), loss(0.1)
     assert "moe/z_loss" not in off.metrics
