@@ -41,7 +41,6 @@ def quickstart() -> Experiment:
             head_dim=48,
             experts=8,
             group_size=64,
-            eval_capacity_factor=8.0,
             dropout=0.0,
         ),
         layout=layouts.expert_parallel(1, 8),

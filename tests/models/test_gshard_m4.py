@@ -13,6 +13,7 @@ from models.gshard_m4.config import GShardM4Config
 from models.gshard_m4.layouts import LAYOUTS
 from models.parts.decoding import beam_search
 from models.parts.losses import cross_entropy
+from models.protocol import Context
 from models.sharding.layout import LayoutError
 from models.sharding.params import describe, merge
 from tests.helpers.contexts import training
@@ -47,9 +48,9 @@ def tiny(**model):
 
 @pytest.fixture(scope="module")
 def model():
-    """A tiny model in float64 without drops: nothing a token does can push another one out of an expert."""
+    """A tiny model in float64, which outside training drops nothing: no token can push another one out of an expert."""
     with jax.enable_x64(True):
-        p = state.plan(tiny(eval_capacity_factor=8.0), jax.devices()[:1])
+        p = state.plan(tiny(), jax.devices()[:1])
         yield merge(p.model, state.create(p).params)
 
 
@@ -125,6 +126,25 @@ def test_cached_decoding_equals_teacher_forcing(model, float64):
     assert_allclose(stepwise(batch["inputs"], batch["targets"]), want, rtol=0, atol=1e-12)
 
 
+def test_a_sentence_has_the_same_logits_alone_and_among_others(model, float64):
+    """Neither evaluation nor decoding depends on what else is in the batch: no sentence or hypothesis takes another's slots."""
+    batches = [example(s, 9, 12) for s in range(4)]
+    together = {k: np.concatenate([b[k] for b in batches]) for k in batches[0]}
+    assert_allclose(logits(model, together)[0, :12], logits(model, batches[0])[0, :12], rtol=0, atol=1e-12)
+
+    @jax.jit
+    def decoded(batch):
+        state, out = model.start(batch["inputs"], 4, 3), []  # four equal hypotheses, which want the same experts
+        for t in range(3):
+            before = jnp.zeros_like(batch["targets"][:, 0]) if t == 0 else batch["targets"][:, t - 1]
+            found, state = model.step(state, jnp.broadcast_to(before[:, None], (len(before), 4)), jnp.array(t))
+            out.append(found[0, -1])
+        return jnp.stack(out)
+
+    assert_allclose(decoded(together), decoded(batches[0]), rtol=0, atol=1e-12)
+    assert_allclose(decoded(batches[0]), logits(model, batches[0])[0, :3], rtol=0, atol=1e-12)
+
+
 def loss_and_gradients(e):
     p = state.plan(e, jax.devices()[:1])
     batch = {k: np.concatenate([example(s, 16, 16)[k] for s in range(4)]) for k in example(0, 1, 1)}
@@ -184,7 +204,7 @@ def test_every_moe_layer_adds_its_z_loss(float64):
 
     def loss(weight: float):
         p = state.plan(tiny(z_weight=weight), jax.devices()[:1])
-        return jax.jit(lambda params: merge(p.model, params).loss(batch, None))(state.create(p).params)
+        return jax.jit(lambda params: merge(p.model, params).loss(batch, Context.evaluation()))(state.create(p).params)
 
     off, on = loss(0.0), loss(0.1)
     assert "moe/z_loss" not in off.metrics

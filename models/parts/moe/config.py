@@ -23,7 +23,8 @@ class MoeConfig:
         rows, but not where rows are dealt out to microbatches, of the step or of a pipeline.
       capacity_factor: slots of an expert per group, times E / S; it includes both choices (C = 2S/E in GShard). 0 is
         dropless: every choice is served, for which "ragged" is the dispatch.
-      eval_capacity_factor: the same outside training, except of expert choice. Not in the papers.
+      eval_capacity_factor: the same outside training, except of expert choice. Not in the papers. Dropless by default, as a
+        token whose expert is full for others' sake would have logits that depend on what else is in the batch.
       second_expert_threshold: a second expert is dispatched if its normalised gate over this exceeds uniform(0, 1):
         0.5 is GShard's "proportional to twice its gate" (Lingvo: policy random, threshold 0.5).
       second_expert_slot: which second choices take one of their expert's slots: those that are dispatched (Lingvo), or "always",
@@ -40,7 +41,7 @@ class MoeConfig:
     gating: Gating = "top2"
     group_size: int = 2048
     capacity_factor: float = 2.0
-    eval_capacity_factor: float = 2.0
+    eval_capacity_factor: float = 0.0
     second_expert_threshold: float = 0.5
     second_expert_slot: SecondSlot = "if_dispatched"
     input_jitter: float = 0.0

@@ -236,17 +236,24 @@ BUFFERED = {
 }
 
 
+def exchangeable(where: Component) -> bool:
+    """Whether an all-to-all brings tokens to their experts: not if they lie on the devices of several experts at once."""
+    rules = where.layout.resolve(where.path)
+    group, expert, stay = (rules.get(name, ()) for name in ("group", "act_expert", "expert_group"))
+    return not expert or where.mesh is None or set(group) == {*stay, *expert}
+
+
 def expert_axes(where: Component) -> Axes:
     """The mesh axes that tokens cross to reach their experts; none without a mesh, or where experts are whole.
 
     Raises:
-      LayoutError: tokens that lie on the devices of several experts at once, for which an all-to-all is not the exchange.
+      LayoutError: tokens for which an all-to-all is not the exchange.
     """
     rules = where.layout.resolve(where.path)
     group, expert, stay = (rules.get(name, ()) for name in ("group", "act_expert", "expert_group"))
     if not expert or where.mesh is None:
         return ()
-    if set(group) != {*stay, *expert}:
+    if not exchangeable(where):
         raise LayoutError(
             f"layout {where.layout.name!r}, component {where.path!r}: an explicit all-to-all needs 'group' cut by the axes of "
             f"'expert_group' and 'act_expert', {stay + expert}, not {group}; dispatch 'sort' takes any layout"

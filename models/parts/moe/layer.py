@@ -10,8 +10,8 @@ from flax import nnx
 from models.parts.layers import ACTIVATIONS, split_key
 from models.parts.losses import Ratio
 from models.parts.moe import routing as moe
-from models.parts.moe.config import Gating, MoeConfig
-from models.parts.moe.dispatch import Experts, mixture
+from models.parts.moe.config import Dispatch, Gating, MoeConfig
+from models.parts.moe.dispatch import Experts, exchangeable, mixture
 from models.sharding.component import Component
 from models.sharding.layout import LayoutError
 from models.sharding.params import normal, param
@@ -57,7 +57,9 @@ class Moe(nnx.Module):
 
         slots = moe.capacity(c.factor(self.gating, training=key is not None), size, c.experts)
         routing = moe.route(self.gating, probs_GSE, mask_GS, slots, k2, c.second_expert_threshold, c.second_expert_slot)
-        y_GSM = mixture(x_GSM, routing, slots, self._experts(), where, c.dispatch)
+        y_GSM = mixture(
+            x_GSM, routing, slots, self._experts(), where, self._dispatch(slots == size, training=key is not None)
+        )
 
         stats = {"balance_loss": Ratio(moe.balance_loss(probs_GSE, routing, mask_GS), jnp.sum(mask_GS))}
         if c.z_weight:
@@ -70,6 +72,12 @@ class Moe(nnx.Module):
         if self.wg is None:
             return Experts((self.wi[...],), self.wo[...], act)
         return Experts((self.wg[...], self.wi[...]), self.wo[...], lambda g, x: act(g) * x)
+
+    def _dispatch(self, dropless: bool, training: bool) -> Dispatch:
+        """The config's dispatch, but in dropless evaluation "ragged" where it has a kernel and its exchange is possible: buffers
+        would multiply E / K times the rows that are wanted."""
+        pays = dropless and not training and self.where.on_tpu and exchangeable(self.where)
+        return "ragged" if pays else self.c.dispatch
 
     def _group_size(self, tokens: int, training: bool) -> int:
         """S. Exactly the config's in training; elsewhere batches have any size, so the largest that fits."""

@@ -1,6 +1,8 @@
 """Routing, in cases small enough to check by hand, and the four dispatches against each other."""
 
 import dataclasses
+from types import SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +13,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from models.parts.moe import dispatch
 from models.parts.moe import routing as moe
 from models.parts.moe.config import MoeConfig
+from models.parts.moe.layer import Moe
 from models.sharding.component import Component
-from models.sharding.layout import Layout
+from models.sharding.layout import Layout, rules
 
 HERE = Component(Layout(name="here", mesh=()))
 ALL = jnp.ones((1, 4), bool)
@@ -299,6 +302,28 @@ def test_a_mixture_that_cannot_be_is_refused(fields, message):
     """One line names the field, its value and a valid one."""
     with pytest.raises(ValueError, match=message):
         MoeConfig(**fields)
+
+
+TPU: Any = SimpleNamespace(devices=np.array([SimpleNamespace(platform="tpu")]))
+ROWS = rules(group="x", expert="x", act_expert="x")
+
+
+@pytest.mark.parametrize(
+    ("cuts", "mesh", "dropless", "training", "expected"),
+    [
+        (ROWS, TPU, True, False, "ragged"),
+        (ROWS, TPU, True, True, "sort"),
+        (ROWS, TPU, False, False, "sort"),
+        (ROWS, None, True, False, "sort"),  # on CPUs "ragged" multiplies every row with every expert
+        (rules(expert="x", act_expert="x"), TPU, True, False, "sort"),  # tokens that all experts' devices hold alike
+    ],
+)
+def test_dropless_evaluation_on_tpus_has_no_empty_rows(cuts, mesh, dropless, training, expected):
+    """In evaluation buffers of as many slots as tokens give way to "ragged" rows where these have a kernel and can be exchanged;
+    training is as configured."""
+    where = Component(Layout(name="cut", mesh=(("x", 2),), rules=cuts), mesh=mesh)
+    layer = jax.eval_shape(lambda: Moe(MoeConfig(experts=4), "top2", 8, 8, jax.random.key(0), where))
+    assert layer._dispatch(dropless, training) == expected
 
 
 def test_the_decoder_keeps_a_causal_gating():
