@@ -14,11 +14,11 @@ from models.sharding.layout import LayoutError
 from models.sharding.layouts import two_d_sequence
 from trainers import state
 from trainers.pods import search as module
-from trainers.pods.activations import activations, program_flops
 from trainers.pods.bound import Bound, bound
 from trainers.pods.candidates import Candidate, candidates, describe, distance
 from trainers.pods.chips import GIB, PodError, Slice, parse_slice
 from trainers.pods.search import Result, nearest, nearest_that_fit, search, sources
+from trainers.programs.activations import activations, program_flops
 from trainers.programs.model_flops import model_flops
 
 POD, FOUR = parse_slice("v4:8x16x16"), parse_slice("v4:2x2x1")
