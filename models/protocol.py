@@ -213,6 +213,8 @@ class Family:
         family without any is planned by what its backward pass keeps, which is cut by rows alone.
       policies: what a search of plans lets the backward pass keep (models/sharding/remat.py); by default the experiment's choice.
       searched: the layouts that a search of plans tries for a configuration; by default all of `layouts` that it may vary.
+      hyperparameters: makes the settings of a configuration that a log of a run names beside those of optimizer and data
+        (trainers/measure/mlperf_rules.py).
       notes: makes the lines about a configuration that a run prints when it starts.
     """
 
@@ -223,6 +225,7 @@ class Family:
     activations: Mapping[str, Activation] = dataclasses.field(default_factory=dict)
     policies: Sequence[str] = ()
     searched: Callable[[Any], Mapping[str, Recipe]] | None = None
+    hyperparameters: Callable[[Any], dict[str, Any]] = lambda config: {}
     notes: Callable[[Any], list[str]] = lambda config: []
 
 

@@ -1,6 +1,7 @@
 """Packed rows of labelled examples. Plain data: no JAX, no TensorFlow."""
 
 import dataclasses
+from typing import ClassVar
 
 from data.features import Array, positions
 
@@ -18,6 +19,8 @@ class LabelledData:
       masked: share of a training row's tokens that give way to [MASK], others every time: noise against learning by heart.
       seed: of the order in which rows come.
     """
+
+    benchmark: ClassVar[str] = "throughput"  # by which runs are measured (trainers/measure/mlperf_rules.py)
 
     cache: str = ""
     batch_size: int

@@ -1,6 +1,7 @@
 """Packed rows of running text. Plain data: no JAX, no TensorFlow."""
 
 import dataclasses
+from typing import ClassVar
 
 from data.features import Array, positions
 
@@ -16,6 +17,8 @@ class TextData:
       temperature: sources of text are drawn in proportion to n^(1/T), n a source's examples; 1 takes them as they are.
       seed: of the order in which rows come.
     """
+
+    benchmark: ClassVar[str] = "gpt3"  # by which runs are measured (trainers/measure/mlperf_rules.py)
 
     cache: str = ""
     batch_size: int
@@ -45,6 +48,8 @@ class MaskedTextData(TextData):
       whole_word: masks all pieces of a word or none.
       pairs: most sentence pairs of a row in a cache made for next-sentence prediction; 0 for plain text.
     """
+
+    benchmark: ClassVar[str] = "bert"  # by which runs are measured (trainers/measure/mlperf_rules.py)
 
     rate: float = 0.15
     whole_word: bool = False

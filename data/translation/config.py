@@ -1,6 +1,7 @@
 """Packed rows of translated pairs, and how translations are scored. Plain data: no JAX, no TensorFlow."""
 
 import dataclasses
+from typing import ClassVar
 
 from data.features import Array, positions
 
@@ -17,6 +18,8 @@ class TranslationData:
       temperature: languages are drawn in proportion to n^(1/T), n a language's pairs (GShard, section 3.1: T = 5).
       seed: of the order in which rows come.
     """
+
+    benchmark: ClassVar[str] = "gshard_m4"  # by which runs are measured (trainers/measure/mlperf_rules.py)
 
     cache: str = ""
     batch_size: int

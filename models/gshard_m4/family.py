@@ -7,7 +7,7 @@ from models.gshard_m4.config import GShardM4Config
 from models.gshard_m4.layouts import LAYOUTS, searched
 from models.gshard_m4.model import GShardM4
 from models.parts.activations import POLICIES_WITH_EXPERTS, WITH_EXPERTS
-from models.parts.moe.layer import notes
+from models.parts.moe.layer import hyperparameters, notes
 from models.protocol import Family
 
 
@@ -30,5 +30,6 @@ FAMILY = Family(
     searched=searched,
     like=lambda c: "gshard_m4.quickstart",
     comparable=comparable,
+    hyperparameters=hyperparameters,
     notes=lambda c: notes(c, c.hidden_dim),
 )

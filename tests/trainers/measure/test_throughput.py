@@ -10,6 +10,7 @@ import pytest
 from configs import registry
 from configs.experiment import Experiment
 from data.reading.batches import batch_shapes
+from models.gpt.model import Gpt
 from tests.helpers.programs import program
 from trainers import state, step
 from trainers.measure import peaks, profile, throughput
@@ -164,6 +165,21 @@ def test_reports_are_complete_and_consistent(reports, e):
     assert all(
         word in text for word in ("MFU", "HFU", "PaLM", "matrix product", "tokens/s", "rows/s", "waited for input")
     )
+
+
+def test_throughput_is_told_in_the_models_units(monkeypatch):
+    """A model that counts images and pixels has their rates, in its order, and no tokens."""
+
+    def units(self, batch):
+        return {"pixels": batch["tokens"].size, "images": batch["tokens"].shape[0]}
+
+    monkeypatch.setattr(Gpt, "units", units)
+    monkeypatch.setattr(peaks, "measured", measured_quickly)
+    found = throughput.measure(GPT, 1)
+    assert list(found["units_per_s"]) == ["pixels", "images"] and "tokens_per_s" not in found
+    assert found["images"] == GPT.data.batch_size and found["pixels_per_s"] == found["units_per_s"]["pixels"]
+    text = throughput.as_text(found)
+    assert "pixels/s" in text and "images/s" in text and "tokens" not in text.replace("random tokens", "")
 
 
 def test_what_was_measured_is_logged(reports):
