@@ -127,6 +127,8 @@ def from_json(data: Any, kind: Any = Experiment, path: str = "experiment") -> An
         except ValueError as error:  # a config's own check
             raise ConfigError(f"{path}: {error}") from None
     if origin is tuple:
+        if not isinstance(data, list):
+            raise ConfigError(f"{path}: expected a list, got {json.dumps(data)[:60]}")
         inner = [args[0]] * len(data) if args[-1] is Ellipsis else args
         return tuple(from_json(v, k, f"{path}[{i}]") for i, (v, k) in enumerate(zip(data, inner, strict=True)))
     if origin is typing.Literal:

@@ -29,12 +29,14 @@ class DataConfig(Protocol):
 
     Attributes:
       kind: a key of KINDS.
+      benchmark: by which runs are measured (trainers/measure/mlperf_rules.py).
       cache: name of the prepared cache; "" is random data in full rows, for throughput and tests: no files, no TensorFlow.
       batch_size: rows of a global batch.
       seed: of the order in which rows come, and of how they are augmented.
     """
 
     kind: ClassVar[str]
+    benchmark: ClassVar[str]
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property

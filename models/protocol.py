@@ -18,6 +18,7 @@ from flax import nnx
 from models.parts.losses import Loss, Totals
 from models.sharding.component import Component
 from models.sharding.layouts import Recipe
+from models.sharding.remat import Activation
 
 Batch = dict[str, jax.Array]  # arrays by name, with examples (or packed rows of them) in front
 Activations = Any  # a pytree of arrays [rows, positions, dimensions]: what passes from layer to layer
@@ -227,7 +228,12 @@ class Family:
         configuration.
       comparable: changes a configuration so that every layout computes the same: nothing random, and stacks deep enough for two
         pipeline stages of two chunks. It is also given the lengths of a batch's rows, for routing groups within them.
+      activations: the tensors inside its layers that it marks by name, for rematerialisation, the planner and the drawings. A
+        family without any is planned by what its backward pass keeps, which is cut by rows alone.
+      policies: what a search of plans lets the backward pass keep (models/sharding/remat.py); by default the experiment's choice.
       searched: the layouts that a search of plans tries for a configuration; by default all of `layouts` that it may vary.
+      hyperparameters: makes the settings of a configuration that a log of a run names beside those of optimizer and data
+        (trainers/measure/mlperf_rules.py).
       notes: makes the lines about a configuration that a run prints when it starts.
       meaning: fields of the configuration that change what a model computes, but none of its shapes: weights of a model that
         differs in one of them are refused.
@@ -240,7 +246,10 @@ class Family:
     layouts: Mapping[str, Recipe]
     like: Callable[[Any], str]
     comparable: Callable[[Any, Sequence[int]], Any]
+    activations: Mapping[str, Activation] = dataclasses.field(default_factory=dict)
+    policies: Sequence[str] = ()
     searched: Callable[[Any], Mapping[str, Recipe]] | None = None
+    hyperparameters: Callable[[Any], dict[str, Any]] = lambda config: {}
     notes: Callable[[Any], list[str]] = lambda config: []
     meaning: tuple[str, ...] = ()
     same_outputs: Callable[[Any, Any], bool] = lambda ours, theirs: True

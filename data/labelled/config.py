@@ -21,6 +21,7 @@ class LabelledData:
     """
 
     kind: ClassVar[str] = "labelled"
+    benchmark: ClassVar[str] = "throughput"  # by which runs are measured (trainers/measure/mlperf_rules.py)
 
     cache: str = ""
     batch_size: int

@@ -19,6 +19,7 @@ class TextData:
     """
 
     kind: ClassVar[str] = "text"
+    benchmark: ClassVar[str] = "gpt3"  # by which runs are measured (trainers/measure/mlperf_rules.py)
 
     cache: str = ""
     batch_size: int
@@ -48,6 +49,8 @@ class MaskedTextData(TextData):
       whole_word: masks all pieces of a word or none.
       pairs: most sentence pairs of a row in a cache made for next-sentence prediction; 0 for plain text.
     """
+
+    benchmark: ClassVar[str] = "bert"  # by which runs are measured (trainers/measure/mlperf_rules.py)
 
     rate: float = 0.15
     whole_word: bool = False

@@ -20,6 +20,7 @@ class TranslationData:
     """
 
     kind: ClassVar[str] = "translation"
+    benchmark: ClassVar[str] = "gshard_m4"  # by which runs are measured (trainers/measure/mlperf_rules.py)
 
     cache: str = ""
     batch_size: int

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from models.bert.config import BertConfig
 from models.bert.layouts import LAYOUTS
 from models.bert.model import Bert
+from models.parts.activations import DENSE, POLICIES
 from models.parts.transformer_config import MEANING
 from models.protocol import Family
 
@@ -28,6 +29,8 @@ def comparable(c: BertConfig, lengths: Sequence[int]) -> BertConfig:
 FAMILY = Family(
     model=Bert,
     layouts=LAYOUTS,
+    activations=DENSE,
+    policies=POLICIES,
     like=lambda c: _LIKE[type(c.head).__name__],
     comparable=comparable,
     meaning=MEANING,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from models.gpt.config import GptConfig
 from models.gpt.layouts import LAYOUTS
 from models.gpt.model import Gpt
+from models.parts.activations import DENSE, POLICIES
 from models.parts.transformer_config import MEANING
 from models.protocol import Family
 
@@ -19,6 +20,8 @@ def comparable(c: GptConfig, lengths: Sequence[int]) -> GptConfig:
 FAMILY = Family(
     model=Gpt,
     layouts=LAYOUTS,
+    activations=DENSE,
+    policies=POLICIES,
     like=lambda c: "gpt.gpt2_124m",
     comparable=comparable,
     meaning=MEANING,

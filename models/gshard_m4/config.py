@@ -3,6 +3,7 @@
 import dataclasses
 from typing import ClassVar, Literal
 
+from models.parts.activations import WITH_EXPERTS
 from models.parts.moe.config import MoeConfig
 from models.parts.transformer_config import check_dropout
 from models.sharding import remat
@@ -51,7 +52,7 @@ class GShardM4Config(MoeConfig):
                 f"{', every second an MoE layer' if self.experts else ''}); nearest are {below} and {above}"
             )
         check_dropout(self.dropout)
-        remat.names(self.remat)
+        remat.check(self.remat, WITH_EXPERTS)
         if self.unroll < 0:
             raise ValueError(f"unroll={self.unroll}: must be 1 or more, or 0 for all layers")
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from models.gshard_m4.config import GShardM4Config
 from models.gshard_m4.layouts import LAYOUTS, searched
 from models.gshard_m4.model import GShardM4
-from models.parts.moe.layer import notes
+from models.parts.activations import POLICIES_WITH_EXPERTS, WITH_EXPERTS
+from models.parts.moe.layer import hyperparameters, notes
 from models.protocol import Family
 
 
@@ -24,8 +25,11 @@ def comparable(c: GShardM4Config, lengths: Sequence[int]) -> GShardM4Config:
 FAMILY = Family(
     model=GShardM4,
     layouts=LAYOUTS,
+    activations=WITH_EXPERTS,
+    policies=POLICIES_WITH_EXPERTS,
     searched=searched,
     like=lambda c: "gshard_m4.quickstart",
     comparable=comparable,
+    hyperparameters=hyperparameters,
     notes=lambda c: notes(c, c.hidden_dim),
 )

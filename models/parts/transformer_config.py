@@ -3,6 +3,7 @@
 import dataclasses
 from typing import ClassVar, Literal
 
+from models.parts.activations import DENSE
 from models.sharding import remat
 
 Positions = Literal["learned", "rotary", "relative", "none"]
@@ -93,7 +94,7 @@ class LmConfig(BlockConfig):
       label_smoothing: mass moved from the label to all other classes.
       dtype: of activations and of weights as they are used.
       remat: what the backward pass keeps of a layer: "none" keeps all, "full" recomputes it, "dots" keeps products, names
-        joined by "+" keep these activations (models/sharding/remat.py).
+        joined by "+" keep these activations (models/parts/activations.py).
       unroll: layers that are compiled one after the other in each turn of the loop over layers: all of them run sooner on CPUs,
         which copy what a loop keeps for the backward pass, and take as much longer to compile. 0 is all.
     """
@@ -116,7 +117,7 @@ class LmConfig(BlockConfig):
         if (self.positions == "learned") != (self.max_positions > 0):
             need = "at least the longest row" if self.positions == "learned" else "0"
             raise ValueError(f"max_positions={self.max_positions}: positions={self.positions!r} need {need}")
-        remat.names(self.remat)
+        remat.check(self.remat, DENSE)
         if self.unroll < 0:
             raise ValueError(f"unroll={self.unroll}: must be 1 or more, or 0 for all layers")
 

@@ -14,6 +14,7 @@ from configs.experiment import Experiment
 from configs.optimizers import Adafactor, Constant
 from data.reading.batches import Batches, batch_shapes
 from data.reading.examples import open_source
+from models.protocol import Staged
 from models.sharding.layout import Layout, LayoutError, Pipeline, rules
 from models.sharding.layouts import pipelines
 from models.sharding.params import flatten, merge
@@ -150,15 +151,14 @@ def test_loss_and_gradients_are_those_of_differentiation(float64):
     params = state.create(p).params
     batch = {k: jnp.ones(v.shape, jnp.int32) for k, v in batch_shapes(e.data).items()}
     batch["tokens"] = jax.random.randint(jax.random.key(1), batch["tokens"].shape, 0, 64)
-    totals, context = p.model.totals(batch), training(0)
+    model, totals, context = p.model, p.model.totals(batch), training(0)
+    assert isinstance(model, Staged)
     one = state.plan(dataclasses.replace(e, layout=equality.ONE_DEVICE), jax.devices()[:1])
     on_one = jax.device_get(params)
     want, grads = jax.jit(jax.value_and_grad(lambda params: merge(one.model, params).loss(batch, context).value))(
         on_one
     )
-    loss, found = jax.jit(lambda params: one_f_one_b.loss_and_gradients(p.model, params, batch, totals, context))(
-        params
-    )
+    loss, found = jax.jit(lambda params: one_f_one_b.loss_and_gradients(model, params, batch, totals, context))(params)
     assert_allclose(loss.value, want, rtol=1e-12)
     for name, g in flatten(grads).items():
         assert_allclose(flatten(found)[name], g, rtol=1e-9, atol=1e-12, err_msg=name)

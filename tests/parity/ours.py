@@ -6,7 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from models.bert.config import BertConfig
 from models.families import family_of
+from models.gpt.config import GptConfig
 from models.parts.heads_config import Classification, MaskedLm, SentenceEmbedding, Span, Tagging
 from models.sharding.component import Component
 from models.sharding.layout import Layout
@@ -52,11 +54,12 @@ def batch(given: dict[str, np.ndarray]) -> dict[str, jax.Array]:
 
 def outputs(source: Weights, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """What the model gives, by the names of `transformers`."""
-    m, b = model(source), batch(given)
-    if source.config.family == "gpt":
+    m, b, config = model(source), batch(given), source.config
+    if isinstance(config, GptConfig):
         found = {"logits": jax.jit(lambda m, b: m(b))(m, b)}
     else:
-        found = jax.jit(lambda m, b: _bert(source.config.head, m, b))(m, b)
+        assert isinstance(config, BertConfig)
+        found = jax.jit(lambda m, b: _bert(config.head, m, b))(m, b)
     return {k: np.asarray(v) for k, v in found.items()}
 
 

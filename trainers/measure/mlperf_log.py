@@ -32,7 +32,7 @@ from trainers.measure.mlperf_rules import RULESET, Benchmark
 from trainers.processes import anywhere
 from trainers.weights import init_from
 
-_ROOT = Path(__file__).resolve().parent.parent
+_ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -16,9 +16,9 @@ import configs
 from configs import optimizers
 from configs.experiment import Experiment
 from configs.registry import ConfigError
-from data.text.config import MaskedTextData
-from data.translation.config import TranslationData
 from models.errors import UserError
+from models.families import family_of
+from trainers.programs import execution
 
 RULESET = "4.1.0"
 TOKEN = ":::MLLOG "
@@ -32,14 +32,16 @@ class Benchmark:
     Attributes:
       name: as the log calls it.
       metric: the evaluation's scalar that is scored; "" where nothing is.
-      target: the score to reach, in the metric's own scale; None where there is none.
+      target: the score to reach, in the metric's own scale; None where nothing is scored, or where each run names its own.
       at_most: the score has to fall to the target, not to rise to it.
+      highest: the largest target that a run may name.
     """
 
     name: str
     metric: str = ""
     target: float | None = None
     at_most: bool = False
+    highest: float = 0.0
 
     def met(self, score: float) -> bool:
         if self.target is None:
@@ -54,31 +56,28 @@ class Benchmark:
 
 BERT = Benchmark("bert", "eval/accuracy", 0.72)  # masked words told right
 GPT3 = Benchmark("gpt3", "eval/cross_entropy", 2.69, at_most=True)  # nats a token, which MLPerf calls log perplexity
+TRANSLATION = Benchmark("gshard_m4", "eval/bleu", highest=100.0)
 THROUGHPUT = Benchmark("throughput")
+BENCHMARKS = {benchmark.name: benchmark for benchmark in (BERT, GPT3, TRANSLATION, THROUGHPUT)}
 
 
 def benchmark(e: Experiment, target: float | None = None) -> Benchmark:
-    """The benchmark of an experiment's family; on random tokens, which have nothing to score, throughput.
+    """Returns the benchmark that an experiment's kind of data names; on synthetic data, which has nothing to score, throughput.
 
     Args:
-      target: BLEU, 0 to 100, for GShard M4. The others' targets are MLPerf's.
+      target: the score to reach where the benchmark has none of its own: BLEU, 0 to 100, of translations.
 
     Raises:
-      ConfigError: no benchmark is like it; or a target is missing, or one too much.
+      ConfigError: a target is missing, or one too much.
     """
-    family = e.model.family
-    if not e.data.cache:
-        found = THROUGHPUT
-    elif family == "gshard_m4":
-        if target is None or not 0 < target <= 100:
-            raise ConfigError(f"--mlperf-target={target}: gshard_m4 needs the BLEU to reach, above 0 and at most 100")
-        return Benchmark("gshard_m4", "eval/bleu", target)
-    elif family == "bert":
-        if not isinstance(e.data, MaskedTextData):
-            raise ConfigError(f"{e.name} is no MLPerf benchmark: BERT's is masked words, as in bert.large_lamb")
-        found = BERT
-    else:
-        found = GPT3
+    found = BENCHMARKS[e.data.benchmark] if e.data.cache else THROUGHPUT
+    if found.metric and found.target is None:
+        if target is None or not 0 < target <= found.highest:
+            metric = found.metric.removeprefix("eval/").upper()
+            raise ConfigError(
+                f"--mlperf-target={target}: {found.name} needs the {metric} to reach, above 0 and at most {found.highest:g}"
+            )
+        return dataclasses.replace(found, target=target)
     if target is not None:
         fixed = "has no target" if found.target is None else f"has MLPerf's target {found.target}"
         raise ConfigError(f"--mlperf-target={target}: benchmark {found.name} {fixed}; leave the option out")
@@ -94,28 +93,19 @@ def settings(e: Experiment, of: Benchmark) -> dict[str, Any]:
         "global_batch_size": data.batch_size,
         "micro_batch_size": data.batch_size // (_ways(e, "batch") * accumulated),
         "gradient_accumulation_steps": accumulated,
-        "max_sequence_length": data.source_length if isinstance(data, TranslationData) else data.length,
         "max_steps": train.steps,
-        "lowest_numerical_precision_in_linear": e.model.dtype,
+        "lowest_numerical_precision_in_linear": execution.dtype(e),
         "tensor_parallelism": _ways(e, "act_mlp"),
         "context_parallelism": _ways(e, "length"),
         "expert_parallelism": _ways(e, "act_expert"),
         "pipeline_parallelism": max((_ways(e, "layers", path) for path, _ in layout.pipelines), default=1),
     }
+    if lengths := [array.shape[0] for array in data.features().values() if array.axes[:1] == ("length",)]:
+        found["max_sequence_length"] = max(lengths)
     found |= _optimizer(e.optimizer, of) | _schedule(e.optimizer.schedule, of)
     if train.clip_norm:
         found["opt_gradient_clip_norm"] = train.clip_norm
-    if getattr(e.model, "experts", 0):
-        model: Any = e.model
-        found |= {
-            "moe_num_experts": model.experts,
-            "moe_gating": model.gating,
-            "moe_capacity_factor": model.capacity_factor,
-            "moe_eval_capacity_factor": model.eval_capacity_factor,
-            "moe_group_size": model.group_size,
-            "moe_aux_loss_coeff": model.balance_weight,
-            "moe_z_loss_coeff": model.z_weight,
-        }
+    found |= family_of(e.model).hyperparameters(e.model)
     if of.own and of.target is not None:  # MLPerf's targets are in its rules
         found["quality_target"] = of.target
     return found

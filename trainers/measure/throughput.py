@@ -24,7 +24,7 @@ from data.reading.examples import open_source
 from trainers import checkpoint, host_memory, metrics, processes, runlog, state, step
 from trainers.measure import meter, mlperf_log, peaks, profile
 from trainers.measure.meter import Meter
-from trainers.programs import hlo, model_flops, products
+from trainers.programs import execution, hlo, model_flops, products, work
 from trainers.programs.hlo import HloError
 from trainers.programs.units import short
 
@@ -128,7 +128,9 @@ def report(subject: Subject) -> dict[str, Any]:
       experiment, config (a hash of its fields), layout, mesh, data ("" is random tokens), dtype
       platform, device_kind, devices (of a host simulated ones), processes
       steps: that were counted
-      tokens, tokens_per_s, tokens_per_s_per_chip: without padding, as the model counts them, of translations those of the target
+      units_per_s: by unit of the model's work ("tokens", "images"), the one first that throughput is told in
+      tokens, tokens_per_s, tokens_per_s_per_chip: likewise of each unit; without padding, as the model counts them, of
+        translations the tokens of the target
       examples, examples_per_s, examples_per_s_per_chip: rows of the global batch, each a text, a pair or several, packed
       model_flops, hardware_flops: of a step, on all devices
       flop_convention, peak_flops (FLOP/s of all devices), peak (what that is), mfu, hfu
@@ -147,7 +149,7 @@ def report(subject: Subject) -> dict[str, Any]:
         done = chips * products.total(hlo.parse(subject.compiled.as_text() or ""))
     except HloError as error:
         notes.append(f"no HFU: {error}")
-    peak, name = peaks.peak(chips, e.model.dtype)
+    peak, name = peaks.peak(chips, execution.dtype(e))
     if peak is None:
         notes.append(f"no MFU, no HFU: {name}")
     if len(p.trained) < len(p.parameters):
@@ -161,13 +163,14 @@ def report(subject: Subject) -> dict[str, Any]:
     def share(count: float | None) -> float | None:
         return count / seconds / peak if count is not None and peak else None
 
+    counts = {unit: sum(float(found[unit]) for found in m.outputs) / len(m.outputs) for unit in work.units(p)}
     return {
         "experiment": e.name,
         "config": runlog.config_hash(e),
         "layout": e.layout.name,
         "mesh": dict(e.layout.mesh),
         "data": e.data.cache,
-        "dtype": e.model.dtype,
+        "dtype": execution.dtype(e),
         "platform": device.platform,
         "device_kind": device.device_kind,
         "devices": chips,
@@ -176,8 +179,9 @@ def report(subject: Subject) -> dict[str, Any]:
         **spread,
         # Of several processes, that of the one that waited most.
         "input_stall_share": float(processes.of_all(spread["input_stall_share"]).max()),
-        **rates("tokens", sum(float(found["tokens"]) for found in m.outputs) / len(m.outputs)),
+        "units_per_s": {unit: count / seconds for unit, count in counts.items()},
         **rates("examples", e.data.batch_size),
+        **{key: value for unit, count in counts.items() for key, value in rates(unit, count).items()},
         "model_flops": needed,
         "hardware_flops": done,
         "flop_convention": CONVENTION,
@@ -204,9 +208,12 @@ def as_text(found: dict[str, Any]) -> str:
     a, b, r = found["a"], found["b"], found["ratio"]
     names = [f"{x['experiment']} {x['layout']}" for x in (a, b)]
     ratio = f"a step of b takes {r['median']:.3f} times as long as one of a (p10 {r['p10']:.3f}, p90 {r['p90']:.3f})"
-    rate = b["tokens_per_s"] / a["tokens_per_s"]
+    unit = next(iter(a["units_per_s"]))
+    if unit not in b["units_per_s"]:
+        unit = "examples"
+    rate = b[f"{unit}_per_s"] / a[f"{unit}_per_s"]
     parts = [f"a: {names[0]}", *_lines(a)[1:], "", f"b: {names[1]}", *_lines(b)[1:], ""]
-    return "\n".join([*parts, f"{ratio}; b has {rate:.3f} times the tokens/s of a"])
+    return "\n".join([*parts, f"{ratio}; b has {rate:.3f} times the {unit}/s of a"])
 
 
 def _lines(r: dict[str, Any]) -> list[str]:
@@ -229,7 +236,7 @@ def _lines(r: dict[str, Any]) -> list[str]:
         f"{r['experiment']}: layout {r['layout']!r} on {mesh} devices of kind {r['device_kind']}{processes}",
         f"  {'data':10} {r['data'] or 'random tokens'}, computed in {r['dtype']}",
         f"  {'step':10} {ms['median']} ms median, p10 {ms['p10']}, p90 {ms['p90']}, mean {ms['mean']}; {r['steps']} steps",
-        rates("tokens", "tokens"),
+        *(rates(unit, unit) for unit in r["units_per_s"]),
         rates("examples", "rows"),
         share("mfu", "model_flops", ", the model's: PaLM's count, attention in full, nothing twice"),
         share("hfu", "hardware_flops", ", those of the compiled program's products"),

@@ -13,25 +13,12 @@ from models.families import family_of
 from models.sharding import remat, torus
 from models.sharding.layout import Layout, LayoutError, Rules
 from models.sharding.layouts import Recipe, also
-from trainers.pods.activations import activations
 from trainers.pods.bound import Work
 from trainers.pods.chips import Slice
+from trainers.programs import execution
+from trainers.programs.activations import activations
 
 STAGES, MICROBATCHES = 32, 8  # at most so many stages, and microbatches for each of them
-
-POLICIES = (
-    "full",
-    "attention_in+attention_out",
-    "attention_in+context+attention_out",
-    "attention_out+gate",
-    "attention_in+attention_out+gate",
-    "attention_in+context+attention_out+up",
-    "attention_in+context+attention_out+gate+up",
-    "dispatched+returned",
-    "attention_in+attention_out+dispatched+returned",
-    "dots",
-    "none",
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +37,7 @@ def candidates(e: Experiment, where: Slice) -> list[Candidate]:
             continue
         seen.add(key)
         for policy in policies:
-            new = dataclasses.replace(e, layout=layout, model=dataclasses.replace(e.model, remat=policy))
+            new = dataclasses.replace(execution.with_remat(e, policy), layout=layout)
             found.append(Candidate(new, describe(new, where)))
     return found
 
@@ -62,7 +49,7 @@ def describe(e: Experiment, where: Slice) -> str:
     for _, pipeline in layout.pipelines[-1:]:
         words += [f"m={pipeline.microbatches}", f"v={pipeline.chunks}"]
     words += [f"{axis}={torus.as_text(parts, where.dims)}" for axis, parts in lies.items() if parts]
-    return " ".join([*words, f"remat={e.model.remat}"])
+    return " ".join([*words, f"remat={execution.remat(e)}"])
 
 
 def distance(e: Experiment, other: Experiment) -> tuple[bool, float, bool]:
@@ -78,13 +65,14 @@ def distance(e: Experiment, other: Experiment) -> tuple[bool, float, bool]:
 
     pairs = itertools.zip_longest(sizes(e.layout), sizes(other.layout), fillvalue=1)
     doublings = sum(abs(math.log2(a / b)) for a, b in pairs)
-    return rules(e.layout) != rules(other.layout), doublings, e.model.remat != other.model.remat
+    return rules(e.layout) != rules(other.layout), doublings, execution.remat(e) != execution.remat(other)
 
 
 def _policies(e: Experiment) -> list[str]:
     """What the backward pass may keep, the experiment's own choice first; only what the model has."""
     has = {a.name for a in activations(e)}
-    return list(dict.fromkeys([e.model.remat, *(p for p in POLICIES if has.issuperset(remat.names(p)))]))
+    policies = (p for p in family_of(e.model).policies if has.issuperset(remat.names(p)))
+    return list(dict.fromkeys([execution.remat(e), *policies]))
 
 
 def _layouts(e: Experiment, where: Slice) -> Iterator[Layout]:

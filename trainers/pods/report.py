@@ -5,9 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-
 from configs.experiment import Experiment
 from configs.pods import PODS
 from models.sharding import torus
@@ -16,7 +13,7 @@ from trainers.pods import calibration, libtpu, topology
 from trainers.pods.chips import GIB, Slice
 from trainers.pods.price import Price, price
 from trainers.pods.schedule import Row, Span
-from trainers.programs import hlo, model_flops
+from trainers.programs import execution, hlo, model_flops, work
 from trainers.programs.collectives import KINDS
 from trainers.state import Plan
 
@@ -50,11 +47,11 @@ def report(e: Experiment, where: Slice, options: str, compiled: topology.Compile
         problems.append(f"the program's FLOPs are {ratio:.2f} times the model's, outside {low} to {high}")
     mfu = needed / (step * where.chips * chip.peak)
     error = calibration.error(chip.name)
-    work_per_s = {unit: n / step for unit, n in units_per_step(p).items()}
+    work_per_s = {unit: n / step for unit, n in work.per_step(p).items()}
     lost = bubble * sum(row.exposed for row in priced.rows if row.in_loop)
-    work = {"matrix": priced.matrix_s, "vector": priced.vector_s, "kernel": priced.kernel_s}
-    useful = 1 - lost / max(sum(work.values()), lost, 1e-12)
-    parts = {name: seconds * useful for name, seconds in work.items()}
+    busy = {"matrix": priced.matrix_s, "vector": priced.vector_s, "kernel": priced.kernel_s}
+    useful = 1 - lost / max(sum(busy.values()), lost, 1e-12)
+    parts = {name: seconds * useful for name, seconds in busy.items()}
     parts |= {"bubble": lost, "communication": priced.exposed_s, "memory": priced.dma_s, "unpriced": priced.unpriced_s}
     of_layout = torus.assignment(e.layout.mesh, where.dims, e.layout.torus)
     return {
@@ -67,7 +64,7 @@ def report(e: Experiment, where: Slice, options: str, compiled: topology.Compile
         "torus": {"dims": list(where.dims), "wrap": list(where.wrap)},
         "options": options,
         "published": PODS[e.name].published if e.name in PODS else "",
-        "remat": getattr(e.model, "remat", ""),
+        "remat": execution.remat(e),
         "fits": True,
         "hbm_gib_per_chip": compiled.peak / GIB,
         "hbm_limit_gib": chip.memory / GIB,
@@ -162,14 +159,6 @@ def bubble_share(p: Plan) -> float:
     """The share of a pipeline's ticks in which a stage has nothing to do, of the experiment's longest pipeline; 0 without."""
     found = schedules(p.model.where, p.parameters).values()
     return max(((s.stages - 1) / s.ticks for s in found), default=0.0)
-
-
-def units_per_step(p: Plan) -> dict[str, int]:
-    """Returns how much work a batch of full rows is, by unit, as the model counts it for its throughput."""
-    data = p.experiment.data
-    arrays = {name: jnp.ones((1, *a.shape), a.dtype) for name, a in data.features().items()}
-    with jax.default_device(jax.devices("cpu")[0]):
-        return {unit: int(n) * data.batch_size for unit, n in p.model.units(arrays).items()}
 
 
 def as_text(found: dict[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """Pictures in text: which devices hold which piece of a tensor, and what each pipeline stage does when."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from models.sharding.layout import Layout
 from models.sharding.params import ParamInfo
 from models.sharding.pipelines.gpipe import schedules
 from models.sharding.pipelines.schedule import Schedule
+from models.sharding.remat import Activation, Axes
 
 CELLS = 8  # pieces drawn along a dimension; the rest is "..."
 TICKS = 16  # ticks drawn of a timeline
@@ -88,8 +89,14 @@ def timeline(s: Schedule, *, backward: bool) -> list[str]:
     ]
 
 
-def pictures(parameters: Sequence[ParamInfo], layout: Layout) -> list[str]:
-    """The largest parameter and the activations of each part of a model where they lie, and its pipelines' timelines."""
+def pictures(
+    parameters: Sequence[ParamInfo], layout: Layout, activations: Mapping[str, Activation] | None = None
+) -> list[str]:
+    """Draws where the largest parameter and the activations of each part of a model lie, and its pipelines' timelines.
+
+    Args:
+      activations: those of the family's layers, by name. Of several that the layout cuts alike the first is drawn.
+    """
     lines: list[str] = []
     parts: dict[str, list[ParamInfo]] = {}
     for info in parameters:
@@ -100,10 +107,8 @@ def pictures(parameters: Sequence[ParamInfo], layout: Layout) -> list[str]:
             continue
         lines += ["", *placement(layout, largest.where.path, largest.axes, largest.name)]
         if any(info.stacked for info in infos):
-            names = ("batch", "length", "act_embed")
-            lines += ["", *placement(layout, part, names, f"activations between the layers of {part}")]
-            names = ("batch", "length", "act_mlp")
-            lines += ["", *placement(layout, part, names, f"activations inside a feed-forward layer of {part}")]
+            for names, what in _drawn(activations or {}, infos, layout, part):
+                lines += ["", *placement(layout, part, names, f"{part}: {what}")]
     for path, s in schedules(Component(layout), parameters).items():
         pipeline = dict(layout.pipelines)[path]
         scheduled = pipeline.schedule == "1f1b"
@@ -112,6 +117,31 @@ def pictures(parameters: Sequence[ParamInfo], layout: Layout) -> list[str]:
         lines += ["", f"{path}: {pipeline.schedule}, {shape} ({kind})"]
         lines += timeline(s, backward=scheduled)
     return lines
+
+
+def _drawn(
+    activations: Mapping[str, Activation], infos: Sequence[ParamInfo], layout: Layout, part: str
+) -> Iterator[tuple[Axes, str]]:
+    """Yields (axes, description) of the activations that a part of the model has and that are cut in different ways."""
+    axes = {name for info in infos for name in info.axes}
+    seen: set[tuple[tuple[str, ...], ...]] = set()
+    for activation in activations.values():
+        for form in activation.axes:
+            if not _computed_by(axes, form):
+                continue
+            cuts = tuple(cut for cut in layout.cut(form, component=part) if cut)
+            if cuts not in seen:
+                seen.add(cuts)
+                yield form, activation.what
+
+
+def _computed_by(axes: Collection[str], form: Axes) -> bool:
+    """Whether parameters with these axes compute a tensor of this form: "act_heads" needs weights with "heads"."""
+    needed = {
+        name.removeprefix("act_expert_").removeprefix("act_") for name in form if name and name.startswith("act_")
+    }
+    grouped = any(name in ("group", "expert_group") for name in form)
+    return needed <= set(axes) and (not grouped or "expert" in axes)
 
 
 def pipelines(layout: Layout) -> dict[str, Any]:

@@ -7,6 +7,7 @@ N without what is only looked up. Counted in the traced loss itself, so that eve
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -19,14 +20,12 @@ from models.protocol import Context
 from models.sharding.layouts import ONE_DEVICE
 from models.sharding.params import merge
 from trainers import state
+from trainers.programs import execution
 
 
 def model_flops(e: Experiment) -> float:
     """FLOPs of one training step of the whole batch."""
-    model = dataclasses.replace(e.model, remat="none")
-    if hasattr(model, "dispatch"):
-        model = dataclasses.replace(model, dispatch="sort")  # one-hot products are a way, not the mathematics
-    return 3 * products(loss(dataclasses.replace(e, model=model)))
+    return 3 * products(loss(execution.mathematical(e)))
 
 
 def program_flops(e: Experiment) -> float:
@@ -35,19 +34,21 @@ def program_flops(e: Experiment) -> float:
 
 
 def loss(e: Experiment, *, gradient: bool = False) -> Any:
-    """The jaxpr of an experiment's loss, or of its gradient, of the whole batch on one device without dropout."""
-    model = dataclasses.replace(e.model, dropout=0.0)
-    if getattr(model, "dispatch", "") == "ragged":
-        model = dataclasses.replace(model, dispatch="sort")  # the same products, but ordinary ones
-    train = dataclasses.replace(e.train, microbatches=1)
-    p = state.plan(dataclasses.replace(e, model=model, layout=ONE_DEVICE, train=train), abstract=True)
+    """The jaxpr of an experiment's loss, or of its gradient, of the whole batch on one device."""
+    value, params, batch = objective(e)
+    return jax.make_jaxpr(jax.grad(value) if gradient else value)(params, batch).jaxpr
 
+
+def objective(e: Experiment) -> tuple[Callable[[Any, Any], jax.Array], Any, Any]:
+    """Returns (the loss of parameters and the whole batch on one device, abstract parameters, an abstract batch)."""
+    train = dataclasses.replace(e.train, microbatches=1)
+    p = state.plan(dataclasses.replace(execution.ordinary(e), layout=ONE_DEVICE, train=train), abstract=True)
     context = Context(jax.random.key(0), jnp.zeros((), jnp.int32), training=True)
 
-    def value(params: Any, batch: Any):
+    def value(params: Any, batch: Any) -> jax.Array:
         return merge(p.model, p.effective(params)).loss(batch, context).value
 
-    return jax.make_jaxpr(jax.grad(value) if gradient else value)(p.state.params, batch_shapes(e.data)).jaxpr
+    return value, p.state.params, batch_shapes(e.data)
 
 
 def products(jaxpr: Any) -> float:

@@ -12,10 +12,10 @@ import numpy as np
 from configs import registry
 from configs.experiment import Experiment
 from data.reading.batches import batch_shapes
-from models.parts.moe.routing import capacity
+from models.families import family_of
 from models.sharding.params import ParamInfo
 from trainers import optimizers, state, step
-from trainers.programs import drawings
+from trainers.programs import activations, drawings
 from trainers.programs.collectives import Collective, collectives, summary, table
 from trainers.programs.hlo import parse
 
@@ -41,7 +41,7 @@ def describe(e: Experiment) -> dict[str, Any]:
             "rules": _rules(p),
             "pipelines": drawings.pipelines(e.layout),
         },
-        "pictures": drawings.pictures(p.parameters, e.layout),
+        "pictures": drawings.pictures(p.parameters, e.layout, family_of(e.model).activations),
         "parameters": sum(info.size for info in p.parameters),
         "components": dict(sorted(by_component.items())),
         "tensors": tensors,
@@ -104,17 +104,15 @@ def expert_gathers(e: Experiment, found: Iterable[Collective]) -> int:
     This is what expert parallelism must not do. Such a gather goes over a mesh axis that cuts experts, and leaves as many
     elements as such a tensor has when these axes no longer cut it, and as no dense weight has.
     """
-    model: Any = e.model
-    if not getattr(model, "experts", 0):
-        return 0
     tensors: list[tuple] = [(i.axes, i.shape, i.where.path) for i in state.plan(e, abstract=True).parameters]
     of_experts = [tensor for tensor in tensors if "expert" in tensor[0]]
     dense = [tensor for tensor in tensors if "expert" not in tensor[0]]
-    slots = capacity(model.capacity_factor, model.group_size, model.experts)
-    lengths = {array.shape[0] for array in e.data.features().values() if array.axes == ("length",)}
-    for path, length in itertools.product({path for _, _, path in of_experts}, lengths):
-        groups = e.data.batch_size // e.train.microbatches * length // model.group_size
-        tokens = (groups, model.experts, slots, model.model_dim)
+    if not of_experts:
+        return 0
+    received = {a.shape for a in activations.activations(e) if a.kind.exchanged and "act_expert" in a.axes}
+    for path, shape in itertools.product({path for _, _, path in of_experts}, received):
+        experts, groups, *slots = shape
+        tokens = (groups // e.train.microbatches, experts, *slots)
         for names in (("group", None, None, "act_embed"), ("expert_group", "act_expert", None, "act_embed")):
             of_experts.append((names, tokens, path))
 

@@ -162,7 +162,8 @@ def _logits(
         bucket_BLSK = jax.nn.one_hot(buckets_BLS, table_NK.shape[1], dtype=logits_BNLS.dtype)
         logits_BNLS += jnp.einsum("NK,BLSK->BNLS", table_NK.astype(logits_BNLS.dtype), bucket_BLSK)
     # A row with no key at all (padding) becomes uniform, not NaN: -1e9 is finite.
-    return logits_BNLS + jnp.where(sight.mask(), 0.0, -1e9).astype(logits_BNLS.dtype)[:, None]
+    logits_BNLS = logits_BNLS + jnp.where(sight.mask(), 0.0, -1e9).astype(logits_BNLS.dtype)[:, None]
+    return checkpoint_name(logits_BNLS, "scores")
 
 
 @jax.custom_vjp

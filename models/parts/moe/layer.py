@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -109,6 +110,21 @@ def check_groups(c: MoeConfig, lengths: Iterable[int], microbatches: int) -> Non
             f"dealt out to {microbatches} microbatches one by one, so that groups would change; the nearest size that fits is "
             f"{nearest}"
         )
+
+
+def hyperparameters(c: MoeConfig) -> dict[str, Any]:
+    """Returns the settings of the mixture by the names that logs of runs have for them (models.protocol.Family)."""
+    if not c.experts:
+        return {}
+    return {
+        "moe_num_experts": c.experts,
+        "moe_gating": c.gating,
+        "moe_capacity_factor": c.capacity_factor,
+        "moe_eval_capacity_factor": c.eval_capacity_factor,
+        "moe_group_size": c.group_size,
+        "moe_aux_loss_coeff": c.balance_weight,
+        "moe_z_loss_coeff": c.z_weight,
+    }
 
 
 def notes(c: MoeConfig, hidden: int) -> list[str]:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import ClassVar
 
 import jax
 import numpy as np
@@ -14,7 +15,9 @@ from configs import registry
 from configs.experiment import Experiment, HeldOut
 from configs.optimizers import AdamW, Constant, Lamb, Linear
 from configs.registry import ConfigError
+from data.features import Feature
 from data.reading import packing
+from data.text.config import TextData
 from data.translation.config import Translate, TranslationData
 from data.vocabularies import tokenizers
 from data.vocabularies.sentencepiece import Vocabulary
@@ -25,7 +28,7 @@ from tests.helpers.wordpiece import train_wordpiece
 from trainers import step, trainer
 from trainers.measure import mlperf_log, mlperf_rules
 from trainers.measure.mlperf_log import Request, Window
-from trainers.measure.mlperf_rules import complaints, read, status, value, verdict
+from trainers.measure.mlperf_rules import Benchmark, complaints, read, status, value, verdict
 
 
 @pytest.fixture(scope="module")
@@ -286,7 +289,7 @@ def test_throughput_alone(tmp_path):
         ("gshard_m4.quickstart", {}, None, "needs the BLEU to reach"),
         ("gshard_m4.quickstart", {}, 0.0, "above 0 and at most 100"),
         ("bert.large_lamb", {}, 0.5, "has MLPerf's target 0.72; leave"),
-        ("bert.minilm_spam", {}, None, "is no MLPerf benchmark"),
+        ("bert.minilm_spam", {}, 0.9, "throughput has no target"),
         ("gpt.quickstart", {"cache": ""}, 3.0, "throughput has no target"),
     ],
 )
@@ -294,6 +297,40 @@ def test_a_benchmark_has_its_target(name, changes, target, said):
     e = registry.load(name)
     with pytest.raises(ConfigError, match=said):
         mlperf_rules.benchmark(dataclasses.replace(e, data=dataclasses.replace(e.data, **changes)), target)
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "benchmark"),
+    [
+        ("bert.large_lamb", None, mlperf_rules.BERT),
+        ("gpt.quickstart", None, mlperf_rules.GPT3),
+        ("gshard_m4.quickstart", 4.0, Benchmark("gshard_m4", "eval/bleu", 4.0, highest=100.0)),
+        ("bert.minilm_spam", None, mlperf_rules.THROUGHPUT),
+    ],
+)
+def test_the_kind_of_data_names_the_benchmark(name, target, benchmark):
+    """Masked words are BERT's, running text is GPT-3's, translations have our own; whatever has none is measured by its speed,
+    whichever family it is."""
+    e = registry.load(name)
+    assert mlperf_rules.benchmark(e, target) == benchmark
+    synthetic = dataclasses.replace(e, data=dataclasses.replace(e.data, cache=""))
+    assert mlperf_rules.benchmark(synthetic) == mlperf_rules.THROUGHPUT
+
+
+def test_a_family_without_tokens_claims_no_benchmark_of_them():
+    """Data of another kind on a model of another family is no GPT-3, and has no length of rows in its log."""
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Grids(TextData):
+        benchmark: ClassVar[str] = "throughput"
+
+        def arrays(self) -> dict[str, Array]:
+            return {"grid": Feature((8, 8), (None, None))}
+
+    e = registry.load("gpt.quickstart")
+    e = dataclasses.replace(e, data=Grids(cache="grids", batch_size=8, length=8))
+    assert mlperf_rules.benchmark(e) == mlperf_rules.THROUGHPUT
+    assert "max_sequence_length" not in mlperf_rules.settings(e, mlperf_rules.THROUGHPUT)
 
 
 @pytest.mark.parametrize("name", registry.names())

@@ -10,6 +10,7 @@ import pytest
 from configs import registry
 from configs.experiment import Experiment
 from data.reading.batches import batch_shapes
+from models.gpt.model import Gpt
 from tests.helpers.programs import program
 from trainers import state, step
 from trainers.measure import peaks, profile, throughput
@@ -175,6 +176,21 @@ def test_rates_by_hand(monkeypatch):
     assert found["step_s_mean"] == 2 and found["input_stall_share"] == 1 / 4
     assert found["tokens_per_s"] == found["tokens_per_s_per_chip"] == 128 and found["examples_per_s"] == 8
     assert found["mfu"] == found["hfu"] == 1 / 8  # nothing is computed again, see above
+
+
+def test_throughput_is_told_in_the_models_units(monkeypatch):
+    """A model that counts images and pixels has their rates, in its order, and no tokens."""
+
+    def units(self, batch):
+        return {"pixels": batch["tokens"].size, "images": batch["tokens"].shape[0]}
+
+    monkeypatch.setattr(Gpt, "units", units)
+    monkeypatch.setattr(peaks, "measured", measured_quickly)
+    found = throughput.measure(GPT, 1)
+    assert list(found["units_per_s"]) == ["pixels", "images"] and "tokens_per_s" not in found
+    assert found["images"] == GPT.data.batch_size and found["pixels_per_s"] == found["units_per_s"]["pixels"]
+    text = throughput.as_text(found)
+    assert "pixels/s" in text and "images/s" in text and "tokens" not in text.replace("random tokens", "")
 
 
 def test_what_was_measured_is_logged(reports):

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+from typing import Any
 
 import pytest
 
@@ -14,11 +15,11 @@ from models.sharding.layout import LayoutError
 from models.sharding.layouts import two_d_sequence
 from trainers import state
 from trainers.pods import search as module
-from trainers.pods.activations import activations, program_flops
 from trainers.pods.bound import Bound, bound
 from trainers.pods.candidates import Candidate, candidates, describe, distance
 from trainers.pods.chips import GIB, PodError, Slice, parse_slice
 from trainers.pods.search import Result, nearest, nearest_that_fit, search, sources
+from trainers.programs.activations import activations, program_flops
 from trainers.programs.model_flops import model_flops
 
 POD, FOUR = parse_slice("v4:8x16x16"), parse_slice("v4:2x2x1")
@@ -88,7 +89,8 @@ def test_own_plan_comes_first_and_its_remat_is_kept(small):
 
 
 def test_policies_name_only_what_the_model_has(small):
-    remats = {c.experiment.model.remat for c in candidates(small, FOUR)}
+    models: list[Any] = [c.experiment.model for c in candidates(small, FOUR)]
+    remats = {model.remat for model in models}
     assert {"full", "none", "attention_in+attention_out"} <= remats
     assert not any("gate" in remat or "dispatched" in remat for remat in remats)
 

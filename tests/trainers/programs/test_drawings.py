@@ -1,8 +1,14 @@
 """Pictures of placements and timelines, small enough to check by eye."""
 
+import dataclasses
+
+from models.parts.activations import DENSE
+from models.sharding.component import Component
 from models.sharding.layout import Layout, rules
+from models.sharding.layouts import also
+from models.sharding.params import ParamInfo
 from models.sharding.pipelines.schedule import Schedule
-from trainers.programs.drawings import placement, timeline
+from trainers.programs.drawings import pictures, placement, timeline
 
 LAYOUT = Layout(
     name="drawn",
@@ -43,3 +49,17 @@ def test_a_timeline_is_cut_where_it_gets_long_and_counted_whole():
     assert (
         lines[-1] == "22 ticks; idle 5.00% of the working time, counted; (p - 1) / (v m) = (2 - 1) / (1 x 20) = 5.00%"
     )
+
+
+def test_activations_are_drawn_that_a_part_has_and_that_lie_differently():
+    """A part with a feed-forward network alone shows what passes between its layers and its hidden dimension: it has no heads,
+    and what the network returns lies as its input does."""
+    where = Component(LAYOUT, "tower")
+    weights = [
+        ParamInfo("tower.wi", (2, 8, 16), "float32", ("layers", "embed", "mlp"), where),
+        ParamInfo("tower.wo", (2, 16, 8), "float32", ("layers", "mlp", "embed"), where),
+    ]
+    layout = dataclasses.replace(LAYOUT, rules=also(LAYOUT.rules, act_mlp="model", act_heads="model"))
+    titles = [line for line in pictures(weights, layout, DENSE) if line.startswith("tower: ")]
+    assert [title.partition(" (")[0] for title in titles] == [f"tower: {DENSE[name].what}" for name in ("carry", "up")]
+    assert not any(line.startswith("tower: ") for line in pictures(weights, layout))

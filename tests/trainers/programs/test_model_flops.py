@@ -27,7 +27,8 @@ def test_a_mixtures_flops_are_those_of_its_slots():
     """Twice as many experts with half the slots each change the router alone."""
     e = registry.load("gshard_m4.moe_512e_12l")
     more = dataclasses.replace(e, model=dataclasses.replace(e.model, experts=1024))
-    router = 6 * e.model.model_dim * 512 * (e.model.layers // 2) * e.data.batch_size * 128
+    c: Any = e.model
+    router = 6 * c.model_dim * 512 * (c.layers // 2) * e.data.batch_size * 128
     assert model_flops(more) - model_flops(e) == pytest.approx(router, rel=1e-6)
 
 

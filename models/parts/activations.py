@@ -1,0 +1,79 @@
+"""The activations of a Transformer's layers, by the names that they are marked with. Plain data, no JAX.
+
+B rows, L positions, S keys, N heads, D size of a head, M model, H hidden; G groups, E experts, C slots.
+"""
+
+import dataclasses
+
+from models.sharding.remat import Activation, Axes
+
+RESIDUAL: Axes = ("batch", "res_length", "act_embed")  # [B, L, M]
+HEADS: Axes = ("batch", "length", "act_heads", None)  # [B, L, N, D]
+SHARED_HEADS: Axes = ("batch", "length", "act_kv_heads", None)
+HIDDEN: Axes = ("batch", "length", "act_mlp")  # [B, L, H]
+IN_EXPERTS: Axes = ("act_expert", "expert_group", None, "act_expert_mlp")  # [E, G, C, H]
+
+# "carry" is no mark: it is what a scan over layers hands on (trainers/programs/activations.py). Without recomputation its copies
+# are also what two norms return.
+DENSE = {
+    "carry": Activation(what="what passes from layer to layer", axes=(RESIDUAL,), copies=3),
+    "attention_in": Activation(what="queries, keys and values", axes=(HEADS, SHARED_HEADS), product=True),
+    "scores": Activation(
+        what="attention's logits",
+        axes=(("batch", "act_heads", "length", "keys"),),
+        copies=1.5,
+        working=2.5,
+        quadratic=True,
+    ),
+    "context": Activation(what="values mixed by attention, per head", axes=(HEADS,)),
+    "attention_out": Activation(
+        what="what attention adds to the residual stream", axes=(RESIDUAL,), product=True, summed="act_heads"
+    ),
+    # Twice: before its activation function and after.
+    "up": Activation(
+        what="the product with wi, before the activation", axes=(HIDDEN,), product=True, copies=2, working=4
+    ),
+    "gate": Activation(
+        what="the gate's product in a gated feed-forward network, before its activation", axes=(HIDDEN,), product=True
+    ),
+    "ffn_out": Activation(
+        what="what the feed-forward network adds to the residual stream",
+        axes=(RESIDUAL,),
+        product=True,
+        summed="act_mlp",
+    ),
+}
+WITH_EXPERTS = DENSE | {
+    "gate": dataclasses.replace(DENSE["gate"], axes=(HIDDEN, IN_EXPERTS)),
+    "up": dataclasses.replace(DENSE["up"], axes=(HIDDEN, IN_EXPERTS)),
+    "dispatched": Activation(
+        what="tokens as experts receive them",
+        axes=(("act_expert", "expert_group", None, "act_embed"),),
+        exchanged=True,
+    ),
+    "returned": Activation(
+        what="what experts made of them, back where the tokens are",
+        axes=(("group", None, None, "act_embed"),),
+        summed="act_expert_mlp",
+        exchanged=True,
+    ),
+}
+
+# The policies that a search of plans tries (trainers/pods/candidates.py), what keeps little first.
+POLICIES = (
+    "full",
+    "attention_in+attention_out",
+    "attention_in+context+attention_out",
+    "attention_out+gate",
+    "attention_in+attention_out+gate",
+    "attention_in+context+attention_out+up",
+    "attention_in+context+attention_out+gate+up",
+    "dots",
+    "none",
+)
+POLICIES_WITH_EXPERTS = (
+    *POLICIES[:-2],
+    "dispatched+returned",
+    "attention_in+attention_out+dispatched+returned",
+    *POLICIES[-2:],
+)

@@ -1,0 +1,65 @@
+"""The activations of a traced model: their names, axes and number are the family's; a family without names is traced too."""
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+
+from configs import registry
+from models import families
+from models.bert.config import BertConfig
+from models.parts.activations import DENSE, HEADS, HIDDEN, IN_EXPERTS, SHARED_HEADS, WITH_EXPERTS
+from trainers.pods.bound import Work
+from trainers.programs.activations import activations, logits
+
+
+def test_a_name_has_the_form_whose_axes_are_as_long():
+    """Of 4 heads, 2 of them for keys and values, "attention_in" is both, each with the axes of its own heads."""
+    e = registry.tiny(registry.load("gpt.quickstart"))
+    e = dataclasses.replace(e, model=dataclasses.replace(e.model, heads=4, kv_heads=2))
+    forms = {a.shape[2]: a.axes for a in activations(e) if a.name == "attention_in"}
+    assert forms == {4: HEADS, 2: SHARED_HEADS}
+
+
+def test_a_mixture_has_hidden_products_of_both_kinds():
+    """Every second layer's "up" is computed expert by expert; its tokens travel there and back."""
+    e = registry.tiny(registry.load("gshard_m4.quickstart"))
+    traced = activations(e)
+    assert {a.axes for a in traced if a.name == "up"} == {HIDDEN, IN_EXPERTS}
+    assert {a.name for a in traced if a.kind.exchanged} == {"dispatched", "returned"}
+
+
+def test_all_that_is_named_is_in_the_familys_table():
+    """A mark that no table describes would be planned as if nothing cut it but rows."""
+    for name in ("gpt.quickstart", "bert.quickstart", "gshard_m4.quickstart"):
+        e = registry.tiny(registry.load(name))
+        assert {a.name for a in activations(e)} <= families.family_of(e.model).activations.keys()
+
+
+def test_logits_are_those_of_the_vocabulary():
+    """16 rows of 16 positions by 64 words, found by the parameters' axis "vocab"."""
+    assert logits(registry.tiny(registry.load("gpt.quickstart"))) == 16 * 16 * 64
+
+
+def test_a_family_without_names_is_planned_by_what_its_backward_pass_keeps(monkeypatch):
+    """Its residuals are cut by rows alone: on two data shards half as much of each is kept."""
+    e = registry.tiny(registry.load("gpt.quickstart"))
+    family = dataclasses.replace(families.family_of(e.model), activations={}, policies=())
+    monkeypatch.setattr("trainers.programs.activations.family_of", lambda config: family)
+    traced = activations(e)
+    assert {a.name for a in traced} == {"residual"}
+    c: Any = e.model
+    elements = sum(jnp.prod(jnp.array(a.shape)) for a in traced)
+    assert elements > 4 * 16 * 16 * c.model_dim  # at least the input of each of four layers
+    layouts = families.family_of(e.model).layouts
+    whole, halves = (Work(dataclasses.replace(e, layout=layouts["data_parallel"](n, 1)))._kept() for n in (1, 2))
+    assert 1.5 < whole / halves <= 2
+
+
+def test_a_policy_may_name_only_what_the_family_has():
+    """A dense model has no tokens that travel to experts."""
+    c = registry.tiny(registry.load("bert.quickstart")).model
+    assert isinstance(c, BertConfig) and "dispatched" in WITH_EXPERTS and "dispatched" not in DENSE
+    with pytest.raises(ValueError, match="no activation 'dispatched'"):
+        dataclasses.replace(c, remat="dispatched")
