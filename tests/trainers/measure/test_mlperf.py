@@ -324,7 +324,7 @@ def test_a_family_without_tokens_claims_no_benchmark_of_them():
     class Grids(TextData):
         benchmark: ClassVar[str] = "throughput"
 
-        def arrays(self) -> dict[str, Array]:
+        def features(self) -> dict[str, Feature]:
             return {"grid": Feature((8, 8), (None, None))}
 
     e = registry.load("gpt.quickstart")
