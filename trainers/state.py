@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -119,7 +119,7 @@ def model_infos(p: "Plan") -> list[ParamInfo]:
     return [info for info in p.parameters if not info.name.startswith(adapt.PREFIX)]
 
 
-def plan(experiment: Experiment, devices: list | None = None, *, abstract: bool = False) -> Plan:
+def plan(experiment: Experiment, devices: Sequence[Any] | None = None, *, abstract: bool = False) -> Plan:
     """Everything about an experiment but its arrays.
 
     Args:

@@ -8,7 +8,9 @@ import contextlib
 import io
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -23,6 +25,7 @@ from trainers import host_memory, metrics, processes, runlog, state, step
 from trainers.checkpoint import Checkpoints
 from trainers.evaluation.evaluator import open_evaluator
 from trainers.measure import mlperf_log
+from trainers.programs import work
 from trainers.weights import init_from
 
 DONE, PREEMPTED, DIVERGED = 0, 75, 76
@@ -30,11 +33,17 @@ DONE, PREEMPTED, DIVERGED = 0, 75, 76
 without a finite loss."""
 
 
-def train(experiment: Experiment, workdir: Path, log: mlperf_log.Request | None = None) -> int:
+def train(
+    experiment: Experiment,
+    workdir: Path,
+    log: mlperf_log.Request | None = None,
+    devices: Sequence[Any] | None = None,
+) -> int:
     """Trains until the last step, a signal, or too many non-finite steps; resumes what is in `workdir`.
 
     Args:
       log: asks for an MLPerf log of the run, which then also ends when it meets its benchmark's target.
+      devices: of the mesh; all by default.
 
     Returns:
       An exit code: DONE, PREEMPTED or DIVERGED.
@@ -50,7 +59,7 @@ def train(experiment: Experiment, workdir: Path, log: mlperf_log.Request | None 
     processes.agree(runlog.shared_settings(experiment, workdir) | {"--mlperf": mlperf})
 
     # --- 1. the plan: shapes and shardings before any array
-    p = state.plan(experiment)
+    p = state.plan(experiment, devices)
     say(summary(p))
 
     # --- 2. data
@@ -65,7 +74,7 @@ def train(experiment: Experiment, workdir: Path, log: mlperf_log.Request | None 
     with contextlib.ExitStack() as closing:
         closing.enter_context(runlog.only_run(workdir, leader))
         stop = closing.enter_context(processes.stop_signals())
-        batches = Batches(source, experiment.data, p.batch_shardings())
+        batches = Batches(source, experiment.data, p.batch_shardings(), train.workers)
         closing.callback(batches.close)
         attempt = closing.enter_context(mlperf_log.attempt(log, experiment, evaluator, workdir))
 
@@ -94,7 +103,8 @@ def train(experiment: Experiment, workdir: Path, log: mlperf_log.Request | None 
         writer = metrics.MetricWriter(workdir, at) if leader else None
         if writer:
             closing.callback(writer.close)
-        progress = metrics.Progress(train.steps, at, sys.stdout if leader else io.StringIO())
+        units = work.units(p)
+        progress = metrics.Progress(train.steps, at, units[0], sys.stdout if leader else io.StringIO())
         skipped = int(current.skipped)
         pending: list[tuple[int, dict[str, jax.Array]]] = []  # steps whose metrics have not been looked at
         attempt.start()
@@ -121,11 +131,12 @@ def train(experiment: Experiment, workdir: Path, log: mlperf_log.Request | None 
                         say(f"step {number}: loss or gradient is not finite; skipped (rows {first} to {final})")
                 if writer and logging:
                     number, values = seen[-1]
-                    tokens = sum(v["tokens"] for _, v in seen) / len(seen)
-                    rate = progress(at, values["loss"], tokens)
-                    attempt.stats(values["loss"], tokens / rate)
+                    done = {unit: sum(v[unit] for _, v in seen) / len(seen) for unit in units}
+                    seconds = progress(at, values["loss"], done[units[0]])
+                    attempt.stats(values["loss"], seconds)
                     # Time and memory go beside the run's numbers, which are the same in every repetition.
-                    writer.write(at, values | {"tokens_per_s": rate, "memory_gib": metrics.memory_gib()})
+                    rates = {f"{unit}_per_s": count / seconds for unit, count in done.items()}
+                    writer.write(at, values | rates | {"memory_gib": metrics.memory_gib()})
                 if skipped > train.max_nonfinite:
                     progress.pause()
                     say(f"{skipped} steps were not finite, more than train.max_nonfinite={train.max_nonfinite}")

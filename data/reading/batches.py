@@ -91,7 +91,10 @@ class Batches:
 def _ahead(source: Source, mine: list[int], step: int, batch_size: int, workers: int) -> Iterator[Example]:
     """Yields this process's rows from a step on, in order, read by processes of Grain's."""
     import grain
+    from absl import flags
 
+    if not flags.FLAGS.is_parsed():  # Grain's workers read flags, which only a program of absl's has parsed
+        flags.FLAGS.mark_as_parsed()
     n = len(mine)
     rows: Any = grain.MapDataset.range(step * n, ENDLESS).map(
         lambda at: source.row(_index(at // n, mine[at % n], batch_size))

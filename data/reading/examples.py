@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -98,16 +99,22 @@ def open_source(data: DataConfig, model: ModelConfig) -> Source:
     return AugmentedSource(task, source, task.assets(folder, model)) if task.augmentation else source
 
 
+def record_of(row: Example, stored: Mapping[str, Feature]) -> bytes:
+    """Returns a row as it is stored: the inverse of `unpack`."""
+    arrays = (np.asarray(row[name], np.dtype(feature.dtype).newbyteorder("<")) for name, feature in stored.items())
+    return b"".join(array.tobytes() for array in arrays)
+
+
 def unpack(record: np.ndarray, stored: Mapping[str, Feature]) -> Example:
     """Returns the arrays of a stored record: their bytes, little-endian, one after the other."""
     raw, at, row = record.view(np.uint8), 0, {}
+    dtypes = {name: np.dtype(feature.dtype).newbyteorder("<") for name, feature in stored.items()}
+    sizes = {name: math.prod(feature.shape) * dtypes[name].itemsize for name, feature in stored.items()}
+    if raw.size != sum(sizes.values()):
+        raise ValueError(f"a record of {raw.size} bytes, where the features {list(stored)} have {sum(sizes.values())}")
     for name, feature in stored.items():
-        dtype = np.dtype(feature.dtype).newbyteorder("<")
-        end = at + int(np.prod(feature.shape)) * dtype.itemsize
-        row[name] = raw[at:end].view(dtype).reshape(feature.shape)
-        at = end
-    if at != raw.size:
-        raise ValueError(f"a record of {raw.size} bytes, where the features {list(stored)} have {at}")
+        row[name] = raw[at : at + sizes[name]].view(dtypes[name]).reshape(feature.shape)
+        at += sizes[name]
     return row
 
 

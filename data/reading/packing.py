@@ -98,10 +98,15 @@ def pack(
 
 
 def write_rows(path: Path, rows: Iterable[np.ndarray]) -> None:
-    """Writes rows as records of an ArrayRecord file, little-endian, one a group so that any can be read alone."""
+    """Writes packed rows of ids as records: int32, little-endian."""
+    write_records(path, (row.astype("<i4").tobytes() for row in rows))
+
+
+def write_records(path: Path, records: Iterable[bytes]) -> None:
+    """Writes an ArrayRecord file with one record a group, so that any can be read alone."""
     writer = array_record_module.ArrayRecordWriter(str(path), "group_size:1")
     try:
-        for row in rows:
-            writer.write(row.astype("<i4").tobytes())
+        for record in records:
+            writer.write(record)
     finally:
         writer.close()

@@ -1,6 +1,8 @@
 """A component's place: its layout, its path in the model and the mesh; from logical names to PartitionSpecs."""
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -63,7 +65,7 @@ class Component:
         return self.spec(names, x.shape if self.mesh else None)
 
 
-def make_mesh(layout: Layout, devices: list | None = None) -> Mesh:
+def make_mesh(layout: Layout, devices: Sequence[Any] | None = None) -> Mesh:
     """The device mesh of a layout; raises LayoutError where the devices at hand are not as many as it needs."""
     devices = jax.devices() if devices is None else devices
     if len(devices) != layout.devices:

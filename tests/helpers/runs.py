@@ -3,18 +3,15 @@
 from pathlib import Path
 
 import jax
-import pytest
 
-from trainers import state, trainer
+from configs.experiment import Experiment
+from trainers import trainer
+from trainers.measure.mlperf_log import Request
 
 
-def run(e, workdir: Path, log=None) -> int:
+def run(e: Experiment, workdir: Path, log: Request | None = None) -> int:
     """The trainer on as many of the simulated devices as the layout needs."""
-    devices = jax.devices()[: e.layout.devices]
-    original = state.make_mesh
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(state, "make_mesh", lambda layout, _=None: original(layout, devices))
-        return trainer.train(e, workdir, log)
+    return trainer.train(e, workdir, log, jax.devices()[: e.layout.devices])
 
 
 def damage(arrays: Path) -> None:

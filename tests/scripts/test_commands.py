@@ -54,7 +54,7 @@ def test_a_misspelt_override_is_refused(tmp_path):
     ("arguments", "parts"),
     [
         (["--train.steps", "many"], ["--train.steps", "invalid literal", "'many'"]),
-        (["--model.dispatch", "einsam"], ["--model.dispatch", "einsam", "sort"]),
+        (["--model.dispatch", "einsam"], ["--model.dispatch", "einsam", "did you mean 'einsum'?"]),
         (["--model.layers", "6"], ["layers=6", "nearest are 4 and 8"]),
         (["--layout", "tensor_paralel"], ["no layout 'tensor_paralel'", "did you mean 'tensor_parallel'?"]),
         (["--layout", "tensor_parallel:2by4"], ["'tensor_parallel:2by4'", "a mesh of 2 sizes", "tensor_parallel:2x4"]),

@@ -10,11 +10,12 @@ from jax.sharding import NamedSharding, PartitionSpec
 from numpy.testing import assert_array_equal
 
 from configs import registry
+from data.features import Feature
 from data.kinds import task_of
 from data.labelled.config import LabelledData
 from data.reading.batches import Batches
 from data.reading.caches import DataError
-from data.reading.examples import AugmentedSource, CacheSource, SyntheticSource, open_source
+from data.reading.examples import AugmentedSource, CacheSource, SyntheticSource, open_source, unpack
 from data.text import masking
 from data.text.config import MaskedTextData
 from data.translation.config import TranslationData
@@ -98,7 +99,7 @@ def test_a_process_reads_only_its_rows(m4):
             return super().row(index)
 
     data = TranslationData(batch_size=8, source_length=6, target_length=4)
-    batches = Batches(Asked(data, m4.model), data, dict.fromkeys(data.features(), Half()))  # type: ignore[arg-type]
+    batches = Batches(Asked(task_of(data), m4.model), data, dict.fromkeys(data.features(), Half()))  # type: ignore[arg-type]
     batches._read(3)
     assert Asked.rows == [28, 29, 30, 31]
 
@@ -168,3 +169,42 @@ def test_masking_changes_with_every_epoch_and_never_with_the_reader():
     assert_array_equal(c["tokens"], labelled.row(0)["tokens"])
     other = dataclasses.replace(labelled, task=task_of(dataclasses.replace(noisy, masked=0.4)))
     assert labelled.fingerprint != other.fingerprint
+
+
+@pytest.mark.integration
+def test_workers_change_nothing(m4):
+    """Rows that two processes read and augment ahead of time are the rows that the trainer's own thread reads, also after a
+    resume in the middle."""
+    e = registry.tiny(registry.load("bert.quickstart"))
+    source = open_source(e.data, e.model)
+    shardings = dict.fromkeys(e.data.features())
+    alone, helped = Batches(source, e.data, shardings), Batches(source, e.data, shardings, workers=2)
+    try:
+        for step in (0, 1, 7, 8):  # 7: where a resumed run begins
+            want, have = alone(step), helped(step)
+            for name, array in want.items():
+                assert_array_equal(array, have[name], err_msg=f"step {step}, {name}")
+    finally:
+        alone.close()
+        helped.close()
+
+
+def test_records_keep_their_dtypes():
+    """A stored record is its features' bytes one after the other, whatever their dtypes."""
+    stored = {
+        "image": Feature((2, 3), ("height", "width"), dtype="float32"),
+        "bytes": Feature((3,), (None,), dtype="uint8"),
+        "label": Feature((), (), fill=-1),
+    }
+    row = {
+        "image": np.arange(6, dtype="<f4").reshape(2, 3),
+        "bytes": np.array([1, 2, 255], np.uint8),
+        "label": np.int32(7),
+    }
+    record = np.concatenate([np.asarray(row[name]).reshape(-1).view(np.uint8) for name in stored])
+    found = unpack(record, stored)
+    assert found["image"].dtype == np.float32 and found["label"].shape == ()
+    for name, array in row.items():
+        assert_array_equal(found[name], array)
+    with pytest.raises(ValueError, match="a record of 30 bytes, where the features"):
+        unpack(record[:-1], stored)

@@ -1,0 +1,3 @@
+"""No prepared caches: tests write theirs."""
+
+ENTRIES: dict = {}
