@@ -1,9 +1,12 @@
 """Where numbers go: WORKDIR/metrics.jsonl, TensorBoard events, and one live line on the terminal."""
 
+import json
 import os
+import resource
+import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import jax
 import numpy as np
@@ -34,7 +37,71 @@ class MetricWriter:
 
     def write(self, step: int, values: Values) -> None:
         # JSON has no NaN: what is not finite is null.
+        line = {k: v if isinstance(v, list) or np.isfinite(v) else None for k, v in values.items()}
+        self._file.write(json.dumps({"step": step} | line) + "\n")
+        self._file.flush()
+        for name, value in values.items():
+            if isinstance(value, list):
+                self._board.add_histogram(name, np.array(value), step)
+            else:
+                self._board.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self._file.close()
+        self._board.close()
+
+
+def _logged(path: Path) -> list[tuple[bytes, Values]]:
+    """(the line itself, its values) of every sound line of a log.
+
+    A last line without a newline is what a killed process leaves, and is left out; so is a broken line, for example the NULs
+    that a power cut leaves, but how many there are is printed on standard error.
+    """
+    sound, broken = [], 0
+    whole_lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    for line in whole_lines:
+        try:
+            values = json.loads(line.decode())
+        except (ValueError, RecursionError):
+            values = None
+        if isinstance(values, dict) and type(values.get("step")) is int:
+            sound.append((line + b"\n", values))
+        else:
+            broken += 1
+    if broken:
+        print(f"{path}: {broken} of {len(whole_lines)} lines are broken and left out", file=sys.stderr, flush=True)
+    return sound
+
+
+def read(workdir: Path) -> list[Values]:
+    """The logged steps of a run, in order, each with its number under "step"; broken lines are left out with a warning."""
+    return [values for _, values in _logged(workdir / "metrics.jsonl")]
+
+
+def memory_gib() -> float:
+    """Peak memory: of the fullest local device where the backend tells, else of this process."""
+    stats = [device.memory_stats() or {} for device in jax.local_devices()]
+    peaks = [s["peak_bytes_in_use"] for s in stats if "peak_bytes_in_use" in s]
+    return max(peaks, default=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024) / 2**30
+
+
+class Progress:
+    """One line that tells where the run is: rewritten on a terminal, appended elsewhere."""
+
+    def __init__(self, steps: int, start: int, unit: str, stream: TextIO = sys.stdout):
+        self.steps, self.unit, self.stream = steps, unit, stream
+        self._last = (start, time.perf_counter())
+        self._live = stream.isatty()
+
+    def __call__(self, step: int, loss: float, work: float) -> float:
+        """Prints the line and returns the seconds of a step since the last one; `work` is what a step does, in units."""
+        now = time.perf_counter()
+        then_step, then = self._last
+        seconds = (now - then) / max(step - then_step, 1)
+        self._last = (step, now)
         rate = f"{work / seconds:,.0f} {self.unit}/s"
+        days, rest = divmod(int(seconds * (self.steps - step)), 86_400)
+        left = (f"{days}d " if days else "") + time.strftime("%H:%M:%S", time.gmtime(rest))
         line = f"step {step}/{self.steps}  loss {loss:.4f}  {rate}  {1000 * seconds:.0f} ms/step  ETA {left}"
         self.stream.write(f"\r\x1b[2K{line}" if self._live else line + "\n")
         self.stream.flush()
