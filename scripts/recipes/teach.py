@@ -39,8 +39,8 @@ def prepare(
     """
     settings = settings or plain.PREPARED[cache]
     root = data_dir or paths.data_dir()
-    if isinstance(settings, Labelled) and settings.teacher:
-        label(settings, root, progress)
+    if getattr(settings, "teacher", ""):
+        label(cast(Labelled, settings), root, progress)
     return plain.prepare(cache, settings, data_dir=root, progress=progress)
 
 
