@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,7 +21,9 @@ from numpy.testing import assert_allclose
 
 from configs.registry import ConfigError
 from data.vocabularies import tokenizers
-from models.sharding.layout import Layout
+from models.sharding.component import make_mesh
+from models.sharding.layout import Layout, LayoutError
+from models.sharding.layouts import fully_sharded
 from scripts import cli
 from tests.helpers.caches import write_text_cache
 from tests.helpers.runs import damage
@@ -317,15 +320,15 @@ def assert_refused(run: Run, line: str) -> None:
     assert not run.workdir.exists()
 
 
-def test_a_mesh_of_another_size_than_all_devices_is_refused(start):
-    """The one line that each process prints names the mesh, the devices of all processes, and what would do."""
-    flags = "--xla_force_host_platform_device_count=4"
-    run = start("misfit", 2, "gpt.quickstart", "--tiny", "--layout", "fully_sharded:2x2", XLA_FLAGS=flags)
+def test_a_mesh_of_another_size_than_all_devices_is_refused():
+    """The line names the mesh, the devices of all processes, and what would do."""
+    devices = [SimpleNamespace(process_index=n // 4) for n in range(8)]
     want = (
         "layout 'fully_sharded' needs 4 devices for mesh {'data': 2, 'model': 2}, but 8 are here, over 2 processes; "
         "choose a mesh whose product is 8"
     )
-    assert_refused(run, want)
+    with pytest.raises(LayoutError, match=re.escape(want)):
+        make_mesh(fully_sharded(2, 2), devices)
 
 
 def test_processes_with_other_settings_are_refused(start):
@@ -358,6 +361,7 @@ def test_processes_with_other_data_are_refused(start):
     assert not run.workdir.exists()
 
 
+@pytest.mark.slow
 def test_a_folder_in_use_is_refused_by_all_processes(start):
     """Where another run holds the folder, the first process says so, and the second does not wait for it."""
     workdir = start.root / "taken"
@@ -370,12 +374,14 @@ def test_a_folder_in_use_is_refused_by_all_processes(start):
     assert [len(run.complained(n).strip().splitlines()) for n in (0, 1)] == [1, 1]
 
 
-def test_processes_that_cannot_be_found_are_refused(start):
+def test_processes_that_cannot_be_found_are_refused(monkeypatch):
     """Without a pod, a job or all three variables, the line says which to set."""
-    run = start("unknown", 1, "gpt.quickstart", "--tiny", "--distributed", JAX_COORDINATOR_ADDRESS="127.0.0.1:1")
-    assert run.end() == [2]
-    (line,) = run.complained(0).strip().splitlines()
-    assert line == "error: no TPU pod, Slurm or Open MPI job is found here: set JAX_NUM_PROCESSES, JAX_PROCESS_ID"
+    for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "127.0.0.1:1")
+    line = "no TPU pod, Slurm or Open MPI job is found here: set JAX_NUM_PROCESSES, JAX_PROCESS_ID"
+    with pytest.raises(ConfigError, match=f"^{line}$"):
+        cli.use_devices_of_all(Layout(name="rows", mesh=(("all", 8),)), detect=True)
 
 
 @pytest.mark.parametrize(
