@@ -197,6 +197,7 @@ def test_a_pipelined_tower_alone_is_asked():
         state.plan(dataclasses.replace(e, data=dataclasses.replace(e.data, source_length=24)), abstract=True)
 
 
+@pytest.mark.integration
 def test_every_moe_layer_adds_its_z_loss(float64):
     """The loss grows by the weight times each layer's mean over its tokens: one layer in the encoder, one in the decoder.
     Without a weight nothing is computed."""

@@ -220,6 +220,7 @@ def assert_same_bits(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]
         assert array.dtype == wanted[name].dtype and array.tobytes() == wanted[name].tobytes(), name
 
 
+@pytest.mark.integration
 def test_losses_are_those_of_one_process(one, two):
     """Losses, gradient norms and evaluation scores of two processes equal those of one with as many devices, to 1e-12."""
     assert "fully_sharded' on data 2 x model 4" in one.said(0) and "starting at step 0" in two.said(0)
@@ -229,6 +230,7 @@ def test_losses_are_those_of_one_process(one, two):
     assert [line["step"] for line in lines if "eval/cross_entropy" in line] == [2, 4]
 
 
+@pytest.mark.integration
 def test_each_process_reads_its_own_rows(one, two):
     """Of every batch the first process reads the first half and the second the second, each row once; one reads them all."""
 
@@ -243,6 +245,7 @@ def test_each_process_reads_its_own_rows(one, two):
     assert rows(one, 0) == sorted(halves[0] + halves[1])
 
 
+@pytest.mark.integration
 def test_only_the_first_process_writes(two):
     """The second writes nothing but its pieces of the checkpoints, and prints nothing; a step is logged once."""
 
@@ -263,6 +266,7 @@ def test_only_the_first_process_writes(two):
     assert len(list((two.workdir / "tensorboard").iterdir())) == 1
 
 
+@pytest.mark.integration
 def test_what_two_processes_save_one_restores(start, one, two):
     """Parameters, optimizer state and step come back with the same bits, and the run goes on with the same losses."""
     folder = start.root / "two_then_one"
@@ -274,6 +278,7 @@ def test_what_two_processes_save_one_restores(start, one, two):
     assert_losses_equal(run, one, STEPS)
 
 
+@pytest.mark.integration
 def test_what_one_process_saves_two_restore(one, one_then_two):
     """Parameters, optimizer state and step come back with the same bits, and the run goes on with the same losses."""
     assert_same_bits(one_then_two.state("restored-2"), one.state("saved-2"))
@@ -283,6 +288,7 @@ def test_what_one_process_saves_two_restore(one, one_then_two):
     assert_allclose(found[:common], wanted[:common], rtol=ROUNDING)
 
 
+@pytest.mark.integration
 def test_damage_that_one_process_finds_is_known_to_all(one_then_two):
     """A checkpoint of which one process alone cannot read its pieces is passed over by both, and moved aside."""
     last = one_then_two.workdir / "checkpoints" / str(STEPS)
@@ -290,6 +296,7 @@ def test_damage_that_one_process_finds_is_known_to_all(one_then_two):
     assert (one_then_two.workdir / "damaged" / str(STEPS)).is_dir()
 
 
+@pytest.mark.integration
 def test_sigterm_to_one_process_stops_both(one_then_two):
     """Both save once, after the same step, and exit with 75; the signal is not lost though no step had begun."""
     assert [p.returncode for p in one_then_two.processes] == [trainer.PREEMPTED] * 2, one_then_two.complained(1)
@@ -299,6 +306,7 @@ def test_sigterm_to_one_process_stops_both(one_then_two):
     assert 3 <= stop["step"] == one_then_two.losses()[-1]["step"]
 
 
+@pytest.mark.integration
 def test_experts_over_two_processes_and_ctrl_c(start):
     """Routed to experts of both processes, the losses are those of one process to 1e-12; SIGINT to the first saves once and
     ends both with 75."""
@@ -331,6 +339,7 @@ def test_a_mesh_of_another_size_than_all_devices_is_refused():
         make_mesh(fully_sharded(2, 2), devices)
 
 
+@pytest.mark.integration
 def test_processes_with_other_settings_are_refused(start):
     """Where settings differ, every process names them before the first step; else they would train together, or hang at the
     first save of one of them."""
@@ -342,6 +351,7 @@ def test_processes_with_other_settings_are_refused(start):
     )
 
 
+@pytest.mark.integration
 def test_processes_with_other_data_are_refused(start):
     """Where a host has data of its own, prepared differently, every process names the two fingerprints."""
     for number in (0, 1):
@@ -361,6 +371,7 @@ def test_processes_with_other_data_are_refused(start):
     assert not run.workdir.exists()
 
 
+@pytest.mark.integration
 @pytest.mark.slow
 def test_a_folder_in_use_is_refused_by_all_processes(start):
     """Where another run holds the folder, the first process says so, and the second does not wait for it."""
