@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -387,6 +388,11 @@ def test_a_folder_in_use_is_refused_by_all_processes(start):
 
 def test_processes_that_cannot_be_found_are_refused(monkeypatch):
     """Without a pod, a job or all three variables, the line says which to set."""
+
+    def found_nothing(*_):
+        raise ValueError("coordinator_address should be defined.")  # what JAX says then
+
+    monkeypatch.setattr(jax.distributed, "initialize", found_nothing)
     for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "127.0.0.1:1")
