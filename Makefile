@@ -6,13 +6,23 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed-$(DEVICE)
 
-.PHONY: quickstart test check setup lock pods golden parity bench-peers clean
+.PHONY: quickstart test-fast test test-slow test-all check setup lock pods golden parity bench-peers clean
 
 quickstart: $(STAMP)  ## data, training, scores, translations and a page with pictures
 	$(PY) -m scripts.quickstart
 
-test: $(STAMP)  ## the whole suite
-	$(PY) -m pytest -q -n 2 --dist loadfile tests
+PYTEST := $(PY) -m pytest -q -n 2 --dist loadfile tests
+
+test-fast: $(STAMP)  ## what is tested in one process: no training program, no TensorFlow, no network
+	$(PYTEST) --fast
+
+test: $(STAMP)  ## before a commit: all but the slow tests
+	$(PYTEST) -m "not slow"
+
+test-slow: $(STAMP)  ## what test-all has beside test
+	$(PYTEST) -m slow
+
+test-all: test test-slow  ## everything
 
 check: $(STAMP)  ## style and types
 	$(VENV)/bin/ruff check .

@@ -130,6 +130,7 @@ def test_a_misspelt_experiment_names_the_nearest():
         registry.load("gshard_m4.quickstrat")
 
 
+@pytest.mark.integration
 def test_configs_and_random_data_need_neither_tensorflow_nor_jax():
     """Configs import no JAX (devices can still be chosen), models and the trainer no TensorFlow."""
     program = (

@@ -57,6 +57,7 @@ def test_prepared_caches_keep_their_inputs():
     assert inputs == "b9da00d2f61268748cc98b0ae48cad506b2263cfa62ab4a79d2f5fe183fc908e"
 
 
+@pytest.mark.integration
 def test_reading_needs_no_tensorflow():
     """Everything but the builders and the tasks can be imported without TensorFlow, SeqIO or TFDS."""
     program = (

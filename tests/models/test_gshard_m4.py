@@ -155,6 +155,7 @@ def loss_and_gradients(e):
     return jax.jit(jax.value_and_grad(objective))(state.create(p).params)
 
 
+@pytest.mark.integration
 def test_variants_give_one_model(float64):
     """Dispatch by einsum (the paper's), sort or ragged rows, layers kept or recomputed: one loss and one gradient, drops and
     all."""
@@ -197,6 +198,7 @@ def test_a_pipelined_tower_alone_is_asked():
         state.plan(dataclasses.replace(e, data=dataclasses.replace(e.data, source_length=24)), abstract=True)
 
 
+@pytest.mark.integration
 def test_every_moe_layer_adds_its_z_loss(float64):
     """The loss grows by the weight times each layer's mean over its tokens: one layer in the encoder, one in the decoder.
     Without a weight nothing is computed."""
@@ -213,6 +215,7 @@ def test_every_moe_layer_adds_its_z_loss(float64):
     assert_allclose([on.value - off.value, on.extra - off.extra], added, rtol=1e-9)
 
 
+@pytest.mark.integration
 def test_bfloat16_computes_in_bfloat16_and_stores_float32():
     """The compute dtype changes the loss a little and no stored weight's dtype."""
     full = registry.tiny(registry.load("gshard_m4.quickstart"))

@@ -24,6 +24,8 @@ from trainers.programs import equality, tables
 from trainers.programs.collectives import KINDS
 from trainers.programs.equality import Trial
 
+pytestmark = pytest.mark.integration
+
 ONE = Component(Layout(name="one", mesh=()), "decoder.moe")
 BOTH = ("data", "expert")
 MODEL, HIDDEN = 16, 32

@@ -13,14 +13,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
 from configs.registry import ConfigError
 from data.vocabularies import tokenizers
-from models.sharding.layout import Layout
+from models.sharding.component import make_mesh
+from models.sharding.layout import Layout, LayoutError
+from models.sharding.layouts import fully_sharded
 from scripts import cli
 from tests.helpers.caches import write_text_cache
 from tests.helpers.runs import damage
@@ -217,6 +221,7 @@ def assert_same_bits(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]
         assert array.dtype == wanted[name].dtype and array.tobytes() == wanted[name].tobytes(), name
 
 
+@pytest.mark.integration
 def test_losses_are_those_of_one_process(one, two):
     """Losses, gradient norms and evaluation scores of two processes equal those of one with as many devices, to 1e-12."""
     assert "fully_sharded' on data 2 x model 4" in one.said(0) and "starting at step 0" in two.said(0)
@@ -226,6 +231,7 @@ def test_losses_are_those_of_one_process(one, two):
     assert [line["step"] for line in lines if "eval/cross_entropy" in line] == [2, 4]
 
 
+@pytest.mark.integration
 def test_each_process_reads_its_own_rows(one, two):
     """Of every batch the first process reads the first half and the second the second, each row once; one reads them all."""
 
@@ -240,6 +246,7 @@ def test_each_process_reads_its_own_rows(one, two):
     assert rows(one, 0) == sorted(halves[0] + halves[1])
 
 
+@pytest.mark.integration
 def test_only_the_first_process_writes(two):
     """The second writes nothing but its pieces of the checkpoints, and prints nothing; a step is logged once."""
 
@@ -260,6 +267,7 @@ def test_only_the_first_process_writes(two):
     assert len(list((two.workdir / "tensorboard").iterdir())) == 1
 
 
+@pytest.mark.integration
 def test_what_two_processes_save_one_restores(start, one, two):
     """Parameters, optimizer state and step come back with the same bits, and the run goes on with the same losses."""
     folder = start.root / "two_then_one"
@@ -271,6 +279,7 @@ def test_what_two_processes_save_one_restores(start, one, two):
     assert_losses_equal(run, one, STEPS)
 
 
+@pytest.mark.integration
 def test_what_one_process_saves_two_restore(one, one_then_two):
     """Parameters, optimizer state and step come back with the same bits, and the run goes on with the same losses."""
     assert_same_bits(one_then_two.state("restored-2"), one.state("saved-2"))
@@ -280,6 +289,7 @@ def test_what_one_process_saves_two_restore(one, one_then_two):
     assert_allclose(found[:common], wanted[:common], rtol=ROUNDING)
 
 
+@pytest.mark.integration
 def test_damage_that_one_process_finds_is_known_to_all(one_then_two):
     """A checkpoint of which one process alone cannot read its pieces is passed over by both, and moved aside."""
     last = one_then_two.workdir / "checkpoints" / str(STEPS)
@@ -287,6 +297,7 @@ def test_damage_that_one_process_finds_is_known_to_all(one_then_two):
     assert (one_then_two.workdir / "damaged" / str(STEPS)).is_dir()
 
 
+@pytest.mark.integration
 def test_sigterm_to_one_process_stops_both(one_then_two):
     """Both save once, after the same step, and exit with 75; the signal is not lost though no step had begun."""
     assert [p.returncode for p in one_then_two.processes] == [trainer.PREEMPTED] * 2, one_then_two.complained(1)
@@ -296,6 +307,7 @@ def test_sigterm_to_one_process_stops_both(one_then_two):
     assert 3 <= stop["step"] == one_then_two.losses()[-1]["step"]
 
 
+@pytest.mark.integration
 def test_experts_over_two_processes_and_ctrl_c(start):
     """Routed to experts of both processes, the losses are those of one process to 1e-12; SIGINT to the first saves once and
     ends both with 75."""
@@ -317,17 +329,18 @@ def assert_refused(run: Run, line: str) -> None:
     assert not run.workdir.exists()
 
 
-def test_a_mesh_of_another_size_than_all_devices_is_refused(start):
-    """The one line that each process prints names the mesh, the devices of all processes, and what would do."""
-    flags = "--xla_force_host_platform_device_count=4"
-    run = start("misfit", 2, "gpt.quickstart", "--tiny", "--layout", "fully_sharded:2x2", XLA_FLAGS=flags)
+def test_a_mesh_of_another_size_than_all_devices_is_refused():
+    """The line names the mesh, the devices of all processes, and what would do."""
+    devices = [SimpleNamespace(process_index=n // 4) for n in range(8)]
     want = (
         "layout 'fully_sharded' needs 4 devices for mesh {'data': 2, 'model': 2}, but 8 are here, over 2 processes; "
         "choose a mesh whose product is 8"
     )
-    assert_refused(run, want)
+    with pytest.raises(LayoutError, match=re.escape(want)):
+        make_mesh(fully_sharded(2, 2), devices)
 
 
+@pytest.mark.integration
 def test_processes_with_other_settings_are_refused(start):
     """Where settings differ, every process names them before the first step; else they would train together, or hang at the
     first save of one of them."""
@@ -339,6 +352,7 @@ def test_processes_with_other_settings_are_refused(start):
     )
 
 
+@pytest.mark.integration
 def test_processes_with_other_data_are_refused(start):
     """Where a host has data of its own, prepared differently, every process names the two fingerprints."""
     for number in (0, 1):
@@ -358,6 +372,8 @@ def test_processes_with_other_data_are_refused(start):
     assert not run.workdir.exists()
 
 
+@pytest.mark.integration
+@pytest.mark.slow
 def test_a_folder_in_use_is_refused_by_all_processes(start):
     """Where another run holds the folder, the first process says so, and the second does not wait for it."""
     workdir = start.root / "taken"
@@ -370,12 +386,19 @@ def test_a_folder_in_use_is_refused_by_all_processes(start):
     assert [len(run.complained(n).strip().splitlines()) for n in (0, 1)] == [1, 1]
 
 
-def test_processes_that_cannot_be_found_are_refused(start):
+def test_processes_that_cannot_be_found_are_refused(monkeypatch):
     """Without a pod, a job or all three variables, the line says which to set."""
-    run = start("unknown", 1, "gpt.quickstart", "--tiny", "--distributed", JAX_COORDINATOR_ADDRESS="127.0.0.1:1")
-    assert run.end() == [2]
-    (line,) = run.complained(0).strip().splitlines()
-    assert line == "error: no TPU pod, Slurm or Open MPI job is found here: set JAX_NUM_PROCESSES, JAX_PROCESS_ID"
+
+    def found_nothing(*_):
+        raise ValueError("coordinator_address should be defined.")  # what JAX says then
+
+    monkeypatch.setattr(jax.distributed, "initialize", found_nothing)
+    for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "127.0.0.1:1")
+    line = "no TPU pod, Slurm or Open MPI job is found here: set JAX_NUM_PROCESSES, JAX_PROCESS_ID"
+    with pytest.raises(ConfigError, match=f"^{line}$"):
+        cli.use_devices_of_all(Layout(name="rows", mesh=(("all", 8),)), detect=True)
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,10 @@ kernels = collections.Counter(re.findall(r"%splash_mha_(fwd|dq|dkv)_[\\w.]+ = ",
 gathers = sum(c.kind == "all-gather" and c.times > 1 for c in tables.sent(p, compiled))
 print(json.dumps({"kernels": kernels, "gathers_in_loops": gathers}))
 """
-pytestmark = pytest.mark.skipif(not libtpu.installed(), reason="libtpu is not installed: make setup DEVICE=plan")
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(not libtpu.installed(), reason="libtpu is not installed: make setup DEVICE=plan"),
+]
 
 
 def said(program: str):

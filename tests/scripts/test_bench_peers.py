@@ -42,6 +42,7 @@ def tiny():
     return registry.tiny(registry.load("gpt.bench_42m"))
 
 
+@pytest.mark.integration
 def test_windows_alternate_and_answers_are_theirs(tmp_path, tiny):
     """Systems train in turn, the warm-up window included; what libraries print does not come between the answers."""
     found = bench_peers.compare(tiny, [fake(tmp_path, "a"), fake(tmp_path, "b")], windows=2, steps=5)
@@ -67,6 +68,7 @@ def test_the_ratio_is_ours_over_theirs_without_the_warm_up():
     assert (ours["p10"], ours["p90"]) == pytest.approx((30, 90))  # of 25, 50, 100
 
 
+@pytest.mark.integration
 def test_a_peer_that_dies_leaves_its_last_words(tmp_path, tiny):
     """A system that stops while it starts or trains is an error of one line: its name, exit code and last line."""
     at_once = fake(tmp_path, "starts", "import sys\nprint('loading', file=sys.stderr)\nsys.exit('no such model')")
@@ -77,6 +79,7 @@ def test_a_peer_that_dies_leaves_its_last_words(tmp_path, tiny):
         bench_peers.compare(tiny, [later], windows=1, steps=1)
 
 
+@pytest.mark.integration
 def test_the_zoos_own_side_trains(tiny):
     """Shardzoo's process trains the experiment it is given: as many parameters as the plan says, a loss near ln(vocabulary)."""
     with bench_peers.started(bench_peers.OURS, tiny) as process:
@@ -124,6 +127,7 @@ def test_bad_options_are_refused(monkeypatch):
         bench_peers.main(["--peers", "hf"])
 
 
+@pytest.mark.integration
 def test_a_peer_without_an_environment_is_left_out(monkeypatch, tmp_path, tiny, capsys):
     """The others run, and a line says what the missing one needs."""
     absent = System("Absent", ("/nowhere/python",), needs="Python 3.99")

@@ -33,17 +33,20 @@ def refused(*args: str) -> str:
     return line
 
 
+@pytest.mark.integration
 def test_a_misspelt_experiment_is_refused(tmp_path):
     line = refused("scripts.train", "gshard_m4.quickstrat", "--workdir", str(tmp_path / "w"))
     assert "did you mean 'gshard_m4.quickstart'?" in line
     assert not (tmp_path / "w").exists()
 
 
+@pytest.mark.integration
 def test_an_mlperf_target_is_for_a_log(tmp_path):
     line = refused("scripts.train", "gshard_m4.quickstart", "--workdir", str(tmp_path / "w"), "--mlperf-target", "20")
     assert "--mlperf-target 20 is for a log, which only --mlperf DIR writes" in line
 
 
+@pytest.mark.integration
 def test_a_misspelt_override_is_refused(tmp_path):
     line = refused("scripts.train", "gshard_m4.quickstart", "--workdir", str(tmp_path / "w"), "--train.stesp", "5")
     assert "--train.stesp" in line and "did you mean 'train.steps'?" in line
@@ -90,6 +93,7 @@ def test_overrides_are_typed():
     assert e.layout.name == "mixed" and dict(e.layout.mesh) == {"data": 2, "model": 4}
 
 
+@pytest.mark.integration
 def test_show_lists_the_experiments():
     """Without a name, every experiment stands with the first line of its page."""
     done = command("scripts.show", "--json")
@@ -97,6 +101,7 @@ def test_show_lists_the_experiments():
     assert list(listed) == registry.names() and all(listed.values())
 
 
+@pytest.mark.integration
 def test_show_prints_a_giant_without_arrays():
     """The 600B model: totals, components and every tensor's shape, names, spec and bytes on one of 2048 chips."""
     found = json.loads(command("scripts.show", "gshard_m4.moe_2048e_36l", "--json").stdout)
@@ -107,6 +112,7 @@ def test_show_prints_a_giant_without_arrays():
     assert wi["bytes_per_device"] == 9 * 1024 * 8192 * 4  # one expert a chip
 
 
+@pytest.mark.integration
 def test_show_counts_collectives():
     """The quickstart's step exchanges tokens by all-to-all and gathers no expert: read off the compiled program."""
     done = command("scripts.show", "gshard_m4.quickstart", "--synthetic", "--collectives", "--json")
@@ -115,6 +121,7 @@ def test_show_counts_collectives():
     assert exchange["count"] == 8 and exchange["axes"] == ["expert"] and found["expert_gathers"] == 0
 
 
+@pytest.mark.integration
 def test_help_is_the_command_s_page():
     """--help prints the module's docstring with its examples."""
     done = command("scripts.train", "--help")
@@ -122,6 +129,7 @@ def test_help_is_the_command_s_page():
     assert (train_script.__doc__ or "").strip().splitlines()[0] in done.stdout and "Exit codes" in done.stdout
 
 
+@pytest.mark.integration
 def test_no_checkpoint_is_said_so(tmp_path):
     """A folder that is neither a run nor a release is named, with what was looked for."""
     line = refused("scripts.translate", "--checkpoint", str(tmp_path), "--from", "de", "Hallo")

@@ -20,6 +20,8 @@ from tests.helpers.runs import run
 from trainers import adapt, checkpoint, state, step
 from trainers.weights import open
 
+pytestmark = pytest.mark.integration
+
 
 def tiny(**train) -> Experiment:
     e = registry.tiny(registry.load("gpt.quickstart"))

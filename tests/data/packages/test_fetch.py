@@ -65,6 +65,7 @@ def test_an_unpinned_package_is_kept(tmp_path, client_calls):
     assert client_calls == ["some"]
 
 
+@pytest.mark.integration
 def test_a_failing_client_gives_one_line(tmp_path):
     """A client that fails is reported in one line that names the package and the client's own complaint."""
     complain = [sys.executable, "-c", "import sys; sys.exit('warning: hm\\nERROR: no such version')"]
@@ -72,6 +73,7 @@ def test_a_failing_client_gives_one_line(tmp_path):
         fetch.run_client(complain, cwd=tmp_path, what="some 1.0")
 
 
+@pytest.mark.integration
 def test_a_missing_client_gives_one_line(tmp_path):
     """A client that isn't installed is named."""
     with pytest.raises(FetchError, match=r"^some 1\.0: the command 'no-such-client' is not installed$"):

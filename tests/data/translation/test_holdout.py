@@ -1,6 +1,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from data.translation import corpus, holdout
 from data.translation.catalogues import Catalogue, Pair
 from data.translation.holdout import english_key
@@ -58,6 +60,7 @@ def test_no_held_out_source_is_trained_on():
     assert set(splits["validation"]) == set(languages) and splits["udhr_test"] == {}
 
 
+@pytest.mark.integration
 def test_the_split_does_not_depend_on_the_process():
     """Another hash seed, and so another order of sets, gives the same split."""
     program = (

@@ -99,6 +99,7 @@ def test_word_pieces(wordpiece):
     assert not wordpiece.continues[list(wordpiece.special_ids)].any()
 
 
+@pytest.mark.integration
 def test_training_is_reproduced(tmp_path, bpe):
     """Another process, with other hash seeds, trains the same file from the same text."""
     program = (

@@ -103,6 +103,7 @@ def test_sizes_beyond_the_devices_are_left_out():
     assert [p["size"] for p in growth.measure(curve, 7)] == [4, 8]
 
 
+@pytest.mark.integration
 def test_tiny_points_are_measured():
     """Real steps, one round of each kind: all columns are there."""
     e = registry.tiny(registry.load("gshard_m4.bench_67m"))

@@ -123,6 +123,7 @@ def bert_log(caches, tmp_path_factory) -> Path:
         return logged(bert(), tmp_path_factory.mktemp("bert"), division="closed")
 
 
+@pytest.mark.integration
 def test_a_short_bert_run_is_aborted_and_passes(bert_log):
     """Closed BERT by LAMB: all that the rules want is there, from the run; what is left is that the target was not met."""
     events = read(bert_log)
@@ -140,6 +141,7 @@ def test_a_short_bert_run_is_aborted_and_passes(bert_log):
     assert verdict(rewritten(bert_log, f'"value": {scores[-1].value}', '"value": 0.75')) == []
 
 
+@pytest.mark.integration
 def test_the_verdict_is_that_of_mlperfs_command(bert_log):
     """MLPerf's checker, called as its users do, says of a log that misses the target what `verdict` returns, and nothing else."""
     command = [
@@ -157,6 +159,7 @@ def test_the_verdict_is_that_of_mlperfs_command(bert_log):
     assert missed in official.stderr and missed.startswith("Failed checks for eval_accuracy")
 
 
+@pytest.mark.integration
 def test_open_bert_passes_as_it_is(bert_log):
     """The open rules of BERT have no target: the checker passes an aborted run."""
     assert verdict(rewritten(bert_log, '"value": "closed"', '"value": "open"')) == []
@@ -168,6 +171,7 @@ def test_open_bert_takes_any_optimizer():
     assert found["opt_name"] == "adamw" and found["opt_adamw_beta_1"] == 0.9
 
 
+@pytest.mark.integration
 def test_a_short_gpt3_run_is_aborted_and_passes(tmp_path):
     """MLPerf's GPT-3 from a checkpoint whose step it names; without one it is refused."""
     with pytest.raises(ConfigError, match=r"'init_checkpoint_step'"):
@@ -196,6 +200,7 @@ def test_a_log_must_hold_what_the_rules_fix(tmp_path):
     assert not list(tmp_path.glob("logs/*"))
 
 
+@pytest.mark.integration
 def test_a_translation_ends_when_it_meets_its_target(tmp_path):
     """Two attempts, two files: one is over before it reaches its BLEU, the other ends at the evaluation that does."""
     aborted = logged(m4(), tmp_path, target=20.0)
@@ -226,6 +231,7 @@ def test_a_run_that_goes_on_is_no_attempt(tmp_path):
     assert not list(tmp_path.glob("logs/*"))
 
 
+@pytest.mark.integration
 def test_an_error_aborts_an_attempt_that_started(tmp_path, monkeypatch):
     """An exception in the loop leaves a log that says so; one before the start leaves none."""
     calls = []
@@ -262,6 +268,7 @@ def test_other_processes_write_nothing(tmp_path, monkeypatch):
     assert attempt.target_met and not (tmp_path / "logs").exists()
 
 
+@pytest.mark.integration
 def test_throughput_alone(tmp_path):
     """Timed steps, and a run on random tokens, make logs that our rules pass and MLPerf's do not; neither claims success."""
     e, now = registry.tiny(registry.load("gpt.quickstart")), time.time()

@@ -49,6 +49,7 @@ def compiled(e: Experiment) -> jax.stages.Compiled:
     return step.compile_step(state.plan(e, jax.devices()[: e.layout.devices]), batch_shapes(e.data))
 
 
+@pytest.mark.integration
 def test_a_program_s_products_are_counted_in_loops():
     """Of four layers in a loop: without recomputation the model's FLOPs, which the compiler's own count falls short of; with it
     as many as the traced gradient has."""
@@ -148,6 +149,7 @@ def reports(trace) -> dict[str, dict]:
     return {r["experiment"]: json.loads(json.dumps(r)) for r in found}
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("e", [GPT, BERT, M4], ids=lambda e: e.name)
 def test_reports_are_complete_and_consistent(reports, e):
     """Every family's report has all keys and goes through JSON; times and shares are in order."""
@@ -165,6 +167,7 @@ def test_reports_are_complete_and_consistent(reports, e):
     )
 
 
+@pytest.mark.integration
 def test_rates_by_hand(monkeypatch):
     """Steps of 1 and 3 s, with a second of waiting for input in them: 2 s a step, so that 16 rows of 16 tokens are 128 tokens/s,
     and a device that could do four times the model's FLOPs in a second has an MFU of one eighth."""
@@ -178,6 +181,7 @@ def test_rates_by_hand(monkeypatch):
     assert found["mfu"] == found["hfu"] == 1 / 8  # nothing is computed again, see above
 
 
+@pytest.mark.integration
 def test_throughput_is_told_in_the_models_units(monkeypatch):
     """A model that counts images and pixels has their rates, in its order, and no tokens."""
 
@@ -193,6 +197,7 @@ def test_throughput_is_told_in_the_models_units(monkeypatch):
     assert "pixels/s" in text and "images/s" in text and "tokens" not in text.replace("random tokens", "")
 
 
+@pytest.mark.integration
 def test_what_was_measured_is_logged(reports):
     """A log in MLPerf's form of the counted steps, that our rules pass."""
     found = reports[GPT.name]
@@ -202,6 +207,7 @@ def test_what_was_measured_is_logged(reports):
     assert len(steps) == 3 and sum(steps) / 3 == pytest.approx(found["step_s_mean"], rel=1e-3)
 
 
+@pytest.mark.integration
 def test_what_is_unknown_is_null(monkeypatch):
     """Without a known peak there is neither MFU nor HFU, without countable FLOPs no HFU; notes say why, other numbers stay."""
     monkeypatch.setattr(peaks, "peak", lambda devices, dtype: (None, "no peak is known of a 'TPU v9'"))
@@ -232,6 +238,7 @@ def test_peaks_of_accelerators_are_the_published_ones(monkeypatch, kind, expecte
     assert value == expected and kind in name
 
 
+@pytest.mark.integration
 def test_two_experiments_are_compared(monkeypatch):
     """Both reports are there, with the ratio of their medians; what the process shares is null."""
     monkeypatch.setattr(peaks, "measured", measured_quickly)
@@ -255,6 +262,7 @@ def test_instants_are_shared():
     assert sum(found.values()) == 10 + 6
 
 
+@pytest.mark.integration
 def test_a_profile_has_a_trace_and_components(reports, trace):
     """A traced translation model: the trace's file, a text, and attention, experts, the loss and the optimizer in it, with next
     to nothing unnamed but the compiler's own copies."""
