@@ -229,7 +229,7 @@ class Family:
       comparable: changes a configuration so that every layout computes the same: nothing random, and stacks deep enough for two
         pipeline stages of two chunks. It is also given the lengths of a batch's rows, for routing groups within them.
       activations: the tensors inside its layers that it marks by name, for rematerialisation, the planner and the drawings. A
-        family without any is planned by what its backward pass keeps, which is cut by rows alone.
+        family without any is planned by what its backward pass keeps, cut as the batch is.
       policies: what a search of plans lets the backward pass keep (models/sharding/remat.py); by default the experiment's choice.
       searched: the layouts that a search of plans tries for a configuration; by default all of `layouts` that it may vary.
       hyperparameters: makes the settings of a configuration that a log of a run names beside those of optimizer and data

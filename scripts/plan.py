@@ -22,7 +22,8 @@ from configs.experiment import Experiment
 from configs.pods import PODS
 from scripts import cli
 from trainers.pods import libtpu
-from trainers.pods.chips import CHIPS, PodError, Slice, parse_slice, usual_slice
+from trainers.pods.chips import PodError, Slice, parse_slice, usual_slice
+from trainers.pods.options import USUAL, planned_chip, set_for
 
 
 def main() -> int:
@@ -69,11 +70,11 @@ def _slice(text: str | None, e: Experiment) -> Slice:
     if text:
         return parse_slice(text)
     own = parse_slice(PODS[e.name].slice) if e.name in PODS else None
-    return own if own and own.chips == e.layout.devices else usual_slice(CHIPS["v4"], e.layout.devices)
+    return own if own and own.chips == e.layout.devices else usual_slice(planned_chip(e), e.layout.devices)
 
 
 def _options(args: argparse.Namespace, e: Experiment) -> str:
-    return args.options or (PODS[e.name].options if e.name in PODS else "overlapped")
+    return args.options or set_for(e, _slice(args.topology, e).chip)
 
 
 def _say(line: str) -> None:
@@ -149,7 +150,7 @@ def _calibrate(args: argparse.Namespace) -> int:
 
     rows = []
     for name, point in calibration.POINTS.items():
-        found, _ = report.plan(point.experiment(), parse_slice(point.topology), args.options or "overlapped")
+        found, _ = report.plan(point.experiment(), parse_slice(point.topology), args.options or USUAL)
         rows.append(calibration.row(name, found))
         _say(f"{name}: {rows[-1]}")
     calibration.write(rows, found["versions"])

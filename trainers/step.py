@@ -1,6 +1,7 @@
 """The training step: one jitted function of (state, batch), the same for every family and every layout."""
 
 import dataclasses
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,8 @@ from models.protocol import Batch, Context
 from models.sharding.params import flatten, merge, nest
 from models.sharding.pipelines import one_f_one_b
 from trainers.optimizers import learning_rate
+from trainers.pods.chips import Options
+from trainers.pods.options import compile_with, options_for
 from trainers.state import Plan, State
 
 Metrics = dict[str, jax.Array]
@@ -101,8 +104,14 @@ def train_step(p: Plan) -> Callable[[State, Batch], tuple[State, Metrics]]:
     return jax.jit(step, donate_argnums=0, out_shardings=(p.shardings, everywhere) if p.mesh else None)
 
 
-def compile_step(p: Plan, batch: dict[str, jax.ShapeDtypeStruct], options: Any = None) -> jax.stages.Compiled:
-    """The step compiled for abstract inputs: what a run executes, and what the tools inspect; `options` are the compiler's."""
+def compile_step(
+    p: Plan, batch: dict[str, jax.ShapeDtypeStruct], options: Options | None = None
+) -> jax.stages.Compiled:
+    """Compiles the step for abstract inputs: what a run executes, and what the tools inspect.
+
+    Args:
+      options: of the compiler; by default those that plans of the experiment are made with on such devices.
+    """
 
     def placed(x, sharding):
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
@@ -110,4 +119,11 @@ def compile_step(p: Plan, batch: dict[str, jax.ShapeDtypeStruct], options: Any =
     state = jax.tree.map(placed, p.state, p.shardings) if p.mesh else p.state
     shardings = p.batch_shardings()
     batch = {k: placed(v, shardings[k]) for k, v in batch.items()}
-    return train_step(p).lower(state, batch).compile(dict(options) if options else None)
+    if options is None:
+        options = options_for(p.experiment, list(p.mesh.devices.flat)) if p.mesh else {}
+
+    def say(line: str) -> None:
+        if jax.process_index() == 0:
+            print(line, file=sys.stderr, flush=True)
+
+    return compile_with(train_step(p).lower(state, batch), options, say)

@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 from configs import registry
 from data import paths, stages

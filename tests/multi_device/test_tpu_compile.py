@@ -57,6 +57,25 @@ kernels = collections.Counter(re.findall(r"%splash_mha_(fwd|dq|dkv)_[\\w.]+ = ",
 gathers = sum(c.kind == "all-gather" and c.times > 1 for c in tables.sent(p, compiled))
 print(json.dumps({"kernels": kernels, "gathers_in_loops": gathers}))
 """
+OPTIONS = """
+import contextlib, io
+from models.sharding.layouts import fsdp_within_data
+from trainers.pods.options import options_for
+e = registry.tiny(registry.load("gpt.gpt2_124m"))
+model = dataclasses.replace(e.model, model_dim=512, hidden_dim=2048, heads=4, head_dim=128, max_positions=256, dtype="bfloat16")
+data = dataclasses.replace(e.data, batch_size=16, length=256)
+e = dataclasses.replace(e, model=model, data=data, layout=fsdp_within_data(2, 4))
+p, batch = state.plan(e, devices), batch_shapes(data)
+options = dict(options_for(e, devices))
+
+def gathers(*options):
+    text = step.compile_step(p, batch, *options).as_text()
+    return text.count(" all-gather-start("), text.count(" all-gather(")
+with contextlib.redirect_stderr(io.StringIO()) as lines:
+    planned = gathers(options | {"xla_tpu_no_such_option": True})
+found = {"lines": lines.getvalue().splitlines(), "options": options, "run": gathers(), "planned": planned, "plain": gathers({})}
+print(json.dumps(found))
+"""
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.skipif(not libtpu.installed(), reason="libtpu is not installed: make setup DEVICE=plan"),
@@ -89,3 +108,14 @@ def test_a_tpu_runs_attention_by_a_kernel():
     """Rows of 1024 go through the kernel, and nothing is gathered for it: once forward and, as layers are computed anew, once
     more backward; then once for the gradients of queries, and once for those of keys and values."""
     assert said(KERNEL) == {"kernels": {"fwd": 2, "dq": 1, "dkv": 1}, "gathers_in_loops": 0}
+
+
+def test_a_tpu_step_is_compiled_with_its_plans_options():
+    """Without being asked a step has the gathers that its plan prices, some of them beside other work, which no options would
+    give; the compiler takes all options of the set, and one that it does not know is named in a line."""
+    found = said(OPTIONS)
+    assert found["options"]["xla_tpu_enable_windowed_einsum_for_all_gather"] is False
+    (line,) = (line for line in found["lines"] if line.startswith("compiler option"))
+    assert "xla_tpu_no_such_option=True is left out" in line and "No such compile option" in line
+    assert found["run"] == found["planned"] and found["run"][0] > 0
+    assert found["plain"][0] == 0

@@ -12,14 +12,9 @@ import jax
 import jax.numpy as jnp
 
 from trainers import processes
-from trainers.pods.chips import CHIPS
+from trainers.pods.chips import CHIPS, KINDS
 
-# By JAX's `device_kind`; a device of these is a chip.
-TPUS = {
-    "TPU v4": "v4", "TPU v5 lite": "v5e", "TPU v5e": "v5e", "TPU v5": "v5p", "TPU v5p": "v5p",
-    "TPU v6 lite": "v6e", "TPU v6e": "v6e",
-}  # fmt: skip
-PUBLISHED = {kind: CHIPS[name].peak for kind, name in TPUS.items()} | {
+PUBLISHED = {kind: CHIPS[name].peak for kind, name in KINDS.items()} | {
     "NVIDIA H200": 989.4e12,
     "NVIDIA H200 NVL": 835.5e12,
     "NVIDIA H100 80GB HBM3": 989.4e12,

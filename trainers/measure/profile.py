@@ -3,7 +3,8 @@
 The trace says when each operation of the compiled program ran; the program says in which functions it was traced. Operations
 may run side by side, on a host's threads or its simulated devices. Each instant is shared equally by those that are under way
 then, so that their milliseconds add up to the time in which anything ran. What the compiler added itself (copies above all) has
-no function and stands as "(compiler)"; what no component claims, as "(other)". A fusion counts as where its result was traced.
+no function and stands as "(compiler)". Parts that models share have names of their own here; what else was traced in a module
+of the model has that module's class for a name, and the rest stands as "(other)". A fusion counts as where its result was traced.
 
 Tried on CPUs; planes of accelerators are read by the same names, their mean is shown.
 """
@@ -12,13 +13,15 @@ import functools
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
 import jax
+from flax import nnx
 from jax.profiler import ProfileData
 
+from models.protocol import Model
 from trainers.measure.meter import Meter
 from trainers.programs import products
 from trainers.programs.collectives import KINDS, UNREAD
@@ -61,7 +64,7 @@ _CONTAINERS = {"while", "conditional", "call"}  # what runs in them has events o
 Event = tuple[str, float, float]  # an operation's name, when it began and ended, in ns
 
 
-def profile(meter: Meter, program: Program, folder: Path) -> dict[str, Any]:
+def profile(meter: Meter, program: Program, model: Model, folder: Path) -> dict[str, Any]:
     """Traces some steps into the folder, as process 0 sees them; all processes run them.
 
     Writes FOLDER/plugins/profile/... and, as text, FOLDER/components.txt. Keys of what it returns:
@@ -85,7 +88,9 @@ def profile(meter: Meter, program: Program, folder: Path) -> dict[str, Any]:
     if not leader:
         return {}
     newest = max(folder.glob("plugins/profile/*/*.xplane.pb"), key=lambda path: path.stat().st_mtime)
-    found = summary(program, planes(ProfileData.from_file(str(newest)), program), STEPS + 1)
+    modules = {type(module).__qualname__ for _, module in nnx.iter_modules(model)}  # pyright: ignore[reportArgumentType]
+    events = planes(ProfileData.from_file(str(newest)), program)
+    found = summary(program, events, STEPS + 1, modules)
     text = "\n".join(table(found)) + "\n"
     new = folder / f"{SUMMARY}.new"
     new.write_text(text)
@@ -128,8 +133,12 @@ def shared(events: Iterable[Event]) -> dict[str, float]:
     return dict(seconds)
 
 
-def summary(program: Program, devices: list[list[Event]], steps: int) -> dict[str, Any]:
-    """What `profile` returns, of the events of so many steps."""
+def summary(program: Program, devices: list[list[Event]], steps: int, modules: Collection[str] = ()) -> dict[str, Any]:
+    """What `profile` returns, of the events of so many steps.
+
+    Args:
+      modules: the classes of the model's modules.
+    """
     places = {i.name: (c, i) for c in program.computations.values() for i in c.instructions}
     rows: dict[tuple[str, str], float] = defaultdict(float)
     kinds: dict[str, float] = defaultdict(float)
@@ -137,7 +146,7 @@ def summary(program: Program, devices: list[list[Event]], steps: int) -> dict[st
     for events in devices:
         for name, ns in shared(events).items():
             around, i = places[name]
-            rows[component(program, i), phase(i.op_name)] += ns * scale
+            rows[component(program, i, modules), phase(i.op_name)] += ns * scale
             kinds[kind(program, around, i)] += ns * scale
     busy = sum(kinds.values())
     walls = [max(end for *_, end in events) - min(start for _, start, _ in events) for events in devices]
@@ -153,17 +162,14 @@ def summary(program: Program, devices: list[list[Event]], steps: int) -> dict[st
     }
 
 
-def component(program: Program, i: Instruction) -> str:
-    """The part of the model that an instruction belongs to."""
+def component(program: Program, i: Instruction, modules: Collection[str] = ()) -> str:
+    """The part of the model that an instruction belongs to: a name of the table, else the innermost of these modules' classes."""
     if phase(i.op_name) == "optimizer":
         return "optimizer"
-    traced = False
-    for inner in (i, *_fused(program, i)):
-        for file, function in program.frames(inner):
-            traced = True
-            if name := _named(f"{'/'.join(Path(file).parts[-2:])}:{function}"):
-                return name
-    return "(other)" if traced else "(compiler)"
+    frames = [frame for inner in (i, *_fused(program, i)) for frame in program.frames(inner)]
+    shared = (_named(f"{'/'.join(Path(file).parts[-2:])}:{function}") for file, function in frames)
+    own = (name for _, function in frames if (name := function.rpartition(".")[0]) in modules)
+    return next(filter(None, shared), None) or next(own, "(other)" if frames else "(compiler)")
 
 
 @functools.cache

@@ -92,7 +92,8 @@ def measure(
         if log and jax.process_index() == 0:
             found["mlperf_log"] = str(mlperf_log.throughput(e, log, _windows(subject.meter)))
         if trace:
-            found["profile"] = profile.profile(subject.meter, hlo.parse(subject.compiled.as_text() or ""), trace)
+            program = hlo.parse(subject.compiled.as_text() or "")
+            found["profile"] = profile.profile(subject.meter, program, subject.plan.model, trace)
     return found
 
 

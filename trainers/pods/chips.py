@@ -93,6 +93,12 @@ CHIPS = {
     )
 }
 
+# The generation of a device, by JAX's `device_kind`; a device of these is a chip.
+KINDS = {
+    "TPU v4": "v4", "TPU v5 lite": "v5e", "TPU v5e": "v5e", "TPU v5": "v5p", "TPU v5p": "v5p",
+    "TPU v6 lite": "v6e", "TPU v6e": "v6e",
+}  # fmt: skip
+
 
 @dataclasses.dataclass(frozen=True)
 class Slice:

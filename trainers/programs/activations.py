@@ -6,6 +6,7 @@ are those that its family gives for its name.
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -16,6 +17,8 @@ import jax.numpy as jnp
 from jax import core
 
 from configs.experiment import Experiment
+from data.features import Feature
+from data.kinds import DataConfig
 from models.families import family_of
 from models.sharding import remat
 from models.sharding.layouts import ONE_DEVICE
@@ -116,19 +119,21 @@ def _logits(e: Experiment) -> int:
 @functools.lru_cache(maxsize=16)
 def _of_stacks(e: Experiment) -> tuple[Traced, ...]:
     """Returns what goes from layer to layer in each scan over layers, and what is named in it."""
-    table, sizes, rows = family_of(e.model).activations, _sizes(e), e.data.batch_size
+    table, sizes = family_of(e.model).activations, _sizes(e)
     stacks = [eqn for eqn in _equations(_jaxpr(e)) if eqn.primitive.name == "scan"]
     traced = []
     for number, eqn in enumerate(stacks):
         first, times = eqn.params["num_consts"], eqn.params["length"]
         carries = [v.aval for v in eqn.invars[first : first + eqn.params["num_carry"]]]
-        tensors = [(CARRY, x) for x in carries if x.shape[:1] == (rows,) and jnp.issubdtype(x.dtype, jnp.floating)]
+        tensors = [
+            (CARRY, x) for x in carries if x.shape[:1] == (e.data.batch_size,) and jnp.issubdtype(x.dtype, jnp.floating)
+        ]
         for inner in _equations(eqn.params["jaxpr"].jaxpr):
             if inner.primitive.name == "name":
                 tensors.append((inner.params["name"], inner.outvars[0].aval))
         for name, x in tensors:
             kind = table.get(name, _UNNAMED)
-            axes = _form(kind.axes, x.shape, sizes) or _by_rows(x.shape, rows)
+            axes = _form(kind.axes, x.shape, sizes) or _as_inputs(x.shape, e.data)
             traced.append(Traced(name, kind, number, x.shape, axes, x.dtype.itemsize, times))
     return tuple(traced)
 
@@ -144,10 +149,20 @@ def _form(forms: Iterable[Axes], shape: tuple[int, ...], sizes: dict[str, set[in
     return next(filter(fits, forms), None)
 
 
-def _by_rows(shape: tuple[int, ...], rows: int) -> Axes:
-    """Returns axes for a tensor of which nothing is known but how many rows a batch has: its first dimension of that size."""
-    at = shape.index(rows) if rows in shape else None
-    return tuple("batch" if i == at else None for i in range(len(shape)))
+def _as_inputs(shape: tuple[int, ...], data: DataConfig) -> Axes:
+    """Returns axes for a tensor of which nothing is known: as those of the input that begins most like it.
+
+    The batch is its first dimension as long as that; in a stack of layers others come before.
+    """
+    at = shape.index(data.batch_size) if data.batch_size in shape else len(shape)
+    after = shape[at + 1 :]
+
+    def alike(feature: Feature) -> Axes:
+        pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(after, feature.shape, strict=False))
+        return feature.axes[: len(list(pairs))]
+
+    axes = max(map(alike, data.features().values()), key=len, default=())
+    return ((None,) * at + ("batch",) + axes + (None,) * len(shape))[: len(shape)]
 
 
 @functools.lru_cache(maxsize=16)
@@ -161,7 +176,7 @@ def _residuals(e: Experiment) -> tuple[Traced, ...]:
         if given[x.shape, x.dtype]:
             given[x.shape, x.dtype] -= 1
         else:
-            axes = _by_rows(x.shape, e.data.batch_size)
+            axes = _as_inputs(x.shape, e.data)
             traced.append(Traced(RESIDUAL, _UNNAMED, 0, x.shape, axes, x.dtype.itemsize, 1))
     return tuple(traced)
 

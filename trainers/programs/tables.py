@@ -15,6 +15,7 @@ from data.reading.batches import batch_shapes
 from models.families import family_of
 from models.sharding.params import ParamInfo
 from trainers import optimizers, state, step
+from trainers.pods import options
 from trainers.programs import activations, drawings
 from trainers.programs.collectives import Collective, collectives, summary, table
 from trainers.programs.hlo import parse
@@ -25,7 +26,8 @@ def describe(e: Experiment) -> dict[str, Any]:
 
     Keys: experiment, config (fields by path), layout, parameters (how many), components (how many of each), tensors
     (name, component, shape, dtype, axes, spec, bytes_per_device, decayed), bytes_per_device (parameters, optimizer),
-    pictures (lines of text, see trainers/programs/drawings.py).
+    compiler (chip, set and options of the compiler on the TPU generation that it is planned for), pictures (lines of text, see
+    trainers/programs/drawings.py).
     """
     p = state.plan(e, abstract=True)
     tensors = [_tensor(info) for info in p.parameters]
@@ -41,6 +43,7 @@ def describe(e: Experiment) -> dict[str, Any]:
             "rules": _rules(p),
             "pipelines": drawings.pipelines(e.layout),
         },
+        "compiler": _compiler(e),
         "pictures": drawings.pictures(p.parameters, e.layout, family_of(e.model).activations),
         "parameters": sum(info.size for info in p.parameters),
         "components": dict(sorted(by_component.items())),
@@ -50,6 +53,13 @@ def describe(e: Experiment) -> dict[str, Any]:
             "optimizer": optimizer_bytes(p),
         },
     }
+
+
+def _compiler(e: Experiment) -> dict[str, Any]:
+    """The compiler options that a run takes on the generation of TPU that the experiment is planned for."""
+    chip = options.planned_chip(e)
+    name = options.set_for(e, chip)
+    return {"chip": chip.name, "set": name, "options": dict(chip.option_set(name))}
 
 
 def _tensor(info: ParamInfo) -> dict[str, Any]:
@@ -146,6 +156,9 @@ def as_text(e: Experiment, found: dict[str, Any]) -> str:
     lines += ["", f"Layout {found['layout']['name']!r} on {mesh} = {e.layout.devices} devices"]
     for path, rules in found["layout"]["rules"].items():
         lines.append(f"  {path:24} " + "  ".join(f"{k}->{v}" for k, v in sorted(rules.items())))
+    compiler = found["compiler"]
+    lines += ["", f"Compiler options on TPU {compiler['chip']}, set {compiler['set']!r} (trainers/pods/chips.py)"]
+    lines += [f"  {name}: {value}" for name, value in compiler["options"].items()]
     lines += [f"  {line}" for line in found["pictures"]]
     width = max(len(t["name"]) for t in found["tensors"])
     lines += ["", f"  {'parameter':{width}} {'shape':24} {'names':28} {'PartitionSpec':32} {'MiB/device':>11}"]

@@ -5,7 +5,9 @@ import json
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import pytest
+from flax import nnx
 
 from configs import registry
 from configs.experiment import Experiment
@@ -260,6 +262,35 @@ def test_instants_are_shared():
     found = profile.shared([("a", 0, 10), ("b", 4, 10), ("c", 20, 25), ("a", 24, 26)])
     assert found == {"a": 4 + 3 + 0.5 + 1, "b": 3, "c": 4 + 0.5}
     assert sum(found.values()) == 10 + 6
+
+
+def test_a_profile_names_the_modules_of_any_model():
+    """What no table knows goes under the class of the innermost module that it was traced in; without a module it is "(other)"."""
+
+    class Smooth(nnx.Module):
+        def __call__(self, x):
+            return jnp.cos(x)
+
+    class Tower(nnx.Module):
+        def __init__(self):
+            self.smooth = Smooth()
+
+        def __call__(self, x):
+            return jnp.sin(self.smooth(x))
+
+    def outside(x):
+        return jnp.sort(Tower()(x))
+
+    compiled = hlo.parse(jax.jit(outside).lower(jnp.ones(64)).compile().as_text() or "")
+    modules = {type(module).__qualname__ for _, module in nnx.iter_modules(Tower())}
+    instructions = [i for c in compiled.computations.values() for i in c.instructions]
+
+    def named(opcode: str) -> set[str]:
+        return {profile.component(compiled, i, modules) for i in instructions if i.opcode == opcode}
+
+    assert {name.rpartition(".")[2] for name in named("cosine")} == {"Smooth"}
+    assert {name.rpartition(".")[2] for name in named("sine")} == {"Tower"}
+    assert named("sort") == {"(other)"}
 
 
 @pytest.mark.integration

@@ -43,7 +43,7 @@ def test_logits_are_those_of_the_vocabulary():
 
 
 def test_a_family_without_names_is_planned_by_what_its_backward_pass_keeps(monkeypatch):
-    """Its residuals are cut by rows alone: on two data shards half as much of each is kept."""
+    """Its residuals are cut as the batch is: on two data shards half as much of each is kept, and positions have their name."""
     e = registry.tiny(registry.load("gpt.quickstart"))
     family = dataclasses.replace(families.family_of(e.model), activations={}, policies=())
     monkeypatch.setattr("trainers.programs.activations.family_of", lambda config: family)
@@ -52,6 +52,7 @@ def test_a_family_without_names_is_planned_by_what_its_backward_pass_keeps(monke
     c: Any = e.model
     elements = sum(jnp.prod(jnp.array(a.shape)) for a in traced)
     assert elements > 4 * 16 * 16 * c.model_dim  # at least the input of each of four layers
+    assert (None, "batch", "length", None) in {a.axes for a in traced}  # of a stack of layers
     layouts = families.family_of(e.model).layouts
     whole, halves = (Work(dataclasses.replace(e, layout=layouts["data_parallel"](n, 1)))._kept() for n in (1, 2))
     assert 1.5 < whole / halves <= 2

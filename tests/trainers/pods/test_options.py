@@ -1,0 +1,71 @@
+"""What is planned is what runs: on a TPU a step is compiled with the options that its plan is priced with."""
+
+import types
+
+import jax
+import pytest
+
+from configs import registry
+from trainers.pods.chips import CHIPS
+from trainers.pods.options import compile_with, options_for, set_for
+from trainers.programs import tables
+
+
+def device(kind: str, platform: str = "tpu") -> types.SimpleNamespace:
+    return types.SimpleNamespace(platform=platform, device_kind=kind)
+
+
+class Lowered:
+    """A lowered program whose compiler refuses some options as the real one does, one at a time."""
+
+    def __init__(self, refused: tuple[str, ...] = (), why: str = "No such compile option: '{}'"):
+        self.refused, self.why, self.asked = refused, why, []
+
+    def compile(self, options):
+        self.asked.append(options)
+        for name in self.refused:
+            if name in (options or {}):
+                raise jax.errors.JaxRuntimeError(f"INVALID_ARGUMENT: {self.why.format(name)}\nmore")
+        return "compiled"
+
+
+def test_a_tpus_options_are_those_of_its_plan():
+    """The pod table names the set of bert.mlperf_480b on a v4; a v5e has no such set, so the usual one is taken."""
+    e = registry.load("bert.mlperf_480b")
+    assert options_for(e, [device("TPU v4")]) == CHIPS["v4"].options["scatter_windowed"]
+    assert options_for(e, [device("TPU v5 lite")]) == CHIPS["v5e"].options["overlapped"]
+    assert set_for(registry.load("gpt.quickstart"), CHIPS["v4"]) == "overlapped"
+
+
+@pytest.mark.parametrize("kind", [device("cpu", "cpu"), device("NVIDIA H200", "gpu"), device("TPU v9")])
+def test_other_devices_have_no_options(kind):
+    """Hosts, GPUs and generations that nothing is known of are left to their compilers' defaults."""
+    assert options_for(registry.load("bert.mlperf_480b"), [kind]) == {}
+
+
+def test_a_refused_option_is_named_and_left_out():
+    """Each refusal costs one option and one line; the others stay."""
+    lowered, lines = Lowered(("xla_b", "xla_c_more")), []
+    options = {"xla_a": True, "xla_b": False, "xla_c": "1", "xla_c_more": True}
+    assert compile_with(lowered, options, lines.append) == "compiled"  # pyright: ignore[reportArgumentType]
+    assert lowered.asked[-1] == {"xla_a": True, "xla_c": "1"} and len(lowered.asked) == 3
+    assert lines[0].startswith("compiler option xla_b=False is left out") and "No such compile option" in lines[0]
+    assert len(lines) == 2 and not any("\n" in line for line in lines)
+
+
+def test_another_error_is_no_refusal():
+    """A program that does not fit is not tried again without options."""
+    lowered = Lowered(("xla_a",), why="Ran out of memory in memory space hbm")
+    with pytest.raises(jax.errors.JaxRuntimeError, match="Ran out of memory"):
+        compile_with(lowered, {"xla_a": True}, print)  # pyright: ignore[reportArgumentType]
+    assert len(lowered.asked) == 1
+
+
+def test_show_prints_the_options():
+    """They are in the description of an experiment, and in its text."""
+    e = registry.load("bert.mlperf_480b")
+    found = tables.describe(e)
+    assert found["compiler"]["set"] == "scatter_windowed" and found["compiler"]["chip"] == "v4"
+    text = tables.as_text(e, found)
+    assert "Compiler options on TPU v4, set 'scatter_windowed'" in text
+    assert "xla_tpu_enable_windowed_einsum_for_all_gather: False" in text
