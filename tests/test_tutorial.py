@@ -1,0 +1,56 @@
+"""docs/TUTORIAL.md tells the truth: its code is run as a reader would run it."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from data.paths import ROOT
+from trainers.pods import libtpu
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A folder with the tutorial's files; session.py holds the blocks that are typed, in order."""
+    made = tmp_path_factory.mktemp("tutorial")
+    session = []
+    for block in re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "TUTORIAL.md").read_text(), re.M | re.S):
+        if name := re.match(r"# (\S+\.py)\n", block):
+            path = made / name[1]
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(block)
+        else:
+            session.append(block)
+    (made / "session.py").write_text("\n".join(session))
+    return made
+
+
+def run(folder: Path, file: str, **more: str) -> str:
+    """Runs one of the files in the folder, and returns what it prints."""
+    path = os.pathsep.join([str(folder), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    env = os.environ | {"PYTHONPATH": path} | more
+    done = subprocess.run(
+        [sys.executable, file], cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=600
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_session_runs(folder):
+    """The model trains, each layout sends what the text says, and what is printed stands in the tutorial."""
+    printed = run(folder, "session.py", XLA_FLAGS="--xla_force_host_platform_device_count=8")
+    told = {" ".join(line.split()) for line in (ROOT / "docs" / "TUTORIAL.md").read_text().splitlines()}
+    parameters = [" ".join(line.split()) for line in printed.splitlines() if line.endswith(" bytes")]
+    assert len(parameters) == 4 and set(parameters) <= told
+    assert "'mlp' of size 250 is not divisible by the 4 pieces" in printed and "the nearest that fits is 2" in printed
+
+
+@pytest.mark.skipif(not libtpu.installed(), reason="libtpu is not installed: make setup DEVICE=plan")
+def test_the_plan_runs(folder):
+    """The TPU compiler takes the tutorial's model, and the report gives a modelled step time."""
+    assert "modelled" in run(folder, "plan_adder.py")
