@@ -62,6 +62,11 @@ class Bert(Staged):
         """Whether the head's loss compares the rows of a batch with each other."""
         return self.head.couples_examples
 
+    @property
+    def classes(self) -> int:
+        """How many classes of whole examples the head has; 0 where it has none."""
+        return self.head.classes
+
     def embed(self, batch: Batch, context: Context) -> jax.Array:
         """Returns the first layer's input [B, L, M]."""
         c, dtype = self.c, jnp.dtype(self.c.dtype)
