@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from models.bert.config import BertConfig
 from models.parts import heads, transformer
-from models.parts.attention.mask import Sight
+from models.parts.attention.mask import AttentionMask
 from models.parts.layers import Embedding, dropout
 from models.parts.losses import Loss, Totals, zero_loss
 from models.parts.transformer import Block, Key
@@ -62,6 +62,11 @@ class Bert(Staged):
         """Whether the head's loss compares the rows of a batch with each other."""
         return self.head.couples_examples
 
+    @property
+    def classes(self) -> int:
+        """How many classes of whole examples the head has; 0 where it has none."""
+        return self.head.classes
+
     def embed(self, batch: Batch, context: Context) -> jax.Array:
         """Returns the first layer's input [B, L, M]."""
         c, dtype = self.c, jnp.dtype(self.c.dtype)
@@ -95,7 +100,9 @@ class Bert(Staged):
         return {"tokens": jnp.sum(batch["segments"] > 0)}
 
     def _run(self, blocks: Block, x_BLM: jax.Array, batch: Batch, keys: Key) -> jax.Array:
-        g = transformer.geometry(self.c, batch["positions"], Sight.of(batch["segments"], batch["segments"]))
+        g = transformer.geometry(
+            self.c, batch["positions"], AttentionMask.for_rows(batch["segments"], batch["segments"])
+        )
         return transformer.run(blocks, self.c, x_BLM, g, keys)[0]
 
     def _normed(self, x_BLM: jax.Array) -> jax.Array:

@@ -12,7 +12,7 @@ from flax import nnx
 
 from models.gpt.config import GptConfig
 from models.parts import transformer
-from models.parts.attention.mask import Sight, arrange
+from models.parts.attention.mask import AttentionMask, arrange
 from models.parts.attention.module import KeysValues
 from models.parts.layers import Embedding, dropout
 from models.parts.losses import Loss, Totals, token_loss, zero_loss
@@ -52,7 +52,9 @@ class Gpt(Staged):
         """Returns the logits [B, L, V] of the token after each, outside training."""
         segments_BL, positions_BL = batch["segments"], batch["positions"]
         x_BLM = self._embed(batch["tokens"], positions_BL)
-        x_BLM = self._run(self.decoder, x_BLM, positions_BL, Sight.of(segments_BL, segments_BL, causal=True), None)
+        x_BLM = self._run(
+            self.decoder, x_BLM, positions_BL, AttentionMask.for_rows(segments_BL, segments_BL, causal=True), None
+        )
         return self._logits(x_BLM)
 
     # --- training ---
@@ -74,8 +76,8 @@ class Gpt(Staged):
         """Runs some of the layers; see Staged."""
         del totals
         segments_BL, positions_BL = (arrange(batch[name], self.where) for name in ("segments", "positions"))
-        sight = Sight.of(segments_BL, segments_BL, causal=True).arranged(self.where)
-        return self._run(blocks, x_BLM, positions_BL, sight, context.key), zero_loss(x_BLM.dtype)
+        mask = AttentionMask.for_rows(segments_BL, segments_BL, causal=True).in_zigzag(self.where)
+        return self._run(blocks, x_BLM, positions_BL, mask, context.key), zero_loss(x_BLM.dtype)
 
     def head_loss(self, x_BLM: jax.Array, batch: Batch, context: Context, totals: Totals) -> Loss:
         """Returns the cross-entropy of the last layer's output; see Staged."""
@@ -106,8 +108,10 @@ class Gpt(Staged):
         """Returns the number of tokens, padding left out."""
         return {"tokens": jnp.sum(batch["segments"] > 0)}
 
-    def _run(self, blocks: Block, x_BLM: jax.Array, positions_BL: jax.Array, sight: Sight, keys: Key) -> jax.Array:
-        return transformer.run(blocks, self.c, x_BLM, transformer.geometry(self.c, positions_BL, sight), keys)[0]
+    def _run(
+        self, blocks: Block, x_BLM: jax.Array, positions_BL: jax.Array, mask: AttentionMask, keys: Key
+    ) -> jax.Array:
+        return transformer.run(blocks, self.c, x_BLM, transformer.geometry(self.c, positions_BL, mask), keys)[0]
 
     def _embed(self, ids_BL: jax.Array, positions_BL: jax.Array) -> jax.Array:
         dtype = jnp.dtype(self.c.dtype)
@@ -135,7 +139,7 @@ class Gpt(Staged):
         c, size = self.c, ids_BS.shape[1]
         positions_BS = jnp.broadcast_to(jnp.arange(size), ids_BS.shape)
         segments_BS = (positions_BS < lengths_B[:, None]).astype(jnp.int32)
-        g = transformer.geometry(c, positions_BS, Sight.of(segments_BS, segments_BS, causal=True))
+        g = transformer.geometry(c, positions_BS, AttentionMask.for_rows(segments_BS, segments_BS, causal=True))
         read = transformer.keys_values(self.decoder, c, self._embed(ids_BS, positions_BS), g)
         names = (None, "batch", None, "act_heads" if c.groups == c.heads else "act_kv_heads", None)
 

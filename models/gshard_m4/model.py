@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models.gshard_m4.config import GShardM4Config
-from models.parts.attention.mask import Sight
+from models.parts.attention.mask import AttentionMask
 from models.parts.attention.module import Attention, KeysValues
 from models.parts.layers import (
     Embedding,
@@ -49,10 +49,10 @@ class EncoderLayer(nnx.Module):
         self.ffn_norm = Norm(c.model_dim, where / kind)
         self.ffn = make_ffn(c, kind, c.gating, k2, where / kind)
 
-    def __call__(self, x_BLM, sight: Sight, real_BL, key: Key):
+    def __call__(self, x_BLM, mask: AttentionMask, real_BL, key: Key):
         k1, k2, k3, k4 = split_key(key, 4)
         y_BLM = self.attention_norm(x_BLM)
-        y_BLM = self.attention(y_BLM, self.attention.keys_values(y_BLM), sight, rate=self.rate, key=k1)
+        y_BLM = self.attention(y_BLM, self.attention.keys_values(y_BLM), mask, rate=self.rate, key=k1)
         x_BLM = x_BLM + dropout(y_BLM, self.rate, k2)
         y_BLM, stats = apply_ffn(self.ffn, self.ffn_norm(x_BLM), real_BL, k3)
         return x_BLM + dropout(y_BLM, self.rate, k4), stats
@@ -71,8 +71,8 @@ class DecoderLayer(nnx.Module):
         self.ffn_norm = Norm(c.model_dim, where / kind)
         self.ffn = make_ffn(c, kind, c.decoder_gating, k3, where / kind)
 
-    def __call__(self, x_BLM, source_BSM, sights: tuple[Sight, Sight], real_BL, key: Key):
-        own, source = sights
+    def __call__(self, x_BLM, source_BSM, masks: tuple[AttentionMask, AttentionMask], real_BL, key: Key):
+        own, source = masks
         k1, k2, k3, k4, k5, k6 = split_key(key, 6)
         y_BLM = self.attention_norm(x_BLM)
         y_BLM = self.attention(y_BLM, self.attention.keys_values(y_BLM), own, rate=self.rate, key=k1)
@@ -83,7 +83,7 @@ class DecoderLayer(nnx.Module):
         y_BLM, stats = apply_ffn(self.ffn, self.ffn_norm(x_BLM), real_BL, k5)
         return x_BLM + dropout(y_BLM, self.rate, k6), stats
 
-    def step(self, x_BKM, cache: "LayerCache", source: Sight, at) -> tuple[jax.Array, "LayerCache"]:
+    def step(self, x_BKM, cache: "LayerCache", source: AttentionMask, at) -> tuple[jax.Array, "LayerCache"]:
         """One position of K hypotheses of each of B sentences, attending to the cached positions before it."""
         rows, beams, model = x_BKM.shape
         y_R1M = self.attention_norm(x_BKM).reshape(rows * beams, 1, model)
@@ -93,7 +93,9 @@ class DecoderLayer(nnx.Module):
         )
         own = (k_RTND, v_RTND)
         at_1T = jnp.arange(own[0].shape[1])[None]
-        past = Sight(jnp.ones((rows * beams, 1), jnp.int32), jnp.ones_like(at_1T), at[None, None], at_1T, causal=True)
+        past = AttentionMask(
+            jnp.ones((rows * beams, 1), jnp.int32), jnp.ones_like(at_1T), at[None, None], at_1T, causal=True
+        )
         x_BKM = x_BKM + self.attention(y_R1M, own, past).reshape(rows, beams, model)
         # A sentence's hypotheses share its source, so they attend to it as the K positions of one query.
         x_BKM = x_BKM + self.cross_attention(self.cross_norm(x_BKM), cache.source, source)
@@ -183,13 +185,14 @@ class GShardM4(Staged):
         """Runs some of the decoder's blocks; sources pass unchanged. See Staged."""
         x_BLM, source_BSM = x
         segments_BL, source_segments_BS = batch["targets_segments"], batch["inputs_segments"]
-        sights = (Sight.of(segments_BL, segments_BL, causal=True), Sight.of(segments_BL, source_segments_BS))
+        own = AttentionMask.for_rows(segments_BL, segments_BL, causal=True)
+        masks = (own, AttentionMask.for_rows(segments_BL, source_segments_BS))
 
         def layer(x_BLM, inputs, rows):
             block, key = inputs
             return block(x_BLM, *rows, key=key)
 
-        rows, where = (source_BSM, sights, segments_BL > 0), self.where / "decoder"
+        rows, where = (source_BSM, masks, segments_BL > 0), self.where / "decoder"
         x_BLM, stats = scan(
             layer, x_BLM, (blocks, context.key), rows, where=where, remat=self.c.remat, unroll=self.c.unroll
         )
@@ -237,7 +240,7 @@ class GShardM4(Staged):
         """The encoder tower: (its output [B, S, M], statistics of its MoE layers, stacked)."""
         k1, k2 = split_key(key, 2)
         x_BSM = self._embed(self.source_embedding, ids_BS, positions_BS, k1)
-        sight = Sight.of(segments_BS, segments_BS)
+        mask = AttentionMask.for_rows(segments_BS, segments_BS)
         real_BS = segments_BS > 0
 
         def layer(x_BSM, inputs, rows):
@@ -246,7 +249,7 @@ class GShardM4(Staged):
 
         layers, where = (self.encoder, layer_keys(k2, self.c.blocks)), self.where / "encoder"
         x_BSM, stats = scan(
-            layer, x_BSM, layers, (sight, real_BS), where=where, remat=self.c.remat, unroll=self.c.unroll
+            layer, x_BSM, layers, (mask, real_BS), where=where, remat=self.c.remat, unroll=self.c.unroll
         )
         return self.encoder_norm(x_BSM), stats
 
@@ -287,7 +290,7 @@ class GShardM4(Staged):
         dtype = jnp.dtype(self.c.dtype)
         positions_BK = jnp.broadcast_to(at, ids_BK.shape)
         x_BKM = self.target_embedding(ids_BK, dtype) + sinusoids(positions_BK, self.c.model_dim, dtype)
-        source = Sight.of(jnp.ones_like(ids_BK), real_BS.astype(jnp.int32))
+        source = AttentionMask.for_rows(jnp.ones_like(ids_BK), real_BS.astype(jnp.int32))
 
         def layer(x_BKM, inputs, _):
             block, dense, sparse = inputs

@@ -30,9 +30,12 @@ class Head(nnx.Module, abc.ABC):
 
     Attributes:
       couples_examples: whether the loss compares examples of a batch with each other; see models.protocol.Model.
+      classes: how many classes of whole examples the outputs are logits of; 0 where they are none; see
+        models.protocol.Classifies.
     """
 
     couples_examples: ClassVar[bool] = False
+    classes: int = 0
 
     @abc.abstractmethod
     def outputs(self, x_BLM: jax.Array, batch: Batch, embedding: Embedding) -> jax.Array:
@@ -132,7 +135,7 @@ class ClassificationHead(TaggingHead):
     def __init__(self, c: LmConfig, head: config.Classification, key: jax.Array, where: Component):
         k1, *_ = jax.random.split(key, 4)
         super().__init__(c, head, key, where)
-        self.pooling = head.pooling
+        self.pooling, self.classes = head.pooling, head.labels
         if head.pooling == "cls":
             self.pooler, self.pooler_bias = _dense(c.model_dim, c.model_dim, k1, "mlp", where)
 

@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.parts.attention.mask import Sight
-from models.parts.attention.module import Attention, KeysValues, Rotation, rotation
+from models.parts.attention.mask import AttentionMask
+from models.parts.attention.module import Attention, KeysValues
+from models.parts.attention.rotary import Rotation, rotation
 from models.parts.layers import FeedForward, Norm, add_bias, dropout, project, soft_cap, split_key
 from models.parts.transformer_config import BlockConfig, LmConfig
 from models.sharding.component import Component
@@ -26,26 +27,26 @@ class Geometry:
     """Where tokens stand, the same for all layers.
 
     Attributes:
-      sight: which keys a query attends to.
+      mask: which keys a query attends to.
       rotation: of queries and new keys, where positions are rotary.
       write_BLT: with a cache of T positions: True where the l-th new key goes.
     """
 
-    sight: Sight
+    mask: AttentionMask
     rotation: Rotation | None = None
     write_BLT: jax.Array | None = None
 
 
-def geometry(c: BlockConfig, positions_BL: jax.Array, sight: Sight) -> Geometry:
+def geometry(c: BlockConfig, positions_BL: jax.Array, mask: AttentionMask) -> Geometry:
     """The geometry of whole rows."""
-    return Geometry(sight, rotation(positions_BL, c.head_dim, c.rotary_base) if c.positions == "rotary" else None)
+    return Geometry(mask, rotation(positions_BL, c.head_dim, c.rotary_base) if c.positions == "rotary" else None)
 
 
 def cached_geometry(c: BlockConfig, at_B: jax.Array, length: int) -> Geometry:
     """The geometry of one new token a row, at position `at`, in a cache of `length` positions."""
     at_B1, at_1T = at_B[:, None], jnp.arange(length)[None, :]
-    sight = Sight(jnp.ones_like(at_B1), jnp.ones_like(at_1T), at_B1, at_1T, causal=True)
-    return dataclasses.replace(geometry(c, at_B1, sight), write_BLT=(at_1T == at_B1)[:, None, :])
+    mask = AttentionMask(jnp.ones_like(at_B1), jnp.ones_like(at_1T), at_B1, at_1T, causal=True)
+    return dataclasses.replace(geometry(c, at_B1, mask), write_BLT=(at_1T == at_B1)[:, None, :])
 
 
 def norm(c: BlockConfig, where: Component) -> Norm:
@@ -79,7 +80,7 @@ class Block(nnx.Module):
         def attend(x_BLM: jax.Array) -> tuple[jax.Array, KeysValues | None]:
             new = self.attention.keys_values(x_BLM, g.rotation)
             kept = cache and _write(cache, new, g.write_BLT)
-            y_BLM = self.attention(x_BLM, kept or new, g.sight, rotation=g.rotation, rate=self.rate, key=k1)
+            y_BLM = self.attention(x_BLM, kept or new, g.mask, rotation=g.rotation, rate=self.rate, key=k1)
             return dropout(y_BLM, self.rate, k2), kept
 
         def ffn(x_BLM: jax.Array) -> jax.Array:

@@ -114,3 +114,10 @@ def test_next_sentences_add_their_mean_loss(float64):
     plain = dataclasses.replace(model.c, head=MaskedLm())
     assert plain != model.c and float(loss.extra) > 0
     assert float(loss.metrics["next_sentence/accuracy"].value) in (0.0, 0.5, 1.0)
+
+
+def test_only_a_classification_names_classes_of_examples():
+    """Classes of a whole example are those of a classification; tags are classes of words."""
+    heads = {Classification(labels=4): 4, Tagging(labels=4): 0, Span(): 0, SentenceEmbedding(): 0, MaskedLm(): 0}
+    for head, classes in heads.items():
+        assert model_of("bert.base", head=head).classes == classes

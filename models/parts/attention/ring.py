@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from models.errors import multiples
-from models.parts.attention.mask import Sight
+from models.parts.attention.mask import AttentionMask
 from models.parts.layers import dropout
 from models.sharding.component import Component
 from models.sharding.layout import LayoutError
@@ -43,7 +43,7 @@ class Ring:
     """Attention in a ring: what of it is no array.
 
     Attributes:
-      logits: (q_BLND, k_BSGD, table, sight) -> masked logits [B, N, L, S], float32 at least.
+      logits: (q_BLND, k_BSGD, table, mask) -> masked logits [B, N, L, S], float32 at least.
       mix: (probs_BNLS, v_BSGD, dtype) -> [B, L, N, D] of this dtype.
       where: the component whose rule for "keys" cuts the pieces.
       kv_axis: the logical name of the heads of keys and values.
@@ -57,7 +57,7 @@ class Ring:
     rate: float = 0.0
 
     def __call__(
-        self, q_BLND: jax.Array, k_BSGD: jax.Array, v_BSGD: jax.Array, table: jax.Array | None, sight: Sight,
+        self, q_BLND: jax.Array, k_BSGD: jax.Array, v_BSGD: jax.Array, table: jax.Array | None, mask: AttentionMask,
         key: jax.Array | None = None,
     ) -> jax.Array:  # fmt: skip
         """softmax(logits) v, [B, L, N, D] in q's dtype: that of whole rows but for the order of sums.
@@ -69,10 +69,10 @@ class Ring:
         Raises:
           LayoutError: queries or keys that the pieces do not divide.
         """
-        halves = 2 if sight.causal and sight.zigzag == pieces(self.where) else 1
-        queries = self.lay(self._cut((q_BLND, sight.segments_BL, sight.at_BL), halves), "act_heads")
-        keys = self.lay(self._cut((k_BSGD, v_BSGD, sight.segments_BS, sight.at_BS), halves), self.kv_axis)
-        y: Any = _attend(self, sight.causal, queries, keys, table, key)
+        halves = 2 if mask.causal and mask.zigzag == pieces(self.where) else 1
+        queries = self.lay(self._cut((q_BLND, mask.segments_BL, mask.index_BL), halves), "act_heads")
+        keys = self.lay(self._cut((k_BSGD, v_BSGD, mask.segments_BS, mask.index_BS), halves), self.kv_axis)
+        y: Any = _attend(self, mask.causal, queries, keys, table, key)
         return jnp.moveaxis(jnp.stack(y, axis=1), 2, 0).reshape(q_BLND.shape)
 
     def _cut(self, xs: tuple[jax.Array, ...], halves: int) -> Halves:
@@ -120,9 +120,9 @@ class Ring:
         if key is not None:
             key = jax.random.fold_in(key, step * pieces(self.where) + piece)
         for number, (a, b) in enumerate(pairs):
-            (q, segments_BL, at_BL), (k, v, segments_BS, at_BS) = _pick(queries, a), _pick(keys, b)
+            (q, segments_BL, index_BL), (k, v, segments_BS, index_BS) = _pick(queries, a), _pick(keys, b)
             draw = None if key is None else jax.random.fold_in(key, number)
-            yield Block(self, a, b, q, k, v, Sight(segments_BL, segments_BS, at_BL, at_BS, causal), draw)
+            yield Block(self, a, b, q, k, v, AttentionMask(segments_BL, segments_BS, index_BL, index_BS, causal), draw)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,11 +135,11 @@ class Block:
     q_BLND: jax.Array
     k_BSGD: jax.Array
     v_BSGD: jax.Array
-    sight: Sight
+    mask: AttentionMask
     draw: jax.Array | None
 
     def logits(self, q_BLND: jax.Array, k_BSGD: jax.Array, table: jax.Array | None) -> jax.Array:
-        return self.ring.logits(q_BLND, k_BSGD, table, self.sight)
+        return self.ring.logits(q_BLND, k_BSGD, table, self.mask)
 
     def mix(self, probs_BNLS: jax.Array, v_BSGD: jax.Array) -> jax.Array:
         kept_BNLS = dropout(probs_BNLS, self.ring.rate, self.draw).astype(v_BSGD.dtype)

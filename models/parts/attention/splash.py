@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from models.parts.attention.mask import Sight
+from models.parts.attention.mask import AttentionMask
 from models.sharding.component import Component
 
 # The largest that divides a length is its block: fewer steps, each of which fills the matrix unit better. 512 x 512 logits take
@@ -25,8 +25,10 @@ BLOCKS = (512, 256, 128)
 LENGTH = 1024
 
 
-def pays(where: Component, q_BLND: jax.Array, k_BSGD: jax.Array, sight: Sight, *, biased: bool, dropping: bool) -> bool:
-    """Whether `attend` computes this attention, and sooner than plain code; known before anything runs.
+def applies(
+    where: Component, q_BLND: jax.Array, k_BSGD: jax.Array, mask: AttentionMask, *, biased: bool, dropping: bool
+) -> bool:
+    """Returns whether the kernel can compute this attention and is faster than blocks.py. Decided from shapes alone.
 
     Args:
       biased: logits get a bias of relative positions.
@@ -38,16 +40,16 @@ def pays(where: Component, q_BLND: jax.Array, k_BSGD: jax.Array, sight: Sight, *
         and not biased
         and not dropping
         and where.pieces("length") == where.pieces("keys") == 1  # a device has whole rows
-        and (sight.natural or not sight.causal)  # places are the numbers of positions, or don't matter
+        and (mask.in_order or not mask.causal)  # places are the numbers of positions, or don't matter
         and q_BLND.dtype in (jnp.bfloat16, jnp.float32)
         and all(n >= LENGTH and n % BLOCKS[-1] == 0 for n in lengths)
     )
 
 
 def attend(
-    q_BLND: jax.Array, k_BSGD: jax.Array, v_BSGD: jax.Array, sight: Sight, where: Component, *, cap: float = 0.0
+    q_BLND: jax.Array, k_BSGD: jax.Array, v_BSGD: jax.Array, mask: AttentionMask, where: Component, *, cap: float = 0.0
 ) -> jax.Array:
-    """softmax(logits) v, [B, L, N, D] in q's dtype; gradients included. Devices that are no TPUs interpret the kernel.
+    """Returns softmax(logits) v, [B, L, N, D] in q's dtype; gradients included. Other devices than TPUs interpret the kernel.
 
     A query that sees no key, which padding alone does, gets some finite value, not that of the plain path.
 
@@ -64,17 +66,17 @@ def attend(
     # A device takes the heads of keys and values that its own queries read; if there are fewer than devices, several take one.
     shared = math.lcm(g, where.pieces("act_heads")) // g
     k_BSGD, v_BSGD = (jnp.repeat(x, shared, axis=2) if shared > 1 else x for x in (k_BSGD, v_BSGD))
-    segments_BL = jnp.broadcast_to(sight.segments_BL, (b, length))
-    segments_BS = jnp.broadcast_to(sight.segments_BS, (b, s))
+    segments_BL = jnp.broadcast_to(mask.segments_BL, (b, length))
+    segments_BS = jnp.broadcast_to(mask.segments_BS, (b, s))
     q, kv = (next(block for block in BLOCKS if n % block == 0) for n in (length, s))
     blocks = kernels.BlockSizes(
         block_q=q, block_kv=kv, block_q_dkv=q, block_kv_dkv=kv, block_q_dq=q, block_kv_dq=kv,
     )  # fmt: skip
-    mask = masks.CausalMask((length, s)) if sight.causal else masks.FullMask((length, s))
+    visible = masks.CausalMask((length, s)) if mask.causal else masks.FullMask((length, s))
 
     def local(q_BLND, k_BSGD, v_BSGD, segments_BL, segments_BS):
         kernel = kernels.make_splash_mha(
-            masks.MultiHeadMask([mask] * q_BLND.shape[2]), block_sizes=blocks, head_shards=1, q_seq_shards=1,
+            masks.MultiHeadMask([visible] * q_BLND.shape[2]), block_sizes=blocks, head_shards=1, q_seq_shards=1,
             attn_logits_soft_cap=cap or None, interpret=not where.on_tpu, residual_checkpoint_name="context",
         )  # fmt: skip
         # Padding is a segment as well, which sees itself; no example sees it.

@@ -13,8 +13,10 @@ from jax.test_util import check_grads
 from numpy.testing import assert_allclose, assert_array_equal
 
 from models.parts.attention import ring
-from models.parts.attention.mask import Sight, arrange, zigzag
-from models.parts.attention.module import Attention, _logits, _mix, rotation
+from models.parts.attention.logits import masked_logits, mix
+from models.parts.attention.mask import AttentionMask, arrange, zigzag
+from models.parts.attention.module import Attention
+from models.parts.attention.rotary import rotation
 from models.sharding.component import Component, make_mesh
 from models.sharding.layout import Layout, LayoutError, rules
 from models.sharding.layouts import LAYOUTS, context_ring, context_ring_balanced
@@ -46,11 +48,11 @@ def gradients(made: Attention, inputs, causal: bool, rotary: bool):
     x_BLM, weight_BLM, segments_BL = inputs
     places_BL = jnp.broadcast_to(jnp.arange(L), (B, L))
     segments_BL, places_BL = arrange(segments_BL, made.where), arrange(places_BL, made.where)
-    sight = Sight.of(segments_BL, segments_BL, causal=causal).arranged(made.where)
+    mask = AttentionMask.for_rows(segments_BL, segments_BL, causal=causal).in_zigzag(made.where)
 
     def total(made, x_BLM):
         turned = rotation(places_BL, 4, 100.0) if rotary else None
-        y_BLM = made(x_BLM, made.keys_values(x_BLM, turned), sight, rotation=turned)
+        y_BLM = made(x_BLM, made.keys_values(x_BLM, turned), mask, rotation=turned)
         return jnp.sum(jnp.where(segments_BL[..., None] > 0, y_BLM * weight_BLM, 0)), y_BLM
 
     return jax.grad(total, argnums=(0, 1), has_aux=True)(made, x_BLM)
@@ -94,7 +96,7 @@ def test_a_ring_of_devices_is_plain_attention(layout):
 
 def rings(layout: Layout, mesh: bool = False, rate: float = 0.0) -> ring.Ring:
     where = Component(layout, "attention", make_mesh(layout) if mesh else None)
-    return ring.Ring(functools.partial(_logits, limit=0.0, max_distance=0), _mix, where, "act_heads", rate)
+    return ring.Ring(functools.partial(masked_logits, limit=0.0, max_distance=0), mix, where, "act_heads", rate)
 
 
 def program(layout: Layout, length: int, size: int, mesh: bool = False) -> jax.stages.Compiled:
@@ -103,8 +105,8 @@ def program(layout: Layout, length: int, size: int, mesh: bool = False) -> jax.s
 
     def total(q_BLND, k_BSGD, v_BSGD, segments_BL):
         segments_BL = arrange(segments_BL, around.where)
-        sight = Sight.of(segments_BL, segments_BL, causal=True).arranged(around.where)
-        return jnp.sum(around(q_BLND, k_BSGD, v_BSGD, None, sight) ** 2)
+        mask = AttentionMask.for_rows(segments_BL, segments_BL, causal=True).in_zigzag(around.where)
+        return jnp.sum(around(q_BLND, k_BSGD, v_BSGD, None, mask) ** 2)
 
     vectors = jax.ShapeDtypeStruct((2, length, 2, size), jnp.float32)
     numbers = jax.ShapeDtypeStruct((2, length), jnp.int32)
@@ -138,12 +140,12 @@ def test_dropout_in_a_ring_draws_each_probability_alone(float64):
     and no two blocks are alike; gradients are those of what was drawn."""
     around = rings(context_ring(1, PIECES), rate=0.25)
     q_BLND, v_BSGD = jnp.zeros((1, 64, 1, 64)), jnp.eye(64)[None, :, None, :]
-    sight = Sight.of(*[jnp.ones((1, 64), jnp.int32)] * 2)
-    attend = jax.jit(lambda q, k, v: around(q, k, v, None, sight, jax.random.key(0)))
-    mask = np.asarray(attend(q_BLND, q_BLND, v_BSGD))[0, :, 0] * 64
-    assert set(np.unique(mask.round(6))) == {0, round(4 / 3, 6)}
-    assert np.mean(mask == 0) == pytest.approx(0.25, abs=0.03)
-    blocks = mask.reshape(PIECES, 16, PIECES, 16).swapaxes(1, 2).reshape(-1, 256)
+    mask = AttentionMask.for_rows(*[jnp.ones((1, 64), jnp.int32)] * 2)
+    attend = jax.jit(lambda q, k, v: around(q, k, v, None, mask, jax.random.key(0)))
+    drawn = np.asarray(attend(q_BLND, q_BLND, v_BSGD))[0, :, 0] * 64
+    assert set(np.unique(drawn.round(6))) == {0, round(4 / 3, 6)}
+    assert np.mean(drawn == 0) == pytest.approx(0.25, abs=0.03)
+    blocks = drawn.reshape(PIECES, 16, PIECES, 16).swapaxes(1, 2).reshape(-1, 256)
     assert len(np.unique(blocks, axis=0)) == PIECES**2
     small = [jax.random.normal(key, (1, 64, 1, 2)) for key in jax.random.split(jax.random.key(1), 3)]
     check_grads(attend, small, order=1, modes=["rev"], atol=1e-6, rtol=1e-6)
@@ -153,8 +155,8 @@ def test_zigzag_gives_every_piece_an_early_and_a_late_chunk():
     """Eight positions in two pieces are 0 1 6 7 and 2 3 4 5, which see 2 + 1 + 7 + 8 and 3 + 4 + 5 + 6 keys."""
     assert_array_equal(zigzag(jnp.arange(8)[None], 2)[0], [0, 1, 6, 7, 2, 3, 4, 5])
     where = Component(dataclasses.replace(context_ring(1, 2), balanced=True))
-    sight = Sight.of(*[jnp.ones((1, 8), jnp.int32)] * 2, causal=True).arranged(where)
-    assert_array_equal(sight.mask()[0].sum(1).reshape(2, 4).sum(1), [18, 18])
+    mask = AttentionMask.for_rows(*[jnp.ones((1, 8), jnp.int32)] * 2, causal=True).in_zigzag(where)
+    assert_array_equal(mask.matrix()[0].sum(1).reshape(2, 4).sum(1), [18, 18])
 
 
 def test_a_ring_generates_as_one_device_does(float64):
@@ -179,7 +181,7 @@ def test_what_does_not_fit_is_refused_by_name():
         LayoutError, match=r"6 positions are not divisible by 4 pieces; the nearest that fit are 4 or 8"
     ):
         x = jnp.zeros((1, 6, 1, 2))
-        rings(context_ring(2, 4))(x, x, x, None, Sight.of(*[jnp.ones((1, 6), jnp.int32)] * 2))
+        rings(context_ring(2, 4))(x, x, x, None, AttentionMask.for_rows(*[jnp.ones((1, 6), jnp.int32)] * 2))
     with pytest.raises(LayoutError, match=r"rule 'keys' -> \('model',\) must be that of 'length' -> \('data',\)"):
         ring.pieces(
             Component(Layout(name="x", mesh=(("data", 2), ("model", 4)), rules=rules(keys="model", length="data")))

@@ -12,8 +12,10 @@ import pytest
 from numpy.testing import assert_allclose
 
 from models.parts.attention import splash
-from models.parts.attention.mask import Sight
-from models.parts.attention.module import Attention, _logits, _mix
+from models.parts.attention.logits import masked_logits, mix
+from models.parts.attention.mask import AttentionMask
+from models.parts.attention.module import Attention
+from models.parts.attention.plain import attention
 from models.sharding.component import Component, make_mesh
 from models.sharding.layout import Layout, rules
 from models.sharding.layouts import LAYOUTS, fully_sharded, tensor_parallel
@@ -50,9 +52,12 @@ def inputs(heads: tuple[int, int], keys: int = L, dtype: Any = jnp.float32):
     return *vectors, jnp.asarray(SEGMENTS), jnp.asarray(np.pad(SEGMENTS, ((0, 0), (keys - L, 0)), mode="edge"))
 
 
-def plain(q, k, v, sight: Sight, cap: float = 0.0) -> jax.Array:
-    logits_BNLS = _logits(q, k, None, sight, limit=cap, max_distance=0)
-    return _mix(jax.nn.softmax(logits_BNLS, axis=-1).astype(q.dtype), v)
+def plain(q, k, v, mask: AttentionMask, cap: float = 0.0) -> jax.Array:
+    """Attention as it is defined, of queries that are scaled already; with capped logits, which the definition has not, mixed."""
+    if not cap:
+        return attention(q * q.shape[-1] ** 0.5, k, v, mask.matrix())
+    logits_BNLS = masked_logits(q, k, None, mask, limit=cap, max_distance=0)
+    return mix(jax.nn.softmax(logits_BNLS, axis=-1).astype(q.dtype), v)
 
 
 def gradients(attend, variant: str, dtype: Any = jnp.float32):
@@ -63,7 +68,7 @@ def gradients(attend, variant: str, dtype: Any = jnp.float32):
     @jax.jit
     def of(q, k, v, weight, segments_BL, segments_BS):
         def total(q, k, v):
-            y = attend(q, k, v, Sight.of(segments_BL, segments_BS, causal=causal), cap=cap)
+            y = attend(q, k, v, AttentionMask.for_rows(segments_BL, segments_BS, causal=causal), cap=cap)
             return jnp.sum(jnp.where(segments_BL[..., None, None] > 0, y * weight, 0).astype(jnp.float32)), y
 
         return jax.grad(total, argnums=(0, 1, 2), has_aux=True)(q, k, v)
@@ -125,11 +130,11 @@ def test_the_kernel_runs_in_pipeline_stages():
     layout = Layout(name="stages", mesh=(("stage", 2), ("a", 2)), rules=rules(act_heads="a", layers="stage"))
     where = component(layout)
 
-    def staged(q, k, v, sight, cap):
-        rows = [x.reshape(2, B // 2, *x.shape[1:]) for x in (q, k, v, sight.segments_BL, sight.segments_BS)]
+    def staged(q, k, v, mask, cap):
+        rows = [x.reshape(2, B // 2, *x.shape[1:]) for x in (q, k, v, mask.segments_BL, mask.segments_BS)]
 
         def one(q, k, v, a, b):
-            return splash.attend(q, k, v, Sight.of(a, b, causal=sight.causal), where, cap=cap)
+            return splash.attend(q, k, v, AttentionMask.for_rows(a, b, causal=mask.causal), where, cap=cap)
 
         return jax.vmap(one, spmd_axis_name="stage")(*rows).reshape(q.shape)
 
@@ -144,22 +149,22 @@ TENSOR = tensor_parallel(2, 2)
 
 def asked(
     *, layout: Layout = TENSOR, mesh: Any = TPU, lengths=(2048, 1024), dtype: Any = jnp.bfloat16,
-    causal: bool = True, natural: bool = True, **why: bool,
+    causal: bool = True, in_order: bool = True, **why: bool,
 ) -> bool:  # fmt: skip
     """The decision of `pays` for rows that it is there for, but for these arguments."""
     q, k = (jax.ShapeDtypeStruct((B, n, 4, D), dtype) for n in lengths)
     segments = (jnp.ones((B, n), jnp.int32) for n in lengths)
-    sight = dataclasses.replace(Sight.of(*segments, causal=causal), natural=natural)
+    mask = dataclasses.replace(AttentionMask.for_rows(*segments, causal=causal), in_order=in_order)
     why = {"biased": False, "dropping": False} | why
-    return splash.pays(Component(layout, "attention", mesh), q, k, sight, **why)  # pyright: ignore[reportArgumentType]
+    return splash.applies(Component(layout, "attention", mesh), q, k, mask, **why)  # pyright: ignore[reportArgumentType]
 
 
 def test_long_rows_on_tpus_take_the_kernel():
-    """It's taken for whole rows on TPUs, causal ones in their natural order, others in any."""
+    """It's taken for whole rows on TPUs, causal ones in their order, others in any."""
     assert asked()
     assert asked(dtype=jnp.float32)
     assert asked(layout=fully_sharded(2, 2))
-    assert asked(causal=False, natural=False)
+    assert asked(causal=False, in_order=False)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +176,7 @@ def test_long_rows_on_tpus_take_the_kernel():
         dict(dropping=True),
         dict(layout=LAYOUTS["context_gathered"](2, 2)),
         dict(layout=LAYOUTS["context_ring"](2, 2)),
-        dict(natural=False),
+        dict(in_order=False),
         dict(dtype=jnp.float64),
         dict(lengths=(1024, 512)),
         dict(lengths=(1, 1024)),  # decoding
@@ -189,10 +194,10 @@ def test_attention_asks():
     where = component(tensor_parallel(2, 2))
     made = Attention(32, 4, 8, jax.random.key(0), where, kv_heads=2)
     x_BLM = jax.random.normal(jax.random.key(1), (B, L, 32))
-    sight = Sight.of(jnp.asarray(SEGMENTS), jnp.asarray(SEGMENTS), causal=True)
+    mask = AttentionMask.for_rows(jnp.asarray(SEGMENTS), jnp.asarray(SEGMENTS), causal=True)
 
     def run(x_BLM, rate: float = 0.0, key: jax.Array | None = None):
-        return made(x_BLM, made.keys_values(x_BLM), sight, rate=rate, key=key)
+        return made(x_BLM, made.keys_values(x_BLM), mask, rate=rate, key=key)
 
     def kernels(*args) -> int:
         return str(jax.make_jaxpr(lambda: run(*args))()).count("pallas_call")
@@ -210,9 +215,9 @@ def test_attention_asks():
 
 
 def test_only_rows_in_their_order_are_natural():
-    """Rows are natural until a layout arranges them in zigzag order; places given one by one are not known to be."""
-    sight = Sight.of(SEGMENTS, SEGMENTS, causal=True)  # pyright: ignore[reportArgumentType]
-    assert sight.natural
-    for name, natural in (("context_ring", True), ("context_ring_balanced", False)):
-        assert sight.arranged(Component(LAYOUTS[name](2, 2))).natural == natural
-    assert not Sight(sight.segments_BL, sight.segments_BS, sight.at_BL, sight.at_BS).natural
+    """Rows are in order until a layout arranges them in zigzag order; places given one by one are not known to be."""
+    mask = AttentionMask.for_rows(SEGMENTS, SEGMENTS, causal=True)  # pyright: ignore[reportArgumentType]
+    assert mask.in_order
+    for name, in_order in (("context_ring", True), ("context_ring_balanced", False)):
+        assert mask.in_zigzag(Component(LAYOUTS[name](2, 2))).in_order == in_order
+    assert not AttentionMask(mask.segments_BL, mask.segments_BS, mask.index_BL, mask.index_BS).in_order

@@ -11,10 +11,8 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from configs import registry
-from models.parts.attention import module
-from models.parts.attention.mask import Sight
-from models.parts.attention.module import relative_buckets, rotate, rotation
-from models.sharding.component import Component, make_mesh
+from models.parts.attention.logits import relative_buckets
+from models.parts.attention.rotary import rotate, rotation
 from tests.helpers.contexts import EVALUATION
 from tests.helpers.models import ALONE, batch_of, compiled, model_of
 
@@ -140,40 +138,6 @@ def test_an_unknown_activation_is_refused_with_the_nearest():
     """A misspelt name in `remat` is one line that names the nearest."""
     with pytest.raises(ValueError, match="no activation 'contxt'; did you mean 'context'"):
         dataclasses.replace(registry.load("gpt.llama2_70b").model, remat="contxt+gate")
-
-
-@pytest.mark.parametrize("rate", [0.0, 0.25])
-def test_long_causal_rows_in_blocks_are_whole_rows(rate, float64, monkeypatch):
-    """Queries in blocks of 16, each with the keys up to its end, give what 64 at once give, and the same gradients; what dropout
-    draws, too. Without a mesh rows are whole."""
-    monkeypatch.setattr(module, "BLOCK", 16)
-    where = Component(ALONE.layout, mesh=make_mesh(ALONE.layout, jax.devices()[:1]))
-    block, row = (module.Attention(16, 4, 8, jax.random.key(0), w, kv_heads=2, buckets=8) for w in (where, ALONE))
-    x_BLM = jax.random.normal(jax.random.key(1), (2, 64, 16), jnp.float64)
-    segments_BL = jnp.where(jnp.arange(64) < 40, 1, 2)[None].repeat(2, 0)
-    sight = Sight.of(segments_BL, segments_BL, causal=True)
-
-    def loss(layer, x_BLM):
-        return jnp.sum(jnp.sin(layer(x_BLM, layer.keys_values(x_BLM), sight, rate=rate, key=jax.random.key(2))))
-
-    assert len(block._blocks(64, 64, sight)) == 4 and len(row._blocks(64, 64, sight)) == 1
-    whole = jax.value_and_grad(loss, argnums=(0, 1))(row, x_BLM)
-    blocks = jax.value_and_grad(loss, argnums=(0, 1))(block, x_BLM)
-    for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(blocks), strict=True):
-        assert_allclose(a, b, rtol=0, atol=1e-6 if a.dtype == jnp.float32 else 1e-12)  # parameters are float32
-
-
-def test_dropout_by_query_has_its_rate_and_no_pattern():
-    """A quarter is dropped, and rows of the batch, heads, queries and keys are all unlike each other; a block of queries with the
-    keys before its end is that part of the row."""
-    kept = np.asarray(module._drop_by_query(jnp.ones((2, 3, 64, 64)), 0.25, jax.random.key(0), 0, 64))
-    assert set(np.unique(kept)) == {0, np.float32(4 / 3)}
-    assert_allclose((kept == 0).mean(), 0.25, atol=0.01)
-    for axis in range(4):
-        ahead = np.roll(kept, 1, axis)
-        assert_allclose(((kept == 0) & (ahead == 0)).mean(), 0.25**2, atol=0.01)
-    block = module._drop_by_query(jnp.ones((2, 3, 16, 48)), 0.25, jax.random.key(0), 32, 64)
-    assert_array_equal(block, kept[:, :, 32:48, :48])
 
 
 def test_rotary_products_depend_on_distance_alone(float64):

@@ -1,0 +1,113 @@
+"""Attention by whole rows or, in long causal rows, by blocks of queries, with a gradient of its own.
+
+B batch, L queries, S keys, N heads, G heads of keys and values, D size of a head.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from models.parts.attention.logits import product
+from models.parts.attention.mask import AttentionMask
+from models.parts.layers import dropout
+from models.sharding.component import Component
+
+BLOCK = 256  # queries
+
+
+def attend(
+    logits: Callable[..., jax.Array], q_BLND: jax.Array, k_BSGD: jax.Array, v_BSGD: jax.Array, table: jax.Array | None,
+    mask: AttentionMask, where: Component, *, rate: float = 0.0, key: jax.Array | None = None,
+) -> jax.Array:  # fmt: skip
+    """Returns softmax(logits) v, [B, L, N, D] in v's dtype.
+
+    Args:
+      logits: (q_BLND, k_BSGD, table, mask) -> masked logits [B, N, L, S], in float32 at least.
+      table: what else the logits depend on, or None.
+      where: the component, whose mesh and layout decide about blocks.
+      rate: of dropout on probabilities, without a key none.
+    """
+    parts, length, keys = [], q_BLND.shape[1], k_BSGD.shape[1]
+    for start, end, seen in blocks(length, keys, mask, where):
+        part_BNLS = logits(q_BLND[:, start:end], k_BSGD[:, :seen], table, mask.part(start, end, seen))
+        kept_BNLS = None
+        if key is not None and rate > 0:
+            # By query wherever any layout or platform takes blocks, so that all of them draw the same.
+            by_query = functools.partial(_drop_by_query, start=start, length=length)
+            drop = by_query if _comes_in_blocks(length, keys, mask) else dropout
+            kept_BNLS = drop(jnp.ones_like(part_BNLS, q_BLND.dtype), rate, key)
+        parts.append(softmax_mix(part_BNLS, v_BSGD[:, :seen], kept_BNLS))
+    return jnp.concatenate(parts, axis=1)
+
+
+def blocks(length: int, keys: int, mask: AttentionMask, where: Component) -> list[tuple[int, int, int]]:
+    """Returns (first query, the query after the last, how many keys they see at most) of each block of a row.
+
+    Long causal rows are taken in blocks: the keys after a block's last query are never multiplied, nearly half of them. CPUs and
+    GPUs multiply smaller blocks just as fast, so there a row is split into at least four. Without a mesh rows are whole: that is
+    the mathematics, whose FLOPs are counted (trainers/programs/model_flops.py).
+    """
+    block = BLOCK if where.on_tpu else min(BLOCK, length // 4)
+    whole = not _comes_in_blocks(length, keys, mask) or length % block or where.pieces("length") > 1
+    if whole or where.mesh is None:
+        return [(0, length, keys)]
+    return [(start, start + block, start + block) for start in range(0, length, block)]
+
+
+def _comes_in_blocks(length: int, keys: int, mask: AttentionMask) -> bool:
+    """Returns whether attention in rows like these is computed in blocks, where layout and platform permit it."""
+    return length >= BLOCK and length == keys and mask.causal and mask.in_order
+
+
+def _drop_by_query(x_BNLS: jax.Array, rate: float, key: jax.Array, start: int, length: int) -> jax.Array:
+    """Applies dropout to a block of attention whose queries begin at `start` of a row's `length`, the same in blocks of any size.
+
+    Each query of each head has a key of its own, and of the numbers that it draws the first S do not depend on S. This costs
+    one number more a query.
+    """
+    keys_BNL = jax.random.split(key, (*x_BNLS.shape[:2], length))[:, :, start : start + x_BNLS.shape[2]]
+    draw = functools.partial(dropout, rate=rate)
+    for _ in keys_BNL.shape:
+        draw = jax.vmap(draw)
+    return draw(x_BNLS, key=keys_BNL)
+
+
+@jax.custom_vjp
+def softmax_mix(logits_BNLS: jax.Array, v_BSGD: jax.Array, kept_BNLS: jax.Array | None) -> jax.Array:
+    """Returns softmax(logits) v, [B, L, N, D] in v's dtype; `kept` are factors of the probabilities, or None.
+
+    It is normalised after mixing, where [L, D] elements are divided and not [L, S]; the gradient's sum over keys is one over D
+    as well (FlashAttention, arXiv 2205.14135, appendix B.2). Differentiation would take half as long again on CPUs.
+    """
+    return _softmax_mix_fwd(logits_BNLS, v_BSGD, kept_BNLS)[0]
+
+
+def _softmax_mix_fwd(logits_BNLS: jax.Array, v_BSGD: jax.Array, kept_BNLS: jax.Array | None) -> tuple[jax.Array, Any]:
+    v_BGSD, wide = v_BSGD.swapaxes(1, 2), logits_BNLS.dtype
+    mass_BNLS = jnp.exp(logits_BNLS - jnp.max(logits_BNLS, axis=-1, keepdims=True))
+    total_BNL1 = jnp.sum(mass_BNLS, axis=-1, keepdims=True)
+    mass_BNLS = mass_BNLS.astype(v_BSGD.dtype)
+    used_BNLS = mass_BNLS if kept_BNLS is None else mass_BNLS * kept_BNLS
+    mixed_BNLD = product("BGHLS,BGSD->BGHLD", v_BGSD.shape[1], used_BNLS, v_BGSD, wide)
+    out_BNLD = (mixed_BNLD / total_BNL1).astype(v_BSGD.dtype)
+    return out_BNLD.swapaxes(1, 2), (mass_BNLS, total_BNL1, v_BGSD, kept_BNLS, out_BNLD)
+
+
+def _softmax_mix_bwd(saved: Any, grad_BLND: jax.Array) -> tuple[jax.Array, jax.Array, None]:
+    mass_BNLS, total_BNL1, v_BGSD, kept_BNLS, out_BNLD = saved
+    wide, groups = total_BNL1.dtype, v_BGSD.shape[1]
+    grad_BNLD = grad_BLND.swapaxes(1, 2).astype(wide) / total_BNL1
+    along_BNL1 = jnp.sum(grad_BNLD * out_BNLD.astype(wide), axis=-1, keepdims=True)
+    grad_BNLD = grad_BNLD.astype(v_BGSD.dtype)
+    used_BNLS = mass_BNLS if kept_BNLS is None else mass_BNLS * kept_BNLS
+    grad_v_BGSD = product("BGHLS,BGHLD->BGSD", groups, used_BNLS, grad_BNLD)
+    grad_BNLS = product("BGHLD,BGSD->BGHLS", groups, grad_BNLD, v_BGSD, wide)
+    if kept_BNLS is not None:
+        grad_BNLS *= kept_BNLS.astype(wide)
+    return mass_BNLS.astype(wide) * (grad_BNLS - along_BNL1), grad_v_BGSD.swapaxes(1, 2), None
+
+
+softmax_mix.defvjp(_softmax_mix_fwd, _softmax_mix_bwd)

@@ -1,0 +1,83 @@
+"""Attention logits and what is mixed by them, as products of matrices. B batch, L queries, S keys, N heads, G heads of keys and
+values, D size of a head.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.ad_checkpoint import checkpoint_name
+
+from models.parts.attention.mask import AttentionMask
+from models.parts.layers import soft_cap
+
+
+def masked_logits(
+    q_BLND: jax.Array,
+    k_BSGD: jax.Array,
+    table_NK: jax.Array | None,
+    mask: AttentionMask,
+    *,
+    limit: float,
+    max_distance: int,
+) -> jax.Array:
+    """Returns capped, biased and masked logits [B, N, L, S], in float32 at least.
+
+    Args:
+      q_BLND: queries, scaled already.
+      table_NK: a bias for each of K buckets of relative positions up to `max_distance`, or None.
+      limit: of `soft_cap`.
+    """
+    logits_BNLS = scores(q_BLND, k_BSGD)
+    logits_BNLS = soft_cap(logits_BNLS.astype(jnp.promote_types(q_BLND.dtype, jnp.float32)), limit)
+    if table_NK is not None:
+        buckets_BLS = relative_buckets(mask.distance(), table_NK.shape[1], max_distance, bidirectional=not mask.causal)
+        # A product with one-hot buckets, not a gather: TPUs gather single numbers, and add up their gradients, one at a time.
+        bucket_BLSK = jax.nn.one_hot(buckets_BLS, table_NK.shape[1], dtype=logits_BNLS.dtype)
+        logits_BNLS += jnp.einsum("NK,BLSK->BNLS", table_NK.astype(logits_BNLS.dtype), bucket_BLSK)
+    # A row with no key at all (padding) becomes uniform, not NaN: -1e9 is finite.
+    logits_BNLS = logits_BNLS + jnp.where(mask.matrix(), 0.0, -1e9).astype(logits_BNLS.dtype)[:, None]
+    return checkpoint_name(logits_BNLS, "scores")
+
+
+def scores(q_BLND: jax.Array, k_BSGD: jax.Array) -> jax.Array:
+    """Returns the products of queries and keys [B, N, L, S]; a query head n reads the keys of head n // (N / G)."""
+    return product("BGHLD,BGSD->BGHLS", k_BSGD.shape[2], q_BLND.swapaxes(1, 2), k_BSGD.swapaxes(1, 2))
+
+
+def mix(probs_BNLS: jax.Array, v_BSGD: jax.Array, dtype: jnp.dtype | None = None) -> jax.Array:
+    """Returns values weighted by probabilities [B, L, N, D], in their own dtype or this one."""
+    v_BGSD = v_BSGD.swapaxes(1, 2)
+    return product("BGHLS,BGSD->BGHLD", v_BGSD.shape[1], probs_BNLS, v_BGSD, dtype).swapaxes(1, 2)
+
+
+def product(dimensions: str, groups: int, a: jax.Array, b: jax.Array, dtype: jnp.dtype | None = None) -> jax.Array:
+    """Computes an einsum of arrays with heads in the second place, where GH stands for all of them: H for each of `groups`.
+
+    Heads come before positions, so that XLA's CPU compiler multiplies contiguous matrices: copies included, the other order
+    takes half as long again. TPUs choose the order of dimensions in memory themselves.
+    """
+    inputs, output = dimensions.split("->")
+    names = inputs.split(",")
+    if max(x.shape[1] for x in (a, b)) == groups:
+        return jnp.einsum(dimensions.replace("H", ""), a, b, preferred_element_type=dtype)
+    a, b = (
+        x.reshape(x.shape[0], groups, -1, *x.shape[2:]) if "H" in name else x
+        for x, name in zip((a, b), names, strict=True)
+    )
+    y = jnp.einsum(dimensions, a, b, preferred_element_type=dtype)
+    return y.reshape(y.shape[0], -1, *y.shape[3:]) if "H" in output else y
+
+
+def relative_buckets(distance: jax.Array, buckets: int, max_distance: int, *, bidirectional: bool) -> jax.Array:
+    """Returns the bucket of each distance key - query: exact up to half the buckets, then logarithmic up to `max_distance`
+    (T5, arXiv 1910.10683, section 2.1). Bidirectional attention keeps half of the buckets for keys that come after."""
+    after = jnp.zeros_like(distance)
+    if bidirectional:
+        buckets //= 2
+        after = jnp.where(distance > 0, buckets, 0)
+        distance = -jnp.abs(distance)
+    back = jnp.maximum(-distance, 0)
+    exact = buckets // 2
+    ratio = jnp.log(jnp.maximum(back, 1) / exact) / np.log(max_distance / exact)
+    far = exact + (ratio * (buckets - exact)).astype(distance.dtype)
+    return after + jnp.where(back < exact, back, jnp.minimum(far, buckets - 1))

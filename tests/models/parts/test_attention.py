@@ -1,0 +1,108 @@
+"""Attention by rows, by blocks and in a ring is attention as it is defined (models/parts/attention/plain.py)."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from models.parts.attention import blocks, plain, ring
+from models.parts.attention.logits import masked_logits, mix
+from models.parts.attention.mask import AttentionMask, arrange
+from models.parts.attention.module import Attention
+from models.sharding.component import Component, make_mesh
+from models.sharding.layouts import LAYOUTS
+from tests.helpers.models import ALONE
+
+# Packed rows of 64 positions; the second ends in padding.
+SEGMENTS_BL = np.repeat([[1, 1, 1, 2], [1, 2, 2, 0]], 16, axis=1).astype(np.int32)
+PRODUCTS = functools.partial(masked_logits, limit=0.0, max_distance=0)
+
+
+def vectors() -> list[jax.Array]:
+    """Queries of four heads, and keys and values of two, of size 8."""
+    rng = np.random.default_rng(0)
+    return [jnp.asarray(rng.normal(size=(2, 64, heads, 8))) for heads in (4, 2, 2)]
+
+
+def test_plain_attention_by_hand():
+    """A query that sees two keys, of which it likes one by log 3 more, gets 3/4 of its value and 1/4 of the other's."""
+    q_BLND = jnp.array([2.0, 0, 0, 0]).reshape(1, 1, 1, 4)  # divided by sqrt(4)
+    k_BSGD = jnp.array([[np.log(3.0), 0, 0, 0], [0, 1, 0, 0], [9, 9, 9, 9]]).reshape(1, 3, 1, 4)
+    v_BSGD = jnp.array([[4.0, 0, 0, 0], [0, 4, 0, 0], [0, 0, 4, 0]]).reshape(1, 3, 1, 4)
+    out_BLND = plain.attention(q_BLND, k_BSGD, v_BSGD, jnp.array([[[True, True, False]]]))
+    assert_allclose(out_BLND[0, 0, 0], [3, 1, 0, 0], rtol=1e-6)
+
+
+def outputs_and_gradients(attend, mask: AttentionMask):
+    """Outputs of real queries, and the gradients of a nonlinear sum of them."""
+
+    def total(q, k, v):
+        y = jnp.where(mask.segments_BL[..., None, None] > 0, attend(q, k, v), 0)
+        return jnp.sum(jnp.sin(y)), y
+
+    return jax.jit(jax.value_and_grad(total, argnums=(0, 1, 2), has_aux=True))
+
+
+@pytest.mark.parametrize("path", ["rows", "blocks", "context_ring", "context_ring_balanced"])
+def test_fast_paths_are_plain_attention(path, float64, monkeypatch):
+    """Causal attention of packed rows, with heads of keys and values shared by two of queries: values and gradients, to 1e-12."""
+    monkeypatch.setattr(blocks, "BLOCK", 16)
+    where = ALONE
+    if path == "blocks":
+        where = Component(ALONE.layout, mesh=make_mesh(ALONE.layout, jax.devices()[:1]))
+    elif path != "rows":
+        where = Component(LAYOUTS[path](1, 4))
+    in_order = AttentionMask.for_rows(jnp.asarray(SEGMENTS_BL), jnp.asarray(SEGMENTS_BL), causal=True)
+    segments_BL = arrange(jnp.asarray(SEGMENTS_BL), where)
+    mask = AttentionMask.for_rows(segments_BL, segments_BL, causal=True).in_zigzag(where)
+    order = np.asarray(arrange(jnp.arange(64)[None], where)[0])
+
+    def fast(q, k, v):
+        q, k, v = q[:, order] * 8**-0.5, k[:, order], v[:, order]
+        if path in ("rows", "blocks"):
+            assert len(blocks.blocks(64, 64, mask, where)) == {"rows": 1, "blocks": 4}[path]
+            y = blocks.attend(PRODUCTS, q, k, v, None, mask, where)
+        else:
+            y = ring.Ring(PRODUCTS, mix, where, "act_kv_heads")(q, k, v, None, mask)
+        return y[:, np.argsort(order)]
+
+    want = outputs_and_gradients(lambda q, k, v: plain.attention(q, k, v, in_order.matrix()), in_order)(*vectors())
+    got = outputs_and_gradients(fast, in_order)(*vectors())
+    jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-12, atol=1e-12), got, want)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.25])
+def test_long_causal_rows_in_blocks_are_whole_rows(rate, float64, monkeypatch):
+    """Queries in blocks of 16, each with the keys up to its end, give what 64 at once give, and the same gradients; what dropout
+    draws, too. Without a mesh rows are whole."""
+    monkeypatch.setattr(blocks, "BLOCK", 16)
+    where = Component(ALONE.layout, mesh=make_mesh(ALONE.layout, jax.devices()[:1]))
+    block, row = (Attention(16, 4, 8, jax.random.key(0), w, kv_heads=2, buckets=8) for w in (where, ALONE))
+    x_BLM = jax.random.normal(jax.random.key(1), (2, 64, 16), jnp.float64)
+    segments_BL = jnp.where(jnp.arange(64) < 40, 1, 2)[None].repeat(2, 0)
+    mask = AttentionMask.for_rows(segments_BL, segments_BL, causal=True)
+
+    def loss(layer, x_BLM):
+        return jnp.sum(jnp.sin(layer(x_BLM, layer.keys_values(x_BLM), mask, rate=rate, key=jax.random.key(2))))
+
+    assert len(blocks.blocks(64, 64, mask, where)) == 4 and len(blocks.blocks(64, 64, mask, ALONE)) == 1
+    by_row = jax.value_and_grad(loss, argnums=(0, 1))(row, x_BLM)
+    by_block = jax.value_and_grad(loss, argnums=(0, 1))(block, x_BLM)
+    for a, b in zip(jax.tree.leaves(by_row), jax.tree.leaves(by_block), strict=True):
+        assert_allclose(a, b, rtol=0, atol=1e-6 if a.dtype == jnp.float32 else 1e-12)  # parameters are float32
+
+
+def test_dropout_by_query_has_its_rate_and_no_pattern():
+    """A quarter is dropped, and rows of the batch, heads, queries and keys are all unlike each other; a block of queries with the
+    keys before its end is that part of the row."""
+    kept = np.asarray(blocks._drop_by_query(jnp.ones((2, 3, 64, 64)), 0.25, jax.random.key(0), 0, 64))
+    assert set(np.unique(kept)) == {0, np.float32(4 / 3)}
+    assert_allclose((kept == 0).mean(), 0.25, atol=0.01)
+    for axis in range(4):
+        ahead = np.roll(kept, 1, axis)
+        assert_allclose(((kept == 0) & (ahead == 0)).mean(), 0.25**2, atol=0.01)
+    block = blocks._drop_by_query(jnp.ones((2, 3, 16, 48)), 0.25, jax.random.key(0), 32, 64)
+    assert_array_equal(block, kept[:, :, 32:48, :48])
