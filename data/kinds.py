@@ -97,7 +97,7 @@ class HeldOut:
     batch_size: int = 16
 
 
-def task_of(data: DataConfig) -> Task:
+def task_of(data: DataConfig) -> Task[Any]:
     """Returns the behaviour of a configuration's kind; raises UserError with the nearest name."""
     return importlib.import_module(f"{package(data.kind)}.task").task(data)
 

@@ -9,7 +9,7 @@ from configs.experiment import Experiment
 from configs.registry import ConfigError
 from data.reading.caches import cache_folder
 from models.errors import nearest
-from models.families import family_of
+from models.families import ModelConfig, family_of
 from models.interchange import InterchangeError
 from trainers import checkpoint
 from trainers.weights import gguf, huggingface, release
@@ -77,7 +77,7 @@ def _as_if(e: Experiment, like: str) -> Experiment:
     return dataclasses.replace(e, data=other.data, eval=other.eval)
 
 
-def foreign(model: Any, like: str = "") -> Experiment:
+def foreign(model: ModelConfig, like: str = "") -> Experiment:
     """The experiment that a foreign model is said to be of, on one device; see `open_model`."""
     e = registry.load(like or family_of(model).like(model))
     _same_family(model, e)
@@ -86,7 +86,7 @@ def foreign(model: Any, like: str = "") -> Experiment:
     return dataclasses.replace(e, model=model, layout=layout, data=data)
 
 
-def _same_family(model: Any, other: Experiment) -> None:
+def _same_family(model: ModelConfig, other: Experiment) -> None:
     if type(other.model) is not type(model):
         fitting = [n for n in registry.names() if n.startswith(f"{model.family}.")]
         raise ConfigError(f"{other.name} is no experiment of family {model.family!r}{nearest(other.name, fitting)}")

@@ -17,13 +17,14 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import PartitionSpec
 
+from models.sharding.component import Component
 from models.sharding.layout import Layout, LayoutError, Pipeline, Rules
 from models.sharding.pipelines.schedule import Schedule
 
 PyTree = Any
 
 
-def schedule_of(where: Any, pipeline: Pipeline, layers: int) -> Schedule:
+def schedule_of(where: Component, pipeline: Pipeline, layers: int) -> Schedule:
     """The schedule of a component's pipeline. Raises LayoutError where its layers can't be dealt out evenly."""
     p, v = where.layout.ways(stage_axes(where)), pipeline.chunks
     if layers % (p * v):
@@ -37,7 +38,7 @@ def schedule_of(where: Any, pipeline: Pipeline, layers: int) -> Schedule:
     return Schedule(p, v, pipeline.microbatches)
 
 
-def schedules(where: Any, infos: Sequence[Any]) -> dict[str, Schedule]:
+def schedules(where: Component, infos: Sequence[Any]) -> dict[str, Schedule]:
     """Of all pipelines of a layout, by component path; raises LayoutError as `schedule_of`.
 
     Args:
@@ -51,12 +52,12 @@ def schedules(where: Any, infos: Sequence[Any]) -> dict[str, Schedule]:
     return found
 
 
-def stage_axes(where: Any) -> tuple[str, ...]:
+def stage_axes(where: Component) -> tuple[str, ...]:
     """The mesh axes whose pieces are the component's pipeline stages."""
     return where.layout.resolve(where.path)["layers"]
 
 
-def data_axes(where: Any) -> tuple[str, ...]:
+def data_axes(where: Component) -> tuple[str, ...]:
     """The mesh axes over which a component's rows are independent: those of its rows, from the first on, up to one that cuts
     experts, which exchange tokens along it."""
     layout, path = where.layout, where.path
@@ -66,7 +67,7 @@ def data_axes(where: Any) -> tuple[str, ...]:
     return rows[: next((i for i, axis in enumerate(rows) if axis in exchanged), len(rows))]
 
 
-def inside(where: Any, axes: tuple[str, ...]) -> Layout:
+def inside(where: Component, axes: tuple[str, ...]) -> Layout:
     """The layout in force inside a stage and a data shard, whose axes are dimensions of their own: they cut nothing."""
 
     def table(rules: Rules) -> Rules:
@@ -143,7 +144,7 @@ def take(x: jax.Array, index: jax.Array) -> jax.Array:
 
 
 def circular(
-    body: Callable, carry: PyTree, stacked: PyTree, rows: PyTree, where: Any, pipeline: Pipeline
+    body: Callable, carry: PyTree, stacked: PyTree, rows: PyTree, where: Component, pipeline: Pipeline
 ) -> tuple[PyTree, PyTree]:
     """`scan(body, carry, stacked, rows)` in pipeline stages; differentiable.
 
