@@ -265,7 +265,7 @@ def test_instants_are_shared():
 
 
 def test_a_profile_names_the_modules_of_any_model():
-    """What no table knows goes under the class of the innermost module that it was traced in; without a module it is "(other)"."""
+    """What no table knows goes under the class of the innermost module that it was traced in; outside of all it is "(other)"."""
 
     class Smooth(nnx.Module):
         def __call__(self, x):
