@@ -134,8 +134,8 @@ def tiles(r: Report) -> str:
         ("step", seconds(r["modelled_step_s"]), "one standard deviation" if r.get("error_pct") is not None else ""),
         ("MFU", percent(r.get("modelled_mfu")), derated),
         ("HFU", percent(r.get("modelled_hfu")), "recomputed work counts"),
-        *((f"{unit}/s", short(rate), "") for unit, rate in r.get("units_per_s", {}).items()),
-        ("days", "–" if r.get("days") is None else f"{r['days']:,.1f}", "for the token budget"),
+        *((f"{unit}/s", short(rate), "") for unit, rate in (r.get("units_per_s") or {}).items()),
+        ("days", "–" if r.get("days") is None else f"{r['days']:,.1f}", "for the experiment's steps"),
     )
     made = [
         _tile(name, value, f'<span class="off">{error(r)}</span>', note) for name, value, note in said if value != "–"

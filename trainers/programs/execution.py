@@ -8,7 +8,7 @@ from configs.experiment import Experiment
 
 def dtype(e: Experiment) -> str:
     """Returns the dtype of activations and of weights as they are used."""
-    return getattr(e.model, "dtype", "float32")
+    return getattr(e.model, "dtype", e.train.master_dtype)
 
 
 def remat(e: Experiment) -> str:
@@ -23,6 +23,11 @@ def with_remat(e: Experiment, policy: str) -> Experiment:
     if not _has(e, "remat"):
         raise ValueError(f"{e.name}: a model of family {e.model.family!r} has no remat, so it cannot be {policy!r}")
     return _with(e, remat=policy)
+
+
+def with_dtype(e: Experiment, dtype: str) -> Experiment:
+    """Returns the same experiment computed in this dtype; a model without a choice computes in that of its weights."""
+    return _with(e, dtype=dtype) if _has(e, "dtype") else e
 
 
 def mathematical(e: Experiment) -> Experiment:
