@@ -1,12 +1,12 @@
-"""Fine-tuning MiniLM on Debian's sections against the number of labels: the curve in the README.
+"""Measures fine-tuned MiniLM on Debian's sections over the number of labels: the table in docs/FINETUNING.md.
 
     python -m scripts.bench_finetune --sizes 1000,5000 --seeds 0,1,2
     python -m scripts.bench_finetune --sizes 20000,0 --json
     python -m scripts.bench_finetune --sizes 5000 --taught
 
-A seed draws other training examples, and other batches and dropout with them; the test is the same for all. The baseline to
-set beside it is scripts.bench_text_baseline with the same sizes and seeds. With --taught a teacher labels more examples: the
-minutes count its training too, and all that is prepared.
+A seed chooses the training examples, and the batches and dropout with them; the test split is the same for all seeds. The
+baseline is scripts.bench_text_baseline with the same sizes and seeds. With --taught, a teacher labels more examples, and the
+minutes include its training and the preparation of the data.
 """
 
 import json
@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def run(name: str, seed: int) -> dict[str, float]:
-    """Trains an experiment on the seed's examples; its test scores and the minutes it took."""
+    """Trains an experiment on the seed's examples; returns its test scores and the minutes it took."""
     began = time.monotonic()
     cache, settings = of_seed(registry.load(name).data.cache, seed)
     prepare(cache, settings, progress=quiet)
@@ -72,7 +72,7 @@ def run(name: str, seed: int) -> dict[str, float]:
 
 
 def quiet(line: str) -> None:
-    """Progress that goes nowhere."""
+    """Drops a line of progress."""
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Pipelines compared: temporary memory of the compiled training step, and bubbles counted in ticks.
+"""Compares pipeline schedules: temporary memory of the compiled training step, and bubbles counted in ticks.
 
     python -m scripts.bench_pipelines
     python -m scripts.bench_pipelines --stages 8 --microbatches 16,64,256 --json
@@ -38,7 +38,8 @@ def main() -> int:
 
 
 def measure(name: str, stages: int, microbatches: int) -> dict:
-    """Temporary bytes of the compiled step on a device, ticks of its schedule, and its bubble: counted, and (p - 1) / (v m)."""
+    """Returns the temporary bytes of the compiled step on a device, the ticks of its schedule, and its bubble: counted, and
+    (p - 1) / (v m)."""
     import jax
 
     from configs import registry

@@ -3,9 +3,9 @@
     python -m scripts.classify --checkpoint runs/sections "terminal emulator for GNOME" "Python bindings for libcurl"
     python -m scripts.classify --checkpoint DIR --file examples.jsonl > labelled.jsonl
 
-DIR is a run's workdir or a release. A text given is answered by a line: probability, label, text. A file has an example a
-line, {"text": ...} or {"text": ..., "pair": ...}; the same come out, in order, with "label" and "probability". With --votes 4
-also "votes", four labels that share out the probability: [a, a, a, b] where a has three quarters of it.
+DIR is a run's workdir or a release. For each text on the command line, one line is printed: probability, label, text. A file has
+one example a line, {"text": ...} or {"text": ..., "pair": ...}; the examples are printed in the same order, with "label" and
+"probability". --votes 4 adds "votes", four labels in proportion to their probabilities: [a, a, a, b] if a has three quarters.
 """
 
 import json
@@ -51,7 +51,7 @@ def main() -> int:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The examples of a file; raises ConfigError for a line that is none."""
+    """Returns the examples of a file; raises ConfigError for a line that is not an example."""
     examples = []
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, 1):

@@ -1,11 +1,11 @@
-"""Turns others' weights into a release of ours, and ours into a Hugging Face folder; a tensor at a time.
+"""Converts foreign weights into a release, and ours into a Hugging Face folder, one tensor at a time.
 
     python -m scripts.convert from-hf FOLDER --to releases/minilm
     python -m scripts.convert from-gguf model.gguf --to releases/smollm2 --layout fully_sharded:8x1
     python -m scripts.convert to-hf releases/minilm --to minilm-hf
 
-Releases, and others' folders as they are, are what scripts.evaluate, scripts.generate and --train.init-from take. A release's
-experiment is one of the family's with the model that was found. A run's workdir can be written as well as a release.
+scripts.evaluate, scripts.generate and --train.init-from take releases, and also foreign folders as they are. The experiment of a
+release is an experiment of the family with the configuration that was read. `to-hf` takes a run's workdir or a release.
 """
 
 import dataclasses

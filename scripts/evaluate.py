@@ -4,12 +4,12 @@
     python -m scripts.evaluate --checkpoint DIR --split udhr_test --per-language 0 --json
     python -m scripts.evaluate --checkpoint .data/weights/smollm2_135m --experiment gpt.smollm2_135m --limit 20
 
-DIR is a run's workdir, a release, a Hugging Face folder or a GGUF file; --experiment says on whose data, where that is not
-its own. A translator gets BLEU and chrF, per resource bucket and per language, raw and on stripped text (no placeholders,
-tags, punctuation, case: raw BLEU flatters, since much of a software message is copied), beside two baselines: the source
-itself, and the same model given other sources. Other models get their loss and metrics: perplexity per token and per byte,
-accuracy of masked tokens, of classes (beside always naming the most frequent one), of tags; macro-F1, and GLUE's own scores of
-its tasks; SQuAD's exact match and F1 of answers as text.
+DIR is a run's workdir, a release, a Hugging Face folder or a GGUF file; --experiment names the experiment whose data is used, if
+it is not the model's own. A translator is scored by BLEU and chrF, per resource bucket and per language, raw and on stripped text
+(without placeholders, tags, punctuation and case: raw BLEU flatters, since much of a software message is copied), beside two
+baselines: the source itself, and the same model given other sources. Other models are scored by their loss and metrics:
+perplexity per token and per byte; accuracy of masked tokens, of tags, and of classes (beside always naming the most frequent
+one); macro-F1, and GLUE's own scores of its tasks; SQuAD's exact match and F1 of answers as text.
 """
 
 import dataclasses

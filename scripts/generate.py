@@ -5,7 +5,7 @@
     python -m scripts.generate --checkpoint DIR "Once" --temperature 0.8 --top-p 0.95 --samples 3 --seed 1
     cat prompts | python -m scripts.generate --checkpoint DIR --beams 4 --json
 
-DIR is a run's workdir, a release, a Hugging Face folder or a GGUF file. Without options the likeliest token is taken each time.
+DIR is a run's workdir, a release, a Hugging Face folder or a GGUF file. Without options, the likeliest token is taken each time.
 """
 
 import dataclasses

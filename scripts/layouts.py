@@ -1,11 +1,12 @@
-"""The equality table: an experiment's first steps under every layout of its family, against the same steps on one device.
+"""Compares an experiment's first steps under every layout of its family with the same steps on one device.
 
     python -m scripts.layouts                              every family
     python -m scripts.layouts gpt.palm_8b --layout two_d   one experiment, one layout
     python -m scripts.layouts gshard_m4.quickstart --mesh 8x1 --json
 
-On tiny versions, in double precision, on random tokens, on eight simulated devices: differences of losses, of the first step's
-gradients and of the parameters after three steps, and what the compiled step communicates. Exits with 1 if one is above 1e-9.
+The model is tiny, in double precision, on random data and eight simulated devices. A row has the differences of losses, of the
+first step's gradients and of the parameters after three steps, and the compiled step's collectives. Exits with 1 if a difference
+is above 1e-9.
 """
 
 import dataclasses

@@ -15,7 +15,7 @@ from scripts import cli
 
 
 def scores(workdir: Path, logged: list[dict[str, Any]]) -> dict[str, float]:
-    """What the card tells: the evaluation that scripts.quickstart saved, else the last one of the training loop."""
+    """Returns the scores for the card: the evaluation that scripts.quickstart saved, else the last one of the training loop."""
     saved = workdir / "evaluation.json"
     if saved.exists():
         return json.loads(saved.read_text())["all"]

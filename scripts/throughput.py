@@ -1,4 +1,4 @@
-"""Measures how fast an experiment trains: step time, tokens/s, MFU, HFU, and what the time goes to.
+"""Measures how fast an experiment trains: step time, tokens/s, MFU, HFU, and where the time goes.
 
     python -m scripts.throughput gpt.bench_42m
     python -m scripts.throughput gpt.quickstart --synthetic --layout fully_sharded:2x4 --steps 50 --json
@@ -6,8 +6,8 @@
     python -m scripts.throughput gpt.bench_42m --compare bert.bench_42m    # by turns
     python -m scripts.throughput gpt.quickstart --synthetic --layout zero1:2x4 --compare fully_sharded:2x4
 
-The step is the trainer's own, on the experiment's data or, with --synthetic, on random tokens, from fresh parameters; nothing is
-logged, scored or saved. What is measured and how: docs/THROUGHPUT.md. Programs are compiled anew, never taken from a cache.
+The step is the trainer's own, on the experiment's data or, with --synthetic, on random data, from fresh parameters. Nothing is
+logged, scored or saved. Programs are compiled anew, never taken from a cache. docs/THROUGHPUT.md defines each number.
 """
 
 import argparse
@@ -23,8 +23,8 @@ from scripts import cli
 
 
 def other(args: argparse.Namespace, overrides: list[str], e: Experiment) -> Experiment:
-    """What --compare names: the first with another layout, on the same mesh if no sizes are given, or another experiment with the
-    same options and overrides.
+    """Returns the experiment that --compare names: the first under another layout, on the same mesh if no sizes are given, or
+    another experiment with the same options and overrides.
 
     Raises:
       ConfigError: it is neither a layout of the experiment's family nor an experiment.

