@@ -32,11 +32,14 @@ TAUGHT = {5000: "bert.minilm_debian_taught_5k"}
 def main() -> int:
     p = cli.parser(__doc__)
     p.add_argument(
-        "--sizes", type=cli.numbers, default=[1000, 5000], help="training examples, with commas; 0 takes all"
+        "--sizes",
+        type=cli.numbers,
+        default=[1000, 5000],
+        help="numbers of training examples, comma-separated; 0 takes all",
     )
-    p.add_argument("--seeds", type=cli.numbers, default=[0, 1, 2], help="with commas")
-    p.add_argument("--taught", action="store_true", help="with examples that a teacher labels")
-    p.add_argument("--json", action="store_true", help="print a JSON object a line")
+    p.add_argument("--seeds", type=cli.numbers, default=[0, 1, 2], help="comma-separated")
+    p.add_argument("--taught", action="store_true", help="add examples that a teacher labels")
+    p.add_argument("--json", action="store_true", help="print one JSON object a line")
     args = p.parse_args()
     experiments = TAUGHT if args.taught else EXPERIMENTS
     for size in args.sizes:

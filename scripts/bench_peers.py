@@ -147,7 +147,7 @@ def compare(e: Experiment, systems: Sequence[System], windows: int, steps: int) 
 
 
 def rows(found: list[list[dict[str, float]]], tokens: int) -> list[dict[str, float]]:
-    """Returns each system's tokens per second (median, p10, p90, without the first WARMUP windows), and the first one's ratio to it.
+    """Returns tokens per second of each system, without the first WARMUP windows: median, p10, p90, and our ratio to it.
 
     Args:
       found: of each system, {"seconds", "loss"} of its windows.
@@ -181,11 +181,11 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     p = cli.parser(__doc__)
-    p.add_argument("--experiments", default=",".join(EXPERIMENTS), help="with commas")
-    p.add_argument("--peers", default=",".join(PEERS), help="with commas")
-    p.add_argument("--windows", type=int, default=8, help=f"of each system, after {WARMUP} that does not count")
-    p.add_argument("--steps", type=int, default=3, help="training steps of a window")
-    p.add_argument("--json", action="store_true", help="print a JSON object a line")
+    p.add_argument("--experiments", default=",".join(EXPERIMENTS), help="comma-separated")
+    p.add_argument("--peers", default=",".join(PEERS), help="comma-separated")
+    p.add_argument("--windows", type=int, default=8, help=f"windows of each system, after {WARMUP} that is not counted")
+    p.add_argument("--steps", type=int, default=3, help="training steps in a window")
+    p.add_argument("--json", action="store_true", help="print one JSON object a line")
     args = p.parse_args(argv)
     experiments = cli.names("--experiments", args.experiments, EXPERIMENTS)
     peers = [PEERS[name] for name in cli.names("--peers", args.peers, PEERS)]

@@ -56,10 +56,10 @@ def _unit(key: str) -> str:
 
 def main() -> int:
     p = cli.parser(__doc__)
-    p.add_argument("--curves", metavar="NAMES", help="some of batch, length, experts, layers, devices, with commas")
-    p.add_argument("--rounds", type=int, default=3, metavar="N", help="how often each point has its turn")
-    p.add_argument("--plot", type=cli.folder, metavar="FILE", help="draw them, for example into docs/scaling.png")
-    p.add_argument("--json", action="store_true", help="for programs")
+    p.add_argument("--curves", metavar="NAMES", help="any of batch, length, experts, layers, devices, comma-separated")
+    p.add_argument("--rounds", type=int, default=3, metavar="N", help="how often each point is measured")
+    p.add_argument("--plot", type=cli.folder, metavar="FILE", help="draw the curves, for example to docs/scaling.png")
+    p.add_argument("--json", action="store_true", help="print JSON")
     args = p.parse_args()
     if args.rounds < 1:
         raise ConfigError(f"--rounds {args.rounds}: at least 1 must be measured")

@@ -33,11 +33,16 @@ def main(arguments: list[str] | None = None) -> int:
     p = cli.parser(__doc__)
     p.add_argument("cache", help="a prepared cache of whole texts with labels, e.g. debian_sections")
     p.add_argument(
-        "--sizes", type=cli.numbers, default=[0], help="training examples, with commas; 0: all (the default)"
+        "--sizes",
+        type=cli.numbers,
+        default=[0],
+        help="numbers of training examples, comma-separated; 0 takes all (the default)",
     )
-    p.add_argument("--seeds", type=cli.numbers, default=[0], help="of the choice of training examples, with commas")
+    p.add_argument(
+        "--seeds", type=cli.numbers, default=[0], help="seeds for the choice of training examples, comma-separated"
+    )
     p.add_argument("--features", choices=(*FEATURES, "both"), default="both")
-    p.add_argument("--json", action="store_true", help="print a JSON object a line")
+    p.add_argument("--json", action="store_true", help="print one JSON object a line")
     options = p.parse_args(arguments)
     try:
         import sklearn  # noqa: F401  # pyright: ignore[reportMissingImports]
@@ -46,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
     folder = data_dir() / "caches" / options.cache
     manifest = read_manifest(folder)
     if manifest.get("form") != "classification" or manifest["limit"]:
-        raise ConfigError(f"{options.cache} is no cache of classified texts with all of them in it")
+        raise ConfigError(f"{options.cache} is not a cache of classified texts with all training examples")
     splits = {name: list(raw_examples(folder, name)) for name in ("train", "validation", "test")}
     for features in FEATURES if options.features == "both" else (options.features,):
         for size in options.sizes:

@@ -19,13 +19,19 @@ from scripts import cli
 def main() -> int:
     p = cli.parser(__doc__)
     p.add_argument("--checkpoint", type=cli.folder, required=True, metavar="DIR", help="a workdir or a release")
-    p.add_argument("--step", type=int, help="which checkpoint of a workdir; the newest by default")
-    p.add_argument("--file", type=cli.folder, metavar="FILE", help="examples, a JSON object a line")
-    p.add_argument("--votes", type=int, default=0, metavar="N", help="with --file: so many labels by probability")
+    p.add_argument("--step", type=int, help="the checkpoint of a workdir; the newest by default")
+    p.add_argument("--file", type=cli.folder, metavar="FILE", help="a file of examples, one JSON object a line")
+    p.add_argument(
+        "--votes",
+        type=int,
+        default=0,
+        metavar="N",
+        help="with --file: print N labels in proportion to their probabilities",
+    )
     p.add_argument("text", nargs="*", help="texts to classify")
     args = p.parse_args()
     if bool(args.text) == bool(args.file):
-        raise cli.ConfigError("give texts or --file, one of them")
+        raise cli.ConfigError("give either texts or --file")
     if args.votes < 0:
         raise cli.ConfigError(f"--votes {args.votes}: expected a number from 0 on")
     examples = read(args.file) if args.file else [{"text": text} for text in args.text]

@@ -51,10 +51,12 @@ def parser(doc: str | None, **kwargs: Any) -> argparse.ArgumentParser:
 
 def add_experiment(p: argparse.ArgumentParser, optional: bool = False) -> None:
     """Adds the arguments that `chosen` reads."""
-    p.add_argument("experiment", nargs="?" if optional else None, help="its name, as scripts.show lists them")
+    p.add_argument("experiment", nargs="?" if optional else None, help="an experiment's name; scripts.show lists them")
     p.add_argument("--layout", metavar="NAME[:XxY]", help="another layout of the family, e.g. fully_sharded:2x4")
-    p.add_argument("--synthetic", action="store_true", help="random tokens instead of the experiment's data")
-    p.add_argument("--tiny", action="store_true", help="shrunk to run in seconds on one device, on random tokens")
+    p.add_argument("--synthetic", action="store_true", help="random data instead of the experiment's")
+    p.add_argument(
+        "--tiny", action="store_true", help="shrink the experiment to run in seconds on one device, on random data"
+    )
 
 
 def chosen(args: argparse.Namespace, overrides: Sequence[str]) -> Experiment:

@@ -23,13 +23,15 @@ TOLERANCE = {"losses": 1e-9, "gradients": 1e-9, "parameters": 1e-9, "routing": 1
 
 def main() -> int:
     p = cli.parser(__doc__)
-    p.add_argument("experiment", nargs="*", help="names, as scripts.show lists them; one of each family by default")
+    p.add_argument(
+        "experiment", nargs="*", help="experiments, as scripts.show lists them; one of each family by default"
+    )
     p.add_argument(
         "--layout", action="append", metavar="NAME", help="a layout; may be given several times; all by default"
     )
-    p.add_argument("--mesh", help="2x4, or 2x2x2 for pipelines: only layouts with so many axes are run")
+    p.add_argument("--mesh", help="2x4, or 2x2x2 for pipelines: runs the layouts with this number of mesh axes")
     p.add_argument("--steps", type=int, default=3)
-    p.add_argument("--json", action="store_true", help="print a JSON object a line")
+    p.add_argument("--json", action="store_true", help="print one JSON object a line")
     args = p.parse_args()
     cli.use_devices(cli.SIMULATED)
     import jax

@@ -158,7 +158,7 @@ def plot(found: Sequence[Attempt], path: Path) -> None:
 def main() -> int:
     p = cli.parser(__doc__)
     p.add_argument("folder", type=cli.folder, metavar="DIR")
-    p.add_argument("--plot", type=cli.folder, metavar="FILE", help="draw the curves, for example into attempts.png")
+    p.add_argument("--plot", type=cli.folder, metavar="FILE", help="draw the curves, for example to attempts.png")
     p.add_argument("--json", action="store_true")
     args = p.parse_args()
     found = attempts(args.folder)

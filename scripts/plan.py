@@ -34,14 +34,14 @@ def main() -> int:
     p.add_argument("--torus", metavar="AXIS=yz,...", help="where mesh axes lie on the torus, e.g. data=yz,model=x")
     p.add_argument("--options", metavar="NAME", help="a set of compiler options (trainers/pods/chips.py)")
     p.add_argument(
-        "--kernel-efficiency", type=float, default=0.5, help="of attention kernels, share of peak (declared)"
+        "--kernel-efficiency", type=float, default=0.5, help="assumed share of peak that attention kernels reach"
     )
-    p.add_argument("--hlo", type=cli.folder, metavar="DIR", help="also writes the compiled program there")
-    p.add_argument("--page", type=cli.folder, metavar="FILE", help="also writes a page with pictures")
-    p.add_argument("--search", action="store_true", help="compiles the most promising layouts and ranks them")
-    p.add_argument("--all", action="store_true", help="every pod experiment")
-    p.add_argument("--calibrate", action="store_true", help="compiles the published runs and rewrites the error")
-    p.add_argument("--json", action="store_true", help="for programs")
+    p.add_argument("--hlo", type=cli.folder, metavar="DIR", help="also write the compiled program to this folder")
+    p.add_argument("--page", type=cli.folder, metavar="FILE", help="also write a page with pictures")
+    p.add_argument("--search", action="store_true", help="compile the most promising layouts and rank them")
+    p.add_argument("--all", action="store_true", help="plan every pod experiment")
+    p.add_argument("--calibrate", action="store_true", help="compile the published runs and rewrite the error")
+    p.add_argument("--json", action="store_true", help="print JSON")
     args, overrides = p.parse_known_args()
     if not args.experiment and not args.calibrate and not args.all:
         raise registry.ConfigError("name an experiment (scripts.show lists them), or give --all or --calibrate")

@@ -41,14 +41,18 @@ def other(args: argparse.Namespace, overrides: list[str], e: Experiment) -> Expe
 def main() -> int:
     p = cli.parser(__doc__)
     cli.add_experiment(p)
-    p.add_argument("--steps", type=int, default=20, metavar="N", help="how many to count, after a warm-up")
+    p.add_argument("--steps", type=int, default=20, metavar="N", help="how many steps are measured, after a warm-up")
     p.add_argument("--compare", metavar="OTHER", help="another layout of the family, or another experiment")
-    p.add_argument("--profile", type=cli.folder, metavar="DIR", help="trace some more steps into this folder")
+    p.add_argument(
+        "--profile", type=cli.folder, metavar="DIR", help="trace some more steps and write the trace to this folder"
+    )
     p.add_argument(
         "--mlperf", type=cli.folder, metavar="DIR", help="write a log in MLPerf's form there (docs/MLPERF.md)"
     )
-    p.add_argument("--json", action="store_true", help="for programs")
-    p.add_argument("--distributed", action="store_true", help="one of several processes, as in scripts.train")
+    p.add_argument("--json", action="store_true", help="print JSON")
+    p.add_argument(
+        "--distributed", action="store_true", help="join the other processes of the run, as in scripts.train"
+    )
     args, overrides = p.parse_known_args()
     if args.steps < 1:
         raise ConfigError(f"--steps {args.steps}: at least 1 must be counted")

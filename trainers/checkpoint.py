@@ -252,7 +252,7 @@ def _handlers() -> dict[str, Any]:
 
 
 def _reader(folder: Path) -> ocp.CheckpointManager:
-    """Returns a manager that reads on this process alone: a process that finds damage must not leave others waiting in a barrier."""
+    """Returns a manager that reads on this process alone: a process that finds damage must not leave others at a barrier."""
     me = jax.process_index()
     alone = ocp.options.MultiprocessingOptions(
         primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"reader_{me}"
@@ -265,15 +265,15 @@ def _meta(manager: ocp.CheckpointManager, step: int) -> dict[str, Any]:
     """Returns a checkpoint's `meta`; raises ValueError if it is damaged or another program's."""
     meta = manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore()))["meta"]
     if not isinstance(meta, dict):
-        raise ValueError("its meta is no JSON object")
+        raise ValueError("its meta is not a JSON object")
     if meta.get("format") != FORMAT:
-        raise ValueError(f"not one of ours: its format is {meta.get('format')!r}, not {FORMAT!r}")
+        raise ValueError(f"not a checkpoint of this project: its format is {meta.get('format')!r}, not {FORMAT!r}")
     wrong = [name for name, kind in _META.items() if not isinstance(meta.get(name), kind)]
     wrong += sorted(meta.keys() - _META.keys() - {"checksum"})  # a damaged "checksum" is not taken for a missing one
     if wrong:
-        raise ValueError(f"its meta is not sound: {', '.join(wrong)}")
+        raise ValueError(f"its meta has missing, mistyped or unknown fields: {', '.join(wrong)}")
     if "checksum" in meta and meta.pop("checksum") != paths.digest(meta):
-        raise ValueError("checksum of its meta is not the one it was saved with")
+        raise ValueError("its meta does not have the checksum that it was saved with")
     return meta
 
 

@@ -105,7 +105,7 @@ def jointly(function: Callable[..., T], *args: Any) -> T:
         raise
     failed = np.flatnonzero(of_all(False))
     if len(failed):
-        raise DisagreementError(f"process {failed[0]} cannot go on; it says why")
+        raise DisagreementError(f"process {failed[0]} failed; its own output has the error")
     return result
 
 
