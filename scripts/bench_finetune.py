@@ -1,12 +1,12 @@
-"""Fine-tuning MiniLM on Debian's sections against the number of labels: the curve in the README.
+"""Measures fine-tuned MiniLM on Debian's sections over the number of labels: the table in docs/FINETUNING.md.
 
     python -m scripts.bench_finetune --sizes 1000,5000 --seeds 0,1,2
     python -m scripts.bench_finetune --sizes 20000,0 --json
     python -m scripts.bench_finetune --sizes 5000 --taught
 
-A seed draws other training examples, and other batches and dropout with them; the test is the same for all. The baseline to
-set beside it is scripts.bench_text_baseline with the same sizes and seeds. With --taught a teacher labels more examples: the
-minutes count its training too, and all that is prepared.
+A seed chooses the training examples, and the batches and dropout with them; the test split is the same for all seeds. The
+baseline is scripts.bench_text_baseline with the same sizes and seeds. With --taught, a teacher labels more examples, and the
+minutes include its training and the preparation of the data.
 """
 
 import json
@@ -32,11 +32,14 @@ TAUGHT = {5000: "bert.minilm_debian_taught_5k"}
 def main() -> int:
     p = cli.parser(__doc__)
     p.add_argument(
-        "--sizes", type=cli.numbers, default=[1000, 5000], help="training examples, with commas; 0 takes all"
+        "--sizes",
+        type=cli.numbers,
+        default=[1000, 5000],
+        help="numbers of training examples, comma-separated; 0 takes all",
     )
-    p.add_argument("--seeds", type=cli.numbers, default=[0, 1, 2], help="with commas")
-    p.add_argument("--taught", action="store_true", help="with examples that a teacher labels")
-    p.add_argument("--json", action="store_true", help="print a JSON object a line")
+    p.add_argument("--seeds", type=cli.numbers, default=[0, 1, 2], help="comma-separated")
+    p.add_argument("--taught", action="store_true", help="add examples that a teacher labels")
+    p.add_argument("--json", action="store_true", help="print one JSON object a line")
     args = p.parse_args()
     experiments = TAUGHT if args.taught else EXPERIMENTS
     for size in args.sizes:
@@ -54,7 +57,7 @@ def main() -> int:
 
 
 def run(name: str, seed: int) -> dict[str, float]:
-    """Trains an experiment on the seed's examples; its test scores and the minutes it took."""
+    """Trains an experiment on the seed's examples; returns its test scores and the minutes it took."""
     began = time.monotonic()
     cache, settings = of_seed(registry.load(name).data.cache, seed)
     prepare(cache, settings, progress=quiet)
@@ -72,7 +75,7 @@ def run(name: str, seed: int) -> dict[str, float]:
 
 
 def quiet(line: str) -> None:
-    """Progress that goes nowhere."""
+    """Drops a line of progress."""
 
 
 if __name__ == "__main__":

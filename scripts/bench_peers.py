@@ -1,12 +1,12 @@
-"""Training speed beside Hugging Face (PyTorch) and MaxText: the same shapes, batch and precision, interleaved in one run on CPUs.
+"""Compares training speed with Hugging Face (PyTorch) and MaxText: the same shapes, batch and precision, interleaved on CPUs.
 
     make bench-peers
     python -m scripts.bench_peers --experiments gpt.bench_42m --peers hf --windows 4 --json
 
 Each system trains in a process of its own, which waits while another's window of steps runs. The environments are those that
 `make bench-peers` sets up; a peer without one is left out, and a line says so. Tokens are those of the batch; an
-encoder-decoder's are source and target together. A ratio is our median over a peer's, of the same windows. Losses are on random
-tokens, drawn anew by Hugging Face and here, always the same by MaxText: a sign that all of them learn, not a comparison.
+encoder-decoder's are source and target together. A ratio is our median over the peer's, in the same windows. Losses only show
+that all systems learn, and do not compare them: tokens are random, drawn anew here and by Hugging Face, constant in MaxText.
 
 GPT and BERT have the same parameters everywhere. GShard M4 has two embedding tables and a softmax matrix, SwitchTransformers one
 table for all three: ours updates two more. BERT here multiplies the masked tokens alone by the vocabulary, Hugging Face's all
@@ -40,7 +40,7 @@ WARMUP = 1  # windows at the start that do not count: programs are compiled, thr
 
 @dataclasses.dataclass(frozen=True)
 class System:
-    """Something that trains the experiments of these families.
+    """A system that trains the experiments of these families.
 
     Attributes:
       command: starts a process that speaks as scripts/peers/serve.py says; the experiment is appended.
@@ -86,7 +86,7 @@ class Process:
         self.about = self._answer()
 
     def train(self, steps: int) -> dict[str, float]:
-        """A window of steps: {"seconds", "loss"}."""
+        """Runs a window of steps and returns {"seconds", "loss"}."""
         assert self.process.stdin
         with contextlib.suppress(BrokenPipeError):  # it has died; there will be no answer
             print(steps, file=self.process.stdin, flush=True)
@@ -104,7 +104,7 @@ class Process:
 
 @contextlib.contextmanager
 def started(system: System, e: Experiment) -> Iterator[Process]:
-    """The system, ready to train the experiment; raises UserError with its last words if it stops."""
+    """Yields the system, ready to train the experiment; raises UserError with the end of its output if it stops."""
     environment = os.environ | {"JAX_PLATFORMS": "cpu"}
     with tempfile.TemporaryDirectory() as folder:
         errors = Path(folder) / "stderr"
@@ -121,7 +121,7 @@ def started(system: System, e: Experiment) -> Iterator[Process]:
 
 
 def tokens(e: Experiment) -> int:
-    """Tokens of a batch; of an encoder-decoder, source and target together."""
+    """Returns the tokens of a batch; for an encoder-decoder, source and target together."""
     features = e.data.features()
     segments = [feature for name, feature in features.items() if name.endswith("segments")]
     return e.data.batch_size * sum(feature.shape[0] for feature in segments)
@@ -147,7 +147,7 @@ def compare(e: Experiment, systems: Sequence[System], windows: int, steps: int) 
 
 
 def rows(found: list[list[dict[str, float]]], tokens: int) -> list[dict[str, float]]:
-    """Tokens per second of each system's windows but the first WARMUP: median, p10 and p90; and the first system's ratio to it.
+    """Returns tokens per second of each system, without the first WARMUP windows: median, p10, p90, and our ratio to it.
 
     Args:
       found: of each system, {"seconds", "loss"} of its windows.
@@ -168,7 +168,7 @@ def rows(found: list[list[dict[str, float]]], tokens: int) -> list[dict[str, flo
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """The rows as text: the numbers, then what each system is."""
+    """Returns the rows as text: the numbers, then a description of each system."""
     lines = [f"{'':14}{'tokens/s':>10}{'p10':>9}{'p90':>9}{'ours/it':>9}{'parameters':>14}{'loss':>8}"]
     for r in rows:
         rate = f"{r['tokens_per_s']:10,.0f}{r['p10']:9,.0f}{r['p90']:9,.0f}{r['ratio']:9.2f}"
@@ -181,11 +181,11 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     p = cli.parser(__doc__)
-    p.add_argument("--experiments", default=",".join(EXPERIMENTS), help="with commas")
-    p.add_argument("--peers", default=",".join(PEERS), help="with commas")
-    p.add_argument("--windows", type=int, default=8, help=f"of each system, after {WARMUP} that does not count")
-    p.add_argument("--steps", type=int, default=3, help="training steps of a window")
-    p.add_argument("--json", action="store_true", help="print a JSON object a line")
+    p.add_argument("--experiments", default=",".join(EXPERIMENTS), help="comma-separated")
+    p.add_argument("--peers", default=",".join(PEERS), help="comma-separated")
+    p.add_argument("--windows", type=int, default=8, help=f"windows of each system, after {WARMUP} that is not counted")
+    p.add_argument("--steps", type=int, default=3, help="training steps in a window")
+    p.add_argument("--json", action="store_true", help="print one JSON object a line")
     args = p.parse_args(argv)
     experiments = cli.names("--experiments", args.experiments, EXPERIMENTS)
     peers = [PEERS[name] for name in cli.names("--peers", args.peers, PEERS)]

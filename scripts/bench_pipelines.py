@@ -1,4 +1,4 @@
-"""Pipelines compared: temporary memory of the compiled training step, and bubbles counted in ticks.
+"""Compares pipeline schedules: temporary memory of the compiled training step, and bubbles counted in ticks.
 
     python -m scripts.bench_pipelines
     python -m scripts.bench_pipelines --stages 8 --microbatches 16,64,256 --json
@@ -16,8 +16,8 @@ from scripts import cli
 def main() -> int:
     p = cli.parser(__doc__)
     p.add_argument("--stages", type=int, default=8)
-    p.add_argument("--microbatches", type=cli.numbers, default=[16, 64, 256], help="with commas")
-    p.add_argument("--json", action="store_true", help="print a JSON object a line")
+    p.add_argument("--microbatches", type=cli.numbers, default=[16, 64, 256], help="comma-separated")
+    p.add_argument("--json", action="store_true", help="print one JSON object a line")
     args = p.parse_args()
     cli.use_devices(cli.SIMULATED)
     head = f"{'schedule':22} {'p':>2} {'v':>2} {'m':>4} {'temporary MiB':>14} {'of GPipe':>9}"
@@ -38,7 +38,8 @@ def main() -> int:
 
 
 def measure(name: str, stages: int, microbatches: int) -> dict:
-    """Temporary bytes of the compiled step on a device, ticks of its schedule, and its bubble: counted, and (p - 1) / (v m)."""
+    """Returns the temporary bytes of the compiled step on a device, the ticks of its schedule, and its bubble: counted, and
+    (p - 1) / (v m)."""
     import jax
 
     from configs import registry

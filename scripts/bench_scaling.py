@@ -1,11 +1,11 @@
-"""How cost grows: step time over batch, length and experts, compile time over layers, host time a step over devices.
+"""Measures how cost grows: step time over batch, length and experts, compile time over layers, host time a step over devices.
 
     python -m scripts.bench_scaling                                     # all five curves: some ten minutes on two cores
     python -m scripts.bench_scaling --curves experts,devices --json
     python -m scripts.bench_scaling --plot docs/scaling.png
 
-Small models on random tokens; on a CPU, devices are simulated ones. Points of a curve are measured by turns, figures are medians,
-ratios are to the first point. Below each table stands what was measured beside the goal. Programs are compiled anew.
+Models are small and tokens random; on a CPU, devices are simulated. Points of a curve are measured by turns, figures are medians,
+and ratios are to the first point. A line below each table compares the measurement with the goal. Programs are compiled anew.
 """
 
 import os
@@ -50,16 +50,16 @@ def plot(found: dict[str, Any], path: Path) -> None:
 
 
 def _unit(key: str) -> str:
-    """The last part of a column's name."""
+    """Returns the last part of a column's name, its unit."""
     return key.rpartition("_")[2]
 
 
 def main() -> int:
     p = cli.parser(__doc__)
-    p.add_argument("--curves", metavar="NAMES", help="some of batch, length, experts, layers, devices, with commas")
-    p.add_argument("--rounds", type=int, default=3, metavar="N", help="how often each point has its turn")
-    p.add_argument("--plot", type=cli.folder, metavar="FILE", help="draw them, for example into docs/scaling.png")
-    p.add_argument("--json", action="store_true", help="for programs")
+    p.add_argument("--curves", metavar="NAMES", help="any of batch, length, experts, layers, devices, comma-separated")
+    p.add_argument("--rounds", type=int, default=3, metavar="N", help="how often each point is measured")
+    p.add_argument("--plot", type=cli.folder, metavar="FILE", help="draw the curves, for example to docs/scaling.png")
+    p.add_argument("--json", action="store_true", help="print JSON")
     args = p.parse_args()
     if args.rounds < 1:
         raise ConfigError(f"--rounds {args.rounds}: at least 1 must be measured")

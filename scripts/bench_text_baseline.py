@@ -1,10 +1,10 @@
-"""What counting words achieves on a classification cache: TF-IDF and a linear SVM, for a fine-tuned encoder to beat.
+"""Measures a baseline on a classification cache: TF-IDF and a linear SVM, for a fine-tuned encoder to beat.
 
     python -m scripts.bench_text_baseline debian_sections --sizes 1000,5000,20000,0 --seeds 0,1,2 --json
 
 Trains on the training examples that the encoder gets at that size and seed (0: all), chooses the SVM's C on the
 validation split and scores the test split once. Features are words and pairs of words, or those and character n-grams.
-Needs scikit-learn, which is no requirement of the project's.
+Needs scikit-learn, which the project does not require.
 """
 
 import json
@@ -25,15 +25,24 @@ _STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0)  # C, the weight of errors
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Prints a line for each kind of features and size. Raises ConfigError where the cache or scikit-learn won't do."""
+    """Prints a line for each kind of features and size.
+
+    Raises:
+      ConfigError: the cache does not suit, or scikit-learn is missing.
+    """
     p = cli.parser(__doc__)
     p.add_argument("cache", help="a prepared cache of whole texts with labels, e.g. debian_sections")
     p.add_argument(
-        "--sizes", type=cli.numbers, default=[0], help="training examples, with commas; 0: all (the default)"
+        "--sizes",
+        type=cli.numbers,
+        default=[0],
+        help="numbers of training examples, comma-separated; 0 takes all (the default)",
     )
-    p.add_argument("--seeds", type=cli.numbers, default=[0], help="of the choice of training examples, with commas")
+    p.add_argument(
+        "--seeds", type=cli.numbers, default=[0], help="seeds for the choice of training examples, comma-separated"
+    )
     p.add_argument("--features", choices=(*FEATURES, "both"), default="both")
-    p.add_argument("--json", action="store_true", help="print a JSON object a line")
+    p.add_argument("--json", action="store_true", help="print one JSON object a line")
     options = p.parse_args(arguments)
     try:
         import sklearn  # noqa: F401  # pyright: ignore[reportMissingImports]
@@ -42,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
     folder = data_dir() / "caches" / options.cache
     manifest = read_manifest(folder)
     if manifest.get("form") != "classification" or manifest["limit"]:
-        raise ConfigError(f"{options.cache} is no cache of classified texts with all of them in it")
+        raise ConfigError(f"{options.cache} is not a cache of classified texts with all training examples")
     splits = {name: list(raw_examples(folder, name)) for name in ("train", "validation", "test")}
     for features in FEATURES if options.features == "both" else (options.features,):
         for size in options.sizes:
@@ -52,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def measure(splits: dict[str, list[Example]], features: str, size: int, seeds: list[int]) -> dict[str, Any]:
-    """Accuracy and macro-F1 on the test split, each a list by seed; all examples are the same for every seed."""
+    """Returns accuracy and macro-F1 on the test split, a list over seeds each; with all examples a single seed is enough."""
     start = time.monotonic()
     seeds = seeds if 0 < size < len(splits["train"]) else seeds[:1]
     runs = [fit_and_score({**splits, "train": subset(splits["train"], size, seed)}, features) for seed in seeds]
@@ -66,7 +75,7 @@ def measure(splits: dict[str, list[Example]], features: str, size: int, seeds: l
 
 
 def fit_and_score(splits: dict[str, list[Example]], features: str) -> dict[str, float]:
-    """The test scores of the SVM whose C is best on the validation split."""
+    """Returns the test scores of the SVM whose C is best on the validation split."""
     from sklearn.svm import LinearSVC  # pyright: ignore[reportMissingImports]
 
     texts = {name: ["\n".join(filter(None, (e["text"], e.get("pair")))) for e in some] for name, some in splits.items()}
@@ -93,7 +102,7 @@ def _vectorizer(features: str) -> Any:
 
 
 def tell(line: dict[str, Any]) -> str:
-    """A measurement as a line: means over the seeds, and their spread."""
+    """Returns a measurement as one line: means over the seeds, and their spread."""
     accuracy, f1 = line["accuracy"], line["macro_f1"]
     spread = f" (from {min(accuracy):.3f} to {max(accuracy):.3f})" if len(accuracy) > 1 else ""
     means = f"accuracy {statistics.mean(accuracy):.3f}{spread}, macro-F1 {statistics.mean(f1):.3f}"

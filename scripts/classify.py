@@ -3,9 +3,9 @@
     python -m scripts.classify --checkpoint runs/sections "terminal emulator for GNOME" "Python bindings for libcurl"
     python -m scripts.classify --checkpoint DIR --file examples.jsonl > labelled.jsonl
 
-DIR is a run's workdir or a release. A text given is answered by a line: probability, label, text. A file has an example a
-line, {"text": ...} or {"text": ..., "pair": ...}; the same come out, in order, with "label" and "probability". With --votes 4
-also "votes", four labels that share out the probability: [a, a, a, b] where a has three quarters of it.
+DIR is a run's workdir or a release. For each text on the command line, one line is printed: probability, label, text. A file has
+one example a line, {"text": ...} or {"text": ..., "pair": ...}; the examples are printed in the same order, with "label" and
+"probability". --votes 4 adds "votes", four labels in proportion to their probabilities: [a, a, a, b] if a has three quarters.
 """
 
 import json
@@ -19,13 +19,19 @@ from scripts import cli
 def main() -> int:
     p = cli.parser(__doc__)
     p.add_argument("--checkpoint", type=cli.folder, required=True, metavar="DIR", help="a workdir or a release")
-    p.add_argument("--step", type=int, help="which checkpoint of a workdir; the newest by default")
-    p.add_argument("--file", type=cli.folder, metavar="FILE", help="examples, a JSON object a line")
-    p.add_argument("--votes", type=int, default=0, metavar="N", help="with --file: so many labels by probability")
+    p.add_argument("--step", type=int, help="the checkpoint of a workdir; the newest by default")
+    p.add_argument("--file", type=cli.folder, metavar="FILE", help="a file of examples, one JSON object a line")
+    p.add_argument(
+        "--votes",
+        type=int,
+        default=0,
+        metavar="N",
+        help="with --file: print N labels in proportion to their probabilities",
+    )
     p.add_argument("text", nargs="*", help="texts to classify")
     args = p.parse_args()
     if bool(args.text) == bool(args.file):
-        raise cli.ConfigError("give texts or --file, one of them")
+        raise cli.ConfigError("give either texts or --file")
     if args.votes < 0:
         raise cli.ConfigError(f"--votes {args.votes}: expected a number from 0 on")
     examples = read(args.file) if args.file else [{"text": text} for text in args.text]
@@ -51,7 +57,7 @@ def main() -> int:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The examples of a file; raises ConfigError for a line that is none."""
+    """Returns the examples of a file; raises ConfigError for a line that is not an example."""
     examples = []
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, 1):

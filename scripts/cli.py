@@ -1,6 +1,6 @@
-"""What the commands share: experiments with overrides, one-line errors, devices.
+"""The parts that all commands share: experiments with overrides, one-line errors, devices.
 
-JAX is imported by what this module calls, not by it: simulated devices must be asked for before JAX looks for any.
+This module does not import JAX: simulated devices must be requested before JAX looks for devices.
 """
 
 import argparse
@@ -25,10 +25,10 @@ from models.sharding.layout import Layout
 
 
 def run(main: Callable[[], int | None]) -> typing.NoReturn:
-    """Runs a command; what the user can mend is one line on standard error and exit code 2, a bug keeps its traceback."""
+    """Runs a command. An error of the user's is one line on standard error and exit code 2; a bug keeps its traceback."""
     try:
         sys.exit(main() or 0)
-    except BrokenPipeError:  # the reader of our output had enough
+    except BrokenPipeError:  # the reader of our output has closed it
         sys.stdout = None
         sys.exit(0)
     except (UserError, FetchError, OSError) as error:
@@ -40,7 +40,7 @@ def run(main: Callable[[], int | None]) -> typing.NoReturn:
 
 
 def parser(doc: str | None, **kwargs: Any) -> argparse.ArgumentParser:
-    """An argument parser whose errors are one line, like all others."""
+    """Returns an argument parser whose errors are one line, like all others."""
 
     class OneLine(argparse.ArgumentParser):
         def error(self, message: str) -> typing.NoReturn:
@@ -50,15 +50,17 @@ def parser(doc: str | None, **kwargs: Any) -> argparse.ArgumentParser:
 
 
 def add_experiment(p: argparse.ArgumentParser, optional: bool = False) -> None:
-    """The arguments that `chosen` reads."""
-    p.add_argument("experiment", nargs="?" if optional else None, help="its name, as scripts.show lists them")
+    """Adds the arguments that `chosen` reads."""
+    p.add_argument("experiment", nargs="?" if optional else None, help="an experiment's name; scripts.show lists them")
     p.add_argument("--layout", metavar="NAME[:XxY]", help="another layout of the family, e.g. fully_sharded:2x4")
-    p.add_argument("--synthetic", action="store_true", help="random tokens instead of the experiment's data")
-    p.add_argument("--tiny", action="store_true", help="shrunk to run in seconds on one device, on random tokens")
+    p.add_argument("--synthetic", action="store_true", help="random data instead of the experiment's")
+    p.add_argument(
+        "--tiny", action="store_true", help="shrink the experiment to run in seconds on one device, on random data"
+    )
 
 
 def chosen(args: argparse.Namespace, overrides: Sequence[str]) -> Experiment:
-    """The experiment that the command line asks for, typed `--field.path value` overrides applied last.
+    """Returns the experiment that the command line asks for; typed `--field.path value` overrides are applied last.
 
     Raises:
       ConfigError: an unknown experiment, layout or field (with the nearest one), or a value of the wrong type.
@@ -72,12 +74,12 @@ def chosen(args: argparse.Namespace, overrides: Sequence[str]) -> Experiment:
 
 
 def synthetic(e: Experiment) -> Experiment:
-    """The same experiment on random tokens, which need no files."""
+    """Returns the same experiment on random data, which needs no files."""
     return dataclasses.replace(e, data=dataclasses.replace(e.data, cache=""))
 
 
 def named_layout(e: Experiment, text: str) -> Layout:
-    """The layout `NAME` or `NAME:XxY` of an experiment's family; without sizes, on the experiment's own mesh."""
+    """Returns the layout `NAME` or `NAME:XxY` of an experiment's family; without sizes, on the experiment's own mesh."""
     from models.families import family_of
 
     table = family_of(e.model).layouts
@@ -93,18 +95,17 @@ def named_layout(e: Experiment, text: str) -> Layout:
     return table[name](*given)
 
 
-SIMULATED = Layout(name="simulated", mesh=(("all", 8),))  # what a CPU offers to --layout
+SIMULATED = Layout(name="simulated", mesh=(("all", 8),))  # for commands that run every layout
 
 
 def use_devices(layout: Layout, processes: int = 1) -> None:
-    """Prepares JAX: on a machine without accelerators, as many simulated devices as the layout has; a program cache.
+    """Sets up JAX: a cache of compiled programs and, without accelerators, as many simulated devices as the layout has.
 
-    A program of one CPU device runs in the thread that asks, which finds its last run's memory again: trainers/host_memory.py.
-
-    Must come before JAX's first look at the devices; an accelerator's devices are left as they are.
+    Programs of a single CPU device run synchronously in the calling thread, so that its memory is reused
+    (trainers/host_memory.py). Must be called before JAX looks for devices; those of an accelerator are left as they are.
 
     Args:
-      processes: how many processes share the layout's devices; each simulates its part of them.
+      processes: how many processes share the layout's devices; each simulates its share of them.
     """
     flags = os.environ.get("XLA_FLAGS", "")
     if "xla_force_host_platform_device_count" not in flags:
@@ -118,13 +119,13 @@ def use_devices(layout: Layout, processes: int = 1) -> None:
 
 
 def use_devices_of_all(layout: Layout, detect: bool) -> None:
-    """As `use_devices`, in one of several processes that share the layout's devices; alone where nothing says so.
+    """Sets up JAX as `use_devices` does, and joins the other processes of the run, if there are any.
 
-    The processes are those of $JAX_COORDINATOR_ADDRESS, $JAX_NUM_PROCESSES and $JAX_PROCESS_ID; JAX finds what these leave
-    open on TPU pods, under Slurm and under Open MPI.
+    $JAX_COORDINATOR_ADDRESS, $JAX_NUM_PROCESSES and $JAX_PROCESS_ID describe the processes. On TPU pods, under Slurm and under
+    Open MPI, JAX finds the missing ones by itself.
 
     Args:
-      detect: joins them even if none of the variables is set.
+      detect: joins other processes even if none of the variables is set.
 
     Raises:
       ConfigError: a variable is missing or has no sensible value, or the other processes cannot be reached.
@@ -143,7 +144,7 @@ def use_devices_of_all(layout: Layout, detect: bool) -> None:
 
     try:
         jax.distributed.initialize(address, processes, number)
-    except ValueError:  # JAX found no pod and no job that would say the rest
+    except ValueError:  # JAX found no pod and no job that would complete the variables
         missing = ", ".join(name for name, value in given.items() if value is None)
         raise ConfigError(f"no TPU pod, Slurm or Open MPI job is found here: set {missing}") from None
     except RuntimeError as error:
@@ -152,7 +153,7 @@ def use_devices_of_all(layout: Layout, detect: bool) -> None:
 
 
 def _count(variable: str, least: int) -> int | None:
-    """A whole number from the environment, None where it is not set."""
+    """Returns a whole number from the environment, or None where it is not set."""
     text = os.environ.get(variable)
     if text is not None and not (text.isdecimal() and int(text) >= least):
         raise ConfigError(f"{variable}={text!r} is not a whole number from {least} on")
@@ -160,7 +161,7 @@ def _count(variable: str, least: int) -> int | None:
 
 
 def names(option: str, text: str, known: Collection[str]) -> list[str]:
-    """An option's names with commas between them, in the order of `known`; raises ConfigError with the nearest one."""
+    """Returns the comma-separated names of an option, in the order of `known`; raises ConfigError with the nearest one."""
     found = [name.strip() for name in text.split(",")]
     for name in found:
         if name not in known:
@@ -169,7 +170,7 @@ def names(option: str, text: str, known: Collection[str]) -> list[str]:
 
 
 def numbers(text: str) -> list[int]:
-    """An argument's type: whole numbers with commas between them."""
+    """Parses an argument: whole numbers with commas between them."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
@@ -185,7 +186,7 @@ def folder(text: str) -> Path:
 
 
 def check_picture(path: Path) -> None:
-    """Raises ConfigError where no picture can be in the format of the file's suffix."""
+    """Raises ConfigError if the file's suffix is not a picture format that can be written."""
     from matplotlib.figure import Figure
 
     if path.suffix[1:] not in (known := sorted(Figure().canvas.get_supported_filetypes())):
@@ -193,7 +194,7 @@ def check_picture(path: Path) -> None:
 
 
 def save_picture(figure: Any, path: Path) -> None:
-    """Writes a matplotlib figure in the format of the file's suffix, all of it or nothing."""
+    """Writes a matplotlib figure atomically, in the format of the file's suffix."""
     check_picture(path)
     with scratch(path.absolute()) as folder:
         figure.savefig(folder / path.name)

@@ -1,11 +1,11 @@
-"""Turns others' weights into a release of ours, and ours into a Hugging Face folder; a tensor at a time.
+"""Converts foreign weights into a release, and ours into a Hugging Face folder, one tensor at a time.
 
     python -m scripts.convert from-hf FOLDER --to releases/minilm
     python -m scripts.convert from-gguf model.gguf --to releases/smollm2 --layout fully_sharded:8x1
     python -m scripts.convert to-hf releases/minilm --to minilm-hf
 
-Releases, and others' folders as they are, are what scripts.evaluate, scripts.generate and --train.init-from take. A release's
-experiment is one of the family's with the model that was found. A run's workdir can be written as well as a release.
+scripts.evaluate, scripts.generate and --train.init-from take releases, and also foreign folders as they are. The experiment of a
+release is an experiment of the family with the configuration that was read. `to-hf` takes a run's workdir or a release.
 """
 
 import dataclasses
@@ -22,15 +22,13 @@ def main() -> int:
     for name, what in (("from-hf", "a Hugging Face folder"), ("from-gguf", "a GGUF file, or its folder")):
         c = commands.add_parser(name, help=f"reads {what}")
         c.add_argument("source", type=cli.folder, help=what)
-        c.add_argument("--experiment", default="", help="whose data, optimizer and evaluation to take along")
-        c.add_argument(
-            "--layout", metavar="NAME[:XxY]", help="how the model is cut from now on, e.g. fully_sharded:8x1"
-        )
+        c.add_argument("--experiment", default="", help="the experiment that gives data, optimizer and evaluation")
+        c.add_argument("--layout", metavar="NAME[:XxY]", help="the release's layout, e.g. fully_sharded:8x1")
         c.add_argument("--to", type=cli.folder, required=True, metavar="DIR", help="a new folder")
     c = commands.add_parser("to-hf", help="writes a Hugging Face folder")
     c.add_argument("source", type=cli.folder, help="a run's workdir or a release")
-    c.add_argument("--step", type=int, help="which checkpoint of a workdir; the newest by default")
-    c.add_argument("--max-shard-gb", type=float, default=5.0, help="files are no longer than this")
+    c.add_argument("--step", type=int, help="the checkpoint of a workdir; the newest by default")
+    c.add_argument("--max-shard-gb", type=float, default=5.0, help="the size of the largest file")
     c.add_argument("--to", type=cli.folder, required=True, metavar="DIR", help="a new folder")
     args = p.parse_args()
 
@@ -45,7 +43,7 @@ def main() -> int:
     source = open_weights(args.source)
     expected = {"from-hf": huggingface.HuggingFace, "from-gguf": gguf.Gguf}[args.command]
     if not isinstance(source, expected):
-        raise InterchangeError(f"{args.source} is not what {args.command} reads, but a {type(source).__name__}")
+        raise InterchangeError(f"{args.source} is a {type(source).__name__}, which {args.command} does not read")
     e = open.foreign(source.config, args.experiment)
     if args.layout:
         e = dataclasses.replace(e, layout=cli.named_layout(e, args.layout))

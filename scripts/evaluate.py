@@ -4,12 +4,12 @@
     python -m scripts.evaluate --checkpoint DIR --split udhr_test --per-language 0 --json
     python -m scripts.evaluate --checkpoint .data/weights/smollm2_135m --experiment gpt.smollm2_135m --limit 20
 
-DIR is a run's workdir, a release, a Hugging Face folder or a GGUF file; --experiment says on whose data, where that is not
-its own. A translator gets BLEU and chrF, per resource bucket and per language, raw and on stripped text (no placeholders,
-tags, punctuation, case: raw BLEU flatters, since much of a software message is copied), beside two baselines: the source
-itself, and the same model given other sources. Other models get their loss and metrics: perplexity per token and per byte,
-accuracy of masked tokens, of classes (beside always naming the most frequent one), of tags; macro-F1, and GLUE's own scores of
-its tasks; SQuAD's exact match and F1 of answers as text.
+DIR is a run's workdir, a release, a Hugging Face folder or a GGUF file; --experiment names the experiment whose data is used, if
+it is not the model's own. A translator is scored by BLEU and chrF, per resource bucket and per language, raw and on stripped text
+(without placeholders, tags, punctuation and case: raw BLEU flatters, since much of a software message is copied), beside two
+baselines: the source itself, and the same model given other sources. Other models are scored by their loss and metrics:
+perplexity per token and per byte; accuracy of masked tokens, of tags, and of classes (beside always naming the most frequent
+one); macro-F1, and GLUE's own scores of its tasks; SQuAD's exact match and F1 of answers as text.
 """
 
 import dataclasses
@@ -21,15 +21,19 @@ from scripts import cli
 def main() -> int:
     p = cli.parser(__doc__)
     p.add_argument("--checkpoint", type=cli.folder, required=True, metavar="DIR", help="see above")
-    p.add_argument("--step", type=int, help="which checkpoint of a workdir; the newest by default")
-    p.add_argument("--experiment", default="", help="whose data and evaluation to take; the model's own by default")
+    p.add_argument("--step", type=int, help="the checkpoint of a workdir; the newest by default")
+    p.add_argument(
+        "--experiment", default="", help="the experiment that gives data and evaluation; the model's own by default"
+    )
     p.add_argument("--split", help="held-out split; the experiment's by default")
-    p.add_argument("--limit", type=int, help="at most so many examples, 0 for all")
-    p.add_argument("--per-language", type=int, help="of a translator: at most so many sentences a language, 0 for all")
-    p.add_argument("--beams", type=int, help="of a translator")
+    p.add_argument("--limit", type=int, help="the most examples to score; 0 takes all")
+    p.add_argument(
+        "--per-language", type=int, help="for a translator: the most sentences of each language; 0 takes all"
+    )
+    p.add_argument("--beams", type=int, help="for a translator: hypotheses of the beam search")
     p.add_argument("--layout", metavar="NAME:XxY", help="run under a layout of the family; one device by default")
-    p.add_argument("--languages", action="store_true", help="of a translator: print every language")
-    p.add_argument("--json", action="store_true", help="for programs")
+    p.add_argument("--languages", action="store_true", help="for a translator: print every language")
+    p.add_argument("--json", action="store_true", help="print JSON")
     args = p.parse_args()
 
     cli.use_devices(cli.SIMULATED if args.layout else ONE_DEVICE)

@@ -5,7 +5,7 @@
     python -m scripts.generate --checkpoint DIR "Once" --temperature 0.8 --top-p 0.95 --samples 3 --seed 1
     cat prompts | python -m scripts.generate --checkpoint DIR --beams 4 --json
 
-DIR is a run's workdir, a release, a Hugging Face folder or a GGUF file. Without options the likeliest token is taken each time.
+DIR is a run's workdir, a release, a Hugging Face folder or a GGUF file. Without options, the likeliest token is taken each time.
 """
 
 import dataclasses
@@ -20,18 +20,18 @@ def main() -> int:
     p.add_argument(
         "--checkpoint", type=cli.folder, required=True, metavar="DIR", help="a workdir, release, HF folder, GGUF"
     )
-    p.add_argument("--step", type=int, help="which checkpoint of a workdir; the newest by default")
-    p.add_argument("--tokens", type=int, default=64, help="longest continuation")
+    p.add_argument("--step", type=int, help="the checkpoint of a workdir; the newest by default")
+    p.add_argument("--tokens", type=int, default=64, help="the most tokens of a continuation")
     p.add_argument("--temperature", type=float, default=0.0)
     p.add_argument("--top-k", type=int, default=0)
     p.add_argument("--top-p", type=float, default=1.0)
-    p.add_argument("--beams", type=int, default=0, help="beam search with so many hypotheses")
+    p.add_argument("--beams", type=int, default=0, help="hypotheses of a beam search; 0 does not search")
     p.add_argument("--length-penalty", type=float, default=0.0)
     p.add_argument("--samples", type=int, default=1, help="continuations of each prompt")
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--layout", metavar="NAME:XxY", help="generate under a layout of the family; one device by default")
-    p.add_argument("--json", action="store_true", help="for programs")
-    p.add_argument("prompt", nargs="*", help="without any, standard input is read, a prompt a line")
+    p.add_argument("--json", action="store_true", help="print JSON")
+    p.add_argument("prompt", nargs="*", help="prompts; without any, standard input is read, one prompt a line")
     args = p.parse_args()
     for name, least in (("tokens", 1), ("samples", 1), ("beams", 0), ("top_k", 0), ("temperature", 0)):
         if getattr(args, name) < least:

@@ -1,4 +1,4 @@
-"""Rewrites the golden dumps: per experiment its config, parameter table and decay groups, as sorted text lines.
+"""Rewrites the golden dumps: each experiment's config, parameter table and decay groups, as sorted text lines.
 
     make golden
 
@@ -14,7 +14,7 @@ FOLDER = Path(__file__).resolve().parent.parent / "configs" / "golden"
 
 
 def dump(name: str) -> str:
-    """The golden text of an experiment."""
+    """Returns the golden text of an experiment."""
     from trainers.programs import tables
 
     e = registry.load(name)

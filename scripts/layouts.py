@@ -1,11 +1,12 @@
-"""The equality table: an experiment's first steps under every layout of its family, against the same steps on one device.
+"""Compares an experiment's first steps under every layout of its family with the same steps on one device.
 
     python -m scripts.layouts                              every family
     python -m scripts.layouts gpt.palm_8b --layout two_d   one experiment, one layout
     python -m scripts.layouts gshard_m4.quickstart --mesh 8x1 --json
 
-On tiny versions, in double precision, on random tokens, on eight simulated devices: differences of losses, of the first step's
-gradients and of the parameters after three steps, and what the compiled step communicates. Exits with 1 if one is above 1e-9.
+The model is tiny, in double precision, on random data and eight simulated devices. A row has the differences of losses, of the
+first step's gradients and of the parameters after three steps, and the compiled step's collectives. Exits with 1 if a difference
+is above 1e-9.
 """
 
 import dataclasses
@@ -22,13 +23,15 @@ TOLERANCE = {"losses": 1e-9, "gradients": 1e-9, "parameters": 1e-9, "routing": 1
 
 def main() -> int:
     p = cli.parser(__doc__)
-    p.add_argument("experiment", nargs="*", help="names, as scripts.show lists them; one of each family by default")
+    p.add_argument(
+        "experiment", nargs="*", help="experiments, as scripts.show lists them; one of each family by default"
+    )
     p.add_argument(
         "--layout", action="append", metavar="NAME", help="a layout; may be given several times; all by default"
     )
-    p.add_argument("--mesh", help="2x4, or 2x2x2 for pipelines: only layouts with so many axes are run")
+    p.add_argument("--mesh", help="2x4, or 2x2x2 for pipelines: runs the layouts with this number of mesh axes")
     p.add_argument("--steps", type=int, default=3)
-    p.add_argument("--json", action="store_true", help="print a JSON object a line")
+    p.add_argument("--json", action="store_true", help="print one JSON object a line")
     args = p.parse_args()
     cli.use_devices(cli.SIMULATED)
     import jax

@@ -1,13 +1,13 @@
-"""Tells how the attempts whose MLPerf logs lie in a folder went: verdicts of MLPerf's checker, time to target, throughput, score.
+"""Summarises the MLPerf logs in a folder: verdicts of MLPerf's checker, time to target, throughput, score.
 
     python -m scripts.mlperf_report logs/bert
     python -m scripts.mlperf_report logs/bert --plot attempts.png
     python -m scripts.mlperf_report logs/bert --json
 
-Reads DIR/result_*.txt as `scripts.train --mlperf DIR` writes them. The score is MLPerf's: attempts by time to target, the fastest
-and the slowest dropped, the mean of the rest. An attempt that did not reach the target counts as slowest; with two of them, or
-fewer than three attempts, there is no score; of runs that measure speed alone it is the median throughput that is printed.
-A log that the checker refuses makes the exit code 1.
+Reads DIR/result_*.txt as `scripts.train --mlperf DIR` writes them. The score is MLPerf's: the mean time to target without the
+fastest and the slowest attempt. An attempt that did not reach the target counts as the slowest; with two of them, or with fewer
+than three attempts, there is no score. For runs that measure speed alone, the median throughput is printed. The exit code is 1 if
+the checker refuses a log.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ from trainers.measure.mlperf_rules import Event
 
 @dataclasses.dataclass(frozen=True)
 class Attempt:
-    """What a log says.
+    """The contents of a log.
 
     Attributes:
       number: N of result_N.txt.
@@ -51,7 +51,7 @@ class Attempt:
 
     @property
     def time_to_target(self) -> float:
-        """Seconds; infinite where the target was not met, or the log is refused."""
+        """Returns seconds; infinite where the target was not met, or the log is refused."""
         met = self.status == "success" and not self.complaints
         return self.seconds if met and self.seconds is not None else math.inf
 
@@ -60,7 +60,7 @@ SETUP = ("submission_benchmark", "submission_division", "experiment", "submissio
 
 
 def attempts(folder: Path) -> list[Attempt]:
-    """The attempts in a folder by number; raises UserError where there are none, or a line is damaged."""
+    """Returns the attempts in a folder by number; raises UserError where there are none, or a line is damaged."""
     found = {int(m[1]): path for path in folder.glob("result_*.txt") if (m := re.fullmatch(r"result_(\d+)", path.stem))}
     if not found:
         raise UserError(
@@ -91,7 +91,7 @@ def _attempt(number: int, path: Path) -> Attempt:
 
 
 def _mean_rate(stats: Sequence[Event]) -> float | None:
-    """Rows over the seconds that they took, of all measured steps together."""
+    """Returns rows per second over all measured steps together."""
     done = [0, *(e.metadata["samples_count"] for e in stats)]
     rows = [b - a for a, b in itertools.pairwise(done)]
     seconds = sum(r / e.value["throughput"] for r, e in zip(rows, stats, strict=True))
@@ -99,7 +99,7 @@ def _mean_rate(stats: Sequence[Event]) -> float | None:
 
 
 def score(found: Sequence[Attempt]) -> float | None:
-    """MLPerf's score in seconds, None where there is none."""
+    """Returns MLPerf's score in seconds, or None where there is none."""
     times = sorted(a.time_to_target for a in found)
     kept = times[1:-1]
     alike = all(a.setup == found[0].setup for a in found)
@@ -107,7 +107,7 @@ def score(found: Sequence[Attempt]) -> float | None:
 
 
 def table(found: Sequence[Attempt]) -> str:
-    """The attempts for people, and the score or why there is none."""
+    """Returns the attempts as text, and the score or the reason why there is none."""
     setup = " ".join(str(found[0].setup[key]) for key in SETUP[:4])
     lines = [setup, f"attempt  {'status':8}{'seconds':>12}{'rows/s':>12}{'last score':>12}  checker"]
     for a in found:
@@ -138,7 +138,7 @@ def _rates(found: Sequence[Attempt]) -> list[float]:
 
 
 def plot(found: Sequence[Attempt], path: Path) -> None:
-    """Draws score and throughput over time, a line an attempt, in the format of the file's suffix."""
+    """Draws score and throughput over time, one line for each attempt, in the format of the file's suffix."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 6), dpi=130, layout="constrained")
@@ -158,7 +158,7 @@ def plot(found: Sequence[Attempt], path: Path) -> None:
 def main() -> int:
     p = cli.parser(__doc__)
     p.add_argument("folder", type=cli.folder, metavar="DIR")
-    p.add_argument("--plot", type=cli.folder, metavar="FILE", help="draw the curves, for example into attempts.png")
+    p.add_argument("--plot", type=cli.folder, metavar="FILE", help="draw the curves, for example to attempts.png")
     p.add_argument("--json", action="store_true")
     args = p.parse_args()
     found = attempts(args.folder)

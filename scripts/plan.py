@@ -7,7 +7,8 @@ python -m scripts.plan gpt.maxtext_22b --search                   other layouts,
 python -m scripts.plan --all                                      every pod experiment, as a table
 python -m scripts.plan --calibrate                                published runs, rebuilt: where the error comes from
 
-All times are modelled, none is measured. An experiment that does not fit is refused with what is missing and what would fit.
+All times are modelled, none is measured. An experiment that does not fit is refused; the message says how much memory is missing,
+and which plans would fit.
 """
 
 import argparse
@@ -33,14 +34,14 @@ def main() -> int:
     p.add_argument("--torus", metavar="AXIS=yz,...", help="where mesh axes lie on the torus, e.g. data=yz,model=x")
     p.add_argument("--options", metavar="NAME", help="a set of compiler options (trainers/pods/chips.py)")
     p.add_argument(
-        "--kernel-efficiency", type=float, default=0.5, help="of attention kernels, share of peak (declared)"
+        "--kernel-efficiency", type=float, default=0.5, help="assumed share of peak that attention kernels reach"
     )
-    p.add_argument("--hlo", type=cli.folder, metavar="DIR", help="also writes the compiled program there")
-    p.add_argument("--page", type=cli.folder, metavar="FILE", help="also writes a page with pictures")
-    p.add_argument("--search", action="store_true", help="compiles the most promising layouts and ranks them")
-    p.add_argument("--all", action="store_true", help="every pod experiment")
-    p.add_argument("--calibrate", action="store_true", help="compiles the published runs and rewrites the error")
-    p.add_argument("--json", action="store_true", help="for programs")
+    p.add_argument("--hlo", type=cli.folder, metavar="DIR", help="also write the compiled program to this folder")
+    p.add_argument("--page", type=cli.folder, metavar="FILE", help="also write a page with pictures")
+    p.add_argument("--search", action="store_true", help="compile the most promising layouts and rank them")
+    p.add_argument("--all", action="store_true", help="plan every pod experiment")
+    p.add_argument("--calibrate", action="store_true", help="compile the published runs and rewrite the error")
+    p.add_argument("--json", action="store_true", help="print JSON")
     args, overrides = p.parse_known_args()
     if not args.experiment and not args.calibrate and not args.all:
         raise registry.ConfigError("name an experiment (scripts.show lists them), or give --all or --calibrate")
@@ -58,7 +59,7 @@ def main() -> int:
 
 
 def _torus(text: str | None) -> tuple[tuple[str, str], ...]:
-    """ "data=yz,model=x" as a layout has it."""
+    """Returns "data=yz,model=x" as pairs, the form that a layout has."""
     pairs = [tuple(part.split("=")) for part in (text or "").split(",") if part]
     if any(len(pair) != 2 for pair in pairs):
         raise PodError(f"--torus {text!r}: write AXIS=LETTERS pairs, as data=yz,model=x")
@@ -66,7 +67,7 @@ def _torus(text: str | None) -> tuple[tuple[str, str], ...]:
 
 
 def _slice(text: str | None, e: Experiment) -> Slice:
-    """The slice that is asked for, or the experiment's, or for another number of chips the usual one."""
+    """Returns the slice that is asked for, or the experiment's own, or the usual slice for another number of chips."""
     if text:
         return parse_slice(text)
     own = parse_slice(PODS[e.name].slice) if e.name in PODS else None
@@ -82,7 +83,7 @@ def _say(line: str) -> None:
 
 
 def _planned(args: argparse.Namespace, e: Experiment, where: Slice) -> dict[str, Any]:
-    """An experiment's report; its program is written where --hlo says."""
+    """Returns an experiment's report; writes its program to the folder of --hlo."""
     from trainers.pods import report
 
     found, text = report.plan(e, where, _options(args, e), kernel_efficiency=args.kernel_efficiency)
@@ -113,7 +114,7 @@ def _plan(args: argparse.Namespace, e: Experiment, where: Slice) -> int:
 
 
 def _report(args: argparse.Namespace, where: Slice, candidate: Any) -> dict[str, Any]:
-    """A candidate's report, for a search."""
+    """Returns a candidate's report, for a search."""
     from trainers.pods import report
 
     e = candidate.experiment

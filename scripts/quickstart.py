@@ -22,7 +22,7 @@ def main() -> int:
     began = time.perf_counter()
     p = cli.parser(__doc__)
     p.add_argument("--workdir", type=cli.folder, default=cli.folder("runs/quickstart"), metavar="DIR")
-    p.add_argument("--layout", metavar="NAME:XxY", help="for the devices at hand, where they are not eight")
+    p.add_argument("--layout", metavar="NAME:XxY", help="a layout for the devices at hand, if they are not eight")
     args, overrides = p.parse_known_args()
     args.experiment, args.synthetic, args.tiny = "gshard_m4.quickstart", False, False
     e = cli.chosen(args, overrides)

@@ -15,7 +15,7 @@ from scripts import cli
 
 
 def scores(workdir: Path, logged: list[dict[str, Any]]) -> dict[str, float]:
-    """What the card tells: the evaluation that scripts.quickstart saved, else the last one of the training loop."""
+    """Returns the scores for the card: the evaluation that scripts.quickstart saved, else the last one of the training loop."""
     saved = workdir / "evaluation.json"
     if saved.exists():
         return json.loads(saved.read_text())["all"]
@@ -28,7 +28,7 @@ def main() -> int:
     p = cli.parser(__doc__)
     p.add_argument("workdir", type=cli.folder, help="the run")
     p.add_argument("--to", type=cli.folder, required=True, metavar="DIR", help="a new folder")
-    p.add_argument("--step", type=int, help="which checkpoint; the newest by default")
+    p.add_argument("--step", type=int, help="the checkpoint; the newest by default")
     args = p.parse_args()
 
     cli.use_devices(ONE_DEVICE)

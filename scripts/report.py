@@ -67,7 +67,7 @@ def write(workdir: Path, e: Experiment) -> Path:
 
 
 def picture(draw: Any, data: Any) -> str:
-    """An <img> of what `draw(figure, data)` draws."""
+    """Returns an <img> of the figure that `draw(figure, data)` draws."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.4), dpi=130, layout="constrained")

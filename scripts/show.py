@@ -16,7 +16,7 @@ def main() -> int:
     p = cli.parser(__doc__)
     cli.add_experiment(p, optional=True)
     p.add_argument("--collectives", action="store_true", help="compile the step and list its collectives")
-    p.add_argument("--json", action="store_true", help="for programs")
+    p.add_argument("--json", action="store_true", help="print JSON")
     args, overrides = p.parse_known_args()
     if not args.experiment:
         found = {name: (inspect.getdoc(registry.lookup(name)) or "").partition("\n")[0] for name in registry.names()}

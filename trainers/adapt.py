@@ -1,7 +1,7 @@
-"""Fine-tuning a part of a model: which parameters a run trains, and low-rank updates (LoRA) in place of whole matrices.
+"""Partial training of a model: the parameters that a run trains, and low-rank updates (LoRA) in place of whole matrices.
 
-Models know nothing of either. Adapters live beside the parameters, under "lora.", and are added to the matrices they change
-before the model sees them.
+Models do not know of either. Adapters are stored beside the parameters, under "lora.", and are added to the matrices they
+change before the model sees them.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ PREFIX = "lora."
 
 
 def adapters(infos: Infos, lora: Lora) -> Infos:
-    """The parameters A [.., in, rank] and B [.., rank, out] of every matrix that is adapted.
+    """Returns the parameters A [.., in, rank] and B [.., rank, out] of every matrix that is adapted.
 
     Raises:
       ConfigError: a target names no matrix.
@@ -42,7 +42,8 @@ def adapters(infos: Infos, lora: Lora) -> Infos:
 
 
 def _piece(info: ParamInfo, name: str, rank: int) -> ParamInfo:
-    """A (a name that ends so) has the matrix's stacked and input dimensions and the rank, B the rank and its outputs."""
+    """Returns A, for a name that ends in ".a", or B: A has the matrix's stacked and input dimensions and the rank, B the stacked
+    dimensions, the rank and the outputs."""
     at = info.stacked + info.inputs
 
     def dims(values: tuple, extra: Any) -> tuple:
@@ -54,7 +55,7 @@ def _piece(info: ParamInfo, name: str, rank: int) -> ParamInfo:
 
 
 def create(infos: Infos, key: jax.Array) -> dict[str, jax.Array]:
-    """Fresh adapters: A Gaussian, B zero, so that the model starts unchanged (LoRA, section 4.1)."""
+    """Returns fresh adapters: A is Gaussian and B zero, so that the model starts unchanged (LoRA, section 4.1)."""
     made = {}
     for i, (name, info) in enumerate(sorted(infos.items())):
         inputs = math.prod(info.shape[info.stacked : -1])
@@ -64,7 +65,7 @@ def create(infos: Infos, key: jax.Array) -> dict[str, jax.Array]:
 
 
 def merged(params: dict[str, Any], lora: Lora) -> dict[str, Any]:
-    """Parameters with their adapters added in, and no adapters. Arrays of JAX or NumPy."""
+    """Returns the parameters with their adapters added in. The arrays may be JAX's or NumPy's."""
     if not lora.rank:
         return params
     flat = flatten(params)
@@ -80,18 +81,18 @@ def merged(params: dict[str, Any], lora: Lora) -> dict[str, Any]:
 
 
 def plain(e: Experiment, params: dict[str, Any]) -> tuple[Experiment, dict[str, Any]]:
-    """The experiment and the parameters of a trained model as if it had been trained whole: adapters merged."""
+    """Returns a trained model's experiment and parameters with adapters merged, as if whole matrices had been trained."""
     return dataclasses.replace(e, train=dataclasses.replace(e.train, lora=Lora())), merged(params, e.train.lora)
 
 
 def trained(infos: Infos, train: Train) -> frozenset[str]:
-    """Names of the parameters that a run changes.
+    """Returns the names of the parameters that a run changes.
 
     Raises:
       ConfigError: a prefix of `train.freeze` fits no parameter, or nothing is left to train.
     """
     names = set(infos)
-    if train.lora.rank:  # all that is not adapted stays, but for the head, which is new
+    if train.lora.rank:  # only adapters and fresh components are trained
         heads = tuple(f"{component}." for component in train.fresh)
         names = {name for name in names if name.startswith((PREFIX, *heads))}
     for prefix in train.freeze:

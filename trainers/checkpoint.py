@@ -1,8 +1,8 @@
-"""Checkpoints: asynchronous, atomic, checked when read, restorable onto any mesh and number of processes.
+"""Checkpoints, written asynchronously and atomically, checked when read, and restorable onto any mesh and number of processes.
 
 A checkpoint is WORKDIR/checkpoints/<step>/ with two items: `state`, nested dictionaries of arrays (trainers/state.py,
-`to_tree`), and `meta`, a JSON object: experiment, library versions, data fingerprint, a checksum of every array and one of
-itself. The data's position is the step, so it needs no item of its own (data/reading/batches.py).
+`to_tree`), and `meta`, a JSON object with the experiment, library versions, data fingerprint, a checksum of every array and one
+of itself. The position in the data is the step, so it needs no item of its own (data/reading/batches.py).
 """
 
 import contextlib
@@ -41,24 +41,24 @@ _META = {"format": str, "experiment": dict, "versions": dict, "data": str, "chec
 
 
 class CheckpointError(UserError):
-    """A checkpoint that must not, or cannot, be used; the message says which one and why."""
+    """A checkpoint must not, or cannot, be used; the message names it and says why."""
 
 
 def versions() -> dict[str, str]:
-    """Versions of the libraries that decide a run's numbers."""
+    """Returns the versions of the libraries that decide a run's numbers."""
     return {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint")}
 
 
 @jax.jit
 def checksums(tree: Any) -> Any:
-    """A uint32 per array that changes with any bit of it and does not depend on how it is cut."""
+    """Returns a uint32 for each array that changes with any bit of it, and does not depend on its sharding."""
 
     def of_array(x):
         width = jnp.dtype(x.dtype).itemsize
         unsigned = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint32}[width]
         bits = jax.lax.bitcast_convert_type(x, unsigned).astype(jnp.uint32)
         place = jnp.zeros(bits.shape, jnp.uint32)
-        for axis, size in enumerate(bits.shape):  # odd factors by position: swapped values are noticed too
+        for axis, size in enumerate(bits.shape):  # odd factors by position, so that swapped values change the sum
             place = place * jnp.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, bits.shape, axis)
         return jnp.sum(bits * (place * jnp.uint32(2654435761) * 2 + 1), dtype=jnp.uint32)
 
@@ -67,7 +67,7 @@ def checksums(tree: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Sound:
-    """A checkpoint that the run can go on from: its arrays, placed on the plan's mesh, and the checksums they should have."""
+    """A checkpoint from which the run can continue: its arrays, placed on the plan's mesh, and the checksums they should have."""
 
     tree: dict[str, Any]
     checksums: dict[str, int]
@@ -82,7 +82,7 @@ class Damaged:
 
 @dataclasses.dataclass(frozen=True)
 class Foreign:
-    """A checkpoint of another experiment, or of other data, which the run must not go on from."""
+    """A checkpoint of another experiment, or of other data, from which the run must not continue."""
 
     why: str
 
@@ -92,7 +92,7 @@ Outcome = Sound | Damaged | Foreign
 
 @dataclasses.dataclass(frozen=True)
 class _Best(PreservationPolicy):
-    """Keeps the checkpoint with the best score, of equal ones the newest; one without a finite score is never the best."""
+    """Keeps the checkpoint with the best score, and the newest of equals. One without a finite score is never the best."""
 
     metric: str
     sign: int  # -1 where less is better
@@ -112,11 +112,11 @@ class _Best(PreservationPolicy):
 
 
 class _Manager(ocp.CheckpointManager):
-    """Orbax's, which differs in two ways.
+    """Orbax's manager with two changes.
 
-    It leaves out Orbax's own question to JAX's coordinator whether a signal came (see trainers/processes.py): asked late, in
-    the thread of a save, it would set back the number from which the coordinator picks where all processes stop. And a
-    checkpoint whose score cannot be read has none; it does not keep all the others from being listed.
+    It does not ask JAX's coordinator whether a signal came (trainers/processes.py does): Orbax asks late, in the thread of a
+    save, which would set back the number from which the coordinator picks the step at which all processes stop. And a
+    checkpoint whose score cannot be read counts as one without a score, and does not prevent the others from being listed.
     """
 
     def reached_preemption(self, step: int) -> bool:
@@ -134,7 +134,7 @@ class Checkpoints:
     """The checkpoints of one run.
 
     Raises:
-      ConfigError: nothing is known of which way the metric `train.best` is better.
+      ConfigError: it is not known whether lower or higher is better for the metric `train.best`.
     """
 
     def __init__(self, workdir: Path, train: Train):
@@ -154,7 +154,7 @@ class Checkpoints:
         self._manager = _Manager(self.folder, options=options, item_handlers=_handlers())
 
     def save(self, p: Plan, state: State, fingerprint: str, metrics: dict[str, float] | None = None) -> None:
-        """Starts to save; returns once the arrays are copied off the devices, before they are written."""
+        """Starts a save; returns once the arrays are copied off the devices, before they are written."""
         step = int(state.step)
         if step in self._manager.all_steps():
             return
@@ -173,10 +173,10 @@ class Checkpoints:
         self._manager.save(step, args=items, metrics=chosen, force=True)
 
     def restore(self, p: Plan, fingerprint: str, say: Callable[[str], Any] = print) -> State | None:
-        """The newest sound checkpoint as a State on the plan's mesh; None where there is none at all.
+        """Returns the newest sound checkpoint as a State on the plan's mesh; None where there is no checkpoint.
 
-        A damaged or foreign checkpoint is named and the one before it is tried; once a sound one is found, those that
-        were passed over are moved aside to WORKDIR/damaged.
+        A damaged checkpoint is named and the one before it is tried. Once a sound one is found, the damaged ones are moved to
+        WORKDIR/damaged.
 
         Raises:
           CheckpointError: the newest sound checkpoint is of another model, data or optimizer, or none could be read.
@@ -203,7 +203,7 @@ class Checkpoints:
         return None
 
     def _set_aside(self, steps: list[int]) -> None:
-        anywhere(False)  # nobody is still reading
+        anywhere(False)  # waits until no process is reading
         for step in steps if jax.process_index() == 0 else []:
             aside = self.folder.parent / "damaged" / str(step)
             aside.parent.mkdir(exist_ok=True)
@@ -220,7 +220,7 @@ class Checkpoints:
 
 
 def _read(folder: Path, step: int, p: Plan, fingerprint: str) -> Outcome:
-    """Reads a checkpoint for this process alone; the arrays are not compared with their checksums yet."""
+    """Reads a checkpoint on this process alone, without comparing the arrays with their checksums."""
     placed = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), p.state, p.shardings)
     try:
         with _reader(folder) as reader:
@@ -233,7 +233,7 @@ def _read(folder: Path, step: int, p: Plan, fingerprint: str) -> Outcome:
 
 
 def _agreed(outcome: Outcome) -> Outcome:
-    """The worst outcome of all processes, which meet here: damaged, else foreign, else sound."""
+    """Returns the worst outcome of all processes: damaged, else foreign, else sound. Every process must call this."""
     for kind in (Damaged, Foreign):
         if anywhere(isinstance(outcome, kind)):
             return outcome if isinstance(outcome, kind) else kind("on another process")
@@ -241,7 +241,7 @@ def _agreed(outcome: Outcome) -> Outcome:
 
 
 def _verified(outcome: Outcome) -> Outcome:
-    """The outcome once checksums are compared, which all processes compute together; they agree before and after."""
+    """Returns the outcome after comparing checksums, which all processes compute together; they agree before and after."""
     if isinstance(outcome, Sound) and (why := _changed(outcome.tree, outcome.checksums)):
         outcome = Damaged(why)
     return _agreed(outcome)
@@ -252,7 +252,7 @@ def _handlers() -> dict[str, Any]:
 
 
 def _reader(folder: Path) -> ocp.CheckpointManager:
-    """Reads checkpoints, each process for itself: one that finds damage must not leave the others waiting in a barrier."""
+    """Returns a manager that reads on this process alone: a process that finds damage must not leave others at a barrier."""
     me = jax.process_index()
     alone = ocp.options.MultiprocessingOptions(
         primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"reader_{me}"
@@ -262,33 +262,33 @@ def _reader(folder: Path) -> ocp.CheckpointManager:
 
 
 def _meta(manager: ocp.CheckpointManager, step: int) -> dict[str, Any]:
-    """A checkpoint's `meta`; raises ValueError if it is damaged or not one of ours."""
+    """Returns a checkpoint's `meta`; raises ValueError if it is damaged or another program's."""
     meta = manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore()))["meta"]
     if not isinstance(meta, dict):
-        raise ValueError("its meta is no JSON object")
+        raise ValueError("its meta is not a JSON object")
     if meta.get("format") != FORMAT:
-        raise ValueError(f"not one of ours: its format is {meta.get('format')!r}, not {FORMAT!r}")
+        raise ValueError(f"not a checkpoint of this project: its format is {meta.get('format')!r}, not {FORMAT!r}")
     wrong = [name for name, kind in _META.items() if not isinstance(meta.get(name), kind)]
     wrong += sorted(meta.keys() - _META.keys() - {"checksum"})  # a damaged "checksum" is not taken for a missing one
     if wrong:
-        raise ValueError(f"its meta is not sound: {', '.join(wrong)}")
+        raise ValueError(f"its meta has missing, mistyped or unknown fields: {', '.join(wrong)}")
     if "checksum" in meta and meta.pop("checksum") != paths.digest(meta):
-        raise ValueError("checksum of its meta is not the one it was saved with")
+        raise ValueError("its meta does not have the checksum that it was saved with")
     return meta
 
 
 def _described(manager: ocp.CheckpointManager, step: int) -> dict[str, Any]:
-    """Shapes and dtypes of a checkpoint's arrays, as nested dictionaries."""
+    """Returns the shapes and dtypes of a checkpoint's arrays, as nested dictionaries."""
     return manager.item_metadata(step).state
 
 
 def _arrays(manager: ocp.CheckpointManager, step: int, like: dict[str, Any]) -> dict[str, Any]:
-    """A checkpoint's arrays, placed like `like`, unchecked."""
+    """Returns a checkpoint's arrays, placed like `like`, without checking them."""
     return manager.restore(step, args=ocp.args.Composite(state=ocp.args.StandardRestore(like)))["state"]
 
 
 def _changed(tree: dict[str, Any], want: dict[str, int]) -> str:
-    """The first array whose checksum is not the one that was saved, "" if there is none; all processes compute it."""
+    """Returns the first difference between the arrays' checksums and the saved ones, or "". Every process must call this."""
     found = {name: int(value) for name, value in flatten(checksums(tree)).items()}
     for name in sorted(want.keys() | found.keys()):
         if found.get(name) != want.get(name):
@@ -297,7 +297,7 @@ def _changed(tree: dict[str, Any], want: dict[str, int]) -> str:
 
 
 def _other_shapes(described: dict[str, Any], p: Plan) -> list[str]:
-    """Arrays that the checkpoint has and the plan has not, or in another shape: another optimizer's, for example."""
+    """Returns the arrays that differ in shape, or exist on one side alone, as those of another optimizer do."""
     stored = {k: tuple(m.shape) for k, m in flatten(described).items()}
     wanted = {k: tuple(x.shape) for k, x in flatten(to_tree(p.state)).items()}
     names = sorted(k for k in stored.keys() | wanted.keys() if stored.get(k) != wanted.get(k))
@@ -305,7 +305,7 @@ def _other_shapes(described: dict[str, Any], p: Plan) -> list[str]:
 
 
 def _reason(error: Exception) -> str:
-    """Why a checkpoint could not be read, on one line; what is no fault of the checkpoint's is raised again."""
+    """Returns, in one line, why a checkpoint could not be read; raises errors again that are not the checkpoint's fault."""
     text = " ".join(str(error).split())[:200] or type(error).__name__
     if isinstance(error, (MemoryError, PermissionError)) or "RESOURCE_EXHAUSTED" in text:
         raise error
@@ -313,9 +313,9 @@ def _reason(error: Exception) -> str:
 
 
 def _mismatches(meta: dict[str, Any], experiment: Experiment, fingerprint: str) -> list[str]:
-    """Why a run of this experiment cannot go on from this checkpoint: the fields that differ, old -> new."""
+    """Returns why a run of this experiment cannot continue from this checkpoint: the fields that differ, old -> new."""
     old, new = meta["experiment"], registry.to_json(experiment)
-    # Fields that came since have their defaults; those that are gone differ.
+    # Fields that were added since take their defaults; fields that were removed count as differences.
     with contextlib.suppress(registry.ConfigError):
         old = registry.to_json(registry.from_json(old))
     found = [f"model.{d}" for d in registry.differences(old["model"], new["model"])]
@@ -332,7 +332,7 @@ def _mismatches(meta: dict[str, Any], experiment: Experiment, fingerprint: str) 
 
 
 def newest_step(workdir: Path) -> int | None:
-    """The step of a run's newest checkpoint, whose parameters `read_params` takes; None where there is none."""
+    """Returns the step of a run's newest checkpoint, which `read_params` reads by default; None where there is none."""
     folder = workdir.absolute() / "checkpoints"
     if not folder.is_dir():
         return None
@@ -341,9 +341,9 @@ def newest_step(workdir: Path) -> int | None:
 
 
 def read_params(workdir: Path, step: int | None = None) -> tuple[Experiment, int, dict[str, Any], str]:
-    """(experiment, step, parameters on the host, data fingerprint) of a run's newest checkpoint, or of that step.
+    """Returns (experiment, step, parameters on the host, data fingerprint) of a run's newest checkpoint, or of a given step.
 
-    Adapters are merged into the matrices they change: the experiment is given back without them.
+    Adapters are merged into the matrices they change, and the experiment that is returned has none.
 
     Raises:
       CheckpointError: there is no such checkpoint, or it is damaged.

@@ -1,4 +1,4 @@
-"""Where numbers go: WORKDIR/metrics.jsonl, TensorBoard events, and one live line on the terminal."""
+"""Writes a run's metrics: WORKDIR/metrics.jsonl, TensorBoard events, and one live line on the terminal."""
 
 import json
 import os
@@ -16,15 +16,15 @@ Values = dict[str, Any]  # floats, or lists of floats
 
 
 def to_host(metrics: dict[str, jax.Array]) -> Values:
-    """Metrics as Python numbers (lists for vectors); waits for the step that computes them."""
+    """Returns metrics as Python numbers (lists for vectors); waits for the step that computes them."""
     return {k: np.asarray(v, np.float64).tolist() for k, v in jax.device_get(metrics).items()}
 
 
 class MetricWriter:
     """Appends one JSON object per logged step and the same scalars to TensorBoard.
 
-    Opened at a step, it first drops what a killed run had written beyond it, so that the file reads as if the run had
-    never been interrupted, and lines that a fault of the machine broke.
+    Opening it at a step first drops lines of later steps, which a killed run has left, and lines that a fault of the machine
+    broke. The file then reads as if the run had never been interrupted.
     """
 
     def __init__(self, workdir: Path, step: int):
@@ -36,7 +36,7 @@ class MetricWriter:
         self._board = SummaryWriter(str(workdir / "tensorboard"), purge_step=step + 1)
 
     def write(self, step: int, values: Values) -> None:
-        # JSON has no NaN: what is not finite is null.
+        # JSON has no NaN: values that are not finite become null.
         line = {k: v if isinstance(v, list) or np.isfinite(v) else None for k, v in values.items()}
         self._file.write(json.dumps({"step": step} | line) + "\n")
         self._file.flush()
@@ -52,10 +52,10 @@ class MetricWriter:
 
 
 def _logged(path: Path) -> list[tuple[bytes, Values]]:
-    """(the line itself, its values) of every sound line of a log.
+    """Returns (the line itself, its values) for every sound line of a log.
 
-    A last line without a newline is what a killed process leaves, and is left out; so is a broken line, for example the NULs
-    that a power cut leaves, but how many there are is printed on standard error.
+    A last line without a newline, which a killed process leaves, is skipped. So are broken lines, such as the NULs that a power
+    cut leaves; their number is printed on standard error.
     """
     sound, broken = [], 0
     whole_lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
@@ -74,19 +74,19 @@ def _logged(path: Path) -> list[tuple[bytes, Values]]:
 
 
 def read(workdir: Path) -> list[Values]:
-    """The logged steps of a run, in order, each with its number under "step"; broken lines are left out with a warning."""
+    """Returns the logged steps of a run in order, each with its number under "step"; skips broken lines with a warning."""
     return [values for _, values in _logged(workdir / "metrics.jsonl")]
 
 
 def memory_gib() -> float:
-    """Peak memory: of the fullest local device where the backend tells, else of this process."""
+    """Returns the peak memory in GiB of the fullest local device, or of this process where the backend does not report it."""
     stats = [device.memory_stats() or {} for device in jax.local_devices()]
     peaks = [s["peak_bytes_in_use"] for s in stats if "peak_bytes_in_use" in s]
     return max(peaks, default=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024) / 2**30
 
 
 class Progress:
-    """One line that tells where the run is: rewritten on a terminal, appended elsewhere."""
+    """Prints the progress of a run as one line, which is rewritten on a terminal and appended elsewhere."""
 
     def __init__(self, steps: int, start: int, unit: str, stream: TextIO = sys.stdout):
         self.steps, self.unit, self.stream = steps, unit, stream
@@ -94,7 +94,7 @@ class Progress:
         self._live = stream.isatty()
 
     def __call__(self, step: int, loss: float, work: float) -> float:
-        """Prints the line and returns the seconds of a step since the last one; `work` is what a step does, in units."""
+        """Prints the line and returns the seconds a step took since the last call; `work` is the units of work in a step."""
         now = time.perf_counter()
         then_step, then = self._last
         seconds = (now - then) / max(step - then_step, 1)
@@ -108,7 +108,7 @@ class Progress:
         return seconds
 
     def pause(self) -> None:
-        """Leaves the live line standing, before something else is printed; the time until `resume` is not counted."""
+        """Ends the live line, so that something else can be printed; the time until `resume` is not counted."""
         if self._live:
             self.stream.write("\n")
 

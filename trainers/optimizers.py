@@ -1,8 +1,8 @@
-"""Optimizers out of optax, acting on each separate tensor whatever the stacking, and the shardings of their state.
+"""Optimizers built from optax, which act on each layer's and each expert's tensor alone, and the shardings of their state.
 
-Optax sees a stack of layers, or of experts, as one tensor: LAMB's trust ratio and Adafactor's clipping, parameter scale
-and factored statistics would mix what belongs to different layers. `per_tensor` maps a transformation over the stacked
-axes, so that the update is the same whatever the stacking or the layout.
+Optax sees a stack of layers, or of experts, as one tensor. LAMB's trust ratio, and Adafactor's clipping, parameter scale and
+factored statistics, would then mix values of different layers. `per_tensor` maps a transformation over the stacked axes, so
+that the update does not depend on the stacking or the layout.
 """
 
 import math
@@ -24,7 +24,7 @@ PyTree = Any
 
 
 def learning_rate(schedule: settings.Schedule) -> optax.Schedule:
-    """Step (from 0) -> learning rate."""
+    """Returns the learning rate as a function of the step, which counts from 0."""
     match schedule:
         case settings.InverseSqrt():
 
@@ -61,13 +61,14 @@ def make(
     head_rate: float = 1.0,
     fresh: Sequence[str] = ("head",),
 ) -> optax.GradientTransformation:
-    """The optimizer of a config.
+    """Returns the optimizer of a configuration.
 
     Args:
-      infos: nested dictionaries of ParamInfo, of the structure of the parameters.
-      clip_norm: global gradient norm to clip to first; 0 does not clip.
-      freeze_layers: the lowest layers of every stack get no update.
-      head_rate: factor of the updates of the component "head".
+      infos: nested dictionaries of ParamInfo, with the structure of the parameters.
+      clip_norm: global norm to which gradients are clipped first; 0 does not clip.
+      freeze_layers: how many of the lowest layers of every stack get no update.
+      head_rate: factor of the updates of the components in `fresh`.
+      fresh: components that start anew.
     """
     rate = learning_rate(config.schedule)
     match config:
@@ -98,7 +99,7 @@ def make(
     clip = [optax.clip_by_global_norm(clip_norm)] if clip_norm else []
     frozen = [_without_lowest(infos, freeze_layers)] if freeze_layers else []
     head = [_faster(infos, head_rate, fresh)] if head_rate != 1 else []
-    # Before and after: frozen layers count neither in the clipped norm nor in weight decay.
+    # Frozen layers are zeroed before and after, so that they count neither in the clipped norm nor in weight decay.
     return optax.chain(*frozen, *clip, *parts, optax.scale_by_learning_rate(rate), *head, *frozen)
 
 
@@ -113,7 +114,7 @@ def _faster(infos: PyTree, factor: float, components: Sequence[str]) -> optax.Gr
 
 
 def _without_lowest(infos: PyTree, n: int) -> optax.GradientTransformation:
-    """Zeroes what belongs to the first n layers of a stack."""
+    """Zeroes the updates of the first n layers of every stack."""
 
     def one(info: ParamInfo, u: Any) -> Any:
         if info.axes[0] != "layers":
@@ -130,9 +131,9 @@ def decay_matrices(config: settings.AdamW | settings.Lamb, infos: PyTree) -> opt
 
 
 def matrix_shape(info: ParamInfo) -> tuple[int, ...]:
-    """The shape of one tensor seen as a matrix between the model dimension and all others, or as the vector it is.
+    """Returns the shape of one tensor as a matrix between the model dimension and all others; a vector keeps its shape.
 
-    Which statistics are factored thus follows from the names: a query projection (embed, heads, kv) is a matrix
+    The axis names thus decide which statistics are factored: a query projection (embed, heads, kv) is a matrix
     embed x (heads * kv), whatever the sizes.
     """
     shape = info.shape[info.stacked :]
@@ -140,10 +141,10 @@ def matrix_shape(info: ParamInfo) -> tuple[int, ...]:
 
 
 def per_tensor(tx: optax.GradientTransformation, infos: PyTree) -> optax.GradientTransformation:
-    """`tx` on each separate tensor alone, seen as a matrix: mapped over a parameter's stacked axes.
+    """Returns `tx` mapped over the stacked axes of parameters, so that it sees each tensor alone, as a matrix.
 
-    The state has the structure of the parameters, each leaf replaced by the state of `tx` for it. What is a scalar in
-    that state (a step count) is shared by the tensors of a stack.
+    The state has the structure of the parameters, each leaf replaced by the state of `tx` for it. Scalars of that state, such
+    as a step count, are shared by the tensors of a stack.
     """
 
     def view(info: ParamInfo, x: Any) -> jax.Array:
@@ -179,15 +180,15 @@ def per_tensor(tx: optax.GradientTransformation, infos: PyTree) -> optax.Gradien
 
 
 def param_name(path: Any) -> str:
-    """The name of the parameter that a leaf of an optimizer's state belongs to, from JAX's path of the leaf."""
+    """Returns the name of the parameter to which a leaf of an optimizer's state belongs, from JAX's path of the leaf."""
     return ".".join(entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey))
 
 
 def state_specs(state: PyTree, infos: PyTree) -> dict[str, tuple[Any, PartitionSpec]]:
-    """(abstract array, PartitionSpec) of every array of an optimizer's state, by path, in the order of its leaves.
+    """Returns (abstract array, PartitionSpec) for every array of an optimizer's state, by path, in the order of its leaves.
 
-    Moments are cut like the parameter they belong to; factored statistics like the dimensions that survive; the
-    layout's `optimizer` rules override (ZeRO-1). Everything else (counts, placeholders) is on every device.
+    Moments are cut like their parameter, and factored statistics like the dimensions that remain; the layout's `optimizer`
+    rules override both (ZeRO-1). All other arrays (counts, placeholders) are on every device.
     """
     by_name = flatten(infos)
     found = {}
@@ -199,7 +200,7 @@ def state_specs(state: PyTree, infos: PyTree) -> dict[str, tuple[Any, PartitionS
 
 
 def state_shardings(state: PyTree, infos: PyTree, mesh: Mesh) -> PyTree:
-    """`state_specs` as a tree of NamedShardings."""
+    """Returns `state_specs` as a tree of NamedShardings."""
     shardings = [NamedSharding(mesh, spec) for _, spec in state_specs(state, infos).values()]
     return jax.tree.unflatten(jax.tree.structure(state), shardings)
 
@@ -212,7 +213,7 @@ def _statistic_spec(info: ParamInfo, last, shape: tuple[int, ...]) -> PartitionS
     rest, matrix = shape[info.stacked :], matrix_shape(info)
     sizes = info.shape[info.stacked :]
     split = info.inputs
-    # A side of several dimensions stays cut if only its first, the major one, is.
+    # A side of several dimensions stays cut only if nothing but its first, major dimension is cut.
     sides = [
         side[0] if side and not any(side[1:]) and math.prod(size) > 1 else None
         for side, size in ((dims[:split], sizes[:split]), (dims[split:], sizes[split:]))

@@ -1,4 +1,4 @@
-"""What the processes of one run agree on. A process that is alone agrees with itself."""
+"""Agreement between the processes of one run: on settings, failures and signals to stop. A single process agrees at once."""
 
 import collections
 import contextlib
@@ -19,42 +19,42 @@ from models.errors import UserError
 
 T = TypeVar("T")
 
-SHOWN = 4  # differences that an error names
+SHOWN = 4  # how many differences an error names
 
 
 class DisagreementError(UserError):
-    """Processes of one run that differ, or one that cannot go on; the message says which, and in what."""
+    """The processes of one run differ, or one of them cannot continue; the message names the process and the difference."""
 
 
 def anywhere(flag: bool) -> bool:
-    """Whether the flag is set on any process; all processes meet here."""
+    """Returns whether the flag is set on any process. Every process must call this."""
     if jax.process_count() == 1:
         return flag
     return bool(np.any(multihost_utils.process_allgather(np.array(flag))))
 
 
 def of_all(*values: float) -> np.ndarray:
-    """The values of every process, in float32, a row each; all processes meet here."""
+    """Returns the values of all processes, float32 [processes, values]. Every process must call this."""
     mine = np.array(values, np.float32)
     return multihost_utils.process_allgather(mine) if jax.process_count() > 1 else mine[None]
 
 
 def agree(settings: Mapping[str, str]) -> None:
-    """Compares settings with those of the other processes; all processes meet here.
+    """Compares settings with those of the other processes. Every process must call this.
 
-    Only as many bytes as a hash has are exchanged, unless settings differ.
+    The processes exchange a hash, and the settings themselves only if the hashes differ.
 
     Args:
       settings: values by name.
 
     Raises:
-      DisagreementError: settings differ. It is raised on every process, with the same message, which names what differs and
-        between which processes.
+      DisagreementError: settings differ. Every process raises it with the same message, which names the settings and the
+        processes.
     """
     processes = jax.process_count()
     if processes == 1:
         return
-    # Arrays can be gathered only where every process has as many devices as any other, which each sees for itself.
+    # Gathering needs the same number of devices on every process, which each process can check by itself.
     devices = collections.Counter(device.process_index for device in jax.devices())
     if len(set(devices.values())) > 1:
         raise DisagreementError(disagreement([{"devices": str(devices[n])} for n in range(processes)]))
@@ -66,16 +66,16 @@ def agree(settings: Mapping[str, str]) -> None:
 
 
 def _gather(message: bytes) -> list[bytes]:
-    """The messages of all processes, which must be equally long, in order; all processes meet here."""
+    """Returns the messages of all processes in order. They must have equal lengths, and every process must call this."""
     rows = multihost_utils.process_allgather(np.frombuffer(message, np.uint8))
     return [row.tobytes() for row in rows]
 
 
 def disagreement(settings: Sequence[Mapping[str, str]]) -> str:
-    """One line that names settings in which processes differ from process 0, for each the first process that does.
+    """Returns one line that names each setting that differs from process 0's, and the first process where it does.
 
     Args:
-      settings: of every process, values by name.
+      settings: values by name, for each process.
     """
 
     def value(number: int, name: str) -> str:
@@ -92,11 +92,11 @@ def disagreement(settings: Sequence[Mapping[str, str]]) -> str:
 
 
 def jointly(function: Callable[..., T], *args: Any) -> T:
-    """Returns function(*args) if no process fails in it; all processes meet here, so that none waits for one that failed.
+    """Returns function(*args) if it fails on no process. Every process must call this; none then waits for one that failed.
 
     Raises:
-      Exception: the function's own, on a process where it fails.
-      DisagreementError: on the other processes; it names one that failed.
+      Exception: the function's own exception, on a process where it fails.
+      DisagreementError: on the other processes; the message names a process that failed.
     """
     try:
         result = function(*args)
@@ -105,15 +105,15 @@ def jointly(function: Callable[..., T], *args: Any) -> T:
         raise
     failed = np.flatnonzero(of_all(False))
     if len(failed):
-        raise DisagreementError(f"process {failed[0]} cannot go on; it says why")
+        raise DisagreementError(f"process {failed[0]} failed; its own output has the error")
     return result
 
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[Callable[[], bool]]:
-    """Inside, SIGTERM and SIGINT ask for a stop; yields a function, called after every step: whether to stop now.
+    """Turns SIGTERM and SIGINT into a request to stop; yields a function that says, after each step, whether to stop now.
 
-    A signal to any process stops all of them, after the same step. A second SIGINT interrupts at once.
+    A signal to any process stops all of them after the same step. A second SIGINT interrupts at once.
     """
     several = jax.process_count() > 1
     asked = threading.Event()
@@ -126,15 +126,15 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
         if several:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    # Of several processes, JAX's coordinator hears SIGTERM, from when they joined, and picks the call at which all stop:
-    # one more than the highest number that it was last given. Steps would not do for that; a resumed run's begin late.
+    # With several processes, JAX's coordinator receives SIGTERM and picks the call at which all of them stop: one more than
+    # the highest number that it was last given. Step numbers would not do, because those of a resumed run begin late.
     calls = itertools.count(1)
 
     def picked() -> bool:
         return multihost_utils.reached_preemption_sync_point(next(calls))
 
     heard = [signal.SIGINT] if several else [signal.SIGINT, signal.SIGTERM]
-    if threading.current_thread() is not threading.main_thread():  # Python hears no signals here
+    if threading.current_thread() is not threading.main_thread():  # Python receives signals in the main thread alone
         heard = []
     old = {number: signal.signal(number, ask) for number in heard}
     try:

@@ -1,4 +1,4 @@
-"""WORKDIR/run.jsonl: every start and stop of a run, so that who trained what on which data can be told afterwards."""
+"""WORKDIR/run.jsonl records every start and stop of a run: who trained which experiment, when, on which data and versions."""
 
 import contextlib
 import datetime
@@ -25,15 +25,15 @@ _ROOMS = ("configs", "data", "models", "scripts", "trainers")  # folders of the 
 
 
 def config_hash(experiment: Experiment) -> str:
-    """Sixteen hexadecimal digits that change with any field of the experiment."""
+    """Returns sixteen hexadecimal digits that change with any field of the experiment."""
     return hashlib.sha256("\n".join(registry.lines(experiment)).encode()).hexdigest()[:16]
 
 
 def shared_settings(experiment: Experiment, workdir: Path) -> dict[str, str]:
-    """Everything in which the processes of one run must not differ, by name, but for the data (see processes.agree).
+    """Returns the settings in which the processes of one run must not differ, by name, except for the data (processes.agree).
 
-    That is every field of the experiment, the working folder, JAX's own settings that change numbers, the libraries' versions
-    and a hash of each source file: two checkouts of one git revision may hold different edits.
+    They are every field of the experiment, the working folder, JAX's settings that change numbers, the libraries' versions, and a
+    hash of each source file, because two checkouts of one git revision may hold different edits.
     """
     jax_settings = ("jax_enable_x64", "jax_default_matmul_precision", "jax_default_prng_impl")
     sources = sorted(file for room in _ROOMS for file in (paths.ROOT / room).rglob("*.py"))
@@ -47,7 +47,7 @@ def shared_settings(experiment: Experiment, workdir: Path) -> dict[str, str]:
 
 
 def user() -> str:
-    """Who runs this: a name, or a number where there is none."""
+    """Returns the user's name, or the user's number where there is no name."""
     return os.environ.get("USER") or str(os.getuid())
 
 
@@ -61,7 +61,7 @@ def append(workdir: Path, event: str, **fields: Any) -> None:
 
 
 class Record:
-    """One start of a run and how it ended: `end` before leaving the block, or the exception that left it."""
+    """Records a start of a run and how it ended: by `end`, called inside the block, or by an exception that leaves the block."""
 
     def __init__(self, workdir: Path, experiment: Experiment, leader: bool, **fields: Any):
         self.workdir, self.leader, self.stop = workdir, leader, {}
@@ -97,7 +97,7 @@ class Record:
 
 @contextlib.contextmanager
 def only_run(workdir: Path, leader: bool) -> Iterator[None]:
-    """Makes the folder, if there is none, and holds it for this run, whose processes all come here.
+    """Makes the folder, if there is none, and holds it for this run. Every process of the run must call this.
 
     Raises:
       ConfigError: on the leader, another run is training in it.
@@ -123,7 +123,7 @@ def only_run(workdir: Path, leader: bool) -> Iterator[None]:
 
 
 def git_revision() -> str:
-    """The checkout's commit, with "+" if files differ from it; "" outside a checkout."""
+    """Returns the checkout's commit, with "+" if files differ from it; "" outside a checkout."""
 
     def git(*args: str) -> str:
         done = subprocess.run(["git", "-C", str(paths.ROOT), *args], capture_output=True, text=True, check=False)

@@ -64,7 +64,7 @@ def gradients(p: Plan, params: Any, batch: Batch, context: Context) -> tuple[Any
 
 
 def train_step(p: Plan) -> Callable[[State, Batch], tuple[State, Metrics]]:
-    """The jitted step. The state is donated; a step whose loss or gradient is not finite changes nothing but counts."""
+    """Returns the jitted step. It donates the state; where loss or gradient is not finite, only the counts change."""
     rate = learning_rate(p.experiment.optimizer.schedule)
     seed = p.experiment.train.seed
 

@@ -59,7 +59,7 @@ def test_what_cannot_be_converted_is_refused(tmp_path, monkeypatch, capsys):
     """The wrong command, another family's experiment, a layout that doesn't fit, an existing folder: one line each."""
     to = tmp_path / "new"
     for args, part in {
-        ("from-gguf", FIXTURES / "gpt2", "--to", to): "is not what from-gguf reads",
+        ("from-gguf", FIXTURES / "gpt2", "--to", to): "which from-gguf does not read",
         (
             "from-hf",
             FIXTURES / "gpt2",

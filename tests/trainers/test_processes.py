@@ -61,7 +61,7 @@ def test_no_process_waits_for_one_that_failed(monkeypatch):
     monkeypatch.setattr(processes, "of_all", lambda flag: told.append(flag) or [flag, True])
     with pytest.raises(FileNotFoundError):
         processes.jointly(open, "/nowhere/at/all")
-    with pytest.raises(processes.DisagreementError, match="process 1 cannot go on; it says why"):
+    with pytest.raises(processes.DisagreementError, match="process 1 failed; its own output has the error"):
         processes.jointly(str, 5)
     assert told == [True, False]
     monkeypatch.undo()
