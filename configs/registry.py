@@ -1,6 +1,8 @@
 """Finding experiments by name, shrinking them for tests, and their text and JSON forms."""
 
+import copy
 import dataclasses
+import functools
 import importlib
 import json
 import pkgutil
@@ -91,11 +93,33 @@ _OPEN = {
 }
 
 
+# Fields that have moved since experiments were first stored, by their dotted paths: releases and runs from before still open.
+MOVED = {f"model.{name}": f"execution.{name}" for name in ("dtype", "remat", "unroll", "dispatch", "loss_chunks")}
+
+
+def modernized(data: dict[str, Any]) -> dict[str, Any]:
+    """Returns an experiment's JSON values with those of `MOVED` in their present places."""
+    data = copy.deepcopy(data)
+    for old, new in MOVED.items():
+        *parents, name = old.split(".")
+        node: Any = data
+        for parent in parents:
+            node = node.get(parent) if isinstance(node, dict) else None
+        if isinstance(node, dict) and name in node:
+            *parents, last = new.split(".")
+            place = functools.reduce(lambda place, parent: place.setdefault(parent, {}), parents, data)
+            place.setdefault(last, node.pop(name))
+    return data
+
+
 def from_json(data: Any, kind: Any = Experiment, path: str = "experiment") -> Any:
     """The inverse of `to_json`, strict: an unknown, missing or mistyped field is a ConfigError that names it.
 
-    A missing field that has a default takes it, so that releases and runs from before it came can still be read.
+    A missing field that has a default takes it, so that releases and runs from before it came can still be read;
+    fields that have moved since are found where they were (`MOVED`).
     """
+    if kind is Experiment and isinstance(data, dict):
+        data = modernized(data)
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     members = _OPEN[kind]() if kind in _OPEN else {}
     if origin in (typing.Union, types.UnionType):

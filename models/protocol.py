@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from models.execution import Execution
 from models.parts.losses import Loss, Totals
 from models.sharding.component import Component
 from models.sharding.layouts import Recipe
@@ -234,7 +235,7 @@ class Family:
       searched: the layouts that a search of plans tries for a configuration; by default all of `layouts` that it may vary.
       hyperparameters: makes the settings of a configuration that a log of a run names beside those of optimizer and data
         (trainers/measure/mlperf_rules.py).
-      notes: makes the lines about a configuration that a run prints when it starts.
+      notes: makes the lines about a configuration and its execution that a run prints when it starts.
       meaning: fields of the configuration that change what a model computes, but none of its shapes: weights of a model that
         differs in one of them are refused.
       same_outputs: whether two configurations mean the same by the outputs of the components that may start fresh, its heads;
@@ -250,7 +251,7 @@ class Family:
     policies: Sequence[str] = ()
     searched: Callable[[Any], Mapping[str, Recipe]] | None = None
     hyperparameters: Callable[[Any], dict[str, Any]] = lambda config: {}
-    notes: Callable[[Any], list[str]] = lambda config: []
+    notes: Callable[[Any, Execution], list[str]] = lambda config, execution: []
     meaning: tuple[str, ...] = ()
     same_outputs: Callable[[Any, Any], bool] = lambda ours, theirs: True
     shared: frozenset[str] = frozenset()

@@ -1,12 +1,10 @@
 """GShard M4's sizes. No JAX here: configs are read by tools that never touch an array."""
 
 import dataclasses
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-from models.parts.activations import WITH_EXPERTS
 from models.parts.moe.config import MoeConfig
 from models.parts.transformer_config import check_dropout
-from models.sharding import remat
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -19,11 +17,6 @@ class GShardM4Config(MoeConfig):
       layers: encoder plus decoder layers, half each (the L of MoE(2048E, 36L)); every second feed-forward layer is an MoE layer.
       label_smoothing: Lingvo's 0.1; not in the paper.
       dropout: on embeddings, sub-layer outputs and attention probabilities (A.2); inside experts none (Lingvo).
-      dtype: of activations and of weights as they are used; stored weights are float32 (the paper: all float32).
-      remat: what the backward pass keeps of a layer (models/sharding/remat.py): "none" all; "full" recomputes (the paper from 36
-        layers on, section 4).
-      unroll: blocks that are compiled one after the other in each turn of the loop over blocks: all of them run sooner on CPUs,
-        which copy what a loop keeps for the backward pass, and take as much longer to compile. 0 is all.
     """
 
     family: ClassVar[str] = "gshard_m4"
@@ -38,9 +31,6 @@ class GShardM4Config(MoeConfig):
     head_dim: int = 128
     label_smoothing: float = 0.1
     dropout: float = 0.1
-    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    remat: str = "none"
-    unroll: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -52,9 +42,6 @@ class GShardM4Config(MoeConfig):
                 f"{', every second an MoE layer' if self.experts else ''}); nearest are {below} and {above}"
             )
         check_dropout(self.dropout)
-        remat.check(self.remat, WITH_EXPERTS)
-        if self.unroll < 0:
-            raise ValueError(f"unroll={self.unroll}: must be 1 or more, or 0 for all layers")
 
     @property
     def blocks(self) -> int:

@@ -31,5 +31,5 @@ FAMILY = Family(
     like=lambda c: "gshard_m4.quickstart",
     comparable=comparable,
     hyperparameters=hyperparameters,
-    notes=lambda c: notes(c, c.hidden_dim),
+    notes=lambda c, execution: notes(c, c.hidden_dim, execution),
 )

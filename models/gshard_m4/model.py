@@ -193,9 +193,7 @@ class GShardM4(Staged):
             return block(x_BLM, *rows, key=key)
 
         rows, where = (source_BSM, masks, segments_BL > 0), self.where / "decoder"
-        x_BLM, stats = scan(
-            layer, x_BLM, (blocks, context.key), rows, where=where, remat=self.c.remat, unroll=self.c.unroll
-        )
+        x_BLM, stats = scan(layer, x_BLM, (blocks, context.key), rows, where=where)
         return (x_BLM, source_BSM), self._routing_loss(stats, "target", x_BLM.dtype, totals)
 
     def head_loss(self, x: tuple[jax.Array, jax.Array], batch: Batch, context: Context, totals: Totals) -> Loss:
@@ -248,13 +246,11 @@ class GShardM4(Staged):
             return block(x_BSM, *rows, key=key)
 
         layers, where = (self.encoder, layer_keys(k2, self.c.blocks)), self.where / "encoder"
-        x_BSM, stats = scan(
-            layer, x_BSM, layers, (mask, real_BS), where=where, remat=self.c.remat, unroll=self.c.unroll
-        )
+        x_BSM, stats = scan(layer, x_BSM, layers, (mask, real_BS), where=where)
         return self.encoder_norm(x_BSM), stats
 
     def _embed(self, table: Embedding, ids_BL, positions_BL, key: Key) -> jax.Array:
-        dtype = jnp.dtype(self.c.dtype)
+        dtype = self.where.dtype
         x_BLM = table(ids_BL, dtype) + sinusoids(positions_BL, self.c.model_dim, dtype)
         return dropout(x_BLM, self.c.dropout, key)
 
@@ -287,7 +283,7 @@ class GShardM4(Staged):
     def step(self, state, ids_BK: jax.Array, at: jax.Array):
         """Logits [B, K, V] of the token after `ids`, which stand at position `at`, and the state with them in it."""
         dense, sparse, real_BS = state
-        dtype = jnp.dtype(self.c.dtype)
+        dtype = self.where.dtype
         positions_BK = jnp.broadcast_to(at, ids_BK.shape)
         x_BKM = self.target_embedding(ids_BK, dtype) + sinusoids(positions_BK, self.c.model_dim, dtype)
         source = AttentionMask.for_rows(jnp.ones_like(ids_BK), real_BS.astype(jnp.int32))

@@ -98,13 +98,13 @@ def test_json_is_read_strictly():
         read(model__expert=3)
     with pytest.raises(ConfigError, match="field 'steps' is missing"):
         read(train__steps=None)
-    assert read(model__unroll=None) == registry.load("gshard_m4.quickstart")  # a release from before it came
+    assert read(execution__unroll=None) == registry.load("gshard_m4.quickstart")  # a release from before it came
     with pytest.raises(ConfigError, match=r"experiment\.model\.layers: expected int"):
         read(model__layers="four")
     with pytest.raises(ConfigError, match="did you mean 'Adafactor'"):
         read(optimizer__class="Adafacter")
     with pytest.raises(ConfigError, match="not one of 'sort', 'einsum'"):
-        read(model__dispatch="sorted")
+        read(execution__dispatch="sorted")
     with pytest.raises(ConfigError, match=r"experiment\.optimizer\.schedule: warmup=500: must be below steps=500"):
         read(optimizer__schedule__warmup=500)
 

@@ -2,13 +2,16 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from configs import registry
+from configs.experiment import Experiment
 from models.bert.model import Bert
+from models.execution import Execution
 from models.families import family_of
 from models.sharding.component import Component
 from models.sharding.layout import Layout
@@ -17,11 +20,20 @@ LENGTH = 12
 ALONE = Component(Layout(name="one", mesh=(("all", 1),)))
 
 
+def varied(e: Experiment, **fields: Any) -> Experiment:
+    """The experiment with these fields of its model, or of its execution, changed."""
+    names = {field.name for field in dataclasses.fields(Execution)}
+    model = dataclasses.replace(e.model, **{k: v for k, v in fields.items() if k not in names})
+    execution = dataclasses.replace(e.execution, **{k: v for k, v in fields.items() if k in names})
+    return dataclasses.replace(e, model=model, execution=execution)
+
+
 @functools.cache
 def model_of(name: str, where: Component = ALONE, **fields):
     """A tiny model of this experiment in double precision, without dropout, every bias and scale made to matter."""
-    fields = dict(dtype="float64", dropout=0.0, remat="none", layers=2) | fields
-    c = dataclasses.replace(registry.load(name).model.tiny(), **fields)
+    e = varied(registry.tiny(registry.load(name)), dtype="float64", dropout=0.0, remat="none", layers=2)
+    e = varied(e, **fields)
+    c, where = e.model, dataclasses.replace(where, execution=e.execution)
 
     @jax.jit
     def make():

@@ -6,7 +6,6 @@ from typing import Literal, get_args
 from models.errors import nearest
 
 Gating = Literal["top2", "top1", "expert_choice"]
-Dispatch = Literal["sort", "einsum", "all_to_all", "ragged"]
 SecondSlot = Literal["if_dispatched", "always"]
 
 
@@ -33,8 +32,6 @@ class MoeConfig:
       balance_weight: weight of the auxiliary loss (Lingvo's and Switch Transformer's 0.01; GShard does not say).
       z_weight: weight of the router z-loss (ST-MoE, arXiv 2202.08906, section 3.2: 0.001); 0, which computes none, is GShard
         and Switch Transformer, which have no such loss.
-      dispatch: "sort" (gathers), "einsum" (GShard's algorithm), "all_to_all" (the exchange between devices written down) or
-        "ragged" (grouped products, no buffers): equal value for value; models/parts/moe/dispatch.py has their costs.
     """
 
     experts: int = 0
@@ -47,12 +44,11 @@ class MoeConfig:
     input_jitter: float = 0.0
     balance_weight: float = 0.01
     z_weight: float = 0.0
-    dispatch: Dispatch = "sort"
 
     def __post_init__(self) -> None:
         if self.experts == 1:
             raise ValueError("experts=1: a router needs at least 2 to choose from; 0 makes the model dense")
-        for name, kind in (("gating", Gating), ("dispatch", Dispatch), ("second_expert_slot", SecondSlot)):
+        for name, kind in (("gating", Gating), ("second_expert_slot", SecondSlot)):
             if (value := getattr(self, name)) not in get_args(kind):
                 raise ValueError(f"{name}={value!r}: no such {name}{nearest(value, get_args(kind))}")
         for name in ("capacity_factor", "eval_capacity_factor"):

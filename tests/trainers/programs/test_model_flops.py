@@ -35,4 +35,6 @@ def test_a_mixtures_flops_are_those_of_its_slots():
 def test_recomputation_is_no_model_flops():
     """What is computed twice counts once."""
     e = registry.load("gpt.maxtext_22b")
-    assert model_flops(e) == model_flops(dataclasses.replace(e, model=dataclasses.replace(e.model, remat="none")))
+    assert model_flops(e) == model_flops(
+        dataclasses.replace(e, execution=dataclasses.replace(e.execution, remat="none"))
+    )
