@@ -19,6 +19,7 @@ from data.translation.config import Translate, TranslationData
 from models.execution import Execution
 from models.gshard_m4 import layouts
 from models.gshard_m4.config import GShardM4Config
+from models.parts.moe.config import MoeConfig
 
 KEPT = "dispatched+returned+up+attention_in+attention_out+ffn_out"
 
@@ -40,8 +41,7 @@ def quickstart() -> Experiment:
             hidden_dim=512,
             heads=4,
             head_dim=48,
-            experts=8,
-            group_size=64,
+            moe=MoeConfig(experts=8, group_size=64),
             dropout=0.0,
         ),
         layout=layouts.expert_parallel(1, 8),
@@ -68,10 +68,7 @@ def bench_67m() -> Experiment:
             hidden_dim=1024,
             heads=8,
             head_dim=64,
-            experts=8,
-            gating="top1",
-            group_size=1024,
-            capacity_factor=1.25,
+            moe=MoeConfig(experts=8, gating="top1", group_size=1024, capacity_factor=1.25),
             label_smoothing=0.0,
             dropout=0.0,
         ),
@@ -93,7 +90,7 @@ def moe_128e_12l() -> Experiment:
     # Tokens: 8192 rows x 128 = 2^20 source tokens a step; 1T source tokens in 1.0M steps.
     return Experiment(
         name="gshard_m4.moe_128e_12l",
-        model=GShardM4Config(layers=12, experts=128, group_size=8192),
+        model=GShardM4Config(layers=12, moe=MoeConfig(experts=128, group_size=8192)),
         layout=layouts.expert_parallel_2d(4, 32),
         data=TranslationData(cache="m4_102", batch_size=8192),
         optimizer=Adafactor(),
@@ -113,7 +110,7 @@ def moe_512e_12l() -> Experiment:
     return replace(
         base,
         name="gshard_m4.moe_512e_12l",
-        model=replace(base.model, experts=512, group_size=2048),
+        model=replace(base.model, moe=MoeConfig(experts=512)),
         layout=layouts.expert_parallel_2d(8, 64),
         train=replace(base.train, steps=992_000),
     )
@@ -129,7 +126,7 @@ def moe_2048e_12l() -> Experiment:
     return replace(
         base,
         name="gshard_m4.moe_2048e_12l",
-        model=replace(base.model, experts=2048),
+        model=replace(base.model, moe=MoeConfig(experts=2048)),
         layout=layouts.expert_parallel_2d(8, 256),
         data=replace(base.data, batch_size=32_768),
         train=replace(base.train, steps=260_000),

@@ -16,6 +16,7 @@ from configs.experiment import Experiment
 from data.kinds import DataConfig, EvalConfig, config_classes, eval_classes
 from models import families
 from models.errors import UserError, nearest
+from models.parts.moe.config import MoeConfig
 
 
 class ConfigError(UserError):
@@ -94,7 +95,13 @@ _OPEN = {
 
 
 # Fields that have moved since experiments were first stored, by their dotted paths: releases and runs from before still open.
-MOVED = {f"model.{name}": f"execution.{name}" for name in ("dtype", "remat", "unroll", "dispatch", "loss_chunks")}
+MOVED = {f"model.{name}": f"execution.{name}" for name in ("dtype", "remat", "unroll", "dispatch", "loss_chunks")} | {
+    f"model.{field.name}": f"model.moe.{field.name}" for field in dataclasses.fields(MoeConfig)
+}
+
+
+def _inner(data: dict[str, Any], name: str) -> dict[str, Any]:
+    return data.setdefault(name, {})
 
 
 def modernized(data: dict[str, Any]) -> dict[str, Any]:
@@ -107,8 +114,12 @@ def modernized(data: dict[str, Any]) -> dict[str, Any]:
             node = node.get(parent) if isinstance(node, dict) else None
         if isinstance(node, dict) and name in node:
             *parents, last = new.split(".")
-            place = functools.reduce(lambda place, parent: place.setdefault(parent, {}), parents, data)
+            place = functools.reduce(_inner, parents, data)
             place.setdefault(last, node.pop(name))
+    model = data.get("model")
+    if isinstance(model, dict) and isinstance(moe := model.get("moe"), dict):
+        # A dense model had no experts, and the mixture's fields were the model's own.
+        model["moe"] = None if moe.get("experts") == 0 else {"class": MoeConfig.__name__} | moe
     return data
 
 
@@ -125,7 +136,7 @@ def from_json(data: Any, kind: Any = Experiment, path: str = "experiment") -> An
     if origin in (typing.Union, types.UnionType):
         if data is None and types.NoneType in args:
             return None
-        members = {member.__name__: member for member in args}
+        members = {member.__name__: member for member in args if member is not types.NoneType}
     if members:
         name = str(data.get("class")) if isinstance(data, dict) else "None"
         if name not in members:

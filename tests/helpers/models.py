@@ -13,6 +13,7 @@ from configs.experiment import Experiment
 from models.bert.model import Bert
 from models.execution import Execution
 from models.families import family_of
+from models.parts.moe.config import MoeConfig
 from models.sharding.component import Component
 from models.sharding.layout import Layout
 
@@ -21,11 +22,17 @@ ALONE = Component(Layout(name="one", mesh=(("all", 1),)))
 
 
 def varied(e: Experiment, **fields: Any) -> Experiment:
-    """The experiment with these fields of its model, or of its execution, changed."""
-    names = {field.name for field in dataclasses.fields(Execution)}
-    model = dataclasses.replace(e.model, **{k: v for k, v in fields.items() if k not in names})
-    execution = dataclasses.replace(e.execution, **{k: v for k, v in fields.items() if k in names})
-    return dataclasses.replace(e, model=model, execution=execution)
+    """The experiment with these fields of its model, of its mixture of experts or of its execution changed."""
+
+    def own(kind: type) -> dict[str, Any]:
+        return {field.name: fields.pop(field.name) for field in dataclasses.fields(kind) if field.name in fields}
+
+    execution = dataclasses.replace(e.execution, **own(Execution))
+    mixture = own(MoeConfig)
+    model: Any = e.model
+    if mixture:
+        fields["moe"] = dataclasses.replace(model.moe, **mixture)
+    return dataclasses.replace(e, model=dataclasses.replace(model, **fields), execution=execution)
 
 
 @functools.cache

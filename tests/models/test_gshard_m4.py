@@ -13,6 +13,7 @@ from models.gshard_m4.config import GShardM4Config
 from models.gshard_m4.layouts import LAYOUTS
 from models.parts.decoding import beam_search
 from models.parts.losses import cross_entropy
+from models.parts.moe.config import MoeConfig
 from models.protocol import Context
 from models.sharding.layout import LayoutError
 from models.sharding.params import describe, merge
@@ -39,7 +40,7 @@ def test_the_papers_models_have_the_papers_sizes(name):
 def test_layers_that_do_not_pair_up_are_refused():
     """Half the layers are the encoder's, and every second one an MoE layer: 14 is not possible, 12 and 16 are."""
     with pytest.raises(ValueError, match="nearest are 12 and 16"):
-        GShardM4Config(layers=14, experts=8)
+        GShardM4Config(layers=14, moe=MoeConfig(experts=8))
 
 
 def tiny(**model):

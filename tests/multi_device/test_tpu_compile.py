@@ -18,6 +18,7 @@ from data.reading.batches import batch_shapes
 from models.sharding.layouts import sequence_parallel
 from models.gshard_m4 import layouts
 from models.execution import Execution
+from models.parts.moe.config import MoeConfig
 from trainers import state, step
 from trainers.pods import topology
 from trainers.pods.chips import parse_slice
@@ -28,7 +29,7 @@ devices = topology.devices(parse_slice("v4:2x2x2"))
 EXPERTS = """
 e = registry.tiny(registry.load("gshard_m4.moe_128e_12l"))
 # Sizes that fill a TPU's tiles, so that the program is like a big one's.
-model = dataclasses.replace(e.model, model_dim=128, hidden_dim=256, group_size=128, experts=16)
+model = dataclasses.replace(e.model, model_dim=128, hidden_dim=256, moe=MoeConfig(experts=16, group_size=128))
 data = dataclasses.replace(e.data, batch_size=64)
 e = dataclasses.replace(e, model=model, data=data, layout=layouts.expert_parallel(1, 8), execution=Execution(dtype="bfloat16"))
 p = state.plan(e, devices)

@@ -14,7 +14,7 @@ class MoeConfig:
     """Mixture-of-experts layers. The defaults are GShard's (arXiv 2006.16668); where it is silent, the source is named.
 
     Attributes:
-      experts: of an MoE layer; 0 makes the model dense.
+      experts: of an MoE layer, at least 2.
       gating: "top2" (GShard), "top1" (Switch Transformer) or "expert_choice", which only an encoder can use: what an expert
         takes depends on later tokens, so the decoder beside it keeps "top2". models/parts/moe/routing.py has a table of them.
       group_size: tokens S of a routing group; N / group_size groups are routed independently. GShard gives
@@ -34,7 +34,7 @@ class MoeConfig:
         and Switch Transformer, which have no such loss.
     """
 
-    experts: int = 0
+    experts: int
     gating: Gating = "top2"
     group_size: int = 2048
     capacity_factor: float = 2.0
@@ -46,8 +46,8 @@ class MoeConfig:
     z_weight: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.experts == 1:
-            raise ValueError("experts=1: a router needs at least 2 to choose from; 0 makes the model dense")
+        if self.experts < 2:
+            raise ValueError(f"experts={self.experts}: a router needs at least 2 to choose from")
         for name, kind in (("gating", Gating), ("second_expert_slot", SecondSlot)):
             if (value := getattr(self, name)) not in get_args(kind):
                 raise ValueError(f"{name}={value!r}: no such {name}{nearest(value, get_args(kind))}")

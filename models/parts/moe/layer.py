@@ -113,9 +113,9 @@ def check_groups(c: MoeConfig, lengths: Iterable[int], microbatches: int) -> Non
         )
 
 
-def hyperparameters(c: MoeConfig) -> dict[str, Any]:
+def hyperparameters(c: MoeConfig | None) -> dict[str, Any]:
     """Returns the settings of the mixture by the names that logs of runs have for them (models.protocol.Family)."""
-    if not c.experts:
+    if c is None:
         return {}
     return {
         "moe_num_experts": c.experts,
@@ -128,9 +128,9 @@ def hyperparameters(c: MoeConfig) -> dict[str, Any]:
     }
 
 
-def notes(c: MoeConfig, hidden: int, execution: Execution) -> list[str]:
+def notes(c: MoeConfig | None, hidden: int, execution: Execution) -> list[str]:
     """Lines about the mixture that a run prints when it starts; `hidden` is the experts' H."""
-    if not c.experts:
+    if c is None:
         return []
     slots = moe.capacity(c.capacity_factor, c.group_size, c.experts)
     decoder = f" ({c.decoder_gating} in a decoder)" if c.gating != c.decoder_gating else ""
