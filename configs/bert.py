@@ -10,6 +10,7 @@ from configs.optimizers import Adafactor, AdamW, Constant, Exponential, Lamb, Li
 from data.labelled.config import LabelledData
 from data.text.config import MaskedTextData
 from models.bert.config import BertConfig
+from models.execution import Execution
 from models.parts.heads_config import Classification, MaskedLm, SentenceEmbedding, Span, Tagging
 from models.sharding import layouts
 from models.sharding.layout import rules
@@ -61,13 +62,13 @@ def bench_42m() -> Experiment:
             head_dim=64,
             max_positions=256,
             dropout=0.0,
-            unroll=0,
         ),
         layout=layouts.data_parallel(1, 1),
         data=MaskedTextData(batch_size=8, length=256),
         optimizer=AdamW(schedule=Constant(value=1e-4), weight_decay=0.01),
         train=Train(steps=1000),
         eval=HeldOut(),
+        execution=Execution(unroll=0),
     )
 
 
@@ -150,8 +151,6 @@ def mlperf_480b() -> Experiment:
             head=MaskedLm(transform=False),
             label_smoothing=0.1,
             dropout=0.0,
-            dtype="bfloat16",
-            remat="attention_out+gate",  # Google's run kept nothing; TPU v4 has memory to spare
         ),
         # 30,522 = 2 x 3 x 5087 ids divide by neither axis: the vocabulary stays whole, the model dimension is cut.
         layout=replace(
@@ -163,6 +162,8 @@ def mlperf_480b() -> Experiment:
         optimizer=Adafactor(),
         train=Train(steps=100_000, log_every=10, save_every=500, eval_every=500),
         eval=HeldOut(limit=10_000, batch_size=2048),
+        # Google's run kept nothing; TPU v4 has memory to spare.
+        execution=Execution(dtype="bfloat16", remat="attention_out+gate"),
     )  # fmt: skip
 
 
@@ -197,8 +198,6 @@ def mlperf_200b() -> Experiment:
             head=MaskedLm(transform=False),
             label_smoothing=0.1,
             dropout=0.0,
-            dtype="bfloat16",
-            remat="attention_in+attention_out",
         ),
         layout=replace(layouts.two_d(128, 8), name="mlperf_200b"),
         data=MaskedTextData(batch_size=4096, length=512),
@@ -207,6 +206,7 @@ def mlperf_200b() -> Experiment:
         ),
         train=Train(steps=100_000, clip_norm=5.0, log_every=10, save_every=500),
         eval=HeldOut(batch_size=1024),
+        execution=Execution(dtype="bfloat16", remat="attention_in+attention_out"),
     )  # fmt: skip
 
 
@@ -264,9 +264,10 @@ def minilm_debian_descriptions_5k() -> Experiment:
     return replace(
         e,
         name="bert.minilm_debian_descriptions_5k",
-        model=replace(e.model, unroll=0, dropout=0.0),  # unrolled for CPUs; dropout doesn't pay in so few epochs
+        model=replace(e.model, dropout=0.0),  # unrolled for CPUs; dropout doesn't pay in so few epochs
         data=LabelledData(cache="debian_descriptions_5k", batch_size=10, length=48, slots=4),
         eval=HeldOut(split="validation", limit=500, batch_size=32),
+        execution=replace(e.execution, unroll=0),
     )
 
 
@@ -277,8 +278,9 @@ def minilm_debian_taught_5k() -> Experiment:
         e,
         name="bert.minilm_debian_taught_5k",
         # The teacher is unsure as it is, and two epochs of noisy labels and masked words need no more noise.
-        model=replace(e.model, unroll=0, dropout=0.0, label_smoothing=0.0),
+        model=replace(e.model, dropout=0.0, label_smoothing=0.0),
         data=replace(e.data, cache="debian_taught_5k", slots=128, masked=0.15),
+        execution=replace(e.execution, unroll=0),
     )
 
 

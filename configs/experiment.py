@@ -8,6 +8,7 @@ from typing import Literal
 
 from configs.optimizers import Optimizer
 from data.kinds import DataConfig, EvalConfig, HeldOut
+from models.execution import Execution
 from models.families import ModelConfig
 from models.sharding.layout import Layout
 
@@ -80,7 +81,7 @@ class Train:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """One complete experiment: everything that decides its result."""
+    """One complete experiment: everything that decides its result, and in `execution` how it is computed."""
 
     name: str
     model: ModelConfig
@@ -89,3 +90,4 @@ class Experiment:
     optimizer: Optimizer
     train: Train
     eval: EvalConfig = dataclasses.field(default_factory=HeldOut)
+    execution: Execution = Execution()

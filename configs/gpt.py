@@ -10,6 +10,7 @@ from typing import Any
 from configs.experiment import Experiment, HeldOut, Train
 from configs.optimizers import Adafactor, AdamW, Constant, Cosine, InverseSqrt
 from data.text.config import TextData
+from models.execution import Execution
 from models.gpt.config import GptConfig
 from models.sharding.layout import Layout, rules
 from models.sharding.layouts import (
@@ -63,13 +64,14 @@ def bench_42m() -> Experiment:
     return Experiment(
         name="gpt.bench_42m",
         model=_gpt2_block(
-            vocab=32_000, layers=8, model_dim=512, hidden_dim=2048, heads=8, head_dim=64, max_positions=256, unroll=0
+            vocab=32_000, layers=8, model_dim=512, hidden_dim=2048, heads=8, head_dim=64, max_positions=256
         ),
         layout=data_parallel(1, 1),
         data=TextData(batch_size=8, length=256),
         optimizer=AdamW(schedule=Constant(value=1e-4), weight_decay=0.01),
         train=Train(steps=1000),
         eval=HeldOut(),
+        execution=Execution(unroll=0),
     )
 
 
@@ -108,13 +110,13 @@ def _gpt2(name: str, *, layers: int, dim: int, heads: int) -> Experiment:
             head_dim=64,
             max_positions=1024,
             dropout=0.1,
-            dtype="bfloat16",
         ),
         layout=fully_sharded(8, 1),
         data=TextData(cache="c4_1024", batch_size=512, length=1024),
         optimizer=AdamW(schedule=Cosine(peak=6e-4, steps=600_000, warmup=2000, floor=0.1), b2=0.95, weight_decay=0.1),
         train=Train(steps=600_000, clip_norm=1.0, log_every=100, save_every=5000, eval_every=5000),
         eval=HeldOut(limit=2000, batch_size=64),
+        execution=Execution(dtype="bfloat16"),
     )
 
 
@@ -171,7 +173,7 @@ def gpt3_13b() -> Experiment:
 def gpt3_175b() -> Experiment:
     """GPT-3 175B: 96 layers of 12288; 3.2M tokens a batch. Vocabulary padded to 51,200, as MLPerf's reference does."""
     e = _gpt3("gpt3_175b", layers=96, dim=12288, heads=96, head=128, batch=1536, rate=6e-5, mesh=two_d(64, 32))
-    return replace(e, model=replace(e.model, vocab=51_200, remat="full"))
+    return replace(e, model=replace(e.model, vocab=51_200), execution=replace(e.execution, remat="full"))
 
 
 def mlperf_175b() -> Experiment:
@@ -207,13 +209,13 @@ def _gpt3(
             heads=heads,
             head_dim=head,
             max_positions=2048,
-            dtype="bfloat16",
         ),
         layout=mesh,
         data=TextData(cache="c4_2048", batch_size=batch, length=2048),
         optimizer=AdamW(schedule=schedule, b2=0.95, weight_decay=0.1),
         train=Train(steps=300_000_000_000 // tokens, clip_norm=1.0, log_every=100, save_every=2000, eval_every=2000),
         eval=HeldOut(limit=2000, batch_size=mesh.devices),
+        execution=Execution(dtype="bfloat16"),
     )
 
 
@@ -261,8 +263,8 @@ def gspmd_1t() -> Experiment:
     Modelled: 61.3 s, 61 % MFU.
     """
     e = _gspmd("gspmd_1t", layers=128, batch=3072, mesh=two_d(256, 8))
-    model = replace(e.model, model_dim=16_384, hidden_dim=131_072, heads=256, remat="attention_out")
-    return replace(e, model=model)
+    model = replace(e.model, model_dim=16_384, hidden_dim=131_072, heads=256)
+    return replace(e, model=model, execution=replace(e.execution, remat="attention_out"))
 
 
 def gspmd_1t_pipelined() -> Experiment:
@@ -272,7 +274,7 @@ def gspmd_1t_pipelined() -> Experiment:
     Modelled: 73.7 s, 50 % MFU.
     """
     e = gspmd_1t()
-    return replace(e, name="gpt.gspmd_1t_pipelined", model=replace(e.model, remat="full"), layout=_stages(768))
+    return replace(e, name="gpt.gspmd_1t_pipelined", layout=_stages(768), execution=replace(e.execution, remat="full"))
 
 
 def _stages(microbatches: int, **optimizer: str) -> Layout:
@@ -317,14 +319,13 @@ def _gspmd(name: str, *, layers: int, batch: int, mesh: Layout, remat: str = "fu
             positions="relative",
             activation="gelu_tanh",
             gated=True,
-            dtype="bfloat16",
-            remat=remat,
         ),
         layout=_lm_embedding(mesh),
         data=TextData(batch_size=batch, length=1024),
         optimizer=Adafactor(),
         train=Train(steps=100_000, log_every=100, save_every=2000),
         eval=HeldOut(batch_size=mesh.devices),
+        execution=Execution(dtype="bfloat16", remat=remat),
     )
 
 
@@ -413,14 +414,13 @@ def _megatron(name: str, *, layers: int, dim: int, heads: int, batch: int, mesh:
             heads=heads,
             head_dim=dim // heads,
             max_positions=2048,
-            dtype="bfloat16",
-            remat="full",
         ),
         layout=mesh,
         data=TextData(cache="c4_2048", batch_size=batch, length=2048),
         optimizer=AdamW(schedule=Cosine(peak=6e-5, steps=100_000, warmup=2000, floor=0.1), b2=0.95, weight_decay=0.1),
         train=Train(steps=100_000, clip_norm=1.0, log_every=100, save_every=2000),
         eval=HeldOut(limit=2000, batch_size=mesh.devices),
+        execution=Execution(dtype="bfloat16", remat="full"),
     )
 
 
@@ -445,7 +445,9 @@ def palm_540b() -> Experiment:
     """
     e = _palm("palm_540b", layers=118, dim=18_432, heads=48, mesh=two_d(256, 12))
     # 256,000 ids don't divide by 12.
-    return replace(e, model=replace(e.model, vocab=256_128, remat="attention_in+attention_out"))
+    return replace(
+        e, model=replace(e.model, vocab=256_128), execution=replace(e.execution, remat="attention_in+attention_out")
+    )
 
 
 def _palm(name: str, *, layers: int, dim: int, heads: int, mesh: Layout) -> Experiment:
@@ -465,8 +467,6 @@ def _palm(name: str, *, layers: int, dim: int, heads: int, mesh: Layout) -> Expe
             order="parallel",
             activation="silu",
             gated=True,
-            dtype="bfloat16",
-            remat="full",
         ),
         layout=mesh,
         data=TextData(cache="c4_2048", batch_size=2048, length=2048),
@@ -474,6 +474,7 @@ def _palm(name: str, *, layers: int, dim: int, heads: int, mesh: Layout) -> Expe
         optimizer=Adafactor(schedule=InverseSqrt(), min_factored=1 << 30),
         train=Train(steps=255_000, clip_norm=1.0, log_every=100, save_every=1000),
         eval=HeldOut(limit=2000, batch_size=mesh.devices),
+        execution=Execution(dtype="bfloat16", remat="full"),
     )
 
 
@@ -487,7 +488,7 @@ def maxtext_22b() -> Experiment:
     Modelled: 12.2 s, 66 % MFU; MaxText's own step, 13.5 s.
     """
     e = _maxtext("maxtext_22b", layers=48, dim=6144, hidden=24_576, heads=24, chips=64, per_chip=16)
-    return replace(e, model=replace(e.model, remat="attention_out", loss_chunks=4))
+    return replace(e, execution=replace(e.execution, remat="attention_out", loss_chunks=4))
 
 
 def maxtext_52b() -> Experiment:
@@ -510,14 +511,13 @@ def _maxtext(name: str, *, layers: int, dim: int, hidden: int, heads: int, chips
             head_dim=256,
             positions="rotary",
             activation="gelu_tanh",
-            dtype="bfloat16",
-            remat="full",
         ),
         layout=fully_sharded(chips, 1),
         data=TextData(batch_size=chips * per_chip, length=1024),
         optimizer=AdamW(schedule=Cosine(peak=3e-5, steps=100_000, warmup=1000, floor=0.1), b2=0.95, weight_decay=0.1),
         train=Train(steps=100_000, clip_norm=1.0, log_every=100, save_every=2000),
         eval=HeldOut(batch_size=chips),
+        execution=Execution(dtype="bfloat16", remat="full"),
     )
 
 
@@ -554,8 +554,6 @@ def _llama(
             activation="silu",
             gated=True,
             tied=False,
-            dtype="bfloat16",
-            remat="full",
         ),
         layout=mesh,
         data=TextData(batch_size=1024, length=4096),
@@ -565,6 +563,7 @@ def _llama(
         ),
         train=Train(steps=500_000, clip_norm=1.0, log_every=100, save_every=2000),
         eval=HeldOut(batch_size=mesh.devices),
+        execution=Execution(dtype="bfloat16", remat="full"),
     )  # fmt: skip
 
 

@@ -16,8 +16,10 @@ from dataclasses import replace
 from configs.experiment import Experiment, Train
 from configs.optimizers import Adafactor, AdamW, Constant, Cosine
 from data.translation.config import Translate, TranslationData
+from models.execution import Execution
 from models.gshard_m4 import layouts
 from models.gshard_m4.config import GShardM4Config
+from models.parts.moe.config import MoeConfig
 
 KEPT = "dispatched+returned+up+attention_in+attention_out+ffn_out"
 
@@ -39,8 +41,7 @@ def quickstart() -> Experiment:
             hidden_dim=512,
             heads=4,
             head_dim=48,
-            experts=8,
-            group_size=64,
+            moe=MoeConfig(experts=8, group_size=64),
             dropout=0.0,
         ),
         layout=layouts.expert_parallel(1, 8),
@@ -67,19 +68,16 @@ def bench_67m() -> Experiment:
             hidden_dim=1024,
             heads=8,
             head_dim=64,
-            experts=8,
-            gating="top1",
-            group_size=1024,
-            capacity_factor=1.25,
+            moe=MoeConfig(experts=8, gating="top1", group_size=1024, capacity_factor=1.25),
             label_smoothing=0.0,
             dropout=0.0,
-            unroll=0,
         ),
         layout=layouts.expert_parallel(1, 1),
         data=TranslationData(batch_size=8, source_length=128, target_length=128),
         optimizer=AdamW(schedule=Constant(value=1e-4), weight_decay=0.01),
         train=Train(steps=1000),
         eval=Translate(),
+        execution=Execution(unroll=0),
     )
 
 
@@ -92,12 +90,13 @@ def moe_128e_12l() -> Experiment:
     # Tokens: 8192 rows x 128 = 2^20 source tokens a step; 1T source tokens in 1.0M steps.
     return Experiment(
         name="gshard_m4.moe_128e_12l",
-        model=GShardM4Config(layers=12, experts=128, group_size=8192, dtype="bfloat16"),
+        model=GShardM4Config(layers=12, moe=MoeConfig(experts=128, group_size=8192)),
         layout=layouts.expert_parallel_2d(4, 32),
         data=TranslationData(cache="m4_102", batch_size=8192),
         optimizer=Adafactor(),
         train=Train(steps=1_010_000, save_every=5000, eval_every=20_000, keep=5, log_every=100),
         eval=Translate(per_language=40, max_length=128, batch_size=2048),  # a multiple of every layout's devices
+        execution=Execution(dtype="bfloat16"),
     )
 
 
@@ -111,7 +110,7 @@ def moe_512e_12l() -> Experiment:
     return replace(
         base,
         name="gshard_m4.moe_512e_12l",
-        model=replace(base.model, experts=512, group_size=2048),
+        model=replace(base.model, moe=MoeConfig(experts=512)),
         layout=layouts.expert_parallel_2d(8, 64),
         train=replace(base.train, steps=992_000),
     )
@@ -127,7 +126,7 @@ def moe_2048e_12l() -> Experiment:
     return replace(
         base,
         name="gshard_m4.moe_2048e_12l",
-        model=replace(base.model, experts=2048),
+        model=replace(base.model, moe=MoeConfig(experts=2048)),
         layout=layouts.expert_parallel_2d(8, 256),
         data=replace(base.data, batch_size=32_768),
         train=replace(base.train, steps=260_000),
@@ -144,8 +143,9 @@ def moe_128e_36l() -> Experiment:
     return replace(
         base,
         name="gshard_m4.moe_128e_36l",
-        model=replace(base.model, layers=36, remat=KEPT),
+        model=replace(base.model, layers=36),
         train=replace(base.train, steps=1_000_000),
+        execution=replace(base.execution, remat=KEPT),
     )
 
 
@@ -158,8 +158,9 @@ def moe_512e_36l() -> Experiment:
     return replace(
         base,
         name="gshard_m4.moe_512e_36l",
-        model=replace(base.model, layers=36, remat=KEPT),
+        model=replace(base.model, layers=36),
         train=replace(base.train, steps=998_000),
+        execution=replace(base.execution, remat=KEPT),
     )
 
 
@@ -174,8 +175,9 @@ def moe_2048e_36l() -> Experiment:
     return replace(
         base,
         name="gshard_m4.moe_2048e_36l",
-        model=replace(base.model, layers=36, remat=KEPT),
+        model=replace(base.model, layers=36),
         train=replace(base.train, steps=249_000),
+        execution=replace(base.execution, remat=KEPT),
     )
 
 
@@ -198,7 +200,8 @@ def dense_96l() -> Experiment:
     return replace(
         base,
         name="gshard_m4.dense_96l",
-        model=GShardM4Config(layers=96, head_dim=64, remat="full"),
+        model=GShardM4Config(layers=96, head_dim=64),
         layout=layouts.LAYOUTS["fully_sharded"](256, 8),
         train=replace(base.train, steps=300_000),
+        execution=Execution(remat="full"),
     )

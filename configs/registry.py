@@ -1,6 +1,8 @@
 """Finding experiments by name, shrinking them for tests, and their text and JSON forms."""
 
+import copy
 import dataclasses
+import functools
 import importlib
 import json
 import pkgutil
@@ -14,6 +16,7 @@ from configs.experiment import Experiment
 from data.kinds import DataConfig, EvalConfig, config_classes, eval_classes
 from models import families
 from models.errors import UserError, nearest
+from models.parts.moe.config import MoeConfig
 
 
 class ConfigError(UserError):
@@ -91,17 +94,49 @@ _OPEN = {
 }
 
 
+# Fields that have moved since experiments were first stored, by their dotted paths: releases and runs from before still open.
+MOVED = {f"model.{name}": f"execution.{name}" for name in ("dtype", "remat", "unroll", "dispatch", "loss_chunks")} | {
+    f"model.{field.name}": f"model.moe.{field.name}" for field in dataclasses.fields(MoeConfig)
+}
+
+
+def _inner(data: dict[str, Any], name: str) -> dict[str, Any]:
+    return data.setdefault(name, {})
+
+
+def modernized(data: dict[str, Any]) -> dict[str, Any]:
+    """Returns an experiment's JSON values with those of `MOVED` in their present places."""
+    data = copy.deepcopy(data)
+    for old, new in MOVED.items():
+        *parents, name = old.split(".")
+        node: Any = data
+        for parent in parents:
+            node = node.get(parent) if isinstance(node, dict) else None
+        if isinstance(node, dict) and name in node:
+            *parents, last = new.split(".")
+            place = functools.reduce(_inner, parents, data)
+            place.setdefault(last, node.pop(name))
+    model = data.get("model")
+    if isinstance(model, dict) and isinstance(moe := model.get("moe"), dict):
+        # A dense model had no experts, and the mixture's fields were the model's own.
+        model["moe"] = None if moe.get("experts") == 0 else {"class": MoeConfig.__name__} | moe
+    return data
+
+
 def from_json(data: Any, kind: Any = Experiment, path: str = "experiment") -> Any:
     """The inverse of `to_json`, strict: an unknown, missing or mistyped field is a ConfigError that names it.
 
-    A missing field that has a default takes it, so that releases and runs from before it came can still be read.
+    A missing field that has a default takes it, so that releases and runs from before it came can still be read;
+    fields that have moved since are found where they were (`MOVED`).
     """
+    if kind is Experiment and isinstance(data, dict):
+        data = modernized(data)
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     members = _OPEN[kind]() if kind in _OPEN else {}
     if origin in (typing.Union, types.UnionType):
         if data is None and types.NoneType in args:
             return None
-        members = {member.__name__: member for member in args}
+        members = {member.__name__: member for member in args if member is not types.NoneType}
     if members:
         name = str(data.get("class")) if isinstance(data, dict) else "None"
         if name not in members:

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from models.execution import Execution
 from models.parts.losses import Loss, Totals
 from models.sharding.component import Component
 from models.sharding.layouts import Recipe
@@ -43,7 +44,7 @@ class Context:
     @classmethod
     def evaluation(cls) -> "Context":
         """The context of a pass that scores a model: nothing is random."""
-        return cls(None, jnp.zeros((), jnp.int32), training=False)
+        return cls(None, jnp.asarray(0, "int32"), training=False)
 
     def split(self, n: int) -> list["Context"]:
         """Returns n contexts with keys of their own."""
@@ -234,7 +235,7 @@ class Family:
       searched: the layouts that a search of plans tries for a configuration; by default all of `layouts` that it may vary.
       hyperparameters: makes the settings of a configuration that a log of a run names beside those of optimizer and data
         (trainers/measure/mlperf_rules.py).
-      notes: makes the lines about a configuration that a run prints when it starts.
+      notes: makes the lines about a configuration and its execution that a run prints when it starts.
       meaning: fields of the configuration that change what a model computes, but none of its shapes: weights of a model that
         differs in one of them are refused.
       same_outputs: whether two configurations mean the same by the outputs of the components that may start fresh, its heads;
@@ -246,11 +247,11 @@ class Family:
     layouts: Mapping[str, Recipe]
     like: Callable[[Any], str]
     comparable: Callable[[Any, Sequence[int]], Any]
-    activations: Mapping[str, Activation] = dataclasses.field(default_factory=dict)
+    activations: Mapping[str, Activation] = dataclasses.field(default_factory=dict[str, Activation])
     policies: Sequence[str] = ()
     searched: Callable[[Any], Mapping[str, Recipe]] | None = None
     hyperparameters: Callable[[Any], dict[str, Any]] = lambda config: {}
-    notes: Callable[[Any], list[str]] = lambda config: []
+    notes: Callable[[Any, Execution], list[str]] = lambda config, execution: []
     meaning: tuple[str, ...] = ()
     same_outputs: Callable[[Any, Any], bool] = lambda ours, theirs: True
     shared: frozenset[str] = frozenset()

@@ -58,11 +58,11 @@ def measure(name: str, stages: int, microbatches: int) -> dict:
         head_dim=32,
         vocab=2048,
         dropout=0.0,
-        remat="full",
     )
+    execution = dataclasses.replace(e.execution, remat="full")
     data = dataclasses.replace(e.data, batch_size=microbatches, length=128)
     layout = family_of(e.model).layouts[name](stages, 1, 1, microbatches=microbatches)
-    e = dataclasses.replace(e, model=model, data=data, layout=layout)
+    e = dataclasses.replace(e, model=model, data=data, layout=layout, execution=execution)
     compiled = step.compile_step(state.plan(e, jax.devices()[:stages]), batch_shapes(e.data))
     chunks = layout.pipelines[0][1].chunks
     s = Schedule(stages, chunks, microbatches)

@@ -314,7 +314,8 @@ def _reason(error: Exception) -> str:
 
 def _mismatches(meta: dict[str, Any], experiment: Experiment, fingerprint: str) -> list[str]:
     """Returns why a run of this experiment cannot continue from this checkpoint: the fields that differ, old -> new."""
-    old, new = meta["experiment"], registry.to_json(experiment)
+    # How a model is computed (Experiment.execution) may change from one start to the next.
+    old, new = registry.modernized(meta["experiment"]), registry.to_json(experiment)
     # Fields that were added since take their defaults; fields that were removed count as differences.
     with contextlib.suppress(registry.ConfigError):
         old = registry.to_json(registry.from_json(old))

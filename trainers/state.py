@@ -102,10 +102,12 @@ def input_sharding(model: Model, name: str, feature: Feature, rows: int) -> Name
 
 def abstract_model(experiment: Experiment, mesh: Mesh | None = None) -> Model:
     """The model of an experiment with shapes for parameters; raises LayoutError if its layout does not fit it."""
-    where = Component(experiment.layout, mesh=mesh)
-    build = functools.partial(family_of(experiment.model).model, experiment.model, where=where)
+    where = Component(experiment.layout, mesh=mesh, execution=experiment.execution)
+    family = family_of(experiment.model)
+    build = functools.partial(family.model, experiment.model, where=where)
     model = jax.eval_shape(lambda key: build(key=key), jax.random.key(0))
     experiment.layout.check_components(components(model))
+    experiment.execution.check(components(model), family.activations)
     infos = list(describe(model))
     for info in infos:
         info.spec()

@@ -180,4 +180,4 @@ def summary(p: state.Plan) -> str:
     trained = sum(info.size for info in p.parameters if info.name in p.trained)
     if trained < total:
         lines.append(f"{trained:,} of them are trained ({trained / total:.1%})")
-    return "\n".join([*lines, *family_of(e.model).notes(e.model)])
+    return "\n".join([*lines, *family_of(e.model).notes(e.model, e.execution)])

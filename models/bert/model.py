@@ -69,7 +69,7 @@ class Bert(Staged):
 
     def embed(self, batch: Batch, context: Context) -> jax.Array:
         """Returns the first layer's input [B, L, M]."""
-        c, dtype = self.c, jnp.dtype(self.c.dtype)
+        c, dtype = self.c, self.where.dtype
         x_BLM = self.embedding(batch["tokens"], dtype)
         if self.position_embedding is not None:
             x_BLM += self.position_embedding(batch["positions"], dtype)

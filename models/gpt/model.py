@@ -83,7 +83,7 @@ class Gpt(Staged):
         """Returns the cross-entropy of the last layer's output; see Staged."""
         del context
         targets_BL, real_BL = (arrange(x, self.where) for x in following(batch))
-        if (n := self.c.loss_chunks) > 1:
+        if (n := self.where.execution.loss_chunks) > 1:
             if x_BLM.shape[1] % n:
                 raise LayoutError(f"loss_chunks={n} does not divide the {x_BLM.shape[1]} positions of a row")
 
@@ -114,7 +114,7 @@ class Gpt(Staged):
         return transformer.run(blocks, self.c, x_BLM, transformer.geometry(self.c, positions_BL, mask), keys)[0]
 
     def _embed(self, ids_BL: jax.Array, positions_BL: jax.Array) -> jax.Array:
-        dtype = jnp.dtype(self.c.dtype)
+        dtype = self.where.dtype
         x_BLM = self.embedding(ids_BL, dtype)
         return x_BLM if self.position_embedding is None else x_BLM + self.position_embedding(positions_BL, dtype)
 

@@ -1,34 +1,29 @@
 """GShard M4's sizes. No JAX here: configs are read by tools that never touch an array."""
 
 import dataclasses
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-from models.parts.activations import WITH_EXPERTS
 from models.parts.moe.config import MoeConfig
 from models.parts.transformer_config import check_dropout
-from models.sharding import remat
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GShardM4Config(MoeConfig):
+class GShardM4Config:
     """Mixture-of-experts encoder-decoder for translation (GShard, arXiv 2006.16668, section 3 and appendix A.2).
 
     The defaults are what all models of the paper's Table 1 share. Where the paper is silent, the source is named.
 
-    Attributes (those of the mixture of experts are MoeConfig's):
+    Attributes:
+      moe: the mixture of experts of every second layer; None makes the model dense.
       layers: encoder plus decoder layers, half each (the L of MoE(2048E, 36L)); every second feed-forward layer is an MoE layer.
       label_smoothing: Lingvo's 0.1; not in the paper.
       dropout: on embeddings, sub-layer outputs and attention probabilities (A.2); inside experts none (Lingvo).
-      dtype: of activations and of weights as they are used; stored weights are float32 (the paper: all float32).
-      remat: what the backward pass keeps of a layer (models/sharding/remat.py): "none" all; "full" recomputes (the paper from 36
-        layers on, section 4).
-      unroll: blocks that are compiled one after the other in each turn of the loop over blocks: all of them run sooner on CPUs,
-        which copy what a loop keeps for the backward pass, and take as much longer to compile. 0 is all.
     """
 
     family: ClassVar[str] = "gshard_m4"
     vocabularies: ClassVar[dict[str, str]] = {"source_vocabulary": "source_vocab", "target_vocabulary": "target_vocab"}
 
+    moe: MoeConfig | None = None
     source_vocab: int = 64_000
     target_vocab: int = 32_000
     layers: int = 12
@@ -38,28 +33,21 @@ class GShardM4Config(MoeConfig):
     head_dim: int = 128
     label_smoothing: float = 0.1
     dropout: float = 0.1
-    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    remat: str = "none"
-    unroll: int = 1
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        per_block = 4 if self.experts else 2
+        per_block = 4 if self.moe else 2
         if self.layers % per_block:
             below, above = self.layers // per_block * per_block, -(-self.layers // per_block) * per_block
             raise ValueError(
                 f"layers={self.layers}: must be a multiple of {per_block} (half encoder, half decoder"
-                f"{', every second an MoE layer' if self.experts else ''}); nearest are {below} and {above}"
+                f"{', every second an MoE layer' if self.moe else ''}); nearest are {below} and {above}"
             )
         check_dropout(self.dropout)
-        remat.check(self.remat, WITH_EXPERTS)
-        if self.unroll < 0:
-            raise ValueError(f"unroll={self.unroll}: must be 1 or more, or 0 for all layers")
 
     @property
     def blocks(self) -> int:
         """Repeated units of the encoder, and as many of the decoder: a dense and an MoE layer, or one dense layer."""
-        return self.layers // (4 if self.experts else 2)
+        return self.layers // (4 if self.moe else 2)
 
     def tiny(self) -> "GShardM4Config":
         """The same model, small enough for a test and divisible by every mesh of eight devices."""
@@ -72,8 +60,7 @@ class GShardM4Config(MoeConfig):
             hidden_dim=32,
             heads=4,
             head_dim=8,
-            experts=8 if self.experts else 0,
-            group_size=32,
+            moe=self.moe and dataclasses.replace(self.moe, experts=8, group_size=32),
             dropout=0.1,
         )
 

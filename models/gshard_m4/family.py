@@ -16,10 +16,11 @@ def comparable(c: GShardM4Config, lengths: Sequence[int]) -> GShardM4Config:
 
     Routing groups lie within rows, since rows are dealt out to microbatches.
     """
-    c = dataclasses.replace(c, layers=4, dropout=0.0)
-    if not c.experts:
+    c = dataclasses.replace(c, layers=8 if c.moe else 4, dropout=0.0)
+    if c.moe is None:
         return c
-    return dataclasses.replace(c, layers=8, second_expert_threshold=0.0, group_size=min(lengths))
+    moe = dataclasses.replace(c.moe, second_expert_threshold=0.0, group_size=min(lengths))
+    return dataclasses.replace(c, moe=moe)
 
 
 FAMILY = Family(
@@ -30,6 +31,6 @@ FAMILY = Family(
     searched=searched,
     like=lambda c: "gshard_m4.quickstart",
     comparable=comparable,
-    hyperparameters=hyperparameters,
-    notes=lambda c: notes(c, c.hidden_dim),
+    hyperparameters=lambda c: hyperparameters(c.moe),
+    notes=lambda c, execution: notes(c.moe, c.hidden_dim, execution),
 )

@@ -124,6 +124,6 @@ LAYOUTS = SHARED | EXPERTS
 
 def searched(c: GShardM4Config) -> dict[str, Recipe]:
     """Returns the layouts that a search of plans tries: those of experts, or where there are none the dense ones."""
-    if c.experts:
+    if c.moe:
         return EXPERTS
     return SHARED | table(dataclasses.replace(EXPERTS["pipelines_with_experts"], largest=1))

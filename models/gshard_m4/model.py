@@ -29,7 +29,6 @@ from models.parts.layers import (
     split_key,
 )
 from models.parts.losses import Loss, Ratio, Totals, per, token_loss, zero_loss
-from models.parts.moe.config import Gating
 from models.parts.moe.layer import Moe, check_groups
 from models.protocol import Batch, Context, Staged
 from models.sharding.component import Component
@@ -47,7 +46,7 @@ class EncoderLayer(nnx.Module):
         self.attention_norm = Norm(c.model_dim, where / "attention")
         self.attention = Attention(c.model_dim, c.heads, c.head_dim, k1, where / "attention")
         self.ffn_norm = Norm(c.model_dim, where / kind)
-        self.ffn = make_ffn(c, kind, c.gating, k2, where / kind)
+        self.ffn = make_ffn(c, kind, k2, where / kind)
 
     def __call__(self, x_BLM, mask: AttentionMask, real_BL, key: Key):
         k1, k2, k3, k4 = split_key(key, 4)
@@ -69,7 +68,7 @@ class DecoderLayer(nnx.Module):
         self.cross_norm = Norm(c.model_dim, where / "cross_attention")
         self.cross_attention = Attention(c.model_dim, c.heads, c.head_dim, k2, where / "cross_attention")
         self.ffn_norm = Norm(c.model_dim, where / kind)
-        self.ffn = make_ffn(c, kind, c.decoder_gating, k3, where / kind)
+        self.ffn = make_ffn(c, kind, k3, where / kind, causal=True)
 
     def __call__(self, x_BLM, source_BSM, masks: tuple[AttentionMask, AttentionMask], real_BL, key: Key):
         own, source = masks
@@ -113,9 +112,14 @@ class LayerCache:
     source: KeysValues
 
 
-def make_ffn(c: GShardM4Config, kind: str, gating: Gating, key: jax.Array, where: Component) -> FeedForward | Moe:
-    size, hidden = c.model_dim, c.hidden_dim
-    return Moe(c, gating, size, hidden, key, where) if kind == "moe" else FeedForward(size, hidden, key, where)
+def make_ffn(
+    c: GShardM4Config, kind: str, key: jax.Array, where: Component, *, causal: bool = False
+) -> FeedForward | Moe:
+    """Returns the feed-forward layer, "ffn", or the mixture, "moe"; `causal` in a decoder."""
+    if kind == "ffn" or c.moe is None:
+        return FeedForward(c.model_dim, c.hidden_dim, key, where)
+    gating = c.moe.decoder_gating if causal else c.moe.gating
+    return Moe(c.moe, gating, c.model_dim, c.hidden_dim, key, where)
 
 
 def apply_ffn(ffn: FeedForward | Moe, x_BLM, real_BL, key: Key) -> tuple[jax.Array, dict]:
@@ -128,7 +132,7 @@ class Block(nnx.Module):
     def __init__(self, layer: type, c: GShardM4Config, key: jax.Array, where: Component):
         k1, k2 = jax.random.split(key)
         self.dense = layer(c, "ffn", k1, where)
-        self.sparse = layer(c, "moe", k2, where) if c.experts else None
+        self.sparse = layer(c, "moe", k2, where) if c.moe else None
 
     def __call__(self, x_BLM, *args, key: Key):
         k1, k2 = split_key(key, 2)
@@ -193,9 +197,7 @@ class GShardM4(Staged):
             return block(x_BLM, *rows, key=key)
 
         rows, where = (source_BSM, masks, segments_BL > 0), self.where / "decoder"
-        x_BLM, stats = scan(
-            layer, x_BLM, (blocks, context.key), rows, where=where, remat=self.c.remat, unroll=self.c.unroll
-        )
+        x_BLM, stats = scan(layer, x_BLM, (blocks, context.key), rows, where=where)
         return (x_BLM, source_BSM), self._routing_loss(stats, "target", x_BLM.dtype, totals)
 
     def head_loss(self, x: tuple[jax.Array, jax.Array], batch: Batch, context: Context, totals: Totals) -> Loss:
@@ -206,12 +208,12 @@ class GShardM4(Staged):
 
     def _routing_loss(self, stats: dict[str, Ratio], side: str, dtype: jnp.dtype, totals: Totals) -> Loss:
         """Returns what some MoE layers of a tower add: each its own balance loss and z-loss (k layers, k terms)."""
-        if not self.c.experts:
+        if self.c.moe is None:
             return zero_loss(dtype)
         pooled = jax.tree.map(lambda x: jnp.sum(x, axis=0), stats)  # over layers
-        extra = self.c.balance_weight * per(pooled["balance_loss"].sum, totals[side])
-        if self.c.z_weight:
-            extra += self.c.z_weight * per(pooled["z_loss"].sum, totals[side])
+        extra = self.c.moe.balance_weight * per(pooled["balance_loss"].sum, totals[side])
+        if self.c.moe.z_weight:
+            extra += self.c.moe.z_weight * per(pooled["z_loss"].sum, totals[side])
         metrics = {f"moe/{k}": v for k, v in pooled.items() if k != "load"}
         tower = {"input": "encoder", "target": "decoder"}[side]
         return Loss(extra, extra, metrics | {f"moe/load_{tower}": pooled["load"]})
@@ -225,8 +227,8 @@ class GShardM4(Staged):
         """
         pipelines = {"inputs": self.where.layout.pipeline("encoder"), "targets": self.where.layout.pipeline("decoder")}
         parts = {side: microbatches * (p.microbatches if p else 1) for side, p in pipelines.items()}
-        if self.c.experts:
-            check_groups(self.c, [lengths[side] for side, n in parts.items() if n > 1], max(parts.values()))
+        if self.c.moe:
+            check_groups(self.c.moe, [lengths[side] for side, n in parts.items() if n > 1], max(parts.values()))
 
     def totals(self, batch: Batch) -> Totals:
         """Returns the number of real tokens of either side, over which losses are means."""
@@ -248,13 +250,11 @@ class GShardM4(Staged):
             return block(x_BSM, *rows, key=key)
 
         layers, where = (self.encoder, layer_keys(k2, self.c.blocks)), self.where / "encoder"
-        x_BSM, stats = scan(
-            layer, x_BSM, layers, (mask, real_BS), where=where, remat=self.c.remat, unroll=self.c.unroll
-        )
+        x_BSM, stats = scan(layer, x_BSM, layers, (mask, real_BS), where=where)
         return self.encoder_norm(x_BSM), stats
 
     def _embed(self, table: Embedding, ids_BL, positions_BL, key: Key) -> jax.Array:
-        dtype = jnp.dtype(self.c.dtype)
+        dtype = self.where.dtype
         x_BLM = table(ids_BL, dtype) + sinusoids(positions_BL, self.c.model_dim, dtype)
         return dropout(x_BLM, self.c.dropout, key)
 
@@ -287,7 +287,7 @@ class GShardM4(Staged):
     def step(self, state, ids_BK: jax.Array, at: jax.Array):
         """Logits [B, K, V] of the token after `ids`, which stand at position `at`, and the state with them in it."""
         dense, sparse, real_BS = state
-        dtype = jnp.dtype(self.c.dtype)
+        dtype = self.where.dtype
         positions_BK = jnp.broadcast_to(at, ids_BK.shape)
         x_BKM = self.target_embedding(ids_BK, dtype) + sinusoids(positions_BK, self.c.model_dim, dtype)
         source = AttentionMask.for_rows(jnp.ones_like(ids_BK), real_BS.astype(jnp.int32))

@@ -122,8 +122,8 @@ def run(
         block, cache, key = inputs
         return block(x_BLM, g, cache, key)
 
-    where = blocks.where if caches is None else None  # a token at a time is no work for a pipeline
-    return scan(layer, x_BLM, (blocks, caches, keys), g, where=where, remat=c.remat, unroll=c.unroll)
+    staged = caches is None  # a token at a time is no work for a pipeline
+    return scan(layer, x_BLM, (blocks, caches, keys), g, where=blocks.where, staged=staged)
 
 
 def keys_values(blocks: Block, c: BlockConfig, x_BLM: jax.Array, g: Geometry) -> KeysValues:

@@ -3,9 +3,6 @@
 import dataclasses
 from typing import ClassVar, Literal
 
-from models.parts.activations import DENSE
-from models.sharding import remat
-
 Positions = Literal["learned", "rotary", "relative", "none"]
 Norm = Literal["rms", "layer"]
 Order = Literal["pre", "post", "parallel"]
@@ -92,11 +89,6 @@ class LmConfig(BlockConfig):
       softmax_bias: a bias per output token.
       softmax_cap: c tanh(x / c) on output logits; 0 does nothing.
       label_smoothing: mass moved from the label to all other classes.
-      dtype: of activations and of weights as they are used.
-      remat: what the backward pass keeps of a layer: "none" keeps all, "full" recomputes it, "dots" keeps products, names
-        joined by "+" keep these activations (models/parts/activations.py).
-      unroll: layers that are compiled one after the other in each turn of the loop over layers: all of them run sooner on CPUs,
-        which copy what a loop keeps for the backward pass, and take as much longer to compile. 0 is all.
     """
 
     vocab: int
@@ -106,9 +98,6 @@ class LmConfig(BlockConfig):
     softmax_bias: bool = False
     softmax_cap: float = 0.0
     label_smoothing: float = 0.0
-    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    remat: str = "none"
-    unroll: int = 1
 
     vocabularies: ClassVar[dict[str, str]] = {"vocabulary": "vocab"}  # a cache's manifest key -> our field
 
@@ -117,9 +106,6 @@ class LmConfig(BlockConfig):
         if (self.positions == "learned") != (self.max_positions > 0):
             need = "at least the longest row" if self.positions == "learned" else "0"
             raise ValueError(f"max_positions={self.max_positions}: positions={self.positions!r} need {need}")
-        remat.check(self.remat, DENSE)
-        if self.unroll < 0:
-            raise ValueError(f"unroll={self.unroll}: must be 1 or more, or 0 for all layers")
 
     def shrunk(self) -> dict:
         """Returns field values small enough for a test and divisible by the meshes of eight devices; the variant stays."""

@@ -1,13 +1,15 @@
-"""A component's place: its layout, its path in the model and the mesh; from logical names to PartitionSpecs."""
+"""A component's place: its layout, its path in the model, the mesh and its execution; from logical names to PartitionSpecs."""
 
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from models.execution import Execution
 from models.sharding import torus
 from models.sharding.layout import Layout, LayoutError, Rules
 
@@ -17,7 +19,7 @@ SINGLE = ("batch", "length", "res_length", "keys")
 
 @dataclasses.dataclass(frozen=True)
 class Component:
-    """Where a module lives: its layout, its dotted path in the model, and the mesh (None: a single device).
+    """Where and how a module is computed: its layout, its dotted path in the model, the mesh (None: a single device), execution.
 
     `where / "encoder"` is the child component. Hashable and static, so it is part of a trace's key.
     """
@@ -25,6 +27,7 @@ class Component:
     layout: Layout
     path: str = ""
     mesh: Mesh | None = None
+    execution: Execution = Execution()
 
     def __truediv__(self, name: str) -> "Component":
         return dataclasses.replace(self, path=f"{self.path}.{name}" if self.path else name)
@@ -37,6 +40,16 @@ class Component:
         """The PartitionSpec of a tensor whose dimensions carry these logical names; raises LayoutError."""
         cuts = self.layout.cut(names, shape, component=self.path, tensor=tensor, extra=extra)
         return PartitionSpec(*(axes[0] if len(axes) == 1 else axes or None for axes in cuts))
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        """The dtype of activations, and of weights as they are used."""
+        return jnp.dtype(self.execution.dtype)
+
+    @property
+    def remat(self) -> str:
+        """What the backward pass keeps of this component's layers (models/sharding/remat.py)."""
+        return self.execution.remat_at(self.path)
 
     @property
     def on_tpu(self) -> bool:

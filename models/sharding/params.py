@@ -70,7 +70,7 @@ def _policy(remat: str) -> Any:
 
 def scan(
     body: Callable, carry: PyTree, stacked: PyTree, rows: PyTree = None, *,
-    where: Component | None = None, remat: str = "none", unroll: int = 1,
+    where: Component | None = None, staged: bool = True,
 ) -> tuple[PyTree, PyTree]:  # fmt: skip
     """`lax.scan` of `body(carry, slice, rows) -> (carry, out)` over stacked modules and per-layer inputs.
 
@@ -78,15 +78,16 @@ def scan(
       carry: arrays with the batch's rows in front, where the stack may run in pipeline stages.
       stacked: a pytree (module, keys, caches, ...) with a leading layer axis on every leaf.
       rows: what all layers read of each row (masks, positions): rows in front, or 1 for what is the same for all.
-      where: the component that the stack belongs to; its layout may run it in pipeline stages, and then `out` must be a sum
-        over rows. None never does.
-      remat: what is kept for the backward pass (models/sharding/remat.py).
-      unroll: layers of one turn of the loop, 0 for all; pipeline stages have loops of their own.
+      where: the component that the stack belongs to: its execution says what is kept for the backward pass and how much of
+        the loop is unrolled; its layout may run it in pipeline stages, and then `out` must be a sum over rows. None is a plain
+        loop.
+      staged: whether pipeline stages may be used; they have loops of their own.
     """
-    if remat != "none":
-        body = jax.checkpoint(body, policy=_policy(remat), prevent_cse=False)
-    if where is not None and (pipeline := where.layout.pipeline(where.path)):
+    if where is not None and where.remat != "none":
+        body = jax.checkpoint(body, policy=_policy(where.remat), prevent_cse=False)
+    if where is not None and staged and (pipeline := where.layout.pipeline(where.path)):
         return circular(body, carry, stacked, rows, where, pipeline)
+    unroll = 1 if where is None else where.execution.unroll
     return jax.lax.scan(lambda carry, layer: body(carry, layer, rows), carry, stacked, unroll=unroll or True)
 
 

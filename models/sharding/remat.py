@@ -8,7 +8,7 @@
 import dataclasses
 from collections.abc import Collection
 
-from models.errors import nearest
+from models.errors import UserError, nearest
 
 WHOLE = ("none", "full", "dots")
 
@@ -46,7 +46,7 @@ def names(remat: str) -> tuple[str, ...]:
 
 
 def check(remat: str, activations: Collection[str]) -> None:
-    """Raises ValueError for a policy that names an activation which is none of these."""
+    """Raises UserError for a policy that names an activation which is none of these."""
     for name in names(remat):
         if name not in activations:
-            raise ValueError(f"remat={remat!r}: no activation {name!r}{nearest(name, (*WHOLE, *activations))}")
+            raise UserError(f"remat={remat!r}: no activation {name!r}{nearest(name, (*WHOLE, *activations))}")

@@ -71,9 +71,9 @@ def gshard_m4(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:
         d_ff=m["hidden_dim"],
         d_kv=m["head_dim"],
         num_heads=m["heads"],
-        num_experts=m["experts"],
+        num_experts=m["moe"]["experts"],
         expert_capacity=int(
-            m["capacity_factor"] * d["source_length"] / m["experts"]
+            m["moe"]["capacity_factor"] * d["source_length"] / m["moe"]["experts"]
         ),  # of a row; the zoo's is of a group
         dropout_rate=m["dropout"],
         router_jitter_noise=0.0,

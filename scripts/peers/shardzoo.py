@@ -33,7 +33,7 @@ def prepare(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
     description = {
         "parameters": sum(info.size for info in subject.plan.parameters),
         "versions": {"python": sys.version.split()[0]} | checkpoint.versions(),
-        "settings": f"remat {e.model.remat}",
+        "settings": f"remat {e.execution.remat}",
     }
     return description, run
 

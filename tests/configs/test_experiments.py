@@ -94,17 +94,17 @@ def test_json_is_read_strictly():
             node.pop(last) if value is None else node.__setitem__(last, value)
         return registry.from_json(data)
 
-    with pytest.raises(ConfigError, match=r"experiment.model: unknown field 'expert'; did you mean 'experts'"):
-        read(model__expert=3)
+    with pytest.raises(ConfigError, match=r"experiment.model.moe: unknown field 'expert'; did you mean 'experts'"):
+        read(model__moe__expert=3)
     with pytest.raises(ConfigError, match="field 'steps' is missing"):
         read(train__steps=None)
-    assert read(model__unroll=None) == registry.load("gshard_m4.quickstart")  # a release from before it came
+    assert read(execution__unroll=None) == registry.load("gshard_m4.quickstart")  # a release from before it came
     with pytest.raises(ConfigError, match=r"experiment\.model\.layers: expected int"):
         read(model__layers="four")
     with pytest.raises(ConfigError, match="did you mean 'Adafactor'"):
         read(optimizer__class="Adafacter")
     with pytest.raises(ConfigError, match="not one of 'sort', 'einsum'"):
-        read(model__dispatch="sorted")
+        read(execution__dispatch="sorted")
     with pytest.raises(ConfigError, match=r"experiment\.optimizer\.schedule: warmup=500: must be below steps=500"):
         read(optimizer__schedule__warmup=500)
 
@@ -122,7 +122,7 @@ def test_differences_name_fields():
     """What differs between two experiments is listed by path, old to new."""
     a, b = registry.load("gshard_m4.moe_128e_12l"), registry.load("gshard_m4.moe_512e_12l")
     found = registry.differences(a.model, b.model)
-    assert found == ["experts: 128 -> 512", "group_size: 8192 -> 2048"]
+    assert found == ["moe.experts: 128 -> 512", "moe.group_size: 8192 -> 2048"]
 
 
 def test_a_misspelt_experiment_names_the_nearest():
@@ -141,3 +141,15 @@ def test_configs_and_random_data_need_neither_tensorflow_nor_jax():
         "assert not {'tensorflow', 'seqio', 'tensorflow_datasets'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_moved_fields_are_found_where_they_were():
+    """Before, how a model is computed and its mixture were fields of the model itself, and a dense model had 0 experts."""
+    for name in ("gshard_m4.bench_67m", "gshard_m4.dense_96l", "gpt.maxtext_22b"):
+        e = registry.load(name)
+        before = registry.to_json(e)
+        before["model"] |= {k: v for k, v in before.pop("execution").items() if k not in ("class", "remat_of")}
+        if "moe" in before["model"]:
+            moe = before["model"].pop("moe") or {"experts": 0, "gating": "top2"}
+            before["model"] |= {k: v for k, v in moe.items() if k != "class"}
+        assert registry.from_json(before) == e

@@ -2,14 +2,18 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from configs import registry
+from configs.experiment import Experiment
 from models.bert.model import Bert
+from models.execution import Execution
 from models.families import family_of
+from models.parts.moe.config import MoeConfig
 from models.sharding.component import Component
 from models.sharding.layout import Layout
 
@@ -17,11 +21,26 @@ LENGTH = 12
 ALONE = Component(Layout(name="one", mesh=(("all", 1),)))
 
 
+def varied(e: Experiment, **fields: Any) -> Experiment:
+    """The experiment with these fields of its model, of its mixture of experts or of its execution changed."""
+
+    def own(kind: type) -> dict[str, Any]:
+        return {field.name: fields.pop(field.name) for field in dataclasses.fields(kind) if field.name in fields}
+
+    execution = dataclasses.replace(e.execution, **own(Execution))
+    mixture = own(MoeConfig)
+    model: Any = e.model
+    if mixture:
+        fields["moe"] = dataclasses.replace(model.moe, **mixture)
+    return dataclasses.replace(e, model=dataclasses.replace(model, **fields), execution=execution)
+
+
 @functools.cache
 def model_of(name: str, where: Component = ALONE, **fields):
     """A tiny model of this experiment in double precision, without dropout, every bias and scale made to matter."""
-    fields = dict(dtype="float64", dropout=0.0, remat="none", layers=2) | fields
-    c = dataclasses.replace(registry.load(name).model.tiny(), **fields)
+    e = varied(registry.tiny(registry.load(name)), dtype="float64", dropout=0.0, remat="none", layers=2)
+    e = varied(e, **fields)
+    c, where = e.model, dataclasses.replace(where, execution=e.execution)
 
     @jax.jit
     def make():

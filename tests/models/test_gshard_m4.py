@@ -13,10 +13,12 @@ from models.gshard_m4.config import GShardM4Config
 from models.gshard_m4.layouts import LAYOUTS
 from models.parts.decoding import beam_search
 from models.parts.losses import cross_entropy
+from models.parts.moe.config import MoeConfig
 from models.protocol import Context
 from models.sharding.layout import LayoutError
 from models.sharding.params import describe, merge
 from tests.helpers.contexts import training
+from tests.helpers.models import varied
 from trainers import state
 from trainers.programs.equality import exact
 
@@ -38,12 +40,12 @@ def test_the_papers_models_have_the_papers_sizes(name):
 def test_layers_that_do_not_pair_up_are_refused():
     """Half the layers are the encoder's, and every second one an MoE layer: 14 is not possible, 12 and 16 are."""
     with pytest.raises(ValueError, match="nearest are 12 and 16"):
-        GShardM4Config(layers=14, experts=8)
+        GShardM4Config(layers=14, moe=MoeConfig(experts=8))
 
 
 def tiny(**model):
     e = exact(registry.tiny(registry.load("gshard_m4.quickstart")))
-    return dataclasses.replace(e, model=dataclasses.replace(e.model, **model))
+    return varied(e, **model)
 
 
 @pytest.fixture(scope="module")
@@ -219,7 +221,7 @@ def test_every_moe_layer_adds_its_z_loss(float64):
 def test_bfloat16_computes_in_bfloat16_and_stores_float32():
     """The compute dtype changes the loss a little and no stored weight's dtype."""
     full = registry.tiny(registry.load("gshard_m4.quickstart"))
-    half = dataclasses.replace(full, model=dataclasses.replace(full.model, dtype="bfloat16"))
+    half = dataclasses.replace(full, execution=dataclasses.replace(full.execution, dtype="bfloat16"))
     (a, _), (b, grads) = loss_and_gradients(full), loss_and_gradients(half)
     assert a != b
     assert_allclose(a, b, rtol=0.02)

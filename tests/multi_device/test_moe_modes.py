@@ -13,12 +13,14 @@ from numpy.testing import assert_allclose, assert_array_equal
 from configs import registry
 from configs.experiment import Experiment
 from configs.optimizers import Adafactor, Constant
+from models.execution import Dispatch, Execution
 from models.gshard_m4.layouts import LAYOUTS
 from models.parts.moe.config import MoeConfig
 from models.parts.moe.layer import Moe
 from models.sharding.component import Component, make_mesh
 from models.sharding.layout import Layout, LayoutError, Pipeline, rules
 from models.sharding.params import stack
+from tests.helpers.models import varied
 from trainers import state
 from trainers.programs import equality, tables
 from trainers.programs.collectives import KINDS
@@ -39,6 +41,10 @@ MODES = {
 
 def on(layout: Layout) -> Component:
     return Component(layout, "decoder.moe", make_mesh(layout))
+
+
+def by(dispatch: Dispatch, where: Component) -> Component:
+    return dataclasses.replace(where, execution=Execution(dispatch=dispatch))
 
 
 def layer(c: MoeConfig, where: Component):
@@ -68,7 +74,7 @@ def run(c: MoeConfig, where: Component):
 def oracle(mode: str):
     """The paper's dispatch by einsum, on one device."""
     with jax.enable_x64(True):
-        return run(dataclasses.replace(MODES[mode], dispatch="einsum"), ONE)[:2]
+        return run(MODES[mode], by("einsum", ONE))[:2]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +96,7 @@ def oracle(mode: str):
 def test_a_layer_on_eight_devices_is_the_papers_on_one(mode, layout, dispatch, float64):
     """Values and gradients equal those of the einsum on one device to 1e-9, and the same tokens meet the same experts; tokens
     travel by all-to-all, and nothing is gathered."""
-    found, stats, kinds = run(dataclasses.replace(MODES[mode], dispatch=dispatch), on(LAYOUTS[layout](2, 4)))
+    found, stats, kinds = run(MODES[mode], by(dispatch, on(LAYOUTS[layout](2, 4))))
     want, counts = oracle(mode)
     jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-9, atol=1e-9), found, want)
     for name in set(counts) - {"balance_loss", "router_entropy"}:
@@ -108,7 +114,7 @@ def test_written_exchanges_work_inside_a_pipeline(dispatch, float64):
         name="stages", mesh=(("stage", 2), ("data", 2), ("expert", 2)), rules=cut,
         pipelines=(("decoder", Pipeline(microbatches=1)),),
     )  # fmt: skip
-    c = dataclasses.replace(MODES["top2"], dispatch=dispatch)
+    c = MODES["top2"]
     _, x_BLM, mask_BL = layer(c, ONE)
     x_PBLM = jnp.stack([x_BLM, 2 * x_BLM])
 
@@ -122,19 +128,23 @@ def test_written_exchanges_work_inside_a_pipeline(dispatch, float64):
         value = jax.jit(jax.value_and_grad(objective, argnums=(0, 1)))
         return jax.tree.leaves(value(jax.tree.map(lambda w: w.astype(jnp.float64), modules), x_PBLM))
 
-    jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-9, atol=1e-9), both(on(layout), "stage"), both(ONE, None))
+    jax.tree.map(
+        lambda a, b: assert_allclose(a, b, rtol=1e-9, atol=1e-9),
+        both(by(dispatch, on(layout)), "stage"),
+        both(by(dispatch, ONE), None),
+    )
 
 
 def test_a_written_exchange_that_cannot_be_is_refused(float64):
     """Tokens that several experts' devices hold alike are not exchanged by an all-to-all; experts must deal out evenly."""
-    c = dataclasses.replace(MODES["top2"], dispatch="all_to_all")
+    c = MODES["top2"]
     layout = dataclasses.replace(
         LAYOUTS["tensor_parallel"](2, 4), rules=rules(batch="data", group="data", expert="model", act_expert="model")
     )
     with pytest.raises(LayoutError, match=r"needs 'group' cut by .* not \('data',\); dispatch 'sort' takes any"):
-        run(c, on(layout))
+        run(c, by("all_to_all", on(layout)))
     with pytest.raises(LayoutError, match=r"of size 6 is not divisible by the 4 pieces .* nearest that fits is 3"):
-        run(dataclasses.replace(c, experts=6), on(LAYOUTS["expert_parallel"](2, 4)))
+        run(dataclasses.replace(c, experts=6), by("all_to_all", on(LAYOUTS["expert_parallel"](2, 4))))
 
 
 # --- whole training steps -----------------------------------------------------------------------------------------
@@ -149,8 +159,8 @@ WHOLE = {
 def experiment(mode: str, dispatch: str, layout: Layout) -> Experiment:
     """Tiny, in double precision, with big steps from the first on."""
     e = equality.exact(registry.tiny(registry.load("gshard_m4.quickstart")))
-    model = dataclasses.replace(e.model, dispatch=dispatch, **WHOLE[mode])
-    return dataclasses.replace(e, layout=layout, model=model, optimizer=Adafactor(schedule=Constant(value=0.3)))
+    e = varied(e, dispatch=dispatch, **WHOLE[mode])
+    return dataclasses.replace(e, layout=layout, optimizer=Adafactor(schedule=Constant(value=0.3)))
 
 
 @functools.cache

@@ -20,6 +20,7 @@ from models.sharding.layouts import pipelines
 from models.sharding.params import flatten, merge
 from models.sharding.pipelines import one_f_one_b
 from tests.helpers.contexts import training
+from tests.helpers.models import varied
 from trainers import state, step
 from trainers.checkpoint import Checkpoints
 from trainers.programs import equality, tables
@@ -31,9 +32,7 @@ PIPES = pipelines("decoder")
 
 def gpt(layout: Layout, **model) -> Experiment:
     e = registry.tiny(registry.load("gpt.quickstart"))
-    return dataclasses.replace(
-        e, model=dataclasses.replace(e.model, **{"layers": 4, "dropout": 0.0} | model), layout=layout
-    )
+    return dataclasses.replace(varied(e, **{"layers": 4, "dropout": 0.0} | model), layout=layout)
 
 
 def compiled(e: Experiment) -> tuple[state.Plan, jax.stages.Compiled]:

@@ -34,7 +34,7 @@ from trainers import metrics, trainer
 LIMIT = 180  # seconds, after which a run is said to hang; on two idle cores none takes 20
 ROUNDING = 1e-12  # relative, in float64; measured: 3e-16
 VARYING = ("tokens_per_s", "memory_gib")
-EXACT = ["--model.dtype", "float64", "--train.master_dtype", "float64"]
+EXACT = ["--execution.dtype", "float64", "--train.master_dtype", "float64"]
 # Weights are cut along the mesh axis that spans the processes, and gathered over it; rows are cut over all devices.
 GPT = [
     "gpt.quickstart", "--tiny", "--layout", "fully_sharded:2x4", *EXACT, "--data.cache", "toy", "--model.vocab", "300",

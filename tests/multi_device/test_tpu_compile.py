@@ -17,6 +17,8 @@ from configs import registry
 from data.reading.batches import batch_shapes
 from models.sharding.layouts import sequence_parallel
 from models.gshard_m4 import layouts
+from models.execution import Execution
+from models.parts.moe.config import MoeConfig
 from trainers import state, step
 from trainers.pods import topology
 from trainers.pods.chips import parse_slice
@@ -27,9 +29,9 @@ devices = topology.devices(parse_slice("v4:2x2x2"))
 EXPERTS = """
 e = registry.tiny(registry.load("gshard_m4.moe_128e_12l"))
 # Sizes that fill a TPU's tiles, so that the program is like a big one's.
-model = dataclasses.replace(e.model, model_dim=128, hidden_dim=256, dtype="bfloat16", group_size=128, experts=16)
+model = dataclasses.replace(e.model, model_dim=128, hidden_dim=256, moe=MoeConfig(experts=16, group_size=128))
 data = dataclasses.replace(e.data, batch_size=64)
-e = dataclasses.replace(e, model=model, data=data, layout=layouts.expert_parallel(1, 8))
+e = dataclasses.replace(e, model=model, data=data, layout=layouts.expert_parallel(1, 8), execution=Execution(dtype="bfloat16"))
 p = state.plan(e, devices)
 found = tables.sent(p, step.compile_step(p, batch_shapes(e.data)))
 exchanges = [(c.axes, c.times) for c in found if c.kind == "all-to-all"]
@@ -37,9 +39,9 @@ print(json.dumps({"exchanges": exchanges, "expert_gathers": tables.expert_gather
 """
 SEQUENCE = """
 e = registry.tiny(registry.load("gpt.gpt2_124m"))
-model = dataclasses.replace(e.model, model_dim=512, hidden_dim=2048, heads=4, head_dim=128, max_positions=512, dtype="bfloat16")
+model = dataclasses.replace(e.model, model_dim=512, hidden_dim=2048, heads=4, head_dim=128, max_positions=512)
 data = dataclasses.replace(e.data, batch_size=16, length=512)
-e = dataclasses.replace(e, model=model, data=data, layout=sequence_parallel(2, 4))
+e = dataclasses.replace(e, model=model, data=data, layout=sequence_parallel(2, 4), execution=Execution(dtype="bfloat16"))
 p = state.plan(e, devices)
 print(step.compile_step(p, batch_shapes(e.data)).as_text().count("calls=%all-reduce-scatter"))
 """
@@ -48,10 +50,11 @@ import collections, re
 from models.sharding.layouts import tensor_parallel
 e = registry.tiny(registry.load("gpt.gpt2_124m"))
 model = dataclasses.replace(
-    e.model, model_dim=256, hidden_dim=512, heads=4, head_dim=64, max_positions=1024, dtype="bfloat16", dropout=0.0, remat="full",
+    e.model, model_dim=256, hidden_dim=512, heads=4, head_dim=64, max_positions=1024, dropout=0.0,
 )
 data = dataclasses.replace(e.data, batch_size=4, length=1024)
-p = state.plan(dataclasses.replace(e, model=model, data=data, layout=tensor_parallel(2, 4)), devices)
+execution = Execution(dtype="bfloat16", remat="full")
+p = state.plan(dataclasses.replace(e, model=model, data=data, layout=tensor_parallel(2, 4), execution=execution), devices)
 compiled = step.compile_step(p, batch_shapes(data))
 kernels = collections.Counter(re.findall(r"%splash_mha_(fwd|dq|dkv)_[\\w.]+ = ", compiled.as_text()))
 gathers = sum(c.kind == "all-gather" and c.times > 1 for c in tables.sent(p, compiled))

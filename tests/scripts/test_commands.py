@@ -11,7 +11,6 @@ import pytest
 
 from configs import registry
 from configs.optimizers import Cosine
-from models.gshard_m4.config import GShardM4Config
 from scripts import cli
 from scripts import train as train_script
 
@@ -57,7 +56,7 @@ def test_a_misspelt_override_is_refused(tmp_path):
     ("arguments", "parts"),
     [
         (["--train.steps", "many"], ["--train.steps", "invalid literal", "'many'"]),
-        (["--model.dispatch", "einsam"], ["--model.dispatch", "einsam", "did you mean 'einsum'?"]),
+        (["--execution.dispatch", "einsam"], ["--execution.dispatch", "'einsam'", "did you mean 'einsum'?"]),
         (["--model.layers", "6"], ["layers=6", "nearest are 4 and 8"]),
         (["--layout", "tensor_paralel"], ["no layout 'tensor_paralel'", "did you mean 'tensor_parallel'?"]),
         (["--layout", "tensor_parallel:2by4"], ["'tensor_parallel:2by4'", "a mesh of 2 sizes", "tensor_parallel:2x4"]),
@@ -84,9 +83,9 @@ def test_overrides_are_typed():
     """Numbers, choices, members of unions and layouts arrive as what they are."""
     p = cli.parser("")
     cli.add_experiment(p)
-    line = "gshard_m4.quickstart --layout mixed:2x4 --model.dispatch einsum --train.clip-norm 1 --optimizer.schedule.warmup 7"
+    line = "gshard_m4.quickstart --layout mixed:2x4 --execution.dispatch einsum --train.clip-norm 1 --optimizer.schedule.warmup 7"
     e = cli.chosen(*p.parse_known_args(line.split()))
-    assert isinstance(e.model, GShardM4Config) and e.model.dispatch == "einsum"
+    assert e.execution.dispatch == "einsum"
     assert e.train.clip_norm == 1.0 and e.optimizer == dataclasses.replace(
         e.optimizer, schedule=Cosine(peak=0.03, steps=500, warmup=7, floor=0.02)
     )

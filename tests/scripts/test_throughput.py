@@ -68,7 +68,7 @@ def test_two_processes_report_once_without_tensorflow():
         (["--compare", "zero1:2"], "zero1 needs a mesh of 2 sizes"),
         (["--compare", "zero1", "--profile", "x"], "choose one of them"),
         (["--compare", "zero1", "--mlperf", "x"], "choose one of them"),
-        (["--compare", "bert.quickstart", "--model.loss_chunks", "2"], "no field or option --model.loss_chunks"),
+        (["--compare", "bert.quickstart", "--model.buckts", "2"], "no field or option --model.buckts"),
     ],
 )  # fmt: skip
 def test_bad_arguments_are_refused(monkeypatch, tmp_path, arguments, said):

@@ -57,7 +57,7 @@ def data(tmp_path_factory) -> Path:
 def experiment(name: str, cache: str) -> Experiment:
     """A tiny experiment of the family on one of the toy caches, whose model Hugging Face has a class for."""
     e = registry.tiny(registry.load(name))
-    plain = dict(dtype="float32", remat="none", dropout=0.0, label_smoothing=0.0)  # no folder of theirs keeps these
+    plain = dict(dropout=0.0, label_smoothing=0.0)  # no folder of theirs keeps these
     model = dataclasses.replace(e.model, vocab=320, head_dim=4, **plain)
     return dataclasses.replace(
         e,

@@ -20,6 +20,7 @@ from configs.experiment import Experiment
 from data.reading.batches import batch_shapes
 from data.text.config import TextData
 from data.translation.config import TranslationData
+from models.parts.moe.config import MoeConfig
 from models.sharding.layouts import data_parallel
 from trainers import checkpoint, state, step
 from trainers.measure import meter, throughput
@@ -68,9 +69,10 @@ def gpt(rows: int, length: int, layers: int = 4) -> Experiment:
     """gpt.bench_42m, narrower: layers of 256, vocabulary 8,192."""
     e = registry.load("gpt.bench_42m")
     model = dataclasses.replace(
-        e.model, vocab=8192, layers=layers, model_dim=256, hidden_dim=1024, heads=4, max_positions=1024, unroll=1
+        e.model, vocab=8192, layers=layers, model_dim=256, hidden_dim=1024, heads=4, max_positions=1024
     )
-    return dataclasses.replace(e, model=model, data=TextData(batch_size=rows, length=length))
+    execution = dataclasses.replace(e.execution, unroll=1)
+    return dataclasses.replace(e, model=model, data=TextData(batch_size=rows, length=length), execution=execution)
 
 
 def m4(experts: int) -> Experiment:
@@ -82,7 +84,7 @@ def m4(experts: int) -> Experiment:
     e = registry.load("gshard_m4.bench_67m")
     model = dataclasses.replace(
         e.model, source_vocab=2048, target_vocab=2048, model_dim=128, hidden_dim=256, heads=4, head_dim=32,
-        experts=experts, group_size=2048, dispatch="sort",
+        moe=MoeConfig(experts=experts, gating="top1", group_size=2048, capacity_factor=1.25),
     )  # fmt: skip
     return dataclasses.replace(e, model=model, data=TranslationData(batch_size=32))
 

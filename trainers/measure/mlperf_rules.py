@@ -18,7 +18,6 @@ from configs.experiment import Experiment
 from configs.registry import ConfigError
 from models.errors import UserError
 from models.families import family_of
-from trainers.programs import execution
 
 RULESET = "4.1.0"
 TOKEN = ":::MLLOG "
@@ -94,7 +93,7 @@ def settings(e: Experiment, of: Benchmark) -> dict[str, Any]:
         "micro_batch_size": data.batch_size // (_ways(e, "batch") * accumulated),
         "gradient_accumulation_steps": accumulated,
         "max_steps": train.steps,
-        "lowest_numerical_precision_in_linear": execution.dtype(e),
+        "lowest_numerical_precision_in_linear": e.execution.dtype,
         "tensor_parallelism": _ways(e, "act_mlp"),
         "context_parallelism": _ways(e, "length"),
         "expert_parallelism": _ways(e, "act_expert"),

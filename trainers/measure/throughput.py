@@ -24,7 +24,7 @@ from data.reading.examples import open_source
 from trainers import checkpoint, host_memory, metrics, processes, runlog, state, step
 from trainers.measure import meter, mlperf_log, peaks, profile
 from trainers.measure.meter import Meter
-from trainers.programs import execution, hlo, model_flops, products, work
+from trainers.programs import hlo, model_flops, products, work
 from trainers.programs.hlo import HloError
 from trainers.programs.units import short
 
@@ -150,7 +150,7 @@ def report(subject: Subject) -> dict[str, Any]:
         done = chips * products.total(hlo.parse(subject.compiled.as_text() or ""))
     except HloError as error:
         notes.append(f"no HFU: {error}")
-    peak, name = peaks.peak(chips, execution.dtype(e))
+    peak, name = peaks.peak(chips, e.execution.dtype)
     if peak is None:
         notes.append(f"no MFU, no HFU: {name}")
     if len(p.trained) < len(p.parameters):
@@ -171,7 +171,7 @@ def report(subject: Subject) -> dict[str, Any]:
         "layout": e.layout.name,
         "mesh": dict(e.layout.mesh),
         "data": e.data.cache,
-        "dtype": execution.dtype(e),
+        "dtype": e.execution.dtype,
         "platform": device.platform,
         "device_kind": device.device_kind,
         "devices": chips,

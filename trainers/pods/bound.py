@@ -53,12 +53,12 @@ class Work:
     """What a layout leaves to each device; raises LayoutError where it does not fit the experiment."""
 
     def __init__(self, e: Experiment):
-        self.e, self.layout, self.remat = e, e.layout, execution.remat(e)
+        self.e, self.layout, self.remat = e, e.layout, e.execution.remat
         self.plan, self.optimizer_bytes = _plan(_key(e))
         model = self.plan.model
         self.path = model.stack if isinstance(model, Staged) else ""  # whose rules stand for those of all layers
         self.rules = self.layout.resolve(self.path)
-        self.itemsize = jnp.dtype(execution.dtype(e)).itemsize
+        self.itemsize = jnp.dtype(e.execution.dtype).itemsize
         self.pieces = [(a, self._piece(a)) for a in activations.activations(e)]
         settings = self.layout.pipeline(self.path)
         self.schedule = schedules(self.plan.model.where, self.plan.parameters).get(self.path)

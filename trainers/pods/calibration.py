@@ -31,23 +31,23 @@ class Point:
 
 def _published_480b() -> Experiment:
     e = bert.mlperf_480b()
-    return replace(e, model=replace(e.model, remat="full"))
+    return replace(e, execution=replace(e.execution, remat="full"))
 
 
 def _published_200b() -> Experiment:
     e = bert.mlperf_200b()
-    model = replace(e.model, remat="attention_in+context+attention_out")
-    return replace(e, model=model, layout=replace(two_d(64, 16), name="mlperf_200b"))
+    execution = replace(e.execution, remat="attention_in+context+attention_out")
+    return replace(e, execution=execution, layout=replace(two_d(64, 16), name="mlperf_200b"))
 
 
 def _published_maxtext(e: Experiment) -> Experiment:
-    model = replace(e.model, remat="full", loss_chunks=1)
-    return replace(e, model=model, layout=fully_sharded(e.layout.devices, 1))
+    execution = replace(e.execution, remat="full", loss_chunks=1)
+    return replace(e, execution=execution, layout=fully_sharded(e.layout.devices, 1))
 
 
 def _published_palm() -> Experiment:
     e = gpt.palm_540b()  # half of the batch: one pod of the two
-    return replace(e, model=replace(e.model, remat="full"), data=replace(e.data, batch_size=1024))
+    return replace(e, data=replace(e.data, batch_size=1024), execution=replace(e.execution, remat="full"))
 
 
 def _maxtext_v5(layers: int, dim: int, hidden: int, heads: int, rows: int, layout: Layout) -> Experiment:
@@ -55,9 +55,11 @@ def _maxtext_v5(layers: int, dim: int, hidden: int, heads: int, rows: int, layou
     e = gpt.maxtext_22b()
     model = replace(
         e.model, layers=layers, model_dim=dim, hidden_dim=hidden, heads=heads, head_dim=128, activation="silu", gated=True,
-        remat="full", loss_chunks=4,
     )  # fmt: skip
-    return replace(e, model=model, layout=layout, data=replace(e.data, batch_size=rows, length=2048))
+    execution = replace(e.execution, remat="full", loss_chunks=4)
+    return replace(
+        e, model=model, execution=execution, layout=layout, data=replace(e.data, batch_size=rows, length=2048)
+    )
 
 
 V5E = "MaxText's README, 256 v5e"

@@ -49,7 +49,7 @@ def describe(e: Experiment, where: Slice) -> str:
     for _, pipeline in layout.pipelines[-1:]:
         words += [f"m={pipeline.microbatches}", f"v={pipeline.chunks}"]
     words += [f"{axis}={torus.as_text(parts, where.dims)}" for axis, parts in lies.items() if parts]
-    return " ".join([*words, f"remat={execution.remat(e)}"])
+    return " ".join([*words, f"remat={e.execution.remat}"])
 
 
 def distance(e: Experiment, other: Experiment) -> tuple[bool, float, bool]:
@@ -65,14 +65,14 @@ def distance(e: Experiment, other: Experiment) -> tuple[bool, float, bool]:
 
     pairs = itertools.zip_longest(sizes(e.layout), sizes(other.layout), fillvalue=1)
     doublings = sum(abs(math.log2(a / b)) for a, b in pairs)
-    return rules(e.layout) != rules(other.layout), doublings, execution.remat(e) != execution.remat(other)
+    return rules(e.layout) != rules(other.layout), doublings, e.execution.remat != other.execution.remat
 
 
 def _policies(e: Experiment) -> list[str]:
     """What the backward pass may keep, the experiment's own choice first; only what the model has."""
     has = {a.name for a in activations(e)}
     policies = (p for p in family_of(e.model).policies if has.issuperset(remat.names(p)))
-    return list(dict.fromkeys([execution.remat(e), *policies]))
+    return list(dict.fromkeys([e.execution.remat, *policies]))
 
 
 def _layouts(e: Experiment, where: Slice) -> Iterator[Layout]:

@@ -13,7 +13,7 @@ from trainers.pods import calibration, libtpu, topology
 from trainers.pods.chips import GIB, Slice
 from trainers.pods.price import Price, price
 from trainers.pods.schedule import Row, Span
-from trainers.programs import execution, hlo, model_flops, work
+from trainers.programs import hlo, model_flops, work
 from trainers.programs.collectives import KINDS
 from trainers.state import Plan
 
@@ -64,7 +64,7 @@ def report(e: Experiment, where: Slice, options: str, compiled: topology.Compile
         "torus": {"dims": list(where.dims), "wrap": list(where.wrap)},
         "options": options,
         "published": PODS[e.name].published if e.name in PODS else "",
-        "remat": execution.remat(e),
+        "remat": e.execution.remat,
         "fits": True,
         "hbm_gib_per_chip": compiled.peak / GIB,
         "hbm_limit_gib": chip.memory / GIB,

@@ -22,7 +22,6 @@ from trainers.pods.bound import Bound, bound
 from trainers.pods.candidates import Candidate, candidates, distance
 from trainers.pods.chips import GIB, PodError, Slice
 from trainers.pods.libtpu import versions
-from trainers.programs import execution
 
 GRACE = 1.1  # how much of a chip's memory an estimate may ask for
 ALIKE = 2  # plans of one layout that are compiled and fit: an error of its estimate is in all of them
@@ -127,7 +126,7 @@ def nearest(e: Experiment, pool: list[Estimated], limit: float) -> list[Estimate
     seen, found = set(), []
     for candidate, estimate in pool:
         new = candidate.experiment
-        key = dataclasses.replace(new.layout, torus=()), execution.remat(new)
+        key = dataclasses.replace(new.layout, torus=()), new.execution.remat
         if key not in seen and estimate.memory_bytes <= limit:
             found.append((candidate, estimate))
         seen.add(key)

@@ -67,7 +67,7 @@ def activations(e: Experiment) -> tuple[Traced, ...]:
     """Returns those of all stacks of layers; of a family that names none, all that its backward pass keeps."""
     if family_of(e.model).activations:
         return _of_stacks(on_one_device(e, "none"))
-    return _residuals(on_one_device(e, execution.remat(e)))
+    return _residuals(on_one_device(e, e.execution.remat))
 
 
 def logits(e: Experiment) -> int:

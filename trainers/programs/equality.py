@@ -14,7 +14,7 @@ from models.families import family_of
 from models.sharding.layouts import ONE_DEVICE
 from models.sharding.params import flatten
 from trainers import state, step
-from trainers.programs import execution, tables
+from trainers.programs import tables
 from trainers.programs.collectives import Collective
 
 RATE = 0.3  # large: an error in one step shows in the next losses
@@ -41,8 +41,11 @@ class Trial:
 
 def exact(e: Experiment) -> Experiment:
     """Returns the same experiment in double precision; run it inside `jax.enable_x64(True)`."""
-    wide = execution.with_dtype(e, "float64")
-    return dataclasses.replace(wide, train=dataclasses.replace(e.train, master_dtype="float64"))
+    return dataclasses.replace(
+        e,
+        train=dataclasses.replace(e.train, master_dtype="float64"),
+        execution=dataclasses.replace(e.execution, dtype="float64"),
+    )
 
 
 def comparable(e: Experiment) -> Experiment:

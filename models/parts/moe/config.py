@@ -6,7 +6,6 @@ from typing import Literal, get_args
 from models.errors import nearest
 
 Gating = Literal["top2", "top1", "expert_choice"]
-Dispatch = Literal["sort", "einsum", "all_to_all", "ragged"]
 SecondSlot = Literal["if_dispatched", "always"]
 
 
@@ -15,7 +14,7 @@ class MoeConfig:
     """Mixture-of-experts layers. The defaults are GShard's (arXiv 2006.16668); where it is silent, the source is named.
 
     Attributes:
-      experts: of an MoE layer; 0 makes the model dense.
+      experts: of an MoE layer, at least 2.
       gating: "top2" (GShard), "top1" (Switch Transformer) or "expert_choice", which only an encoder can use: what an expert
         takes depends on later tokens, so the decoder beside it keeps "top2". models/parts/moe/routing.py has a table of them.
       group_size: tokens S of a routing group; N / group_size groups are routed independently. GShard gives
@@ -33,11 +32,9 @@ class MoeConfig:
       balance_weight: weight of the auxiliary loss (Lingvo's and Switch Transformer's 0.01; GShard does not say).
       z_weight: weight of the router z-loss (ST-MoE, arXiv 2202.08906, section 3.2: 0.001); 0, which computes none, is GShard
         and Switch Transformer, which have no such loss.
-      dispatch: "sort" (gathers), "einsum" (GShard's algorithm), "all_to_all" (the exchange between devices written down) or
-        "ragged" (grouped products, no buffers): equal value for value; models/parts/moe/dispatch.py has their costs.
     """
 
-    experts: int = 0
+    experts: int
     gating: Gating = "top2"
     group_size: int = 2048
     capacity_factor: float = 2.0
@@ -47,12 +44,11 @@ class MoeConfig:
     input_jitter: float = 0.0
     balance_weight: float = 0.01
     z_weight: float = 0.0
-    dispatch: Dispatch = "sort"
 
     def __post_init__(self) -> None:
-        if self.experts == 1:
-            raise ValueError("experts=1: a router needs at least 2 to choose from; 0 makes the model dense")
-        for name, kind in (("gating", Gating), ("dispatch", Dispatch), ("second_expert_slot", SecondSlot)):
+        if self.experts < 2:
+            raise ValueError(f"experts={self.experts}: a router needs at least 2 to choose from")
+        for name, kind in (("gating", Gating), ("second_expert_slot", SecondSlot)):
             if (value := getattr(self, name)) not in get_args(kind):
                 raise ValueError(f"{name}={value!r}: no such {name}{nearest(value, get_args(kind))}")
         for name in ("capacity_factor", "eval_capacity_factor"):

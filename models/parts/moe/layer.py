@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from models.execution import Dispatch, Execution
 from models.parts.layers import ACTIVATIONS, split_key
 from models.parts.losses import Ratio
 from models.parts.moe import routing as moe
-from models.parts.moe.config import Dispatch, Gating, MoeConfig
+from models.parts.moe.config import Gating, MoeConfig
 from models.parts.moe.dispatch import Experts, exchangeable, mixture
 from models.sharding.component import Component
 from models.sharding.layout import LayoutError
@@ -78,7 +79,7 @@ class Moe(nnx.Module):
         """The config's dispatch, but in dropless evaluation "ragged" where it has a kernel and its exchange is possible: buffers
         would multiply E / K times the rows that are wanted."""
         pays = dropless and not training and self.where.on_tpu and exchangeable(self.where)
-        return "ragged" if pays else self.c.dispatch
+        return "ragged" if pays else self.where.execution.dispatch
 
     def _group_size(self, tokens: int, training: bool) -> int:
         """S. Exactly the config's in training; elsewhere batches have any size, so the largest that fits."""
@@ -112,9 +113,9 @@ def check_groups(c: MoeConfig, lengths: Iterable[int], microbatches: int) -> Non
         )
 
 
-def hyperparameters(c: MoeConfig) -> dict[str, Any]:
+def hyperparameters(c: MoeConfig | None) -> dict[str, Any]:
     """Returns the settings of the mixture by the names that logs of runs have for them (models.protocol.Family)."""
-    if not c.experts:
+    if c is None:
         return {}
     return {
         "moe_num_experts": c.experts,
@@ -127,19 +128,19 @@ def hyperparameters(c: MoeConfig) -> dict[str, Any]:
     }
 
 
-def notes(c: MoeConfig, hidden: int) -> list[str]:
+def notes(c: MoeConfig | None, hidden: int, execution: Execution) -> list[str]:
     """Lines about the mixture that a run prints when it starts; `hidden` is the experts' H."""
-    if not c.experts:
+    if c is None:
         return []
     slots = moe.capacity(c.capacity_factor, c.group_size, c.experts)
     decoder = f" ({c.decoder_gating} in a decoder)" if c.gating != c.decoder_gating else ""
     lines = [
         f"{c.experts} experts, {c.gating} gating{decoder}, groups of {c.group_size} tokens, {slots} slots per expert and group; "
-        f"dispatch by {c.dispatch} (by einsum it would cost {c.group_size / hidden:.2f} of the experts' FLOPs)"
+        f"dispatch by {execution.dispatch} (by einsum it would cost {c.group_size / hidden:.2f} of the experts' FLOPs)"
     ]
-    if not c.capacity_factor and c.dispatch != "ragged":
+    if not c.capacity_factor and execution.dispatch != "ragged":
         wasted = c.experts / {"top1": 1, "top2": 2}[c.decoder_gating]
         lines.append(
-            f"dropless by {c.dispatch} multiplies {wasted:g} times as many rows as are wanted; 'ragged' does not"
+            f"dropless by {execution.dispatch} multiplies {wasted:g} times as many rows as are wanted; 'ragged' does not"
         )
     return lines

@@ -11,6 +11,8 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from configs import registry
+from models.execution import Execution
+from models.parts.activations import DENSE
 from models.parts.attention.logits import relative_buckets
 from models.parts.attention.rotary import rotate, rotation
 from tests.helpers.contexts import EVALUATION
@@ -137,7 +139,7 @@ def test_what_is_computed_again_changes_nothing(float64, fields):
 def test_an_unknown_activation_is_refused_with_the_nearest():
     """A misspelt name in `remat` is one line that names the nearest."""
     with pytest.raises(ValueError, match="no activation 'contxt'; did you mean 'context'"):
-        dataclasses.replace(registry.load("gpt.llama2_70b").model, remat="contxt+gate")
+        Execution(remat="contxt+gate").check((), DENSE)
 
 
 def test_rotary_products_depend_on_distance_alone(float64):

@@ -1,7 +1,7 @@
 """Sizes of the toy model."""
 
 import dataclasses
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -17,7 +17,6 @@ class ToyConvConfig:
 
     channels: int = 3
     hidden: int = 8
-    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
 
     def tiny(self) -> "ToyConvConfig":
         return dataclasses.replace(self, hidden=4)

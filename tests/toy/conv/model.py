@@ -41,7 +41,7 @@ class ToyConv(nnx.Module):
         self.second = Conv(c.hidden, 1, k2, where / "second")
 
     def __call__(self, batch: Batch) -> jax.Array:
-        x_BHWC = batch["grid"].astype(self.c.dtype)
+        x_BHWC = batch["grid"].astype(self.where.dtype)
         return self.second(jax.nn.relu(self.first(x_BHWC)))
 
     def totals(self, batch: Batch) -> Totals:

@@ -13,7 +13,7 @@ from trainers.measure.growth import CURVES
 FIELDS = {
     "batch": {"data.batch_size"},
     "length": {"data.batch_size", "data.length"},
-    "experts": {"model.experts"},
+    "experts": {"model.moe.experts"},
     "layers": {"model.layers"},
     "devices": {"layout.mesh.data"},
 }

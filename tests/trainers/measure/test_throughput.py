@@ -1,6 +1,5 @@
 """The report of a measured experiment, of tiny models of all families: complete, consistent, and null where nothing is known."""
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from configs import registry
 from configs.experiment import Experiment
 from data.reading.batches import batch_shapes
 from models.gpt.model import Gpt
+from tests.helpers.models import varied
 from tests.helpers.programs import program
 from trainers import state, step
 from trainers.measure import peaks, profile, throughput
@@ -33,7 +33,7 @@ KEYS = {
 
 def tiny(name: str, **model) -> Experiment:
     e = registry.tiny(registry.load(name))
-    return dataclasses.replace(e, model=dataclasses.replace(e.model, **model))
+    return varied(e, **model)
 
 
 def measured_quickly(dtype: str) -> float:

@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import math
-from typing import Any
 
 import pytest
 
@@ -31,7 +30,7 @@ def tiny(name: str, mesh: tuple[int, ...] | None = None) -> Experiment:
 
 
 def with_remat(e: Experiment, remat: str) -> Experiment:
-    return dataclasses.replace(e, model=dataclasses.replace(e.model, remat=remat))
+    return dataclasses.replace(e, execution=dataclasses.replace(e.execution, remat=remat))
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +88,7 @@ def test_own_plan_comes_first_and_its_remat_is_kept(small):
 
 
 def test_policies_name_only_what_the_model_has(small):
-    models: list[Any] = [c.experiment.model for c in candidates(small, FOUR)]
-    remats = {model.remat for model in models}
+    remats = {c.experiment.execution.remat for c in candidates(small, FOUR)}
     assert {"full", "none", "attention_in+attention_out"} <= remats
     assert not any("gate" in remat or "dispatched" in remat for remat in remats)
 
@@ -287,7 +285,7 @@ def test_nearest_changes_remat_first_then_sizes_then_the_layout(encoder):
 def test_nearest_that_fit_needs_less_and_is_compiled(small, tmp_path):
     """Without recomputation the experiment did not fit; what does keeps less, and the layout is the same."""
     e = with_remat(small, "none")
-    compiler = Compiler(lambda c: None if c.experiment.model.remat == "dots" else 1.0)
+    compiler = Compiler(lambda c: None if c.experiment.execution.remat == "dots" else 1.0)
     results = nearest_that_fit(e, FOUR, compiler, folder=tmp_path, say=lambda line: None)
     assert len(results) == 3 and all(r.fits for r in results)
     assert all(r.candidate.experiment.layout == e.layout for r in results)

@@ -8,9 +8,11 @@ import pytest
 
 from configs import registry
 from models import families
-from models.bert.config import BertConfig
+from models.errors import UserError
 from models.parts.activations import DENSE, HEADS, HIDDEN, IN_EXPERTS, SHARED_HEADS, WITH_EXPERTS
+from trainers import state
 from trainers.pods.bound import Work
+from trainers.programs import execution
 from trainers.programs.activations import activations, logits
 
 
@@ -60,7 +62,7 @@ def test_a_family_without_names_is_planned_by_what_its_backward_pass_keeps(monke
 
 def test_a_policy_may_name_only_what_the_family_has():
     """A dense model has no tokens that travel to experts."""
-    c = registry.tiny(registry.load("bert.quickstart")).model
-    assert isinstance(c, BertConfig) and "dispatched" in WITH_EXPERTS and "dispatched" not in DENSE
-    with pytest.raises(ValueError, match="no activation 'dispatched'"):
-        dataclasses.replace(c, remat="dispatched")
+    e = registry.tiny(registry.load("bert.quickstart"))
+    assert "dispatched" in WITH_EXPERTS and "dispatched" not in DENSE
+    with pytest.raises(UserError, match="no activation 'dispatched'"):
+        state.abstract_model(execution.with_remat(e, "dispatched"))

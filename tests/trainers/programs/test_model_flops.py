@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from configs import registry
+from models.gshard_m4.config import GShardM4Config
 from trainers import state
 from trainers.programs.model_flops import model_flops
 
@@ -26,7 +27,9 @@ def test_a_dense_models_flops(name):
 def test_a_mixtures_flops_are_those_of_its_slots():
     """Twice as many experts with half the slots each change the router alone."""
     e = registry.load("gshard_m4.moe_512e_12l")
-    more = dataclasses.replace(e, model=dataclasses.replace(e.model, experts=1024))
+    assert isinstance(e.model, GShardM4Config) and e.model.moe
+    moe = dataclasses.replace(e.model.moe, experts=1024)
+    more = dataclasses.replace(e, model=dataclasses.replace(e.model, moe=moe))
     c: Any = e.model
     router = 6 * c.model_dim * 512 * (c.layers // 2) * e.data.batch_size * 128
     assert model_flops(more) - model_flops(e) == pytest.approx(router, rel=1e-6)
@@ -35,4 +38,6 @@ def test_a_mixtures_flops_are_those_of_its_slots():
 def test_recomputation_is_no_model_flops():
     """What is computed twice counts once."""
     e = registry.load("gpt.maxtext_22b")
-    assert model_flops(e) == model_flops(dataclasses.replace(e, model=dataclasses.replace(e.model, remat="none")))
+    assert model_flops(e) == model_flops(
+        dataclasses.replace(e, execution=dataclasses.replace(e.execution, remat="none"))
+    )

@@ -1,0 +1,60 @@
+"""How a model is computed, apart from what it is: none of these settings belongs to the model. Plain data, no JAX."""
+
+import dataclasses
+from collections.abc import Collection
+from typing import Literal, get_args
+
+from models.errors import UserError, nearest
+from models.sharding import remat
+
+Dtype = Literal["float32", "bfloat16", "float64"]
+Dispatch = Literal["sort", "einsum", "all_to_all", "ragged"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Execution:
+    """Settings of speed, memory and precision. Another execution of an experiment computes the same, to rounding.
+
+    Attributes:
+      dtype: of activations and of weights as they are used; stored weights have `Train.master_dtype`.
+      remat: what the backward pass keeps of a layer: "none" keeps all, "full" recomputes it, "dots" keeps products, names
+        joined by "+" keep these activations (models/sharding/remat.py).
+      remat_of: the same for components that differ, as (path, what is kept); it holds for the components inside them too, and
+        the longest path wins, as with a layout's rules.
+      unroll: layers that are compiled one after the other in each turn of a loop over layers: all of them run sooner on CPUs,
+        which copy what a loop keeps for the backward pass, and take as much longer to compile. 0 is all.
+      dispatch: of a mixture of experts: "sort" (gathers), "einsum" (GShard's algorithm), "all_to_all" (the exchange between
+        devices written down) or "ragged" (grouped products, no buffers): equal value for value; models/parts/moe/dispatch.py
+        has their costs.
+      loss_chunks: parts of a row whose logits exist at the same time in a decoder's loss (models/gpt), each computed again in
+        the backward pass: n parts need an n-th of the logits' memory.
+    """
+
+    dtype: Dtype = "float32"
+    remat: str = "none"
+    remat_of: tuple[tuple[str, str], ...] = ()
+    unroll: int = 1
+    dispatch: Dispatch = "sort"
+    loss_chunks: int = 1
+
+    def __post_init__(self) -> None:
+        for name, kind in (("dtype", Dtype), ("dispatch", Dispatch)):
+            if (value := getattr(self, name)) not in get_args(kind):
+                raise ValueError(f"{name}={value!r}: no such {name}{nearest(value, get_args(kind))}")
+        if self.unroll < 0:
+            raise ValueError(f"unroll={self.unroll}: must be 1 or more, or 0 for all layers")
+        if self.loss_chunks < 1:
+            raise ValueError(f"loss_chunks={self.loss_chunks}: must be 1 or more")
+
+    def check(self, components: Collection[str], activations: Collection[str]) -> None:
+        """Raises UserError for an activation or a component that the model does not have."""
+        for policy in (self.remat, *(policy for _, policy in self.remat_of)):
+            remat.check(policy, activations)
+        for path, _ in self.remat_of:
+            if path not in components:
+                raise UserError(f"remat_of: the model has no component {path!r}{nearest(path, components)}")
+
+    def remat_at(self, path: str) -> str:
+        """Returns what the backward pass keeps of the layers of a component."""
+        within = [(len(name), kept) for name, kept in self.remat_of if f"{path}.".startswith(f"{name}.")]
+        return max(within)[1] if within else self.remat
