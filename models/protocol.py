@@ -44,7 +44,7 @@ class Context:
     @classmethod
     def evaluation(cls) -> "Context":
         """The context of a pass that scores a model: nothing is random."""
-        return cls(None, jnp.asarray(0, "int32"), training=False)
+        return cls(None, jnp.zeros((), jnp.int32), training=False)  # pyright: ignore[reportUnknownMemberType]
 
     def split(self, n: int) -> list["Context"]:
         """Returns n contexts with keys of their own."""
