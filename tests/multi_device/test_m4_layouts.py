@@ -28,8 +28,9 @@ M4 = "gshard_m4.quickstart"
 EXPERTS = tuple(name for name in LAYOUTS if name not in DENSE)
 TABLE = [
     *cases(M4, keep=("fully_sharded", "tensor_parallel", *EXPERTS)),
-    *((M4, name, (4, 2)) for name in ("expert_parallel", "expert_fully_sharded", "mixed")),
+    (M4, "mixed", (4, 2)),
     (M4, "expert_fully_sharded", (8, 1)),
+    *(pytest.param(M4, name, (4, 2), marks=pytest.mark.slow) for name in ("expert_parallel", "expert_fully_sharded")),
 ]
 
 
