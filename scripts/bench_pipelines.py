@@ -46,7 +46,8 @@ def measure(name: str, stages: int, microbatches: int) -> dict:
     from data.reading.batches import batch_shapes
     from models.families import family_of
     from models.sharding.pipelines.schedule import Schedule
-    from trainers import state, step
+    from trainers import step
+    from trainers.plan import make_plan
 
     e = registry.tiny(cli.synthetic(registry.load("gpt.quickstart")))
     model = dataclasses.replace(
@@ -63,7 +64,7 @@ def measure(name: str, stages: int, microbatches: int) -> dict:
     data = dataclasses.replace(e.data, batch_size=microbatches, length=128)
     layout = family_of(e.model).layouts[name](stages, 1, 1, microbatches=microbatches)
     e = dataclasses.replace(e, model=model, data=data, layout=layout, execution=execution)
-    compiled = step.compile_step(state.plan(e, jax.devices()[:stages]), batch_shapes(e.data))
+    compiled = step.compile_step(make_plan(e, jax.devices()[:stages]), batch_shapes(e.data))
     chunks = layout.pipelines[0][1].chunks
     s = Schedule(stages, chunks, microbatches)
     return {

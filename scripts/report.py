@@ -131,9 +131,9 @@ def expert_load(figure: Any, steps: list[dict[str, Any]]) -> str:
 def tensor_place(figure: Any, e: Experiment) -> str:
     from matplotlib.patches import Rectangle
 
-    from trainers import state
+    from trainers.plan import make_plan
 
-    info = next(i for i in state.plan(e, abstract=True).parameters if "expert" in i.axes)
+    info = next(i for i in make_plan(e, abstract=True).parameters if "expert" in i.axes)
     cuts = e.layout.cut(info.axes, info.shape, component=info.where.path)
     at = info.axes.index("expert")
     experts, ways = info.shape[at], e.layout.ways(cuts[at])

@@ -32,8 +32,9 @@ from models.errors import UserError
 from models.sharding.params import flatten
 from trainers import adapt
 from trainers.evaluation.directions import lower_is_better
+from trainers.plan import Plan, in_model_order, in_step_order
 from trainers.processes import anywhere
-from trainers.state import Plan, State, collect, deal, from_tree, to_tree
+from trainers.state import State, from_tree, to_tree
 
 FORMAT = "shardzoo-checkpoint-1"
 _META = {"format": str, "experiment": dict, "versions": dict, "data": str, "checksums": dict}
@@ -158,7 +159,7 @@ class Checkpoints:
         step = int(state.step)
         if step in self._manager.all_steps():
             return
-        tree = to_tree(collect(p, state))
+        tree = to_tree(in_model_order(p, state))
         meta = {
             "format": FORMAT,
             "experiment": registry.to_json(p.experiment),
@@ -187,7 +188,7 @@ class Checkpoints:
             match _verified(_agreed(_read(self.folder, step, p, fingerprint))):
                 case Sound(tree=tree):
                     self._set_aside(damaged)
-                    return deal(p, from_tree(p.state, tree))
+                    return in_step_order(p, from_tree(p.state, tree))
                 case Damaged(why):
                     say(f"checkpoint {where} is damaged ({why}); trying the one before it")
                     damaged.append(step)

@@ -14,9 +14,10 @@ from models.protocol import Batch, Context
 from models.sharding.params import flatten, merge, nest
 from models.sharding.pipelines import one_f_one_b
 from trainers.optimizers import learning_rate
+from trainers.plan import Plan
 from trainers.pods.chips import Options
 from trainers.pods.options import compile_with, options_for
-from trainers.state import Plan, State
+from trainers.state import State
 
 Metrics = dict[str, jax.Array]
 

@@ -21,10 +21,11 @@ from data.reading.caches import cache_folder
 from data.reading.examples import open_source
 from models.errors import nearest
 from models.families import family_of
-from trainers import host_memory, metrics, processes, runlog, state, step
+from trainers import host_memory, metrics, processes, runlog, step
 from trainers.checkpoint import Checkpoints
 from trainers.evaluation.evaluator import open_evaluator
 from trainers.measure import mlperf_log
+from trainers.plan import Plan, make_plan
 from trainers.programs import work
 from trainers.weights import init_from
 
@@ -59,7 +60,7 @@ def train(
     processes.agree(runlog.shared_settings(experiment, workdir) | {"--mlperf": mlperf})
 
     # --- 1. the plan: shapes and shardings before any array
-    p = state.plan(experiment, devices)
+    p = make_plan(experiment, devices)
     say(summary(p))
 
     # --- 2. data
@@ -167,7 +168,7 @@ def train(
                 return record.end(PREEMPTED, at)
 
 
-def summary(p: state.Plan) -> str:
+def summary(p: Plan) -> str:
     """What is about to run, in a few lines."""
     e = p.experiment
     total = sum(info.size for info in p.parameters)

@@ -19,7 +19,7 @@ from models.sharding.layout import LayoutError
 from models.sharding.params import describe, merge
 from tests.helpers.contexts import training
 from tests.helpers.models import varied
-from trainers import state
+from trainers.plan import abstract_model, fresh_state, make_plan
 from trainers.programs.equality import exact
 
 # Billions of parameters: the arithmetic of the paper's Table 1 and A.2, to the digits given.
@@ -32,7 +32,7 @@ SIZES = {
 @pytest.mark.parametrize("name", SIZES)
 def test_the_papers_models_have_the_papers_sizes(name):
     """Every row of the table is built, abstractly, and counted."""
-    total = sum(i.size for i in describe(state.abstract_model(registry.load(f"gshard_m4.{name}"))))
+    total = sum(i.size for i in describe(abstract_model(registry.load(f"gshard_m4.{name}"))))
     digits = len(SIZES[name].partition(".")[2])
     assert f"{total / 1e9:.{digits}f}" == SIZES[name]
 
@@ -52,8 +52,8 @@ def tiny(**model):
 def model():
     """A tiny model in float64, which outside training drops nothing: no token can push another one out of an expert."""
     with jax.enable_x64(True):
-        p = state.plan(tiny(), jax.devices()[:1])
-        yield merge(p.model, state.create(p).params)
+        p = make_plan(tiny(), jax.devices()[:1])
+        yield merge(p.model, fresh_state(p).params)
 
 
 def example(seed: int, source: int, target: int) -> dict[str, np.ndarray]:
@@ -148,13 +148,13 @@ def test_a_sentence_has_the_same_logits_alone_and_among_others(model, float64):
 
 
 def loss_and_gradients(e):
-    p = state.plan(e, jax.devices()[:1])
+    p = make_plan(e, jax.devices()[:1])
     batch = {k: np.concatenate([example(s, 16, 16)[k] for s in range(4)]) for k in example(0, 1, 1)}
 
     def objective(params):
         return merge(p.model, params).loss(batch, training(5)).value
 
-    return jax.jit(jax.value_and_grad(objective))(state.create(p).params)
+    return jax.jit(jax.value_and_grad(objective))(fresh_state(p).params)
 
 
 @pytest.mark.integration
@@ -184,10 +184,10 @@ def test_groups_that_span_rows_are_not_dealt_out(group_size, microbatches, stage
     e = tiny(layers=8, group_size=group_size)
     e = dataclasses.replace(e, layout=layout, train=dataclasses.replace(e.train, microbatches=microbatches))
     if not refused:
-        state.plan(e, abstract=True)
+        make_plan(e, abstract=True)
         return
     with pytest.raises(LayoutError, match=refused) as error:
-        state.plan(e, abstract=True)
+        make_plan(e, abstract=True)
     assert "\n" not in str(error.value)
 
 
@@ -195,9 +195,9 @@ def test_a_pipelined_tower_alone_is_asked():
     """With the encoder in stages, the decoder's groups may span rows."""
     e = dataclasses.replace(tiny(layers=8, group_size=32), layout=LAYOUTS["encoder_pipelined"](2, 1, 2))
     e = dataclasses.replace(e, data=dataclasses.replace(e.data, source_length=64))
-    state.plan(e, abstract=True)
+    make_plan(e, abstract=True)
     with pytest.raises(LayoutError, match=r"rows of 24 positions, .* nearest size that fits is 24"):
-        state.plan(dataclasses.replace(e, data=dataclasses.replace(e.data, source_length=24)), abstract=True)
+        make_plan(dataclasses.replace(e, data=dataclasses.replace(e.data, source_length=24)), abstract=True)
 
 
 @pytest.mark.integration
@@ -207,8 +207,8 @@ def test_every_moe_layer_adds_its_z_loss(float64):
     batch = {k: np.concatenate([example(s, 16, 16)[k] for s in range(4)]) for k in example(0, 1, 1)}
 
     def loss(weight: float):
-        p = state.plan(tiny(z_weight=weight), jax.devices()[:1])
-        return jax.jit(lambda params: merge(p.model, params).loss(batch, Context.evaluation()))(state.create(p).params)
+        p = make_plan(tiny(z_weight=weight), jax.devices()[:1])
+        return jax.jit(lambda params: merge(p.model, params).loss(batch, Context.evaluation()))(fresh_state(p).params)
 
     off, on = loss(0.0), loss(0.1)
     assert "moe/z_loss" not in off.metrics

@@ -23,13 +23,14 @@ from data.task import Example
 from models.sharding.params import flatten
 from scripts import cli, train
 from trainers import checkpoint, state, trainer
+from trainers.plan import Plan, in_model_order
 
 # A piece of an array: where it lies in the whole, as (start, stop) of each dimension, and its values.
 Piece = tuple[tuple[tuple[int, int], ...], np.ndarray]
 Pieces = dict[str, tuple[tuple[int, ...], list[Piece]]]  # by name, with the whole's shape
 
 
-def pieces(p: state.Plan, of: state.State) -> Pieces:
+def pieces(p: Plan, of: state.State) -> Pieces:
     """What this process holds of a state, as it is stored."""
 
     def place(shard: Any, shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
@@ -37,7 +38,7 @@ def pieces(p: state.Plan, of: state.State) -> Pieces:
 
     return {
         name: (x.shape, [(place(s, x.shape), np.asarray(s.data)) for s in x.addressable_shards])
-        for name, x in flatten(state.to_tree(state.collect(p, of))).items()
+        for name, x in flatten(state.to_tree(in_model_order(p, of))).items()
     }
 
 
@@ -46,7 +47,7 @@ def observe(notes: Path) -> None:
     number = os.environ.get("JAX_PROCESS_ID", "0")
     read, written = ((notes / f"{name}.{number}").open("w", buffering=1) for name in ("rows", "writes"))
 
-    def note(name: str, p: state.Plan, current: state.State) -> None:
+    def note(name: str, p: Plan, current: state.State) -> None:
         (notes / f"{name}-{int(current.step)}.{number}").write_bytes(pickle.dumps(pieces(p, current)))
 
     class Source:
@@ -58,11 +59,11 @@ def observe(notes: Path) -> None:
             return self.inner.row(index)
 
     class Checkpoints(checkpoint.Checkpoints):
-        def save(self, p: state.Plan, state: state.State, *args: Any) -> None:
+        def save(self, p: Plan, state: state.State, *args: Any) -> None:
             note("saved", p, state)
             super().save(p, state, *args)
 
-        def restore(self, p: state.Plan, *args: Any) -> state.State | None:
+        def restore(self, p: Plan, *args: Any) -> state.State | None:
             found = super().restore(p, *args)
             if found is not None:
                 note("restored", p, found)

@@ -27,6 +27,7 @@ from tests.helpers.layouts import (
     without_program_cache,
 )
 from trainers import state
+from trainers.plan import make_plan
 from trainers.programs import equality
 
 pytestmark = pytest.mark.integration
@@ -81,7 +82,7 @@ def test_any_valid_layout_gives_the_numbers_of_one_device(layout):
     and parameters are those of one device."""
     e = dataclasses.replace(experiment(GPT), layout=layout)
     try:
-        state.plan(e, jax.devices())
+        make_plan(e, jax.devices())
     except LayoutError:
         reject()
     with jax.enable_x64(True):
@@ -91,7 +92,7 @@ def test_any_valid_layout_gives_the_numbers_of_one_device(layout):
 
 def test_giving_up_would_be_noticed():
     """A resharding for which XLA has nothing but a full copy makes it say so, where the tests above look."""
-    mesh = state.make_mesh(LAYOUTS["data_parallel"](2, 4))
+    mesh = make_mesh(LAYOUTS["data_parallel"](2, 4))
 
     def cut(x, *axes):
         return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(*axes)))

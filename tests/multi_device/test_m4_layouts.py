@@ -19,7 +19,7 @@ from tests.helpers.layouts import (
     initial,
     trial,
 )
-from trainers import state
+from trainers.plan import fresh_state, make_plan
 from trainers.programs import tables
 
 pytestmark = pytest.mark.integration
@@ -50,8 +50,8 @@ def test_what_is_drawn_does_not_depend_on_the_layout(layout):
 
 def test_initial_weights_depend_on_the_seed_alone(float64):
     """Made on eight devices under a layout that cuts them, weights have the bits that one device gives them."""
-    p = state.plan(dataclasses.replace(experiment(M4), layout=LAYOUTS["fully_sharded"](2, 4)), jax.devices())
-    made = state.create(p)
+    p = make_plan(dataclasses.replace(experiment(M4), layout=LAYOUTS["fully_sharded"](2, 4)), jax.devices())
+    made = fresh_state(p)
     jax.tree.map(assert_array_equal, jax.device_get(made.params), jax.device_get(initial(M4).params))
     assert any(not x.sharding.is_fully_replicated for x in jax.tree.leaves(made.params))
 
@@ -75,7 +75,7 @@ def test_routing_groups_are_not_cut():
     """Positions of an MoE layer's tokens cannot be cut: the error names the component and the rule."""
     wrong = dataclasses.replace(experiment(M4), layout=DENSE["context_ring"](2, 4))
     with pytest.raises(LayoutError, match=r"'encoder.moe', layout 'context_ring': rule 'length' -> \('model',\), but"):
-        state.plan(wrong)
+        make_plan(wrong)
 
 
 def test_experts_stay_where_they_are():

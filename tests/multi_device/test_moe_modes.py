@@ -22,6 +22,7 @@ from models.sharding.layout import Layout, LayoutError, Pipeline, rules
 from models.sharding.params import stack
 from tests.helpers.models import varied
 from trainers import state
+from trainers.plan import fresh_state, make_plan
 from trainers.programs import equality, tables
 from trainers.programs.collectives import KINDS
 from trainers.programs.equality import Trial
@@ -167,7 +168,7 @@ def experiment(mode: str, dispatch: str, layout: Layout) -> Experiment:
 def initial() -> state.State:
     """The state before the first step, whatever the mode."""
     first = experiment("top1", "einsum", equality.ONE_DEVICE)
-    return jax.device_get(state.create(state.plan(first, jax.devices()[:1])))
+    return jax.device_get(fresh_state(make_plan(first, jax.devices()[:1])))
 
 
 def train(mode: str, dispatch: str, layout: Layout, devices) -> Trial:

@@ -23,6 +23,7 @@ from tests.helpers.contexts import training
 from tests.helpers.models import varied
 from trainers import state, step
 from trainers.checkpoint import Checkpoints
+from trainers.plan import Plan, fresh_state, in_model_order, make_plan
 from trainers.programs import equality, tables
 
 pytestmark = pytest.mark.integration
@@ -35,8 +36,8 @@ def gpt(layout: Layout, **model) -> Experiment:
     return dataclasses.replace(varied(e, **{"layers": 4, "dropout": 0.0} | model), layout=layout)
 
 
-def compiled(e: Experiment) -> tuple[state.Plan, jax.stages.Compiled]:
-    p = state.plan(e, jax.devices()[: e.layout.devices])
+def compiled(e: Experiment) -> tuple[Plan, jax.stages.Compiled]:
+    p = make_plan(e, jax.devices()[: e.layout.devices])
     return p, step.compile_step(p, batch_shapes(e.data))
 
 
@@ -59,10 +60,10 @@ def interleaved(**train) -> Experiment:
     return dataclasses.replace(e, optimizer=optimizer, train=dataclasses.replace(e.train, **train))
 
 
-def one_step(e: Experiment) -> tuple[state.Plan, state.State]:
+def one_step(e: Experiment) -> tuple[Plan, state.State]:
     p, program = compiled(e)
     batches = Batches(open_source(e.data, e.model), e.data, p.batch_shardings())
-    after, _ = program(state.create(p), batches(0))
+    after, _ = program(fresh_state(p), batches(0))
     batches.close()
     return p, after
 
@@ -83,9 +84,9 @@ def test_a_checkpoint_has_layers_in_the_models_order(tmp_path):
     folder.save(p, after, "data")
     folder.close()
 
-    def restored(layout: Layout) -> tuple[state.Plan, state.State]:
+    def restored(layout: Layout) -> tuple[Plan, state.State]:
         other = dataclasses.replace(e, layout=layout)
-        q = state.plan(other, jax.devices()[: layout.devices])
+        q = make_plan(other, jax.devices()[: layout.devices])
         found = Checkpoints(tmp_path, e.train).restore(q, "data")
         assert found is not None
         return q, found
@@ -96,7 +97,7 @@ def test_a_checkpoint_has_layers_in_the_models_order(tmp_path):
     same, other = restored(e.layout), restored(equality.ONE_DEVICE)
     assert_equal(host(state.to_tree(same[1])), host(state.to_tree(after)))
     want = host(state.to_tree(other[1]))
-    assert_equal(host(state.to_tree(state.collect(p, after))), want)
+    assert_equal(host(state.to_tree(in_model_order(p, after))), want)
     assert_equal(
         host({"params": p.effective(after.params)}), {k: v for k, v in want.items() if k.startswith("params.")}
     )
@@ -108,7 +109,7 @@ def test_a_checkpoint_has_layers_in_the_models_order(tmp_path):
 def test_the_lowest_layers_are_frozen_wherever_they_lie():
     """`train.freeze_layers` means the model's layers, not the first of the first stage."""
     p, after = one_step(interleaved(freeze_layers=2))
-    before, after = (flatten(state.collect(p, s).params) for s in (state.create(p), after))
+    before, after = (flatten(in_model_order(p, s).params) for s in (fresh_state(p), after))
     for name in (name for name in before if name.startswith("decoder.")):
         changed = jnp.any(before[name] != after[name], axis=tuple(range(1, before[name].ndim)))
         assert changed.tolist() == [False, False, True, True], name
@@ -146,13 +147,13 @@ def test_dropout_is_that_of_gradient_accumulation(float64):
 def test_loss_and_gradients_are_those_of_differentiation(float64):
     """As a function beside jax.value_and_grad, on the model alone."""
     e = equality.comparable(gpt(PIPES["pipeline_1f1b"](4, 2, 1)))
-    p = state.plan(e, jax.devices())
-    params = state.create(p).params
+    p = make_plan(e, jax.devices())
+    params = fresh_state(p).params
     batch = {k: jnp.ones(v.shape, jnp.int32) for k, v in batch_shapes(e.data).items()}
     batch["tokens"] = jax.random.randint(jax.random.key(1), batch["tokens"].shape, 0, 64)
     model, totals, context = p.model, p.model.totals(batch), training(0)
     assert isinstance(model, Staged)
-    one = state.plan(dataclasses.replace(e, layout=equality.ONE_DEVICE), jax.devices()[:1])
+    one = make_plan(dataclasses.replace(e, layout=equality.ONE_DEVICE), jax.devices()[:1])
     on_one = jax.device_get(params)
     want, grads = jax.jit(jax.value_and_grad(lambda params: merge(one.model, params).loss(batch, context).value))(
         on_one
@@ -188,7 +189,7 @@ def piped(component: str, layers: str | None = "stage", **changes) -> Layout:
 def test_what_cannot_run_is_refused_with_what_would(make, message):
     """Each mistake in a pipeline is one line that names it and the nearest thing that fits, before anything is compiled."""
     with pytest.raises(LayoutError, match=message) as caught:
-        state.plan(make(), jax.devices()[:4])
+        make_plan(make(), jax.devices()[:4])
     assert "\n" not in str(caught.value)
 
 
@@ -197,4 +198,4 @@ def test_only_the_stack_that_ends_in_the_loss_runs_as_1f1b():
     e = registry.tiny(registry.load("gshard_m4.quickstart"))
     e = dataclasses.replace(e, model=dataclasses.replace(e.model, layers=8), layout=piped("encoder"))
     with pytest.raises(LayoutError, match=r"'encoder' does not end in the loss.*'gpipe', or pipeline 'decoder'"):
-        state.plan(e, jax.devices()[:4])
+        make_plan(e, jax.devices()[:4])

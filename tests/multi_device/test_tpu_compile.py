@@ -20,6 +20,7 @@ from models.gshard_m4 import layouts
 from models.execution import Execution
 from models.parts.moe.config import MoeConfig
 from trainers import state, step
+from trainers.plan import make_plan
 from trainers.pods import topology
 from trainers.pods.chips import parse_slice
 from trainers.programs import tables
@@ -32,7 +33,7 @@ e = registry.tiny(registry.load("gshard_m4.moe_128e_12l"))
 model = dataclasses.replace(e.model, model_dim=128, hidden_dim=256, moe=MoeConfig(experts=16, group_size=128))
 data = dataclasses.replace(e.data, batch_size=64)
 e = dataclasses.replace(e, model=model, data=data, layout=layouts.expert_parallel(1, 8), execution=Execution(dtype="bfloat16"))
-p = state.plan(e, devices)
+p = make_plan(e, devices)
 found = tables.sent(p, step.compile_step(p, batch_shapes(e.data)))
 exchanges = [(c.axes, c.times) for c in found if c.kind == "all-to-all"]
 print(json.dumps({"exchanges": exchanges, "expert_gathers": tables.expert_gathers(e, found)}))
@@ -42,7 +43,7 @@ e = registry.tiny(registry.load("gpt.gpt2_124m"))
 model = dataclasses.replace(e.model, model_dim=512, hidden_dim=2048, heads=4, head_dim=128, max_positions=512)
 data = dataclasses.replace(e.data, batch_size=16, length=512)
 e = dataclasses.replace(e, model=model, data=data, layout=sequence_parallel(2, 4), execution=Execution(dtype="bfloat16"))
-p = state.plan(e, devices)
+p = make_plan(e, devices)
 print(step.compile_step(p, batch_shapes(e.data)).as_text().count("calls=%all-reduce-scatter"))
 """
 KERNEL = """
@@ -54,7 +55,7 @@ model = dataclasses.replace(
 )
 data = dataclasses.replace(e.data, batch_size=4, length=1024)
 execution = Execution(dtype="bfloat16", remat="full")
-p = state.plan(dataclasses.replace(e, model=model, data=data, layout=tensor_parallel(2, 4), execution=execution), devices)
+p = make_plan(dataclasses.replace(e, model=model, data=data, layout=tensor_parallel(2, 4), execution=execution), devices)
 compiled = step.compile_step(p, batch_shapes(data))
 kernels = collections.Counter(re.findall(r"%splash_mha_(fwd|dq|dkv)_[\\w.]+ = ", compiled.as_text()))
 gathers = sum(c.kind == "all-gather" and c.times > 1 for c in tables.sent(p, compiled))
@@ -68,7 +69,7 @@ e = registry.tiny(registry.load("gpt.gpt2_124m"))
 model = dataclasses.replace(e.model, model_dim=512, hidden_dim=2048, heads=4, head_dim=128, max_positions=256, dtype="bfloat16")
 data = dataclasses.replace(e.data, batch_size=16, length=256)
 e = dataclasses.replace(e, model=model, data=data, layout=fsdp_within_data(2, 4))
-p, batch = state.plan(e, devices), batch_shapes(data)
+p, batch = make_plan(e, devices), batch_shapes(data)
 options = dict(options_for(e, devices))
 
 def gathers(*options):

@@ -27,7 +27,8 @@ from scripts import throughput as throughput_script
 from tests.helpers.runs import run
 from tests.toy.grids.config import ToyGrids
 from tests.toy.grids.task import example
-from trainers import metrics, state, step, trainer
+from trainers import metrics, step, trainer
+from trainers.plan import make_plan
 from trainers.pods import libtpu
 from trainers.programs import equality
 from trainers.weights.release import Release
@@ -104,7 +105,7 @@ def test_layouts_are_equal(e, name, sizes):
 def test_a_cut_in_space_exchanges_halos(e):
     """Inputs and activations are cut by rows, and convolutions send the rows at the edges; no grid is gathered."""
     spatial = laid_out(e, "spatial", 1, 8)
-    p = state.plan(spatial)
+    p = make_plan(spatial)
     grid = p.batch_shardings()["grid"]
     assert grid is not None and grid.shard_shape((16, 16, 8, 3)) == (16, 2, 8, 3)
     text = step.compile_step(p, batch_shapes(e.data)).as_text() or ""
@@ -180,7 +181,7 @@ def test_it_is_planned_for_a_pod(tmp_path):
 def test_what_does_not_fit_is_refused(e):
     """Rows that a cut does not divide, and lengths that are not the cache's, are named."""
     with pytest.raises(ValueError, match=r"input 'grid'.*'height' of size 16 is not divisible by the 3 pieces"):
-        state.plan(laid_out(e, "spatial", 1, 3), jax.devices()[:3])
+        make_plan(laid_out(e, "spatial", 1, 3), jax.devices()[:3])
     with pytest.raises(ValueError, match=r"data\.height=8: cache 'toy_grids' was packed with 16"):
         open_source(dataclasses.replace(e.data, height=8), e.model)
     assert task_of(e.data).augmentation == "flip"

@@ -17,7 +17,8 @@ from data.reading.examples import open_source
 from models.sharding.layouts import fully_sharded
 from models.sharding.params import flatten, merge, nest
 from tests.helpers.runs import run
-from trainers import adapt, checkpoint, state, step
+from trainers import adapt, checkpoint, step
+from trainers.plan import fresh_state, make_plan
 from trainers.weights import open
 
 pytestmark = pytest.mark.integration
@@ -30,8 +31,8 @@ def tiny(**train) -> Experiment:
 
 def trained(e: Experiment, steps: int = 2, devices: int = 1):
     """(plan, parameters before, parameters after) so many steps, by name."""
-    p = state.plan(e, jax.devices()[:devices])
-    current = state.create(p)
+    p = make_plan(e, jax.devices()[:devices])
+    current = fresh_state(p)
     before = flatten(jax.device_get(current.params))
     batches = Batches(open_source(e.data, e.model), e.data, p.batch_shardings())
     take = step.train_step(p)
@@ -85,7 +86,7 @@ def test_misspelt_parameters_are_refused():
         (("freeze", ("embedding", "decoder", "final_norm")),): "every parameter is frozen",
     }.items():
         with pytest.raises(ConfigError, match=part):
-            state.plan(tiny(**dict(train)), jax.devices()[:1])
+            make_plan(tiny(**dict(train)), jax.devices()[:1])
 
 
 def test_adapters_begin_as_nothing_and_train_alone():

@@ -14,25 +14,26 @@ from configs.registry import ConfigError
 from models.errors import UserError
 from trainers import checkpoint, state
 from trainers.checkpoint import CheckpointError, Checkpoints
+from trainers.plan import Plan, fresh_state, make_plan
 
 NAN, INF = float("nan"), float("inf")
 
 
 @pytest.fixture(scope="module")
-def p() -> state.Plan:
-    return state.plan(registry.tiny(registry.load("gpt.quickstart")), jax.devices()[:1])
+def p() -> Plan:
+    return make_plan(registry.tiny(registry.load("gpt.quickstart")), jax.devices()[:1])
 
 
 @pytest.fixture(scope="module")
 def fresh(p) -> state.State:
-    return state.create(p)
+    return fresh_state(p)
 
 
-def open_checkpoints(workdir: Path, p: state.Plan, **changes) -> Checkpoints:
+def open_checkpoints(workdir: Path, p: Plan, **changes) -> Checkpoints:
     return Checkpoints(workdir, dataclasses.replace(p.experiment.train, **changes))
 
 
-def save(checkpoints: Checkpoints, p: state.Plan, fresh: state.State, step: int, **scores: float) -> None:
+def save(checkpoints: Checkpoints, p: Plan, fresh: state.State, step: int, **scores: float) -> None:
     now = dataclasses.replace(fresh, step=jnp.full_like(fresh.step, step))
     checkpoints.save(p, now, "fingerprint", {f"eval/{name}": value for name, value in scores.items()})
 
@@ -102,7 +103,7 @@ def saved(tmp_path_factory, p, fresh) -> Path:
     return workdir
 
 
-def restored(workdir: Path, p: state.Plan, fingerprint: str = "fingerprint") -> tuple[int, str]:
+def restored(workdir: Path, p: Plan, fingerprint: str = "fingerprint") -> tuple[int, str]:
     """(the step that a run would go on from, what it says)."""
     said = []
     checkpoints = open_checkpoints(workdir, p)

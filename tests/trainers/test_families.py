@@ -23,9 +23,10 @@ from scripts import classify as classify_script
 from tests.helpers.caches import finish, texts, write_text_cache
 from tests.helpers.runs import run
 from tests.helpers.wordpiece import train_wordpiece
-from trainers import checkpoint, metrics, state
+from trainers import checkpoint, metrics
 from trainers.evaluation.evaluator import open_evaluator
 from trainers.evaluation.generation import Generate, Generator
+from trainers.plan import fresh_state, make_plan
 from trainers.weights import huggingface, open, release
 
 pytestmark = pytest.mark.integration
@@ -102,7 +103,7 @@ def test_scores_are_the_same_wherever_the_weights_lie(kind, data, tmp_path, monk
     for path in ("run", "release", "hf"):
         found, weights = open.open_model(tmp_path / path, like="toy")
         assert found.model == e.model
-        plan = state.plan(found, jax.devices()[:1])
+        plan = make_plan(found, jax.devices()[:1])
         from trainers.weights.source import load
 
         params = load(weights, plan.shardings.params, {i.name: i.shape for i in plan.parameters}, "float32")
@@ -160,8 +161,8 @@ def test_perplexity_counts_every_token_and_byte(data, monkeypatch):
     model with uniform logits is at ln(V) a token."""
     monkeypatch.setenv("SHARDZOO_DATA", str(data))
     e = of("causal")
-    plan = state.plan(e, jax.devices()[:1])
-    params = jax.tree.map(lambda x: x * 0, state.create(plan).params)
+    plan = make_plan(e, jax.devices()[:1])
+    params = jax.tree.map(lambda x: x * 0, fresh_state(plan).params)
     folder = data / "caches" / "causal"
     scores = open_evaluator(plan.model, e, folder, folder)(params)
     held_out = [json.loads(line)["text"] for line in (folder / "test.jsonl").read_text().splitlines()]
@@ -193,9 +194,9 @@ def test_evaluation_scores_answers_as_text(data, monkeypatch):
     finish(folder, questions, Tokenizer(folder), LENGTH, kind="labelled", rows=0, part="all", **more)
     e = experiment("bert.base_squad", "questions")
     e = dataclasses.replace(e, data=dataclasses.replace(e.data, slots=2), eval=HeldOut(split="test", batch_size=3))
-    plan = state.plan(e, jax.devices()[:1])
+    plan = make_plan(e, jax.devices()[:1])
     evaluator = open_evaluator(plan.model, e, folder, folder)
-    scores = evaluator(jax.tree.map(lambda x: x * 0, state.create(plan).params))
+    scores = evaluator(jax.tree.map(lambda x: x * 0, fresh_state(plan).params))
     assert scores["eval/exact_match"] == 0.5 and scores["eval/f1"] == pytest.approx((1 + 2 / 3 + 0 + 1) / 4)
     assert list(scores) == evaluator.names and scores["eval/examples"] == 4
 
@@ -209,9 +210,9 @@ def test_evaluation_reports_glues_own_scores(data, monkeypatch, tmp_path, task, 
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps(manifest | {"task": task}))
     e = of("labelled")
-    plan = state.plan(e, jax.devices()[:1])
+    plan = make_plan(e, jax.devices()[:1])
     evaluator = open_evaluator(plan.model, e, folder, folder)
-    scores = evaluator(jax.tree.map(lambda x: x * 0, state.create(plan).params))  # all are "cat", the first class
+    scores = evaluator(jax.tree.map(lambda x: x * 0, fresh_state(plan).params))  # all are "cat", the first class
     assert scores["eval/accuracy"] == 0.5 and scores["eval/macro_f1"] == pytest.approx((2 / 3 + 0) / 2)
     assert {name: scores.get(f"eval/{name}") for name in ("f1", "matthews") if f"eval/{name}" in evaluator.names} == (
         {score: 0.0} if score else {}
@@ -223,8 +224,8 @@ def test_generation_stops_and_fits(data, monkeypatch):
     first."""
     monkeypatch.setenv("SHARDZOO_DATA", str(data))
     e = of("causal")
-    plan = state.plan(e, jax.devices()[:1])
-    params = state.create(plan).params
+    plan = make_plan(e, jax.devices()[:1])
+    params = fresh_state(plan).params
     folder = data / "caches" / "causal"
     greedy = Generator(plan.model, Generate(tokens=6, batch_size=2), folder)
     prompts = ["the old cat", "a", "the big red house and the road"]

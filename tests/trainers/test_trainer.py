@@ -22,7 +22,8 @@ from models.gshard_m4.layouts import LAYOUTS
 from models.sharding.params import flatten, nest
 from tests.helpers.contexts import training
 from tests.helpers.runs import damage, run
-from trainers import checkpoint, metrics, state, trainer
+from trainers import checkpoint, metrics, trainer
+from trainers.plan import fresh_state, make_plan
 from trainers.weights import init_from, release
 
 pytestmark = pytest.mark.integration
@@ -216,8 +217,8 @@ def test_microbatches_change_nothing_but_memory(m4, float64):
         batch[side + "_positions"] = np.broadcast_to(np.arange(16, dtype=np.int32), (16, 16)) * real
     found = []
     for n in (1, 2, 4):
-        p = state.plan(with_train(e, microbatches=n), jax.devices()[:1])
-        found.append(jax.jit(lambda q, p=p: gradients(p, q, batch, training(0)))(state.create(p).params))
+        p = make_plan(with_train(e, microbatches=n), jax.devices()[:1])
+        found.append(jax.jit(lambda q, p=p: gradients(p, q, batch, training(0)))(fresh_state(p).params))
     for grads, loss in found[1:]:
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-13), grads, found[0][0])
         np.testing.assert_allclose(loss.value, found[0][1].value, rtol=1e-12)
@@ -230,8 +231,8 @@ def test_a_non_finite_step_changes_no_weight(m4):
     from data.reading.examples import open_source
     from trainers.step import train_step
 
-    p = state.plan(m4, jax.devices()[:1])
-    first = state.create(p)
+    p = make_plan(m4, jax.devices()[:1])
+    first = fresh_state(p)
     before = jax.device_get(first)
     batch = Batches(open_source(m4.data, m4.model), m4.data, p.batch_shardings())(0)
     poisoned = dataclasses.replace(first, params=first.params | {"softmax": first.params["softmax"] * np.nan})
@@ -285,12 +286,12 @@ def test_a_release_holds_the_model(whole_run, m4, tmp_path):
         release.write(whole_run, folder)
 
     started = with_train(m4, init_from=str(folder))
-    fresh = init_from.new_state(state.plan(started, jax.devices()[:1]), None, print)
+    fresh = init_from.new_state(make_plan(started, jax.devices()[:1]), None, print)
     jax.tree.map(assert_array_equal, jax.device_get(fresh.params), params)
     assert int(fresh.step) == 0
     small = dataclasses.replace(started, model=dataclasses.replace(m4.model, hidden_dim=64))
     with pytest.raises(UserError, match=r"1, 16, 64"):
-        init_from.new_state(state.plan(small, jax.devices()[:1]), None, print)
+        init_from.new_state(make_plan(small, jax.devices()[:1]), None, print)
     (folder / "experiment.json").write_text("{}")
     with pytest.raises(release.ReleaseError, match=r"experiment\.json is damaged"):
         release.Release(folder)

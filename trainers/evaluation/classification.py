@@ -20,7 +20,7 @@ class Classifier:
     """A trained model that names the class of a whole text.
 
     Args:
-      model: with shapes for parameters, on one device (trainers.state.Plan.model).
+      model: with shapes for parameters, on one device (trainers.plan.Plan.model).
       e: the experiment that trained it; it says how rows are packed.
       folder: with the vocabulary, and the manifest that names the labels: the run's cache, or a release.
 

@@ -40,7 +40,7 @@ def open_evaluator(model: Model, e: Experiment, cache: Path, vocabulary: Path) -
     """Returns the evaluator that an experiment's `eval` describes: the `EVALUATOR` of the module that it names.
 
     Args:
-      model: with shapes for parameters, on its mesh (trainers.state.Plan.model).
+      model: with shapes for parameters, on its mesh (trainers.plan.Plan.model).
       cache: the prepared cache whose held-out examples are read.
       vocabulary: the folder whose vocabulary encodes them: the cache, or a release.
     """

@@ -58,7 +58,7 @@ class Generator:
     """Generation with a model's parameters, compiled once for each length of prompts.
 
     Args:
-      abstract: the model with shapes for parameters, on its mesh (trainers.state.Plan.model).
+      abstract: the model with shapes for parameters, on its mesh (trainers.plan.Plan.model).
       vocabulary: the folder of its tokenizer.json.
 
     Raises:

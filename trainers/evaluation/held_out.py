@@ -15,7 +15,7 @@ from models.parts.losses import Ratio
 from models.protocol import Batch, Context, HasOutputs, Model
 from models.sharding.params import merge, split
 from trainers.evaluation.evaluator import Params
-from trainers.state import input_sharding
+from trainers.plan import input_sharding
 
 
 class HeldOutEvaluator:

@@ -9,11 +9,11 @@ from configs.experiment import Experiment, Lora
 from configs.registry import ConfigError
 from models.sharding.layout import Layout
 from models.sharding.layouts import ONE_DEVICE
-from trainers import state
+from trainers.plan import Plan, make_plan
 from trainers.weights.source import Weights, load
 
 
-def placed(e: Experiment, weights: Weights, layout: Layout = ONE_DEVICE) -> tuple[state.Plan, dict[str, Any]]:
+def placed(e: Experiment, weights: Weights, layout: Layout = ONE_DEVICE) -> tuple[Plan, dict[str, Any]]:
     """Returns (plan, parameters) of a trained model under a layout; on the first device alone by default.
 
     Args:
@@ -23,7 +23,7 @@ def placed(e: Experiment, weights: Weights, layout: Layout = ONE_DEVICE) -> tupl
       ConfigError: the weights lack a parameter of the model.
     """
     train = dataclasses.replace(e.train, lora=Lora(), freeze=())
-    plan = state.plan(dataclasses.replace(e, layout=layout, train=train), jax.devices()[: layout.devices])
+    plan = make_plan(dataclasses.replace(e, layout=layout, train=train), jax.devices()[: layout.devices])
     shapes = {info.name: info.shape for info in plan.parameters}
     if missing := sorted(shapes.keys() - weights.shapes.keys()):
         raise ConfigError(

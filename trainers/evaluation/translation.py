@@ -52,7 +52,7 @@ class Translator:
     """Beam search with a model's parameters, compiled once for one shape of batch.
 
     Args:
-      abstract: the model with shapes for parameters, on its mesh (trainers.state.Plan.model).
+      abstract: the model with shapes for parameters, on its mesh (trainers.plan.Plan.model).
       folder: where `source.model`, `target.model` and `manifest.json` lie: a prepared cache or a release.
     """
 

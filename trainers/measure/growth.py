@@ -22,10 +22,11 @@ from data.text.config import TextData
 from data.translation.config import TranslationData
 from models.parts.moe.config import MoeConfig
 from models.sharding.layouts import data_parallel
-from trainers import checkpoint, state, step
+from trainers import checkpoint, step
 from trainers.measure import meter, throughput
 from trainers.measure.meter import Meter
 from trainers.measure.throughput import Subject
+from trainers.plan import Plan, fresh_state, make_plan
 from trainers.programs.model_flops import model_flops
 
 Point = dict[str, float]
@@ -118,7 +119,7 @@ def step_times(experiments: Sequence[Experiment], rounds: int) -> list[Point]:
 def _optimizer(s: Subject) -> Meter:
     """What a step does once it has gradients, alone, on parameters, gradients and optimizer state of its own."""
     p = s.plan
-    made = state.create(p)
+    made = fresh_state(p)
     grads = p.divide(made.params)[0]  # values do not matter, shapes and places do
     current = jax.tree.map(jnp.copy, (grads, made.optimizer))
 
@@ -151,9 +152,9 @@ def step_and_optimizer_times(experiments: Sequence[Experiment], rounds: int) -> 
 
 def compile_times(experiments: Sequence[Experiment], rounds: int) -> list[Point]:
     """`compile_s` of tracing, lowering and compiling the training step on one device."""
-    plans = [state.plan(e, jax.devices()[: e.layout.devices]) for e in experiments]
+    plans = [make_plan(e, jax.devices()[: e.layout.devices]) for e in experiments]
 
-    def seconds(p: state.Plan) -> float:
+    def seconds(p: Plan) -> float:
         began = time.perf_counter()
         step.compile_step(p, batch_shapes(p.experiment.data))
         return time.perf_counter() - began

@@ -21,9 +21,10 @@ import psutil
 from configs.experiment import Experiment
 from data.reading.batches import Batches, batch_shapes
 from data.reading.examples import open_source
-from trainers import checkpoint, host_memory, metrics, processes, runlog, state, step
+from trainers import checkpoint, host_memory, metrics, processes, runlog, step
 from trainers.measure import meter, mlperf_log, peaks, profile
 from trainers.measure.meter import Meter
+from trainers.plan import Plan, fresh_state, make_plan
 from trainers.programs import hlo, model_flops, products, work
 from trainers.programs.hlo import HloError
 from trainers.programs.units import short
@@ -45,7 +46,7 @@ class Subject:
       meter: of its steps, from fresh parameters on.
     """
 
-    plan: state.Plan
+    plan: Plan
     compiled: jax.stages.Compiled
     compile_s: float
     meter: Meter
@@ -55,14 +56,14 @@ class Subject:
 def opened(e: Experiment) -> Iterator[Subject]:
     """The experiment, ready to run, on as many devices as its mesh has; its first step is done."""
     alone = jax.process_count() == 1  # several processes must all take part
-    p = state.plan(e, jax.devices()[: e.layout.devices] if alone else None)
+    p = make_plan(e, jax.devices()[: e.layout.devices] if alone else None)
     batches = Batches(open_source(e.data, e.model), e.data, p.batch_shardings())
     with contextlib.closing(batches):
         began = time.perf_counter()
         compiled = step.compile_step(p, batch_shapes(e.data))
         compile_s = time.perf_counter() - began
         host_memory.keep()
-        current = state.create(p)
+        current = fresh_state(p)
 
         def run(batch: step.Batch) -> step.Metrics:
             nonlocal current

@@ -16,7 +16,7 @@ from models.protocol import Staged
 from models.sharding import torus
 from models.sharding.params import ParamInfo
 from models.sharding.pipelines.gpipe import schedules
-from trainers import state
+from trainers.plan import Plan, make_plan
 from trainers.pods.chips import Slice
 from trainers.programs import activations, execution
 from trainers.programs.activations import CARRY, Traced
@@ -199,9 +199,9 @@ def _key(e: Experiment) -> Experiment:
 
 
 @functools.lru_cache(maxsize=1024)
-def _plan(e: Experiment) -> tuple[state.Plan, int]:
+def _plan(e: Experiment) -> tuple[Plan, int]:
     """(an abstract plan, bytes of its optimizer's state on a device)."""
-    p = state.plan(e, abstract=True)
+    p = make_plan(e, abstract=True)
     return p, optimizer_bytes(p)
 
 

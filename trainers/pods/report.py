@@ -9,13 +9,13 @@ from configs.experiment import Experiment
 from configs.pods import PODS
 from models.sharding import torus
 from models.sharding.pipelines.gpipe import schedules
+from trainers.plan import Plan
 from trainers.pods import calibration, libtpu, topology
 from trainers.pods.chips import GIB, Slice
 from trainers.pods.price import Price, price
 from trainers.pods.schedule import Row, Span
 from trainers.programs import hlo, model_flops, work
 from trainers.programs.collectives import KINDS
-from trainers.state import Plan
 
 ROOT = f"{Path(__file__).parents[2]}/"
 FLOPS_RATIO = (1.0, 1.4)  # of the program's products over the model's: outside, something was misread

@@ -13,7 +13,8 @@ from jax.experimental import topologies
 
 from configs.experiment import Experiment
 from data.reading.batches import batch_shapes
-from trainers import state, step
+from trainers import step
+from trainers.plan import Plan, make_plan
 from trainers.pods.chips import Options, PodError, Slice
 from trainers.programs import tables
 
@@ -55,7 +56,7 @@ class Compiled:
       seconds: that compiling took.
     """
 
-    plan: state.Plan
+    plan: Plan
     text: str
     peak: int
     memory: dict[str, int]
@@ -68,7 +69,7 @@ def compile_for(e: Experiment, where: Slice, options: Options) -> Compiled:
     Raises:
       DoesNotFit: the program needs more memory than a chip has.
     """
-    p = state.plan(e, devices(where))
+    p = make_plan(e, devices(where))
     began = time.time()
     try:
         compiled = step.compile_step(p, batch_shapes(e.data), options)

@@ -24,7 +24,7 @@ from models.sharding import remat
 from models.sharding.layouts import ONE_DEVICE
 from models.sharding.params import ParamInfo
 from models.sharding.remat import Axes
-from trainers import state
+from trainers.plan import make_plan
 from trainers.programs import execution, model_flops
 
 CARRY = "carry"  # what a scan over layers hands on
@@ -106,7 +106,7 @@ def _jaxpr(e: Experiment) -> Any:
 
 @functools.lru_cache(maxsize=16)
 def _sizes(e: Experiment) -> dict[str, set[int]]:
-    return axis_sizes(state.plan(e, abstract=True).parameters)
+    return axis_sizes(make_plan(e, abstract=True).parameters)
 
 
 @functools.lru_cache(maxsize=16)

@@ -14,6 +14,7 @@ from models.families import family_of
 from models.sharding.layouts import ONE_DEVICE
 from models.sharding.params import flatten
 from trainers import state, step
+from trainers.plan import fresh_state, in_model_order, in_step_order, make_plan
 from trainers.programs import tables
 from trainers.programs.collectives import Collective
 
@@ -69,13 +70,13 @@ def trial(e: Experiment, steps: int, devices: list | None = None, initial: Any =
     Args:
       initial: a State on the host to start from; a fresh one by default.
     """
-    p = state.plan(e, devices)
+    p = make_plan(e, devices)
     batches = Batches(open_source(e.data, e.model), e.data, p.batch_shardings())
     compiled = step.compile_step(p, batch_shapes(e.data))
-    current = state.create(p) if initial is None else state.deal(p, jax.device_put(initial, p.shardings))
+    current = fresh_state(p) if initial is None else in_step_order(p, jax.device_put(initial, p.shardings))
 
     def parameters() -> dict[str, Any]:
-        return jax.device_get(flatten(state.collect(p, current).params))
+        return jax.device_get(flatten(in_model_order(p, current).params))
 
     before, first, found = parameters(), {}, []
     for i in range(steps):
@@ -89,7 +90,7 @@ def trial(e: Experiment, steps: int, devices: list | None = None, initial: Any =
 
 def start(e: Experiment) -> state.State:
     """The state before the first step, made on one device, on the host."""
-    return jax.device_get(state.create(state.plan(dataclasses.replace(e, layout=ONE_DEVICE), jax.devices()[:1])))
+    return jax.device_get(fresh_state(make_plan(dataclasses.replace(e, layout=ONE_DEVICE), jax.devices()[:1])))
 
 
 def reference(e: Experiment, steps: int, initial: Any = None) -> Trial:

@@ -19,7 +19,7 @@ from data.reading.batches import batch_shapes
 from models.protocol import Context
 from models.sharding.layouts import ONE_DEVICE
 from models.sharding.params import merge
-from trainers import state
+from trainers.plan import make_plan
 from trainers.programs import execution
 
 
@@ -42,7 +42,7 @@ def loss(e: Experiment, *, gradient: bool = False) -> Any:
 def objective(e: Experiment) -> tuple[Callable[[Any, Any], jax.Array], Any, Any]:
     """Returns (the loss of parameters and the whole batch on one device, abstract parameters, an abstract batch)."""
     train = dataclasses.replace(e.train, microbatches=1)
-    p = state.plan(dataclasses.replace(execution.ordinary(e), layout=ONE_DEVICE, train=train), abstract=True)
+    p = make_plan(dataclasses.replace(execution.ordinary(e), layout=ONE_DEVICE, train=train), abstract=True)
     context = Context(jax.random.key(0), jnp.zeros((), jnp.int32), training=True)
 
     def value(params: Any, batch: Any) -> jax.Array:

@@ -14,7 +14,8 @@ from configs.experiment import Experiment
 from data.reading.batches import batch_shapes
 from models.families import family_of
 from models.sharding.params import ParamInfo
-from trainers import optimizers, state, step
+from trainers import optimizers, step
+from trainers.plan import Plan, make_plan
 from trainers.pods import options
 from trainers.programs import activations, drawings
 from trainers.programs.collectives import Collective, collectives, summary, table
@@ -29,7 +30,7 @@ def describe(e: Experiment) -> dict[str, Any]:
     compiler (chip, set and options of the compiler on the TPU generation that it is planned for), pictures (lines of text, see
     trainers/programs/drawings.py).
     """
-    p = state.plan(e, abstract=True)
+    p = make_plan(e, abstract=True)
     tensors = [_tensor(info) for info in p.parameters]
     by_component: Counter[str] = Counter()
     for info in p.parameters:
@@ -75,7 +76,7 @@ def _tensor(info: ParamInfo) -> dict[str, Any]:
     }
 
 
-def optimizer_bytes(p: state.Plan) -> int:
+def optimizer_bytes(p: Plan) -> int:
     """Bytes of the optimizer's state on one device."""
     total = 0
     for leaf, spec in optimizers.state_specs(p.state.optimizer, p.infos).values():
@@ -84,7 +85,7 @@ def optimizer_bytes(p: state.Plan) -> int:
     return total
 
 
-def _rules(p: state.Plan) -> dict[str, dict[str, str]]:
+def _rules(p: Plan) -> dict[str, dict[str, str]]:
     """The rules in force in each component that has parameters, as text."""
     layout = p.experiment.layout
     paths = sorted({info.where.path for info in p.parameters})
@@ -96,14 +97,14 @@ def _spec_text(spec: Any) -> str:
     return f"({', '.join(parts)})"
 
 
-def sent(p: state.Plan, compiled: jax.stages.Compiled) -> list[Collective]:
+def sent(p: Plan, compiled: jax.stages.Compiled) -> list[Collective]:
     """The collectives of a plan's compiled program."""
     return collectives(parse(compiled.as_text() or ""), dict(p.experiment.layout.mesh), strict=False)
 
 
 def communication(e: Experiment) -> dict[str, Any]:
     """What the compiled training step sends between devices: `rows` (collectives.summary) and `expert_gathers`."""
-    p = state.plan(e)
+    p = make_plan(e)
     found = sent(p, step.compile_step(p, batch_shapes(e.data)))
     return {"rows": summary(found), "expert_gathers": expert_gathers(e, found)}
 
@@ -114,7 +115,7 @@ def expert_gathers(e: Experiment, found: Iterable[Collective]) -> int:
     This is what expert parallelism must not do. Such a gather goes over a mesh axis that cuts experts, and leaves as many
     elements as such a tensor has when these axes no longer cut it, and as no dense weight has.
     """
-    tensors: list[tuple] = [(i.axes, i.shape, i.where.path) for i in state.plan(e, abstract=True).parameters]
+    tensors: list[tuple] = [(i.axes, i.shape, i.where.path) for i in make_plan(e, abstract=True).parameters]
     of_experts = [tensor for tensor in tensors if "expert" in tensor[0]]
     dense = [tensor for tensor in tensors if "expert" not in tensor[0]]
     if not of_experts:

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from data.reading.batches import batch_shapes
-from trainers.state import Plan
+from trainers.plan import Plan
 
 
 def units(p: Plan) -> tuple[str, ...]:

@@ -12,12 +12,13 @@ from data.vocabularies.tokenizers import FILE, Tokenizer
 from models.errors import nearest
 from models.sharding.params import components, flatten
 from trainers import state
+from trainers.plan import Plan, fresh_state, model_infos
 from trainers.weights import open, source
 from trainers.weights.release import ReleaseError
 from trainers.weights.source import Weights
 
 
-def new_state(p: state.Plan, vocabulary: Path | None, say: Callable[[str], object]) -> state.State:
+def new_state(p: Plan, vocabulary: Path | None, say: Callable[[str], object]) -> state.State:
     """Returns the state of step 0.
 
     With `train.init_from`, parameters are read onto the mesh a piece at a time. Those of the components in `train.fresh` may be
@@ -31,7 +32,7 @@ def new_state(p: state.Plan, vocabulary: Path | None, say: Callable[[str], objec
     """
     e = p.experiment
     if not e.train.init_from:
-        return state.create(p)
+        return fresh_state(p)
     parts = sources(e.train.init_from)
     known = components(p.model)
     for component in parts:
@@ -45,7 +46,7 @@ def new_state(p: state.Plan, vocabulary: Path | None, say: Callable[[str], objec
         others = [f"{other}." for other in parts if other and other != component]
         wanted = {
             info.name: info.shape
-            for info in state.model_infos(p)
+            for info in model_infos(p)
             if info.name.startswith(f"{component}." if component else "") and not info.name.startswith(tuple(others))
         }
         weights = source.Component(weights, component) if component else weights
@@ -55,7 +56,7 @@ def new_state(p: state.Plan, vocabulary: Path | None, say: Callable[[str], objec
             say(f"starting from {path}; fresh: {', '.join(fresh)}")
         shapes = {name: wanted[name] for name in names}
         given |= flatten(source.load(weights, p.shardings.params, shapes, e.train.master_dtype))
-    return state.create(p, given=given)
+    return fresh_state(p, given=given)
 
 
 def sources(text: str) -> dict[str, Path]:

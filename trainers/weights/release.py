@@ -24,7 +24,8 @@ from data.reading.caches import cache_folder, read_manifest
 from models import interchange
 from models.errors import UserError
 from models.sharding.params import describe
-from trainers import checkpoint, state
+from trainers import checkpoint
+from trainers.plan import abstract_model
 from trainers.weights import tensor_files
 from trainers.weights.source import Arrays, Weights
 
@@ -65,7 +66,7 @@ def write_weights(weights: Weights, e: Experiment, to: Path, note: str, scores: 
     """
     if to.exists():
         raise ReleaseError(f"{to} exists; choose a new folder")
-    shapes = {info.name: info.shape for info in describe(state.abstract_model(e))}
+    shapes = {info.name: info.shape for info in describe(abstract_model(e))}
     if wrong := interchange.problems(shapes, {k: v for k, v in weights.shapes.items() if k in shapes}):
         raise interchange.InterchangeError(f"the weights lack what the model needs: {wrong}")
     with paths.new_folder(to.absolute()) as folder:

@@ -13,7 +13,7 @@ from configs import registry
 from models.sharding.component import Component, make_mesh
 from models.sharding.layout import AXES, Layout, LayoutError, rules
 from models.sharding.params import describe
-from trainers import state
+from trainers.plan import abstract_model, make_plan
 
 MESH = (("data", 2), ("model", 4))
 ROOT = Path(__file__).resolve().parents[3]
@@ -78,7 +78,7 @@ def test_an_indivisible_dimension_is_refused():
 def test_a_rule_for_a_component_that_does_not_exist_is_refused(m4):
     """Components are those of the model at hand: `decoder.mo` is told apart from `decoder.moe`."""
     wrong = dataclasses.replace(m4, layout=dataclasses.replace(m4.layout, components=(("decoder.mo", rules()),)))
-    assert "did you mean 'decoder.moe'?" in message(lambda: state.plan(wrong, jax.devices()[:1]))
+    assert "did you mean 'decoder.moe'?" in message(lambda: make_plan(wrong, jax.devices()[:1]))
 
 
 def test_a_mesh_of_another_size_than_the_devices_is_refused():
@@ -91,7 +91,7 @@ def test_a_batch_that_the_mesh_does_not_divide_is_refused():
     """Found before anything is compiled."""
     e = registry.tiny(registry.load("gshard_m4.quickstart"), (1, 8))
     e = dataclasses.replace(e, data=dataclasses.replace(e.data, batch_size=12))
-    assert "'batch' of size 12 is not divisible" in message(lambda: state.plan(e))
+    assert "'batch' of size 12 is not divisible" in message(lambda: make_plan(e))
 
 
 def test_optimizer_rules_use_each_mesh_axis_once():
@@ -117,7 +117,7 @@ def test_model_files_name_no_mesh_axis():
 
 def test_every_parameter_knows_its_component(m4):
     """Components are dotted paths below the model's root."""
-    paths = {info.where.path for info in describe(state.abstract_model(m4))}
+    paths = {info.where.path for info in describe(abstract_model(m4))}
     assert {"encoder.attention", "encoder.moe", "decoder.cross_attention", "softmax"} <= paths
 
 

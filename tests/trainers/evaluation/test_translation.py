@@ -42,7 +42,8 @@ def experiment(m4, toy, monkeypatch):
 def test_training_evaluates_and_releases(experiment, tmp_path, monkeypatch, capsys):
     """A run on packed rows ends with scores per bucket in its metrics; its release translates alike."""
     from tests.trainers.test_trainer import run
-    from trainers import checkpoint, metrics, state
+    from trainers import checkpoint, metrics
+    from trainers.plan import make_plan
 
     assert run(experiment, tmp_path / "run") == 0
     last = metrics.read(tmp_path / "run")[-1]
@@ -52,7 +53,7 @@ def test_training_evaluates_and_releases(experiment, tmp_path, monkeypatch, caps
     folder = release.write(tmp_path / "run", tmp_path / "release")
     assert "Translates 2 languages" in (folder / "README.md").read_text()
 
-    plan = state.plan(experiment, jax.devices()[:1])
+    plan = make_plan(experiment, jax.devices()[:1])
     examples = [Example("de", "datei save"), Example("es", "archivo save the"), Example("de", "öffnen " * 40)]
     outputs = []
     for path in (tmp_path / "run", folder):
@@ -71,10 +72,9 @@ def test_training_evaluates_and_releases(experiment, tmp_path, monkeypatch, caps
 
 def test_translations_do_not_depend_on_their_neighbours(experiment, toy):
     """A sentence is translated alike alone and in a batch with others, in any order."""
-    from trainers import state
 
-    p = state.plan(experiment, jax.devices()[:1])
-    params = state.create(p).params
+    p = make_plan(experiment, jax.devices()[:1])
+    params = fresh_state(p).params
     translator = translation.Translator(p.model, experiment.eval, toy / "caches/toy")
     examples = [Example("de", "datei " * n) for n in (1, 5, 3, 2)] + [Example("es", "archivo abrir")]
     together = translator(params, examples)

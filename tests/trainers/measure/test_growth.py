@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from configs import registry
-from trainers import state
 from trainers.measure import growth
 from trainers.measure.growth import CURVES
+from trainers.plan import make_plan
 
 FIELDS = {
     "batch": {"data.batch_size"},
@@ -40,7 +40,7 @@ def test_a_curve_varies_one_size(curve):
     for e in others:
         assert {line.split(":")[0] for line in registry.differences(first, e)} == FIELDS[curve.name]
     for e in (first, others[-1]):
-        state.plan(e, abstract=True)
+        make_plan(e, abstract=True)
 
 
 def test_lengths_have_the_same_tokens():

@@ -14,12 +14,13 @@ from data.reading.batches import batch_shapes
 from models.gpt.model import Gpt
 from tests.helpers.models import varied
 from tests.helpers.programs import program
-from trainers import state, step
+from trainers import step
 from trainers.measure import peaks, profile, throughput
 from trainers.measure.meter import Meter
 from trainers.measure.mlperf_log import Request
 from trainers.measure.mlperf_rules import complaints, read
 from trainers.measure.throughput import Subject
+from trainers.plan import make_plan
 from trainers.programs import hlo
 from trainers.programs.hlo import HloError
 from trainers.programs.model_flops import model_flops, program_flops
@@ -48,7 +49,7 @@ MEASURED = peaks.measured
 
 
 def compiled(e: Experiment) -> jax.stages.Compiled:
-    return step.compile_step(state.plan(e, jax.devices()[: e.layout.devices]), batch_shapes(e.data))
+    return step.compile_step(make_plan(e, jax.devices()[: e.layout.devices]), batch_shapes(e.data))
 
 
 @pytest.mark.integration
@@ -173,7 +174,7 @@ def test_reports_are_complete_and_consistent(reports, e):
 def test_rates_by_hand(monkeypatch):
     """Steps of 1 and 3 s, with a second of waiting for input in them: 2 s a step, so that 16 rows of 16 tokens are 128 tokens/s,
     and a device that could do four times the model's FLOPs in a second has an MFU of one eighth."""
-    p = state.plan(GPT, jax.devices()[:1])
+    p = make_plan(GPT, jax.devices()[:1])
     timed = Meter(lambda batch: batch, lambda number: number)
     timed.windows, timed.stalls, timed.outputs = [[1.0, 3.0]], [0.0, 1.0], [{"tokens": 250.0}, {"tokens": 262.0}]
     monkeypatch.setattr(peaks, "peak", lambda devices, dtype: (4.0 * model_flops(GPT), "a toy"))

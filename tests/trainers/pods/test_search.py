@@ -12,7 +12,7 @@ from configs.optimizers import Constant, Sgd
 from models.sharding import torus
 from models.sharding.layout import LayoutError
 from models.sharding.layouts import two_d_sequence
-from trainers import state
+from trainers.plan import make_plan
 from trainers.pods import search as module
 from trainers.pods.bound import Bound, bound
 from trainers.pods.candidates import Candidate, candidates, describe, distance
@@ -75,7 +75,7 @@ def test_candidates_are_valid_and_no_two_are_equal(name: str):
     e = tiny(name)
     found = candidates(e, FOUR)
     for layout in {c.experiment.layout for c in found}:
-        state.plan(dataclasses.replace(e, layout=layout), abstract=True)
+        make_plan(dataclasses.replace(e, layout=layout), abstract=True)
         torus.assignment(layout.mesh, FOUR.dims, layout.torus)
     assert {c.experiment.layout.devices for c in found} == {4}
     assert len({c.text for c in found}) == len({c.experiment for c in found}) == len(found) > 20

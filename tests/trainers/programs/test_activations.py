@@ -10,7 +10,7 @@ from configs import registry
 from models import families
 from models.errors import UserError
 from models.parts.activations import DENSE, HEADS, HIDDEN, IN_EXPERTS, SHARED_HEADS, WITH_EXPERTS
-from trainers import state
+from trainers.plan import abstract_model
 from trainers.pods.bound import Work
 from trainers.programs import execution
 from trainers.programs.activations import activations, logits
@@ -65,4 +65,4 @@ def test_a_policy_may_name_only_what_the_family_has():
     e = registry.tiny(registry.load("bert.quickstart"))
     assert "dispatched" in WITH_EXPERTS and "dispatched" not in DENSE
     with pytest.raises(UserError, match="no activation 'dispatched'"):
-        state.abstract_model(execution.with_remat(e, "dispatched"))
+        abstract_model(execution.with_remat(e, "dispatched"))

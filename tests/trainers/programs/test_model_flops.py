@@ -7,7 +7,7 @@ import pytest
 
 from configs import registry
 from models.gshard_m4.config import GShardM4Config
-from trainers import state
+from trainers.plan import make_plan
 from trainers.programs.model_flops import model_flops
 
 
@@ -17,7 +17,7 @@ def test_a_dense_models_flops(name):
     e = registry.load(name)
     c: Any = e.model
     rows, length = e.data.batch_size, e.data.features()["tokens"].shape[0]
-    infos = state.plan(e, abstract=True).parameters
+    infos = make_plan(e, abstract=True).parameters
     n = sum(i.size for i in infos if i.is_matrix and not i.name.startswith(("position", "type")))
     attention = 12 * c.layers * c.heads * c.head_dim * length
     # An encoder's logits are of masked tokens alone: a thousandth less.

@@ -1,0 +1,220 @@
+"""An experiment with everything that is known before any array exists: shapes first, then shardings, then arrays."""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from configs.experiment import Experiment
+from data.features import Feature
+from models.families import family_of
+from models.protocol import ChecksRows, Model
+from models.sharding.component import Component, make_mesh
+from models.sharding.layout import LayoutError
+from models.sharding.params import ParamInfo, components, describe, flatten, nest, split
+from models.sharding.pipelines import one_f_one_b
+from models.sharding.pipelines.gpipe import by_layers, by_stages, data_axes, schedules
+from models.sharding.pipelines.schedule import Schedule
+from trainers import adapt, optimizers
+from trainers.state import State, reordered
+
+PyTree = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """An experiment with everything that is known before any array exists.
+
+    Attributes:
+      model: the abstract model (its parameters are ShapeDtypeStructs): `merge(model, params)` makes it real.
+      infos: nested dictionaries of ParamInfo; adapters of LoRA are among them.
+      trained: names of the parameters that the run changes; the optimizer knows no others.
+      state: the abstract State.
+      shardings: a State of NamedShardings, None without a mesh.
+    """
+
+    experiment: Experiment
+    mesh: Mesh | None
+    model: Model
+    infos: dict[str, Any]
+    trained: frozenset[str]
+    tx: optax.GradientTransformation
+    state: State
+    shardings: Any
+
+    @functools.cached_property
+    def parameters(self) -> list[ParamInfo]:
+        return list(flatten(self.infos).values())
+
+    def replicated(self) -> Any:
+        return self.mesh and NamedSharding(self.mesh, PartitionSpec())
+
+    def batch_shardings(self) -> dict[str, NamedSharding | None]:
+        """Returns the sharding of each input array, by name: cut by the rules of the component that reads it."""
+        e = self.experiment
+        return {k: input_sharding(self.model, k, f, e.data.batch_size) for k, f in e.data.features().items()}
+
+    def divide(self, params: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Returns nested parameters, or anything with their structure, as (those that are trained, those that are not)."""
+        flat = flatten(params)
+        changed, kept = ({k: v for k, v in flat.items() if (k in self.trained) is side} for side in (True, False))
+        return nest(changed), nest(kept)
+
+    def merged(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Returns the parameters as the step takes them: adapters merged."""
+        return adapt.merged(params, self.experiment.train.lora)
+
+    def effective(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Returns the parameters as the model takes them: adapters merged, layers in its order."""
+        return reordered(self.merged(params), _schedules(self), by_layers)
+
+
+def input_sharding(model: Model, name: str, feature: Feature, rows: int) -> NamedSharding | None:
+    """Returns how an input is cut: by the rules of the component that reads it; None without a mesh.
+
+    Raises:
+      LayoutError: its dimensions, or the rows, are not divisible as the rules say.
+    """
+    where = model.where.at(feature.component)
+    spec = where.spec(("batch", *feature.axes), (rows, *feature.shape), tensor=f"input {name!r}")
+    return where.mesh and NamedSharding(where.mesh, spec)
+
+
+def abstract_model(experiment: Experiment, mesh: Mesh | None = None) -> Model:
+    """Returns the model of an experiment with shapes for parameters; raises LayoutError if its layout does not fit it."""
+    where = Component(experiment.layout, mesh=mesh, execution=experiment.execution)
+    family = family_of(experiment.model)
+    build = functools.partial(family.model, experiment.model, where=where)
+    model = jax.eval_shape(lambda key: build(key=key), jax.random.key(0))
+    experiment.layout.check_components(components(model))
+    experiment.execution.check(components(model), family.activations)
+    infos = list(describe(model))
+    for info in infos:
+        info.spec()
+    schedules(where, infos)  # which must go together with the layers
+    one_f_one_b.check(model)
+    return model
+
+
+def model_infos(p: "Plan") -> list[ParamInfo]:
+    """Returns the parameters that the model itself has: no adapters."""
+    return [info for info in p.parameters if not info.name.startswith(adapt.PREFIX)]
+
+
+def make_plan(experiment: Experiment, devices: Sequence[Any] | None = None, *, abstract: bool = False) -> Plan:
+    """Returns everything about an experiment but its arrays.
+
+    Args:
+      devices: the devices of the mesh; all by default.
+      abstract: plan without any device (for tables); nothing can run then.
+
+    Raises:
+      LayoutError: the layout does not fit the model or the devices.
+    """
+    mesh = None if abstract else make_mesh(experiment.layout, devices)
+    model = abstract_model(experiment, mesh)
+    train = experiment.train
+    flat = {i.name: dataclasses.replace(i, dtype=jnp.dtype(train.master_dtype)) for i in describe(model)}
+    flat |= adapt.adapters(flat, train.lora)
+    infos, trained = nest(flat), adapt.trained(flat, train)
+    changed = nest({name: flat[name] for name in trained})
+    tx = optimizers.make(
+        experiment.optimizer, changed, train.clip_norm, train.freeze_layers, train.head_rate, train.fresh
+    )
+    p = Plan(experiment, mesh, model, infos, trained, tx, State(None, None, {}, None), None)
+    state = jax.eval_shape(functools.partial(_fresh, p))
+    shardings = None
+    if mesh:
+        everywhere = NamedSharding(mesh, PartitionSpec())
+        shardings = State(
+            step=everywhere,
+            skipped=everywhere,
+            params=jax.tree.map(lambda info: NamedSharding(mesh, info.spec()), infos),
+            optimizer=optimizers.state_shardings(state.optimizer, changed, mesh),
+        )
+    _check_rows(experiment, model)
+    return dataclasses.replace(p, state=state, shardings=shardings)
+
+
+def _check_rows(e: Experiment, model: Model) -> None:
+    """Raises LayoutError where batches cannot be cut as the layout says."""
+    rows, parts = e.data.batch_size, e.train.microbatches
+    if parts > 1 and model.couples_examples:
+        raise LayoutError(
+            f"microbatches={parts}: the loss of {e.name} compares the examples of a batch with each other, so that it would be "
+            "another loss in parts; the nearest is 1"
+        )
+    if rows % parts:
+        raise LayoutError(f"batch_size={rows} is not divisible by microbatches={parts}")
+    for path, settings in e.layout.pipelines:
+        m, shards = settings.microbatches, e.layout.ways(data_axes(model.where.at(path)))
+        if rows // parts % (m * shards):
+            fits = [n for n in range(1, rows + 1) if rows // parts % (n * shards) == 0]
+            nearest = min(fits, key=lambda n: abs(n - m), default=None)
+            raise LayoutError(
+                f"pipeline of {path!r}: {rows // parts} rows are not divisible by {m} microbatches x {shards} data shards; "
+                + (
+                    f"the nearest that fits is {nearest} microbatches"
+                    if nearest
+                    else f"take a multiple of {m * shards} rows"
+                )
+            )
+    if isinstance(model, ChecksRows):
+        model.check_rows({k: f.shape[0] for k, f in e.data.features().items() if f.axes == ("length",)}, parts)
+    for name, feature in e.data.features().items():
+        input_sharding(model, name, feature, rows // parts)
+    if e.data.cache:
+        model.where.spec(("batch", None), (e.eval.batch_size, 0), tensor="held-out rows")
+
+
+def _fresh(p: Plan) -> State:
+    """Returns a fresh state. Initial values depend on the seed alone, never on the layout."""
+    e = p.experiment
+    key = jax.random.key(e.train.seed)
+    where = dataclasses.replace(p.model.where, mesh=None)
+    flat = flatten(split(family_of(e.model).model(e.model, key, where)))
+    flat = {name: x.astype(e.train.master_dtype) for name, x in flat.items()}
+    flat |= adapt.create({k: i for k, i in flatten(p.infos).items() if k.startswith(adapt.PREFIX)}, key)
+    params = nest(flat)
+    zero = jnp.zeros((), jnp.int32)
+    return State(step=zero, skipped=zero, params=params, optimizer=p.tx.init(p.divide(params)[0]))
+
+
+def fresh_state(p: Plan, given: dict[str, jax.Array] | None = None) -> State:
+    """Returns a fresh state, made on the mesh: no device ever holds more than its share.
+
+    Args:
+      given: parameters by name that exist already, in place and of the right dtype; they are not made a second time.
+    """
+    given = given or {}
+
+    def rest(state: State) -> State:
+        flat = {k: v for k, v in flatten(state.params).items() if k not in given}
+        return dataclasses.replace(state, params=flat)
+
+    shardings = p.shardings and rest(p.shardings)
+    made = jax.jit(lambda: rest(_fresh(p)), out_shardings=shardings)()
+    return in_step_order(p, dataclasses.replace(made, params=nest(made.params | given)))
+
+
+# --- the order of layers ------------------------------------------------------------------------------------------
+
+
+def in_step_order(p: Plan, state: State) -> State:
+    """Returns a State with layers in the order of the step, from one with layers in the model's order, which it consumes."""
+    return reordered(state, _schedules(p), by_stages, consume=True)
+
+
+def in_model_order(p: Plan, state: State) -> State:
+    """Returns a State with layers in the model's order, as it is stored; arrays that have that order already are the same."""
+    return reordered(state, _schedules(p), by_layers)
+
+
+def _schedules(p: Plan) -> dict[str, Schedule]:
+    """Returns the schedules by whose stages parameters' layers lie between steps, by the parameters' names."""
+    return {info.name: s for info in p.parameters if (s := one_f_one_b.dealt(info))}
