@@ -1,2 +1,2 @@
-"""The systems that scripts.bench_peers compares, each a process that trains on demand. Here and in PyTorch's and MaxText's
-environments alike: of the zoo's code only shardzoo.py knows anything."""
+"""The systems that scripts.bench_peers compares, each a process that trains on demand. These modules run in
+the environments of PyTorch and MaxText too, so only shardzoo.py imports the zoo's code."""

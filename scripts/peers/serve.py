@@ -1,4 +1,4 @@
-"""How a system is driven, a window at a time: lines on standard input and output. Standard library alone."""
+"""Serves a system to bench_peers, one window at a time, by lines on standard input and output. Standard library alone."""
 
 import json
 import os

@@ -1,11 +1,11 @@
-"""Prepares caches whose labels a model gives: a teacher is fine-tuned on the examples whose labels are known and names those
-of the others; then the cache is made of both.
+"""Prepares caches with a model's labels: a teacher is fine-tuned on the labelled examples and labels the others, and the cache
+is made from both.
 
 The teacher may see more of an example than its student will: that of debian_taught_5k reads the beginning of a package's
 description, which says plainly what the summary leaves to be guessed (learning with privileged information, Vapnik and
 Vashist 2009; as distillation, arXiv 1511.03643). The student then learns from many guessed labels instead of few known ones.
 
-Training and labelling are commands of their own, in processes of their own: this one may import TensorFlow, they import JAX.
+Training and labelling run as commands in child processes: this process may import TensorFlow, and they import JAX.
 """
 
 import dataclasses
@@ -33,10 +33,10 @@ _MANIFEST = "manifest.json"
 def prepare(
     cache: str, settings: plain.Settings | None = None, *, data_dir: Path | None = None, progress: Progress = print
 ) -> Path:
-    """Makes a packed cache as `data.prepare.prepare` does, with its teacher's labels first where it has a teacher.
+    """Makes a packed cache as `data.prepare.prepare` does; first makes the teacher's labels, if its settings name a teacher.
 
     Raises:
-      UserError: a command failed that trains the teacher or asks it; it has said why.
+      UserError: a command that trains the teacher or labels with it failed; its own output has the error.
     """
     settings = settings or plain.PREPARED[cache]
     root = data_dir or paths.data_dir()
@@ -48,12 +48,12 @@ def prepare(
 def label(settings: Labelled, root: Path, progress: Progress) -> Path:
     """Writes the training examples of a cache, each with `settings.votes` labels, or finds them written.
 
-    Those of the first examples are all their own, as many as the teacher learned from; those of the others are the teacher's.
+    The examples that the teacher learned from come first and keep their own labels; the others have the teacher's.
 
     Args:
-      settings: of the cache; the experiment `settings.teacher` reads another task's view of the same examples.
+      settings: the cache's settings; the experiment `settings.teacher` reads the same examples by another task.
       root: the data folder.
-      progress: is told what the teacher's training prints.
+      progress: called with each line that the teacher's training prints.
 
     Returns:
       The folder, `data.labelled.taught.folder_of`.
