@@ -18,7 +18,7 @@ from models.sharding.component import Component, make_mesh
 from models.sharding.layout import LayoutError
 from models.sharding.params import ParamInfo, components, describe, flatten, nest, split
 from models.sharding.pipelines import one_f_one_b
-from models.sharding.pipelines.gpipe import by_layers, by_stages, data_axes, schedules
+from models.sharding.pipelines.gpipe import data_axes, schedules, to_layer_order, to_stage_order
 from models.sharding.pipelines.schedule import Schedule
 from trainers import adapt, optimizers
 from trainers.optimizers import param_name
@@ -86,7 +86,7 @@ class Plan:
 
     def effective(self, params: dict[str, Any]) -> dict[str, Any]:
         """The parameters as the model takes them: adapters merged, layers in its order."""
-        return _reorder(self, self.merged(params), by_layers)
+        return _reorder(self, self.merged(params), to_layer_order)
 
 
 def input_sharding(model: Model, name: str, feature: Feature, rows: int) -> NamedSharding | None:
@@ -222,12 +222,12 @@ def create(p: Plan, given: dict[str, jax.Array] | None = None) -> State:
 
 def deal(p: Plan, state: State) -> State:
     """A State with layers in the order of the step, from one with layers in the order of the model, which it consumes."""
-    return _reorder(p, state, by_stages, consume=True)
+    return _reorder(p, state, to_stage_order, consume=True)
 
 
 def collect(p: Plan, state: State) -> State:
     """A State with layers in the order of the model, as it is stored; arrays that have that order already are the same."""
-    return _reorder(p, state, by_layers)
+    return _reorder(p, state, to_layer_order)
 
 
 def _reorder(p: Plan, tree: PyTree, order: Callable, *, consume: bool = False) -> PyTree:
