@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from configs import optimizers as settings
 from models.sharding.params import ParamInfo, flatten
 from models.sharding.pipelines import one_f_one_b
-from models.sharding.pipelines.gpipe import by_stages
+from models.sharding.pipelines.gpipe import to_stage_order
 
 PyTree = Any
 
@@ -120,7 +120,7 @@ def _without_lowest(infos: PyTree, n: int) -> optax.GradientTransformation:
         if info.axes[0] != "layers":
             return u
         schedule, layers = one_f_one_b.dealt(info), np.arange(len(u))
-        layers = by_stages(layers, schedule) if schedule else layers
+        layers = to_stage_order(layers, schedule) if schedule else layers
         return jnp.where((layers >= n).reshape(-1, *(1 for _ in u.shape[1:])), u, 0)
 
     return optax.stateless(lambda updates, params: jax.tree.map(one, infos, updates))

@@ -18,7 +18,7 @@ from models.sharding.component import Component, make_mesh
 from models.sharding.layout import LayoutError
 from models.sharding.params import ParamInfo, components, describe, flatten, nest, split
 from models.sharding.pipelines import one_f_one_b
-from models.sharding.pipelines.gpipe import by_layers, by_stages, data_axes, schedules
+from models.sharding.pipelines.gpipe import to_layer_order, to_stage_order, data_axes, schedules
 from models.sharding.pipelines.schedule import Schedule
 from trainers import adapt, optimizers
 from trainers.state import State, reordered
@@ -71,7 +71,7 @@ class Plan:
 
     def effective(self, params: dict[str, Any]) -> dict[str, Any]:
         """Returns the parameters as the model takes them: adapters merged, layers in its order."""
-        return reordered(self.merged(params), _schedules(self), by_layers)
+        return reordered(self.merged(params), _schedules(self), to_layer_order)
 
 
 def input_sharding(model: Model, name: str, feature: Feature, rows: int) -> NamedSharding | None:
@@ -207,12 +207,12 @@ def fresh_state(p: Plan, given: dict[str, jax.Array] | None = None) -> State:
 
 def in_step_order(p: Plan, state: State) -> State:
     """Returns a State with layers in the order of the step, from one with layers in the model's order, which it consumes."""
-    return reordered(state, _schedules(p), by_stages, consume=True)
+    return reordered(state, _schedules(p), to_stage_order, consume=True)
 
 
 def in_model_order(p: Plan, state: State) -> State:
     """Returns a State with layers in the model's order, as it is stored; arrays that have that order already are the same."""
-    return reordered(state, _schedules(p), by_layers)
+    return reordered(state, _schedules(p), to_layer_order)
 
 
 def _schedules(p: Plan) -> dict[str, Schedule]:

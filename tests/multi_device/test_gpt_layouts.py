@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
 
+from models.sharding.component import make_mesh
 from models.sharding.layout import Layout, LayoutError, rules
 from models.sharding.layouts import LAYOUTS
 from tests.helpers.layouts import (
@@ -26,7 +27,6 @@ from tests.helpers.layouts import (
     trial,
     without_program_cache,
 )
-from trainers import state
 from trainers.plan import make_plan
 from trainers.programs import equality
 

@@ -102,8 +102,8 @@ def cut(x: jax.Array, mesh: Any, *axes: Any) -> jax.Array:
     return jax.lax.with_sharding_constraint(x, jax.NamedSharding(mesh, PartitionSpec(*axes, *rest)))
 
 
-def by_stage(f: Callable, mesh: Any, axes: tuple[str, ...]) -> Callable:
-    """f, which acts on one stage's slice of arrays (their first dimension, left out), made to act on all stages.
+def map_over_stages(f: Callable, mesh: Any, axes: tuple[str, ...]) -> Callable:
+    """Maps f, which acts on one stage's slice of arrays (their first dimension, left out), over all stages.
 
     Where f indexes by a number that differs from stage to stage, the compiler would gather what is indexed; so it is told that
     each device works on its own stage (manual over the stage axes alone).
@@ -115,16 +115,16 @@ def by_stage(f: Callable, mesh: Any, axes: tuple[str, ...]) -> Callable:
     return jax.shard_map(mapped, mesh=mesh, in_specs=spec, out_specs=spec, axis_names=set(axes), check_vma=False)
 
 
-def by_stages(x: Any, s: Schedule) -> Any:
-    """[layers, ...] of JAX or NumPy in the model's order -> stage by stage, in a stage chunk by chunk.
+def to_stage_order(x: Any, s: Schedule) -> Any:
+    """Reorders [layers, ...] of JAX or NumPy from the model's order to stage by stage, in a stage chunk by chunk.
 
     Cut into stages along the layers, every stage then has its own chunks. With one chunk a stage both orders are the same.
     """
     return x.reshape(s.chunks, s.stages, -1, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape)
 
 
-def by_layers(x: Any, s: Schedule) -> Any:
-    """The inverse of `by_stages`."""
+def to_layer_order(x: Any, s: Schedule) -> Any:
+    """Reorders [layers, ...] back to the model's order, the inverse of `to_stage_order`."""
     return x.reshape(s.stages, s.chunks, -1, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape)
 
 
@@ -179,16 +179,16 @@ def circular(
 
     fresh, rows = jax.tree.map(parts, (carry, rows))
     # With several chunks a stage, layers travel to their stages here, once a step.
-    ordered = jax.tree.map(lambda x: by_stages(x, s), with_layout(stacked, inside(where, data)))
+    ordered = jax.tree.map(lambda x: to_stage_order(x, s), with_layout(stacked, inside(where, data)))
     weights = jax.tree.map(per_shard, chunks_of(ordered, s, mesh, axes))
-    pick = by_stage(take, mesh, axes)
+    pick = map_over_stages(take, mesh, axes)
 
     def chunk(weights: PyTree, x: PyTree, rows: PyTree) -> tuple[PyTree, PyTree]:
         return jax.lax.scan(lambda x, layer: body(x, layer, rows), x, weights)
 
     over_all = jax.vmap(jax.vmap(chunk, spmd_axis_name=data or None), spmd_axis_name=axes)
 
-    # Of a tick its inputs alone are kept. Weights are picked again: else a copy of a chunk's would be kept of every tick.
+    # Keep only each tick's inputs. Re-select the chunk's weights in the backward pass; otherwise every tick would save a copy.
     @functools.partial(jax.checkpoint, prevent_cse=False)
     def run(c: jax.Array, x: PyTree, rows: PyTree) -> tuple[PyTree, PyTree]:
         return over_all(jax.tree.map(lambda w: pick(w, c), weights), x, rows)
@@ -207,7 +207,7 @@ def circular(
         def add(total: jax.Array, new: jax.Array, c: jax.Array, active: jax.Array) -> jax.Array:
             return total.at[c].add(jnp.where(active, new, 0))
 
-        total = jax.tree.map(lambda a, b: by_stage(add, mesh, axes)(a, b, c, active), total, out)
+        total = jax.tree.map(lambda a, b: map_over_stages(add, mesh, axes)(a, b, c, active), total, out)
         return (jax.tree.map(lambda y: cut(jnp.roll(y, 1, axis=0), mesh, axes, data), y), total), jax.tree.map(
             lambda y: y[-1], y
         )
@@ -222,4 +222,4 @@ def circular(
         return jnp.moveaxis(y[last], 0, 2).reshape(batch, *y.shape[3:])
 
     out = stack_of(jax.tree.map(lambda o: jnp.sum(o, axis=2), total))
-    return jax.tree.map(whole, left), jax.tree.map(lambda x: by_layers(x, s), out)
+    return jax.tree.map(whole, left), jax.tree.map(lambda x: to_layer_order(x, s), out)

@@ -15,7 +15,6 @@ p stages, v chunks a stage, m microbatches, D data shards, n layers of a chunk. 
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any, TypeGuard
 
 import jax
@@ -28,11 +27,11 @@ from models.protocol import Batch, Context, HasPrologue, Model, Staged, part_con
 from models.sharding.layout import LayoutError
 from models.sharding.params import ParamInfo, describe, flatten, merge, nest
 from models.sharding.pipelines.gpipe import (
-    by_stage,
     chunks_of,
     cut,
     data_axes,
     inside,
+    map_over_stages,
     schedule_of,
     stack_of,
     stage_axes,
@@ -67,7 +66,7 @@ def check(model: Model) -> None:
 
 
 def dealt(info: ParamInfo) -> Schedule | None:
-    """The schedule by whose stages a parameter's layers lie between steps (models.sharding.pipelines.gpipe.by_stages); None
+    """The schedule by whose stages a parameter's layers lie between steps (models.sharding.pipelines.gpipe.to_stage_order); None
     where they lie in the model's order."""
     for path, pipeline in info.where.layout.pipelines:
         within = info.axes[0] == "layers" and f"{info.where.path}.".startswith(f"{path}.")
@@ -79,7 +78,7 @@ def dealt(info: ParamInfo) -> Schedule | None:
 def loss_and_gradients(
     model: Staged, params: PyTree, batch: Batch, totals: Totals, context: Context
 ) -> tuple[Loss, PyTree]:
-    """What jax.value_and_grad of `merge(model, params).loss` gives, to rounding.
+    """Returns what jax.value_and_grad of `merge(model, params).loss` gives, to rounding.
 
     Args:
       model: with shapes for parameters, on its mesh.
@@ -87,155 +86,217 @@ def loss_and_gradients(
       totals: of the batch that these rows are a part of.
       context: its key draws dropout, in microbatch i as gradient accumulation does in its own.
     """
+    flat = flatten(params)
+
+    def pipelined(prologue: Batch, context: Context) -> tuple[Loss, PyTree, Batch]:
+        run = _Microbatch(model, totals, context)
+        loss, grads, d_prologue = OneFOneB.start(run, flat, batch, prologue, context).loss_and_gradients(totals)
+        return loss, nest({k: grads[k].astype(v.dtype) for k, v in flat.items()}), d_prologue
+
     if not isinstance(model, HasPrologue):
-        loss, grads, _ = _pipelined(model, params, batch, {}, totals, context)
+        loss, grads, _ = pipelined({}, context)
         return loss, grads
-    prologue, context = context.split(2)
+    first_context, context = context.split(2)
 
     def before(params: PyTree) -> tuple[tuple[Batch, jax.Array], Loss]:
-        found, loss = merge(model, params).before(batch, prologue, totals)
-        return (found, loss.value), loss
+        prologue, loss = merge(model, params).before(batch, first_context, totals)
+        return (prologue, loss.value), loss
 
-    (found, value), pull, first = jax.vjp(before, params, has_aux=True)
-    loss, grads, d_found = _pipelined(model, params, batch, found, totals, context)
-    (more,) = pull((d_found, jnp.ones_like(value)))
+    (prologue, value), pull, first = jax.vjp(before, params, has_aux=True)
+    loss, grads, d_prologue = pipelined(prologue, context)
+    (more,) = pull((d_prologue, jnp.ones_like(value)))
     return first + loss, jax.tree.map(jnp.add, grads, more)
 
 
-def _pipelined(
-    model: Staged, params: PyTree, batch: Batch, found: Batch, totals: Totals, context: Context
-) -> tuple[Loss, PyTree, Batch]:
-    """(loss, gradients of the parameters, gradients of `found`: what `before` computed for each row)."""
-    run = _Microbatch(model, totals, context)
-    s, mesh, axes, data, stage = run.schedule, run.mesh, run.axes, run.data, jnp.arange(run.schedule.stages)
-    place = functools.partial(jax.tree.map, lambda x: cut(x, mesh, axes, data))
+@dataclasses.dataclass(frozen=True)
+class OneFOneB:
+    """A batch on its way through the pipeline: what all ticks read, and what a tick does.
 
-    def parts(x: jax.Array) -> jax.Array:
-        """[m, D, rows, ...]; of a data shard's rows the microbatch is the inner index, so that rows stay on their devices."""
-        return cut(jnp.moveaxis(x.reshape(run.shards, -1, s.microbatches, *x.shape[1:]), 2, 0), mesh, None, data)
+    In a tick stages tell each other as little as they can: each computes what the first and the last one do (`schedule.forward(t,
+    0)`, not element 0 of all stages' numbers), and chooses whether something new is for it (`x.at[0].set` would be a sum over
+    all).
 
-    batch, found = {k: parts(v) for k, v in batch.items()}, {k: parts(v) for k, v in found.items()}
-    keys_m = context.keys(s.microbatches)
-    flat = flatten(params)
-    outer = {k: v for k, v in flat.items() if k not in run.stack}
-    chunks = chunks_of({k: v for k, v in flat.items() if k in run.stack}, s, mesh, axes)
-    pick, put = by_stage(take, mesh, axes), by_stage(_add_at, mesh, axes)
+    Attributes:
+      run: the model's parts, for all stages and data shards at once.
+      batch: inputs by microbatch, [m, D, rows, ...].
+      prologue: the arrays that `HasPrologue.before` computed for each row, likewise.
+      keys_m: a key for each microbatch.
+      chunks: parameters of the stack, [p, v, n, ...].
+      outer: all other parameters.
+    """
 
-    def of_first(i: jax.Array) -> tuple[Batch, Batch, jax.Array]:
-        return {k: take(v, i) for k, v in found.items()}, {k: take(v, i) for k, v in batch.items()}, run.keys(keys_m[i])
+    run: "_Microbatch"
+    batch: Batch
+    prologue: Batch
+    keys_m: jax.Array
+    chunks: Flat
+    outer: Flat
 
-    def of_stages(c: jax.Array, i: jax.Array) -> tuple[PyTree, Batch, jax.Array]:
-        # Whole but for stages and data shards: the residual stream's cut would have to be undone in every layer.
-        part = {k: cut(v[i], mesh, axes, data, *(None,) * (v.ndim - 2)) for k, v in batch.items()}
-        return {k: pick(w, c) for k, w in chunks.items()}, part, jax.vmap(run.layer_keys)(keys_m[i], c, stage)
+    @classmethod
+    def start(cls, run: "_Microbatch", flat: Flat, batch: Batch, prologue: Batch, context: Context) -> "OneFOneB":
+        """Splits a batch into microbatches and a model's parameters into those of stages and the others."""
+        s, mesh = run.schedule, run.mesh
 
-    # In a tick stages tell each other as little as they can: each computes what the first and the last one do (`s.forward(t, 0)`,
-    # not element 0 of all stages' numbers), and chooses whether something new is for it (`x.at[0].set` would be a sum over all).
-    first = jax.eval_shape(lambda: run.enter(outer, *of_first(jnp.array(0))))
+        def parts(x: jax.Array) -> jax.Array:
+            """[m, D, rows, ...]; of a data shard's rows the microbatch is the inner index, so that rows stay on their devices."""
+            return cut(
+                jnp.moveaxis(x.reshape(run.shards, -1, s.microbatches, *x.shape[1:]), 2, 0), mesh, None, run.data
+            )
 
-    def put_at(number: int, condition: jax.Array, xs: PyTree, new: PyTree) -> PyTree:
-        """What all stages have, but one of them something new if the condition holds."""
-        chosen = condition & (stage == number)
-        return place(jax.tree.map(lambda x, new: jnp.where(_like(chosen, x), new[None], x), xs, new))
+        batch, prologue = {k: parts(v) for k, v in batch.items()}, {k: parts(v) for k, v in prologue.items()}
+        stack = chunks_of({k: v for k, v in flat.items() if k in run.stack}, s, mesh, run.axes)
+        outer = {k: v for k, v in flat.items() if k not in run.stack}
+        return cls(run, batch, prologue, context.keys(s.microbatches), stack, outer)
 
-    def forward(carry: _Forward, t: jax.Array) -> tuple[_Forward, PyTree]:
-        """A tick's forward passes: the state after them, and what leaves the last stage."""
-        active, c, i = s.forward(t, stage)
+    # --- a tick ---
+
+    def forward(self, carry: "_Forward", t: jax.Array) -> tuple["_Forward", PyTree]:
+        """Runs a tick's forward passes; returns the state after them, and what leaves the last stage."""
+        run, s = self.run, self.run.schedule
+        active, c, i = s.forward(t, self._stage)
         works, c_first, i_first = s.forward(t, 0)
         enters = works & (c_first == 0)
-        none = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), first)
-        x = put_at(0, enters, carry.x, lax.cond(enters, lambda: run.enter(outer, *of_first(i_first)), lambda: none))
+        none = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self._entering())
+        new = lax.cond(enters, lambda: run.enter(self.outer, *self._of_first(i_first)), lambda: none)
+        x = self._put_at(0, enters, carry.x, new)
         stash = jax.tree.map(lambda r, x: lax.dynamic_update_index_in_dim(r, x, t % s.ring, 1), carry.stash, x)
-        weights_p, part, keys = of_stages(c, i)
+        weights_p, part, keys = self._of_stages(c, i)
         y, loss = run.through(weights_p, x, part, keys)
         loss = jax.tree.map(lambda total, new: total + jnp.where(_like(active, new), new, 0), carry.loss, loss)
-        return _Forward(_roll(place(y), 1, place), stash, loss), jax.tree.map(lambda y: y[-1], y)
+        return _Forward(self._roll(y, 1), stash, loss), jax.tree.map(lambda y: y[-1], y)
 
-    def loss_of(carry: _Backward, y: PyTree, t: jax.Array) -> tuple[_Backward, PyTree]:
-        """The loss of the microbatch that leaves the last stage in this tick, if one does: (state, gradient of y)."""
+    def loss(self, carry: "_Backward", y: PyTree, t: jax.Array) -> tuple["_Backward", PyTree]:
+        """Computes the loss of the microbatch that leaves the last stage, if one does: (state, gradient of y)."""
+        s = self.run.schedule
         active, c, i = s.forward(t, s.stages - 1)
 
-        def leave() -> tuple[Loss, dict, PyTree]:
-            (_, loss), (d_outer, dy) = run.leave(outer, y, {k: take(v, i) for k, v in batch.items()})
+        def leave() -> tuple[Loss, Flat, PyTree]:
+            (_, loss), (d_outer, dy) = self.run.leave(self.outer, y, {k: take(v, i) for k, v in self.batch.items()})
             return (*jax.tree.map(jnp.add, (carry.loss, carry.outer), (loss, d_outer)), dy)
 
         none = carry.loss, carry.outer, jax.tree.map(jnp.zeros_like, y)
         loss, d_outer, dy = lax.cond(active & (c == s.chunks - 1), leave, lambda: none)
         return dataclasses.replace(carry, loss=loss, outer=d_outer), dy
 
-    def backward(carry: _Backward, stash: PyTree, dy_last: PyTree, t: jax.Array) -> _Backward:
-        """A tick's backward passes."""
-        active, c, i = s.backward(t, stage)
+    def backward(self, carry: "_Backward", stash: PyTree, dy_last: PyTree, t: jax.Array) -> "_Backward":
+        """Runs a tick's backward passes; returns the state after them."""
+        run, s = self.run, self.run.schedule
+        pick, put = map_over_stages(take, run.mesh, run.axes), map_over_stages(_add_at, run.mesh, run.axes)
+        active, c, i = s.backward(t, self._stage)
         works, c_first, i_first = s.backward(t, 0)
         ends = works & (c_first == 0)
         _, c_last, _ = s.backward(t, s.stages - 1)
-        dy = put_at(s.stages - 1, c_last == s.chunks - 1, carry.dy, dy_last)
-        dy = place(jax.tree.map(lambda dy: jnp.where(_like(active, dy), dy, 0), dy))
-        x = place(jax.tree.map(lambda r: pick(r, s.slot(c, i, stage)), stash))
-        weights_p, part, keys = of_stages(c, i)
+        dy = self._put_at(s.stages - 1, c_last == s.chunks - 1, carry.dy, dy_last)
+        dy = run.place(jax.tree.map(lambda dy: jnp.where(_like(active, dy), dy, 0), dy))
+        x = run.place(jax.tree.map(lambda r: pick(r, s.slot(c, i, self._stage)), stash))
+        weights_p, part, keys = self._of_stages(c, i)
         d_chunk, dx = run.through_back(weights_p, x, part, keys, dy, active)
         d_chunks = {k: run.place_sum(k, put(g, c, d_chunk[k])) for k, g in carry.chunks.items()}
         dx_first = jax.tree.map(lambda dx: dx[0], dx)
 
-        def begin() -> tuple[dict, Batch]:
-            d_outer, d_found = run.enter_back(outer, *of_first(i_first), dx_first)
+        def begin() -> tuple[Flat, Batch]:
+            d_outer, d_prologue = run.enter_back(self.outer, *self._of_first(i_first), dx_first)
             d_outer = jax.tree.map(jnp.add, carry.outer, d_outer)
-            return d_outer, {k: g.at[i_first].set(d_found[k]) for k, g in carry.found.items()}
+            return d_outer, {k: g.at[i_first].set(d_prologue[k]) for k, g in carry.prologue.items()}
 
-        d_outer, d_found = lax.cond(ends, begin, lambda: (carry.outer, carry.found))
-        return _Backward(_roll(place(dx), -1, place), d_chunks, d_outer, d_found, carry.loss)
+        d_outer, d_prologue = lax.cond(ends, begin, lambda: (carry.outer, carry.prologue))
+        return _Backward(self._roll(dx, -1), d_chunks, d_outer, d_prologue, carry.loss)
 
-    def warm(carry: _Forward, t: jax.Array) -> tuple[_Forward, None]:
-        return forward(carry, t)[0], None
+    # --- all ticks ---
 
-    def steady(carry: tuple[_Forward, _Backward], t: jax.Array) -> tuple[tuple[_Forward, _Backward], None]:
-        f, y = forward(carry[0], t)
-        b, dy = loss_of(carry[1], y, t)
-        return (f, backward(b, f.stash, dy, t)), None
+    def loss_and_gradients(self, totals: Totals) -> tuple[Loss, Flat, Batch]:
+        """Returns (loss, gradients of the parameters, gradients of the prologue's arrays): three scans from zeros, then sums."""
+        s = self.run.schedule
 
-    def cool(carry: _Backward, t: jax.Array) -> tuple[_Backward, None]:
-        none = jax.tree.map(lambda dy: jnp.zeros(dy.shape[1:], dy.dtype), carry.dy)
-        return backward(carry, f.stash, none, t), None
+        def warm(carry: _Forward, t: jax.Array) -> tuple[_Forward, None]:
+            return self.forward(carry, t)[0], None
 
-    # --- the three scans, on state that begins as zeros ---
+        def steady(carry: tuple[_Forward, _Backward], t: jax.Array) -> tuple[tuple[_Forward, _Backward], None]:
+            f, y = self.forward(carry[0], t)
+            b, dy = self.loss(carry[1], y, t)
+            return (f, self.backward(b, f.stash, dy, t)), None
 
-    x = jax.tree.map(lambda x: jnp.zeros((s.stages, *x.shape), x.dtype), first)
-    stash = jax.tree.map(lambda x: cut(jnp.zeros((s.stages, s.ring, *x.shape[1:]), x.dtype), mesh, axes, None, data), x)
-    at = jnp.zeros(s.stages, int)
-    part = jax.tree.map(lambda v: v[0], batch)
+        def cool(carry: _Backward, t: jax.Array) -> tuple[_Backward, None]:
+            none = jax.tree.map(lambda dy: jnp.zeros(dy.shape[1:], dy.dtype), carry.dy)
+            return self.backward(carry, f.stash, none, t), None
 
-    def shapes() -> tuple[Loss, Loss, PyTree, dict]:
-        weights_p, part_p, keys = of_stages(at, at)
-        (_, leaving), (d_outer, _) = run.leave(outer, jax.tree.map(lambda x: x[0], x), part)
-        d_chunk, _ = run.through_back(weights_p, x, part_p, keys, x, at == 0)
-        return run.through(weights_p, x, part_p, keys)[1], leaving, d_chunk, d_outer
+        f, b = self._zeros()
+        # Ticks wait for the weights, whose sum is never below 0: XLA's CPU devices would meet in what both send in any order,
+        # and some of them then wait for each other for ever.
+        ticks = jnp.arange(s.ticks + s.lead) + jnp.minimum(sum(totals.values()), 0)
+        f, _ = lax.scan(warm, f, ticks[: s.lead])
+        (f, b), _ = lax.scan(steady, (f, b), ticks[s.lead : s.ticks])
+        b, _ = lax.scan(cool, b, ticks[s.ticks :])
 
-    zeros = jax.tree.map(lambda z: jnp.zeros(z.shape, z.dtype), jax.eval_shape(shapes))
-    passing, leaving, d_chunk, d_outer = zeros
-    sums = {k: jnp.broadcast_to(g[:, None], (s.stages, s.chunks, *g.shape[1:])) for k, g in d_chunk.items()}
-    sums = {k: run.place_sum(k, g) for k, g in sums.items()}
-    # Ticks wait for the weights, whose sum is never below 0: XLA's CPU devices would meet in what both send in any order, and
-    # some of them then wait for each other for ever.
-    ticks = jnp.arange(s.ticks + s.lead) + jnp.minimum(sum(totals.values()), 0)
-    f, _ = lax.scan(warm, _Forward(place(x), stash, passing), ticks[: s.lead])
-    d_outer = {k: run.place_outer(k, g) for k, g in d_outer.items()}
-    b = _Backward(place(x), sums, d_outer, jax.tree.map(jnp.zeros_like, found), leaving)
-    (f, b), _ = lax.scan(steady, (f, b), ticks[s.lead : s.ticks])
-    b, _ = lax.scan(cool, b, ticks[s.ticks :])
+        # Sums over data shards, once.
+        grads = stack_of({k: jnp.sum(g, axis=2) for k, g in b.chunks.items()})
+        grads |= {k: jnp.sum(g, axis=0) for k, g in b.outer.items()}
+        passing = jax.tree.map(lambda x: jnp.sum(x, axis=(0, 1)), f.loss)
+        d_prologue = {k: jnp.moveaxis(g, 0, 2).reshape(-1, *g.shape[3:]) for k, g in b.prologue.items()}
+        return passing + jax.tree.map(lambda x: jnp.sum(x, axis=0), b.loss), grads, d_prologue
 
-    # --- sums over data shards, once ---
+    def _zeros(self) -> tuple["_Forward", "_Backward"]:
+        """Returns the state before the first tick."""
+        run, s = self.run, self.run.schedule
+        x = jax.tree.map(lambda x: jnp.zeros((s.stages, *x.shape), x.dtype), self._entering())
+        stash = jax.tree.map(
+            lambda x: cut(jnp.zeros((s.stages, s.ring, *x.shape[1:]), x.dtype), run.mesh, run.axes, None, run.data), x
+        )
+        at = jnp.zeros(s.stages, int)
+        part = jax.tree.map(lambda v: v[0], self.batch)
 
-    grads = stack_of({k: jnp.sum(g, axis=2) for k, g in b.chunks.items()})
-    grads |= {k: jnp.sum(g, axis=0) for k, g in b.outer.items()}
-    loss = jax.tree.map(lambda x: jnp.sum(x, axis=(0, 1)), f.loss) + jax.tree.map(lambda x: jnp.sum(x, axis=0), b.loss)
-    d_found = {k: jnp.moveaxis(g, 0, 2).reshape(-1, *g.shape[3:]) for k, g in b.found.items()}
-    return loss, nest({k: grads[k].astype(v.dtype) for k, v in flat.items()}), d_found
+        def shapes() -> tuple[Loss, Loss, PyTree, Flat]:
+            weights_p, part_p, keys = self._of_stages(at, at)
+            (_, leaving), (d_outer, _) = run.leave(self.outer, jax.tree.map(lambda x: x[0], x), part)
+            d_chunk, _ = run.through_back(weights_p, x, part_p, keys, x, at == 0)
+            return run.through(weights_p, x, part_p, keys)[1], leaving, d_chunk, d_outer
+
+        zeros = jax.tree.map(lambda z: jnp.zeros(z.shape, z.dtype), jax.eval_shape(shapes))
+        passing, leaving, d_chunk, d_outer = zeros
+        sums = {k: jnp.broadcast_to(g[:, None], (s.stages, s.chunks, *g.shape[1:])) for k, g in d_chunk.items()}
+        sums = {k: run.place_sum(k, g) for k, g in sums.items()}
+        d_outer = {k: run.place_outer(k, g) for k, g in d_outer.items()}
+        d_prologue = jax.tree.map(jnp.zeros_like, self.prologue)
+        return _Forward(run.place(x), stash, passing), _Backward(run.place(x), sums, d_outer, d_prologue, leaving)
+
+    # --- what a tick reads and where it writes ---
+
+    @property
+    def _stage(self) -> jax.Array:
+        return jnp.arange(self.run.schedule.stages)
+
+    def _entering(self) -> PyTree:
+        """Returns the shapes of what enters the first stage."""
+        return jax.eval_shape(lambda: self.run.enter(self.outer, *self._of_first(jnp.array(0))))
+
+    def _of_first(self, i: jax.Array) -> tuple[Batch, Batch, jax.Array]:
+        """Returns microbatch i as the first stage reads it: (the prologue's arrays, inputs, keys)."""
+        part = {k: take(v, i) for k, v in self.batch.items()}
+        return {k: take(v, i) for k, v in self.prologue.items()}, part, self.run.keys(self.keys_m[i])
+
+    def _of_stages(self, c: jax.Array, i: jax.Array) -> tuple[PyTree, Batch, jax.Array]:
+        """Returns (weights, inputs, keys) of each stage's chunk c [p] and microbatch i [p]."""
+        run = self.run
+        pick = map_over_stages(take, run.mesh, run.axes)
+        # Whole but for stages and data shards: the residual stream's cut would have to be undone in every layer.
+        part = {k: cut(v[i], run.mesh, run.axes, run.data, *(None,) * (v.ndim - 2)) for k, v in self.batch.items()}
+        keys = jax.vmap(run.layer_keys)(self.keys_m[i], c, self._stage)
+        return {k: pick(w, c) for k, w in self.chunks.items()}, part, keys
+
+    def _put_at(self, number: int, condition: jax.Array, xs: PyTree, new: PyTree) -> PyTree:
+        """Returns what all stages have, but for one of them something new if the condition holds."""
+        chosen = condition & (self._stage == number)
+        return self.run.place(jax.tree.map(lambda x, new: jnp.where(_like(chosen, x), new[None], x), xs, new))
+
+    def _roll(self, tree: PyTree, shift: int) -> PyTree:
+        """Returns what stages send to their neighbours, where those read it."""
+        return self.run.place(jax.tree.map(lambda x: jnp.roll(x, shift, axis=0), self.run.place(tree)))
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class _Forward:
-    """What the forward passes carry from tick to tick: inputs [p, D, ...] of all stages, those kept [p, ring, D, ...] for the
+    """The state of the forward passes from tick to tick: inputs [p, D, ...] of all stages, those kept [p, ring, D, ...] for the
     backward passes, and what layers added to the loss [p, D]."""
 
     x: PyTree
@@ -246,13 +307,13 @@ class _Forward:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class _Backward:
-    """What the backward passes carry: gradients of all stages' outputs [p, D, ...]; sums of gradients of chunks
-    [p, v, D, n, ...], of the other parameters [D, ...], and of what was found before [m, D, ...]; losses [D]."""
+    """The state of the backward passes: gradients of all stages' outputs [p, D, ...]; sums of gradients of chunks
+    [p, v, D, n, ...], of the other parameters [D, ...], and of the prologue's arrays [m, D, ...]; losses [D]."""
 
     dy: PyTree
     chunks: dict[str, jax.Array]
     outer: dict[str, jax.Array]
-    found: Batch
+    prologue: Batch
     loss: Loss
 
 
@@ -314,6 +375,10 @@ class _Microbatch:
         self.through_back = over_stages(over_shards(through_back, (None, 0, 0, 0, 0, None)))
         self.leave = over_shards(jax.value_and_grad(leave, argnums=(0, 1), has_aux=True), (None, 0, 0))
 
+    def place(self, tree: PyTree) -> PyTree:
+        """Constrains arrays [p, D, ...] to the devices of their stages and data shards."""
+        return jax.tree.map(lambda x: cut(x, self.mesh, self.axes, self.data), tree)
+
     def keys(self, key: jax.Array) -> jax.Array:
         """[D] a key for each data shard of a microbatch."""
         return key[None] if self.shards == 1 else jax.random.split(key, self.shards)
@@ -336,10 +401,6 @@ class _Microbatch:
 def _like(active: jax.Array, x: jax.Array) -> jax.Array:
     """[p] -> [p, 1, ...], to go with x."""
     return active.reshape(-1, *(1,) * (x.ndim - 1))
-
-
-def _roll(tree: PyTree, shift: int, place: Callable) -> PyTree:
-    return place(jax.tree.map(lambda x: jnp.roll(x, shift, axis=0), tree))
 
 
 def _add_at(total: jax.Array, index: jax.Array, x: jax.Array) -> jax.Array:

@@ -207,7 +207,7 @@ def test_attention_asks():
         patch.setattr(splash, "LENGTH", L)
         assert kernels(x_BLM) == 0
         plainly = np.asarray(jax.jit(lambda x: run(x))(x_BLM))
-        patch.setattr(splash, "pays", lambda *_, biased, dropping: not biased and not dropping)
+        patch.setattr(splash, "applies", lambda *_, biased, dropping: not biased and not dropping)
         assert kernels(x_BLM) == 1
         assert kernels(x_BLM, 0.1, jax.random.key(2)) == 0  # dropout
         assert kernels(x_BLM, 0.1) == 1  # evaluation

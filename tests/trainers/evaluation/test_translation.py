@@ -11,6 +11,7 @@ from models.sharding.params import nest
 from tests.helpers.caches import write_translation_cache
 from trainers.evaluation import translation
 from trainers.evaluation.translation import Example, score, shuffled, strip
+from trainers.plan import fresh_state, make_plan
 from trainers.weights import release
 from trainers.weights.open import open_model
 
@@ -43,7 +44,6 @@ def test_training_evaluates_and_releases(experiment, tmp_path, monkeypatch, caps
     """A run on packed rows ends with scores per bucket in its metrics; its release translates alike."""
     from tests.trainers.test_trainer import run
     from trainers import checkpoint, metrics
-    from trainers.plan import make_plan
 
     assert run(experiment, tmp_path / "run") == 0
     last = metrics.read(tmp_path / "run")[-1]
