@@ -18,7 +18,7 @@ from models.sharding.component import Component, make_mesh
 from models.sharding.layout import LayoutError
 from models.sharding.params import ParamInfo, components, describe, flatten, nest, split
 from models.sharding.pipelines import one_f_one_b
-from models.sharding.pipelines.gpipe import to_layer_order, to_stage_order, data_axes, schedules
+from models.sharding.pipelines.gpipe import data_axes, schedules, to_layer_order, to_stage_order
 from models.sharding.pipelines.schedule import Schedule
 from trainers import adapt, optimizers
 from trainers.state import State, reordered
