@@ -151,7 +151,7 @@ def asked(
     *, layout: Layout = TENSOR, mesh: Any = TPU, lengths=(2048, 1024), dtype: Any = jnp.bfloat16,
     causal: bool = True, in_order: bool = True, **why: bool,
 ) -> bool:  # fmt: skip
-    """The decision of `pays` for rows that it is there for, but for these arguments."""
+    """The decision of `applies` for rows that it is there for, but for these arguments."""
     q, k = (jax.ShapeDtypeStruct((B, n, 4, D), dtype) for n in lengths)
     segments = (jnp.ones((B, n), jnp.int32) for n in lengths)
     mask = dataclasses.replace(AttentionMask.for_rows(*segments, causal=causal), in_order=in_order)
@@ -207,7 +207,7 @@ def test_attention_asks():
         patch.setattr(splash, "LENGTH", L)
         assert kernels(x_BLM) == 0
         plainly = np.asarray(jax.jit(lambda x: run(x))(x_BLM))
-        patch.setattr(splash, "pays", lambda *_, biased, dropping: not biased and not dropping)
+        patch.setattr(splash, "applies", lambda *_, biased, dropping: not biased and not dropping)
         assert kernels(x_BLM) == 1
         assert kernels(x_BLM, 0.1, jax.random.key(2)) == 0  # dropout
         assert kernels(x_BLM, 0.1) == 1  # evaluation
