@@ -151,7 +151,7 @@ def asked(
     *, layout: Layout = TENSOR, mesh: Any = TPU, lengths=(2048, 1024), dtype: Any = jnp.bfloat16,
     causal: bool = True, in_order: bool = True, **why: bool,
 ) -> bool:  # fmt: skip
-    """The decision of `pays` for rows that it is there for, but for these arguments."""
+    """The decision of `applies` for rows that it is there for, but for these arguments."""
     q, k = (jax.ShapeDtypeStruct((B, n, 4, D), dtype) for n in lengths)
     segments = (jnp.ones((B, n), jnp.int32) for n in lengths)
     mask = dataclasses.replace(AttentionMask.for_rows(*segments, causal=causal), in_order=in_order)
