@@ -54,7 +54,7 @@ def test_prepared_caches_keep_their_inputs():
     settings = PREPARED["m4_quickstart"]
     pins = {package.file: package.sha256 for package in packages_of(settings)}  # pyright: ignore[reportArgumentType]
     inputs = paths.digest([FORMAT, vars(settings), pins])
-    assert inputs == "b9da00d2f61268748cc98b0ae48cad506b2263cfa62ab4a79d2f5fe183fc908e"
+    assert inputs == "b83334f5211731c39d06f2e78ac107fc74fb443516ad8f8d74b5bc091a5023d6"
 
 
 @pytest.mark.integration
