@@ -7,7 +7,7 @@ import dataclasses
 from typing import Literal
 
 from configs.optimizers import Optimizer
-from data.kinds import DataConfig, EvalConfig, HeldOut
+from data.config import DataConfig, EvalConfig, HeldOut
 from models.execution import Execution
 from models.families import ModelConfig
 from models.sharding.layout import Layout

@@ -10,7 +10,7 @@ class Pod:
     Attributes:
       slice: chips of a generation in a torus, "v4:8x16x16".
       published: what is known of real runs.
-      options: a set of compiler options (trainers/pods/chips.py).
+      options: a set of compiler options (trainers/chips.py).
     """
 
     slice: str

@@ -13,7 +13,8 @@ from typing import Any
 
 import configs
 from configs.experiment import Experiment
-from data.kinds import DataConfig, EvalConfig, config_classes, eval_classes
+from data.config import DataConfig, EvalConfig
+from data.kinds import config_classes, eval_classes
 from models import families
 from models.errors import UserError, nearest
 from models.parts.moe.config import MoeConfig

@@ -8,7 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
-from data.kinds import DataConfig
+from data.config import DataConfig
 from models.errors import UserError
 from models.families import ModelConfig
 

@@ -22,9 +22,8 @@ from configs import registry
 from configs.experiment import Experiment
 from configs.pods import PODS
 from scripts import cli
+from trainers.chips import USUAL, PodError, Slice, parse_slice, planned_chip, set_for, usual_slice
 from trainers.pods import libtpu
-from trainers.pods.chips import PodError, Slice, parse_slice, usual_slice
-from trainers.pods.options import USUAL, planned_chip, set_for
 
 
 def main() -> int:
@@ -32,7 +31,7 @@ def main() -> int:
     cli.add_experiment(p, optional=True)
     p.add_argument("--topology", metavar="GEN:AxBxC", help="the slice, e.g. v4:8x16x16 or v5e:16x16")
     p.add_argument("--torus", metavar="AXIS=yz,...", help="where mesh axes lie on the torus, e.g. data=yz,model=x")
-    p.add_argument("--options", metavar="NAME", help="a set of compiler options (trainers/pods/chips.py)")
+    p.add_argument("--options", metavar="NAME", help="a set of compiler options (trainers/chips.py)")
     p.add_argument(
         "--kernel-efficiency", type=float, default=0.5, help="assumed share of peak that attention kernels reach"
     )

@@ -7,7 +7,6 @@ of itself. The position in the data is the step, so it needs no item of its own 
 
 import contextlib
 import dataclasses
-import importlib.metadata
 import math
 import shutil
 from collections.abc import Callable, Sequence
@@ -33,7 +32,7 @@ from models.sharding.params import flatten
 from trainers import adapt
 from trainers.evaluation.directions import lower_is_better
 from trainers.plan import Plan, in_model_order, in_step_order
-from trainers.processes import anywhere
+from trainers.processes import anywhere, versions
 from trainers.state import State, from_tree, to_tree
 
 FORMAT = "shardzoo-checkpoint-1"
@@ -43,11 +42,6 @@ _META = {"format": str, "experiment": dict, "versions": dict, "data": str, "chec
 
 class CheckpointError(UserError):
     """A checkpoint must not, or cannot, be used; the message names it and says why."""
-
-
-def versions() -> dict[str, str]:
-    """Returns the versions of the libraries that decide a run's numbers."""
-    return {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint")}
 
 
 @jax.jit

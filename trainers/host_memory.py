@@ -9,6 +9,7 @@ device run in the calling thread.
 import ctypes
 import os
 import platform
+import resource
 
 import jax
 
@@ -26,3 +27,10 @@ def keep() -> None:
     if jax.default_backend() == "cpu" and platform.libc_ver()[0] == "glibc" and not told:
         for option, value in KEPT.items():
             ctypes.CDLL(None).mallopt(option, value)
+
+
+def memory_gib() -> float:
+    """Returns the peak memory in GiB of the fullest local device, or of this process where the backend does not report it."""
+    stats = [device.memory_stats() or {} for device in jax.local_devices()]
+    peaks = [s["peak_bytes_in_use"] for s in stats if "peak_bytes_in_use" in s]
+    return max(peaks, default=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024) / 2**30

@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import sys
 import time
 from pathlib import Path
@@ -76,13 +75,6 @@ def _logged(path: Path) -> list[tuple[bytes, Values]]:
 def read(workdir: Path) -> list[Values]:
     """Returns the logged steps of a run in order, each with its number under "step"; skips broken lines with a warning."""
     return [values for _, values in _logged(workdir / "metrics.jsonl")]
-
-
-def memory_gib() -> float:
-    """Returns the peak memory in GiB of the fullest local device, or of this process where the backend does not report it."""
-    stats = [device.memory_stats() or {} for device in jax.local_devices()]
-    peaks = [s["peak_bytes_in_use"] for s in stats if "peak_bytes_in_use" in s]
-    return max(peaks, default=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024) / 2**30
 
 
 class Progress:

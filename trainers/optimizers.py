@@ -16,7 +16,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from configs import optimizers as settings
-from models.sharding.params import ParamInfo, flatten
+from models.sharding.params import ParamInfo, flatten, param_name
 from models.sharding.pipelines import one_f_one_b
 from models.sharding.pipelines.gpipe import to_stage_order
 
@@ -177,11 +177,6 @@ def per_tensor(tx: optax.GradientTransformation, infos: PyTree) -> optax.Gradien
         return pick(0), pick(1)
 
     return optax.GradientTransformation(init, update)
-
-
-def param_name(path: Any) -> str:
-    """Returns the name of the parameter to which a leaf of an optimizer's state belongs, from JAX's path of the leaf."""
-    return ".".join(entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey))
 
 
 def state_specs(state: PyTree, infos: PyTree) -> dict[str, tuple[Any, PartitionSpec]]:

@@ -59,6 +59,21 @@ class Plan:
         e = self.experiment
         return {k: input_sharding(self.model, k, f, e.data.batch_size) for k, f in e.data.features().items()}
 
+    def units(self) -> tuple[str, ...]:
+        """Returns the model's units of work, in its order: the first is the one that throughput is told in."""
+        return tuple(self.work_per_step())
+
+    def work_per_step(self) -> dict[str, int]:
+        """Returns how much work a batch of full rows is, by unit, as the model counts it for its throughput."""
+        data = self.experiment.data
+        with jax.default_device(jax.local_devices(backend="cpu")[0]):  # not traced, which would sort the names
+            row = {name: jnp.ones((1, *f.shape), f.dtype) for name, f in data.features().items()}
+            return {unit: int(n) * data.batch_size for unit, n in self.model.units(row).items()}
+
+    def learning_rate(self) -> optax.Schedule:
+        """Returns the learning rate as a function of the steps whose update was finite."""
+        return optimizers.learning_rate(self.experiment.optimizer.schedule)
+
     def divide(self, params: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Returns nested parameters, or anything with their structure, as (those that are trained, those that are not)."""
         flat = flatten(params)

@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import hashlib
+import importlib.metadata
 import itertools
 import json
 import os
@@ -142,3 +143,8 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions of the libraries that decide a run's numbers."""
+    return {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint")}

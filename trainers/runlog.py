@@ -18,8 +18,7 @@ import jax
 from configs import registry
 from configs.experiment import Experiment
 from data import paths
-from trainers.checkpoint import versions
-from trainers.processes import jointly
+from trainers.processes import jointly, versions
 
 _ROOMS = ("configs", "data", "models", "scripts", "trainers")  # folders of the project's own source
 

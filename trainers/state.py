@@ -8,9 +8,8 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
-from models.sharding.params import flatten, nest
+from models.sharding.params import flatten, nest, param_name
 from models.sharding.pipelines.schedule import Schedule
-from trainers.optimizers import param_name
 
 PyTree = Any
 

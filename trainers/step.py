@@ -13,10 +13,8 @@ from models.parts.losses import Loss
 from models.protocol import Batch, Context
 from models.sharding.params import flatten, merge, nest
 from models.sharding.pipelines import one_f_one_b
-from trainers.optimizers import learning_rate
+from trainers.chips import Options, compile_with, options_for
 from trainers.plan import Plan
-from trainers.pods.chips import Options
-from trainers.pods.options import compile_with, options_for
 from trainers.state import State
 
 Metrics = dict[str, jax.Array]
@@ -66,7 +64,7 @@ def gradients(p: Plan, params: Any, batch: Batch, context: Context) -> tuple[Any
 
 def train_step(p: Plan) -> Callable[[State, Batch], tuple[State, Metrics]]:
     """Returns the jitted step. It donates the state; where loss or gradient is not finite, only the counts change."""
-    rate = learning_rate(p.experiment.optimizer.schedule)
+    rate = p.learning_rate()
     seed = p.experiment.train.seed
 
     def step(state: State, batch: Batch) -> tuple[State, Metrics]:

@@ -26,7 +26,6 @@ from trainers.checkpoint import Checkpoints
 from trainers.evaluation.evaluator import open_evaluator
 from trainers.measure import mlperf_log
 from trainers.plan import Plan, make_plan
-from trainers.programs import work
 from trainers.weights import init_from
 
 DONE, PREEMPTED, DIVERGED = 0, 75, 76
@@ -104,7 +103,7 @@ def train(
         writer = metrics.MetricWriter(workdir, at) if leader else None
         if writer:
             closing.callback(writer.close)
-        units = work.units(p)
+        units = p.units()
         progress = metrics.Progress(train.steps, at, units[0], sys.stdout if leader else io.StringIO())
         skipped = int(current.skipped)
         pending: list[tuple[int, dict[str, jax.Array]]] = []  # steps whose metrics have not been looked at
@@ -137,7 +136,7 @@ def train(
                     attempt.stats(values["loss"], seconds)
                     # Time and memory go beside the run's numbers, which are the same in every repetition.
                     rates = {f"{unit}_per_s": count / seconds for unit, count in done.items()}
-                    writer.write(at, values | rates | {"memory_gib": metrics.memory_gib()})
+                    writer.write(at, values | rates | {"memory_gib": host_memory.memory_gib()})
                 if skipped > train.max_nonfinite:
                     progress.pause()
                     say(f"{skipped} steps were not finite, more than train.max_nonfinite={train.max_nonfinite}")

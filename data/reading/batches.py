@@ -12,8 +12,8 @@ import jax
 import numpy as np
 from jax.sharding import Sharding, SingleDeviceSharding
 
+from data.config import DataConfig
 from data.features import Feature
-from data.kinds import DataConfig
 from data.reading.examples import Source
 from data.task import Example
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from data.kinds import DataConfig
+from data.config import DataConfig
 from data.paths import data_dir
 from data.task import DataError
 from models.errors import nearest

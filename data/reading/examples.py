@@ -9,8 +9,9 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
+from data.config import DataConfig
 from data.features import Feature
-from data.kinds import DataConfig, task_of
+from data.kinds import task_of
 from data.reading.caches import cache_folder, read_manifest
 from data.task import Example, Task
 from models.families import ModelConfig

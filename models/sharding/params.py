@@ -186,3 +186,8 @@ def nest(flat: dict[str, Any]) -> dict[str, Any]:
             node = node.setdefault(parent, {})
         node[last] = value
     return tree
+
+
+def param_name(path: Any) -> str:
+    """Returns the name of the parameter to which a leaf of an optimizer's state belongs, from JAX's path of the leaf."""
+    return ".".join(entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey))

@@ -16,8 +16,8 @@ def prepare(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
     cli.use_devices(e.layout)
     import jax
 
-    from trainers import checkpoint
     from trainers.measure import throughput
+    from trainers.processes import versions
 
     subject = open_until_the_end.enter_context(throughput.opened(e))
     meter = subject.meter
@@ -32,7 +32,7 @@ def prepare(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
 
     description = {
         "parameters": sum(info.size for info in subject.plan.parameters),
-        "versions": {"python": sys.version.split()[0]} | checkpoint.versions(),
+        "versions": {"python": sys.version.split()[0]} | versions(),
         "settings": f"remat {e.execution.remat}",
     }
     return description, run

@@ -2,7 +2,7 @@
 
 import itertools
 
-from trainers.pods.chips import Chip, Slice
+from trainers.chips import Chip, Slice
 from trainers.pods.price import Price, price
 from trainers.programs.hlo import Program, parse
 

@@ -22,11 +22,12 @@ from data.text.config import TextData
 from data.translation.config import TranslationData
 from models.parts.moe.config import MoeConfig
 from models.sharding.layouts import data_parallel
-from trainers import checkpoint, step
+from trainers import step
 from trainers.measure import meter, throughput
 from trainers.measure.meter import Meter
 from trainers.measure.throughput import Subject
 from trainers.plan import Plan, fresh_state, make_plan
+from trainers.processes import versions
 from trainers.programs.model_flops import model_flops
 
 Point = dict[str, float]
@@ -301,7 +302,7 @@ def report(curves: Sequence[Curve], rounds: int, say: Callable[[str], None]) -> 
         "platform": device.platform,
         "device_kind": device.device_kind,
         "rounds": rounds,
-        "versions": checkpoint.versions(),
+        "versions": versions(),
         "curves": {},
     }
     for curve in curves:

@@ -25,7 +25,7 @@ from configs.registry import ConfigError
 from data.kinds import task_of
 from data.reading import caches
 from models.errors import UserError
-from trainers import checkpoint, runlog
+from trainers import runlog
 from trainers.evaluation.evaluator import Evaluator
 from trainers.measure import mlperf_rules
 from trainers.measure.mlperf_rules import RULESET, Benchmark
@@ -209,9 +209,8 @@ def _described(request: Request, e: Experiment, of: Benchmark, evaluator: Evalua
         if of.metric not in evaluator.names:
             raise ConfigError(f"{e.name}: MLPerf's {of.name} scores {of.metric}, which its evaluation does not give")
         values["eval_samples"] = evaluator.samples
-    starts = init_from.sources(e.train.init_from).values() if e.train.init_from else ()
-    if steps := [step for path in starts if (step := checkpoint.newest_step(path)) is not None]:
-        values["init_checkpoint_step"] = max(steps)
+    if (step := init_from.newest_step(e.train.init_from)) is not None:
+        values["init_checkpoint_step"] = step
     return values
 
 

@@ -1,7 +1,7 @@
 """What the devices of a run could do at most: the denominator of MFU and HFU.
 
 Of accelerators what their makers publish for bfloat16 products without sparsity, whatever the experiment computes in: TPUs from
-trainers.pods.chips; H100 and H200 (989.4 TFLOP/s as SXM, 756 and 835 as PCIe and NVL) and A100 (312) from NVIDIA's data sheets,
+trainers.chips; H100 and H200 (989.4 TFLOP/s as SXM, 756 and 835 as PCIe and NVL) and A100 (312) from NVIDIA's data sheets,
 which give twice that, with sparsity, for the former. A host's own is not published in a usable way, so it is measured.
 """
 
@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from trainers import processes
-from trainers.pods.chips import CHIPS, KINDS
+from trainers.chips import CHIPS, KINDS
 
 PUBLISHED = {kind: CHIPS[name].peak for kind, name in KINDS.items()} | {
     "NVIDIA H200": 989.4e12,

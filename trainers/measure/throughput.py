@@ -21,11 +21,12 @@ import psutil
 from configs.experiment import Experiment
 from data.reading.batches import Batches, batch_shapes
 from data.reading.examples import open_source
-from trainers import checkpoint, host_memory, metrics, processes, runlog, step
+from trainers import host_memory, processes, runlog, step
 from trainers.measure import meter, mlperf_log, peaks, profile
 from trainers.measure.meter import Meter
 from trainers.plan import Plan, fresh_state, make_plan
-from trainers.programs import hlo, model_flops, products, work
+from trainers.processes import versions
+from trainers.programs import hlo, model_flops, products
 from trainers.programs.hlo import HloError
 from trainers.programs.units import short
 
@@ -88,7 +89,7 @@ def measure(
     with opened(e) as subject:
         more: dict[str, Any] = {"first_step_s": _age()}
         meter.measure([subject.meter], steps)
-        more["peak_memory_gib"] = float(processes.of_all(metrics.memory_gib()).max())
+        more["peak_memory_gib"] = float(processes.of_all(host_memory.memory_gib()).max())
         found = report(subject) | more
         if log and jax.process_index() == 0:
             found["mlperf_log"] = str(mlperf_log.throughput(e, log, _windows(subject.meter)))
@@ -165,7 +166,7 @@ def report(subject: Subject) -> dict[str, Any]:
     def share(count: float | None) -> float | None:
         return count / seconds / peak if count is not None and peak else None
 
-    counts = {unit: sum(float(found[unit]) for found in m.outputs) / len(m.outputs) for unit in work.units(p)}
+    counts = {unit: sum(float(found[unit]) for found in m.outputs) / len(m.outputs) for unit in p.units()}
     return {
         "experiment": e.name,
         "config": runlog.config_hash(e),
@@ -195,7 +196,7 @@ def report(subject: Subject) -> dict[str, Any]:
         "first_step_s": None,
         "peak_memory_gib": None,
         "program_memory_gib": sizes.peak_memory_in_bytes / GIB if sizes else None,
-        "versions": checkpoint.versions() | {"python": sys.version.split()[0], "shardzoo": runlog.git_revision()},
+        "versions": versions() | {"python": sys.version.split()[0], "shardzoo": runlog.git_revision()},
         "notes": notes,
     }
 

@@ -16,8 +16,8 @@ from models.protocol import Staged
 from models.sharding import torus
 from models.sharding.params import ParamInfo
 from models.sharding.pipelines.gpipe import schedules
+from trainers.chips import Slice
 from trainers.plan import Plan, make_plan
-from trainers.pods.chips import Slice
 from trainers.programs import activations, execution
 from trainers.programs.activations import CARRY, Traced
 from trainers.programs.tables import optimizer_bytes

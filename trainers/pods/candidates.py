@@ -13,8 +13,8 @@ from models.families import family_of
 from models.sharding import remat, torus
 from models.sharding.layout import Layout, LayoutError, Rules
 from models.sharding.layouts import Recipe, also
+from trainers.chips import Slice
 from trainers.pods.bound import Work
-from trainers.pods.chips import Slice
 from trainers.programs import execution
 from trainers.programs.activations import activations
 

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from trainers.pods.chips import PodError
+from trainers.chips import PodError
 
 INSTALL = "the TPU compiler is not installed: run `make setup DEVICE=plan`"
 FOLDER = Path(sys.prefix) / "plan"  # beside the environment's packages: where JAX finds libtpu, it looks for TPUs

@@ -14,7 +14,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from trainers.pods.chips import Slice
+from trainers.chips import Slice
 from trainers.pods.links import Torus, Transfer
 from trainers.pods.schedule import Choice, Loop, Row, Run, Simulation, Span, Start, Step, Wait, Work
 from trainers.programs import collectives, products

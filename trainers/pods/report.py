@@ -9,12 +9,12 @@ from configs.experiment import Experiment
 from configs.pods import PODS
 from models.sharding import torus
 from models.sharding.pipelines.gpipe import schedules
+from trainers.chips import GIB, Slice
 from trainers.plan import Plan
 from trainers.pods import calibration, libtpu, topology
-from trainers.pods.chips import GIB, Slice
 from trainers.pods.price import Price, price
 from trainers.pods.schedule import Row, Span
-from trainers.programs import hlo, model_flops, work
+from trainers.programs import hlo, model_flops
 from trainers.programs.collectives import KINDS
 
 ROOT = f"{Path(__file__).parents[2]}/"
@@ -47,7 +47,7 @@ def report(e: Experiment, where: Slice, options: str, compiled: topology.Compile
         problems.append(f"the program's FLOPs are {ratio:.2f} times the model's, outside {low} to {high}")
     mfu = needed / (step * where.chips * chip.peak)
     error = calibration.error(chip.name)
-    work_per_s = {unit: n / step for unit, n in work.per_step(p).items()}
+    work_per_s = {unit: n / step for unit, n in p.work_per_step().items()}
     lost = bubble * sum(row.exposed for row in priced.rows if row.in_loop)
     busy = {"matrix": priced.matrix_s, "vector": priced.vector_s, "kernel": priced.kernel_s}
     useful = 1 - lost / max(sum(busy.values()), lost, 1e-12)

@@ -18,9 +18,9 @@ from configs import registry
 from configs.experiment import Experiment
 from data.paths import data_dir, digest, scratch
 from models.sharding.layout import Layout, LayoutError
+from trainers.chips import GIB, PodError, Slice
 from trainers.pods.bound import Bound, bound
 from trainers.pods.candidates import Candidate, candidates, distance
-from trainers.pods.chips import GIB, PodError, Slice
 from trainers.pods.libtpu import versions
 
 GRACE = 1.1  # how much of a chip's memory an estimate may ask for

@@ -14,8 +14,8 @@ from jax.experimental import topologies
 from configs.experiment import Experiment
 from data.reading.batches import batch_shapes
 from trainers import step
+from trainers.chips import Options, PodError, Slice
 from trainers.plan import Plan, make_plan
-from trainers.pods.chips import Options, PodError, Slice
 from trainers.programs import tables
 
 

@@ -17,8 +17,8 @@ import jax.numpy as jnp
 from jax import core
 
 from configs.experiment import Experiment
+from data.config import DataConfig
 from data.features import Feature
-from data.kinds import DataConfig
 from models.families import family_of
 from models.sharding import remat
 from models.sharding.layouts import ONE_DEVICE

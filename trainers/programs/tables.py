@@ -15,8 +15,8 @@ from data.reading.batches import batch_shapes
 from models.families import family_of
 from models.sharding.params import ParamInfo
 from trainers import optimizers, step
+from trainers.chips import planned_chip, set_for
 from trainers.plan import Plan, make_plan
-from trainers.pods import options
 from trainers.programs import activations, drawings
 from trainers.programs.collectives import Collective, collectives, summary, table
 from trainers.programs.hlo import parse
@@ -58,8 +58,8 @@ def describe(e: Experiment) -> dict[str, Any]:
 
 def _compiler(e: Experiment) -> dict[str, Any]:
     """The compiler options that a run takes on the generation of TPU that the experiment is planned for."""
-    chip = options.planned_chip(e)
-    name = options.set_for(e, chip)
+    chip = planned_chip(e)
+    name = set_for(e, chip)
     return {"chip": chip.name, "set": name, "options": dict(chip.option_set(name))}
 
 
@@ -158,7 +158,7 @@ def as_text(e: Experiment, found: dict[str, Any]) -> str:
     for path, rules in found["layout"]["rules"].items():
         lines.append(f"  {path:24} " + "  ".join(f"{k}->{v}" for k, v in sorted(rules.items())))
     compiler = found["compiler"]
-    lines += ["", f"Compiler options on TPU {compiler['chip']}, set {compiler['set']!r} (trainers/pods/chips.py)"]
+    lines += ["", f"Compiler options on TPU {compiler['chip']}, set {compiler['set']!r} (trainers/chips.py)"]
     lines += [f"  {name}: {value}" for name, value in compiler["options"].items()]
     lines += [f"  {line}" for line in found["pictures"]]
     width = max(len(t["name"]) for t in found["tensors"])

@@ -11,14 +11,15 @@ from data.packages import weights as released
 from data.vocabularies.tokenizers import FILE, Tokenizer
 from models.errors import nearest
 from models.sharding.params import components, flatten
-from trainers import state
+from trainers import checkpoint
 from trainers.plan import Plan, fresh_state, model_infos
+from trainers.state import State
 from trainers.weights import open, source
 from trainers.weights.release import ReleaseError
 from trainers.weights.source import Weights
 
 
-def new_state(p: Plan, vocabulary: Path | None, say: Callable[[str], object]) -> state.State:
+def new_state(p: Plan, vocabulary: Path | None, say: Callable[[str], object]) -> State:
     """Returns the state of step 0.
 
     With `train.init_from`, parameters are read onto the mesh a piece at a time. Those of the components in `train.fresh` may be
@@ -74,6 +75,12 @@ def sources(text: str) -> dict[str, Path]:
             raise ConfigError(f"train.init_from={text!r}: component {component!r} is named twice")
         parts[component] = located(path)
     return parts
+
+
+def newest_step(text: str) -> int | None:
+    """Returns the newest step of the runs that `train.init_from` names; None where it names none."""
+    paths = sources(text).values() if text else ()
+    return max((step for path in paths if (step := checkpoint.newest_step(path)) is not None), default=None)
 
 
 def located(text: str) -> Path:

@@ -26,6 +26,7 @@ from models.errors import UserError
 from models.sharding.params import describe
 from trainers import checkpoint
 from trainers.plan import abstract_model
+from trainers.processes import versions
 from trainers.weights import tensor_files
 from trainers.weights.source import Arrays, Weights
 
@@ -95,8 +96,8 @@ def card(e: Experiment, note: str, total: int, folder: Path, scores: dict[str, A
         lines += [*task_of(e.data).card(manifest), ""]
     if scores:
         lines += ["| score | value |", "| --- | --- |", *(f"| {k} | {v:.2f} |" for k, v in scores.items()), ""]
-    versions = ", ".join(f"{k} {v}" for k, v in checkpoint.versions().items())
-    return "\n".join([*lines, f"Written with {versions}.", ""])
+    written_with = ", ".join(f"{k} {v}" for k, v in versions().items())
+    return "\n".join([*lines, f"Written with {written_with}.", ""])
 
 
 def verify(folder: Path) -> None:

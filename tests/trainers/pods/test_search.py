@@ -12,11 +12,11 @@ from configs.optimizers import Constant, Sgd
 from models.sharding import torus
 from models.sharding.layout import LayoutError
 from models.sharding.layouts import two_d_sequence
+from trainers.chips import GIB, PodError, Slice, parse_slice
 from trainers.plan import make_plan
 from trainers.pods import search as module
 from trainers.pods.bound import Bound, bound
 from trainers.pods.candidates import Candidate, candidates, describe, distance
-from trainers.pods.chips import GIB, PodError, Slice, parse_slice
 from trainers.pods.search import Result, nearest, nearest_that_fit, search, sources
 from trainers.programs.activations import activations, program_flops
 from trainers.programs.model_flops import model_flops

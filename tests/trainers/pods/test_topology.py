@@ -12,8 +12,8 @@ from configs import registry
 from configs.pods import PODS
 from models.sharding import torus
 from models.sharding.layout import LayoutError
+from trainers.chips import CHIPS, PodError, parse_slice, usual_slice
 from trainers.pods import calibration, libtpu, topology
-from trainers.pods.chips import CHIPS, PodError, parse_slice, usual_slice
 
 compiler = pytest.mark.skipif(not libtpu.installed(), reason="libtpu is not installed: make setup DEVICE=plan")
 MESH = (("data", 256), ("model", 8))

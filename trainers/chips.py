@@ -4,11 +4,19 @@ Peaks, memories and bandwidths are Google Cloud's published figures (its TPU pag
 what its peak implies, 2 cores x 4 matrix units x 128 x 128 x 2 x 1.05 GHz = 275 TFLOP/s.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from configs.experiment import Experiment
+from configs.pods import PODS
 from models.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    import jax
 
 GIB = 2**30
 Options = Mapping[str, bool | str]
@@ -145,3 +153,47 @@ def usual_slice(chip: Chip, chips: int) -> Slice:
     if not found:
         raise PodError(f"no {chip.name} slice of {chips} chips; name one with --topology")
     return Slice(chip, min(found, key=sum))
+
+
+# --- compiler options ---------------------------------------------------------------------------------------------
+
+USUAL = "overlapped"
+
+
+def planned_chip(e: Experiment) -> Chip:
+    """Returns the generation that an experiment is planned for: its pod's, else TPU v4."""
+    return parse_slice(PODS[e.name].slice).chip if e.name in PODS else CHIPS["v4"]
+
+
+def set_for(e: Experiment, chip: Chip) -> str:
+    """Returns the name of the experiment's set of options; the usual one where it has none, or none for this chip."""
+    name = PODS[e.name].options if e.name in PODS else USUAL
+    return name if name in chip.options else USUAL
+
+
+def options_for(e: Experiment, devices: Sequence[Any]) -> Options:
+    """Returns the options for an experiment on these devices: none unless they are TPUs of a known generation."""
+    device = devices[0]
+    if device.platform != "tpu" or device.device_kind not in KINDS:
+        return {}
+    chip = CHIPS[KINDS[device.device_kind]]
+    return chip.option_set(set_for(e, chip))
+
+
+def compile_with(lowered: jax.stages.Lowered, options: Options, say: Callable[[str], None]) -> jax.stages.Compiled:
+    """Compiles a program with these options, but for those that the installed compiler refuses by name.
+
+    Args:
+      say: is given a line for each option that is left out.
+    """
+    accepted = dict(options)
+    while True:
+        try:
+            return lowered.compile(accepted or None)
+        except Exception as error:
+            # The longest first: names of options begin with names of others.
+            refused = next((name for name in sorted(accepted, key=len, reverse=True) if name in str(error)), None)
+            if refused is None:
+                raise
+            why = str(error).partition("\n")[0]
+            say(f"compiler option {refused}={accepted.pop(refused)} is left out, the compiler refuses it: {why:.160}")

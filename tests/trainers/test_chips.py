@@ -6,8 +6,7 @@ import jax
 import pytest
 
 from configs import registry
-from trainers.pods.chips import CHIPS
-from trainers.pods.options import compile_with, options_for, set_for
+from trainers.chips import CHIPS, compile_with, options_for, set_for
 from trainers.programs import tables
 
 
