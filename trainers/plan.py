@@ -70,6 +70,10 @@ class Plan:
             row = {name: jnp.ones((1, *f.shape), f.dtype) for name, f in data.features().items()}
             return {unit: int(n) * data.batch_size for unit, n in self.model.units(row).items()}
 
+    def optimizer_specs(self) -> dict[str, tuple[Any, PartitionSpec]]:
+        """Returns (abstract array, PartitionSpec) of every array of the optimizer's state, by path."""
+        return optimizers.state_specs(self.state.optimizer, self.infos)
+
     def learning_rate(self) -> optax.Schedule:
         """Returns the learning rate as a function of the steps whose update was finite."""
         return optimizers.learning_rate(self.experiment.optimizer.schedule)

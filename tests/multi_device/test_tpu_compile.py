@@ -22,7 +22,7 @@ from models.parts.moe.config import MoeConfig
 from trainers import state, step
 from trainers.plan import make_plan
 from trainers.pods import topology
-from trainers.pods.chips import parse_slice
+from trainers.chips import parse_slice
 from trainers.programs import tables
 
 devices = topology.devices(parse_slice("v4:2x2x2"))
@@ -64,7 +64,7 @@ print(json.dumps({"kernels": kernels, "gathers_in_loops": gathers}))
 OPTIONS = """
 import contextlib, io
 from models.sharding.layouts import fsdp_within_data
-from trainers.pods.options import options_for
+from trainers.chips import options_for
 e = registry.tiny(registry.load("gpt.gpt2_124m"))
 model = dataclasses.replace(e.model, model_dim=512, hidden_dim=2048, heads=4, head_dim=128, max_positions=256, dtype="bfloat16")
 data = dataclasses.replace(e.data, batch_size=16, length=256)

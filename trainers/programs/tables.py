@@ -14,7 +14,7 @@ from configs.experiment import Experiment
 from data.reading.batches import batch_shapes
 from models.families import family_of
 from models.sharding.params import ParamInfo
-from trainers import optimizers, step
+from trainers import step
 from trainers.chips import planned_chip, set_for
 from trainers.plan import Plan, make_plan
 from trainers.programs import activations, drawings
@@ -79,7 +79,7 @@ def _tensor(info: ParamInfo) -> dict[str, Any]:
 def optimizer_bytes(p: Plan) -> int:
     """Bytes of the optimizer's state on one device."""
     total = 0
-    for leaf, spec in optimizers.state_specs(p.state.optimizer, p.infos).values():
+    for leaf, spec in p.optimizer_specs().values():
         pieces = math.prod(p.experiment.layout.ways((axes,) if isinstance(axes, str) else axes or ()) for axes in spec)
         total += math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize // pieces
     return total
