@@ -276,3 +276,28 @@ class Decodes(Searchable, Protocol):
     def start(self, *args: Any) -> Any:
         """Reads what is attended to (a prompt, a source text, sound, a picture) and returns the state before the first token."""
         ...
+
+
+@runtime_checkable
+class ContinuesText(Decodes, Protocol):
+    """A model that reads text from left to right and continues it: `start(ids [B, S], lengths [B], hypotheses, steps)`."""
+
+    @property
+    def vocab(self) -> int:
+        """How many tokens the model knows."""
+        ...
+
+    @property
+    def longest(self) -> int | None:
+        """The most positions that a text may have; None where nothing bounds it."""
+        ...
+
+
+@runtime_checkable
+class Translates(Decodes, Protocol):
+    """A model that turns one text into another: `start(ids [B, S], hypotheses, steps)`."""
+
+    @property
+    def target_vocab(self) -> int:
+        """How many tokens the model can produce."""
+        ...

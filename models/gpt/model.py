@@ -129,6 +129,16 @@ class Gpt(Staged):
 
     # --- generation, a token at a time ---
 
+    @property
+    def vocab(self) -> int:
+        """How many tokens the model knows."""
+        return self.c.vocab
+
+    @property
+    def longest(self) -> int | None:
+        """The most positions that a text may have; None where nothing bounds it."""
+        return self.c.max_positions or None
+
     def start(self, ids_BS: jax.Array, lengths_B: jax.Array, hypotheses: int, steps: int) -> "Cache":
         """Reads B prompts and prepares `hypotheses` continuations of each, of up to `steps` tokens.
 

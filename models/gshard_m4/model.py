@@ -265,6 +265,11 @@ class GShardM4(Staged):
 
     # --- translation, a position at a time ---
 
+    @property
+    def target_vocab(self) -> int:
+        """How many tokens the model can produce."""
+        return self.c.target_vocab
+
     def start(self, ids_BS: jax.Array, beams: int, steps: int) -> tuple[LayerCache, LayerCache | None, jax.Array]:
         """Encodes B sources and prepares the decoder's caches for `beams` hypotheses of up to `steps` tokens each."""
         real_BS = ids_BS > 0

@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 from data.reading.caches import DataError
 from data.vocabularies.tokenizers import Tokenizer
 from models.parts.decoding import beam_search, sample
+from models.protocol import ContinuesText, Model
 from models.sharding.params import merge
 
 _PAD = -1  # no token's id: id 0 is text in most vocabularies
@@ -65,18 +66,17 @@ class Generator:
       DataError: the model reads no text from left to right, or its vocabulary does not fit.
     """
 
-    def __init__(self, abstract: Any, config: Generate, vocabulary: Path):
-        if not hasattr(abstract, "start") or not hasattr(abstract.c, "vocab"):
-            raise DataError(f"models of family {abstract.c.family!r} do not continue text; gpt does")
+    def __init__(self, abstract: Model, config: Generate, vocabulary: Path):
+        if not isinstance(abstract, ContinuesText):
+            raise DataError(f"models of family {abstract.c.family!r} do not continue text")
+        known = abstract.vocab
         self.config, self.tokenizer = config, Tokenizer(vocabulary)
-        if self.tokenizer.size > abstract.c.vocab:
-            raise DataError(
-                f"{vocabulary}: its {self.tokenizer.size} tokens are more than model.vocab={abstract.c.vocab}"
-            )
+        if self.tokenizer.size > known:
+            raise DataError(f"{vocabulary}: its {self.tokenizer.size} tokens are more than model.vocab={known}")
         if self.tokenizer.eos_id is None:
             raise DataError(f"{vocabulary}: its vocabulary has no end of text")
         self.eos = eos = self.tokenizer.eos_id
-        self.longest = abstract.c.max_positions or None
+        self.longest = abstract.longest
         where = abstract.where
         self._sharding = where.mesh and NamedSharding(
             where.mesh, where.spec(("batch", None), (config.batch_size, 0), tensor="prompts")
@@ -90,7 +90,7 @@ class Generator:
             state = model.start(ids_BS, jnp.maximum(lengths_B, 1), kept, config.tokens)
             if config.beams:
                 return beam_search(
-                    model, state, lengths_B > 0, beams=config.beams, vocab=abstract.c.vocab,
+                    model, state, lengths_B > 0, beams=config.beams, vocab=known,
                     alpha=config.length_penalty, **common,
                 )  # fmt: skip
             return sample(

@@ -21,7 +21,7 @@ from data.translation.holdout import PLACEHOLDER
 from data.vocabularies.sentencepiece import Vocabulary
 from models.errors import nearest
 from models.parts.decoding import beam_search
-from models.protocol import Model
+from models.protocol import Model, Translates
 from models.sharding.params import merge
 
 _MARKS = re.compile(r"[^\w\s]|_")
@@ -56,24 +56,28 @@ class Translator:
       folder: where `source.model`, `target.model` and `manifest.json` lie: a prepared cache or a release.
     """
 
-    def __init__(self, abstract: Any, config: Translate, folder: Path):
+    def __init__(self, abstract: Model, config: Translate, folder: Path):
+        if not isinstance(abstract, Translates):
+            raise DataError(f"models of family {abstract.c.family!r} do not translate")
+        vocab = abstract.target_vocab
         manifest = read_manifest(folder)
         self.config = config
         self.source_length = manifest["source_length"]
         self.languages = sorted(manifest["languages"])
         self.source, self.target = Vocabulary(folder / "source.model"), Vocabulary(folder / "target.model")
-        self._sharding = abstract.where.mesh and NamedSharding(
-            abstract.where.mesh, abstract.where.spec(("batch", None), (config.batch_size, 0), tensor="sentences")
+        mesh = abstract.where.mesh
+        self._sharding = mesh and NamedSharding(
+            mesh, abstract.where.spec(("batch", None), (config.batch_size, 0), tensor="sentences")
         )
 
         # Every process reads every translation: the scores are the same everywhere.
-        @functools.partial(jax.jit, out_shardings=self._sharding and NamedSharding(abstract.where.mesh, P()))
+        @functools.partial(jax.jit, out_shardings=mesh and NamedSharding(mesh, P()))
         def search(params, ids_BS):
             model = merge(abstract, params)
             state = model.start(ids_BS, config.beams, config.max_length)
             tokens_BKT, _ = beam_search(
                 model, state, (ids_BS > 0).any(axis=1), beams=config.beams, steps=config.max_length,
-                vocab=abstract.c.target_vocab, usable=self.target.size, alpha=config.length_penalty, eos=self.target.eos_id,
+                vocab=vocab, usable=self.target.size, alpha=config.length_penalty, eos=self.target.eos_id,
             )  # fmt: skip
             return tokens_BKT[:, 0]
 
