@@ -66,9 +66,10 @@ import contextlib, io
 from models.sharding.layouts import fsdp_within_data
 from trainers.chips import options_for
 e = registry.tiny(registry.load("gpt.gpt2_124m"))
-model = dataclasses.replace(e.model, model_dim=512, hidden_dim=2048, heads=4, head_dim=128, max_positions=256, dtype="bfloat16")
+model = dataclasses.replace(e.model, model_dim=512, hidden_dim=2048, heads=4, head_dim=128, max_positions=256)
 data = dataclasses.replace(e.data, batch_size=16, length=256)
-e = dataclasses.replace(e, model=model, data=data, layout=fsdp_within_data(2, 4))
+execution = dataclasses.replace(e.execution, dtype="bfloat16")
+e = dataclasses.replace(e, model=model, data=data, execution=execution, layout=fsdp_within_data(2, 4))
 p, batch = make_plan(e, devices), batch_shapes(data)
 options = dict(options_for(e, devices))
 

@@ -1,12 +1,26 @@
 """A family of models and a kind of data that live in tests alone: convolutions on float grids.
 
-They show that nothing outside their folders asks which family or kind there is. Importing this package registers them.
+They show that nothing outside their folders asks which family or kind there is.
 """
 
 from configs import registry
 from data import kinds
 from models import families
 
-families.FAMILIES["toy_conv"] = "tests.toy.conv"
-kinds.KINDS["toy_grids"] = "tests.toy.grids"
-registry.MODULES["toy"] = "tests.toy.experiments"
+_PLACES = (
+    (families.FAMILIES, "toy_conv", "tests.toy.conv"),
+    (kinds.KINDS, "toy_grids", "tests.toy.grids"),
+    (registry.MODULES, "toy", "tests.toy.experiments"),
+)
+
+
+def register() -> None:
+    """Registers the family, the kind of data and the experiments, a line each."""
+    for table, name, package in _PLACES:
+        table[name] = package
+
+
+def unregister() -> None:
+    """Undoes `register`."""
+    for table, name, _ in _PLACES:
+        del table[name]

@@ -4,13 +4,13 @@ import dataclasses
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
-import tests.toy  # noqa: F401 - registers the family, the kind of data and the experiments
 from configs import registry
 from configs.experiment import Experiment
 from data.kinds import task_of
@@ -24,6 +24,7 @@ from scripts import layouts as layouts_script
 from scripts import release as release_script
 from scripts import show as show_script
 from scripts import throughput as throughput_script
+from tests import toy
 from tests.helpers.runs import run
 from tests.toy.grids.config import ToyGrids
 from tests.toy.grids.task import example
@@ -36,6 +37,15 @@ from trainers.weights.release import Release
 pytestmark = pytest.mark.integration
 CACHE = "toy_grids"
 SEEDS = {"validation": range(100, 120), "test": range(200, 210)}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered() -> Iterator[None]:
+    """The toy is known while this module's tests run; scripts.layouts, which runs in this process, sets double precision."""
+    toy.register()
+    yield
+    toy.unregister()
+    jax.config.update("jax_enable_x64", False)
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +180,7 @@ def test_commands_take_it(e, monkeypatch, capsys):
 @pytest.mark.skipif(not libtpu.installed(), reason="libtpu is not installed: make setup DEVICE=plan")
 def test_it_is_planned_for_a_pod(tmp_path):
     """scripts.plan compiles it for TPUs and reports units, not tokens."""
-    program = "import tests.toy; from scripts import plan; plan.main()"
+    program = "from tests import toy; toy.register(); from scripts import plan; plan.main()"
     arguments = ["toy.conv", "--layout", "spatial:1x4", "--topology", "v4:2x2x1", "--json"]
     done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -21,6 +21,7 @@ from models.errors import UserError
 from models.gshard_m4.layouts import LAYOUTS
 from models.sharding.params import flatten, nest
 from tests.helpers.contexts import training
+from tests.helpers.models import varied
 from tests.helpers.runs import damage, run
 from trainers import checkpoint, metrics, trainer
 from trainers.plan import fresh_state, make_plan
@@ -207,7 +208,7 @@ def test_microbatches_change_nothing_but_memory(m4, float64):
 
     e = exact(m4)
     changes = {"dropout": 0.0, "second_expert_threshold": 0.0, "group_size": 16, "z_weight": 0.01}
-    e = dataclasses.replace(e, model=dataclasses.replace(e.model, **changes))
+    e = varied(e, **changes)
     rng = np.random.default_rng(0)
     real = np.arange(16) < rng.integers(2, 17, (16, 1))
     batch = {}

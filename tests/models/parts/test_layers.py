@@ -10,15 +10,15 @@ from numpy.testing import assert_allclose
 
 from models.gshard_m4.config import GShardM4Config
 from models.parts.layers import dropout
-from models.parts.transformer_config import BlockConfig
+from models.parts.transformer_config import LmConfig
 
-SIZES: dict[str, Any] = dict(layers=1, model_dim=8, hidden_dim=8, heads=1, head_dim=8, max_positions=8)
+SIZES: dict[str, Any] = dict(vocab=8, layers=1, model_dim=8, hidden_dim=8, heads=1, head_dim=8, max_positions=8)
 
 
 @pytest.mark.parametrize("rate", [1 / 256, 0.1, 255 / 256])
 def test_dropout_keeps_the_mean(rate):
     """A share of `rate`, to a 256th, is zero, and the others are scaled up so that the mean stays 1."""
-    BlockConfig(**SIZES, dropout=rate)
+    LmConfig(**SIZES, dropout=rate)
     x = np.asarray(dropout(jnp.ones(200_000), rate, jax.random.key(0)))
     assert_allclose((x == 0).mean(), rate, atol=0.003)
     assert_allclose(x.mean(), 1, atol=0.1)
@@ -35,6 +35,6 @@ def test_dropout_keeps_the_mean(rate):
 )
 def test_a_rate_that_would_drop_all_or_nothing_is_refused(rate, message):
     """Dropout draws 8 bits an element: rates nearer to 0 or 1 than half a 256th would divide by zero or do nothing."""
-    for make in (lambda: BlockConfig(**SIZES, dropout=rate), lambda: GShardM4Config(dropout=rate)):
+    for make in (lambda: LmConfig(**SIZES, dropout=rate), lambda: GShardM4Config(dropout=rate)):
         with pytest.raises(ValueError, match=message):
             make()
