@@ -12,6 +12,9 @@ from models.execution import Execution
 from models.families import ModelConfig
 from models.sharding.layout import Layout
 
+FRESH = ("head",)
+"""Components that may start fresh where nothing else is said."""
+
 # --- running -----------------------------------------------------------------------------------------------------
 
 
@@ -70,7 +73,7 @@ class Train:
     best: str = ""
     max_nonfinite: int = 20
     init_from: str = ""
-    fresh: tuple[str, ...] = ("head",)
+    fresh: tuple[str, ...] = FRESH
     freeze: tuple[str, ...] = ()
     freeze_layers: int = 0
     head_rate: float = 1.0

@@ -19,42 +19,48 @@ class InverseSqrt:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Cosine:
+class _Decay:
+    """Linear warm-up to `peak`, then a descent to `peak * floor` at `steps`.
+
+    Raises:
+      ValueError: the peak is not positive, no steps are left to decay in (where optax raises an exception of its own for a
+        cosine, and stays at the peak for the others), or the floor is no share of the peak.
+    """
+
+    peak: float
+    steps: int
+    warmup: int = 0
+    floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_rate("peak", self.peak)
+        _check_count("steps", self.steps, least=1)
+        _check_count("warmup", self.warmup, least=0)
+        if self.warmup >= self.steps:
+            raise ValueError(f"warmup={self.warmup}: must be below steps={self.steps}; nearest is {self.steps - 1}")
+        if not 0 <= self.floor <= 1:
+            nearest = min(1.0, max(0.0, self.floor))
+            raise ValueError(f"floor={self.floor}: must be in [0, 1], a share of the peak; nearest is {nearest}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cosine(_Decay):
     """Linear warm-up to `peak`, then a cosine to `peak * floor` at `steps`."""
 
-    peak: float
-    steps: int
-    warmup: int = 0
-    floor: float = 0.0
-
-    def __post_init__(self) -> None:
-        _check_decay(self)
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Linear:
+class Linear(_Decay):
     """Linear warm-up to `peak`, then a line to `peak * floor` at `steps` (BERT, A.2)."""
 
-    peak: float
-    steps: int
-    warmup: int = 0
-    floor: float = 0.0
-
-    def __post_init__(self) -> None:
-        _check_decay(self)
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Exponential:
+class Exponential(_Decay):
     """Linear warm-up to `peak`, then an exponential to `peak * floor` at `steps`, which it keeps."""
 
-    peak: float
-    steps: int
-    warmup: int = 0
     floor: float = 0.1
 
     def __post_init__(self) -> None:
-        _check_decay(self)
+        super().__post_init__()
         if self.floor == 0:
             raise ValueError("floor=0.0: an exponential never reaches 0; take a small share of the peak, such as 0.01")
 
@@ -82,23 +88,6 @@ def _check_count(field: str, value: int, least: int) -> None:
     """Raises ValueError where a number of steps is below `least`."""
     if value < least:
         raise ValueError(f"{field}={value}: must be {least} or more; nearest is {least}")
-
-
-def _check_decay(schedule: Cosine | Linear | Exponential) -> None:
-    """Raises ValueError unless a schedule rises to a positive peak, and then has steps left to decay in.
-
-    Optax raises an exception of its own for a cosine without such steps, and stays at the peak for the others.
-    """
-    _check_rate("peak", schedule.peak)
-    _check_count("steps", schedule.steps, least=1)
-    _check_count("warmup", schedule.warmup, least=0)
-    if schedule.warmup >= schedule.steps:
-        raise ValueError(
-            f"warmup={schedule.warmup}: must be below steps={schedule.steps}; nearest is {schedule.steps - 1}"
-        )
-    if not 0 <= schedule.floor <= 1:
-        nearest = min(1.0, max(0.0, schedule.floor))
-        raise ValueError(f"floor={schedule.floor}: must be in [0, 1], a share of the peak; nearest is {nearest}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

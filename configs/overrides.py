@@ -10,8 +10,6 @@ from configs.experiment import Experiment
 from configs.registry import ConfigError
 from models.errors import UserError, nearest
 
-Values = dict[str, Any]  # field -> value, or the values of its own fields
-
 
 def override(e: Experiment, arguments: Sequence[str], options: Iterable[str] = ()) -> Experiment:
     """Returns the experiment with fields changed.
@@ -62,7 +60,7 @@ def _fields(value: Any, prefix: str = "") -> dict[str, Any]:
 
 def _replace(value: Any, changes: dict[str, Any], prefix: str) -> Any:
     """Returns a dataclass with fields changed, all at once: its own checks see the result alone."""
-    new: Values = {}
+    new: dict[str, Any] = {}
     for field in dataclasses.fields(value):
         path = prefix + field.name
         if path in changes:

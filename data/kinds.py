@@ -21,25 +21,21 @@ KINDS: dict[str, str] = {  # name -> package
 
 def task_of(data: DataConfig) -> Task[Any]:
     """Returns the behaviour of a configuration's kind; raises UserError with the nearest name."""
-    return importlib.import_module(f"{package(data.kind)}.task").task(data)
+    return module(data.kind, "task").task(data)
 
 
 def config_classes() -> dict[str, type]:
     """Returns the configuration classes of all kinds, by class name."""
-    return {made.__name__: made for name in KINDS for made in _module(name, "config").CONFIGS}
+    return {made.__name__: made for name in KINDS for made in module(name, "config").CONFIGS}
 
 
 def eval_classes() -> dict[str, type]:
     """Returns the classes that say how to evaluate, by class name."""
-    return {made.__name__: made for made in (HeldOut, *(c for name in KINDS for c in _module(name, "config").EVALS))}
+    return {made.__name__: made for made in (HeldOut, *(c for name in KINDS for c in module(name, "config").EVALS))}
 
 
-def package(name: str) -> str:
-    """Returns the package of a kind; raises UserError with the nearest name."""
+def module(name: str, file: str) -> Any:
+    """Returns a module of a kind's folder; raises UserError with the nearest name."""
     if name not in KINDS:
         raise UserError(f"no kind of data {name!r}{nearest(name, KINDS)}")
-    return KINDS[name]
-
-
-def _module(name: str, file: str) -> Any:
-    return importlib.import_module(f"{package(name)}.{file}")
+    return importlib.import_module(f"{KINDS[name]}.{file}")

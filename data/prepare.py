@@ -10,7 +10,6 @@ of the manifest.
 """
 
 import dataclasses
-import importlib
 import json
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -28,9 +27,7 @@ class Settings(Protocol):
 
 
 PREPARED: dict[str, Settings] = {
-    name: entry
-    for kind in kinds.KINDS
-    for name, entry in importlib.import_module(f"{kinds.package(kind)}.settings").ENTRIES.items()
+    name: entry for kind in kinds.KINDS for name, entry in kinds.module(kind, "settings").ENTRIES.items()
 }
 
 
@@ -58,7 +55,7 @@ def prepare(
     root = data_dir or paths.data_dir()
     folder = root / "caches" / cache
     kind = settings.kind
-    maker: Any = importlib.import_module(f"{kinds.package(kind)}.cache")
+    maker = kinds.module(kind, "cache")
     needed = maker.packages_of(settings)
     fields = dataclasses.asdict(settings)
     made_from = [maker.FORMAT, fields, {package.file: package.sha256 for package in needed}]

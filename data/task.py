@@ -98,7 +98,6 @@ class Task(abc.ABC, Generic[Config]):
 
     # --- evaluation ---
 
-    @abc.abstractmethod
     def held_out(self, cache: Path, vocabulary: Path, split: str, limit: int) -> HeldOutExamples:
         """Returns the examples of a held-out split, augmented the same way every time.
 
@@ -106,7 +105,11 @@ class Task(abc.ABC, Generic[Config]):
           cache: the prepared cache with the examples.
           vocabulary: the folder whose vocabulary encodes them: the cache, or a release.
           limit: at most so many examples; 0 takes all.
+
+        Raises:
+          DataError: the kind has no rows for the model's own loss to score, as where its examples are decoded.
         """
+        raise DataError(f"data of kind {self.data.kind!r} has no held-out rows that a loss could score")
 
     def scores(
         self, totals: Mapping[str, Sum], examples: HeldOutExamples, outputs: Sequence[np.ndarray] = ()

@@ -177,7 +177,7 @@ class Staged(nnx.Module, abc.ABC):
         totals = self.totals(batch) if totals is None else totals
         first: list[Loss] = []
         if isinstance(self, HasPrologue):
-            prologue, context = context.split(2)
+            prologue, context = prologue_contexts(context)
             arrays, loss = self.before(batch, prologue, totals)
             batch, first = batch | arrays, [loss]
         embedding, layers = part_contexts(context)
@@ -187,8 +187,14 @@ class Staged(nnx.Module, abc.ABC):
         return functools.reduce(operator.add, [*first, middle, self.head_loss(x, batch, context, totals)])
 
 
+def prologue_contexts(context: Context) -> tuple[Context, Context]:
+    """Returns the contexts of (`HasPrologue.before`, all that follows it), of a model that has a prologue."""
+    prologue, rest = context.split(2)
+    return prologue, rest
+
+
 def part_contexts(context: Context) -> tuple[Context, Context]:
-    """Returns the contexts of (`Staged.embed`, the stack of layers): the one place where a staged model's key is split."""
+    """Returns the contexts of (`Staged.embed`, the stack of layers), of what `prologue_contexts` leaves."""
     embedding, layers = context.split(2)
     return embedding, layers
 
@@ -228,7 +234,8 @@ class Family:
       like: names an experiment of the family whose data and evaluation go with a model that comes without any, by its
         configuration.
       comparable: changes a configuration so that every layout computes the same: nothing random, and stacks deep enough for two
-        pipeline stages of two chunks. It is also given the lengths of a batch's rows, for routing groups within them.
+        pipeline stages of two chunks. It is also given the lengths of a batch's rows, for routing groups within them. By
+        default it changes nothing.
       activations: the tensors inside its layers that it marks by name, for rematerialisation, the planner and the drawings. A
         family without any is planned by what its backward pass keeps, cut as the batch is.
       policies: what a search of plans lets the backward pass keep (models/sharding/remat.py); by default the experiment's choice.
@@ -246,7 +253,7 @@ class Family:
     model: MakeModel
     layouts: Mapping[str, Recipe]
     like: Callable[[Any], str]
-    comparable: Callable[[Any, Sequence[int]], Any]
+    comparable: Callable[[Any, Sequence[int]], Any] = lambda config, lengths: config
     activations: Mapping[str, Activation] = dataclasses.field(default_factory=dict[str, Activation])
     policies: Sequence[str] = ()
     searched: Callable[[Any], Mapping[str, Recipe]] | None = None
@@ -294,7 +301,7 @@ class ContinuesText(Decodes, Protocol):
 
 
 @runtime_checkable
-class Translates(Decodes, Protocol):
+class SequenceToSequence(Decodes, Protocol):
     """A model that turns one text into another: `start(ids [B, S], hypotheses, steps)`."""
 
     @property

@@ -136,17 +136,17 @@ def tensor_place(figure: Any, e: Experiment) -> str:
     info = next(i for i in make_plan(e, abstract=True).parameters if "expert" in i.axes)
     cuts = e.layout.cut(info.axes, info.shape, component=info.where.path)
     at = info.axes.index("expert")
-    experts, ways = info.shape[at], e.layout.ways(cuts[at])
+    experts, shards = info.shape[at], e.layout.num_shards(cuts[at])
     axes = figure.subplots()
     for expert in range(experts):
-        device = expert * ways // experts
+        device = expert * shards // experts
         axes.add_patch(Rectangle((expert, 0), 0.9, 1, facecolor=f"C{device % 10}", alpha=0.75))
         axes.text(expert + 0.45, 0.62, f"expert {expert}", ha="center", fontsize=8)
         axes.text(expert + 0.45, 0.36, f"device {device}", ha="center", fontsize=8, weight="bold")
     shape = " x ".join(f"{n} {s}" for n, s in zip(info.axes, info.shape, strict=True))
     axes.set(xlim=(-0.1, experts), ylim=(-0.1, 1.15), title=f"{info.name}: {shape}, {info.spec()}")
     axes.axis("off")
-    return f"{info.name}: {experts} experts over {ways} devices"
+    return f"{info.name}: {experts} experts over {shards} devices"
 
 
 def scores_table(found: dict[str, Any]) -> str:

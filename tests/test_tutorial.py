@@ -47,7 +47,7 @@ def test_the_session_runs(folder):
     told = {" ".join(line.split()) for line in (ROOT / "docs" / "TUTORIAL.md").read_text().splitlines()}
     parameters = [" ".join(line.split()) for line in printed.splitlines() if line.endswith(" bytes")]
     assert len(parameters) == 4 and set(parameters) <= told
-    assert "'mlp' of size 250 is not divisible by the 4 pieces" in printed and "the nearest that fits is 2" in printed
+    assert "'mlp' of size 250 is not divisible by the 4 shards" in printed and "the nearest that fits is 2" in printed
 
 
 @pytest.mark.skipif(not libtpu.installed(), reason="libtpu is not installed: make setup DEVICE=plan")

@@ -16,6 +16,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from configs import optimizers as settings
+from configs.experiment import FRESH
 from models.sharding.params import ParamInfo, flatten, param_name
 from models.sharding.pipelines import one_f_one_b
 from models.sharding.pipelines.gpipe import to_stage_order
@@ -59,7 +60,7 @@ def make(
     clip_norm: float = 0.0,
     freeze_layers: int = 0,
     head_rate: float = 1.0,
-    fresh: Sequence[str] = ("head",),
+    fresh: Sequence[str] = FRESH,
 ) -> optax.GradientTransformation:
     """Returns the optimizer of a configuration.
 

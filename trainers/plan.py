@@ -12,6 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from configs.experiment import Experiment
 from data.features import Feature
+from data.reading.batches import batch_shapes
 from models.families import family_of
 from models.protocol import ChecksRows, Model
 from models.sharding.component import Component, make_mesh
@@ -61,14 +62,16 @@ class Plan:
 
     def units(self) -> tuple[str, ...]:
         """Returns the model's units of work, in its order: the first is the one that throughput is told in."""
-        return tuple(self.work_per_step())
+        names: list[str] = []
+        # Noted within, since what is returned from it has its names sorted.
+        jax.eval_shape(lambda batch: names.extend(self.model.units(batch)), batch_shapes(self.experiment.data))
+        return tuple(names)
 
     def work_per_step(self) -> dict[str, int]:
         """Returns how much work a batch of full rows is, by unit, as the model counts it for its throughput."""
         data = self.experiment.data
-        with jax.default_device(jax.local_devices(backend="cpu")[0]):  # not traced, which would sort the names
-            row = {name: jnp.ones((1, *f.shape), f.dtype) for name, f in data.features().items()}
-            return {unit: int(n) * data.batch_size for unit, n in self.model.units(row).items()}
+        row = {name: jnp.ones((1, *f.shape), f.dtype) for name, f in data.features().items()}
+        return {unit: int(n) * data.batch_size for unit, n in self.model.units(row).items()}
 
     def optimizer_specs(self) -> dict[str, tuple[Any, PartitionSpec]]:
         """Returns (abstract array, PartitionSpec) of every array of the optimizer's state, by path."""
@@ -171,7 +174,7 @@ def _check_rows(e: Experiment, model: Model) -> None:
     if rows % parts:
         raise LayoutError(f"batch_size={rows} is not divisible by microbatches={parts}")
     for path, settings in e.layout.pipelines:
-        m, shards = settings.microbatches, e.layout.ways(data_axes(model.where.at(path)))
+        m, shards = settings.microbatches, e.layout.num_shards(data_axes(model.where.at(path)))
         if rows // parts % (m * shards):
             fits = [n for n in range(1, rows + 1) if rows // parts % (n * shards) == 0]
             nearest = min(fits, key=lambda n: abs(n - m), default=None)

@@ -1,7 +1,7 @@
 """The one trainer. A run reads as a letter: set up, plan, data, compile, state, loop, end.
 
-It knows no model: a family's module has `loss(batch, key)`, `weights(batch)` and `tokens(batch)`; its config, its layouts
-and what its batches hold are data, and `trainers.evaluation.held_out` scores whatever the experiment's `eval` describes.
+It knows no family and no kind of data: models.protocol says what it asks of a model, data.task what it asks of data, and
+`trainers.evaluation` scores whatever the experiment's `eval` describes.
 """
 
 import contextlib

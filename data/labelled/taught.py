@@ -12,7 +12,7 @@ from data import paths
 from data.labelled.settings import Labelled
 from data.labelled.splits import Example
 from data.reading import caches
-from data.reading.caches import DataError
+from data.task import DataError
 
 SPLIT = "examples"  # the file's name, without .jsonl
 

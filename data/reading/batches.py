@@ -4,7 +4,7 @@ There is no iterator state but the step. Where rows come from is data/reading/ex
 """
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -103,7 +103,7 @@ def _ahead(source: Source, mine: list[int], step: int, batch_size: int, workers:
     return iter(rows.to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=2)).mp_prefetch(options))
 
 
-def held_out_batches(rows: list[Example], features: Mapping[str, Feature], size: int) -> Iterator[Example]:
+def held_out_batches(rows: Sequence[Example], features: Mapping[str, Feature], size: int) -> Iterator[Example]:
     """Yields held-out rows in batches of `size`, the last one filled up with rows of each feature's `fill`."""
     empty = {k: np.full(f.shape, f.fill, f.dtype) for k, f in features.items()}
     for start in range(0, len(rows), size):

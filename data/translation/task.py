@@ -1,13 +1,12 @@
 """Translated pairs as a task: packed rows on two sides, mixed by language."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from data.reading.caches import check_fields, check_vocabularies, smallest_vocabulary
-from data.task import Example, HeldOutExamples, Task
+from data.task import Example, Task
 from data.translation.config import TranslationData
 from models.families import ModelConfig
 
@@ -40,9 +39,6 @@ class TranslationTask(Task[TranslationData]):
             row[f"{side}_segments"] = np.ones(length, np.int32)
             row[f"{side}_positions"] = np.arange(length, dtype=np.int32)
         return row
-
-    def held_out(self, cache: Path, vocabulary: Path, split: str, limit: int) -> HeldOutExamples:
-        raise NotImplementedError("translations are scored by decoding")
 
     def card(self, manifest: Mapping[str, Any]) -> list[str]:
         pairs = sum(language["pairs"] for language in manifest["languages"].values())

@@ -1,13 +1,9 @@
 """BERT as a family: what the trainer, the planner and the commands need to know of it."""
 
-import dataclasses
-from collections.abc import Sequence
-
-from models.bert.config import BertConfig
 from models.bert.layouts import LAYOUTS
 from models.bert.model import Bert
 from models.parts.activations import DENSE, POLICIES
-from models.parts.transformer_config import MEANING
+from models.parts.transformer_config import MEANING, comparable
 from models.protocol import Family
 
 # Experiments whose data and evaluation go with a model that comes without any, by its head.
@@ -18,12 +14,6 @@ _LIKE = {
     "Span": "bert.base_squad",
     "SentenceEmbedding": "bert.minilm_l6",
 }
-
-
-def comparable(c: BertConfig, lengths: Sequence[int]) -> BertConfig:
-    """Returns the configuration without dropout, with four layers; see Family.comparable."""
-    del lengths
-    return dataclasses.replace(c, layers=4, dropout=0.0)
 
 
 FAMILY = Family(

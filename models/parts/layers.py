@@ -24,7 +24,7 @@ def project(x: jax.Array, w: jax.Array, where: Component, contract: int = 1) -> 
     if where.on_tpu:
         return jnp.tensordot(x, w.astype(x.dtype), axes=contract)
     lead, inner = x.shape[: x.ndim - contract], math.prod(w.shape[:contract])
-    rows = (-1,) if where.pieces("length") == where.pieces("res_length") == 1 else lead
+    rows = (-1,) if where.num_shards("length") == where.num_shards("res_length") == 1 else lead
     y = x.reshape(*rows, inner) @ w.astype(x.dtype).reshape(inner, -1)
     return y.reshape(*lead, *w.shape[contract:])
 

@@ -1,6 +1,7 @@
 """The settings of dense Transformer layers, and of language models made of them. No JAX here: configs are plain data."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 Positions = Literal["learned", "rotary", "relative", "none"]
@@ -113,3 +114,9 @@ class LmConfig(BlockConfig):
             vocab=64, layers=4, model_dim=16, hidden_dim=32, heads=4, head_dim=8,
             kv_heads={0: 0, 1: 1}.get(self.kv_heads, 2), max_positions=min(self.max_positions, 64), dropout=0.1,
         )  # fmt: skip
+
+
+def comparable(c: LmConfig, lengths: Sequence[int]) -> LmConfig:
+    """Returns the configuration without dropout, with four layers; see models.protocol.Family.comparable."""
+    del lengths
+    return dataclasses.replace(c, layers=4, dropout=0.0)

@@ -56,9 +56,9 @@ class Component:
         """Whether the mesh's devices are TPUs, or those of a TPU that is only compiled for."""
         return self.mesh is not None and self.mesh.devices.flat[0].platform == "tpu"
 
-    def pieces(self, name: str) -> int:
-        """Into how many pieces the layout cuts the dimensions of this name."""
-        return self.layout.ways(self.layout.resolve(self.path).get(name, ()))
+    def num_shards(self, name: str) -> int:
+        """Returns into how many shards the layout cuts the dimensions of this name."""
+        return self.layout.num_shards(self.layout.resolve(self.path).get(name, ()))
 
     def shard(self, x: jax.Array, *names: str | None) -> jax.Array:
         """Constrains an activation by the logical names of its dimensions; only checks them without a mesh."""

@@ -103,7 +103,7 @@ class Layout:
       optimizer: mesh axes that cut optimizer state further than its parameter (ZeRO-1), by logical name; an axis that
         cuts the tensor already is not used twice.
       pipelines: (component path, Pipeline) of the components whose stack of layers runs in stages.
-      balanced: rows of causal models are in zigzag order over the pieces of "length" (models/parts/attention/mask.py), so that
+      balanced: rows of causal models are in zigzag order over the shards of "length" (models/parts/attention/mask.py), so that
         attention costs every device the same.
       torus: (mesh axis, torus axes) pairs that say where the mesh lies on a pod, as ("data", "yz"); see models/sharding/torus.py.
     """
@@ -146,8 +146,8 @@ class Layout:
     def devices(self) -> int:
         return math.prod(size for _, size in self.mesh)
 
-    def ways(self, axes: Axes) -> int:
-        """Into how many pieces these mesh axes cut a dimension."""
+    def num_shards(self, axes: Axes) -> int:
+        """Returns into how many shards these mesh axes cut a dimension."""
         sizes = dict(self.mesh)
         return math.prod(sizes[axis] for axis in axes)
 
@@ -201,10 +201,10 @@ class Layout:
                     )
                 owner[axis] = name
         for name, axes, size in zip(names, cuts, shape or [0] * len(cuts), strict=True):
-            if size % self.ways(axes):
-                below = max(d for d in range(1, size + 1) if size % d == 0 and d <= self.ways(axes))
+            if size % self.num_shards(axes):
+                below = max(d for d in range(1, size + 1) if size % d == 0 and d <= self.num_shards(axes))
                 raise LayoutError(
-                    f"{where}: {name!r} of size {size} is not divisible by the {self.ways(axes)} pieces of rule "
+                    f"{where}: {name!r} of size {size} is not divisible by the {self.num_shards(axes)} shards of rule "
                     f"{name!r} -> {axes}; the nearest that fits is {below}"
                 )
         return tuple(cuts)

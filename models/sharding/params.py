@@ -112,15 +112,15 @@ class ParamInfo:
         return math.prod(self.shape)
 
     @property
-    def piece(self) -> int:
+    def shard_size(self) -> int:
         """Elements of this parameter on one device."""
         layout = self.where.layout
         cuts = layout.cut(self.axes, self.shape, component=self.where.path, tensor=self.name)
-        return self.size // math.prod(layout.ways(axes) for axes in cuts)
+        return self.size // math.prod(layout.num_shards(axes) for axes in cuts)
 
     @property
     def bytes_per_device(self) -> int:
-        return self.piece * jnp.dtype(self.dtype).itemsize
+        return self.shard_size * jnp.dtype(self.dtype).itemsize
 
     @property
     def stacked(self) -> int:

@@ -23,7 +23,7 @@ class Activation:
       what: describes it in a few words.
       axes: the logical axes of each form in which it occurs, a name for each dimension (models/sharding/layout.py, AXES).
       product: whether it is a product with a weight, which "dots" keeps unless it is computed expert by expert.
-      summed: the axis over whose pieces the sub-layer that returns it is summed; "" for none.
+      summed: the axis over whose shards the sub-layer that returns it is summed; "" for none.
       exchanged: whether it travels between the devices of routing groups and those of experts.
       copies: how many arrays of its size a backward pass without recomputation keeps.
       working: how many arrays of its size the layer's backward pass holds at once.

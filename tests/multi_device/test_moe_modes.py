@@ -144,7 +144,7 @@ def test_a_written_exchange_that_cannot_be_is_refused(float64):
     )
     with pytest.raises(LayoutError, match=r"needs 'group' cut by .* not \('data',\); dispatch 'sort' takes any"):
         run(c, by("all_to_all", on(layout)))
-    with pytest.raises(LayoutError, match=r"of size 6 is not divisible by the 4 pieces .* nearest that fits is 3"):
+    with pytest.raises(LayoutError, match=r"of size 6 is not divisible by the 4 shards .* nearest that fits is 3"):
         run(dataclasses.replace(c, experts=6), by("all_to_all", on(LAYOUTS["expert_parallel"](2, 4))))
 
 

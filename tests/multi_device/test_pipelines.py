@@ -178,7 +178,7 @@ def piped(component: str, layers: str | None = "stage", **changes) -> Layout:
     [
         (lambda: gpt(piped("decodr")), r"no component 'decodr'; did you mean 'decoder'"),
         (lambda: gpt(piped("decoder", layers=None)), r"the pipeline of 'decoder' needs a rule 'layers' -> its stages"),
-        (lambda: gpt(piped("decoder"), layers=5), r"layers. of size 5 is not divisible by the 2 pieces"),
+        (lambda: gpt(piped("decoder"), layers=5), r"layers. of size 5 is not divisible by the 2 shards"),
         (lambda: gpt(piped("decoder", chunks=4)), r"4 layers are not divisible by 2 stages x 4 chunks = 8.* 8 layers, or .* 4"),
         (lambda: gpt(piped("decoder", microbatches=3, chunks=2)), r"microbatches=3 is not a multiple of the 2 stages.* 2 and 4"),
         (lambda: gpt(piped("decoder", microbatches=6)), r"16 rows are not divisible by 6 microbatches x 2 data.* is 4 "),

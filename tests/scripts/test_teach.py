@@ -11,8 +11,8 @@ from data.labelled import taught as labels
 from data.labelled.settings import ENTRIES, Labelled
 from data.packages import weights
 from data.prepare import PREPARED
-from data.reading.caches import DataError
 from data.reading.caches import examples as raw_examples
+from data.task import DataError
 from models.errors import UserError
 from scripts.recipes import teach
 from scripts.recipes.teach import cache_of_teacher, prepare

@@ -190,7 +190,7 @@ def test_it_is_planned_for_a_pod(tmp_path):
 
 def test_what_does_not_fit_is_refused(e):
     """Rows that a cut does not divide, and lengths that are not the cache's, are named."""
-    with pytest.raises(ValueError, match=r"input 'grid'.*'height' of size 16 is not divisible by the 3 pieces"):
+    with pytest.raises(ValueError, match=r"input 'grid'.*'height' of size 16 is not divisible by the 3 shards"):
         make_plan(laid_out(e, "spatial", 1, 3), jax.devices()[:3])
     with pytest.raises(ValueError, match=r"data\.height=8: cache 'toy_grids' was packed with 16"):
         open_source(dataclasses.replace(e.data, height=8), e.model)

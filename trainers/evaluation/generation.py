@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from data.reading.caches import DataError
+from data.task import DataError
 from data.vocabularies.tokenizers import Tokenizer
 from models.parts.decoding import beam_search, sample
 from models.protocol import ContinuesText, Model

@@ -23,8 +23,9 @@ class HeldOutEvaluator:
 
     def __init__(self, model: Model, e: Experiment, cache: Path, vocabulary: Path):
         self.task = task_of(e.data)
-        self.examples = self.task.held_out(cache, vocabulary, e.eval.split, getattr(e.eval, "limit", 0))
-        self.rows, self.features = e.eval.batch_size, e.data.features()
+        config: Any = e.eval
+        self.examples = self.task.held_out(cache, vocabulary, config.split, config.limit)
+        self.rows, self.features = config.batch_size, e.data.features()
         self._shardings = {k: input_sharding(model, k, f, self.rows) for k, f in self.features.items()}
 
         def of_batch(params: Params, batch: Batch) -> tuple[dict[str, Ratio], jax.Array | None]:
@@ -53,7 +54,7 @@ class HeldOutEvaluator:
     def __call__(self, params: Params) -> dict[str, float]:
         """Returns `eval/...` scalars."""
         totals, outputs = [], []
-        for batch in held_out_batches(list(self.examples.rows), self.features, self.rows):
+        for batch in held_out_batches(self.examples.rows, self.features, self.rows):
             placed = {k: jax.device_put(x, self._shardings[k]) for k, x in batch.items()}
             metrics, of_rows = jax.device_get(self._of_batch(params, placed))
             totals.append(metrics)

@@ -14,14 +14,15 @@ from jax.sharding import PartitionSpec as P
 
 from configs.experiment import Experiment
 from data.reading import caches
-from data.reading.caches import DataError, read_manifest
+from data.reading.caches import read_manifest
+from data.task import DataError
 from data.translation import metrics
 from data.translation.config import Translate
 from data.translation.holdout import PLACEHOLDER
 from data.vocabularies.sentencepiece import Vocabulary
 from models.errors import nearest
 from models.parts.decoding import beam_search
-from models.protocol import Model, Translates
+from models.protocol import Model, SequenceToSequence
 from models.sharding.params import merge
 
 _MARKS = re.compile(r"[^\w\s]|_")
@@ -57,7 +58,7 @@ class Translator:
     """
 
     def __init__(self, abstract: Model, config: Translate, folder: Path):
-        if not isinstance(abstract, Translates):
+        if not isinstance(abstract, SequenceToSequence):
             raise DataError(f"models of family {abstract.c.family!r} do not translate")
         vocab = abstract.target_vocab
         manifest = read_manifest(folder)

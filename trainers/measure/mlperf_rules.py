@@ -113,7 +113,7 @@ def settings(e: Experiment, of: Benchmark) -> dict[str, Any]:
 def _ways(e: Experiment, name: str, component: str | None = None) -> int:
     """Into how many pieces an axis is cut: in this component, or in the one that cuts it most."""
     places = ["", *(path for path, _ in e.layout.components)] if component is None else [component]
-    return max(e.layout.ways(e.layout.resolve(place).get(name, ())) for place in places)
+    return max(e.layout.num_shards(e.layout.resolve(place).get(name, ())) for place in places)
 
 
 def _optimizer(o: optimizers.Optimizer, of: Benchmark) -> dict[str, Any]:

@@ -39,11 +39,8 @@ _COMPONENTS = [
         (r"^moe/\w+\.py:", "experts"),
         (r":FeedForward\.|\.ffn$|:apply_ffn", "ffn"),
         (r":Norm\.", "norm"),
-        (r":Embedding\.|\.(_embed|enter)$", "embedding"),
-        (
-            r":cross_entropy|:logits$|\._logits$|:Head\.|\.(leave|_outputs|_entropies)$|_loss$|/losses\.py:",
-            "softmax and loss",
-        ),
+        (r":Embedding\.|\._?embed$", "embedding"),
+        (r":logits$|\._logits$|_loss$|/(losses|heads)\.py:", "softmax and loss"),
         (r"/optimizers\.py:|:global_norm$|:apply_updates|\.if_finite", "optimizer"),
         (r"/(transformer|params|gpipe|one_f_one_b)\.py:|:(Encoder|Decoder)Layer\.", "layers: residuals, scan"),
     )

@@ -59,16 +59,16 @@ class Work:
         self.path = model.stack if isinstance(model, Staged) else ""  # whose rules stand for those of all layers
         self.rules = self.layout.resolve(self.path)
         self.itemsize = jnp.dtype(e.execution.dtype).itemsize
-        self.pieces = [(a, self._piece(a)) for a in activations.activations(e)]
+        self.shards = [(a, self._shard_bytes(a)) for a in activations.activations(e)]
         settings = self.layout.pipeline(self.path)
         self.schedule = schedules(self.plan.model.where, self.plan.parameters).get(self.path)
         self.is_1f1b = settings is not None and settings.schedule == "1f1b"
 
-    def _piece(self, a: Traced, gathered: Sequence[str] = ()) -> float:
+    def _shard_bytes(self, a: Traced, gathered: Sequence[str] = ()) -> float:
         """Bytes of one layer's activation on a device, for one of the parts whose gradients are accumulated."""
         cuts = self.layout.cut(a.axes, a.shape, component=self.path, tensor=f"activation {a.name!r}")
         cut = tuple(axis for name, axes in zip(a.axes, cuts, strict=True) if name not in gathered for axis in axes)
-        return a.itemsize * math.prod(a.shape) / self.layout.ways(cut) / self.e.train.microbatches
+        return a.itemsize * math.prod(a.shape) / self.layout.num_shards(cut) / self.e.train.microbatches
 
     # --- memory ---
 
@@ -81,13 +81,13 @@ class Work:
 
     def _kept(self) -> float:
         """What is kept for the backward pass."""
-        total = sum(a.kept(self.remat) * a.times * piece for a, piece in self.pieces)
+        total = sum(a.kept(self.remat) * a.times * shard for a, shard in self.shards)
         if (s := self.schedule) is None:
             return total
         of_chunk = total / (s.stages * s.chunks * s.microbatches)
         if not self.is_1f1b:
             return (s.microbatches + s.stages - 1) * s.chunks * of_chunk  # idle ticks keep something, too
-        return s.ring * sum(piece for a, piece in self.pieces if a.name == CARRY) / s.microbatches + of_chunk
+        return s.ring * sum(shard for a, shard in self.shards if a.name == CARRY) / s.microbatches + of_chunk
 
     def _at_layer(self) -> float:
         """Gradients, and what one layer's backward pass works on."""
@@ -95,12 +95,12 @@ class Work:
         gradients = sum(info.bytes_per_device for info in trained)
         gradients *= min(self.e.train.microbatches, 2)  # accumulated: those of a part, and their sum
         if self.itemsize < 4:  # whole stacks of weights as they are used, and of their gradients, are made at once
-            gradients += 2 * self.itemsize * sum(info.piece for info in trained)
+            gradients += 2 * self.itemsize * sum(info.shard_size for info in trained)
         by_stack: dict[int, float] = {}
-        for a, piece in self.pieces:
-            size = piece * a.kind.working
+        for a, shard in self.shards:
+            size = shard * a.kind.working
             if a.name == CARRY:
-                size += GATHERED_COPIES * self._piece(a, POSITIONS)
+                size += GATHERED_COPIES * self._shard_bytes(a, POSITIONS)
             by_stack[a.stack] = by_stack.get(a.stack, 0) + size
         parts = self.schedule.microbatches if self.schedule else 1
         stacks = {info.name.split(".")[0] for info in self.plan.parameters}
@@ -111,7 +111,7 @@ class Work:
     def _layer_weights(self, stack: str) -> float:
         """Bytes of one layer's weights on a device once what must be gathered is gathered."""
         own = [info for info in self.plan.parameters if info.name.startswith(stack) and info.axes[:1] == ("layers",)]
-        return sum(self._used(i) * self.layout.ways(self._cuts(i)[0]) / i.shape[0] for i in own)
+        return sum(self._used(i) * self.layout.num_shards(self._cuts(i)[0]) / i.shape[0] for i in own)
 
     def _at_ends(self) -> tuple[float, float]:
         """(output logits and the matrix that they come from, the largest table of embeddings with whole vectors), with
@@ -120,15 +120,15 @@ class Work:
         heads = [info for info in self.plan.parameters if info.axes == ("embed", "vocab")] or tables  # else it is tied
         parts = self.e.train.microbatches * (self.schedule.microbatches if self.schedule else 1)
 
-        def piece(size: float, info: ParamInfo, *names: str) -> float:
+        def shard(size: float, info: ParamInfo, *names: str) -> float:
             rules = self.layout.resolve(info.where.path)
-            return size / math.prod(self.layout.ways(rules.get(name, ())) for name in names)
+            return size / math.prod(self.layout.num_shards(rules.get(name, ())) for name in names)
 
         def weight(info: ParamInfo, *names: str) -> float:
-            return piece(2 * self.itemsize * info.size, info, *names)
+            return shard(2 * self.itemsize * info.size, info, *names)
 
         size = LOGIT_BYTES * activations.logits(self.e) / parts
-        loss = (piece(size, i, "batch", "length", "act_vocab") + weight(i, "act_vocab", "act_embed") for i in heads)
+        loss = (shard(size, i, "batch", "length", "act_vocab") + weight(i, "act_vocab", "act_embed") for i in heads)
         return max(loss, default=0.0), max((weight(i, "act_vocab") for i in tables), default=0.0)
 
     # --- weights ---
@@ -148,7 +148,7 @@ class Work:
 
     def _used(self, info: ParamInfo) -> float:
         """Bytes of a weight on a device once what must be gathered is gathered."""
-        return info.size * self.itemsize / self.layout.ways(self._in_place(info))
+        return info.size * self.itemsize / self.layout.num_shards(self._in_place(info))
 
     # --- time ---
 
@@ -161,12 +161,12 @@ class Work:
         bubble = s.idle() if s and self.is_1f1b else s.bubble if s else 0
         products = done / (where.chips * where.chip.peak * EFFICIENCY) * (1 + bubble)
         stages = s.stages if s else 1
-        scores = sum(a.times * piece / a.itemsize for a, piece in self.pieces if a.kind.quadratic)
+        scores = sum(a.times * shard / a.itemsize for a, shard in self.shards if a.kind.quadratic)
         again = 3 * (done / needed - 1)  # the share of the forward pass that is computed a second time
-        summed = sum(a.times * self._sum_s(a, again, links) for a, _ in self.pieces if a.kind.summed)
+        summed = sum(a.times * self._sum_s(a, again, links) for a, _ in self.shards if a.kind.summed)
         sent = sum(self._weight_s(info, links) for info in self.plan.parameters if info.is_matrix) + summed / stages
-        tokens = [(a, piece) for a, piece in self.pieces if a.kind.exchanged]
-        exchanged = sum(a.times * self._exchange_s(a, piece, links) for a, piece in tokens) / stages
+        tokens = [(a, shard) for a, shard in self.shards if a.kind.exchanged]
+        exchanged = sum(a.times * self._exchange_s(a, shard, links) for a, shard in tokens) / stages
         traffic = SCORE_TRAFFIC * scores / stages / where.chip.bandwidth
         return products + rounds * (traffic + EXPOSED * sent + EXPOSED_ALL_TO_ALL * exchanged)
 
@@ -177,7 +177,7 @@ class Work:
         rules = self.layout.resolve(info.where.path)
         rows = {axis for name in ROWS for axis in rules.get(name, ())}
         size, is_trained = self._used(info), info.name in self.plan.trained
-        copies = links.seconds(size / self.layout.ways(gathered), tuple(rows - cut))
+        copies = links.seconds(size / self.layout.num_shards(gathered), tuple(rows - cut))
         return links.seconds(size, gathered) * (2 + is_trained) + 2 * is_trained * copies
 
     def _sum_s(self, a: Traced, again: float, links: "Links") -> float:
@@ -185,7 +185,7 @@ class Work:
         axes = self.rules.get(a.kind.summed, ())
         is_cut = any(axis in self.rules.get(name, ()) for name in POSITIONS for axis in axes)
         passes = 4 + is_cut + 2 * again  # what lies cut is gathered for the gradient of the weights, too
-        return passes * links.seconds(self._piece(a, POSITIONS), axes)
+        return passes * links.seconds(self._shard_bytes(a, POSITIONS), axes)
 
     def _exchange_s(self, a: Traced, size: float, links: "Links") -> float:
         """Tokens between the devices of their groups and of their experts, in all passes."""
@@ -224,7 +224,7 @@ class Links:
 
     def seconds(self, size: float, axes: tuple[str, ...]) -> float:
         """Of gathering or scattering `size` bytes: whole rings send both ways, all at once; parts of rings one way."""
-        n, along = self.layout.ways(axes), self._along(axes)
+        n, along = self.layout.num_shards(axes), self._along(axes)
         if n == 1:
             return 0.0
         rings = sum(2 for letter, chips in along.items() if chips == self.rings.get(letter))

@@ -88,8 +88,8 @@ def read(program: Program, site: Site, mesh: Mapping[str, int], *, strict: bool 
     found = groups(i, math.prod(mesh.values()))
     shapes = tuple(shape for operand in i.operands for shape in computation[operand].shapes)
     if kind == "all-gather":
-        dim, ways = int(i.attributes["dimensions"].strip("{}")), len(found[0])
-        shapes = tuple(Shape(s.dtype, (*s.dims[:dim], s.dims[dim] * ways, *s.dims[dim + 1 :])) for s in shapes)
+        dim, shards = int(i.attributes["dimensions"].strip("{}")), len(found[0])
+        shapes = tuple(Shape(s.dtype, (*s.dims[:dim], s.dims[dim] * shards, *s.dims[dim + 1 :])) for s in shapes)
     if kind == "all-reduce" and "all-reduce-scatter" in site.computation:  # a TPU's fusion, which keeps a slice
         kind = "reduce-scatter"
     wrapped = [c.opcode in ("fusion", "async-start") for c in site.callers]
@@ -162,9 +162,9 @@ def _mesh_groups(text: str) -> Groups:
     strides = dict(zip(axes, np.cumprod([1, *reversed(axes.values())])[-2::-1].tolist(), strict=True))
     first = at.copy()  # of the group that each position is in
     for name, major, size in re.findall(r"'?([\w.\-]+)'?(?::\((\d+)\)(\d+))?", chosen):
-        ways = int(size or axes[name])
-        stride = strides[name] * (axes[name] // (int(major or 1) * ways))
-        first -= at // stride % ways * stride
+        size_along = int(size or axes[name])
+        stride = strides[name] * (axes[name] // (int(major or 1) * size_along))
+        first -= at // stride % size_along * stride
     return tuple(tuple(devices[first == start].tolist()) for start in np.unique(first))
 
 

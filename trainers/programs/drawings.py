@@ -24,7 +24,7 @@ def placement(layout: Layout, component: str, names: Sequence[str | None], title
       names: the logical name of each dimension. The first two that are cut are drawn, others are said.
     """
     cuts = layout.cut(names, component=component)
-    mesh, sizes = dict(layout.mesh), [layout.ways(axes) for axes in cuts]
+    mesh, sizes = dict(layout.mesh), [layout.num_shards(axes) for axes in cuts]
     said = "  ".join(f"{n}->{'*'.join(a)}" for n, a in zip(names, cuts, strict=True) if a) or "whole on every device"
     lines = [f"{title} ({', '.join(n or '-' for n in names)})  {said}"]
     drawn = [i for i, size in enumerate(sizes) if size > 1][-2:]
@@ -148,6 +148,6 @@ def pipelines(layout: Layout) -> dict[str, Any]:
     """The layout's pipelines as plain values, by component."""
     return {
         path: {"schedule": p.schedule, "chunks": p.chunks, "microbatches": p.microbatches,
-               "stages": layout.ways(layout.resolve(path)["layers"])}
+               "stages": layout.num_shards(layout.resolve(path)["layers"])}
         for path, p in layout.pipelines
     }  # fmt: skip

@@ -80,8 +80,10 @@ def optimizer_bytes(p: Plan) -> int:
     """Bytes of the optimizer's state on one device."""
     total = 0
     for leaf, spec in p.optimizer_specs().values():
-        pieces = math.prod(p.experiment.layout.ways((axes,) if isinstance(axes, str) else axes or ()) for axes in spec)
-        total += math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize // pieces
+        shards = math.prod(
+            p.experiment.layout.num_shards((axes,) if isinstance(axes, str) else axes or ()) for axes in spec
+        )
+        total += math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize // shards
     return total
 
 
@@ -132,7 +134,7 @@ def expert_gathers(e: Experiment, found: Iterable[Collective]) -> int:
         found = set()
         for names, shape, path in tensors:
             cut = (axis for axes in e.layout.cut(names, component=path) for axis in axes if axis not in gathered)
-            size = math.prod(shape) // e.layout.ways(tuple(cut))
+            size = math.prod(shape) // e.layout.num_shards(tuple(cut))
             found |= {size, size // shape[0]} if names[0] == "layers" else {size}
         return found
 

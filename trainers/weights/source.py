@@ -11,12 +11,11 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
+from configs.experiment import FRESH
 from models import interchange
 from models.families import ModelConfig, family_of
 from models.interchange import Index, InterchangeError, Shape
 from models.sharding.params import flatten, nest
-
-FRESH = ("head",)  # components that may start fresh where nothing else is said
 
 
 class Weights(Protocol):

@@ -51,7 +51,7 @@ def blocks(length: int, keys: int, mask: AttentionMask, where: Component) -> lis
     the mathematics, whose FLOPs are counted (trainers/programs/model_flops.py).
     """
     block = BLOCK if where.on_tpu else min(BLOCK, length // 4)
-    whole = not _comes_in_blocks(length, keys, mask) or length % block or where.pieces("length") > 1
+    whole = not _comes_in_blocks(length, keys, mask) or length % block or where.num_shards("length") > 1
     if whole or where.mesh is None:
         return [(0, length, keys)]
     return [(start, start + block, start + block) for start in range(0, length, block)]

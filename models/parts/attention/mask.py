@@ -23,7 +23,7 @@ class AttentionMask:
       segments_BL, segments_BS: int32 examples of a packed row, from 1; 0 is padding, which nobody sees.
       index_BL, index_BS: int32 places in the row, whatever the order of the arrays; their batch may be 1.
       causal: whether a query sees no key after its place.
-      zigzag: n, where queries and keys are in zigzag order over n pieces.
+      zigzag: n, where queries and keys are in zigzag order over n shards.
       in_order: whether places are known to be 0, 1, 2 and so on along both arrays.
     """
 
@@ -43,7 +43,7 @@ class AttentionMask:
 
     def in_zigzag(self, where: Component) -> "AttentionMask":
         """Returns the same mask of rows in the layout's order, where segments have come in the order of `arrange` already."""
-        n = _zigzag_pieces(where)
+        n = _num_zigzag_shards(where)
         places = {"index_BL": arrange(self.index_BL, where), "index_BS": arrange(self.index_BS, where)}
         return dataclasses.replace(self, **places, zigzag=n, in_order=self.in_order and n == 1)
 
@@ -78,7 +78,7 @@ def arrange(x_BL: jax.Array, where: Component) -> jax.Array:
     Raises:
       LayoutError: positions that cannot be dealt out evenly.
     """
-    n, length = _zigzag_pieces(where), x_BL.shape[1]
+    n, length = _num_zigzag_shards(where), x_BL.shape[1]
     if length % (2 * n) and n > 1:
         raise LayoutError(
             f"layout {where.layout.name!r}, balanced: 'length' of size {length} is not divisible by the 2 x {n} chunks of "
@@ -91,15 +91,15 @@ def arrange(x_BL: jax.Array, where: Component) -> jax.Array:
 
 
 def zigzag(x_BL: jax.Array, n: int) -> jax.Array:
-    """Returns x_BL with chunks i and 2n - 1 - i, of 2n chunks, in the i-th of n pieces.
+    """Returns x_BL with chunks i and 2n - 1 - i, of 2n chunks, in the i-th of n shards.
 
-    In causal attention every piece then has as many pairs of query and key as any other (Llama 3, arXiv 2407.21783, section
+    In causal attention every shard then has as many pairs of query and key as any other (Llama 3, arXiv 2407.21783, section
     3.3.2).
     """
     x = x_BL.reshape(x_BL.shape[0], 2, n, -1)
     return jnp.stack([x[:, 0], x[:, 1, ::-1]], axis=2).reshape(x_BL.shape)
 
 
-def _zigzag_pieces(where: Component) -> int:
-    """Returns over how many pieces rows are in zigzag order; 1 is their own."""
-    return where.pieces("length") if where.layout.balanced else 1
+def _num_zigzag_shards(where: Component) -> int:
+    """Returns over how many shards rows are in zigzag order; 1 is their own."""
+    return where.num_shards("length") if where.layout.balanced else 1

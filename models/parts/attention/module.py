@@ -38,7 +38,7 @@ class Attention(nnx.Module):
         cap: float = 0.0,
     ):  # fmt: skip
         self.where, self.max_distance, self.cap = where, max_distance, cap
-        self.pieces = ring.pieces(where)
+        self.key_shards = ring.num_shards(where)
         kv_heads = kv_heads or heads
         # Fewer heads of keys and values than of queries may be cut differently, or not at all: they have a name of their own.
         kv_axis = "heads" if kv_heads == heads else "kv_heads"
@@ -80,7 +80,7 @@ class Attention(nnx.Module):
           rate: of dropout on probabilities.
 
         Raises:
-          LayoutError: positions that the layout's pieces do not divide.
+          LayoutError: positions that the layout's shards do not divide.
         """
         k_BSGD, v_BSGD = kv
         q_BLND = add_bias(project(x_BLM, self.q[...], self.where), self.q_bias)
@@ -94,7 +94,7 @@ class Attention(nnx.Module):
         dropping = key is not None and rate > 0
         if splash.applies(self.where, q_BLND, k_BSGD, mask, biased=table_NK is not None, dropping=dropping):
             out_BLND = splash.attend(q_BLND, k_BSGD, v_BSGD, mask, self.where, cap=self.cap)
-        elif self.pieces == 1 or x_BLM.shape[1] == 1:  # a single query goes to all keys
+        elif self.key_shards == 1 or x_BLM.shape[1] == 1:  # a single query goes to all keys
             out_BLND = blocks.attend(logits, q_BLND, k_BSGD, v_BSGD, table_NK, mask, self.where, rate=rate, key=key)
         else:
             around = ring.Ring(logits, mix, self.where, self.act_kv_axis, rate)

@@ -1,12 +1,12 @@
 """Ring attention (Liu et al., arXiv 2310.01889, section 3): rows so long that no device holds all keys and values of one.
 
-The n pieces of a row lie on n devices. Queries stay; keys and values go round, one piece further each step, and meet all
-queries in n steps. What a query has seen is kept as an online softmax (Milakov and Gimelshein, arXiv 1805.02867). All pieces
-are one array with a dimension of n that the layout cuts, so rolling it by one is a collective-permute; what is done to a piece
+The n shards of a row lie on n devices. Queries stay; keys and values go round, one shard further each step, and meet all
+queries in n steps. What a query has seen is kept as an online softmax (Milakov and Gimelshein, arXiv 1805.02867). All shards
+are one array with a dimension of n that the layout cuts, so rolling it by one is a collective-permute; what is done to a shard
 is mapped over them.
 
-P pieces (n), B rows, L queries and S keys of a half, N heads, G heads of keys and values, D size of a head. In zigzag order a
-piece has two halves, an early chunk and a late one; otherwise its one "half" is all of it.
+P shards (n), B rows, L queries and S keys of a half, N heads, G heads of keys and values, D size of a head. In zigzag order a
+shard has two halves, an early chunk and a late one; otherwise its one "half" is all of it.
 """
 
 import dataclasses
@@ -27,15 +27,15 @@ Halves = tuple[Any, ...]  # one pytree or two alike: queries are (q, segments, a
 Which = int | jax.Array  # the number of a half, or a truth value that only the device knows
 
 
-def pieces(where: Component) -> int:
-    """n: into how many pieces keys and values are cut; 1 is no ring. Raises LayoutError where queries are cut otherwise."""
+def num_shards(where: Component) -> int:
+    """n: into how many shards keys and values are cut; 1 is no ring. Raises LayoutError where queries are cut otherwise."""
     keys, queries = (where.layout.resolve(where.path).get(name, ()) for name in ("keys", "length"))
     if keys and keys != queries:
         raise LayoutError(
             f"component {where.path!r}, layout {where.layout.name!r}: rule 'keys' -> {keys} must be that of 'length' -> "
             f"{queries}, as keys and values go round the devices that cut the queries, or none"
         )
-    return where.layout.ways(keys)
+    return where.layout.num_shards(keys)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Ring:
     Attributes:
       logits: (q_BLND, k_BSGD, table, mask) -> masked logits [B, N, L, S], float32 at least.
       mix: (probs_BNLS, v_BSGD, dtype) -> [B, L, N, D] of this dtype.
-      where: the component whose rule for "keys" cuts the pieces.
+      where: the component whose rule for "keys" cuts the shards.
       kv_axis: the logical name of the heads of keys and values.
       rate: of dropout on probabilities.
     """
@@ -67,58 +67,58 @@ class Ring:
           key: draws dropout, block by block: other draws than those of whole rows, of the same distribution.
 
         Raises:
-          LayoutError: queries or keys that the pieces do not divide.
+          LayoutError: queries or keys that the shards do not divide.
         """
-        halves = 2 if mask.causal and mask.zigzag == pieces(self.where) else 1
+        halves = 2 if mask.causal and mask.zigzag == num_shards(self.where) else 1
         queries = self.lay(self._cut((q_BLND, mask.segments_BL, mask.index_BL), halves), "act_heads")
         keys = self.lay(self._cut((k_BSGD, v_BSGD, mask.segments_BS, mask.index_BS), halves), self.kv_axis)
         y: Any = _attend(self, mask.causal, queries, keys, table, key)
         return jnp.moveaxis(jnp.stack(y, axis=1), 2, 0).reshape(q_BLND.shape)
 
     def _cut(self, xs: tuple[jax.Array, ...], halves: int) -> Halves:
-        """[B, L, ...] each -> the halves of their pieces, [P, B, L / (P * halves), ...] each."""
-        n, length = pieces(self.where), xs[0].shape[1]
+        """[B, L, ...] each -> the halves of their shards, [P, B, L / (P * halves), ...] each."""
+        n, length = num_shards(self.where), xs[0].shape[1]
         if length % (n * halves):
             raise LayoutError(
                 f"component {self.where.path!r}, layout {self.where.layout.name!r}: {length} positions are not divisible by "
-                f"{n} pieces; the nearest that fit are {multiples(length, n * halves)}"
+                f"{n} shards; the nearest that fit are {multiples(length, n * halves)}"
             )
         cut = [x.reshape(x.shape[0], n, halves, -1, *x.shape[2:]) for x in xs]
         return tuple(tuple(jnp.moveaxis(x[:, :, half], 1, 0) for x in cut) for half in range(halves))
 
     def lay(self, tree: Any, axis: str) -> Any:
-        """Vectors of heads of this name, or numbers of positions, on the devices of their pieces."""
+        """Vectors of heads of this name, or numbers of positions, on the devices of their shards."""
         names = ("keys", "batch", None, axis, None)
         return jax.tree.map(lambda x: self.where.shard(x, *names[: x.ndim]), tree)
 
     def round(self, step: Callable[[Any, Any, Any], tuple[Any, Any]], stays: Any, goes: Any) -> tuple[Any, Any]:
-        """n steps (i, stays, goes) -> (stays, goes), after each of which what goes round is one piece further."""
+        """n steps (i, stays, goes) -> (stays, goes), after each of which what goes round is one shard further."""
 
         def once(carry: tuple[Any, Any], i: Any) -> tuple[Any, Any]:
             stays, goes = step(i, *carry)
             goes = self.lay(goes, self.kv_axis)  # before and after, or the compiler may not see a permutation
             return stays, self.lay(jax.tree.map(lambda x: jnp.roll(x, 1, axis=0), goes), self.kv_axis)
 
-        rest = jnp.arange(1, pieces(self.where))
+        rest = jnp.arange(1, num_shards(self.where))
         return jax.lax.scan(lambda carry, i: (once(carry, i), None), once((stays, goes), 0), rest)[0]
 
     def blocks(
-        self, step: Any, piece: jax.Array, queries: Halves, keys: Halves, causal: bool, key: Any
+        self, step: Any, shard: jax.Array, queries: Halves, keys: Halves, causal: bool, key: Any
     ) -> Iterator["Block"]:
-        """What a piece's queries do with the keys that have come `step` pieces far.
+        """What a shard's queries do with the keys that have come `step` shards far.
 
-        In zigzag order piece i has chunks i and 2n - 1 - i, and now the keys of piece j = i - step modulo n. A late chunk of
+        In zigzag order shard i has chunks i and 2n - 1 - i, and now the keys of shard j = i - step modulo n. A late chunk of
         queries sees all of an early chunk of keys, an early one nothing of a late one. Two early chunks see each other if
-        j < i, two late ones if j > i. So of four blocks a piece computes two, in every step but the first.
+        j < i, two late ones if j > i. So of four blocks a shard computes two, in every step but the first.
         """
         if len(queries) == 1:
             pairs: list[tuple[Which, Which]] = [(0, 0)]
         elif isinstance(step, int):  # the first, j = i
             pairs = [(0, 0), (1, 0), (1, 1)]
         else:
-            pairs = [(1, 0), (piece < step, piece < step)]
+            pairs = [(1, 0), (shard < step, shard < step)]
         if key is not None:
-            key = jax.random.fold_in(key, step * pieces(self.where) + piece)
+            key = jax.random.fold_in(key, step * num_shards(self.where) + shard)
         for number, (a, b) in enumerate(pairs):
             (q, segments_BL, index_BL), (k, v, segments_BS, index_BS) = _pick(queries, a), _pick(keys, b)
             draw = None if key is None else jax.random.fold_in(key, number)
@@ -127,7 +127,7 @@ class Ring:
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """Some of a piece's queries (their half `a`) and of the keys that are there (half `b`)."""
+    """Some of a shard's queries (their half `a`) and of the keys that are there (half `b`)."""
 
     ring: Ring
     a: Which
@@ -165,8 +165,8 @@ def _forward(ring: Ring, causal: bool, queries: Halves, keys: Halves, table: Any
         return top, jnp.zeros_like(top), ring.lay(jnp.zeros_like(q, wide), "act_heads")
 
     def step(i, state, keys):
-        def of_piece(piece, state, queries, keys):
-            for block in ring.blocks(i, piece, queries, keys, causal, key):
+        def of_shard(shard, state, queries, keys):
+            for block in ring.blocks(i, shard, queries, keys, causal, key):
                 top_BNL, sum_BNL, y_BLND = _pick(state, block.a)
                 logits_BNLS = block.logits(block.q_BLND, block.k_BSGD, table)
                 new_BNL = jnp.maximum(top_BNL, jnp.max(logits_BNLS, axis=-1))
@@ -177,7 +177,7 @@ def _forward(ring: Ring, causal: bool, queries: Halves, keys: Halves, table: Any
                 state = _put(state, block.a, (new_BNL, sum_BNL, y_BLND))
             return state
 
-        return jax.vmap(of_piece)(jnp.arange(pieces(ring.where)), state, queries, keys), keys
+        return jax.vmap(of_shard)(jnp.arange(num_shards(ring.where)), state, queries, keys), keys
 
     state, _ = ring.round(step, tuple(nothing(q) for q, *_ in queries), keys)
     y = tuple((y / jax.vmap(_by_query)(total)).astype(queries[0][0].dtype) for _, total, y in state)
@@ -192,9 +192,9 @@ def _backward(ring: Ring, causal: bool, kept: Any, dy: Halves) -> tuple[Any, ...
     given = tuple(zip(dy, along, sums, strict=True))
 
     def step(i, stays, goes):
-        def of_piece(piece, stays, goes, queries, given):
+        def of_shard(shard, stays, goes, queries, given):
             (dq, dtable), (keys, dkv) = stays, goes
-            for block in ring.blocks(i, piece, queries, keys, causal, key):
+            for block in ring.blocks(i, shard, queries, keys, causal, key):
                 dy_BLND, along_BNL, (top_BNL, sum_BNL) = _pick(given, block.a)
                 logits_BNLS, pull_logits = jax.vjp(block.logits, block.q_BLND, block.k_BSGD, table)
                 probs_BNLS = jnp.exp(logits_BNLS - top_BNL[..., None]) / sum_BNL[..., None]
@@ -204,14 +204,14 @@ def _backward(ring: Ring, causal: bool, kept: Any, dy: Halves) -> tuple[Any, ...
                 dtable = jax.tree.map(jnp.add, dtable, more)
             return (dq, dtable), (keys, dkv)
 
-        return jax.vmap(of_piece)(jnp.arange(pieces(ring.where)), stays, goes, queries, given)
+        return jax.vmap(of_shard)(jnp.arange(num_shards(ring.where)), stays, goes, queries, given)
 
     def zeros(x: jax.Array, axis: str) -> jax.Array:
         return ring.lay(jnp.zeros_like(x, wide), axis)
 
     dq = tuple(zeros(q, "act_heads") for q, *_ in queries)
     dkv = tuple((zeros(k, ring.kv_axis), zeros(v, ring.kv_axis)) for k, v, *_ in keys)
-    dtable = jax.tree.map(lambda x: jnp.zeros((pieces(ring.where), *x.shape), x.dtype), table)
+    dtable = jax.tree.map(lambda x: jnp.zeros((num_shards(ring.where), *x.shape), x.dtype), table)
     (dq, dtable), (_, dkv) = ring.round(step, (dq, dtable), (keys, dkv))
     dqueries = tuple((d.astype(q.dtype), None, None) for d, (q, *_) in zip(dq, queries, strict=True))
     dkeys = tuple(

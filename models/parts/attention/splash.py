@@ -39,7 +39,7 @@ def applies(
         where.on_tpu
         and not biased
         and not dropping
-        and where.pieces("length") == where.pieces("keys") == 1  # a device has whole rows
+        and where.num_shards("length") == where.num_shards("keys") == 1  # a device has whole rows
         and (mask.in_order or not mask.causal)  # places are the numbers of positions, or don't matter
         and q_BLND.dtype in (jnp.bfloat16, jnp.float32)
         and all(n >= LENGTH and n % BLOCKS[-1] == 0 for n in lengths)
@@ -64,7 +64,7 @@ def attend(
     b, length = q_BLND.shape[:2]
     _, s, g, _ = k_BSGD.shape
     # A device takes the heads of keys and values that its own queries read; if there are fewer than devices, several take one.
-    shared = math.lcm(g, where.pieces("act_heads")) // g
+    shared = math.lcm(g, where.num_shards("act_heads")) // g
     k_BSGD, v_BSGD = (jnp.repeat(x, shared, axis=2) if shared > 1 else x for x in (k_BSGD, v_BSGD))
     segments_BL = jnp.broadcast_to(mask.segments_BL, (b, length))
     segments_BS = jnp.broadcast_to(mask.segments_BS, (b, s))

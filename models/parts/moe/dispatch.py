@@ -268,7 +268,7 @@ def ragged(x_GSM: jax.Array, routing: Routing, slots: int, experts: Experts, whe
     """`mixture` through rows sorted by expert and grouped matrix products; each device sorts all its groups together."""
     axes = expert_axes(where)
     sums = where.layout.resolve(where.path).get("act_expert_mlp", ()) if where.mesh else ()
-    peers = where.layout.ways(axes)
+    peers = where.layout.num_shards(axes)
     local = functools.partial(_ragged, activation=experts.activation, slots=slots, peers=peers, axes=axes, sums=sums)
     args = x_GSM, routing, experts.up, experts.down
     if where.mesh is None:

@@ -29,7 +29,7 @@ class Moe(nnx.Module):
     ):  # fmt: skip
         k1, k2, k3, k4 = jax.random.split(key, 4)
         self.c, self.activation, self.where = c, activation, where
-        if where.pieces("length") > 1:
+        if where.num_shards("length") > 1:
             raise LayoutError(
                 f"component {where.path!r}, layout {where.layout.name!r}: rule 'length' -> "
                 f"{where.layout.resolve(where.path)['length']}, but routing groups span positions; cut 'res_length' instead"
@@ -89,8 +89,8 @@ class Moe(nnx.Module):
                 raise LayoutError(f"group_size={size} does not divide the {tokens} tokens of a batch")
             return size
         layout = self.where.layout
-        ways = layout.ways(layout.resolve(self.where.path).get("group", ()))
-        return max(s for s in range(1, size + 1) if tokens % (s * ways) == 0 or s == 1)
+        shards = layout.num_shards(layout.resolve(self.where.path).get("group", ()))
+        return max(s for s in range(1, size + 1) if tokens % (s * shards) == 0 or s == 1)
 
 
 def check_groups(c: MoeConfig, lengths: Iterable[int], microbatches: int) -> None:

@@ -26,7 +26,7 @@ PyTree = Any
 
 def schedule_of(where: Component, pipeline: Pipeline, layers: int) -> Schedule:
     """The schedule of a component's pipeline. Raises LayoutError where its layers can't be dealt out evenly."""
-    p, v = where.layout.ways(stage_axes(where)), pipeline.chunks
+    p, v = where.layout.num_shards(stage_axes(where)), pipeline.chunks
     if layers % (p * v):
         below, above = layers // (p * v) * p * v, -(-layers // (p * v)) * p * v
         fits = [d for d in range(1, layers + 1) if layers % d == 0 and d <= p * v]
@@ -53,7 +53,7 @@ def schedules(where: Component, infos: Sequence[Any]) -> dict[str, Schedule]:
 
 
 def stage_axes(where: Component) -> tuple[str, ...]:
-    """The mesh axes whose pieces are the component's pipeline stages."""
+    """The mesh axes whose shards are the component's pipeline stages."""
     return where.layout.resolve(where.path)["layers"]
 
 
@@ -163,7 +163,7 @@ def circular(
     layers, batch = jax.tree.leaves(stacked)[0].shape[0], jax.tree.leaves(carry)[0].shape[0]
     s = schedule_of(where, pipeline, layers)
     mesh, axes, data = where.mesh, stage_axes(where), data_axes(where)
-    m, shards = s.microbatches, where.layout.ways(data)
+    m, shards = s.microbatches, where.layout.num_shards(data)
     stage = jnp.arange(s.stages)
 
     def parts(x: jax.Array) -> jax.Array:

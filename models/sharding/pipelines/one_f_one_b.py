@@ -23,7 +23,7 @@ from jax import lax
 
 from models.families import family_of
 from models.parts.losses import Loss, Totals
-from models.protocol import Batch, Context, HasPrologue, Model, Staged, part_contexts
+from models.protocol import Batch, Context, HasPrologue, Model, Staged, part_contexts, prologue_contexts
 from models.sharding.layout import LayoutError
 from models.sharding.params import ParamInfo, describe, flatten, merge, nest
 from models.sharding.pipelines.gpipe import (
@@ -96,7 +96,7 @@ def loss_and_gradients(
     if not isinstance(model, HasPrologue):
         loss, grads, _ = pipelined({}, context)
         return loss, grads
-    first_context, context = context.split(2)
+    first_context, context = prologue_contexts(context)
 
     def before(params: PyTree) -> tuple[tuple[Batch, jax.Array], Loss]:
         prologue, loss = merge(model, params).before(batch, first_context, totals)
@@ -328,7 +328,7 @@ class _Microbatch:
         layout, pipeline, stack = where.layout, where.layout.pipeline(where.path), model.stack
         assert pipeline is not None
         self.mesh, self.axes, self.data = where.mesh, stage_axes(where), data_axes(where)
-        self.shards = layout.ways(self.data)
+        self.shards = layout.num_shards(self.data)
         inner_where = dataclasses.replace(model.where, layout=inside(where, self.data))
         inner: Any = jax.eval_shape(lambda key: family_of(model.c).model(model.c, key, inner_where), jax.random.key(0))
         infos = {info.name: info for info in describe(inner)}

@@ -14,8 +14,8 @@ from data.features import Feature
 from data.kinds import task_of
 from data.labelled.config import LabelledData
 from data.reading.batches import Batches
-from data.reading.caches import DataError
 from data.reading.examples import AugmentedSource, CacheSource, SyntheticSource, open_source, unpack
+from data.task import DataError
 from data.text import masking
 from data.text.config import MaskedTextData
 from data.translation.config import TranslationData

@@ -178,11 +178,11 @@ def test_what_does_not_fit_is_refused_by_name():
     with pytest.raises(LayoutError, match=r"'length' of size 20 .* 2 x 4 chunks of zigzag .* that fit are 16 or 24"):
         arrange(jnp.zeros((2, 20), jnp.int32), balanced)
     with pytest.raises(
-        LayoutError, match=r"6 positions are not divisible by 4 pieces; the nearest that fit are 4 or 8"
+        LayoutError, match=r"6 positions are not divisible by 4 shards; the nearest that fit are 4 or 8"
     ):
         x = jnp.zeros((1, 6, 1, 2))
         rings(context_ring(2, 4))(x, x, x, None, AttentionMask.for_rows(*[jnp.ones((1, 6), jnp.int32)] * 2))
     with pytest.raises(LayoutError, match=r"rule 'keys' -> \('model',\) must be that of 'length' -> \('data',\)"):
-        ring.pieces(
+        ring.num_shards(
             Component(Layout(name="x", mesh=(("data", 2), ("model", 4)), rules=rules(keys="model", length="data")))
         )

@@ -8,5 +8,4 @@ FAMILY = Family(
     model=ToyConv,
     layouts=LAYOUTS,
     like=lambda c: "toy.conv",
-    comparable=lambda c, lengths: c,
 )

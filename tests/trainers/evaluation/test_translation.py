@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import pytest
 
-from data.reading.caches import DataError
+from data.task import DataError
 from data.translation.config import Translate, TranslationData
 from models.sharding.params import nest
 from tests.helpers.caches import write_translation_cache

@@ -353,7 +353,7 @@ def test_each_device_reads_its_own_piece(tmp_path):
     source = Counted(HuggingFace(tmp_path / "hf"))
     loaded = flatten(weights.load(source, shardings, {i.name: i.shape for i in infos}, np.float32))
     for info in infos:
-        copies = 8 * info.piece // info.size
+        copies = 8 * info.shard_size // info.size
         assert source.asked[info.name] <= copies * info.size
         assert loaded[info.name].sharding == shardings[info.name]
         assert_array_equal(np.asarray(loaded[info.name]), flatten(params)[info.name])
