@@ -35,14 +35,14 @@ PHASES = ("forward", "backward", "rematerialised", "optimizer", "other")
 _COMPONENTS = [
     (re.compile(pattern), name)
     for pattern, name in (
-        (r"^attention/\w+\.py:|\.attend$", "attention"),
+        (r"^attention/\w+\.py:|\.attend(_to_source)?$", "attention"),
         (r"^moe/\w+\.py:", "experts"),
-        (r":FeedForward\.|\.ffn$|:apply_ffn", "ffn"),
+        (r":FeedForward\.|\.feed_forward$", "ffn"),
         (r":Norm\.", "norm"),
-        (r":Embedding\.|\._?embed$", "embedding"),
-        (r":logits$|\._logits$|_loss$|/(losses|heads)\.py:", "softmax and loss"),
+        (r":Embedding\.|\._?embed(_tokens)?$", "embedding"),
+        (r"[:.]_?logits$|_loss$|/(losses|heads)\.py:", "softmax and loss"),
         (r"/optimizers\.py:|:global_norm$|:apply_updates|\.if_finite", "optimizer"),
-        (r"/(transformer|params|gpipe|one_f_one_b)\.py:|:(Encoder|Decoder)Layer\.", "layers: residuals, scan"),
+        (r"/(transformer|encoder_decoder|params|gpipe|one_f_one_b)\.py:", "layers: residuals, scan"),
     )
 ]
 _MOVES = {

@@ -53,7 +53,7 @@ class Work:
     """What a layout leaves to each device; raises LayoutError where it does not fit the experiment."""
 
     def __init__(self, e: Experiment):
-        self.e, self.layout, self.remat = e, e.layout, e.execution.remat
+        self.e, self.layout = e, e.layout
         self.plan, self.optimizer_bytes = _plan(_key(e))
         model = self.plan.model
         self.path = model.stack if isinstance(model, Staged) else ""  # whose rules stand for those of all layers
@@ -81,7 +81,7 @@ class Work:
 
     def _kept(self) -> float:
         """What is kept for the backward pass."""
-        total = sum(a.kept(self.remat) * a.times * shard for a, shard in self.shards)
+        total = sum(a.kept(self.e.execution) * a.times * shard for a, shard in self.shards)
         if (s := self.schedule) is None:
             return total
         of_chunk = total / (s.stages * s.chunks * s.microbatches)
@@ -155,8 +155,8 @@ class Work:
     def step_s(self, where: Slice) -> float:
         """Products, a pipeline's bubble, attention's traffic, and communication that is not hidden; raises LayoutError."""
         links, s, rounds = Links(self.e, where), self.schedule, self.e.train.microbatches
-        needed = activations.program_flops(self.e, "none")
-        done = activations.program_flops(self.e, self.remat)
+        needed = activations.program_flops(execution.with_remat(self.e, "none"))
+        done = activations.program_flops(self.e)
         done += needed / 3 if self.is_1f1b else 0  # it runs each chunk forward a second time, whatever is kept inside
         bubble = s.idle() if s and self.is_1f1b else s.bubble if s else 0
         products = done / (where.chips * where.chip.peak * EFFICIENCY) * (1 + bubble)
@@ -190,7 +190,7 @@ class Work:
     def _exchange_s(self, a: Traced, size: float, links: "Links") -> float:
         """Tokens between the devices of their groups and of their experts, in all passes."""
         axes = tuple(axis for axis in self.rules.get("act_expert", ()) if axis in self.rules.get("group", ()))
-        return (2 if a.kept(self.remat) else 3) * links.exchange_s(size, axes)
+        return (2 if a.kept(self.e.execution) else 3) * links.exchange_s(size, axes)
 
 
 def _key(e: Experiment) -> Experiment:

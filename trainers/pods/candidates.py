@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from configs.experiment import Experiment
+from models.execution import Execution
 from models.families import family_of
 from models.sharding import remat, torus
 from models.sharding.layout import Layout, LayoutError, Rules
@@ -31,13 +32,13 @@ class Candidate:
 
 def candidates(e: Experiment, where: Slice) -> list[Candidate]:
     """All plans of an experiment that suit a slice, no two of them equal; its own come first, if it has as many chips."""
-    found, seen, policies = [], set(), _policies(e)
+    found, seen, executions = [], set(), _executions(e)
     for layout in _layouts(e, where):
         if (key := _essence(layout, where)) in seen:
             continue
         seen.add(key)
-        for policy in policies:
-            new = dataclasses.replace(execution.with_remat(e, policy), layout=layout)
+        for how in executions:
+            new = dataclasses.replace(e, execution=how, layout=layout)
             found.append(Candidate(new, describe(new, where)))
     return found
 
@@ -49,7 +50,8 @@ def describe(e: Experiment, where: Slice) -> str:
     for _, pipeline in layout.pipelines[-1:]:
         words += [f"m={pipeline.microbatches}", f"v={pipeline.chunks}"]
     words += [f"{axis}={torus.as_text(parts, where.dims)}" for axis, parts in lies.items() if parts]
-    return " ".join([*words, f"remat={e.execution.remat}"])
+    by_component = [f"remat[{path}]={kept}" for path, kept in e.execution.remat_of]
+    return " ".join([*words, f"remat={e.execution.remat}", *by_component])
 
 
 def distance(e: Experiment, other: Experiment) -> tuple[bool, float, bool]:
@@ -65,14 +67,14 @@ def distance(e: Experiment, other: Experiment) -> tuple[bool, float, bool]:
 
     pairs = itertools.zip_longest(sizes(e.layout), sizes(other.layout), fillvalue=1)
     doublings = sum(abs(math.log2(a / b)) for a, b in pairs)
-    return rules(e.layout) != rules(other.layout), doublings, e.execution.remat != other.execution.remat
+    return rules(e.layout) != rules(other.layout), doublings, e.execution != other.execution
 
 
-def _policies(e: Experiment) -> list[str]:
-    """What the backward pass may keep, the experiment's own choice first; only what the model has."""
+def _executions(e: Experiment) -> list[Execution]:
+    """Returns executions that differ in what the backward pass keeps, the experiment's own first; only what the model has."""
     has = {a.name for a in activations(e)}
     policies = (p for p in family_of(e.model).policies if has.issuperset(remat.names(p)))
-    return list(dict.fromkeys([e.execution.remat, *policies]))
+    return list(dict.fromkeys([e.execution, *(execution.with_remat(e, policy).execution for policy in policies)]))
 
 
 def _layouts(e: Experiment, where: Slice) -> Iterator[Layout]:
