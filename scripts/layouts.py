@@ -61,7 +61,7 @@ def main() -> int:
             named = dataclasses.replace(e, layout=cli.named_layout(e, f"{name}:{mesh}"))
             found = equality.trial(named, args.steps, jax.devices(), initial)
             far = equality.differences(found, want)
-            kinds = Counter(c.kind for c in found.sent)
+            kinds = Counter(c.kind for c in found.collectives)
             worst |= any(far[k] > limit for k, limit in TOLERANCE.items())
             row = {"experiment": e.name, "layout": name, "mesh": mesh, **far}
             if args.json:
