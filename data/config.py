@@ -77,3 +77,26 @@ class HeldOut:
     split: str = "validation"
     limit: int = 0
     batch_size: int = 16
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Decode:
+    """Decoding of held-out examples by beam search, and the scores of the outputs (data/decoding.py).
+
+    Attributes:
+      split: which held-out examples of the cache: "validation" or "test" (some caches have more).
+      limit: at most so many examples; 0 takes all.
+      beams: hypotheses of an example; 1 is greedy search.
+      length_penalty: alpha of ((5 + length) / 6)^alpha, which divides the log-probability (models/parts/decoding.py).
+      max_length: longest output in tokens, its end included.
+      batch_size: examples decoded together.
+    """
+
+    form: ClassVar[str] = "decoded"
+
+    split: str = "validation"
+    limit: int = 0
+    beams: int = 4
+    length_penalty: float = 0.8
+    max_length: int = 64
+    batch_size: int = 64

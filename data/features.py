@@ -3,6 +3,9 @@
 import dataclasses
 from typing import Literal
 
+import numpy as np
+
+Example = dict[str, np.ndarray]  # arrays by name; of packed data a row of several examples
 DType = Literal["int32", "float32", "bfloat16", "uint8"]
 
 

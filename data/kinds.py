@@ -8,7 +8,7 @@ caches by name) and cache.py (how they are made). Registering one is a line in `
 import importlib
 from typing import Any
 
-from data.config import DataConfig, HeldOut
+from data.config import DataConfig, Decode, HeldOut
 from data.task import Task
 from models.errors import UserError, nearest
 
@@ -31,7 +31,9 @@ def config_classes() -> dict[str, type]:
 
 def eval_classes() -> dict[str, type]:
     """Returns the classes that say how to evaluate, by class name."""
-    return {made.__name__: made for made in (HeldOut, *(c for name in KINDS for c in module(name, "config").EVALS))}
+    return {
+        made.__name__: made for made in (HeldOut, Decode, *(c for name in KINDS for c in module(name, "config").EVALS))
+    }
 
 
 def module(name: str, file: str) -> Any:

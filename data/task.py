@@ -9,10 +9,11 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 import numpy as np
 
 from data.config import DataConfig
+from data.decoding import Decoding
+from data.features import Example
 from models.errors import UserError
 from models.families import ModelConfig
 
-Example = dict[str, np.ndarray]  # arrays by name; of packed data a row of several examples
 Config = TypeVar("Config", bound=DataConfig)
 
 
@@ -111,6 +112,14 @@ class Task(abc.ABC, Generic[Config]):
         """
         raise DataError(f"data of kind {self.data.kind!r} has no held-out rows that a loss could score")
 
+    def decoding(self, vocabulary: Path) -> Decoding[Any]:
+        """Returns how held-out examples are decoded and their outputs scored, with the vocabulary of a folder.
+
+        Raises:
+          DataError: the examples of the kind are not decoded.
+        """
+        raise DataError(f"held-out examples of data of kind {self.data.kind!r} are scored by a loss, not decoded")
+
     def scores(
         self, totals: Mapping[str, Sum], examples: HeldOutExamples, outputs: Sequence[np.ndarray] = ()
     ) -> dict[str, float]:
@@ -120,6 +129,11 @@ class Task(abc.ABC, Generic[Config]):
           totals: metrics as sums; scalars are reported as they are, what vectors mean is the task's affair.
           outputs: the model's outputs for the rows, in order, where `examples.needs_outputs`.
         """
+        return {}
+
+    @property
+    def directions(self) -> Mapping[str, bool]:
+        """Whether less is better, for each of the task's scores that is better one way; by the last part of its name."""
         return {}
 
     # --- words ---

@@ -302,7 +302,10 @@ class ContinuesText(Decodes, Protocol):
 
 @runtime_checkable
 class SequenceToSequence(Decodes, Protocol):
-    """A model that turns one text into another: `start(ids [B, S], hypotheses, steps)`."""
+    """A model that turns a source (a text, sound, a picture) into a text: `start(batch, hypotheses, steps)`.
+
+    The batch has the source's arrays by name, with rows in front (data.decoding.Decoding.source).
+    """
 
     @property
     def target_vocab(self) -> int:

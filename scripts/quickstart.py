@@ -6,10 +6,12 @@
 Running it again reuses what is there: prepared data, compiled programs, and the run itself, which goes on where it stopped.
 """
 
+import dataclasses
 import json
 import time
 from typing import Any
 
+from data.kinds import task_of
 from data.prepare import prepare
 from scripts import cli
 
@@ -33,7 +35,7 @@ def main() -> int:
     headline("2. Training: 8 experts on 8 simulated devices")
     cli.use_devices(e.layout)
     from trainers import trainer
-    from trainers.evaluation import translation
+    from trainers.evaluation.decoded import Decoder
     from trainers.evaluation.place import placed
     from trainers.weights.open import open_model
 
@@ -46,23 +48,21 @@ def main() -> int:
     e, weights = open_model(args.workdir)
     plan, params = placed(e, weights)
     config: Any = e.eval
-    examples = translation.read_examples(folder, "test", PER_LANGUAGE)
-    translate = translation.Translator(plan.model, config, folder)
-    outputs: list[str] = []
-
-    def keep_first(these):
-        found = translate(params, these)
-        outputs.extend(found if not outputs else [])
-        return found
-
-    found = translation.evaluate(keep_first, examples, folder)
+    decoding = task_of(e.data).decoding(folder)
+    decoder = Decoder(plan.model, config, decoding)
+    examples: list[Any] = decoding.examples(
+        folder, dataclasses.replace(config, split="test", per_language=PER_LANGUAGE)
+    )
+    outputs = decoder(params, examples)
+    found = decoding.scores(examples, outputs)
+    found["baselines"] = decoding.baselines(examples, lambda others: decoder(params, others))
     samples = [{"lang": x.lang, "source": x.source, "output": o, "reference": x.target}
                for x, o in zip(examples, outputs, strict=True)]  # fmt: skip
     by_lang = {lang: [s for s in samples if s["lang"] == lang] for lang in SHOWN}
     # Languages share their English strings: the next language shows the next one.
     found["samples"] = [mine[i % len(mine)] for i, mine in enumerate(by_lang.values()) if mine]
     (args.workdir / "evaluation.json").write_text(json.dumps(found, indent=1))
-    print(translation.table(found))
+    print(decoding.table(found))
 
     headline("4. Translations")
     for s in found["samples"]:

@@ -92,7 +92,7 @@ def bleu_by_language(figure: Any, found: dict[str, Any]) -> str:
     from matplotlib.patches import Patch
 
     from data.reading.caches import read_manifest
-    from trainers.evaluation.translation import buckets
+    from data.translation.decoding import buckets
 
     manifest = read_manifest(found["cache"])
     bucket_of = buckets(manifest["languages"])

@@ -16,35 +16,37 @@ from scripts import cli
 
 
 def main() -> int:
-    p = cli.parser(__doc__)
-    p.add_argument("--checkpoint", type=cli.folder, required=True, metavar="DIR", help="a workdir or a release")
-    p.add_argument("--step", type=int, help="the checkpoint of a workdir; the newest by default")
-    p.add_argument("--from", dest="lang", required=True, metavar="LANG", help="language of the text, e.g. sw")
-    p.add_argument("--file", type=cli.folder, help="a text file with one sentence a line")
-    p.add_argument("--beams", type=int, help="hypotheses of the beam search; the experiment's by default")
-    p.add_argument("text", nargs="*", help="sentences; without any, and without --file, standard input is read")
-    args = p.parse_args()
+    parser = cli.parser(__doc__)
+    parser.add_argument("--checkpoint", type=cli.folder, required=True, metavar="DIR", help="a workdir or a release")
+    parser.add_argument("--step", type=int, help="the checkpoint of a workdir; the newest by default")
+    parser.add_argument("--from", dest="lang", required=True, metavar="LANG", help="language of the text, e.g. sw")
+    parser.add_argument("--file", type=cli.folder, help="a text file with one sentence a line")
+    parser.add_argument("--beams", type=int, help="hypotheses of the beam search; the experiment's by default")
+    parser.add_argument("text", nargs="*", help="sentences; without any, and without --file, standard input is read")
+    args = parser.parse_args()
     if args.text and args.file:
         raise cli.ConfigError("give either sentences or --file")
     text = args.file.read_text() if args.file else "" if args.text else sys.stdin.read()
     lines = args.text or text.removesuffix("\n").split("\n")  # not splitlines(): a line stays a line
 
     cli.use_devices(ONE_DEVICE)
+    from data.decoding import DecodesLanguages
+    from data.kinds import task_of
+    from trainers.evaluation.decoded import Decoder
     from trainers.evaluation.place import placed
-    from trainers.evaluation.translation import Example, Translator
     from trainers.weights.open import open_model
 
     e, weights = open_model(args.checkpoint, args.step)
-    settings: Any = e.eval
-    if settings.form != "translation" or weights.vocabulary is None:
+    decoding = task_of(e.data).decoding(weights.vocabulary) if weights.vocabulary else None
+    if not isinstance(decoding, DecodesLanguages):
         raise cli.ConfigError(
             f"{args.checkpoint}: a model of family {e.model.family!r} on this data does not translate"
         )
+    settings: Any = e.eval
     rows = max(1, min(settings.batch_size, len(lines)))
     config = dataclasses.replace(settings, batch_size=rows, beams=args.beams or settings.beams)
-    p, params = placed(e, weights)
-    translator = Translator(p.model, config, weights.vocabulary)
-    for output in translator(params, [Example(args.lang, line) for line in lines]):
+    plan, params = placed(e, weights)
+    for output in Decoder(plan.model, config, decoding)(params, [decoding.example(args.lang, line) for line in lines]):
         print(output)
     return 0
 

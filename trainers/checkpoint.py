@@ -9,8 +9,9 @@ import contextlib
 import dataclasses
 import math
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -128,13 +129,18 @@ class _Manager(ocp.CheckpointManager):
 class Checkpoints:
     """The checkpoints of one run.
 
+    Args:
+      directions: of the task's scores (data.task.Task.directions), for `train.best`.
+
     Raises:
       ConfigError: it is not known whether lower or higher is better for the metric `train.best`.
     """
 
-    def __init__(self, workdir: Path, train: Train):
+    def __init__(self, workdir: Path, train: Train, directions: Mapping[str, bool] = MappingProxyType({})):
         self.folder = workdir.absolute() / "checkpoints"
-        self._best = _Best(train.best, -1 if lower_is_better(train.best) else 1) if train.best else None
+        self._best = None
+        if train.best:
+            self._best = _Best(train.best, -1 if lower_is_better(train.best, directions) else 1)
         keep: list[PreservationPolicy] = [LatestN(max(1, train.keep))]
         if train.keep_every:
             keep.append(EveryNSteps(train.keep_every))

@@ -16,6 +16,7 @@ import jax
 
 from configs.experiment import Experiment
 from configs.registry import ConfigError
+from data.kinds import task_of
 from data.reading.batches import Batches, batch_shapes
 from data.reading.caches import cache_folder
 from data.reading.examples import open_source
@@ -79,7 +80,7 @@ def train(
         attempt = closing.enter_context(mlperf_log.attempt(log, experiment, evaluator, workdir))
 
         # --- 3. the newest sound checkpoint, a release's weights, or fresh ones
-        checkpoints = Checkpoints(workdir, train)
+        checkpoints = Checkpoints(workdir, train, task_of(experiment.data).directions)
         current = checkpoints.restore(p, source.fingerprint, say)
         restored = None if current is None else int(current.step)
         if current is None:

@@ -104,6 +104,10 @@ class LabelledTask(Task[LabelledData]):
         predicted = answer_texts(zip(examples.rows, outputs, strict=False), [q["context"] for q in questions])
         return scores | metrics.squad([[answer["text"] for answer in q["answers"]] for q in questions], predicted)
 
+    @property
+    def directions(self) -> Mapping[str, bool]:
+        return dict.fromkeys(("f1", "macro_f1", "matthews", "exact_match"), False)
+
     def read_texts(self, texts: Sequence[Mapping[str, Any]], vocabulary: Path) -> list[Example]:
         """Returns rows of texts to be classified, {"text"} or {"text", "pair"}; a label that one has is not looked at."""
         plain = [{side: text[side] for side in ("text", "pair") if side in text} for text in texts]

@@ -57,6 +57,10 @@ class TextTask(Task[TextData]):
             "bits_per_byte": nats / examples.extra / math.log(2),
         }
 
+    @property
+    def directions(self) -> Mapping[str, bool]:
+        return dict.fromkeys(("perplexity", "byte_perplexity", "bits_per_byte"), True)
+
     def card(self, manifest: Mapping[str, Any]) -> list[str]:
         tokens = sum(part["tokens"] for part in manifest["parts"].values())
         return [

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import ClassVar
 
+from data.config import Decode
 from data.features import Features, positions
 
 
@@ -51,26 +52,14 @@ def _parts(name: str) -> tuple[str, str, str]:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Translate:
-    """Translation by beam search, and its scores.
+class Translate(Decode):
+    """Translation, and its scores. Beams and length penalty are Lingvo's.
 
     Attributes:
-      split: which held-out sentences of the cache: "validation" or "test" (some caches have more).
       per_language: at most so many sentences of each language; 0 takes all.
-      beams: hypotheses of a sentence (Lingvo's comment: 4).
-      length_penalty: alpha of ((5 + length) / 6)^alpha, which divides the log-probability (Lingvo: 0.8).
-      max_length: longest translation in tokens, end of sentence included.
-      batch_size: sentences decoded together.
     """
 
-    form: ClassVar[str] = "translation"
-
-    split: str = "validation"
     per_language: int = 0
-    beams: int = 4
-    length_penalty: float = 0.8
-    max_length: int = 64
-    batch_size: int = 64
 
 
 CONFIGS = (TranslationData,)

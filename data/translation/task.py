@@ -1,6 +1,7 @@
 """Translated pairs as a task: packed rows on two sides, mixed by language."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,11 +9,12 @@ import numpy as np
 from data.reading.caches import check_fields, check_vocabularies, smallest_vocabulary
 from data.task import Example, Task
 from data.translation.config import TranslationData
+from data.translation.decoding import BUCKETS, TranslationDecoding
 from models.families import ModelConfig
 
 
 class TranslationTask(Task[TranslationData]):
-    """Packed rows of translated pairs. Held-out sentences are translated, not scored as rows (trainers/evaluation)."""
+    """Packed rows of translated pairs. Held-out sentences are translated, not scored as rows."""
 
     @property
     def temperature(self) -> float:
@@ -39,6 +41,14 @@ class TranslationTask(Task[TranslationData]):
             row[f"{side}_segments"] = np.ones(length, np.int32)
             row[f"{side}_positions"] = np.arange(length, dtype=np.int32)
         return row
+
+    def decoding(self, vocabulary: Path) -> TranslationDecoding:
+        return TranslationDecoding(vocabulary)
+
+    @property
+    def directions(self) -> Mapping[str, bool]:
+        scores = ("bleu", "chrf", "stripped_bleu", "stripped_chrf")
+        return dict.fromkeys((*scores, *(f"stripped_bleu_{bucket}" for bucket in (*BUCKETS, "unseen"))), False)
 
     def card(self, manifest: Mapping[str, Any]) -> list[str]:
         pairs = sum(language["pairs"] for language in manifest["languages"].values())

@@ -188,9 +188,13 @@ class EncoderDecoder(Staged):
         """How many tokens the model can produce."""
         return self.c.target_vocab
 
-    def start(self, ids_BS: jax.Array, hypotheses: int, steps: int) -> "Cache":
-        """Encodes B sources and prepares the decoder's caches for `hypotheses` of each, of up to `steps` tokens."""
-        c, real_BS = self.c, ids_BS > 0
+    def start(self, batch: Batch, hypotheses: int, steps: int) -> "Cache":
+        """Encodes B sources and prepares the decoder's caches for `hypotheses` of each, of up to `steps` tokens.
+
+        Args:
+          batch: `inputs` int32 [B, S], an example a row; 0 is padding.
+        """
+        c, ids_BS, real_BS = self.c, batch["inputs"], batch["inputs"] > 0
         positions_BS = jnp.broadcast_to(jnp.arange(ids_BS.shape[1]), ids_BS.shape)
         source_BSM, _ = self.encode(ids_BS, real_BS.astype(jnp.int32), positions_BS, Context.evaluation())
         shape = (ids_BS.shape[0] * hypotheses, steps, c.groups, c.head_dim)

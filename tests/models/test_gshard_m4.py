@@ -116,7 +116,7 @@ def test_cached_decoding_equals_teacher_forcing(model, float64):
 
     @jax.jit
     def stepwise(ids, targets):
-        start = model.start(ids, 2, 12)  # two equal hypotheses
+        start = model.start({"inputs": ids}, 2, 12)  # two equal hypotheses
 
         def one(carry, t):
             caches, before = carry
@@ -136,7 +136,7 @@ def test_a_sentence_has_the_same_logits_alone_and_among_others(model, float64):
 
     @jax.jit
     def decoded(batch):
-        state, out = model.start(batch["inputs"], 4, 3), []  # four equal hypotheses, which want the same experts
+        state, out = model.start(batch, 4, 3), []  # four equal hypotheses, which want the same experts
         for t in range(3):
             before = jnp.zeros_like(batch["targets"][:, 0]) if t == 0 else batch["targets"][:, t - 1]
             found, state = model.step(state, jnp.broadcast_to(before[:, None], (len(before), 4)), jnp.array(t))

@@ -70,7 +70,7 @@ def test_decoding_a_position_at_a_time_is_teacher_forcing(float64, fields):
             logits, cache = model.step(cache, jnp.broadcast_to(before[:, None], (2, 3)), at)
             return (cache, targets[:, at]), logits[:, 1]
 
-        start = model.start(ids, 3, LENGTH), jnp.zeros(2, jnp.int32)
+        start = model.start({"inputs": ids}, 3, LENGTH), jnp.zeros(2, jnp.int32)
         return jnp.moveaxis(jax.lax.scan(step, start, jnp.arange(LENGTH))[1], 0, 1)
 
     decoded = stepwise(model, arrays["inputs"], arrays["targets"])

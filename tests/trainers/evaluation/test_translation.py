@@ -7,10 +7,10 @@ import pytest
 
 from data.task import DataError
 from data.translation.config import Translate, TranslationData
+from data.translation.decoding import Sentence, TranslationDecoding, buckets, read_sentences, score, shuffled, strip
 from models.sharding.params import nest
 from tests.helpers.caches import write_translation_cache
-from trainers.evaluation import translation
-from trainers.evaluation.translation import Example, score, shuffled, strip
+from trainers.evaluation.decoded import Decoder
 from trainers.plan import fresh_state, make_plan
 from trainers.weights import release
 from trainers.weights.open import open_model
@@ -54,17 +54,17 @@ def test_training_evaluates_and_releases(experiment, tmp_path, monkeypatch, caps
     assert "Translates 2 languages" in (folder / "README.md").read_text()
 
     plan = make_plan(experiment, jax.devices()[:1])
-    examples = [Example("de", "datei save"), Example("es", "archivo save the"), Example("de", "öffnen " * 40)]
+    examples = [Sentence("de", "datei save"), Sentence("es", "archivo save the"), Sentence("de", "öffnen " * 40)]
     outputs = []
     for path in (tmp_path / "run", folder):
         e, weights = open_model(path)
         assert e == experiment
         assert weights.vocabulary is not None
         params = nest({name: weights.read(name, ()) for name in weights.shapes})
-        translator = translation.Translator(plan.model, experiment.eval, weights.vocabulary)
+        translator = Decoder(plan.model, experiment.eval, TranslationDecoding(weights.vocabulary))
         outputs.append(translator(params, examples))
         with pytest.raises(DataError, match="did you mean 'de'"):
-            translator(params, [Example("dee", "x")])
+            translator(params, [Sentence("dee", "x")])
     assert outputs[0] == outputs[1] and len(outputs[0]) == 3
     with pytest.raises(checkpoint.CheckpointError, match="no checkpoint 9"):
         open_model(tmp_path / "run", 9)
@@ -75,8 +75,8 @@ def test_translations_do_not_depend_on_their_neighbours(experiment, toy):
 
     p = make_plan(experiment, jax.devices()[:1])
     params = fresh_state(p).params
-    translator = translation.Translator(p.model, experiment.eval, toy / "caches/toy")
-    examples = [Example("de", "datei " * n) for n in (1, 5, 3, 2)] + [Example("es", "archivo abrir")]
+    translator = Decoder(p.model, experiment.eval, TranslationDecoding(toy / "caches/toy"))
+    examples = [Sentence("de", "datei " * n) for n in (1, 5, 3, 2)] + [Sentence("es", "archivo abrir")]
     together = translator(params, examples)
     assert [translator(params, [e])[0] for e in examples] == together
     assert translator(params, examples[::-1]) == together[::-1]
@@ -92,7 +92,7 @@ def test_stripping_leaves_words():
 
 def test_shuffled_sources_keep_language_and_references():
     """Every example gets another source of its own language; references stay."""
-    examples = [Example(lang, f"{lang}{i}", f"t{i}") for lang in ("de", "es") for i in range(5)]
+    examples = [Sentence(lang, f"{lang}{i}", f"t{i}") for lang in ("de", "es") for i in range(5)]
     moved = shuffled(examples)
     assert [e.target for e in moved] == [e.target for e in examples]
     assert all(a.source != b.source and a.lang == b.lang and b.source.startswith(a.lang)
@@ -101,12 +101,12 @@ def test_shuffled_sources_keep_language_and_references():
 
 def test_buckets_are_thirds_by_training_pairs():
     """The languages with most pairs are "high", those with fewest "low"."""
-    assert translation.buckets({n: {"pairs": p} for n, p in zip("abcdef", [5, 50, 1, 30, 2, 9], strict=True)}) == {
+    assert buckets({n: {"pairs": p} for n, p in zip("abcdef", [5, 50, 1, 30, 2, 9], strict=True)}) == {
         "b": "high", "d": "high", "f": "middle", "a": "middle", "e": "low", "c": "low",
     }  # fmt: skip
 
 
 def test_a_missing_split_names_those_there(toy):
     with pytest.raises(DataError, match="no split 'tset'; did you mean 'test'"):
-        translation.read_examples(toy / "caches/toy", "tset")
-    assert len(translation.read_examples(toy / "caches/toy", "test", per_language=3)) == 6
+        read_sentences(toy / "caches/toy", "tset")
+    assert len(read_sentences(toy / "caches/toy", "test", per_language=3)) == 6

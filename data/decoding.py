@@ -1,0 +1,75 @@
+"""The contract of held-out examples that a model decodes: translations, transcriptions, answers in words. No JAX."""
+
+import abc
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+
+from data.config import Decode
+from data.features import Example, Features
+
+Item = TypeVar("Item")  # a held-out example with its reference, before it is encoded
+Scores = dict[str, Any]  # scores by name under "all"; under other keys those of parts, by the part's name
+
+
+class Decoding(abc.ABC, Generic[Item]):
+    """How the examples of a task are encoded for a model, its output turned into text, and that text scored.
+
+    Attributes:
+      source: the arrays that a model reads of an example (models.protocol.SequenceToSequence.start).
+      vocab: how many tokens an output may have: ids from here on are never produced.
+      eos: the id that ends an output.
+    """
+
+    source: Features
+    vocab: int
+    eos: int
+
+    @abc.abstractmethod
+    def examples(self, cache: Path, config: Decode) -> list[Item]:
+        """Returns the held-out examples that a configuration asks for; raises DataError for an unknown split."""
+
+    @abc.abstractmethod
+    def encode(self, example: Item) -> Example:
+        """Returns the arrays of `source`; raises DataError for an example that the vocabulary cannot encode."""
+
+    @abc.abstractmethod
+    def decode(self, ids: Sequence[int]) -> str:
+        """Returns the text of an output, whatever follows its end left out."""
+
+    @abc.abstractmethod
+    def scores(self, examples: Sequence[Item], outputs: Sequence[str]) -> Scores:
+        """Returns the scores of outputs against the examples' references."""
+
+    @property
+    @abc.abstractmethod
+    def names(self) -> list[str]:
+        """The names of the scalars that training logs, those of parts left out."""
+
+    def scalars(self, scores: Scores) -> dict[str, float]:
+        """Returns the scalars that training logs, from `scores`."""
+        return dict(scores["all"])
+
+    def baselines(self, examples: Sequence[Item], decoder: Callable[[Sequence[Item]], list[str]]) -> Scores:
+        """Returns scores to compare with, by name: those of a copy, or of a model that ignores its input."""
+        return {}
+
+    def table(self, scores: Scores, *, details: bool = False) -> str:
+        """Returns scores and baselines as text for people; `details` lists all parts."""
+        rows = {"all": scores["all"]} | scores.get("baselines", {})
+        if details:
+            for part in (part for key, part in scores.items() if key not in ("all", "baselines")):
+                rows |= part
+        columns = list(scores["all"])
+        lines = [f"{'':16}" + "".join(f"{column:>15}" for column in columns)]
+        lines += [f"{name:16}" + "".join(f"{row[column]:15.2f}" for column in columns) for name, row in rows.items()]
+        return "\n".join(lines)
+
+
+@runtime_checkable
+class DecodesLanguages(Protocol):
+    """A decoding of texts in several languages, such as those that scripts.translate is given."""
+
+    def example(self, lang: str, text: str) -> Any:
+        """Returns the example of a text without a reference."""
+        ...

@@ -1,0 +1,164 @@
+"""Held-out sentences as a model translates them, and their scores per language and per amount of training data."""
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data.decoding import Decoding, Scores
+from data.features import positions
+from data.reading import caches
+from data.task import DataError, Example
+from data.translation import metrics
+from data.translation.config import Translate
+from data.translation.holdout import PLACEHOLDER
+from data.vocabularies.sentencepiece import Vocabulary
+from models.errors import nearest
+
+BUCKETS = ("high", "middle", "low")
+COLUMNS = ("stripped_bleu", "bleu", "stripped_chrf", "chrf")
+_MARKS = re.compile(r"[^\w\s]|_")
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentence:
+    """A sentence of a language, and its English reference where there is one."""
+
+    lang: str
+    source: str
+    target: str = ""
+
+
+class TranslationDecoding(Decoding[Sentence]):
+    """Sentences with the tag of their language in front, and English outputs.
+
+    Args:
+      folder: with `source.model`, `target.model` and `manifest.json`: a prepared cache or a release.
+    """
+
+    def __init__(self, folder: Path):
+        manifest = caches.read_manifest(folder)
+        self.languages: Mapping[str, Any] = manifest["languages"]
+        self.length = manifest["source_length"]
+        self.source = positions(self.length, "inputs")
+        self._source, self._target = Vocabulary(folder / "source.model"), Vocabulary(folder / "target.model")
+        self.vocab, self.eos = self._target.size, self._target.eos_id
+
+    def example(self, lang: str, text: str) -> Sentence:
+        """Returns a sentence without a reference."""
+        return Sentence(lang, text)
+
+    def examples(self, cache: Path, config: Translate) -> list[Sentence]:
+        return read_sentences(cache, config.split, config.per_language)[: config.limit or None]
+
+    def encode(self, example: Sentence) -> Example:
+        """Returns tag, tokens and end of sentence, at most as many as a row has: the end is cut."""
+        if example.lang not in self.languages:
+            raise DataError(f"the model does not know language {example.lang!r}{nearest(example.lang, self.languages)}")
+        ids = [self._source.tag_id(example.lang), *self._source.encode(example.source)][: self.length - 1]
+        inputs = np.zeros(self.length, np.int32)
+        inputs[: len(ids) + 1] = [*ids, self._source.eos_id]
+        return {"inputs": inputs}
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self._target.decode(ids)
+
+    def scores(self, examples: Sequence[Sentence], outputs: Sequence[str]) -> Scores:
+        """Returns the scores of all sentences, and under "buckets" and "languages" those of each bucket and language."""
+        bucket_of = buckets(self.languages)
+
+        def score_some(indices: Iterable[int]) -> dict[str, float]:
+            indices = list(indices)
+            references = [examples[i].target for i in indices]
+            return score(references, [outputs[i] for i in indices]) | {"sentences": len(indices)}
+
+        def score_parts(name_of: Callable[[Sentence], str]) -> dict[str, dict[str, float]]:
+            names = [name_of(example) for example in examples]
+            return {
+                name: score_some(i for i, other in enumerate(names) if other == name) for name in sorted(set(names))
+            }
+
+        return {
+            "all": score_some(range(len(examples))),
+            "buckets": score_parts(lambda example: bucket_of.get(example.lang, "unseen")),
+            "languages": score_parts(lambda example: example.lang),
+        }
+
+    @property
+    def names(self) -> list[str]:
+        known = sorted(set(buckets(self.languages).values()))
+        return [*score([""], [""]), "sentences", *(f"stripped_bleu_{bucket}" for bucket in known)]
+
+    def scalars(self, scores: Scores) -> dict[str, float]:
+        """Returns the scores of all sentences, the stripped BLEU of each bucket, and three scores of each language."""
+        scalars = dict(scores["all"])
+        scalars |= {f"stripped_bleu_{name}": row["stripped_bleu"] for name, row in scores["buckets"].items()}
+        for lang, row in scores["languages"].items():
+            scalars |= {f"language/{lang}/{name}": row[name] for name in ("bleu", "chrf", "stripped_bleu")}
+        return scalars
+
+    def baselines(self, examples: Sequence[Sentence], decoder: Callable[[Sequence[Sentence]], list[str]]) -> Scores:
+        """Returns the scores of copying the source, and of translating other sources of the same language."""
+        references = [example.target for example in examples]
+        return {
+            "source copied": score(references, [example.source for example in examples]),
+            "other sources": score(references, decoder(shuffled(examples))),
+        }
+
+    def table(self, scores: Scores, *, details: bool = False) -> str:
+        rows = {"all": scores["all"]}
+        rows |= {f"{name} resource": scores["buckets"][name] for name in BUCKETS if name in scores["buckets"]}
+        rows |= scores.get("baselines", {}) | (scores["languages"] if details else {})
+        lines = [f"{'':16}" + "".join(f"{column:>15}" for column in COLUMNS)]
+        lines += [f"{name:16}" + "".join(f"{row[column]:15.2f}" for column in COLUMNS) for name, row in rows.items()]
+        return "\n".join(lines)
+
+
+def read_sentences(cache: Path, split: str, per_language: int = 0) -> list[Sentence]:
+    """Returns the held-out sentences of a cache's split; of each language the first `per_language`, or all if that is 0."""
+    count: dict[str, int] = {}
+    sentences = []
+    for fields in caches.examples(cache, split):
+        sentence = Sentence(**fields)
+        count[sentence.lang] = count.get(sentence.lang, 0) + 1
+        if not per_language or count[sentence.lang] <= per_language:
+            sentences.append(sentence)
+    return sentences
+
+
+def strip(text: str) -> str:
+    """Returns lower-cased words alone: without placeholders, tags, entities and punctuation, which a copy has right."""
+    return " ".join(_MARKS.sub(" ", PLACEHOLDER.sub(" ", text)).lower().split())
+
+
+def score(references: Sequence[str], outputs: Sequence[str]) -> dict[str, float]:
+    """Returns BLEU and chrF, each raw and on stripped text, 0 to 100."""
+    stripped = [strip(text) for text in references], [strip(text) for text in outputs]
+    scores = metrics.bleu(references, outputs) | metrics.chrf(references, outputs)
+    return scores | {f"stripped_{k}": v for f in (metrics.bleu, metrics.chrf) for k, v in f(*stripped).items()}
+
+
+def buckets(languages: Mapping[str, Any]) -> dict[str, str]:
+    """Returns each language's bucket, "high", "middle" or "low": thirds by number of training pairs."""
+    ranked = sorted(languages, key=lambda name: (-languages[name]["pairs"], name))
+    third = -(-len(ranked) // 3)
+    return {name: BUCKETS[i // third] for i, name in enumerate(ranked)}
+
+
+def shuffled(sentences: Sequence[Sentence]) -> list[Sentence]:
+    """Returns the same references with other sources of the same language, as a model scores that ignores its input.
+
+    Sources move on by half their language's sentences, so that none keeps its own where a language has several.
+    """
+    by_lang: dict[str, list[int]] = {}
+    for i, sentence in enumerate(sentences):
+        by_lang.setdefault(sentence.lang, []).append(i)
+    moved = list(sentences)
+    for places in by_lang.values():
+        for at, i in enumerate(places):
+            other = sentences[places[(at + max(1, len(places) // 2)) % len(places)]]
+            moved[i] = dataclasses.replace(sentences[i], source=other.source)
+    return moved
