@@ -121,7 +121,7 @@ def _optimizer(s: Subject) -> Meter:
     """What a step does once it has gradients, alone, on parameters, gradients and optimizer state of its own."""
     p = s.plan
     made = fresh_state(p)
-    grads = p.divide(made.params)[0]  # values do not matter, shapes and places do
+    grads = p.split_trained(made.params)[0]  # values do not matter, shapes and places do
     current = jax.tree.map(jnp.copy, (grads, made.optimizer))
 
     def update(current, grads):

@@ -29,7 +29,7 @@ from trainers import runlog
 from trainers.evaluation.evaluator import Evaluator
 from trainers.measure import mlperf_rules
 from trainers.measure.mlperf_rules import RULESET, Benchmark
-from trainers.processes import anywhere
+from trainers.processes import any_process
 from trainers.weights import init_from
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -96,7 +96,7 @@ class Attempt:
     def start(self, when: float | None = None) -> None:
         """The clock starts, once all processes are here, everything is compiled and no batch was read; or it did at `when`."""
         if self.benchmark and when is None:
-            anywhere(False)
+            any_process(False)
         self._write("end", "init_stop", when=when)
         self._write("start", "run_start", when=when)
         self._started = True
@@ -182,7 +182,7 @@ def attempt(request: Request | None, e: Experiment, evaluator: Evaluator | None,
             path = new_log(request.folder)
     except (UserError, OSError) as error:
         refused = error
-    if anywhere(refused is not None):  # before anyone waits for a process that does not come
+    if any_process(refused is not None):  # before anyone waits for a process that does not come
         if path:
             path.unlink()
         raise refused or ConfigError("another process refuses to write an MLPerf log; it says why")

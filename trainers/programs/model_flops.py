@@ -46,7 +46,7 @@ def objective(e: Experiment) -> tuple[Callable[[Any, Any], jax.Array], Any, Any]
     context = Context(jax.random.key(0), jnp.zeros((), jnp.int32), training=True)
 
     def value(params: Any, batch: Any) -> jax.Array:
-        return merge(p.model, p.effective(params)).loss(batch, context).value
+        return merge(p.model, p.for_model(params)).loss(batch, context).value
 
     return value, p.state.params, batch_shapes(e.data)
 
