@@ -278,7 +278,7 @@ def gspmd_1t_pipelined() -> Experiment:
 
 
 def _stages(microbatches: int, **optimizer: str) -> Layout:
-    """Returns a layout of 64 stages of two chunks on 2048 chips; positions are cut, too, in the residual stream and the stash.
+    """Returns a layout of 64 stages of two chunks on 2048 chips, which cuts the residual stream and the stash by positions.
 
     The embedding is cut by rows over the stages and by its model dimension over the tensor-parallel chips, which keeps the sum
     of a look-up small.
