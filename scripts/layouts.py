@@ -61,7 +61,7 @@ def main() -> int:
             named = dataclasses.replace(e, layout=cli.named_layout(e, f"{name}:{mesh}"))
             outcome = equality.trial(named, args.steps, jax.devices(), initial)
             differences = equality.differences(outcome, want)
-            kinds = Counter(c.kind for c in outcome.sent)
+            kinds = Counter(c.kind for c in outcome.collectives)
             worst |= any(differences[k] > limit for k, limit in TOLERANCE.items())
             row = {"experiment": e.name, "layout": name, "mesh": mesh, **differences}
             if args.json:

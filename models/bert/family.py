@@ -3,7 +3,7 @@
 from models.bert.layouts import LAYOUTS
 from models.bert.model import Bert
 from models.parts.activations import DENSE, POLICIES
-from models.parts.transformer_config import MEANING, comparable
+from models.parts.transformer_config import MEANING_OF_LM, comparable
 from models.protocol import Family
 
 # Experiments whose data and evaluation go with a model that comes without any, by its head.
@@ -23,7 +23,7 @@ FAMILY = Family(
     policies=POLICIES,
     like=lambda c: _LIKE[type(c.head).__name__],
     comparable=comparable,
-    meaning=MEANING,
+    meaning=MEANING_OF_LM,
     same_outputs=lambda ours, theirs: type(ours.head) is type(theirs.head),
     shared=frozenset({"head.pooler", "head.pooler_bias"}),
 )

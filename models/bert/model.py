@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from models.bert.config import BertConfig
 from models.parts import heads, transformer
 from models.parts.attention.mask import AttentionMask
-from models.parts.layers import Embedding, dropout
+from models.parts.layers import Embedding, dropout, sinusoids
 from models.parts.losses import Loss, Totals, zero_loss
 from models.parts.transformer import Block, Key
 from models.protocol import Batch, Context, Staged
@@ -73,6 +73,8 @@ class Bert(Staged):
         x_BLM = self.embedding(batch["tokens"], dtype)
         if self.position_embedding is not None:
             x_BLM += self.position_embedding(batch["positions"], dtype)
+        if c.positions == "sinusoidal":
+            x_BLM += sinusoids(batch["positions"], c.model_dim, dtype)
         if self.type_embedding is not None:
             types_BL = batch["types"] if "types" in batch else jnp.zeros_like(batch["tokens"])
             x_BLM += self.type_embedding(types_BL, dtype)
@@ -103,7 +105,7 @@ class Bert(Staged):
         g = transformer.geometry(
             self.c, batch["positions"], AttentionMask.for_rows(batch["segments"], batch["segments"])
         )
-        return transformer.run(blocks, self.c, x_BLM, g, keys)[0]
+        return transformer.run(blocks, x_BLM, g, keys)[0]
 
     def _normed(self, x_BLM: jax.Array) -> jax.Array:
         return x_BLM if self.final_norm is None else self.final_norm(x_BLM)

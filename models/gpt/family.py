@@ -3,7 +3,7 @@
 from models.gpt.layouts import LAYOUTS
 from models.gpt.model import Gpt
 from models.parts.activations import DENSE, POLICIES
-from models.parts.transformer_config import MEANING, comparable
+from models.parts.transformer_config import MEANING_OF_LM, comparable
 from models.protocol import Family
 
 FAMILY = Family(
@@ -13,5 +13,5 @@ FAMILY = Family(
     policies=POLICIES,
     like=lambda c: "gpt.gpt2_124m",
     comparable=comparable,
-    meaning=MEANING,
+    meaning=MEANING_OF_LM,
 )

@@ -13,13 +13,11 @@ from flax import nnx
 from models.gpt.config import GptConfig
 from models.parts import transformer
 from models.parts.attention.mask import AttentionMask, arrange
-from models.parts.attention.module import KeysValues
-from models.parts.layers import Embedding, dropout
-from models.parts.losses import Loss, Totals, token_loss, zero_loss
-from models.parts.transformer import Block, Geometry, Key
+from models.parts.layers import Embedding, dropout, sinusoids
+from models.parts.losses import Loss, Totals, token_loss_in_chunks, zero_loss
+from models.parts.transformer import Block, Key, LayerCache
 from models.protocol import Batch, Context, Staged
 from models.sharding.component import Component
-from models.sharding.layout import LayoutError
 from models.sharding.params import normal, param, stack, zeros
 
 
@@ -83,22 +81,9 @@ class Gpt(Staged):
         """Returns the cross-entropy of the last layer's output; see Staged."""
         del context
         targets_BL, real_BL = (arrange(x, self.where) for x in following(batch))
-        if (n := self.where.execution.loss_chunks) > 1:
-            if x_BLM.shape[1] % n:
-                raise LayoutError(f"loss_chunks={n} does not divide the {x_BLM.shape[1]} positions of a row")
-
-            def chunk(_, part):
-                x_BLM, targets_BL, real_BL = part
-                return None, self._token_loss(x_BLM, targets_BL, real_BL, totals)
-
-            cut = [jnp.moveaxis(a.reshape(a.shape[0], n, -1, *a.shape[2:]), 1, 0) for a in (x_BLM, targets_BL, real_BL)]
-            _, losses = jax.lax.scan(jax.checkpoint(chunk, prevent_cse=False), None, tuple(cut))
-            return jax.tree.map(lambda x: jnp.sum(x, axis=0), losses)
-        return self._token_loss(x_BLM, targets_BL, real_BL, totals)
-
-    def _token_loss(self, x_BLM: jax.Array, targets_BL: jax.Array, real_BL: jax.Array, totals: Totals) -> Loss:
-        logits_BLV = self._logits(x_BLM)
-        return token_loss(logits_BLV, targets_BL, real_BL, totals["tokens"], self.c.label_smoothing)
+        return token_loss_in_chunks(
+            self._logits, x_BLM, targets_BL, real_BL, totals["tokens"], self.c.label_smoothing, self.where
+        )
 
     def totals(self, batch: Batch) -> Totals:
         """Returns the number of tokens that follow another, over which the loss is a mean."""
@@ -111,11 +96,13 @@ class Gpt(Staged):
     def _run(
         self, blocks: Block, x_BLM: jax.Array, positions_BL: jax.Array, mask: AttentionMask, keys: Key
     ) -> jax.Array:
-        return transformer.run(blocks, self.c, x_BLM, transformer.geometry(self.c, positions_BL, mask), keys)[0]
+        return transformer.run(blocks, x_BLM, transformer.geometry(self.c, positions_BL, mask), keys)[0]
 
     def _embed(self, ids_BL: jax.Array, positions_BL: jax.Array) -> jax.Array:
         dtype = self.where.dtype
         x_BLM = self.embedding(ids_BL, dtype)
+        if self.c.positions == "sinusoidal":
+            return x_BLM + sinusoids(positions_BL, self.c.model_dim, dtype)
         return x_BLM if self.position_embedding is None else x_BLM + self.position_embedding(positions_BL, dtype)
 
     def _logits(self, x_BLM: jax.Array) -> jax.Array:
@@ -158,7 +145,7 @@ class Gpt(Staged):
             return self.where.shard(jnp.repeat(x, hypotheses, axis=1), *names)
 
         last_B = jnp.take_along_axis(ids_BS, lengths_B[:, None] - 1, axis=1)[:, 0]
-        return Cache((grown(read[0]), grown(read[1])), last_B, lengths_B)
+        return Cache(LayerCache((grown(read[0]), grown(read[1]))), last_B, lengths_B)
 
     def step(self, cache: "Cache", ids_BK: jax.Array, at: jax.Array) -> tuple[jax.Array, "Cache"]:
         """Logits [B, K, V] of the token after `ids`, the `at`-th of the continuation, and the cache with them in it.
@@ -169,22 +156,15 @@ class Gpt(Staged):
         ids_BK = jnp.where(at == 0, cache.last_B[:, None], ids_BK)
         at_R = jnp.repeat(cache.lengths_B - 1 + at, hypotheses)
         x_R1M = self._embed(ids_BK.reshape(-1, 1), at_R[:, None])
-        g: Geometry = transformer.cached_geometry(self.c, at_R, cache.own[0].shape[2])
-        x_R1M, own = transformer.run(self.decoder, self.c, x_R1M, g, None, cache.own)
-        assert own is not None
-        return self._logits(x_R1M).reshape(batch, hypotheses, -1), dataclasses.replace(cache, own=own)
+        g = transformer.cached_geometry(self.c, at_R, cache.layers.own[0].shape[2])
+        x_R1M, layers = transformer.run(self.decoder, x_R1M, g, None, cache.layers)
+        assert layers is not None
+        return self._logits(x_R1M).reshape(batch, hypotheses, -1), dataclasses.replace(cache, layers=layers)
 
     @staticmethod
     def reorder(cache: "Cache", parent_BK: jax.Array) -> "Cache":
         """The cache in which hypothesis k of a prompt continues what hypothesis parent[b, k] was."""
-        b, k = parent_BK.shape
-
-        def take(x):
-            grouped = x.reshape(x.shape[0], b, k, *x.shape[2:])
-            index = parent_BK.reshape(1, b, k, *(1 for _ in x.shape[2:]))
-            return jnp.take_along_axis(grouped, index, axis=2).reshape(x.shape)
-
-        return dataclasses.replace(cache, own=jax.tree.map(take, cache.own))
+        return dataclasses.replace(cache, layers=transformer.reorder(cache.layers, parent_BK))
 
 
 @jax.tree_util.register_dataclass
@@ -192,7 +172,7 @@ class Gpt(Staged):
 class Cache:
     """What generation remembers: keys and values [layers, B * K, T, G, D], each prompt's last token and length."""
 
-    own: KeysValues
+    layers: LayerCache
     last_B: jax.Array
     lengths_B: jax.Array
 

@@ -8,6 +8,7 @@ from models.gshard_m4.layouts import LAYOUTS, searched
 from models.gshard_m4.model import GShardM4
 from models.parts.activations import POLICIES_WITH_EXPERTS, WITH_EXPERTS
 from models.parts.moe.layer import hyperparameters, notes
+from models.parts.transformer_config import MEANING_OF_BLOCKS
 from models.protocol import Family
 
 
@@ -31,6 +32,7 @@ FAMILY = Family(
     searched=searched,
     like=lambda c: "gshard_m4.quickstart",
     comparable=comparable,
+    meaning=MEANING_OF_BLOCKS,
     hyperparameters=lambda c: hyperparameters(c.moe),
     notes=lambda c, execution: notes(c.moe, c.hidden_dim, execution),
 )

@@ -6,6 +6,7 @@ row holds several examples, told apart by `segments`; a slot belongs to the exam
 """
 
 import abc
+import functools
 from typing import ClassVar
 
 import jax
@@ -16,7 +17,7 @@ from models.parts import heads_config as config
 from models.parts import transformer
 from models.parts.attention.mask import same_segment
 from models.parts.layers import ACTIVATIONS, Embedding, add_bias, project
-from models.parts.losses import Loss, Ratio, Totals, cross_entropy, per, token_loss
+from models.parts.losses import Loss, Ratio, Totals, cross_entropy, per, token_loss, token_loss_in_chunks
 from models.parts.transformer_config import LmConfig
 from models.protocol import Batch, Context
 from models.sharding.component import Component
@@ -74,7 +75,9 @@ class MaskedLmHead(Head):
         self.bias = param(k4, (c.vocab,), ("vocab",), zeros, where) if c.softmax_bias else None
 
     def outputs(self, x_BLM: jax.Array, batch: Batch, embedding: Embedding) -> jax.Array:
-        x_BPM = _take(x_BLM, batch["slots"], self.where)
+        return self._logits(_take(x_BLM, batch["slots"], self.where), embedding)
+
+    def _logits(self, x_BPM: jax.Array, embedding: Embedding) -> jax.Array:
         if self.settings.transform:
             y_BPM = add_bias(project(x_BPM, self.transform[...], self.where), self.transform_bias)
             x_BPM = self.norm(ACTIVATIONS[self.c.activation](y_BPM))
@@ -83,8 +86,11 @@ class MaskedLmHead(Head):
 
     def loss(self, x_BLM: jax.Array, batch: Batch, embedding: Embedding, context: Context, totals: Totals) -> Loss:
         del context
-        logits_BPV, targets_BP = self.outputs(x_BLM, batch, embedding), batch["targets"]
-        loss = token_loss(logits_BPV, targets_BP, targets_BP >= 0, totals["slots"], self.c.label_smoothing)
+        x_BPM, targets_BP = _take(x_BLM, batch["slots"], self.where), batch["targets"]
+        logits = functools.partial(self._logits, embedding=embedding)
+        loss = token_loss_in_chunks(
+            logits, x_BPM, targets_BP, targets_BP >= 0, totals["slots"], self.c.label_smoothing, self.where
+        )
         return loss + self._next_sentence_loss(x_BLM, batch, totals) if self.settings.next_sentence else loss
 
     def totals(self, batch: Batch) -> Totals:

@@ -5,10 +5,14 @@ B batch, L length, V classes.
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+
+from models.sharding.component import Component
+from models.sharding.layout import LayoutError
 
 Totals = dict[str, jax.Array]  # counts of a whole batch, by name, that its losses are divided by
 
@@ -81,6 +85,35 @@ def token_loss(
     metrics = {"cross_entropy": Ratio(jnp.sum(plain_BL * weight_BL), n), "accuracy": Ratio(jnp.sum(hit_BL), n)}
     value = per(jnp.sum(smooth_BL * weight_BL), total)
     return Loss(value, jnp.zeros_like(value), metrics)
+
+
+def token_loss_in_chunks(
+    logits: Callable[[jax.Array], jax.Array], x_BLM: jax.Array, targets_BL: jax.Array, used_BL: jax.Array,
+    total: jax.Array, smoothing: float, where: Component,
+) -> Loss:  # fmt: skip
+    """Returns `token_loss` of the logits of x, which exist for a part of the positions at a time.
+
+    Args:
+      logits: computes the logits [B, L', V] of some positions of x; the backward pass computes them again.
+      where: the component whose execution says into how many chunks positions are divided.
+
+    Raises:
+      LayoutError: chunks that do not divide the positions.
+    """
+    n, length = where.execution.loss_chunks, x_BLM.shape[1]
+    if n == 1:
+        return token_loss(logits(x_BLM), targets_BL, used_BL, total, smoothing)
+    if length % n:
+        best = min((d for d in range(1, length + 1) if length % d == 0), key=lambda d: abs(d - n))
+        raise LayoutError(f"loss_chunks={n} does not divide the {length} positions of a row; nearest is {best}")
+
+    def add_chunk(_: None, chunk: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[None, Loss]:
+        x_BLM, targets_BL, used_BL = chunk
+        return None, token_loss(logits(x_BLM), targets_BL, used_BL, total, smoothing)
+
+    chunks = [jnp.moveaxis(a.reshape(a.shape[0], n, -1, *a.shape[2:]), 1, 0) for a in (x_BLM, targets_BL, used_BL)]
+    _, losses = jax.lax.scan(jax.checkpoint(add_chunk, prevent_cse=False), None, tuple(chunks))
+    return jax.tree.map(lambda x: jnp.sum(x, axis=0), losses)
 
 
 def cross_entropy(logits_BLV: jax.Array, labels_BL: jax.Array, smoothing: float = 0.0) -> tuple[jax.Array, jax.Array]:

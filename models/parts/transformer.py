@@ -1,10 +1,13 @@
-"""The dense Transformer stack of encoders and decoders. B rows, L positions, S keys, M model, V vocabulary.
+"""The layer of every Transformer here: of encoders, of decoders, and of decoders that attend to a source.
 
-A stack is a `Block` with a leading axis "layers", run by `scan`. A decoder that generates passes a cache of keys and
-values through the same code, so that decoding a token at a time cannot differ from reading the whole row.
+B rows, L positions, S keys, M model, V vocabulary. A stack is a `Block` with a leading axis "layers", run by `scan`. A decoder
+that generates passes a cache of keys and values through the same code, so that decoding a token at a time cannot differ from
+reading the whole row.
 """
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,120 +17,209 @@ from models.parts.attention.mask import AttentionMask
 from models.parts.attention.module import Attention, KeysValues
 from models.parts.attention.rotary import Rotation, rotation
 from models.parts.layers import FeedForward, Norm, add_bias, dropout, project, soft_cap, split_key
+from models.parts.losses import Ratio
+from models.parts.moe.config import Gating, MoeConfig
+from models.parts.moe.layer import Moe
 from models.parts.transformer_config import BlockConfig, LmConfig
 from models.sharding.component import Component
 from models.sharding.params import scan
 
 Key = jax.Array | None  # None: evaluation, nothing random
+Statistics = dict[str, Ratio]  # of a mixture's routing; empty for a dense layer
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """The sequence that a decoder attends to.
+
+    Attributes:
+      mask: which of its positions a query attends to.
+      x_BSM: its vectors; None where every layer has its keys and values of it in a cache.
+    """
+
+    mask: AttentionMask
+    x_BSM: jax.Array | None = None
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Geometry:
-    """Where tokens stand, the same for all layers.
+    """The positions of tokens and what they attend to, the same for all layers.
 
     Attributes:
       mask: which keys a query attends to.
       rotation: of queries and new keys, where positions are rotary.
-      write_BLT: with a cache of T positions: True where the l-th new key goes.
+      at_B: with a cache, the position in it of each row's new key; its batch may be 1.
+      real_BL: False for padding, which a mixture routes nowhere; None where there is no mixture.
+      source: what a decoder's second attention attends to.
     """
 
     mask: AttentionMask
     rotation: Rotation | None = None
-    write_BLT: jax.Array | None = None
+    at_B: jax.Array | None = None
+    real_BL: jax.Array | None = None
+    source: Source | None = None
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class LayerCache:
+    """What a decoder's layer remembers.
+
+    Attributes:
+      own: keys and values [B * K, T, G, D] of the positions before, of K hypotheses for each row.
+      source: keys and values [B, S, G, D] of the source, which a row's hypotheses share.
+    """
+
+    own: KeysValues
+    source: KeysValues | None = None
 
 
 def geometry(c: BlockConfig, positions_BL: jax.Array, mask: AttentionMask) -> Geometry:
-    """The geometry of whole rows."""
+    """Returns the geometry of whole rows."""
     return Geometry(mask, rotation(positions_BL, c.head_dim, c.rotary_base) if c.positions == "rotary" else None)
 
 
 def cached_geometry(c: BlockConfig, at_B: jax.Array, length: int) -> Geometry:
-    """The geometry of one new token a row, at position `at`, in a cache of `length` positions."""
+    """Returns the geometry of one new token a row, at position `at`, in a cache of `length` positions."""
     at_B1, at_1T = at_B[:, None], jnp.arange(length)[None, :]
     mask = AttentionMask(jnp.ones_like(at_B1), jnp.ones_like(at_1T), at_B1, at_1T, causal=True)
-    return dataclasses.replace(geometry(c, at_B1, mask), write_BLT=(at_1T == at_B1)[:, None, :])
+    return dataclasses.replace(geometry(c, at_B1, mask), at_B=at_B)
 
 
 def norm(c: BlockConfig, where: Component) -> Norm:
+    """Returns the norm that the configuration describes."""
     return Norm(c.model_dim, where, kind=c.norm, bias=c.norm_bias, eps=c.norm_eps)
 
 
 class Block(nnx.Module):
-    """One layer: attention and a feed-forward network, each with a residual, in the config's order."""
+    """One layer: attention, attention to a source where there is one, and a feed-forward network or a mixture of experts.
 
-    def __init__(self, c: BlockConfig, key: jax.Array, where: Component):
-        k1, k2 = jax.random.split(key)
+    Each is added to the residual stream, with a norm in the configuration's order.
+
+    Args:
+      attends_to_source: adds a second attention, whose keys and values are another sequence's.
+      mixture: settings and gating of the mixture of experts that takes the feed-forward network's place; None keeps it.
+    """
+
+    def __init__(
+        self, c: BlockConfig, key: jax.Array, where: Component, *,
+        attends_to_source: bool = False, mixture: tuple[MoeConfig, Gating] | None = None,
+    ):  # fmt: skip
+        k1, *key_source, k2 = jax.random.split(key, 3 if attends_to_source else 2)
         self.where, self.order, self.rate = where, c.order, c.dropout
         self.attention_norm = norm(c, where / "attention")
-        self.attention = Attention(
-            c.model_dim, c.heads, c.head_dim, k1, where / "attention", kv_heads=c.kv_heads, bias=c.attention_bias,
-            per_dim_scale=c.per_dim_scale, buckets=c.buckets if c.positions == "relative" else 0,
-            max_distance=c.max_distance, cap=c.logit_cap,
-        )  # fmt: skip
-        self.ffn_norm = None if c.order == "parallel" else norm(c, where / "ffn")
-        self.ffn = FeedForward(
-            c.model_dim, c.hidden_dim, k2, where / "ffn", activation=c.activation, gated=c.gated, bias=c.ffn_bias
-        )
+        self.attention = _attention(c, k1, where / "attention", buckets=c.buckets if c.positions == "relative" else 0)
+        cross = where / "cross_attention"
+        self.cross_norm = norm(c, cross) if attends_to_source else None
+        self.cross_attention = _attention(c, key_source[0], cross) if attends_to_source else None
+        inner = where / ("ffn" if mixture is None else "moe")
+        self.ffn_norm = None if c.order == "parallel" else norm(c, inner)
+        settings: dict[str, Any] = dict(activation=c.activation, gated=c.gated)
+        if mixture is None:
+            self.ffn = FeedForward(c.model_dim, c.hidden_dim, k2, inner, bias=c.ffn_bias, **settings)
+        else:
+            self.ffn = Moe(*mixture, c.model_dim, c.hidden_dim, k2, inner, **settings)
 
     def __call__(
-        self, x_BLM: jax.Array, g: Geometry, cache: KeysValues | None, key: Key
-    ) -> tuple[jax.Array, KeysValues | None]:
-        """(y_BLM, the cache with the new keys and values in it)."""
-        k1, k2, k3 = split_key(key, 3)
+        self, x_BLM: jax.Array, g: Geometry, cache: LayerCache | None, key: Key
+    ) -> tuple[jax.Array, tuple[LayerCache | None, Statistics]]:
+        """Returns (y_BLM, (the cache with the new keys and values in it, statistics of the mixture))."""
+        keys = iter(split_key(key, 6))
         x_BLM = self.where.shard(x_BLM, "batch", "res_length", "act_embed")
 
-        def attend(x_BLM: jax.Array) -> tuple[jax.Array, KeysValues | None]:
-            new = self.attention.keys_values(x_BLM, g.rotation)
-            kept = cache and _write(cache, new, g.write_BLT)
-            y_BLM = self.attention(x_BLM, kept or new, g.mask, rotation=g.rotation, rate=self.rate, key=k1)
-            return dropout(y_BLM, self.rate, k2), kept
+        def attend(y_BLM: jax.Array) -> tuple[jax.Array, LayerCache | None]:
+            new = self.attention.keys_values(y_BLM, g.rotation)
+            kept = cache and dataclasses.replace(cache, own=_write(cache.own, new, g.at_B))
+            kv = kept.own if kept else new
+            y_BLM = self.attention(y_BLM, kv, g.mask, rotation=g.rotation, rate=self.rate, key=next(keys))
+            return dropout(y_BLM, self.rate, next(keys)), kept
 
-        def ffn(x_BLM: jax.Array) -> jax.Array:
-            return dropout(self.ffn(x_BLM), self.rate, k3)
+        def attend_to_source(y_BLM: jax.Array) -> tuple[jax.Array, None]:
+            assert self.cross_attention is not None and g.source is not None
+            kv = cache.source if cache else None
+            if kv is None:
+                assert g.source.x_BSM is not None
+                kv = self.cross_attention.keys_values(g.source.x_BSM)
+            # The hypotheses of a row share its source, so they attend to it as the positions of one query.
+            y_RKM = y_BLM.reshape(kv[0].shape[0], -1, y_BLM.shape[-1])
+            y_RKM = self.cross_attention(y_RKM, kv, g.source.mask, rate=self.rate, key=next(keys))
+            return dropout(y_RKM.reshape(y_BLM.shape), self.rate, next(keys)), None
 
-        match self.order:
-            case "pre":  # GPT-2 (section 2.3)
-                y_BLM, kept = attend(self.attention_norm(x_BLM))
-                x_BLM = x_BLM + y_BLM
-                return x_BLM + ffn(self.ffn_norm(x_BLM)), kept  # pyright: ignore[reportOptionalCall]
-            case "post":  # Vaswani et al. 2017 (section 3.1), BERT
-                y_BLM, kept = attend(x_BLM)
-                x_BLM = self.attention_norm(x_BLM + y_BLM)
-                return self.ffn_norm(x_BLM + ffn(x_BLM)), kept  # pyright: ignore[reportOptionalCall]
-            case _:  # "parallel": PaLM (section 2)
-                y_BLM = self.attention_norm(x_BLM)
-                z_BLM, kept = attend(y_BLM)
-                return x_BLM + z_BLM + ffn(y_BLM), kept
+        def feed_forward(y_BLM: jax.Array) -> tuple[jax.Array, Statistics]:
+            if isinstance(self.ffn, Moe):
+                assert g.real_BL is not None
+                y_BLM, statistics = self.ffn(y_BLM, g.real_BL, next(keys))
+            else:
+                y_BLM, statistics = self.ffn(y_BLM), {}
+            return dropout(y_BLM, self.rate, next(keys)), statistics
+
+        if self.order == "parallel":  # PaLM (section 2)
+            y_BLM = self.attention_norm(x_BLM)
+            (z_BLM, kept), (f_BLM, statistics) = attend(y_BLM), feed_forward(y_BLM)
+            return x_BLM + z_BLM + f_BLM, (kept, statistics)
+        x_BLM, kept = self._residual(x_BLM, self.attention_norm, attend)
+        if self.cross_norm is not None:
+            x_BLM, _ = self._residual(x_BLM, self.cross_norm, attend_to_source)
+        x_BLM, statistics = self._residual(x_BLM, self.ffn_norm, feed_forward)
+        return x_BLM, (kept, statistics)
+
+    def _residual(
+        self, x_BLM: jax.Array, norm: Norm | None, sublayer: Callable[[jax.Array], tuple[jax.Array, Any]]
+    ) -> tuple[jax.Array, Any]:
+        """Returns (the residual stream after a sub-layer, what else the sub-layer returns)."""
+        assert norm is not None
+        if self.order == "pre":  # GPT-2 (section 2.3)
+            y_BLM, other = sublayer(norm(x_BLM))
+            return x_BLM + y_BLM, other
+        y_BLM, other = sublayer(x_BLM)  # "post": Vaswani et al. 2017 (section 3.1), BERT
+        return norm(x_BLM + y_BLM), other
 
 
-def _write(cache: KeysValues, new: KeysValues, write_B1T: jax.Array | None) -> KeysValues:
-    """The cache with one new key and value a row; a choice per position, which the compiler partitions as it lies."""
-    assert write_B1T is not None
-    here_BT11 = write_B1T[:, 0, :, None, None]
-    k, v = (jnp.where(here_BT11, n, c) for c, n in zip(cache, new, strict=True))
+def _attention(c: BlockConfig, key: jax.Array, where: Component, *, buckets: int = 0) -> Attention:
+    return Attention(
+        c.model_dim, c.heads, c.head_dim, key, where, kv_heads=c.kv_heads, bias=c.attention_bias,
+        per_dim_scale=c.per_dim_scale, buckets=buckets, max_distance=c.max_distance, cap=c.logit_cap,
+    )  # fmt: skip
+
+
+def _write(cache: KeysValues, new: KeysValues, at_B: jax.Array | None) -> KeysValues:
+    """Returns the cache with one new key and value a row."""
+    assert at_B is not None
+    if at_B.shape[0] == 1:  # the same position of all rows
+        k, v = (jax.lax.dynamic_update_slice_in_dim(old, x, at_B[0], axis=1) for old, x in zip(cache, new, strict=True))
+        return k, v
+    # A choice for each position, which the compiler partitions as it lies.
+    here_BT11 = (jnp.arange(cache[0].shape[1]) == at_B[:, None])[:, :, None, None]
+    k, v = (jnp.where(here_BT11, x, old) for old, x in zip(cache, new, strict=True))
     return k, v
 
 
 def run(
-    blocks: Block, c: LmConfig, x_BLM: jax.Array, g: Geometry, keys: Key, caches: KeysValues | None = None
-) -> tuple[jax.Array, KeysValues | None]:
-    """A stack of layers: (y_BLM, caches [layers, B, T, G, D] after it).
+    blocks: Block, x_BLM: jax.Array, g: Geometry, keys: Key, caches: LayerCache | None = None
+) -> tuple[jax.Array, LayerCache | None]:
+    """Runs a stack of dense layers.
 
     Args:
-      keys: [layers], see `layer_keys`.
+      keys: [layers], or None outside training.
+      caches: with a leading axis "layers".
+
+    Returns:
+      (y_BLM, the caches with the new keys and values in them).
     """
 
     def layer(x_BLM, inputs, g: Geometry):
         block, cache, key = inputs
-        return block(x_BLM, g, cache, key)
+        x_BLM, (cache, _) = block(x_BLM, g, cache, key)
+        return x_BLM, cache
 
     staged = caches is None  # a token at a time is no work for a pipeline
     return scan(layer, x_BLM, (blocks, caches, keys), g, where=blocks.where, staged=staged)
 
 
 def keys_values(blocks: Block, c: BlockConfig, x_BLM: jax.Array, g: Geometry) -> KeysValues:
-    """The keys and values [layers, B, L, G, D] that each layer of the stack makes of a row: what a cache starts from."""
+    """Returns the keys and values [layers, B, L, G, D] that each layer of a stack makes of a row: a cache's beginning."""
 
     def layer(x_BLM, block: Block, _):
         y_BLM = x_BLM if c.order == "post" else block.attention_norm(x_BLM)
@@ -136,11 +228,27 @@ def keys_values(blocks: Block, c: BlockConfig, x_BLM: jax.Array, g: Geometry) ->
     return scan(layer, x_BLM, blocks)[1]
 
 
+def reorder(caches: Any, parent_BK: jax.Array) -> Any:
+    """Returns caches in which hypothesis k of row b has what hypothesis parent[b, k] had.
+
+    Args:
+      caches: a pytree of arrays [layers, B * K, ...].
+    """
+    rows, hypotheses = parent_BK.shape
+
+    def take(x: jax.Array) -> jax.Array:
+        grouped = x.reshape(x.shape[0], rows, hypotheses, *x.shape[2:])
+        index = parent_BK.reshape(1, rows, hypotheses, *(1 for _ in x.shape[2:]))
+        return jnp.take_along_axis(grouped, index, axis=2).reshape(x.shape)
+
+    return jax.tree.map(take, caches)
+
+
 def logits(
     c: LmConfig, x_BLM: jax.Array, w_MV: jax.Array, bias: nnx.Param | None, where: Component, *,
     positions: str | None = "length",
 ) -> jax.Array:  # fmt: skip
-    """Output logits [B, L, V] of the last layer's vectors, capped as the config says.
+    """Returns the output logits [B, L, V] of the last layer's vectors, capped as the config says.
 
     Args:
       where: the component that owns the matrix: the embedding where it is tied.

@@ -4,7 +4,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
-Positions = Literal["learned", "rotary", "relative", "none"]
+from models.parts.moe.config import MoeConfig
+
+Positions = Literal["learned", "rotary", "relative", "sinusoidal", "none"]
 Norm = Literal["rms", "layer"]
 Order = Literal["pre", "post", "parallel"]
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
@@ -19,10 +21,11 @@ def check_dropout(rate: float) -> None:
         raise ValueError(f"dropout={rate}: is rounded to a multiple of 1/256; nearest that can be had: {fits}")
 
 
-# Settings that change what a Transformer computes, but none of its shapes.
-MEANING = (
-    "order", "norm", "norm_eps", "activation", "positions", "rotary_base", "max_distance", "logit_cap", "softmax_cap",
+# Settings that change what a Transformer computes, but none of its shapes (models.protocol.Family.meaning).
+MEANING_OF_BLOCKS = (
+    "order", "norm", "norm_eps", "activation", "positions", "rotary_base", "max_distance", "logit_cap",
 )  # fmt: skip
+MEANING_OF_LM = (*MEANING_OF_BLOCKS, "softmax_cap")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,7 +36,8 @@ class BlockConfig:
       kv_heads: heads of keys and values, each shared by heads / kv_heads queries; 0 is as many as `heads`, 1 is
         multi-query attention (Shazeer 2019), anything between is grouped (Ainslie et al. 2023).
       positions: "learned" (a table that is added to the embeddings), "rotary" (Su et al. 2021, halves rotated as in LLaMA),
-        "relative" (T5's buckets, one bias per head and bucket, in every layer) or "none".
+        "relative" (T5's buckets, one bias per head and bucket, in every layer), "sinusoidal" (Vaswani et al. 2017, section 3.5,
+        added to the embeddings) or "none".
       norm: "rms" (scale alone; what Lingvo calls layer norm) or "layer"; `norm_bias` adds a bias.
       order: "pre" x + f(norm(x)), with a norm at the end of the stack; "post" norm(x + f(x)), the original
         Transformer's and BERT's; "parallel" x + attention(norm(x)) + ffn(norm(x)) (PaLM, section 2).
@@ -114,6 +118,56 @@ class LmConfig(BlockConfig):
             vocab=64, layers=4, model_dim=16, hidden_dim=32, heads=4, head_dim=8,
             kv_heads={0: 0, 1: 1}.get(self.kv_heads, 2), max_positions=min(self.max_positions, 64), dropout=0.1,
         )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EncoderDecoderConfig(BlockConfig):
+    """An encoder, and a decoder that attends to its output (models/parts/encoder_decoder.py).
+
+    Attributes:
+      source_vocab, target_vocab: ids of the two sides' token embeddings; the second also classes of the output logits.
+      layers: of encoder and decoder together, half each.
+      moe: the mixture of experts of every `sparse_every`-th layer of either stack; None makes the model dense.
+      label_smoothing: mass moved from the label to all other classes.
+    """
+
+    source_vocab: int
+    target_vocab: int
+    layers: int
+    moe: MoeConfig | None = None
+    sparse_every: int = 2
+    label_smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sparse_every < 1:
+            raise ValueError(f"sparse_every={self.sparse_every}: must be 1 or more")
+        both = 2 * len(self.unit)
+        if self.layers % both or not self.layers:
+            every = {1: "every", 2: "every second", 3: "every third"}.get(
+                self.sparse_every, f"every {self.sparse_every}th"
+            )
+            sparse = f", {every} an MoE layer" if self.moe else ""
+            raise ValueError(
+                f"layers={self.layers}: must be a multiple of {both} (half encoder, half decoder{sparse}); nearest are "
+                f"{max(self.layers // both, 1) * both} and {(self.layers // both + 1) * both}"
+            )
+        if self.positions == "learned":
+            raise ValueError("positions='learned': there is no such table here; nearest is 'sinusoidal'")
+        if self.order == "parallel":
+            raise ValueError("order='parallel': a decoder that attends to a source has no such order; nearest is 'pre'")
+
+    @property
+    def unit(self) -> tuple[str, ...]:
+        """The layers of a stack's repeated unit: dense ones and then a mixture, or in a dense model one layer."""
+        if self.moe is None:
+            return ("dense",)
+        return (*("dense" if i == 0 else f"dense_{i}" for i in range(self.sparse_every - 1)), "sparse")
+
+    @property
+    def units(self) -> int:
+        """Repeated units of the encoder, and as many of the decoder."""
+        return self.layers // (2 * len(self.unit))
 
 
 def comparable(c: LmConfig, lengths: Sequence[int]) -> LmConfig:

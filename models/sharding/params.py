@@ -88,7 +88,8 @@ def scan(
     if where is not None and staged and (pipeline := where.layout.pipeline(where.path)):
         return circular(body, carry, stacked, rows, where, pipeline)
     unroll = 1 if where is None else where.execution.unroll
-    return jax.lax.scan(lambda carry, layer: body(carry, layer, rows), carry, stacked, unroll=unroll or True)
+    with jax.named_scope(where.path if where else ""):  # in the trace, by which the planner knows the stack's component
+        return jax.lax.scan(lambda carry, layer: body(carry, layer, rows), carry, stacked, unroll=unroll or True)
 
 
 # --- a model as nested dictionaries ------------------------------------------------------------------------------

@@ -116,6 +116,14 @@ def test_next_sentences_add_their_mean_loss(float64):
     assert float(loss.metrics["next_sentence/accuracy"].value) in (0.0, 0.5, 1.0)
 
 
+def test_masked_logits_in_chunks_are_the_same_loss(float64):
+    """Logits of three slots, one at a time: the same loss, to 1e-12."""
+    batch = with_targets([[5, 6, -1]])
+    whole, parts = (loss_of(model_of("bert.base", loss_chunks=n), batch) for n in (1, 3))
+    assert_allclose(whole.value, parts.value, rtol=1e-12)
+    assert_allclose(whole.metrics["accuracy"].value, parts.metrics["accuracy"].value)
+
+
 def test_only_a_classification_names_classes_of_examples():
     """Classes of a whole example are those of a classification; tags are classes of words."""
     heads = {Classification(labels=4): 4, Tagging(labels=4): 0, Span(): 0, SentenceEmbedding(): 0, MaskedLm(): 0}

@@ -109,7 +109,8 @@ def test_dense_layouts_communicate_as_they_should():
     """The equality above is not one program run many times: data parallel only reduces, over all devices; ZeRO gathers what it
     updated; fully sharded gathers weights; tensor parallel reduces activations inside layers."""
     found = {
-        name: trial(GPT, name, (2, 4)).sent for name in ("data_parallel", "zero1", "fully_sharded", "tensor_parallel")
+        name: trial(GPT, name, (2, 4)).collectives
+        for name in ("data_parallel", "zero1", "fully_sharded", "tensor_parallel")
     }
     kinds = {name: Counter(c.kind for c in sent) for name, sent in found.items()}
     assert set(kinds["data_parallel"]) == {"all-reduce"}
@@ -125,7 +126,7 @@ def test_positions_travel_as_they_should():
     cut, keys and values are gathered, or in a ring travel by piece, in zigzag order by half a piece."""
 
     def shapes(name: str, layout: str, kind: str) -> Counter:
-        found = trial(name, layout, (2, 4)).sent
+        found = trial(name, layout, (2, 4)).collectives
         return Counter(shape.dims for c in found if c.kind == kind for shape in c.shapes)
 
     residual = (8, 16, 16)  # a device's share of 16 rows of 16 positions

@@ -60,7 +60,7 @@ def test_expert_layouts_communicate_as_they_should():
     """Expert parallel exchanges tokens by all-to-all along the experts' axis alone; mixed does that and reduces activations in
     one program; tensor parallel exchanges none. No two layouts of experts have the same collectives."""
     names = [name for name in EXPERTS if len(LAYOUTS[name].axes) == 2]
-    found = {name: trial(M4, name, (2, 4)).sent for name in [*names, "fully_sharded", "tensor_parallel"]}
+    found = {name: trial(M4, name, (2, 4)).collectives for name in [*names, "fully_sharded", "tensor_parallel"]}
     kinds = {name: Counter(c.kind for c in sent) for name, sent in found.items()}
     exchanges = {name: {c.axes for c in sent if c.kind == "all-to-all"} for name, sent in found.items()}
     assert "all-to-all" not in kinds["tensor_parallel"]
@@ -82,8 +82,8 @@ def test_experts_stay_where_they_are():
     """Under expert parallelism no all-gather has the size of an expert weight or of the dispatched tokens."""
     for name in ("expert_parallel", "expert_fully_sharded"):
         e = dataclasses.replace(experiment(M4), layout=LAYOUTS[name](2, 4))
-        assert tables.expert_gathers(e, trial(M4, name, (2, 4)).sent) == 0
-    assert not any(c.kind == "all-gather" for c in trial(M4, "expert_parallel", (2, 4)).sent)
+        assert tables.expert_gathers(e, trial(M4, name, (2, 4)).collectives) == 0
+    assert not any(c.kind == "all-gather" for c in trial(M4, "expert_parallel", (2, 4)).collectives)
 
 
 def test_a_gathered_expert_would_be_noticed():

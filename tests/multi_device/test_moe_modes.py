@@ -198,8 +198,8 @@ def test_training_equals_one_device(layout, mode, dispatch):
     far = equality.differences(found, on_one_device(mode))
     assert max(far["losses"], far["parameters"]) < 1e-9 and far["routing"] < 1e-6, far
     assert len({float(m["loss"]) for m in found.metrics}) == STEPS
-    assert sum(c.kind == "all-to-all" for c in found.sent) == (10 if dispatch == "ragged" else 8)
-    assert tables.expert_gathers(e, found.sent) == 0
+    assert sum(c.kind == "all-to-all" for c in found.collectives) == (10 if dispatch == "ragged" else 8)
+    assert tables.expert_gathers(e, found.collectives) == 0
 
 
 def test_only_the_encoder_lets_experts_choose():

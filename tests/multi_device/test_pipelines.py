@@ -46,7 +46,7 @@ def test_weight_gradients_are_reduced_once_a_step(name):
     """Inside the loops over ticks stages pass activations on by permutes along the stage axis, and nothing at all is reduced or
     gathered along the data axis; after them it reduces."""
     p, program = compiled(gpt(PIPES[name](2, 2, 2)))
-    sent = tables.sent(p, program)
+    sent = tables.compiled_collectives(p, program)
     assert not [c for c in sent if c.loops and c.axes and "data" in c.axes and c.kind != "collective-permute"]
     assert [c for c in sent if not c.loops and c.axes == ("data",) and c.kind in ("all-reduce", "reduce-scatter")]
     passed = [c for c in sent if c.kind == "collective-permute" and c.axes == ("stage",) and c.loops]
@@ -72,7 +72,7 @@ def test_weights_stay_on_their_stages():
     """With several chunks a stage, too: outside the loops over ticks nothing passes between stages but sums (of the loss, of
     gradients that all stages have a share in)."""
     p, program = compiled(interleaved())
-    sent = [c for c in tables.sent(p, program) if not c.loops and c.axes and "stage" in c.axes]
+    sent = [c for c in tables.compiled_collectives(p, program) if not c.loops and c.axes and "stage" in c.axes]
     assert {c.kind for c in sent} <= {"all-reduce", "reduce-scatter"}
 
 

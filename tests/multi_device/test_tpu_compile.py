@@ -34,7 +34,7 @@ model = dataclasses.replace(e.model, model_dim=128, hidden_dim=256, moe=MoeConfi
 data = dataclasses.replace(e.data, batch_size=64)
 e = dataclasses.replace(e, model=model, data=data, layout=layouts.expert_parallel(1, 8), execution=Execution(dtype="bfloat16"))
 p = make_plan(e, devices)
-found = tables.sent(p, step.compile_step(p, batch_shapes(e.data)))
+found = tables.compiled_collectives(p, step.compile_step(p, batch_shapes(e.data)))
 exchanges = [(c.axes, c.times) for c in found if c.kind == "all-to-all"]
 print(json.dumps({"exchanges": exchanges, "expert_gathers": tables.expert_gathers(e, found)}))
 """
@@ -58,7 +58,7 @@ execution = Execution(dtype="bfloat16", remat="full")
 p = make_plan(dataclasses.replace(e, model=model, data=data, layout=tensor_parallel(2, 4), execution=execution), devices)
 compiled = step.compile_step(p, batch_shapes(data))
 kernels = collections.Counter(re.findall(r"%splash_mha_(fwd|dq|dkv)_[\\w.]+ = ", compiled.as_text()))
-gathers = sum(c.kind == "all-gather" and c.times > 1 for c in tables.sent(p, compiled))
+gathers = sum(c.kind == "all-gather" and c.times > 1 for c in tables.compiled_collectives(p, compiled))
 print(json.dumps({"kernels": kernels, "gathers_in_loops": gathers}))
 """
 OPTIONS = """

@@ -1,7 +1,7 @@
-"""How cost grows: step time over batch, length and experts, compile time over layers, host time over devices.
+"""Growth of costs: step time over batch, length and experts, compile time over layers, host time over devices.
 
 A curve is one small experiment on random tokens in several sizes. Its points are measured by turns, in short windows, so that
-what else a machine does meets all of them alike; a figure is a median. A ratio is to the first point.
+other load of the machine affects all of them equally; a figure is a median. A ratio is to the first point.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ from trainers.programs.model_flops import model_flops
 
 Point = dict[str, float]
 WINDOW = 2  # steps of one point before the next one's turn
-HOST_STEPS = 30  # likewise, where a step is next to nothing
+HOST_STEPS = 30  # the same, where a step takes next to no time
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,13 +40,13 @@ class Curve:
     """One cost over one size.
 
     Attributes:
-      x: what grows, with its unit.
-      experiment: of a size.
-      measure: points of experiments, after so many rounds.
-      columns: of a point, by name, what it is and its unit; the first is what the goal is about.
-      goal: of the experiments, and of what was measured at the first, the most that each may come to.
-      why: what the goal follows, for people.
-      absolute: the goal is a figure of its own, not a growth.
+      x: the size that grows, with its unit.
+      experiment: makes the experiment of a size.
+      measure: measures the points of experiments in a number of rounds.
+      columns: a point's figures by name, with description and unit; the goal is about the first.
+      goal: returns the largest allowed figure of each experiment, from the experiments and the figure of the first.
+      why: the goal's reason, as text.
+      absolute: whether the goal is a figure of its own, not a growth.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Curve:
 
 
 def gpt(rows: int, length: int, layers: int = 4) -> Experiment:
-    """gpt.bench_42m, narrower: layers of 256, vocabulary 8,192."""
+    """Returns gpt.bench_42m, narrower: layers of 256, vocabulary 8,192."""
     e = registry.load("gpt.bench_42m")
     model = dataclasses.replace(
         e.model, vocab=8192, layers=layers, model_dim=256, hidden_dim=1024, heads=4, max_positions=1024
@@ -78,10 +78,10 @@ def gpt(rows: int, length: int, layers: int = 4) -> Experiment:
 
 
 def m4(experts: int) -> Experiment:
-    """gshard_m4.bench_67m, narrower: four MoE layers, 4,096 source and as many target tokens in groups of 2,048, one expert each.
+    """Returns gshard_m4.bench_67m, narrower: four MoE layers; 4,096 source and 4,096 target tokens in groups of 2,048; top-1.
 
-    An expert of 64 still gets 64 tokens and has 80 slots for them: 1.25 x 2048 / 64 in each of two groups. All experts together
-    have as many slots whatever their number; weights, and with them the optimizer's work, are in proportion to it.
+    One of 64 experts still gets 64 tokens and has 80 slots for them: 1.25 x 2048 / 64 in each of two groups. The slots of all
+    experts together do not depend on the number of experts; weights, and so the optimizer's work, are in proportion to it.
     """
     e = registry.load("gshard_m4.bench_67m")
     model = dataclasses.replace(
@@ -92,7 +92,7 @@ def m4(experts: int) -> Experiment:
 
 
 def tiny_gpt(devices: int) -> Experiment:
-    """A GPT whose device work is next to nothing, data parallel; with the arrays of a large one, since layers are stacked."""
+    """Returns a data-parallel GPT with next to no device work, but as many arrays as a large one, since layers are stacked."""
     e = registry.tiny(registry.load("gpt.bench_42m"))
     model, data = dataclasses.replace(e.model, layers=1), dataclasses.replace(e.data, batch_size=8)
     return dataclasses.replace(e, model=model, data=data, layout=data_parallel(devices, 1))
@@ -110,7 +110,7 @@ def _ms(m: Meter) -> float:
 
 
 def step_times(experiments: Sequence[Experiment], rounds: int) -> list[Point]:
-    """`step_ms` and `tokens_per_s` of training steps."""
+    """Measures `step_ms` and `tokens_per_s` of training steps."""
     with contextlib.ExitStack() as closing:
         meters = [s.meter for s in _opened(experiments, closing)]
         meter.measure(meters, rounds * WINDOW, WINDOW)
@@ -118,15 +118,15 @@ def step_times(experiments: Sequence[Experiment], rounds: int) -> list[Point]:
 
 
 def _optimizer(s: Subject) -> Meter:
-    """What a step does once it has gradients, alone, on parameters, gradients and optimizer state of its own."""
-    p = s.plan
-    made = fresh_state(p)
-    grads = p.split_trained(made.params)[0]  # values do not matter, shapes and places do
-    current = jax.tree.map(jnp.copy, (grads, made.optimizer))
+    """Returns a meter of the optimizer's update alone, on parameters, gradients and optimizer state of its own."""
+    plan = s.plan
+    initial = fresh_state(plan)
+    grads = plan.split_trained(initial.params)[0]  # values do not matter, shapes and shardings do
+    current = jax.tree.map(jnp.copy, (grads, initial.optimizer))
 
     def update(current, grads):
         params, optimizer = current
-        updates, optimizer = p.tx.update(grads, optimizer, params)
+        updates, optimizer = plan.tx.update(grads, optimizer, params)
         return (optax.apply_updates(params, updates), optimizer), optax.global_norm(grads)
 
     program = jax.jit(update, donate_argnums=0)
@@ -140,8 +140,8 @@ def _optimizer(s: Subject) -> Meter:
 
 
 def step_and_optimizer_times(experiments: Sequence[Experiment], rounds: int) -> list[Point]:
-    """`step_ms`; `optimizer_ms` of the optimizer alone; `gradients_ms`, the difference: forward and backward pass, and the look
-    at whether all is finite."""
+    """Measures `step_ms`, `optimizer_ms` of the optimizer alone, and `gradients_ms`, their difference: forward and backward pass,
+    and the check that all is finite."""
     with contextlib.ExitStack() as closing:
         pairs = [(s.meter, _optimizer(s)) for s in _opened(experiments, closing)]
         meter.measure([m for pair in pairs for m in pair], rounds * WINDOW, WINDOW)
@@ -152,26 +152,26 @@ def step_and_optimizer_times(experiments: Sequence[Experiment], rounds: int) -> 
 
 
 def compile_times(experiments: Sequence[Experiment], rounds: int) -> list[Point]:
-    """`compile_s` of tracing, lowering and compiling the training step on one device."""
+    """Measures `compile_s` of tracing, lowering and compiling the training step on one device."""
     plans = [make_plan(e, jax.devices()[: e.layout.devices]) for e in experiments]
 
-    def seconds(p: Plan) -> float:
+    def time_compiling(plan: Plan) -> float:
         began = time.perf_counter()
-        step.compile_step(p, batch_shapes(p.experiment.data))
+        step.compile_step(plan, batch_shapes(plan.experiment.data))
         return time.perf_counter() - began
 
-    seconds(plans[0])  # what a process's first compilation alone pays for
-    found = [[seconds(p) for p in plans] for _ in range(rounds)]
-    return [{"compile_s": statistics.median(of_one)} for of_one in zip(*found, strict=True)]
+    time_compiling(plans[0])  # pays the costs that only a process's first compilation has
+    rounds_s = [[time_compiling(plan) for plan in plans] for _ in range(rounds)]
+    return [{"compile_s": statistics.median(times_s)} for times_s in zip(*rounds_s, strict=True)]
 
 
 def host_times(experiments: Sequence[Experiment], rounds: int) -> list[Point]:
-    """What the trainer's thread spends on a step until it is dispatched, in milliseconds: `host_ms` of its own CPU time,
-    `batch_ms`, the part of that in which it takes the batch from the thread that reads and places it, and `wall_ms`, with all
-    that it waits for.
+    """Measures the time of the trainer's thread until a step is dispatched, in milliseconds: `host_ms` of its own CPU time,
+    `batch_ms`, the part of that in which it takes the batch from the thread that reads and places it, and `wall_ms`, which
+    includes waiting.
 
-    CPU time leaves out waiting: for that thread, for devices, for a core that simulated devices are computing on. A step begins
-    when the one before it is done. Logging, which comes every `train.log_every` steps, is not in it.
+    CPU time excludes waiting for that thread, for devices, or for a core that simulated devices are computing on. A step begins
+    when the one before it is done. Logging, once every `train.log_every` steps, is not included.
     """
     with contextlib.ExitStack() as closing:
         subjects = _opened(experiments, closing)
@@ -179,11 +179,11 @@ def host_times(experiments: Sequence[Experiment], rounds: int) -> list[Point]:
         for _ in range(rounds):
             for s, points in zip(subjects, spent, strict=True):
                 points += [_host(s.meter) for _ in range(HOST_STEPS)]
-    return [{key: statistics.median(p[key] for p in points) for key in points[0]} for points in spent]
+    return [{key: statistics.median(point[key] for point in points) for key in points[0]} for points in spent]
 
 
 def _host(m: Meter) -> Point:
-    """Of one step; returns when it is done."""
+    """Measures one step, and waits until it is done."""
     wall, cpu = time.perf_counter(), time.thread_time()
     batch = m.batch(m.at)
     placed = time.thread_time()
@@ -198,18 +198,18 @@ def _host(m: Meter) -> Point:
 
 
 def as_flops(experiments: Sequence[Experiment], first: float) -> list[float]:
-    """In proportion to the model's FLOPs."""
+    """Returns goals in proportion to the model's FLOPs."""
     flops = [model_flops(e) for e in experiments]
     return [first * f / flops[0] for f in flops]
 
 
 def times(growth: float) -> Callable[[Sequence[Experiment], float], list[float]]:
-    """At most so many times the first."""
+    """Returns a goal of at most `growth` times the first figure."""
     return lambda experiments, first: [growth * first] * len(experiments)
 
 
 def at_most(value: float) -> Callable[[Sequence[Experiment], float], list[float]]:
-    """A figure of its own, whatever the first came to."""
+    """Returns a goal of at most `value`, independent of the first figure."""
     return lambda experiments, first: [value] * len(experiments)
 
 
@@ -275,30 +275,30 @@ CURVES = {
 
 
 def measure(curve: Curve, rounds: int) -> list[Point]:
-    """The curve's points: `size`, its columns, `ratio` of the first column to the first point's, and `goal`, in its unit.
+    """Measures a curve's points: `size`, its columns, `ratio` of the first column to the first point's, and `goal`, in its unit.
 
-    Sizes that need more devices than there are, are left out.
+    Sizes that need more devices than are available are left out.
     """
     chosen = [(n, curve.experiment(n)) for n in curve.sizes]
     chosen = [(n, e) for n, e in chosen if e.layout.devices <= len(jax.devices())]
     experiments = [e for _, e in chosen]
-    found = curve.measure(experiments, rounds)
-    first = found[0][curve.y]
+    measured = curve.measure(experiments, rounds)
+    first = measured[0][curve.y]
     goals = curve.goal(experiments, first)
     return [
         {"size": n} | point | {"ratio": point[curve.y] / first, "goal": goal}
-        for (n, _), point, goal in zip(chosen, found, goals, strict=True)
+        for (n, _), point, goal in zip(chosen, measured, goals, strict=True)
     ]
 
 
 def report(curves: Sequence[Curve], rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """Points and claim of each curve as plain values, with the devices and versions that they were measured on.
+    """Returns points and claim of each curve as plain values, with the devices and versions that they were measured on.
 
     Args:
-      say: is given each curve for people, once it is measured.
+      say: is given each curve as text, once it is measured.
     """
     device = jax.devices()[0]
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "platform": device.platform,
         "device_kind": device.device_kind,
         "rounds": rounds,
@@ -307,29 +307,29 @@ def report(curves: Sequence[Curve], rounds: int, say: Callable[[str], None]) -> 
     }
     for curve in curves:
         points = measure(curve, rounds)
-        found["curves"][curve.name] = {"claim": claim(curve, points), "points": points}
+        result["curves"][curve.name] = {"claim": claim(curve, points), "points": points}
         say(f"{table(curve, points)}\n\n{claim(curve, points)}\n")
-    return found
+    return result
 
 
-# --- for people ----------------------------------------------------------------------------------------------------
+# --- text ----------------------------------------------------------------------------------------------------------
 
 
 def claim(curve: Curve, points: Sequence[Point]) -> str:
-    """What was measured beside what it should be: of growth that of the last point, of an absolute goal the worst."""
+    """Returns the measured figure beside its goal: the last point's growth, or the worst point for an absolute goal."""
     first, last = points[0], points[-1]
-    what = f"{curve.name} {first['size']} -> {last['size']}"
+    span = f"{curve.name} {first['size']} -> {last['size']}"
     if curve.absolute:
-        return (
-            f"{what}: {max(p[curve.y] for p in points):.2f} ms at most (goal: at most {last['goal']:g} ms{curve.why})"
-        )
-    return f"{what}: {last['ratio']:.2f}x (goal: at most {last['goal'] / first[curve.y]:.3g}x{curve.why})"
+        return f"{span}: {max(point[curve.y] for point in points):.2f} ms at most (goal: at most {last['goal']:g} ms{curve.why})"
+    return f"{span}: {last['ratio']:.2f}x (goal: at most {last['goal'] / first[curve.y]:.3g}x{curve.why})"
 
 
 def table(curve: Curve, points: Sequence[Point]) -> str:
-    """A table that is read as text and as Markdown, a line a point."""
+    """Returns a table, legible as text and valid as Markdown, with a line for each point."""
     heads = [curve.x, *curve.columns.values(), "ratio"]
-    rows = [[str(p["size"]), *(_number(p[k]) for k in curve.columns), f"{p['ratio']:.2f}"] for p in points]
+    rows = [
+        [str(point["size"]), *(_number(point[k]) for k in curve.columns), f"{point['ratio']:.2f}"] for point in points
+    ]
     widths = [max(len(line[i]) for line in (heads, *rows)) for i in range(len(heads))]
 
     def line(cells: Sequence[str]) -> str:

@@ -1,8 +1,8 @@
 """A stopwatch for steps that a host dispatches ahead of a device, in the trainer's order: batch, step, wait for the one before.
 
-A step's time is from when the step before it was done to when it is done itself. Done is when its outputs are there, which a
-second thread waits for: the loop itself may be waiting for input then. Waiting for input is a stall only while the device has
-nothing to do, from when the last step was done to when the batch is there; input that is fetched beside a running step is free.
+A step's time is from the end of the step before it to its own end. A step ends when its outputs are ready, which a second thread
+waits for, since the loop itself may be waiting for input then. Waiting for input is a stall only while the device is idle, from
+the end of the last step until the batch is ready; fetching input during a running step is free.
 """
 
 import itertools
@@ -14,8 +14,8 @@ from typing import Any
 import jax
 import numpy as np
 
-WARMUP = 3  # steps that are not counted: memory is allocated, caches and the reader of input fill
-WINDOW = 5  # steps of one program before the other's turn, where two are compared
+WARMUP = 3  # uncounted steps in which memory is allocated, and caches and the input reader fill
+WINDOW = 5  # steps of one program before the other's turn, if two are compared
 
 
 class Meter:
@@ -24,14 +24,14 @@ class Meter:
     Args:
       step: takes a batch and dispatches a step; returns outputs that `jax.block_until_ready` can wait for.
       batch: returns the batch of a number, counted from 0.
-      clock: returns seconds from some fixed moment on.
-      watch: makes the executor, of one worker, that waits for outputs.
+      clock: returns seconds since some fixed moment.
+      watch: makes the executor, with one worker, that waits for outputs.
 
     Attributes:
-      windows: of each window the seconds of its steps.
-      stalls: seconds that the device waited for input, one for each of those steps.
-      outputs: what the counted steps returned.
-      ended: when each window did, in seconds since 1970.
+      windows: for each window, the seconds of its steps.
+      stalls: seconds that the device waited for input, for each of those steps.
+      outputs: the outputs of the counted steps.
+      ended: the end of each window, in seconds since 1970.
     """
 
     def __init__(
@@ -45,16 +45,16 @@ class Meter:
         self.forget()
 
     def forget(self) -> None:
-        """Drops what was measured so far."""
+        """Drops all measurements so far."""
         self.windows: list[list[float]] = []
         self.stalls: list[float] = []
         self.outputs: list[Any] = []
         self.ended: list[float] = []
 
     def window(self, steps: int) -> None:
-        """Runs a step that is not counted, since it finds the device idle, and then so many that are; waits for the last.
+        """Runs one uncounted step, since it finds the device idle, and then `steps` counted ones; waits for the last.
 
-        What comes between windows is in no step's time.
+        Time between windows belongs to no step.
         """
         asked, given, done = [], [], []
         with self.watch() as watch:
@@ -75,11 +75,11 @@ class Meter:
 
     @property
     def seconds(self) -> list[float]:
-        """Of every counted step."""
+        """Seconds of every counted step."""
         return [s for window in self.windows for s in window]
 
     def spread(self) -> dict[str, float]:
-        """`step_s_median`, `step_s_p10`, `step_s_p90`, `step_s_mean`, and `input_stall_share`: of all seconds those stalled."""
+        """Returns `step_s_median`, `step_s_p10`, `step_s_p90`, `step_s_mean`, and `input_stall_share`, stalled of all seconds."""
         low, middle, high = np.percentile(self.seconds, (10, 50, 90))
         return {
             "step_s_median": float(middle),
@@ -95,7 +95,7 @@ class Meter:
 
 
 def measure(meters: Sequence[Meter], steps: int, window: int = WINDOW) -> None:
-    """Counts so many steps of each meter, after a warm-up: of one meter in one window, of several in short ones by turns."""
+    """Counts `steps` steps of each meter, after a warm-up: one meter in one window, several in short windows by turns."""
     for meter in meters:
         meter.window(WARMUP)
         meter.forget()
@@ -106,7 +106,7 @@ def measure(meters: Sequence[Meter], steps: int, window: int = WINDOW) -> None:
 
 
 def ratio(first: Meter, other: Meter) -> dict[str, float]:
-    """How many times as long a step of the other takes: `median` of medians; `p10` and `p90` over pairs of windows."""
+    """Returns the ratio of step times, other over first: `median` of medians; `p10` and `p90` over pairs of windows."""
     pairs = [np.median(b) / np.median(a) for a, b in zip(first.windows, other.windows, strict=True)]
     low, high = np.percentile(pairs, (10, 90))
     middle = np.median(other.seconds) / np.median(first.seconds)

@@ -1,10 +1,10 @@
-"""MLPerf's logs: what a run says of itself in `:::MLLOG` lines, by MLPerf's own logging package, one fresh file an attempt.
+"""MLPerf's logs: `:::MLLOG` lines about a run, written by MLPerf's own logging package, in a new file for each attempt.
 
-A run asked for one (`--mlperf DIR`) ends as soon as an evaluation meets the target of its benchmark, with status "success";
-one that ends otherwise, all steps done, by a signal, by an error, has status "aborted". Every field is the run's own, from its
-experiment, its data, its devices and the clock.
+A run with a log (`--mlperf DIR`) ends as soon as an evaluation meets the target of its benchmark, with status "success"; a run
+that ends otherwise, with all steps done, by a signal or by an error, has status "aborted". Every field comes from the run itself:
+its experiment, its data, its devices and the clock.
 
-Where this differs from a submission's rules: before the run's clock starts, the held-out examples and the index of the training
+This differs from a submission's rules: before the run's clock starts, the held-out examples and the index of the training
 rows are read; a run that starts from given weights starts its optimizer and its schedule anew.
 """
 
@@ -37,12 +37,12 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-    """What the user of a command asks for.
+    """The user's request for a log.
 
     Attributes:
-      folder: where result_0.txt, result_1.txt and so on are written; made if it is missing.
-      org: who submits; "" is the user that runs.
-      division: "closed" if model, data and optimizer are MLPerf's reference's, which only the user can say; else "open".
+      folder: where result_0.txt, result_1.txt and so on are written; created if it is missing.
+      org: the submitter; "" is the user who runs the command.
+      division: "closed" if model, data and optimizer are those of MLPerf's reference, which only the user knows; else "open".
       target: the score to reach where the benchmark has no fixed one; see mlperf_rules.benchmark.
       began: when the command started, in seconds since 1970.
     """
@@ -55,23 +55,27 @@ class Request:
 
 
 class Attempt:
-    """The log of one attempt, written as it happens; of a run that was asked for none, one that says nothing.
+    """The log of one attempt, written as it runs; without a path it writes nothing.
 
-    A block, the context of the run, ends the attempt: as aborted if the target was not met; without a trace if it never started.
+    Leaving its context ends the attempt: as aborted if the target was not met; the file is removed if the run never started.
 
     Attributes:
-      step: how many steps are done; the run counts here.
-      target_met: the run may end.
+      step: the number of steps done, which the run sets.
+      target_met: whether the run may end.
     """
 
     def __init__(self, benchmark: Benchmark | None = None, batch_size: int = 0, path: Path | None = None):
-        """path: an existing, empty file to write to; None is silent."""
+        """Opens the log.
+
+        Args:
+          path: an existing, empty file to write to; None for no log.
+        """
         self.benchmark, self.path = benchmark, path
         self.step, self.target_met = 0, False
         self._batch_size, self._started, self._in_block, self._stopped = batch_size, False, False, False
         self._handler = self._log = None
         if path:
-            # Not from the package's own logger, which prints.
+            # The package's own logger would print.
             from mlperf_logging.mllog.mllog import MLLogger
 
             self._handler = logging.FileHandler(path, encoding="utf-8")
@@ -88,13 +92,13 @@ class Attempt:
         return self.step * self._batch_size
 
     def describe(self, began: float, values: Mapping[str, Any]) -> None:
-        """Says what will be run; its initialization began at `began`."""
+        """Logs the description of the run, whose initialization began at `began`."""
         self._write("start", "init_start", when=began)
         for key, value in values.items():
             self._write("event", key, value)
 
     def start(self, when: float | None = None) -> None:
-        """The clock starts, once all processes are here, everything is compiled and no batch was read; or it did at `when`."""
+        """Starts the clock, now or at `when`: all processes wait for each other, with all compiled and no batch read."""
         if self.benchmark and when is None:
             any_process(False)
         self._write("end", "init_stop", when=when)
@@ -112,21 +116,21 @@ class Attempt:
         self._in_block = False
 
     def stats(self, loss: float | None, seconds: float, when: float | None = None) -> None:
-        """Throughput in rows a second, seconds a step, both since the last time, and the newest step's loss."""
-        found = {"throughput": self._batch_size / seconds, "step_time": seconds}
-        found |= {} if loss is None else {"reduced_train_loss": loss}
-        self._write("event", "tracked_stats", found, when=when, samples_count=self._samples, step=self.step)
+        """Logs throughput in rows a second and seconds a step, both since the last call, and the newest step's loss."""
+        values = {"throughput": self._batch_size / seconds, "step_time": seconds}
+        values |= {} if loss is None else {"reduced_train_loss": loss}
+        self._write("event", "tracked_stats", values, when=when, samples_count=self._samples, step=self.step)
 
     def eval_start(self) -> None:
         self._stop_block()
         self._write("start", "eval_start", **self._position())
 
     def eval_stop(self, scores: Mapping[str, float], more: bool) -> None:
-        """Says the score, and ends the run if that meets the target.
+        """Logs the score, and ends the run if it meets the target.
 
         Args:
-          scores: of the evaluator.
-          more: whether training goes on if it does not.
+          scores: the evaluator's scores.
+          more: whether training continues if the target is not met.
         """
         if self.benchmark and self.benchmark.metric:
             score = scores[self.benchmark.metric]
@@ -160,84 +164,88 @@ class Attempt:
 
 
 def attempt(request: Request | None, e: Experiment, evaluator: Evaluator | None, workdir: Path) -> Attempt:
-    """The log of a run that is about to start; a silent one if none is asked for. All processes come here, the first writes.
+    """Returns the log of a run that is about to start, an empty one without a request. All processes call this, the first writes.
 
     Raises:
-      ConfigError: the run is no benchmark, the rules would refuse its log whatever it scored, or it resumes.
+      ConfigError: the run is no benchmark, the rules would refuse its log with any score, or it resumes.
       OSError: the log cannot be written.
     """
     if request is None:
         return Attempt()
     refused: Exception | None = None
-    of, path, values = None, None, {}
+    benchmark, path, values = None, None, {}
     try:
         if any((workdir / "checkpoints").glob("[0-9]*")):
             raise ConfigError(
                 f"an MLPerf attempt starts at step 0, {workdir} has checkpoints; choose another --workdir"
             )
-        of = mlperf_rules.benchmark(e, request.target)
-        values = _described(request, e, of, evaluator)
+        benchmark = mlperf_rules.benchmark(e, request.target)
+        values = _description(request, e, benchmark, evaluator)
         if jax.process_index() == 0:
-            _rehearse(request, e, of, values)
+            _check_in_advance(request, e, benchmark, values)
             path = new_log(request.folder)
     except (UserError, OSError) as error:
         refused = error
-    if any_process(refused is not None):  # before anyone waits for a process that does not come
+    if any_process(refused is not None):  # before another process waits for one that has failed
         if path:
             path.unlink()
         raise refused or ConfigError("another process refuses to write an MLPerf log; it says why")
-    made = Attempt(of, e.data.batch_size, path)
-    made.describe(request.began, values | {"cache_clear": clear_cache(e)})
-    return made
+    log = Attempt(benchmark, e.data.batch_size, path)
+    log.describe(request.began, values | {"cache_clear": clear_cache(e)})
+    return log
 
 
-def _described(request: Request, e: Experiment, of: Benchmark, evaluator: Evaluator | None) -> dict[str, Any]:
-    """All that a log says of a run before it starts, by key; what the run does not have is left out."""
+def _description(request: Request, e: Experiment, benchmark: Benchmark, evaluator: Evaluator | None) -> dict[str, Any]:
+    """Returns the log's values for a run before it starts, by key, without those that the run does not have."""
     values = {
-        "submission_benchmark": of.name,
+        "submission_benchmark": benchmark.name,
         "submission_division": request.division,
         "submission_org": request.org or runlog.user(),
         "submission_platform": f"{e.layout.devices}x {jax.devices()[0].device_kind}",
         "experiment": e.name,
         "config_hash": runlog.config_hash(e),
-        **mlperf_rules.settings(e, of),
+        **mlperf_rules.settings(e, benchmark),
     }
     if e.data.cache:
         manifest = caches.read_manifest(caches.cache_folder(e.data))
         values["train_samples"] = task_of(e.data).rows(manifest)
-    if evaluator and of.metric:
-        if of.metric not in evaluator.names:
-            raise ConfigError(f"{e.name}: MLPerf's {of.name} scores {of.metric}, which its evaluation does not give")
+    if evaluator and benchmark.metric:
+        if benchmark.metric not in evaluator.names:
+            raise ConfigError(
+                f"{e.name}: MLPerf's {benchmark.name} scores {benchmark.metric}, which its evaluation does not give"
+            )
         values["eval_samples"] = evaluator.samples
     if (step := init_from.newest_step(e.train.init_from)) is not None:
         values["init_checkpoint_step"] = step
     return values
 
 
-def _rehearse(request: Request, e: Experiment, of: Benchmark, values: dict[str, Any]) -> None:
-    """Refuses a run whose log would not pass even if it met its target: a made-up log that says so is checked by the rules."""
+def _check_in_advance(request: Request, e: Experiment, benchmark: Benchmark, values: dict[str, Any]) -> None:
+    """Refuses a run whose log would not pass even if it met its target: a made-up log of such a run is checked."""
 
-    def found(division: str) -> list[str]:
+    def check(division: str) -> list[str]:
         with tempfile.TemporaryDirectory() as folder:
             path = new_log(Path(folder))
-            with Attempt(of, e.data.batch_size, path) as made:
-                made.describe(time.time(), values | {"submission_division": division, "cache_clear": False})
-                made.start(time.time())
-                made.step = 1
-                made.stats(1.0, 1.0)
-                if of.target is not None:
-                    made.eval_start()
-                    made.eval_stop({of.metric: of.target}, more=False)
+            with Attempt(benchmark, e.data.batch_size, path) as log:
+                log.describe(time.time(), values | {"submission_division": division, "cache_clear": False})
+                log.start(time.time())
+                log.step = 1
+                log.stats(1.0, 1.0)
+                if benchmark.target is not None:
+                    log.eval_start()
+                    log.eval_stop({benchmark.metric: benchmark.target}, more=False)
             return mlperf_rules.complaints(path)
 
-    if wrong := found(request.division):
-        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-        hint = "; choose --mlperf-division open" if request.division == "closed" and not found("open") else ""
-        raise ConfigError(f"{e.name} is no {request.division} {of.name} of MLPerf {RULESET}: {wrong[0]}{more}{hint}")
+    if refusals := check(request.division):
+        more = f" (and {len(refusals) - 1} more)" if len(refusals) > 1 else ""
+        hint = "; choose --mlperf-division open" if request.division == "closed" and not check("open") else ""
+        raise ConfigError(
+            f"{e.name} is no {request.division} {benchmark.name} of MLPerf {RULESET}: {refusals[0]}{more}{hint}"
+        )
 
 
 def new_log(folder: Path) -> Path:
-    """A new, empty FOLDER/result_N.txt, N the first number that is free."""
+    """Creates an empty FOLDER/result_N.txt, with the first free number N, and returns its path."""
     folder.mkdir(parents=True, exist_ok=True)
     for n in itertools.count():
         try:
@@ -250,17 +258,17 @@ def new_log(folder: Path) -> Path:
 
 
 def clear_cache(e: Experiment) -> bool:
-    """Drops the pages of the experiment's data from this machine's page cache; whether that was done.
+    """Drops the pages of the experiment's data from this machine's page cache; returns whether that was done.
 
-    MLPerf wants cold caches. The kernel drops the clean pages of a file that nothing maps when it is asked to, which needs no
-    privilege; pages of other files stay, as do those of an experiment on random tokens, which reads none.
+    MLPerf requires cold caches. The kernel drops the clean pages of an unmapped file on request, which needs no privilege; pages
+    of other files stay. An experiment on random tokens reads no files, and nothing is dropped.
     """
     if not e.data.cache or not hasattr(os, "posix_fadvise"):
         return False
     for path in caches.cache_folder(e.data).rglob("*"):
         if path.is_file():
             with path.open("rb") as file:
-                os.fsync(file.fileno())  # only clean pages go
+                os.fsync(file.fileno())  # only clean pages are dropped
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     return True
 
@@ -279,27 +287,27 @@ class Window:
 
 
 def throughput(e: Experiment, request: Request, windows: Sequence[Window]) -> Path:
-    """Writes what was timed as a log of benchmark "throughput", and returns its path.
+    """Writes timed windows as a log of benchmark "throughput", and returns its path.
 
-    For the one process that measures, or the first of them.
+    Only the first process may call this.
 
     Args:
-      windows: in order; what lies between them, if anything, is not timed.
+      windows: the windows in order; time between them is not counted.
 
     Raises:
       ConfigError: nothing was timed, or the rules refuse the log.
     """
     if not windows:
         raise ConfigError(f"{e.name}: no window was timed, so there is no throughput to log")
-    of = mlperf_rules.THROUGHPUT
-    values = _described(request, e, of, None)
-    _rehearse(request, e, of, values)
+    benchmark = mlperf_rules.THROUGHPUT
+    values = _description(request, e, benchmark, None)
+    _check_in_advance(request, e, benchmark, values)
     path = new_log(request.folder)
-    with Attempt(of, e.data.batch_size, path) as made:
-        made.describe(request.began, values | {"cache_clear": False})
-        made.start(windows[0].start)
+    with Attempt(benchmark, e.data.batch_size, path) as log:
+        log.describe(request.began, values | {"cache_clear": False})
+        log.start(windows[0].start)
         for window in windows:
-            made.step += window.steps
-            made.stats(window.loss, (window.stop - window.start) / window.steps, window.stop)
-        made._stop("aborted", windows[-1].stop)
+            log.step += window.steps
+            log.stats(window.loss, (window.stop - window.start) / window.steps, window.stop)
+        log._stop("aborted", windows[-1].stop)
     return path

@@ -1,8 +1,8 @@
-"""What the devices of a run could do at most: the denominator of MFU and HFU.
+"""Peak FLOP/s of the devices of a run: the denominator of MFU and HFU.
 
-Of accelerators what their makers publish for bfloat16 products without sparsity, whatever the experiment computes in: TPUs from
-trainers.chips; H100 and H200 (989.4 TFLOP/s as SXM, 756 and 835 as PCIe and NVL) and A100 (312) from NVIDIA's data sheets,
-which give twice that, with sparsity, for the former. A host's own is not published in a usable way, so it is measured.
+Accelerators have their makers' published peak for bfloat16 products without sparsity, in whatever dtype the experiment computes:
+TPUs from trainers.chips; H100 and H200 (989.4 TFLOP/s as SXM, 756 and 835 as PCIe and NVL) and A100 (312) from NVIDIA's data
+sheets, which give twice that, with sparsity, for H100 and H200. No usable peak is published for hosts, so theirs is measured.
 """
 
 import functools
@@ -28,28 +28,31 @@ PUBLISHED = {kind: CHIPS[name].peak for kind, name in KINDS.items()} | {
 
 
 def peak(devices: int, dtype: str) -> tuple[float | None, str]:
-    """(FLOP/s of all devices together, what they are) of a run; None where nothing is known of the devices.
+    """Returns (FLOP/s of all devices together, their description); None for unknown devices.
 
-    Simulated devices have their host's. All processes measure it at the same time, and what each reaches is added up, whether
-    or not they share a host.
+    Simulated devices have the peak of their host. All processes measure it at the same time, and their results are summed,
+    whether or not they share a host.
 
     Args:
-      dtype: of the products that a host is measured with.
+      dtype: dtype of the products that a host is measured with.
     """
     device = jax.devices()[0]
     if device.platform == "cpu":
         processes.gather(0.0)  # so that they begin together
-        together = float(processes.gather(measured(dtype)).sum())
-        return together, f"the host's fastest {dtype} matrix product, measured in this run"
+        total = float(processes.gather(measured(dtype)).sum())
+        return total, f"the host's fastest {dtype} matrix product, measured in this run"
     if device.device_kind not in PUBLISHED:
         return None, f"no peak is known of a {device.device_kind!r}; known are {', '.join(sorted(PUBLISHED))}"
-    of_one = PUBLISHED[device.device_kind]
-    return devices * of_one, f"{devices} x {of_one / 1e12:,.1f} TFLOP/s, published for {device.device_kind}, bfloat16"
+    per_device = PUBLISHED[device.device_kind]
+    return (
+        devices * per_device,
+        f"{devices} x {per_device / 1e12:,.1f} TFLOP/s, published for {device.device_kind}, bfloat16",
+    )
 
 
 @functools.cache
 def measured(dtype: str, long: float = 0.1, times: int = 5) -> float:
-    """FLOP/s of the fastest square matrix product on all threads of this host: of 512 rows, 1024, until one takes `long` s."""
+    """Measures the FLOP/s of this host's fastest square matrix product: of 512 rows, 1024, ... until one takes `long` s."""
     size, best, seconds = 512, 0.0, 0.0
     while seconds < long:
         x = jax.device_put(jnp.ones((size, size), dtype), jax.local_devices()[0])

@@ -1,12 +1,13 @@
-"""A trace of some steps for xprof and TensorBoard, and which components of the model their time goes to.
+"""A trace of some steps for xprof and TensorBoard, and the time of each component of the model in them.
 
-The trace says when each operation of the compiled program ran; the program says in which functions it was traced. Operations
-may run side by side, on a host's threads or its simulated devices. Each instant is shared equally by those that are under way
-then, so that their milliseconds add up to the time in which anything ran. What the compiler added itself (copies above all) has
-no function and stands as "(compiler)". Parts that models share have names of their own here; what else was traced in a module
-of the model has that module's class for a name, and the rest stands as "(other)". A fusion counts as where its result was traced.
+The trace has the times of each operation of the compiled program; the program has the functions in which it was traced.
+Operations may run concurrently, on a host's threads or its simulated devices. Those that run at the same instant share it
+equally, so that their milliseconds add up to the time in which anything ran. Operations that the compiler added (mostly
+copies) have no function and are listed as "(compiler)". Parts that models share have their own names here; other operations
+traced in a module of the model are named for its class, and all others are "(other)". A fusion counts where its
+result was traced.
 
-Tried on CPUs; planes of accelerators are read by the same names, their mean is shown.
+Tested on CPUs; planes of accelerators are read by the same names, and their mean is shown.
 """
 
 import functools
@@ -27,22 +28,22 @@ from trainers.programs import products
 from trainers.programs.collectives import KINDS, UNREAD
 from trainers.programs.hlo import Computation, Instruction, Program, phase
 
-STEPS = 3  # counted ones; one more comes first
+STEPS = 3  # counted steps; an uncounted one comes first
 SUMMARY = "components.txt"
 PHASES = ("forward", "backward", "rematerialised", "optimizer", "other")
 
-# Of "folder/file.py:function", from the innermost function outwards; the first that any line of this table matches.
+# Patterns of "folder/file.py:function"; the innermost function that any of them matches decides.
 _COMPONENTS = [
     (re.compile(pattern), name)
     for pattern, name in (
-        (r"^attention/\w+\.py:|\.attend$", "attention"),
+        (r"^attention/\w+\.py:|\.attend(_to_source)?$", "attention"),
         (r"^moe/\w+\.py:", "experts"),
-        (r":FeedForward\.|\.ffn$|:apply_ffn", "ffn"),
+        (r":FeedForward\.|\.feed_forward$", "ffn"),
         (r":Norm\.", "norm"),
-        (r":Embedding\.|\._?embed$", "embedding"),
-        (r":logits$|\._logits$|_loss$|/(losses|heads)\.py:", "softmax and loss"),
+        (r":Embedding\.|\._?embed(_tokens)?$", "embedding"),
+        (r"[:.]_?logits$|_loss$|/(losses|heads)\.py:", "softmax and loss"),
         (r"/optimizers\.py:|:global_norm$|:apply_updates|\.if_finite", "optimizer"),
-        (r"/(transformer|params|gpipe|one_f_one_b)\.py:|:(Encoder|Decoder)Layer\.", "layers: residuals, scan"),
+        (r"/(transformer|encoder_decoder|params|gpipe|one_f_one_b)\.py:", "layers: residuals, scan"),
     )
 ]
 _MOVES = {
@@ -56,25 +57,25 @@ _MOVES = {
     "pad",
     "bitcast",
 }
-_CONTAINERS = {"while", "conditional", "call"}  # what runs in them has events of its own
+_CONTAINERS = {"while", "conditional", "call"}  # the operations inside have events of their own
 
-Event = tuple[str, float, float]  # an operation's name, when it began and ended, in ns
+Event = tuple[str, float, float]  # an operation's name, its beginning and end in ns
 
 
 def profile(meter: Meter, program: Program, model: Model, folder: Path) -> dict[str, Any]:
     """Traces some steps into the folder, as process 0 sees them; all processes run them.
 
-    Writes FOLDER/plugins/profile/... and, as text, FOLDER/components.txt. Keys of what it returns:
-      steps: that were traced
-      step_ms: of wall time, with tracing
-      busy_ms: of a step, in which any operation ran
+    Writes FOLDER/plugins/profile/... and, as text, FOLDER/components.txt. Returns a dictionary with the keys:
+      steps: the number of traced steps
+      step_ms: wall time of a step, with tracing
+      busy_ms: time of a step in which any operation ran
       components: rows of component, phase, ms of a step and share of busy_ms, the longest first
       kinds: share of busy_ms by "matmul", "elementwise" (fusions without a product included), "data movement",
         "communication", "custom call"
     """
     leader = jax.process_index() == 0
     options = jax.profiler.ProfileOptions()
-    options.python_tracer_level = 0  # Python's own calls would slow it down and say little
+    options.python_tracer_level = 0  # tracing Python's own calls is slow and says little
     if leader:
         jax.profiler.start_trace(folder, profiler_options=options)
     try:
@@ -87,18 +88,18 @@ def profile(meter: Meter, program: Program, model: Model, folder: Path) -> dict[
     newest = max(folder.glob("plugins/profile/*/*.xplane.pb"), key=lambda path: path.stat().st_mtime)
     modules = {type(module).__qualname__ for _, module in nnx.iter_modules(model)}  # pyright: ignore[reportArgumentType]
     events = planes(ProfileData.from_file(str(newest)), program)
-    found = summary(program, events, STEPS + 1, modules)
-    text = "\n".join(table(found)) + "\n"
+    result = summary(program, events, STEPS + 1, modules)
+    text = "\n".join(table(result)) + "\n"
     new = folder / f"{SUMMARY}.new"
     new.write_text(text)
     os.replace(new, folder / SUMMARY)
-    return found
+    return result
 
 
 def planes(trace: Any, program: Program) -> list[list[Event]]:
-    """Events of the program's operations on each device, or on the host where devices are simulated; `trace` is ProfileData."""
+    """Returns events of the program's operations by device, or on the host with simulated devices; `trace` is ProfileData."""
     known = {i.name: i for c in program.computations.values() for i in c.instructions}
-    found = []
+    devices = []
     for plane in trace.planes:
         events: list[Event] = []
         for line in plane.lines:
@@ -109,12 +110,12 @@ def planes(trace: Any, program: Program) -> list[list[Event]]:
                 if of_program and name in known and known[name].opcode not in _CONTAINERS:
                     events.append((name, event.start_ns, event.end_ns))
         if events:
-            found.append(events)
-    return found
+            devices.append(events)
+    return devices
 
 
-def shared(events: Iterable[Event]) -> dict[str, float]:
-    """Nanoseconds of each operation, each instant shared equally by the events that are under way: they add up to their union."""
+def time_shares(events: Iterable[Event]) -> dict[str, float]:
+    """Returns nanoseconds of each operation. Concurrent events share each instant equally, so that the sum is their union."""
     ends = sorted([(start, 1, name) for name, start, _ in events] + [(end, -1, name) for name, _, end in events])
     seconds: dict[str, float] = defaultdict(float)
     running: dict[str, int] = defaultdict(int)
@@ -131,7 +132,7 @@ def shared(events: Iterable[Event]) -> dict[str, float]:
 
 
 def summary(program: Program, devices: list[list[Event]], steps: int, modules: Collection[str] = ()) -> dict[str, Any]:
-    """What `profile` returns, of the events of so many steps.
+    """Returns the dictionary of `profile`, from the events of `steps` steps.
 
     Args:
       modules: the classes of the model's modules.
@@ -141,7 +142,7 @@ def summary(program: Program, devices: list[list[Event]], steps: int, modules: C
     kinds: dict[str, float] = defaultdict(float)
     scale = 1e-6 / steps / max(len(devices), 1)
     for events in devices:
-        for name, ns in shared(events).items():
+        for name, ns in time_shares(events).items():
             around, i = places[name]
             rows[component(program, i, modules), phase(i.op_name)] += ns * scale
             kinds[kind(program, around, i)] += ns * scale
@@ -152,15 +153,15 @@ def summary(program: Program, devices: list[list[Event]], steps: int, modules: C
         "step_ms": sum(walls) * scale,
         "busy_ms": busy,
         "components": [
-            {"component": name, "phase": of, "ms": ms, "share": ms / busy}
-            for (name, of), ms in sorted(rows.items(), key=lambda row: -row[1])
+            {"component": name, "phase": part, "ms": ms, "share": ms / busy}
+            for (name, part), ms in sorted(rows.items(), key=lambda row: -row[1])
         ],
         "kinds": {name: ms / busy for name, ms in sorted(kinds.items(), key=lambda kind: -kind[1])},
     }
 
 
 def component(program: Program, i: Instruction, modules: Collection[str] = ()) -> str:
-    """The part of the model that an instruction belongs to: a name of the table, else the innermost of these modules' classes."""
+    """Returns the component of an instruction: a name of the table, else the innermost class that is one of `modules`."""
     if phase(i.op_name) == "optimizer":
         return "optimizer"
     frames = [frame for inner in (i, *_fused(program, i)) for frame in program.frames(inner)]
@@ -175,7 +176,7 @@ def _named(function: str) -> str:
 
 
 def _fused(program: Program, i: Instruction) -> list[Instruction]:
-    """What a fusion runs, its result first."""
+    """Returns the instructions inside a fusion, its result first."""
     if i.opcode != "fusion":
         return []
     return [
@@ -184,7 +185,7 @@ def _fused(program: Program, i: Instruction) -> list[Instruction]:
 
 
 def kind(program: Program, around: Computation, i: Instruction) -> str:
-    """What an instruction does, see `profile`."""
+    """Returns the kind of an instruction, see `profile`."""
     if products.flops(program, around, i):
         return "matmul"
     if i.opcode.removesuffix("-start").removesuffix("-done") in KINDS + UNREAD:
@@ -194,26 +195,27 @@ def kind(program: Program, around: Computation, i: Instruction) -> str:
     return "data movement" if i.opcode.removesuffix("-start").removesuffix("-done") in _MOVES else "elementwise"
 
 
-def table(found: dict[str, Any]) -> list[str]:
-    """The summary as lines."""
-    if not found["components"]:
+def table(summary: dict[str, Any]) -> list[str]:
+    """Returns the summary as lines of text."""
+    if not summary["components"]:
         return ["the trace has no operation of the compiled step"]
     by_name: dict[str, dict[str, float]] = defaultdict(dict)
-    for row in found["components"]:
+    for row in summary["components"]:
         by_name[row["component"]][row["phase"]] = row["ms"]
     by_name = dict(sorted(by_name.items(), key=lambda item: -sum(item[1].values())))
     width = max(map(len, by_name))
-    phases = [p for p in PHASES if any(p in row for row in by_name.values())]
-    lines = [f"  {'ms of a step':{width}} " + "".join(f"{p:>16}" for p in [*phases, "all", "share"])]
+    phases = [part for part in PHASES if any(part in row for row in by_name.values())]
+    lines = [f"  {'ms of a step':{width}} " + "".join(f"{part:>16}" for part in [*phases, "all", "share"])]
     for name, row in by_name.items():
-        cells = [f"{row[p]:,.2f}" if p in row else "" for p in phases]
+        cells = [f"{row[part]:,.2f}" if part in row else "" for part in phases]
         total = sum(row.values())
-        cells += [f"{total:,.2f}", f"{total / found['busy_ms']:.1%}"]
+        cells += [f"{total:,.2f}", f"{total / summary['busy_ms']:.1%}"]
         lines.append(f"  {name:{width}} " + "".join(f"{cell:>16}" for cell in cells))
-    kinds = ", ".join(f"{name} {share:.1%}" for name, share in found["kinds"].items())
-    idle = 1 - found["busy_ms"] / found["step_ms"]
+    kinds = ", ".join(f"{name} {share:.1%}" for name, share in summary["kinds"].items())
+    idle = 1 - summary["busy_ms"] / summary["step_ms"]
     return [
-        f"Profile of {found['steps']} steps: {found['step_ms']:,.2f} ms each with tracing, nothing running in {idle:.1%} of it",
+        f"Profile of {summary['steps']} steps: {summary['step_ms']:,.2f} ms each with tracing, "
+        f"nothing running in {idle:.1%} of it",
         *lines,
         f"  by kind: {kinds}",
     ]

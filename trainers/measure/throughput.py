@@ -1,8 +1,8 @@
-"""How fast an experiment trains: its own compiled step on its own batches, timed by trainers.measure.meter, and what that
-is a share of.
+"""Training throughput of an experiment: its own compiled step on its own batches, timed by trainers.measure.meter, with MFU
+and HFU.
 
 MFU counts the model's FLOPs as PaLM does (trainers.programs.model_flops), HFU those of the matrix products of the compiled
-program, with what is computed again (trainers.programs.products). Both divide by all measured time and by the peak of all
+program, including recomputed ones (trainers.programs.products). Both divide by all measured time and by the peak of all
 devices (trainers.measure.peaks).
 """
 
@@ -42,9 +42,9 @@ class Subject:
     """An experiment that is measured.
 
     Attributes:
-      compiled: its step.
-      compile_s: seconds of tracing, lowering and compiling that.
-      meter: of its steps, from fresh parameters on.
+      compiled: its compiled step.
+      compile_s: seconds of tracing, lowering and compiling the step.
+      meter: the meter of its steps, starting with fresh parameters.
     """
 
     plan: Plan
@@ -55,23 +55,23 @@ class Subject:
 
 @contextlib.contextmanager
 def opened(e: Experiment) -> Iterator[Subject]:
-    """The experiment, ready to run, on as many devices as its mesh has; its first step is done."""
+    """Yields the experiment, ready to run, on as many devices as its mesh has; its first step is done."""
     alone = jax.process_count() == 1  # several processes must all take part
-    p = make_plan(e, jax.devices()[: e.layout.devices] if alone else None)
-    batches = Batches(open_source(e.data, e.model), e.data, p.batch_shardings())
+    plan = make_plan(e, jax.devices()[: e.layout.devices] if alone else None)
+    batches = Batches(open_source(e.data, e.model), e.data, plan.batch_shardings())
     with contextlib.closing(batches):
         began = time.perf_counter()
-        compiled = step.compile_step(p, batch_shapes(e.data))
+        compiled = step.compile_step(plan, batch_shapes(e.data))
         compile_s = time.perf_counter() - began
         host_memory.keep()
-        current = fresh_state(p)
+        current = fresh_state(plan)
 
         def run(batch: step.Batch) -> step.Metrics:
             nonlocal current
-            current, found = compiled(current, batch)
-            return found
+            current, metrics = compiled(current, batch)
+            return metrics
 
-        subject = Subject(p, compiled, compile_s, Meter(run, batches))
+        subject = Subject(plan, compiled, compile_s, Meter(run, batches))
         subject.meter.window(0)
         yield subject
 
@@ -79,28 +79,28 @@ def opened(e: Experiment) -> Iterator[Subject]:
 def measure(
     e: Experiment, steps: int, trace: Path | None = None, log: mlperf_log.Request | None = None
 ) -> dict[str, Any]:
-    """The report of an experiment, see `report`, with
+    """Returns the report of an experiment, see `report`, with
 
     first_step_s: from the start of this process to the end of the first step: imports, compiling, fresh parameters
-    peak_memory_gib: until the last step, of the fullest device, or of the fullest process where devices do not tell
-    profile: of some more steps, see trainers.measure.profile; where there is a `trace`, the folder for it
-    mlperf_log: path of a log in MLPerf's form; where a `log` is asked for
+    peak_memory_gib: until the last step, of the fullest device, or of the fullest process where devices have no statistics
+    profile: profile of further steps, see trainers.measure.profile; only with a folder `trace` for it
+    mlperf_log: path of a log in MLPerf's form; only if a `log` is requested
     """
     with opened(e) as subject:
         more: dict[str, Any] = {"first_step_s": _age()}
         meter.measure([subject.meter], steps)
         more["peak_memory_gib"] = float(processes.gather(host_memory.memory_gib()).max())
-        found = report(subject) | more
+        result = report(subject) | more
         if log and jax.process_index() == 0:
-            found["mlperf_log"] = str(mlperf_log.throughput(e, log, _windows(subject.meter)))
+            result["mlperf_log"] = str(mlperf_log.throughput(e, log, _windows(subject.meter)))
         if trace:
             program = hlo.parse(subject.compiled.as_text() or "")
-            found["profile"] = profile.profile(subject.meter, program, subject.plan.model, trace)
-    return found
+            result["profile"] = profile.profile(subject.meter, program, subject.plan.model, trace)
+    return result
 
 
 def _windows(m: Meter) -> list[mlperf_log.Window]:
-    """The counted steps one by one, of a meter that has counted in one window."""
+    """Returns the counted steps as single windows, from a meter that has counted in one window."""
     [seconds], [end] = m.windows, m.ended
     ends = end - sum(seconds) + np.cumsum(seconds)
     return [
@@ -110,42 +110,42 @@ def _windows(m: Meter) -> list[mlperf_log.Window]:
 
 
 def compare(e: Experiment, other: Experiment, steps: int) -> dict[str, Any]:
-    """Two experiments in turns: their reports `a` and `b`, and `ratio`, see `meter.ratio`."""
+    """Measures two experiments by turns; returns their reports `a` and `b`, and `ratio`, see `meter.ratio`."""
     with opened(e) as a:
         first = _age()
         with opened(other) as b:
             meter.measure([a.meter, b.meter], steps)
-            found = {"a": report(a) | {"first_step_s": first}, "b": report(b)}
-            return found | {"ratio": meter.ratio(a.meter, b.meter)}
+            result = {"a": report(a) | {"first_step_s": first}, "b": report(b)}
+            return result | {"ratio": meter.ratio(a.meter, b.meter)}
 
 
 def _age() -> float:
-    """Seconds since this process began."""
+    """Returns the seconds since this process began."""
     return time.time() - psutil.Process().create_time()
 
 
 def report(subject: Subject) -> dict[str, Any]:
-    """What was measured, as plain values; None is what cannot be known, and `notes` say why.
+    """Returns all measurements as plain values; None is a value that cannot be known, and `notes` say why.
 
     Keys, with the seconds and the share of `Meter.spread`:
       experiment, config (a hash of its fields), layout, mesh, data ("" is random tokens), dtype
-      platform, device_kind, devices (of a host simulated ones), processes
-      steps: that were counted
-      units_per_s: by unit of the model's work ("tokens", "images"), the one first that throughput is told in
-      tokens, tokens_per_s, tokens_per_s_per_chip: likewise of each unit; without padding, as the model counts them, of
-        translations the tokens of the target
+      platform, device_kind, devices (simulated ones on a host), processes
+      steps: the number of counted steps
+      units_per_s: by unit of the model's work ("tokens", "images"), first the one in which throughput is reported
+      tokens, tokens_per_s, tokens_per_s_per_chip: likewise for each unit; without padding, as the model counts them; for
+        translations, the tokens of the target
       examples, examples_per_s, examples_per_s_per_chip: rows of the global batch, each a text, a pair or several, packed
       model_flops, hardware_flops: of a step, on all devices
-      flop_convention, peak_flops (FLOP/s of all devices), peak (what that is), mfu, hfu
-      compile_s: of tracing, lowering and compiling
-      program_memory_gib: of the compiled step on one device, by the compiler's own account
-      first_step_s, peak_memory_gib: None, since more than this may run in the process
+      flop_convention, peak_flops (FLOP/s of all devices), peak (its description), mfu, hfu
+      compile_s: time of tracing, lowering and compiling
+      program_memory_gib: memory of the compiled step on one device, as the compiler counts it
+      first_step_s, peak_memory_gib: None, since other programs may run in the process
       versions, notes
 
-    Rates and shares are of all seconds measured, that is of the mean step: what delays one step in ten is in them.
+    Rates and shares are of all seconds measured, that is of the mean step: a delay of one step in ten is included.
     """
-    p, m = subject.plan, subject.meter
-    e, spread, device = p.experiment, m.spread(), jax.devices()[0]
+    plan, m = subject.plan, subject.meter
+    e, spread, device = plan.experiment, m.spread(), jax.devices()[0]
     chips, seconds, notes = e.layout.devices, spread["step_s_mean"], []
     needed, done = model_flops.model_flops(e), None
     try:
@@ -155,7 +155,7 @@ def report(subject: Subject) -> dict[str, Any]:
     peak, name = peaks.peak(chips, e.execution.dtype)
     if peak is None:
         notes.append(f"no MFU, no HFU: {name}")
-    if len(p.trained) < len(p.parameters):
+    if len(plan.trained) < len(plan.parameters):
         notes.append("MFU counts the gradients of frozen parameters, which are not computed")
     sizes: Any = subject.compiled.memory_analysis()
 
@@ -166,7 +166,7 @@ def report(subject: Subject) -> dict[str, Any]:
     def share(count: float | None) -> float | None:
         return count / seconds / peak if count is not None and peak else None
 
-    counts = {unit: sum(float(found[unit]) for found in m.outputs) / len(m.outputs) for unit in p.units()}
+    counts = {unit: sum(float(metrics[unit]) for metrics in m.outputs) / len(m.outputs) for unit in plan.units()}
     return {
         "experiment": e.name,
         "config": runlog.config_hash(e),
@@ -180,7 +180,7 @@ def report(subject: Subject) -> dict[str, Any]:
         "processes": jax.process_count(),
         "steps": len(m.seconds),
         **spread,
-        # Of several processes, that of the one that waited most.
+        # With several processes, the share of the one that waited most.
         "input_stall_share": float(processes.gather(spread["input_stall_share"]).max()),
         "units_per_s": {unit: count / seconds for unit, count in counts.items()},
         **rates("examples", e.data.batch_size),
@@ -201,16 +201,17 @@ def report(subject: Subject) -> dict[str, Any]:
     }
 
 
-# --- for people ---------------------------------------------------------------------------------------------------
+# --- text ---------------------------------------------------------------------------------------------------------
 
 
-def as_text(found: dict[str, Any]) -> str:
-    """`measure` or `compare`."""
-    if "ratio" not in found:
-        return "\n".join(_lines(found))
-    a, b, r = found["a"], found["b"], found["ratio"]
-    names = [f"{x['experiment']} {x['layout']}" for x in (a, b)]
-    ratio = f"a step of b takes {r['median']:.3f} times as long as one of a (p10 {r['p10']:.3f}, p90 {r['p90']:.3f})"
+def as_text(result: dict[str, Any]) -> str:
+    """Returns the result of `measure` or `compare` as text."""
+    if "ratio" not in result:
+        return "\n".join(_lines(result))
+    a, b, ratios = result["a"], result["b"], result["ratio"]
+    names = [f"{report['experiment']} {report['layout']}" for report in (a, b)]
+    spread = f"p10 {ratios['p10']:.3f}, p90 {ratios['p90']:.3f}"
+    ratio = f"a step of b takes {ratios['median']:.3f} times as long as one of a ({spread})"
     unit = next(iter(a["units_per_s"]))
     if unit not in b["units_per_s"]:
         unit = "examples"
@@ -224,12 +225,12 @@ def _lines(r: dict[str, Any]) -> list[str]:
     processes = f" of {r['processes']} processes" if r["processes"] > 1 else ""
 
     def rates(name: str, unit: str) -> str:
-        of_one = f", {r[f'{name}_per_s_per_chip']:,.1f} a device" if r["devices"] > 1 else ""
-        return f"  {name:10} {r[f'{name}_per_s']:,.1f} {unit}/s{of_one}; {r[name]:,.0f} a step"
+        per_device = f", {r[f'{name}_per_s_per_chip']:,.1f} a device" if r["devices"] > 1 else ""
+        return f"  {name:10} {r[f'{name}_per_s']:,.1f} {unit}/s{per_device}; {r[name]:,.0f} a step"
 
-    def share(name: str, count: str, of: str) -> str:
+    def share(name: str, count: str, meaning: str) -> str:
         value = "unknown" if r[name] is None else _percent(r[name])
-        return f"  {name.upper():10} {value}; {short(r[count])}FLOP a step{of}"
+        return f"  {name.upper():10} {value}; {short(r[count])}FLOP a step{meaning}"
 
     memory = "" if r["peak_memory_gib"] is None else f"{r['peak_memory_gib']:.2f} GiB at the peak; "
     program = "unknown" if r["program_memory_gib"] is None else f"{r['program_memory_gib']:.2f} GiB"

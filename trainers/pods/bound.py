@@ -1,7 +1,7 @@
-"""A quick estimate of a plan's memory and step time, without compiling it: what a search is pruned by.
+"""A quick estimate of a plan's memory and step time, without compiling it, by which a search is pruned.
 
-State is exact; activations are those of the traced model, cut as the layout says. The rest are formulas with a few constants,
-fitted to steps that the TPU compiler compiled for v4: modelled, give or take 30 %.
+The size of the state is exact, and activations are those of the traced model, cut by the layout. Everything else is a formula
+with a few constants, fitted to steps that the TPU compiler compiled for v4; these figures are modelled, to about 30 %.
 """
 
 import dataclasses
@@ -24,39 +24,39 @@ from trainers.programs.tables import optimizer_bytes
 
 EFFICIENCY = 0.87  # of matrix products, as a share of the peak
 SCORE_TRAFFIC = 40  # bytes through HBM for each attention logit, forward and backward
-EXPOSED = 0.65  # share of communication that the products beside it do not hide
-EXPOSED_ALL_TO_ALL = 0.5  # the same where tokens travel to their experts and back
-# Copies of what a layer's backward pass works on: of activations gathered for it, with their gradients; of weights, and some of
-# the next layer's.
+EXPOSED = 0.65  # share of communication that concurrent products do not hide
+EXPOSED_ALL_TO_ALL = 0.5  # the same for the all-to-alls of tokens to their experts and back
+# Copies held during a layer's backward pass: of gathered activations, with their gradients; of its weights, and some of the next
+# layer's.
 GATHERED_COPIES, WEIGHT_COPIES = 2, 1.25
-LOGIT_BYTES = 6  # of each output logit, its gradient included
+LOGIT_BYTES = 6  # for each output logit, its gradient included
 
 POSITIONS = ("res_length", "act_embed")  # the axes of the residual stream that are gathered before a sub-layer
-ROWS = ("batch", "length", "res_length", "height", "width")  # what one copy of a weight sees a part of
+ROWS = ("batch", "length", "res_length", "height", "width")  # axes that divide the rows over the copies of a weight
 
 
 @dataclasses.dataclass(frozen=True)
 class Bound:
-    """What a step needs of each chip: bytes of memory at its peak, and seconds."""
+    """Estimated peak memory of a step in bytes on each chip, and its time in seconds."""
 
     memory_bytes: float
     step_s: float
 
 
 def bound(e: Experiment, where: Slice) -> Bound:
-    """An estimate of an experiment's step on a slice; raises LayoutError for a layout that does not fit model or slice."""
+    """Estimates an experiment's step on a slice; raises LayoutError for a layout that does not fit the model or the slice."""
     work = Work(e)
     return Bound(work.memory_bytes(), work.step_s(where))
 
 
 class Work:
-    """What a layout leaves to each device; raises LayoutError where it does not fit the experiment."""
+    """The work of each device under a layout; raises LayoutError if the layout does not fit the experiment."""
 
     def __init__(self, e: Experiment):
-        self.e, self.layout, self.remat = e, e.layout, e.execution.remat
+        self.e, self.layout = e, e.layout
         self.plan, self.optimizer_bytes = _plan(_key(e))
         model = self.plan.model
-        self.path = model.stack if isinstance(model, Staged) else ""  # whose rules stand for those of all layers
+        self.path = model.stack if isinstance(model, Staged) else ""  # its rules are taken for all layers
         self.rules = self.layout.resolve(self.path)
         self.itemsize = jnp.dtype(e.execution.dtype).itemsize
         self.shards = [(a, self._shard_bytes(a)) for a in activations.activations(e)]
@@ -65,7 +65,7 @@ class Work:
         self.is_1f1b = settings is not None and settings.schedule == "1f1b"
 
     def _shard_bytes(self, a: Traced, gathered: Sequence[str] = ()) -> float:
-        """Bytes of one layer's activation on a device, for one of the parts whose gradients are accumulated."""
+        """Returns the bytes of one layer's activation on a device, for one microbatch of gradient accumulation."""
         cuts = self.layout.cut(a.axes, a.shape, component=self.path, tensor=f"activation {a.name!r}")
         cut = tuple(axis for name, axes in zip(a.axes, cuts, strict=True) if name not in gathered for axis in axes)
         return a.itemsize * math.prod(a.shape) / self.layout.num_shards(cut) / self.e.train.microbatches
@@ -73,28 +73,28 @@ class Work:
     # --- memory ---
 
     def memory_bytes(self) -> float:
-        """At the peak of a step: in the last layer's backward pass, at the loss, or where tokens are looked up."""
+        """Returns the peak memory of a step: in the last layer's backward pass, at the loss, or at the embedding lookup."""
         parameters = sum(info.bytes_per_device for info in self.plan.parameters)
         at_loss, at_lookup = self._at_ends()
         working = max(self._kept() + max(self._at_layer(), at_loss), at_lookup)
         return parameters + self.optimizer_bytes + working
 
     def _kept(self) -> float:
-        """What is kept for the backward pass."""
-        total = sum(a.kept(self.remat) * a.times * shard for a, shard in self.shards)
+        """Returns the bytes of activations that are kept for the backward pass."""
+        total = sum(a.kept(self.e.execution) * a.times * shard for a, shard in self.shards)
         if (s := self.schedule) is None:
             return total
         of_chunk = total / (s.stages * s.chunks * s.microbatches)
         if not self.is_1f1b:
-            return (s.microbatches + s.stages - 1) * s.chunks * of_chunk  # idle ticks keep something, too
+            return (s.microbatches + s.stages - 1) * s.chunks * of_chunk  # idle ticks save activations, too
         return s.ring * sum(shard for a, shard in self.shards if a.name == CARRY) / s.microbatches + of_chunk
 
     def _at_layer(self) -> float:
-        """Gradients, and what one layer's backward pass works on."""
+        """Returns the bytes of gradients and of the working memory of one layer's backward pass."""
         trained = [info for info in self.plan.parameters if info.name in self.plan.trained]
         gradients = sum(info.bytes_per_device for info in trained)
-        gradients *= min(self.e.train.microbatches, 2)  # accumulated: those of a part, and their sum
-        if self.itemsize < 4:  # whole stacks of weights as they are used, and of their gradients, are made at once
+        gradients *= min(self.e.train.microbatches, 2)  # accumulated: those of a microbatch, and their sum
+        if self.itemsize < 4:  # weights and gradients of whole stacks are cast at once
             gradients += 2 * self.itemsize * sum(info.shard_size for info in trained)
         by_stack: dict[int, float] = {}
         for a, shard in self.shards:
@@ -105,17 +105,17 @@ class Work:
         parts = self.schedule.microbatches if self.schedule else 1
         stacks = {info.name.split(".")[0] for info in self.plan.parameters}
         weights = max(self._layer_weights(f"{stack}.") for stack in stacks)
-        weights = weights or max(map(self._used, self.plan.parameters))  # without stacks a layer is about one weight
+        weights = weights or max(map(self._used, self.plan.parameters))  # without stacks, a layer is about one weight
         return gradients + max(by_stack.values(), default=0) / parts + WEIGHT_COPIES * weights
 
     def _layer_weights(self, stack: str) -> float:
-        """Bytes of one layer's weights on a device once what must be gathered is gathered."""
+        """Returns the bytes of one layer's weights on a device, gathered for use."""
         own = [info for info in self.plan.parameters if info.name.startswith(stack) and info.axes[:1] == ("layers",)]
         return sum(self._used(i) * self.layout.num_shards(self._cuts(i)[0]) / i.shape[0] for i in own)
 
     def _at_ends(self) -> tuple[float, float]:
-        """(output logits and the matrix that they come from, the largest table of embeddings with whole vectors), with
-        gradients; of a model without a vocabulary nothing."""
+        """Returns (bytes of output logits and the output matrix, bytes of the largest embedding table with whole vectors), both
+        with gradients; 0 for a model without a vocabulary."""
         tables = [info for info in self.plan.parameters if info.axes == ("vocab", "embed")]
         heads = [info for info in self.plan.parameters if info.axes == ("embed", "vocab")] or tables  # else it is tied
         parts = self.e.train.microbatches * (self.schedule.microbatches if self.schedule else 1)
@@ -137,8 +137,8 @@ class Work:
         return self.layout.cut(info.axes, info.shape, component=info.where.path, tensor=info.name)
 
     def _in_place(self, info: ParamInfo) -> tuple[str, ...]:
-        """The mesh axes that cut a weight while it is used: those that cut the same dimension of activations ("act_mlp" of
-        "mlp"). What is cut otherwise is gathered first."""
+        """Returns the mesh axes that cut a weight while it is used: those that cut the same dimension of activations ("act_mlp"
+        for "mlp"). Along all other axes the weight is gathered first."""
         rules = self.layout.resolve(info.where.path)
         found = []
         for name, axes in zip(info.axes, self._cuts(info), strict=True):
@@ -147,17 +147,17 @@ class Work:
         return tuple(found)
 
     def _used(self, info: ParamInfo) -> float:
-        """Bytes of a weight on a device once what must be gathered is gathered."""
+        """Returns the bytes of a weight on a device, gathered for use."""
         return info.size * self.itemsize / self.layout.num_shards(self._in_place(info))
 
     # --- time ---
 
     def step_s(self, where: Slice) -> float:
-        """Products, a pipeline's bubble, attention's traffic, and communication that is not hidden; raises LayoutError."""
+        """Returns the time of products, bubble, attention's memory traffic and exposed communication; raises LayoutError."""
         links, s, rounds = Links(self.e, where), self.schedule, self.e.train.microbatches
-        needed = activations.program_flops(self.e, "none")
-        done = activations.program_flops(self.e, self.remat)
-        done += needed / 3 if self.is_1f1b else 0  # it runs each chunk forward a second time, whatever is kept inside
+        needed = activations.program_flops(execution.with_remat(self.e, "none"))
+        done = activations.program_flops(self.e)
+        done += needed / 3 if self.is_1f1b else 0  # it recomputes each chunk's forward pass under any policy
         bubble = s.idle() if s and self.is_1f1b else s.bubble if s else 0
         products = done / (where.chips * where.chip.peak * EFFICIENCY) * (1 + bubble)
         stages = s.stages if s else 1
@@ -171,7 +171,7 @@ class Work:
         return products + rounds * (traffic + EXPOSED * sent + EXPOSED_ALL_TO_ALL * exchanged)
 
     def _weight_s(self, info: ParamInfo, links: "Links") -> float:
-        """A weight gathered forward and backward, its gradient scattered, and added up over the weight's copies."""
+        """Returns the time to gather a weight forward and backward, scatter its gradient, and sum it over the weight's copies."""
         cut, used = {axis for axes in self._cuts(info) for axis in axes}, self._in_place(info)
         gathered = tuple(cut.difference(used))
         rules = self.layout.resolve(info.where.path)
@@ -181,32 +181,32 @@ class Work:
         return links.seconds(size, gathered) * (2 + is_trained) + 2 * is_trained * copies
 
     def _sum_s(self, a: Traced, again: float, links: "Links") -> float:
-        """What a tensor-parallel sub-layer reads gathered, and what it returns added up, in all passes."""
+        """Returns the time to gather the input of a tensor-parallel sub-layer and to sum its output, in all passes."""
         axes = self.rules.get(a.kind.summed, ())
         is_cut = any(axis in self.rules.get(name, ()) for name in POSITIONS for axis in axes)
-        passes = 4 + is_cut + 2 * again  # what lies cut is gathered for the gradient of the weights, too
+        passes = 4 + is_cut + 2 * again  # a cut input is gathered for the weights' gradient, too
         return passes * links.seconds(self._shard_bytes(a, POSITIONS), axes)
 
     def _exchange_s(self, a: Traced, size: float, links: "Links") -> float:
-        """Tokens between the devices of their groups and of their experts, in all passes."""
+        """Returns the time of the all-to-alls between groups and experts, in all passes."""
         axes = tuple(axis for axis in self.rules.get("act_expert", ()) if axis in self.rules.get("group", ()))
-        return (2 if a.kept(self.remat) else 3) * links.exchange_s(size, axes)
+        return (2 if a.kept(self.e.execution) else 3) * links.exchange_s(size, axes)
 
 
 def _key(e: Experiment) -> Experiment:
-    """The same for all policies and torus assignments, which change no plan."""
+    """Returns the experiment without policy and torus assignment, which do not change its plan."""
     return dataclasses.replace(execution.with_remat(e, "none"), layout=dataclasses.replace(e.layout, torus=()))
 
 
 @functools.lru_cache(maxsize=1024)
 def _plan(e: Experiment) -> tuple[Plan, int]:
-    """(an abstract plan, bytes of its optimizer's state on a device)."""
+    """Returns (an abstract plan, bytes of its optimizer's state on a device)."""
     p = make_plan(e, abstract=True)
     return p, optimizer_bytes(p)
 
 
 class Links:
-    """How long collectives over axes of the mesh take on the links of a slice; raises LayoutError if it does not lie there."""
+    """Times of collectives over mesh axes on the links of a slice; raises LayoutError if the mesh does not fit its torus."""
 
     def __init__(self, e: Experiment, where: Slice):
         self.layout, self.link = e.layout, where.chip.link
@@ -216,14 +216,14 @@ class Links:
         }
 
     def _along(self, axes: Iterable[str]) -> dict[str, int]:
-        """Chips along each torus axis."""
+        """Returns the number of chips along each torus axis."""
         along: dict[str, int] = {}
         for letter, n in (part for axis in axes for part in self.found[axis]):
             along[letter] = along.get(letter, 1) * n
         return along
 
     def seconds(self, size: float, axes: tuple[str, ...]) -> float:
-        """Of gathering or scattering `size` bytes: whole rings send both ways, all at once; parts of rings one way."""
+        """Returns the time to gather or scatter `size` bytes: whole rings send both ways, all at once; parts of rings one way."""
         n, along = self.layout.num_shards(axes), self._along(axes)
         if n == 1:
             return 0.0
@@ -231,6 +231,7 @@ class Links:
         return size * (n - 1) / n / (self.link * (rings or len(along)))
 
     def exchange_s(self, size: float, axes: tuple[str, ...]) -> float:
-        """Of an all-to-all of `size` bytes a chip: along its longest axis bytes go a quarter of the ring, or half the line."""
+        """Returns the time of an all-to-all of `size` bytes a chip: over a quarter of the ring, or half the line, of its longest
+        axis."""
         hops = (n / (8 if n == self.rings.get(letter) else 4) for letter, n in self._along(axes).items())
         return size * max(hops, default=0.0) / self.link

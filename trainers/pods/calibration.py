@@ -1,6 +1,6 @@
-"""Published throughput of TPU pods, rebuilt and modelled: how far a modelled figure can be trusted.
+"""Calibration of modelled figures: runs on TPU pods with published throughput, rebuilt and modelled.
 
-`python -m scripts.plan --calibrate` compiles every point anew and rewrites calibration.json, from which all errors come.
+`python -m scripts.plan --calibrate` compiles every point anew and rewrites calibration.json, from which all errors are computed.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ FILE = Path(__file__).with_name("calibration.json")
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """A published run: `mfu` as published, or from the published step time, by PaLM's definition; where it is from."""
+    """A published run: its MFU by PaLM's definition, as published or from the published step time, and its source."""
 
     experiment: Callable[[], Experiment]
     topology: str
@@ -88,7 +88,7 @@ POINTS = {
 
 @dataclasses.dataclass(frozen=True)
 class Error:
-    """What published over modelled figures were: their mean, their standard deviation in percent of it, and of how many."""
+    """Mean of published over modelled figures, their standard deviation in percent of it, and the number of points."""
 
     factor: float
     deviation_pct: float
@@ -96,7 +96,7 @@ class Error:
 
 
 def error(generation: str) -> Error:
-    """Of a TPU generation; where it has fewer than three points, of all together."""
+    """Returns the error of a TPU generation; of all points together where it has fewer than three."""
     rows = json.loads(FILE.read_text())["points"]
     own = [row for row in rows if row["topology"].startswith(f"{generation}:")]
     ratios = [row["published_mfu"] / row["modelled_mfu"] for row in (own if len(own) > 2 else rows)]
@@ -105,12 +105,12 @@ def error(generation: str) -> Error:
 
 
 def rms(rows: list[dict[str, Any]]) -> float:
-    """Root mean square of modelled over published figures less one, in percent: the error without a correction."""
+    """Returns the root mean square of (modelled / published - 1) in percent: the error without a correction."""
     return 100 * statistics.fmean((row["modelled_mfu"] / row["published_mfu"] - 1) ** 2 for row in rows) ** 0.5
 
 
 def row(name: str, report: dict[str, Any]) -> dict[str, Any]:
-    """A line of the table, of a point's report."""
+    """Returns the table's line for a point, from its report."""
     point = POINTS[name]
     return {
         "name": name,
@@ -131,7 +131,7 @@ def write(rows: list[dict[str, Any]], versions: dict[str, str]) -> None:
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
-    """For people, in Markdown; the last line has the error."""
+    """Returns the table in Markdown; the last line has the error."""
     lines = ["| point | slice | published MFU | modelled MFU, step | modelled / published | source |"]
     lines.append("| --- | --- | --- | --- | --- | --- |")
     lines += [

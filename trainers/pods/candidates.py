@@ -1,5 +1,5 @@
-"""The plans that a search looks at: a family's layouts with sizes that suit a slice, where they lie on its torus, and what the
-backward pass keeps. All of them are valid, as far as one can tell without tracing the step.
+"""The candidates of a search: a family's layouts with sizes that suit a slice, their placements on its torus, and the policies of
+the backward pass. All of them are valid, as far as is known without tracing the step.
 """
 
 import dataclasses
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from configs.experiment import Experiment
+from models.execution import Execution
 from models.families import family_of
 from models.sharding import remat, torus
 from models.sharding.layout import Layout, LayoutError, Rules
@@ -18,42 +19,43 @@ from trainers.pods.bound import Work
 from trainers.programs import execution
 from trainers.programs.activations import activations
 
-STAGES, MICROBATCHES = 32, 8  # at most so many stages, and microbatches for each of them
+STAGES, MICROBATCHES = 32, 8  # upper limits: of stages, and of microbatches for each stage
 
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """An experiment with another plan, and that plan in a few words."""
+    """An experiment with another plan, and a short description of that plan."""
 
     experiment: Experiment
     text: str
 
 
 def candidates(e: Experiment, where: Slice) -> list[Candidate]:
-    """All plans of an experiment that suit a slice, no two of them equal; its own come first, if it has as many chips."""
-    found, seen, policies = [], set(), _policies(e)
+    """Returns all different plans of an experiment that suit a slice; its own come first if it has as many chips."""
+    plans, seen, executions = [], set(), _executions(e)
     for layout in _layouts(e, where):
-        if (key := _essence(layout, where)) in seen:
+        if (key := _key(layout, where)) in seen:
             continue
         seen.add(key)
-        for policy in policies:
-            new = dataclasses.replace(execution.with_remat(e, policy), layout=layout)
-            found.append(Candidate(new, describe(new, where)))
-    return found
+        for how in executions:
+            new = dataclasses.replace(e, execution=how, layout=layout)
+            plans.append(Candidate(new, describe(new, where)))
+    return plans
 
 
 def describe(e: Experiment, where: Slice) -> str:
-    """A plan in a few words: "two_d 256x8 data=yz model=x remat=full"."""
-    layout, lies = e.layout, torus.assignment(e.layout.mesh, where.dims, e.layout.torus)
+    """Returns a short description of a plan: "two_d 256x8 data=yz model=x remat=full"."""
+    layout, placement = e.layout, torus.assignment(e.layout.mesh, where.dims, e.layout.torus)
     words = [layout.name, "x".join(str(size) for _, size in layout.mesh)]
     for _, pipeline in layout.pipelines[-1:]:
         words += [f"m={pipeline.microbatches}", f"v={pipeline.chunks}"]
-    words += [f"{axis}={torus.as_text(parts, where.dims)}" for axis, parts in lies.items() if parts]
-    return " ".join([*words, f"remat={e.execution.remat}"])
+    words += [f"{axis}={torus.as_text(parts, where.dims)}" for axis, parts in placement.items() if parts]
+    by_component = [f"remat[{path}]={kept}" for path, kept in e.execution.remat_of]
+    return " ".join([*words, f"remat={e.execution.remat}", *by_component])
 
 
 def distance(e: Experiment, other: Experiment) -> tuple[bool, float, bool]:
-    """How far a plan is from an experiment's own: (another layout, doublings of sizes and microbatches, another `remat`)."""
+    """Returns the distance of two plans: (another layout, doublings of sizes and microbatches, another `remat`)."""
 
     def rules(layout: Layout) -> Any:
         schedules = [(path, pipeline.schedule) for path, pipeline in layout.pipelines]
@@ -65,14 +67,14 @@ def distance(e: Experiment, other: Experiment) -> tuple[bool, float, bool]:
 
     pairs = itertools.zip_longest(sizes(e.layout), sizes(other.layout), fillvalue=1)
     doublings = sum(abs(math.log2(a / b)) for a, b in pairs)
-    return rules(e.layout) != rules(other.layout), doublings, e.execution.remat != other.execution.remat
+    return rules(e.layout) != rules(other.layout), doublings, e.execution != other.execution
 
 
-def _policies(e: Experiment) -> list[str]:
-    """What the backward pass may keep, the experiment's own choice first; only what the model has."""
+def _executions(e: Experiment) -> list[Execution]:
+    """Returns executions that differ in what the backward pass keeps, the experiment's own first; only what the model has."""
     has = {a.name for a in activations(e)}
     policies = (p for p in family_of(e.model).policies if has.issuperset(remat.names(p)))
-    return list(dict.fromkeys([e.execution.remat, *policies]))
+    return list(dict.fromkeys([e.execution, *(execution.with_remat(e, policy).execution for policy in policies)]))
 
 
 def _layouts(e: Experiment, where: Slice) -> Iterator[Layout]:
@@ -84,11 +86,11 @@ def _layouts(e: Experiment, where: Slice) -> Iterator[Layout]:
             kept = (item for item in added if all(axis in mesh for _, axes in item[1] for axis in axes))
             layout = dataclasses.replace(layout, components=(*layout.components, *kept))
         if valid := _valid(e, layout):
-            yield from _lying(valid, where)
+            yield from _placements(valid, where)
 
 
 def _searched(e: Experiment) -> list[Recipe]:
-    """Returns the layouts that the family has a search vary."""
+    """Returns the recipes that the family lets a search vary."""
     family = family_of(e.model)
     recipes = family.searched(e.model) if family.searched else family.layouts
     return [recipe for recipe in recipes.values() if recipe.largest]
@@ -107,33 +109,33 @@ def _pipelined(e: Experiment, where: Slice) -> Iterator[Layout]:
         if not recipe.is_pipeline:
             continue
         for p, y in itertools.product(_sizes(where, STAGES)[1:], _sizes(where, recipe.largest)):
-            x, rest = divmod(where.chips, p * y)
+            x, remainder = divmod(where.chips, p * y)
             m = max((p * k for k in range(2, MICROBATCHES + 1) if x and rows % (p * k * x) == 0), default=0)
-            for v in recipe.chunks if m and not rest else ():
+            for v in recipe.chunks if m and not remainder else ():
                 layout = recipe(p, x, y)
                 settings = {path: dataclasses.replace(s, microbatches=m, chunks=v) for path, s in layout.pipelines}
                 yield dataclasses.replace(layout, pipelines=tuple(settings.items()))
 
 
 def _sizes(where: Slice, limit: int) -> list[int]:
-    """Sizes of a mesh axis: powers of two, also times 3 where a side has 12 chips."""
+    """Returns sizes of a mesh axis: powers of two, also times 3 where a side has 12 chips."""
     odd = {d // (d & -d) for d in (1, *where.dims)}
     return [d for d in range(1, min(where.chips, limit) + 1) if where.chips % d == 0 and d // (d & -d) in odd]
 
 
 def _added_rules(e: Experiment) -> list[tuple[str, Rules]]:
-    """The rules for single components that an experiment has beyond those of a layout of its family."""
+    """Returns the experiment's rules for single components beyond those of its family's layout."""
     sizes = [size for _, size in e.layout.mesh]
-    for make in family_of(e.model).layouts.values():
-        if len(make.axes) == len(sizes):
-            base = make(*sizes)
+    for recipe in family_of(e.model).layouts.values():
+        if len(recipe.axes) == len(sizes):
+            base = recipe(*sizes)
             if (base.mesh, base.rules) == (e.layout.mesh, e.layout.rules):
                 return [item for item in e.layout.components if item not in base.components]
     return []
 
 
 def _valid(e: Experiment, layout: Layout) -> Layout | None:
-    """The layout, with a whole vocabulary where its mesh does not divide it; None if it does not fit the experiment even so."""
+    """Returns the layout, without cutting a vocabulary that its mesh does not divide; None if it still does not fit."""
     rules, name = also(layout.rules, vocab=None, act_vocab=None), f"{layout.name}_whole_vocabulary"
     for choice in (layout, dataclasses.replace(layout, name=name, rules=rules)):
         try:
@@ -145,26 +147,26 @@ def _valid(e: Experiment, layout: Layout) -> Layout | None:
     return None
 
 
-def _lying(layout: Layout, where: Slice) -> Iterator[Layout]:
-    """The layout as it lies on the torus by itself, and in the best way of another shape; none if it does not lie there."""
+def _placements(layout: Layout, where: Slice) -> Iterator[Layout]:
+    """Yields the layout in its default placement on the torus and in the best placement of another shape, if there are any."""
     sides = dict(zip(torus.LETTERS, where.dims, strict=True))
 
-    def shape(way: torus.Assignment) -> list:
-        return [sorted((sides[letter], n) for letter, n in way[axis]) for axis, _ in layout.mesh]
+    def shape(assignment: torus.Assignment) -> list:
+        return [sorted((sides[letter], n) for letter, n in assignment[axis]) for axis, _ in layout.mesh]
 
     try:
-        first = torus.assignment(layout.mesh, where.dims, layout.torus)
-        ways = torus.assignments(layout.mesh, where.dims)
+        default = torus.assignment(layout.mesh, where.dims, layout.torus)
+        assignments = torus.assignments(layout.mesh, where.dims)
     except LayoutError:
         return
     yield layout
-    if other := next((way for way in ways if shape(way) != shape(first)), None):
-        lies = tuple((axis, torus.as_text(parts, where.dims)) for axis, parts in other.items() if parts)
-        yield dataclasses.replace(layout, torus=lies)
+    if other := next((assignment for assignment in assignments if shape(assignment) != shape(default)), None):
+        placement = tuple((axis, torus.as_text(parts, where.dims)) for axis, parts in other.items() if parts)
+        yield dataclasses.replace(layout, torus=placement)
 
 
-def _essence(layout: Layout, where: Slice) -> Any:
-    """What tells layouts apart: neither names nor mesh axes of a single device."""
+def _key(layout: Layout, where: Slice) -> Any:
+    """Returns a key that is equal for layouts that differ only in names and in mesh axes of a single device."""
     number = {axis: i for i, (axis, _) in enumerate((axis, size) for axis, size in layout.mesh if size > 1)}
 
     def plain(rules: Rules) -> tuple:
@@ -173,7 +175,7 @@ def _essence(layout: Layout, where: Slice) -> Any:
     def cutting(rules: Rules) -> tuple:
         return tuple((name, axes) for name, axes in plain(rules) if axes)
 
-    lies = torus.assignment(layout.mesh, where.dims, layout.torus)
+    placement = torus.assignment(layout.mesh, where.dims, layout.torus)
     components = tuple((path, plain(rules)) for path, rules in layout.components)
-    mesh = tuple((size, lies[axis]) for axis, size in layout.mesh if size > 1)
+    mesh = tuple((size, placement[axis]) for axis, size in layout.mesh if size > 1)
     return mesh, cutting(layout.rules), components, cutting(layout.optimizer), layout.pipelines, layout.balanced

@@ -1,6 +1,6 @@
-"""Drawings of a pod plan as HTML and inline SVG: bars, keys, a timeline with a window to move, a torus of chips.
+"""Drawings of a pod plan as HTML and inline SVG: bars, keys, a timeline with a movable window, a torus of chips.
 
-Standard library only. Whatever comes from a plan is escaped here; colours are classes of page.css.
+This needs the standard library only. All text from a plan is escaped here; colours are classes of page.css.
 """
 
 import html
@@ -15,7 +15,7 @@ Segment = tuple[str, float, str, str]  # name, value, class, value in words
 
 
 def esc(value: Any) -> str:
-    """Text that is safe in an element and in a quoted attribute."""
+    """Returns text that is safe in an element and in a quoted attribute."""
     return html.escape(str(value), quote=True)
 
 
@@ -23,20 +23,20 @@ def esc(value: Any) -> str:
 
 
 def bar(segments: Iterable[Segment], alt: str, *, scale: float | None = None, limit: float | None = None) -> str:
-    """One stacked horizontal bar.
+    """Returns a stacked horizontal bar.
 
     Args:
-      scale: value of the whole width; the segments' sum by default.
-      limit: a value to mark with an upright line.
+      scale: the value of the full width; the segments' sum by default.
+      limit: a value to mark with a vertical line.
     """
-    drawn = [s for s in segments if s[1] > 0]
-    total = sum(s[1] for s in drawn)
+    visible = [s for s in segments if s[1] > 0]
+    total = sum(s[1] for s in visible)
     whole = scale or total
     if not whole:
         return ""
     inner = "".join(
         f'<span class="{cls}" style="flex-grow:{value / total:.5f}" title="{esc(f"{name}: {words}")}"></span>'
-        for name, value, cls, words in drawn
+        for name, value, cls, words in visible
     )
     mark = f'<i class="limit" style="left:{100 * limit / whole:.2f}%"></i>' if limit else ""
     return (
@@ -46,19 +46,19 @@ def bar(segments: Iterable[Segment], alt: str, *, scale: float | None = None, li
 
 
 def key(segments: Iterable[tuple[str, str]]) -> str:
-    """Swatches with names: (name, class) pairs."""
+    """Returns swatches with names, from (name, class) pairs."""
     items = "".join(f'<li><i class="swatch {cls}"></i>{esc(name)}</li>' for name, cls in segments)
     return f'<ul class="key">{items}</ul>'
 
 
 def axis_class(mesh: Mapping[str, int], name: str) -> str:
-    """The colour of a mesh axis, the same in every picture."""
+    """Returns the colour of a mesh axis, the same in every picture."""
     return f"axis{list(mesh).index(name) % 6}" if name in mesh else "other"
 
 
 # --- the timeline -------------------------------------------------------------------------------------------------
 
-# lane: words, height of a row, rows at most, class
+# lane: (label, height of a row, rows at most, class)
 LANES = {
     "matrix": ("matrix units", 24, 1, "matrix"),
     "vector": ("vector units", 24, 1, "vector"),
@@ -68,15 +68,15 @@ LANES = {
     "dma": ("DMA", 8, 4, "memory"),
 }
 GAP = 10  # between lanes
-MANY = 600  # spans; of more, without named windows, the stretch around the middle shows at first
+MANY = 600  # spans; with more, and without named windows, only those around the middle are shown initially
 BINS = 240  # of the overview
 
 
 def timeline(spans: Sequence[Mapping[str, Any]], windows: Sequence[Mapping[str, Any]] = ()) -> str:
-    """Lanes of spans over time: a window of them, and an overview of all; page.js moves the window.
+    """Returns lanes of spans over time: a window of them, and an overview of all; page.js moves the window.
 
     Args:
-      windows: {label, start, end} stretches worth a look; the first shows at first.
+      windows: {label, start, end} of intervals to look at; the first is shown initially.
     """
     spans = sorted((s for s in spans if s["lane"] in LANES), key=lambda s: s["start"])
     if not spans:
@@ -95,7 +95,7 @@ def timeline(spans: Sequence[Mapping[str, Any]], windows: Sequence[Mapping[str, 
         placed, used = rows(own, most)
         shapes += [
             f'<rect class="{cls}" x="{1e6 * (s["start"] - zero):.1f}" y="{top + row * height}" '
-            f'width="{max(1e6 * (s["end"] - s["start"]), 0.1):.1f}" height="{height - 1}"><title>{_said(s)}</title></rect>'
+            f'width="{max(1e6 * (s["end"] - s["start"]), 0.1):.1f}" height="{height - 1}"><title>{_title(s)}</title></rect>'
             for s, row in zip(own, placed, strict=True)
         ]
         labels.append(f'<span style="top:{top}px;height:{used * height}px">{words}</span>')
@@ -129,18 +129,18 @@ def timeline(spans: Sequence[Mapping[str, Any]], windows: Sequence[Mapping[str, 
 
 
 def _middle(spans: Sequence[Mapping[str, Any]], zero: float) -> tuple[float, float]:
-    """Around the middle in number, where forward turns into backward; in microseconds."""
+    """Returns the interval of the middle MANY spans, where forward turns into backward, in microseconds."""
     chosen = spans[(len(spans) - MANY) // 2 :][:MANY]
     return 1e6 * (chosen[0]["start"] - zero), 1e6 * (max(s["end"] for s in chosen) - zero)
 
 
-def _said(span: Mapping[str, Any]) -> str:
+def _title(span: Mapping[str, Any]) -> str:
     kind = f" ({span['kind']})" if span.get("kind") else ""
     return esc(f"{span.get('label') or span['lane']}{kind}, {seconds(span['end'] - span['start'])}")
 
 
 def rows(spans: Sequence[Mapping[str, Any]], most: int) -> tuple[list[int], int]:
-    """For spans in order of start, rows on which they do not overlap, and how many; past `most`, the one that is free first."""
+    """Returns rows on which spans, sorted by start, do not overlap, and their number; past `most`, the row that is free first."""
     ends: list[float] = []
     placed = []
     for s in spans:
@@ -155,7 +155,7 @@ def rows(spans: Sequence[Mapping[str, Any]], most: int) -> tuple[list[int], int]
 
 
 def ticks(start: float, end: float) -> str:
-    """Upright lines at round times, of a window in microseconds; page.js does the same after a move."""
+    """Returns vertical lines at round times of a window in microseconds; page.js does the same after a move."""
     rough = (end - start) / 8
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(m * power for m in (1, 2, 5, 10) if m * power >= rough * 0.999)
@@ -168,7 +168,7 @@ def ticks(start: float, end: float) -> str:
 
 
 def _overview(spans: Sequence[Mapping[str, Any]], zero: float, total: float, start: float, end: float) -> str:
-    """How busy the chip is over the whole time, computing and waiting, with the window marked."""
+    """Returns a chart of the chip's load over the whole time, computing and waiting, with the window marked."""
     width = total / BINS
     busy = {"matrix": [0.0] * BINS, "communication": [0.0] * BINS}
     for s in spans:
@@ -205,34 +205,34 @@ Point = tuple[float, float]
 
 
 def parts_of(assigned: str | None, dims: Sequence[int]) -> list[tuple[str, int]]:
-    """ "y4z" on 8x16x16 -> [("y", 4), ("z", 16)]."""
+    """Parses an assignment: "y4z" on 8x16x16 is [("y", 4), ("z", 16)]."""
     sides = dict(zip(LETTERS, dims, strict=False))
-    found = re.findall(r"([xyz])(\d*)", assigned or "")
-    return [(letter, int(n or sides[letter])) for letter, n in found if letter in sides]
+    matches = re.findall(r"([xyz])(\d*)", assigned or "")
+    return [(letter, int(n or sides[letter])) for letter, n in matches if letter in sides]
 
 
 def torus(dims: Sequence[int], wrap: Sequence[bool], mesh: Mapping[str, int], assignment: Mapping[str, str]) -> str:
-    """A slice as an isometric box of chips; beside each side the mesh axes along it, closed by a dashed line if it is a ring."""
+    """Returns a slice as an isometric box of chips, with the mesh axes along each side; a dashed line closes a ring."""
     shares = {name: parts_of(assignment.get(name), dims) for name in mesh}
     longest = SIDE if max(dims) > 4 else SIDE * 0.7
     side = [max(26.0, longest * d / max(dims)) if d > 1 or max(dims) == 1 else 16.0 for d in dims]
     x, y, z = [*side, 0.0][:3]
-    shapes, points = _box(dims, (x, y, z), {n: [a for a, _ in p] for n, p in shares.items()}, mesh)
+    shapes, points = _box(dims, (x, y, z), {name: [axis for axis, _ in parts] for name, parts in shares.items()}, mesh)
     left, bottom, right = _iso(0, y, 0), _iso(x, y, 0), _iso(x, 0, 0)
     edges = ((left, bottom, (-0.5, SLANT[0])), (right, bottom, (0.5, SLANT[0])), (left, _iso(0, y, z), (-1.0, 0.0)))
-    said = []
+    descriptions = []
     for letter, n, ring, (a, b, out) in zip(LETTERS, dims, wrap, edges, strict=False):
         if n == 1:
             continue
         along = [(m, k) for m in mesh for axis, k in shares[m] if axis == letter]
-        drawn, corners = _axis(letter, n, ring, along, mesh, (a, b, out))
-        shapes.append(drawn)
+        lines, corners = _axis(letter, n, ring, along, mesh, (a, b, out))
+        shapes.append(lines)
         points += corners
         names = " and ".join(f"{m} {k} ways" for m, k in along) or "no mesh axis"
-        said.append(f"along {letter}, {n} chips{' in a ring' if ring else ''}: {names}")
-    low_x, low_y = (min(p[i] for p in points) - 6 for i in (0, 1))
-    wide, high = (max(p[i] for p in points) + 6 - low for i, low in ((0, low_x), (1, low_y)))
-    alt = f"Torus of {' by '.join(map(str, dims))} chips. {'; '.join(said) or 'One chip, no links'}."
+        descriptions.append(f"along {letter}, {n} chips{' in a ring' if ring else ''}: {names}")
+    low_x, low_y = (min(point[i] for point in points) - 6 for i in (0, 1))
+    wide, high = (max(point[i] for point in points) + 6 - low for i, low in ((0, low_x), (1, low_y)))
+    alt = f"Torus of {' by '.join(map(str, dims))} chips. {'; '.join(descriptions) or 'One chip, no links'}."
     return (
         f'<svg class="torus" role="img" aria-label="{esc(alt)}" viewBox="{low_x:.0f} {low_y:.0f} {wide:.0f} {high:.0f}" '
         f'style="max-width:{1.3 * wide:.0f}px">{"".join(shapes)}</svg>'
@@ -246,7 +246,7 @@ def _iso(x: float, y: float, z: float) -> Point:
 def _box(
     dims: Sequence[int], side: tuple[float, float, float], shares: Mapping[str, list[str]], mesh: Mapping[str, int]
 ) -> tuple[list[str], list[Point]]:
-    """The faces in view with their chips as dots, tinted where a mesh axis takes the whole plane."""
+    """Returns (the visible faces with chips as dots, tinted where a mesh axis takes the whole plane; their corners)."""
     x, y, z = side
     faces = [((0, 0, z), (x, 0, 0), (0, y, 0), "xy"), ((0, y, z), (x, 0, 0), (0, 0, -z), "xz"),
              ((x, 0, z), (0, y, 0), (0, 0, -z), "yz")]  # fmt: skip
@@ -278,7 +278,7 @@ def _box(
 def _axis(
     letter: str, n: int, ring: bool, along: Sequence[tuple[str, int]], mesh: Mapping[str, int], edge: tuple[Point, Point, Point]
 ) -> tuple[str, list[Point]]:  # fmt: skip
-    """Lines beside a side of the box, from its first chip to its last, one for each mesh axis; and what they reach."""
+    """Returns (lines beside a side of the box, one for each mesh axis, from first to last chip; the points that they reach)."""
     a, b, out = edge
     inset = 0.5 / n
 
@@ -291,7 +291,7 @@ def _axis(
 
     shapes, away, groups = [], 11.0, 1
     for name, k in reversed(along or [("", n)]):  # nearest to the box: the axis that has neighbouring chips
-        runs = n // k if groups == 1 else 1  # the first is cut into runs of k chips; others stride over them
+        runs = n // k if groups == 1 else 1  # the first axis is cut into runs of k chips; the others stride over them
         cls = f"along {axis_class(mesh, name)}"
         shapes += [line((i * k * groups + 0.5) / n, ((i + 1) * k * groups - 0.5) / n, away, cls) for i in range(runs)]
         groups, away = groups * k, away + 7.0
@@ -315,7 +315,7 @@ def _axis(
         for i, word in enumerate(words)
     )
     shapes.append(f'<text x="{px:.1f}" y="{py:.1f}" text-anchor="{anchor}">{lines}</text>')
-    reach = max(map(len, words)) * 8.8  # of a wide font
+    reach = max(map(len, words)) * 8.8  # for a wide font
     corners = [
         at(0, away),
         at(1, away),

@@ -1,4 +1,4 @@
-"""The environment in which PyPI's libtpu compiles for TPUs that are not there. Imports no JAX: it must come before."""
+"""The environment in which PyPI's libtpu compiles without TPUs. It must be set before JAX is imported, so this imports no JAX."""
 
 import functools
 import importlib.metadata
@@ -10,11 +10,11 @@ from pathlib import Path
 from trainers.chips import PodError
 
 INSTALL = "the TPU compiler is not installed: run `make setup DEVICE=plan`"
-FOLDER = Path(sys.prefix) / "plan"  # beside the environment's packages: where JAX finds libtpu, it looks for TPUs
+FOLDER = Path(sys.prefix) / "plan"  # outside site-packages: where JAX can import libtpu, it looks for TPUs
 ENVIRONMENT = {
-    "JAX_PLATFORMS": "cpu",  # what runs here; TPUs are only compiled for
-    "TPU_SKIP_MDS_QUERY": "1",  # no cloud machine to ask about itself
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # its lock is for chips
+    "JAX_PLATFORMS": "cpu",  # programs run on the CPU; TPUs are only compiled for
+    "TPU_SKIP_MDS_QUERY": "1",  # there is no cloud metadata server to query
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # its lock protects chips, which compiling does not use
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_ACCELERATOR_TYPE": "v4-8",
     "TPU_MIN_LOG_LEVEL": "3",
@@ -24,7 +24,7 @@ ENVIRONMENT = {
 
 
 def installed() -> bool:
-    """Whether there is a libtpu; from now on Python finds it."""
+    """Returns whether libtpu is installed, and lets Python import it."""
     if FOLDER.exists() and str(FOLDER) not in sys.path:
         sys.path.append(str(FOLDER))
     return importlib.util.find_spec("libtpu") is not None
@@ -39,11 +39,11 @@ def prepare() -> None:
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """Of JAX and of the TPU compiler, "" where that is not installed."""
-    found = {}
+    """Returns the versions of JAX and of the TPU compiler; "" for one that is not installed."""
+    by_package = {}
     for name in ("jax", "libtpu"):
         try:
-            found[name] = importlib.metadata.version(name)
+            by_package[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            found[name] = ""
-    return found
+            by_package[name] = ""
+    return by_package

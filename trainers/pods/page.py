@@ -1,11 +1,12 @@
-"""Shows a plan for a pod as one self-contained page: what a step takes, where its time and memory go, how it lies on the torus.
+"""Shows a plan for a pod as one self-contained page: how long a step takes, where time and memory go, and
+how the mesh is placed on the torus.
 
-`page(report)` takes plain data, as JSON has it. These keys must be there:
+`page(report)` takes plain data, as in JSON. These keys are required:
 
   experiment, topology ("v4:8x16x16"), chips, mesh {axis: size}, modelled_step_s, parts {"matrix", "vector", "kernel",
-  "communication", "memory", "bubble", "unpriced": seconds of the step; of communication and memory what is exposed}.
+  "communication", "memory", "bubble", "unpriced": seconds of the step; only exposed ones of communication and memory}.
 
-All others may be missing, None or empty; the page then leaves out what they say:
+All others may be missing, None or empty; the page then leaves out their part:
 
   layout, options, published (text); error_pct (one standard deviation of the model's error), modelled_mfu, modelled_hfu,
     expected_mfu (derated by the calibration), units_per_s, days, model_flops
@@ -15,8 +16,8 @@ All others may be missing, None or empty; the page then leaves out what they say
   collectives [{kind, axes (None: along none), in_loop, times, bytes (on one device a step), seconds, exposed_s}]
   rows [{kind, label, component, source, shape, times, seconds, exposed_s}], the costliest first
   components [{component, phase ("forward", "recomputed", "backward", "optimizer", "other"), compute_s, communication_s}]
-  spans [{start, end, lane (one of drawings.LANES), label, kind}], of a part of the step that stands for it
-  windows [{label, start, end}], stretches of that part worth a look, the first shows at first
+  spans [{start, end, lane (one of drawings.LANES), label, kind}], of a part of the step that represents all of it
+  windows [{label, start, end}], intervals of that part to look at; the first is shown initially
   checks_passed, problems [text], compile_s, versions {name: version}
 """
 
@@ -47,11 +48,11 @@ MEMORY = {
     "other": "other",
 }
 PHASES = ("forward", "recomputed", "backward", "optimizer", "other")
-MOST = 12  # rows of a picture; smaller ones go into one row together
+MOST = 12  # rows of a picture; smaller ones share one row
 
 
 def page(report: Report) -> str:
-    """The page, as text to write to an .html file in UTF-8."""
+    """Returns the page, as text to write to an .html file in UTF-8."""
     title = f"{report['experiment']} on {report['topology']}: modelled step"
     body = (
         tiles(report)
@@ -75,19 +76,19 @@ def page(report: Report) -> str:
 
 
 def error(r: Report) -> str:
-    """How far off a modelled time may be, in words that follow a number."""
+    """Returns the error of a modelled time, in words that follow a number."""
     return f"± {r['error_pct']:.3g}%" if r.get("error_pct") is not None else "error not calibrated"
 
 
 def section(title: str, content: str) -> str:
-    """A card."""
+    """Returns a card."""
     return f"\n<section><h2>{title}</h2>{content}</section>"
 
 
 def beside(*cards: str) -> str:
-    """Cards side by side where there is room; those that are empty are left out."""
-    found = [card for card in cards if card]
-    return f'<div class="pair">{"".join(found)}</div>' if len(found) > 1 else "".join(found)
+    """Returns cards side by side where there is room; empty ones are left out."""
+    nonempty = [card for card in cards if card]
+    return f'<div class="pair">{"".join(nonempty)}</div>' if len(nonempty) > 1 else "".join(nonempty)
 
 
 def figure(picture: str, caption: str) -> str:
@@ -95,7 +96,7 @@ def figure(picture: str, caption: str) -> str:
 
 
 def _value(name: str, cls: str, value: str, share: str) -> str:
-    """A line of a picture's values: swatch, name, value, share."""
+    """Returns a line of a picture's values: swatch, name, value, share."""
     swatch = f'<i class="swatch {cls}"></i>'
     return f'<li>{swatch}<span class="name">{esc(name)}</span><b>{value}</b><i class="n">{share}</i></li>'
 
@@ -120,30 +121,32 @@ def header(r: Report) -> str:
 
 
 def _options(options: Any) -> str:
-    """Options in words, whether they are a name, a list or a mapping."""
+    """Returns options in words, whether they are a name, a list or a mapping."""
     if isinstance(options, Mapping):
         options = [f"{name}={value}" for name, value in options.items()]
     return ", ".join(map(str, options)) if isinstance(options, list) else options or ""
 
 
 def tiles(r: Report) -> str:
-    """The headline numbers; each says that it is modelled and how far off it may be."""
+    """Returns the headline numbers, each marked as modelled and with its error."""
     expected = r.get("expected_mfu")
     derated = f"expected {percent(expected)}, derated by the calibration" if expected is not None else ""
-    said = (
+    figures = (
         ("step", seconds(r["modelled_step_s"]), "one standard deviation" if r.get("error_pct") is not None else ""),
         ("MFU", percent(r.get("modelled_mfu")), derated),
         ("HFU", percent(r.get("modelled_hfu")), "recomputed work counts"),
         *((f"{unit}/s", short(rate), "") for unit, rate in (r.get("units_per_s") or {}).items()),
         ("days", "–" if r.get("days") is None else f"{r['days']:,.1f}", "for the experiment's steps"),
     )
-    made = [
-        _tile(name, value, f'<span class="off">{error(r)}</span>', note) for name, value, note in said if value != "–"
+    items = [
+        _tile(name, value, f'<span class="off">{error(r)}</span>', note)
+        for name, value, note in figures
+        if value != "–"
     ]
     if r.get("fits") is not None:
         verdict = '<b class="good">✓ fits</b>' if r["fits"] else '<b class="bad">✗ too big</b>'
-        made.append(_tile("memory", verdict, *hbm(r)))
-    return f'\n<ul class="tiles">{"".join(made)}</ul>'
+        items.append(_tile("memory", verdict, *hbm(r)))
+    return f'\n<ul class="tiles">{"".join(items)}</ul>'
 
 
 def _tile(name: str, value: str, below: str, note: str) -> str:
@@ -154,7 +157,7 @@ def _tile(name: str, value: str, below: str, note: str) -> str:
 
 
 def hbm(r: Report) -> tuple[str, str]:
-    """A small bar of a chip's memory, used of usable, and the same in words."""
+    """Returns a small bar of a chip's memory, used of usable, and the same in words."""
     used, limit = r.get("hbm_gib_per_chip"), r.get("hbm_limit_gib")
     if used is None or not limit:
         return "", "as the compiler allocates it"
@@ -189,26 +192,28 @@ def split(r: Report) -> str:
 
 
 def lanes(r: Report) -> str:
-    drawn = timeline(r.get("spans") or (), r.get("windows") or ())
-    if not drawn:
+    picture = timeline(r.get("spans") or (), r.get("windows") or ())
+    if not picture:
         return ""
     caption = (
         "Modelled timeline of a part of the step that stands for the whole: what a chip computes, and below it what its links "
         "and copies do meanwhile. Where it waits for them, a band runs through all lanes. Point at a span for its name."
     )
-    return section("What runs when", figure(drawn, caption))
+    return section("What runs when", figure(picture, caption))
 
 
 def communication(r: Report) -> str:
-    found = sorted(r.get("collectives") or (), key=lambda c: (-(c.get("exposed_s") or 0), -(c.get("seconds") or 0)))
-    if not found:
+    collectives = sorted(
+        r.get("collectives") or (), key=lambda c: (-(c.get("exposed_s") or 0), -(c.get("seconds") or 0))
+    )
+    if not collectives:
         return ""
-    shown, rest = found[:MOST], found[MOST:]
+    shown, remaining = collectives[:MOST], collectives[MOST:]
     scale = max(c.get("seconds") or 0 for c in shown) or 1.0
     lines = "".join(f"<li>{_collective(c, scale, r['mesh'])}</li>" for c in shown)
-    if rest:
-        total, exposed = (sum(c.get(k) or 0 for c in rest) for k in ("seconds", "exposed_s"))
-        lines += f'<li class="note">{len(rest)} more: {seconds(total)}, of it exposed {seconds(exposed)}</li>'
+    if remaining:
+        total, exposed = (sum(c.get(k) or 0 for c in remaining) for k in ("seconds", "exposed_s"))
+        lines += f'<li class="note">{len(remaining)} more: {seconds(total)}, of it exposed {seconds(exposed)}</li>'
     names = key([("exposed", "communication"), ("hidden behind computation", "hidden")])
     caption = (
         f"Modelled time of collectives in a step ({error(r)}), by kind and mesh axes, and their bytes on one chip."
@@ -226,7 +231,7 @@ def _collective(c: Mapping[str, Any], scale: float, mesh: Mapping[str, int]) -> 
         ("exposed", min(exposed, time), "communication", seconds(exposed)),
         ("hidden", max(time - exposed, 0.0), "hidden", seconds(max(time - exposed, 0.0))),
     ]
-    drawn = bar(segments, alt, scale=scale)
+    chart = bar(segments, alt, scale=scale)
     facts = [
         f"{c['times']:,} times" if c.get("times") else "",
         size(c["bytes"]) if c.get("bytes") else "",
@@ -234,7 +239,7 @@ def _collective(c: Mapping[str, Any], scale: float, mesh: Mapping[str, int]) -> 
     ]
     return (
         f'<div class="line"><span class="name">{esc(c["kind"])}{over}</span>'
-        f'<span class="n">{seconds(time)}, {_exposed(exposed)}</span></div>{drawn}'
+        f'<span class="n">{seconds(time)}, {_exposed(exposed)}</span></div>{chart}'
         f'<div class="note">{", ".join(filter(None, facts))}</div>'
     )
 
@@ -246,31 +251,31 @@ def _exposed(time: float) -> str:
 def components(r: Report) -> str:
     times: dict[str, dict[str, float]] = {}
     for c in r.get("components") or ():
-        own = times.setdefault(c["component"] or "outside components", {})
+        by_phase = times.setdefault(c["component"] or "outside components", {})
         phase = c["phase"] if c["phase"] in PHASES else "other"
-        own[phase] = own.get(phase, 0.0) + (c.get("compute_s") or 0.0)
-        own["communication"] = own.get("communication", 0.0) + (c.get("communication_s") or 0.0)
+        by_phase[phase] = by_phase.get(phase, 0.0) + (c.get("compute_s") or 0.0)
+        by_phase["communication"] = by_phase.get("communication", 0.0) + (c.get("communication_s") or 0.0)
     if not times:
         return ""
     ranked = sorted(times, key=lambda name: -sum(times[name].values()))
     if len(ranked) > MOST:
-        ranked, rest = ranked[: MOST - 1], ranked[MOST - 1 :]
-        name = f"{len(rest)} more components"
-        times[name] = {phase: sum(times[n].get(phase, 0.0) for n in rest) for phase in (*PHASES, "communication")}
+        ranked, remaining = ranked[: MOST - 1], ranked[MOST - 1 :]
+        name = f"{len(remaining)} more components"
+        times[name] = {phase: sum(times[n].get(phase, 0.0) for n in remaining) for phase in (*PHASES, "communication")}
         ranked.append(name)
-    scale = max(sum(own.values()) for own in times.values())
+    scale = max(sum(by_phase.values()) for by_phase in times.values())
     lines, seen = [], set()
     for name in ranked:
-        own = {phase: times[name].get(phase, 0.0) for phase in (*PHASES, "communication")}
-        seen |= {phase for phase, value in own.items() if value}
-        total = sum(own.values())
-        segments = [(_phase(phase), value, phase, seconds(value, total)) for phase, value in own.items()]
+        by_phase = {phase: times[name].get(phase, 0.0) for phase in (*PHASES, "communication")}
+        seen |= {phase for phase, value in by_phase.items() if value}
+        total = sum(by_phase.values())
+        segments = [(_phase(phase), value, phase, seconds(value, total)) for phase, value in by_phase.items()]
         listed = [f"{words} {text}" for words, value, _, text in segments if value]
-        drawn = bar(segments, f"modelled {name}: {', '.join(listed)}", scale=scale)
-        waits = own["communication"]
+        chart = bar(segments, f"modelled {name}: {', '.join(listed)}", scale=scale)
+        waits = by_phase["communication"]
         lines.append(
             f'<li><div class="line"><span class="name">{esc(name)}</span><span class="n">{seconds(total)}'
-            f"{f', {_exposed(waits)}' if waits else ''}</span></div>{drawn}"
+            f"{f', {_exposed(waits)}' if waits else ''}</span></div>{chart}"
             f'<div class="note">{", ".join(listed[:-1] if waits else listed)}</div></li>'
         )
     names = key([(_phase(phase), phase) for phase in (*PHASES, "communication") if phase in seen])
@@ -283,12 +288,12 @@ def _phase(name: str) -> str:
 
 
 def costliest(r: Report) -> str:
-    found = (r.get("rows") or ())[:10]
-    if not found:
+    rows = (r.get("rows") or ())[:10]
+    if not rows:
         return ""
     step = r["modelled_step_s"]
     lines = []
-    for row in found:
+    for row in rows:
         kind = row["kind"] if row["kind"] in PARTS else "other"
         where = " · ".join(esc(row[k]) for k in ("component", "source") if row.get(k))
         shape = f"<div><code>{esc(row['shape'])}</code></div>" if row.get("shape") else ""
@@ -315,12 +320,12 @@ def costliest(r: Report) -> str:
 
 
 def placement(r: Report) -> str:
-    found, mesh = r.get("torus"), r["mesh"]
-    if not found:
+    shape, mesh = r.get("torus"), r["mesh"]
+    if not shape:
         return ""
     assignment = r.get("assignment") or {}
-    dims = found["dims"]
-    wrap = found.get("wrap") or [False] * len(dims)
+    dims = shape["dims"]
+    wrap = shape.get("wrap") or [False] * len(dims)
     items = "".join(
         _value(name, axis_class(mesh, name), str(n), _torus_axes(assignment.get(name), dims))
         for name, n in mesh.items()
@@ -355,13 +360,13 @@ def memory(r: Report) -> str:
     listed = "; ".join(f"{name} {words}" for name, value, _, words in segments if value)
     caption = f"Modelled memory of one chip, {total:.2f} GiB, as the compiler allocates it"
     if limit:
-        left = f"{abs(limit - total):.2f} GiB"
-        items += _value("free", "free", left, percent((limit - total) / limit)) if total <= limit else ""
-        room = f"{left} {'free' if total <= limit else 'too much'}"
+        difference = f"{abs(limit - total):.2f} GiB"
+        items += _value("free", "free", difference, percent((limit - total) / limit)) if total <= limit else ""
+        room = f"{difference} {'free' if total <= limit else 'too much'}"
         caption += f"; the upright line is the limit, {limit:.2f} GiB: {room}"
         listed += f"; limit {limit:.2f} GiB, {room}"
-    drawn = bar(segments, f"Modelled memory of a chip: {listed}", scale=max(total, limit or 0.0), limit=limit)
-    picture = f'<div class="tall">{drawn}</div><ul class="values">{items}</ul>'
+    chart = bar(segments, f"Modelled memory of a chip: {listed}", scale=max(total, limit or 0.0), limit=limit)
+    picture = f'<div class="tall">{chart}</div><ul class="values">{items}</ul>'
     return section("Memory of a chip", figure(picture, f"{caption}."))
 
 

@@ -1,9 +1,9 @@
 """The time of a training step on a slice of a pod, modelled from its compiled program: nothing is run, no TPU is needed.
 
-The compiler writes its own estimate of cycles beside nearly everything that a core computes. It has none for collectives, which
-take bytes over links (trainers.pods.links), none for copies between memories, which take bytes over the bandwidth of the main
-one, and none for Pallas kernels, which take their FLOPs at a declared share of the peak. Instructions run in the order of the
-text (trainers.pods.schedule). What cannot be priced is listed as a problem, never left out silently.
+The compiler notes its own estimate of cycles for nearly everything that a core computes. It has none for collectives, priced by
+their bytes and the bandwidth of links (trainers.pods.links), none for copies between memories, priced by their bytes and the
+bandwidth of the main memory, and none for Pallas kernels, priced by their FLOPs at a declared share of the peak. Instructions run
+in the order of the text (trainers.pods.schedule). Instructions without a price are listed as problems, never silently left out.
 
 Not modelled: copies and collectives slowing the core down, barriers, launches, input, networks between slices.
 """
@@ -22,17 +22,17 @@ from trainers.programs.collectives import KINDS, UNREAD, Collective
 from trainers.programs.hlo import Computation, HloError, Instruction, Program, phase
 from trainers.programs.trip_counts import Node, Site, tree
 
-UNPRICED = 0.02  # share of a step without an estimate from which on the price is none
+UNPRICED = 0.02  # share of a step without an estimate above which the price is invalid
 
-# What costs nothing: names for what is there already.
+# Instructions that cost nothing: they only name existing values.
 _FREE = {
     "parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all", "partition-id", "replica-id", "iota",
     "opt-barrier", "add-dependency", "domain",
 }  # fmt: skip
 _FREE_TARGETS = {"AllocateBuffer", "ConcatBitcast", "AssumeGatherIndicesInBound"}
-_CLEAR_TARGETS = {"ZeroCrop"}  # zeros what lies beyond an array's end, in place: no more than its bytes
+_CLEAR_TARGETS = {"ZeroCrop"}  # zeroes the padding beyond an array's end in place: at most its bytes
 _MOVES = {"copy", "slice", "dynamic-slice", "dynamic-update-slice", "concatenate"}
-_SMALL = 2**20  # bytes up to which what is neither a fusion nor a kernel and has no estimate is free
+_SMALL = 2**20  # bytes; instructions up to this size without an estimate are free, except fusions and kernels
 
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _ALGORITHM = re.compile(r'"collective_algorithm_config":\{"emitter":"(\w*)".*', re.S)
@@ -41,11 +41,11 @@ _COLORS = re.compile(r"colors:(\d+)")
 
 @dataclasses.dataclass(frozen=True)
 class Price:
-    """What a step costs on each device, in seconds. The parts of `step_s` are the properties from `matrix_s` to `unpriced_s`.
+    """The cost of a step on each device, in seconds. The parts of `step_s` are the properties from `matrix_s` to `unpriced_s`.
 
     Attributes:
       rows: every instruction that takes time, most seconds first.
-      problems: why the price is not to be believed, a line each.
+      problems: reasons not to trust the price, a line each.
       spans: the timeline.
     """
 
@@ -56,7 +56,7 @@ class Price:
 
     @property
     def matrix_s(self) -> float:
-        """Fusions with matrix products."""
+        """Seconds of fusions with matrix products."""
         return self._exposed("matrix")
 
     @property
@@ -65,50 +65,50 @@ class Price:
 
     @property
     def kernel_s(self) -> float:
-        """Pallas kernels."""
+        """Seconds of Pallas kernels."""
         return self._exposed("kernel")
 
     @property
     def dma_s(self) -> float:
-        """Waiting for copies between memories."""
+        """Seconds of waiting for copies between memories."""
         return self._exposed("dma")
 
     @property
     def exposed_s(self) -> float:
-        """Waiting for collectives."""
+        """Seconds of waiting for collectives."""
         return self._exposed(*KINDS)
 
     @property
     def unpriced_s(self) -> float:
-        """What has no estimate, at the bandwidth of the main memory."""
+        """Seconds of instructions without an estimate, at the bandwidth of the main memory."""
         return self._exposed("unpriced")
 
     @property
     def communication_s(self) -> float:
-        """All collectives, hidden or not; those on different links may run at the same time."""
+        """Seconds of all collectives, hidden or not; those on different links may run at the same time."""
         return sum(row.seconds for row in self.rows if row.kind in KINDS)
 
     @property
     def hlo_flops(self) -> float:
-        """FLOPs of matrix products, what is computed again included."""
+        """FLOPs of matrix products, including recomputed ones."""
         return sum(row.times * row.flops for row in self.rows)
 
     @functools.cached_property
     def exposed_by_axes(self) -> dict[tuple[str, tuple[str, ...] | None], float]:
         """`exposed_s` by kind of collective and mesh axes."""
-        found: dict[tuple[str, tuple[str, ...] | None], float] = defaultdict(float)
+        exposed: dict[tuple[str, tuple[str, ...] | None], float] = defaultdict(float)
         for row in self.rows:
             if row.kind in KINDS:
-                found[row.kind, row.axes] += row.exposed
-        return dict(found)
+                exposed[row.kind, row.axes] += row.exposed
+        return dict(exposed)
 
     @functools.cached_property
     def exposed_by_kind(self) -> dict[str, float]:
         """`exposed_s` by kind of collective."""
-        found: dict[str, float] = defaultdict(float)
+        exposed: dict[str, float] = defaultdict(float)
         for (kind, _), seconds in self.exposed_by_axes.items():
-            found[kind] += seconds
-        return dict(found)
+            exposed[kind] += seconds
+        return dict(exposed)
 
     def _exposed(self, *kinds: str) -> float:
         return sum(row.exposed for row in self.rows if row.kind in kinds)
@@ -122,11 +122,11 @@ def price(
     *,
     kernel_efficiency: float = 0.5,
 ) -> Price:
-    """Models a step.
+    """Returns the modelled price of a step.
 
     Args:
       program: scheduled, as the TPU compiler leaves it.
-      coordinates: in the torus, of each device of `mesh.devices.flat`.
+      coordinates: the torus coordinates of each device of `mesh.devices.flat`.
       mesh: sizes by axis name, major first.
       kernel_efficiency: share of the peak at which Pallas kernels run.
     """
@@ -135,20 +135,20 @@ def price(
     simulation = Simulation()
     simulation.run(reader.steps(tree(program)))
     rows, spans = simulation.finish()
-    found = Price(simulation.now, rows, [*reader.problems, *simulation.problems], spans)
-    if found.unpriced_s > UNPRICED * found.step_s:
-        share = found.unpriced_s / found.step_s
-        found.problems.append(f"{share:.1%} of the step has no estimate: its rows are of the kind unpriced")
-    return found
+    result = Price(simulation.now, rows, [*reader.problems, *simulation.problems], spans)
+    if result.unpriced_s > UNPRICED * result.step_s:
+        share = result.unpriced_s / result.step_s
+        result.problems.append(f"{share:.1%} of the step has no estimate: its rows are of the kind unpriced")
+    return result
 
 
 class _Reader:
-    """Turns a program into a schedule of priced work; `problems` are what it could not price."""
+    """Turns a program into a schedule of priced work; `problems` name what it could not price."""
 
     def __init__(self, program: Program, slice: Slice, torus: Torus, mesh: Mapping[str, int], kernel_efficiency: float):
         self.program, self.chip, self.torus, self.mesh = program, slice.chip, torus, mesh
         self.kernel_flops = slice.chip.peak * kernel_efficiency  # a second
-        self.keys: dict[str, str] = {}  # of updates, which stand for what they update
+        self.keys: dict[str, str] = {}  # by async-update: the start that it continues
         self.problems: list[str] = []
 
     def steps(self, nodes: Sequence[Node]) -> list[Step]:
@@ -196,23 +196,23 @@ class _Reader:
             self.problems.append(f"loop %{loop.name}: how often it runs is not in the program; counted once")
         return 1 if loop.trips is None else loop.trips
 
-    # --- what a core computes -------------------------------------------------------------------------------------
+    # --- work of a core -------------------------------------------------------------------------------------------
 
     def _fusion(self, node: Node) -> Sequence[Step]:
         i = node.site.instruction
         inside = list(node.all())[1:]
-        found = [site for site in inside if site.instruction.opcode in KINDS + UNREAD]
-        if found:
-            # A collective that runs beside the products of several fusions is written in each of them, with one channel.
-            key = f"channel {found[0].instruction.attributes.get('channel_id')}"
+        sites = [site for site in inside if site.instruction.opcode in KINDS + UNREAD]
+        if sites:
+            # A collective that overlaps the products of several fusions is written in each of them, with one channel.
+            key = f"channel {sites[0].instruction.attributes.get('channel_id')}"
             targets = {site.instruction.attributes.get("custom_call_target") for site in inside}
             if '"AsyncCollectiveStart"' in targets:
-                return [Start(self._transfer(found[0]), key)]
+                return [Start(self._transfer(sites[0]), key)]
             if '"AsyncCollectiveDone"' in targets:
                 return [Wait(key, i.name)]
-            own = [site for site in found if '"async_collective_fusion_config"' not in site.instruction.rest]
-            if own and not _CYCLES.search(i.rest):
-                return [Run(self._transfer(site, several=len(own) > 1)) for site in own]
+            blocking = [site for site in sites if '"async_collective_fusion_config"' not in site.instruction.rest]
+            if blocking and not _CYCLES.search(i.rest):
+                return [Run(self._transfer(site, several=len(blocking) > 1)) for site in blocking]
         return self._computed(node.site)
 
     def _custom_call(self, site: Site) -> Sequence[Step]:
@@ -257,12 +257,12 @@ class _Reader:
         )
 
     def _touched(self, site: Site) -> int:
-        """Bytes of results and operands that lie in main memory."""
+        """Returns the bytes of results and operands in main memory."""
         computation = self._around(site)
         arrays = [site.instruction, *(computation[operand] for operand in site.instruction.operands)]
         return sum(s.bytes for i in arrays for s, space in zip(i.shapes, i.spaces, strict=True) if not space)
 
-    # --- what runs beside it --------------------------------------------------------------------------------------
+    # --- transfers and copies -------------------------------------------------------------------------------------
 
     def _started(self, node: Node) -> Work:
         i = node.site.instruction
@@ -275,46 +275,46 @@ class _Reader:
         other = {site.instruction.opcode for site in inside} - _MOVES - _FREE
         if other or i.opcode.removesuffix("-start") not in _MOVES | {"async"}:
             raise HloError(f"%{i.name}: {i.opcode} of {', '.join(sorted(other)) or 'nothing known'} has no price")
-        # It moves the smallest of its arrays: the slice, not what it is cut from. Scalars are indices and contexts.
+        # The smallest array is the one that moves: the slice, not its source. Scalars are indices and contexts.
         size = min((s.bytes for s in i.shapes if s.dims), default=0)
         return Work(self._row(node.site, "dma", bytes=size), size / self.chip.bandwidth, frozenset({"memory"}))
 
     def _transfer(self, site: Site, *, several: bool = False) -> Work:
-        """Of a collective, `several` if the fusion around it has others."""
-        found = collectives.read(self.program, site, self.mesh, strict=False)
-        issuer = next((c for c in site.callers if c.name == found.name), site.instruction)
-        transfer = self._on_torus(found, site.instruction.rest, issuer.rest)
+        """Returns the work of a collective; `several` if the enclosing fusion has others."""
+        collective = collectives.read(self.program, site, self.mesh, strict=False)
+        issuer = next((c for c in site.callers if c.name == collective.name), site.instruction)
+        transfer = self._on_torus(collective, site.instruction.rest, issuer.rest)
         row = Row(
-            name=site.instruction.name if several else found.name,
-            kind=found.kind,
-            label=_label(found.op_name, found.name),
-            component=phase(found.op_name),
+            name=site.instruction.name if several else collective.name,
+            kind=collective.kind,
+            label=_label(collective.op_name, collective.name),
+            component=phase(collective.op_name),
             source=self.program.source(site.instruction) or self.program.source(issuer),
-            shape=", ".join(map(str, found.shapes)),
-            axes=found.axes,
+            shape=", ".join(map(str, collective.shapes)),
+            axes=collective.axes,
             in_loop=bool(site.loops),
-            bytes=found.bytes,
+            bytes=collective.bytes,
             flops=0.0,
         )
         return Work(row, transfer.seconds, transfer.links)
 
-    def _on_torus(self, found: Collective, *texts: str) -> Transfer:
-        """`texts` are where the compiler may have noted its algorithm, the best place first."""
-        group = found.groups[0]
+    def _on_torus(self, collective: Collective, *texts: str) -> Transfer:
+        """Returns a collective's transfer; the compiler may have noted its algorithm in `texts`, of which the first counts."""
+        group = collective.groups[0]
         algorithm = next(filter(None, map(_ALGORITHM.search, texts)), None)
-        most = 3
+        max_dims = 3
         if algorithm:
             colors = _COLORS.search(algorithm[0])
-            noted = int(colors[1]) if colors else int(algorithm[1][0]) if algorithm[1][:1].isdigit() else most
-            most = max(1, min(most, noted))
-        match found.kind:
+            noted = int(colors[1]) if colors else int(algorithm[1][0]) if algorithm[1][:1].isdigit() else max_dims
+            max_dims = max(1, min(max_dims, noted))
+        match collective.kind:
             case "all-gather" | "reduce-scatter":
-                return self.torus.gather(group, found.bytes, most)
+                return self.torus.gather(group, collective.bytes, max_dims)
             case "all-reduce":
-                return self.torus.all_reduce(group, found.bytes, most)
+                return self.torus.all_reduce(group, collective.bytes, max_dims)
             case "all-to-all":
-                return self.torus.all_to_all(group, found.bytes)
-        return self.torus.permute(found.groups, found.bytes)
+                return self.torus.all_to_all(group, collective.bytes)
+        return self.torus.permute(collective.groups, collective.bytes)
 
 
 def _label(op_name: str, name: str) -> str:

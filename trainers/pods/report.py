@@ -1,4 +1,4 @@
-"""What a plan says: one dictionary of plain values, from which the text, the JSON and the page are made."""
+"""The report of a plan: one dictionary of plain values, from which the text, the JSON and the page are made."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -18,28 +18,28 @@ from trainers.programs import hlo, model_flops
 from trainers.programs.collectives import KINDS
 
 ROOT = f"{Path(__file__).parents[2]}/"
-FLOPS_RATIO = (1.0, 1.4)  # of the program's products over the model's: outside, something was misread
+FLOPS_RATIO = (1.0, 1.4)  # of the program's FLOPs over the model's; outside of it, something was misread
 
 
 def plan(e: Experiment, where: Slice, options: str, *, kernel_efficiency: float = 0.5) -> tuple[dict[str, Any], str]:
-    """(the report, the compiled program's text) of an experiment on a slice.
+    """Returns (the report, the compiled program's text) of an experiment on a slice.
 
     Raises:
       PodError: the step does not fit, or the slice or the set of options is unknown.
     """
     compiled = topology.compile_for(e, where, where.chip.option_set(options))
     program = hlo.parse(compiled.text)
-    p = compiled.plan
-    places = [tuple(device.coords[: len(where.dims)]) for device in p.mesh.devices.flat]  # pyright: ignore[reportOptionalMemberAccess]
+    mesh = compiled.plan.mesh
+    places = [tuple(device.coords[: len(where.dims)]) for device in mesh.devices.flat]  # pyright: ignore[reportOptionalMemberAccess]
     priced = price(program, where, places, dict(e.layout.mesh), kernel_efficiency=kernel_efficiency)
     return report(e, where, options, compiled, priced) | {"kernel_efficiency": kernel_efficiency}, compiled.text
 
 
 def report(e: Experiment, where: Slice, options: str, compiled: topology.Compiled, priced: Price) -> dict[str, Any]:
-    """Everything but the compiling: see the module."""
-    p, chip, step = compiled.plan, where.chip, priced.step_s
+    """Returns the report of a compiled and priced step."""
+    chip, step = where.chip, priced.step_s
     needed = model_flops.model_flops(e)
-    bubble = bubble_share(p)
+    bubble = bubble_share(compiled.plan)
     ratio = priced.hlo_flops * where.chips / needed * (1 - bubble)
     low, high = FLOPS_RATIO
     problems = list(priced.problems)
@@ -47,20 +47,25 @@ def report(e: Experiment, where: Slice, options: str, compiled: topology.Compile
         problems.append(f"the program's FLOPs are {ratio:.2f} times the model's, outside {low} to {high}")
     mfu = needed / (step * where.chips * chip.peak)
     error = calibration.error(chip.name)
-    work_per_s = {unit: n / step for unit, n in p.work_per_step().items()}
-    lost = bubble * sum(row.exposed for row in priced.rows if row.in_loop)
+    work_per_s = {unit: n / step for unit, n in compiled.plan.work_per_step().items()}
+    bubble_s = bubble * sum(row.exposed for row in priced.rows if row.in_loop)
     busy = {"matrix": priced.matrix_s, "vector": priced.vector_s, "kernel": priced.kernel_s}
-    useful = 1 - lost / max(sum(busy.values()), lost, 1e-12)
+    useful = 1 - bubble_s / max(sum(busy.values()), bubble_s, 1e-12)
     parts = {name: seconds * useful for name, seconds in busy.items()}
-    parts |= {"bubble": lost, "communication": priced.exposed_s, "memory": priced.dma_s, "unpriced": priced.unpriced_s}
-    of_layout = torus.assignment(e.layout.mesh, where.dims, e.layout.torus)
+    parts |= {
+        "bubble": bubble_s,
+        "communication": priced.exposed_s,
+        "memory": priced.dma_s,
+        "unpriced": priced.unpriced_s,
+    }
+    assignment = torus.assignment(e.layout.mesh, where.dims, e.layout.torus)
     return {
         "experiment": e.name,
         "topology": str(where),
         "chips": where.chips,
         "mesh": dict(e.layout.mesh),
         "layout": e.layout.name,
-        "assignment": {axis: torus.as_text(parts, where.dims) for axis, parts in of_layout.items()},
+        "assignment": {axis: torus.as_text(parts, where.dims) for axis, parts in assignment.items()},
         "torus": {"dims": list(where.dims), "wrap": list(where.wrap)},
         "options": options,
         "published": PODS[e.name].published if e.name in PODS else "",
@@ -83,7 +88,7 @@ def report(e: Experiment, where: Slice, options: str, compiled: topology.Compile
         "communication_s": priced.communication_s,
         "exposed_communication_share": priced.exposed_s / step,
         "exposed_all_to_all_share": priced.exposed_by_kind.get("all-to-all", 0.0) / step,
-        "bubble_share": lost / step,
+        "bubble_share": bubble_s / step,
         "collectives": _collectives(priced.rows),
         "rows": [_row(row) for row in priced.rows[:10]],
         "components": _components(priced.rows),
@@ -97,7 +102,7 @@ def report(e: Experiment, where: Slice, options: str, compiled: topology.Compile
 
 
 def _row(row: Row) -> dict[str, Any]:
-    """A costly row; its component is the file of ours that it was traced in."""
+    """Returns a costly row as plain values; its component is the project's file that it was traced in."""
     return {
         "kind": "communication" if row.kind in KINDS else row.kind,
         "label": row.kind if row.kind in KINDS else row.label,
@@ -112,103 +117,108 @@ def _row(row: Row) -> dict[str, Any]:
 
 
 def _file(row: Row) -> str:
-    """The file that a row was traced in, with its folder: "attention/ring"; "" where nothing is noted."""
+    """Returns the file that a row was traced in, with its folder: "attention/ring"; "" where none is noted."""
     return "/".join(Path(row.source.partition(":")[0]).with_suffix("").parts[-2:]) if row.source else ""
 
 
 def _collectives(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """By kind, axes and place, the costliest first; bytes are those of one device in a step."""
-    found: dict[tuple, dict[str, Any]] = {}
+    """Returns collectives by kind, axes and place, the costliest first; bytes are those of one device in a step."""
+    by_key: dict[tuple, dict[str, Any]] = {}
     for row in rows:
         if row.kind not in KINDS:
             continue
         key = row.kind, row.axes, row.in_loop
         first = {"kind": row.kind, "axes": list(row.axes) if row.axes is not None else None, "in_loop": row.in_loop}
-        line = found.setdefault(key, first | {"times": 0, "bytes": 0, "seconds": 0.0, "exposed_s": 0.0})
+        line = by_key.setdefault(key, first | {"times": 0, "bytes": 0, "seconds": 0.0, "exposed_s": 0.0})
         line["times"] += row.times
         line["bytes"] += row.bytes * row.times
         line["seconds"] += row.seconds
         line["exposed_s"] += row.exposed
-    return sorted(found.values(), key=lambda line: -line["seconds"])
+    return sorted(by_key.values(), key=lambda line: -line["seconds"])
 
 
 def _components(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Seconds by file and phase, the costliest first: what is computed, and the communication that is waited for."""
-    found: dict[tuple[str, str], dict[str, Any]] = {}
+    """Returns seconds by file and phase, the costliest first: of computation, and of exposed communication."""
+    by_key: dict[tuple[str, str], dict[str, Any]] = {}
     phases = {"rematerialised": "recomputed"}
     for row in rows:
         key = _file(row) or "(compiler)", phases.get(row.component, row.component)
-        line = found.setdefault(key, {"component": key[0], "phase": key[1], "compute_s": 0.0, "communication_s": 0.0})
+        line = by_key.setdefault(key, {"component": key[0], "phase": key[1], "compute_s": 0.0, "communication_s": 0.0})
         line["communication_s" if row.kind in KINDS else "compute_s"] += row.exposed
-    return sorted(found.values(), key=lambda line: -line["compute_s"] - line["communication_s"])
+    return sorted(by_key.values(), key=lambda line: -line["compute_s"] - line["communication_s"])
 
 
 def _windows(spans: Sequence[Span]) -> list[dict[str, Any]]:
-    """What to look at: the second iteration of each of the two longest loops, which are a layer forward and one backward."""
-    found: dict[str, tuple[float, float]] = {}
+    """Returns windows of interest: the second iteration of the two longest loops, which are a layer forward and one backward."""
+    iterations: dict[str, tuple[float, float]] = {}
     for span in spans:
         if span.loops and span.loops[0][1] == min(1, span.loops[0][2] - 1):
-            start, end = found.get(span.loops[0][0], (span.start, span.end))
-            found[span.loops[0][0]] = min(start, span.start), max(end, span.end)
-    longest = sorted(sorted(found.values(), key=lambda window: window[0] - window[1])[:2])
+            start, end = iterations.get(span.loops[0][0], (span.start, span.end))
+            iterations[span.loops[0][0]] = min(start, span.start), max(end, span.end)
+    longest = sorted(sorted(iterations.values(), key=lambda window: window[0] - window[1])[:2])
     names = ["one layer forward", "one layer backward"] if len(longest) == 2 else ["one iteration"]
     return [{"label": name, "start": a, "end": b} for name, (a, b) in zip(names, longest, strict=False)]
 
 
-def bubble_share(p: Plan) -> float:
-    """The share of a pipeline's ticks in which a stage has nothing to do, of the experiment's longest pipeline; 0 without."""
-    found = schedules(p.model.where, p.parameters).values()
-    return max(((s.stages - 1) / s.ticks for s in found), default=0.0)
+def bubble_share(plan: Plan) -> float:
+    """Returns the largest share of a pipeline's ticks in which a stage is idle; 0 without a pipeline."""
+    pipelines = schedules(plan.model.where, plan.parameters).values()
+    return max(((s.stages - 1) / s.ticks for s in pipelines), default=0.0)
 
 
-def as_text(found: dict[str, Any]) -> str:
-    """A report for people."""
-    error = f"modelled, +-{found['error_pct']:.0f} %"
-    lies = ", ".join(
-        f"{axis} {size} along {found['assignment'][axis] or 'no axis'}" for axis, size in found["mesh"].items()
+def as_text(report: dict[str, Any]) -> str:
+    """Returns a report as text."""
+    error = f"modelled, +-{report['error_pct']:.0f} %"
+    placement = ", ".join(
+        f"{axis} {size} along {report['assignment'][axis] or 'no axis'}" for axis, size in report["mesh"].items()
     )
-    step = found["modelled_step_s"]
-    rates = ", ".join(f"{rate:,.0f} {unit}/s" for unit, rate in found["units_per_s"].items())
+    step = report["modelled_step_s"]
+    rates = ", ".join(f"{rate:,.0f} {unit}/s" for unit, rate in report["units_per_s"].items())
     lines = [
-        f"{found['experiment']} on {found['topology']}: {found['chips']} chips, layout {found['layout']!r}: {lies}",
-        f"  fits: {found['hbm_gib_per_chip']:.1f} of {found['hbm_limit_gib']:.1f} GiB a chip",
-        f"  step {step:.3f} s, MFU {found['modelled_mfu']:.3f}, HFU {found['modelled_hfu']:.3f} ({error}; "
-        f"published runs reached {found['expected_mfu'] / found['modelled_mfu']:.2f} of what was modelled, which makes MFU "
-        f"{found['expected_mfu']:.3f})",
-        f"  {rates}, {found['days']:.1f} days for the experiment's steps (modelled)",
+        f"{report['experiment']} on {report['topology']}: {report['chips']} chips, layout {report['layout']!r}: {placement}",
+        f"  fits: {report['hbm_gib_per_chip']:.1f} of {report['hbm_limit_gib']:.1f} GiB a chip",
+        f"  step {step:.3f} s, MFU {report['modelled_mfu']:.3f}, HFU {report['modelled_hfu']:.3f} ({error}; "
+        f"published runs reached {report['expected_mfu'] / report['modelled_mfu']:.2f} of what was modelled, which makes MFU "
+        f"{report['expected_mfu']:.3f})",
+        f"  {rates}, {report['days']:.1f} days for the experiment's steps (modelled)",
     ]
-    if found["published"]:
-        lines.append(f"  published: {found['published']}")
+    if report["published"]:
+        lines.append(f"  published: {report['published']}")
     lines += ["", "  a modelled step"]
-    lines += [f"  {name:16} {s:9.3f} s {100 * s / step:6.1f} %" for name, s in found["parts"].items() if s > 0]
+    lines += [f"  {name:16} {s:9.3f} s {100 * s / step:6.1f} %" for name, s in report["parts"].items() if s > 0]
     lines += ["", f"  {'communication':20} {'axes':16} {'times':>8} {'GiB':>9} {'s':>8} {'exposed s':>10}"]
     lines += [
-        f"  {c['kind']:20} {'*'.join(c['axes'] or ()) or '-':16} {c['times']:8,} {c['bytes'] / GIB:9.2f} {c['seconds']:8.3f} "
-        f"{c['exposed_s']:10.3f}"
-        for c in found["collectives"]
+        f"  {line['kind']:20} {'*'.join(line['axes'] or ()) or '-':16} {line['times']:8,} {line['bytes'] / GIB:9.2f} "
+        f"{line['seconds']:8.3f} {line['exposed_s']:10.3f}"
+        for line in report["collectives"]
     ]
     lines += ["", "  costliest"]
     lines += [
-        f"  {r['seconds']:8.3f} s  {r['kind']:10} {r['label']:28} {r['component']} {r['source']}" for r in found["rows"]
+        f"  {row['seconds']:8.3f} s  {row['kind']:10} {row['label']:28} {row['component']} {row['source']}"
+        for row in report["rows"]
     ]
-    lines += ["", *(f"  CHECK FAILED: {problem}" for problem in found["problems"])]
-    made = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
-    return "\n".join([*lines, f"  compiled in {found['compile_s']:.0f} s by {made}, options {found['options']!r}"])
+    lines += ["", *(f"  CHECK FAILED: {problem}" for problem in report["problems"])]
+    versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
+    return "\n".join(
+        [*lines, f"  compiled in {report['compile_s']:.0f} s by {versions}, options {report['options']!r}"]
+    )
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
-    """Reports as lines of a Markdown table."""
+    """Returns reports as lines of a Markdown table."""
     lines = [
         "| experiment | slice | mesh | remat | HBM GiB | step s | MFU | HFU | exposed comm. | all-to-all | bubble | published |",
         "| --- " * 12 + "|",
     ]
-    for r in rows:
-        mesh = "x".join(map(str, r["mesh"].values()))
+    for row in rows:
+        mesh = "x".join(map(str, row["mesh"].values()))
         shares = " | ".join(
-            f"{100 * r[f'{name}_share']:.1f} %" for name in ("exposed_communication", "exposed_all_to_all", "bubble")
+            f"{100 * row[f'{name}_share']:.1f} %" for name in ("exposed_communication", "exposed_all_to_all", "bubble")
         )
         lines.append(
-            f"| {r['experiment']} | {r['topology']} | {r['layout']} {mesh} | {r['remat']} | {r['hbm_gib_per_chip']:.1f} | "
-            f"{r['modelled_step_s']:.4g} | {r['modelled_mfu']:.3f} | {r['modelled_hfu']:.3f} | {shares} | {r['published']} |"
+            f"| {row['experiment']} | {row['topology']} | {row['layout']} {mesh} | {row['remat']} | "
+            f"{row['hbm_gib_per_chip']:.1f} | {row['modelled_step_s']:.4g} | "
+            f"{row['modelled_mfu']:.3f} | {row['modelled_hfu']:.3f} | "
+            f"{shares} | {row['published']} |"
         )
     return lines

@@ -1,8 +1,8 @@
-"""What a device does in one step, in order, and a simulation of it: what waits, what is hidden, how long it all takes.
+"""The schedule of one step on a device, and a simulation of it: waiting, hidden transfers, and total time.
 
-A scheduled TPU program runs its instructions in the order of its text, one at a time. Beside them run what they start and later
-wait for: transfers over the links between chips, and copies between a chip's memories. Each link direction of the torus, and the
-memory, is a queue that serves one transfer after the other; they do not slow each other or the computation.
+A scheduled TPU program runs its instructions in the order of its text, one at a time. Operations that they start and later wait
+for run concurrently: transfers over the links between chips, and copies between a chip's memories. Each link direction of the
+torus, and the memory, is a queue that serves one transfer after the other; queues do not slow each other or the computation.
 """
 
 import dataclasses
@@ -10,30 +10,31 @@ import heapq
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
 
-CORE = ("matrix", "vector", "kernel", "unpriced")  # kinds of what a core itself computes
-SIMULATED = 3  # iterations of a loop; the rest take as long as the last of them
-SPANS = 4000  # the longest are kept
+CORE = ("matrix", "vector", "kernel", "unpriced")  # kinds of instructions that a core itself computes
+SIMULATED = 3  # iterations of a loop that are simulated; all others take as long as the last of these
+SPANS = 4000  # spans that are kept, the longest
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """An instruction and what it costs in a step.
+    """An instruction and its cost in a step.
 
     Attributes:
-      name: the instruction's in the program.
+      name: the instruction's name in the program.
       kind: "matrix" (has a matrix product), "vector", "kernel" (Pallas), "unpriced" (no estimate: bytes over the bandwidth of the
         memory), "dma" (a copy between memories), or a collective's kind.
-      label: the last part of JAX's name for where it comes from, as "dot_general".
+      label: the last part of JAX's name for the operation, such as "dot_general".
       component: "forward", "backward", "rematerialised", "optimizer" or "other".
-      source: "file:line" that was traced, "" where nothing is noted.
-      shape: its results as text; of a collective the arrays of its larger side.
-      axes: mesh axes of a collective, see trainers.programs.collectives; () of everything else.
-      in_loop: whether a loop is around it.
-      bytes: of one run: of a collective those of `shape`, of a copy what it moves, else what it reads and writes in main memory.
-      flops: of its matrix products, one run.
+      source: "file:line" that was traced, "" where none is noted.
+      shape: its results as text; for a collective, the arrays of its larger side.
+      axes: mesh axes of a collective, see trainers.programs.collectives; () for everything else.
+      in_loop: whether it is inside a loop.
+      bytes: bytes of one run: those of `shape` for a collective, those moved by a copy, else those that it reads and writes in
+        main memory.
+      flops: FLOPs of its matrix products in one run.
       times: runs in a step.
-      seconds: all its runs, hidden or not.
-      exposed: by how much it lengthens the step; of what a core computes all of it.
+      seconds: time of all its runs, hidden or not.
+      exposed: seconds by which it lengthens the step; for work of a core, all of its time.
     """
 
     name: str
@@ -53,7 +54,7 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """One run of an instruction: its row, its seconds, and the queues that it occupies, none if a core computes it."""
+    """One run of an instruction: its row, its seconds, and the queues that it occupies (none for work of a core)."""
 
     row: Row
     seconds: float
@@ -62,14 +63,14 @@ class Work:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """Does it and goes on when it is done; what needs queues waits for them first."""
+    """Performs the work and continues when it is done; work that needs queues waits for them first."""
 
     work: Work
 
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """Puts it on its queues and goes on at once."""
+    """Puts the work on its queues and continues at once."""
 
     work: Work
     key: str
@@ -77,7 +78,7 @@ class Start:
 
 @dataclasses.dataclass(frozen=True)
 class Wait:
-    """Goes on when what was started under this key is done; `name` is the instruction that waits."""
+    """Waits for the work that was started under this key; `name` is the instruction that waits."""
 
     key: str
     name: str
@@ -92,25 +93,25 @@ class Loop:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """One of several, the one that takes longest."""
+    """Alternative branches, of which the one that takes longest runs."""
 
     branches: "Sequence[Sequence[Step]]"
 
 
-Iterations = tuple[tuple[str, int, int], ...]  # of the loops around, outermost first: name, number, how many there are
+Iterations = tuple[tuple[str, int, int], ...]  # (name, iteration, trips) of each enclosing loop, outermost first
 Step = Run | Start | Wait | Loop | Choice
 
 
 @dataclasses.dataclass(frozen=True)
 class Span:
-    """A bar of the timeline, in seconds from the step's begin.
+    """A bar of the timeline, in seconds from the beginning of the step.
 
-    Of a loop the first iterations have bars, and are where they are in the step; the last of them stands for all that follow.
+    Only the first iterations of a loop have bars, at their times in the step; the last of these stands for all that follow.
 
     Attributes:
       lane: "matrix", "vector" (with "unpriced"), "kernel", "wait" (the core waits for a collective or a copy), "links", "dma".
-      label: the instruction's row's.
-      kind: the same.
+      label: the label of the instruction's row.
+      kind: the kind of that row.
       loops: the iterations that it is in.
     """
 
@@ -127,25 +128,25 @@ class Simulation:
 
     Attributes:
       now: seconds since the step began.
-      problems: what was waited for and never started, or the other way round.
+      problems: messages about work that is waited for and never started, or the reverse.
     """
 
     def __init__(self):
         self.now = 0.0
-        self.free: dict[Hashable, float] = {}  # when each queue is done with what it has
-        self.flying: dict[str, tuple[float, Work]] = {}  # by key, with the time of arrival
+        self.free: dict[Hashable, float] = {}  # when each queue becomes idle
+        self.in_flight: dict[str, tuple[float, Work]] = {}  # by key, with the time of arrival
         self.rows: dict[str, Row] = {}
         self.times: Counter[str] = Counter()
         self.seconds: dict[str, float] = defaultdict(float)
         self.exposed: dict[str, float] = defaultdict(float)
         self.spans: list[Span] = []
-        self.problems: dict[str, None] = {}  # in order, once each
+        self.problems: dict[str, None] = {}  # in order, without duplicates
 
     def run(self, steps: Sequence[Step], times: int = 1, loops: Iterations = ()) -> None:
-        """Runs a schedule on.
+        """Continues the simulation with a schedule.
 
         Args:
-          times: how many runs in the step this one stands for.
+          times: the number of runs in the step that this one stands for.
           loops: the iterations that it is in.
         """
         for step in steps:
@@ -158,12 +159,12 @@ class Simulation:
                     self._span(begin, end, work.row, loops, waits=False)
                     if isinstance(step, Start):
                         self._forget(step.key)
-                        self.flying[step.key] = end, work
+                        self.in_flight[step.key] = end, work
                     else:
                         self._until(end, work, times, loops)
                 case Wait(key, name):
-                    if key in self.flying:
-                        self._until(*self.flying.pop(key), times, loops)
+                    if key in self.in_flight:
+                        self._until(*self.in_flight.pop(key), times, loops)
                     else:
                         self.problems[f"%{name} waits for something that was not started"] = None
                 case Loop():
@@ -173,8 +174,8 @@ class Simulation:
                     self.run(branches[trials.index(max(trials))], times, loops)
 
     def finish(self) -> tuple[list[Row], list[Span]]:
-        """Rows, most seconds first, and spans in the order of time; what still flies becomes a problem."""
-        for key in list(self.flying):
+        """Returns rows, most seconds first, and spans in the order of time; work still in flight becomes a problem."""
+        for key in list(self.in_flight):
             self._forget(key)
         rows = [
             dataclasses.replace(row, times=self.times[name], seconds=self.seconds[name], exposed=self.exposed[name])
@@ -187,26 +188,26 @@ class Simulation:
         simulated = min(loop.trips, SIMULATED)
         begin, free = self.now, self.free
         for iteration in range(simulated):
-            rest = loop.trips - simulated if iteration == simulated - 1 else 0
+            remaining = loop.trips - simulated if iteration == simulated - 1 else 0
             begin, free = self.now, dict(self.free)
-            self.run(loop.body, times * (1 + rest), (*loops, (loop.name, iteration, loop.trips)))
-        rest = (loop.trips - simulated) * (self.now - begin)
-        self.now += rest
+            self.run(loop.body, times * (1 + remaining), (*loops, (loop.name, iteration, loop.trips)))
+        skipped_s = (loop.trips - simulated) * (self.now - begin)
+        self.now += skipped_s
         for queue, end in self.free.items():
             if free.get(queue) != end:  # the loop uses it, so it is as busy after the last iteration
-                self.free[queue] = end + rest
+                self.free[queue] = end + skipped_s
 
     def _trial(self, steps: Sequence[Step]) -> float:
-        """When a schedule would be done."""
+        """Returns the time at which a schedule would be done."""
         trial = Simulation()
-        trial.now, trial.free, trial.flying = self.now, dict(self.free), dict(self.flying)
+        trial.now, trial.free, trial.in_flight = self.now, dict(self.free), dict(self.in_flight)
         trial.run(steps)
         return trial.now
 
     def _forget(self, key: str) -> None:
-        """What still flies under a key will not be waited for."""
-        if key in self.flying:
-            _, work = self.flying.pop(key)
+        """Drops work in flight under a key that will not be waited for, which is a problem."""
+        if key in self.in_flight:
+            _, work = self.in_flight.pop(key)
             self.problems[f"%{work.row.name} is started and never waited for"] = None
 
     def _count(self, work: Work, times: int) -> None:
@@ -215,14 +216,14 @@ class Simulation:
         self.seconds[work.row.name] += times * work.seconds
 
     def _until(self, end: float, work: Work, times: int, loops: Iterations) -> None:
-        """Lets the core be held by this work until a time."""
+        """Makes the core wait for this work until a time."""
         if end > self.now:
             self.exposed[work.row.name] += times * (end - self.now)
             self._span(self.now, end, work.row, loops, waits=True)
             self.now = end
 
     def _span(self, start: float, end: float, row: Row, loops: Iterations, *, waits: bool) -> None:
-        """Work of the core has one bar; a transfer has one, and another where the core waits for it."""
+        """Adds a bar: one for work of the core; one for a transfer, and another where the core waits for it."""
         if row.kind in CORE:
             lane = "" if waits else row.kind.replace("unpriced", "vector")
         else:

@@ -1,7 +1,7 @@
 """The search for the fastest plans of an experiment on a slice, and for the nearest plans that fit.
 
-A quick estimate (trainers/pods/bound.py) drops and orders the candidates; the few best are compiled. Their reports are kept on
-disk, so that a second search is instant and an interrupted one goes on where it stopped.
+A quick estimate (trainers/pods/bound.py) filters and sorts the candidates; the few best are compiled. Their reports are kept on
+disk, so that a second search is instant and an interrupted one continues where it stopped.
 """
 
 import dataclasses
@@ -23,10 +23,10 @@ from trainers.pods.bound import Bound, bound
 from trainers.pods.candidates import Candidate, candidates, distance
 from trainers.pods.libtpu import versions
 
-GRACE = 1.1  # how much of a chip's memory an estimate may ask for
-ALIKE = 2  # plans of one layout that are compiled and fit: an error of its estimate is in all of them
-ENOUGH_LESS = 0.95  # of an estimate that turned out not to fit: what another plan may ask for
-TRIES = 6  # plans that are compiled to find the nearest
+GRACE = 1.1  # the share of a chip's memory that an estimate may need
+ALIKE = 2  # fitting plans of one layout that are compiled: an error of its estimate affects all of them
+ENOUGH_LESS = 0.95  # another plan may need this share of an estimate that did not fit
+TRIES = 6  # plans that `nearest_that_fit` compiles at most
 
 Say = Callable[[str], object]
 Evaluate = Callable[[Candidate], dict[str, Any]]
@@ -46,44 +46,47 @@ class Result:
 
     @property
     def step_s(self) -> float:
-        """Seconds, modelled from the compiled program; endless if it does not fit."""
+        """Seconds, modelled from the compiled program; infinite if the plan does not fit."""
         return self.report["modelled_step_s"] if self.fits else math.inf
 
     def __str__(self) -> str:
-        said = f"{self.step_s:.3g} s modelled, fits" if self.fits else self.report.get("error", "does not fit")
-        return f"{self.candidate.text}: {said}"
+        outcome = f"{self.step_s:.3g} s modelled, fits" if self.fits else self.report.get("error", "does not fit")
+        return f"{self.candidate.text}: {outcome}"
 
 
 def search(
     e: Experiment, where: Slice, evaluate: Evaluate, *,
     options: str = "", best: int = 6, say: Say = print, folder: Path | None = None,
 ) -> list[Result]:  # fmt: skip
-    """Compiles the plans of an experiment that promise most: the fastest first, those that do not fit after all last.
+    """Compiles the most promising plans of an experiment; returns the fastest first, and those that do not fit last.
 
     Args:
       evaluate: compiles a candidate and returns its report: plain values, among them `fits` and `modelled_step_s`. For one
         that does not fit it raises a PodError that has `needed`, in GiB.
       options: the name of the set of compiler options that `evaluate` uses.
-      best: how many are compiled.
-      say: takes lines about the progress.
-      folder: of the reports; by default one in the folder of data.
+      best: the number of plans that are compiled.
+      say: is given lines about the progress.
+      folder: where reports are kept; by default a folder in that of data.
     """
     pool, memory = _estimated(e, where), where.chip.memory
     fit = sorted((item for item in pool if item[1].memory_bytes <= GRACE * memory), key=lambda item: item[1].step_s)
     say(f"{len(pool)} plans, {len(fit)} may fit {memory / GIB:.4g} GiB a chip")
     fit = fit or sorted(pool, key=lambda item: item[1].memory_bytes)  # an estimate may err by more
-    reports, results, alike, seen, failed = Reports(where, options, folder), [], Counter(), set(), {}
+    reports, results, num_fitting, seen, failed = Reports(where, options, folder), [], Counter(), set(), {}
     for candidate, estimate in fit:
         layout = candidate.experiment.layout
-        figures = layout.name, f"{estimate.memory_bytes:.4g} {estimate.step_s:.4g}"  # equal: as good as the same plan
-        if figures in seen or alike[layout.name] == ALIKE or _hopeless(layout, estimate, failed):
+        figures = (
+            layout.name,
+            f"{estimate.memory_bytes:.4g} {estimate.step_s:.4g}",
+        )  # equal figures: taken for the same plan
+        if figures in seen or num_fitting[layout.name] == ALIKE or _hopeless(layout, estimate, failed):
             continue
         seen.add(figures)
         result = Result(candidate, reports(evaluate, candidate))
         results.append(result)
         say(f"{len(results)}/{min(best, len(fit))} {result}")
         if result.fits:
-            alike[layout.name] += 1
+            num_fitting[layout.name] += 1
         else:
             failed[layout.mesh, layout.rules] = estimate.memory_bytes
         if len(results) == best:
@@ -95,9 +98,9 @@ def nearest_that_fit(
     e: Experiment, where: Slice, evaluate: Evaluate, *,
     options: str = "", n: int = 3, say: Say = print, folder: Path | None = None,
 ) -> list[Result]:  # fmt: skip
-    """Up to n plans that fit, for an experiment that does not, fewest changes first; arguments as in `search`.
+    """Returns up to n plans that fit, for an experiment that does not, fewest changes first; arguments as in `search`.
 
-    What the backward pass keeps changes before sizes of the mesh, and these before the layout. At most `TRIES` are compiled.
+    The remat policy changes before sizes of the mesh, and these before the layout. At most `TRIES` plans are compiled.
     """
     pool, limit = _estimated(e, where), where.chip.memory
     if e.layout.devices == where.chips:
@@ -117,37 +120,40 @@ def nearest_that_fit(
 
 
 def _hopeless(layout: Layout, estimate: Bound, failed: dict[Any, float]) -> bool:
-    """Whether hardly less memory did not do for the same layout; `failed` has estimates by mesh and rules."""
+    """Returns whether a similar or smaller estimate failed with the same layout; `failed` has estimates by mesh and rules."""
     return estimate.memory_bytes > ENOUGH_LESS * failed.get((layout.mesh, layout.rules), math.inf)
 
 
 def nearest(e: Experiment, pool: list[Estimated], limit: float) -> list[Estimated]:
-    """Those of at most `limit` bytes, nearest to an experiment's plan first; where a mesh lies changes no memory."""
-    seen, found = set(), []
+    """Returns the plans of at most `limit` bytes, nearest to the experiment's own first.
+
+    Of plans that differ in their placement on the torus alone, which changes no memory, only the first counts.
+    """
+    seen, matches = set(), []
     for candidate, estimate in pool:
         new = candidate.experiment
         key = dataclasses.replace(new.layout, torus=()), new.execution.remat
         if key not in seen and estimate.memory_bytes <= limit:
-            found.append((candidate, estimate))
+            matches.append((candidate, estimate))
         seen.add(key)
-    return sorted(found, key=lambda item: (*distance(e, item[0].experiment), item[1].step_s))
+    return sorted(matches, key=lambda item: (*distance(e, item[0].experiment), item[1].step_s))
 
 
 def _estimated(e: Experiment, where: Slice) -> list[Estimated]:
     return [(c, bound(c.experiment, where)) for c in candidates(e, where)]
 
 
-# --- what was compiled before -------------------------------------------------------------------------------------
+# --- reports on disk ----------------------------------------------------------------------------------------------
 
 
 class Reports:
-    """Reports on disk, each by everything that decides about it, written whole or not at all."""
+    """Reports on disk, each under a key of everything that affects it; they are written atomically."""
 
     def __init__(self, where: Slice, options: str, folder: Path | None = None):
         self.where, self.options, self.folder = where, options, folder or data_dir() / "plans"
 
     def __call__(self, evaluate: Evaluate, candidate: Candidate) -> dict[str, Any]:
-        """The report of a candidate: from disk, or from `evaluate` and then on disk."""
+        """Returns the report of a candidate from disk, or from `evaluate`, and then saves it."""
         path = self.folder / f"{self.key(candidate.experiment)}.json"
         if not path.is_file():
             text = json.dumps(_report(evaluate, candidate))
@@ -157,26 +163,26 @@ class Reports:
         return json.loads(path.read_text())
 
     def key(self, e: Experiment) -> str:
-        """Changes with the experiment, the slice, the compiler, its options, and any source that decides about the step."""
-        of_code = {"versions": versions(), "sources": sources()}
-        return digest({"experiment": registry.to_json(e), "slice": str(self.where), "options": self.options, **of_code})
+        """Returns a key that changes with the experiment, the slice, the compiler, its options, and any source of the step."""
+        code = {"versions": versions(), "sources": sources()}
+        return digest({"experiment": registry.to_json(e), "slice": str(self.where), "options": self.options, **code})
 
 
 def _report(evaluate: Evaluate, candidate: Candidate) -> dict[str, Any]:
     try:
         return evaluate(candidate)
-    except LayoutError as error:  # seen only when the whole step is traced
+    except LayoutError as error:  # raised only once the whole step is traced
         return {"fits": False, "error": str(error)}
     except PodError as error:
         if (needed := getattr(error, "needed", None)) is None:
-            raise  # no compiler, or no such slice: that says nothing about the plan
+            raise  # no compiler, or an unknown slice, says nothing about the plan
         return {"fits": False, "error": str(error), "hbm_gib_per_chip": needed}
 
 
 @functools.cache
 def sources() -> str:
-    """A hash of the code that decides what a step computes and what is said of it."""
-    root, found = Path(__file__).parents[2], hashlib.sha256()
+    """Returns a hash of the source files that decide what a step computes and what its report contains."""
+    root, hasher = Path(__file__).parents[2], hashlib.sha256()
     for path in sorted(path for name in ("configs", "models", "trainers") for path in (root / name).rglob("*.py")):
-        found.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
-    return found.hexdigest()
+        hasher.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
+    return hasher.hexdigest()

@@ -19,6 +19,7 @@ from jax import core
 from configs.experiment import Experiment
 from data.config import DataConfig
 from data.features import Feature
+from models.execution import Execution
 from models.families import family_of
 from models.sharding import remat
 from models.sharding.layouts import ONE_DEVICE
@@ -39,6 +40,7 @@ class Traced:
     Attributes:
       kind: what the family says of its name.
       stack: number of the stack that the layer is in.
+      component: path of that stack.
       shape, axes: for the whole batch.
       itemsize: bytes of an element.
       times: in how many layers it is.
@@ -47,13 +49,15 @@ class Traced:
     name: str
     kind: remat.Activation
     stack: int
+    component: str
     shape: tuple[int, ...]
     axes: Axes
     itemsize: int
     times: int
 
-    def kept(self, policy: str) -> float:
-        """Bytes that this `remat` keeps for the backward pass, relative to the activation's own."""
+    def kept(self, how: Execution) -> float:
+        """Returns the bytes that an execution keeps for the backward pass, relative to the activation's own."""
+        policy = how.remat_at(self.component)
         if policy == "none":
             return self.kind.copies
         if self.name in (CARRY, RESIDUAL):
@@ -66,23 +70,23 @@ class Traced:
 def activations(e: Experiment) -> tuple[Traced, ...]:
     """Returns those of all stacks of layers; of a family that names none, all that its backward pass keeps."""
     if family_of(e.model).activations:
-        return _of_stacks(on_one_device(e, "none"))
-    return _residuals(on_one_device(e, e.execution.remat))
+        return _of_stacks(on_one_device(execution.with_remat(e, "none")))
+    return _residuals(on_one_device(e))
 
 
 def logits(e: Experiment) -> int:
     """Returns how many output logits a batch has; 0 for a model without a vocabulary."""
-    return _logits(on_one_device(e, "none"))
+    return _logits(on_one_device(execution.with_remat(e, "none")))
 
 
-def program_flops(e: Experiment, policy: str) -> float:
-    """Returns the FLOPs of a step under a `remat`, what it computes a second time included."""
-    return _program_flops(on_one_device(e, policy))
+def program_flops(e: Experiment) -> float:
+    """Returns the FLOPs of a step, including what its execution computes a second time."""
+    return _program_flops(on_one_device(e))
 
 
-def on_one_device(e: Experiment, policy: str) -> Experiment:
-    """Returns the experiment with nothing in it that does not matter here: a key."""
-    return dataclasses.replace(execution.with_remat(e, policy), name="", layout=ONE_DEVICE)
+def on_one_device(e: Experiment) -> Experiment:
+    """Returns the experiment without what does not matter here: a key."""
+    return dataclasses.replace(e, name="", layout=ONE_DEVICE)
 
 
 def axis_sizes(infos: Iterable[ParamInfo]) -> dict[str, set[int]]:
@@ -123,6 +127,7 @@ def _of_stacks(e: Experiment) -> tuple[Traced, ...]:
     stacks = [eqn for eqn in _equations(_jaxpr(e)) if eqn.primitive.name == "scan"]
     traced = []
     for number, eqn in enumerate(stacks):
+        component = str(eqn.source_info.name_stack)  # models.sharding.params.scan
         first, times = eqn.params["num_consts"], eqn.params["length"]
         carries = [v.aval for v in eqn.invars[first : first + eqn.params["num_carry"]]]
         tensors = [
@@ -134,7 +139,7 @@ def _of_stacks(e: Experiment) -> tuple[Traced, ...]:
         for name, x in tensors:
             kind = table.get(name, _UNNAMED)
             axes = _form(kind.axes, x.shape, sizes) or _as_inputs(x.shape, e.data)
-            traced.append(Traced(name, kind, number, x.shape, axes, x.dtype.itemsize, times))
+            traced.append(Traced(name, kind, number, component, x.shape, axes, x.dtype.itemsize, times))
     return tuple(traced)
 
 
@@ -177,7 +182,7 @@ def _residuals(e: Experiment) -> tuple[Traced, ...]:
             given[x.shape, x.dtype] -= 1
         else:
             axes = _as_inputs(x.shape, e.data)
-            traced.append(Traced(RESIDUAL, _UNNAMED, 0, x.shape, axes, x.dtype.itemsize, 1))
+            traced.append(Traced(RESIDUAL, _UNNAMED, 0, "", x.shape, axes, x.dtype.itemsize, 1))
     return tuple(traced)
 
 

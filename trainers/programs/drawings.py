@@ -1,4 +1,4 @@
-"""Pictures in text: which devices hold which piece of a tensor, and what each pipeline stage does when."""
+"""Drawings in text: the devices that hold each shard of a tensor, and the timeline of each pipeline stage."""
 
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -13,45 +13,47 @@ from models.sharding.pipelines.gpipe import schedules
 from models.sharding.pipelines.schedule import Schedule
 from models.sharding.remat import Activation, Axes
 
-CELLS = 8  # pieces drawn along a dimension; the rest is "..."
+CELLS = 8  # shards drawn along a dimension; further ones are "..."
 TICKS = 16  # ticks drawn of a timeline
 
 
 def placement(layout: Layout, component: str, names: Sequence[str | None], title: str) -> list[str]:
-    """Lines that show which devices, numbered along the mesh, hold which piece of a tensor.
+    """Returns lines that show which devices, numbered along the mesh, hold each shard of a tensor.
 
     Args:
-      names: the logical name of each dimension. The first two that are cut are drawn, others are said.
+      names: the logical name of each dimension. The last two that are cut are drawn, others are named.
     """
     cuts = layout.cut(names, component=component)
     mesh, sizes = dict(layout.mesh), [layout.num_shards(axes) for axes in cuts]
-    said = "  ".join(f"{n}->{'*'.join(a)}" for n, a in zip(names, cuts, strict=True) if a) or "whole on every device"
-    lines = [f"{title} ({', '.join(n or '-' for n in names)})  {said}"]
+    cut_text = (
+        "  ".join(f"{n}->{'*'.join(a)}" for n, a in zip(names, cuts, strict=True) if a) or "whole on every device"
+    )
+    lines = [f"{title} ({', '.join(n or '-' for n in names)})  {cut_text}"]
     drawn = [i for i, size in enumerate(sizes) if size > 1][-2:]
     if not drawn:
         return lines
-    where = np.indices(tuple(mesh.values())).reshape(len(mesh), -1)  # [mesh axis, device]: its coordinate
-    coordinate = dict(zip(mesh, where, strict=True))
+    coordinates = np.indices(tuple(mesh.values())).reshape(len(mesh), -1)  # [mesh axis, device]
+    coordinate = dict(zip(mesh, coordinates, strict=True))
 
-    def piece(axes: Sequence[str]) -> np.ndarray:  # [device] the piece that it holds, major axis first
+    def shard_index(axes: Sequence[str]) -> np.ndarray:  # [device]: index of the shard that it holds, major axis first
         index = np.zeros(layout.devices, int)
         for axis in axes:
             index = index * mesh[axis] + coordinate[axis]
         return index
 
-    pieces = [piece(cuts[i]) for i in drawn]
+    shards = [shard_index(cuts[i]) for i in drawn]
     if len(drawn) == 1:
-        pieces, drawn = [np.zeros(layout.devices, int), pieces[0]], [None, drawn[0]]
-    first = np.ones(layout.devices, bool)  # of dimensions that are cut but not drawn, the first piece
+        shards, drawn = [np.zeros(layout.devices, int), shards[0]], [None, drawn[0]]
+    first = np.ones(layout.devices, bool)  # holds the first shard of all dimensions that are cut but not drawn
     for i, axes in enumerate(cuts):
         if i not in drawn and sizes[i] > 1:
-            first &= piece(axes) == 0
+            first &= shard_index(axes) == 0
             lines[0] += f"; {names[i]} 0 of {sizes[i]} drawn"
     rows, columns = (1 if i is None else min(sizes[i], CELLS) for i in drawn)
     head = [f"{names[drawn[1]]} {c}" for c in range(columns)]
     label = [f"{names[drawn[0]]} {r}" if drawn[0] is not None else "" for r in range(rows)]
     cells = [
-        [_numbers(np.flatnonzero(first & (pieces[0] == r) & (pieces[1] == c))) for c in range(columns)]
+        [_numbers(np.flatnonzero(first & (shards[0] == r) & (shards[1] == c))) for c in range(columns)]
         for r in range(rows)
     ]
     width = max(map(len, itertools.chain(head, *cells))) + 1
@@ -66,14 +68,14 @@ def placement(layout: Layout, component: str, names: Sequence[str | None], title
 
 
 def _numbers(devices: np.ndarray) -> str:
-    """Device numbers, few enough to read."""
+    """Returns device numbers as text, abbreviated if there are more than four."""
     if len(devices) > 4:
         return f"{devices[0]} {devices[1]} .. {devices[-1]}"
     return " ".join(map(str, devices))
 
 
 def timeline(s: Schedule, *, backward: bool) -> list[str]:
-    """Lines that show what each stage does at each tick, the first ticks only, and how much of the time it idles."""
+    """Returns lines that show the work of each stage in the first ticks, and the share of time in which it idles."""
     table = [row[:TICKS] for row in s.timeline(backward=backward)]
     width = max(len(cell) for row in table for cell in row) + 1
     more = " ..." if s.ticks + (s.lead if backward else 0) > TICKS else ""
@@ -92,10 +94,10 @@ def timeline(s: Schedule, *, backward: bool) -> list[str]:
 def pictures(
     parameters: Sequence[ParamInfo], layout: Layout, activations: Mapping[str, Activation] | None = None
 ) -> list[str]:
-    """Draws where the largest parameter and the activations of each part of a model lie, and its pipelines' timelines.
+    """Draws the shards of the largest parameter and of the activations of each part of a model, and its pipelines' timelines.
 
     Args:
-      activations: those of the family's layers, by name. Of several that the layout cuts alike the first is drawn.
+      activations: activations of the family's layers, by name; the first is drawn of those that the layout cuts alike.
     """
     lines: list[str] = []
     parts: dict[str, list[ParamInfo]] = {}
@@ -107,8 +109,8 @@ def pictures(
             continue
         lines += ["", *placement(layout, largest.where.path, largest.axes, largest.name)]
         if any(info.stacked for info in infos):
-            for names, what in _drawn(activations or {}, infos, layout, part):
-                lines += ["", *placement(layout, part, names, f"{part}: {what}")]
+            for names, description in _differently_cut(activations or {}, infos, layout, part):
+                lines += ["", *placement(layout, part, names, f"{part}: {description}")]
     for path, s in schedules(Component(layout), parameters).items():
         pipeline = dict(layout.pipelines)[path]
         scheduled = pipeline.schedule == "1f1b"
@@ -119,7 +121,7 @@ def pictures(
     return lines
 
 
-def _drawn(
+def _differently_cut(
     activations: Mapping[str, Activation], infos: Sequence[ParamInfo], layout: Layout, part: str
 ) -> Iterator[tuple[Axes, str]]:
     """Yields (axes, description) of the activations that a part of the model has and that are cut in different ways."""
@@ -136,7 +138,7 @@ def _drawn(
 
 
 def _computed_by(axes: Collection[str], form: Axes) -> bool:
-    """Whether parameters with these axes compute a tensor of this form: "act_heads" needs weights with "heads"."""
+    """Returns whether parameters with these axes compute a tensor of this form: "act_heads" needs weights with "heads"."""
     needed = {
         name.removeprefix("act_expert_").removeprefix("act_") for name in form if name and name.startswith("act_")
     }
@@ -145,9 +147,9 @@ def _computed_by(axes: Collection[str], form: Axes) -> bool:
 
 
 def pipelines(layout: Layout) -> dict[str, Any]:
-    """The layout's pipelines as plain values, by component."""
+    """Returns the layout's pipelines as plain values, by component."""
     return {
-        path: {"schedule": p.schedule, "chunks": p.chunks, "microbatches": p.microbatches,
+        path: {"schedule": pipeline.schedule, "chunks": pipeline.chunks, "microbatches": pipeline.microbatches,
                "stages": layout.num_shards(layout.resolve(path)["layers"])}
-        for path, p in layout.pipelines
+        for path, pipeline in layout.pipelines
     }  # fmt: skip

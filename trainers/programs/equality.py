@@ -1,4 +1,4 @@
-"""Proof that a layout changes where numbers are computed, never the numbers: the first steps under it against one device."""
+"""A check that a layout changes where numbers are computed, never the numbers: its first steps against those of one device."""
 
 import dataclasses
 from typing import Any
@@ -23,20 +23,20 @@ RATE = 0.3  # large: an error in one step shows in the next losses
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """The first steps of an experiment.
+    """The results of the first steps of an experiment.
 
     Attributes:
-      metrics: of each step, on the host.
-      gradients: of the first step, by parameter name; exact where the optimizer is `comparable`'s.
-      parameters: after the last step, by name.
-      sent: the collectives of the compiled step.
-      compiled: the step.
+      metrics: metrics of each step, on the host.
+      gradients: gradients of the first step, by parameter name; exact with the optimizer of `comparable`.
+      parameters: parameters after the last step, by name.
+      collectives: the collectives of the compiled step.
+      compiled: the compiled step.
     """
 
     metrics: list[dict[str, np.ndarray]]
     gradients: dict[str, np.ndarray]
     parameters: dict[str, np.ndarray]
-    sent: list[Collective]
+    collectives: list[Collective]
     compiled: jax.stages.Compiled
 
 
@@ -52,8 +52,8 @@ def exact(e: Experiment) -> Experiment:
 def comparable(e: Experiment) -> Experiment:
     """Returns a tiny experiment in double precision in which layouts of every kind must agree.
 
-    Its model is the family's `comparable` one. It takes gradient descent with momentum, in which the change of a parameter tells
-    its gradient (Adam would make steps of rounding errors where a gradient is zero).
+    Its model is the family's `comparable` one. Its optimizer is gradient descent with momentum, so that the change of a parameter
+    gives its gradient (Adam would make steps of rounding errors where a gradient is zero).
     """
     lengths = [array.shape[0] for array in e.data.features().values() if array.axes == ("length",)]
     e = exact(dataclasses.replace(e, model=family_of(e.model).comparable(e.model, lengths)))
@@ -65,52 +65,52 @@ def comparable(e: Experiment) -> Experiment:
 
 
 def trial(e: Experiment, steps: int, devices: list | None = None, initial: Any = None) -> Trial:
-    """Runs the first steps.
+    """Runs the first steps of an experiment.
 
     Args:
       initial: a State on the host to start from; a fresh one by default.
     """
-    p = make_plan(e, devices)
-    batches = Batches(open_source(e.data, e.model), e.data, p.batch_shardings())
-    compiled = step.compile_step(p, batch_shapes(e.data))
-    current = fresh_state(p) if initial is None else in_step_order(p, jax.device_put(initial, p.shardings))
+    plan = make_plan(e, devices)
+    batches = Batches(open_source(e.data, e.model), e.data, plan.batch_shardings())
+    compiled = step.compile_step(plan, batch_shapes(e.data))
+    current = fresh_state(plan) if initial is None else in_step_order(plan, jax.device_put(initial, plan.shardings))
 
     def parameters() -> dict[str, Any]:
-        return jax.device_get(flatten(in_model_order(p, current).params))
+        return jax.device_get(flatten(in_model_order(plan, current).params))
 
-    before, first, found = parameters(), {}, []
+    before, first, all_metrics = parameters(), {}, []
     for i in range(steps):
         current, metrics = compiled(current, batches(i))
-        found.append(jax.tree.map(np.asarray, metrics))
+        all_metrics.append(jax.tree.map(np.asarray, metrics))
         first = first or parameters()
     batches.close()
     gradients = {name: (x - first[name]) / RATE for name, x in before.items()}
-    return Trial(found, gradients, parameters(), tables.sent(p, compiled), compiled)
+    return Trial(all_metrics, gradients, parameters(), tables.compiled_collectives(plan, compiled), compiled)
 
 
 def start(e: Experiment) -> state.State:
-    """The state before the first step, made on one device, on the host."""
+    """Returns the state before the first step, on the host; it is computed on one device."""
     return jax.device_get(fresh_state(make_plan(dataclasses.replace(e, layout=ONE_DEVICE), jax.devices()[:1])))
 
 
 def reference(e: Experiment, steps: int, initial: Any = None) -> Trial:
-    """The same steps on one device."""
+    """Runs the same steps on one device."""
     return trial(dataclasses.replace(e, layout=ONE_DEVICE), steps, jax.devices()[:1], initial)
 
 
-def differences(found: Trial, want: Trial) -> dict[str, float]:
-    """The largest relative difference of `losses`, `gradients`, `parameters` and `routing` (shares and loads of experts,
-    which are kept in float32: equal within 1e-6 is identical routing); of a tensor, relative to its largest element or 1e-6."""
+def differences(actual: Trial, expected: Trial) -> dict[str, float]:
+    """Returns the largest relative differences of `losses`, `gradients`, `parameters` and `routing` (shares and loads of experts,
+    kept in float32, where 1e-6 means identical routing). Tensors are compared relative to their largest element or 1e-6."""
 
-    def of(a: Any, b: Any) -> float:
+    def relative_difference(a: Any, b: Any) -> float:
         a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
         return float(np.max(np.abs(a - b), initial=0.0) / np.max(np.abs(b), initial=1e-6))
 
-    steps = list(zip(found.metrics, want.metrics, strict=True))
-    routing = [k for k in want.metrics[0] if k.startswith("moe/") and k != "moe/balance_loss"]
+    steps = list(zip(actual.metrics, expected.metrics, strict=True))
+    routing = [k for k in expected.metrics[0] if k.startswith("moe/") and k != "moe/balance_loss"]
     return {
-        "losses": max(of(a["loss"], b["loss"]) for a, b in steps),
-        "gradients": max(of(found.gradients[k], v) for k, v in want.gradients.items()),
-        "parameters": max(of(found.parameters[k], v) for k, v in want.parameters.items()),
-        "routing": max((of(a[k], b[k]) for a, b in steps for k in routing), default=0.0),
+        "losses": max(relative_difference(a["loss"], b["loss"]) for a, b in steps),
+        "gradients": max(relative_difference(actual.gradients[k], v) for k, v in expected.gradients.items()),
+        "parameters": max(relative_difference(actual.parameters[k], v) for k, v in expected.parameters.items()),
+        "routing": max((relative_difference(a[k], b[k]) for a, b in steps for k in routing), default=0.0),
     }

@@ -1,6 +1,6 @@
-"""Compiled XLA programs, read from their text: computations, their instructions, and what calls what.
+"""Compiled XLA programs, read from their text: computations, their instructions, and the calls between them.
 
-The text is what `jax.stages.Compiled.as_text()` returns, of any backend; nothing here needs JAX or a device.
+The text is what `jax.stages.Compiled.as_text()` returns, of any backend; this module needs neither JAX nor a device.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ _OP_NAME = re.compile(rf"op_name=({_STRING})", re.S)
 
 
 class HloError(ValueError):
-    """A text that is no compiled program, or a question that it does not answer; the message is one line."""
+    """Raised for a text that is no compiled program, or that lacks the requested information; the message is one line."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Shape:
 
     @property
     def bytes(self) -> int:
-        """Bytes without padding; those of a token are 0."""
+        """Bytes without padding; 0 for a token."""
         digits = re.search(r"\d+", self.dtype)
         bits = int(digits[0]) if digits else 8 * (self.dtype == "pred")
         return -(-self.size * bits // 8)
@@ -52,19 +52,19 @@ class Shape:
 
 
 def _shapes(text: str) -> tuple[Shape, ...]:
-    found = _SHAPE.findall(text)
-    return tuple(Shape(dtype, tuple(int(d.strip("<=")) for d in dims.split(",") if d)) for dtype, dims in found)
+    matches = _SHAPE.findall(text)
+    return tuple(Shape(dtype, tuple(int(d.strip("<=")) for d in dims.split(",") if d)) for dtype, dims in matches)
 
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """One line of a computation; everything but the name and the opcode is read when it is asked for.
+    """One line of a computation; everything but the name and the opcode is parsed lazily.
 
     Attributes:
       result: the text of its type, with layouts.
       argument: the text between its parentheses: operands, a constant's value, a parameter's number.
-      rest: what follows: attributes, metadata, backend_config.
-      root: whether its result is the computation's.
+      rest: the text after them: attributes, metadata, backend_config.
+      root: whether its result is that of the computation.
     """
 
     name: str
@@ -81,28 +81,28 @@ class Instruction:
 
     @functools.cached_property
     def spaces(self) -> tuple[int, ...]:
-        """The memory in which each of `shapes` lies, as a TPU's layouts tell: 0 is a device's main memory, others are on chip."""
-        found = (_SPACE.search(layout) for layout in _LAYOUT.findall(self.result))
-        return tuple(int(space[1]) if space else 0 for space in found)
+        """Memory space of each of `shapes`, from a TPU's layouts: 0 is a device's main memory, others are on chip."""
+        matches = (_SPACE.search(layout) for layout in _LAYOUT.findall(self.result))
+        return tuple(int(space[1]) if space else 0 for space in matches)
 
     @functools.cached_property
     def operands(self) -> tuple[str, ...]:
-        """Names of the instructions that it takes, of the same computation."""
+        """Names of its operands, instructions of the same computation."""
         return tuple(re.findall(rf"%({_NAME})", self.argument))
 
     @functools.cached_property
     def attributes(self) -> dict[str, str]:
         """Text of each attribute: {"replica_groups": "{{0,1},{2,3}}", "dimensions": "{0}", ...}."""
-        found, depth, parts = [], 0, []
+        fields, depth, parts = [], 0, []
         for token in _TOKENS.findall(self.rest):
             depth += (token in "([{") - (token in ")]}")
             if token == "," and not depth:
-                found.append("".join(parts))
+                fields.append("".join(parts))
                 parts = []
             else:
                 parts.append(token)
-        found.append("".join(parts))
-        pairs = (text.strip().split("=", 1) for text in found if "=" in text)
+        fields.append("".join(parts))
+        pairs = (text.strip().split("=", 1) for text in fields if "=" in text)
         return {key: value for key, value in pairs}
 
     @functools.cached_property
@@ -113,14 +113,14 @@ class Instruction:
 
     @property
     def op_name(self) -> str:
-        """JAX's name for where it comes from, as "jit(step)/while/body/dot_general"; "" where nothing is noted."""
-        found = _OP_NAME.search(self.rest)
-        return re.sub(r"\\(.)", r"\1", found[1][1:-1]) if found else ""
+        """JAX's name for the operation, such as "jit(step)/while/body/dot_general"; "" where none is noted."""
+        match = _OP_NAME.search(self.rest)
+        return re.sub(r"\\(.)", r"\1", match[1][1:-1]) if match else ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Computation:
-    """A sequence of instructions; of a scheduled program, in the order in which they run."""
+    """A sequence of instructions; in a scheduled program, in the order in which they run."""
 
     name: str
     instructions: tuple[Instruction, ...]
@@ -139,9 +139,9 @@ class Computation:
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """A compiled program: its computations by name, and the name of the one that it runs.
+    """A compiled program: its computations by name, and the name of its entry computation.
 
-    `tables` are those of source positions at the program's head, {"FileNames": {1: text}, ...}.
+    `tables` are the tables of source positions at the program's head, {"FileNames": {1: text}, ...}.
     """
 
     name: str
@@ -150,7 +150,7 @@ class Program:
     tables: dict[str, dict[int, str]]
 
     def source(self, i: Instruction) -> str:
-        """Where an instruction was traced, as "models/parts/moe/routing.py:228"; "" where nothing is noted."""
+        """Returns where an instruction was traced, as "models/parts/moe/routing.py:228"; "" where nothing is noted."""
         text = i.attributes.get("metadata", "")
         if inline := re.search(rf"source_file=({_STRING}) source_line=(\d+)", text):
             return f"{inline[1][1:-1]}:{inline[2]}"
@@ -162,7 +162,7 @@ class Program:
         return f"{file}:{line[1]}" if line else ""
 
     def frames(self, i: Instruction) -> Iterator[tuple[str, str]]:
-        """(file, qualified name of the function) of the calls that an instruction was traced in, the innermost first."""
+        """Yields (file, qualified name of the function) of the calls that an instruction was traced in, the innermost first."""
         key, frame = "stack_frame_id", i.attributes.get("metadata", "")
         while frame := self._follow("StackFrames", key, frame):
             location = self._follow("FileLocations", "file_location_id", frame)
@@ -171,14 +171,14 @@ class Program:
             key = "parent_frame_id"
 
     def _follow(self, table: str, key: str, text: str) -> str:
-        """The row of a table that a text refers to under this key; "" if there is none."""
-        found = re.search(rf"\b{key}=(\d+)", text)
-        # A frame's parent is written one higher than it is: 1 is none.
-        return self.tables.get(table, {}).get(int(found[1]) - (key == "parent_frame_id"), "") if found else ""
+        """Returns the row of a table that a text refers to under this key; "" if there is none."""
+        match = re.search(rf"\b{key}=(\d+)", text)
+        # The number of a frame's parent is written plus one: 1 is none.
+        return self.tables.get(table, {}).get(int(match[1]) - (key == "parent_frame_id"), "") if match else ""
 
 
 def parse(text: str) -> Program:
-    """Reads a program.
+    """Parses a program.
 
     Raises:
       HloError: no ENTRY computation, or a line inside a computation that is no instruction.
@@ -207,20 +207,20 @@ def parse(text: str) -> Program:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """The text's lines; an instruction with raw newlines in its attributes, as kernels have them, is one line."""
+    """Yields the text's lines; an instruction with raw newlines in its attributes, as kernels have them, is one line."""
     parts: list[str] = []
-    depth, quoted = 0, False  # braces and a string that are open where a line ends
+    depth, quoted = 0, False  # unclosed braces and string at the end of a line
     for line in text.split("\n"):
         if not parts and not line.startswith(" "):  # only instructions are indented
             yield line
             continue
         parts.append(line)
-        rest = line
+        remaining = line
         if quoted and (end := _STRING_END.match(line)):
-            rest, quoted = line[end.end() :], False
+            remaining, quoted = line[end.end() :], False
         if not quoted:
-            rest, quote, _ = _STRINGS.sub("", rest).partition('"')
-            depth, quoted = depth + rest.count("{") - rest.count("}"), bool(quote)
+            remaining, quote, _ = _STRINGS.sub("", remaining).partition('"')
+            depth, quoted = depth + remaining.count("{") - remaining.count("}"), bool(quote)
         if not depth and not quoted:
             yield "\n".join(parts)
             parts = []
@@ -229,20 +229,20 @@ def _lines(text: str) -> Iterator[str]:
 
 
 def _instruction(line: str) -> Instruction:
-    found = _INSTRUCTION.match(line)
-    if not found:
+    match = _INSTRUCTION.match(line)
+    if not match:
         raise HloError(f"no instruction: {line.strip()[:80]!r}")
     depth = 1
-    for token in _PARENTHESES.finditer(line, found.end()):
+    for token in _PARENTHESES.finditer(line, match.end()):
         depth += (token[0] == "(") - (token[0] == ")")
         if not depth:
-            argument = line[found.end() : token.start()]
-            return Instruction(found[2], found[4], found[3], argument, line[token.end() :], bool(found[1]))
+            argument = line[match.end() : token.start()]
+            return Instruction(match[2], match[4], match[3], argument, line[token.end() :], bool(match[1]))
     raise HloError(f"no instruction, its parentheses do not close: {line.strip()[:80]!r}")
 
 
 def phase(op_name: str) -> str:
-    """Which part of a training step a name of JAX's belongs to: how it was differentiated is written in it."""
+    """Returns the part of a training step that an operation belongs to; JAX writes transformations into its name."""
     for mark, name in (
         ("rematted_computation", "rematerialised"),
         ("transpose(", "backward"),

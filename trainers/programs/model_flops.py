@@ -1,8 +1,8 @@
-"""Model FLOPs: what a step's mathematics needs, however it is carried out.
+"""Model FLOPs: those that the mathematics of a step needs, however it is computed.
 
 PaLM's definition (arXiv 2204.02311, appendix B): every product of the forward pass, attention in full though half of it is
-masked, times three for the backward pass, and nothing that is computed twice. A dense decoder's are (6 N + 12 L H Q T) a token,
-N without what is only looked up. Counted in the traced loss itself, so that every family has them without a formula of its own.
+masked, times three for the backward pass, without recomputation. A dense decoder has (6 N + 12 L H Q T) a token, with N
+excluding tables that are only looked up. FLOPs are counted in the traced loss, so that no family needs a formula of its own.
 """
 
 import dataclasses
@@ -24,17 +24,17 @@ from trainers.programs import execution
 
 
 def model_flops(e: Experiment) -> float:
-    """FLOPs of one training step of the whole batch."""
+    """Returns the FLOPs of one training step of the whole batch."""
     return 3 * products(loss(execution.mathematical(e)))
 
 
 def program_flops(e: Experiment) -> float:
-    """FLOPs of one training step as the experiment carries it out, what it computes a second time included (its `remat`)."""
+    """Returns the FLOPs of one training step as the experiment computes it, with the recomputation of its `remat`."""
     return products(loss(e, gradient=True))
 
 
 def loss(e: Experiment, *, gradient: bool = False) -> Any:
-    """The jaxpr of an experiment's loss, or of its gradient, of the whole batch on one device."""
+    """Returns the jaxpr of an experiment's loss, or of its gradient, for the whole batch on one device."""
     value, params, batch = objective(e)
     return jax.make_jaxpr(jax.grad(value) if gradient else value)(params, batch).jaxpr
 
@@ -42,17 +42,17 @@ def loss(e: Experiment, *, gradient: bool = False) -> Any:
 def objective(e: Experiment) -> tuple[Callable[[Any, Any], jax.Array], Any, Any]:
     """Returns (the loss of parameters and the whole batch on one device, abstract parameters, an abstract batch)."""
     train = dataclasses.replace(e.train, microbatches=1)
-    p = make_plan(dataclasses.replace(execution.ordinary(e), layout=ONE_DEVICE, train=train), abstract=True)
+    plan = make_plan(dataclasses.replace(execution.ordinary(e), layout=ONE_DEVICE, train=train), abstract=True)
     context = Context(jax.random.key(0), jnp.zeros((), jnp.int32), training=True)
 
     def value(params: Any, batch: Any) -> jax.Array:
-        return merge(p.model, p.for_model(params)).loss(batch, context).value
+        return merge(plan.model, plan.for_model(params)).loss(batch, context).value
 
-    return value, p.state.params, batch_shapes(e.data)
+    return value, plan.state.params, batch_shapes(e.data)
 
 
 def products(jaxpr: Any) -> float:
-    """FLOPs of all products in a jaxpr, those in loops as often as they run; of a conditional, those of its dearest branch."""
+    """Returns the FLOPs of all products in a jaxpr, in loops as often as they run; of a conditional, the costliest branch."""
     total = 0.0
     for eqn in jaxpr.eqns:
         if eqn.primitive.name == "dot_general":

@@ -1,4 +1,4 @@
-"""Tables about an experiment: its parameters, where they lie, and what its compiled step communicates."""
+"""Tables about an experiment: its parameters, their placement, and the communication of its compiled step."""
 
 import itertools
 import math
@@ -23,17 +23,17 @@ from trainers.programs.hlo import parse
 
 
 def describe(e: Experiment) -> dict[str, Any]:
-    """Sizes and placement of every parameter, as plain values; needs no device and no array.
+    """Returns sizes and placement of every parameter, as plain values; needs no device and no array.
 
     Keys: experiment, config (fields by path), layout, parameters (how many), components (how many of each), tensors
     (name, component, shape, dtype, axes, spec, bytes_per_device, decayed), bytes_per_device (parameters, optimizer),
     compiler (chip, set and options of the compiler on the TPU generation that it is planned for), pictures (lines of text, see
     trainers/programs/drawings.py).
     """
-    p = make_plan(e, abstract=True)
-    tensors = [_tensor(info) for info in p.parameters]
+    plan = make_plan(e, abstract=True)
+    tensors = [_tensor(info) for info in plan.parameters]
     by_component: Counter[str] = Counter()
-    for info in p.parameters:
+    for info in plan.parameters:
         by_component[info.where.path] += info.size
     return {
         "experiment": e.name,
@@ -41,23 +41,23 @@ def describe(e: Experiment) -> dict[str, Any]:
         "layout": {
             "name": e.layout.name,
             "mesh": dict(e.layout.mesh),
-            "rules": _rules(p),
+            "rules": _rules(plan),
             "pipelines": drawings.pipelines(e.layout),
         },
         "compiler": _compiler(e),
-        "pictures": drawings.pictures(p.parameters, e.layout, family_of(e.model).activations),
-        "parameters": sum(info.size for info in p.parameters),
+        "pictures": drawings.pictures(plan.parameters, e.layout, family_of(e.model).activations),
+        "parameters": sum(info.size for info in plan.parameters),
         "components": dict(sorted(by_component.items())),
         "tensors": tensors,
         "bytes_per_device": {
             "parameters": sum(t["bytes_per_device"] for t in tensors),
-            "optimizer": optimizer_bytes(p),
+            "optimizer": optimizer_bytes(plan),
         },
     }
 
 
 def _compiler(e: Experiment) -> dict[str, Any]:
-    """The compiler options that a run takes on the generation of TPU that the experiment is planned for."""
+    """Returns the compiler options of a run on the TPU generation that the experiment is planned for."""
     chip = planned_chip(e)
     name = set_for(e, chip)
     return {"chip": chip.name, "set": name, "options": dict(chip.option_set(name))}
@@ -76,21 +76,21 @@ def _tensor(info: ParamInfo) -> dict[str, Any]:
     }
 
 
-def optimizer_bytes(p: Plan) -> int:
-    """Bytes of the optimizer's state on one device."""
+def optimizer_bytes(plan: Plan) -> int:
+    """Returns the bytes of the optimizer's state on one device."""
     total = 0
-    for leaf, spec in p.optimizer_specs().values():
+    for leaf, spec in plan.optimizer_specs().values():
         shards = math.prod(
-            p.experiment.layout.num_shards((axes,) if isinstance(axes, str) else axes or ()) for axes in spec
+            plan.experiment.layout.num_shards((axes,) if isinstance(axes, str) else axes or ()) for axes in spec
         )
         total += math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize // shards
     return total
 
 
-def _rules(p: Plan) -> dict[str, dict[str, str]]:
-    """The rules in force in each component that has parameters, as text."""
-    layout = p.experiment.layout
-    paths = sorted({info.where.path for info in p.parameters})
+def _rules(plan: Plan) -> dict[str, dict[str, str]]:
+    """Returns the rules of each component that has parameters, as text."""
+    layout = plan.experiment.layout
+    paths = sorted({info.where.path for info in plan.parameters})
     return {path: {k: "*".join(v) for k, v in layout.resolve(path).items() if v} for path in paths}
 
 
@@ -99,84 +99,86 @@ def _spec_text(spec: Any) -> str:
     return f"({', '.join(parts)})"
 
 
-def sent(p: Plan, compiled: jax.stages.Compiled) -> list[Collective]:
-    """The collectives of a plan's compiled program."""
-    return collectives(parse(compiled.as_text() or ""), dict(p.experiment.layout.mesh), strict=False)
+def compiled_collectives(plan: Plan, compiled: jax.stages.Compiled) -> list[Collective]:
+    """Returns the collectives of a plan's compiled program."""
+    return collectives(parse(compiled.as_text() or ""), dict(plan.experiment.layout.mesh), strict=False)
 
 
 def communication(e: Experiment) -> dict[str, Any]:
-    """What the compiled training step sends between devices: `rows` (collectives.summary) and `expert_gathers`."""
-    p = make_plan(e)
-    found = sent(p, step.compile_step(p, batch_shapes(e.data)))
-    return {"rows": summary(found), "expert_gathers": expert_gathers(e, found)}
+    """Returns the communication of the compiled training step: `rows` (collectives.summary) and `expert_gathers`."""
+    plan = make_plan(e)
+    collectives = compiled_collectives(plan, step.compile_step(plan, batch_shapes(e.data)))
+    return {"rows": summary(collectives), "expert_gathers": expert_gathers(e, collectives)}
 
 
-def expert_gathers(e: Experiment, found: Iterable[Collective]) -> int:
-    """How many all-gathers bring expert weights or dispatched tokens to devices that hold other experts.
+def expert_gathers(e: Experiment, collectives: Iterable[Collective]) -> int:
+    """Returns how many all-gathers bring expert weights or dispatched tokens to devices that hold other experts.
 
-    This is what expert parallelism must not do. Such a gather goes over a mesh axis that cuts experts, and leaves as many
+    Expert parallelism must not have any. Such a gather goes over a mesh axis that cuts experts, and leaves as many
     elements as such a tensor has when these axes no longer cut it, and as no dense weight has.
     """
     tensors: list[tuple] = [(i.axes, i.shape, i.where.path) for i in make_plan(e, abstract=True).parameters]
-    of_experts = [tensor for tensor in tensors if "expert" in tensor[0]]
+    expert_tensors = [tensor for tensor in tensors if "expert" in tensor[0]]
     dense = [tensor for tensor in tensors if "expert" not in tensor[0]]
-    if not of_experts:
+    if not expert_tensors:
         return 0
-    received = {a.shape for a in activations.activations(e) if a.kind.exchanged and "act_expert" in a.axes}
-    for path, shape in itertools.product({path for _, _, path in of_experts}, received):
+    dispatched = {a.shape for a in activations.activations(e) if a.kind.exchanged and "act_expert" in a.axes}
+    for path, shape in itertools.product({path for _, _, path in expert_tensors}, dispatched):
         experts, groups, *slots = shape
         tokens = (groups // e.train.microbatches, experts, *slots)
         for names in (("group", None, None, "act_embed"), ("expert_group", "act_expert", None, "act_embed")):
-            of_experts.append((names, tokens, path))
+            expert_tensors.append((names, tokens, path))
 
     def sizes(tensors: list, gathered: set[str]) -> set[int]:
-        """Elements on one device of tensors that these mesh axes do not cut, and of one layer of a stack."""
-        found = set()
+        """Returns the numbers of elements on one device when tensors are not cut by `gathered`, and in one layer of a stack."""
+        result = set()
         for names, shape, path in tensors:
             cut = (axis for axes in e.layout.cut(names, component=path) for axis in axes if axis not in gathered)
             size = math.prod(shape) // e.layout.num_shards(tuple(cut))
-            found |= {size, size // shape[0]} if names[0] == "layers" else {size}
-        return found
+            result |= {size, size // shape[0]} if names[0] == "layers" else {size}
+        return result
 
-    def across(path: str, gathered: set[str]) -> bool:
+    def gathers_experts(path: str, gathered: set[str]) -> bool:
         rules = e.layout.resolve(path)
         return not gathered.isdisjoint(rules.get("expert", ()) + rules.get("act_expert", ()))
 
     count = 0
-    for c in found:
-        axes = set(dict(e.layout.mesh) if c.axes is None else c.axes)
-        suspect = sizes([t for t in of_experts if across(t[2], axes)], axes) - sizes(dense, axes)
-        count += c.kind == "all-gather" and any(shape.size in suspect for shape in c.shapes)
+    for collective in collectives:
+        axes = set(dict(e.layout.mesh) if collective.axes is None else collective.axes)
+        suspect = sizes([t for t in expert_tensors if gathers_experts(t[2], axes)], axes) - sizes(dense, axes)
+        count += collective.kind == "all-gather" and any(shape.size in suspect for shape in collective.shapes)
     return count
 
 
-def as_text(e: Experiment, found: dict[str, Any]) -> str:
-    """`describe` (and `communication`, if there) for people."""
+def as_text(e: Experiment, description: dict[str, Any]) -> str:
+    """Returns `describe` (and `communication`, if it is included) as text."""
     mib = 2**20
-    mesh = " x ".join(f"{k} {v}" for k, v in found["layout"]["mesh"].items())
+    mesh = " x ".join(f"{k} {v}" for k, v in description["layout"]["mesh"].items())
     lines = [registry.lookup(e.name).__doc__ or "", "Config"]
-    lines += [f"  {k}: {v}" for k, v in found["config"].items() if not k.startswith("layout.")]
-    lines += ["", f"Layout {found['layout']['name']!r} on {mesh} = {e.layout.devices} devices"]
-    for path, rules in found["layout"]["rules"].items():
+    lines += [f"  {k}: {v}" for k, v in description["config"].items() if not k.startswith("layout.")]
+    lines += ["", f"Layout {description['layout']['name']!r} on {mesh} = {e.layout.devices} devices"]
+    for path, rules in description["layout"]["rules"].items():
         lines.append(f"  {path:24} " + "  ".join(f"{k}->{v}" for k, v in sorted(rules.items())))
-    compiler = found["compiler"]
+    compiler = description["compiler"]
     lines += ["", f"Compiler options on TPU {compiler['chip']}, set {compiler['set']!r} (trainers/chips.py)"]
     lines += [f"  {name}: {value}" for name, value in compiler["options"].items()]
-    lines += [f"  {line}" for line in found["pictures"]]
-    width = max(len(t["name"]) for t in found["tensors"])
+    lines += [f"  {line}" for line in description["pictures"]]
+    width = max(len(t["name"]) for t in description["tensors"])
     lines += ["", f"  {'parameter':{width}} {'shape':24} {'names':28} {'PartitionSpec':32} {'MiB/device':>11}"]
-    for t in found["tensors"]:
+    for t in description["tensors"]:
         shape, axes = "x".join(map(str, t["shape"])), " ".join(t["axes"])
         lines.append(f"  {t['name']:{width}} {shape:24} {axes:28} {t['spec']:32} {t['bytes_per_device'] / mib:11,.3f}")
-    lines += ["", "Components"] + [f"  {k:24} {v:>20,}" for k, v in found["components"].items()]
-    memory = found["bytes_per_device"]
+    lines += ["", "Components"] + [f"  {k:24} {v:>20,}" for k, v in description["components"].items()]
+    memory = description["bytes_per_device"]
     lines += [
         "",
-        f"{found['parameters']:,} parameters; per device {memory['parameters'] / mib:,.1f} MiB of parameters, "
+        f"{description['parameters']:,} parameters; per device {memory['parameters'] / mib:,.1f} MiB of parameters, "
         f"{memory['optimizer'] / mib:,.1f} MiB of optimizer state",
     ]
-    if "collectives" in found:
+    if "collectives" in description:
         lines += ["", "Collectives of the compiled training step"]
-        lines += [f"  {line}" for line in table(found["collectives"]["rows"])]
-        lines.append(f"  all-gathers of expert weights or dispatched tokens: {found['collectives']['expert_gathers']}")
+        lines += [f"  {line}" for line in table(description["collectives"]["rows"])]
+        lines.append(
+            f"  all-gathers of expert weights or dispatched tokens: {description['collectives']['expert_gathers']}"
+        )
     return "\n".join(lines)

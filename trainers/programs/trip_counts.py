@@ -1,7 +1,7 @@
-"""How often a step of a compiled program runs each instruction: what calls it, in which loops, with which trip counts.
+"""Counts how often a step of a compiled program runs each instruction, from its callers, loops and trip counts.
 
-CPU programs have their trip counts written beside each loop. TPU programs do not: there a loop compares an integer of its
-state, and start, step and bound are read from the tuple that enters it, its body and its condition.
+CPU programs note the trip count of each loop. TPU programs do not: there a loop compares an integer of its state, and start, step
+and bound are read from the tuple that enters it, its body and its condition.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 
 @dataclasses.dataclass(frozen=True)
 class Loop:
-    """A while instruction; `trips` is how often its body runs, None where the text does not tell."""
+    """A while instruction; `trips` is how often its body runs, None where that is not in the text."""
 
     name: str
     op_name: str
@@ -27,7 +27,7 @@ class Loop:
 
 @dataclasses.dataclass(frozen=True)
 class Site:
-    """An instruction where it is run: a computation that is called twice has each of its instructions at two sites.
+    """An instruction and the calls that lead to it: in a computation that is called twice each instruction has two sites.
 
     Attributes:
       callers: the instructions that lead here, outermost first: loops, conditionals, calls, fusions, async-starts.
@@ -41,7 +41,7 @@ class Site:
 
 
 def times(around: Sequence[Loop]) -> int:
-    """How often a step runs what lies in these loops; raises HloError naming a loop whose trip count is unknown."""
+    """Returns how often a step runs the body of nested loops; raises HloError naming a loop whose trip count is unknown."""
     for loop in around:
         if loop.trips is None:
             raise HloError(f"how often loop %{loop.name} ({loop.op_name or 'no op_name'}) runs is not in the program")
@@ -49,9 +49,9 @@ def times(around: Sequence[Loop]) -> int:
 
 
 def walk(program: Program) -> Iterator[Site]:
-    """Every instruction that a step runs, in order, with the loops around it.
+    """Yields every instruction that a step runs, in order, with its enclosing loops.
 
-    Loops are entered once, a condition as often as its body, and of a conditional every branch; computations that are
+    A loop is entered once, its condition as often as its body, and a conditional in every branch; computations that are
     applied to single elements (those of a reduce, a sort, a map) are not entered.
     """
     yield from _walk(_Scope(program, program.entry, lambda number, path: None), (), ())
@@ -59,31 +59,31 @@ def walk(program: Program) -> Iterator[Site]:
 
 @dataclasses.dataclass(frozen=True)
 class Node:
-    """A site, and the sites directly inside what it calls, in order: first of a loop's condition, then of its body."""
+    """A site, and the sites directly inside the computations that it calls, in order: a loop's condition before its body."""
 
     site: Site
     inside: "list[Node]"
 
     def all(self) -> Iterator[Site]:
-        """This site and all that lie inside it, however deep."""
+        """Yields this site and all inside it, at any depth."""
         yield self.site
         for node in self.inside:
             yield from node.all()
 
 
 def tree(program: Program) -> list[Node]:
-    """What `walk` finds, nested as it is called."""
-    open_: list[list[Node]] = [[]]  # the nodes so far of the entry, of what is called there, and so on inwards
+    """Returns the sites of `walk`, nested by calls."""
+    levels: list[list[Node]] = [[]]  # the nodes so far at each depth of calls, the entry's first
     for site in walk(program):
-        del open_[len(site.callers) + 1 :]
+        del levels[len(site.callers) + 1 :]
         node = Node(site, [])
-        open_[-1].append(node)
-        open_.append(node.inside)
-    return open_[0]
+        levels[-1].append(node)
+        levels.append(node.inside)
+    return levels[0]
 
 
 def loops(program: Program) -> list[tuple[Loop, ...]]:
-    """Every loop, as the chain of loops that leads to it, itself last."""
+    """Returns every loop, as the chain of loops that leads to it, itself last."""
     return list(dict.fromkeys(site.loops for site in walk(program) if site.loops))
 
 
@@ -104,7 +104,7 @@ def _walk(scope: "_Scope", callers: tuple[Instruction, ...], around: tuple[Loop,
 
 @dataclasses.dataclass(frozen=True)
 class _Carried:
-    """An integer of a loop's state as an iteration begins, plus a constant."""
+    """An integer of a loop's state at the beginning of an iteration, plus a constant."""
 
     path: tuple[int, ...]
     offset: int = 0
@@ -117,11 +117,11 @@ class _Compared:
     right: Any
 
 
-_Argument = Callable[[int, tuple[int, ...]], Any]  # of a parameter's number and a path, a value
+_Argument = Callable[[int, tuple[int, ...]], Any]  # the value for a parameter's number and a path
 
 
 class _Scope:
-    """Integers that are known without running a program, inside one call of a computation.
+    """The integers inside one call of a computation that are known without running the program.
 
     A value is an int, a _Carried, a _Compared, or None for everything else; a path leads into a tuple.
     """
@@ -163,7 +163,7 @@ class _Scope:
         return None
 
     def call(self, i: Instruction, called: str, branch: int = 0) -> "_Scope":
-        """Inside a computation that an instruction calls; a conditional's first operand chooses the branch."""
+        """Returns the scope of a computation that an instruction calls; a conditional's first operand chooses the branch."""
         operands = i.operands[branch + 1 :] if i.opcode == "conditional" else i.operands
         return _Scope(self.program, called, lambda number, path: self.value(operands[number], path))
 
@@ -171,7 +171,7 @@ class _Scope:
         return self.value(self.computation.root.name, path)
 
     def iteration(self, loop: Instruction, part: str) -> "_Scope":
-        """Inside a loop's body or condition, where what no iteration changes keeps its first value."""
+        """Returns the scope of a loop's body or condition, where values that no iteration changes keep their first value."""
         return self._part(loop, part, lambda number, path: self.invariant(loop, path))
 
     def _part(self, loop: Instruction, part: str, argument: _Argument) -> "_Scope":
@@ -179,12 +179,12 @@ class _Scope:
         return _Scope(self.program, called, argument)
 
     def invariant(self, loop: Instruction, path: tuple[int, ...]) -> Any:
-        """A value of a loop's state that all iterations leave alone, else None."""
+        """Returns a value of a loop's state that no iteration changes, else None."""
         body = self._part(loop, "body", lambda number, path: _Carried(path))
         return self.value(loop.operands[0], path) if body.result(path) == _Carried(path) else None
 
     def trips(self, loop: Instruction) -> int | None:
-        """From what the compiler noted, or from start, step and bound of the integer that the condition compares."""
+        """Returns the trip count that the compiler noted, or that of the integer which the condition compares."""
         if noted := _TRIPS.search(loop.rest):
             return int(noted[1])
 
@@ -217,7 +217,7 @@ def _arithmetic(opcode: str, a: Any, b: Any) -> Any:
 
 
 def _count(direction: str, first: int, step: int, bound: int) -> int | None:
-    """How many of first, first + step, ... come before the first that fails the comparison with the bound."""
+    """Returns how many of first, first + step, ... come before the one that fails the comparison with the bound."""
     if direction in ("GT", "GE"):
         direction, first, step, bound = "L" + direction[1], -first, -step, -bound
     if direction in ("LT", "LE"):

@@ -1,19 +1,19 @@
-"""Numbers for people: seconds, shares, counts and bytes in a few characters."""
+"""Formatting of seconds, shares, counts and bytes in a few characters."""
 
 import math
 
 NBSP = "\N{NO-BREAK SPACE}"
 
 
-def seconds(value: float | None, of: float | None = None) -> str:
-    """17.5 s, 312 ms, 45 µs; with `of`, in the unit and decimals of that time, so that a column lines up."""
+def seconds(value: float | None, total: float | None = None) -> str:
+    """Formats a time: 17.5 s, 312 ms, 45 µs; with `total`, in the unit and decimals of that time, so that a column lines up."""
     if value is None:
         return "–"
-    like = abs(value if of is None else of)
-    unit, name = (1.0, "s") if like >= 1 or like == 0 else (1e-3, "ms") if like >= 1e-3 else (1e-6, "µs")
-    digits = 0 if like >= 100 * unit else 1 if like >= 10 * unit else 2
-    if of is not None:
-        digits = min(digits + 1, 2)  # parts of it are smaller
+    scale = abs(value if total is None else total)
+    unit, name = (1.0, "s") if scale >= 1 or scale == 0 else (1e-3, "ms") if scale >= 1e-3 else (1e-6, "µs")
+    digits = 0 if scale >= 100 * unit else 1 if scale >= 10 * unit else 2
+    if total is not None:
+        digits = min(digits + 1, 2)  # parts of a total are smaller
     return f"{value / unit:,.{digits}f}{NBSP}{name}"
 
 
@@ -22,7 +22,7 @@ def percent(value: float | None) -> str:
 
 
 def short(value: float | None) -> str:
-    """1,234 as it is; 118,300 is 118.3 k, and so on to E."""
+    """Formats a count: 1,234 as it is; 118,300 is 118.3 k, and so on to E."""
     if value is None:
         return "–"
     if abs(value) < 1e4:
@@ -32,7 +32,7 @@ def short(value: float | None) -> str:
 
 
 def size(n: float | None) -> str:
-    """Bytes in binary units."""
+    """Formats bytes in binary units."""
     if n is None:
         return "–"
     power = min(int(math.log2(n) // 10), 5) if n >= 1 else 0

@@ -10,7 +10,7 @@ from flax import nnx
 
 from models.execution import Dispatch, Execution
 from models.parts.layers import ACTIVATIONS, split_key
-from models.parts.losses import Ratio
+from models.parts.losses import Loss, Ratio, per
 from models.parts.moe import routing as moe
 from models.parts.moe.config import Gating, MoeConfig
 from models.parts.moe.dispatch import Experts, exchangeable, mixture
@@ -91,6 +91,22 @@ class Moe(nnx.Module):
         layout = self.where.layout
         shards = layout.num_shards(layout.resolve(self.where.path).get("group", ()))
         return max(s for s in range(1, size + 1) if tokens % (s * shards) == 0 or s == 1)
+
+
+def routing_loss(c: MoeConfig, statistics: dict[str, Ratio], total: jax.Array, tower: str) -> Loss:
+    """Returns what the MoE layers of a stack add to the loss: each its own balance loss and z-loss (k layers, k terms).
+
+    Args:
+      statistics: as the layers return them, stacked.
+      total: tokens of the whole batch.
+      tower: names the stack in the metrics.
+    """
+    pooled = jax.tree.map(lambda x: jnp.sum(x, axis=0), statistics)  # over layers
+    extra = c.balance_weight * per(pooled["balance_loss"].sum, total)
+    if c.z_weight:
+        extra += c.z_weight * per(pooled["z_loss"].sum, total)
+    metrics = {f"moe/{k}": v for k, v in pooled.items() if k != "load"}
+    return Loss(extra, extra, metrics | {f"moe/load_{tower}": pooled["load"]})
 
 
 def check_groups(c: MoeConfig, lengths: Iterable[int], microbatches: int) -> None:

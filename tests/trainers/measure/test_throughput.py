@@ -260,7 +260,7 @@ def test_two_experiments_are_compared(monkeypatch):
 
 def test_instants_are_shared():
     """Of two operations that overlap each has half the time; gaps count for none; the sum is the time in which any ran."""
-    found = profile.shared([("a", 0, 10), ("b", 4, 10), ("c", 20, 25), ("a", 24, 26)])
+    found = profile.time_shares([("a", 0, 10), ("b", 4, 10), ("c", 20, 25), ("a", 24, 26)])
     assert found == {"a": 4 + 3 + 0.5 + 1, "b": 3, "c": 4 + 0.5}
     assert sum(found.values()) == 10 + 6
 

@@ -285,7 +285,7 @@ def test_numbers_read_well():
         return [f(value, **more).replace(NBSP, " ") for value in values]
 
     assert said(seconds, 17.5, 0.312, 4.5e-5, 0.0, None) == ["17.5 s", "312 ms", "45.0 µs", "0.00 s", "–"]
-    assert said(seconds, 14.53, 0.07, of=17.5) == ["14.53 s", "0.07 s"]
+    assert said(seconds, 14.53, 0.07, total=17.5) == ["14.53 s", "0.07 s"]
     assert said(short, 512, 119_800.0, 5.92e18) == ["512", "119.8 k", "5.9 E"]
     assert said(size, 100, 3 * 2**20, 2**41) == ["100 B", "3.0 MiB", "2.0 TiB"]
     assert re.findall(r">([\d.]+) ms", ticks(99e3, 307e3)) == ["100", "150", "200", "250"]

@@ -158,8 +158,9 @@ def test_what_does_not_fit_is_refused_with_how_much():
     temporaries = (
         "total memory required for HLO temporaries (32.86G) exceeds available HBM (30.75G). HLO module: jit_step."
     )
-    assert topology.too_much(temporaries) == (32.86, 30.75)
-    assert topology.too_much("Ran out of memory. Used 35.20G of 30.75G hbm. Exceeded by 4.45G.") == (35.2, 30.75)
-    assert topology.too_much("INVALID_ARGUMENT: no such option") is None
+    assert topology.parse_out_of_memory(temporaries) == (32.86, 30.75)
+    exceeded = "Ran out of memory. Used 35.20G of 30.75G hbm. Exceeded by 4.45G."
+    assert topology.parse_out_of_memory(exceeded) == (35.2, 30.75)
+    assert topology.parse_out_of_memory("INVALID_ARGUMENT: no such option") is None
     line = str(topology.DoesNotFit("gpt.big", "v4:2x2x1", 32.86, 30.75))
     assert line == "gpt.big does not fit v4:2x2x1: 32.86 of 30.75 GiB a chip, 2.11 too much"

@@ -13,7 +13,7 @@ from models.parts.activations import DENSE, HEADS, HIDDEN, IN_EXPERTS, SHARED_HE
 from trainers.plan import abstract_model
 from trainers.pods.bound import Work
 from trainers.programs import execution
-from trainers.programs.activations import activations, logits
+from trainers.programs.activations import activations, logits, program_flops
 
 
 def test_a_name_has_the_form_whose_axes_are_as_long():
@@ -37,6 +37,21 @@ def test_all_that_is_named_is_in_the_familys_table():
     for name in ("gpt.quickstart", "bert.quickstart", "gshard_m4.quickstart"):
         e = registry.tiny(registry.load(name))
         assert {a.name for a in activations(e)} <= families.family_of(e.model).activations.keys()
+
+
+def test_stacks_are_kept_as_their_own_policy_says():
+    """Of an encoder that is recomputed under a decoder that keeps all, the encoder's input alone is kept."""
+    e = registry.tiny(registry.load("gshard_m4.quickstart"))
+    mixed = dataclasses.replace(e, execution=dataclasses.replace(e.execution, remat_of=(("encoder", "full"),)))
+    assert {a.component for a in activations(mixed)} == {"encoder", "decoder"}
+    for a in activations(mixed):
+        assert a.kept(mixed.execution) == a.kept(
+            execution.with_remat(e, "full" if a.component == "encoder" else "none").execution
+        )
+    none, both = execution.with_remat(e, "none"), execution.with_remat(e, "full")
+    kept = [Work(x)._kept() for x in (both, mixed, none)]
+    flops = [program_flops(x) for x in (none, mixed, both)]
+    assert kept == sorted(set(kept)) and flops == sorted(set(flops))
 
 
 def test_logits_are_those_of_the_vocabulary():

@@ -1,0 +1,262 @@
+"""Encoder-decoders: two stacks of one kind of layer, of which the second attends to the first's output.
+
+B rows, L positions, S source positions, K hypotheses, T cached positions, M model, V vocabulary.
+
+A family says how tokens become vectors and vectors logits; the fields of its configuration say the rest (EncoderDecoderConfig).
+"""
+
+import abc
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from models.parts import transformer
+from models.parts.attention.mask import AttentionMask
+from models.parts.layers import Norm, split_key
+from models.parts.losses import Loss, Totals, token_loss_in_chunks, zero_loss
+from models.parts.moe.config import Gating
+from models.parts.moe.layer import check_groups, routing_loss
+from models.parts.transformer import Block, Geometry, Key, LayerCache, Source, Statistics
+from models.parts.transformer_config import EncoderDecoderConfig
+from models.protocol import Batch, Context, Staged
+from models.sharding.component import Component
+from models.sharding.params import scan, stack
+
+Side = Literal["input", "target"]  # the first word of the side's arrays: `inputs`, `inputs_segments`, ...
+
+
+class Unit(nnx.Module):
+    """The repeated unit of a stack: dense layers and then a mixture of experts, or one dense layer (`c.unit`)."""
+
+    def __init__(
+        self, c: EncoderDecoderConfig, key: jax.Array, where: Component, *,
+        attends_to_source: bool = False, gating: Gating | None = None,
+    ):  # fmt: skip
+        self.names = c.unit
+        keys = jax.random.split(key, len(self.names))
+        for i, name in enumerate(self.names):
+            mixture = (c.moe, gating) if name == "sparse" and c.moe and gating else None
+            setattr(self, name, Block(c, keys[i], where, attends_to_source=attends_to_source, mixture=mixture))
+
+    @property
+    def layers(self) -> list[Block]:
+        """The layers of the unit, in order."""
+        return [getattr(self, name) for name in self.names]
+
+    def __call__(
+        self, x_BLM: jax.Array, g: Geometry, caches: list[LayerCache] | None, key: Key
+    ) -> tuple[jax.Array, tuple[list[LayerCache | None], Statistics]]:
+        """Returns (y_BLM, (the layers' caches with the new keys and values in them, statistics of the mixture))."""
+        kept, statistics = [], {}
+        keys = split_key(key, len(self.names))
+        for i, layer in enumerate(self.layers):
+            x_BLM, (cache, statistics) = layer(x_BLM, g, caches[i] if caches else None, keys[i])
+            kept.append(cache)
+        return x_BLM, (kept, statistics)
+
+
+class EncoderDecoder(Staged):
+    """A model that predicts a target text from a source text. Every method is a pure function of parameters and arguments."""
+
+    stack: ClassVar[str] = "decoder"
+    c: EncoderDecoderConfig
+
+    def _make_stacks(self, key_encoder: jax.Array, key_decoder: jax.Array) -> None:
+        """Makes the parameters of both stacks and the norms after them; `c` and `where` must be set."""
+        c, where = self.c, self.where
+        encoder, decoder = (c.moe.gating, c.moe.decoder_gating) if c.moe else (None, None)
+        self.encoder = stack(lambda k: Unit(c, k, where / "encoder", gating=encoder), key_encoder, c.units)
+        self.decoder = stack(
+            lambda k: Unit(c, k, where / "decoder", attends_to_source=True, gating=decoder), key_decoder, c.units
+        )
+        has_norm = c.order == "pre"
+        self.encoder_norm = transformer.norm(c, where / "encoder") if has_norm else None
+        self.decoder_norm = transformer.norm(c, where / "decoder") if has_norm else None
+
+    @abc.abstractmethod
+    def embed_tokens(self, side: Side, ids_BL: jax.Array, positions_BL: jax.Array, key: Key) -> jax.Array:
+        """Returns the first layer's input [B, L, M] of either stack; draws dropout from the key."""
+
+    @abc.abstractmethod
+    def logits(self, x_BLM: jax.Array) -> jax.Array:
+        """Returns the output logits [B, L, V] of the decoder's output, its norm applied."""
+
+    def __call__(self, batch: Batch) -> jax.Array:
+        """Returns the logits [B, L, V] that predict the targets, teacher-forced, outside training."""
+        context, totals = Context.evaluation(), self.totals(batch)
+        source, _ = self.before(batch, context, totals)  # the encoder
+        x = self.embed(batch | source, context)
+        (x_BLM, _), _ = self.apply_layers(self.decoder, x, batch, context, totals)
+        return self._logits(x_BLM)
+
+    # --- training ---
+
+    # The loss (Staged.loss) is the cross-entropy of the targets given the sources, plus the routers' losses. Batches have int32
+    # arrays [B, L] `inputs`, `inputs_segments`, `inputs_positions` and the same of `targets`; several examples share a row,
+    # numbered from 1 in both segments (0 is padding).
+
+    def before(self, batch: Batch, context: Context, totals: Totals) -> tuple[Batch, Loss]:
+        """Returns ({"source": the encoder's output [B, S, M]}, its routers' losses); see HasPrologue."""
+        arrays = batch["inputs"], batch["inputs_segments"], batch["inputs_positions"]
+        source_BSM, statistics = self.encode(*arrays, context)
+        return {"source": source_BSM}, self._routing_loss(statistics, "input", source_BSM.dtype, totals)
+
+    def embed(self, batch: Batch, context: Context) -> tuple[jax.Array, jax.Array]:
+        """Returns the decoder's input: targets [B, L, M] and sources [B, S, M]."""
+        ids_BL = shift_right(batch["targets"], batch["targets_positions"])
+        return self.embed_tokens("target", ids_BL, batch["targets_positions"], context.key), batch["source"]
+
+    def apply_layers(
+        self, blocks: Unit, x: tuple[jax.Array, jax.Array], batch: Batch, context: Context, totals: Totals
+    ) -> tuple[tuple[jax.Array, jax.Array], Loss]:
+        """Runs some of the decoder's units; sources pass unchanged. See Staged."""
+        x_BLM, source_BSM = x
+        segments_BL = batch["targets_segments"]
+        g = self._geometry(batch["targets_positions"], segments_BL, causal=True)
+        source = Source(AttentionMask.for_rows(segments_BL, batch["inputs_segments"]), source_BSM)
+        g = dataclasses.replace(g, source=source)
+        x_BLM, statistics = self._run(blocks, x_BLM, g, context.key, self.where / "decoder")
+        return (x_BLM, source_BSM), self._routing_loss(statistics, "target", x_BLM.dtype, totals)
+
+    def head_loss(self, x: tuple[jax.Array, jax.Array], batch: Batch, context: Context, totals: Totals) -> Loss:
+        """Returns the cross-entropy of the last layer's output; see Staged."""
+        del context
+        used_BL = batch["targets_segments"] > 0
+        return token_loss_in_chunks(
+            self._logits, x[0], batch["targets"], used_BL, totals["target"], self.c.label_smoothing, self.where
+        )
+
+    def check_rows(self, lengths: Mapping[str, int], microbatches: int) -> None:
+        """Raises LayoutError where rows are dealt out to microbatches, the step's or a pipeline's, and groups span rows.
+
+        Args:
+          lengths: positions of a row, by the name of the input.
+          microbatches: of the step.
+        """
+        pipelines = {"inputs": self.where.layout.pipeline("encoder"), "targets": self.where.layout.pipeline("decoder")}
+        parts = {side: microbatches * (p.microbatches if p else 1) for side, p in pipelines.items()}
+        if self.c.moe:
+            check_groups(self.c.moe, [lengths[side] for side, n in parts.items() if n > 1], max(parts.values()))
+
+    def totals(self, batch: Batch) -> Totals:
+        """Returns the number of real tokens of either side, over which losses are means."""
+        return {side: jnp.sum(batch[f"{side}s_segments"] > 0) for side in ("input", "target")}
+
+    def units(self, batch: Batch) -> dict[str, jax.Array]:
+        """Returns the number of tokens of the target side, which translation throughput counts."""
+        return {"tokens": jnp.sum(batch["targets_segments"] > 0)}
+
+    def encode(self, ids_BS, segments_BS, positions_BS, context: Context) -> tuple[jax.Array, Statistics]:
+        """Returns (the encoder's output [B, S, M], statistics of its mixtures, stacked)."""
+        embedding, layers = context.split(2)
+        x_BSM = self.embed_tokens("input", ids_BS, positions_BS, embedding.key)
+        keys = layers.for_layers(self.c.units).key
+        g = self._geometry(positions_BS, segments_BS)
+        x_BSM, statistics = self._run(self.encoder, x_BSM, g, keys, self.where / "encoder")
+        return _normed(x_BSM, self.encoder_norm), statistics
+
+    def _geometry(self, positions_BL: jax.Array, segments_BL: jax.Array, *, causal: bool = False) -> Geometry:
+        mask = AttentionMask.for_rows(segments_BL, segments_BL, causal=causal)
+        return dataclasses.replace(transformer.geometry(self.c, positions_BL, mask), real_BL=segments_BL > 0)
+
+    def _run(
+        self, units: Unit, x_BLM: jax.Array, g: Geometry, keys: Key, where: Component
+    ) -> tuple[jax.Array, Statistics]:
+        def unit(x_BLM, inputs, g: Geometry):
+            layers, key = inputs
+            x_BLM, (_, statistics) = layers(x_BLM, g, None, key)
+            return x_BLM, statistics
+
+        return scan(unit, x_BLM, (units, keys), g, where=where)
+
+    def _routing_loss(self, statistics: Statistics, side: Side, dtype: jnp.dtype, totals: Totals) -> Loss:
+        if self.c.moe is None:
+            return zero_loss(dtype)
+        return routing_loss(self.c.moe, statistics, totals[side], {"input": "encoder", "target": "decoder"}[side])
+
+    def _logits(self, x_BLM: jax.Array) -> jax.Array:
+        return self.logits(_normed(x_BLM, self.decoder_norm))
+
+    # --- decoding, a position at a time ---
+
+    @property
+    def target_vocab(self) -> int:
+        """How many tokens the model can produce."""
+        return self.c.target_vocab
+
+    def start(self, ids_BS: jax.Array, hypotheses: int, steps: int) -> "Cache":
+        """Encodes B sources and prepares the decoder's caches for `hypotheses` of each, of up to `steps` tokens."""
+        c, real_BS = self.c, ids_BS > 0
+        positions_BS = jnp.broadcast_to(jnp.arange(ids_BS.shape[1]), ids_BS.shape)
+        source_BSM, _ = self.encode(ids_BS, real_BS.astype(jnp.int32), positions_BS, Context.evaluation())
+        shape = (ids_BS.shape[0] * hypotheses, steps, c.groups, c.head_dim)
+        names = ("batch", None, "act_heads" if c.groups == c.heads else "act_kv_heads", None)
+
+        def layer_cache(layer: Block) -> LayerCache:
+            assert layer.cross_attention is not None
+            zeros = self.where.shard(jnp.zeros(shape, source_BSM.dtype), *names)
+            return LayerCache((zeros, zeros), layer.cross_attention.keys_values(source_BSM))
+
+        _, layers = scan(lambda _, unit, __: (None, [layer_cache(layer) for layer in unit.layers]), None, self.decoder)
+        return Cache(layers, real_BS)
+
+    def step(self, cache: "Cache", ids_BK: jax.Array, at: jax.Array) -> tuple[jax.Array, "Cache"]:
+        """Returns the logits [B, K, V] of the token after `ids`, which are at position `at`, and the cache with them in it."""
+        rows, hypotheses = ids_BK.shape
+        at_1 = at[None]
+        positions_R1 = jnp.broadcast_to(at_1[:, None], (rows * hypotheses, 1))
+        x_R1M = self.embed_tokens("target", ids_BK.reshape(-1, 1), positions_R1, None)
+        source = AttentionMask.for_rows(jnp.ones_like(ids_BK), cache.real_BS.astype(jnp.int32))
+        real_R1 = jnp.repeat(jnp.any(cache.real_BS, axis=1), hypotheses)[:, None]
+        g = transformer.cached_geometry(self.c, at_1, cache.steps)
+        g = dataclasses.replace(g, real_BL=real_R1, source=Source(source))
+
+        def unit(x_R1M, inputs, _):
+            layers, caches = inputs
+            x_R1M, (caches, _) = layers(x_R1M, g, caches, None)
+            return x_R1M, caches
+
+        x_R1M, layers = scan(unit, x_R1M, (self.decoder, cache.layers))
+        return self._logits(x_R1M).reshape(rows, hypotheses, -1), dataclasses.replace(cache, layers=layers)
+
+    @staticmethod
+    def reorder(cache: "Cache", parent_BK: jax.Array) -> "Cache":
+        """Returns the cache in which hypothesis k of a row continues what hypothesis parent[b, k] was."""
+
+        def reordered(layer: LayerCache) -> LayerCache:
+            return dataclasses.replace(layer, own=transformer.reorder(layer.own, parent_BK))
+
+        return dataclasses.replace(cache, layers=[reordered(layer) for layer in cache.layers])
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Cache:
+    """What decoding remembers.
+
+    Attributes:
+      layers: of each layer of a unit, stacked over units.
+      real_BS: False for padding of the source.
+    """
+
+    layers: Any  # list[LayerCache], arrays with a leading axis "layers"
+    real_BS: jax.Array
+
+    @property
+    def steps(self) -> int:
+        """How many positions the decoder's caches have."""
+        return self.layers[0].own[0].shape[2]
+
+
+def _normed(x_BLM: jax.Array, norm: Norm | None) -> jax.Array:
+    return x_BLM if norm is None else norm(x_BLM)
+
+
+def shift_right(ids_BL: jax.Array, positions_BL: jax.Array) -> jax.Array:
+    """Returns the decoder's inputs: each token's predecessor in its own example; an example begins with 0 (padding's id)."""
+    before_BL = jnp.pad(ids_BL, ((0, 0), (1, 0)))[:, :-1]
+    return jnp.where(positions_BL == 0, 0, before_BL)
