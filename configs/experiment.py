@@ -1,4 +1,4 @@
-"""What an experiment is: frozen, keyword-only dataclasses, plain data without JAX or TensorFlow.
+"""The Experiment and its training settings: frozen, keyword-only dataclasses, plain data without JAX or TensorFlow.
 
 A misspelt field is an error here, in the file (TypeError) and on the command line (with the nearest name).
 """
@@ -13,7 +13,7 @@ from models.families import ModelConfig
 from models.sharding.layout import Layout
 
 FRESH = ("head",)
-"""Components that may start fresh where nothing else is said."""
+"""Components that may start fresh by default."""
 
 # --- running -----------------------------------------------------------------------------------------------------
 
@@ -25,7 +25,7 @@ class Lora:
     Attributes:
       rank: columns of A and rows of B; 0 trains the matrices themselves.
       alpha: scale of the update.
-      targets: matrices that are adapted, by the last part of their names; all others are frozen, but for the
+      targets: matrices that are adapted, by the last part of their names; all others are frozen, except in the
         components of `Train.fresh`.
     """
 
@@ -40,25 +40,25 @@ class Train:
 
     Attributes:
       steps: optimizer steps of the whole run.
-      seed: of the initial weights, dropout and routing.
+      seed: seed of the initial weights, dropout and routing.
       microbatches: equal parts into which a batch is cut; their gradients are accumulated.
       clip_norm: global norm to which gradients are clipped; 0 leaves them.
-      log_every, save_every, eval_every: in steps; 0 means only at the end.
-      keep: how many of the newest checkpoints stay, besides those of `keep_every`.
-      keep_every: every checkpoint at a multiple of this stays; 0 keeps none for ever.
-      best: the evaluation metric by which one more checkpoint, the best, stays; "" keeps none. Which way a metric is better
-        is known (trainers/evaluation/directions.py); an evaluation that is not finite is never the best.
+      log_every, save_every, eval_every: intervals in steps; 0 means only at the end.
+      keep: how many of the newest checkpoints are kept, besides those of `keep_every`.
+      keep_every: every checkpoint at a multiple of this step is kept; 0 keeps no others.
+      best: the evaluation metric whose best checkpoint is kept as well; "" keeps none. Its direction is known
+        (trainers/evaluation/directions.py); an evaluation that is not finite is never the best.
       max_nonfinite: how many steps with a non-finite loss or gradient are skipped before the run gives up.
       init_from: weights that a new run starts from: a release, a run, a Hugging Face folder, a GGUF file, or the name of released
-        weights that scripts.prepare_data fetches; "" starts fresh. "COMPONENT=WEIGHTS" is for a component alone, several are
+        weights that scripts.prepare_data fetches; "" starts fresh. "COMPONENT=WEIGHTS" is for one component; several are
         joined by ";": "vision_tower=DIR;decoder=DIR".
-      fresh: components that may be missing from these weights, and then start fresh, or be left over in them.
-      freeze: parameters that stay as they are, by dotted prefix ("embedding", "encoder.attention").
-      freeze_layers: the lowest layers of every stack stay as they are.
+      fresh: components that these weights may lack, which then start fresh, or may have in addition.
+      freeze: parameters that are not trained, by dotted prefix ("embedding", "encoder.attention").
+      freeze_layers: how many of the lowest layers of every stack are not trained.
       head_rate: learning rate of the components of `fresh`, relative to all others.
       lora: trains low-rank updates in place of the matrices they change.
       workers: processes that read and augment data ahead of time, on each host; 0 does it in a thread of the trainer's own.
-      master_dtype: of the stored weights; float64 is for exactness tests.
+      master_dtype: dtype of the stored weights; float64 is for exactness tests.
     """
 
     steps: int

@@ -1,6 +1,6 @@
 """GPT's experiments: published decoders as rows of one configurable model, and small ones that run on a CPU.
 
-Counts are exact where the source gives them; sizes that only round are said to. Where a paper's data is not public the
+Counts are exact where the source gives them; where sizes are rounded, the text says so. Where a paper's data is not public the
 experiment reads C4 by its TFDS name with GPT-2's vocabulary, or random tokens where the vocabulary is not public either.
 """
 
@@ -25,7 +25,7 @@ from models.sharding.layouts import (
 
 
 def _gpt2_block(**fields: Any) -> GptConfig:
-    """GPT-2's block (section 2.3): pre-norm, biases everywhere, learned positions, GELU, tied embedding."""
+    """Returns GPT-2's block (section 2.3): pre-norm, biases everywhere, learned positions, GELU, tied embedding."""
     return GptConfig(
         positions="learned", norm="layer", norm_bias=True, norm_eps=1e-5, activation="gelu_tanh",
         attention_bias=True, ffn_bias=True, **fields,
@@ -278,9 +278,10 @@ def gspmd_1t_pipelined() -> Experiment:
 
 
 def _stages(microbatches: int, **optimizer: str) -> Layout:
-    """64 stages of two chunks, on 2048 chips: residual stream and stash cut by positions, as sequence parallelism does.
+    """Returns a layout of 64 stages of two chunks on 2048 chips, which cuts the residual stream and the stash by positions.
 
-    The embedding's rows lie over the stages and its vectors over the tensor-parallel chips, so that a look-up adds up little.
+    The embedding is cut by rows over the stages and by its model dimension over the tensor-parallel chips, which keeps the sum
+    of a look-up small.
     """
     base = pipelines("decoder")["pipeline_interleaved"](64, 4, 8, microbatches=microbatches)
     embedding = rules(vocab="stage", act_vocab="stage", embed="model")
@@ -330,7 +331,7 @@ def _gspmd(name: str, *, layers: int, batch: int, mesh: Layout, remat: str = "fu
 
 
 def _lm_embedding(layout: Layout) -> Layout:
-    """Lingvo's variant for language models: the embedding's rows whole, its model dimension on the second mesh axis."""
+    """Returns a layout in Lingvo's variant for language models: the second mesh axis cuts the embedding's model dimension."""
     return replace(layout, name="two_d_lm", components=(("embedding", rules(vocab=None, embed="model")),))
 
 

@@ -4,11 +4,10 @@ GShard: Scaling Giant Models with Conditional Computation and Automatic Sharding
 translate many languages into English; BLEU is the paper's average over 100 languages, on Google's own data, which is not
 public, so that no run here can reproduce it: "bilingual + delta" is what it gained over bilingual baselines (30.8).
 
-One of the paper's "cores" (TPU v3) is one TPU-v4 chip here, and activations are bfloat16 (the paper: float32), the router's
-apart. From 36 layers on the paper recomputes; here what experts received and returned is kept, so that no token travels twice
-for it, and the large products with it. The paper gives neither sequence nor group length; a batch of
-2048 tokens a core in groups of one core's tokens is what its batch sizes and capacities imply (8192 at 128 cores).
-Rows of 128 tokens are ours.
+One of the paper's "cores" (TPU v3) is one TPU-v4 chip here, and activations are bfloat16 (the paper: float32), except
+the router's. From 36 layers on the paper recomputes; here the experts' inputs and outputs are kept, so that no token is sent
+twice, and so are the large products. The paper gives neither sequence nor group length; its batch sizes and capacities imply
+a batch of 2048 tokens a core in groups of one core's tokens (8192 at 128 cores). Rows of 128 tokens are our choice.
 """
 
 from dataclasses import replace

@@ -92,7 +92,7 @@ def _check_count(field: str, value: int, least: int) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Adafactor:
-    """Adafactor (Shazeer and Stern 2018). Defaults: GShard A.2 with Lingvo's XLAShardingAdafactor for what it leaves out.
+    """Adafactor (Shazeer and Stern 2018). Defaults: GShard A.2 with Lingvo's XLAShardingAdafactor where the paper is silent.
 
     Attributes:
       decay_exponent: the second moment's decay at step t is 1 - t^-exponent, at most `max_decay`.

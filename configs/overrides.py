@@ -1,4 +1,4 @@
-"""Changing fields of an experiment by text: `--train.steps 100 --optimizer.schedule.warmup=7`, typed and checked."""
+"""Changes fields of an experiment from text: `--train.steps 100 --optimizer.schedule.warmup=7`, typed and checked."""
 
 import dataclasses
 import types
@@ -17,7 +17,7 @@ def override(e: Experiment, arguments: Sequence[str], options: Iterable[str] = (
     Args:
       arguments: `--field.path VALUE` or `--field.path=VALUE`; a tuple takes several values, and those of pairs one after the
         other. Dashes stand for underscores.
-      options: what else the command understands, for hints.
+      options: the command's other options, for hints.
 
     Raises:
       ConfigError: an unknown field (with the nearest one), a value of the wrong type, or one that its config refuses.
@@ -47,7 +47,7 @@ def _split(arguments: Sequence[str]) -> Iterable[tuple[str, list[str]]]:
 
 
 def _fields(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Returns the types of a dataclass's fields by dotted path, those of the chosen member of a union."""
+    """Returns the types of a dataclass's fields by dotted path; for a union, those of the member that it holds."""
     hints, fields = typing.get_type_hints(type(value)), {}
     for field in dataclasses.fields(value):
         inner = getattr(value, field.name)
@@ -59,7 +59,7 @@ def _fields(value: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _replace(value: Any, changes: dict[str, Any], prefix: str) -> Any:
-    """Returns a dataclass with fields changed, all at once: its own checks see the result alone."""
+    """Returns a dataclass with fields changed, all at once, so that its own checks see only the result."""
     new: dict[str, Any] = {}
     for field in dataclasses.fields(value):
         path = prefix + field.name
@@ -77,7 +77,7 @@ def _replace(value: Any, changes: dict[str, Any], prefix: str) -> Any:
 
 
 def _parse(kind: Any, texts: list[str], name: str) -> Any:
-    """Returns the value of a field's type that texts stand for."""
+    """Returns the value of a field's type that the texts denote."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is tuple:
         return _tuple(arguments, texts, name)

@@ -5,11 +5,11 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Pod:
-    """Where an experiment is planned to run.
+    """The slice of a pod for which an experiment is planned.
 
     Attributes:
       slice: chips of a generation in a torus, "v4:8x16x16".
-      published: what is known of real runs.
+      published: published figures of real runs.
       options: a set of compiler options (trainers/chips.py).
     """
 

@@ -1,4 +1,4 @@
-"""Finding experiments by name, shrinking them for tests, and their text and JSON forms."""
+"""Experiments by name, their shrunk versions for tests, and their text and JSON forms."""
 
 import copy
 import dataclasses
@@ -21,14 +21,14 @@ from models.parts.moe.config import MoeConfig
 
 
 class ConfigError(UserError):
-    """A bad experiment name, field or value; the message is one line and names the nearest valid choice."""
+    """An experiment's name, field or value is not valid; the message is one line and names the nearest valid choice."""
 
 
 MODULES: dict[str, str] = {}  # further modules with experiments, beside those of configs/: name -> module
 
 
 def names() -> list[str]:
-    """All experiments, as module.function: every public function of a module of configs/ that returns Experiment."""
+    """Returns all experiments' names, as module.function: every function of a module of configs/ that returns Experiment."""
     return sorted(
         f"{short}.{name}"
         for short, path in _modules().items()
@@ -46,7 +46,7 @@ def _modules() -> dict[str, str]:
 
 
 def lookup(name: str) -> typing.Callable[[], Experiment]:
-    """The function of this name; raises ConfigError with the nearest one."""
+    """Returns the function of this name; raises ConfigError with the nearest one."""
     if name not in names():
         raise ConfigError(f"no experiment {name!r}{nearest(name, names())}")
     module, function = name.split(".")
@@ -54,12 +54,12 @@ def lookup(name: str) -> typing.Callable[[], Experiment]:
 
 
 def load(name: str) -> Experiment:
-    """The experiment of this name; raises ConfigError with the nearest one."""
+    """Returns the experiment of this name; raises ConfigError with the nearest one."""
     return lookup(name)()
 
 
 def tiny(e: Experiment, mesh: tuple[int, ...] | None = None) -> Experiment:
-    """Any experiment shrunk to run on a CPU in seconds: the same layout and optimizer, random data.
+    """Returns an experiment shrunk to run on a CPU in seconds: the same layout and optimizer, random data.
 
     Args:
       mesh: sizes of the layout's mesh axes; all 1 by default.
@@ -80,14 +80,14 @@ def tiny(e: Experiment, mesh: tuple[int, ...] | None = None) -> Experiment:
 
 
 def to_json(value: Any) -> Any:
-    """A dataclass as plain JSON values; members of unions carry their class name under "class"."""
+    """Returns a dataclass as plain JSON values; members of unions carry their class name under "class"."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
         return {"class": type(value).__name__} | fields
     return [to_json(v) for v in value] if isinstance(value, tuple) else value
 
 
-# What a family or a kind of data may add to: a protocol, and the classes that are registered for it.
+# Protocols that a family or a kind of data implements, and functions that return the classes registered for each.
 _OPEN = {
     families.ModelConfig: families.config_classes,
     DataConfig: config_classes,
@@ -106,7 +106,7 @@ def _inner(data: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def modernized(data: dict[str, Any]) -> dict[str, Any]:
-    """Returns an experiment's JSON values with those of `MOVED` in their present places."""
+    """Returns an experiment's JSON values with the fields of `MOVED` in their present places."""
     data = copy.deepcopy(data)
     for old, new in MOVED.items():
         *parents, name = old.split(".")
@@ -125,10 +125,10 @@ def modernized(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def from_json(data: Any, kind: Any = Experiment, path: str = "experiment") -> Any:
-    """The inverse of `to_json`, strict: an unknown, missing or mistyped field is a ConfigError that names it.
+    """Returns the inverse of `to_json`; an unknown, missing or mistyped field raises a ConfigError that names it.
 
-    A missing field that has a default takes it, so that releases and runs from before it came can still be read;
-    fields that have moved since are found where they were (`MOVED`).
+    A missing field takes its default, if it has one, so that releases and runs from before the field existed can still be
+    read; fields that have moved since are found in their old places (`MOVED`).
     """
     if kind is Experiment and isinstance(data, dict):
         data = modernized(data)
@@ -179,7 +179,7 @@ def from_json(data: Any, kind: Any = Experiment, path: str = "experiment") -> An
 
 
 def lines(value: Any, path: str = "") -> Iterator[str]:
-    """Sorted `path: value` lines, one a field: the form of the golden dumps and of diffs."""
+    """Yields sorted `path: value` lines, one for each field: the form of the golden dumps and of diffs."""
     data = to_json(value) if dataclasses.is_dataclass(value) else value
     if isinstance(data, dict):
         for key in sorted(data):
@@ -192,7 +192,7 @@ def lines(value: Any, path: str = "") -> Iterator[str]:
 
 
 def differences(a: Any, b: Any) -> list[str]:
-    """Which fields differ between two dataclasses, as `path: value of a -> value of b`."""
+    """Returns the fields in which two dataclasses differ, as `path: value of a -> value of b`."""
     left, right = (dict(line.split(": ", 1) for line in lines(v)) for v in (a, b))
     keys = sorted(left.keys() | right.keys())
     return [f"{k}: {left.get(k, '-')} -> {right.get(k, '-')}" for k in keys if left.get(k) != right.get(k)]

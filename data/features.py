@@ -1,4 +1,4 @@
-"""What a batch is made of: named arrays, each with a shape, logical axes, a dtype and the component that reads it."""
+"""Features: the named input arrays of a model, each with a shape, logical axes, a dtype and the component that reads it."""
 
 import dataclasses
 from typing import Literal
@@ -14,10 +14,10 @@ class Feature:
     """An array of an example, or of a packed row of examples.
 
     Attributes:
-      shape: without the batch.
+      shape: its shape without the batch axis.
       axes: the logical name of each dimension; None is never cut.
-      dtype: of the elements.
-      fill: the element of examples that only fill a batch up.
+      dtype: the type of its elements.
+      fill: the value of every element in rows that pad the last batch.
       component: the component of the model that reads it, whose rules cut it; "" is the whole model.
     """
 
@@ -36,6 +36,6 @@ def positions(length: int, *names: str, fill: int = 0) -> Features:
     return {name: Feature((length,), ("length",), fill=fill) for name in names}
 
 
-def slots(count: int, *more: int, fill: int = 0) -> Feature:
-    """Returns an int32 feature of so many places in a row, with further dimensions, none of which is cut."""
-    return Feature((count, *more), (None,) * (1 + len(more)), fill=fill)
+def slots(count: int, *dims: int, fill: int = 0) -> Feature:
+    """Returns an int32 feature with `count` places in a row and further dimensions; none of them is cut."""
+    return Feature((count, *dims), (None,) * (1 + len(dims)), fill=fill)

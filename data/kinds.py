@@ -2,7 +2,7 @@
 
 A kind is a folder with config.py (`CONFIGS`, frozen dataclasses with a ClassVar `kind`; `EVALS`, ways to evaluate that it brings
 along), task.py (`task`, which makes the behaviour of a configuration: data.task.Task), settings.py (`ENTRIES`, its prepared
-caches by name) and cache.py (how they are made). Registering one is a line in `KINDS`.
+caches by name) and cache.py, which makes them. Registering one is a line in `KINDS`.
 """
 
 import importlib
@@ -26,13 +26,13 @@ def task_of(data: DataConfig) -> Task[Any]:
 
 def config_classes() -> dict[str, type]:
     """Returns the configuration classes of all kinds, by class name."""
-    return {made.__name__: made for name in KINDS for made in module(name, "config").CONFIGS}
+    return {cls.__name__: cls for name in KINDS for cls in module(name, "config").CONFIGS}
 
 
 def eval_classes() -> dict[str, type]:
     """Returns the classes that say how to evaluate, by class name."""
     return {
-        made.__name__: made for made in (HeldOut, Decode, *(c for name in KINDS for c in module(name, "config").EVALS))
+        cls.__name__: cls for cls in (HeldOut, Decode, *(c for name in KINDS for c in module(name, "config").EVALS))
     }
 
 

@@ -1,4 +1,4 @@
-"""Where data lives, and how a file gets there: complete, or not at all."""
+"""The data folder, and writes into it that are complete or have no effect."""
 
 import contextlib
 import hashlib
@@ -14,13 +14,13 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def data_dir() -> Path:
-    """The folder of everything fetched or prepared: $SHARDZOO_DATA, or .data/ in the checkout."""
+    """Returns the folder of all fetched and prepared data: $SHARDZOO_DATA, or .data/ in the checkout."""
     return Path(os.environ.get("SHARDZOO_DATA") or ROOT / ".data").expanduser()
 
 
 @contextlib.contextmanager
 def scratch(beside: Path) -> Iterator[Path]:
-    """A temporary folder on the same file system as `beside`, so that a rename out of it is atomic."""
+    """Yields a temporary folder on the same file system as `beside`, so that a rename out of it is atomic."""
     beside.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f".{beside.name}.", dir=beside.parent))
     try:
@@ -31,7 +31,7 @@ def scratch(beside: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A folder to fill, which becomes `path` (in place of an older one) when the block ends without error."""
+    """Yields a folder to fill, which becomes `path` (and replaces an older one) when the block ends without error."""
     with scratch(path) as folder:
         new, old = folder / "new", folder / "old"
         new.mkdir()
@@ -42,11 +42,11 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def sha256(path: Path) -> str:
-    """Hexadecimal SHA-256 of a file."""
+    """Returns the hexadecimal SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def digest(value: Any) -> str:
-    """Hexadecimal SHA-256 of a JSON-able value, whatever the order of its keys."""
+    """Returns the hexadecimal SHA-256 of a JSON-able value; the order of its keys does not matter."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -1,12 +1,12 @@
 """Prepared caches by name, which `data.reading.batches` reads.
 
 A cache is a folder <data>/caches/NAME: `train/PART.array_record` with packed rows, a `SPLIT.jsonl` of raw examples for each
-held-out split, the vocabularies, and `manifest.json`. It is reused while what it was made from is the same.
+held-out split, the vocabularies, and `manifest.json`. It is reused while its inputs are unchanged.
 
-What is in it depends on its kind: `data.translation.cache`, `data.text.cache`, `data.labelled.cache`. Each has FORMAT (one
-more whenever the same packages would give another cache), `packages_of(settings)`, `depends_on(name, settings, root)` (what
-else it is made from, as plain values) and `build(settings, root, folder, progress)`, which fills the folder and returns its part
-of the manifest.
+Its contents depend on its kind: `data.translation.cache`, `data.text.cache`, `data.labelled.cache`. Each has FORMAT (increased
+whenever the same packages would give another cache), `packages_of(settings)`, `depends_on(name, settings, root)` (its other
+inputs, as plain values) and `build(settings, root, folder, progress)`, which fills the folder and returns its part of the
+manifest.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from data.stages import Progress, stage
 
 
 class Settings(Protocol):
-    """What a prepared cache is made from: a frozen dataclass of plain values, a key of `kinds.KINDS` as its kind."""
+    """The settings of a prepared cache: a frozen dataclass of plain values, whose kind is a key of `kinds.KINDS`."""
 
     kind: ClassVar[str]
     __dataclass_fields__: ClassVar[dict[str, Any]]
@@ -34,20 +34,20 @@ PREPARED: dict[str, Settings] = {
 def prepare(
     cache: str, settings: Settings | None = None, *, data_dir: Path | None = None, progress: Progress = print
 ) -> Path:
-    """Makes a packed cache, or finds it made.
+    """Makes a packed cache, unless it is up to date.
 
     Args:
       cache: its name.
-      settings: what it is made from; those of PREPARED if not given.
-      data_dir: where everything lies, `paths.data_dir()` if not given.
-      progress: is told each stage and its seconds.
+      settings: its settings, those of PREPARED by default.
+      data_dir: the data folder, `paths.data_dir()` by default.
+      progress: called with a line for each stage and its seconds.
 
     Returns:
       The cache's folder.
 
     Raises:
-      DataError: a cache's settings name a teacher, and there are no labels of it.
-      FetchError: a package could not be had as pinned.
+      DataError: the settings name a teacher whose labels are missing.
+      FetchError: a package could not be fetched as pinned.
       NotPreparedError: a public data set is not in <data>/tfds.
       ValueError: a vocabulary is too large for the text.
     """

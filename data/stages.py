@@ -1,4 +1,4 @@
-"""What the stages of a preparation have in common: how they tell what they do, and how they use TensorFlow."""
+"""Stages of a preparation: reports of their progress, and the set-up of TensorFlow."""
 
 import contextlib
 import os
@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-Progress = Callable[[str], Any]  # is told a line
+Progress = Callable[[str], Any]  # called with each line of a report
 
 
 @contextlib.contextmanager
 def stage(name: str, progress: Progress) -> Iterator[None]:
-    """Tells that a stage begins, and when it has ended, after how many seconds."""
+    """Reports the start of a stage, and its seconds when it ends."""
     start = time.monotonic()
     progress(f"{name} ...")
     yield
@@ -19,7 +19,7 @@ def stage(name: str, progress: Progress) -> Iterator[None]:
 
 
 def quiet_tensorflow() -> None:
-    """Imports TensorFlow, made to say nothing and to leave the accelerator to JAX. The first of its imports."""
+    """Imports TensorFlow without log output, and leaves the accelerator to JAX; must be its first import."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import tensorflow as tf
 

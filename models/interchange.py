@@ -1,8 +1,8 @@
-"""Our parameters in other people's files. NumPy only: mappings are data, read by tools that never touch an accelerator.
+"""Maps our parameters to tensors in other libraries' files. NumPy only: mappings are data, which no accelerator is needed for.
 
-Ours are stacked: a leading axis "layers", one array for all layers; theirs is one tensor a layer. An `Entry` ties one tensor
-of theirs to what it holds of ours, in both directions. Where the file is mapped into memory, reading a slice of ours
-touches that slice of the file alone: all that an entry does is views, up to the copy into the result.
+Our layers are stacked, in one array with a leading axis "layers"; theirs are one tensor for each layer. An `Entry` maps one
+tensor of theirs to the parameters of ours that it holds, in both directions. If the file is memory-mapped, reading a slice of
+ours reads that slice of the file only: an entry works on views, until the copy into the result.
 """
 
 import dataclasses
@@ -18,20 +18,20 @@ from models.errors import UserError, nearest, shortened
 Shape = tuple[int, ...]
 Index = tuple[slice, ...]  # a slice for each dimension, from the first; those left out are whole
 Read = Callable[[str, Index], np.ndarray]  # a piece of one of our parameters
-Fetch = Callable[[str], np.ndarray]  # a whole tensor of theirs; mapped, if that can be
+Fetch = Callable[[str], np.ndarray]  # a whole tensor of theirs; memory-mapped if possible
 
 
 class InterchangeError(UserError):
-    """What cannot be had from, or said in, another library's files; the message is one line and names it."""
+    """A model that cannot be read from, or written to, another library's files; the message is one line that says why."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """One of our parameters as it lies inside a tensor of theirs.
+    """One of our parameters as a part of a tensor of theirs.
 
     Attributes:
       name: dotted name.
-      shape: of one layer.
+      shape: its shape in one layer.
       inputs: how many leading dimensions of a matrix are summed over in x @ W; 0 for a vector.
     """
 
@@ -41,7 +41,7 @@ class Part:
 
     @property
     def flat(self) -> Shape:
-        """The shape as a matrix [in, out], or as a vector [size]."""
+        """Returns the shape as a matrix [in, out], or as a vector [size]."""
         sides = (self.shape[: self.inputs], self.shape[self.inputs :])
         return tuple(math.prod(side) for side in sides) if self.inputs else (math.prod(self.shape),)
 
@@ -52,10 +52,10 @@ class Entry:
 
     Attributes:
       theirs: its name, with `{layer}` in it where there is one for each layer.
-      parts: what it holds, side by side along the output dimension: several for fused projections.
+      parts: the parameters that it holds, side by side along the output dimension: several for fused projections.
       layers: how many layers there are; 0 for a tensor outside the stack.
-      transposed: a matrix lies as [out, in], PyTorch's way.
-      pairs: the output is this many heads, in each of which the dimensions that rotary positions turn against each other
+      transposed: a matrix is stored as [out, in], as in PyTorch.
+      pairs: the number of heads in the output, in each of which the dimensions that rotary positions rotate together
         are neighbours; ours are half a head apart (see models.parts.attention.module.rotate). 0 leaves the order.
     """
 
@@ -67,17 +67,17 @@ class Entry:
 
     @property
     def shape(self) -> Shape:
-        """Of their tensor."""
+        """Returns the shape of their tensor."""
         *inputs, _ = self.parts[0].flat
         outputs = sum(part.flat[-1] for part in self.parts)
         return (outputs, *inputs) if self.transposed else (*inputs, outputs)
 
     def names(self) -> list[str]:
-        """Their names, one a layer."""
+        """Returns their names, one for each layer."""
         return [self.theirs.format(layer=i) for i in range(self.layers)] if self.layers else [self.theirs]
 
     def split(self, theirs: np.ndarray) -> list[np.ndarray]:
-        """Ours, of one layer, from a tensor of theirs."""
+        """Returns our parameters of one layer from a tensor of theirs."""
         if self.pairs:
             theirs = _paired(theirs, self.pairs, 2)
         matrix = theirs.T if self.transposed else theirs
@@ -85,7 +85,7 @@ class Entry:
         return [piece.reshape(part.shape) for piece, part in zip(np.split(matrix, ends, -1), self.parts, strict=True)]
 
     def join(self, ours: Iterable[np.ndarray]) -> np.ndarray:
-        """The inverse of `split`."""
+        """Returns a tensor of theirs from our parameters of one layer: the inverse of `split`."""
         matrix = np.concatenate([x.reshape(part.flat) for x, part in zip(ours, self.parts, strict=True)], -1)
         theirs = matrix.T if self.transposed else matrix
         return _paired(theirs, self.pairs, -1) if self.pairs else theirs
@@ -98,37 +98,37 @@ def _paired(theirs: np.ndarray, heads: int, inner: int) -> np.ndarray:
 
 
 def vector(theirs: str, *ours: tuple[str, Shape], layers: int = 0, pairs: int = 0) -> Entry:
-    """A bias or a norm's scale, or several of ours in one."""
+    """Returns the entry of a bias or a norm's scale, or of several of ours in one tensor."""
     return Entry(theirs, tuple(Part(*part) for part in ours), layers, pairs=pairs)
 
 
 def table(theirs: str, name: str, shape: Shape) -> Entry:
-    """An embedding table, the same in both."""
+    """Returns the entry of an embedding table, which is the same in both."""
     return Entry(theirs, (Part(name, shape, 1),))
 
 
 def matrix(
     theirs: str, *ours: tuple[str, Shape], inputs: int = 1, layers: int = 0, transposed: bool = True, pairs: int = 0
 ) -> Entry:
-    """A projection, or several of ours in one."""
+    """Returns the entry of a projection, or of several of ours in one tensor."""
     return Entry(theirs, tuple(Part(*part, inputs) for part in ours), layers, transposed, pairs)
 
 
 def shapes(entries: Iterable[Entry]) -> dict[str, Shape]:
-    """Our parameters, stacked, by name."""
+    """Returns the shapes of our parameters, stacked, by name."""
     return {part.name: (*([e.layers] if e.layers else []), *part.shape) for e in entries for part in e.parts}
 
 
 def their_shapes(entries: Iterable[Entry]) -> dict[str, Shape]:
-    """Their tensors by name, in the order in which `written` gives them."""
+    """Returns the shapes of their tensors by name, in the order in which `written` yields them."""
     return {name: e.shape for e in entries for name in e.names()}
 
 
 def reader(entries: Iterable[Entry], fetch: Fetch, source: object) -> Read:
-    """Reads pieces of our parameters out of their tensors: a tensor at a time, only of the layers that are asked for.
+    """Returns a function that reads pieces of our parameters from their tensors, one at a time and only of the layers needed.
 
     Args:
-      source: the file or folder, for errors. A piece with a number that is NaN or infinite is an InterchangeError.
+      source: the file or folder, for errors; a piece with NaN or infinite numbers raises InterchangeError.
     """
     where = {part.name: (e, i) for e in entries for i, part in enumerate(e.parts)}
 
@@ -154,7 +154,7 @@ def reader(entries: Iterable[Entry], fetch: Fetch, source: object) -> Read:
 
 
 def written(entries: Iterable[Entry], read: Read) -> Iterator[tuple[str, np.ndarray]]:
-    """Their tensors, made from pieces of our parameters, one at a time."""
+    """Yields their tensors, made from pieces of our parameters, one at a time."""
     for e in entries:
         for i, theirs in enumerate(e.names()):
             if e.layers:
@@ -163,11 +163,11 @@ def written(entries: Iterable[Entry], read: Read) -> Iterator[tuple[str, np.ndar
                 yield theirs, e.join([read(part.name, ()) for part in e.parts])
 
 
-_AT_ONCE = 1 << 18  # numbers of a mapped tensor that are looked at together
+_AT_ONCE = 1 << 18  # numbers of a memory-mapped tensor that are read together
 
 
 def _rows(*arrays: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
-    """The same rows of arrays of one shape, a quarter of a million numbers at a time."""
+    """Yields the same rows of arrays of one shape, a quarter of a million numbers at a time."""
     arrays = tuple(map(np.atleast_1d, arrays))
     step = max(1, _AT_ONCE // max(1, math.prod(arrays[0].shape[1:])))
     for start in range(0, len(arrays[0]), step):
@@ -181,30 +181,30 @@ def check_finite(x: np.ndarray, name: str) -> None:
 
 
 def equal(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether two tensors, perhaps of different precision, hold the same numbers; mapped ones are read a piece at a time."""
+    """Returns whether two tensors hold the same numbers in any precision; memory-mapped ones are read a piece at a time."""
     return a.shape == b.shape and all(np.array_equal(x, y) for x, y in _rows(a, b))
 
 
-def problems(want: Mapping[str, Shape], found: Mapping[str, Shape], most: int = 8) -> str:
-    """How the tensors found differ from those wanted, by name, with shapes; "" where they don't."""
+def problems(want: Mapping[str, Shape], actual: Mapping[str, Shape], most: int = 8) -> str:
+    """Describes how the tensors that a file has differ from those wanted, by name, with shapes; "" if they do not."""
 
-    def one(name: str) -> str:
-        told = shortened(name)
-        expected, shape = (shortened(str(list(of.get(name, ())))) for of in (want, found))
-        if name not in found:
-            return f"{told} is missing, expected {expected}"
+    def describe(name: str) -> str:
+        label = shortened(name)
+        expected, shape = (shortened(str(list(side.get(name, ())))) for side in (want, actual))
+        if name not in actual:
+            return f"{label} is missing, expected {expected}"
         if name not in want:
-            return f"{told} {shape} was not expected"
-        return f"{told} is {shape}, expected {expected}"
+            return f"{label} {shape} was not expected"
+        return f"{label} is {shape}, expected {expected}"
 
-    names = sorted(name for name in want.keys() | found.keys() if want.get(name) != found.get(name))
+    names = sorted(name for name in want.keys() | actual.keys() if want.get(name) != actual.get(name))
     more = [f"and {len(names) - most} more"] if len(names) > most else []
-    return "; ".join([*map(one, names[:most]), *more])
+    return "; ".join([*map(describe, names[:most]), *more])
 
 
 # --- the config.json of a Hugging Face folder --------------------------------------------------------------------
 
-# Their names of activations; the last of several is the one we write.
+# Their names of activations; of several names of one, the last is written.
 _ACTIVATIONS = {
     "relu": "relu",
     "gelu": "gelu",
@@ -217,20 +217,20 @@ _NEEDED = object()
 
 
 def setting(theirs: Mapping[str, Any], key: str, kind: type, default: Any = _NEEDED) -> Any:
-    """A number, word or flag of a config.json; null is the default. Raises InterchangeError."""
+    """Returns a number, word or flag of a config.json; null gives the default. Raises InterchangeError."""
     value = theirs.get(key)
     if value is None and default is not _NEEDED:
         return default
     if kind is float and type(value) is int:
         value = float(value)
     if type(value) is not kind:
-        found = "is missing" if value is None else f"is {json.dumps(value)[:60]}"
-        raise InterchangeError(f"config.json: {key} {found}; expected {kind.__name__}")
+        problem = "is missing" if value is None else f"is {json.dumps(value)[:60]}"
+        raise InterchangeError(f"config.json: {key} {problem}; expected {kind.__name__}")
     return value
 
 
 def only(theirs: Mapping[str, Any], **supported: tuple[Any, ...]) -> None:
-    """Raises InterchangeError where a setting has a value that our models don't know; an absent one is null."""
+    """Raises InterchangeError if a setting has a value that our models don't support; a missing one is null."""
     for key, values in supported.items():
         if (value := theirs.get(key)) is not None and value not in values:
             known = " or ".join(json.dumps(v) for v in values or (None,))
@@ -238,19 +238,19 @@ def only(theirs: Mapping[str, Any], **supported: tuple[Any, ...]) -> None:
 
 
 def read_activation(name: str) -> Any:
-    """Our name of an activation; raises InterchangeError."""
+    """Returns our name of an activation; raises InterchangeError."""
     if name not in _ACTIVATIONS:
         raise InterchangeError(f"config.json: no activation {name!r} here{nearest(name, _ACTIVATIONS)}")
     return _ACTIVATIONS[name]
 
 
 def write_activation(ours: str) -> str:
-    """Their name of an activation."""
-    return {mine: theirs for theirs, mine in _ACTIVATIONS.items()}[ours]
+    """Returns their name of an activation."""
+    return {name: theirs for theirs, name in _ACTIVATIONS.items()}[ours]
 
 
-def demand(config: Any, of: str, **needs: Any) -> None:
-    """Raises InterchangeError, with all that stands in the way, unless these fields and properties are as `of` has them."""
+def demand(config: Any, target: str, **needs: Any) -> None:
+    """Raises InterchangeError, with all differences, unless these fields and properties have the values that `target` needs."""
     wrong = [f"{k}={value!r} (it has {v!r})" for k, v in needs.items() if (value := getattr(config, k)) != v]
     if wrong:
-        raise InterchangeError(f"no {of} of Hugging Face is like this model: {', '.join(wrong)}")
+        raise InterchangeError(f"no {target} of Hugging Face is like this model: {', '.join(wrong)}")

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from configs import registry
 from configs.registry import ConfigError
-from data.labelled.settings import of_seed
+from data.labelled.settings import with_seed
 from data.packages.weights import fetch_weights
 from scripts import cli
 from scripts.recipes.teach import prepare
@@ -30,28 +30,28 @@ TAUGHT = {5000: "bert.minilm_debian_taught_5k"}
 
 
 def main() -> int:
-    p = cli.parser(__doc__)
-    p.add_argument(
+    parser = cli.parser(__doc__)
+    parser.add_argument(
         "--sizes",
         type=cli.numbers,
         default=[1000, 5000],
         help="numbers of training examples, comma-separated; 0 takes all",
     )
-    p.add_argument("--seeds", type=cli.numbers, default=[0, 1, 2], help="comma-separated")
-    p.add_argument("--taught", action="store_true", help="add examples that a teacher labels")
-    p.add_argument("--json", action="store_true", help="print one JSON object a line")
-    args = p.parse_args()
+    parser.add_argument("--seeds", type=cli.numbers, default=[0, 1, 2], help="comma-separated")
+    parser.add_argument("--taught", action="store_true", help="add examples that a teacher labels")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    args = parser.parse_args()
     experiments = TAUGHT if args.taught else EXPERIMENTS
     for size in args.sizes:
         if size not in experiments:
             raise ConfigError(f"--sizes {size}: there are experiments for {', '.join(map(str, experiments))}")
     fetch_weights("minilm_l6", progress=quiet)
     for size in args.sizes:
-        found = [run(experiments[size], seed) for seed in (args.seeds if size else args.seeds[:1])]
-        line = {"examples": size or "all", "seeds": len(found)}
+        results = [run(experiments[size], seed) for seed in (args.seeds if size else args.seeds[:1])]
+        line = {"examples": size or "all", "seeds": len(results)}
         for key in ("accuracy", "macro_f1", "minutes"):
-            line[key] = round(statistics.mean(one[key] for one in found), 4)
-            line[f"each_{key}"] = [round(one[key], 4) for one in found]
+            line[key] = round(statistics.mean(result[key] for result in results), 4)
+            line[f"each_{key}"] = [round(result[key], 4) for result in results]
         print(json.dumps(line) if args.json else "  ".join(f"{k} {v}" for k, v in line.items()), flush=True)
     return 0
 
@@ -59,7 +59,7 @@ def main() -> int:
 def run(name: str, seed: int) -> dict[str, float]:
     """Trains an experiment on the seed's examples; returns its test scores and the minutes it took."""
     began = time.monotonic()
-    cache, settings = of_seed(registry.load(name).data.cache, seed)
+    cache, settings = with_seed(registry.load(name).data.cache, seed)
     prepare(cache, settings, progress=quiet)
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "scripts.train", name, "--workdir", folder]
@@ -75,7 +75,7 @@ def run(name: str, seed: int) -> dict[str, float]:
 
 
 def quiet(line: str) -> None:
-    """Drops a line of progress."""
+    """Ignores a line of progress."""
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ class System:
 
     Attributes:
       command: starts a process that speaks as scripts/peers/serve.py says; the experiment is appended.
-      needs: what its environment needs, for one who has none.
+      needs: how to set up its environment, for a message.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Process:
     """A running system.
 
     Attributes:
-      about: what it says of itself: "parameters", "versions", "settings".
+      about: its description of itself: "parameters", "versions", "settings".
     """
 
     def __init__(self, system: System, process: subprocess.Popen[str], errors: Path):
@@ -88,7 +88,7 @@ class Process:
     def train(self, steps: int) -> dict[str, float]:
         """Runs a window of steps and returns {"seconds", "loss"}."""
         assert self.process.stdin
-        with contextlib.suppress(BrokenPipeError):  # it has died; there will be no answer
+        with contextlib.suppress(BrokenPipeError):  # the process has ended; there will be no answer
             print(steps, file=self.process.stdin, flush=True)
         return self._answer()
 
@@ -134,26 +134,26 @@ def compare(e: Experiment, systems: Sequence[System], windows: int, steps: int) 
       A row for each system, as `rows` gives them.
     """
     with contextlib.ExitStack() as closing:
-        # One after the other: each compiles, or sets up its weights, with all CPUs.
+        # Started one after the other, because each compiles, or sets up its weights, on all CPUs.
         processes = [closing.enter_context(started(system, e)) for system in systems]
-        found: list[list[dict[str, float]]] = [[] for _ in processes]
+        measured: list[list[dict[str, float]]] = [[] for _ in processes]
         for _ in range(WARMUP + windows):
-            for process, seen in zip(processes, found, strict=True):
-                seen.append(process.train(steps))
+            for process, measured_windows in zip(processes, measured, strict=True):
+                measured_windows.append(process.train(steps))
         return [
             {"experiment": e.name, "system": process.system.name, **row, **process.about}
-            for process, row in zip(processes, rows(found, tokens(e) * steps), strict=True)
+            for process, row in zip(processes, rows(measured, tokens(e) * steps), strict=True)
         ]
 
 
-def rows(found: list[list[dict[str, float]]], tokens: int) -> list[dict[str, float]]:
+def rows(measured: list[list[dict[str, float]]], tokens: int) -> list[dict[str, float]]:
     """Returns tokens per second of each system, without the first WARMUP windows: median, p10, p90, and our ratio to it.
 
     Args:
-      found: of each system, {"seconds", "loss"} of its windows.
-      tokens: of a window.
+      measured: for each system, {"seconds", "loss"} of its windows.
+      tokens: the tokens of a window.
     """
-    rates = [[tokens / window["seconds"] for window in windows[WARMUP:]] for windows in found]
+    rates = [[tokens / window["seconds"] for window in windows[WARMUP:]] for windows in measured]
     medians = [statistics.median(rate) for rate in rates]
     return [
         {
@@ -163,7 +163,7 @@ def rows(found: list[list[dict[str, float]]], tokens: int) -> list[dict[str, flo
             "ratio": medians[0] / median,
             "loss": windows[-1]["loss"],
         }
-        for median, rate, windows in zip(medians, rates, found, strict=True)
+        for median, rate, windows in zip(medians, rates, measured, strict=True)
     ]
 
 
@@ -180,13 +180,15 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    p = cli.parser(__doc__)
-    p.add_argument("--experiments", default=",".join(EXPERIMENTS), help="comma-separated")
-    p.add_argument("--peers", default=",".join(PEERS), help="comma-separated")
-    p.add_argument("--windows", type=int, default=8, help=f"windows of each system, after {WARMUP} that is not counted")
-    p.add_argument("--steps", type=int, default=3, help="training steps in a window")
-    p.add_argument("--json", action="store_true", help="print one JSON object a line")
-    args = p.parse_args(argv)
+    parser = cli.parser(__doc__)
+    parser.add_argument("--experiments", default=",".join(EXPERIMENTS), help="comma-separated")
+    parser.add_argument("--peers", default=",".join(PEERS), help="comma-separated")
+    parser.add_argument(
+        "--windows", type=int, default=8, help=f"windows of each system, after {WARMUP} that is not counted"
+    )
+    parser.add_argument("--steps", type=int, default=3, help="training steps in a window")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    args = parser.parse_args(argv)
     experiments = cli.names("--experiments", args.experiments, EXPERIMENTS)
     peers = [PEERS[name] for name in cli.names("--peers", args.peers, PEERS)]
     for option in ("windows", "steps"):
@@ -201,16 +203,16 @@ def main(argv: list[str] | None = None) -> int:
     for name in experiments:
         e = registry.load(name)
         systems = [OURS, *(peer for peer in peers if name.split(".")[0] in peer.families)]
-        load = os.getloadavg()[0]  # of others, who slow systems down unequally
-        found = compare(e, systems, args.windows, args.steps)
+        load = os.getloadavg()[0]  # of other processes, which slow systems down unequally
+        results = compare(e, systems, args.windows, args.steps)
         if args.json:
-            for row in found:
+            for row in results:
                 print(json.dumps(row | {"load_before": load}), flush=True)
             continue
         trained = args.steps * (WARMUP + args.windows)
         print(
             f"{name}: {tokens(e):,} tokens a step, {args.windows} windows of {args.steps} steps; loss of step {trained}; "
-            f"{os.cpu_count()} CPUs, load {load:.1f} before it began\n{table(found)}\n",
+            f"{os.cpu_count()} CPUs, load {load:.1f} before it began\n{table(results)}\n",
             flush=True,
         )
     return 0

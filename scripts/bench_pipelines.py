@@ -14,11 +14,11 @@ from scripts import cli
 
 
 def main() -> int:
-    p = cli.parser(__doc__)
-    p.add_argument("--stages", type=int, default=8)
-    p.add_argument("--microbatches", type=cli.numbers, default=[16, 64, 256], help="comma-separated")
-    p.add_argument("--json", action="store_true", help="print one JSON object a line")
-    args = p.parse_args()
+    parser = cli.parser(__doc__)
+    parser.add_argument("--stages", type=int, default=8)
+    parser.add_argument("--microbatches", type=cli.numbers, default=[16, 64, 256], help="comma-separated")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    args = parser.parse_args()
     cli.use_devices(cli.SIMULATED)
     head = f"{'schedule':22} {'p':>2} {'v':>2} {'m':>4} {'temporary MiB':>14} {'of GPipe':>9}"
     print("" if args.json else f"{head} {'ticks':>6} {'idle':>7} {'papers':>7}")

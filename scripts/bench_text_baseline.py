@@ -30,20 +30,20 @@ def main(arguments: list[str] | None = None) -> int:
     Raises:
       ConfigError: the cache does not suit, or scikit-learn is missing.
     """
-    p = cli.parser(__doc__)
-    p.add_argument("cache", help="a prepared cache of whole texts with labels, e.g. debian_sections")
-    p.add_argument(
+    parser = cli.parser(__doc__)
+    parser.add_argument("cache", help="a prepared cache of whole texts with labels, e.g. debian_sections")
+    parser.add_argument(
         "--sizes",
         type=cli.numbers,
         default=[0],
         help="numbers of training examples, comma-separated; 0 takes all (the default)",
     )
-    p.add_argument(
+    parser.add_argument(
         "--seeds", type=cli.numbers, default=[0], help="seeds for the choice of training examples, comma-separated"
     )
-    p.add_argument("--features", choices=(*FEATURES, "both"), default="both")
-    p.add_argument("--json", action="store_true", help="print one JSON object a line")
-    options = p.parse_args(arguments)
+    parser.add_argument("--features", choices=(*FEATURES, "both"), default="both")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    options = parser.parse_args(arguments)
     try:
         import sklearn  # noqa: F401  # pyright: ignore[reportMissingImports]
     except ImportError:
@@ -78,7 +78,10 @@ def fit_and_score(splits: dict[str, list[Example]], features: str) -> dict[str, 
     """Returns the test scores of the SVM whose C is best on the validation split."""
     from sklearn.svm import LinearSVC  # pyright: ignore[reportMissingImports]
 
-    texts = {name: ["\n".join(filter(None, (e["text"], e.get("pair")))) for e in some] for name, some in splits.items()}
+    texts = {
+        name: ["\n".join(filter(None, (example["text"], example.get("pair")))) for example in examples]
+        for name, examples in splits.items()
+    }
     labels = {name: [example["label"] for example in examples] for name, examples in splits.items()}
     vectorizer = _vectorizer(features)
     vectors = {"train": vectorizer.fit_transform(texts["train"])}

@@ -17,19 +17,19 @@ from scripts import cli
 
 
 def main() -> int:
-    p = cli.parser(__doc__)
-    p.add_argument("--checkpoint", type=cli.folder, required=True, metavar="DIR", help="a workdir or a release")
-    p.add_argument("--step", type=int, help="the checkpoint of a workdir; the newest by default")
-    p.add_argument("--file", type=cli.folder, metavar="FILE", help="a file of examples, one JSON object a line")
-    p.add_argument(
+    parser = cli.parser(__doc__)
+    parser.add_argument("--checkpoint", type=cli.folder, required=True, metavar="DIR", help="a workdir or a release")
+    parser.add_argument("--step", type=int, help="the checkpoint of a workdir; the newest by default")
+    parser.add_argument("--file", type=cli.folder, metavar="FILE", help="a file of examples, one JSON object a line")
+    parser.add_argument(
         "--votes",
         type=int,
         default=0,
         metavar="N",
         help="with --file: print N labels in proportion to their probabilities",
     )
-    p.add_argument("text", nargs="*", help="texts to classify")
-    args = p.parse_args()
+    parser.add_argument("text", nargs="*", help="texts to classify")
+    args = parser.parse_args()
     if bool(args.text) == bool(args.file):
         raise cli.ConfigError("give either texts or --file")
     if args.votes < 0:
@@ -45,12 +45,14 @@ def main() -> int:
     plan, params = placed(e, weights)
     classifier = Classifier(plan.model, e, weights.vocabulary)
     probabilities = classifier(params, examples)
-    for example, of_one, elected in zip(examples, probabilities, votes(probabilities, args.votes), strict=True):
-        best = int(of_one.argmax())
-        label, probability = classifier.labels[best], float(of_one[best])
+    for example, class_probabilities, elected in zip(
+        examples, probabilities, votes(probabilities, args.votes), strict=True
+    ):
+        best = int(class_probabilities.argmax())
+        label, probability = classifier.labels[best], float(class_probabilities[best])
         if args.file:
-            more = {"votes": [classifier.labels[i] for i in elected]} if args.votes else {}
-            print(json.dumps({**example, "label": label, "probability": probability, **more}, ensure_ascii=False))
+            fields = {"votes": [classifier.labels[i] for i in elected]} if args.votes else {}
+            print(json.dumps({**example, "label": label, "probability": probability, **fields}, ensure_ascii=False))
         else:
             print(f"{probability:.2f}  {label:14}  {example['text']}")
     return 0

@@ -25,7 +25,7 @@ from models.sharding.layout import Layout
 
 
 def run(main: Callable[[], int | None]) -> typing.NoReturn:
-    """Runs a command. An error of the user's is one line on standard error and exit code 2; a bug keeps its traceback."""
+    """Runs a command. A user's error is one line on standard error and exit code 2; a bug keeps its traceback."""
     try:
         sys.exit(main() or 0)
     except BrokenPipeError:  # the reader of our output has closed it
@@ -49,12 +49,14 @@ def parser(doc: str | None, **kwargs: Any) -> argparse.ArgumentParser:
     return OneLine(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **kwargs)
 
 
-def add_experiment(p: argparse.ArgumentParser, optional: bool = False) -> None:
+def add_experiment(parser: argparse.ArgumentParser, optional: bool = False) -> None:
     """Adds the arguments that `chosen` reads."""
-    p.add_argument("experiment", nargs="?" if optional else None, help="an experiment's name; scripts.show lists them")
-    p.add_argument("--layout", metavar="NAME[:XxY]", help="another layout of the family, e.g. fully_sharded:2x4")
-    p.add_argument("--synthetic", action="store_true", help="random data instead of the experiment's")
-    p.add_argument(
+    parser.add_argument(
+        "experiment", nargs="?" if optional else None, help="an experiment's name; scripts.show lists them"
+    )
+    parser.add_argument("--layout", metavar="NAME[:XxY]", help="another layout of the family, e.g. fully_sharded:2x4")
+    parser.add_argument("--synthetic", action="store_true", help="random data instead of the experiment's")
+    parser.add_argument(
         "--tiny", action="store_true", help="shrink the experiment to run in seconds on one device, on random data"
     )
 
@@ -102,7 +104,7 @@ def use_devices(layout: Layout, processes: int = 1) -> None:
     """Sets up JAX: a cache of compiled programs and, without accelerators, as many simulated devices as the layout has.
 
     Programs of a single CPU device run synchronously in the calling thread, so that its memory is reused
-    (trainers/host_memory.py). Must be called before JAX looks for devices; those of an accelerator are left as they are.
+    (trainers/host_memory.py). Must be called before JAX looks for devices; the devices of an accelerator are not changed.
 
     Args:
       processes: how many processes share the layout's devices; each simulates its share of them.
@@ -162,11 +164,11 @@ def _count(variable: str, least: int) -> int | None:
 
 def names(option: str, text: str, known: Collection[str]) -> list[str]:
     """Returns the comma-separated names of an option, in the order of `known`; raises ConfigError with the nearest one."""
-    found = [name.strip() for name in text.split(",")]
-    for name in found:
+    requested = [name.strip() for name in text.split(",")]
+    for name in requested:
         if name not in known:
             raise ConfigError(f"{option} {name!r} is not known{nearest(name, known)}")
-    return [name for name in known if name in found]
+    return [name for name in known if name in requested]
 
 
 def numbers(text: str) -> list[int]:

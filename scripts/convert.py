@@ -17,20 +17,22 @@ from scripts import cli
 
 
 def main() -> int:
-    p = cli.parser(__doc__)
-    commands = p.add_subparsers(dest="command", required=True)
+    parser = cli.parser(__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
     for name, what in (("from-hf", "a Hugging Face folder"), ("from-gguf", "a GGUF file, or its folder")):
-        c = commands.add_parser(name, help=f"reads {what}")
-        c.add_argument("source", type=cli.folder, help=what)
-        c.add_argument("--experiment", default="", help="the experiment that gives data, optimizer and evaluation")
-        c.add_argument("--layout", metavar="NAME[:XxY]", help="the release's layout, e.g. fully_sharded:8x1")
-        c.add_argument("--to", type=cli.folder, required=True, metavar="DIR", help="a new folder")
-    c = commands.add_parser("to-hf", help="writes a Hugging Face folder")
-    c.add_argument("source", type=cli.folder, help="a run's workdir or a release")
-    c.add_argument("--step", type=int, help="the checkpoint of a workdir; the newest by default")
-    c.add_argument("--max-shard-gb", type=float, default=5.0, help="the size of the largest file")
-    c.add_argument("--to", type=cli.folder, required=True, metavar="DIR", help="a new folder")
-    args = p.parse_args()
+        command = commands.add_parser(name, help=f"reads {what}")
+        command.add_argument("source", type=cli.folder, help=what)
+        command.add_argument(
+            "--experiment", default="", help="the experiment that gives data, optimizer and evaluation"
+        )
+        command.add_argument("--layout", metavar="NAME[:XxY]", help="the release's layout, e.g. fully_sharded:8x1")
+        command.add_argument("--to", type=cli.folder, required=True, metavar="DIR", help="a new folder")
+    command = commands.add_parser("to-hf", help="writes a Hugging Face folder")
+    command.add_argument("source", type=cli.folder, help="a run's workdir or a release")
+    command.add_argument("--step", type=int, help="the checkpoint of a workdir; the newest by default")
+    command.add_argument("--max-shard-gb", type=float, default=5.0, help="the size of the largest file")
+    command.add_argument("--to", type=cli.folder, required=True, metavar="DIR", help="a new folder")
+    args = parser.parse_args()
 
     cli.use_devices(ONE_DEVICE)
     from trainers.weights import gguf, huggingface, open, release

@@ -16,23 +16,25 @@ from scripts import cli
 
 
 def main() -> int:
-    p = cli.parser(__doc__)
-    p.add_argument(
+    parser = cli.parser(__doc__)
+    parser.add_argument(
         "--checkpoint", type=cli.folder, required=True, metavar="DIR", help="a workdir, release, HF folder, GGUF"
     )
-    p.add_argument("--step", type=int, help="the checkpoint of a workdir; the newest by default")
-    p.add_argument("--tokens", type=int, default=64, help="the most tokens of a continuation")
-    p.add_argument("--temperature", type=float, default=0.0)
-    p.add_argument("--top-k", type=int, default=0)
-    p.add_argument("--top-p", type=float, default=1.0)
-    p.add_argument("--beams", type=int, default=0, help="hypotheses of a beam search; 0 does not search")
-    p.add_argument("--length-penalty", type=float, default=0.0)
-    p.add_argument("--samples", type=int, default=1, help="continuations of each prompt")
-    p.add_argument("--seed", type=int, default=0)
-    p.add_argument("--layout", metavar="NAME:XxY", help="generate under a layout of the family; one device by default")
-    p.add_argument("--json", action="store_true", help="print JSON")
-    p.add_argument("prompt", nargs="*", help="prompts; without any, standard input is read, one prompt a line")
-    args = p.parse_args()
+    parser.add_argument("--step", type=int, help="the checkpoint of a workdir; the newest by default")
+    parser.add_argument("--tokens", type=int, default=64, help="the most tokens of a continuation")
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--top-k", type=int, default=0)
+    parser.add_argument("--top-p", type=float, default=1.0)
+    parser.add_argument("--beams", type=int, default=0, help="hypotheses of a beam search; 0 does not search")
+    parser.add_argument("--length-penalty", type=float, default=0.0)
+    parser.add_argument("--samples", type=int, default=1, help="continuations of each prompt")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--layout", metavar="NAME:XxY", help="generate under a layout of the family; one device by default"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("prompt", nargs="*", help="prompts; without any, standard input is read, one prompt a line")
+    args = parser.parse_args()
     for name, least in (("tokens", 1), ("samples", 1), ("beams", 0), ("top_k", 0), ("temperature", 0)):
         if getattr(args, name) < least:
             raise cli.ConfigError(f"--{name.replace('_', '-')} {getattr(args, name)}: must be at least {least}")
@@ -53,13 +55,18 @@ def main() -> int:
     rows = -(-min(8, len(prompts)) // layout.devices) * layout.devices
     fields = {f.name for f in dataclasses.fields(Generate)} & vars(args).keys()
     config = Generate(batch_size=rows, **{name: getattr(args, name) for name in fields})
-    found = Generator(plan.model, config, weights.vocabulary)(params, prompts)
+    generated = Generator(plan.model, config, weights.vocabulary)(params, prompts)
     if args.json:
-        each = zip(prompts, found, strict=True)
-        cli.print_json([{"prompt": p, "continuations": [c._asdict() for c in of_one]} for p, of_one in each])
+        pairs = zip(prompts, generated, strict=True)
+        cli.print_json(
+            [
+                {"prompt": prompt, "continuations": [c._asdict() for c in continuations]}
+                for prompt, continuations in pairs
+            ]
+        )
     else:
-        for prompt, of_one in zip(prompts, found, strict=True):
-            for continuation in of_one:
+        for prompt, continuations in zip(prompts, generated, strict=True):
+            for continuation in continuations:
                 print(prompt + continuation.text)
     return 0
 

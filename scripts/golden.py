@@ -18,18 +18,18 @@ def dump(name: str) -> str:
     from trainers.programs import tables
 
     e = registry.load(name)
-    found = tables.describe(e)
+    description = tables.describe(e)
     lines = sorted(registry.lines(e))
-    for t in found["tensors"]:
+    for t in description["tensors"]:
         shape = "x".join(map(str, t["shape"]))
         decay = "decayed" if t["decayed"] else "not decayed"
         lines.append(f"tensor {t['name']}: {shape} ({' '.join(t['axes'])}) {t['spec']} {decay}")
-    return "\n".join([*lines, f"parameters: {found['parameters']}", ""])
+    return "\n".join([*lines, f"parameters: {description['parameters']}", ""])
 
 
 def main() -> int:
     FOLDER.mkdir(exist_ok=True)
-    for stale in {p.stem for p in FOLDER.glob("*.txt")} - set(registry.names()):
+    for stale in {path.stem for path in FOLDER.glob("*.txt")} - set(registry.names()):
         (FOLDER / f"{stale}.txt").unlink()
     for name in registry.names():
         (FOLDER / f"{name}.txt").write_text(dump(name))

@@ -22,17 +22,17 @@ TOLERANCE = {"losses": 1e-9, "gradients": 1e-9, "parameters": 1e-9, "routing": 1
 
 
 def main() -> int:
-    p = cli.parser(__doc__)
-    p.add_argument(
+    parser = cli.parser(__doc__)
+    parser.add_argument(
         "experiment", nargs="*", help="experiments, as scripts.show lists them; one of each family by default"
     )
-    p.add_argument(
+    parser.add_argument(
         "--layout", action="append", metavar="NAME", help="a layout; may be given several times; all by default"
     )
-    p.add_argument("--mesh", help="2x4, or 2x2x2 for pipelines: runs the layouts with this number of mesh axes")
-    p.add_argument("--steps", type=int, default=3)
-    p.add_argument("--json", action="store_true", help="print one JSON object a line")
-    args = p.parse_args()
+    parser.add_argument("--mesh", help="2x4, or 2x2x2 for pipelines: runs the layouts with this number of mesh axes")
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    args = parser.parse_args()
     cli.use_devices(cli.SIMULATED)
     import jax
 
@@ -59,17 +59,17 @@ def main() -> int:
                 continue
             began = time.monotonic()
             named = dataclasses.replace(e, layout=cli.named_layout(e, f"{name}:{mesh}"))
-            found = equality.trial(named, args.steps, jax.devices(), initial)
-            far = equality.differences(found, want)
-            kinds = Counter(c.kind for c in found.collectives)
-            worst |= any(far[k] > limit for k, limit in TOLERANCE.items())
-            row = {"experiment": e.name, "layout": name, "mesh": mesh, **far}
+            outcome = equality.trial(named, args.steps, jax.devices(), initial)
+            differences = equality.differences(outcome, want)
+            kinds = Counter(c.kind for c in outcome.collectives)
+            worst |= any(differences[k] > limit for k, limit in TOLERANCE.items())
+            row = {"experiment": e.name, "layout": name, "mesh": mesh, **differences}
             if args.json:
                 seconds = round(time.monotonic() - began, 1)
                 print(json.dumps(row | {"collectives": dict(kinds), "seconds": seconds}), flush=True)
             else:
                 counts = "  ".join(f"{kind} {kinds[kind]}" for kind in KINDS if kinds[kind])
-                numbers = " ".join(f"{far[k]:10.1e}" for k in TOLERANCE)
+                numbers = " ".join(f"{differences[k]:10.1e}" for k in TOLERANCE)
                 print(f"{e.name:22} {name:22} {mesh:6} {numbers}  {counts}", flush=True)
     return int(worst)
 

@@ -31,9 +31,9 @@ class Attempt:
 
     Attributes:
       number: N of result_N.txt.
-      setup: what attempts have to share to be compared: benchmark, division, experiment with its settings, platform.
+      setup: the settings that attempts must share to be compared: benchmark, division, experiment, platform.
       status: "success", "aborted", or "" where the log breaks off.
-      complaints: of the checker; none if it passes.
+      complaints: the checker's complaints; none if it passes.
       seconds: from the start of the run to its stop; None where either is missing.
       throughput: rows a second, mean over the steps that were measured; None where none was.
       scores: (minutes since the start, rows seen, score) of each evaluation.
@@ -61,12 +61,12 @@ SETUP = ("submission_benchmark", "submission_division", "experiment", "submissio
 
 def attempts(folder: Path) -> list[Attempt]:
     """Returns the attempts in a folder by number; raises UserError where there are none, or a line is damaged."""
-    found = {int(m[1]): path for path in folder.glob("result_*.txt") if (m := re.fullmatch(r"result_(\d+)", path.stem))}
-    if not found:
+    logs = {int(m[1]): path for path in folder.glob("result_*.txt") if (m := re.fullmatch(r"result_(\d+)", path.stem))}
+    if not logs:
         raise UserError(
             f"no MLPerf logs in {folder}: expected result_0.txt and so on, as scripts.train --mlperf writes them"
         )
-    return [_attempt(n, found[n]) for n in sorted(found)]
+    return [_attempt(n, logs[n]) for n in sorted(logs)]
 
 
 def _attempt(number: int, path: Path) -> Attempt:
@@ -98,56 +98,56 @@ def _mean_rate(stats: Sequence[Event]) -> float | None:
     return done[-1] / seconds if seconds else None
 
 
-def score(found: Sequence[Attempt]) -> float | None:
+def score(results: Sequence[Attempt]) -> float | None:
     """Returns MLPerf's score in seconds, or None where there is none."""
-    times = sorted(a.time_to_target for a in found)
+    times = sorted(a.time_to_target for a in results)
     kept = times[1:-1]
-    alike = all(a.setup == found[0].setup for a in found)
+    alike = all(a.setup == results[0].setup for a in results)
     return statistics.fmean(kept) if alike and kept and math.isfinite(kept[-1]) else None
 
 
-def table(found: Sequence[Attempt]) -> str:
+def table(results: Sequence[Attempt]) -> str:
     """Returns the attempts as text, and the score or the reason why there is none."""
-    setup = " ".join(str(found[0].setup[key]) for key in SETUP[:4])
+    setup = " ".join(str(results[0].setup[key]) for key in SETUP[:4])
     lines = [setup, f"attempt  {'status':8}{'seconds':>12}{'rows/s':>12}{'last score':>12}  checker"]
-    for a in found:
+    for a in results:
         numbers = (a.seconds, 2), (a.throughput, 1), (a.scores[-1][2] if a.scores else None, 4)
         cells = "".join(f"{'-' if x is None else f'{x:.{digits}f}':>12}" for x, digits in numbers)
         verdict = a.complaints[0] if a.complaints else "passes" + (" as aborted" if a.status == "aborted" else "")
         more = f" (and {len(a.complaints) - 1} more)" if len(a.complaints) > 1 else ""
         lines.append(f"{a.number:7}  {a.status or 'unended':8}{cells}  {verdict}{more}")
-    return "\n".join([*lines, _verdict(found)])
+    return "\n".join([*lines, _verdict(results)])
 
 
-def _verdict(found: Sequence[Attempt]) -> str:
-    met = sum(math.isfinite(a.time_to_target) for a in found)
-    if (seconds := score(found)) is not None:
+def _verdict(results: Sequence[Attempt]) -> str:
+    met = sum(math.isfinite(a.time_to_target) for a in results)
+    if (seconds := score(results)) is not None:
         return (
-            f"score: {seconds:.2f} s to the target, mean of {len(found)} attempts without the fastest and the slowest"
+            f"score: {seconds:.2f} s to the target, mean of {len(results)} attempts without the fastest and the slowest"
         )
-    if other := next((a for a in found if a.setup != found[0].setup), None):
-        keys = ", ".join(k for k, v in other.setup.items() if v != found[0].setup[k])
-        return f"no score: attempts {found[0].number} and {other.number} differ in {keys}"
-    if found[0].setup["submission_benchmark"] == mlperf_rules.THROUGHPUT.name and (rates := _rates(found)):
+    if other := next((a for a in results if a.setup != results[0].setup), None):
+        keys = ", ".join(k for k, v in other.setup.items() if v != results[0].setup[k])
+        return f"no score: attempts {results[0].number} and {other.number} differ in {keys}"
+    if results[0].setup["submission_benchmark"] == mlperf_rules.THROUGHPUT.name and (rates := _rates(results)):
         return f"throughput alone: {statistics.median(rates):.1f} rows/s, median of {len(rates)} attempts"
-    return f"no score: {met} of {len(found)} attempts met the target; it takes three attempts, at most one of which did not"
+    return f"no score: {met} of {len(results)} attempts met the target; it takes three attempts, at most one of which did not"
 
 
-def _rates(found: Sequence[Attempt]) -> list[float]:
-    return [a.throughput for a in found if a.throughput is not None]
+def _rates(results: Sequence[Attempt]) -> list[float]:
+    return [a.throughput for a in results if a.throughput is not None]
 
 
-def plot(found: Sequence[Attempt], path: Path) -> None:
+def plot(results: Sequence[Attempt], path: Path) -> None:
     """Draws score and throughput over time, one line for each attempt, in the format of the file's suffix."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 6), dpi=130, layout="constrained")
     above, below = figure.subplots(2, sharex=True)
-    for a in found:
+    for a in results:
         name = f"attempt {a.number}, {a.status or 'unended'}"
         above.plot([m for m, _, _ in a.scores], [s for *_, s in a.scores], marker="o", ms=3, label=name)
         below.plot([m for m, _ in a.rates], [r for _, r in a.rates], label=name)
-    above.set(ylabel="score", title=str(found[0].setup["experiment"]))
+    above.set(ylabel="score", title=str(results[0].setup["experiment"]))
     below.set(ylabel="rows/s", xlabel="minutes since the start", ylim=(0, None))
     above.legend(frameon=False)
     for axes in (above, below):
@@ -156,19 +156,19 @@ def plot(found: Sequence[Attempt], path: Path) -> None:
 
 
 def main() -> int:
-    p = cli.parser(__doc__)
-    p.add_argument("folder", type=cli.folder, metavar="DIR")
-    p.add_argument("--plot", type=cli.folder, metavar="FILE", help="draw the curves, for example to attempts.png")
-    p.add_argument("--json", action="store_true")
-    args = p.parse_args()
-    found = attempts(args.folder)
+    parser = cli.parser(__doc__)
+    parser.add_argument("folder", type=cli.folder, metavar="DIR")
+    parser.add_argument("--plot", type=cli.folder, metavar="FILE", help="draw the curves, for example to attempts.png")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    results = attempts(args.folder)
     if args.plot:
-        plot(found, args.plot)
+        plot(results, args.plot)
     if args.json:
-        cli.print_json({"attempts": [dataclasses.asdict(a) for a in found], "score_seconds": score(found)})
+        cli.print_json({"attempts": [dataclasses.asdict(a) for a in results], "score_seconds": score(results)})
     else:
-        print(table(found))
-    return int(any(a.complaints for a in found))
+        print(table(results))
+    return int(any(a.complaints for a in results))
 
 
 if __name__ == "__main__":

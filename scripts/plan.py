@@ -27,21 +27,21 @@ from trainers.pods import libtpu
 
 
 def main() -> int:
-    p = cli.parser(__doc__)
-    cli.add_experiment(p, optional=True)
-    p.add_argument("--topology", metavar="GEN:AxBxC", help="the slice, e.g. v4:8x16x16 or v5e:16x16")
-    p.add_argument("--torus", metavar="AXIS=yz,...", help="where mesh axes lie on the torus, e.g. data=yz,model=x")
-    p.add_argument("--options", metavar="NAME", help="a set of compiler options (trainers/chips.py)")
-    p.add_argument(
+    parser = cli.parser(__doc__)
+    cli.add_experiment(parser, optional=True)
+    parser.add_argument("--topology", metavar="GEN:AxBxC", help="the slice, e.g. v4:8x16x16 or v5e:16x16")
+    parser.add_argument("--torus", metavar="AXIS=yz,...", help="where mesh axes lie on the torus, e.g. data=yz,model=x")
+    parser.add_argument("--options", metavar="NAME", help="a set of compiler options (trainers/chips.py)")
+    parser.add_argument(
         "--kernel-efficiency", type=float, default=0.5, help="assumed share of peak that attention kernels reach"
     )
-    p.add_argument("--hlo", type=cli.folder, metavar="DIR", help="also write the compiled program to this folder")
-    p.add_argument("--page", type=cli.folder, metavar="FILE", help="also write a page with pictures")
-    p.add_argument("--search", action="store_true", help="compile the most promising layouts and rank them")
-    p.add_argument("--all", action="store_true", help="plan every pod experiment")
-    p.add_argument("--calibrate", action="store_true", help="compile the published runs and rewrite the error")
-    p.add_argument("--json", action="store_true", help="print JSON")
-    args, overrides = p.parse_known_args()
+    parser.add_argument("--hlo", type=cli.folder, metavar="DIR", help="also write the compiled program to this folder")
+    parser.add_argument("--page", type=cli.folder, metavar="FILE", help="also write a page with pictures")
+    parser.add_argument("--search", action="store_true", help="compile the most promising layouts and rank them")
+    parser.add_argument("--all", action="store_true", help="plan every pod experiment")
+    parser.add_argument("--calibrate", action="store_true", help="compile the published runs and rewrite the error")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    args, overrides = parser.parse_known_args()
     if not args.experiment and not args.calibrate and not args.all:
         raise registry.ConfigError("name an experiment (scripts.show lists them), or give --all or --calibrate")
     libtpu.prepare()
@@ -85,10 +85,10 @@ def _planned(args: argparse.Namespace, e: Experiment, where: Slice) -> dict[str,
     """Returns an experiment's report; writes its program to the folder of --hlo."""
     from trainers.pods import report
 
-    found, text = report.plan(e, where, _options(args, e), kernel_efficiency=args.kernel_efficiency)
+    planned, text = report.plan(e, where, _options(args, e), kernel_efficiency=args.kernel_efficiency)
     if args.hlo:
         _write(args.hlo / f"{e.name}.{where.chip.name}.hlo.txt", text)
-    return found
+    return planned
 
 
 def _plan(args: argparse.Namespace, e: Experiment, where: Slice) -> int:
@@ -96,20 +96,20 @@ def _plan(args: argparse.Namespace, e: Experiment, where: Slice) -> int:
     from trainers.pods.topology import DoesNotFit
 
     try:
-        found = _planned(args, e, where)
+        planned = _planned(args, e, where)
     except DoesNotFit as refusal:
         _say(f"{refusal}; looking for the nearest plans that fit")
         evaluate = functools.partial(_report, args, where)
         near = search.nearest_that_fit(e, where, evaluate, options=_options(args, e), say=_say)
-        found = {"experiment": e.name, "topology": str(where), "fits": False, "hbm_gib_per_chip": refusal.needed}
-        found |= {"hbm_limit_gib": refusal.limit, "nearest": _as_data(near)}
+        planned = {"experiment": e.name, "topology": str(where), "fits": False, "hbm_gib_per_chip": refusal.needed}
+        planned |= {"hbm_limit_gib": refusal.limit, "nearest": _as_data(near)}
         if args.json:
-            cli.print_json(found)
+            cli.print_json(planned)
         raise PodError(f"{refusal}; the nearest that fit: " + ("; ".join(map(str, near)) or "none was found")) from None
     if args.page:
-        _write(args.page, page.page(found))
-    cli.print_json(found) if args.json else print(report.as_text(found))
-    return 0 if found["checks_passed"] else 1
+        _write(args.page, page.page(planned))
+    cli.print_json(planned) if args.json else print(report.as_text(planned))
+    return 0 if planned["checks_passed"] else 1
 
 
 def _report(args: argparse.Namespace, where: Slice, candidate: Any) -> dict[str, Any]:
@@ -150,10 +150,10 @@ def _calibrate(args: argparse.Namespace) -> int:
 
     rows = []
     for name, point in calibration.POINTS.items():
-        found, _ = report.plan(point.experiment(), parse_slice(point.topology), args.options or USUAL)
-        rows.append(calibration.row(name, found))
+        planned, _ = report.plan(point.experiment(), parse_slice(point.topology), args.options or USUAL)
+        rows.append(calibration.row(name, planned))
         _say(f"{name}: {rows[-1]}")
-    calibration.write(rows, found["versions"])
+    calibration.write(rows, planned["versions"])
     cli.print_json(rows) if args.json else print("\n".join(calibration.table(rows)))
     return 0
 

@@ -12,11 +12,11 @@ from scripts.recipes.teach import prepare
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Prepares what the command line names. Raises ConfigError for an unknown name, with the nearest one."""
-    p = cli.parser(__doc__)
-    p.add_argument("name", help=f"a data set: {', '.join(PREPARED)}; or weights: {', '.join(WEIGHTS)}")
-    p.add_argument("--json", action="store_true", help="print the summary as JSON; progress goes to stderr")
-    options = p.parse_args(arguments)
+    """Prepares the data set or the weights of the command line; raises ConfigError for an unknown name, with the nearest one."""
+    parser = cli.parser(__doc__)
+    parser.add_argument("name", help=f"a data set: {', '.join(PREPARED)}; or weights: {', '.join(WEIGHTS)}")
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON; progress goes to stderr")
+    options = parser.parse_args(arguments)
     if options.name in WEIGHTS:
         folder = fetch_weights(options.name, progress=say)
         summary = {"weights": options.name, "folder": str(folder)}

@@ -25,11 +25,11 @@ def scores(workdir: Path, logged: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def main() -> int:
-    p = cli.parser(__doc__)
-    p.add_argument("workdir", type=cli.folder, help="the run")
-    p.add_argument("--to", type=cli.folder, required=True, metavar="DIR", help="a new folder")
-    p.add_argument("--step", type=int, help="the checkpoint; the newest by default")
-    args = p.parse_args()
+    parser = cli.parser(__doc__)
+    parser.add_argument("workdir", type=cli.folder, help="the run")
+    parser.add_argument("--to", type=cli.folder, required=True, metavar="DIR", help="a new folder")
+    parser.add_argument("--step", type=int, help="the checkpoint; the newest by default")
+    args = parser.parse_args()
 
     cli.use_devices(ONE_DEVICE)
     from trainers import metrics

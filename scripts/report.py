@@ -36,15 +36,15 @@ def write(workdir: Path, e: Experiment) -> Path:
     from trainers import metrics
 
     steps = [line for line in metrics.read(workdir) if "loss" in line]
-    found = json.loads((workdir / "evaluation.json").read_text()) | {"cache": cache_folder(e.data)}
+    evaluation = json.loads((workdir / "evaluation.json").read_text()) | {"cache": cache_folder(e.data)}
     parts = [
         ("Loss", picture(loss_curve, steps), "Training objective and plain cross-entropy per target token, in nats."),
-        ("Scores on held-out test strings", scores_table(found), "Stripped: without placeholders, tags, punctuation and "
+        ("Scores on held-out test strings", scores_table(evaluation), "Stripped: without placeholders, tags, punctuation and "
          "case, which copying gets right for free. “Other sources” is the same model fed with another sentence of the "
          "same language: what it scores without looking."),
-        ("BLEU by language", picture(bleu_by_language, found), "Stripped BLEU. A language has only a few sentences here: "
+        ("BLEU by language", picture(bleu_by_language, evaluation), "Stripped BLEU. A language has only a few sentences here: "
          "read the shape, not single bars."),
-        ("Translations", samples_table(found), ""),
+        ("Translations", samples_table(evaluation), ""),
     ]  # fmt: skip
     if any(name.startswith("moe/load") for name in steps[-1]):
         parts += [
@@ -88,20 +88,22 @@ def loss_curve(figure: Any, steps: list[dict[str, Any]]) -> str:
     return f"loss falls from {steps[0]['loss']:.2f} to {steps[-1]['loss']:.2f}"
 
 
-def bleu_by_language(figure: Any, found: dict[str, Any]) -> str:
+def bleu_by_language(figure: Any, evaluation: dict[str, Any]) -> str:
     from matplotlib.patches import Patch
 
     from data.reading.caches import read_manifest
     from data.translation.decoding import buckets
 
-    manifest = read_manifest(found["cache"])
+    manifest = read_manifest(evaluation["cache"])
     bucket_of = buckets(manifest["languages"])
-    ranked = sorted(found["languages"], key=lambda k: -manifest["languages"][k]["pairs"])
+    ranked = sorted(evaluation["languages"], key=lambda k: -manifest["languages"][k]["pairs"])
     axes = figure.subplots()
     axes.bar(
-        ranked, [found["languages"][k]["stripped_bleu"] for k in ranked], color=[COLORS[bucket_of[k]] for k in ranked]
+        ranked,
+        [evaluation["languages"][k]["stripped_bleu"] for k in ranked],
+        color=[COLORS[bucket_of[k]] for k in ranked],
     )
-    copied = found["baselines"]["source copied"]["stripped_bleu"]
+    copied = evaluation["baselines"]["source copied"]["stripped_bleu"]
     axes.axhline(copied, color="#a33", lw=1, ls="--")
     axes.tick_params(axis="x", rotation=90, labelsize=5.5)
     axes.margins(x=0.005)
@@ -149,10 +151,12 @@ def tensor_place(figure: Any, e: Experiment) -> str:
     return f"{info.name}: {experts} experts over {shards} devices"
 
 
-def scores_table(found: dict[str, Any]) -> str:
+def scores_table(evaluation: dict[str, Any]) -> str:
     columns = ("stripped_bleu", "bleu", "stripped_chrf", "chrf")
-    rows = {"the model": found["all"]} | {f"{k} resource": found["buckets"][k] for k in ("high", "middle", "low")}
-    rows |= found["baselines"]
+    rows = {"the model": evaluation["all"]} | {
+        f"{k} resource": evaluation["buckets"][k] for k in ("high", "middle", "low")
+    }
+    rows |= evaluation["baselines"]
     head = "".join(f'<th class="n">{c.replace("_", " ")}</th>' for c in columns)
     lines = [
         f"<tr><td>{k}</td>" + "".join(f'<td class="n">{v[c]:.1f}</td>' for c in columns) + "</tr>"
@@ -161,17 +165,17 @@ def scores_table(found: dict[str, Any]) -> str:
     return f"<table><tr><th></th>{head}</tr>{''.join(lines)}</table>"
 
 
-def samples_table(found: dict[str, Any]) -> str:
+def samples_table(evaluation: dict[str, Any]) -> str:
     keys = ("lang", "source", "output", "reference")
-    lines = ["".join(f"<td dir='auto'>{html.escape(s[k])}</td>" for k in keys) for s in found["samples"]]
+    lines = ["".join(f"<td dir='auto'>{html.escape(s[k])}</td>" for k in keys) for s in evaluation["samples"]]
     head = "".join(f"<th>{k}</th>" for k in keys)
     return f"<table><tr>{head}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
 
 
 def main() -> int:
-    p = cli.parser(__doc__)
-    p.add_argument("workdir", type=cli.folder)
-    args = p.parse_args()
+    parser = cli.parser(__doc__)
+    parser.add_argument("workdir", type=cli.folder)
+    args = parser.parse_args()
     cli.use_devices(ONE_DEVICE)
     from trainers.weights.open import open_model
 

@@ -13,14 +13,16 @@ from scripts import cli
 
 
 def main() -> int:
-    p = cli.parser(__doc__)
-    cli.add_experiment(p, optional=True)
-    p.add_argument("--collectives", action="store_true", help="compile the step and list its collectives")
-    p.add_argument("--json", action="store_true", help="print JSON")
-    args, overrides = p.parse_known_args()
+    parser = cli.parser(__doc__)
+    cli.add_experiment(parser, optional=True)
+    parser.add_argument("--collectives", action="store_true", help="compile the step and list its collectives")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    args, overrides = parser.parse_known_args()
     if not args.experiment:
-        found = {name: (inspect.getdoc(registry.lookup(name)) or "").partition("\n")[0] for name in registry.names()}
-        cli.print_json(found) if args.json else print("\n".join(f"{k:28} {v}" for k, v in found.items()))
+        summaries = {
+            name: (inspect.getdoc(registry.lookup(name)) or "").partition("\n")[0] for name in registry.names()
+        }
+        cli.print_json(summaries) if args.json else print("\n".join(f"{k:28} {v}" for k, v in summaries.items()))
         return 0
 
     e = cli.chosen(args, overrides)
@@ -29,10 +31,10 @@ def main() -> int:
 
     from trainers.programs import tables
 
-    found = tables.describe(e)
+    description = tables.describe(e)
     if args.collectives:
-        found["collectives"] = tables.communication(e)
-    cli.print_json(found) if args.json else print(tables.as_text(e, found))
+        description["collectives"] = tables.communication(e)
+    cli.print_json(description) if args.json else print(tables.as_text(e, description))
     return 0
 
 

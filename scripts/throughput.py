@@ -39,21 +39,23 @@ def other(args: argparse.Namespace, overrides: list[str], e: Experiment) -> Expe
 
 
 def main() -> int:
-    p = cli.parser(__doc__)
-    cli.add_experiment(p)
-    p.add_argument("--steps", type=int, default=20, metavar="N", help="how many steps are measured, after a warm-up")
-    p.add_argument("--compare", metavar="OTHER", help="another layout of the family, or another experiment")
-    p.add_argument(
+    parser = cli.parser(__doc__)
+    cli.add_experiment(parser)
+    parser.add_argument(
+        "--steps", type=int, default=20, metavar="N", help="how many steps are measured, after a warm-up"
+    )
+    parser.add_argument("--compare", metavar="OTHER", help="another layout of the family, or another experiment")
+    parser.add_argument(
         "--profile", type=cli.folder, metavar="DIR", help="trace some more steps and write the trace to this folder"
     )
-    p.add_argument(
+    parser.add_argument(
         "--mlperf", type=cli.folder, metavar="DIR", help="write a log in MLPerf's form there (docs/MLPERF.md)"
     )
-    p.add_argument("--json", action="store_true", help="print JSON")
-    p.add_argument(
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
         "--distributed", action="store_true", help="join the other processes of the run, as in scripts.train"
     )
-    args, overrides = p.parse_known_args()
+    args, overrides = parser.parse_known_args()
     if args.steps < 1:
         raise ConfigError(f"--steps {args.steps}: at least 1 must be counted")
     for option in ("profile", "mlperf"):
@@ -72,9 +74,9 @@ def main() -> int:
     from trainers.measure import mlperf_log, throughput
 
     log = mlperf_log.Request(folder=args.mlperf) if args.mlperf else None
-    found = throughput.compare(e, b, args.steps) if b else throughput.measure(e, args.steps, args.profile, log)
+    measured = throughput.compare(e, b, args.steps) if b else throughput.measure(e, args.steps, args.profile, log)
     if jax.process_index() == 0:
-        cli.print_json(found) if args.json else print(throughput.as_text(found))
+        cli.print_json(measured) if args.json else print(throughput.as_text(measured))
     return 0
 
 

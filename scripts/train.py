@@ -37,28 +37,30 @@ def prepare(e: Experiment) -> None:
 
 def main() -> int:
     began = time.time()
-    p = cli.parser(__doc__)
-    cli.add_experiment(p)
-    p.add_argument("--workdir", type=cli.folder, required=True, metavar="DIR", help="the run's folder")
-    p.add_argument(
+    parser = cli.parser(__doc__)
+    cli.add_experiment(parser)
+    parser.add_argument("--workdir", type=cli.folder, required=True, metavar="DIR", help="the run's folder")
+    parser.add_argument(
         "--prepare", action="store_true", help="first fetch the data and weights that the run needs, if missing"
     )
-    p.add_argument(
+    parser.add_argument(
         "--distributed",
         action="store_true",
         help="join the other processes of the run, found by JAX on TPU pods, under Slurm and MPI",
     )
-    p.add_argument(
+    parser.add_argument(
         "--mlperf", type=cli.folder, metavar="DIR", help="write an MLPerf log of this attempt to this folder"
     )
-    p.add_argument("--mlperf-target", type=float, metavar="BLEU", help="the BLEU to reach, 0 to 100 (gshard_m4 alone)")
-    p.add_argument(
+    parser.add_argument(
+        "--mlperf-target", type=float, metavar="BLEU", help="the BLEU to reach, 0 to 100 (gshard_m4 alone)"
+    )
+    parser.add_argument(
         "--mlperf-division", choices=("open", "closed"), default="open", help="the division that the log claims"
     )
-    p.add_argument(
+    parser.add_argument(
         "--mlperf-org", default="", metavar="NAME", help="the submitting organisation; the user's name by default"
     )
-    args, overrides = p.parse_known_args()
+    args, overrides = parser.parse_known_args()
     e = cli.chosen(args, overrides)
     if not args.mlperf and args.mlperf_target is not None:
         raise ConfigError(f"--mlperf-target {args.mlperf_target:g} is for a log, which only --mlperf DIR writes")

@@ -1,6 +1,6 @@
 """Partial training of a model: the parameters that a run trains, and low-rank updates (LoRA) in place of whole matrices.
 
-Models do not know of either. Adapters are stored beside the parameters, under "lora.", and are added to the matrices they
+Models contain neither. Adapters are stored beside the parameters, under "lora.", and are added to the matrices they
 change before the model sees them.
 """
 
@@ -33,12 +33,12 @@ def adapters(infos: Infos, lora: Lora) -> Infos:
     for target in lora.targets:
         if target not in known:
             raise ConfigError(f"train.lora.targets: no matrix is called {target!r}{nearest(target, known)}")
-    found: Infos = {}
+    adapted: Infos = {}
     for name, info in matrices.items():
         if name.rpartition(".")[2] in lora.targets:
             for side in "ab":
-                found[f"{PREFIX}{name}.{side}"] = _piece(info, f"{PREFIX}{name}.{side}", lora.rank)
-    return found
+                adapted[f"{PREFIX}{name}.{side}"] = _piece(info, f"{PREFIX}{name}.{side}", lora.rank)
+    return adapted
 
 
 def _piece(info: ParamInfo, name: str, rank: int) -> ParamInfo:
@@ -56,12 +56,12 @@ def _piece(info: ParamInfo, name: str, rank: int) -> ParamInfo:
 
 def create(infos: Infos, key: jax.Array) -> dict[str, jax.Array]:
     """Returns fresh adapters: A is Gaussian and B zero, so that the model starts unchanged (LoRA, section 4.1)."""
-    made = {}
+    created = {}
     for i, (name, info) in enumerate(sorted(infos.items())):
         inputs = math.prod(info.shape[info.stacked : -1])
         init = normal(inputs**-0.5)(jax.random.fold_in(key, i), info.shape, info.dtype)
-        made[name] = init if name.endswith(".a") else jnp.zeros(info.shape, info.dtype)
-    return made
+        created[name] = init if name.endswith(".a") else jnp.zeros(info.shape, info.dtype)
+    return created
 
 
 def merged(params: dict[str, Any], lora: Lora) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from models.sharding.params import flatten
 from trainers import adapt
 from trainers.evaluation.directions import lower_is_better
 from trainers.plan import Plan, in_model_order, in_step_order
-from trainers.processes import anywhere, versions
+from trainers.processes import any_process, versions
 from trainers.state import State, from_tree, to_tree
 
 FORMAT = "shardzoo-checkpoint-1"
@@ -42,14 +42,14 @@ _META = {"format": str, "experiment": dict, "versions": dict, "data": str, "chec
 
 
 class CheckpointError(UserError):
-    """A checkpoint must not, or cannot, be used; the message names it and says why."""
+    """A checkpoint must not be used, or cannot be read; the message names it and says why."""
 
 
 @jax.jit
 def checksums(tree: Any) -> Any:
     """Returns a uint32 for each array that changes with any bit of it, and does not depend on its sharding."""
 
-    def of_array(x):
+    def checksum(x):
         width = jnp.dtype(x.dtype).itemsize
         unsigned = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint32}[width]
         bits = jax.lax.bitcast_convert_type(x, unsigned).astype(jnp.uint32)
@@ -58,7 +58,7 @@ def checksums(tree: Any) -> Any:
             place = place * jnp.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, bits.shape, axis)
         return jnp.sum(bits * (place * jnp.uint32(2654435761) * 2 + 1), dtype=jnp.uint32)
 
-    return jax.tree.map(of_array, tree)
+    return jax.tree.map(checksum, tree)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,21 +148,21 @@ class Checkpoints:
             keep.append(self._best)
         options = ocp.CheckpointManagerOptions(
             preservation_policy=AnyPreservationPolicy(keep),
-            best_fn=self._best and self._best.score,  # without it Orbax does not store the metric
+            best_fn=self._best and self._best.score,  # without a function Orbax does not store the metric
             cleanup_tmp_directories=True,
             create=True,
         )
         self._manager = _Manager(self.folder, options=options, item_handlers=_handlers())
 
-    def save(self, p: Plan, state: State, fingerprint: str, metrics: dict[str, float] | None = None) -> None:
+    def save(self, plan: Plan, state: State, fingerprint: str, metrics: dict[str, float] | None = None) -> None:
         """Starts a save; returns once the arrays are copied off the devices, before they are written."""
         step = int(state.step)
         if step in self._manager.all_steps():
             return
-        tree = to_tree(in_model_order(p, state))
+        tree = to_tree(in_model_order(plan, state))
         meta = {
             "format": FORMAT,
-            "experiment": registry.to_json(p.experiment),
+            "experiment": registry.to_json(plan.experiment),
             "versions": versions(),
             "data": fingerprint,
             "checksums": {name: int(value) for name, value in flatten(checksums(tree)).items()},
@@ -173,7 +173,7 @@ class Checkpoints:
         chosen = {best.metric: metrics[best.metric]} if best and metrics and best.is_scored(metrics) else None
         self._manager.save(step, args=items, metrics=chosen, force=True)
 
-    def restore(self, p: Plan, fingerprint: str, say: Callable[[str], Any] = print) -> State | None:
+    def restore(self, plan: Plan, fingerprint: str, say: Callable[[str], Any] = print) -> State | None:
         """Returns the newest sound checkpoint as a State on the plan's mesh; None where there is no checkpoint.
 
         A damaged checkpoint is named and the one before it is tried. Once a sound one is found, the damaged ones are moved to
@@ -185,10 +185,10 @@ class Checkpoints:
         damaged: list[int] = []
         for step in sorted(self._manager.all_steps(), reverse=True):
             where = self.folder / str(step)
-            match _verified(_agreed(_read(self.folder, step, p, fingerprint))):
+            match _verified(_agreed(_read(self.folder, step, plan, fingerprint))):
                 case Sound(tree=tree):
                     self._set_aside(damaged)
-                    return in_step_order(p, from_tree(p.state, tree))
+                    return in_step_order(plan, from_tree(plan.state, tree))
                 case Damaged(why):
                     say(f"checkpoint {where} is damaged ({why}); trying the one before it")
                     damaged.append(step)
@@ -204,14 +204,14 @@ class Checkpoints:
         return None
 
     def _set_aside(self, steps: list[int]) -> None:
-        anywhere(False)  # waits until no process is reading
+        any_process(False)  # waits until no process is reading
         for step in steps if jax.process_index() == 0 else []:
             aside = self.folder.parent / "damaged" / str(step)
             aside.parent.mkdir(exist_ok=True)
             shutil.rmtree(aside, ignore_errors=True)
             (self.folder / str(step)).rename(aside)
         if steps:
-            anywhere(False)
+            any_process(False)
             self._manager.reload()
 
     def close(self) -> None:
@@ -220,13 +220,13 @@ class Checkpoints:
         self._manager.close()
 
 
-def _read(folder: Path, step: int, p: Plan, fingerprint: str) -> Outcome:
+def _read(folder: Path, step: int, plan: Plan, fingerprint: str) -> Outcome:
     """Reads a checkpoint on this process alone, without comparing the arrays with their checksums."""
-    placed = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), p.state, p.shardings)
+    placed = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), plan.state, plan.shardings)
     try:
         with _reader(folder) as reader:
             meta = _meta(reader, step)
-            if why := _mismatches(meta, p.experiment, fingerprint) or _other_shapes(_described(reader, step), p):
+            if why := _mismatches(meta, plan.experiment, fingerprint) or _other_shapes(_described(reader, step), plan):
                 return Foreign("; ".join(why))
             return Sound(_arrays(reader, step, to_tree(placed)), meta["checksums"])
     except Exception as error:
@@ -236,7 +236,7 @@ def _read(folder: Path, step: int, p: Plan, fingerprint: str) -> Outcome:
 def _agreed(outcome: Outcome) -> Outcome:
     """Returns the worst outcome of all processes: damaged, else foreign, else sound. Every process must call this."""
     for kind in (Damaged, Foreign):
-        if anywhere(isinstance(outcome, kind)):
+        if any_process(isinstance(outcome, kind)):
             return outcome if isinstance(outcome, kind) else kind("on another process")
     return outcome
 
@@ -290,17 +290,17 @@ def _arrays(manager: ocp.CheckpointManager, step: int, like: dict[str, Any]) -> 
 
 def _changed(tree: dict[str, Any], want: dict[str, int]) -> str:
     """Returns the first difference between the arrays' checksums and the saved ones, or "". Every process must call this."""
-    found = {name: int(value) for name, value in flatten(checksums(tree)).items()}
-    for name in sorted(want.keys() | found.keys()):
-        if found.get(name) != want.get(name):
-            return f"checksum of {name} is {found.get(name)}, was {want.get(name)}"
+    actual = {name: int(value) for name, value in flatten(checksums(tree)).items()}
+    for name in sorted(want.keys() | actual.keys()):
+        if actual.get(name) != want.get(name):
+            return f"checksum of {name} is {actual.get(name)}, was {want.get(name)}"
     return ""
 
 
-def _other_shapes(described: dict[str, Any], p: Plan) -> list[str]:
-    """Returns the arrays that differ in shape, or exist on one side alone, as those of another optimizer do."""
+def _other_shapes(described: dict[str, Any], plan: Plan) -> list[str]:
+    """Returns the arrays that differ in shape, or exist on one side only, as with another optimizer."""
     stored = {k: tuple(m.shape) for k, m in flatten(described).items()}
-    wanted = {k: tuple(x.shape) for k, x in flatten(to_tree(p.state)).items()}
+    wanted = {k: tuple(x.shape) for k, x in flatten(to_tree(plan.state)).items()}
     names = sorted(k for k in stored.keys() | wanted.keys() if stored.get(k) != wanted.get(k))
     return [f"{k}: {stored.get(k, 'none')} -> {wanted.get(k, 'none')}" for k in names[:3]]
 
@@ -320,17 +320,17 @@ def _mismatches(meta: dict[str, Any], experiment: Experiment, fingerprint: str) 
     # Fields that were added since take their defaults; fields that were removed count as differences.
     with contextlib.suppress(registry.ConfigError):
         old = registry.to_json(registry.from_json(old))
-    found = [f"model.{d}" for d in registry.differences(old["model"], new["model"])]
-    found += [f"data.{d}" for d in registry.differences(old["data"], new["data"])]
+    mismatches = [f"model.{d}" for d in registry.differences(old["model"], new["model"])]
+    mismatches += [f"data.{d}" for d in registry.differences(old["data"], new["data"])]
     for field in ("seed", "master_dtype", "freeze", "freeze_layers", "lora"):
-        found += [
+        mismatches += [
             f"train.{d}" for d in registry.differences({field: old["train"][field]}, {field: new["train"][field]})
         ]
     kinds = [{"class": e["optimizer"]["class"]} for e in (old, new)]
-    found += [f"optimizer.{d}" for d in registry.differences(*kinds)]
-    if not found and meta["data"] != fingerprint:
-        found.append(f"the prepared data changed: fingerprint {meta['data'][:12]} -> {fingerprint[:12]}")
-    return found
+    mismatches += [f"optimizer.{d}" for d in registry.differences(*kinds)]
+    if not mismatches and meta["data"] != fingerprint:
+        mismatches.append(f"the prepared data changed: fingerprint {meta['data'][:12]} -> {fingerprint[:12]}")
+    return mismatches
 
 
 def newest_step(workdir: Path) -> int | None:

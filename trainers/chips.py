@@ -1,7 +1,7 @@
-"""TPU generations: what a chip can do, how chips are joined, and which compiler options are safe there.
+"""TPU generations: the performance of a chip, the network of chips, and the compiler options that are safe on them.
 
 Peaks, memories and bandwidths are Google Cloud's published figures (its TPU pages and JAX's hardware table); the v4 clock is
-what its peak implies, 2 cores x 4 matrix units x 128 x 128 x 2 x 1.05 GHz = 275 TFLOP/s.
+implied by its peak, 2 cores x 4 matrix units x 128 x 128 x 2 x 1.05 GHz = 275 TFLOP/s.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Options = Mapping[str, bool | str]
 
 
 class PodError(UserError):
-    """A pod that cannot be planned for; the message is one line."""
+    """A pod cannot be planned for; the message is one line."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,12 +32,12 @@ class Chip:
 
     Attributes:
       peak: bfloat16 FLOP/s of a chip.
-      clock: Hz, of the cycles that the compiler estimates.
+      clock: Hz of the cycles that the compiler estimates.
       memory: usable bytes of HBM, the compiler's own limit.
-      bandwidth: of HBM, bytes/s.
+      bandwidth: bytes/s of HBM.
       link: bytes/s of one link between chips, in one direction.
       torus: dimensions of the network.
-      config: what the compiler calls the chip's configuration: of v4 and v5p both cores together ("megacore").
+      config: the compiler's name of the chip's configuration: "megacore" for v4 and v5p, whose two cores act as one.
       options: compiler options, by the name of the set.
     """
 
@@ -52,13 +52,13 @@ class Chip:
     options: Mapping[str, Options]
 
     def option_set(self, name: str) -> Options:
-        """The compiler options of this name; raises PodError."""
+        """Returns the compiler options of this name; raises PodError."""
         if name not in self.options:
             raise PodError(f"--options {name!r}: no such set for {self.name}{nearest(name, self.options)}")
         return self.options[name]
 
     def wraps(self, dims: tuple[int, ...]) -> tuple[bool, ...]:
-        """Which dimensions of a slice are rings: multiples of 4 in three dimensions, a whole side of 16 in two."""
+        """Returns which dimensions of a slice are rings: multiples of 4 in three dimensions, a whole side of 16 in two."""
         return tuple(d % 4 == 0 if self.torus == 3 else d == 16 for d in dims)
 
 
@@ -72,7 +72,7 @@ _ASYNC = {
     "xla_tpu_enable_async_all_to_all": True,
     "xla_tpu_force_async_all_to_all": True,
 }
-# Collectives fused with the products around them: the compiler takes that on v5e alone.
+# Collectives fused with the products around them: the compiler accepts these options on v5e only.
 _FUSED = {
     "xla_tpu_enable_async_collective_fusion": True,
     "xla_tpu_enable_async_collective_fusion_fuse_all_gather": True,
@@ -85,7 +85,7 @@ _SETS = {
     "windowed": _ASYNC,
     "plain": {},
 }
-# Look-ups stay on the core: what a SparseCore does beside it has no price, and JAX's own XLA cannot read programs that use one.
+# Look-ups stay on the core: work on a SparseCore has no modelled time, and JAX's own XLA cannot read programs that use one.
 _WITH_SPARSE_CORES = {
     name: {"xla_tpu_offload_gather_to_sparsecore": False, **options} for name, options in _SETS.items()
 }
@@ -141,18 +141,18 @@ def parse_slice(text: str) -> Slice:
 
 
 def usual_slice(chip: Chip, chips: int) -> Slice:
-    """The slice of this many chips that is nearest to a cube, of multiples of 4 where there are so many; raises PodError."""
+    """Returns the slice of this many chips nearest to a cube, with multiples of 4 if there are enough; raises PodError."""
     unit = 4 if chips >= 4**chip.torus else 1
     sides = [d for d in range(1, chips + 1) if chips % d == 0 and (d % unit == 0 or d == 1)]
-    found = [
+    shapes = [
         (a, b, c)
         for a in sides
         for b in sides
         if b >= a and chips % (a * b) == 0 and (c := chips // (a * b)) >= b and c in sides
     ] if chip.torus == 3 else [(a, chips // a) for a in sides if a <= chips // a and chips // a in sides]  # fmt: skip
-    if not found:
+    if not shapes:
         raise PodError(f"no {chip.name} slice of {chips} chips; name one with --topology")
-    return Slice(chip, min(found, key=sum))
+    return Slice(chip, min(shapes, key=sum))
 
 
 # --- compiler options ---------------------------------------------------------------------------------------------
@@ -181,10 +181,10 @@ def options_for(e: Experiment, devices: Sequence[Any]) -> Options:
 
 
 def compile_with(lowered: jax.stages.Lowered, options: Options, say: Callable[[str], None]) -> jax.stages.Compiled:
-    """Compiles a program with these options, but for those that the installed compiler refuses by name.
+    """Compiles a program with these options, except those that the installed compiler refuses by name.
 
     Args:
-      say: is given a line for each option that is left out.
+      say: called with a line for each option that is left out.
     """
     accepted = dict(options)
     while True:

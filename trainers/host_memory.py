@@ -23,8 +23,8 @@ def keep() -> None:
     Does nothing under other C libraries, nor where the user has set one of glibc's own variables, such as
     MALLOC_TRIM_THRESHOLD_.
     """
-    told = any(name.startswith("MALLOC_") for name in os.environ)
-    if jax.default_backend() == "cpu" and platform.libc_ver()[0] == "glibc" and not told:
+    configured = any(name.startswith("MALLOC_") for name in os.environ)
+    if jax.default_backend() == "cpu" and platform.libc_ver()[0] == "glibc" and not configured:
         for option, value in KEPT.items():
             ctypes.CDLL(None).mallopt(option, value)
 

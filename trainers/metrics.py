@@ -22,8 +22,8 @@ def to_host(metrics: dict[str, jax.Array]) -> Values:
 class MetricWriter:
     """Appends one JSON object per logged step and the same scalars to TensorBoard.
 
-    Opening it at a step first drops lines of later steps, which a killed run has left, and lines that a fault of the machine
-    broke. The file then reads as if the run had never been interrupted.
+    Opening it at a step first drops lines of later steps, which a killed run has left, and lines that a machine failure
+    damaged. The file then reads as if the run had never been interrupted.
     """
 
     def __init__(self, workdir: Path, step: int):
@@ -92,8 +92,8 @@ class Progress:
         seconds = (now - then) / max(step - then_step, 1)
         self._last = (step, now)
         rate = f"{work / seconds:,.0f} {self.unit}/s"
-        days, rest = divmod(int(seconds * (self.steps - step)), 86_400)
-        left = (f"{days}d " if days else "") + time.strftime("%H:%M:%S", time.gmtime(rest))
+        days, remainder = divmod(int(seconds * (self.steps - step)), 86_400)
+        left = (f"{days}d " if days else "") + time.strftime("%H:%M:%S", time.gmtime(remainder))
         line = f"step {step}/{self.steps}  loss {loss:.4f}  {rate}  {1000 * seconds:.0f} ms/step  ETA {left}"
         self.stream.write(f"\r\x1b[2K{line}" if self._live else line + "\n")
         self.stream.flush()

@@ -69,7 +69,7 @@ def make(
       clip_norm: global norm to which gradients are clipped first; 0 does not clip.
       freeze_layers: how many of the lowest layers of every stack get no update.
       head_rate: factor of the updates of the components in `fresh`.
-      fresh: components that start anew.
+      fresh: components that start fresh.
     """
     rate = learning_rate(config.schedule)
     match config:
@@ -108,23 +108,23 @@ def _faster(infos: PyTree, factor: float, components: Sequence[str]) -> optax.Gr
     """Scales the updates of some components."""
     prefixes = tuple(f"{component}." for component in components)
 
-    def one(info: ParamInfo, u: Any) -> Any:
+    def scale(info: ParamInfo, u: Any) -> Any:
         return factor * u if info.name.startswith(prefixes) else u
 
-    return optax.stateless(lambda updates, params: jax.tree.map(one, infos, updates))
+    return optax.stateless(lambda updates, params: jax.tree.map(scale, infos, updates))
 
 
 def _without_lowest(infos: PyTree, n: int) -> optax.GradientTransformation:
     """Zeroes the updates of the first n layers of every stack."""
 
-    def one(info: ParamInfo, u: Any) -> Any:
+    def zero_lowest(info: ParamInfo, u: Any) -> Any:
         if info.axes[0] != "layers":
             return u
-        schedule, layers = one_f_one_b.dealt(info), np.arange(len(u))
+        schedule, layers = one_f_one_b.stage_schedule(info), np.arange(len(u))
         layers = to_stage_order(layers, schedule) if schedule else layers
         return jnp.where((layers >= n).reshape(-1, *(1 for _ in u.shape[1:])), u, 0)
 
-    return optax.stateless(lambda updates, params: jax.tree.map(one, infos, updates))
+    return optax.stateless(lambda updates, params: jax.tree.map(zero_lowest, infos, updates))
 
 
 def decay_matrices(config: settings.AdamW | settings.Lamb, infos: PyTree) -> optax.GradientTransformation:
@@ -135,7 +135,7 @@ def matrix_shape(info: ParamInfo) -> tuple[int, ...]:
     """Returns the shape of one tensor as a matrix between the model dimension and all others; a vector keeps its shape.
 
     The axis names thus decide which statistics are factored: a query projection (embed, heads, kv) is a matrix
-    embed x (heads * kv), whatever the sizes.
+    embed x (heads * kv), for any sizes.
     """
     shape = info.shape[info.stacked :]
     return (math.prod(shape[: info.inputs]), math.prod(shape[info.inputs :])) if info.is_matrix else shape
@@ -157,23 +157,23 @@ def per_tensor(tx: optax.GradientTransformation, infos: PyTree) -> optax.Gradien
         return f
 
     def state_axes(info: ParamInfo) -> PyTree:
-        one = jax.eval_shape(tx.init, jax.ShapeDtypeStruct(matrix_shape(info), info.dtype))
-        return jax.tree.map(lambda leaf: 0 if leaf.shape else None, one)
+        state = jax.eval_shape(tx.init, jax.ShapeDtypeStruct(matrix_shape(info), info.dtype))
+        return jax.tree.map(lambda leaf: 0 if leaf.shape else None, state)
 
     def init(params: Any) -> Any:
-        def one(info: ParamInfo, p: Any) -> Any:
-            return mapped(info, tx.init, 0, out_axes=state_axes(info))(view(info, p))
+        def init_stack(info: ParamInfo, param: Any) -> Any:
+            return mapped(info, tx.init, 0, out_axes=state_axes(info))(view(info, param))
 
-        return jax.tree.map(one, infos, params)
+        return jax.tree.map(init_stack, infos, params)
 
     def update(updates: Any, state: Any, params: Any = None) -> Any:
-        def one(info: ParamInfo, u: Any, p: Any, s: Any) -> Any:
+        def update_stack(info: ParamInfo, u: Any, param: Any, s: Any) -> Any:
             axes = state_axes(info)
-            pair: Any = mapped(info, tx.update, 0, axes, 0, out_axes=(0, axes))(view(info, u), s, view(info, p))
+            pair: Any = mapped(info, tx.update, 0, axes, 0, out_axes=(0, axes))(view(info, u), s, view(info, param))
             return pair[0].reshape(u.shape), pair[1]
 
         # `state` goes last: tree.map only needs the other trees to be prefixes of its structure.
-        pairs = jax.tree.map(one, infos, updates, params, state)
+        pairs = jax.tree.map(update_stack, infos, updates, params, state)
         pick = lambda i: jax.tree.map(lambda _, pair: pair[i], infos, pairs)  # noqa: E731
         return pick(0), pick(1)
 
@@ -187,12 +187,12 @@ def state_specs(state: PyTree, infos: PyTree) -> dict[str, tuple[Any, PartitionS
     rules override both (ZeRO-1). All other arrays (counts, placeholders) are on every device.
     """
     by_name = flatten(infos)
-    found = {}
+    specs = {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(state)[0]:
         info = by_name.get(param_name(path))
         spec = PartitionSpec() if info is None or not leaf.shape else _statistic_spec(info, path[-1], leaf.shape)
-        found[jax.tree_util.keystr(path)] = (leaf, spec)
-    return found
+        specs[jax.tree_util.keystr(path)] = (leaf, spec)
+    return specs
 
 
 def state_shardings(state: PyTree, infos: PyTree, mesh: Mesh) -> PyTree:
@@ -206,7 +206,7 @@ def _statistic_spec(info: ParamInfo, last, shape: tuple[int, ...]) -> PartitionS
     if shape == info.shape:
         return PartitionSpec(*spec)
     stacked, dims = spec[: info.stacked], spec[info.stacked :]
-    rest, matrix = shape[info.stacked :], matrix_shape(info)
+    own_shape, matrix = shape[info.stacked :], matrix_shape(info)
     sizes = info.shape[info.stacked :]
     split = info.inputs
     # A side of several dimensions stays cut only if nothing but its first, major dimension is cut.
@@ -214,10 +214,10 @@ def _statistic_spec(info: ParamInfo, last, shape: tuple[int, ...]) -> PartitionS
         side[0] if side and not any(side[1:]) and math.prod(size) > 1 else None
         for side, size in ((dims[:split], sizes[:split]), (dims[split:], sizes[split:]))
     ]
-    if rest == matrix:
-        return PartitionSpec(*stacked, *sides[: len(rest)])
+    if own_shape == matrix:
+        return PartitionSpec(*stacked, *sides[: len(own_shape)])
     rows_first = matrix[0] <= matrix[-1]  # optax: v_row lacks the longer side, v_col the shorter
-    if rest != (1,):
+    if own_shape != (1,):
         is_row = getattr(last, "name", "") == "v_row"
         return PartitionSpec(*stacked, sides[0 if is_row == rows_first else 1])
     return PartitionSpec(*stacked, None)

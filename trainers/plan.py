@@ -34,7 +34,7 @@ class Plan:
     Attributes:
       model: the abstract model (its parameters are ShapeDtypeStructs): `merge(model, params)` makes it real.
       infos: nested dictionaries of ParamInfo; adapters of LoRA are among them.
-      trained: names of the parameters that the run changes; the optimizer knows no others.
+      trained: names of the parameters that the run changes; the optimizer has no others.
       state: the abstract State.
       shardings: a State of NamedShardings, None without a mesh.
     """
@@ -61,14 +61,14 @@ class Plan:
         return {k: input_sharding(self.model, k, f, e.data.batch_size) for k, f in e.data.features().items()}
 
     def units(self) -> tuple[str, ...]:
-        """Returns the model's units of work, in its order: the first is the one that throughput is told in."""
+        """Returns the model's units of work, in its order: throughput is reported in the first one."""
         names: list[str] = []
-        # Noted within, since what is returned from it has its names sorted.
+        # Collected inside, because eval_shape sorts the names of a returned dictionary.
         jax.eval_shape(lambda batch: names.extend(self.model.units(batch)), batch_shapes(self.experiment.data))
         return tuple(names)
 
     def work_per_step(self) -> dict[str, int]:
-        """Returns how much work a batch of full rows is, by unit, as the model counts it for its throughput."""
+        """Returns the work of a batch of full rows by unit, as the model counts it for its throughput."""
         data = self.experiment.data
         row = {name: jnp.ones((1, *f.shape), f.dtype) for name, f in data.features().items()}
         return {unit: int(n) * data.batch_size for unit, n in self.model.units(row).items()}
@@ -81,23 +81,23 @@ class Plan:
         """Returns the learning rate as a function of the steps whose update was finite."""
         return optimizers.learning_rate(self.experiment.optimizer.schedule)
 
-    def divide(self, params: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Returns nested parameters, or anything with their structure, as (those that are trained, those that are not)."""
+    def split_trained(self, params: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Splits nested parameters, or anything with their structure, into (those that are trained, those that are not)."""
         flat = flatten(params)
         changed, kept = ({k: v for k, v in flat.items() if (k in self.trained) is side} for side in (True, False))
         return nest(changed), nest(kept)
 
-    def merged(self, params: dict[str, Any]) -> dict[str, Any]:
+    def with_adapters(self, params: dict[str, Any]) -> dict[str, Any]:
         """Returns the parameters as the step takes them: adapters merged."""
         return adapt.merged(params, self.experiment.train.lora)
 
-    def effective(self, params: dict[str, Any]) -> dict[str, Any]:
+    def for_model(self, params: dict[str, Any]) -> dict[str, Any]:
         """Returns the parameters as the model takes them: adapters merged, layers in its order."""
-        return reordered(self.merged(params), _schedules(self), to_layer_order)
+        return reordered(self.with_adapters(params), _schedules(self), to_layer_order)
 
 
 def input_sharding(model: Model, name: str, feature: Feature, rows: int) -> NamedSharding | None:
-    """Returns how an input is cut: by the rules of the component that reads it; None without a mesh.
+    """Returns the sharding of an input, by the rules of the component that reads it; None without a mesh.
 
     Raises:
       LayoutError: its dimensions, or the rows, are not divisible as the rules say.
@@ -118,22 +118,22 @@ def abstract_model(experiment: Experiment, mesh: Mesh | None = None) -> Model:
     infos = list(describe(model))
     for info in infos:
         info.spec()
-    schedules(where, infos)  # which must go together with the layers
+    schedules(where, infos)  # raises LayoutError if a pipeline does not fit its layers
     one_f_one_b.check(model)
     return model
 
 
-def model_infos(p: "Plan") -> list[ParamInfo]:
+def model_infos(plan: "Plan") -> list[ParamInfo]:
     """Returns the parameters that the model itself has: no adapters."""
-    return [info for info in p.parameters if not info.name.startswith(adapt.PREFIX)]
+    return [info for info in plan.parameters if not info.name.startswith(adapt.PREFIX)]
 
 
 def make_plan(experiment: Experiment, devices: Sequence[Any] | None = None, *, abstract: bool = False) -> Plan:
-    """Returns everything about an experiment but its arrays.
+    """Returns everything about an experiment except its arrays.
 
     Args:
       devices: the devices of the mesh; all by default.
-      abstract: plan without any device (for tables); nothing can run then.
+      abstract: plans without devices (for tables); nothing can run then.
 
     Raises:
       LayoutError: the layout does not fit the model or the devices.
@@ -148,8 +148,8 @@ def make_plan(experiment: Experiment, devices: Sequence[Any] | None = None, *, a
     tx = optimizers.make(
         experiment.optimizer, changed, train.clip_norm, train.freeze_layers, train.head_rate, train.fresh
     )
-    p = Plan(experiment, mesh, model, infos, trained, tx, State(None, None, {}, None), None)
-    state = jax.eval_shape(functools.partial(_fresh, p))
+    plan = Plan(experiment, mesh, model, infos, trained, tx, State(None, None, {}, None), None)
+    state = jax.eval_shape(functools.partial(_fresh, plan))
     shardings = None
     if mesh:
         everywhere = NamedSharding(mesh, PartitionSpec())
@@ -160,11 +160,11 @@ def make_plan(experiment: Experiment, devices: Sequence[Any] | None = None, *, a
             optimizer=optimizers.state_shardings(state.optimizer, changed, mesh),
         )
     _check_rows(experiment, model)
-    return dataclasses.replace(p, state=state, shardings=shardings)
+    return dataclasses.replace(plan, state=state, shardings=shardings)
 
 
 def _check_rows(e: Experiment, model: Model) -> None:
-    """Raises LayoutError where batches cannot be cut as the layout says."""
+    """Raises LayoutError if batches cannot be cut as the layout says."""
     rows, parts = e.data.batch_size, e.train.microbatches
     if parts > 1 and model.couples_examples:
         raise LayoutError(
@@ -194,49 +194,49 @@ def _check_rows(e: Experiment, model: Model) -> None:
         model.where.spec(("batch", None), (e.eval.batch_size, 0), tensor="held-out rows")
 
 
-def _fresh(p: Plan) -> State:
+def _fresh(plan: Plan) -> State:
     """Returns a fresh state. Initial values depend on the seed alone, never on the layout."""
-    e = p.experiment
+    e = plan.experiment
     key = jax.random.key(e.train.seed)
-    where = dataclasses.replace(p.model.where, mesh=None)
+    where = dataclasses.replace(plan.model.where, mesh=None)
     flat = flatten(split(family_of(e.model).model(e.model, key, where)))
     flat = {name: x.astype(e.train.master_dtype) for name, x in flat.items()}
-    flat |= adapt.create({k: i for k, i in flatten(p.infos).items() if k.startswith(adapt.PREFIX)}, key)
+    flat |= adapt.create({k: i for k, i in flatten(plan.infos).items() if k.startswith(adapt.PREFIX)}, key)
     params = nest(flat)
     zero = jnp.zeros((), jnp.int32)
-    return State(step=zero, skipped=zero, params=params, optimizer=p.tx.init(p.divide(params)[0]))
+    return State(step=zero, skipped=zero, params=params, optimizer=plan.tx.init(plan.split_trained(params)[0]))
 
 
-def fresh_state(p: Plan, given: dict[str, jax.Array] | None = None) -> State:
-    """Returns a fresh state, made on the mesh: no device ever holds more than its share.
+def fresh_state(plan: Plan, given: dict[str, jax.Array] | None = None) -> State:
+    """Returns a fresh state, created on the mesh: no device ever holds more than its share.
 
     Args:
-      given: parameters by name that exist already, in place and of the right dtype; they are not made a second time.
+      given: parameters by name that exist already, placed on the mesh and of the right dtype; they are not created again.
     """
     given = given or {}
 
-    def rest(state: State) -> State:
+    def drop_given(state: State) -> State:
         flat = {k: v for k, v in flatten(state.params).items() if k not in given}
         return dataclasses.replace(state, params=flat)
 
-    shardings = p.shardings and rest(p.shardings)
-    made = jax.jit(lambda: rest(_fresh(p)), out_shardings=shardings)()
-    return in_step_order(p, dataclasses.replace(made, params=nest(made.params | given)))
+    shardings = plan.shardings and drop_given(plan.shardings)
+    created = jax.jit(lambda: drop_given(_fresh(plan)), out_shardings=shardings)()
+    return in_step_order(plan, dataclasses.replace(created, params=nest(created.params | given)))
 
 
 # --- the order of layers ------------------------------------------------------------------------------------------
 
 
-def in_step_order(p: Plan, state: State) -> State:
+def in_step_order(plan: Plan, state: State) -> State:
     """Returns a State with layers in the order of the step, from one with layers in the model's order, which it consumes."""
-    return reordered(state, _schedules(p), to_stage_order, consume=True)
+    return reordered(state, _schedules(plan), to_stage_order, consume=True)
 
 
-def in_model_order(p: Plan, state: State) -> State:
-    """Returns a State with layers in the model's order, as it is stored; arrays that have that order already are the same."""
-    return reordered(state, _schedules(p), to_layer_order)
+def in_model_order(plan: Plan, state: State) -> State:
+    """Returns a State with layers in the model's order, as it is stored; arrays that have that order already are not copied."""
+    return reordered(state, _schedules(plan), to_layer_order)
 
 
-def _schedules(p: Plan) -> dict[str, Schedule]:
-    """Returns the schedules by whose stages parameters' layers lie between steps, by the parameters' names."""
-    return {info.name: s for info in p.parameters if (s := one_f_one_b.dealt(info))}
+def _schedules(plan: Plan) -> dict[str, Schedule]:
+    """Returns, by the parameters' names, the schedules in whose stage order their layers are kept between steps."""
+    return {info.name: s for info in plan.parameters if (s := one_f_one_b.stage_schedule(info))}

@@ -20,24 +20,24 @@ from models.errors import UserError
 
 T = TypeVar("T")
 
-SHOWN = 4  # how many differences an error names
+SHOWN = 4  # the most differences that an error names
 
 
 class DisagreementError(UserError):
     """The processes of one run differ, or one of them cannot continue; the message names the process and the difference."""
 
 
-def anywhere(flag: bool) -> bool:
+def any_process(flag: bool) -> bool:
     """Returns whether the flag is set on any process. Every process must call this."""
     if jax.process_count() == 1:
         return flag
     return bool(np.any(multihost_utils.process_allgather(np.array(flag))))
 
 
-def of_all(*values: float) -> np.ndarray:
+def gather(*values: float) -> np.ndarray:
     """Returns the values of all processes, float32 [processes, values]. Every process must call this."""
-    mine = np.array(values, np.float32)
-    return multihost_utils.process_allgather(mine) if jax.process_count() > 1 else mine[None]
+    local = np.array(values, np.float32)
+    return multihost_utils.process_allgather(local) if jax.process_count() > 1 else local[None]
 
 
 def agree(settings: Mapping[str, str]) -> None:
@@ -60,13 +60,13 @@ def agree(settings: Mapping[str, str]) -> None:
     if len(set(devices.values())) > 1:
         raise DisagreementError(disagreement([{"devices": str(devices[n])} for n in range(processes)]))
     text = json.dumps(settings, sort_keys=True).encode()
-    summaries = _gather(hashlib.sha256(text).digest() + len(text).to_bytes(8))
+    summaries = _gather_bytes(hashlib.sha256(text).digest() + len(text).to_bytes(8))
     if len(set(summaries)) > 1:
         longest = max(int.from_bytes(summary[-8:]) for summary in summaries)
-        raise DisagreementError(disagreement([json.loads(other) for other in _gather(text.ljust(longest))]))
+        raise DisagreementError(disagreement([json.loads(other) for other in _gather_bytes(text.ljust(longest))]))
 
 
-def _gather(message: bytes) -> list[bytes]:
+def _gather_bytes(message: bytes) -> list[bytes]:
     """Returns the messages of all processes in order. They must have equal lengths, and every process must call this."""
     rows = multihost_utils.process_allgather(np.frombuffer(message, np.uint8))
     return [row.tobytes() for row in rows]
@@ -83,13 +83,15 @@ def disagreement(settings: Sequence[Mapping[str, str]]) -> str:
         text = settings[number].get(name, "none")
         return text if len(text) <= 100 else f"{text[:100]}..."
 
-    found = []
+    differences = []
     for name in sorted(set().union(*settings)):
         others = [n for n in range(len(settings)) if settings[n].get(name) != settings[0].get(name)]
         if others:
-            found.append(f"process {others[0]} has {name}={value(others[0], name)}, process 0 has {value(0, name)}")
-    more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-    return f"the processes of this run differ: {'; '.join(found[:SHOWN])}{more}"
+            differences.append(
+                f"process {others[0]} has {name}={value(others[0], name)}, process 0 has {value(0, name)}"
+            )
+    more = f"; and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""
+    return f"the processes of this run differ: {'; '.join(differences[:SHOWN])}{more}"
 
 
 def jointly(function: Callable[..., T], *args: Any) -> T:
@@ -102,9 +104,9 @@ def jointly(function: Callable[..., T], *args: Any) -> T:
     try:
         result = function(*args)
     except Exception:
-        of_all(True)
+        gather(True)
         raise
-    failed = np.flatnonzero(of_all(False))
+    failed = np.flatnonzero(gather(False))
     if len(failed):
         raise DisagreementError(f"process {failed[0]} failed; its own output has the error")
     return result

@@ -20,7 +20,7 @@ from configs.experiment import Experiment
 from data import paths
 from trainers.processes import jointly, versions
 
-_ROOMS = ("configs", "data", "models", "scripts", "trainers")  # folders of the project's own source
+_ROOMS = ("configs", "data", "models", "scripts", "trainers")  # the folders of the project's own source
 
 
 def config_hash(experiment: Experiment) -> str:
@@ -101,7 +101,7 @@ def only_run(workdir: Path, leader: bool) -> Iterator[None]:
     Raises:
       ConfigError: on the leader, another run is training in it.
       OSError: on the leader, the folder cannot be written.
-      DisagreementError: on the other processes, the leader could not have it.
+      DisagreementError: on the other processes, the leader could not lock it.
     """
     with contextlib.ExitStack() as closing:
 
@@ -125,8 +125,8 @@ def git_revision() -> str:
     """Returns the checkout's commit, with "+" if files differ from it; "" outside a checkout."""
 
     def git(*args: str) -> str:
-        done = subprocess.run(["git", "-C", str(paths.ROOT), *args], capture_output=True, text=True, check=False)
-        return done.stdout.strip() if done.returncode == 0 else ""
+        result = subprocess.run(["git", "-C", str(paths.ROOT), *args], capture_output=True, text=True, check=False)
+        return result.stdout.strip() if result.returncode == 0 else ""
 
     try:
         return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")

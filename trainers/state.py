@@ -1,4 +1,4 @@
-"""What a run remembers: parameters, optimizer state, step; the order of layers in it, and its form in a checkpoint."""
+"""The state of a run: parameters, optimizer state and step; the order of its layers, and its form in a checkpoint."""
 
 import dataclasses
 import functools
@@ -19,8 +19,9 @@ PyTree = Any
 class State:
     """A run's state: arrays, or in a Plan their shapes or shardings.
 
-    `step` counts batches seen; `skipped`, those whose update was not finite and left out. Parameters, and what the optimizer
-    has for them, have their layers in the order in which the step takes them (models.sharding.pipelines.one_f_one_b.dealt).
+    `step` counts batches seen; `skipped` counts those whose update was not finite and was left out. Parameters and their
+    optimizer state have their layers in the order in which the step takes them
+    (models.sharding.pipelines.one_f_one_b.stage_schedule).
     """
 
     step: Any
@@ -33,7 +34,7 @@ def reordered(tree: PyTree, schedules: Mapping[str, Schedule], order: Callable, 
     """Returns parameters, or arrays that belong to them under their names, with layers in another order.
 
     Args:
-      schedules: of the parameters whose layers move, by name; other arrays are the same.
+      schedules: the schedules of the parameters whose layers move, by name; other arrays are not copied.
       order: (array, schedule) -> array, models.sharding.pipelines.gpipe.
       consume: donates the arrays that move.
     """
@@ -53,7 +54,7 @@ def reordered(tree: PyTree, schedules: Mapping[str, Schedule], order: Callable, 
 def _reordering(
     order: Callable, schedules: tuple[Schedule, ...], shardings: tuple[NamedSharding, ...], consume: bool
 ) -> Callable:
-    """Returns `order` as a program for arrays with these shardings; it is kept, as a run stores and evaluates many times.
+    """Returns `order` as a program for arrays with these shardings; cached, because a run stores and evaluates many times.
 
     All arrays are reordered in one program: many small programs in flight can deadlock simulated devices.
     """

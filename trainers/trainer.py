@@ -1,7 +1,7 @@
-"""The one trainer. A run reads as a letter: set up, plan, data, compile, state, loop, end.
+"""The trainer of all experiments, in the order of a run: set-up, plan, data, state, compilation, loop, end.
 
-It knows no family and no kind of data: models.protocol says what it asks of a model, data.task what it asks of data, and
-`trainers.evaluation` scores whatever the experiment's `eval` describes.
+It is independent of the family and the kind of data: models.protocol is the contract of a model, data.task that of data, and
+`trainers.evaluation` scores as the experiment's `eval` says.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from trainers.plan import Plan, make_plan
 from trainers.weights import init_from
 
 DONE, PREEMPTED, DIVERGED = 0, 75, 76
-"""Exit codes: finished; stopped by SIGTERM or SIGINT after saving (run the same command to go on); too many steps
+"""Exit codes: finished; stopped by SIGTERM or SIGINT after saving (the same command continues the run); too many steps
 without a finite loss."""
 
 
@@ -40,11 +40,11 @@ def train(
     log: mlperf_log.Request | None = None,
     devices: Sequence[Any] | None = None,
 ) -> int:
-    """Trains until the last step, a signal, or too many non-finite steps; resumes what is in `workdir`.
+    """Trains until the last step, a signal, or too many non-finite steps; resumes the run in `workdir`, if there is one.
 
     Args:
-      log: asks for an MLPerf log of the run, which then also ends when it meets its benchmark's target.
-      devices: of the mesh; all by default.
+      log: requests an MLPerf log of the run, which then also ends when it meets its benchmark's target.
+      devices: the devices of the mesh; all by default.
 
     Returns:
       An exit code: DONE, PREEMPTED or DIVERGED.
@@ -60,32 +60,32 @@ def train(
     processes.agree(runlog.shared_settings(experiment, workdir) | {"--mlperf": mlperf})
 
     # --- 1. the plan: shapes and shardings before any array
-    p = make_plan(experiment, devices)
-    say(summary(p))
+    plan = make_plan(experiment, devices)
+    say(summary(plan))
 
     # --- 2. data
     source = processes.jointly(open_source, experiment.data, experiment.model)
     processes.agree({"the data's fingerprint": source.fingerprint})
     cache = evaluator = None
-    if experiment.data.cache:  # random tokens have nothing to hold out
+    if experiment.data.cache:  # random data has no held-out examples
         cache = cache_folder(experiment.data)
-        evaluator = open_evaluator(p.model, experiment, cache, vocabulary=cache)
+        evaluator = open_evaluator(plan.model, experiment, cache, vocabulary=cache)
     if train.best and train.best not in (names := evaluator.names if evaluator else []):
         raise ConfigError(f"train.best={train.best!r}: no such metric{nearest(train.best, names)}")
     with contextlib.ExitStack() as closing:
         closing.enter_context(runlog.only_run(workdir, leader))
         stop = closing.enter_context(processes.stop_signals())
-        batches = Batches(source, experiment.data, p.batch_shardings(), train.workers)
+        batches = Batches(source, experiment.data, plan.batch_shardings(), train.workers)
         closing.callback(batches.close)
         attempt = closing.enter_context(mlperf_log.attempt(log, experiment, evaluator, workdir))
 
         # --- 3. the newest sound checkpoint, a release's weights, or fresh ones
         checkpoints = Checkpoints(workdir, train, task_of(experiment.data).directions)
-        current = checkpoints.restore(p, source.fingerprint, say)
-        restored = None if current is None else int(current.step)
-        if current is None:
-            current = init_from.new_state(p, cache, say)
-        at = int(current.step)
+        state = checkpoints.restore(plan, source.fingerprint, say)
+        restored = None if state is None else int(state.step)
+        if state is None:
+            state = init_from.new_state(plan, cache, say)
+        at = int(state.step)
         say(f"starting at step {at}{' from a checkpoint' if restored is not None else ''}")
         record = runlog.Record(workdir, experiment, leader, restored=restored, data=source.fingerprint)
         closing.push(record)
@@ -96,7 +96,7 @@ def train(
 
         # --- 4. one compiled step
         began = time.perf_counter()
-        compiled = step.compile_step(p, batch_shapes(experiment.data))
+        compiled = step.compile_step(plan, batch_shapes(experiment.data))
         host_memory.keep()
         say(f"compiled the step in {time.perf_counter() - began:.1f} s")
 
@@ -104,17 +104,17 @@ def train(
         writer = metrics.MetricWriter(workdir, at) if leader else None
         if writer:
             closing.callback(writer.close)
-        units = p.units()
+        units = plan.units()
         progress = metrics.Progress(train.steps, at, units[0], sys.stdout if leader else io.StringIO())
-        skipped = int(current.skipped)
-        pending: list[tuple[int, dict[str, jax.Array]]] = []  # steps whose metrics have not been looked at
+        skipped = int(state.skipped)
+        pending: list[tuple[int, dict[str, jax.Array]]] = []  # steps whose metrics have not been fetched
         attempt.start()
         while True:
-            current, found = compiled(current, batches(at))
+            state, step_metrics = compiled(state, batches(at))
             at += 1
             attempt.step = at
-            pending.append((at, found))
-            if len(pending) > 1:  # at most two steps are under way: the host must not run ahead without bound
+            pending.append((at, step_metrics))
+            if len(pending) > 1:  # at most two steps are in flight: the host must not run ahead without bound
                 jax.block_until_ready(pending[-2][1]["loss"])
             last = at == train.steps
             due = last or bool(train.eval_every and at % train.eval_every == 0)
@@ -135,7 +135,7 @@ def train(
                     done = {unit: sum(v[unit] for _, v in seen) / len(seen) for unit in units}
                     seconds = progress(at, values["loss"], done[units[0]])
                     attempt.stats(values["loss"], seconds)
-                    # Time and memory go beside the run's numbers, which are the same in every repetition.
+                    # Time and memory are logged beside the run's numbers, which are the same in every repetition.
                     rates = {f"{unit}_per_s": count / seconds for unit, count in done.items()}
                     writer.write(at, values | rates | {"memory_gib": host_memory.memory_gib()})
                 if skipped > train.max_nonfinite:
@@ -144,10 +144,10 @@ def train(
                     return record.end(DIVERGED, at)
 
             scores = None
-            if evaluator and due:  # also when stopping: the step would not come again
+            if evaluator and due:  # also when stopping, because the step is not repeated
                 progress.pause()
                 attempt.eval_start()
-                scores = evaluator(p.effective(current.params))
+                scores = evaluator(plan.for_model(state.params))
                 attempt.eval_stop(scores, more=not (last or stopping))
                 shown = {k.removeprefix("eval/"): v for k, v in scores.items() if k.count("/") == 1}
                 say(f"step {at}: " + "  ".join(f"{k} {v:.4g}" for k, v in shown.items()))
@@ -159,7 +159,7 @@ def train(
                     last = True
             by_best = bool(scores) and bool(train.best)
             if last or stopping or by_best or (train.save_every and at % train.save_every == 0):
-                checkpoints.save(p, current, source.fingerprint, scores)
+                checkpoints.save(plan, state, source.fingerprint, scores)
             if last or stopping:
                 progress.pause()
                 if last:
@@ -168,17 +168,17 @@ def train(
                 return record.end(PREEMPTED, at)
 
 
-def summary(p: Plan) -> str:
-    """What is about to run, in a few lines."""
-    e = p.experiment
-    total = sum(info.size for info in p.parameters)
-    here = sum(info.bytes_per_device for info in p.parameters)
+def summary(plan: Plan) -> str:
+    """Returns a description of the run in a few lines."""
+    e = plan.experiment
+    total = sum(info.size for info in plan.parameters)
+    here = sum(info.bytes_per_device for info in plan.parameters)
     mesh = " x ".join(f"{name} {size}" for name, size in e.layout.mesh)
     lines = [
         f"{e.name}: {total:,} parameters, layout {e.layout.name!r} on {mesh} "
         f"{jax.devices()[0].platform} devices, {here / 2**20:,.1f} MiB of parameters each",
     ]
-    trained = sum(info.size for info in p.parameters if info.name in p.trained)
+    trained = sum(info.size for info in plan.parameters if info.name in plan.trained)
     if trained < total:
         lines.append(f"{trained:,} of them are trained ({trained / total:.1%})")
     return "\n".join([*lines, *family_of(e.model).notes(e.model, e.execution)])

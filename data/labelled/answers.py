@@ -8,12 +8,12 @@ from data.labelled.encoding import Row
 
 
 def answer_texts(rows: Iterable[tuple[Row, np.ndarray]], contexts: Sequence[str]) -> list[str]:
-    """Returns each question's answer: of its windows' best spans the one of the largest sum of logits, as in BERT's run_squad.
+    """Returns each question's answer: the span with the largest sum of logits in any of its windows, as in BERT's run_squad.
 
     Args:
       rows: each with `segments`, `slots`, `owners` and `offsets` (`data.labelled.encoding`), and the logits [P, L, 2] of an
         answer's start and end that the model gives each of its slots.
-      contexts: of the questions, which `owners` numbers; a question without a window is answered "".
+      contexts: the questions' contexts, in the order that `owners` numbers; a question without a window is answered "".
     """
     best = [(-np.inf, 0, 0)] * len(contexts)
     for row, logits_PLC in rows:
@@ -29,19 +29,19 @@ def answer_texts(rows: Iterable[tuple[Row, np.ndarray]], contexts: Sequence[str]
 def best_span(
     start_L: np.ndarray, end_L: np.ndarray, offsets_LC: np.ndarray, longest: int = 30
 ) -> tuple[float, int, int]:
-    """Returns the best-scored span of a window, as (score, its beginning and end in the context, in characters).
+    """Returns the span of a window with the highest score, as (score, start, end) in characters of the context.
 
     Args:
-      start_L, end_L: scores [L] of a span that begins, ends at a token.
-      offsets_LC: [L, 2], of the tokens, as in a row; -1 outside the window's context.
-      longest: a span's most tokens.
+      start_L, end_L: scores [L] of each token as the first and as the last of a span.
+      offsets_LC: the tokens' offsets [L, 2], as in a row; -1 outside the window's context.
+      longest: the most tokens of a span.
     """
     (inside,) = np.nonzero(offsets_LC[:, 0] >= 0)
     if not len(inside):  # an empty context
         return -np.inf, 0, 0
     start_N, end_N, offsets_NC = start_L[inside], end_L[inside], offsets_LC[inside]
-    # [n, d]: the span of d + 1 tokens from token n on. A window's context is one run of tokens.
+    # [n, d]: the span of d + 1 tokens from token n on. The tokens of a window's context are contiguous.
     padded = np.pad(end_N.astype(np.float64), (0, longest - 1), constant_values=-np.inf)
     scores_ND = start_N[:, None] + np.lib.stride_tricks.sliding_window_view(padded, longest)
-    first, more = np.unravel_index(np.argmax(scores_ND), scores_ND.shape)
-    return float(scores_ND[first, more]), int(offsets_NC[first, 0]), int(offsets_NC[first + more, 1])
+    first, extra = np.unravel_index(np.argmax(scores_ND), scores_ND.shape)
+    return float(scores_ND[first, extra]), int(offsets_NC[first, 0]), int(offsets_NC[first + extra, 1])

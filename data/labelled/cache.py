@@ -1,4 +1,4 @@
-"""From packages to a cache of labelled text, in stages.
+"""Prepares a cache of labelled text from packages, in stages.
 
     packages      <data>/packages/               the task's package and the vocabulary's, checked by SHA-256
     data set      <data>/tfds/labelled_text/     the splits (`data.labelled.labelled_text`); public sets are there
@@ -24,19 +24,19 @@ from data.reading import caches, packing
 from data.stages import Progress, stage
 from data.vocabularies import tokenizers
 
-FORMAT = 2  # of the cache; one more whenever the same packages would give another cache
+FORMAT = 2  # version of the cache's format; increase it whenever the same packages would give another cache
 PART = "all"
 
 
 def packages_of(settings: Labelled) -> tuple[Package, ...]:
-    """What must be fetched."""
+    """Returns the packages that must be fetched."""
     task = TASKS[settings.task]
     own = (task.package,) if isinstance(task, PackageTask) else ()
     return (*own, weights.VOCABULARIES[settings.tokenizer])
 
 
 def depends_on(cache: str, settings: Labelled, root: Path) -> list[str]:
-    """Returns what a cache is made from beside its settings and packages: its labels, where a teacher gave them."""
+    """Returns the inputs of a cache beside its settings and packages: the digest of a teacher's labels, if it has a teacher."""
     if settings.teacher:
         return [taught.digest(cache, settings, root)]
     return []
@@ -46,7 +46,7 @@ def build(settings: Labelled, root: Path, folder: Path, progress: Progress) -> d
     """Fills a new cache's folder from the packages in `root`; returns its part of the manifest.
 
     Raises:
-      DataError: the labels of a teacher belong to other examples.
+      DataError: a teacher's labels belong to other examples.
       NotPreparedError: a public data set is not in <data>/tfds.
     """
     task = TASKS[settings.task]
@@ -59,8 +59,8 @@ def build(settings: Labelled, root: Path, folder: Path, progress: Progress) -> d
             examples["train"] = taught.read(settings, root, examples["train"])
         examples |= {split: list(raw_examples(settings.task, split, root / "tfds")) for split in ("validation", "test")}
     with stage("rows", progress):
-        for split, some in examples.items():
-            caches.write_examples(folder / f"{split}.jsonl", some)
+        for split, split_examples in examples.items():
+            caches.write_examples(folder / f"{split}.jsonl", split_examples)
         weights.write_vocabulary(settings.tokenizer, root / "packages", folder / tokenizers.FILE)
         tokenizer = tokenizers.Tokenizer(folder)
         tally = encoding.Tally()
@@ -78,9 +78,9 @@ def build(settings: Labelled, root: Path, folder: Path, progress: Progress) -> d
 
 
 def training_examples(settings: Labelled, root: Path, progress: Progress) -> list[Example]:
-    """The training examples that `settings` choose, in the order of their seed, with their own labels.
+    """Returns the training examples that `settings` select, in the order of their seed, with their own labels.
 
-    Builds the data set from its package in `root` where it is not built; TensorFlow is imported.
+    Builds the data set from its package in `root` if necessary, and imports TensorFlow.
 
     Raises:
       NotPreparedError: a public data set is not in <data>/tfds.

@@ -16,12 +16,12 @@ class LabelledData:
       length: tokens of a row; must be the cache's.
       slots: most labels of a row; must be the cache's.
       spans: a label is the start and end of an answer, not a class.
-      masked: share of a training row's tokens that give way to [MASK], others every time: noise against learning by heart.
-      seed: of the order in which rows come.
+      masked: share of a training row's tokens that are replaced by [MASK], drawn anew each time, as regularisation.
+      seed: seed of the order of rows.
     """
 
     kind: ClassVar[str] = "labelled"
-    benchmark: ClassVar[str] = "throughput"  # by which runs are measured (trainers/measure/mlperf_rules.py)
+    benchmark: ClassVar[str] = "throughput"  # the benchmark that measures runs (trainers/measure/mlperf_rules.py)
 
     cache: str = ""
     batch_size: int
@@ -32,7 +32,7 @@ class LabelledData:
     seed: int = 0
 
     def stored(self) -> Features:
-        """A row as the cache stores it, in that order."""
+        """Returns the arrays of a row as the cache stores them, in that order."""
         texts = positions(self.length, "tokens", "segments", "positions", "types")
         targets = slots(self.slots, 2, fill=-1) if self.spans else slots(self.slots, fill=-1)
         return texts | {"slots": slots(self.slots), "targets": targets}
@@ -42,7 +42,7 @@ class LabelledData:
         return self.stored()
 
     def tiny(self) -> "LabelledData":
-        """Random tokens and labels in a batch that runs in seconds."""
+        """Returns a configuration of random tokens and labels whose batches run in seconds."""
         return dataclasses.replace(self, cache="", batch_size=16, length=16, slots=2)
 
 

@@ -1,4 +1,4 @@
-"""From raw examples to packed rows, for training and for evaluation alike. No TensorFlow.
+"""Encodes raw examples into packed rows, for training and for evaluation alike. No TensorFlow.
 
 A sequence of ids is [CLS] text [SEP], or [CLS] text [SEP] pair [SEP] with type 1 from the second text on. It carries
 its labels in slots: positions with a target each. What a slot is, and its target, is the task's form:
@@ -17,11 +17,11 @@ A row packs sequences first-fit into L tokens and P slots. It is a dict of int32
     positions [L]  within the sequence, from 0
     types [L]      0 in the first text of a sequence, 1 in the second
     slots [P]      positions in the row; 0 where there is none
-    targets [P]    targets, positions being the row's; -1 where there is no slot or no label. Of spans [P, 2]
+    targets [P]    targets, with positions in the row; -1 where there is no slot or no label. [P, 2] for spans
     owners [P]     the number of the slot's example, from 0 in the order given; -1 where there is no slot
-    offsets [L, 2] of spans alone: where a token begins and ends in the context, in characters; -1 outside the context
+    offsets [L, 2] for spans only: a token's start and end in the context, in characters; -1 outside the context
 
-On disk a row is one vector of the first six, in that order: 4 L + 2 P numbers, of spans 4 L + 3 P.
+On disk a row is one vector of the first six, in that order: 4 L + 2 P numbers, or 4 L + 3 P for spans.
 """
 
 import dataclasses
@@ -37,8 +37,8 @@ Form = Literal["classification", "tagging", "span", "pair"]
 Row = dict[str, np.ndarray]
 
 _STORED = ("tokens", "segments", "positions", "types", "slots", "targets")
-_QUESTION = 64  # tokens at most of a question, and
-_STRIDE = 128  # tokens from one window of its context to the next, as in BERT's run_squad
+_QUESTION = 64  # the most tokens of a question
+_STRIDE = 128  # tokens between the starts of neighbouring windows of a context, as in BERT's run_squad
 
 
 class Encoded(NamedTuple):
@@ -47,8 +47,8 @@ class Encoded(NamedTuple):
     Attributes:
       tokens, types, members [n]: ids, types, and the number of the sequence, 0 or 1.
       slots [s]: positions.
-      targets [s]: of spans [s, 2].
-      offsets [n, 2]: see above; empty [0, 2] but for spans.
+      targets [s]: targets; [s, 2] for spans.
+      offsets [n, 2]: as above for spans, else empty [0, 2].
     """
 
     tokens: np.ndarray
@@ -61,7 +61,7 @@ class Encoded(NamedTuple):
 
 @dataclasses.dataclass
 class Tally:
-    """What became of examples: so many packed in `rows`, their tokens; `cut` ones were too long and lost their end."""
+    """Counts of packed examples, their rows and tokens; of examples `dropped`, and of those `cut` because they were too long."""
 
     examples: int = 0
     rows: int = 0
@@ -75,10 +75,10 @@ class Encoder:
 
     Args:
       tokenizer: a vocabulary with [CLS] and [SEP].
-      form: of the task.
-      length, slots: of a row: no sequence has more tokens, none more labels.
+      form: the task's form.
+      length, slots: the size of a row: the most tokens and the most labels of a sequence.
       labels: class names in the order of their ids.
-      tally: its `cut` is counted up.
+      tally: its `cut` is incremented.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Encoder:
         self._encode = getattr(self, f"_{form}")
 
     def __call__(self, example: Mapping[str, Any]) -> list[Encoded]:
-        """One example, encoded: a list of one, but for the windows of a span's long context.
+        """Returns an example's encoded sequences: one, or for a span one for each window of its context.
 
         An example without its label (or tags, or answers) has targets -1. One with a list of labels has a slot for each.
 
@@ -129,7 +129,7 @@ class Encoder:
         words, tags = example["words"], example.get("tags")
         tokens, slots = list(self.cls), []
         for pieces in self.tokenizer.encode_words(words):
-            pieces = pieces or self.unknown  # a word of characters that the vocabulary takes for blanks
+            pieces = pieces or self.unknown  # a word of characters that the vocabulary treats as blanks
             if len(tokens) + len(pieces) >= self.length or len(slots) == self.slots:
                 self.tally.cut += 1
                 break
@@ -195,7 +195,7 @@ def _encoded(
 
 
 def _answer(answers: Sequence[Mapping[str, Any]] | None, offsets: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
-    """The first and last token of the first answer, None where there is none."""
+    """Returns the first and last token of the first answer, or None if there is no answer."""
     if not answers:
         return None
     start, end = answers[0]["start"], answers[0]["start"] + len(answers[0]["text"])
@@ -212,12 +212,12 @@ def rows_of(
     labels: Sequence[str] = (),
     tally: Tally | None = None,
 ) -> Iterator[Row]:
-    """Packed rows of raw examples, as the head of this file describes them.
+    """Yields packed rows of raw examples, as described at the head of this file.
 
     Args:
-      examples: in the order in which they are placed.
+      examples: raw examples, in the order in which they are placed.
       tokenizer, form, length, slots, labels: see `Encoder`.
-      tally: counted up.
+      tally: incremented.
     """
     tally = tally or Tally()
     encode = Encoder(tokenizer, form, length, slots, labels, tally)
@@ -239,7 +239,7 @@ def rows_of(
 
 
 def _lay_out(units: list[packing.Example], form: Form, length: int, slots: int) -> np.ndarray:
-    """All arrays of a row, one after the other as `_split` takes them apart."""
+    """Returns all arrays of a row, concatenated in the order in which `_split` separates them."""
     tokens, segments, positions, types = np.zeros((4, length), np.int32)
     offsets = np.full((length if form == "span" else 0, 2), -1, np.int32)
     places = np.zeros(slots, np.int32)
@@ -277,12 +277,12 @@ def _split(row: np.ndarray, form: Form, length: int, slots: int) -> Row:
     arrays, start = {}, 0
     for name, shape in shapes.items():
         end = start + int(np.prod(shape))
-        if end > len(row):  # what is not stored
+        if end > len(row):  # a stored row ends before `owners`
             break
         arrays[name], start = row[start:end].reshape(shape), end
     return arrays
 
 
 def record_of(row: Row) -> np.ndarray:
-    """A row as it is stored: int32 [4 L + 2 P], of spans [4 L + 3 P]."""
+    """Returns a row as it is stored: int32 [4 L + 2 P], or [4 L + 3 P] for spans."""
     return np.concatenate([row[name].ravel() for name in _STORED])

@@ -1,4 +1,4 @@
-"""Raw examples of labelled text from TFDS's folder: of our own packages, and of public sets by their TFDS names.
+"""Reads raw examples of labelled text from TFDS's folder: data sets made from packages, and public sets by their names.
 
 Importing this module imports TensorFlow (5 s); training reads the packed cache (`data.labelled.cache`) and never does.
 """
@@ -20,14 +20,14 @@ _BATCH = 1024  # examples that are handed from TensorFlow to Python at a time
 
 
 def tfds_name(name: str) -> str:
-    """Data set, config and version of a task."""
+    """Returns the TFDS name of a task: data set, config and version."""
     task = TASKS[name]
     own = f"{labelled_text.LabelledText.name}/{name}:{labelled_text.LabelledText.VERSION}"
     return own if isinstance(task, PackageTask) else task.tfds_name
 
 
 def raw_examples(name: str, split: str, data_dir: Path) -> Iterator[Example]:
-    """The examples of a task's split as `data.labelled.sources` describes them, in the order of the data set.
+    """Yields the examples of a task's split as `data.labelled.sources` describes them, in the order of the data set.
 
     Raises:
       NotPreparedError: the data set is not in `data_dir`, TFDS's folder.
@@ -43,7 +43,7 @@ def raw_examples(name: str, split: str, data_dir: Path) -> Iterator[Example]:
 
 
 def _rename(dataset: tf.data.Dataset, name: str) -> tf.data.Dataset:
-    """Fields as in a raw example, answers in two columns, labels as numbers; other fields are dropped."""
+    """Renames fields to those of a raw example, with answers in two columns and labels as numbers; drops other fields."""
     task = TASKS[name]
 
     def rename(example: dict[str, Any]) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def _text_fields(form: Form) -> tuple[str, str]:
 
 
 def _to_list(values: Any) -> list:
-    """Nested lists of str and int from a dense or ragged tensor."""
+    """Returns nested lists of str and int from a dense or ragged tensor."""
     return _decode(values.numpy().tolist() if isinstance(values, tf.Tensor) else values.to_list())
 
 
@@ -74,7 +74,7 @@ def _decode(value: Any) -> Any:
 
 
 def _named(example: dict[str, Any], task: PackageTask | PublicTask) -> Example:
-    """Label names instead of numbers, and answers with where they start."""
+    """Returns an example with label names instead of numbers, and with the starts of its answers."""
     match task.form:
         case "classification":
             return {**example, "label": task.labels[example["label"]]}

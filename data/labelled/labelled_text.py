@@ -1,4 +1,4 @@
-"""The TFDS builder of labelled text that packages carry, one config a task:
+"""The TFDS builder of labelled text from packages, with one config for each task:
 
     labelled_text/debian_sections:1.1.0    and so on: the tasks of `data.labelled.sources` that have a package
 
@@ -21,7 +21,7 @@ from data.packages.tfds import build_dataset, package_hashes
 class LabelledText(tfds.core.GeneratorBasedBuilder):
     """Labelled text from Debian's index, the Brown corpus and SpamAssassin's mails."""
 
-    VERSION = tfds.core.Version("1.1.0")  # another one whenever the same packages would give other examples
+    VERSION = tfds.core.Version("1.1.0")  # change it whenever the same packages would give other examples
     RELEASE_NOTES: ClassVar = {
         "1.0.0": "First release.",
         "1.1.0": "debian_descriptions has the examples of debian_sections, each with the rest of its description.",
@@ -43,7 +43,7 @@ class LabelledText(tfds.core.GeneratorBasedBuilder):
                 features = {"words": tfds.features.Sequence(text), "tags": tfds.features.Sequence(label)}
             case _:
                 features = dict.fromkeys(self._task.texts, text)
-        # Not dataset_info_from_configs(), which wants README, TAGS and CITATIONS files in a package of its own.
+        # Not dataset_info_from_configs(), which requires README, TAGS and CITATIONS files in a package of its own.
         return tfds.core.DatasetInfo(
             builder=self,
             features=tfds.features.FeaturesDict(features),
@@ -75,11 +75,11 @@ class LabelledText(tfds.core.GeneratorBasedBuilder):
 
 
 def build(task: str, *, manual_dir: Path, data_dir: Path) -> None:
-    """Builds the data set of a task, unless it is there, made from the same package.
+    """Builds the data set of a task, unless it has been built from the same package.
 
     Args:
       task: the config.
-      manual_dir: where the package is.
+      manual_dir: the package's folder.
       data_dir: TFDS's folder.
     """
     source = TASKS[task]

@@ -1,4 +1,4 @@
-"""Scores of labelled text: of classes from a confusion matrix, of answers from their texts. NumPy alone.
+"""Scores of labelled text: classes are scored from a confusion matrix, answers from their texts. NumPy only.
 
 A confusion matrix has counts [true class, predicted class]. Scores are shares from 0 to 1, Matthews' correlation is from -1 to 1.
 """
@@ -60,7 +60,7 @@ def macro_f1(confusion: np.ndarray) -> float:
 
 
 def _class_f1(confusion: np.ndarray) -> np.ndarray:
-    """F1 [C] of each class: 2 TP / (2 TP + FP + FN), 0 where the class does not occur."""
+    """Returns the F1 [C] of each class: 2 TP / (2 TP + FP + FN), or 0 where the class does not occur."""
     return 2 * np.diag(confusion) / np.maximum(confusion.sum(axis=0) + confusion.sum(axis=1), 1)
 
 
@@ -75,13 +75,13 @@ _ARTICLE = re.compile(r"\b(a|an|the)\b")
 
 
 def normalise_answer(text: str) -> str:
-    """An answer as SQuAD compares it: lower case, without punctuation and articles, single blanks."""
+    """Returns an answer in the form that SQuAD compares: lower case, without punctuation and articles, single blanks."""
     text = "".join(c for c in text.lower() if c not in string.punctuation)
     return " ".join(_ARTICLE.sub(" ", text).split())
 
 
 def squad(answers: Sequence[Sequence[str]], predictions: Sequence[str]) -> dict[str, float]:
-    """SQuAD v1.1's `exact_match` and `f1` of words, each to the best of a question's answers (Rajpurkar et al. 2016)."""
+    """Returns SQuAD v1.1's `exact_match` and `f1` of words, each for the best of a question's answers (Rajpurkar et al. 2016)."""
     exact, overlap = 0.0, 0.0
     for wanted, predicted in zip(answers, predictions, strict=True):
         wanted, predicted = [normalise_answer(answer) for answer in wanted], normalise_answer(predicted)

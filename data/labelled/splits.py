@@ -1,4 +1,4 @@
-"""Splits that don't leak, and nested subsets of training examples. Both are the same whatever the order of examples."""
+"""Splits without leaks, and nested subsets of training examples. Neither depends on the order of the examples."""
 
 import hashlib
 import json
@@ -11,7 +11,7 @@ Example = dict[str, Any]  # see `data.labelled.sources`
 
 
 class Item(NamedTuple):
-    """An example, the `group` that must not be in two splits, and the `stratum` of which every split has its share."""
+    """An example, the `group` that must not be in two splits, and the `stratum` that every split has a share of."""
 
     group: str
     example: Example
@@ -23,16 +23,16 @@ _WORD = re.compile(r"[^\W_]+")
 
 
 def text_key(text: str) -> str:
-    """What identifies a text: lower case, numbers to 0, letters only."""
+    """Returns a normal form that identifies a text: lower case, numbers as 0, letters only."""
     return " ".join(_WORD.findall(_DIGITS.sub("0", text.lower())))
 
 
 def divide(items: Iterable[Item], *, validation: float, test: float) -> dict[str, list[Example]]:
-    """The examples of `train`, `validation` and `test`, by group.
+    """Divides examples by group into `train`, `validation` and `test`.
 
     Args:
       items: all examples. A group has one stratum.
-      validation, test: the share of a stratum's groups that is held out, one group at least.
+      validation, test: the share of a stratum's groups that is held out, at least one group.
     """
     strata: dict[str, dict[str, list[Example]]] = defaultdict(lambda: defaultdict(list))
     for item in items:
@@ -47,10 +47,10 @@ def divide(items: Iterable[Item], *, validation: float, test: float) -> dict[str
 
 
 def subset(examples: Iterable[Example], limit: int = 0, seed: int = 0) -> list[Example]:
-    """The first `limit` examples (0: all) of the order that `seed` gives.
+    """Returns the first `limit` examples (0: all) in the order that `seed` gives.
 
-    A larger subset of the same seed begins with the smaller one. Another seed gives another choice. Examples that differ in
-    a second text alone, as those of two tasks do, have the same order.
+    A larger subset of the same seed begins with the smaller one. Another seed gives another choice. Examples
+    that differ only in their second text, as those of two tasks do, have the same order.
     """
 
     def place(example: Example) -> tuple[bytes, bytes]:

@@ -28,7 +28,7 @@ class HasLabels(Protocol):
 
     @property
     def labels(self) -> int:
-        """How many classes there are; 0 where the head has none of its own."""
+        """Returns the number of classes; 0 where the head has none of its own."""
         ...
 
 
@@ -42,9 +42,9 @@ class LabelledTask(Task[LabelledData]):
     def check(self, manifest: Mapping[str, Any], model: ModelConfig) -> None:
         check_fields(self.data, manifest, "length", "slots")
         check_vocabularies(model, manifest)
-        have, want = _labels(model), len(manifest.get("labels", ()))
-        if have and have != want:
-            raise DataError(f"model.head.labels={have}: cache {manifest['cache']!r} has {want} labels")
+        labels, expected = _labels(model), len(manifest.get("labels", ()))
+        if labels and labels != expected:
+            raise DataError(f"model.head.labels={labels}: cache {manifest['cache']!r} has {expected} labels")
 
     def synthetic_key(self, model: ModelConfig) -> str:
         return str(smallest_vocabulary(model))
@@ -67,12 +67,12 @@ class LabelledTask(Task[LabelledData]):
         return row
 
     def assets(self, folder: Path | None, model: ModelConfig) -> masking.Vocabulary | None:
-        """Returns what is known of tokens, where some are masked; none of random data's is special."""
+        """Returns the vocabulary that masking needs; None if no tokens are masked. That of random data has no words."""
         if not self.data.masked:
             return None
         if folder is None:
             return masking.Vocabulary.without_words(smallest_vocabulary(model))
-        return masking.Vocabulary.of(Tokenizer(folder))
+        return masking.Vocabulary.from_tokenizer(Tokenizer(folder))
 
     @property
     def augmentation(self) -> str:
@@ -100,7 +100,7 @@ class LabelledTask(Task[LabelledData]):
         scores = metrics.scores_of(name, np.asarray(totals["confusion"].sum)) if "confusion" in totals else {}
         if not questions:
             return scores
-        # Outputs of rows that only filled the last batch up are left over.
+        # There are more outputs than rows: those of the rows that pad the last batch.
         predicted = answer_texts(zip(examples.rows, outputs, strict=False), [q["context"] for q in questions])
         return scores | metrics.squad([[answer["text"] for answer in q["answers"]] for q in questions], predicted)
 
@@ -109,13 +109,13 @@ class LabelledTask(Task[LabelledData]):
         return dict.fromkeys(("f1", "macro_f1", "matthews", "exact_match"), False)
 
     def read_texts(self, texts: Sequence[Mapping[str, Any]], vocabulary: Path) -> list[Example]:
-        """Returns rows of texts to be classified, {"text"} or {"text", "pair"}; a label that one has is not looked at."""
+        """Returns rows of texts to be classified, {"text"} or {"text", "pair"}; labels are ignored."""
         plain = [{side: text[side] for side in ("text", "pair") if side in text} for text in texts]
         shape = (self.data.length, self.data.slots)
         return list(encoding.rows_of(plain, Tokenizer(vocabulary), "classification", *shape))
 
     def class_names(self, vocabulary: Path) -> list[str]:
-        """Returns the names of the classes, which a manifest holds."""
+        """Returns the names of the classes from the manifest."""
         if not (vocabulary / "manifest.json").exists():
             raise DataError("no manifest.json beside the weights names the classes: take a run or a release")
         return read_manifest(vocabulary)["labels"]

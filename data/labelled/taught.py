@@ -1,8 +1,9 @@
-"""Training examples whose labels a teacher gave: where they lie, and whether they are those that a cache is made of.
+"""Training examples with a teacher's labels: their folder, their digest, and the check that they are those of a cache.
 
     <data>/taught/TEACHER/TASK_LIMIT_SEED_VOTES/examples.jsonl
 
-They are written before a cache with a teacher is prepared, by training the teacher and asking it; here they are read.
+They are written before a cache with a teacher is prepared, by training the teacher and labelling with it; this module
+reads them.
 """
 
 from collections.abc import Sequence
@@ -18,13 +19,13 @@ SPLIT = "examples"  # the file's name, without .jsonl
 
 
 def folder_of(settings: Labelled, root: Path) -> Path:
-    """The folder of the labels that the teacher of a cache gave, in the data folder `root`."""
+    """Returns the folder of the labels by a cache's teacher, in the data folder `root`."""
     name = f"{settings.task}_{settings.limit}_seed{settings.subset_seed}_votes{settings.votes}"
     return root / "taught" / settings.teacher / name
 
 
 def digest(cache: str, settings: Labelled, root: Path) -> str:
-    """Hexadecimal SHA-256 of the labelled examples; raises DataError where there are none, saying how to get them."""
+    """Returns the hexadecimal SHA-256 of the labelled examples; raises DataError, with the command to run, if there are none."""
     file = folder_of(settings, root) / f"{SPLIT}.jsonl"
     if not file.exists():
         raise DataError(
@@ -34,10 +35,10 @@ def digest(cache: str, settings: Labelled, root: Path) -> str:
 
 
 def read(settings: Labelled, root: Path, untaught: Sequence[Example]) -> list[Example]:
-    """The training examples with their teacher's labels.
+    """Returns the training examples with their teacher's labels.
 
     Args:
-      settings: of the cache; they name a teacher.
+      settings: the cache's settings, which name a teacher.
       root: the data folder.
       untaught: the same examples with their own labels, in the same order.
 

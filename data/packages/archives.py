@@ -1,4 +1,4 @@
-"""Members of a fetched package, read in place: nothing is unpacked to disk, nothing is installed."""
+"""Reads the members of a fetched package in place: nothing is unpacked to disk, nothing is installed."""
 
 import io
 import re
@@ -9,14 +9,14 @@ from pathlib import Path
 
 
 def members(archive: Path, pattern: str) -> Iterator[tuple[str, bytes]]:
-    """The (name, content) of each file of a wheel, an npm tarball or a Debian package.
+    """Returns an iterator of (name, content) over the files of a wheel, an npm tarball or a Debian package.
 
     Args:
       archive: a `.whl` or `.zip`, a `.tgz`, or a `.deb` file.
       pattern: a regular expression; only names that it matches somewhere are read.
 
     Raises:
-      ValueError: the file is none of these.
+      ValueError: the file is not one of these.
     """
     match archive.suffix:
         case ".whl" | ".zip":
@@ -29,7 +29,7 @@ def members(archive: Path, pattern: str) -> Iterator[tuple[str, bytes]]:
 
 
 def zip_members(archive: Path | io.BytesIO, pattern: str) -> Iterator[tuple[str, bytes]]:
-    """As `members`, for a zip file on disk or, nested in another archive, in memory."""
+    """Yields what `members` does, from a zip file on disk or, nested in another archive, in memory."""
     with zipfile.ZipFile(archive) as zipped:
         for name in sorted(zipped.namelist()):
             if re.search(pattern, name):
@@ -46,7 +46,7 @@ def _tar_members(payload: bytes, pattern: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _deb_payload(deb: bytes) -> bytes:
-    """The compressed file tree of a Debian package: the `data.tar.*` member of an ar archive (deb(5))."""
+    """Returns the compressed file tree of a Debian package: the `data.tar.*` member of an ar archive (deb(5))."""
     position = len(b"!<arch>\n")
     while position < len(deb):  # 60 bytes of header: name[16] time[12] owner[6] group[6] mode[8] size[10] end[2]
         name, size = deb[position : position + 16].strip(b" /"), int(deb[position + 48 : position + 58])

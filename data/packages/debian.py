@@ -1,6 +1,6 @@
-"""Debian's archive as data, through apt with package lists of its own, so that the machine's stay as they are.
+"""Reads Debian's archive through apt, with separate package lists, so that the machine's are not changed.
 
-Which release is read is the machine's choice (its apt sources): the pins of `data.translation.sources` are Debian 12's.
+The machine's apt sources decide which release is read; the pins of `data.translation.sources` are Debian 12's.
 """
 
 import re
@@ -8,14 +8,14 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-Run = Callable[[list[str]], None]  # runs a command in the working directory, see `packages.run_client`
+Run = Callable[[list[str]], None]  # runs a command in the working directory, see `fetch.run_client`
 
 _INDEX = re.compile(r"_main_i18n_Translation-([A-Za-z_%0-9]+)$")
 _PACKAGES = re.compile(r"(_dists_[a-z]+)_main_binary-\w+_Packages$")
 
 
 def _apt_get(lists: Path, *arguments: str) -> list[str]:
-    """An apt-get command that keeps its state below `lists`, as plain text and without touching the machine's."""
+    """Returns an apt-get command that keeps its state below `lists`, as plain text, and does not touch the machine's."""
     options = {
         "Dir::State::Lists": lists / "lists",
         "Dir::Cache": lists / "cache",
@@ -26,7 +26,7 @@ def _apt_get(lists: Path, *arguments: str) -> list[str]:
 
 
 def download(name: str, version: str, lists: Path, run: Run) -> None:
-    """Downloads a package's .deb file into the working directory, having fetched the package lists if need be."""
+    """Downloads a package's .deb file into the working directory, after fetching the package lists if necessary."""
     if not any((lists / "lists").glob("*_Packages")):
         _update(lists, "none", run)
     run(_apt_get(lists, "download", f"{name}={version}"))
@@ -35,7 +35,7 @@ def download(name: str, version: str, lists: Path, run: Run) -> None:
 def download_descriptions(path: Path, lists: Path, run: Run) -> None:
     """Writes the archive's package descriptions in all languages as a zip file of `Translation-LANGUAGE` members.
 
-    The zip file is the same for the same descriptions: members are sorted and bear no time.
+    The zip file is the same for the same descriptions: members are sorted and have no timestamps.
     """
     _update(lists, "en", run)
     releases = (release.read_text("utf-8") for release in sorted((lists / "lists").glob("*_InRelease")))
@@ -52,8 +52,8 @@ def download_descriptions(path: Path, lists: Path, run: Run) -> None:
 def download_index(path: Path, lists: Path, run: Run) -> None:
     """Writes the release's packages as a zip file of `Packages`, see `parse_packages`, and `Translation-en`.
 
-    That is the release alone, which changes with its point releases, not the updates to it, which change every day;
-    nor archives of others that the machine knows: those have no translations.
+    Only the release itself is included, which changes with its point releases; its updates, which change every day, are
+    not, nor are archives of other parties in the machine's sources, which have no translations.
     """
     _update(lists, "en", run)
     texts: dict[str, list[str]] = {"Packages": [], "Translation-en": []}
@@ -87,7 +87,7 @@ _BULLET = re.compile(r"  \s*[-*+o] ")
 
 
 def parse_descriptions(text: str) -> dict[str, list[str]]:
-    """The paragraphs of each description in a Translation file, by the MD5 of the English description.
+    """Returns the paragraphs of each description in a Translation file, by the MD5 of the English description.
 
     The first paragraph is the one-line summary. Each item of a list is a paragraph.
     """
@@ -95,13 +95,13 @@ def parse_descriptions(text: str) -> dict[str, list[str]]:
 
 
 def _paragraphs(lines: list[str]) -> Iterator[str]:
-    """Joins the lines of a description: ` .` is a blank line, two blanks begin a line that is not to be reflowed."""
-    summary, *rest = lines
+    """Yields the paragraphs of a description: ` .` is a blank line, and a line that begins with two blanks is not reflowed."""
+    summary, *body = lines
     yield summary
     paragraph: list[str] = []
-    for line in rest:
+    for line in body:
         blank, verbatim = line.strip() == ".", line.startswith("  ")
-        # A verbatim line that is no item, after another, goes on with that item.
+        # A verbatim line without a bullet continues the item before it.
         if paragraph and (blank or (verbatim and _BULLET.match(line))):
             yield " ".join(paragraph)
             paragraph = []
@@ -115,10 +115,10 @@ _FIELD = re.compile(r"^(Package|Source|Section|Description|Description-md5): (.*
 
 
 def parse_packages(text: str) -> list[dict[str, str]]:
-    """Package, Source, Section, Description (the summary) and Description-md5 of each package: the fields that it has.
+    """Returns each package's Package, Source, Section, Description (the summary) and Description-md5, as far as it has them.
 
     A source is given without its version, a section without its component (`non-free/games` is `games`).
-    A package that comes more than once, for several architectures or versions, is given as it comes first.
+    Of several entries of a package, for other architectures or versions, the first is returned.
     """
     packages: dict[str, dict[str, str]] = {}
     for stanza in text.split("\n\n"):

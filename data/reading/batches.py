@@ -1,6 +1,6 @@
 """Batches by index: a batch is a pure function of the data's fingerprint, a seed and the step, on any number of processes.
 
-There is no iterator state but the step. Where rows come from is data/reading/examples.py; nothing here imports TensorFlow.
+The step is the only iterator state. data/reading/examples.py reads the rows; nothing here imports TensorFlow.
 """
 
 import itertools
@@ -28,10 +28,10 @@ def batch_shapes(data: DataConfig) -> dict[str, jax.ShapeDtypeStruct]:
 class Batches:
     """Global batches by step, placed on the mesh; the next one is read and placed while the current one is used.
 
-    Every process reads only the rows that its devices hold, some of whose arrays may be cut otherwise than others.
+    Every process reads only the rows that its devices hold. Arrays of a row may be cut differently.
 
     Args:
-      shardings: of each array, by name; None where there is no mesh.
+      shardings: the sharding of each array, by name; None without a mesh.
       workers: processes that read and augment rows ahead of time, by Grain; 0 does it in a thread of this process.
     """
 
@@ -42,8 +42,8 @@ class Batches:
         self._shapes = {name: (data.batch_size, *f.shape) for name, f in data.features().items()}
         alone = SingleDeviceSharding(jax.local_devices()[0])
         self._shardings = {name: shardings[name] or alone for name in self._shapes}
-        self._mine = sorted({i for name in self._shapes for i in self._rows_of(name)})
-        self._rows: tuple[int, Iterator[Example]] | None = None  # of workers: the step that they read next
+        self._local_rows = sorted({i for name in self._shapes for i in self._rows_of(name)})
+        self._rows: tuple[int, Iterator[Example]] | None = None  # from workers, and the step that they read next
 
     def __call__(self, step: int) -> dict[str, jax.Array]:
         """Returns the batch of this step: arrays with rows in front, cut over the mesh."""
@@ -54,11 +54,11 @@ class Batches:
         return batch
 
     def ids(self, step: int) -> tuple[int, int]:
-        """Returns the first and the last row index of a step's batch, to find it again."""
+        """Returns the first and the last row index of a step's batch."""
         return step * self.data.batch_size, (step + 1) * self.data.batch_size - 1
 
     def _rows_of(self, name: str) -> set[int]:
-        """Rows of an array, by their place in the batch, that devices of this process hold."""
+        """Returns the rows of an array, by their place in the batch, that devices of this process hold."""
         shape = self._shapes[name]
         indices = self._shardings[name].addressable_devices_indices_map(shape).values()
         return {i for index in indices if index is not None for i in _range(index[0], shape[0])}
@@ -76,10 +76,10 @@ class Batches:
 
     def _read(self, step: int) -> dict[int, Example]:
         if not self.workers:
-            return {i: self.source.row(_index(step, i, self.data.batch_size)) for i in self._mine}
+            return {i: self.source.row(_index(step, i, self.data.batch_size)) for i in self._local_rows}
         if self._rows is None or self._rows[0] != step:
-            self._rows = step, _ahead(self.source, self._mine, step, self.data.batch_size, self.workers)
-        rows = dict(zip(self._mine, itertools.islice(self._rows[1], len(self._mine)), strict=True))
+            self._rows = step, _read_ahead(self.source, self._local_rows, step, self.data.batch_size, self.workers)
+        rows = dict(zip(self._local_rows, itertools.islice(self._rows[1], len(self._local_rows)), strict=True))
         self._rows = step + 1, self._rows[1]
         return rows
 
@@ -88,23 +88,23 @@ class Batches:
         self._rows = None
 
 
-def _ahead(source: Source, mine: list[int], step: int, batch_size: int, workers: int) -> Iterator[Example]:
-    """Yields this process's rows from a step on, in order, read by processes of Grain's."""
+def _read_ahead(source: Source, local_rows: list[int], step: int, batch_size: int, workers: int) -> Iterator[Example]:
+    """Yields this process's rows from a step on, in order, read by Grain's worker processes."""
     import grain
     from absl import flags
 
-    if not flags.FLAGS.is_parsed():  # Grain's workers read flags, which only a program of absl's has parsed
+    if not flags.FLAGS.is_parsed():  # Grain's workers read absl's flags, which only an absl program has parsed
         flags.FLAGS.mark_as_parsed()
-    n = len(mine)
+    n = len(local_rows)
     rows: Any = grain.MapDataset.range(step * n, ENDLESS).map(
-        lambda at: source.row(_index(at // n, mine[at % n], batch_size))
+        lambda at: source.row(_index(at // n, local_rows[at % n], batch_size))
     )
     options = grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=max(1, 2 * n // workers))
     return iter(rows.to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=2)).mp_prefetch(options))
 
 
 def held_out_batches(rows: Sequence[Example], features: Mapping[str, Feature], size: int) -> Iterator[Example]:
-    """Yields held-out rows in batches of `size`, the last one filled up with rows of each feature's `fill`."""
+    """Yields held-out rows in batches of `size`, the last one padded with rows of each feature's `fill`."""
     empty = {k: np.full(f.shape, f.fill, f.dtype) for k, f in features.items()}
     for start in range(0, len(rows), size):
         chosen = rows[start : start + size]

@@ -1,4 +1,4 @@
-"""Prepared caches as training and evaluation find them: where they lie, and what their manifests say. No TensorFlow."""
+"""Prepared caches: their folders, manifests and raw examples. No TensorFlow."""
 
 import itertools
 import json
@@ -14,7 +14,7 @@ from models.families import ModelConfig
 
 
 def read_manifest(folder: Path) -> dict:
-    """Returns a cache's manifest; raises DataError where there is none, saying how to make one."""
+    """Returns a cache's manifest; raises DataError, with the command to run, if there is none."""
     path = folder / "manifest.json"
     if not path.exists():
         raise DataError(f"no prepared data at {folder}; run: python -m scripts.prepare_data {folder.name}")
@@ -24,13 +24,13 @@ def read_manifest(folder: Path) -> dict:
 def check_fields(data: DataConfig, manifest: Mapping[str, Any], *fields: str) -> None:
     """Raises DataError for data whose lengths are not those that the cache was packed with."""
     for field in fields:
-        have, want = getattr(data, field), manifest.get(field, 0)
-        if have != want:
-            raise DataError(f"data.{field}={have}: cache {data.cache!r} was packed with {want}")
+        value, packed = getattr(data, field), manifest.get(field, 0)
+        if value != packed:
+            raise DataError(f"data.{field}={value}: cache {data.cache!r} was packed with {packed}")
 
 
 def vocabulary_fields(model: ModelConfig) -> dict[str, str]:
-    """Returns the model's fields that say how many tokens it knows, by the manifest's key for each.
+    """Returns the model's fields for the sizes of its vocabularies, by the manifest's key for each.
 
     Raises:
       DataError: the model reads no tokens.
@@ -42,24 +42,24 @@ def vocabulary_fields(model: ModelConfig) -> dict[str, str]:
 
 
 def smallest_vocabulary(model: ModelConfig) -> int:
-    """Returns how many tokens the model knows, on the side where it knows fewest."""
+    """Returns the size of the model's smallest vocabulary."""
     return min(getattr(model, field) for field in vocabulary_fields(model).values())
 
 
 def check_vocabularies(model: ModelConfig, manifest: Mapping[str, Any]) -> None:
     """Raises DataError for a model whose vocabularies are smaller than the cache's."""
     for key, field in vocabulary_fields(model).items():
-        have, want = getattr(model, field), manifest[key]
-        if have < want:
-            raise DataError(f"model.{field}={have} is too small for cache {manifest['cache']!r}: at least {want}")
+        size, needed = getattr(model, field), manifest[key]
+        if size < needed:
+            raise DataError(f"model.{field}={size} is too small for cache {manifest['cache']!r}: at least {needed}")
 
 
 def examples(cache: Path, split: str, limit: int = 0) -> Iterator[dict[str, Any]]:
-    """The raw examples of a cache's split, at most `limit` of them; raises DataError for an unknown split."""
+    """Yields the raw examples of a cache's split, at most `limit` of them; raises DataError for an unknown split."""
     path = cache / f"{split}.jsonl"
     if not path.exists():
         read_manifest(cache)
-        splits = sorted(p.stem for p in cache.glob("*.jsonl"))
+        splits = sorted(file.stem for file in cache.glob("*.jsonl"))
         raise DataError(f"cache {cache.name!r} has no split {split!r}{nearest(split, splits)}")
     with path.open(encoding="utf-8") as file:  # not splitlines(), which also cuts at U+2028 inside a string
         for line in itertools.islice(file, limit or None):
@@ -74,7 +74,7 @@ def write_examples(path: Path, examples: Iterable[dict[str, Any]]) -> None:
 
 
 def cache_folder(data: DataConfig) -> Path:
-    """Where the prepared cache of this data is, or will be; raises DataError for random data."""
+    """Returns the folder of this data's prepared cache, which may not exist yet; raises DataError for random data."""
     if not data.cache:
         raise DataError("the experiment's data is random tokens: there is no prepared cache and nothing held out")
     return data_dir() / "caches" / data.cache

@@ -1,4 +1,4 @@
-"""Rows by index: of a prepared cache or random, augmented anew each time they come. No TensorFlow, no JAX."""
+"""Rows by index, from a prepared cache or random, augmented anew each time. No TensorFlow, no JAX."""
 
 import dataclasses
 import hashlib
@@ -22,7 +22,7 @@ class Source(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """What the rows depend on, besides the index."""
+        """Returns a name for everything that the rows depend on, besides the index."""
         ...
 
     def row(self, index: int) -> Example:
@@ -43,7 +43,7 @@ class SyntheticSource:
 
 class CacheSource:
     """Rows of a prepared cache, shuffled anew in every epoch, its parts (languages, sources of text) mixed in proportion to
-    n^(1/T), by Grain."""
+    n^(1/T), read by Grain."""
 
     def __init__(self, task: Task, folder: Path):
         import grain
@@ -70,7 +70,7 @@ class CacheSource:
 
 @dataclasses.dataclass(frozen=True)
 class AugmentedSource:
-    """Rows augmented by their task: what becomes of a row depends on the seed and the index alone."""
+    """Rows augmented by their task; the augmentation of a row depends on the seed and the index alone."""
 
     task: Task
     source: Source

@@ -1,7 +1,7 @@
-"""Packed rows: several examples side by side in one row of fixed length, told apart by segment ids.
+"""Packed rows: several examples side by side in one row of fixed length, distinguished by segment ids.
 
 An example has one or more sides (source and target of a translation, one side of plain text), and every side has its
-place in a row. A row is one int32 vector; of a side of length L it holds 3 * L numbers, one side after the other:
+place in a row. A row is one int32 vector; a side of length L takes 3 * L numbers, one side after the other:
 
     tokens, segment ids, positions
 
@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from array_record.python import array_record_module  # pyright: ignore[reportAttributeAccessIssue]
 
-Example = tuple[np.ndarray, ...]  # ids of each side, int32 and one-dimensional unless the layout wants them otherwise
+Example = tuple[np.ndarray, ...]  # ids of each side, int32; one-dimensional unless the layout takes another shape
 LayOut = Callable[[list[Example], Sequence[int]], np.ndarray]  # a row from its examples and the sides' lengths
 
 _WINDOW = 64  # rows that are open at a time
@@ -24,7 +24,7 @@ _WINDOW = 64  # rows that are open at a time
 
 @dataclasses.dataclass
 class Tally:
-    """What became of examples: so many packed in `rows`, their tokens by side, and the `dropped` (too long)."""
+    """Counts of packed examples, their rows and their tokens by side, and of examples `dropped` because they were too long."""
 
     examples: int = 0
     rows: int = 0
@@ -33,12 +33,12 @@ class Tally:
 
 
 def lay_out_sides(examples: list[Example], lengths: Sequence[int]) -> np.ndarray:
-    """The row that the head of this file describes."""
+    """Returns the row of these examples, as described at the head of this file."""
     return np.concatenate([lay_out([e[side] for e in examples], n).ravel() for side, n in enumerate(lengths)])
 
 
 def lay_out(examples: Sequence[np.ndarray], length: int) -> np.ndarray:
-    """Tokens, segment ids and positions [3, length] of one side's examples."""
+    """Returns tokens, segment ids and positions [3, length] of one side's examples."""
     block = np.zeros((3, length), np.int32)
     start = 0
     for segment, example in enumerate(examples, start=1):
@@ -53,15 +53,15 @@ def lay_out(examples: Sequence[np.ndarray], length: int) -> np.ndarray:
 def pack(
     examples: Iterable[Example], lengths: Sequence[int], tally: Tally, layout: LayOut = lay_out_sides
 ) -> Iterator[np.ndarray]:
-    """First-fit packing: an example goes into the first open row with room for it on all sides.
+    """Packs examples first-fit: each goes into the first open row with room for it on all sides.
 
     When no open row has room, the fullest one is closed and a new one takes its place, so memory stays bounded.
 
     Args:
-      examples: in the order in which they are placed; shuffle them before.
-      lengths: of a row's sides. An example longer than one of them is dropped. A side of one number an example bounds
-        the examples of a row.
-      tally: counted up.
+      examples: the ids of each example's sides, in the order in which they are placed; shuffle them before.
+      lengths: the lengths of a row's sides. An example longer than one of them is dropped. A side with one number for
+        each example bounds the examples of a row.
+      tally: incremented.
       layout: makes a row of its examples.
 
     Yields:

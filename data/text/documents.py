@@ -1,4 +1,4 @@
-"""Documents of running text from TFDS's folder: of our own corpora, and of public sets by their TFDS names.
+"""Reads documents of running text from TFDS's folder: our own corpora, and public sets by their TFDS names.
 
 Importing this module imports TensorFlow (5 s); training reads the packed cache (`data.text.cache`) and never does.
 """
@@ -19,7 +19,7 @@ from data.text.sources import PUBLIC
 _HELD_OUT = 5000  # documents of a public set in each held-out split, at most
 
 Document = dict[str, str]  # id, origin, text
-Documents = Callable[[], Iterable[Document]]  # may be asked for again
+Documents = Callable[[], Iterable[Document]]  # may be called repeatedly
 
 
 def _tfds_name(corpus: str) -> str:
@@ -27,7 +27,7 @@ def _tfds_name(corpus: str) -> str:
 
 
 def read_splits(corpus: str, data_dir: Path) -> dict[str, Documents]:
-    """The documents (id, origin, text) of a corpus of ours, by split, in the order of the data set."""
+    """Returns the documents (id, origin, text) of one of our corpora by split, in the order of the data set."""
     folder = dataset_folder(_tfds_name(corpus), data_dir)
 
     def read(split: str) -> list[Document]:
@@ -46,9 +46,9 @@ def read_splits(corpus: str, data_dir: Path) -> dict[str, Documents]:
 
 
 def read_public(name: str, data_dir: Path) -> dict[str, Documents]:
-    """The documents of a public set, read as they are asked for.
+    """Returns the documents of a public set by split; they are read when they are needed.
 
-    A held-out split is the beginning of the set's own, or where it has none, of the end of its training split.
+    A held-out split is the beginning of the set's own or, if it has none, the end of its training split.
     """
     builder = tfds.builder_from_directory(dataset_folder(PUBLIC[name], data_dir))
     size = builder.info.splits["train"].num_examples

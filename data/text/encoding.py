@@ -1,8 +1,8 @@
-"""From text to packed rows, for training and for evaluation alike. No TensorFlow.
+"""Encodes text into packed rows, for training and for evaluation alike. No TensorFlow.
 
-A byte-level BPE vocabulary marks the ends of a text: it is end, text, end, cut into chunks of at most L tokens that overlap
-by one, so that every token but the first end is predicted exactly once when the target is the next token of the chunk.
-A WordPiece vocabulary marks the ends of a chunk: [CLS] ... [SEP], without overlap.
+With a byte-level BPE vocabulary, a text between two end tokens is cut into chunks of at most L tokens that overlap by one, so
+that every token but the first end is predicted exactly once when the target is the next token of the chunk. With a WordPiece
+vocabulary, each chunk is [CLS] ... [SEP], without overlap.
 
 A row is int32 [3 * L]: tokens, segment ids (a chunk is a segment), positions; see `data.reading.packing`.
 """
@@ -16,7 +16,7 @@ from data.vocabularies.tokenizers import Tokenizer
 
 
 def chunks(text: str, tokenizer: Tokenizer, length: int) -> Iterator[np.ndarray]:
-    """The pieces int32 [<= length] of a text, in order."""
+    """Yields the chunks, int32 [<= length], of a text in order."""
     ids = tokenizer.encode(text)
     if tokenizer.cls_id is not None:
         for start in range(0, len(ids), length - 2):
@@ -28,7 +28,7 @@ def chunks(text: str, tokenizer: Tokenizer, length: int) -> Iterator[np.ndarray]
 
 
 def rows_of(texts: Iterable[str], tokenizer: Tokenizer, length: int) -> tuple[np.ndarray, int]:
-    """Packed rows int32 [R, 3 * length] of texts, and how many bytes the texts have in UTF-8."""
+    """Returns packed rows int32 [R, 3 * length] of texts, and the number of the texts' bytes in UTF-8."""
     texts = list(texts)
     examples = ((chunk,) for text in texts for chunk in chunks(text, tokenizer, length))
     rows = list(packing.pack(examples, (length,), packing.Tally()))

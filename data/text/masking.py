@@ -1,6 +1,6 @@
-"""Masked language modelling: which tokens of a row are to be predicted, chosen anew each time. NumPy only.
+"""Masked language modelling: chooses the tokens of a row that are to be predicted, anew each time. NumPy only.
 
-Of the chosen tokens 80 % become [MASK], 10 % another token by chance, and 10 % stay as they are (BERT, section 3.1).
+80 % of the chosen tokens become [MASK], 10 % a random token, and 10 % stay as they are (BERT, section 3.1).
 """
 
 import dataclasses
@@ -14,12 +14,12 @@ _MASKED, _RANDOM = 0.8, 0.1
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """What masking knows of a vocabulary.
+    """The properties of a vocabulary that masking needs.
 
     Attributes:
-      mask_id: takes the place of a masked token.
-      special: bool [size], True for ids that are neither chosen nor put in another's place.
-      continues: bool [size], True for pieces that go on with the word before.
+      mask_id: the id that replaces a masked token.
+      special: bool [size], True for ids that are neither chosen nor used as replacements.
+      continues: bool [size], True for pieces that continue a word.
       ordinary: int32, the ids that aren't special.
     """
 
@@ -29,8 +29,8 @@ class Vocabulary:
     ordinary: np.ndarray
 
     @classmethod
-    def of(cls, tokenizer: Any) -> "Vocabulary":
-        """That of a `data.vocabularies.tokenizers.Tokenizer`. Raises ValueError where it has no [MASK]."""
+    def from_tokenizer(cls, tokenizer: Any) -> "Vocabulary":
+        """Returns the properties of a `data.vocabularies.tokenizers.Tokenizer`; raises ValueError if it has no [MASK]."""
         if tokenizer.mask_id is None:
             raise ValueError(f"the vocabulary {tokenizer.path} has no [MASK]: it is not made for masking")
         special = np.zeros(tokenizer.size, bool)
@@ -39,7 +39,7 @@ class Vocabulary:
 
     @classmethod
     def without_words(cls, size: int) -> "Vocabulary":
-        """That of random tokens: each is a word, and only padding, 0, and the mask, 1, are special."""
+        """Returns the properties of random tokens: each is a word, and only padding, 0, and the mask, 1, are special."""
         special = np.arange(size) < 2
         return cls(1, special, np.zeros(size, bool), np.arange(2, size, dtype=np.int32))
 
@@ -53,20 +53,20 @@ def mask(
     whole_word: bool,
     predictions: int,
 ) -> dict[str, np.ndarray]:
-    """A row with tokens to predict.
+    """Returns a row with tokens to predict.
 
-    Of N tokens that aren't special or padding floor(rate * N) are chosen, `predictions` at most. Of whole words as many as
-    fit are chosen, which falls short of that number where only words of several pieces are left.
+    floor(rate * N) of the N tokens that are neither special nor padding are chosen, at most `predictions`. Whole words are
+    chosen while they fit, which falls short of that number if only words of several pieces are left.
 
     Args:
-      row: `tokens` and `segments` int32 [L], and whatever else.
+      row: `tokens` and `segments` int32 [L], and any other arrays.
       rate: share of tokens.
       whole_word: all pieces of a word are chosen, or none.
-      predictions: P.
+      predictions: P, the most tokens to predict.
 
     Returns:
-      The row with other `tokens`, and with `slots` int32 [P], the chosen positions ascending, then 0, and `targets`
-      int32 [P], the tokens that stood there, then -1.
+      The row with changed `tokens`, and with `slots` int32 [P], the chosen positions in ascending order, padded with 0, and
+      `targets` int32 [P], their original tokens, padded with -1.
     """
     tokens, segments = row["tokens"], row["segments"]
     positions = np.flatnonzero((segments > 0) & ~vocabulary.special[tokens])
@@ -77,11 +77,11 @@ def mask(
         chosen = rng.choice(positions, number, replace=False, shuffle=False)
     chosen.sort()
     fate = rng.random(len(chosen))
-    by_chance = vocabulary.ordinary[rng.integers(len(vocabulary.ordinary), size=len(chosen))]
+    random_tokens = vocabulary.ordinary[rng.integers(len(vocabulary.ordinary), size=len(chosen))]
     originals = tokens[chosen]
     replaced = tokens.copy()
     replaced[chosen] = np.where(fate < _MASKED, vocabulary.mask_id, originals)
-    replaced[chosen] = np.where(fate >= 1 - _RANDOM, by_chance, replaced[chosen])
+    replaced[chosen] = np.where(fate >= 1 - _RANDOM, random_tokens, replaced[chosen])
     slots, targets = np.zeros(predictions, np.int32), np.full(predictions, -1, np.int32)
     slots[: len(chosen)] = chosen
     targets[: len(chosen)] = originals
@@ -91,17 +91,14 @@ def mask(
 def hide(
     row: Mapping[str, np.ndarray], rng: np.random.Generator, vocabulary: Vocabulary, rate: float
 ) -> dict[str, np.ndarray]:
-    """A row that has lost tokens, each with probability `rate`; special ones and padding stay.
+    """Returns a row in which each token is replaced by [MASK] with probability `rate`, except special ones and padding.
 
     Args:
-      row: `tokens` and `segments` int32 [L], and whatever else.
-
-    Returns:
-      The row with [MASK] in their place.
+      row: `tokens` and `segments` int32 [L], and any other arrays.
     """
     tokens = row["tokens"]
-    lost = (row["segments"] > 0) & ~vocabulary.special[tokens] & (rng.random(len(tokens)) < rate)
-    return {**row, "tokens": np.where(lost, vocabulary.mask_id, tokens).astype(tokens.dtype)}
+    masked = (row["segments"] > 0) & ~vocabulary.special[tokens] & (rng.random(len(tokens)) < rate)
+    return {**row, "tokens": np.where(masked, vocabulary.mask_id, tokens).astype(tokens.dtype)}
 
 
 def _words(
@@ -112,7 +109,7 @@ def _words(
     rng: np.random.Generator,
     vocabulary: Vocabulary,
 ) -> np.ndarray:
-    """Which of the positions are chosen, bool: words in random order, those that no longer fit left out."""
+    """Returns which positions are chosen, bool: words are taken in random order, without those that no longer fit."""
     if not len(positions):
         return np.zeros(0, bool)
     goes_on = vocabulary.continues[tokens[positions]]
@@ -124,10 +121,10 @@ def _words(
     taken = np.zeros(len(sizes), bool)
     at = 0
     while number and at < len(order):
-        # As many of the next words as fit, then past the one that doesn't.
+        # Takes as many of the next words as fit, then skips the one that does not.
         fitting = int(np.searchsorted(np.cumsum(sizes[order[at:]]), number, "right"))
-        some = order[at : at + fitting]
-        taken[some] = True
-        number -= int(sizes[some].sum())
+        words = order[at : at + fitting]
+        taken[words] = True
+        number -= int(sizes[words].sum())
         at += fitting + 1
     return taken[word_of]

@@ -1,4 +1,4 @@
-"""What a prepared cache of plain text is made from, and the caches that have a name. No TensorFlow."""
+"""Settings of prepared caches of plain text, and the caches that have a name. No TensorFlow."""
 
 import dataclasses
 from typing import ClassVar
@@ -10,11 +10,10 @@ class Text:
 
     Attributes:
       corpus: a key of `data.text.sources.CORPORA`, or of PUBLIC there.
-      tokenizer: a released vocabulary, a key of `data.packages.weights.VOCABULARIES`; or "bpe_8192": byte-level BPE of so many
+      tokenizer: a released vocabulary, a key of `data.packages.weights.VOCABULARIES`; or "bpe_8192": byte-level BPE of 8192
         ids, trained on the corpus' training split.
       length: tokens L of a packed row.
-      pairs: rows hold at most so many pairs of segments, to tell whether the second goes on from the first
-        (`data.text.pairs`); 0 is plain text.
+      pairs: the most pairs of segments in a row, for next-sentence prediction (`data.text.pairs`); 0 for plain text.
     """
 
     kind: ClassVar[str] = "text"

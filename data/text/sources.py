@@ -1,4 +1,4 @@
-"""The packages that carry English text, pinned, and how documents are read from them. CORPORA names the sets of them.
+"""Pinned packages of English text, and functions that read documents from them. CORPORA names sets of packages.
 
 A source yields (name, group, text) of each document: its name is unique in the source, and documents of one group are
 held out together.
@@ -28,7 +28,7 @@ class Source:
 
 
 def brown_entries(package: Path) -> Iterator[Entry]:
-    """The 500 samples of the Brown corpus, tags stripped, a paragraph a line."""
+    """Yields the 500 samples of the Brown corpus, tags stripped, a paragraph a line."""
     for name, content in archives.members(package, r"^package/c[a-r]\d\d$"):
         sample = Path(name).name
         paragraphs = re.split(r"\n\s*\n", content.decode("utf-8"))
@@ -48,7 +48,7 @@ _GLUED = (
 
 
 def detokenized(tokens: list[str]) -> str:
-    """The Brown corpus' tokens as running text: punctuation joined to its word, quotation marks as typewriters have them."""
+    """Returns the Brown corpus' tokens as running text, with punctuation joined to words and ASCII quotation marks."""
     text = " ".join(tokens)
     for pattern, replacement in _GLUED:
         text = pattern.sub(replacement, text)
@@ -56,19 +56,19 @@ def detokenized(tokens: list[str]) -> str:
 
 
 def speech_entries(package: Path) -> Iterator[Entry]:
-    """The State of the Union messages, 1790 to 2021, one paragraph each."""
+    """Yields the State of the Union messages, 1790 to 2021, one paragraph each."""
     for name, content in archives.members(package, r"^package/data/\d{4}_\w+\.txt$"):
         yield Path(name).stem, Path(name).stem, content.decode("utf-8").strip()
 
 
 def moby_dick_entries(package: Path) -> Iterator[Entry]:
-    """The chapters of Moby Dick, with what precedes and follows them."""
+    """Yields the chapters of Moby Dick, with its front matter and epilogue."""
     for name, content in archives.members(package, r"^package/data/(chapter_\d+|epilogue|etymology|extracts)\.txt$"):
         yield Path(name).stem, Path(name).stem, content.decode("utf-8").strip()
 
 
 def chat_entries(package: Path) -> Iterator[Entry]:
-    """Conversations of two people, a message a line, `A:` or `B:` where the speaker changes."""
+    """Yields conversations of two people, a message a line, `A:` or `B:` where the speaker changes."""
     ((_, content),) = archives.members(package, r"^chitchat_dataset/dataset\.json$")
     for name, conversation in json.loads(content).items():
         speakers: dict[str, str] = {}
@@ -81,7 +81,7 @@ def chat_entries(package: Path) -> Iterator[Entry]:
 
 
 def description_entries(index: Path) -> Iterator[Entry]:
-    """Debian's package descriptions, a paragraph a line; packages made of one source belong together."""
+    """Yields Debian's package descriptions, a paragraph a line; packages built from one source are one group."""
     members = {
         name: content.decode("utf-8") for name, content in archives.members(index, "^(Packages|Translation-en)$")
     }
@@ -92,19 +92,19 @@ def description_entries(index: Path) -> Iterator[Entry]:
 
 
 def kernel_entries(package: Path) -> Iterator[Entry]:
-    """Linux' own documents, as they are written (reStructuredText and plain text), without translations."""
+    """Yields Linux' own documents, as they are written (reStructuredText and plain text), without translations."""
     for name, content in archives.members(package, r"/Documentation/(?!translations/).+\.(rst|txt)\.gz$"):
         path = name.partition("/Documentation/")[2].removesuffix(".gz")
         yield path, path, gzip.decompress(content).decode("utf-8", "replace").strip()
 
 
 def dictionary_entries(package: Path) -> Iterator[Entry]:
-    """The GNU Collaborative International Dictionary of English: a document is all that it says of a headword."""
+    """Yields the GNU Collaborative International Dictionary of English; a document is all articles of a headword."""
     ((_, content),) = archives.members(package, r"/gcide\.dict\.dz$")
     articles: dict[str, list[str]] = {}
     # An article begins at the margin: the word, and how it is hyphenated between backslashes.
-    _, *found = re.split(r"\n(?=\S[^\n]*? \\)", gzip.decompress(content).decode("utf-8", "replace"))
-    for article in found:
+    _, *entries = re.split(r"\n(?=\S[^\n]*? \\)", gzip.decompress(content).decode("utf-8", "replace"))
+    for article in entries:
         articles.setdefault(article.partition(" \\")[0].lower(), []).append(dictionary_text(article))
     for word, texts in articles.items():
         yield word, word, "\n".join(texts)
@@ -119,7 +119,7 @@ _LETTERS |= {"deg": "°", "root": "√", "sect": "§"}
 
 
 def dictionary_text(article: str) -> str:
-    """An article of the dictionary, a paragraph a line, without pronunciations, credits and the braces of references."""
+    """Returns an article of the dictionary, a paragraph a line, without pronunciations, credits and the braces of references."""
 
     def letter(match: re.Match[str]) -> str:
         mark, marked, short, name = match.groups()
@@ -167,7 +167,7 @@ CORPORA = {
             chat_entries,
         ),
     ),
-    # Debian packages, 60 MB: a dictionary, what packages say of themselves, and the kernel's documents.
+    # Debian packages, 60 MB: a dictionary, packages' descriptions, and the kernel's documents.
     "english_debian": (
         Source(
             "gcide",

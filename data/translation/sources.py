@@ -1,6 +1,6 @@
-"""The packages that carry translations, pinned, and how each is read. CATALOGUES names the sets of them.
+"""Pinned packages of translations, and functions that read them. CATALOGUES names sets of packages.
 
-All are free software. Names of countries, languages and emoji are left out: they teach transliteration.
+All are free software. Catalogues of country, language and emoji names are left out: they teach transliteration.
 """
 
 import functools
@@ -18,14 +18,14 @@ _LOCALE = r"/(?:locales?|translations)/(?P<language>[^/]+)/LC_MESSAGES/[^/]+"
 
 
 def po_entries(wheel: Path, pattern: str = _LOCALE + r"\.po$") -> Iterator[Entry]:
-    """Entries of the .po files whose names match; the pattern has a group `language`."""
+    """Yields entries of the .po files whose names match; the pattern has a group `language`."""
     for language, content in _by_language(archives.members(wheel, pattern), pattern):
         for english, translation in formats.parse_po(content.decode("utf-8", "replace")):
             yield language, english, translation
 
 
 def mo_entries(package: Path, strip: str = "$^") -> Iterator[Entry]:
-    """Entries of a package's .mo files; `strip` matches what programs put in front of the English."""
+    """Yields entries of a package's .mo files; `strip` matches prefixes of the English, such as contexts."""
     pattern = _LOCALE + r"\.mo$"
     for language, content in _by_language(archives.members(package, pattern), pattern):
         for english, translation in formats.parse_mo(content):
@@ -42,11 +42,11 @@ def _by_language(members: Iterator[tuple[str, bytes]], pattern: str) -> Iterator
 def keyed_entries(
     package: Path, pattern: str, parse: Callable[[bytes], dict[str, str]] = formats.parse_json, skip: str = "$^"
 ) -> Iterator[Entry]:
-    """Entries of files that have their keys in common with an English file.
+    """Yields entries of files that share their keys with an English file.
 
     Args:
       package: the archive.
-      pattern: of file names; its group `part` tells which belong together, `language` tells them apart.
+      pattern: a pattern of file names; files with the same group `part` belong together, `language` is their language.
       parse: turns a file into strings by key.
       skip: a pattern of keys to leave out.
     """
@@ -64,18 +64,18 @@ def keyed_entries(
 
 
 def _kolibri(wheel: Path) -> Iterator[Entry]:
-    """Kolibri's own catalogues, .po on the server and JSON in the browser; not those of the packages in its dist/."""
+    """Yields Kolibri's own entries, .po on the server and JSON in the browser, without those of packages in its dist/."""
     yield from po_entries(wheel, r"^kolibri" + _LOCALE + r"\.po$")
     yield from keyed_entries(wheel, r"^kolibri/locale/(?P<language>[^/]+)/LC_MESSAGES/(?P<part>[^/]+)\.json$")
 
 
 def _parse_tagging_schema(content: bytes) -> dict[str, str]:
-    """The strings of an id-tagging-schema file by path, without the language that every path begins with."""
+    """Returns the strings of an id-tagging-schema file by path, without the language that every path begins with."""
     return {path.partition("/")[2].partition("/")[2]: text for path, text in formats.parse_json(content).items()}
 
 
 def _calibre(package: Path) -> Iterator[Entry]:
-    """Calibre's own catalogues: one zip file of .mo files by language."""
+    """Yields entries of Calibre's own catalogues: one zip file of .mo files by language."""
     for _, zipped in archives.members(package, r"/localization/locales\.zip$"):
         for name, content in archives.zip_members(io.BytesIO(zipped), r"/messages\.mo$"):
             for english, translation in formats.parse_mo(content):
@@ -83,7 +83,7 @@ def _calibre(package: Path) -> Iterator[Entry]:
 
 
 def _descriptions(package: Path) -> Iterator[Entry]:
-    """Debian's package descriptions, by paragraph where there are as many as in English, else the summaries alone."""
+    """Yields Debian's package descriptions, by paragraph if there are as many as in English, else the summaries only."""
     texts = {name: content.decode("utf-8") for name, content in archives.members(package, "^Translation-")}
     english = debian.parse_descriptions(texts.pop("Translation-en"))
     for name, text in texts.items():

@@ -1,4 +1,4 @@
-"""SeqIO tasks: what the data is. One task a language and a mixture of them, and public sets by their TFDS names.
+"""SeqIO tasks: one for each language, a mixture of them, and public sets by their TFDS names.
 
     message_catalogues_permissive.sw     one language to English
     message_catalogues_permissive        all of them, at rates n ** (1 / temperature)
@@ -25,13 +25,13 @@ _SPLITS = ("train", "validation", "test", "udhr_dev", "udhr_test")
 
 
 def split_sizes(name: str, data_dir: Path) -> dict[str, int]:
-    """Examples of each split of a prepared data set, read from its folder without a builder."""
+    """Returns the number of examples of each split of a prepared data set, read from its folder without a builder."""
     info = json.loads((dataset_folder(name, data_dir) / "dataset_info.json").read_text())
     return {split["name"]: sum(map(int, split["shardLengths"])) for split in info["splits"]}
 
 
 def read_splits(catalogue: str, data_dir: Path, split: str) -> dict[str, list[tuple[str, str]]]:
-    """The (source, target) strings of a catalogue's splits `SPLIT_LANGUAGE`, e.g. `train_sw`, by language.
+    """Returns the (source, target) strings of a catalogue's splits `SPLIT_LANGUAGE`, e.g. `train_sw`, by language.
 
     Parses thousands of records at a time, which is 30 times faster than TFDS reading one by one.
     """
@@ -47,7 +47,7 @@ def read_splits(catalogue: str, data_dir: Path, split: str) -> dict[str, list[tu
 
 
 def task_name(catalogue: str, language: str) -> str:
-    """The task of one language; SeqIO allows no hyphen in a name, so `zh-Hans` is written `zh_Hans`."""
+    """Returns the name of a language's task; SeqIO allows no hyphen in a name, so `zh-Hans` is written `zh_Hans`."""
     return f"{DATASET}_{catalogue}.{language.replace('-', '_')}"
 
 
@@ -68,9 +68,9 @@ def add_translation_task(
 
     Args:
       tfds_name: data set, config and version.
-      splits: the task's split names to those of the data set; None takes them as they are.
+      splits: the task's split names to those of the data set; None keeps their names.
       data_dir: TFDS's folder.
-      preprocessors: what turns an example into the strings `inputs` and `targets`.
+      preprocessors: functions that turn an example into the strings `inputs` and `targets`.
       source, target: SentencePiece models.
       language: the source language, whose tag is put in front.
 
@@ -116,10 +116,10 @@ def add_message_catalogues(
       catalogue: config of the TFDS data set, e.g. "permissive".
       source, target: SentencePiece models.
       data_dir: TFDS's folder.
-      temperature: a language of n training pairs is drawn at rate n ** (1 / temperature); 1 is as they come.
+      temperature: a language of n training pairs is drawn at rate n ** (1 / temperature); 1 is in proportion to n.
 
     Returns:
-      Language to task.
+      The task of each language.
     """
     tfds_name = f"{DATASET}/{catalogue}:{VERSION}"
     sizes = split_sizes(tfds_name, data_dir)
@@ -147,9 +147,9 @@ def add_message_catalogues(
 
 
 def tokens(task: seqio.Task, split: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The (inputs, targets) ids of a task's examples, whole and in the order of the data set."""
+    """Yields the (inputs, targets) ids of a task's examples, whole and in the order of the data set."""
     dataset = task.get_dataset(None, split, shuffle=False)
-    # A batch at a time from TensorFlow, as ragged tensors: asking for single examples costs more than making them.
+    # Takes batches from TensorFlow, as ragged tensors: fetching single examples costs more than computing them.
     batches = dataset.map(lambda example: (example["inputs"], example["targets"])).ragged_batch(1024).prefetch(1)
     # Tuning a pipeline takes longer than running one over a few thousand strings.
     options = tf.data.Options()

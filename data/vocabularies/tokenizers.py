@@ -1,4 +1,4 @@
-"""Vocabularies in tokenizer.json files: WordPiece and byte-level BPE, released ones and our own. No TensorFlow.
+"""Vocabularies in tokenizer.json files: WordPiece and byte-level BPE, released ones and those trained here. No TensorFlow.
 
 The files are those of the `tokenizers` library. SentencePiece vocabularies, for translation, are in
 `data.vocabularies.sentencepiece`.
@@ -22,12 +22,12 @@ from data import paths
 FILE = "tokenizer.json"
 END_OF_TEXT = "<|endoftext|>"
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-_ENDS = (END_OF_TEXT, "<|im_end|>", "</s>", "[SEP]")  # of a text; the first that a vocabulary has
-_SPACE = "Ġ"  # what byte-level BPE writes for a blank
+_ENDS = (END_OF_TEXT, "<|im_end|>", "</s>", "[SEP]")  # tokens that end a text; the first that a vocabulary has is used
+_SPACE = "Ġ"  # a blank in byte-level BPE
 
 
 class Tokenizer:
-    """A vocabulary, and how text becomes its ids. Special tokens are never found in text, nor added to it.
+    """A vocabulary that encodes text as ids. Special tokens are never recognised in text, nor added to it.
 
     Attributes:
       path: the tokenizer.json file.
@@ -35,8 +35,8 @@ class Tokenizer:
       pad_id, unk_id, cls_id, sep_id, mask_id, eos_id: special ids, None where the vocabulary has no such token. The end
         of text (`eos_id`) of a WordPiece vocabulary is its separator.
       special_ids: all special ids, ascending.
-      continues: bool [size], True where a piece continues a word: `##` pieces of WordPiece; of byte-level BPE those
-        that don't begin with a blank. Never a special token.
+      continues: bool [size], True where a piece continues a word: `##` pieces of WordPiece, and those of byte-level
+        BPE that don't begin with a blank. Never a special token.
     """
 
     def __init__(self, path: Path | str):
@@ -45,7 +45,7 @@ class Tokenizer:
         if not self.path.exists():
             raise FileNotFoundError(f"no vocabulary at {self.path}")
         self._tokenizer = tokenizers.Tokenizer.from_file(os.fspath(self.path))
-        self._tokenizer.no_truncation()  # released files cut and pad to the length that somebody liked
+        self._tokenizer.no_truncation()  # released files may set a length for truncation and padding
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True  # as text: "[MASK]" in a text is five characters and a word
         self._wordpiece = isinstance(self._tokenizer.model, models.WordPiece)
@@ -60,29 +60,29 @@ class Tokenizer:
         self.continues[list(self.special_ids)] = False
 
     def id_of(self, piece: str) -> int | None:
-        """The id of a piece as the vocabulary spells it, None where it has no such piece."""
+        """Returns the id of a piece in the vocabulary's own spelling, or None if it has no such piece."""
         return self._tokenizer.token_to_id(piece)
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text."""
+        """Returns the ids of a text."""
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
-        """The ids of each word of a text that is cut into words already, as if blanks stood between them."""
+        """Returns the ids of each word of a text that is split into words, as if blanks stood between them."""
         texts = words if self._wordpiece else [*words[:1], *(f" {word}" for word in words[1:])]
         return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
     def encode_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """The ids of a text, and where each begins and ends in it, in characters; a leading blank is not part of it."""
+        """Returns the ids of a text, and the start and end of each in characters, without leading blanks."""
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
         return encoding.ids, [_trimmed(text, *span) for span in encoding.offsets]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids; special tokens give nothing."""
+        """Returns the text of ids; special tokens become no text."""
         return self._tokenizer.decode([int(id_) for id_ in ids], skip_special_tokens=True)
 
     def same_vocabulary(self, other: "Tokenizer") -> bool:
-        """Whether both give the same ids for every text."""
+        """Returns whether both give the same ids for every text."""
         return self._rules() == other._rules()
 
     def _rules(self) -> tuple[Any, ...]:
@@ -132,9 +132,9 @@ def write_bpe(
     """Writes a byte-level BPE vocabulary as a tokenizer.json file, whole or not at all.
 
     Args:
-      vocabulary: id of each piece, the special ones among them.
-      merges: pairs of pieces with a blank between them, the first to be merged first.
-      special: pieces that no text gives.
+      vocabulary: id of each piece, including the special ones.
+      merges: pairs of pieces with a blank between them, in the order in which they are merged.
+      special: pieces that never result from text.
       single_digits: digits are never merged.
     """
     pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
@@ -153,7 +153,7 @@ def _byte_level(model: models.BPE, single_digits: bool = False) -> tokenizers.To
 
 
 def train_bpe(lines: Iterable[str], path: Path, size: int) -> None:
-    """Trains a byte-level BPE vocabulary of `size` ids, all bytes and the end of text (id 0) among them.
+    """Trains a byte-level BPE vocabulary of `size` ids, including all bytes and the end of text (id 0).
 
     Raises:
       ValueError: the text doesn't fill so large a vocabulary, or `size` leaves no room for merges.
@@ -171,8 +171,8 @@ def train_bpe(lines: Iterable[str], path: Path, size: int) -> None:
 def _check_size(tokenizer: tokenizers.Tokenizer, size: int, reserved: int) -> None:
     if size <= reserved:
         raise ValueError(f"vocabulary of {size} is too small: {reserved} ids are reserved")
-    if (found := tokenizer.get_vocab_size()) < size:
-        raise ValueError(f"vocabulary of {size} is too large for this text: take at most {found}")
+    if (learned := tokenizer.get_vocab_size()) < size:
+        raise ValueError(f"vocabulary of {size} is too large for this text: take at most {learned}")
 
 
 def _save(tokenizer: tokenizers.Tokenizer, path: Path) -> None:

@@ -1,7 +1,7 @@
 """BERT in Hugging Face's files: the classes of `transformers` that our encoder and heads are equal to. No JAX here.
 
-A folder's `architectures` says which head it has. Whatever else a file holds of a head (pre-training's pooler, say) is
-passed over; the pooler is read wherever it is, since fine-tuning starts from it.
+A folder's `architectures` says which head it has. Tensors of other heads (those of pre-training, say) are ignored; the pooler
+is read wherever it is, since fine-tuning starts from it.
 """
 
 import dataclasses
@@ -25,16 +25,16 @@ from models.interchange import (
 from models.parts.heads_config import Classification, Head, MaskedLm, SentenceEmbedding, Span, Tagging
 
 MODEL_TYPES = ("bert",)
-_BODY = ("embeddings.", "encoder.", "pooler.")  # what stands behind "bert." where there is a head
+_BODY = ("embeddings.", "encoder.", "pooler.")  # follow the prefix "bert." in files with a head
 _HEADS = ("cls.", "classifier.", "qa_outputs.", "bert.pooler.", "pooler.")
 _TABLE, _BIAS = "bert.embeddings.word_embeddings.weight", "cls.predictions.bias"
 
 
 def read_config(theirs: Mapping[str, Any]) -> BertConfig:
-    """The model that a config.json describes. Dropout is that of the hidden states, the only one that we have.
+    """Returns the configuration that a config.json describes. Dropout is that of the hidden states, the only one that we have.
 
     Raises:
-      InterchangeError: a setting is missing, or our model has nothing like it.
+      InterchangeError: a setting is missing, or our model does not support it.
     """
     only(
         theirs,
@@ -82,10 +82,10 @@ def _read_head(theirs: Mapping[str, Any]) -> Head:
 
 
 def write_config(c: BertConfig) -> dict[str, Any]:
-    """The config.json of a model.
+    """Returns the config.json of a model.
 
     Raises:
-      InterchangeError: `transformers` has no class for it; the message says what stands in the way.
+      InterchangeError: `transformers` has no class for the model; the message names the fields that differ.
     """
     demand(
         c, "BERT", positions="learned", norm="layer", norm_bias=True, order="post", gated=False, attention_bias=True,
@@ -136,7 +136,7 @@ def _architecture(head: Head) -> str:
 
 
 def entries(c: BertConfig) -> list[Entry]:
-    """Every tensor that `transformers` saves of such a model, but for the pooler of a bare BertModel, which we don't use."""
+    """Returns the entries of all tensors that `transformers` saves for such a model, without a bare BertModel's unused pooler."""
     if not isinstance(c.head, SentenceEmbedding):
         return _body(c)
     return [dataclasses.replace(e, theirs=e.theirs.removeprefix("bert.")) for e in _body(c)]
@@ -178,14 +178,14 @@ def _head(c: BertConfig) -> list[Entry]:
     m = c.model_dim
     match c.head:
         case MaskedLm():
-            found = [
+            tensors = [
                 *_dense("cls.predictions.transform.dense", "head.transform", "head.transform_bias", m, m),
                 *_norm("cls.predictions.transform.LayerNorm", "head.norm", m),
                 vector(_BIAS, ("head.bias", (c.vocab,))),
             ]
             if c.head.next_sentence:
-                found += [*_pooler(m), *_dense("cls.seq_relationship", "head.next_weight", "head.next_bias", m, 2)]
-            return found
+                tensors += [*_pooler(m), *_dense("cls.seq_relationship", "head.next_weight", "head.next_bias", m, 2)]
+            return tensors
         case Classification():
             return [*_pooler(m), *_dense("classifier", "head.weight", "head.bias", m, c.labels)]
         case Tagging():
@@ -205,19 +205,19 @@ def _pooler(m: int) -> list[Entry]:
 
 
 def readable(c: BertConfig) -> list[Entry]:
-    """What to look for in a folder with this config: `entries`, by their names behind "bert.", and always the pooler."""
-    found = _body(c)
-    return found if any(e.theirs.startswith("bert.pooler.") for e in found) else [*found, *_pooler(c.model_dim)]
+    """Returns the entries to look for in a folder with this config: `entries`, with the prefix "bert.", and the pooler."""
+    body = _body(c)
+    return body if any(e.theirs.startswith("bert.pooler.") for e in body) else [*body, *_pooler(c.model_dim)]
 
 
 def copies(c: BertConfig) -> dict[str, str]:
-    """Tensors that a file may hold besides `readable`, by canonical name, and those that they repeat."""
+    """Returns the tensors that a file may hold besides `readable`, and those that they repeat, by canonical name."""
     tied = {"cls.predictions.decoder.weight": _TABLE, "cls.predictions.decoder.bias": _BIAS}
     return tied if isinstance(c.head, MaskedLm) else {}
 
 
 def canonical(c: BertConfig, theirs: str) -> str | None:
-    """The name by which `readable` or `copies` knows a tensor of a file; None for one that nobody needs."""
+    """Returns the name of a file's tensor in `readable` or `copies`; None for a tensor that is not needed."""
     del c
     theirs = theirs.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
     if theirs.startswith(_BODY):
@@ -225,6 +225,6 @@ def canonical(c: BertConfig, theirs: str) -> str | None:
     return None if theirs.endswith(".position_ids") else theirs
 
 
-def of_head(theirs: str) -> bool:
-    """Whether a tensor, by its canonical name, belongs to a head: it may be there or not."""
+def is_head_tensor(theirs: str) -> bool:
+    """Returns whether a tensor, by its canonical name, belongs to a head, which may be missing."""
     return theirs.startswith(_HEADS)

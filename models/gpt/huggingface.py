@@ -20,23 +20,27 @@ from models.interchange import (
 
 MODEL_TYPES = ("gpt2", "llama")
 _ARCHITECTURES = {"gpt2": ("GPT2LMHeadModel", "GPT2Model"), "llama": ("LlamaForCausalLM", "LlamaModel")}
-_PREFIX = {"gpt2": "transformer.", "llama": "model."}  # before all but the output matrix, where a file has one
+_PREFIX = {"gpt2": "transformer.", "llama": "model."}  # of all tensors but the output matrix, in files that have one
 _BODY = {"gpt2": ("wte.", "wpe.", "h.", "ln_f."), "llama": ("embed_tokens.", "layers.", "norm.")}
-_BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")  # old releases saved what can be computed
+_BUFFERS = (
+    ".attn.bias",
+    ".attn.masked_bias",
+    ".rotary_emb.inv_freq",
+)  # old releases saved buffers that can be computed
 _TABLE = {"gpt2": "transformer.wte.weight", "llama": "model.embed_tokens.weight"}
 _OUTPUT = "lm_head.weight"
 
 
 def _kind(c: GptConfig) -> str:
-    """Which of the two classes a model is, or comes nearest to."""
+    """Returns which of the two classes a model is, or is nearest to."""
     return "llama" if c.positions == "rotary" else "gpt2"
 
 
 def read_config(theirs: Mapping[str, Any]) -> GptConfig:
-    """The model that a config.json describes.
+    """Returns the configuration of the model that a config.json describes.
 
     Raises:
-      InterchangeError: a setting is missing, or our model has nothing like it.
+      InterchangeError: a setting is missing, or our model does not support it.
     """
     kind = setting(theirs, "model_type", str)
     known = _ARCHITECTURES[kind]
@@ -47,7 +51,7 @@ def read_config(theirs: Mapping[str, Any]) -> GptConfig:
 
 
 def _read_gpt2(theirs: Mapping[str, Any]) -> GptConfig:
-    """Dropout is that of the residual branches, the only one that we have."""
+    """Returns the configuration of a GPT-2; its dropout is that of the residual branches, the only one that we have."""
     only(theirs, scale_attn_weights=(True,), scale_attn_by_inverse_layer_idx=(False,), add_cross_attention=(False,))
     width, heads = setting(theirs, "n_embd", int), setting(theirs, "n_head", int)
     if width % heads:
@@ -77,9 +81,9 @@ def _read_llama(theirs: Mapping[str, Any]) -> GptConfig:
     # Up to version 4 transformers wrote rope_theta and rope_scaling, from 5 on both are in rope_parameters.
     rope = {"rope_theta": theirs.get("rope_theta")}
     for key in ("rope_scaling", "rope_parameters"):
-        found = setting(theirs, key, dict, {})
-        rope |= found
-        kind = found.get("rope_type", found.get("type", "default"))
+        settings = setting(theirs, key, dict, {})
+        rope |= settings
+        kind = settings.get("rope_type", settings.get("type", "default"))
         if kind != "default":
             raise InterchangeError(f"config.json: {key} of type {kind!r} is not supported, only 'default'")
     only(rope, partial_rotary_factor=(1, 1.0))
@@ -111,11 +115,10 @@ def _read_llama(theirs: Mapping[str, Any]) -> GptConfig:
 
 
 def write_config(c: GptConfig) -> dict[str, Any]:
-    """The config.json of a model. The longest text of a LLaMA is not part of ours: what `transformers` takes for granted
-    is left to it.
+    """Returns the config.json of a model. Our configuration has no longest text of a LLaMA: `transformers`' default applies.
 
     Raises:
-      InterchangeError: `transformers` has no class for it; the message says what stands in the way.
+      InterchangeError: `transformers` has no class for the model; the message names the fields that differ.
     """
     kind = _kind(c)
     demand(
@@ -131,7 +134,7 @@ def write_config(c: GptConfig) -> dict[str, Any]:
         "model_type": kind,
         "vocab_size": c.vocab,
         "tie_word_embeddings": c.tied,
-        "bos_token_id": None,  # else those of the first release of its kind
+        "bos_token_id": None,  # the default would be those of the first release of this type
         "eos_token_id": None,
     }
     if kind == "gpt2":
@@ -174,13 +177,13 @@ _NEEDS = {
 
 
 def entries(c: GptConfig) -> list[Entry]:
-    """Every tensor that `transformers` saves of such a model."""
-    found = _llama(c) if _kind(c) == "llama" else _gpt2(c)
-    return found if c.tied else [*found, matrix(_OUTPUT, ("softmax.weight", (c.model_dim, c.vocab)))]
+    """Returns the entries of all tensors that `transformers` saves for such a model."""
+    body = _llama(c) if _kind(c) == "llama" else _gpt2(c)
+    return body if c.tied else [*body, matrix(_OUTPUT, ("softmax.weight", (c.model_dim, c.vocab)))]
 
 
 def _gpt2(c: GptConfig) -> list[Entry]:
-    """Matrices lie as [in, out] (its Conv1D); queries, keys and values are one."""
+    """Returns the entries of a GPT-2: matrices are [in, out] (its Conv1D); queries, keys and values are one tensor."""
     m, h, n, d, layers = c.model_dim, c.hidden_dim, c.heads, c.head_dim, c.layers
     at = "transformer.h.{layer}."
 
@@ -234,23 +237,23 @@ def _llama(c: GptConfig) -> list[Entry]:
 
 
 def readable(c: GptConfig) -> list[Entry]:
-    """What to look for in a folder with this config."""
+    """Returns the entries of all tensors to look for in a folder with this config."""
     return entries(c)
 
 
 def copies(c: GptConfig) -> dict[str, str]:
-    """Tensors that a file may hold besides `readable`, by canonical name, and those that they repeat."""
+    """Returns the tensors that a file may hold besides `readable`, and those that they repeat, by canonical name."""
     return {_OUTPUT: _TABLE[_kind(c)]} if c.tied else {}
 
 
 def canonical(c: GptConfig, theirs: str) -> str | None:
-    """The name by which `readable` or `copies` knows a tensor of a file; None for one that nobody needs."""
+    """Returns the name of a file's tensor in `readable` or `copies`; None for a tensor that is not needed."""
     if theirs.startswith(_BODY[_kind(c)]):
         theirs = _PREFIX[_kind(c)] + theirs
     return None if theirs.endswith(_BUFFERS) else theirs
 
 
-def of_head(theirs: str) -> bool:
-    """Whether a tensor belongs to a head that may be there or not: ours has none."""
+def is_head_tensor(theirs: str) -> bool:
+    """Returns whether a tensor belongs to a head, which may be missing: a decoder has none."""
     del theirs
     return False

@@ -13,13 +13,13 @@ from models.execution import Execution
 from models.sharding import torus
 from models.sharding.layout import Layout, LayoutError, Rules
 
-# Dimensions of which there may be just one: a geometry that is the same for all rows, a position that is decoded.
+# Dimensions that may have size 1 and are whole then: a geometry that is the same for all rows, a position that is decoded.
 SINGLE = ("batch", "length", "res_length", "keys")
 
 
 @dataclasses.dataclass(frozen=True)
 class Component:
-    """Where and how a module is computed: its layout, its dotted path in the model, the mesh (None: a single device), execution.
+    """The place of a module: its layout, its dotted path in the model, the mesh (None for a single device) and its execution.
 
     `where / "encoder"` is the child component. Hashable and static, so it is part of a trace's key.
     """
@@ -33,31 +33,31 @@ class Component:
         return dataclasses.replace(self, path=f"{self.path}.{name}" if self.path else name)
 
     def at(self, path: str) -> "Component":
-        """The component of this path, in the same layout and on the same mesh."""
+        """Returns the component of this path, in the same layout and on the same mesh."""
         return dataclasses.replace(self, path=path)
 
     def spec(self, names, shape=None, *, tensor: str = "an activation", extra: Rules = ()) -> PartitionSpec:
-        """The PartitionSpec of a tensor whose dimensions carry these logical names; raises LayoutError."""
+        """Returns the PartitionSpec of a tensor whose dimensions carry these logical names; raises LayoutError."""
         cuts = self.layout.cut(names, shape, component=self.path, tensor=tensor, extra=extra)
         return PartitionSpec(*(axes[0] if len(axes) == 1 else axes or None for axes in cuts))
 
     @property
     def dtype(self) -> jnp.dtype:
-        """The dtype of activations, and of weights as they are used."""
+        """Returns the dtype of activations, and of weights as they are used."""
         return jnp.dtype(self.execution.dtype)
 
     @property
     def remat(self) -> str:
-        """What the backward pass keeps of this component's layers (models/sharding/remat.py)."""
+        """Returns the policy of this component's layers: what the backward pass keeps of them (models/sharding/remat.py)."""
         return self.execution.remat_at(self.path)
 
     @property
     def on_tpu(self) -> bool:
-        """Whether the mesh's devices are TPUs, or those of a TPU that is only compiled for."""
+        """Returns whether the mesh's devices are TPUs, including those of a TPU that is only compiled for."""
         return self.mesh is not None and self.mesh.devices.flat[0].platform == "tpu"
 
     def num_shards(self, name: str) -> int:
-        """Returns into how many shards the layout cuts the dimensions of this name."""
+        """Returns the number of shards into which the layout cuts dimensions of this name."""
         return self.layout.num_shards(self.layout.resolve(self.path).get(name, ()))
 
     def shard(self, x: jax.Array, *names: str | None) -> jax.Array:
@@ -66,7 +66,7 @@ class Component:
         return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, spec)) if self.mesh else x
 
     def spec_of(self, x: jax.Array, *names: str | None) -> PartitionSpec:
-        """The PartitionSpec of an activation, whose size matters only to a mesh; raises LayoutError.
+        """Returns the PartitionSpec of an activation, whose size is checked only with a mesh; raises LayoutError.
 
         A single row or position has nothing to cut and is left whole.
         """
@@ -79,7 +79,7 @@ class Component:
 
 
 def make_mesh(layout: Layout, devices: Sequence[Any] | None = None) -> Mesh:
-    """The device mesh of a layout; raises LayoutError where the devices at hand are not as many as it needs."""
+    """Returns the device mesh of a layout; raises LayoutError if there are not as many devices as it needs."""
     devices = jax.devices() if devices is None else devices
     if len(devices) != layout.devices:
         processes = len({device.process_index for device in devices})
@@ -89,8 +89,8 @@ def make_mesh(layout: Layout, devices: Sequence[Any] | None = None) -> Mesh:
             f"choose a mesh whose product is {len(devices)}"
         )
     names, sizes = zip(*layout.mesh, strict=True)
-    if one_slice := torus.sides(devices):
-        order = torus.positions(layout.mesh, one_slice, torus.assignment(layout.mesh, one_slice, layout.torus))
+    if dims := torus.sides(devices):
+        order = torus.positions(layout.mesh, dims, torus.assignment(layout.mesh, dims, layout.torus))
         by_place = sorted(devices, key=lambda device: device.coords)
         return Mesh(np.array(by_place)[order], names, axis_types=(AxisType.Auto,) * len(names))
     return jax.make_mesh(sizes, names, axis_types=(AxisType.Auto,) * len(names), devices=devices)

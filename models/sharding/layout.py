@@ -13,7 +13,7 @@ from typing import Literal
 
 from models.errors import UserError, nearest
 
-# The zoo's alphabet. Weights and activations have different names wherever a layout may cut them differently.
+# The logical axes. Weights and activations have different names wherever a layout may cut them differently.
 AXES = {
     # weights
     "embed": "the model dimension of a weight (M in GShard)",
@@ -68,14 +68,14 @@ def rules(**axes: str | Sequence[str] | None) -> Rules:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """How a component's stack of layers runs in stages: as many as the mesh axes of its rule for "layers" cut it into.
+    """The pipeline of a component's stack of layers. The mesh axes of its rule for "layers" cut the stack into stages.
 
     Attributes:
       schedule: "1f1b" (with chunks > 1 interleaved), for the component that ends in the loss: a stage keeps at most
-        2 * chunks * stages - 1 inputs, whatever the number of microbatches; or "gpipe", for any component: the forward
+        2 * chunks * stages - 1 inputs, for any number of microbatches; or "gpipe", for any component: the forward
         passes of all microbatches, then, by differentiation, their backward passes.
-      microbatches: into how many parts the rows of a batch are split.
-      chunks: v, groups of layers of a stage; more make the bubble smaller.
+      microbatches: the number of parts into which the rows of a batch are split.
+      chunks: v, the chunks of layers in a stage; more of them make the bubble smaller.
     """
 
     microbatches: int
@@ -92,10 +92,10 @@ class Pipeline:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How a model is cut over a mesh of devices.
+    """The mesh and the rules that cut a model over devices.
 
     Attributes:
-      name: what to call it on the command line and in tables.
+      name: its name on the command line and in tables.
       mesh: (axis name, size) pairs, slowest-varying first; their product is the number of devices.
       rules: logical name -> mesh axes, for every component; a name without a rule is left whole.
       components: (component path, rules) pairs that override `rules` for that component and those below it, for
@@ -105,7 +105,7 @@ class Layout:
       pipelines: (component path, Pipeline) of the components whose stack of layers runs in stages.
       balanced: rows of causal models are in zigzag order over the shards of "length" (models/parts/attention/mask.py), so that
         attention costs every device the same.
-      torus: (mesh axis, torus axes) pairs that say where the mesh lies on a pod, as ("data", "yz"); see models/sharding/torus.py.
+      torus: (mesh axis, torus axes) pairs that place the mesh on a pod, as ("data", "yz"); see models/sharding/torus.py.
     """
 
     name: str
@@ -147,13 +147,13 @@ class Layout:
         return math.prod(size for _, size in self.mesh)
 
     def num_shards(self, axes: Axes) -> int:
-        """Returns into how many shards these mesh axes cut a dimension."""
+        """Returns the number of shards into which these mesh axes cut a dimension."""
         sizes = dict(self.mesh)
         return math.prod(sizes[axis] for axis in axes)
 
     @functools.cache  # noqa: B019 - layouts are few and live as long as the process
     def resolve(self, component: str) -> dict[str, Axes]:
-        """The rules in force for a component, overrides applied from the root downwards."""
+        """Returns the rules in force for a component, overrides applied from the root downwards."""
         table = dict(self.rules)
         for path, override in sorted(self.components, key=lambda item: item[0].count(".")):
             if component == path or component.startswith(path + "."):
@@ -169,13 +169,13 @@ class Layout:
         tensor: str = "an activation",
         extra: Rules = (),
     ) -> tuple[Axes, ...]:
-        """The mesh axes that cut each dimension of a tensor.
+        """Returns the mesh axes that cut each dimension of a tensor.
 
         Args:
           names: a logical name per dimension; None leaves that dimension whole.
           shape: sizes, to check that each is divisible; None skips that check.
           component: the path of the component that owns the tensor.
-          tensor: what to call the tensor in errors.
+          tensor: the tensor's name in errors.
           extra: axes to add to the component's rules (the optimizer's), where they are still free.
 
         Raises:
@@ -210,11 +210,11 @@ class Layout:
         return tuple(cuts)
 
     def pipeline(self, component: str) -> Pipeline | None:
-        """The pipeline of exactly this component."""
+        """Returns the pipeline of exactly this component, or None."""
         return dict(self.pipelines).get(component)
 
     def check_components(self, known: Iterable[str]) -> None:
-        """Refuses a rule for a component that the model does not have."""
+        """Raises LayoutError for a rule or a pipeline of a component that the model does not have."""
         known = set(known)
         for path, _ in (*self.components, *self.pipelines):
             if path not in known:

@@ -1,7 +1,7 @@
-"""Ways to cut any dense model over a mesh of x by y devices, or in p pipeline stages of x by y. Each is a Layout; none touches
-a model.
+"""Recipes that cut any dense model over a mesh of x by y devices, or into p pipeline stages of x by y. Each makes a Layout;
+none changes a model.
 
-A family's LAYOUTS are what `--layout NAME:XxY` offers: recipes, which take the sizes of their mesh axes.
+A family's LAYOUTS are the recipes that `--layout NAME:XxY` offers; they take the sizes of their mesh axes.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ class Recipe:
 
     @property
     def is_pipeline(self) -> bool:
-        """Whether the first axis is one of pipeline stages."""
+        """Returns whether the first axis is one of pipeline stages."""
         return self.axes[0] == "stage"
 
     def __call__(self, *sizes: int, **options: int) -> Layout:
@@ -57,17 +57,17 @@ TENSOR = rules(
     act_heads="model", act_mlp="model", act_vocab="model", act_expert_mlp="model",
 )  # fmt: skip
 
-# Rows too long for one device: their positions lie on several, and so do weights, which are gathered where they are used.
+# For rows too long for one device: their positions are cut, and so are weights, which are gathered where they are used.
 CONTEXT = rules(batch="data", length="model", res_length="model", embed=BOTH)
 
 
 def also(base: Rules, **axes: str | Sequence[str] | None) -> Rules:
-    """These rules with others, which win."""
+    """Returns these rules with others, which take precedence."""
     return tuple(sorted((dict(base) | dict(rules(**axes))).items()))
 
 
 def data_parallel(x: int, y: int) -> Layout:
-    """Every device holds the whole model and its share of the batch; gradients are all-reduced."""
+    """Cuts the batch over all devices; each holds the whole model, and gradients are all-reduced."""
     return Layout(
         name="data_parallel",
         mesh=(("data", x), ("model", y)),
@@ -76,13 +76,13 @@ def data_parallel(x: int, y: int) -> Layout:
 
 
 def zero1(x: int, y: int) -> Layout:
-    """Data parallel, with the optimizer state cut over all devices (ZeRO stage 1)."""
+    """Cuts the batch and the optimizer state over all devices; each holds the whole model (ZeRO stage 1)."""
     base = data_parallel(x, y)
     return Layout(name="zero1", mesh=base.mesh, rules=base.rules, optimizer=rules(embed=BOTH))
 
 
 def fully_sharded(x: int, y: int) -> Layout:
-    """Data parallel over all devices, with every weight cut in both its dimensions and gathered where it is used (FSDP)."""
+    """Cuts the batch over all devices, and every weight in both its dimensions, to be gathered where it is used (FSDP)."""
     return Layout(
         name="fully_sharded",
         mesh=(("data", x), ("model", y)),
@@ -91,33 +91,33 @@ def fully_sharded(x: int, y: int) -> Layout:
 
 
 def fsdp_within_data(x: int, y: int) -> Layout:
-    """Batch over all devices; weights cut over y and gathered within it, whole copies of them over x, so that what is gathered
-    travels short ways and only gradients travel far (FSDP within, data parallel across)."""
+    """Cuts the batch over all devices and weights over y, with whole copies over x: weights are gathered over short distances,
+    and only gradients travel far (FSDP within y, data parallel over x)."""
     base = data_parallel(x, y)
     return Layout(name="fsdp_within_data", mesh=base.mesh, rules=also(base.rules, embed="model"))
 
 
 def tensor_parallel(x: int, y: int) -> Layout:
-    """Batch over x; heads, hidden and vocabulary dimensions over y (Megatron's cut, GSPMD's 1D)."""
+    """Cuts the batch over x; heads, hidden and vocabulary dimensions over y (Megatron's cut, GSPMD's 1D)."""
     return Layout(name="tensor_parallel", mesh=(("data", x), ("model", y)), rules=TENSOR)
 
 
 def sequence_parallel(x: int, y: int) -> Layout:
-    """Tensor parallel, with the residual stream, its norms and its dropout cut by positions over y (Korthikanti et al.,
-    arXiv 2205.05198, section 4.2.2): gathered before a sub-layer and reduce-scattered after it, instead of reduced to all."""
+    """Cuts as `tensor_parallel`, and the residual stream, its norms and its dropout by positions over y (Korthikanti et al.,
+    arXiv 2205.05198, section 4.2.2): it is gathered before a sub-layer and reduce-scattered after it, not all-reduced."""
     rule = also(TENSOR, res_length="model")
     return Layout(name="sequence_parallel", mesh=(("data", x), ("model", y)), rules=rule)
 
 
 def two_d_attempt_1(x: int, y: int) -> Layout:
-    """GSPMD's first 2D (arXiv 2105.04663, Table 1): weights on x and y, but the residual stream cut by batch on x alone."""
+    """Cuts weights over x and y, but the residual stream by batch over x only: GSPMD's first 2D (arXiv 2105.04663, Table 1)."""
     rule = also(TENSOR, embed="data")
     return Layout(name="two_d_attempt_1", mesh=(("data", x), ("model", y)), rules=rule)
 
 
 def two_d(x: int, y: int) -> Layout:
-    """GSPMD's finalised 2D (arXiv 2105.04663, Table 1): weights on x and y, the residual stream cut by batch on x and by its
-    model dimension on y, so that a device holds 1/(xy) of everything."""
+    """Cuts weights over x and y, and the residual stream by batch over x and by its model dimension over y, so that a device
+    holds 1/(xy) of everything: GSPMD's finalised 2D (arXiv 2105.04663, Table 1)."""
     return Layout(
         name="two_d",
         mesh=(("data", x), ("model", y)),
@@ -126,29 +126,29 @@ def two_d(x: int, y: int) -> Layout:
 
 
 def two_d_sequence(x: int, y: int) -> Layout:
-    """2D weights as in `two_d`, the residual stream cut by batch on x and by positions on y."""
+    """Cuts weights as `two_d`, and the residual stream by batch over x and by positions over y."""
     rule = also(TENSOR, embed="data", res_length="model")
     return Layout(name="two_d_sequence", mesh=(("data", x), ("model", y)), rules=rule)
 
 
 def context_gathered(x: int, y: int) -> Layout:
-    """Positions over y: a device has some of a row's queries, and gathers all its keys and values (Llama 3,
+    """Cuts positions over y: a device has some of a row's queries, and gathers all its keys and values (Llama 3,
     arXiv 2407.21783, section 3.3.2)."""
     return Layout(name="context_gathered", mesh=(("data", x), ("model", y)), rules=CONTEXT)
 
 
 def context_ring(x: int, y: int) -> Layout:
-    """Positions over y, and keys and values go round (ring attention, arXiv 2310.01889): no device holds those of a row."""
+    """Cuts positions over y; keys and values go round (ring attention, arXiv 2310.01889), and no device holds all of a row's."""
     return Layout(name="context_ring", mesh=(("data", x), ("model", y)), rules=also(CONTEXT, keys="model"))
 
 
 def context_ring_balanced(x: int, y: int) -> Layout:
-    """The same with rows in zigzag order, for causal models: each step computes what is seen, half as much on each device."""
+    """Cuts as `context_ring`, with rows in zigzag order: a causal model computes what is seen, half as much on each device."""
     return dataclasses.replace(context_ring(x, y), name="context_ring_balanced", balanced=True)
 
 
 def pipelines(component: str) -> dict[str, Recipe]:
-    """Ways to run a model's stack of layers in p pipeline stages, each tensor parallel over y with the batch over x.
+    """Returns recipes that run a model's stack of layers in p pipeline stages, each tensor parallel over y, the batch over x.
 
     The tables of the vocabulary, and the logits, are cut over stages and y together, so that no stage waits for them.
     Microbatches are twice the stages unless an experiment says otherwise.
@@ -164,15 +164,15 @@ def pipelines(component: str) -> dict[str, Recipe]:
         )
 
     def gpipe(p: int, x: int, y: int, *, microbatches: int = 0) -> Layout:
-        """All forward passes, then all backward passes (arXiv 1811.06965)."""
+        """Runs all forward passes, then all backward passes (arXiv 1811.06965)."""
         return layout("gpipe", p, x, y, "gpipe", 1, microbatches)
 
     def pipeline_1f1b(p: int, x: int, y: int, *, microbatches: int = 0) -> Layout:
-        """A backward pass as soon as there is one to do: no more than 2 p - 1 inputs are kept (PipeDream-Flush)."""
+        """Runs each backward pass as soon as possible: at most 2 p - 1 inputs are kept (PipeDream-Flush)."""
         return layout("pipeline_1f1b", p, x, y, "1f1b", 1, microbatches)
 
     def pipeline_interleaved(p: int, x: int, y: int, *, microbatches: int = 0) -> Layout:
-        """1F1B with two chunks of layers a stage, which halves the bubble (Megatron, arXiv 2104.04473, section 2.2)."""
+        """Runs 1F1B with two chunks of layers a stage, which halves the bubble (Megatron, arXiv 2104.04473, section 2.2)."""
         return layout("pipeline_interleaved", p, x, y, "1f1b", 2, microbatches)
 
     axes = ("stage", *BOTH)

@@ -1,8 +1,8 @@
 """Hugging Face's side of the comparison: `transformers` on PyTorch, in the environment of `make parity`.
 
-Knows nothing of the zoo's code but the fields of an experiment. A plain eager training loop with what is quickest on a CPU: fused
-attention where they have it (SDPA; not in SwitchTransformers), the fused AdamW, GELU as one operation, no cache of keys and
-values, and no attention mask, as no row is padded.
+Depends on the fields of an experiment only, not on the zoo's code. The training loop is plain and eager, with the fastest options
+on a CPU: fused attention where available (SDPA; not in SwitchTransformers), the fused AdamW, GELU as one operation, no cache of
+keys and values, and no attention mask, as no row is padded.
 """
 
 import platform
@@ -13,7 +13,7 @@ import transformers  # pyright: ignore[reportMissingImports]
 
 from scripts.peers.serve import Run, serve
 
-ACTIVATIONS = {"gelu_tanh": "gelu_pytorch_tanh"}  # the zoo's names, where theirs are others
+ACTIVATIONS = {"gelu_tanh": "gelu_pytorch_tanh"}  # the zoo's names, where theirs differ
 
 
 def gpt(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:

@@ -1,8 +1,9 @@
 """MaxText's side of the comparison, in an environment of its own.
 
-Knows nothing of the zoo's code but the fields of an experiment. Its own state, sharded and compiled step and loader of random
-tokens (always the same batch), set up as its `train_loop` does, without what that logs. Settings are its defaults but for the
-experiment's shapes and optimizer, and no clipping of gradients; by default it recomputes whole layers (remat_policy full).
+Depends on the fields of an experiment only, not on the zoo's code. State, sharded and compiled step and loader of random tokens
+(always the same batch) are MaxText's own, set up as in its `train_loop`, without its logs. Settings are its defaults, except
+for the experiment's shapes and optimizer, and no clipping of gradients; by default it recomputes whole layers (remat_policy
+full).
 """
 
 import importlib.metadata
@@ -14,7 +15,7 @@ from scripts.peers.serve import Run, serve
 
 
 def settings(fields: dict[str, Any], folder: str) -> list[str]:
-    """The command line of MaxText's trainer."""
+    """Returns the command line of MaxText's trainer."""
     m, d, o = fields["model"], fields["data"], fields["optimizer"]
     values = {
         "run_name": "bench",

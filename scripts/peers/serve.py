@@ -17,11 +17,11 @@ def serve(prepare: Callable[[dict[str, Any]], tuple[dict[str, Any], Run]]) -> No
     describes it; then, for each line "N", it trains N steps and prints {"seconds": ..., "loss": ...}.
 
     Args:
-      prepare: of the experiment's fields, gives the description ("parameters", "versions", "settings") and a function that
-        trains a number of steps, waits until they are done, and gives the last one's loss.
+      prepare: takes the experiment's fields and returns the description ("parameters", "versions", "settings") and a function
+        that trains a number of steps, waits until they are done, and returns the last one's loss.
     """
     with os.fdopen(os.dup(1), "w") as answers:
-        os.dup2(2, 1)  # what libraries print must not come between the answers
+        os.dup2(2, 1)  # output of libraries must not come between the answers
         sys.stdout = sys.stderr
 
         def answer(fields: dict[str, Any]) -> None:

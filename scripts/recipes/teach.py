@@ -1,9 +1,9 @@
-"""Prepares caches with a model's labels: a teacher is fine-tuned on the labelled examples and labels the others, and the cache
-is made from both.
+"""Prepares caches with a model's labels: a teacher is fine-tuned on the labelled examples and labels the others; both make the
+cache.
 
-The teacher may see more of an example than its student will: that of debian_taught_5k reads the beginning of a package's
-description, which says plainly what the summary leaves to be guessed (learning with privileged information, Vapnik and
-Vashist 2009; as distillation, arXiv 1511.03643). The student then learns from many guessed labels instead of few known ones.
+The teacher may see more of an example than its student: that of debian_taught_5k reads the beginning of a package's
+description, which is clearer than the summary (learning with privileged information, Vapnik and Vashist 2009; as distillation,
+arXiv 1511.03643). The student then learns from many predicted labels instead of few known ones.
 
 Training and labelling run as commands in child processes: this process may import TensorFlow, and they import JAX.
 """
@@ -21,7 +21,7 @@ from data import paths, stages
 from data import prepare as plain
 from data.labelled import cache as maker
 from data.labelled import taught
-from data.labelled.settings import Labelled, of_seed
+from data.labelled.settings import Labelled, with_seed
 from data.packages import fetch, weights
 from data.reading.caches import write_examples
 from data.stages import Progress, stage
@@ -46,9 +46,9 @@ def prepare(
 
 
 def label(settings: Labelled, root: Path, progress: Progress) -> Path:
-    """Writes the training examples of a cache, each with `settings.votes` labels, or finds them written.
+    """Writes the training examples of a cache, each with `settings.votes` labels, unless they are written.
 
-    The examples that the teacher learned from come first and keep their own labels; the others have the teacher's.
+    The examples that the teacher was trained on come first and keep their own labels; the others have the teacher's.
 
     Args:
       settings: the cache's settings; the experiment `settings.teacher` reads the same examples by another task.
@@ -61,7 +61,7 @@ def label(settings: Labelled, root: Path, progress: Progress) -> Path:
     folder = taught.folder_of(settings, root)
     teacher = registry.load(settings.teacher)
     name, known = cache_of_teacher(settings)
-    packages = {package for some in (settings, known) for package in maker.packages_of(some)}
+    packages = {package for part in (settings, known) for package in maker.packages_of(part)}
     pins = {package.file: package.sha256 for package in packages}
     inputs = paths.digest([maker.FORMAT, registry.to_json(teacher), dataclasses.asdict(known), pins])
     if _is_made_from(folder, inputs):
@@ -98,8 +98,8 @@ def label(settings: Labelled, root: Path, progress: Progress) -> Path:
 
 
 def cache_of_teacher(settings: Labelled) -> tuple[str, Labelled]:
-    """Name and settings of the cache that the teacher learns from: its experiment's, of the same choice of examples."""
-    return of_seed(registry.load(settings.teacher).data.cache, settings.subset_seed)
+    """Returns the name and settings of the teacher's cache: its experiment's, with the same choice of examples."""
+    return with_seed(registry.load(settings.teacher).data.cache, settings.subset_seed)
 
 
 def _is_made_from(folder: Path, inputs: str) -> bool:
@@ -110,7 +110,7 @@ def _is_made_from(folder: Path, inputs: str) -> bool:
 
 
 def _command(root: Path, say: Progress, name: str, *arguments: str | Path) -> None:
-    """Runs one of scripts/ on the data in `root`; `say` is told its lines."""
+    """Runs one of scripts/ on the data in `root`; `say` is called with its lines."""
     command = [sys.executable, "-m", f"scripts.{name}", *map(str, arguments)]
     environment = os.environ | {"SHARDZOO_DATA": str(root.absolute())}
     with subprocess.Popen(

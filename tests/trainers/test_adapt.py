@@ -127,7 +127,7 @@ def test_a_run_with_adapters_resumes_and_opens_merged(tmp_path):
     assert found.train.lora.rank == 0 and not any(name.startswith(adapt.PREFIX) for name in weights.shapes)
 
     p, _, after = trained(e, steps=4)
-    effective = p.effective(nest(after))
+    effective = p.for_model(nest(after))
     batch = Batches(open_source(e.data, e.model), e.data, p.batch_shardings())(0)
     a = merge(p.model, effective)(batch)
     b = merge(p.model, nest({name: weights.read(name, ()) for name in weights.shapes}))(batch)

@@ -58,7 +58,7 @@ def test_shared_settings_change_with_experiment_folder_and_source(m4, tmp_path, 
 def test_no_process_waits_for_one_that_failed(monkeypatch):
     """A failure here is told to the others before it is raised; a failure elsewhere is raised here with its process's number."""
     told = []
-    monkeypatch.setattr(processes, "of_all", lambda flag: told.append(flag) or [flag, True])
+    monkeypatch.setattr(processes, "gather", lambda flag: told.append(flag) or [flag, True])
     with pytest.raises(FileNotFoundError):
         processes.jointly(open, "/nowhere/at/all")
     with pytest.raises(processes.DisagreementError, match="process 1 failed; its own output has the error"):

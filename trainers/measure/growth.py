@@ -121,7 +121,7 @@ def _optimizer(s: Subject) -> Meter:
     """Returns a meter of the optimizer's update alone, on parameters, gradients and optimizer state of its own."""
     plan = s.plan
     initial = fresh_state(plan)
-    grads = plan.divide(initial.params)[0]  # values do not matter, shapes and shardings do
+    grads = plan.split_trained(initial.params)[0]  # values do not matter, shapes and shardings do
     current = jax.tree.map(jnp.copy, (grads, initial.optimizer))
 
     def update(current, grads):

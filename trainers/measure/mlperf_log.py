@@ -29,7 +29,7 @@ from trainers import runlog
 from trainers.evaluation.evaluator import Evaluator
 from trainers.measure import mlperf_rules
 from trainers.measure.mlperf_rules import RULESET, Benchmark
-from trainers.processes import anywhere
+from trainers.processes import any_process
 from trainers.weights import init_from
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -100,7 +100,7 @@ class Attempt:
     def start(self, when: float | None = None) -> None:
         """Starts the clock, now or at `when`: all processes wait for each other, with all compiled and no batch read."""
         if self.benchmark and when is None:
-            anywhere(False)
+            any_process(False)
         self._write("end", "init_stop", when=when)
         self._write("start", "run_start", when=when)
         self._started = True
@@ -186,7 +186,7 @@ def attempt(request: Request | None, e: Experiment, evaluator: Evaluator | None,
             path = new_log(request.folder)
     except (UserError, OSError) as error:
         refused = error
-    if anywhere(refused is not None):  # before another process waits for one that has failed
+    if any_process(refused is not None):  # before another process waits for one that has failed
         if path:
             path.unlink()
         raise refused or ConfigError("another process refuses to write an MLPerf log; it says why")

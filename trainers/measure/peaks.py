@@ -38,8 +38,8 @@ def peak(devices: int, dtype: str) -> tuple[float | None, str]:
     """
     device = jax.devices()[0]
     if device.platform == "cpu":
-        processes.of_all(0.0)  # so that they begin together
-        total = float(processes.of_all(measured(dtype)).sum())
+        processes.gather(0.0)  # so that they begin together
+        total = float(processes.gather(measured(dtype)).sum())
         return total, f"the host's fastest {dtype} matrix product, measured in this run"
     if device.device_kind not in PUBLISHED:
         return None, f"no peak is known of a {device.device_kind!r}; known are {', '.join(sorted(PUBLISHED))}"

@@ -89,7 +89,7 @@ def measure(
     with opened(e) as subject:
         more: dict[str, Any] = {"first_step_s": _age()}
         meter.measure([subject.meter], steps)
-        more["peak_memory_gib"] = float(processes.of_all(host_memory.memory_gib()).max())
+        more["peak_memory_gib"] = float(processes.gather(host_memory.memory_gib()).max())
         result = report(subject) | more
         if log and jax.process_index() == 0:
             result["mlperf_log"] = str(mlperf_log.throughput(e, log, _windows(subject.meter)))
@@ -181,7 +181,7 @@ def report(subject: Subject) -> dict[str, Any]:
         "steps": len(m.seconds),
         **spread,
         # With several processes, the share of the one that waited most.
-        "input_stall_share": float(processes.of_all(spread["input_stall_share"]).max()),
+        "input_stall_share": float(processes.gather(spread["input_stall_share"]).max()),
         "units_per_s": {unit: count / seconds for unit, count in counts.items()},
         **rates("examples", e.data.batch_size),
         **{key: value for unit, count in counts.items() for key, value in rates(unit, count).items()},

@@ -46,7 +46,7 @@ def objective(e: Experiment) -> tuple[Callable[[Any, Any], jax.Array], Any, Any]
     context = Context(jax.random.key(0), jnp.zeros((), jnp.int32), training=True)
 
     def value(params: Any, batch: Any) -> jax.Array:
-        return merge(plan.model, plan.effective(params)).loss(batch, context).value
+        return merge(plan.model, plan.for_model(params)).loss(batch, context).value
 
     return value, plan.state.params, batch_shapes(e.data)
 

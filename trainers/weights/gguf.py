@@ -1,4 +1,4 @@
-"""GGUF files as weights: models of LLaMA's shape as llama.cpp keeps them, quantized or not, vocabulary included.
+"""GGUF files as weights: models of LLaMA's shape as llama.cpp stores them, quantized or not, with their vocabulary.
 
 Tensors are dequantized to float32 one at a time. The names and the order of rows are those of llama.cpp's own converter.
 """
@@ -24,7 +24,7 @@ class Gguf:
     """A GGUF file as weights to start from (see trainers.weights.source).
 
     Raises:
-      InterchangeError: the file is damaged, of another architecture, or uses what our model does not have.
+      InterchangeError: the file is damaged, of another architecture, or our model does not support one of its settings.
     """
 
     def __init__(self, path: Path):
@@ -36,15 +36,15 @@ class Gguf:
             raise InterchangeError(f"{path}: damaged or no GGUF file: {str(error).splitlines()[0]}") from None
         self.config = self._config()
         entries = _entries(self.config)
-        # Their shapes are listed with the innermost dimension first.
-        found = {name: tuple(map(int, reversed(t.shape))) for name, t in self._tensors.items()}
-        if wrong := interchange.problems(interchange.their_shapes(entries), found):
+        # GGUF lists shapes with the innermost dimension first.
+        stored = {name: tuple(map(int, reversed(t.shape))) for name, t in self._tensors.items()}
+        if wrong := interchange.problems(interchange.their_shapes(entries), stored):
             raise InterchangeError(f"{path}: not the tensors of the model that it describes: {wrong}")
         self.shapes = interchange.shapes(entries)
         self._read = interchange.reader(entries, self._fetch, path)
 
     def read(self, name: str, index: Index = ()) -> np.ndarray:
-        """A piece of the parameter of this name, float32."""
+        """Returns a piece of the parameter of this name, float32."""
         return self._read(name, index)
 
     def _fetch(self, name: str) -> np.ndarray:
@@ -55,7 +55,7 @@ class Gguf:
             raise InterchangeError(f"{self.path}: {name} is {tensor.tensor_type.name}, which cannot be read") from None
 
     def _value(self, key: str, default: Any = None) -> Any:
-        """A value of the file's description; without a default it must be there."""
+        """Returns a value of the file's description, which must be there if there is no default."""
         if (field := self._file.get_field(key)) is not None:
             return field.contents()
         if default is None:
@@ -95,7 +95,7 @@ class Gguf:
 
     @property
     def vocabulary(self) -> Path | None:
-        """The folder of a tokenizer.json: that beside the file, else one made from what the file holds.
+        """Returns the folder of a tokenizer.json: the one beside the file, else one made from the file's vocabulary.
 
         Raises:
           InterchangeError: its kind of vocabulary cannot be written as a tokenizer.json here.
@@ -123,7 +123,7 @@ class Gguf:
 
 
 def _decimal(value: float) -> float:
-    """A float32 as the decimal number that was meant: 1e-05, not 9.999999747378752e-06."""
+    """Returns a float32 as the decimal number that it was rounded from: 1e-05, not 9.999999747378752e-06."""
     return float(f"{value:.7g}")
 
 
@@ -141,7 +141,7 @@ def _entries(c: GptConfig) -> list[Entry]:
     def norm(theirs: str, ours: str) -> Entry:
         return vector(f"blk.{{layer}}.{theirs}.weight", (f"decoder.{ours}.scale", (m,)), layers=layers)
 
-    found = [
+    entries = [
         table(_TABLE, "embedding.table", (c.vocab, m)),
         norm("attn_norm", "attention_norm"),
         *dense("attn_q", "attention.q", (m, n, d), c.attention_bias, pairs=n),
@@ -154,4 +154,4 @@ def _entries(c: GptConfig) -> list[Entry]:
         *dense("ffn_down", "ffn.wo", (h, m), c.ffn_bias),
         vector("output_norm.weight", ("final_norm.scale", (m,))),
     ]
-    return found if c.tied else [*found, matrix(_OUTPUT, ("softmax.weight", (m, c.vocab)))]
+    return entries if c.tied else [*entries, matrix(_OUTPUT, ("softmax.weight", (m, c.vocab)))]

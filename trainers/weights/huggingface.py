@@ -1,6 +1,6 @@
 """Hugging Face folders as weights: config.json and safetensors, whole or in shards, read and written a tensor at a time.
 
-What a tensor is called there, and how it lies, is each family's matter (models/<family>/huggingface.py).
+Each family maps the names and the layout of tensors (models/<family>/huggingface.py).
 """
 
 import itertools
@@ -29,7 +29,7 @@ PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
 def refuse_pickle(path: Path) -> None:
-    """Raises InterchangeError where a file's name says that it is one of PyTorch's pickles."""
+    """Raises InterchangeError if a file's name is that of a PyTorch pickle."""
     if path.suffix in PICKLES:
         raise InterchangeError(
             f"{path} is a pickle, and loading a pickle runs whatever code its author put into it; it is never loaded "
@@ -43,7 +43,7 @@ def _mappings() -> dict[str, Any]:
 
 
 def _mapping(family: str) -> Any:
-    """Returns the family's side of these files; raises InterchangeError where it has none."""
+    """Returns the family's mapping to these files; raises InterchangeError if it has none."""
     known = _mappings()
     if family not in known:
         raise InterchangeError(f"models of family {family!r} have no Hugging Face form; {' and '.join(known)} have")
@@ -54,12 +54,12 @@ class HuggingFace:
     """A Hugging Face folder as weights to start from (see trainers.weights.source).
 
     Attributes:
-      theirs: what config.json says.
-      folder: where it was read from.
+      theirs: the contents of config.json.
+      folder: the folder that was read.
 
     Raises:
       InterchangeError: a file is missing, damaged or a pickle; the model is not one of ours; or the tensors are not those
-        of the model that config.json describes. A head may be missing, or be another's.
+        of the model that config.json describes. A head may be missing, or be another model's.
     """
 
     def __init__(self, folder: Path):
@@ -77,23 +77,23 @@ class HuggingFace:
         self._settle_copies(mapping)
         readable = mapping.readable(self.config)
         want = interchange.their_shapes(readable)
-        found = {known: file.shapes[name] for known, (file, name) in self._tensors.items()}
-        kept = {k for k in want.keys() | found.keys() if (k in want and k in found) or not mapping.of_head(k)}
-        want, found = ({k: v for k, v in of.items() if k in kept} for of in (want, found))
-        if wrong := interchange.problems(want, found):
-            if lost := self._lost_output(mapping, want, found):
+        stored = {known: file.shapes[name] for known, (file, name) in self._tensors.items()}
+        kept = {k for k in want.keys() | stored.keys() if (k in want and k in stored) or not mapping.is_head_tensor(k)}
+        want, stored = ({k: v for k, v in tensor_shapes.items() if k in kept} for tensor_shapes in (want, stored))
+        if wrong := interchange.problems(want, stored):
+            if lost := self._lost_output(mapping, want, stored):
                 raise InterchangeError(f"{folder}: {lost}")
             raise InterchangeError(f"{folder}: not the tensors of the model in its {CONFIG}: {wrong}")
-        for known in found:
+        for known in stored:
             file, name = self._tensors[known]
             file.require_floats([name])
-        entries = [e for e in readable if all(name in found for name in e.names())]
+        entries = [e for e in readable if all(name in stored for name in e.names())]
         self.shapes = interchange.shapes(entries)
         self._read = interchange.reader(entries, self._fetch, folder)
         self.vocabulary = folder if (folder / TOKENIZER).exists() else None
 
     def _read_config(self, mapping: Any, **changed: Any) -> Any:
-        """Our config of what config.json says, with some settings changed."""
+        """Returns our configuration of config.json, with some settings changed."""
         try:
             interchange.only(self.theirs, quantization_config=())
             return mapping.read_config(self.theirs | changed)
@@ -103,32 +103,36 @@ class HuggingFace:
             raise InterchangeError(f"{self.folder}: {CONFIG}: {error}") from None
 
     def _settle_copies(self, mapping: Any) -> None:
-        """Drops tensors that repeat others. Where one differs, the model is read as untied whatever config.json says, which
-        is how `transformers` (5.23) takes it.
+        """Drops tensors that repeat others. If one differs, the model is read as untied whatever config.json says, as
+        `transformers` (5.23) does.
 
         Raises:
           InterchangeError: the family has no untied model.
         """
-        copies = {copy: of for copy, of in mapping.copies(self.config).items() if {copy, of} <= self._tensors.keys()}
-        for copy, of in copies.items():
-            if interchange.equal(self._fetch(copy), self._fetch(of)):
+        copies = {
+            copy: original
+            for copy, original in mapping.copies(self.config).items()
+            if {copy, original} <= self._tensors.keys()
+        }
+        for copy, original in copies.items():
+            if interchange.equal(self._fetch(copy), self._fetch(original)):
                 continue
             try:
                 self.config = self._read_config(mapping, tie_word_embeddings=False)
             except InterchangeError:
                 raise InterchangeError(
-                    f"{self.folder}: {copy} differs from {of}, whose copy it has to be: no untied "
+                    f"{self.folder}: {copy} differs from {original}, whose copy it has to be: no untied "
                     f"{self.theirs['model_type']!r} can be read"
                 ) from None
             break
         for copy in mapping.copies(self.config):
             self._tensors.pop(copy, None)
 
-    def _lost_output(self, mapping: Any, want: Mapping[str, Shape], found: Mapping[str, Shape]) -> str:
-        """What to do about a model that lacks nothing but the output matrix that it should have; "" of any other."""
+    def _lost_output(self, mapping: Any, want: Mapping[str, Shape], stored: Mapping[str, Shape]) -> str:
+        """Returns advice for a model that lacks only the output matrix that it should have; "" for any other."""
         tied = mapping.copies(self._read_config(mapping, tie_word_embeddings=True))
         for output, table in tied.items():
-            if found == {name: shape for name, shape in want.items() if name != output}:
+            if stored == {name: shape for name, shape in want.items() if name != output}:
                 return (
                     f"it holds no output matrix ({output}), a bare model has none: use a folder saved with it, or set "
                     f"tie_word_embeddings to true in {CONFIG} if {table} is the output too"
@@ -140,7 +144,7 @@ class HuggingFace:
         return file(name)
 
     def read(self, name: str, index: Index = ()) -> np.ndarray:
-        """A piece of the parameter of this name, as it is stored."""
+        """Returns a piece of the parameter of this name, as it is stored."""
         return self._read(name, index)
 
 
@@ -157,7 +161,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _of_type(theirs: dict[str, Any]) -> Any:
-    """The family's side for a config.json."""
+    """Returns the family's mapping for a config.json."""
     known = _mappings()
     families = {kind: family for family, module in known.items() for kind in module.MODEL_TYPES}
     kind = interchange.setting(theirs, "model_type", str)
@@ -190,8 +194,8 @@ def write_folder(weights: Any, to: Path, *, max_shard_bytes: int = 5 * 10**9) ->
     """Writes weights as a new Hugging Face folder, float32, which `transformers` loads.
 
     Args:
-      weights: see trainers.weights.source.Weights; of any source.
-      max_shard_bytes: files are no longer than this, unless one tensor is.
+      weights: weights of any source (trainers.weights.source.Weights).
+      max_shard_bytes: the largest size of a file, unless one tensor is larger.
 
     Raises:
       InterchangeError: `to` exists, `transformers` has no class for the model, or a tensor is missing.
@@ -244,23 +248,25 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def copy_tokenizer(vocabulary: Path, to: Path) -> None:
-    """Copies a vocabulary's files, as far as they are there: tokenizer.json and what says which token ends a text."""
+    """Copies the files that a vocabulary has: tokenizer.json, and tokenizer_config.json, which names the end of text."""
     for name in (TOKENIZER, TOKENIZER_CONFIG):
         if (vocabulary / name).exists():
             shutil.copyfile(vocabulary / name, to / name)
 
 
 def _write_tokenizer(vocabulary: Path, folder: Path) -> dict[str, Any]:
-    """Copies a vocabulary, with a tokenizer_config.json that makes `transformers` take it as it is; what config.json says
-    of it."""
+    """Copies a vocabulary, with a tokenizer_config.json that makes `transformers` use it as it is; returns its entries of
+    config.json."""
     copy_tokenizer(vocabulary, folder)
     tokenizer, file = Tokenizer(folder), folder / TOKENIZER_CONFIG
     if not file.exists():
         ids = {k: getattr(tokenizer, f"{k}_id") for k in ("unk", "cls", "sep", "mask", "pad", "eos")}
         pieces = {added["id"]: added["content"] for added in _json(folder / TOKENIZER)["added_tokens"]}
         named = {f"{k}_token": pieces[id_] for k, id_ in ids.items() if id_ in pieces}
-        # Without a class of its own name, `transformers` would build the tokenizer that it knows for the model's type.
+        # Without a class name, `transformers` would build the usual tokenizer of the model's type.
         write_json(file, {"tokenizer_class": "PreTrainedTokenizerFast"} | named)
     named = {k: _json(file).get(f"{k}_token") for k in ("pad", "eos")}
-    pieces = {k: v["content"] if isinstance(v, dict) else v for k, v in named.items()}  # some write a piece's settings
+    pieces = {
+        k: v["content"] if isinstance(v, dict) else v for k, v in named.items()
+    }  # some files hold a piece's settings
     return {f"{k}_token_id": tokenizer.id_of(v) for k, v in pieces.items() if v}

@@ -1,4 +1,4 @@
-"""How a new run begins: with fresh parameters, or with those of a release, a Hugging Face folder, a GGUF file or a run."""
+"""The first state of a new run: fresh parameters, or those of a release, a Hugging Face folder, a GGUF file or a run."""
 
 import re
 from collections.abc import Callable
@@ -19,23 +19,23 @@ from trainers.weights.release import ReleaseError
 from trainers.weights.source import Weights
 
 
-def new_state(p: Plan, vocabulary: Path | None, say: Callable[[str], object]) -> State:
+def new_state(plan: Plan, vocabulary: Path | None, say: Callable[[str], object]) -> State:
     """Returns the state of step 0.
 
     With `train.init_from`, parameters are read onto the mesh a piece at a time. Those of the components in `train.fresh` may be
-    missing there, or be another head's: they start fresh, and a line says so. So do adapters.
+    missing there, or be those of another head: they start fresh, as adapters do, and a line says so.
 
     Args:
       vocabulary: the folder of the run's vocabulary, None for random data; it must be that of the weights.
 
     Raises:
-      UserError: a tensor is missing, too much, or of another shape; or the vocabulary is another one.
+      UserError: a tensor is missing, superfluous, or of another shape; or the vocabulary is another one.
     """
-    e = p.experiment
+    e = plan.experiment
     if not e.train.init_from:
-        return fresh_state(p)
+        return fresh_state(plan)
     parts = sources(e.train.init_from)
-    known = components(p.model)
+    known = components(plan.model)
     for component in parts:
         if component and component not in known:
             raise ConfigError(f"train.init_from: no component {component!r}{nearest(component, known)}")
@@ -44,11 +44,12 @@ def new_state(p: Plan, vocabulary: Path | None, say: Callable[[str], object]) ->
         weights: Weights = open.open_weights(path)
         if vocabulary is not None:
             check_vocabulary(weights, vocabulary)
-        others = [f"{other}." for other in parts if other and other != component]
+        other_prefixes = [f"{other}." for other in parts if other and other != component]
         wanted = {
             info.name: info.shape
-            for info in model_infos(p)
-            if info.name.startswith(f"{component}." if component else "") and not info.name.startswith(tuple(others))
+            for info in model_infos(plan)
+            if info.name.startswith(f"{component}." if component else "")
+            and not info.name.startswith(tuple(other_prefixes))
         }
         weights = source.Component(weights, component) if component else weights
         source.check(wanted, weights, e.train.fresh)
@@ -56,8 +57,8 @@ def new_state(p: Plan, vocabulary: Path | None, say: Callable[[str], object]) ->
         if fresh := sorted(wanted.keys() - set(names)):
             say(f"starting from {path}; fresh: {', '.join(fresh)}")
         shapes = {name: wanted[name] for name in names}
-        given |= flatten(source.load(weights, p.shardings.params, shapes, e.train.master_dtype))
-    return fresh_state(p, given=given)
+        given |= flatten(source.load(weights, plan.shardings.params, shapes, e.train.master_dtype))
+    return fresh_state(plan, given=given)
 
 
 def sources(text: str) -> dict[str, Path]:
@@ -84,7 +85,7 @@ def newest_step(text: str) -> int | None:
 
 
 def located(text: str) -> Path:
-    """The path that `train.init_from` means: a path, or the name of released weights that were fetched."""
+    """Returns the path that `train.init_from` denotes: a path, or the name of released weights that were fetched."""
     path = Path(text).expanduser()
     if not path.exists() and text in released.WEIGHTS:
         return released.weights_folder(text)
@@ -92,7 +93,7 @@ def located(text: str) -> Path:
 
 
 def check_vocabulary(source: Weights, vocabulary: Path) -> None:
-    """Refuses weights whose tokens are not those of the run's data."""
+    """Raises ReleaseError for weights whose vocabulary is not that of the run's data."""
     if source.vocabulary is None:
         return
     for ours in sorted(vocabulary.glob("*.model")):

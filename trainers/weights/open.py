@@ -1,4 +1,4 @@
-"""A trained model, whatever it lies in: a run's workdir, a release, a Hugging Face folder, a GGUF file."""
+"""Opens a trained model in any form: a run's workdir, a release, a Hugging Face folder or a GGUF file."""
 
 import dataclasses
 from pathlib import Path
@@ -17,10 +17,10 @@ from trainers.weights.source import Arrays, Weights
 
 
 def open_weights(path: Path) -> Weights:
-    """The weights at a path.
+    """Returns the weights at a path.
 
     Raises:
-      UserError: it is nothing that can be read, or damaged.
+      UserError: the path holds no weights, or damaged ones.
     """
     huggingface.refuse_pickle(path)
     if not path.exists():
@@ -49,16 +49,16 @@ def _run(path: Path, step: int | None) -> tuple[Experiment, Weights]:
 
 
 def open_model(path: Path, step: int | None = None, like: str = "") -> tuple[Experiment, Weights]:
-    """(its experiment, its weights) of a trained model.
+    """Returns the experiment and the weights of a trained model.
 
     Args:
-      step: which checkpoint of a workdir; the newest by default.
-      like: an experiment whose data and evaluation are taken in place of the model's own. A foreign model, which has none,
-        gets those of `bert.base`, `gpt.gpt2_124m` and so on, on random tokens.
+      step: the checkpoint of a workdir; the newest by default.
+      like: an experiment whose data and evaluation replace the model's own. A foreign model, which has none, gets those of
+        `bert.base`, `gpt.gpt2_124m` and so on, on random tokens.
 
     Raises:
-      UserError: there is nothing that can be read, or it is damaged.
-      ConfigError: `like` is no experiment of the model's family.
+      UserError: the path holds no weights, or damaged ones.
+      ConfigError: `like` is not an experiment of the model's family.
     """
     if (path / "checkpoints").is_dir():
         e, weights = _run(path, step)
@@ -78,7 +78,7 @@ def _as_if(e: Experiment, like: str) -> Experiment:
 
 
 def foreign(model: ModelConfig, like: str = "") -> Experiment:
-    """The experiment that a foreign model is said to be of, on one device; see `open_model`."""
+    """Returns the experiment that a foreign model is given, on one device; see `open_model`."""
     e = registry.load(like or family_of(model).like(model))
     _same_family(model, e)
     layout = dataclasses.replace(e.layout, mesh=tuple((name, 1) for name, _ in e.layout.mesh))

@@ -1,10 +1,10 @@
-"""A release: a folder with all that a trained model needs, readable without this code.
+"""A release: a folder with everything that a trained model needs, readable without this code.
 
 model.safetensors   the parameters by dotted name, float32
 experiment.json     the experiment that trained them
-*.model or tokenizer.json, manifest.json    vocabularies and what the training data was
+*.model or tokenizer.json, manifest.json    vocabularies, and a description of the training data
 README.md           the model card
-SHA256SUMS          of all the others, in the format of sha256sum
+SHA256SUMS          checksums of all other files, in the format of sha256sum
 """
 
 import json
@@ -32,11 +32,11 @@ from trainers.weights.source import Arrays, Weights
 
 WEIGHTS, EXPERIMENT, SUMS = "model.safetensors", "experiment.json", "SHA256SUMS"
 VOCABULARIES = ("*.model", "tokenizer.json", "tokenizer_config.json")  # files that encode text
-READ = (WEIGHTS, EXPERIMENT, "manifest.json", *VOCABULARIES)  # all that is ever read of a release
+READ = (WEIGHTS, EXPERIMENT, "manifest.json", *VOCABULARIES)  # all files that are read from a release
 
 
 class ReleaseError(UserError):
-    """A folder that is no sound release, or that cannot be written; one line says why."""
+    """A folder is not a sound release, or cannot be written; the message is one line that says why."""
 
 
 def write(workdir: Path, to: Path, *, step: int | None = None, scores: dict[str, Any] | None = None) -> Path:
@@ -59,7 +59,7 @@ def write_weights(weights: Weights, e: Experiment, to: Path, note: str, scores: 
     """Writes weights as a release of this experiment, a tensor at a time.
 
     Args:
-      note: where they come from, for the card's heading.
+      note: the weights' origin, for the card's heading.
 
     Raises:
       ReleaseError: `to` exists already.
@@ -78,13 +78,13 @@ def write_weights(weights: Weights, e: Experiment, to: Path, note: str, scores: 
                 shutil.copyfile(file, folder / file.name)
         total = sum(map(math.prod, shapes.values()))
         (folder / "README.md").write_text(card(e, note, total, folder, scores or {}))
-        names = sorted(p.name for p in folder.iterdir())
+        names = sorted(file.name for file in folder.iterdir())
         (folder / SUMS).write_text("".join(f"{paths.sha256(folder / n)}  {n}\n" for n in names))
     return to
 
 
 def card(e: Experiment, note: str, total: int, folder: Path, scores: dict[str, Any]) -> str:
-    """The model card."""
+    """Returns the model card."""
     lines = [
         f"# {e.name}, {note}",
         "",
@@ -118,7 +118,7 @@ def verify(folder: Path) -> None:
 
 
 def _sums(folder: Path) -> dict[str, str]:
-    """The checksums that a release lists, by file name."""
+    """Returns the checksums that a release lists, by file name."""
     if not (folder / SUMS).is_file():
         raise ReleaseError(f"{folder} is no release: it has no {SUMS}")
     try:
@@ -137,7 +137,7 @@ def _sums(folder: Path) -> dict[str, str]:
 
 
 def check_data(fingerprint: str, cache: Path) -> None:
-    """Refuses a cache that was prepared anew since a model was trained on it: its vocabularies may be others."""
+    """Raises ReleaseError for a cache that was prepared anew after a model was trained on it: its vocabularies may differ."""
     now = read_manifest(cache)["fingerprint"]
     if not fingerprint.startswith(now):
         raise ReleaseError(
@@ -154,13 +154,13 @@ class Release:
         self.folder = folder
         self.experiment = registry.from_json(json.loads((folder / EXPERIMENT).read_text()))
         self.config = self.experiment.model
-        self.vocabulary = folder if any(next(folder.glob(p), None) for p in VOCABULARIES) else None
+        self.vocabulary = folder if any(next(folder.glob(pattern), None) for pattern in VOCABULARIES) else None
         self._file = tensor_files.TensorFile(folder / WEIGHTS)
         self._file.require_floats(self._file.shapes)
         self.shapes = self._file.shapes
 
     def read(self, name: str, index: tuple[slice, ...] = ()) -> np.ndarray:
-        """A piece of the parameter of this name; raises InterchangeError where a number of it is NaN or infinite."""
+        """Returns a piece of the parameter of this name; raises InterchangeError if one of its numbers is NaN or infinite."""
         piece = self._file(name)[index]
         interchange.check_finite(piece, f"{self._file.path}: {name}")
         return piece

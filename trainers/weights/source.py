@@ -1,7 +1,7 @@
-"""Weights to start from, whatever they lie in: a release, a run, a Hugging Face folder, a GGUF file.
+"""Weights to start from, in any form: a release, a run, a Hugging Face folder or a GGUF file.
 
-Each is opened as `Weights`, which reads pieces of parameters by our names; `load` puts them onto a mesh without any device,
-or the host, ever holding more than it needs.
+Each is opened as `Weights`, which reads pieces of parameters by our names; `load` places them on a mesh, and neither a
+device nor the host ever holds more than it needs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,8 +22,8 @@ class Weights(Protocol):
     """The parameters of a model in a file or in memory.
 
     Attributes:
-      config: the model that they are of.
-      shapes: of each parameter, by its dotted name; of a head, only what is there.
+      config: the model's configuration.
+      shapes: the shape of each parameter that is there, by its dotted name; parameters of a head may be missing.
       vocabulary: a folder with its vocabulary, None where there is none.
     """
 
@@ -37,7 +37,7 @@ class Weights(Protocol):
     def vocabulary(self) -> Path | None: ...
 
     def read(self, name: str, index: Index) -> np.ndarray:
-        """A piece of a parameter.
+        """Returns a piece of a parameter.
 
         Args:
           index: a slice for each dimension, from the first; those left out are whole.
@@ -62,10 +62,10 @@ class Arrays:
 
 
 class Component:
-    """The weights of one component: those of a larger model that has it, or of a model that is it.
+    """The weights of one component, from a larger model that has it or from a model that is the component itself.
 
     Args:
-      path: of the component in the model that starts from it.
+      path: the component's path in the model that starts from it.
     """
 
     def __init__(self, whole: Weights, path: str):
@@ -82,24 +82,24 @@ def check(shapes: Mapping[str, Shape], weights: Weights, fresh: Sequence[str] = 
     """Raises InterchangeError for weights that lack a parameter, have one more, or one of another shape.
 
     Args:
-      shapes: of the parameters that are to be had, by name.
+      shapes: the shapes of the parameters that are needed, by name.
       fresh: components that may be missing, or left over in the weights.
     """
-    want, have = ({k: v for k, v in these.items() if not _within(k, fresh)} for these in (shapes, weights.shapes))
-    if wrong := interchange.problems(want, have):
+    wanted, stored = ({k: v for k, v in table.items() if not _within(k, fresh)} for table in (shapes, weights.shapes))
+    if wrong := interchange.problems(wanted, stored):
         raise InterchangeError(f"the weights are not those of the model: {wrong}")
 
 
 def fitting(
     config: ModelConfig, shapes: Mapping[str, Shape], weights: Weights, fresh: Sequence[str] = FRESH
 ) -> list[str]:
-    """Returns the parameters of a model that `weights`, once checked, give; the others, of fresh components, have to be made.
+    """Returns the names of a model's parameters that `weights`, once checked, have; others, of fresh components, are created.
 
-    Those of a fresh component, a head, are taken from weights whose head means the same and has the same size.
+    Parameters of a fresh component, a head, are taken from weights whose head has the same meaning and size.
 
     Args:
-      config: the model's.
-      shapes: of the parameters that are to be had, by name.
+      config: the model's configuration.
+      shapes: the shapes of the parameters that are needed, by name.
 
     Raises:
       InterchangeError: the weights are of a model that computes something else with the same shapes.
@@ -107,10 +107,10 @@ def fitting(
     family, theirs = family_of(config), weights.config
     same_family = type(theirs) is type(config)
     for field in family.meaning if same_family else ():
-        have, want = getattr(theirs, field), getattr(config, field)
-        if have != want:
+        stored, wanted = getattr(theirs, field), getattr(config, field)
+        if stored != wanted:
             raise InterchangeError(
-                f"the weights are of a model with {field}={have!r}, this one has {want!r}; set --model.{field} {have}"
+                f"the weights are of a model with {field}={stored!r}, this one has {wanted!r}; set --model.{field} {stored}"
             )
     names = [name for name, shape in shapes.items() if weights.shapes.get(name) == shape]
     new = {name for name in shapes if _within(name, fresh)}
@@ -123,18 +123,18 @@ def _within(name: str, components: Sequence[str]) -> bool:
 
 
 def load(weights: Weights, shardings: dict[str, Any], shapes: Mapping[str, Shape], dtype: Any) -> dict[str, Any]:
-    """Parameters, nested and in place: each device reads its own piece, and only that.
+    """Returns parameters, nested and placed: each device reads only its own piece.
 
     Args:
-      shardings: at least of these parameters, nested or by name.
-      shapes: of the parameters to load, by name.
+      shardings: shardings of at least these parameters, nested or by name.
+      shapes: the shapes of the parameters to load, by name.
     """
     flat = flatten(shardings)
 
-    def one(name: str) -> jax.Array:
+    def load_one(name: str) -> jax.Array:
         def piece(index: Index | None) -> np.ndarray:
             return np.asarray(weights.read(name, index or ()), dtype)
 
         return jax.make_array_from_callback(shapes[name], flat[name], piece)
 
-    return nest({name: one(name) for name in shapes})
+    return nest({name: load_one(name) for name in shapes})

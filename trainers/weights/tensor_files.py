@@ -1,9 +1,9 @@
-"""Safetensors files a piece at a time: mapped into memory to be read, streamed to be written.
+"""Safetensors files a piece at a time: they are memory-mapped for reading and streamed for writing.
 
 A file is the length of its header (8 bytes), the header (JSON: name -> dtype, shape, place) and the tensors' bytes. The
-library of that name checks headers here. It reads copies: of whole tensors, or of slices along a tensor's own dimensions.
-Pieces of our parameters are slices of transposed, regrouped and split tensors, so a view of a mapped tensor is what is
-needed. It writes a file whose tensors are all in memory.
+library of that name only checks headers here. It reads copies of whole tensors, or of slices along a tensor's own dimensions,
+but pieces of our parameters are slices of transposed, regrouped and split tensors, which need a view of a mapped tensor. It
+writes a file only if all its tensors are in memory.
 """
 
 import json
@@ -25,13 +25,13 @@ _DTYPES = {name: np.dtype(dtype) for name, dtype in (_FLOATS | _OTHERS).items()}
 
 
 class TensorFile:
-    """The tensors of a safetensors file: `file(name)` is an array that reads what is touched of it.
+    """The tensors of a safetensors file: `file(name)` is a memory-mapped array.
 
     Attributes:
-      shapes: of each tensor, by name.
+      shapes: the shape of each tensor, by name.
 
     Raises:
-      InterchangeError: the file is cut short, damaged, or holds numbers of a kind that isn't known here.
+      InterchangeError: the file is cut short, damaged, or holds numbers of an unknown dtype.
     """
 
     def __init__(self, path: Path):
@@ -62,7 +62,7 @@ class TensorFile:
         return names
 
     def require_floats(self, names: Iterable[str]) -> None:
-        """Raises InterchangeError where a tensor holds integers or truth values, as buffers and quantized weights do."""
+        """Raises InterchangeError if a tensor holds integers or booleans, as buffers and quantized weights do."""
         for name in names:
             if (dtype := self._header[name]["dtype"]) not in _FLOATS:
                 raise InterchangeError(
@@ -78,17 +78,17 @@ class TensorFile:
 def write(
     path: Path, shapes: Mapping[str, Shape], tensors: Iterable[tuple[str, np.ndarray]], metadata: Mapping[str, str]
 ) -> None:
-    """Writes tensors as float32, each as it comes: one is in memory at a time.
+    """Writes tensors as float32, one at a time, so that only one is in memory.
 
     Args:
-      shapes: of all tensors, in the order in which they come.
+      shapes: the shapes of all tensors, in their order.
     """
     ends = np.cumsum([0, *(4 * math.prod(shape) for shape in shapes.values())]).tolist()
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     for (name, shape), begin, end in zip(shapes.items(), ends[:-1], ends[1:], strict=True):
         header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # the tensors begin at a multiple of 8, as the format wants it
+    text += b" " * (-len(text) % 8)  # the tensors begin at a multiple of 8, as the format requires
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for (name, array), (expected, shape) in zip(tensors, shapes.items(), strict=True):

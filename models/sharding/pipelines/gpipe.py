@@ -1,4 +1,4 @@
-"""A stack of layers run in pipeline stages as one program that differentiation goes through (GPipe, or circular with chunks).
+"""Runs a stack of layers in pipeline stages as one differentiable program (GPipe, or circular with chunks).
 
 The program holds all stages at once, along a leading axis "stage" of its arrays that the layout cuts over devices (GSPMD, arXiv
 2105.04663, section 3.3): a tick runs one chunk of every stage, then rolls their outputs to the next, which becomes a
@@ -25,7 +25,7 @@ PyTree = Any
 
 
 def schedule_of(where: Component, pipeline: Pipeline, layers: int) -> Schedule:
-    """The schedule of a component's pipeline. Raises LayoutError where its layers can't be dealt out evenly."""
+    """Returns the schedule of a component's pipeline; raises LayoutError if stages and chunks do not divide its layers."""
     p, v = where.layout.num_shards(stage_axes(where)), pipeline.chunks
     if layers % (p * v):
         below, above = layers // (p * v) * p * v, -(-layers // (p * v)) * p * v
@@ -39,27 +39,27 @@ def schedule_of(where: Component, pipeline: Pipeline, layers: int) -> Schedule:
 
 
 def schedules(where: Component, infos: Sequence[Any]) -> dict[str, Schedule]:
-    """Of all pipelines of a layout, by component path; raises LayoutError as `schedule_of`.
+    """Returns the schedules of all pipelines of a layout by component path; raises LayoutError as `schedule_of`.
 
     Args:
       where: any component of the model.
       infos: ParamInfo of its parameters.
     """
-    found = {}
+    by_path = {}
     for path, settings in where.layout.pipelines:
         layers = next(info.shape[0] for info in infos if info.name.startswith(f"{path}.") and info.stacked)
-        found[path] = schedule_of(where.at(path), settings, layers)
-    return found
+        by_path[path] = schedule_of(where.at(path), settings, layers)
+    return by_path
 
 
 def stage_axes(where: Component) -> tuple[str, ...]:
-    """The mesh axes whose shards are the component's pipeline stages."""
+    """Returns the mesh axes whose shards are the component's pipeline stages."""
     return where.layout.resolve(where.path)["layers"]
 
 
 def data_axes(where: Component) -> tuple[str, ...]:
-    """The mesh axes over which a component's rows are independent: those of its rows, from the first on, up to one that cuts
-    experts, which exchange tokens along it."""
+    """Returns the mesh axes over which a component's rows are independent: those of its rows, from the first on, up to one that
+    cuts experts, which exchange tokens along it."""
     layout, path = where.layout, where.path
     tables = [layout.resolve(path), *(dict(rules) for p, rules in layout.components if p.startswith(f"{path}."))]
     exchanged = {axis for table in tables for name in ("expert", "act_expert") for axis in table.get(name, ())}
@@ -68,7 +68,7 @@ def data_axes(where: Component) -> tuple[str, ...]:
 
 
 def inside(where: Component, axes: tuple[str, ...]) -> Layout:
-    """The layout in force inside a stage and a data shard, whose axes are dimensions of their own: they cut nothing."""
+    """Returns the layout in force inside a stage and a data shard: their axes are array dimensions there and cut nothing."""
 
     def table(rules: Rules) -> Rules:
         return tuple((name, tuple(a for a in cuts if a not in axes)) for name, cuts in rules if name != "layers")
@@ -79,34 +79,34 @@ def inside(where: Component, axes: tuple[str, ...]) -> Layout:
 
 
 def with_layout(tree: PyTree, layout: Layout) -> PyTree:
-    """A pytree with its modules copied, each of them under another layout; the arrays are the same."""
+    """Returns a pytree with its modules copied, each of them under another layout; the arrays are the same."""
 
-    def one(module: nnx.Module) -> nnx.Module:
+    def replace_layout(module: nnx.Module) -> nnx.Module:
         new = copy.copy(module)
         for name, value in vars(module).items():
             if isinstance(value, nnx.Module):
-                setattr(new, name, one(value))
+                setattr(new, name, replace_layout(value))
             elif hasattr(value, "layout"):  # its Component
                 setattr(new, name, dataclasses.replace(value, layout=layout))
         return new
 
     is_module = lambda x: isinstance(x, nnx.Module)  # noqa: E731
-    return jax.tree.map(lambda x: one(x) if is_module(x) else x, tree, is_leaf=is_module)
+    return jax.tree.map(lambda x: replace_layout(x) if is_module(x) else x, tree, is_leaf=is_module)
 
 
 def cut(x: jax.Array, mesh: Any, *axes: Any) -> jax.Array:
-    """Constrains leading dimensions to mesh axes; the compiler decides about the rest. x itself without a mesh."""
+    """Constrains leading dimensions to mesh axes; the compiler decides about the others. Returns x itself without a mesh."""
     if mesh is None:
         return x
-    rest = (PartitionSpec.UNCONSTRAINED,) * (x.ndim - len(axes))
-    return jax.lax.with_sharding_constraint(x, jax.NamedSharding(mesh, PartitionSpec(*axes, *rest)))
+    others = (PartitionSpec.UNCONSTRAINED,) * (x.ndim - len(axes))
+    return jax.lax.with_sharding_constraint(x, jax.NamedSharding(mesh, PartitionSpec(*axes, *others)))
 
 
 def map_over_stages(f: Callable, mesh: Any, axes: tuple[str, ...]) -> Callable:
     """Maps f, which acts on one stage's slice of arrays (their first dimension, left out), over all stages.
 
-    Where f indexes by a number that differs from stage to stage, the compiler would gather what is indexed; so it is told that
-    each device works on its own stage (manual over the stage axes alone).
+    If f indexes by a number that differs from stage to stage, the compiler would gather the indexed array; shard_map, manual over
+    the stage axes only, makes each device work on its own stage.
     """
     mapped = jax.vmap(f)
     if mesh is None:
@@ -129,36 +129,36 @@ def to_layer_order(x: Any, s: Schedule) -> Any:
 
 
 def chunks_of(stacked: PyTree, s: Schedule, mesh: Any, axes: tuple[str, ...]) -> PyTree:
-    """[layers, ...] stage by stage -> [stage, chunk, n, ...], each stage's chunks on its own devices: where they lie."""
+    """Reshapes [layers, ...] in stage order to [stage, chunk, n, ...]; each stage's chunks stay on its devices."""
     return jax.tree.map(lambda x: cut(x.reshape(s.stages, s.chunks, -1, *x.shape[1:]), mesh, axes), stacked)
 
 
 def stack_of(chunks: PyTree) -> PyTree:
-    """The inverse of `chunks_of`."""
+    """Reshapes chunks back to [layers, ...], the inverse of `chunks_of`."""
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[3:]), chunks)
 
 
 def take(x: jax.Array, index: jax.Array) -> jax.Array:
-    """x[index] along the first dimension."""
+    """Returns x[index] along the first dimension."""
     return jax.lax.dynamic_index_in_dim(x, index, 0, keepdims=False)
 
 
 def circular(
     body: Callable, carry: PyTree, stacked: PyTree, rows: PyTree, where: Component, pipeline: Pipeline
 ) -> tuple[PyTree, PyTree]:
-    """`scan(body, carry, stacked, rows)` in pipeline stages; differentiable.
+    """Computes `scan(body, carry, stacked, rows)` in pipeline stages; differentiable.
 
     Args:
       body: (carry, layer, rows) -> (carry, out), already rematerialised; `out` must be a sum over rows.
       carry: arrays with the batch's rows in front.
       stacked: arrays with the layers in front.
-      rows: what layers read of each row, rows in front; a leaf whose first dimension is 1 is the same for all rows.
+      rows: the inputs of layers for each row, rows in front; a leaf whose first dimension is 1 is the same for all rows.
 
     Returns:
       (carry, out with the layers in front), as `scan`.
 
     Raises:
-      LayoutError: layers that cannot be dealt out.
+      LayoutError: stages and chunks do not divide the layers.
     """
     layers, batch = jax.tree.leaves(stacked)[0].shape[0], jax.tree.leaves(carry)[0].shape[0]
     s = schedule_of(where, pipeline, layers)
@@ -167,13 +167,13 @@ def circular(
     stage = jnp.arange(s.stages)
 
     def parts(x: jax.Array) -> jax.Array:
-        """[m, D, rows, ...]; in a row's number the microbatch is the minor part, so that rows stay on their devices."""
+        """Splits rows into [m, D, rows, ...]; the microbatch is the minor part of a row's number, so that rows do not move."""
         if x.shape[0] != batch:
             return jnp.broadcast_to(x, (m, shards, *x.shape))
         return cut(jnp.moveaxis(x.reshape(shards, -1, m, *x.shape[1:]), 2, 0), mesh, None, data)
 
     def per_shard(w: jax.Array) -> jax.Array:
-        """[p, v, D, n, ...]: each shard adds up its own gradient until the last tick."""
+        """Repeats weights as [p, v, D, n, ...], so that each shard adds up its own gradient until the last tick."""
         w = jnp.broadcast_to(w[:, :, None], (*w.shape[:2], shards, *w.shape[2:]))
         return cut(w, mesh, axes, None, data)
 
@@ -200,14 +200,14 @@ def circular(
         x = jax.tree.map(
             lambda x, fresh: cut(x.at[0].set(jnp.where(first, take(fresh, i[0]), x[0])), mesh, axes, data), x, fresh
         )
-        of_stage = jax.tree.map(lambda r: cut(r[i], mesh, axes, data), rows)
-        y, out = run(c, x, of_stage)
+        stage_rows = jax.tree.map(lambda r: cut(r[i], mesh, axes, data), rows)
+        y, out = run(c, x, stage_rows)
         y = jax.tree.map(lambda y: cut(y, mesh, axes, data), y)
 
-        def add(total: jax.Array, new: jax.Array, c: jax.Array, active: jax.Array) -> jax.Array:
+        def add_at(total: jax.Array, new: jax.Array, c: jax.Array, active: jax.Array) -> jax.Array:
             return total.at[c].add(jnp.where(active, new, 0))
 
-        total = jax.tree.map(lambda a, b: map_over_stages(add, mesh, axes)(a, b, c, active), total, out)
+        total = jax.tree.map(lambda a, b: map_over_stages(add_at, mesh, axes)(a, b, c, active), total, out)
         return (jax.tree.map(lambda y: cut(jnp.roll(y, 1, axis=0), mesh, axes, data), y), total), jax.tree.map(
             lambda y: y[-1], y
         )
@@ -218,8 +218,8 @@ def circular(
     (_, total), left = jax.lax.scan(tick, (x, total), jnp.arange(s.ticks))
     last = s.leaving()
 
-    def whole(y: jax.Array) -> jax.Array:
+    def to_batch(y: jax.Array) -> jax.Array:
         return jnp.moveaxis(y[last], 0, 2).reshape(batch, *y.shape[3:])
 
     out = stack_of(jax.tree.map(lambda o: jnp.sum(o, axis=2), total))
-    return jax.tree.map(whole, left), jax.tree.map(lambda x: to_layer_order(x, s), out)
+    return jax.tree.map(to_batch, left), jax.tree.map(lambda x: to_layer_order(x, s), out)

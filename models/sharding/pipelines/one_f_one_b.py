@@ -4,11 +4,11 @@ One program for all stages (models/sharding/pipelines/gpipe.py has the idea, mod
 ticks). Backward passes are scheduled here, not left to differentiation, so that a stage keeps the inputs of at most 2 v p -
 1 chunks, however many microbatches there are; it recomputes the rest. Embedding and loss run inside the ticks, so that no
 activation has an axis of microbatches. Where differentiation would add up weight gradients over the data axes at every
-tick, each data shard has its own sum here, and they are added after the last tick. Layers lie stage by stage between steps
-(`dealt`), so that no weight travels.
+tick, each data shard has its own sum here, and they are added after the last tick. Between steps layers are in stage order
+(`stage_schedule`), so that no weight is moved.
 
-It runs models that are composed as models.protocol.Staged says, from the same parts. Between layers pass arrays
-[rows, positions, dimensions].
+It runs models that are composed as models.protocol.Staged says. Layers pass arrays [rows, positions, dimensions] to each
+other.
 
 p stages, v chunks a stage, m microbatches, D data shards, n layers of a chunk. Arrays of all stages begin [p, D, ...].
 """
@@ -44,7 +44,7 @@ Flat = dict[str, jax.Array]  # parameters by dotted name
 
 
 def is_used(model: Model) -> TypeGuard[Staged]:
-    """Whether the model's layout asks for a backward pass scheduled here."""
+    """Returns whether the model's layout asks for a backward pass scheduled here."""
     if not isinstance(model, Staged):
         return False
     pipeline = model.where.layout.pipeline(model.stack)
@@ -65,9 +65,9 @@ def check(model: Model) -> None:
         raise LayoutError(f"layout {layout.name!r}: this loss compares rows of a batch with each other; choose 'gpipe'")
 
 
-def dealt(info: ParamInfo) -> Schedule | None:
-    """The schedule by whose stages a parameter's layers lie between steps (models.sharding.pipelines.gpipe.to_stage_order); None
-    where they lie in the model's order."""
+def stage_schedule(info: ParamInfo) -> Schedule | None:
+    """Returns the schedule in whose stage order (models.sharding.pipelines.gpipe.to_stage_order) a parameter's layers are kept
+    between steps; None if they are in the model's order."""
     for path, pipeline in info.where.layout.pipelines:
         within = info.axes[0] == "layers" and f"{info.where.path}.".startswith(f"{path}.")
         if within and pipeline.schedule == "1f1b" and pipeline.chunks > 1:
@@ -78,13 +78,13 @@ def dealt(info: ParamInfo) -> Schedule | None:
 def loss_and_gradients(
     model: Staged, params: PyTree, batch: Batch, totals: Totals, context: Context
 ) -> tuple[Loss, PyTree]:
-    """Returns what jax.value_and_grad of `merge(model, params).loss` gives, to rounding.
+    """Returns the same as jax.value_and_grad of `merge(model, params).loss`, up to rounding.
 
     Args:
-      model: with shapes for parameters, on its mesh.
-      params: of the model, nested, those that are `dealt` stage by stage; the gradients are like them.
-      totals: of the batch that these rows are a part of.
-      context: its key draws dropout, in microbatch i as gradient accumulation does in its own.
+      model: the model with shapes for parameters, on its mesh.
+      params: nested parameters of the model, in stage order where `stage_schedule` says so; the gradients are like them.
+      totals: the totals of the batch that these rows are a part of.
+      context: its key draws dropout, in microbatch i as gradient accumulation does in its microbatch i.
     """
     flat = flatten(params)
 
@@ -104,22 +104,22 @@ def loss_and_gradients(
 
     (prologue, value), pull, first = jax.vjp(before, params, has_aux=True)
     loss, grads, d_prologue = pipelined(prologue, context)
-    (more,) = pull((d_prologue, jnp.ones_like(value)))
-    return first + loss, jax.tree.map(jnp.add, grads, more)
+    (before_grads,) = pull((d_prologue, jnp.ones_like(value)))
+    return first + loss, jax.tree.map(jnp.add, grads, before_grads)
 
 
 @dataclasses.dataclass(frozen=True)
 class OneFOneB:
-    """A batch on its way through the pipeline: what all ticks read, and what a tick does.
+    """A batch in the pipeline: the arrays that all ticks read, and the computations of a tick.
 
-    In a tick stages tell each other as little as they can: each computes what the first and the last one do (`schedule.forward(t,
-    0)`, not element 0 of all stages' numbers), and chooses whether something new is for it (`x.at[0].set` would be a sum over
-    all).
+    In a tick stages exchange as little as possible: each computes the numbers of the first and the last stage
+    (`schedule.forward(t, 0)`, not element 0 of all stages' numbers), and selects whether new values are for it (`x.at[0].set`
+    would be a sum over all).
 
     Attributes:
-      run: the model's parts, for all stages and data shards at once.
+      run: the model's functions, mapped over all stages and data shards.
       batch: inputs by microbatch, [m, D, rows, ...].
-      prologue: the arrays that `HasPrologue.before` computed for each row, likewise.
+      prologue: the arrays that `HasPrologue.before` computed for each row, also by microbatch.
       keys_m: a key for each microbatch.
       chunks: parameters of the stack, [p, v, n, ...].
       outer: all other parameters.
@@ -134,11 +134,11 @@ class OneFOneB:
 
     @classmethod
     def start(cls, run: "_Microbatch", flat: Flat, batch: Batch, prologue: Batch, context: Context) -> "OneFOneB":
-        """Splits a batch into microbatches and a model's parameters into those of stages and the others."""
+        """Splits a batch into microbatches, and a model's parameters into those of the stack and the others."""
         s, mesh = run.schedule, run.mesh
 
         def parts(x: jax.Array) -> jax.Array:
-            """[m, D, rows, ...]; of a data shard's rows the microbatch is the inner index, so that rows stay on their devices."""
+            """Splits rows into [m, D, rows, ...]; in a data shard the microbatch is the inner index, so that rows do not move."""
             return cut(
                 jnp.moveaxis(x.reshape(run.shards, -1, s.microbatches, *x.shape[1:]), 2, 0), mesh, None, run.data
             )
@@ -151,16 +151,16 @@ class OneFOneB:
     # --- a tick ---
 
     def forward(self, carry: "_Forward", t: jax.Array) -> tuple["_Forward", PyTree]:
-        """Runs a tick's forward passes; returns the state after them, and what leaves the last stage."""
+        """Runs a tick's forward passes; returns the state after them, and the last stage's outputs."""
         run, s = self.run, self.run.schedule
         active, c, i = s.forward(t, self._stage)
         works, c_first, i_first = s.forward(t, 0)
         enters = works & (c_first == 0)
-        none = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self._entering())
-        new = lax.cond(enters, lambda: run.enter(self.outer, *self._of_first(i_first)), lambda: none)
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self._entering())
+        new = lax.cond(enters, lambda: run.enter(self.outer, *self._for_first(i_first)), lambda: zeros)
         x = self._put_at(0, enters, carry.x, new)
         stash = jax.tree.map(lambda r, x: lax.dynamic_update_index_in_dim(r, x, t % s.ring, 1), carry.stash, x)
-        weights_p, part, keys = self._of_stages(c, i)
+        weights_p, part, keys = self._for_stages(c, i)
         y, loss = run.through(weights_p, x, part, keys)
         loss = jax.tree.map(lambda total, new: total + jnp.where(_like(active, new), new, 0), carry.loss, loss)
         return _Forward(self._roll(y, 1), stash, loss), jax.tree.map(lambda y: y[-1], y)
@@ -174,8 +174,8 @@ class OneFOneB:
             (_, loss), (d_outer, dy) = self.run.leave(self.outer, y, {k: take(v, i) for k, v in self.batch.items()})
             return (*jax.tree.map(jnp.add, (carry.loss, carry.outer), (loss, d_outer)), dy)
 
-        none = carry.loss, carry.outer, jax.tree.map(jnp.zeros_like, y)
-        loss, d_outer, dy = lax.cond(active & (c == s.chunks - 1), leave, lambda: none)
+        unchanged = carry.loss, carry.outer, jax.tree.map(jnp.zeros_like, y)
+        loss, d_outer, dy = lax.cond(active & (c == s.chunks - 1), leave, lambda: unchanged)
         return dataclasses.replace(carry, loss=loss, outer=d_outer), dy
 
     def backward(self, carry: "_Backward", stash: PyTree, dy_last: PyTree, t: jax.Array) -> "_Backward":
@@ -189,13 +189,13 @@ class OneFOneB:
         dy = self._put_at(s.stages - 1, c_last == s.chunks - 1, carry.dy, dy_last)
         dy = run.place(jax.tree.map(lambda dy: jnp.where(_like(active, dy), dy, 0), dy))
         x = run.place(jax.tree.map(lambda r: pick(r, s.slot(c, i, self._stage)), stash))
-        weights_p, part, keys = self._of_stages(c, i)
+        weights_p, part, keys = self._for_stages(c, i)
         d_chunk, dx = run.through_back(weights_p, x, part, keys, dy, active)
         d_chunks = {k: run.place_sum(k, put(g, c, d_chunk[k])) for k, g in carry.chunks.items()}
         dx_first = jax.tree.map(lambda dx: dx[0], dx)
 
         def begin() -> tuple[Flat, Batch]:
-            d_outer, d_prologue = run.enter_back(self.outer, *self._of_first(i_first), dx_first)
+            d_outer, d_prologue = run.enter_back(self.outer, *self._for_first(i_first), dx_first)
             d_outer = jax.tree.map(jnp.add, carry.outer, d_outer)
             return d_outer, {k: g.at[i_first].set(d_prologue[k]) for k, g in carry.prologue.items()}
 
@@ -217,12 +217,12 @@ class OneFOneB:
             return (f, self.backward(b, f.stash, dy, t)), None
 
         def cool(carry: _Backward, t: jax.Array) -> tuple[_Backward, None]:
-            none = jax.tree.map(lambda dy: jnp.zeros(dy.shape[1:], dy.dtype), carry.dy)
-            return self.backward(carry, f.stash, none, t), None
+            zeros = jax.tree.map(lambda dy: jnp.zeros(dy.shape[1:], dy.dtype), carry.dy)
+            return self.backward(carry, f.stash, zeros, t), None
 
         f, b = self._zeros()
-        # Ticks wait for the weights, whose sum is never below 0: XLA's CPU devices would meet in what both send in any order,
-        # and some of them then wait for each other for ever.
+        # Ticks depend on the totals, whose sum is never below 0: otherwise XLA's CPU devices could start the collectives of both
+        # in different orders, and deadlock.
         ticks = jnp.arange(s.ticks + s.lead) + jnp.minimum(sum(totals.values()), 0)
         f, _ = lax.scan(warm, f, ticks[: s.lead])
         (f, b), _ = lax.scan(steady, (f, b), ticks[s.lead : s.ticks])
@@ -246,7 +246,7 @@ class OneFOneB:
         part = jax.tree.map(lambda v: v[0], self.batch)
 
         def shapes() -> tuple[Loss, Loss, PyTree, Flat]:
-            weights_p, part_p, keys = self._of_stages(at, at)
+            weights_p, part_p, keys = self._for_stages(at, at)
             (_, leaving), (d_outer, _) = run.leave(self.outer, jax.tree.map(lambda x: x[0], x), part)
             d_chunk, _ = run.through_back(weights_p, x, part_p, keys, x, at == 0)
             return run.through(weights_p, x, part_p, keys)[1], leaving, d_chunk, d_outer
@@ -259,37 +259,37 @@ class OneFOneB:
         d_prologue = jax.tree.map(jnp.zeros_like, self.prologue)
         return _Forward(run.place(x), stash, passing), _Backward(run.place(x), sums, d_outer, d_prologue, leaving)
 
-    # --- what a tick reads and where it writes ---
+    # --- the inputs and outputs of a tick ---
 
     @property
     def _stage(self) -> jax.Array:
         return jnp.arange(self.run.schedule.stages)
 
     def _entering(self) -> PyTree:
-        """Returns the shapes of what enters the first stage."""
-        return jax.eval_shape(lambda: self.run.enter(self.outer, *self._of_first(jnp.array(0))))
+        """Returns the shapes of the first stage's inputs."""
+        return jax.eval_shape(lambda: self.run.enter(self.outer, *self._for_first(jnp.array(0))))
 
-    def _of_first(self, i: jax.Array) -> tuple[Batch, Batch, jax.Array]:
+    def _for_first(self, i: jax.Array) -> tuple[Batch, Batch, jax.Array]:
         """Returns microbatch i as the first stage reads it: (the prologue's arrays, inputs, keys)."""
         part = {k: take(v, i) for k, v in self.batch.items()}
         return {k: take(v, i) for k, v in self.prologue.items()}, part, self.run.keys(self.keys_m[i])
 
-    def _of_stages(self, c: jax.Array, i: jax.Array) -> tuple[PyTree, Batch, jax.Array]:
+    def _for_stages(self, c: jax.Array, i: jax.Array) -> tuple[PyTree, Batch, jax.Array]:
         """Returns (weights, inputs, keys) of each stage's chunk c [p] and microbatch i [p]."""
         run = self.run
         pick = map_over_stages(take, run.mesh, run.axes)
-        # Whole but for stages and data shards: the residual stream's cut would have to be undone in every layer.
+        # Cut over stages and data shards only: the residual stream's cut would have to be undone in every layer.
         part = {k: cut(v[i], run.mesh, run.axes, run.data, *(None,) * (v.ndim - 2)) for k, v in self.batch.items()}
         keys = jax.vmap(run.layer_keys)(self.keys_m[i], c, self._stage)
         return {k: pick(w, c) for k, w in self.chunks.items()}, part, keys
 
     def _put_at(self, number: int, condition: jax.Array, xs: PyTree, new: PyTree) -> PyTree:
-        """Returns what all stages have, but for one of them something new if the condition holds."""
+        """Returns the stages' arrays, with those of one stage replaced by new ones if the condition holds."""
         chosen = condition & (self._stage == number)
         return self.run.place(jax.tree.map(lambda x, new: jnp.where(_like(chosen, x), new[None], x), xs, new))
 
     def _roll(self, tree: PyTree, shift: int) -> PyTree:
-        """Returns what stages send to their neighbours, where those read it."""
+        """Shifts the stages' arrays to their neighbours, on the devices that read them."""
         return self.run.place(jax.tree.map(lambda x: jnp.roll(x, shift, axis=0), self.run.place(tree)))
 
 
@@ -297,7 +297,7 @@ class OneFOneB:
 @dataclasses.dataclass(frozen=True)
 class _Forward:
     """The state of the forward passes from tick to tick: inputs [p, D, ...] of all stages, those kept [p, ring, D, ...] for the
-    backward passes, and what layers added to the loss [p, D]."""
+    backward passes, and the layers' share of the loss [p, D]."""
 
     x: PyTree
     stash: PyTree
@@ -318,7 +318,7 @@ class _Backward:
 
 
 class _Microbatch:
-    """What a microbatch goes through, for all data shards and stages at once: the model's own functions, mapped.
+    """The model's own functions for a microbatch, mapped over all data shards and stages.
 
     The data axes are explicit dimensions here, so the model inside has a layout without them.
     """
@@ -340,11 +340,11 @@ class _Microbatch:
         def with_key(key: jax.Array | None) -> Context:
             return dataclasses.replace(context, key=key)
 
-        def enter(outer: Flat, found: Batch, part: Batch, key: jax.Array) -> PyTree:
-            return merge(inner, outer | missing).embed(part | found, part_contexts(with_key(key))[0])
+        def enter(outer: Flat, prologue: Batch, part: Batch, key: jax.Array) -> PyTree:
+            return merge(inner, outer | missing).embed(part | prologue, part_contexts(with_key(key))[0])
 
-        def enter_back(outer: Flat, found: Batch, part: Batch, key: jax.Array, dx: PyTree) -> tuple[Flat, Batch]:
-            return jax.vjp(lambda outer, found: enter(outer, found, part, key), outer, found)[1](dx)
+        def enter_back(outer: Flat, prologue: Batch, part: Batch, key: jax.Array, dx: PyTree) -> tuple[Flat, Batch]:
+            return jax.vjp(lambda outer, prologue: enter(outer, prologue, part, key), outer, prologue)[1](dx)
 
         def through(chunk: Flat, x: PyTree, part: Batch, keys_n: jax.Array) -> tuple[PyTree, Loss]:
             blocks = merge(getattr(inner, stack), {k.removeprefix(f"{stack}."): v for k, v in chunk.items()})
@@ -361,7 +361,7 @@ class _Microbatch:
             return pull((dy, active.astype(value.dtype)))
 
         def leave(outer: Flat, y: PyTree, part: Batch) -> tuple[jax.Array, Loss]:
-            # As between layers; its gradient, which the last stage takes, then lies there, too.
+            # Cut as between layers, so that its gradient, which the last stage reads, is cut in the same way.
             y = jax.tree.map(lambda y: (inner.where / stack).shard(y, "batch", "res_length", "act_embed"), y)
             loss = merge(inner, outer | missing).head_loss(y, part, with_key(None), totals)
             return loss.value, loss
@@ -380,26 +380,26 @@ class _Microbatch:
         return jax.tree.map(lambda x: cut(x, self.mesh, self.axes, self.data), tree)
 
     def keys(self, key: jax.Array) -> jax.Array:
-        """[D] a key for each data shard of a microbatch."""
+        """Returns keys [D], one for each data shard of a microbatch."""
         return key[None] if self.shards == 1 else jax.random.split(key, self.shards)
 
     def layer_keys(self, key: jax.Array, chunk: jax.Array, stage: jax.Array) -> jax.Array:
-        """[D, n] a key for each layer of a chunk."""
+        """Returns keys [D, n], one for each layer of a chunk."""
         s = self.schedule
-        of_all = jax.vmap(lambda key: part_contexts(self._with_key(key))[1].keys(self._layers))(self.keys(key))
-        return of_all.reshape(self.shards, s.chunks, s.stages, -1)[:, chunk, stage]
+        all_keys = jax.vmap(lambda key: part_contexts(self._with_key(key))[1].keys(self._layers))(self.keys(key))
+        return all_keys.reshape(self.shards, s.chunks, s.stages, -1)[:, chunk, stage]
 
     def place_sum(self, name: str, x: jax.Array) -> jax.Array:
-        """Sums [p, v, D, n, ...] of the gradients of a parameter of the stack: cut as it is, each data shard's on its own."""
+        """Constrains gradient sums [p, v, D, n, ...] of a stack's parameter to its cut, each data shard's to its own devices."""
         return cut(x, self.mesh, self.axes, None, self.data, None, *self._infos[name].spec()[1:])
 
     def place_outer(self, name: str, x: jax.Array) -> jax.Array:
-        """The same for any other parameter: [D, ...]."""
+        """Constrains gradient sums [D, ...] of any other parameter in the same way."""
         return cut(x, self.mesh, self.data, *self._infos[name].spec())
 
 
 def _like(active: jax.Array, x: jax.Array) -> jax.Array:
-    """[p] -> [p, 1, ...], to go with x."""
+    """Reshapes [p] to [p, 1, ...], to be broadcast against x."""
     return active.reshape(-1, *(1,) * (x.ndim - 1))
 
 

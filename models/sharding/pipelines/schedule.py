@@ -1,4 +1,4 @@
-"""Pipeline schedules as arithmetic: which microbatch and chunk of layers each stage works on at each tick.
+"""Pipeline schedules as arithmetic: the microbatch and the chunk of layers that each stage computes at each tick.
 
 p stages, v chunks of layers a stage, m microbatches. Chunk c of stage s holds the layers (c p + s) n .. (c p + s + 1) n - 1 of
 a stack of v p n. All stages tick together; on a tick a stage does at most one chunk forward and one chunk backward. With v = 1
@@ -35,36 +35,36 @@ class Schedule:
 
     @property
     def work(self) -> int:
-        """Chunks that a stage runs forward, and as many backward."""
+        """Returns the number of chunks that a stage runs forward, which is also the number that it runs backward."""
         return self.microbatches * self.chunks
 
     @property
     def ticks(self) -> int:
-        """Ticks of the forward passes alone, and of the backward passes alone."""
+        """Returns the ticks of the forward passes alone, and of the backward passes alone."""
         return self.work + self.stages - 1
 
     @property
     def lead(self) -> int:
-        """Ticks by which the last chunk's forward comes before the first backward on the last stage: 1F1B's warm-up."""
+        """Returns the ticks by which the last chunk's forward precedes the first backward on the last stage: 1F1B's warm-up."""
         return self.chunks * self.stages - 1
 
     @property
     def ring(self) -> int:
-        """Chunk inputs that a stage keeps at once under 1F1B, whatever the number of microbatches."""
+        """Returns the most chunk inputs that a stage keeps at once under 1F1B, for any number of microbatches."""
         return 2 * self.chunks * self.stages - 1
 
     @property
     def bubble(self) -> float:
-        """Idle time over the time of the work, as the papers give it."""
+        """Returns idle time over the time of the work, as the papers give it."""
         return (self.stages - 1) / self.work
 
     def forward(self, tick: Any, stage: Any) -> tuple[Any, Any, Any]:
-        """(whether it works, chunk, microbatch) of a stage's forward pass at a tick; clipped to valid values where it idles."""
+        """Returns (active, chunk, microbatch) of a stage's forward pass at a tick; clipped to valid values if it is idle."""
         u = tick - stage
         return self._place(u, lambda c: c)
 
     def backward(self, tick: Any, stage: Any) -> tuple[Any, Any, Any]:
-        """The same of 1F1B's backward pass, on the same clock."""
+        """Returns the same of 1F1B's backward pass, on the same clock."""
         u = tick - self.lead - (self.stages - 1 - stage)
         return self._place(u, lambda c: self.chunks - 1 - c)
 
@@ -75,22 +75,22 @@ class Schedule:
         return active, chunk(u // p % v), u // (p * v) * p + u % p
 
     def slot(self, chunk: Any, microbatch: Any, stage: Any) -> Any:
-        """Where 1F1B's ring keeps the input of a chunk: the tick of its forward pass, modulo the ring's size."""
+        """Returns the index of a chunk's input in 1F1B's ring: the tick of its forward pass, modulo the ring's size."""
         p, v = self.stages, self.chunks
         return (microbatch // p * p * v + chunk * p + microbatch % p + stage) % self.ring
 
     def leaving(self) -> np.ndarray:
-        """[m] the tick in which each microbatch's last chunk runs on the last stage."""
+        """Returns the tick [m] in which each microbatch's last chunk runs on the last stage."""
         p, v, i = self.stages, self.chunks, np.arange(self.microbatches)
         return i // p * p * v + (v - 1) * p + i % p + p - 1
 
     def timeline(self, *, backward: bool = True) -> list[list[str]]:
-        """[stage][tick] what a stage does under 1F1B: "F3" forward of microbatch 3, "B1.2" backward of 1 through chunk 2
-        (chunks are named where there are several), both joined by a blank, "" idle. Without `backward` the forward pass alone.
+        """Returns [stage][tick] the work of a stage under 1F1B: "F3" forward of microbatch 3, "B1.2" backward of 1 through chunk
+        2 (if there are several chunks), both joined by a blank, "" if idle. Without `backward`, only the forward pass.
         """
 
-        def cell(letter: str, found: tuple) -> str:
-            active, chunk, microbatch = found
+        def cell(letter: str, work: tuple) -> str:
+            active, chunk, microbatch = work
             return f"{letter}{microbatch}{f'.{chunk}' if self.chunks > 1 else ''}" if active else ""
 
         ticks = self.ticks + (self.lead if backward else 0)
@@ -105,8 +105,8 @@ class Schedule:
         ]
 
     def idle(self) -> float:
-        """Idle time over the time of the work, counted from the timeline: a forward chunk takes 1 and a backward chunk 2, and
-        a tick lasts as long as what the schedule allows in it (forward only, both, backward only)."""
+        """Returns idle time over the time of the work, counted from the timeline: a forward chunk takes 1, a backward chunk 2,
+        and a tick as long as the work that the schedule allows in it (forward only, both, backward only)."""
         ticks, f, b = np.arange(self.ticks + self.lead), 1, 2
         length = f * (ticks < self.ticks) + b * (ticks >= self.lead)
         return float(length.sum() / (self.work * (f + b)) - 1)
