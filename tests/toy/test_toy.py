@@ -185,7 +185,7 @@ def test_it_is_planned_for_a_pod(tmp_path):
     done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     report = json.loads(done.stdout)
-    assert report["fits"] and set(report["units_per_s"]) == {"grids", "pixels"}
+    assert report["fits"] and report["checks_passed"] and set(report["units_per_s"]) == {"grids", "pixels"}
 
 
 def test_what_does_not_fit_is_refused(e):

@@ -1,43 +1,50 @@
-"""Model FLOPs are PaLM's: (6 N + 12 L H Q T) a token, whatever a program does."""
+"""Model FLOPs: products as XLA counts them, and the backward pass of what parameters have made."""
 
-import dataclasses
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
 
-from configs import registry
-from models.gshard_m4.config import GShardM4Config
-from trainers.plan import make_plan
-from trainers.programs.model_flops import model_flops
+from trainers.programs.model_flops import count, products
 
 
-@pytest.mark.parametrize("name", ["bert.mlperf_480b", "gpt.palm_540b", "gpt.maxtext_22b"])
-def test_a_dense_models_flops(name):
-    """N are all parameters of products: no norms, nothing that is only looked up; a tied table counts for its logits."""
-    e = registry.load(name)
-    c: Any = e.model
-    rows, length = e.data.batch_size, e.data.features()["tokens"].shape[0]
-    infos = make_plan(e, abstract=True).parameters
-    n = sum(i.size for i in infos if i.is_matrix and not i.name.startswith(("position", "type")))
-    attention = 12 * c.layers * c.heads * c.head_dim * length
-    # An encoder's logits are of masked tokens alone: a thousandth less.
-    assert model_flops(e) == pytest.approx(rows * length * (6 * n + attention), rel=2e-3)
+@pytest.mark.parametrize(
+    ("size", "stride", "padding", "image_dilation", "kernel_dilation", "groups"),
+    [
+        (16, 1, "SAME", 1, 1, 1),
+        (16, 2, "SAME", 1, 1, 1),
+        (16, 1, "SAME", 1, 4, 1),  # a quarter of the outer taps lies in the padding
+        (8, 1, ((1, 2), (1, 2)), 2, 1, 1),  # transposed: the image's holes are not multiplied
+        (16, 1, "SAME", 1, 1, 4),
+    ],
+)
+def test_convolutions_are_counted_as_by_xla(size, stride, padding, image_dilation, kernel_dilation, groups):
+    """Without padding and holes, whatever stride, dilation and groups."""
+
+    def convolution(x, w):
+        return jax.lax.conv_general_dilated(
+            x, w, (stride, stride), padding, (image_dilation,) * 2, (kernel_dilation,) * 2, ("NHWC", "HWIO", "NHWC"),
+            feature_group_count=groups,
+        )  # fmt: skip
+
+    x, w = jnp.ones((2, size, size, 8)), jnp.ones((3, 3, 8 // groups, 12))
+    analysis: Any = jax.jit(convolution).lower(x, w).cost_analysis()
+    assert products(jax.make_jaxpr(convolution)(x, w).jaxpr) == analysis["flops"]
 
 
-def test_a_mixtures_flops_are_those_of_its_slots():
-    """Twice as many experts with half the slots each change the router alone."""
-    e = registry.load("gshard_m4.moe_512e_12l")
-    assert isinstance(e.model, GShardM4Config) and e.model.moe
-    moe = dataclasses.replace(e.model.moe, experts=1024)
-    more = dataclasses.replace(e, model=dataclasses.replace(e.model, moe=moe))
-    c: Any = e.model
-    router = 6 * c.model_dim * 512 * (c.layers // 2) * e.data.batch_size * 128
-    assert model_flops(more) - model_flops(e) == pytest.approx(router, rel=1e-6)
+def test_a_factor_that_no_parameter_made_needs_no_gradient():
+    """x w counts twice (itself and w's gradient), its product with v three times; in a loop as often as it runs."""
 
+    def once(x, w, v):
+        return (x @ w) @ v
 
-def test_recomputation_is_no_model_flops():
-    """What is computed twice counts once."""
-    e = registry.load("gpt.maxtext_22b")
-    assert model_flops(e) == model_flops(
-        dataclasses.replace(e, execution=dataclasses.replace(e.execution, remat="none"))
-    )
+    def looped(x, w, v):
+        return jax.lax.scan(lambda y, _: (jnp.tanh(y @ w), None), x, None, length=5)[0] @ v
+
+    x, w, v = jnp.ones((2, 4)), jnp.ones((4, 4)), jnp.ones((4, 8))
+    xw, yv = 2 * 2 * 4 * 4, 2 * 2 * 4 * 8
+    trained = [False, True, True]
+    assert count(jax.make_jaxpr(once)(x, w, v).jaxpr, trained, backward=True)[0] == 2 * xw + 3 * yv
+    # From the second turn on, the loop's input is made by w.
+    assert count(jax.make_jaxpr(looped)(x, w, v).jaxpr, trained, backward=True)[0] == 5 * 3 * xw + 3 * yv
