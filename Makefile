@@ -53,9 +53,10 @@ golden: $(STAMP)  ## rewrites the dumps in configs/golden/ after a change that i
 parity: $(STAMP) $(VENV)-parity/.installed  ## compares with PyTorch's transformers, both ways, and rewrites the fixtures
 	JAX_PLATFORMS=cpu $(PY) -m tests.parity.live
 
-$(VENV)-parity/.installed: tests/parity/requirements.txt
+$(VENV)-parity/.installed: tests/parity/requirements.txt tests/parity/requirements-version4.txt
 	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(@D)/version4 -r $(word 2,$^)
 	touch $@
 
 bench-peers: $(STAMP) $(VENV)-parity/.installed  ## training speed beside transformers and MaxText; ARGS="--peers hf" and the like

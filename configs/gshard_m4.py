@@ -16,9 +16,10 @@ from configs.experiment import Experiment, Train
 from configs.optimizers import Adafactor, AdamW, Constant, Cosine
 from data.translation.config import Translate, TranslationData
 from models.execution import Execution
-from models.gshard_m4 import layouts
 from models.gshard_m4.config import GShardM4Config
+from models.gshard_m4.layouts import LAYOUTS
 from models.parts.moe.config import MoeConfig
+from models.sharding import expert_layouts as layouts
 
 KEPT = "dispatched+returned+up+attention_in+attention_out+ffn_out"
 
@@ -200,7 +201,7 @@ def dense_96l() -> Experiment:
         base,
         name="gshard_m4.dense_96l",
         model=GShardM4Config(layers=96, head_dim=64),
-        layout=layouts.LAYOUTS["fully_sharded"](256, 8),
+        layout=LAYOUTS["fully_sharded"](256, 8),
         train=replace(base.train, steps=300_000),
         execution=Execution(remat="full"),
     )

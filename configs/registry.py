@@ -95,9 +95,14 @@ _OPEN = {
 }
 
 
+MOVED_INTO_MOE = (
+    "experts", "gating", "group_size", "capacity_factor", "eval_capacity_factor", "second_expert_threshold",
+    "second_expert_slot", "input_jitter", "balance_weight", "z_weight",
+)  # fmt: skip
+
 # Fields that have moved since experiments were first stored, by their dotted paths: releases and runs from before still open.
 MOVED = {f"model.{name}": f"execution.{name}" for name in ("dtype", "remat", "unroll", "dispatch", "loss_chunks")} | {
-    f"model.{field.name}": f"model.moe.{field.name}" for field in dataclasses.fields(MoeConfig)
+    f"model.{name}": f"model.moe.{name}" for name in MOVED_INTO_MOE
 }
 
 

@@ -21,6 +21,8 @@ FAMILIES: dict[str, str] = {  # name -> package
     "bert": "models.bert",
     "gpt": "models.gpt",
     "gshard_m4": "models.gshard_m4",
+    "m2m100": "models.m2m100",
+    "t5": "models.t5",
 }
 
 

@@ -48,12 +48,14 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One tensor of theirs, or one for each layer, and the parameters of ours that it holds.
+    """One tensor of theirs, or one for each layer and each expert, and the parameters of ours that it holds.
 
     Attributes:
-      theirs: its name, with `{layer}` in it where there is one for each layer.
+      theirs: its name, with `{layer}` in it where there is one for each layer, and `{expert}` where there is one for each expert.
       parts: the parameters that it holds, side by side along the output dimension: several for fused projections.
       layers: how many layers there are; 0 for a tensor outside the stack.
+      first, every: the number of the first of these layers in their count, and of layers from one to the next.
+      experts: how many experts a layer has; 0 for a tensor outside them.
       transposed: a matrix is stored as [out, in], as in PyTorch.
       pairs: the number of heads in the output, in each of which the dimensions that rotary positions rotate together
         are neighbours; ours are half a head apart (see models.parts.attention.module.rotate). 0 leaves the order.
@@ -64,6 +66,14 @@ class Entry:
     layers: int = 0
     transposed: bool = False
     pairs: int = 0
+    first: int = 0
+    every: int = 1
+    experts: int = 0
+
+    @property
+    def stacked(self) -> Shape:
+        """Returns the leading dimensions that our parameters have beside those of one tensor: layers, experts."""
+        return tuple(n for n in (self.layers, self.experts) if n)
 
     @property
     def shape(self) -> Shape:
@@ -73,8 +83,11 @@ class Entry:
         return (outputs, *inputs) if self.transposed else (*inputs, outputs)
 
     def names(self) -> list[str]:
-        """Returns their names, one for each layer."""
-        return [self.theirs.format(layer=i) for i in range(self.layers)] if self.layers else [self.theirs]
+        """Returns their names, one for each layer and, of a layer, one for each expert."""
+        layers = [self.first + i * self.every for i in range(max(self.layers, 1))]
+        if not self.stacked:
+            return [self.theirs]
+        return [self.theirs.format(layer=i, expert=e) for i in layers for e in range(max(self.experts, 1))]
 
     def split(self, theirs: np.ndarray) -> list[np.ndarray]:
         """Returns our parameters of one layer from a tensor of theirs."""
@@ -97,9 +110,9 @@ def _paired(theirs: np.ndarray, heads: int, inner: int) -> np.ndarray:
     return theirs.reshape(*split, *theirs.shape[1:]).swapaxes(1, 2).reshape(theirs.shape)
 
 
-def vector(theirs: str, *ours: tuple[str, Shape], layers: int = 0, pairs: int = 0) -> Entry:
-    """Returns the entry of a bias or a norm's scale, or of several of ours in one tensor."""
-    return Entry(theirs, tuple(Part(*part) for part in ours), layers, pairs=pairs)
+def vector(theirs: str, *ours: tuple[str, Shape], layers: int = 0, pairs: int = 0, **places: Any) -> Entry:
+    """Returns the entry of a bias or a norm's scale, or of several of ours in one tensor; `places` as in Entry."""
+    return Entry(theirs, tuple(Part(*part) for part in ours), layers, pairs=pairs, **places)
 
 
 def table(theirs: str, name: str, shape: Shape) -> Entry:
@@ -108,15 +121,16 @@ def table(theirs: str, name: str, shape: Shape) -> Entry:
 
 
 def matrix(
-    theirs: str, *ours: tuple[str, Shape], inputs: int = 1, layers: int = 0, transposed: bool = True, pairs: int = 0
-) -> Entry:
-    """Returns the entry of a projection, or of several of ours in one tensor."""
-    return Entry(theirs, tuple(Part(*part, inputs) for part in ours), layers, transposed, pairs)
+    theirs: str, *ours: tuple[str, Shape], inputs: int = 1, layers: int = 0, transposed: bool = True, pairs: int = 0,
+    **places: Any,
+) -> Entry:  # fmt: skip
+    """Returns the entry of a projection, or of several of ours in one tensor; `places` as in Entry."""
+    return Entry(theirs, tuple(Part(*part, inputs) for part in ours), layers, transposed, pairs, **places)
 
 
 def shapes(entries: Iterable[Entry]) -> dict[str, Shape]:
     """Returns the shapes of our parameters, stacked, by name."""
-    return {part.name: (*([e.layers] if e.layers else []), *part.shape) for e in entries for part in e.parts}
+    return {part.name: (*e.stacked, *part.shape) for e in entries for part in e.parts}
 
 
 def their_shapes(entries: Iterable[Entry]) -> dict[str, Shape]:
@@ -139,16 +153,17 @@ def reader(entries: Iterable[Entry], fetch: Fetch, source: object) -> Read:
 
     def read(name: str, index: Index = ()) -> np.ndarray:
         entry, i = where[name]
-        if not entry.layers:
+        if not entry.stacked:
             return piece_of(entry, entry.theirs, i, index)
-        chosen = entry.names()[index[0] if index else slice(None)]
-        pieces = (piece_of(entry, theirs, i, index[1:]) for theirs in chosen)
+        axes = len(entry.stacked)
+        chosen = np.array(entry.names(), object).reshape(entry.stacked)[tuple(index[:axes])]
+        pieces = (piece_of(entry, theirs, i, index[axes:]) for theirs in chosen.flat)
         first = next(pieces)
-        result = np.empty((len(chosen), *first.shape), first.dtype)
+        result = np.empty((chosen.size, *first.shape), first.dtype)
         result[0] = first
         for at, piece in enumerate(pieces, 1):
             result[at] = piece
-        return result
+        return result.reshape(*chosen.shape, *first.shape)
 
     return read
 
@@ -156,11 +171,9 @@ def reader(entries: Iterable[Entry], fetch: Fetch, source: object) -> Read:
 def written(entries: Iterable[Entry], read: Read) -> Iterator[tuple[str, np.ndarray]]:
     """Yields their tensors, made from pieces of our parameters, one at a time."""
     for e in entries:
-        for i, theirs in enumerate(e.names()):
-            if e.layers:
-                yield theirs, e.join([read(part.name, (slice(i, i + 1),))[0] for part in e.parts])
-            else:
-                yield theirs, e.join([read(part.name, ()) for part in e.parts])
+        for place, theirs in zip(np.ndindex(e.stacked), e.names(), strict=True):
+            index = tuple(slice(i, i + 1) for i in place)
+            yield theirs, e.join([read(part.name, index).reshape(part.shape) for part in e.parts])
 
 
 _AT_ONCE = 1 << 18  # numbers of a memory-mapped tensor that are read together

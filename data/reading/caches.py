@@ -49,7 +49,7 @@ def smallest_vocabulary(model: ModelConfig) -> int:
 def check_vocabularies(model: ModelConfig, manifest: Mapping[str, Any]) -> None:
     """Raises DataError for a model whose vocabularies are smaller than the cache's."""
     for key, field in vocabulary_fields(model).items():
-        size, needed = getattr(model, field), manifest[key]
+        size, needed = getattr(model, field), manifest.get(key, 0)  # a model of one vocabulary also reads data of two
         if size < needed:
             raise DataError(f"model.{field}={size} is too small for cache {manifest['cache']!r}: at least {needed}")
 

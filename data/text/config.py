@@ -1,9 +1,10 @@
 """Packed rows of running text. Plain data: no JAX, no TensorFlow."""
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from data.features import Features, positions, slots
+from data.text import spans
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,5 +75,52 @@ class MaskedTextData(TextData):
         return dataclasses.replace(self, cache="", batch_size=16, length=16, pairs=min(self.pairs, 2))
 
 
-CONFIGS = (TextData, MaskedTextData)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SpanTextData(TextData):
+    """The same rows as inputs and targets of an encoder-decoder, made anew every time they come (data/text/spans.py).
+
+    Attributes:
+      objective: "spans" is span corruption (T5, arXiv 1910.10683, section 3.1.4), "prefix" continues a beginning of random length
+        (section 3.2.3), to which T5 is adapted before it is prompted.
+      rate: share of tokens in the spans that are taken out.
+      mean_span: their mean length.
+      sentinels: how many ids after the cache's vocabulary stand for spans; the model's vocabulary has at least so many more.
+      multiple: lengths of inputs and targets are rounded up to a multiple of this, with padding.
+    """
+
+    benchmark: ClassVar[str] = "throughput"  # the benchmark that measures runs (trainers/measure/mlperf_rules.py)
+
+    objective: Literal["spans", "prefix"] = "spans"
+    rate: float = 0.15
+    mean_span: float = 3.0
+    sentinels: int = 100
+    multiple: int = 1
+
+    def __post_init__(self) -> None:
+        if self.length < 2:
+            raise ValueError(f"length={self.length}: must be 2 or more")
+        if not 0 < self.rate < 1:
+            raise ValueError(f"rate={self.rate}: must be between 0 and 1; T5's is 0.15")
+        if self.mean_span < 1:
+            raise ValueError(f"mean_span={self.mean_span}: must be 1 or more; T5's is 3")
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """The positions of a row of inputs and of targets."""
+        sides = spans.lengths(self.length, self.rate, self.mean_span)
+        sides = sides if self.objective == "spans" else (self.length, self.length)
+        return {
+            name: -(-n // self.multiple) * self.multiple for name, n in zip(("inputs", "targets"), sides, strict=True)
+        }
+
+    def features(self) -> Features:
+        names = ("", "_segments", "_positions")
+        sides = (positions(n, *(f"{side}{name}" for name in names)) for side, n in self.lengths.items())
+        return {name: feature for side in sides for name, feature in side.items()}
+
+    def tiny(self) -> "SpanTextData":
+        return dataclasses.replace(self, cache="", batch_size=16, length=16, sentinels=8, multiple=16)
+
+
+CONFIGS = (TextData, MaskedTextData, SpanTextData)
 EVALS = ()

@@ -30,9 +30,11 @@ ENTRIES = {
     "smollm_english": Text(corpus="english_debian", tokenizer="smollm2_135m", length=1024),
     "bert_small": Text(corpus="english_small", tokenizer="minilm_l6", length=128),
     "bert_small_pairs": Text(corpus="english_small", tokenizer="minilm_l6", length=128, pairs=8),
+    "t5_small": Text(corpus="english_small", tokenizer="bpe_8192", length=284),
     "bert_english": Text(corpus="english_debian", tokenizer="minilm_l6", length=512),
     # Public sets, which TFDS must have prepared.
     "c4_1024": Text(corpus="c4_en", tokenizer="gpt2", length=1024),
     "c4_2048": Text(corpus="c4_en", tokenizer="gpt2", length=2048),
+    "c4_t5_568": Text(corpus="c4_en", tokenizer="bpe_32000", length=568),
     "wikipedia_512": Text(corpus="wikipedia_en", tokenizer="minilm_l6", length=512),
 }

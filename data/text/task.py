@@ -9,9 +9,9 @@ import numpy as np
 
 from data.reading.caches import check_fields, check_vocabularies, examples, smallest_vocabulary
 from data.reading.examples import unpack
-from data.task import Example, HeldOutExamples, Sum, Task
-from data.text import encoding, masking, pairs
-from data.text.config import MaskedTextData, TextData
+from data.task import DataError, Example, HeldOutExamples, Sum, Task
+from data.text import encoding, masking, pairs, spans
+from data.text.config import MaskedTextData, SpanTextData, TextData
 from data.vocabularies.tokenizers import Tokenizer
 from models.families import ModelConfig
 
@@ -114,6 +114,71 @@ class MaskedTextTask(TextTask):
         return HeldOutExamples(masked, len(texts))
 
 
+class SpanTextTask(TextTask):
+    """The same rows as inputs and targets of an encoder-decoder; a packed row is one running text, as in T5."""
+
+    data: SpanTextData
+
+    def check(self, manifest: Mapping[str, Any], model: ModelConfig) -> None:
+        super().check(manifest, model)
+        needed = manifest["vocabulary"] + self._sentinels
+        if (known := smallest_vocabulary(model)) < needed:
+            raise DataError(
+                f"the model knows {known} tokens: cache {manifest['cache']!r} has {manifest['vocabulary']}, and "
+                f"data.sentinels={self.data.sentinels} come on top; at least {needed}"
+            )
+
+    @property
+    def _sentinels(self) -> int:
+        return self.data.sentinels if self.data.objective == "spans" else 0
+
+    def synthetic(self, rng: np.random.Generator, model: ModelConfig) -> Example:
+        row = super().synthetic(rng, model)
+        row["tokens"] = rng.integers(3, smallest_vocabulary(model) - self._sentinels, self.data.length, dtype=np.int32)
+        return row
+
+    def assets(self, folder: Path | None, model: ModelConfig) -> tuple[int, int]:
+        """Returns (the size of the vocabulary, the id of the end of text), of random data made-up ones."""
+        if folder is None:
+            return smallest_vocabulary(model) - self._sentinels, 1
+        return _size_and_eos(folder)
+
+    @property
+    def augmentation(self) -> str:
+        d = self.data
+        return f"{d.objective}-{d.rate:g}-{d.mean_span:g}-{d.sentinels}-{d.multiple}"
+
+    def augment(self, row: Example, rng: np.random.Generator, assets: tuple[int, int]) -> Example:
+        d, (size, eos) = self.data, assets
+        tokens = row["tokens"][row["segments"] > 0]
+        if len(tokens) < 2:  # nothing to take out
+            inputs, targets = tokens, np.array([eos], np.int32)
+        elif d.objective == "prefix":
+            inputs, targets = spans.prefix(tokens, rng, eos=eos)
+        else:
+            first = size + d.sentinels - 1
+            inputs, targets = spans.corrupt(tokens, rng, rate=d.rate, mean=d.mean_span, first_sentinel=first, eos=eos)
+        return spans.lay_out({"inputs": inputs, "targets": targets}, d.lengths)
+
+    def held_out(self, cache: Path, vocabulary: Path, split: str, limit: int) -> HeldOutExamples:
+        """Returns the split's rows. The same spans are taken out each time: a number that moves means that the model did."""
+        texts = [example["text"] for example in examples(cache, split, limit)]
+        records, _ = encoding.rows_of(texts, Tokenizer(vocabulary), self.data.length)
+        assets = _size_and_eos(vocabulary)
+        rows = (unpack(record, self.data.stored()) for record in records)
+        made = [self.augment(row, np.random.default_rng((0, i)), assets) for i, row in enumerate(rows)]
+        return HeldOutExamples(made, len(texts))
+
+
+def _size_and_eos(folder: Path) -> tuple[int, int]:
+    tokenizer = Tokenizer(folder)
+    if tokenizer.eos_id is None:
+        raise DataError(f"{folder}: its vocabulary has no end of text")
+    return tokenizer.size, tokenizer.eos_id
+
+
 def task(data: TextData) -> TextTask:
     """Returns the task of a configuration of this kind."""
+    if isinstance(data, SpanTextData):
+        return SpanTextTask(data)
     return MaskedTextTask(data) if isinstance(data, MaskedTextData) else TextTask(data)

@@ -210,6 +210,12 @@ def readable(c: BertConfig) -> list[Entry]:
     return body if any(e.theirs.startswith("bert.pooler.") for e in body) else [*body, *_pooler(c.model_dim)]
 
 
+def untied(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings that change where the output matrix differs from the table that it is said to be tied to."""
+    del theirs
+    return {"tie_word_embeddings": False}
+
+
 def copies(c: BertConfig) -> dict[str, str]:
     """Returns the tensors that a file may hold besides `readable`, and those that they repeat, by canonical name."""
     tied = {"cls.predictions.decoder.weight": _TABLE, "cls.predictions.decoder.bias": _BIAS}

@@ -241,6 +241,12 @@ def readable(c: GptConfig) -> list[Entry]:
     return entries(c)
 
 
+def untied(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings that change where the output matrix differs from the table that it is said to be tied to."""
+    del theirs
+    return {"tie_word_embeddings": False}
+
+
 def copies(c: GptConfig) -> dict[str, str]:
     """Returns the tensors that a file may hold besides `readable`, and those that they repeat, by canonical name."""
     return {_OUTPUT: _TABLE[_kind(c)]} if c.tied else {}

@@ -13,6 +13,7 @@ class GShardM4Config(EncoderDecoderConfig):
     The defaults are what all models of the paper's Table 1 share. Where the paper is silent, the source is named.
 
     Attributes:
+      source_vocab, target_vocab: ids of the two sides' token embeddings; the second also classes of the output logits.
       layers: encoder plus decoder layers, half each (the L of MoE(2048E, 36L)).
       label_smoothing: Lingvo's 0.1; not in the paper.
       dropout: on embeddings, sub-layer outputs and attention probabilities (A.2); inside experts none (Lingvo).

@@ -23,11 +23,17 @@ class GShardM4(EncoderDecoder):
     def __init__(self, c: GShardM4Config, key: jax.Array, where: Component):
         k1, k2, k3, k4, k5 = jax.random.split(key, 5)
         m = c.model_dim
-        self.c, self.where = c, where
+        self.c: GShardM4Config = c
+        self.where = where
         self.source_embedding = Embedding(c.source_vocab, m, k1, where / "source_embedding")
         self.target_embedding = Embedding(c.target_vocab, m, k2, where / "target_embedding")
         self._make_stacks(k3, k4)
         self.softmax = param(k5, (m, c.target_vocab), ("embed", "vocab"), normal(m**-0.5), where / "softmax")
+
+    @property
+    def target_vocab(self) -> int:
+        """How many tokens the model can produce."""
+        return self.c.target_vocab
 
     def embed_tokens(self, side: Side, ids_BL: jax.Array, positions_BL: jax.Array, key: Key) -> jax.Array:
         """Returns the first layer's input [B, L, M] of either stack; see EncoderDecoder."""

@@ -85,7 +85,9 @@ def beam_search(
         tokens_BJT = tokens_BJT.at[:, :, s.at].set(token_BJ)
         ends_BJ = token_BJ == eos
 
-        ended_BJ = jnp.where(ends_BJ, score_BJ / penalty(s.at + 1, alpha), NEVER)
+        # One that ends counts only among the best K, so that a beam of 1 is greedy (as in fairseq and transformers).
+        counts_J = jnp.arange(2 * beams) < beams
+        ended_BJ = jnp.where(ends_BJ & counts_J, score_BJ / penalty(s.at + 1, alpha), NEVER)
         all_scores = jnp.concatenate([s.done_BK, ended_BJ], axis=1)
         all_tokens = jnp.concatenate([s.done_tokens_BKT, tokens_BJT], axis=1)
         done_BK, kept_BK = jax.lax.top_k(all_scores, beams)

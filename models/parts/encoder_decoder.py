@@ -7,7 +7,7 @@ A family says how tokens become vectors and vectors logits; the fields of its co
 
 import abc
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import jax
@@ -16,7 +16,7 @@ from flax import nnx
 
 from models.parts import transformer
 from models.parts.attention.mask import AttentionMask
-from models.parts.layers import Norm, split_key
+from models.parts.layers import Norm, dropout, split_key
 from models.parts.losses import Loss, Totals, token_loss_in_chunks, zero_loss
 from models.parts.moe.config import Gating
 from models.parts.moe.layer import check_groups, routing_loss
@@ -24,8 +24,11 @@ from models.parts.transformer import Block, Geometry, Key, LayerCache, Source, S
 from models.parts.transformer_config import EncoderDecoderConfig
 from models.protocol import Batch, Context, Staged
 from models.sharding.component import Component
-from models.sharding.params import scan, stack
+from models.sharding.params import normal, param, scan, stack
 
+DecoderInput = tuple[
+    jax.Array, jax.Array, jax.Array | None
+]  # targets [B, L, M], sources [B, S, M], shared biases [1, 1, N * K]
 Side = Literal["input", "target"]  # the first word of the side's arrays: `inputs`, `inputs_segments`, ...
 
 
@@ -76,6 +79,13 @@ class EncoderDecoder(Staged):
         has_norm = c.order == "pre"
         self.encoder_norm = transformer.norm(c, where / "encoder") if has_norm else None
         self.decoder_norm = transformer.norm(c, where / "decoder") if has_norm else None
+        shared, names = c.positions == "relative_shared", ("heads", "buckets")
+
+        def bias(key: jax.Array, name: str) -> nnx.Param:
+            return param(key, (c.heads, c.buckets), names, normal(c.model_dim**-0.5), where / name / "attention")
+
+        self.encoder_bias = bias(jax.random.fold_in(key_encoder, 0), "encoder") if shared else None
+        self.decoder_bias = bias(jax.random.fold_in(key_decoder, 0), "decoder") if shared else None
 
     @abc.abstractmethod
     def embed_tokens(self, side: Side, ids_BL: jax.Array, positions_BL: jax.Array, key: Key) -> jax.Array:
@@ -90,7 +100,7 @@ class EncoderDecoder(Staged):
         context, totals = Context.evaluation(), self.totals(batch)
         source, _ = self.before(batch, context, totals)  # the encoder
         x = self.embed(batch | source, context)
-        (x_BLM, _), _ = self.apply_layers(self.decoder, x, batch, context, totals)
+        (x_BLM, *_), _ = self.apply_layers(self.decoder, x, batch, context, totals)
         return self._logits(x_BLM)
 
     # --- training ---
@@ -105,30 +115,35 @@ class EncoderDecoder(Staged):
         source_BSM, statistics = self.encode(*arrays, context)
         return {"source": source_BSM}, self._routing_loss(statistics, "input", source_BSM.dtype, totals)
 
-    def embed(self, batch: Batch, context: Context) -> tuple[jax.Array, jax.Array]:
-        """Returns the decoder's input: targets [B, L, M] and sources [B, S, M]."""
-        ids_BL = shift_right(batch["targets"], batch["targets_positions"])
-        return self.embed_tokens("target", ids_BL, batch["targets_positions"], context.key), batch["source"]
+    def embed(self, batch: Batch, context: Context) -> DecoderInput:
+        """Returns the decoder's input, from the targets and the encoder's output."""
+        ids_BL = shift_right(batch["targets"], batch["targets_positions"], self.c.start_id)
+        x_BLM = self.embed_tokens("target", ids_BL, batch["targets_positions"], context.key)
+        # The layers of a pipeline's stage have no parameter but their own.
+        bias_11X = None if self.decoder_bias is None else self.decoder_bias[...].reshape(1, 1, -1)
+        return x_BLM, batch["source"], bias_11X
 
     def apply_layers(
-        self, blocks: Unit, x: tuple[jax.Array, jax.Array], batch: Batch, context: Context, totals: Totals
-    ) -> tuple[tuple[jax.Array, jax.Array], Loss]:
-        """Runs some of the decoder's units; sources pass unchanged. See Staged."""
-        x_BLM, source_BSM = x
+        self, blocks: Unit, x: DecoderInput, batch: Batch, context: Context, totals: Totals
+    ) -> tuple[DecoderInput, Loss]:
+        """Runs some of the decoder's units; sources and biases pass unchanged. See Staged."""
+        x_BLM, source_BSM, bias_11X = x
         segments_BL = batch["targets_segments"]
-        g = self._geometry(batch["targets_positions"], segments_BL, causal=True)
+        bias_1NK = None if bias_11X is None else bias_11X.reshape(1, self.c.heads, -1)
+        g = self._geometry(batch["targets_positions"], segments_BL, bias_1NK, causal=True)
         source = Source(AttentionMask.for_rows(segments_BL, batch["inputs_segments"]), source_BSM)
         g = dataclasses.replace(g, source=source)
         x_BLM, statistics = self._run(blocks, x_BLM, g, context.key, self.where / "decoder")
-        return (x_BLM, source_BSM), self._routing_loss(statistics, "target", x_BLM.dtype, totals)
+        return (x_BLM, source_BSM, bias_11X), self._routing_loss(statistics, "target", x_BLM.dtype, totals)
 
-    def head_loss(self, x: tuple[jax.Array, jax.Array], batch: Batch, context: Context, totals: Totals) -> Loss:
+    def head_loss(self, x: DecoderInput, batch: Batch, context: Context, totals: Totals) -> Loss:
         """Returns the cross-entropy of the last layer's output; see Staged."""
         del context
         used_BL = batch["targets_segments"] > 0
         return token_loss_in_chunks(
-            self._logits, x[0], batch["targets"], used_BL, totals["target"], self.c.label_smoothing, self.where
-        )
+            self._logits, x[0], batch["targets"], used_BL, totals["target"], self.c.label_smoothing, self.where,
+            self.c.z_loss,
+        )  # fmt: skip
 
     def check_rows(self, lengths: Mapping[str, int], microbatches: int) -> None:
         """Raises LayoutError where rows are dealt out to microbatches, the step's or a pipeline's, and groups span rows.
@@ -152,16 +167,20 @@ class EncoderDecoder(Staged):
 
     def encode(self, ids_BS, segments_BS, positions_BS, context: Context) -> tuple[jax.Array, Statistics]:
         """Returns (the encoder's output [B, S, M], statistics of its mixtures, stacked)."""
-        embedding, layers = context.split(2)
+        embedding, layers, output = context.split(3)
         x_BSM = self.embed_tokens("input", ids_BS, positions_BS, embedding.key)
         keys = layers.for_layers(self.c.units).key
-        g = self._geometry(positions_BS, segments_BS)
+        bias_1NK = None if self.encoder_bias is None else self.encoder_bias[...][None]
+        g = self._geometry(positions_BS, segments_BS, bias_1NK)
         x_BSM, statistics = self._run(self.encoder, x_BSM, g, keys, self.where / "encoder")
-        return _normed(x_BSM, self.encoder_norm), statistics
+        return dropout(_normed(x_BSM, self.encoder_norm), self.c.output_dropout, output.key), statistics
 
-    def _geometry(self, positions_BL: jax.Array, segments_BL: jax.Array, *, causal: bool = False) -> Geometry:
+    def _geometry(
+        self, positions_BL: jax.Array, segments_BL: jax.Array, bias_1NK: jax.Array | None, *, causal: bool = False
+    ) -> Geometry:
         mask = AttentionMask.for_rows(segments_BL, segments_BL, causal=causal)
-        return dataclasses.replace(transformer.geometry(self.c, positions_BL, mask), real_BL=segments_BL > 0)
+        g = transformer.geometry(self.c, positions_BL, mask)
+        return dataclasses.replace(g, bias_1NK=bias_1NK, real_BL=segments_BL > 0)
 
     def _run(
         self, units: Unit, x_BLM: jax.Array, g: Geometry, keys: Key, where: Component
@@ -184,9 +203,9 @@ class EncoderDecoder(Staged):
     # --- decoding, a position at a time ---
 
     @property
+    @abc.abstractmethod
     def target_vocab(self) -> int:
         """How many tokens the model can produce."""
-        return self.c.target_vocab
 
     def start(self, batch: Batch, hypotheses: int, steps: int) -> "Cache":
         """Encodes B sources and prepares the decoder's caches for `hypotheses` of each, of up to `steps` tokens.
@@ -209,15 +228,20 @@ class EncoderDecoder(Staged):
         return Cache(layers, real_BS)
 
     def step(self, cache: "Cache", ids_BK: jax.Array, at: jax.Array) -> tuple[jax.Array, "Cache"]:
-        """Returns the logits [B, K, V] of the token after `ids`, which are at position `at`, and the cache with them in it."""
+        """Returns the logits [B, K, V] of the token after `ids`, which are at position `at`, and the cache with them in it.
+
+        At 0 `start_id` takes their place.
+        """
         rows, hypotheses = ids_BK.shape
         at_1 = at[None]
         positions_R1 = jnp.broadcast_to(at_1[:, None], (rows * hypotheses, 1))
-        x_R1M = self.embed_tokens("target", ids_BK.reshape(-1, 1), positions_R1, None)
+        ids_R1 = jnp.where(at == 0, self.c.start_id, ids_BK.reshape(-1, 1))
+        x_R1M = self.embed_tokens("target", ids_R1, positions_R1, None)
         source = AttentionMask.for_rows(jnp.ones_like(ids_BK), cache.real_BS.astype(jnp.int32))
         real_R1 = jnp.repeat(jnp.any(cache.real_BS, axis=1), hypotheses)[:, None]
         g = transformer.cached_geometry(self.c, at_1, cache.steps)
-        g = dataclasses.replace(g, real_BL=real_R1, source=Source(source))
+        bias_1NK = None if self.decoder_bias is None else self.decoder_bias[...][None]
+        g = dataclasses.replace(g, bias_1NK=bias_1NK, real_BL=real_R1, source=Source(source))
 
         def unit(x_R1M, inputs, _):
             layers, caches = inputs
@@ -260,7 +284,21 @@ def _normed(x_BLM: jax.Array, norm: Norm | None) -> jax.Array:
     return x_BLM if norm is None else norm(x_BLM)
 
 
-def shift_right(ids_BL: jax.Array, positions_BL: jax.Array) -> jax.Array:
-    """Returns the decoder's inputs: each token's predecessor in its own example; an example begins with 0 (padding's id)."""
+def shift_right(ids_BL: jax.Array, positions_BL: jax.Array, start_id: int = 0) -> jax.Array:
+    """Returns the decoder's inputs: each token's predecessor in its own example; an example begins with `start_id`."""
     before_BL = jnp.pad(ids_BL, ((0, 0), (1, 0)))[:, :-1]
-    return jnp.where(positions_BL == 0, 0, before_BL)
+    return jnp.where(positions_BL == 0, start_id, before_BL)
+
+
+def comparable(c: EncoderDecoderConfig, lengths: Sequence[int]) -> EncoderDecoderConfig:
+    """Returns the configuration with nothing random; see Family.comparable.
+
+    Routing groups lie within rows, since rows are dealt out to microbatches.
+    """
+    c = dataclasses.replace(c, layers=4 * len(c.unit), dropout=0.0, hidden_dropout=0.0, output_dropout=0.0)
+    if c.moe is None:
+        return c
+    moe = dataclasses.replace(
+        c.moe, second_expert_threshold=0.0, group_size=min(lengths), input_jitter=0.0, dropout=0.0, token_dropout=0.0
+    )
+    return dataclasses.replace(c, moe=moe)

@@ -84,19 +84,21 @@ class FeedForward(nnx.Module):
 
     def __init__(
         self, size: int, hidden: int, key: jax.Array, where: Component, *,
-        activation: str = "relu", gated: bool = False, bias: bool = False,
+        activation: str = "relu", gated: bool = False, bias: bool = False, init_scale: float = 1.0,
     ):  # fmt: skip
         k1, k2, k3 = jax.random.split(key, 3)
         self.where, self.activation = where, activation
         up, names = (size, hidden), ("embed", "mlp")
-        self.wi = param(k1, up, names, normal(size**-0.5), where)
-        self.wg = param(k3, up, names, normal(size**-0.5), where) if gated else None
-        self.wo = param(k2, (hidden, size), ("mlp", "embed"), normal(hidden**-0.5), where)
+        into, out = normal((init_scale / size) ** 0.5), normal((init_scale / hidden) ** 0.5)
+        self.wi = param(k1, up, names, into, where)
+        self.wg = param(k3, up, names, into, where) if gated else None
+        self.wo = param(k2, (hidden, size), ("mlp", "embed"), out, where)
         self.wi_bias = param(k1, (hidden,), ("mlp",), zeros, where) if bias else None
         self.wg_bias = param(k3, (hidden,), ("mlp",), zeros, where) if bias and gated else None
         self.wo_bias = param(k2, (size,), ("embed",), zeros, where) if bias else None
 
-    def __call__(self, x_BLM: jax.Array) -> jax.Array:
+    def __call__(self, x_BLM: jax.Array, rate: float = 0.0, key: jax.Array | None = None) -> jax.Array:
+        """Returns y_BLM; `rate` is of dropout on the hidden layer."""
         act = ACTIVATIONS[self.activation]
         h_BLH = checkpoint_name(add_bias(project(x_BLM, self.wi[...], self.where), self.wi_bias), "up")
         if self.wg is None:
@@ -104,7 +106,7 @@ class FeedForward(nnx.Module):
         else:
             gate_BLH = checkpoint_name(add_bias(project(x_BLM, self.wg[...], self.where), self.wg_bias), "gate")
             h_BLH = act(gate_BLH) * h_BLH
-        h_BLH = self.where.shard(h_BLH, "batch", "length", "act_mlp")
+        h_BLH = dropout(self.where.shard(h_BLH, "batch", "length", "act_mlp"), rate, key)
         y_BLM = add_bias(project(h_BLH, self.wo[...], self.where), self.wo_bias)
         return checkpoint_name(self.where.shard(y_BLM, "batch", "res_length", "act_embed"), "ffn_out")
 

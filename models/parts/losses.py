@@ -67,8 +67,9 @@ def per(total: jax.Array, count: jax.Array) -> jax.Array:
 
 
 def token_loss(
-    logits_BLV: jax.Array, targets_BL: jax.Array, used_BL: jax.Array, total: jax.Array, smoothing: float = 0.0
-) -> Loss:
+    logits_BLV: jax.Array, targets_BL: jax.Array, used_BL: jax.Array, total: jax.Array, smoothing: float = 0.0,
+    z_weight: float = 0.0,
+) -> Loss:  # fmt: skip
     """Returns the cross-entropy of tokens, as a mean over the whole batch's, and how often the target is the likeliest token.
 
     Args:
@@ -77,6 +78,7 @@ def token_loss(
       used_BL: bool; False for positions that do not count.
       total: how many positions of the whole batch count.
       smoothing: mass moved from the target to all other classes, in the loss alone.
+      z_weight: of an auxiliary loss, log(sum of exp logits)^2, which keeps logits small (T5X: 1e-4).
     """
     smooth_BL, plain_BL = cross_entropy(logits_BLV, targets_BL, smoothing)
     weight_BL = used_BL.astype(plain_BL.dtype)
@@ -84,12 +86,17 @@ def token_loss(
     n = jnp.sum(used_BL)
     metrics = {"cross_entropy": Ratio(jnp.sum(plain_BL * weight_BL), n), "accuracy": Ratio(jnp.sum(hit_BL), n)}
     value = per(jnp.sum(smooth_BL * weight_BL), total)
-    return Loss(value, jnp.zeros_like(value), metrics)
+    if not z_weight:
+        return Loss(value, jnp.zeros_like(value), metrics)
+    z_BL = jax.nn.logsumexp(logits_BLV.astype(plain_BL.dtype), axis=-1) ** 2
+    z = jnp.sum(z_BL * weight_BL)
+    extra = z_weight * per(z, total)
+    return Loss(value + extra, extra, metrics | {"z_loss": Ratio(z, n)})
 
 
 def token_loss_in_chunks(
     logits: Callable[[jax.Array], jax.Array], x_BLM: jax.Array, targets_BL: jax.Array, used_BL: jax.Array,
-    total: jax.Array, smoothing: float, where: Component,
+    total: jax.Array, smoothing: float, where: Component, z_weight: float = 0.0,
 ) -> Loss:  # fmt: skip
     """Returns `token_loss` of the logits of x, which exist for a part of the positions at a time.
 
@@ -102,14 +109,14 @@ def token_loss_in_chunks(
     """
     n, length = where.execution.loss_chunks, x_BLM.shape[1]
     if n == 1:
-        return token_loss(logits(x_BLM), targets_BL, used_BL, total, smoothing)
+        return token_loss(logits(x_BLM), targets_BL, used_BL, total, smoothing, z_weight)
     if length % n:
         best = min((d for d in range(1, length + 1) if length % d == 0), key=lambda d: abs(d - n))
         raise LayoutError(f"loss_chunks={n} does not divide the {length} positions of a row; nearest is {best}")
 
     def add_chunk(_: None, chunk: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[None, Loss]:
         x_BLM, targets_BL, used_BL = chunk
-        return None, token_loss(logits(x_BLM), targets_BL, used_BL, total, smoothing)
+        return None, token_loss(logits(x_BLM), targets_BL, used_BL, total, smoothing, z_weight)
 
     chunks = [jnp.moveaxis(a.reshape(a.shape[0], n, -1, *a.shape[2:]), 1, 0) for a in (x_BLM, targets_BL, used_BL)]
     _, losses = jax.lax.scan(jax.checkpoint(add_chunk, prevent_cse=False), None, tuple(chunks))

@@ -51,6 +51,7 @@ class Geometry:
       mask: which keys a query attends to.
       rotation: of queries and new keys, where positions are rotary.
       at_B: with a cache, the position in it of each row's new key; its batch may be 1.
+      bias_1NK: a bias of each head for each of K buckets of relative positions, where the layers of a stack share one.
       real_BL: False for padding, which a mixture routes nowhere; None where there is no mixture.
       source: what a decoder's second attention attends to.
     """
@@ -58,6 +59,7 @@ class Geometry:
     mask: AttentionMask
     rotation: Rotation | None = None
     at_B: jax.Array | None = None
+    bias_1NK: jax.Array | None = None
     real_BL: jax.Array | None = None
     source: Source | None = None
 
@@ -108,7 +110,7 @@ class Block(nnx.Module):
         attends_to_source: bool = False, mixture: tuple[MoeConfig, Gating] | None = None,
     ):  # fmt: skip
         k1, *key_source, k2 = jax.random.split(key, 3 if attends_to_source else 2)
-        self.where, self.order, self.rate = where, c.order, c.dropout
+        self.where, self.order, self.rate, self.hidden_rate = where, c.order, c.dropout, c.hidden_dropout
         self.attention_norm = norm(c, where / "attention")
         self.attention = _attention(c, k1, where / "attention", buckets=c.buckets if c.positions == "relative" else 0)
         cross = where / "cross_attention"
@@ -116,11 +118,14 @@ class Block(nnx.Module):
         self.cross_attention = _attention(c, key_source[0], cross) if attends_to_source else None
         inner = where / ("ffn" if mixture is None else "moe")
         self.ffn_norm = None if c.order == "parallel" else norm(c, inner)
-        settings: dict[str, Any] = dict(activation=c.activation, gated=c.gated)
+        settings: dict[str, Any] = dict(
+            activation=c.activation, gated=c.gated, bias=c.ffn_bias, init_scale=c.init_scale
+        )
         if mixture is None:
-            self.ffn = FeedForward(c.model_dim, c.hidden_dim, k2, inner, bias=c.ffn_bias, **settings)
+            self.ffn = FeedForward(c.model_dim, c.hidden_dim, k2, inner, **settings)
         else:
-            self.ffn = Moe(*mixture, c.model_dim, c.hidden_dim, k2, inner, **settings)
+            causal = attends_to_source  # a decoder's
+            self.ffn = Moe(*mixture, c.model_dim, c.hidden_dim, k2, inner, causal=causal, **settings)
 
     def __call__(
         self, x_BLM: jax.Array, g: Geometry, cache: LayerCache | None, key: Key
@@ -133,7 +138,10 @@ class Block(nnx.Module):
             new = self.attention.keys_values(y_BLM, g.rotation)
             kept = cache and dataclasses.replace(cache, own=_write(cache.own, new, g.at_B))
             kv = kept.own if kept else new
-            y_BLM = self.attention(y_BLM, kv, g.mask, rotation=g.rotation, rate=self.rate, key=next(keys))
+            bias_NK = None if g.bias_1NK is None else g.bias_1NK[0]
+            y_BLM = self.attention(
+                y_BLM, kv, g.mask, rotation=g.rotation, bias_NK=bias_NK, rate=self.rate, key=next(keys)
+            )
             return dropout(y_BLM, self.rate, next(keys)), kept
 
         def attend_to_source(y_BLM: jax.Array) -> tuple[jax.Array, None]:
@@ -151,6 +159,8 @@ class Block(nnx.Module):
             if isinstance(self.ffn, Moe):
                 assert g.real_BL is not None
                 y_BLM, statistics = self.ffn(y_BLM, g.real_BL, next(keys))
+            elif self.hidden_rate:
+                y_BLM, statistics = self.ffn(y_BLM, self.hidden_rate, next(keys)), {}
             else:
                 y_BLM, statistics = self.ffn(y_BLM), {}
             return dropout(y_BLM, self.rate, next(keys)), statistics
@@ -181,6 +191,7 @@ def _attention(c: BlockConfig, key: jax.Array, where: Component, *, buckets: int
     return Attention(
         c.model_dim, c.heads, c.head_dim, key, where, kv_heads=c.kv_heads, bias=c.attention_bias,
         per_dim_scale=c.per_dim_scale, buckets=buckets, max_distance=c.max_distance, cap=c.logit_cap,
+        scaled=c.attention_scale, init_scale=c.init_scale,
     )  # fmt: skip
 
 

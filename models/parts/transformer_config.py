@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from models.parts.moe.config import MoeConfig
 
-Positions = Literal["learned", "rotary", "relative", "sinusoidal", "none"]
+Positions = Literal["learned", "rotary", "relative", "relative_shared", "sinusoidal", "none"]
 Norm = Literal["rms", "layer"]
 Order = Literal["pre", "post", "parallel"]
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
@@ -24,6 +24,7 @@ def check_dropout(rate: float) -> None:
 # Settings that change what a Transformer computes, but none of its shapes (models.protocol.Family.meaning).
 MEANING_OF_BLOCKS = (
     "order", "norm", "norm_eps", "activation", "positions", "rotary_base", "max_distance", "logit_cap",
+    "attention_scale",
 )  # fmt: skip
 MEANING_OF_LM = (*MEANING_OF_BLOCKS, "softmax_cap")
 
@@ -36,16 +37,20 @@ class BlockConfig:
       kv_heads: heads of keys and values, each shared by heads / kv_heads queries; 0 is as many as `heads`, 1 is
         multi-query attention (Shazeer 2019), anything between is grouped (Ainslie et al. 2023).
       positions: "learned" (a table that is added to the embeddings), "rotary" (Su et al. 2021, halves rotated as in LLaMA),
-        "relative" (T5's buckets, one bias per head and bucket, in every layer), "sinusoidal" (Vaswani et al. 2017, section 3.5,
+        "relative" (T5's buckets, one bias per head and bucket, in every layer), "relative_shared" (the same table in all layers
+        of a stack, as T5 has it; only in encoder-decoders), "sinusoidal" (Vaswani et al. 2017, section 3.5,
         added to the embeddings) or "none".
       norm: "rms" (scale alone; what Lingvo calls layer norm) or "layer"; `norm_bias` adds a bias.
       order: "pre" x + f(norm(x)), with a norm at the end of the stack; "post" norm(x + f(x)), the original
         Transformer's and BERT's; "parallel" x + attention(norm(x)) + ffn(norm(x)) (PaLM, section 2).
       gated: act(x wg) * (x wi) instead of act(x wi) in the feed-forward layer (Shazeer 2020).
       attention_bias, ffn_bias: biases of all projections of the sub-layer.
+      attention_scale: divides attention logits by sqrt(D); T5 does not, and draws its queries' matrix smaller instead.
+      init_scale: variance of the initial matrices of layers and routers, times their inputs (Switch Transformer: 0.1).
       per_dim_scale: a learned scale per dimension of the queries in place of 1/sqrt(D) alone (Lingvo).
       logit_cap: c tanh(x / c) on attention logits; 0 does nothing.
       dropout: on sub-layer outputs and attention probabilities, and in a whole model on embeddings.
+      hidden_dropout: on the hidden layer of dense feed-forward networks (T5).
     """
 
     model_dim: int
@@ -65,16 +70,22 @@ class BlockConfig:
     gated: bool = False
     attention_bias: bool = False
     ffn_bias: bool = False
+    attention_scale: bool = True
+    init_scale: float = 1.0
     per_dim_scale: bool = False
     logit_cap: float = 0.0
     dropout: float = 0.0
+    hidden_dropout: float = 0.0
 
     def __post_init__(self) -> None:
         if self.heads % self.groups:
             fits = [n for n in range(1, self.heads + 1) if self.heads % n == 0]
             best = min(fits, key=lambda n: abs(n - self.kv_heads))
             raise ValueError(f"kv_heads={self.kv_heads}: must divide heads={self.heads}; nearest is {best}")
+        if not self.init_scale > 0:
+            raise ValueError(f"init_scale={self.init_scale}: must be positive; Switch Transformer's is 0.1")
         check_dropout(self.dropout)
+        check_dropout(self.hidden_dropout)
 
     @property
     def groups(self) -> int:
@@ -108,6 +119,8 @@ class LmConfig(BlockConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.positions == "relative_shared":
+            raise ValueError("positions='relative_shared': only encoder-decoders share a table; nearest is 'relative'")
         if (self.positions == "learned") != (self.max_positions > 0):
             need = "at least the longest row" if self.positions == "learned" else "0"
             raise ValueError(f"max_positions={self.max_positions}: positions={self.positions!r} need {need}")
@@ -125,21 +138,27 @@ class EncoderDecoderConfig(BlockConfig):
     """An encoder, and a decoder that attends to its output (models/parts/encoder_decoder.py).
 
     Attributes:
-      source_vocab, target_vocab: ids of the two sides' token embeddings; the second also classes of the output logits.
       layers: of encoder and decoder together, half each.
       moe: the mixture of experts of every `sparse_every`-th layer of either stack; None makes the model dense.
       label_smoothing: mass moved from the label to all other classes.
+      z_loss: weight of log(sum of exp logits)^2 of the output logits (T5X: 1e-4); 0 computes none.
+      output_dropout: on the encoder's output (T5).
+      start_id: the token that stands before the first of a target.
     """
 
-    source_vocab: int
-    target_vocab: int
     layers: int
     moe: MoeConfig | None = None
     sparse_every: int = 2
     label_smoothing: float = 0.0
+    z_loss: float = 0.0
+    output_dropout: float = 0.0
+    start_id: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_dropout(self.output_dropout)
+        if self.z_loss < 0:
+            raise ValueError(f"z_loss={self.z_loss}: must be positive, or 0 for none; T5X's is 1e-4")
         if self.sparse_every < 1:
             raise ValueError(f"sparse_every={self.sparse_every}: must be 1 or more")
         both = 2 * len(self.unit)

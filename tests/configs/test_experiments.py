@@ -11,6 +11,7 @@ from configs.experiment import Experiment
 from configs.optimizers import AdamW, Constant
 from configs.registry import ConfigError
 from data.prepare import PREPARED
+from data.reading.caches import vocabulary_fields
 from scripts import golden
 
 
@@ -77,7 +78,8 @@ def test_caches_fit_their_experiments(name):
         assert getattr(e.data, field, 0) == getattr(made, field, 0), field
     for side in ("source", "target"):
         if hasattr(made, f"{side}_vocabulary"):
-            assert getattr(e.model, f"{side}_vocab") >= getattr(made, f"{side}_vocabulary")
+            field = vocabulary_fields(e.model)[f"{side}_vocabulary"]
+            assert getattr(e.model, field) >= getattr(made, f"{side}_vocabulary")
 
 
 def test_json_is_read_strictly():
@@ -151,5 +153,5 @@ def test_moved_fields_are_found_where_they_were():
         before["model"] |= {k: v for k, v in before.pop("execution").items() if k not in ("class", "remat_of")}
         if "moe" in before["model"]:
             moe = before["model"].pop("moe") or {"experts": 0, "gating": "top2"}
-            before["model"] |= {k: v for k, v in moe.items() if k != "class"}
+            before["model"] |= {k: v for k, v in moe.items() if k in registry.MOVED_INTO_MOE}
         assert registry.from_json(before) == e

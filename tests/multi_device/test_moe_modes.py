@@ -36,6 +36,7 @@ MODES = {
     "top2": MoeConfig(experts=8, group_size=32, capacity_factor=1.0),
     "top2_dropless": MoeConfig(experts=8, group_size=32, capacity_factor=0.0),
     "top1": MoeConfig(experts=8, group_size=32, capacity_factor=1.25, gating="top1", input_jitter=0.01),
+    "top1_by_gate": MoeConfig(experts=8, group_size=32, capacity_factor=0.5, gating="top1", batch_priority=True),
     "expert_choice": MoeConfig(experts=8, group_size=32, capacity_factor=2.0, gating="expert_choice"),
 }
 
@@ -50,10 +51,11 @@ def by(dispatch: Dispatch, where: Component) -> Component:
 
 def layer(c: MoeConfig, where: Component):
     """A gated mixture in double precision, x_BLM and a mask with padding."""
-    module = Moe(c, c.gating, MODEL, HIDDEN, jax.random.key(0), where, activation="silu", gated=True)
+    module = Moe(c, c.gating, MODEL, HIDDEN, jax.random.key(0), where, activation="silu", gated=True, bias=True)
     rng = np.random.default_rng(0)
     x_BLM, mask_BL = jnp.array(rng.normal(size=(8, 64, MODEL))), jnp.array(rng.random((8, 64)) < 0.8)
-    return jax.tree.map(lambda w: w.astype(jnp.float64), module), x_BLM, mask_BL
+    # Biases begin as zeros: those that are added wrongly would not show.
+    return jax.tree.map(lambda w: w.astype(jnp.float64) + 0.01 * rng.normal(size=w.shape), module), x_BLM, mask_BL
 
 
 def run(c: MoeConfig, where: Component):
@@ -89,6 +91,7 @@ def oracle(mode: str):
         ("top2_dropless", "expert_fully_sharded", "ragged"),
         ("top1", "expert_parallel_2d", "all_to_all"),
         ("top1", "expert_tensor_parallel", "ragged"),
+        ("top1_by_gate", "expert_parallel", "sort"),
         ("expert_choice", "expert_tensor_parallel", "all_to_all"),
         ("expert_choice", "expert_parallel_2d", "ragged"),
         ("top1", "tensor_parallel", "ragged"),

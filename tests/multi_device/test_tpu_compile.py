@@ -16,7 +16,7 @@ libtpu.prepare()
 from configs import registry
 from data.reading.batches import batch_shapes
 from models.sharding.layouts import sequence_parallel
-from models.gshard_m4 import layouts
+from models.sharding import expert_layouts as layouts
 from models.execution import Execution
 from models.parts.moe.config import MoeConfig
 from trainers import state, step

@@ -6,10 +6,15 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A model: its class and the settings of its config."""
+    """A model: its class, the settings of its config, and the version of `transformers` that computes it.
+
+    Version 5 (5.23) gives NLLB-MoE's tokens to experts 0 and 1 alone, whichever the router chose: it passes a mask where numbers
+    of experts are read. Version 4 (4.57.6) has it right.
+    """
 
     architecture: str
     settings: dict[str, Any]
+    version: int = 5
 
 
 _BERT = dict(
@@ -22,6 +27,14 @@ _LLAMA = dict(
     bos_token_id=None, eos_token_id=None,
 )  # fmt: skip
 _THETA = {"rope_theta": 500.0, "rope_type": "default"}
+
+_T5 = dict(vocab_size=101, d_model=20, d_kv=6, d_ff=28, num_layers=2, num_heads=3, relative_attention_num_buckets=8,
+           relative_attention_max_distance=9)  # fmt: skip
+
+_M2M100 = dict(
+    vocab_size=101, d_model=24, encoder_layers=2, decoder_layers=2, encoder_attention_heads=3, decoder_attention_heads=3,
+    encoder_ffn_dim=28, decoder_ffn_dim=28, bos_token_id=0, eos_token_id=2, pad_token_id=1, max_position_embeddings=40,
+)  # fmt: skip
 
 CASES = {
     "bert": Case("BertModel", _BERT),
@@ -37,12 +50,45 @@ CASES = {
         "LlamaForCausalLM",
         _LLAMA | dict(num_attention_heads=3, num_key_value_heads=1, tie_word_embeddings=True, rope_parameters=_THETA),
     ),
+    "t5": Case("T5ForConditionalGeneration", _T5 | dict(num_layers=3)),
+    "t5_v1_1": Case(
+        "T5ForConditionalGeneration", _T5 | dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False)
+    ),
+    "mt5": Case("MT5ForConditionalGeneration", _T5 | dict(tie_word_embeddings=False)),
+    "switch": Case(
+        "SwitchTransformersForConditionalGeneration",
+        _T5
+        | dict(
+            num_layers=4, num_decoder_layers=4, num_experts=5, num_sparse_encoder_layers=2, num_sparse_decoder_layers=2
+        ),
+    ),
+    "switch_all_sparse": Case(
+        "SwitchTransformersForConditionalGeneration",
+        _T5 | dict(num_decoder_layers=2, num_experts=3, num_sparse_encoder_layers=2, num_sparse_decoder_layers=2),
+    ),
+    "m2m100": Case("M2M100ForConditionalGeneration", _M2M100),
+    "nllb_moe": Case(
+        "NllbMoeForConditionalGeneration",
+        _M2M100
+        | dict(
+            encoder_layers=4,
+            decoder_layers=4,
+            num_experts=4,
+            encoder_sparse_step=2,
+            decoder_sparse_step=2,
+            expert_capacity=64,
+            moe_eval_capacity_token_fraction=1.0,
+        ),
+        version=4,
+    ),
     "llama_biased": Case(
         "LlamaForCausalLM",
         _LLAMA
         | dict(num_attention_heads=3, num_hidden_layers=3, attention_bias=True, mlp_bias=True, hidden_act="gelu"),
     ),
 }
+
+GIVEN = ("tokens", "mask", "types", "targets", "real")  # a model's inputs, beside its outputs in expected.safetensors
 
 # What MiniLM's embeddings are compared on: two pairs of paraphrases, then strangers.
 SENTENCES = (

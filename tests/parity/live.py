@@ -8,6 +8,7 @@ in float32, to 1e-4. `transformers` runs in an environment of its own; files are
 
 import dataclasses
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from data.packages.fetch import FetchError
 from data.packages.weights import weights_folder
 from data.vocabularies.tokenizers import Tokenizer
 from tests.parity import ours
-from tests.parity.cases import CASES
+from tests.parity.cases import CASES, GIVEN
 from trainers.weights import huggingface, open
 from trainers.weights import source as weights
 
@@ -29,10 +30,11 @@ FIXTURES = ROOT / "tests/fixtures/parity"
 TOLERANCE = 1e-4
 
 
-def theirs(*args: str | Path) -> str:
+def theirs(*args: str | Path, version: int = 5) -> str:
     """Runs the other side; gives back what it prints."""
     command = [ROOT / ".venv-parity/bin/python", ROOT / "tests/parity/theirs.py", *args]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    path = {"PYTHONPATH": str(ROOT / ".venv-parity/version4")} if version == 4 else {}
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=os.environ | path).stdout
 
 
 def imported(made: Path) -> dict[str, float]:
@@ -40,7 +42,7 @@ def imported(made: Path) -> dict[str, float]:
     found = {}
     for name in CASES:
         expected = load_file(made / name / "expected.safetensors")
-        given = {k: expected.pop(k) for k in ("tokens", "mask", "types") if k in expected}
+        given = {k: expected.pop(k) for k in GIVEN if k in expected}
         got = ours.outputs(huggingface.HuggingFace(made / name), given)
         found[name] = ours.distance(got, expected, given["mask"])
     return found
@@ -51,13 +53,14 @@ def exported(made: Path, to: Path) -> dict[str, float]:
     sources, inputs = {}, {}
     for seed, name in enumerate(CASES):
         config = huggingface.HuggingFace(made / name).config
-        config = dataclasses.replace(config, layers=config.layers + 2)
+        config = dataclasses.replace(config, layers=2 * config.layers)
         sources[name] = weights.Arrays(config, ours.fresh(config, seed))
         huggingface.write_folder(sources[name], to / name, max_shard_bytes=(10**9, 30_000)[seed % 2])
         expected = load_file(made / name / "expected.safetensors")
-        inputs[name] = {k: expected[k] for k in ("tokens", "mask", "types") if k in expected}
+        inputs[name] = {k: expected[k] for k in GIVEN if k in expected}
         save_file(inputs[name], to / name / "inputs.safetensors")
-    theirs("run", *(to / name for name in CASES))
+    for version in (4, 5):
+        theirs("run", *(to / name for name, case in CASES.items() if case.version == version), version=version)
     found = {}
     for name, given in inputs.items():
         got = load_file(to / name / "outputs.safetensors")
@@ -86,7 +89,8 @@ def vocabularies(to: Path) -> dict[str, bool]:
 def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         made, written = Path(scratch) / "made", Path(scratch) / "written"
-        theirs("make", made)
+        for version in (4, 5):
+            theirs("make", made, version=version)
         there, back = imported(made), exported(made, written)
         print(f"{'largest difference of an output':<32}{'import':>10}{'export':>10}")
         for name in CASES:

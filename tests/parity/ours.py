@@ -9,7 +9,9 @@ import numpy as np
 from models.bert.config import BertConfig
 from models.families import family_of
 from models.gpt.config import GptConfig
+from models.parts.decoding import beam_search
 from models.parts.heads_config import Classification, MaskedLm, SentenceEmbedding, Span, Tagging
+from models.parts.transformer_config import EncoderDecoderConfig
 from models.sharding.component import Component
 from models.sharding.layout import Layout
 from models.sharding.params import describe, merge, split
@@ -44,6 +46,8 @@ def model(source: Weights) -> Any:
 
 def batch(given: dict[str, np.ndarray]) -> dict[str, jax.Array]:
     """Their inputs as ours: an example a row, every position a slot."""
+    if "targets" in given:
+        return _two_sides(given)
     rows, length = given["tokens"].shape
     places = np.broadcast_to(np.arange(length, dtype=np.int32), (rows, length))
     found = {"tokens": given["tokens"], "segments": given["mask"], "positions": places, "slots": places}
@@ -52,15 +56,40 @@ def batch(given: dict[str, np.ndarray]) -> dict[str, jax.Array]:
     return {k: jnp.asarray(v) for k, v in found.items()}
 
 
+def _two_sides(given: dict[str, np.ndarray]) -> dict[str, jax.Array]:
+    """A source and a target a row; a row without a target has one segment all the same, whose logits count."""
+    sides = {"inputs": (given["tokens"], given["mask"]), "targets": (given["targets"], np.ones_like(given["real"]))}
+    arrays = {}
+    for side, (ids, real) in sides.items():
+        places = np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape)
+        arrays |= {side: ids, f"{side}_segments": real, f"{side}_positions": places}
+    return {k: jnp.asarray(v) for k, v in arrays.items()}
+
+
 def outputs(source: Weights, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """What the model gives, by the names of `transformers`."""
     m, b, config = model(source), batch(given), source.config
-    if isinstance(config, GptConfig):
+    if isinstance(config, EncoderDecoderConfig):
+        found = {"logits": jax.jit(lambda m, b: m(b))(m, b)}
+        for name, beams, eos in (("greedy", 1, 1), ("beams", 3, 10_000)):
+            found[name] = _decoded(m, b, beams, eos)
+    elif isinstance(config, GptConfig):
         found = {"logits": jax.jit(lambda m, b: m(b))(m, b)}
     else:
         assert isinstance(config, BertConfig)
         found = jax.jit(lambda m, b: _bert(config.head, m, b))(m, b)
     return {k: np.asarray(v) for k, v in found.items()}
+
+
+def _decoded(m: Any, b: dict[str, jax.Array], beams: int, eos: int) -> jax.Array:
+    """The best of so many hypotheses of eight tokens each, by their log-probabilities."""
+
+    @jax.jit
+    def search(m, b):
+        state, real_B = m.start(b, beams, 8), jnp.ones(len(b["inputs"]), bool)
+        return beam_search(m, state, real_B, beams=beams, steps=8, vocab=m.target_vocab, alpha=0.0, eos=eos)[0][:, 0]
+
+    return search(m, b)
 
 
 def _bert(head: Any, m: Any, b: dict[str, jax.Array]) -> dict[str, jax.Array]:
@@ -85,8 +114,11 @@ def distance(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray], mask: n
     """The largest difference of any output, padding left out."""
 
     def one(name: str) -> float:
-        difference = np.abs(ours[name] - theirs[name])
-        per_token = name not in ("embedding", "seq_relationship_logits") and difference.shape[:2] == mask.shape
+        difference = np.abs(ours[name].astype(np.float64) - theirs[name])
+        per_token = (
+            name not in ("embedding", "seq_relationship_logits", "greedy", "beams")
+            and difference.shape[:2] == mask.shape
+        )
         return float(np.max(difference[mask > 0] if per_token else difference))
 
     assert ours.keys() == theirs.keys(), (ours.keys(), theirs.keys())

@@ -16,11 +16,17 @@ import transformers  # pyright: ignore[reportMissingImports]
 from cases import CASES, SENTENCES  # pyright: ignore[reportMissingImports]
 from safetensors.numpy import load_file, save_file
 
+VERSION = int(transformers.__version__.partition(".")[0])
+
 
 def inputs(config, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Two rows of unequal length, with token types where the model has them."""
     mask = (np.arange(13) < np.array([[13], [9]])).astype(np.int32)
-    found = {"tokens": rng.integers(0, config.vocab_size, mask.shape).astype(np.int32) * mask, "mask": mask}
+    least = 2 if config.is_encoder_decoder else 0  # 0 is padding there, and 1 the end
+    found = {"tokens": rng.integers(least, config.vocab_size, mask.shape).astype(np.int32) * mask, "mask": mask}
+    if config.is_encoder_decoder:  # the second row has no target
+        real = (np.arange(11) < np.array([[11], [0]])).astype(np.int32)
+        found |= {"targets": rng.integers(2, config.vocab_size, real.shape).astype(np.int32) * real, "real": real}
     if types := getattr(config, "type_vocab_size", 0):
         found["types"] = np.sort(rng.integers(0, types, mask.shape).astype(np.int32)) * mask
     return found
@@ -38,14 +44,39 @@ def randomize(model, rng: np.random.Generator) -> None:
 def outputs(model, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """All that the model gives, and for a bare one also unit mean vectors."""
     batch = {k: torch.from_numpy(v).long() for k, v in given.items()}
-    types = {"token_type_ids": batch["types"]} if "types" in batch else {}
+    more = {"token_type_ids": batch["types"]} if "types" in batch else {}
+    if "targets" in batch:
+        start = torch.full_like(batch["targets"][:, :1], start_id(model))
+        more["decoder_input_ids"] = torch.cat([start, batch["targets"][:, :-1]], 1)
     with torch.no_grad():
-        out = model(input_ids=batch["tokens"], attention_mask=batch["mask"], **types)
+        out = model(input_ids=batch["tokens"], attention_mask=batch["mask"], **more)
+    if "targets" in batch:
+        return {"logits": out.logits.numpy()} | decoded(model, batch)
     found = {k: v.numpy() for k, v in out.items() if isinstance(v, torch.Tensor)}
     found.pop("pooler_output", None)
     if type(model) is transformers.BertModel:
         found["embedding"] = unit(found["last_hidden_state"], given["mask"])
     return {k: np.ascontiguousarray(v) for k, v in found.items()}
+
+
+def start_id(model) -> int:
+    """The token that a decoder begins with; where the config names none, padding's."""
+    return getattr(model.config, "decoder_start_token_id", None) or 0
+
+
+def decoded(model, batch) -> dict[str, np.ndarray]:
+    """What an encoder-decoder says by itself, greedily and by beams; padding is no word.
+
+    Beams have no end: what is cut at the last step competes here with what ended, and in the zoo comes after it.
+    """
+    settings = dict(input_ids=batch["tokens"], attention_mask=batch["mask"], max_new_tokens=8, do_sample=False)
+    ends = dict(pad_token_id=0, decoder_start_token_id=start_id(model), length_penalty=0.0, suppress_tokens=[0])
+    found = {}
+    for name, beams, eos in (("greedy", 1, 1), ("beams", 3, 10_000)):
+        with torch.no_grad():
+            ids = model.generate(**settings, **ends, num_beams=beams, eos_token_id=eos)
+        found[name] = np.pad(ids.numpy()[:, 1:], ((0, 0), (0, 8 - ids.shape[1] + 1))).astype(np.int32)
+    return found
 
 
 def unit(hidden: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -65,6 +96,8 @@ def load(folder: Path):
 
 def make(to: Path) -> None:
     for name, case in CASES.items():
+        if case.version != VERSION:
+            continue
         rng = np.random.default_rng(list(name.encode()))
         model_class = getattr(transformers, case.architecture)
         model = model_class(model_class.config_class(**case.settings)).eval()

@@ -9,6 +9,7 @@ import math
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -92,11 +93,11 @@ class HuggingFace:
         self._read = interchange.reader(entries, self._fetch, folder)
         self.vocabulary = folder if (folder / TOKENIZER).exists() else None
 
-    def _read_config(self, mapping: Any, **changed: Any) -> Any:
+    def _read_config(self, mapping: Any, changed: Mapping[str, Any] = MappingProxyType({})) -> Any:
         """Returns our configuration of config.json, with some settings changed."""
         try:
             interchange.only(self.theirs, quantization_config=())
-            return mapping.read_config(self.theirs | changed)
+            return mapping.read_config(self.theirs | dict(changed))
         except InterchangeError as error:
             raise InterchangeError(f"{self.folder}: {error}") from None
         except ValueError as error:  # a config's own check
@@ -118,19 +119,22 @@ class HuggingFace:
             if interchange.equal(self._fetch(copy), self._fetch(original)):
                 continue
             try:
-                self.config = self._read_config(mapping, tie_word_embeddings=False)
+                config = self._read_config(mapping, mapping.untied(self.theirs))
             except InterchangeError:
+                config = self.config
+            if copy in mapping.copies(config):
                 raise InterchangeError(
                     f"{self.folder}: {copy} differs from {original}, whose copy it has to be: no untied "
                     f"{self.theirs['model_type']!r} can be read"
-                ) from None
+                )
+            self.config = config
             break
         for copy in mapping.copies(self.config):
             self._tensors.pop(copy, None)
 
     def _lost_output(self, mapping: Any, want: Mapping[str, Shape], stored: Mapping[str, Shape]) -> str:
         """Returns advice for a model that lacks only the output matrix that it should have; "" for any other."""
-        tied = mapping.copies(self._read_config(mapping, tie_word_embeddings=True))
+        tied = mapping.copies(self._read_config(mapping, {"tie_word_embeddings": True}))
         for output, table in tied.items():
             if stored == {name: shape for name, shape in want.items() if name != output}:
                 return (

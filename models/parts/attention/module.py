@@ -26,6 +26,8 @@ class Attention(nnx.Module):
       bias: of all four projections.
       per_dim_scale: scales each dimension of the queries by softplus(w) / softplus(0), w learned from 0 (Lingvo).
       buckets: of relative positions up to `max_distance`, each with a learned bias per head (T5, section 2.1); 0 has none.
+      scaled: divides the logits by sqrt(D); T5 does not.
+      init_scale: variance of the initial matrices times their inputs.
       cap: limit of the logits, see `layers.soft_cap`.
 
     It computes models/parts/attention/plain.py, and what these options add. Where the layout cuts "keys", keys and values go
@@ -35,21 +37,28 @@ class Attention(nnx.Module):
     def __init__(
         self, size: int, heads: int, head_size: int, key: jax.Array, where: Component, *,
         kv_heads: int = 0, bias: bool = False, per_dim_scale: bool = False, buckets: int = 0, max_distance: int = 128,
-        cap: float = 0.0,
+        cap: float = 0.0, scaled: bool = True, init_scale: float = 1.0,
     ):  # fmt: skip
         self.where, self.max_distance, self.cap = where, max_distance, cap
+        self.scale = head_size**-0.5 if scaled else 1.0
         self.key_shards = ring.num_shards(where)
         kv_heads = kv_heads or heads
         # Fewer heads of keys and values than of queries may be cut differently, or not at all: they have a name of their own.
         kv_axis = "heads" if kv_heads == heads else "kv_heads"
         self.act_kv_axis = f"act_{kv_axis}"
         kq, kk, kv, ko = jax.random.split(key, 4)
-        init = normal(size**-0.5)
-        self.q = param(kq, (size, heads, head_size), ("embed", "heads", "kv"), init, where)
+        init = normal((init_scale / size) ** 0.5)
+        # Logits begin alike in size: what does not scale them has smaller queries.
+        init_q = init if scaled else normal((init_scale / (size * head_size)) ** 0.5)
+        self.q = param(kq, (size, heads, head_size), ("embed", "heads", "kv"), init_q, where)
         self.k = param(kk, (size, kv_heads, head_size), ("embed", kv_axis, "kv"), init, where)
         self.v = param(kv, (size, kv_heads, head_size), ("embed", kv_axis, "kv"), init, where)
         self.o = param(
-            ko, (heads, head_size, size), ("heads", "kv", "embed"), normal((heads * head_size) ** -0.5), where
+            ko,
+            (heads, head_size, size),
+            ("heads", "kv", "embed"),
+            normal((init_scale / (heads * head_size)) ** 0.5),
+            where,
         )
         self.q_bias = param(kq, (heads, head_size), ("heads", "kv"), zeros, where) if bias else None
         self.k_bias = param(kk, (kv_heads, head_size), (kv_axis, "kv"), zeros, where) if bias else None
@@ -71,12 +80,13 @@ class Attention(nnx.Module):
 
     def __call__(
         self, x_BLM: jax.Array, kv: KeysValues, mask: AttentionMask, *,
-        rotation: Rotation | None = None, rate: float = 0.0, key: jax.Array | None = None,
+        rotation: Rotation | None = None, bias_NK: jax.Array | None = None, rate: float = 0.0, key: jax.Array | None = None,
     ) -> jax.Array:  # fmt: skip
         """Attends from x to the keys and values that it sees.
 
         Args:
           rotation: of the queries, where positions are rotary.
+          bias_NK: a bias of each head for each of K buckets of relative positions, where layers share one.
           rate: of dropout on probabilities.
 
         Raises:
@@ -86,10 +96,10 @@ class Attention(nnx.Module):
         q_BLND = add_bias(project(x_BLM, self.q[...], self.where), self.q_bias)
         q_BLND = rotate(self.where.shard(q_BLND, "batch", "length", "act_heads", None), rotation, self.where)
         q_BLND = checkpoint_name(q_BLND, "attention_in")
-        q_BLND = q_BLND * q_BLND.shape[-1] ** -0.5
+        q_BLND = q_BLND * self.scale
         if self.per_dim_scale is not None:
             q_BLND = q_BLND * (jax.nn.softplus(self.per_dim_scale[...]) / np.log(2.0)).astype(q_BLND.dtype)
-        table_NK = None if self.relative_bias is None else self.relative_bias[...]
+        table_NK = bias_NK if self.relative_bias is None else self.relative_bias[...]
         logits = functools.partial(masked_logits, limit=self.cap, max_distance=self.max_distance)
         dropping = key is not None and rate > 0
         if splash.applies(self.where, q_BLND, k_BSGD, mask, biased=table_NK is not None, dropping=dropping):

@@ -29,6 +29,13 @@ class MoeConfig:
       second_expert_slot: which second choices take one of their expert's slots: those that are dispatched (Lingvo), or "always",
         also those that are dropped at random (GShard, Algorithm 1), so that the expert is full sooner.
       input_jitter: in training, the router's inputs are multiplied by uniform(1 - this, 1 + this) (Switch Transformer: 0.01).
+      batch_priority: an expert's slots go to the tokens with the largest gates, not to the first of a group (V-MoE, arXiv
+        2106.05974, section 4.1); never in a decoder, where a token's expert would depend on later tokens.
+      min_capacity: the fewest slots of an expert per group (Switch Transformer's code: 4).
+      router_std: standard deviation of the initial router; 0 is that of the other matrices (Switch Transformer's code: 0.02).
+      dropout: in training, on the hidden layer inside experts (Switch Transformer fine-tunes with 0.4).
+      token_dropout: in training, the probability that a token gets nothing from its experts; otherwise their outputs are
+        multiplied by one less this (NLLB, arXiv 2207.04672, section 6.2.2: 0.2).
       balance_weight: weight of the auxiliary loss (Lingvo's and Switch Transformer's 0.01; GShard does not say).
       z_weight: weight of the router z-loss (ST-MoE, arXiv 2202.08906, section 3.2: 0.001); 0, which computes none, is GShard
         and Switch Transformer, which have no such loss.
@@ -42,6 +49,11 @@ class MoeConfig:
     second_expert_threshold: float = 0.5
     second_expert_slot: SecondSlot = "if_dispatched"
     input_jitter: float = 0.0
+    batch_priority: bool = False
+    min_capacity: int = 1
+    router_std: float = 0.0
+    dropout: float = 0.0
+    token_dropout: float = 0.0
     balance_weight: float = 0.01
     z_weight: float = 0.0
 
@@ -60,6 +72,11 @@ class MoeConfig:
             raise ValueError(
                 f"z_weight={self.z_weight}: must be positive, or 0 for no router z-loss; ST-MoE's is 0.001"
             )
+        if self.min_capacity < 1:
+            raise ValueError(f"min_capacity={self.min_capacity}: must be 1 or more")
+        for name in ("dropout", "token_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: must be in [0, 1)")
         if not 0 <= self.input_jitter < 1:
             raise ValueError(f"input_jitter={self.input_jitter}: must be in [0, 1), Switch Transformer's is 0.01")
 

@@ -40,11 +40,17 @@ class Experts:
       up: arrays [E, M, H].
       down: an array [E, H, M].
       activation: of as many arguments as there are `up`s.
+      up_bias: arrays [E, H], one for each of `up`, or none.
+      down_bias: an array [E, M], or None.
+      hidden: what happens to the hidden layer after the activation, as dropout; it may depend on the place in the buffers.
     """
 
     up: tuple[jax.Array, ...]
     down: jax.Array
     activation: Callable[..., jax.Array]
+    up_bias: tuple[jax.Array, ...] = ()
+    down_bias: jax.Array | None = None
+    hidden: Callable[[jax.Array], jax.Array] | None = None
 
 
 def mixture(x_GSM: jax.Array, routing: Routing, slots: int, experts: Experts, where: Component, how: str) -> jax.Array:
@@ -76,10 +82,15 @@ def buffered(x_GSM: jax.Array, routing: Routing, slots: int, experts: Experts, w
     x_EGCM = checkpoint_name(exchange(dispatch(x_GSM), where), "dispatched")
     h_EGCH = (jnp.einsum("EGCM,EMH->EGCH", x_EGCM, w_EMH.astype(x_EGCM.dtype)) for w_EMH in experts.up)
     names = ("act_expert", "expert_group", None, "act_expert_mlp")
-    h_EGCH = (where.shard(h, *names) for h in h_EGCH)
+    h_EGCH = [where.shard(h, *names) for h in h_EGCH]
+    if experts.up_bias:
+        h_EGCH = [h + b_EH[:, None, None].astype(h.dtype) for h, b_EH in zip(h_EGCH, experts.up_bias, strict=True)]
     kept = ("gate", "up")[-len(experts.up) :]
     h_EGCH = experts.activation(*(checkpoint_name(h, name) for h, name in zip(h_EGCH, kept, strict=True)))
+    h_EGCH = experts.hidden(h_EGCH) if experts.hidden else h_EGCH
     y_EGCM = jnp.einsum("EGCH,EHM->EGCM", h_EGCH, experts.down.astype(x_EGCM.dtype))
+    if experts.down_bias is not None:
+        y_EGCM = y_EGCM + experts.down_bias[:, None, None].astype(y_EGCM.dtype)
     return combine(checkpoint_name(exchange(y_EGCM, where, back=True), "returned"))
 
 
@@ -266,22 +277,30 @@ def expert_axes(where: Component) -> Axes:
 
 def ragged(x_GSM: jax.Array, routing: Routing, slots: int, experts: Experts, where: Component) -> jax.Array:
     """`mixture` through rows sorted by expert and grouped matrix products; each device sorts all its groups together."""
+    if experts.hidden:
+        raise LayoutError(
+            "dropout inside experts is drawn by place in their buffers, which dispatch 'ragged' has none of; use 'sort'"
+        )
     axes = expert_axes(where)
     sums = where.layout.resolve(where.path).get("act_expert_mlp", ()) if where.mesh else ()
     peers = where.layout.num_shards(axes)
     local = functools.partial(_ragged, activation=experts.activation, slots=slots, peers=peers, axes=axes, sums=sums)
-    args = x_GSM, routing, experts.up, experts.down
+    args = x_GSM, routing, experts.up, experts.down, experts.up_bias, experts.down_bias
     if where.mesh is None:
         return local(*args)
     up = where.spec(("act_expert", None, "act_expert_mlp"), experts.up[0].shape, tensor="an expert's weight")
     down = where.spec(("act_expert", "act_expert_mlp", None), experts.down.shape, tensor="an expert's weight")
     groups = where.spec(("group",), x_GSM.shape[:1])
-    specs = groups, groups, up, down
+    up_bias = where.spec(("act_expert", "act_expert_mlp"), experts.up[0].shape[::2], tensor="an expert's bias")
+    down_bias = where.spec(("act_expert", None), experts.down.shape[::2], tensor="an expert's bias")
+    specs = groups, groups, up, down, up_bias, down_bias
     # Unchecked: in a pipeline's vmap over stages, what scatters below counts as varying over stages that it never sees.
     return jax.shard_map(local, mesh=where.mesh, in_specs=specs, out_specs=groups, check_vma=False)(*args)
 
 
-def _ragged(x_GSM, routing: Routing, up, down, *, activation, slots, peers: int, axes: Axes, sums: Axes) -> jax.Array:
+def _ragged(
+    x_GSM, routing: Routing, up, down, up_bias, down_bias, *, activation, slots, peers: int, axes: Axes, sums: Axes
+) -> jax.Array:
     """`ragged` on one device, which has groups of its own and experts of all groups: down.shape[0] of them, as each peer."""
     groups, size, model = x_GSM.shape
     mine, n = down.shape[0], routing.token_GN.shape[1]
@@ -309,10 +328,17 @@ def _ragged(x_GSM, routing: Routing, up, down, *, activation, slots, peers: int,
         )
         x_RM, back = merge(x_RM, sizes_PE)
 
-    product = functools.partial(jax.lax.ragged_dot, group_sizes=jnp.sum(sizes_PE, axis=0))
-    h_RH = activation(*(product(x_RM, w_EMH.astype(x_RM.dtype)) for w_EMH in up))
-    y_RM = product(h_RH, down.astype(x_RM.dtype))
+    sizes_E = jnp.sum(sizes_PE, axis=0)
+    product = functools.partial(jax.lax.ragged_dot, group_sizes=sizes_E)
+
+    def add_bias(y_RN: jax.Array, bias_EN: jax.Array) -> jax.Array:
+        return y_RN + jnp.repeat(bias_EN, sizes_E, axis=0, total_repeat_length=len(y_RN)).astype(y_RN.dtype)
+
+    h = [product(x_RM, w_EMH.astype(x_RM.dtype)) for w_EMH in up]
+    h = [add_bias(h_RH, bias_EH) for h_RH, bias_EH in zip(h, up_bias, strict=True)] if up_bias else h
+    y_RM = product(activation(*h), down.astype(x_RM.dtype))
     y_RM = jax.lax.psum(y_RM, sums) if sums else y_RM
+    y_RM = y_RM if down_bias is None else add_bias(y_RM, down_bias)
     if back:
         y_RM = jax.lax.all_to_all(back(y_RM), axes, split_axis=0, concat_axis=0, tiled=True)
     return give(y_RM[None]).reshape(x_GSM.shape)

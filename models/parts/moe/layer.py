@@ -1,5 +1,6 @@
 """The mixture of experts as a layer. B rows, L positions, M model; G groups, S tokens of a group, E experts, H hidden."""
 
+import functools
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -9,23 +10,23 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models.execution import Dispatch, Execution
-from models.parts.layers import ACTIVATIONS, split_key
+from models.parts.layers import ACTIVATIONS, dropout, split_key
 from models.parts.losses import Loss, Ratio, per
 from models.parts.moe import routing as moe
 from models.parts.moe.config import Gating, MoeConfig
 from models.parts.moe.dispatch import Experts, exchangeable, mixture
 from models.sharding.component import Component
 from models.sharding.layout import LayoutError
-from models.sharding.params import normal, param
+from models.sharding.params import normal, param, zeros
 
 
 class Moe(nnx.Module):
     """Every token through a few of E feed-forward networks (GShard, Figure 3 and Algorithm 1), act(x wi) wo or gated
-    act(x wg) * (x wi) wo."""
+    act(x wg) * (x wi) wo; biases on request."""
 
     def __init__(
         self, c: MoeConfig, gating: Gating, size: int, hidden: int, key: jax.Array, where: Component, *,
-        activation: str = "relu", gated: bool = False,
+        causal: bool = False, activation: str = "relu", gated: bool = False, bias: bool = False, init_scale: float = 1.0,
     ):  # fmt: skip
         k1, k2, k3, k4 = jax.random.split(key, 4)
         self.c, self.activation, self.where = c, activation, where
@@ -35,18 +36,25 @@ class Moe(nnx.Module):
                 f"{where.layout.resolve(where.path)['length']}, but routing groups span positions; cut 'res_length' instead"
             )
         self.gating: Gating = gating
+        self.priority = c.batch_priority and not causal
         up, names = (c.experts, size, hidden), ("expert", "embed", "mlp")
-        self.router = param(k1, (size, c.experts), ("embed", "gate"), normal(size**-0.5), where)
-        self.wi = param(k2, up, names, normal(size**-0.5), where)
-        self.wg = param(k4, up, names, normal(size**-0.5), where) if gated else None
-        self.wo = param(k3, (c.experts, hidden, size), ("expert", "mlp", "embed"), normal(hidden**-0.5), where)
+        into, out = normal((init_scale / size) ** 0.5), normal((init_scale / hidden) ** 0.5)
+        init_router = normal(c.router_std) if c.router_std else into
+        self.router = param(k1, (size, c.experts), ("embed", "gate"), init_router, where)
+        self.wi = param(k2, up, names, into, where)
+        self.wg = param(k4, up, names, into, where) if gated else None
+        self.wo = param(k3, (c.experts, hidden, size), ("expert", "mlp", "embed"), out, where)
+        hidden_bias = (c.experts, hidden), ("expert", "mlp")
+        self.wi_bias = param(k2, *hidden_bias, zeros, where) if bias else None
+        self.wg_bias = param(k4, *hidden_bias, zeros, where) if bias and gated else None
+        self.wo_bias = param(k3, (c.experts, size), ("expert", "embed"), zeros, where) if bias else None
 
     def __call__(
         self, x_BLM: jax.Array, mask_BL: jax.Array, key: jax.Array | None
     ) -> tuple[jax.Array, dict[str, Ratio]]:
         """(y_BLM, statistics): padding (mask False) is routed nowhere and returns zero; without a key nothing is random."""
         c, where = self.c, self.where
-        k1, k2 = split_key(key, 2)
+        k1, k2, k3, k4 = split_key(key, 4)
         size = self._group_size(mask_BL.size, training=key is not None)
         x_GSM = where.shard(x_BLM.reshape(-1, size, x_BLM.shape[-1]), "group", None, "act_embed")
         mask_GS = mask_BL.reshape(-1, size)
@@ -57,11 +65,12 @@ class Moe(nnx.Module):
         logits_GSE = jnp.einsum("GSM,ME->GSE", noisy_GSM, self.router[...].astype(wide))
         probs_GSE = where.shard(jax.nn.softmax(logits_GSE), "group", None, None)
 
-        slots = moe.capacity(c.factor(self.gating, training=key is not None), size, c.experts)
-        routing = moe.route(self.gating, probs_GSE, mask_GS, slots, k2, c.second_expert_threshold, c.second_expert_slot)
-        y_GSM = mixture(
-            x_GSM, routing, slots, self._experts(), where, self._dispatch(slots == size, training=key is not None)
+        slots = moe.capacity(c.factor(self.gating, training=key is not None), size, c.experts, c.min_capacity)
+        routing = moe.route(
+            self.gating, probs_GSE, mask_GS, slots, k2, c.second_expert_threshold, c.second_expert_slot, self.priority
         )
+        how = self._dispatch(slots == size, training=key is not None)
+        y_GSM = self._mask_tokens(mixture(x_GSM, routing, slots, self._experts(k3), where, how), k4)
 
         stats = {"balance_loss": Ratio(moe.balance_loss(probs_GSE, routing, mask_GS), jnp.sum(mask_GS))}
         if c.z_weight:
@@ -69,11 +78,25 @@ class Moe(nnx.Module):
         stats |= moe.counts(probs_GSE, routing, mask_GS)
         return where.shard(y_GSM.reshape(x_BLM.shape), "batch", "res_length", "act_embed"), stats
 
-    def _experts(self) -> Experts:
-        act = ACTIVATIONS[self.activation]
-        if self.wg is None:
-            return Experts((self.wi[...],), self.wo[...], act)
-        return Experts((self.wg[...], self.wi[...]), self.wo[...], lambda g, x: act(g) * x)
+    def _experts(self, key: jax.Array | None) -> Experts:
+        act, rate = ACTIVATIONS[self.activation], self.c.dropout
+        up, biases, gated = [self.wi], [self.wi_bias], act
+        if self.wg is not None:
+            up, biases, gated = [self.wg, self.wi], [self.wg_bias, self.wi_bias], lambda g, x: act(g) * x
+        hidden = functools.partial(dropout, rate=rate, key=key) if key is not None and rate else None
+        return Experts(
+            tuple(w[...] for w in up), self.wo[...], gated, tuple(b[...] for b in biases if b is not None),
+            None if self.wo_bias is None else self.wo_bias[...], hidden,
+        )  # fmt: skip
+
+    def _mask_tokens(self, y_GSM: jax.Array, key: jax.Array | None) -> jax.Array:
+        """Returns the experts' outputs: in training zero with probability `token_dropout`, otherwise scaled by one less that."""
+        rate = self.c.token_dropout
+        if not rate:
+            return y_GSM
+        if key is None:
+            return y_GSM * (1 - rate)
+        return jnp.where(moe.uniform(key, y_GSM.shape[:2])[..., None] >= rate, y_GSM, 0)
 
     def _dispatch(self, dropless: bool, training: bool) -> Dispatch:
         """The config's dispatch, but in dropless evaluation "ragged" where it has a kernel and its exchange is possible: buffers
@@ -148,7 +171,7 @@ def notes(c: MoeConfig | None, hidden: int, execution: Execution) -> list[str]:
     """Lines about the mixture that a run prints when it starts; `hidden` is the experts' H."""
     if c is None:
         return []
-    slots = moe.capacity(c.capacity_factor, c.group_size, c.experts)
+    slots = moe.capacity(c.capacity_factor, c.group_size, c.experts, c.min_capacity)
     decoder = f" ({c.decoder_gating} in a decoder)" if c.gating != c.decoder_gating else ""
     lines = [
         f"{c.experts} experts, {c.gating} gating{decoder}, groups of {c.group_size} tokens, {slots} slots per expert and group; "

@@ -33,6 +33,7 @@ A factor of 0 is dropless: as many slots as a group has tokens, so that every ch
 """
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -79,9 +80,10 @@ class Routing:
     choices: int = dataclasses.field(metadata={"static": True})
 
 
-def capacity(factor: float, group_size: int, experts: int) -> int:
-    """Slots per expert and group: factor * S / E, never rounded up to a convenient multiple; from 1 to S, for factor 0 S."""
-    return min(max(1, int(factor * group_size / experts)), group_size) if factor else group_size
+def capacity(factor: float, group_size: int, experts: int, least: int = 1) -> int:
+    """Returns the slots per expert and group: factor * S / E, rounded down to no convenient multiple; from `least` to S, for
+    factor 0 S."""
+    return min(max(least, int(factor * group_size / experts)), group_size) if factor else group_size
 
 
 def uniform(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
@@ -149,36 +151,44 @@ def expert_choice(probs_GSE: jax.Array, mask_GS: jax.Array, slots: int) -> Routi
 
 def route(
     gating: str, probs_GSE: jax.Array, mask_GS: jax.Array, slots: int,
-    key: jax.Array | None = None, threshold: float = 0.5, second_slot: SecondSlot = "if_dispatched",
+    key: jax.Array | None = None, threshold: float = 0.5, second_slot: SecondSlot = "if_dispatched", priority: bool = False,
 ) -> Routing:  # fmt: skip
     """The routing of a gating by its name ("top2", "top1", "expert_choice"): see there.
 
     Args:
       key, threshold: see `top2_gating`.
       second_slot: MoeConfig.second_expert_slot.
+      priority: tokens with larger gates come first (MoeConfig.batch_priority); expert choice is so by itself.
     """
     if gating == "expert_choice":
         return expert_choice(probs_GSE, mask_GS, slots)
     top2, experts = {"top2": True, "top1": False}[gating], probs_GSE.shape[-1]
     choice = top2_gating(probs_GSE, mask_GS, key, threshold) if top2 else top1_gating(probs_GSE, mask_GS)
+    find = functools.partial(find_slots, experts=experts, priority=priority)
     if not top2 or key is None or second_slot == "if_dispatched":
-        return assign_slots(choice, find_slots(choice, experts), slots)
+        return assign_slots(choice, find(choice), slots)
     every = dataclasses.replace(choice, wanted_GSK=jnp.broadcast_to(mask_GS[..., None], choice.wanted_GSK.shape))
-    served_GSK = choice.wanted_GSK & (find_slots(every, experts) < slots)
+    served_GSK = choice.wanted_GSK & (find(every) < slots)
     # Those that are served then move up to slots without gaps.
-    slot_GSK = find_slots(dataclasses.replace(choice, wanted_GSK=served_GSK), experts)
+    slot_GSK = find(dataclasses.replace(choice, wanted_GSK=served_GSK))
     return assign_slots(choice, jnp.where(served_GSK, slot_GSK, slots), slots)
 
 
 # --- slots -------------------------------------------------------------------------------------------------------
 
 
-def find_slots(choice: Choice, experts: int) -> jax.Array:
+def find_slots(choice: Choice, experts: int, *, priority: bool = False) -> jax.Array:
     """Slot [G, S, K] of each wanted choice: how many wanted choices of its expert come before it.
 
     All first choices of the group come before any second choice (GShard, Algorithm 1, lines 8 to 14; there by a cumulative
-    sum over [S * K, E], here by a sort).
+    sum over [S * K, E], here by a sort). Of equal rank the earlier token comes first, or with `priority` the one whose best gate
+    is larger (V-MoE, arXiv 2106.05974, section 4.1).
     """
+    if priority:
+        order_GS1 = jnp.argsort(jnp.max(choice.gate_GSK, axis=-1), axis=-1, stable=True, descending=True)[..., None]
+        in_order = jax.tree.map(lambda x: jnp.take_along_axis(x, order_GS1, axis=1), choice)
+        place_GS1 = jnp.argsort(order_GS1, axis=1)
+        return jnp.take_along_axis(find_slots(in_order, experts), place_GS1, axis=1)
     groups, size, k = choice.expert_GSK.shape
     expert_GSK = jnp.where(choice.wanted_GSK, choice.expert_GSK, experts)
     expert_GN = expert_GSK.swapaxes(1, 2).reshape(groups, k * size)

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from models.execution import Execution
 from models.parts.moe import dispatch
 from models.parts.moe import routing as moe
 from models.parts.moe.config import MoeConfig
 from models.parts.moe.layer import Moe
 from models.sharding.component import Component
-from models.sharding.layout import Layout, rules
+from models.sharding.layout import Layout, LayoutError, rules
 
 HERE = Component(Layout(name="here", mesh=()))
 ALL = jnp.ones((1, 4), bool)
@@ -211,14 +212,62 @@ def test_the_z_loss_is_the_square_of_the_log_of_the_sum():
 GROUPS, SIZE, EXPERTS, MODEL, HIDDEN = 3, 32, 6, 7, 5
 
 
-def one_by_one(x, routing: moe.Routing, wg, wi, wo) -> np.ndarray:
+def one_by_one(x, routing: moe.Routing, wg, wi, wo, bg, bi, bo) -> np.ndarray:
     """What a mixture is: every kept assignment's gated feed-forward network, one after the other."""
     y = np.zeros_like(x)
     for g, n in zip(*np.nonzero(routing.kept_GN), strict=True):
         token, e = routing.token_GN[g, n], routing.expert_GN[g, n]
-        h = np.tanh(x[g, token] @ wg[e]) * (x[g, token] @ wi[e])
-        y[g, token] += routing.gate_GN[g, n] * (h @ wo[e])
+        h = np.tanh(x[g, token] @ wg[e] + bg[e]) * (x[g, token] @ wi[e] + bi[e])
+        y[g, token] += routing.gate_GN[g, n] * (h @ wo[e] + bo[e])
     return y
+
+
+def test_larger_gates_are_served_first_where_they_have_priority():
+    """Of four tokens that want expert 0, with two slots: by place the first two are served, by priority those with gates of .9
+    and .8 (V-MoE, section 4.1)."""
+    gates = probs([6, 4], [9, 1], [7, 3], [8, 2])
+    kept = {
+        priority: moe.route("top1", gates, ALL, 2, priority=priority).kept_GN[0].tolist() for priority in (False, True)
+    }
+    assert kept == {False: [True, True, False, False], True: [False, True, False, True]}
+    # Second choices still come after all first ones.
+    first_and_second = moe.route("top2", gates, ALL, 4, priority=True)
+    assert first_and_second.slot_GN[0].reshape(4, 2)[:, 0].tolist() == [3, 0, 2, 1]
+
+
+def test_experts_have_slots_for_the_fewest_tokens_that_the_floor_says():
+    """1.25 x 8 / 8 is one slot; with a floor of four it is four, of no more than the group's tokens."""
+    assert [moe.capacity(1.25, 8, 8, least) for least in (1, 4, 16)] == [1, 4, 8]
+
+
+def mixture_of(**fields) -> tuple[Moe, jax.Array]:
+    c = MoeConfig(experts=4, gating="top1", group_size=32, capacity_factor=0.0, **fields)
+    rng = np.random.default_rng(0)
+    return Moe(c, "top1", MODEL, HIDDEN, jax.random.key(0), HERE, bias=True), jnp.array(rng.normal(size=(2, 32, MODEL)))
+
+
+def test_tokens_may_get_nothing_from_their_experts(float64):
+    """With token_dropout .25 about a quarter of the tokens get zero in training, the others all; in evaluation each gets .75."""
+    (masked, x), (plain, _) = mixture_of(token_dropout=0.25), mixture_of()
+    real = jnp.ones(x.shape[:2], bool)
+    whole = plain(x, real, None)[0]
+    assert_allclose(masked(x, real, None)[0], 0.75 * whole, rtol=1e-12)
+    y = masked(x, real, jax.random.key(1))[0]
+    gone = jnp.all(y == 0, axis=-1)
+    assert_allclose(y[~gone], whole[~gone], rtol=1e-12)
+    assert 5 <= int(gone.sum()) <= 28  # of 64
+
+
+def test_dropout_inside_experts_is_drawn_in_training_alone(float64):
+    """Outputs differ from those without in training, and are the same in evaluation; ragged rows refuse it."""
+    (dropping, x), (plain, _) = mixture_of(dropout=0.4), mixture_of()
+    real = jnp.ones(x.shape[:2], bool)
+    assert_array_equal(dropping(x, real, None)[0], plain(x, real, None)[0])
+    assert not np.allclose(dropping(x, real, jax.random.key(1))[0], plain(x, real, jax.random.key(1))[0])
+    ragged = dataclasses.replace(HERE, execution=Execution(dispatch="ragged"))
+    refused = Moe(dropping.c, "top1", MODEL, HIDDEN, jax.random.key(0), ragged)
+    with pytest.raises(LayoutError, match=r"dropout inside experts .* 'ragged' .* use 'sort'"):
+        refused(x, real, jax.random.key(1))
 
 
 @pytest.mark.parametrize(
@@ -228,31 +277,32 @@ def test_dispatches_agree(gating, slots, float64):
     """All four give what the experts give token by token, and one gradient for inputs, gates and weights, to 1e-12; with drops
     (1, 5 slots) and without (32)."""
     rng = np.random.default_rng(slots)
-    logits, x, wg, wi, wo = (
+    logits, x, *weights = (
         jnp.array(rng.normal(size=shape))
         for shape in (
             (GROUPS, SIZE, EXPERTS), (GROUPS, SIZE, MODEL),
             (EXPERTS, MODEL, HIDDEN), (EXPERTS, MODEL, HIDDEN), (EXPERTS, HIDDEN, MODEL),
+            (EXPERTS, HIDDEN), (EXPERTS, HIDDEN), (EXPERTS, MODEL),
         )
     )  # fmt: skip
     mask = jnp.array(rng.random((GROUPS, SIZE)) < 0.8)
 
-    def run(how, logits, x, *weights):
+    def run(how, logits, x, wg, wi, wo, bg, bi, bo):
         routing = moe.route(gating, jax.nn.softmax(2 * logits), mask, slots, jax.random.key(1))
-        experts = dispatch.Experts(weights[:2], weights[2], lambda g, x: jnp.tanh(g) * x)
+        experts = dispatch.Experts((wg, wi), wo, lambda g, x: jnp.tanh(g) * x, (bg, bi), bo)
         y = dispatch.mixture(x, routing, slots, experts, HERE, how)
         return jnp.sum(y**2), (y, routing)
 
     @jax.jit
     def all_ways(*args):
         return {
-            how: jax.value_and_grad(lambda *a: run(how, *a), argnums=range(5), has_aux=True)(*args)
+            how: jax.value_and_grad(lambda *a: run(how, *a), argnums=range(8), has_aux=True)(*args)
             for how in (*dispatch.BUFFERED, "ragged")
         }
 
-    found = all_ways(logits, x, wg, wi, wo)
+    found = all_ways(logits, x, *weights)
     (_, (y, routing)), _ = found["einsum"]
-    assert_allclose(y, one_by_one(*jax.device_get((x, routing, wg, wi, wo))), rtol=1e-12, atol=1e-12)
+    assert_allclose(y, one_by_one(*jax.device_get((x, routing, *weights))), rtol=1e-12, atol=1e-12)
     assert (routing.wanted_GN.sum() > routing.kept_GN.sum()) == (gating != "expert_choice" and slots < 32)
     for how in ("sort", "all_to_all", "ragged"):
         jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-12, atol=1e-12), found[how], found["einsum"])
@@ -295,6 +345,8 @@ def test_no_slot_is_used_twice():
         ({"capacity_factor": -1.0}, "capacity_factor=-1.0: must be positive, or 0"),
         ({"gating": "expert_choice", "capacity_factor": 0.0}, "capacity_factor=0: .* the paper's is 2"),
         ({"input_jitter": 1.0}, "input_jitter=1.0: must be in"),
+        ({"min_capacity": 0}, "min_capacity=0: must be 1 or more"),
+        ({"token_dropout": 1.0}, "token_dropout=1.0: must be in"),
         ({"z_weight": -1.0}, "z_weight=-1.0: must be positive, or 0 .* ST-MoE's is 0.001"),
     ],
 )

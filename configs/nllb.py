@@ -1,0 +1,38 @@
+"""NLLB-200's experiments: the released sizes (No Language Left Behind, arXiv 2207.04672), and its mixture of experts, the one
+released descendant of GShard M4.
+
+202 languages in one vocabulary of 256,206 ids. Data and optimizer as in configs/m2m100.py.
+"""
+
+from dataclasses import replace
+
+from configs.experiment import Experiment
+from configs.m2m100 import dense, pretraining
+from models.parts.moe.config import MoeConfig
+from models.sharding.expert_layouts import expert_fully_sharded
+from models.sharding.layouts import fully_sharded
+
+VOCAB = 256_206
+
+
+def n600m() -> Experiment:
+    """NLLB-200 distilled 600M: 615,073,792 parameters."""
+    return pretraining("nllb.n600m", dense(12, 1024, 4096, VOCAB), fully_sharded(32, 1))
+
+
+def n1_3b() -> Experiment:
+    """NLLB-200 1.3B: 1,370,638,336 parameters."""
+    return pretraining("nllb.n1_3b", dense(24, 1024, 8192, VOCAB), fully_sharded(64, 1))
+
+
+def n3_3b() -> Experiment:
+    """NLLB-200 3.3B: 3,344,863,232 parameters."""
+    return pretraining("nllb.n3_3b", dense(24, 2048, 8192, VOCAB), fully_sharded(128, 1))
+
+
+def moe_54b() -> Experiment:
+    """NLLB-200 54.5B: 54,500,569,088 parameters, 128 experts in every fourth layer, two a token (section 8.2.1)."""
+    moe = MoeConfig(experts=128, group_size=2048, second_expert_threshold=0.0, token_dropout=0.2, balance_weight=0.01)
+    model = replace(dense(24, 2048, 8192, VOCAB), moe=moe)
+    kept = "dispatched+returned+attention_in+attention_out"
+    return pretraining("nllb.moe_54b", model, expert_fully_sharded(1, 128), remat=kept)

@@ -1,0 +1,97 @@
+"""Switch Transformer's experiments, as its released code has them, and a small one for a first run.
+
+Switch Transformers: Scaling to Trillion Parameter Models with Simple and Efficient Sparsity, arXiv 2101.03961, Table 9; where the
+paper and the released configurations differ (Flaxformer's gin files), these are the latter, whose counts are the ones printed:
+ReLU and 3072 or 4096 hidden units in Base and Large, 128 experts in XXL, 30 heads in C.
+
+Every second layer is a mixture, from the second on; one expert a token; the router in float32. C4, 2^20 tokens a step.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from configs import t5
+from configs.experiment import Experiment
+from configs.optimizers import Adafactor, InverseSqrt
+from models.execution import Execution
+from models.parts.moe.config import MoeConfig
+from models.sharding.expert_layouts import expert_model_parallel, expert_parallel, expert_parallel_2d
+from models.sharding.layout import Layout
+from models.t5.config import T5Config
+
+KEPT = "dispatched+returned+attention_in+attention_out"
+
+
+def mixture(experts: int, group_size: int, factor: float = 1.25, least: int = 4) -> MoeConfig:
+    """The mixture of the released code. In evaluation it has twice the tokens' share of slots there; here nothing is dropped."""
+    return MoeConfig(
+        experts=experts, gating="top1", group_size=group_size, capacity_factor=factor, min_capacity=least,
+        router_std=0.02, balance_weight=0.01,
+    )  # fmt: skip
+
+
+def _experiment(name: str, model: T5Config, layout: Layout, **execution: Any) -> Experiment:
+    e = t5.experiment(name, model, layout)
+    return replace(e, train=replace(e.train, steps=550_000), execution=Execution(dtype="bfloat16", **execution))
+
+
+def quickstart() -> Experiment:
+    """A first mixture on English text: t5.quickstart with 8 experts in every second layer, at equal FLOPs a token."""
+    e = t5.quickstart()
+    moe = MoeConfig(experts=8, gating="top1", group_size=512, capacity_factor=1.25, balance_weight=0.01)
+    return replace(e, name="switch.quickstart", model=replace(t5.QUICKSTART, moe=moe))
+
+
+def _base(experts: int) -> Experiment:
+    model = replace(t5.v1_0(12, 768, 3072, 12), moe=mixture(experts, 8192))
+    return _experiment(f"switch.base_{experts}e", model, expert_parallel(128 // min(experts, 128), min(experts, 128)))
+
+
+def base_8e() -> Experiment:
+    """Switch-Base, 8 experts: 619,339,008 parameters."""
+    return _base(8)
+
+
+def base_16e() -> Experiment:
+    """Switch-Base, 16 experts: 1,072,397,568 parameters."""
+    return _base(16)
+
+
+def base_32e() -> Experiment:
+    """Switch-Base, 32 experts: 1,978,514,688 parameters."""
+    return _base(32)
+
+
+def base_64e() -> Experiment:
+    """Switch-Base, 64 experts: 3,790,748,928 parameters."""
+    return _base(64)
+
+
+def base_128e() -> Experiment:
+    """Switch-Base, 128 experts: 7,415,217,408 parameters (printed: 7B)."""
+    return _base(128)
+
+
+def base_256e() -> Experiment:
+    """Switch-Base, 256 experts: 14,664,154,368 parameters."""
+    return _base(256)
+
+
+def large_128e() -> Experiment:
+    """Switch-Large: 26,309,291,008 parameters (printed: 26B)."""
+    model = replace(t5.v1_0(24, 1024, 4096, 16), moe=mixture(128, 4096))
+    return _experiment("switch.large_128e", model, expert_parallel(1, 128), remat=KEPT)
+
+
+def xxl_128e() -> Experiment:
+    """Switch-XXL: 394,675,073,024 parameters (printed: 395B), gated GELU; 128 experts, each cut over 8 chips (section 5.6)."""
+    model = replace(t5.v1_1(24, 4096, 10_240, 64), moe=mixture(128, 4096, least=2))
+    return _experiment("switch.xxl_128e", model, expert_model_parallel(1, 128, 8), remat=KEPT)
+
+
+def c_2048e() -> Experiment:
+    """Switch-C: 1,571,327,875,360 parameters (printed: 1.571T), every layer a mixture, experts alone over the chips."""
+    base = t5.v1_0(15, 2080, 6144, 30)
+    model = replace(base, tied=False, scale_logits=False, moe=mixture(2048, 2048, 1.0, least=2), sparse_every=1)
+    e = _experiment("switch.c_2048e", model, expert_parallel_2d(8, 256), remat=KEPT)
+    return replace(e, optimizer=Adafactor(schedule=InverseSqrt()))

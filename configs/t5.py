@@ -1,0 +1,152 @@
+"""T5's experiments: T5 1.0 and 1.1, and mT5, whose sizes and recipe are those of the released checkpoints.
+
+Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer, arXiv 1910.10683; T5 1.1 is described in the
+released checkpoints of the text-to-text-transfer-transformer repository, mT5 in arXiv 2010.11934. Counts are exact; the names
+are the paper's, which round them ("large" was printed as 770 M).
+
+Pre-training is span corruption of C4 (568 tokens are 512 inputs and 114 targets), 2^20 input tokens a step, a million steps, with
+Adafactor at 1 / sqrt(max(step, 10,000)). T5's own vocabulary lies in no package: the experiments read C4 with a byte-level BPE of
+32,000 ids made from it. mT5's corpus of 101 languages, mC4, is not prepared here either: its experiments have its sizes.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from configs.experiment import Experiment, HeldOut, Train
+from configs.optimizers import Adafactor, AdamW, Cosine, InverseSqrt
+from data.text.config import SpanTextData
+from models.execution import Execution
+from models.sharding.expert_layouts import expert_parallel
+from models.sharding.layout import Layout
+from models.sharding.layouts import fully_sharded
+from models.t5.config import T5Config
+
+QUICKSTART = T5Config(vocab=8320, layers=8, model_dim=256, hidden_dim=512, heads=4, tied=True, z_loss=1e-4)
+
+
+def v1_0(layers: int, dim: int, hidden: int, heads: int, head_dim: int = 64) -> T5Config:
+    """T5 1.0: ReLU, logits tied to the embedding, dropout 0.1 in pre-training; `layers` of each stack."""
+    return T5Config(
+        layers=2 * layers, model_dim=dim, hidden_dim=hidden, heads=heads, head_dim=head_dim, tied=True, z_loss=1e-4,
+        dropout=0.1, hidden_dropout=0.1, output_dropout=0.1,
+    )  # fmt: skip
+
+
+def v1_1(layers: int, dim: int, hidden: int, heads: int, vocab: int = 32_128) -> T5Config:
+    """T5 1.1 and mT5: gated GELU, logits of their own, no dropout in pre-training; `layers` of each stack."""
+    return T5Config(
+        layers=2 * layers, model_dim=dim, hidden_dim=hidden, heads=heads, vocab=vocab, activation="gelu_tanh", gated=True,
+        tied=False, scale_logits=False, z_loss=1e-4,
+    )  # fmt: skip
+
+
+def experiment(name: str, model: T5Config, layout: Layout, **execution: Any) -> Experiment:
+    """Pre-training as all T5's have it."""
+    return Experiment(
+        name=name,
+        model=model,
+        layout=layout,
+        data=SpanTextData(cache="c4_t5_568", batch_size=2048, length=568, multiple=128),
+        optimizer=Adafactor(schedule=InverseSqrt()),
+        train=Train(steps=1_000_000, save_every=5000, keep=5, log_every=100),
+        eval=HeldOut(limit=4096, batch_size=2048),  # a multiple of every layout's devices
+        execution=Execution(dtype="bfloat16", **execution),
+    )
+
+
+def quickstart() -> Experiment:
+    """A first T5: 7.4 M parameters on 5.9 M words of English, of which it puts back spans that were taken out.
+
+    What switch.quickstart is compared with: the same layers, of which half are a mixture there.
+    """
+    return Experiment(
+        name="t5.quickstart",
+        model=QUICKSTART,
+        layout=expert_parallel(1, 1),
+        data=SpanTextData(cache="t5_small", batch_size=16, length=284, multiple=64),
+        optimizer=AdamW(schedule=Cosine(peak=2e-3, steps=1200, warmup=100, floor=0.1), b2=0.95, weight_decay=0.1),
+        train=Train(steps=1200, clip_norm=1.0, log_every=10, save_every=400, eval_every=100, keep=2),
+        eval=HeldOut(limit=200, batch_size=16),
+        execution=Execution(unroll=0),
+    )
+
+
+def v1_0_small() -> Experiment:
+    """T5-Small: 60,506,624 parameters."""
+    return experiment("t5.v1_0_small", v1_0(6, 512, 2048, 8), fully_sharded(16, 1))
+
+
+def v1_0_base() -> Experiment:
+    """T5-Base: 222,903,552 parameters."""
+    return experiment("t5.v1_0_base", v1_0(12, 768, 3072, 12), fully_sharded(32, 1))
+
+
+def v1_0_large() -> Experiment:
+    """T5-Large: 737,668,096 parameters (printed: 770 M)."""
+    return experiment("t5.v1_0_large", v1_0(24, 1024, 4096, 16), fully_sharded(64, 1))
+
+
+def v1_0_3b() -> Experiment:
+    """T5-3B: 2,851,598,336 parameters; heads of 128."""
+    return experiment("t5.v1_0_3b", v1_0(24, 1024, 16_384, 32, 128), fully_sharded(128, 1), remat="full")
+
+
+def v1_0_11b() -> Experiment:
+    """T5-11B: 11,307,321,344 parameters; 128 heads of 128."""
+    return experiment("t5.v1_0_11b", v1_0(24, 1024, 65_536, 128, 128), fully_sharded(256, 1), remat="full")
+
+
+def v1_1_small() -> Experiment:
+    """T5 1.1 Small: 76,961,152 parameters."""
+    return experiment("t5.v1_1_small", v1_1(8, 512, 1024, 6), fully_sharded(16, 1))
+
+
+def v1_1_base() -> Experiment:
+    """T5 1.1 Base: 247,577,856 parameters."""
+    return experiment("t5.v1_1_base", v1_1(12, 768, 2048, 12), fully_sharded(32, 1))
+
+
+def v1_1_large() -> Experiment:
+    """T5 1.1 Large: 783,150,080 parameters."""
+    return experiment("t5.v1_1_large", v1_1(24, 1024, 2816, 16), fully_sharded(64, 1))
+
+
+def v1_1_xl() -> Experiment:
+    """T5 1.1 XL: 2,849,757,184 parameters."""
+    return experiment("t5.v1_1_xl", v1_1(24, 2048, 5120, 32), fully_sharded(128, 1), remat="full")
+
+
+def v1_1_xxl() -> Experiment:
+    """T5 1.1 XXL: 11,135,332,352 parameters."""
+    return experiment("t5.v1_1_xxl", v1_1(24, 4096, 10_240, 64), fully_sharded(256, 1), remat="full")
+
+
+def mt5_small() -> Experiment:
+    """mT5-Small: 300,176,768 parameters, 256,114,688 of them in the two tables of 250,112 ids."""
+    return _mt5("small", v1_1(8, 512, 1024, 6, vocab=250_112), v1_1_small())
+
+
+def mt5_base() -> Experiment:
+    """mT5-Base: 582,401,280 parameters."""
+    return _mt5("base", v1_1(12, 768, 2048, 12, vocab=250_112), v1_1_base())
+
+
+def mt5_large() -> Experiment:
+    """mT5-Large: 1,229,581,312 parameters."""
+    return _mt5("large", v1_1(24, 1024, 2816, 16, vocab=250_112), v1_1_large())
+
+
+def mt5_xl() -> Experiment:
+    """mT5-XL: 3,742,619,648 parameters."""
+    return _mt5("xl", v1_1(24, 2048, 5120, 32, vocab=250_112), v1_1_xl())
+
+
+def mt5_xxl() -> Experiment:
+    """mT5-XXL: 12,921,057,280 parameters."""
+    return _mt5("xxl", v1_1(24, 4096, 10_240, 64, vocab=250_112), v1_1_xxl())
+
+
+def _mt5(size: str, model: T5Config, like: Experiment) -> Experiment:
+    """mT5's rows (1024 tokens, batches of 1024) of random tokens, otherwise as T5 1.1 of the same size."""
+    data = SpanTextData(batch_size=1024, length=1137, multiple=128)  # 1024 inputs
+    return replace(like, name=f"t5.mt5_{size}", model=model, data=data)

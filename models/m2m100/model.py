@@ -1,0 +1,51 @@
+"""M2M-100 (arXiv 2010.11125) and NLLB-200 (arXiv 2207.04672): an encoder-decoder over one vocabulary of all languages.
+
+B rows, L positions, M model, V vocabulary. The layers and both stacks are models/parts/encoder_decoder.py: pre-norm with layer
+norms and biases, sinusoidal positions. A source begins with the token of its language, and so does a target, after `start_id`.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from models.m2m100.config import M2M100Config
+from models.parts.encoder_decoder import EncoderDecoder, Side
+from models.parts.layers import Embedding, dropout, project, sinusoids
+from models.parts.transformer import Key
+from models.protocol import Batch
+from models.sharding.component import Component
+
+FIRST_POSITION = 2  # fairseq counts positions from the padding's id, 1, on
+
+
+class M2M100(EncoderDecoder):
+    """The whole model: one embedding table, scaled by sqrt(M), whose transpose makes the output logits."""
+
+    def __init__(self, c: M2M100Config, key: jax.Array, where: Component):
+        k1, k2, k3 = jax.random.split(key, 3)
+        self.c: M2M100Config = c
+        self.where = where
+        self.embedding = Embedding(c.vocab, c.model_dim, k1, where / "embedding", std=c.model_dim**-0.5)
+        self._make_stacks(k2, k3)
+
+    @property
+    def target_vocab(self) -> int:
+        """How many tokens the model can produce."""
+        return self.c.vocab
+
+    def units(self, batch: Batch) -> dict[str, jax.Array]:
+        """Returns the number of tokens of both sides, padding left out."""
+        return {"tokens": jnp.sum(batch["inputs_segments"] > 0) + jnp.sum(batch["targets_segments"] > 0)}
+
+    def embed_tokens(self, side: Side, ids_BL: jax.Array, positions_BL: jax.Array, key: Key) -> jax.Array:
+        """Returns the first layer's input [B, L, M] of either stack; see EncoderDecoder."""
+        del side
+        m, dtype = self.c.model_dim, self.where.dtype
+        x_BLM = self.embedding(ids_BL, dtype) * m**0.5
+        if self.c.positions == "sinusoidal":
+            x_BLM += sinusoids(positions_BL + FIRST_POSITION, m, dtype)
+        return dropout(x_BLM, self.c.dropout, key)
+
+    def logits(self, x_BLM: jax.Array) -> jax.Array:
+        """Returns the output logits [B, L, V]; see EncoderDecoder."""
+        where = self.embedding.where
+        return where.shard(project(x_BLM, self.embedding.table[...].T, where), "batch", "length", "act_vocab")

@@ -1,0 +1,51 @@
+"""T5's sizes. No JAX here: configs are read by tools that never touch an array."""
+
+import dataclasses
+from typing import ClassVar
+
+from models.parts.transformer_config import EncoderDecoderConfig, Positions
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class T5Config(EncoderDecoderConfig):
+    """Text-to-text encoder-decoder: T5 (arXiv 1910.10683), T5 1.1, mT5 (arXiv 2010.11934), and with a mixture of experts Switch
+    Transformer (arXiv 2101.03961). configs/t5.py and configs/switch.py have the published rows.
+
+    Attributes:
+      vocab: ids of the one embedding table, and classes of the output logits.
+      tied: output logits are products with the embedding table (T5 1.0); otherwise with a matrix of their own (T5 1.1, mT5).
+      scale_logits: scales the decoder's output by 1 / sqrt(M) before, as T5 1.0 does.
+    """
+
+    family: ClassVar[str] = "t5"
+    vocabularies: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("vocabulary", "source_vocabulary", "target_vocabulary"), "vocab"
+    )
+
+    vocab: int = 32_128
+    head_dim: int = 64
+    positions: Positions = "relative_shared"
+    attention_scale: bool = False
+    tied: bool = True
+    scale_logits: bool = True
+
+    def tiny(self) -> "T5Config":
+        """The same model, small enough for a test and divisible by every mesh of eight devices."""
+        return dataclasses.replace(
+            self,
+            vocab=64,
+            layers=4 * len(self.unit) if len(self.unit) == 1 else 2 * len(self.unit),
+            model_dim=16,
+            hidden_dim=32,
+            heads=4,
+            head_dim=8,
+            buckets=8,
+            max_distance=16,
+            moe=self.moe and dataclasses.replace(self.moe, experts=8, group_size=32, min_capacity=1),
+            dropout=0.1,
+            hidden_dropout=0.1,
+            output_dropout=0.1,
+        )
+
+
+CONFIG = T5Config

@@ -1,0 +1,120 @@
+"""T5 and Switch Transformer: published sizes to the parameter, and what tells them from other encoder-decoders."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from configs import registry
+from models.execution import Execution
+from models.parts.attention.logits import relative_buckets
+from models.sharding.component import Component
+from models.sharding.layouts import ONE_DEVICE
+from models.sharding.params import describe
+from models.t5.config import T5Config
+from models.t5.model import T5
+from tests.helpers.contexts import EVALUATION, training
+from trainers.plan import abstract_model
+
+SIZES = {
+    "t5.v1_0_small": 60_506_624, "t5.v1_0_base": 222_903_552, "t5.v1_0_large": 737_668_096, "t5.v1_0_3b": 2_851_598_336,
+    "t5.v1_0_11b": 11_307_321_344, "t5.v1_1_small": 76_961_152, "t5.v1_1_base": 247_577_856, "t5.v1_1_large": 783_150_080,
+    "t5.v1_1_xl": 2_849_757_184, "t5.v1_1_xxl": 11_135_332_352, "t5.mt5_small": 300_176_768, "t5.mt5_base": 582_401_280,
+    "t5.mt5_large": 1_229_581_312, "t5.mt5_xl": 3_742_619_648, "t5.mt5_xxl": 12_921_057_280,
+    "switch.base_8e": 619_339_008, "switch.base_16e": 1_072_397_568, "switch.base_32e": 1_978_514_688,
+    "switch.base_64e": 3_790_748_928, "switch.base_128e": 7_415_217_408, "switch.base_256e": 14_664_154_368,
+    "switch.large_128e": 26_309_291_008, "switch.xxl_128e": 394_675_073_024, "switch.c_2048e": 1_571_327_875_360,
+}  # fmt: skip
+TINY = T5Config(layers=4, model_dim=16, hidden_dim=32, heads=4, head_dim=8, vocab=64, buckets=8, max_distance=16)
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_published_sizes_are_exact(name):
+    """Every released size is built, abstractly, and counted."""
+    assert sum(i.size for i in describe(abstract_model(registry.load(name)))) == SIZES[name]
+
+
+def model_of(**fields) -> T5:
+    where = Component(ONE_DEVICE, execution=Execution(dtype="float64"))
+
+    @jax.jit
+    def make(key):
+        return jax.tree.map(lambda x: x.astype(jnp.float64), T5(dataclasses.replace(TINY, **fields), key, where))
+
+    return make(jax.random.key(0))
+
+
+def batch() -> dict[str, jax.Array]:
+    rng, arrays = np.random.default_rng(0), {}
+    for side, length in (("inputs", 12), ("targets", 8)):
+        arrays[side] = jnp.asarray(rng.integers(3, 64, (2, length)), jnp.int32)
+        arrays[f"{side}_segments"] = jnp.ones((2, length), jnp.int32)
+        arrays[f"{side}_positions"] = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), (2, length))
+    return arrays
+
+
+def test_all_layers_of_a_stack_share_one_table_of_biases(float64):
+    """One table for each stack, none in the layers or in the attention to the source; every layer's gradient is in it."""
+    model = model_of()
+    biases = [i.name for i in describe(model) if "bias" in i.name]
+    assert biases == ["decoder_bias", "encoder_bias"]
+    gradient = jax.jit(jax.grad(lambda m: m.loss(batch(), EVALUATION).value))(model)
+    assert all(float(jnp.abs(getattr(gradient, name)[...]).max()) > 0 for name in biases)
+
+
+def test_tied_logits_are_of_scaled_vectors(float64):
+    """Logits of T5 1.0 are 1/4 of the unscaled ones at 16 dimensions."""
+    scaled, plain = model_of(), model_of(scale_logits=False)
+    assert_allclose(jax.jit(lambda m: m(batch()))(scaled) * 4, jax.jit(lambda m: m(batch()))(plain), rtol=1e-12)
+
+
+def test_attention_is_not_scaled_but_begins_alike(float64):
+    """Queries are drawn 1/sqrt(D) as large instead: their standard deviation is that of keys over sqrt(8)."""
+    model = model_of(layers=16)
+    q, k = (getattr(model.encoder.dense.attention, name)[...] for name in "qk")
+    assert_allclose(jnp.std(q) * 8**0.5, jnp.std(k), rtol=0.05)
+    assert model.encoder.dense.attention.scale == 1
+
+
+def test_distances_beyond_the_last_bucket_share_it():
+    """Of 32 buckets: 127 and 128 back have the last one, as has anything further; forwards there are others."""
+    distance = jnp.array([0, -1, -15, -127, -128, -1000, 1, 1000])
+    assert relative_buckets(distance, 32, 128, bidirectional=False).tolist() == [0, 1, 15, 31, 31, 31, 0, 0]
+    assert relative_buckets(distance, 32, 128, bidirectional=True).tolist() == [0, 1, 9, 15, 15, 15, 17, 31]
+
+
+def test_z_loss_is_a_part_of_the_objective(float64):
+    """1e-4 times the mean squared log of the summed exponentials, told as a metric and as auxiliary."""
+    arrays = batch()
+    plain, with_z = (model_of(z_loss=weight).loss(arrays, EVALUATION) for weight in (0.0, 1e-2))
+    norm = jax.nn.logsumexp(model_of()(arrays), axis=-1)
+    assert_allclose(with_z.value - plain.value, 1e-2 * jnp.mean(norm**2), rtol=1e-9)
+    assert_allclose(with_z.extra, with_z.value - plain.value, rtol=1e-9)
+    assert "z_loss" not in plain.metrics
+
+
+def test_dropout_is_drawn_in_hidden_layers_and_on_the_encoders_output(float64):
+    """Each kind alone changes the loss of a training pass, and nothing in evaluation."""
+    arrays, plain = batch(), model_of()
+    want = plain.loss(arrays, training(0)).value
+    for name in ("hidden_dropout", "output_dropout"):
+        model = model_of(**{name: 0.5})
+        assert float(model.loss(arrays, training(0)).value) != float(want)
+        assert_allclose(model.loss(arrays, EVALUATION).value, plain.loss(arrays, EVALUATION).value, rtol=1e-12)
+
+
+def test_initial_matrices_scale_with_their_variance():
+    """Switch Transformer's 0.1 makes them sqrt(0.1) as large, the router's among them unless it has one of its own."""
+    big, small = (model_of(init_scale=scale, layers=16) for scale in (1.0, 0.1))
+    for name in ("attention.o", "ffn.wi", "ffn.wo"):
+        a, b = (_get(m.encoder.dense, name)[...] for m in (big, small))
+        assert_allclose(b, a * 0.1**0.5, rtol=1e-5)
+
+
+def _get(module, path: str):
+    for name in path.split("."):
+        module = getattr(module, name)
+    return module
