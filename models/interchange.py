@@ -242,6 +242,19 @@ def setting(theirs: Mapping[str, Any], key: str, kind: type, default: Any = _NEE
     return value
 
 
+def model_type(theirs: Mapping[str, Any], architectures: Mapping[str, str]) -> str:
+    """Returns the model_type of a config.json; raises InterchangeError where its architecture is none that is read.
+
+    Args:
+      architectures: the class that is read, by model_type.
+    """
+    kind = setting(theirs, "model_type", str)
+    name = (setting(theirs, "architectures", list, None) or [architectures[kind]])[0]
+    if name != architectures[kind]:
+        raise InterchangeError(f"config.json: no model like {name!r} here{nearest(str(name), [architectures[kind]])}")
+    return kind
+
+
 def only(theirs: Mapping[str, Any], **supported: tuple[Any, ...]) -> None:
     """Raises InterchangeError if a setting has a value that our models don't support; a missing one is null."""
     for key, values in supported.items():

@@ -2,22 +2,6 @@
 
 from models.gshard_m4.layouts import LAYOUTS
 from models.gshard_m4.model import GShardM4
-from models.parts.activations import POLICIES_WITH_EXPERTS, WITH_EXPERTS
-from models.parts.encoder_decoder import comparable
-from models.parts.moe.layer import hyperparameters, notes
-from models.parts.transformer_config import MEANING_OF_BLOCKS
-from models.protocol import Family
-from models.sharding.expert_layouts import searched
+from models.parts.encoder_decoder import family
 
-FAMILY = Family(
-    model=GShardM4,
-    layouts=LAYOUTS,
-    activations=WITH_EXPERTS,
-    policies=POLICIES_WITH_EXPERTS,
-    searched=lambda c: searched(LAYOUTS, experts=c.moe is not None),
-    like=lambda c: "gshard_m4.quickstart",
-    comparable=comparable,
-    meaning=MEANING_OF_BLOCKS,
-    hyperparameters=lambda c: hyperparameters(c.moe),
-    notes=lambda c, execution: notes(c.moe, c.hidden_dim, execution),
-)
+FAMILY = family(GShardM4, LAYOUTS, like=lambda c: "gshard_m4.quickstart")

@@ -8,11 +8,13 @@ Lingvo's builder and Vaswani et al.: pre-norm residual layers with RMS norm, and
 """
 
 import jax
+import jax.numpy as jnp
 
 from models.gshard_m4.config import GShardM4Config
 from models.parts.encoder_decoder import EncoderDecoder, Side
 from models.parts.layers import Embedding, dropout, project, sinusoids
 from models.parts.transformer import Key
+from models.protocol import Batch
 from models.sharding.component import Component
 from models.sharding.params import normal, param
 
@@ -34,6 +36,10 @@ class GShardM4(EncoderDecoder):
     def target_vocab(self) -> int:
         """How many tokens the model can produce."""
         return self.c.target_vocab
+
+    def units(self, batch: Batch) -> dict[str, jax.Array]:
+        """Returns the number of tokens of the target side, which translation throughput counts."""
+        return {"tokens": jnp.sum(batch["targets_segments"] > 0)}
 
     def embed_tokens(self, side: Side, ids_BL: jax.Array, positions_BL: jax.Array, key: Key) -> jax.Array:
         """Returns the first layer's input [B, L, M] of either stack; see EncoderDecoder."""

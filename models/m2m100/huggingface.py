@@ -9,6 +9,7 @@ from models.interchange import (
     InterchangeError,
     demand,
     matrix,
+    model_type,
     only,
     read_activation,
     setting,
@@ -32,10 +33,7 @@ def read_config(theirs: Mapping[str, Any]) -> M2M100Config:
     Raises:
       InterchangeError: a setting is missing, or our model does not support it.
     """
-    kind = setting(theirs, "model_type", str)
-    name = (setting(theirs, "architectures", list, None) or [_ARCHITECTURES[kind]])[0]
-    if name != _ARCHITECTURES[kind]:
-        raise InterchangeError(f"config.json: no model like {name!r} here{nearest(str(name), [_ARCHITECTURES[kind]])}")
+    kind = model_type(theirs, _ARCHITECTURES)
     only(theirs, scale_embedding=(True,), tie_word_embeddings=(True,), pad_token_id=(1,))
     both = {
         ours: _same(theirs, key)

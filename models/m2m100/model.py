@@ -5,13 +5,11 @@ norms and biases, sinusoidal positions. A source begins with the token of its la
 """
 
 import jax
-import jax.numpy as jnp
 
 from models.m2m100.config import M2M100Config
 from models.parts.encoder_decoder import EncoderDecoder, Side
 from models.parts.layers import Embedding, dropout, project, sinusoids
 from models.parts.transformer import Key
-from models.protocol import Batch
 from models.sharding.component import Component
 
 FIRST_POSITION = 2  # fairseq counts positions from the padding's id, 1, on
@@ -31,10 +29,6 @@ class M2M100(EncoderDecoder):
     def target_vocab(self) -> int:
         """How many tokens the model can produce."""
         return self.c.vocab
-
-    def units(self, batch: Batch) -> dict[str, jax.Array]:
-        """Returns the number of tokens of both sides, padding left out."""
-        return {"tokens": jnp.sum(batch["inputs_segments"] > 0) + jnp.sum(batch["targets_segments"] > 0)}
 
     def embed_tokens(self, side: Side, ids_BL: jax.Array, positions_BL: jax.Array, key: Key) -> jax.Array:
         """Returns the first layer's input [B, L, M] of either stack; see EncoderDecoder."""

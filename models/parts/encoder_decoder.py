@@ -7,7 +7,7 @@ A family says how tokens become vectors and vectors logits; the fields of its co
 
 import abc
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import jax
@@ -15,15 +15,18 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models.parts import transformer
+from models.parts.activations import POLICIES_WITH_EXPERTS, WITH_EXPERTS
 from models.parts.attention.mask import AttentionMask
 from models.parts.layers import Norm, dropout, split_key
 from models.parts.losses import Loss, Totals, token_loss_in_chunks, zero_loss
 from models.parts.moe.config import Gating
-from models.parts.moe.layer import check_groups, routing_loss
+from models.parts.moe.layer import check_groups, hyperparameters, notes, routing_loss
 from models.parts.transformer import Block, Geometry, Key, LayerCache, Source, Statistics
-from models.parts.transformer_config import EncoderDecoderConfig
-from models.protocol import Batch, Context, Staged
+from models.parts.transformer_config import MEANING_OF_BLOCKS, EncoderDecoderConfig
+from models.protocol import Batch, Context, Family, MakeModel, Staged
 from models.sharding.component import Component
+from models.sharding.expert_layouts import searched
+from models.sharding.layouts import Recipe
 from models.sharding.params import normal, param, scan, stack
 
 DecoderInput = tuple[
@@ -162,8 +165,8 @@ class EncoderDecoder(Staged):
         return {side: jnp.sum(batch[f"{side}s_segments"] > 0) for side in ("input", "target")}
 
     def units(self, batch: Batch) -> dict[str, jax.Array]:
-        """Returns the number of tokens of the target side, which translation throughput counts."""
-        return {"tokens": jnp.sum(batch["targets_segments"] > 0)}
+        """Returns the number of tokens of both sides, padding left out."""
+        return {"tokens": jnp.sum(batch["inputs_segments"] > 0) + jnp.sum(batch["targets_segments"] > 0)}
 
     def encode(self, ids_BS, segments_BS, positions_BS, context: Context) -> tuple[jax.Array, Statistics]:
         """Returns (the encoder's output [B, S, M], statistics of its mixtures, stacked)."""
@@ -288,6 +291,28 @@ def shift_right(ids_BL: jax.Array, positions_BL: jax.Array, start_id: int = 0) -
     """Returns the decoder's inputs: each token's predecessor in its own example; an example begins with `start_id`."""
     before_BL = jnp.pad(ids_BL, ((0, 0), (1, 0)))[:, :-1]
     return jnp.where(positions_BL == 0, start_id, before_BL)
+
+
+def family(
+    model: MakeModel, layouts: dict[str, Recipe], like: Callable[[Any], str], meaning: tuple[str, ...] = ()
+) -> Family:
+    """Returns what the trainer, the planner and the commands need to know of a family of encoder-decoders.
+
+    Args:
+      meaning: fields of its configuration that change what it computes, beside those of its layers.
+    """
+    return Family(
+        model=model,
+        layouts=layouts,
+        like=like,
+        activations=WITH_EXPERTS,
+        policies=POLICIES_WITH_EXPERTS,
+        searched=lambda c: searched(layouts, experts=c.moe is not None),
+        comparable=comparable,
+        meaning=(*MEANING_OF_BLOCKS, *meaning),
+        hyperparameters=lambda c: hyperparameters(c.moe),
+        notes=lambda c, execution: notes(c.moe, c.hidden_dim, execution),
+    )
 
 
 def comparable(c: EncoderDecoderConfig, lengths: Sequence[int]) -> EncoderDecoderConfig:

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from models.errors import nearest
 from models.interchange import (
     Entry,
     InterchangeError,
     demand,
     matrix,
+    model_type,
     only,
     read_activation,
     setting,
@@ -37,10 +37,7 @@ def read_config(theirs: Mapping[str, Any]) -> T5Config:
     Raises:
       InterchangeError: a setting is missing, or our model does not support it.
     """
-    kind = setting(theirs, "model_type", str)
-    name = (setting(theirs, "architectures", list, None) or [_ARCHITECTURES[kind]])[0]
-    if name != _ARCHITECTURES[kind]:
-        raise InterchangeError(f"config.json: no model like {name!r} here{nearest(str(name), [_ARCHITECTURES[kind]])}")
+    kind = model_type(theirs, _ARCHITECTURES)
     only(theirs, pad_token_id=(0,), decoder_start_token_id=(0,))
     layers = setting(theirs, "num_layers", int)
     if (decoder := setting(theirs, "num_decoder_layers", int, layers)) != layers:

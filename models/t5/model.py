@@ -5,12 +5,10 @@ are the fields of T5Config: one table of relative biases a stack, unscaled atten
 """
 
 import jax
-import jax.numpy as jnp
 
 from models.parts.encoder_decoder import EncoderDecoder, Side
 from models.parts.layers import Embedding, dropout, project
 from models.parts.transformer import Key
-from models.protocol import Batch
 from models.sharding.component import Component
 from models.sharding.params import normal, param
 from models.t5.config import T5Config
@@ -32,10 +30,6 @@ class T5(EncoderDecoder):
     def target_vocab(self) -> int:
         """How many tokens the model can produce."""
         return self.c.vocab
-
-    def units(self, batch: Batch) -> dict[str, jax.Array]:
-        """Returns the number of tokens of both sides, padding left out."""
-        return {"tokens": jnp.sum(batch["inputs_segments"] > 0) + jnp.sum(batch["targets_segments"] > 0)}
 
     def embed_tokens(self, side: Side, ids_BL: jax.Array, positions_BL: jax.Array, key: Key) -> jax.Array:
         """Returns the first layer's input [B, L, M] of either stack; see EncoderDecoder."""

@@ -20,6 +20,8 @@ from tests.helpers.contexts import EVALUATION, training
 
 TINY = GShardM4Config().tiny()
 EXPERTS = MoeConfig(experts=4, group_size=8)
+TOP1 = dataclasses.replace(EXPERTS, gating="top1", token_dropout=0.2, batch_priority=True)
+CHOICE = dataclasses.replace(EXPERTS, gating="expert_choice")
 LENGTH, SOURCES, TARGETS = 8, (5, 8), (8, 6)  # rows of 8 positions, two examples
 
 
@@ -51,15 +53,15 @@ def batch() -> dict[str, jax.Array]:
         dict(order="post", norm="layer", norm_bias=True, activation="gelu", attention_bias=True, ffn_bias=True),
         dict(positions="rotary", kv_heads=2, gated=True, activation="silu"),
         dict(positions="relative", moe=EXPERTS, logit_cap=5.0),
-        dict(moe=EXPERTS, sparse_every=1, gated=True, activation="gelu_tanh"),
-        dict(moe=EXPERTS, sparse_every=3, layers=12, positions="none"),
+        dict(moe=TOP1, sparse_every=1, gated=True, activation="gelu_tanh"),
+        dict(moe=CHOICE, sparse_every=3, layers=12, positions="relative_shared"),
     ],
     ids=lambda fields: "-".join(
         f"{name}={value}" for name, value in fields.items() if name in ("order", "positions", "sparse_every")
     ),
 )
 def test_decoding_a_position_at_a_time_is_teacher_forcing(float64, fields):
-    """Norms, positions, shared heads, gates and mixtures: the cached decoder gives the whole decoder's logits, to 1e-12."""
+    """Norms, positions, shared heads, gates, and mixtures of every gating: the cached decoder gives the whole decoder's logits, to 1e-12."""
     model, arrays = model_of(**fields), batch()
     taught = jax.jit(lambda model, arrays: model(arrays))(model, arrays)
 
