@@ -22,14 +22,16 @@ ALONE = Component(Layout(name="one", mesh=(("all", 1),)))
 
 
 def varied(e: Experiment, **fields: Any) -> Experiment:
-    """The experiment with these fields of its model, of its mixture of experts or of its execution changed."""
+    """The experiment with these fields of its model, otherwise of its mixture of experts, or of its execution changed."""
+    model: Any = e.model
+    models_own = {field.name for field in dataclasses.fields(model)}
 
     def own(kind: type) -> dict[str, Any]:
-        return {field.name: fields.pop(field.name) for field in dataclasses.fields(kind) if field.name in fields}
+        names = [field.name for field in dataclasses.fields(kind) if field.name not in models_own]
+        return {name: fields.pop(name) for name in names if name in fields}
 
     execution = dataclasses.replace(e.execution, **own(Execution))
     mixture = own(MoeConfig)
-    model: Any = e.model
     if mixture:
         fields["moe"] = dataclasses.replace(model.moe, **mixture)
     return dataclasses.replace(e, model=dataclasses.replace(model, **fields), execution=execution)

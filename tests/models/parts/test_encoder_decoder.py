@@ -56,7 +56,7 @@ def batch() -> dict[str, jax.Array]:
         dict(moe=TOP1, sparse_every=1, gated=True, activation="gelu_tanh"),
         dict(moe=CHOICE, sparse_every=3, layers=12, positions="relative_shared"),
     ],
-    ids=lambda fields: "-".join(
+    ids=["post", "rotary", "relative", "all_sparse", "relative_shared"],
         f"{name}={value}" for name, value in fields.items() if name in ("order", "positions", "sparse_every")
     ),
 )
