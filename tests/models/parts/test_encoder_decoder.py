@@ -57,8 +57,6 @@ def batch() -> dict[str, jax.Array]:
         dict(moe=CHOICE, sparse_every=3, layers=12, positions="relative_shared"),
     ],
     ids=["post", "rotary", "relative", "all_sparse", "relative_shared"],
-        f"{name}={value}" for name, value in fields.items() if name in ("order", "positions", "sparse_every")
-    ),
 )
 def test_decoding_a_position_at_a_time_is_teacher_forcing(float64, fields):
     """Norms, positions, shared heads, gates, and mixtures of every gating: the cached decoder gives the whole decoder's logits, to 1e-12."""
