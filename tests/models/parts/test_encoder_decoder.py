@@ -59,7 +59,7 @@ def batch() -> dict[str, jax.Array]:
     ids=["post", "rotary", "relative", "all_sparse", "relative_shared"],
 )
 def test_decoding_a_position_at_a_time_is_teacher_forcing(float64, fields):
-    """Norms, positions, shared heads, gates, and mixtures of every gating: the cached decoder gives the whole decoder's logits, to 1e-12."""
+    """Norms, positions, shared heads, gates, and mixtures of every gating: the cached decoder gives the whole one's logits."""
     model, arrays = model_of(**fields), batch()
     taught = jax.jit(lambda model, arrays: model(arrays))(model, arrays)
 
