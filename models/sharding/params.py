@@ -30,14 +30,14 @@ STACKED = ("layers", "expert")
 
 
 def param(key: jax.Array, shape: tuple[int, ...], axes: tuple[str, ...], init: Initializer, where: Component):
-    """One parameter: its float32 value, its logical axes (a name per dimension) and the component that owns it."""
+    """Makes a parameter: its float32 value, its logical axes (a name per dimension) and the component that owns it."""
     if len(shape) != len(axes):
         raise LayoutError(f"component {where.path!r}: {len(axes)} names {axes} for a parameter of shape {shape}")
     return nnx.Param(init(key, shape, jnp.float32), axes=axes, where=where)
 
 
 def normal(scale: float) -> Initializer:
-    """Gaussian initializer of this standard deviation."""
+    """Returns a Gaussian initializer of this standard deviation."""
     return lambda key, shape, dtype: scale * jax.random.normal(key, shape, dtype)
 
 
@@ -52,7 +52,7 @@ def zeros(key: jax.Array, shape: tuple[int, ...], dtype) -> jax.Array:
 
 
 def stack(make: Callable[[jax.Array], nnx.Module], key: jax.Array, n: int, name: str = "layers") -> Any:
-    """n modules from n keys as one module with a leading axis `name` on every parameter."""
+    """Makes n modules from n keys as one module with a leading axis `name` on every parameter."""
 
     def prefix(v):
         return nnx.Param(v.get_raw_value(), axes=(name, *v.get_metadata()["axes"]), where=v.get_metadata()["where"])
@@ -62,7 +62,7 @@ def stack(make: Callable[[jax.Array], nnx.Module], key: jax.Array, n: int, name:
 
 
 def _policy(remat: str) -> Any:
-    """What `jax.checkpoint` saves, see models/sharding/remat.py."""
+    """Returns the policy of `jax.checkpoint` (models/sharding/remat.py)."""
     if remat == "dots":
         return jax.checkpoint_policies.dots_with_no_batch_dims_saveable
     return jax.checkpoint_policies.save_only_these_names(*names(remat))
@@ -125,7 +125,7 @@ class ParamInfo:
 
     @property
     def stacked(self) -> int:
-        """How many leading dimensions only stack separate tensors (layers, stages, experts)."""
+        """The number of leading dimensions that only stack separate tensors (layers, stages, experts)."""
         n = 0
         while n < len(self.axes) and self.axes[n] in STACKED:
             n += 1
@@ -133,7 +133,7 @@ class ParamInfo:
 
     @property
     def inputs(self) -> int:
-        """How many dimensions of one tensor are inputs, seen as a matrix between the model dimension and all others."""
+        """The number of dimensions of one tensor that are inputs, seen as a matrix between the model dimension and all others."""
         shape, axes = self.shape[self.stacked :], self.axes[self.stacked :]
         return 1 if len(shape) < 2 or axes[0] == "embed" else len(shape) - 1
 
@@ -144,7 +144,7 @@ class ParamInfo:
 
 
 def describe(model: Model | nnx.Module) -> Iterator[ParamInfo]:
-    """The parameters of a (possibly abstract) model, in the order of its leaves."""
+    """Yields the parameters of a (possibly abstract) model, in the order of its leaves."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(model, is_leaf=lambda v: isinstance(v, nnx.Variable))
     for path, variable in leaves:
         name = ".".join(entry.name for entry in path)
@@ -153,18 +153,18 @@ def describe(model: Model | nnx.Module) -> Iterator[ParamInfo]:
 
 
 def components(model: Model | nnx.Module) -> set[str]:
-    """Every component path of a model, inner ones included."""
+    """Returns every component path of a model, inner ones included."""
     paths = {info.where.path for info in describe(model)}
     return {".".join(p.split(".")[:i]) for p in paths for i in range(1, p.count(".") + 2)}
 
 
 def split(model: Model | nnx.Module) -> Params:
-    """A model's parameters as nested dictionaries of arrays, the form in which they are stored and optimized."""
+    """Returns a model's parameters as nested dictionaries of arrays, the form in which they are stored and optimized."""
     return nest({info.name: leaf for info, leaf in zip(describe(model), jax.tree.leaves(model), strict=True)})
 
 
 def merge(abstract: Model | nnx.Module, params: Params) -> Any:
-    """A model with the structure of `abstract` and these parameters: the inverse of `split`."""
+    """Returns a model with the structure of `abstract` and these parameters: the inverse of `split`."""
     flat = flatten(params)
     return jax.tree.unflatten(jax.tree.structure(abstract), [flat[info.name] for info in describe(abstract)])
 

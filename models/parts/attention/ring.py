@@ -28,7 +28,7 @@ Which = int | jax.Array  # the number of a half, or a truth value that only the 
 
 
 def num_shards(where: Component) -> int:
-    """n: into how many shards keys and values are cut; 1 is no ring. Raises LayoutError where queries are cut otherwise."""
+    """Returns into how many shards keys and values are cut; 1 is no ring. Raises LayoutError where queries are cut otherwise."""
     keys, queries = (where.layout.resolve(where.path).get(name, ()) for name in ("keys", "length"))
     if keys and keys != queries:
         raise LayoutError(
@@ -76,7 +76,7 @@ class Ring:
         return jnp.moveaxis(jnp.stack(y, axis=1), 2, 0).reshape(q_BLND.shape)
 
     def _cut(self, xs: tuple[jax.Array, ...], halves: int) -> Halves:
-        """[B, L, ...] each -> the halves of their shards, [P, B, L / (P * halves), ...] each."""
+        """Returns of [B, L, ...] each the halves of their shards, [P, B, L / (P * halves), ...] each."""
         n, length = num_shards(self.where), xs[0].shape[1]
         if length % (n * halves):
             raise LayoutError(
@@ -87,7 +87,7 @@ class Ring:
         return tuple(tuple(jnp.moveaxis(x[:, :, half], 1, 0) for x in cut) for half in range(halves))
 
     def lay(self, tree: Any, axis: str) -> Any:
-        """Vectors of heads of this name, or numbers of positions, on the devices of their shards."""
+        """Constrains vectors of heads of this name, or numbers of positions, to the devices of their shards."""
         names = ("keys", "batch", None, axis, None)
         return jax.tree.map(lambda x: self.where.shard(x, *names[: x.ndim]), tree)
 
@@ -99,13 +99,13 @@ class Ring:
             goes = self.lay(goes, self.kv_axis)  # before and after, or the compiler may not see a permutation
             return stays, self.lay(jax.tree.map(lambda x: jnp.roll(x, 1, axis=0), goes), self.kv_axis)
 
-        rest = jnp.arange(1, num_shards(self.where))
-        return jax.lax.scan(lambda carry, i: (once(carry, i), None), once((stays, goes), 0), rest)[0]
+        later = jnp.arange(1, num_shards(self.where))
+        return jax.lax.scan(lambda carry, i: (once(carry, i), None), once((stays, goes), 0), later)[0]
 
     def blocks(
         self, step: Any, shard: jax.Array, queries: Halves, keys: Halves, causal: bool, key: Any
     ) -> Iterator["Block"]:
-        """What a shard's queries do with the keys that have come `step` shards far.
+        """Yields the blocks of queries and keys that a shard computes with the keys that have come `step` shards far.
 
         In zigzag order shard i has chunks i and 2n - 1 - i, and now the keys of shard j = i - step modulo n. A late chunk of
         queries sees all of an early chunk of keys, an early one nothing of a late one. Two early chunks see each other if

@@ -54,7 +54,7 @@ class Experts:
 
 
 def mixture(x_GSM: jax.Array, routing: Routing, slots: int, experts: Experts, where: Component, how: str) -> jax.Array:
-    """y_GSM, the gated sum of what each token's experts returned; zero for tokens without one.
+    """Returns y_GSM, the gated sum of what each token's experts returned; zero for tokens without one.
 
     Args:
       slots: C, which the routing was made with.
@@ -76,7 +76,7 @@ Move = Callable[[jax.Array], jax.Array]
 
 
 def buffered(x_GSM: jax.Array, routing: Routing, slots: int, experts: Experts, where: Component, how: str) -> jax.Array:
-    """`mixture` through buffers [G, E, C, M]."""
+    """Computes `mixture` through buffers [G, E, C, M]."""
     moves, exchange = BUFFERED[how]
     dispatch, combine = moves(routing, x_GSM.shape[1], experts.down.shape[0], slots)
     x_EGCM = checkpoint_name(exchange(dispatch(x_GSM), where), "dispatched")
@@ -95,7 +95,7 @@ def buffered(x_GSM: jax.Array, routing: Routing, slots: int, experts: Experts, w
 
 
 def by_einsum(routing: Routing, size: int, experts: int, slots: int) -> tuple[Move, Move]:
-    """x_GSM -> x_GECM, empty slots zero, and y_GECM -> y_GSM, gated sums, as products with one-hot masks [G, S, E, C]."""
+    """Returns x_GSM -> x_GECM, empty slots zero, and y_GECM -> y_GSM, gated sums, as products with one-hot masks [G, S, E, C]."""
 
     def mask(weight_GN, dtype):
         if not routing.choices:  # Expert Choice's permutation matrix P (section 3.2)
@@ -120,19 +120,19 @@ def by_sort(routing: Routing, size: int, experts: int, slots: int) -> tuple[Move
     """Equal to `by_einsum` without its FLOPs: rows are gathered, forward and backward."""
     groups = routing.token_GN.shape[0]
     place_GN = jnp.where(routing.kept_GN, routing.expert_GN * slots + routing.slot_GN, experts * slots)
-    take, give = rows(routing, place_GN, size, experts * slots)
+    to_rows, from_rows = rows(routing, place_GN, size, experts * slots)
 
     def dispatch(x_GSM):
-        return take(x_GSM).reshape(groups, experts, slots, -1)
+        return to_rows(x_GSM).reshape(groups, experts, slots, -1)
 
     def combine(y_GECM):
-        return give(y_GECM.reshape(groups, experts * slots, -1))
+        return from_rows(y_GECM.reshape(groups, experts * slots, -1))
 
     return dispatch, combine
 
 
 def rows(routing: Routing, place_GN: jax.Array, tokens: int, places: int) -> tuple[Move, Move]:
-    """The two moves of a routing: x_GTM -> x_GRM, empty rows zero, and y_GRM -> y_GTM, gated sums over a token's rows.
+    """Returns dispatch, x_GTM -> x_GRM with empty rows zero, and combine, y_GRM -> y_GTM, gated sums over a token's rows.
 
     Args:
       place_GN: int32, each assignment's row; R for those that are not kept.
@@ -140,57 +140,57 @@ def rows(routing: Routing, place_GN: jax.Array, tokens: int, places: int) -> tup
     """
     gate_GN = routing.gate_GN * routing.kept_GN
     choice_GR = invert(place_GN, places)
-    of = _rows_of_choices if routing.choices else _rows_of_experts
-    return of(routing, gate_GN, place_GN, choice_GR, tokens)
+    moves = _rows_of_choices if routing.choices else _rows_of_experts
+    return moves(routing, gate_GN, place_GN, choice_GR, tokens)
 
 
 def _rows_of_choices(routing: Routing, gate_GN, place_GN, choice_GR, tokens: int) -> tuple[Move, Move]:
-    """A token's rows are known from both sides, so that no move needs to scatter rows."""
+    """Returns `rows` where tokens choose: a token's rows are known from both sides, so that neither move scatters."""
     groups, k = place_GN.shape[0], routing.choices
 
-    def take(x_GTM):
+    def dispatch(x_GTM):
         # choice // K is the token; an empty row gives T, out of range, hence zeros.
         return gather_rows(x_GTM, choice_GR // k, place_GN.reshape(groups, tokens, k))
 
-    def give(y_GRM):
+    def combine(y_GRM):
         y_GTKM = gather_rows(y_GRM, place_GN, choice_GR[..., None]).reshape(groups, tokens, k, -1)
         return jnp.einsum("GTKM,GTK->GTM", y_GTKM, gate_GN.reshape(groups, tokens, k).astype(y_GRM.dtype))
 
-    return take, give
+    return dispatch, combine
 
 
 def _rows_of_experts(routing: Routing, gate_GN, place_GN, choice_GR, tokens: int) -> tuple[Move, Move]:
-    """A token may have any number of rows: what they return is scattered, and added in float32 at least."""
+    """Returns `rows` where experts choose: a token may have any number of rows, whose outputs are added in float32 at least."""
     del place_GN
     token_GR = jnp.take_along_axis(routing.token_GN, choice_GR, axis=1, mode="fill", fill_value=tokens)
     gate_GR1 = jnp.take_along_axis(gate_GN, choice_GR, axis=1, mode="fill", fill_value=0)[..., None]
 
-    def take(x_GTM):
+    def dispatch(x_GTM):
         return jnp.take_along_axis(x_GTM, token_GR[..., None], axis=1, mode="fill", fill_value=0)
 
-    def give(y_GRM):
+    def combine(y_GRM):
         def add(token_R, y_RM):
             return jnp.zeros((tokens, y_RM.shape[-1]), y_RM.dtype).at[token_R].add(y_RM, mode="drop")
 
         wide = jnp.promote_types(y_GRM.dtype, jnp.float32)
         return jax.vmap(add)(token_GR, y_GRM.astype(wide) * gate_GR1.astype(wide)).astype(y_GRM.dtype)
 
-    return take, give
+    return dispatch, combine
 
 
 def invert(place_GN: jax.Array, places: int) -> jax.Array:
-    """Which assignment [G, R] lies at each place, N where none does; places[N] of R or more are nowhere."""
+    """Returns the assignment [G, R] at each place, N where there is none; assignments with places of R or more have none."""
     n = place_GN.shape[1]
 
-    def one(place_N):
+    def invert_group(place_N):
         return jnp.full(places, n, jnp.int32).at[place_N].set(jnp.arange(n, dtype=jnp.int32), mode="drop")
 
-    return jax.vmap(one)(place_GN)
+    return jax.vmap(invert_group)(place_GN)
 
 
 @jax.custom_vjp
 def gather_rows(x_GRM: jax.Array, index_GO: jax.Array, readers_GRJ: jax.Array) -> jax.Array:
-    """Rows x[index] of each group, zero where the index is R (out of range).
+    """Returns the rows x[index] of each group, zero where the index is R (out of range).
 
     Its gradient is a gather too, not a scatter-add: readers_GRJ lists the at most J outputs that read each row of x
     (O, out of range, where there are fewer).
@@ -248,14 +248,14 @@ BUFFERED = {
 
 
 def exchangeable(where: Component) -> bool:
-    """Whether an all-to-all brings tokens to their experts: not if they lie on the devices of several experts at once."""
+    """Returns whether an all-to-all brings tokens to their experts: not if they lie on the devices of several experts at once."""
     rules = where.layout.resolve(where.path)
     group, expert, stay = (rules.get(name, ()) for name in ("group", "act_expert", "expert_group"))
     return not expert or where.mesh is None or set(group) == {*stay, *expert}
 
 
 def expert_axes(where: Component) -> Axes:
-    """The mesh axes that tokens cross to reach their experts; none without a mesh, or where experts are whole.
+    """Returns the mesh axes that tokens cross to reach their experts; none without a mesh, or where experts are whole.
 
     Raises:
       LayoutError: tokens for which an all-to-all is not the exchange.
@@ -276,7 +276,7 @@ def expert_axes(where: Component) -> Axes:
 
 
 def ragged(x_GSM: jax.Array, routing: Routing, slots: int, experts: Experts, where: Component) -> jax.Array:
-    """`mixture` through rows sorted by expert and grouped matrix products; each device sorts all its groups together."""
+    """Computes `mixture` through rows sorted by expert and grouped matrix products; each device sorts all its groups together."""
     if experts.hidden:
         raise LayoutError(
             "dropout inside experts is drawn by place in their buffers, which dispatch 'ragged' has none of; use 'sort'"
@@ -301,7 +301,7 @@ def ragged(x_GSM: jax.Array, routing: Routing, slots: int, experts: Experts, whe
 def _ragged(
     x_GSM, routing: Routing, up, down, up_bias, down_bias, *, activation, slots, peers: int, axes: Axes, sums: Axes
 ) -> jax.Array:
-    """`ragged` on one device, which has groups of its own and experts of all groups: down.shape[0] of them, as each peer."""
+    """Computes `ragged` on one device, which has groups of its own and down.shape[0] experts of all groups, as each peer."""
     groups, size, model = x_GSM.shape
     mine, n = down.shape[0], routing.token_GN.shape[1]
     # Rows for one peer, at worst: all choices of all tokens, or all slots of its experts.
@@ -317,9 +317,9 @@ def _ragged(
 
     # The device's groups are one to `rows`.
     token_GN = routing.token_GN + size * jnp.arange(groups, dtype=jnp.int32)[:, None]
-    one = jax.tree.map(lambda a: a.reshape(1, groups * n), dataclasses.replace(routing, token_GN=token_GN))
-    take, give = rows(one, place_GN.reshape(1, groups * n), groups * size, peers * places)
-    x_RM = take(x_GSM.reshape(1, groups * size, model))[0]
+    together = jax.tree.map(lambda a: a.reshape(1, groups * n), dataclasses.replace(routing, token_GN=token_GN))
+    dispatch, combine = rows(together, place_GN.reshape(1, groups * n), groups * size, peers * places)
+    x_RM = dispatch(x_GSM.reshape(1, groups * size, model))[0]
     sizes_PE = jnp.sum(counts_PO.reshape(peers, mine, groups), axis=-1)
     back = None
     if axes:
@@ -341,11 +341,11 @@ def _ragged(
     y_RM = y_RM if down_bias is None else add_bias(y_RM, down_bias)
     if back:
         y_RM = jax.lax.all_to_all(back(y_RM), axes, split_axis=0, concat_axis=0, tiled=True)
-    return give(y_RM[None]).reshape(x_GSM.shape)
+    return combine(y_RM[None]).reshape(x_GSM.shape)
 
 
 def merge(x_RM: jax.Array, sizes_PE: jax.Array) -> tuple[jax.Array, Callable[[jax.Array], jax.Array]]:
-    """Rows from P peers, R / P of each, sorted by expert and then empty -> all of them so, and the way back.
+    """Returns rows from P peers, R / P of each sorted by expert and then empty, sorted so together, and the inverse.
 
     Args:
       sizes_PE: how many rows each peer sent to each expert.

@@ -87,12 +87,12 @@ def capacity(factor: float, group_size: int, experts: int, least: int = 1) -> in
 
 
 def uniform(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """float32 in [0, 1], from integers: the draw is the same in float32 and float64 runs."""
+    """Returns draws of float32 in [0, 1], from integers: the draw is the same in float32 and float64 runs."""
     return jax.random.bits(key, shape, jnp.uint32).astype(jnp.float32) * 2.0**-32
 
 
 def jitter(x: jax.Array, width: float, key: jax.Array | None) -> jax.Array:
-    """x times noise in [1 - width, 1 + width], for the router's inputs (Switch Transformer's); x itself without a key."""
+    """Returns x times noise in [1 - width, 1 + width], for the router's inputs (Switch Transformer's); x itself without a key."""
     if key is None or not width:
         return x
     return x * (1 + width * (2 * uniform(key, x.shape) - 1)).astype(x.dtype)
@@ -102,7 +102,7 @@ def jitter(x: jax.Array, width: float, key: jax.Array | None) -> jax.Array:
 
 
 def top1_gating(probs_GSE: jax.Array, mask_GS: jax.Array) -> Choice:
-    """Switch Transformer's gating (section 2.1): the best expert, weighted with its probability, which trains the router.
+    """Returns Switch Transformer's choices (section 2.1): the best expert, weighted with its probability to train the router.
 
     Args:
       probs_GSE: float32 softmax of the router over experts.
@@ -113,7 +113,7 @@ def top1_gating(probs_GSE: jax.Array, mask_GS: jax.Array) -> Choice:
 
 
 def top2_gating(probs_GSE: jax.Array, mask_GS: jax.Array, key: jax.Array | None, threshold: float = 0.5) -> Choice:
-    """GShard's top-2 gating (Algorithm 1): the gates of the two best experts, normalised to sum to one.
+    """Returns GShard's top-2 choices (Algorithm 1): the gates of the two best experts, normalised to sum to one.
 
     Args:
       probs_GSE: float32 softmax of the router over experts.
@@ -133,8 +133,8 @@ def top2_gating(probs_GSE: jax.Array, mask_GS: jax.Array, key: jax.Array | None,
 
 
 def expert_choice(probs_GSE: jax.Array, mask_GS: jax.Array, slots: int) -> Routing:
-    """Expert choice (arXiv 2202.09368, section 3.2): every expert takes the `slots` tokens that like it best, the earlier of
-    equals; where fewer are real it takes those.
+    """Returns the routing of expert choice (arXiv 2202.09368, section 3.2): each expert takes the `slots` tokens with the largest
+    probabilities, the earlier of equals, or all real tokens where they are fewer.
     """
     groups, _, experts = probs_GSE.shape
     probs_GES = probs_GSE.swapaxes(1, 2)
@@ -153,7 +153,7 @@ def route(
     gating: str, probs_GSE: jax.Array, mask_GS: jax.Array, slots: int,
     key: jax.Array | None = None, threshold: float = 0.5, second_slot: SecondSlot = "if_dispatched", priority: bool = False,
 ) -> Routing:  # fmt: skip
-    """The routing of a gating by its name ("top2", "top1", "expert_choice"): see there.
+    """Returns the routing of a gating by its name ("top2", "top1", "expert_choice"): see there.
 
     Args:
       key, threshold: see `top2_gating`.
@@ -178,7 +178,7 @@ def route(
 
 
 def find_slots(choice: Choice, experts: int, *, priority: bool = False) -> jax.Array:
-    """Slot [G, S, K] of each wanted choice: how many wanted choices of its expert come before it.
+    """Returns the slot [G, S, K] of each wanted choice: how many wanted choices of its expert come before it.
 
     All first choices of the group come before any second choice (GShard, Algorithm 1, lines 8 to 14; there by a cumulative
     sum over [S * K, E], here by a sort). Of equal rank the earlier token comes first, or with `priority` the one whose best gate
@@ -219,8 +219,8 @@ def assign_slots(choice: Choice, slot_GSK: jax.Array, slots: int) -> Routing:
 
 
 def balance_loss(probs_GSE: jax.Array, routing: Routing, mask_GS: jax.Array) -> jax.Array:
-    """The auxiliary loss of GShard (section 2.2, eq. 3) and Switch Transformer (eq. 4) in Lingvo's scale, summed over real
-    tokens: 1 a token when the experts are evenly loaded; 0 where experts choose.
+    """Returns the auxiliary loss of GShard (section 2.2, eq. 3) and Switch Transformer (eq. 4) in Lingvo's scale, summed over
+    real tokens: 1 a token when the experts are evenly loaded; 0 where experts choose.
 
     E * sum over e of c_e / n * m_e, with c_e the group's first choices of expert e, m_e its mean gate and n the group's
     real tokens; the sum over groups, each weighted by n so that padding weighs nothing.
@@ -239,7 +239,7 @@ def balance_loss(probs_GSE: jax.Array, routing: Routing, mask_GS: jax.Array) -> 
 
 
 def z_loss(logits_GSE: jax.Array, mask_GS: jax.Array) -> jax.Array:
-    """The router z-loss of ST-MoE (arXiv 2202.08906, eq. 5), log(sum over e of exp x_e)^2, summed over real tokens.
+    """Returns the router z-loss of ST-MoE (arXiv 2202.08906, eq. 5), log(sum over e of exp x_e)^2, summed over real tokens.
 
     It keeps the router's logits x small, where their rounding errors are small too.
     """
@@ -247,12 +247,12 @@ def z_loss(logits_GSE: jax.Array, mask_GS: jax.Array) -> jax.Array:
 
 
 def per_expert(routing: Routing, experts: int) -> jax.Array:
-    """How many assignments [G, E] each expert keeps, int32."""
+    """Returns the number of assignments [G, E] that each expert keeps, int32."""
     return jnp.sum(jax.nn.one_hot(routing.expert_GN, experts, dtype=jnp.int32) * routing.kept_GN[..., None], axis=1)
 
 
 def per_token(routing: Routing, size: int) -> jax.Array:
-    """How many experts [G, S] each token is served by, int32."""
+    """Returns the number of experts [G, S] that serve each token, int32."""
     kept_GN = routing.kept_GN.astype(jnp.int32)
     if routing.choices:
         return jnp.sum(kept_GN.reshape(-1, size, routing.choices), axis=-1)
@@ -262,7 +262,7 @@ def per_token(routing: Routing, size: int) -> jax.Array:
 
 
 def counts(probs_GSE: jax.Array, routing: Routing, mask_GS: jax.Array) -> dict[str, Ratio]:
-    """What happened to the tokens, in float32; shares are of real tokens.
+    """Returns statistics of the routing in float32; shares are of real tokens.
 
     Keys: `load` [E], tokens served per expert over the mean (1 = balanced); `dropped`, wanted assignments that found no slot
     over all wanted; `experts_0`, `experts_1`, `experts_2`, tokens served by so many experts; `router_entropy` in nats.
