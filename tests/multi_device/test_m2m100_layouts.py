@@ -1,0 +1,18 @@
+"""NLLB's mixture under layouts of its family computes what one device computes: biases of experts, four layers a unit."""
+
+import pytest
+
+from tests.helpers.layouts import assert_equal_to_one_device, case_id, cases
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.mark.parametrize(
+    ("name", "layout", "mesh"),
+    cases("nllb.moe_54b", keep=("expert_fully_sharded", "pipelines_with_experts")),
+    ids=case_id,
+)
+def test_numbers_are_those_of_one_device(name, layout, mesh):
+    """Losses and parameters of the first three steps and the first gradients equal those of one device to 1e-9 in double
+    precision, and tokens go to the same experts."""
+    assert_equal_to_one_device(name, layout, mesh)
