@@ -7,6 +7,7 @@
 DIR is a run's workdir or a release. Every line is a sentence; translations are printed in the same order, one a line.
 """
 
+import contextlib
 import dataclasses
 import sys
 from typing import Any
@@ -32,12 +33,16 @@ def main() -> int:
     cli.use_devices(ONE_DEVICE)
     from data.decoding import DecodesLanguages
     from data.kinds import task_of
+    from data.task import DataError
     from trainers.evaluation.decoded import Decoder
     from trainers.evaluation.place import placed
     from trainers.weights.open import open_model
 
     e, weights = open_model(args.checkpoint, args.step)
-    decoding = task_of(e.data).decoding(weights.vocabulary) if weights.vocabulary else None
+    decoding = None
+    if weights.vocabulary:
+        with contextlib.suppress(DataError):  # its examples are not decoded
+            decoding = task_of(e.data).decoding(weights.vocabulary)
     if not isinstance(decoding, DecodesLanguages):
         raise cli.ConfigError(
             f"{args.checkpoint}: a model of family {e.model.family!r} on this data does not translate"
