@@ -7,7 +7,6 @@
 DIR is a run's workdir or a release. Every line is a sentence; translations are printed in the same order, one a line.
 """
 
-import contextlib
 import dataclasses
 import sys
 from typing import Any
@@ -33,16 +32,15 @@ def main() -> int:
     cli.use_devices(ONE_DEVICE)
     from data.decoding import DecodesLanguages
     from data.kinds import task_of
-    from data.task import DataError
+    from data.task import Task
     from trainers.evaluation.decoded import Decoder
     from trainers.evaluation.place import placed
     from trainers.weights.open import open_model
 
     e, weights = open_model(args.checkpoint, args.step)
-    decoding = None
-    if weights.vocabulary:
-        with contextlib.suppress(DataError):  # its examples are not decoded
-            decoding = task_of(e.data).decoding(weights.vocabulary)
+    task, decoding = task_of(e.data), None
+    if weights.vocabulary and type(task).decoding is not Task.decoding:
+        decoding = task.decoding(weights.vocabulary)
     if not isinstance(decoding, DecodesLanguages):
         raise cli.ConfigError(
             f"{args.checkpoint}: a model of family {e.model.family!r} on this data does not translate"
