@@ -3,6 +3,7 @@
 B sentences, K hypotheses, T tokens, V vocabulary.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -121,6 +122,7 @@ def sample(
     eos: int,
     pad: int = 0,
     usable: int | None = None,
+    emit: Callable[[Any], object] | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Continuations drawn token by token.
 
@@ -134,6 +136,7 @@ def sample(
       top_k: draws among so many likeliest tokens; 0 among all.
       top_p: draws among the fewest tokens whose probabilities sum to this (Holtzman et al. 2020, nucleus sampling).
       usable: ids from here on are never produced; V by default.
+      emit: called on the host with the tokens [B, K] of each step as soon as they are drawn; on one device only.
 
     Returns:
       (tokens [B, K, T], filled with `pad` after the `eos`; their log-probabilities [B, K] under the model itself).
@@ -158,6 +161,8 @@ def sample(
             new_BK = jnp.argmax(logits_BKV, axis=-1)
         chosen_BK = jnp.take_along_axis(jax.nn.log_softmax(logits_BKV), new_BK[..., None], axis=-1)[..., 0]
         new_BK = jnp.where(done_BK, pad, new_BK).astype(jnp.int32)
+        if emit is not None:
+            jax.debug.callback(emit, new_BK, ordered=True)
         logp_BK = logp_BK + jnp.where(done_BK, 0.0, chosen_BK)
         return at + 1, tokens_BKT.at[:, :, at].set(new_BK), done_BK | (new_BK == eos), logp_BK, state
 

@@ -15,13 +15,12 @@ _ARTICLE = re.compile(r"an? ", re.IGNORECASE)
 _LONGEST = 4  # words of a term
 
 # A subject with one of these words is no term of a dictionary: "your name", "the time", "up", "going on".
-_NO_TERM = set(
-    """
+_NO_TERM = """
     i me my mine you your yours he him his she her hers it its we us our ours they them their theirs
     this that these those here there the some any all so up on in at to for with about like than
     new wrong next happening going doing best better worst favorite favourite
-    """.split()
-)
+"""
+NO_TERM = frozenset(_NO_TERM.split())
 
 
 def subject(question: str) -> str | None:
@@ -41,6 +40,6 @@ def query_of(turn: str) -> str | None:
         for text in (sentence, asked):
             if text is not None and calculate(text) is not None:
                 return text.rstrip("=? ")
-        if asked and len(terms := asked.lower().split()) <= _LONGEST and not _NO_TERM & set(terms):
+        if asked and len(terms := asked.lower().split()) <= _LONGEST and not NO_TERM & set(terms):
             return asked
     return None

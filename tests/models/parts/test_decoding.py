@@ -77,3 +77,13 @@ def test_ended_samples_stay_ended():
         ends = np.flatnonzero(row == EOS)
         assert len(ends) <= 1 and (len(ends) == 0 or (row[ends[0] + 1 :] == -1).all())
     assert (tokens == EOS).any() and (tokens[:, -1] != -1).any()
+
+
+def test_tokens_are_emitted_as_they_are_drawn():
+    """The host sees every step's tokens in order, padding of those that have ended included, and the draws do not change."""
+    steps: list[np.ndarray] = []
+    options = {"samples": 3, "steps": 5}
+    tokens, _ = jax.jit(lambda: draw(**options, emit=steps.append))()
+    jax.effects_barrier()
+    assert_array_equal(tokens, draw(**options)[0])
+    assert_array_equal(np.stack(steps, axis=-1)[0], np.asarray(tokens)[0, :, : len(steps)])
