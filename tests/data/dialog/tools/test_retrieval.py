@@ -9,6 +9,7 @@ import pytest
 from data.dialog.tools import reference, retrieval
 from data.dialog.tools.retrieval import Index
 from data.dialog.tools.toolset import Toolset
+from tests.helpers.archives import fetched
 
 SNIPPETS = [
     "lark / n. / A singing bird.",
@@ -120,3 +121,15 @@ def _copied(source, folder):
     path = folder / "debian-index.zip"
     path.write_bytes((source / "index.zip").read_bytes())
     return path
+
+
+@pytest.mark.network
+def test_the_real_dictionary():
+    """GCIDE has 172 thousand senses, each a line of its own; nearly all of them have a part of speech."""
+    source = reference.SOURCES["gcide"]
+    entries = source.entries(fetched(source.package) / source.package.file)
+    snippets = [snippet for entry in entries for snippet in reference.dictionary_snippets(entry)]
+    assert len(snippets) == 172_799
+    assert all("\n" not in snippet for snippet in snippets)
+    assert sum(snippet.count(" / ") >= 2 for snippet in snippets) > 0.9 * len(snippets)
+    assert "paris / n. / The chief city of France." in snippets
