@@ -3,7 +3,7 @@
 B sentences, K hypotheses, T tokens, V vocabulary.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -122,7 +122,8 @@ def sample(
     eos: int,
     pad: int = 0,
     usable: int | None = None,
-    emit: Callable[[Any], object] | None = None,
+    ends: Sequence[int] = (),
+    emit: Callable[[Any, Any], object] | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Continuations drawn token by token.
 
@@ -136,10 +137,11 @@ def sample(
       top_k: draws among so many likeliest tokens; 0 among all.
       top_p: draws among the fewest tokens whose probabilities sum to this (Holtzman et al. 2020, nucleus sampling).
       usable: ids from here on are never produced; V by default.
-      emit: called on the host with the tokens [B, K] of each step as soon as they are drawn; on one device only.
+      ends: ids that end a continuation as `eos` does.
+      emit: called on the host with the number of each step and its tokens [B, K], as soon as they are drawn; on one device only.
 
     Returns:
-      (tokens [B, K, T], filled with `pad` after the `eos`; their log-probabilities [B, K] under the model itself).
+      (tokens [B, K, T], filled with `pad` after the end; their log-probabilities [B, K] under the model itself).
     """
     batch = real_B.shape[0]
 
@@ -162,9 +164,10 @@ def sample(
         chosen_BK = jnp.take_along_axis(jax.nn.log_softmax(logits_BKV), new_BK[..., None], axis=-1)[..., 0]
         new_BK = jnp.where(done_BK, pad, new_BK).astype(jnp.int32)
         if emit is not None:
-            jax.debug.callback(emit, new_BK, ordered=True)
+            jax.debug.callback(emit, at, new_BK, ordered=True)
         logp_BK = logp_BK + jnp.where(done_BK, 0.0, chosen_BK)
-        return at + 1, tokens_BKT.at[:, :, at].set(new_BK), done_BK | (new_BK == eos), logp_BK, state
+        done_BK = done_BK | jnp.isin(new_BK, jnp.array([eos, *ends]))
+        return at + 1, tokens_BKT.at[:, :, at].set(new_BK), done_BK, logp_BK, state
 
     start = (
         jnp.zeros((), jnp.int32),

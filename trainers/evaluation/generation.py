@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +34,8 @@ class Generate:
       samples: continuations of each prompt.
       seed: of the draws.
       batch_size: prompts continued together.
+      length: the most tokens of a prompt, for which one program is compiled; 0 compiles one for every 32 tokens of prompt.
+      line: whether a sample ends with its line.
     """
 
     tokens: int = 64
@@ -45,6 +47,8 @@ class Generate:
     samples: int = 1
     seed: int = 0
     batch_size: int = 8
+    length: int = 0
+    line: bool = False
 
 
 class Continuation(NamedTuple):
@@ -61,12 +65,15 @@ class Generator:
     Args:
       abstract: the model with shapes for parameters, on its mesh (trainers.plan.Plan.model).
       vocabulary: the folder of its tokenizer.json.
+      emit: called with the text so far of the first prompt's first sample whenever a token was drawn; on one device only.
 
     Raises:
       DataError: the model reads no text from left to right, or its vocabulary does not fit.
     """
 
-    def __init__(self, abstract: Model, config: Generate, vocabulary: Path):
+    def __init__(
+        self, abstract: Model, config: Generate, vocabulary: Path, emit: Callable[[str], object] | None = None
+    ):
         if not isinstance(abstract, ContinuesText):
             raise DataError(f"models of family {abstract.c.family!r} do not continue text")
         known = abstract.vocab
@@ -82,6 +89,15 @@ class Generator:
             where.mesh, where.spec(("batch", None), (config.batch_size, 0), tensor="prompts")
         )
         kept = config.beams or config.samples
+        ends = [i for i in range(self.tokenizer.size) if "\n" in self.tokenizer.decode([i])] if config.line else []
+        drawn: list[int] = []  # of the sample that is emitted
+
+        def grow(at: np.ndarray, new_BK: np.ndarray) -> None:
+            del drawn[int(at) :]  # the rest of an earlier sample
+            drawn.append(int(new_BK[0, 0]))
+            assert emit is not None
+            emit(self._text([id_ for id_ in drawn if id_ not in (_PAD, eos)]))
+
         common: dict[str, int] = dict(steps=config.tokens, eos=eos, pad=_PAD, usable=self.tokenizer.size)
 
         @functools.partial(jax.jit, out_shardings=where.mesh and NamedSharding(where.mesh, P()))
@@ -95,20 +111,24 @@ class Generator:
                 )  # fmt: skip
             return sample(
                 model, state, lengths_B > 0, key, samples=config.samples, temperature=config.temperature,
-                top_k=config.top_k, top_p=config.top_p, **common,
+                top_k=config.top_k, top_p=config.top_p, ends=ends, emit=emit and grow, **common,
             )  # fmt: skip
 
         self._search = search
 
-    def __call__(self, params: Any, prompts: Sequence[str]) -> list[list[Continuation]]:
-        """The continuations of each prompt, in their order: `samples` of them, or `beams`, the best first."""
+    def __call__(self, params: Any, prompts: Sequence[str], seed: int | None = None) -> list[list[Continuation]]:
+        """The continuations of each prompt, in their order: `samples` of them, or `beams`, the best first.
+
+        Args:
+          seed: of the draws; the configuration's by default.
+        """
         found = []
-        key = jax.random.key(self.config.seed)
+        key = jax.random.key(self.config.seed if seed is None else seed)
         rows = self.config.batch_size
         for i, start in enumerate(range(0, len(prompts), rows)):
             encoded = [self._encode(text) for text in prompts[start : start + rows]]
             # Lengths go up in steps of 32, so that few programs are compiled.
-            ids_BS = np.zeros((rows, -(-max(map(len, encoded)) // 32) * 32), np.int32)
+            ids_BS = np.zeros((rows, self.config.length or -(-max(map(len, encoded)) // 32) * 32), np.int32)
             lengths_B = np.zeros(rows, np.int32)
             for row, ids in enumerate(encoded):
                 ids_BS[row, : len(ids)], lengths_B[row] = ids, len(ids)
@@ -125,8 +145,14 @@ class Generator:
                 f"a prompt of {len(ids)} tokens and a continuation of {self.config.tokens} are more than the model's "
                 f"max_positions={self.longest}"
             )
+        if self.config.length and len(ids) > self.config.length:
+            raise DataError(f"a prompt of {len(ids)} tokens is longer than {self.config.length}")
         return ids
+
+    def _text(self, ids: list[int]) -> str:
+        text = self.tokenizer.decode(ids)
+        return text.partition("\n")[0] if self.config.line else text
 
     def _texts(self, tokens_KT: np.ndarray, scores_K: np.ndarray) -> list[Continuation]:
         kept = [[int(t) for t in row if t not in (_PAD, self.eos)] for row in tokens_KT]
-        return [Continuation(self.tokenizer.decode(ids), ids, float(s)) for ids, s in zip(kept, scores_K, strict=True)]
+        return [Continuation(self._text(ids), ids, float(s)) for ids, s in zip(kept, scores_K, strict=True)]

@@ -79,11 +79,18 @@ def test_ended_samples_stay_ended():
     assert (tokens == EOS).any() and (tokens[:, -1] != -1).any()
 
 
+def test_other_ends_end_a_sample():
+    """Greedy, the chain goes 1, 2, 3; with 2 as a further end, it stops there, and the log-probability with it."""
+    tokens, logp = draw(temperature=0.0, ends=(2,))
+    assert_array_equal(tokens[0, 0], [1, 2, -1, -1])
+    assert_allclose(logp[0, 0], np.log(0.6 * 0.6), rtol=1e-5)
+
+
 def test_tokens_are_emitted_as_they_are_drawn():
     """The host sees every step's tokens in order, padding of those that have ended included, and the draws do not change."""
     steps: list[np.ndarray] = []
     options = {"samples": 3, "steps": 5}
-    tokens, _ = jax.jit(lambda: draw(**options, emit=steps.append))()
+    tokens, _ = jax.jit(lambda: draw(**options, emit=lambda at, new_BK: steps.append(new_BK)))()
     jax.effects_barrier()
     assert_array_equal(tokens, draw(**options)[0])
     assert_array_equal(np.stack(steps, axis=-1)[0], np.asarray(tokens)[0, :, : len(steps)])

@@ -1,0 +1,78 @@
+"""Candidates for the next turn of a conversation, drawn and ranked (LaMDA, arXiv 2201.08239, section 3)."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from data.dialog.format import prompt
+from models.protocol import Model
+from trainers.evaluation.generation import Generate, Generator
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Respond:
+    """How a turn is answered.
+
+    Attributes:
+      candidates: how many are drawn.
+      top_k: draws among so many likeliest tokens; 0 among all.
+      tokens: longest candidate.
+      context: the most tokens of a conversation that are read; the oldest turns are left out.
+      seed: of the draws.
+    """
+
+    candidates: int = 16
+    top_k: int = 40
+    tokens: int = 64
+    context: int = 256
+    seed: int = 0
+
+
+class Candidate(NamedTuple):
+    """A candidate: its text, its log-probability, its ratings by attribute, and the score that it is ranked by."""
+
+    text: str
+    log_probability: float
+    ratings: dict[str, float]
+    score: float
+
+
+class Responder:
+    """Candidates from a model's parameters, by one compiled program.
+
+    They are ranked by log-likelihood per token, as in the paper before fine-tuning; there are no ratings.
+
+    Args:
+      model: with shapes for parameters, on its mesh (trainers.plan.Plan.model).
+      vocabulary: the folder of its tokenizer.json.
+      emit: called with the first candidate's text so far whenever a token was drawn.
+
+    Raises:
+      DataError: the model reads no text from left to right, or its vocabulary does not fit.
+    """
+
+    def __init__(self, model: Model, config: Respond, vocabulary: Path, emit: Callable[[str], object] | None = None):
+        longest = getattr(model, "longest", None)  # a model without it is refused by the generator
+        length = min(config.context, longest - config.tokens) if longest else config.context
+        generate = Generate(
+            tokens=config.tokens, temperature=1.0, top_k=config.top_k, samples=config.candidates, seed=config.seed,
+            batch_size=1, length=length, line=True,
+        )  # fmt: skip
+        self.generator = Generator(model, generate, vocabulary, emit)
+
+    def __call__(self, params: Any, turns: Sequence[str], seed: int | None = None) -> list[Candidate]:
+        """Returns the candidates for the turn after these turns, best first.
+
+        Args:
+          seed: of the draws; the configuration's by default.
+
+        Raises:
+          DataError: the last turn alone is too long.
+        """
+        kept = list(turns)
+        while len(kept) > 1 and len(self.generator.tokenizer.encode(prompt(kept))) > self.generator.config.length:
+            kept.pop(0)
+        (drawn,) = self.generator(params, [prompt(kept)], seed)
+        candidates = [Candidate(c.text.strip(), c.score, {}, c.score / (len(c.ids) + 1)) for c in drawn]
+        return sorted(candidates, key=lambda candidate: -candidate.score)
