@@ -81,11 +81,17 @@ def lines() -> Iterator[str]:
         try:
             line = input("user:  " if typed else "").strip()
         except (EOFError, KeyboardInterrupt):
+            print(end="\n" if typed else "")
             return
         if line:
             if not typed:
                 print(f"user:  {line}")
             yield line
+
+
+def printable(text: str) -> str:
+    """Returns a text with a blank for each character that could command a terminal, or begin a line."""
+    return "".join(c if c.isprintable() else " " for c in text)
 
 
 class Stream:
@@ -96,13 +102,14 @@ class Stream:
 
     def __call__(self, beginning: str) -> None:
         """Prints what is new of an output whose beginning is known; half a character waits for its other half."""
-        text = for_user(beginning).rstrip("\ufffd")
+        text = printable(for_user(beginning).rstrip("\ufffd"))
         if text.startswith(self.printed):
             print(text[len(self.printed) :], end="", flush=True)
             self.printed = text
 
     def end(self, text: str) -> None:
         """Prints what is missing of the whole text, and begins a new one."""
+        text = printable(text)
         print(text[len(self.printed) :] if text.startswith(self.printed) else f" ... {text}", flush=True)
         self.printed = ""
 
@@ -165,7 +172,7 @@ class Chat:
         """Prints what the toolset was asked for the last reply, by whom, and what came back."""
         assert self.last is not None
         for query in self.last.queries:
-            print(f"  asked by the {query.asked_by}: {query.text}\n    {query.snippet or 'no answer'}")
+            print(f"  asked by the {query.asked_by}: {printable(query.text)}\n    {query.snippet or 'no answer'}")
         if not self.last.queries:
             print("  no tool was asked")
 
@@ -174,7 +181,7 @@ class Chat:
         assert self.last is not None
         for c in self.last.candidates:
             ratings = "".join(f"  {name} {rating:.2f}" for name, rating in c.ratings.items())
-            print(f"  score {c.score:.2f}  log p {c.log_probability:.2f}{ratings}  {c.text.strip()}")
+            print(f"  score {c.score:.2f}  log p {c.log_probability:.2f}{ratings}  {printable(c.text).strip()}")
 
 
 if __name__ == "__main__":
