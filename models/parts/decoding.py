@@ -123,7 +123,7 @@ def sample(
     pad: int = 0,
     usable: int | None = None,
     ends: Sequence[int] = (),
-    emit: Callable[[Any, Any], object] | None = None,
+    emit: Callable[[Any, Any], None] | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Continuations drawn token by token.
 

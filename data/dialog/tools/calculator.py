@@ -5,13 +5,14 @@ import math
 import operator
 import re
 from collections.abc import Callable
+from typing import Any
 
 Number = int | float
 
 _LONGEST = 200  # characters of an expression
 _LARGEST = 2**1024  # no number, intermediate ones included, reaches this; as for floats
 
-_OPERATORS: dict[type[ast.AST], Callable[..., Number]] = {
+_OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,

@@ -1,0 +1,85 @@
+"""Candidates for a turn from a tiny untrained decoder."""
+
+import dataclasses
+
+import jax
+import pytest
+
+from configs import registry
+from data.dialog.format import prompt
+from data.task import DataError
+from data.vocabularies import tokenizers
+from tests.helpers.caches import write_text_cache
+from trainers.evaluation.generation import Generate, Generator
+from trainers.evaluation.respond import Respond, Responder
+from trainers.plan import fresh_state, make_plan
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A model with shapes for parameters, its parameters, and the folder of a vocabulary."""
+    folder = tmp_path_factory.mktemp("respond") / "cache"
+    write_text_cache(folder, tokenizers.train_bpe, 300, 16)
+    e = registry.tiny(registry.load("gpt.llama2_7b"))
+    plan = make_plan(dataclasses.replace(e, model=dataclasses.replace(e.model, vocab=320)), jax.devices()[:1])
+    return plan.model, fresh_state(plan).params, folder
+
+
+CONFIG = Respond(candidates=4, tokens=12, context=28)
+
+
+def test_candidates_are_ranked_by_likelihood(tiny):
+    """They come best first by log-likelihood per token, each a single line; a seed decides the draws."""
+    model, params, folder = tiny
+    responder = Responder(model, CONFIG, folder)
+    candidates = responder(params, ["the cat"])
+    assert len(candidates) == 4
+    scores = [candidate.score for candidate in candidates]
+    assert scores == sorted(scores, reverse=True) and all(c.log_probability < c.score < 0 for c in candidates)
+    assert not any("\n" in candidate.text for candidate in candidates)
+    assert responder(params, ["the cat"]) == candidates == responder(params, ["the cat"], CONFIG.seed)
+    assert responder(params, ["the cat"], 1) != candidates
+
+
+def test_the_oldest_turns_are_left_out(tiny):
+    """A conversation that is too long is read from the first turn on with which it fits; a single turn must fit."""
+    model, params, folder = tiny
+    responder = Responder(model, CONFIG, folder)
+    turns = ["the old cat", "a red house", "and the big dog", "a bird", "the road"]
+    length = responder.generator.tokenizer.encode
+    assert len(length(prompt(turns))) > len(length(prompt(turns[1:]))) > 28 >= len(length(prompt(turns[2:])))
+    assert responder(params, turns) == responder(params, turns[2:]) != responder(params, turns[3:])
+    with pytest.raises(DataError, match=r"^a prompt of \d+ tokens is longer than 28$"):
+        responder(params, ["zzzz " * 20])
+
+
+def test_padding_changes_no_continuation(tiny):
+    """A prompt in a program of fixed length is continued as in one of its own."""
+    model, params, folder = tiny
+    padded, own = (Generator(model, Generate(tokens=6, batch_size=1, length=n), folder) for n in (64, 0))
+    assert padded(params, ["the old cat"])[0][0].ids == own(params, ["the old cat"])[0][0].ids
+
+
+def test_a_sample_ends_with_its_line(tiny):
+    """Drawn alike, a sample is the same up to its first line break, and ends there."""
+    model, params, folder = tiny
+    config = Generate(tokens=40, temperature=1.0, samples=64, batch_size=1)
+    whole, lines = (
+        Generator(model, dataclasses.replace(config, line=line), folder)(params, ["the"])[0] for line in (False, True)
+    )
+    assert any("\n" in continuation.text for continuation in whole)
+    assert [c.text for c in lines] == [c.text.partition("\n")[0] for c in whole]
+    assert all(len(line.ids) < len(c.ids) for line, c in zip(lines, whole, strict=True) if "\n" in c.text[:-1])
+
+
+def test_texts_are_emitted_as_they_grow(tiny):
+    """One call for each token; the last text is that of the first sample, and a second call begins anew."""
+    model, params, folder = tiny
+    texts: list[str] = []
+    generator = Generator(model, Generate(tokens=6, batch_size=1), folder, texts.append)
+    for prompt_text in ("the cat", "a dog"):
+        texts.clear()
+        continuation = generator(params, [prompt_text])[0][0]
+        assert texts[-1] == continuation.text and len(texts) == 6 == len(continuation.ids)
