@@ -12,7 +12,6 @@ from typing import Any
 
 from configs import t5
 from configs.experiment import Experiment
-from configs.optimizers import Adafactor, InverseSqrt
 from models.execution import Execution
 from models.parts.moe.config import MoeConfig
 from models.sharding.expert_layouts import expert_model_parallel, expert_parallel, expert_parallel_2d
@@ -93,5 +92,4 @@ def c_2048e() -> Experiment:
     """Switch-C: 1,571,327,875,360 parameters (printed: 1.571T), every layer a mixture, experts alone over the chips."""
     base = t5.v1_0(15, 2080, 6144, 30)
     model = replace(base, tied=False, scale_logits=False, moe=mixture(2048, 2048, 1.0, least=2), sparse_every=1)
-    e = _experiment("switch.c_2048e", model, expert_parallel_2d(8, 256), remat=KEPT)
-    return replace(e, optimizer=Adafactor(schedule=InverseSqrt()))
+    return _experiment("switch.c_2048e", model, expert_parallel_2d(8, 256), remat=KEPT)
