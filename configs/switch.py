@@ -41,6 +41,13 @@ def quickstart() -> Experiment:
     return replace(e, name="switch.quickstart", model=replace(t5.QUICKSTART, moe=moe))
 
 
+def bench_8e() -> Experiment:
+    """t5.bench_60m with 8 experts in every second layer."""
+    e = t5.bench_60m()
+    moe = MoeConfig(experts=8, gating="top1", group_size=1024, capacity_factor=1.25)
+    return replace(e, name="switch.bench_8e", model=replace(e.model, moe=moe))
+
+
 def _base(experts: int) -> Experiment:
     model = replace(t5.v1_0(12, 768, 3072, 12), moe=mixture(experts, 8192))
     return _experiment(f"switch.base_{experts}e", model, expert_parallel(128 // min(experts, 128), min(experts, 128)))
