@@ -12,7 +12,6 @@ from typing import Any
 
 from configs import t5
 from configs.experiment import Experiment
-from configs.optimizers import Adafactor, InverseSqrt
 from models.execution import Execution
 from models.parts.moe.config import MoeConfig
 from models.sharding.expert_layouts import expert_model_parallel, expert_parallel, expert_parallel_2d
@@ -40,6 +39,13 @@ def quickstart() -> Experiment:
     e = t5.quickstart()
     moe = MoeConfig(experts=8, gating="top1", group_size=512, capacity_factor=1.25, balance_weight=0.01)
     return replace(e, name="switch.quickstart", model=replace(t5.QUICKSTART, moe=moe))
+
+
+def bench_8e() -> Experiment:
+    """t5.bench_60m with 8 experts in every second layer."""
+    e = t5.bench_60m()
+    moe = MoeConfig(experts=8, gating="top1", group_size=1024, capacity_factor=1.25)
+    return replace(e, name="switch.bench_8e", model=replace(e.model, moe=moe))
 
 
 def _base(experts: int) -> Experiment:
@@ -93,5 +99,4 @@ def c_2048e() -> Experiment:
     """Switch-C: 1,571,327,875,360 parameters (printed: 1.571T), every layer a mixture, experts alone over the chips."""
     base = t5.v1_0(15, 2080, 6144, 30)
     model = replace(base, tied=False, scale_logits=False, moe=mixture(2048, 2048, 1.0, least=2), sparse_every=1)
-    e = _experiment("switch.c_2048e", model, expert_parallel_2d(8, 256), remat=KEPT)
-    return replace(e, optimizer=Adafactor(schedule=InverseSqrt()))
+    return _experiment("switch.c_2048e", model, expert_parallel_2d(8, 256), remat=KEPT)

@@ -54,16 +54,9 @@ class Decoding(abc.ABC, Generic[Item]):
         """Returns scores to compare with, by name: those of a copy, or of a model that ignores its input."""
         return {}
 
+    @abc.abstractmethod
     def table(self, scores: Scores, *, details: bool = False) -> str:
         """Returns scores and baselines as text for people; `details` lists all parts."""
-        rows = {"all": scores["all"]} | scores.get("baselines", {})
-        if details:
-            for part in (part for key, part in scores.items() if key not in ("all", "baselines")):
-                rows |= part
-        columns = list(scores["all"])
-        lines = [f"{'':16}" + "".join(f"{column:>15}" for column in columns)]
-        lines += [f"{name:16}" + "".join(f"{row[column]:15.2f}" for column in columns) for name, row in rows.items()]
-        return "\n".join(lines)
 
 
 @runtime_checkable

@@ -242,16 +242,17 @@ def setting(theirs: Mapping[str, Any], key: str, kind: type, default: Any = _NEE
     return value
 
 
-def model_type(theirs: Mapping[str, Any], architectures: Mapping[str, str]) -> str:
+def model_type(theirs: Mapping[str, Any], architectures: Mapping[str, tuple[str, ...]]) -> str:
     """Returns the model_type of a config.json; raises InterchangeError where its architecture is none that is read.
 
     Args:
-      architectures: the class that is read, by model_type.
+      architectures: the classes that are read, by model_type; the first is the one that is written.
     """
     kind = setting(theirs, "model_type", str)
-    name = (setting(theirs, "architectures", list, None) or [architectures[kind]])[0]
-    if name != architectures[kind]:
-        raise InterchangeError(f"config.json: no model like {name!r} here{nearest(str(name), [architectures[kind]])}")
+    known = architectures[kind]
+    name = (setting(theirs, "architectures", list, None) or known)[0]
+    if name not in known:
+        raise InterchangeError(f"config.json: no output like that of {name!r} here{nearest(str(name), known[:1])}")
     return kind
 
 

@@ -1,16 +1,18 @@
-"""Compares training speed with Hugging Face (PyTorch) and MaxText: the same shapes, batch and precision, interleaved on CPUs.
+"""Compares speed with Hugging Face (PyTorch) and MaxText: the same shapes, batch and precision, interleaved on CPUs.
+
+What is compared is training, and beam search of an encoder-decoder.
 
     make bench-peers
     python -m scripts.bench_peers --experiments gpt.bench_42m --peers hf --windows 4 --json
 
-Each system trains in a process of its own, which waits while another's window of steps runs. The environments are those that
+Each system runs in a process of its own, which waits while another's window of steps runs. The environments are those that
 `make bench-peers` sets up; a peer without one is left out, and a line says so. Tokens are those of the batch; an
 encoder-decoder's are source and target together. A ratio is our median over the peer's, in the same windows. Losses only show
 that all systems learn, and do not compare them: tokens are random, drawn anew here and by Hugging Face, constant in MaxText.
 
-GPT and BERT have the same parameters everywhere. GShard M4 has two embedding tables and a softmax matrix, SwitchTransformers one
-table for all three: ours updates two more. BERT here multiplies the masked tokens alone by the vocabulary, Hugging Face's all
-of them and then drops most.
+GPT, BERT, T5 and Switch have the same parameters everywhere. GShard M4 has two embedding tables and a softmax matrix,
+SwitchTransformers one table for all three: ours updates two more. BERT here multiplies the masked tokens alone by the
+vocabulary, Hugging Face's all of them and then drops most.
 """
 
 import contextlib
@@ -34,22 +36,40 @@ from models.errors import UserError
 from scripts import cli
 
 ROOT = Path(__file__).resolve().parents[1]
-EXPERIMENTS = ("gpt.bench_42m", "bert.bench_42m", "gshard_m4.bench_67m")
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What systems do: its unit, and what the number is that they give about the last step."""
+
+    name: str
+    unit: str
+    value: str
+
+
+TRAIN, GENERATE = Work("train", "tokens", "loss"), Work("generate", "sentences", "length")
+EXPERIMENTS = {
+    "gpt.bench_42m": (TRAIN,),
+    "bert.bench_42m": (TRAIN,),
+    "gshard_m4.bench_67m": (TRAIN,),
+    "t5.bench_60m": (TRAIN, GENERATE),
+    "switch.bench_8e": (TRAIN,),
+}
 WARMUP = 1  # windows at the start that do not count: programs are compiled, threads and memory set up
 
 
 @dataclasses.dataclass(frozen=True)
 class System:
-    """A system that trains the experiments of these families.
+    """A system that runs the experiments of these modules of configs/.
 
     Attributes:
-      command: starts a process that speaks as scripts/peers/serve.py says; the experiment is appended.
+      command: starts a process that speaks as scripts/peers/serve.py says; work and experiment are appended.
       needs: how to set up its environment, for a message.
     """
 
     name: str
     command: tuple[str, ...]
-    families: tuple[str, ...] = ("gpt", "bert", "gshard_m4")
+    modules: tuple[str, ...] = ("gpt", "bert", "gshard_m4", "t5", "switch")
     needs: str = ""
 
     @property
@@ -68,7 +88,7 @@ PEERS = {
         "MaxText",
         ".venv-maxtext",
         "maxtext",
-        families=("gpt",),
+        modules=("gpt",),
         needs="Python 3.12 or newer: make bench-peers PYTHON312=...",
     ),
 }
@@ -85,8 +105,8 @@ class Process:
         self.system, self.process, self.errors = system, process, errors
         self.about = self._answer()
 
-    def train(self, steps: int) -> dict[str, float]:
-        """Runs a window of steps and returns {"seconds", "loss"}."""
+    def run(self, steps: int) -> dict[str, float]:
+        """Runs a window of steps and returns {"seconds", "value"}."""
         assert self.process.stdin
         with contextlib.suppress(BrokenPipeError):  # the process has ended; there will be no answer
             print(steps, file=self.process.stdin, flush=True)
@@ -103,14 +123,15 @@ class Process:
 
 
 @contextlib.contextmanager
-def started(system: System, e: Experiment) -> Iterator[Process]:
-    """Yields the system, ready to train the experiment; raises UserError with the end of its output if it stops."""
+def started(system: System, e: Experiment, work: Work) -> Iterator[Process]:
+    """Yields the system, ready to do the work with the experiment's model; raises UserError with the end of its output if it
+    stops."""
     environment = os.environ | {"JAX_PLATFORMS": "cpu"}
     with tempfile.TemporaryDirectory() as folder:
         errors = Path(folder) / "stderr"
         with errors.open("w") as stderr:
             process = subprocess.Popen(
-                [*system.command, json.dumps(registry.to_json(e))],
+                [*system.command, work.name, json.dumps(registry.to_json(e))],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=ROOT, env=environment,
             )  # fmt: skip
         try:
@@ -120,59 +141,63 @@ def started(system: System, e: Experiment) -> Iterator[Process]:
             process.communicate()
 
 
-def tokens(e: Experiment) -> int:
-    """Returns the tokens of a batch; for an encoder-decoder, source and target together."""
+def units(e: Experiment, work: Work) -> int:
+    """Returns the tokens of a batch, for an encoder-decoder of source and target together; or its sentences."""
+    if work is GENERATE:
+        return e.data.batch_size
     features = e.data.features()
     segments = [feature for name, feature in features.items() if name.endswith("segments")]
     return e.data.batch_size * sum(feature.shape[0] for feature in segments)
 
 
-def compare(e: Experiment, systems: Sequence[System], windows: int, steps: int) -> list[dict[str, Any]]:
-    """Trains the experiment on all systems in turn, a window of steps each.
+def compare(
+    e: Experiment, systems: Sequence[System], windows: int, steps: int, work: Work = TRAIN
+) -> list[dict[str, Any]]:
+    """Runs the experiment on all systems in turn, a window of steps each.
 
     Returns:
       A row for each system, as `rows` gives them.
     """
     with contextlib.ExitStack() as closing:
         # Started one after the other, because each compiles, or sets up its weights, on all CPUs.
-        processes = [closing.enter_context(started(system, e)) for system in systems]
+        processes = [closing.enter_context(started(system, e, work)) for system in systems]
         measured: list[list[dict[str, float]]] = [[] for _ in processes]
         for _ in range(WARMUP + windows):
             for process, measured_windows in zip(processes, measured, strict=True):
-                measured_windows.append(process.train(steps))
+                measured_windows.append(process.run(steps))
         return [
-            {"experiment": e.name, "system": process.system.name, **row, **process.about}
-            for process, row in zip(processes, rows(measured, tokens(e) * steps), strict=True)
+            {"experiment": e.name, "work": work.name, "system": process.system.name, **row, **process.about}
+            for process, row in zip(processes, rows(measured, units(e, work) * steps), strict=True)
         ]
 
 
-def rows(measured: list[list[dict[str, float]]], tokens: int) -> list[dict[str, float]]:
-    """Returns tokens per second of each system, without the first WARMUP windows: median, p10, p90, and our ratio to it.
+def rows(measured: list[list[dict[str, float]]], amount: int) -> list[dict[str, float]]:
+    """Returns units per second of each system, without the first WARMUP windows: median, p10, p90, and our ratio to it.
 
     Args:
-      measured: for each system, {"seconds", "loss"} of its windows.
-      tokens: the tokens of a window.
+      measured: for each system, {"seconds", "value"} of its windows.
+      amount: the units of a window.
     """
-    rates = [[tokens / window["seconds"] for window in windows[WARMUP:]] for windows in measured]
+    rates = [[amount / window["seconds"] for window in windows[WARMUP:]] for windows in measured]
     medians = [statistics.median(rate) for rate in rates]
     return [
         {
-            "tokens_per_s": median,
+            "per_s": median,
             "p10": float(np.percentile(rate, 10)),
             "p90": float(np.percentile(rate, 90)),
             "ratio": medians[0] / median,
-            "loss": windows[-1]["loss"],
+            "value": windows[-1]["value"],
         }
         for median, rate, windows in zip(medians, rates, measured, strict=True)
     ]
 
 
-def table(rows: list[dict[str, Any]]) -> str:
+def table(rows: list[dict[str, Any]], work: Work = TRAIN) -> str:
     """Returns the rows as text: the numbers, then a description of each system."""
-    lines = [f"{'':14}{'tokens/s':>10}{'p10':>9}{'p90':>9}{'ours/it':>9}{'parameters':>14}{'loss':>8}"]
+    lines = [f"{'':14}{work.unit + '/s':>12}{'p10':>9}{'p90':>9}{'ours/it':>9}{'parameters':>14}{work.value:>8}"]
     for r in rows:
-        rate = f"{r['tokens_per_s']:10,.0f}{r['p10']:9,.0f}{r['p90']:9,.0f}{r['ratio']:9.2f}"
-        lines.append(f"{r['system']:14}{rate}{r['parameters']:14,}{r['loss']:8.3f}")
+        rate = f"{r['per_s']:12,.4g}{r['p10']:9,.4g}{r['p90']:9,.4g}{r['ratio']:9.2f}"
+        lines.append(f"{r['system']:14}{rate}{r['parameters']:14,}{r['value']:8.3f}")
     for r in rows:
         versions = ", ".join(f"{name} {version}" for name, version in r["versions"].items())
         lines.append(f"{r['system']}: {r['settings']}; {versions}")
@@ -182,6 +207,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 def main(argv: list[str] | None = None) -> int:
     parser = cli.parser(__doc__)
     parser.add_argument("--experiments", default=",".join(EXPERIMENTS), help="comma-separated")
+    parser.add_argument("--work", default="train,generate", help="comma-separated")
     parser.add_argument("--peers", default=",".join(PEERS), help="comma-separated")
     parser.add_argument(
         "--windows", type=int, default=8, help=f"windows of each system, after {WARMUP} that is not counted"
@@ -190,6 +216,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     args = parser.parse_args(argv)
     experiments = cli.names("--experiments", args.experiments, EXPERIMENTS)
+    works = cli.names("--work", args.work, [TRAIN.name, GENERATE.name])
     peers = [PEERS[name] for name in cli.names("--peers", args.peers, PEERS)]
     for option in ("windows", "steps"):
         if getattr(args, option) < 1:
@@ -200,19 +227,21 @@ def main(argv: list[str] | None = None) -> int:
     peers = [peer for peer in peers if peer.is_there]
     if not peers:
         raise ConfigError(f"--peers {args.peers}: none has an environment; make bench-peers sets them up")
-    for name in experiments:
+    wanted = [(name, work) for name in experiments for work in EXPERIMENTS[name] if work.name in works]
+    for name, work in wanted:
         e = registry.load(name)
-        systems = [OURS, *(peer for peer in peers if name.split(".")[0] in peer.families)]
+        systems = [OURS, *(peer for peer in peers if name.split(".")[0] in peer.modules)]
         load = os.getloadavg()[0]  # of other processes, which slow systems down unequally
-        results = compare(e, systems, args.windows, args.steps)
+        results = compare(e, systems, args.windows, args.steps, work)
         if args.json:
             for row in results:
                 print(json.dumps(row | {"load_before": load}), flush=True)
             continue
-        trained = args.steps * (WARMUP + args.windows)
+        last = args.steps * (WARMUP + args.windows)
         print(
-            f"{name}: {tokens(e):,} tokens a step, {args.windows} windows of {args.steps} steps; loss of step {trained}; "
-            f"{os.cpu_count()} CPUs, load {load:.1f} before it began\n{table(results)}\n",
+            f"{name}, {work.name}: {units(e, work):,} {work.unit} a step, {args.windows} windows of {args.steps} steps; "
+            f"{work.value} of step {last}; {os.cpu_count()} CPUs, load {load:.1f} before it began\n"
+            f"{table(results, work)}\n",
             flush=True,
         )
     return 0

@@ -47,9 +47,15 @@ def smallest_vocabulary(model: ModelConfig) -> int:
 
 
 def check_vocabularies(model: ModelConfig, manifest: Mapping[str, Any]) -> None:
-    """Raises DataError for a model whose vocabularies are smaller than the cache's."""
-    for key, field in vocabulary_fields(model).items():
-        size, needed = getattr(model, field), manifest.get(key, 0)  # a model of one vocabulary also reads data of two
+    """Raises DataError for a model whose vocabularies are smaller than the cache's, or of other sides than it has."""
+    # A model of one vocabulary reads data of one as well as of two.
+    fields = {key: field for key, field in vocabulary_fields(model).items() if key in manifest}
+    if not fields:
+        raise DataError(
+            f"a model of family {model.family!r} reads none of the vocabularies of cache {manifest['cache']!r}"
+        )
+    for key, field in fields.items():
+        size, needed = getattr(model, field), manifest[key]
         if size < needed:
             raise DataError(f"model.{field}={size} is too small for cache {manifest['cache']!r}: at least {needed}")
 

@@ -30,7 +30,7 @@ ENTRIES = {
     "smollm_english": Text(corpus="english_debian", tokenizer="smollm2_135m", length=1024),
     "bert_small": Text(corpus="english_small", tokenizer="minilm_l6", length=128),
     "bert_small_pairs": Text(corpus="english_small", tokenizer="minilm_l6", length=128, pairs=8),
-    "t5_small": Text(corpus="english_small", tokenizer="bpe_8192", length=284),
+    "t5_small": Text(corpus="english_small", tokenizer="bpe_8192", length=70),
     "bert_english": Text(corpus="english_debian", tokenizer="minilm_l6", length=512),
     # Public sets, which TFDS must have prepared.
     "c4_1024": Text(corpus="c4_en", tokenizer="gpt2", length=1024),

@@ -1,7 +1,7 @@
 """Running text as a task: packed rows as they are, for causal models, or with masked tokens, for encoders."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,12 @@ class TextTask(Task[TextData]):
         """Returns the split's rows; `extra` is the bytes of their text in UTF-8."""
         texts = [example["text"] for example in examples(cache, split, limit)]
         records, size = encoding.rows_of(texts, Tokenizer(vocabulary), self.data.length)
-        return HeldOutExamples([unpack(record, self.data.stored()) for record in records], len(texts), size)
+        return HeldOutExamples(self._augmented_once(records, None), len(texts), size)
+
+    def _augmented_once(self, records: Iterable[np.ndarray], assets: Any) -> list[Example]:
+        """Returns stored rows as the model gets them, augmented the same way every time: scores differ only if the model does."""
+        rows = (unpack(record, self.data.stored()) for record in records)
+        return [self.augment(row, np.random.default_rng((0, i)), assets) for i, row in enumerate(rows)]
 
     def scores(
         self, totals: Mapping[str, Sum], examples: HeldOutExamples, outputs: Sequence[np.ndarray] = ()
@@ -101,7 +106,7 @@ class MaskedTextTask(TextTask):
         return masking.mask(row, rng, assets, rate=d.rate, whole_word=d.whole_word, predictions=d.predictions)
 
     def held_out(self, cache: Path, vocabulary: Path, split: str, limit: int) -> HeldOutExamples:
-        """Returns the split's rows. The same tokens are masked each time, so that scores differ only if the model does."""
+        """Returns the split's rows; the same tokens are masked each time."""
         d, tokenizer, documents = self.data, Tokenizer(vocabulary), list(examples(cache, split, limit))
         texts = [document["text"] for document in documents]
         if d.pairs:
@@ -109,9 +114,7 @@ class MaskedTextTask(TextTask):
         else:
             records, _ = encoding.rows_of(texts, tokenizer, d.length)
         words = masking.Vocabulary.from_tokenizer(tokenizer)
-        rows = [unpack(record, d.stored()) for record in records]
-        masked = [self.augment(row, np.random.default_rng((0, i)), words) for i, row in enumerate(rows)]
-        return HeldOutExamples(masked, len(texts))
+        return HeldOutExamples(self._augmented_once(records, words), len(texts))
 
 
 class SpanTextTask(TextTask):
@@ -141,7 +144,7 @@ class SpanTextTask(TextTask):
         """Returns (the size of the vocabulary, the id of the end of text), of random data made-up ones."""
         if folder is None:
             return smallest_vocabulary(model) - self._sentinels, 1
-        return _size_and_eos(folder)
+        return _size_and_eos(Tokenizer(folder), folder)
 
     @property
     def augmentation(self) -> str:
@@ -161,17 +164,13 @@ class SpanTextTask(TextTask):
         return spans.lay_out({"inputs": inputs, "targets": targets}, d.lengths)
 
     def held_out(self, cache: Path, vocabulary: Path, split: str, limit: int) -> HeldOutExamples:
-        """Returns the split's rows. The same spans are taken out each time: a number that moves means that the model did."""
-        texts = [example["text"] for example in examples(cache, split, limit)]
-        records, _ = encoding.rows_of(texts, Tokenizer(vocabulary), self.data.length)
-        assets = _size_and_eos(vocabulary)
-        rows = (unpack(record, self.data.stored()) for record in records)
-        made = [self.augment(row, np.random.default_rng((0, i)), assets) for i, row in enumerate(rows)]
-        return HeldOutExamples(made, len(texts))
+        """Returns the split's rows; the same spans are taken out each time."""
+        tokenizer, texts = Tokenizer(vocabulary), [example["text"] for example in examples(cache, split, limit)]
+        records, _ = encoding.rows_of(texts, tokenizer, self.data.length)
+        return HeldOutExamples(self._augmented_once(records, _size_and_eos(tokenizer, vocabulary)), len(texts))
 
 
-def _size_and_eos(folder: Path) -> tuple[int, int]:
-    tokenizer = Tokenizer(folder)
+def _size_and_eos(tokenizer: Tokenizer, folder: Path) -> tuple[int, int]:
     if tokenizer.eos_id is None:
         raise DataError(f"{folder}: its vocabulary has no end of text")
     return tokenizer.size, tokenizer.eos_id

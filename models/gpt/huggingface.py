@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from models.errors import nearest
 from models.gpt.config import GptConfig
 from models.interchange import (
     Entry,
     InterchangeError,
     demand,
     matrix,
+    model_type,
     only,
     read_activation,
     setting,
@@ -42,12 +42,7 @@ def read_config(theirs: Mapping[str, Any]) -> GptConfig:
     Raises:
       InterchangeError: a setting is missing, or our model does not support it.
     """
-    kind = setting(theirs, "model_type", str)
-    known = _ARCHITECTURES[kind]
-    name = (setting(theirs, "architectures", list, None) or known)[0]
-    if name not in known:
-        raise InterchangeError(f"config.json: no output like that of {name!r} here{nearest(str(name), known[:1])}")
-    return _read_llama(theirs) if kind == "llama" else _read_gpt2(theirs)
+    return _read_llama(theirs) if model_type(theirs, _ARCHITECTURES) == "llama" else _read_gpt2(theirs)
 
 
 def _read_gpt2(theirs: Mapping[str, Any]) -> GptConfig:

@@ -35,18 +35,7 @@ class GShardM4Config(EncoderDecoderConfig):
 
     def tiny(self) -> "GShardM4Config":
         """The same model, small enough for a test and divisible by every mesh of eight devices."""
-        return dataclasses.replace(
-            self,
-            source_vocab=64,
-            target_vocab=64,
-            layers=4,
-            model_dim=16,
-            hidden_dim=32,
-            heads=4,
-            head_dim=8,
-            moe=self.moe and dataclasses.replace(self.moe, experts=8, group_size=32),
-            dropout=0.1,
-        )
+        return dataclasses.replace(self, **self.shrunk() | dict(source_vocab=64, target_vocab=64))
 
 
 CONFIG = GShardM4Config

@@ -32,17 +32,7 @@ class M2M100Config(EncoderDecoderConfig):
 
     def tiny(self) -> "M2M100Config":
         """The same model, small enough for a test and divisible by every mesh of eight devices."""
-        return dataclasses.replace(
-            self,
-            vocab=64,
-            layers=4 if self.moe is None else 2 * len(self.unit),
-            model_dim=16,
-            hidden_dim=32,
-            heads=4,
-            head_dim=4,
-            moe=self.moe and dataclasses.replace(self.moe, experts=8, group_size=32),
-            dropout=0.1,
-        )
+        return dataclasses.replace(self, **self.shrunk() | dict(vocab=64, head_dim=4))
 
 
 CONFIG = M2M100Config

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from models.errors import nearest
 from models.interchange import (
     Entry,
     InterchangeError,
@@ -21,7 +20,7 @@ from models.m2m100.config import M2M100Config
 from models.parts.moe.config import MoeConfig
 
 MODEL_TYPES = ("m2m_100", "nllb-moe")
-_ARCHITECTURES = {"m2m_100": "M2M100ForConditionalGeneration", "nllb-moe": "NllbMoeForConditionalGeneration"}
+_ARCHITECTURES = {"m2m_100": ("M2M100ForConditionalGeneration",), "nllb-moe": ("NllbMoeForConditionalGeneration",)}
 _TABLE, _OUTPUT = "model.shared.weight", "lm_head.weight"
 _COMPUTED = (".embed_positions.weights",)  # old releases saved the sinusoids
 _GROUP = 64  # tokens of a routing group: of our own training, not in their files
@@ -71,13 +70,9 @@ def _read_mixture(theirs: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the mixture's fields. In evaluation `transformers` drops no token there, as our models."""
     only(
         theirs, router_bias=(False,), moe_eval_capacity_token_fraction=(1.0, -1, -1.0),
-        normalize_router_prob_before_dropping=(False,),
+        normalize_router_prob_before_dropping=(False,), second_expert_policy=("all", "random"),
     )  # fmt: skip
     policy = setting(theirs, "second_expert_policy", str, "all")
-    if policy not in ("all", "random"):
-        raise InterchangeError(
-            f"config.json: second_expert_policy={policy!r} is not supported{nearest(policy, ('all', 'random'))}"
-        )
     moe = MoeConfig(
         experts=setting(theirs, "num_experts", int, 128),
         group_size=_GROUP,
@@ -102,7 +97,7 @@ def write_config(c: M2M100Config) -> dict[str, Any]:
     )  # fmt: skip
     kind = "nllb-moe" if c.moe else "m2m_100"
     config: dict[str, Any] = {
-        "architectures": [_ARCHITECTURES[kind]],
+        "architectures": [_ARCHITECTURES[kind][0]],
         "model_type": kind,
         "is_encoder_decoder": True,
         "vocab_size": c.vocab,

@@ -19,7 +19,6 @@ from models.parts.activations import POLICIES_WITH_EXPERTS, WITH_EXPERTS
 from models.parts.attention.mask import AttentionMask
 from models.parts.layers import Norm, dropout, split_key
 from models.parts.losses import Loss, Totals, token_loss_in_chunks, zero_loss
-from models.parts.moe.config import Gating
 from models.parts.moe.layer import check_groups, hyperparameters, notes, routing_loss
 from models.parts.transformer import Block, Geometry, Key, LayerCache, Source, Statistics
 from models.parts.transformer_config import MEANING_OF_BLOCKS, EncoderDecoderConfig
@@ -29,24 +28,20 @@ from models.sharding.expert_layouts import searched
 from models.sharding.layouts import Recipe
 from models.sharding.params import normal, param, scan, stack
 
-DecoderInput = tuple[
-    jax.Array, jax.Array, jax.Array | None
-]  # targets [B, L, M], sources [B, S, M], shared biases [1, 1, N * K]
+# Targets [B, L, M], sources [B, S, M], and the biases that the layers share [1, 1, N * K].
+DecoderInput = tuple[jax.Array, jax.Array, jax.Array | None]
 Side = Literal["input", "target"]  # the first word of the side's arrays: `inputs`, `inputs_segments`, ...
 
 
 class Unit(nnx.Module):
     """The repeated unit of a stack: dense layers and then a mixture of experts, or one dense layer (`c.unit`)."""
 
-    def __init__(
-        self, c: EncoderDecoderConfig, key: jax.Array, where: Component, *,
-        attends_to_source: bool = False, gating: Gating | None = None,
-    ):  # fmt: skip
+    def __init__(self, c: EncoderDecoderConfig, key: jax.Array, where: Component, *, decoder: bool):
         self.names = c.unit
         keys = jax.random.split(key, len(self.names))
         for i, name in enumerate(self.names):
-            mixture = (c.moe, gating) if name == "sparse" and c.moe and gating else None
-            setattr(self, name, Block(c, keys[i], where, attends_to_source=attends_to_source, mixture=mixture))
+            moe = c.moe if name == "sparse" else None
+            setattr(self, name, Block(c, keys[i], where, attends_to_source=decoder, moe=moe, causal=decoder))
 
     @property
     def layers(self) -> list[Block]:
@@ -74,11 +69,8 @@ class EncoderDecoder(Staged):
     def _make_stacks(self, key_encoder: jax.Array, key_decoder: jax.Array) -> None:
         """Makes the parameters of both stacks and the norms after them; `c` and `where` must be set."""
         c, where = self.c, self.where
-        encoder, decoder = (c.moe.gating, c.moe.decoder_gating) if c.moe else (None, None)
-        self.encoder = stack(lambda k: Unit(c, k, where / "encoder", gating=encoder), key_encoder, c.units)
-        self.decoder = stack(
-            lambda k: Unit(c, k, where / "decoder", attends_to_source=True, gating=decoder), key_decoder, c.units
-        )
+        self.encoder = stack(lambda k: Unit(c, k, where / "encoder", decoder=False), key_encoder, c.units)
+        self.decoder = stack(lambda k: Unit(c, k, where / "decoder", decoder=True), key_decoder, c.units)
         has_norm = c.order == "pre"
         self.encoder_norm = transformer.norm(c, where / "encoder") if has_norm else None
         self.decoder_norm = transformer.norm(c, where / "decoder") if has_norm else None

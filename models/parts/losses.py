@@ -80,7 +80,7 @@ def token_loss(
       smoothing: mass moved from the target to all other classes, in the loss alone.
       z_weight: of an auxiliary loss, log(sum of exp logits)^2, which keeps logits small (T5X: 1e-4).
     """
-    smooth_BL, plain_BL = cross_entropy(logits_BLV, targets_BL, smoothing)
+    smooth_BL, plain_BL, norm_BL = _with_log_sum(logits_BLV, targets_BL, smoothing)
     weight_BL = used_BL.astype(plain_BL.dtype)
     hit_BL = is_top_1(logits_BLV, targets_BL) * weight_BL
     n = jnp.sum(used_BL)
@@ -88,8 +88,7 @@ def token_loss(
     value = per(jnp.sum(smooth_BL * weight_BL), total)
     if not z_weight:
         return Loss(value, jnp.zeros_like(value), metrics)
-    z_BL = jax.nn.logsumexp(logits_BLV.astype(plain_BL.dtype), axis=-1) ** 2
-    z = jnp.sum(z_BL * weight_BL)
+    z = jnp.sum(norm_BL**2 * weight_BL)
     extra = z_weight * per(z, total)
     return Loss(value + extra, extra, metrics | {"z_loss": Ratio(z, n)})
 
@@ -129,11 +128,21 @@ def cross_entropy(logits_BLV: jax.Array, labels_BL: jax.Array, smoothing: float 
     Smoothing moves `smoothing` of the label's mass evenly to the other V - 1 classes, as Lingvo does. A label that is no class
     (-1) has no mass.
     """
+    smooth_BL, plain_BL, _ = _with_log_sum(logits_BLV, labels_BL, smoothing)
+    return smooth_BL, plain_BL
+
+
+def _with_log_sum(
+    logits_BLV: jax.Array, labels_BL: jax.Array, smoothing: float
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Returns `cross_entropy`, and the log of the sum of the exponentials [B, L], which it needs anyway."""
     return _cross_entropy(smoothing, logits_BLV, labels_BL)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _cross_entropy(smoothing: float, logits_BLV: jax.Array, labels_BL: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _cross_entropy(
+    smoothing: float, logits_BLV: jax.Array, labels_BL: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     return _cross_entropy_fwd(smoothing, logits_BLV, labels_BL)[0]
 
 
@@ -146,17 +155,19 @@ def _cross_entropy_fwd(smoothing: float, logits_BLV: jax.Array, labels_BL: jax.A
         vocab = x_BLV.shape[-1]
         others_BL = (vocab * norm_BL - jnp.sum(x_BLV, axis=-1)) - plain_BL  # sum of -log p over the other classes
         smooth_BL = (1 - smoothing) * plain_BL + smoothing / (vocab - 1) * others_BL
-    return (smooth_BL, plain_BL), (logits_BLV, labels_BL, norm_BL)
+    return (smooth_BL, plain_BL, norm_BL), (logits_BLV, labels_BL, norm_BL)
 
 
-def _cross_entropy_bwd(smoothing: float, kept: Any, grads: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+def _cross_entropy_bwd(
+    smoothing: float, kept: Any, grads: tuple[jax.Array, jax.Array, jax.Array]
+) -> tuple[jax.Array, None]:
     """Computes the gradient in one pass over the logits, and probabilities again: differentiation would keep them."""
     logits_BLV, labels_BL, norm_BL = kept
-    smooth_BL1, plain_BL1 = (grad[..., None] for grad in grads)
+    smooth_BL1, plain_BL1, norm_BL1 = (grad[..., None] for grad in grads)
     other = smoothing / (logits_BLV.shape[-1] - 1)  # mass of each class but the label
     probs_BLV = jnp.exp(logits_BLV.astype(norm_BL.dtype) - norm_BL[..., None])
     label_BL1 = (1 - smoothing - other) * smooth_BL1 + plain_BL1
-    grad_BLV = (smooth_BL1 + plain_BL1) * probs_BLV - jnp.where(_hits(logits_BLV, labels_BL), label_BL1, 0)
+    grad_BLV = (smooth_BL1 + plain_BL1 + norm_BL1) * probs_BLV - jnp.where(_hits(logits_BLV, labels_BL), label_BL1, 0)
     if smoothing:
         grad_BLV -= other * smooth_BL1
     return grad_BLV.astype(logits_BLV.dtype), None

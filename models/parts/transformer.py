@@ -18,7 +18,7 @@ from models.parts.attention.module import Attention, KeysValues
 from models.parts.attention.rotary import Rotation, rotation
 from models.parts.layers import FeedForward, Norm, add_bias, dropout, project, soft_cap, split_key
 from models.parts.losses import Ratio
-from models.parts.moe.config import Gating, MoeConfig
+from models.parts.moe.config import MoeConfig
 from models.parts.moe.layer import Moe
 from models.parts.transformer_config import BlockConfig, LmConfig
 from models.sharding.component import Component
@@ -102,12 +102,13 @@ class Block(nnx.Module):
 
     Args:
       attends_to_source: adds a second attention, whose keys and values are another sequence's.
-      mixture: settings and gating of the mixture of experts that takes the feed-forward network's place; None keeps it.
+      moe: the mixture of experts that takes the feed-forward network's place; None keeps it.
+      causal: whether the layer is a decoder's, where a token's experts may not depend on later tokens.
     """
 
     def __init__(
         self, c: BlockConfig, key: jax.Array, where: Component, *,
-        attends_to_source: bool = False, mixture: tuple[MoeConfig, Gating] | None = None,
+        attends_to_source: bool = False, moe: MoeConfig | None = None, causal: bool = False,
     ):  # fmt: skip
         k1, *key_source, k2 = jax.random.split(key, 3 if attends_to_source else 2)
         self.where, self.order, self.rate, self.hidden_rate = where, c.order, c.dropout, c.hidden_dropout
@@ -116,16 +117,15 @@ class Block(nnx.Module):
         cross = where / "cross_attention"
         self.cross_norm = norm(c, cross) if attends_to_source else None
         self.cross_attention = _attention(c, key_source[0], cross) if attends_to_source else None
-        inner = where / ("ffn" if mixture is None else "moe")
+        inner = where / ("ffn" if moe is None else "moe")
         self.ffn_norm = None if c.order == "parallel" else norm(c, inner)
         settings: dict[str, Any] = dict(
             activation=c.activation, gated=c.gated, bias=c.ffn_bias, init_scale=c.init_scale
         )
-        if mixture is None:
+        if moe is None:
             self.ffn = FeedForward(c.model_dim, c.hidden_dim, k2, inner, **settings)
         else:
-            causal = attends_to_source  # a decoder's
-            self.ffn = Moe(*mixture, c.model_dim, c.hidden_dim, k2, inner, causal=causal, **settings)
+            self.ffn = Moe(moe, c.model_dim, c.hidden_dim, k2, inner, causal=causal, **settings)
 
     def __call__(
         self, x_BLM: jax.Array, g: Geometry, cache: LayerCache | None, key: Key

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from models.parts.moe.config import MoeConfig
 
@@ -175,6 +175,13 @@ class EncoderDecoderConfig(BlockConfig):
             raise ValueError("positions='learned': there is no such table here; nearest is 'sinusoidal'")
         if self.order == "parallel":
             raise ValueError("order='parallel': a decoder that attends to a source has no such order; nearest is 'pre'")
+
+    def shrunk(self) -> dict[str, Any]:
+        """Returns field values small enough for a test and divisible by the meshes of eight devices; the variant stays."""
+        moe = self.moe and dataclasses.replace(self.moe, experts=8, group_size=32, min_capacity=1)
+        return dict(
+            layers=max(4, 2 * len(self.unit)), model_dim=16, hidden_dim=32, heads=4, head_dim=8, moe=moe, dropout=0.1
+        )
 
     @property
     def unit(self) -> tuple[str, ...]:

@@ -31,21 +31,8 @@ class T5Config(EncoderDecoderConfig):
 
     def tiny(self) -> "T5Config":
         """The same model, small enough for a test and divisible by every mesh of eight devices."""
-        return dataclasses.replace(
-            self,
-            vocab=64,
-            layers=4 * len(self.unit) if len(self.unit) == 1 else 2 * len(self.unit),
-            model_dim=16,
-            hidden_dim=32,
-            heads=4,
-            head_dim=8,
-            buckets=8,
-            max_distance=16,
-            moe=self.moe and dataclasses.replace(self.moe, experts=8, group_size=32, min_capacity=1),
-            dropout=0.1,
-            hidden_dropout=0.1,
-            output_dropout=0.1,
-        )
+        small = dict(vocab=64, buckets=8, max_distance=16, hidden_dropout=0.1, output_dropout=0.1)
+        return dataclasses.replace(self, **self.shrunk() | small)
 
 
 CONFIG = T5Config

@@ -21,9 +21,9 @@ from models.t5.config import T5Config
 
 MODEL_TYPES = ("t5", "mt5", "switch_transformers")
 _ARCHITECTURES = {
-    "t5": "T5ForConditionalGeneration",
-    "mt5": "MT5ForConditionalGeneration",
-    "switch_transformers": "SwitchTransformersForConditionalGeneration",
+    "t5": ("T5ForConditionalGeneration",),
+    "mt5": ("MT5ForConditionalGeneration",),
+    "switch_transformers": ("SwitchTransformersForConditionalGeneration",),
 }
 _TABLE, _OUTPUT = "shared.weight", "lm_head.weight"
 # Old releases have a table in an attention that `transformers` gives none.
@@ -49,8 +49,6 @@ def read_config(theirs: Mapping[str, Any]) -> T5Config:
     rate = setting(theirs, "dropout_rate", float, 0.1)
     # `gated-gelu` means the tanh form.
     activation = read_activation("gelu_new" if gated and words[-1] == "gelu" else words[-1])
-    if activation in ("gelu", "silu") and not gated and kind == "switch_transformers":
-        only(theirs, feed_forward_proj=("relu",))
     # Version 4 of transformers scales where it ties; 5 notes it apart, and never scales an mT5.
     tied = setting(theirs, "tie_word_embeddings", bool, kind != "mt5")
     scaled = setting(theirs, "scale_decoder_outputs", bool, tied) and kind != "mt5"
@@ -114,7 +112,7 @@ def write_config(c: T5Config) -> dict[str, Any]:
     kind = "switch_transformers" if c.moe else "t5"
     name = write_activation(c.activation)
     config = {
-        "architectures": [_ARCHITECTURES[kind]],
+        "architectures": [_ARCHITECTURES[kind][0]],
         "model_type": kind,
         "is_encoder_decoder": True,
         "vocab_size": c.vocab,

@@ -92,13 +92,68 @@ def gshard_m4(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:
     return transformers.SwitchTransformersForConditionalGeneration(config), batch
 
 
-FAMILIES = {"gpt": gpt, "bert": bert, "gshard_m4": gshard_m4}
+def t5(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:
+    common = dict(
+        vocab_size=m["vocab"],
+        num_layers=m["layers"] // 2,
+        num_decoder_layers=m["layers"] // 2,
+        d_model=m["model_dim"],
+        d_ff=m["hidden_dim"],
+        d_kv=m["head_dim"],
+        num_heads=m["heads"],
+        dropout_rate=m["dropout"],
+        decoder_start_token_id=0,
+    )
+    moe = m["moe"]
+    extra: dict[str, Any] = {}
+    if moe is None:
+        model = transformers.T5ForConditionalGeneration(transformers.T5Config(feed_forward_proj="relu", **common))
+    else:
+        sparse = m["layers"] // 2 // m["sparse_every"]
+        config = transformers.SwitchTransformersConfig(
+            num_sparse_encoder_layers=sparse,
+            num_sparse_decoder_layers=sparse,
+            num_experts=moe["experts"],
+            expert_capacity=int(
+                moe["capacity_factor"] * d["source_length"] / moe["experts"]
+            ),  # of a row, as in gshard_m4
+            router_jitter_noise=0.0,
+            **common,
+        )
+        model = transformers.SwitchTransformersForConditionalGeneration(config)
+        extra = {"output_router_logits": True}
+
+    def batch() -> dict[str, Any]:
+        ids, rows = (lambda *shape: torch.randint(1, m["vocab"], shape)), d["batch_size"]
+        return {"input_ids": ids(rows, d["source_length"]), "labels": ids(rows, d["target_length"]), **extra}
+
+    return model, batch
 
 
-def prepare(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
+FAMILIES = {"gpt": gpt, "bert": bert, "gshard_m4": gshard_m4, "t5": t5, "switch": t5}
+
+
+def made(fields: dict[str, Any]) -> tuple[Any, Any]:
+    """Returns the model, and a function that draws a batch."""
     torch.manual_seed(0)
-    family = fields["name"].split(".")[0]
-    model, batch = FAMILIES[family](fields["model"], fields["data"])
+    return FAMILIES[fields["name"].split(".")[0]](fields["model"], fields["data"])
+
+
+def description(model: Any) -> dict[str, Any]:
+    return {
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+        },
+        "settings": f"{type(model).__name__}, eager, {model.config._attn_implementation}, {torch.get_num_threads()} threads",
+    }
+
+
+def train(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
+    model, batch = made(fields)
+    model.config.use_cache = False
     model.train()
     o = fields["optimizer"]
     optimizer = torch.optim.AdamW(
@@ -119,17 +174,27 @@ def prepare(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
             optimizer.zero_grad()
         return loss.item()
 
-    description = {
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-        },
-        "settings": f"{type(model).__name__}, eager, {model.config._attn_implementation}, {torch.get_num_threads()} threads",
-    }
-    return description, run
+    return description(model), run
+
+
+def generate(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
+    """Beam search over random sources with keys and values cached. No token ends an output, so that all have the same length."""
+    model, batch = made(fields)
+    model.eval()
+    e = fields["eval"]
+    length = e["max_length"]
+    settings = dict(num_beams=e["beams"], do_sample=False, max_new_tokens=length, eos_token_id=None, use_cache=True)
+
+    def run(steps: int) -> float:
+        outputs = torch.zeros(0, 1)
+        with torch.inference_mode():
+            for _ in range(steps):
+                ids = batch()["input_ids"]
+                outputs = model.generate(ids, attention_mask=torch.ones_like(ids), **settings)
+        return outputs.shape[1] - 1.0  # without the token that starts an output
+
+    return description(model), run
 
 
 if __name__ == "__main__":
-    serve(prepare)
+    serve(train=train, generate=generate)

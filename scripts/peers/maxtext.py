@@ -90,4 +90,4 @@ def prepare(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
 
 
 if __name__ == "__main__":
-    serve(prepare)
+    serve(train=prepare)

@@ -1,4 +1,4 @@
-"""The zoo's side of the comparison: its own training step, on the first device, fed by its own loader."""
+"""The zoo's side of the comparison, on the first device: its own training step, fed by its own loader; its own beam search."""
 
 import contextlib
 import sys
@@ -11,7 +11,7 @@ from scripts.peers.serve import Run, serve
 open_until_the_end = contextlib.ExitStack()
 
 
-def prepare(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
+def train(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
     e = registry.from_json(fields)
     cli.use_devices(e.layout)
     import jax
@@ -38,6 +38,52 @@ def prepare(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
     return description, run
 
 
+def generate(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
+    """Beam search over random sources. No token ends an output, so that all have the same length."""
+    e = registry.from_json(fields)
+    cli.use_devices(e.layout)
+    import jax
+    import jax.numpy as jnp
+
+    from models.parts.decoding import beam_search
+    from models.sharding.params import merge
+    from trainers.plan import fresh_state, make_plan
+    from trainers.processes import versions
+
+    plan = make_plan(e, jax.devices()[: e.layout.devices])
+    params = fresh_state(plan).params
+    search: Any = e.eval
+    beams, length, model = search.beams, search.max_length, plan.model
+    shape = e.data.batch_size, e.data.source_length
+
+    @jax.jit
+    def outputs(params: Any, key: jax.Array) -> jax.Array:
+        whole = merge(model, params)
+        ids = jax.random.randint(key, shape, 1, model.target_vocab)
+        return beam_search(
+            whole, whole.start({"inputs": ids}, beams, length), jnp.ones(shape[0], bool), beams=beams, steps=length,
+            vocab=model.target_vocab, alpha=search.length_penalty, eos=-1,
+        )[0]  # fmt: skip
+
+    done = 0
+
+    def run(steps: int) -> float:
+        nonlocal done
+        tokens = None
+        for _ in range(steps):
+            tokens = jax.block_until_ready(outputs(params, jax.random.key(done)))
+            done += 1
+        assert tokens is not None
+        return float((tokens[:, 0] > 0).sum() / shape[0])
+
+    description = {
+        "parameters": sum(info.size for info in plan.parameters),
+        "versions": {"python": sys.version.split()[0]} | versions(),
+        "settings": "compiled",
+    }
+    return description, run
+
+
 if __name__ == "__main__":
     with open_until_the_end:
-        serve(prepare)
+        serve(train=train, generate=generate)

@@ -1,6 +1,7 @@
 """Properties of the GShard M4 model, on a tiny one."""
 
 import dataclasses
+from typing import get_args
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from models.gshard_m4.config import GShardM4Config
 from models.gshard_m4.layouts import LAYOUTS
 from models.parts.decoding import beam_search
 from models.parts.losses import cross_entropy
-from models.parts.moe.config import MoeConfig
+from models.parts.moe.config import Gating, MoeConfig
 from models.protocol import Context
 from models.sharding.layout import LayoutError
 from models.sharding.params import describe, merge
@@ -49,10 +50,11 @@ def tiny(**model):
 
 
 @pytest.fixture(scope="module")
-def model():
-    """A tiny model in float64, which outside training drops nothing: no token can push another one out of an expert."""
+def model(request):
+    """A tiny model in float64 with a gating, by default GShard's, which outside training drops nothing: no token can push another
+    one out of an expert."""
     with jax.enable_x64(True):
-        p = make_plan(tiny(), jax.devices()[:1])
+        p = make_plan(tiny(gating=getattr(request, "param", "top2")), jax.devices()[:1])
         yield merge(p.model, fresh_state(p).params)
 
 
@@ -109,8 +111,9 @@ def test_packing_changes_nothing(model, float64):
     assert_allclose(together[7:15], logits(model, two)[0, :8], rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("model", get_args(Gating), indirect=True)
 def test_cached_decoding_equals_teacher_forcing(model, float64):
-    """Feeding the targets a position at a time through the caches gives the logits of the whole decoder."""
+    """Feeding the targets a position at a time through the caches gives the logits of the whole decoder, for every gating."""
     batch = example(4, 9, 12)
     want = logits(model, batch)[0, :12]
 
@@ -128,8 +131,12 @@ def test_cached_decoding_equals_teacher_forcing(model, float64):
     assert_allclose(stepwise(batch["inputs"], batch["targets"]), want, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("model", ["top2", "top1"], indirect=True)
 def test_a_sentence_has_the_same_logits_alone_and_among_others(model, float64):
-    """Neither evaluation nor decoding depends on what else is in the batch: no sentence or hypothesis takes another's slots."""
+    """Neither evaluation nor decoding depends on what else is in the batch: no sentence or hypothesis takes another's slots.
+
+    Except with expert choice, whose experts by definition take the best tokens of a whole group.
+    """
     batches = [example(s, 9, 12) for s in range(4)]
     together = {k: np.concatenate([b[k] for b in batches]) for k in batches[0]}
     assert_allclose(logits(model, together)[0, :12], logits(model, batches[0])[0, :12], rtol=0, atol=1e-12)

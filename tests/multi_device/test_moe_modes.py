@@ -51,7 +51,7 @@ def by(dispatch: Dispatch, where: Component) -> Component:
 
 def layer(c: MoeConfig, where: Component):
     """A gated mixture in double precision, x_BLM and a mask with padding."""
-    module = Moe(c, c.gating, MODEL, HIDDEN, jax.random.key(0), where, activation="silu", gated=True, bias=True)
+    module = Moe(c, MODEL, HIDDEN, jax.random.key(0), where, activation="silu", gated=True, bias=True)
     rng = np.random.default_rng(0)
     x_BLM, mask_BL = jnp.array(rng.normal(size=(8, 64, MODEL))), jnp.array(rng.random((8, 64)) < 0.8)
     # Biases begin as zeros: those that are added wrongly would not show.
@@ -123,7 +123,7 @@ def test_written_exchanges_work_inside_a_pipeline(dispatch, float64):
     x_PBLM = jnp.stack([x_BLM, 2 * x_BLM])
 
     def both(where: Component, spmd_axis_name):
-        modules = stack(lambda key: Moe(c, "top2", MODEL, HIDDEN, key, where), jax.random.key(1), 2)
+        modules = stack(lambda key: Moe(c, MODEL, HIDDEN, key, where), jax.random.key(1), 2)
 
         def objective(modules, x_PBLM):
             one = jax.vmap(lambda module, x_BLM: module(x_BLM, mask_BL, None)[0], spmd_axis_name=spmd_axis_name)

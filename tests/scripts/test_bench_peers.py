@@ -10,7 +10,7 @@ from configs import registry
 from configs.registry import ConfigError
 from models.errors import UserError
 from scripts import bench_peers
-from scripts.bench_peers import System
+from scripts.bench_peers import GENERATE, TRAIN, System
 from scripts.peers import maxtext
 
 FAKE = """
@@ -27,7 +27,7 @@ def prepare(fields):
         return fields["data"]["batch_size"] / steps
     return {{"parameters": 7, "versions": {{"fake": "1.0"}}, "settings": fields["name"]}}, run
 
-serve(prepare)
+serve(train=prepare)
 """
 
 
@@ -42,6 +42,11 @@ def tiny():
     return registry.tiny(registry.load("gpt.bench_42m"))
 
 
+@pytest.fixture
+def tiny_t5():
+    return registry.tiny(registry.load("t5.bench_60m"))
+
+
 @pytest.mark.integration
 def test_windows_alternate_and_answers_are_theirs(tmp_path, tiny):
     """Systems train in turn, the warm-up window included; what libraries print does not come between the answers."""
@@ -50,8 +55,8 @@ def test_windows_alternate_and_answers_are_theirs(tmp_path, tiny):
     assert [row["system"] for row in found] == ["a", "b"]
     for row in found:
         assert (row["parameters"], row["settings"]) == (7, tiny.name)
-        assert row["loss"] == tiny.data.batch_size / 5
-        assert row["p10"] <= row["tokens_per_s"] <= row["p90"]
+        assert row["value"] == tiny.data.batch_size / 5
+        assert row["p10"] <= row["per_s"] <= row["p90"]
     assert found[0]["ratio"] == 1.0
     assert "fake 1.0" in bench_peers.table(found)
 
@@ -60,11 +65,11 @@ def test_the_ratio_is_ours_over_theirs_without_the_warm_up():
     """Ours trains 100 tokens in 1, 2 and 4 s, theirs in 10, 4 and 5 s, after a slow window each: medians 50 and 20, ratio 2.5."""
 
     def windows(*seconds: float) -> list[dict[str, float]]:
-        return [{"seconds": s, "loss": s} for s in (1000.0, *seconds)]
+        return [{"seconds": s, "value": s} for s in (1000.0, *seconds)]
 
-    ours, theirs = bench_peers.rows([windows(1, 2, 4), windows(10, 4, 5)], tokens=100)
-    assert (ours["tokens_per_s"], ours["ratio"], ours["loss"]) == (50, 1, 4)
-    assert (theirs["tokens_per_s"], theirs["ratio"], theirs["loss"]) == (20, 2.5, 5)
+    ours, theirs = bench_peers.rows([windows(1, 2, 4), windows(10, 4, 5)], amount=100)
+    assert (ours["per_s"], ours["ratio"], ours["value"]) == (50, 1, 4)
+    assert (theirs["per_s"], theirs["ratio"], theirs["value"]) == (20, 2.5, 5)
     assert (ours["p10"], ours["p90"]) == pytest.approx((30, 90))  # of 25, 50, 100
 
 
@@ -82,13 +87,21 @@ def test_a_peer_that_dies_leaves_its_last_words(tmp_path, tiny):
 @pytest.mark.integration
 def test_the_zoos_own_side_trains(tiny):
     """Shardzoo's process trains the experiment it is given: as many parameters as the plan says, a loss near ln(vocabulary)."""
-    with bench_peers.started(bench_peers.OURS, tiny) as process:
-        answers = [process.train(2), process.train(1)]
+    with bench_peers.started(bench_peers.OURS, tiny, TRAIN) as process:
+        answers = [process.run(2), process.run(1)]
     vocabulary = tiny.model.vocab * tiny.model.model_dim
     assert process.about["parameters"] > vocabulary
     for answer in answers:
         assert answer["seconds"] > 0
-        assert 3.5 < answer["loss"] < 5  # ln 64 is 4.16
+        assert 3.5 < answer["value"] < 5  # ln 64 is 4.16
+
+
+@pytest.mark.integration
+def test_the_zoos_own_side_generates(tiny_t5):
+    """Every output has the length that the experiment asks for, whatever the model says about its end."""
+    with bench_peers.started(bench_peers.OURS, tiny_t5, GENERATE) as process:
+        assert process.run(2)["value"] == tiny_t5.eval.max_length
+    assert bench_peers.units(tiny_t5, GENERATE) == tiny_t5.data.batch_size
 
 
 def test_maxtext_gets_the_shapes_of_the_experiment():
@@ -105,12 +118,10 @@ def test_maxtext_gets_the_shapes_of_the_experiment():
         assert setting in given
 
 
-@pytest.mark.parametrize(
-    ("name", "tokens"), [("gpt.bench_42m", 8 * 256), ("bert.bench_42m", 8 * 256), ("gshard_m4.bench_67m", 8 * 256)]
-)
+@pytest.mark.parametrize(("name", "tokens"), [(name, 8 * 256) for name in bench_peers.EXPERIMENTS])
 def test_tokens_of_a_batch(name, tokens):
     """Eight rows of 256 tokens, which an encoder-decoder has in two halves."""
-    assert bench_peers.tokens(registry.load(name)) == tokens
+    assert bench_peers.units(registry.load(name), TRAIN) == tokens
 
 
 def test_bad_options_are_refused(monkeypatch):

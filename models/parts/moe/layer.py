@@ -25,7 +25,7 @@ class Moe(nnx.Module):
     act(x wg) * (x wi) wo; biases on request."""
 
     def __init__(
-        self, c: MoeConfig, gating: Gating, size: int, hidden: int, key: jax.Array, where: Component, *,
+        self, c: MoeConfig, size: int, hidden: int, key: jax.Array, where: Component, *,
         causal: bool = False, activation: str = "relu", gated: bool = False, bias: bool = False, init_scale: float = 1.0,
     ):  # fmt: skip
         k1, k2, k3, k4 = jax.random.split(key, 4)
@@ -35,7 +35,7 @@ class Moe(nnx.Module):
                 f"component {where.path!r}, layout {where.layout.name!r}: rule 'length' -> "
                 f"{where.layout.resolve(where.path)['length']}, but routing groups span positions; cut 'res_length' instead"
             )
-        self.gating: Gating = gating
+        self.gating: Gating = c.decoder_gating if causal else c.gating
         self.priority = c.batch_priority and not causal
         up, names = (c.experts, size, hidden), ("expert", "embed", "mlp")
         into, out = normal((init_scale / size) ** 0.5), normal((init_scale / hidden) ** 0.5)

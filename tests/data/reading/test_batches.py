@@ -14,6 +14,7 @@ from data.features import Feature
 from data.kinds import task_of
 from data.labelled.config import LabelledData
 from data.reading.batches import Batches
+from data.reading.caches import check_vocabularies
 from data.reading.examples import AugmentedSource, CacheSource, SyntheticSource, open_source, unpack
 from data.task import DataError
 from data.text import masking
@@ -114,6 +115,8 @@ def test_data_that_does_not_fit_is_refused(tmp_path, m4, monkeypatch):
         open_source(dataclasses.replace(DATA, source_length=9), m4.model)
     with pytest.raises(DataError, match="target_vocab=10 is too small"):
         open_source(DATA, dataclasses.replace(m4.model, target_vocab=10))
+    with pytest.raises(DataError, match="family 'gshard_m4' reads none of the vocabularies of cache 'text'"):
+        check_vocabularies(m4.model, {"cache": "text", "vocabulary": 64})
 
 
 def test_synthetic_rows_are_full_and_reproducible(m4):

@@ -243,7 +243,7 @@ def test_experts_have_slots_for_the_fewest_tokens_that_the_floor_says():
 def mixture_of(**fields) -> tuple[Moe, jax.Array]:
     c = MoeConfig(experts=4, gating="top1", group_size=32, capacity_factor=0.0, **fields)
     rng = np.random.default_rng(0)
-    return Moe(c, "top1", MODEL, HIDDEN, jax.random.key(0), HERE, bias=True), jnp.array(rng.normal(size=(2, 32, MODEL)))
+    return Moe(c, MODEL, HIDDEN, jax.random.key(0), HERE, bias=True), jnp.array(rng.normal(size=(2, 32, MODEL)))
 
 
 def test_tokens_may_get_nothing_from_their_experts(float64):
@@ -265,7 +265,7 @@ def test_dropout_inside_experts_is_drawn_in_training_alone(float64):
     assert_array_equal(dropping(x, real, None)[0], plain(x, real, None)[0])
     assert not np.allclose(dropping(x, real, jax.random.key(1))[0], plain(x, real, jax.random.key(1))[0])
     ragged = dataclasses.replace(HERE, execution=Execution(dispatch="ragged"))
-    refused = Moe(dropping.c, "top1", MODEL, HIDDEN, jax.random.key(0), ragged)
+    refused = Moe(dropping.c, MODEL, HIDDEN, jax.random.key(0), ragged)
     with pytest.raises(LayoutError, match=r"dropout inside experts .* 'ragged' .* use 'sort'"):
         refused(x, real, jax.random.key(1))
 
@@ -374,7 +374,7 @@ def test_dropless_evaluation_on_tpus_has_no_empty_rows(cuts, mesh, dropless, tra
     """In evaluation buffers of as many slots as tokens give way to "ragged" rows where these have a kernel and can be exchanged;
     training is as configured."""
     where = Component(Layout(name="cut", mesh=(("x", 2),), rules=cuts), mesh=mesh)
-    layer = jax.eval_shape(lambda: Moe(MoeConfig(experts=4), "top2", 8, 8, jax.random.key(0), where))
+    layer = jax.eval_shape(lambda: Moe(MoeConfig(experts=4), 8, 8, jax.random.key(0), where))
     assert layer._dispatch(dropless, training) == expected
 
 
