@@ -25,6 +25,8 @@ def test_a_misspelt_name_gives_the_nearest():
         prepare_data.main(["m4_quickstrat"])
     with pytest.raises(ConfigError, match=r"^no data set 'minilm'; did you mean 'minilm_l6'\?$"):
         prepare_data.main(["minilm"])
+    with pytest.raises(ConfigError, match=r"^no data set 'refernce'; did you mean 'reference'\?$"):
+        prepare_data.main(["refernce"])
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,9 @@ def test_a_stream_prints_what_is_new(capsys):
     assert capsys.readouterr().out == " nice.\n"
     stream.end("Another.")
     assert capsys.readouterr().out == "Another.\n"
+    stream("One")
+    stream.end("Two")
+    assert capsys.readouterr().out == "One ... Two\n"
 
 
 def test_a_model_commands_no_terminal(capsys):

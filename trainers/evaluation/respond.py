@@ -1,6 +1,7 @@
 """Candidates for the next turn of a conversation, drawn and ranked (LaMDA, arXiv 2201.08239, section 3)."""
 
 import dataclasses
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ class Respond:
     Attributes:
       candidates: how many are drawn.
       top_k: draws among so many likeliest tokens; 0 among all.
-      tokens: longest candidate.
+      tokens: longest candidate; at most half of the positions that the model has.
       context: the most tokens of a conversation that are read; the oldest turns are left out.
       seed: of the draws.
     """
@@ -53,11 +54,11 @@ class Responder:
     """
 
     def __init__(self, model: Model, config: Respond, vocabulary: Path, emit: Callable[[str], object] | None = None):
-        longest = getattr(model, "longest", None)  # a model without it is refused by the generator
-        length = min(config.context, longest - config.tokens) if longest else config.context
+        longest = getattr(model, "longest", None) or sys.maxsize  # a model that has no such thing is refused below
+        tokens = min(config.tokens, longest // 2)
         generate = Generate(
-            tokens=config.tokens, temperature=1.0, top_k=config.top_k, samples=config.candidates, seed=config.seed,
-            batch_size=1, length=length, line=True,
+            tokens=tokens, temperature=1.0, top_k=config.top_k, samples=config.candidates, seed=config.seed,
+            batch_size=1, length=min(config.context, longest - tokens), line=True,
         )  # fmt: skip
         self.generator = Generator(model, generate, vocabulary, emit)
 
