@@ -5,6 +5,9 @@ paper and the released configurations differ (Flaxformer's gin files), these are
 ReLU and 3072 or 4096 hidden units in Base and Large, 128 experts in XXL, 30 heads in C.
 
 Every second layer is a mixture, from the second on; one expert a token; the router in float32. C4, 2^20 tokens a step.
+
+The released group sizes (8192, 4096, 2048) are upper bounds, which Flaxformer lowers until the groups divide over the chips. Here
+they are what the 2^18 positions of a step's targets allow, a group for each chip.
 """
 
 from dataclasses import replace
@@ -49,7 +52,7 @@ def bench_8e() -> Experiment:
 
 
 def _base(experts: int) -> Experiment:
-    model = replace(t5.v1_0(12, 768, 3072, 12), moe=mixture(experts, 8192))
+    model = replace(t5.v1_0(12, 768, 3072, 12), moe=mixture(experts, 2048))
     return _experiment(f"switch.base_{experts}e", model, expert_parallel(128 // min(experts, 128), min(experts, 128)))
 
 
@@ -85,18 +88,21 @@ def base_256e() -> Experiment:
 
 def large_128e() -> Experiment:
     """Switch-Large: 26,309,291,008 parameters (printed: 26B)."""
-    model = replace(t5.v1_0(24, 1024, 4096, 16), moe=mixture(128, 4096))
+    model = replace(t5.v1_0(24, 1024, 4096, 16), moe=mixture(128, 2048))
     return _experiment("switch.large_128e", model, expert_parallel(1, 128), remat=KEPT)
 
 
 def xxl_128e() -> Experiment:
     """Switch-XXL: 394,675,073,024 parameters (printed: 395B), gated GELU; 128 experts, each cut over 8 chips (section 5.6)."""
-    model = replace(t5.v1_1(24, 4096, 10_240, 64), moe=mixture(128, 4096, least=2))
+    model = replace(t5.v1_1(24, 4096, 10_240, 64), moe=mixture(128, 2048, least=2))
     return _experiment("switch.xxl_128e", model, expert_model_parallel(1, 128, 8), remat=KEPT)
 
 
 def c_2048e() -> Experiment:
-    """Switch-C: 1,571,327,875,360 parameters (printed: 1.571T), every layer a mixture, experts alone over the chips."""
+    """Switch-C: 1,571,327,875,360 parameters (printed: 1.571T), every layer a mixture, experts alone over the chips.
+
+    An expert has two slots in every group of 512 tokens, eight times as many as there are tokens: the price of a floor of two.
+    """
     base = t5.v1_0(15, 2080, 6144, 30)
-    model = replace(base, tied=False, scale_logits=False, moe=mixture(2048, 2048, 1.0, least=2), sparse_every=1)
-    return _experiment("switch.c_2048e", model, expert_parallel_2d(8, 256), remat=KEPT)
+    model = replace(base, tied=False, scale_logits=False, moe=mixture(2048, 512, 1.0, least=2), sparse_every=1)
+    return _experiment("switch.c_2048e", model, expert_parallel_2d(4, 128), remat=KEPT)

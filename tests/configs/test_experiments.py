@@ -132,6 +132,18 @@ def test_a_misspelt_experiment_names_the_nearest():
         registry.load("gshard_m4.quickstrat")
 
 
+def test_routing_groups_divide_over_the_chips():
+    """Of every mixture, sources and targets of a batch are as many groups as its layout has shards of them, or a multiple."""
+    for name in registry.names():
+        e = registry.load(name)
+        if not getattr(e.model, "moe", None):
+            continue
+        for side, component in (("inputs", "encoder.moe"), ("targets", "decoder.moe")):
+            tokens = e.data.batch_size * e.data.features()[side].shape[0]
+            shards = e.layout.num_shards(e.layout.resolve(component).get("group", ()))
+            assert tokens % (e.model.moe.group_size * shards) == 0, (name, side)
+
+
 @pytest.mark.integration
 def test_configs_and_random_data_need_neither_tensorflow_nor_jax():
     """Configs import no JAX (devices can still be chosen), models and the trainer no TensorFlow."""
