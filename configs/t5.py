@@ -58,9 +58,9 @@ def experiment(name: str, model: T5Config, layout: Layout, **execution: Any) -> 
 def quickstart() -> Experiment:
     """A first T5: 7.4 M parameters on 5.9 M words of English, of which it puts back spans that were taken out.
 
-    What switch.quickstart is compared with: the same layers, of which half are a mixture there. Rows are short and steps are many,
-    and Adafactor scales updates by the parameters' size: with rows of 284 tokens or with AdamW a model of this size spends its
-    first thousand steps on the frequencies of words (docs/LOG.md).
+    What switch.quickstart is compared with: the same layers, of which half are a mixture there. Rows are short, steps are many,
+    and Adafactor scales updates by the parameters' size: with rows of 284 tokens or with AdamW such a model spends its first
+    thousand steps on the frequencies of words (docs/LOG.md).
     """
     return Experiment(
         name="t5.quickstart",

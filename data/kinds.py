@@ -13,6 +13,7 @@ from data.task import Task
 from models.errors import UserError, nearest
 
 KINDS: dict[str, str] = {  # name -> package
+    "dialog": "data.dialog",
     "labelled": "data.labelled",
     "text": "data.text",
     "translation": "data.translation",

@@ -154,3 +154,22 @@ class ReadsTexts(Protocol):
     def class_names(self, vocabulary: Path) -> list[str]:
         """Returns the names of the classes; raises DataError where nothing in the folder says them."""
         ...
+
+
+@runtime_checkable
+class RanksResponses(Protocol):
+    """A task whose models rate the responses that they draw."""
+
+    @property
+    def ranking(self) -> Mapping[str, float]:
+        """The weight of each rating's probability in the score of a response, by attribute."""
+        ...
+
+    @property
+    def floors(self) -> Mapping[str, float]:
+        """The least probability of a rating, by attribute; a response below is dropped."""
+        ...
+
+    def rating_ids(self, vocabulary: Path, attribute: str) -> tuple[list[int], list[int]]:
+        """Returns the ids of the two ratings (bad, good) that may stand behind a response; they differ in the last alone."""
+        ...

@@ -47,6 +47,7 @@ def main() -> int:
             raise cli.ConfigError(f"--{name.replace('_', '-')} {getattr(args, name)}: must be at least {least}")
 
     cli.use_devices(ONE_DEVICE)
+    from data.kinds import task_of
     from trainers.evaluation.place import placed
     from trainers.evaluation.respond import Respond, Responder
     from trainers.weights.open import open_model
@@ -57,7 +58,7 @@ def main() -> int:
     plan, params = placed(e, weights)
     config = Respond(candidates=args.candidates, top_k=args.top_k, seed=args.seed)
     stream = Stream() if args.candidates == 1 else None
-    responder = Responder(plan.model, config, weights.vocabulary, stream)
+    responder = Responder(plan.model, config, weights.vocabulary, task_of(e.data), stream)
     seeds = itertools.count(args.seed)
     index = None if args.no_tools else reference.prepared()
     if not (args.no_tools or index):

@@ -58,7 +58,8 @@ class Gpt(Staged):
     # --- training ---
 
     # The loss (Staged.loss) is the cross-entropy of each token that follows another in its document. Batches have int32 arrays
-    # [B, L] `tokens`, `segments` (documents of a row from 1, 0 is padding) and `positions`. Between `embed` and `head_loss`
+    # [B, L] `tokens`, `segments` (documents of a row from 1, 0 is padding) and `positions`, and may have `predicted`, 1 at the
+    # tokens that count. Between `embed` and `head_loss`
     # positions are in the layout's order (models/parts/attention/mask.py).
 
     stack: ClassVar[str] = "decoder"
@@ -86,7 +87,7 @@ class Gpt(Staged):
         )
 
     def totals(self, batch: Batch) -> Totals:
-        """Returns the number of tokens that follow another, over which the loss is a mean."""
+        """Returns the number of tokens that count, over which the loss is a mean."""
         return {"tokens": jnp.sum(following(batch)[1])}
 
     def units(self, batch: Batch) -> dict[str, jax.Array]:
@@ -150,11 +151,12 @@ class Gpt(Staged):
     def step(self, cache: "Cache", ids_BK: jax.Array, at: jax.Array) -> tuple[jax.Array, "Cache"]:
         """Logits [B, K, V] of the token after `ids`, the `at`-th of the continuation, and the cache with them in it.
 
-        At 0 the prompt's last token takes their place: the cache has it already, writing it again changes nothing.
+        At 0 the prompt's last token takes their place: the cache has it already, writing it again changes nothing. Hypotheses may
+        be at different places: `at` is a scalar, or [B, K].
         """
         batch, hypotheses = ids_BK.shape
         ids_BK = jnp.where(at == 0, cache.last_B[:, None], ids_BK)
-        at_R = jnp.repeat(cache.lengths_B - 1 + at, hypotheses)
+        at_R = jnp.broadcast_to(cache.lengths_B[:, None] - 1 + at, (batch, hypotheses)).reshape(-1)
         x_R1M = self._embed(ids_BK.reshape(-1, 1), at_R[:, None])
         g = transformer.cached_geometry(self.c, at_R, cache.layers.own[0].shape[2])
         x_R1M, layers = transformer.run(self.decoder, x_R1M, g, None, cache.layers)
@@ -178,8 +180,13 @@ class Cache:
 
 
 def following(batch: Batch) -> tuple[jax.Array, jax.Array]:
-    """(the next token of each [B, L], whether it belongs to the same document [B, L])."""
+    """Returns (the next token of each [B, L], whether it counts [B, L]: it is of the same document, and to be predicted)."""
     tokens_BL, segments_BL = batch["tokens"], batch["segments"]
-    next_BL = jnp.pad(tokens_BL[:, 1:], ((0, 0), (0, 1)))
-    same_BL = jnp.pad(segments_BL[:, 1:] == segments_BL[:, :-1], ((0, 0), (0, 1)))
-    return next_BL, same_BL & (segments_BL > 0)
+
+    def after(x_BL: jax.Array) -> jax.Array:
+        return jnp.pad(x_BL[:, 1:], ((0, 0), (0, 1)))
+
+    counts_BL = (after(segments_BL) == segments_BL) & (segments_BL > 0)
+    if "predicted" in batch:
+        counts_BL &= after(batch["predicted"]) > 0
+    return after(tokens_BL), counts_BL

@@ -124,7 +124,7 @@ def sample(
     usable: int | None = None,
     ends: Sequence[int] = (),
     emit: Callable[[Any, Any], None] | None = None,
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[jax.Array, jax.Array, Any]:
     """Continuations drawn token by token.
 
     Args:
@@ -141,7 +141,8 @@ def sample(
       emit: called on the host with the number of each step and its tokens [B, K], as soon as they are drawn; on one device only.
 
     Returns:
-      (tokens [B, K, T], filled with `pad` after the end; their log-probabilities [B, K] under the model itself).
+      (tokens [B, K, T], filled with `pad` after the end; their log-probabilities [B, K] under the model itself; the model's
+      state, which has read all tokens but the last).
     """
     batch = real_B.shape[0]
 
@@ -176,8 +177,32 @@ def sample(
         jnp.zeros((batch, samples)),
         state,
     )
-    _, tokens_BKT, _, logp_BK, _ = jax.lax.while_loop(unfinished, advance, start)
-    return tokens_BKT, logp_BK
+    _, tokens_BKT, _, logp_BK, state = jax.lax.while_loop(unfinished, advance, start)
+    return tokens_BKT, logp_BK, state
+
+
+def follow(
+    model: Searchable, state: Any, tokens_BKT: jax.Array, last_BK: jax.Array | int = 0, at_BK: jax.Array | int = 0
+) -> jax.Array:
+    """Returns the log-probability [B, K, T] of each of these tokens after those before it; the state is read as far as it goes.
+
+    Args:
+      state: the model's, for B x K hypotheses, with room for T more steps.
+      tokens_BKT: given continuations.
+      last_BK: the token before them that the state has not read yet, the `at`-th of the continuation; at 0 there is none.
+      at_BK: how many tokens of a continuation stand before these.
+    """
+    shape = tokens_BKT.shape[:2]
+
+    def advance(carry, token_BK):
+        state, last_BK, at_BK = carry
+        logits_BKV, state = model.step(state, last_BK, at_BK)
+        logp_BKV = jax.nn.log_softmax(logits_BKV.astype(jnp.float32))
+        logp_BK = jnp.take_along_axis(logp_BKV, token_BK[..., None], axis=-1)[..., 0]
+        return (state, token_BK, at_BK + 1), logp_BK
+
+    start = state, *(jnp.broadcast_to(jnp.asarray(x, jnp.int32), shape) for x in (last_BK, at_BK))
+    return jnp.moveaxis(jax.lax.scan(advance, start, jnp.moveaxis(tokens_BKT, 2, 0))[1], 0, 2)
 
 
 def truncate(logits_BKV: jax.Array, top_k: int, top_p: float) -> jax.Array:

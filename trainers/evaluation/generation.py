@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 from data.task import DataError
 from data.vocabularies.tokenizers import Tokenizer
-from models.parts.decoding import beam_search, sample
+from models.parts.decoding import beam_search, follow, sample
 from models.protocol import ContinuesText, Model
 from models.sharding.params import merge
 
@@ -52,11 +52,16 @@ class Generate:
 
 
 class Continuation(NamedTuple):
-    """A continuation: its text, its ids (the end of text left out) and its log-probability (of beams, the score)."""
+    """A continuation: its text, its ids (the end of text left out) and its log-probability (of beams, the score).
+
+    Attributes:
+      suffixes: for each suffix of the generator, the log-probability of its last token behind the continuation and its others.
+    """
 
     text: str
     ids: list[int]
     score: float
+    suffixes: list[float]
 
 
 class Generator:
@@ -66,14 +71,16 @@ class Generator:
       abstract: the model with shapes for parameters, on its mesh (trainers.plan.Plan.model).
       vocabulary: the folder of its tokenizer.json.
       emit: called with the text so far of the first prompt's first sample whenever a token was drawn; on one device only.
+      suffixes: ids that are scored behind each sample, with what the model remembers of it (see Continuation).
 
     Raises:
       DataError: the model reads no text from left to right, or its vocabulary does not fit.
     """
 
     def __init__(
-        self, abstract: Model, config: Generate, vocabulary: Path, emit: Callable[[str], object] | None = None
-    ):
+        self, abstract: Model, config: Generate, vocabulary: Path, emit: Callable[[str], object] | None = None,
+        suffixes: Sequence[Sequence[int]] = (),
+    ):  # fmt: skip
         if not isinstance(abstract, ContinuesText):
             raise DataError(f"models of family {abstract.c.family!r} do not continue text")
         known = abstract.vocab
@@ -103,16 +110,26 @@ class Generator:
         @functools.partial(jax.jit, out_shardings=where.mesh and NamedSharding(where.mesh, P()))
         def search(params, ids_BS, lengths_B, key):
             model = merge(abstract, params)
-            state = model.start(ids_BS, jnp.maximum(lengths_B, 1), kept, config.tokens)
+            room = config.tokens + max(map(len, suffixes), default=0)
+            state = model.start(ids_BS, jnp.maximum(lengths_B, 1), kept, room)
             if config.beams:
-                return beam_search(
+                return *beam_search(
                     model, state, lengths_B > 0, beams=config.beams, vocab=known,
                     alpha=config.length_penalty, **common,
-                )  # fmt: skip
-            return sample(
+                ), []  # fmt: skip
+            tokens_BKT, scores_BK, state = sample(
                 model, state, lengths_B > 0, key, samples=config.samples, temperature=config.temperature,
                 top_k=config.top_k, top_p=config.top_p, ends=ends, emit=emit and grow, **common,
             )  # fmt: skip
+            size_BK = jnp.sum(tokens_BKT != _PAD, axis=-1)
+            last_BK = jnp.take_along_axis(tokens_BKT, jnp.maximum(size_BK - 1, 0)[..., None], axis=-1)[..., 0]
+            scored = [
+                follow(model, state, jnp.broadcast_to(jnp.array(ids), (*last_BK.shape, len(ids))), last_BK, size_BK)[
+                    ..., -1
+                ]
+                for ids in suffixes
+            ]
+            return tokens_BKT, scores_BK, scored
 
         self._search = search
 
@@ -132,10 +149,11 @@ class Generator:
             lengths_B = np.zeros(rows, np.int32)
             for row, ids in enumerate(encoded):
                 ids_BS[row, : len(ids)], lengths_B[row] = ids, len(ids)
-            tokens_BKT, scores_BK = jax.device_get(
+            tokens_BKT, scores_BK, suffixes = jax.device_get(
                 self._search(params, jax.device_put(ids_BS, self._sharding), lengths_B, jax.random.fold_in(key, i))
             )
-            found += [self._texts(tokens_BKT[row], scores_BK[row]) for row in range(len(encoded))]
+            for row in range(len(encoded)):
+                found.append(self._continuations(tokens_BKT[row], scores_BK[row], [x_BK[row] for x_BK in suffixes]))
         return found
 
     def _encode(self, text: str) -> list[int]:
@@ -153,6 +171,11 @@ class Generator:
         text = self.tokenizer.decode(ids)
         return text.partition("\n")[0] if self.config.line else text
 
-    def _texts(self, tokens_KT: np.ndarray, scores_K: np.ndarray) -> list[Continuation]:
+    def _continuations(
+        self, tokens_KT: np.ndarray, scores_K: np.ndarray, suffixes: Sequence[np.ndarray]
+    ) -> list[Continuation]:
         kept = [[int(t) for t in row if t not in (_PAD, self.eos)] for row in tokens_KT]
-        return [Continuation(self._text(ids), ids, float(s)) for ids, s in zip(kept, scores_K, strict=True)]
+        return [
+            Continuation(self._text(ids), ids, float(scores_K[k]), [float(x_K[k]) for x_K in suffixes])
+            for k, ids in enumerate(kept)
+        ]

@@ -1,14 +1,16 @@
 """Candidates for the next turn of a conversation, drawn and ranked (LaMDA, arXiv 2201.08239, section 3)."""
 
 import dataclasses
+import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from data.dialog.format import prompt
+from data.task import RanksResponses, Task
 from models.protocol import Model
-from trainers.evaluation.generation import Generate, Generator
+from trainers.evaluation.generation import Continuation, Generate, Generator
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,7 +33,8 @@ class Respond:
 
 
 class Candidate(NamedTuple):
-    """A candidate: its text, its log-probability, its ratings by attribute, and the score that it is ranked by."""
+    """A candidate: its text, its log-probability, the probabilities of good ratings by attribute, and the score that it is ranked
+    by."""
 
     text: str
     log_probability: float
@@ -42,25 +45,34 @@ class Candidate(NamedTuple):
 class Responder:
     """Candidates from a model's parameters, by one compiled program.
 
-    They are ranked by log-likelihood per token, as in the paper before fine-tuning; there are no ratings.
+    They are ranked by the model's own ratings of them, where its task has such (data.task.RanksResponses), and otherwise by
+    log-likelihood per token, as in the paper before fine-tuning. A rating costs a few tokens: the model remembers the candidate.
 
     Args:
       model: with shapes for parameters, on its mesh (trainers.plan.Plan.model).
       vocabulary: the folder of its tokenizer.json.
+      task: of the data that the model was trained on.
       emit: called with the first candidate's text so far whenever a token was drawn.
 
     Raises:
       DataError: the model reads no text from left to right, or its vocabulary does not fit.
     """
 
-    def __init__(self, model: Model, config: Respond, vocabulary: Path, emit: Callable[[str], object] | None = None):
+    def __init__(
+        self, model: Model, config: Respond, vocabulary: Path, task: Task | None = None,
+        emit: Callable[[str], object] | None = None,
+    ):  # fmt: skip
+        self.task = task if isinstance(task, RanksResponses) else None
+        suffixes = []
+        if self.task:
+            suffixes = [ids for name in self.task.ranking for ids in self.task.rating_ids(vocabulary, name)]
         longest = getattr(model, "longest", None) or sys.maxsize  # a model that has no such thing is refused below
         tokens = min(config.tokens, longest // 2)
         generate = Generate(
             tokens=tokens, temperature=1.0, top_k=config.top_k, samples=config.candidates, seed=config.seed,
             batch_size=1, length=min(config.context, longest - tokens), line=True,
         )  # fmt: skip
-        self.generator = Generator(model, generate, vocabulary, emit)
+        self.generator = Generator(model, generate, vocabulary, emit, suffixes)
 
     def __call__(self, params: Any, turns: Sequence[str], seed: int | None = None) -> list[Candidate]:
         """Returns the candidates for the turn after these turns, best first.
@@ -75,5 +87,20 @@ class Responder:
         while len(kept) > 1 and len(self.generator.tokenizer.encode(prompt(kept))) > self.generator.config.length:
             kept.pop(0)
         (drawn,) = self.generator(params, [prompt(kept)], seed)
-        candidates = [Candidate(c.text.strip(), c.score, {}, c.score / (len(c.ids) + 1)) for c in drawn]
+        if self.task is None:
+            candidates = [Candidate(c.text.strip(), c.score, {}, c.score / (len(c.ids) + 1)) for c in drawn]
+        else:
+            candidates = good_enough([_rated(c, self.task.ranking) for c in drawn], self.task.floors)
         return sorted(candidates, key=lambda candidate: -candidate.score)
+
+
+def _rated(c: Continuation, ranking: Mapping[str, float]) -> Candidate:
+    pairs = zip(c.suffixes[::2], c.suffixes[1::2], strict=True)  # (bad, good) of each attribute
+    ratings = {name: 1 / (1 + math.exp(bad - good)) for name, (bad, good) in zip(ranking, pairs, strict=True)}
+    return Candidate(c.text.strip(), c.score, ratings, sum(w * ratings[name] for name, w in ranking.items()))
+
+
+def good_enough(candidates: list[Candidate], floors: Mapping[str, float]) -> list[Candidate]:
+    """Returns the candidates whose ratings are nowhere below the floors, or all where there is none such."""
+    kept = [c for c in candidates if all(c.ratings[name] >= least for name, least in floors.items())]
+    return kept or candidates

@@ -1,0 +1,62 @@
+"""LaMDA's experiments (Language Models for Dialog Applications, arXiv 2201.08239), and its fine-tuning on a released decoder.
+
+The decoders of Table 27: gated GELU of 8 model widths, heads of 128, T5's relative attention, 256K tokens a batch. The vocabulary
+of 32,000 is that of GSPMD's models, of which the largest is one. The table's arithmetic does not close: by its steps, batch and days
+the 2B and 137B runs would need 162 % and 103 % of the chips' peak; the architectures are consistent with the sizes.
+"""
+
+from dataclasses import replace
+
+from configs import gpt
+from configs.experiment import Experiment
+from configs.optimizers import AdamW, Cosine
+from data.dialog.config import DialogData, RateAndRank
+from models.sharding.layout import Layout
+from models.sharding.layouts import fully_sharded, two_d
+
+ROWS, LENGTH = 256, 1024
+
+
+def lamda_2b() -> Experiment:
+    """LaMDA 2B: 10 layers of 2560, 40 heads; 2,098,252,800 parameters in its layers. 501k steps."""
+    return _pretraining("lamda_2b", layers=10, dim=2560, heads=40, steps=501_000, layout=fully_sharded(64, 1))
+
+
+def lamda_8b() -> Experiment:
+    """LaMDA 8B: 16 layers of 4096, 64 heads. 521k steps."""
+    return _pretraining("lamda_8b", layers=16, dim=4096, heads=64, steps=521_000, layout=fully_sharded(64, 1))
+
+
+def lamda_137b() -> Experiment:
+    """LaMDA 137B: 64 layers of 8192, 128 heads, the model of gpt.gspmd_128b; 56.5 % of 1024 v3 chips' peak, recomputation counted
+    (section 10). 3M steps as printed.
+    """
+    return _pretraining("lamda_137b", layers=64, dim=8192, heads=128, steps=3_000_000, layout=two_d(64, 4))
+
+
+def _pretraining(name: str, *, layers: int, dim: int, heads: int, steps: int, layout: Layout) -> Experiment:
+    e = gpt.gspmd_128b()
+    return replace(
+        e,
+        name=f"lamda.{name}",
+        model=replace(e.model, layers=layers, model_dim=dim, hidden_dim=8 * dim, heads=heads, head_dim=128),
+        layout=layout,
+        data=replace(e.data, batch_size=ROWS, length=LENGTH),
+        train=replace(e.train, steps=steps),
+    )
+
+
+def smollm2_chat() -> Experiment:
+    """SmolLM2 135M learns responses and their ratings, generative and discriminative fine-tuning in one model (section 6.1).
+
+    The upper half of the layers is trained: the most that two cores do in half an hour.
+    """
+    e = gpt.smollm2_135m()
+    return replace(
+        e,
+        name="lamda.smollm2_chat",
+        data=DialogData(cache="chitchat", batch_size=4, length=256, temperature=100.0),
+        optimizer=AdamW(schedule=Cosine(peak=1e-4, steps=300, warmup=20, floor=0.1), b2=0.95),
+        train=replace(e.train, steps=300, save_every=100, eval_every=0, freeze=("embedding",), freeze_layers=15),
+        eval=RateAndRank(split="test", limit=0, batch_size=4),
+    )

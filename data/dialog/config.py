@@ -1,0 +1,48 @@
+"""Conversations whose responses, or their ratings, are learned. Plain data: no JAX, no TensorFlow."""
+
+import dataclasses
+from typing import ClassVar
+
+from data.config import HeldOut
+from data.features import Features, positions
+from data.text.config import TextData
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DialogData(TextData):
+    """Packed rows of conversations in LaMDA's two forms (data/dialog/format.py), for causal language models.
+
+    The inherited temperature draws the two forms in proportion to n^(1/T), n being the rows of a form.
+
+    Attributes:
+      cache: as in TextData.
+    """
+
+    kind: ClassVar[str] = "dialog"
+    benchmark: ClassVar[str] = "throughput"  # the benchmark that measures runs (trainers/measure/mlperf_rules.py)
+
+    def stored(self) -> Features:
+        """Returns the arrays of a row as the cache stores them, in that order; `predicted` is 1 where a token is learned."""
+        return super().stored() | positions(self.length, "predicted")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RateAndRank(HeldOut):
+    """Scores of held-out conversations: perplexity of responses, AUC of each rating, ranks of the true response among others.
+
+    Attributes:
+      limit: at most so many conversations for the ratings; 0 takes all.
+      responses: how many responses are scored and ranked.
+      others: responses of other conversations that a true one is ranked among (LaMDA has none such; 15 here).
+      tokens: the most tokens of a response that is ranked.
+    """
+
+    form: ClassVar[str] = "rate_and_rank"
+
+    responses: int = 100
+    others: int = 15
+    tokens: int = 48
+
+
+CONFIGS = (DialogData,)
+EVALS = (RateAndRank,)

@@ -1,0 +1,86 @@
+"""Encodes conversations as examples of packed rows, for training and for evaluation alike. No TensorFlow.
+
+Each part of an example (context, response, rating) is encoded by itself, so that a response has the same tokens wherever it comes
+from. A row is int32 [4 * L]: tokens, segment ids and positions (data/reading/packing.py), then `predicted`, 1 where a token is
+learned.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from data.dialog import format
+from data.reading import packing
+from data.task import DataError
+from data.vocabularies.tokenizers import Tokenizer
+
+
+def fitting_prompt(turns: Sequence[str], tokenizer: Tokenizer, room: int) -> list[int]:
+    """Returns the ids of `format.prompt` of as many last turns as have room; of a single one without, the end."""
+    ids = tokenizer.encode(format.prompt(turns[-1:]))
+    for first in range(len(turns) - 2, -1, -1):
+        longer = tokenizer.encode(format.prompt(turns[first:]))
+        if len(longer) > room:
+            break
+        ids = longer
+    return ids[-room:]
+
+
+def response(turn: str, tokenizer: Tokenizer, most: int) -> list[int]:
+    """Returns the ids of a response, at most so many: the end is cut."""
+    return tokenizer.encode(format.response(turn))[:most]
+
+
+def ratings(attribute: str, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+    """Returns the ids of the two ratings, (bad, good), which differ in the last alone.
+
+    Raises:
+      DataError: they do not, with this vocabulary.
+    """
+    bad, good = (tokenizer.encode(format.rated(attribute, value)) for value in (False, True))
+    if bad[:-1] != good[:-1] or bad[-1] == good[-1]:
+        raise DataError(f"the vocabulary has no token for each of the ratings 0 and 1 behind {attribute.upper()!r}")
+    return bad, good
+
+
+def generative(turns: Sequence[str], tokenizer: Tokenizer, length: int) -> packing.Example:
+    """Returns the example (tokens, predicted) in which the last turn is the response; half the length at most is its."""
+    learned = response(turns[-1], tokenizer, length // 2)
+    given = fitting_prompt(turns[:-1], tokenizer, length - len(learned))
+    return _example(given, learned)
+
+
+def discriminative(
+    turns: Sequence[str], rated: Mapping[str, bool], tokenizer: Tokenizer, length: int
+) -> Iterator[packing.Example]:
+    """Yields an example for each rating of a conversation, whose last turn is the response."""
+    for attribute, value in rated.items():
+        ids = ratings(attribute, tokenizer)[value]
+        given = judged(turns, tokenizer, length - len(ids))
+        yield _example([*given, *ids[:-1]], ids[-1:])
+
+
+def judged(turns: Sequence[str], tokenizer: Tokenizer, room: int) -> list[int]:
+    """Returns the ids of a conversation up to the place of a rating; its last turn is the response."""
+    last = response(turns[-1], tokenizer, room // 2)
+    return [*fitting_prompt(turns[:-1], tokenizer, room - len(last)), *last]
+
+
+def _example(given: Sequence[int], learned: Sequence[int]) -> packing.Example:
+    tokens = np.array([*given, *learned], np.int32)
+    predicted = np.repeat(np.array([0, 1], np.int32), [len(given), len(learned)])
+    return tokens, predicted
+
+
+def lay_out(examples: list[packing.Example], lengths: Sequence[int]) -> np.ndarray:
+    """Returns the row of these examples."""
+    (length, _), row = lengths, np.zeros(4 * lengths[0], np.int32)
+    row[: 3 * length] = packing.lay_out([tokens for tokens, _ in examples], length).ravel()
+    predicted = np.concatenate([predicted for _, predicted in examples])
+    row[3 * length : 3 * length + len(predicted)] = predicted
+    return row
+
+
+def rows_of(examples: Iterable[packing.Example], length: int, tally: packing.Tally) -> Iterator[np.ndarray]:
+    """Yields packed rows."""
+    return packing.pack(examples, (length, length), tally, lay_out)

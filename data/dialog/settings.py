@@ -1,0 +1,24 @@
+"""The settings of prepared caches of conversations."""
+
+import dataclasses
+from typing import ClassVar
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Dialog:
+    """Settings of a cache of rated conversations.
+
+    Attributes:
+      tokenizer: a released vocabulary, a key of `data.packages.weights.VOCABULARIES`.
+      length: tokens L of a packed row.
+      turn_length: the most tokens of a generative example, whose context is cut to fit; a discriminative one has a row.
+    """
+
+    kind: ClassVar[str] = "dialog"
+
+    tokenizer: str
+    length: int
+    turn_length: int
+
+
+ENTRIES = {"chitchat": Dialog(tokenizer="smollm2_135m", length=256, turn_length=128)}
