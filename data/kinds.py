@@ -15,6 +15,7 @@ from models.errors import UserError, nearest
 KINDS: dict[str, str] = {  # name -> package
     "labelled": "data.labelled",
     "text": "data.text",
+    "text_to_text": "data.text_to_text",
     "translation": "data.translation",
 }
 
