@@ -59,6 +59,7 @@ ENTRIES = {
     "t5_debian_sections_5k": _quickstart("debian_sections", limit=5_000),
     "t5_debian_sections_20k": _quickstart("debian_sections", limit=20_000),
     "t5_debian_sections": _quickstart("debian_sections"),
+    "t5_debian_descriptions": _quickstart("debian_descriptions", inputs=512),
     "t5_brown_tags": _quickstart("brown_tags", targets=256),
     "t5_brown_genres": _quickstart("brown_genres", inputs=512),
     "t5_spam": _quickstart("spam", inputs=512),

@@ -10,7 +10,7 @@ Inputs begin with the task's name, questions excepted. GLUE's tasks have the nam
 trained with. The fields of a task are `texts` of `data.labelled.sources.TASKS`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +32,9 @@ def input_text(name: str, example: Example) -> str:
             fields = {"words": " ".join(example["words"])}
         case _:
             texts = (example[side] for side in ("text", "pair") if side in example)
-            fields = dict(sorted(zip(task.texts, texts, strict=True)))
+            fields = dict(zip(task.texts, texts, strict=True))
+            if isinstance(task, PublicTask):  # as T5: MNLI's hypothesis comes before its premise
+                fields = dict(sorted(fields.items()))
     return " ".join([_prefix(name), *(f"{field}: {text}" for field, text in fields.items())])
 
 
@@ -84,7 +86,7 @@ class Encoder:
         """Returns the ids of a text, int32 [<= length]; a longer one loses its end, as in T5, but not the mark of it."""
         return np.array(ids if len(ids) <= length else [*ids[: length - 1], self.eos], np.int32)
 
-    def text(self, ids: Sequence[int]) -> str:
+    def text(self, ids: Iterable[int]) -> str:
         """Returns the text of ids up to their end."""
         ids = [int(id_) for id_ in ids]
         return self._tokenizer.decode(ids[: ids.index(self.eos)] if self.eos in ids else ids).strip()
