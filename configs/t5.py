@@ -76,16 +76,15 @@ def quickstart() -> Experiment:
 def debian_sections_5k() -> Experiment:
     """The quickstart, fine-tuned to write which of 58 sections a Debian package belongs to: 5,000 labels.
 
-    With `--train.init-from` a run or a release of t5.quickstart. The learning rate is constant and dropout is on, as where T5 is
-    fine-tuned (section 3.1.2).
+    With `--train.init-from` a run or a release of t5.quickstart. The learning rate is constant, as where T5 is fine-tuned, and ten
+    times T5's (section 3.1.2), whose 2^18 steps these are not.
     """
     return replace(
         quickstart(),
         name="t5.debian_sections_5k",
-        model=replace(QUICKSTART, dropout=0.1, hidden_dropout=0.1, output_dropout=0.1),
-        data=TextToTextData(cache="t5_debian_sections_5k", batch_size=8),
-        optimizer=Adafactor(schedule=Constant(value=1e-3), parameter_scale=False),
-        train=Train(steps=400, clip_norm=1.0, log_every=10, save_every=400, keep=1),
+        data=TextToTextData(cache="t5_debian_sections_5k", batch_size=2),
+        optimizer=Adafactor(schedule=Constant(value=1e-2)),
+        train=Train(steps=500, clip_norm=1.0, log_every=20, save_every=250, keep=1),
         eval=Decode(split="test", beams=1, length_penalty=0.0, max_length=16),
     )
 

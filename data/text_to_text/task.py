@@ -45,7 +45,9 @@ class TextToTextTask(Task[TextToTextData]):
         """Returns the split's rows, for the loss of the targets; an example whose targets are too long is left out."""
         name, raw = read_manifest(cache)["task"], list(examples(cache, split, limit))
         tally = packing.Tally()
-        packed = texts.packed(name, raw, texts.Encoder(vocabulary), tuple(self.data.lengths.values()), tally)
+        packed = texts.packed(
+            name, raw, texts.Encoder(vocabulary), (self.data.inputs_length, self.data.targets_length), tally
+        )
         return HeldOutExamples([unpack(row, self.data.stored()) for row in packed], tally.examples)
 
     def decoding(self, vocabulary: Path) -> TextToTextDecoding:
