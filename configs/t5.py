@@ -76,8 +76,8 @@ def quickstart() -> Experiment:
 def debian_sections_5k() -> Experiment:
     """The quickstart, fine-tuned to write which of 58 sections a Debian package belongs to: 5,000 labels.
 
-    With `--train.init-from` a run or a release of t5.quickstart. The learning rate is constant, as where T5 is fine-tuned, and ten
-    times T5's (section 3.1.2), whose 2^18 steps these are not.
+    With `--train.init-from` a run or a release of t5.quickstart. The learning rate is constant, as where T5 is fine-tuned
+    (section 3.1.2), and ten times T5's, since there are so few steps.
     """
     return replace(
         quickstart(),
