@@ -1,8 +1,8 @@
 """LaMDA's experiments (Language Models for Dialog Applications, arXiv 2201.08239), and its fine-tuning on a released decoder.
 
 The decoders of Table 27: gated GELU of 8 model widths, heads of 128, T5's relative attention, 256K tokens a batch. The vocabulary
-of 32,000 is that of GSPMD's models, of which the largest is one. The table's arithmetic does not close: by its steps, batch and days
-the 2B and 137B runs would need 162 % and 103 % of the chips' peak; the architectures are consistent with the sizes.
+of 32,000 is that of GSPMD's models, of which the largest is one. The table's arithmetic does not close: by its steps, batch and
+days the 2B and 137B runs would need 162 % and 103 % of the chips' peak; the architectures are consistent with the sizes.
 """
 
 from dataclasses import replace

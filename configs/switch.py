@@ -51,6 +51,12 @@ def bench_8e() -> Experiment:
     return replace(e, name="switch.bench_8e", model=replace(e.model, moe=moe))
 
 
+def debian_sections_5k() -> Experiment:
+    """t5.debian_sections_5k from a run or a release of switch.quickstart."""
+    e = t5.debian_sections_5k()
+    return replace(e, name="switch.debian_sections_5k", model=replace(e.model, moe=quickstart().model.moe))
+
+
 def _base(experts: int) -> Experiment:
     model = replace(t5.v1_0(12, 768, 3072, 12), moe=mixture(experts, 2048))
     return _experiment(f"switch.base_{experts}e", model, expert_parallel(128 // min(experts, 128), min(experts, 128)))

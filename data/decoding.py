@@ -19,11 +19,13 @@ class Decoding(abc.ABC, Generic[Item]):
       source: the arrays that a model reads of an example (models.protocol.SequenceToSequence.start).
       vocab: how many tokens an output may have: ids from here on are never produced.
       eos: the id that ends an output.
+      pad: the id that follows the end, which is never produced; -1 where every id is a token.
     """
 
     source: Features
     vocab: int
     eos: int
+    pad: int = 0
 
     @abc.abstractmethod
     def examples(self, cache: Path, config: Decode) -> list[Item]:

@@ -16,6 +16,7 @@ KINDS: dict[str, str] = {  # name -> package
     "dialog": "data.dialog",
     "labelled": "data.labelled",
     "text": "data.text",
+    "text_to_text": "data.text_to_text",
     "translation": "data.translation",
 }
 

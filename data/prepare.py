@@ -3,7 +3,7 @@
 A cache is a folder <data>/caches/NAME: `train/PART.array_record` with packed rows, a `SPLIT.jsonl` of raw examples for each
 held-out split, the vocabularies, and `manifest.json`. It is reused while its inputs are unchanged.
 
-Its contents depend on its kind: `data.translation.cache`, `data.text.cache`, `data.labelled.cache`. Each has FORMAT (increased
+Its contents depend on its kind: the modules `cache` of `kinds.KINDS`. Each has FORMAT (increased
 whenever the same packages would give another cache), `packages_of(settings)`, `depends_on(name, settings, root)` (its other
 inputs, as plain values) and `build(settings, root, folder, progress)`, which fills the folder and returns its part of the
 manifest.
@@ -12,7 +12,7 @@ manifest.
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from data import kinds, paths
 from data.packages import fetch
@@ -26,6 +26,16 @@ class Settings(Protocol):
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
 
+@runtime_checkable
+class MadeFromCaches(Protocol):
+    """Settings of a cache that is made from other prepared caches, such as the one whose vocabulary it takes."""
+
+    @property
+    def caches(self) -> tuple[str, ...]:
+        """Their names, keys of PREPARED."""
+        ...
+
+
 PREPARED: dict[str, Settings] = {
     name: entry for kind in kinds.KINDS for name, entry in kinds.module(kind, "settings").ENTRIES.items()
 }
@@ -34,7 +44,7 @@ PREPARED: dict[str, Settings] = {
 def prepare(
     cache: str, settings: Settings | None = None, *, data_dir: Path | None = None, progress: Progress = print
 ) -> Path:
-    """Makes a packed cache, unless it is up to date.
+    """Makes a packed cache, unless it is up to date; first those that it is made from.
 
     Args:
       cache: its name.
@@ -56,6 +66,8 @@ def prepare(
     folder = root / "caches" / cache
     kind = settings.kind
     maker = kinds.module(kind, "cache")
+    for other in settings.caches if isinstance(settings, MadeFromCaches) else ():
+        prepare(other, data_dir=root, progress=progress)
     needed = maker.packages_of(settings)
     fields = dataclasses.asdict(settings)
     made_from = [maker.FORMAT, fields, {package.file: package.sha256 for package in needed}]

@@ -7,9 +7,10 @@
 DIR is a run's workdir, a release, a Hugging Face folder or a GGUF file; --experiment names the experiment whose data is used, if
 it is not the model's own. A translator is scored by BLEU and chrF, per resource bucket and per language, raw and on stripped text
 (without placeholders, tags, punctuation and case: raw BLEU flatters, since much of a software message is copied), beside two
-baselines: the source itself, and the same model given other sources. Other models are scored by their loss and metrics:
-perplexity per token and per byte; accuracy of masked tokens, of tags, and of classes (beside always naming the most frequent
-one); macro-F1, and GLUE's own scores of its tasks; SQuAD's exact match and F1 of answers as text.
+baselines: the source itself, and the same model given other sources. A model that writes labels, tags or answers is scored by
+what it writes. Other models are scored by their loss and metrics: perplexity per token and per byte; accuracy of masked tokens,
+of tags, and of classes (beside always naming the most frequent one); macro-F1, and GLUE's own scores of its tasks; SQuAD's exact
+match and F1 of answers as text.
 """
 
 import dataclasses
@@ -30,7 +31,7 @@ def main() -> int:
     p.add_argument(
         "--per-language", type=int, help="for a translator: the most sentences of each language; 0 takes all"
     )
-    p.add_argument("--beams", type=int, help="for a translator: hypotheses of the beam search")
+    p.add_argument("--beams", type=int, help="for a model that writes text: hypotheses of the beam search")
     p.add_argument("--layout", metavar="NAME:XxY", help="run under a layout of the family; one device by default")
     p.add_argument("--languages", action="store_true", help="for a translator: print every language")
     p.add_argument("--json", action="store_true", help="print JSON")

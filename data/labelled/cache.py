@@ -15,7 +15,7 @@ from typing import Any
 
 from data import stages
 from data.labelled import encoding, splits, taught
-from data.labelled.settings import Labelled
+from data.labelled.settings import Choice, Labelled
 from data.labelled.sources import TASKS, PackageTask
 from data.labelled.splits import Example
 from data.packages import weights
@@ -77,7 +77,7 @@ def build(settings: Labelled, root: Path, folder: Path, progress: Progress) -> d
     }
 
 
-def training_examples(settings: Labelled, root: Path, progress: Progress) -> list[Example]:
+def training_examples(settings: Choice, root: Path, progress: Progress) -> list[Example]:
     """Returns the training examples that `settings` select, in the order of their seed, with their own labels.
 
     Builds the data set from its package in `root` if necessary, and imports TensorFlow.

@@ -20,7 +20,7 @@ def scores_of(task: str, confusion: np.ndarray) -> dict[str, float]:
 
     Args:
       task: a key of `data.labelled.sources.TASKS`; GLUE's tasks have scores of their own.
-      confusion: [C, C].
+      confusion: [C, C], or [C, C + 1] with a last column of predictions that are no class, for tasks of more than two.
 
     Returns:
       `macro_f1`, and `majority`, the accuracy of always naming the most frequent class; `f1` of MRPC and QQP, `matthews` of
@@ -54,14 +54,22 @@ def macro_f1(confusion: np.ndarray) -> float:
 
     That is scikit-learn's `f1_score(average="macro")` without `labels`. A class that is predicted and never true counts with
     an F1 of 0; one that occurs on neither side does not count.
+
+    Args:
+      confusion: [C, C], or [C, D] where the columns from C on count predictions that are no class.
     """
-    occurs = confusion.sum(axis=0) + confusion.sum(axis=1) > 0
+    occurs = _occurrences(confusion) > 0
     return float(_class_f1(confusion)[occurs].mean()) if occurs.any() else 0.0
 
 
 def _class_f1(confusion: np.ndarray) -> np.ndarray:
     """Returns the F1 [C] of each class: 2 TP / (2 TP + FP + FN), or 0 where the class does not occur."""
-    return 2 * np.diag(confusion) / np.maximum(confusion.sum(axis=0) + confusion.sum(axis=1), 1)
+    return 2 * np.diag(confusion) / np.maximum(_occurrences(confusion), 1)
+
+
+def _occurrences(confusion: np.ndarray) -> np.ndarray:
+    """Returns how often each class [C] is true plus how often it is predicted."""
+    return confusion.sum(axis=1) + confusion.sum(axis=0)[: len(confusion)]
 
 
 def matthews(confusion: np.ndarray) -> float:

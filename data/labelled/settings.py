@@ -1,7 +1,20 @@
 """Settings of prepared caches of labelled text, and the caches that have a name. No TensorFlow."""
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Protocol
+
+
+class Choice(Protocol):
+    """The settings that say which training examples of which task a cache has, of any kind; see `Labelled`."""
+
+    @property
+    def task(self) -> str: ...
+
+    @property
+    def limit(self) -> int: ...
+
+    @property
+    def subset_seed(self) -> int: ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

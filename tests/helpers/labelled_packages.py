@@ -111,7 +111,7 @@ def brown_file(letter: str, number: int) -> bytes:
 def tiny_packages(root: Path) -> Iterator[None]:
     """Puts packages of Debian's index, the Brown corpus and the vocabulary of PIECES into a data folder, and pins them."""
     folder = root / "packages"
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     documents = {f"package/c{letter}{n:02}": brown_file(letter, n) for letter in "an" for n in range(1, 11)}
     stanzas, texts = [], []
     for n in range(60):

@@ -118,3 +118,22 @@ def _get(module, path: str):
     for name in path.split("."):
         module = getattr(module, name)
     return module
+
+
+def test_sources_may_hold_id_0(float64):
+    """Where a vocabulary has a token of id 0, decoding is told by the segments what padding is: the first token's logits are
+    those of the whole sequence at once. Without segments, id 0 is padding, and they are others."""
+    model, arrays = model_of(), batch()
+    arrays["inputs"] = arrays["inputs"].at[:, 8:].set(0)
+    arrays["inputs_segments"] = (
+        arrays["inputs_segments"].at[:, 9:].set(0)
+    )  # of the last four ids 0 the first is a token
+
+    @jax.jit
+    def first(model, source):
+        return model.step(model.start(source, 1, 4), jnp.zeros((2, 1), jnp.int32), jnp.zeros((), jnp.int32))[0][:, 0]
+
+    whole = jax.jit(lambda m: m(arrays))(model)[:, 0]
+    told = first(model, {name: arrays[name] for name in ("inputs", "inputs_segments")})
+    assert_allclose(told, whole, rtol=1e-12)
+    assert float(jnp.abs(first(model, {"inputs": arrays["inputs"]}) - whole).max()) > 1e-6

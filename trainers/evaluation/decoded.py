@@ -51,7 +51,7 @@ class Decoder:
             state = whole.start(batch, config.beams, config.max_length)
             tokens_BKT, _ = beam_search(
                 whole, state, real_B, beams=config.beams, steps=config.max_length, vocab=vocab, usable=decoding.vocab,
-                alpha=config.length_penalty, eos=decoding.eos,
+                alpha=config.length_penalty, eos=decoding.eos, pad=decoding.pad,
             )  # fmt: skip
             return tokens_BKT[:, 0]
 

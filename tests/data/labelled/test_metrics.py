@@ -63,3 +63,11 @@ def test_squad_by_hand():
     targets = [["The cat!", "a dog"], ["on the mat"], ["two words"], ["one"]]
     predictions = ["cat", "Mat, on", "two other words", ""]
     assert metrics.squad(targets, predictions) == {"exact_match": 0.25, "f1": pytest.approx((1 + 1 + 0.8 + 0) / 4)}
+
+
+def test_predictions_that_are_no_class():
+    """Columns after the classes count among what is true, and are no class whose F1 is averaged: F1 of 2/3, 2/3 and 0."""
+    confusion = np.array([[1, 0, 0, 1], [0, 1, 0, 1], [0, 0, 0, 1]])
+    assert metrics.macro_f1(confusion) == pytest.approx((2 / 3 + 2 / 3 + 0) / 3)
+    assert metrics.accuracy(confusion) == 2 / 5
+    assert metrics.scores_of("brown_tags", confusion)["majority"] == 2 / 5

@@ -1,0 +1,114 @@
+"""Labelled examples as text in, text out, as T5 writes them (arXiv 1910.10683, section 2.4 and appendix D). No TensorFlow.
+
+    form             inputs                                                          targets
+    classification   debian_sections text: small text editor                         editors
+                     mrpc sentence1: He left. sentence2: He went away.               equivalent
+    tagging          brown_tags words: The cat sat .                                 DET NOUN VERB .
+    span             question: Who sat? context: The cat sat on the mat.             The cat
+
+Inputs begin with the task's name, questions excepted. GLUE's tasks have the names and the order of fields that released T5's were
+trained with. The fields of a task are `texts` of `data.labelled.sources.TASKS`.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from data.labelled.sources import TASKS, PublicTask
+from data.labelled.splits import Example
+from data.reading import packing
+from data.task import DataError
+from data.vocabularies.tokenizers import Tokenizer
+
+
+def input_text(name: str, example: Example) -> str:
+    """Returns the inputs of a raw example of a task; its label, tags or answers are not looked at."""
+    task = TASKS[name]
+    match task.form:
+        case "span":
+            return f"question: {example['question']} context: {example['context']}"
+        case "tagging":
+            fields = {"words": " ".join(example["words"])}
+        case _:
+            texts = (example[side] for side in ("text", "pair") if side in example)
+            fields = dict(zip(task.texts, texts, strict=True))
+            if isinstance(task, PublicTask):  # as T5: MNLI's hypothesis comes before its premise
+                fields = dict(sorted(fields.items()))
+    return " ".join([_prefix(name), *(f"{field}: {text}" for field, text in fields.items())])
+
+
+def target_text(name: str, example: Example) -> str:
+    """Returns the targets of a raw example of a task: its label, its tags in the order of the words, or its first answer."""
+    match TASKS[name].form:
+        case "span":
+            return example["answers"][0]["text"]
+        case "tagging":
+            return " ".join(example["tags"])
+    return example["label"]
+
+
+def pair_of(name: str, example: Example) -> tuple[str, str]:
+    """Returns the inputs and targets of a raw example of a task."""
+    return input_text(name, example), target_text(name, example)
+
+
+def _prefix(name: str) -> str:
+    task = TASKS[name]
+    # "mrpc" of glue/mrpc:2.0.0, and "mnli" of both of its tests.
+    return task.tfds_name.partition("/")[2].partition(":")[0] if isinstance(task, PublicTask) else name
+
+
+class Encoder:
+    """Encodes texts as ids that end with the vocabulary's end of text, and turns them back into text.
+
+    Attributes:
+      size: how many ids a text may have: those from here on are sentinels of a released vocabulary.
+      eos: the id that ends a text.
+
+    Raises:
+      DataError: the vocabulary has no end of text.
+    """
+
+    def __init__(self, folder: Path):
+        self._tokenizer = Tokenizer(folder)
+        if self._tokenizer.eos_id is None:
+            raise DataError(f"{folder}: its vocabulary has no end of text")
+        self.eos, self.size = self._tokenizer.eos_id, self._tokenizer.size
+        while self.size - 1 in self._tokenizer.special_ids and self.size - 1 != self.eos:
+            self.size -= 1
+
+    def ids(self, text: str) -> list[int]:
+        """Returns the ids of a text, its end included."""
+        return [*self._tokenizer.encode(text), self.eos]
+
+    def cut(self, ids: list[int], length: int) -> np.ndarray:
+        """Returns the ids of a text, int32 [<= length]; a longer one loses its end, as in T5, but not the mark of it."""
+        return np.array(ids if len(ids) <= length else [*ids[: length - 1], self.eos], np.int32)
+
+    def text(self, ids: Iterable[int]) -> str:
+        """Returns the text of ids up to their end."""
+        ids = [int(id_) for id_ in ids]
+        return self._tokenizer.decode(ids[: ids.index(self.eos)] if self.eos in ids else ids).strip()
+
+    def seen(self, text: str) -> str:
+        """Returns a text as it is after it was encoded and decoded: a vocabulary may ignore case, or set marks apart."""
+        return self.text(self.ids(text))
+
+
+def packed(
+    name: str, examples: Iterable[Example], encoder: Encoder, lengths: tuple[int, int], tally: packing.Tally
+) -> Iterator[np.ndarray]:
+    """Yields packed rows (`data.reading.packing`) of raw examples of a task; longer inputs are cut, longer targets dropped.
+
+    Args:
+      lengths: tokens of a row of inputs and of targets.
+      tally: incremented.
+    """
+
+    def sides() -> Iterator[packing.Example]:
+        for example in examples:
+            inputs, targets = (encoder.ids(text) for text in pair_of(name, example))
+            yield encoder.cut(inputs, lengths[0]), np.array(targets, np.int32)
+
+    return packing.pack(sides(), lengths, tally)
