@@ -27,8 +27,8 @@ class Vocabularies(abc.ABC):
     eos_id: int
 
     @abc.abstractmethod
-    def source(self, language: str, text: str, most: int) -> list[int]:
-        """Returns the ids of a source, of which the text is cut where they are more than `most`.
+    def source(self, language: str, text: str, most: int | None = None) -> list[int]:
+        """Returns the ids of a source, with the text cut if they are more than `most`.
 
         Raises:
           DataError: the vocabulary has no token of the language.
@@ -56,10 +56,11 @@ class Trained(Vocabularies):
         self._languages: Collection[str] = caches.read_manifest(folder)["languages"]
         self.size, self.eos_id = self._target.size, self._target.eos_id
 
-    def source(self, language: str, text: str, most: int) -> list[int]:
+    def source(self, language: str, text: str, most: int | None = None) -> list[int]:
         if language not in self._languages:
             raise DataError(f"the model does not know language {language!r}{nearest(language, self._languages)}")
-        return [*[self._source.tag_id(language), *self._source.encode(text)][: most - 1], self._source.eos_id]
+        ids = [self._source.tag_id(language), *self._source.encode(text)]
+        return [*ids[: None if most is None else most - 1], self._source.eos_id]
 
     def begin(self, language: str) -> list[int]:
         if language != ENGLISH:
@@ -83,7 +84,7 @@ class Released(Vocabularies):
         """Returns the vocabulary's own code of a language, None where it has none."""
         return languages.named_among(language, self._both.languages)
 
-    def source(self, language: str, text: str, most: int) -> list[int]:
+    def source(self, language: str, text: str, most: int | None = None) -> list[int]:
         return self._both.source(self._known(language), text, most)
 
     def target(self, language: str, text: str) -> list[int]:

@@ -35,10 +35,13 @@ _LANGUAGE = re.compile(r"__([a-z]{2,3})__|([a-z]{3}_[A-Z][a-z]{3})")  # M2M-100'
 
 
 class Pieces(Protocol):
-    """A vocabulary of pieces: `special` has the ids of tokens that no text gives."""
+    """A vocabulary of pieces, with the number of its ids, and with the ids of special tokens, which no text gives."""
 
-    special: Mapping[str, int]
-    size: int
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def special(self) -> Mapping[str, int]: ...
 
     def encode(self, text: str) -> list[int]: ...
 

@@ -110,12 +110,12 @@ def translations(folder: Path) -> list[dict[str, Any]]:
 def mistranslated(folder: Path) -> list[tuple[Any, Any]]:
     """What differs from a translator's translations.json: (ours, theirs) of ids, and of texts by greedy search and by beams."""
     wanted, decoding, found = translations(folder), TranslationDecoding(folder), []
-    vocabulary, most = decoding.vocabularies, decoding.length
+    vocabulary, most, own = decoding.vocabularies, decoding.length, Multilingual(folder)
     sentences = [decoding.example(w["from"], w["text"], w["to"]) for w in wanted]
     for s, w in zip(sentences, wanted, strict=True):
         found.append((vocabulary.source(s.lang, s.source, most), w["ids"]))
-        if not Multilingual(folder).tag_last:  # in our targets, also of the first NLLB, the language comes first
-            found.append((vocabulary.target(s.to, s.source), w["labels"]))
+        if not own.tag_last:  # in our targets, also of the first NLLB, the language comes first
+            found.append((own.target(s.to, s.source), w["labels"]))
     e, weights = open_model(folder)
     plan, params = placed(dataclasses.replace(e, execution=Execution()), weights)
     for name, beams, eos in (("greedy", 1, decoding.eos), ("beams", 3, 10_000)):

@@ -82,7 +82,7 @@ class Generator:
             where.mesh, where.spec(("batch", None), (config.batch_size, 0), tensor="prompts")
         )
         kept = config.beams or config.samples
-        common: dict[str, int] = dict(steps=config.tokens, eos=eos, pad=_PAD, usable=self.tokenizer.size)
+        common: dict[str, Any] = dict(steps=config.tokens, eos=eos, pad=_PAD, usable=self.tokenizer.size)
 
         @functools.partial(jax.jit, out_shardings=where.mesh and NamedSharding(where.mesh, P()))
         def search(params, ids_BS, lengths_B, key):
