@@ -212,7 +212,7 @@ def write_folder(weights: Any, to: Path, *, max_shard_bytes: int = 5 * 10**9) ->
     )
     if wrong:
         raise InterchangeError(f"not the tensors of the model to write: {wrong}")
-    tensors = interchange.written(entries, weights.read)
+    tensors = ((name, (array,)) for name, array in interchange.written(entries, weights.read))
     with paths.new_folder(to.absolute()) as folder:
         shards = list(_shards(interchange.their_shapes(entries), max_shard_bytes))
         places = {}

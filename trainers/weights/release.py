@@ -30,7 +30,7 @@ from trainers import checkpoint
 from trainers.plan import abstract_model
 from trainers.processes import versions
 from trainers.weights import tensor_files
-from trainers.weights.source import Arrays, Weights
+from trainers.weights.source import Arrays, Weights, pieces
 
 WEIGHTS, EXPERIMENT, SUMS = "model.safetensors", "experiment.json", "SHA256SUMS"
 MANIFEST = "manifest.json"
@@ -58,7 +58,7 @@ def write(workdir: Path, to: Path, *, step: int | None = None, scores: dict[str,
 
 
 def write_weights(weights: Weights, e: Experiment, to: Path, note: str, scores: dict[str, Any] | None = None) -> Path:
-    """Writes weights as a release of this experiment, a tensor at a time.
+    """Writes weights as a release of this experiment, a piece at a time.
 
     Args:
       note: the weights' origin, for the card's heading.
@@ -73,7 +73,7 @@ def write_weights(weights: Weights, e: Experiment, to: Path, note: str, scores: 
     if wrong := interchange.problems(shapes, {k: v for k, v in weights.shapes.items() if k in shapes}):
         raise interchange.InterchangeError(f"the weights lack what the model needs: {wrong}")
     with paths.new_folder(to.absolute()) as folder:
-        tensor_files.write(folder / WEIGHTS, shapes, ((k, weights.read(k, ())) for k in shapes), {})
+        tensor_files.write(folder / WEIGHTS, shapes, ((k, pieces(weights, k)) for k in shapes), {})
         (folder / EXPERIMENT).write_text(json.dumps(registry.to_json(e), indent=1) + "\n")
         if weights.vocabulary:
             files.copy(weights.vocabulary, folder)
