@@ -66,6 +66,34 @@ CASES = {
         "SwitchTransformersForConditionalGeneration",
         _T5 | dict(num_decoder_layers=2, num_experts=3, num_sparse_encoder_layers=2, num_sparse_decoder_layers=2),
     ),
+    # Prime sizes, and rows longer than the distance from which on all share a bucket.
+    "t5_primes": Case(
+        "T5ForConditionalGeneration",
+        dict(
+            vocab_size=97,
+            d_model=23,
+            d_kv=7,
+            d_ff=31,
+            num_layers=3,
+            num_heads=5,
+            relative_attention_num_buckets=10,
+            relative_attention_max_distance=7,
+        ),
+    ),
+    "m2m100_primes": Case(
+        "M2M100ForConditionalGeneration",
+        _M2M100
+        | dict(
+            vocab_size=103,
+            d_model=22,
+            encoder_layers=3,
+            decoder_layers=3,
+            encoder_attention_heads=11,
+            decoder_attention_heads=11,
+            encoder_ffn_dim=29,
+            decoder_ffn_dim=29,
+        ),
+    ),
     "m2m100": Case("M2M100ForConditionalGeneration", _M2M100),
     "nllb_moe": Case(
         "NllbMoeForConditionalGeneration",

@@ -67,11 +67,11 @@ def batch(given: dict[str, np.ndarray]) -> dict[str, jax.Array]:
 
 
 def _two_sides(given: dict[str, np.ndarray]) -> dict[str, jax.Array]:
-    """A source and a target a row; a row without a target has one segment all the same, whose logits count."""
+    """A source and a target a row, with padding on either side; a row without a target has a segment too, whose logits count."""
     sides = {"inputs": (given["tokens"], given["mask"]), "targets": (given["targets"], np.ones_like(given["real"]))}
     arrays = {}
     for side, (ids, real) in sides.items():
-        places = np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape)
+        places = np.maximum(np.cumsum(real, axis=1, dtype=np.int32) - 1, 0)
         arrays |= {side: ids, f"{side}_segments": real, f"{side}_positions": places}
     return {k: jnp.asarray(v) for k, v in arrays.items()}
 

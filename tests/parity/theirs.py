@@ -27,12 +27,14 @@ VERSION = int(transformers.__version__.partition(".")[0])
 
 
 def inputs(config, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Two rows of unequal length, with token types where the model has them."""
+    """Rows of unequal length, with token types where the model has them. An encoder's third row has its padding in front."""
     mask = (np.arange(13) < np.array([[13], [9]])).astype(np.int32)
+    if config.is_encoder_decoder:
+        mask = np.concatenate([mask, mask[1:, ::-1]])
     least = 2 if config.is_encoder_decoder else 0  # 0 is padding there, and 1 the end
     found = {"tokens": rng.integers(least, config.vocab_size, mask.shape).astype(np.int32) * mask, "mask": mask}
     if config.is_encoder_decoder:  # the second row has no target
-        real = (np.arange(11) < np.array([[11], [0]])).astype(np.int32)
+        real = (np.arange(11) < np.array([[11], [0], [7]])).astype(np.int32)
         found |= {"targets": rng.integers(2, config.vocab_size, real.shape).astype(np.int32) * real, "real": real}
     if types := getattr(config, "type_vocab_size", 0):
         found["types"] = np.sort(rng.integers(0, types, mask.shape).astype(np.int32)) * mask
@@ -51,6 +53,8 @@ def randomize(model, rng: np.random.Generator) -> None:
 def outputs(model, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """All that the model gives, and for a bare one also unit mean vectors."""
     batch = {k: torch.from_numpy(v).long() for k, v in given.items()}
+    if "targets" in batch:  # M2M-100 counts positions from the first token that is not its padding, 1
+        batch["tokens"] = batch["tokens"].masked_fill(batch["mask"] == 0, model.config.pad_token_id)
     more = {"token_type_ids": batch["types"]} if "types" in batch else {}
     if "targets" in batch:
         start = torch.full_like(batch["targets"][:, :1], start_id(model))
