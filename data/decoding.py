@@ -9,6 +9,7 @@ from data.config import Decode
 from data.features import Example, Features
 
 Item = TypeVar("Item")  # a held-out example with its reference, before it is encoded
+PREFIX = "prefix"  # the array of `source` that holds the tokens which an output begins with, 0 where it chooses freely
 Scores = dict[str, Any]  # scores by name under "all"; under other keys those of parts, by the part's name
 
 
@@ -16,7 +17,8 @@ class Decoding(abc.ABC, Generic[Item]):
     """How the examples of a task are encoded for a model, its output turned into text, and that text scored.
 
     Attributes:
-      source: the arrays that a model reads of an example (models.protocol.SequenceToSequence.start).
+      source: the arrays that a model reads of an example (models.protocol.SequenceToSequence.start), and PREFIX [P] where
+        outputs begin with given tokens, such as that of their language.
       vocab: how many tokens an output may have: ids from here on are never produced.
       eos: the id that ends an output.
       pad: the id that follows the end, which is never produced; -1 where every id is a token.
@@ -65,6 +67,6 @@ class Decoding(abc.ABC, Generic[Item]):
 class DecodesLanguages(Protocol):
     """A decoding of texts in several languages, such as those that scripts.translate is given."""
 
-    def example(self, lang: str, text: str) -> Any:
-        """Returns the example of a text without a reference."""
+    def example(self, lang: str, text: str, to: str = "") -> Any:
+        """Returns the example of a text without a reference; `to` is the language to translate it into, "" the usual one."""
         ...

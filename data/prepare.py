@@ -6,7 +6,8 @@ held-out split, the vocabularies, and `manifest.json`. It is reused while its in
 Its contents depend on its kind: the modules `cache` of `kinds.KINDS`. Each has FORMAT (increased
 whenever the same packages would give another cache), `packages_of(settings)`, `depends_on(name, settings, root)` (its other
 inputs, as plain values) and `build(settings, root, folder, progress)`, which fills the folder and returns its part of the
-manifest.
+manifest. A kind whose caches may be encoded with the vocabulary of released weights also has `adopt(settings, folder, root)`,
+which takes it from their folder.
 """
 
 import dataclasses
@@ -17,6 +18,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 from data import kinds, paths
 from data.packages import fetch
 from data.stages import Progress, stage
+from data.task import DataError
 
 
 class Settings(Protocol):
@@ -42,21 +44,23 @@ PREPARED: dict[str, Settings] = {
 
 
 def prepare(
-    cache: str, settings: Settings | None = None, *, data_dir: Path | None = None, progress: Progress = print
-) -> Path:
+    cache: str, settings: Settings | None = None, *, data_dir: Path | None = None, vocabulary: Path | None = None,
+    progress: Progress = print,
+) -> Path:  # fmt: skip
     """Makes a packed cache, unless it is up to date; first those that it is made from.
 
     Args:
       cache: its name.
       settings: its settings, those of PREPARED by default.
       data_dir: the data folder, `paths.data_dir()` by default.
+      vocabulary: the folder of released weights whose vocabulary encodes the cache, if its settings leave that open.
       progress: called with a line for each stage and its seconds.
 
     Returns:
       The cache's folder.
 
     Raises:
-      DataError: the settings name a teacher whose labels are missing.
+      DataError: the settings name a teacher whose labels are missing, or the cache has a vocabulary of its own.
       FetchError: a package could not be fetched as pinned.
       NotPreparedError: a public data set is not in <data>/tfds.
       ValueError: a vocabulary is too large for the text.
@@ -68,6 +72,8 @@ def prepare(
     maker = kinds.module(kind, "cache")
     for other in settings.caches if isinstance(settings, MadeFromCaches) else ():
         prepare(other, data_dir=root, progress=progress)
+    if vocabulary and not (hasattr(maker, "adopt") and maker.adopt(settings, vocabulary, root)):
+        raise DataError(f"cache {cache!r} has a vocabulary of its own, and takes none from {vocabulary}")
     needed = maker.packages_of(settings)
     fields = dataclasses.asdict(settings)
     made_from = [maker.FORMAT, fields, {package.file: package.sha256 for package in needed}]

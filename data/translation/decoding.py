@@ -8,63 +8,67 @@ from typing import Any
 
 import numpy as np
 
-from data.decoding import Decoding, Scores
-from data.features import positions
+from data.decoding import PREFIX, Decoding, Scores
+from data.features import positions, slots
 from data.reading import caches
-from data.task import DataError, Example
+from data.task import Example
 from data.translation import metrics
 from data.translation.config import Translate
 from data.translation.holdout import PLACEHOLDER
-from data.vocabularies.sentencepiece import Vocabulary
-from models.errors import nearest
+from data.translation.vocabularies import ENGLISH, open_vocabularies
 
 BUCKETS = ("high", "middle", "low")
 COLUMNS = ("stripped_bleu", "bleu", "stripped_chrf", "chrf")
+_LENGTH = 256  # tokens of a source where no manifest says how long a row is
 _MARKS = re.compile(r"[^\w\s]|_")
 
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
-    """A sentence of a language, and its English reference where there is one."""
+    """A sentence of a language, its reference where there is one, and the language to translate it into."""
 
     lang: str
     source: str
     target: str = ""
+    to: str = ENGLISH
 
 
 class TranslationDecoding(Decoding[Sentence]):
-    """Sentences with the tag of their language in front, and English outputs.
+    """Sentences with the token of their language, and outputs in the language asked for, English by default.
 
     Args:
-      folder: with `source.model`, `target.model` and `manifest.json`: a prepared cache or a release.
+      folder: with vocabularies (data.translation.vocabularies): a prepared cache, a release, or a Hugging Face folder. Its
+        manifest, where it has one, says how long a row is and how much of each language was trained on.
     """
 
     def __init__(self, folder: Path):
-        manifest = caches.read_manifest(folder)
-        self.languages: Mapping[str, Any] = manifest["languages"]
-        self.length = manifest["source_length"]
-        self.source = positions(self.length, "inputs")
-        self._source, self._target = Vocabulary(folder / "source.model"), Vocabulary(folder / "target.model")
-        self.vocab, self.eos = self._target.size, self._target.eos_id
+        self.vocabularies = open_vocabularies(folder)
+        manifest = caches.read_manifest(folder) if (folder / "manifest.json").exists() else {}
+        self.languages: Mapping[str, Any] = manifest.get("languages", {})
+        self.length = manifest.get("source_length", _LENGTH)
+        self.source = positions(self.length, "inputs") | {PREFIX: slots(1)}
+        self.vocab, self.eos = self.vocabularies.size, self.vocabularies.eos_id
 
-    def example(self, lang: str, text: str) -> Sentence:
-        """Returns a sentence without a reference."""
-        return Sentence(lang, text)
+    def example(self, lang: str, text: str, to: str = "") -> Sentence:
+        """Returns a sentence without a reference; `to` is English by default."""
+        return Sentence(lang, text, to=to or ENGLISH)
 
     def examples(self, cache: Path, config: Translate) -> list[Sentence]:
         return read_sentences(cache, config.split, config.per_language)[: config.limit or None]
 
     def encode(self, example: Sentence) -> Example:
-        """Returns tag, tokens and end of sentence, at most as many as a row has: the end is cut."""
-        if example.lang not in self.languages:
-            raise DataError(f"the model does not know language {example.lang!r}{nearest(example.lang, self.languages)}")
-        ids = [self._source.tag_id(example.lang), *self._source.encode(example.source)][: self.length - 1]
-        inputs = np.zeros(self.length, np.int32)
-        inputs[: len(ids) + 1] = [*ids, self._source.eos_id]
-        return {"inputs": inputs}
+        """Returns the language's token, the text's and the end, at most as many as a row has: the text is cut."""
+        rows = {
+            "inputs": self.vocabularies.source(example.lang, example.source, self.length),
+            PREFIX: self.vocabularies.begin(example.to),
+        }
+        arrays = {name: np.zeros(feature.shape, np.int32) for name, feature in self.source.items()}
+        for name, ids in rows.items():
+            arrays[name][: len(ids)] = ids
+        return arrays
 
     def decode(self, ids: Sequence[int]) -> str:
-        return self._target.decode(ids)
+        return self.vocabularies.decode(ids)
 
     def scores(self, examples: Sequence[Sentence], outputs: Sequence[str]) -> Scores:
         """Returns the scores of all sentences, and under "buckets" and "languages" those of each bucket and language."""

@@ -10,7 +10,8 @@ class Translation:
 
     Attributes:
       catalogue: a key of `data.translation.sources.CATALOGUES`.
-      source_vocabulary, target_vocabulary: SentencePiece ids on each side.
+      source_vocabulary, target_vocabulary: SentencePiece ids on each side, trained on the catalogue; 0 on both sides takes
+        the vocabulary of released weights (M2M-100, NLLB), which is given when the cache is prepared.
       source_length, target_length: tokens of a packed row on each side.
     """
 
@@ -22,6 +23,11 @@ class Translation:
     source_length: int
     target_length: int
 
+    @property
+    def released(self) -> bool:
+        """Whether the vocabulary is that of released weights."""
+        return not self.source_vocabulary
+
 
 ENTRIES = {
     "m4_quickstart": Translation(
@@ -29,5 +35,12 @@ ENTRIES = {
     ),
     "m4_102": Translation(
         catalogue="m4_102", source_vocabulary=64000, target_vocabulary=32000, source_length=128, target_length=128
+    ),
+    # For fine-tuning M2M-100 and NLLB.
+    "m4_quickstart_released": Translation(
+        catalogue="permissive", source_vocabulary=0, target_vocabulary=0, source_length=64, target_length=48
+    ),
+    "m4_102_released": Translation(
+        catalogue="m4_102", source_vocabulary=0, target_vocabulary=0, source_length=128, target_length=128
     ),
 }

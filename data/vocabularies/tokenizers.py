@@ -1,7 +1,7 @@
 """Vocabularies in tokenizer.json files: WordPiece and byte-level BPE, released ones and those trained here. No TensorFlow.
 
-The files are those of the `tokenizers` library. SentencePiece vocabularies, for translation, are in
-`data.vocabularies.sentencepiece`.
+The files are those of the `tokenizers` library; SentencePiece's pieces in such a file are read too. SentencePiece's own models
+are in `data.vocabularies.sentencepiece`, and vocabularies of translators in `data.vocabularies.multilingual`.
 """
 
 import json
@@ -23,7 +23,7 @@ FILE = "tokenizer.json"
 END_OF_TEXT = "<|endoftext|>"
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _ENDS = (END_OF_TEXT, "<|im_end|>", "</s>", "[SEP]")  # tokens that end a text; the first that a vocabulary has is used
-_SPACE = "Ġ"  # a blank in byte-level BPE
+_SPACES = ("Ġ", "▁")  # a blank in byte-level BPE, and in SentencePiece's pieces
 
 
 class Tokenizer:
@@ -34,9 +34,10 @@ class Tokenizer:
       size: number of ids.
       pad_id, unk_id, cls_id, sep_id, mask_id, eos_id: special ids, None where the vocabulary has no such token. The end
         of text (`eos_id`) of a WordPiece vocabulary is its separator.
-      special_ids: all special ids, ascending.
-      continues: bool [size], True where a piece continues a word: `##` pieces of WordPiece, and those of byte-level
-        BPE that don't begin with a blank. Never a special token.
+      special: the special tokens with their ids.
+      special_ids: their ids, ascending.
+      continues: bool [size], True where a piece continues a word: `##` pieces of WordPiece, and those of other
+        vocabularies that don't begin with a blank. Never a special token.
     """
 
     def __init__(self, path: Path | str):
@@ -50,13 +51,14 @@ class Tokenizer:
         self._tokenizer.encode_special_tokens = True  # as text: "[MASK]" in a text is five characters and a word
         self._wordpiece = isinstance(self._tokenizer.model, models.WordPiece)
         added = self._tokenizer.get_added_tokens_decoder()
-        self.special_ids = tuple(sorted(id_ for id_, token in added.items() if token.special))
+        self.special = {token.content: id_ for id_, token in added.items() if token.special}
+        self.special_ids = tuple(sorted(self.special.values()))
         self.size: int = self._tokenizer.get_vocab_size(with_added_tokens=True)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = map(self.id_of, _SPECIAL)
         self.eos_id = next((id_ for id_ in map(self.id_of, _ENDS) if id_ is not None), None)
         self.continues = np.zeros(self.size, bool)
         for piece, id_ in self._tokenizer.get_vocab(with_added_tokens=False).items():
-            self.continues[id_] = piece.startswith("##") if self._wordpiece else not piece.startswith(_SPACE)
+            self.continues[id_] = piece.startswith("##") if self._wordpiece else not piece.startswith(_SPACES)
         self.continues[list(self.special_ids)] = False
 
     def id_of(self, piece: str) -> int | None:

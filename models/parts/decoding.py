@@ -40,6 +40,7 @@ def beam_search(
     eos: int,
     pad: int = 0,
     usable: int | None = None,
+    prefix_BP: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """The best hypotheses of each sentence.
 
@@ -49,6 +50,7 @@ def beam_search(
       beams: K. 1 is greedy search.
       steps: T, the longest translation, end of sentence included.
       usable: ids from here on are never produced (a model's table may be larger than its vocabulary); V by default.
+      prefix_BP: int32, the tokens that all hypotheses of a sentence begin with, each of probability 1; 0 leaves the choice.
 
     Returns:
       (tokens [B, K, T], scores [B, K]), best first. After its `eos` a hypothesis is filled with `pad`; one that did
@@ -76,6 +78,8 @@ def beam_search(
         logits_BKV, state = model.step(s.state, last_BK, s.at)
         logp_BKV = jax.nn.log_softmax(logits_BKV.astype(jnp.float32))
         ids_V = jnp.arange(vocab)
+        if prefix_BP is not None:
+            logp_BKV = _forced(logp_BKV, prefix_BP, s.at)
         never_V = (ids_V == pad) | (ids_V >= (usable or vocab))
         total_BKV = s.live_BK[..., None] + jnp.where(never_V, NEVER, logp_BKV)
 
@@ -106,6 +110,14 @@ def beam_search(
     tokens = jnp.concatenate([end.done_tokens_BKT, end.tokens_BKT], axis=1)
     best_BK, index_BK = jax.lax.top_k(scores, beams)
     return jnp.take_along_axis(tokens, index_BK[..., None], axis=1), best_BK
+
+
+def _forced(logp_BKV: jax.Array, prefix_BP: jax.Array, at: jax.Array) -> jax.Array:
+    """Returns log-probabilities that leave the token of the prefix at this position alone, where there is one."""
+    token_B = jnp.take(prefix_BP, at, axis=1, mode="fill", fill_value=0)
+    token_B11 = token_B[:, None, None]
+    given_BKV = jnp.where(jnp.arange(logp_BKV.shape[-1]) == token_B11, 0.0, NEVER)
+    return jnp.where(token_B11 > 0, given_BKV, logp_BKV)
 
 
 def sample(

@@ -206,11 +206,11 @@ class EncoderDecoder(Staged):
         """Encodes B sources and prepares the decoder's caches for `hypotheses` of each, of up to `steps` tokens.
 
         Args:
-          batch: `inputs` int32 [B, S], an example a row. 0 is padding, or, where a token may have id 0, a position whose
-            `inputs_segments` is 0.
+          batch: `inputs` int32 [B, S], an example a row. 0 is padding, on either side, or, where a token may have id 0, a position
+            whose `inputs_segments` is 0.
         """
         c, ids_BS, real_BS = self.c, batch["inputs"], batch.get("inputs_segments", batch["inputs"]) > 0
-        positions_BS = jnp.broadcast_to(jnp.arange(ids_BS.shape[1]), ids_BS.shape)
+        positions_BS = jnp.maximum(jnp.cumsum(real_BS, axis=1) - 1, 0)
         source_BSM, _ = self.encode(ids_BS, real_BS.astype(jnp.int32), positions_BS, Context.evaluation())
         shape = (ids_BS.shape[0] * hypotheses, steps, c.groups, c.head_dim)
         names = ("batch", None, "act_heads" if c.groups == c.heads else "act_kv_heads", None)

@@ -31,8 +31,9 @@ _MANIFEST = "manifest.json"
 
 
 def prepare(
-    cache: str, settings: plain.Settings | None = None, *, data_dir: Path | None = None, progress: Progress = print
-) -> Path:
+    cache: str, settings: plain.Settings | None = None, *, data_dir: Path | None = None, vocabulary: Path | None = None,
+    progress: Progress = print,
+) -> Path:  # fmt: skip
     """Makes a packed cache as `data.prepare.prepare` does; first makes the teacher's labels, if its settings name a teacher.
 
     Raises:
@@ -42,7 +43,7 @@ def prepare(
     root = data_dir or paths.data_dir()
     if getattr(settings, "teacher", ""):
         label(cast(Labelled, settings), root, progress)
-    return plain.prepare(cache, settings, data_dir=root, progress=progress)
+    return plain.prepare(cache, settings, data_dir=root, vocabulary=vocabulary, progress=progress)
 
 
 def label(settings: Labelled, root: Path, progress: Progress) -> Path:

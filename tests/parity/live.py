@@ -19,9 +19,11 @@ from safetensors.numpy import load_file, save_file
 
 from data.packages.fetch import FetchError
 from data.packages.weights import weights_folder
+from data.vocabularies.files import PIECES
 from data.vocabularies.tokenizers import Tokenizer
+from tests.helpers.vocabularies import write_pieces
 from tests.parity import ours
-from tests.parity.cases import CASES, GIVEN
+from tests.parity.cases import CASES, GIVEN, ODD_TEXT, TRANSLATORS
 from trainers.weights import huggingface, open
 from trainers.weights import source as weights
 
@@ -86,18 +88,33 @@ def vocabularies(to: Path) -> dict[str, bool]:
     return found
 
 
+def translators(made: Path, to: Path) -> dict[str, bool]:
+    """Whether ids and translations of each translator are equal here, and its ids in `transformers` from a folder of ours."""
+    same = {}
+    for name, case in TRANSLATORS.items():
+        huggingface.write_folder(open.open_weights(made / name), to / name)
+        (wanted,) = (
+            w for w in ours.translations(made / name) if (w["text"], w["from"]) == (ODD_TEXT, case.directions[0][0])
+        )
+        ids = json.loads(theirs("encode", to / name, ODD_TEXT, wanted["from"], version=case.version))
+        same[name] = ids == wanted["ids"] and not ours.mistranslated(made / name)
+    return same
+
+
 def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         made, written = Path(scratch) / "made", Path(scratch) / "written"
+        write_pieces(pieces := Path(scratch) / "pieces")
         for version in (4, 5):
             theirs("make", made, version=version)
+            theirs("translators", pieces / PIECES, made, version=version)
         there, back = imported(made), exported(made, written)
         print(f"{'largest difference of an output':<32}{'import':>10}{'export':>10}")
         for name in CASES:
             print(f"{name:<32}{there[name]:>10.1e}{back[name]:>10.1e}")
-        same = vocabularies(written)
+        same = vocabularies(written) | translators(made, written)
         for name, equal in same.items():
-            print(f"{name + ', ids of its vocabulary':<32}{'equal' if equal else 'DIFFERENT':>20}")
+            print(f"{name + ', vocabulary':<32}{'equal' if equal else 'DIFFERENT':>20}")
         if max([*there.values(), *back.values()]) > TOLERANCE or not all(same.values()):
             print(f"more than {TOLERANCE} apart", file=sys.stderr)
             return 1

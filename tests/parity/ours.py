@@ -1,12 +1,19 @@
 """The zoo's side of the comparison with `transformers`: the same outputs, by the same names."""
 
+import dataclasses
+import json
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from data.translation.config import Translate
+from data.translation.decoding import TranslationDecoding
+from data.vocabularies.multilingual import Multilingual
 from models.bert.config import BertConfig
+from models.execution import Execution
 from models.families import family_of
 from models.gpt.config import GptConfig
 from models.parts.decoding import beam_search
@@ -15,7 +22,10 @@ from models.parts.transformer_config import EncoderDecoderConfig
 from models.sharding.component import Component
 from models.sharding.layout import Layout
 from models.sharding.params import describe, merge, split
+from trainers.evaluation.decoded import Decoder
+from trainers.evaluation.place import placed
 from trainers.weights import source as weights
+from trainers.weights.open import open_model
 from trainers.weights.source import Weights
 
 WHERE = Component(Layout(name="one_device", mesh=(("all", 1),)))
@@ -57,11 +67,11 @@ def batch(given: dict[str, np.ndarray]) -> dict[str, jax.Array]:
 
 
 def _two_sides(given: dict[str, np.ndarray]) -> dict[str, jax.Array]:
-    """A source and a target a row; a row without a target has one segment all the same, whose logits count."""
+    """A source and a target a row, with padding on either side; a row without a target has a segment too, whose logits count."""
     sides = {"inputs": (given["tokens"], given["mask"]), "targets": (given["targets"], np.ones_like(given["real"]))}
     arrays = {}
     for side, (ids, real) in sides.items():
-        places = np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape)
+        places = np.maximum(np.cumsum(real, axis=1, dtype=np.int32) - 1, 0)
         arrays |= {side: ids, f"{side}_segments": real, f"{side}_positions": places}
     return {k: jnp.asarray(v) for k, v in arrays.items()}
 
@@ -90,6 +100,30 @@ def _decoded(m: Any, b: dict[str, jax.Array], beams: int, eos: int) -> jax.Array
         return beam_search(m, state, real_B, beams=beams, steps=8, vocab=m.target_vocab, alpha=0.0, eos=eos)[0][:, 0]
 
     return search(m, b)
+
+
+def translations(folder: Path) -> list[dict[str, Any]]:
+    """What `transformers` made of each text with a translator's folder."""
+    return json.loads((folder / "translations.json").read_text("utf-8"))
+
+
+def mistranslated(folder: Path) -> list[tuple[Any, Any]]:
+    """What differs from a translator's translations.json: (ours, theirs) of ids, and of texts by greedy search and by beams."""
+    wanted, decoding, found = translations(folder), TranslationDecoding(folder), []
+    vocabulary, most, own = decoding.vocabularies, decoding.length, Multilingual(folder)
+    sentences = [decoding.example(w["from"], w["text"], w["to"]) for w in wanted]
+    for s, w in zip(sentences, wanted, strict=True):
+        found.append((vocabulary.source(s.lang, s.source, most), w["ids"]))
+        if not own.tag_last:  # in our targets, also of the first NLLB, the language comes first
+            found.append((own.target(s.to, s.source), w["labels"]))
+    e, weights = open_model(folder)
+    plan, params = placed(dataclasses.replace(e, execution=Execution()), weights)
+    for name, beams, eos in (("greedy", 1, decoding.eos), ("beams", 3, 10_000)):
+        decoding.eos = eos
+        config = Translate(beams=beams, max_length=8, length_penalty=0.0, batch_size=5)
+        texts = Decoder(plan.model, config, decoding)(params, sentences)
+        found += [(text, decoding.decode(w[name])) for text, w in zip(texts, wanted, strict=True)]
+    return [(mine, theirs) for mine, theirs in found if mine != theirs]
 
 
 def _bert(head: Any, m: Any, b: dict[str, jax.Array]) -> dict[str, jax.Array]:

@@ -3,7 +3,8 @@
 theirs.py make TO                      a folder for each case, with inputs and the model's outputs in expected.safetensors
 theirs.py run FOLDER...                the outputs of models that the zoo wrote, to outputs.safetensors beside them
 theirs.py embed MODEL TO               the embeddings of some sentences
-theirs.py encode FOLDER TEXT           ids of a text by the folder's tokenizer
+theirs.py encode FOLDER TEXT [FROM]    ids of a text by the folder's tokenizer, from a language
+theirs.py translators PIECES TO        a folder for each translator: its vocabulary, model, and translations.json
 """
 
 import json
@@ -13,19 +14,27 @@ from pathlib import Path
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
 import transformers  # pyright: ignore[reportMissingImports]
-from cases import CASES, SENTENCES  # pyright: ignore[reportMissingImports]
+from cases import (  # pyright: ignore[reportMissingImports]
+    CASES,
+    SENTENCES,
+    TRANSLATED,
+    TRANSLATOR_SETTINGS,
+    TRANSLATORS,
+)
 from safetensors.numpy import load_file, save_file
 
 VERSION = int(transformers.__version__.partition(".")[0])
 
 
 def inputs(config, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Two rows of unequal length, with token types where the model has them."""
+    """Rows of unequal length, with token types where the model has them. An encoder's third row has its padding in front."""
     mask = (np.arange(13) < np.array([[13], [9]])).astype(np.int32)
+    if config.is_encoder_decoder:
+        mask = np.concatenate([mask, mask[1:, ::-1]])
     least = 2 if config.is_encoder_decoder else 0  # 0 is padding there, and 1 the end
     found = {"tokens": rng.integers(least, config.vocab_size, mask.shape).astype(np.int32) * mask, "mask": mask}
     if config.is_encoder_decoder:  # the second row has no target
-        real = (np.arange(11) < np.array([[11], [0]])).astype(np.int32)
+        real = (np.arange(11) < np.array([[11], [0], [7]])).astype(np.int32)
         found |= {"targets": rng.integers(2, config.vocab_size, real.shape).astype(np.int32) * real, "real": real}
     if types := getattr(config, "type_vocab_size", 0):
         found["types"] = np.sort(rng.integers(0, types, mask.shape).astype(np.int32)) * mask
@@ -44,6 +53,8 @@ def randomize(model, rng: np.random.Generator) -> None:
 def outputs(model, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """All that the model gives, and for a bare one also unit mean vectors."""
     batch = {k: torch.from_numpy(v).long() for k, v in given.items()}
+    if "targets" in batch:  # M2M-100 counts positions from the first token that is not its padding, 1
+        batch["tokens"] = batch["tokens"].masked_fill(batch["mask"] == 0, model.config.pad_token_id)
     more = {"token_type_ids": batch["types"]} if "types" in batch else {}
     if "targets" in batch:
         start = torch.full_like(batch["targets"][:, :1], start_id(model))
@@ -120,6 +131,48 @@ def embed(folder: Path, to: Path) -> None:
     save_file(given | {"embedding": outputs(load(folder), given)["embedding"]}, to)
 
 
+def translators(pieces: Path, to: Path) -> None:
+    """Makes tokenizers from a SentencePiece model, and beside it in vocab.json M2M-100's ids of its pieces."""
+    for name, case in TRANSLATORS.items():
+        if case.version != VERSION:
+            continue
+        files = [str(pieces)] if case.tokenizer.startswith("Nllb") else [str(pieces.parent / "vocab.json"), str(pieces)]
+        tokenizer = getattr(transformers, case.tokenizer)(*files, **case.settings)
+        languages = getattr(tokenizer, "lang_token_to_id", {})  # M2M-100's, which its length leaves out
+        model_class = transformers.M2M100ForConditionalGeneration
+        size = len(tokenizer) + len(languages)
+        model = model_class(model_class.config_class(**TRANSLATOR_SETTINGS | dict(vocab_size=size))).eval()
+        randomize(model, np.random.default_rng(list(name.encode())))
+        model.save_pretrained(to / name)
+        tokenizer.save_pretrained(to / name)
+        superfluous = [pieces.name] if case.tokenizer.endswith("Fast") else []
+        for file in ("generation_config.json", "added_tokens.json", *superfluous):
+            (to / name / file).unlink(missing_ok=True)
+        translations = [
+            translation(model, tokenizer, text, *direction) for direction in case.directions for text in TRANSLATED
+        ]
+        (to / name / "translations.json").write_text(json.dumps(translations, ensure_ascii=False, indent=1) + "\n")
+
+
+def translation(model, tokenizer, text: str, source: str, target: str) -> dict:
+    """A text's ids on both sides, and what the model makes of it: ids of at most 8 tokens, the target's language first.
+
+    Beams have no end, as in `decoded`.
+    """
+    tokenizer.src_lang, tokenizer.tgt_lang = source, target
+    ids, labels = tokenizer(text)["input_ids"], tokenizer(text_target=text)["input_ids"]
+    first = labels[-1] if getattr(tokenizer, "legacy_behaviour", False) else labels[0]
+    found = {"from": source, "to": target, "text": text, "ids": ids, "labels": labels}
+    for name, beams, eos in (("greedy", 1, 2), ("beams", 3, 10_000)):
+        with torch.no_grad():
+            out = model.generate(
+                input_ids=torch.tensor([ids]), forced_bos_token_id=first, num_beams=beams, eos_token_id=eos,
+                max_new_tokens=8, do_sample=False, length_penalty=0.0, suppress_tokens=[0],
+            )  # fmt: skip
+        found[name] = out[0, 1:].tolist()
+    return found
+
+
 if __name__ == "__main__":
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
@@ -132,7 +185,10 @@ if __name__ == "__main__":
                 run(Path(folder))
         case ["embed", folder, to]:
             embed(Path(folder), Path(to))
-        case ["encode", folder, text]:
-            print(json.dumps(transformers.AutoTokenizer.from_pretrained(folder)(text)["input_ids"]))
+        case ["encode", folder, text, *language]:
+            source = {"src_lang": language[0]} if language else {}
+            print(json.dumps(transformers.AutoTokenizer.from_pretrained(folder, **source)(text)["input_ids"]))
+        case ["translators", pieces, to]:
+            translators(Path(pieces), Path(to))
         case _:
             sys.exit(__doc__)

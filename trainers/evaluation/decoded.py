@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 from configs.experiment import Experiment
 from data.config import Decode
-from data.decoding import Decoding
+from data.decoding import PREFIX, Decoding
 from data.kinds import task_of
 from data.reading.batches import held_out_batches
 from data.task import DataError
@@ -51,7 +51,7 @@ class Decoder:
             state = whole.start(batch, config.beams, config.max_length)
             tokens_BKT, _ = beam_search(
                 whole, state, real_B, beams=config.beams, steps=config.max_length, vocab=vocab, usable=decoding.vocab,
-                alpha=config.length_penalty, eos=decoding.eos, pad=decoding.pad,
+                alpha=config.length_penalty, eos=decoding.eos, pad=decoding.pad, prefix_BP=batch.get(PREFIX),
             )  # fmt: skip
             return tokens_BKT[:, 0]
 

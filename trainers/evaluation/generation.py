@@ -105,7 +105,7 @@ class Generator:
             assert emit is not None
             emit(self._text([id_ for id_ in drawn if id_ not in (_PAD, eos)]))
 
-        common: dict[str, int] = dict(steps=config.tokens, eos=eos, pad=_PAD, usable=self.tokenizer.size)
+        common: dict[str, Any] = dict(steps=config.tokens, eos=eos, pad=_PAD, usable=self.tokenizer.size)
 
         @functools.partial(jax.jit, out_shardings=where.mesh and NamedSharding(where.mesh, P()))
         def search(params, ids_BS, lengths_B, key):

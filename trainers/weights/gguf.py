@@ -12,10 +12,11 @@ import numpy as np
 
 from data import paths
 from data.vocabularies import tokenizers
+from data.vocabularies.files import CONFIG
 from models import interchange
 from models.gpt.config import GptConfig
 from models.interchange import Entry, Index, InterchangeError, matrix, table, vector
-from trainers.weights.huggingface import TOKENIZER_CONFIG, write_json
+from trainers.weights.huggingface import write_json
 
 _TABLE, _OUTPUT = "token_embd.weight", "output.weight"
 
@@ -118,7 +119,7 @@ class Gguf:
                     "tokenizer_class": "PreTrainedTokenizerFast",
                     "eos_token": kept["tokens"][kept["eos_token_id"]],
                 }
-                write_json(new / TOKENIZER_CONFIG, named)
+                write_json(new / CONFIG, named)
         return folder
 
 

@@ -6,7 +6,6 @@ Each family maps the names and the layout of tensors (models/<family>/huggingfac
 import itertools
 import json
 import math
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -15,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from data import paths
-from data.vocabularies.tokenizers import FILE as TOKENIZER
+from data.vocabularies import files
+from data.vocabularies.files import TOKENIZER
 from data.vocabularies.tokenizers import Tokenizer
 from models import interchange
 from models.errors import nearest, shortened
@@ -25,7 +25,6 @@ from trainers.weights import tensor_files
 from trainers.weights.tensor_files import TensorFile
 
 CONFIG, ONE_FILE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
-TOKENIZER_CONFIG = "tokenizer_config.json"
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
@@ -91,7 +90,7 @@ class HuggingFace:
         entries = [e for e in readable if all(name in stored for name in e.names())]
         self.shapes = interchange.shapes(entries)
         self._read = interchange.reader(entries, self._fetch, folder)
-        self.vocabulary = folder if (folder / TOKENIZER).exists() else None
+        self.vocabulary = folder if files.readable(folder) else None
 
     def _read_config(self, mapping: Any, changed: Mapping[str, Any] = MappingProxyType({})) -> Any:
         """Returns our configuration of config.json, with some settings changed."""
@@ -213,7 +212,7 @@ def write_folder(weights: Any, to: Path, *, max_shard_bytes: int = 5 * 10**9) ->
     )
     if wrong:
         raise InterchangeError(f"not the tensors of the model to write: {wrong}")
-    tensors = interchange.written(entries, weights.read)
+    tensors = ((name, (array,)) for name, array in interchange.written(entries, weights.read))
     with paths.new_folder(to.absolute()) as folder:
         shards = list(_shards(interchange.their_shapes(entries), max_shard_bytes))
         places = {}
@@ -224,8 +223,8 @@ def write_folder(weights: Any, to: Path, *, max_shard_bytes: int = 5 * 10**9) ->
         if len(shards) > 1:
             total = sum(map(_bytes, (shape for shapes in shards for shape in shapes.values())))
             write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": places})
-        if weights.vocabulary and (weights.vocabulary / TOKENIZER).exists():
-            config |= _write_tokenizer(weights.vocabulary, folder)
+        if weights.vocabulary and files.readable(weights.vocabulary):
+            config |= _write_vocabulary(weights.vocabulary, folder)
         write_json(folder / CONFIG, config)
     return to
 
@@ -251,18 +250,15 @@ def write_json(path: Path, value: Any) -> None:
 # --- vocabularies ------------------------------------------------------------------------------------------------
 
 
-def copy_tokenizer(vocabulary: Path, to: Path) -> None:
-    """Copies the files that a vocabulary has: tokenizer.json, and tokenizer_config.json, which names the end of text."""
-    for name in (TOKENIZER, TOKENIZER_CONFIG):
-        if (vocabulary / name).exists():
-            shutil.copyfile(vocabulary / name, to / name)
+def _write_vocabulary(vocabulary: Path, folder: Path) -> dict[str, Any]:
+    """Copies a vocabulary; returns its entries of config.json.
 
-
-def _write_tokenizer(vocabulary: Path, folder: Path) -> dict[str, Any]:
-    """Copies a vocabulary, with a tokenizer_config.json that makes `transformers` use it as it is; returns its entries of
-    config.json."""
-    copy_tokenizer(vocabulary, folder)
-    tokenizer, file = Tokenizer(folder), folder / TOKENIZER_CONFIG
+    A tokenizer.json gets a tokenizer_config.json, if it has none, that makes `transformers` use it as it is.
+    """
+    files.copy(vocabulary, folder)
+    if not (folder / TOKENIZER).exists():
+        return {}
+    tokenizer, file = Tokenizer(folder), folder / files.CONFIG
     if not file.exists():
         ids = {k: getattr(tokenizer, f"{k}_id") for k in ("unk", "cls", "sep", "mask", "pad", "eos")}
         pieces = {added["id"]: added["content"] for added in _json(folder / TOKENIZER)["added_tokens"]}

@@ -8,7 +8,9 @@ import jax
 
 from configs.registry import ConfigError
 from data.packages import weights as released
-from data.vocabularies.tokenizers import FILE, Tokenizer
+from data.vocabularies import files
+from data.vocabularies.files import IDS, TOKENIZER
+from data.vocabularies.tokenizers import Tokenizer
 from models.errors import nearest
 from models.sharding.params import components, flatten
 from trainers import checkpoint
@@ -96,12 +98,13 @@ def check_vocabulary(source: Weights, vocabulary: Path) -> None:
     """Raises ReleaseError for weights whose vocabulary is not that of the run's data."""
     if source.vocabulary is None:
         return
-    for ours in sorted(vocabulary.glob("*.model")):
-        theirs = source.vocabulary / ours.name
-        if not theirs.exists() or theirs.read_bytes() != ours.read_bytes():
-            raise ReleaseError(
-                f"{source.vocabulary}: {ours.name} is another vocabulary than that of {vocabulary.name!r}"
-            )
-    ours, theirs = vocabulary / FILE, source.vocabulary / FILE
-    if ours.exists() and theirs.exists() and not Tokenizer(ours).same_vocabulary(Tokenizer(theirs)):
-        raise ReleaseError(f"{source.vocabulary}: {FILE} is another vocabulary than that of {vocabulary.name!r}")
+    ours, theirs = ({file.name: file for file in files.listed(folder)} for folder in (vocabulary, source.vocabulary))
+    both = ours.keys() & theirs.keys()
+    if TOKENIZER in both:  # it says everything, also where another file is missing
+        same = {TOKENIZER: Tokenizer(ours[TOKENIZER]).same_vocabulary(Tokenizer(theirs[TOKENIZER]))}
+    else:
+        encoding = [name for name in ours if name.endswith(".model") or name in (TOKENIZER, IDS)]
+        same = {name: name in both and ours[name].read_bytes() == theirs[name].read_bytes() for name in encoding}
+    for name in same:
+        if not same[name]:
+            raise ReleaseError(f"{source.vocabulary}: {name} is another vocabulary than that of {vocabulary.name!r}")

@@ -2,7 +2,8 @@
 
 model.safetensors   the parameters by dotted name, float32
 experiment.json     the experiment that trained them
-*.model or tokenizer.json, manifest.json    vocabularies, and a description of the training data
+*.model, tokenizer.json ...   vocabularies (data/vocabularies/files.py)
+manifest.json       a description of the training data
 README.md           the model card
 SHA256SUMS          checksums of all other files, in the format of sha256sum
 """
@@ -21,6 +22,7 @@ from configs.experiment import Experiment
 from data import paths
 from data.kinds import task_of
 from data.reading.caches import cache_folder, read_manifest
+from data.vocabularies import files
 from models import interchange
 from models.errors import UserError
 from models.sharding.params import describe
@@ -28,11 +30,11 @@ from trainers import checkpoint
 from trainers.plan import abstract_model
 from trainers.processes import versions
 from trainers.weights import tensor_files
-from trainers.weights.source import Arrays, Weights
+from trainers.weights.source import Arrays, Weights, pieces
 
 WEIGHTS, EXPERIMENT, SUMS = "model.safetensors", "experiment.json", "SHA256SUMS"
-VOCABULARIES = ("*.model", "tokenizer.json", "tokenizer_config.json")  # files that encode text
-READ = (WEIGHTS, EXPERIMENT, "manifest.json", *VOCABULARIES)  # all files that are read from a release
+MANIFEST = "manifest.json"
+READ = (WEIGHTS, EXPERIMENT, MANIFEST, *files.PATTERNS)  # all files that are read from a release
 
 
 class ReleaseError(UserError):
@@ -56,7 +58,7 @@ def write(workdir: Path, to: Path, *, step: int | None = None, scores: dict[str,
 
 
 def write_weights(weights: Weights, e: Experiment, to: Path, note: str, scores: dict[str, Any] | None = None) -> Path:
-    """Writes weights as a release of this experiment, a tensor at a time.
+    """Writes weights as a release of this experiment, a piece at a time.
 
     Args:
       note: the weights' origin, for the card's heading.
@@ -71,11 +73,12 @@ def write_weights(weights: Weights, e: Experiment, to: Path, note: str, scores: 
     if wrong := interchange.problems(shapes, {k: v for k, v in weights.shapes.items() if k in shapes}):
         raise interchange.InterchangeError(f"the weights lack what the model needs: {wrong}")
     with paths.new_folder(to.absolute()) as folder:
-        tensor_files.write(folder / WEIGHTS, shapes, ((k, weights.read(k, ())) for k in shapes), {})
+        tensor_files.write(folder / WEIGHTS, shapes, ((k, pieces(weights, k)) for k in shapes), {})
         (folder / EXPERIMENT).write_text(json.dumps(registry.to_json(e), indent=1) + "\n")
-        for pattern in (*VOCABULARIES, "manifest.json") if weights.vocabulary else ():
-            for file in weights.vocabulary.glob(pattern):  # type: ignore[union-attr]
-                shutil.copyfile(file, folder / file.name)
+        if weights.vocabulary:
+            files.copy(weights.vocabulary, folder)
+            if (manifest := weights.vocabulary / MANIFEST).exists():
+                shutil.copyfile(manifest, folder / MANIFEST)
         total = sum(map(math.prod, shapes.values()))
         (folder / "README.md").write_text(card(e, note, total, folder, scores or {}))
         names = sorted(file.name for file in folder.iterdir())
@@ -91,8 +94,8 @@ def card(e: Experiment, note: str, total: int, folder: Path, scores: dict[str, A
         f"{total:,} parameters, float32, in `{WEIGHTS}`; the whole experiment in `{EXPERIMENT}`.",
         "",
     ]
-    if (folder / "manifest.json").exists():
-        manifest = json.loads((folder / "manifest.json").read_text())
+    if (folder / MANIFEST).exists():
+        manifest = json.loads((folder / MANIFEST).read_text())
         lines += [*task_of(e.data).card(manifest), ""]
     if scores:
         lines += ["| score | value |", "| --- | --- |", *(f"| {k} | {v:.2f} |" for k, v in scores.items()), ""]
@@ -154,7 +157,7 @@ class Release:
         self.folder = folder
         self.experiment = registry.from_json(json.loads((folder / EXPERIMENT).read_text()))
         self.config = self.experiment.model
-        self.vocabulary = folder if any(next(folder.glob(pattern), None) for pattern in VOCABULARIES) else None
+        self.vocabulary = folder if files.listed(folder) else None
         self._file = tensor_files.TensorFile(folder / WEIGHTS)
         self._file.require_floats(self._file.shapes)
         self.shapes = self._file.shapes

@@ -4,7 +4,8 @@ Each is opened as `Weights`, which reads pieces of parameters by our names; `loa
 device nor the host ever holds more than it needs.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -76,6 +77,22 @@ class Component:
 
     def read(self, name: str, index: Index = ()) -> np.ndarray:
         return self.whole.read(self._theirs[name], index)
+
+
+def pieces(weights: Weights, name: str, most: int = 1 << 24) -> Iterator[np.ndarray]:
+    """Yields the numbers of a parameter in order, at most so many at a time: all experts may not fit into memory."""
+    shape = weights.shapes[name]
+
+    def part(index: Index) -> Iterator[np.ndarray]:
+        rest = shape[len(index) :]
+        if math.prod(rest) <= most:
+            yield weights.read(name, index)
+            return
+        rows = max(1, most // math.prod(rest[1:]))
+        for start in range(0, rest[0], rows):
+            yield from part((*index, slice(start, min(start + rows, rest[0]))))
+
+    return part(())
 
 
 def check(shapes: Mapping[str, Shape], weights: Weights, fresh: Sequence[str] = FRESH) -> None:

@@ -51,8 +51,7 @@ class TensorFile:
             if at["dtype"] not in _DTYPES:
                 raise InterchangeError(f"{path}: {shortened(name)} holds {at['dtype']}; known are {', '.join(_DTYPES)}")
         self._header = header
-        empty = path.stat().st_size == 8 + length
-        self._data = np.empty(0, np.uint8) if empty else np.memmap(path, np.uint8, "r", 8 + length)
+        self._begin = 8 + length
         self.shapes = {name: tuple(at["shape"]) for name, at in header.items()}
 
     def _unique(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -71,17 +70,23 @@ class TensorFile:
                 )
 
     def __call__(self, name: str) -> np.ndarray:
-        at = self._header[name]
-        return self._data[slice(*at["data_offsets"])].view(_DTYPES[at["dtype"]]).reshape(at["shape"])
+        at, dtype = self._header[name], _DTYPES[self._header[name]["dtype"]]
+        begin, end = at["data_offsets"]
+        if begin == end:
+            return np.empty(at["shape"], dtype)
+        # A map for each tensor, not one for the file: its pages are given back with the tensor.
+        return np.memmap(self.path, np.uint8, "r", self._begin + begin, end - begin).view(dtype).reshape(at["shape"])
 
 
 def write(
-    path: Path, shapes: Mapping[str, Shape], tensors: Iterable[tuple[str, np.ndarray]], metadata: Mapping[str, str]
-) -> None:
-    """Writes tensors as float32, one at a time, so that only one is in memory.
+    path: Path, shapes: Mapping[str, Shape], tensors: Iterable[tuple[str, Iterable[np.ndarray]]],
+    metadata: Mapping[str, str],
+) -> None:  # fmt: skip
+    """Writes tensors as float32, a piece at a time, so that only one piece is in memory.
 
     Args:
       shapes: the shapes of all tensors, in their order.
+      tensors: the name of each, and its numbers in order, in pieces of any shape.
     """
     ends = np.cumsum([0, *(4 * math.prod(shape) for shape in shapes.values())]).tolist()
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
@@ -91,6 +96,8 @@ def write(
     text += b" " * (-len(text) % 8)  # the tensors begin at a multiple of 8, as the format requires
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for (name, array), (expected, shape) in zip(tensors, shapes.items(), strict=True):
-            assert (name, array.shape) == (expected, shape)
-            np.ascontiguousarray(array, "<f4").tofile(file)
+        for (name, pieces), expected, end in zip(tensors, shapes, ends[1:], strict=True):
+            assert name == expected
+            for piece in pieces:
+                np.ascontiguousarray(piece, "<f4").tofile(file)
+            assert file.tell() == 8 + len(text) + end

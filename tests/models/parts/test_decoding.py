@@ -42,6 +42,26 @@ def test_one_beam_is_greedy():
     assert_array_equal(tokens[0, 0], draw(temperature=0.0)[0][0, 0])
 
 
+def test_a_prefix_is_produced_whatever_it_costs():
+    """Each sentence begins with its own tokens, of probability 1; where it has none, or no more, the model chooses."""
+    prefix_BP = jnp.array([[2, 0], [0, 0], [2, 2]])
+    for beams in (1, 2):
+        tokens, scores = beam_search(
+            Chain(),
+            None,
+            jnp.ones(3, bool),
+            beams=beams,
+            steps=4,
+            vocab=4,
+            alpha=0.0,
+            eos=EOS,
+            pad=-1,
+            prefix_BP=prefix_BP,
+        )
+        assert_array_equal(tokens[:, 0], [[2, 3, -1, -1], [1, 2, 3, -1], [2, 2, 3, -1]])
+        assert_allclose(scores[:, 0], np.log([0.8, 0.6 * 0.6 * 0.8, 0.8]), rtol=1e-5)
+
+
 def test_draws_have_the_models_frequencies():
     """Of 4000 first tokens the shares are the probabilities, within four standard errors; another seed draws others."""
     tokens = np.asarray(draw(samples=4000, steps=1)[0])[0, :, 0]

@@ -22,7 +22,7 @@ def test_the_library_reads_what_we_write(tmp_path):
     """Names, shapes and bits; transposed and strided arrays too."""
     tensors = TENSORS | {"turned": TENSORS["a"].T, "strided": TENSORS["z"][::2]}
     shapes = {name: x.shape for name, x in tensors.items()}
-    tensor_files.write(tmp_path / "f", shapes, tensors.items(), {"format": "pt"})
+    tensor_files.write(tmp_path / "f", shapes, ((k, (x,)) for k, x in tensors.items()), {"format": "pt"})
     found = load_file(tmp_path / "f")
     assert found.keys() == tensors.keys()
     for name, x in tensors.items():
