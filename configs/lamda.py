@@ -49,14 +49,14 @@ def _pretraining(name: str, *, layers: int, dim: int, heads: int, steps: int, la
 def smollm2_chat() -> Experiment:
     """SmolLM2 135M learns responses and their ratings, generative and discriminative fine-tuning in one model (section 6.1).
 
-    The upper half of the layers is trained: the most that two cores do in half an hour.
+    The upper third of the layers is trained: two cores have half an hour for it.
     """
     e = gpt.smollm2_135m()
     return replace(
         e,
         name="lamda.smollm2_chat",
         data=DialogData(cache="chitchat", batch_size=4, length=256, temperature=100.0),
-        optimizer=AdamW(schedule=Cosine(peak=1e-4, steps=300, warmup=20, floor=0.1), b2=0.95),
-        train=replace(e.train, steps=300, save_every=100, eval_every=0, freeze=("embedding",), freeze_layers=15),
+        optimizer=AdamW(schedule=Cosine(peak=2e-4, steps=360, warmup=20, floor=0.1), b2=0.95),
+        train=replace(e.train, steps=360, save_every=120, eval_every=0, freeze=("embedding",), freeze_layers=20),
         eval=RateAndRank(split="test", limit=0, batch_size=4),
     )

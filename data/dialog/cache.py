@@ -49,14 +49,19 @@ def build(settings: Dialog, root: Path, folder: Path, progress: Progress) -> dic
     tokenizer = Tokenizer(folder)
     (folder / "train").mkdir()
     with stage("rows", progress):
-        parts = {
-            part: _write(part, examples, settings.length, folder)
-            for part, examples in (
-                ("responses", _responses(splits["train"], tokenizer, settings)),
-                ("ratings", _ratings(splits["train"], tokenizer, settings)),
-            )
-        }
+        parts = write_parts(splits["train"], tokenizer, settings, folder)
     return {"vocabulary": tokenizer.size, "parts": parts}
+
+
+def write_parts(
+    members: list[Conversation], tokenizer: Tokenizer, settings: Dialog, folder: Path
+) -> dict[str, dict[str, int]]:
+    """Writes the rows of conversations, those of either form to a file of its own; returns the counts of each."""
+    parts = {
+        "responses": _responses(members, tokenizer, settings),
+        "ratings": _ratings(members, tokenizer, settings),
+    }
+    return {part: _write(part, examples, settings.length, folder) for part, examples in parts.items()}
 
 
 def _responses(members: list[Conversation], tokenizer: Tokenizer, settings: Dialog) -> Iterator[packing.Example]:

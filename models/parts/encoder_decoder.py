@@ -206,8 +206,8 @@ class EncoderDecoder(Staged):
         """Encodes B sources and prepares the decoder's caches for `hypotheses` of each, of up to `steps` tokens.
 
         Args:
-          batch: `inputs` int32 [B, S], an example a row. 0 is padding, on either side, or, where a token may have id 0, a position
-            whose `inputs_segments` is 0.
+          batch: `inputs` int32 [B, S], an example a row. 0 is padding, on either side; where a token may have id 0, padding is
+            where `inputs_segments` is 0.
         """
         c, ids_BS, real_BS = self.c, batch["inputs"], batch.get("inputs_segments", batch["inputs"]) > 0
         positions_BS = jnp.maximum(jnp.cumsum(real_BS, axis=1) - 1, 0)

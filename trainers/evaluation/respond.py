@@ -33,13 +33,14 @@ class Respond:
 
 
 class Candidate(NamedTuple):
-    """A candidate: its text, its log-probability, the probabilities of good ratings by attribute, and the score that it is ranked
-    by."""
+    """A candidate: its text, its log-probability, the probabilities of good ratings by attribute, the score that it is ranked by,
+    and its ids."""
 
     text: str
     log_probability: float
     ratings: dict[str, float]
     score: float
+    ids: Sequence[int] = ()
 
 
 class Responder:
@@ -88,7 +89,7 @@ class Responder:
             kept.pop(0)
         (drawn,) = self.generator(params, [prompt(kept)], seed)
         if self.task is None:
-            candidates = [Candidate(c.text.strip(), c.score, {}, c.score / (len(c.ids) + 1)) for c in drawn]
+            candidates = [Candidate(c.text.strip(), c.score, {}, c.score / (len(c.ids) + 1), c.ids) for c in drawn]
         else:
             candidates = good_enough([_rated(c, self.task.ranking) for c in drawn], self.task.floors)
         return sorted(candidates, key=lambda candidate: -candidate.score)
@@ -97,7 +98,7 @@ class Responder:
 def _rated(c: Continuation, ranking: Mapping[str, float]) -> Candidate:
     pairs = zip(c.suffixes[::2], c.suffixes[1::2], strict=True)  # (bad, good) of each attribute
     ratings = {name: 1 / (1 + math.exp(bad - good)) for name, (bad, good) in zip(ranking, pairs, strict=True)}
-    return Candidate(c.text.strip(), c.score, ratings, sum(w * ratings[name] for name, w in ranking.items()))
+    return Candidate(c.text.strip(), c.score, ratings, sum(w * ratings[name] for name, w in ranking.items()), c.ids)
 
 
 def good_enough(candidates: list[Candidate], floors: Mapping[str, float]) -> list[Candidate]:

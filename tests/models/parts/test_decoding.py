@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.testing import assert_allclose, assert_array_equal
 
-from models.parts.decoding import NEVER, beam_search, sample, truncate
+from models.parts.decoding import NEVER, beam_search, follow, sample, truncate
 
 EOS = 3
 
@@ -31,7 +31,7 @@ def draw(key: int = 0, **options):
 
 def test_temperature_zero_is_greedy():
     """The likeliest token each time, padding after the end, and the sum of their log-probabilities."""
-    tokens, logp = draw(temperature=0.0)
+    tokens, logp, _ = draw(temperature=0.0)
     assert_array_equal(tokens[0, 0], [1, 2, 3, -1])
     assert_allclose(logp[0, 0], np.log(0.6 * 0.6 * 0.8), rtol=1e-5)
 
@@ -101,7 +101,7 @@ def test_ended_samples_stay_ended():
 
 def test_other_ends_end_a_sample():
     """Greedy, the chain goes 1, 2, 3; with 2 as a further end, it stops there, and the log-probability with it."""
-    tokens, logp = draw(temperature=0.0, ends=(2,))
+    tokens, logp, _ = draw(temperature=0.0, ends=(2,))
     assert_array_equal(tokens[0, 0], [1, 2, -1, -1])
     assert_allclose(logp[0, 0], np.log(0.6 * 0.6), rtol=1e-5)
 
@@ -110,7 +110,30 @@ def test_tokens_are_emitted_as_they_are_drawn():
     """The host sees every step's tokens in order, padding of those that have ended included, and the draws do not change."""
     steps: list[np.ndarray] = []
     options = {"samples": 3, "steps": 5}
-    tokens, _ = jax.jit(lambda: draw(**options, emit=lambda at, new_BK: steps.append(new_BK)))()
+    tokens, _, _ = jax.jit(lambda: draw(**options, emit=lambda at, new_BK: steps.append(new_BK)))()
     jax.effects_barrier()
     assert_array_equal(tokens, draw(**options)[0])
     assert_array_equal(np.stack(steps, axis=-1)[0], np.asarray(tokens)[0, :, : len(steps)])
+
+
+class Counter:
+    """A model whose state is what it has read; the likeliest token is the number of tokens so far, modulo 4."""
+
+    def step(self, state, ids_BK, at):
+        read_BKT, size_BK = state
+        place = jnp.arange(read_BKT.shape[-1]) == jnp.asarray(at)[..., None]
+        read_BKT = jnp.where(place, ids_BK[..., None], read_BKT)
+        return jnp.log(0.1 + 0.6 * jax.nn.one_hot(jnp.sum(read_BKT, axis=-1) % 4, 4)), (read_BKT, size_BK)
+
+    def reorder(self, state, parent_BK):
+        return state
+
+
+def test_given_tokens_are_followed_from_where_each_hypothesis_is():
+    """Two hypotheses that have read 1 and 1, 2: the sums so far decide which next token is likely, .7 against .1."""
+    read = jnp.array([[[0, 0, 0, 0, 0], [0, 1, 0, 0, 0]]])
+    last, at = jnp.array([[1, 2]]), jnp.array([[1, 2]])
+    given = jnp.array([[[1, 2], [3, 3]]])
+    logp = follow(Counter(), (read, at), given, last, at)
+    # Sums before each given token: 1, then 2; 3, then 6 = 2 modulo 4.
+    assert_allclose(logp[0], np.log([[0.7, 0.7], [0.7, 0.1]]), rtol=1e-5)

@@ -3,15 +3,21 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from configs import registry
 from data.dialog.format import prompt
+from data.kinds import task_of
 from data.task import DataError
 from data.vocabularies import tokenizers
+from data.vocabularies.tokenizers import Tokenizer
+from models.sharding.params import merge
 from tests.helpers.caches import write_text_cache
+from tests.helpers.conversations import write_dialog_cache
 from trainers.evaluation.generation import Generate, Generator
-from trainers.evaluation.respond import Respond, Responder
+from trainers.evaluation.respond import Candidate, Respond, Responder, good_enough
 from trainers.plan import fresh_state, make_plan
 
 pytestmark = pytest.mark.integration
@@ -27,7 +33,7 @@ def tiny(tmp_path_factory):
     return plan.model, fresh_state(plan).params, folder
 
 
-CONFIG = Respond(candidates=4, tokens=12, context=28)
+CONFIG = Respond(candidates=4, tokens=12, context=32)
 
 
 def test_candidates_are_ranked_by_likelihood(tiny):
@@ -49,9 +55,9 @@ def test_the_oldest_turns_are_left_out(tiny):
     responder = Responder(model, CONFIG, folder)
     turns = ["the old cat", "a red house", "and the big dog", "a bird", "the road"]
     length = responder.generator.tokenizer.encode
-    assert len(length(prompt(turns))) > len(length(prompt(turns[1:]))) > 28 >= len(length(prompt(turns[2:])))
+    assert len(length(prompt(turns))) > len(length(prompt(turns[1:]))) > 32 >= len(length(prompt(turns[2:])))
     assert responder(params, turns) == responder(params, turns[2:]) != responder(params, turns[3:])
-    with pytest.raises(DataError, match=r"^a prompt of \d+ tokens is longer than 28$"):
+    with pytest.raises(DataError, match=r"^a prompt of \d+ tokens is longer than 32$"):
         responder(params, ["zzzz " * 20])
 
 
@@ -95,3 +101,44 @@ def test_a_model_of_few_positions_responds(tiny):
     responder = Responder(plan.model, Respond(candidates=2), folder)
     assert (responder.generator.config.tokens, responder.generator.config.length) == (12, 12)
     assert len(responder(fresh_state(plan).params, ["the old cat", "a"])) == 2
+
+
+@pytest.fixture(scope="module")
+def rating(tmp_path_factory):
+    """The same, of a model that was made for rated conversations, and their task."""
+    folder = write_dialog_cache(tmp_path_factory.mktemp("rated") / "toy", 64)
+    e = registry.tiny(registry.load("lamda.smollm2_chat"))
+    plan = make_plan(dataclasses.replace(e, model=dataclasses.replace(e.model, vocab=320)), jax.devices()[:1])
+    return plan.model, fresh_state(plan).params, folder, task_of(e.data)
+
+
+def test_ratings_are_those_of_the_whole_text(rating):
+    """What the cache gives behind a candidate is what a pass over context, candidate and attribute gives."""
+    model, params, folder, task = rating
+    candidates = Responder(model, CONFIG, folder, task)(params, ["the cat"])
+    tokenizer, whole = Tokenizer(folder), merge(model, params)
+    for candidate in candidates:
+        for name in task.ranking:
+            bad, good = task.rating_ids(folder, name)
+            # The candidate's own tokens, which need not be those that its text is encoded with.
+            ids = [*tokenizer.encode(prompt(["the cat"])), *candidate.ids, *good]
+            batch = {"tokens": ids, "segments": np.ones(len(ids)), "positions": np.arange(len(ids))}
+            logits = whole({k: jnp.asarray(x, jnp.int32)[None] for k, x in batch.items()})[0, -2]
+            p = jax.nn.softmax(logits[jnp.array([bad[-1], good[-1]])])[1]
+            assert candidate.ratings[name] == pytest.approx(float(p), abs=1e-5)
+
+
+def test_rated_candidates_are_ranked_by_their_ratings(rating):
+    """Three times the first attribute, once the others, as in the paper."""
+    model, params, folder, task = rating
+    candidates = Responder(model, CONFIG, folder, task)(params, ["the cat"])
+    for c in candidates:
+        assert c.score == pytest.approx(3 * c.ratings["witty"] + c.ratings["upbeat"] + c.ratings["interesting"])
+    assert [c.score for c in candidates] == sorted((c.score for c in candidates), reverse=True)
+
+
+def test_candidates_below_a_floor_are_dropped():
+    """Unless all are."""
+    low, high = (Candidate("", -1.0, {"upbeat": p}, p) for p in (0.1, 0.3))
+    assert good_enough([low, high], {"upbeat": 0.2}) == [high]
+    assert good_enough([low, low], {"upbeat": 0.2}) == [low, low]
