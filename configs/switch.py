@@ -21,6 +21,7 @@ from models.sharding.expert_layouts import expert_model_parallel, expert_paralle
 from models.sharding.layout import Layout
 from models.t5.config import T5Config
 
+QUICKSTART = MoeConfig(experts=8, gating="top1", group_size=512, capacity_factor=1.25, balance_weight=0.01)
 KEPT = "dispatched+returned+attention_in+attention_out"
 
 
@@ -39,9 +40,7 @@ def _experiment(name: str, model: T5Config, layout: Layout, **execution: Any) ->
 
 def quickstart() -> Experiment:
     """A first mixture on English text: t5.quickstart with 8 experts in every second layer, at equal FLOPs a token."""
-    e = t5.quickstart()
-    moe = MoeConfig(experts=8, gating="top1", group_size=512, capacity_factor=1.25, balance_weight=0.01)
-    return replace(e, name="switch.quickstart", model=replace(t5.QUICKSTART, moe=moe))
+    return replace(t5.quickstart(), name="switch.quickstart", model=replace(t5.QUICKSTART, moe=QUICKSTART))
 
 
 def bench_8e() -> Experiment:
@@ -54,7 +53,7 @@ def bench_8e() -> Experiment:
 def debian_sections_5k() -> Experiment:
     """t5.debian_sections_5k from a run or a release of switch.quickstart."""
     e = t5.debian_sections_5k()
-    return replace(e, name="switch.debian_sections_5k", model=replace(e.model, moe=quickstart().model.moe))
+    return replace(e, name="switch.debian_sections_5k", model=replace(e.model, moe=QUICKSTART))
 
 
 def _base(experts: int) -> Experiment:

@@ -53,7 +53,8 @@ def generate(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
     plan = make_plan(e, jax.devices()[: e.layout.devices])
     params = fresh_state(plan).params
     search: Any = e.eval
-    beams, length, model = search.beams, search.max_length, plan.model
+    model: Any = plan.model  # an encoder-decoder, as scripts.bench_peers says of the experiment
+    beams, length = search.beams, search.max_length
     shape = e.data.batch_size, e.data.source_length
 
     @jax.jit

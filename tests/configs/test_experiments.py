@@ -136,12 +136,13 @@ def test_routing_groups_divide_over_the_chips():
     """Of every mixture, sources and targets of a batch are as many groups as its layout has shards of them, or a multiple."""
     for name in registry.names():
         e = registry.load(name)
-        if not getattr(e.model, "moe", None):
+        moe = getattr(e.model, "moe", None)
+        if not moe:
             continue
         for side, component in (("inputs", "encoder.moe"), ("targets", "decoder.moe")):
             tokens = e.data.batch_size * e.data.features()[side].shape[0]
             shards = e.layout.num_shards(e.layout.resolve(component).get("group", ()))
-            assert tokens % (e.model.moe.group_size * shards) == 0, (name, side)
+            assert tokens % (moe.group_size * shards) == 0, (name, side)
 
 
 @pytest.mark.integration
