@@ -24,7 +24,7 @@ from data.vocabularies.tokenizers import Tokenizer
 
 FORMAT = 1  # version of the cache's format; increase it whenever the same packages would give another cache
 _SEED = 0
-_RECENT = 12  # turns of a response and its context at most: more seldom fit
+_RECENT = 8  # turns of a response and its context at most: more seldom fit
 
 
 def packages_of(settings: Dialog) -> tuple[Package, ...]:

@@ -22,7 +22,7 @@ class DialogData(TextData):
     benchmark: ClassVar[str] = "throughput"  # the benchmark that measures runs (trainers/measure/mlperf_rules.py)
 
     def stored(self) -> Features:
-        """Returns the arrays of a row as the cache stores them, in that order; `predicted` is 1 where a token is learned."""
+        """Returns the arrays of a row as the cache stores them, in that order; `predicted` is how much a token counts."""
         return super().stored() | positions(self.length, "predicted")
 
 

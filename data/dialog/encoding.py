@@ -1,8 +1,9 @@
 """Encodes conversations as examples of packed rows, for training and for evaluation alike. No TensorFlow.
 
 Each part of an example (context, response, rating) is encoded by itself, so that a response has the same tokens wherever it comes
-from. A row is int32 [4 * L]: tokens, segment ids and positions (data/reading/packing.py), then `predicted`, 1 where a token is
-learned.
+from. A row is int32 [4 * L]: tokens, segment ids and positions (data/reading/packing.py), then `predicted`, how much a token
+counts: 0 where it is given, 1 in a response. A rating counts as much as a response of the mean length, or it would hardly be
+learned: there is one token of it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,6 +14,8 @@ from data.dialog import format
 from data.reading import packing
 from data.task import DataError
 from data.vocabularies.tokenizers import Tokenizer
+
+RATING = 16  # what the token of a rating counts
 
 
 def fitting_prompt(turns: Sequence[str], tokenizer: Tokenizer, room: int) -> list[int]:
@@ -57,7 +60,7 @@ def discriminative(
     for attribute, value in rated.items():
         ids = ratings(attribute, tokenizer)[value]
         given = judged(turns, tokenizer, length - len(ids))
-        yield _example([*given, *ids[:-1]], ids[-1:])
+        yield _example([*given, *ids[:-1]], ids[-1:], RATING)
 
 
 def judged(turns: Sequence[str], tokenizer: Tokenizer, room: int) -> list[int]:
@@ -66,9 +69,9 @@ def judged(turns: Sequence[str], tokenizer: Tokenizer, room: int) -> list[int]:
     return [*fitting_prompt(turns[:-1], tokenizer, room - len(last)), *last]
 
 
-def _example(given: Sequence[int], learned: Sequence[int]) -> packing.Example:
+def _example(given: Sequence[int], learned: Sequence[int], weight: int = 1) -> packing.Example:
     tokens = np.array([*given, *learned], np.int32)
-    predicted = np.repeat(np.array([0, 1], np.int32), [len(given), len(learned)])
+    predicted = np.repeat(np.array([0, weight], np.int32), [len(given), len(learned)])
     return tokens, predicted
 
 

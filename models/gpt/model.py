@@ -58,8 +58,8 @@ class Gpt(Staged):
     # --- training ---
 
     # The loss (Staged.loss) is the cross-entropy of each token that follows another in its document. Batches have int32 arrays
-    # [B, L] `tokens`, `segments` (documents of a row from 1, 0 is padding) and `positions`, and may have `predicted`, 1 at the
-    # tokens that count. Between `embed` and `head_loss`
+    # [B, L] `tokens`, `segments` (documents of a row from 1, 0 is padding) and `positions`, and may have `predicted`, how much
+    # a token counts: 0 not at all. Between `embed` and `head_loss`
     # positions are in the layout's order (models/parts/attention/mask.py).
 
     stack: ClassVar[str] = "decoder"
@@ -81,13 +81,13 @@ class Gpt(Staged):
     def head_loss(self, x_BLM: jax.Array, batch: Batch, context: Context, totals: Totals) -> Loss:
         """Returns the cross-entropy of the last layer's output; see Staged."""
         del context
-        targets_BL, real_BL = (arrange(x, self.where) for x in following(batch))
+        targets_BL, used_BL = (arrange(x, self.where) for x in following(batch))
         return token_loss_in_chunks(
-            self._logits, x_BLM, targets_BL, real_BL, totals["tokens"], self.c.label_smoothing, self.where
+            self._logits, x_BLM, targets_BL, used_BL, totals["tokens"], self.c.label_smoothing, self.where
         )
 
     def totals(self, batch: Batch) -> Totals:
-        """Returns the number of tokens that count, over which the loss is a mean."""
+        """Returns how much all tokens count, over which the loss is a mean."""
         return {"tokens": jnp.sum(following(batch)[1])}
 
     def units(self, batch: Batch) -> dict[str, jax.Array]:
@@ -180,13 +180,11 @@ class Cache:
 
 
 def following(batch: Batch) -> tuple[jax.Array, jax.Array]:
-    """Returns (the next token of each [B, L], whether it counts [B, L]: it is of the same document, and to be predicted)."""
+    """Returns (the next token of each [B, L], how much it counts [B, L]: nothing where it is of another document)."""
     tokens_BL, segments_BL = batch["tokens"], batch["segments"]
 
     def after(x_BL: jax.Array) -> jax.Array:
         return jnp.pad(x_BL[:, 1:], ((0, 0), (0, 1)))
 
-    counts_BL = (after(segments_BL) == segments_BL) & (segments_BL > 0)
-    if "predicted" in batch:
-        counts_BL &= after(batch["predicted"]) > 0
-    return after(tokens_BL), counts_BL
+    same_BL = (after(segments_BL) == segments_BL) & (segments_BL > 0)
+    return after(tokens_BL), same_BL * after(batch["predicted"]) if "predicted" in batch else same_BL

@@ -75,8 +75,8 @@ def token_loss(
     Args:
       logits_BLV: predictions of any number of positions.
       targets_BL: int32 classes.
-      used_BL: bool; False for positions that do not count.
-      total: how many positions of the whole batch count.
+      used_BL: bool, False for positions that do not count; or int32 weights.
+      total: how many positions of the whole batch count, or the sum of their weights.
       smoothing: mass moved from the target to all other classes, in the loss alone.
       z_weight: of an auxiliary loss, log(sum of exp logits)^2, which keeps logits small (T5X: 1e-4).
     """

@@ -56,6 +56,16 @@ def test_marked_tokens_alone_count(model, batch, float64):
     assert_allclose(loss.value, np.mean([nats[0, i - 1] for i in counted]), rtol=1e-12)
 
 
+def test_marks_are_weights(model, batch, float64):
+    """A token that counts three times is in the mean three times."""
+    batch["predicted"][0, 4] = 3
+    _, nats = cross_entropy(model(batch)[:, :-1], batch["tokens"][:, 1:])
+    counted = [3, 4, 4, 4, 6, 9, 12]
+    loss = model.loss(batch, Context.evaluation())
+    assert_allclose(loss.value, np.mean([nats[0, i - 1] for i in counted]), rtol=1e-12)
+    assert float(loss.metrics["cross_entropy"].over) == int(model.totals(batch)["tokens"]) == len(counted)
+
+
 def test_without_marks_all_tokens_count(model, batch, float64):
     """Marks everywhere and no marks are the same."""
     everywhere = batch | {"predicted": np.ones_like(batch["predicted"])}

@@ -80,7 +80,7 @@ def test_ratings_alone_are_learned(cache):
     for i, name in enumerate(ATTRIBUTES):
         (good, predicted), (bad, _) = made(True)[i], made(False)[i]
         assert tokenizer.decode(good.tolist()) == prompt(["the cat"]) + response("a dog") + rated(name, True)
-        assert predicted.tolist() == [0] * (len(good) - 1) + [1]
+        assert predicted.tolist() == [0] * (len(good) - 1) + [encoding.RATING]
         assert good[:-1].tolist() == bad[:-1].tolist() and good[-1] != bad[-1]
 
 

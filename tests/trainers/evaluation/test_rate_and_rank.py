@@ -1,0 +1,68 @@
+"""Conversations: a tiny decoder learns ratings and responses, and is scored."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from configs import registry
+from configs.optimizers import AdamW, Constant
+from data.dialog.config import RateAndRank
+from models.sharding.params import merge
+from tests.helpers.conversations import write_dialog_cache
+from tests.helpers.runs import run
+from trainers import metrics, trainer
+from trainers.evaluation.rate_and_rank import RateAndRankEvaluator
+from trainers.plan import fresh_state, make_plan
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    root = tmp_path_factory.mktemp("data")
+    write_dialog_cache(root / "caches" / "toy", 64)
+    return root
+
+
+@pytest.fixture
+def e(data, monkeypatch):
+    monkeypatch.setenv("SHARDZOO_DATA", str(data))
+    e = registry.tiny(registry.load("lamda.smollm2_chat"))
+    return dataclasses.replace(
+        e,
+        model=dataclasses.replace(e.model, vocab=320, layers=2, model_dim=32, dropout=0.0),
+        data=dataclasses.replace(e.data, cache="toy", batch_size=8, length=64),
+        optimizer=AdamW(schedule=Constant(value=3e-3)),
+        train=dataclasses.replace(
+            e.train, init_from="", freeze=(), freeze_layers=0, steps=200, save_every=0, log_every=40
+        ),
+        eval=RateAndRank(split="test", batch_size=8, responses=10, others=3, tokens=12),
+    )
+
+
+def test_likelihoods_are_those_of_the_whole_text(data, e):
+    """A candidate that is read behind the cached prompt has the log-probabilities that it has in a pass over both."""
+    plan = make_plan(e, jax.devices()[:1])
+    params, folder = fresh_state(plan).params, data / "caches" / "toy"
+    evaluator = RateAndRankEvaluator(plan.model, e, folder, folder)
+    prompt, candidates = evaluator.prompts[0], evaluator.candidates[0]
+    (found,) = evaluator._follow(params, [prompt], [candidates])
+    for ids, logp in zip(candidates, found, strict=True):
+        whole = np.array([*prompt, *ids])
+        batch = {"tokens": whole, "segments": np.ones_like(whole), "positions": np.arange(len(whole))}
+        logits = merge(plan.model, params)({k: jnp.asarray(x, jnp.int32)[None] for k, x in batch.items()})[0]
+        wanted = jax.nn.log_softmax(logits)[np.arange(len(prompt) - 1, len(whole) - 1), ids]
+        np.testing.assert_allclose(logp, wanted, atol=1e-5)
+
+
+def test_ratings_are_learned(e, tmp_path):
+    """The first word of the last turn decides about the rating: after 120 steps the model orders nearly all pairs."""
+    assert run(e, tmp_path / "run") == trainer.DONE
+    last = metrics.read(tmp_path / "run")[-1]
+    assert min(last[f"eval/auc_{name}"] for name in ("witty", "upbeat", "interesting")) > 0.9
+    assert last["eval/perplexity"] == pytest.approx(math.exp(last["eval/cross_entropy"]), rel=1e-5)
+    assert 0.25 <= last["eval/reciprocal_rank"] <= 1 and last["eval/examples"] == 20
