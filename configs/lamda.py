@@ -12,7 +12,7 @@ from configs.experiment import Experiment
 from configs.optimizers import AdamW, Cosine
 from data.dialog.config import DialogData, RateAndRank
 from models.sharding.layout import Layout
-from models.sharding.layouts import fully_sharded, two_d
+from models.sharding.layouts import fully_sharded
 
 ROWS, LENGTH = 256, 1024
 
@@ -31,7 +31,7 @@ def lamda_137b() -> Experiment:
     """LaMDA 137B: 64 layers of 8192, 128 heads, the model of gpt.gspmd_128b; 56.5 % of 1024 v3 chips' peak, recomputation counted
     (section 10). 3M steps as printed.
     """
-    return _pretraining("lamda_137b", layers=64, dim=8192, heads=128, steps=3_000_000, layout=two_d(64, 4))
+    return _pretraining("lamda_137b", layers=64, dim=8192, heads=128, steps=3_000_000, layout=gpt.gspmd_128b().layout)
 
 
 def _pretraining(name: str, *, layers: int, dim: int, heads: int, steps: int, layout: Layout) -> Experiment:

@@ -38,4 +38,10 @@ PODS = {
     "gshard_m4.moe_512e_36l": Pod("v4:8x8x8", "1.05 steps/s on 512 v3 cores (GShard, Table 1)"),
     "gshard_m4.moe_2048e_36l": Pod("v4:8x16x16", "0.72 steps/s on 2048 v3 cores (GShard, Table 1)"),
     "gshard_m4.moe_2048e_60l": Pod("v4:8x16x16", "not reported (GShard, section 4)"),
+    "lamda.lamda_137b": Pod("v4:4x8x8", "56.5 % of 1024 v3 chips' peak, recomputation counted (LaMDA, section 10)"),
+    "t5.v1_1_xxl": Pod("v4:4x4x8", "17.6 % of A100's peak on 512 GPUs (T5X, contrib/gpu)", "scatter_windowed"),
+    "switch.large_128e": Pod("v4:4x4x8", "none as throughput"),
+    "switch.xxl_128e": Pod("v4:8x8x16", "none as throughput"),
+    "switch.c_2048e": Pod("v4:8x8x8", "none as throughput"),
+    "nllb.moe_54b": Pod("v4:4x4x8", "none as throughput"),
 }

@@ -154,7 +154,8 @@ def v1_1_xl() -> Experiment:
 
 def v1_1_xxl() -> Experiment:
     """T5 1.1 XXL: 11,135,332,352 parameters."""
-    return experiment("t5.v1_1_xxl", v1_1(24, 4096, 10_240, 64), fully_sharded(256, 1), remat="full")
+    kept = "attention_in+attention_out+gate+up"
+    return experiment("t5.v1_1_xxl", v1_1(24, 4096, 10_240, 64), fully_sharded(128, 1), remat=kept)
 
 
 def mt5_small() -> Experiment:
@@ -179,7 +180,7 @@ def mt5_xl() -> Experiment:
 
 def mt5_xxl() -> Experiment:
     """mT5-XXL: 12,921,057,280 parameters."""
-    return _mt5("xxl", v1_1(24, 4096, 10_240, 64, vocab=250_112), v1_1_xxl())
+    return _mt5("xxl", v1_1(24, 4096, 10_240, 64, vocab=250_112), v1_0_11b())
 
 
 def _mt5(size: str, model: T5Config, like: Experiment) -> Experiment:
