@@ -18,18 +18,19 @@ ROWS, LENGTH = 256, 1024
 
 
 def lamda_2b() -> Experiment:
-    """LaMDA 2B: 10 layers of 2560, 40 heads; 2,098,252,800 parameters in its layers. 501k steps."""
+    """LaMDA 2B: 10 layers of 2560, 40 heads; 2,179,138,560 parameters. 501k steps."""
     return _pretraining("lamda_2b", layers=10, dim=2560, heads=40, steps=501_000, layout=fully_sharded(64, 1))
 
 
 def lamda_8b() -> Experiment:
-    """LaMDA 8B: 16 layers of 4096, 64 heads. 521k steps."""
+    """LaMDA 8B: 16 layers of 4096, 64 heads; 8,721,174,528 parameters. 521k steps."""
     return _pretraining("lamda_8b", layers=16, dim=4096, heads=64, steps=521_000, layout=fully_sharded(64, 1))
 
 
 def lamda_137b() -> Experiment:
-    """LaMDA 137B: 64 layers of 8192, 128 heads, the model of gpt.gspmd_128b; 56.5 % of 1024 v3 chips' peak, recomputation counted
-    (section 10). 3M steps as printed.
+    """LaMDA 137B: 64 layers of 8192, 128 heads; 137,702,416,384 parameters, the model of gpt.gspmd_128b.
+
+    56.5 % of 1024 v3 chips' peak, recomputation counted (section 10). 3M steps as printed.
     """
     return _pretraining("lamda_137b", layers=64, dim=8192, heads=128, steps=3_000_000, layout=gpt.gspmd_128b().layout)
 
