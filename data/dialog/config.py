@@ -33,11 +33,11 @@ class RateAndRank(HeldOut):
     Attributes:
       limit: at most so many conversations for the ratings; 0 takes all.
       responses: how many responses are scored and ranked.
-      others: responses of other conversations that a true one is ranked among (LaMDA has none such; 15 here).
+      others: responses of other conversations that a true one is ranked among.
       tokens: the most tokens of a response that is ranked.
     """
 
-    form: ClassVar[str] = "rate_and_rank"
+    form: ClassVar[str] = "candidates"
 
     responses: int = 100
     others: int = 15

@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from data.dialog import encoding, format
-from data.dialog.config import DialogData
+from data.candidates import CandidateSet
+from data.dialog import encoding, format, metrics
+from data.dialog.config import DialogData, RateAndRank
+from data.dialog.conversations import Conversation
 from data.reading import packing
 from data.reading.caches import examples, read_manifest
 from data.reading.examples import unpack
-from data.task import Example, HeldOutExamples, Sum
+from data.task import DataError, Example, HeldOutExamples, Sum
 from data.text.task import TextTask
 from data.vocabularies.tokenizers import Tokenizer
 from models.families import ModelConfig
@@ -47,6 +49,13 @@ class DialogTask(TextTask):
         better_higher = ("auc_witty", "auc_upbeat", "auc_interesting", "reciprocal_rank", "first")
         return {"perplexity": True, **dict.fromkeys(better_higher, False)}
 
+    def candidate_sets(self, cache: Path, vocabulary: Path, config: RateAndRank) -> list[CandidateSet]:
+        """Returns the ratings of conversations, good and bad, and true responses among others."""
+        tokenizer, length = Tokenizer(vocabulary), read_manifest(cache)["length"]
+        conversations = list(examples(cache, config.split))
+        rated = [c for c in conversations if c["ratings"]][: config.limit or None]
+        return [_ratings(rated, tokenizer, length), _ranks(conversations, config, tokenizer, length)]
+
     # --- ranking of responses (data.task.RanksResponses) ---
 
     @property
@@ -71,6 +80,43 @@ class DialogTask(TextTask):
             f"{manifest['fingerprint'][:16]}): small talk of volunteers, rated for being witty, upbeat and interesting; "
             "nothing in it says what is safe or true.",
         ]
+
+
+def _ratings(rated: Sequence[Conversation], tokenizer: Tokenizer, length: int) -> CandidateSet:
+    """Returns whole conversations, behind which the candidates are the (bad, good) ratings of each attribute."""
+    pairs = [encoding.ratings(name, tokenizer) for name in format.ATTRIBUTES]
+    candidates = [ids for pair in pairs for ids in pair]
+    room = length - max(map(len, candidates))
+    prompts = [encoding.judged(c["turns"], tokenizer, room) for c in rated]
+
+    def scores(logps: Sequence[Sequence[np.ndarray]]) -> dict[str, float]:
+        found = {}
+        for i, name in enumerate(format.ATTRIBUTES):
+            margins = [float(group[2 * i + 1][-1] - group[2 * i][-1]) for group in logps]
+            found[f"auc_{name}"] = metrics.auc([c["ratings"][name] for c in rated], margins)
+        return found
+
+    return CandidateSet(prompts, [candidates] * len(prompts), scores)
+
+
+def _ranks(
+    conversations: Sequence[Conversation], config: RateAndRank, tokenizer: Tokenizer, length: int
+) -> CandidateSet:
+    """Returns conversations without their last turn, which is the first candidate; the others are of other conversations."""
+    if len(conversations) <= config.others:
+        raise DataError(f"{len(conversations)} conversations are too few for eval.others={config.others}")
+    rng, prompts, candidates = np.random.default_rng(0), [], []
+    for i, c in enumerate(conversations[: config.responses]):
+        elsewhere = [j for j in range(len(conversations)) if j != i]
+        chosen = [conversations[j] for j in rng.choice(elsewhere, config.others, replace=False)]
+        turns = [c["turns"][-1], *(rng.choice(other["turns"]) for other in chosen)]
+        candidates.append([encoding.response(turn, tokenizer, config.tokens) for turn in turns])
+        prompts.append(encoding.fitting_prompt(c["turns"][:-1], tokenizer, length - config.tokens))
+
+    def scores(logps: Sequence[Sequence[np.ndarray]]) -> dict[str, float]:
+        return metrics.ranks(np.array([[np.mean(logp) for logp in group] for group in logps]))
+
+    return CandidateSet(prompts, candidates, scores)
 
 
 task = DialogTask

@@ -15,7 +15,7 @@ from models.sharding.params import merge
 from tests.helpers.conversations import write_dialog_cache
 from tests.helpers.runs import run
 from trainers import metrics, trainer
-from trainers.evaluation.rate_and_rank import RateAndRankEvaluator
+from trainers.evaluation.candidates import CandidatesEvaluator
 from trainers.plan import fresh_state, make_plan
 
 pytestmark = pytest.mark.integration
@@ -48,9 +48,9 @@ def test_likelihoods_are_those_of_the_whole_text(data, e):
     """A candidate that is read behind the cached prompt has the log-probabilities that it has in a pass over both."""
     plan = make_plan(e, jax.devices()[:1])
     params, folder = fresh_state(plan).params, data / "caches" / "toy"
-    evaluator = RateAndRankEvaluator(plan.model, e, folder, folder)
-    prompt, candidates = evaluator.prompts[0], evaluator.candidates[0]
-    (found,) = evaluator._follow(params, [prompt], [candidates])
+    evaluator = CandidatesEvaluator(plan.model, e, folder, folder)
+    ranks = evaluator.sets[1]
+    prompt, candidates, found = ranks.prompts[0], ranks.candidates[0], evaluator.log_probabilities(params, ranks)[0]
     for ids, logp in zip(candidates, found, strict=True):
         whole = np.array([*prompt, *ids])
         batch = {"tokens": whole, "segments": np.ones_like(whole), "positions": np.arange(len(whole))}
