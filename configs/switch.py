@@ -53,7 +53,8 @@ def bench_8e() -> Experiment:
 def debian_sections_5k() -> Experiment:
     """t5.debian_sections_5k from a run or a release of switch.quickstart."""
     e = t5.debian_sections_5k()
-    return replace(e, name="switch.debian_sections_5k", model=replace(e.model, moe=QUICKSTART))
+    moe = replace(QUICKSTART, group_size=128)  # a step has so many target positions
+    return replace(e, name="switch.debian_sections_5k", model=replace(e.model, moe=moe))
 
 
 def _base(experts: int) -> Experiment:
