@@ -39,9 +39,9 @@ class RateAndRank(HeldOut):
 
     form: ClassVar[str] = "candidates"
 
-    responses: int = 100
+    responses: int = 50
     others: int = 15
-    tokens: int = 48
+    tokens: int = 32
 
 
 CONFIGS = (DialogData,)

@@ -51,10 +51,13 @@ class DialogTask(TextTask):
 
     def candidate_sets(self, cache: Path, vocabulary: Path, config: RateAndRank) -> list[CandidateSet]:
         """Returns the ratings of conversations, good and bad, and true responses among others."""
-        tokenizer, length = Tokenizer(vocabulary), read_manifest(cache)["length"]
+        tokenizer, manifest = Tokenizer(vocabulary), read_manifest(cache)
         conversations = list(examples(cache, config.split))
         rated = [c for c in conversations if c["ratings"]][: config.limit or None]
-        return [_ratings(rated, tokenizer, length), _ranks(conversations, config, tokenizer, length)]
+        return [
+            _ratings(rated, tokenizer, manifest["length"]),
+            _ranks(conversations, config, tokenizer, manifest["turn_length"]),
+        ]
 
     # --- ranking of responses (data.task.RanksResponses) ---
 
