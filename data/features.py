@@ -36,6 +36,12 @@ def positions(length: int, *names: str, fill: int = 0) -> Features:
     return {name: Feature((length,), ("length",), fill=fill) for name in names}
 
 
+def sides(**lengths: int) -> Features:
+    """Returns the features of packed rows of several sides: ids, segments and positions of each, of its length."""
+    parts = (positions(n, side, f"{side}_segments", f"{side}_positions") for side, n in lengths.items())
+    return {name: feature for part in parts for name, feature in part.items()}
+
+
 def slots(count: int, *dims: int, fill: int = 0) -> Feature:
     """Returns an int32 feature with `count` places in a row and further dimensions; none of them is cut."""
     return Feature((count, *dims), (None,) * (1 + len(dims)), fill=fill)

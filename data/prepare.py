@@ -38,9 +38,24 @@ class MadeFromCaches(Protocol):
         ...
 
 
+@runtime_checkable
+class TakesVocabulary(Protocol):
+    """Settings of a cache that may be encoded with the vocabulary of released weights, which its kind's `adopt` takes."""
+
+    @property
+    def released(self) -> bool:
+        """Whether it is."""
+        ...
+
+
 PREPARED: dict[str, Settings] = {
     name: entry for kind in kinds.KINDS for name, entry in kinds.module(kind, "settings").ENTRIES.items()
 }
+
+
+def takes_vocabulary(settings: Settings) -> bool:
+    """Returns whether a cache is encoded with the vocabulary of released weights."""
+    return isinstance(settings, TakesVocabulary) and settings.released
 
 
 def prepare(
@@ -72,8 +87,10 @@ def prepare(
     maker = kinds.module(kind, "cache")
     for other in settings.caches if isinstance(settings, MadeFromCaches) else ():
         prepare(other, data_dir=root, progress=progress)
-    if vocabulary and not (hasattr(maker, "adopt") and maker.adopt(settings, vocabulary, root)):
-        raise DataError(f"cache {cache!r} has a vocabulary of its own, and takes none from {vocabulary}")
+    if vocabulary:
+        if not takes_vocabulary(settings):
+            raise DataError(f"cache {cache!r} has a vocabulary of its own, and takes none from {vocabulary}")
+        maker.adopt(settings, vocabulary, root)
     needed = maker.packages_of(settings)
     fields = dataclasses.asdict(settings)
     made_from = [maker.FORMAT, fields, {package.file: package.sha256 for package in needed}]

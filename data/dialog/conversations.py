@@ -1,16 +1,12 @@
 """Conversations of two people, with ratings, from the package chitchat-dataset (MIT): read, cleaned and split. No TensorFlow."""
 
 import hashlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from data.dialog.format import ATTRIBUTES
-from data.packages import archives
-from data.packages.fetch import pypi_package
-
-PACKAGE = pypi_package("chitchat-dataset", "0.9.0", "7bf89f36645e2d5ec87d53370c8e851b5a688479c7beb7079cb4c87fc5acea3e")
+from data.text.sources import read_chats
 
 Conversation = dict[
     str, Any
@@ -26,8 +22,7 @@ def read(package: Path) -> Iterator[Conversation]:
 
     A rating is whether the conversation got more than the middle of the scale from 1 to 10.
     """
-    ((_, content),) = archives.members(package, r"^chitchat_dataset/dataset\.json$")
-    for name, conversation in json.loads(content).items():
+    for name, conversation in read_chats(package).items():
         turns: list[tuple[str, str]] = []
         for messages in conversation["messages"]:
             text = " ".join(" ".join(message["text"] for message in messages).split())

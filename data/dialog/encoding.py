@@ -18,15 +18,17 @@ from data.vocabularies.tokenizers import Tokenizer
 RATING = 16  # what the token of a rating counts
 
 
+def fitting_turns(turns: Sequence[str], tokenizer: Tokenizer, room: int) -> Sequence[str]:
+    """Returns as many last turns as have room in `format.prompt`, at least one."""
+    first = len(turns) - 1
+    while first > 0 and len(tokenizer.encode(format.prompt(turns[first - 1 :]))) <= room:
+        first -= 1
+    return turns[first:]
+
+
 def fitting_prompt(turns: Sequence[str], tokenizer: Tokenizer, room: int) -> list[int]:
     """Returns the ids of `format.prompt` of as many last turns as have room; of a single one without, the end."""
-    ids = tokenizer.encode(format.prompt(turns[-1:]))
-    for first in range(len(turns) - 2, -1, -1):
-        longer = tokenizer.encode(format.prompt(turns[first:]))
-        if len(longer) > room:
-            break
-        ids = longer
-    return ids[-room:]
+    return tokenizer.encode(format.prompt(fitting_turns(turns, tokenizer, room)))[-room:]
 
 
 def response(turn: str, tokenizer: Tokenizer, most: int) -> list[int]:

@@ -13,7 +13,6 @@ from data.dialog.config import DialogData, RateAndRank
 from data.dialog.conversations import Conversation
 from data.reading import packing
 from data.reading.caches import examples, read_manifest
-from data.reading.examples import unpack
 from data.task import DataError, Example, HeldOutExamples, Sum
 from data.text.task import TextTask
 from data.vocabularies.tokenizers import Tokenizer
@@ -35,7 +34,7 @@ class DialogTask(TextTask):
         length = read_manifest(cache)["turn_length"]
         made = (encoding.generative(c["turns"], tokenizer, length) for c in conversations)
         records = encoding.rows_of(made, self.data.length, packing.Tally())
-        return HeldOutExamples([unpack(r, self.data.stored()) for r in records], len(conversations))
+        return HeldOutExamples(self._augmented_once(records, None), len(conversations))
 
     def scores(
         self, totals: Mapping[str, Sum], examples: HeldOutExamples, outputs: Sequence[np.ndarray] = ()

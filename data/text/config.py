@@ -3,7 +3,7 @@
 import dataclasses
 from typing import ClassVar, Literal
 
-from data.features import Features, positions, slots
+from data.features import Features, positions, sides, slots
 from data.text import spans
 
 
@@ -107,16 +107,14 @@ class SpanTextData(TextData):
     @property
     def lengths(self) -> dict[str, int]:
         """The positions of a row of inputs and of targets."""
-        sides = spans.lengths(self.length, self.rate, self.mean_span)
-        sides = sides if self.objective == "spans" else (self.length, self.length)
+        both = spans.lengths(self.length, self.rate, self.mean_span)
+        both = both if self.objective == "spans" else (self.length, self.length)
         return {
-            name: -(-n // self.multiple) * self.multiple for name, n in zip(("inputs", "targets"), sides, strict=True)
+            name: -(-n // self.multiple) * self.multiple for name, n in zip(("inputs", "targets"), both, strict=True)
         }
 
     def features(self) -> Features:
-        names = ("", "_segments", "_positions")
-        sides = (positions(n, *(f"{side}{name}" for name in names)) for side, n in self.lengths.items())
-        return {name: feature for side in sides for name, feature in side.items()}
+        return sides(**self.lengths)
 
     def tiny(self) -> "SpanTextData":
         return dataclasses.replace(self, cache="", batch_size=16, length=16, sentinels=8, multiple=16)

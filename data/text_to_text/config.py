@@ -3,7 +3,7 @@
 import dataclasses
 from typing import ClassVar
 
-from data.features import Features, positions
+from data.features import Features, sides
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,10 +33,7 @@ class TextToTextData:
 
     def stored(self) -> Features:
         """Returns the arrays of a row as the cache stores them, in that order."""
-        row: Features = {}
-        for side, length in self.lengths.items():
-            row |= positions(length, side, f"{side}_segments", f"{side}_positions")
-        return row
+        return sides(**self.lengths)
 
     def features(self) -> Features:
         """Returns the arrays of a row as the model gets it."""

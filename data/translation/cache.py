@@ -61,17 +61,15 @@ def depends_on(cache: str, settings: Translation, root: Path) -> list[str]:
     return [paths.digest({file.name: paths.sha256(file) for file in listed})]
 
 
-def adopt(settings: Translation, vocabulary: Path, root: Path) -> bool:
-    """Takes the vocabulary of released weights for caches with these settings; returns whether they have use for it.
+def adopt(settings: Translation, vocabulary: Path, root: Path) -> None:
+    """Takes the vocabulary of released weights for caches with these settings.
 
     Raises:
       UserError: the folder's vocabulary is no translator's.
     """
-    if settings.released:
-        Released(vocabulary)
-        with paths.new_folder(_adopted(settings, root)) as new:
-            files.copy(vocabulary, new)
-    return settings.released
+    Released(vocabulary)
+    with paths.new_folder(_adopted(settings, root)) as new:
+        files.copy(vocabulary, new)
 
 
 def _adopted(settings: Translation, root: Path) -> Path:

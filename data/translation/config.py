@@ -4,7 +4,7 @@ import dataclasses
 from typing import ClassVar
 
 from data.config import Decode
-from data.features import Features, positions
+from data.features import Features, positions, sides
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,11 +32,8 @@ class TranslationData:
 
     def stored(self) -> Features:
         """A row as the cache stores it, in that order."""
-        inputs, targets = (
-            positions(self.source_length, *_parts("inputs")),
-            positions(self.target_length, *_parts("targets")),
-        )
-        return inputs | targets | positions(self.target_length, "targets", fill=-1)
+        both = sides(inputs=self.source_length, targets=self.target_length)
+        return both | positions(self.target_length, "targets", fill=-1)
 
     def features(self) -> Features:
         """Returns the arrays of a row as the model gets it."""
@@ -45,10 +42,6 @@ class TranslationData:
     def tiny(self) -> "TranslationData":
         """Random tokens in a batch that runs in seconds."""
         return TranslationData(batch_size=16, source_length=16, target_length=16)
-
-
-def _parts(name: str) -> tuple[str, str, str]:
-    return name, f"{name}_segments", f"{name}_positions"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -59,28 +59,36 @@ def bert(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:
     return transformers.BertForMaskedLM(config), batch
 
 
-def gshard_m4(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:
-    layers = m["layers"] // 2
-    config = transformers.SwitchTransformersConfig(
-        vocab_size=m["target_vocab"],
+def _encoder_decoder(m: dict[str, Any], d: dict[str, Any], vocab: int) -> Any:
+    """T5, or with a mixture SwitchTransformers, every `sparse_every`-th layer of which has experts."""
+    layers, moe = m["layers"] // 2, m["moe"]
+    common = dict(
+        vocab_size=vocab,
         num_layers=layers,
         num_decoder_layers=layers,
-        num_sparse_encoder_layers=layers // 2,
-        num_sparse_decoder_layers=layers // 2,
         d_model=m["model_dim"],
         d_ff=m["hidden_dim"],
         d_kv=m["head_dim"],
         num_heads=m["heads"],
-        num_experts=m["moe"]["experts"],
-        expert_capacity=int(
-            m["moe"]["capacity_factor"] * d["source_length"] / m["moe"]["experts"]
-        ),  # of a row; the zoo's is of a group
         dropout_rate=m["dropout"],
-        router_jitter_noise=0.0,
         decoder_start_token_id=0,
-        use_cache=False,
     )
+    if moe is None:
+        return transformers.T5ForConditionalGeneration(transformers.T5Config(feed_forward_proj="relu", **common))
+    config = transformers.SwitchTransformersConfig(
+        num_sparse_encoder_layers=layers // m["sparse_every"],
+        num_sparse_decoder_layers=layers // m["sparse_every"],
+        num_experts=moe["experts"],
+        expert_capacity=int(
+            moe["capacity_factor"] * d["source_length"] / moe["experts"]
+        ),  # of a row; the zoo's of a group
+        router_jitter_noise=0.0,
+        **common,
+    )
+    return transformers.SwitchTransformersForConditionalGeneration(config)
 
+
+def gshard_m4(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:
     def batch() -> dict[str, Any]:
         rows = d["batch_size"]
         return {
@@ -89,45 +97,17 @@ def gshard_m4(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:
             "output_router_logits": True,  # the loss that balances the experts
         }
 
-    return transformers.SwitchTransformersForConditionalGeneration(config), batch
+    return _encoder_decoder(m, d, m["target_vocab"]), batch
 
 
 def t5(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:
-    common = dict(
-        vocab_size=m["vocab"],
-        num_layers=m["layers"] // 2,
-        num_decoder_layers=m["layers"] // 2,
-        d_model=m["model_dim"],
-        d_ff=m["hidden_dim"],
-        d_kv=m["head_dim"],
-        num_heads=m["heads"],
-        dropout_rate=m["dropout"],
-        decoder_start_token_id=0,
-    )
-    moe = m["moe"]
-    extra: dict[str, Any] = {}
-    if moe is None:
-        model = transformers.T5ForConditionalGeneration(transformers.T5Config(feed_forward_proj="relu", **common))
-    else:
-        sparse = m["layers"] // 2 // m["sparse_every"]
-        config = transformers.SwitchTransformersConfig(
-            num_sparse_encoder_layers=sparse,
-            num_sparse_decoder_layers=sparse,
-            num_experts=moe["experts"],
-            expert_capacity=int(
-                moe["capacity_factor"] * d["source_length"] / moe["experts"]
-            ),  # of a row, as in gshard_m4
-            router_jitter_noise=0.0,
-            **common,
-        )
-        model = transformers.SwitchTransformersForConditionalGeneration(config)
-        extra = {"output_router_logits": True}
+    extra = {"output_router_logits": True} if m["moe"] else {}
 
     def batch() -> dict[str, Any]:
         ids, rows = (lambda *shape: torch.randint(1, m["vocab"], shape)), d["batch_size"]
         return {"input_ids": ids(rows, d["source_length"]), "labels": ids(rows, d["target_length"]), **extra}
 
-    return model, batch
+    return _encoder_decoder(m, d, m["vocab"]), batch
 
 
 FAMILIES = {"gpt": gpt, "bert": bert, "gshard_m4": gshard_m4, "t5": t5, "switch": t5}

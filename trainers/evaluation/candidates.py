@@ -5,7 +5,6 @@ B rows, K candidates, T tokens of a candidate, S tokens of a prompt.
 
 import functools
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -14,7 +13,6 @@ from jax.sharding import PartitionSpec as P
 
 from configs.experiment import Experiment
 from data.candidates import CandidateSet, HasCandidates
-from data.kinds import task_of
 from data.task import DataError
 from models.parts.decoding import follow
 from models.protocol import ContinuesText, Model
@@ -23,21 +21,20 @@ from trainers.evaluation.evaluator import Params
 from trainers.evaluation.held_out import HeldOutEvaluator
 
 
-class CandidatesEvaluator:
+class CandidatesEvaluator(HeldOutEvaluator):
     """The scalars of HeldOutEvaluator, and the scores of a task's candidates (data/candidates.py).
 
     A prompt is read once for all its candidates, from a cache.
     """
 
     def __init__(self, model: Model, e: Experiment, cache: Path, vocabulary: Path):
-        task, config = task_of(e.data), e.eval
+        super().__init__(model, e, cache, vocabulary)
+        task = self.task
         if not isinstance(model, ContinuesText):
             raise DataError(f"models of family {model.c.family!r} do not continue text")
         if not isinstance(task, HasCandidates):
             raise DataError(f"data of kind {e.data.kind!r} has no candidates to tell apart")
-        self.held_out = HeldOutEvaluator(model, e, cache, vocabulary)
-        self.rows = self.held_out.rows
-        self.sets = task.candidate_sets(cache, vocabulary, config)
+        self.sets = task.candidate_sets(cache, vocabulary, e.eval)
         mesh = model.where.mesh
 
         @functools.partial(jax.jit, out_shardings=mesh and NamedSharding(mesh, P()))
@@ -52,23 +49,12 @@ class CandidatesEvaluator:
         """The scalars that a call returns."""
         nothing = ([[np.zeros(len(ids)) for ids in group] for group in s.candidates] for s in self.sets)
         own = [name for s, logps in zip(self.sets, nothing, strict=True) for name in s.scores(logps)]
-        return [*self.held_out.names, *(f"eval/{name}" for name in own)]
-
-    @property
-    def samples(self) -> int:
-        """How many held-out examples a call scores."""
-        return self.held_out.samples
+        return [*super().names, *(f"eval/{name}" for name in own)]
 
     def __call__(self, params: Params) -> dict[str, float]:
         """Returns `eval/...` scalars."""
         scores = {name: value for s in self.sets for name, value in s.scores(self.log_probabilities(params, s)).items()}
-        return self.held_out(params) | {f"eval/{name}": value for name, value in scores.items()}
-
-    def report(self, params: Params, *, details: bool = False) -> tuple[dict[str, Any], str]:
-        """Returns the scalars under "all", and a line for each."""
-        del details
-        scores = {name.removeprefix("eval/"): value for name, value in self(params).items()}
-        return {"all": scores}, "\n".join(f"{name:28} {value:14.4f}" for name, value in scores.items())
+        return super().__call__(params) | {f"eval/{name}": value for name, value in scores.items()}
 
     def log_probabilities(self, params: Params, s: CandidateSet) -> list[list[np.ndarray]]:
         """Returns the log-probability of each token of the candidates behind their prompts."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from data.dialog.encoding import fitting_turns
 from data.dialog.format import prompt
 from data.task import RanksResponses, Task
 from models.protocol import Model
@@ -84,9 +85,7 @@ class Responder:
         Raises:
           DataError: the last turn alone is too long.
         """
-        kept = list(turns)
-        while len(kept) > 1 and len(self.generator.tokenizer.encode(prompt(kept))) > self.generator.config.length:
-            kept.pop(0)
+        kept = fitting_turns(turns, self.generator.tokenizer, self.generator.config.length)
         (drawn,) = self.generator(params, [prompt(kept)], seed)
         if self.task is None:
             candidates = [Candidate(c.text.strip(), c.score, {}, c.score / (len(c.ids) + 1), c.ids) for c in drawn]
