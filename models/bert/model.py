@@ -105,7 +105,7 @@ class Bert(Staged):
         g = transformer.geometry(
             self.c, batch["positions"], AttentionMask.for_rows(batch["segments"], batch["segments"])
         )
-        return transformer.run(blocks, x_BLM, g, keys)[0]
+        return transformer.run(blocks, x_BLM, g, keys)
 
     def _normed(self, x_BLM: jax.Array) -> jax.Array:
         return x_BLM if self.final_norm is None else self.final_norm(x_BLM)

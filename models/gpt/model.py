@@ -13,9 +13,10 @@ from flax import nnx
 from models.gpt.config import GptConfig
 from models.parts import transformer
 from models.parts.attention.mask import AttentionMask, arrange
+from models.parts.cache import LayerCache, Slots, to_cache
 from models.parts.layers import Embedding, dropout, sinusoids
 from models.parts.losses import Loss, Totals, token_loss_in_chunks, zero_loss
-from models.parts.transformer import Block, Key, LayerCache
+from models.parts.transformer import Block, Key
 from models.protocol import Batch, Context, Staged
 from models.sharding.component import Component
 from models.sharding.params import normal, param, stack, zeros
@@ -97,7 +98,7 @@ class Gpt(Staged):
     def _run(
         self, blocks: Block, x_BLM: jax.Array, positions_BL: jax.Array, mask: AttentionMask, keys: Key
     ) -> jax.Array:
-        return transformer.run(blocks, x_BLM, transformer.geometry(self.c, positions_BL, mask), keys)[0]
+        return transformer.run(blocks, x_BLM, transformer.geometry(self.c, positions_BL, mask), keys)
 
     def _embed(self, ids_BL: jax.Array, positions_BL: jax.Array) -> jax.Array:
         dtype = self.where.dtype
@@ -139,44 +140,54 @@ class Gpt(Staged):
         segments_BS = (positions_BS < lengths_B[:, None]).astype(jnp.int32)
         g = transformer.geometry(c, positions_BS, AttentionMask.for_rows(segments_BS, segments_BS, causal=True))
         read = transformer.keys_values(self.decoder, c, self._embed(ids_BS, positions_BS), g)
-        names = (None, "batch", None, "act_heads" if c.groups == c.heads else "act_kv_heads", None)
+        names = ("batch", None, "act_heads" if c.groups == c.heads else "act_kv_heads", None)
 
-        def grown(x_lBSGD: jax.Array) -> jax.Array:
-            x = jnp.pad(x_lBSGD, ((0, 0), (0, 0), (0, steps), (0, 0), (0, 0)))
-            return self.where.shard(jnp.repeat(x, hypotheses, axis=1), *names)
+        def grown(x_BSGD: jax.Array) -> jax.Array:
+            return self.where.shard(jnp.pad(x_BSGD, ((0, 0), (0, steps * hypotheses), (0, 0), (0, 0))), *names)
 
+        layers = [LayerCache(to_cache((grown(k), grown(v)))) for k, v in transformer.unstacked(read)]
         last_B = jnp.take_along_axis(ids_BS, lengths_B[:, None] - 1, axis=1)[:, 0]
-        return Cache(LayerCache((grown(read[0]), grown(read[1]))), last_B, lengths_B)
+        slots = Slots.empty(len(ids_BS), hypotheses, steps, lengths_B - 1, size)
+        return Cache(transformer.unstacked(self.decoder), layers, slots, last_B)
 
     def step(self, cache: "Cache", ids_BK: jax.Array, at: jax.Array) -> tuple[jax.Array, "Cache"]:
         """Logits [B, K, V] of the token after `ids`, the `at`-th of the continuation, and the cache with them in it.
 
-        At 0 the prompt's last token takes their place: the cache has it already, writing it again changes nothing. Hypotheses may
-        be at different places: `at` is a scalar, or [B, K].
+        At 0 the prompt's last token takes their place. Hypotheses may be at different places: `at` is a scalar, or [B, K].
         """
-        batch, hypotheses = ids_BK.shape
+        step = cache.slots.at(jnp.asarray(at))
         ids_BK = jnp.where(at == 0, cache.last_B[:, None], ids_BK)
-        at_R = jnp.broadcast_to(cache.lengths_B[:, None] - 1 + at, (batch, hypotheses)).reshape(-1)
-        x_R1M = self._embed(ids_BK.reshape(-1, 1), at_R[:, None])
-        g = transformer.cached_geometry(self.c, at_R, cache.layers.own[0].shape[2])
-        x_R1M, layers = transformer.run(self.decoder, x_R1M, g, None, cache.layers)
-        assert layers is not None
-        return self._logits(x_R1M).reshape(batch, hypotheses, -1), dataclasses.replace(cache, layers=layers)
+        positions_BK = jnp.broadcast_to(step.positions_BK, ids_BK.shape)
+        x_R1M = self._embed(ids_BK.reshape(-1, 1), positions_BK.reshape(-1, 1))
+        g, layers = transformer.cached_geometry(self.c, step), []
+        for block, layer in zip(cache.blocks, cache.layers, strict=True):
+            x_R1M, (layer, _) = block(x_R1M, g, layer, None)
+            layers.append(layer)
+        logits_BKV = self._logits(x_R1M).reshape(*ids_BK.shape, -1)
+        return logits_BKV, dataclasses.replace(cache, layers=layers, slots=step.slots)
 
     @staticmethod
     def reorder(cache: "Cache", parent_BK: jax.Array) -> "Cache":
         """The cache in which hypothesis k of a prompt continues what hypothesis parent[b, k] was."""
-        return dataclasses.replace(cache, layers=transformer.reorder(cache.layers, parent_BK))
+        return dataclasses.replace(cache, slots=cache.slots.reordered(parent_BK))
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Cache:
-    """What generation remembers: keys and values [layers, B * K, T, G, D], each prompt's last token and length."""
+    """What generation remembers.
 
-    layers: LayerCache
+    Attributes:
+      blocks: the model's layers, one by one (transformer.unstacked).
+      layers: of each layer, what its slots hold.
+      slots: which position each holds, and whose.
+      last_B: each prompt's last token.
+    """
+
+    blocks: list[Block]
+    layers: list[LayerCache]
+    slots: Slots
     last_B: jax.Array
-    lengths_B: jax.Array
 
 
 def following(batch: Batch) -> tuple[jax.Array, jax.Array]:

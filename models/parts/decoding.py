@@ -76,16 +76,18 @@ def beam_search(
     def advance(s: _Search) -> _Search:
         last_BK = jnp.where(s.at == 0, pad, jnp.take(s.tokens_BKT, jnp.maximum(s.at - 1, 0), axis=2))
         logits_BKV, state = model.step(s.state, last_BK, s.at)
-        logp_BKV = jax.nn.log_softmax(logits_BKV.astype(jnp.float32))
+        logits_BKV = logits_BKV.astype(jnp.float32)
         ids_V = jnp.arange(vocab)
         if prefix_BP is not None:
-            logp_BKV = _forced(logp_BKV, prefix_BP, s.at)
+            logits_BKV = _forced(logits_BKV, prefix_BP, s.at)
         never_V = (ids_V == pad) | (ids_V >= (usable or vocab))
-        total_BKV = s.live_BK[..., None] + jnp.where(never_V, NEVER, logp_BKV)
 
-        # 2K candidates: at most K of them end, so K go on.
-        score_BJ, choice_BJ = jax.lax.top_k(total_BKV.reshape(batch, beams * vocab), 2 * beams)
-        parent_BJ, token_BJ = choice_BJ // vocab, choice_BJ % vocab
+        # 2K candidates: at most K of them end, so K go on. They are among the 2K of each hypothesis, which are found faster.
+        best_BKJ, token_BKJ = jax.lax.top_k(jnp.where(never_V, NEVER, logits_BKV), min(2 * beams, vocab))
+        total_BKJ = best_BKJ + (s.live_BK - jax.nn.logsumexp(logits_BKV, axis=-1))[..., None]
+        score_BJ, choice_BJ = jax.lax.top_k(total_BKJ.reshape(batch, -1), 2 * beams)
+        parent_BJ = choice_BJ // total_BKJ.shape[2]
+        token_BJ = jnp.take_along_axis(token_BKJ.reshape(batch, -1), choice_BJ, axis=1)
         tokens_BJT = jnp.take_along_axis(s.tokens_BKT, parent_BJ[..., None], axis=1)
         tokens_BJT = tokens_BJT.at[:, :, s.at].set(token_BJ)
         ends_BJ = token_BJ == eos
@@ -112,12 +114,12 @@ def beam_search(
     return jnp.take_along_axis(tokens, index_BK[..., None], axis=1), best_BK
 
 
-def _forced(logp_BKV: jax.Array, prefix_BP: jax.Array, at: jax.Array) -> jax.Array:
-    """Returns log-probabilities that leave the token of the prefix at this position alone, where there is one."""
+def _forced(logits_BKV: jax.Array, prefix_BP: jax.Array, at: jax.Array) -> jax.Array:
+    """Returns logits that leave the token of the prefix at this position alone, where there is one."""
     token_B = jnp.take(prefix_BP, at, axis=1, mode="fill", fill_value=0)
     token_B11 = token_B[:, None, None]
-    given_BKV = jnp.where(jnp.arange(logp_BKV.shape[-1]) == token_B11, 0.0, NEVER)
-    return jnp.where(token_B11 > 0, given_BKV, logp_BKV)
+    given_BKV = jnp.where(jnp.arange(logits_BKV.shape[-1]) == token_B11, 0.0, NEVER)
+    return jnp.where(token_B11 > 0, given_BKV, logits_BKV)
 
 
 def sample(

@@ -17,10 +17,11 @@ from flax import nnx
 from models.parts import transformer
 from models.parts.activations import POLICIES_WITH_EXPERTS, WITH_EXPERTS
 from models.parts.attention.mask import AttentionMask
+from models.parts.cache import LayerCache, Slots, to_cache
 from models.parts.layers import Norm, dropout, split_key
 from models.parts.losses import Loss, Totals, token_loss_in_chunks, zero_loss
 from models.parts.moe.layer import check_groups, hyperparameters, notes, routing_loss
-from models.parts.transformer import Block, Geometry, Key, LayerCache, Source, Statistics
+from models.parts.transformer import Block, Geometry, Key, Source, Statistics, unstacked
 from models.parts.transformer_config import MEANING_OF_BLOCKS, EncoderDecoderConfig
 from models.protocol import Batch, Context, Family, MakeModel, Staged
 from models.sharding.component import Component
@@ -212,49 +213,43 @@ class EncoderDecoder(Staged):
         c, ids_BS, real_BS = self.c, batch["inputs"], batch.get("inputs_segments", batch["inputs"]) > 0
         positions_BS = jnp.maximum(jnp.cumsum(real_BS, axis=1) - 1, 0)
         source_BSM, _ = self.encode(ids_BS, real_BS.astype(jnp.int32), positions_BS, Context.evaluation())
-        shape = (ids_BS.shape[0] * hypotheses, steps, c.groups, c.head_dim)
+        slots = Slots.empty(len(ids_BS), hypotheses, steps, jnp.zeros(1, jnp.int32), 0)
+        shape = (len(ids_BS), slots.number, c.groups, c.head_dim)
         names = ("batch", None, "act_heads" if c.groups == c.heads else "act_kv_heads", None)
 
         def layer_cache(layer: Block) -> LayerCache:
             assert layer.cross_attention is not None
             zeros = self.where.shard(jnp.zeros(shape, source_BSM.dtype), *names)
-            return LayerCache((zeros, zeros), layer.cross_attention.keys_values(source_BSM))
+            return LayerCache(to_cache((zeros, zeros)), to_cache(layer.cross_attention.keys_values(source_BSM)))
 
-        _, layers = scan(lambda _, unit, __: (None, [layer_cache(layer) for layer in unit.layers]), None, self.decoder)
-        return Cache(layers, real_BS)
+        units = unstacked(self.decoder)
+        return Cache(units, [[layer_cache(layer) for layer in unit.layers] for unit in units], slots, real_BS)
 
     def step(self, cache: "Cache", ids_BK: jax.Array, at: jax.Array) -> tuple[jax.Array, "Cache"]:
         """Returns the logits [B, K, V] of the token after `ids`, which are at position `at`, and the cache with them in it.
 
         At 0 `start_id` takes their place.
         """
-        rows, hypotheses = ids_BK.shape
-        at_1 = at[None]
-        positions_R1 = jnp.broadcast_to(at_1[:, None], (rows * hypotheses, 1))
-        ids_R1 = jnp.where(at == 0, self.c.start_id, ids_BK.reshape(-1, 1))
-        x_R1M = self.embed_tokens("target", ids_R1, positions_R1, None)
+        step = cache.slots.at(at)
+        ids_BK = jnp.where(at == 0, self.c.start_id, ids_BK)
+        positions_BK = jnp.broadcast_to(step.positions_BK, ids_BK.shape)
+        x_R1M = self.embed_tokens("target", ids_BK.reshape(-1, 1), positions_BK.reshape(-1, 1), None)
         source = AttentionMask.for_rows(jnp.ones_like(ids_BK), cache.real_BS.astype(jnp.int32))
-        real_R1 = jnp.repeat(jnp.any(cache.real_BS, axis=1), hypotheses)[:, None]
-        g = transformer.cached_geometry(self.c, at_1, cache.steps)
+        source = Source(dataclasses.replace(source, hypotheses=True))
+        real_R1 = jnp.repeat(jnp.any(cache.real_BS, axis=1), ids_BK.shape[1])[:, None]
         bias_1NK = None if self.decoder_bias is None else self.decoder_bias[...][None]
-        g = dataclasses.replace(g, bias_1NK=bias_1NK, real_BL=real_R1, source=Source(source))
-
-        def unit(x_R1M, inputs, _):
-            layers, caches = inputs
-            x_R1M, (caches, _) = layers(x_R1M, g, caches, None)
-            return x_R1M, caches
-
-        x_R1M, layers = scan(unit, x_R1M, (self.decoder, cache.layers))
-        return self._logits(x_R1M).reshape(rows, hypotheses, -1), dataclasses.replace(cache, layers=layers)
+        g = transformer.cached_geometry(self.c, step)
+        g, layers = dataclasses.replace(g, bias_1NK=bias_1NK, real_BL=real_R1, source=source), []
+        for unit, caches in zip(cache.units, cache.layers, strict=True):
+            x_R1M, (caches, _) = unit(x_R1M, g, caches, None)
+            layers.append(caches)
+        logits_BKV = self._logits(x_R1M).reshape(*ids_BK.shape, -1)
+        return logits_BKV, dataclasses.replace(cache, layers=layers, slots=step.slots)
 
     @staticmethod
     def reorder(cache: "Cache", parent_BK: jax.Array) -> "Cache":
         """Returns the cache in which hypothesis k of a row continues what hypothesis parent[b, k] was."""
-
-        def reordered(layer: LayerCache) -> LayerCache:
-            return dataclasses.replace(layer, own=transformer.reorder(layer.own, parent_BK))
-
-        return dataclasses.replace(cache, layers=[reordered(layer) for layer in cache.layers])
+        return dataclasses.replace(cache, slots=cache.slots.reordered(parent_BK))
 
 
 @jax.tree_util.register_dataclass
@@ -263,17 +258,16 @@ class Cache:
     """What decoding remembers.
 
     Attributes:
-      layers: of each layer of a unit, stacked over units.
+      units: the decoder's, one by one (transformer.unstacked).
+      layers: of each layer of each unit, what its slots hold.
+      slots: which position each holds, and whose.
       real_BS: False for padding of the source.
     """
 
-    layers: Any  # list[LayerCache], arrays with a leading axis "layers"
+    units: list[Unit]
+    layers: list[list[LayerCache]]
+    slots: Slots
     real_BS: jax.Array
-
-    @property
-    def steps(self) -> int:
-        """How many positions the decoder's caches have."""
-        return self.layers[0].own[0].shape[2]
 
 
 def _normed(x_BLM: jax.Array, norm: Norm | None) -> jax.Array:

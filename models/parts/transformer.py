@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 
 from models.parts.attention.mask import AttentionMask
 from models.parts.attention.module import Attention, KeysValues
 from models.parts.attention.rotary import Rotation, rotation
+from models.parts.cache import LayerCache, Step, from_cache
 from models.parts.layers import FeedForward, Norm, add_bias, dropout, project, soft_cap, split_key
 from models.parts.losses import Ratio
 from models.parts.moe.config import MoeConfig
@@ -50,7 +50,7 @@ class Geometry:
     Attributes:
       mask: which keys a query attends to.
       rotation: of queries and new keys, where positions are rotary.
-      at_B: with a cache, the position in it of each row's new key; its batch may be 1.
+      step: that is decoded with caches.
       bias_1NK: a bias of each head for each of K buckets of relative positions, where the layers of a stack share one.
       real_BL: False for padding, which a mixture routes nowhere; None where there is no mixture.
       source: what a decoder's second attention attends to.
@@ -58,24 +58,10 @@ class Geometry:
 
     mask: AttentionMask
     rotation: Rotation | None = None
-    at_B: jax.Array | None = None
+    step: Step | None = None
     bias_1NK: jax.Array | None = None
     real_BL: jax.Array | None = None
     source: Source | None = None
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class LayerCache:
-    """What a decoder's layer remembers.
-
-    Attributes:
-      own: keys and values [B * K, T, G, D] of the positions before, of K hypotheses for each row.
-      source: keys and values [B, S, G, D] of the source, which a row's hypotheses share.
-    """
-
-    own: KeysValues
-    source: KeysValues | None = None
 
 
 def geometry(c: BlockConfig, positions_BL: jax.Array, mask: AttentionMask) -> Geometry:
@@ -83,11 +69,9 @@ def geometry(c: BlockConfig, positions_BL: jax.Array, mask: AttentionMask) -> Ge
     return Geometry(mask, rotation(positions_BL, c.head_dim, c.rotary_base) if c.positions == "rotary" else None)
 
 
-def cached_geometry(c: BlockConfig, at_B: jax.Array, length: int) -> Geometry:
-    """Returns the geometry of one new token a row, at position `at`, in a cache of `length` positions."""
-    at_B1, at_1T = at_B[:, None], jnp.arange(length)[None, :]
-    mask = AttentionMask(jnp.ones_like(at_B1), jnp.ones_like(at_1T), at_B1, at_1T, causal=True)
-    return dataclasses.replace(geometry(c, at_B1, mask), at_B=at_B)
+def cached_geometry(c: BlockConfig, step: Step) -> Geometry:
+    """Returns the geometry of the step that is decoded, B * K rows of one position."""
+    return dataclasses.replace(geometry(c, step.positions_BK, step.mask()), step=step)
 
 
 def norm(c: BlockConfig, where: Component) -> Norm:
@@ -135,25 +119,27 @@ class Block(nnx.Module):
         x_BLM = self.where.shard(x_BLM, "batch", "res_length", "act_embed")
 
         def attend(y_BLM: jax.Array) -> tuple[jax.Array, LayerCache | None]:
-            new = self.attention.keys_values(y_BLM, g.rotation)
-            kept = cache and dataclasses.replace(cache, own=_write(cache.own, new, g.at_B))
-            kv = kept.own if kept else new
+            if g.step is not None:
+                y_BLM = g.step.by_row(y_BLM)
+            kv, kept = self.attention.keys_values(y_BLM, g.rotation, hypotheses=g.mask.hypotheses), None
+            if g.step is not None and cache is not None:
+                kept = dataclasses.replace(cache, own=g.step.write(cache.own, kv))
+                kv = from_cache(kept.own)
             bias_NK = None if g.bias_1NK is None else g.bias_1NK[0]
-            y_BLM = self.attention(
+            z_BLM = self.attention(
                 y_BLM, kv, g.mask, rotation=g.rotation, bias_NK=bias_NK, rate=self.rate, key=next(keys)
             )
-            return dropout(y_BLM, self.rate, next(keys)), kept
+            return dropout(z_BLM.reshape(x_BLM.shape), self.rate, next(keys)), kept
 
         def attend_to_source(y_BLM: jax.Array) -> tuple[jax.Array, None]:
             assert self.cross_attention is not None and g.source is not None
-            kv = cache.source if cache else None
-            if kv is None:
+            if g.step is not None and cache is not None and cache.source is not None:
+                y_BLM, kv = g.step.by_row(y_BLM), from_cache(cache.source)
+            else:
                 assert g.source.x_BSM is not None
                 kv = self.cross_attention.keys_values(g.source.x_BSM)
-            # The hypotheses of a row share its source, so they attend to it as the positions of one query.
-            y_RKM = y_BLM.reshape(kv[0].shape[0], -1, y_BLM.shape[-1])
-            y_RKM = self.cross_attention(y_RKM, kv, g.source.mask, rate=self.rate, key=next(keys))
-            return dropout(y_RKM.reshape(y_BLM.shape), self.rate, next(keys)), None
+            z_BLM = self.cross_attention(y_BLM, kv, g.source.mask, rate=self.rate, key=next(keys))
+            return dropout(z_BLM.reshape(x_BLM.shape), self.rate, next(keys)), None
 
         def feed_forward(y_BLM: jax.Array) -> tuple[jax.Array, Statistics]:
             if isinstance(self.ffn, Moe):
@@ -195,38 +181,23 @@ def _attention(c: BlockConfig, key: jax.Array, where: Component, *, buckets: int
     )  # fmt: skip
 
 
-def _write(cache: KeysValues, new: KeysValues, at_B: jax.Array | None) -> KeysValues:
-    """Returns the cache with one new key and value a row."""
-    assert at_B is not None
-    if at_B.shape[0] == 1:  # the same position of all rows
-        k, v = (jax.lax.dynamic_update_slice_in_dim(old, x, at_B[0], axis=1) for old, x in zip(cache, new, strict=True))
-        return k, v
-    # A choice for each position, which the compiler partitions as it lies.
-    here_BT11 = (jnp.arange(cache[0].shape[1]) == at_B[:, None])[:, :, None, None]
-    k, v = (jnp.where(here_BT11, x, old) for old, x in zip(cache, new, strict=True))
-    return k, v
-
-
-def run(
-    blocks: Block, x_BLM: jax.Array, g: Geometry, keys: Key, caches: LayerCache | None = None
-) -> tuple[jax.Array, LayerCache | None]:
-    """Runs a stack of dense layers.
-
-    Args:
-      keys: [layers], or None outside training.
-      caches: with a leading axis "layers".
-
-    Returns:
-      (y_BLM, the caches with the new keys and values in them).
-    """
+def run(blocks: Block, x_BLM: jax.Array, g: Geometry, keys: Key) -> jax.Array:
+    """Runs a stack of dense layers; `keys` are [layers], or None outside training."""
 
     def layer(x_BLM, inputs, g: Geometry):
-        block, cache, key = inputs
-        x_BLM, (cache, _) = block(x_BLM, g, cache, key)
-        return x_BLM, cache
+        block, key = inputs
+        return block(x_BLM, g, None, key)[0], None
 
-    staged = caches is None  # a token at a time is no work for a pipeline
-    return scan(layer, x_BLM, (blocks, caches, keys), g, where=blocks.where, staged=staged)
+    return scan(layer, x_BLM, (blocks, keys), g, where=blocks.where)[0]
+
+
+def unstacked(modules: Any) -> list[Any]:
+    """Returns the modules of a stack, one by one.
+
+    Decoding takes a stack apart once: a loop over it would copy each layer's parameters and cache out of it at every step.
+    """
+    layers = len(jax.tree.leaves(modules)[0])
+    return [jax.tree.map(lambda x, i=i: x[i], modules) for i in range(layers)]
 
 
 def keys_values(blocks: Block, c: BlockConfig, x_BLM: jax.Array, g: Geometry) -> KeysValues:
@@ -237,22 +208,6 @@ def keys_values(blocks: Block, c: BlockConfig, x_BLM: jax.Array, g: Geometry) ->
         return block(x_BLM, g, None, None)[0], block.attention.keys_values(y_BLM, g.rotation)
 
     return scan(layer, x_BLM, blocks)[1]
-
-
-def reorder(caches: Any, parent_BK: jax.Array) -> Any:
-    """Returns caches in which hypothesis k of row b has what hypothesis parent[b, k] had.
-
-    Args:
-      caches: a pytree of arrays [layers, B * K, ...].
-    """
-    rows, hypotheses = parent_BK.shape
-
-    def take(x: jax.Array) -> jax.Array:
-        grouped = x.reshape(x.shape[0], rows, hypotheses, *x.shape[2:])
-        index = parent_BK.reshape(1, rows, hypotheses, *(1 for _ in x.shape[2:]))
-        return jnp.take_along_axis(grouped, index, axis=2).reshape(x.shape)
-
-    return jax.tree.map(take, caches)
 
 
 def logits(

@@ -25,6 +25,8 @@ class AttentionMask:
       causal: whether a query sees no key after its place.
       zigzag: n, where queries and keys are in zigzag order over n shards.
       in_order: whether places are known to be 0, 1, 2 and so on along both arrays.
+      only_BLS: True for the pairs that may be seen at all, where two numbers of a position cannot say it.
+      hypotheses: whether the queries are continuations of one row and not positions in it, so that no layout cuts them.
     """
 
     segments_BL: jax.Array
@@ -34,6 +36,8 @@ class AttentionMask:
     causal: bool = dataclasses.field(default=False, metadata=dict(static=True))
     zigzag: int = dataclasses.field(default=1, metadata=dict(static=True))
     in_order: bool = dataclasses.field(default=False, metadata=dict(static=True))
+    only_BLS: jax.Array | None = None
+    hypotheses: bool = dataclasses.field(default=False, metadata=dict(static=True))
 
     @classmethod
     def for_rows(cls, segments_BL: jax.Array, segments_BS: jax.Array, *, causal: bool = False) -> "AttentionMask":
@@ -55,11 +59,14 @@ class AttentionMask:
             segments_BS=self.segments_BS[:, :keys],
             index_BL=self.index_BL[:, start:end],
             index_BS=self.index_BS[:, :keys],
+            only_BLS=None if self.only_BLS is None else self.only_BLS[:, start:end, :keys],
         )
 
     def matrix(self) -> jax.Array:
         """Returns [B, L, S], True where the query sees the key."""
         seen_BLS = same_segment(self.segments_BL, self.segments_BS)
+        if self.only_BLS is not None:
+            seen_BLS &= self.only_BLS
         return seen_BLS & (self.distance() <= 0) if self.causal else seen_BLS
 
     def distance(self) -> jax.Array:

@@ -67,15 +67,22 @@ class Attention(nnx.Module):
         self.per_dim_scale = param(kq, (head_size,), ("kv",), zeros, where) if per_dim_scale else None
         self.relative_bias = param(ko, (heads, buckets), ("heads", "buckets"), zeros, where) if buckets else None
 
-    def keys_values(self, y_BSM: jax.Array, rotation: Rotation | None = None) -> KeysValues:
-        """Returns the keys and values of a sequence, to attend to or to cache; keys are rotated to their positions."""
+    def keys_values(
+        self, y_BSM: jax.Array, rotation: Rotation | None = None, *, hypotheses: bool = False
+    ) -> KeysValues:
+        """Returns the keys and values of a sequence, to attend to or to cache; keys are rotated to their positions.
+
+        Args:
+          hypotheses: S are continuations of one row and not positions in it, so that no layout cuts them.
+        """
         shard, axis = self.where.shard, self.act_kv_axis
+        length, keys = (None, None) if hypotheses else ("length", "keys")
         k_BSGD = add_bias(project(y_BSM, self.k[...], self.where), self.k_bias)
         v_BSGD = add_bias(project(y_BSM, self.v[...], self.where), self.v_bias)
         # Computed where their positions lie; if "keys" are whole, keys and values are gathered, not their inputs.
-        k_BSGD, v_BSGD = (shard(x, "batch", "length", axis, None) for x in (k_BSGD, v_BSGD))
+        k_BSGD, v_BSGD = (shard(x, "batch", length, axis, None) for x in (k_BSGD, v_BSGD))
         k_BSGD = rotate(k_BSGD, rotation, self.where)
-        k_BSGD, v_BSGD = (shard(x, "batch", "keys", axis, None) for x in (k_BSGD, v_BSGD))
+        k_BSGD, v_BSGD = (shard(x, "batch", keys, axis, None) for x in (k_BSGD, v_BSGD))
         return checkpoint_name(k_BSGD, "attention_in"), checkpoint_name(v_BSGD, "attention_in")
 
     def __call__(
@@ -93,8 +100,9 @@ class Attention(nnx.Module):
           LayoutError: positions that the layout's shards do not divide.
         """
         k_BSGD, v_BSGD = kv
+        length, res_length = (None, None) if mask.hypotheses else ("length", "res_length")
         q_BLND = add_bias(project(x_BLM, self.q[...], self.where), self.q_bias)
-        q_BLND = rotate(self.where.shard(q_BLND, "batch", "length", "act_heads", None), rotation, self.where)
+        q_BLND = rotate(self.where.shard(q_BLND, "batch", length, "act_heads", None), rotation, self.where)
         q_BLND = checkpoint_name(q_BLND, "attention_in")
         q_BLND = q_BLND * self.scale
         if self.per_dim_scale is not None:
@@ -104,11 +112,11 @@ class Attention(nnx.Module):
         dropping = key is not None and rate > 0
         if splash.applies(self.where, q_BLND, k_BSGD, mask, biased=table_NK is not None, dropping=dropping):
             out_BLND = splash.attend(q_BLND, k_BSGD, v_BSGD, mask, self.where, cap=self.cap)
-        elif self.key_shards == 1 or x_BLM.shape[1] == 1:  # a single query goes to all keys
+        elif self.key_shards == 1 or mask.hypotheses:  # the few queries go to all keys
             out_BLND = blocks.attend(logits, q_BLND, k_BSGD, v_BSGD, table_NK, mask, self.where, rate=rate, key=key)
         else:
             around = ring.Ring(logits, mix, self.where, self.act_kv_axis, rate)
             out_BLND = around(q_BLND, k_BSGD, v_BSGD, table_NK, mask, key)
-        out_BLND = checkpoint_name(self.where.shard(out_BLND, "batch", "length", "act_heads", None), "context")
+        out_BLND = checkpoint_name(self.where.shard(out_BLND, "batch", length, "act_heads", None), "context")
         y_BLM = add_bias(project(out_BLND, self.o[...], self.where, contract=2), self.o_bias)
-        return checkpoint_name(self.where.shard(y_BLM, "batch", "res_length", "act_embed"), "attention_out")
+        return checkpoint_name(self.where.shard(y_BLM, "batch", res_length, "act_embed"), "attention_out")

@@ -92,16 +92,29 @@ def test_a_cache_changes_nothing(name, float64):
             assert_allclose(logits[row], [want, want], rtol=0, atol=1e-12)
 
 
-def test_reordered_caches_go_on_from_their_parents(float64):
-    """After reorder, hypothesis k continues what its parent had read."""
-    model, batch = model_of("gpt.quickstart"), batch_of([12])
-    step = jax.jit(model.step)
-    cache = jax.jit(model.start, static_argnums=(2, 3))(batch["tokens"][:, :3], np.array([3]), 2, 4)
-    _, cache = step(cache, np.array([[0, 0]]), np.int32(0))
-    _, cache = step(cache, np.array([[5, 6]]), np.int32(1))
-    swapped, _ = step(model.reorder(cache, jnp.array([[1, 1]])), np.array([[7, 8]]), np.int32(2))
-    plain, _ = step(cache, np.array([[7, 7]]), np.int32(2))
-    assert_allclose(swapped[0, 0], plain[0, 1], rtol=0, atol=1e-12)
+@pytest.mark.parametrize("name", ["gpt.quickstart", "gpt.llama2_70b"])
+def test_reordered_hypotheses_have_their_parents_past(name, float64):
+    """Whatever parents three hypotheses of two prompts choose at each step, their logits are those of reading their own history.
+
+    Some parents are chosen thrice and some never, prompts have unequal lengths, and a past is handed on more than once.
+    """
+    model, rng = model_of(name), np.random.default_rng(0)
+    prompts, lengths, steps = rng.integers(1, 60, (2, 8)), np.array([5, 8]), 5
+    cache = jax.jit(model.start, static_argnums=(2, 3))(prompts, jnp.asarray(lengths), 3, steps)
+    step = jax.jit(lambda cache, ids, at: model.step(cache, ids, at))
+    histories = [[list(prompt[:length]) for _ in range(3)] for prompt, length in zip(prompts, lengths, strict=True)]
+    ids = np.zeros((2, 3), np.int64)
+    for at in range(steps):
+        logits, cache = step(cache, ids, np.int32(at))
+        for row, hypothesis in np.ndindex(2, 3):
+            history = histories[row][hypothesis]
+            read = batch_of([len(history)])
+            read["tokens"][0, : len(history)] = history
+            want = outputs(model, read)[0, len(history) - 1]
+            assert_allclose(logits[row, hypothesis], want, rtol=0, atol=1e-12)
+        parents, ids = rng.integers(0, 3, (2, 3)), rng.integers(1, 60, (2, 3))
+        cache = model.reorder(cache, jnp.asarray(parents))
+        histories = [[[*histories[row][parents[row, k]], ids[row, k]] for k in range(3)] for row in range(2)]
 
 
 @pytest.mark.parametrize(
