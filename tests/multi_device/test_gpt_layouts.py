@@ -41,6 +41,9 @@ TABLE = [
     *(("gpt.gspmd_64b", name, (2, 4)) for name in ("two_d_sequence", "context_ring", "context_ring_balanced")),
     ("gpt.llama2_70b", "tensor_parallel", (2, 4)),
     ("gpt.llama2_70b", "pipeline_1f1b", (4, 2, 1)),
+    # Rows say how much each token counts: microbatches and devices have different sums.
+    ("lamda.smollm2_chat", "pipeline_1f1b", (4, 2, 1)),
+    ("lamda.smollm2_chat", "context_ring_balanced", (2, 4)),
 ]
 
 
