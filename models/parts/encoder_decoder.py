@@ -18,47 +18,20 @@ from models.parts import transformer
 from models.parts.activations import POLICIES_WITH_EXPERTS, WITH_EXPERTS
 from models.parts.attention.mask import AttentionMask
 from models.parts.cache import LayerCache, Slots, to_cache
-from models.parts.layers import Norm, dropout, split_key
+from models.parts.layers import Norm, dropout
 from models.parts.losses import Loss, Totals, token_loss_in_chunks, zero_loss
 from models.parts.moe.layer import check_groups, hyperparameters, notes, routing_loss
 from models.parts.transformer import Block, Geometry, Key, Source, Statistics, unstacked
 from models.parts.transformer_config import MEANING_OF_BLOCKS, EncoderDecoderConfig
+from models.parts.units import Unit, run_units
 from models.protocol import Batch, Context, Family, MakeModel, Staged
-from models.sharding.component import Component
 from models.sharding.expert_layouts import searched
 from models.sharding.layouts import Recipe
-from models.sharding.params import normal, param, scan, stack
+from models.sharding.params import normal, param, stack
 
 # Targets [B, L, M], sources [B, S, M], and the biases that the layers share [1, 1, N * K].
 DecoderInput = tuple[jax.Array, jax.Array, jax.Array | None]
 Side = Literal["input", "target"]  # the first word of the side's arrays: `inputs`, `inputs_segments`, ...
-
-
-class Unit(nnx.Module):
-    """The repeated unit of a stack: dense layers and then a mixture of experts, or one dense layer (`c.unit`)."""
-
-    def __init__(self, c: EncoderDecoderConfig, key: jax.Array, where: Component, *, decoder: bool):
-        self.names = c.unit
-        keys = jax.random.split(key, len(self.names))
-        for i, name in enumerate(self.names):
-            moe = c.moe if name == "sparse" else None
-            setattr(self, name, Block(c, keys[i], where, attends_to_source=decoder, moe=moe, causal=decoder))
-
-    @property
-    def layers(self) -> list[Block]:
-        """The layers of the unit, in order."""
-        return [getattr(self, name) for name in self.names]
-
-    def __call__(
-        self, x_BLM: jax.Array, g: Geometry, caches: list[LayerCache] | None, key: Key
-    ) -> tuple[jax.Array, tuple[list[LayerCache | None], Statistics]]:
-        """Returns (y_BLM, (the layers' caches with the new keys and values in them, statistics of the mixture))."""
-        kept, statistics = [], {}
-        keys = split_key(key, len(self.names))
-        for i, layer in enumerate(self.layers):
-            x_BLM, (cache, statistics) = layer(x_BLM, g, caches[i] if caches else None, keys[i])
-            kept.append(cache)
-        return x_BLM, (kept, statistics)
 
 
 class EncoderDecoder(Staged):
@@ -129,7 +102,7 @@ class EncoderDecoder(Staged):
         g = self._geometry(batch["targets_positions"], segments_BL, bias_1NK, causal=True)
         source = Source(AttentionMask.for_rows(segments_BL, batch["inputs_segments"]), source_BSM)
         g = dataclasses.replace(g, source=source)
-        x_BLM, statistics = self._run(blocks, x_BLM, g, context.key, self.where / "decoder")
+        x_BLM, statistics = run_units(blocks, x_BLM, g, context.key, self.where / "decoder")
         return (x_BLM, source_BSM, bias_11X), self._routing_loss(statistics, "target", x_BLM.dtype, totals)
 
     def head_loss(self, x: DecoderInput, batch: Batch, context: Context, totals: Totals) -> Loss:
@@ -168,7 +141,7 @@ class EncoderDecoder(Staged):
         keys = layers.for_layers(self.c.units).key
         bias_1NK = None if self.encoder_bias is None else self.encoder_bias[...][None]
         g = self._geometry(positions_BS, segments_BS, bias_1NK)
-        x_BSM, statistics = self._run(self.encoder, x_BSM, g, keys, self.where / "encoder")
+        x_BSM, statistics = run_units(self.encoder, x_BSM, g, keys, self.where / "encoder")
         return dropout(_normed(x_BSM, self.encoder_norm), self.c.output_dropout, output.key), statistics
 
     def _geometry(
@@ -177,16 +150,6 @@ class EncoderDecoder(Staged):
         mask = AttentionMask.for_rows(segments_BL, segments_BL, causal=causal)
         g = transformer.geometry(self.c, positions_BL, mask)
         return dataclasses.replace(g, bias_1NK=bias_1NK, real_BL=segments_BL > 0)
-
-    def _run(
-        self, units: Unit, x_BLM: jax.Array, g: Geometry, keys: Key, where: Component
-    ) -> tuple[jax.Array, Statistics]:
-        def unit(x_BLM, inputs, g: Geometry):
-            layers, key = inputs
-            x_BLM, (_, statistics) = layers(x_BLM, g, None, key)
-            return x_BLM, statistics
-
-        return scan(unit, x_BLM, (units, keys), g, where=where)
 
     def _routing_loss(self, statistics: Statistics, side: Side, dtype: jnp.dtype, totals: Totals) -> Loss:
         if self.c.moe is None:

@@ -38,12 +38,12 @@ class Norm(nnx.Module):
     """RMS norm x / rms(x) * scale (Lingvo's layer norm, T5, LLaMA), or layer norm (x - mean) / std * scale; + bias."""
 
     def __init__(
-        self, size: int, where: Component, *, kind: str = "rms", bias: bool = False, eps: float = 1e-6,
+        self, size: int, where: Component, *, kind: str = "rms", bias: bool = False, eps: float = 1e-6, axis: str = "embed",
     ):  # fmt: skip
         key = jax.random.key(0)  # not drawn from
         self.kind, self.eps = kind, eps
-        self.scale = param(key, (size,), ("embed",), ones, where)
-        self.bias = param(key, (size,), ("embed",), zeros, where) if bias else None
+        self.scale = param(key, (size,), (axis,), ones, where)
+        self.bias = param(key, (size,), (axis,), zeros, where) if bias else None
 
     def __call__(self, x_BLM: jax.Array) -> jax.Array:
         x = x_BLM.astype(jnp.promote_types(x_BLM.dtype, jnp.float32))

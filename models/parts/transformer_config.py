@@ -45,6 +45,8 @@ class BlockConfig:
         Transformer's and BERT's; "parallel" x + attention(norm(x)) + ffn(norm(x)) (PaLM, section 2).
       gated: act(x wg) * (x wi) instead of act(x wi) in the feed-forward layer (Shazeer 2020).
       attention_bias, ffn_bias: biases of all projections of the sub-layer.
+      out_bias: of the projection of attention's output, where it differs from the other three's; None is `attention_bias`.
+      qk_norm: layer norms, scale alone, of each head's queries and keys (ViT-22B, arXiv 2302.05442, section 2).
       attention_scale: divides attention logits by sqrt(D); T5 does not, and draws its queries' matrix smaller instead.
       init_scale: variance of the initial matrices of layers and routers, times their inputs (Switch Transformer: 0.1).
       per_dim_scale: a learned scale per dimension of the queries in place of 1/sqrt(D) alone (Lingvo).
@@ -69,6 +71,8 @@ class BlockConfig:
     activation: Activation = "relu"
     gated: bool = False
     attention_bias: bool = False
+    out_bias: bool | None = None
+    qk_norm: bool = False
     ffn_bias: bool = False
     attention_scale: bool = True
     init_scale: float = 1.0
@@ -134,43 +138,72 @@ class LmConfig(BlockConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EncoderDecoderConfig(BlockConfig):
+class StackConfig(BlockConfig):
+    """Layers of which some may be mixtures of experts (models/parts/units.py).
+
+    Attributes:
+      layers: depth.
+      moe: the mixture of experts of every `sparse_every`-th layer; None makes all layers dense.
+    """
+
+    layers: int
+    moe: MoeConfig | None = None
+    sparse_every: int = 2
+
+    stacks: ClassVar[int] = 1  # of which each has its share of the layers
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sparse_every < 1:
+            raise ValueError(f"sparse_every={self.sparse_every}: must be 1 or more")
+        whole = self.stacks * len(self.unit)
+        if self.layers % whole or not self.layers:
+            every = {1: "every", 2: "every second", 3: "every third"}.get(
+                self.sparse_every, f"every {self.sparse_every}th"
+            )
+            made = ["half encoder, half decoder"] * (self.stacks == 2) + [f"{every} an MoE layer"] * bool(self.moe)
+            raise ValueError(
+                f"layers={self.layers}: must be a multiple of {whole} ({', '.join(made) or 'at least one'}); nearest are "
+                f"{max(self.layers // whole, 1) * whole} and {(self.layers // whole + 1) * whole}"
+            )
+
+    @property
+    def unit(self) -> tuple[str, ...]:
+        """The layers of a stack's repeated unit: dense ones and then a mixture, or in a dense model one layer."""
+        if self.moe is None:
+            return ("dense",)
+        return (*("dense" if i == 0 else f"dense_{i}" for i in range(self.sparse_every - 1)), "sparse")
+
+    @property
+    def units(self) -> int:
+        """Repeated units of a stack."""
+        return self.layers // (self.stacks * len(self.unit))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EncoderDecoderConfig(StackConfig):
     """An encoder, and a decoder that attends to its output (models/parts/encoder_decoder.py).
 
     Attributes:
       layers: of encoder and decoder together, half each.
-      moe: the mixture of experts of every `sparse_every`-th layer of either stack; None makes the model dense.
       label_smoothing: mass moved from the label to all other classes.
       z_loss: weight of log(sum of exp logits)^2 of the output logits (T5X: 1e-4); 0 computes none.
       output_dropout: on the encoder's output (T5).
       start_id: the token that stands before the first of a target.
     """
 
-    layers: int
-    moe: MoeConfig | None = None
-    sparse_every: int = 2
     label_smoothing: float = 0.0
     z_loss: float = 0.0
     output_dropout: float = 0.0
     start_id: int = 0
+
+    stacks: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_dropout(self.output_dropout)
         if self.z_loss < 0:
             raise ValueError(f"z_loss={self.z_loss}: must be positive, or 0 for none; T5X's is 1e-4")
-        if self.sparse_every < 1:
-            raise ValueError(f"sparse_every={self.sparse_every}: must be 1 or more")
-        both = 2 * len(self.unit)
-        if self.layers % both or not self.layers:
-            every = {1: "every", 2: "every second", 3: "every third"}.get(
-                self.sparse_every, f"every {self.sparse_every}th"
-            )
-            sparse = f", {every} an MoE layer" if self.moe else ""
-            raise ValueError(
-                f"layers={self.layers}: must be a multiple of {both} (half encoder, half decoder{sparse}); nearest are "
-                f"{max(self.layers // both, 1) * both} and {(self.layers // both + 1) * both}"
-            )
         if self.positions == "learned":
             raise ValueError("positions='learned': there is no such table here; nearest is 'sinusoidal'")
         if self.order == "parallel":
@@ -182,18 +215,6 @@ class EncoderDecoderConfig(BlockConfig):
         return dict(
             layers=max(4, 2 * len(self.unit)), model_dim=16, hidden_dim=32, heads=4, head_dim=8, moe=moe, dropout=0.1
         )
-
-    @property
-    def unit(self) -> tuple[str, ...]:
-        """The layers of a stack's repeated unit: dense ones and then a mixture, or in a dense model one layer."""
-        if self.moe is None:
-            return ("dense",)
-        return (*("dense" if i == 0 else f"dense_{i}" for i in range(self.sparse_every - 1)), "sparse")
-
-    @property
-    def units(self) -> int:
-        """Repeated units of the encoder, and as many of the decoder."""
-        return self.layers // (2 * len(self.unit))
 
 
 def comparable(c: LmConfig, lengths: Sequence[int]) -> LmConfig:

@@ -28,6 +28,7 @@ AXES = {
     "expert": "the experts of a weight, one matrix each (E)",
     "gate": "the experts as outputs of a router",
     "rank": "the columns of a low-rank update",
+    "pixels": "the pixels of a patch in the weight that projects it, never cut",
     "filter_height": "the rows of a convolution's filter, never cut",
     "filter_width": "the columns of a convolution's filter, never cut",
     "in_channels": "the input channels of a convolution's weight",

@@ -46,6 +46,11 @@ def ones(key: jax.Array, shape: tuple[int, ...], dtype) -> jax.Array:
     return jnp.ones(shape, dtype)
 
 
+def constant(value: float) -> Initializer:
+    """All of one value."""
+    return lambda key, shape, dtype: jnp.full(shape, value, dtype)
+
+
 def zeros(key: jax.Array, shape: tuple[int, ...], dtype) -> jax.Array:
     del key
     return jnp.zeros(shape, dtype)

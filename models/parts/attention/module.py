@@ -11,7 +11,7 @@ from models.parts.attention import blocks, ring, splash
 from models.parts.attention.logits import masked_logits, mix
 from models.parts.attention.mask import AttentionMask
 from models.parts.attention.rotary import Rotation, rotate
-from models.parts.layers import add_bias, project
+from models.parts.layers import Norm, add_bias, project
 from models.sharding.component import Component
 from models.sharding.params import normal, param, zeros
 
@@ -24,6 +24,8 @@ class Attention(nnx.Module):
     Args:
       kv_heads: G heads of keys and values, each shared by N / G queries; N by default.
       bias: of all four projections.
+      out_bias: of the last of them, where it differs.
+      qk_norm: layer norms, scale alone, of each head's queries and keys, before rotary positions.
       per_dim_scale: scales each dimension of the queries by softplus(w) / softplus(0), w learned from 0 (Lingvo).
       buckets: of relative positions up to `max_distance`, each with a learned bias per head (T5, section 2.1); 0 has none.
       scaled: divides the logits by sqrt(D); T5 does not.
@@ -36,7 +38,8 @@ class Attention(nnx.Module):
 
     def __init__(
         self, size: int, heads: int, head_size: int, key: jax.Array, where: Component, *,
-        kv_heads: int = 0, bias: bool = False, per_dim_scale: bool = False, buckets: int = 0, max_distance: int = 128,
+        kv_heads: int = 0, bias: bool = False, out_bias: bool | None = None, qk_norm: bool = False,
+        per_dim_scale: bool = False, buckets: int = 0, max_distance: int = 128,
         cap: float = 0.0, scaled: bool = True, init_scale: float = 1.0,
     ):  # fmt: skip
         self.where, self.max_distance, self.cap = where, max_distance, cap
@@ -63,7 +66,9 @@ class Attention(nnx.Module):
         self.q_bias = param(kq, (heads, head_size), ("heads", "kv"), zeros, where) if bias else None
         self.k_bias = param(kk, (kv_heads, head_size), (kv_axis, "kv"), zeros, where) if bias else None
         self.v_bias = param(kv, (kv_heads, head_size), (kv_axis, "kv"), zeros, where) if bias else None
-        self.o_bias = param(ko, (size,), ("embed",), zeros, where) if bias else None
+        self.o_bias = param(ko, (size,), ("embed",), zeros, where) if (bias if out_bias is None else out_bias) else None
+        self.q_norm = Norm(head_size, where, kind="layer", axis="kv") if qk_norm else None
+        self.k_norm = Norm(head_size, where, kind="layer", axis="kv") if qk_norm else None
         self.per_dim_scale = param(kq, (head_size,), ("kv",), zeros, where) if per_dim_scale else None
         self.relative_bias = param(ko, (heads, buckets), ("heads", "buckets"), zeros, where) if buckets else None
 
@@ -81,6 +86,8 @@ class Attention(nnx.Module):
         v_BSGD = add_bias(project(y_BSM, self.v[...], self.where), self.v_bias)
         # Computed where their positions lie; if "keys" are whole, keys and values are gathered, not their inputs.
         k_BSGD, v_BSGD = (shard(x, "batch", length, axis, None) for x in (k_BSGD, v_BSGD))
+        if self.k_norm is not None:
+            k_BSGD = self.k_norm(k_BSGD)
         k_BSGD = rotate(k_BSGD, rotation, self.where)
         k_BSGD, v_BSGD = (shard(x, "batch", keys, axis, None) for x in (k_BSGD, v_BSGD))
         return checkpoint_name(k_BSGD, "attention_in"), checkpoint_name(v_BSGD, "attention_in")
@@ -102,7 +109,10 @@ class Attention(nnx.Module):
         k_BSGD, v_BSGD = kv
         length, res_length = (None, None) if mask.hypotheses else ("length", "res_length")
         q_BLND = add_bias(project(x_BLM, self.q[...], self.where), self.q_bias)
-        q_BLND = rotate(self.where.shard(q_BLND, "batch", length, "act_heads", None), rotation, self.where)
+        q_BLND = self.where.shard(q_BLND, "batch", length, "act_heads", None)
+        if self.q_norm is not None:
+            q_BLND = self.q_norm(q_BLND)
+        q_BLND = rotate(q_BLND, rotation, self.where)
         q_BLND = checkpoint_name(q_BLND, "attention_in")
         q_BLND = q_BLND * self.scale
         if self.per_dim_scale is not None:

@@ -5,7 +5,7 @@ from typing import Literal, get_args
 
 from models.errors import nearest
 
-Gating = Literal["top2", "top1", "expert_choice"]
+Gating = Literal["top2", "top1", "top_k", "expert_choice"]
 SecondSlot = Literal["if_dispatched", "always"]
 
 
@@ -15,8 +15,10 @@ class MoeConfig:
 
     Attributes:
       experts: of an MoE layer, at least 2.
-      gating: "top2" (GShard), "top1" (Switch Transformer) or "expert_choice", which only an encoder can use: what an expert
-        takes depends on later tokens, so the decoder beside it keeps "top2". models/parts/moe/routing.py has a table of them.
+      gating: "top2" (GShard), "top1" (Switch Transformer), "top_k" (V-MoE, arXiv 2106.05974, section 2: gates are probabilities,
+        and their sum is not made one) or "expert_choice", which only an encoder can use: what an expert takes depends on later
+        tokens, so the decoder beside it keeps "top2". models/parts/moe/routing.py has a table of them.
+      choices: how many experts a token of "top_k" wants; 0 for the others, whose names say it.
       group_size: tokens S of a routing group; N / group_size groups are routed independently. GShard gives
         "one group per core", hence 2048 to 8192 tokens; here it belongs to the model, not to the mesh. Groups may span
         rows, but not where rows are dealt out to microbatches, of the step or of a pipeline.
@@ -32,17 +34,22 @@ class MoeConfig:
       batch_priority: an expert's slots go to the tokens with the largest gates, not to the first of a group (V-MoE, arXiv
         2106.05974, section 4.1); never in a decoder, where a token's expert would depend on later tokens.
       min_capacity: the fewest slots of an expert per group (Switch Transformer's code: 4).
+      capacity_multiple: slots are rounded up to a multiple of this (V-MoE's code: 4); 0 rounds them down to a whole number.
+      router_noise: in training, standard deviation of what is added to the router's logits, times the number of experts (V-MoE,
+        section 2: 1); gates are those of the noisy logits.
       router_std: standard deviation of the initial router; 0 is that of the other matrices (Switch Transformer's code: 0.02).
       dropout: in training, on the hidden layer inside experts (Switch Transformer fine-tunes with 0.4).
       token_dropout: in training, the probability that a token gets nothing from its experts; otherwise their outputs are
         multiplied by one less this (NLLB, arXiv 2207.04672, section 6.2.2: 0.2).
       balance_weight: weight of the auxiliary loss (Lingvo's and Switch Transformer's 0.01; GShard does not say).
+      importance_weight, load_weight: weights of V-MoE's auxiliary losses (appendix A; in its code 0.005 each).
       z_weight: weight of the router z-loss (ST-MoE, arXiv 2202.08906, section 3.2: 0.001); 0, which computes none, is GShard
         and Switch Transformer, which have no such loss.
     """
 
     experts: int
     gating: Gating = "top2"
+    choices: int = 0
     group_size: int = 2048
     capacity_factor: float = 2.0
     eval_capacity_factor: float = 0.0
@@ -51,10 +58,14 @@ class MoeConfig:
     input_jitter: float = 0.0
     batch_priority: bool = False
     min_capacity: int = 1
+    capacity_multiple: int = 0
+    router_noise: float = 0.0
     router_std: float = 0.0
     dropout: float = 0.0
     token_dropout: float = 0.0
     balance_weight: float = 0.01
+    importance_weight: float = 0.0
+    load_weight: float = 0.0
     z_weight: float = 0.0
 
     def __post_init__(self) -> None:
@@ -66,6 +77,13 @@ class MoeConfig:
         for name in ("capacity_factor", "eval_capacity_factor"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)}: must be positive, or 0 to serve every choice")
+        if (self.gating == "top_k" and not 1 <= self.choices <= self.experts) or (
+            self.gating != "top_k" and self.choices
+        ):
+            need = f"from 1 to experts={self.experts}" if self.gating == "top_k" else "0"
+            raise ValueError(f"choices={self.choices}: gating={self.gating!r} needs {need}")
+        if self.load_weight and not self.router_noise:
+            raise ValueError(f"load_weight={self.load_weight}: loads are probabilities under router_noise, which is 0")
         if self.gating == "expert_choice" and not self.capacity_factor:
             raise ValueError("capacity_factor=0: of expert_choice it is a token's experts on average; the paper's is 2")
         if self.z_weight < 0:

@@ -55,6 +55,7 @@ class Moe(nnx.Module):
         """(y_BLM, statistics): padding (mask False) is routed nowhere and returns zero; without a key nothing is random."""
         c, where = self.c, self.where
         k1, k2, k3, k4 = split_key(key, 4)
+        noise_std = c.router_noise / c.experts if key is not None else 0.0
         size = self._group_size(mask_BL.size, training=key is not None)
         x_GSM = where.shard(x_BLM.reshape(-1, size, x_BLM.shape[-1]), "group", None, "act_embed")
         mask_GS = mask_BL.reshape(-1, size)
@@ -63,18 +64,30 @@ class Moe(nnx.Module):
         wide = jnp.promote_types(x_GSM.dtype, jnp.float32)
         noisy_GSM = moe.jitter(x_GSM.astype(wide), c.input_jitter, k1)
         logits_GSE = jnp.einsum("GSM,ME->GSE", noisy_GSM, self.router[...].astype(wide))
-        probs_GSE = where.shard(jax.nn.softmax(logits_GSE), "group", None, None)
+        probs_GSE = clean_GSE = where.shard(jax.nn.softmax(logits_GSE), "group", None, None)
+        noisy_GSE = logits_GSE
+        if noise_std:
+            noisy_GSE += noise_std * moe.gaussian(k2, logits_GSE.shape).astype(wide)
+            probs_GSE = where.shard(jax.nn.softmax(noisy_GSE), "group", None, None)
 
-        slots = moe.capacity(c.factor(self.gating, training=key is not None), size, c.experts, c.min_capacity)
+        factor = c.factor(self.gating, training=key is not None)
+        slots = moe.capacity(factor, size, c.experts, c.min_capacity, c.capacity_multiple)
         routing = moe.route(
-            self.gating, probs_GSE, mask_GS, slots, k2, c.second_expert_threshold, c.second_expert_slot, self.priority
-        )
+            self.gating, probs_GSE, mask_GS, slots, k2, c.second_expert_threshold, c.second_expert_slot, self.priority,
+            c.choices,
+        )  # fmt: skip
         how = self._dispatch(slots == size, training=key is not None)
         y_GSM = self._mask_tokens(mixture(x_GSM, routing, slots, self._experts(k3), where, how), k4)
 
-        stats = {"balance_loss": Ratio(moe.balance_loss(probs_GSE, routing, mask_GS), jnp.sum(mask_GS))}
+        tokens = jnp.sum(mask_GS)
+        stats = {"balance_loss": Ratio(moe.balance_loss(probs_GSE, routing, mask_GS), tokens)}
         if c.z_weight:
-            stats["z_loss"] = Ratio(moe.z_loss(logits_GSE, mask_GS), jnp.sum(mask_GS))
+            stats["z_loss"] = Ratio(moe.z_loss(logits_GSE, mask_GS), tokens)
+        if c.importance_weight:
+            stats["importance_loss"] = Ratio(moe.importance_loss(clean_GSE, mask_GS), tokens)
+        if c.load_weight and noise_std:
+            load = moe.load_loss(logits_GSE, noisy_GSE, noise_std, routing.choices, mask_GS)
+            stats["load_loss"] = Ratio(load, tokens)
         stats |= moe.counts(probs_GSE, routing, mask_GS)
         return where.shard(y_GSM.reshape(x_BLM.shape), "batch", "res_length", "act_embed"), stats
 
@@ -125,9 +138,10 @@ def routing_loss(c: MoeConfig, statistics: dict[str, Ratio], total: jax.Array, t
       tower: names the stack in the metrics.
     """
     pooled = jax.tree.map(lambda x: jnp.sum(x, axis=0), statistics)  # over layers
-    extra = c.balance_weight * per(pooled["balance_loss"].sum, total)
-    if c.z_weight:
-        extra += c.z_weight * per(pooled["z_loss"].sum, total)
+    weights = {name: getattr(c, f"{name}_weight") for name in ("balance", "z", "importance", "load")}
+    extra = sum(
+        weight * per(pooled[f"{name}_loss"].sum, total) for name, weight in weights.items() if f"{name}_loss" in pooled
+    )
     metrics = {f"moe/{k}": v for k, v in pooled.items() if k != "load"}
     return Loss(extra, extra, metrics | {f"moe/load_{tower}": pooled["load"]})
 
@@ -171,14 +185,14 @@ def notes(c: MoeConfig | None, hidden: int, execution: Execution) -> list[str]:
     """Lines about the mixture that a run prints when it starts; `hidden` is the experts' H."""
     if c is None:
         return []
-    slots = moe.capacity(c.capacity_factor, c.group_size, c.experts, c.min_capacity)
+    slots = moe.capacity(c.capacity_factor, c.group_size, c.experts, c.min_capacity, c.capacity_multiple)
     decoder = f" ({c.decoder_gating} in a decoder)" if c.gating != c.decoder_gating else ""
     lines = [
         f"{c.experts} experts, {c.gating} gating{decoder}, groups of {c.group_size} tokens, {slots} slots per expert and group; "
         f"dispatch by {execution.dispatch} (by einsum it would cost {c.group_size / hidden:.2f} of the experts' FLOPs)"
     ]
     if not c.capacity_factor and execution.dispatch != "ragged":
-        wasted = c.experts / {"top1": 1, "top2": 2}[c.decoder_gating]
+        wasted = c.experts / (c.choices or {"top1": 1, "top2": 2}[c.decoder_gating])
         lines.append(
             f"dropless by {execution.dispatch} multiplies {wasted:g} times as many rows as are wanted; 'ragged' does not"
         )

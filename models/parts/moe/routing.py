@@ -17,12 +17,15 @@ carries out. Padding is never routed and never counts. What each paper does, and
 | balance loss, its weight | first choices, 0.01 | the same, 0.01 | none: balanced by construction |
 | causal | while nothing is dropped | yes | no: who is chosen depends on later tokens |
 
+"top_k" (V-MoE, arXiv 2106.05974, section 2) is as "top1" with k choices, none of which is at random. Its router's logits are
+noisy in training instead, its factor is 1.05 k, and its losses are importance and load, 0.005 each (MoeConfig).
+
 A factor of 0 is dropless: as many slots as a group has tokens, so that every choice is served. Where codebases differ silently:
 
 | question | here | elsewhere |
 | --- | --- | --- |
 | does the capacity factor include K? | yes: C = factor * S / E, factor 2 for top-2 (the paper's C = 2S/E) | Flaxformer: no |
-| is C rounded? | no | Praxis: up to a multiple of 4 |
+| is C rounded? | down; `capacity_multiple` rounds up | Praxis, V-MoE: up to a multiple of 4 |
 | does padding make buffers larger? | yes: S counts it, as C must be known before the batch is | |
 | gates normalised before or after dropping? | before (Lingvo `legacy_mtf_behavior`) | Praxis: before, but see next row |
 | second expert dropped at random? | kept if gate / 0.5 > uniform(0, 1), gate normalised | Praxis: threshold 0, so never dropped |
@@ -34,6 +37,7 @@ A factor of 0 is dropless: as many slots as a group has tokens, so that every ch
 
 import dataclasses
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -80,15 +84,24 @@ class Routing:
     choices: int = dataclasses.field(metadata={"static": True})
 
 
-def capacity(factor: float, group_size: int, experts: int, least: int = 1) -> int:
-    """Returns the slots per expert and group: factor * S / E, rounded down to no convenient multiple; from `least` to S, for
-    factor 0 S."""
-    return min(max(least, int(factor * group_size / experts)), group_size) if factor else group_size
+def capacity(factor: float, group_size: int, experts: int, least: int = 1, multiple: int = 0) -> int:
+    """Returns the slots per expert and group: factor * S / E, rounded down to no convenient multiple, or up to one of `multiple`;
+    from `least` to S, for factor 0 S."""
+    if not factor:
+        return group_size
+    slots = factor * group_size / experts
+    slots = math.ceil(math.ceil(slots) / multiple) * multiple if multiple else int(slots)
+    return min(max(least, slots), group_size)
 
 
 def uniform(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Returns draws of float32 in [0, 1], from integers: the draw is the same in float32 and float64 runs."""
     return jax.random.bits(key, shape, jnp.uint32).astype(jnp.float32) * 2.0**-32
+
+
+def gaussian(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Returns draws of a normal distribution in float32, from integers as `uniform` does."""
+    return jax.scipy.special.ndtri(jnp.clip(uniform(key, shape), 2.0**-25, 1 - 2.0**-25))
 
 
 def jitter(x: jax.Array, width: float, key: jax.Array | None) -> jax.Array:
@@ -132,6 +145,13 @@ def top2_gating(probs_GSE: jax.Array, mask_GS: jax.Array, key: jax.Array | None,
     return Choice(expert_GSK, gate_GSK, jnp.stack([mask_GS, keep_GS], axis=-1))
 
 
+def top_k_gating(probs_GSE: jax.Array, mask_GS: jax.Array, choices: int) -> Choice:
+    """Returns V-MoE's choices (arXiv 2106.05974, section 2): the `choices` best experts, weighted with their probabilities."""
+    gate_GSK, expert_GSK = jax.lax.top_k(probs_GSE, choices)
+    wanted_GSK = jnp.broadcast_to(mask_GS[..., None], gate_GSK.shape)
+    return Choice(expert_GSK.astype(jnp.int32), gate_GSK, wanted_GSK)
+
+
 def expert_choice(probs_GSE: jax.Array, mask_GS: jax.Array, slots: int) -> Routing:
     """Returns the routing of expert choice (arXiv 2202.09368, section 3.2): each expert takes the `slots` tokens with the largest
     probabilities, the earlier of equals, or all real tokens where they are fewer.
@@ -152,20 +172,27 @@ def expert_choice(probs_GSE: jax.Array, mask_GS: jax.Array, slots: int) -> Routi
 def route(
     gating: str, probs_GSE: jax.Array, mask_GS: jax.Array, slots: int,
     key: jax.Array | None = None, threshold: float = 0.5, second_slot: SecondSlot = "if_dispatched", priority: bool = False,
+    choices: int = 0,
 ) -> Routing:  # fmt: skip
-    """Returns the routing of a gating by its name ("top2", "top1", "expert_choice"): see there.
+    """Returns the routing of a gating by its name ("top2", "top1", "top_k", "expert_choice"): see there.
 
     Args:
       key, threshold: see `top2_gating`.
       second_slot: MoeConfig.second_expert_slot.
       priority: tokens with larger gates come first (MoeConfig.batch_priority); expert choice is so by itself.
+      choices: of top_k.
     """
     if gating == "expert_choice":
         return expert_choice(probs_GSE, mask_GS, slots)
-    top2, experts = {"top2": True, "top1": False}[gating], probs_GSE.shape[-1]
-    choice = top2_gating(probs_GSE, mask_GS, key, threshold) if top2 else top1_gating(probs_GSE, mask_GS)
+    experts = probs_GSE.shape[-1]
+    if gating == "top2":
+        choice = top2_gating(probs_GSE, mask_GS, key, threshold)
+    elif gating == "top1":
+        choice = top1_gating(probs_GSE, mask_GS)
+    else:
+        choice = top_k_gating(probs_GSE, mask_GS, choices)
     find = functools.partial(find_slots, experts=experts, priority=priority)
-    if not top2 or key is None or second_slot == "if_dispatched":
+    if gating != "top2" or key is None or second_slot == "if_dispatched":
         return assign_slots(choice, find(choice), slots)
     every = dataclasses.replace(choice, wanted_GSK=jnp.broadcast_to(mask_GS[..., None], choice.wanted_GSK.shape))
     served_GSK = choice.wanted_GSK & (find(every) < slots)
@@ -236,6 +263,38 @@ def balance_loss(probs_GSE: jax.Array, routing: Routing, mask_GS: jax.Array) -> 
     gate_GE = jnp.sum(probs_GSE * real_GS1, axis=1) / jnp.maximum(tokens_G1, 1)
     loss_G = experts * jnp.sum(share_GE * gate_GE, axis=-1)
     return jnp.sum(loss_G * tokens_G1[:, 0])
+
+
+def importance_loss(probs_GSE: jax.Array, mask_GS: jax.Array) -> jax.Array:
+    """Returns V-MoE's importance loss (arXiv 2106.05974, appendix A.1): (std / mean)^2 over experts of their summed probabilities
+    in a group. Each group counts as its real tokens do.
+
+    Args:
+      probs_GSE: softmax of the router's logits without noise.
+    """
+    real_GS = mask_GS.astype(probs_GSE.dtype)
+    return jnp.sum(_variation(jnp.sum(probs_GSE * real_GS[..., None], axis=1)) * jnp.sum(real_GS, axis=1))
+
+
+def load_loss(logits_GSE: jax.Array, noisy_GSE: jax.Array, std: float, choices: int, mask_GS: jax.Array) -> jax.Array:
+    """Returns V-MoE's load loss (appendix A.2): (std / mean)^2 over experts of the number of tokens that would choose them if
+    their own noise were drawn again, in expectation. Each group counts as its real tokens do.
+
+    Args:
+      logits_GSE: of the router, without noise.
+      noisy_GSE: the same with noise of this standard deviation.
+      choices: experts of a token; the least of its chosen noisy logits is what an expert must reach.
+    """
+    least_GS1 = jax.lax.top_k(noisy_GSE, choices)[0][..., -1:]
+    chance_GSE = jax.scipy.stats.norm.cdf((logits_GSE - least_GS1) / std)
+    real_GS = mask_GS.astype(logits_GSE.dtype)
+    return jnp.sum(_variation(jnp.sum(chance_GSE * real_GS[..., None], axis=1)) * jnp.sum(real_GS, axis=1))
+
+
+def _variation(load_GE: jax.Array) -> jax.Array:
+    """Returns the squared coefficient of variation [G] over experts."""
+    mean_G = jnp.mean(load_GE, axis=-1)
+    return jnp.mean((load_GE - mean_G[:, None]) ** 2, axis=-1) / jnp.maximum(mean_G**2, 1e-12)
 
 
 def z_loss(logits_GSE: jax.Array, mask_GS: jax.Array) -> jax.Array:

@@ -1,0 +1,238 @@
+"""ViT (arXiv 2010.11929) and V-MoE (arXiv 2106.05974): an encoder over the patches of a picture.
+
+B pictures, P pixels of a patch times channels, L positions, M model, C classes. The layers are models/parts/transformer.py.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from models.parts import transformer
+from models.parts.attention.mask import AttentionMask
+from models.parts.attention.module import Attention
+from models.parts.attention.rotary import Rotation, rotation
+from models.parts.layers import FeedForward, add_bias, dropout, project
+from models.parts.losses import Loss, Ratio, Totals, cross_entropy, is_top_1, per, zero_loss
+from models.parts.moe.layer import check_groups, routing_loss
+from models.parts.transformer import Geometry
+from models.parts.units import Unit, run_units
+from models.protocol import Batch, Context, Staged
+from models.sharding.component import Component
+from models.sharding.params import constant, normal, param, stack, zeros
+from models.vit.config import VitConfig
+
+
+class Vit(Staged):
+    """The whole model. Parameters only; every method is a pure function of them and its arguments."""
+
+    stack: ClassVar[str] = "encoder"
+
+    def __init__(self, c: VitConfig, key: jax.Array, where: Component):
+        k1, k2, k3, k4, k5 = jax.random.split(key, 5)
+        self.c, self.where = c, where
+        inner, m, pixels = where / "embedding", c.model_dim, c.patch * c.patch * c.channels
+        self.patches = param(k1, (pixels, m), ("pixels", "embed"), normal(pixels**-0.5), inner)
+        self.patch_bias = param(k1, (m,), ("embed",), zeros, inner) if c.patch_bias else None
+        self.class_token = param(k2, (m,), ("embed",), zeros, inner) if c.class_token != "none" else None
+        places = c.places, m
+        self.position_table = (
+            param(k3, places, ("positions", "embed"), normal(m**-0.5), inner) if c.positions == "learned" else None
+        )
+        self.encoder = stack(lambda k: Unit(c, k, where / "encoder"), k4, c.units)
+        self.final_norm = transformer.norm(c, where / "final_norm")
+        self.head = Head(c, k5, where / "head")
+
+    def __call__(self, batch: Batch) -> jax.Array:
+        """Returns logits [B, 1, C] outside training, or pooled vectors [B, 1, M] where there are no classes."""
+        return self.head(self.features(batch))[:, None]
+
+    def features(self, batch: Batch) -> jax.Array:
+        """Returns the last layer's vectors [B, L, M], normed, outside training."""
+        context, totals = Context.evaluation(), self.totals(batch)
+        x_BLM, _ = self.apply_layers(self.encoder, self.embed(batch, context), batch, context, totals)
+        return self.final_norm(x_BLM)
+
+    # --- training ---
+
+    # The loss (Staged.loss) is the cross-entropy of the labels, plus the routers' losses. Batches have float32 `images`
+    # [B, height, width, channels], and two classes each: int32 `labels` [B, 2] with `label_weights` [B, 2], whose sum is 1, or 0
+    # for a row that only fills the batch up.
+
+    @property
+    def classes(self) -> int:
+        """How many classes the head has; 0 where it has none."""
+        return self.c.classes
+
+    def embed(self, batch: Batch, context: Context) -> jax.Array:
+        """Returns the first layer's input [B, L, M]."""
+        c, where = self.c, self.where / "embedding"
+        x_BLP = patches(batch["images"].astype(where.dtype), c.patch, where)
+        x_BLM = add_bias(project(x_BLP, self.patches[...], where), self.patch_bias)
+        table_LM = None if self.position_table is None else self.position_table[...].astype(x_BLM.dtype)
+        if c.positions == "sinusoidal":
+            table_LM = jnp.asarray(sinusoids(*c.grid, c.model_dim), x_BLM.dtype)
+        if self.class_token is None:
+            x_BLM = x_BLM if table_LM is None else x_BLM + table_LM
+        else:
+            first_M = self.class_token[...].astype(x_BLM.dtype)
+            if table_LM is not None:
+                if c.class_token == "positioned":
+                    first_M, table_LM = first_M + table_LM[0], table_LM[1:]
+                x_BLM += table_LM
+            x_BLM = jnp.concatenate([jnp.broadcast_to(first_M, (len(x_BLM), 1, c.model_dim)), x_BLM], axis=1)
+        return dropout(where.shard(x_BLM, "batch", "res_length", "act_embed"), c.dropout, context.key)
+
+    def apply_layers(
+        self, blocks: Unit, x_BLM: jax.Array, batch: Batch, context: Context, totals: Totals
+    ) -> tuple[jax.Array, Loss]:
+        """Runs some of the units; see Staged."""
+        real_B = jnp.sum(batch["label_weights"], axis=1) > 0
+        # In evaluation every picture is one: outputs are wanted of pictures without a label too.
+        used_B1 = (real_B if context.training else jnp.ones_like(real_B))[:, None]
+        segments_BL = jnp.broadcast_to(used_B1.astype(jnp.int32), (len(x_BLM), self.c.length))
+        turned = plane_rotation(self.c) if self.c.positions == "rotary" else None
+        g = Geometry(AttentionMask.for_rows(segments_BL, segments_BL), turned, real_BL=segments_BL > 0)
+        x_BLM, statistics = run_units(blocks, x_BLM, g, context.key, self.where / "encoder")
+        if self.c.moe is None:
+            return x_BLM, zero_loss(x_BLM.dtype)
+        return x_BLM, routing_loss(self.c.moe, statistics, totals["positions"], "encoder")
+
+    def head_loss(self, x_BLM: jax.Array, batch: Batch, context: Context, totals: Totals) -> Loss:
+        """Returns the loss of the last layer's output; see Staged."""
+        del context
+        logits_BC = self.head(self.final_norm(x_BLM))
+        return label_loss(self.c, logits_BC, batch["labels"], batch["label_weights"], totals["images"])
+
+    def totals(self, batch: Batch) -> Totals:
+        """Returns the numbers of labelled pictures and of their positions, over which losses are means."""
+        images = jnp.sum(jnp.sum(batch["label_weights"], axis=1) > 0)
+        return {"images": images, "positions": images * self.c.length}
+
+    def units(self, batch: Batch) -> dict[str, jax.Array]:
+        """Returns the number of pictures, padding left out."""
+        return {"images": self.totals(batch)["images"]}
+
+    def check_rows(self, lengths: Mapping[str, int], microbatches: int) -> None:
+        """Raises LayoutError where pictures are dealt out to microbatches and routing groups span pictures."""
+        del lengths
+        pipeline = self.where.layout.pipeline("encoder")
+        parts = microbatches * (pipeline.microbatches if pipeline else 1)
+        if self.c.moe and parts > 1:
+            check_groups(self.c.moe, [self.c.length], parts)
+
+
+class Head(nnx.Module):
+    """Pools the encoder's output and classifies it."""
+
+    def __init__(self, c: VitConfig, key: jax.Array, where: Component):
+        k1, k2, k3, k4, k5 = jax.random.split(key, 5)
+        self.c, self.where, m = c, where, c.model_dim
+        if c.pooling == "map":
+            self.probe = param(k1, (m,), ("embed",), normal(m**-0.5), where)
+            self.attention = Attention(m, c.heads, c.head_dim, k2, where, bias=True)
+            self.norm = transformer.norm(c, where)
+            self.ffn = FeedForward(m, c.hidden_dim, k3, where, activation=c.activation, bias=True)
+        if c.pooler:
+            self.pooler = param(k4, (m, m), ("embed", "mlp"), normal(m**-0.5), where)
+            self.pooler_bias = param(k4, (m,), ("mlp",), zeros, where)
+        if c.classes:
+            self.weight = param(k5, (m, c.classes), ("embed", "labels"), zeros, where)
+            self.bias = param(k5, (c.classes,), ("labels",), constant(c.head_bias), where)
+
+    def __call__(self, x_BLM: jax.Array) -> jax.Array:
+        """Returns logits [B, C] of the normed output, or without classes pooled vectors [B, M]."""
+        c, where = self.c, self.where
+        x_BM = where.shard(self._pooled(x_BLM), "batch", "act_embed")
+        if c.pooler:
+            x_BM = jnp.tanh(add_bias(project(x_BM, self.pooler[...], where), self.pooler_bias))
+        if not c.classes:
+            return x_BM
+        return add_bias(project(x_BM, self.weight[...], where), self.bias)
+
+    def _pooled(self, x_BLM: jax.Array) -> jax.Array:
+        if self.c.pooling == "token":
+            return x_BLM[:, 0]
+        if self.c.pooling == "mean":
+            return jnp.mean(x_BLM, axis=1)
+        probe_B1M = jnp.broadcast_to(self.probe[...].astype(x_BLM.dtype), (len(x_BLM), 1, self.c.model_dim))
+        ones_B1, ones_BL = jnp.ones((len(x_BLM), 1), jnp.int32), jnp.ones(x_BLM.shape[:2], jnp.int32)
+        mask = AttentionMask.for_rows(ones_B1, ones_BL)
+        x_B1M = self.attention(probe_B1M, self.attention.keys_values(x_BLM), mask)
+        return (x_B1M + self.ffn(self.norm(x_B1M)))[:, 0]
+
+
+def label_loss(
+    c: VitConfig, logits_BC: jax.Array, labels_B2: jax.Array, weights_B2: jax.Array, total: jax.Array
+) -> Loss:
+    """Returns the loss of pictures with two weighted labels each, as a mean over the whole batch's, and accuracies.
+
+    A prediction is right where it is the label of greater weight.
+    """
+    logits_BC = logits_BC.astype(jnp.promote_types(logits_BC.dtype, jnp.float32))
+    weights_B2 = weights_B2.astype(logits_BC.dtype)
+    sides = [cross_entropy(logits_BC[:, None], labels_B2[:, i : i + 1], c.label_smoothing) for i in (0, 1)]
+    smooth_B, plain_B = (
+        sum(side[j][:, 0] * weights_B2[:, i] for i, side in enumerate(sides)) for j in (0, 1)
+    )
+    real_B = jnp.sum(weights_B2, axis=1) > 0
+    if c.loss == "sigmoid":
+        # The sum over classes of log(1 + exp x), less x where the class is the label.
+        chosen_B2 = jnp.take_along_axis(logits_BC, labels_B2, axis=1)
+        smooth_B = (jnp.sum(jax.nn.softplus(logits_BC), axis=1) - jnp.sum(chosen_B2 * weights_B2, axis=1)) * real_B
+    main_B = jnp.where(weights_B2[:, 0] >= weights_B2[:, 1], labels_B2[:, 0], labels_B2[:, 1])
+    hit_B = is_top_1(logits_BC[:, None], main_B[:, None])[:, 0] * real_B
+    n = jnp.sum(real_B)
+    value = per(jnp.sum(smooth_B), total)
+    metrics = {"cross_entropy": Ratio(jnp.sum(plain_B), n), "accuracy": Ratio(jnp.sum(hit_B), n)}
+    return Loss(value, jnp.zeros_like(value), metrics)
+
+
+def patches(images_BHWC: jax.Array, size: int, where: Component) -> jax.Array:
+    """Returns the patches [B, L, P] of pictures, row by row; the pixels of a patch by row, column and channel.
+
+    Where the layout cuts "height", a device has whole rows of patches, so that nothing is exchanged as "length" takes its place.
+    """
+    b, height, width, channels = images_BHWC.shape
+    x = where.shard(images_BHWC, "batch", "height", "width", None)
+    x = x.reshape(b, height // size, size, width // size, size, channels).swapaxes(2, 3)
+    x_BLP = x.reshape(b, (height // size) * (width // size), size * size * channels)
+    return where.shard(x_BLP, "batch", "length", None)
+
+
+def sinusoids(rows: int, columns: int, size: int) -> np.ndarray:
+    """Returns the encodings [rows * columns, size] of places in a grid: sines and cosines of the column, then of the row, at rates
+    from 1 to 1/10,000 (MoCo v3, arXiv 2104.02057, section 5)."""
+    quarter = size // 4
+    rates = 10_000.0 ** (-np.arange(quarter) / max(quarter - 1, 1))
+    row_L, column_L = (axis.reshape(-1, 1) for axis in np.mgrid[:rows, :columns])
+    angles = [column_L * rates, row_L * rates]
+    return np.concatenate([f(angle) for angle in angles for f in (np.sin, np.cos)], axis=1)
+
+
+def plane_rotation(c: VitConfig) -> Rotation:
+    """Returns the rotation of places in the plane: a quarter of each head's dimensions turns by the row against another by the
+    column (as in EVA-02, arXiv 2303.11331). A class token is not turned."""
+    rows, columns = np.mgrid[: c.grid[0], : c.grid[1]].reshape(2, 1, -1)
+    parts = [rotation(jnp.asarray(axis), c.head_dim // 2, c.rotary_base) for axis in (rows, columns)]
+    cos, sin = (jnp.concatenate(pair, axis=-1) for pair in zip(*parts, strict=True))
+    extra = c.length - rows.shape[1]
+    return (
+        jnp.pad(cos, ((0, 0), (extra, 0), (0, 0)), constant_values=1),
+        jnp.pad(sin, ((0, 0), (extra, 0), (0, 0))),
+    )
+
+
+def resized(table_LM: Any, old: tuple[int, int], new: tuple[int, int], first: int) -> jax.Array:
+    """Returns a table of positions for another grid, interpolated linearly; the first rows, those of class tokens, as they are.
+
+    Args:
+      table_LM: [first + rows * columns, M].
+      old, new: rows and columns of patches.
+    """
+    size = table_LM.shape[1]
+    grid = jax.image.resize(jnp.asarray(table_LM[first:]).reshape(*old, size), (*new, size), "linear")
+    return jnp.concatenate([jnp.asarray(table_LM[:first]), grid.reshape(-1, size).astype(table_LM.dtype)])
