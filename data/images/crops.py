@@ -49,6 +49,9 @@ def resized(
 def shifted(rng: np.random.Generator, pixels_HWC: np.ndarray, pad: int) -> np.ndarray:
     """Returns a picture [H, W, C] moved by up to `pad` pixels each way; 0 comes in from beyond its edges."""
     height, width, _ = pixels_HWC.shape
-    top, left = (int(offset) for offset in rng.integers(0, 2 * pad + 1, 2))
-    padded = np.pad(pixels_HWC, ((pad, pad), (pad, pad), (0, 0)))
-    return padded[top : top + height, left : left + width]
+    down, right = (int(offset) for offset in rng.integers(-pad, pad + 1, 2))
+    moved_HWC = np.zeros_like(pixels_HWC)
+    moved_HWC[max(down, 0) : height + down, max(right, 0) : width + right] = pixels_HWC[
+        max(-down, 0) : height - down, max(-right, 0) : width - right
+    ]
+    return moved_HWC
