@@ -46,7 +46,12 @@ def main(arguments: list[str] | None = None) -> int:
     splits = read(folder, manifest, options.size, options.limit)
     for name in MODELS if options.models == "both" else (options.models,):
         start = time.monotonic()
-        line = {"cache": options.cache, "model": name, "examples": len(splits["train"][1]), **fit_and_score(name, splits)}
+        line = {
+            "cache": options.cache,
+            "model": name,
+            "examples": len(splits["train"][1]),
+            **fit_and_score(name, splits),
+        }
         line |= {"seconds": round(time.monotonic() - start, 1)}
         print(json.dumps(line) if options.json else "  ".join(f"{k} {v}" for k, v in line.items()), flush=True)
     return 0

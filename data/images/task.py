@@ -204,7 +204,7 @@ class ImageTask(Task[ImageData]):
         names = ", ".join(labels[:20]) + (f" and {len(labels) - 20:,} more" if len(labels) > 20 else "")
         trained, fingerprint = self.rows(manifest), manifest["fingerprint"][:16]
         return [
-            f"Trained on {trained:,} pictures of `{manifest['source']}` (fingerprint {fingerprint}).",
+            f"Trained on {trained:,} pictures of `{manifest['cache']}` (fingerprint {fingerprint}).",
             f"{len(labels):,} classes: {names}.",
         ]
 
