@@ -1,18 +1,22 @@
-"""Changes fields of an experiment from text: `--train.steps 100 --optimizer.schedule.warmup=7`, typed and checked."""
+"""Changes fields of an experiment, or of other settings, from text: `--train.steps 100 --optimizer.schedule.warmup=7`.
+
+Values are typed and checked.
+"""
 
 import dataclasses
 import types
 import typing
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-from configs.experiment import Experiment
 from configs.registry import ConfigError
 from models.errors import UserError, nearest
 
+Settings = TypeVar("Settings")
 
-def override(e: Experiment, arguments: Sequence[str], options: Iterable[str] = ()) -> Experiment:
-    """Returns the experiment with fields changed.
+
+def override(e: Settings, arguments: Sequence[str], options: Iterable[str] = ()) -> Settings:
+    """Returns the experiment, or another dataclass of settings, with fields changed.
 
     Args:
       arguments: `--field.path VALUE` or `--field.path=VALUE`; a tuple takes several values, and those of pairs one after the

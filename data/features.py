@@ -14,7 +14,7 @@ class Feature:
     """An array of an example, or of a packed row of examples.
 
     Attributes:
-      shape: its shape without the batch axis.
+      shape: its shape without the batch axis; -1, of one feature of a stored row alone, is whatever the others leave of a record.
       axes: the logical name of each dimension; None is never cut.
       dtype: the type of its elements.
       fill: the value of every element in rows that pad the last batch.

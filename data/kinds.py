@@ -14,6 +14,7 @@ from models.errors import UserError, nearest
 
 KINDS: dict[str, str] = {  # name -> package
     "dialog": "data.dialog",
+    "images": "data.images",
     "labelled": "data.labelled",
     "text": "data.text",
     "text_to_text": "data.text_to_text",

@@ -7,7 +7,7 @@ Its contents depend on its kind: the modules `cache` of `kinds.KINDS`. Each has 
 whenever the same packages would give another cache), `packages_of(settings)`, `depends_on(name, settings, root)` (its other
 inputs, as plain values) and `build(settings, root, folder, progress)`, which fills the folder and returns its part of the
 manifest. A kind whose caches may be encoded with the vocabulary of released weights also has `adopt(settings, folder, root)`,
-which takes it from their folder.
+which takes it from their folder. A kind that makes caches of a user's own data has `from_source(source)` in its settings.
 """
 
 import dataclasses
@@ -51,6 +51,22 @@ class TakesVocabulary(Protocol):
 PREPARED: dict[str, Settings] = {
     name: entry for kind in kinds.KINDS for name, entry in kinds.module(kind, "settings").ENTRIES.items()
 }
+
+
+def settings_from(source: str) -> Settings:
+    """Returns the settings of a cache of the user's own data: the first that a kind of data makes of it (`from_source`).
+
+    Args:
+      source: a folder, or "tfds:NAME".
+
+    Raises:
+      DataError: no kind of data is made of it.
+    """
+    for kind in kinds.KINDS:
+        made = getattr(kinds.module(kind, "settings"), "from_source", lambda source: None)(source)
+        if made is not None:
+            return made
+    raise DataError(f"{source!r}: expected a folder of pictures, DIR/LABEL/*.png, or tfds:NAME")
 
 
 def takes_vocabulary(settings: Settings) -> bool:

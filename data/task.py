@@ -97,6 +97,18 @@ class Task(abc.ABC, Generic[Config]):
         """Returns a stored row as the model gets it this time: a pure function of its arguments."""
         return row
 
+    @property
+    def together(self) -> int:
+        """How many rows, consecutive by index from a multiple of this on, `finish` is given at a time."""
+        return 1
+
+    def finish(self, rows: Sequence[Example], rng: np.random.Generator) -> list[Example]:
+        """Returns augmented rows as the model gets them, mixed with each other if at all: a pure function of its arguments.
+
+        A task whose `augmentation` is "" is not asked.
+        """
+        return list(rows)
+
     # --- evaluation ---
 
     def held_out(self, cache: Path, vocabulary: Path, split: str, limit: int) -> HeldOutExamples:
@@ -144,11 +156,25 @@ class Task(abc.ABC, Generic[Config]):
 
 
 @runtime_checkable
-class ReadsTexts(Protocol):
-    """A task that encodes texts which were given to it, such as those that scripts.classify names the classes of."""
+class ReadsGiven(Protocol):
+    """A task that reads examples which were given to it, such as those that scripts.classify names the classes of."""
 
-    def read_texts(self, texts: Sequence[Mapping[str, Any]], vocabulary: Path) -> list[Example]:
-        """Returns rows of raw examples; `owners` says which example each slot belongs to, -1 where none does."""
+    @property
+    def given(self) -> str:
+        """The field of such an example that says it all: "text", or "picture", a file."""
+        ...
+
+    @property
+    def shown(self) -> int:
+        """How many classes of such an example a person wants to see."""
+        ...
+
+    def read_given(self, given: Sequence[Mapping[str, Any]], vocabulary: Path) -> list[Example]:
+        """Returns rows of raw examples; `owners` [P] says which example each slot belongs to, -1 where none does.
+
+        Raises:
+          DataError: an example cannot be read.
+        """
         ...
 
     def class_names(self, vocabulary: Path) -> list[str]:

@@ -1,11 +1,13 @@
-"""Names the class of texts with a fine-tuned encoder.
+"""Names the class of texts or pictures with a trained model.
 
     python -m scripts.classify --checkpoint runs/sections "terminal emulator for GNOME" "Python bindings for libcurl"
+    python -m scripts.classify --checkpoint runs/clothes shoe.png --top 5
     python -m scripts.classify --checkpoint DIR --file examples.jsonl > labelled.jsonl
 
-DIR is a run's workdir or a release. For each text on the command line, one line is printed: probability, label, text. A file has
-one example a line, {"text": ...} or {"text": ..., "pair": ...}; the examples are printed in the same order, with "label" and
-"probability". --votes 4 adds "votes", four labels in proportion to their probabilities: [a, a, a, b] if a has three quarters.
+DIR is a run's workdir or a release. For each text or picture on the command line, a line is printed: probability, label, text.
+Below it are the labels that are likely next. A file has one example a line, {"text": ...}, {"text": ..., "pair": ...} or
+{"picture": FILE}; the examples are printed in the same order, with "label" and "probability". --votes 4 adds "votes", four labels
+in proportion to their probabilities: [a, a, a, b] if a has three quarters.
 """
 
 import json
@@ -28,13 +30,17 @@ def main() -> int:
         metavar="N",
         help="with --file: print N labels in proportion to their probabilities",
     )
-    parser.add_argument("text", nargs="*", help="texts to classify")
+    parser.add_argument(
+        "--top", type=int, metavar="N", help="print the N likeliest labels: 1 of texts and 5 of pictures by default"
+    )
+    parser.add_argument("example", nargs="*", help="texts to classify, or files of pictures")
     args = parser.parse_args()
-    if bool(args.text) == bool(args.file):
-        raise cli.ConfigError("give either texts or --file")
+    if bool(args.example) == bool(args.file):
+        raise cli.ConfigError("give either texts, or pictures, or --file")
     if args.votes < 0:
         raise cli.ConfigError(f"--votes {args.votes}: expected a number from 0 on")
-    examples = read(args.file) if args.file else [{"text": text} for text in args.text]
+    if args.top is not None and args.top < 1:
+        raise cli.ConfigError(f"--top {args.top}: expected a number from 1 on")
 
     cli.use_devices(ONE_DEVICE)
     from trainers.evaluation.classification import Classifier, votes
@@ -44,22 +50,26 @@ def main() -> int:
     e, weights = open_model(args.checkpoint, args.step)
     plan, params = placed(e, weights)
     classifier = Classifier(plan.model, e, weights.vocabulary)
+    given = classifier.task.given
+    examples = read(args.file, given) if args.file else [{given: example} for example in args.example]
     probabilities = classifier(params, examples)
     for example, class_probabilities, elected in zip(
         examples, probabilities, votes(probabilities, args.votes), strict=True
     ):
-        best = int(class_probabilities.argmax())
-        label, probability = classifier.labels[best], float(class_probabilities[best])
+        likeliest = class_probabilities.argsort(kind="stable")[::-1]
+        label, probability = classifier.labels[likeliest[0]], float(class_probabilities[likeliest[0]])
         if args.file:
             fields = {"votes": [classifier.labels[i] for i in elected]} if args.votes else {}
             print(json.dumps({**example, "label": label, "probability": probability, **fields}, ensure_ascii=False))
         else:
-            print(f"{probability:.2f}  {label:14}  {example['text']}")
+            print(f"{probability:.2f}  {label:14}  {example[given]}")
+            for at in likeliest[1 : args.top or classifier.task.shown]:
+                print(f"{class_probabilities[at]:.2f}  {classifier.labels[at]}")
     return 0
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    """Returns the examples of a file; raises ConfigError for a line that is not an example."""
+def read(path: Path, given: str) -> list[dict[str, Any]]:
+    """Returns the examples of a file; raises ConfigError for a line that is not an example with the field `given`."""
     examples = []
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
@@ -67,8 +77,8 @@ def read(path: Path) -> list[dict[str, Any]]:
                 example = json.loads(line)
             except ValueError:
                 example = None
-            if not isinstance(example, dict) or not isinstance(example.get("text"), str):
-                raise cli.ConfigError(f'{path}, line {number}: expected a JSON object with a "text"')
+            if not isinstance(example, dict) or not isinstance(example.get(given), str):
+                raise cli.ConfigError(f'{path}, line {number}: expected a JSON object with a "{given}"')
             examples.append(example)
     return examples
 

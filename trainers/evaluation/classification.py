@@ -1,4 +1,4 @@
-"""Classes of texts, named by a fine-tuned model: what scripts.classify prints."""
+"""Classes of texts or pictures, named by a trained model: what scripts.classify prints."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,28 +10,28 @@ import numpy as np
 from configs.experiment import Experiment
 from data.kinds import task_of
 from data.reading.batches import held_out_batches
-from data.task import ReadsTexts
+from data.task import ReadsGiven
 from models.errors import UserError
 from models.protocol import Batch, Classifies, Model
 from models.sharding.params import merge
 
 
 class Classifier:
-    """A trained model that names the class of a whole text.
+    """A trained model that names the class of a whole text, or of a picture.
 
     Args:
       model: with shapes for parameters, on one device (trainers.plan.Plan.model).
-      e: the experiment that trained it; it says how rows are packed.
+      e: the experiment that trained it; it says how rows are made.
       folder: with the vocabulary, and the manifest that names the labels: the run's cache, or a release.
 
     Raises:
-      UserError: the model doesn't classify texts, or nothing says what its classes are called.
+      UserError: the model doesn't classify texts or pictures, or nothing says what its classes are called.
     """
 
     def __init__(self, model: Model, e: Experiment, folder: Path | None):
         task = task_of(e.data)
-        if not (isinstance(model, Classifies) and model.classes and isinstance(task, ReadsTexts)):
-            raise UserError(f"{e.name}: this model does not classify texts")
+        if not (isinstance(model, Classifies) and model.classes and isinstance(task, ReadsGiven)):
+            raise UserError(f"{e.name}: this model does not classify texts or pictures")
         if folder is None:
             raise UserError(f"{e.name}: no manifest.json beside the weights names the classes: take a run or a release")
         self.task, self.folder, self.features, self.rows = task, folder, e.data.features(), e.eval.batch_size
@@ -43,11 +43,12 @@ class Classifier:
         self._probabilities = jax.jit(probabilities)
 
     def __call__(self, params: Any, examples: Sequence[Mapping[str, Any]]) -> np.ndarray:
-        """Returns probabilities [N, C], float32, of N examples {"text"} or {"text", "pair"}; labels are not looked at."""
-        rows = self.task.read_texts(examples, self.folder)
+        """Returns probabilities [N, C], float32, of N examples as the task reads them; labels are not looked at."""
+        rows = self.task.read_given(examples, self.folder)
         probabilities_NC = np.zeros((len(examples), len(self.labels)), np.float32)
         for at, batch in enumerate(held_out_batches(rows, self.features, self.rows)):
-            outputs_BPC = np.asarray(self._probabilities(params, batch))
+            outputs = np.asarray(self._probabilities(params, batch))  # [B, P, C], or [B, C] where a row has one place
+            outputs_BPC = outputs.reshape(len(outputs), -1, outputs.shape[-1])
             for row, outputs_PC in zip(rows[at * self.rows :], outputs_BPC, strict=False):
                 used_P = row["owners"] >= 0
                 probabilities_NC[row["owners"][used_P]] = outputs_PC[used_P]

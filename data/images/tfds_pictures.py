@@ -1,0 +1,90 @@
+"""Reads classified pictures from TFDS's folder, as the encoded files that are stored there.
+
+Importing this module imports TensorFlow (5 s); training reads the cache (`data.images.cache`) and never does.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import tensorflow_datasets as tfds
+
+from data.images.settings import Images
+from data.images.sources import Picture, Pictures
+from data.packages.tfds import dataset_folder
+from data.task import DataError
+
+# Sets whose own test has no classes.
+_UNLABELLED_TEST = ("imagenet2012",)
+
+
+def open_tfds(name: str, data_dir: Path, settings: Images) -> Pictures:
+    """Returns the pictures of a data set of TFDS: its "train", "validation" and "test".
+
+    Where it has no test with classes, its validation is the test here; where nothing is left for the validation, or for
+    either, it is the head of training, in the shares of the settings.
+
+    Args:
+      name: data set, config and version, such as "cifar10:3.0.2"; without a version the newest that is prepared.
+      data_dir: TFDS's folder.
+
+    Raises:
+      DataError: the data set has no picture with one class.
+      NotPreparedError: it is not there.
+    """
+    builder = tfds.builder_from_directory(dataset_folder(_with_version(name, data_dir), data_dir))
+    picture, label = _fields(name, builder.info)
+    features: Any = builder.info.features
+    labels = tuple(features[label].names)
+    splits = _splits(builder, settings)
+
+    class Split:
+        """The pictures of a split, in the order of the data set, each time that it is iterated."""
+
+        def __init__(self, name: str, own: str):
+            self.name, self.own = name, own
+
+        def __iter__(self) -> Iterator[Picture]:
+            read: Any = builder.as_dataset  # pyright sees its decorator
+            stored = read(split=self.own, decoders={picture: tfds.decode.SkipDecoding()})
+            for at, example in enumerate(stored.as_numpy_iterator()):
+                encoded, number = bytes(example[picture]), int(example[label])
+                name = example["file_name"].decode() if "file_name" in example else f"{self.name}/{at:07d}"
+                yield Picture(name, labels[number] if number >= 0 else "", lambda encoded=encoded: encoded)
+
+    return Pictures(labels, {split: Split(split, own) for split, own in splits.items()})
+
+
+def _with_version(name: str, data_dir: Path) -> str:
+    if ":" in name:
+        return name
+    prepared = [info.parent.name for info in (data_dir / name).glob("*/dataset_info.json")]
+    return f"{name}:{max(prepared, key=tfds.core.Version)}" if prepared else name
+
+
+def _fields(name: str, info: tfds.core.DatasetInfo) -> tuple[str, str]:
+    """Returns the names of the features that are the picture and its class."""
+    features: Any = info.features
+    keys = info.supervised_keys or (None, None)
+    pictures = [key for key in features if isinstance(features[key], tfds.features.Image)]
+    labels = [key for key in features if isinstance(features[key], tfds.features.ClassLabel)]
+    pictures, labels = ([key for key in found if key in keys] or found for found in (pictures, labels))
+    if len(pictures) != 1 or len(labels) != 1:
+        raise DataError(f"{name}: expected a picture and its class, got the features {', '.join(sorted(features))}")
+    return pictures[0], labels[0]
+
+
+def _splits(builder: tfds.core.DatasetBuilder, settings: Images) -> dict[str, str]:
+    """Returns our splits, each as TFDS names a part of its own."""
+    own = dict.fromkeys(builder.info.splits)
+    if builder.name in _UNLABELLED_TEST:
+        own.pop("test", None)
+    splits = {name: name for name in ("validation", "test") if name in own}
+    if "validation" in splits and "test" not in splits:
+        splits["test"] = splits.pop("validation")
+    at = 0
+    for name in ("validation", "test"):
+        if name not in splits:
+            percent = max(1, round(100 * getattr(settings, name)))
+            splits[name], at = f"train[{at}%:{at + percent}%]", at + percent
+    return {"train": f"train[{at}%:]" if at else "train", **splits}
