@@ -1,7 +1,8 @@
 """The families of models: each is plain configuration plus behaviour that is found by its name. No JAX here.
 
 A family is a folder with config.py (`CONFIG`, a frozen dataclass with a ClassVar `family`), model.py, layouts.py, README.md,
-huggingface.py where released checkpoints exist, and family.py, whose `FAMILY` (a models.protocol.Family) ties them together.
+huggingface.py and the like where released checkpoints exist, and family.py, whose `FAMILY` (a models.protocol.Family) ties them
+together.
 Registering one is a line in `FAMILIES`.
 """
 
@@ -43,9 +44,9 @@ def family_of(config: ModelConfig) -> Family:
     return importlib.import_module(f"{_package(config.family)}.family").FAMILY
 
 
-def interchange_of(name: str) -> ModuleType | None:
-    """Returns a family's module that reads and writes released checkpoints (huggingface.py); None where it has none."""
-    module = f"{_package(name)}.huggingface"
+def interchange_of(name: str, form: str = "huggingface") -> ModuleType | None:
+    """Returns a family's module for released checkpoints of a form (huggingface.py, npz.py); None where it has none."""
+    module = f"{_package(name)}.{form}"
     return importlib.import_module(module) if importlib.util.find_spec(module) else None
 
 

@@ -56,6 +56,8 @@ class Entry:
       layers: how many layers there are; 0 for a tensor outside the stack.
       first, every: the number of the first of these layers in their count, and of layers from one to the next.
       experts: how many experts a layer has; 0 for a tensor outside them.
+      file: the shape of their tensor, where it has other dimensions than a matrix or vector.
+      order: its dimensions in the order of ours, inputs first; by default they are in it.
       transposed: a matrix is stored as [out, in], as in PyTorch.
       pairs: the number of heads in the output, in each of which the dimensions that rotary positions rotate together
         are neighbours; ours are half a head apart (see models.parts.attention.module.rotate). 0 leaves the order.
@@ -69,6 +71,8 @@ class Entry:
     first: int = 0
     every: int = 1
     experts: int = 0
+    file: Shape = ()
+    order: tuple[int, ...] = ()
 
     @property
     def stacked(self) -> Shape:
@@ -78,6 +82,10 @@ class Entry:
     @property
     def shape(self) -> Shape:
         """Returns the shape of their tensor."""
+        return self.file or self._shape
+
+    @property
+    def _shape(self) -> Shape:
         *inputs, _ = self.parts[0].flat
         outputs = sum(part.flat[-1] for part in self.parts)
         return (outputs, *inputs) if self.transposed else (*inputs, outputs)
@@ -91,6 +99,8 @@ class Entry:
 
     def split(self, theirs: np.ndarray) -> list[np.ndarray]:
         """Returns our parameters of one layer from a tensor of theirs."""
+        if self.file:
+            theirs = (theirs.transpose(self.order) if self.order else theirs).reshape(self._shape)
         if self.pairs:
             theirs = _paired(theirs, self.pairs, 2)
         matrix = theirs.T if self.transposed else theirs
@@ -101,7 +111,12 @@ class Entry:
         """Returns a tensor of theirs from our parameters of one layer: the inverse of `split`."""
         matrix = np.concatenate([x.reshape(part.flat) for x, part in zip(ours, self.parts, strict=True)], -1)
         theirs = matrix.T if self.transposed else matrix
-        return _paired(theirs, self.pairs, -1) if self.pairs else theirs
+        theirs = _paired(theirs, self.pairs, -1) if self.pairs else theirs
+        if not self.file:
+            return theirs
+        if not self.order:
+            return theirs.reshape(self.file)
+        return theirs.reshape([self.file[i] for i in self.order]).transpose(np.argsort(self.order))
 
 
 def _paired(theirs: np.ndarray, heads: int, inner: int) -> np.ndarray:

@@ -210,7 +210,8 @@ class HasOutputs(Protocol):
 
 @runtime_checkable
 class Classifies(HasOutputs, Protocol):
-    """A model that may name the class of a whole example; its outputs are then logits [B, P, C] for each slot."""
+    """A model that may name the class of a whole example; its outputs are then logits [B, C], or [B, P, C] for
+    each slot of a packed row."""
 
     @property
     def classes(self) -> int:
@@ -233,6 +234,10 @@ class Family:
       layouts: the named layouts that suit it.
       like: names an experiment of the family whose data and evaluation go with a model that comes without any, by its
         configuration.
+      reads: changes that experiment's data so that the model can read them.
+      resized: makes, of parameters whose shapes depend on the size of what is read, those of another configuration: by name, the
+        function that does so. By default there are none, and weights must have the model's shapes.
+      convention: says what published numbers of parameters count of such a model, for families where they differ.
       comparable: changes a configuration so that every layout computes the same: nothing random, and stacks deep enough for two
         pipeline stages of two chunks. It is also given the lengths of a batch's rows, for routing groups within them. By
         default it changes nothing.
@@ -253,6 +258,9 @@ class Family:
     model: MakeModel
     layouts: Mapping[str, Recipe]
     like: Callable[[Any], str]
+    reads: Callable[[Any, Any], Any] = lambda config, data: data
+    resized: Callable[[Any, Any], Mapping[str, Callable[[Any], Any]]] = lambda ours, theirs: {}
+    convention: Callable[[Any], str] = lambda config: ""
     comparable: Callable[[Any, Sequence[int]], Any] = lambda config, lengths: config
     activations: Mapping[str, Activation] = dataclasses.field(default_factory=dict[str, Activation])
     policies: Sequence[str] = ()

@@ -23,8 +23,8 @@ class VitConfig(StackConfig):
       classes: of the head; 0 has none, and the outputs are the pooled vectors.
       pooling: of the last layer's vectors: "token" takes the class token's, "mean" the mean of the patches', "map" attends to all
         from one learned query, followed by a feed-forward layer (Set Transformer; Scaling ViT, arXiv 2106.04560, section 3.2).
-      class_token: "none", "positioned" (a vector before the patches with a place of its own in the table) or "free" (put there after
-        positions are added).
+      class_token: "none", "positioned" (a vector before the patches with a place of its own in the table) or "free" (put there
+        after positions are added).
       pooler: tanh(x W + b) between pooling and head.
       loss: "softmax" over classes, or "sigmoid", of each class against all others.
       label_smoothing: mass moved from the label to all other classes; of softmax.
@@ -71,7 +71,9 @@ class VitConfig(StackConfig):
         if self.positions in ("rotary", "sinusoidal"):
             name, size = ("head_dim", self.head_dim) if self.positions == "rotary" else ("model_dim", self.model_dim)
             if size % 4:
-                raise ValueError(f"{name}={size}: rows and columns need a multiple of 4; nearest are {multiples(size, 4)}")
+                raise ValueError(
+                    f"{name}={size}: rows and columns need a multiple of 4; nearest are {multiples(size, 4)}"
+                )
 
     @property
     def picture(self) -> tuple[int, int, int]:

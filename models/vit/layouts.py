@@ -13,14 +13,16 @@ from models.sharding.layouts import LAYOUTS as DENSE
 
 
 def spatial(x: int, y: int) -> Layout:
-    """Cuts rows of pixels, then of patches, and then positions over y: a device has a part of each picture from its pixels on, and
-    gathers all keys and values. A class token, which is in no part, is refused."""
+    """Cuts rows of pixels, then of patches, and then positions over y: a device has a part of each picture from its pixels on,
+    and gathers all keys and values. A class token, which is in no part, is refused."""
     return Layout(name="spatial", mesh=(("data", x), ("model", y)), rules=also(CONTEXT, height="model"))
 
 
 def spatial_ring(x: int, y: int) -> Layout:
     """Cuts as `spatial`; keys and values go round, and no device has all of a picture's."""
-    return Layout(name="spatial_ring", mesh=(("data", x), ("model", y)), rules=also(CONTEXT, height="model", keys="model"))
+    return Layout(
+        name="spatial_ring", mesh=(("data", x), ("model", y)), rules=also(CONTEXT, height="model", keys="model")
+    )
 
 
 def expert_fully_sharded(x: int, y: int) -> Layout:

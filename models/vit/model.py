@@ -4,7 +4,7 @@ B pictures, P pixels of a patch times channels, L positions, M model, C classes.
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -47,8 +47,8 @@ class Vit(Staged):
         self.head = Head(c, k5, where / "head")
 
     def __call__(self, batch: Batch) -> jax.Array:
-        """Returns logits [B, 1, C] outside training, or pooled vectors [B, 1, M] where there are no classes."""
-        return self.head(self.features(batch))[:, None]
+        """Returns logits [B, C] outside training, or pooled vectors [B, M] where there are no classes."""
+        return self.head(self.features(batch))
 
     def features(self, batch: Batch) -> jax.Array:
         """Returns the last layer's vectors [B, L, M], normed, outside training."""
@@ -175,9 +175,7 @@ def label_loss(
     logits_BC = logits_BC.astype(jnp.promote_types(logits_BC.dtype, jnp.float32))
     weights_B2 = weights_B2.astype(logits_BC.dtype)
     sides = [cross_entropy(logits_BC[:, None], labels_B2[:, i : i + 1], c.label_smoothing) for i in (0, 1)]
-    smooth_B, plain_B = (
-        sum(side[j][:, 0] * weights_B2[:, i] for i, side in enumerate(sides)) for j in (0, 1)
-    )
+    smooth_B, plain_B = (sum(side[j][:, 0] * weights_B2[:, i] for i, side in enumerate(sides)) for j in (0, 1))
     real_B = jnp.sum(weights_B2, axis=1) > 0
     if c.loss == "sigmoid":
         # The sum over classes of log(1 + exp x), less x where the class is the label.
@@ -204,8 +202,8 @@ def patches(images_BHWC: jax.Array, size: int, where: Component) -> jax.Array:
 
 
 def sinusoids(rows: int, columns: int, size: int) -> np.ndarray:
-    """Returns the encodings [rows * columns, size] of places in a grid: sines and cosines of the column, then of the row, at rates
-    from 1 to 1/10,000 (MoCo v3, arXiv 2104.02057, section 5)."""
+    """Returns the encodings [rows * columns, size] of places in a grid: sines and cosines of the column, then of the row, at
+    rates from 1 to 1/10,000 (MoCo v3, arXiv 2104.02057, section 5)."""
     quarter = size // 4
     rates = 10_000.0 ** (-np.arange(quarter) / max(quarter - 1, 1))
     row_L, column_L = (axis.reshape(-1, 1) for axis in np.mgrid[:rows, :columns])
@@ -226,13 +224,13 @@ def plane_rotation(c: VitConfig) -> Rotation:
     )
 
 
-def resized(table_LM: Any, old: tuple[int, int], new: tuple[int, int], first: int) -> jax.Array:
+def resized(table_LM: np.ndarray, old: tuple[int, int], new: tuple[int, int], first: int) -> np.ndarray:
     """Returns a table of positions for another grid, interpolated linearly; the first rows, those of class tokens, as they are.
 
     Args:
       table_LM: [first + rows * columns, M].
       old, new: rows and columns of patches.
     """
-    size = table_LM.shape[1]
-    grid = jax.image.resize(jnp.asarray(table_LM[first:]).reshape(*old, size), (*new, size), "linear")
-    return jnp.concatenate([jnp.asarray(table_LM[:first]), grid.reshape(-1, size).astype(table_LM.dtype)])
+    table_LM = np.asarray(table_LM, np.float32)
+    grid = jax.image.resize(table_LM[first:].reshape(*old, -1), (*new, table_LM.shape[1]), "linear")
+    return np.concatenate([table_LM[:first], np.asarray(grid).reshape(-1, table_LM.shape[1])])

@@ -36,6 +36,10 @@ _M2M100 = dict(
     encoder_ffn_dim=28, decoder_ffn_dim=28, bos_token_id=0, eos_token_id=2, pad_token_id=1, max_position_embeddings=40,
 )  # fmt: skip
 
+_VIT = dict(
+    hidden_size=30, num_hidden_layers=2, num_attention_heads=3, intermediate_size=22, image_size=21, patch_size=7, num_channels=2,
+)  # fmt: skip
+
 CASES = {
     "bert": Case("BertModel", _BERT),
     "bert_masked_lm": Case("BertForMaskedLM", _BERT | dict(hidden_act="gelu_new", type_vocab_size=3)),
@@ -109,6 +113,11 @@ CASES = {
         ),
         version=4,
     ),
+    # Two resolutions; logits, and features with the pooled class token.
+    "vit_classification": Case("ViTForImageClassification", _VIT | dict(num_labels=5, hidden_act="gelu_new")),
+    "vit_classification_larger": Case("ViTForImageClassification", _VIT | dict(num_labels=3, image_size=35)),
+    "vit_features": Case("ViTModel", _VIT),
+    "vit_features_larger": Case("ViTModel", _VIT | dict(image_size=42, num_hidden_layers=3)),
     "llama_biased": Case(
         "LlamaForCausalLM",
         _LLAMA
@@ -153,7 +162,14 @@ TRANSLATED = (
 )
 TRANSLATOR_SETTINGS = _M2M100 | dict(max_position_embeddings=200)
 
-GIVEN = ("tokens", "mask", "types", "targets", "real")  # a model's inputs, beside its outputs in expected.safetensors
+GIVEN = (
+    "tokens",
+    "mask",
+    "types",
+    "targets",
+    "real",
+    "images",
+)  # a model's inputs, beside its outputs in expected.safetensors
 
 # What MiniLM's embeddings are compared on: two pairs of paraphrases, then strangers.
 SENTENCES = (

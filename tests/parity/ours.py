@@ -22,6 +22,7 @@ from models.parts.transformer_config import EncoderDecoderConfig
 from models.sharding.component import Component
 from models.sharding.layout import Layout
 from models.sharding.params import describe, merge, split
+from models.vit.config import VitConfig
 from trainers.evaluation.decoded import Decoder
 from trainers.evaluation.place import placed
 from trainers.weights import source as weights
@@ -56,6 +57,10 @@ def model(source: Weights) -> Any:
 
 def batch(given: dict[str, np.ndarray]) -> dict[str, jax.Array]:
     """Their inputs as ours: an example a row, every position a slot."""
+    if "images" in given:
+        rows = len(given["images"])
+        arrays = {"labels": np.zeros((rows, 2), np.int32), "label_weights": np.eye(2, dtype=np.float32)[[0] * rows]}
+        return {k: jnp.asarray(v) for k, v in ({"images": given["images"]} | arrays).items()}
     if "targets" in given:
         return _two_sides(given)
     rows, length = given["tokens"].shape
@@ -83,12 +88,18 @@ def outputs(source: Weights, given: dict[str, np.ndarray]) -> dict[str, np.ndarr
         found = {"logits": jax.jit(lambda m, b: m(b))(m, b)}
         for name, beams, eos in (("greedy", 1, 1), ("beams", 3, 10_000)):
             found[name] = _decoded(m, b, beams, eos)
+    elif isinstance(config, VitConfig):
+        found = jax.jit(lambda m, b: {"logits": m(b)} if config.classes else _features(m, b))(m, b)
     elif isinstance(config, GptConfig):
         found = {"logits": jax.jit(lambda m, b: m(b))(m, b)}
     else:
         assert isinstance(config, BertConfig)
         found = jax.jit(lambda m, b: _bert(config.head, m, b))(m, b)
     return {k: np.asarray(v) for k, v in found.items()}
+
+
+def _features(m: Any, b: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    return {"last_hidden_state": m.features(b), "pooler_output": m(b)}
 
 
 def _decoded(m: Any, b: dict[str, jax.Array], beams: int, eos: int) -> jax.Array:

@@ -29,6 +29,9 @@ VERSION = int(transformers.__version__.partition(".")[0])
 def inputs(config, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Rows of unequal length, with token types where the model has them. An encoder's third row has its padding in front."""
     mask = (np.arange(13) < np.array([[13], [9]])).astype(np.int32)
+    if hasattr(config, "patch_size"):
+        shape = 2, config.image_size, config.image_size, config.num_channels
+        return {"images": rng.normal(size=shape).astype(np.float32), "mask": mask}
     if config.is_encoder_decoder:
         mask = np.concatenate([mask, mask[1:, ::-1]])
     least = 2 if config.is_encoder_decoder else 0  # 0 is padding there, and 1 the end
@@ -51,7 +54,11 @@ def randomize(model, rng: np.random.Generator) -> None:
 
 
 def outputs(model, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """All that the model gives, and for a bare one also unit mean vectors."""
+    """All that the model gives, and for a bare one of texts also unit mean vectors."""
+    if "images" in given:
+        with torch.no_grad():
+            out = model(pixel_values=torch.from_numpy(given["images"]).permute(0, 3, 1, 2))
+        return {k: np.ascontiguousarray(v.numpy()) for k, v in out.items() if isinstance(v, torch.Tensor)}
     batch = {k: torch.from_numpy(v).long() for k, v in given.items()}
     if "targets" in batch:  # M2M-100 counts positions from the first token that is not its padding, 1
         batch["tokens"] = batch["tokens"].masked_fill(batch["mask"] == 0, model.config.pad_token_id)

@@ -25,7 +25,8 @@ from trainers.programs.hlo import parse
 def describe(e: Experiment) -> dict[str, Any]:
     """Returns sizes and placement of every parameter, as plain values; needs no device and no array.
 
-    Keys: experiment, config (fields by path), layout, parameters (how many), components (how many of each), tensors
+    Keys: experiment, config (fields by path), layout, parameters (how many), convention (what published counts include, where
+    they differ), components (how many of each), tensors
     (name, component, shape, dtype, axes, spec, bytes_per_device, decayed), bytes_per_device (parameters, optimizer),
     compiler (chip, set and options of the compiler on the TPU generation that it is planned for), pictures (lines of text, see
     trainers/programs/drawings.py).
@@ -47,6 +48,7 @@ def describe(e: Experiment) -> dict[str, Any]:
         "compiler": _compiler(e),
         "pictures": drawings.pictures(plan.parameters, e.layout, family_of(e.model).activations),
         "parameters": sum(info.size for info in plan.parameters),
+        **({"convention": told} if (told := family_of(e.model).convention(e.model)) else {}),
         "components": dict(sorted(by_component.items())),
         "tensors": tensors,
         "bytes_per_device": {
@@ -168,7 +170,8 @@ def as_text(e: Experiment, description: dict[str, Any]) -> str:
     for t in description["tensors"]:
         shape, axes = "x".join(map(str, t["shape"])), " ".join(t["axes"])
         lines.append(f"  {t['name']:{width}} {shape:24} {axes:28} {t['spec']:32} {t['bytes_per_device'] / mib:11,.3f}")
-    lines += ["", "Components"] + [f"  {k:24} {v:>20,}" for k, v in description["components"].items()]
+    lines += ["", *([f"Counted: {description['convention']}"] if "convention" in description else []), "Components"]
+    lines += [f"  {k:24} {v:>20,}" for k, v in description["components"].items()]
     memory = description["bytes_per_device"]
     lines += [
         "",

@@ -53,7 +53,7 @@ def new_state(plan: Plan, vocabulary: Path | None, say: Callable[[str], object])
             if info.name.startswith(f"{component}." if component else "")
             and not info.name.startswith(tuple(other_prefixes))
         }
-        weights = source.Component(weights, component) if component else weights
+        weights = source.Component(weights, component) if component else source.Resized(weights, e.model)
         source.check(wanted, weights, e.train.fresh)
         names = source.fitting(e.model, wanted, weights, e.train.fresh)
         if fresh := sorted(wanted.keys() - set(names)):

@@ -1,4 +1,4 @@
-"""Opens a trained model in any form: a run's workdir, a release, a Hugging Face folder or a GGUF file."""
+"""Opens a trained model in any form: a run's workdir, a release, a Hugging Face folder, a GGUF or an .npz file."""
 
 import dataclasses
 from pathlib import Path
@@ -12,7 +12,7 @@ from models.errors import nearest
 from models.families import ModelConfig, family_of
 from models.interchange import InterchangeError
 from trainers import checkpoint
-from trainers.weights import gguf, huggingface, release
+from trainers.weights import gguf, huggingface, npz, release
 from trainers.weights.source import Arrays, Weights
 
 
@@ -32,11 +32,12 @@ def open_weights(path: Path) -> Weights:
     if (path / "checkpoints").is_dir():
         return _run(path, None)[1]
     files = [path] if path.is_file() else list(path.glob("*.gguf"))
-    if len(files) == 1 and files[0].suffix == ".gguf":
-        return gguf.Gguf(files[0])
+    forms = {".gguf": gguf.Gguf, ".npz": npz.Npz}
+    if len(files) == 1 and files[0].suffix in forms:
+        return forms[files[0].suffix](files[0])
     raise InterchangeError(
         f"{path} holds no weights: expected a release ({release.SUMS}), a run (checkpoints/), a Hugging Face folder "
-        f"({huggingface.CONFIG}) or one GGUF file"
+        f"({huggingface.CONFIG}), one GGUF file or an .npz file"
     )
 
 
@@ -82,7 +83,7 @@ def foreign(model: ModelConfig, like: str = "") -> Experiment:
     e = registry.load(like or family_of(model).like(model))
     _same_family(model, e)
     layout = dataclasses.replace(e.layout, mesh=tuple((name, 1) for name, _ in e.layout.mesh))
-    data = e.data if like else dataclasses.replace(e.data, cache="")
+    data = e.data if like else family_of(model).reads(model, dataclasses.replace(e.data, cache=""))
     return dataclasses.replace(e, model=model, layout=layout, data=data)
 
 

@@ -79,6 +79,24 @@ class Component:
         return self.whole.read(self._theirs[name], index)
 
 
+class Resized:
+    """Weights of a model that reads larger or smaller inputs, as those of this one (models.protocol.Family.resized).
+
+    Args:
+      config: of the model that starts from them.
+    """
+
+    def __init__(self, weights: Weights, config: ModelConfig):
+        self.weights, self.config, self.vocabulary = weights, weights.config, weights.vocabulary
+        same = type(config) is type(weights.config)
+        make = family_of(config).resized(config, weights.config) if same else {}
+        self._made = {name: np.asarray(f(weights.read(name, ()))) for name, f in make.items() if name in weights.shapes}
+        self.shapes = dict(weights.shapes) | {name: array.shape for name, array in self._made.items()}
+
+    def read(self, name: str, index: Index = ()) -> np.ndarray:
+        return self._made[name][index] if name in self._made else self.weights.read(name, index)
+
+
 def pieces(weights: Weights, name: str, most: int = 1 << 24) -> Iterator[np.ndarray]:
     """Yields the numbers of a parameter in order, at most so many at a time: all experts may not fit into memory."""
     shape = weights.shapes[name]
