@@ -22,6 +22,9 @@ import numpy as np
 import psutil
 from PIL import Image
 
+from configs import registry
+from configs.experiment import Experiment
+from configs.registry import ConfigError
 from data.images.config import Augmentation, ImageData
 from data.images.settings import from_source
 from data.images.task import ImageTask
@@ -50,11 +53,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--experiment", help="whose step is measured too, on random data")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
+    e = cli.synthetic(registry.load(options.experiment)) if options.experiment else None
+    if e:
+        cli.use_devices(e.layout)
     with _folder(options) as folder:
         report = measure(folder, options)
-    if options.experiment:
-        report["experiment"] = options.experiment
-        report["needed_per_s"] = round(_needed(options.experiment, options.batches))
+    if e:
+        report["experiment"] = e.name
+        report["needed_per_s"] = round(_needed(e, options.batches))
     if options.json:
         cli.print_json(report)
         return 0
@@ -140,15 +146,14 @@ def photograph(rng: np.random.Generator) -> Image.Image:
     return Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
 
 
-def _needed(name: str, steps: int) -> float:
-    """Returns the images/s of an experiment's step on random data."""
-    from configs import registry
-
-    e = cli.synthetic(registry.load(name))
-    cli.use_devices_of_all(e.layout)
+def _needed(e: Experiment, steps: int) -> float:
+    """Returns the images/s of an experiment's step; raises ConfigError for a model that does not count images."""
     from trainers.measure import throughput
 
-    return throughput.measure(e, steps)["units_per_s"]["images"]
+    units = throughput.measure(e, steps)["units_per_s"]
+    if "images" not in units:
+        raise ConfigError(f"--experiment {e.name}: its work is counted in {', '.join(units)}, not in images")
+    return units["images"]
 
 
 if __name__ == "__main__":
