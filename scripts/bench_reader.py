@@ -6,7 +6,8 @@
 
 Pictures go through random resized crops, flips, mixup and, with --layers, RandAugment, into global batches on the device, as
 training reads them. Without --cache they are JPEG files of noise with the spectrum of photographs (1 / frequency). Numbers of
-workers are measured by turns, and figures are medians. Workers share the machine's cores with whatever trains on them.
+workers are measured by turns, and figures are medians. Beside images/s stands the time of a core that an image takes, in all
+processes together, which other programs on the machine change less.
 """
 
 import contextlib
@@ -18,8 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 from PIL import Image
 
+from configs import registry
+from configs.experiment import Experiment
+from configs.registry import ConfigError
 from data.images.config import Augmentation, ImageData
 from data.images.settings import from_source
 from data.images.task import ImageTask
@@ -48,17 +53,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--experiment", help="whose step is measured too, on random data")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
+    e = cli.synthetic(registry.load(options.experiment)) if options.experiment else None
+    if e:
+        cli.use_devices(e.layout)
     with _folder(options) as folder:
         report = measure(folder, options)
-    if options.experiment:
-        report["experiment"] = options.experiment
-        report["needed_per_s"] = round(_needed(options.experiment, options.batches))
+    if e:
+        report["experiment"] = e.name
+        report["needed_per_s"] = round(_needed(e, options.batches))
     if options.json:
         cli.print_json(report)
         return 0
     print(f"{report['pictures']} pictures of {report['kilobytes']} KB, to {options.size} x {options.size}")
     for workers, rate in report["images_per_s"].items():
-        print(f"  {workers} workers: {rate:>6} images/s")
+        print(f"  {workers} workers: {rate:>6} images/s, {report['core_ms_per_image'][workers]:5.2f} ms of a core each")
     if options.experiment:
         print(f"  {options.experiment} needs {report['needed_per_s']} images/s")
     return 0
@@ -75,6 +83,8 @@ def measure(folder: Path, options: Any) -> dict[str, Any]:
     task = ImageTask(data)
     source = AugmentedSource(task, CacheSource(task, folder), None)
     rates: dict[int, list[float]] = {workers: [] for workers in options.workers}
+    cores: dict[int, list[float]] = {workers: [] for workers in options.workers}
+    images = options.batches * options.batch
     for _ in range(_ROUNDS):
         for workers, measured in rates.items():
             batches = Batches(source, data, dict.fromkeys(data.features()), workers)
@@ -82,10 +92,11 @@ def measure(folder: Path, options: Any) -> dict[str, Any]:
             warm = _WARM if workers else 1
             for step in range(warm):
                 batches(step)
-            start = time.monotonic()
+            start, used = time.monotonic(), _core_seconds()
             for step in range(warm, warm + options.batches):
                 batches(step)
-            measured.append(options.batches * options.batch / (time.monotonic() - start))
+            measured.append(images / (time.monotonic() - start))
+            cores[workers].append(1000 * (_core_seconds() - used) / images)
             batches.close()
     rows = manifest["parts"]["all"]["rows"]
     size = (folder / "train" / "all.array_record").stat().st_size
@@ -97,7 +108,15 @@ def measure(folder: Path, options: Any) -> dict[str, Any]:
         "batch": options.batch,
         "layers": options.layers,
         "images_per_s": {workers: round(statistics.median(measured)) for workers, measured in rates.items()},
+        "core_ms_per_image": {workers: round(statistics.median(measured), 2) for workers, measured in cores.items()},
     }
+
+
+def _core_seconds() -> float:
+    """Returns the seconds of a core that this process and its workers have used."""
+    process = psutil.Process()
+    times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
+    return sum(time.user + time.system for time in times)
 
 
 @contextlib.contextmanager
@@ -127,15 +146,14 @@ def photograph(rng: np.random.Generator) -> Image.Image:
     return Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
 
 
-def _needed(name: str, steps: int) -> float:
-    """Returns the images/s of an experiment's step on random data."""
-    from configs import registry
-
-    e = cli.synthetic(registry.load(name))
-    cli.use_devices_of_all(e.layout)
+def _needed(e: Experiment, steps: int) -> float:
+    """Returns the images/s of an experiment's step; raises ConfigError for a model that does not count images."""
     from trainers.measure import throughput
 
-    return throughput.measure(e, steps)["units_per_s"]["images"]
+    units = throughput.measure(e, steps)["units_per_s"]
+    if "images" not in units:
+        raise ConfigError(f"--experiment {e.name}: its work is counted in {', '.join(units)}, not in images")
+    return units["images"]
 
 
 if __name__ == "__main__":

@@ -86,4 +86,4 @@ def _converted(image: Image.Image, channels: int) -> Image.Image:
         ground = Image.new("RGBA", image.size, "white")
         ground.alpha_composite(image.convert("RGBA"))
         return ground.convert(mode)
-    return image.convert(mode)
+    return image if image.mode == mode else image.convert(mode)

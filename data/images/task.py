@@ -111,9 +111,8 @@ class ImageTask(Task[ImageData]):
         return self._example(self._normalised(pixels), row["label"], other["label"], share)
 
     def _blended(self, row: Example, other: Example, share: float) -> Example:
-        pixels = row["pixels"] * np.float32(share)
-        pixels += other["pixels"] * np.float32(1 - share)
-        return self._example(self._normalised(pixels), row["label"], other["label"], share)
+        images = self._normalised(row["pixels"], other["pixels"], share)
+        return self._example(images, row["label"], other["label"], share)
 
     def _example(self, images: np.ndarray, label: Any, other: Any = 0, share: float = 1.0) -> Example:
         return {
@@ -144,12 +143,19 @@ class ImageTask(Task[ImageData]):
         factor, offset = 1 / (255 * std), -mean / std
         return tuple(np.tile(value, self.data.width).astype(np.float32) for value in (factor, offset))  # pyright: ignore[reportReturnType]
 
-    def _normalised(self, pixels_HWC: np.ndarray) -> np.ndarray:
-        """Returns pixels 0 to 255 as float32 with the data's mean taken off, in standard deviations."""
-        factor, offset = self._scales
-        flat = pixels_HWC.reshape(self.data.height, -1) * factor
-        flat += offset
-        return flat.reshape(self._shape)
+    def _scaled(self, pixels_HWC: np.ndarray, share: float) -> np.ndarray:
+        """Returns a share of pixels 0 to 255 in standard deviations, [H, W * C], float32; their mean is still in them."""
+        return pixels_HWC.reshape(self.data.height, -1) * (self._scales[0] * np.float32(share))
+
+    def _normalised(
+        self, pixels_HWC: np.ndarray, other_HWC: np.ndarray | None = None, share: float = 1.0
+    ) -> np.ndarray:
+        """Returns pixels 0 to 255, or a blend of two pictures, as float32 with the mean taken off, in standard deviations."""
+        images = self._scaled(pixels_HWC, share)
+        if other_HWC is not None:
+            images += self._scaled(other_HWC, 1 - share)
+        images += self._scales[1]
+        return images.reshape(self._shape)
 
     def seen(self, encoded: bytes) -> Example:
         """Returns a picture's file as evaluation sees it, without a class; raises PictureError where it cannot be used."""

@@ -1,4 +1,4 @@
-"""A family of models and a kind of data that live in tests alone: convolutions on float grids.
+"""Families of models and a kind of data that live in tests alone: convolutions on float grids, and a linear classifier.
 
 They show that nothing outside their folders asks which family or kind there is.
 """
@@ -9,13 +9,14 @@ from models import families
 
 _PLACES = (
     (families.FAMILIES, "toy_conv", "tests.toy.conv"),
+    (families.FAMILIES, "toy_linear", "tests.toy.linear"),
     (kinds.KINDS, "toy_grids", "tests.toy.grids"),
     (registry.MODULES, "toy", "tests.toy.experiments"),
 )
 
 
 def register() -> None:
-    """Registers the family, the kind of data and the experiments, a line each."""
+    """Registers the families, the kind of data and the experiments, a line each."""
     for table, name, package in _PLACES:
         table[name] = package
 

@@ -2,9 +2,11 @@
 
 from configs.experiment import Experiment, Train
 from configs.optimizers import Constant, Sgd
+from data.images.config import Augmentation, ImageData
 from models.sharding.layouts import data_parallel
 from tests.toy.conv.config import ToyConvConfig
 from tests.toy.grids.config import ToyGrids
+from tests.toy.linear.config import ToyLinearConfig
 
 
 def conv() -> Experiment:
@@ -16,4 +18,18 @@ def conv() -> Experiment:
         data=ToyGrids(),
         optimizer=Sgd(schedule=Constant(value=0.05), momentum=0.9),
         train=Train(steps=6, log_every=1, save_every=2),
+    )
+
+
+def linear() -> Experiment:
+    """Names the class of small pictures, which are mixed in pairs."""
+    return Experiment(
+        name="toy.linear",
+        model=ToyLinearConfig(),
+        layout=data_parallel(1, 1),
+        data=ImageData(
+            batch_size=16, height=8, width=8, eval_crop=1.0, augmentation=Augmentation(crop="padded", pad=1, mixup=0.2)
+        ),
+        optimizer=Sgd(schedule=Constant(value=0.1), momentum=0.9),
+        train=Train(steps=20, log_every=1, save_every=10),
     )

@@ -157,7 +157,8 @@ class Release:
         self.folder = folder
         self.experiment = registry.from_json(json.loads((folder / EXPERIMENT).read_text()))
         self.config = self.experiment.model
-        self.vocabulary = folder if files.listed(folder) else None
+        # Of pictures there is no vocabulary, but the manifest names the classes.
+        self.vocabulary = folder if files.listed(folder) or (folder / MANIFEST).exists() else None
         self._file = tensor_files.TensorFile(folder / WEIGHTS)
         self._file.require_floats(self._file.shapes)
         self.shapes = self._file.shapes

@@ -25,7 +25,7 @@ class Weights(Protocol):
     Attributes:
       config: the model's configuration.
       shapes: the shape of each parameter that is there, by its dotted name; parameters of a head may be missing.
-      vocabulary: a folder with its vocabulary, None where there is none.
+      vocabulary: a folder with its vocabulary, or with the names of its classes alone; None where there is neither.
     """
 
     @property

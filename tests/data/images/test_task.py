@@ -9,7 +9,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from numpy.testing import assert_array_equal
 
 from data.images.config import Augmentation, ImageData
-from data.kinds import task_of
+from data.images.task import ImageTask
 from data.reading.batches import Batches, held_out_batches
 from data.reading.caches import read_manifest
 from data.reading.examples import AugmentedSource, open_source
@@ -63,7 +63,7 @@ def test_rows_are_what_the_features_say(model):
 def test_pixels_are_normalised():
     """A grey 0.5 is the mean, so 0; white is one over the deviation, for each channel its own."""
     data = dataclasses.replace(plain(), mean=(0.5, 0.0, 1.0), std=(0.5, 0.25, 1.0))
-    task = task_of(data)
+    task = ImageTask(data)
     white = task.seen(encoded(np.full((8, 8, 3), 255, np.uint8)))["images"]
     assert np.abs(white - [1, 4, 0]).max() < 1e-6
     black = task.seen(encoded(np.zeros((8, 8, 3), np.uint8)))["images"]
@@ -155,7 +155,7 @@ def test_workers_and_processes_change_nothing(model):
 def test_held_out_pictures_are_decoded_when_asked_for(root):
     """A slice has the same pictures as one by one, in the order of the split; padding rows have no weight."""
     folder = root / "caches" / "toy"
-    task = task_of(DATA)
+    task = ImageTask(DATA)
     found = task.held_out(folder, folder, "test", 0)
     assert found.count == len(found.rows) == 6 and found.needs_outputs
     for at, row in enumerate(found.rows[1:5], 1):
@@ -171,7 +171,7 @@ def test_held_out_pictures_are_decoded_when_asked_for(root):
 def test_scores_are_accuracies(root):
     """Logits that point at the true class of all but one picture are right about the others; padding does not count."""
     folder = root / "caches" / "toy"
-    task = task_of(DATA)
+    task = ImageTask(DATA)
     found = task.held_out(folder, folder, "test", 0)
     logits = np.eye(8)[found.extra] * 5
     logits[0] = np.arange(8)[::-1] == found.extra[0]  # the true class is one of eight, last of all
@@ -183,7 +183,7 @@ def test_scores_are_accuracies(root):
 
 def test_pictures_that_are_given(root, tmp_path):
     """Files are read as evaluation sees them; one that cannot be used is named in a line."""
-    task = task_of(DATA)
+    task = ImageTask(DATA)
     good, bad, grey = (tmp_path / name for name in ("good.png", "bad.png", "grey.png"))
     good.write_bytes(encoded(smooth(12, 16)))
     bad.write_bytes(good.read_bytes()[:80])
@@ -198,7 +198,7 @@ def test_pictures_that_are_given(root, tmp_path):
     ):
         with pytest.raises(DataError, match=f"^{file}: {why}"):
             task.read_given([{"picture": str(file)}], root)
-    single = task_of(dataclasses.replace(plain(), channels=1))
+    single = ImageTask(dataclasses.replace(plain(), channels=1))
     with pytest.raises(DataError, match=f"^{good}: has 3 channels, expected 1$"):
         single.read_given([{"picture": str(good)}], root)
 
@@ -256,7 +256,7 @@ def test_the_fingerprint_tells_augmentations_apart(model):
 
 def test_the_card_names_the_classes(root):
     """A release's page says how many pictures of which classes were read."""
-    lines = task_of(DATA).card(read_manifest(root / "caches" / "toy"))
+    lines = ImageTask(DATA).card(read_manifest(root / "caches" / "toy"))
     assert (
         lines[0].startswith("Trained on 51 pictures of `toy` (fingerprint ") and lines[1] == "3 classes: ant, bee, cow."
     )
