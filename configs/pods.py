@@ -42,6 +42,6 @@ PODS = {
     "t5.v1_1_xxl": Pod("v4:4x4x8", "17.6 % of A100's peak on 512 GPUs (T5X, contrib/gpu)", "scatter_windowed"),
     "switch.large_128e": Pod("v4:4x4x8", "none as throughput"),
     "switch.xxl_128e": Pod("v4:8x8x16", "none as throughput"),
-    "switch.c_2048e": Pod("v4:8x8x8", "none as throughput"),
+    "switch.c_2048e": Pod("v4:8x8x16", "none as throughput"),
     "nllb.moe_54b": Pod("v4:4x4x8", "none as throughput"),
 }

@@ -107,8 +107,8 @@ def xxl_128e() -> Experiment:
 def c_2048e() -> Experiment:
     """Switch-C: 1,571,327,875,360 parameters (printed: 1.571T), every layer a mixture, experts alone over the chips.
 
-    An expert has two slots in every group of 512 tokens, eight times as many as there are tokens: the price of a floor of two.
+    An expert has two slots in every group of 256 tokens, sixteen times as many as there are tokens: the price of a floor of two.
     """
     base = t5.v1_0(15, 2080, 6144, 30)
-    model = replace(base, tied=False, scale_logits=False, moe=mixture(2048, 512, 1.0, least=2), sparse_every=1)
-    return _experiment("switch.c_2048e", model, expert_parallel_2d(4, 128), remat=KEPT)
+    model = replace(base, tied=False, scale_logits=False, moe=mixture(2048, 256, 1.0, least=2), sparse_every=1)
+    return _experiment("switch.c_2048e", model, expert_parallel_2d(8, 128), remat=KEPT)
