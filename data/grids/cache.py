@@ -80,7 +80,7 @@ def build(settings: Grids, root: Path, folder: Path, progress: Progress) -> dict
                 f"{len(times):,} steps and {len(gaps):,} gaps in time"
             )
     if gaps:
-        progress(f"{len(uncut) - len(ats):,} of {len(uncut):,} windows left out, which {len(gaps):,} gaps in time would cut")
+        progress(f"{len(uncut) - len(ats):,} of {len(uncut):,} windows left out, with a gap in time in them")
     with stage("windows", progress):
         (folder / "train").mkdir()
         train = of_split["train"].astype(np.int32)

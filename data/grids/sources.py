@@ -97,7 +97,9 @@ def opened(settings: Grids, root: Path) -> Iterator[Series]:
 def _series(dataset: Any, settings: Grids, name: str) -> Series:
     known = [v for v, array in dataset.data_vars.items() if array.ndim == 3]
     if not settings.variables:
-        raise DataError(f"{name}: name its --variables; {'it has ' + ', '.join(known) if known else 'it has none of 3 dimensions'}")
+        raise DataError(
+            f"{name}: name its --variables; {'it has ' + ', '.join(known) if known else 'it has none of 3 dimensions'}"
+        )
     for variable in settings.variables:
         if variable not in dataset.data_vars:
             raise DataError(f"{name}: no variable {variable!r}{nearest(variable, known)}")
@@ -113,7 +115,9 @@ def _series(dataset: Any, settings: Grids, name: str) -> Series:
     steps = np.diff(times)
     if len(times) < 2 or steps.min() <= np.timedelta64(0):
         at = int(np.argmax(steps <= np.timedelta64(0))) if len(times) > 1 else 0
-        raise DataError(f"{name}: its times do not rise: {_told(times[at])} is followed by {_told(times[min(at + 1, len(times) - 1)])}")
+        raise DataError(
+            f"{name}: its times do not rise: {_told(times[at])} is followed by {_told(times[min(at + 1, len(times) - 1)])}"
+        )
     return Series(times, first.shape[1], first.shape[2], arrays)
 
 

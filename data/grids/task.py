@@ -11,7 +11,7 @@ from data import paths
 from data.grids import metrics, windows
 from data.grids.config import GridData
 from data.grids.windows import Prepared
-from data.reading.caches import check_fields, examples
+from data.reading.caches import examples
 from data.task import DataError, Example, HeldOutExamples, Sum, Task
 from models.families import ModelConfig
 
@@ -45,8 +45,15 @@ class GridTask(Task[GridData]):
         data = self.data
         for name in data.channels:
             if name not in manifest["names"]:
-                raise DataError(f"data.channels: cache {data.cache!r} has no {name!r}, but {', '.join(manifest['names'])}")
-        check_fields(data, manifest, "frames", "every")
+                raise DataError(
+                    f"data.channels: cache {data.cache!r} has no {name!r}, but {', '.join(manifest['names'])}"
+                )
+        past, has = (data.frames - 1) * data.every, (manifest["frames"] - 1) * manifest["every"]
+        if past > has:
+            raise DataError(
+                f"data.frames={data.frames}, every={data.every}: cache {data.cache!r} has windows of {has} steps before the last "
+                f"frame, not {past}"
+            )
         if data.leads > manifest["leads"]:
             raise DataError(f"data.leads={data.leads}: cache {data.cache!r} has windows up to {manifest['leads']}")
         self._check_model(model)
@@ -79,7 +86,9 @@ class GridTask(Task[GridData]):
 
         past = [after((1 - data.frames + t) * data.every) for t in range(data.frames)]
         seen = (rng.random((data.frames, data.height, data.width, len(data.channels))) > 0.1).astype(np.float32)
-        seen_V = np.broadcast_to(seen[..., None, :], (*seen.shape[:-1], data.values // len(data.channels), seen.shape[-1]))
+        seen_V = np.broadcast_to(
+            seen[..., None, :], (*seen.shape[:-1], data.values // len(data.channels), seen.shape[-1])
+        )
         values = np.log1p(np.stack(past))[..., None] * seen_V.reshape(*seen.shape[:-1], data.values)
         top, left = (data.height - data.target_height) // 2, (data.width - data.target_width) // 2
         inner = after(lead)[top : top + data.target_height, left : left + data.target_width]
@@ -110,7 +119,10 @@ class GridTask(Task[GridData]):
         if not self.data.flip:
             return found
         over = rng.random(2) < 0.5
-        return {name: _mirrored(array, over, self.data.stacked and name == "inputs", self.data) for name, array in found.items()}
+        return {
+            name: _mirrored(array, over, self.data.stacked and name == "inputs", self.data)
+            for name, array in found.items()
+        }
 
     # --- evaluation ---
 
@@ -180,5 +192,9 @@ def _mirrored(array: np.ndarray, over: np.ndarray, stacked: bool, data: GridData
 
 
 # The fields of the configuration that a row's arrays depend on.
-_WINDOW = tuple(f.name for f in dataclasses.fields(GridData) if f.name not in ("cache", "batch_size", "scored", "thresholds", "seed"))
+_WINDOW = tuple(
+    f.name
+    for f in dataclasses.fields(GridData)
+    if f.name not in ("cache", "batch_size", "scored", "thresholds", "seed")
+)
 task = GridTask

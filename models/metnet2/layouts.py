@@ -1,7 +1,7 @@
 """Ways to cut MetNet-2 over a mesh: in space, in channels, by examples."""
 
 from models.sharding.layout import Layout, rules
-from models.sharding.layouts import Recipe, also, data_parallel, table, zero1
+from models.sharding.layouts import Recipe, also, data_parallel, table
 from models.sharding.layouts import fully_sharded as dense_fully_sharded
 
 SPACE = ("data", "rows", "columns")
@@ -13,7 +13,6 @@ def spatial(x: int, y: int, z: int) -> Layout:
         name="spatial",
         mesh=(("data", x), ("rows", y), ("columns", z)),
         rules=rules(batch="data", height="rows", width="columns"),
-        optimizer=rules(in_channels=SPACE, embed=SPACE),
     )
 
 
@@ -23,7 +22,6 @@ def spatial_1d(x: int, y: int) -> Layout:
         name="spatial_1d",
         mesh=(("data", x), ("rows", y)),
         rules=rules(batch="data", height="rows"),
-        optimizer=rules(in_channels=SPACE[:2], embed=SPACE[:2]),
     )
 
 
@@ -37,18 +35,20 @@ def channel_parallel(x: int, y: int) -> Layout:
 
 
 def fully_sharded(x: int, y: int) -> Layout:
-    """Cuts examples over all devices, and every filter in both its channels, to be gathered where it is used (FSDP)."""
+    """Cuts examples over all devices, and every filter in both its channels, to be gathered where it is used (FSDP).
+
+    What makes scales and biases of a lead time is cut in its channels alone.
+    """
     base = dense_fully_sharded(x, y)
     return Layout(
         name="fully_sharded",
         mesh=base.mesh,
-        rules=also(base.rules, in_channels="data", channels="model"),
+        rules=also(base.rules, in_channels="data", channels="model", embed=None),
     )
 
 
 LAYOUTS = table(
     Recipe(data_parallel, largest=1),
-    Recipe(zero1, largest=1),
     Recipe(fully_sharded, largest=16),
     Recipe(spatial, SPACE, largest=16),
     Recipe(spatial_1d, ("data", "rows"), largest=16),

@@ -29,7 +29,10 @@ class LeadTime(nnx.Module):
 
         def waves(key: jax.Array, shape: tuple[int, ...], dtype) -> jax.Array:
             k1, k2 = jax.random.split(key)
-            rates, phases = 2 * jax.random.normal(k1, shape[1:], dtype), 6.283 * jax.random.uniform(k2, shape[1:], dtype)
+            rates, phases = (
+                2 * jax.random.normal(k1, shape[1:], dtype),
+                6.283 * jax.random.uniform(k2, shape[1:], dtype),
+            )
             return jnp.sin(3.1416 * jnp.linspace(0, 1, shape[0])[:, None] * rates + phases)
 
         self.table = param(key, (c.leads, c.lead_dim), ("positions", "embed"), waves, where)
@@ -103,7 +106,8 @@ class Frames(nnx.Module):
 
     def __init__(self, c: MetNet2Config, key: jax.Array, where: Component):
         self.where, self.size = where, c.frame_dim
-        self.gates = Conv(c.channels + c.masks + c.frame_dim, 4 * c.frame_dim, key, where / "gates")
+        inputs, names = c.channels + c.masks + c.frame_dim, ("frame_channels", "channels")
+        self.gates = Conv(inputs, 4 * c.frame_dim, key, where / "gates", names=names)
 
     def __call__(self, frames_BTHWC: jax.Array) -> jax.Array:
         b, _, h, w, _ = frames_BTHWC.shape
@@ -134,7 +138,10 @@ class MetNet2(nnx.Module):
         keys = jax.random.split(key, 7)
         self.c, self.where = c, where
         points = c.upsample**2 if c.upsampling == "subpixel" else 1
-        back: Any = {"names": ("channels", "in_channels"), "act": "act_embed"}  # from inner channels to a residual stream
+        back: Any = {
+            "names": ("channels", "in_channels"),
+            "act": "act_embed",
+        }  # from inner channels to a residual stream
         detail, head = where / "detail", where / "head"
         self.lead = LeadTime(c, keys[0], where / "lead")
         self.frames = Frames(c, keys[1], where / "frames")
