@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from data.grids import sources, windows
+from data.grids import motion, sources, windows
 from data.grids.settings import FILE, Grids
 from data.packages.fetch import Package
 from data.reading import caches, packing
@@ -61,6 +61,10 @@ def build(settings: Grids, root: Path, folder: Path, progress: Progress) -> dict
     pieces, gaps = windows.segments(times, starts)
     for gap in gaps[:3]:
         progress(f"a gap in time: {_told(times[gap])} is followed by {_told(times[gap + 1])}")
+    if settings.motion and (settings.frames - 1) * settings.every + 1 < motion.NEEDED:
+        raise DataError(
+            f"frames={settings.frames}, every={settings.every}: motion is found from {motion.NEEDED} steps, which a window must have"
+        )
     before, after = (settings.frames - 1) * settings.every, settings.leads
     uncut = windows.last_frames(list(zip(starts, [*starts[1:], len(times)], strict=True)), before, after)
     ats = windows.last_frames(pieces, before, after)
@@ -88,6 +92,10 @@ def build(settings: Grids, root: Path, folder: Path, progress: Progress) -> dict
         for split in SPLITS[1:]:
             found = ({"at": int(at), "time": _told(times[at])} for at in of_split[split])
             caches.write_examples(folder / f"{split}.jsonl", found)
+        if settings.motion:
+            _write_motion(
+                folder, np.concatenate(list(of_split.values())), names.index(target), target in settings.logarithmic
+            )
         mean, std = _moments(folder, settings, names, ends[0])
     step = float(np.median(np.diff(times) / np.timedelta64(1, "m")))
     return {
@@ -121,6 +129,18 @@ def _write(series: sources.Series, settings: Grids, target: int, path: Path) -> 
         shares[start : start + len(slab)] = (slab[..., target] >= settings.event).sum(axis=(1, 2)) / np.maximum(seen, 1)
     frames.flush()
     return shares
+
+
+def _write_motion(folder: Path, ats: np.ndarray, target: int, logarithmic: bool) -> None:
+    """Writes the motion at these frames, 0 at all others."""
+    frames = np.load(folder / windows.FRAMES, mmap_mode="r")
+    n, h, w, _ = frames.shape
+    shape = (n, 2, -(-h // motion.COARSE), -(-w // motion.COARSE))
+    found = np.lib.format.open_memmap(folder / windows.MOTION, mode="w+", dtype=np.float32, shape=shape)
+    for at in ats:
+        last = frames[max(at + 1 - motion.NEEDED, 0) : at + 1, ..., target]
+        found[at] = motion.field(windows.transformed(last, logarithmic))
+    found.flush()
 
 
 def _starts(settings: Grids, times: np.ndarray) -> list[int]:

@@ -25,6 +25,8 @@ class GridData:
       scale: points of the grid in each direction that a position has.
       stacked: the points of a position are its channels, row by row; else they are averaged.
       target_height, target_width: positions of the target, the inner ones of the input.
+      ahead: whether the model also reads the last frame carried on along its motion to the time of the target
+        (data/grids/motion.py), as a forecast that it may trust or not.
       flip: whether training windows are mirrored in either direction, at random. Not for vectors, such as winds.
       thresholds: of the target, at which forecasts are scored; the model's.
       scored: lead times at which they are.
@@ -47,6 +49,7 @@ class GridData:
     stacked: bool = False
     target_height: int
     target_width: int
+    ahead: bool = False
     flip: bool = False
     thresholds: tuple[float, ...]
     scored: tuple[int, ...]
@@ -88,15 +91,20 @@ class GridData:
         lead_time: in steps of the series, from 1 on.
         targets: in the variable's unit; 0 where nothing was seen.
         weights: 1 where the target was seen, else 0.
+        ahead: with `ahead`, a frame as in the inputs, then the shares that were seen.
         """
         frame = ("height", "width", None)
         shape = (self.frames, self.height, self.width)
+        ahead = Feature(
+            (self.height, self.width, self.values + len(self.channels)), frame, dtype="float32", component="ahead"
+        )
         return {
             "inputs": Feature((*shape, self.values), (None, *frame), dtype="float32", component="frames"),
             "seen": Feature((*shape, len(self.channels)), (None, *frame), dtype="float32", component="frames"),
             "lead_time": Feature((), (), fill=1),
             "targets": Feature(self.points, frame[:2], dtype="float32", component="head"),
             "weights": Feature(self.points, frame[:2], dtype="float32", component="head"),
+            **({"ahead": ahead} if self.ahead else {}),
         }
 
     def tiny(self) -> "GridData":

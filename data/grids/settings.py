@@ -26,6 +26,7 @@ class Grids:
       train_share: windows are trained on whose last frame has at least this share of such points.
       held_share: held-out windows are those whose last frame has at least this share, ...
       held_every: ... and of these every n-th.
+      motion: whether the motion of the target channel is found at the end of each window, for `GridData.ahead`.
     """
 
     kind: ClassVar[str] = "grids"
@@ -45,6 +46,7 @@ class Grids:
     train_share: float = 0.0
     held_share: float = 0.0
     held_every: int = 1
+    motion: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -56,7 +58,7 @@ ENTRIES = {
     # Sums of 5 minutes in mm, as mm/h. The wettest day but two is the test.
     "radolan": Grids(
         source="radolan", variables=("rainfall_amount",), channels=("rain",), factors=(12.0,), logarithmic=("rain",),
-        validation="2018-05-17", test="2018-05-20", event=0.2, train_share=0.01, held_share=0.05, held_every=6,
+        validation="2018-05-17", test="2018-05-20", event=0.2, train_share=0.01, held_share=0.05, held_every=6, motion=True,
     ),
     # Monthly means of eleven years, in m/s.
     "navy_winds": Grids(

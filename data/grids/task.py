@@ -35,6 +35,9 @@ class ForecastsGrids(Protocol):
     @property
     def thresholds(self) -> tuple[float, ...]: ...
 
+    @property
+    def ahead(self) -> bool: ...
+
 
 class GridTask(Task[GridData]):
     """Windows of a prepared series (data.grids.cache)."""
@@ -56,6 +59,8 @@ class GridTask(Task[GridData]):
             )
         if data.leads > manifest["leads"]:
             raise DataError(f"data.leads={data.leads}: cache {data.cache!r} has windows up to {manifest['leads']}")
+        if data.ahead and not manifest["motion"]:
+            raise DataError(f"data.ahead: cache {data.cache!r} was prepared without --motion")
         self._check_model(model)
 
     def _check_model(self, model: ModelConfig) -> None:
@@ -64,7 +69,7 @@ class GridTask(Task[GridData]):
             raise DataError(f"a model of family {model.family!r} forecasts no grids")
         ours = {
             "channels": data.values, "masks": len(data.channels), "leads": data.leads, "grid": data.points,
-            "thresholds": data.thresholds,
+            "thresholds": data.thresholds, "ahead": data.ahead,
         }  # fmt: skip
         for name, value in ours.items():
             if getattr(model, name) != value:
@@ -94,13 +99,18 @@ class GridTask(Task[GridData]):
         inner = after(lead)[top : top + data.target_height, left : left + data.target_width]
         target = np.kron(inner, np.ones((data.scale, data.scale)))
         weights = (rng.random(data.points) > 0.1).astype(np.float32)
-        return {
+        row = {
             "inputs": values.astype(np.float32),
             "seen": seen,
             "lead_time": np.array(lead, np.int32),
             "targets": (target * weights).astype(np.float32),
             "weights": weights,
         }
+        if data.ahead:
+            ahead = np.ones((data.height, data.width, data.values + len(data.channels)), np.float32)
+            ahead[..., : data.values] = np.log1p(after(lead))[..., None]
+            row["ahead"] = ahead
+        return row
 
     def assets(self, folder: Path | None, model: ModelConfig) -> Prepared | None:
         return Prepared(folder) if folder else None
@@ -115,14 +125,8 @@ class GridTask(Task[GridData]):
         """Returns the window whose last frame the row names, at a lead time that is drawn, mirrored at random if at all."""
         assert assets is not None
         lead = int(rng.integers(1, self.data.leads + 1))
-        found = windows.window(assets, self.data, int(row["at"]), lead)
-        if not self.data.flip:
-            return found
-        over = rng.random(2) < 0.5
-        return {
-            name: _mirrored(array, over, self.data.stacked and name == "inputs", self.data)
-            for name, array in found.items()
-        }
+        over = rng.random(2) < 0.5 if self.data.flip else (False, False)
+        return windows.window(assets, self.data, int(row["at"]), lead, over)
 
     # --- evaluation ---
 
@@ -176,19 +180,6 @@ class HeldOutWindows(Sequence[Example]):
 
     def __iter__(self) -> Iterator[Example]:
         return (self[i] for i in range(len(self)))
-
-
-def _mirrored(array: np.ndarray, over: np.ndarray, stacked: bool, data: GridData) -> np.ndarray:
-    """Returns an array mirrored over rows, columns or both; of stacked positions their points too."""
-    if array.ndim < 2:
-        return array
-    axes = (0, 1) if array.ndim == 2 else (1, 2)
-    if stacked:
-        s = data.scale
-        points = array.reshape(*array.shape[:-1], s, s, -1)
-        chosen = [axis for pair, flip in zip(((1, 3), (2, 4)), over, strict=True) if flip for axis in pair]
-        return np.flip(points, chosen).reshape(array.shape)
-    return np.flip(array, [axis for axis, flip in zip(axes, over, strict=True) if flip])
 
 
 # The fields of the configuration that a row's arrays depend on.

@@ -5,17 +5,20 @@ T frames, H rows, W columns, C channels.
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from data.grids import motion
 from data.grids.config import GridData
 from data.reading.caches import read_manifest
 from data.task import Example
 
 FRAMES = "frames.npy"
 TIMES = "times.npy"
+MOTION = "motion.npy"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +31,11 @@ class Prepared:
     def frames(self) -> np.ndarray:
         """[N, H, W, C], float32, NaN where nothing was seen."""
         return np.load(self.folder / FRAMES, mmap_mode="r")
+
+    @functools.cached_property
+    def motion(self) -> np.ndarray:
+        """[N, 2, H / 4, W / 4], float32: the motion at the end of each window, 0 at other frames (data/grids/motion.py)."""
+        return np.load(self.folder / MOTION, mmap_mode="r")
 
     @functools.cached_property
     def times(self) -> np.ndarray:
@@ -65,29 +73,44 @@ def last_frames(pieces: list[tuple[int, int]], before: int, after: int) -> np.nd
     return np.concatenate([np.zeros(0, np.int64), *whole])
 
 
-def window(prepared: Prepared, data: GridData, at: int, lead: int) -> Example:
+def window(prepared: Prepared, data: GridData, at: int, lead: int, over: Sequence[bool] = (False, False)) -> Example:
     """Returns a window as the model gets it: arrays as `GridData.features` says.
 
     Args:
       at: the number of its last input frame.
       lead: steps from there to the target.
+      over: whether it is mirrored over rows (top to bottom) and over columns.
     """
+
+    def laid(frames_THWC: np.ndarray, rows: int, columns: int) -> np.ndarray:
+        return np.flip(
+            fitted(frames_THWC, rows, columns), [axis for axis, flip in zip((1, 2), over, strict=True) if flip]
+        )
+
     manifest, scale = prepared.manifest, data.scale
     chosen = [manifest["names"].index(name) for name in data.channels]
     first = at - (data.frames - 1) * data.every
     frames = prepared.frames[first : at + 1 : data.every][..., chosen]
-    frames_THWC = fitted(frames, data.height * scale, data.width * scale)
+    frames_THWC = laid(frames, data.height * scale, data.width * scale)
     target_HW1 = prepared.frames[at + lead][..., [manifest["names"].index(data.target)]]
-    target_HW = fitted(target_HW1[None], *data.points)[0, ..., 0]
+    target_HW = laid(target_HW1[None], *data.points)[0, ..., 0]
     seen_THWC, seen_HW = np.isfinite(frames_THWC), np.isfinite(target_HW)
     inputs, seen = positions(standardised(frames_THWC, seen_THWC, manifest, data.channels), seen_THWC, data)
-    return {
+    found = {
         "inputs": inputs,
         "seen": seen,
         "lead_time": np.array(lead, np.int32),
         "targets": np.where(seen_HW, target_HW, np.float32(0)),
         "weights": seen_HW.astype(np.float32),
     }
+    if data.ahead:
+        last_HWC = prepared.frames[at][..., chosen]
+        places = motion.origins(prepared.motion[at], lead, *last_HWC.shape[:2])
+        frame_1HWC = laid(motion.carried(last_HWC, places)[None], data.height * scale, data.width * scale)
+        seen_1HWC = np.isfinite(frame_1HWC)
+        values, share = positions(standardised(frame_1HWC, seen_1HWC, manifest, data.channels), seen_1HWC, data)
+        found["ahead"] = np.concatenate([values, share], axis=-1)[0]
+    return found
 
 
 def fitted(frames: np.ndarray, rows: int, columns: int) -> np.ndarray:

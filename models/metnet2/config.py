@@ -16,6 +16,7 @@ class MetNet2Config:
     Attributes:
       channels: of an input position in one frame.
       masks: further channels of a position, which say how much of each of the data's channels was seen.
+      ahead: whether a frame for the target's own time comes with each example, a forecast that the context may use.
       leads: lead times that the model knows, counted from 1.
       lead_dim: size of a lead time's embedding.
       frame_dim: channels of the convolutional LSTM that reads the frames.
@@ -38,6 +39,7 @@ class MetNet2Config:
 
     channels: int
     masks: int
+    ahead: bool = False
     leads: int = 360
     lead_dim: int = 2048
     frame_dim: int = 128

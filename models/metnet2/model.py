@@ -135,7 +135,7 @@ class MetNet2(nnx.Module):
     couples_examples = False
 
     def __init__(self, c: MetNet2Config, key: jax.Array, where: Component):
-        keys = jax.random.split(key, 7)
+        keys = jax.random.split(key, 8)
         self.c, self.where = c, where
         points = c.upsample**2 if c.upsampling == "subpixel" else 1
         back: Any = {
@@ -146,6 +146,10 @@ class MetNet2(nnx.Module):
         self.lead = LeadTime(c, keys[0], where / "lead")
         self.frames = Frames(c, keys[1], where / "frames")
         self.widen = Pointwise(c.frame_dim, c.context_dim, keys[2], where / "widen", **back)
+        told, names = c.channels + c.masks, ("frame_channels", "in_channels")
+        self.ahead = (
+            Pointwise(told, c.context_dim, keys[7], where / "ahead", names=names, act="act_embed") if c.ahead else None
+        )
         self.context = stack(lambda k: ContextStack(c, k, where / "context"), keys[3], c.stacks)
         self.refine = Pointwise(c.context_dim, c.detail_dim * points, keys[4], where / "refine", **back)
         self.detail = stack(lambda k: Block(c, c.detail_dim, 1, c.detail_blocks, k, detail), keys[5], c.detail_blocks)
@@ -157,6 +161,8 @@ class MetNet2(nnx.Module):
         lead_BE = self.lead(batch["lead_time"])
         frames_BTHWC = jnp.concatenate([batch["inputs"], batch["seen"]], axis=-1).astype(where.dtype)
         x_BHWC = self.widen(self.frames(frames_BTHWC))
+        if self.ahead is not None:
+            x_BHWC = x_BHWC + self.ahead(batch["ahead"].astype(where.dtype))
 
         def apply(x_BHWC: jax.Array, block: Any, lead_BE: jax.Array):
             return block(x_BHWC, lead_BE), None

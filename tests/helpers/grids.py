@@ -42,7 +42,9 @@ def write_series(path: Path, rain: np.ndarray, at: np.ndarray) -> Path:
     return path
 
 
-def write_grid_cache(root: Path, name: str = "toy", at: np.ndarray | None = None, progress=lambda line: None, **fields) -> Path:
+def write_grid_cache(
+    root: Path, name: str = "toy", at: np.ndarray | None = None, progress=lambda line: None, **fields
+) -> Path:
     """Prepares a cache of such a series in a data folder."""
     rain = showers().astype(np.float32)
     rain[7, 4:6, 5] = np.nan

@@ -15,7 +15,10 @@ pytestmark = pytest.mark.integration
 
 NAME = "metnet2.quickstart"
 IN_SPACE = [("spatial", (2, 2, 2)), ("spatial", (1, 2, 4)), ("spatial", (1, 8, 1)), ("spatial_1d", (1, 8))]
-TABLE = [*cases(NAME, keep=("spatial", "spatial_1d", "channel_parallel", "fully_sharded")), *((NAME, *case) for case in IN_SPACE[1:])]
+TABLE = [
+    *cases(NAME, keep=("spatial", "spatial_1d", "channel_parallel", "fully_sharded")),
+    *((NAME, *case) for case in IN_SPACE[1:]),
+]
 
 
 @pytest.mark.parametrize(("name", "layout", "mesh"), TABLE, ids=case_id)
@@ -48,5 +51,7 @@ def test_inputs_are_cut_where_they_are_read():
 def test_sizes_that_a_cut_does_not_divide_are_refused():
     """With the nearest number of shards that fits."""
     e = dataclasses.replace(experiment(NAME), layout=LAYOUTS["spatial_1d"](1, 3))
-    with pytest.raises(LayoutError, match=r"'height' of size 32 is not divisible by the 3 shards .* nearest that fits is 2"):
+    with pytest.raises(
+        LayoutError, match=r"'height' of size 32 is not divisible by the 3 shards .* nearest that fits is 2"
+    ):
         make_plan(e, jax.devices()[:3])

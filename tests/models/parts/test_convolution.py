@@ -33,11 +33,15 @@ def double(float64):
 
 @functools.cache
 def cut(rows: int, columns: int) -> Component:
-    layout = Layout(name="space", mesh=(("rows", rows), ("columns", columns)), rules=rules(height="rows", width="columns"))
+    layout = Layout(
+        name="space", mesh=(("rows", rows), ("columns", columns)), rules=rules(height="rows", width="columns")
+    )
     return Component(layout, mesh=make_mesh(layout, jax.devices()[: rows * columns]))
 
 
-def compared(f: Apply, shape: tuple[int, ...], filters: tuple[int, ...], where: Component) -> tuple[float, list[Collective]]:
+def compared(
+    f: Apply, shape: tuple[int, ...], filters: tuple[int, ...], where: Component
+) -> tuple[float, list[Collective]]:
     """The largest relative difference of value and gradients of a function of image and filter from those on one device, and the
     collectives of its compiled program."""
     rng = np.random.default_rng(0)
@@ -52,7 +56,9 @@ def compared(f: Apply, shape: tuple[int, ...], filters: tuple[int, ...], where: 
     assert where.mesh is not None
     space, whole = (NamedSharding(where.mesh, spec) for spec in (SPACE, PartitionSpec()))
     jitted = jax.jit(
-        functools.partial(gradient, where=where), in_shardings=(space, whole), out_shardings=((whole, space), (space, whole))
+        functools.partial(gradient, where=where),
+        in_shardings=(space, whole),
+        out_shardings=((whole, space), (space, whole)),
     )
     compiled = jitted.lower(x, w).compile()
     have = compiled(jax.device_put(x, space), jax.device_put(w, whole))
@@ -98,7 +104,10 @@ def test_what_is_sent_does_not_grow_with_the_dilation(grid):
     bytes_of = {}
     for dilation in (1, 2, 4, 8, 16, 32, 64):
         _, found = compared(
-            lambda x, f, where, d=dilation: convolution.convolve(x, f, where, dilation=d), (1, 32, 32, 2), (3, 3, 2, 2), cut(*grid)
+            lambda x, f, where, d=dilation: convolution.convolve(x, f, where, dilation=d),
+            (1, 32, 32, 2),
+            (3, 3, 2, 2),
+            cut(*grid),
         )
         bytes_of[dilation] = sent(found)
     assert bytes_of[64] == 0 and bytes_of[1] < bytes_of[4] <= bytes_of[16]
@@ -116,7 +125,10 @@ def test_strides_keep_the_cut(grid, stride):
     """Every n-th row and column of the result stays where it is computed, whatever the number of channels."""
     for filters in ((3, 3, 2, 5), (3, 3, 5, 2)):
         far, found = compared(
-            lambda x, f, where: convolution.convolve(x, f, where, stride=stride), (1, 32, 32, filters[2]), filters, cut(*grid)
+            lambda x, f, where: convolution.convolve(x, f, where, stride=stride),
+            (1, 32, 32, filters[2]),
+            filters,
+            cut(*grid),
         )
         assert far < 1e-9
         sent(found)
@@ -154,11 +166,17 @@ def test_odd_sizes_are_refused_with_the_nearest_that_fits():
     """Rows that a cut does not divide, strides, and centres."""
     where = cut(4, 2)
     filters = jnp.ones((3, 3, 1, 1))
-    with pytest.raises(LayoutError, match=r"'height' of size 30 is not divisible by the 4 shards .*; the nearest that fits is 3"):
+    with pytest.raises(
+        LayoutError, match=r"'height' of size 30 is not divisible by the 4 shards .*; the nearest that fits is 3"
+    ):
         convolution.convolve(jnp.ones((1, 30, 32, 1)), filters, where)
-    with pytest.raises(LayoutError, match="'width' of size 7 is not divisible by the stride 2; the nearest that fits is 8"):
+    with pytest.raises(
+        LayoutError, match="'width' of size 7 is not divisible by the stride 2; the nearest that fits is 8"
+    ):
         convolution.convolve(jnp.ones((1, 32, 7, 1)), filters, ALONE, stride=2)
     with pytest.raises(LayoutError, match="'height' of size 32 has no centre of size 9; the nearest is 10"):
         convolution.centre(jnp.ones((1, 32, 32, 1)), 9, 8, ALONE)
-    with pytest.raises(LayoutError, match=r"'height' of size 6 is not divisible by the 4 shards .*; the nearest that fits is 3"):
+    with pytest.raises(
+        LayoutError, match=r"'height' of size 6 is not divisible by the 4 shards .*; the nearest that fits is 3"
+    ):
         convolution.centre(jnp.ones((1, 32, 32, 1)), 6, 8, where)
