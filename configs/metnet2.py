@@ -1,6 +1,7 @@
 """MetNet-2's experiments: the paper's model, and a small one on eleven days of radar.
 
-Deep learning for twelve hour precipitation forecasts, arXiv 2111.07470. models/metnet2/README.md says which numbers are the paper's.
+Deep learning for twelve hour precipitation forecasts, arXiv 2111.07470. models/metnet2/README.md says which numbers are the
+paper's.
 """
 
 from configs.experiment import Experiment, Train

@@ -1,16 +1,15 @@
-"""Scores nowcasts on the held-out windows of a gridded series: persistence, one translation, optical flow, and a trained model.
+"""Scores nowcasts on held-out windows of a gridded series: persistence, translation, optical flows, and a trained model.
 
     python -m scripts.bench_nowcast metnet2.quickstart --split test
     python -m scripts.bench_nowcast metnet2.quickstart --split test --checkpoint runs/rain --json
 
 The experiment says which windows, lead times and thresholds. Baselines see the whole grid and every step; all are scored on the
-same points. A model's probabilities decide from where the validation split says. Optical flow is OpenCV's (dense inverse search,
-Kroeger et al. 2016, arXiv 1603.03590, on the last two frames that are 10 minutes or two steps apart), along which the last frame is
-carried on; it needs opencv-python-headless, which the project does not require, and is left out without it.
+same points. A model's probabilities decide from where the validation split says. "motion" is the field that a model with
+`data.ahead` is given (data/grids/motion.py). Optical flow is OpenCV's (dense inverse search,
+Kroeger et al. 2016, arXiv 1603.03590, on two frames that are two steps apart), along which the last frame is carried on; it needs opencv-python-headless, which the project does not require, and is left out without it.
 """
 
 import dataclasses
-import json
 from typing import Any
 
 import numpy as np
@@ -69,13 +68,24 @@ def optical_flow(frames_THW: np.ndarray, lead: int) -> np.ndarray:
     return moved(frames_THW[-1], total)
 
 
+def carried(frames_THW: np.ndarray, lead: int) -> np.ndarray:
+    """Returns the last frame, carried on along its motion."""
+    from data.grids import motion
+
+    field = motion.field(np.log1p(np.maximum(frames_THW[-motion.NEEDED :], 0)))
+    places = motion.origins(field, lead, *frames_THW.shape[1:])
+    return np.nan_to_num(motion.carried(frames_THW[-1][..., None], places))[..., 0]
+
+
 def baseline_scores(data: Any, split: str, limit: int) -> dict[str, dict[str, float]]:
-    """Returns the CSI of each baseline by lead time and threshold, as "lead_12/csi_0.2", and its mean absolute error as "crps"."""
+    """Returns the CSI of each baseline by lead time and threshold, as "lead_12/csi_0.2", its mean absolute error as "crps"."""
     from data.grids import windows
     from data.grids.baselines import NOWCASTS
-    from data.reading.caches import cache_folder, examples
+    from data.reading.caches import cache_folder, examples, read_manifest
 
     nowcasts = dict(NOWCASTS)
+    if read_manifest(cache_folder(data))["motion"]:
+        nowcasts["motion"] = carried
     try:
         import cv2  # noqa: F401  # pyright: ignore[reportMissingImports]
 

@@ -3,9 +3,9 @@
     packages      <data>/packages/           the source's package, checked by SHA-256
     cache         <data>/caches/NAME/        the series and its windows
 
-A cache holds the whole series as `frames.npy` and `times.npy` (data.grids.windows), the windows that are trained on as the numbers
-of their last input frames (`train/all.array_record`), and the held-out ones as `validation.jsonl` and `test.jsonl`. Splits follow
-each other in time and share no frame, and no window spans a gap in time; those that would are left out and counted.
+A cache holds the whole series as `frames.npy` and `times.npy` (data.grids.windows), the windows that are trained on as the
+numbers of their last input frames (`train/all.array_record`), and the held-out ones as `validation.jsonl` and `test.jsonl`. Splits
+follow each other in time and share no frame, and no window spans a gap in time; those that would are left out and counted.
 """
 
 from pathlib import Path
@@ -63,7 +63,8 @@ def build(settings: Grids, root: Path, folder: Path, progress: Progress) -> dict
         progress(f"a gap in time: {_told(times[gap])} is followed by {_told(times[gap + 1])}")
     if settings.motion and (settings.frames - 1) * settings.every + 1 < motion.NEEDED:
         raise DataError(
-            f"frames={settings.frames}, every={settings.every}: motion is found from {motion.NEEDED} steps, which a window must have"
+            f"frames={settings.frames}, every={settings.every}: motion is found from {motion.NEEDED} steps, which a window must "
+            "have"
         )
     before, after = (settings.frames - 1) * settings.every, settings.leads
     uncut = windows.last_frames(list(zip(starts, [*starts[1:], len(times)], strict=True)), before, after)
@@ -90,7 +91,7 @@ def build(settings: Grids, root: Path, folder: Path, progress: Progress) -> dict
         train = of_split["train"].astype(np.int32)
         packing.write_rows(folder / "train" / f"{PART}.array_record", (row for row in train[:, None]))
         for split in SPLITS[1:]:
-            found = ({"at": int(at), "time": _told(times[at])} for at in of_split[split])
+            found = ({"at": int(at), "time": _told(times[at])} for at in of_split[split].tolist())
             caches.write_examples(folder / f"{split}.jsonl", found)
         if settings.motion:
             _write_motion(

@@ -10,8 +10,8 @@ from data.features import Feature, Features
 class GridData:
     """Some frames of a gridded series, and one frame after a lead time, a window in a row.
 
-    A position of the input is a square of `scale` x `scale` points of the grid; the target is the inner part of the grid, at every
-    point. The grid's centre is taken where it is larger than that; where it is smaller, missing points surround it.
+    A position of the input is a square of `scale` x `scale` points of the grid; the target is the inner part of the grid, at
+    every point. The grid's centre is taken where it is larger than that; where it is smaller, missing points surround it.
 
     Attributes:
       cache: name of the prepared cache; "" is random data, see TranslationData.

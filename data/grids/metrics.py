@@ -26,7 +26,7 @@ def best_cuts(hits_LQP: np.ndarray, forecast_LQP: np.ndarray) -> np.ndarray:
 
 
 def reliability(hits_LQP: np.ndarray, forecast_LQP: np.ndarray) -> np.ndarray:
-    """Returns the reliability term [L, Q] of the Brier score: the mean squared distance of probabilities from what came of them."""
+    """Returns the reliability term [L, Q] of the Brier score: the mean squared distance of probabilities from what came."""
     places = hits_LQP.shape[-1]
     zero = np.zeros_like(hits_LQP[..., :1])
     within, came = (-np.diff(np.concatenate([x, zero], axis=-1)) for x in (forecast_LQP, hits_LQP))

@@ -66,7 +66,7 @@ def origins(motion: np.ndarray, lead: int, height: int, width: int) -> np.ndarra
 
 
 def carried(frame_HWC: np.ndarray, places_2HW: np.ndarray) -> np.ndarray:
-    """Returns the frame [H, W, C] that comes from these places, between points linearly; NaN where nothing was seen, or outside."""
+    """Returns the frame [H, W, C] that comes from these places, between points linearly; NaN where nothing was seen or known."""
     moved = []
     for c in range(frame_HWC.shape[-1]):
         values = frame_HWC[..., c]

@@ -125,7 +125,7 @@ class GridTask(Task[GridData]):
         """Returns the window whose last frame the row names, at a lead time that is drawn, mirrored at random if at all."""
         assert assets is not None
         lead = int(rng.integers(1, self.data.leads + 1))
-        over = rng.random(2) < 0.5 if self.data.flip else (False, False)
+        over = (rng.random(2) < 0.5).tolist() if self.data.flip else (False, False)
         return windows.window(assets, self.data, int(row["at"]), lead, over)
 
     # --- evaluation ---

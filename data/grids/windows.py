@@ -5,6 +5,7 @@ T frames, H rows, W columns, C channels.
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ def segments(times: np.ndarray, starts: list[int]) -> tuple[list[tuple[int, int]
     steps = np.diff(times) / np.timedelta64(1, "s")
     gaps = np.flatnonzero(steps > 1.5 * np.median(steps)).tolist()
     cuts = sorted({0, *starts, *(gap + 1 for gap in gaps), len(times)})
-    return list(zip(cuts[:-1], cuts[1:], strict=True)), gaps
+    return list(itertools.pairwise(cuts)), gaps
 
 
 def last_frames(pieces: list[tuple[int, int]], before: int, after: int) -> np.ndarray:
@@ -83,9 +84,8 @@ def window(prepared: Prepared, data: GridData, at: int, lead: int, over: Sequenc
     """
 
     def laid(frames_THWC: np.ndarray, rows: int, columns: int) -> np.ndarray:
-        return np.flip(
-            fitted(frames_THWC, rows, columns), [axis for axis, flip in zip((1, 2), over, strict=True) if flip]
-        )
+        axes = tuple(axis for axis, flip in zip((1, 2), over, strict=True) if flip)
+        return np.flip(fitted(frames_THWC, rows, columns), axes)
 
     manifest, scale = prepared.manifest, data.scale
     chosen = [manifest["names"].index(name) for name in data.channels]

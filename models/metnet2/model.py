@@ -199,8 +199,8 @@ class MetNet2(nnx.Module):
         """Returns what the scores of forecasts are made of, for each lead time, with points weighted.
 
         exceeded [L, Q, P]: of the points whose probability of threshold q is at least p / P, those where it was reached, over all
-        of them. brier [L, Q]: the squared error of that probability. crps [L]: the integral over rates of the squared error of the
-        distribution function, which is taken as constant between the edges of classes, up to the last one.
+        of them. brier [L, Q]: the squared error of that probability. crps [L]: the integral over rates of the squared error of
+        the distribution function, which is taken as constant between the edges of classes, up to the last one.
         """
         c, where = self.c, self.where
         weights_BHW, targets_BHW = batch["weights"], batch["targets"]

@@ -3,8 +3,8 @@
 Left to itself, the partitioner exchanges a halo of `dilation` rows with the neighbours, and gathers the whole image (on CPUs) or
 sends the halo in several hops (on TPUs) where that is more than a shard. Here a tap of a filter is a shifted image: a shift by
 d = q shards + r rows needs the last rows of the shard q away and the first r of the next one, at most one shard's rows in all,
-however large the dilation is. It is written with annotations alone: rows as [shards, rows of a shard], and a roll over the shards,
-which becomes a collective-permute. Sums, crops and upsampling keep the cut.
+however large the dilation is. It is written with annotations alone: rows as [shards, rows of a shard], and a roll over the
+shards, which becomes a collective-permute. Sums, crops and upsampling keep the cut.
 
 B batch, H rows, W columns, C channels, O output channels, S shards.
 """
@@ -91,8 +91,8 @@ def convolve(
     for name, size in zip(AXES, x_BHWC.shape[1:3], strict=True):
         if size % stride:
             raise LayoutError(
-                f"component {where.path!r}: {name!r} of size {size} is not divisible by the stride {stride}; the nearest that fits "
-                f"is {max(round(size / stride), 1) * stride}"
+                f"component {where.path!r}: {name!r} of size {size} is not divisible by the stride {stride}; the nearest that "
+                f"fits is {max(round(size / stride), 1) * stride}"
             )
     rows, columns = (where.mesh is not None and where.num_shards(name) > 1 for name in AXES)
     if not (rows or columns):

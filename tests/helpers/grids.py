@@ -2,13 +2,15 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from data.grids.settings import from_source
 from data.prepare import prepare
+from data.stages import Progress
 
-FIELDS = {
+FIELDS: dict[str, Any] = {
     "variables": ("rain", "wind"),
     "frames": 3,
     "leads": 4,
@@ -43,10 +45,15 @@ def write_series(path: Path, rain: np.ndarray, at: np.ndarray) -> Path:
 
 
 def write_grid_cache(
-    root: Path, name: str = "toy", at: np.ndarray | None = None, progress=lambda line: None, **fields
+    root: Path,
+    name: str = "toy",
+    at: np.ndarray | None = None,
+    steps: int = 60,
+    progress: Progress = lambda line: None,
+    **fields: Any,
 ) -> Path:
     """Prepares a cache of such a series in a data folder."""
-    rain = showers().astype(np.float32)
+    rain = showers(steps).astype(np.float32)
     rain[7, 4:6, 5] = np.nan
     at = times(len(rain)) if at is None else at
     settings = from_source(str(write_series(root / f"{name}.nc", rain[: len(at)], at)))

@@ -1,4 +1,4 @@
-"""MetNet-2 under every layout of its family computes what one device computes, and no image is gathered where it is cut in space."""
+"""MetNet-2 under every layout of its family computes what one device computes, and gathers no image that is cut in space."""
 
 import dataclasses
 from typing import Any

@@ -63,7 +63,7 @@ def compared(
     compiled = jitted.lower(x, w).compile()
     have = compiled(jax.device_put(x, space), jax.device_put(w, whole))
     far = [np.max(np.abs(a - b)) / np.max(np.abs(b)) for a, b in zip(*map(jax.tree.leaves, (have, want)), strict=True)]
-    return float(max(far)), collectives(hlo.parse(compiled.as_text()), dict(where.mesh.shape))
+    return float(max(far)), collectives(hlo.parse(compiled.as_text() or ""), dict(where.mesh.shape))
 
 
 def sent(found: list[Collective]) -> int:
