@@ -40,14 +40,15 @@ def quickstart() -> Experiment:
     return Experiment(
         name="metnet2.quickstart",
         model=MetNet2Config(
-            channels=16, masks=1, ahead=True, leads=24, lead_dim=64, frame_dim=24, stacks=2, dilations=(1, 2, 4, 8), context_dim=48,
-            crop=(28, 37), upsampling="subpixel", detail_blocks=1, detail_dim=16, hidden_dim=0, bins=len(RATES) + 1,
-            edges=RATES,
+            channels=16, masks=1, ahead=True, leads=24, lead_dim=64, frame_dim=24, stacks=2, dilations=(1, 2, 4, 8),
+            context_dim=48, crop=(28, 37), upsampling="subpixel", detail_blocks=1, detail_dim=16, hidden_dim=32,
+            bins=len(RATES) + 1, edges=RATES,
         ),
         layout=spatial(1, 1, 1),
         data=GridData(
-            cache="radolan", batch_size=4, channels=("rain",), target="rain", frames=7, every=2, leads=24, height=48, width=57, stacked=True,
-            target_height=28, target_width=37, ahead=True, flip=True, thresholds=RAIN, scored=(1, 3, 6, 12, 24),
+            cache="radolan", batch_size=4, channels=("rain",), target="rain", frames=7, every=2, leads=24, height=48, width=57,
+            stacked=True, target_height=28, target_width=37, ahead=True, flip=True, thresholds=RAIN,
+            scored=(1, 3, 6, 12, 24),
         ),
         optimizer=AdamW(schedule=Cosine(peak=2e-3, steps=1000, warmup=50, floor=0.02), weight_decay=0.01),
         train=Train(steps=1000, clip_norm=1.0, log_every=10, save_every=250, eval_every=250, keep=2),

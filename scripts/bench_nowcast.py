@@ -5,8 +5,9 @@
 
 The experiment says which windows, lead times and thresholds. Baselines see the whole grid and every step; all are scored on the
 same points. A model's probabilities decide from where the validation split says. "motion" is the field that a model with
-`data.ahead` is given (data/grids/motion.py). Optical flow is OpenCV's (dense inverse search,
-Kroeger et al. 2016, arXiv 1603.03590, on two frames that are two steps apart), along which the last frame is carried on; it needs opencv-python-headless, which the project does not require, and is left out without it.
+`data.ahead` is given (data/grids/motion.py). Optical flow is OpenCV's (dense inverse search, Kroeger et al. 2016, arXiv
+1603.03590, on two frames that are two steps apart), along which the last frame is carried on; it needs opencv-python-headless,
+which the project does not require, and is left out without it.
 """
 
 import dataclasses

@@ -130,7 +130,7 @@ def page(e: Any, prepared: Any, at: int, found: list[dict[str, Any]]) -> str:
         rows = [("what came", "came", None, rates), ("expected", "expected", None, rates)]
         rows += [(f"probability of {thresholds[q]:g} or more", "over", q, shares) for q in MAPS if q < len(thresholds)]
         grid = figure.subplots(len(rows), len(found), squeeze=False)
-        for line, (title, key, q, style) in zip(grid, rows, strict=True):
+        for number, (line, (title, key, q, style)) in enumerate(zip(grid, rows, strict=True)):
             image = None
             for axes, forecast in zip(line, found, strict=True):
                 values = forecast[key] if q is None else forecast[key][q]
@@ -138,7 +138,7 @@ def page(e: Any, prepared: Any, at: int, found: list[dict[str, Any]]) -> str:
                     values = np.where(values >= levels[0], values, np.nan)  # what is next to nothing stays white
                 image = axes.imshow(values, interpolation="nearest", **style)
                 axes.set(xticks=[], yticks=[], facecolor="#ddd" if key == "came" and style is shares else "white")
-                if line is grid[0]:
+                if not number:
                     axes.set_title(f"{forecast['minutes']:g} min", fontsize=9)
             line[0].set_ylabel(title, fontsize=8)
             figure.colorbar(image, ax=list(line), shrink=0.8, pad=0.01)

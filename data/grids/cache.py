@@ -4,8 +4,8 @@
     cache         <data>/caches/NAME/        the series and its windows
 
 A cache holds the whole series as `frames.npy` and `times.npy` (data.grids.windows), the windows that are trained on as the
-numbers of their last input frames (`train/all.array_record`), and the held-out ones as `validation.jsonl` and `test.jsonl`. Splits
-follow each other in time and share no frame, and no window spans a gap in time; those that would are left out and counted.
+numbers of their last input frames (`train/all.array_record`), and the held-out ones as `validation.jsonl` and `test.jsonl`.
+Splits follow each other in time and share no frame, and no window spans a gap in time; those that would are left out and counted.
 """
 
 from pathlib import Path

@@ -25,7 +25,8 @@ class MetNet2Config:
       context_dim: their channels.
       crop: rows and columns of the inner positions that are forecast.
       upsample: points of the target in each direction that a position has.
-      upsampling: "nearest" repeats positions; "subpixel" gives each point channels of its own.
+      upsampling: "nearest" repeats positions; "subpixel" gives each point channels of its own, and the values that it has in the
+        frame that comes ahead, if a position's channels are those of its points.
       detail_blocks: residual blocks on the points of the target.
       detail_dim: their channels.
       hidden_dim: channels between them and the classes; 0 leaves that layer out.
@@ -74,6 +75,16 @@ class MetNet2Config:
     def lower_edges(self) -> tuple[float, ...]:
         """Where the classes after the first begin."""
         return self.edges or tuple(round(self.bin_width * i, 6) for i in range(1, self.bins))
+
+    @property
+    def fine(self) -> int:
+        """Channels of each point in the frame that comes ahead; 0 where a position's channels are not those of its points."""
+        points = self.upsample**2
+        return (
+            self.channels // points
+            if self.ahead and self.upsampling == "subpixel" and self.channels % points == 0
+            else 0
+        )
 
     @property
     def grid(self) -> tuple[int, int]:

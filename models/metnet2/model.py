@@ -135,7 +135,7 @@ class MetNet2(nnx.Module):
     couples_examples = False
 
     def __init__(self, c: MetNet2Config, key: jax.Array, where: Component):
-        keys = jax.random.split(key, 8)
+        keys = jax.random.split(key, 9)
         self.c, self.where = c, where
         points = c.upsample**2 if c.upsampling == "subpixel" else 1
         back: Any = {
@@ -146,10 +146,10 @@ class MetNet2(nnx.Module):
         self.lead = LeadTime(c, keys[0], where / "lead")
         self.frames = Frames(c, keys[1], where / "frames")
         self.widen = Pointwise(c.frame_dim, c.context_dim, keys[2], where / "widen", **back)
-        told, names = c.channels + c.masks, ("frame_channels", "in_channels")
-        self.ahead = (
-            Pointwise(told, c.context_dim, keys[7], where / "ahead", names=names, act="act_embed") if c.ahead else None
-        )
+        given: Any = back | {"names": ("frame_channels", "in_channels")}
+        told = c.channels + c.masks
+        self.ahead = Pointwise(told, c.context_dim, keys[7], where / "ahead", **given) if c.ahead else None
+        self.sharp = Pointwise(c.fine, c.detail_dim, keys[8], where / "sharp", **given) if c.fine else None
         self.context = stack(lambda k: ContextStack(c, k, where / "context"), keys[3], c.stacks)
         self.refine = Pointwise(c.context_dim, c.detail_dim * points, keys[4], where / "refine", **back)
         self.detail = stack(lambda k: Block(c, c.detail_dim, 1, c.detail_blocks, k, detail), keys[5], c.detail_blocks)
@@ -171,6 +171,11 @@ class MetNet2(nnx.Module):
         x_BHWC = self.refine(convolution.centre(x_BHWC, *c.crop, where / "detail"))
         grow = convolution.depth_to_space if c.upsampling == "subpixel" else convolution.upsampled
         x_BHWC = grow(x_BHWC, c.upsample, where / "detail")
+        if self.sharp is not None:  # the points of the positions as they were given, past the context
+            told_BHWC = convolution.centre(
+                batch["ahead"][..., : c.channels].astype(where.dtype), *c.crop, where / "detail"
+            )
+            x_BHWC = x_BHWC + self.sharp(convolution.depth_to_space(told_BHWC, c.upsample, where / "detail"))
         x_BHWC, _ = scan(apply, x_BHWC, self.detail, lead_BE, where=where / "detail", staged=False)
         return self.head(x_BHWC, lead_BE)
 
