@@ -96,7 +96,16 @@ def vit_22b() -> Experiment:
     step.
     """
     model = vit(
-        48, 6144, 24_576, 48, 14, order="parallel", qk_norm=True, attention_bias=False, out_bias=True, norm_bias=False
+        48,
+        6144,
+        24_576,
+        48,
+        14,
+        order="parallel",
+        qk_norm=True,
+        attention_bias=False,
+        output_bias="yes",
+        norm_bias=False,
     )
     e = _jft("vit_22b", model, two_d(256, 4), 65_536, 177_000)
     return replace(

@@ -98,7 +98,7 @@ VARIANTS = {
     "mean_sinusoidal": dict(pooling="mean", class_token="none", positions="sinusoidal"),
     "map_rotary": dict(pooling="map", class_token="none", positions="rotary"),
     "22b": dict(
-        pooling="map", class_token="none", order="parallel", qk_norm=True, attention_bias=False, out_bias=True,
+        pooling="map", class_token="none", order="parallel", qk_norm=True, attention_bias=False, output_bias="yes",
         norm_bias=False,
     ),
     "pooler": dict(pooler=True),
