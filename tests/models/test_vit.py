@@ -380,3 +380,16 @@ def test_the_family_reads_pictures_of_the_models_size():
     assert (e.data.height, e.data.width, e.data.eval_crop) == (32, 48, 0.0)
     assert family_of(HF).like(HF) == "vit.b16"
     assert flatten(split(abstract_model(e)))["position_table"].shape == (97, 16)
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, dict(pooling="mean", class_token="none", positions="rotary")], ids=["token", "mean"]
+)
+def test_attention_maps_are_shares(fields, float64):
+    """Of each layer and picture, what all patches take adds up to one, less what the class token takes; they differ by picture."""
+    model, arrays = model_of(**fields), batch()
+    maps = jax.jit(lambda model: model.attention_maps(arrays))(model)
+    assert maps.shape == (2, 3, 3, 4) and (maps > 0).all()
+    total = maps.sum((2, 3))
+    assert (total < 1).all() if model.class_token is not None else np.allclose(total, 1)
+    assert np.abs(maps[:, 0] - maps[:, 1]).max() > 1e-3
