@@ -86,18 +86,18 @@ class Vit(Staged):
         c, where = self.c, self.where / "embedding"
         x_BLP = patches(batch["images"].astype(where.dtype), c.patch, where)
         x_BLM = add_bias(project(x_BLP, self.patches[...], where), self.patch_bias)
-        table_LM = None if self.position_table is None else self.position_table[...].astype(x_BLM.dtype)
+        x_BLM = where.shard(x_BLM, "batch", "length", "act_embed")
         if c.positions == "sinusoidal":
-            table_LM = jnp.asarray(sinusoids(*c.grid, c.model_dim), x_BLM.dtype)
-        if self.class_token is None:
-            x_BLM = x_BLM if table_LM is None else x_BLM + table_LM
-        else:
-            first_M = self.class_token[...].astype(x_BLM.dtype)
-            if table_LM is not None:
-                if c.class_token == "positioned":
-                    first_M, table_LM = first_M + table_LM[0], table_LM[1:]
-                x_BLM += table_LM
-            x_BLM = jnp.concatenate([jnp.broadcast_to(first_M, (len(x_BLM), 1, c.model_dim)), x_BLM], axis=1)
+            x_BLM += jnp.asarray(sinusoids(*c.grid, c.model_dim), x_BLM.dtype)
+        first = self.class_token is not None and c.class_token == "positioned"
+        table_LM = None if self.position_table is None else self.position_table[...].astype(x_BLM.dtype)
+        if table_LM is not None:
+            x_BLM += where.shard(table_LM[first:], "length", "act_embed")
+        if self.class_token is not None:
+            token_M = self.class_token[...].astype(x_BLM.dtype)
+            if table_LM is not None and first:
+                token_M += table_LM[0]
+            x_BLM = jnp.concatenate([jnp.broadcast_to(token_M, (len(x_BLM), 1, c.model_dim)), x_BLM], axis=1)
         return dropout(where.shard(x_BLM, "batch", "res_length", "act_embed"), c.dropout, context.key)
 
     def apply_layers(
