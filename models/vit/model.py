@@ -88,7 +88,8 @@ class Vit(Staged):
         x_BLM = add_bias(project(x_BLP, self.patches[...], where), self.patch_bias)
         x_BLM = where.shard(x_BLM, "batch", "length", "act_embed")
         if c.positions == "sinusoidal":
-            x_BLM += jnp.asarray(sinusoids(*c.grid, c.model_dim), x_BLM.dtype)
+            rows, columns = c.grid
+            x_BLM += jnp.asarray(sinusoids(rows, columns, c.model_dim), x_BLM.dtype)
         first = self.class_token is not None and c.class_token == "positioned"
         table_LM = None if self.position_table is None else self.position_table[...].astype(x_BLM.dtype)
         if table_LM is not None:

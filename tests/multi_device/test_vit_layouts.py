@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from data.images.config import ImageData
 from models.sharding.layout import LayoutError
 from models.vit.layouts import LAYOUTS, WITH_EXPERTS
 from tests.helpers.layouts import assert_equal_to_one_device, case_id, cases, experiment, trial
@@ -34,6 +35,7 @@ def test_numbers_are_those_of_one_device(name, layout, mesh):
 def test_a_picture_cut_in_space_is_never_gathered():
     """Rows of pixels become positions where they lie: no collective moves pixels or patches, and keys go round only in a ring."""
     data = experiment(VIT).data
+    assert isinstance(data, ImageData)
     pixels = data.batch_size // 2 * data.height * data.width * data.channels  # of a row of the mesh
     for layout in ("spatial", "spatial_ring"):
         found = trial(VIT, layout, (2, 4)).collectives
