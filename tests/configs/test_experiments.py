@@ -12,6 +12,7 @@ from configs.optimizers import AdamW, Constant
 from configs.registry import ConfigError
 from data.prepare import PREPARED
 from data.reading.caches import vocabulary_fields
+from models.vit.config import VitConfig
 from scripts import golden
 
 
