@@ -18,7 +18,7 @@ from models.execution import Execution
 from models.parts.moe.config import MoeConfig
 from models.sharding.expert_layouts import expert_parallel, expert_parallel_2d
 from models.sharding.layout import Layout
-from models.sharding.layouts import data_parallel, fully_sharded, two_d
+from models.sharding.layouts import data_parallel, fully_sharded
 from models.vit.config import VitConfig
 
 JFT_CLASSES = 29_593
@@ -107,7 +107,7 @@ def vit_22b() -> Experiment:
         output_bias="yes",
         norm_bias=False,
     )
-    e = _jft("vit_22b", model, two_d(256, 4), 65_536, 177_000)
+    e = _jft("vit_22b", model, fully_sharded(1024, 1), 65_536, 177_000, remat="full")
     return replace(
         e, optimizer=replace(e.optimizer, schedule=InverseSqrt(scale=1e-3 * 100, flat=10_000, warmup=10_000))
     )
