@@ -179,10 +179,10 @@ def quickstart() -> Experiment:
         layout=data_parallel(1, 1),
         data=ImageData(
             cache="fashion_mnist", batch_size=128, height=28, width=28, channels=1, mean=(0.286,), std=(0.353,), eval_crop=1.0,
-            augmentation=Augmentation(crop="padded", pad=2, flip=True),
+            augmentation=Augmentation(flip=True),
         ),
-        optimizer=AdamW(schedule=Cosine(peak=2e-3, steps=9000, warmup=300, floor=0.01), weight_decay=0.05),
-        train=Train(steps=9000, clip_norm=1.0, log_every=100, save_every=2000, eval_every=1500, keep=2),
+        optimizer=AdamW(schedule=Cosine(peak=1e-3, steps=7000, warmup=300, floor=0.01), weight_decay=0.05),
+        train=Train(steps=7000, clip_norm=1.0, log_every=100, save_every=1000, eval_every=1000, keep=2),
         eval=HeldOut(split="test", batch_size=250),
         execution=Execution(unroll=0),
     )  # fmt: skip
