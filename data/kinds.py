@@ -14,6 +14,7 @@ from models.errors import UserError, nearest
 
 KINDS: dict[str, str] = {  # name -> package
     "dialog": "data.dialog",
+    "grids": "data.grids",
     "images": "data.images",
     "labelled": "data.labelled",
     "text": "data.text",

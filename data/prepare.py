@@ -57,7 +57,7 @@ def settings_from(source: str) -> Settings:
     """Returns the settings of a cache of the user's own data: the first that a kind of data makes of it (`from_source`).
 
     Args:
-      source: a folder, or "tfds:NAME".
+      source: a folder, a file, or "tfds:NAME".
 
     Raises:
       DataError: no kind of data is made of it.
@@ -66,7 +66,9 @@ def settings_from(source: str) -> Settings:
         made = getattr(kinds.module(kind, "settings"), "from_source", lambda source: None)(source)
         if made is not None:
             return made
-    raise DataError(f"{source!r}: expected a folder of pictures, DIR/LABEL/*.png, or tfds:NAME")
+    raise DataError(
+        f"{source!r}: expected a folder of pictures, DIR/LABEL/*.png, a netCDF file or Zarr store, or tfds:NAME"
+    )
 
 
 def takes_vocabulary(settings: Settings) -> bool:

@@ -199,3 +199,16 @@ class RanksResponses(Protocol):
     def rating_ids(self, vocabulary: Path, attribute: str) -> tuple[list[int], list[int]]:
         """Returns the ids of the two ratings (bad, good) that may stand behind a response; they differ in the last alone."""
         ...
+
+
+@runtime_checkable
+class Decides(Protocol):
+    """A task whose scores depend on a decision that is made on other examples than those that are scored."""
+
+    def decide(self, totals: Mapping[str, Sum]) -> Any:
+        """Returns the decisions that are best by the model's metrics on some examples."""
+        ...
+
+    def decided(self, totals: Mapping[str, Sum], decisions: Any) -> dict[str, float]:
+        """Returns the task's scores by name, with these decisions."""
+        ...

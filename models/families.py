@@ -23,6 +23,7 @@ FAMILIES: dict[str, str] = {  # name -> package
     "gpt": "models.gpt",
     "gshard_m4": "models.gshard_m4",
     "m2m100": "models.m2m100",
+    "metnet2": "models.metnet2",
     "t5": "models.t5",
     "vit": "models.vit",
 }

@@ -3,6 +3,7 @@
     python -m scripts.prepare_data m4_quickstart [--json]
     python -m scripts.prepare_data flowers --from ~/pictures/flowers           # a folder for each class
     python -m scripts.prepare_data svhn --from tfds:svhn_cropped --test 0.1    # what TFDS has prepared
+    python -m scripts.prepare_data rain --from radar.nc --variables rate       # a gridded series
 
 With --from, NAME is what the data set of your own is to be called, and the further options are fields of its settings. The name
 `reference` prepares the texts that scripts.chat looks things up in.
@@ -36,7 +37,10 @@ def main(arguments: list[str] | None = None) -> int:
         help="the M2M-100 or NLLB whose vocabulary encodes m4_..._released",
     )
     parser.add_argument(
-        "--from", dest="source", metavar="SOURCE", help="make it of your own data: a folder of pictures, or tfds:NAME"
+        "--from",
+        dest="source",
+        metavar="SOURCE",
+        help="make it of your own data: a folder of pictures, tfds:NAME, or a netCDF file or Zarr store",
     )
     parser.add_argument("--json", action="store_true", help="print the summary as JSON; progress goes to stderr")
     options, rest = parser.parse_known_args(arguments)

@@ -66,11 +66,11 @@ def write(workdir: Path, e: Experiment) -> Path:
     return page
 
 
-def picture(draw: Any, data: Any) -> str:
-    """Returns an <img> of the figure that `draw(figure, data)` draws."""
+def picture(draw: Any, data: Any, size: tuple[float, float] = (9, 3.4)) -> str:
+    """Returns an <img> of the figure that `draw(figure, data)` draws, of this size in inches."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 3.4), dpi=130, layout="constrained")
+    figure = Figure(figsize=size, dpi=130, layout="constrained")
     alt = draw(figure, data)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")

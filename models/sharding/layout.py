@@ -31,6 +31,7 @@ AXES = {
     "pixels": "the pixels of a patch in the weight that projects it, never cut",
     "filter_height": "the rows of a convolution's filter, never cut",
     "filter_width": "the columns of a convolution's filter, never cut",
+    "frame_channels": "the channels that a recurrent convolution reads, a frame's and its own state's, never cut",
     "in_channels": "the input channels of a convolution's weight",
     "channels": "the output channels of a convolution's weight",
     "layers": "a stack of equal layers, run by a scan; cut over the stages of a pipeline",

@@ -1,5 +1,6 @@
 """The model's own loss and metrics over held-out examples, and what its task makes of them."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 from configs.experiment import Experiment
 from data.kinds import task_of
 from data.reading.batches import held_out_batches
+from data.task import Example
 from models.parts.losses import Ratio
 from models.protocol import Batch, Context, HasOutputs, Model
 from models.sharding.params import merge, split
@@ -53,13 +55,17 @@ class HeldOutEvaluator:
 
     def __call__(self, params: Params) -> dict[str, float]:
         """Returns `eval/...` scalars."""
+        return self._scores(*self.measure(params, self.examples.rows))
+
+    def measure(self, params: Params, rows: Sequence[Example]) -> tuple[dict[str, Ratio], list[np.ndarray]]:
+        """Returns the model's metrics over rows, as sums, and its outputs for them where the task's scores need them."""
         totals, outputs = [], []
-        for batch in held_out_batches(self.examples.rows, self.features, self.rows):
+        for batch in held_out_batches(rows, self.features, self.rows):
             placed = {k: jax.device_put(x, self._shardings[k]) for k, x in batch.items()}
             metrics, of_rows = jax.device_get(self._of_batch(params, placed))
             totals.append(metrics)
             outputs.extend([] if of_rows is None else of_rows)
-        return self._scores(jax.tree.map(lambda *parts: np.sum(parts, axis=0, dtype=np.float64), *totals), outputs)
+        return jax.tree.map(lambda *parts: np.sum(parts, axis=0, dtype=np.float64), *totals), outputs
 
     def report(self, params: Params, *, details: bool = False) -> tuple[dict[str, Any], str]:
         """Returns the scalars under "all", and a line for each."""
@@ -67,8 +73,11 @@ class HeldOutEvaluator:
         scores = {name.removeprefix("eval/"): value for name, value in self(params).items()}
         return {"all": scores}, "\n".join(f"{name:28} {value:14.4f}" for name, value in scores.items())
 
+    def _means(self, totals: dict[str, Ratio]) -> dict[str, float]:
+        return {k: float(v.sum) / max(float(v.over), 1.0) for k, v in totals.items() if not v.sum.shape}
+
     def _scores(self, totals: dict[str, Ratio], outputs: list[np.ndarray]) -> dict[str, float]:
-        scores = {k: float(v.sum) / max(float(v.over), 1.0) for k, v in totals.items() if not v.sum.shape}
+        scores = self._means(totals)
         scores |= self.task.scores(totals, self.examples, outputs) | {"examples": float(self.examples.count)}
         return {f"eval/{name}": score for name, score in scores.items()}
 

@@ -1,0 +1,138 @@
+"""Windows of gridded series: frames, and what comes after a lead time. Plain data: no JAX, no TensorFlow."""
+
+import dataclasses
+from typing import ClassVar
+
+from data.features import Feature, Features
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GridData:
+    """Some frames of a gridded series, and one frame after a lead time, a window in a row.
+
+    A position of the input is a square of `scale` x `scale` points of the grid; the target is the inner part of the grid, at
+    every point. The grid's centre is taken where it is larger than that; where it is smaller, missing points surround it.
+
+    Attributes:
+      cache: name of the prepared cache; "" is random data, see TranslationData.
+      batch_size: windows of a global batch.
+      channels: the series' variables that a frame has, in this order.
+      target: the one that is forecast.
+      frames: of the input.
+      every: steps of the series from one frame to the next.
+      leads: the longest lead time, in steps of the series; in training every one from 1 on is as likely.
+      height, width: positions of the input.
+      scale: points of the grid in each direction that a position has.
+      stacked: the points of a position are its channels, row by row; else they are averaged.
+      target_height, target_width: positions of the target, the inner ones of the input.
+      ahead: whether the model also reads the last frame carried on along its motion to the time of the target
+        (data/grids/motion.py), as a forecast that it may trust or not.
+      flip: whether training windows are mirrored in either direction, at random. Not for vectors, such as winds.
+      thresholds: of the target, at which forecasts are scored; the model's.
+      scored: lead times at which they are.
+      seed: seed of the order of windows, of their lead times and of how they are mirrored.
+    """
+
+    kind: ClassVar[str] = "grids"
+    benchmark: ClassVar[str] = "throughput"  # the benchmark that measures runs (trainers/measure/mlperf_rules.py)
+
+    cache: str = ""
+    batch_size: int
+    channels: tuple[str, ...]
+    target: str
+    frames: int = 13
+    every: int = 1
+    leads: int
+    height: int
+    width: int
+    scale: int = 4
+    stacked: bool = False
+    target_height: int
+    target_width: int
+    ahead: bool = False
+    flip: bool = False
+    thresholds: tuple[float, ...]
+    scored: tuple[int, ...]
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("frames", "every", "leads", "scale"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"data.{name}={getattr(self, name)}: must be at least 1")
+        if self.target not in self.channels:
+            raise ValueError(f"data.target={self.target!r}: must be one of the channels {', '.join(self.channels)}")
+        for inner, outer in (("target_height", "height"), ("target_width", "width")):
+            size, whole = getattr(self, inner), getattr(self, outer)
+            if size > whole or (whole - size) % 2:
+                nearest = whole if size > whole else size + 1
+                raise ValueError(f"data.{inner}={size}: is not the centre of {outer}={whole}; the nearest is {nearest}")
+        if wrong := [lead for lead in self.scored if not 1 <= lead <= self.leads]:
+            raise ValueError(f"data.scored: lead time {wrong[0]} is not from 1 to data.leads={self.leads}")
+
+    @property
+    def values(self) -> int:
+        """Channels of an input position in one frame."""
+        return len(self.channels) * (self.scale**2 if self.stacked else 1)
+
+    @property
+    def points(self) -> tuple[int, int]:
+        """Rows and columns of the target."""
+        return self.target_height * self.scale, self.target_width * self.scale
+
+    def stored(self) -> Features:
+        """Returns the arrays of a row as the cache stores them: the number of the window's last frame."""
+        return {"at": Feature((), ())}
+
+    def features(self) -> Features:
+        """Returns the arrays of a row as the model gets it.
+
+        inputs: standardised; 0 where nothing was seen.
+        seen: the share of each channel's points that was seen, 0 to 1, at each position.
+        lead_time: in steps of the series, from 1 on.
+        targets: in the variable's unit; 0 where nothing was seen.
+        weights: 1 where the target was seen, else 0.
+        ahead: with `ahead`, a frame as in the inputs, then the shares that were seen.
+        """
+        frame = ("height", "width", None)
+        shape = (self.frames, self.height, self.width)
+        ahead = Feature(
+            (self.height, self.width, self.values + len(self.channels)), frame, dtype="float32", component="ahead"
+        )
+        return {
+            "inputs": Feature((*shape, self.values), (None, *frame), dtype="float32", component="frames"),
+            "seen": Feature((*shape, len(self.channels)), (None, *frame), dtype="float32", component="frames"),
+            "lead_time": Feature((), (), fill=1),
+            "targets": Feature(self.points, frame[:2], dtype="float32", component="head"),
+            "weights": Feature(self.points, frame[:2], dtype="float32", component="head"),
+            **({"ahead": ahead} if self.ahead else {}),
+        }
+
+    def tiny(self) -> "GridData":
+        """Returns a configuration of random data whose batches run in seconds."""
+        return dataclasses.replace(
+            self, cache="", batch_size=8, channels=("a", "b", "c"), target="a", frames=2, every=1, leads=6, height=32, width=32,
+            scale=2, stacked=False, target_height=16, target_width=16, scored=(1, 6), flip=False,
+        )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Forecasts:
+    """The model's loss and the scores of its forecasts on held-out windows (data/grids/metrics.py).
+
+    Attributes:
+      split: which held-out windows of the cache: "validation" or "test".
+      decided_on: those on which it was decided from which probability on an event counts as forecast.
+      limit: at most so many windows, at all of the lead times that are scored; 0 takes all.
+      batch_size: windows read together.
+    """
+
+    form: ClassVar[str] = "decided"
+
+    split: str = "validation"
+    decided_on: str = "validation"
+    limit: int = 0
+    batch_size: int = 16
+
+
+CONFIGS = (GridData,)
+EVALS = (Forecasts,)

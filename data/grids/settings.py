@@ -1,0 +1,74 @@
+"""Settings of prepared caches of gridded series, and the caches that have a name. No TensorFlow."""
+
+import dataclasses
+from pathlib import Path
+from typing import ClassVar
+
+FILE = "file:"
+SUFFIXES = (".nc", ".nc4", ".cdf", ".h5", ".zarr")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Grids:
+    """Settings of a cache of a gridded series.
+
+    Attributes:
+      source: a key of `data.grids.sources.PACKAGES`; or "file:PATH", a netCDF file or a Zarr store, which xarray opens.
+      variables: its variables that are taken, each [time, rows, columns].
+      channels: what they are called; as in the file by default.
+      factors: what they are multiplied by; 1 by default.
+      logarithmic: channels that models read as log(1 + x), as rain, which is mostly none and sometimes much.
+      target: the channel that is forecast; the first by default.
+      frames, every, leads: of the windows (data.grids.config.GridData): a window has its frames, and all the steps up to the
+        longest lead time.
+      validation, test: where in time these splits begin, as "2018-05-17"; by default after 70 % and 85 % of the series.
+      event: the value of the target from which a point counts for the shares below.
+      train_share: windows are trained on whose last frame has at least this share of such points.
+      held_share: held-out windows are those whose last frame has at least this share, ...
+      held_every: ... and of these every n-th.
+      motion: whether the motion of the target channel is found at the end of each window, for `GridData.ahead`.
+    """
+
+    kind: ClassVar[str] = "grids"
+
+    source: str
+    variables: tuple[str, ...] = ()
+    channels: tuple[str, ...] = ()
+    factors: tuple[float, ...] = ()
+    logarithmic: tuple[str, ...] = ()
+    target: str = ""
+    frames: int = 13
+    every: int = 1
+    leads: int = 24
+    validation: str = ""
+    test: str = ""
+    event: float = 0.0
+    train_share: float = 0.0
+    held_share: float = 0.0
+    held_every: int = 1
+    motion: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the channels are called."""
+        return self.channels or self.variables
+
+
+ENTRIES = {
+    # Sums of 5 minutes in mm, as mm/h. The wettest day but two is the test.
+    "radolan": Grids(
+        source="radolan", variables=("rainfall_amount",), channels=("rain",), factors=(12.0,), logarithmic=("rain",),
+        validation="2018-05-17", test="2018-05-20", event=0.2, train_share=0.01, held_share=0.05, held_every=6, motion=True,
+    ),
+    # Monthly means of eleven years, in m/s.
+    "navy_winds": Grids(
+        source="navy_winds", variables=("UWND", "VWND"), channels=("u", "v"), frames=12, leads=3,
+        validation="1989-01-01", test="1991-01-01",
+    ),
+}  # fmt: skip
+
+
+def from_source(source: str) -> Grids | None:
+    """Returns the settings of a cache of the user's own series: of a netCDF file or a Zarr store; None of anything else."""
+    path = Path(source)
+    return Grids(source=f"{FILE}{path.resolve()}") if path.suffix in SUFFIXES and path.exists() else None

