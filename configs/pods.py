@@ -43,5 +43,6 @@ PODS = {
     "switch.large_128e": Pod("v4:4x4x8", "none as throughput"),
     "switch.xxl_128e": Pod("v4:8x8x16", "none as throughput"),
     "switch.c_2048e": Pod("v4:8x8x16", "none as throughput"),
+    "vit.vit_22b": Pod("v4:8x8x16", "54.9 % MFU on 1024 v4 (ViT-22B, section 4)"),
     "nllb.moe_54b": Pod("v4:4x4x8", "none as throughput"),
 }

@@ -12,13 +12,13 @@ from dataclasses import replace
 from typing import Any
 
 from configs.experiment import Experiment, HeldOut, Train
-from configs.optimizers import Adafactor, AdamW, Cosine, InverseSqrt, Linear
+from configs.optimizers import Adafactor, AdamW, Constant, Cosine, InverseSqrt, Linear
 from data.images.config import Augmentation, ImageData
 from models.execution import Execution
 from models.parts.moe.config import MoeConfig
 from models.sharding.expert_layouts import expert_parallel, expert_parallel_2d
 from models.sharding.layout import Layout
-from models.sharding.layouts import data_parallel, fully_sharded, two_d
+from models.sharding.layouts import data_parallel, fully_sharded
 from models.vit.config import VitConfig
 
 JFT_CLASSES = 29_593
@@ -96,9 +96,18 @@ def vit_22b() -> Experiment:
     step.
     """
     model = vit(
-        48, 6144, 24_576, 48, 14, order="parallel", qk_norm=True, attention_bias=False, out_bias=True, norm_bias=False
+        48,
+        6144,
+        24_576,
+        48,
+        14,
+        order="parallel",
+        qk_norm=True,
+        attention_bias=False,
+        output_bias="yes",
+        norm_bias=False,
     )
-    e = _jft("vit_22b", model, two_d(256, 4), 65_536, 177_000)
+    e = _jft("vit_22b", model, fully_sharded(1024, 1), 65_536, 177_000, remat="full")
     return replace(
         e, optimizer=replace(e.optimizer, schedule=InverseSqrt(scale=1e-3 * 100, flat=10_000, warmup=10_000))
     )
@@ -153,23 +162,27 @@ def moe_15b() -> Experiment:
 
 
 QUICKSTART = VitConfig(
-    height=28, width=28, channels=1, patch=4, classes=10, layers=6, model_dim=128, hidden_dim=256, heads=4, head_dim=32,
-    pooling="mean", class_token="none", positions="learned", activation="gelu",
+    height=28, width=28, channels=1, patch=7, classes=10, layers=6, model_dim=128, hidden_dim=256, heads=4, head_dim=32,
+    pooling="mean", class_token="none", positions="sinusoidal", activation="gelu",
 )  # fmt: skip
 
 
 def quickstart() -> Experiment:
-    """A first ViT: photographs of clothes in ten classes (Fashion-MNIST), 28 x 28 grey pixels in 49 patches."""
+    """A first ViT: photographs of clothes in ten classes (Fashion-MNIST), 28 x 28 grey pixels in 16 patches.
+
+    Large patches buy passes over the pictures: after as many steps 49 patches of 4 x 4 pixels are no better, in 2.5 times the
+    time.
+    """
     return Experiment(
         name="vit.quickstart",
         model=QUICKSTART,
         layout=data_parallel(1, 1),
         data=ImageData(
             cache="fashion_mnist", batch_size=128, height=28, width=28, channels=1, mean=(0.286,), std=(0.353,), eval_crop=1.0,
-            augmentation=Augmentation(crop="padded", pad=2, flip=True),
+            augmentation=Augmentation(flip=True),
         ),
-        optimizer=AdamW(schedule=Cosine(peak=1e-3, steps=2400, warmup=200, floor=0.01), weight_decay=0.05),
-        train=Train(steps=2400, clip_norm=1.0, log_every=50, save_every=600, eval_every=300, keep=2),
+        optimizer=AdamW(schedule=Cosine(peak=1e-3, steps=7000, warmup=300, floor=0.01), weight_decay=0.05),
+        train=Train(steps=7000, clip_norm=1.0, log_every=100, save_every=1000, eval_every=1000, keep=2),
         eval=HeldOut(split="test", batch_size=250),
         execution=Execution(unroll=0),
     )  # fmt: skip
@@ -193,7 +206,7 @@ def bench_s16() -> Experiment:
         model=vit(12, 384, 1536, 6, 16, activation="gelu"),
         layout=data_parallel(1, 1),
         data=ImageData(batch_size=8),
-        optimizer=AdamW(schedule=Cosine(peak=1e-4, steps=1000), weight_decay=0.01),
+        optimizer=AdamW(schedule=Constant(value=1e-4), weight_decay=0.01),
         train=Train(steps=1000),
         eval=HeldOut(batch_size=8),
         execution=Execution(unroll=0),

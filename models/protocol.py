@@ -219,6 +219,15 @@ class Classifies(HasOutputs, Protocol):
         ...
 
 
+@runtime_checkable
+class ShowsAttention(Protocol):
+    """A model of pictures that can show where it looks."""
+
+    def attention_maps(self, batch: Batch) -> jax.Array:
+        """Returns how much each part of a picture is attended to, by layer: [layers, B, rows, columns], outside training."""
+        ...
+
+
 class MakeModel(Protocol):
     """Makes a model, parameters and all, from its configuration: the model's class."""
 

@@ -48,12 +48,14 @@ class Work:
 
 
 TRAIN, GENERATE = Work("train", "tokens", "loss"), Work("generate", "sentences", "length")
+TRAIN_ON_IMAGES = Work("train", "images", "loss")
 EXPERIMENTS = {
     "gpt.bench_42m": (TRAIN,),
     "bert.bench_42m": (TRAIN,),
     "gshard_m4.bench_67m": (TRAIN,),
     "t5.bench_60m": (TRAIN, GENERATE),
     "switch.bench_8e": (TRAIN,),
+    "vit.bench_s16": (TRAIN_ON_IMAGES,),
 }
 WARMUP = 1  # windows at the start that do not count: programs are compiled, threads and memory set up
 
@@ -69,7 +71,7 @@ class System:
 
     name: str
     command: tuple[str, ...]
-    modules: tuple[str, ...] = ("gpt", "bert", "gshard_m4", "t5", "switch")
+    modules: tuple[str, ...] = ("gpt", "bert", "gshard_m4", "t5", "switch", "vit")
     needs: str = ""
 
     @property
@@ -84,6 +86,7 @@ def _peer(name: str, environment: str, module: str, **fields: Any) -> System:
 OURS = System("Shardzoo", (sys.executable, "-m", "scripts.peers.shardzoo"))
 PEERS = {
     "hf": _peer("Hugging Face", ".venv-parity", "huggingface", needs="make bench-peers"),
+    "flax": System("Flax", (sys.executable, "-m", "scripts.peers.flax"), modules=("vit",), needs="make bench-peers"),
     "maxtext": _peer(
         "MaxText",
         ".venv-maxtext",
@@ -142,8 +145,8 @@ def started(system: System, e: Experiment, work: Work) -> Iterator[Process]:
 
 
 def units(e: Experiment, work: Work) -> int:
-    """Returns the tokens of a batch, for an encoder-decoder of source and target together; or its sentences."""
-    if work is GENERATE:
+    """Returns the tokens of a batch, for an encoder-decoder of source and target together; or its sentences or images."""
+    if work.unit != TRAIN.unit:
         return e.data.batch_size
     features = e.data.features()
     segments = [feature for name, feature in features.items() if name.endswith("segments")]

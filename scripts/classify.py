@@ -49,7 +49,9 @@ def main() -> int:
 
     e, weights = open_model(args.checkpoint, args.step)
     plan, params = placed(e, weights)
-    classifier = Classifier(plan.model, e, weights.vocabulary)
+    classifier = Classifier(
+        plan.model, e, weights.vocabulary or (args.checkpoint if args.checkpoint.is_dir() else None)
+    )
     given = classifier.task.given
     examples = read(args.file, given) if args.file else [{given: example} for example in args.example]
     probabilities = classifier(params, examples)

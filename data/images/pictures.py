@@ -3,7 +3,7 @@
 import io
 from collections.abc import Callable
 
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from data.task import DataError
 
@@ -63,9 +63,10 @@ def cut_out(encoded: bytes, channels: int, choose: Choose, height: int, width: i
         return image.resize((width, height), Image.Resampling.BILINEAR, box=box, reducing_gap=2.0)
     except PictureError:
         raise
-    except (
-        Exception
-    ) as error:  # decoders of broken files raise anything: OSError, SyntaxError, ValueError, struct.error
+    except UnidentifiedImageError:
+        raise PictureError(f"cannot be decoded: no {', '.join(_FORMATS)} file") from None
+    # Decoders of broken files raise anything: OSError, SyntaxError, ValueError, struct.error.
+    except Exception as error:
         raise PictureError(f"cannot be decoded: {' '.join(str(error).split()) or type(error).__name__}") from None
 
 

@@ -83,7 +83,15 @@ def check_labels(model: ModelConfig, manifest: Mapping[str, Any]) -> None:
 
 
 def class_names(folder: Path) -> list[str]:
-    """Returns the names of the classes from the manifest of a cache or a release; raises DataError where there is none."""
+    """Returns the names of the classes from the manifest of a cache or a release, or from a Hugging Face folder's config.json.
+
+    Raises:
+      DataError: nothing there names them.
+    """
+    config = folder / "config.json"
+    if not (folder / "manifest.json").exists() and config.exists():
+        named = json.loads(config.read_text()).get("id2label") or {}
+        return [named[key] for key in sorted(named, key=int)]
     if not (folder / "manifest.json").exists():
         raise DataError("no manifest.json beside the weights names the classes: take a run or a release")
     return read_manifest(folder)["labels"]

@@ -45,7 +45,7 @@ class BlockConfig:
         Transformer's and BERT's; "parallel" x + attention(norm(x)) + ffn(norm(x)) (PaLM, section 2).
       gated: act(x wg) * (x wi) instead of act(x wi) in the feed-forward layer (Shazeer 2020).
       attention_bias, ffn_bias: biases of all projections of the sub-layer.
-      out_bias: of the projection of attention's output, where it differs from the other three's; None is `attention_bias`.
+      output_bias: of the projection of attention's output: the "same" as the other three's, or "yes" or "no" by itself.
       qk_norm: layer norms, scale alone, of each head's queries and keys (ViT-22B, arXiv 2302.05442, section 2).
       attention_scale: divides attention logits by sqrt(D); T5 does not, and draws its queries' matrix smaller instead.
       init_scale: variance of the initial matrices of layers and routers, times their inputs (Switch Transformer: 0.1).
@@ -71,7 +71,7 @@ class BlockConfig:
     activation: Activation = "relu"
     gated: bool = False
     attention_bias: bool = False
-    out_bias: bool | None = None
+    output_bias: Literal["same", "yes", "no"] = "same"
     qk_norm: bool = False
     ffn_bias: bool = False
     attention_scale: bool = True

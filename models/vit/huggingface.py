@@ -83,7 +83,7 @@ def write_config(c: VitConfig) -> dict[str, Any]:
     """
     demand(
         c, "ViT", positions="learned", norm="layer", norm_bias=True, order="pre", gated=False, attention_bias=True,
-        out_bias=None, qk_norm=False, ffn_bias=True, groups=c.heads, head_dim=c.model_dim // c.heads, per_dim_scale=False,
+        output_bias="same", qk_norm=False, ffn_bias=True, groups=c.heads, head_dim=c.model_dim // c.heads, per_dim_scale=False,
         logit_cap=0.0, attention_scale=True, pooling="token", class_token="positioned", pooler=not c.classes, moe=None,
         patch_bias=True,
     )  # fmt: skip

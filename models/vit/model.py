@@ -56,6 +56,20 @@ class Vit(Staged):
         x_BLM, _ = self.apply_layers(self.encoder, self.embed(batch, context), batch, context, totals)
         return self.final_norm(x_BLM)
 
+    def attention_maps(self, batch: Batch) -> jax.Array:
+        """Returns how much of each patch the others take, by layer, mean over heads and queries: [layers, B, rows, columns]."""
+        x_BLM = self.embed(batch, Context.evaluation())
+        g, maps = self._geometry(jnp.ones(len(x_BLM), bool)), []
+        for unit in transformer.unstacked(self.encoder):
+            for block in unit.layers:
+                y_BLM = block.attention_norm(x_BLM)
+                kv = block.attention.keys_values(y_BLM, g.rotation)
+                p_BNLS = block.attention.probabilities(y_BLM, kv, g.mask, g.rotation)
+                maps.append(jnp.mean(p_BNLS, axis=(1, 2)))
+                x_BLM, _ = block(x_BLM, g, None, None)
+        rows, columns = self.c.grid
+        return jnp.stack(maps)[..., -rows * columns :].reshape(len(maps), len(x_BLM), rows, columns)
+
     # --- training ---
 
     # The loss (Staged.loss) is the cross-entropy of the labels, plus the routers' losses. Batches have float32 `images`
@@ -72,18 +86,19 @@ class Vit(Staged):
         c, where = self.c, self.where / "embedding"
         x_BLP = patches(batch["images"].astype(where.dtype), c.patch, where)
         x_BLM = add_bias(project(x_BLP, self.patches[...], where), self.patch_bias)
-        table_LM = None if self.position_table is None else self.position_table[...].astype(x_BLM.dtype)
+        x_BLM = where.shard(x_BLM, "batch", "length", "act_embed")
         if c.positions == "sinusoidal":
-            table_LM = jnp.asarray(sinusoids(*c.grid, c.model_dim), x_BLM.dtype)
-        if self.class_token is None:
-            x_BLM = x_BLM if table_LM is None else x_BLM + table_LM
-        else:
-            first_M = self.class_token[...].astype(x_BLM.dtype)
-            if table_LM is not None:
-                if c.class_token == "positioned":
-                    first_M, table_LM = first_M + table_LM[0], table_LM[1:]
-                x_BLM += table_LM
-            x_BLM = jnp.concatenate([jnp.broadcast_to(first_M, (len(x_BLM), 1, c.model_dim)), x_BLM], axis=1)
+            rows, columns = c.grid
+            x_BLM += jnp.asarray(sinusoids(rows, columns, c.model_dim), x_BLM.dtype)
+        first = self.class_token is not None and c.class_token == "positioned"
+        table_LM = None if self.position_table is None else self.position_table[...].astype(x_BLM.dtype)
+        if table_LM is not None:
+            x_BLM += where.shard(table_LM[first:], "length", "act_embed")
+        if self.class_token is not None:
+            token_M = self.class_token[...].astype(x_BLM.dtype)
+            if table_LM is not None and first:
+                token_M += table_LM[0]
+            x_BLM = jnp.concatenate([jnp.broadcast_to(token_M, (len(x_BLM), 1, c.model_dim)), x_BLM], axis=1)
         return dropout(where.shard(x_BLM, "batch", "res_length", "act_embed"), c.dropout, context.key)
 
     def apply_layers(
@@ -92,14 +107,16 @@ class Vit(Staged):
         """Runs some of the units; see Staged."""
         real_B = jnp.sum(batch["label_weights"], axis=1) > 0
         # In evaluation every picture is one: outputs are wanted of pictures without a label too.
-        used_B1 = (real_B if context.training else jnp.ones_like(real_B))[:, None]
-        segments_BL = jnp.broadcast_to(used_B1.astype(jnp.int32), (len(x_BLM), self.c.length))
-        turned = plane_rotation(self.c) if self.c.positions == "rotary" else None
-        g = Geometry(AttentionMask.for_rows(segments_BL, segments_BL), turned, real_BL=segments_BL > 0)
+        g = self._geometry(real_B if context.training else jnp.ones_like(real_B))
         x_BLM, statistics = run_units(blocks, x_BLM, g, context.key, self.where / "encoder")
         if self.c.moe is None:
             return x_BLM, zero_loss(x_BLM.dtype)
         return x_BLM, routing_loss(self.c.moe, statistics, totals["positions"], "encoder")
+
+    def _geometry(self, used_B: jax.Array) -> Geometry:
+        segments_BL = jnp.broadcast_to(used_B[:, None].astype(jnp.int32), (len(used_B), self.c.length))
+        turned = plane_rotation(self.c) if self.c.positions == "rotary" else None
+        return Geometry(AttentionMask.for_rows(segments_BL, segments_BL), turned, real_BL=segments_BL > 0)
 
     def head_loss(self, x_BLM: jax.Array, batch: Batch, context: Context, totals: Totals) -> Loss:
         """Returns the loss of the last layer's output; see Staged."""

@@ -110,7 +110,29 @@ def t5(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:
     return _encoder_decoder(m, d, m["vocab"]), batch
 
 
-FAMILIES = {"gpt": gpt, "bert": bert, "gshard_m4": gshard_m4, "t5": t5, "switch": t5}
+def vit(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:
+    config = transformers.ViTConfig(
+        num_hidden_layers=m["layers"],
+        hidden_size=m["model_dim"],
+        intermediate_size=m["hidden_dim"],
+        num_attention_heads=m["heads"],
+        image_size=m["height"],
+        patch_size=m["patch"],
+        num_channels=m["channels"],
+        num_labels=m["classes"],
+        hidden_act=ACTIVATIONS.get(m["activation"], m["activation"]),
+        layer_norm_eps=m["norm_eps"],
+    )
+
+    def batch() -> dict[str, Any]:
+        rows = d["batch_size"]
+        pixels = torch.rand(rows, m["channels"], m["height"], m["width"])
+        return {"pixel_values": pixels, "labels": torch.randint(m["classes"], (rows,))}
+
+    return transformers.ViTForImageClassification(config), batch
+
+
+FAMILIES = {"gpt": gpt, "bert": bert, "gshard_m4": gshard_m4, "t5": t5, "switch": t5, "vit": vit}
 
 
 def made(fields: dict[str, Any]) -> tuple[Any, Any]:

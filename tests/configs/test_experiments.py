@@ -12,6 +12,7 @@ from configs.optimizers import AdamW, Constant
 from configs.registry import ConfigError
 from data.prepare import PREPARED
 from data.reading.caches import vocabulary_fields
+from models.vit.config import VitConfig
 from scripts import golden
 
 
@@ -133,16 +134,20 @@ def test_a_misspelt_experiment_names_the_nearest():
 
 
 def test_routing_groups_divide_over_the_chips():
-    """Of every mixture, sources and targets of a batch are as many groups as its layout has shards of them, or a multiple."""
+    """Of every mixture, the positions of a batch are as many groups as its layout has shards of them, or a multiple."""
     for name in registry.names():
         e = registry.load(name)
         moe = getattr(e.model, "moe", None)
         if not moe:
             continue
-        for side, component in (("inputs", "encoder.moe"), ("targets", "decoder.moe")):
-            tokens = e.data.batch_size * e.data.features()[side].shape[0]
+        features = e.data.features()
+        lengths = [("encoder.moe", e.model.length)] if isinstance(e.model, VitConfig) else []
+        for side, component in (("inputs", "encoder.moe"), ("targets", "decoder.moe")) if not lengths else ():
+            lengths.append((component, features[side].shape[0]))
+        for component, length in lengths:
+            tokens = e.data.batch_size * length
             shards = e.layout.num_shards(e.layout.resolve(component).get("group", ()))
-            assert tokens % (moe.group_size * shards) == 0, (name, side)
+            assert tokens % (moe.group_size * shards) == 0, (name, component)
 
 
 @pytest.mark.integration

@@ -54,7 +54,8 @@ def model(request):
     """A tiny model in float64 with a gating, by default GShard's, which outside training drops nothing: no token can push another
     one out of an expert."""
     with jax.enable_x64(True):
-        p = make_plan(tiny(gating=getattr(request, "param", "top2")), jax.devices()[:1])
+        gating = getattr(request, "param", "top2")
+        p = make_plan(tiny(gating=gating, choices=3 if gating == "top_k" else 0), jax.devices()[:1])
         yield merge(p.model, fresh_state(p).params)
 
 

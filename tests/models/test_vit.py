@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import re
+from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +14,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from safetensors.numpy import load_file, save_file
 
 from configs import registry
+from data.images.config import ImageData
 from models.errors import UserError
 from models.execution import Execution
 from models.families import family_of
@@ -98,7 +101,7 @@ VARIANTS = {
     "mean_sinusoidal": dict(pooling="mean", class_token="none", positions="sinusoidal"),
     "map_rotary": dict(pooling="map", class_token="none", positions="rotary"),
     "22b": dict(
-        pooling="map", class_token="none", order="parallel", qk_norm=True, attention_bias=False, out_bias=True,
+        pooling="map", class_token="none", order="parallel", qk_norm=True, attention_bias=False, output_bias="yes",
         norm_bias=False,
     ),
     "pooler": dict(pooler=True),
@@ -301,10 +304,15 @@ def augreg(c: VitConfig, ours: source.Arrays) -> dict[str, np.ndarray]:
 SQUARE = dataclasses.replace(TINY, width=12)
 
 
+def savez(folder: Path, arrays: dict[str, Any]) -> None:
+    """Writes vit.npz."""
+    np.savez(folder / "vit.npz", **arrays)
+
+
 def test_an_npz_file_is_read_by_its_shapes_alone(tmp_path):
     """All sizes come from the arrays; every parameter comes back."""
     ours = arrays_of(SQUARE)
-    np.savez(tmp_path / "vit.npz", **augreg(SQUARE, ours))
+    savez(tmp_path, augreg(SQUARE, ours))
     read = open.open_weights(tmp_path / "vit.npz")
     assert read.config == SQUARE and dict(read.shapes) == ours.shapes
     for name in ours.shapes:
@@ -325,14 +333,14 @@ def test_an_npz_file_is_read_by_its_shapes_alone(tmp_path):
 def test_an_npz_file_that_is_no_vit_is_refused_in_one_line(tmp_path, change, message):
     arrays = augreg(SQUARE, arrays_of(SQUARE))
     change(arrays)
-    np.savez(tmp_path / "vit.npz", **arrays)
+    savez(tmp_path, arrays)
     with pytest.raises(UserError, match=message) as error:
         open.open_weights(tmp_path / "vit.npz")
     assert "\n" not in str(error.value)
 
 
 def test_a_damaged_npz_file_is_refused(tmp_path):
-    np.savez(tmp_path / "vit.npz", **augreg(SQUARE, arrays_of(SQUARE)))
+    savez(tmp_path, augreg(SQUARE, arrays_of(SQUARE)))
     content = (tmp_path / "vit.npz").read_bytes()
     (tmp_path / "vit.npz").write_bytes(content[: len(content) // 2])
     with pytest.raises(UserError, match=r"damaged or no .npz file"):
@@ -341,12 +349,12 @@ def test_a_damaged_npz_file_is_refused(tmp_path):
 
 def test_a_table_of_positions_is_interpolated():
     """A table that is linear in row and column stays so inside; the class token's place is kept."""
-    grid = np.stack(np.mgrid[:4, :4], axis=-1).reshape(16, 2).astype(np.float32)
+    grid = np.moveaxis(np.mgrid[:4, :4], 0, -1).reshape(16, 2).astype(np.float32)
     table = np.concatenate([[[7, 8]], grid])
     larger = resized(table, (4, 4), (8, 8), 1)
     assert_array_equal(larger[0], [7, 8])
     inside = larger[1:].reshape(8, 8, 2)[1:-1, 1:-1]
-    assert_allclose(inside, (np.stack(np.mgrid[1:7, 1:7], axis=-1) + 0.5) / 2 - 0.5, atol=1e-6)
+    assert_allclose(inside, (np.moveaxis(np.mgrid[1:7, 1:7], 0, -1) + 0.5) / 2 - 0.5, atol=1e-6)
 
 
 def test_weights_of_another_resolution_get_a_table_of_its_own():
@@ -377,6 +385,42 @@ def test_config_of_hugging_face_says_what_it_cannot_be(tmp_path):
 
 def test_the_family_reads_pictures_of_the_models_size():
     e = open.foreign(dataclasses.replace(HF, height=32, width=48, channels=3))
+    assert isinstance(e.data, ImageData)
     assert (e.data.height, e.data.width, e.data.eval_crop) == (32, 48, 0.0)
     assert family_of(HF).like(HF) == "vit.b16"
     assert flatten(split(abstract_model(e)))["position_table"].shape == (97, 16)
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, dict(pooling="mean", class_token="none", positions="rotary")], ids=["token", "mean"]
+)
+def test_attention_maps_are_shares(fields, float64):
+    """What all patches take adds up to one, less what the class token takes, in each layer; it differs by picture."""
+    model, arrays = model_of(**fields), batch()
+    maps = jax.jit(lambda model: model.attention_maps(arrays))(model)
+    assert maps.shape == (2, 3, 3, 4) and (maps > 0).all()
+    total = maps.sum((2, 3))
+    assert (total < 1).all() if model.class_token is not None else np.allclose(total, 1)
+    assert np.abs(maps[:, 0] - maps[:, 1]).max() > 1e-3
+
+
+def test_a_folder_names_the_classes_of_pictures(tmp_path, capsys):
+    """scripts.classify on a Hugging Face folder: five of its id2label, the likeliest first."""
+    from PIL import Image
+
+    from scripts import classify
+
+    c = dataclasses.replace(HF, height=16, width=16, channels=3, classes=7)
+    huggingface.write_folder(arrays_of(c), tmp_path / "folder")
+    config = json.loads((tmp_path / "folder/config.json").read_text())
+    names = ["ant", "bee", "cat", "cow", "dog", "eel", "fox"]
+    (tmp_path / "folder/config.json").write_text(json.dumps(config | {"id2label": dict(enumerate(names))}))
+    pixels = np.random.default_rng(0).integers(0, 255, (50, 70, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "picture.png")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["classify", "--checkpoint", str(tmp_path / "folder"), str(tmp_path / "picture.png")])
+        assert classify.main() == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 5 and lines[0].endswith("picture.png") and {line.split()[1] for line in lines} <= set(names)
+    shares = [float(line.split()[0]) for line in lines]
+    assert shares == sorted(shares, reverse=True)

@@ -37,7 +37,7 @@ _M2M100 = dict(
 )  # fmt: skip
 
 _VIT = dict(
-    hidden_size=30, num_hidden_layers=2, num_attention_heads=3, intermediate_size=22, image_size=21, patch_size=7, num_channels=2,
+    hidden_size=30, num_hidden_layers=2, num_attention_heads=3, intermediate_size=22, image_size=21, patch_size=7, num_channels=3,
 )  # fmt: skip
 
 CASES = {

@@ -118,10 +118,17 @@ def test_maxtext_gets_the_shapes_of_the_experiment():
         assert setting in given
 
 
-@pytest.mark.parametrize(("name", "tokens"), [(name, 8 * 256) for name in bench_peers.EXPERIMENTS])
-def test_tokens_of_a_batch(name, tokens):
-    """Eight rows of 256 tokens, which an encoder-decoder has in two halves."""
-    assert bench_peers.units(registry.load(name), TRAIN) == tokens
+@pytest.mark.parametrize(
+    ("name", "work", "amount"),
+    [
+        (name, work, {"tokens": 8 * 256}.get(work.unit, 8))
+        for name, works in bench_peers.EXPERIMENTS.items()
+        for work in works
+    ],
+)
+def test_amount_of_a_batch(name, work, amount):
+    """Eight rows: of 256 tokens, which an encoder-decoder has in two halves; or eight sentences or images."""
+    assert bench_peers.units(registry.load(name), work) == amount
 
 
 def test_bad_options_are_refused(monkeypatch):

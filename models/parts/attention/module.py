@@ -92,6 +92,30 @@ class Attention(nnx.Module):
         k_BSGD, v_BSGD = (shard(x, "batch", keys, axis, None) for x in (k_BSGD, v_BSGD))
         return checkpoint_name(k_BSGD, "attention_in"), checkpoint_name(v_BSGD, "attention_in")
 
+    def _queries(self, x_BLM: jax.Array, rotation: Rotation | None, length: str | None) -> jax.Array:
+        q_BLND = add_bias(project(x_BLM, self.q[...], self.where), self.q_bias)
+        q_BLND = self.where.shard(q_BLND, "batch", length, "act_heads", None)
+        if self.q_norm is not None:
+            q_BLND = self.q_norm(q_BLND)
+        q_BLND = rotate(q_BLND, rotation, self.where)
+        q_BLND = checkpoint_name(q_BLND, "attention_in")
+        q_BLND = q_BLND * self.scale
+        if self.per_dim_scale is not None:
+            q_BLND = q_BLND * (jax.nn.softplus(self.per_dim_scale[...]) / np.log(2.0)).astype(q_BLND.dtype)
+        return q_BLND
+
+    def probabilities(
+        self, x_BLM: jax.Array, kv: KeysValues, mask: AttentionMask, rotation: Rotation | None = None
+    ) -> jax.Array:
+        """Returns how much of each key a query takes [B, N, L, S], for pictures of it: a matrix that attention itself avoids.
+
+        Biases that layers share are left out.
+        """
+        q_BLND = self._queries(x_BLM, rotation, "length")
+        table_NK = None if self.relative_bias is None else self.relative_bias[...]
+        logits = masked_logits(q_BLND, kv[0], table_NK, mask, limit=self.cap, max_distance=self.max_distance)
+        return jax.nn.softmax(logits)
+
     def __call__(
         self, x_BLM: jax.Array, kv: KeysValues, mask: AttentionMask, *,
         rotation: Rotation | None = None, bias_NK: jax.Array | None = None, rate: float = 0.0, key: jax.Array | None = None,
@@ -108,15 +132,7 @@ class Attention(nnx.Module):
         """
         k_BSGD, v_BSGD = kv
         length, res_length = (None, None) if mask.hypotheses else ("length", "res_length")
-        q_BLND = add_bias(project(x_BLM, self.q[...], self.where), self.q_bias)
-        q_BLND = self.where.shard(q_BLND, "batch", length, "act_heads", None)
-        if self.q_norm is not None:
-            q_BLND = self.q_norm(q_BLND)
-        q_BLND = rotate(q_BLND, rotation, self.where)
-        q_BLND = checkpoint_name(q_BLND, "attention_in")
-        q_BLND = q_BLND * self.scale
-        if self.per_dim_scale is not None:
-            q_BLND = q_BLND * (jax.nn.softplus(self.per_dim_scale[...]) / np.log(2.0)).astype(q_BLND.dtype)
+        q_BLND = self._queries(x_BLM, rotation, length)
         table_NK = bias_NK if self.relative_bias is None else self.relative_bias[...]
         logits = functools.partial(masked_logits, limit=self.cap, max_distance=self.max_distance)
         dropping = key is not None and rate > 0

@@ -66,7 +66,7 @@ class Moe(nnx.Module):
         logits_GSE = jnp.einsum("GSM,ME->GSE", noisy_GSM, self.router[...].astype(wide))
         probs_GSE = clean_GSE = where.shard(jax.nn.softmax(logits_GSE), "group", None, None)
         noisy_GSE = logits_GSE
-        if noise_std:
+        if noise_std and k2 is not None:
             noisy_GSE += noise_std * moe.gaussian(k2, logits_GSE.shape).astype(wide)
             probs_GSE = where.shard(jax.nn.softmax(noisy_GSE), "group", None, None)
 
@@ -138,10 +138,10 @@ def routing_loss(c: MoeConfig, statistics: dict[str, Ratio], total: jax.Array, t
       tower: names the stack in the metrics.
     """
     pooled = jax.tree.map(lambda x: jnp.sum(x, axis=0), statistics)  # over layers
-    weights = {name: getattr(c, f"{name}_weight") for name in ("balance", "z", "importance", "load")}
-    extra = sum(
-        weight * per(pooled[f"{name}_loss"].sum, total) for name, weight in weights.items() if f"{name}_loss" in pooled
-    )
+    extra = jnp.zeros((), pooled["balance_loss"].sum.dtype)
+    for name in ("balance", "z", "importance", "load"):
+        if f"{name}_loss" in pooled:
+            extra += getattr(c, f"{name}_weight") * per(pooled[f"{name}_loss"].sum, total)
     metrics = {f"moe/{k}": v for k, v in pooled.items() if k != "load"}
     return Loss(extra, extra, metrics | {f"moe/load_{tower}": pooled["load"]})
 

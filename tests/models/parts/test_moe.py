@@ -1,6 +1,7 @@
 """Routing, in cases small enough to check by hand, and the four dispatches against each other."""
 
 import dataclasses
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -49,6 +50,95 @@ def test_top2_takes_the_two_best_and_normalises_their_gates():
     choice = moe.top2_gating(probs([1, 5, 3, 1]), ALL[:, :1], None)
     assert_array_equal(choice.expert_GSK[0, 0], [1, 2])
     assert_allclose(choice.gate_GSK[0, 0], [0.625, 0.375], rtol=1e-6)
+
+
+@pytest.mark.parametrize("choices", [1, 2, 5])
+def test_top_k_takes_the_best_with_their_probabilities(choices):
+    """V-MoE: the k best of seven experts, best first, with gates that are not made to sum to one; padding wants none."""
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(2, 6, 7))
+    gates = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    mask = np.array([[True] * 6, [True] * 4 + [False] * 2])
+    found = moe.top_k_gating(jnp.asarray(gates, jnp.float32), jnp.asarray(mask), choices)
+    order = np.argsort(-gates, axis=-1)[..., :choices]
+    assert_array_equal(found.expert_GSK, order)
+    assert_allclose(found.gate_GSK, np.take_along_axis(gates, order, -1), rtol=1e-6)
+    assert_array_equal(found.wanted_GSK, np.broadcast_to(mask[..., None], order.shape))
+
+
+def test_capacity_may_be_rounded_up_to_a_multiple():
+    """V-MoE's code: ceil(1.05 k S / E), up to a multiple of 4, and never more than a group has tokens."""
+    assert moe.capacity(2.1, 8 * 197, 32, multiple=4) == 104  # 103.4
+    assert moe.capacity(1.05, 392, 8, multiple=4) == 52  # 51.45
+    assert moe.capacity(0.2, 392, 8, multiple=4) == 12  # 9.8
+    assert moe.capacity(1.05, 6, 2, multiple=4) == 4
+    assert moe.capacity(3.0, 6, 2, multiple=4) == 6
+
+
+def test_importance_and_load_are_squared_coefficients_of_variation(float64):
+    """Both against plain sums over tokens (V-MoE, appendix A), groups weighted by their real tokens; padding counts nowhere."""
+    rng = np.random.default_rng(0)
+    logits, noise, std = rng.normal(size=(2, 9, 4)), rng.normal(size=(2, 9, 4)), 0.25
+    mask = np.array([[True] * 9, [True] * 5 + [False] * 4])
+    noisy = logits + std * noise
+    probs = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    importance, load = 0.0, 0.0
+    for group in range(2):
+        importances, loads = np.zeros(4), np.zeros(4)
+        for token in np.flatnonzero(mask[group]):
+            importances += probs[group, token]
+            least = np.sort(noisy[group, token])[-2]
+            for expert in range(4):  # the chance that new noise lifts the expert to the second best
+                z = (least - logits[group, token, expert]) / std
+                loads[expert] += 0.5 * math.erfc(z / math.sqrt(2))
+        importance += mask[group].sum() * (importances.std() / importances.mean()) ** 2
+        load += mask[group].sum() * (loads.std() / loads.mean()) ** 2
+    assert_allclose(moe.importance_loss(jnp.asarray(probs), jnp.asarray(mask)), importance, rtol=1e-9)
+    found = moe.load_loss(jnp.asarray(logits), jnp.asarray(noisy), std, 2, jnp.asarray(mask))
+    assert_allclose(found, load, rtol=1e-6)
+
+
+def test_balanced_experts_have_no_importance_loss():
+    even = jnp.full((1, 8, 4), 0.25)
+    assert float(moe.importance_loss(even, jnp.ones((1, 8), bool))) == 0
+
+
+def test_gaussian_draws_are_normal():
+    """Mean, deviation, and the share beyond two deviations of 100,000 draws; the tails are finite."""
+    drawn = np.asarray(moe.gaussian(jax.random.key(0), (100_000,)))
+    assert abs(drawn.mean()) < 0.01 and abs(drawn.std() - 1) < 0.01
+    assert abs((np.abs(drawn) > 2).mean() - 0.0455) < 0.003 and np.isfinite(drawn).all()
+
+
+def test_router_noise_is_of_training_alone(float64):
+    """The same tokens ask other experts with another key in training, and always the same outside."""
+    c = MoeConfig(
+        experts=8, gating="top_k", choices=2, group_size=16, capacity_factor=0.0, router_noise=8.0, importance_weight=0.1,
+        load_weight=0.1,
+    )  # fmt: skip
+    layer = Moe(c, 6, 8, jax.random.key(0), HERE)
+    x, mask = jax.random.normal(jax.random.key(1), (2, 16, 6)), jnp.ones((2, 16), bool)
+    outputs = [layer(x, mask, key) for key in (jax.random.key(2), jax.random.key(3), None, None)]
+    assert np.abs(outputs[0][0] - outputs[1][0]).max() > 1e-3
+    assert_array_equal(outputs[2][0], outputs[3][0])
+    assert {"importance_loss", "load_loss"} <= outputs[0][1].keys() and "load_loss" not in outputs[2][1]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (dict(gating="top_k"), "choices=0: gating='top_k' needs from 1 to experts=4"),
+        (dict(gating="top_k", choices=5), "choices=5: gating='top_k' needs from 1 to experts=4"),
+        (dict(gating="top2", choices=2), "choices=2: gating='top2' needs 0"),
+        (
+            dict(gating="top_k", choices=1, load_weight=0.1),
+            "load_weight=0.1: loads are probabilities under router_noise",
+        ),
+    ],
+)
+def test_choices_that_a_gating_cannot_have_are_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        MoeConfig(experts=4, **fields)
 
 
 def test_top1_takes_the_best_with_its_probability():

@@ -1,0 +1,54 @@
+"""ViT and V-MoE under every layout of their family compute what one device computes, cut in space too."""
+
+import dataclasses
+import math
+from collections import Counter
+
+import pytest
+
+from data.images.config import ImageData
+from models.sharding.layout import LayoutError
+from models.vit.layouts import LAYOUTS, WITH_EXPERTS
+from tests.helpers.layouts import assert_equal_to_one_device, case_id, cases, experiment, trial
+from trainers.programs import equality
+
+pytestmark = pytest.mark.integration
+
+VIT, SPARSE = "vit.quickstart", "vit.moe_quickstart"
+# Blocks are those of test_gpt_layouts.py and test_m4_layouts.py; what is this family's own is pictures cut in space.
+KEPT = ("spatial", "spatial_ring", "pipeline_1f1b", "expert_parallel")
+TABLE = [
+    *(case for case in cases(VIT, keep=KEPT) if case.values[1] not in WITH_EXPERTS),
+    *(case for case in cases(SPARSE, keep=KEPT) if case.values[1] in WITH_EXPERTS),
+    ("vit.vit_22b", "spatial", (2, 4)),
+    pytest.param("vit.vit_22b", "two_d", (2, 4), marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("name", "layout", "mesh"), TABLE, ids=case_id)
+def test_numbers_are_those_of_one_device(name, layout, mesh):
+    """Losses and parameters of the first three steps and the first gradients equal those of one device to 1e-9 in double
+    precision, and patches go to the same experts."""
+    assert_equal_to_one_device(name, layout, mesh)
+
+
+def test_a_picture_cut_in_space_is_never_gathered():
+    """Rows of pixels become positions where they lie: no collective moves pixels or patches, and keys go round only in a ring."""
+    data = experiment(VIT).data
+    assert isinstance(data, ImageData)
+    pixels = data.batch_size // 2 * data.height * data.width * data.channels  # of a row of the mesh
+    for layout in ("spatial", "spatial_ring"):
+        found = trial(VIT, layout, (2, 4)).collectives
+        sent = Counter((c.kind, c.axes) for c in found)
+        assert not any(kind == "all-to-all" for kind, _ in sent), sent
+        assert bool(sent["collective-permute", ("model",)]) == (layout == "spatial_ring"), sent
+        images = [c for c in found for shape in c.shapes if math.prod(shape.dims) == pixels and shape.dims[0] != 2]
+        assert not images, images
+
+
+def test_a_class_token_is_not_cut_in_space():
+    """16 patches and a class token are no 4 equal parts: one line says so."""
+    e = experiment("vit.b16")
+    e = dataclasses.replace(e, layout=LAYOUTS["spatial"](2, 4))
+    with pytest.raises(LayoutError, match=r"'(res_)?length' of size 17 is not divisible by the 4 shards"):
+        equality.trial(e, 1)
