@@ -91,7 +91,7 @@ def build(settings: Grids, root: Path, folder: Path, progress: Progress) -> dict
         train = of_split["train"].astype(np.int32)
         packing.write_rows(folder / "train" / f"{PART}.array_record", (row for row in train[:, None]))
         for split in SPLITS[1:]:
-            found = ({"at": int(at), "time": _told(times[at])} for at in of_split[split].tolist())
+            found = ({"at": at, "time": _told(times[at])} for at in map(int, of_split[split]))
             caches.write_examples(folder / f"{split}.jsonl", found)
         if settings.motion:
             _write_motion(

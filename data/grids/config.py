@@ -110,7 +110,8 @@ class GridData:
     def tiny(self) -> "GridData":
         """Returns a configuration of random data whose batches run in seconds."""
         return dataclasses.replace(
-            self, cache="", batch_size=8, channels=("a", "b", "c"), target="a", frames=2, every=1, leads=6, height=32, width=32,
+            self, cache="", batch_size=8, channels=("a", "b", "c", "d"), target="a",
+            frames=2, every=1, leads=6, height=32, width=32,
             scale=2, stacked=False, target_height=16, target_width=16, scored=(1, 6), flip=False,
         )  # fmt: skip
 

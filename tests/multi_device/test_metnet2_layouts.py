@@ -45,7 +45,7 @@ def test_inputs_are_cut_where_they_are_read():
     shardings = make_plan(e).batch_shardings()
     shapes = {name: (8, *f.shape) for name, f in e.data.features().items()}
     parts = {name: s.shard_shape(shapes[name]) for name, s in shardings.items() if s is not None}
-    assert parts["inputs"] == (4, 2, 16, 16, 3) and parts["targets"] == (4, 16, 16) and parts["lead_time"] == (4,)
+    assert parts["inputs"] == (4, 2, 16, 16, 4) and parts["targets"] == (4, 16, 16) and parts["lead_time"] == (4,)
 
 
 def test_sizes_that_a_cut_does_not_divide_are_refused():
