@@ -51,6 +51,7 @@ def e() -> Experiment:
 def command(script, monkeypatch, capsys, *arguments: object) -> str:
     """What a command prints."""
     monkeypatch.setattr(sys, "argv", ["command", *map(str, arguments)])
+    capsys.readouterr()
     assert not script.main()
     return capsys.readouterr().out
 
