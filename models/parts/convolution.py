@@ -180,8 +180,9 @@ def _from(z: jax.Array, hops: int, rows: slice, axis: int, names: Sequence[str |
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def _roll(x: jax.Array, by: int, axis: int) -> jax.Array:
-    """`jnp.roll` whose gradient is a roll too: that of slices that are joined would be two permutes."""
-    return jnp.roll(x, by, axis)
+    """`jnp.roll` that stays one permute: its gradient is a roll too, not one of two slices that were joined, and a slice of what
+    is rolled is kept apart from those slices (the TPU compiler merges them, and then sends whole shards in two permutes)."""
+    return jnp.roll(jax.lax.optimization_barrier(x), by, axis)
 
 
 _roll.defvjp(lambda x, by, axis: (_roll(x, by, axis), None), lambda by, axis, _, y: (_roll(y, -by, axis),))

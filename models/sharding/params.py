@@ -94,6 +94,9 @@ def scan(
         return circular(body, carry, stacked, rows, where, pipeline)
     unroll = 1 if where is None else where.execution.unroll
     with jax.named_scope(where.path if where else ""):  # in the trace, by which the planner knows the stack's component
+        if not unroll and jax.tree.leaves(stacked)[0].shape[0] == 1:  # of which JAX would make a loop all the same
+            carry, out = body(carry, jax.tree.map(lambda x: x[0], stacked), rows)
+            return carry, jax.tree.map(lambda x: x[None], out)
         return jax.lax.scan(lambda carry, layer: body(carry, layer, rows), carry, stacked, unroll=unroll or True)
 
 
