@@ -15,8 +15,7 @@ RATES = (0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 1
 
 
 def paper() -> Experiment:
-    """The paper's model, 218,914,176 parameters: 512 x 512 positions of 4 km in, 512 x 512 points of 1 km out, 16 devices an
-    example.
+    """The paper's model: 218,914,176 parameters, 512 x 512 positions of 4 km in, 512 x 512 points of 1 km out, on 16 devices an example.
 
     What an input frame holds is not known exactly: 53 channels here, 49 of observations and analyses and four of place and time,
     since 13 x 49 + 4 = 641 is the number of input channels that a re-implementation states. Optimizer, batch and steps are ours.
@@ -47,7 +46,7 @@ def quickstart() -> Experiment:
         ),
         layout=spatial(1, 1, 1),
         data=GridData(
-            cache="radolan", batch_size=4, channels=("rain",), target="rain", frames=7, every=2, leads=24, height=48, width=57,
+            cache="radolan", batch_size=4, channels=("rain",), target="rain", leads=24, height=48, width=57,
             stacked=True, target_height=28, target_width=37, ahead=True, flip=True, thresholds=RAIN,
             scored=(1, 3, 6, 12, 24),
         ),

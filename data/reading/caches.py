@@ -88,13 +88,13 @@ def class_names(folder: Path) -> list[str]:
     Raises:
       DataError: nothing there names them.
     """
+    if (folder / "manifest.json").exists():
+        return read_manifest(folder)["labels"]
     config = folder / "config.json"
-    if not (folder / "manifest.json").exists() and config.exists():
-        named = json.loads(config.read_text()).get("id2label") or {}
-        return [named[key] for key in sorted(named, key=int)]
-    if not (folder / "manifest.json").exists():
-        raise DataError("no manifest.json beside the weights names the classes: take a run or a release")
-    return read_manifest(folder)["labels"]
+    named = json.loads(config.read_text()).get("id2label") if config.exists() else None
+    if not named:
+        raise DataError("nothing beside the weights names the classes: take a run or a release")
+    return [named[key] for key in sorted(named, key=int)]
 
 
 def examples(cache: Path, split: str, limit: int = 0) -> Iterator[dict[str, Any]]:

@@ -93,7 +93,8 @@ class Vit(Staged):
         first = self.class_token is not None and c.class_token == "positioned"
         table_LM = None if self.position_table is None else self.position_table[...].astype(x_BLM.dtype)
         if table_LM is not None:
-            x_BLM += where.shard(table_LM[first:], "length", "act_embed")
+            # Whole first: XLA has no way from the cut of a weight to that of positions, and would say so.
+            x_BLM += where.shard(where.shard(table_LM, None, None)[first:], "length", "act_embed")
         if self.class_token is not None:
             token_M = self.class_token[...].astype(x_BLM.dtype)
             if table_LM is not None and first:

@@ -146,7 +146,11 @@ def test_texts_are_classified(data, tmp_path, monkeypatch, capsys):
     assert np.mean(cats) == pytest.approx(np.mean(likely), abs=0.02)  # all of a kind would be off by 0.1 and more
     assert all(abs(a - b) < 0.2 for a, b in zip(cats, likely, strict=True)) and {len(votes) for votes in elected} == {5}
     huggingface.write_folder(open.open_model(tmp_path / "run")[1], tmp_path / "hf")
-    with pytest.raises(UserError, match=r"no manifest\.json beside the weights names the classes"):
+    (named,) = classify(tmp_path / "hf", "a cat")
+    assert named.split()[1] in {"LABEL_0", "LABEL_1"}  # what config.json says where nobody named them
+    config = json.loads((tmp_path / "hf/config.json").read_text())
+    (tmp_path / "hf/config.json").write_text(json.dumps({**config, "id2label": {}, "num_labels": 2}))
+    with pytest.raises(UserError, match=r"nothing beside the weights names the classes"):
         classify(tmp_path / "hf", "a cat")
     assert run(of("masked"), tmp_path / "masked") == 0
     with pytest.raises(UserError, match=r"does not classify texts"):

@@ -33,7 +33,7 @@ class Classifier:
         if not (isinstance(model, Classifies) and model.classes and isinstance(task, ReadsGiven)):
             raise UserError(f"{e.name}: this model does not classify texts or pictures")
         if folder is None:
-            raise UserError(f"{e.name}: no manifest.json beside the weights names the classes: take a run or a release")
+            raise UserError(f"{e.name}: nothing beside the weights names the classes: take a run or a release")
         self.task, self.folder, self.features, self.rows = task, folder, e.data.features(), e.eval.batch_size
         self.labels = task.class_names(folder)
 
