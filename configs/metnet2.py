@@ -5,7 +5,7 @@ paper's.
 """
 
 from configs.experiment import Experiment, Train
-from configs.optimizers import AdamW, Cosine, Linear
+from configs.optimizers import AdamW, Constant, Cosine, Linear
 from data.grids.config import Forecasts, GridData
 from models.execution import Execution
 from models.metnet2.config import RAIN, MetNet2Config
@@ -15,7 +15,7 @@ RATES = (0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 1
 
 
 def paper() -> Experiment:
-    """The paper's model: 218,914,176 parameters, 512 x 512 positions of 4 km in, 512 x 512 points of 1 km out, on 16 devices an example.
+    """218,914,176 parameters; 512 x 512 positions of 4 km in, 512 x 512 points of 1 km out; 16 devices an example.
 
     What an input frame holds is not known exactly: 53 channels here, 49 of observations and analyses and four of place and time,
     since 13 x 49 + 4 = 641 is the number of input channels that a re-implementation states. Optimizer, batch and steps are ours.
@@ -53,5 +53,25 @@ def quickstart() -> Experiment:
         optimizer=AdamW(schedule=Cosine(peak=2e-3, steps=1000, warmup=50, floor=0.02), weight_decay=0.01),
         train=Train(steps=1000, clip_norm=1.0, log_every=10, save_every=250, eval_every=250, keep=2),
         eval=Forecasts(batch_size=8),
+        execution=Execution(unroll=0),
+    )  # fmt: skip
+
+
+def bench_2m() -> Experiment:
+    """The paper's network, narrow and on small grids, in single precision on random ones: what speed on CPUs is compared on."""
+    return Experiment(
+        name="metnet2.bench_2m",
+        model=MetNet2Config(
+            channels=8, masks=8, leads=24, lead_dim=64, frame_dim=32, stacks=1, dilations=(1, 2, 4, 8, 16), context_dim=96,
+            crop=(32, 32), upsample=2, detail_blocks=2, detail_dim=96, hidden_dim=384, bins=64,
+        ),
+        layout=spatial(1, 1, 1),
+        data=GridData(
+            batch_size=2, channels=tuple(f"channel_{i}" for i in range(8)), target="channel_0", frames=6, leads=24, height=64,
+            width=64, target_height=32, target_width=32, scale=2, thresholds=RAIN, scored=(1, 12, 24),
+        ),
+        optimizer=AdamW(schedule=Constant(value=1e-4), weight_decay=0.01),
+        train=Train(steps=1000),
+        eval=Forecasts(batch_size=2),
         execution=Execution(unroll=0),
     )  # fmt: skip

@@ -3,7 +3,7 @@
     python -m scripts.bench_capacity --checkpoint runs/moe
     python -m scripts.bench_capacity --checkpoint runs/moe --factors 0.1,0.25,0.5,1,2 --score eval/accuracy --json
 
-A capacity factor of 1 is a slot for each choice of each token if all experts are wanted alike; below it tokens pass an MoE layer by.
+A capacity factor of 1 is a slot for each choice of each token if experts are wanted alike; below it tokens pass MoE layers by.
 Without batch priority an expert's slots go to the first tokens of a group, with it to those with the largest gates (V-MoE, arXiv
 2106.05974, section 4). Weights are the same throughout; slots are rounded down, and an expert has one at least.
 """

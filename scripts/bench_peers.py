@@ -1,4 +1,4 @@
-"""Compares speed with Hugging Face (PyTorch) and MaxText: the same shapes, batch and precision, interleaved on CPUs.
+"""Compares speed with Hugging Face (PyTorch, Flax), MaxText and plain PyTorch: equal shapes, batch, precision; by turns on CPUs.
 
 What is compared is training, and beam search of an encoder-decoder.
 
@@ -48,7 +48,7 @@ class Work:
 
 
 TRAIN, GENERATE = Work("train", "tokens", "loss"), Work("generate", "sentences", "length")
-TRAIN_ON_IMAGES = Work("train", "images", "loss")
+TRAIN_ON_IMAGES, TRAIN_ON_GRIDS = Work("train", "images", "loss"), Work("train", "grids", "loss")
 EXPERIMENTS = {
     "gpt.bench_42m": (TRAIN,),
     "bert.bench_42m": (TRAIN,),
@@ -56,6 +56,7 @@ EXPERIMENTS = {
     "t5.bench_60m": (TRAIN, GENERATE),
     "switch.bench_8e": (TRAIN,),
     "vit.bench_s16": (TRAIN_ON_IMAGES,),
+    "metnet2.bench_2m": (TRAIN_ON_GRIDS,),
 }
 WARMUP = 1  # windows at the start that do not count: programs are compiled, threads and memory set up
 
@@ -86,6 +87,7 @@ def _peer(name: str, environment: str, module: str, **fields: Any) -> System:
 OURS = System("Shardzoo", (sys.executable, "-m", "scripts.peers.shardzoo"))
 PEERS = {
     "hf": _peer("Hugging Face", ".venv-parity", "huggingface", needs="make bench-peers"),
+    "pytorch": _peer("PyTorch", ".venv-parity", "pytorch", modules=("metnet2",), needs="make bench-peers"),
     "flax": System("Flax", (sys.executable, "-m", "scripts.peers.flax"), modules=("vit",), needs="make bench-peers"),
     "maxtext": _peer(
         "MaxText",

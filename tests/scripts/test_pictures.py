@@ -1,0 +1,77 @@
+"""A model of pictures is trained, drawn on a page, and scored over what its experts can hold."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from configs import registry
+from configs.optimizers import AdamW, Constant
+from models.errors import UserError
+from models.sharding.layouts import ONE_DEVICE
+from scripts import bench_capacity, report_pictures
+from tests.helpers.pictures import write_picture_cache
+from tests.helpers.runs import run
+from trainers import trainer
+from trainers.weights.open import open_model
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    """A data folder with 60 pictures of two classes."""
+    root = tmp_path_factory.mktemp("data")
+    write_picture_cache(root, {"ant": 30, "bee": 30}, validation=0.2, test=0.2)
+    return root
+
+
+@pytest.fixture(scope="module")
+def workdir(data, tmp_path_factory) -> Path:
+    """A short run of a small mixture on them."""
+    e = registry.tiny(registry.load("vit.moe_quickstart"))
+    sizes = {"height": 8, "width": 8, "channels": 3}
+    e = dataclasses.replace(
+        e,
+        layout=ONE_DEVICE,
+        model=dataclasses.replace(e.model, patch=2, classes=2, **sizes),
+        data=dataclasses.replace(e.data, cache="toy", batch_size=8, mean=(0.5,) * 3, std=(0.25,) * 3, **sizes),
+        optimizer=AdamW(schedule=Constant(value=1e-2)),
+        train=dataclasses.replace(e.train, steps=20, eval_every=20),
+        eval=dataclasses.replace(e.eval, batch_size=4),
+    )
+    folder = tmp_path_factory.mktemp("run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SHARDZOO_DATA", str(data))
+        assert run(e, folder) == trainer.DONE
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def here(data, monkeypatch):
+    monkeypatch.setenv("SHARDZOO_DATA", str(data))
+
+
+def test_the_page_has_all_pictures(workdir):
+    """Curves, mistakes, confusion and attention, with the accuracy in the title; nothing is loaded from elsewhere."""
+    page = report_pictures.write(workdir, *open_model(workdir)).read_text()
+    titles = ("Loss and accuracy", "gets wrong", "takes for what", "Where it looks")
+    assert page.count("<img") == 4 and all(title in page for title in titles)
+    assert (
+        "vit.moe_quickstart" in page and "of 12 right" in page and "http" not in page.replace("http://www.w3.org", "")
+    )
+
+
+def test_capacity_is_what_decides(workdir, capsys):
+    """Enough slots give the scores of a slot for every choice, in either order; one slot an expert gives others."""
+    arguments = ["--checkpoint", str(workdir), "--factors", "0.01,8", "--score", "eval/cross_entropy"]
+    assert bench_capacity.main([*arguments, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    few, enough = found["rows"]
+    for order in ("batch_priority", "first_come"):
+        assert enough[order] == pytest.approx(found["dropless"], rel=1e-5)
+        assert abs(few[order] - found["dropless"]) > 1e-4
+    assert few["batch_priority"] != few["first_come"]
+    with pytest.raises(UserError, match=r"--score eval/acuracy.*eval/accuracy"):
+        bench_capacity.main(["--checkpoint", str(workdir), "--factors", "8", "--score", "eval/acuracy"])
