@@ -128,7 +128,7 @@ def page(e: Any, prepared: Any, at: int, found: list[dict[str, Any]]) -> str:
         rates = {"cmap": "turbo", "norm": BoundaryNorm(levels, 256, extend="max")}
         shares = {"cmap": "Blues", "vmin": 0, "vmax": 1}
         rows = [("what came", "came", None, rates), ("expected", "expected", None, rates)]
-        rows += [(f"probability of {thresholds[q]:g} or more", "over", q, shares) for q in MAPS if q < len(thresholds)]
+        rows += [(f"probability of\n{thresholds[q]:g} or more", "over", q, shares) for q in MAPS if q < len(thresholds)]
         grid = figure.subplots(len(rows), len(found), squeeze=False)
         for number, (line, (title, key, q, style)) in enumerate(zip(grid, rows, strict=True)):
             image = None
@@ -140,7 +140,7 @@ def page(e: Any, prepared: Any, at: int, found: list[dict[str, Any]]) -> str:
                 axes.set(xticks=[], yticks=[], facecolor="#ddd" if key == "came" and style is shares else "white")
                 if not number:
                     axes.set_title(f"{forecast['minutes']:g} min", fontsize=9)
-            line[0].set_ylabel(title, fontsize=8)
+            line[0].set_ylabel(title, fontsize=9)
             figure.colorbar(image, ax=list(line), shrink=0.8, pad=0.01)
         return f"forecasts of {e.data.target} for {len(found)} lead times, above them what came"
 
@@ -153,7 +153,7 @@ def page(e: Any, prepared: Any, at: int, found: list[dict[str, Any]]) -> str:
     first = e.data.thresholds[0]
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{e.name}, {begun}</title><style>{STYLE}</style>'
-        f"<h1>{e.name}: {e.data.target} after {begun}</h1>{picture(maps, found, size=(2 * len(found), 6.6))}"
+        f"<h1>{e.name}: {e.data.target} after {begun}</h1>{picture(maps, found, size=(1.25 * len(found), 4.6))}"
         f'<p class="note">The upper rows show rates in the unit of the data; values below the first level are left white.</p>'
         f'<table><tr><th class="n">minutes</th><th class="n">CSI at {first:g}, from probability 1/2 on</th>'
         f'<th class="n">share of points where it came</th><th class="n">mean probability</th></tr>{lines}</table></html>\n'

@@ -61,8 +61,8 @@ def write(workdir: Path, e: Experiment, weights: Any) -> Path:
         ),
         (
             "What it is surest of and gets wrong",
-            picture(mistakes, wrong),
-            "True class, what it says, and how sure it is.",
+            picture(mistakes, wrong, size=(9, 5.4)),
+            "True class, and what it says and how sure it is.",
         ),
         (
             "What it takes for what",
@@ -109,12 +109,12 @@ def curves(figure: Any, lines: list[dict[str, Any]]) -> str:
 
 def mistakes(figure: Any, wrong: list[tuple[np.ndarray, str, str, float]]) -> str:
     """Draws pictures with their class, and the one that was said."""
-    grid = figure.subplots(2, WRONG // 2, squeeze=False).flat
+    grid = figure.subplots(3, WRONG // 3, squeeze=False).flatten()
     for axes in grid:
         axes.axis("off")
     for axes, (image_HWC, true, said, sure) in zip(grid, wrong, strict=False):
         _show(axes, image_HWC)
-        axes.set_title(f"{true}\n{said}\n{sure:.0%}", fontsize=5)
+        axes.set_title(f"{true},\nnot {said}: {sure:.0%}", fontsize=7)
     return f"{len(wrong)} pictures that are classified wrongly"
 
 

@@ -4,7 +4,9 @@ import dataclasses
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from configs import registry
 from configs.optimizers import AdamW, Constant
@@ -61,6 +63,15 @@ def test_the_page_has_all_pictures(workdir):
     assert (
         "vit.moe_quickstart" in page and "of 12 right" in page and "http" not in page.replace("http://www.w3.org", "")
     )
+
+
+def test_mistakes_are_shown():
+    """Each with both classes; places that are left over are empty."""
+    figure = Figure()
+    wrong = [(np.eye(4)[..., None], "ant", "bee", 0.9), (np.ones((4, 4, 1)), "bee", "ant", 0.8)]
+    assert report_pictures.mistakes(figure, wrong).startswith("2 pictures")
+    shown = [axes for axes in figure.axes if axes.images]
+    assert [axes.get_title() for axes in shown] == ["ant,\nnot bee: 90%", "bee,\nnot ant: 80%"]
 
 
 def test_capacity_is_what_decides(workdir, capsys):
