@@ -18,7 +18,7 @@ from models.execution import Execution
 from models.parts.moe.config import MoeConfig
 from models.sharding.expert_layouts import expert_parallel, expert_parallel_2d
 from models.sharding.layout import Layout
-from models.sharding.layouts import data_parallel, fully_sharded
+from models.sharding.layouts import data_parallel, fsdp_within_data, fully_sharded
 from models.vit.config import VitConfig
 
 JFT_CLASSES = 29_593
@@ -96,18 +96,10 @@ def vit_22b() -> Experiment:
     step.
     """
     model = vit(
-        48,
-        6144,
-        24_576,
-        48,
-        14,
-        order="parallel",
-        qk_norm=True,
-        attention_bias=False,
-        output_bias="yes",
-        norm_bias=False,
-    )
-    e = _jft("vit_22b", model, fully_sharded(1024, 1), 65_536, 177_000, remat="full")
+        48, 6144, 24_576, 48, 14, order="parallel", qk_norm=True, attention_bias=False, output_bias="yes", norm_bias=False,
+    )  # fmt: skip
+    # Of 6144 rows one of 64 devices has 96, whole tiles of a TPU; one of 1024 would have 6, to be laid out anew at each use.
+    e = _jft("vit_22b", model, fsdp_within_data(16, 64), 65_536, 177_000, remat="context")
     return replace(
         e, optimizer=replace(e.optimizer, schedule=InverseSqrt(scale=1e-3 * 100, flat=10_000, warmup=10_000))
     )

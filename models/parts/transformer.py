@@ -153,6 +153,8 @@ class Block(nnx.Module):
 
         if self.order == "parallel":  # PaLM (section 2)
             y_BLM = self.attention_norm(x_BLM)
+            if self.where.on_tpu:  # whose compiler would norm anew within every tile of each product that reads it
+                y_BLM = jax.lax.optimization_barrier(y_BLM)
             (z_BLM, kept), (f_BLM, statistics) = attend(y_BLM), feed_forward(y_BLM)
             return x_BLM + z_BLM + f_BLM, (kept, statistics)
         x_BLM, kept = self._residual(x_BLM, self.attention_norm, attend)
