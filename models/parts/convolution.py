@@ -24,7 +24,16 @@ from models.sharding.params import Initializer, normal, param, zeros
 
 AXES = ("height", "width")
 NARROW = 32  # channels below which a filter's gradient is a convolution on CPUs too
+BLOCKS = (
+    "batch",
+    "height",
+    None,
+    "width",
+    None,
+    None,
+)  # of an image by shards: their numbers, and rows or columns of each
 _FORMATS = ("NHWC", "HWIO", "NHWC")
+Padding = Sequence[tuple[int, int]]
 
 
 class Conv(nnx.Module):
@@ -95,59 +104,83 @@ def convolve(
                 f"component {where.path!r}: {name!r} of size {size} is not divisible by the stride {stride}; the nearest that "
                 f"fits is {max(round(size / stride), 1) * stride}"
             )
-    rows, columns = (where.mesh is not None and where.num_shards(name) > 1 for name in AXES)
-    if not (rows or columns):
+    rows, columns = (x_BHWC.shape[1 + axis] // where.num_shards(name) for axis, name in enumerate(AXES))
+    if where.mesh is None or (rows, columns) == x_BHWC.shape[1:3]:
         if stride == 1:
             return _whole(x_BHWC, filter_hwCO, dilation)
-        return _local(x_BHWC, filter_hwCO, dilation, dilation, stride)
+        return _local(x_BHWC, filter_hwCO, (dilation, dilation), stride)
     kh, kw, inputs, outputs = filter_hwCO.shape
     x_BHWC = where.shard(x_BHWC, "batch", *AXES, None)
-    if columns:  # shifted images side by side, as further channels
-        shifts = [(tap - kw // 2) * dilation for tap in range(kw)]
-        x_BHWC = jnp.concatenate([shifted(x_BHWC, by, "width", where) for by in shifts], axis=-1)
-        filter_hwCO = filter_hwCO.reshape(kh, 1, kw * inputs, outputs)
-    if not rows:
-        return _local(_every(x_BHWC, "width", stride), filter_hwCO, dilation, dilation, (stride, 1))
-    shifts, width = [(tap - kh // 2) * dilation for tap in range(kh)], filter_hwCO.shape[1]
-    strides = (1, 1 if columns else stride)
-    if columns:
-        x_BHWC = _every(x_BHWC, "width", stride)
-    if outputs > x_BHWC.shape[-1] or stride > 1:  # whichever is less to send: inputs or outputs
-        images = [_every(shifted(x_BHWC, by, "height", where), "height", stride) for by in shifts]
-        filter_1wCO = jnp.moveaxis(filter_hwCO, 0, 1).reshape(1, width, -1, outputs)
-        return _local(jnp.concatenate(images, axis=-1), filter_1wCO, 1, dilation, strides)
-    filter_1wCO = jnp.moveaxis(filter_hwCO, 0, 2).reshape(1, width, -1, kh * outputs)
-    taps_BHWO = jnp.split(_local(x_BHWC, filter_1wCO, 1, dilation, strides), kh, axis=-1)
-    return functools.reduce(
-        operator.add, [shifted(tap, by, "height", where) for tap, by in zip(taps_BHWO, shifts, strict=True)]
-    )
+    above, beside = min(kh // 2 * dilation, rows), min(kw // 2 * dilation, columns)
+    both = (rows, columns) != (rows, x_BHWC.shape[2]) and (rows, columns) != (x_BHWC.shape[1], columns)
+    if both and stride == 1 and outputs <= 2 * inputs and 4 * above * beside > above * columns + beside * rows:
+        # What lies at the corners would be more than half of the rest: what rows' taps give is sent, not what they need.
+        filter_1wCO = jnp.moveaxis(filter_hwCO, 0, 2).reshape(1, kw, inputs, kh * outputs)
+        taps_BHWO = jnp.split(_in_shards(x_BHWC, filter_1wCO, where, dilation, 1), kh, axis=-1)
+        shifts = [(tap - kh // 2) * dilation for tap in range(kh)]
+        return functools.reduce(
+            operator.add, [shifted(tap, by, "height", where) for tap, by in zip(taps_BHWO, shifts, strict=True)]
+        )
+    return _in_shards(x_BHWC, filter_hwCO, where, dilation, stride)
+
+
+def _in_shards(x_BHWC: jax.Array, filter_hwCO: jax.Array, where: Component, dilation: int, stride: int) -> jax.Array:
+    """Convolves each shard, surrounded by what its taps need of others, as an image of its own."""
+    (b, h, w, c), (n, m) = x_BHWC.shape, map(where.num_shards, AXES)
+    z_BNHMWC = where.shard(x_BHWC.reshape(b, n, h // n, m, w // m, c), *BLOCKS)
+    dilations, padding = [], []
+    for axis, shards, size in zip((1, 3), (n, m), filter_hwCO.shape[:2], strict=True):
+        apart, beyond = dilation, size // 2 * dilation
+        if shards > 1:
+            z_BNHMWC, apart = _surrounded(z_BNHMWC, size, dilation, axis, where)
+            beyond = 0
+        dilations.append(apart)
+        padding.append((beyond, beyond))
+    # Shards before examples: both are cut, and this order of them has a name as one dimension.
+    images = z_BNHMWC.transpose(1, 3, 0, 2, 4, 5).reshape(n * m * b, *z_BNHMWC.shape[2:5:2], c)
+    y = _local(images, filter_hwCO, tuple(dilations), stride, padding)
+    y_NMBHWO = y.reshape(n, m, b, h // n // stride, w // m // stride, y.shape[-1])
+    y_BNHMWO = where.shard(y_NMBHWO.transpose(2, 0, 3, 1, 4, 5), *BLOCKS)
+    return where.shard(y_BNHMWO.reshape(b, h // stride, w // stride, y.shape[-1]), "batch", *AXES, None)
+
+
+def _surrounded(z: jax.Array, size: int, dilation: int, axis: int, where: Component) -> tuple[jax.Array, int]:
+    """Returns (each shard, between the rows (columns) of others that a filter of this size needs; its dilation there)."""
+    rows, reach = z.shape[axis + 1], size // 2 * dilation
+    if reach == 0:
+        return z, dilation
+    if reach <= rows:
+        before, after = (
+            _from(z, *part, axis, BLOCKS, where) for part in ((-1, slice(rows - reach, None)), (1, slice(reach)))
+        )
+        return where.shard(jnp.concatenate([before, z, after], axis=axis + 1), *BLOCKS), dilation
+    taps = [_blocks_shifted(z, (tap - size // 2) * dilation, axis, BLOCKS, where) for tap in range(size)]
+    return where.shard(jnp.concatenate(taps, axis=axis + 1), *BLOCKS), rows
 
 
 def _local(
-    x_BHWC: jax.Array, filter_hwCO: jax.Array, rows: int, columns: int, stride: int | tuple[int, int]
+    x_BHWC: jax.Array, filter_hwCO: jax.Array, dilations: tuple[int, ...], stride: int, padding: Padding | None = None
 ) -> jax.Array:
-    """Convolves with dilations of rows and columns, of which none that is cut has more than one tap."""
-    kh, kw, *_ = filter_hwCO.shape
-    strides = stride if isinstance(stride, tuple) else (stride, stride)
-    padding = [(k // 2 * d, k // 2 * d) for k, d in ((kh, rows), (kw, columns))]
+    """Convolves with dilations of rows and columns; by default what is outside counts as 0."""
+    around = [(k // 2 * d,) * 2 for k, d in zip(filter_hwCO.shape, dilations, strict=False)]
     return jax.lax.conv_general_dilated(
-        x_BHWC, filter_hwCO, strides, padding, rhs_dilation=(rows, columns), dimension_numbers=_FORMATS
+        x_BHWC, filter_hwCO, (stride, stride), padding or around, rhs_dilation=dilations, dimension_numbers=_FORMATS
     )
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _whole(x_BHWC: jax.Array, filter_hwCO: jax.Array, dilation: int) -> jax.Array:
     """Convolves an image that is not cut, with a gradient of its own for the filter."""
-    return _local(x_BHWC, filter_hwCO, dilation, dilation, 1)
+    return _local(x_BHWC, filter_hwCO, (dilation, dilation), 1)
 
 
 def _gradients(dilation: int, inputs: tuple[jax.Array, jax.Array], dy_BHWO: jax.Array) -> tuple[jax.Array, jax.Array]:
     x_BHWC, filter_hwCO = inputs
     turned_hwOC = jnp.flip(filter_hwCO, (0, 1)).swapaxes(2, 3)
-    dx_BHWC = _local(dy_BHWO, turned_hwOC, dilation, dilation, 1)
+    dx_BHWC = _local(dy_BHWO, turned_hwOC, (dilation, dilation), 1)
 
     def convolved(x_BHWC: jax.Array, dy_BHWO: jax.Array) -> jax.Array:
-        _, back = jax.vjp(lambda w: _local(x_BHWC, w, dilation, dilation, 1), filter_hwCO)
+        _, back = jax.vjp(lambda w: _local(x_BHWC, w, (dilation, dilation), 1), filter_hwCO)
         return back(dy_BHWO)[0]
 
     def multiplied(x_BHWC: jax.Array, dy_BHWO: jax.Array) -> jax.Array:
@@ -167,15 +200,6 @@ def _gradients(dilation: int, inputs: tuple[jax.Array, jax.Array], dy_BHWO: jax.
 _whole.defvjp(lambda x, w, dilation: (_whole(x, w, dilation), (x, w)), _gradients)
 
 
-def _every(x: jax.Array, name: str, n: int) -> jax.Array:
-    """Returns every n-th row or column of an image, from the first on."""
-    if n == 1:
-        return x
-    axis = 1 + AXES.index(name)
-    parts = x.reshape(*x.shape[:axis], x.shape[axis] // n, n, *x.shape[axis + 1 :])
-    return jax.lax.index_in_dim(parts, 0, axis + 1, keepdims=False)
-
-
 def shifted(x_BHWC: jax.Array, by: int, name: str, where: Component) -> jax.Array:
     """Returns the image whose row (column) i is row i + by of x, 0 outside; cut as x is.
 
@@ -189,15 +213,22 @@ def shifted(x_BHWC: jax.Array, by: int, name: str, where: Component) -> jax.Arra
         return x_BHWC
     if abs(by) >= size:
         return jnp.zeros_like(x_BHWC)
-    hops, rest = divmod(by, size // shards)
     names = ["batch", *AXES, None]
     names.insert(axis + 1, None)
     z = where.shard(x_BHWC.reshape(*x_BHWC.shape[:axis], shards, -1, *x_BHWC.shape[axis + 1 :]), *names)
+    y = _blocks_shifted(z, by, axis, names, where)
+    return where.shard(y.reshape(x_BHWC.shape), "batch", *AXES, None)
+
+
+def _blocks_shifted(z: jax.Array, by: int, axis: int, names: Sequence[str | None], where: Component) -> jax.Array:
+    """Returns shifted rows (columns) of an image that is laid out by shards: `axis` numbers them, the next one their rows."""
+    if by == 0:
+        return z
+    hops, rest = divmod(by, z.shape[axis + 1])
     parts = [_from(z, hops, slice(rest, None), axis, names, where)]
     if rest:
         parts.append(_from(z, hops + 1, slice(rest), axis, names, where))
-    y = where.shard(jnp.concatenate(parts, axis=axis + 1), *names)
-    return where.shard(y.reshape(x_BHWC.shape), "batch", *AXES, None)
+    return where.shard(jnp.concatenate(parts, axis=axis + 1), *names)
 
 
 def _from(z: jax.Array, hops: int, rows: slice, axis: int, names: Sequence[str | None], where: Component) -> jax.Array:
