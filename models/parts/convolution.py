@@ -1,14 +1,18 @@
 """Convolutions on images that may be cut in space: [B, H, W, C] with rows and columns over the devices.
 
 Left to itself, the partitioner exchanges a halo of `dilation` rows with the neighbours, and gathers the whole image (on CPUs) or
-sends the halo in several hops (on TPUs) where that is more than a shard. Here a tap of a filter is a shifted image: a shift by
-d = q shards + r rows needs the last rows of the shard q away and the first r of the next one, at most one shard's rows in all,
-however large the dilation is. It is written with annotations alone: rows as [shards, rows of a shard], and a roll over the
-shards, which becomes a collective-permute. Sums, crops and upsampling keep the cut.
+sends the halo in several hops (on TPUs) where that is more than a shard. Here each shard is an image of its own, surrounded by
+what its taps need of others, and convolved as one. While that is less than a shard's rows it is a halo. Beyond, each tap needs
+as many rows as a shard has, however large the dilation is: those of an image shifted by d = q shards + r rows are the last rows
+of the shard q away and the first r of the next one. They are put above and below, and a dilation of a shard's rows finds them.
 
-B batch, H rows, W columns, C channels, O output channels, S shards.
+It is written with annotations alone: rows as [shards, rows of a shard], and a roll over the shards, which becomes a
+collective-permute. Sums, crops and upsampling keep the cut.
+
+B batch, H rows, W columns, C channels, O output channels, S shards (N of rows, M of columns).
 """
 
+import dataclasses
 import functools
 import operator
 from collections.abc import Sequence
@@ -24,16 +28,8 @@ from models.sharding.params import Initializer, normal, param, zeros
 
 AXES = ("height", "width")
 NARROW = 32  # channels below which a filter's gradient is a convolution on CPUs too
-BLOCKS = (
-    "batch",
-    "height",
-    None,
-    "width",
-    None,
-    None,
-)  # of an image by shards: their numbers, and rows or columns of each
+BLOCKS = ("batch", "height", None, "width", None, None)  # of an image by shards: the shards of rows, rows of each, ...
 _FORMATS = ("NHWC", "HWIO", "NHWC")
-Padding = Sequence[tuple[int, int]]
 
 
 class Conv(nnx.Module):
@@ -104,100 +100,144 @@ def convolve(
                 f"component {where.path!r}: {name!r} of size {size} is not divisible by the stride {stride}; the nearest that "
                 f"fits is {max(round(size / stride), 1) * stride}"
             )
-    rows, columns = (x_BHWC.shape[1 + axis] // where.num_shards(name) for axis, name in enumerate(AXES))
-    if where.mesh is None or (rows, columns) == x_BHWC.shape[1:3]:
-        if stride == 1:
-            return _whole(x_BHWC, filter_hwCO, dilation)
-        return _local(x_BHWC, filter_hwCO, (dilation, dilation), stride)
-    kh, kw, inputs, outputs = filter_hwCO.shape
     x_BHWC = where.shard(x_BHWC, "batch", *AXES, None)
-    above, beside = min(kh // 2 * dilation, rows), min(kw // 2 * dilation, columns)
-    both = (rows, columns) != (rows, x_BHWC.shape[2]) and (rows, columns) != (x_BHWC.shape[1], columns)
-    if both and stride == 1 and outputs <= 2 * inputs and 4 * above * beside > above * columns + beside * rows:
-        # What lies at the corners would be more than half of the rest: what rows' taps give is sent, not what they need.
+    (b, h, w, inputs), (kh, kw, _, outputs) = x_BHWC.shape, filter_hwCO.shape
+    way = _Way(where, (b, h, w), (kh, kw), dilation, stride)
+    if stride == 1 and outputs <= 2 * inputs and way.corners_are_most:
+        way = _ByRows(where, (b, h, w), (kh, kw), dilation)
+
+    def forward(x_BHWC: jax.Array, filter_hwCO: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        images = way.surrounded(x_BHWC)
+        return way.convolved(images, filter_hwCO), (images, filter_hwCO)
+
+    def backward(kept: tuple[jax.Array, jax.Array], dy_BHWO: jax.Array) -> tuple[jax.Array, jax.Array]:
+        # A convolution too, of shards alone: derived from `forward`, it would be one of all that surrounds them.
+        images, filter_hwCO = kept
+        turned_hwOC = jnp.flip(filter_hwCO, (0, 1)).swapaxes(2, 3)
+        return convolve(dy_BHWO, turned_hwOC, where, dilation=dilation), way.gradient(images, filter_hwCO, dy_BHWO)
+
+    if stride > 1:
+        return forward(x_BHWC, filter_hwCO)[0]
+    differentiable = jax.custom_vjp(lambda x, w: forward(x, w)[0])
+    differentiable.defvjp(forward, backward)
+    return differentiable(x_BHWC, filter_hwCO)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Way:
+    """A convolution of each shard, surrounded by what its taps need of others, as an image of its own.
+
+    Attributes:
+      shape: of the image: B, H, W.
+      size: of the filter.
+    """
+
+    where: Component
+    shape: tuple[int, int, int]
+    size: tuple[int, int]
+    dilation: int
+    stride: int = 1
+
+    @property
+    def shards(self) -> tuple[int, int]:
+        """Of rows and of columns."""
+        rows, columns = (1 if self.where.mesh is None else self.where.num_shards(name) for name in AXES)
+        return rows, columns
+
+    @property
+    def own(self) -> tuple[int, int]:
+        """Rows and columns of a shard."""
+        (_, h, w), (n, m) = self.shape, self.shards
+        return h // n, w // m
+
+    @property
+    def reach(self) -> tuple[int, int]:
+        """How far a tap is from the centre at most, in rows and columns."""
+        return self.size[0] // 2 * self.dilation, self.size[1] // 2 * self.dilation
+
+    @property
+    def corners_are_most(self) -> bool:
+        """Whether what is needed of the shards at the corners is more than half of the rest."""
+        (rows, columns), cut = self.own, min(self.shards) > 1
+        above, beside = (min(*pair) for pair in zip(self.reach, self.own, strict=True))
+        return cut and 4 * above * beside > above * columns + beside * rows
+
+    def surrounded(self, x_BHWC: jax.Array) -> jax.Array:
+        """Returns the shards as images [shards * B, H', W', C]: their own rows and columns, between what their taps need."""
+        (b, *_, c), (n, m), (rows, columns) = x_BHWC.shape, self.shards, self.own
+        if n == m == 1:
+            return x_BHWC
+        z_BNHMWC = self.where.shard(x_BHWC.reshape(b, n, rows, m, columns, c), *BLOCKS)
+        for place, axis in enumerate((1, 3)):
+            if self.shards[place] > 1:
+                z_BNHMWC = self._between(z_BNHMWC, place, axis)
+        # Shards before examples: both are cut, and this order of them has a name as one dimension.
+        return z_BNHMWC.transpose(1, 3, 0, 2, 4, 5).reshape(n * m * b, *z_BNHMWC.shape[2:5:2], c)
+
+    def _between(self, z: jax.Array, place: int, axis: int) -> jax.Array:
+        rows, reach = self.own[place], self.reach[place]
+        if reach <= rows:
+            sides = ((-1, slice(rows - reach, None)), (1, slice(reach)))
+            before, after = (_from(z, *side, axis, BLOCKS, self.where) for side in sides)
+            parts = [before, z, after]
+        else:
+            shifts = range(-reach, reach + 1, self.dilation)
+            parts = [_shifted_blocks(z, by, axis, BLOCKS, self.where) for by in shifts]
+        return self.where.shard(jnp.concatenate(parts, axis=axis + 1), *BLOCKS)
+
+    def convolved(self, images: jax.Array, filter_hwCO: jax.Array) -> jax.Array:
+        """Returns [B, H / stride, W / stride, O] of `surrounded`."""
+        dilations, padding = [], []
+        for shards, rows, reach in zip(self.shards, self.own, self.reach, strict=True):
+            dilations.append(self.dilation if shards == 1 or reach <= rows else rows)
+            padding.append((reach, reach) if shards == 1 else (0, 0))
+        strides = self.stride, self.stride
+        y = jax.lax.conv_general_dilated(
+            images, filter_hwCO, strides, padding, rhs_dilation=dilations, dimension_numbers=_FORMATS
+        )
+        (b, h, w), (n, m), outputs = self.shape, self.shards, y.shape[-1]
+        if n == m == 1:
+            return y
+        y_NMBHWO = y.reshape(n, m, b, h // n // self.stride, w // m // self.stride, outputs)
+        y_BNHMWO = self.where.shard(y_NMBHWO.transpose(2, 0, 3, 1, 4, 5), *BLOCKS)
+        y_BHWO = y_BNHMWO.reshape(b, h // self.stride, w // self.stride, outputs)
+        return self.where.shard(y_BHWO, "batch", *AXES, None)
+
+    def gradient(self, images: jax.Array, filter_hwCO: jax.Array, dy_BHWO: jax.Array) -> jax.Array:
+        """Returns the gradient of the filter."""
+
+        def convolved(images: jax.Array, dy_BHWO: jax.Array) -> jax.Array:
+            return jax.vjp(functools.partial(self.convolved, images), filter_hwCO)[1](dy_BHWO)[0]
+
+        def multiplied(x_BHWC: jax.Array, dy_BHWO: jax.Array) -> jax.Array:
+            """A product for each tap: XLA's CPU compiler takes 2.5 times as long for a convolution over all positions."""
+            (_, h, w, c), (kh, kw), d = x_BHWC.shape, self.size, self.dilation
+            padded = jnp.pad(x_BHWC, ((0, 0), *((reach, reach) for reach in self.reach), (0, 0)))
+            taps = [padded[:, i * d : i * d + h, j * d : j * d + w] for i in range(kh) for j in range(kw)]
+            dy_PO = dy_BHWO.reshape(-1, dy_BHWO.shape[-1])
+            return jnp.stack([tap.reshape(-1, c).T @ dy_PO for tap in taps]).reshape(filter_hwCO.shape)
+
+        if self.shards != (1, 1) or min(filter_hwCO.shape[2:]) < NARROW:
+            return convolved(images, dy_BHWO)
+        return jax.lax.platform_dependent(images, dy_BHWO, cpu=multiplied, default=convolved)
+
+
+class _ByRows(_Way):
+    """The same, but what each row of taps gives is sent to where it belongs, not what it needs: no shard at a corner is asked."""
+
+    @property
+    def reach(self) -> tuple[int, int]:
+        """How far a tap is from the centre of its row of taps."""
+        return 0, self.size[1] // 2 * self.dilation
+
+    def convolved(self, images: jax.Array, filter_hwCO: jax.Array) -> jax.Array:
+        """Returns [B, H, W, O] of `surrounded`."""
+        kh, kw, inputs, outputs = filter_hwCO.shape
         filter_1wCO = jnp.moveaxis(filter_hwCO, 0, 2).reshape(1, kw, inputs, kh * outputs)
-        taps_BHWO = jnp.split(_in_shards(x_BHWC, filter_1wCO, where, dilation, 1), kh, axis=-1)
-        shifts = [(tap - kh // 2) * dilation for tap in range(kh)]
-        return functools.reduce(
-            operator.add, [shifted(tap, by, "height", where) for tap, by in zip(taps_BHWO, shifts, strict=True)]
-        )
-    return _in_shards(x_BHWC, filter_hwCO, where, dilation, stride)
-
-
-def _in_shards(x_BHWC: jax.Array, filter_hwCO: jax.Array, where: Component, dilation: int, stride: int) -> jax.Array:
-    """Convolves each shard, surrounded by what its taps need of others, as an image of its own."""
-    (b, h, w, c), (n, m) = x_BHWC.shape, map(where.num_shards, AXES)
-    z_BNHMWC = where.shard(x_BHWC.reshape(b, n, h // n, m, w // m, c), *BLOCKS)
-    dilations, padding = [], []
-    for axis, shards, size in zip((1, 3), (n, m), filter_hwCO.shape[:2], strict=True):
-        apart, beyond = dilation, size // 2 * dilation
-        if shards > 1:
-            z_BNHMWC, apart = _surrounded(z_BNHMWC, size, dilation, axis, where)
-            beyond = 0
-        dilations.append(apart)
-        padding.append((beyond, beyond))
-    # Shards before examples: both are cut, and this order of them has a name as one dimension.
-    images = z_BNHMWC.transpose(1, 3, 0, 2, 4, 5).reshape(n * m * b, *z_BNHMWC.shape[2:5:2], c)
-    y = _local(images, filter_hwCO, tuple(dilations), stride, padding)
-    y_NMBHWO = y.reshape(n, m, b, h // n // stride, w // m // stride, y.shape[-1])
-    y_BNHMWO = where.shard(y_NMBHWO.transpose(2, 0, 3, 1, 4, 5), *BLOCKS)
-    return where.shard(y_BNHMWO.reshape(b, h // stride, w // stride, y.shape[-1]), "batch", *AXES, None)
-
-
-def _surrounded(z: jax.Array, size: int, dilation: int, axis: int, where: Component) -> tuple[jax.Array, int]:
-    """Returns (each shard, between the rows (columns) of others that a filter of this size needs; its dilation there)."""
-    rows, reach = z.shape[axis + 1], size // 2 * dilation
-    if reach == 0:
-        return z, dilation
-    if reach <= rows:
-        before, after = (
-            _from(z, *part, axis, BLOCKS, where) for part in ((-1, slice(rows - reach, None)), (1, slice(reach)))
-        )
-        return where.shard(jnp.concatenate([before, z, after], axis=axis + 1), *BLOCKS), dilation
-    taps = [_blocks_shifted(z, (tap - size // 2) * dilation, axis, BLOCKS, where) for tap in range(size)]
-    return where.shard(jnp.concatenate(taps, axis=axis + 1), *BLOCKS), rows
-
-
-def _local(
-    x_BHWC: jax.Array, filter_hwCO: jax.Array, dilations: tuple[int, ...], stride: int, padding: Padding | None = None
-) -> jax.Array:
-    """Convolves with dilations of rows and columns; by default what is outside counts as 0."""
-    around = [(k // 2 * d,) * 2 for k, d in zip(filter_hwCO.shape, dilations, strict=False)]
-    return jax.lax.conv_general_dilated(
-        x_BHWC, filter_hwCO, (stride, stride), padding or around, rhs_dilation=dilations, dimension_numbers=_FORMATS
-    )
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _whole(x_BHWC: jax.Array, filter_hwCO: jax.Array, dilation: int) -> jax.Array:
-    """Convolves an image that is not cut, with a gradient of its own for the filter."""
-    return _local(x_BHWC, filter_hwCO, (dilation, dilation), 1)
-
-
-def _gradients(dilation: int, inputs: tuple[jax.Array, jax.Array], dy_BHWO: jax.Array) -> tuple[jax.Array, jax.Array]:
-    x_BHWC, filter_hwCO = inputs
-    turned_hwOC = jnp.flip(filter_hwCO, (0, 1)).swapaxes(2, 3)
-    dx_BHWC = _local(dy_BHWO, turned_hwOC, (dilation, dilation), 1)
-
-    def convolved(x_BHWC: jax.Array, dy_BHWO: jax.Array) -> jax.Array:
-        _, back = jax.vjp(lambda w: _local(x_BHWC, w, (dilation, dilation), 1), filter_hwCO)
-        return back(dy_BHWO)[0]
-
-    def multiplied(x_BHWC: jax.Array, dy_BHWO: jax.Array) -> jax.Array:
-        """A product for each tap: XLA's CPU compiler takes 2.5 times as long for a convolution over all positions."""
-        kh, kw, *_ = filter_hwCO.shape
-        _, h, w, c = x_BHWC.shape
-        beyond = [(k // 2 * dilation,) * 2 for k in (kh, kw)]
-        padded, dy_PO = jnp.pad(x_BHWC, ((0, 0), *beyond, (0, 0))), dy_BHWO.reshape(-1, dy_BHWO.shape[-1])
-        taps = [padded[:, i * dilation :, j * dilation :][:, :h, :w] for i in range(kh) for j in range(kw)]
-        return jnp.stack([tap.reshape(-1, c).T @ dy_PO for tap in taps]).reshape(filter_hwCO.shape)
-
-    narrow = min(filter_hwCO.shape[2:]) < NARROW
-    cpu = convolved if narrow else multiplied
-    return dx_BHWC, jax.lax.platform_dependent(x_BHWC, dy_BHWO, cpu=cpu, default=convolved)
-
-
-_whole.defvjp(lambda x, w, dilation: (_whole(x, w, dilation), (x, w)), _gradients)
+        taps_BHWO = jnp.split(super().convolved(images, filter_1wCO), kh, axis=-1)
+        shifts = [(tap - kh // 2) * self.dilation for tap in range(kh)]
+        sent = [shifted(tap, by, "height", self.where) for tap, by in zip(taps_BHWO, shifts, strict=True)]
+        return functools.reduce(operator.add, sent)
 
 
 def shifted(x_BHWC: jax.Array, by: int, name: str, where: Component) -> jax.Array:
@@ -216,11 +256,11 @@ def shifted(x_BHWC: jax.Array, by: int, name: str, where: Component) -> jax.Arra
     names = ["batch", *AXES, None]
     names.insert(axis + 1, None)
     z = where.shard(x_BHWC.reshape(*x_BHWC.shape[:axis], shards, -1, *x_BHWC.shape[axis + 1 :]), *names)
-    y = _blocks_shifted(z, by, axis, names, where)
+    y = _shifted_blocks(z, by, axis, names, where)
     return where.shard(y.reshape(x_BHWC.shape), "batch", *AXES, None)
 
 
-def _blocks_shifted(z: jax.Array, by: int, axis: int, names: Sequence[str | None], where: Component) -> jax.Array:
+def _shifted_blocks(z: jax.Array, by: int, axis: int, names: Sequence[str | None], where: Component) -> jax.Array:
     """Returns shifted rows (columns) of an image that is laid out by shards: `axis` numbers them, the next one their rows."""
     if by == 0:
         return z
