@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from configs import bert, gpt
+from configs import bert, gpt, vit
 from configs.experiment import Experiment
 from models.sharding.layout import Layout
 from models.sharding.layouts import fully_sharded, two_d
@@ -50,6 +50,12 @@ def _published_palm() -> Experiment:
     return replace(e, data=replace(e.data, batch_size=1024), execution=replace(e.execution, remat="full"))
 
 
+def _published_vit_22b() -> Experiment:
+    """Weights and activations cut in two dimensions, as section 4.2 says; how many of each is ours."""
+    e = vit.vit_22b()
+    return replace(e, execution=replace(e.execution, remat="full"), layout=two_d(256, 4))
+
+
 def _maxtext_v5(layers: int, dim: int, hidden: int, heads: int, rows: int, layout: Layout) -> Experiment:
     """MaxText's decoders for v5e and v5p: heads of 128, gated SiLU, rows of 2048 tokens, everything recomputed."""
     e = gpt.maxtext_22b()
@@ -70,6 +76,7 @@ POINTS = {
     "maxtext_22b": Point(lambda: _published_maxtext(gpt.maxtext_22b()), "v4:4x4x4", 0.567, "MaxText's README of 2023"),
     "maxtext_52b": Point(lambda: _published_maxtext(gpt.maxtext_52b()), "v4:4x4x12", 0.560, "MaxText's README of 2023"),
     "palm_540b": Point(_published_palm, "v4:12x16x16", 0.462, "arXiv 2204.02311, section 4.1"),
+    "vit_22b": Point(_published_vit_22b, "v4:8x8x16", 0.549, "arXiv 2302.05442, section 4"),
     "v5e_16b": Point(
         lambda: _maxtext_v5(32, 4096, 28_672, 64, 6 * 256, fully_sharded(256, 1)), "v5e:16x16", 0.611, V5E
     ),
