@@ -51,7 +51,7 @@ def _published_palm() -> Experiment:
 
 
 def _published_vit_22b() -> Experiment:
-    """Weights and activations cut in two dimensions, as section 4.2 says; how many of each is ours."""
+    """Weights and activations cut in two dimensions, as the paper says; how far in each is ours."""
     e = vit.vit_22b()
     return replace(e, execution=replace(e.execution, remat="full"), layout=two_d(256, 4))
 
