@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 
 Example = dict[str, np.ndarray]  # arrays by name; of packed data a row of several examples
-DType = Literal["int32", "float32", "bfloat16", "uint8"]
+DType = Literal["int32", "float32", "bfloat16", "uint8", "int16"]
 
 
 @dataclasses.dataclass(frozen=True)

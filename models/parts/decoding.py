@@ -79,7 +79,7 @@ def beam_search(
         logits_BKV = logits_BKV.astype(jnp.float32)
         ids_V = jnp.arange(vocab)
         if prefix_BP is not None:
-            logits_BKV = _forced(logits_BKV, prefix_BP, s.at)
+            logits_BKV = forced(logits_BKV, prefix_BP, s.at)
         never_V = (ids_V == pad) | (ids_V >= (usable or vocab))
 
         # 2K candidates: at most K of them end, so K go on. They are among the 2K of each hypothesis, which are found faster.
@@ -114,7 +114,7 @@ def beam_search(
     return jnp.take_along_axis(tokens, index_BK[..., None], axis=1), best_BK
 
 
-def _forced(logits_BKV: jax.Array, prefix_BP: jax.Array, at: jax.Array) -> jax.Array:
+def forced(logits_BKV: jax.Array, prefix_BP: jax.Array, at: jax.Array) -> jax.Array:
     """Returns logits that leave the token of the prefix at this position alone, where there is one."""
     token_B = jnp.take(prefix_BP, at, axis=1, mode="fill", fill_value=0)
     token_B11 = token_B[:, None, None]
@@ -232,3 +232,32 @@ def truncate(logits_BKV: jax.Array, top_k: int, top_p: float) -> jax.Array:
         least_BK1 = jnp.min(kept_BKV, axis=-1, keepdims=True)
         logits_BKV = jnp.where(logits_BKV < least_BK1, NEVER, logits_BKV)
     return logits_BKV
+
+
+class Ruled:
+    """A model whose next token depends on rules about those before it, for `beam_search` and `sample`.
+
+    Args:
+      rule: returns logits [B, K, V] from those of the model, the tokens so far [B, K, T] and their number.
+    """
+
+    def __init__(self, model: Searchable, rule: Callable[[jax.Array, jax.Array, jax.Array], jax.Array]):
+        self.model, self.rule = model, rule
+
+    @staticmethod
+    def start(state: Any, batch: int, hypotheses: int, steps: int) -> tuple[Any, jax.Array]:
+        """Returns the state before the first token, from the model's."""
+        return state, jnp.zeros((batch, hypotheses, steps), jnp.int32)
+
+    def step(self, state: tuple[Any, jax.Array], ids_BK: jax.Array, at: jax.Array) -> tuple[jax.Array, Any]:
+        """See Searchable."""
+        inner, tokens_BKT = state
+        written_BKT = tokens_BKT.at[:, :, jnp.maximum(at - 1, 0)].set(ids_BK)
+        tokens_BKT = jnp.where(at == 0, tokens_BKT, written_BKT)
+        logits_BKV, inner = self.model.step(inner, ids_BK, at)
+        return self.rule(logits_BKV, tokens_BKT, at), (inner, tokens_BKT)
+
+    def reorder(self, state: tuple[Any, jax.Array], parent_BK: jax.Array) -> tuple[Any, jax.Array]:
+        """See Searchable."""
+        inner, tokens_BKT = state
+        return self.model.reorder(inner, parent_BK), jnp.take_along_axis(tokens_BKT, parent_BK[..., None], axis=1)

@@ -43,8 +43,8 @@ class EncoderDecoder(Staged):
     def _make_stacks(self, key_encoder: jax.Array, key_decoder: jax.Array) -> None:
         """Makes the parameters of both stacks and the norms after them; `c` and `where` must be set."""
         c, where = self.c, self.where
-        self.encoder = stack(lambda k: Unit(c, k, where / "encoder", decoder=False), key_encoder, c.units)
-        self.decoder = stack(lambda k: Unit(c, k, where / "decoder", decoder=True), key_decoder, c.units)
+        self.encoder = stack(lambda k: Unit(c, k, where / "encoder", decoder=False), key_encoder, c.encoder_units)
+        self.decoder = stack(lambda k: Unit(c, k, where / "decoder", decoder=True), key_decoder, c.decoder_units)
         has_norm = c.order == "pre"
         self.encoder_norm = transformer.norm(c, where / "encoder") if has_norm else None
         self.decoder_norm = transformer.norm(c, where / "decoder") if has_norm else None
@@ -59,6 +59,21 @@ class EncoderDecoder(Staged):
     @abc.abstractmethod
     def embed_tokens(self, side: Side, ids_BL: jax.Array, positions_BL: jax.Array, key: Key) -> jax.Array:
         """Returns the first layer's input [B, L, M] of either stack; draws dropout from the key."""
+
+    def embed_source(self, batch: Batch, key: Key) -> jax.Array:
+        """Returns the encoder's first layer's input [B, S, M]; a source that is no text has an embedding of its own."""
+        return self.embed_tokens("input", batch["inputs"], batch["inputs_positions"], key)
+
+    def source_places(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        """Returns, int32 [B, S] each, the segment of each of the source's positions and its place in its example."""
+        return batch["inputs_segments"], batch["inputs_positions"]
+
+    def alone(self, batch: Batch) -> Batch:
+        """Returns a batch to decode, with what `start` leaves out of sources that are alone in their rows."""
+        ids_BS = batch["inputs"]
+        real_BS = batch.get("inputs_segments", ids_BS) > 0
+        positions_BS = jnp.maximum(jnp.cumsum(real_BS, axis=1) - 1, 0)
+        return batch | {"inputs_segments": real_BS.astype(jnp.int32), "inputs_positions": positions_BS}
 
     @abc.abstractmethod
     def logits(self, x_BLM: jax.Array) -> jax.Array:
@@ -80,8 +95,7 @@ class EncoderDecoder(Staged):
 
     def before(self, batch: Batch, context: Context, totals: Totals) -> tuple[Batch, Loss]:
         """Returns ({"source": the encoder's output [B, S, M]}, its routers' losses); see HasPrologue."""
-        arrays = batch["inputs"], batch["inputs_segments"], batch["inputs_positions"]
-        source_BSM, statistics = self.encode(*arrays, context)
+        source_BSM, statistics = self.encode(batch, context)
         return {"source": source_BSM}, self._routing_loss(statistics, "input", source_BSM.dtype, totals)
 
     def embed(self, batch: Batch, context: Context) -> DecoderInput:
@@ -100,7 +114,7 @@ class EncoderDecoder(Staged):
         segments_BL = batch["targets_segments"]
         bias_1NK = None if bias_11X is None else bias_11X.reshape(1, self.c.heads, -1)
         g = self._geometry(batch["targets_positions"], segments_BL, bias_1NK, causal=True)
-        source = Source(AttentionMask.for_rows(segments_BL, batch["inputs_segments"]), source_BSM)
+        source = Source(AttentionMask.for_rows(segments_BL, self.source_places(batch)[0]), source_BSM)
         g = dataclasses.replace(g, source=source)
         x_BLM, statistics = run_units(blocks, x_BLM, g, context.key, self.where / "decoder")
         return (x_BLM, source_BSM, bias_11X), self._routing_loss(statistics, "target", x_BLM.dtype, totals)
@@ -128,17 +142,19 @@ class EncoderDecoder(Staged):
 
     def totals(self, batch: Batch) -> Totals:
         """Returns the number of real tokens of either side, over which losses are means."""
-        return {side: jnp.sum(batch[f"{side}s_segments"] > 0) for side in ("input", "target")}
+        segments = {"input": self.source_places(batch)[0], "target": batch["targets_segments"]}
+        return {side: jnp.sum(segments_BL > 0) for side, segments_BL in segments.items()}
 
     def units(self, batch: Batch) -> dict[str, jax.Array]:
         """Returns the number of tokens of both sides, padding left out."""
         return {"tokens": jnp.sum(batch["inputs_segments"] > 0) + jnp.sum(batch["targets_segments"] > 0)}
 
-    def encode(self, ids_BS, segments_BS, positions_BS, context: Context) -> tuple[jax.Array, Statistics]:
+    def encode(self, batch: Batch, context: Context) -> tuple[jax.Array, Statistics]:
         """Returns (the encoder's output [B, S, M], statistics of its mixtures, stacked)."""
         embedding, layers, output = context.split(3)
-        x_BSM = self.embed_tokens("input", ids_BS, positions_BS, embedding.key)
-        keys = layers.for_layers(self.c.units).key
+        x_BSM = self.embed_source(batch, embedding.key)
+        segments_BS, positions_BS = self.source_places(batch)
+        keys = layers.for_layers(self.c.encoder_units).key
         bias_1NK = None if self.encoder_bias is None else self.encoder_bias[...][None]
         g = self._geometry(positions_BS, segments_BS, bias_1NK)
         x_BSM, statistics = run_units(self.encoder, x_BSM, g, keys, self.where / "encoder")
@@ -173,11 +189,11 @@ class EncoderDecoder(Staged):
           batch: `inputs` int32 [B, S], an example a row. 0 is padding, on either side; where a token may have id 0, padding is
             where `inputs_segments` is 0.
         """
-        c, ids_BS, real_BS = self.c, batch["inputs"], batch.get("inputs_segments", batch["inputs"]) > 0
-        positions_BS = jnp.maximum(jnp.cumsum(real_BS, axis=1) - 1, 0)
-        source_BSM, _ = self.encode(ids_BS, real_BS.astype(jnp.int32), positions_BS, Context.evaluation())
-        slots = Slots.empty(len(ids_BS), hypotheses, steps, jnp.zeros(1, jnp.int32), 0)
-        shape = (len(ids_BS), slots.number, c.groups, c.head_dim)
+        c, batch = self.c, self.alone(batch)
+        real_BS = self.source_places(batch)[0] > 0
+        source_BSM, _ = self.encode(batch, Context.evaluation())
+        slots = Slots.empty(len(real_BS), hypotheses, steps, jnp.zeros(1, jnp.int32), 0)
+        shape = (len(real_BS), slots.number, c.groups, c.head_dim)
         names = ("batch", None, "act_heads" if c.groups == c.heads else "act_kv_heads", None)
 
         def layer_cache(layer: Block) -> LayerCache:
@@ -270,7 +286,7 @@ def comparable(c: EncoderDecoderConfig, lengths: Sequence[int]) -> EncoderDecode
 
     Routing groups lie within rows, since rows are dealt out to microbatches.
     """
-    c = dataclasses.replace(c, layers=4 * len(c.unit), dropout=0.0, hidden_dropout=0.0, output_dropout=0.0)
+    c = dataclasses.replace(c, layers=4 * len(c.unit), decoder_layers=0, dropout=0.0, hidden_dropout=0.0, output_dropout=0.0)
     if c.moe is None:
         return c
     moe = dataclasses.replace(

@@ -178,8 +178,8 @@ class Block(nnx.Module):
 def _attention(c: BlockConfig, key: jax.Array, where: Component, *, buckets: int = 0) -> Attention:
     return Attention(
         c.model_dim, c.heads, c.head_dim, key, where, kv_heads=c.kv_heads, bias=c.attention_bias,
-        out_bias=c.attention_bias if c.output_bias == "same" else c.output_bias == "yes", qk_norm=c.qk_norm,
-        per_dim_scale=c.per_dim_scale, buckets=buckets, max_distance=c.max_distance, cap=c.logit_cap,
+        out_bias=c.attention_bias if c.output_bias == "same" else c.output_bias == "yes", key_bias=c.key_bias,
+        qk_norm=c.qk_norm, per_dim_scale=c.per_dim_scale, buckets=buckets, max_distance=c.max_distance, cap=c.logit_cap,
         scaled=c.attention_scale, init_scale=c.init_scale,
     )  # fmt: skip
 

@@ -46,6 +46,7 @@ class BlockConfig:
       gated: act(x wg) * (x wi) instead of act(x wi) in the feed-forward layer (Shazeer 2020).
       attention_bias, ffn_bias: biases of all projections of the sub-layer.
       output_bias: of the projection of attention's output: the "same" as the other three's, or "yes" or "no" by itself.
+      key_bias: of the projection of keys, where attention has biases; softmax does not see it, and Whisper has none.
       qk_norm: layer norms, scale alone, of each head's queries and keys (ViT-22B, arXiv 2302.05442, section 2).
       attention_scale: divides attention logits by sqrt(D); T5 does not, and draws its queries' matrix smaller instead.
       init_scale: variance of the initial matrices of layers and routers, times their inputs (Switch Transformer: 0.1).
@@ -72,6 +73,7 @@ class BlockConfig:
     gated: bool = False
     attention_bias: bool = False
     output_bias: Literal["same", "yes", "no"] = "same"
+    key_bias: bool = True
     qk_norm: bool = False
     ffn_bias: bool = False
     attention_scale: bool = True
@@ -185,13 +187,15 @@ class EncoderDecoderConfig(StackConfig):
     """An encoder, and a decoder that attends to its output (models/parts/encoder_decoder.py).
 
     Attributes:
-      layers: of encoder and decoder together, half each.
+      layers: of encoder and decoder together.
+      decoder_layers: those of them that are the decoder's; 0 is half.
       label_smoothing: mass moved from the label to all other classes.
       z_loss: weight of log(sum of exp logits)^2 of the output logits (T5X: 1e-4); 0 computes none.
       output_dropout: on the encoder's output (T5).
       start_id: the token that stands before the first of a target.
     """
 
+    decoder_layers: int = 0
     label_smoothing: float = 0.0
     z_loss: float = 0.0
     output_dropout: float = 0.0
@@ -201,6 +205,11 @@ class EncoderDecoderConfig(StackConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.decoder_layers and (self.decoder_layers % len(self.unit) or self.decoder_layers >= self.layers):
+            raise ValueError(
+                f"decoder_layers={self.decoder_layers}: must be a multiple of {len(self.unit)} below layers={self.layers}; "
+                f"nearest is {self.layers // 2}"
+            )
         check_dropout(self.output_dropout)
         if self.z_loss < 0:
             raise ValueError(f"z_loss={self.z_loss}: must be positive, or 0 for none; T5X's is 1e-4")
@@ -209,12 +218,23 @@ class EncoderDecoderConfig(StackConfig):
         if self.order == "parallel":
             raise ValueError("order='parallel': a decoder that attends to a source has no such order; nearest is 'pre'")
 
+    @property
+    def decoder_units(self) -> int:
+        """Repeated units of the decoder."""
+        return self.decoder_layers // len(self.unit) or self.units
+
+    @property
+    def encoder_units(self) -> int:
+        """Repeated units of the encoder."""
+        return 2 * self.units - self.decoder_units
+
     def shrunk(self) -> dict[str, Any]:
         """Returns field values small enough for a test and divisible by the meshes of eight devices; the variant stays."""
         moe = self.moe and dataclasses.replace(self.moe, experts=8, group_size=32, min_capacity=1)
         return dict(
-            layers=max(4, 2 * len(self.unit)), model_dim=16, hidden_dim=32, heads=4, head_dim=8, moe=moe, dropout=0.1
-        )
+            layers=max(4, 2 * len(self.unit)), decoder_layers=0, model_dim=16, hidden_dim=32, heads=4, head_dim=8, moe=moe,
+            dropout=0.1,
+        )  # fmt: skip
 
 
 def comparable(c: LmConfig, lengths: Sequence[int]) -> LmConfig:

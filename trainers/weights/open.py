@@ -1,4 +1,4 @@
-"""Opens a trained model in any form: a run's workdir, a release, a Hugging Face folder, a GGUF or an .npz file."""
+"""Opens a trained model in any form: a run's workdir, a release, a Hugging Face folder, a GGUF file or one of bare arrays."""
 
 import dataclasses
 from pathlib import Path
@@ -12,8 +12,11 @@ from models.errors import nearest
 from models.families import ModelConfig, family_of
 from models.interchange import InterchangeError
 from trainers import checkpoint
-from trainers.weights import gguf, huggingface, npz, release
+from trainers.weights import bare, gguf, huggingface, release
 from trainers.weights.source import Arrays, Weights
+
+
+CTRANSLATE2 = "model.bin"  # whose name PyTorch's pickles do not have
 
 
 def open_weights(path: Path) -> Weights:
@@ -22,22 +25,25 @@ def open_weights(path: Path) -> Weights:
     Raises:
       UserError: the path holds no weights, or damaged ones.
     """
-    huggingface.refuse_pickle(path)
+    if path.name != CTRANSLATE2:
+        huggingface.refuse_pickle(path)
     if not path.exists():
         raise InterchangeError(f"no weights at {path}: there is no such file or folder")
     if (path / release.SUMS).exists():
         return release.Release(path)
+    if (path / CTRANSLATE2).exists():
+        return bare.Bare(path / CTRANSLATE2)
     if (path / huggingface.CONFIG).exists():
         return huggingface.HuggingFace(path)
     if (path / "checkpoints").is_dir():
         return _run(path, None)[1]
-    files = [path] if path.is_file() else list(path.glob("*.gguf"))
-    forms = {".gguf": gguf.Gguf, ".npz": npz.Npz}
+    files = [path] if path.is_file() else [*path.glob("*.gguf"), *path.glob("*.safetensors")]
+    forms = {".gguf": gguf.Gguf, **dict.fromkeys(bare.FORMS, bare.Bare)}
     if len(files) == 1 and files[0].suffix in forms:
         return forms[files[0].suffix](files[0])
     raise InterchangeError(
         f"{path} holds no weights: expected a release ({release.SUMS}), a run (checkpoints/), a Hugging Face folder "
-        f"({huggingface.CONFIG}), one GGUF file or an .npz file"
+        f"({huggingface.CONFIG}), CTranslate2's {CTRANSLATE2}, one GGUF file, or an .npz or safetensors file of a known model"
     )
 
 

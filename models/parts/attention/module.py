@@ -25,6 +25,7 @@ class Attention(nnx.Module):
       kv_heads: G heads of keys and values, each shared by N / G queries; N by default.
       bias: of all four projections.
       out_bias: of the last of them, where it differs.
+      key_bias: of keys, where there are biases.
       qk_norm: layer norms, scale alone, of each head's queries and keys, before rotary positions.
       per_dim_scale: scales each dimension of the queries by softplus(w) / softplus(0), w learned from 0 (Lingvo).
       buckets: of relative positions up to `max_distance`, each with a learned bias per head (T5, section 2.1); 0 has none.
@@ -38,7 +39,7 @@ class Attention(nnx.Module):
 
     def __init__(
         self, size: int, heads: int, head_size: int, key: jax.Array, where: Component, *,
-        kv_heads: int = 0, bias: bool = False, out_bias: bool | None = None, qk_norm: bool = False,
+        kv_heads: int = 0, bias: bool = False, out_bias: bool | None = None, key_bias: bool = True, qk_norm: bool = False,
         per_dim_scale: bool = False, buckets: int = 0, max_distance: int = 128,
         cap: float = 0.0, scaled: bool = True, init_scale: float = 1.0,
     ):  # fmt: skip
@@ -64,7 +65,7 @@ class Attention(nnx.Module):
             where,
         )
         self.q_bias = param(kq, (heads, head_size), ("heads", "kv"), zeros, where) if bias else None
-        self.k_bias = param(kk, (kv_heads, head_size), (kv_axis, "kv"), zeros, where) if bias else None
+        self.k_bias = param(kk, (kv_heads, head_size), (kv_axis, "kv"), zeros, where) if bias and key_bias else None
         self.v_bias = param(kv, (kv_heads, head_size), (kv_axis, "kv"), zeros, where) if bias else None
         self.o_bias = param(ko, (size,), ("embed",), zeros, where) if (bias if out_bias is None else out_bias) else None
         self.q_norm = Norm(head_size, where, kind="layer", axis="kv") if qk_norm else None

@@ -1,0 +1,107 @@
+"""Held-out speech as a model writes it down or translates it, and its error rates, by task and language."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data.config import Decode
+from data.decoding import PREFIX, Decoding, Scores
+from data.features import slots
+from data.reading import caches
+from data.speech import metrics
+from data.speech.config import SpeechData
+from data.speech.vocabulary import open_vocabulary, padded
+from data.task import Example
+
+_COLUMNS = ("wer", "cer", "chrf", "bleu")
+_PREFIX = 3  # language, task, no timestamps
+
+
+@dataclasses.dataclass(frozen=True)
+class Said:
+    """A held-out utterance: its place in the split, and what was said, or that in English."""
+
+    split: str
+    at: int
+    name: str
+    language: str
+    task: str
+    text: str
+
+
+class SpeechDecoding(Decoding[Said]):
+    """Utterances, and the texts that a model makes of them.
+
+    Args:
+      data: the configuration.
+      cache: with the utterances.
+      vocabulary: the folder whose vocabulary the model writes in.
+      row: returns what a model reads of an utterance, by cache, split and place.
+    """
+
+    def __init__(
+        self, data: SpeechData, cache: Path, vocabulary: Path, row: Callable[[Path, str, int], Example]
+    ):
+        self.cache, self._row = cache, row
+        self.vocabulary = open_vocabulary(vocabulary)
+        self.vocab, self.eos, self.pad = self.vocabulary.size, self.vocabulary.eos, self.vocabulary.pad
+        features = data.features()
+        self.source = {name: features[name] for name in ("frames", "frames_segments")}
+        if self._prefixed:
+            self.source |= {PREFIX: slots(_PREFIX)}
+
+    @property
+    def _prefixed(self) -> bool:
+        """Whether outputs begin with what the vocabulary says of language and task."""
+        return self.vocabulary.pad < 0
+
+    def examples(self, cache: Path, config: Decode) -> list[Said]:
+        read = enumerate(caches.examples(cache, config.split, config.limit))
+        return [Said(config.split, at, **fields) for at, fields in read]
+
+    def encode(self, example: Said) -> Example:
+        row = self._row(self.cache, example.split, example.at)
+        heard = {name: row[name] for name in ("frames", "frames_segments")}
+        if not self._prefixed:
+            return heard
+        ids = self.vocabulary.prefix(example.language, example.task)
+        return heard | {PREFIX: np.array(padded(ids, _PREFIX), np.int32)}
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self.vocabulary.decode(ids)
+
+    def scores(self, examples: Sequence[Said], outputs: Sequence[str]) -> Scores:
+        """Returns the scores of transcripts, or of translations where there are no transcripts; each task apart under its name."""
+        parts: Scores = {}
+        for task in ("transcribe", "translate"):
+            pairs = [(e.text, output) for e, output in zip(examples, outputs, strict=True) if e.task == task]
+            if pairs:
+                parts[task] = metrics.scores(*map(list, zip(*pairs, strict=True)), task)  # pyright: ignore[reportArgumentType]
+        first = next(iter(parts.values()), metrics.scores([], [], "transcribe"))
+        return {"all": first | {"examples": float(len(examples))}, **parts}
+
+    @property
+    def names(self) -> list[str]:
+        return [*self.scores([], [])["all"]]
+
+    def scalars(self, scores: Scores) -> dict[str, float]:
+        """Returns the scores of transcripts, and those of translations under "translate/"."""
+        other = scores.get("translate", {}) if "transcribe" in scores else {}
+        return dict(scores["all"]) | {f"translate/{name}": value for name, value in other.items()}
+
+    def table(self, scores: Scores, *, details: bool = False) -> str:
+        del details
+        lines = [f"{'':16}" + "".join(f"{column:>10}" for column in _COLUMNS)]
+        for name in ("transcribe", "translate"):
+            if row := scores.get(name):
+                lines.append(f"{name:16}" + "".join(_cell(row.get(column), column) for column in _COLUMNS))
+        return "\n".join(lines)
+
+
+def _cell(value: Any, column: str) -> str:
+    if value is None:
+        return f"{'':10}"
+    return f"{value:10.2f}" if column in ("chrf", "bleu") else f"{value:10.3f}"

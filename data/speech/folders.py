@@ -1,0 +1,87 @@
+"""A user's folder of sound files with a table of their texts. No TensorFlow.
+
+DIR/metadata.csv (or .tsv, .jsonl), in the form of Hugging Face's audio folders, with a row for each sound:
+
+    file_name             its path below DIR
+    text                  what is said; `transcription` and `sentence` are read too; may be empty
+    translation           the same in English, if it is known
+    language              a code such as "cs", if it is not the settings' own
+    split                 train, validation or test, if all rows have one; else splits are drawn
+    group                 a speaker, a recording: never in two splits; each sound alone by default
+"""
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from data.labelled.splits import Item, divide
+from data.speech import sound
+from data.speech.settings import TABLES, Speech
+from data.speech.sources import Splits, Utterance
+from data.task import DataError
+from models.errors import nearest
+
+_TEXTS = ("text", "transcription", "sentence")
+_SPLITS = ("train", "validation", "test")
+
+
+def open_folder(folder: Path, settings: Speech) -> Splits:
+    """Returns the utterances of a folder.
+
+    Raises:
+      DataError: there is no table, it is damaged or names no file, or a split is unknown or empty.
+    """
+    table = next((folder / name for name in TABLES if (folder / name).is_file()), None)
+    if table is None:
+        raise DataError(f"no table of texts in {folder}: expected {TABLES[0]} with the columns file_name and text")
+    items, splits = [], []
+    for number, row in enumerate(_rows(table), 1):
+        name = row.get("file_name") or ""
+        if not name:
+            raise DataError(f"{table}, row {number}: no file_name")
+        texts = {
+            "transcribe": next((row[column] for column in _TEXTS if row.get(column)), ""),
+            "translate": row.get("translation") or "",
+        }
+        said = {task: text for task, text in texts.items() if text}
+        utterance = Utterance(name, row.get("language") or settings.language, said, _reader(folder / name))
+        items.append(Item(row.get("group") or name, utterance))
+        splits.append(row.get("split") or "")
+    if not items:
+        raise DataError(f"{table}: names no sound")
+    if not all(splits):
+        return divide(items, validation=settings.validation, test=settings.test)
+    for number, split in enumerate(splits, 1):
+        if split not in _SPLITS:
+            raise DataError(f"{table}, row {number}: no split {split!r}{nearest(split, _SPLITS)}")
+    pairs = list(zip(items, splits, strict=True))
+    return {name: [item.example for item, split in pairs if split == name] for name in _SPLITS}
+
+
+def _reader(path: Path):
+    def read():
+        try:
+            return sound.read(path)
+        except OSError as error:
+            raise sound.SoundError(str(error.strerror)) from None
+
+    return read
+
+
+def _rows(table: Path) -> Iterator[dict[str, str]]:
+    with table.open(encoding="utf-8-sig", newline="") as file:
+        if table.suffix == ".jsonl":
+            for number, line in enumerate(file, 1):
+                try:
+                    row = json.loads(line)
+                except ValueError:
+                    row = None
+                if not isinstance(row, dict):
+                    raise DataError(f"{table}, row {number}: expected a JSON object")
+                yield {name: "" if value is None else str(value) for name, value in row.items()}
+            return
+        reader = csv.DictReader(file, delimiter="\t" if table.suffix == ".tsv" else ",")
+        if "file_name" not in (reader.fieldnames or ()):
+            raise DataError(f"{table}: no column 'file_name'{nearest('file_name', reader.fieldnames or ())}")
+        yield from reader

@@ -1,0 +1,29 @@
+"""Scores of transcripts and of translated speech: word and character error rates by jiwer, chrF and BLEU by sacrebleu."""
+
+from collections.abc import Sequence
+
+import jiwer
+
+from data.speech.vocabulary import spoken
+from data.translation import metrics as translation
+
+
+def error_rates(references: Sequence[str], outputs: Sequence[str]) -> dict[str, float]:
+    """Returns "wer" and "cer": substitutions, insertions and deletions over the references' words or characters.
+
+    Both sides are compared as they are spoken: in lower case, without punctuation. A reference without words is left out.
+    """
+    pairs = [(spoken(r), spoken(o)) for r, o in zip(references, outputs, strict=True)]
+    pairs = [(reference, output) for reference, output in pairs if reference]
+    if not pairs:
+        return {"wer": 0.0, "cer": 0.0}
+    said, heard = map(list, zip(*pairs, strict=True))
+    return {"wer": float(jiwer.wer(said, heard)), "cer": float(jiwer.cer(said, heard))}
+
+
+def scores(references: Sequence[str], outputs: Sequence[str], task: str) -> dict[str, float]:
+    """Returns the scores of outputs: of transcripts the error rates and chrF, of translations chrF and BLEU."""
+    chrf = translation.chrf(references, outputs) if references else {"chrf": 0.0}
+    if task == "transcribe":
+        return error_rates(references, outputs) | chrf
+    return chrf | (translation.bleu(references, outputs) if references else {"bleu": 0.0})

@@ -1,0 +1,68 @@
+"""Settings of prepared caches of speech, and the caches that have a name. No TensorFlow."""
+
+import dataclasses
+from pathlib import Path
+from typing import ClassVar
+
+from data.speech.vocabulary import TASKS
+from models.errors import nearest
+
+TFDS, FOLDER = "tfds:", "folder:"
+TABLES = ("metadata.csv", "metadata.tsv", "metadata.jsonl")
+CHARACTERS = "characters"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Speech:
+    """Settings of a cache of utterances.
+
+    Attributes:
+      source: a key of `data.speech.sources.PACKAGES`; or "tfds:NAME", a data set of TFDS with sounds and texts; or
+        "folder:DIR", a folder of sound files with a table of texts (`data.speech.folders`).
+      seconds: of a row. Longer utterances are left out.
+      slots: the most utterances of a training row; 1 leaves each alone.
+      targets_length: tokens of a row's texts; 0 keeps no texts, and utterances without one are used as well.
+      vocabulary: "characters", those of the training texts; or a key of `data.packages.weights.WEIGHTS`.
+      tasks: what is learned of an utterance, a part of the cache each: "transcribe" is its text, "translate" the English one.
+      language: of utterances whose source does not say it.
+      validation, test: shares of the groups (a game's levels) that are held out where the source has no such split.
+    """
+
+    kind: ClassVar[str] = "speech"
+
+    source: str
+    seconds: float = 16.0
+    slots: int = 1
+    targets_length: int = 128
+    vocabulary: str = CHARACTERS
+    tasks: tuple[str, ...] = ("transcribe",)
+    language: str = "en"
+    validation: float = 0.08
+    test: float = 0.12
+
+    def __post_init__(self) -> None:
+        for task in self.tasks:
+            if task not in TASKS:
+                raise ValueError(f"tasks={self.tasks}: no task {task!r}{nearest(task, TASKS)}")
+
+
+ENTRIES = {
+    # The Czech game, 1.62 h, levels apart: for models that write letters; for Whisper, as text and in English; unlabelled.
+    "fillets": Speech(source="fillets", slots=4, language="cs"),
+    "fillets_whisper": Speech(
+        source="fillets", vocabulary="whisper_base", tasks=TASKS, language="cs", targets_length=96, seconds=8.0
+    ),
+    "unlabelled": Speech(source="unlabelled", slots=4, targets_length=0, language=""),
+    "librivox": Speech(source="librivox", vocabulary="whisper_tiny_en", validation=0.2, test=0.6),
+    # Public sets, which TFDS must have prepared.
+    "librispeech": Speech(source="tfds:librispeech:2.1.0", seconds=24.0, slots=2, targets_length=512),
+    "common_voice_cs": Speech(source="tfds:common_voice/cs:2.0.0", seconds=12.0, targets_length=256, language="cs"),
+}
+
+
+def from_source(source: str) -> Speech | None:
+    """Returns the settings of a cache of the user's own: a folder with a table of texts (TABLES); None of anything else."""
+    folder = Path(source)
+    if any((folder / table).is_file() for table in TABLES):
+        return Speech(source=f"{FOLDER}{folder.resolve()}")
+    return None

@@ -1,0 +1,68 @@
+"""Sound: files of any format and rate as 16,000 samples a second of one channel. libsndfile reads, soxr resamples. No JAX."""
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+RATE = 16_000  # samples a second, of every model here
+SUFFIXES = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aiff", ".aif", ".au", ".caf")
+_BLOCK = 1 << 18  # samples of a file that are read at a time
+
+
+class SoundError(ValueError):
+    """A sound that cannot be used; the message is one line that says why, without the file's name."""
+
+
+def read(file: Path | bytes) -> np.ndarray:
+    """Returns the samples [N] of a sound, float32 from -1 to 1, its channels' mean.
+
+    Args:
+      file: a path, or the content of a file.
+
+    Raises:
+      SoundError: it is no sound, damaged, or has no samples.
+    """
+    return np.concatenate(list(blocks(file)))
+
+
+def blocks(file: Path | bytes) -> Iterator[np.ndarray]:
+    """Yields the samples of a sound a block at a time, so that hours of it need not be in memory; see `read`."""
+    import soundfile
+    import soxr
+
+    source: Any = io.BytesIO(file) if isinstance(file, bytes) else file
+    try:
+        with soundfile.SoundFile(source) as opened:
+            rate, expected = opened.samplerate, opened.frames
+            stream = None if rate == RATE else soxr.ResampleStream(rate, RATE, 1, dtype="float32")
+            seen = given = 0
+            while True:
+                samples = opened.read(_BLOCK, dtype="float32", always_2d=True).mean(axis=1)
+                seen += len(samples)
+                last = not len(samples)
+                block = samples if stream is None else stream.resample_chunk(samples, last=last)
+                given += len(block)
+                if len(block):
+                    yield np.ascontiguousarray(block, np.float32)
+                if last:
+                    break
+    except soundfile.LibsndfileError as error:
+        raise SoundError(f"no sound that can be read: {error.error_string.strip().rstrip('.')}") from None
+    # A length that a file's header does not know is given as the greatest number.
+    if seen < expected < 1 << 62:
+        raise SoundError(f"cut short: {seen:,} of {expected:,} samples are there")
+    if not given:
+        raise SoundError("has no samples")
+
+
+def to_pcm(samples: np.ndarray) -> np.ndarray:
+    """Returns samples from -1 to 1 as int16, as caches store them."""
+    return np.clip(np.rint(samples * 32768), -32768, 32767).astype(np.int16)
+
+
+def from_pcm(samples: np.ndarray) -> np.ndarray:
+    """Returns int16 samples as float32 from -1 to 1."""
+    return samples.astype(np.float32) / 32768

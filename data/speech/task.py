@@ -1,0 +1,182 @@
+"""Speech as a task: frames of utterances with hidden parts anew each time, texts to write."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from data import paths
+from data.reading.caches import (
+    cache_folder,
+    check_fields,
+    check_vocabularies,
+    examples,
+    read_manifest,
+    smallest_vocabulary,
+)
+from data.reading.examples import unpack
+from data.speech import masks, sound, spectra
+from data.speech.config import ALIGN, SpeechData
+from data.speech.decoding import SpeechDecoding
+from data.task import DataError, Example, HeldOutExamples, Task
+from models.families import ModelConfig
+
+
+@runtime_checkable
+class HearsFrames(Protocol):
+    """The configuration of a model that reads frames of one width, up to a number of them."""
+
+    @property
+    def frame_width(self) -> int:
+        """Returns the numbers of a frame."""
+        ...
+
+    @property
+    def most_frames(self) -> int:
+        """Returns the most frames of an utterance; 0 bounds nothing."""
+        ...
+
+
+class SpeechTask(Task[SpeechData]):
+    """Rows of utterances from a cache of samples (data.speech.cache)."""
+
+    # --- reading ---
+
+    @property
+    def temperature(self) -> float:
+        return self.data.temperature
+
+    def check(self, manifest: Mapping[str, Any], model: ModelConfig) -> None:
+        check_fields(self.data, manifest, "slots", "targets_length")
+        packed = manifest["seconds"]
+        if self.data.seconds < packed or (self.data.slots > 1 and self.data.seconds != packed):
+            raise DataError(f"data.seconds={self.data.seconds:g}: cache {self.data.cache!r} has rows of {packed:g} s")
+        if self.data.targets_length:
+            check_vocabularies(model, manifest)
+        if isinstance(model, HearsFrames):
+            width = self.data.features()["frames"].shape[1]
+            if model.frame_width != width:
+                raise DataError(f"data.mels={width}: the model reads frames of {model.frame_width}")
+            if model.most_frames and self.data.frames > model.most_frames:
+                most = model.most_frames * self.data.hop / sound.RATE
+                raise DataError(f"data.seconds={self.data.seconds:g}: the model hears at most {most:g} s")
+
+    def synthetic_key(self, model: ModelConfig) -> str:
+        vocabulary = smallest_vocabulary(model) if self.data.targets_length else 0
+        return f"{vocabulary}-{self.data.features()}"
+
+    def synthetic(self, rng: np.random.Generator, model: ModelConfig) -> Example:
+        """Returns random frames and tokens in full rows, as the model gets them; the text is no longer than a tenth of them."""
+        data = self.data
+        row = {
+            "frames": rng.standard_normal(data.features()["frames"].shape, np.float32),
+            "frames_segments": np.ones(data.frames, np.int32),
+        }
+        if length := data.targets_length:
+            # As long as a text that is said in this time may be, so that every alignment is possible.
+            used = min(length, max(1, round(data.samples / spectra.HOP) // 16))
+            row["targets"] = np.zeros(length, np.int32)
+            row["targets"][:used] = rng.integers(3, smallest_vocabulary(model), used)
+            row["targets_segments"] = (np.arange(length) < used).astype(np.int32)
+            row["targets_positions"] = np.arange(length, dtype=np.int32) * row["targets_segments"]
+        if data.masks.probability:
+            row["masked"] = masks.spans(data.frames // data.masks.stride, data.masks, rng).astype(np.int32)
+        return row
+
+    @property
+    def augmentation(self) -> str:
+        """Random data comes as the model gets it; samples must become frames."""
+        fields = dataclasses.asdict(self.data)
+        return paths.digest({name: fields[name] for name in _HEARD})[:16] if self.data.cache else ""
+
+    def augment(self, row: Example, rng: np.random.Generator, assets: Any) -> Example:
+        """Returns the row's utterances as frames, with parts hidden, each at a multiple of ALIGN frames; and its texts."""
+        return self._heard(row, rng)
+
+    def _heard(self, row: Example, rng: np.random.Generator | None = None) -> Example:
+        """Returns a stored row as the model gets it; nothing is hidden without a generator but what it has to predict."""
+        data, hidden = self.data, rng or np.random.default_rng(0)
+        frames = np.zeros(data.features()["frames"].shape, np.float32)
+        segments, masked, at = np.zeros(data.frames, np.int32), np.zeros(data.frames // data.masks.stride, np.int32), 0
+        align = ALIGN * spectra.HOP // data.hop
+        ends = row["ends"][row["ends"] > 0]
+        for number, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True), 1):
+            heard = self.frames(sound.from_pcm(row["samples"][start:end]))
+            if rng is not None:
+                heard = masks.spec_augment(heard, data.augment, rng)
+            place = slice(at, at + len(heard))
+            frames[place], segments[place] = heard, number
+            if data.masks.probability:
+                first, count = at // data.masks.stride, len(heard) // data.masks.stride
+                masked[first : first + count] = masks.spans(count, data.masks, hidden)
+            at += (-(-len(heard) // align) + 1) * align
+        heard = {"frames": frames, "frames_segments": segments}
+        heard |= {name: row[name] for name in ("targets", "targets_segments", "targets_positions") if name in row}
+        return heard | ({"masked": masked} if data.masks.probability else {})
+
+    def frames(self, samples: np.ndarray) -> np.ndarray:
+        """Returns what the model reads of an utterance's samples [N]: frames [T, F], T at most those of a row."""
+        data = self.data
+        if data.front == "waveform":
+            spread = np.sqrt(samples.var() + 1e-7)
+            return ((samples - samples.mean()) / spread)[:, None].astype(np.float32)
+        if data.padding == "silence":
+            samples = np.pad(samples, (0, data.samples - len(samples)))
+        return spectra.frames(samples, data.mels, data.front)
+
+    def listened(self, samples: np.ndarray) -> Example:
+        """Returns a row of one sound [N] without a text, as a model that transcribes it gets it."""
+        pcm = sound.to_pcm(samples)
+        return self._heard({"ends": np.array([len(pcm)]), "samples": pcm})
+
+    # --- evaluation ---
+
+    def held_out(self, cache: Path, vocabulary: Path, split: str, limit: int) -> HeldOutExamples:
+        """Returns the split's utterances, an utterance a row, made when they are asked for."""
+        size = sum(1 for _ in examples(cache, split, limit))
+        return HeldOutExamples(HeldOutSpeech(self, cache, split, size), size)
+
+    def decoding(self, vocabulary: Path) -> SpeechDecoding:
+        folder = cache_folder(self.data) if self.data.cache else vocabulary
+        return SpeechDecoding(self.data, folder, vocabulary, self.stored_row)
+
+    def stored_row(self, cache: Path, split: str, at: int) -> Example:
+        """Returns what a model reads of a held-out utterance."""
+        return HeldOutSpeech(self, cache, split, at + 1)[at]
+
+    @property
+    def directions(self) -> Mapping[str, bool]:
+        return {"wer": True, "cer": True, "chrf": False, "bleu": False, "impossible": True}
+
+    def card(self, manifest: Mapping[str, Any]) -> list[str]:
+        hours = {task: part["seconds"] / 3600 for task, part in manifest["parts"].items()}
+        told = ", ".join(f"{hours[task]:.2f} h to {task}" for task in hours)
+        return [f"Trained on `{manifest['cache']}` (fingerprint {manifest['fingerprint'][:16]}): {told}."]
+
+
+class HeldOutSpeech(Sequence[Example]):
+    """Held-out utterances of a cache as a model gets them, made when they are asked for."""
+
+    def __init__(self, how: SpeechTask, cache: Path, split: str, size: int):
+        import grain
+
+        self.how, self.size = how, size
+        self._records: Any = grain.sources.ArrayRecordDataSource(str(cache / f"{split}.array_record"))
+        self._stored = dataclasses.replace(how.data, slots=1).stored()
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, at: Any) -> Any:
+        places = range(self.size)[at]
+        return self._example(places) if isinstance(places, int) else list(map(self._example, places))
+
+    def _example(self, at: int) -> Example:
+        return self.how._heard(unpack(np.frombuffer(self._records[at], np.uint8), self._stored))  # pyright: ignore[reportPrivateUsage]
+
+
+# The fields of the configuration that a row's arrays depend on.
+_HEARD = ("seconds", "front", "mels", "padding", "augment", "masks")
+task = SpeechTask

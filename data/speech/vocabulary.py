@@ -1,0 +1,209 @@
+"""Vocabularies of what is said: Whisper's, whose tokens also say language and task, and characters. No JAX.
+
+Both are tokenizer.json files, read by data.vocabularies.tokenizers.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers
+
+from data import paths
+from data.vocabularies.tokenizers import FILE, Tokenizer
+from models.errors import UserError, nearest
+
+Task = Literal["transcribe", "translate"]
+TASKS: tuple[Task, ...] = ("transcribe", "translate")
+START, END, NO_TIMESTAMPS = "<|startoftranscript|>", "<|endoftext|>", "<|notimestamps|>"
+_NO_SPEECH = ("<|nospeech|>", "<|nocaptions|>")  # newer files, older files
+_LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
+TIMESTAMPS = 1501  # 0.00 to 30.00 s
+RESOLUTION = 0.02  # seconds from a timestamp to the next
+BLANK, UNKNOWN = "[PAD]", "[UNK]"  # of characters; the blank of CTC has id 0
+
+
+class VocabularyError(UserError):
+    """A text, language or task that a vocabulary cannot write; the message is one line."""
+
+
+def open_vocabulary(folder: Path) -> "WhisperVocabulary | Characters":
+    """Returns the vocabulary of a folder with a tokenizer.json; raises FileNotFoundError."""
+    tokenizer = Tokenizer(folder)
+    return Characters(tokenizer) if tokenizer.id_of(START) is None else WhisperVocabulary(tokenizer)
+
+
+class WhisperVocabulary:
+    """Whisper's byte-level pieces (arXiv 2212.04356, section 2.3). Target: language, task, no timestamps, the text, its end.
+
+    English-only vocabularies have neither language nor task. Timestamps, which files leave out, are the ids from
+    `timestamp` on.
+
+    Attributes:
+      languages: id of the token of each language, by its code.
+      size: number of ids, timestamps included.
+      start, end, no_timestamps, no_speech, timestamp, previous: special ids.
+    """
+
+    blank = -1  # of CTC: there is none
+
+    def __init__(self, tokenizer: Tokenizer):
+        self.tokenizer = tokenizer
+        special = tokenizer.special
+        self.start, self.end, self.no_timestamps = (special[name] for name in (START, END, NO_TIMESTAMPS))
+        self.no_speech = next(special[name] for name in _NO_SPEECH if name in special)
+        self.previous = special["<|startofprev|>"]
+        self.timestamp = self.no_timestamps + 1
+        self.size = self.timestamp + TIMESTAMPS
+        self.multilingual = self.end != 50_256  # the English-only vocabulary is that of GPT-2, whose last id this is
+        # The files of English-only models name languages too, which their models never saw.
+        found = {match[1]: id_ for name, id_ in special.items() if (match := _LANGUAGE.fullmatch(name))}
+        self.languages: Mapping[str, int] = found if self.multilingual else {}
+        self._tasks = {name: special[f"<|{name}|>"] for name in TASKS}
+
+    @property
+    def eos(self) -> int:
+        """The id that ends an output."""
+        return self.end
+
+    @property
+    def pad(self) -> int:
+        """The id that follows the end: none is kept for it."""
+        return -1
+
+    def prefix(self, language: str, task: str, *, timestamps: bool = False) -> list[int]:
+        """Returns the ids that a target begins with; raises VocabularyError for an unknown language or task."""
+        if task not in self._tasks:
+            raise VocabularyError(f"no task {task!r}{nearest(task, self._tasks)}")
+        free = [] if timestamps else [self.no_timestamps]
+        if not self.multilingual:
+            if task != "transcribe" or language not in ("en", ""):
+                raise VocabularyError(f"an English-only model cannot {task} {language!r}; it transcribes 'en'")
+            return free
+        if language not in self.languages:
+            raise VocabularyError(f"no language {language!r}{nearest(language, self.languages)}")
+        return [self.languages[language], self._tasks[task], *free]
+
+    def text_ids(self, text: str) -> list[int]:
+        """Returns the ids of a text. A blank stands before it, as models write it."""
+        return self.tokenizer.encode(f" {text.strip()}")
+
+    def target(self, text: str, language: str, task: str) -> list[int]:
+        """Returns the ids of a training target."""
+        return [*self.prefix(language, task), *self.text_ids(text), self.end]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Returns the text of ids up to the end; special tokens and timestamps become no text."""
+        kept = []
+        for id_ in map(int, ids):
+            if id_ == self.end or id_ < 0:
+                break
+            if id_ < self.timestamp:
+                kept.append(id_)
+        return self.tokenizer.decode(kept).strip()
+
+    @cached_property
+    def sounds(self) -> list[int]:
+        """The ids of pieces that are no speech: signs of music, brackets of remarks (`non_speech_tokens` of OpenAI's code)."""
+        symbols = list('"#()*+/:;<=>@[\\]^_`{|}~「」『』')
+        symbols += "<< >> <<< >>> -- --- -( -[ (' (\" (( )) ((( ))) [[ ]] {{ }} ♪♪ ♪♪♪".split()
+        music = set("♩♪♫♬♭♮♯")
+        encode = self.tokenizer.encode
+        found = {encode(" -")[0], encode(" '")[0]}
+        for symbol in [*symbols, *music]:
+            for ids in (encode(symbol), encode(f" {symbol}")):
+                if len(ids) == 1 or symbol in music:
+                    found.add(ids[0])
+        return sorted(found)
+
+
+class Characters:
+    """Characters in lower case, each an id, for models that write letters (CTC, transducers). Target: the text, its end.
+
+    Attributes:
+      size: number of ids.
+      blank, pad: 0, the blank of CTC, which is never in a text.
+      languages: none: such a model writes what it was trained on.
+    """
+
+    blank, pad = 0, 0
+    multilingual = False
+    languages: Mapping[str, int] = {}
+
+    def __init__(self, tokenizer: Tokenizer):
+        self.tokenizer, self.size = tokenizer, tokenizer.size
+        end = tokenizer.id_of(END)
+        assert end is not None
+        self.eos = end
+
+    def prefix(self, language: str, task: str) -> list[int]:
+        """Returns no ids: targets begin with their text."""
+        del language, task
+        return []
+
+    def text_ids(self, text: str) -> list[int]:
+        """Returns the ids of a text; raises VocabularyError for one with a character that is none of them."""
+        ids = self.tokenizer.encode(text)
+        if self.tokenizer.unk_id in ids:
+            strange = next((c for c in spoken(text) if self.tokenizer.id_of(c) is None), text)
+            raise VocabularyError(f"{strange!r} is no character of the vocabulary")
+        return ids
+
+    def target(self, text: str, language: str, task: str) -> list[int]:
+        """Returns the ids of a training target."""
+        del language, task
+        return [*self.text_ids(text), self.eos]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Returns the text of ids up to the end."""
+        kept = []
+        for id_ in map(int, ids):
+            if id_ == self.eos or id_ < 0:
+                break
+            if id_ != self.blank:
+                kept.append(id_)
+        return " ".join(self.tokenizer.decode(kept).split())
+
+
+def write_characters(texts: Iterable[str], path: Path, least: int = 3) -> None:
+    """Writes the characters of texts as a tokenizer.json: letters, digits and apostrophes, in lower case; blanks between words.
+
+    Args:
+      least: a character that is seen less often is left out; texts that have it cannot be written.
+    """
+    counts: dict[str, int] = {}
+    for text in texts:
+        for character in spoken(text):
+            counts[character] = counts.get(character, 0) + 1
+    kept = sorted(character for character, count in counts.items() if count >= least)
+    vocabulary = {piece: id_ for id_, piece in enumerate([BLANK, UNKNOWN, END, *kept])}
+    tokenizer = tokenizers.Tokenizer(models.WordLevel(vocab=vocabulary, unk_token=UNKNOWN))
+    tokenizer.normalizer = normalizers.Sequence(
+        [
+            normalizers.NFC(), normalizers.Lowercase(),
+            normalizers.Replace(tokenizers.Regex(r"[^\p{L}\p{M}\p{N}' ]"), " "),
+            normalizers.Replace(tokenizers.Regex(r"\s+"), " "), normalizers.Strip(),
+        ]
+    )  # fmt: skip
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens([BLANK, UNKNOWN, END])
+    with paths.scratch(path) as folder:
+        tokenizer.save(str(folder / FILE))
+        (folder / FILE).replace(path)
+
+
+def spoken(text: str) -> str:
+    """Returns a text as characters write it: lower case, no punctuation, one blank between words."""
+    lower = unicodedata.normalize("NFC", text).lower()
+    kept = (c if c.isalnum() or c == "'" or unicodedata.category(c).startswith("M") else " " for c in lower)
+    return " ".join("".join(kept).split())
+
+
+def padded(ids: Sequence[int], length: int, fill: int = 0) -> list[int]:
+    """Returns ids with as many of `fill` behind them as make up a length."""
+    return [*ids, *[fill] * (length - len(ids))]

@@ -1,0 +1,119 @@
+"""Writes down what is said in sound files, or translates it into English, with a Whisper model.
+
+    python -m scripts.transcribe talk.ogg --checkpoint whisper_base                    # released weights, see below
+    python -m scripts.transcribe *.wav --checkpoint DIR --language cs --translate --format srt --out subtitles
+    python -m scripts.transcribe lecture.mp3 --checkpoint runs/czech --format json > lecture.json
+
+DIR is a run's workdir, a release, a Hugging Face folder, a folder with CTranslate2's model.bin, or the name of released weights
+that `scripts.prepare_data NAME` has fetched. Files of any length and format that libsndfile reads are cut into windows of 30 s, and
+windows of several files are transcribed together. The language is asked of the model unless it is given. A file that cannot
+be read is named on stderr, and the others go on; the exit code is then 1.
+"""
+
+import dataclasses
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from models.errors import nearest
+from models.sharding.layouts import ONE_DEVICE
+from scripts import cli
+
+FORMATS = ("text", "json", "srt", "vtt")
+
+
+def main() -> int:
+    parser = cli.parser(__doc__)
+    parser.add_argument("file", nargs="+", type=Path, help="sound files")
+    parser.add_argument("--checkpoint", required=True, metavar="DIR", help="see above")
+    parser.add_argument("--step", type=int, help="the checkpoint of a workdir; the newest by default")
+    parser.add_argument("--language", default="", metavar="CODE", help="of the speech, e.g. cs; asked of the model by default")
+    parser.add_argument("--translate", action="store_true", help="write English instead of what is said")
+    parser.add_argument("--no-timestamps", action="store_true", help="texts without times, a segment for each window")
+    parser.add_argument("--beams", type=int, default=1, help="hypotheses of a beam search; 1 is greedy")
+    parser.add_argument("--batch", type=int, default=0, metavar="N", help="windows at a time; by default up to 8 files'")
+    parser.add_argument("--format", default="text", metavar="F", help=f"one of {', '.join(FORMATS)}")
+    parser.add_argument("--json", action="store_true", help="the same as --format json")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="a file for each sound in this folder, not standard output")
+    args = parser.parse_args()
+    form = "json" if args.json else args.format
+    if form not in FORMATS:
+        raise cli.ConfigError(f"--format {form!r}: no such format{nearest(form, FORMATS)}")
+    for name in ("beams", "batch"):
+        if getattr(args, name) < (name == "beams"):
+            raise cli.ConfigError(f"--{name} {getattr(args, name)}: expected a positive number")
+
+    cli.use_devices(ONE_DEVICE)
+    from data.speech.vocabulary import WhisperVocabulary, open_vocabulary
+    from trainers.evaluation.place import placed
+    from trainers.evaluation.transcription import Transcribe, Transcriber
+    from trainers.weights.init_from import located
+    from trainers.weights.open import open_model
+
+    e, weights = open_model(located(args.checkpoint), args.step)
+    if weights.vocabulary is None:
+        raise cli.ConfigError(f"{args.checkpoint}: there is no vocabulary (tokenizer.json) beside the weights")
+    vocabulary = open_vocabulary(weights.vocabulary)
+    if not isinstance(vocabulary, WhisperVocabulary):
+        raise cli.ConfigError(f"{args.checkpoint}: its vocabulary has no languages and timestamps: no Whisper")
+    how = Transcribe(
+        language=args.language, translate=args.translate, timed=not args.no_timestamps, beams=args.beams,
+        batch_size=args.batch or min(8, len(args.file)),
+    )  # fmt: skip
+    plan, params = placed(e, weights)
+    transcriber = Transcriber(plan.model, params, vocabulary, how)
+    failures, began, seconds = 0, time.perf_counter(), 0.0
+
+    def failed(path: Path, why: str) -> None:
+        nonlocal failures
+        failures += 1
+        print(f"error: {path}: {why}", file=sys.stderr)
+
+    done: dict[Path, str] = {}
+    for path, transcript in transcriber(args.file, failed):
+        seconds += transcript.seconds
+        text = written(transcript, path, form)
+        if args.out:
+            args.out.mkdir(parents=True, exist_ok=True)
+            (args.out / f"{path.name}.{'txt' if form == 'text' else form}").write_text(text, encoding="utf-8")
+        done[path] = text
+    if not args.out:
+        several = len(args.file) > 1 and form == "text"
+        for path in args.file:  # in the order in which they were given
+            if path in done:
+                print(f"{path}: {done[path]}" if several else done[path], end="")
+    spent = time.perf_counter() - began
+    print(
+        f"{seconds:.1f} s of sound in {spent:.1f} s, {len(done)} of {len(args.file)} files"
+        + (f"; {failures} could not be read" if failures else ""),
+        file=sys.stderr,
+    )
+    return 1 if failures else 0
+
+
+def written(transcript: Any, path: Path, form: str) -> str:
+    """Returns a transcript in one of FORMATS; a line's end is included."""
+    if form == "json":
+        fields = dataclasses.asdict(transcript) | {"file": str(path), "text": transcript.text}
+        return json.dumps(fields, ensure_ascii=False) + "\n"
+    if form == "text":
+        return f"{transcript.text}\n"
+    blocks = ["WEBVTT\n\n"] if form == "vtt" else []
+    for number, segment in enumerate(transcript.segments, 1):
+        counted = f"{number}\n" if form == "srt" else ""
+        blocks.append(f"{counted}{clock(segment.start, form)} --> {clock(segment.end, form)}\n{segment.text}\n\n")
+    return "".join(blocks)
+
+
+def clock(seconds: float, form: str) -> str:
+    """Returns a time as subtitles have it: 01:02:03,450, or in WebVTT with a point."""
+    milliseconds = round(seconds * 1000)
+    hours, rest = divmod(milliseconds, 3_600_000)
+    minutes, rest = divmod(rest, 60_000)
+    return f"{hours:02}:{minutes:02}:{rest // 1000:02}{',' if form == 'srt' else '.'}{rest % 1000:03}"
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,108 @@
+"""Files of arrays by name without a configuration, as weights to start from: a family knows its own by names and shapes.
+
+.npz files (AugReg's ViT), safetensors files under the names of the original code (Whisper's), and CTranslate2's model.bin.
+"""
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from data.vocabularies import files
+from models import interchange
+from models.errors import shortened
+from models.families import FAMILIES, interchange_of
+from models.interchange import Index, InterchangeError, Shape
+from trainers.weights.ctranslate2 import CTranslate2File
+from trainers.weights.tensor_files import TensorFile
+
+
+class ArrayFile(Protocol):
+    """An open file: `file(name)` is an array."""
+
+    @property
+    def shapes(self) -> Mapping[str, Shape]:
+        """The shape of each array, by name."""
+        ...
+
+    def __call__(self, name: str) -> np.ndarray: ...
+
+
+class NpzFile:
+    """The arrays of an .npz file, read when they are asked for.
+
+    Raises:
+      InterchangeError: the file is damaged, or has pickled objects.
+    """
+
+    def __init__(self, path: Path):
+        self.path, self.shapes = path, dict[str, Shape]()
+        try:
+            with zipfile.ZipFile(path) as archive:
+                for member in archive.namelist():
+                    with archive.open(member) as file:
+                        version = np.lib.format.read_magic(file)
+                        read = {
+                            (1, 0): np.lib.format.read_array_header_1_0,
+                            (2, 0): np.lib.format.read_array_header_2_0,
+                        }
+                        shape, _, dtype = read[version](file)
+                    if dtype.kind != "f":
+                        raise InterchangeError(f"{path}: {shortened(member)} holds {dtype}, weights are floats")
+                    self.shapes[member.removesuffix(".npy")] = shape
+        except (zipfile.BadZipFile, ValueError, KeyError, OSError, EOFError) as error:
+            raise InterchangeError(f"{path}: damaged or no .npz file: {shortened(str(error), 200)}") from None
+
+    def __call__(self, name: str) -> np.ndarray:
+        with np.load(self.path, allow_pickle=False) as arrays:
+            return arrays[name]
+
+
+class FloatTensors(TensorFile):
+    """The tensors of a safetensors file, all of them floats."""
+
+    def __init__(self, path: Path):
+        super().__init__(path)
+        self.require_floats(self.shapes)
+
+
+# By a file's ending: what opens it, and the module of a family that knows its arrays (models.families.interchange_of).
+FORMS = {".npz": (NpzFile, "npz"), ".safetensors": (FloatTensors, "openai"), ".bin": (CTranslate2File, "ctranslate2")}
+
+
+class Bare:
+    """A file of arrays as weights (see trainers.weights.source).
+
+    Raises:
+      InterchangeError: the file is damaged, or is of no model that a family knows.
+    """
+
+    def __init__(self, path: Path):
+        opener, form = FORMS[path.suffix]
+        self.vocabulary = path.parent if files.readable(path.parent) else None
+        self._file: ArrayFile = opener(path)
+        known = {name: module for name in FAMILIES if (module := interchange_of(name, form))}
+        problems = {}
+        for name, module in known.items():
+            try:
+                self.config = module.read_config(self._file.shapes)
+            except (InterchangeError, ValueError) as error:
+                problems[name] = str(error)
+                continue
+            entries = module.entries(self.config)
+            break
+        else:
+            raise InterchangeError(f"{path}: {'; '.join(problems.values())}")
+        want, stored = interchange.their_shapes(entries), self._file.shapes
+        if isinstance(self._file, CTranslate2File):
+            stored = self._file.with_rows(want)
+        if wrong := interchange.problems(want, stored):
+            raise InterchangeError(f"{path}: not the arrays of the model that it looks like: {wrong}")
+        self.shapes = interchange.shapes(entries)
+        self._read = interchange.reader(entries, self._file, path)
+
+    def read(self, name: str, index: Index = ()) -> np.ndarray:
+        """Returns a piece of the parameter of this name."""
+        return self._read(name, index)

@@ -1,0 +1,91 @@
+"""CTranslate2's model.bin: variables by name, memory-mapped.
+
+A file is a version, the name of a specification and its revision; the number of variables, each with name, dimensions, type,
+bytes and data; and aliases of variables. Numbers are little-endian; a name is its length, 16 bits, and a string that ends in 0.
+"""
+
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from models.errors import shortened
+from models.interchange import InterchangeError, Shape
+
+_TYPES = {0: np.dtype("<f4"), 1: np.dtype("i1"), 2: np.dtype("<i2"), 3: np.dtype("<i4"), 4: np.dtype("<f2")}
+_VERSION = 6
+
+
+class CTranslate2File:
+    """The variables of a file: `file(name)` is a memory-mapped array, `file("NAME[a:b]")` some rows of one.
+
+    Attributes:
+      shapes: the shape of each matrix, vector or table of floats, by name; settings, which are integers, are left out.
+      specification: the kind of model.
+
+    Raises:
+      InterchangeError: the file is cut short, damaged, of another version, or its weights are quantized.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._places: dict[str, tuple[np.dtype, Shape, int]] = {}
+        try:
+            with path.open("rb") as file:
+                self._read_header(file)
+        except (struct.error, UnicodeDecodeError, ValueError) as error:
+            raise InterchangeError(f"{path}: damaged or cut short: {shortened(str(error), 200)}") from None
+        self.shapes = {name: shape for name, (dtype, shape, _) in self._places.items() if shape and dtype.kind == "f"}
+
+    def _read_header(self, file: BinaryIO) -> None:
+        if (version := _number(file, "I")) != _VERSION:
+            raise InterchangeError(f"{self.path}: no CTranslate2 file of version {_VERSION}: it begins with {version}")
+        self.specification = _string(file)
+        _number(file, "I")
+        size = self.path.stat().st_size
+        for _ in range(_number(file, "I")):
+            name = _string(file)
+            shape = tuple(_number(file, "I") for _ in range(_number(file, "B")))
+            kind, length = _number(file, "B"), _number(file, "I")
+            if kind not in _TYPES:
+                raise InterchangeError(f"{self.path}: {shortened(name)} is of unknown type {kind}")
+            if kind == 1 and len(shape) > 1:
+                raise InterchangeError(f"{self.path}: {shortened(name)} is quantized: take a float16 or float32 file")
+            start = file.tell()
+            if start + length > size:
+                raise ValueError(f"{name} ends at byte {start + length:,} of {size:,}")
+            self._places[name] = _TYPES[kind], shape, start
+            file.seek(length, 1)
+
+    def with_rows(self, names: Iterable[str]) -> dict[str, Shape]:
+        """Returns the shapes of all variables, those whose rows are asked for by name as these rows."""
+        shapes = dict(self.shapes)
+        for name in names:
+            whole, rows = _rows(name)
+            if rows and whole in self.shapes:
+                shapes.pop(whole, None)
+                first, *rest = self.shapes[whole]
+                shapes[name] = (max(min(rows.stop, first) - rows.start, 0), *rest)
+        return shapes
+
+    def __call__(self, name: str) -> np.ndarray:
+        whole, rows = _rows(name)
+        dtype, shape, start = self._places[whole]
+        array = np.memmap(self.path, dtype, "r", start, shape)
+        return array[rows] if rows else array
+
+
+def _rows(name: str) -> tuple[str, slice | None]:
+    whole, bracket, rest = name.partition("[")
+    return whole, slice(*map(int, rest.rstrip("]").split(":"))) if bracket else None
+
+
+def _number(file: BinaryIO, form: str) -> int:
+    form = f"<{form}"
+    return struct.unpack(form, file.read(struct.calcsize(form)))[0]
+
+
+def _string(file: BinaryIO) -> str:
+    return file.read(_number(file, "H")).rstrip(b"\0").decode()
