@@ -100,12 +100,12 @@ def czech() -> Experiment:
         name="whisper.czech",
         layout=data_parallel(1, 1),
         data=SpeechData(
-            cache="fillets_whisper", batch_size=16, seconds=8.0, padding="silence", targets_length=96,
+            cache="fillets_whisper", batch_size=8, seconds=8.0, slots=4, targets_length=128,
             augment=SpecAugment(bands=2, stretches=2),
         ),
-        optimizer=AdamW(schedule=Linear(peak=3e-5, steps=500, warmup=50), b2=0.98, weight_decay=0.01),
+        optimizer=AdamW(schedule=Linear(peak=3e-5, steps=340, warmup=30), b2=0.98, weight_decay=0.01),
         train=Train(
-            steps=500, clip_norm=1.0, save_every=250, keep=1, init_from="whisper_base", freeze=("front", "encoder")
+            steps=340, clip_norm=1.0, save_every=170, keep=1, init_from="whisper_base", freeze=("front",)
         ),
         eval=Decode(split="validation", beams=1, max_length=64, batch_size=16, length_penalty=0.0),
         execution=Execution(),
