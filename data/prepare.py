@@ -67,7 +67,8 @@ def settings_from(source: str) -> Settings:
         if made is not None:
             return made
     raise DataError(
-        f"{source!r}: expected a folder of pictures, DIR/LABEL/*.png, a netCDF file or Zarr store, or tfds:NAME"
+        f"{source!r}: expected a folder of pictures, DIR/LABEL/*.png, or of sounds with a table of texts, metadata.csv; a "
+        "netCDF file or Zarr store; or tfds:NAME"
     )
 
 

@@ -5,9 +5,9 @@
     python -m scripts.transcribe lecture.mp3 --checkpoint runs/czech --format json > lecture.json
 
 DIR is a run's workdir, a release, a Hugging Face folder, a folder with CTranslate2's model.bin, or the name of released weights
-that `scripts.prepare_data NAME` has fetched. Files of any length and format that libsndfile reads are cut into windows of 30 s, and
-windows of several files are transcribed together. The language is asked of the model unless it is given. A file that cannot
-be read is named on stderr, and the others go on; the exit code is then 1.
+that `scripts.prepare_data NAME` has fetched. Files of any length and format that libsndfile reads are cut into windows of 30 s,
+and windows of several files are transcribed together. The language is asked of the model unless it is given. A file that
+cannot be read is named on stderr, and the others go on; the exit code is then 1.
 """
 
 import dataclasses
@@ -29,14 +29,20 @@ def main() -> int:
     parser.add_argument("file", nargs="+", type=Path, help="sound files")
     parser.add_argument("--checkpoint", required=True, metavar="DIR", help="see above")
     parser.add_argument("--step", type=int, help="the checkpoint of a workdir; the newest by default")
-    parser.add_argument("--language", default="", metavar="CODE", help="of the speech, e.g. cs; asked of the model by default")
+    parser.add_argument(
+        "--language", default="", metavar="CODE", help="of the speech, e.g. cs; asked of the model by default"
+    )
     parser.add_argument("--translate", action="store_true", help="write English instead of what is said")
     parser.add_argument("--no-timestamps", action="store_true", help="texts without times, a segment for each window")
     parser.add_argument("--beams", type=int, default=1, help="hypotheses of a beam search; 1 is greedy")
-    parser.add_argument("--batch", type=int, default=0, metavar="N", help="windows at a time; by default up to 8 files'")
+    parser.add_argument(
+        "--batch", type=int, default=0, metavar="N", help="windows at a time; by default up to 8 files'"
+    )
     parser.add_argument("--format", default="text", metavar="F", help=f"one of {', '.join(FORMATS)}")
     parser.add_argument("--json", action="store_true", help="the same as --format json")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="a file for each sound in this folder, not standard output")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="a file for each sound in this folder, not standard output"
+    )
     args = parser.parse_args()
     form = "json" if args.json else args.format
     if form not in FORMATS:

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from data import paths
-from data.images.pictures import SUFFIXES
-from data.images.settings import Images
+from data.images.settings import SUFFIXES, Images
 from data.images.sources import Picture, Pictures, held_out
 from data.labelled.splits import Item
 from data.task import DataError

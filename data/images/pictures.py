@@ -12,7 +12,6 @@ Choose = Callable[[int, int], Box]  # the box to cut out of a picture of this wi
 
 # Pillow knows more, of which some run other programs.
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
-SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"))
 
 _GREY = {"1": 1, "L": 1, "LA": 1}  # Pillow's modes of 8 bits a channel, and their channels beside transparency
 _COLOUR = {"P": 3, "PA": 3, "RGB": 3, "RGBA": 3, "RGBX": 3, "YCbCr": 3, "CMYK": 4}

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import ClassVar
 
 TFDS, FOLDER = "tfds:", "folder:"
+# Endings of files that are pictures.
+SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,4 +43,6 @@ def from_source(source: str) -> Images | None:
     """Returns the settings of a cache of the user's own: of a TFDS name, or of a folder of pictures; None of anything else."""
     if source.startswith(TFDS):
         return Images(source=source)
-    return Images(source=f"{FOLDER}{Path(source).resolve()}") if Path(source).is_dir() else None
+    files = Path(source).rglob("*") if Path(source).is_dir() else ()
+    shown = any(file.suffix.lower() in SUFFIXES for file in files)
+    return Images(source=f"{FOLDER}{Path(source).resolve()}") if shown else None

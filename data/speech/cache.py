@@ -181,10 +181,14 @@ class Writer:
                     raise sound.SoundError(f"has no text to {task}")
                 target = self.vocabulary.target(text, u.language, task) if text and self.settings.targets_length else []
                 if len(target) > self.settings.targets_length:
-                    raise sound.SoundError(f"its text has {len(target)} tokens, more than {self.settings.targets_length}")
+                    raise sound.SoundError(
+                        f"its text has {len(target)} tokens, more than {self.settings.targets_length}"
+                    )
                 samples = u.read()
                 if len(samples) > self.limit:
-                    raise sound.SoundError(f"is {len(samples) / sound.RATE:.1f} s long, a row {self.settings.seconds:g} s")
+                    raise sound.SoundError(
+                        f"is {len(samples) / sound.RATE:.1f} s long, a row {self.settings.seconds:g} s"
+                    )
                 if len(samples) < sound.RATE // 20:
                     raise sound.SoundError(f"is {len(samples) / sound.RATE:.3f} s long, too short to say anything")
             except (sound.SoundError, VocabularyError) as error:

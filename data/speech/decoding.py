@@ -42,9 +42,7 @@ class SpeechDecoding(Decoding[Said]):
       row: returns what a model reads of an utterance, by cache, split and place.
     """
 
-    def __init__(
-        self, data: SpeechData, cache: Path, vocabulary: Path, row: Callable[[Path, str, int], Example]
-    ):
+    def __init__(self, data: SpeechData, cache: Path, vocabulary: Path, row: Callable[[Path, str, int], Example]):
         self.cache, self._row = cache, row
         self.vocabulary = open_vocabulary(vocabulary)
         self.vocab, self.eos, self.pad = self.vocabulary.size, self.vocabulary.eos, self.vocabulary.pad
@@ -74,7 +72,7 @@ class SpeechDecoding(Decoding[Said]):
         return self.vocabulary.decode(ids)
 
     def scores(self, examples: Sequence[Said], outputs: Sequence[str]) -> Scores:
-        """Returns the scores of transcripts, or of translations where there are no transcripts; each task apart under its name."""
+        """Returns the scores of transcripts, or of translations where there are none; each task's under its name."""
         parts: Scores = {}
         for task in ("transcribe", "translate"):
             pairs = [(e.text, output) for e, output in zip(examples, outputs, strict=True) if e.task == task]

@@ -61,10 +61,9 @@ def open_folder(folder: Path, settings: Speech) -> Splits:
 
 def _reader(path: Path):
     def read():
-        try:
-            return sound.read(path)
-        except OSError as error:
-            raise sound.SoundError(str(error.strerror)) from None
+        if not path.is_file():
+            raise sound.SoundError("No such file")
+        return sound.read(path)
 
     return read
 

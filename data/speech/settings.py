@@ -53,9 +53,14 @@ ENTRIES = {
         source="fillets", vocabulary="whisper_base", language="cs", targets_length=128, seconds=8.0, slots=4
     ),
     "fillets_english": Speech(
-        source="fillets", vocabulary="whisper_base", tasks=("translate",), language="cs", targets_length=96, seconds=8.0,
+        source="fillets",
+        vocabulary="whisper_base",
+        tasks=("translate",),
+        language="cs",
+        targets_length=96,
+        seconds=8.0,
         slots=4,
-    ),  # fmt: skip
+    ),
     "unlabelled": Speech(source="unlabelled", slots=4, targets_length=0, language=""),
     "librivox": Speech(source="librivox", vocabulary="whisper_tiny_en", validation=0.2, test=0.6),
     # Public sets, which TFDS must have prepared.

@@ -10,6 +10,8 @@ import numpy as np
 RATE = 16_000  # samples a second, of every model here
 SUFFIXES = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aiff", ".aif", ".au", ".caf")
 _BLOCK = 1 << 18  # samples of a file that are read at a time
+_UNKNOWN = 1 << 62  # a length that a file's header does not know is given as a greater number
+_PAGE = 27 + 255 + 255 * 255  # bytes of the longest page of an Ogg file
 
 
 class SoundError(ValueError):
@@ -51,11 +53,28 @@ def blocks(file: Path | bytes) -> Iterator[np.ndarray]:
                     break
     except soundfile.LibsndfileError as error:
         raise SoundError(f"no sound that can be read: {error.error_string.strip().rstrip('.')}") from None
-    # A length that a file's header does not know is given as the greatest number.
-    if seen < expected < 1 << 62:
-        raise SoundError(f"cut short: {seen:,} of {expected:,} samples are there")
+    if seen < expected < _UNKNOWN or _is_cut(file):
+        raise SoundError(f"cut short after {seen / rate:.1f} s")
     if not given:
         raise SoundError("has no samples")
+
+
+def _is_cut(file: Path | bytes) -> bool:
+    """Returns whether a file ends before its sound does, where libsndfile reads what is there without a word: a WAV file
+    shorter than its header says, an Ogg file whose last page is not marked as the last."""
+    source = io.BytesIO(file) if isinstance(file, bytes) else file.open("rb")
+    with source:
+        size = source.seek(0, io.SEEK_END)
+        source.seek(0)
+        head = source.read(12)
+        if head[:4] == b"RIFF" and head[8:] == b"WAVE":
+            return size < int.from_bytes(head[4:8], "little") + 8 < 0xFFFFFFFF
+        if head[:4] != b"OggS":
+            return False
+        source.seek(max(0, size - _PAGE))
+        tail = source.read()
+    at = tail.rfind(b"OggS")
+    return at < 0 or len(tail) < at + 6 or not tail[at + 5] & 4
 
 
 def to_pcm(samples: np.ndarray) -> np.ndarray:

@@ -83,7 +83,7 @@ def open_source(settings: Speech, root: Path) -> Splits:
 # --- a game's dialogs ------------------------------------------------------------------------------------------------
 
 _STRING = r'"((?:[^"\\]|\\.)*)"'
-_DIALOG = re.compile(rf'dialogId\({_STRING},\s*{_STRING},\s*{_STRING}\)\s*dialogStr\({_STRING}\)')
+_DIALOG = re.compile(rf"dialogId\({_STRING},\s*{_STRING},\s*{_STRING}\)\s*dialogStr\({_STRING}\)")
 _CLIP = re.compile(r"/sound/([^/]+)/cs/([^/]+)\.ogg$")
 _SCRIPT = re.compile(r"/script/([^/]+)/dialogs_cs\.lua$")
 
@@ -131,7 +131,6 @@ def librivox(package: Path) -> list[Item]:
         Item(name, Utterance(name, "en", {"transcribe": text}, _reader(sounds[name])))
         for text, name in _SENTENCE.findall(texts)
     ]
-
 
 
 def prompts(package: Path) -> list[Item]:

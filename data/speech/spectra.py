@@ -49,11 +49,11 @@ def kaldi(samples: np.ndarray, mels: int = 80) -> np.ndarray:
     """
     if len(samples) < _WINDOW:
         return np.zeros((0, mels), np.float32)
-    scaled = samples.astype(np.float32) * 32768
+    scaled = samples.astype(np.float64) * 32768
     windows = np.lib.stride_tricks.sliding_window_view(scaled, _WINDOW)[::HOP]
     windows = windows - windows.mean(axis=1, keepdims=True)
     windows = windows - 0.97 * np.concatenate([windows[:, :1], windows[:, :-1]], axis=1)
-    window = (np.hanning(_WINDOW) ** 0.85).astype(np.float32)
+    window = np.hanning(_WINDOW) ** 0.85
     return np.log(np.maximum(_powers(windows, window, _KALDI_FFT) @ _htk(mels), _KALDI_FLOOR)).astype(np.float32)
 
 

@@ -13,7 +13,6 @@ from data.reading.caches import (
     check_fields,
     check_vocabularies,
     examples,
-    read_manifest,
     smallest_vocabulary,
 )
 from data.reading.examples import unpack

@@ -57,7 +57,9 @@ def open_tfds(name: str, data_dir: Path, settings: Speech) -> Splits:
             for at, example in enumerate(read(split=self.theirs).as_numpy_iterator()):
                 samples, text = example[sounds[0]], example[texts[0]].decode()
                 key = example["id"].decode() if "id" in example else f"{self.theirs}/{at:07d}"
-                yield Utterance(key, settings.language, {"transcribe": text}, lambda samples=samples: _floats(samples, rate))
+                yield Utterance(
+                    key, settings.language, {"transcribe": text}, lambda samples=samples: _floats(samples, rate)
+                )
 
     return {split: Split(theirs) for split, theirs in chosen.items()}
 

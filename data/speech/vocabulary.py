@@ -110,7 +110,8 @@ class WhisperVocabulary:
     def sounds(self) -> list[int]:
         """The ids of pieces that are no speech: signs of music, brackets of remarks (`non_speech_tokens` of OpenAI's code)."""
         symbols = list('"#()*+/:;<=>@[\\]^_`{|}~「」『』')
-        symbols += "<< >> <<< >>> -- --- -( -[ (' (\" (( )) ((( ))) [[ ]] {{ }} ♪♪ ♪♪♪".split()
+        symbols += ["<<", ">>", "<<<", ">>>", "--", "---", "-(", "-[", "('", '("', "((", "))", "(((", ")))"]
+        symbols += ["[[", "]]", "{{", "}}", "♪♪", "♪♪♪"]
         music = set("♩♪♫♬♭♮♯")
         encode = self.tokenizer.encode
         found = {encode(" -")[0], encode(" '")[0]}

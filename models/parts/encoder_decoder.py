@@ -286,7 +286,9 @@ def comparable(c: EncoderDecoderConfig, lengths: Sequence[int]) -> EncoderDecode
 
     Routing groups lie within rows, since rows are dealt out to microbatches.
     """
-    c = dataclasses.replace(c, layers=4 * len(c.unit), decoder_layers=0, dropout=0.0, hidden_dropout=0.0, output_dropout=0.0)
+    c = dataclasses.replace(
+        c, layers=4 * len(c.unit), decoder_layers=0, dropout=0.0, hidden_dropout=0.0, output_dropout=0.0
+    )
     if c.moe is None:
         return c
     moe = dataclasses.replace(

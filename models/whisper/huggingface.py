@@ -124,7 +124,9 @@ def convolution(theirs: str, ours: str, shape: tuple[int, int, int]) -> list[Ent
     return [filter_, vector(f"{theirs}.bias", (f"{ours}.bias", shape[2:]))]
 
 
-def norm(theirs: str, ours: str, size: int, *, names: tuple[str, str] = ("weight", "bias"), **places: Any) -> list[Entry]:
+def norm(
+    theirs: str, ours: str, size: int, *, names: tuple[str, str] = ("weight", "bias"), **places: Any
+) -> list[Entry]:
     """Returns the entries of a layer norm; `names` are theirs of scale and bias."""
     pairs, between = zip(names, ("scale", "bias"), strict=True), "/" if "/" in theirs else "."
     return [vector(f"{theirs}{between}{t}", (f"{ours}.{o}", (size,)), **places) for t, o in pairs]

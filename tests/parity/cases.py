@@ -40,6 +40,13 @@ _VIT = dict(
     hidden_size=30, num_hidden_layers=2, num_attention_heads=3, intermediate_size=22, image_size=21, patch_size=7, num_channels=3,
 )  # fmt: skip
 
+_WHISPER = dict(
+    vocab_size=101, d_model=24, encoder_layers=2, decoder_layers=2, encoder_attention_heads=3, decoder_attention_heads=3,
+    encoder_ffn_dim=28, decoder_ffn_dim=28, num_mel_bins=7, max_source_positions=15, max_target_positions=19,
+    decoder_start_token_id=2, bos_token_id=1, eos_token_id=1, pad_token_id=1, suppress_tokens=None,
+    begin_suppress_tokens=None,
+)  # fmt: skip
+
 CASES = {
     "bert": Case("BertModel", _BERT),
     "bert_masked_lm": Case("BertForMaskedLM", _BERT | dict(hidden_act="gelu_new", type_vocab_size=3)),
@@ -118,6 +125,9 @@ CASES = {
     "vit_classification_larger": Case("ViTForImageClassification", _VIT | dict(num_labels=3, image_size=35)),
     "vit_features": Case("ViTModel", _VIT),
     "vit_features_larger": Case("ViTModel", _VIT | dict(image_size=42, num_hidden_layers=3)),
+    "whisper": Case("WhisperForConditionalGeneration", _WHISPER),
+    # Fewer layers in the decoder, as large-v3-turbo.
+    "whisper_turbo": Case("WhisperForConditionalGeneration", _WHISPER | dict(encoder_layers=4, num_mel_bins=12)),
     "llama_biased": Case(
         "LlamaForCausalLM",
         _LLAMA
@@ -163,6 +173,7 @@ TRANSLATED = (
 TRANSLATOR_SETTINGS = _M2M100 | dict(max_position_embeddings=200)
 
 GIVEN = (
+    "frames",
     "tokens",
     "mask",
     "types",

@@ -108,6 +108,7 @@ def main() -> int:
         for version in (4, 5):
             theirs("make", made, version=version)
             theirs("translators", pieces / PIECES, made, version=version)
+        theirs("hear", made / "spectra.safetensors")
         there, back = imported(made), exported(made, written)
         print(f"{'largest difference of an output':<32}{'import':>10}{'export':>10}")
         for name in CASES:

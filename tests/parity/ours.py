@@ -61,6 +61,13 @@ def batch(given: dict[str, np.ndarray]) -> dict[str, jax.Array]:
         rows = len(given["images"])
         arrays = {"labels": np.zeros((rows, 2), np.int32), "label_weights": np.eye(2, dtype=np.float32)[[0] * rows]}
         return {k: jnp.asarray(v) for k, v in ({"images": given["images"]} | arrays).items()}
+    if "frames" in given:
+        rows, length = given["targets"].shape
+        places = np.broadcast_to(np.arange(length, dtype=np.int32), (rows, length))
+        ones = {"frames_segments": given["frames"].shape[:2], "targets_segments": (rows, length)}
+        arrays = {name: given[name] for name in ("frames", "targets")} | {"targets_positions": places}
+        arrays |= {name: np.ones(shape, np.int32) for name, shape in ones.items()}
+        return {k: jnp.asarray(v) for k, v in arrays.items()}
     if "targets" in given:
         return _two_sides(given)
     rows, length = given["tokens"].shape
@@ -86,7 +93,8 @@ def outputs(source: Weights, given: dict[str, np.ndarray]) -> dict[str, np.ndarr
     m, b, config = model(source), batch(given), source.config
     if isinstance(config, EncoderDecoderConfig):
         found = {"logits": jax.jit(lambda m, b: m(b))(m, b)}
-        for name, beams, eos in (("greedy", 1, 1), ("beams", 3, 10_000)):
+        searches = (("greedy", 1, 1),) if "frames" in given else (("greedy", 1, 1), ("beams", 3, 10_000))
+        for name, beams, eos in searches:
             found[name] = _decoded(m, b, beams, eos)
     elif isinstance(config, VitConfig):
         found = jax.jit(lambda m, b: {"logits": m(b)} if config.classes else _features(m, b))(m, b)
@@ -107,7 +115,7 @@ def _decoded(m: Any, b: dict[str, jax.Array], beams: int, eos: int) -> jax.Array
 
     @jax.jit
     def search(m, b):
-        state, real_B = m.start(b, beams, 8), jnp.ones(len(b["inputs"]), bool)
+        state, real_B = m.start(b, beams, 8), jnp.ones(len(b["targets"]), bool)
         return beam_search(m, state, real_B, beams=beams, steps=8, vocab=m.target_vocab, alpha=0.0, eos=eos)[0][:, 0]
 
     return search(m, b)

@@ -4,6 +4,7 @@ theirs.py make TO                      a folder for each case, with inputs and t
 theirs.py run FOLDER...                the outputs of models that the zoo wrote, to outputs.safetensors beside them
 theirs.py embed MODEL TO               the embeddings of some sentences
 theirs.py encode FOLDER TEXT [FROM]    ids of a text by the folder's tokenizer, from a language
+theirs.py hear TO                      a sound and its log-mel frames
 theirs.py translators PIECES TO        a folder for each translator: its vocabulary, model, and translations.json
 """
 
@@ -32,6 +33,9 @@ def inputs(config, rng: np.random.Generator) -> dict[str, np.ndarray]:
     if hasattr(config, "patch_size"):
         shape = 2, config.image_size, config.image_size, config.num_channels
         return {"images": rng.normal(size=shape).astype(np.float32), "mask": mask}
+    if hasattr(config, "num_mel_bins"):  # every row is as long as the model hears
+        frames = rng.normal(size=(2, 2 * config.max_source_positions, config.num_mel_bins)).astype(np.float32)
+        return {"frames": frames, "targets": rng.integers(2, config.vocab_size, (2, 11)).astype(np.int32), "mask": mask}
     if config.is_encoder_decoder:
         mask = np.concatenate([mask, mask[1:, ::-1]])
     least = 2 if config.is_encoder_decoder else 0  # 0 is padding there, and 1 the end
@@ -59,6 +63,8 @@ def outputs(model, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         with torch.no_grad():
             out = model(pixel_values=torch.from_numpy(given["images"]).permute(0, 3, 1, 2))
         return {k: np.ascontiguousarray(v.numpy()) for k, v in out.items() if isinstance(v, torch.Tensor)}
+    if "frames" in given:
+        return written(model, torch.from_numpy(given["frames"]).mT, torch.from_numpy(given["targets"]).long())
     batch = {k: torch.from_numpy(v).long() for k, v in given.items()}
     if "targets" in batch:  # M2M-100 counts positions from the first token that is not its padding, 1
         batch["tokens"] = batch["tokens"].masked_fill(batch["mask"] == 0, model.config.pad_token_id)
@@ -75,6 +81,21 @@ def outputs(model, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     if type(model) is transformers.BertModel:
         found["embedding"] = unit(found["last_hidden_state"], given["mask"])
     return {k: np.ascontiguousarray(v) for k, v in found.items()}
+
+
+def written(model, frames: torch.Tensor, targets: torch.Tensor) -> dict[str, np.ndarray]:
+    """Logits of given targets, and what a model of sounds writes by itself, greedily; 0 is no word, and 1 the end."""
+    start = torch.full_like(targets[:, :1], start_id(model))
+    with torch.no_grad():
+        logits = model(input_features=frames, decoder_input_ids=torch.cat([start, targets[:, :-1]], 1)).logits
+        ids, ended = start, torch.zeros(len(start), dtype=torch.bool)
+        for _ in range(8):
+            last = model(input_features=frames, decoder_input_ids=ids).logits[:, -1]
+            last[:, 0] = -1e9
+            new = torch.where(ended, 0, last.argmax(-1))
+            ended |= new == 1
+            ids = torch.cat([ids, new[:, None]], 1)
+    return {"logits": logits.numpy(), "greedy": ids[:, 1:].numpy().astype(np.int32)}
 
 
 def start_id(model) -> int:
@@ -138,6 +159,26 @@ def embed(folder: Path, to: Path) -> None:
     save_file(given | {"embedding": outputs(load(folder), given)["embedding"]}, to)
 
 
+def hear(to: Path) -> None:
+    """Writes a second of tones and noise, and its frames as Whisper's and Kaldi's conventions have them."""
+    from transformers.audio_utils import mel_filter_bank, spectrogram, window_function  # pyright: ignore
+
+    rng, times = np.random.default_rng(0), np.arange(17_003) / 16_000
+    sound = 0.3 * np.sin(2 * np.pi * 440 * times**2) + 0.01 * rng.normal(size=times.shape)
+    found = {"sound": sound.astype(np.float32)}
+    for mels in (80, 128):
+        extractor = transformers.WhisperFeatureExtractor(feature_size=mels)
+        frames = extractor._np_extract_fbank_features(found["sound"][None], "cpu")[0]
+        found[f"whisper{mels}"] = np.ascontiguousarray(frames.T).astype(np.float32)
+    filters = mel_filter_bank(257, 80, 20, 8000, 16_000, norm=None, mel_scale="kaldi", triangularize_in_mel_space=True)
+    frames = spectrogram(
+        found["sound"] * 2**15, window_function(400, "povey", periodic=False), 400, 160, fft_length=512, power=2.0,
+        center=False, preemphasis=0.97, mel_filters=filters, log_mel="log", mel_floor=1.1920929e-07, remove_dc_offset=True,
+    )  # fmt: skip
+    found["kaldi80"] = np.ascontiguousarray(frames.T).astype(np.float32)
+    save_file(found, to)
+
+
 def translators(pieces: Path, to: Path) -> None:
     """Makes tokenizers from a SentencePiece model, and beside it in vocab.json M2M-100's ids of its pieces."""
     for name, case in TRANSLATORS.items():
@@ -195,6 +236,8 @@ if __name__ == "__main__":
         case ["encode", folder, text, *language]:
             source = {"src_lang": language[0]} if language else {}
             print(json.dumps(transformers.AutoTokenizer.from_pretrained(folder, **source)(text)["input_ids"]))
+        case ["hear", to]:
+            hear(Path(to))
         case ["translators", pieces, to]:
             translators(Path(pieces), Path(to))
         case _:

@@ -307,5 +307,6 @@ class Transcriber:
                     )
                 )  # fmt: skip
         # Where the sound ends in this window, what follows the last timestamp is silence.
-        rest = following >= length or listening.ended and len(listening.buffer) <= len(window) and not found[-1][2]
+        nothing_follows = listening.ended and len(listening.buffer) <= len(window) and not found[-1][2]
+        rest = following >= length or nothing_follows
         listening.advance(len(window) if rest else round(following * sound.RATE))

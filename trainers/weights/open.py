@@ -15,7 +15,6 @@ from trainers import checkpoint
 from trainers.weights import bare, gguf, huggingface, release
 from trainers.weights.source import Arrays, Weights
 
-
 CTRANSLATE2 = "model.bin"  # whose name PyTorch's pickles do not have
 
 
