@@ -318,6 +318,20 @@ class ContinuesText(Decodes, Protocol):
 
 
 @runtime_checkable
+class Writes(Protocol):
+    """A model that turns a source into a text in a way of its own, not token by token (CTC, a transducer)."""
+
+    @property
+    def target_vocab(self) -> int:
+        """How many tokens the model can produce."""
+        ...
+
+    def write(self, batch: Batch, beams: int, steps: int) -> jax.Array:
+        """Returns the likeliest text of each row, int32 [B, steps] with 0 behind it, by so many hypotheses."""
+        ...
+
+
+@runtime_checkable
 class SequenceToSequence(Decodes, Protocol):
     """A model that turns a source (a text, sound, a picture) into a text: `start(batch, hypotheses, steps)`.
 

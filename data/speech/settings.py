@@ -48,7 +48,7 @@ class Speech:
 
 ENTRIES = {
     # The Czech game, 1.62 h, levels apart: for models that write letters; for Whisper, as text and in English; unlabelled.
-    "fillets": Speech(source="fillets", slots=4, language="cs"),
+    "fillets": Speech(source="fillets", slots=4, language="cs", targets_length=512),
     "fillets_whisper": Speech(
         source="fillets", vocabulary="whisper_base", language="cs", targets_length=128, seconds=8.0, slots=4
     ),

@@ -38,6 +38,16 @@ class HearsFrames(Protocol):
         ...
 
 
+@runtime_checkable
+class TellsUtterances(Protocol):
+    """The configuration of a model that has to know how many utterances share a row."""
+
+    @property
+    def most_utterances(self) -> int:
+        """Returns the most utterances of a row."""
+        ...
+
+
 class SpeechTask(Task[SpeechData]):
     """Rows of utterances from a cache of samples (data.speech.cache)."""
 
@@ -54,6 +64,8 @@ class SpeechTask(Task[SpeechData]):
             raise DataError(f"data.seconds={self.data.seconds:g}: cache {self.data.cache!r} has rows of {packed:g} s")
         if self.data.targets_length:
             check_vocabularies(model, manifest)
+        if isinstance(model, TellsUtterances) and model.most_utterances < self.data.slots:
+            raise DataError(f"data.slots={self.data.slots}: the model tells {model.most_utterances} in a row apart")
         if isinstance(model, HearsFrames):
             width = self.data.features()["frames"].shape[1]
             if model.frame_width != width:

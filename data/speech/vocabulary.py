@@ -123,23 +123,21 @@ class WhisperVocabulary:
 
 
 class Characters:
-    """Characters in lower case, each an id, for models that write letters (CTC, transducers). Target: the text, its end.
+    """Characters in lower case, each an id, for models that write letters (CTC, transducers). Target: the text alone.
 
     Attributes:
       size: number of ids.
       blank, pad: 0, the blank of CTC, which is never in a text.
+      eos: -1: nothing ends a text.
       languages: none: such a model writes what it was trained on.
     """
 
-    blank, pad = 0, 0
+    blank, pad, eos = 0, 0, -1
     multilingual = False
     languages: Mapping[str, int] = {}
 
     def __init__(self, tokenizer: Tokenizer):
         self.tokenizer, self.size = tokenizer, tokenizer.size
-        end = tokenizer.id_of(END)
-        assert end is not None
-        self.eos = end
 
     def prefix(self, language: str, task: str) -> list[int]:
         """Returns no ids: targets begin with their text."""
@@ -157,16 +155,11 @@ class Characters:
     def target(self, text: str, language: str, task: str) -> list[int]:
         """Returns the ids of a training target."""
         del language, task
-        return [*self.text_ids(text), self.eos]
+        return self.text_ids(text)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Returns the text of ids up to the end."""
-        kept = []
-        for id_ in map(int, ids):
-            if id_ == self.eos or id_ < 0:
-                break
-            if id_ != self.blank:
-                kept.append(id_)
+        """Returns the text of ids; the blank is none."""
+        kept = [int(id_) for id_ in ids if id_ > 0]
         return " ".join(self.tokenizer.decode(kept).split())
 
 
@@ -181,7 +174,7 @@ def write_characters(texts: Iterable[str], path: Path, least: int = 3) -> None:
         for character in spoken(text):
             counts[character] = counts.get(character, 0) + 1
     kept = sorted(character for character, count in counts.items() if count >= least)
-    vocabulary = {piece: id_ for id_, piece in enumerate([BLANK, UNKNOWN, END, *kept])}
+    vocabulary = {piece: id_ for id_, piece in enumerate([BLANK, UNKNOWN, *kept])}
     tokenizer = tokenizers.Tokenizer(models.WordLevel(vocab=vocabulary, unk_token=UNKNOWN))
     tokenizer.normalizer = normalizers.Sequence(
         [
@@ -192,7 +185,7 @@ def write_characters(texts: Iterable[str], path: Path, least: int = 3) -> None:
     )  # fmt: skip
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     tokenizer.decoder = decoders.Fuse()
-    tokenizer.add_special_tokens([BLANK, UNKNOWN, END])
+    tokenizer.add_special_tokens([BLANK, UNKNOWN])
     with paths.scratch(path) as folder:
         tokenizer.save(str(folder / FILE))
         (folder / FILE).replace(path)

@@ -17,24 +17,24 @@ from data.kinds import task_of
 from data.reading.batches import held_out_batches
 from data.task import DataError
 from models.parts.decoding import beam_search
-from models.protocol import Model, SequenceToSequence
+from models.protocol import Model, SequenceToSequence, Writes
 from models.sharding.params import merge
 from trainers.evaluation.evaluator import Params
 from trainers.plan import input_sharding
 
 
 class Decoder:
-    """Beam search with a model's parameters, compiled once for one shape of batch.
+    """Beam search with a model's parameters, or its own way of writing (Writes), compiled once for one shape of batch.
 
     Args:
       model: with shapes for parameters, on its mesh (trainers.plan.Plan.model).
 
     Raises:
-      DataError: the model is no SequenceToSequence, or knows fewer tokens than the decoding's vocabulary has.
+      DataError: the model turns no source into text, or knows fewer tokens than the decoding's vocabulary has.
     """
 
     def __init__(self, model: Model, config: Decode, decoding: Decoding[Any]):
-        if not isinstance(model, SequenceToSequence):
+        if not isinstance(model, SequenceToSequence | Writes):
             raise DataError(f"models of family {model.c.family!r} do not decode a source into text")
         vocab, rows, mesh = model.target_vocab, config.batch_size, model.where.mesh
         if vocab < decoding.vocab:
@@ -48,6 +48,8 @@ class Decoder:
         @functools.partial(jax.jit, out_shardings=mesh and NamedSharding(mesh, P()))
         def search(params: Params, batch: Any, real_B: jax.Array) -> jax.Array:
             whole = merge(model, params)
+            if isinstance(whole, Writes):
+                return whole.write(batch, config.beams, config.max_length)
             state = whole.start(batch, config.beams, config.max_length)
             tokens_BKT, _ = beam_search(
                 whole, state, real_B, beams=config.beams, steps=config.max_length, vocab=vocab, usable=decoding.vocab,

@@ -46,7 +46,7 @@ def test_characters_are_letters_digits_and_blanks(tmp_path):
     characters = open_vocabulary(tmp_path)
     assert isinstance(characters, Characters) and characters.blank == 0
     ids = characters.target("Světe,  ahoj", "cs", "transcribe")
-    assert characters.decode(ids) == "světe ahoj" and ids[-1] == characters.eos and 0 not in ids
+    assert characters.decode(ids) == "světe ahoj" and len(ids) == 10 and 0 not in ids
     with pytest.raises(VocabularyError, match="'q' is no character"):
         characters.text_ids("ahoj q")
     with pytest.raises(VocabularyError, match="'п' is no character"):

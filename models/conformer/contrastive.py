@@ -1,0 +1,152 @@
+"""What pre-training predicts: codes of hidden positions, told from others of the utterance (wav2vec 2.0, arXiv 2006.11477).
+
+B rows, S positions, M model, D code, G codebooks, V entries of each, K negatives.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from models.conformer.config import ConformerConfig
+from models.parts.layers import add_bias, project
+from models.parts.losses import Loss, Ratio, Totals, per
+from models.sharding.component import Component
+from models.sharding.params import normal, param, zeros
+
+_NEVER = -1e9
+
+
+class Quantizer(nnx.Module):
+    """A product quantizer: of each of G codebooks an entry is chosen, and they stand side by side (section 2).
+
+    In training the choice is drawn, and its gradient is that of the softmax at the temperature of the step.
+    """
+
+    def __init__(self, c: ConformerConfig, key: jax.Array, where: Component):
+        k1, k2 = jax.random.split(key)
+        self.c, self.where, g, v = c, where, c.codebooks, c.codes
+        self.weight = param(k1, (c.model_dim, g, v), ("embed", "code_groups", "codes"), normal(1.0), where)
+        self.bias = param(k1, (g, v), ("code_groups", "codes"), zeros, where)
+        self.entries = param(k2, (g, v, c.code_dim // g), ("code_groups", "codes", "code"), _uniform, where)
+
+    def __call__(
+        self, x_BSM: jax.Array, step: jax.Array, key: jax.Array | None
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Returns (vectors [B, S, D], probabilities of the entries [B, S, G, V], chosen entries int32 [B, S, G])."""
+        wide = jnp.promote_types(x_BSM.dtype, jnp.float32)
+        logits_BSGV = add_bias(project(x_BSM, self.weight[...], self.where), self.bias).astype(wide)
+        logits_BSGV = self.where.shard(logits_BSGV, "batch", "length", None, None)
+        chosen_BSG = jnp.argmax(logits_BSGV, axis=-1)
+        one_BSGV = jax.nn.one_hot(chosen_BSG, self.c.codes, dtype=wide)
+        if key is not None:
+            start, factor, least = self.c.gumbel
+            temperature = jnp.maximum(start * factor ** step.astype(wide), least)
+            soft_BSGV = jax.nn.softmax((logits_BSGV + jax.random.gumbel(key, logits_BSGV.shape, wide)) / temperature)
+            chosen_BSG = jnp.argmax(soft_BSGV, axis=-1)
+            hard_BSGV = jax.nn.one_hot(chosen_BSG, self.c.codes, dtype=wide)
+            one_BSGV = hard_BSGV + soft_BSGV - jax.lax.stop_gradient(soft_BSGV)
+        vectors = jnp.einsum("BSGV,GVD->BSGD", one_BSGV, self.entries[...].astype(wide))
+        return vectors.reshape(*x_BSM.shape[:2], -1).astype(x_BSM.dtype), jax.nn.softmax(logits_BSGV), chosen_BSG
+
+
+def _uniform(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
+    return jax.random.uniform(key, shape, dtype)
+
+
+def perplexity(probabilities_BSGV: jax.Array, counted_BS: jax.Array) -> jax.Array:
+    """Returns exp of the entropy of the mean over the counted positions of the whole batch, summed over the codebooks."""
+    weight = counted_BS.astype(probabilities_BSGV.dtype)[..., None, None]
+    mean_GV = jnp.sum(probabilities_BSGV * weight, axis=(0, 1)) / jnp.maximum(jnp.sum(weight), 1)
+    return jnp.sum(jnp.exp(-jnp.sum(mean_GV * jnp.log(mean_GV + 1e-7), axis=-1)))
+
+
+def drawn_negatives(hidden_BS: jax.Array, segments_BS: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
+    """Returns (for each position K others that are hidden and of its utterance, int32 [B, S, K]; True where there are any).
+
+    They are drawn evenly, with replacement, and never the position itself. The draw is a function of what is hidden of a row,
+    which differs at each visit: so it does not depend on how a batch is dealt out.
+    """
+    length = hidden_BS.shape[1]
+    # Hidden positions in the order of the row, which is that of its utterances.
+    order_BS = jnp.argsort(~hidden_BS, axis=1, stable=True)
+    rank_BS = jnp.cumsum(hidden_BS, axis=1) - 1
+    mine_BSS = (segments_BS[:, :, None] == segments_BS[:, None]) & hidden_BS[:, None]
+    many_BS = jnp.sum(mine_BSS, axis=-1)
+    first_BS = jnp.min(jnp.where(mine_BSS, rank_BS[:, None], length), axis=-1)
+    number_S = (jnp.arange(length, dtype=jnp.uint32) + 1) * jnp.uint32(2_654_435_761)  # Knuth's multiplicative hash
+    keys_B = jax.vmap(jax.random.key)(jnp.sum(hidden_BS * number_S, axis=1, dtype=jnp.uint32))
+    drawn_BSK = jax.vmap(lambda key: jax.random.uniform(key, (length, count)))(keys_B)
+    drawn_BSK = jnp.floor(drawn_BSK * jnp.maximum(many_BS - 1, 1)[..., None])
+    place_BSK = first_BS[..., None] + drawn_BSK.astype(jnp.int32)
+    place_BSK += place_BSK >= rank_BS[..., None]
+    chosen_BSK = jnp.take_along_axis(order_BS[:, None], jnp.clip(place_BSK, 0, length - 1), axis=2)
+    return chosen_BSK, hidden_BS & (many_BS > 1)
+
+
+def contrastive_loss(
+    c: ConformerConfig, predicted_BSD: jax.Array, target_BSD: jax.Array, chosen_BSG: jax.Array | None, hidden_BS: jax.Array,
+    segments_BS: jax.Array, totals: Totals,
+) -> Loss:  # fmt: skip
+    """Returns InfoNCE: how unlikely a hidden position's target is among those of K others, by cosine (equation 3).
+
+    Args:
+      chosen_BSG: the targets' codes, where they are codes: another position with the same is no negative.
+    """
+    wide = jnp.promote_types(predicted_BSD.dtype, jnp.float32)
+    unit = [_unit(x.astype(wide)) for x in (predicted_BSD, target_BSD)]
+    cosine_BSS = jnp.einsum("BSD,BTD->BST", *unit) / c.contrast_temperature
+    other_BSK, told_BS = drawn_negatives(hidden_BS, segments_BS, c.negatives)
+    negative_BSK = jnp.take_along_axis(cosine_BSS, other_BSK, axis=2)
+    if chosen_BSG is not None:
+        same_BSS = jnp.all(chosen_BSG[:, :, None] == chosen_BSG[:, None], axis=-1)
+        negative_BSK = jnp.where(jnp.take_along_axis(same_BSS, other_BSK, axis=2), _NEVER, negative_BSK)
+    positive_BS = jnp.diagonal(cosine_BSS, axis1=1, axis2=2)
+    loss_BS = jnp.logaddexp(jax.nn.logsumexp(negative_BSK, axis=-1), positive_BS) - positive_BS
+    hit_BS = positive_BS > jnp.max(negative_BSK, axis=-1)
+    told = told_BS.astype(wide)
+    n = jnp.sum(told_BS)
+    metrics = {
+        "contrastive": Ratio(jnp.sum(loss_BS * told), n),
+        "told_apart": Ratio(jnp.sum(hit_BS * told), n),
+    }
+    value = per(jnp.sum(loss_BS * told), totals["hidden"])
+    return Loss(value, jnp.zeros_like(value), metrics)
+
+
+def _unit(x: jax.Array) -> jax.Array:
+    return x * jax.lax.rsqrt(jnp.sum(x * x, axis=-1, keepdims=True) + 1e-12)
+
+
+class Targets(nnx.Module):
+    """The targets of a hidden position, made of what the front heard there: codes, or a linear map of it."""
+
+    def __init__(self, c: ConformerConfig, key: jax.Array, where: Component):
+        k1, k2, k3 = jax.random.split(key, 3)
+        self.c, self.where = c, where
+        self.quantizer = Quantizer(c, k1, where / "quantizer") if c.codebooks else None
+        shape = (c.code_dim if c.codebooks else c.model_dim, c.code_dim)
+        self.target = param(k2, shape, ("code" if c.codebooks else "embed", "code"), normal(shape[0] ** -0.5), where)
+        self.prediction = param(k3, (c.model_dim, c.code_dim), ("embed", "code"), normal(c.model_dim**-0.5), where)
+
+    def __call__(
+        self, features_BSM: jax.Array, output_BSM: jax.Array, hidden_BS: jax.Array, segments_BS: jax.Array, totals: Totals,
+        step: jax.Array, key: jax.Array | None,
+    ) -> tuple[Loss, jax.Array | None]:  # fmt: skip
+        """Returns (the contrastive and the diversity loss, the codes chosen int32 [B, S, G]); a key draws them."""
+        c = self.c
+        target_BSD, chosen, extra = features_BSM, None, None
+        if self.quantizer is not None:
+            target_BSD, probabilities, chosen = self.quantizer(features_BSM, step, key)
+            entries = c.codebooks * c.codes
+            used = perplexity(probabilities, hidden_BS)
+            one, chosen_BSGV = jnp.ones((), used.dtype), jax.nn.one_hot(chosen, c.codes, dtype=used.dtype)
+            extra = Loss(
+                c.diversity_weight * (entries - used) / entries, c.diversity_weight * (entries - used) / entries,
+                {"perplexity": Ratio(used, one), "code_perplexity": Ratio(perplexity(chosen_BSGV, hidden_BS), one)},
+            )  # fmt: skip
+        loss = contrastive_loss(
+            c, project(output_BSM, self.prediction[...], self.where), project(target_BSD, self.target[...], self.where),
+            chosen, hidden_BS, segments_BS, totals,
+        )  # fmt: skip
+        weighted = Loss(c.contrast_weight * loss.value, loss.extra, loss.metrics)
+        return (weighted if extra is None else weighted + extra), chosen

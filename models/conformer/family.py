@@ -1,0 +1,47 @@
+"""The Conformer as a family: what the trainer, the planner and the commands need to know of it."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from models.conformer.config import ConformerConfig
+from models.conformer.layouts import LAYOUTS
+from models.conformer.model import Conformer
+from models.parts.activations import DENSE, POLICIES
+from models.protocol import Family
+
+
+def comparable(c: ConformerConfig, lengths: Sequence[int]) -> ConformerConfig:
+    """Returns the configuration with nothing random; see Family.comparable. What is drawn of codes is the same everywhere."""
+    del lengths
+    return dataclasses.replace(c, layers=4, dropout=0.0)
+
+
+def reads(c: ConformerConfig, data: Any) -> Any:
+    """Returns the data as the model hears it."""
+    front = "waveform" if c.front == "waveform" else data.front if data.front != "waveform" else "kaldi"
+    return dataclasses.replace(data, front=front, mels=c.mels)
+
+
+def convention(c: ConformerConfig) -> str:
+    """Returns what a count of parameters includes."""
+    head = {
+        "ctc": "outputs of CTC", "transducer": "the transducer's LSTM and joint network",
+        "wav2vec": "what pre-training predicts with", "w2v_bert": "codebook and outputs of pre-training",
+    }[c.objective]  # fmt: skip
+    body = c.layers + c.contrastive_layers
+    return f"front, {body} blocks, {head}; published numbers are rounded to a hundred million, and do not say which"
+
+
+FAMILY = Family(
+    model=Conformer,
+    layouts=LAYOUTS,
+    activations=DENSE,
+    policies=POLICIES,
+    like=lambda c: "conformer.large",
+    reads=reads,
+    convention=convention,
+    comparable=comparable,
+    meaning=("conv_norm", "positions", "norm_eps"),
+    same_outputs=lambda ours, theirs: ours.objective == theirs.objective,
+)

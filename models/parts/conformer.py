@@ -1,0 +1,263 @@
+"""The Conformer's block (arXiv 2005.08100, section 2): half a feed-forward layer, attention, a convolution, another half, a norm.
+
+Padding never changes a result: it is zero before every convolution, no key of attention, and in no norm's statistics.
+
+B rows, S positions, M model, N heads, D size of a head, K taps.
+"""
+
+import dataclasses
+import functools
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
+
+from models.parts.attention import blocks
+from models.parts.attention.logits import scores
+from models.parts.attention.mask import AttentionMask
+from models.parts.attention.module import Attention
+from models.parts.attention.rotary import Rotation, rotation
+from models.parts.convolution_1d import places
+from models.parts.layers import FeedForward, Norm, add_bias, dropout, project, split_key
+from models.sharding.component import Component
+from models.sharding.params import normal, ones, param, scan, zeros
+
+Key = jax.Array | None
+
+
+class BlockSettings(Protocol):
+    """What a block is made of (models.conformer.config.ConformerConfig documents the fields)."""
+
+    @property
+    def model_dim(self) -> int: ...
+    @property
+    def hidden_dim(self) -> int: ...
+    @property
+    def heads(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+    @property
+    def kernel(self) -> int: ...
+    @property
+    def conv_norm(self) -> str: ...
+    @property
+    def groups(self) -> int: ...
+    @property
+    def conv_bias(self) -> bool: ...
+    @property
+    def positions(self) -> str: ...
+    @property
+    def dropout(self) -> float: ...
+    @property
+    def norm_eps(self) -> float: ...
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Heard:
+    """Which positions are whose, the same for all layers.
+
+    Attributes:
+      segments_BS: int32 utterances of a row, from 1; 0 is padding.
+      rotation: of queries and keys, where positions are rotary.
+    """
+
+    segments_BS: jax.Array
+    rotation: Rotation | None = None
+
+
+def heard(c: BlockSettings, segments_BS: jax.Array) -> Heard:
+    """Returns what layers need to know of the positions of rows."""
+    turned = rotation(places(segments_BS), c.head_dim, 10_000.0) if c.positions == "rotary" else None
+    return Heard(segments_BS, turned)
+
+
+class ConformerBlock(nnx.Module):
+    """One layer: x + FFN / 2, + attention, + convolution, + FFN / 2, and a norm."""
+
+    def __init__(self, c: BlockSettings, key: jax.Array, where: Component):
+        k1, k2, k3, k4 = jax.random.split(key, 4)
+        self.where, self.rate = where, c.dropout
+        norm = functools.partial(Norm, c.model_dim, kind="layer", bias=True, eps=c.norm_eps)
+        ffn = functools.partial(FeedForward, c.model_dim, c.hidden_dim, activation="silu", bias=True)
+        self.ffn1_norm, self.ffn1 = norm(where / "ffn1"), ffn(k1, where / "ffn1")
+        self.attention_norm = norm(where / "attention")
+        self.attention = RelativeAttention(c, k2, where / "attention")
+        self.conv_norm, self.conv = norm(where / "conv"), ConvolutionModule(c, k3, where / "conv")
+        self.ffn2_norm, self.ffn2 = norm(where / "ffn2"), ffn(k4, where / "ffn2")
+        self.norm = norm(where)
+
+    def __call__(self, x_BSM: jax.Array, heard: Heard, key: Key) -> tuple[jax.Array, jax.Array]:
+        """Returns (y_BSM, how far the statistics of a batch norm are from the batch's, a scalar that is 0 without one)."""
+        keys = iter(split_key(key, 6))
+        x_BSM = self.where.shard(x_BSM, "batch", "res_length", "act_embed")
+        x_BSM += 0.5 * dropout(self.ffn1(self.ffn1_norm(x_BSM), self.rate, next(keys)), self.rate, next(keys))
+        x_BSM += dropout(self.attention.attend(self.attention_norm(x_BSM), heard), self.rate, next(keys))
+        y_BSM, drift = self.conv(self.conv_norm(x_BSM), heard.segments_BS, training=key is not None)
+        x_BSM += dropout(y_BSM, self.rate, next(keys))
+        x_BSM += 0.5 * dropout(self.ffn2(self.ffn2_norm(x_BSM), self.rate, next(keys)), self.rate, next(keys))
+        return self.norm(x_BSM), drift
+
+
+def run_blocks(
+    blocks: ConformerBlock, x_BSM: jax.Array, heard: Heard, keys: Key, where: Component
+) -> tuple[jax.Array, jax.Array]:
+    """Runs a stack of blocks, outside training without keys; returns (y_BSM, the drift of all)."""
+
+    def layer(x_BSM, inputs, heard: Heard):
+        block, key = inputs
+        return block(x_BSM, heard, key)
+
+    x_BSM, drift = scan(layer, x_BSM, (blocks, keys), heard, where=where)
+    return x_BSM, jnp.sum(drift)
+
+
+class RelativeAttention(Attention):
+    """Attention within utterances, with Transformer-XL's relative positions (arXiv 1901.02860, section 3.3) where they are asked
+    for: logits (q + u) k + (q + v) W r(i - j), r a sinusoid of the distance, u and v vectors of each head."""
+
+    def __init__(self, c: BlockSettings, key: jax.Array, where: Component):
+        super().__init__(c.model_dim, c.heads, c.head_dim, key, where, bias=True)
+        k1, k2 = jax.random.split(jax.random.fold_in(key, 1))
+        self.relative = c.positions == "relative"
+        if self.relative:
+            shape = (c.model_dim, c.heads, c.head_dim)
+            self.distances = param(k1, shape, ("embed", "heads", "kv"), normal(c.model_dim**-0.5), where)
+            self.u = param(k2, shape[1:], ("heads", "kv"), zeros, where)
+            self.v_distance = param(k2, shape[1:], ("heads", "kv"), zeros, where)
+
+    def attend(self, x_BSM: jax.Array, heard: Heard) -> jax.Array:
+        """Returns [B, S, M]."""
+        mask = AttentionMask.for_rows(heard.segments_BS, heard.segments_BS)
+        kv = self.keys_values(x_BSM, heard.rotation)
+        if not self.relative:
+            return self(x_BSM, kv, mask, rotation=heard.rotation)
+        q_BSND = self._queries(x_BSM, None, "length")
+        table_RM = jnp.asarray(_distances(x_BSM.shape[1], x_BSM.shape[2]), x_BSM.dtype)
+        p_RND = project(table_RM, self.distances[...], self.where)
+        p_RND = self.where.shard(p_RND, None, "act_heads", None)
+        out_BSND = blocks.attend(self._logits, q_BSND, *kv, p_RND, mask, self.where)
+        out_BSND = checkpoint_name(self.where.shard(out_BSND, "batch", "length", "act_heads", None), "context")
+        y_BSM = add_bias(project(out_BSND, self.o[...], self.where, contract=2), self.o_bias)
+        return checkpoint_name(self.where.shard(y_BSM, "batch", "res_length", "act_embed"), "attention_out")
+
+    def _logits(self, q_BSND: jax.Array, k_BSND: jax.Array, p_RND: jax.Array, mask: AttentionMask) -> jax.Array:
+        wide = jnp.promote_types(q_BSND.dtype, jnp.float32)
+        u_ND, v_ND = (x[...].astype(q_BSND.dtype) * self.scale for x in (self.u, self.v_distance))
+        content_BNSS = scores(q_BSND + u_ND, k_BSND).astype(wide)
+        distance_BNSR = jnp.einsum("BSND,RND->BNSR", q_BSND + v_ND, p_RND).astype(wide)
+        # Row r of the table is distance S - 1 - r: query i finds that of key j at S - 1 - i + j.
+        size = k_BSND.shape[1]
+        index_SS = (size - 1) - jnp.arange(size)[:, None] + jnp.arange(size)
+        distance_BNSS = jnp.take_along_axis(distance_BNSR, index_SS[None, None], axis=-1)
+        logits_BNSS = content_BNSS + distance_BNSS + jnp.where(mask.matrix(), 0.0, -1e9).astype(wide)[:, None]
+        return checkpoint_name(logits_BNSS, "scores")
+
+
+def _distances(length: int, size: int) -> np.ndarray:
+    """Returns the sinusoids [2 S - 1, M] of distances S - 1 down to 1 - S, sines and cosines in turn."""
+    rates = np.exp(np.arange(0, size, 2) * -(np.log(10_000.0) / size))
+    angles = np.arange(length - 1, -length, -1)[:, None] * rates
+    return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(2 * length - 1, size)
+
+
+class ConvolutionModule(nnx.Module):
+    """A gated linear map, a depthwise convolution in time, a norm, Swish and a linear map (figure 2 of the paper).
+
+    The convolution is a sum of shifted products, of which those with another utterance's frames, or padding, are left out: so
+    rows may be packed however far it reaches, and what a layout cuts in time is exchanged with neighbours alone.
+    """
+
+    def __init__(self, c: BlockSettings, key: jax.Array, where: Component):
+        k1, k2, k3, k4 = jax.random.split(key, 4)
+        self.where, m, std = where, c.model_dim, c.model_dim**-0.5
+        self.value = param(k1, (m, m), ("embed", "mlp"), normal(std), where)
+        self.gate = param(k2, (m, m), ("embed", "mlp"), normal(std), where)
+        self.filter = param(k3, (c.kernel, m), ("filter_width", "mlp"), normal(c.kernel**-0.5), where)
+        self.out = param(k4, (m, m), ("mlp", "embed"), normal(std), where)
+        names = ("value_bias", "gate_bias", "filter_bias")
+        for name in names:
+            setattr(self, name, param(k1, (m,), ("mlp",), zeros, where) if c.conv_bias else None)
+        self.out_bias = param(k1, (m,), ("embed",), zeros, where) if c.conv_bias else None
+        kinds = {"batch": BatchNorm, "group": GroupNorm, "layer": GroupNorm}
+        self.inner_norm = kinds[c.conv_norm](m, where, groups=c.groups if c.conv_norm == "group" else 1, eps=c.norm_eps)
+
+    def __call__(self, x_BSM: jax.Array, segments_BS: jax.Array, *, training: bool) -> tuple[jax.Array, jax.Array]:
+        """Returns (y_BSM, the drift of a batch norm's statistics)."""
+        value_BSM = checkpoint_name(add_bias(project(x_BSM, self.value[...], self.where), self.value_bias), "up")
+        gate_BSM = checkpoint_name(add_bias(project(x_BSM, self.gate[...], self.where), self.gate_bias), "gate")
+        h_BSM = self.where.shard(value_BSM * jax.nn.sigmoid(gate_BSM), "batch", "length", "act_mlp")
+        h_BSM = add_bias(depthwise(h_BSM, self.filter[...].astype(h_BSM.dtype), segments_BS), self.filter_bias)
+        h_BSM, drift = self.inner_norm(h_BSM, segments_BS, training=training)
+        h_BSM = self.where.shard(jax.nn.silu(h_BSM), "batch", "length", "act_mlp")
+        y_BSM = add_bias(project(h_BSM, self.out[...], self.where), self.out_bias)
+        return checkpoint_name(self.where.shard(y_BSM, "batch", "res_length", "act_embed"), "ffn_out"), drift
+
+
+def depthwise(x_BSM: jax.Array, filter_KM: jax.Array, segments_BS: jax.Array) -> jax.Array:
+    """Returns sum over k of filter[k] x[s + k - (K - 1) / 2], of frames of the same utterance; an even K reaches further back."""
+    taps, length = len(filter_KM), x_BSM.shape[1]
+    back, ahead = taps // 2, (taps - 1) // 2
+    padded = jnp.pad(x_BSM, ((0, 0), (back, ahead), (0, 0)))
+    whose = jnp.pad(segments_BS, ((0, 0), (back, ahead)))
+    y_BSM = jnp.zeros_like(x_BSM)
+    for tap in range(taps):
+        same_BS = (whose[:, tap : tap + length] == segments_BS) & (segments_BS > 0)
+        y_BSM += jnp.where(same_BS[..., None], padded[:, tap : tap + length], 0) * filter_KM[tap]
+    return y_BSM
+
+
+class GroupNorm(nnx.Module):
+    """Normalises groups of channels of each position by themselves: no other position matters. One group is layer norm."""
+
+    def __init__(self, size: int, where: Component, *, groups: int, eps: float):
+        key = jax.random.key(0)  # not drawn from
+        self.groups, self.eps = groups, eps
+        self.scale = param(key, (size,), ("mlp",), ones, where)
+        self.bias = param(key, (size,), ("mlp",), zeros, where)
+
+    def __call__(self, x_BSM: jax.Array, segments_BS: jax.Array, *, training: bool) -> tuple[jax.Array, jax.Array]:
+        """Returns (y_BSM, 0)."""
+        del segments_BS, training
+        x = x_BSM.astype(jnp.promote_types(x_BSM.dtype, jnp.float32)).reshape(*x_BSM.shape[:2], self.groups, -1)
+        x -= jnp.mean(x, axis=-1, keepdims=True)
+        x *= jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + self.eps)
+        y = x.reshape(x_BSM.shape) * self.scale[...] + self.bias[...]
+        return y.astype(x_BSM.dtype), jnp.zeros((), x.dtype)
+
+
+class BatchNorm(nnx.Module):
+    """Normalises each channel over all positions of the whole batch that are no padding (arXiv 1502.03167).
+
+    A training pass uses the batch's own mean and variance; any other pass those that are parameters. A trainer's state is
+    parameters and what its optimizer keeps of them, and a layer may run in any order of microbatches and stages, so nothing here
+    counts. Instead "drift", half the squared distance of the kept statistics from the batch's, is a part of the loss, whose only
+    gradient moves them: they follow as the optimizer's rate lets them. Released models' running statistics are these parameters.
+    """
+
+    def __init__(self, size: int, where: Component, *, groups: int, eps: float):
+        del groups
+        key = jax.random.key(0)  # not drawn from
+        self.eps = eps
+        self.scale = param(key, (size,), ("mlp",), ones, where)
+        self.bias = param(key, (size,), ("mlp",), zeros, where)
+        self.mean = param(key, (size,), ("mlp",), zeros, where)
+        self.variance = param(key, (size,), ("mlp",), ones, where)
+
+    def __call__(self, x_BSM: jax.Array, segments_BS: jax.Array, *, training: bool) -> tuple[jax.Array, jax.Array]:
+        """Returns (y_BSM, drift)."""
+        x = x_BSM.astype(jnp.promote_types(x_BSM.dtype, jnp.float32))
+        mean_M, variance_M, drift = self.mean[...], self.variance[...], jnp.zeros((), x.dtype)
+        if training:
+            real_BS1 = (segments_BS > 0)[..., None].astype(x.dtype)
+            count = jnp.maximum(jnp.sum(real_BS1), 1)
+            batch_mean_M = jnp.sum(x * real_BS1, axis=(0, 1)) / count
+            batch_variance_M = jnp.sum(jnp.square(x - batch_mean_M) * real_BS1, axis=(0, 1)) / count
+            kept = ((mean_M, batch_mean_M), (variance_M, batch_variance_M))
+            drift = sum(0.5 * jnp.sum(jnp.square(ours - jax.lax.stop_gradient(new))) for ours, new in kept)
+            mean_M, variance_M = batch_mean_M, batch_variance_M
+        y = (x - mean_M) * jax.lax.rsqrt(variance_M + self.eps) * self.scale[...] + self.bias[...]
+        return y.astype(x_BSM.dtype), jnp.asarray(drift)

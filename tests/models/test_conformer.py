@@ -1,0 +1,381 @@
+"""The Conformer: sizes, that padding never changes a result, and its losses against their definitions."""
+
+import dataclasses
+import functools
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from configs import registry
+from models.conformer import ctc, transducer
+from models.conformer.config import ConformerConfig
+from models.conformer.contrastive import drawn_negatives, perplexity
+from models.conformer.model import Conformer
+from models.execution import Execution
+from models.parts.conformer import depthwise
+from models.protocol import Context
+from models.sharding.params import describe
+from tests.helpers.models import ALONE
+from trainers.plan import abstract_model
+
+WIDE = dataclasses.replace(ALONE, execution=Execution(dtype="float64"))
+# Blocks of 23 d^2 and the front: SYSTEMS' 579.6 M, 1.0144 B and 7.818 B, to a quarter of a percent.
+SIZES = {
+    "large": 113_196_000, "xl": 580_767_072, "xxl": 1_015_448_928, "g": 7_820_971_360, "w2v_bert_xl": 585_487_712,
+    "w2v_bert_xxl": 1_020_169_568,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes(name):
+    """Every published size is built, abstractly, and counted: 23 d^2 a block, 24 d^2 with relative positions, and little else."""
+    e = registry.load(f"conformer.{name}")
+    infos = {i.name: i for i in describe(abstract_model(e))}
+    assert sum(i.size for i in infos.values()) == SIZES[name]
+    c = e.model
+    stacks = [
+        i for n, i in infos.items() if n.startswith(("encoder.", "contrastive.")) and not n.endswith("conv.filter")
+    ]
+    matrices = sum(i.size for i in stacks if i.size >= c.model_dim**2)
+    each = 24 if c.positions == "relative" else 23
+    assert matrices == (c.layers + c.contrastive_layers) * each * c.model_dim**2
+
+
+SMALL = dict(layers=2, model_dim=16, hidden_dim=32, heads=4, kernel=5, mels=8, front_channels=4, dropout=0.0)
+
+
+@functools.cache
+def model(**fields) -> Conformer:
+    c = ConformerConfig(**{"objective": "ctc", "vocab": 12, "utterances": 3} | SMALL | fields)
+    made = jax.jit(lambda: Conformer(c, jax.random.key(0), WIDE))()
+    leaves, tree = jax.tree.flatten(made)
+    rng = np.random.default_rng(0)
+    return jax.tree.unflatten(tree, [x.astype(jnp.float64) + 0.1 * rng.normal(size=x.shape) for x in leaves])
+
+
+def utterance(seed: int, frames: int, tokens: int, width: int = 8) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(frames, width)), rng.integers(1, 12, tokens)
+
+
+def rows(*packed: list, length: int, tokens: int = 12, align: int = 8, seed: int = 5) -> dict[str, jax.Array]:
+    """Rows of utterances at multiples of `align` with a gap behind each; padding is noise, which must not matter."""
+    width = packed[0][0][0].shape[1]
+    frames = 100 * np.random.default_rng(seed).normal(size=(len(packed), length, width))
+    batch = {"frames_segments": np.zeros((len(packed), length), np.int32)}
+    batch |= {name: np.zeros((len(packed), tokens), np.int32) for name in ("targets", "targets_segments")}
+    for row, utterances in enumerate(packed):
+        at = to = 0
+        for number, (heard, ids) in enumerate(utterances, 1):
+            frames[row, at : at + len(heard)] = heard
+            batch["frames_segments"][row, at : at + len(heard)] = number
+            batch["targets"][row, to : to + len(ids)] = ids
+            batch["targets_segments"][row, to : to + len(ids)] = number
+            at, to = at + (-(-len(heard) // align) + 1) * align, to + len(ids)
+    return {k: jnp.asarray(v) for k, v in ({"frames": frames} | batch).items()}
+
+
+def heard(m: Conformer, batch: dict[str, jax.Array]) -> list[list[np.ndarray]]:
+    """The last block's output of each row's utterances."""
+    x, segments = map(np.asarray, jax.jit(lambda m, b: m.features(b))(m, batch))
+    return [[x[r][segments[r] == n] for n in range(1, segments[r].max() + 1)] for r in range(len(x))]
+
+
+VARIANTS = [
+    {}, {"positions": "relative"}, {"positions": "rotary"}, {"conv_norm": "batch"}, {"conv_norm": "group"}, {"kernel": 32},
+    {"conv_norm": "batch", "conv_bias": True, "positions": "relative"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fields", VARIANTS, ids=str)
+def test_padding_packing_and_the_batch_change_nothing(float64, fields):
+    """An utterance is heard the same to 1e-9 alone, in a longer row, with other noise in its padding, beside others in its row,
+    however far the convolution reaches, and beside other rows."""
+    m, a, b, c = model(**fields), utterance(1, 42, 5), utterance(2, 17, 3), utterance(3, 30, 6)
+    ((alone,),) = heard(m, rows([a], length=48))
+    ((second,),) = heard(m, rows([b], length=24))
+    for batch in (
+        rows([a], length=96),
+        rows([a], length=96, seed=6),
+        rows([a, b], length=96),
+        rows([a], [c, b], length=96),
+    ):
+        assert_allclose(heard(m, batch)[0][0], alone, atol=1e-9)
+    assert_allclose(heard(m, rows([a, b], length=96))[0][1], second, atol=1e-9)
+
+
+def test_a_waveform_is_heard_alike_in_any_row(float64):
+    """Of 2,000 samples there are (2000 - 400) / 320 + 1 = 6 positions, whatever follows."""
+    m = model(front="waveform", positions="relative")
+    a, b = utterance(1, 2000, 4, 1), utterance(2, 1500, 3, 1)
+    ((alone,),) = heard(m, rows([a], length=2560))
+    assert len(alone) == 6
+    assert_allclose(heard(m, rows([a], length=6400, seed=6))[0][0], alone, atol=1e-9)
+    first, second = heard(m, rows([a, b], length=6400, align=1280))[0]
+    assert_allclose(first, alone, atol=1e-9)
+    assert_allclose(second, heard(m, rows([b], length=2560))[0][0], atol=1e-9)
+
+
+@pytest.mark.parametrize("objective", ["ctc", "transducer"])
+def test_the_loss_does_not_depend_on_padding_or_packing(float64, objective):
+    """Three utterances in rows of their own, longer ones, and in one row have the same loss and gradients."""
+    m = model(objective=objective, predictor_dim=8, joint_dim=8)
+    a, b, c = utterance(1, 42, 3), utterance(2, 40, 2), utterance(3, 38, 3)
+    loss = jax.jit(jax.value_and_grad(lambda m, batch: m.loss(batch, Context.evaluation()).value))
+    one, *others = (
+        loss(m, x)
+        for x in (
+            rows([a], [b], [c], length=48),
+            rows([a], [b], [c], length=96, tokens=16),
+            rows([a, b, c], length=160),
+        )
+    )
+    for other in others:
+        assert_allclose(one[0], other[0], rtol=1e-9)
+        jax.tree.map(lambda x, y: assert_allclose(x, y, atol=1e-9), one[1], other[1])
+
+
+def test_batch_norm_counts_the_whole_batch_and_no_padding(float64):
+    """In training the output of a batch does not depend on how long its rows are, and the loss has a part whose gradient moves
+    the kept statistics towards the batch's: their difference itself."""
+    m = model(conv_norm="batch")
+    context = Context(jax.random.key(0), jnp.zeros((), jnp.int32), training=True)
+    loss = jax.jit(jax.value_and_grad(lambda m, batch: m.loss(batch, context).value))
+    a, b = utterance(1, 42, 5), utterance(2, 40, 3)
+    short, long = loss(m, rows([a], [b], length=48)), loss(m, rows([a], [b], length=96))
+    assert_allclose(short[0], long[0], rtol=1e-9)
+    moved = np.asarray(short[1].encoder.conv.inner_norm.mean[...])
+    assert np.abs(moved).max() > 0.01
+    kept = m.encoder.conv.inner_norm.mean[...] - moved  # the batch's own mean
+    exact = dataclasses.replace(context, training=True)
+    m2 = jax.tree.map(lambda x: x, m)
+    m2.encoder.conv.inner_norm.mean[...] = kept
+    again = jax.jit(jax.grad(lambda m, batch: m.loss(batch, exact).value))(m2, rows([a], [b], length=48))
+    assert_allclose(again.encoder.conv.inner_norm.mean[...], 0, atol=1e-9)
+
+
+def test_a_depthwise_convolution_is_the_definition():
+    """Taps of other utterances and padding are left out; a filter of even size reaches one further back."""
+    x = jnp.arange(1.0, 8.0)[None, :, None]
+    segments = jnp.array([[1, 1, 1, 0, 2, 2, 2]])
+    assert_array_equal(depthwise(x, jnp.ones((3, 1)), segments)[0, :, 0], [3, 6, 5, 0, 11, 18, 13])
+    assert_array_equal(depthwise(x, jnp.ones((2, 1)), segments)[0, :, 0], [1, 3, 5, 0, 5, 11, 13])
+
+
+# --- CTC -------------------------------------------------------------------------------------------------------------
+
+
+def collapsed(path: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(i for n, i in enumerate(path) if i and (n == 0 or path[n - 1] != i))
+
+
+def test_ctc_is_the_sum_over_alignments():
+    """Of 3 ids and 4 positions all 81 paths are added up; one that cannot be is nothing, and is counted."""
+    logits = np.random.default_rng(0).normal(size=(3, 4, 3))
+    logp = np.array(jax.nn.log_softmax(logits))
+    texts = [(1, 2), (1, 1), (2, 2, 2)]  # the last needs five positions
+    targets = jnp.array([[*t, *[0] * (3 - len(t))] for t in texts])
+    given = (targets > 0).astype(jnp.int32)
+    loss = ctc.ctc_loss(jnp.asarray(logits), jnp.ones((3, 4), jnp.int32), targets, given, 1, {"tokens": jnp.sum(given)})
+    want = 0.0
+    for row in (0, 1):
+        paths = itertools.product(range(3), repeat=4)
+        want -= np.logaddexp.reduce(
+            [sum(logp[row, i, k] for i, k in enumerate(p)) for p in paths if collapsed(p) == texts[row]]
+        )
+    assert_allclose(loss.value, want / 7, rtol=1e-5)
+    assert float(loss.metrics["impossible"].value) == pytest.approx(1 / 3)
+
+
+def test_greedy_ctc_collapses():
+    """Repetitions are one, but for a blank between; padding says nothing."""
+    best = jnp.array([[1, 1, 0, 1, 2, 2, 0, 3]])
+    real = jnp.arange(8)[None] < 7
+    assert_array_equal(ctc.greedy(jax.nn.one_hot(best, 4), real)[0], [1, 1, 2, 0, 0, 0, 0, 0])
+
+
+def test_beam_search_finds_the_likeliest_text():
+    """With enough hypotheses the text that is likeliest over all alignments, which is not always that of the likeliest path."""
+    rng, differs = np.random.default_rng(1), 0
+    for _ in range(12):
+        logits = rng.normal(size=(1, 4, 3)) * 1.5
+        logp = np.array(jax.nn.log_softmax(logits))[0]
+        totals: dict[tuple[int, ...], float] = {}
+        for p in itertools.product(range(3), repeat=4):
+            text, likely = collapsed(p), sum(logp[i, k] for i, k in enumerate(p))
+            totals[text] = np.logaddexp(totals.get(text, -math.inf), likely)
+        best = max(totals, key=lambda t: totals[t])
+        real = jnp.ones((1, 4), bool)
+        found = [int(i) for i in ctc.beam_search(jnp.asarray(logits), real, 12)[0] if i]
+        assert tuple(found) == best
+        differs += tuple(int(i) for i in ctc.greedy(jnp.asarray(logits), real)[0] if i) != best
+    assert differs
+
+
+# --- the transducer ----------------------------------------------------------------------------------------------------
+
+
+def test_a_transducer_adds_up_all_alignments(float64):
+    """Every way of saying 2 tokens in 3 positions: after each position's tokens a blank leads to the next."""
+    rng = np.random.default_rng(0)
+    logp = np.array(jax.nn.log_softmax(rng.normal(size=(3, 3, 2, 2)), axis=-1))  # [S, X, 2]: blank or the next token
+    blank, token = rng.normal(size=(2, 3, 4)), rng.normal(size=(2, 3, 4))
+    del logp
+
+    def total(row: int, length: int, spoken: int) -> float:
+        # Where each token is said: positions that never fall.
+        ways = itertools.combinations_with_replacement(range(length), spoken)
+        found = []
+        for way in ways:
+            likely, said = 0.0, 0
+            for position in range(length):
+                while said < spoken and way[said] == position:
+                    likely += token[row, position, said]
+                    said += 1
+                likely += blank[row, position, said]
+            found.append(likely)
+        return float(np.logaddexp.reduce(found))
+
+    lengths, texts = (3, 2), (2, 3)
+    got = transducer.likelihood(*map(jnp.asarray, (blank, token)), jnp.array(lengths), jnp.array(texts))
+    assert_allclose(got, [total(0, 3, 2), total(1, 2, 3)], rtol=1e-9)
+
+
+def test_a_transducer_learns_to_say_what_it_hears():
+    """After a few hundred steps on two short sounds the greedy search says their texts."""
+    import optax
+
+    c = ConformerConfig(**SMALL | dict(objective="transducer", vocab=6, predictor_dim=16, joint_dim=16, layers=1))
+    m = jax.jit(lambda: Conformer(c, jax.random.key(0), ALONE))()
+    a, b = utterance(1, 32, 3), utterance(2, 32, 3)
+    batch = rows([(a[0], np.array([1, 2, 3]))], [(b[0], np.array([4, 4, 5]))], length=32, tokens=4)
+    batch = batch | {"frames": batch["frames"].astype(jnp.float32)}
+    tx = optax.adam(1e-2)
+
+    @jax.jit
+    def train(m):
+        def step(carry, _):
+            m, state = carry
+            loss, grads = jax.value_and_grad(lambda m: m.loss(batch, Context.evaluation()).value)(m)
+            updates, state = tx.update(grads, state)
+            return (optax.apply_updates(m, updates), state), loss
+
+        return jax.lax.scan(step, (m, tx.init(m)), None, length=150)
+
+    (m, _), losses = train(m)
+    assert losses[-1] < 0.1
+    assert_array_equal(jax.jit(lambda m: m.write(batch, 1, 5))(m), [[1, 2, 3, 0, 0], [4, 4, 5, 0, 0]])
+
+
+# --- pre-training ------------------------------------------------------------------------------------------------------
+
+
+def test_negatives_are_hidden_positions_of_the_same_utterance():
+    """Never the position itself, and all others alike often; an utterance with one hidden position is not told from anything."""
+    segments = jnp.array([[1, 1, 1, 1, 0, 2, 2, 2, 3, 3]])
+    hidden = jnp.array([[1, 0, 1, 1, 0, 1, 1, 0, 1, 0]], bool)
+    chosen, told = drawn_negatives(hidden, segments, 3000)
+    assert_array_equal(told[0], [1, 0, 1, 1, 0, 1, 1, 0, 0, 0])
+    for position, others in {0: {2, 3}, 2: {0, 3}, 3: {0, 2}, 5: {6}, 6: {5}}.items():
+        drawn, counts = np.unique(np.asarray(chosen)[0, position], return_counts=True)
+        assert set(drawn.tolist()) == others and counts.min() > 1300 * (2 / len(others)) / 1.0
+
+
+def test_perplexity_counts_the_entries_in_use():
+    """Two of four entries used alike often are 2; padding counts nothing."""
+    one = jax.nn.one_hot(jnp.array([[0, 1, 0, 1, 3]]), 4)[:, :, None]
+    counted = jnp.array([[1, 1, 1, 1, 0]], bool)
+    assert float(perplexity(one, counted)) == pytest.approx(2, rel=1e-4)
+
+
+@pytest.mark.parametrize("objective", ["wav2vec", "w2v_bert"])
+def test_pre_training_does_not_depend_on_padding(float64, objective):
+    """The loss of hidden positions does not depend on noise in padding, and in longer rows differs by its draws alone."""
+    codes = dict(codebooks=1, codes=6) if objective == "w2v_bert" else dict(codebooks=2, codes=6)
+    m = model(
+        objective=objective, vocab=0, code_dim=8, negatives=5, contrastive_layers=2 * (objective == "w2v_bert"), **codes
+    )
+    assert m.couples_examples
+    loss = jax.jit(jax.value_and_grad(lambda m, batch: m.loss(batch, Context.evaluation()).value))
+
+    def hidden(batch, places):
+        masked = np.zeros((len(batch["frames"]), batch["frames"].shape[1] // 4), np.int32)
+        masked[:, places] = 1
+        return {k: v for k, v in batch.items() if not k.startswith("targets")} | {"masked": jnp.asarray(masked)}
+
+    a, b = utterance(1, 48, 1), utterance(2, 48, 1)
+    short = loss(m, hidden(rows([a], [b], length=48), [2, 3, 4, 8, 9]))
+    # Negatives are drawn for each position of a row, so that longer rows draw others: of all hidden ones there are 4.
+    long = loss(m, hidden(rows([a], [b], length=48, seed=7), [2, 3, 4, 8, 9]))
+    assert_allclose(short[0], long[0], rtol=1e-12)
+    padded = loss(m, hidden(rows([a], [b], length=96), [2, 3, 4, 8, 9, 15, 20]))
+    assert_allclose(short[0], padded[0], rtol=0.5)  # other draws of the same negatives
+
+
+def structured(rng: np.random.Generator, rows: int, length: int) -> dict[str, jax.Array]:
+    """Sounds of eight different tones, each for some frames: what is hidden can be guessed from what is beside it."""
+    tones = np.eye(8)[rng.integers(0, 8, (rows, length // 16))].repeat(16, axis=1)
+    frames = tones + 0.05 * rng.normal(size=tones.shape)
+    masked = np.zeros((rows, length // 4), np.int32)
+    for row in masked:
+        for start in rng.choice(length // 4 - 3, 4, replace=False):
+            row[start : start + 3] = 1
+    return {
+        "frames": jnp.asarray(frames, jnp.float32), "frames_segments": jnp.ones((rows, length), jnp.int32),
+        "masked": jnp.asarray(masked),
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_codebook_collapses_without_the_contrastive_loss_and_not_with_it():
+    """w2v-BERT (arXiv 2108.06209, section 4.4.1): masked prediction alone makes all positions one code, which is then easy to
+    predict; the contrastive loss keeps them apart."""
+    import optax
+
+    used = {}
+    for weight in (1.0, 0.0):
+        c = ConformerConfig(
+            **SMALL
+            | dict(objective="w2v_bert", contrastive_layers=1, layers=1, codebooks=1, codes=16, code_dim=16, negatives=10,
+                   contrast_weight=weight, diversity_weight=0.1 * weight, gumbel=(2.0, 0.99, 0.5))
+        )  # fmt: skip
+        m = jax.jit(lambda c=c: Conformer(c, jax.random.key(0), ALONE))()
+        tx = optax.adam(1e-2)
+        rng = np.random.default_rng(0)
+        batches = [structured(rng, 8, 128) for _ in range(600)]
+        stacked = jax.tree.map(lambda *x: jnp.stack(x), *batches)
+
+        @jax.jit
+        def train(m, stacked, tx=tx):
+            def step(carry, inputs):
+                m, state = carry
+                number, batch = inputs
+                context = Context(jax.random.fold_in(jax.random.key(1), number), number, training=True)
+
+                def value(m):
+                    loss = m.loss(batch, context)
+                    return loss.value, loss.metrics["code_perplexity"].value
+
+                (_, codes), grads = jax.value_and_grad(value, has_aux=True)(m)
+                updates, state = tx.update(grads, state)
+                return (optax.apply_updates(m, updates), state), codes
+
+            return jax.lax.scan(step, (m, tx.init(m)), (jnp.arange(600), stacked))[1]
+
+        used[weight] = float(np.mean(np.asarray(train(m, stacked))[-20:]))
+    assert used[1.0] > 2 * used[0.0], used
+
+
+def test_impossible_settings_are_refused_in_one_line():
+    """Heads that do not divide the model, texts without ids, codes without a codebook."""
+    for change, message in (
+        (dict(heads=3), "nearest is 4|nearest is 2"), (dict(vocab=0), "needs its ids"),
+        (dict(objective="w2v_bert", vocab=0), "needs contrastive_layers"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            ConformerConfig(**{"objective": "ctc", "vocab": 12} | SMALL | change)
