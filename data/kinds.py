@@ -17,6 +17,7 @@ KINDS: dict[str, str] = {  # name -> package
     "grids": "data.grids",
     "images": "data.images",
     "labelled": "data.labelled",
+    "multimodal": "data.multimodal",
     "speech": "data.speech",
     "text": "data.text",
     "text_to_text": "data.text_to_text",

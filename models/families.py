@@ -25,6 +25,7 @@ FAMILIES: dict[str, str] = {  # name -> package
     "gshard_m4": "models.gshard_m4",
     "m2m100": "models.m2m100",
     "metnet2": "models.metnet2",
+    "multimodal": "models.multimodal",
     "t5": "models.t5",
     "vit": "models.vit",
     "whisper": "models.whisper",

@@ -104,9 +104,9 @@ class SpeechTask(Task[SpeechData]):
 
     def augment(self, row: Example, rng: np.random.Generator, assets: Any) -> Example:
         """Returns the row's utterances as frames, with parts hidden, each at a multiple of ALIGN frames; and its texts."""
-        return self._heard(row, rng)
+        return self.heard(row, rng)
 
-    def _heard(self, row: Example, rng: np.random.Generator | None = None) -> Example:
+    def heard(self, row: Example, rng: np.random.Generator | None = None) -> Example:
         """Returns a stored row as the model gets it; nothing is hidden without a generator but what it has to predict."""
         data, hidden = self.data, rng or np.random.default_rng(0)
         frames = np.zeros(data.features()["frames"].shape, np.float32)
@@ -140,7 +140,7 @@ class SpeechTask(Task[SpeechData]):
     def listened(self, samples: np.ndarray) -> Example:
         """Returns a row of one sound [N] without a text, as a model that transcribes it gets it."""
         pcm = sound.to_pcm(samples)
-        return self._heard({"ends": np.array([len(pcm)]), "samples": pcm})
+        return self.heard({"ends": np.array([len(pcm)]), "samples": pcm})
 
     # --- evaluation ---
 
@@ -185,7 +185,7 @@ class HeldOutSpeech(Sequence[Example]):
         return self._example(places) if isinstance(places, int) else list(map(self._example, places))
 
     def _example(self, at: int) -> Example:
-        return self.how._heard(unpack(np.frombuffer(self._records[at], np.uint8), self._stored))  # pyright: ignore[reportPrivateUsage]
+        return self.how.heard(unpack(np.frombuffer(self._records[at], np.uint8), self._stored))
 
 
 # The fields of the configuration that a row's arrays depend on.

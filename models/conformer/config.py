@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 from models.parts.transformer_config import check_dropout
 
-Objective = Literal["ctc", "transducer", "wav2vec", "w2v_bert"]
+Objective = Literal["ctc", "transducer", "wav2vec", "w2v_bert", "none"]
 STRIDE = {"mel": 4, "waveform": 320}  # frames, or samples, of a position
 
 
@@ -26,7 +26,8 @@ class ConformerConfig:
       mels: bands of a frame.
       front_channels: of the 2-D convolutions; of the waveform's.
       utterances: the most that share a row.
-      objective: "ctc" (Graves et al. 2006), "transducer" (Graves 2012); without texts "wav2vec" (2006.11477) or "w2v_bert".
+      objective: "ctc" (Graves et al. 2006), "transducer" (Graves 2012); without texts "wav2vec" (2006.11477) or "w2v_bert";
+        "none" is a tower of a larger model.
       vocab: ids of CTC's and the transducer's outputs; 0 is the blank.
       predictor_layers, predictor_dim: of the transducer's LSTM.
       joint_dim: of the layer where its two sides meet.
@@ -88,8 +89,9 @@ class ConformerConfig:
             raise ValueError(f"contrastive_layers={self.contrastive_layers}: objective={self.objective!r} {need}")
         if self.objective == "w2v_bert" and self.codebooks != 1:
             raise ValueError(f"codebooks={self.codebooks}: objective='w2v_bert' predicts codes of one; nearest is 1")
-        if self.pretrains == bool(self.vocab):
-            need = "writes nothing; nearest is 0" if self.pretrains else "writes text; it needs its ids"
+        silent = self.pretrains or self.objective == "none"
+        if silent == bool(self.vocab):
+            need = "writes nothing; nearest is 0" if silent else "writes text; it needs its ids"
             raise ValueError(f"vocab={self.vocab}: objective={self.objective!r} {need}")
         if self.codebooks and self.code_dim % self.codebooks:
             raise ValueError(f"codebooks={self.codebooks}: must divide code_dim={self.code_dim}; nearest is 1")

@@ -27,7 +27,7 @@ def convention(c: ConformerConfig) -> str:
     """Returns what a count of parameters includes."""
     head = {
         "ctc": "outputs of CTC", "transducer": "the transducer's LSTM and joint network",
-        "wav2vec": "what pre-training predicts with", "w2v_bert": "codebook and outputs of pre-training",
+        "wav2vec": "what pre-training predicts with", "w2v_bert": "codebook and outputs of pre-training", "none": "no head",
     }[c.objective]  # fmt: skip
     body = c.layers + c.contrastive_layers
     return f"front, {body} blocks, {head}; published numbers are rounded to a hundred million, and do not say which"

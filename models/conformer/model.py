@@ -140,14 +140,22 @@ class Conformer(Staged):
 
     def features(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """Returns (the last block's output [B, S, M] outside training, nothing hidden; the utterance of each position)."""
-        x_BSM, segments_BS = (
+        return self.listened(batch, Context.evaluation())[0], self._segments(batch)
+
+    def listened(self, batch: Batch, context: Context) -> tuple[jax.Array, Loss]:
+        """Returns (the last block's output [B, S, M], the drift of batch norms): what a larger model hears of sounds."""
+        x_BSM, known = (
             self.front(batch["frames"].astype(self.where.dtype), batch["frames_segments"]),
             self._segments(batch),
         )
-        known = heard(self.c, segments_BS)
-        if self.c.contrastive_layers:
-            x_BSM, _ = run_blocks(self.contrastive, x_BSM, known, None, self.where / "contrastive")
-        return run_blocks(self.encoder, x_BSM, known, None, self.where / "encoder")[0], segments_BS
+        known, loss = heard(self.c, known), zero_loss(x_BSM.dtype)
+        for name, count in (("contrastive", self.c.contrastive_layers), ("encoder", self.c.layers)):
+            if count:
+                layers, context = context.split(2)
+                keys = layers.for_layers(count).key
+                x_BSM, drift = run_blocks(getattr(self, name), x_BSM, known, keys, self.where / name)
+                loss += _drifted(drift)
+        return x_BSM, loss
 
     def write(self, batch: Batch, beams: int, steps: int) -> jax.Array:
         """Returns the text of the first utterance of each row, int32 [B, steps] with 0 behind it; see models.protocol.Writes.

@@ -52,9 +52,14 @@ class Vit(Staged):
 
     def features(self, batch: Batch) -> jax.Array:
         """Returns the last layer's vectors [B, L, M], normed, outside training."""
-        context, totals = Context.evaluation(), self.totals(batch)
-        x_BLM, _ = self.apply_layers(self.encoder, self.embed(batch, context), batch, context, totals)
-        return self.final_norm(x_BLM)
+        return self.seen(batch, Context.evaluation(), self.totals(batch))[0]
+
+    def seen(self, batch: Batch, context: Context, totals: Totals) -> tuple[jax.Array, Loss]:
+        """Returns (the last layer's vectors [B, L, M], normed; its routers' losses): what a larger model sees of pictures."""
+        first, layers = context.split(2)
+        x_BLM = self.embed(batch, first)
+        x_BLM, loss = self.apply_layers(self.encoder, x_BLM, batch, layers.for_layers(self.c.units), totals)
+        return self.final_norm(x_BLM), loss
 
     def attention_maps(self, batch: Batch) -> jax.Array:
         """Returns how much of each patch the others take, by layer, mean over heads and queries: [layers, B, rows, columns]."""

@@ -1,0 +1,85 @@
+"""Models of pictures and sounds.
+
+GSPMD's announcement (Google AI blog, December 2021) says that modes may be switched "in different parts of a model", which suits
+"multimodal models"; no paper describes one. The composition is ours, of published towers.
+"""
+
+from configs.conformer import conformer
+from configs.experiment import Experiment, Train
+from configs.optimizers import Adafactor, AdamW, Cosine, InverseSqrt
+from configs.vit import vit
+from configs.whisper import model as whisper
+from data.config import Decode
+from data.multimodal.config import MultimodalData
+from data.speech.config import SpecAugment
+from models.execution import Execution
+from models.multimodal.config import MultimodalConfig
+from models.multimodal.layouts import towers
+from models.parts.moe.config import MoeConfig
+from models.sharding.layouts import data_parallel
+
+# What released weights of Whisper have beside the encoder.
+_WHISPERS_DECODER = (
+    "audio_tower.decoder",
+    "audio_tower.decoder_norm",
+    "audio_tower.embedding",
+    "audio_tower.positions",
+)
+
+
+def quickstart() -> Experiment:
+    """Names emoji in 28 languages, and writes Czech speech down in Czech and in English.
+
+        scripts.prepare_data multimodal
+        scripts.train multimodal.quickstart --workdir runs/multimodal
+
+    An image tower of 64 x 64 pixels from scratch, Whisper base's encoder, which is not trained, and a decoder of four layers,
+    every second a mixture of eight experts. What is asked for is the first token: <|cs|>, <|en|>, <|ja|> ...
+    """
+    model = MultimodalConfig(
+        vocab=4096, layers=4, model_dim=256, hidden_dim=1024, heads=4, head_dim=64, dropout=0.1, max_positions=48,
+        moe=MoeConfig(experts=8, group_size=96, gating="top2"),
+        vision=vit(4, 256, 1024, 4, 8, height=64, width=64, classes=0, pooling="mean", class_token="none", dropout=0.1),
+        whisper=whisper(512, 6, 6),
+    )  # fmt: skip
+    return Experiment(
+        name="multimodal.quickstart",
+        model=model,
+        layout=data_parallel(1, 1),
+        data=MultimodalData(
+            cache="multimodal", batch_size=32, shift=4, targets_length=48, temperature=2.0,
+            augment=SpecAugment(bands=2, stretches=2),
+        ),
+        optimizer=AdamW(schedule=Cosine(peak=1e-3, steps=1500, warmup=100), b2=0.98, weight_decay=0.05),
+        train=Train(
+            steps=1500, clip_norm=1.0, save_every=500, keep=1, init_from="audio_tower=whisper_base",
+            freeze=("audio_tower",), fresh=_WHISPERS_DECODER,
+        ),
+        eval=Decode(split="test", beams=1, max_length=40, batch_size=32, length_penalty=0.0, limit=600),
+    )  # fmt: skip
+
+
+def pod() -> Experiment:
+    """ViT-22B, Conformer G and a decoder with 512 experts, on 2,048 chips: 21.7 B + 7.8 B + 139 B parameters.
+
+    Pictures of 224 x 224 and sounds of 16 s in equal numbers. Not trained, and not run: the plan of it is in BENCHMARKS.md.
+    """
+    model = MultimodalConfig(
+        vocab=64_000, layers=16, model_dim=4096, hidden_dim=4096, heads=32, head_dim=128, dropout=0.0, max_positions=128,
+        moe=MoeConfig(experts=512, group_size=2048, gating="top2"), sparse_every=2,
+        vision=vit(
+            48, 6144, 24_576, 48, 14, classes=0, pooling="mean", class_token="none", order="parallel", qk_norm=True,
+            activation="gelu_tanh", norm_bias=False, attention_bias=False, output_bias="yes",
+        ),
+        conformer=conformer(36, 3072, 16, 5, objective="none", dropout=0.0),
+    )  # fmt: skip
+    return Experiment(
+        name="multimodal.pod",
+        model=model,
+        layout=towers(32, 64),
+        data=MultimodalData(batch_size=4096, height=224, width=224, seconds=16.0, targets_length=128),
+        optimizer=Adafactor(schedule=InverseSqrt()),
+        train=Train(steps=100_000, clip_norm=1.0, save_every=1000, keep=3),
+        eval=Decode(beams=4, max_length=128, batch_size=2048),
+        execution=Execution(dtype="bfloat16", remat="full"),
+    )

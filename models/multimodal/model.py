@@ -1,0 +1,173 @@
+"""Pictures and sounds into text: an image tower (ViT), an audio tower (a Conformer, or Whisper's encoder) and a decoder.
+
+B rows, L tokens, P positions of a picture, S positions of a sound, M model, V vocabulary. Each tower is a family's own model as a
+component, with its own configuration, layout, rematerialisation and weights. What the towers return is mapped to the decoder's
+width and stands side by side; the decoder attends to what a row has: a picture, a sound, or both. The decoder, its loss and its
+search are those of every encoder-decoder here (models/parts/encoder_decoder.py).
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from models.conformer.fronts import positions_of
+from models.conformer.model import Conformer
+from models.multimodal.config import MultimodalConfig
+from models.parts import transformer
+from models.parts.encoder_decoder import EncoderDecoder, Side
+from models.parts.layers import Embedding, Norm, dropout, project
+from models.parts.losses import Loss, Totals, zero_loss
+from models.parts.transformer import Key, Statistics
+from models.parts.units import Unit, run_units
+from models.protocol import Batch, Context
+from models.sharding.component import Component
+from models.sharding.params import normal, param, stack
+from models.vit.model import Vit
+from models.whisper.config import WhisperConfig
+from models.whisper.model import STRIDE, Front
+
+VISION, AUDIO = "vision_tower", "audio_tower"
+
+
+class Multimodal(EncoderDecoder):
+    """The whole model. A batch has `images` [B, height, width, channels] with `has_image` int32 [B, 1], and `frames` [B, T, F]
+    with `frames_segments` int32 [B, T], 0 where there is no sound, as far as there are towers; and targets."""
+
+    def __init__(self, c: MultimodalConfig, key: jax.Array, where: Component):
+        k1, k2, k3, k4, k5 = jax.random.split(key, 5)
+        self.c: MultimodalConfig = c
+        self.where = where
+        self.vision_tower = Vit(c.vision, k1, where / VISION) if c.vision else None
+        self.audio_tower = self._audio(k2, where / AUDIO)
+        self.vision_seam = Seam(c.vision.model_dim, c, k3, where / "vision_seam") if c.vision else None
+        audio = c.conformer or c.whisper
+        self.audio_seam = Seam(audio.model_dim, c, k3, where / "audio_seam") if audio else None
+        self.embedding = Embedding(c.vocab, c.model_dim, k4, where / "embedding", std=0.02)
+        self.positions = param(k4, (c.max_positions, c.model_dim), ("positions", "embed"), normal(0.02), where)
+        self.decoder = stack(lambda k: Unit(c, k, where / "decoder", decoder=True), k5, c.decoder_units)
+        self.decoder_norm = transformer.norm(c, where / "decoder") if c.order == "pre" else None
+        self.decoder_bias = None
+
+    def _audio(self, key: jax.Array, where: Component) -> "Conformer | Listener | None":
+        c = self.c
+        if c.conformer:
+            return Conformer(c.conformer, key, where)
+        return Listener(c.whisper, key, where) if c.whisper else None
+
+    @property
+    def couples_examples(self) -> bool:
+        """Whether a batch norm of the audio tower counts the whole batch."""
+        return self.c.conformer is not None and self.c.conformer.conv_norm == "batch"
+
+    @property
+    def target_vocab(self) -> int:
+        """How many tokens the model can produce."""
+        return self.c.vocab
+
+    # --- what the decoder attends to ---
+
+    def source_places(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        """Returns (1 where a row has something at a position of its picture or sound and 0 where not, its place), [B, P + S]."""
+        c, parts = self.c, []
+        if c.vision:
+            parts.append(jnp.broadcast_to(batch["has_image"] > 0, (len(batch["has_image"]), c.vision.length)))
+        if c.conformer:
+            parts.append(positions_of(c.conformer, batch["frames_segments"]) > 0)
+        elif c.whisper:
+            parts.append(batch["frames_segments"][:, ::STRIDE] > 0)
+        segments = jnp.concatenate(parts, axis=1).astype(jnp.int32)
+        return segments, jnp.broadcast_to(jnp.arange(segments.shape[1], dtype=jnp.int32), segments.shape)
+
+    def before(self, batch: Batch, context: Context, totals: Totals) -> tuple[Batch, Loss]:
+        """Returns ({"source": what both towers return [B, P + S, M]}, their losses); see HasPrologue."""
+        source_BSM, loss = self._towers(batch, context, totals)
+        return {"source": source_BSM}, loss
+
+    def encode(self, batch: Batch, context: Context) -> tuple[jax.Array, Statistics]:
+        """Returns (what both towers return [B, P + S, M], no statistics)."""
+        return self._towers(batch, context, self.totals(batch))[0], {}
+
+    def _towers(self, batch: Batch, context: Context, totals: Totals) -> tuple[jax.Array, Loss]:
+        seeing, hearing = context.split(2)
+        parts, loss = [], zero_loss(self.where.dtype)
+        if self.vision_tower is not None and self.vision_seam is not None:
+            counted = jnp.pad(batch["has_image"], ((0, 0), (0, 1))).astype(jnp.float32)
+            x_BPM, more = self.vision_tower.seen(batch | {"label_weights": counted}, seeing, self._pictures(batch))
+            parts.append(self.vision_seam(x_BPM))
+            loss += more
+        if self.audio_tower is not None and self.audio_seam is not None:
+            x_BSM, more = self.audio_tower.listened(batch, hearing)
+            parts.append(self.audio_seam(x_BSM))
+            loss += more
+        del totals
+        return jnp.concatenate(parts, axis=1), loss
+
+    def _pictures(self, batch: Batch) -> Totals:
+        """Returns the totals of the image tower, over whose positions its routers' losses are means."""
+        assert self.c.vision is not None
+        images = jnp.sum(batch["has_image"] > 0)
+        return {"images": images, "positions": images * self.c.vision.length}
+
+    def alone(self, batch: Batch) -> Batch:
+        """Returns the batch: pictures and sounds say themselves which rows have them."""
+        return batch
+
+    # --- text ---
+
+    def embed_tokens(self, side: Side, ids_BL: jax.Array, positions_BL: jax.Array, key: Key) -> jax.Array:
+        """Returns the decoder's input [B, L, M]; see EncoderDecoder."""
+        del side
+        table_PM = self.where.shard(self.positions[...].astype(self.where.dtype), None, None)
+        x_BLM = self.embedding(ids_BL, self.where.dtype) + table_PM[positions_BL]
+        return dropout(self.where.shard(x_BLM, "batch", "res_length", "act_embed"), self.c.dropout, key)
+
+    def logits(self, x_BLM: jax.Array) -> jax.Array:
+        """Returns the output logits [B, L, V]; see EncoderDecoder."""
+        where = self.embedding.where
+        return where.shard(project(x_BLM, self.embedding.table[...].T, where), "batch", "length", "act_vocab")
+
+    def units(self, batch: Batch) -> dict[str, jax.Array]:
+        """Returns the number of texts, and of pictures and frames as far as there are towers, padding left out."""
+        found = {"texts": jnp.sum(batch["targets_segments"][:, 0] > 0)}
+        if self.c.vision:
+            found["images"] = jnp.sum(batch["has_image"] > 0)
+        if self.audio_tower is not None:
+            found["frames"] = jnp.sum(batch["frames_segments"] > 0)
+        return found
+
+
+class Seam(nnx.Module):
+    """Maps a tower's output to the decoder's width; where the two layouts meet, an array changes from one cut to the other."""
+
+    def __init__(self, size: int, c: MultimodalConfig, key: jax.Array, where: Component):
+        self.where = where
+        self.weight = param(key, (size, c.model_dim), ("in_channels", "embed"), normal(size**-0.5), where)
+        self.norm = Norm(c.model_dim, where, kind=c.norm, bias=c.norm_bias, eps=c.norm_eps)
+
+    def __call__(self, x_BSM: jax.Array) -> jax.Array:
+        # Rows as the decoder has them, positions and width whole: it attends to all of them.
+        x_BSM = self.where.shard(x_BSM, "batch", None, None)
+        return self.where.shard(self.norm(project(x_BSM, self.weight[...], self.where)), "batch", None, None)
+
+
+class Listener(nnx.Module):
+    """Whisper's encoder as a tower, with the names of its parameters there, so that it starts from released weights."""
+
+    def __init__(self, c: WhisperConfig, key: jax.Array, where: Component):
+        k1, k2 = jax.random.split(key)
+        self.c, self.where = c, where
+        self.front = Front(c, k1, where / "front")
+        self.encoder = stack(lambda k: Unit(c, k, where / "encoder", decoder=False), k2, c.encoder_units)
+        self.encoder_norm = transformer.norm(c, where / "encoder")
+
+    def listened(self, batch: Batch, context: Context) -> tuple[jax.Array, Loss]:
+        """Returns (the encoder's output [B, S, M], normed; no loss)."""
+        first, layers = context.split(2)
+        x_BSM = dropout(
+            self.front(batch["frames"].astype(self.where.dtype), batch["frames_segments"]), self.c.dropout, first.key
+        )
+        segments_BS = batch["frames_segments"][:, ::STRIDE]
+        g = transformer.geometry(self.c, segments_BS, transformer.AttentionMask.for_rows(segments_BS, segments_BS))
+        keys = layers.for_layers(self.c.encoder_units).key
+        x_BSM, _ = run_units(self.encoder, x_BSM, g, keys, self.where / "encoder")
+        return self.encoder_norm(x_BSM), zero_loss(x_BSM.dtype)
