@@ -76,7 +76,7 @@ def pod() -> Experiment:
     return Experiment(
         name="multimodal.pod",
         model=model,
-        layout=towers(32, 64),
+        layout=towers(4, 32, 16),
         data=MultimodalData(batch_size=4096, height=224, width=224, seconds=16.0, targets_length=128),
         optimizer=Adafactor(schedule=InverseSqrt()),
         train=Train(steps=100_000, clip_norm=1.0, save_every=1000, keep=3),

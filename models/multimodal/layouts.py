@@ -8,14 +8,10 @@ from models.sharding.layouts import ANY, BOTH, TENSOR, Recipe, also, table
 from models.sharding.layouts import LAYOUTS as DENSE
 
 VISION, AUDIO = "vision_tower", "audio_tower"
-_SEAMS = ("vision_seam", "audio_seam")
+STAGES = ("stage", *BOTH)
 
-# Batch over all devices, experts over all of them, as `expert_parallel_2d`: of the decoder, and of what it attends to.
-_EVERYWHERE = rules(batch=BOTH, group=BOTH, expert=BOTH, act_expert=BOTH)
 # A stack in stages over the mesh's first axis, its batch over the second.
 _STAGES = rules(batch="model", group="model", layers="data")
-_TENSOR_2D = also(TENSOR, embed="data")
-_SPACE = rules(batch="data", height="model", length="model", res_length="model", embed=BOTH)
 
 
 def _staged(x: int, *stacks: str) -> tuple[tuple[str, Pipeline], ...]:
@@ -38,28 +34,32 @@ def announcement(x: int, y: int) -> Layout:
     )
 
 
-def towers(x: int, y: int) -> Layout:
-    """The audio tower in stages, the image tower in 2D (weights over both axes, tensor parallel over one), and the decoder's
-    experts over all devices."""
-    return _mixed("towers", x, y, _TENSOR_2D)
+def towers(p: int, x: int, y: int) -> Layout:
+    """The audio tower in p pipeline stages, the image tower in 2D (its batch and weights over the first two axes, tensor parallel
+    over y), and the decoder's batch over all devices, its experts over x and y."""
+    rows = ("stage", "data")
+    return _mixed("towers", p, x, y, also(TENSOR, batch=rows, group=rows, embed=rows))
 
 
-def towers_in_space(x: int, y: int) -> Layout:
-    """As `towers`, with the image tower cut in space: rows of pixels, then of patches, then positions. A class token, which is in
-    no part, is refused."""
-    return _mixed("towers_in_space", x, y, _SPACE)
+def towers_in_space(p: int, x: int, y: int) -> Layout:
+    """As `towers`, with the image tower cut in space over y: rows of pixels, of patches, then positions. A class token, which
+    is in no part, is refused."""
+    space = rules(batch=("stage", "data"), height="model", length="model", res_length="model", embed=("stage", "data"))
+    return _mixed("towers_in_space", p, x, y, space)
 
 
-def _mixed(name: str, x: int, y: int, vision: Rules) -> Layout:
+def _mixed(name: str, p: int, x: int, y: int, vision: Rules) -> Layout:
+    inner, everywhere = ("data", "model"), ("stage", "data", "model")
+    decoder = rules(batch=everywhere, group=everywhere, expert=inner, act_expert=inner, expert_group="stage")
     return Layout(
         name=name,
-        mesh=(("data", x), ("model", y)),
-        rules=_EVERYWHERE,
+        mesh=(("stage", p), ("data", x), ("model", y)),
+        rules=decoder,
         components=(
-            (AUDIO, also(_STAGES, expert=None, act_expert=None)),
-            (VISION, also(vision, expert=None, act_expert=None)),
+            (AUDIO, rules(layers="stage", batch=inner, group=None, expert=None, act_expert=None, expert_group=None)),
+            (VISION, also(vision, expert=None, act_expert=None, expert_group=None)),
         ),
-        pipelines=_staged(x, f"{AUDIO}.encoder"),
+        pipelines=_staged(p, f"{AUDIO}.encoder"),
     )
 
 
@@ -67,5 +67,5 @@ _SINGLE = {name: DENSE[name] for name in ("data_parallel", "zero1", "fully_shard
 LAYOUTS = (
     _SINGLE
     | table(Recipe(expert_parallel_2d, ("data", "expert")))
-    | table(Recipe(announcement, BOTH, ANY), Recipe(towers, BOTH, ANY), Recipe(towers_in_space, BOTH, ANY))
+    | table(Recipe(announcement, BOTH, ANY), Recipe(towers, STAGES, ANY), Recipe(towers_in_space, STAGES, ANY))
 )

@@ -44,15 +44,16 @@ def new_state(plan: Plan, vocabulary: Path | None, say: Callable[[str], object])
     given: dict[str, jax.Array] = {}
     for component, path in parts.items():
         weights: Weights = open.open_weights(path)
-        if vocabulary is not None:
-            check_vocabulary(weights, vocabulary)
         other_prefixes = [f"{other}." for other in parts if other and other != component]
-        wanted = {
-            info.name: info.shape
+        infos = [
+            info
             for info in model_infos(plan)
             if info.name.startswith(f"{component}." if component else "")
             and not info.name.startswith(tuple(other_prefixes))
-        }
+        ]
+        wanted = {info.name: info.shape for info in infos}
+        if vocabulary is not None and any("vocab" in info.axes for info in infos):  # a tower reads no text
+            check_vocabulary(weights, vocabulary)
         weights = source.Component(weights, component) if component else source.Resized(weights, e.model)
         source.check(wanted, weights, e.train.fresh)
         names = source.fitting(e.model, wanted, weights, e.train.fresh)
