@@ -52,7 +52,7 @@ class Train:
       init_from: weights that a new run starts from: a release, a run, a Hugging Face folder, a GGUF file, or the name of released
         weights that scripts.prepare_data fetches; "" starts fresh. "COMPONENT=WEIGHTS" is for one component; several are
         joined by ";": "vision_tower=DIR;decoder=DIR".
-      fresh: components that these weights may lack, which then start fresh, or may have in addition.
+      fresh: components, or parameters, that these weights may lack, which then start fresh, or may have in addition.
       freeze: parameters that are not trained, by dotted prefix ("embedding", "encoder.attention").
       freeze_layers: how many of the lowest layers of every stack are not trained.
       head_rate: learning rate of the components of `fresh`, relative to all others.

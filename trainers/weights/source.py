@@ -154,7 +154,7 @@ def fitting(
 
 
 def _within(name: str, components: Sequence[str]) -> bool:
-    return any(name.startswith(f"{component}.") for component in components)
+    return any(name == component or name.startswith(f"{component}.") for component in components)
 
 
 def load(weights: Weights, shardings: dict[str, Any], shapes: Mapping[str, Shape], dtype: Any) -> dict[str, Any]:
