@@ -80,14 +80,15 @@ class Multimodal(EncoderDecoder):
 
     def before(self, batch: Batch, context: Context, totals: Totals) -> tuple[Batch, Loss]:
         """Returns ({"source": what both towers return [B, P + S, M]}, their losses); see HasPrologue."""
-        source_BSM, loss = self._towers(batch, context, totals)
+        del totals
+        source_BSM, loss = self._towers(batch, context)
         return {"source": source_BSM}, loss
 
     def encode(self, batch: Batch, context: Context) -> tuple[jax.Array, Statistics]:
         """Returns (what both towers return [B, P + S, M], no statistics)."""
-        return self._towers(batch, context, self.totals(batch))[0], {}
+        return self._towers(batch, context)[0], {}
 
-    def _towers(self, batch: Batch, context: Context, totals: Totals) -> tuple[jax.Array, Loss]:
+    def _towers(self, batch: Batch, context: Context) -> tuple[jax.Array, Loss]:
         seeing, hearing = context.split(2)
         parts, loss = [], zero_loss(self.where.dtype)
         if self.vision_tower is not None and self.vision_seam is not None:
@@ -99,7 +100,6 @@ class Multimodal(EncoderDecoder):
             x_BSM, more = self.audio_tower.listened(batch, hearing)
             parts.append(self.audio_seam(x_BSM))
             loss += more
-        del totals
         return jnp.concatenate(parts, axis=1), loss
 
     def _pictures(self, batch: Batch) -> Totals:
