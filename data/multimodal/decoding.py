@@ -107,7 +107,7 @@ class MultimodalDecoding(Decoding[Named]):
             source, _, language = part.partition("-")
             records: Any = grain.sources.ArrayRecordDataSource(str(self.cache / "train" / f"{part}.array_record"))
             rows = [unpack(np.frombuffer(records[i], np.uint8), stored) for i in range(len(records))]
-            texts = [self.decode(row["targets"][row["targets"] > 0][1:]) for row in rows]
+            texts = [self.decode(row["targets"][row["targets"] > 0][1:].tolist()) for row in rows]
             frequent[source, language] = Counter(texts).most_common(1)[0][0]
             if rows and rows[0]["form"] == 1 and self.data.height:
                 pictures[language] = np.stack([_thumbnail(row["content"].tobytes()) for row in rows]), texts

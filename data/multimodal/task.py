@@ -109,8 +109,8 @@ class MultimodalTask(Task[MultimodalData]):
 
     @cached_property
     def _pictures(self) -> ImageTask:
-        size = {"height": self.data.height, "width": self.data.width}
-        return ImageTask(ImageData(batch_size=self.data.batch_size, eval_crop=0.0, **size))
+        data = self.data
+        return ImageTask(ImageData(batch_size=data.batch_size, height=data.height, width=data.width, eval_crop=0.0))
 
     @cached_property
     def _sounds(self) -> SpeechTask:

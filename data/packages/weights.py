@@ -103,7 +103,7 @@ def fetch_weights(name: str, data_dir: Path | None = None, progress: Progress = 
     root = data_dir or paths.data_dir()
     folder = root / "weights" / name
     weights = WEIGHTS[name]
-    record = dataclasses.asdict(weights)
+    record = json.loads(json.dumps(dataclasses.asdict(weights)))  # as it is read back
     if (folder / _RECORD).exists() and json.loads((folder / _RECORD).read_text()) == record:
         progress(f"{name}: up to date in {folder}")
         return folder

@@ -77,7 +77,7 @@ class SpeechDecoding(Decoding[Said]):
         for task in ("transcribe", "translate"):
             pairs = [(e.text, output) for e, output in zip(examples, outputs, strict=True) if e.task == task]
             if pairs:
-                parts[task] = metrics.scores(*map(list, zip(*pairs, strict=True)), task)  # pyright: ignore[reportArgumentType]
+                parts[task] = metrics.scores([text for text, _ in pairs], [output for _, output in pairs], task)
         first = next(iter(parts.values()), metrics.scores([], [], "transcribe"))
         return {"all": first | {"examples": float(len(examples))}, **parts}
 

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import ClassVar
 
-from models.conformer.config import STRIDE, ConformerConfig
+from models.conformer.config import ConformerConfig
 from models.parts.transformer_config import EncoderDecoderConfig, Norm, Positions
 from models.vit.config import VitConfig
 from models.whisper.config import WhisperConfig
@@ -72,9 +72,9 @@ class MultimodalConfig(EncoderDecoderConfig):
         return audio.frame_width if audio else 0
 
     @property
-    def audio_stride(self) -> int:
-        """Frames of a position that the decoder attends to."""
-        return STRIDE[self.conformer.front] if self.conformer else 2
+    def most_frames(self) -> int:
+        """The most frames of a sound; 0 bounds nothing."""
+        return self.whisper.most_frames if self.whisper else 0
 
     def tiny(self) -> "MultimodalConfig":
         """The same model, small enough for a test and divisible by every mesh of eight devices."""

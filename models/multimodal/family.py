@@ -21,7 +21,8 @@ def comparable(c: MultimodalConfig, lengths: Sequence[int]) -> MultimodalConfig:
         if tower := getattr(c, name):
             changed[name] = dataclasses.replace(tower, dropout=0.0)
     texts = [n for n in lengths if n <= c.max_positions]  # rows of text, not of frames
-    return dataclasses.replace(encoder_decoder.comparable(c, texts or lengths), **changed)
+    plain: Any = encoder_decoder.comparable(c, texts or lengths)
+    return dataclasses.replace(plain, **changed)
 
 
 def convention(c: MultimodalConfig) -> str:

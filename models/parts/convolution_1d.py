@@ -25,7 +25,7 @@ class Conv1d(nnx.Module):
 
     def __init__(
         self, inputs: int, outputs: int, key: jax.Array, where: Component, *, size: int = 3, stride: int = 1,
-        names: tuple[str | None, str] = ("in_channels", "embed"), act: str | None = "act_embed",
+        names: tuple[str, str] = ("in_channels", "embed"), act: str | None = "act_embed",
     ):  # fmt: skip
         self.where, self.stride, self.act = where, stride, act
         axes = ("filter_width", *names)

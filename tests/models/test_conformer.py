@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import itertools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +38,7 @@ def test_sizes(name):
     e = registry.load(f"conformer.{name}")
     infos = {i.name: i for i in describe(abstract_model(e))}
     assert sum(i.size for i in infos.values()) == SIZES[name]
-    c = e.model
+    c: Any = e.model
     stacks = [
         i for n, i in infos.items() if n.startswith(("encoder.", "contrastive.")) and not n.endswith("conv.filter")
     ]
@@ -46,7 +47,11 @@ def test_sizes(name):
     assert matrices == (c.layers + c.contrastive_layers) * each * c.model_dim**2
 
 
-SMALL = dict(layers=2, model_dim=16, hidden_dim=32, heads=4, kernel=5, mels=8, front_channels=4, dropout=0.0)
+def made(**fields: Any) -> dict[str, Any]:
+    return fields
+
+
+SMALL = made(layers=2, model_dim=16, hidden_dim=32, heads=4, kernel=5, mels=8, front_channels=4, dropout=0.0)
 
 
 @functools.cache
@@ -223,9 +228,7 @@ def test_beam_search_finds_the_likeliest_text():
 def test_a_transducer_adds_up_all_alignments(float64):
     """Every way of saying 2 tokens in 3 positions: after each position's tokens a blank leads to the next."""
     rng = np.random.default_rng(0)
-    logp = np.array(jax.nn.log_softmax(rng.normal(size=(3, 3, 2, 2)), axis=-1))  # [S, X, 2]: blank or the next token
     blank, token = rng.normal(size=(2, 3, 4)), rng.normal(size=(2, 3, 4))
-    del logp
 
     def total(row: int, length: int, spoken: int) -> float:
         # Where each token is said: positions that never fall.
@@ -242,7 +245,7 @@ def test_a_transducer_adds_up_all_alignments(float64):
         return float(np.logaddexp.reduce(found))
 
     lengths, texts = (3, 2), (2, 3)
-    got = transducer.likelihood(*map(jnp.asarray, (blank, token)), jnp.array(lengths), jnp.array(texts))
+    got = transducer.likelihood(jnp.asarray(blank), jnp.asarray(token), jnp.array(lengths), jnp.array(texts))
     assert_allclose(got, [total(0, 3, 2), total(1, 2, 3)], rtol=1e-9)
 
 
@@ -250,7 +253,7 @@ def test_a_transducer_learns_to_say_what_it_hears():
     """After a few hundred steps on two short sounds the greedy search says their texts."""
     import optax
 
-    c = ConformerConfig(**SMALL | dict(objective="transducer", vocab=6, predictor_dim=16, joint_dim=16, layers=1))
+    c = ConformerConfig(**SMALL | made(objective="transducer", vocab=6, predictor_dim=16, joint_dim=16, layers=1))
     m = jax.jit(lambda: Conformer(c, jax.random.key(0), ALONE))()
     a, b = utterance(1, 32, 3), utterance(2, 32, 3)
     batch = rows([(a[0], np.array([1, 2, 3]))], [(b[0], np.array([4, 4, 5]))], length=32, tokens=4)
@@ -340,8 +343,7 @@ def test_the_codebook_collapses_without_the_contrastive_loss_and_not_with_it():
     used = {}
     for weight in (1.0, 0.0):
         c = ConformerConfig(
-            **SMALL
-            | dict(objective="w2v_bert", contrastive_layers=1, layers=1, codebooks=1, codes=16, code_dim=16, negatives=10,
+            **SMALL | made(objective="w2v_bert", contrastive_layers=1, layers=1, codebooks=1, codes=16, code_dim=16, negatives=10,
                    contrast_weight=weight, diversity_weight=0.1 * weight, gumbel=(2.0, 0.99, 0.5))
         )  # fmt: skip
         m = jax.jit(lambda c=c: Conformer(c, jax.random.key(0), ALONE))()
@@ -374,8 +376,8 @@ def test_the_codebook_collapses_without_the_contrastive_loss_and_not_with_it():
 def test_impossible_settings_are_refused_in_one_line():
     """Heads that do not divide the model, texts without ids, codes without a codebook."""
     for change, message in (
-        (dict(heads=3), "nearest is 4|nearest is 2"), (dict(vocab=0), "needs its ids"),
-        (dict(objective="w2v_bert", vocab=0), "needs contrastive_layers"),
+        (made(heads=3), "nearest is 4|nearest is 2"), (made(vocab=0), "needs its ids"),
+        (made(objective="w2v_bert", vocab=0), "needs contrastive_layers"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=message):
-            ConformerConfig(**{"objective": "ctc", "vocab": 12} | SMALL | change)
+            ConformerConfig(**made(objective="ctc", vocab=12) | SMALL | change)

