@@ -62,7 +62,7 @@ def quickstart() -> Experiment:
 
 
 def pod() -> Experiment:
-    """ViT-22B, Conformer G and a decoder with 512 experts, on 2,048 chips: 21.8 B + 7.8 B + 139 B parameters.
+    """ViT-22B, Conformer G and a decoder with 512 experts, on 2,048 chips: 21.8 B + 7.8 B + 140 B parameters.
 
     Pictures of 224 x 224 and sounds of 16 s in equal numbers. Not trained, and not run: the plan of it is in BENCHMARKS.md.
     """

@@ -1,6 +1,7 @@
 """Models of pictures and sounds: what a row lacks does not matter, and towers start from their own weights."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -76,7 +77,7 @@ def test_cached_and_uncached_decoding_agree(float64, name):
 
 def test_a_model_of_one_tower(float64):
     """Ears alone, eyes alone: the parameters of the other tower are not there."""
-    c = registry.load("multimodal.quickstart").model.tiny()
+    c: Any = registry.load("multimodal.quickstart").model.tiny()
     for change, gone in (({"whisper": None}, "audio"), ({"vision": None}, "vision")):
         one = dataclasses.replace(c, **change)
         made = jax.eval_shape(lambda key, one=one: family_of(one).model(one, key, ALONE), jax.random.key(0))
@@ -93,7 +94,8 @@ def test_a_model_of_one_tower(float64):
 def test_a_tower_starts_from_its_own_weights(tmp_path):
     """The audio tower takes the encoder of a Whisper and leaves its decoder; what has no weights starts fresh."""
     e = registry.tiny(registry.load("multimodal.quickstart"))
-    whisper = e.model.whisper
+    model: Any = e.model
+    whisper = model.whisper
     made = split(jax.jit(lambda: family_of(whisper).model(whisper, jax.random.key(3), ALONE))())
     folder = tmp_path / "whisper"
     huggingface.write_folder(source.Arrays(whisper, made), folder)
@@ -113,4 +115,4 @@ def test_the_pod_has_its_parts():
         part = info.name.split(".")[0]
         sizes[part] = sizes.get(part, 0) + info.size
     assert round(sizes["vision_tower"] / 1e9, 1) == 21.8 and round(sizes["audio_tower"] / 1e9, 1) == 7.8
-    assert round(sizes["decoder"] / 1e9) == 139
+    assert round(sizes["decoder"] / 1e9) == 140

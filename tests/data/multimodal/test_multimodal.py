@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -88,7 +89,7 @@ def test_rows_have_a_picture_or_a_sound(cache):
     """What is missing is zeros that nobody attends to; the text begins with its language."""
     task = task_of(data())
     source = AugmentedSource(task, CacheSource(task, cache), None)
-    decoding = task.decoding(cache)
+    decoding: Any = task.decoding(cache)
     found = set()
     for i in range(40):
         row = source.row(i)
@@ -104,7 +105,7 @@ def test_rows_have_a_picture_or_a_sound(cache):
 
 def test_held_out_things_are_scored_by_source_and_language(cache):
     """Perfect names have chrF 100; the baselines are the most frequent name and that of the nearest picture."""
-    decoding = task_of(data()).decoding(cache)
+    decoding: Any = task_of(data()).decoding(cache)
     named = decoding.examples(cache, Decode(split="test"))
     perfect = decoding.scores(named, [e.text for e in named])
     assert perfect["all"]["exact"] == 1 and perfect["all"]["chrf"] > 99.9
@@ -123,7 +124,7 @@ def test_held_out_things_are_scored_by_source_and_language(cache):
 
 def test_a_limit_takes_all_sources_and_languages(cache):
     """Few examples are spread over the split."""
-    decoding = task_of(data()).decoding(cache)
+    decoding: Any = task_of(data()).decoding(cache)
     few = decoding.examples(cache, Decode(split="test", limit=6))
     assert len(few) == 6 and len({e.language for e in few}) == 2 and {e.source for e in few} == {"seen", "heard"}
 
