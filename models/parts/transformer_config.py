@@ -158,7 +158,7 @@ class StackConfig(BlockConfig):
         super().__post_init__()
         if self.sparse_every < 1:
             raise ValueError(f"sparse_every={self.sparse_every}: must be 1 or more")
-        whole = self.stacks * len(self.unit)
+        whole = self.multiple
         if self.layers % whole or not self.layers:
             every = {1: "every", 2: "every second", 3: "every third"}.get(
                 self.sparse_every, f"every {self.sparse_every}th"
@@ -168,6 +168,11 @@ class StackConfig(BlockConfig):
                 f"layers={self.layers}: must be a multiple of {whole} ({', '.join(made) or 'at least one'}); nearest are "
                 f"{max(self.layers // whole, 1) * whole} and {(self.layers // whole + 1) * whole}"
             )
+
+    @property
+    def multiple(self) -> int:
+        """What the number of layers is a multiple of."""
+        return self.stacks * len(self.unit)
 
     @property
     def unit(self) -> tuple[str, ...]:
@@ -219,6 +224,11 @@ class EncoderDecoderConfig(StackConfig):
             raise ValueError("order='parallel': a decoder that attends to a source has no such order; nearest is 'pre'")
 
     @property
+    def multiple(self) -> int:
+        """What the number of layers is a multiple of: units, as many in either stack unless the decoder has its own number."""
+        return len(self.unit) if self.decoder_layers else super().multiple
+
+    @property
     def decoder_units(self) -> int:
         """Repeated units of the decoder."""
         return self.decoder_layers // len(self.unit) or self.units
@@ -226,7 +236,7 @@ class EncoderDecoderConfig(StackConfig):
     @property
     def encoder_units(self) -> int:
         """Repeated units of the encoder."""
-        return 2 * self.units - self.decoder_units
+        return self.layers // len(self.unit) - self.decoder_units
 
     def shrunk(self) -> dict[str, Any]:
         """Returns field values small enough for a test and divisible by the meshes of eight devices; the variant stays."""
