@@ -8,7 +8,7 @@ decay .1, gradients clipped to 1, the rate falling linearly to 0 after 2,048 ste
 from dataclasses import replace
 
 from configs.experiment import Experiment, Train
-from configs.optimizers import AdamW, Linear
+from configs.optimizers import AdamW, Constant, Linear
 from data.config import Decode
 from data.speech.config import SpecAugment, SpeechData
 from models.execution import Execution
@@ -110,3 +110,18 @@ def czech() -> Experiment:
         eval=Decode(split="validation", beams=1, max_length=64, batch_size=16, length_penalty=0.0),
         execution=Execution(),
     )  # fmt: skip
+
+
+def bench_tiny() -> Experiment:
+    """Whisper tiny on four windows of 30 s with 64 tokens: for comparing speed with other systems (scripts.bench_peers)."""
+    base = tiny()
+    return replace(
+        base,
+        name="whisper.bench_tiny",
+        layout=data_parallel(1, 1),
+        data=SpeechData(batch_size=4, seconds=30.0, padding="silence", targets_length=64),
+        optimizer=AdamW(schedule=Constant(value=1e-4), weight_decay=0.01),
+        train=Train(steps=100),
+        eval=Decode(beams=1, max_length=64, batch_size=4, length_penalty=0.0),
+        execution=Execution(unroll=0),
+    )

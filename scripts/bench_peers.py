@@ -49,6 +49,7 @@ class Work:
 
 TRAIN, GENERATE = Work("train", "tokens", "loss"), Work("generate", "sentences", "length")
 TRAIN_ON_IMAGES, TRAIN_ON_GRIDS = Work("train", "images", "loss"), Work("train", "grids", "loss")
+TRAIN_ON_SOUNDS, TRANSCRIBE = Work("train", "windows", "loss"), Work("generate", "windows", "length")
 EXPERIMENTS = {
     "gpt.bench_42m": (TRAIN,),
     "bert.bench_42m": (TRAIN,),
@@ -57,6 +58,7 @@ EXPERIMENTS = {
     "switch.bench_8e": (TRAIN,),
     "vit.bench_s16": (TRAIN_ON_IMAGES,),
     "metnet2.bench_2m": (TRAIN_ON_GRIDS,),
+    "whisper.bench_tiny": (TRAIN_ON_SOUNDS, TRANSCRIBE),
 }
 WARMUP = 1  # windows at the start that do not count: programs are compiled, threads and memory set up
 
@@ -72,7 +74,7 @@ class System:
 
     name: str
     command: tuple[str, ...]
-    modules: tuple[str, ...] = ("gpt", "bert", "gshard_m4", "t5", "switch", "vit")
+    modules: tuple[str, ...] = ("gpt", "bert", "gshard_m4", "t5", "switch", "vit", "whisper")
     needs: str = ""
 
     @property

@@ -132,7 +132,26 @@ def vit(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:
     return transformers.ViTForImageClassification(config), batch
 
 
-FAMILIES = {"gpt": gpt, "bert": bert, "gshard_m4": gshard_m4, "t5": t5, "switch": t5, "vit": vit}
+def whisper(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:
+    sizes = {
+        "d_model": m["model_dim"], "vocab_size": m["vocab"], "num_mel_bins": m["mels"], "dropout": m["dropout"],
+        "max_source_positions": m["source_positions"], "max_target_positions": m["max_positions"],
+        "decoder_start_token_id": m["start_id"], "bos_token_id": 1, "pad_token_id": 1, "eos_token_id": 1,
+    }  # fmt: skip
+    for side in ("encoder", "decoder"):
+        sizes |= {
+            f"{side}_layers": m["layers"] // 2, f"{side}_attention_heads": m["heads"], f"{side}_ffn_dim": m["hidden_dim"]
+        }  # fmt: skip
+
+    def batch() -> dict[str, Any]:
+        rows = d["batch_size"]
+        frames = torch.randn(rows, m["mels"], 2 * m["source_positions"])
+        return {"input_features": frames, "labels": torch.randint(m["vocab"], (rows, d["targets_length"]))}
+
+    return transformers.WhisperForConditionalGeneration(transformers.WhisperConfig(**sizes)), batch
+
+
+FAMILIES = {"whisper": whisper, "gpt": gpt, "bert": bert, "gshard_m4": gshard_m4, "t5": t5, "switch": t5, "vit": vit}
 
 
 def made(fields: dict[str, Any]) -> tuple[Any, Any]:
@@ -187,12 +206,18 @@ def generate(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
     length = e["max_length"]
     settings = dict(num_beams=e["beams"], do_sample=False, max_new_tokens=length, eos_token_id=None, use_cache=True)
 
+    def outputs_of(given: dict[str, Any]) -> Any:
+        if "input_ids" in given:
+            return model.generate(given["input_ids"], attention_mask=torch.ones_like(given["input_ids"]), **settings)
+        # The search that is common to their models: Whisper's own adds windows and rules about timestamps.
+        search = transformers.GenerationMixin.generate
+        return search(model, inputs=given["input_features"], **settings)
+
     def run(steps: int) -> float:
         outputs = torch.zeros(0, 1)
         with torch.inference_mode():
             for _ in range(steps):
-                ids = batch()["input_ids"]
-                outputs = model.generate(ids, attention_mask=torch.ones_like(ids), **settings)
+                outputs = outputs_of(batch())
         return outputs.shape[1] - 1.0  # without the token that starts an output
 
     return description(model), run

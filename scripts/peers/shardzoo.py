@@ -55,14 +55,19 @@ def generate(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
     search: Any = e.eval
     model: Any = plan.model  # an encoder-decoder, as scripts.bench_peers says of the experiment
     beams, length = search.beams, search.max_length
-    shape = e.data.batch_size, e.data.source_length
+    rows, features = e.data.batch_size, e.data.features()
+
+    def drawn(key: jax.Array) -> dict[str, jax.Array]:
+        if "frames" in features:
+            shape = rows, *features["frames"].shape
+            return {"frames": jax.random.normal(key, shape), "frames_segments": jnp.ones(shape[:2], jnp.int32)}
+        return {"inputs": jax.random.randint(key, (rows, e.data.source_length), 1, model.target_vocab)}
 
     @jax.jit
     def outputs(params: Any, key: jax.Array) -> jax.Array:
         whole = merge(model, params)
-        ids = jax.random.randint(key, shape, 1, model.target_vocab)
         return beam_search(
-            whole, whole.start({"inputs": ids}, beams, length), jnp.ones(shape[0], bool), beams=beams, steps=length,
+            whole, whole.start(drawn(key), beams, length), jnp.ones(rows, bool), beams=beams, steps=length,
             vocab=model.target_vocab, alpha=search.length_penalty, eos=-1,
         )[0]  # fmt: skip
 
@@ -75,7 +80,7 @@ def generate(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
             tokens = jax.block_until_ready(outputs(params, jax.random.key(done)))
             done += 1
         assert tokens is not None
-        return float((tokens[:, 0] > 0).sum() / shape[0])
+        return float((tokens[:, 0] > 0).sum() / rows)
 
     description = {
         "parameters": sum(info.size for info in plan.parameters),
