@@ -68,7 +68,7 @@ def pod() -> Experiment:
     """
     model = MultimodalConfig(
         vocab=64_000, layers=16, model_dim=4096, hidden_dim=4096, heads=32, head_dim=128, dropout=0.0, max_positions=128,
-        moe=MoeConfig(experts=512, group_size=2048, gating="top2"), sparse_every=2,
+        moe=MoeConfig(experts=512, group_size=512, gating="top2"), sparse_every=2,
         vision=vit(
             48, 6144, 24_576, 48, 14, classes=0, pooling="mean", class_token="none", order="parallel", qk_norm=True,
             activation="gelu_tanh", norm_bias=False, attention_bias=False, output_bias="yes",
@@ -79,7 +79,7 @@ def pod() -> Experiment:
         name="multimodal.pod",
         model=model,
         layout=towers(4, 32, 16),
-        data=MultimodalData(batch_size=4096, height=224, width=224, seconds=16.0, targets_length=128),
+        data=MultimodalData(batch_size=8192, height=224, width=224, seconds=16.0, targets_length=128),
         optimizer=Adafactor(schedule=InverseSqrt()),
         train=Train(steps=100_000, clip_norm=1.0, save_every=1000, keep=3),
         eval=Decode(beams=4, max_length=128, batch_size=2048),
