@@ -47,6 +47,13 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def folder_digest(folder: Path) -> str:
+    """Returns a digest of the names, sizes and times of all files below a folder."""
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    stats = [(file.relative_to(folder).as_posix(), file.stat()) for file in files]
+    return digest([[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats])
+
+
 def digest(value: Any) -> str:
     """Returns the hexadecimal SHA-256 of a JSON-able value; the order of its keys does not matter."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

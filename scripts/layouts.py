@@ -20,7 +20,7 @@ from scripts import cli
 
 EXPERIMENTS = (
     "gpt.quickstart", "bert.quickstart_pairs", "gshard_m4.quickstart", "switch.quickstart", "m2m100.m418", "vit.quickstart",
-    "vit.moe_quickstart", "metnet2.quickstart",
+    "vit.moe_quickstart", "metnet2.quickstart", "whisper.czech", "conformer.small_unlabelled", "multimodal.pod",
 )  # fmt: skip
 TOLERANCE = {"losses": 1e-9, "gradients": 1e-9, "parameters": 1e-9, "routing": 1e-6}
 

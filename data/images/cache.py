@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from data import stages
+from data import paths, stages
 from data.images import pictures, sources
 from data.images.config import ImageData
 from data.images.settings import FOLDER, TFDS, Images
@@ -58,9 +58,8 @@ def packages_of(settings: Images) -> tuple[Package, ...]:
 
 def depends_on(cache: str, settings: Images, root: Path) -> list[str]:
     """Returns the inputs of a cache beside its settings and packages: a digest of a folder's files."""
-    from data.images.folders import digest
-
-    return [digest(Path(settings.source.removeprefix(FOLDER)))] if settings.source.startswith(FOLDER) else []
+    source = settings.source
+    return [paths.folder_digest(Path(source.removeprefix(FOLDER)))] if source.startswith(FOLDER) else []
 
 
 def build(settings: Images, root: Path, folder: Path, progress: Progress) -> dict[str, Any]:

@@ -51,13 +51,6 @@ def open_folder(folder: Path, settings: Images) -> Pictures:
     return Pictures(tuple(labels), held_out({split: list(items(split)) for split in files}, settings))
 
 
-def digest(folder: Path) -> str:
-    """Returns a digest of the names, sizes and times of all files below a folder."""
-    files = sorted(file for file in folder.rglob("*") if file.is_file())
-    stats = [(file.relative_to(folder).as_posix(), file.stat()) for file in files]
-    return paths.digest([[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats])
-
-
 def _files(top: Path) -> Iterator[tuple[str, Path]]:
     """Yields the class and path of each picture, sorted; hidden files and those of other formats are left alone."""
     for label in sorted(part for part in top.iterdir() if part.is_dir() and not part.name.startswith(".")):

@@ -63,12 +63,8 @@ def packages_of(settings: Speech) -> tuple[Package, ...]:
 
 def depends_on(cache: str, settings: Speech, root: Path) -> list[str]:
     """Returns the inputs of a cache beside its settings and packages: a digest of a folder's files."""
-    if not settings.source.startswith(FOLDER):
-        return []
-    folder = Path(settings.source.removeprefix(FOLDER))
-    files = sorted(file for file in folder.rglob("*") if file.is_file())
-    stats = [(file.relative_to(folder).as_posix(), file.stat()) for file in files]
-    return [paths.digest([[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats])]
+    source = settings.source
+    return [paths.folder_digest(Path(source.removeprefix(FOLDER)))] if source.startswith(FOLDER) else []
 
 
 def build(settings: Speech, root: Path, folder: Path, progress: Progress) -> dict[str, Any]:

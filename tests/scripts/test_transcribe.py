@@ -1,0 +1,91 @@
+"""The command that writes down what is said in files."""
+
+import dataclasses
+import json
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from configs import registry
+from data.speech.sources import wav
+from data.speech.vocabulary import WhisperVocabulary, open_vocabulary
+from models.families import family_of
+from models.sharding.params import split
+from scripts import cli, transcribe
+from tests.helpers.models import ALONE
+from tests.helpers.sounds import tone, write_whisper_vocabulary
+from trainers.weights import huggingface
+from trainers.weights.source import Arrays
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A Hugging Face folder of a small random Whisper with its vocabulary, and two sounds and a file that is none."""
+    top = tmp_path_factory.mktemp("transcribe")
+    vocabulary = open_vocabulary(write_whisper_vocabulary(top / "vocabulary"))
+    assert isinstance(vocabulary, WhisperVocabulary)
+    c = dataclasses.replace(
+        registry.load("whisper.tiny").model.tiny(),
+        vocab=vocabulary.size,
+        start_id=vocabulary.start,
+        mels=80,
+        dropout=0.0,
+    )
+    params = split(jax.jit(lambda: family_of(c).model(c, jax.random.key(0), ALONE))())
+    huggingface.write_folder(Arrays(c, params, top / "vocabulary"), top / "whisper")
+    (top / "a.wav").write_bytes(wav(tone(0.5)))
+    (top / "b.wav").write_bytes(wav(tone(1.5)))
+    (top / "c.wav").write_bytes(b"no sound")
+    return top
+
+
+def run(monkeypatch, *arguments: object) -> int:
+    monkeypatch.setattr(sys, "argv", ["transcribe", *map(str, arguments)])
+    return transcribe.main()
+
+
+def test_files_are_written_down_and_failures_named(folder, monkeypatch, capsys, tmp_path):
+    """Transcripts come in the order of the files, the bad one is a line on stderr and the exit code 1."""
+    files = [folder / f"{name}.wav" for name in "cab"]
+    common = "--checkpoint", folder / "whisper", "--format", "json"
+    assert run(monkeypatch, *files, *common) == 1
+    out, err = capsys.readouterr()
+    found = [json.loads(line) for line in out.splitlines()]
+    assert [f["file"] for f in found] == [str(folder / "a.wav"), str(folder / "b.wav")]
+    assert f"error: {folder / 'c.wav'}: no sound that can be read" in err and "2 of 3 files; 1 could not be read" in err
+    assert np.isclose(found[1]["seconds"], 1.5, atol=0.01) and found[0]["language"] in ("en", "cs", "de", "")
+    assert (
+        run(monkeypatch, files[1], *common[:2], "--format", "srt", "--language", "cs", "--out", tmp_path / "out") == 0
+    )
+    assert [file.name for file in (tmp_path / "out").iterdir()] == ["a.wav.srt"] and capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--format", "str"], "no such format; did you mean 'srt'"),
+        (["--beams", "0"], "--beams 0: expected a positive number"),
+        (["--language", "cz"], "no language 'cz'; did you mean 'cs'"),
+    ],
+)
+def test_what_cannot_be_asked_is_one_line(folder, monkeypatch, arguments, message):
+    """Formats, numbers and languages, before any file is read."""
+    with pytest.raises((cli.ConfigError, Exception), match=message) as error:
+        run(monkeypatch, folder / "a.wav", "--checkpoint", folder / "whisper", *arguments)
+    assert "\n" not in str(error.value)
+
+
+def test_a_checkpoint_without_a_vocabulary_is_refused(folder, monkeypatch, tmp_path):
+    """A folder with weights alone."""
+    source = huggingface.HuggingFace(folder / "whisper")
+    huggingface.write_folder(Arrays(source.config, _params(source)), tmp_path / "bare")
+    with pytest.raises(cli.ConfigError, match="no vocabulary"):
+        run(monkeypatch, folder / "a.wav", "--checkpoint", tmp_path / "bare")
+
+
+def _params(source: huggingface.HuggingFace) -> dict:
+    from models.sharding.params import nest
+
+    return nest({name: np.asarray(source.read(name)) for name in source.shapes})
