@@ -3,8 +3,11 @@
 With --fast only tests without a mark run, and one that needs a mark (see pyproject.toml) fails with a line that says so.
 """
 
+import functools
+import gc
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -47,6 +50,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in set(marked)]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def few_programs():
+    """Drops compiled programs after a module once there are many: each has some hundred mappings of memory, of which Linux gives
+    a process 65,530, and a compiler that gets no more of them ends the process with a segmentation fault."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPPINGS:
+        for name, module in list(sys.modules.items()):
+            if name.startswith("tests."):  # runs that tests share hold their programs
+                for member in vars(module).values():
+                    if isinstance(member, functools._lru_cache_wrapper):
+                        member.cache_clear()
+        jax.clear_caches()
+        gc.collect()
+
+
+MOST_MAPPINGS = 20_000
 _running = False  # a test, not pytest itself
 LISTS_FONTS = ("fc-list", "system_profiler")  # run once per machine, by the first import of matplotlib
 
