@@ -179,7 +179,9 @@ class ConvolutionModule(nnx.Module):
         self.filter = param(k3, (c.kernel, m), ("filter_width", "mlp"), normal(c.kernel**-0.5), where)
         self.out = param(k4, (m, m), ("mlp", "embed"), normal(std), where)
         bias = functools.partial(param, k1, (m,), ("mlp",), zeros, where)
-        self.value_bias, self.gate_bias, self.filter_bias = (bias() if c.conv_bias else None for _ in range(3))
+        self.value_bias, self.gate_bias = (bias() if c.conv_bias else None for _ in range(2))
+        # A batch norm would take it off again, and its gradient would be rounding alone.
+        self.filter_bias = bias() if c.conv_bias and c.conv_norm != "batch" else None
         self.out_bias = param(k1, (m,), ("embed",), zeros, where) if c.conv_bias else None
         kinds = {"batch": BatchNorm, "group": GroupNorm, "layer": GroupNorm}
         self.inner_norm = kinds[c.conv_norm](m, where, groups=c.groups if c.conv_norm == "group" else 1, eps=c.norm_eps)

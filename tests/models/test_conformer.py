@@ -27,7 +27,7 @@ from trainers.plan import abstract_model
 WIDE = dataclasses.replace(ALONE, execution=Execution(dtype="float64"))
 # Blocks of 23 d^2 and the front: SYSTEMS' 579.6 M, 1.0144 B and 7.818 B, to a quarter of a percent.
 SIZES = {
-    "large": 113_196_000, "xl": 580_767_072, "xxl": 1_015_448_928, "g": 7_820_971_360, "w2v_bert_xl": 585_487_712,
+    "large": 113_187_296, "xl": 580_767_072, "xxl": 1_015_448_928, "g": 7_820_971_360, "w2v_bert_xl": 585_487_712,
     "w2v_bert_xxl": 1_020_169_568,
 }  # fmt: skip
 
