@@ -79,7 +79,7 @@ def pod() -> Experiment:
         name="multimodal.pod",
         model=model,
         layout=towers(4, 32, 16),
-        data=MultimodalData(batch_size=8192, height=224, width=224, seconds=16.0, targets_length=128),
+        data=MultimodalData(batch_size=16_384, height=224, width=224, seconds=16.0, targets_length=128),
         optimizer=Adafactor(schedule=InverseSqrt()),
         train=Train(steps=100_000, clip_norm=1.0, save_every=1000, keep=3),
         eval=Decode(beams=4, max_length=128, batch_size=2048),

@@ -121,13 +121,14 @@ def test_maxtext_gets_the_shapes_of_the_experiment():
 @pytest.mark.parametrize(
     ("name", "work", "amount"),
     [
-        (name, work, {"tokens": 8 * 256, "grids": 2}.get(work.unit, 8))
+        (name, work, {"tokens": 8 * 256, "grids": 2, "windows": 4}.get(work.unit, 8))
         for name, works in bench_peers.EXPERIMENTS.items()
         for work in works
     ],
 )
 def test_amount_of_a_batch(name, work, amount):
-    """Eight rows: of 256 tokens, which an encoder-decoder has in two halves; or eight sentences or images; or two grids."""
+    """Eight rows: of 256 tokens, which an encoder-decoder has in two halves; or eight sentences or images; or
+    two grids, or four windows of sound."""
     assert bench_peers.units(registry.load(name), work) == amount
 
 
