@@ -349,14 +349,14 @@ def test_the_codebook_collapses_without_the_contrastive_loss_and_not_with_it():
         m = jax.jit(lambda c=c: Conformer(c, jax.random.key(0), ALONE))()
         tx = optax.adam(1e-2)
         rng = np.random.default_rng(0)
-        batches = [structured(rng, 8, 128) for _ in range(600)]
+        batches = [structured(rng, 8, 128) for _ in range(64)]  # seen again and again, as sounds of a set are
         stacked = jax.tree.map(lambda *x: jnp.stack(x), *batches)
 
         @jax.jit
         def train(m, stacked, tx=tx):
             def step(carry, inputs):
-                m, state = carry
-                number, batch = inputs
+                (m, state), number = carry, inputs
+                batch = jax.tree.map(lambda x: x[number % 64], stacked)
                 context = Context(jax.random.fold_in(jax.random.key(1), number), number, training=True)
 
                 def value(m):
@@ -367,10 +367,10 @@ def test_the_codebook_collapses_without_the_contrastive_loss_and_not_with_it():
                 updates, state = tx.update(grads, state)
                 return (optax.apply_updates(m, updates), state), codes
 
-            return jax.lax.scan(step, (m, tx.init(m)), (jnp.arange(600), stacked))[1]
+            return jax.lax.scan(step, (m, tx.init(m)), jnp.arange(600))[1]
 
         used[weight] = float(np.mean(np.asarray(train(m, stacked))[-20:]))
-    assert used[1.0] > 2 * used[0.0], used
+    assert used[1.0] > 1.5 * used[0.0], used  # 14.6 and 4.6 where it was measured
 
 
 def test_impossible_settings_are_refused_in_one_line():
