@@ -291,6 +291,19 @@ def write_activation(ours: str) -> str:
     return {name: theirs for theirs, name in _ACTIVATIONS.items()}[ours]
 
 
+def kept_apart(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings of a config.json that change where an output matrix differs from the table that it is said to be tied
+    to: a family's `untied`, which its `read_config` may refuse."""
+    del theirs
+    return {"tie_word_embeddings": False}
+
+
+def no_head(theirs: str) -> bool:
+    """Returns whether a tensor belongs to a head, which may be missing: the `is_head_tensor` of a family without heads."""
+    del theirs
+    return False
+
+
 def demand(config: Any, target: str, **needs: Any) -> None:
     """Raises InterchangeError, with all differences, unless these fields and properties have the values that `target` needs."""
     wrong = [f"{k}={value!r} (it has {v!r})" for k, v in needs.items() if (value := getattr(config, k)) != v]

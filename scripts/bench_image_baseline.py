@@ -9,15 +9,16 @@ does not require.
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from data.features import Example
 from data.images.cache import PART
 from data.images.config import ImageData
-from data.images.task import HeldOutPictures, ImageTask
+from data.images.task import ImageTask
 from data.paths import data_dir
 from data.reading.caches import read_manifest
 from models.errors import UserError
@@ -67,10 +68,10 @@ def read(folder: Path, manifest: dict[str, Any], size: int, limit: int) -> dict[
     }
     counts = {"train": manifest["parts"][PART]["rows"], **manifest["held_out"]}
     counts["train"] = min(limit or counts["train"], counts["train"])
-    return {split: _stack(HeldOutPictures(ImageTask(data), file, counts[split])) for split, file in files.items()}
+    return {split: _stack(ImageTask(data).pictures(file, counts[split])) for split, file in files.items()}
 
 
-def _stack(rows: HeldOutPictures) -> tuple[np.ndarray, np.ndarray]:
+def _stack(rows: Sequence[Example]) -> tuple[np.ndarray, np.ndarray]:
     pixels, labels = [], []
     for start in range(0, len(rows), _READ):
         part: Iterable[dict[str, np.ndarray]] = rows[start : start + _READ]

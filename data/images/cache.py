@@ -9,11 +9,7 @@ a picture in each record (`data.images.config.ImageData.stored`), and the names 
 counted and, if it is among the first, named.
 """
 
-import dataclasses
-import itertools
-import os
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,28 +23,14 @@ from data.images.sources import Picture
 from data.packages.fetch import Package
 from data.reading import caches, packing
 from data.reading.examples import record_of
+from data.reading.files import Tally, in_windows
 from data.stages import Progress, stage
 from data.task import DataError
 
 FORMAT = 1  # version of the cache's format; increase it whenever the same packages would give another cache
 PART = "all"
 _WINDOW = 512  # pictures that are in memory at a time
-_NAMED = 10  # pictures left out that the manifest names
 STORED = ImageData(batch_size=1).stored()
-
-
-@dataclasses.dataclass
-class Tally:
-    """Counts of pictures that are kept and left out; the first of the latter as "NAME: why"."""
-
-    rows: int = 0
-    left_out: int = 0
-    named: list[str] = dataclasses.field(default_factory=list)
-
-    def leave_out(self, name: str, why: str) -> None:
-        self.left_out += 1
-        if len(self.named) < _NAMED:
-            self.named.append(f"{name}: {why}")
 
 
 def packages_of(settings: Images) -> tuple[Package, ...]:
@@ -129,7 +111,4 @@ def _checked(members: Iterable[Picture], channels: int) -> Iterator[tuple[Pictur
             return picture, encoded, str(error)
         return picture, encoded, ""
 
-    waiting = iter(members)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        while window := list(itertools.islice(waiting, _WINDOW)):
-            yield from pool.map(read, window)
+    return in_windows(read, members, _WINDOW)

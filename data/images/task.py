@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -17,7 +16,7 @@ from data.images.config import ImageData
 from data.images.pictures import PictureError
 from data.images.randaugment import randaugment
 from data.reading.caches import check_labels, class_names, examples, labels_of
-from data.reading.examples import unpack
+from data.reading.examples import StoredExamples
 from data.task import DataError, Example, HeldOutExamples, Sum, Task
 from models.families import ModelConfig
 
@@ -167,8 +166,18 @@ class ImageTask(Task[ImageData]):
         """Returns the split's pictures, decoded when they are asked for; `extra` is their classes."""
         numbers = {label: number for number, label in enumerate(class_names(cache))}
         labels = np.array([numbers[example["label"]] for example in examples(cache, split, limit)], np.int64)
-        rows = HeldOutPictures(self, cache / f"{split}.array_record", len(labels))
+        rows = self.pictures(cache / f"{split}.array_record", len(labels))
         return HeldOutExamples(rows, len(rows), labels, needs_outputs=True)
+
+    def pictures(self, file: Path, size: int) -> StoredExamples:
+        """Returns the first pictures of a file of records as evaluation sees them, with their classes."""
+
+        def seen(row: Example) -> Example:
+            example = self.seen(row["picture"].tobytes())
+            example["labels"][0] = row["label"]
+            return example
+
+        return StoredExamples(file, STORED, seen, size, _THREADS)
 
     def scores(
         self, totals: Mapping[str, Sum], examples: HeldOutExamples, outputs: Sequence[np.ndarray] = ()
@@ -213,35 +222,6 @@ class ImageTask(Task[ImageData]):
             f"Trained on {trained:,} pictures of `{manifest['cache']}` (fingerprint {fingerprint}).",
             f"{len(labels):,} classes: {names}.",
         ]
-
-
-class HeldOutPictures(Sequence[Example]):
-    """Held-out pictures of a cache as evaluation sees them, decoded when they are asked for: a slice by several threads."""
-
-    def __init__(self, how: ImageTask, file: Path, size: int):
-        import grain
-
-        self.how, self.size = how, size
-        self._records: Any = grain.sources.ArrayRecordDataSource(str(file))
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, at: Any) -> Any:
-        places = range(self.size)[at]
-        if isinstance(places, int):
-            return self._example(self._row(places))
-        rows = list(map(self._row, places))
-        with ThreadPoolExecutor(_THREADS) as pool:
-            return list(pool.map(self._example, rows))
-
-    def _row(self, at: int) -> Example:
-        return unpack(np.frombuffer(self._records[at], np.uint8), STORED)
-
-    def _example(self, row: Example) -> Example:
-        example = self.how.seen(row["picture"].tobytes())
-        example["labels"][0] = row["label"]
-        return example
 
 
 # The fields of the configuration that a row's arrays depend on.

@@ -8,10 +8,7 @@ A cache holds `train/SOURCE-LANGUAGE.array_record`, rows as `data.multimodal.con
 each language. What cannot be decoded, or is too long, is left out, counted and, if it is among the first, named.
 """
 
-import itertools
-import os
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +23,8 @@ from data.multimodal.vocabulary import Languages, write_vocabulary
 from data.packages.fetch import Package
 from data.reading import caches, packing
 from data.reading.examples import record_of
+from data.reading.files import Tally, in_windows
 from data.speech import sound
-from data.speech.cache import Tally
 from data.stages import Progress, stage
 from data.task import DataError
 from data.vocabularies import tokenizers
@@ -75,18 +72,17 @@ def build(settings: Multimodal, root: Path, folder: Path, progress: Progress) ->
         with stage(name, progress):
             here = sorted({language for thing in splits["train"] for language in thing.texts})
             files = {language: folder / "train" / f"{name}-{language}.array_record" for language in here}
+            things = list(writer.read(splits["train"]))  # once, for all languages
             for language, path in files.items():
                 tallies[f"{name}-{language}"] = tally = Tally()
-                packing.write_records(
-                    path, (record for record, _ in writer.records(splits["train"], [language], tally))
-                )
+                packing.write_records(path, (record for record, _ in writer.records(things, [language], tally)))
     for split in ("validation", "test"):
         with stage(split, progress):
             tallies[split], kept = Tally(), list[dict[str, Any]]()
 
             def records(split: str = split, kept: list[dict[str, Any]] = kept) -> Iterator[bytes]:
                 for name, splits in divided.items():
-                    for record, about in writer.records(splits[split], None, tallies[split]):
+                    for record, about in writer.records(writer.read(splits[split]), None, tallies[split]):
                         kept.append(about | {"source": name})
                         yield record
 
@@ -95,8 +91,8 @@ def build(settings: Multimodal, root: Path, folder: Path, progress: Progress) ->
     left_out = {name: tally.named for name, tally in tallies.items() if tally.named}
     for name, named in left_out.items():
         progress(f"{name}: {tallies[name].left_out:,} left out; {named[0]}")
-    held_out = {split: tallies.pop(split).examples for split in ("validation", "test")}
-    parts = {name: {"examples": t.examples, "rows": t.examples, "left_out": t.left_out} for name, t in tallies.items()}
+    held_out = {split: tallies.pop(split).rows for split in ("validation", "test")}
+    parts = {name: {"examples": t.rows, "rows": t.rows, "left_out": t.left_out} for name, t in tallies.items()}
     parts = {name: part for name, part in parts.items() if part["rows"]}
     return {"vocabulary": writer.languages.size, "parts": parts, "held_out": held_out, "left_out": left_out}
 
@@ -114,10 +110,8 @@ class Writer:
         self.settings, self.languages = settings, languages
         self._stored = MultimodalData(batch_size=1, targets_length=settings.targets_length).stored()
 
-    def records(
-        self, things: Iterable[Thing], languages: list[str] | None, tally: Tally
-    ) -> Iterator[tuple[bytes, dict[str, Any]]]:
-        """Yields (a row, what it is), for each thing and each of its texts in these languages, or all; counts all."""
+    def read(self, things: Iterable[Thing]) -> Iterator[tuple[Thing, bytes, str]]:
+        """Yields each thing, its content, and why it cannot be used ("" if it can)."""
 
         def read(thing: Thing) -> tuple[Thing, bytes, str]:
             try:
@@ -132,23 +126,25 @@ class Writer:
                 return thing, b"", str(error)
             return thing, content, ""
 
-        waiting = iter(things)
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            while window := list(itertools.islice(waiting, _WINDOW)):
-                for thing, content, why in pool.map(read, window):
-                    for language in languages or sorted(thing.texts):
-                        if not (text := thing.texts.get(language)):
-                            continue
-                        ids = self.languages.target(text, language)
-                        if why or len(ids) > self.settings.targets_length:
-                            tally.leave_out(thing.name, why or f"its {language} text has {len(ids)} tokens")
-                            continue
-                        tally.examples += 1
-                        targets = np.pad(np.array(ids, np.int32), (0, self.settings.targets_length - len(ids)))
-                        row = {
-                            "targets": targets,
-                            "form": np.array(thing.form),
-                            "content": np.frombuffer(content, np.uint8),
-                        }
-                        about = {"name": thing.name, "language": language, "text": text}
-                        yield record_of(row, self._stored), about
+        return in_windows(read, things, _WINDOW)
+
+    def records(
+        self, things: Iterable[tuple[Thing, bytes, str]], languages: list[str] | None, tally: Tally
+    ) -> Iterator[tuple[bytes, dict[str, Any]]]:
+        """Yields (a row, what it is), for each thing and each of its texts in these languages, or all; counts all."""
+        length = self.settings.targets_length
+        for thing, content, why in things:
+            for language in languages or sorted(thing.texts):
+                if not (text := thing.texts.get(language)):
+                    continue
+                ids = self.languages.target(text, language)
+                if why or len(ids) > length:
+                    tally.leave_out(thing.name, why or f"its {language} text has {len(ids)} tokens")
+                    continue
+                tally.rows += 1
+                row = {
+                    "targets": np.pad(np.array(ids, np.int32), (0, length - len(ids))),
+                    "form": np.array(thing.form),
+                    "content": np.frombuffer(content, np.uint8),
+                }
+                yield record_of(row, self._stored), {"name": thing.name, "language": language, "text": text}

@@ -4,7 +4,6 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from data.features import slots
 from data.multimodal.config import MultimodalData
 from data.multimodal.vocabulary import Languages
 from data.reading import caches
-from data.reading.examples import unpack
+from data.reading.examples import StoredExamples
 from data.speech.metrics import error_rates
 from data.task import Example
 from data.translation import metrics
@@ -41,11 +40,14 @@ class MultimodalDecoding(Decoding[Named]):
       data: the configuration.
       cache: with the pictures and sounds.
       vocabulary: the folder whose vocabulary the model writes in.
-      row: returns what a model gets of a thing, by cache, split and place.
+      rows: returns what a model gets of a split's first things, by cache, split and their number.
     """
 
-    def __init__(self, data: MultimodalData, cache: Path, vocabulary: Path, row: Callable[[Path, str, int], Example]):
-        self.data, self.cache, self._row = data, cache, row
+    def __init__(
+        self, data: MultimodalData, cache: Path, vocabulary: Path, rows: Callable[[Path, str, int], StoredExamples]
+    ):
+        self.data, self.cache, self._rows = data, cache, rows
+        self._read: dict[str, StoredExamples] = {}  # splits, each opened once
         self.languages = Languages(vocabulary)
         self.vocab, self.eos, self.pad = self.languages.size, self.languages.eos, self.languages.pad
         features = data.features()
@@ -54,12 +56,13 @@ class MultimodalDecoding(Decoding[Named]):
     def examples(self, cache: Path, config: Decode) -> list[Named]:
         """Returns things of a split; with a limit, so many that are spread evenly over it, sources and languages alike."""
         found = [Named(config.split, at, **fields) for at, fields in enumerate(caches.examples(cache, config.split))]
+        self._read[config.split] = self._rows(self.cache, config.split, len(found))
         step = max(1, len(found) // config.limit) if config.limit else 1
         # A step that divides the number of languages would leave most of them out.
         return found[:: step + (step % 2 == 0)][: config.limit or None]
 
     def encode(self, example: Named) -> Example:
-        row = self._row(self.cache, example.split, example.at)
+        row = self._read[example.split][example.at]
         prefix = {PREFIX: np.array(self.languages.prefix(example.language), np.int32)}
         return {name: row[name] for name in self.source if name != PREFIX} | prefix
 
@@ -100,13 +103,11 @@ class MultimodalDecoding(Decoding[Named]):
 
     def _training(self) -> tuple[dict[tuple[str, str], str], dict[str, tuple[np.ndarray, list[str]]]]:
         """Returns (the most frequent text by source and language; by language the training pictures [N, D] and their texts)."""
-        import grain
-
-        stored, frequent, pictures = self.data.stored(), {}, {}
-        for part in caches.read_manifest(self.cache)["parts"]:
+        frequent, pictures = {}, {}
+        for part, about in caches.read_manifest(self.cache)["parts"].items():
             source, _, language = part.partition("-")
-            records: Any = grain.sources.ArrayRecordDataSource(str(self.cache / "train" / f"{part}.array_record"))
-            rows = [unpack(np.frombuffer(records[i], np.uint8), stored) for i in range(len(records))]
+            records = self._rows(self.cache, f"train/{part}", about["rows"])
+            rows = [records.row(i) for i in range(len(records))]
             texts = [self.decode(row["targets"][row["targets"] > 0][1:].tolist()) for row in rows]
             frequent[source, language] = Counter(texts).most_common(1)[0][0]
             if rows and rows[0]["form"] == 1 and self.data.height:
@@ -114,12 +115,9 @@ class MultimodalDecoding(Decoding[Named]):
         return frequent, pictures
 
     def _nearest(self, examples: Sequence[Named], pictures: dict[str, tuple[np.ndarray, list[str]]]) -> list[str]:
-        import grain
-
-        records: Any = grain.sources.ArrayRecordDataSource(str(self.cache / f"{examples[0].split}.array_record"))
-        found, stored = [], self.data.stored()
+        found = []
         for e in examples:
-            row = unpack(np.frombuffer(records[e.at], np.uint8), stored)
+            row = self._read[e.split].row(e.at)
             if row["form"] != 1 or e.language not in pictures:
                 found.append("")
                 continue

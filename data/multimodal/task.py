@@ -1,7 +1,7 @@
 """Pictures and sounds with texts as a task: what is seen and heard, and a text in the language asked for."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,9 @@ from data.reading.caches import (
     check_fields,
     check_vocabularies,
     examples,
-    read_manifest,
     smallest_vocabulary,
 )
-from data.reading.examples import unpack
+from data.reading.examples import StoredExamples
 from data.speech.task import HearsFrames, SpeechTask
 from data.task import DataError, Example, HeldOutExamples, Task
 from models.families import ModelConfig
@@ -82,9 +81,9 @@ class MultimodalTask(Task[MultimodalData]):
 
     def augment(self, row: Example, rng: np.random.Generator, assets: Any) -> Example:
         """Returns what is seen or heard of a row, moved and with parts hidden, and its text."""
-        return self.perceived_row(row, rng)
+        return self.perceived(row, rng)
 
-    def perceived_row(self, row: Example, rng: np.random.Generator | None = None) -> Example:
+    def perceived(self, row: Example, rng: np.random.Generator | None = None) -> Example:
         found, content = self._empty(), row["content"].tobytes()
         if row["form"] == PICTURE:
             if self.data.height:
@@ -121,15 +120,15 @@ class MultimodalTask(Task[MultimodalData]):
     def held_out(self, cache: Path, vocabulary: Path, split: str, limit: int) -> HeldOutExamples:
         """Returns the split's rows, made when they are asked for."""
         size = sum(1 for _ in examples(cache, split, limit))
-        return HeldOutExamples(HeldOutThings(self, cache, split, size), size)
+        return HeldOutExamples(self.things(cache, split, size), size)
 
     def decoding(self, vocabulary: Path) -> MultimodalDecoding:
         folder = cache_folder(self.data) if self.data.cache else vocabulary
-        return MultimodalDecoding(self.data, folder, vocabulary, self.perceived)
+        return MultimodalDecoding(self.data, folder, vocabulary, self.things)
 
-    def perceived(self, cache: Path, split: str, at: int) -> Example:
-        """Returns what a model gets of a held-out thing."""
-        return HeldOutThings(self, cache, split, at + 1)[at]
+    def things(self, cache: Path, split: str, size: int) -> StoredExamples:
+        """Returns the first held-out pictures and sounds of a split as a model gets them."""
+        return StoredExamples(cache / f"{split}.array_record", self.data.stored(), self.perceived, size)
 
     @property
     def directions(self) -> Mapping[str, bool]:
@@ -141,29 +140,6 @@ class MultimodalTask(Task[MultimodalData]):
             f"Trained on {count:,} texts of pictures and sounds of `{manifest['cache']}`, {len(manifest['parts'])} sources and "
             f"languages (fingerprint {manifest['fingerprint'][:16]})."
         ]
-
-
-class HeldOutThings(Sequence[Example]):
-    """Held-out pictures and sounds of a cache as a model gets them, made when they are asked for."""
-
-    def __init__(self, how: MultimodalTask, cache: Path, split: str, size: int):
-        import grain
-
-        self.how, self.size = how, size
-        self._records: Any = grain.sources.ArrayRecordDataSource(str(cache / f"{split}.array_record"))
-        manifest = read_manifest(cache)
-        self._stored = dataclasses.replace(how.data, targets_length=manifest["targets_length"]).stored()
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, at: Any) -> Any:
-        places = range(self.size)[at]
-        return self._example(places) if isinstance(places, int) else list(map(self._example, places))
-
-    def _example(self, at: int) -> Example:
-        row = unpack(np.frombuffer(self._records[at], np.uint8), self._stored)
-        return self.how.perceived_row(row)
 
 
 task = MultimodalTask

@@ -3,7 +3,8 @@
 import dataclasses
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -113,6 +114,41 @@ def open_source(data: DataConfig, model: ModelConfig) -> Source:
         task.check(read_manifest(folder), model)
         source = CacheSource(task, folder)
     return AugmentedSource(task, source, task.assets(folder, model)) if task.augmentation else source
+
+
+class StoredExamples(Sequence[Example]):
+    """The first rows of a file of records as a model gets them, made when they are asked for: a slice by several threads.
+
+    Args:
+      stored: the arrays of a record.
+      make: returns what a model gets of a stored row.
+      threads: that make the rows of a slice; 1 makes them one after the other.
+    """
+
+    def __init__(
+        self, file: Path, stored: Mapping[str, Feature], make: Callable[[Example], Example], size: int, threads: int = 1
+    ):
+        import grain
+
+        self.stored, self.make, self.size, self.threads = stored, make, size, threads
+        self._records: Any = grain.sources.ArrayRecordDataSource(str(file))
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, at: Any) -> Any:
+        places = range(self.size)[at]
+        if isinstance(places, int):
+            return self.make(self.row(places))
+        rows = list(map(self.row, places))
+        if self.threads == 1:
+            return list(map(self.make, rows))
+        with ThreadPoolExecutor(self.threads) as pool:
+            return list(pool.map(self.make, rows))
+
+    def row(self, at: int) -> Example:
+        """Returns a row as it is stored."""
+        return unpack(np.frombuffer(self._records[at], np.uint8), self.stored)
 
 
 def record_of(row: Example, stored: Mapping[str, Feature]) -> bytes:

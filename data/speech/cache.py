@@ -10,10 +10,7 @@ that the vocabulary cannot write, is left out, counted and, if it is among the f
 """
 
 import dataclasses
-import itertools
-import os
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +21,7 @@ from data.packages import weights
 from data.packages.fetch import Package
 from data.reading import caches, packing
 from data.reading.examples import record_of
+from data.reading.files import Tally, in_windows
 from data.speech import sound, sources
 from data.speech.config import ALIGN, SpeechData
 from data.speech.settings import CHARACTERS, FOLDER, TFDS, Speech
@@ -35,24 +33,15 @@ from data.vocabularies import tokenizers
 
 FORMAT = 1  # version of the cache's format; increase it whenever the same packages would give another cache
 _WINDOW = 64  # utterances that are read at a time
-_NAMED = 10  # utterances left out that the manifest names
 _GAP = ALIGN * 160  # samples
 
 
 @dataclasses.dataclass
-class Tally:
-    """Counts of utterances and of those left out, whose first are kept as "NAME: why"."""
+class SpeechTally(Tally):
+    """Also counts of utterances, several of which may share a row, and of their samples."""
 
     examples: int = 0
-    rows: int = 0
     samples: int = 0
-    left_out: int = 0
-    named: list[str] = dataclasses.field(default_factory=list)
-
-    def leave_out(self, name: str, why: object) -> None:
-        self.left_out += 1
-        if len(self.named) < _NAMED:
-            self.named.append(f"{name}: {why}")
 
 
 def packages_of(settings: Speech) -> tuple[Package, ...]:
@@ -85,7 +74,7 @@ def build(settings: Speech, root: Path, folder: Path, progress: Progress) -> dic
             weights.write_vocabulary(settings.vocabulary, root / "packages", folder / tokenizers.FILE)
     writer = Writer(settings, folder)
     (folder / "train").mkdir()
-    tallies: dict[str, Tally] = {}
+    tallies: dict[str, SpeechTally] = {}
     for task in settings.tasks:
         with stage(task, progress):
             tallies[task] = writer.train(opened["train"], task)
@@ -123,9 +112,9 @@ class Writer:
         self.vocabulary = open_vocabulary(folder)
         self.limit = round(settings.seconds * sound.RATE)
 
-    def train(self, utterances: Iterable[Utterance], task: str) -> Tally:
+    def train(self, utterances: Iterable[Utterance], task: str) -> SpeechTally:
         """Writes the rows of a task, each with as many utterances as there is room for, first-fit."""
-        tally, s = Tally(), self.settings
+        tally, s = SpeechTally(), self.settings
         stored = self._stored(s.slots)
 
         def examples() -> Iterator[packing.Example]:
@@ -144,9 +133,9 @@ class Writer:
         tally.rows = counted.rows
         return tally
 
-    def held_out(self, utterances: Iterable[Utterance], split: str) -> Tally:
+    def held_out(self, utterances: Iterable[Utterance], split: str) -> SpeechTally:
         """Writes the utterances of a held-out split, for every task, and what is said in them."""
-        tally, kept, stored = Tally(), [], self._stored(1)
+        tally, kept, stored = SpeechTally(), [], self._stored(1)
         utterances = list(utterances) if len(self.settings.tasks) > 1 else utterances
 
         def records() -> Iterator[bytes]:
@@ -166,7 +155,7 @@ class Writer:
         return SpeechData(batch_size=1, seconds=s.seconds, slots=slots, targets_length=s.targets_length).stored()
 
     def _usable(
-        self, utterances: Iterable[Utterance], task: str, tally: Tally
+        self, utterances: Iterable[Utterance], task: str, tally: SpeechTally
     ) -> Iterator[tuple[Utterance, np.ndarray, np.ndarray]]:
         """Yields (an utterance, its samples, its target), read by several threads, in order; counts all."""
 
@@ -191,16 +180,13 @@ class Writer:
                 return u, None, error
             return u, sound.to_pcm(samples), np.array(target, np.int32)
 
-        waiting = iter(utterances)
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            while window := list(itertools.islice(waiting, _WINDOW)):
-                for u, samples, target in pool.map(read, window):
-                    if samples is None:
-                        tally.leave_out(u.name, target)
-                        continue
-                    tally.examples += 1
-                    tally.samples += len(samples)
-                    yield u, samples, target
+        for u, samples, target in in_windows(read, utterances, _WINDOW):
+            if samples is None:
+                tally.leave_out(u.name, target)
+                continue
+            tally.examples += 1
+            tally.samples += len(samples)
+            yield u, samples, target
 
 
 def _aligned(samples: int) -> int:

@@ -13,7 +13,7 @@ from data.features import slots
 from data.reading import caches
 from data.speech import metrics
 from data.speech.config import SpeechData
-from data.speech.vocabulary import open_vocabulary, padded
+from data.speech.vocabulary import open_vocabulary
 from data.task import Example
 
 _COLUMNS = ("wer", "cer", "chrf", "bleu")
@@ -39,11 +39,14 @@ class SpeechDecoding(Decoding[Said]):
       data: the configuration.
       cache: with the utterances.
       vocabulary: the folder whose vocabulary the model writes in.
-      row: returns what a model reads of an utterance, by cache, split and place.
+      rows: returns what a model reads of a split's first utterances, by cache, split and their number.
     """
 
-    def __init__(self, data: SpeechData, cache: Path, vocabulary: Path, row: Callable[[Path, str, int], Example]):
-        self.cache, self._row = cache, row
+    def __init__(
+        self, data: SpeechData, cache: Path, vocabulary: Path, rows: Callable[[Path, str, int], Sequence[Example]]
+    ):
+        self.cache, self._rows = cache, rows
+        self._read: dict[str, Sequence[Example]] = {}  # splits, each opened once
         self.vocabulary = open_vocabulary(vocabulary)
         self.vocab, self.eos, self.pad = self.vocabulary.size, self.vocabulary.eos, self.vocabulary.pad
         features = data.features()
@@ -57,16 +60,17 @@ class SpeechDecoding(Decoding[Said]):
         return self.vocabulary.pad < 0
 
     def examples(self, cache: Path, config: Decode) -> list[Said]:
-        read = enumerate(caches.examples(cache, config.split, config.limit))
-        return [Said(config.split, at, **fields) for at, fields in read]
+        read = list(caches.examples(cache, config.split, config.limit))
+        self._read[config.split] = self._rows(self.cache, config.split, len(read))
+        return [Said(config.split, at, **fields) for at, fields in enumerate(read)]
 
     def encode(self, example: Said) -> Example:
-        row = self._row(self.cache, example.split, example.at)
+        row = self._read[example.split][example.at]
         heard = {name: row[name] for name in ("frames", "frames_segments")}
         if not self._prefixed:
             return heard
         ids = self.vocabulary.prefix(example.language, example.task)
-        return heard | {PREFIX: np.array(padded(ids, _PREFIX), np.int32)}
+        return heard | {PREFIX: np.array(np.pad(ids, (0, _PREFIX - len(ids))), np.int32)}
 
     def decode(self, ids: Sequence[int]) -> str:
         return self.vocabulary.decode(ids)

@@ -4,9 +4,7 @@ A source says which utterances there are; a sound is read when it is asked for, 
 """
 
 import dataclasses
-import io
 import re
-import wave
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -144,17 +142,6 @@ def prompts(package: Path) -> list[Item]:
 def unlabelled(sounds: Path, prompt_sounds: Path) -> list[Item]:
     """Returns the speech of the game and the prompts, without texts: what is learned from before texts are."""
     return [*_clips(sounds, {}), *prompts(prompt_sounds)]
-
-
-def wav(samples: np.ndarray) -> bytes:
-    """Returns samples from -1 to 1 as a WAV file of 16 kHz."""
-    file = io.BytesIO()
-    with wave.open(file, "wb") as out:
-        out.setnchannels(1)
-        out.setsampwidth(2)
-        out.setframerate(sound.RATE)
-        out.writeframes(sound.to_pcm(samples).astype("<i2").tobytes())
-    return file.getvalue()
 
 
 _GAME = debian_package(

@@ -1,7 +1,7 @@
 """Speech as a task: frames of utterances with hidden parts anew each time, texts to write."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -15,7 +15,7 @@ from data.reading.caches import (
     examples,
     smallest_vocabulary,
 )
-from data.reading.examples import unpack
+from data.reading.examples import StoredExamples
 from data.speech import masks, sound, spectra
 from data.speech.config import ALIGN, SpeechData
 from data.speech.decoding import SpeechDecoding
@@ -147,15 +147,16 @@ class SpeechTask(Task[SpeechData]):
     def held_out(self, cache: Path, vocabulary: Path, split: str, limit: int) -> HeldOutExamples:
         """Returns the split's utterances, an utterance a row, made when they are asked for."""
         size = sum(1 for _ in examples(cache, split, limit))
-        return HeldOutExamples(HeldOutSpeech(self, cache, split, size), size)
+        return HeldOutExamples(self.utterances(cache, split, size), size)
 
     def decoding(self, vocabulary: Path) -> SpeechDecoding:
         folder = cache_folder(self.data) if self.data.cache else vocabulary
-        return SpeechDecoding(self.data, folder, vocabulary, self.stored_row)
+        return SpeechDecoding(self.data, folder, vocabulary, self.utterances)
 
-    def stored_row(self, cache: Path, split: str, at: int) -> Example:
-        """Returns what a model reads of a held-out utterance."""
-        return HeldOutSpeech(self, cache, split, at + 1)[at]
+    def utterances(self, cache: Path, split: str, size: int) -> StoredExamples:
+        """Returns the first held-out utterances of a split as a model gets them, one a row."""
+        stored = dataclasses.replace(self.data, slots=1).stored()
+        return StoredExamples(cache / f"{split}.array_record", stored, self.heard, size)
 
     @property
     def directions(self) -> Mapping[str, bool]:
@@ -165,27 +166,6 @@ class SpeechTask(Task[SpeechData]):
         hours = {task: part["seconds"] / 3600 for task, part in manifest["parts"].items()}
         told = ", ".join(f"{hours[task]:.2f} h to {task}" for task in hours)
         return [f"Trained on `{manifest['cache']}` (fingerprint {manifest['fingerprint'][:16]}): {told}."]
-
-
-class HeldOutSpeech(Sequence[Example]):
-    """Held-out utterances of a cache as a model gets them, made when they are asked for."""
-
-    def __init__(self, how: SpeechTask, cache: Path, split: str, size: int):
-        import grain
-
-        self.how, self.size = how, size
-        self._records: Any = grain.sources.ArrayRecordDataSource(str(cache / f"{split}.array_record"))
-        self._stored = dataclasses.replace(how.data, slots=1).stored()
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, at: Any) -> Any:
-        places = range(self.size)[at]
-        return self._example(places) if isinstance(places, int) else list(map(self._example, places))
-
-    def _example(self, at: int) -> Example:
-        return self.how.heard(unpack(np.frombuffer(self._records[at], np.uint8), self._stored))
 
 
 # The fields of the configuration that a row's arrays depend on.

@@ -5,7 +5,7 @@ Both are tokenizer.json files, read by data.vocabularies.tokenizers.
 
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -46,17 +46,14 @@ class WhisperVocabulary:
     Attributes:
       languages: id of the token of each language, by its code.
       size: number of ids, timestamps included.
-      start, end, no_timestamps, no_speech, timestamp, previous: special ids.
+      start, end, no_timestamps, no_speech, timestamp: special ids.
     """
-
-    blank = -1  # of CTC: there is none
 
     def __init__(self, tokenizer: Tokenizer):
         self.tokenizer = tokenizer
         special = tokenizer.special
         self.start, self.end, self.no_timestamps = (special[name] for name in (START, END, NO_TIMESTAMPS))
         self.no_speech = next(special[name] for name in _NO_SPEECH if name in special)
-        self.previous = special["<|startofprev|>"]
         self.timestamp = self.no_timestamps + 1
         self.size = self.timestamp + TIMESTAMPS
         self.multilingual = self.end != 50_256  # the English-only vocabulary is that of GPT-2, whose last id this is
@@ -129,12 +126,9 @@ class Characters:
       size: number of ids.
       blank, pad: 0, the blank of CTC, which is never in a text.
       eos: -1: nothing ends a text.
-      languages: none: such a model writes what it was trained on.
     """
 
     blank, pad, eos = 0, 0, -1
-    multilingual = False
-    languages: Mapping[str, int] = {}
 
     def __init__(self, tokenizer: Tokenizer):
         self.tokenizer, self.size = tokenizer, tokenizer.size
@@ -196,8 +190,3 @@ def spoken(text: str) -> str:
     lower = unicodedata.normalize("NFC", text).lower()
     kept = (c if c.isalnum() or c == "'" or unicodedata.category(c).startswith("M") else " " for c in lower)
     return " ".join("".join(kept).split())
-
-
-def padded(ids: Sequence[int], length: int, fill: int = 0) -> list[int]:
-    """Returns ids with as many of `fill` behind them as make up a length."""
-    return [*ids, *[fill] * (length - len(ids))]

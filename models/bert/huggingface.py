@@ -14,6 +14,7 @@ from models.interchange import (
     Entry,
     InterchangeError,
     demand,
+    kept_apart,
     matrix,
     only,
     read_activation,
@@ -210,12 +211,6 @@ def readable(c: BertConfig) -> list[Entry]:
     return body if any(e.theirs.startswith("bert.pooler.") for e in body) else [*body, *_pooler(c.model_dim)]
 
 
-def untied(theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings that change where the output matrix differs from the table that it is said to be tied to."""
-    del theirs
-    return {"tie_word_embeddings": False}
-
-
 def copies(c: BertConfig) -> dict[str, str]:
     """Returns the tensors that a file may hold besides `readable`, and those that they repeat, by canonical name."""
     tied = {"cls.predictions.decoder.weight": _TABLE, "cls.predictions.decoder.bias": _BIAS}
@@ -234,3 +229,6 @@ def canonical(c: BertConfig, theirs: str) -> str | None:
 def is_head_tensor(theirs: str) -> bool:
     """Returns whether a tensor, by its canonical name, belongs to a head, which may be missing."""
     return theirs.startswith(_HEADS)
+
+
+untied = kept_apart

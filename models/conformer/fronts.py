@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models.conformer.config import ConformerConfig
-from models.parts.convolution_1d import masked
+from models.parts.convolution_1d import convolve, masked
 from models.parts.layers import Norm, add_bias, project
 from models.sharding.component import Component
 from models.sharding.params import normal, param, zeros
@@ -78,22 +78,14 @@ class WaveFront(nnx.Module):
         """Returns positions [B, S, M]."""
         x_BTC = masked(samples_BT1, segments_BT)
         for i, (size, stride) in enumerate(WAVE):
-            x_BTC = self._strided(x_BTC, getattr(self, f"filter{i}")[...].astype(x_BTC.dtype), stride)
+            filter_kCO = getattr(self, f"filter{i}")[...].astype(x_BTC.dtype)
+            x_BTC = convolve(x_BTC, filter_kCO, self.where, "act_channels", stride=stride)
             x_BTC = add_bias(x_BTC, getattr(self, f"bias{i}"))
             x_BTC = jax.nn.gelu(getattr(self, f"norm{i}")(x_BTC), approximate=False)
             segments_BT = _heard_whole(segments_BT, size, stride)
             x_BTC = masked(x_BTC, segments_BT)
         x_BSM = add_bias(project(self.norm(x_BTC), self.weight[...], self.where), self.bias)
         return self.where.shard(x_BSM, "batch", "res_length", "act_embed")
-
-    def _strided(self, x_BTC: jax.Array, filter_kCO: jax.Array, stride: int) -> jax.Array:
-        """Returns the convolution [B, T / stride, O] whose output i begins at frame i * stride."""
-        size, inputs, outputs = filter_kCO.shape
-        count = x_BTC.shape[1] // stride
-        padded = jnp.pad(x_BTC, ((0, 0), (0, size), (0, 0)))
-        taps = [padded[:, tap : tap + count * stride : stride] for tap in range(size)]
-        x_BTX = self.where.shard(jnp.concatenate(taps, axis=-1), "batch", "length", None)
-        return self.where.shard(x_BTX @ filter_kCO.reshape(size * inputs, outputs), "batch", "length", "act_channels")
 
 
 def _heard_whole(segments_BT: jax.Array, size: int, stride: int) -> jax.Array:

@@ -8,8 +8,10 @@ from models.interchange import (
     Entry,
     InterchangeError,
     demand,
+    kept_apart,
     matrix,
     model_type,
+    no_head,
     only,
     read_activation,
     setting,
@@ -231,17 +233,6 @@ def _llama(c: GptConfig) -> list[Entry]:
     ]
 
 
-def readable(c: GptConfig) -> list[Entry]:
-    """Returns the entries of all tensors to look for in a folder with this config."""
-    return entries(c)
-
-
-def untied(theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings that change where the output matrix differs from the table that it is said to be tied to."""
-    del theirs
-    return {"tie_word_embeddings": False}
-
-
 def copies(c: GptConfig) -> dict[str, str]:
     """Returns the tensors that a file may hold besides `readable`, and those that they repeat, by canonical name."""
     return {_OUTPUT: _TABLE[_kind(c)]} if c.tied else {}
@@ -254,7 +245,6 @@ def canonical(c: GptConfig, theirs: str) -> str | None:
     return None if theirs.endswith(_BUFFERS) else theirs
 
 
-def is_head_tensor(theirs: str) -> bool:
-    """Returns whether a tensor belongs to a head, which may be missing: a decoder has none."""
-    del theirs
-    return False
+readable = entries  # the tensors to look for in a folder
+untied = kept_apart
+is_head_tensor = no_head

@@ -7,8 +7,10 @@ from models.interchange import (
     Entry,
     InterchangeError,
     demand,
+    kept_apart,
     matrix,
     model_type,
+    no_head,
     only,
     read_activation,
     setting,
@@ -191,17 +193,6 @@ def _layer(c: M2M100Config, side: str, name: str, first: int) -> list[Entry]:
     ]
 
 
-def readable(c: M2M100Config) -> list[Entry]:
-    """Returns the entries of all tensors to look for in a folder with this config."""
-    return entries(c)
-
-
-def untied(theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings that change where the output matrix differs from the table that it is said to be tied to."""
-    del theirs
-    return {"tie_word_embeddings": False}  # which read_config refuses
-
-
 def copies(c: M2M100Config) -> dict[str, str]:
     """Returns the tensors that a file may hold besides `readable`, and those that they repeat, by canonical name."""
     del c
@@ -216,7 +207,6 @@ def canonical(c: M2M100Config, theirs: str) -> str | None:
     return None if theirs.endswith(_COMPUTED) else theirs
 
 
-def is_head_tensor(theirs: str) -> bool:
-    """Returns whether a tensor belongs to a head, which may be missing: an encoder-decoder has none."""
-    del theirs
-    return False
+readable = entries  # the tensors to look for in a folder
+untied = kept_apart
+is_head_tensor = no_head

@@ -34,14 +34,25 @@ class Conv1d(nnx.Module):
 
     def __call__(self, x_BTC: jax.Array) -> jax.Array:
         """Returns [B, T / stride, O]."""
-        size, inputs, outputs = self.filter.shape
-        reach = (size - 1) // 2
-        length = -(-x_BTC.shape[1] // self.stride) * self.stride
-        padded = jnp.pad(x_BTC, ((0, 0), (reach, reach + length - x_BTC.shape[1]), (0, 0)))
-        taps = [padded[:, tap : tap + length : self.stride] for tap in range(size)]
-        x_BTX = self.where.shard(jnp.concatenate(taps, axis=-1), "batch", "length", None)
-        y_BTO = x_BTX @ self.filter[...].astype(x_BTC.dtype).reshape(size * inputs, outputs)
+        filter_kCO = self.filter[...].astype(x_BTC.dtype)
+        y_BTO = convolve(x_BTC, filter_kCO, self.where, self.act, stride=self.stride, before=(len(filter_kCO) - 1) // 2)
         return self.where.shard(y_BTO + self.bias[...].astype(x_BTC.dtype), "batch", "length", self.act)
+
+
+def convolve(
+    x_BTC: jax.Array, filter_kCO: jax.Array, where: Component, act: str | None, *, stride: int = 1, before: int = 0
+) -> jax.Array:
+    """Returns a convolution [B, T / stride, O]: output i begins `before` frames ahead of frame i * stride.
+
+    Args:
+      act: logical name of the output's channels.
+    """
+    size, inputs, outputs = filter_kCO.shape
+    length = -(-x_BTC.shape[1] // stride) * stride
+    padded = jnp.pad(x_BTC, ((0, 0), (before, size + length - x_BTC.shape[1]), (0, 0)))
+    taps = [padded[:, tap : tap + length : stride] for tap in range(size)]
+    x_BTX = where.shard(jnp.concatenate(taps, axis=-1), "batch", "length", None)
+    return where.shard(x_BTX @ filter_kCO.reshape(size * inputs, outputs), "batch", "length", act)
 
 
 def masked(x_BTC: jax.Array, segments_BT: jax.Array) -> jax.Array:

@@ -13,6 +13,9 @@ from models.protocol import Searchable
 
 NEVER = -1e9  # a log-probability that no hypothesis has
 
+# Returns logits [B, K, V] from those of the model, the tokens so far [B, K, T] and their number.
+Rule = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+
 
 class _Search(NamedTuple):
     at: jax.Array  # how many tokens live hypotheses have
@@ -41,6 +44,7 @@ def beam_search(
     pad: int = 0,
     usable: int | None = None,
     prefix_BP: jax.Array | None = None,
+    rule: Rule | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """The best hypotheses of each sentence.
 
@@ -51,6 +55,7 @@ def beam_search(
       steps: T, the longest translation, end of sentence included.
       usable: ids from here on are never produced (a model's table may be larger than its vocabulary); V by default.
       prefix_BP: int32, the tokens that all hypotheses of a sentence begin with, each of probability 1; 0 leaves the choice.
+      rule: what may come next; of what the model makes likely.
 
     Returns:
       (tokens [B, K, T], scores [B, K]), best first. After its `eos` a hypothesis is filled with `pad`; one that did
@@ -77,9 +82,11 @@ def beam_search(
         last_BK = jnp.where(s.at == 0, pad, jnp.take(s.tokens_BKT, jnp.maximum(s.at - 1, 0), axis=2))
         logits_BKV, state = model.step(s.state, last_BK, s.at)
         logits_BKV = logits_BKV.astype(jnp.float32)
+        if rule is not None:
+            logits_BKV = rule(logits_BKV, s.tokens_BKT, s.at)
         ids_V = jnp.arange(vocab)
         if prefix_BP is not None:
-            logits_BKV = forced(logits_BKV, prefix_BP, s.at)
+            logits_BKV = _forced(logits_BKV, prefix_BP, s.at)
         never_V = (ids_V == pad) | (ids_V >= (usable or vocab))
 
         # 2K candidates: at most K of them end, so K go on. They are among the 2K of each hypothesis, which are found faster.
@@ -114,7 +121,7 @@ def beam_search(
     return jnp.take_along_axis(tokens, index_BK[..., None], axis=1), best_BK
 
 
-def forced(logits_BKV: jax.Array, prefix_BP: jax.Array, at: jax.Array) -> jax.Array:
+def _forced(logits_BKV: jax.Array, prefix_BP: jax.Array, at: jax.Array) -> jax.Array:
     """Returns logits that leave the token of the prefix at this position alone, where there is one."""
     token_B = jnp.take(prefix_BP, at, axis=1, mode="fill", fill_value=0)
     token_B11 = token_B[:, None, None]
@@ -137,6 +144,8 @@ def sample(
     pad: int = 0,
     usable: int | None = None,
     ends: Sequence[int] = (),
+    prefix_BP: jax.Array | None = None,
+    rule: Rule | None = None,
     emit: Callable[[Any, Any], None] | None = None,
 ) -> tuple[jax.Array, jax.Array, Any]:
     """Continuations drawn token by token.
@@ -152,6 +161,7 @@ def sample(
       top_p: draws among the fewest tokens whose probabilities sum to this (Holtzman et al. 2020, nucleus sampling).
       usable: ids from here on are never produced; V by default.
       ends: ids that end a continuation as `eos` does.
+      prefix_BP, rule: as in `beam_search`.
       emit: called on the host with the number of each step and its tokens [B, K], as soon as they are drawn; on one device only.
 
     Returns:
@@ -169,6 +179,10 @@ def sample(
         last_BK = jnp.where(at == 0, pad, jnp.take(tokens_BKT, jnp.maximum(at - 1, 0), axis=2))
         logits_BKV, state = model.step(state, last_BK, at)
         logits_BKV = logits_BKV.astype(jnp.float32)
+        if rule is not None:
+            logits_BKV = rule(logits_BKV, tokens_BKT, at)
+        if prefix_BP is not None:
+            logits_BKV = _forced(logits_BKV, prefix_BP, at)
         ids_V = jnp.arange(logits_BKV.shape[-1])
         logits_BKV = jnp.where((ids_V == pad) | (ids_V >= (usable or len(ids_V))), NEVER, logits_BKV)
         if temperature:
@@ -232,32 +246,3 @@ def truncate(logits_BKV: jax.Array, top_k: int, top_p: float) -> jax.Array:
         least_BK1 = jnp.min(kept_BKV, axis=-1, keepdims=True)
         logits_BKV = jnp.where(logits_BKV < least_BK1, NEVER, logits_BKV)
     return logits_BKV
-
-
-class Ruled:
-    """A model whose next token depends on rules about those before it, for `beam_search` and `sample`.
-
-    Args:
-      rule: returns logits [B, K, V] from those of the model, the tokens so far [B, K, T] and their number.
-    """
-
-    def __init__(self, model: Searchable, rule: Callable[[jax.Array, jax.Array, jax.Array], jax.Array]):
-        self.model, self.rule = model, rule
-
-    @staticmethod
-    def start(state: Any, batch: int, hypotheses: int, steps: int) -> tuple[Any, jax.Array]:
-        """Returns the state before the first token, from the model's."""
-        return state, jnp.zeros((batch, hypotheses, steps), jnp.int32)
-
-    def step(self, state: tuple[Any, jax.Array], ids_BK: jax.Array, at: jax.Array) -> tuple[jax.Array, Any]:
-        """See Searchable."""
-        inner, tokens_BKT = state
-        written_BKT = tokens_BKT.at[:, :, jnp.maximum(at - 1, 0)].set(ids_BK)
-        tokens_BKT = jnp.where(at == 0, tokens_BKT, written_BKT)
-        logits_BKV, inner = self.model.step(inner, ids_BK, at)
-        return self.rule(logits_BKV, tokens_BKT, at), (inner, tokens_BKT)
-
-    def reorder(self, state: tuple[Any, jax.Array], parent_BK: jax.Array) -> tuple[Any, jax.Array]:
-        """See Searchable."""
-        inner, tokens_BKT = state
-        return self.model.reorder(inner, parent_BK), jnp.take_along_axis(tokens_BKT, parent_BK[..., None], axis=1)

@@ -9,6 +9,7 @@ from models.interchange import (
     demand,
     matrix,
     model_type,
+    no_head,
     only,
     read_activation,
     setting,
@@ -201,11 +202,6 @@ def _layer(c: T5Config, side: str, name: str, first: int) -> list[Entry]:
     return [*mapped, matrix(f"{inside}.wo.weight", (f"{ours}.ffn.wo", (h, m)), **places)]
 
 
-def readable(c: T5Config) -> list[Entry]:
-    """Returns the entries of all tensors to look for in a folder with this config."""
-    return entries(c)
-
-
 def untied(theirs: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings that change where the output matrix differs from the table that it is said to be tied to: it is
     scaled all the same."""
@@ -225,7 +221,5 @@ def canonical(c: T5Config, theirs: str) -> str | None:
     return None if theirs.endswith(_STRAY) else theirs
 
 
-def is_head_tensor(theirs: str) -> bool:
-    """Returns whether a tensor belongs to a head, which may be missing: an encoder-decoder has none."""
-    del theirs
-    return False
+readable = entries  # the tensors to look for in a folder
+is_head_tensor = no_head

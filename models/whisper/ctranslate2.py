@@ -10,9 +10,8 @@ from typing import Any
 from models.interchange import Entry, InterchangeError, Shape, matrix, table, vector
 from models.whisper.config import WhisperConfig
 from models.whisper.huggingface import norm
-from models.whisper.openai import HEAD, start_of
+from models.whisper.openai import config_of
 
-SPECIFICATION = "WhisperSpec"
 _SCALE_BIAS = ("gamma", "beta")
 
 
@@ -29,11 +28,7 @@ def read_config(stored: Mapping[str, Shape]) -> WhisperConfig:
         sum(name.startswith(f"{side}/layer_") and name.endswith("/ffn/linear_0/weight") for name in stored)
         for side in ("encoder", "decoder")
     )
-    return WhisperConfig(
-        vocab=vocab, mels=mels, source_positions=sources, max_positions=targets, layers=encoder + decoder,
-        decoder_layers=0 if encoder == decoder else decoder, model_dim=width, hidden_dim=hidden, heads=width // HEAD,
-        head_dim=HEAD, start_id=start_of(vocab),
-    )  # fmt: skip
+    return config_of(vocab, width, hidden, mels, (sources, targets), (encoder, decoder))
 
 
 def entries(c: WhisperConfig) -> list[Entry]:

@@ -7,8 +7,10 @@ from models.interchange import (
     Entry,
     InterchangeError,
     demand,
+    kept_apart,
     matrix,
     model_type,
+    no_head,
     only,
     read_activation,
     setting,
@@ -184,17 +186,6 @@ def layer(c: WhisperConfig, side: str, at: str, names: Mapping[str, tuple[str, .
     ]
 
 
-def readable(c: WhisperConfig) -> list[Entry]:
-    """Returns the entries of all tensors to look for in a folder with this config."""
-    return entries(c)
-
-
-def untied(theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings that change where the output matrix differs from the table that it is said to be tied to."""
-    del theirs
-    return {"tie_word_embeddings": False}  # which read_config refuses
-
-
 def copies(c: WhisperConfig) -> dict[str, str]:
     """Returns the tensors that a file may hold besides `readable`, and those that they repeat, by canonical name."""
     del c
@@ -207,7 +198,6 @@ def canonical(c: WhisperConfig, theirs: str) -> str | None:
     return theirs
 
 
-def is_head_tensor(theirs: str) -> bool:
-    """Returns whether a tensor belongs to a head, which may be missing: an encoder-decoder has none."""
-    del theirs
-    return False
+readable = entries  # the tensors to look for in a folder
+untied = kept_apart
+is_head_tensor = no_head

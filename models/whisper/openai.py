@@ -11,6 +11,7 @@ from models.whisper.config import WhisperConfig
 from models.whisper.huggingface import convolution, layer, norm
 
 HEAD = 64  # dimensions of a head, of every released size
+ENGLISH = 51_864  # ids of the vocabulary of English-only models, which begin with another one
 _BLOCK = re.compile(r"(encoder|decoder)\.blocks\.(\d+)\.")
 _NAMES = {
     "attention": ("attn", "attn_ln"),
@@ -18,11 +19,6 @@ _NAMES = {
     "ffn": ("mlp.0", "mlp.2", "mlp_ln"),
     "projections": ("query", "key", "value", "out"),
 }
-
-
-def start_of(vocab: int) -> int:
-    """Returns the id of a model's start of transcript by the size of its vocabulary: English-only ones have 51,864 ids."""
-    return 50_257 if vocab == 51_864 else 50_258
 
 
 def read_config(stored: Mapping[str, Shape]) -> WhisperConfig:
@@ -40,10 +36,18 @@ def read_config(stored: Mapping[str, Shape]) -> WhisperConfig:
     encoder, decoder = (max(numbers[side]) + 1 for side in ("encoder", "decoder"))
     if width % HEAD:
         raise InterchangeError(f"decoder.token_embedding.weight: a width of {width} is no multiple of {HEAD}")
+    return config_of(vocab, width, hidden, mels, (sources, targets), (encoder, decoder))
+
+
+def config_of(
+    vocab: int, width: int, hidden: int, mels: int, positions: tuple[int, int], layers: tuple[int, int]
+) -> WhisperConfig:
+    """Returns the configuration of a model of these sizes; positions and layers are those of encoder and decoder."""
+    (sources, targets), (encoder, decoder) = positions, layers
     return WhisperConfig(
         vocab=vocab, mels=mels, source_positions=sources, max_positions=targets, layers=encoder + decoder,
         decoder_layers=0 if encoder == decoder else decoder, model_dim=width, hidden_dim=hidden, heads=width // HEAD,
-        head_dim=HEAD, start_id=start_of(vocab),
+        head_dim=HEAD, start_id=50_257 if vocab == ENGLISH else 50_258,
     )  # fmt: skip
 
 

@@ -1,6 +1,8 @@
 """Small sounds, folders of them, and a vocabulary in Whisper's form."""
 
 import csv
+import io
+import wave
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +10,7 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
-from data.speech.sound import RATE
-from data.speech.sources import wav
+from data.speech.sound import RATE, to_pcm
 
 LANGUAGES = ("en", "cs", "de")
 
@@ -18,6 +19,17 @@ def tone(seconds: float, hertz: float = 440.0, rate: int = RATE) -> np.ndarray:
     """A rising tone, no two lengths or pitches of which look alike."""
     times = np.arange(round(seconds * rate)) / rate
     return (0.4 * np.sin(2 * np.pi * hertz * times * (1 + times / 4))).astype(np.float32)
+
+
+def wav(samples: np.ndarray) -> bytes:
+    """Returns samples from -1 to 1 as a WAV file of 16 kHz."""
+    file = io.BytesIO()
+    with wave.open(file, "wb") as out:
+        out.setnchannels(1)
+        out.setsampwidth(2)
+        out.setframerate(RATE)
+        out.writeframes(to_pcm(samples).astype("<i2").tobytes())
+    return file.getvalue()
 
 
 def write_sounds(folder: Path, rows: list[dict[str, Any]]) -> Path:

@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 
 from configs import registry
-from data.speech.sources import wav
 from data.speech.vocabulary import WhisperVocabulary, open_vocabulary
 from models.families import family_of
 from models.sharding.params import split
 from scripts import cli, transcribe
 from tests.helpers.models import ALONE
-from tests.helpers.sounds import tone, write_whisper_vocabulary
+from tests.helpers.sounds import tone, wav, write_whisper_vocabulary
 from trainers.weights import huggingface
 from trainers.weights.source import Arrays
 

@@ -22,7 +22,7 @@ from data.speech import sound, spectra
 from data.speech.vocabulary import RESOLUTION, WhisperVocabulary
 from data.task import DataError
 from models.errors import UserError
-from models.parts.decoding import Ruled, beam_search, forced, sample
+from models.parts.decoding import beam_search, sample
 from models.protocol import Model, SequenceToSequence
 from models.sharding.params import merge
 from trainers.evaluation.timestamps import Rules, rules_of, segments
@@ -94,7 +94,6 @@ class Transcript:
 class _Listening:
     """A file that is being transcribed: the sound from `at`, in samples, as far as it is read."""
 
-    name: str
     blocks: Iterator[np.ndarray]
     transcript: Transcript
     at: int = 0
@@ -174,21 +173,17 @@ class Transcriber:
             prefix_BP = jnp.broadcast_to(jnp.array(prefix, jnp.int32), (rows, len(prefix)))
             if vocabulary.languages and not how.language:
                 prefix_BP = prefix_BP.at[:, 0].set(spoken[language_B])
-
-            def rule(logits_BKV: jax.Array, tokens_BKT: jax.Array, at: jax.Array) -> jax.Array:
-                ruled_BKV = self._rules(logits_BKV, tokens_BKT, at)
-                return forced(ruled_BKV, prefix_BP, at) if prefix else ruled_BKV
-
-            ruled = Ruled(whole, rule)
-            state = ruled.start(state, rows, beams, steps)
-            common: dict[str, Any] = dict(steps=steps, eos=vocabulary.end, pad=-1, usable=vocabulary.size)
+            common: dict[str, Any] = dict(
+                steps=steps, eos=vocabulary.end, pad=-1, usable=vocabulary.size, rule=self._rules
+            )
+            common |= {"prefix_BP": prefix_BP} if prefix else {}
             if temperature:
                 tokens_BKT, total_BK, _ = sample(
-                    ruled, state, real_B, key, samples=1, temperature=temperature, **common
+                    whole, state, real_B, key, samples=1, temperature=temperature, **common
                 )
             else:
                 tokens_BKT, total_BK = beam_search(
-                    ruled, state, real_B, beams=beams, vocab=whole.target_vocab, alpha=0.0, **common
+                    whole, state, real_B, beams=beams, vocab=whole.target_vocab, alpha=0.0, **common
                 )
             return tokens_BKT[:, 0], total_BK[:, 0], silent_B, language_B
 
@@ -211,7 +206,7 @@ class Transcriber:
 
         while True:
             while len(active) < self.how.batch_size and (path := next(waiting, None)) is not None:
-                active.append((path, _Listening(path.name, sound.blocks(path), Transcript())))
+                active.append((path, _Listening(sound.blocks(path), Transcript())))
             if not active:
                 return
             windows: list[tuple[_Listening, np.ndarray]] = []

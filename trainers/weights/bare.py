@@ -4,7 +4,7 @@
 """
 
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -95,14 +95,34 @@ class Bare:
             break
         else:
             raise InterchangeError(f"{path}: {'; '.join(problems.values())}")
-        want, stored = interchange.their_shapes(entries), self._file.shapes
-        if isinstance(self._file, CTranslate2File):
-            stored = self._file.with_rows(want)
-        if wrong := interchange.problems(want, stored):
+        want = interchange.their_shapes(entries)
+        if wrong := interchange.problems(want, _divided(self._file.shapes, want)):
             raise InterchangeError(f"{path}: not the arrays of the model that it looks like: {wrong}")
         self.shapes = interchange.shapes(entries)
-        self._read = interchange.reader(entries, self._file, path)
+        self._read = interchange.reader(entries, self._fetch, path)
+
+    def _fetch(self, name: str) -> np.ndarray:
+        whole, rows = _rows(name)
+        return self._file(whole)[rows]
 
     def read(self, name: str, index: Index = ()) -> np.ndarray:
         """Returns a piece of the parameter of this name."""
         return self._read(name, index)
+
+
+def _divided(stored: Mapping[str, Shape], names: Iterable[str]) -> dict[str, Shape]:
+    """Returns the shapes of a file's arrays; those of which names ask for rows, as "NAME[a:b]", as these rows."""
+    shapes = dict(stored)
+    for name in names:
+        whole, rows = _rows(name)
+        if name != whole and whole in stored:
+            shapes.pop(whole, None)
+            first, *rest = stored[whole]
+            shapes[name] = (len(range(*rows.indices(first))), *rest)
+    return shapes
+
+
+def _rows(name: str) -> tuple[str, slice]:
+    """Returns the name of an array, and which of its rows are asked for."""
+    whole, _, rows = name.partition("[")
+    return whole, slice(*map(int, rows[:-1].split(":"))) if rows else slice(None)

@@ -5,7 +5,6 @@ bytes and data; and aliases of variables. Numbers are little-endian; a name is i
 """
 
 import struct
-from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -19,7 +18,7 @@ _VERSION = 6
 
 
 class CTranslate2File:
-    """The variables of a file: `file(name)` is a memory-mapped array, `file("NAME[a:b]")` some rows of one.
+    """The variables of a file: `file(name)` is a memory-mapped array.
 
     Attributes:
       shapes: the shape of each matrix, vector or table of floats, by name; settings, which are integers, are left out.
@@ -59,27 +58,9 @@ class CTranslate2File:
             self._places[name] = _TYPES[kind], shape, start
             file.seek(length, 1)
 
-    def with_rows(self, names: Iterable[str]) -> dict[str, Shape]:
-        """Returns the shapes of all variables, those whose rows are asked for by name as these rows."""
-        shapes = dict(self.shapes)
-        for name in names:
-            whole, rows = _rows(name)
-            if rows and whole in self.shapes:
-                shapes.pop(whole, None)
-                first, *rest = self.shapes[whole]
-                shapes[name] = (max(min(rows.stop, first) - rows.start, 0), *rest)
-        return shapes
-
     def __call__(self, name: str) -> np.ndarray:
-        whole, rows = _rows(name)
-        dtype, shape, start = self._places[whole]
-        array = np.memmap(self.path, dtype, "r", start, shape)
-        return array[rows] if rows else array
-
-
-def _rows(name: str) -> tuple[str, slice | None]:
-    whole, bracket, rest = name.partition("[")
-    return whole, slice(*map(int, rest.rstrip("]").split(":"))) if bracket else None
+        dtype, shape, start = self._places[name]
+        return np.memmap(self.path, dtype, "r", start, shape)
 
 
 def _number(file: BinaryIO, form: str) -> int:

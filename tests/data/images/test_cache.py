@@ -14,7 +14,7 @@ from data.images import cache as maker
 from data.images import sources
 from data.images.config import ImageData
 from data.images.settings import ENTRIES, Images, from_source
-from data.images.task import HeldOutPictures, ImageTask
+from data.images.task import ImageTask
 from data.prepare import prepare, settings_from
 from data.reading.caches import examples, read_manifest
 from data.task import DataError
@@ -37,7 +37,7 @@ def members(cache: Path, split: str) -> list[tuple[int, int]]:
         else (cache / f"{split}.array_record", read_manifest(cache)["held_out"][split])
     )
     data = ImageData(batch_size=1, height=12, width=16, mean=(0.0,), std=(1.0,), eval_crop=1.0)
-    rows = HeldOutPictures(ImageTask(data), file, count)
+    rows = ImageTask(data).pictures(file, count)
     return [(round(float(row["images"][0, 0, 0]) * 255), int(row["labels"][0])) for row in rows]
 
 

@@ -8,8 +8,7 @@ import soundfile
 from numpy.testing import assert_allclose
 
 from data.speech import sound
-from data.speech.sources import wav
-from tests.helpers.sounds import tone
+from tests.helpers.sounds import tone, wav
 
 
 def encoded(samples: np.ndarray, rate: int, form: str = "OGG", subtype: str | None = None) -> bytes:

@@ -11,12 +11,12 @@ from configs import registry
 from data.packages.weights import WEIGHTS
 from data.speech.metrics import error_rates
 from data.speech.sound import RATE
-from data.speech.sources import librivox, wav
+from data.speech.sources import librivox
 from data.speech.vocabulary import VocabularyError, WhisperVocabulary, open_vocabulary
 from models.parts.decoding import NEVER
 from scripts.transcribe import clock, written
 from tests.helpers.archives import fetched
-from tests.helpers.sounds import tone, write_whisper_vocabulary
+from tests.helpers.sounds import tone, wav, write_whisper_vocabulary
 from trainers.evaluation.place import placed
 from trainers.evaluation.timestamps import Rules, segments
 from trainers.evaluation.transcription import Segment, Transcribe, Transcriber, Transcript
