@@ -12,13 +12,13 @@ from dataclasses import replace
 from typing import Any
 
 from configs.experiment import Experiment, Train
-from configs.optimizers import Adafactor, AdamW, Cosine, InverseSqrt
+from configs.optimizers import Adafactor, AdamW, Cosine, InverseSqrt, Linear
 from data.config import Decode, HeldOut
 from data.speech.config import SpanMasks, SpecAugment, SpeechData
 from models.conformer.config import ConformerConfig
 from models.execution import Execution
 from models.sharding.layout import Layout
-from models.sharding.layouts import data_parallel, fully_sharded, two_d
+from models.sharding.layouts import data_parallel, fsdp_within_data, fully_sharded
 
 MASKS = SpanMasks(probability=0.065, span=10, stride=4)
 
@@ -82,9 +82,11 @@ def xxl() -> Experiment:
 
 
 def g() -> Experiment:
-    """Conformer G, 8.0 B (BigSSL, table 2): 36 blocks of 3,072, pre-trained as XL; `scripts.plan` lays it out in pipeline stages,
-    as BigSSL's was, or in 2D."""
-    return pretraining("g", conformer(36, 3072, 16, 5, objective="wav2vec"), two_d(64, 8), 2048, remat="full")
+    """Conformer G, 8.0 B (BigSSL, table 2): 36 blocks of 3,072, pre-trained as XL. BENCHMARKS.md has plans of it in pipeline
+    stages, as BigSSL's was, and in 2D."""
+    return pretraining(
+        "g", conformer(36, 3072, 16, 5, objective="wav2vec"), fsdp_within_data(8, 64), 2048, remat="full"
+    )
 
 
 def w2v_bert_xl() -> Experiment:
@@ -95,6 +97,22 @@ def w2v_bert_xl() -> Experiment:
 def w2v_bert_xxl() -> Experiment:
     """w2v-BERT XXL, 1.0 B: 12 contrastive and 30 masked blocks."""
     return pretraining("w2v_bert_xxl", _w2v_bert(12, 30), fully_sharded(128, 1), 2048, remat="full")
+
+
+def wav2vec2_base() -> Experiment:
+    """wav2vec 2.0 Base (arXiv 2006.11477, section 4.2): a Transformer of 12 layers over a waveform, two codebooks of 320 entries;
+    Adam with a peak of 5e-4 after 8 % of 400,000 steps, then linearly to 0, batches of 1.6 h. Its released relatives are read
+    and written as Hugging Face folders (models/conformer/README.md)."""
+    model = conformer(
+        12, 768, 12, 5, block="transformer_post", positions="convolution", front="waveform", front_channels=512,
+        front_norm="group", front_bias=False, objective="wav2vec", codebooks=2,
+    )  # fmt: skip
+    base = pretraining("wav2vec2_base", model, fully_sharded(64, 1), 384)
+    return replace(
+        base,
+        data=SpeechData(batch_size=384, seconds=15.6, front="waveform", masks=replace(MASKS, stride=320)),
+        optimizer=AdamW(schedule=Linear(peak=5e-4, steps=400_000, warmup=32_000), b2=0.98, eps=1e-6, weight_decay=0.01),
+    )
 
 
 def _w2v_bert(contrastive: int, masked: int) -> ConformerConfig:

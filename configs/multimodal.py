@@ -16,7 +16,7 @@ from data.multimodal.config import MultimodalData
 from data.speech.config import SpecAugment
 from models.execution import Execution
 from models.multimodal.config import MultimodalConfig
-from models.multimodal.layouts import towers
+from models.multimodal.layouts import gathered_towers
 from models.parts.moe.config import MoeConfig
 from models.sharding.layouts import data_parallel
 
@@ -64,7 +64,8 @@ def quickstart() -> Experiment:
 def pod() -> Experiment:
     """ViT-22B, Conformer G and a decoder with 512 experts, on 2,048 chips: 21.8 B + 7.8 B + 140 B parameters.
 
-    Pictures of 224 x 224 and sounds of 16 s in equal numbers. Not trained, and not run: the plan of it is in BENCHMARKS.md.
+    Pictures of 224 x 224 and sounds of 16 s in equal numbers, as many rows a batch as ViT-22B's. Not trained, and not run: the
+    plan of it is in BENCHMARKS.md.
     """
     model = MultimodalConfig(
         vocab=64_000, layers=16, model_dim=4096, hidden_dim=4096, heads=32, head_dim=128, dropout=0.0, max_positions=128,
@@ -78,8 +79,8 @@ def pod() -> Experiment:
     return Experiment(
         name="multimodal.pod",
         model=model,
-        layout=towers(4, 32, 16),
-        data=MultimodalData(batch_size=16_384, height=224, width=224, seconds=16.0, targets_length=128),
+        layout=gathered_towers(4, 8, 64),
+        data=MultimodalData(batch_size=65_536, height=224, width=224, seconds=16.0, targets_length=128),
         optimizer=Adafactor(schedule=InverseSqrt()),
         train=Train(steps=100_000, clip_norm=1.0, save_every=1000, keep=3),
         eval=Decode(beams=4, max_length=128, batch_size=2048),

@@ -44,5 +44,8 @@ PODS = {
     "switch.xxl_128e": Pod("v4:8x8x16", "none as throughput"),
     "switch.c_2048e": Pod("v4:8x8x16", "none as throughput"),
     "vit.vit_22b": Pod("v4:8x8x16", "54.9 % MFU on 1024 v4 (ViT-22B, section 4)"),
+    "multimodal.pod": Pod("v4:8x16x16", "none"),
+    "conformer.g": Pod("v4:8x8x8", "none as throughput (BigSSL)"),
+    "whisper.large_v3": Pod("v4:4x4x4", "none as throughput"),
     "nllb.moe_54b": Pod("v4:4x4x8", "none as throughput"),
 }

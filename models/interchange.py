@@ -143,6 +143,30 @@ def matrix(
     return Entry(theirs, tuple(Part(*part, inputs) for part in ours), layers, transposed, pairs, **places)
 
 
+def convolution(theirs: str, ours: str, shape: tuple[int, int, int], *, bias: str) -> list[Entry]:
+    """Returns the entries of a convolution [taps, inputs, outputs], stored as [outputs, inputs, taps], and of its biases; a
+    `bias` of "" has none."""
+    filter_ = matrix(f"{theirs}.weight", (ours, shape), inputs=2, transposed=False, file=shape[::-1], order=(2, 1, 0))
+    return [filter_, *([vector(f"{theirs}.bias", (bias, shape[2:]))] if bias else [])]
+
+
+def norm(
+    theirs: str, ours: str, size: int, *, names: tuple[str, str] = ("weight", "bias"), **places: Any
+) -> list[Entry]:
+    """Returns the entries of a layer norm; `names` are theirs of scale and bias."""
+    pairs, between = zip(names, ("scale", "bias"), strict=True), "/" if "/" in theirs else "."
+    return [vector(f"{theirs}{between}{t}", (f"{ours}.{o}", (size,)), **places) for t, o in pairs]
+
+
+def dense(
+    theirs: str, ours: str, shape: tuple[int, ...], inputs: int = 1, *, bias: str | None = None, **places: Any
+) -> list[Entry]:
+    """Returns the entries of a projection and of its biases, by default named as it is with "_bias"; a `bias` of "" has none."""
+    bias = f"{ours}_bias" if bias is None else bias
+    weight = matrix(f"{theirs}.weight", (ours, shape), inputs=inputs, **places)
+    return [weight, *([vector(f"{theirs}.bias", (bias, shape[inputs:]), **places)] if bias else [])]
+
+
 def shapes(entries: Iterable[Entry]) -> dict[str, Shape]:
     """Returns the shapes of our parameters, stacked, by name."""
     return {part.name: (*e.stacked, *part.shape) for e in entries for part in e.parts}

@@ -1,4 +1,4 @@
-"""The Conformer's sizes. No JAX here: configs are read by tools that never touch an array."""
+"""The sizes of Conformers, and of wav2vec 2.0's Transformers. No JAX: configs are read by tools that never touch an array."""
 
 import dataclasses
 from typing import ClassVar, Literal
@@ -6,6 +6,8 @@ from typing import ClassVar, Literal
 from models.parts.transformer_config import check_dropout
 
 Objective = Literal["ctc", "transducer", "wav2vec", "w2v_bert", "none"]
+# wav2vec 2.0 (arXiv 2006.11477, section 4.2): taps and strides of its convolutions, together 400 samples, 320 apart.
+WAVE = ((10, 5), (3, 2), (3, 2), (3, 2), (3, 2), (2, 2), (2, 2))
 STRIDE = {"mel": 4, "waveform": 320}  # frames, or samples, of a position
 
 
@@ -14,17 +16,25 @@ class ConformerConfig:
     """A Conformer (arXiv 2005.08100) that hears log-mel frames or a waveform. configs/conformer.py has the published rows.
 
     Attributes:
+      block: a layer of the stack: a "conformer"'s, or a "transformer"'s with its norm before or behind a sub-layer, which
+        wav2vec 2.0 has ("transformer_pre" in its large models, "transformer_post" in its base; arXiv 2006.11477, section 4.2).
       layers: of the stack that ends in the loss.
       contrastive_layers: of the stack before it, which the contrastive loss is of (w2v-BERT, arXiv 2108.06209); 0 has none.
       hidden_dim: inside the feed-forward layers.
       kernel: taps of the depthwise convolution.
       conv_norm: after it: "batch" norm over the whole batch, "group" norm of each position, or "layer" norm.
       groups: of "group".
-      positions: "relative" (Transformer-XL's sinusoids and two biases), "rotary", or "none", as the scaled models (2010.10504).
+      positions: "relative" (Transformer-XL's sinusoids and two biases), "rotary" (queries and keys are turned), "rotary_input"
+        (what they are made of is turned, head by head: the released rotary models), "convolution" (of `place_taps`, added
+        before the stack: wav2vec 2.0), or "none", as the scaled models (2010.10504).
+      place_taps, place_groups: of that convolution.
+      final_norm: a layer norm behind the stack (the released models).
       conv_bias: biases of the convolution module.
       front: "mel" has two 2-D convolutions of stride 2, "waveform" the seven convolutions of wav2vec 2.0.
       mels: bands of a frame.
       front_channels: of the 2-D convolutions; of the waveform's.
+      front_norm: of the waveform's convolutions: a "layer" norm of each, or a "group" norm, over time, of the first.
+      front_bias: biases of the waveform's convolutions.
       utterances: the most that share a row.
       objective: "ctc" (Graves et al. 2006), "transducer" (Graves 2012); without texts "wav2vec" (2006.11477) or "w2v_bert";
         "none" is a tower of a larger model.
@@ -45,6 +55,7 @@ class ConformerConfig:
     family: ClassVar[str] = "conformer"
     vocabularies: ClassVar[dict[str, str]] = {"vocabulary": "vocab"}
 
+    block: Literal["conformer", "transformer_pre", "transformer_post"] = "conformer"
     layers: int
     model_dim: int
     hidden_dim: int
@@ -53,11 +64,16 @@ class ConformerConfig:
     contrastive_layers: int = 0
     conv_norm: Literal["batch", "group", "layer"] = "layer"
     groups: int = 8
-    positions: Literal["relative", "rotary", "none"] = "none"
+    positions: Literal["relative", "rotary", "rotary_input", "convolution", "none"] = "none"
+    place_taps: int = 128
+    place_groups: int = 16
+    final_norm: bool = False
     conv_bias: bool = False
     front: Literal["mel", "waveform"] = "mel"
     mels: int = 80
     front_channels: int = 32
+    front_norm: Literal["layer", "group"] = "layer"
+    front_bias: bool = True
     utterances: int = 1
     dropout: float = 0.1
     norm_eps: float = 1e-5
@@ -84,6 +100,12 @@ class ConformerConfig:
             raise ValueError(f"heads={self.heads}: must divide model_dim={self.model_dim}; nearest is {best}")
         if self.conv_norm == "group" and self.model_dim % self.groups:
             raise ValueError(f"groups={self.groups}: must divide model_dim={self.model_dim}; nearest is 1")
+        if self.positions == "convolution" and self.model_dim % self.place_groups:
+            raise ValueError(f"place_groups={self.place_groups}: must divide model_dim={self.model_dim}; nearest is 1")
+        if self.block != "conformer" and self.positions not in ("convolution", "none"):
+            raise ValueError(
+                f"positions={self.positions!r}: of block='conformer' alone; of {self.block!r} nearest is 'convolution'"
+            )
         if (self.objective == "w2v_bert") != bool(self.contrastive_layers):
             need = "needs contrastive_layers" if self.objective == "w2v_bert" else "has none"
             raise ValueError(f"contrastive_layers={self.contrastive_layers}: objective={self.objective!r} {need}")
@@ -130,7 +152,8 @@ class ConformerConfig:
         """The same model, small enough for a test and divisible by every mesh of eight devices."""
         return dataclasses.replace(
             self, layers=4, contrastive_layers=min(self.contrastive_layers, 2), model_dim=32, hidden_dim=64, heads=4,
-            kernel=min(self.kernel, 5), groups=4, mels=min(self.mels, 16), front_channels=8, vocab=min(self.vocab, 16),
+            kernel=min(self.kernel, 5), groups=4, place_taps=8, place_groups=4,
+            mels=min(self.mels, 16), front_channels=8, vocab=min(self.vocab, 16),
             predictor_dim=16, joint_dim=16, code_dim=16, codes=8, negatives=4, utterances=1,
         )  # fmt: skip
 

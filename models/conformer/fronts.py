@@ -7,14 +7,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.conformer.config import ConformerConfig
+from models.conformer.config import WAVE, ConformerConfig
 from models.parts.convolution_1d import convolve, masked
 from models.parts.layers import Norm, add_bias, project
 from models.sharding.component import Component
-from models.sharding.params import normal, param, zeros
-
-# wav2vec 2.0 (arXiv 2006.11477, section 4.2): taps and strides of its convolutions, together 400 samples, 320 apart.
-WAVE = ((10, 5), (3, 2), (3, 2), (3, 2), (3, 2), (2, 2), (2, 2))
+from models.sharding.params import constant, normal, ones, param, zeros
 
 
 class MelFront(nnx.Module):
@@ -56,23 +53,31 @@ class MelFront(nnx.Module):
 
 
 class WaveFront(nnx.Module):
-    """Seven convolutions over samples, each with a layer norm and a GELU, a norm and a linear map: a position is 320 samples.
+    """Seven convolutions over samples, each (or the first alone) with a norm, and with a GELU, then a norm and a linear map: a
+    position is 320 samples.
 
     A position is an utterance's where all of the 400 samples that it hears are: so its end says nothing of what follows.
     """
 
     def __init__(self, c: ConformerConfig, key: jax.Array, where: Component):
         keys = jax.random.split(key, len(WAVE) + 1)
-        self.where, n = where, c.front_channels
+        self.where, self.utterances, n = where, c.utterances, c.front_channels
         for i, (size, _) in enumerate(WAVE):
             inputs = n if i else 1
             shape, axes = (size, inputs, n), ("filter_width", "in_channels", "channels")
             setattr(self, f"filter{i}", param(keys[i], shape, axes, normal((2 / (size * inputs)) ** 0.5), where))
-            setattr(self, f"bias{i}", param(keys[i], (n,), ("channels",), zeros, where))
-            setattr(self, f"norm{i}", Norm(n, where, kind="layer", bias=True, eps=1e-5, axis="channels"))
+            bias = param(keys[i], (n,), ("channels",), zeros, where) if c.front_bias else None
+            setattr(self, f"bias{i}", bias)
+            setattr(self, f"norm{i}", self._norm(c, i))
         self.norm = Norm(n, where, kind="layer", bias=True, eps=1e-5, axis="in_channels")
         self.weight = param(keys[-1], (n, c.model_dim), ("in_channels", "embed"), normal(n**-0.5), where)
         self.bias = param(keys[-1], (c.model_dim,), ("embed",), zeros, where)
+
+    def _norm(self, c: ConformerConfig, i: int) -> "Norm | TimeNorm | None":
+        """Returns the norm of convolution i."""
+        if c.front_norm == "layer":
+            return Norm(c.front_channels, self.where, kind="layer", bias=True, eps=1e-5, axis="channels")
+        return TimeNorm(c.front_channels, self.where) if i == 0 else None
 
     def __call__(self, samples_BT1: jax.Array, segments_BT: jax.Array) -> jax.Array:
         """Returns positions [B, S, M]."""
@@ -81,11 +86,33 @@ class WaveFront(nnx.Module):
             filter_kCO = getattr(self, f"filter{i}")[...].astype(x_BTC.dtype)
             x_BTC = convolve(x_BTC, filter_kCO, self.where, "act_channels", stride=stride)
             x_BTC = add_bias(x_BTC, getattr(self, f"bias{i}"))
-            x_BTC = jax.nn.gelu(getattr(self, f"norm{i}")(x_BTC), approximate=False)
-            segments_BT = _heard_whole(segments_BT, size, stride)
-            x_BTC = masked(x_BTC, segments_BT)
+            segments_BT, norm = _heard_whole(segments_BT, size, stride), getattr(self, f"norm{i}")
+            if isinstance(norm, TimeNorm):
+                x_BTC = norm(x_BTC, segments_BT, self.utterances)
+            elif norm is not None:
+                x_BTC = norm(x_BTC)
+            x_BTC = masked(jax.nn.gelu(x_BTC, approximate=False), segments_BT)
         x_BSM = add_bias(project(self.norm(x_BTC), self.weight[...], self.where), self.bias)
         return self.where.shard(x_BSM, "batch", "res_length", "act_embed")
+
+
+class TimeNorm(nnx.Module):
+    """Normalises each channel over the time of an utterance: of its own frames alone, never of padding."""
+
+    def __init__(self, size: int, where: Component):
+        key = jax.random.key(0)  # not drawn from
+        self.scale = param(key, (size,), ("channels",), ones, where)
+        self.bias = param(key, (size,), ("channels",), zeros, where)
+
+    def __call__(self, x_BTC: jax.Array, segments_BT: jax.Array, utterances: int) -> jax.Array:
+        """Returns [B, T, C]; `utterances` is the most of a row."""
+        x, y = x_BTC.astype(jnp.promote_types(x_BTC.dtype, jnp.float32)), 0.0
+        for utterance in range(1, utterances + 1):
+            own_BT1 = (segments_BT == utterance)[..., None].astype(x.dtype)
+            count_B11 = jnp.maximum(jnp.sum(own_BT1, axis=1, keepdims=True), 1)
+            centred = (x - jnp.sum(x * own_BT1, axis=1, keepdims=True) / count_B11) * own_BT1
+            y += centred * jax.lax.rsqrt(jnp.sum(centred * centred, axis=1, keepdims=True) / count_B11 + 1e-5)
+        return (y * self.scale[...] + self.bias[...]).astype(x_BTC.dtype)
 
 
 def _heard_whole(segments_BT: jax.Array, size: int, stride: int) -> jax.Array:
@@ -108,3 +135,36 @@ def positions_of(c: ConformerConfig, segments_BT: jax.Array) -> jax.Array:
 def front_of(c: ConformerConfig, key: jax.Array, where: Component) -> MelFront | WaveFront:
     """Returns the front that the configuration names."""
     return (MelFront if c.front == "mel" else WaveFront)(c, key, where)
+
+
+class Places(nnx.Module):
+    """A grouped convolution whose output, after a GELU, tells positions (wav2vec 2.0, section 4.2): K taps, centred, an even K
+    reaching further back.
+
+    Its filter is g v / |v|, with a g and a length of v for each tap (weight normalisation, arXiv 1602.07868).
+    """
+
+    def __init__(self, c: ConformerConfig, key: jax.Array, where: Component):
+        self.where, self.groups, self.utterances = where, c.place_groups, c.utterances
+        shape = (c.place_taps, c.model_dim // c.place_groups, c.model_dim)
+        std = 2 * (c.place_taps * c.model_dim) ** -0.5
+        self.filter = param(key, shape, ("filter_width", "in_channels", "channels"), normal(std), where)
+        length = std * (shape[1] * shape[2]) ** 0.5  # as v is drawn, so that the filter begins as v
+        self.lengths = param(key, shape[:1], ("filter_width",), constant(length), where)
+        self.bias = param(key, (c.model_dim,), ("channels",), zeros, where)
+
+    def __call__(self, x_BSM: jax.Array, segments_BS: jax.Array) -> jax.Array:
+        """Returns what is added to the positions [B, S, M]; utterances of a row do not reach each other."""
+        v_KIM = self.filter[...]
+        lengths_K11 = jnp.sqrt(jnp.sum(v_KIM * v_KIM, axis=(1, 2), keepdims=True))
+        filter_KIM = (v_KIM / lengths_K11 * self.lengths[...][:, None, None]).astype(x_BSM.dtype)
+        taps, y_BSM = len(v_KIM), jnp.zeros_like(x_BSM)
+        for utterance in range(1, self.utterances + 1):
+            own_BS1 = (segments_BS == utterance)[..., None]
+            heard_BSM = jax.lax.conv_general_dilated(
+                jnp.where(own_BS1, x_BSM, 0), filter_KIM, (1,), [(taps // 2, (taps - 1) // 2)],
+                dimension_numbers=("NWC", "WIO", "NWC"), feature_group_count=self.groups,
+            )  # fmt: skip
+            y_BSM += jnp.where(own_BS1, heard_BSM, 0)
+        y_BSM = jax.nn.gelu(add_bias(y_BSM, self.bias), approximate=False)
+        return self.where.shard(y_BSM, "batch", "res_length", "act_embed")

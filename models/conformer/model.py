@@ -4,6 +4,7 @@ B rows, T frames, S positions, M model, V vocabulary. The block is models/parts/
 transducer.py and contrastive.py are what the stack is trained for.
 """
 
+import functools
 from typing import ClassVar
 
 import jax
@@ -13,10 +14,10 @@ from flax import nnx
 from models.conformer import ctc
 from models.conformer.config import ConformerConfig
 from models.conformer.contrastive import Targets
-from models.conformer.fronts import front_of, positions_of
+from models.conformer.fronts import Places, front_of, positions_of
 from models.conformer.transducer import Transducer
-from models.parts.conformer import ConformerBlock, heard, run_blocks
-from models.parts.layers import add_bias, dropout, project
+from models.parts.conformer import Block, block_of, heard, run_blocks
+from models.parts.layers import Norm, add_bias, dropout, project
 from models.parts.losses import Loss, Totals, token_loss, zero_loss
 from models.protocol import Activations, Batch, Context, Staged
 from models.sharding.component import Component
@@ -41,8 +42,12 @@ class Conformer(Staged):
             self.hidden = param(k2, (c.model_dim,), ("embed",), normal(0.1), where / "front")
         if c.contrastive_layers:
             first = where / "contrastive"
-            self.contrastive = stack(lambda k: ConformerBlock(c, k, first), k3, c.contrastive_layers)
-        self.encoder = stack(lambda k: ConformerBlock(c, k, where / "encoder"), k4, c.layers)
+            self.contrastive = stack(lambda k: block_of(c, k, first), k3, c.contrastive_layers)
+        norm = functools.partial(Norm, c.model_dim, kind="layer", bias=True, eps=c.norm_eps)
+        self.places = Places(c, k2, where / "front") if c.positions == "convolution" else None
+        self.first_norm = norm(where / "front") if c.block == "transformer_post" else None
+        self.encoder = stack(lambda k: block_of(c, k, where / "encoder"), k4, c.layers)
+        self.final_norm = norm(where / "encoder") if c.final_norm else None
         self.head = Head(c, k5, where / "head")
 
     @property
@@ -82,7 +87,7 @@ class Conformer(Staged):
         if self.c.pretrains:
             x_BSM = jnp.where(self._hidden(batch)[..., None], self.hidden[...].astype(x_BSM.dtype), x_BSM)
         first, layers, told = context.split(3)
-        x_BSM = dropout(x_BSM, self.c.dropout, first.key)
+        x_BSM = self._placed(x_BSM, self._segments(batch), first)
         if self.c.contrastive_layers:
             keys = layers.for_layers(self.c.contrastive_layers).key
             where = self.where / "contrastive"
@@ -95,13 +100,25 @@ class Conformer(Staged):
             arrays["features"] = features_BSM
         return arrays | {"heard": x_BSM}, loss
 
+    def _placed(self, x_BSM: jax.Array, segments_BS: jax.Array, context: Context) -> jax.Array:
+        """Returns the input of the first layer: what is heard, told where it is."""
+        if self.places is not None:
+            x_BSM += self.places(x_BSM, segments_BS)
+        if self.first_norm is not None:
+            x_BSM = self.first_norm(x_BSM)
+        return dropout(x_BSM, self.c.dropout, context.key)
+
+    def _normed(self, x_BSM: jax.Array) -> jax.Array:
+        """Returns the last layer's output as what follows the stack reads it."""
+        return x_BSM if self.final_norm is None else self.final_norm(x_BSM)
+
     def embed(self, batch: Batch, context: Context) -> Activations:
         """Returns (the stack's input, the front's features where its loss is of them)."""
         del context
         return tuple(batch[name] for name in ("heard", "features") if name in batch)
 
     def apply_layers(
-        self, blocks: ConformerBlock, x: Activations, batch: Batch, context: Context, totals: Totals
+        self, blocks: Block, x: Activations, batch: Batch, context: Context, totals: Totals
     ) -> tuple[Activations, Loss]:
         """Runs some of the blocks; features pass unchanged. See Staged."""
         del totals
@@ -113,6 +130,7 @@ class Conformer(Staged):
     def head_loss(self, x: Activations, batch: Batch, context: Context, totals: Totals) -> Loss:
         """Returns the loss of the objective; see Staged. It draws codes alone, which are no part of a model in stages."""
         c, segments_BS, (x_BSM, *features) = self.c, self._segments(batch), x
+        x_BSM = self._normed(x_BSM)
         if c.objective == "wav2vec":
             return self._contrast(features[0], x_BSM, batch, totals, context)[0]
         if c.objective == "w2v_bert":
@@ -144,29 +162,31 @@ class Conformer(Staged):
 
     def listened(self, batch: Batch, context: Context) -> tuple[jax.Array, Loss]:
         """Returns (the last block's output [B, S, M], the drift of batch norms): what a larger model hears of sounds."""
-        x_BSM, known = (
-            self.front(batch["frames"].astype(self.where.dtype), batch["frames_segments"]),
-            self._segments(batch),
-        )
-        known, loss = heard(self.c, known), zero_loss(x_BSM.dtype)
+        segments_BS = self._segments(batch)
+        x_BSM = self.front(batch["frames"].astype(self.where.dtype), batch["frames_segments"])
+        first, context = context.split(2)
+        x_BSM = self._placed(x_BSM, segments_BS, first)
+        known, loss = heard(self.c, segments_BS), zero_loss(x_BSM.dtype)
         for name, count in (("contrastive", self.c.contrastive_layers), ("encoder", self.c.layers)):
             if count:
                 layers, context = context.split(2)
                 keys = layers.for_layers(count).key
                 x_BSM, drift = run_blocks(getattr(self, name), x_BSM, known, keys, self.where / name)
                 loss += _drifted(drift)
-        return x_BSM, loss
+        return self._normed(x_BSM), loss
 
     def write(self, batch: Batch, beams: int, steps: int) -> jax.Array:
         """Returns the text of the first utterance of each row, int32 [B, steps] with 0 behind it; see models.protocol.Writes.
 
         Args:
-          beams: of CTC's prefix search; 1 is greedy. A transducer's search is greedy.
+          beams: hypotheses of a search over texts, of CTC by prefixes; 1 is greedy.
         """
         x_BSM, segments_BS = self.features(batch)
         real_BS = segments_BS == 1
-        if self.head.transducer is not None:
-            return self.head.transducer.greedy(x_BSM, real_BS, steps)
+        if (transducer := self.head.transducer) is not None:
+            if beams == 1:
+                return transducer.greedy(x_BSM, real_BS, steps)
+            return transducer.beam_search(x_BSM, real_BS, beams, steps)
         logits_BSV = self.head(x_BSM)
         ids = ctc.greedy(logits_BSV, real_BS) if beams == 1 else ctc.beam_search(logits_BSV, real_BS, beams)
         return jnp.pad(ids, ((0, 0), (0, max(0, steps - ids.shape[1]))))[:, :steps]

@@ -1,9 +1,9 @@
-"""The transducer (Graves 2012, arXiv 1211.3711): a loss over all alignments of sound and text, and greedy decoding.
+"""The transducer (Graves 2012, arXiv 1211.3711): a loss over all alignments of sound and text, greedy and beam search.
 
 U utterances, S positions, L tokens, V vocabulary, P predictor, J joint; id 0 is the blank.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from models.sharding.component import Component
 from models.sharding.params import normal, param, stack, zeros
 
 BLANK = 0
-_MOST = 4  # tokens that greedy decoding writes at a position
+_MOST = 4  # tokens that a search writes at a position
 
 
 class Lstm(nnx.Module):
@@ -129,7 +129,8 @@ class Transducer(nnx.Module):
         def advance(carry):
             at_U, here_U, size_U, ids_UL, said_UP, state = carry
             heard_UJ = jnp.take_along_axis(heard_USJ, jnp.minimum(at_U, length - 1)[:, None, None], axis=1)[:, 0]
-            best_U = jnp.argmax(self.joint(heard_UJ, project(said_UP, self.said[...], self.where)), axis=-1)
+            logits_UV = self.joint(heard_UJ, project(said_UP, self.said[...], self.where))
+            best_U = jnp.argmax(logits_UV, axis=-1).astype(jnp.int32)
             writes_U = (best_U != BLANK) & (at_U < count_U) & (here_U < _MOST) & (size_U < steps)
             new_UP, new_state = self.predict(best_U, state)
             said_UP = jnp.where(writes_U[:, None], new_UP, said_UP)
@@ -144,7 +145,77 @@ class Transducer(nnx.Module):
         zero_U = jnp.zeros(rows, jnp.int32)
         said_UP, state = self.predict(zero_U, self.start(rows, x_USM.dtype))
         carry = zero_U, zero_U, zero_U, jnp.zeros((rows, steps), jnp.int32), said_UP, state
-        return jax.lax.while_loop(going, advance, carry)[3].astype(jnp.int32)
+        return jax.lax.while_loop(going, advance, carry)[3]
+
+    def beam_search(self, x_USM: jax.Array, real_US: jax.Array, beams: int, steps: int) -> jax.Array:
+        """Returns the likeliest text of each utterance that K hypotheses find, int32 [U, steps] with 0 behind it.
+
+        At each position hypotheses are grown by up to `_MOST` tokens, of which the K best are kept a token at a time; all of
+        them, however much they were grown, compete for the next position behind a blank, and alignments of one text are added
+        up (time-synchronous decoding: Saon et al. 2020, section 2.2).
+        """
+        heard_USJ = project(x_USM, self.heard[...], self.where)
+        return jax.vmap(lambda heard_SJ, real_S: self._search(heard_SJ, real_S, beams, steps))(heard_USJ, real_US)
+
+    def _search(self, heard_SJ: jax.Array, real_S: jax.Array, k: int, steps: int) -> jax.Array:
+        wide = jnp.promote_types(heard_SJ.dtype, jnp.float32)
+
+        def grown(hypotheses: "_Hypotheses", logp_KV: jax.Array) -> "_Hypotheses":
+            """Returns the K likeliest of all hypotheses with one more token."""
+            score_KV = (hypotheses.score_K[:, None] + logp_KV).at[:, BLANK].set(NEVER)
+            score_KV = jnp.where(hypotheses.size_K[:, None] < steps, score_KV, NEVER)
+            score_K, chosen_K = jax.lax.top_k(score_KV.reshape(-1), k)
+            parent_K, token_K = chosen_K // self.c.vocab, chosen_K % self.c.vocab
+            ids_KL, size_K, _, _, state = hypotheses.taken(parent_K)
+            ids_KL = jnp.where(jnp.arange(steps) == size_K[:, None], token_K[:, None], ids_KL)
+            return _Hypotheses(ids_KL, size_K + 1, score_K, *self.predict(token_K, state))
+
+        def advance(hypotheses: "_Hypotheses", inputs: tuple[jax.Array, jax.Array]):
+            heard_J, real = inputs
+            begun, ended = hypotheses, []
+            for written in range(_MOST + 1):
+                said_KJ = project(hypotheses.said_KP, self.said[...], self.where)
+                logp_KV = jax.nn.log_softmax(self.joint(heard_J, said_KJ).astype(wide))
+                ended.append(hypotheses._replace(score_K=hypotheses.score_K + logp_KV[:, BLANK]))
+                if written < _MOST:
+                    hypotheses = grown(hypotheses, logp_KV)
+            kept = _best(ended, k)
+            return jax.tree.map(lambda new, old: jnp.where(real, new, old), kept, begun), None
+
+        blank_K = jnp.zeros(k, jnp.int32)
+        score_K = jnp.where(blank_K.at[0].set(1) > 0, 0.0, NEVER).astype(wide)
+        said = self.predict(blank_K, self.start(k, heard_SJ.dtype))
+        first = _Hypotheses(jnp.zeros((k, steps), jnp.int32), blank_K, score_K, *said)
+        last, _ = jax.lax.scan(advance, first, (heard_SJ, real_S))
+        return last.ids_KL[jnp.argmax(last.score_K)]
+
+
+class _Hypotheses(NamedTuple):
+    """K texts: their ids with 0 behind them, sizes, log-likelihoods, and what the prediction network makes of them."""
+
+    ids_KL: jax.Array
+    size_K: jax.Array
+    score_K: jax.Array
+    said_KP: jax.Array
+    state: Any  # [layers, K, P] twice
+
+    def taken(self, index_K: jax.Array) -> "_Hypotheses":
+        """Returns some of them."""
+        ids_KL, size_K, score_K, said_KP = (x[index_K] for x in self[:-1])
+        return _Hypotheses(ids_KL, size_K, score_K, said_KP, jax.tree.map(lambda x: x[:, index_K], self.state))
+
+
+def _best(parts: list[_Hypotheses], k: int) -> _Hypotheses:
+    """Returns the K likeliest of several groups, equal texts as one whose likelihood is their sum."""
+    *texts, states = zip(*parts, strict=True)
+    ids_XL, size_X, score_X, said_XP = map(jnp.concatenate, texts)
+    state = jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *states)
+    every = _Hypotheses(ids_XL, size_X, score_X, said_XP, state)
+    same_XX = jnp.all(every.ids_KL[:, None] == every.ids_KL, axis=-1)  # no text has a 0, so sizes are equal too
+    summed_X = jax.nn.logsumexp(jnp.where(same_XX, every.score_K, NEVER), axis=1)
+    first_X = jnp.argmax(same_XX, axis=1) == jnp.arange(len(summed_X))
+    score_K, chosen_K = jax.lax.top_k(jnp.where(first_X, summed_X, NEVER), k)
+    return every.taken(chosen_K)._replace(score_K=score_K)
 
 
 def likelihood(blank_USX: jax.Array, token_USX: jax.Array, length_U: jax.Array, spoken_U: jax.Array) -> jax.Array:

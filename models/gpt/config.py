@@ -10,9 +10,21 @@ from models.parts.transformer_config import LmConfig
 class GptConfig(LmConfig):
     """A decoder that predicts the next token. configs/gpt.py has the published rows: GPT-2 and 3, GSPMD's, Megatron's,
     PaLM, MaxText's and LLaMA's shape, all of them settings of the inherited fields.
+
+    Attributes:
+      prefix: what a text begins with and is not predicted (a batch's `predicted` is 0; in generation the prompt) sees all of
+        itself, not only what stands before: a prefix LM (T5, arXiv 1910.10683, section 3.2.1). Rows without `predicted` are
+        causal throughout.
     """
 
     family: ClassVar[str] = "gpt"
+
+    prefix: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.prefix and self.positions == "relative":
+            raise ValueError("prefix=True: with positions='relative' there is no such model here; nearest is 'rotary'")
 
     def tiny(self) -> "GptConfig":
         """The same model, small enough for a test and divisible by every mesh of eight devices."""

@@ -12,6 +12,7 @@ from models.interchange import (
     matrix,
     model_type,
     no_head,
+    norm,
     only,
     read_activation,
     setting,
@@ -48,8 +49,15 @@ def read_config(theirs: Mapping[str, Any]) -> GptConfig:
 
 
 def _read_gpt2(theirs: Mapping[str, Any]) -> GptConfig:
-    """Returns the configuration of a GPT-2; its dropout is that of the residual branches, the only one that we have."""
-    only(theirs, scale_attn_weights=(True,), scale_attn_by_inverse_layer_idx=(False,), add_cross_attention=(False,))
+    """Returns the configuration of a GPT-2 that reads its own text alone."""
+    only(theirs, add_cross_attention=(False,))
+    return read_gpt2(theirs)
+
+
+def read_gpt2(theirs: Mapping[str, Any]) -> GptConfig:
+    """Returns the configuration of a GPT-2, whether it attends to another model's output or not; its dropout is that of the
+    residual branches, the only one that we have."""
+    only(theirs, scale_attn_weights=(True,), scale_attn_by_inverse_layer_idx=(False,))
     width, heads = setting(theirs, "n_embd", int), setting(theirs, "n_head", int)
     if width % heads:
         raise InterchangeError(f"config.json: n_embd={width} is no multiple of n_head={heads}")
@@ -120,7 +128,7 @@ def write_config(c: GptConfig) -> dict[str, Any]:
     kind = _kind(c)
     demand(
         c, {"gpt2": "GPT-2", "llama": "LLaMA"}[kind], order="pre", per_dim_scale=False, logit_cap=0.0, softmax_cap=0.0,
-        softmax_bias=False, **_NEEDS[kind](c),
+        softmax_bias=False, prefix=False, **_NEEDS[kind](c),
     )  # fmt: skip
     if c.model_dim % c.heads:
         raise InterchangeError(
@@ -180,32 +188,47 @@ def entries(c: GptConfig) -> list[Entry]:
 
 
 def _gpt2(c: GptConfig) -> list[Entry]:
-    """Returns the entries of a GPT-2: matrices are [in, out] (its Conv1D); queries, keys and values are one tensor."""
+    """Returns the entries of a GPT-2."""
+    return [
+        table(_TABLE["gpt2"], "embedding.table", (c.vocab, c.model_dim)),
+        table("transformer.wpe.weight", "position_embedding.table", (c.max_positions, c.model_dim)),
+        *gpt2_layers(c, "decoder"),
+        *norm("transformer.ln_f", "final_norm", c.model_dim),
+    ]
+
+
+def gpt2_layers(c: GptConfig, stack: str, *, cross: bool = False) -> list[Entry]:
+    """Returns the entries of a GPT-2's layers: matrices are [in, out] (its Conv1D); queries, keys and values are one tensor.
+
+    Args:
+      stack: our name of the layers.
+      cross: they attend to another model's output too.
+    """
     m, h, n, d, layers = c.model_dim, c.hidden_dim, c.heads, c.head_dim, c.layers
     at = "transformer.h.{layer}."
 
     def dense(theirs: str, shape: tuple[int, ...], *ours: str, inputs: int = 1) -> list[Entry]:
-        weights = [(f"decoder.{name}", shape) for name in ours]
-        biases = [(f"decoder.{name}_bias", shape[inputs:]) for name in ours]
+        weights = [(f"{stack}.{name}", shape) for name in ours]
+        biases = [(f"{stack}.{name}_bias", shape[inputs:]) for name in ours]
         return [
             matrix(f"{at}{theirs}.weight", *weights, inputs=inputs, layers=layers, transposed=False),
             vector(f"{at}{theirs}.bias", *biases, layers=layers),
         ]
 
-    def norm(theirs: str, ours: str, layers: int = 0) -> list[Entry]:
-        names = {"weight": "scale", "bias": "bias"}
-        return [vector(f"{theirs}.{t}", (f"{ours}.{o}", (m,)), layers=layers) for t, o in names.items()]
-
+    attended = [
+        *norm(f"{at}ln_cross_attn", f"{stack}.cross_norm", m, layers=layers),
+        *dense("crossattention.q_attn", (m, n, d), "cross_attention.q"),
+        *dense("crossattention.c_attn", (m, n, d), "cross_attention.k", "cross_attention.v"),
+        *dense("crossattention.c_proj", (n, d, m), "cross_attention.o", inputs=2),
+    ]
     return [
-        table(_TABLE["gpt2"], "embedding.table", (c.vocab, m)),
-        table("transformer.wpe.weight", "position_embedding.table", (c.max_positions, m)),
-        *norm(f"{at}ln_1", "decoder.attention_norm", layers),
+        *norm(f"{at}ln_1", f"{stack}.attention_norm", m, layers=layers),
         *dense("attn.c_attn", (m, n, d), "attention.q", "attention.k", "attention.v"),
         *dense("attn.c_proj", (n, d, m), "attention.o", inputs=2),
-        *norm(f"{at}ln_2", "decoder.ffn_norm", layers),
+        *(attended if cross else []),
+        *norm(f"{at}ln_2", f"{stack}.ffn_norm", m, layers=layers),
         *dense("mlp.c_fc", (m, h), "ffn.wi"),
         *dense("mlp.c_proj", (h, m), "ffn.wo"),
-        *norm("transformer.ln_f", "final_norm"),
     ]
 
 

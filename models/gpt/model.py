@@ -51,10 +51,13 @@ class Gpt(Staged):
         """Returns the logits [B, L, V] of the token after each, outside training."""
         segments_BL, positions_BL = batch["segments"], batch["positions"]
         x_BLM = self._embed(batch["tokens"], positions_BL)
-        x_BLM = self._run(
-            self.decoder, x_BLM, positions_BL, AttentionMask.for_rows(segments_BL, segments_BL, causal=True), None
-        )
+        x_BLM = self._run(self.decoder, x_BLM, positions_BL, self._mask(segments_BL, batch), None)
         return self._logits(x_BLM)
+
+    def _mask(self, segments_BL: jax.Array, batch: Batch) -> AttentionMask:
+        """Returns the mask of rows in order, of which the segments may be in the layout's order already."""
+        mask = AttentionMask.for_rows(segments_BL, segments_BL, causal=True)
+        return mask.with_prefix(leading(batch)) if self.c.prefix and "predicted" in batch else mask
 
     # --- training ---
 
@@ -76,7 +79,7 @@ class Gpt(Staged):
         """Runs some of the layers; see Staged."""
         del totals
         segments_BL, positions_BL = (arrange(batch[name], self.where) for name in ("segments", "positions"))
-        mask = AttentionMask.for_rows(segments_BL, segments_BL, causal=True).in_zigzag(self.where)
+        mask = self._mask(segments_BL, batch).in_zigzag(self.where)
         return self._run(blocks, x_BLM, positions_BL, mask, context.key), zero_loss(x_BLM.dtype)
 
     def head_loss(self, x_BLM: jax.Array, batch: Batch, context: Context, totals: Totals) -> Loss:
@@ -138,7 +141,8 @@ class Gpt(Staged):
         c, size = self.c, ids_BS.shape[1]
         positions_BS = jnp.broadcast_to(jnp.arange(size), ids_BS.shape)
         segments_BS = (positions_BS < lengths_B[:, None]).astype(jnp.int32)
-        g = transformer.geometry(c, positions_BS, AttentionMask.for_rows(segments_BS, segments_BS, causal=True))
+        mask = AttentionMask.for_rows(segments_BS, segments_BS, causal=not c.prefix)
+        g = transformer.geometry(c, positions_BS, mask)
         read = transformer.keys_values(self.decoder, c, self._embed(ids_BS, positions_BS), g)
         names = ("batch", None, "act_heads" if c.groups == c.heads else "act_kv_heads", None)
 
@@ -188,6 +192,13 @@ class Cache:
     layers: list[LayerCache]
     slots: Slots
     last_B: jax.Array
+
+
+def leading(batch: Batch) -> jax.Array:
+    """Returns which tokens stand before the first of their document that counts, bool [B, L]."""
+    index_1L = jnp.arange(batch["tokens"].shape[1], dtype=jnp.int32)[None]
+    counted_BL = jax.lax.cummax(jnp.where(batch["predicted"] > 0, index_1L, -1), axis=1)
+    return counted_BL < index_1L - batch["positions"]
 
 
 def following(batch: Batch) -> tuple[jax.Array, jax.Array]:

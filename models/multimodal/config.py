@@ -1,7 +1,7 @@
 """A model of pictures and sounds that writes text. No JAX here: configs are read by tools that never touch an array."""
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from models.conformer.config import ConformerConfig
 from models.parts.transformer_config import EncoderDecoderConfig, Norm, Positions
@@ -20,6 +20,8 @@ class MultimodalConfig(EncoderDecoderConfig):
       vision: the image tower, without classes; None sees nothing.
       conformer: the audio tower, or
       whisper: Whisper's encoder as the audio tower, of which only the encoder is made; both None hears nothing.
+      seam: what maps a tower's output to the decoder's width: "normed" is a projection and a norm, "plain" a projection with
+        biases where the widths differ, and else nothing (`vision-encoder-decoder` of `transformers`).
     """
 
     family: ClassVar[str] = "multimodal"
@@ -31,6 +33,7 @@ class MultimodalConfig(EncoderDecoderConfig):
     vision: VitConfig | None = None
     conformer: ConformerConfig | None = None
     whisper: WhisperConfig | None = None
+    seam: Literal["normed", "plain"] = "normed"
     positions: Positions = "none"  # inside layers; the table is the model's
     norm: Norm = "layer"
     norm_bias: bool = True

@@ -48,6 +48,21 @@ def towers_in_space(p: int, x: int, y: int) -> Layout:
     return _mixed("towers_in_space", p, x, y, space)
 
 
+def gathered_towers(r: int, x: int, y: int) -> Layout:
+    """The weights of both towers, and of what is dense in the decoder, cut over y and gathered where they are used (FSDP within
+    y); experts over x and y, in r copies; the batch over all devices. On pods the fastest that was found (BENCHMARKS.md)."""
+    inner, everywhere = ("data", "model"), ("replica", "data", "model")
+    gathered = rules(embed="model", expert=None, act_expert=None, expert_group=None)
+    return Layout(
+        name="gathered_towers",
+        mesh=(("replica", r), ("data", x), ("model", y)),
+        rules=rules(
+            batch=everywhere, group=everywhere, expert=inner, act_expert=inner, expert_group="replica", embed="model"
+        ),
+        components=((AUDIO, gathered), ("decoder.moe", rules(embed=None)), (VISION, gathered)),
+    )
+
+
 def _mixed(name: str, p: int, x: int, y: int, vision: Rules) -> Layout:
     inner, everywhere = ("data", "model"), ("stage", "data", "model")
     decoder = rules(batch=everywhere, group=everywhere, expert=inner, act_expert=inner, expert_group="stage")
@@ -68,4 +83,5 @@ LAYOUTS = (
     _SINGLE
     | table(Recipe(expert_parallel_2d, ("data", "expert")))
     | table(Recipe(announcement, BOTH, ANY), Recipe(towers, STAGES, ANY), Recipe(towers_in_space, STAGES, ANY))
+    | table(Recipe(gathered_towers, ("replica", *BOTH), ANY))
 )

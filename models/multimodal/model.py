@@ -15,13 +15,13 @@ from models.conformer.model import Conformer
 from models.multimodal.config import MultimodalConfig
 from models.parts import transformer
 from models.parts.encoder_decoder import EncoderDecoder, Side
-from models.parts.layers import Embedding, Norm, dropout, project
+from models.parts.layers import Embedding, Norm, add_bias, dropout, project
 from models.parts.losses import Loss, Totals, zero_loss
 from models.parts.transformer import Key, Statistics
 from models.parts.units import Unit, run_units
 from models.protocol import Batch, Context
 from models.sharding.component import Component
-from models.sharding.params import normal, param, stack
+from models.sharding.params import normal, param, stack, zeros
 from models.vit.model import Vit
 from models.whisper.config import WhisperConfig
 from models.whisper.model import STRIDE, Front
@@ -140,14 +140,21 @@ class Seam(nnx.Module):
     """Maps a tower's output to the decoder's width; where the two layouts meet, an array changes from one cut to the other."""
 
     def __init__(self, size: int, c: MultimodalConfig, key: jax.Array, where: Component):
-        self.where = where
-        self.weight = param(key, (size, c.model_dim), ("in_channels", "embed"), normal(size**-0.5), where)
-        self.norm = Norm(c.model_dim, where, kind=c.norm, bias=c.norm_bias, eps=c.norm_eps)
+        self.where, plain = where, c.seam == "plain"
+        shape, names = (size, c.model_dim), ("in_channels", "embed")
+        maps = size != c.model_dim or not plain
+        self.weight = param(key, shape, names, normal(size**-0.5), where) if maps else None
+        self.bias = param(key, shape[1:], ("embed",), zeros, where) if maps and plain else None
+        self.norm = None if plain else Norm(c.model_dim, where, kind=c.norm, bias=c.norm_bias, eps=c.norm_eps)
 
     def __call__(self, x_BSM: jax.Array) -> jax.Array:
         # Rows as the decoder has them, positions and width whole: it attends to all of them.
         x_BSM = self.where.shard(x_BSM, "batch", None, None)
-        return self.where.shard(self.norm(project(x_BSM, self.weight[...], self.where)), "batch", None, None)
+        if self.weight is not None:
+            x_BSM = add_bias(project(x_BSM, self.weight[...], self.where), self.bias)
+        if self.norm is not None:
+            x_BSM = self.norm(x_BSM)
+        return self.where.shard(x_BSM, "batch", None, None)
 
 
 class Listener(nnx.Module):

@@ -19,7 +19,7 @@ from models.parts.attention import blocks
 from models.parts.attention.logits import scores
 from models.parts.attention.mask import AttentionMask
 from models.parts.attention.module import Attention
-from models.parts.attention.rotary import Rotation, rotation
+from models.parts.attention.rotary import Rotation, rotate, rotation
 from models.parts.convolution_1d import places
 from models.parts.layers import FeedForward, Norm, add_bias, dropout, project, split_key
 from models.sharding.component import Component
@@ -31,6 +31,8 @@ Key = jax.Array | None
 class BlockSettings(Protocol):
     """What a block is made of (models.conformer.config.ConformerConfig documents the fields)."""
 
+    @property
+    def block(self) -> str: ...
     @property
     def model_dim(self) -> int: ...
     @property
@@ -71,7 +73,8 @@ class Heard:
 
 def heard(c: BlockSettings, segments_BS: jax.Array) -> Heard:
     """Returns what layers need to know of the positions of rows."""
-    turned = rotation(places(segments_BS), c.head_dim, 10_000.0) if c.positions == "rotary" else None
+    turns = c.positions in ("rotary", "rotary_input")
+    turned = rotation(places(segments_BS), c.head_dim, 10_000.0) if turns else None
     return Heard(segments_BS, turned)
 
 
@@ -102,8 +105,42 @@ class ConformerBlock(nnx.Module):
         return self.norm(x_BSM), drift
 
 
+class TransformerBlock(nnx.Module):
+    """wav2vec 2.0's layer: attention and a feed-forward layer, each x + f(norm(x)), or norm(x + f(x)) (arXiv 2006.11477)."""
+
+    def __init__(self, c: BlockSettings, key: jax.Array, where: Component):
+        k1, k2 = jax.random.split(key)
+        self.where, self.rate, self.norm_first = where, c.dropout, c.block == "transformer_pre"
+        norm = functools.partial(Norm, c.model_dim, kind="layer", bias=True, eps=c.norm_eps)
+        self.attention_norm = norm(where / "attention")
+        self.attention = RelativeAttention(c, k1, where / "attention")
+        self.ffn_norm = norm(where / "ffn")
+        self.ffn = FeedForward(c.model_dim, c.hidden_dim, k2, where / "ffn", activation="gelu", bias=True)
+
+    def __call__(self, x_BSM: jax.Array, heard: Heard, key: Key) -> tuple[jax.Array, jax.Array]:
+        """Returns (y_BSM, 0: it has no batch norm)."""
+        k1, k2, k3 = split_key(key, 3)
+        x_BSM = self.where.shard(x_BSM, "batch", "res_length", "act_embed")
+        parts = (
+            (self.attention_norm, lambda x: self.attention.attend(x, heard), k1),
+            (self.ffn_norm, lambda x: self.ffn(x, self.rate, k2), k3),
+        )
+        for norm, part, drop in parts:
+            y_BSM = x_BSM + dropout(part(norm(x_BSM) if self.norm_first else x_BSM), self.rate, drop)
+            x_BSM = y_BSM if self.norm_first else norm(y_BSM)
+        return x_BSM, jnp.zeros((), jnp.promote_types(x_BSM.dtype, jnp.float32))
+
+
+Block = ConformerBlock | TransformerBlock
+
+
+def block_of(c: BlockSettings, key: jax.Array, where: Component) -> Block:
+    """Returns the layer that the settings name."""
+    return (ConformerBlock if c.block == "conformer" else TransformerBlock)(c, key, where)
+
+
 def run_blocks(
-    blocks: ConformerBlock, x_BSM: jax.Array, heard: Heard, keys: Key, where: Component
+    blocks: Block, x_BSM: jax.Array, heard: Heard, keys: Key, where: Component
 ) -> tuple[jax.Array, jax.Array]:
     """Runs a stack of blocks, outside training without keys; returns (y_BSM, the drift of all)."""
 
@@ -122,7 +159,7 @@ class RelativeAttention(Attention):
     def __init__(self, c: BlockSettings, key: jax.Array, where: Component):
         super().__init__(c.model_dim, c.heads, c.head_dim, key, where, bias=True)
         k1, k2 = jax.random.split(jax.random.fold_in(key, 1))
-        self.relative = c.positions == "relative"
+        self.relative, self.turns_input = c.positions == "relative", c.positions == "rotary_input"
         if self.relative:
             shape = (c.model_dim, c.heads, c.head_dim)
             self.distances = param(k1, shape, ("embed", "heads", "kv"), normal(c.model_dim**-0.5), where)
@@ -132,6 +169,11 @@ class RelativeAttention(Attention):
     def attend(self, x_BSM: jax.Array, heard: Heard) -> jax.Array:
         """Returns [B, S, M]."""
         mask = AttentionMask.for_rows(heard.segments_BS, heard.segments_BS)
+        if self.turns_input:
+            heads_BSND = x_BSM.reshape(*x_BSM.shape[:2], -1, self.q.shape[-1])
+            turned_BSM = rotate(heads_BSND, heard.rotation, self.where).reshape(x_BSM.shape)
+            kv = self.keys_values(turned_BSM)[0], self.keys_values(x_BSM)[1]  # the other halves are never computed
+            return self(turned_BSM, kv, mask)
         kv = self.keys_values(x_BSM, heard.rotation)
         if not self.relative:
             return self(x_BSM, kv, mask, rotation=heard.rotation)

@@ -90,10 +90,12 @@ def scan(
     """
     if where is not None and where.remat != "none":
         body = jax.checkpoint(body, policy=_policy(where.remat), prevent_cse=False)
-    if where is not None and staged and (pipeline := where.layout.pipeline(where.path)):
-        return circular(body, carry, stacked, rows, where, pipeline)
     unroll = 1 if where is None else where.execution.unroll
-    with jax.named_scope(where.path if where else ""):  # in the trace, by which the planner knows the stack's component
+    with jax.named_scope(
+        where.path if where else ""
+    ):  # in the trace, by which a program's readers know the stack's component
+        if where is not None and staged and (pipeline := where.layout.pipeline(where.path)):
+            return circular(body, carry, stacked, rows, where, pipeline)
         if not unroll and jax.tree.leaves(stacked)[0].shape[0] == 1:  # of which JAX would make a loop all the same
             carry, out = body(carry, jax.tree.map(lambda x: x[0], stacked), rows)
             return carry, jax.tree.map(lambda x: x[None], out)

@@ -7,9 +7,8 @@ variable. The biases of keys, which Whisper has none of, are stored as zeros.
 from collections.abc import Mapping
 from typing import Any
 
-from models.interchange import Entry, InterchangeError, Shape, matrix, table, vector
+from models.interchange import Entry, InterchangeError, Shape, matrix, norm, table, vector
 from models.whisper.config import WhisperConfig
-from models.whisper.huggingface import norm
 from models.whisper.openai import config_of
 
 _SCALE_BIAS = ("gamma", "beta")

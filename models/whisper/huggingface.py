@@ -6,16 +6,17 @@ from typing import Any
 from models.interchange import (
     Entry,
     InterchangeError,
+    convolution,
     demand,
+    dense,
     kept_apart,
-    matrix,
     model_type,
     no_head,
+    norm,
     only,
     read_activation,
     setting,
     table,
-    vector,
     write_activation,
 )
 from models.whisper.config import WhisperConfig
@@ -109,37 +110,13 @@ def entries(c: WhisperConfig) -> list[Entry]:
         table(_TABLE, "embedding.table", (c.vocab, m)),
         table("model.decoder.embed_positions.weight", "positions", (c.max_positions, m)),
         table("model.encoder.embed_positions.weight", "front.positions", (c.source_positions, m)),
-        *convolution("model.encoder.conv1", "front.conv1", (3, c.mels, m)),
-        *convolution("model.encoder.conv2", "front.conv2", (3, m, m)),
+        *convolution("model.encoder.conv1", "front.conv1.filter", (3, c.mels, m), bias="front.conv1.bias"),
+        *convolution("model.encoder.conv2", "front.conv2.filter", (3, m, m), bias="front.conv2.bias"),
     ]
     for side in ("encoder", "decoder"):
         mapped += _layer(c, side)
         mapped += norm(f"model.{side}.layer_norm", f"{side}_norm", m)
     return mapped
-
-
-def convolution(theirs: str, ours: str, shape: tuple[int, int, int]) -> list[Entry]:
-    """Returns the entries of a convolution [taps, inputs, outputs], stored as [outputs, inputs, taps], and its biases."""
-    filter_ = matrix(
-        f"{theirs}.weight", (f"{ours}.filter", shape), inputs=2, transposed=False, file=shape[::-1], order=(2, 1, 0)
-    )
-    return [filter_, vector(f"{theirs}.bias", (f"{ours}.bias", shape[2:]))]
-
-
-def norm(
-    theirs: str, ours: str, size: int, *, names: tuple[str, str] = ("weight", "bias"), **places: Any
-) -> list[Entry]:
-    """Returns the entries of a layer norm; `names` are theirs of scale and bias."""
-    pairs, between = zip(names, ("scale", "bias"), strict=True), "/" if "/" in theirs else "."
-    return [vector(f"{theirs}{between}{t}", (f"{ours}.{o}", (size,)), **places) for t, o in pairs]
-
-
-def dense(
-    theirs: str, ours: str, shape: tuple[int, ...], inputs: int = 1, *, bias: bool = True, **places: Any
-) -> list[Entry]:
-    """Returns the entries of a projection and, if it has them, its biases."""
-    weight = matrix(f"{theirs}.weight", (ours, shape), inputs=inputs, **places)
-    return [weight, *([vector(f"{theirs}.bias", (f"{ours}_bias", shape[inputs:]), **places)] if bias else [])]
 
 
 def _layer(c: WhisperConfig, side: str) -> list[Entry]:
@@ -165,7 +142,11 @@ def layer(c: WhisperConfig, side: str, at: str, names: Mapping[str, tuple[str, .
             entry
             for projection, name in zip("qkv", into, strict=True)
             for entry in dense(
-                f"{at}.{theirs}.{name}", f"{ours}.{to}.{projection}", (m, n, d), bias=projection != "k", **places
+                f"{at}.{theirs}.{name}",
+                f"{ours}.{to}.{projection}",
+                (m, n, d),
+                bias="" if projection == "k" else None,
+                **places,
             )
         ]
         return [*mapped, *dense(f"{at}.{theirs}.{out}", f"{ours}.{to}.o", (n, d, m), inputs=2, **places)]

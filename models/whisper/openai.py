@@ -6,9 +6,9 @@ OpenAI's files are pickles, which are never loaded here: their tensors, saved as
 import re
 from collections.abc import Mapping
 
-from models.interchange import Entry, InterchangeError, Shape, table
+from models.interchange import Entry, InterchangeError, Shape, convolution, norm, table
 from models.whisper.config import WhisperConfig
-from models.whisper.huggingface import convolution, layer, norm
+from models.whisper.huggingface import layer
 
 HEAD = 64  # dimensions of a head, of every released size
 ENGLISH = 51_864  # ids of the vocabulary of English-only models, which begin with another one
@@ -58,8 +58,8 @@ def entries(c: WhisperConfig) -> list[Entry]:
         table("decoder.token_embedding.weight", "embedding.table", (c.vocab, m)),
         table("decoder.positional_embedding", "positions", (c.max_positions, m)),
         table("encoder.positional_embedding", "front.positions", (c.source_positions, m)),
-        *convolution("encoder.conv1", "front.conv1", (3, c.mels, m)),
-        *convolution("encoder.conv2", "front.conv2", (3, m, m)),
+        *convolution("encoder.conv1", "front.conv1.filter", (3, c.mels, m), bias="front.conv1.bias"),
+        *convolution("encoder.conv2", "front.conv2.filter", (3, m, m), bias="front.conv2.bias"),
     ]
     for side, last in (("encoder", "ln_post"), ("decoder", "ln")):
         mapped += layer(c, side, f"{side}.blocks.{{layer}}", _NAMES)

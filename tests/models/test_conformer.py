@@ -13,7 +13,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from configs import registry
-from models.conformer import ctc, transducer
+from models.conformer import ctc, huggingface, transducer
 from models.conformer.config import ConformerConfig
 from models.conformer.contrastive import drawn_negatives, perplexity
 from models.conformer.model import Conformer
@@ -45,6 +45,26 @@ def test_sizes(name):
     matrices = sum(i.size for i in stacks if i.size >= c.model_dim**2)
     each = 24 if c.positions == "relative" else 23
     assert matrices == (c.layers + c.contrastive_layers) * each * c.model_dim**2
+
+
+def test_released_sizes():
+    """Wav2Vec2 base and Wav2Vec2-Conformer large as `transformers` counts them, less what our model does not have; statistics of
+    batch norms are parameters here, and no parameters there."""
+    wave = dict(architectures=["Wav2Vec2Model"], model_type="wav2vec2")
+    large = dict(
+        architectures=["Wav2Vec2ConformerModel"], model_type="wav2vec2-conformer", hidden_size=1024, num_hidden_layers=24,
+        num_attention_heads=16, intermediate_size=4096, hidden_act="swish", feat_extract_norm="layer", conv_bias=True,
+    )  # fmt: skip
+    unused = 1024 * 64 * 128 + 128 + 1024 + 1024  # the convolution of positions that its folder has, and that vector
+    statistics = 24 * 2 * 1024
+    for theirs, count, less in (
+        (wave, 94_371_712, 768),  # the vector that hides positions in training
+        (large, 618_559_104, unused - statistics),
+        (large | dict(position_embeddings_type="rotary"), 593_344_128, unused - statistics),
+    ):
+        c = huggingface.read_config(theirs)
+        infos = describe(jax.eval_shape(lambda key, c=c: Conformer(c, key, ALONE), jax.random.key(0)))
+        assert sum(i.size for i in infos) == count - less
 
 
 def made(**fields: Any) -> dict[str, Any]:
@@ -93,7 +113,9 @@ def heard(m: Conformer, batch: dict[str, jax.Array]) -> list[list[np.ndarray]]:
 
 VARIANTS = [
     {}, {"positions": "relative"}, {"positions": "rotary"}, {"conv_norm": "batch"}, {"conv_norm": "group"}, {"kernel": 32},
-    {"conv_norm": "batch", "conv_bias": True, "positions": "relative"},
+    {"conv_norm": "batch", "conv_bias": True, "positions": "relative"}, {"positions": "rotary_input", "final_norm": True},
+    {"block": "transformer_pre", "positions": "convolution", "place_taps": 6, "place_groups": 2, "final_norm": True},
+    {"block": "transformer_post", "positions": "convolution", "place_taps": 5, "place_groups": 4},
 ]  # fmt: skip
 
 
@@ -114,9 +136,10 @@ def test_padding_packing_and_the_batch_change_nothing(float64, fields):
     assert_allclose(heard(m, rows([a, b], length=96))[0][1], second, atol=1e-9)
 
 
-def test_a_waveform_is_heard_alike_in_any_row(float64):
-    """Of 2,000 samples there are (2000 - 400) / 320 + 1 = 6 positions, whatever follows."""
-    m = model(front="waveform", positions="relative")
+@pytest.mark.parametrize("norm", ["layer", "group"])
+def test_a_waveform_is_heard_alike_in_any_row(float64, norm):
+    """Of 2,000 samples there are (2000 - 400) / 320 + 1 = 6 positions, whatever follows, and whatever the norm is over."""
+    m = model(front="waveform", positions="relative", front_norm=norm)
     a, b = utterance(1, 2000, 4, 1), utterance(2, 1500, 3, 1)
     ((alone,),) = heard(m, rows([a], length=2560))
     assert len(alone) == 6
@@ -272,7 +295,35 @@ def test_a_transducer_learns_to_say_what_it_hears():
 
     (m, _), losses = train(m)
     assert losses[-1] < 0.1
-    assert_array_equal(jax.jit(lambda m: m.write(batch, 1, 5))(m), [[1, 2, 3, 0, 0], [4, 4, 5, 0, 0]])
+    for beams in (1, 3):
+        written = jax.jit(lambda m, beams=beams: m.write(batch, beams, 5))(m)
+        assert_array_equal(written, [[1, 2, 3, 0, 0], [4, 4, 5, 0, 0]])
+
+
+def test_a_transducers_beams_find_the_likeliest_text(float64):
+    """With enough hypotheses the text of up to 3 tokens that is likeliest over all alignments, which greedy search may miss."""
+    differs = 0
+    texts = [t for n in range(4) for t in itertools.product((1, 2), repeat=n)]
+    ids = jnp.asarray([[*t, *[0] * (3 - len(t))] for t in texts])
+    sizes = jnp.asarray([len(t) for t in texts])
+    for seed in range(8):
+        c = ConformerConfig(**SMALL | made(objective="transducer", vocab=3, predictor_dim=8, joint_dim=8))
+        t = transducer.Transducer(c, jax.random.key(seed), WIDE)
+        t = jax.tree.map(lambda x: 2 * x.astype(jnp.float64), t)
+        heard, real = jax.random.normal(jax.random.key(seed), (1, 3, 16), jnp.float64), jnp.ones((1, 3), bool)
+        # The likelihood of each text, from the parts that the loss has too.
+        said, state = [], t.start(len(texts), jnp.float64)
+        for token in jnp.pad(ids, ((0, 0), (1, 0))).T:
+            out, state = t.predict(token, state)
+            said.append(out)
+        every = t.joint((heard @ t.heard[...])[:, :, None], (jnp.stack(said, 1) @ t.said[...])[:, None])
+        logp = jax.nn.log_softmax(every)
+        token = jnp.take_along_axis(logp, jnp.pad(ids, ((0, 0), (0, 1)))[:, None, :, None], axis=3)[..., 0]
+        likely = transducer.likelihood(logp[..., 0], token, jnp.full(len(texts), 3), sizes)
+        best = ids[jnp.argmax(likely)]
+        assert_array_equal(t.beam_search(heard, real, 20, 3)[0], best)
+        differs += bool(jnp.any(t.greedy(heard, real, 3)[0] != best))
+    assert differs
 
 
 # --- pre-training ------------------------------------------------------------------------------------------------------
@@ -378,6 +429,8 @@ def test_impossible_settings_are_refused_in_one_line():
     for change, message in (
         (made(heads=3), "nearest is 4|nearest is 2"), (made(vocab=0), "needs its ids"),
         (made(objective="w2v_bert", vocab=0), "needs contrastive_layers"),
+        (made(positions="convolution", place_groups=3), "place_groups=3: must divide model_dim=16; nearest is 1"),
+        (made(block="transformer_pre", positions="rotary"), "of block='conformer' alone"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=message):
             ConformerConfig(**made(objective="ctc", vocab=12) | SMALL | change)

@@ -1,12 +1,16 @@
 """Properties of the decoder's loss, on a tiny one."""
 
+import dataclasses
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
 from configs import registry
 from models.gpt.model import following
+from models.parts.attention.mask import AttentionMask, zigzag
 from models.parts.losses import cross_entropy
 from models.protocol import Context
 from models.sharding.params import describe, merge
@@ -30,6 +34,15 @@ def test_lamdas_sizes_are_those_of_its_table(name):
 def model():
     with jax.enable_x64(True):
         plan = make_plan(exact(registry.tiny(registry.load("gpt.smollm2_135m"))), jax.devices()[:1])
+        yield merge(plan.model, fresh_state(plan).params)
+
+
+@pytest.fixture(scope="module")
+def prefix_model():
+    with jax.enable_x64(True):
+        e = registry.tiny(registry.load("gpt.smollm2_135m"))
+        e = dataclasses.replace(e, model=dataclasses.replace(e.model, prefix=True))  # pyright: ignore[reportArgumentType]
+        plan = make_plan(exact(e), jax.devices()[:1])
         yield merge(plan.model, fresh_state(plan).params)
 
 
@@ -73,3 +86,49 @@ def test_without_marks_all_tokens_count(model, batch, float64):
     for a, b in zip(following(everywhere), following(nowhere), strict=True):
         np.testing.assert_array_equal(a, b)
     assert model.loss(everywhere, Context.evaluation()).value == model.loss(nowhere, Context.evaluation()).value
+
+
+def changed(model, batch, place: int) -> list[int]:
+    """The places of a row whose logits change with the token at one of them."""
+    other = batch["tokens"].copy()
+    other[0, place] = (other[0, place] + 1) % 64
+    apart = np.abs(np.asarray(model(batch | {"tokens": other}) - model(batch))).max(axis=2)[0, :13]  # no padding
+    return np.flatnonzero(apart > 1e-12).tolist()
+
+
+def test_a_prefix_sees_all_of_itself(prefix_model, model, batch, float64):
+    """What precedes a document's first marked token is seen by the whole document; what follows by later places alone."""
+    batch["predicted"][0, :13] = [0, 0, 0, 1, 0, 1, 1, 0, 0, 1, 1, 0, 1]
+    first, second = list(range(7)), list(range(7, 13))
+    seen = {2: first, 0: first, 3: first[3:], 4: first[4:], 8: second, 9: second[2:], 11: second[4:]}
+    for place, by in seen.items():
+        assert changed(prefix_model, batch, place) == by
+    unmarked = {name: x for name, x in batch.items() if name != "predicted"}
+    assert changed(prefix_model, unmarked, 2) == changed(model, batch, 2) == first[2:]
+
+
+def test_a_prompt_is_a_prefix(prefix_model, float64):
+    """Logits of continuations, a token at a time from the cache, are those of whole rows whose prompt is not predicted."""
+    rng = np.random.default_rng(0)
+    ids, prompts, steps = rng.integers(3, 64, (2, 12)).astype(np.int32), np.array([7, 4], np.int32), 4
+    places = np.broadcast_to(np.arange(12, dtype=np.int32), ids.shape)
+    batch = {"tokens": ids, "positions": places, "segments": np.ones_like(ids)}
+    whole = np.asarray(prefix_model(batch | {"predicted": (places >= prompts[:, None]).astype(np.int32)}))
+    cache = prefix_model.start(ids[:, :7], prompts, 1, steps)
+    for at in range(steps):
+        last = ids[np.arange(2), prompts + at - 1][:, None]
+        logits, cache = prefix_model.step(cache, last, at)
+        assert_allclose(logits[:, 0], whole[np.arange(2), prompts + at - 1], atol=1e-9)
+
+
+def test_a_prefix_keeps_its_place_in_zigzag_order():
+    """The mask of rows in another order is the mask, in that order."""
+    segments = jnp.array([[1] * 10 + [2] * 6])
+    prefix = jnp.array([[True] * 4 + [False] * 6 + [True] * 2 + [False] * 4])
+    mask = AttentionMask.for_rows(segments, segments, causal=True).with_prefix(prefix)
+    order = np.asarray(zigzag(jnp.arange(16)[None], 4))[0]
+    turned = dataclasses.replace(
+        AttentionMask.for_rows(segments[:, order], segments[:, order], causal=True),
+        index_BL=jnp.asarray(order[None]), index_BS=zigzag(mask.index_BS, 4), in_order=False,
+    )  # fmt: skip
+    np.testing.assert_array_equal(turned.matrix(), np.asarray(mask.matrix())[:, order][:, :, order])

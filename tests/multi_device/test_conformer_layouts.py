@@ -15,6 +15,9 @@ pytestmark = pytest.mark.integration
         pytest.param("conformer.large", "time", (2, 4)),
         pytest.param("conformer.large", "two_d", (2, 4), marks=pytest.mark.slow),
         pytest.param("conformer.w2v_bert_xl", "two_d", (2, 4)),
+        pytest.param(
+            "conformer.wav2vec2_base", "time", (2, 4)
+        ),  # a waveform, a norm over time, a convolution of positions
         pytest.param("conformer.w2v_bert_xl", "time", (2, 4), marks=pytest.mark.slow),
     ],
     ids=case_id,

@@ -33,7 +33,7 @@ from trainers import metrics, trainer
 
 LIMIT = 180  # seconds, after which a run is said to hang; on two idle cores none takes 20
 ROUNDING = 1e-12  # relative, in float64; measured: 3e-16
-VARYING = ("tokens_per_s", "memory_gib")
+VARYING = re.compile("memory_gib|.*_per_s")
 EXACT = ["--execution.dtype", "float64", "--train.master_dtype", "float64"]
 # Weights are cut along the mesh axis that spans the processes, and gathered over it; rows are cut over all devices.
 GPT = [
@@ -42,6 +42,8 @@ GPT = [
 ]  # fmt: skip
 # One expert a device: tokens travel between the processes by all-to-all.
 MOE = ["gshard_m4.quickstart", "--tiny", "--layout", "expert_fully_sharded:1x8", "--model.dropout", "0", *EXACT]
+# Towers in different modes: stages of the audio tower, and copies of the experts, lie in different processes.
+TOWERS = ["multimodal.pod", "--tiny", "--layout", "towers:2x2x2", *EXACT]
 STEPS, ROWS = 4, 16  # of a GPT run, and of each of its batches
 
 
@@ -85,7 +87,7 @@ class Run:
 
     def losses(self) -> list[dict[str, float]]:
         """Every scalar that the run logged of each step, evaluations in lines of their own."""
-        return [{k: v for k, v in line.items() if k not in VARYING} for line in metrics.read(self.workdir)]
+        return [{k: v for k, v in line.items() if not VARYING.fullmatch(k)} for line in metrics.read(self.workdir)]
 
     def events(self) -> list[dict]:
         """run.jsonl."""
@@ -320,6 +322,15 @@ def test_experts_over_two_processes_and_ctrl_c(start):
     assert_losses_equal(run, alone, 3)
     stop = run.events()[-1]
     assert stop["exit_code"] == trainer.PREEMPTED and run.checkpoints() == [stop["step"]]
+
+
+@pytest.mark.integration
+def test_towers_over_two_processes(start):
+    """Pictures and sounds, by a model whose parts are in different modes: losses are those of one process, to 1e-12."""
+    runs = [start(name, n, *TOWERS, "--train.steps", "3") for name, n in (("towers_one", 1), ("towers_two", 2))]
+    for run in runs:
+        assert set(run.end()) == {trainer.DONE}, run.complained(0)
+    assert_losses_equal(runs[1], runs[0], 3)
 
 
 def assert_refused(run: Run, line: str) -> None:

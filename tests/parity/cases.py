@@ -47,6 +47,18 @@ _WHISPER = dict(
     begin_suppress_tokens=None,
 )  # fmt: skip
 
+_CAPTIONER: dict[str, Any] = dict(
+    encoder=_VIT | dict(model_type="vit"),
+    decoder=_GPT2 | dict(model_type="gpt2", n_inner=20, add_cross_attention=True, is_decoder=True),
+    decoder_start_token_id=2,
+)
+
+_WAVE = dict(
+    hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=28, conv_dim=[10] * 7, vocab_size=13,
+    mask_time_prob=0.0, num_conv_pos_embeddings=6, num_conv_pos_embedding_groups=4,
+)  # fmt: skip
+_STABLE = dict(feat_extract_norm="layer", conv_bias=True, do_stable_layer_norm=True)
+
 CASES = {
     "bert": Case("BertModel", _BERT),
     "bert_masked_lm": Case("BertForMaskedLM", _BERT | dict(hidden_act="gelu_new", type_vocab_size=3)),
@@ -128,6 +140,29 @@ CASES = {
     "whisper": Case("WhisperForConditionalGeneration", _WHISPER),
     # Fewer layers in the decoder, as large-v3-turbo.
     "whisper_turbo": Case("WhisperForConditionalGeneration", _WHISPER | dict(encoder_layers=4, num_mel_bins=12)),
+    # A picture's text, the two parts of unlike and of one width.
+    "captioner": Case("VisionEncoderDecoderModel", _CAPTIONER),
+    "captioner_of_one_width": Case(
+        "VisionEncoderDecoderModel", _CAPTIONER | dict(encoder=_CAPTIONER["encoder"] | dict(hidden_size=27))
+    ),
+    # Sounds: a norm over time, layers normed behind; norms by position, layers normed before; two kinds of positions.
+    "wav2vec2": Case("Wav2Vec2ForCTC", _WAVE | dict(num_hidden_layers=3)),
+    "wav2vec2_stable": Case(
+        "Wav2Vec2Model", _WAVE | _STABLE | dict(num_conv_pos_embeddings=5, num_conv_pos_embedding_groups=2)
+    ),
+    "wav2vec2_conformer": Case(
+        "Wav2Vec2ConformerForCTC", _WAVE | dict(hidden_act="swish", conv_depthwise_kernel_size=7, conv_bias=True)
+    ),
+    "wav2vec2_conformer_rotary": Case(
+        "Wav2Vec2ConformerModel",
+        _WAVE
+        | dict(
+            hidden_act="swish",
+            conv_depthwise_kernel_size=5,
+            position_embeddings_type="rotary",
+            feat_extract_norm="layer",
+        ),
+    ),
     "llama_biased": Case(
         "LlamaForCausalLM",
         _LLAMA
@@ -173,6 +208,7 @@ TRANSLATED = (
 TRANSLATOR_SETTINGS = _M2M100 | dict(max_position_embeddings=200)
 
 GIVEN = (
+    "samples",
     "frames",
     "tokens",
     "mask",

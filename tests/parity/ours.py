@@ -13,6 +13,7 @@ from data.translation.config import Translate
 from data.translation.decoding import TranslationDecoding
 from data.vocabularies.multilingual import Multilingual
 from models.bert.config import BertConfig
+from models.conformer.config import STRIDE, ConformerConfig
 from models.execution import Execution
 from models.families import family_of
 from models.gpt.config import GptConfig
@@ -40,9 +41,13 @@ def abstract(config: Any) -> Any:
 def fresh(config: Any, seed: int) -> dict[str, Any]:
     """Random parameters, none of them zeros or ones."""
     params = split(abstract(config))
-    leaves, treedef = jax.tree.flatten(params)
     rng = np.random.default_rng(seed)
-    return jax.tree.unflatten(treedef, [rng.normal(size=x.shape, scale=0.3).astype(np.float32) for x in leaves])
+
+    def drawn(path: Any, x: Any) -> np.ndarray:
+        value = rng.normal(size=x.shape, scale=0.3).astype(np.float32)
+        return np.abs(value) + 0.5 if path[-1].key == "variance" else value
+
+    return jax.tree_util.tree_map_with_path(drawn, params)
 
 
 def model(source: Weights) -> Any:
@@ -57,10 +62,22 @@ def model(source: Weights) -> Any:
 
 def batch(given: dict[str, np.ndarray]) -> dict[str, jax.Array]:
     """Their inputs as ours: an example a row, every position a slot."""
+    if "images" in given and "targets" in given:
+        rows, length = given["targets"].shape
+        places = np.broadcast_to(np.arange(length, dtype=np.int32), (rows, length))
+        arrays = {name: given[name] for name in ("images", "targets")} | {"targets_positions": places}
+        arrays |= {"targets_segments": np.ones_like(places), "has_image": np.ones((rows, 1), np.int32)}
+        return {k: jnp.asarray(v) for k, v in arrays.items()}
     if "images" in given:
         rows = len(given["images"])
         arrays = {"labels": np.zeros((rows, 2), np.int32), "label_weights": np.eye(2, dtype=np.float32)[[0] * rows]}
         return {k: jnp.asarray(v) for k, v in ({"images": given["images"]} | arrays).items()}
+    if "samples" in given:
+        rows, length = given["samples"].shape
+        more = ((0, 0), (0, -length % STRIDE["waveform"]))  # a whole number of positions
+        segments = np.pad(np.ones((rows, length), np.int32), more)
+        arrays = {"frames": np.pad(given["samples"], more)[..., None], "frames_segments": segments}
+        return {k: jnp.asarray(v) for k, v in arrays.items()}
     if "frames" in given:
         rows, length = given["targets"].shape
         places = np.broadcast_to(np.arange(length, dtype=np.int32), (rows, length))
@@ -93,9 +110,14 @@ def outputs(source: Weights, given: dict[str, np.ndarray]) -> dict[str, np.ndarr
     m, b, config = model(source), batch(given), source.config
     if isinstance(config, EncoderDecoderConfig):
         found = {"logits": jax.jit(lambda m, b: m(b))(m, b)}
-        searches = (("greedy", 1, 1),) if "frames" in given else (("greedy", 1, 1), ("beams", 3, 10_000))
+        searches = (
+            (("greedy", 1, 1),) if given.keys() & {"frames", "images"} else (("greedy", 1, 1), ("beams", 3, 10_000))
+        )
         for name, beams, eos in searches:
             found[name] = _decoded(m, b, beams, eos)
+    elif isinstance(config, ConformerConfig):
+        positions, name = given["mask"].shape[1], "logits" if config.vocab else "last_hidden_state"
+        found = {name: jax.jit(lambda m, b: _heard(m, b))(m, b)[:, :positions]}
     elif isinstance(config, VitConfig):
         found = jax.jit(lambda m, b: {"logits": m(b)} if config.classes else _features(m, b))(m, b)
     elif isinstance(config, GptConfig):
@@ -104,6 +126,11 @@ def outputs(source: Weights, given: dict[str, np.ndarray]) -> dict[str, np.ndarr
         assert isinstance(config, BertConfig)
         found = jax.jit(lambda m, b: _bert(config.head, m, b))(m, b)
     return {k: np.asarray(v) for k, v in found.items()}
+
+
+def _heard(m: Any, b: dict[str, jax.Array]) -> jax.Array:
+    x_BSM = m.features(b)[0]
+    return m.head(x_BSM) if m.c.vocab else x_BSM
 
 
 def _features(m: Any, b: dict[str, jax.Array]) -> dict[str, jax.Array]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from trainers.programs.hlo import HloError, Instruction, Program, Shape
+from trainers.programs.hlo import HloError, Instruction, Program, Shape, component
 from trainers.programs.trip_counts import Loop, Site, times, walk
 
 KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
@@ -185,20 +185,23 @@ def _axes(groups: Groups, mesh: Mapping[str, int], *, pairs: bool) -> tuple[str,
 
 
 def summary(collectives: Sequence[Collective]) -> list[dict[str, Any]]:
-    """Returns collectives grouped by kind, axes and being inside a loop, as plain values.
+    """Returns collectives grouped by component, kind, axes and being inside a loop, as plain values.
 
-    Keys: kind, axes (None: along none), in_loop, count (instructions), times (runs a step; None if unknown), bytes (on one
-    device a step, see Collective; None if unknown), largest (the largest array).
+    Keys: component (whose stack of layers communicates; "" is what is outside of all), kind, axes (None: along none), in_loop,
+    count (instructions), times (runs a step; None if unknown), bytes (on one device a step, see Collective; None if unknown),
+    largest (the largest array).
     """
     rows: dict[tuple, list[Collective]] = {}
     for collective in collectives:
-        rows.setdefault((collective.kind, collective.axes, bool(collective.loops)), []).append(collective)
+        key = component(collective.op_name), collective.kind, collective.axes, bool(collective.loops)
+        rows.setdefault(key, []).append(collective)
     summaries = []
-    for (kind, axes, in_loop), group in rows.items():
+    for (path, kind, axes, in_loop), group in rows.items():
         runs = [collective.times for collective in group if collective.times is not None]
         known = len(runs) == len(group)
         summaries.append(
             {
+                "component": path,
                 "kind": kind,
                 "axes": None if axes is None else list(axes),
                 "in_loop": in_loop,
@@ -210,16 +213,20 @@ def summary(collectives: Sequence[Collective]) -> list[dict[str, Any]]:
                 "largest": str(max((s for collective in group for s in collective.shapes), key=lambda s: s.bytes)),
             }
         )
-    return sorted(summaries, key=lambda row: (KINDS.index(row["kind"]), row["in_loop"], row["axes"] or []))
+    order = lambda row: (row["component"], KINDS.index(row["kind"]), row["in_loop"], row["axes"] or [])  # noqa: E731
+    return sorted(summaries, key=order)
 
 
 def table(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Returns `summary` as lines of text, a heading first."""
-    lines = [f"{'kind':20} {'axes':20} {'where':8} {'count':>6} {'times':>8} {'MiB/device/step':>16}  largest"]
+    width = max([len("component"), *(len(row["component"]) for row in rows)])
+    head = f"{'component':{width}} {'kind':20} {'axes':20} {'where':8}"
+    lines = [f"{head} {'count':>6} {'times':>8} {'MiB/device/step':>16}  largest"]
     for row in rows:
         axes = "?" if row["axes"] is None else "*".join(row["axes"]) or "-"
         where = "in loops" if row["in_loop"] else "once"
         runs = "?" if row["times"] is None else f"{row['times']:,}"
         size = "?" if row["bytes"] is None else f"{row['bytes'] / MIB:,.3f}"
-        lines.append(f"{row['kind']:20} {axes:20} {where:8} {row['count']:6,} {runs:>8} {size:>16}  {row['largest']}")
+        row_of = f"{row['component'] or '-':{width}} {row['kind']:20} {axes:20} {where:8}"
+        lines.append(f"{row_of} {row['count']:6,} {runs:>8} {size:>16}  {row['largest']}")
     return lines

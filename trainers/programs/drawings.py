@@ -91,15 +91,50 @@ def timeline(s: Schedule, *, backward: bool) -> list[str]:
     ]
 
 
+# What an axis does in a part whose rule cuts dimensions of these names.
+_ROLES = {
+    "layers": "stages", "batch": "batch", "height": "space", "width": "space", "length": "positions", "res_length": "positions",
+    "expert": "experts", "vocab": "vocabulary", "act_vocab": "vocabulary", "heads": "heads", "mlp": "hidden", "embed": "weights",
+    "act_embed": "residual stream",
+}  # fmt: skip
+_OF_WEIGHTS = ("layers", "expert", "vocab", "act_vocab", "heads", "mlp", "embed")  # of parts whose weights have them
+
+
+def roles(parameters: Sequence[ParamInfo], layout: Layout) -> list[str]:
+    """Returns a table of what each axis of the mesh does in each part of a model: data in one, stages in another."""
+    named: dict[str, set[str]] = {}
+    rules: dict[str, dict[str, tuple[str, ...]]] = {}
+    for info in parameters:
+        part = info.where.path.partition(".")[0]
+        named.setdefault(part, set()).update(info.axes)
+        for name, axes in layout.resolve(info.where.path).items():
+            if name in _ROLES and (name not in _OF_WEIGHTS or name.removeprefix("act_") in info.axes):
+                rules.setdefault(part, {})[name] = axes
+    axes = [f"{axis} {size}" for axis, size in layout.mesh]
+    rows = []
+    for part in sorted(filter(None, named)):
+        cells = []
+        for axis, _ in layout.mesh:
+            words = [word for name, word in _ROLES.items() if axis in rules.get(part, {}).get(name, ())]
+            cells.append(", ".join(dict.fromkeys(words)) or "copies")
+        rows.append([part, *cells])
+    widths = [max(map(len, column)) for column in zip(["part", *axes], *rows, strict=True)]
+    return [
+        "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True))
+        for row in (["part", *axes], *rows)
+    ]
+
+
 def pictures(
     parameters: Sequence[ParamInfo], layout: Layout, activations: Mapping[str, Activation] | None = None
 ) -> list[str]:
-    """Draws the shards of the largest parameter and of the activations of each part of a model, and its pipelines' timelines.
+    """Draws what the mesh does in each part of a model, the shards of its largest parameter and of its activations, and its
+    pipelines' timelines.
 
     Args:
       activations: activations of the family's layers, by name; the first is drawn of those that the layout cuts alike.
     """
-    lines: list[str] = []
+    lines = ["", *roles(parameters, layout)]
     parts: dict[str, list[ParamInfo]] = {}
     for info in parameters:
         parts.setdefault(info.where.path.partition(".")[0], []).append(info)

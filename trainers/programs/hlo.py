@@ -241,6 +241,16 @@ def _instruction(line: str) -> Instruction:
     raise HloError(f"no instruction, its parentheses do not close: {line.strip()[:80]!r}")
 
 
+_SCOPE = re.compile(r"jvp\(([A-Za-z_][\w.]*)\)")
+
+
+def component(op_name: str) -> str:
+    """Returns the component whose stack of layers an operation of a training step belongs to (models.sharding.params.scan names
+    it); "" outside of any."""
+    found = _SCOPE.search(op_name)
+    return found[1] if found else ""
+
+
 def phase(op_name: str) -> str:
     """Returns the part of a training step that an operation belongs to; JAX writes transformations into its name."""
     for mark, name in (

@@ -97,7 +97,9 @@ def located(text: str) -> Path:
 
 def check_vocabulary(source: Weights, vocabulary: Path) -> None:
     """Raises ReleaseError for weights whose vocabulary is not that of the run's data."""
-    if source.vocabulary is None:
+    named = getattr(source.config, "vocabularies", {})
+    silent = named and not any(getattr(source.config, field) for field in named.values())  # pre-trained without texts
+    if source.vocabulary is None or silent:
         return
     ours, theirs = ({file.name: file for file in files.listed(folder)} for folder in (vocabulary, source.vocabulary))
     both = ours.keys() & theirs.keys()

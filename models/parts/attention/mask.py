@@ -21,7 +21,8 @@ class AttentionMask:
 
     Attributes:
       segments_BL, segments_BS: int32 examples of a packed row, from 1; 0 is padding, which nobody sees.
-      index_BL, index_BS: int32 places in the row, whatever the order of the arrays; their batch may be 1.
+      index_BL, index_BS: int32 places in the row, whatever the order of the arrays; their batch may be 1. A key that all of its
+        example see, as those of a prefix, has the place -1.
       causal: whether a query sees no key after its place.
       zigzag: n, where queries and keys are in zigzag order over n shards.
       in_order: whether places are known to be 0, 1, 2 and so on along both arrays.
@@ -44,6 +45,10 @@ class AttentionMask:
         """Returns the mask of rows whose positions are in order."""
         index_1L, index_1S = (jnp.arange(x.shape[1], dtype=jnp.int32)[None] for x in (segments_BL, segments_BS))
         return cls(segments_BL, segments_BS, index_1L, index_1S, causal, in_order=True)
+
+    def with_prefix(self, prefix_BS: jax.Array) -> "AttentionMask":
+        """Returns the mask of rows in order in which these keys, True, are seen by all of their example (a prefix LM)."""
+        return dataclasses.replace(self, index_BS=jnp.where(prefix_BS, -1, self.index_BS), in_order=False)
 
     def in_zigzag(self, where: Component) -> "AttentionMask":
         """Returns the same mask of rows in the layout's order, where segments have come in the order of `arrange` already."""

@@ -8,7 +8,7 @@ from models.sharding.layout import Layout, rules
 from models.sharding.layouts import also
 from models.sharding.params import ParamInfo
 from models.sharding.pipelines.schedule import Schedule
-from trainers.programs.drawings import pictures, placement, timeline
+from trainers.programs.drawings import pictures, placement, roles, timeline
 
 LAYOUT = Layout(
     name="drawn",
@@ -63,3 +63,24 @@ def test_activations_are_drawn_that_a_part_has_and_that_lie_differently():
     titles = [line for line in pictures(weights, layout, DENSE) if line.startswith("tower: ")]
     assert [title.partition(" (")[0] for title in titles] == [f"tower: {DENSE[name].what}" for name in ("carry", "up")]
     assert not any(line.startswith("tower: ") for line in pictures(weights, layout))
+
+
+def test_what_an_axis_does_in_each_part():
+    """Of a part's own weights, and of what passes through it: an axis that cuts nothing of it holds copies."""
+    layout = dataclasses.replace(
+        LAYOUT,
+        rules=also(LAYOUT.rules, act_vocab="model"),
+        components=(("tower", rules(batch="model", layers="data", embed=None)),),
+    )
+    infos = [
+        ParamInfo("tower.wi", (2, 8), "float32", ("layers", "embed"), Component(layout, "tower")),
+        ParamInfo("head.weight", (8, 16), "float32", ("embed", "vocab"), Component(layout, "head")),
+        ParamInfo("seam.scale", (8,), "float32", ("in_channels",), Component(layout, "seam")),
+    ]
+    cells = [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in roles(infos, layout)]
+    assert cells == [
+        ["part", "data 2", "model 4"],
+        ["head", "batch, vocabulary, weights", "vocabulary"],
+        ["seam", "batch", "copies"],
+        ["tower", "stages", "batch"],
+    ]

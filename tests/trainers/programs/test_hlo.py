@@ -202,7 +202,7 @@ def test_an_unknown_trip_count_is_an_error_or_none():
     assert found.times is None and found.bytes == 128
     (row,) = summary([found])
     assert row["times"] is None and row["bytes"] is None and row["in_loop"]
-    assert table([row])[1].split()[:6] == ["all-reduce", "data*model", "in", "loops", "1", "?"]
+    assert table([row])[1].split()[:7] == ["-", "all-reduce", "data*model", "in", "loops", "1", "?"]
 
 
 # --- groups and axes ----------------------------------------------------------------------------------------------
@@ -394,7 +394,7 @@ def test_summary_of_a_compiled_program(compiled):
         ("collective-permute", ["data"], False, 1, 1, 256),
     ]
     assert rows[0]["largest"] == "f32[64,8]"
-    assert table(rows)[1].split() == ["all-gather", "data*model", "once", "1", "1", "0.002", "f32[64,8]"]
+    assert table(rows)[1].split() == ["-", "all-gather", "data*model", "once", "1", "1", "0.002", "f32[64,8]"]
 
 
 def test_read_trip_counts_equal_the_noted_ones(compiled):

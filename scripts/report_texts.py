@@ -1,0 +1,119 @@
+"""Draws a run that writes texts of pictures or sounds as one self-contained page: its loss, its scores, what it writes of what.
+
+    python -m scripts.report_texts runs/emoji
+
+Scores the split that the run was evaluated on, beside its task's baselines, by source and language; writes DIR/index.html.
+"""
+
+import base64
+import html
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from configs.experiment import Experiment
+from models.errors import UserError
+from models.sharding.layouts import ONE_DEVICE
+from scripts import cli
+from scripts.report import COLORS, STYLE, picture
+
+SHOWN = 48  # examples on the page
+
+
+def write(workdir: Path, e: Experiment, weights: Any) -> Path:
+    """Writes DIR/index.html and returns its path; raises UserError for a model that writes no texts of pictures or sounds."""
+    import matplotlib
+
+    matplotlib.use("agg")
+
+    from data.reading.caches import cache_folder
+    from trainers import metrics
+    from trainers.evaluation.decoded import DecodingEvaluator
+    from trainers.evaluation.place import placed
+
+    plan, params = placed(e, weights)
+    if not {"images", "frames"} & e.data.features().keys() or "targets" not in e.data.features():
+        raise UserError(f"{e.name}: this model does not write texts of pictures or sounds")
+    folder = cache_folder(e.data)
+    evaluator = DecodingEvaluator(plan.model, e, folder, folder)
+    decoding, examples = evaluator.decoding, evaluator.examples
+    outputs = evaluator.decoder(params, examples)
+    scores: dict[str, Any] = dict(decoding.scores(examples, outputs))
+    scores |= decoding.baselines(examples, lambda chosen: evaluator.decoder(params, chosen))
+    some = np.linspace(0, len(examples) - 1, min(SHOWN, len(examples))).astype(int).tolist()
+    cards = "".join(card(decoding.encode(examples[at]), examples[at], outputs[at]) for at in some)
+    parts = [
+        ("Loss over steps", picture(curve, [line for line in metrics.read(workdir) if "loss" in line])),
+        ("Scores", table(scores)),
+        (f"{len(some)} of {len(examples):,} held-out examples", f'<div class="cards">{cards}</div>'),
+    ]
+    body = "".join(f"<h2>{title}</h2>{content}" for title, content in parts)
+    style = f"{STYLE} .cards{{display:flex;flex-wrap:wrap;gap:12px}} .card{{width:210px;font-size:13px}} .card b{{color:#666}}"
+    page = workdir / "index.html"
+    page.write_text(
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{e.name}</title><style>{style}</style>'
+        f"<h1>{e.name}</h1>{body}</html>\n",
+        encoding="utf-8",
+    )
+    return page
+
+
+def curve(figure: Any, lines: Sequence[Mapping[str, Any]]) -> str:
+    """Draws the training loss."""
+    axes = figure.subplots()
+    axes.plot([line["step"] for line in lines], [line["loss"] for line in lines], color=COLORS["high"])
+    axes.set(xlabel="step", ylabel="training loss, nats", ylim=(0, None))
+    axes.spines[["top", "right"]].set_visible(False)
+    return "training loss over steps"
+
+
+def table(scores: Mapping[str, Mapping[str, float]]) -> str:
+    """Returns the scores of all examples, of each source and language, and of the baselines, as a table."""
+    columns = list(dict.fromkeys(name for row in scores.values() for name in row))
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in ["", *columns])
+    rows = (
+        f"<tr><td>{html.escape(name)}</td>"
+        + "".join(f"<td>{row[column]:.4g}</td>" if column in row else "<td></td>" for column in columns)
+        for name, row in scores.items()
+    )
+    return f"<table><tr>{head}</tr>{''.join(rows)}</table>"
+
+
+def card(row: Mapping[str, np.ndarray], example: Any, output: str) -> str:
+    """Returns an example: its picture or the frames of its sound, what it is called, and what the model writes."""
+    if "has_image" in row and row["has_image"].any():
+        shown = (row["images"] - row["images"].min()) / max(float(np.ptp(row["images"])), 1e-6)
+    else:
+        frames = row["frames"][row["frames_segments"] > 0]
+        shown = np.flipud((frames - frames.min()).T / max(float(np.ptp(frames)), 1e-6))
+    language = html.escape(getattr(example, "language", ""))
+    return (
+        f'<div class="card">{_image(shown)}<br><b>{language}</b> {html.escape(example.text)}<br>'
+        f"<b>written</b> {html.escape(output)}</div>"
+    )
+
+
+def _image(values: np.ndarray) -> str:
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.fromarray((255 * values).astype(np.uint8)).save(buffer, format="png")
+    return f'<img width="96" height="96" alt="" src="data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}">'
+
+
+def main() -> int:
+    parser = cli.parser(__doc__)
+    parser.add_argument("workdir", type=cli.folder)
+    args = parser.parse_args()
+    cli.use_devices(ONE_DEVICE)
+    from trainers.weights.open import open_model
+
+    print(write(args.workdir, *open_model(args.workdir)))
+    return 0
+
+
+if __name__ == "__main__":
+    cli.run(main)
