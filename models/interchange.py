@@ -9,7 +9,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -279,6 +279,37 @@ def setting(theirs: Mapping[str, Any], key: str, kind: type, default: Any = _NEE
         problem = "is missing" if value is None else f"is {json.dumps(value)[:60]}"
         raise InterchangeError(f"config.json: {key} {problem}; expected {kind.__name__}")
     return value
+
+
+class Settings:
+    """The settings of a config.json whose model takes something else for an absent key than for null.
+
+    Args:
+      theirs: the config.json.
+      defaults: what `transformers` takes for absent keys; every key that is asked for is in it. `NEEDED` has no default.
+    """
+
+    NEEDED: ClassVar[Any] = _NEEDED
+
+    def __init__(self, theirs: Mapping[str, Any], defaults: Mapping[str, Any]):
+        self.theirs, self._defaults = theirs, defaults
+
+    def get(self, key: str, kind: type) -> Any:
+        """Returns a setting; raises InterchangeError where it is null, or of another type."""
+        if key not in self.theirs and self._defaults[key] is not _NEEDED:
+            return self._defaults[key]
+        if self.theirs.get(key, 0) is None:
+            raise InterchangeError(f"config.json: {key} is null; expected {kind.__name__}")
+        return setting(self.theirs, key, kind)
+
+    def optional(self, key: str, kind: type) -> Any:
+        """Returns a setting that may be null, or absent with a default that is: None."""
+        value = self.theirs[key] if key in self.theirs else self._defaults[key]
+        return None if value is None else self.get(key, kind)
+
+    def dropout(self, *keys: str) -> float:
+        """Returns the largest of some rates of dropout, of which ours has one; null is none."""
+        return max(self.optional(key, float) or 0.0 for key in keys)
 
 
 def model_type(theirs: Mapping[str, Any], architectures: Mapping[str, tuple[str, ...]]) -> str:
