@@ -281,6 +281,18 @@ def setting(theirs: Mapping[str, Any], key: str, kind: type, default: Any = _NEE
     return value
 
 
+def completed(theirs: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a config.json with a model's defaults in place of absent keys.
+
+    Raises:
+      InterchangeError: a key is null whose default is not, which `transformers` refuses or fails at.
+    """
+    for key, default in defaults.items():
+        if theirs.get(key, default) is None and default is not None:
+            raise InterchangeError(f"config.json: {key} is null; left out, it would be {json.dumps(default)}")
+    return {**defaults, **theirs}
+
+
 def model_type(theirs: Mapping[str, Any], architectures: Mapping[str, tuple[str, ...]]) -> str:
     """Returns the model_type of a config.json; raises InterchangeError where its architecture is none that is read.
 
