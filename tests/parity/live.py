@@ -23,6 +23,7 @@ from data.packages.fetch import FetchError
 from data.packages.weights import weights_folder
 from data.vocabularies.files import PIECES
 from data.vocabularies.tokenizers import Tokenizer
+from models.bert import huggingface as bert
 from models.errors import nearest
 from tests.helpers.vocabularies import write_pieces
 from tests.parity import ours
@@ -137,6 +138,7 @@ def main() -> int:
         for version in (4, 5):
             theirs("translators", pieces / PIECES, made, version=version)
         theirs("hear", made / "spectra.safetensors")
+        theirs("defaults", made / "defaults.json", *bert.MODEL_TYPES)
         same = vocabularies(written) | translators(made, written)
         for name, equal in same.items():
             print(f"{name + ', vocabulary':<32}{'equal' if equal else 'DIFFERENT':>20}")

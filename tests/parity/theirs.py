@@ -1,6 +1,7 @@
 """The side of `transformers`, in an environment of its own (`make parity`); knows nothing of the zoo's code.
 
 theirs.py make TO [NAME...]            a folder for each case, with inputs and the model's outputs in expected.safetensors
+theirs.py defaults TO TYPE...          the settings of configs of these model types that are given none
 theirs.py run FOLDER...                the outputs of models that the zoo wrote, to outputs.safetensors beside them
 theirs.py embed MODEL TO               the embeddings of some sentences
 theirs.py encode FOLDER TEXT [FROM]    ids of a text by the folder's tokenizer, from a language
@@ -174,6 +175,11 @@ def make(to: Path, names: list[str]) -> None:
         save_file(given | outputs(model, given), to / name / "expected.safetensors")
 
 
+def defaults(to: Path, types: list[str]) -> None:
+    found = {name: transformers.AutoConfig.for_model(name).to_dict() for name in types}
+    to.write_text(json.dumps(found, indent=1, sort_keys=True, default=str) + "\n")
+
+
 def run(folder: Path) -> None:
     save_file(outputs(load(folder), load_file(folder / "inputs.safetensors")), folder / "outputs.safetensors")
 
@@ -255,6 +261,8 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["make", to, *names]:
             make(Path(to), names)
+        case ["defaults", to, *types]:
+            defaults(Path(to), types)
         case ["run", *folders]:
             for folder in folders:
                 run(Path(folder))

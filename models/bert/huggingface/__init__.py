@@ -16,6 +16,7 @@ from models.parts.heads_config import MaskedLm, SentenceEmbedding
 
 _KINDS = (bert, roberta, distilbert)
 MODEL_TYPES = tuple(name for kind in _KINDS for name in kind.STEMS)
+DEFAULTS = {name: table for kind in _KINDS for name, table in kind.DEFAULTS.items()}
 _OUTPUTS = tuple(name for kind in _KINDS for name in kind.OUTPUTS)
 
 

@@ -22,11 +22,13 @@ STEMS = {"bert": "Bert"}
 PREFIX = "bert."
 BODY = ("embeddings.", "encoder.", "pooler.")
 OUTPUTS = ("cls.", "classifier.", "qa_outputs.", "bert.pooler.", "pooler.")
-DEFAULTS = dict(
-    vocab_size=30_522, hidden_size=768, num_hidden_layers=12, num_attention_heads=12, intermediate_size=3072,
-    hidden_act="gelu", hidden_dropout_prob=0.1, max_position_embeddings=512, type_vocab_size=2, layer_norm_eps=1e-12,
-    is_decoder=False, add_cross_attention=False, tie_word_embeddings=True,
-)  # fmt: skip
+DEFAULTS = {
+    "bert": dict(
+        vocab_size=30_522, hidden_size=768, num_hidden_layers=12, num_attention_heads=12, intermediate_size=3072,
+        hidden_act="gelu", hidden_dropout_prob=0.1, max_position_embeddings=512, type_vocab_size=2, layer_norm_eps=1e-12,
+        is_decoder=False, add_cross_attention=False, tie_word_embeddings=True,
+    )
+}  # fmt: skip
 HEADS: dict[str, Head] = common.HEADS | {"ForPreTraining": MaskedLm(next_sentence=True)}
 LAYER = {
     "attention.q": "attention.self.query",
@@ -42,7 +44,7 @@ LAYER = {
 
 def read(theirs: Mapping[str, Any]) -> BertConfig:
     """Returns the configuration of a BERT."""
-    theirs = completed(theirs, DEFAULTS)
+    theirs = completed(theirs, DEFAULTS["bert"])
     return BertConfig(**fields(theirs), head=common.read_head(theirs, STEMS["bert"], HEADS))
 
 

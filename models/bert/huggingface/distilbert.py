@@ -16,10 +16,12 @@ STEMS = {"distilbert": "DistilBert"}
 PREFIX = "distilbert."
 BODY = ("embeddings.", "transformer.")
 OUTPUTS = ("vocab_transform.", "vocab_layer_norm.", "vocab_projector.", "pre_classifier.", "classifier.", "qa_outputs.")
-DEFAULTS = dict(
-    vocab_size=30_522, max_position_embeddings=512, sinusoidal_pos_embds=False, n_layers=6, n_heads=12, dim=768,
-    hidden_dim=3072, dropout=0.1, activation="gelu", tie_word_embeddings=True,
-)  # fmt: skip
+DEFAULTS = {
+    "distilbert": dict(
+        vocab_size=30_522, max_position_embeddings=512, sinusoidal_pos_embds=False, n_layers=6, n_heads=12, dim=768,
+        hidden_dim=3072, dropout=0.1, activation="gelu", tie_word_embeddings=True,
+    )
+}  # fmt: skip
 EPS = 1e-12  # no setting of theirs
 HEADS: dict[str, Head] = common.HEADS | {"ForSequenceClassification": Classification(labels=2, pooler="relu")}
 _LAYER = {
@@ -36,7 +38,7 @@ _LAYER = {
 
 def read(theirs: Mapping[str, Any]) -> BertConfig:
     """Returns the configuration of a DistilBERT. Dropout is that of the hidden states, the only one that we have."""
-    theirs = completed(theirs, DEFAULTS)
+    theirs = completed(theirs, DEFAULTS["distilbert"])
     only(theirs, pruned_heads=({},), problem_type=("single_label_classification",))
     # Other names of three settings, under which a file may hold them too.
     only(

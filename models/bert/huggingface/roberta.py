@@ -17,8 +17,8 @@ PREFIX = "roberta."
 BODY = bert.BODY
 OUTPUTS = ("lm_head.", "classifier.", "qa_outputs.", "roberta.pooler.")
 DEFAULTS = {
-    "roberta": bert.DEFAULTS | dict(vocab_size=50_265, pad_token_id=1),
-    "xlm-roberta": bert.DEFAULTS | dict(pad_token_id=1),
+    "roberta": bert.DEFAULTS["bert"] | dict(vocab_size=50_265, pad_token_id=1),
+    "xlm-roberta": bert.DEFAULTS["bert"] | dict(pad_token_id=1),
 }
 HEADS = common.HEADS
 
