@@ -111,6 +111,11 @@ class Block(nnx.Module):
         else:
             self.ffn = Moe(moe, c.model_dim, c.hidden_dim, k2, inner, causal=causal, **settings)
 
+    @property
+    def layers(self) -> "list[Block]":
+        """The block itself, as the only layer of a unit (models/parts/units.py)."""
+        return [self]
+
     def __call__(
         self, x_BLM: jax.Array, g: Geometry, cache: LayerCache | None, key: Key
     ) -> tuple[jax.Array, tuple[LayerCache | None, Statistics]]:
@@ -203,14 +208,22 @@ def unstacked(modules: Any) -> list[Any]:
     return [jax.tree.map(lambda x, i=i: x[i], modules) for i in range(layers)]
 
 
-def keys_values(blocks: Block, c: BlockConfig, x_BLM: jax.Array, g: Geometry) -> KeysValues:
-    """Returns the keys and values [layers, B, L, G, D] that each layer of a stack makes of a row: a cache's beginning."""
+def keys_values(stack: Any, c: BlockConfig, x_BLM: jax.Array, g: Geometry) -> tuple[jax.Array, list[KeysValues]]:
+    """Returns (y_BLM, the keys and values [layers, B, L, G, D] that each layer makes of a row: a cache's beginning).
 
-    def layer(x_BLM, block: Block, _):
-        y_BLM = x_BLM if c.order == "post" else block.attention_norm(x_BLM)
-        return block(x_BLM, g, None, None)[0], block.attention.keys_values(y_BLM, g.rotation)
+    Args:
+      stack: of blocks, or of units (models/parts/units.py), each of whose layers has an item in the list.
+    """
 
-    return scan(layer, x_BLM, blocks)[1]
+    def layer(x_BLM, unit: Any, _):
+        kept = []
+        for block in unit.layers:
+            y_BLM = x_BLM if c.order == "post" else block.attention_norm(x_BLM)
+            kept.append(block.attention.keys_values(y_BLM, g.rotation))
+            x_BLM, _ = block(x_BLM, g, None, None)
+        return x_BLM, kept
+
+    return scan(layer, x_BLM, stack)
 
 
 def logits(

@@ -146,11 +146,13 @@ class StackConfig(BlockConfig):
     Attributes:
       layers: depth.
       moe: the mixture of experts of every `sparse_every`-th layer; None makes all layers dense.
+      sparse_first: of `sparse_every` layers the first is the mixture, not the last (GLaM).
     """
 
     layers: int
     moe: MoeConfig | None = None
     sparse_every: int = 2
+    sparse_first: bool = False
 
     stacks: ClassVar[int] = 1  # of which each has its share of the layers
 
@@ -159,15 +161,22 @@ class StackConfig(BlockConfig):
         if self.sparse_every < 1:
             raise ValueError(f"sparse_every={self.sparse_every}: must be 1 or more")
         whole = self.multiple
-        if self.layers % whole or not self.layers:
+        if self.repeated % whole or self.repeated < 1:
             every = {1: "every", 2: "every second", 3: "every third"}.get(
                 self.sparse_every, f"every {self.sparse_every}th"
             )
             made = ["half encoder, half decoder"] * (self.stacks == 2) + [f"{every} an MoE layer"] * bool(self.moe)
+            before, times = self.layers - self.repeated, max(self.repeated // whole, 0)
             raise ValueError(
-                f"layers={self.layers}: must be a multiple of {whole} ({', '.join(made) or 'at least one'}); nearest are "
-                f"{max(self.layers // whole, 1) * whole} and {(self.layers // whole + 1) * whole}"
+                f"layers={self.layers}: must be {f'{before} and ' if before else ''}a multiple of {whole} "
+                f"({', '.join(made) or 'at least one'}); nearest are {before + max(times, 1) * whole} and "
+                f"{before + (times + 1) * whole}"
             )
+
+    @property
+    def repeated(self) -> int:
+        """Layers of the stacks of equal units: all of them."""
+        return self.layers
 
     @property
     def multiple(self) -> int:
@@ -176,15 +185,16 @@ class StackConfig(BlockConfig):
 
     @property
     def unit(self) -> tuple[str, ...]:
-        """The layers of a stack's repeated unit: dense ones and then a mixture, or in a dense model one layer."""
+        """The layers of a stack's repeated unit: dense ones and a mixture after or before them, or in a dense model one layer."""
         if self.moe is None:
             return ("dense",)
-        return (*("dense" if i == 0 else f"dense_{i}" for i in range(self.sparse_every - 1)), "sparse")
+        dense = ["dense" if i == 0 else f"dense_{i}" for i in range(self.sparse_every - 1)]
+        return ("sparse", *dense) if self.sparse_first else (*dense, "sparse")
 
     @property
     def units(self) -> int:
         """Repeated units of a stack."""
-        return self.layers // (self.stacks * len(self.unit))
+        return self.repeated // (self.stacks * len(self.unit))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -240,7 +250,7 @@ class EncoderDecoderConfig(StackConfig):
 
     def shrunk(self) -> dict[str, Any]:
         """Returns field values small enough for a test and divisible by the meshes of eight devices; the variant stays."""
-        moe = self.moe and dataclasses.replace(self.moe, experts=8, group_size=32, min_capacity=1)
+        moe = self.moe and self.moe.shrunk(32)
         return dict(
             layers=max(4, 2 * len(self.unit)), decoder_layers=0, model_dim=16, hidden_dim=32, heads=4, head_dim=8, moe=moe,
             dropout=0.1,

@@ -1,4 +1,4 @@
-"""A stack of units: some dense layers and then a mixture of experts, or one dense layer, repeated.
+"""A stack of units: some dense layers and a mixture of experts after or before them, or one dense layer, repeated.
 
 B rows, L positions, M model.
 """
@@ -14,14 +14,22 @@ from models.sharding.params import scan
 
 
 class Unit(nnx.Module):
-    """The repeated unit of a stack: dense layers and then a mixture of experts, or one dense layer (`c.unit`)."""
+    """The repeated unit of a stack: dense layers and a mixture of experts, or one dense layer (`c.unit`).
 
-    def __init__(self, c: StackConfig, key: jax.Array, where: Component, *, decoder: bool = False):
+    Args:
+      causal: whether it is a decoder's.
+      attends_to_source: whether its layers attend to another sequence too.
+    """
+
+    def __init__(
+        self, c: StackConfig, key: jax.Array, where: Component, *, causal: bool = False, attends_to_source: bool = False
+    ):
         self.names = c.unit
         keys = jax.random.split(key, len(self.names))
         for i, name in enumerate(self.names):
             moe = c.moe if name == "sparse" else None
-            setattr(self, name, Block(c, keys[i], where, attends_to_source=decoder, moe=moe, causal=decoder))
+            block = Block(c, keys[i], where, attends_to_source=attends_to_source, moe=moe, causal=causal)
+            setattr(self, name, block)
 
     @property
     def layers(self) -> list[Block]:
