@@ -189,7 +189,8 @@ class Gpt(Staged):
         segments_BS = (positions_BS < lengths_B[:, None]).astype(jnp.int32)
         mask = AttentionMask.for_rows(segments_BS, segments_BS, causal=not c.prefix)
         g, x_BSM = self._geometry(positions_BS, mask, segments_BS), self._embed(ids_BS, positions_BS)
-        names = ("batch", None, "act_heads" if c.groups == c.heads else "act_kv_heads", None)
+        heads = None if c.latent else "act_heads" if c.groups == c.heads else "act_kv_heads"
+        names = ("batch", None, heads, None)
 
         def grown(x_BSGD: jax.Array) -> jax.Array:
             return self.where.shard(jnp.pad(x_BSGD, ((0, 0), (0, steps * hypotheses), (0, 0), (0, 0))), *names)

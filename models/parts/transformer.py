@@ -12,6 +12,7 @@ from typing import Any
 import jax
 from flax import nnx
 
+from models.parts.attention.latent import LatentAttention
 from models.parts.attention.mask import AttentionMask
 from models.parts.attention.module import Attention, KeysValues
 from models.parts.attention.rotary import Rotation, rotation
@@ -180,7 +181,10 @@ class Block(nnx.Module):
         return norm(x_BLM + y_BLM), other
 
 
-def _attention(c: BlockConfig, key: jax.Array, where: Component, *, buckets: int = 0) -> Attention:
+def _attention(c: BlockConfig, key: jax.Array, where: Component, *, buckets: int = 0) -> Attention | LatentAttention:
+    if c.latent is not None:
+        scalar = dict(scaled=c.attention_scalar, init_scale=c.init_scale)
+        return LatentAttention(c.latent, c.model_dim, c.heads, c.head_dim, key, where, **scalar)
     return Attention(
         c.model_dim, c.heads, c.head_dim, key, where, kv_heads=c.kv_heads, bias=c.attention_bias,
         out_bias=c.attention_bias if c.output_bias == "same" else c.output_bias == "yes", key_bias=c.key_bias,

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
+from models.parts.attention.latent_config import Latent
 from models.parts.moe.config import MoeConfig
 
 Positions = Literal["learned", "rotary", "relative", "relative_shared", "sinusoidal", "none"]
@@ -34,6 +35,7 @@ class BlockConfig:
     """A Transformer layer (models/parts/transformer.py). Fields, not subclasses, tell the published ones apart.
 
     Attributes:
+      latent: multi-head latent attention, whose rotated part has `head_dim`; None is attention as usual.
       kv_heads: heads of keys and values, each shared by heads / kv_heads queries; 0 is as many as `heads`, 1 is
         multi-query attention (Shazeer 2019), anything between is grouped (Ainslie et al. 2023).
       positions: "learned" (a table that is added to the embeddings), "rotary" (Su et al. 2021, halves rotated as in LLaMA),
@@ -49,6 +51,7 @@ class BlockConfig:
       key_bias: of the projection of keys, where attention has biases; softmax does not see it, and Whisper has none.
       qk_norm: layer norms, scale alone, of each head's queries and keys (ViT-22B, arXiv 2302.05442, section 2).
       attention_scale: divides attention logits by sqrt(D); T5 does not, and draws its queries' matrix smaller instead.
+      attention_scalar: stands for D in that square root (Gemma: query_pre_attn_scalar); 0 is D.
       init_scale: variance of the initial matrices of layers and routers, times their inputs (Switch Transformer: 0.1).
       per_dim_scale: a learned scale per dimension of the queries in place of 1/sqrt(D) alone (Lingvo).
       logit_cap: c tanh(x / c) on attention logits; 0 does nothing.
@@ -60,6 +63,7 @@ class BlockConfig:
     hidden_dim: int
     heads: int
     head_dim: int
+    latent: Latent | None = None
     kv_heads: int = 0
     positions: Positions = "learned"
     rotary_base: float = 10_000.0
@@ -77,6 +81,7 @@ class BlockConfig:
     qk_norm: bool = False
     ffn_bias: bool = False
     attention_scale: bool = True
+    attention_scalar: float = 0.0
     init_scale: float = 1.0
     per_dim_scale: bool = False
     logit_cap: float = 0.0
@@ -92,6 +97,15 @@ class BlockConfig:
             raise ValueError(f"init_scale={self.init_scale}: must be positive; Switch Transformer's is 0.1")
         check_dropout(self.dropout)
         check_dropout(self.hidden_dropout)
+        if self.latent is not None:
+            needs = dict(
+                positions="rotary", kv_heads=0, qk_norm=False, attention_bias=False, per_dim_scale=False, logit_cap=0.0
+            )
+            for name, need in needs.items():
+                if getattr(self, name) != need:
+                    raise ValueError(
+                        f"{name}={getattr(self, name)!r}: latent attention has none such; nearest is {need!r}"
+                    )
 
     @property
     def groups(self) -> int:
@@ -136,6 +150,7 @@ class LmConfig(BlockConfig):
         return dict(
             vocab=64, layers=4, model_dim=16, hidden_dim=32, heads=4, head_dim=8,
             kv_heads={0: 0, 1: 1}.get(self.kv_heads, 2), max_positions=min(self.max_positions, 64), dropout=0.1,
+            latent=self.latent and self.latent.shrunk(),
         )  # fmt: skip
 
 
@@ -230,6 +245,8 @@ class EncoderDecoderConfig(StackConfig):
             raise ValueError(f"z_loss={self.z_loss}: must be positive, or 0 for none; T5X's is 1e-4")
         if self.positions == "learned":
             raise ValueError("positions='learned': there is no such table here; nearest is 'sinusoidal'")
+        if self.latent is not None:
+            raise ValueError("latent: a decoder that attends to a source has none such; nearest is None")
         if self.order == "parallel":
             raise ValueError("order='parallel': a decoder that attends to a source has no such order; nearest is 'pre'")
 

@@ -114,7 +114,7 @@ def of_stack(component: str) -> dict[str, Recipe]:
         return Layout(
             name="expert_fsdp",
             mesh=base.mesh,
-            rules=also(base.rules, embed=EXPERT_AXES),
+            rules=also(base.rules, embed=EXPERT_AXES, latent="expert"),
             components=((f"{component}.moe", rules(embed="data")),),
         )
 
@@ -125,7 +125,7 @@ def of_stack(component: str) -> dict[str, Recipe]:
         return Layout(
             name="expert_two_d",
             mesh=base.mesh,
-            rules=also(base.rules, embed="data", res_length="model"),
+            rules=also(base.rules, embed="data", latent="data", res_length="model"),
             components=((f"{component}.moe", rules(embed=None)),),
         )
 

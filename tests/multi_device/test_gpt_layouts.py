@@ -42,6 +42,13 @@ TABLE = [
         pytest.param(SPARSE, name, mesh, marks=pytest.mark.slow)
         for name, mesh in (("gpipe", (2, 2, 2)), ("two_d", (2, 4)))
     ),
+    # Latent attention, dense layers before the stack, a shared expert.
+    ("gpt.deepseek_v3", "expert_fsdp", (2, 4)),
+    *(
+        pytest.param("gpt.deepseek_v3", name, mesh, marks=pytest.mark.slow)
+        for name, mesh in (("expert_two_d", (2, 4)), ("pipeline_with_experts", (2, 2, 2)), ("tensor_parallel", (2, 4)))
+    ),
+    pytest.param("gpt.glam_64b_64e", "expert_two_d", (2, 4), marks=pytest.mark.slow),
     ("gpt.palm_8b", "two_d", (2, 4)),
     pytest.param("gpt.gspmd_64b", "two_d", (2, 4), marks=pytest.mark.slow),
     *(("gpt.gspmd_64b", name, (2, 4)) for name in ("two_d_sequence", "context_ring", "context_ring_balanced")),
