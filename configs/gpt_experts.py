@@ -17,7 +17,7 @@ from configs.optimizers import Adafactor, AdamW, Cosine, InverseSqrt
 from models.execution import Execution
 from models.gpt.config import GptConfig
 from models.gpt.layouts import LAYOUTS
-from models.parts.attention.latent_config import Latent
+from models.parts.attention.config import Latent
 from models.parts.moe.config import MoeConfig
 from models.sharding.layout import Layout
 from models.sharding.layouts import data_parallel

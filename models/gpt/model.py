@@ -18,7 +18,7 @@ from models.parts.cache import LayerCache, Slots, to_cache
 from models.parts.layers import Embedding, dropout, sinusoids
 from models.parts.losses import Loss, Totals, token_loss_in_chunks, zero_loss
 from models.parts.moe.layer import check_groups, routing_loss
-from models.parts.transformer import Block, Geometry, Key, Statistics
+from models.parts.transformer import Block, Geometry, Kind, Statistics
 from models.parts.units import Unit, run_units
 from models.protocol import Batch, Context, Staged
 from models.sharding.component import Component
@@ -64,13 +64,13 @@ class Gpt(Staged):
         g = self._geometry(positions_BL, self._mask(segments_BL, batch), segments_BL)
         x_BLM = self._embed(batch["tokens"], positions_BL)
         for layers in self._stacks:
-            x_BLM, _ = self._run(layers, x_BLM, g, None)
+            x_BLM, _ = self._run(layers, x_BLM, g, Context.evaluation().for_layers(depth(layers)))
         return self._logits(x_BLM)
 
     @property
     def couples_examples(self) -> bool:
         """Whether the routers' balance is that of all of a batch's tokens together; see `Model`."""
-        return self.c.moe is not None and self.c.moe.balance == "pooled"
+        return self.c.moe is not None and self.c.moe.balance == "pooled" and self.c.moe.balance_weight > 0
 
     @property
     def _stacks(self) -> list[Block | Unit]:
@@ -98,14 +98,14 @@ class Gpt(Staged):
         if self.leading is None:
             return dropout(x_BLM, self.c.dropout, context.key)
         embedding, layers = context.split(2)
-        x_BLM, keys = dropout(x_BLM, self.c.dropout, embedding.key), layers.for_layers(self.c.leading_layers).key
-        return self._run(self.leading, x_BLM, self._arranged(batch), keys)[0]
+        x_BLM = dropout(x_BLM, self.c.dropout, embedding.key)
+        return self._run(self.leading, x_BLM, self._arranged(batch), layers.for_layers(self.c.leading_layers))[0]
 
     def apply_layers(
         self, blocks: Block | Unit, x_BLM: jax.Array, batch: Batch, context: Context, totals: Totals
     ) -> tuple[jax.Array, Loss]:
         """Runs some of the layers; see Staged."""
-        x_BLM, statistics = self._run(blocks, x_BLM, self._arranged(batch), context.key)
+        x_BLM, statistics = self._run(blocks, x_BLM, self._arranged(batch), context)
         if self.c.moe is None:
             return x_BLM, zero_loss(x_BLM.dtype)
         return x_BLM, routing_loss(self.c.moe, statistics, totals["real"], "decoder")
@@ -139,19 +139,33 @@ class Gpt(Staged):
         segments_BL, positions_BL = (arrange(batch[name], self.where) for name in ("segments", "positions"))
         return self._geometry(positions_BL, self._mask(segments_BL, batch).in_zigzag(self.where), segments_BL)
 
-    def _geometry(self, positions_BL: jax.Array, mask: AttentionMask, segments_BL: jax.Array) -> Geometry:
-        g = transformer.geometry(self.c, positions_BL, mask)
+    def _geometry(
+        self, positions_BL: jax.Array, mask: AttentionMask, segments_BL: jax.Array, reach_B: jax.Array | None = None
+    ) -> Geometry:
+        g = transformer.geometry(self.c, positions_BL, mask, reach_B)
         return g if self.c.moe is None else dataclasses.replace(g, real_BL=segments_BL > 0)
 
-    def _run(self, layers: Block | Unit, x_BLM: jax.Array, g: Geometry, keys: Key) -> tuple[jax.Array, Statistics]:
+    def _run(
+        self, layers: Block | Unit, x_BLM: jax.Array, g: Geometry, context: Context
+    ) -> tuple[jax.Array, Statistics]:
         """Runs some of the layers of a stack; returns (the last one's output, statistics of mixtures)."""
+        kinds = self._kinds(layers, context.numbers)
         if isinstance(layers, Unit):
-            return run_units(layers, x_BLM, g, keys, self.where / self.stack)
-        return transformer.run(layers, x_BLM, g, keys), {}
+            return run_units(layers, x_BLM, g, context.key, self.where / self.stack, kinds)
+        return transformer.run(layers, x_BLM, g, context.key, kinds), {}
+
+    def _kinds(self, layers: Block | Unit, numbers: jax.Array) -> Kind | None:
+        """Returns the kinds of layers, or of units those of their layers along a second axis, by their numbers in the stack."""
+        if isinstance(layers, Unit):
+            own = jnp.arange(len(self.c.unit))
+            numbers = self.c.leading_layers + numbers[:, None] * len(self.c.unit) + own
+        return transformer.kinds(self.c, numbers)
 
     def _embed(self, ids_BL: jax.Array, positions_BL: jax.Array) -> jax.Array:
         dtype = self.where.dtype
         x_BLM = self.embedding(ids_BL, dtype)
+        if self.c.embedding_scale != 1:
+            x_BLM *= jnp.asarray(self.c.embedding_scale, dtype)
         if self.c.positions == "sinusoidal":
             return x_BLM + sinusoids(positions_BL, self.c.model_dim, dtype)
         return x_BLM if self.position_embedding is None else x_BLM + self.position_embedding(positions_BL, dtype)
@@ -188,7 +202,8 @@ class Gpt(Staged):
         positions_BS = jnp.broadcast_to(jnp.arange(size), ids_BS.shape)
         segments_BS = (positions_BS < lengths_B[:, None]).astype(jnp.int32)
         mask = AttentionMask.for_rows(segments_BS, segments_BS, causal=not c.prefix)
-        g, x_BSM = self._geometry(positions_BS, mask, segments_BS), self._embed(ids_BS, positions_BS)
+        slots = Slots.empty(len(ids_BS), hypotheses, steps, lengths_B - 1, size)
+        g, x_BSM = self._geometry(positions_BS, mask, segments_BS, slots.reach_B), self._embed(ids_BS, positions_BS)
         heads = None if c.latent else "act_heads" if c.groups == c.heads else "act_kv_heads"
         names = ("batch", None, heads, None)
 
@@ -197,13 +212,13 @@ class Gpt(Staged):
 
         blocks, layers = [], []
         for layer_stack in self._stacks:
-            x_BSM, read = transformer.keys_values(layer_stack, c, x_BSM, g)
+            kinds = self._kinds(layer_stack, jnp.arange(depth(layer_stack)))
+            x_BSM, read = transformer.keys_values(layer_stack, c, x_BSM, g, kinds)
             blocks += [block for unit in transformer.unstacked(layer_stack) for block in unit.layers]
             layers += [
                 LayerCache(to_cache((grown(k), grown(v)))) for unit in transformer.unstacked(read) for k, v in unit
             ]
         last_B = jnp.take_along_axis(ids_BS, lengths_B[:, None] - 1, axis=1)[:, 0]
-        slots = Slots.empty(len(ids_BS), hypotheses, steps, lengths_B - 1, size)
         return Cache(blocks, layers, slots, last_B)
 
     def step(self, cache: "Cache", ids_BK: jax.Array, at: jax.Array) -> tuple[jax.Array, "Cache"]:
@@ -218,8 +233,8 @@ class Gpt(Staged):
         g, layers = transformer.cached_geometry(self.c, step), []
         if self.c.moe is not None:
             g = dataclasses.replace(g, real_BL=jnp.ones(x_R1M.shape[:2], bool))
-        for block, layer in zip(cache.blocks, cache.layers, strict=True):
-            x_R1M, (layer, _) = block(x_R1M, g, layer, None)
+        for i, (block, layer) in enumerate(zip(cache.blocks, cache.layers, strict=True)):
+            x_R1M, (layer, _) = block(x_R1M, g, layer, None, transformer.kinds(self.c, jnp.array(i)))
             layers.append(layer)
         logits_BKV = self._logits(x_R1M).reshape(*ids_BK.shape, -1)
         return logits_BKV, dataclasses.replace(cache, layers=layers, slots=step.slots)
@@ -246,6 +261,11 @@ class Cache:
     layers: list[LayerCache]
     slots: Slots
     last_B: jax.Array
+
+
+def depth(layers: Block | Unit) -> int:
+    """Returns how many blocks or units a stack has."""
+    return len(jax.tree.leaves(layers)[0])
 
 
 def leading(batch: Batch) -> jax.Array:

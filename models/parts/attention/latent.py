@@ -12,7 +12,7 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from models.parts.attention import blocks, ring, splash
-from models.parts.attention.latent_config import Latent
+from models.parts.attention.config import Latent
 from models.parts.attention.logits import masked_logits, mix
 from models.parts.attention.mask import AttentionMask
 from models.parts.attention.rotary import Rotation, rotate
@@ -136,6 +136,6 @@ class LatentAttention(nnx.Module):
             return splash.attend(q_BLND, k_BSGD, v_BSGD, mask, self.where)[..., : v_BSGV.shape[-1]]
         logits = functools.partial(masked_logits, limit=0.0, max_distance=0)
         if self.key_shards == 1 or mask.hypotheses:
-            return blocks.attend(logits, q_BLND, k_BSGD, v_BSGV, None, mask, self.where, rate=rate, key=key)
+            return blocks.attend(logits, q_BLND, k_BSGD, v_BSGV, None, mask, self.where, rate=rate, key=key)[0]
         around = ring.Ring(logits, mix, self.where, "act_heads", rate)
-        return around(q_BLND, k_BSGD, v_BSGV, None, mask, key)
+        return around(q_BLND, k_BSGD, v_BSGV, None, mask, key)[0]
