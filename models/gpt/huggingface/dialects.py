@@ -33,7 +33,8 @@ NULLABLE = (
 # What LLaMA has no choice of.
 PLAIN: Fields = dict(
     order="pre", positions="rotary", norm="rms", norm_bias=False, gated=True, key_bias=True, qk_norm=False, kinds=(), sinks=False,
-    logit_cap=0.0, softmax_cap=0.0, embedding_scale=1.0, attention_scale=True, attention_scalar=0.0,
+    logit_cap=0.0, softmax_cap=0.0, embedding_scale=1.0, attention_scale=True, attention_scalar=0.0, moe=None, latent=None,
+    leading_layers=0,
 )  # fmt: skip
 
 
@@ -44,6 +45,8 @@ class Dialect:
     Attributes:
       name: of the classes, before "ForCausalLM" and "Model".
       defaults: what absent keys mean, where it is not what they mean to LLaMA.
+      nullable: further keys for which null is another choice than their default.
+      same: keys that name one setting, of which `transformers` reads any; the first is in `defaults`.
       read: makes the fields of ours that LLaMA does not have, of a complete config.json and the number of layers; it raises
         InterchangeError for settings that we do not support.
       shape: fields that all models of the class have.
@@ -58,6 +61,8 @@ class Dialect:
 
     name: str
     defaults: Fields = dataclasses.field(default_factory=dict)
+    nullable: tuple[str, ...] = ()
+    same: tuple[str, ...] = ()
     read: Callable[[Mapping[str, Any], int], Fields] = lambda theirs, layers: {}
     shape: Fields = dataclasses.field(default_factory=dict)
     free: tuple[str, ...] = ()
@@ -123,7 +128,7 @@ def write_windows(c: GptConfig) -> Fields:
     return {"sliding_window": sizes[0] if sizes else None, "layer_types": types}
 
 
-def _only_windows(c: GptConfig, name: str, *, of_all: bool = False) -> None:
+def only_windows(c: GptConfig, name: str, *, of_all: bool = False) -> None:
     """Raises InterchangeError where layers differ in more than windows, or, `of_all`, in these."""
     plain = all(dataclasses.replace(kind, window=0) == LayerKind() for kind in c.kinds)
     if not plain or (of_all and len(c.kinds) > 1):
@@ -139,8 +144,8 @@ def _one_window(theirs: Mapping[str, Any], layers: int) -> Fields:
     return dict(kinds=pattern([LayerKind(window=window or 0)] * layers))
 
 
-def _write_one_window(c: GptConfig) -> Fields:
-    _only_windows(c, "class of one window", of_all=True)
+def write_one_window(c: GptConfig) -> Fields:
+    only_windows(c, "class of one window", of_all=True)
     return {"sliding_window": c.kinds[0].window if c.kinds else None}
 
 
@@ -155,7 +160,7 @@ def _qwen(theirs: Mapping[str, Any], layers: int) -> Fields:
 
 
 def _write_qwen(c: GptConfig) -> Fields:
-    _only_windows(c, "Qwen")
+    only_windows(c, "Qwen")
     return write_windows(c) | {"use_sliding_window": any(kind.window for kind in c.kinds)}
 
 
@@ -201,7 +206,7 @@ def _write_gemma(c: GptConfig) -> Fields:
 
 
 def _write_gemma2(c: GptConfig) -> Fields:
-    _only_windows(c, "Gemma 2")
+    only_windows(c, "Gemma 2")
     return _write_gemma(c) | {"attn_logit_softcapping": c.logit_cap or None}
 
 
@@ -256,7 +261,7 @@ _SANDWICH: Fields = dict(order="sandwich", norm="rms_plus_one")
 _OF_GEMMA = ("kinds", "attention_scalar", "softmax_cap", "embedding_scale")
 
 
-def _qk_norm(kind: str, over: str) -> Fields:
+def qk_norm(kind: str, over: str) -> Fields:
     return dict(qk_norm=True, qk_norm_kind=kind, qk_norm_over=over)
 
 
@@ -267,7 +272,7 @@ DIALECTS: dict[str, Dialect] = {
         defaults=dict(sliding_window=4096, num_key_value_heads=8, max_position_embeddings=131_072),
         read=_one_window,
         free=("kinds",),
-        write=_write_one_window,
+        write=write_one_window,
         biases=(False, False, False),
     ),
     "qwen2": Dialect(
@@ -282,7 +287,7 @@ DIALECTS: dict[str, Dialect] = {
         name="Qwen3",
         defaults=_QWEN | dict(head_dim=128),
         read=_qwen,
-        shape=_qk_norm("rms", "head"),
+        shape=qk_norm("rms", "head"),
         free=("kinds",),
         write=_write_qwen,
         biases=(None, None, False),
@@ -300,7 +305,7 @@ DIALECTS: dict[str, Dialect] = {
         name="Gemma3",
         defaults=_GEMMA | dict(final_logit_softcapping=None, sliding_window_pattern=6, max_position_embeddings=131_072),
         read=_gemma3,
-        shape=_SANDWICH | _qk_norm("rms_plus_one", "head"),
+        shape=_SANDWICH | qk_norm("rms_plus_one", "head"),
         free=_OF_GEMMA,
         write=_write_gemma3,
         biases=(None, None, False),
@@ -312,7 +317,7 @@ DIALECTS: dict[str, Dialect] = {
         ),
         read=_one_window,
         free=("kinds",),
-        write=_write_one_window,
+        write=write_one_window,
         rope=dict(types=_LONGROPE, partial=True),
         biases=(False, False, False),
         fused=True,
@@ -320,7 +325,7 @@ DIALECTS: dict[str, Dialect] = {
     "olmo2": Dialect(
         name="Olmo2",
         defaults=dict(rms_norm_eps=1e-5),
-        shape=dict(order="reordered") | _qk_norm("rms", "all"),
+        shape=dict(order="reordered") | qk_norm("rms", "all"),
         biases=(None, None, False),
     ),
     "smollm3": Dialect(
@@ -335,5 +340,12 @@ DIALECTS: dict[str, Dialect] = {
         theta=2_000_000.0,
     ),
 }  # fmt: skip
-ARCHITECTURES = {kind: (f"{d.name}ForCausalLM", f"{d.name}Model") for kind, d in DIALECTS.items()}
+
+
+def classes(dialects: dict[str, Dialect]) -> dict[str, tuple[str, str]]:
+    """Returns the classes of models with and without an output matrix, by model type."""
+    return {kind: (f"{d.name}ForCausalLM", f"{d.name}Model") for kind, d in dialects.items()}
+
+
+ARCHITECTURES = classes(DIALECTS)
 ARCHITECTURES["gemma3_text"] = ("Gemma3ForCausalLM", "Gemma3TextModel")
