@@ -1,7 +1,8 @@
 """Encodes raw examples into packed rows, for training and for evaluation alike. No TensorFlow.
 
-A sequence of ids is [CLS] text [SEP], or [CLS] text [SEP] pair [SEP] with type 1 from the second text on. It carries
-its labels in slots: positions with a target each. What a slot is, and its target, is the task's form:
+A sequence of ids is [CLS] text [SEP], or [CLS] text [SEP] pair [SEP] with type 1 from the second text on; where the vocabulary
+says so, as RoBERTa's, two separators stand between the texts. It carries its labels in slots: positions with a target each.
+What a slot is, and its target, is the task's form:
 
     classification   the [CLS], with the class; several times where there are several opinions, each with its own
     tagging          the first piece of every word, with the word's tag
@@ -94,6 +95,7 @@ class Encoder:
             raise ValueError(f"{tokenizer.path}: labelled text needs a vocabulary with [CLS], [SEP] and [UNK]")
         self.tokenizer, self.length, self.slots = tokenizer, length, slots
         self.cls, self.sep, self.unknown = [tokenizer.cls_id], [tokenizer.sep_id], [tokenizer.unk_id]
+        self.between = self.sep * tokenizer.separators
         self.ids = {label: id_ for id_, label in enumerate(labels)}
         self.tally = tally or Tally()
         self._encode = getattr(self, f"_{form}")
@@ -110,13 +112,13 @@ class Encoder:
 
     def _classification(self, example: Mapping[str, Any]) -> list[Encoded]:
         texts = [self.tokenizer.encode(example[side]) for side in ("text", "pair") if side in example]
-        room = self.length - 1 - len(texts)
+        room = self.length - len(self.cls + self.sep) - len(self.between) * (len(texts) - 1)
         self.tally.cut += sum(map(len, texts)) > room
         if len(texts) == 2:  # the longer one loses its end, then both do
             a, b = map(len, texts)
             a, b = min(a, max(room - b, (room + 1) // 2)), min(b, max(room - a, room // 2))
             texts = [texts[0][:a], texts[1][:b]]
-        tokens = self.cls + texts[0][:room] + self.sep
+        tokens = self.cls + texts[0][:room] + (self.between if len(texts) == 2 else self.sep)
         types = [0] * len(tokens)
         if len(texts) == 2:
             tokens += texts[1] + self.sep
@@ -141,7 +143,7 @@ class Encoder:
     def _span(self, example: Mapping[str, Any]) -> list[Encoded]:
         question = self.tokenizer.encode(example["question"])[:_QUESTION]
         context, offsets = self.tokenizer.encode_offsets(example["context"])
-        head = self.cls + question + self.sep
+        head = self.cls + question + self.between
         room = self.length - len(head) - 1
         stride = min(_STRIDE, room // 2)
         answer = _answer(example.get("answers"), offsets)

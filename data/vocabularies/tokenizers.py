@@ -22,18 +22,22 @@ from data import paths
 FILE = "tokenizer.json"
 END_OF_TEXT = "<|endoftext|>"
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_ROBERTA = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")  # the same in RoBERTa's and XLM-R's vocabularies
 _ENDS = (END_OF_TEXT, "<|im_end|>", "</s>", "[SEP]")  # tokens that end a text; the first that a vocabulary has is used
 _SPACES = ("Ġ", "▁")  # a blank in byte-level BPE, and in SentencePiece's pieces
 
 
 class Tokenizer:
-    """A vocabulary that encodes text as ids. Special tokens are never recognised in text, nor added to it.
+    """A vocabulary that encodes text as ids. Special tokens are never recognised in text, nor added to it; `<s>` and `</s>` are
+    where they are also pieces of the vocabulary's own, as in XLM-R's.
 
     Attributes:
       path: the tokenizer.json file.
       size: number of ids.
       pad_id, unk_id, cls_id, sep_id, mask_id, eos_id: special ids, None where the vocabulary has no such token. The end
-        of text (`eos_id`) of a WordPiece vocabulary is its separator.
+        of text (`eos_id`) of a WordPiece vocabulary is its separator. `<s>` is [CLS] in a vocabulary with `<mask>` alone: a
+        decoder's is not.
+      separators: how many separators stand between two texts: RoBERTa has two.
       special: the special tokens with their ids.
       special_ids: their ids, ascending.
       continues: bool [size], True where a piece continues a word: `##` pieces of WordPiece, and those of other
@@ -54,7 +58,9 @@ class Tokenizer:
         self.special = {token.content: id_ for id_, token in added.items() if token.special}
         self.special_ids = tuple(sorted(self.special.values()))
         self.size: int = self._tokenizer.get_vocab_size(with_added_tokens=True)
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = map(self.id_of, _SPECIAL)
+        names = _ROBERTA if self.id_of("[MASK]") is None and self.id_of("<mask>") is not None else _SPECIAL
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = map(self.id_of, names)
+        self.separators = max(1, self._tokenizer.num_special_tokens_to_add(True) - 2)  # beside [CLS] and the last
         self.eos_id = next((id_ for id_ in map(self.id_of, _ENDS) if id_ is not None), None)
         self.continues = np.zeros(self.size, bool)
         for piece, id_ in self._tokenizer.get_vocab(with_added_tokens=False).items():

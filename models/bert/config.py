@@ -12,7 +12,9 @@ class BertConfig(LmConfig):
     """A bidirectional encoder with one head (BERT, arXiv 1810.04805). The defaults are the paper's.
 
     Attributes:
-      types: token types (sentence A and B); 0 has none.
+      types: token types (sentence A and B); 0 has none, and one is that of all tokens.
+      first_position: the row of the table of positions that an example's first token has; RoBERTa leaves out the rows up to the
+        id of its padding, 1.
       embedding_norm: norm and dropout on the sum of the embeddings.
       head: what the encoder's output is used for; its parameters are the component "head".
     """
@@ -31,8 +33,14 @@ class BertConfig(LmConfig):
     softmax_bias: bool = True
     dropout: float = 0.1
     types: int = 2
+    first_position: int = 0
     embedding_norm: bool = True
     head: Head = MaskedLm()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.first_position <= max(self.max_positions - 1, 0):
+            raise ValueError(f"first_position={self.first_position}: must be below max_positions={self.max_positions}")
 
     @property
     def labels(self) -> int:
@@ -42,7 +50,9 @@ class BertConfig(LmConfig):
     def tiny(self) -> "BertConfig":
         """The same model, small enough for a test and divisible by every mesh of eight devices."""
         head = dataclasses.replace(self.head, labels=4) if self.labels else self.head
-        return dataclasses.replace(self, **self.shrunk(), head=head)
+        small = self.shrunk()
+        small["max_positions"] += self.first_position
+        return dataclasses.replace(self, **small, head=head)
 
 
 CONFIG = BertConfig

@@ -1,8 +1,11 @@
 """BERT as a family: what the trainer, the planner and the commands need to know of it."""
 
+from typing import Any
+
 from models.bert.layouts import LAYOUTS
 from models.bert.model import Bert
 from models.parts.activations import DENSE, POLICIES
+from models.parts.heads_config import Head
 from models.parts.transformer_config import MEANING_OF_LM, comparable
 from models.protocol import Family
 
@@ -16,6 +19,11 @@ _LIKE = {
 }
 
 
+def _computes(head: Head) -> tuple[Any, ...]:
+    """Returns what tells heads apart whose outputs mean something else."""
+    return type(head), getattr(head, "transform", None), getattr(head, "pooler", None)
+
+
 FAMILY = Family(
     model=Bert,
     layouts=LAYOUTS,
@@ -23,7 +31,7 @@ FAMILY = Family(
     policies=POLICIES,
     like=lambda c: _LIKE[type(c.head).__name__],
     comparable=comparable,
-    meaning=MEANING_OF_LM,
-    same_outputs=lambda ours, theirs: type(ours.head) is type(theirs.head),
+    meaning=(*MEANING_OF_LM, "first_position"),
+    same_outputs=lambda ours, theirs: _computes(ours.head) == _computes(theirs.head),
     shared=frozenset({"head.pooler", "head.pooler_bias"}),
 )

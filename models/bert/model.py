@@ -72,11 +72,11 @@ class Bert(Staged):
         c, dtype = self.c, self.where.dtype
         x_BLM = self.embedding(batch["tokens"], dtype)
         if self.position_embedding is not None:
-            x_BLM += self.position_embedding(batch["positions"], dtype)
+            x_BLM += self.position_embedding(batch["positions"] + c.first_position, dtype)
         if c.positions == "sinusoidal":
             x_BLM += sinusoids(batch["positions"], c.model_dim, dtype)
         if self.type_embedding is not None:
-            types_BL = batch["types"] if "types" in batch else jnp.zeros_like(batch["tokens"])
+            types_BL = batch["types"] if "types" in batch and c.types > 1 else jnp.zeros_like(batch["tokens"])
             x_BLM += self.type_embedding(types_BL, dtype)
         if self.embedding_norm is not None:
             x_BLM = self.embedding_norm(x_BLM)

@@ -56,7 +56,25 @@ class Head(nnx.Module, abc.ABC):
         return {"slots": jnp.sum(batch["targets"] >= 0)}
 
 
-class MaskedLmHead(Head):
+class TransformedHead(Head):
+    """A head that may have BERT's transform, norm(act(x W + b)), before its outputs; biases are those that `c` has elsewhere."""
+
+    def __init__(self, c: LmConfig, transform: bool, key: jax.Array, where: Component):
+        self.c, self.where, m = c, where, c.model_dim
+        weight, bias = _dense(m, m, key, "mlp", where)
+        self.transform = weight if transform else None
+        self.transform_bias = bias if transform and c.ffn_bias else None
+        self.norm = transformer.norm(c, where) if transform else None
+
+    def transformed(self, x_BPM: jax.Array) -> jax.Array:
+        """Returns the vectors that outputs are made of."""
+        if self.transform is None or self.norm is None:
+            return x_BPM
+        y_BPM = add_bias(project(x_BPM, self.transform[...], self.where), self.transform_bias)
+        return self.norm(ACTIVATIONS[self.c.activation](y_BPM))
+
+
+class MaskedLmHead(TransformedHead):
     """Logits [B, P, V] of masked tokens, and on request of the next sentence (BERT, section 3.1). Targets are token ids.
 
     With next_sentence batches also have `pair_slots` and `pair_targets` [B, Q]: the [CLS] of each pair of sentences, and
@@ -65,24 +83,21 @@ class MaskedLmHead(Head):
 
     def __init__(self, c: LmConfig, head: config.MaskedLm, key: jax.Array, where: Component):
         k1, k2, k3, k4 = jax.random.split(key, 4)
-        self.c, self.where, self.settings = c, where, head
+        super().__init__(c, head.transform, k2, where)
+        self.settings = head
         if head.next_sentence:
             self.pooler, self.pooler_bias = _dense(c.model_dim, c.model_dim, k1, "mlp", where)
             self.next_weight, self.next_bias = _dense(c.model_dim, 2, k3, "labels", where)
-        if head.transform:
-            self.transform, self.transform_bias = _dense(c.model_dim, c.model_dim, k2, "mlp", where)
-            self.norm = transformer.norm(c, where)
         self.bias = param(k4, (c.vocab,), ("vocab",), zeros, where) if c.softmax_bias else None
 
     def outputs(self, x_BLM: jax.Array, batch: Batch, embedding: Embedding) -> jax.Array:
         return self._logits(_take(x_BLM, batch["slots"], self.where), embedding)
 
     def _logits(self, x_BPM: jax.Array, embedding: Embedding) -> jax.Array:
-        if self.settings.transform:
-            y_BPM = add_bias(project(x_BPM, self.transform[...], self.where), self.transform_bias)
-            x_BPM = self.norm(ACTIVATIONS[self.c.activation](y_BPM))
         table_VM = embedding.table[...]
-        return transformer.logits(self.c, x_BPM, table_VM.T, self.bias, embedding.where, positions=None)
+        return transformer.logits(
+            self.c, self.transformed(x_BPM), table_VM.T, self.bias, embedding.where, positions=None
+        )
 
     def loss(self, x_BLM: jax.Array, batch: Batch, embedding: Embedding, context: Context, totals: Totals) -> Loss:
         del context
@@ -107,12 +122,13 @@ class MaskedLmHead(Head):
         return Loss(loss.value, loss.value, {f"next_sentence/{name}": ratio for name, ratio in loss.metrics.items()})
 
 
-class TaggingHead(Head):
+class TaggingHead(TransformedHead):
     """Logits [B, P, C] of each slot's class; outside training the loss has the confusion matrix [C, C] too (true, predicted)."""
 
     def __init__(self, c: LmConfig, head: config.Tagging | config.Classification, key: jax.Array, where: Component):
-        *_, k4 = jax.random.split(key, 4)
-        self.where, self.label_smoothing = where, c.label_smoothing
+        _, k2, _, k4 = jax.random.split(key, 4)
+        super().__init__(c, head.transform, k2, where)
+        self.label_smoothing = c.label_smoothing
         self.weight, self.bias = _dense(c.model_dim, head.labels, k4, "labels", where)
 
     def vectors(self, x_BLM: jax.Array, batch: Batch) -> jax.Array:
@@ -121,7 +137,8 @@ class TaggingHead(Head):
 
     def outputs(self, x_BLM: jax.Array, batch: Batch, embedding: Embedding) -> jax.Array:
         del embedding
-        return add_bias(project(self.vectors(x_BLM, batch), self.weight[...], self.where), self.bias)
+        x_BPM = self.transformed(self.vectors(x_BLM, batch))
+        return add_bias(project(x_BPM, self.weight[...], self.where), self.bias)
 
     def loss(self, x_BLM: jax.Array, batch: Batch, embedding: Embedding, context: Context, totals: Totals) -> Loss:
         logits_BPC, targets_BP = self.outputs(x_BLM, batch, embedding), batch["targets"]
@@ -141,29 +158,31 @@ class ClassificationHead(TaggingHead):
     def __init__(self, c: LmConfig, head: config.Classification, key: jax.Array, where: Component):
         k1, *_ = jax.random.split(key, 4)
         super().__init__(c, head, key, where)
-        self.pooling, self.classes = head.pooling, head.labels
-        if head.pooling == "cls":
+        self.settings, self.classes = head, head.labels
+        if head.pooled:
             self.pooler, self.pooler_bias = _dense(c.model_dim, c.model_dim, k1, "mlp", where)
 
     def vectors(self, x_BLM: jax.Array, batch: Batch) -> jax.Array:
         """Returns the vector [B, P, M] of each slot's example."""
-        if self.pooling == "mean":
+        if self.settings.pooling == "mean":
             return mean_vectors(x_BLM, batch)
-        return _pool(super().vectors(x_BLM, batch), self.pooler, self.pooler_bias, self.where)
+        x_BPM = super().vectors(x_BLM, batch)
+        if not self.settings.pooled:
+            return x_BPM
+        return _pool(x_BPM, self.pooler, self.pooler_bias, self.where, self.settings.pooler)
 
 
-class SpanHead(Head):
+class SpanHead(TransformedHead):
     """Logits [B, P, L, 2] of an answer's start and end in the slot's example. Targets [B, P, 2] are positions in the row."""
 
     def __init__(self, c: LmConfig, head: config.Span, key: jax.Array, where: Component):
-        del head
-        *_, k4 = jax.random.split(key, 4)
-        self.where = where
+        _, k2, _, k4 = jax.random.split(key, 4)
+        super().__init__(c, head.transform, k2, where)
         self.weight, self.bias = _dense(c.model_dim, 2, k4, "labels", where)
 
     def outputs(self, x_BLM: jax.Array, batch: Batch, embedding: Embedding) -> jax.Array:
         del embedding
-        logits_BL2 = add_bias(project(x_BLM, self.weight[...], self.where), self.bias)
+        logits_BL2 = add_bias(project(self.transformed(x_BLM), self.weight[...], self.where), self.bias)
         logits_BPL2 = jnp.where(_example(batch)[..., None], logits_BL2[:, None], NEVER)
         return logits_BPL2.astype(jnp.promote_types(logits_BL2.dtype, jnp.float32))
 
@@ -276,9 +295,12 @@ def _dense(size: int, outputs: int, key: jax.Array, name: str, where: Component)
     return weight, param(key, (outputs,), (name,), zeros, where)
 
 
-def _pool(x_BPM: jax.Array, weight: nnx.Param, bias: nnx.Param, where: Component) -> jax.Array:
-    """Applies BERT's pooler, tanh(x W + b)."""
-    return jnp.tanh(add_bias(project(x_BPM, weight[...], where), bias))
+def _pool(
+    x_BPM: jax.Array, weight: nnx.Param, bias: nnx.Param, where: Component, activation: str = "tanh"
+) -> jax.Array:
+    """Applies a pooler, act(x W + b)."""
+    act = jnp.tanh if activation == "tanh" else ACTIVATIONS[activation]
+    return act(add_bias(project(x_BPM, weight[...], where), bias))
 
 
 def _take(x_BLM: jax.Array, slots_BP: jax.Array, where: Component) -> jax.Array:

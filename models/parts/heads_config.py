@@ -9,7 +9,8 @@ class MaskedLm:
     """Predicts masked tokens through the tied embedding (BERT, section 3.1, task 1).
 
     Attributes:
-      transform: a projection, the activation and a norm before the logits, as in BERT's released code.
+      transform: a projection, the activation and a norm before the logits, as in BERT's released code; it has biases where
+        feed-forward layers and norms do.
       next_sentence: also predicts whether the second sentence follows the first (task 2), from the pooled [CLS].
     """
 
@@ -22,24 +23,44 @@ class Classification:
     """One of `labels` classes for each example.
 
     Attributes:
-      pooling: "cls" is BERT's pooler, tanh(x[CLS] W + b); "mean" the mean over an example's tokens, as in
-        Sentence-BERT (Reimers and Gurevych 2019), without a pooler.
+      pooling: "cls" is the vector of [CLS]; "mean" the mean over an example's tokens, as in Sentence-BERT (Reimers and Gurevych
+        2019).
+      pooler: the activation of BERT's pooler, act(x[CLS] W + b); DistilBERT's is "relu". The mean has none.
+      transform: that of `MaskedLm` in the pooler's place (ModernBERT).
     """
 
     labels: int
     pooling: Literal["cls", "mean"] = "cls"
+    pooler: Literal["tanh", "relu"] = "tanh"
+    transform: bool = False
+
+    @property
+    def pooled(self) -> bool:
+        """Returns whether there is a pooler."""
+        return self.pooling == "cls" and not self.transform
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tagging:
-    """One of `labels` classes for each word, at its first piece."""
+    """One of `labels` classes for each word, at its first piece.
+
+    Attributes:
+      transform: that of `MaskedLm` before the classes (ModernBERT).
+    """
 
     labels: int
+    transform: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Span:
-    """Start and end of an answer in the text; [CLS] where there is none (BERT, section 4.2)."""
+    """Start and end of an answer in the text; [CLS] where there is none (BERT, section 4.2).
+
+    Attributes:
+      transform: that of `MaskedLm` before the logits (ModernBERT).
+    """
+
+    transform: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

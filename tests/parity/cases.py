@@ -6,7 +6,8 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A model: its class, the settings of its config, and the version of `transformers` that computes it.
+    """A model: its class, the settings of its config, and the version of `transformers` that computes it; `left` adds a row of an
+    encoder with its padding in front.
 
     Version 5 (5.23) gives NLLB-MoE's tokens to experts 0 and 1 alone, whichever the router chose: it passes a mask where numbers
     of experts are read. Version 4 (4.57.6) has it right.
@@ -15,11 +16,18 @@ class Case:
     architecture: str
     settings: dict[str, Any]
     version: int = 5
+    left: bool = False
 
 
 _BERT = dict(
     vocab_size=101, hidden_size=27, num_hidden_layers=2, num_attention_heads=3, intermediate_size=20,
     max_position_embeddings=23, type_vocab_size=2,
+)  # fmt: skip
+_ROBERTA = _BERT | dict(
+    vocab_size=103, type_vocab_size=1, max_position_embeddings=21, layer_norm_eps=1e-5, pad_token_id=1
+)
+_DISTILBERT = dict(
+    vocab_size=101, dim=27, n_layers=2, n_heads=3, hidden_dim=20, max_position_embeddings=23,
 )  # fmt: skip
 _GPT2 = dict(vocab_size=101, n_embd=27, n_layer=3, n_head=3, n_positions=23, bos_token_id=None, eos_token_id=None)
 _LLAMA = dict(
@@ -140,6 +148,25 @@ CASES = {
     "bert_classification": Case("BertForSequenceClassification", _BERT | dict(num_labels=5, hidden_act="relu")),
     "bert_tagging": Case("BertForTokenClassification", _BERT | dict(num_labels=7)),
     "bert_span": Case("BertForQuestionAnswering", _BERT),
+    # Positions count from the row behind padding's, whatever padding is; the XLM-R has two types, as a file that doesn't say.
+    "roberta": Case("RobertaModel", _ROBERTA, left=True),
+    "roberta_masked_lm": Case("RobertaForMaskedLM", _ROBERTA | dict(num_hidden_layers=3), left=True),
+    "roberta_classification": Case(
+        "RobertaForSequenceClassification", _ROBERTA | dict(num_labels=5, hidden_act="relu")
+    ),
+    "roberta_tagging": Case("RobertaForTokenClassification", _ROBERTA | dict(num_labels=7, pad_token_id=4), left=True),
+    "roberta_span": Case("RobertaForQuestionAnswering", _ROBERTA),
+    "xlm_roberta": Case("XLMRobertaModel", _ROBERTA | dict(pad_token_id=0, type_vocab_size=2), left=True),
+    "xlm_roberta_masked_lm": Case("XLMRobertaForMaskedLM", _ROBERTA | dict(hidden_size=22, num_attention_heads=11)),
+    "distilbert": Case("DistilBertModel", _DISTILBERT, left=True),
+    "distilbert_masked_lm": Case(
+        "DistilBertForMaskedLM", _DISTILBERT | dict(activation="relu", sinusoidal_pos_embds=True), left=True
+    ),
+    "distilbert_classification": Case("DistilBertForSequenceClassification", _DISTILBERT | dict(num_labels=5)),
+    "distilbert_tagging": Case(
+        "DistilBertForTokenClassification", _DISTILBERT | dict(num_labels=7, n_layers=3), left=True
+    ),
+    "distilbert_span": Case("DistilBertForQuestionAnswering", _DISTILBERT),
     "gpt2": Case("GPT2LMHeadModel", _GPT2 | dict(n_inner=20)),
     "gpt2_untied": Case("GPT2LMHeadModel", _GPT2 | dict(n_layer=1, tie_word_embeddings=False)),
     "llama": Case("LlamaForCausalLM", _LLAMA | dict(num_attention_heads=9, num_key_value_heads=3)),

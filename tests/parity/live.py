@@ -1,6 +1,7 @@
 """Compares the zoo with `transformers`, both ways, and writes the fixtures that the suite is tested against.
 
     make parity
+    python -m tests.parity.live NAME...    of these cases alone
 
 Import: random models of `transformers` give the same outputs here. Export: random models of ours give the same there. Both
 in float32, to 1e-4. `transformers` runs in an environment of its own; files are all that passes between the two.
@@ -13,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from safetensors.numpy import load_file, save_file
@@ -21,6 +23,8 @@ from data.packages.fetch import FetchError
 from data.packages.weights import weights_folder
 from data.vocabularies.files import PIECES
 from data.vocabularies.tokenizers import Tokenizer
+from models.bert import huggingface as bert
+from models.errors import nearest
 from tests.helpers.vocabularies import write_pieces
 from tests.parity import ours
 from tests.parity.cases import CASES, GIVEN, ODD_TEXT, TRANSLATORS
@@ -39,10 +43,10 @@ def theirs(*args: str | Path, version: int = 5) -> str:
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=os.environ | path).stdout
 
 
-def imported(made: Path) -> dict[str, float]:
+def imported(made: Path, names: Sequence[str]) -> dict[str, float]:
     """How far our outputs are from theirs, for each of their models."""
     found = {}
-    for name in CASES:
+    for name in names:
         expected = load_file(made / name / "expected.safetensors")
         given = {k: expected.pop(k) for k in GIVEN if k in expected}
         got = ours.outputs(huggingface.HuggingFace(made / name), given)
@@ -50,10 +54,10 @@ def imported(made: Path) -> dict[str, float]:
     return found
 
 
-def exported(made: Path, to: Path) -> dict[str, float]:
+def exported(made: Path, to: Path, names: Sequence[str]) -> dict[str, float]:
     """How far their outputs are from ours, for models of the same configs with weights of ours; in shards, too."""
     sources, inputs = {}, {}
-    for seed, name in enumerate(CASES):
+    for seed, name in enumerate(names):
         config = huggingface.HuggingFace(made / name).config
         config = dataclasses.replace(config, layers=2 * config.layers)
         sources[name] = weights.Arrays(config, ours.fresh(config, seed))
@@ -62,7 +66,7 @@ def exported(made: Path, to: Path) -> dict[str, float]:
         inputs[name] = {k: expected[k] for k in GIVEN if k in expected}
         save_file(inputs[name], to / name / "inputs.safetensors")
     for version in (4, 5):
-        theirs("run", *(to / name for name, case in CASES.items() if case.version == version), version=version)
+        theirs("run", *(to / name for name in names if CASES[name].version == version), version=version)
     found = {}
     for name, given in inputs.items():
         got = load_file(to / name / "outputs.safetensors")
@@ -101,22 +105,44 @@ def translators(made: Path, to: Path) -> dict[str, bool]:
     return same
 
 
+def compare(made: Path, written: Path, names: Sequence[str]) -> bool:
+    """Prints how far the outputs of these cases are apart; whether all are near enough."""
+    for version in (4, 5):
+        theirs("make", made, *names, version=version)
+    there, back = imported(made, names), exported(made, written, names)
+    print(f"{'largest difference of an output':<32}{'import':>10}{'export':>10}")
+    for name in names:
+        print(f"{name:<32}{there[name]:>10.1e}{back[name]:>10.1e}")
+    return max([*there.values(), *back.values()]) <= TOLERANCE
+
+
+def some(names: Sequence[str]) -> int:
+    """Compares some cases, and writes their fixtures."""
+    if lost := [name for name in names if name not in CASES]:
+        print(f"no case {lost[0]!r}{nearest(lost[0], CASES)}", file=sys.stderr)
+        return 1
+    with tempfile.TemporaryDirectory() as scratch:
+        made = Path(scratch) / "made"
+        if not compare(made, Path(scratch) / "written", names):
+            print(f"more than {TOLERANCE} apart", file=sys.stderr)
+            return 1
+        shutil.copytree(made, FIXTURES, dirs_exist_ok=True)
+    return 0
+
+
 def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         made, written = Path(scratch) / "made", Path(scratch) / "written"
         write_pieces(pieces := Path(scratch) / "pieces")
+        near = compare(made, written, list(CASES))
         for version in (4, 5):
-            theirs("make", made, version=version)
             theirs("translators", pieces / PIECES, made, version=version)
         theirs("hear", made / "spectra.safetensors")
-        there, back = imported(made), exported(made, written)
-        print(f"{'largest difference of an output':<32}{'import':>10}{'export':>10}")
-        for name in CASES:
-            print(f"{name:<32}{there[name]:>10.1e}{back[name]:>10.1e}")
+        theirs("defaults", made / "defaults.json", *bert.MODEL_TYPES)
         same = vocabularies(written) | translators(made, written)
         for name, equal in same.items():
             print(f"{name + ', vocabulary':<32}{'equal' if equal else 'DIFFERENT':>20}")
-        if max([*there.values(), *back.values()]) > TOLERANCE or not all(same.values()):
+        if not near or not all(same.values()):
             print(f"more than {TOLERANCE} apart", file=sys.stderr)
             return 1
         try:
@@ -129,4 +155,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(some(sys.argv[1:]) if sys.argv[1:] else main())

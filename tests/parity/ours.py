@@ -60,8 +60,9 @@ def model(source: Weights) -> Any:
     return merge(empty, weights.load(source, dict.fromkeys(shapes, host), shapes, np.float32))
 
 
-def batch(given: dict[str, np.ndarray]) -> dict[str, jax.Array]:
-    """Their inputs as ours: an example a row, every position a slot."""
+def batch(given: dict[str, np.ndarray], from_first: bool = False) -> dict[str, jax.Array]:
+    """Their inputs as ours: an example a row, every position a slot. Positions count from the row's beginning, or from its first
+    token."""
     if "images" in given and "targets" in given:
         rows, length = given["targets"].shape
         places = np.broadcast_to(np.arange(length, dtype=np.int32), (rows, length))
@@ -89,7 +90,8 @@ def batch(given: dict[str, np.ndarray]) -> dict[str, jax.Array]:
         return _two_sides(given)
     rows, length = given["tokens"].shape
     places = np.broadcast_to(np.arange(length, dtype=np.int32), (rows, length))
-    found = {"tokens": given["tokens"], "segments": given["mask"], "positions": places, "slots": places}
+    counted = np.maximum(np.cumsum(given["mask"], axis=1, dtype=np.int32) - 1, 0) if from_first else places
+    found = {"tokens": given["tokens"], "segments": given["mask"], "positions": counted, "slots": places}
     if "types" in given:
         found["types"] = given["types"]
     return {k: jnp.asarray(v) for k, v in found.items()}
@@ -107,7 +109,8 @@ def _two_sides(given: dict[str, np.ndarray]) -> dict[str, jax.Array]:
 
 def outputs(source: Weights, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """What the model gives, by the names of `transformers`."""
-    m, b, config = model(source), batch(given), source.config
+    config = source.config
+    m, b = model(source), batch(given, from_first=bool(getattr(config, "first_position", 0)))
     if isinstance(config, EncoderDecoderConfig):
         found = {"logits": jax.jit(lambda m, b: m(b))(m, b)}
         searches = (
@@ -186,7 +189,8 @@ def _bert(head: Any, m: Any, b: dict[str, jax.Array]) -> dict[str, jax.Array]:
         case Span():
             return {"start_logits": out[:, 0, :, 0], "end_logits": out[:, 0, :, 1]}
         case SentenceEmbedding():
-            return {"last_hidden_state": m.encode(b), "embedding": out[:, 0]}
+            real = out.shape[1] // 2  # in every row
+            return {"last_hidden_state": m.encode(b), "embedding": out[:, real]}
     raise AssertionError(head)
 
 

@@ -1,6 +1,7 @@
 """The side of `transformers`, in an environment of its own (`make parity`); knows nothing of the zoo's code.
 
-theirs.py make TO                      a folder for each case, with inputs and the model's outputs in expected.safetensors
+theirs.py make TO [NAME...]            a folder for each case, with inputs and the model's outputs in expected.safetensors
+theirs.py defaults TO TYPE...          the settings of configs of these model types that are given none
 theirs.py run FOLDER...                the outputs of models that the zoo wrote, to outputs.safetensors beside them
 theirs.py embed MODEL TO               the embeddings of some sentences
 theirs.py encode FOLDER TEXT [FROM]    ids of a text by the folder's tokenizer, from a language
@@ -24,11 +25,13 @@ from cases import (  # pyright: ignore[reportMissingImports]
 )
 from safetensors.numpy import load_file, save_file
 
+BARE = (transformers.BertModel, transformers.RobertaModel, transformers.XLMRobertaModel, transformers.DistilBertModel)
 VERSION = int(transformers.__version__.partition(".")[0])
 
 
-def inputs(config, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Rows of unequal length, with token types where the model has them. An encoder's third row has its padding in front."""
+def inputs(config, rng: np.random.Generator, left: bool = False) -> dict[str, np.ndarray]:
+    """Rows of unequal length, with token types where the model has them. An encoder-decoder's third row has its padding in front,
+    and that of an encoder with `left`."""
     mask = (np.arange(13) < np.array([[13], [9]])).astype(np.int32)
     picture = getattr(config, "encoder", config)
     if hasattr(picture, "patch_size"):
@@ -43,10 +46,13 @@ def inputs(config, rng: np.random.Generator) -> dict[str, np.ndarray]:
     if hasattr(config, "num_mel_bins"):  # every row is as long as the model hears
         frames = rng.normal(size=(2, 2 * config.max_source_positions, config.num_mel_bins)).astype(np.float32)
         return {"frames": frames, "targets": rng.integers(2, config.vocab_size, (2, 11)).astype(np.int32), "mask": mask}
-    if config.is_encoder_decoder:
+    if config.is_encoder_decoder or left:
         mask = np.concatenate([mask, mask[1:, ::-1]])
     least = 2 if config.is_encoder_decoder else 0  # 0 is padding there, and 1 the end
-    found = {"tokens": rng.integers(least, config.vocab_size, mask.shape).astype(np.int32) * mask, "mask": mask}
+    tokens = rng.integers(least, config.vocab_size, mask.shape).astype(np.int32) * mask
+    if "roberta" in config.model_type:  # its positions count what is not padding
+        tokens = np.where(mask > 0, np.where(tokens == config.pad_token_id, 7, tokens), config.pad_token_id)
+    found = {"tokens": tokens.astype(np.int32), "mask": mask}
     if config.is_encoder_decoder:  # the second row has no target
         real = (np.arange(11) < np.array([[11], [0], [7]])).astype(np.int32)
         found |= {"targets": rng.integers(2, config.vocab_size, real.shape).astype(np.int32) * real, "real": real}
@@ -97,7 +103,7 @@ def outputs(model, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {"logits": out.logits.numpy()} | decoded(model, batch)
     found = {k: v.numpy() for k, v in out.items() if isinstance(v, torch.Tensor)}
     found.pop("pooler_output", None)
-    if type(model) is transformers.BertModel:
+    if type(model) in BARE:
         found["embedding"] = unit(found["last_hidden_state"], given["mask"])
     return {k: np.ascontiguousarray(v) for k, v in found.items()}
 
@@ -146,7 +152,8 @@ def unit(hidden: np.ndarray, mask: np.ndarray) -> np.ndarray:
 def load(folder: Path):
     architecture = json.loads((folder / "config.json").read_text())["architectures"][0]
     model, report = getattr(transformers, architecture).from_pretrained(folder, output_loading_info=True)
-    allowed = ["pooler.dense."] if architecture in ("BertModel", "VisionEncoderDecoderModel") else []
+    bare = architecture in ("BertModel", "RobertaModel", "VisionEncoderDecoderModel")
+    allowed = ["pooler.dense."] if bare else []
     if "Conformer" in architecture:  # what the model never uses, or computes itself
         allowed = ["pos_conv_embed", "num_batches_tracked", "inv_freq"]
     wrong = {k: lost for k, v in report.items() if (lost := [n for n in v if not any(a in n for a in allowed)])}
@@ -161,9 +168,9 @@ def prepared(model):
     return model.eval()
 
 
-def make(to: Path) -> None:
+def make(to: Path, names: list[str]) -> None:
     for name, case in CASES.items():
-        if case.version != VERSION:
+        if case.version != VERSION or name not in (names or CASES):
             continue
         rng = np.random.default_rng(list(name.encode()))
         model_class = getattr(transformers, case.architecture)
@@ -171,8 +178,13 @@ def make(to: Path) -> None:
         randomize(model, rng)
         model.save_pretrained(to / name)
         (to / name / "generation_config.json").unlink(missing_ok=True)
-        given = inputs(model.config, rng)
+        given = inputs(model.config, rng, case.left)
         save_file(given | outputs(model, given), to / name / "expected.safetensors")
+
+
+def defaults(to: Path, types: list[str]) -> None:
+    found = {name: transformers.AutoConfig.for_model(name).to_dict() for name in types}
+    to.write_text(json.dumps(found, indent=1, sort_keys=True, default=str) + "\n")
 
 
 def run(folder: Path) -> None:
@@ -254,8 +266,10 @@ if __name__ == "__main__":
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(1)
     match sys.argv[1:]:
-        case ["make", to]:
-            make(Path(to))
+        case ["make", to, *names]:
+            make(Path(to), names)
+        case ["defaults", to, *types]:
+            defaults(Path(to), types)
         case ["run", *folders]:
             for folder in folders:
                 run(Path(folder))

@@ -240,7 +240,10 @@ def write_folder(weights: Any, to: Path, *, max_shard_bytes: int = 5 * 10**9) ->
             total = sum(map(_bytes, (shape for shapes in shards for shape in shapes.values())))
             write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": places})
         if weights.vocabulary and files.readable(weights.vocabulary):
-            config |= _write_vocabulary(weights.vocabulary, folder)
+            named = _write_vocabulary(weights.vocabulary, folder)
+            config |= {
+                k: v for k, v in named.items() if config.get(k) is None
+            }  # RoBERTa's positions depend on padding's id
         write_json(folder / CONFIG, config)
     return to
 

@@ -6,15 +6,16 @@ from typing import Any
 
 from models.gpt.config import GptConfig
 from models.gpt.huggingface import dialects, mixtures, rope
-from models.gpt.huggingface.dialects import DEFAULTS, PLAIN, Dialect, Fields
+from models.gpt.huggingface.dialects import DEFAULTS, NULLABLE, PLAIN, Dialect, Fields
 from models.interchange import (
     Entry,
     InterchangeError,
-    Settings,
+    completed,
     demand,
     matrix,
     only,
     read_activation,
+    setting,
     table,
     vector,
     write_activation,
@@ -28,6 +29,7 @@ BODY = ("embed_tokens.", "layers.", "norm.")
 TABLE = "model.embed_tokens.weight"
 DIALECTS = dialects.DIALECTS | mixtures.MIXTURES
 ARCHITECTURES = dialects.ARCHITECTURES | dialects.classes(mixtures.MIXTURES)
+_DROPOUT = ("attention_dropout", "resid_pdrop", "embd_pdrop")
 _ORIGINAL = "original_max_position_embeddings"  # beside the settings of rotary positions, in Phi's files
 
 
@@ -39,49 +41,46 @@ def read(theirs: Mapping[str, Any]) -> GptConfig:
     """
     only(theirs, pretraining_tp=(1,), use_bidirectional_attention=(False,))
     dialect = DIALECTS[theirs["model_type"]]
-    defaults = DEFAULTS | dialect.defaults
-    settings = Settings(theirs, defaults)
-    width, heads = settings.get("hidden_size", int), settings.get("num_attention_heads", int)
-    kv_heads = settings.optional("num_key_value_heads", int) or heads
+    theirs = completed(theirs, DEFAULTS | dialect.defaults, NULLABLE)
+    width, heads = setting(theirs, "hidden_size", int), setting(theirs, "num_attention_heads", int)
+    kv_heads = setting(theirs, "num_key_value_heads", int, heads)
     if heads % kv_heads:
         raise InterchangeError(
             f"config.json: num_attention_heads={heads} is no multiple of num_key_value_heads={kv_heads}"
         )
-    head_dim = (
-        settings.get("head_dim", int) if defaults["head_dim"] else settings.optional("head_dim", int) or width // heads
-    )
-    layers, (qkv, out, inner) = settings.get("num_hidden_layers", int), _read_biases(settings, dialect)
+    head_dim = setting(theirs, "head_dim", int, width // heads)
+    layers, (qkv, out, inner) = setting(theirs, "num_hidden_layers", int), _read_biases(theirs, dialect)
     fields: Fields = dict(
-        vocab=settings.get("vocab_size", int),
+        vocab=setting(theirs, "vocab_size", int),
         layers=layers,
         model_dim=width,
-        hidden_dim=settings.get("intermediate_size", int),
+        hidden_dim=setting(theirs, "intermediate_size", int),
         heads=heads,
         head_dim=head_dim,
         kv_heads=0 if kv_heads == heads else kv_heads,
         positions="rotary",
-        norm_eps=settings.get("rms_norm_eps", float),
-        activation=read_activation(settings.get(_activation(dialect), str)),
+        norm_eps=setting(theirs, "rms_norm_eps", float),
+        activation=read_activation(setting(theirs, _activation(dialect), str)),
         gated=True,
         attention_bias=qkv,
         output_bias="same" if out == qkv else ("yes" if out else "no"),
         ffn_bias=inner,
-        tied=settings.get("tie_word_embeddings", bool),
-        dropout=settings.dropout("attention_dropout", "resid_pdrop", "embd_pdrop"),
+        tied=setting(theirs, "tie_word_embeddings", bool),
+        dropout=max(setting(theirs, name, float, 0.0) for name in _DROPOUT),
         dialect=theirs["model_type"],
     )
-    fields |= dialect.shape | dialect.read(settings, layers)
+    fields |= dialect.shape | dialect.read(theirs, layers)
     if "rotary_base" not in fields:
-        longest = settings.get("max_position_embeddings", int)
-        first = settings.get(_ORIGINAL, int) if _ORIGINAL in defaults else None
+        longest = setting(theirs, "max_position_embeddings", int)
+        first = theirs.get(_ORIGINAL) if _ORIGINAL in dialect.defaults else None
         base, rotary = rope.read(theirs, head_dim, theta=dialect.theta, longest=longest, original=first, **dialect.rope)
         fields |= dict(rotary_base=base, rotary=rotary)
     return GptConfig(**fields)
 
 
-def _read_biases(settings: Settings, dialect: Dialect) -> list[bool]:
+def _read_biases(theirs: Mapping[str, Any], dialect: Dialect) -> list[bool]:
     keys = ("attention_bias", "attention_bias", "mlp_bias")
-    return [settings.get(key, bool) if b is None else b for b, key in zip(dialect.biases, keys, strict=True)]
+    return [setting(theirs, key, bool) if b is None else b for b, key in zip(dialect.biases, keys, strict=True)]
 
 
 def _activation(dialect: Dialect) -> str:

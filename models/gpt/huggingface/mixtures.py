@@ -26,7 +26,6 @@ from models.interchange import (
     Entry,
     InterchangeError,
     Remade,
-    Settings,
     Shape,
     demand,
     dense,
@@ -43,22 +42,26 @@ _GROUP = 64  # tokens of a routing group: of our own training; without a capacit
 _ROUTED: Fields = dict(router_aux_loss_coef=0.001, output_router_logits=False)
 
 
-def _experts(settings: Settings, experts: str, **fields: Any) -> MoeConfig:
-    """Returns the mixture of a class: nothing is dropped, and the balance loss is pooled over layers, where it is asked for."""
-    weight = settings.get("router_aux_loss_coef", float) if settings.get("output_router_logits", bool) else 0.0
+def _experts(theirs: Mapping[str, Any], default: int, **fields: Any) -> MoeConfig:
+    """Returns the mixture of a class: nothing is dropped, and the balance loss is pooled over layers, where it is asked for.
+
+    Args:
+      default: how many experts there are where the config.json does not say.
+    """
+    weight = setting(theirs, "router_aux_loss_coef", float) if setting(theirs, "output_router_logits", bool) else 0.0
     return MoeConfig(
-        experts=_number_of_experts(settings, experts), gating="top_k", choices=settings.get("num_experts_per_tok", int),
+        experts=_number_of_experts(theirs, default), gating="top_k", choices=setting(theirs, "num_experts_per_tok", int),
         group_size=_GROUP, capacity_factor=0.0, balance="pooled", balance_weight=weight, **fields,
     )  # fmt: skip
 
 
-def _number_of_experts(settings: Settings, key: str) -> int:
-    """Returns how many experts there are: `transformers` 5 reads either of two keys, and writes one or the other."""
-    keys = [name for name in ("num_experts", "num_local_experts", "n_routed_experts") if name in settings.theirs]
-    values = {setting(settings.theirs, name, int) for name in keys}
+def _number_of_experts(theirs: Mapping[str, Any], default: int) -> int:
+    """Returns how many experts there are: `transformers` 5 reads any of these keys, and writes one or another."""
+    keys = [name for name in ("num_experts", "num_local_experts", "n_routed_experts") if name in theirs]
+    values = {setting(theirs, name, int) for name in keys}
     if len(values) > 1:
         raise InterchangeError(f"config.json: {' and '.join(keys)} are not the same: {sorted(values)}")
-    return values.pop() if values else settings.get(key, int)
+    return values.pop() if values else default
 
 
 def _write_experts(c: GptConfig, name: str, experts: str, *free: str) -> Fields:
@@ -99,10 +102,10 @@ def _every_layer(c: GptConfig, name: str) -> None:
 # --- what each class has ---
 
 
-def _mixtral(settings: Settings, layers: int) -> Fields:
-    only(settings.theirs, router_jitter_noise=(0, 0.0))
-    window = settings.optional("sliding_window", int)
-    moe = _experts(settings, "num_local_experts", norm_topk=True)
+def _mixtral(theirs: Mapping[str, Any], layers: int) -> Fields:
+    only(theirs, router_jitter_noise=(0, 0.0))
+    window = setting(theirs, "sliding_window", int, None)
+    moe = _experts(theirs, 8, norm_topk=True)
     return dict(kinds=pattern([LayerKind(window=window or 0)] * layers), moe=moe, sparse_every=1)
 
 
@@ -112,9 +115,9 @@ def _write_mixtral(c: GptConfig) -> Fields:
     return write_one_window(c) | _write_experts(c, "Mixtral", "num_local_experts", "norm_topk")
 
 
-def _sparse_layers(settings: Settings, layers: int) -> Fields:
+def _sparse_layers(theirs: Mapping[str, Any], layers: int) -> Fields:
     """Returns which layers of a Qwen have experts: every n-th, or all but the first."""
-    every, dense_ = settings.get("decoder_sparse_step", int), settings.optional("mlp_only_layers", list) or []
+    every, dense_ = setting(theirs, "decoder_sparse_step", int), setting(theirs, "mlp_only_layers", list, None) or []
     if sorted(dense_) == list(range(len(dense_))) and every == 1 and len(dense_) < layers:
         return dict(sparse_every=1, leading_layers=len(dense_))
     if dense_ or every < 1 or layers % every:
@@ -134,9 +137,9 @@ def _write_sparse_layers(c: GptConfig, name: str) -> Fields:
     return {"decoder_sparse_step": len(c.unit), "mlp_only_layers": list(range(c.leading_layers))}
 
 
-def _qwen_experts(settings: Settings, **fields: Any) -> MoeConfig:
-    hidden, norm = settings.get("moe_intermediate_size", int), settings.get("norm_topk_prob", bool)
-    return _experts(settings, "num_experts", hidden_dim=hidden, norm_topk=norm, **fields)
+def _qwen_experts(theirs: Mapping[str, Any], default: int, **fields: Any) -> MoeConfig:
+    hidden, norm = setting(theirs, "moe_intermediate_size", int), setting(theirs, "norm_topk_prob", bool)
+    return _experts(theirs, default, hidden_dim=hidden, norm_topk=norm, **fields)
 
 
 def _write_qwen_experts(c: GptConfig, name: str, *free: str) -> Fields:
@@ -145,16 +148,16 @@ def _write_qwen_experts(c: GptConfig, name: str, *free: str) -> Fields:
     return sizes | _write_experts(c, name, "num_experts", "norm_topk", *free) | _write_sparse_layers(c, name)
 
 
-def _qwen2_moe(settings: Settings, layers: int) -> Fields:
-    bias, first = settings.get("qkv_bias", bool), settings.get("max_window_layers", int)
-    shared = settings.get("shared_expert_intermediate_size", int)
-    on = settings.get("use_sliding_window", bool)
-    if not on and any(name != "full_attention" for name in settings.optional("layer_types", list) or []):
+def _qwen2_moe(theirs: Mapping[str, Any], layers: int) -> Fields:
+    bias, first = setting(theirs, "qkv_bias", bool), setting(theirs, "max_window_layers", int)
+    shared = setting(theirs, "shared_expert_intermediate_size", int)
+    on = setting(theirs, "use_sliding_window", bool)
+    if not on and any(name != "full_attention" for name in setting(theirs, "layer_types", list, None) or []):
         raise InterchangeError("config.json: layer_types has layers that slide, but use_sliding_window is false")
-    kinds = windows(settings, layers, lambda i: i % 2 == 0 and i < first) if on else {}
-    return _sparse_layers(settings, layers) | kinds | dict(
+    kinds = windows(theirs, layers, lambda i: i % 2 == 0 and i < first) if on else {}
+    return _sparse_layers(theirs, layers) | kinds | dict(
         attention_bias=bias, output_bias="no" if bias else "same",
-        moe=_qwen_experts(settings, shared_dim=shared, shared_gate=True),
+        moe=_qwen_experts(theirs, 60, shared_dim=shared, shared_gate=True),
     )  # fmt: skip
 
 
@@ -170,10 +173,10 @@ def _write_qwen2_moe(c: GptConfig) -> Fields:
     }  # fmt: skip
 
 
-def _qwen3_moe(settings: Settings, layers: int) -> Fields:
-    window = settings.optional("sliding_window", int) if settings.get("use_sliding_window", bool) else None
+def _qwen3_moe(theirs: Mapping[str, Any], layers: int) -> Fields:
+    window = setting(theirs, "sliding_window", int, None) if setting(theirs, "use_sliding_window", bool) else None
     kinds = pattern([LayerKind(window=window or 0)] * layers)
-    return _sparse_layers(settings, layers) | dict(kinds=kinds, moe=_qwen_experts(settings))
+    return _sparse_layers(theirs, layers) | dict(kinds=kinds, moe=_qwen_experts(theirs, 128))
 
 
 def _write_qwen3_moe(c: GptConfig) -> Fields:
@@ -181,10 +184,10 @@ def _write_qwen3_moe(c: GptConfig) -> Fields:
     return write_one_window(c) | on | _write_qwen_experts(c, "Qwen3Moe")
 
 
-def _olmoe(settings: Settings, layers: int) -> Fields:
+def _olmoe(theirs: Mapping[str, Any], layers: int) -> Fields:
     del layers
-    only(settings.theirs, clip_qkv=(), sliding_window=())
-    return dict(moe=_experts(settings, "num_experts", norm_topk=settings.get("norm_topk_prob", bool)), sparse_every=1)
+    only(theirs, clip_qkv=(), sliding_window=())
+    return dict(moe=_experts(theirs, 64, norm_topk=setting(theirs, "norm_topk_prob", bool)), sparse_every=1)
 
 
 def _write_olmoe(c: GptConfig) -> Fields:
@@ -203,21 +206,18 @@ _OSS_ROPE = dict(
 )
 
 
-def _gpt_oss(settings: Settings, layers: int) -> Fields:
-    theirs = settings.theirs
+def _gpt_oss(theirs: Mapping[str, Any], layers: int) -> Fields:
     only(theirs, swiglu_alpha=(1.702,), swiglu_limit=(7, 7.0), hidden_act=("silu",))
     if not any(theirs.get(key) for key in ("rope_scaling", "rope_parameters")):
         theirs = {**theirs, "rope_parameters": _OSS_ROPE | {"rope_theta": theirs.get("rope_theta", 150_000.0)}}
-    head_dim = settings.optional("head_dim", int) or settings.get("hidden_size", int) // settings.get(
-        "num_attention_heads", int
+    head_dim = setting(theirs, "head_dim", int, None) or setting(theirs, "hidden_size", int) // setting(
+        theirs, "num_attention_heads", int
     )
-    longest = settings.get("max_position_embeddings", int)
+    longest = setting(theirs, "max_position_embeddings", int)
     base, rotary = rope.read(theirs, head_dim, theta=150_000.0, longest=longest)
-    moe = _experts(
-        settings, "num_local_experts", norm_topk=True, router_bias=True, activation="clipped_swiglu", gated="yes"
-    )
-    return windows(settings, layers, lambda i: i % 2 == 0) | dict(
-        head_dim=head_dim, rotary_base=base, rotary=rotary, moe=moe, sparse_every=1
+    moe = _experts(theirs, 128, norm_topk=True, router_bias=True, activation="clipped_swiglu", gated="yes")
+    return windows(theirs, layers, lambda i: i % 2 == 0) | dict(
+        rotary_base=base, rotary=rotary, moe=moe, sparse_every=1
     )
 
 
@@ -235,40 +235,39 @@ def _write_gpt_oss(c: GptConfig) -> Fields:
     return written
 
 
-def _deepseek(settings: Settings, layers: int) -> Fields:
-    theirs = settings.theirs
+def _deepseek(theirs: Mapping[str, Any], layers: int) -> Fields:
     only(theirs, scoring_func=("sigmoid",), topk_method=("noaux_tc",), moe_layer_freq=(1,), attention_bias=(False,))
-    heads, kv_heads = settings.get("num_attention_heads", int), settings.optional("num_key_value_heads", int)
+    heads, kv_heads = setting(theirs, "num_attention_heads", int), setting(theirs, "num_key_value_heads", int, None)
     if kv_heads not in (None, heads):
         raise InterchangeError(f"config.json: num_key_value_heads={kv_heads}: only as num_attention_heads={heads}")
-    rotated, plain = settings.get("qk_rope_head_dim", int), settings.get("qk_nope_head_dim", int)
-    base, rotary = rope.read(theirs, rotated, theta=10_000.0, longest=settings.get("max_position_embeddings", int))
-    hidden, shared = settings.get("moe_intermediate_size", int), settings.get("n_shared_experts", int)
+    rotated, plain = setting(theirs, "qk_rope_head_dim", int), setting(theirs, "qk_nope_head_dim", int)
+    base, rotary = rope.read(theirs, rotated, theta=10_000.0, longest=setting(theirs, "max_position_embeddings", int))
+    hidden, shared = setting(theirs, "moe_intermediate_size", int), setting(theirs, "n_shared_experts", int)
     if shared < 1:
         raise InterchangeError(f"config.json: n_shared_experts={shared} is not supported, only 1 and more")
     moe = _experts(
-        settings, "n_routed_experts", norm_topk=bool(settings.optional("norm_topk_prob", bool)), score="sigmoid",
-        correction_bias=True, expert_groups=settings.get("n_group", int), chosen_groups=settings.get("topk_group", int),
-        gate_scale=settings.get("routed_scaling_factor", float), hidden_dim=hidden, shared_dim=hidden * shared,
+        theirs, 256, norm_topk=setting(theirs, "norm_topk_prob", bool), score="sigmoid",
+        correction_bias=True, expert_groups=setting(theirs, "n_group", int), chosen_groups=setting(theirs, "topk_group", int),
+        gate_scale=setting(theirs, "routed_scaling_factor", float), hidden_dim=hidden, shared_dim=hidden * shared,
     )  # fmt: skip
     latent = Latent(
-        rank=settings.get("kv_lora_rank", int), query_rank=settings.optional("q_lora_rank", int) or 0, head_dim=plain,
-        value_dim=settings.get("v_head_dim", int), interleaved=bool(settings.optional("rope_interleave", bool)),
+        rank=setting(theirs, "kv_lora_rank", int), query_rank=setting(theirs, "q_lora_rank", int, None) or 0, head_dim=plain,
+        value_dim=setting(theirs, "v_head_dim", int), interleaved=setting(theirs, "rope_interleave", bool),
     )  # fmt: skip
     return dict(
         latent=latent, head_dim=rotated, kv_heads=0, rotary_base=base, rotary=rotary, moe=moe, sparse_every=1,
-        leading_layers=settings.get("first_k_dense_replace", int),
+        leading_layers=setting(theirs, "first_k_dense_replace", int),
         attention_scalar=_scalar(plain + rotated, theirs),
     )  # fmt: skip
 
 
 def _scalar(size: int, theirs: Mapping[str, Any]) -> float:
     """Returns by the square root of which logits are divided: the head's size, less YaRN's factor of either side, squared."""
-    settings = theirs.get("rope_scaling") or theirs.get("rope_parameters") or {}
-    of_all = settings.get("mscale_all_dim") or 0.0
-    if settings.get("rope_type", settings.get("type", "default")) == "default" or not of_all:
+    turned = theirs.get("rope_scaling") or theirs.get("rope_parameters") or {}
+    of_all = turned.get("mscale_all_dim") or 0.0
+    if turned.get("rope_type", turned.get("type", "default")) == "default" or not of_all:
         return float(size)
-    return size / rope.magnitude(settings["factor"], of_all) ** 4
+    return size / rope.magnitude(turned["factor"], of_all) ** 4
 
 
 def _write_deepseek(c: GptConfig) -> Fields:
@@ -327,7 +326,7 @@ MIXTURES: dict[str, Dialect] = {
     "mixtral": Dialect(
         name="Mixtral",
         defaults=_ROUTED | dict(
-            num_key_value_heads=8, rms_norm_eps=1e-5, max_position_embeddings=131_072, sliding_window=None, num_local_experts=8,
+            num_key_value_heads=8, rms_norm_eps=1e-5, max_position_embeddings=131_072, sliding_window=None,
             num_experts_per_tok=2,
         ),
         read=_mixtral,
@@ -341,7 +340,7 @@ MIXTURES: dict[str, Dialect] = {
         defaults=_ROUTED | dict(
             num_key_value_heads=16, max_position_embeddings=32_768, use_sliding_window=False, sliding_window=4096,
             max_window_layers=28, layer_types=None, qkv_bias=True, decoder_sparse_step=1, mlp_only_layers=None,
-            moe_intermediate_size=1408, shared_expert_intermediate_size=5632, num_experts_per_tok=4, num_experts=60,
+            moe_intermediate_size=1408, shared_expert_intermediate_size=5632, num_experts_per_tok=4,
             norm_topk_prob=False,
         ),
         read=_qwen2_moe,
@@ -353,7 +352,7 @@ MIXTURES: dict[str, Dialect] = {
         name="Qwen3Moe",
         defaults=_ROUTED | dict(
             num_key_value_heads=4, max_position_embeddings=32_768, use_sliding_window=False, sliding_window=4096,
-            decoder_sparse_step=1, mlp_only_layers=None, moe_intermediate_size=768, num_experts_per_tok=8, num_experts=128,
+            decoder_sparse_step=1, mlp_only_layers=None, moe_intermediate_size=768, num_experts_per_tok=8,
             norm_topk_prob=False,
         ),
         read=_qwen3_moe,
@@ -365,7 +364,7 @@ MIXTURES: dict[str, Dialect] = {
     "olmoe": Dialect(
         name="Olmoe",
         defaults=_ROUTED | dict(
-            rms_norm_eps=1e-5, max_position_embeddings=4096, num_experts_per_tok=8, num_experts=64, norm_topk_prob=False,
+            rms_norm_eps=1e-5, max_position_embeddings=4096, num_experts_per_tok=8, norm_topk_prob=False,
             router_aux_loss_coef=0.01,
         ),
         read=_olmoe,
@@ -378,7 +377,7 @@ MIXTURES: dict[str, Dialect] = {
         name="GptOss",
         defaults=_ROUTED | dict(
             num_key_value_heads=8, head_dim=64, rms_norm_eps=1e-5, max_position_embeddings=131_072, sliding_window=128,
-            layer_types=None, num_local_experts=128, num_experts_per_tok=4, attention_bias=True,
+            layer_types=None, num_experts_per_tok=4, attention_bias=True,
         ),
         read=_gpt_oss,
         shape=dict(sinks=True),
@@ -391,7 +390,7 @@ MIXTURES: dict[str, Dialect] = {
         name="DeepseekV3",
         defaults=_ROUTED | dict(
             num_key_value_heads=128, max_position_embeddings=4096, moe_intermediate_size=2048, n_shared_experts=1,
-            n_routed_experts=256, routed_scaling_factor=2.5, kv_lora_rank=512, q_lora_rank=1536, qk_rope_head_dim=64,
+            routed_scaling_factor=2.5, kv_lora_rank=512, q_lora_rank=1536, qk_rope_head_dim=64,
             v_head_dim=128, qk_nope_head_dim=128, n_group=8, topk_group=4, num_experts_per_tok=8, first_k_dense_replace=3,
             norm_topk_prob=True, rope_interleave=True,
         ),

@@ -8,7 +8,9 @@ from data.labelled import encoding
 from data.labelled.config import LabelledData
 from data.labelled.encoding import Encoder, Tally
 from data.reading.examples import unpack
+from data.vocabularies.tokenizers import Tokenizer
 from tests.helpers.labelled_packages import PIECES
+from tests.helpers.masked_vocabularies import train_roberta
 
 LABELS = ("no", "yes")
 WORDS = ["the", "cat", "cats", "sat", "on", "mat"]
@@ -26,6 +28,20 @@ def test_a_text_and_two(tokenizer):
     assert two.targets.tolist() == [0]
     (several,) = encode({"text": "cats", "label": ["yes", "yes", "no"]})
     assert (several.slots.tolist(), several.targets.tolist()) == ([0, 0, 0], [1, 1, 0])
+
+
+def test_two_texts_as_roberta_has_them(tmp_path):
+    """<s> text </s></s> pair </s>: what is too long gives way to both separators, and a question's context follows them."""
+    train_roberta(["the cat sat on the mat"], tmp_path / "tokenizer.json", 262)
+    tokenizer = Tokenizer(tmp_path)
+    pair = {"text": "cat", "pair": "mat", "label": "no"}
+    (two,) = Encoder(tokenizer, "classification", 20, 4, LABELS)(pair)
+    assert two.tokens.tolist() == [0, *tokenizer.encode("cat"), 2, 2, *tokenizer.encode("mat"), 2]
+    (cut,) = Encoder(tokenizer, "classification", 6, 4, LABELS)(pair)
+    assert cut.tokens.tolist() == [0, tokenizer.encode("cat")[0], 2, 2, tokenizer.encode("mat")[0], 2]
+    (window,) = Encoder(tokenizer, "span", 60, 4)(QUESTION)
+    head = [0, *tokenizer.encode(QUESTION["question"]), 2, 2]
+    assert window.tokens.tolist() == [*head, *tokenizer.encode(QUESTION["context"]), 2]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from data.vocabularies import tokenizers
 from data.vocabularies.tokenizers import Tokenizer
 from tests.helpers.archives import released
 from tests.helpers.catalogues import WORDS
+from tests.helpers.masked_vocabularies import train_roberta, write_xlm_roberta
 from tests.helpers.wordpiece import train_wordpiece
 
 TRICKY = "Don't  panic: naïve 漢字 🙂\n\n42<|endoftext|>[MASK] ok"
@@ -97,6 +98,35 @@ def test_word_pieces(wordpiece):
     starts = [i for i, id_ in enumerate(ids) if not wordpiece.continues[id_]]
     assert len(starts) == 2 and wordpiece.decode(ids) == "bada felu"
     assert not wordpiece.continues[list(wordpiece.special_ids)].any()
+
+
+@pytest.mark.parametrize("kind", ["roberta", "xlm_roberta"])
+def test_vocabularies_of_roberta(kind, tmp_path):
+    """`<s>`, `</s>` and `<mask>` are [CLS], [SEP] and [MASK]; two texts have two separators between them, which BERT's have not;
+    a text never gives the mask, and is given back."""
+    if kind == "roberta":
+        train_roberta(lines(), tmp_path / "tokenizer.json", 400)
+    else:
+        write_xlm_roberta(["bada", "felu"], tmp_path / "tokenizer.json")
+    tokenizer = Tokenizer(tmp_path)
+    ids = [tokenizer.cls_id, tokenizer.pad_id, tokenizer.sep_id, tokenizer.unk_id]
+    assert ids == [0, 1, 2, 3] and tokenizer.eos_id == 2 and tokenizer.separators == 2
+    assert tokenizer.mask_id == (4 if kind == "roberta" else tokenizer.size - 1)
+    pieces = tokenizer.encode("bada felu badafelu")
+    assert tokenizer.decode([0, *pieces, 2]) == "bada felu badafelu" and len(pieces) > 3
+    starts = [not tokenizer.continues[id_] for id_ in pieces]
+    assert sum(starts) == (2 if kind == "roberta" else 3)  # byte-level BPE marks words by the blank before them
+    assert tokenizer.mask_id not in tokenizer.encode("bada <mask> felu")
+
+
+def test_only_a_vocabulary_with_a_mask_has_a_beginning(bpe, wordpiece, tmp_path):
+    """`<s>` of a decoder's vocabulary is no [CLS], whose texts would be cut as an encoder's are."""
+    train_roberta(lines(), tmp_path / "tokenizer.json", 400)
+    text = (tmp_path / "tokenizer.json").read_text().replace("<mask>", "<pad2>")
+    (tmp_path / "tokenizer.json").write_text(text)
+    decoder = Tokenizer(tmp_path)
+    assert (decoder.cls_id, decoder.sep_id, decoder.eos_id) == (None, None, 2)
+    assert (bpe.separators, wordpiece.separators) == (1, 1)
 
 
 @pytest.mark.integration
