@@ -66,7 +66,7 @@ def test_no_setting_is_passed_over(kind):
     ("kind", "fields", "message"),
     [
         ("mixtral", dict(router_jitter_noise=0.1), "router_jitter_noise=0.1 is not supported"),
-        ("mixtral", dict(num_experts=9, num_local_experts=8), "num_experts and num_local_experts are not the same"),
+        ("mixtral", dict(num_experts=9, num_local_experts=8), "num_local_experts and num_experts are not the same"),
         ("mixtral", dict(num_experts_per_tok=9), "choices=9: gating='top_k' needs from 1 to experts=8"),
         ("qwen2_moe", dict(mlp_only_layers=[3]), "decoder_sparse_step=1 with mlp_only_layers="),
         ("qwen2_moe", dict(decoder_sparse_step=7), "decoder_sparse_step=7 with mlp_only_layers="),

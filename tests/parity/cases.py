@@ -31,10 +31,29 @@ _DISTILBERT = dict(
 )  # fmt: skip
 _GPT2 = dict(vocab_size=101, n_embd=27, n_layer=3, n_head=3, n_positions=23, bos_token_id=None, eos_token_id=None)
 _LLAMA = dict(
-    vocab_size=101, hidden_size=27, num_hidden_layers=2, intermediate_size=20, head_dim=10, rms_norm_eps=1e-5,
+    vocab_size=101, hidden_size=27, num_hidden_layers=2, intermediate_size=20, head_dim=10, rms_norm_eps=1e-5, pad_token_id=None,
     bos_token_id=None, eos_token_id=None,
 )  # fmt: skip
-_THETA = {"rope_theta": 500.0, "rope_type": "default"}
+_THETA: dict[str, Any] = {"rope_theta": 500.0, "rope_type": "default"}
+_LLAMA3 = dict(
+    rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=6
+)
+_YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=6, beta_fast=3.0)
+_GEMMA = dict(
+    vocab_size=101, hidden_size=27, num_hidden_layers=2, intermediate_size=20, num_attention_heads=9, num_key_value_heads=3,
+    head_dim=6, query_pre_attn_scalar=10, attn_implementation="eager",
+)  # fmt: skip
+_PHI = dict(
+    vocab_size=101, hidden_size=40, num_hidden_layers=2, intermediate_size=20, num_attention_heads=5, pad_token_id=0,
+    bos_token_id=None, eos_token_id=None, max_position_embeddings=24,
+)  # fmt: skip
+_LONGROPE = dict(
+    rope_type="longrope",
+    rope_theta=500.0,
+    short_factor=[1.0, 1.2, 1.5],
+    long_factor=[2.0, 3.0, 5.0],
+    partial_rotary_factor=0.75,
+)
 
 _T5 = dict(vocab_size=101, d_model=20, d_kv=6, d_ff=28, num_layers=2, num_heads=3, relative_attention_num_buckets=8,
            relative_attention_max_distance=9)  # fmt: skip
@@ -169,6 +188,86 @@ CASES = {
     "llama_tied": Case(
         "LlamaForCausalLM",
         _LLAMA | dict(num_attention_heads=3, num_key_value_heads=1, tie_word_embeddings=True, rope_parameters=_THETA),
+    ),
+    # Rotary positions, in rows of more than twice the length that they are stretched from.
+    "llama_llama3": Case(
+        "LlamaForCausalLM", _LLAMA | dict(num_attention_heads=3, rope_parameters=_THETA | _LLAMA3), left=True
+    ),
+    "llama_linear": Case(
+        "LlamaForCausalLM",
+        _LLAMA | dict(num_attention_heads=3, rope_parameters=_THETA | dict(rope_type="linear", factor=3.0)),
+    ),
+    "llama_yarn": Case(
+        "LlamaForCausalLM",
+        _LLAMA | dict(num_attention_heads=3, attention_bias=True, mlp_bias=True, rope_parameters=_THETA | _YARN),
+    ),
+    "mistral": Case(
+        "MistralForCausalLM", _LLAMA | dict(num_attention_heads=9, num_key_value_heads=3, sliding_window=5), left=True
+    ),
+    "mistral_whole": Case(
+        "MistralForCausalLM", _LLAMA | dict(num_attention_heads=9, num_key_value_heads=9, sliding_window=None)
+    ),
+    "qwen2": Case("Qwen2ForCausalLM", _LLAMA | dict(num_attention_heads=9, num_key_value_heads=3)),
+    "qwen2_window": Case(
+        "Qwen2ForCausalLM",
+        _LLAMA
+        | dict(
+            num_attention_heads=3,
+            num_key_value_heads=1,
+            num_hidden_layers=3,
+            use_sliding_window=True,
+            sliding_window=4,
+            max_window_layers=1,
+        ),
+    ),
+    "qwen3": Case(
+        "Qwen3ForCausalLM", _LLAMA | dict(num_attention_heads=9, num_key_value_heads=3, tie_word_embeddings=True)
+    ),
+    "gemma2": Case("Gemma2ForCausalLM", _GEMMA | dict(num_hidden_layers=3, sliding_window=5)),
+    "gemma2_uncapped": Case(
+        "Gemma2ForCausalLM", _GEMMA | dict(final_logit_softcapping=None, attn_logit_softcapping=None)
+    ),
+    "gemma3": Case(
+        "Gemma3ForCausalLM",
+        _GEMMA
+        | dict(
+            num_hidden_layers=5,
+            sliding_window=4,
+            sliding_window_pattern=3,
+            bos_token_id=None,
+            eos_token_id=None,
+            rope_parameters={
+                "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 900.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 70.0},
+            },
+        ),
+        left=True,
+    ),
+    "phi3": Case("Phi3ForCausalLM", _PHI | dict(num_key_value_heads=1, sliding_window=6)),
+    # Rows longer, and shorter, than those of the first training.
+    "phi3_long": Case("Phi3ForCausalLM", _PHI | dict(original_max_position_embeddings=6, rope_parameters=_LONGROPE)),
+    "phi3_short": Case(
+        "Phi3ForCausalLM",
+        _PHI | dict(original_max_position_embeddings=16, tie_word_embeddings=True, rope_parameters=_LONGROPE),
+    ),
+    "olmo2": Case("Olmo2ForCausalLM", _LLAMA | dict(num_attention_heads=9, num_key_value_heads=3), left=True),
+    "smollm3": Case(
+        "SmolLM3ForCausalLM",
+        _LLAMA | dict(num_attention_heads=3, num_key_value_heads=1, num_hidden_layers=5, no_rope_layer_interval=3),
+    ),
+    "smollm3_untied": Case(
+        "SmolLM3ForCausalLM",
+        _LLAMA
+        | dict(
+            num_attention_heads=3,
+            num_key_value_heads=3,
+            num_hidden_layers=3,
+            no_rope_layers=[0, 1, 1],
+            use_sliding_window=True,
+            sliding_window=4,
+            tie_word_embeddings=False,
+        ),
+        left=True,
     ),
     **_MIXTURES,
     "t5": Case("T5ForConditionalGeneration", _T5 | dict(num_layers=3)),

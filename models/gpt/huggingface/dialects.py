@@ -22,14 +22,13 @@ DEFAULTS: Fields = dict(
     attention_dropout=0.0, resid_pdrop=0.0, embd_pdrop=0.0, attention_bias=False, mlp_bias=False,
     max_position_embeddings=2048,
 )  # fmt: skip
-# For which null is not the default, but the other choice: as many heads, no window, no cap, no latent of queries.
+# For which null is not the default, but the other choice: as many heads, no window, no cap.
 NULLABLE = (
     "num_key_value_heads",
     "sliding_window",
     "final_logit_softcapping",
     "attn_logit_softcapping",
     "attention_dropout",
-    "q_lora_rank",
 )
 # What LLaMA has no choice of.
 PLAIN: Fields = dict(
@@ -46,6 +45,8 @@ class Dialect:
     Attributes:
       name: of the classes, before "ForCausalLM" and "Model".
       defaults: what absent keys mean, where it is not what they mean to LLaMA.
+      nullable: further keys for which null is another choice than their default.
+      same: keys that name one setting, of which `transformers` reads any; the first is in `defaults`.
       read: makes the fields of ours that LLaMA does not have, of a complete config.json and the number of layers; it raises
         InterchangeError for settings that we do not support.
       shape: fields that all models of the class have.
@@ -60,6 +61,8 @@ class Dialect:
 
     name: str
     defaults: Fields = dataclasses.field(default_factory=dict)
+    nullable: tuple[str, ...] = ()
+    same: tuple[str, ...] = ()
     read: Callable[[Mapping[str, Any], int], Fields] = lambda theirs, layers: {}
     shape: Fields = dataclasses.field(default_factory=dict)
     free: tuple[str, ...] = ()

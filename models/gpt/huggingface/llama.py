@@ -27,9 +27,9 @@ __all__ = ["ARCHITECTURES", "BODY", "PREFIX", "TABLE", "entries", "fitting", "re
 PREFIX = "model."  # of all tensors but the output matrix, in files that have one
 BODY = ("embed_tokens.", "layers.", "norm.")
 TABLE = "model.embed_tokens.weight"
+_DROPOUT = ("attention_dropout", "resid_pdrop", "embd_pdrop")
 DIALECTS = dialects.DIALECTS | mixtures.MIXTURES
 ARCHITECTURES = dialects.ARCHITECTURES | dialects.classes(mixtures.MIXTURES)
-_DROPOUT = ("attention_dropout", "resid_pdrop", "embd_pdrop")
 _ORIGINAL = "original_max_position_embeddings"  # beside the settings of rotary positions, in Phi's files
 
 
@@ -41,7 +41,7 @@ def read(theirs: Mapping[str, Any]) -> GptConfig:
     """
     only(theirs, pretraining_tp=(1,), use_bidirectional_attention=(False,))
     dialect = DIALECTS[theirs["model_type"]]
-    theirs = completed(theirs, DEFAULTS | dialect.defaults, NULLABLE)
+    theirs = completed(_under_one_name(theirs, dialect.same), DEFAULTS | dialect.defaults, NULLABLE + dialect.nullable)
     width, heads = setting(theirs, "hidden_size", int), setting(theirs, "num_attention_heads", int)
     kv_heads = setting(theirs, "num_key_value_heads", int, heads)
     if heads % kv_heads:
@@ -76,6 +76,16 @@ def read(theirs: Mapping[str, Any]) -> GptConfig:
         base, rotary = rope.read(theirs, head_dim, theta=dialect.theta, longest=longest, original=first, **dialect.rope)
         fields |= dict(rotary_base=base, rotary=rotary)
     return GptConfig(**fields)
+
+
+def _under_one_name(theirs: Mapping[str, Any], same: tuple[str, ...]) -> dict[str, Any]:
+    """Returns a config.json that has the first of several names of one setting."""
+    given = {key: theirs[key] for key in same if key in theirs}
+    if len(set(map(str, given.values()))) > 1:
+        raise InterchangeError(f"config.json: {' and '.join(given)} are not the same: {list(given.values())}"[:200])
+    return {key: value for key, value in theirs.items() if key not in given} | dict(
+        zip(same[:1], given.values(), strict=False)
+    )
 
 
 def _read_biases(theirs: Mapping[str, Any], dialect: Dialect) -> list[bool]:

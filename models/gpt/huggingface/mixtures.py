@@ -42,26 +42,13 @@ _GROUP = 64  # tokens of a routing group: of our own training; without a capacit
 _ROUTED: Fields = dict(router_aux_loss_coef=0.001, output_router_logits=False)
 
 
-def _experts(theirs: Mapping[str, Any], default: int, **fields: Any) -> MoeConfig:
-    """Returns the mixture of a class: nothing is dropped, and the balance loss is pooled over layers, where it is asked for.
-
-    Args:
-      default: how many experts there are where the config.json does not say.
-    """
+def _experts(theirs: Mapping[str, Any], experts: str, **fields: Any) -> MoeConfig:
+    """Returns the mixture of a class: nothing is dropped, and the balance loss is pooled over layers, where it is asked for."""
     weight = setting(theirs, "router_aux_loss_coef", float) if setting(theirs, "output_router_logits", bool) else 0.0
     return MoeConfig(
-        experts=_number_of_experts(theirs, default), gating="top_k", choices=setting(theirs, "num_experts_per_tok", int),
+        experts=setting(theirs, experts, int), gating="top_k", choices=setting(theirs, "num_experts_per_tok", int),
         group_size=_GROUP, capacity_factor=0.0, balance="pooled", balance_weight=weight, **fields,
     )  # fmt: skip
-
-
-def _number_of_experts(theirs: Mapping[str, Any], default: int) -> int:
-    """Returns how many experts there are: `transformers` 5 reads any of these keys, and writes one or another."""
-    keys = [name for name in ("num_experts", "num_local_experts", "n_routed_experts") if name in theirs]
-    values = {setting(theirs, name, int) for name in keys}
-    if len(values) > 1:
-        raise InterchangeError(f"config.json: {' and '.join(keys)} are not the same: {sorted(values)}")
-    return values.pop() if values else default
 
 
 def _write_experts(c: GptConfig, name: str, experts: str, *free: str) -> Fields:
@@ -105,7 +92,7 @@ def _every_layer(c: GptConfig, name: str) -> None:
 def _mixtral(theirs: Mapping[str, Any], layers: int) -> Fields:
     only(theirs, router_jitter_noise=(0, 0.0))
     window = setting(theirs, "sliding_window", int, None)
-    moe = _experts(theirs, 8, norm_topk=True)
+    moe = _experts(theirs, "num_local_experts", norm_topk=True)
     return dict(kinds=pattern([LayerKind(window=window or 0)] * layers), moe=moe, sparse_every=1)
 
 
@@ -117,7 +104,7 @@ def _write_mixtral(c: GptConfig) -> Fields:
 
 def _sparse_layers(theirs: Mapping[str, Any], layers: int) -> Fields:
     """Returns which layers of a Qwen have experts: every n-th, or all but the first."""
-    every, dense_ = setting(theirs, "decoder_sparse_step", int), setting(theirs, "mlp_only_layers", list, None) or []
+    every, dense_ = setting(theirs, "decoder_sparse_step", int), setting(theirs, "mlp_only_layers", list, [])
     if sorted(dense_) == list(range(len(dense_))) and every == 1 and len(dense_) < layers:
         return dict(sparse_every=1, leading_layers=len(dense_))
     if dense_ or every < 1 or layers % every:
@@ -137,9 +124,9 @@ def _write_sparse_layers(c: GptConfig, name: str) -> Fields:
     return {"decoder_sparse_step": len(c.unit), "mlp_only_layers": list(range(c.leading_layers))}
 
 
-def _qwen_experts(theirs: Mapping[str, Any], default: int, **fields: Any) -> MoeConfig:
+def _qwen_experts(theirs: Mapping[str, Any], **fields: Any) -> MoeConfig:
     hidden, norm = setting(theirs, "moe_intermediate_size", int), setting(theirs, "norm_topk_prob", bool)
-    return _experts(theirs, default, hidden_dim=hidden, norm_topk=norm, **fields)
+    return _experts(theirs, "num_experts", hidden_dim=hidden, norm_topk=norm, **fields)
 
 
 def _write_qwen_experts(c: GptConfig, name: str, *free: str) -> Fields:
@@ -152,12 +139,12 @@ def _qwen2_moe(theirs: Mapping[str, Any], layers: int) -> Fields:
     bias, first = setting(theirs, "qkv_bias", bool), setting(theirs, "max_window_layers", int)
     shared = setting(theirs, "shared_expert_intermediate_size", int)
     on = setting(theirs, "use_sliding_window", bool)
-    if not on and any(name != "full_attention" for name in setting(theirs, "layer_types", list, None) or []):
+    if not on and any(name != "full_attention" for name in setting(theirs, "layer_types", list, [])):
         raise InterchangeError("config.json: layer_types has layers that slide, but use_sliding_window is false")
     kinds = windows(theirs, layers, lambda i: i % 2 == 0 and i < first) if on else {}
     return _sparse_layers(theirs, layers) | kinds | dict(
         attention_bias=bias, output_bias="no" if bias else "same",
-        moe=_qwen_experts(theirs, 60, shared_dim=shared, shared_gate=True),
+        moe=_qwen_experts(theirs, shared_dim=shared, shared_gate=True),
     )  # fmt: skip
 
 
@@ -176,7 +163,7 @@ def _write_qwen2_moe(c: GptConfig) -> Fields:
 def _qwen3_moe(theirs: Mapping[str, Any], layers: int) -> Fields:
     window = setting(theirs, "sliding_window", int, None) if setting(theirs, "use_sliding_window", bool) else None
     kinds = pattern([LayerKind(window=window or 0)] * layers)
-    return _sparse_layers(theirs, layers) | dict(kinds=kinds, moe=_qwen_experts(theirs, 128))
+    return _sparse_layers(theirs, layers) | dict(kinds=kinds, moe=_qwen_experts(theirs))
 
 
 def _write_qwen3_moe(c: GptConfig) -> Fields:
@@ -187,7 +174,7 @@ def _write_qwen3_moe(c: GptConfig) -> Fields:
 def _olmoe(theirs: Mapping[str, Any], layers: int) -> Fields:
     del layers
     only(theirs, clip_qkv=(), sliding_window=())
-    return dict(moe=_experts(theirs, 64, norm_topk=setting(theirs, "norm_topk_prob", bool)), sparse_every=1)
+    return dict(moe=_experts(theirs, "num_experts", norm_topk=setting(theirs, "norm_topk_prob", bool)), sparse_every=1)
 
 
 def _write_olmoe(c: GptConfig) -> Fields:
@@ -210,12 +197,13 @@ def _gpt_oss(theirs: Mapping[str, Any], layers: int) -> Fields:
     only(theirs, swiglu_alpha=(1.702,), swiglu_limit=(7, 7.0), hidden_act=("silu",))
     if not any(theirs.get(key) for key in ("rope_scaling", "rope_parameters")):
         theirs = {**theirs, "rope_parameters": _OSS_ROPE | {"rope_theta": theirs.get("rope_theta", 150_000.0)}}
-    head_dim = setting(theirs, "head_dim", int, None) or setting(theirs, "hidden_size", int) // setting(
-        theirs, "num_attention_heads", int
-    )
+    width, heads = setting(theirs, "hidden_size", int), setting(theirs, "num_attention_heads", int)
+    head_dim = setting(theirs, "head_dim", int, width // heads)
     longest = setting(theirs, "max_position_embeddings", int)
     base, rotary = rope.read(theirs, head_dim, theta=150_000.0, longest=longest)
-    moe = _experts(theirs, 128, norm_topk=True, router_bias=True, activation="clipped_swiglu", gated="yes")
+    moe = _experts(
+        theirs, "num_local_experts", norm_topk=True, router_bias=True, activation="clipped_swiglu", gated="yes"
+    )
     return windows(theirs, layers, lambda i: i % 2 == 0) | dict(
         rotary_base=base, rotary=rotary, moe=moe, sparse_every=1
     )
@@ -246,13 +234,13 @@ def _deepseek(theirs: Mapping[str, Any], layers: int) -> Fields:
     if shared < 1:
         raise InterchangeError(f"config.json: n_shared_experts={shared} is not supported, only 1 and more")
     moe = _experts(
-        theirs, 256, norm_topk=setting(theirs, "norm_topk_prob", bool), score="sigmoid",
+        theirs, "n_routed_experts", norm_topk=setting(theirs, "norm_topk_prob", bool, False), score="sigmoid",
         correction_bias=True, expert_groups=setting(theirs, "n_group", int), chosen_groups=setting(theirs, "topk_group", int),
         gate_scale=setting(theirs, "routed_scaling_factor", float), hidden_dim=hidden, shared_dim=hidden * shared,
     )  # fmt: skip
     latent = Latent(
-        rank=setting(theirs, "kv_lora_rank", int), query_rank=setting(theirs, "q_lora_rank", int, None) or 0, head_dim=plain,
-        value_dim=setting(theirs, "v_head_dim", int), interleaved=setting(theirs, "rope_interleave", bool),
+        rank=setting(theirs, "kv_lora_rank", int), query_rank=setting(theirs, "q_lora_rank", int, 0), head_dim=plain,
+        value_dim=setting(theirs, "v_head_dim", int), interleaved=setting(theirs, "rope_interleave", bool, False),
     )  # fmt: skip
     return dict(
         latent=latent, head_dim=rotated, kv_heads=0, rotary_base=base, rotary=rotary, moe=moe, sparse_every=1,
@@ -263,11 +251,11 @@ def _deepseek(theirs: Mapping[str, Any], layers: int) -> Fields:
 
 def _scalar(size: int, theirs: Mapping[str, Any]) -> float:
     """Returns by the square root of which logits are divided: the head's size, less YaRN's factor of either side, squared."""
-    turned = theirs.get("rope_scaling") or theirs.get("rope_parameters") or {}
-    of_all = turned.get("mscale_all_dim") or 0.0
-    if turned.get("rope_type", turned.get("type", "default")) == "default" or not of_all:
+    settings = theirs.get("rope_scaling") or theirs.get("rope_parameters") or {}
+    of_all = settings.get("mscale_all_dim") or 0.0
+    if settings.get("rope_type", settings.get("type", "default")) == "default" or not of_all:
         return float(size)
-    return size / rope.magnitude(turned["factor"], of_all) ** 4
+    return size / rope.magnitude(settings["factor"], of_all) ** 4
 
 
 def _write_deepseek(c: GptConfig) -> Fields:
@@ -322,13 +310,15 @@ def _write_scale(c: GptConfig, size: int) -> Fields:
 
 
 _FREE = ("kinds", "moe", "sparse_every", "leading_layers")
+_SAME = "num_experts", "num_local_experts"
 MIXTURES: dict[str, Dialect] = {
     "mixtral": Dialect(
         name="Mixtral",
         defaults=_ROUTED | dict(
-            num_key_value_heads=8, rms_norm_eps=1e-5, max_position_embeddings=131_072, sliding_window=None,
+            num_key_value_heads=8, rms_norm_eps=1e-5, max_position_embeddings=131_072, sliding_window=None, num_local_experts=8,
             num_experts_per_tok=2,
         ),
+        same=_SAME[::-1],
         read=_mixtral,
         free=_FREE,
         write=_write_mixtral,
@@ -340,9 +330,10 @@ MIXTURES: dict[str, Dialect] = {
         defaults=_ROUTED | dict(
             num_key_value_heads=16, max_position_embeddings=32_768, use_sliding_window=False, sliding_window=4096,
             max_window_layers=28, layer_types=None, qkv_bias=True, decoder_sparse_step=1, mlp_only_layers=None,
-            moe_intermediate_size=1408, shared_expert_intermediate_size=5632, num_experts_per_tok=4,
+            moe_intermediate_size=1408, shared_expert_intermediate_size=5632, num_experts_per_tok=4, num_experts=60,
             norm_topk_prob=False,
         ),
+        same=_SAME,
         read=_qwen2_moe,
         free=(*_FREE, "attention_bias"),
         write=_write_qwen2_moe,
@@ -352,9 +343,10 @@ MIXTURES: dict[str, Dialect] = {
         name="Qwen3Moe",
         defaults=_ROUTED | dict(
             num_key_value_heads=4, max_position_embeddings=32_768, use_sliding_window=False, sliding_window=4096,
-            decoder_sparse_step=1, mlp_only_layers=None, moe_intermediate_size=768, num_experts_per_tok=8,
+            decoder_sparse_step=1, mlp_only_layers=None, moe_intermediate_size=768, num_experts_per_tok=8, num_experts=128,
             norm_topk_prob=False,
         ),
+        same=_SAME,
         read=_qwen3_moe,
         shape=qk_norm("rms", "head"),
         free=_FREE,
@@ -364,9 +356,10 @@ MIXTURES: dict[str, Dialect] = {
     "olmoe": Dialect(
         name="Olmoe",
         defaults=_ROUTED | dict(
-            rms_norm_eps=1e-5, max_position_embeddings=4096, num_experts_per_tok=8, norm_topk_prob=False,
+            rms_norm_eps=1e-5, max_position_embeddings=4096, num_experts_per_tok=8, num_experts=64, norm_topk_prob=False,
             router_aux_loss_coef=0.01,
         ),
+        same=_SAME,
         read=_olmoe,
         shape=qk_norm("rms", "all"),
         free=_FREE,
@@ -377,8 +370,10 @@ MIXTURES: dict[str, Dialect] = {
         name="GptOss",
         defaults=_ROUTED | dict(
             num_key_value_heads=8, head_dim=64, rms_norm_eps=1e-5, max_position_embeddings=131_072, sliding_window=128,
-            layer_types=None, num_experts_per_tok=4, attention_bias=True,
+            layer_types=None, num_local_experts=128, num_experts_per_tok=4, attention_bias=True,
         ),
+        same=_SAME[::-1],
+        nullable=("head_dim",),
         read=_gpt_oss,
         shape=dict(sinks=True),
         free=_FREE,
@@ -390,10 +385,12 @@ MIXTURES: dict[str, Dialect] = {
         name="DeepseekV3",
         defaults=_ROUTED | dict(
             num_key_value_heads=128, max_position_embeddings=4096, moe_intermediate_size=2048, n_shared_experts=1,
-            routed_scaling_factor=2.5, kv_lora_rank=512, q_lora_rank=1536, qk_rope_head_dim=64,
+            n_routed_experts=256, routed_scaling_factor=2.5, kv_lora_rank=512, q_lora_rank=1536, qk_rope_head_dim=64,
             v_head_dim=128, qk_nope_head_dim=128, n_group=8, topk_group=4, num_experts_per_tok=8, first_k_dense_replace=3,
             norm_topk_prob=True, rope_interleave=True,
         ),
+        same=("n_routed_experts", *_SAME),
+        nullable=("q_lora_rank", "norm_topk_prob", "rope_interleave"),
         read=_deepseek,
         free=(*_FREE, "latent", "attention_scalar"),
         write=_write_deepseek,
