@@ -1,5 +1,6 @@
 """Mixtures of experts in Hugging Face's files: every form of their tensors, and every setting of their config.json."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -16,6 +17,7 @@ from models.gpt.huggingface.dialects import DEFAULTS
 from models.gpt.huggingface.mixtures import MIXTURES, unpacked
 from models.interchange import InterchangeError
 from tests.parity.live import FIXTURES
+from trainers.weights import source as weights
 from trainers.weights.huggingface import HuggingFace
 
 SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
@@ -175,3 +177,14 @@ def test_a_second_prediction_layer_is_left_out(tmp_path):
     shutil.copy(FIXTURES / "deepseek_v3/config.json", tmp_path)
     save_file(tensors | {"model.layers.3.eh_proj.weight": np.ones((2, 2), np.float32)}, tmp_path / "model.safetensors")
     assert HuggingFace(Path(tmp_path)).shapes == HuggingFace(FIXTURES / "deepseek_v3").shapes
+
+
+def test_weights_of_another_router_are_refused():
+    """Gates that are divided by their sum and those that are not have the same shapes, and one line tells them apart."""
+    source = HuggingFace(FIXTURES / "qwen3_moe")
+    assert source.config.moe
+    other = dataclasses.replace(source.config, moe=dataclasses.replace(source.config.moe, norm_topk=False))
+    with pytest.raises(
+        InterchangeError, match="with moe.norm_topk=True, this one has False; set --model.moe.norm_topk"
+    ):
+        weights.fitting(other, source.shapes, source)
