@@ -25,7 +25,7 @@ from cases import (  # pyright: ignore[reportMissingImports]
 )
 from safetensors.numpy import load_file, save_file
 
-BARE = (transformers.BertModel, transformers.RobertaModel, transformers.XLMRobertaModel, transformers.DistilBertModel)
+BARE = ("BertModel", "RobertaModel", "XLMRobertaModel", "DistilBertModel", "ModernBertModel")  # of which vectors are compared too
 VERSION = int(transformers.__version__.partition(".")[0])
 
 
@@ -103,7 +103,7 @@ def outputs(model, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {"logits": out.logits.numpy()} | decoded(model, batch)
     found = {k: v.numpy() for k, v in out.items() if isinstance(v, torch.Tensor)}
     found.pop("pooler_output", None)
-    if type(model) in BARE:
+    if type(model).__name__ in BARE:
         found["embedding"] = unit(found["last_hidden_state"], given["mask"])
     return {k: np.ascontiguousarray(v) for k, v in found.items()}
 

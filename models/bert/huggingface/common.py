@@ -64,8 +64,9 @@ def demand_post_norm(c: BertConfig, target: str, **more: Any) -> None:
     """Raises InterchangeError unless a model is BERT's, but for what `more` says."""
     needs = dict(
         positions="learned", norm="layer", norm_bias=True, order="post", gated=False, attention_bias=True, output_bias="same",
-        key_bias=True, qk_norm=False, ffn_bias=True, attention_scale=True, groups=c.heads, head_dim=c.model_dim // c.heads,
-        per_dim_scale=False, logit_cap=0.0, embedding_norm=True, first_position=0,
+        key_bias=True, qk_norm=False, sinks=False, ffn_bias=True, attention_scale=True, attention_scalar=0.0, groups=c.heads,
+        head_dim=c.model_dim // c.heads, per_dim_scale=False, logit_cap=0.0, embedding_norm=True, embedding_scale=1.0,
+        first_position=0, kinds=(),
     )  # fmt: skip
     demand(c, target, **needs | more)
     if isinstance(c.head, MaskedLm):
