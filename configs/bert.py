@@ -185,9 +185,7 @@ def modernbert_base() -> Experiment:
         ),
         layout=layouts.data_parallel(64, 1),
         data=MaskedTextData(batch_size=4608, length=1024, rate=0.3),
-        optimizer=AdamW(
-            schedule=Linear(peak=8e-4, steps=360_000, warmup=640), b2=0.98, eps=1e-6, weight_decay=1e-5
-        ),
+        optimizer=AdamW(schedule=Linear(peak=8e-4, steps=360_000, warmup=640), b2=0.98, eps=1e-6, weight_decay=1e-5),
         train=Train(steps=360_000, log_every=100, save_every=5000),
         eval=HeldOut(batch_size=256),
         execution=Execution(dtype="bfloat16"),

@@ -9,7 +9,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -281,16 +281,35 @@ def setting(theirs: Mapping[str, Any], key: str, kind: type, default: Any = _NEE
     return value
 
 
-def completed(theirs: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a config.json with a model's defaults in place of absent keys.
+class Settings:
+    """The settings of a config.json whose model takes something else for an absent key than for null.
 
-    Raises:
-      InterchangeError: a key is null whose default is not, which `transformers` refuses or fails at.
+    Args:
+      theirs: the config.json.
+      defaults: what `transformers` takes for absent keys; every key that is asked for is in it. `NEEDED` has no default.
     """
-    for key, default in defaults.items():
-        if theirs.get(key, default) is None and default is not None:
-            raise InterchangeError(f"config.json: {key} is null; left out, it would be {json.dumps(default)}")
-    return {**defaults, **theirs}
+
+    NEEDED: ClassVar[Any] = _NEEDED
+
+    def __init__(self, theirs: Mapping[str, Any], defaults: Mapping[str, Any]):
+        self.theirs, self._defaults = theirs, defaults
+
+    def get(self, key: str, kind: type) -> Any:
+        """Returns a setting; raises InterchangeError where it is null, or of another type."""
+        if key not in self.theirs and self._defaults[key] is not _NEEDED:
+            return self._defaults[key]
+        if self.theirs.get(key, 0) is None:
+            raise InterchangeError(f"config.json: {key} is null; expected {kind.__name__}")
+        return setting(self.theirs, key, kind)
+
+    def optional(self, key: str, kind: type) -> Any:
+        """Returns a setting that may be null, or absent with a default that is: None."""
+        value = self.theirs[key] if key in self.theirs else self._defaults[key]
+        return None if value is None else self.get(key, kind)
+
+    def dropout(self, *keys: str) -> float:
+        """Returns the largest of some rates of dropout, of which ours has one; null is none."""
+        return max(self.optional(key, float) or 0.0 for key in keys)
 
 
 def model_type(theirs: Mapping[str, Any], architectures: Mapping[str, tuple[str, ...]]) -> str:

@@ -35,11 +35,13 @@ class Context:
         a key for each layer: [layers].
       step: int32 scalar, the optimizer step under way, for schedules inside a loss (a temperature, a ramp of a weight).
       training: whether the pass trains; a model may add metrics, or serve more tokens, when it does not.
+      layers: int32 [layers], within a stack the number of each of its layers; None outside.
     """
 
     key: jax.Array | None
     step: jax.Array
     training: bool = dataclasses.field(metadata={"static": True})
+    layers: jax.Array | None = None
 
     @classmethod
     def evaluation(cls) -> "Context":
@@ -56,9 +58,17 @@ class Context:
         assert self.key is not None, "an evaluation draws nothing"
         return jax.random.split(self.key, n)
 
+    @property
+    def numbers(self) -> jax.Array:
+        """The number of each layer of a stack, int32 [layers]; the context must be within one."""
+        assert self.layers is not None, "no stack of layers"
+        return self.layers
+
     def for_layers(self, layers: int) -> "Context":
-        """Returns the context of a stack, with a key for each of its layers."""
-        return self if self.key is None else dataclasses.replace(self, key=self.keys(layers))
+        """Returns the context of a stack, with a key and a number for each of its layers."""
+        keys = None if self.key is None else self.keys(layers)
+        numbers = jnp.arange(layers, dtype=jnp.int32)  # pyright: ignore[reportUnknownMemberType]
+        return dataclasses.replace(self, key=keys, layers=numbers)
 
 
 @runtime_checkable
@@ -162,7 +172,7 @@ class Staged(nnx.Module, abc.ABC):
         Args:
           blocks: consecutive layers of the stack, parameters with a leading axis.
           x: their input.
-          context: with a key for each of these layers.
+          context: with a key and the number of each of these layers.
 
         Returns:
           (the last layer's output, of the same structure as x; the losses that the layers add).

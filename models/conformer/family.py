@@ -19,8 +19,11 @@ def comparable(c: ConformerConfig, lengths: Sequence[int]) -> ConformerConfig:
 
 def reads(c: ConformerConfig, data: Any) -> Any:
     """Returns the data as the model hears it."""
-    front = "waveform" if c.front == "waveform" else data.front if data.front != "waveform" else "kaldi"
-    return dataclasses.replace(data, front=front, mels=c.mels)
+    if c.front == "waveform":  # which has no bands of frequency to hide
+        return dataclasses.replace(
+            data, front="waveform", augment=dataclasses.replace(data.augment, bands=0, stretches=0)
+        )
+    return dataclasses.replace(data, front="kaldi" if data.front == "waveform" else data.front, mels=c.mels)
 
 
 def convention(c: ConformerConfig) -> str:

@@ -1,9 +1,13 @@
 """GPT's sizes. No JAX here: configs are read by tools that never touch an array."""
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from models.parts.transformer_config import LmConfig
+
+Dialect = Literal[
+    "", "gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3", "olmo2", "smollm3",
+]  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -15,16 +19,23 @@ class GptConfig(LmConfig):
       prefix: what a text begins with and is not predicted (a batch's `predicted` is 0; in generation the prompt) sees all of
         itself, not only what stands before: a prefix LM (T5, arXiv 1910.10683, section 3.2.1). Rows without `predicted` are
         causal throughout.
+      dialect: the model type under which a folder of Hugging Face's is read and written, which decides about the names of its
+        tensors; "" is the first that fits.
     """
 
     family: ClassVar[str] = "gpt"
 
     prefix: bool = False
+    dialect: Dialect = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.prefix and self.positions == "relative":
             raise ValueError("prefix=True: with positions='relative' there is no such model here; nearest is 'rotary'")
+        if self.prefix and any(kind.window for kind in self.kinds):
+            raise ValueError(
+                "prefix=True: a window would hide the prefix; nearest is prefix=False, or kinds without windows"
+            )
 
     def tiny(self) -> "GptConfig":
         """The same model, small enough for a test and divisible by every mesh of eight devices."""

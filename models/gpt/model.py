@@ -16,7 +16,7 @@ from models.parts.attention.mask import AttentionMask, arrange
 from models.parts.cache import LayerCache, Slots, to_cache
 from models.parts.layers import Embedding, dropout, sinusoids
 from models.parts.losses import Loss, Totals, token_loss_in_chunks, zero_loss
-from models.parts.transformer import Block, Key
+from models.parts.transformer import Block
 from models.protocol import Batch, Context, Staged
 from models.sharding.component import Component
 from models.sharding.params import normal, param, stack, zeros
@@ -51,7 +51,8 @@ class Gpt(Staged):
         """Returns the logits [B, L, V] of the token after each, outside training."""
         segments_BL, positions_BL = batch["segments"], batch["positions"]
         x_BLM = self._embed(batch["tokens"], positions_BL)
-        x_BLM = self._run(self.decoder, x_BLM, positions_BL, self._mask(segments_BL, batch), None)
+        context = Context.evaluation().for_layers(self.c.layers)
+        x_BLM = self._run(self.decoder, x_BLM, positions_BL, self._mask(segments_BL, batch), context)
         return self._logits(x_BLM)
 
     def _mask(self, segments_BL: jax.Array, batch: Batch) -> AttentionMask:
@@ -80,7 +81,7 @@ class Gpt(Staged):
         del totals
         segments_BL, positions_BL = (arrange(batch[name], self.where) for name in ("segments", "positions"))
         mask = self._mask(segments_BL, batch).in_zigzag(self.where)
-        return self._run(blocks, x_BLM, positions_BL, mask, context.key), zero_loss(x_BLM.dtype)
+        return self._run(blocks, x_BLM, positions_BL, mask, context), zero_loss(x_BLM.dtype)
 
     def head_loss(self, x_BLM: jax.Array, batch: Batch, context: Context, totals: Totals) -> Loss:
         """Returns the cross-entropy of the last layer's output; see Staged."""
@@ -99,13 +100,16 @@ class Gpt(Staged):
         return {"tokens": jnp.sum(batch["segments"] > 0)}
 
     def _run(
-        self, blocks: Block, x_BLM: jax.Array, positions_BL: jax.Array, mask: AttentionMask, keys: Key
+        self, blocks: Block, x_BLM: jax.Array, positions_BL: jax.Array, mask: AttentionMask, context: Context
     ) -> jax.Array:
-        return transformer.run(blocks, x_BLM, transformer.geometry(self.c, positions_BL, mask), keys)
+        g, kinds = transformer.geometry(self.c, positions_BL, mask), transformer.kinds(self.c, context.numbers)
+        return transformer.run(blocks, x_BLM, g, context.key, kinds)
 
     def _embed(self, ids_BL: jax.Array, positions_BL: jax.Array) -> jax.Array:
         dtype = self.where.dtype
         x_BLM = self.embedding(ids_BL, dtype)
+        if self.c.embedding_scale != 1:
+            x_BLM *= jnp.asarray(self.c.embedding_scale, dtype)
         if self.c.positions == "sinusoidal":
             return x_BLM + sinusoids(positions_BL, self.c.model_dim, dtype)
         return x_BLM if self.position_embedding is None else x_BLM + self.position_embedding(positions_BL, dtype)
@@ -142,7 +146,8 @@ class Gpt(Staged):
         positions_BS = jnp.broadcast_to(jnp.arange(size), ids_BS.shape)
         segments_BS = (positions_BS < lengths_B[:, None]).astype(jnp.int32)
         mask = AttentionMask.for_rows(segments_BS, segments_BS, causal=not c.prefix)
-        g = transformer.geometry(c, positions_BS, mask)
+        slots = Slots.empty(len(ids_BS), hypotheses, steps, lengths_B - 1, size)
+        g = transformer.geometry(c, positions_BS, mask, slots.reach_B)
         read = transformer.keys_values(self.decoder, c, self._embed(ids_BS, positions_BS), g)
         names = ("batch", None, "act_heads" if c.groups == c.heads else "act_kv_heads", None)
 
@@ -151,7 +156,6 @@ class Gpt(Staged):
 
         layers = [LayerCache(to_cache((grown(k), grown(v)))) for k, v in transformer.unstacked(read)]
         last_B = jnp.take_along_axis(ids_BS, lengths_B[:, None] - 1, axis=1)[:, 0]
-        slots = Slots.empty(len(ids_BS), hypotheses, steps, lengths_B - 1, size)
         return Cache(transformer.unstacked(self.decoder), layers, slots, last_B)
 
     def step(self, cache: "Cache", ids_BK: jax.Array, at: jax.Array) -> tuple[jax.Array, "Cache"]:
@@ -164,8 +168,8 @@ class Gpt(Staged):
         positions_BK = jnp.broadcast_to(step.positions_BK, ids_BK.shape)
         x_R1M = self._embed(ids_BK.reshape(-1, 1), positions_BK.reshape(-1, 1))
         g, layers = transformer.cached_geometry(self.c, step), []
-        for block, layer in zip(cache.blocks, cache.layers, strict=True):
-            x_R1M, (layer, _) = block(x_R1M, g, layer, None)
+        for i, (block, layer) in enumerate(zip(cache.blocks, cache.layers, strict=True)):
+            x_R1M, (layer, _) = block(x_R1M, g, layer, None, transformer.kinds(self.c, jnp.array(i)))
             layers.append(layer)
         logits_BKV = self._logits(x_R1M).reshape(*ids_BK.shape, -1)
         return logits_BKV, dataclasses.replace(cache, layers=layers, slots=step.slots)

@@ -6,6 +6,7 @@ from typing import Any
 
 from models.gpt import huggingface as gpt
 from models.gpt.config import GptConfig
+from models.gpt.huggingface import gpt2
 from models.interchange import (
     Entry,
     InterchangeError,
@@ -46,7 +47,7 @@ def read_config(theirs: Mapping[str, Any]) -> MultimodalConfig:
             "config.json: decoder.add_cross_attention is false: the text would not depend on the picture"
         )
     tower = vit.read_config(sides["encoder"] | {"architectures": ["ViTModel"]})
-    d = gpt.read_gpt2(sides["decoder"])
+    d = gpt2.read_gpt2(sides["decoder"])
     return MultimodalConfig(
         vocab=d.vocab,
         layers=d.layers,
@@ -122,7 +123,7 @@ def entries(c: MultimodalConfig) -> list[Entry]:
         *(dense("enc_to_dec_proj", "vision_seam.weight", (width, m), bias="vision_seam.bias") if width != m else []),
         table(table_, "embedding.table", (c.vocab, m)),
         table(places, "positions", (c.max_positions, m)),
-        *(_placed(e, f"decoder.{e.theirs}", "") for e in gpt.gpt2_layers(decoder, "decoder.dense", cross=True)),
+        *(_placed(e, f"decoder.{e.theirs}", "") for e in gpt2.gpt2_layers(decoder, "decoder.dense", cross=True)),
         *norm("decoder.transformer.ln_f", "decoder_norm", m),
     ]
 

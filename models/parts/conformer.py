@@ -181,7 +181,7 @@ class RelativeAttention(Attention):
         table_RM = jnp.asarray(_distances(x_BSM.shape[1], x_BSM.shape[2]), x_BSM.dtype)
         p_RND = project(table_RM, self.distances[...], self.where)
         p_RND = self.where.shard(p_RND, None, "act_heads", None)
-        out_BSND = blocks.attend(self._logits, q_BSND, *kv, p_RND, mask, self.where)
+        out_BSND, _ = blocks.attend(self._logits, q_BSND, *kv, p_RND, mask, self.where)
         out_BSND = checkpoint_name(self.where.shard(out_BSND, "batch", "length", "act_heads", None), "context")
         y_BSM = add_bias(project(out_BSND, self.o[...], self.where, contract=2), self.o_bias)
         return checkpoint_name(self.where.shard(y_BSM, "batch", "res_length", "act_embed"), "attention_out")

@@ -35,21 +35,25 @@ def add_bias(x: jax.Array, bias: nnx.Param | None) -> jax.Array:
 
 
 class Norm(nnx.Module):
-    """RMS norm x / rms(x) * scale (Lingvo's layer norm, T5, LLaMA), or layer norm (x - mean) / std * scale; + bias."""
+    """RMS norm x / rms(x) * scale (Lingvo's layer norm, T5, LLaMA), or layer norm (x - mean) / std * scale; + bias.
+
+    "rms_plus_one" is the first with 1 + scale (Gemma), so that weight decay draws towards 1.
+    """
 
     def __init__(
         self, size: int, where: Component, *, kind: str = "rms", bias: bool = False, eps: float = 1e-6, axis: str = "embed",
     ):  # fmt: skip
         key = jax.random.key(0)  # not drawn from
         self.kind, self.eps = kind, eps
-        self.scale = param(key, (size,), (axis,), ones, where)
+        self.scale = param(key, (size,), (axis,), zeros if kind == "rms_plus_one" else ones, where)
         self.bias = param(key, (size,), (axis,), zeros, where) if bias else None
 
     def __call__(self, x_BLM: jax.Array) -> jax.Array:
         x = x_BLM.astype(jnp.promote_types(x_BLM.dtype, jnp.float32))
         if self.kind == "layer":
             x = x - jnp.mean(x, axis=-1, keepdims=True)
-        x = x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + self.eps) * self.scale[...]
+        scale = self.scale[...] + 1 if self.kind == "rms_plus_one" else self.scale[...]
+        x = x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + self.eps) * scale
         if self.bias is not None:
             x = x + self.bias[...]
         return x.astype(x_BLM.dtype)

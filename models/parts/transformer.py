@@ -10,8 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
+from models.parts.attention.config import LayerKind, Rotary
 from models.parts.attention.mask import AttentionMask
 from models.parts.attention.module import Attention, KeysValues
 from models.parts.attention.rotary import Rotation, rotation
@@ -44,12 +46,59 @@ class Source:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
+class Kind:
+    """In what a layer of a stack differs from others, as numbers that travel with its parameters.
+
+    Attributes:
+      window: int32, how many positions a query sees; 0 is all.
+      table: int32, which of the geometry's rotations its queries and keys have.
+    """
+
+    window: jax.Array
+    table: jax.Array
+
+
+def kinds(c: BlockConfig, layers: jax.Array) -> Kind | None:
+    """Returns the kinds of these layers of a stack, by number; None where all are alike."""
+    if len(c.kinds) < 2:
+        return None
+    tables = _tables(c)
+    pattern = ([k.window for k in c.kinds], [tables.index(_turning(k)) for k in c.kinds])
+    return Kind(*(jnp.asarray(column, jnp.int32)[layers % len(c.kinds)] for column in pattern))
+
+
+def _turning(kind: LayerKind) -> tuple[bool, float, bool]:
+    """Returns what decides how queries and keys are turned."""
+    return (kind.rotary, kind.base, kind.scaled) if kind.rotary else (False, 0.0, False)
+
+
+def _tables(c: BlockConfig) -> list[tuple[bool, float, bool]]:
+    """Returns the ways in which layers turn queries and keys."""
+    return list(dict.fromkeys(_turning(kind) for kind in c.kinds or (LayerKind(),)))
+
+
+def _rotation(c: BlockConfig, positions_BL: jax.Array, reach_B: jax.Array | None) -> Rotation | None:
+    """Returns the rotation of all layers; if they differ, one after the other along a third dimension."""
+    if c.positions != "rotary":
+        return None
+    rotations = []
+    for turns, base, scaled in _tables(c):
+        rotary = c.rotary if scaled or c.rotary is None else Rotary(dims=c.rotary.dims)
+        cos, sin = rotation(positions_BL, c.head_dim, base or c.rotary_base, rotary, reach_B)
+        rotations.append((cos, sin) if turns else (jnp.ones_like(cos), jnp.zeros_like(sin)))
+    if len(rotations) == 1:
+        return rotations[0] if _tables(c)[0][0] else None
+    return jnp.stack([cos for cos, _ in rotations], axis=2), jnp.stack([sin for _, sin in rotations], axis=2)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class Geometry:
-    """The positions of tokens and what they attend to, the same for all layers.
+    """The positions of tokens and what they attend to, the same for all layers but for their kinds.
 
     Attributes:
       mask: which keys a query attends to.
-      rotation: of queries and new keys, where positions are rotary.
+      rotation: of queries and new keys, where positions are rotary; [B, L, tables, D / 2] where layers differ.
       step: that is decoded with caches.
       bias_1NK: a bias of each head for each of K buckets of relative positions, where the layers of a stack share one.
       real_BL: False for padding, which a mixture routes nowhere; None where there is no mixture.
@@ -63,20 +112,41 @@ class Geometry:
     real_BL: jax.Array | None = None
     source: Source | None = None
 
+    def of(self, kind: Kind | None) -> "Geometry":
+        """Returns the geometry as a layer of this kind has it."""
+        if kind is None:
+            return self
+        turned = self.rotation
+        if turned is not None and turned[0].ndim == 4:
+            cos, sin = (jax.lax.dynamic_index_in_dim(x, kind.table, 2, keepdims=False) for x in turned)
+            turned = (cos, sin)
+        return dataclasses.replace(self, mask=self.mask.within(kind.window), rotation=turned)
 
-def geometry(c: BlockConfig, positions_BL: jax.Array, mask: AttentionMask) -> Geometry:
-    """Returns the geometry of whole rows."""
-    return Geometry(mask, rotation(positions_BL, c.head_dim, c.rotary_base) if c.positions == "rotary" else None)
+
+def geometry(
+    c: BlockConfig, positions_BL: jax.Array, mask: AttentionMask, reach_B: jax.Array | None = None
+) -> Geometry:
+    """Returns the geometry of whole rows; `reach_B` is how many positions they will have, by default those that they have."""
+    if len(c.kinds) == 1:
+        mask = mask.within(c.kinds[0].window)
+    return Geometry(mask, _rotation(c, positions_BL, reach_B))
 
 
 def cached_geometry(c: BlockConfig, step: Step) -> Geometry:
     """Returns the geometry of the step that is decoded, B * K rows of one position."""
-    return dataclasses.replace(geometry(c, step.positions_BK, step.mask()), step=step)
+    return dataclasses.replace(geometry(c, step.positions_BK, step.mask(), step.slots.reach_B), step=step)
 
 
 def norm(c: BlockConfig, where: Component) -> Norm:
     """Returns the norm that the configuration describes."""
     return Norm(c.model_dim, where, kind=c.norm, bias=c.norm_bias, eps=c.norm_eps)
+
+
+class Unnormed(nnx.Module):
+    """Stands where a layer has no norm, and returns what it is given."""
+
+    def __call__(self, x_BLM: jax.Array) -> jax.Array:
+        return x_BLM
 
 
 class Block(nnx.Module):
@@ -88,21 +158,25 @@ class Block(nnx.Module):
       attends_to_source: adds a second attention, whose keys and values are another sequence's.
       moe: the mixture of experts that takes the feed-forward network's place; None keeps it.
       causal: whether the layer is a decoder's, where a token's experts may not depend on later tokens.
+      normed: whether attention has a norm.
     """
 
     def __init__(
         self, c: BlockConfig, key: jax.Array, where: Component, *,
-        attends_to_source: bool = False, moe: MoeConfig | None = None, causal: bool = False,
+        attends_to_source: bool = False, moe: MoeConfig | None = None, causal: bool = False, normed: bool = True,
     ):  # fmt: skip
         k1, *key_source, k2 = jax.random.split(key, 3 if attends_to_source else 2)
         self.where, self.order, self.rate, self.hidden_rate = where, c.order, c.dropout, c.hidden_dropout
-        self.attention_norm = norm(c, where / "attention")
+        sandwich = c.order == "sandwich"
+        self.attention_norm = norm(c, where / "attention") if normed else Unnormed()
+        self.attention_out_norm = norm(c, where / "attention") if sandwich else None
         self.attention = _attention(c, k1, where / "attention", buckets=c.buckets if c.positions == "relative" else 0)
         cross = where / "cross_attention"
         self.cross_norm = norm(c, cross) if attends_to_source else None
         self.cross_attention = _attention(c, key_source[0], cross) if attends_to_source else None
         inner = where / ("ffn" if moe is None else "moe")
         self.ffn_norm = None if c.order == "parallel" else norm(c, inner)
+        self.ffn_out_norm = norm(c, inner) if sandwich else None
         settings: dict[str, Any] = dict(
             activation=c.activation, gated=c.gated, bias=c.ffn_bias, init_scale=c.init_scale
         )
@@ -112,10 +186,10 @@ class Block(nnx.Module):
             self.ffn = Moe(moe, c.model_dim, c.hidden_dim, k2, inner, causal=causal, **settings)
 
     def __call__(
-        self, x_BLM: jax.Array, g: Geometry, cache: LayerCache | None, key: Key
+        self, x_BLM: jax.Array, g: Geometry, cache: LayerCache | None, key: Key, kind: Kind | None = None
     ) -> tuple[jax.Array, tuple[LayerCache | None, Statistics]]:
         """Returns (y_BLM, (the cache with the new keys and values in it, statistics of the mixture))."""
-        keys = iter(split_key(key, 6))
+        keys, g = iter(split_key(key, 6)), g.of(kind)
         x_BLM = self.where.shard(x_BLM, "batch", "res_length", "act_embed")
 
         def attend(y_BLM: jax.Array) -> tuple[jax.Array, LayerCache | None]:
@@ -157,20 +231,24 @@ class Block(nnx.Module):
                 y_BLM = jax.lax.optimization_barrier(y_BLM)
             (z_BLM, kept), (f_BLM, statistics) = attend(y_BLM), feed_forward(y_BLM)
             return x_BLM + z_BLM + f_BLM, (kept, statistics)
-        x_BLM, kept = self._residual(x_BLM, self.attention_norm, attend)
+        x_BLM, kept = self._residual(x_BLM, self.attention_norm, attend, self.attention_out_norm)
         if self.cross_norm is not None:
             x_BLM, _ = self._residual(x_BLM, self.cross_norm, attend_to_source)
-        x_BLM, statistics = self._residual(x_BLM, self.ffn_norm, feed_forward)
+        x_BLM, statistics = self._residual(x_BLM, self.ffn_norm, feed_forward, self.ffn_out_norm)
         return x_BLM, (kept, statistics)
 
     def _residual(
-        self, x_BLM: jax.Array, norm: Norm | None, sublayer: Callable[[jax.Array], tuple[jax.Array, Any]]
-    ) -> tuple[jax.Array, Any]:
+        self, x_BLM: jax.Array, norm: Norm | Unnormed | None, sublayer: Callable[[jax.Array], tuple[jax.Array, Any]],
+        out_norm: Norm | None = None,
+    ) -> tuple[jax.Array, Any]:  # fmt: skip
         """Returns (the residual stream after a sub-layer, what else the sub-layer returns)."""
         assert norm is not None
-        if self.order == "pre":  # GPT-2 (section 2.3)
+        if self.order in ("pre", "sandwich"):  # GPT-2 (section 2.3); Gemma 2
             y_BLM, other = sublayer(norm(x_BLM))
-            return x_BLM + y_BLM, other
+            return x_BLM + (y_BLM if out_norm is None else out_norm(y_BLM)), other
+        if self.order == "reordered":  # OLMo 2
+            y_BLM, other = sublayer(x_BLM)
+            return x_BLM + norm(y_BLM), other
         y_BLM, other = sublayer(x_BLM)  # "post": Vaswani et al. 2017 (section 3.1), BERT
         return norm(x_BLM + y_BLM), other
 
@@ -179,19 +257,20 @@ def _attention(c: BlockConfig, key: jax.Array, where: Component, *, buckets: int
     return Attention(
         c.model_dim, c.heads, c.head_dim, key, where, kv_heads=c.kv_heads, bias=c.attention_bias,
         out_bias=c.attention_bias if c.output_bias == "same" else c.output_bias == "yes", key_bias=c.key_bias,
-        qk_norm=c.qk_norm, per_dim_scale=c.per_dim_scale, buckets=buckets, max_distance=c.max_distance, cap=c.logit_cap,
-        scaled=c.attention_scale, init_scale=c.init_scale,
+        qk_norm=c.qk_norm_kind if c.qk_norm else "", qk_norm_over=c.qk_norm_over, qk_norm_eps=c.norm_eps,
+        per_dim_scale=c.per_dim_scale, buckets=buckets, max_distance=c.max_distance, cap=c.logit_cap, sinks=c.sinks,
+        scaled=(c.attention_scalar or c.head_dim) if c.attention_scale else 0, init_scale=c.init_scale,
     )  # fmt: skip
 
 
-def run(blocks: Block, x_BLM: jax.Array, g: Geometry, keys: Key) -> jax.Array:
-    """Runs a stack of dense layers; `keys` are [layers], or None outside training."""
+def run(blocks: Block, x_BLM: jax.Array, g: Geometry, keys: Key, of_layers: Kind | None = None) -> jax.Array:
+    """Runs a stack of dense layers; `keys` and their kinds are [layers], the former None outside training."""
 
     def layer(x_BLM, inputs, g: Geometry):
-        block, key = inputs
-        return block(x_BLM, g, None, key)[0], None
+        block, key, kind = inputs
+        return block(x_BLM, g, None, key, kind)[0], None
 
-    return scan(layer, x_BLM, (blocks, keys), g, where=blocks.where)[0]
+    return scan(layer, x_BLM, (blocks, keys, of_layers), g, where=blocks.where)[0]
 
 
 def unstacked(modules: Any) -> list[Any]:
@@ -206,11 +285,13 @@ def unstacked(modules: Any) -> list[Any]:
 def keys_values(blocks: Block, c: BlockConfig, x_BLM: jax.Array, g: Geometry) -> KeysValues:
     """Returns the keys and values [layers, B, L, G, D] that each layer of a stack makes of a row: a cache's beginning."""
 
-    def layer(x_BLM, block: Block, _):
-        y_BLM = x_BLM if c.order == "post" else block.attention_norm(x_BLM)
-        return block(x_BLM, g, None, None)[0], block.attention.keys_values(y_BLM, g.rotation)
+    def layer(x_BLM, inputs, _):
+        block, kind = inputs
+        y_BLM = x_BLM if c.order in ("post", "reordered") else block.attention_norm(x_BLM)
+        kv = block.attention.keys_values(y_BLM, g.of(kind).rotation)
+        return block(x_BLM, g, None, None, kind)[0], kv
 
-    return scan(layer, x_BLM, blocks)[1]
+    return scan(layer, x_BLM, (blocks, kinds(c, jnp.arange(len(jax.tree.leaves(blocks)[0])))))[1]
 
 
 def logits(

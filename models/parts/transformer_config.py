@@ -4,11 +4,12 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
+from models.parts.attention.config import LayerKind, Rotary
 from models.parts.moe.config import MoeConfig
 
 Positions = Literal["learned", "rotary", "relative", "relative_shared", "sinusoidal", "none"]
-Norm = Literal["rms", "layer"]
-Order = Literal["pre", "post", "parallel"]
+Norm = Literal["rms", "rms_plus_one", "layer"]
+Order = Literal["pre", "post", "parallel", "sandwich", "reordered"]
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 
 
@@ -23,10 +24,10 @@ def check_dropout(rate: float) -> None:
 
 # Settings that change what a Transformer computes, but none of its shapes (models.protocol.Family.meaning).
 MEANING_OF_BLOCKS = (
-    "order", "norm", "norm_eps", "activation", "positions", "rotary_base", "max_distance", "logit_cap",
-    "attention_scale",
+    "order", "norm", "norm_eps", "activation", "positions", "rotary_base", "rotary", "kinds", "max_distance", "logit_cap",
+    "attention_scale", "attention_scalar", "qk_norm_kind",
 )  # fmt: skip
-MEANING_OF_LM = (*MEANING_OF_BLOCKS, "softmax_cap")
+MEANING_OF_LM = (*MEANING_OF_BLOCKS, "softmax_cap", "embedding_scale")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,15 +41,24 @@ class BlockConfig:
         "relative" (T5's buckets, one bias per head and bucket, in every layer), "relative_shared" (the same table in all layers
         of a stack, as T5 has it; only in encoder-decoders), "sinusoidal" (Vaswani et al. 2017, section 3.5,
         added to the embeddings) or "none".
-      norm: "rms" (scale alone; what Lingvo calls layer norm) or "layer"; `norm_bias` adds a bias.
+      rotary: how rotary positions are stretched, and how many dimensions they turn; None is not at all, and all.
+      kinds: what layers differ in, the first's first; behind the last the pattern begins again. () has all alike.
+      norm: "rms" (scale alone; what Lingvo calls layer norm), "rms_plus_one" (the same with 1 + scale, Gemma) or "layer";
+        `norm_bias` adds a bias.
       order: "pre" x + f(norm(x)), with a norm at the end of the stack; "post" norm(x + f(x)), the original
-        Transformer's and BERT's; "parallel" x + attention(norm(x)) + ffn(norm(x)) (PaLM, section 2).
+        Transformer's and BERT's; "parallel" x + attention(norm(x)) + ffn(norm(x)) (PaLM, section 2); "sandwich"
+        x + norm(f(norm(x))) (Gemma 2, arXiv 2408.00118, section 2); "reordered" x + norm(f(x)) (OLMo 2, arXiv 2501.00656,
+        section 3.3.2). All but "post" have a norm at the end.
       gated: act(x wg) * (x wi) instead of act(x wi) in the feed-forward layer (Shazeer 2020).
       attention_bias, ffn_bias: biases of all projections of the sub-layer.
       output_bias: of the projection of attention's output: the "same" as the other three's, or "yes" or "no" by itself.
       key_bias: of the projection of keys, where attention has biases; softmax does not see it, and Whisper has none.
-      qk_norm: layer norms, scale alone, of each head's queries and keys (ViT-22B, arXiv 2302.05442, section 2).
+      qk_norm: norms, scale alone, of queries and keys before rotary positions (ViT-22B, arXiv 2302.05442, section 2).
+      qk_norm_kind: their kind.
+      qk_norm_over: what they are taken of: each "head", or "all" heads of queries, and of keys, together (OLMo 2).
+      sinks: a learned logit of each head beside those of keys, which takes probability and gives nothing (gpt-oss).
       attention_scale: divides attention logits by sqrt(D); T5 does not, and draws its queries' matrix smaller instead.
+      attention_scalar: stands for D in that square root (Gemma: query_pre_attn_scalar); 0 is D.
       init_scale: variance of the initial matrices of layers and routers, times their inputs (Switch Transformer: 0.1).
       per_dim_scale: a learned scale per dimension of the queries in place of 1/sqrt(D) alone (Lingvo).
       logit_cap: c tanh(x / c) on attention logits; 0 does nothing.
@@ -63,6 +73,8 @@ class BlockConfig:
     kv_heads: int = 0
     positions: Positions = "learned"
     rotary_base: float = 10_000.0
+    rotary: Rotary | None = None
+    kinds: tuple[LayerKind, ...] = ()
     buckets: int = 32
     max_distance: int = 128
     norm: Norm = "rms"
@@ -75,8 +87,12 @@ class BlockConfig:
     output_bias: Literal["same", "yes", "no"] = "same"
     key_bias: bool = True
     qk_norm: bool = False
+    qk_norm_kind: Norm = "layer"
+    qk_norm_over: Literal["head", "all"] = "head"
+    sinks: bool = False
     ffn_bias: bool = False
     attention_scale: bool = True
+    attention_scalar: float = 0.0
     init_scale: float = 1.0
     per_dim_scale: bool = False
     logit_cap: float = 0.0
@@ -92,6 +108,10 @@ class BlockConfig:
             raise ValueError(f"init_scale={self.init_scale}: must be positive; Switch Transformer's is 0.1")
         check_dropout(self.dropout)
         check_dropout(self.hidden_dropout)
+        if self.positions == "rotary":
+            (self.rotary or Rotary()).check(self.head_dim)
+        elif self.rotary or any(kind.base or not kind.rotary for kind in self.kinds):
+            raise ValueError(f"positions={self.positions!r}: rotary, and bases of kinds, need positions='rotary'")
 
     @property
     def groups(self) -> int:
@@ -107,6 +127,7 @@ class LmConfig(BlockConfig):
       vocab: ids of the token embedding, and classes of the output logits.
       layers: depth of the stack.
       max_positions: rows of the learned table of positions; 0 with other positions, whose length is not bounded.
+      embedding_scale: factor of the embeddings (Gemma: sqrt(M)).
       tied: the output logits use the embedding table; otherwise a matrix of their own.
       softmax_bias: a bias per output token.
       softmax_cap: c tanh(x / c) on output logits; 0 does nothing.
@@ -116,6 +137,7 @@ class LmConfig(BlockConfig):
     vocab: int
     layers: int
     max_positions: int = 0
+    embedding_scale: float = 1.0
     tied: bool = True
     softmax_bias: bool = False
     softmax_cap: float = 0.0
@@ -136,7 +158,14 @@ class LmConfig(BlockConfig):
         return dict(
             vocab=64, layers=4, model_dim=16, hidden_dim=32, heads=4, head_dim=8,
             kv_heads={0: 0, 1: 1}.get(self.kv_heads, 2), max_positions=min(self.max_positions, 64), dropout=0.1,
+            **self._shrunk_positions(8),
         )  # fmt: skip
+
+    def _shrunk_positions(self, head_dim: int) -> dict[str, Any]:
+        """Returns windows and rotary positions for heads of this size, in rows of a few dozen positions."""
+        kinds = tuple(dataclasses.replace(kind, window=min(kind.window, 5)) for kind in self.kinds)
+        scale = 4.0 if self.embedding_scale != 1 else 1.0
+        return dict(kinds=kinds, rotary=self.rotary and self.rotary.shrunk(head_dim), embedding_scale=scale)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

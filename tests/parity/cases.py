@@ -133,7 +133,9 @@ CASES = {
     "modernbert_tagging": Case("ModernBertForTokenClassification", _MODERNBERT | dict(num_labels=7), left=True),
     "modernbert_span": Case("ModernBertForQuestionAnswering", _MODERNBERT),
     # The same model as version 4 computes it, and writes its settings.
-    "modernbert_version4": Case("ModernBertForMaskedLM", _MODERNBERT | dict(global_rope_theta=500.0), version=4, left=True),
+    "modernbert_version4": Case(
+        "ModernBertForMaskedLM", _MODERNBERT | dict(global_rope_theta=500.0), version=4, left=True
+    ),
     "gpt2": Case("GPT2LMHeadModel", _GPT2 | dict(n_inner=20)),
     "gpt2_untied": Case("GPT2LMHeadModel", _GPT2 | dict(n_layer=1, tie_word_embeddings=False)),
     "llama": Case("LlamaForCausalLM", _LLAMA | dict(num_attention_heads=9, num_key_value_heads=3)),

@@ -25,7 +25,13 @@ from cases import (  # pyright: ignore[reportMissingImports]
 )
 from safetensors.numpy import load_file, save_file
 
-BARE = ("BertModel", "RobertaModel", "XLMRobertaModel", "DistilBertModel", "ModernBertModel")  # of which vectors are compared too
+BARE = (
+    "BertModel",
+    "RobertaModel",
+    "XLMRobertaModel",
+    "DistilBertModel",
+    "ModernBertModel",
+)  # of which vectors are compared too
 VERSION = int(transformers.__version__.partition(".")[0])
 
 

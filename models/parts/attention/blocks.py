@@ -21,8 +21,8 @@ BLOCK = 256  # queries
 def attend(
     logits: Callable[..., jax.Array], q_BLND: jax.Array, k_BSGD: jax.Array, v_BSGD: jax.Array, table: jax.Array | None,
     mask: AttentionMask, where: Component, *, rate: float = 0.0, key: jax.Array | None = None,
-) -> jax.Array:  # fmt: skip
-    """Returns softmax(logits) v, [B, L, N, D] in v's dtype.
+) -> tuple[jax.Array, jax.Array]:  # fmt: skip
+    """Returns (softmax(logits) v [B, L, N, D] in v's dtype, log of the sum of the exponentials of logits [B, N, L]).
 
     Args:
       logits: (q_BLND, k_BSGD, table, mask) -> masked logits [B, N, L, S], in float32 at least.
@@ -40,7 +40,7 @@ def attend(
             drop = by_query if _comes_in_blocks(length, keys, mask) else dropout
             kept_BNLS = drop(jnp.ones_like(part_BNLS, q_BLND.dtype), rate, key)
         parts.append(softmax_mix(part_BNLS, v_BSGD[:, :seen], kept_BNLS))
-    return jnp.concatenate(parts, axis=1)
+    return jnp.concatenate([y for y, _ in parts], axis=1), jnp.concatenate([mass for _, mass in parts], axis=2)
 
 
 def blocks(length: int, keys: int, mask: AttentionMask, where: Component) -> list[tuple[int, int, int]]:
@@ -76,8 +76,10 @@ def _drop_by_query(x_BNLS: jax.Array, rate: float, key: jax.Array, start: int, l
 
 
 @jax.custom_vjp
-def softmax_mix(logits_BNLS: jax.Array, v_BSGD: jax.Array, kept_BNLS: jax.Array | None) -> jax.Array:
-    """Returns softmax(logits) v, [B, L, N, D] in v's dtype; `kept` are factors of the probabilities, or None.
+def softmax_mix(logits_BNLS: jax.Array, v_BSGD: jax.Array, kept_BNLS: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+    """Returns (softmax(logits) v [B, L, N, D] in v's dtype, log of the sum of exponentials [B, N, L]).
+
+    `kept` are factors of the probabilities, or None.
 
     It is normalised after mixing, where [L, D] elements are divided and not [L, S]; the gradient's sum over keys is one over D
     as well (FlashAttention, arXiv 2205.14135, appendix B.2). Differentiation would take half as long again on CPUs.
@@ -85,22 +87,25 @@ def softmax_mix(logits_BNLS: jax.Array, v_BSGD: jax.Array, kept_BNLS: jax.Array 
     return _softmax_mix_fwd(logits_BNLS, v_BSGD, kept_BNLS)[0]
 
 
-def _softmax_mix_fwd(logits_BNLS: jax.Array, v_BSGD: jax.Array, kept_BNLS: jax.Array | None) -> tuple[jax.Array, Any]:
+def _softmax_mix_fwd(logits_BNLS: jax.Array, v_BSGD: jax.Array, kept_BNLS: jax.Array | None) -> tuple[Any, Any]:
     v_BGSD, wide = v_BSGD.swapaxes(1, 2), logits_BNLS.dtype
-    mass_BNLS = jnp.exp(logits_BNLS - jnp.max(logits_BNLS, axis=-1, keepdims=True))
+    top_BNL1 = jnp.max(logits_BNLS, axis=-1, keepdims=True)
+    mass_BNLS = jnp.exp(logits_BNLS - top_BNL1)
     total_BNL1 = jnp.sum(mass_BNLS, axis=-1, keepdims=True)
     mass_BNLS = mass_BNLS.astype(v_BSGD.dtype)
     used_BNLS = mass_BNLS if kept_BNLS is None else mass_BNLS * kept_BNLS
     mixed_BNLD = product("BGHLS,BGSD->BGHLD", v_BGSD.shape[1], used_BNLS, v_BGSD, wide)
     out_BNLD = (mixed_BNLD / total_BNL1).astype(v_BSGD.dtype)
-    return out_BNLD.swapaxes(1, 2), (mass_BNLS, total_BNL1, v_BGSD, kept_BNLS, out_BNLD)
+    log_mass_BNL = (top_BNL1 + jnp.log(total_BNL1))[..., 0]
+    return (out_BNLD.swapaxes(1, 2), log_mass_BNL), (mass_BNLS, total_BNL1, v_BGSD, kept_BNLS, out_BNLD)
 
 
-def _softmax_mix_bwd(saved: Any, grad_BLND: jax.Array) -> tuple[jax.Array, jax.Array, None]:
+def _softmax_mix_bwd(saved: Any, grads: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, None]:
     mass_BNLS, total_BNL1, v_BGSD, kept_BNLS, out_BNLD = saved
+    grad_BLND, grad_BNL = grads
     wide, groups = total_BNL1.dtype, v_BGSD.shape[1]
     grad_BNLD = grad_BLND.swapaxes(1, 2).astype(wide) / total_BNL1
-    along_BNL1 = jnp.sum(grad_BNLD * out_BNLD.astype(wide), axis=-1, keepdims=True)
+    along_BNL1 = jnp.sum(grad_BNLD * out_BNLD.astype(wide), axis=-1, keepdims=True) - grad_BNL[..., None] / total_BNL1
     grad_BNLD = grad_BNLD.astype(v_BGSD.dtype)
     used_BNLS = mass_BNLS if kept_BNLS is None else mass_BNLS * kept_BNLS
     grad_v_BGSD = product("BGHLS,BGHLD->BGSD", groups, used_BNLS, grad_BNLD)

@@ -28,6 +28,7 @@ class AttentionMask:
       in_order: whether places are known to be 0, 1, 2 and so on along both arrays.
       only_BLS: True for the pairs that may be seen at all, where two numbers of a position cannot say it.
       hypotheses: whether the queries are continuations of one row and not positions in it, so that no layout cuts them.
+      first_BL: int32, the first place that each query sees, and in attention to both sides as many after it; None is all.
     """
 
     segments_BL: jax.Array
@@ -39,6 +40,7 @@ class AttentionMask:
     in_order: bool = dataclasses.field(default=False, metadata=dict(static=True))
     only_BLS: jax.Array | None = None
     hypotheses: bool = dataclasses.field(default=False, metadata=dict(static=True))
+    first_BL: jax.Array | None = None
 
     @classmethod
     def for_rows(cls, segments_BL: jax.Array, segments_BS: jax.Array, *, causal: bool = False) -> "AttentionMask":
@@ -50,10 +52,21 @@ class AttentionMask:
         """Returns the mask of rows in order in which these keys, True, are seen by all of their example (a prefix LM)."""
         return dataclasses.replace(self, index_BS=jnp.where(prefix_BS, -1, self.index_BS), in_order=False)
 
+    def within(self, window: int | jax.Array) -> "AttentionMask":
+        """Returns the mask in which a query sees so many places, its own included, on either side that it sees; 0 is all."""
+        if isinstance(window, int) and not window:
+            return self
+        first_BL = self.index_BL - window + 1
+        if not isinstance(window, int):
+            first_BL = jnp.where(window > 0, first_BL, jnp.iinfo(jnp.int32).min // 2)
+        return dataclasses.replace(self, first_BL=first_BL)
+
     def in_zigzag(self, where: Component) -> "AttentionMask":
         """Returns the same mask of rows in the layout's order, where segments have come in the order of `arrange` already."""
         n = _num_zigzag_shards(where)
         places = {"index_BL": arrange(self.index_BL, where), "index_BS": arrange(self.index_BS, where)}
+        if self.first_BL is not None:
+            places["first_BL"] = arrange(self.first_BL, where)
         return dataclasses.replace(self, **places, zigzag=n, in_order=self.in_order and n == 1)
 
     def part(self, start: int, end: int, keys: int) -> "AttentionMask":
@@ -65,6 +78,7 @@ class AttentionMask:
             index_BL=self.index_BL[:, start:end],
             index_BS=self.index_BS[:, :keys],
             only_BLS=None if self.only_BLS is None else self.only_BLS[:, start:end, :keys],
+            first_BL=None if self.first_BL is None else self.first_BL[:, start:end],
         )
 
     def matrix(self) -> jax.Array:
@@ -72,6 +86,11 @@ class AttentionMask:
         seen_BLS = same_segment(self.segments_BL, self.segments_BS)
         if self.only_BLS is not None:
             seen_BLS &= self.only_BLS
+        if self.first_BL is not None:
+            back_BL1 = (self.first_BL - self.index_BL)[:, :, None]  # 0 or less
+            seen_BLS &= self.distance() >= back_BL1
+            if not self.causal:
+                seen_BLS &= self.distance() <= -back_BL1
         return seen_BLS & (self.distance() <= 0) if self.causal else seen_BLS
 
     def distance(self) -> jax.Array:

@@ -26,10 +26,13 @@ class Attention(nnx.Module):
       bias: of all four projections.
       out_bias: of the last of them, where it differs.
       key_bias: of keys, where there are biases.
-      qk_norm: layer norms, scale alone, of each head's queries and keys, before rotary positions.
+      qk_norm: the kind of norm, scale alone, of queries and keys before rotary positions; "" has none.
+      qk_norm_over: what it is taken of: each "head", or "all" of them together.
+      qk_norm_eps: is added to its variance.
       per_dim_scale: scales each dimension of the queries by softplus(w) / softplus(0), w learned from 0 (Lingvo).
       buckets: of relative positions up to `max_distance`, each with a learned bias per head (T5, section 2.1); 0 has none.
-      scaled: divides the logits by sqrt(D); T5 does not.
+      scaled: divides the logits by sqrt(D), or by another root; 0 does not (T5).
+      sinks: each head has a logit of its own beside those of keys, which takes probability and gives nothing (gpt-oss).
       init_scale: variance of the initial matrices times their inputs.
       cap: limit of the logits, see `layers.soft_cap`.
 
@@ -39,12 +42,13 @@ class Attention(nnx.Module):
 
     def __init__(
         self, size: int, heads: int, head_size: int, key: jax.Array, where: Component, *,
-        kv_heads: int = 0, bias: bool = False, out_bias: bool | None = None, key_bias: bool = True, qk_norm: bool = False,
-        per_dim_scale: bool = False, buckets: int = 0, max_distance: int = 128,
-        cap: float = 0.0, scaled: bool = True, init_scale: float = 1.0,
+        kv_heads: int = 0, bias: bool = False, out_bias: bool | None = None, key_bias: bool = True, qk_norm: str = "",
+        qk_norm_over: str = "head", qk_norm_eps: float = 1e-6, per_dim_scale: bool = False, buckets: int = 0,
+        max_distance: int = 128, cap: float = 0.0, scaled: float | None = None, sinks: bool = False, init_scale: float = 1.0,
     ):  # fmt: skip
         self.where, self.max_distance, self.cap = where, max_distance, cap
-        self.scale = head_size**-0.5 if scaled else 1.0
+        scaled = head_size if scaled is None else scaled
+        self.scale = scaled**-0.5 if scaled else 1.0
         self.key_shards = ring.num_shards(where)
         kv_heads = kv_heads or heads
         # Fewer heads of keys and values than of queries may be cut differently, or not at all: they have a name of their own.
@@ -68,10 +72,18 @@ class Attention(nnx.Module):
         self.k_bias = param(kk, (kv_heads, head_size), (kv_axis, "kv"), zeros, where) if bias and key_bias else None
         self.v_bias = param(kv, (kv_heads, head_size), (kv_axis, "kv"), zeros, where) if bias else None
         self.o_bias = param(ko, (size,), ("embed",), zeros, where) if (bias if out_bias is None else out_bias) else None
-        self.q_norm = Norm(head_size, where, kind="layer", axis="kv") if qk_norm else None
-        self.k_norm = Norm(head_size, where, kind="layer", axis="kv") if qk_norm else None
+        self.qk_norm_over_all = qk_norm_over == "all"
+        self.q_norm = self.k_norm = None
+        if qk_norm:
+            self.q_norm, self.k_norm = (
+                Norm(n * head_size, where, kind=qk_norm, eps=qk_norm_eps, axis=axis)
+                if self.qk_norm_over_all
+                else Norm(head_size, where, kind=qk_norm, eps=qk_norm_eps, axis="kv")
+                for n, axis in ((heads, "heads"), (kv_heads, kv_axis))
+            )
         self.per_dim_scale = param(kq, (head_size,), ("kv",), zeros, where) if per_dim_scale else None
         self.relative_bias = param(ko, (heads, buckets), ("heads", "buckets"), zeros, where) if buckets else None
+        self.sinks = param(ko, (heads,), ("heads",), zeros, where) if sinks else None
 
     def keys_values(
         self, y_BSM: jax.Array, rotation: Rotation | None = None, *, hypotheses: bool = False
@@ -87,8 +99,7 @@ class Attention(nnx.Module):
         v_BSGD = add_bias(project(y_BSM, self.v[...], self.where), self.v_bias)
         # Computed where their positions lie; if "keys" are whole, keys and values are gathered, not their inputs.
         k_BSGD, v_BSGD = (shard(x, "batch", length, axis, None) for x in (k_BSGD, v_BSGD))
-        if self.k_norm is not None:
-            k_BSGD = self.k_norm(k_BSGD)
+        k_BSGD = self._normed(k_BSGD, self.k_norm)
         k_BSGD = rotate(k_BSGD, rotation, self.where)
         k_BSGD, v_BSGD = (shard(x, "batch", keys, axis, None) for x in (k_BSGD, v_BSGD))
         return checkpoint_name(k_BSGD, "attention_in"), checkpoint_name(v_BSGD, "attention_in")
@@ -96,14 +107,20 @@ class Attention(nnx.Module):
     def _queries(self, x_BLM: jax.Array, rotation: Rotation | None, length: str | None) -> jax.Array:
         q_BLND = add_bias(project(x_BLM, self.q[...], self.where), self.q_bias)
         q_BLND = self.where.shard(q_BLND, "batch", length, "act_heads", None)
-        if self.q_norm is not None:
-            q_BLND = self.q_norm(q_BLND)
+        q_BLND = self._normed(q_BLND, self.q_norm)
         q_BLND = rotate(q_BLND, rotation, self.where)
         q_BLND = checkpoint_name(q_BLND, "attention_in")
         q_BLND = q_BLND * self.scale
         if self.per_dim_scale is not None:
             q_BLND = q_BLND * (jax.nn.softplus(self.per_dim_scale[...]) / np.log(2.0)).astype(q_BLND.dtype)
         return q_BLND
+
+    def _normed(self, x_BLND: jax.Array, norm: Norm | None) -> jax.Array:
+        if norm is None:
+            return x_BLND
+        if not self.qk_norm_over_all:
+            return norm(x_BLND)
+        return norm(x_BLND.reshape(*x_BLND.shape[:2], -1)).reshape(x_BLND.shape)
 
     def probabilities(
         self, x_BLM: jax.Array, kv: KeysValues, mask: AttentionMask, rotation: Rotation | None = None
@@ -137,13 +154,20 @@ class Attention(nnx.Module):
         table_NK = bias_NK if self.relative_bias is None else self.relative_bias[...]
         logits = functools.partial(masked_logits, limit=self.cap, max_distance=self.max_distance)
         dropping = key is not None and rate > 0
-        if splash.applies(self.where, q_BLND, k_BSGD, mask, biased=table_NK is not None, dropping=dropping):
+        biased = table_NK is not None or self.sinks is not None
+        if splash.applies(self.where, q_BLND, k_BSGD, mask, biased=biased, dropping=dropping):
             out_BLND = splash.attend(q_BLND, k_BSGD, v_BSGD, mask, self.where, cap=self.cap)
-        elif self.key_shards == 1 or mask.hypotheses:  # the few queries go to all keys
-            out_BLND = blocks.attend(logits, q_BLND, k_BSGD, v_BSGD, table_NK, mask, self.where, rate=rate, key=key)
         else:
-            around = ring.Ring(logits, mix, self.where, self.act_kv_axis, rate)
-            out_BLND = around(q_BLND, k_BSGD, v_BSGD, table_NK, mask, key)
+            if self.key_shards == 1 or mask.hypotheses:  # the few queries go to all keys
+                attend = functools.partial(blocks.attend, logits, where=self.where, rate=rate)
+            else:
+                attend = ring.Ring(logits, mix, self.where, self.act_kv_axis, rate)
+            out_BLND, mass_BNL = attend(q_BLND, k_BSGD, v_BSGD, table_NK, mask, key=key)
+            if (
+                self.sinks is not None
+            ):  # whose logit would have been among those of a softmax: mass / (mass + exp(sink))
+                share_BNL = jax.nn.sigmoid(mass_BNL - self.sinks[...][:, None])
+                out_BLND = (out_BLND * share_BNL.swapaxes(1, 2)[..., None]).astype(out_BLND.dtype)
         out_BLND = checkpoint_name(self.where.shard(out_BLND, "batch", length, "act_heads", None), "context")
         y_BLM = add_bias(project(out_BLND, self.o[...], self.where, contract=2), self.o_bias)
         return checkpoint_name(self.where.shard(y_BLM, "batch", res_length, "act_embed"), "attention_out")

@@ -23,7 +23,7 @@ from models.parts.layers import dropout
 from models.sharding.component import Component
 from models.sharding.layout import LayoutError
 
-Halves = tuple[Any, ...]  # one pytree or two alike: queries are (q, segments, at), keys (k, v, segments, at)
+Halves = tuple[Any, ...]  # one pytree or two alike: queries are (q, segments, at, first), keys (k, v, segments, at)
 Which = int | jax.Array  # the number of a half, or a truth value that only the device knows
 
 
@@ -59,8 +59,10 @@ class Ring:
     def __call__(
         self, q_BLND: jax.Array, k_BSGD: jax.Array, v_BSGD: jax.Array, table: jax.Array | None, mask: AttentionMask,
         key: jax.Array | None = None,
-    ) -> jax.Array:  # fmt: skip
-        """softmax(logits) v, [B, L, N, D] in q's dtype: that of whole rows but for the order of sums.
+    ) -> tuple[jax.Array, jax.Array]:  # fmt: skip
+        """Returns (softmax(logits) v [B, L, N, D] in q's dtype, log of the sum of the exponentials of logits [B, N, L]).
+
+        They are those of whole rows but for the order of sums.
 
         Args:
           table: what else the logits depend on, or None.
@@ -70,10 +72,13 @@ class Ring:
           LayoutError: queries or keys that the shards do not divide.
         """
         halves = 2 if mask.causal and mask.zigzag == num_shards(self.where) else 1
-        queries = self.lay(self._cut((q_BLND, mask.segments_BL, mask.index_BL), halves), "act_heads")
+        seen = () if mask.first_BL is None else (mask.first_BL,)
+        queries = self.lay(self._cut((q_BLND, mask.segments_BL, mask.index_BL, *seen), halves), "act_heads")
         keys = self.lay(self._cut((k_BSGD, v_BSGD, mask.segments_BS, mask.index_BS), halves), self.kv_axis)
-        y: Any = _attend(self, mask.causal, queries, keys, table, key)
-        return jnp.moveaxis(jnp.stack(y, axis=1), 2, 0).reshape(q_BLND.shape)
+        parts: Any = _attend(self, mask.causal, queries, keys, table, key)
+        y, mass = (jnp.stack(x, axis=1) for x in zip(*parts, strict=True))
+        y_BLND = jnp.moveaxis(y, 2, 0).reshape(q_BLND.shape)
+        return y_BLND, jnp.moveaxis(mass, (2, 3), (0, 1)).reshape(*y_BLND.shape[::2], -1)
 
     def _cut(self, xs: tuple[jax.Array, ...], halves: int) -> Halves:
         """Returns of [B, L, ...] each the halves of their shards, [P, B, L / (P * halves), ...] each."""
@@ -120,9 +125,12 @@ class Ring:
         if key is not None:
             key = jax.random.fold_in(key, step * num_shards(self.where) + shard)
         for number, (a, b) in enumerate(pairs):
-            (q, segments_BL, index_BL), (k, v, segments_BS, index_BS) = _pick(queries, a), _pick(keys, b)
+            (q, segments_BL, index_BL, *first), (k, v, segments_BS, index_BS) = _pick(queries, a), _pick(keys, b)
             draw = None if key is None else jax.random.fold_in(key, number)
-            yield Block(self, a, b, q, k, v, AttentionMask(segments_BL, segments_BS, index_BL, index_BS, causal), draw)
+            mask = AttentionMask(
+                segments_BL, segments_BS, index_BL, index_BS, causal, first_BL=first[0] if first else None
+            )
+            yield Block(self, a, b, q, k, v, mask, draw)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,14 +189,18 @@ def _forward(ring: Ring, causal: bool, queries: Halves, keys: Halves, table: Any
 
     state, _ = ring.round(step, tuple(nothing(q) for q, *_ in queries), keys)
     y = tuple((y / jax.vmap(_by_query)(total)).astype(queries[0][0].dtype) for _, total, y in state)
-    return y, (queries, keys, table, key, y, tuple((top, total) for top, total, _ in state))
+    sums = tuple((top, total) for top, total, _ in state)
+    parts = tuple((y, top + jnp.log(total)) for y, (top, total) in zip(y, sums, strict=True))
+    return parts, (queries, keys, table, key, y, sums)
 
 
-def _backward(ring: Ring, causal: bool, kept: Any, dy: Halves) -> tuple[Any, ...]:
+def _backward(ring: Ring, causal: bool, kept: Any, grads: Halves) -> tuple[Any, ...]:
     queries, keys, table, key, y, sums = kept
     wide = sums[0][0].dtype
-    dy = tuple(x.astype(wide) for x in dy)
-    along = tuple(jnp.moveaxis(jnp.sum(d * y, axis=-1), 2, 3) for d, y in zip(dy, y, strict=True))
+    dy = tuple(d.astype(wide) for d, _ in grads)
+    along = tuple(
+        jnp.moveaxis(jnp.sum(d * y, axis=-1), 2, 3) - dmass for d, y, (_, dmass) in zip(dy, y, grads, strict=True)
+    )
     given = tuple(zip(dy, along, sums, strict=True))
 
     def step(i, stays, goes):
@@ -213,7 +225,7 @@ def _backward(ring: Ring, causal: bool, kept: Any, dy: Halves) -> tuple[Any, ...
     dkv = tuple((zeros(k, ring.kv_axis), zeros(v, ring.kv_axis)) for k, v, *_ in keys)
     dtable = jax.tree.map(lambda x: jnp.zeros((num_shards(ring.where), *x.shape), x.dtype), table)
     (dq, dtable), (_, dkv) = ring.round(step, (dq, dtable), (keys, dkv))
-    dqueries = tuple((d.astype(q.dtype), None, None) for d, (q, *_) in zip(dq, queries, strict=True))
+    dqueries = tuple((d.astype(q.dtype), *(None for _ in rest)) for d, (q, *rest) in zip(dq, queries, strict=True))
     dkeys = tuple(
         (dk.astype(k.dtype), dv.astype(v.dtype), None, None) for (dk, dv), (k, v, *_) in zip(dkv, keys, strict=True)
     )

@@ -4,20 +4,38 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from models.parts.attention.config import Rotary
 from models.sharding.component import Component
 
 Rotation = tuple[jax.Array, jax.Array]  # cosines and sines, [B, L, D / 2] each
 
 
-def rotation(positions_BL: jax.Array, head_size: int, base: float) -> Rotation:
-    """Returns cosines and sines of rotary position embeddings (RoFormer, arXiv 2104.09864, section 3.2.2), float32."""
-    rates = base ** (-np.arange(0, head_size, 2) / head_size)
-    angles = positions_BL[..., None].astype(jnp.float32) * jnp.asarray(rates, jnp.float32)
-    return jnp.cos(angles), jnp.sin(angles)
+def rotation(
+    positions_BL: jax.Array, head_size: int, base: float, rotary: Rotary | None = None, reach_B: jax.Array | None = None
+) -> Rotation:
+    """Returns cosines and sines of rotary position embeddings (RoFormer, arXiv 2104.09864, section 3.2.2), float32.
+
+    Args:
+      rotary: how rates are stretched; None is not at all. Of fewer dimensions than a head has, the result has fewer too.
+      reach_B: how many positions each row will have, where rates depend on it ("longrope"); by default those that it has.
+    """
+    rotary = rotary or Rotary()
+    dims = rotary.dims or head_size
+    if rotary.scaling == "longrope":
+        reach_B = jnp.max(positions_BL, axis=-1) + 1 if reach_B is None else reach_B
+        tables = (jnp.asarray(rotary.rates(dims, base, long=long), jnp.float32) for long in (True, False))
+        rates = jnp.where((reach_B > rotary.original)[..., None, None], *tables)
+    else:
+        rates = jnp.asarray(np.array(rotary.rates(dims, base)), jnp.float32)
+    angles = positions_BL[..., None].astype(jnp.float32) * rates
+    cos, sin = jnp.cos(angles), jnp.sin(angles)
+    return (cos, sin) if rotary.amplitude == 1 else (cos * rotary.amplitude, sin * rotary.amplitude)
 
 
 def rotate(x_BLND: jax.Array, rotation: Rotation | None, where: Component) -> jax.Array:
     """Returns x with dimension i turned against dimension i + D/2 by its position's angle (LLaMA's halves); x without any.
+
+    Of a rotation of fewer dimensions than a head has, those behind stay as they are.
 
     TPUs take halves apart, and put them together, by passes through memory: there (-b, a) is a product with a matrix of signs,
     just as exact, which is fused with what surrounds it.
@@ -25,6 +43,9 @@ def rotate(x_BLND: jax.Array, rotation: Rotation | None, where: Component) -> ja
     if rotation is None:
         return x_BLND
     cos, sin = (part[:, :, None, :] for part in rotation)
+    if (turned := 2 * cos.shape[-1]) < x_BLND.shape[-1]:
+        head_BLND = rotate(x_BLND[..., :turned], rotation, where)
+        return jnp.concatenate([head_BLND, x_BLND[..., turned:]], axis=-1)
     if where.on_tpu:
         turn_DD = np.kron([[0, 1], [-1, 0]], np.eye(cos.shape[-1]))
         cos, sin = (jnp.concatenate([part, part], axis=-1) for part in (cos, sin))

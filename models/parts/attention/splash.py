@@ -41,6 +41,7 @@ def applies(
         and not dropping
         and where.num_shards("length") == where.num_shards("keys") == 1  # a device has whole rows
         and (mask.in_order or not mask.causal)  # places are the numbers of positions, or don't matter
+        and mask.first_BL is None  # a window may differ from layer to layer, and the kernel's masks are made beforehand
         and q_BLND.dtype in (jnp.bfloat16, jnp.float32)
         and all(n >= LENGTH and n % BLOCKS[-1] == 0 for n in lengths)
     )

@@ -41,6 +41,7 @@ from models.sharding.pipelines.schedule import Schedule
 
 PyTree = Any
 Flat = dict[str, jax.Array]  # parameters by dotted name
+LayerInputs = tuple[jax.Array, jax.Array]  # what each layer of a chunk has of its own: its key, its number
 
 
 def is_used(model: Model) -> TypeGuard[Staged]:
@@ -274,7 +275,7 @@ class OneFOneB:
         part = {k: take(v, i) for k, v in self.batch.items()}
         return {k: take(v, i) for k, v in self.prologue.items()}, part, self.run.keys(self.keys_m[i])
 
-    def _for_stages(self, c: jax.Array, i: jax.Array) -> tuple[PyTree, Batch, jax.Array]:
+    def _for_stages(self, c: jax.Array, i: jax.Array) -> tuple[PyTree, Batch, LayerInputs]:
         """Returns (weights, inputs, keys) of each stage's chunk c [p] and microbatch i [p]."""
         run = self.run
         pick = map_over_stages(take, run.mesh, run.axes)
@@ -337,8 +338,8 @@ class _Microbatch:
         self.schedule = schedule_of(where, pipeline, self._layers)
         missing = {k: jax.ShapeDtypeStruct(v.shape, v.dtype) for k, v in self.stack.items()}
 
-        def with_key(key: jax.Array | None) -> Context:
-            return dataclasses.replace(context, key=key)
+        def with_key(key: jax.Array | None, layers: jax.Array | None = None) -> Context:
+            return dataclasses.replace(context, key=key, layers=layers)
 
         def enter(outer: Flat, prologue: Batch, part: Batch, key: jax.Array) -> PyTree:
             return merge(inner, outer | missing).embed(part | prologue, part_contexts(with_key(key))[0])
@@ -346,12 +347,12 @@ class _Microbatch:
         def enter_back(outer: Flat, prologue: Batch, part: Batch, key: jax.Array, dx: PyTree) -> tuple[Flat, Batch]:
             return jax.vjp(lambda outer, prologue: enter(outer, prologue, part, key), outer, prologue)[1](dx)
 
-        def through(chunk: Flat, x: PyTree, part: Batch, keys_n: jax.Array) -> tuple[PyTree, Loss]:
+        def through(chunk: Flat, x: PyTree, part: Batch, keys_n: LayerInputs) -> tuple[PyTree, Loss]:
             blocks = merge(getattr(inner, stack), {k.removeprefix(f"{stack}."): v for k, v in chunk.items()})
-            return inner.apply_layers(blocks, x, part, with_key(keys_n), totals)
+            return inner.apply_layers(blocks, x, part, with_key(*keys_n), totals)
 
         def through_back(
-            chunk: Flat, x: PyTree, part: Batch, keys_n: jax.Array, dy: PyTree, active: jax.Array
+            chunk: Flat, x: PyTree, part: Batch, keys_n: LayerInputs, dy: PyTree, active: jax.Array
         ) -> tuple[Flat, PyTree]:
             def values(chunk: Flat, x: PyTree) -> tuple[PyTree, jax.Array]:
                 y, loss = through(chunk, x, part, keys_n)
@@ -383,11 +384,13 @@ class _Microbatch:
         """Returns keys [D], one for each data shard of a microbatch."""
         return key[None] if self.shards == 1 else jax.random.split(key, self.shards)
 
-    def layer_keys(self, key: jax.Array, chunk: jax.Array, stage: jax.Array) -> jax.Array:
-        """Returns keys [D, n], one for each layer of a chunk."""
+    def layer_keys(self, key: jax.Array, chunk: jax.Array, stage: jax.Array) -> LayerInputs:
+        """Returns (keys, numbers) [D, n] of the layers of a chunk."""
         s = self.schedule
         all_keys = jax.vmap(lambda key: part_contexts(self._with_key(key))[1].keys(self._layers))(self.keys(key))
-        return all_keys.reshape(self.shards, s.chunks, s.stages, -1)[:, chunk, stage]
+        numbers = jnp.broadcast_to(jnp.arange(self._layers, dtype=jnp.int32), all_keys.shape)
+        chosen = [x.reshape(self.shards, s.chunks, s.stages, -1)[:, chunk, stage] for x in (all_keys, numbers)]
+        return chosen[0], chosen[1]
 
     def place_sum(self, name: str, x: jax.Array) -> jax.Array:
         """Constrains gradient sums [p, v, D, n, ...] of a stack's parameter to its cut, each data shard's to its own devices."""

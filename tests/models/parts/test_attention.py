@@ -64,9 +64,9 @@ def test_fast_paths_are_plain_attention(path, float64, monkeypatch):
         q, k, v = q[:, order] * 8**-0.5, k[:, order], v[:, order]
         if path in ("rows", "blocks"):
             assert len(blocks.blocks(64, 64, mask, where)) == {"rows": 1, "blocks": 4}[path]
-            y = blocks.attend(PRODUCTS, q, k, v, None, mask, where)
+            y, _ = blocks.attend(PRODUCTS, q, k, v, None, mask, where)
         else:
-            y = ring.Ring(PRODUCTS, mix, where, "act_kv_heads")(q, k, v, None, mask)
+            y, _ = ring.Ring(PRODUCTS, mix, where, "act_kv_heads")(q, k, v, None, mask)
         return y[:, np.argsort(order)]
 
     want = outputs_and_gradients(lambda q, k, v: plain.attention(q, k, v, in_order.matrix()), in_order)(*vectors())

@@ -106,7 +106,7 @@ def program(layout: Layout, length: int, size: int, mesh: bool = False) -> jax.s
     def total(q_BLND, k_BSGD, v_BSGD, segments_BL):
         segments_BL = arrange(segments_BL, around.where)
         mask = AttentionMask.for_rows(segments_BL, segments_BL, causal=True).in_zigzag(around.where)
-        return jnp.sum(around(q_BLND, k_BSGD, v_BSGD, None, mask) ** 2)
+        return jnp.sum(around(q_BLND, k_BSGD, v_BSGD, None, mask)[0] ** 2)
 
     vectors = jax.ShapeDtypeStruct((2, length, 2, size), jnp.float32)
     numbers = jax.ShapeDtypeStruct((2, length), jnp.int32)
@@ -141,7 +141,7 @@ def test_dropout_in_a_ring_draws_each_probability_alone(float64):
     around = rings(context_ring(1, PIECES), rate=0.25)
     q_BLND, v_BSGD = jnp.zeros((1, 64, 1, 64)), jnp.eye(64)[None, :, None, :]
     mask = AttentionMask.for_rows(*[jnp.ones((1, 64), jnp.int32)] * 2)
-    attend = jax.jit(lambda q, k, v: around(q, k, v, None, mask, jax.random.key(0)))
+    attend = jax.jit(lambda q, k, v: around(q, k, v, None, mask, jax.random.key(0))[0])
     drawn = np.asarray(attend(q_BLND, q_BLND, v_BSGD))[0, :, 0] * 64
     assert set(np.unique(drawn.round(6))) == {0, round(4 / 3, 6)}
     assert np.mean(drawn == 0) == pytest.approx(0.25, abs=0.03)

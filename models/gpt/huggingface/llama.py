@@ -1,0 +1,193 @@
+"""Decoders of LLaMA's shape in Hugging Face's files (models/gpt/huggingface/dialects.py has the classes). No JAX."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from models.gpt.config import GptConfig
+from models.gpt.huggingface import rope
+from models.gpt.huggingface.dialects import ARCHITECTURES, DEFAULTS, DIALECTS, PLAIN, Dialect, Fields
+from models.interchange import (
+    Entry,
+    InterchangeError,
+    Settings,
+    demand,
+    matrix,
+    only,
+    read_activation,
+    table,
+    vector,
+    write_activation,
+)
+from models.parts.attention.config import Rotary
+
+__all__ = ["ARCHITECTURES", "BODY", "PREFIX", "TABLE", "entries", "fitting", "read", "write"]
+
+PREFIX = "model."  # of all tensors but the output matrix, in files that have one
+BODY = ("embed_tokens.", "layers.", "norm.")
+TABLE = "model.embed_tokens.weight"
+_ORIGINAL = "original_max_position_embeddings"  # beside the settings of rotary positions, in Phi's files
+
+
+def read(theirs: Mapping[str, Any]) -> GptConfig:
+    """Returns the configuration of a model of one of these classes.
+
+    Raises:
+      InterchangeError: a setting is missing, or our model does not support it.
+    """
+    only(theirs, pretraining_tp=(1,), use_bidirectional_attention=(False,), quantization_config=())
+    dialect = DIALECTS[theirs["model_type"]]
+    defaults = DEFAULTS | dialect.defaults
+    settings = Settings(theirs, defaults)
+    width, heads = settings.get("hidden_size", int), settings.get("num_attention_heads", int)
+    kv_heads = settings.optional("num_key_value_heads", int) or heads
+    if heads % kv_heads:
+        raise InterchangeError(
+            f"config.json: num_attention_heads={heads} is no multiple of num_key_value_heads={kv_heads}"
+        )
+    head_dim = (
+        settings.get("head_dim", int) if defaults["head_dim"] else settings.optional("head_dim", int) or width // heads
+    )
+    layers, (qkv, out, inner) = settings.get("num_hidden_layers", int), _read_biases(settings, dialect)
+    fields: Fields = dict(
+        vocab=settings.get("vocab_size", int),
+        layers=layers,
+        model_dim=width,
+        hidden_dim=settings.get("intermediate_size", int),
+        heads=heads,
+        head_dim=head_dim,
+        kv_heads=0 if kv_heads == heads else kv_heads,
+        positions="rotary",
+        norm_eps=settings.get("rms_norm_eps", float),
+        activation=read_activation(settings.get(_activation(dialect), str)),
+        gated=True,
+        attention_bias=qkv,
+        output_bias="same" if out == qkv else ("yes" if out else "no"),
+        ffn_bias=inner,
+        tied=settings.get("tie_word_embeddings", bool),
+        dropout=settings.dropout("attention_dropout", "resid_pdrop", "embd_pdrop"),
+        dialect=theirs["model_type"],
+    )
+    fields |= dialect.shape | dialect.read(settings, layers)
+    if "rotary_base" not in fields:
+        longest = settings.get("max_position_embeddings", int)
+        first = settings.get(_ORIGINAL, int) if _ORIGINAL in defaults else None
+        base, rotary = rope.read(theirs, head_dim, theta=dialect.theta, longest=longest, original=first, **dialect.rope)
+        fields |= dict(rotary_base=base, rotary=rotary)
+    return GptConfig(**fields)
+
+
+def _read_biases(settings: Settings, dialect: Dialect) -> list[bool]:
+    keys = ("attention_bias", "attention_bias", "mlp_bias")
+    return [settings.get(key, bool) if b is None else b for b, key in zip(dialect.biases, keys, strict=True)]
+
+
+def _activation(dialect: Dialect) -> str:
+    return "hidden_activation" if "hidden_activation" in dialect.defaults else "hidden_act"
+
+
+def fitting(c: GptConfig) -> str:
+    """Returns the first class that a model can be written as, or else LLaMA's, which it is nearest to."""
+    for kind in DIALECTS:
+        try:
+            write(c, kind)
+        except InterchangeError:
+            continue
+        return kind
+    return "llama"
+
+
+def write(c: GptConfig, kind: str) -> dict[str, Any]:
+    """Returns the settings of a model of this class in config.json, those of all decoders left out.
+
+    Raises:
+      InterchangeError: it is no such model; the message names the fields that differ.
+    """
+    dialect = DIALECTS[kind]
+    wanted = {name: value for name, value in (PLAIN | dialect.shape).items() if name not in dialect.free}
+    out = c.attention_bias if c.output_bias == "same" else c.output_bias == "yes"
+    for field, has, bias in zip(
+        ("attention_bias", "output_bias", "ffn_bias"), (c.attention_bias, out, c.ffn_bias), dialect.biases, strict=True
+    ):
+        if has != (bias if bias is not None else c.attention_bias if field == "output_bias" else has):
+            raise InterchangeError(f"Hugging Face's {dialect.name} has no such biases: {field}={getattr(c, field)!r}")
+    demand(c, dialect.name, **wanted)
+    rotary = c.rotary or Rotary()
+    types = dialect.rope.get("types", rope.TYPES).values()
+    if (rotary.dims and not dialect.rope.get("partial")) or rotary.scaling not in ("none", *types):
+        raise InterchangeError(f"Hugging Face's {dialect.name} has no such rotary positions: {rotary}"[:200])
+    if c.model_dim % c.heads:
+        raise InterchangeError(
+            f"Hugging Face's models need model_dim={c.model_dim} to be a multiple of heads={c.heads}"
+        )
+    biases = {"attention_bias": c.attention_bias, "mlp_bias": c.ffn_bias}
+    return {
+        "num_hidden_layers": c.layers,
+        "hidden_size": c.model_dim,
+        "intermediate_size": c.hidden_dim,
+        "num_attention_heads": c.heads,
+        "num_key_value_heads": c.groups,
+        "head_dim": c.head_dim,
+        _activation(dialect): write_activation(c.activation),
+        "rms_norm_eps": c.norm_eps,
+        **{key: biases[key] for key, bias in zip(biases, dialect.biases[1:], strict=True) if bias is None},
+        "attention_dropout": c.dropout,
+        **rope.write(c.rotary_base, c.rotary, c.head_dim),
+        **({_ORIGINAL: rotary.original} if _ORIGINAL in dialect.defaults and rotary.original else {}),
+        **dialect.write(c),
+    }
+
+
+def entries(c: GptConfig, kind: str) -> list[Entry]:
+    """Returns the entries of all tensors but the output matrix."""
+    m, h, n, g, d = c.model_dim, c.hidden_dim, c.heads, c.groups, c.head_dim
+    places: dict[str, Any] = dict(layers=c.layers)
+    at, ours = "model.layers.{layer}.", "decoder."
+
+    def dense(theirs: str, *parts: tuple[str, tuple[int, ...]], bias: bool, inputs: int = 1) -> list[Entry]:
+        placed = [(f"{ours}{name}", shape) for name, shape in parts]
+        biases = [(f"{ours}{name}_bias", shape[inputs:]) for name, shape in parts]
+        weight = matrix(f"{at}{theirs}.weight", *placed, inputs=inputs, **places)
+        return [weight, *([vector(f"{at}{theirs}.bias", *biases, **places)] if bias else [])]
+
+    def scale(theirs: str, name: str, size: int) -> Entry:
+        return vector(f"{at}{theirs}.weight", (f"{ours}{name}.scale", (size,)), **places)
+
+    q, k, v = ("attention.q", (m, n, d)), ("attention.k", (m, g, d)), ("attention.v", (m, g, d))
+    gate, up = ("ffn.wg", (m, h)), ("ffn.wi", (m, h))
+    out = c.attention_bias if c.output_bias == "same" else c.output_bias == "yes"
+    if DIALECTS[kind].fused:
+        inputs = dense("self_attn.qkv_proj", q, k, v, bias=c.attention_bias)
+        hidden = dense("mlp.gate_up_proj", gate, up, bias=c.ffn_bias)
+    else:
+        inputs = [
+            entry for p, name in ((q, "q"), (k, "k"), (v, "v"))
+            for entry in dense(f"self_attn.{name}_proj", p, bias=c.attention_bias)
+        ]  # fmt: skip
+        hidden = [*dense("mlp.gate_proj", gate, bias=c.ffn_bias), *dense("mlp.up_proj", up, bias=c.ffn_bias)]
+    norms = []
+    if c.qk_norm:
+        sizes = (n * d, g * d) if c.qk_norm_over == "all" else (d, d)
+        norms = [scale(f"self_attn.{x}_norm", f"attention.{x}_norm", s) for x, s in zip("qk", sizes, strict=True)]
+    return [
+        table(TABLE, "embedding.table", (c.vocab, m)),
+        *(scale(theirs, name, m) for theirs, name in _NORMS[c.order].items()),
+        *inputs,
+        *dense("self_attn.o_proj", ("attention.o", (n, d, m)), bias=out, inputs=2),
+        *norms,
+        *hidden,
+        *dense("mlp.down_proj", ("ffn.wo", (h, m)), bias=c.ffn_bias),
+        vector("model.norm.weight", ("final_norm.scale", (m,))),
+    ]
+
+
+# Their names of a layer's norms, by its order: "post_attention_layernorm" stands before the feed-forward network in some.
+_NORMS = {
+    "pre": {"input_layernorm": "attention_norm", "post_attention_layernorm": "ffn_norm"},
+    "sandwich": {
+        "input_layernorm": "attention_norm",
+        "post_attention_layernorm": "attention_out_norm",
+        "pre_feedforward_layernorm": "ffn_norm",
+        "post_feedforward_layernorm": "ffn_out_norm",
+    },
+    "reordered": {"post_attention_layernorm": "attention_norm", "post_feedforward_layernorm": "ffn_norm"},
+}
