@@ -9,7 +9,7 @@ from models.bert.layouts import LAYOUTS
 from models.bert.model import Bert
 from models.parts.activations import DENSE, POLICIES
 from models.parts.heads_config import Head
-from models.parts.transformer_config import MEANING_OF_LM, comparable
+from models.parts.transformer_config import MEANING_OF_LM
 from models.protocol import Family
 
 # Experiments whose data and evaluation go with a model that comes without any, by its head.
@@ -28,8 +28,9 @@ def _computes(head: Head) -> tuple[Any, ...]:
 
 
 def _comparable(c: BertConfig, lengths: Sequence[int]) -> BertConfig:
-    """Returns a configuration of which four layers are in the stack; see models.protocol.Family.comparable."""
-    return dataclasses.replace(comparable(c, lengths), layers=4 + c.bare_first)
+    """Returns the configuration without dropout, with four layers in the stack; see models.protocol.Family.comparable."""
+    del lengths
+    return dataclasses.replace(c, layers=4 + c.bare_first, dropout=0.0)
 
 
 FAMILY = Family(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -172,7 +173,8 @@ def test_the_first_token_has_the_row_after_paddings(float64):
 
 def head_of(head):
     """A head of an encoder with layer norms, parameters of which all matter, and vectors of 12 positions to read."""
-    c = dataclasses.replace(registry.tiny(registry.load("bert.base")).model, head=head)
+    config: Any = registry.tiny(registry.load("bert.base")).model
+    c = dataclasses.replace(config, head=head)
     made, keys = heads.make(c, head, jax.random.key(0), ALONE), iter(jax.random.split(jax.random.key(1), 20))
     made = jax.tree.map(lambda x: x + 0.1 * jax.random.normal(next(keys), x.shape), made)
     return made, jax.random.normal(jax.random.key(2), (1, LENGTH, c.model_dim))

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -36,12 +38,11 @@ PADDING = {"bert", "distilbert", "modernbert"}  # whose positions don't depend o
 KEYS = [(kind, key) for kind, table in huggingface.DEFAULTS.items() for key in table]
 
 
-def config(kind: str, head: str = "ForMaskedLM", **settings: Any) -> dict[str, Any]:
-    return {"model_type": kind, "architectures": [STEMS[kind] + head]} | settings
-
-
-def read(kind: str, head: str = "ForMaskedLM", **settings: Any) -> BertConfig:
-    return huggingface.read_config(config(kind, head, **settings))
+def read(
+    kind: str, head: str = "ForMaskedLM", given: Mapping[str, Any] = MappingProxyType({}), **settings: Any
+) -> BertConfig:
+    named = {"model_type": kind, "architectures": [STEMS[kind] + head]}
+    return huggingface.read_config(named | dict(given) | settings)
 
 
 def test_defaults_are_those_of_transformers():
@@ -64,10 +65,10 @@ def test_a_setting_there_and_left_out(kind, key):
     head = "ForSequenceClassification" if key == "classifier_pooling" else "ForMaskedLM"
     plain = read(kind, head)
     if default is not None:
-        assert read(kind, head, **{key: default}) == plain
+        assert read(kind, head, {key: default}) == plain
     other = CHANGED.get(key, default * 2 if default else None)
     try:
-        changed = read(kind, head, **{key: other})
+        changed = read(kind, head, {key: other})
     except InterchangeError as error:
         assert PAIRED.get(key, key) in str(error), error
         assert len(str(error).splitlines()) == 1
@@ -79,10 +80,10 @@ def test_a_setting_there_and_left_out(kind, key):
 def test_a_setting_that_is_null(kind, key):
     """Null is refused by the setting's name, as `transformers` does, but where it means that the setting is left out."""
     if huggingface.DEFAULTS[kind][key] is None:
-        assert read(kind, **{key: None}) == read(kind)
+        assert read(kind, given={key: None}) == read(kind)
     else:
         with pytest.raises(InterchangeError, match=f"{key} is null; expected"):
-            read(kind, **{key: None})
+            read(kind, given={key: None})
 
 
 @pytest.mark.parametrize("kind", huggingface.MODEL_TYPES)
@@ -118,7 +119,7 @@ def test_settings_of_no_model_are_read_over(kind):
 def test_what_an_encoder_has_not_is_refused(kind, head, settings, part):
     """What would make other numbers is refused in one line that names the setting and its value."""
     with pytest.raises((InterchangeError, ValueError)) as caught:  # a configuration's own check is of the second kind
-        read(kind, head, **settings)
+        read(kind, head, settings)
     assert part in str(caught.value) and len(str(caught.value).splitlines()) == 1
 
 

@@ -32,7 +32,7 @@ def run(monkeypatch, capsys, *args: object) -> str:
 # captioner's, which no decoder does; a Conformer's convolution of positions, and what can be computed.
 _POOLER = ("pooler.",)
 _COMPUTED = ("pos_conv_embed.", "num_batches_tracked", "inv_freq")
-UNREAD = {"bert": _POOLER, "roberta": _POOLER, "xlm_roberta": _POOLER, "captioner": _POOLER, "captioner_of_one_width": _POOLER}
+UNREAD = dict.fromkeys(("bert", "roberta", "xlm_roberta", "captioner", "captioner_of_one_width"), _POOLER)
 UNREAD |= dict.fromkeys(("wav2vec2_conformer", "wav2vec2_conformer_rotary"), _COMPUTED)
 
 

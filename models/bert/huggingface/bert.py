@@ -48,8 +48,8 @@ def read(theirs: Mapping[str, Any]) -> BertConfig:
 
 
 def fields(s: Settings) -> dict[str, Any]:
-    """Returns our fields of settings that BERT and its followers have, without the head. Dropout is that of hidden states, the only
-    one that we have."""
+    """Returns our fields of settings that BERT and its followers have, without the head. Dropout is that of hidden states, the
+    only one that we have."""
     only(s.theirs, position_embedding_type=("absolute",), pruned_heads=({},))
     common.fixed(s, is_decoder=False, add_cross_attention=False)
     if not (types := s.get("type_vocab_size", int)):
