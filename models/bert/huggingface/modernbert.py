@@ -105,6 +105,8 @@ def _bases(s: Settings) -> dict[str, float]:
         rope = {"rope_theta": s.get(old, float)} | setting(given, kind, dict, {})
         only(rope, rope_type=("default",), type=("default",), partial_rotary_factor=(1, 1.0))
         bases[kind] = setting(rope, "rope_theta", float)
+        if not bases[kind] > 0:
+            raise InterchangeError(f"config.json: rope_theta={bases[kind]} of {kind}: must be positive")
     return bases
 
 
@@ -125,7 +127,8 @@ def _kinds(s: Settings, bases: Mapping[str, float]) -> tuple[LayerKind, ...]:
     for name in types:
         if name not in made:
             raise InterchangeError(f"config.json: no layer_types {name!r} here{nearest(str(name), made)}")
-    period = next(n for n in range(1, layers + 1) if all(types[i] == types[i - n] for i in range(n, layers)))
+    periods = (n for n in range(1, layers + 1) if all(types[i] == types[i - n] for i in range(n, layers)))
+    period = next(periods, 1)
     return tuple(made[name] for name in types[:period])
 
 
