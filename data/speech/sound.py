@@ -77,6 +77,13 @@ def _is_cut(file: Path | bytes) -> bool:
     return at < 0 or len(tail) < at + 6 or not tail[at + 5] & 4
 
 
+def write(path: Path, samples: np.ndarray) -> None:
+    """Writes samples [N] of 16 kHz, from -1 to 1, as a file of 16 bits in the format that its name says."""
+    import soundfile
+
+    soundfile.write(path, to_pcm(samples), RATE)
+
+
 def to_pcm(samples: np.ndarray) -> np.ndarray:
     """Returns samples from -1 to 1 as int16, as caches store them."""
     return np.clip(np.rint(samples * 32768), -32768, 32767).astype(np.int16)
