@@ -113,11 +113,12 @@ def test_show_prints_a_giant_without_arrays():
 
 @pytest.mark.integration
 def test_show_counts_collectives():
-    """The quickstart's step exchanges tokens by all-to-all and gathers no expert: read off the compiled program."""
+    """The quickstart exchanges tokens by all-to-all in both stacks and gathers no expert: read off the compiled program."""
     done = command("scripts.show", "gshard_m4.quickstart", "--synthetic", "--collectives", "--json")
     found = json.loads(done.stdout)["collectives"]
-    (exchange,) = (row for row in found["rows"] if row["kind"] == "all-to-all")
-    assert exchange["count"] == 8 and exchange["axes"] == ["expert"] and found["expert_gathers"] == 0
+    exchanges = [row for row in found["rows"] if row["kind"] == "all-to-all"]
+    assert {row["component"]: row["axes"] for row in exchanges} == {"encoder": ["expert"], "decoder": ["expert"]}
+    assert sum(row["count"] for row in exchanges) == 8 and found["expert_gathers"] == 0
 
 
 @pytest.mark.integration
