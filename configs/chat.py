@@ -5,7 +5,7 @@ from dataclasses import replace
 from configs import gpt
 from configs.experiment import Experiment, Lora
 from configs.optimizers import AdamW, Cosine
-from data.chat.config import ChatData
+from data.chat.config import ChatData, PreferenceData
 from data.config import HeldOut
 
 
@@ -36,4 +36,20 @@ def smollm2_lora() -> Experiment:
         name="chat.smollm2_lora",
         optimizer=replace(e.optimizer, schedule=Cosine(peak=5e-4, steps=200, warmup=10, floor=0.1)),
         train=replace(e.train, lora=Lora(rank=8, alpha=16.0, targets=("q", "k", "v", "o", "wi", "wg", "wo"))),
+    )
+
+
+def smollm2_dpo() -> Experiment:
+    """SmolLM2 135M learns to prefer people's answers to those from other conversations, by adapters as in chat.smollm2_lora.
+
+    Beta is that of DPO's paper (arXiv 2305.18290, appendix B), 0.1.
+    """
+    e = smollm2_lora()
+    return replace(
+        e,
+        name="chat.smollm2_dpo",
+        data=PreferenceData(cache="smollm2_preferences", batch_size=4, length=1024, pairs=4),
+        optimizer=replace(e.optimizer, schedule=Cosine(peak=1e-4, steps=100, warmup=10, floor=0.1)),
+        train=replace(e.train, steps=100, save_every=50, eval_every=50),
+        eval=HeldOut(split="test", batch_size=4),
     )

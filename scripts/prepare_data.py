@@ -19,7 +19,6 @@ from configs.registry import ConfigError
 from data.dialog.tools import reference
 from data.packages.weights import WEIGHTS, fetch_weights
 from data.prepare import PREPARED, settings_from
-from data.prepare import prepare as prepare_own
 from models.errors import nearest
 from scripts import cli
 from scripts.recipes.teach import prepare
@@ -53,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
                 f"{options.name!r}: expected a name of your own, of letters and digits, for the data of --from"
             )
         settings = override(settings_from(options.source), rest, ["from", "json", "vocabulary"])
-        folder = prepare_own(options.name, settings, vocabulary=options.vocabulary, progress=say)
+        folder = prepare(options.name, settings, vocabulary=options.vocabulary, progress=say)
         summary = summarise(json.loads((folder / "manifest.json").read_text())) | {"folder": str(folder)}
     elif options.name in WEIGHTS:
         folder = fetch_weights(options.name, progress=say)

@@ -42,15 +42,16 @@ class PreferenceData(ChatData):
             raise ValueError(f"beta={self.beta}: must be above 0; the paper's is 0.1")
 
     def stored(self) -> Features:
-        """Returns the arrays of a row as the cache stores them; `reference` is the log-probability that the weights to start
-        from give to the chosen and to the rejected answer, `paired` is 1 where there is a pair."""
-        reference = Feature((self.pairs, 2), (None, None), dtype="float32")
-        return super().stored() | {"reference": reference, "paired": Feature((self.pairs,), (None,), dtype="float32")}
+        """Returns the arrays of a row as the cache stores them; `reference` is the log-probability of the chosen and of the
+        rejected answer under the weights that a run starts from."""
+        return super().stored() | {"reference": Feature((self.pairs, 2), (None, None), dtype="float32")}
 
     def features(self) -> Features:
-        return {k: v for k, v in self.stored().items() if k != "paired"} | {
-            "betas": Feature((self.pairs,), (None,), dtype="float32")
-        }
+        """Returns the arrays of a row as the model gets it; `betas` is 0 where there is no pair."""
+        return self.stored() | {"betas": Feature((self.pairs,), (None,), dtype="float32")}
+
+    def tiny(self) -> "PreferenceData":
+        return dataclasses.replace(self, cache="", batch_size=16, length=16, pairs=2)
 
 
 CONFIGS = (ChatData, PreferenceData)

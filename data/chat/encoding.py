@@ -12,6 +12,7 @@ import numpy as np
 
 from data.chat.sources import Message, Record
 from data.chat.templates import ChatTemplate, TemplateRefusal
+from data.dialog.encoding import lay_out as lay_out_conversations
 from data.reading import packing
 from data.task import DataError
 from data.vocabularies.tokenizers import Tokenizer
@@ -63,8 +64,11 @@ class ChatEncoder:
         ids, learned = self.conversation(turns)
         return int(ids[np.flatnonzero(learned)[-1]])
 
-    def conversation(self, messages: Sequence[Message], tools: Any = None) -> packing.Example:
+    def conversation(self, messages: Sequence[Message], tools: Any = None, *, given: int = 0) -> packing.Example:
         """Returns (ids, which of them are learned: 1 or 0).
+
+        Args:
+          given: how many turns of the assistant, the first ones, are not learned.
 
         Raises:
           DataError: the template ends a turn without a special token, or gives what is learned no place.
@@ -73,7 +77,7 @@ class ChatEncoder:
         rendered = self.template.rendered(messages, tools)
         ids, starts = map(np.array, self.tokenizer.encode_starts(rendered.text))
         predicted, special = np.zeros(len(ids), np.int32), np.isin(ids, self._special)
-        for begin, end in rendered.learned:
+        for begin, end in rendered.learned[given:]:
             if begin == end:
                 continue
             first, last = (int(np.searchsorted(starts, edge)) for edge in (begin, end))
@@ -112,3 +116,67 @@ def conversations(
             continue
         counts.learned += learned
         yield ids, predicted
+
+
+def pair(record: Record, encoder: ChatEncoder) -> tuple[packing.Example, packing.Example]:
+    """Returns a preference pair's two conversations, of which the answers are learned and nothing of the prompt.
+
+    Raises:
+      TemplateRefusal: the template does not take such a conversation.
+    """
+    prompt, tools = record["prompt"], record.get("tools")
+    given = sum(message["role"] == "assistant" for message in prompt)
+    chosen, rejected = (
+        encoder.conversation([*prompt, *record[side]], tools, given=given) for side in ("chosen", "rejected")
+    )
+    return chosen, rejected
+
+
+def fitting_pairs(
+    records: Iterable[Record], encoder: ChatEncoder, length: int, counts: Counts
+) -> Iterator[tuple[Record, packing.Example, packing.Example]]:
+    """Yields records with their two conversations, if a row has room for both: an answer that is cut has another likelihood."""
+    for record in records:
+        try:
+            chosen, rejected = pair(record, encoder)
+        except TemplateRefusal as refusal:
+            counts.refused, counts.why = counts.refused + 1, str(refusal)
+            continue
+        learned = [int(predicted[1:].sum()) for _, predicted in (chosen, rejected)]
+        if len(chosen[0]) + len(rejected[0]) > length or not all(learned):
+            counts.unlearned += 1
+            continue
+        counts.learned += sum(learned)
+        yield record, chosen, rejected
+
+
+def pairs(records: Iterable[Record], encoder: ChatEncoder, length: int, counts: Counts) -> Iterator[packing.Example]:
+    """Yields an example for each pair: the ids, how much each counts, where the second conversation begins, and the reference,
+    which is `record["reference"]`."""
+    for record, chosen, rejected in fitting_pairs(records, encoder, length, counts):
+        ids, predicted = (np.concatenate(both) for both in zip(chosen, rejected, strict=True))
+        yield ids, predicted, np.array([len(chosen[0])]), np.array([record["reference"]], np.float32)
+
+
+def rows_of_pairs(
+    examples: Iterable[packing.Example], length: int, most: int, tally: packing.Tally
+) -> Iterator[dict[str, np.ndarray]]:
+    """Yields packed rows of pairs, at most so many in each."""
+
+    def lay_out(chosen: list[packing.Example], lengths: Sequence[int]) -> Any:
+        row = lay_out_conversations(_conversations(chosen), (length, length)).reshape(4, length)
+        reference = np.zeros((most, 2), np.float32)
+        for i, example in enumerate(chosen):
+            reference[i] = example[3]
+        return dict(zip(("tokens", "segments", "positions", "predicted"), row, strict=True)) | {"reference": reference}
+
+    return packing.pack(examples, (length, length, most, most), tally, lay_out)  # pyright: ignore[reportReturnType]
+
+
+def _conversations(examples: Iterable[packing.Example]) -> list[packing.Example]:
+    """Returns the two conversations of each pair, one after the other."""
+    return [
+        (ids[part], predicted[part])
+        for ids, predicted, (at,), _ in examples
+        for part in (slice(None, at), slice(at, None))
+    ]

@@ -117,6 +117,21 @@ def read_package(packages: Path) -> Iterator[Record]:
         yield {"id": conversation["id"], "messages": turns}
 
 
+def read_pairs(packages: Path) -> Iterator[Record]:
+    """Yields a preference of each conversation of that package: the last answer to what was said in the three turns before it,
+    over an answer from the conversation before."""
+    other = ""
+    for record in read_package(packages):
+        turns = record["messages"][: len(record["messages"]) // 2 * 2]
+        answer = turns[-1]["content"]
+        if other and other != answer:
+            pair = {
+                side: [{"role": "assistant", "content": x}] for side, x in (("chosen", answer), ("rejected", other))
+            }
+            yield {"id": record["id"], "prompt": turns[-4:-1], **pair}
+        other = answer
+
+
 def split_of(record: Record, shares: Mapping[str, float]) -> str:
     """Returns the split of a record by its content alone, "train" where it is in none of the held-out ones: equal records are
     in the same. Preference pairs of one prompt are."""

@@ -19,6 +19,7 @@ from typing import cast
 from configs import registry
 from data import paths, stages
 from data import prepare as plain
+from data.chat.settings import Preferences
 from data.labelled import cache as maker
 from data.labelled import taught
 from data.labelled.settings import Labelled, with_seed
@@ -26,6 +27,7 @@ from data.packages import fetch, weights
 from data.reading.caches import write_examples
 from data.stages import Progress, stage
 from models.errors import UserError
+from scripts.recipes import reference
 
 _MANIFEST = "manifest.json"
 
@@ -34,7 +36,8 @@ def prepare(
     cache: str, settings: plain.Settings | None = None, *, data_dir: Path | None = None, vocabulary: Path | None = None,
     progress: Progress = print,
 ) -> Path:  # fmt: skip
-    """Makes a packed cache as `data.prepare.prepare` does; first makes the teacher's labels, if its settings name a teacher.
+    """Makes a packed cache as `data.prepare.prepare` does; first makes the teacher's labels, if its settings name a teacher, or
+    what its reference says of preference pairs.
 
     Raises:
       UserError: a command that trains the teacher or labels with it failed; its own output has the error.
@@ -43,6 +46,9 @@ def prepare(
     root = data_dir or paths.data_dir()
     if getattr(settings, "teacher", ""):
         label(cast(Labelled, settings), root, progress)
+    if getattr(settings, "reference", ""):
+        settings = reference.located(cast(Preferences, settings), root, progress)
+        reference.score(settings, root, progress)
     return plain.prepare(cache, settings, data_dir=root, vocabulary=vocabulary, progress=progress)
 
 

@@ -1,5 +1,6 @@
 """The first state of a new run: fresh parameters, or those of a release, a Hugging Face folder, a GGUF file or a run."""
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ from trainers import checkpoint
 from trainers.plan import Plan, fresh_state, model_infos
 from trainers.state import State
 from trainers.weights import open, source
-from trainers.weights.release import ReleaseError
+from trainers.weights.release import MANIFEST, ReleaseError
 from trainers.weights.source import Weights
 
 
@@ -37,6 +38,8 @@ def new_state(plan: Plan, vocabulary: Path | None, say: Callable[[str], object])
     if not e.train.init_from:
         return fresh_state(plan)
     parts = sources(e.train.init_from)
+    if vocabulary is not None:
+        check_reference(parts.get("", Path()), vocabulary)
     known = components(plan.model)
     for component in parts:
         if component and component not in known:
@@ -93,6 +96,17 @@ def located(text: str) -> Path:
     if not path.exists() and text in released.WEIGHTS:
         return released.weights_folder(text)
     return path
+
+
+def check_reference(start: Path, cache: Path) -> None:
+    """Raises ConfigError for data that was made with other weights as a reference than those that a run starts from."""
+    manifest = cache / MANIFEST
+    made_with = json.loads(manifest.read_text()).get("reference") if manifest.exists() else None
+    if made_with and start.resolve() != located(made_with).resolve():
+        raise ConfigError(
+            f"train.init_from={str(start)!r}: the reference of cache {cache.name!r} is {made_with}; start from it, or prepare "
+            "the cache anew"
+        )
 
 
 def check_vocabulary(source: Weights, vocabulary: Path) -> None:
