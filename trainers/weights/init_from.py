@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import jax
+from jax.sharding import NamedSharding
 
 from configs.registry import ConfigError
 from data.packages import weights as released
@@ -14,7 +15,7 @@ from data.vocabularies.files import IDS, TOKENIZER
 from data.vocabularies.tokenizers import Tokenizer
 from models.errors import nearest
 from models.sharding.params import components, flatten
-from trainers import checkpoint
+from trainers import adapt, checkpoint
 from trainers.plan import Plan, fresh_state, model_infos
 from trainers.state import State
 from trainers.weights import open, source
@@ -62,8 +63,11 @@ def new_state(plan: Plan, vocabulary: Path | None, say: Callable[[str], object])
         names = source.fitting(e.model, wanted, weights, e.train.fresh)
         if fresh := sorted(wanted.keys() - set(names)):
             say(f"starting from {path}; fresh: {', '.join(fresh)}")
-        shapes = {name: wanted[name] for name in names}
-        given |= flatten(source.load(weights, plan.shardings.params, shapes, e.train.master_dtype))
+        by_name = {info.name: info for info in infos}
+        for name in names:  # one at a time: of a matrix that is quantised, no more than one exists whole
+            place = {name: NamedSharding(plan.shardings.step.mesh, by_name[name].spec())}
+            whole = source.load(weights, place, {name: wanted[name]}, e.train.master_dtype)
+            given |= adapt.quantized(flatten(whole), by_name, e.train.lora)
     return fresh_state(plan, given=given)
 
 
