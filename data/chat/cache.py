@@ -20,7 +20,7 @@ from typing import Any
 from data import paths
 from data.chat import encoding, sources
 from data.chat.config import PreferenceData
-from data.chat.encoding import ChatEncoder, Counts
+from data.chat.encoding import Counts
 from data.chat.settings import FILE, Chat, Preferences
 from data.chat.sources import Record
 from data.dialog.encoding import rows_of
@@ -32,6 +32,7 @@ from data.stages import Progress, stage
 from data.task import DataError
 from data.text.sources import CHATS
 from data.vocabularies import files
+from data.vocabularies.chat_templates import ChatEncoder
 
 FORMAT = 1  # version of the cache's format; increase it whenever the same packages would give another cache
 PART, PAIRS = "conversations", "pairs"

@@ -1,21 +1,15 @@
-"""Encodes conversations and preference pairs as examples of packed rows. No TensorFlow.
-
-A turn of the assistant is learned up to the special token that ends it; without one, the model would never learn to stop.
-"""
+"""Encodes conversations and preference pairs as examples of packed rows. No TensorFlow."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from data.chat.sources import Message, Record
-from data.chat.templates import ChatTemplate, TemplateRefusal
+from data.chat.sources import Record
 from data.dialog.encoding import lay_out as lay_out_conversations
 from data.reading import packing
-from data.task import DataError
-from data.vocabularies.tokenizers import Tokenizer
+from data.vocabularies.chat_templates import ChatEncoder, TemplateRefusal
 
 
 @dataclasses.dataclass
@@ -40,60 +34,6 @@ class Counts:
     def numbers(self) -> dict[str, int]:
         """Returns the counts by name, as a manifest has them."""
         return {name: value for name, value in dataclasses.asdict(self).items() if isinstance(value, int)}
-
-
-class ChatEncoder:
-    """A vocabulary with its chat template.
-
-    Args:
-      folder: with both.
-
-    Attributes:
-      end: the id of the token that ends a turn of the assistant.
-    """
-
-    def __init__(self, folder: Path):
-        self.folder = folder
-        self.template, self.tokenizer = ChatTemplate(folder), Tokenizer(folder, special=True)
-        self._special = np.array(self.tokenizer.special_ids)
-
-    @property
-    def end(self) -> int:
-        """Returns the id of the token that ends a turn of the assistant."""
-        turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
-        ids, learned = self.conversation(turns)
-        return int(ids[np.flatnonzero(learned)[-1]])
-
-    def conversation(self, messages: Sequence[Message], tools: Any = None, *, given: int = 0) -> packing.Example:
-        """Returns (ids, which of them are learned: 1 or 0).
-
-        Args:
-          given: how many turns of the assistant, the first ones, are not learned.
-
-        Raises:
-          DataError: the template ends a turn without a special token, or gives what is learned no place.
-          TemplateRefusal: the template does not take such a conversation.
-        """
-        rendered = self.template.rendered(messages, tools)
-        ids, starts = map(np.array, self.tokenizer.encode_starts(rendered.text))
-        predicted, special = np.zeros(len(ids), np.int32), np.isin(ids, self._special)
-        for begin, end in rendered.learned[given:]:
-            if begin == end:
-                continue
-            first, last = (int(np.searchsorted(starts, edge)) for edge in (begin, end))
-            if first == len(ids) or starts[first] > begin:
-                first -= 1  # a token that begins before the first character reaches into it
-            if self.template.marked and not special[last - 1] and last < len(ids) and special[last]:
-                last += 1  # marks may leave out the token that ends the turn
-            ending = first + int(np.flatnonzero(special[first:last])[-1]) if special[first:last].any() else -1
-            behind = rendered.text[starts[ending + 1] : end] if ending + 1 < last else ""
-            if ending < 0 or behind.strip():
-                raise DataError(
-                    f"{self.folder}: its chat template ends a turn of the assistant without a special token, from which a "
-                    "model would not learn to stop; write one behind the content"
-                )
-            predicted[first : ending + 1] = 1
-        return ids.astype(np.int32), predicted
 
 
 def conversations(

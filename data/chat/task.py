@@ -9,12 +9,13 @@ import numpy as np
 
 from data.chat import encoding
 from data.chat.config import ChatData, PreferenceData
-from data.chat.encoding import ChatEncoder, Counts
+from data.chat.encoding import Counts
 from data.dialog.encoding import rows_of
 from data.reading import packing
 from data.reading.caches import check_fields, examples
 from data.task import Example, HeldOutExamples, Sum
 from data.text.task import TextTask
+from data.vocabularies.chat_templates import ChatEncoder
 from models.families import ModelConfig
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from data import paths
 from data.chat import cache as maker
 from data.chat import encoding
-from data.chat.encoding import ChatEncoder, Counts
+from data.chat.encoding import Counts
 from data.chat.settings import Preferences
 from data.packages import fetch
 from data.packages.weights import WEIGHTS, fetch_weights, weights_folder
@@ -22,6 +22,7 @@ from data.reading import packing
 from data.stages import Progress, stage
 from data.task import DataError
 from data.vocabularies import files
+from data.vocabularies.chat_templates import ChatEncoder
 from models.sharding.layouts import ONE_DEVICE
 from scripts import cli
 

@@ -7,8 +7,8 @@ import numpy as np
 import tokenizers as library
 
 from data.chat import cache
-from data.chat.encoding import ChatEncoder
 from data.vocabularies import files, tokenizers
+from data.vocabularies.chat_templates import ChatEncoder
 from tests.helpers.caches import finish, texts
 from tests.helpers.conversations import WORDS
 

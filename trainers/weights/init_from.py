@@ -8,12 +8,14 @@ from pathlib import Path
 import jax
 from jax.sharding import NamedSharding
 
+from configs.experiment import Experiment
 from configs.registry import ConfigError
 from data.packages import weights as released
 from data.vocabularies import files
 from data.vocabularies.files import IDS, TOKENIZER
 from data.vocabularies.tokenizers import Tokenizer
 from models.errors import nearest
+from models.families import ModelConfig
 from models.sharding.params import components, flatten
 from trainers import adapt, checkpoint
 from trainers.plan import Plan, fresh_state, model_infos
@@ -86,6 +88,23 @@ def sources(text: str) -> dict[str, Path]:
             raise ConfigError(f"train.init_from={text!r}: component {component!r} is named twice")
         parts[component] = located(path)
     return parts
+
+
+def model_of(e: Experiment) -> ModelConfig:
+    """Returns the configuration of the model whose weights an experiment starts from.
+
+    Raises:
+      ConfigError: it starts from none, from those of components alone, or from a model of another family.
+    """
+    whole = sources(e.train.init_from).get("") if e.train.init_from else None
+    if whole is None:
+        raise ConfigError(
+            f"train.init_from={e.train.init_from!r}: expected weights of a whole model, whose sizes are taken"
+        )
+    model = open.open_weights(whole).config
+    if type(model) is not type(e.model):
+        raise ConfigError(f"{whole} is of family {model.family!r}, and {e.name} of {e.model.family!r}")
+    return model
 
 
 def newest_step(text: str) -> int | None:

@@ -14,13 +14,14 @@ from configs import registry
 from data import prepare
 from data.chat import encoding, sources
 from data.chat.config import ChatData
-from data.chat.encoding import ChatEncoder, Counts
+from data.chat.encoding import Counts
 from data.chat.settings import Chat, from_source
 from data.dialog.encoding import rows_of
 from data.kinds import task_of
 from data.reading import packing
 from data.reading.examples import open_source
 from data.task import DataError
+from data.vocabularies.chat_templates import ChatEncoder
 from models.protocol import Context
 from models.sharding.params import merge
 from tests.helpers.chats import conversations, turns, write_chat_cache, write_vocabulary

@@ -14,11 +14,12 @@ from configs import registry
 from configs.registry import ConfigError
 from data.chat import encoding, sources
 from data.chat.config import PreferenceData
-from data.chat.encoding import ChatEncoder, Counts
+from data.chat.encoding import Counts
 from data.chat.settings import Preferences, from_source
 from data.kinds import task_of
 from data.reading import packing
 from data.task import DataError
+from data.vocabularies.chat_templates import ChatEncoder
 from models.parts.preferences import preference_loss
 from models.protocol import Context
 from models.sharding.params import merge

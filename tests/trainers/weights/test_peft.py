@@ -1,4 +1,4 @@
-"""Adapters in PEFT's form: those that PEFT wrote give its logits, those written here are read as they were, others are refused."""
+"""Adapters in PEFT's form: those of PEFT give its logits, those written here are read as they were, others are refused."""
 
 import dataclasses
 import json

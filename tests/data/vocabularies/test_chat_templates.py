@@ -6,10 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.chat.encoding import ChatEncoder
-from data.chat.templates import ChatTemplate, TemplateRefusal
 from data.task import DataError
 from data.vocabularies import files
+from data.vocabularies.chat_templates import ChatEncoder, ChatTemplate, TemplateRefusal
 from tests.helpers.chats import CHATML, END, MARKED, turns, write_vocabulary
 
 FIXTURE = Path(__file__).parents[2] / "fixtures" / "chat"  # made with transformers 5.23: apply_chat_template

@@ -2,7 +2,8 @@
 
 A template is Jinja, rendered in its sandbox with what `transformers` offers to it: `raise_exception`, `strftime_now`, loop
 controls, `tojson`, and `{% generation %}` around what the assistant says. It comes from a file of a model's publisher, and can
-reach nothing but the conversation.
+reach nothing but the conversation. A turn of the assistant is learned up to the special token that ends it; without one, the
+model would never learn to stop.
 """
 
 import dataclasses
@@ -13,16 +14,18 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import jinja2
+import numpy as np
 from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from data.chat.sources import Message
 from data.task import DataError
 from data.vocabularies import files
+from data.vocabularies.tokenizers import Tokenizer
 from models.errors import shortened
 
+Message = dict[str, Any]  # "role" and "content", and whatever else a template reads
 Span = tuple[int, int]  # places in a text
 
 TODAY = datetime.datetime(
@@ -133,6 +136,66 @@ class ChatTemplate:
         return Rendered(text, tuple(learned))
 
 
+class ChatEncoder:
+    """A vocabulary with its chat template.
+
+    Args:
+      folder: with both.
+
+    Attributes:
+      end: the id of the token that ends a turn of the assistant.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.template, self.tokenizer = ChatTemplate(folder), Tokenizer(folder, special=True)
+        self._special = np.array(self.tokenizer.special_ids)
+
+    @property
+    def end(self) -> int:
+        """Returns the id of the token that ends a turn of the assistant."""
+        turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
+        ids, learned = self.conversation(turns)
+        return int(ids[np.flatnonzero(learned)[-1]])
+
+    def prompt(self, messages: Sequence[Message]) -> list[int]:
+        """Returns the ids of a conversation up to where the assistant's next turn begins."""
+        return self.tokenizer.encode(self.template(messages, prompt=True))
+
+    def conversation(
+        self, messages: Sequence[Message], tools: Any = None, *, given: int = 0
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Returns (ids, which of them are learned: 1 or 0).
+
+        Args:
+          given: how many turns of the assistant, the first ones, are not learned.
+
+        Raises:
+          DataError: the template ends a turn without a special token, or gives what is learned no place.
+          TemplateRefusal: the template does not take such a conversation.
+        """
+        rendered = self.template.rendered(messages, tools)
+        ids, starts = map(np.array, self.tokenizer.encode_starts(rendered.text))
+        predicted, special = np.zeros(len(ids), np.int32), np.isin(ids, self._special)
+        for begin, end in rendered.learned[given:]:
+            if begin == end:
+                continue
+            first, last = (int(np.searchsorted(starts, edge)) for edge in (begin, end))
+            if first == len(ids) or starts[first] > begin:
+                first -= 1  # a token that begins before the first character reaches into it
+            if self.template.marked and not special[last - 1] and last < len(ids) and special[last]:
+                last += 1  # marks may leave out the token that ends the turn
+            ending = first + int(np.flatnonzero(special[first:last])[-1]) if special[first:last].any() else -1
+            behind = rendered.text[starts[ending + 1] : end] if ending + 1 < last else ""
+            if ending < 0 or behind.strip():
+                raise DataError(
+                    f"{self.folder}: its chat template ends a turn of the assistant without a special token, from which a "
+                    "model would not learn to stop; write one behind the content"
+                )
+            predicted[first : ending + 1] = 1
+        return ids.astype(np.int32), predicted
+
+
 def _unmarked(text: str) -> Rendered:
     """Returns a text without marks, and where they were."""
     parts, learned, at = text.split(_BEGIN), [], 0
@@ -146,10 +209,19 @@ def _unmarked(text: str) -> Rendered:
     return Rendered("".join(plain), tuple(learned))
 
 
+def has_template(folder: Path) -> bool:
+    """Returns whether a vocabulary has a chat template beside it."""
+    return (folder / files.TEMPLATE).exists() or bool(_config(folder).get("chat_template"))
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    path = folder / files.CONFIG
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
 def _read(folder: Path) -> tuple[str, dict[str, str]]:
     """Returns the template of a folder, and the special tokens that it may name."""
-    path = folder / files.CONFIG
-    config = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    config = _config(folder)
     named = {k: v["content"] if isinstance(v, Mapping) else v for k, v in config.items() if k.endswith("_token")}
     tokens = {k: v for k, v in named.items() if isinstance(v, str)}
     if (folder / files.TEMPLATE).exists():
