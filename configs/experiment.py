@@ -25,13 +25,23 @@ class Lora:
     Attributes:
       rank: columns of A and rows of B; 0 trains the matrices themselves.
       alpha: scale of the update.
-      targets: matrices that are adapted, by the last part of their names; all others are frozen, except in the
+      targets: matrices that are adapted, by the last part of their names, by the names of their modules in `transformers`
+        ("q_proj", "mlp.down_proj"), or "all-linear", all projections of the layers; all others are frozen, except in the
         components of `Train.fresh`.
+      base: how all projections of the layers are stored, which are frozen: "" as they are, "nf4" in 4 bits or "int8" in 8, with
+        a scale for each 64 (QLoRA, arXiv 2305.14314).
     """
 
     rank: int = 0
     alpha: float = 16.0
     targets: tuple[str, ...] = ("q", "v")
+    base: Literal["", "nf4", "int8"] = ""
+
+    def __post_init__(self) -> None:
+        if self.base and not self.rank:
+            raise ValueError(
+                f"base={self.base!r}: a quantised base is frozen, and there is nothing to train without a rank"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from data.task import Task
 from models.errors import UserError, nearest
 
 KINDS: dict[str, str] = {  # name -> package
+    "chat": "data.chat",
     "dialog": "data.dialog",
     "grids": "data.grids",
     "images": "data.images",

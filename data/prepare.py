@@ -68,7 +68,7 @@ def settings_from(source: str) -> Settings:
             return made
     raise DataError(
         f"{source!r}: expected a folder of pictures, DIR/LABEL/*.png, or of sounds with a table of texts, metadata.csv; a "
-        "netCDF file or Zarr store; or tfds:NAME"
+        "netCDF file or Zarr store; JSON lines of conversations; or tfds:NAME"
     )
 
 

@@ -3,9 +3,12 @@
     python -m scripts.convert from-hf FOLDER --to releases/minilm
     python -m scripts.convert from-gguf model.gguf --to releases/smollm2 --layout fully_sharded:8x1
     python -m scripts.convert to-hf releases/minilm --to minilm-hf
+    python -m scripts.convert from-peft ADAPTER --base FOLDER --to releases/tuned   # merged
+    python -m scripts.convert to-peft runs/tuned --to tuned-adapter
 
 scripts.evaluate, scripts.generate and --train.init-from take releases, and also foreign folders as they are. The experiment of a
-release is an experiment of the family with the configuration that was read. `to-hf` takes a run's workdir or a release.
+release is an experiment of the family with the configuration that was read. `to-hf` takes a run's workdir or a release,
+whose adapters are merged, and any weights that can be read; `to-peft` takes a run's workdir alone.
 """
 
 import dataclasses
@@ -19,7 +22,12 @@ from scripts import cli
 def main() -> int:
     parser = cli.parser(__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, what in (("from-hf", "a Hugging Face folder"), ("from-gguf", "a GGUF file, or its folder")):
+    sources = {
+        "from-hf": "a Hugging Face folder",
+        "from-gguf": "a GGUF file, or its folder",
+        "from-peft": "an adapter in PEFT's form",
+    }
+    for name, what in sources.items():
         command = commands.add_parser(name, help=f"reads {what}")
         command.add_argument("source", type=cli.folder, help=what)
         command.add_argument(
@@ -27,6 +35,17 @@ def main() -> int:
         )
         command.add_argument("--layout", metavar="NAME[:XxY]", help="the release's layout, e.g. fully_sharded:8x1")
         command.add_argument("--to", type=cli.folder, required=True, metavar="DIR", help="a new folder")
+        if name == "from-peft":
+            command.add_argument(
+                "--base", type=cli.folder, metavar="DIR", help="its base; by default the path that it names"
+            )
+    command = commands.add_parser("to-peft", help="writes a run's adapters in PEFT's form")
+    command.add_argument("source", type=cli.folder, help="a run's workdir")
+    command.add_argument("--step", type=int, help="the checkpoint; the newest by default")
+    command.add_argument(
+        "--base", default="", help="the base's name in the adapter; by default what the run started from"
+    )
+    command.add_argument("--to", type=cli.folder, required=True, metavar="DIR", help="a new folder")
     command = commands.add_parser("to-hf", help="writes a Hugging Face folder")
     command.add_argument("source", type=cli.folder, help="a run's workdir or a release")
     command.add_argument("--step", type=int, help="the checkpoint of a workdir; the newest by default")
@@ -35,15 +54,21 @@ def main() -> int:
     args = parser.parse_args()
 
     cli.use_devices(ONE_DEVICE)
-    from trainers.weights import gguf, huggingface, open, release
+    from trainers import checkpoint
+    from trainers.weights import gguf, huggingface, init_from, open, peft, release
     from trainers.weights.open import open_weights
 
     if args.command == "to-hf":
         _, weights = open.open_model(args.source, args.step)
         print(huggingface.write_folder(weights, args.to, max_shard_bytes=int(args.max_shard_gb * 1e9)))
         return 0
-    source = open_weights(args.source)
-    expected = {"from-hf": huggingface.HuggingFace, "from-gguf": gguf.Gguf}[args.command]
+    if args.command == "to-peft":
+        e, _, params, _ = checkpoint.read_stored(args.source, args.step)
+        base = args.base or str(init_from.located(e.train.init_from).absolute() if e.train.init_from else "")
+        print(peft.write(e.model, params, e.train.lora, args.to, base))
+        return 0
+    source = open_weights(args.source, getattr(args, "base", None))
+    expected = {"from-hf": huggingface.HuggingFace, "from-gguf": gguf.Gguf, "from-peft": peft.Peft}[args.command]
     if not isinstance(source, expected):
         raise InterchangeError(f"{args.source} is a {type(source).__name__}, which {args.command} does not read")
     e = open.foreign(source.config, args.experiment)

@@ -3,6 +3,7 @@
     python -m scripts.generate --checkpoint runs/gpt "It was a dark and"
     python -m scripts.generate --checkpoint .data/weights/smollm2_135m "The capital of France is" --tokens 16
     python -m scripts.generate --checkpoint DIR "Once" --temperature 0.8 --top-p 0.95 --samples 3 --seed 1
+    python -m scripts.generate --checkpoint runs/tuned --chat "What is a lark?"
     cat prompts | python -m scripts.generate --checkpoint DIR --beams 4 --json
 
 DIR is a run's workdir, a release, a Hugging Face folder or a GGUF file. Without options, the likeliest token is taken each time.
@@ -31,6 +32,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--layout", metavar="NAME:XxY", help="generate under a layout of the family; one device by default"
+    )
+    parser.add_argument(
+        "--chat", action="store_true", help="a prompt is a user's turn, in the checkpoint's chat template"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("prompt", nargs="*", help="prompts; without any, standard input is read, one prompt a line")
@@ -67,7 +71,7 @@ def main() -> int:
     else:
         for prompt, continuations in zip(prompts, generated, strict=True):
             for continuation in continuations:
-                print(prompt + continuation.text)
+                print(continuation.text if args.chat else prompt + continuation.text)
     return 0
 
 

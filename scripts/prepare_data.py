@@ -5,6 +5,7 @@
     python -m scripts.prepare_data svhn --from tfds:svhn_cropped --test 0.1    # what TFDS has prepared
     python -m scripts.prepare_data rain --from radar.nc --variables rate       # a gridded series
     python -m scripts.prepare_data talks --from ~/talks --teacher whisper_base # sounds, written down where their table is not
+    python -m scripts.prepare_data talks --from talks.jsonl --vocabulary DIR   # conversations, in the chat template of DIR
 
 With --from, NAME is what the data set of your own is to be called, and the further options are fields of its settings. The name
 `reference` prepares the texts that scripts.chat looks things up in.
@@ -34,13 +35,13 @@ def main(arguments: list[str] | None = None) -> int:
         "--vocabulary",
         type=cli.folder,
         metavar="DIR",
-        help="the M2M-100 or NLLB whose vocabulary encodes m4_..._released",
+        help="whose vocabulary encodes it: the M2M-100 or NLLB of m4_..._released, the checkpoint of conversations",
     )
     parser.add_argument(
         "--from",
         dest="source",
         metavar="SOURCE",
-        help="make it of your own data: a folder of pictures, tfds:NAME, or a netCDF file or Zarr store",
+        help="make it of your own data: a folder of pictures, tfds:NAME, a netCDF file or Zarr store, JSON lines",
     )
     parser.add_argument("--json", action="store_true", help="print the summary as JSON; progress goes to stderr")
     options, rest = parser.parse_known_args(arguments)
@@ -52,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
                 f"{options.name!r}: expected a name of your own, of letters and digits, for the data of --from"
             )
         settings = override(settings_from(options.source), rest, ["from", "json", "vocabulary"])
-        folder = prepare(options.name, settings, progress=say)
+        folder = prepare(options.name, settings, vocabulary=options.vocabulary, progress=say)
         summary = summarise(json.loads((folder / "manifest.json").read_text())) | {"folder": str(folder)}
     elif options.name in WEIGHTS:
         folder = fetch_weights(options.name, progress=say)

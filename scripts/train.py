@@ -15,6 +15,7 @@ Exit codes: 0 all steps done; 2 a bad argument; 75 stopped by SIGTERM or SIGINT 
 on; 76 too many steps without a finite loss.
 """
 
+import dataclasses
 import time
 
 from configs.experiment import Experiment
@@ -49,6 +50,9 @@ def main() -> int:
         "--prepare", action="store_true", help="first fetch the data and weights that the run needs, if missing"
     )
     parser.add_argument(
+        "--model-from-weights", action="store_true", help="the model is that of --train.init-from, whatever its sizes"
+    )
+    parser.add_argument(
         "--distributed",
         action="store_true",
         help="join the other processes of the run, found by JAX on TPU pods, under Slurm and MPI",
@@ -75,7 +79,10 @@ def main() -> int:
 
     from trainers import trainer
     from trainers.measure import mlperf_log
+    from trainers.weights import init_from
 
+    if args.model_from_weights:
+        e = dataclasses.replace(e, model=init_from.model_of(e))
     log = args.mlperf and mlperf_log.Request(
         folder=args.mlperf, org=args.mlperf_org, division=args.mlperf_division, target=args.mlperf_target, began=began
     )

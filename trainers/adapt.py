@@ -1,26 +1,33 @@
 """Partial training of a model: the parameters that a run trains, and low-rank updates (LoRA) in place of whole matrices.
 
-Models contain neither. Adapters are stored beside the parameters, under "lora.", and are added to the matrices they
-change before the model sees them.
+Models contain neither. Adapters are stored beside the parameters, under "lora.", and a layer computes with them beside the
+matrix that they change, which may be quantised (models/parts/low_rank.py). Whatever reads a run gets them merged.
 """
 
 import dataclasses
 import math
+import re
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from configs.experiment import Experiment, Lora, Train
 from configs.registry import ConfigError
 from models.errors import nearest
+from models.families import ModelConfig, interchange_of
+from models.parts import low_rank
+from models.parts.low_rank import LowRank, Quantized
 from models.sharding.params import ParamInfo, flatten, nest, normal
 
 Infos = dict[str, ParamInfo]  # by dotted name
-PREFIX = "lora."
+PREFIX, VALUES, SCALES = "lora.", ".values", ".scales"
+ALL_LINEAR = "all-linear"  # PEFT's name of all projections
+_BLOCK = 64  # numbers of a scale (QLoRA)
 
 
-def adapters(infos: Infos, lora: Lora) -> Infos:
+def adapters(infos: Infos, lora: Lora, model: ModelConfig) -> Infos:
     """Returns the parameters A [.., in, rank] and B [.., rank, out] of every matrix that is adapted.
 
     Raises:
@@ -28,17 +35,50 @@ def adapters(infos: Infos, lora: Lora) -> Infos:
     """
     if not lora.rank:
         return {}
-    matrices = {name: info for name, info in infos.items() if info.is_matrix}
-    known = {name.rpartition(".")[2] for name in matrices}
-    for target in lora.targets:
-        if target not in known:
-            raise ConfigError(f"train.lora.targets: no matrix is called {target!r}{nearest(target, known)}")
     adapted: Infos = {}
-    for name, info in matrices.items():
-        if name.rpartition(".")[2] in lora.targets:
-            for side in "ab":
-                adapted[f"{PREFIX}{name}.{side}"] = _piece(info, f"{PREFIX}{name}.{side}", lora.rank)
+    for name in targeted(infos, lora, model):
+        for side in "ab":
+            adapted[f"{PREFIX}{name}.{side}"] = _piece(infos[name], f"{PREFIX}{name}.{side}", lora.rank)
     return adapted
+
+
+def targeted(infos: Infos, lora: Lora, model: ModelConfig) -> list[str]:
+    """Returns the names of the matrices that are adapted, by our names of them or by those of `transformers`.
+
+    Raises:
+      ConfigError: a target names no matrix.
+    """
+    matrices = {name: info for name, info in infos.items() if info.is_matrix and not name.startswith(PREFIX)}
+    by_target: dict[str, set[str]] = {ALL_LINEAR: {name for name, info in matrices.items() if is_linear(info)}}
+    for name in matrices:
+        by_target.setdefault(name.rpartition(".")[2], set()).add(name)
+    if set(lora.targets) - by_target.keys():
+        for module, names in their_modules(model).items():
+            parts = module.split(".")
+            for i in range(len(parts)):
+                by_target.setdefault(".".join(parts[i:]), set()).update(names & matrices.keys())
+    for target in lora.targets:
+        if not by_target.get(target):
+            raise ConfigError(f"train.lora.targets: no matrix is called {target!r}{nearest(target, by_target)}")
+    chosen = set().union(*(by_target[target] for target in lora.targets))
+    return [name for name in matrices if name in chosen]
+
+
+def is_linear(info: ParamInfo) -> bool:
+    """Returns whether a matrix is one of a layer's projections: no table, no output matrix, no router."""
+    own = info.axes[info.stacked :]
+    return info.is_matrix and "layers" in info.axes and "embed" in own and "gate" not in own
+
+
+def their_modules(model: ModelConfig) -> dict[str, set[str]]:
+    """Returns our matrices by the module of `transformers` that holds them, without the numbers of layers and experts."""
+    mapping = interchange_of(model.family)
+    modules: dict[str, set[str]] = {}
+    for entry in mapping.entries(model) if mapping else ():
+        if entry.theirs.endswith(".weight") and entry.parts[0].inputs:
+            module = re.sub(r"\.?\{\w+\}", "", entry.theirs.removesuffix(".weight"))
+            modules.setdefault(module, set()).update(part.name for part in entry.parts)
+    return modules
 
 
 def _piece(info: ParamInfo, name: str, rank: int) -> ParamInfo:
@@ -64,20 +104,80 @@ def create(infos: Infos, key: jax.Array) -> dict[str, jax.Array]:
     return created
 
 
-def merged(params: dict[str, Any], lora: Lora) -> dict[str, Any]:
-    """Returns the parameters with their adapters added in. The arrays may be JAX's or NumPy's."""
+def stored(infos: Infos, lora: Lora) -> Infos:
+    """Returns the parameters as a run stores them: a quantised matrix as its values and its scales."""
+    if not (lora.rank and lora.base):
+        return infos
+    result: Infos = {}
+    for name, info in infos.items():
+        if name.startswith(PREFIX) or not is_linear(info):
+            result[name] = info
+            continue
+        axis, block = _blocks(info)
+        like = jax.eval_shape(lambda: low_rank.quantize(jnp.zeros(info.shape), lora.base, axis, block))
+        axes = ["rank" if i == axis else name for i, name in enumerate(info.axes)]  # few, and whole on every device
+        for ending, x, names in ((VALUES, like.values, info.axes), (SCALES, like.scales, tuple(axes))):
+            part = dataclasses.replace(info, name=f"{name}{ending}", shape=x.shape, dtype=x.dtype, axes=names)
+            result[part.name] = part
+    return result
+
+
+def _blocks(info: ParamInfo) -> tuple[int, int]:
+    """Returns the dimension of a matrix that is cut into blocks with a scale each, its last input, and a block's size."""
+    axis = info.stacked + info.inputs - 1
+    return axis, max(n for n in range(1, _BLOCK + 1) if info.shape[axis] % n == 0)
+
+
+def quantized(arrays: dict[str, Any], infos: Infos, lora: Lora) -> dict[str, Any]:
+    """Returns a model's parameters by name in the form in which `stored` says that they are.
+
+    Args:
+      infos: of the model's own parameters.
+    """
+    if not (lora.rank and lora.base):
+        return arrays
+    result = {}
+    for name, x in arrays.items():
+        if not is_linear(infos[name]):
+            result[name] = x
+            continue
+        w = low_rank.quantize(x, lora.base, *_blocks(infos[name]))
+        result |= {f"{name}{VALUES}": w.values, f"{name}{SCALES}": w.scales}
+    return result
+
+
+def in_place(params: dict[str, Any], lora: Lora, linear: frozenset[str] | None = None) -> dict[str, Any]:
+    """Returns the parameters as a model computes with them: adapted and quantised matrices in their own form, by which no sum and
+    no whole matrix is formed (models/parts/low_rank.py).
+
+    Args:
+      linear: the matrices whose adapters stay apart; all others are merged in the layer. By default none is.
+    """
     if not lora.rank:
         return params
     flat = flatten(params)
-    names = [name.removesuffix(".a") for name in flat if name.startswith(PREFIX) and name.endswith(".a")]
-    for name in names:
-        a, b, w = flat.pop(f"{name}.a"), flat.pop(f"{name}.b"), flat[name.removeprefix(PREFIX)]
-        # A and W share the stacked and the input dimensions, B and W the stacked and the output ones.
-        outputs = w.ndim - (a.ndim - 1)
-        lead = w.shape[: b.ndim - 1 - outputs]
-        update = a.reshape(*lead, -1, lora.rank) @ b.reshape(*lead, lora.rank, -1)
-        flat[name.removeprefix(PREFIX)] = w + (lora.alpha / lora.rank * update).reshape(w.shape).astype(w.dtype)
+    for name in [name.removesuffix(VALUES) for name in flat if name.endswith(VALUES)]:
+        flat[name] = Quantized(flat.pop(f"{name}{VALUES}"), flat.pop(f"{name}{SCALES}"), lora.base)
+    for side in [name for name in flat if name.startswith(PREFIX) and name.endswith(".a")]:
+        name = side.removeprefix(PREFIX).removesuffix(".a")
+        a, b = flat.pop(side), flat.pop(f"{PREFIX}{name}.b")
+        flat[name] = LowRank(flat[name], a, b, lora.alpha / lora.rank, apart=linear is not None and name in linear)
     return nest(flat)
+
+
+def merged(params: dict[str, Any], lora: Lora) -> dict[str, Any]:
+    """Returns the parameters as plain arrays, with their adapters added in. The arrays may be JAX's or NumPy's."""
+
+    def plain_array(x: Any) -> Any:
+        if isinstance(x, LowRank):
+            base = plain_array(x.base)
+            return base + low_rank.update(x.a, x.b, base.shape, x.scale).astype(base.dtype)
+        if isinstance(x, Quantized):
+            whole = x.astype(jnp.float32)
+            return np.asarray(whole) if isinstance(x.values, np.ndarray) else whole
+        return x
+
+    return nest({name: plain_array(x) for name, x in flatten(in_place(params, lora)).items()})
 
 
 def plain(e: Experiment, params: dict[str, Any]) -> tuple[Experiment, dict[str, Any]]:

@@ -350,6 +350,13 @@ def read_params(workdir: Path, step: int | None = None) -> tuple[Experiment, int
     Raises:
       CheckpointError: there is no such checkpoint, or it is damaged.
     """
+    experiment, at, stored, data = read_stored(workdir, step)
+    experiment, params = adapt.plain(experiment, stored)
+    return experiment, at, params, data
+
+
+def read_stored(workdir: Path, step: int | None = None) -> tuple[Experiment, int, dict[str, Any], str]:
+    """Returns what `read_params` does, with parameters as they are stored: adapters beside them, matrices quantised."""
     folder = workdir.absolute() / "checkpoints"
     if not folder.is_dir():
         raise CheckpointError(f"no checkpoints in {workdir}; a run writes them under WORKDIR/checkpoints")
@@ -370,5 +377,4 @@ def read_params(workdir: Path, step: int | None = None) -> tuple[Experiment, int
             raise
         except Exception as error:
             raise CheckpointError(f"checkpoint {folder / str(step)} is damaged ({_reason(error)})") from error
-    experiment, params = adapt.plain(experiment, tree["params"])
-    return experiment, step, params, meta["data"]
+    return experiment, step, tree["params"], meta["data"]

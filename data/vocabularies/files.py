@@ -9,7 +9,8 @@ PIECES, IDS = (
     "vocab.json",
 )  # a translator's; `vocab.json` has the ids of the pieces, if others
 SPECIAL, ADDED = "special_tokens_map.json", "added_tokens.json"  # tokens that `transformers` adds to the pieces
-PATTERNS = ("*.model", TOKENIZER, CONFIG, IDS, SPECIAL, ADDED)
+TEMPLATE = "chat_template.jinja"  # as `transformers` 5 writes it; before, it was a field of CONFIG
+PATTERNS = ("*.model", TOKENIZER, CONFIG, IDS, SPECIAL, ADDED, TEMPLATE)
 
 
 def readable(folder: Path) -> bool:

@@ -6,7 +6,7 @@ are in `data.vocabularies.sentencepiece`, and vocabularies of translators in `da
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,17 @@ END_OF_TEXT = "<|endoftext|>"
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _ROBERTA = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")  # the same in RoBERTa's and XLM-R's vocabularies
 _ENDS = (END_OF_TEXT, "<|im_end|>", "</s>", "[SEP]")  # tokens that end a text; the first that a vocabulary has is used
+_CONTROL = 3  # GGUF's type of a special token
+_GGUF = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding", "unk_token": "unknown"}
 _SPACES = ("Ġ", "▁")  # a blank in byte-level BPE, and in SentencePiece's pieces
 
 
 class Tokenizer:
-    """A vocabulary that encodes text as ids. Special tokens are never recognised in text, nor added to it; `<s>` and `</s>` are
+    """A vocabulary that encodes text as ids. Special tokens are not recognised in text, nor added to it; `<s>` and `</s>` are
     where they are also pieces of the vocabulary's own, as in XLM-R's.
+
+    Args:
+      special: they are recognised, in the text of a chat template.
 
     Attributes:
       path: the tokenizer.json file.
@@ -44,7 +49,7 @@ class Tokenizer:
         vocabularies that don't begin with a blank. Never a special token.
     """
 
-    def __init__(self, path: Path | str):
+    def __init__(self, path: Path | str, *, special: bool = False):
         path = Path(path)
         self.path = path / FILE if path.is_dir() else path
         if not self.path.exists():
@@ -52,7 +57,8 @@ class Tokenizer:
         self._tokenizer = tokenizers.Tokenizer.from_file(os.fspath(self.path))
         self._tokenizer.no_truncation()  # released files may set a length for truncation and padding
         self._tokenizer.no_padding()
-        self._tokenizer.encode_special_tokens = True  # as text: "[MASK]" in a text is five characters and a word
+        # As text, "[MASK]" is five characters and a word.
+        self._tokenizer.encode_special_tokens = not special
         self._wordpiece = isinstance(self._tokenizer.model, models.WordPiece)
         added = self._tokenizer.get_added_tokens_decoder()
         self.special = {token.content: id_ for id_, token in added.items() if token.special}
@@ -84,6 +90,13 @@ class Tokenizer:
         """Returns the ids of a text, and the start and end of each in characters, without leading blanks."""
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
         return encoding.ids, [_trimmed(text, *span) for span in encoding.offsets]
+
+    def encode_starts(self, text: str) -> tuple[list[int], list[int]]:
+        """Returns the ids of a text, and where in it each begins, with its leading blanks; ascending."""
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        # A post-processor may have taken leading blanks off: a token begins where the one before it ends.
+        ends = [0, *(end for _, end in encoding.offsets)]
+        return encoding.ids, [min(start, end) for (start, _), end in zip(encoding.offsets, ends, strict=False)]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Returns the text of ids; special tokens become no text."""
@@ -120,18 +133,35 @@ def from_gpt2(encoder_json: str, vocab_bpe: str, path: Path) -> None:
 
 def from_gguf(gguf_file: Path, path: Path) -> None:
     """Writes the byte-level BPE vocabulary that a GGUF file of SmolLM2 carries as a tokenizer.json file."""
-    import gguf
-
-    fields = gguf.GGUFReader(gguf_file).fields
-
-    def read(name: str) -> Any:
-        return fields[f"tokenizer.ggml.{name}"].contents()
-
+    read = _gguf_reader(gguf_file)
     if (kind := read("pre")) != "smollm":
         raise ValueError(f"{gguf_file.name}: its text is cut into words in the manner {kind!r}; only 'smollm' is known")
     pieces = read("tokens")
-    special = [piece for piece, kind in zip(pieces, read("token_type"), strict=True) if kind == gguf.TokenType.CONTROL]
+    special = [piece for piece, kind in zip(pieces, read("token_type"), strict=True) if kind == _CONTROL]
     write_bpe({piece: id_ for id_, piece in enumerate(pieces)}, read("merges"), special, path, single_digits=True)
+
+
+def config_from_gguf(gguf_file: Path, path: Path) -> None:
+    """Writes the special tokens and the chat template that a GGUF file names as a tokenizer_config.json file."""
+    read = _gguf_reader(gguf_file)
+    pieces, ids = read("tokens"), {name: read(f"{key}_token_id") for name, key in _GGUF.items()}
+    config = {"tokenizer_class": "PreTrainedTokenizerFast"} | {k: pieces[i] for k, i in ids.items() if i is not None}
+    if (template := read("chat_template")) is not None:
+        config["chat_template"] = template
+    path.write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+
+
+def _gguf_reader(gguf_file: Path) -> Callable[[str], Any]:
+    """Returns a function that reads what a GGUF file says of its tokenizer; None of what it does not say."""
+    import gguf
+
+    reader = gguf.GGUFReader(gguf_file)
+
+    def read(name: str) -> Any:
+        fields = (reader.get_field(f"tokenizer.{name}"), reader.get_field(f"tokenizer.ggml.{name}"))
+        return next((field.contents() for field in fields if field is not None), None)
+
+    return read
 
 
 def write_bpe(

@@ -12,12 +12,13 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models.gpt.config import GptConfig
-from models.parts import transformer
+from models.parts import preferences, transformer
 from models.parts.attention.mask import AttentionMask, arrange
 from models.parts.cache import LayerCache, Slots, to_cache
 from models.parts.layers import Embedding, dropout, sinusoids
-from models.parts.losses import Loss, Totals, token_loss_in_chunks, zero_loss
+from models.parts.losses import Loss, Totals, log_probabilities, token_loss_in_chunks, zero_loss
 from models.parts.moe.layer import check_groups, routing_loss
+from models.parts.preferences import preference_loss
 from models.parts.transformer import Block, Geometry, Kind, Statistics
 from models.parts.units import Unit, run_units
 from models.protocol import Batch, Context, Staged
@@ -86,8 +87,8 @@ class Gpt(Staged):
 
     # The loss (Staged.loss) is the cross-entropy of each token that follows another in its document. Batches have int32 arrays
     # [B, L] `tokens`, `segments` (documents of a row from 1, 0 is padding) and `positions`, and may have `predicted`, how much
-    # a token counts: 0 not at all. Between `embed` and `head_loss`
-    # positions are in the layout's order (models/parts/attention/mask.py).
+    # a token counts: 0 not at all. Those of preference pairs also have `reference` and `betas` (models/parts/preferences.py).
+    # Between `embed` and `head_loss` positions are in the layout's order (models/parts/attention/mask.py).
 
     stack: ClassVar[str] = "decoder"
 
@@ -111,16 +112,23 @@ class Gpt(Staged):
         return x_BLM, routing_loss(self.c.moe, statistics, totals["real"], "decoder")
 
     def head_loss(self, x_BLM: jax.Array, batch: Batch, context: Context, totals: Totals) -> Loss:
-        """Returns the cross-entropy of the last layer's output; see Staged."""
+        """Returns the cross-entropy of the last layer's output, of preference pairs DPO's loss; see Staged."""
         del context
         targets_BL, used_BL = (arrange(x, self.where) for x in following(batch))
+        if preferences.NEEDED in batch:
+            logp_BL = log_probabilities(self._logits, x_BLM, targets_BL, self.where)
+            segments_BL, c = arrange(batch["segments"], self.where), self.c
+            return preference_loss(logp_BL, used_BL, segments_BL, batch, totals["pairs"], c.label_smoothing)
         return token_loss_in_chunks(
             self._logits, x_BLM, targets_BL, used_BL, totals["tokens"], self.c.label_smoothing, self.where
         )
 
     def totals(self, batch: Batch) -> Totals:
-        """Returns how much all tokens count, over which the loss is a mean; and how many there are, for routers' losses."""
+        """Returns how much all tokens count, over which the loss is a mean; how many there are, for routers' losses; and how many
+        preference pairs."""
         counted = {"tokens": jnp.sum(following(batch)[1])}
+        if preferences.NEEDED in batch:
+            counted["pairs"] = preferences.count(batch)
         return counted if self.c.moe is None else counted | {"real": jnp.sum(batch["segments"] > 0)}
 
     def units(self, batch: Batch) -> dict[str, jax.Array]:

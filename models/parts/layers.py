@@ -9,18 +9,26 @@ import numpy as np
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
+from models.parts.low_rank import LowRank, Made, Quantized, frozen_product
 from models.sharding.component import Component
 from models.sharding.params import normal, ones, param, zeros
 
 
-def project(x: jax.Array, w: jax.Array, where: Component, contract: int = 1) -> jax.Array:
+def project(x: jax.Array, w: jax.Array | Made, where: Component, contract: int = 1) -> jax.Array:
     """x [..., *c] times w [*c, *o] -> [..., *o], in x's dtype, over the last `contract` dimensions of x.
 
     One product of two matrices: XLA's CPU compiler runs it, and its gradients, up to twice as fast as a product with several
     batch or contracted dimensions. Where the component's layout cuts positions, the leading dimensions are not merged: what
     is cut in both batch and length has no place in a merged dimension, and would be exchanged. TPUs take the product as it
-    is: merged, its gradients are copied into other orders first.
+    is: merged, its gradients are copied into other orders first. With adapters, x W + (x A) B: the sum of the matrices is not
+    formed, nor its gradient.
     """
+    if isinstance(w, LowRank):
+        low = project(project(x, w.a, where, contract), w.b, where)
+        return project(x, w.base, where, contract) + (w.scale * low).astype(x.dtype)
+    if isinstance(w, Quantized):
+        y: jax.Array = frozen_product(x.reshape(*x.shape[: x.ndim - contract], -1), w)
+        return y.reshape(*y.shape[:-1], *w.shape[contract:])
     if where.on_tpu:
         return jnp.tensordot(x, w.astype(x.dtype), axes=contract)
     lead, inner = x.shape[: x.ndim - contract], math.prod(w.shape[:contract])

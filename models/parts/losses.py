@@ -106,20 +106,42 @@ def token_loss_in_chunks(
     Raises:
       LayoutError: chunks that do not divide the positions.
     """
-    n, length = where.execution.loss_chunks, x_BLM.shape[1]
+    n = where.execution.loss_chunks
     if n == 1:
         return token_loss(logits(x_BLM), targets_BL, used_BL, total, smoothing, z_weight)
-    if length % n:
-        best = min((d for d in range(1, length + 1) if length % d == 0), key=lambda d: abs(d - n))
-        raise LayoutError(f"loss_chunks={n} does not divide the {length} positions of a row; nearest is {best}")
 
     def add_chunk(_: None, chunk: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[None, Loss]:
         x_BLM, targets_BL, used_BL = chunk
         return None, token_loss(logits(x_BLM), targets_BL, used_BL, total, smoothing, z_weight)
 
-    chunks = [jnp.moveaxis(a.reshape(a.shape[0], n, -1, *a.shape[2:]), 1, 0) for a in (x_BLM, targets_BL, used_BL)]
-    _, losses = jax.lax.scan(jax.checkpoint(add_chunk, prevent_cse=False), None, tuple(chunks))
+    chunks = _chunks(n, x_BLM, targets_BL, used_BL)
+    _, losses = jax.lax.scan(jax.checkpoint(add_chunk, prevent_cse=False), None, chunks)
     return jax.tree.map(lambda x: jnp.sum(x, axis=0), losses)
+
+
+def log_probabilities(
+    logits: Callable[[jax.Array], jax.Array], x_BLM: jax.Array, targets_BL: jax.Array, where: Component
+) -> jax.Array:
+    """Returns the log-probability of each target [B, L]; logits exist for a part of the positions at a time, as in
+    `token_loss_in_chunks`."""
+    n = where.execution.loss_chunks
+    if n == 1:
+        return -cross_entropy(logits(x_BLM), targets_BL)[1]
+
+    def of_chunk(_: None, chunk: tuple[jax.Array, jax.Array]) -> tuple[None, jax.Array]:
+        return None, -cross_entropy(logits(chunk[0]), chunk[1])[1]
+
+    _, logp = jax.lax.scan(jax.checkpoint(of_chunk, prevent_cse=False), None, _chunks(n, x_BLM, targets_BL))
+    return jnp.moveaxis(logp, 0, 1).reshape(targets_BL.shape)
+
+
+def _chunks(n: int, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+    """Returns arrays [B, L, ...] in n parts of their positions, [n, B, L / n, ...]; raises LayoutError."""
+    length = arrays[0].shape[1]
+    if length % n:
+        best = min((d for d in range(1, length + 1) if length % d == 0), key=lambda d: abs(d - n))
+        raise LayoutError(f"loss_chunks={n} does not divide the {length} positions of a row; nearest is {best}")
+    return tuple(jnp.moveaxis(a.reshape(a.shape[0], n, -1, *a.shape[2:]), 1, 0) for a in arrays)
 
 
 def cross_entropy(logits_BLV: jax.Array, labels_BL: jax.Array, smoothing: float = 0.0) -> tuple[jax.Array, jax.Array]:

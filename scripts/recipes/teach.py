@@ -15,10 +15,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 from configs import registry
 from data import paths, stages
 from data import prepare as plain
+from data.chat.settings import Preferences
 from data.labelled import cache as maker
 from data.labelled import taught
 from data.labelled.settings import Labelled, with_seed
@@ -26,6 +28,7 @@ from data.packages import fetch, weights
 from data.reading.caches import write_examples
 from data.stages import Progress, stage
 from models.errors import UserError
+from scripts.recipes import reference
 
 # The recipe of each kind of data whose settings may name a teacher: a module with `label(settings, root, progress)`.
 RECIPES = {"labelled": "scripts.recipes.teach", "speech": "scripts.recipes.listen"}
@@ -37,7 +40,7 @@ def prepare(
     progress: Progress = print,
 ) -> Path:  # fmt: skip
     """Makes a packed cache as `data.prepare.prepare` does; first a teacher's labels, by the recipe of the kind, if its settings
-    name a teacher.
+    name a teacher, or what its reference says of preference pairs.
 
     Raises:
       UserError: a command that trains the teacher or labels with it failed; its own output has the error.
@@ -46,6 +49,9 @@ def prepare(
     root = data_dir or paths.data_dir()
     if getattr(settings, "teacher", ""):
         importlib.import_module(RECIPES[settings.kind]).label(settings, root, progress)
+    if getattr(settings, "reference", ""):
+        settings = reference.located(cast(Preferences, settings), root, progress)
+        reference.score(settings, root, progress)
     return plain.prepare(cache, settings, data_dir=root, vocabulary=vocabulary, progress=progress)
 
 

@@ -13,6 +13,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from data.task import DataError
+from data.vocabularies.chat_templates import ChatEncoder
 from data.vocabularies.tokenizers import Tokenizer
 from models.parts.decoding import beam_search, follow, sample
 from models.protocol import ContinuesText, Model
@@ -36,6 +37,7 @@ class Generate:
       batch_size: prompts continued together.
       length: the most tokens of a prompt, for which one program is compiled; 0 compiles one for every 32 tokens of prompt.
       line: whether a sample ends with its line.
+      chat: whether a prompt is a turn of the user, in the chat template beside the vocabulary; the end of a turn ends a sample.
     """
 
     tokens: int = 64
@@ -49,6 +51,7 @@ class Generate:
     batch_size: int = 8
     length: int = 0
     line: bool = False
+    chat: bool = False
 
 
 class Continuation(NamedTuple):
@@ -89,7 +92,8 @@ class Generator:
             raise DataError(f"{vocabulary}: its {self.tokenizer.size} tokens are more than model.vocab={known}")
         if self.tokenizer.eos_id is None:
             raise DataError(f"{vocabulary}: its vocabulary has no end of text")
-        self.eos = eos = self.tokenizer.eos_id
+        self._chat = ChatEncoder(vocabulary) if config.chat else None
+        self.eos = eos = self._chat.end if self._chat else self.tokenizer.eos_id
         self.longest = abstract.longest
         where = abstract.where
         self._sharding = where.mesh and NamedSharding(
@@ -157,7 +161,8 @@ class Generator:
         return found
 
     def _encode(self, text: str) -> list[int]:
-        ids = self.tokenizer.encode(text) or [self.eos]  # nothing to begin with: a new document
+        plain = self.tokenizer.encode(text) or [self.eos]  # nothing to begin with: a new document
+        ids = self._chat.prompt([{"role": "user", "content": text}]) if self._chat else plain
         if self.longest and len(ids) + self.config.tokens > self.longest:
             raise DataError(
                 f"a prompt of {len(ids)} tokens and a continuation of {self.config.tokens} are more than the model's "

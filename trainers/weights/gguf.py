@@ -16,7 +16,6 @@ from data.vocabularies.files import CONFIG
 from models import interchange
 from models.gpt.config import GptConfig
 from models.interchange import Entry, Index, InterchangeError, matrix, table, vector
-from trainers.weights.huggingface import write_json
 
 _TABLE, _OUTPUT = "token_embd.weight", "output.weight"
 
@@ -108,18 +107,14 @@ class Gguf:
         if (self.path.parent / tokenizers.FILE).exists():
             return self.path.parent
         kept = {k: self._value(f"tokenizer.ggml.{k}") for k in ("model", "pre", "tokens", "merges", "eos_token_id")}
-        folder = paths.data_dir() / "vocabularies" / f"gguf-{paths.digest(kept)[:16]}"
+        folder = paths.data_dir() / "vocabularies" / f"gguf-{paths.digest([kept, CONFIG])[:16]}"
         if not folder.exists():
             with paths.new_folder(folder) as new:
                 try:
                     tokenizers.from_gguf(self.path, new / tokenizers.FILE)
                 except (ValueError, KeyError) as error:
                     raise InterchangeError(f"{self.path}: its vocabulary cannot be read: {error}") from None
-                named = {
-                    "tokenizer_class": "PreTrainedTokenizerFast",
-                    "eos_token": kept["tokens"][kept["eos_token_id"]],
-                }
-                write_json(new / CONFIG, named)
+                tokenizers.config_from_gguf(self.path, new / CONFIG)
         return folder
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from data import paths
-from data.vocabularies import files
+from data.vocabularies import chat_templates, files
 from data.vocabularies.files import TOKENIZER
 from data.vocabularies.tokenizers import Tokenizer
 from models import interchange
@@ -25,6 +25,7 @@ from trainers.weights import tensor_files
 from trainers.weights.tensor_files import TensorFile
 
 CONFIG, ONE_FILE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+GENERATION = "generation_config.json"  # how `transformers` continues a text
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
@@ -271,7 +272,8 @@ def write_json(path: Path, value: Any) -> None:
 def _write_vocabulary(vocabulary: Path, folder: Path) -> dict[str, Any]:
     """Copies a vocabulary; returns its entries of config.json.
 
-    A tokenizer.json gets a tokenizer_config.json, if it has none, that makes `transformers` use it as it is.
+    A tokenizer.json gets a tokenizer_config.json, if it has none, that makes `transformers` use it as it is. With a chat template
+    a generation_config.json says that the end of a turn ends a text too.
     """
     files.copy(vocabulary, folder)
     if not (folder / TOKENIZER).exists():
@@ -287,4 +289,9 @@ def _write_vocabulary(vocabulary: Path, folder: Path) -> dict[str, Any]:
     pieces = {
         k: v["content"] if isinstance(v, dict) else v for k, v in named.items()
     }  # some files hold a piece's settings
-    return {f"{k}_token_id": tokenizer.id_of(v) for k, v in pieces.items() if v}
+    ids = {f"{k}_token_id": tokenizer.id_of(v) for k, v in pieces.items() if v}
+    if chat_templates.has_template(folder):
+        ends = [chat_templates.ChatEncoder(folder).end, ids.get("eos_token_id")]
+        ends = list(dict.fromkeys(id_ for id_ in ends if id_ is not None))
+        write_json(folder / GENERATION, ids | {"eos_token_id": ends})
+    return ids

@@ -1,23 +1,27 @@
 """The first state of a new run: fresh parameters, or those of a release, a Hugging Face folder, a GGUF file or a run."""
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 import jax
+from jax.sharding import NamedSharding
 
+from configs.experiment import Experiment
 from configs.registry import ConfigError
 from data.packages import weights as released
 from data.vocabularies import files
 from data.vocabularies.files import IDS, TOKENIZER
 from data.vocabularies.tokenizers import Tokenizer
 from models.errors import nearest
+from models.families import ModelConfig
 from models.sharding.params import components, flatten
-from trainers import checkpoint
+from trainers import adapt, checkpoint
 from trainers.plan import Plan, fresh_state, model_infos
 from trainers.state import State
 from trainers.weights import open, source
-from trainers.weights.release import ReleaseError
+from trainers.weights.release import MANIFEST, ReleaseError
 from trainers.weights.source import Weights
 
 
@@ -37,6 +41,8 @@ def new_state(plan: Plan, vocabulary: Path | None, say: Callable[[str], object])
     if not e.train.init_from:
         return fresh_state(plan)
     parts = sources(e.train.init_from)
+    if vocabulary is not None:
+        check_reference(parts.get("", Path()), vocabulary)
     known = components(plan.model)
     for component in parts:
         if component and component not in known:
@@ -59,8 +65,11 @@ def new_state(plan: Plan, vocabulary: Path | None, say: Callable[[str], object])
         names = source.fitting(e.model, wanted, weights, e.train.fresh)
         if fresh := sorted(wanted.keys() - set(names)):
             say(f"starting from {path}; fresh: {', '.join(fresh)}")
-        shapes = {name: wanted[name] for name in names}
-        given |= flatten(source.load(weights, plan.shardings.params, shapes, e.train.master_dtype))
+        by_name = {info.name: info for info in infos}
+        for name in names:  # one at a time: of a matrix that is quantised, no more than one exists whole
+            place = {name: NamedSharding(plan.shardings.step.mesh, by_name[name].spec())}
+            whole = source.load(weights, place, {name: wanted[name]}, e.train.master_dtype)
+            given |= adapt.quantized(flatten(whole), by_name, e.train.lora)
     return fresh_state(plan, given=given)
 
 
@@ -81,6 +90,23 @@ def sources(text: str) -> dict[str, Path]:
     return parts
 
 
+def model_of(e: Experiment) -> ModelConfig:
+    """Returns the configuration of the model whose weights an experiment starts from.
+
+    Raises:
+      ConfigError: it starts from none, from those of components alone, or from a model of another family.
+    """
+    whole = sources(e.train.init_from).get("") if e.train.init_from else None
+    if whole is None:
+        raise ConfigError(
+            f"train.init_from={e.train.init_from!r}: expected weights of a whole model, whose sizes are taken"
+        )
+    model = open.open_weights(whole).config
+    if type(model) is not type(e.model):
+        raise ConfigError(f"{whole} is of family {model.family!r}, and {e.name} of {e.model.family!r}")
+    return model
+
+
 def newest_step(text: str) -> int | None:
     """Returns the newest step of the runs that `train.init_from` names; None where it names none."""
     paths = sources(text).values() if text else ()
@@ -93,6 +119,17 @@ def located(text: str) -> Path:
     if not path.exists() and text in released.WEIGHTS:
         return released.weights_folder(text)
     return path
+
+
+def check_reference(start: Path, cache: Path) -> None:
+    """Raises ConfigError for data that was made with other weights as a reference than those that a run starts from."""
+    manifest = cache / MANIFEST
+    made_with = json.loads(manifest.read_text()).get("reference") if manifest.exists() else None
+    if made_with and start.resolve() != located(made_with).resolve():
+        raise ConfigError(
+            f"train.init_from={str(start)!r}: the reference of cache {cache.name!r} is {made_with}; start from it, or prepare "
+            "the cache anew"
+        )
 
 
 def check_vocabulary(source: Weights, vocabulary: Path) -> None:

@@ -12,14 +12,17 @@ from models.errors import nearest
 from models.families import ModelConfig, family_of
 from models.interchange import InterchangeError
 from trainers import checkpoint
-from trainers.weights import bare, gguf, huggingface, release
+from trainers.weights import bare, gguf, huggingface, peft, release
 from trainers.weights.source import Arrays, Weights
 
 CTRANSLATE2 = "model.bin"  # whose name PyTorch's pickles do not have
 
 
-def open_weights(path: Path) -> Weights:
+def open_weights(path: Path, base: Path | None = None) -> Weights:
     """Returns the weights at a path.
+
+    Args:
+      base: the weights that an adapter in PEFT's form belongs to; by default the path that it names.
 
     Raises:
       UserError: the path holds no weights, or damaged ones.
@@ -28,6 +31,8 @@ def open_weights(path: Path) -> Weights:
         huggingface.refuse_pickle(path)
     if not path.exists():
         raise InterchangeError(f"no weights at {path}: there is no such file or folder")
+    if peft.is_adapter(path):
+        return _adapted(path, base)
     if (path / release.SUMS).exists():
         return release.Release(path)
     if (path / CTRANSLATE2).exists():
@@ -44,6 +49,18 @@ def open_weights(path: Path) -> Weights:
         f"{path} holds no weights: expected a release ({release.SUMS}), a run (checkpoints/), a Hugging Face folder "
         f"({huggingface.CONFIG}), CTranslate2's {CTRANSLATE2}, one GGUF file, or an .npz or safetensors file of a known model"
     )
+
+
+def _adapted(path: Path, base: Path | None) -> Weights:
+    """Returns an adapter merged into its base; raises InterchangeError where there is no such folder."""
+    named = peft.base_of(path)
+    base = base or (Path(named) if named and Path(named).exists() else None)
+    if base is None:
+        raise InterchangeError(
+            f"{path} is an adapter of {named or 'an unnamed model'!r}, which is no folder here: name its base, "
+            "python -m scripts.convert from-peft ADAPTER --base FOLDER --to RELEASE"
+        )
+    return peft.Peft(path, open_weights(base))
 
 
 def _run(path: Path, step: int | None) -> tuple[Experiment, Weights]:

@@ -1,0 +1,55 @@
+"""Experiments on conversations: released decoders tuned on them as people do it (docs/FINETUNE.md)."""
+
+from dataclasses import replace
+
+from configs import gpt
+from configs.experiment import Experiment, Lora
+from configs.optimizers import AdamW, Cosine
+from data.chat.config import ChatData, PreferenceData
+from data.config import HeldOut
+
+
+def smollm2_sft() -> Experiment:
+    """SmolLM2 135M tuned on the conversations of volunteers in its own chat template, of which the assistant's turns are learned.
+
+    All 134.5e6 parameters are trained.
+    """
+    e = gpt.smollm2_135m()
+    return replace(
+        e,
+        name="chat.smollm2_sft",
+        data=ChatData(cache="smollm2_chitchat", batch_size=4, length=1024),
+        optimizer=AdamW(schedule=Cosine(peak=5e-5, steps=200, warmup=10, floor=0.1), b2=0.95),
+        train=replace(e.train, steps=200, save_every=100, eval_every=100),
+        eval=HeldOut(split="test", limit=50, batch_size=4),
+    )
+
+
+def smollm2_lora() -> Experiment:
+    """The same with updates of rank 8 of all seven matrices of a layer.
+
+    2,442,240 parameters: 30 layers of 8 * (4 * 576 + 576 + 2 * 192 + 576 + 3 * (576 + 1536)).
+    """
+    e = smollm2_sft()
+    return replace(
+        e,
+        name="chat.smollm2_lora",
+        optimizer=replace(e.optimizer, schedule=Cosine(peak=5e-4, steps=200, warmup=10, floor=0.1)),
+        train=replace(e.train, lora=Lora(rank=8, alpha=16.0, targets=("q", "k", "v", "o", "wi", "wg", "wo"))),
+    )
+
+
+def smollm2_dpo() -> Experiment:
+    """SmolLM2 135M learns to prefer people's answers to those from other conversations, by adapters as in chat.smollm2_lora.
+
+    Beta is that of DPO's paper (arXiv 2305.18290, appendix B), 0.1.
+    """
+    e = smollm2_lora()
+    return replace(
+        e,
+        name="chat.smollm2_dpo",
+        data=PreferenceData(cache="smollm2_preferences", batch_size=4, length=1024, pairs=4),
+        optimizer=replace(e.optimizer, schedule=Cosine(peak=1e-4, steps=100, warmup=10, floor=0.1)),
+        train=replace(e.train, steps=100, save_every=50, eval_every=50),
+        eval=HeldOut(split="test", batch_size=4),
+    )

@@ -1,0 +1,144 @@
+"""Reads conversations and preference pairs from JSON lines, in the forms that people have, and from a package. No TensorFlow.
+
+    OpenAI        {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}], "tools": ...}
+    ShareGPT      {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}], "system": ...}
+    preference    {"prompt": "Hi", "chosen": "Hello", "rejected": "Go away"}
+
+Each of a preference's fields is a text or a list of messages; "chosen" and "rejected" may repeat the prompt's messages, and then
+need no "prompt".
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from data.dialog import conversations
+from data.task import DataError
+from data.text.sources import CHATS
+from models.errors import nearest, shortened
+
+Message = dict[str, Any]  # "role" and "content", and whatever else a template reads
+Record = dict[str, Any]  # "messages", or "prompt", "chosen" and "rejected", messages too; "tools" where there are any
+
+_ROLES = {
+    "human": "user", "user": "user", "gpt": "assistant", "chatgpt": "assistant", "bing": "assistant", "bard": "assistant",
+    "model": "assistant", "assistant": "assistant", "system": "system", "tool": "tool", "function": "tool",
+    "observation": "tool",
+}  # fmt: skip
+_FIRST = 1 << 16  # characters in which a file's first line shows what it is
+
+
+def is_conversations(path: Path) -> bool | None:
+    """Returns whether a file holds conversations (True) or preference pairs (False); None where it holds neither."""
+    if not path.is_file() or path.suffix not in (".jsonl", ".json"):
+        return None
+    with path.open(encoding="utf-8", errors="replace") as file:
+        first = file.readline(_FIRST)
+    if '"chosen"' in first and '"rejected"' in first:
+        return False
+    return True if '"messages"' in first or '"conversations"' in first else None
+
+
+def read(path: Path) -> Iterator[Record]:
+    """Yields the conversations or preference pairs of a file.
+
+    Raises:
+      DataError: a line is neither; the message names it.
+    """
+    with path.open(encoding="utf-8") as file:  # not splitlines(), which also cuts at U+2028 inside a string
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                value = json.loads(line)
+                yield _record(value)
+            except (DataError, ValueError) as error:
+                raise DataError(f"{path}, line {number}: {shortened(str(error), 200)}") from None
+
+
+def _record(value: Any) -> Record:
+    if not isinstance(value, Mapping):
+        raise DataError("expected an object")
+    more = {"tools": value["tools"]} if value.get("tools") else {}
+    if "chosen" in value and "rejected" in value:
+        prompt = _turns(value.get("prompt") or [], "user")
+        pair = {side: _turns(value[side], "assistant") for side in ("chosen", "rejected")}
+        if not prompt:  # both repeat it
+            shared = next((i for i, (a, b) in enumerate(zip(*pair.values(), strict=False)) if a != b), 0)
+            prompt = pair["chosen"][:shared]
+            pair = {side: turns[shared:] for side, turns in pair.items()}
+        elif all(turns[: len(prompt)] == prompt for turns in pair.values()):
+            pair = {side: turns[len(prompt) :] for side, turns in pair.items()}
+        if not prompt or not all(turns and turns[-1]["role"] == "assistant" for turns in pair.values()):
+            raise DataError("a preference needs a prompt, and a chosen and a rejected answer that differ")
+        return {"prompt": prompt, **pair, **more}
+    if "messages" in value:
+        return {"messages": _messages(value["messages"]), **more}
+    if "conversations" in value:
+        system = [{"role": "system", "content": value["system"]}] if value.get("system") else []
+        return {"messages": [*system, *_messages(value["conversations"])], **more}
+    raise DataError("neither 'messages' (OpenAI), nor 'conversations' (ShareGPT), nor 'chosen' and 'rejected'")
+
+
+def _turns(value: Any, role: str) -> list[Message]:
+    """Returns messages, of a text the only one."""
+    return [{"role": role, "content": value}] if isinstance(value, str) else _messages(value)
+
+
+def _messages(value: Any) -> list[Message]:
+    if not isinstance(value, list) or not all(isinstance(turn, Mapping) for turn in value):
+        raise DataError("expected a list of messages")
+    return [_message(dict(turn)) for turn in value]
+
+
+def _message(turn: dict[str, Any]) -> Message:
+    """Returns a message in OpenAI's form; of content in parts, the texts."""
+    if "from" in turn:
+        turn = {"role": turn.pop("from"), "content": turn.pop("value", None), **turn}
+    name = turn.get("role")
+    if not isinstance(name, str) or (name not in _ROLES and name != "developer"):
+        raise DataError(f"no role {name!r}{nearest(str(name), _ROLES)}")
+    content = turn.get("content")
+    if isinstance(content, list) and all(isinstance(p, Mapping) and isinstance(p.get("text"), str) for p in content):
+        content = "".join(part["text"] for part in content)
+    if not isinstance(content, str) and not (content is None and turn.get("tool_calls")):
+        raise DataError(f"a message of {name!r} has no text: only texts are read")
+    return turn | {"role": _ROLES.get(name, name), "content": content or ""}
+
+
+def read_package(packages: Path) -> Iterator[Record]:
+    """Yields the conversations of volunteers (data/dialog), of whom the one who begins is the user."""
+    for conversation in conversations.read(packages / CHATS.file):
+        turns = [
+            {"role": ("user", "assistant")[i % 2], "content": turn} for i, turn in enumerate(conversation["turns"])
+        ]
+        yield {"id": conversation["id"], "messages": turns}
+
+
+def read_pairs(packages: Path) -> Iterator[Record]:
+    """Yields a preference of each conversation of that package: the last answer to what was said in the three turns before it,
+    over an answer from the conversation before."""
+    other = ""
+    for record in read_package(packages):
+        turns = record["messages"][: len(record["messages"]) // 2 * 2]
+        answer = turns[-1]["content"]
+        if other and other != answer:
+            pair = {
+                side: [{"role": "assistant", "content": x}] for side, x in (("chosen", answer), ("rejected", other))
+            }
+            yield {"id": record["id"], "prompt": turns[-4:-1], **pair}
+        other = answer
+
+
+def split_of(record: Record, shares: Mapping[str, float]) -> str:
+    """Returns the split of a record by its content alone, "train" where it is in none of the held-out ones: equal records are
+    in the same. Preference pairs of one prompt are."""
+    key = record.get("id") or json.dumps(record.get("prompt") or record["messages"], sort_keys=True)
+    place = int(hashlib.sha256(key.encode()).hexdigest(), 16) % 10**9 / 10**9
+    for split, share in shares.items():
+        if place < share:
+            return split
+        place -= share
+    return "train"

@@ -1,0 +1,86 @@
+"""The commands of docs/FINETUNE.md, from a checkpoint's folder and a file of conversations to a folder of `transformers`."""
+
+import dataclasses
+import functools
+import json
+import sys
+
+import jax
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from configs import registry
+from data.vocabularies import files
+from data.vocabularies.tokenizers import Tokenizer
+from models.sharding.params import flatten
+from scripts import cli, convert, evaluate, generate, prepare_data, train
+from tests.helpers.chats import END, conversations, write_vocabulary
+from trainers import checkpoint, trainer
+from trainers.plan import fresh_state, make_plan
+from trainers.weights import huggingface, peft
+from trainers.weights.open import open_model, open_weights
+from trainers.weights.source import Arrays
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Runs a command in this process on one device; returns what it printed."""
+
+    def run(module, *arguments: object) -> str:
+        monkeypatch.setattr(sys, "argv", [module.__name__, *map(str, arguments)])
+        assert not module.main()
+        return capsys.readouterr().out
+
+    for name in ("use_devices", "use_devices_of_all"):
+        monkeypatch.setattr(cli, name, lambda *_, **__: None)
+    monkeypatch.setattr(trainer, "train", functools.partial(trainer.train, devices=jax.devices()[:1]))
+    return run
+
+
+def test_from_a_folder_to_a_folder(command, tmp_path, monkeypatch):
+    """Rows in the checkpoint's template, adapters of all projections, held-out loss, PEFT's form, and a merged folder: with the
+    weights that the run has, its chat template, and an end of text that is the end of a turn."""
+    monkeypatch.setenv("SHARDZOO_DATA", str(tmp_path / "data"))
+    e = registry.tiny(registry.load("chat.smollm2_lora"))
+    model = dataclasses.replace(
+        e.model, vocab=329, layers=2, heads=4, head_dim=4, dropout=0.0
+    )  # unlike the experiment's
+    e = dataclasses.replace(e, model=model, train=dataclasses.replace(e.train, lora=type(e.train.lora)(), init_from=""))
+    plan = make_plan(e, jax.devices()[:1])
+    start = tmp_path / "start"
+    huggingface.write_folder(Arrays(model, fresh_state(plan).params, write_vocabulary(tmp_path / "vocabulary")), start)
+    talks = tmp_path / "talks.jsonl"
+    talks.write_text("".join(json.dumps(c) + "\n" for c in conversations(80, 0)))
+    run, adapter, merged = (tmp_path / name for name in ("run", "adapter", "merged"))
+
+    said = prepare_data.main(["talks", "--from", str(talks), "--vocabulary", str(start), "--length", "64"])
+    assert said == 0
+    command(
+        train, "chat.smollm2_lora", "--model-from-weights", "--train.init-from", start, "--data.cache", "talks",
+        "--data.length", 64, "--data.batch-size", 4, "--train.lora.targets", "all-linear", "--train.steps", 12,
+        "--optimizer.schedule.peak", "0.01", "--optimizer.schedule.warmup", 2, "--train.log-every", 1, "--workdir", run,
+    )  # fmt: skip
+    losses = [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines() if '"loss"' in line]
+    assert losses[-1] < losses[0]
+    scores = json.loads(command(evaluate, "--checkpoint", run, "--json"))
+    assert "perplexity" in json.dumps(scores)
+    command(convert, "to-peft", run, "--to", adapter)
+    command(convert, "to-hf", run, "--to", merged)
+    assert command(generate, "--checkpoint", merged, "--chat", "--tokens", 8, "the cat").strip() != "the cat"
+
+    _, _, stored, _ = checkpoint.read_stored(run)
+    want = flatten(checkpoint.read_params(run)[2])
+    before, after, again = open_weights(start), open_weights(merged), open_weights(adapter)
+    assert isinstance(again, peft.Peft) and before.config == after.config
+    for name, x in want.items():
+        assert_allclose(after.read(name, ()), x, rtol=1e-6, err_msg=name)
+        assert_allclose(again.read(name, ()), x, rtol=1e-5, atol=1e-6, err_msg=name)
+    assert any(np.any(before.read(name, ()) != x) for name, x in want.items()) and "lora" in stored
+    end = Tokenizer(merged).id_of(END)
+    assert json.loads((merged / huggingface.GENERATION).read_text())["eos_token_id"] == [end]
+    assert (merged / files.TEMPLATE).read_text() == (start / files.TEMPLATE).read_text()
+    _, opened = open_model(merged)
+    assert opened.vocabulary == merged

@@ -1,0 +1,145 @@
+"""Adapters and quantised matrices in the layer: the same loss and gradients as the sums that they stand for; what they save."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from configs import registry
+from configs.experiment import Experiment, Lora
+from data.reading.batches import Batches, batch_shapes
+from data.reading.examples import open_source
+from models.parts import low_rank
+from models.parts.layers import project
+from models.protocol import Context
+from models.sharding.component import Component
+from models.sharding.layouts import ONE_DEVICE
+from models.sharding.params import flatten, merge, nest
+from tests.helpers.runs import run
+from trainers import adapt, checkpoint
+from trainers.plan import Plan, fresh_state, make_plan
+from trainers.step import compile_step, gradients
+from trainers.weights import open
+
+pytestmark = pytest.mark.integration
+
+
+def tiny(name: str, lora: Lora, layers: int = 2, **model) -> Experiment:
+    e = registry.tiny(registry.load(name))
+    return dataclasses.replace(
+        e,
+        execution=dataclasses.replace(e.execution, dtype="float32"),
+        model=dataclasses.replace(e.model, dropout=0.0, **({"layers": layers} if layers else {}), **model),
+        train=dataclasses.replace(e.train, lora=lora, init_from="", clip_norm=0.0),
+    )
+
+
+def with_adapters(plan: Plan) -> dict[str, jax.Array]:
+    """Returns fresh parameters whose adapters are not zero."""
+    flat, rng = flatten(fresh_state(plan).params), np.random.default_rng(0)
+    return {
+        name: jnp.asarray(rng.normal(0, 0.05, x.shape), x.dtype) if name.startswith(adapt.PREFIX) else x
+        for name, x in flat.items()
+    }
+
+
+def merged_gradients(plan: Plan, params: dict, batch: dict) -> tuple[dict, jax.Array]:
+    """Returns the gradients of the adapters, and the loss, by forming every sum."""
+    trained, frozen = plan.split_trained(params)
+
+    def loss(trained):
+        whole = plan.with_adapters(nest(flatten(trained) | flatten(frozen)))
+        return merge(plan.model, whole).loss(batch, Context.evaluation()).value
+
+    value, grads = jax.jit(jax.value_and_grad(loss))(trained)
+    return flatten(grads), value
+
+
+CASES = {
+    "dense": ("gpt.smollm2_135m", Lora(rank=2, alpha=6.0, targets=("all-linear",)), 2),
+    "expert": ("switch.base_8e", Lora(rank=2, alpha=6.0, targets=("wi", "wo", "router")), 0),
+    "nf4": ("gpt.smollm2_135m", Lora(rank=2, alpha=6.0, targets=("q", "wo"), base="nf4"), 2),
+    "int8": ("gpt.smollm2_135m", Lora(rank=2, alpha=6.0, targets=("o",), base="int8"), 2),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_adapters_in_the_layer_equal_the_sum(case):
+    """Loss and gradients of every adapter are those of the model whose matrices are the sums, quantised or not; none is zero."""
+    name, lora, layers = CASES[case]
+    e = tiny(name, lora, layers)
+    plan = make_plan(e, jax.devices()[:1])
+    params = nest(with_adapters(plan))
+    batch = Batches(open_source(e.data, e.model), e.data, plan.batch_shardings())(0)
+    context = Context(None, jnp.int32(0), training=False)
+    grads, loss = jax.jit(lambda params, batch: gradients(plan, params, batch, context))(params, batch)
+    want, value = merged_gradients(plan, params, batch)
+    assert_allclose(float(loss.value), float(value), rtol=1e-5)
+    assert flatten(grads).keys() == want.keys()
+    for name, grad in flatten(grads).items():
+        assert np.any(grad != 0), name
+        assert_allclose(grad, want[name], rtol=2e-3, atol=2e-6, err_msg=name)
+    if case == "expert":
+        assert any("expert" in info.axes for info in plan.parameters if info.name.startswith(adapt.PREFIX))
+
+
+def test_a_run_on_a_quantised_base_resumes_and_opens_merged(tmp_path):
+    """Stopped and resumed it ends like an uninterrupted one; its frozen values keep their bits; opened, it is a plain model."""
+    e = tiny("gpt.smollm2_135m", Lora(rank=2, base="nf4"))
+    e = dataclasses.replace(e, train=dataclasses.replace(e.train, steps=4, save_every=2))
+    assert run(e, tmp_path / "whole") == 0
+    assert run(dataclasses.replace(e, train=dataclasses.replace(e.train, steps=2)), tmp_path / "parts") == 0
+    assert run(e, tmp_path / "parts") == 0
+    whole, parts = (flatten(checkpoint.read_stored(tmp_path / name)[2]) for name in ("whole", "parts"))
+    before = flatten(jax.device_get(fresh_state(make_plan(e, jax.devices()[:1])).params))
+    codes = {name for name in whole if name.endswith(adapt.VALUES)}
+    assert len(codes) == 7 and all(whole[name].dtype == np.uint8 for name in codes)
+    for name, x in whole.items():
+        assert_array_equal(x, parts[name])
+        assert np.any(x != before[name]) == name.startswith(adapt.PREFIX), name
+    _, weights = open.open_model(tmp_path / "whole")
+    assert weights.shapes["decoder.attention.q"] == (2, 16, 4, 8) and not any(
+        "values" in name for name in weights.shapes
+    )
+    assert weights.read("decoder.attention.q", ()).dtype == np.float32
+
+
+def test_a_quantised_base_needs_less_memory():
+    """Of the compiled step: arguments hold the projections in about 4.5 bits a number, and no layer's matrices stay whole for the
+    backward pass, with no recomputation of layers."""
+    wide = dict(layers=8, model_dim=128, hidden_dim=512, heads=4, head_dim=32, kv_heads=4)
+    memory, matrices = {}, 8 * (4 * 128 * 128 + 3 * 128 * 512)
+    for base in ("", "nf4"):
+        e = tiny("gpt.smollm2_135m", Lora(rank=2, targets=("all-linear",), base=base), **wide)
+        plan = make_plan(e, jax.devices()[:1])
+        memory[base] = compile_step(plan, batch_shapes(e.data)).memory_analysis()
+    saved = memory[""].argument_size_in_bytes - memory["nf4"].argument_size_in_bytes
+    assert abs(saved - matrices * (4 - 0.5 - 4 / 64)) < 0.02 * saved
+    assert memory["nf4"].temp_size_in_bytes < memory[""].temp_size_in_bytes + matrices * 4 / 4
+
+
+@pytest.mark.parametrize("form, bits, error", [("nf4", 4, 0.1), ("int8", 8, 0.007)])
+@pytest.mark.parametrize("shape", [(3, 128, 6), (2, 4, 64, 7)])
+def test_quantised_matrices_are_near_and_small(form, bits, error, shape):
+    """Normal numbers come back with the error of QLoRA's table, or of 8 bits, an odd number of outputs too; a product with the
+    matrix and its gradient are those of the dequantised one, and the whole matrix has no gradient."""
+    w = jax.random.normal(jax.random.key(0), shape)
+    q = low_rank.quantize(w, form, len(shape) - 2, 64)
+    assert q.shape == shape and q.values.size * q.values.dtype.itemsize * 8 == w.size * (8 if shape[-1] % 2 else bits)
+    assert 0.3 * error < float(jnp.sqrt(jnp.mean((q.astype(jnp.float32) - w) ** 2))) < error
+    one = jax.tree.map(lambda x: x[0], q)
+    contract = len(shape) - 2
+    x = jax.random.normal(jax.random.key(1), (2, 5, *shape[1:-1]))
+    where = Component(ONE_DEVICE)
+
+    def value(x, w):
+        return jnp.sum(jnp.sin(project(x, w, where, contract)))
+
+    want, slope = jax.value_and_grad(value)(x, one.astype(jnp.float32))
+    got, grads = jax.value_and_grad(value, argnums=(0, 1), allow_int=True)(x, one)
+    assert_allclose(got, want, rtol=1e-5)
+    assert_allclose(grads[0], slope, rtol=1e-4, atol=1e-5)
+    assert not grads[1].scales.any()
