@@ -25,32 +25,39 @@ class ConfigError(UserError):
 
 
 MODULES: dict[str, str] = {}  # further modules with experiments, beside those of configs/: name -> module
+PARTS = {"gpt_experts": "gpt"}  # modules of configs/ whose experiments are named as another's
 
 
 def names() -> list[str]:
     """Returns all experiments' names, as module.function: every function of a module of configs/ that returns Experiment."""
-    return sorted(
-        f"{short}.{name}"
-        for short, path in _modules().items()
+    return sorted(_functions())
+
+
+def _functions() -> dict[str, typing.Callable[[], Experiment]]:
+    """Returns the functions that return experiments, by name."""
+    return {
+        f"{short}.{name}": function
+        for short, path in _modules()
         for name, function in vars(importlib.import_module(path)).items()
         if isinstance(function, types.FunctionType)
         and function.__module__ == path
         and function.__annotations__.get("return") is Experiment
         and not function.__code__.co_argcount
-    )
+    }
 
 
-def _modules() -> dict[str, str]:
-    """Returns the modules with experiments, by the first part of the experiments' names."""
-    return {module.name: f"configs.{module.name}" for module in pkgutil.iter_modules(configs.__path__)} | MODULES
+def _modules() -> list[tuple[str, str]]:
+    """Returns the modules with experiments, each after the first part of its experiments' names."""
+    own = (module.name for module in pkgutil.iter_modules(configs.__path__))
+    return [*((PARTS.get(name, name), f"configs.{name}") for name in own), *MODULES.items()]
 
 
 def lookup(name: str) -> typing.Callable[[], Experiment]:
     """Returns the function of this name; raises ConfigError with the nearest one."""
-    if name not in names():
-        raise ConfigError(f"no experiment {name!r}{nearest(name, names())}")
-    module, function = name.split(".")
-    return getattr(importlib.import_module(_modules()[module]), function)
+    functions = _functions()
+    if name not in functions:
+        raise ConfigError(f"no experiment {name!r}{nearest(name, functions)}")
+    return functions[name]
 
 
 def load(name: str) -> Experiment:

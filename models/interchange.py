@@ -8,8 +8,8 @@ ours reads that slice of the file only: an entry works on views, until the copy 
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -59,6 +59,7 @@ class Entry:
       file: the shape of their tensor, where it has other dimensions than a matrix or vector.
       order: its dimensions in the order of ours, inputs first; by default they are in it.
       transposed: a matrix is stored as [out, in], as in PyTorch.
+      alternating: the parts' outputs follow each other in turn, not side by side.
       pairs: the number of heads in the output, in each of which the dimensions that rotary positions rotate together
         are neighbours; ours are half a head apart (see models.parts.attention.module.rotate). 0 leaves the order.
     """
@@ -73,6 +74,7 @@ class Entry:
     experts: int = 0
     file: Shape = ()
     order: tuple[int, ...] = ()
+    alternating: bool = False
 
     @property
     def stacked(self) -> Shape:
@@ -105,11 +107,16 @@ class Entry:
             theirs = _paired(theirs, self.pairs, 2)
         matrix = theirs.T if self.transposed else theirs
         ends = np.cumsum([part.flat[-1] for part in self.parts])[:-1]
-        return [piece.reshape(part.shape) for piece, part in zip(np.split(matrix, ends, -1), self.parts, strict=True)]
+        n = len(self.parts)
+        pieces = [matrix[..., i::n] for i in range(n)] if self.alternating else np.split(matrix, ends, -1)
+        return [piece.reshape(part.shape) for piece, part in zip(pieces, self.parts, strict=True)]
 
     def join(self, ours: Iterable[np.ndarray]) -> np.ndarray:
         """Returns a tensor of theirs from our parameters of one layer: the inverse of `split`."""
-        matrix = np.concatenate([x.reshape(part.flat) for x, part in zip(ours, self.parts, strict=True)], -1)
+        pieces = [x.reshape(part.flat) for x, part in zip(ours, self.parts, strict=True)]
+        matrix = np.concatenate(pieces, -1)
+        if self.alternating:
+            matrix = np.stack(pieces, -1).reshape(matrix.shape)
         theirs = matrix.T if self.transposed else matrix
         theirs = _paired(theirs, self.pairs, -1) if self.pairs else theirs
         if not self.file:
@@ -117,6 +124,24 @@ class Entry:
         if not self.order:
             return theirs.reshape(self.file)
         return theirs.reshape([self.file[i] for i in self.order]).transpose(np.argsort(self.order))
+
+
+@dataclasses.dataclass(frozen=True)
+class Remade:
+    """A tensor of theirs that a file holds in another form: as a part of another tensor, or packed.
+
+    Attributes:
+      sources: the tensors that the file has, by their names there.
+      shape: of the tensor that is made.
+      make: makes it of the sources, of which only what is read is loaded; it raises InterchangeError where they are no such
+        form.
+      packed: whether the sources are bytes.
+    """
+
+    sources: tuple[str, ...]
+    shape: Shape
+    make: Callable[..., np.ndarray]
+    packed: bool = False
 
 
 def _paired(theirs: np.ndarray, heads: int, inner: int) -> np.ndarray:
@@ -281,35 +306,19 @@ def setting(theirs: Mapping[str, Any], key: str, kind: type, default: Any = _NEE
     return value
 
 
-class Settings:
-    """The settings of a config.json whose model takes something else for an absent key than for null.
+def completed(theirs: Mapping[str, Any], defaults: Mapping[str, Any], nullable: Collection[str] = ()) -> dict[str, Any]:
+    """Returns a config.json with a model's defaults in place of absent keys.
 
     Args:
-      theirs: the config.json.
-      defaults: what `transformers` takes for absent keys; every key that is asked for is in it. `NEEDED` has no default.
+      nullable: keys for which null means something, though it is not their default.
+
+    Raises:
+      InterchangeError: any other key is null whose default is not, which `transformers` refuses or fails at.
     """
-
-    NEEDED: ClassVar[Any] = _NEEDED
-
-    def __init__(self, theirs: Mapping[str, Any], defaults: Mapping[str, Any]):
-        self.theirs, self._defaults = theirs, defaults
-
-    def get(self, key: str, kind: type) -> Any:
-        """Returns a setting; raises InterchangeError where it is null, or of another type."""
-        if key not in self.theirs and self._defaults[key] is not _NEEDED:
-            return self._defaults[key]
-        if self.theirs.get(key, 0) is None:
-            raise InterchangeError(f"config.json: {key} is null; expected {kind.__name__}")
-        return setting(self.theirs, key, kind)
-
-    def optional(self, key: str, kind: type) -> Any:
-        """Returns a setting that may be null, or absent with a default that is: None."""
-        value = self.theirs[key] if key in self.theirs else self._defaults[key]
-        return None if value is None else self.get(key, kind)
-
-    def dropout(self, *keys: str) -> float:
-        """Returns the largest of some rates of dropout, of which ours has one; null is none."""
-        return max(self.optional(key, float) or 0.0 for key in keys)
+    for key, default in defaults.items():
+        if theirs.get(key, default) is None and default is not None and key not in nullable:
+            raise InterchangeError(f"config.json: {key} is null; left out, it would be {json.dumps(default)}")
+    return {**defaults, **theirs}
 
 
 def model_type(theirs: Mapping[str, Any], architectures: Mapping[str, tuple[str, ...]]) -> str:
@@ -351,6 +360,17 @@ def kept_apart(theirs: Mapping[str, Any]) -> dict[str, Any]:
     to: a family's `untied`, which its `read_config` may refuse."""
     del theirs
     return {"tie_word_embeddings": False}
+
+
+def as_it_is(config: Any, tensor_shapes: Mapping[str, Shape]) -> dict[str, Remade]:
+    """Returns the tensors that a folder holds in another form, by canonical name: the `remade` of a family with no other form."""
+    del config, tensor_shapes
+    return {}
+
+
+def is_not_packed(theirs: Mapping[str, Any]) -> None:
+    """Raises InterchangeError for quantized tensors: the `check_packing` of a family that unpacks none."""
+    only(theirs, quantization_config=())
 
 
 def no_head(theirs: str) -> bool:

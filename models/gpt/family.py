@@ -1,17 +1,39 @@
 """GPT as a family: what the trainer, the planner and the commands need to know of it."""
 
-from models.gpt.layouts import LAYOUTS
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from models.gpt.config import GptConfig
+from models.gpt.layouts import LAYOUTS, WITH_EXPERTS
 from models.gpt.model import Gpt
-from models.parts.activations import DENSE, POLICIES
-from models.parts.transformer_config import MEANING_OF_LM, comparable
+from models.parts.activations import POLICIES_WITH_EXPERTS
+from models.parts.activations import WITH_EXPERTS as ACTIVATIONS
+from models.parts.moe.layer import hyperparameters, notes
+from models.parts.transformer_config import MEANING_OF_LM
 from models.protocol import Family
+from models.sharding.layouts import Recipe
+
+
+def comparable(c: GptConfig, lengths: Sequence[int]) -> GptConfig:
+    """Returns the configuration with nothing random; see Family.comparable. Routing groups lie within rows."""
+    layers = c.leading_layers + 4 * len(c.unit)
+    return dataclasses.replace(c, layers=layers, dropout=0.0, moe=c.moe and c.moe.comparable(min(lengths)))
+
+
+def searched(c: GptConfig) -> Mapping[str, Recipe]:
+    """Returns the layouts that a search of plans tries."""
+    return WITH_EXPERTS if c.moe else {name: recipe for name, recipe in LAYOUTS.items() if name not in WITH_EXPERTS}
+
 
 FAMILY = Family(
     model=Gpt,
     layouts=LAYOUTS,
-    activations=DENSE,
-    policies=POLICIES,
+    activations=ACTIVATIONS,
+    policies=POLICIES_WITH_EXPERTS,
     like=lambda c: "gpt.gpt2_124m",
     comparable=comparable,
+    searched=searched,
     meaning=MEANING_OF_LM,
+    hyperparameters=lambda c: hyperparameters(c.moe),
+    notes=lambda c, execution: notes(c.moe, c.hidden_dim, execution),
 )

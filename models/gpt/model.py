@@ -4,6 +4,7 @@ B rows, L positions, K hypotheses, T cached positions, M model, V vocabulary. Th
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import ClassVar
 
 import jax
@@ -16,7 +17,9 @@ from models.parts.attention.mask import AttentionMask, arrange
 from models.parts.cache import LayerCache, Slots, to_cache
 from models.parts.layers import Embedding, dropout, sinusoids
 from models.parts.losses import Loss, Totals, token_loss_in_chunks, zero_loss
-from models.parts.transformer import Block
+from models.parts.moe.layer import check_groups, routing_loss
+from models.parts.transformer import Block, Geometry, Kind, Statistics
+from models.parts.units import Unit, run_units
 from models.protocol import Batch, Context, Staged
 from models.sharding.component import Component
 from models.sharding.params import normal, param, stack, zeros
@@ -43,17 +46,36 @@ class Gpt(Staged):
         self.position_embedding = (
             Embedding(c.max_positions, c.model_dim, k2, inner, std=0.02, axis="positions") if c.max_positions else None
         )
-        self.decoder = stack(lambda k: Block(c, k, where / "decoder"), k3, c.layers)
+        self.leading = (
+            stack(lambda k: Block(c, k, where / "leading"), jax.random.fold_in(k3, 0), c.leading_layers)
+            if c.leading_layers
+            else None
+        )
+        if c.moe is None:
+            self.decoder = stack(lambda k: Block(c, k, where / "decoder"), k3, c.layers)
+        else:
+            self.decoder = stack(lambda k: Unit(c, k, where / "decoder", causal=True), k3, c.units)
         self.final_norm = None if c.order == "post" else transformer.norm(c, where / "final_norm")
         self.softmax = Softmax(c, k4, where / "softmax")
 
     def __call__(self, batch: Batch) -> jax.Array:
         """Returns the logits [B, L, V] of the token after each, outside training."""
         segments_BL, positions_BL = batch["segments"], batch["positions"]
+        g = self._geometry(positions_BL, self._mask(segments_BL, batch), segments_BL)
         x_BLM = self._embed(batch["tokens"], positions_BL)
-        context = Context.evaluation().for_layers(self.c.layers)
-        x_BLM = self._run(self.decoder, x_BLM, positions_BL, self._mask(segments_BL, batch), context)
+        for layers in self._stacks:
+            x_BLM, _ = self._run(layers, x_BLM, g, Context.evaluation().for_layers(depth(layers)))
         return self._logits(x_BLM)
+
+    @property
+    def couples_examples(self) -> bool:
+        """Whether the routers' balance is that of all of a batch's tokens together; see `Model`."""
+        return self.c.moe is not None and self.c.moe.balance == "pooled" and self.c.moe.balance_weight > 0
+
+    @property
+    def _stacks(self) -> list[Block | Unit]:
+        """The stacks of layers, in order."""
+        return [self.decoder] if self.leading is None else [self.leading, self.decoder]
 
     def _mask(self, segments_BL: jax.Array, batch: Batch) -> AttentionMask:
         """Returns the mask of rows in order, of which the segments may be in the layout's order already."""
@@ -70,18 +92,23 @@ class Gpt(Staged):
     stack: ClassVar[str] = "decoder"
 
     def embed(self, batch: Batch, context: Context) -> jax.Array:
-        """Returns the first layer's input [B, L, M]."""
+        """Returns the input [B, L, M] of the stack: the embedding, and what leading layers make of it."""
         tokens_BL, positions_BL = (arrange(batch[name], self.where) for name in ("tokens", "positions"))
-        return dropout(self._embed(tokens_BL, positions_BL), self.c.dropout, context.key)
+        x_BLM = self._embed(tokens_BL, positions_BL)
+        if self.leading is None:
+            return dropout(x_BLM, self.c.dropout, context.key)
+        embedding, layers = context.split(2)
+        x_BLM = dropout(x_BLM, self.c.dropout, embedding.key)
+        return self._run(self.leading, x_BLM, self._arranged(batch), layers.for_layers(self.c.leading_layers))[0]
 
     def apply_layers(
-        self, blocks: Block, x_BLM: jax.Array, batch: Batch, context: Context, totals: Totals
+        self, blocks: Block | Unit, x_BLM: jax.Array, batch: Batch, context: Context, totals: Totals
     ) -> tuple[jax.Array, Loss]:
         """Runs some of the layers; see Staged."""
-        del totals
-        segments_BL, positions_BL = (arrange(batch[name], self.where) for name in ("segments", "positions"))
-        mask = self._mask(segments_BL, batch).in_zigzag(self.where)
-        return self._run(blocks, x_BLM, positions_BL, mask, context), zero_loss(x_BLM.dtype)
+        x_BLM, statistics = self._run(blocks, x_BLM, self._arranged(batch), context)
+        if self.c.moe is None:
+            return x_BLM, zero_loss(x_BLM.dtype)
+        return x_BLM, routing_loss(self.c.moe, statistics, totals["real"], "decoder")
 
     def head_loss(self, x_BLM: jax.Array, batch: Batch, context: Context, totals: Totals) -> Loss:
         """Returns the cross-entropy of the last layer's output; see Staged."""
@@ -92,18 +119,47 @@ class Gpt(Staged):
         )
 
     def totals(self, batch: Batch) -> Totals:
-        """Returns how much all tokens count, over which the loss is a mean."""
-        return {"tokens": jnp.sum(following(batch)[1])}
+        """Returns how much all tokens count, over which the loss is a mean; and how many there are, for routers' losses."""
+        counted = {"tokens": jnp.sum(following(batch)[1])}
+        return counted if self.c.moe is None else counted | {"real": jnp.sum(batch["segments"] > 0)}
 
     def units(self, batch: Batch) -> dict[str, jax.Array]:
         """Returns the number of tokens, padding left out."""
         return {"tokens": jnp.sum(batch["segments"] > 0)}
 
+    def check_rows(self, lengths: Mapping[str, int], microbatches: int) -> None:
+        """Raises LayoutError where rows are dealt out to microbatches and routing groups span rows."""
+        pipeline = self.where.layout.pipeline(self.stack)
+        parts = microbatches * (pipeline.microbatches if pipeline else 1)
+        if self.c.moe and parts > 1:
+            check_groups(self.c.moe, lengths.values(), parts)
+
+    def _arranged(self, batch: Batch) -> Geometry:
+        """Returns the geometry of a batch in the layout's order."""
+        segments_BL, positions_BL = (arrange(batch[name], self.where) for name in ("segments", "positions"))
+        return self._geometry(positions_BL, self._mask(segments_BL, batch).in_zigzag(self.where), segments_BL)
+
+    def _geometry(
+        self, positions_BL: jax.Array, mask: AttentionMask, segments_BL: jax.Array, reach_B: jax.Array | None = None
+    ) -> Geometry:
+        g = transformer.geometry(self.c, positions_BL, mask, reach_B)
+        return g if self.c.moe is None else dataclasses.replace(g, real_BL=segments_BL > 0)
+
     def _run(
-        self, blocks: Block, x_BLM: jax.Array, positions_BL: jax.Array, mask: AttentionMask, context: Context
-    ) -> jax.Array:
-        g, kinds = transformer.geometry(self.c, positions_BL, mask), transformer.kinds(self.c, context.numbers)
-        return transformer.run(blocks, x_BLM, g, context.key, kinds)
+        self, layers: Block | Unit, x_BLM: jax.Array, g: Geometry, context: Context
+    ) -> tuple[jax.Array, Statistics]:
+        """Runs some of the layers of a stack; returns (the last one's output, statistics of mixtures)."""
+        kinds = self._kinds(layers, context.numbers)
+        if isinstance(layers, Unit):
+            return run_units(layers, x_BLM, g, context.key, self.where / self.stack, kinds)
+        return transformer.run(layers, x_BLM, g, context.key, kinds), {}
+
+    def _kinds(self, layers: Block | Unit, numbers: jax.Array) -> Kind | None:
+        """Returns the kinds of layers, or of units those of their layers along a second axis, by their numbers in the stack."""
+        if isinstance(layers, Unit):
+            own = jnp.arange(len(self.c.unit))
+            numbers = self.c.leading_layers + numbers[:, None] * len(self.c.unit) + own
+        return transformer.kinds(self.c, numbers)
 
     def _embed(self, ids_BL: jax.Array, positions_BL: jax.Array) -> jax.Array:
         dtype = self.where.dtype
@@ -147,16 +203,23 @@ class Gpt(Staged):
         segments_BS = (positions_BS < lengths_B[:, None]).astype(jnp.int32)
         mask = AttentionMask.for_rows(segments_BS, segments_BS, causal=not c.prefix)
         slots = Slots.empty(len(ids_BS), hypotheses, steps, lengths_B - 1, size)
-        g = transformer.geometry(c, positions_BS, mask, slots.reach_B)
-        read = transformer.keys_values(self.decoder, c, self._embed(ids_BS, positions_BS), g)
-        names = ("batch", None, "act_heads" if c.groups == c.heads else "act_kv_heads", None)
+        g, x_BSM = self._geometry(positions_BS, mask, segments_BS, slots.reach_B), self._embed(ids_BS, positions_BS)
+        heads = None if c.latent else "act_heads" if c.groups == c.heads else "act_kv_heads"
+        names = ("batch", None, heads, None)
 
         def grown(x_BSGD: jax.Array) -> jax.Array:
             return self.where.shard(jnp.pad(x_BSGD, ((0, 0), (0, steps * hypotheses), (0, 0), (0, 0))), *names)
 
-        layers = [LayerCache(to_cache((grown(k), grown(v)))) for k, v in transformer.unstacked(read)]
+        blocks, layers = [], []
+        for layer_stack in self._stacks:
+            kinds = self._kinds(layer_stack, jnp.arange(depth(layer_stack)))
+            x_BSM, read = transformer.keys_values(layer_stack, c, x_BSM, g, kinds)
+            blocks += [block for unit in transformer.unstacked(layer_stack) for block in unit.layers]
+            layers += [
+                LayerCache(to_cache((grown(k), grown(v)))) for unit in transformer.unstacked(read) for k, v in unit
+            ]
         last_B = jnp.take_along_axis(ids_BS, lengths_B[:, None] - 1, axis=1)[:, 0]
-        return Cache(transformer.unstacked(self.decoder), layers, slots, last_B)
+        return Cache(blocks, layers, slots, last_B)
 
     def step(self, cache: "Cache", ids_BK: jax.Array, at: jax.Array) -> tuple[jax.Array, "Cache"]:
         """Logits [B, K, V] of the token after `ids`, the `at`-th of the continuation, and the cache with them in it.
@@ -168,6 +231,8 @@ class Gpt(Staged):
         positions_BK = jnp.broadcast_to(step.positions_BK, ids_BK.shape)
         x_R1M = self._embed(ids_BK.reshape(-1, 1), positions_BK.reshape(-1, 1))
         g, layers = transformer.cached_geometry(self.c, step), []
+        if self.c.moe is not None:
+            g = dataclasses.replace(g, real_BL=jnp.ones(x_R1M.shape[:2], bool))
         for i, (block, layer) in enumerate(zip(cache.blocks, cache.layers, strict=True)):
             x_R1M, (layer, _) = block(x_R1M, g, layer, None, transformer.kinds(self.c, jnp.array(i)))
             layers.append(layer)
@@ -196,6 +261,11 @@ class Cache:
     layers: list[LayerCache]
     slots: Slots
     last_B: jax.Array
+
+
+def depth(layers: Block | Unit) -> int:
+    """Returns how many blocks or units a stack has."""
+    return len(jax.tree.leaves(layers)[0])
 
 
 def leading(batch: Batch) -> jax.Array:

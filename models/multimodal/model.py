@@ -44,7 +44,9 @@ class Multimodal(EncoderDecoder):
         self.audio_seam = Seam(audio.model_dim, c, k3, where / "audio_seam") if audio else None
         self.embedding = Embedding(c.vocab, c.model_dim, k4, where / "embedding", std=0.02)
         self.positions = param(k4, (c.max_positions, c.model_dim), ("positions", "embed"), normal(0.02), where)
-        self.decoder = stack(lambda k: Unit(c, k, where / "decoder", decoder=True), k5, c.decoder_units)
+        self.decoder = stack(
+            lambda k: Unit(c, k, where / "decoder", causal=True, attends_to_source=True), k5, c.decoder_units
+        )
         self.decoder_norm = transformer.norm(c, where / "decoder") if c.order == "pre" else None
         self.decoder_bias = None
 
@@ -164,7 +166,7 @@ class Listener(nnx.Module):
         k1, k2 = jax.random.split(key)
         self.c, self.where = c, where
         self.front = Front(c, k1, where / "front")
-        self.encoder = stack(lambda k: Unit(c, k, where / "encoder", decoder=False), k2, c.encoder_units)
+        self.encoder = stack(lambda k: Unit(c, k, where / "encoder"), k2, c.encoder_units)
         self.encoder_norm = transformer.norm(c, where / "encoder")
 
     def listened(self, batch: Batch, context: Context) -> tuple[jax.Array, Loss]:

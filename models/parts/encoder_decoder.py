@@ -43,8 +43,10 @@ class EncoderDecoder(Staged):
     def _make_stacks(self, key_encoder: jax.Array, key_decoder: jax.Array) -> None:
         """Makes the parameters of both stacks and the norms after them; `c` and `where` must be set."""
         c, where = self.c, self.where
-        self.encoder = stack(lambda k: Unit(c, k, where / "encoder", decoder=False), key_encoder, c.encoder_units)
-        self.decoder = stack(lambda k: Unit(c, k, where / "decoder", decoder=True), key_decoder, c.decoder_units)
+        self.encoder = stack(lambda k: Unit(c, k, where / "encoder"), key_encoder, c.encoder_units)
+        self.decoder = stack(
+            lambda k: Unit(c, k, where / "decoder", causal=True, attends_to_source=True), key_decoder, c.decoder_units
+        )
         has_norm = c.order == "pre"
         self.encoder_norm = transformer.norm(c, where / "encoder") if has_norm else None
         self.decoder_norm = transformer.norm(c, where / "decoder") if has_norm else None
@@ -286,12 +288,7 @@ def comparable(c: EncoderDecoderConfig, lengths: Sequence[int]) -> EncoderDecode
 
     Routing groups lie within rows, since rows are dealt out to microbatches.
     """
-    c = dataclasses.replace(
-        c, layers=4 * len(c.unit), decoder_layers=0, dropout=0.0, hidden_dropout=0.0, output_dropout=0.0
-    )
-    if c.moe is None:
-        return c
-    moe = dataclasses.replace(
-        c.moe, second_expert_threshold=0.0, group_size=min(lengths), input_jitter=0.0, dropout=0.0, token_dropout=0.0
-    )
-    return dataclasses.replace(c, moe=moe)
+    return dataclasses.replace(
+        c, layers=4 * len(c.unit), decoder_layers=0, dropout=0.0, hidden_dropout=0.0, output_dropout=0.0,
+        moe=c.moe and c.moe.comparable(min(lengths)),
+    )  # fmt: skip

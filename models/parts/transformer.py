@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models.parts.attention.config import LayerKind, Rotary
+from models.parts.attention.latent import LatentAttention
 from models.parts.attention.mask import AttentionMask
 from models.parts.attention.module import Attention, KeysValues
 from models.parts.attention.rotary import Rotation, rotation
@@ -56,6 +57,10 @@ class Kind:
 
     window: jax.Array
     table: jax.Array
+
+    def at(self, layer: int) -> "Kind":
+        """Returns the kind of a layer of a unit, of which there may be just one."""
+        return jax.tree.map(lambda x: x[layer] if x.ndim else x, self)
 
 
 def kinds(c: BlockConfig, layers: jax.Array) -> Kind | None:
@@ -185,6 +190,11 @@ class Block(nnx.Module):
         else:
             self.ffn = Moe(moe, c.model_dim, c.hidden_dim, k2, inner, causal=causal, **settings)
 
+    @property
+    def layers(self) -> "list[Block]":
+        """The block itself, as the only layer of a unit (models/parts/units.py)."""
+        return [self]
+
     def __call__(
         self, x_BLM: jax.Array, g: Geometry, cache: LayerCache | None, key: Key, kind: Kind | None = None
     ) -> tuple[jax.Array, tuple[LayerCache | None, Statistics]]:
@@ -253,7 +263,10 @@ class Block(nnx.Module):
         return norm(x_BLM + y_BLM), other
 
 
-def _attention(c: BlockConfig, key: jax.Array, where: Component, *, buckets: int = 0) -> Attention:
+def _attention(c: BlockConfig, key: jax.Array, where: Component, *, buckets: int = 0) -> Attention | LatentAttention:
+    if c.latent is not None:
+        scalar = dict(scaled=c.attention_scalar, init_scale=c.init_scale)
+        return LatentAttention(c.latent, c.model_dim, c.heads, c.head_dim, key, where, **scalar)
     return Attention(
         c.model_dim, c.heads, c.head_dim, key, where, kv_heads=c.kv_heads, bias=c.attention_bias,
         out_bias=c.attention_bias if c.output_bias == "same" else c.output_bias == "yes", key_bias=c.key_bias,
@@ -282,16 +295,27 @@ def unstacked(modules: Any) -> list[Any]:
     return [jax.tree.map(lambda x, i=i: x[i], modules) for i in range(layers)]
 
 
-def keys_values(blocks: Block, c: BlockConfig, x_BLM: jax.Array, g: Geometry) -> KeysValues:
-    """Returns the keys and values [layers, B, L, G, D] that each layer of a stack makes of a row: a cache's beginning."""
+def keys_values(
+    stack: Any, c: BlockConfig, x_BLM: jax.Array, g: Geometry, of_layers: Kind | None = None
+) -> tuple[jax.Array, list[KeysValues]]:
+    """Returns (y_BLM, the keys and values [layers, B, L, G, D] that each layer makes of a row: a cache's beginning).
+
+    Args:
+      stack: of blocks, or of units (models/parts/units.py), each of whose layers has an item in the list.
+      of_layers: the kinds of layers of the stack.
+    """
 
     def layer(x_BLM, inputs, _):
-        block, kind = inputs
-        y_BLM = x_BLM if c.order in ("post", "reordered") else block.attention_norm(x_BLM)
-        kv = block.attention.keys_values(y_BLM, g.of(kind).rotation)
-        return block(x_BLM, g, None, None, kind)[0], kv
+        unit, kind = inputs
+        kept = []
+        for i, block in enumerate(unit.layers):
+            of_layer = kind and kind.at(i)
+            y_BLM = x_BLM if c.order in ("post", "reordered") else block.attention_norm(x_BLM)
+            kept.append(block.attention.keys_values(y_BLM, g.of(of_layer).rotation))
+            x_BLM, _ = block(x_BLM, g, None, None, of_layer)
+        return x_BLM, kept
 
-    return scan(layer, x_BLM, (blocks, kinds(c, jnp.arange(len(jax.tree.leaves(blocks)[0])))))[1]
+    return scan(layer, x_BLM, (stack, of_layers))
 
 
 def logits(

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
-from models.parts.attention.config import LayerKind, Rotary
+from models.parts.attention.config import Latent, LayerKind, Rotary
 from models.parts.moe.config import MoeConfig
 
 Positions = Literal["learned", "rotary", "relative", "relative_shared", "sinusoidal", "none"]
@@ -35,6 +35,7 @@ class BlockConfig:
     """A Transformer layer (models/parts/transformer.py). Fields, not subclasses, tell the published ones apart.
 
     Attributes:
+      latent: multi-head latent attention, whose rotated part has `head_dim`; None is attention as usual.
       kv_heads: heads of keys and values, each shared by heads / kv_heads queries; 0 is as many as `heads`, 1 is
         multi-query attention (Shazeer 2019), anything between is grouped (Ainslie et al. 2023).
       positions: "learned" (a table that is added to the embeddings), "rotary" (Su et al. 2021, halves rotated as in LLaMA),
@@ -70,6 +71,7 @@ class BlockConfig:
     hidden_dim: int
     heads: int
     head_dim: int
+    latent: Latent | None = None
     kv_heads: int = 0
     positions: Positions = "learned"
     rotary_base: float = 10_000.0
@@ -112,6 +114,16 @@ class BlockConfig:
             (self.rotary or Rotary()).check(self.head_dim)
         elif self.rotary or any(kind.base or not kind.rotary for kind in self.kinds):
             raise ValueError(f"positions={self.positions!r}: rotary, and bases of kinds, need positions='rotary'")
+        if self.latent is not None:
+            needs = dict(
+                positions="rotary", kv_heads=0, qk_norm=False, attention_bias=False, per_dim_scale=False, logit_cap=0.0,
+                sinks=False, attention_scale=True,
+            )  # fmt: skip
+            for name, need in needs.items():
+                if getattr(self, name) != need:
+                    raise ValueError(
+                        f"{name}={getattr(self, name)!r}: latent attention has none such; nearest is {need!r}"
+                    )
 
     @property
     def groups(self) -> int:
@@ -158,6 +170,7 @@ class LmConfig(BlockConfig):
         return dict(
             vocab=64, layers=4, model_dim=16, hidden_dim=32, heads=4, head_dim=8,
             kv_heads={0: 0, 1: 1}.get(self.kv_heads, 2), max_positions=min(self.max_positions, 64), dropout=0.1,
+            latent=self.latent and self.latent.shrunk(),
             **self._shrunk_positions(8),
         )  # fmt: skip
 
@@ -175,11 +188,13 @@ class StackConfig(BlockConfig):
     Attributes:
       layers: depth.
       moe: the mixture of experts of every `sparse_every`-th layer; None makes all layers dense.
+      sparse_first: of `sparse_every` layers the first is the mixture, not the last (GLaM).
     """
 
     layers: int
     moe: MoeConfig | None = None
     sparse_every: int = 2
+    sparse_first: bool = False
 
     stacks: ClassVar[int] = 1  # of which each has its share of the layers
 
@@ -188,15 +203,22 @@ class StackConfig(BlockConfig):
         if self.sparse_every < 1:
             raise ValueError(f"sparse_every={self.sparse_every}: must be 1 or more")
         whole = self.multiple
-        if self.layers % whole or not self.layers:
+        if self.repeated % whole or self.repeated < 1:
             every = {1: "every", 2: "every second", 3: "every third"}.get(
                 self.sparse_every, f"every {self.sparse_every}th"
             )
             made = ["half encoder, half decoder"] * (self.stacks == 2) + [f"{every} an MoE layer"] * bool(self.moe)
+            before, times = self.layers - self.repeated, max(self.repeated // whole, 0)
             raise ValueError(
-                f"layers={self.layers}: must be a multiple of {whole} ({', '.join(made) or 'at least one'}); nearest are "
-                f"{max(self.layers // whole, 1) * whole} and {(self.layers // whole + 1) * whole}"
+                f"layers={self.layers}: must be {f'{before} and ' if before else ''}a multiple of {whole} "
+                f"({', '.join(made) or 'at least one'}); nearest are {before + max(times, 1) * whole} and "
+                f"{before + (times + 1) * whole}"
             )
+
+    @property
+    def repeated(self) -> int:
+        """Layers of the stacks of equal units: all of them."""
+        return self.layers
 
     @property
     def multiple(self) -> int:
@@ -205,15 +227,16 @@ class StackConfig(BlockConfig):
 
     @property
     def unit(self) -> tuple[str, ...]:
-        """The layers of a stack's repeated unit: dense ones and then a mixture, or in a dense model one layer."""
+        """The layers of a stack's repeated unit: dense ones and a mixture after or before them, or in a dense model one layer."""
         if self.moe is None:
             return ("dense",)
-        return (*("dense" if i == 0 else f"dense_{i}" for i in range(self.sparse_every - 1)), "sparse")
+        dense = ["dense" if i == 0 else f"dense_{i}" for i in range(self.sparse_every - 1)]
+        return ("sparse", *dense) if self.sparse_first else (*dense, "sparse")
 
     @property
     def units(self) -> int:
         """Repeated units of a stack."""
-        return self.layers // (self.stacks * len(self.unit))
+        return self.repeated // (self.stacks * len(self.unit))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -249,6 +272,8 @@ class EncoderDecoderConfig(StackConfig):
             raise ValueError(f"z_loss={self.z_loss}: must be positive, or 0 for none; T5X's is 1e-4")
         if self.positions == "learned":
             raise ValueError("positions='learned': there is no such table here; nearest is 'sinusoidal'")
+        if self.latent is not None:
+            raise ValueError("latent: a decoder that attends to a source has none such; nearest is None")
         if self.order == "parallel":
             raise ValueError("order='parallel': a decoder that attends to a source has no such order; nearest is 'pre'")
 
@@ -269,7 +294,7 @@ class EncoderDecoderConfig(StackConfig):
 
     def shrunk(self) -> dict[str, Any]:
         """Returns field values small enough for a test and divisible by the meshes of eight devices; the variant stays."""
-        moe = self.moe and dataclasses.replace(self.moe, experts=8, group_size=32, min_capacity=1)
+        moe = self.moe and self.moe.shrunk(32)
         return dict(
             layers=max(4, 2 * len(self.unit)), decoder_layers=0, model_dim=16, hidden_dim=32, heads=4, head_dim=8, moe=moe,
             dropout=0.1,

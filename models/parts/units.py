@@ -1,4 +1,4 @@
-"""A stack of units: some dense layers and then a mixture of experts, or one dense layer, repeated.
+"""A stack of units: some dense layers and a mixture of experts after or before them, or one dense layer, repeated.
 
 B rows, L positions, M model.
 """
@@ -7,21 +7,29 @@ import jax
 from flax import nnx
 
 from models.parts.layers import split_key
-from models.parts.transformer import Block, Geometry, Key, LayerCache, Statistics
+from models.parts.transformer import Block, Geometry, Key, Kind, LayerCache, Statistics
 from models.parts.transformer_config import StackConfig
 from models.sharding.component import Component
 from models.sharding.params import scan
 
 
 class Unit(nnx.Module):
-    """The repeated unit of a stack: dense layers and then a mixture of experts, or one dense layer (`c.unit`)."""
+    """The repeated unit of a stack: dense layers and a mixture of experts, or one dense layer (`c.unit`).
 
-    def __init__(self, c: StackConfig, key: jax.Array, where: Component, *, decoder: bool = False):
+    Args:
+      causal: whether it is a decoder's.
+      attends_to_source: whether its layers attend to another sequence too.
+    """
+
+    def __init__(
+        self, c: StackConfig, key: jax.Array, where: Component, *, causal: bool = False, attends_to_source: bool = False
+    ):
         self.names = c.unit
         keys = jax.random.split(key, len(self.names))
         for i, name in enumerate(self.names):
             moe = c.moe if name == "sparse" else None
-            setattr(self, name, Block(c, keys[i], where, attends_to_source=decoder, moe=moe, causal=decoder))
+            block = Block(c, keys[i], where, attends_to_source=attends_to_source, moe=moe, causal=causal)
+            setattr(self, name, block)
 
     @property
     def layers(self) -> list[Block]:
@@ -29,23 +37,30 @@ class Unit(nnx.Module):
         return [getattr(self, name) for name in self.names]
 
     def __call__(
-        self, x_BLM: jax.Array, g: Geometry, caches: list[LayerCache] | None, key: Key
+        self, x_BLM: jax.Array, g: Geometry, caches: list[LayerCache] | None, key: Key, kind: Kind | None = None
     ) -> tuple[jax.Array, tuple[list[LayerCache | None], Statistics]]:
         """Returns (y_BLM, (the layers' caches with the new keys and values in them, statistics of the mixture))."""
         kept, statistics = [], {}
         keys = split_key(key, len(self.names))
         for i, layer in enumerate(self.layers):
-            x_BLM, (cache, statistics) = layer(x_BLM, g, caches[i] if caches else None, keys[i])
+            x_BLM, (cache, found) = layer(x_BLM, g, caches[i] if caches else None, keys[i], kind and kind.at(i))
+            statistics |= found
             kept.append(cache)
         return x_BLM, (kept, statistics)
 
 
-def run_units(units: Unit, x_BLM: jax.Array, g: Geometry, keys: Key, where: Component) -> tuple[jax.Array, Statistics]:
-    """Runs a stack of units, outside training without keys; returns (y_BLM, statistics of its mixtures, stacked)."""
+def run_units(
+    units: Unit, x_BLM: jax.Array, g: Geometry, keys: Key, where: Component, of_layers: Kind | None = None
+) -> tuple[jax.Array, Statistics]:
+    """Runs a stack of units, outside training without keys; returns (y_BLM, statistics of its mixtures, stacked).
+
+    Args:
+      of_layers: the kinds of layers, [units, layers of a unit].
+    """
 
     def unit(x_BLM, inputs, g: Geometry):
-        layers, key = inputs
-        x_BLM, (_, statistics) = layers(x_BLM, g, None, key)
+        layers, key, kind = inputs
+        x_BLM, (_, statistics) = layers(x_BLM, g, None, key, kind)
         return x_BLM, statistics
 
-    return scan(unit, x_BLM, (units, keys), g, where=where)
+    return scan(unit, x_BLM, (units, keys, of_layers), g, where=where)

@@ -22,13 +22,16 @@ def expert_parallel(x: int, y: int) -> Layout:
 
 def expert_fully_sharded(x: int, y: int) -> Layout:
     """Expert parallel, with the dense weights cut over all devices as well (dense and embedding weights as in FSDP)."""
+    return _fully_sharded(x, y, "decoder", "encoder")
+
+
+def _fully_sharded(x: int, y: int, *stacks: str) -> Layout:
     base = expert_parallel(x, y)
-    whole = rules(embed=None)
     return Layout(
         name="expert_fully_sharded",
         mesh=base.mesh,
         rules=also(base.rules, embed=("data", "expert")),
-        components=(("decoder.moe", whole), ("encoder.moe", whole)),
+        components=tuple((f"{stack}.moe", rules(embed=None)) for stack in stacks),
     )
 
 
@@ -83,6 +86,59 @@ def pipelines_with_experts(p: int, x: int, y: int) -> Layout:
             ("encoder", Pipeline(microbatches=p, schedule="gpipe")),
             ("decoder", Pipeline(microbatches=p, schedule="1f1b")),
         ),
+    )
+
+
+def of_stack(component: str) -> dict[str, Recipe]:
+    """Returns the layouts with experts of a model that has one stack of layers."""
+
+    def expert_fully_sharded(x: int, y: int) -> Layout:
+        """Expert parallel, with the dense weights cut over all devices as well."""
+        return _fully_sharded(x, y, component)
+
+    def pipeline_with_experts(p: int, x: int, y: int, *, microbatches: int = 0) -> Layout:
+        """The stack in p stages of 1F1B, with experts over y inside every stage; the vocabulary is cut over the stages."""
+        base = expert_parallel(x, y)
+        return Layout(
+            name="pipeline_with_experts",
+            mesh=(("stage", p), *base.mesh),
+            rules=also(base.rules, vocab="stage", act_vocab="stage"),
+            components=((component, rules(layers="stage")),),
+            pipelines=((component, Pipeline(microbatches=microbatches or 2 * p)),),
+        )
+
+    def expert_fsdp(x: int, y: int) -> Layout:
+        """Expert parallel, with every weight cut over all devices: an expert's over x, the dense ones over x and y; they are
+        gathered where they are used."""
+        base = expert_parallel(x, y)
+        return Layout(
+            name="expert_fsdp",
+            mesh=base.mesh,
+            rules=also(base.rules, embed=EXPERT_AXES, latent="expert"),
+            components=((f"{component}.moe", rules(embed="data")),),
+        )
+
+    def expert_two_d(x: int, y: int) -> Layout:
+        """Experts over x and hidden dimensions over y, dense weights over both, the residual stream by batch over x and by
+        positions over y: GLaM's cut (arXiv 2112.06905, section 5.1), after GSPMD."""
+        base = expert_tensor_parallel(x, y)
+        return Layout(
+            name="expert_two_d",
+            mesh=base.mesh,
+            rules=also(base.rules, embed="data", latent="data", res_length="model"),
+            components=((f"{component}.moe", rules(embed=None)),),
+        )
+
+    return table(
+        Recipe(expert_parallel, EXPERT_AXES, ANY),
+        Recipe(expert_parallel_2d, EXPERT_AXES),
+        Recipe(expert_zero1, EXPERT_AXES, ANY),
+        Recipe(expert_fully_sharded, EXPERT_AXES, ANY),
+        Recipe(expert_fsdp, EXPERT_AXES, ANY),
+        Recipe(expert_tensor_parallel, BOTH, 16),
+        Recipe(expert_two_d, BOTH, 16),
+        Recipe(expert_model_parallel, (*EXPERT_AXES, "model")),
+        Recipe(pipeline_with_experts, ("stage", *EXPERT_AXES), ANY, (1, 2)),
     )
 
 

@@ -145,7 +145,7 @@ class ParamInfo:
     def inputs(self) -> int:
         """The number of dimensions of one tensor that are inputs, seen as a matrix between the model dimension and all others."""
         shape, axes = self.shape[self.stacked :], self.axes[self.stacked :]
-        return 1 if len(shape) < 2 or axes[0] == "embed" else len(shape) - 1
+        return 1 if len(shape) < 2 or axes[0] in ("embed", "latent") else len(shape) - 1
 
     @property
     def is_matrix(self) -> bool:

@@ -103,7 +103,7 @@ class VitConfig(StackConfig):
     def tiny(self) -> "VitConfig":
         """The same model, small enough for a test and divisible by the meshes of eight devices."""
         length = 16 + (self.class_token != "none")
-        moe = self.moe and dataclasses.replace(self.moe, experts=8, group_size=8 * length, min_capacity=1)
+        moe = self.moe and self.moe.shrunk(8 * length)
         return dataclasses.replace(
             self, height=16, width=16, patch=4, classes=self.classes and 8, layers=4, model_dim=16, hidden_dim=32, heads=4,
             head_dim=8, kv_heads=0, moe=moe, dropout=0.1,

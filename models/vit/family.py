@@ -21,11 +21,7 @@ def comparable(c: VitConfig, lengths: Sequence[int]) -> VitConfig:
     """Returns the configuration with nothing random; see Family.comparable. Routing groups are pictures."""
     del lengths
     c = dataclasses.replace(c, layers=4 * len(c.unit), dropout=0.0, hidden_dropout=0.0)
-    if c.moe is None:
-        return c
-    return dataclasses.replace(
-        c, moe=dataclasses.replace(c.moe, group_size=c.length, router_noise=0.0, load_weight=0.0)
-    )
+    return dataclasses.replace(c, moe=c.moe and c.moe.comparable(c.length))
 
 
 def searched(c: VitConfig) -> Mapping[str, Recipe]:

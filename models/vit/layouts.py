@@ -3,12 +3,9 @@
 All dense models' and those with experts, which cut a picture after it has become positions; and those that cut it in space.
 """
 
-import dataclasses
-
 from models.sharding import expert_layouts
-from models.sharding.expert_layouts import EXPERT_AXES
-from models.sharding.layout import Layout, rules
-from models.sharding.layouts import ANY, BOTH, CONTEXT, Recipe, also, pipelines, table
+from models.sharding.layout import Layout
+from models.sharding.layouts import CONTEXT, Recipe, also, pipelines, table
 from models.sharding.layouts import LAYOUTS as DENSE
 
 
@@ -25,25 +22,7 @@ def spatial_ring(x: int, y: int) -> Layout:
     )
 
 
-def expert_fully_sharded(x: int, y: int) -> Layout:
-    """Expert parallel, with the dense weights cut over all devices as well."""
-    base = expert_layouts.expert_parallel(x, y)
-    return dataclasses.replace(
-        base,
-        name="expert_fully_sharded",
-        rules=also(base.rules, embed=EXPERT_AXES),
-        components=(("encoder.moe", rules(embed=None)),),
-    )
-
-
-WITH_EXPERTS = table(
-    Recipe(expert_layouts.expert_parallel, EXPERT_AXES, ANY),
-    Recipe(expert_layouts.expert_parallel_2d, EXPERT_AXES),
-    Recipe(expert_layouts.expert_zero1, EXPERT_AXES, ANY),
-    Recipe(expert_fully_sharded, EXPERT_AXES, ANY),
-    Recipe(expert_layouts.expert_tensor_parallel, BOTH, 16),
-    Recipe(expert_layouts.expert_model_parallel, (*EXPERT_AXES, "model")),
-)
+WITH_EXPERTS = expert_layouts.of_stack("encoder")
 # Rows of pictures are their own order of positions, and nothing is causal: zigzag order balances nothing.
 _WHOLE = {name: recipe for name, recipe in DENSE.items() if name != "context_ring_balanced"}
 LAYOUTS = _WHOLE | pipelines("encoder") | table(Recipe(spatial), Recipe(spatial_ring)) | WITH_EXPERTS

@@ -82,7 +82,7 @@ def test_a_setting_that_is_null(kind, key):
     if huggingface.DEFAULTS[kind][key] is None:
         assert read(kind, given={key: None}) == read(kind)
     else:
-        with pytest.raises(InterchangeError, match=f"{key} is null; expected"):
+        with pytest.raises(InterchangeError, match=f"{key} is null; left out, it would be"):
             read(kind, given={key: None})
 
 

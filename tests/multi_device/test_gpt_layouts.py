@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
 
+from models.gpt.layouts import WITH_EXPERTS
 from models.sharding.component import make_mesh
 from models.sharding.layout import Layout, LayoutError, rules
 from models.sharding.layouts import LAYOUTS
@@ -32,10 +33,22 @@ from trainers.programs import equality
 
 pytestmark = pytest.mark.integration
 
-GPT = "gpt.quickstart"
-# Every layout of the family, and one of each variant on a mesh that cuts everything.
+GPT, SPARSE = "gpt.quickstart", "gpt.moe_quickstart"
+# Every layout of the family, and one of each variant on a mesh that cuts everything. Mixtures are those of test_m4_layouts.py.
 TABLE = [
-    *cases(GPT),
+    *(case for case in cases(GPT) if case.values[1] not in WITH_EXPERTS),
+    *(case for case in cases(SPARSE, keep=("pipeline_with_experts",)) if case.values[1] in WITH_EXPERTS),
+    *(
+        pytest.param(SPARSE, name, mesh, marks=pytest.mark.slow)
+        for name, mesh in (("gpipe", (2, 2, 2)), ("two_d", (2, 4)))
+    ),
+    # Latent attention, dense layers before the stack, a shared expert.
+    ("gpt.deepseek_v3", "expert_fsdp", (2, 4)),
+    *(
+        pytest.param("gpt.deepseek_v3", name, mesh, marks=pytest.mark.slow)
+        for name, mesh in (("expert_two_d", (2, 4)), ("pipeline_with_experts", (2, 2, 2)), ("tensor_parallel", (2, 4)))
+    ),
+    pytest.param("gpt.glam_64b_64e", "expert_two_d", (2, 4), marks=pytest.mark.slow),
     ("gpt.palm_8b", "two_d", (2, 4)),
     pytest.param("gpt.gspmd_64b", "two_d", (2, 4), marks=pytest.mark.slow),
     *(("gpt.gspmd_64b", name, (2, 4)) for name in ("two_d_sequence", "context_ring", "context_ring_balanced")),

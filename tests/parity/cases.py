@@ -40,10 +40,29 @@ _BASES = {
 }
 _GPT2 = dict(vocab_size=101, n_embd=27, n_layer=3, n_head=3, n_positions=23, bos_token_id=None, eos_token_id=None)
 _LLAMA = dict(
-    vocab_size=101, hidden_size=27, num_hidden_layers=2, intermediate_size=20, head_dim=10, rms_norm_eps=1e-5,
+    vocab_size=101, hidden_size=27, num_hidden_layers=2, intermediate_size=20, head_dim=10, rms_norm_eps=1e-5, pad_token_id=None,
     bos_token_id=None, eos_token_id=None,
 )  # fmt: skip
-_THETA = {"rope_theta": 500.0, "rope_type": "default"}
+_THETA: dict[str, Any] = {"rope_theta": 500.0, "rope_type": "default"}
+_LLAMA3 = dict(
+    rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=6
+)
+_YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=6, beta_fast=3.0)
+_GEMMA = dict(
+    vocab_size=101, hidden_size=27, num_hidden_layers=2, intermediate_size=20, num_attention_heads=9, num_key_value_heads=3,
+    head_dim=6, query_pre_attn_scalar=10, attn_implementation="eager",
+)  # fmt: skip
+_PHI = dict(
+    vocab_size=101, hidden_size=40, num_hidden_layers=2, intermediate_size=20, num_attention_heads=5, pad_token_id=0,
+    bos_token_id=None, eos_token_id=None, max_position_embeddings=24,
+)  # fmt: skip
+_LONGROPE = dict(
+    rope_type="longrope",
+    rope_theta=500.0,
+    short_factor=[1.0, 1.2, 1.5],
+    long_factor=[2.0, 3.0, 5.0],
+    partial_rotary_factor=0.75,
+)
 
 _T5 = dict(vocab_size=101, d_model=20, d_kv=6, d_ff=28, num_layers=2, num_heads=3, relative_attention_num_buckets=8,
            relative_attention_max_distance=9)  # fmt: skip
@@ -75,6 +94,80 @@ _WAVE = dict(
     mask_time_prob=0.0, num_conv_pos_embeddings=6, num_conv_pos_embedding_groups=4,
 )  # fmt: skip
 _STABLE = dict(feat_extract_norm="layer", conv_bias=True, do_stable_layer_norm=True)
+
+# Mixtures: prime vocabularies, experts that are no power of two, heads whose size is not hidden / heads.
+_MIXTURE = dict(
+    vocab_size=101, hidden_size=24, num_hidden_layers=2, intermediate_size=20, num_attention_heads=3, num_key_value_heads=1,
+    bos_token_id=None, eos_token_id=None, pad_token_id=None,
+)  # fmt: skip
+_YARN = dict(
+    rope_type="yarn", rope_theta=700.0, factor=8.0, original_max_position_embeddings=4, beta_fast=32, beta_slow=1
+)
+_DEEPSEEK = _MIXTURE | dict(
+    num_hidden_layers=3, num_key_value_heads=3, moe_intermediate_size=14, n_routed_experts=12, num_experts_per_tok=3, n_group=4,
+    topk_group=2, first_k_dense_replace=1, n_shared_experts=2, q_lora_rank=11, kv_lora_rank=9, qk_nope_head_dim=5,
+    qk_rope_head_dim=6, v_head_dim=7, num_nextn_predict_layers=0,
+)  # fmt: skip
+_MIXTURES = {
+    "mixtral": Case("MixtralForCausalLM", _MIXTURE | dict(num_local_experts=5, num_experts_per_tok=2, head_dim=10)),
+    "mixtral_window": Case(
+        "MixtralForCausalLM",
+        _MIXTURE | dict(num_local_experts=3, num_experts_per_tok=3, sliding_window=4, rope_parameters=_THETA),
+    ),
+    "qwen2_moe": Case(
+        "Qwen2MoeForCausalLM",
+        _MIXTURE
+        | dict(num_experts=7, num_experts_per_tok=3, moe_intermediate_size=10, shared_expert_intermediate_size=14),
+    ),
+    # Every second layer dense, of a size of its own.
+    "qwen2_moe_sparse": Case(
+        "Qwen2MoeForCausalLM",
+        _MIXTURE
+        | dict(
+            num_hidden_layers=4, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=10, decoder_sparse_step=2,
+            shared_expert_intermediate_size=14, norm_topk_prob=True, qkv_bias=False, use_sliding_window=True,
+            sliding_window=5, max_window_layers=3,
+        ),
+    ),
+    "qwen3_moe": Case(
+        "Qwen3MoeForCausalLM",
+        _MIXTURE
+        | dict(num_experts=7, num_experts_per_tok=3, moe_intermediate_size=10, head_dim=10, norm_topk_prob=True),
+    ),
+    "qwen3_moe_leading": Case(
+        "Qwen3MoeForCausalLM",
+        _MIXTURE
+        | dict(
+            num_hidden_layers=3, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=10, mlp_only_layers=[0],
+            attention_bias=True, use_sliding_window=True, sliding_window=4,
+        ),
+    ),
+    "olmoe": Case("OlmoeForCausalLM", _MIXTURE | dict(num_experts=7, num_experts_per_tok=3)),
+    "olmoe_normed": Case(
+        "OlmoeForCausalLM",
+        _MIXTURE | dict(num_experts=5, num_experts_per_tok=2, norm_topk_prob=True, num_key_value_heads=3),
+    ),
+    # YaRN by default, and windows in even layers.
+    "gpt_oss": Case(
+        "GptOssForCausalLM",
+        _MIXTURE | dict(num_hidden_layers=4, num_local_experts=5, num_experts_per_tok=3, head_dim=10, sliding_window=4),
+    ),
+    "gpt_oss_plain": Case(
+        "GptOssForCausalLM",
+        _MIXTURE
+        | dict(
+            num_local_experts=5, num_experts_per_tok=2, head_dim=8, attention_bias=False, rope_parameters=_THETA,
+            layer_types=["full_attention", "full_attention"],
+        ),
+    ),
+    "deepseek_v3": Case(
+        "DeepseekV3ForCausalLM", _DEEPSEEK | dict(rope_parameters=_YARN | dict(mscale=1.0, mscale_all_dim=1.0))
+    ),
+    "deepseek_v3_plain": Case(
+        "DeepseekV3ForCausalLM",
+        _DEEPSEEK | dict(q_lora_rank=None, rope_interleave=False, first_k_dense_replace=0, norm_topk_prob=False),
+    ),
+}  # fmt: skip
 
 CASES = {
     "bert": Case("BertModel", _BERT),
@@ -143,6 +236,87 @@ CASES = {
         "LlamaForCausalLM",
         _LLAMA | dict(num_attention_heads=3, num_key_value_heads=1, tie_word_embeddings=True, rope_parameters=_THETA),
     ),
+    # Rotary positions, in rows of more than twice the length that they are stretched from.
+    "llama_llama3": Case(
+        "LlamaForCausalLM", _LLAMA | dict(num_attention_heads=3, rope_parameters=_THETA | _LLAMA3), left=True
+    ),
+    "llama_linear": Case(
+        "LlamaForCausalLM",
+        _LLAMA | dict(num_attention_heads=3, rope_parameters=_THETA | dict(rope_type="linear", factor=3.0)),
+    ),
+    "llama_yarn": Case(
+        "LlamaForCausalLM",
+        _LLAMA | dict(num_attention_heads=3, attention_bias=True, mlp_bias=True, rope_parameters=_THETA | _YARN),
+    ),
+    "mistral": Case(
+        "MistralForCausalLM", _LLAMA | dict(num_attention_heads=9, num_key_value_heads=3, sliding_window=5), left=True
+    ),
+    "mistral_whole": Case(
+        "MistralForCausalLM", _LLAMA | dict(num_attention_heads=9, num_key_value_heads=9, sliding_window=None)
+    ),
+    "qwen2": Case("Qwen2ForCausalLM", _LLAMA | dict(num_attention_heads=9, num_key_value_heads=3)),
+    "qwen2_window": Case(
+        "Qwen2ForCausalLM",
+        _LLAMA
+        | dict(
+            num_attention_heads=3,
+            num_key_value_heads=1,
+            num_hidden_layers=3,
+            use_sliding_window=True,
+            sliding_window=4,
+            max_window_layers=1,
+        ),
+    ),
+    "qwen3": Case(
+        "Qwen3ForCausalLM", _LLAMA | dict(num_attention_heads=9, num_key_value_heads=3, tie_word_embeddings=True)
+    ),
+    "gemma2": Case("Gemma2ForCausalLM", _GEMMA | dict(num_hidden_layers=3, sliding_window=5)),
+    "gemma2_uncapped": Case(
+        "Gemma2ForCausalLM", _GEMMA | dict(final_logit_softcapping=None, attn_logit_softcapping=None)
+    ),
+    "gemma3": Case(
+        "Gemma3ForCausalLM",
+        _GEMMA
+        | dict(
+            num_hidden_layers=5,
+            sliding_window=4,
+            sliding_window_pattern=3,
+            bos_token_id=None,
+            eos_token_id=None,
+            rope_parameters={
+                "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 900.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 70.0},
+            },
+        ),
+        left=True,
+    ),
+    "phi3": Case("Phi3ForCausalLM", _PHI | dict(num_key_value_heads=1, sliding_window=6)),
+    # Rows longer, and shorter, than those of the first training.
+    "phi3_long": Case("Phi3ForCausalLM", _PHI | dict(original_max_position_embeddings=6, rope_parameters=_LONGROPE)),
+    "phi3_short": Case(
+        "Phi3ForCausalLM",
+        _PHI | dict(original_max_position_embeddings=16, tie_word_embeddings=True, rope_parameters=_LONGROPE),
+    ),
+    "olmo2": Case("Olmo2ForCausalLM", _LLAMA | dict(num_attention_heads=9, num_key_value_heads=3), left=True),
+    "smollm3": Case(
+        "SmolLM3ForCausalLM",
+        _LLAMA | dict(num_attention_heads=3, num_key_value_heads=1, num_hidden_layers=5, no_rope_layer_interval=3),
+    ),
+    "smollm3_untied": Case(
+        "SmolLM3ForCausalLM",
+        _LLAMA
+        | dict(
+            num_attention_heads=3,
+            num_key_value_heads=3,
+            num_hidden_layers=3,
+            no_rope_layers=[0, 1, 1],
+            use_sliding_window=True,
+            sliding_window=4,
+            tie_word_embeddings=False,
+        ),
+        left=True,
+    ),
+    **_MIXTURES,
     "t5": Case("T5ForConditionalGeneration", _T5 | dict(num_layers=3)),
     "t5_v1_1": Case(
         "T5ForConditionalGeneration", _T5 | dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False)

@@ -76,7 +76,7 @@ def randomize(model, rng: np.random.Generator) -> None:
             is_norm = p.ndim == 1 and name.endswith("weight")
             p.copy_(torch.from_numpy(draw + is_norm))
         for name, kept in sorted(model.named_buffers()):
-            if name.endswith(("running_mean", "running_var")):
+            if name.endswith(("running_mean", "running_var", "e_score_correction_bias")):
                 kept.copy_(torch.from_numpy(rng.uniform(0.5, 2, size=kept.shape)))
 
 
@@ -168,6 +168,13 @@ def load(folder: Path, more: bool = False):
         report.pop("unexpected_keys")
     wrong = {k: lost for k, v in report.items() if (lost := [n for n in v if not any(a in n for a in allowed)])}
     assert not wrong, f"{folder}: {wrong}"
+    return prepared(model)
+
+
+def prepared(model):
+    """The model for evaluation; its experts are multiplied one by one, as grouped products want sizes that are multiples of 4."""
+    if VERSION > 4:
+        model.set_experts_implementation("eager")
     return model.eval()
 
 
@@ -177,7 +184,7 @@ def make(to: Path, names: list[str]) -> None:
             continue
         rng = np.random.default_rng(list(name.encode()))
         model_class = getattr(transformers, case.architecture)
-        model = model_class(model_class.config_class(**case.settings)).eval()
+        model = prepared(model_class(model_class.config_class(**case.settings)))
         randomize(model, rng)
         model.save_pretrained(to / name)
         (to / name / "generation_config.json").unlink(missing_ok=True)

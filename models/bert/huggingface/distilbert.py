@@ -9,7 +9,7 @@ from typing import Any
 from models.bert.config import BertConfig
 from models.bert.huggingface import common
 from models.bert.huggingface.common import classes, head_dim, pooler, transform
-from models.interchange import Entry, Settings, only, read_activation, write_activation
+from models.interchange import Entry, completed, only, read_activation, setting, write_activation
 from models.parts.heads_config import Classification, Head, MaskedLm, SentenceEmbedding, Span, Tagging
 
 STEMS = {"distilbert": "DistilBert"}
@@ -38,25 +38,29 @@ _LAYER = {
 
 def read(theirs: Mapping[str, Any]) -> BertConfig:
     """Returns the configuration of a DistilBERT. Dropout is that of the hidden states, the only one that we have."""
-    s = Settings(theirs, DEFAULTS["distilbert"])
-    only(theirs, pruned_heads=({},))
+    theirs = completed(theirs, DEFAULTS["distilbert"])
+    only(theirs, pruned_heads=({},), problem_type=("single_label_classification",))
     # Other names of three settings, under which a file may hold them too.
-    names = {"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"}
-    only(theirs, **{other: (s.get(name, int),) for other, name in names.items()})
-    s.get("sinusoidal_pos_embds", bool)
+    only(
+        theirs,
+        hidden_size=(theirs["dim"],),
+        num_hidden_layers=(theirs["n_layers"],),
+        num_attention_heads=(theirs["n_heads"],),
+    )
+    setting(theirs, "sinusoidal_pos_embds", bool)
     return BertConfig(
-        vocab=s.get("vocab_size", int),
-        layers=s.get("n_layers", int),
-        model_dim=s.get("dim", int),
-        hidden_dim=s.get("hidden_dim", int),
-        heads=s.get("n_heads", int),
-        head_dim=head_dim(s, "dim", "n_heads"),
-        max_positions=s.get("max_position_embeddings", int),
+        vocab=setting(theirs, "vocab_size", int),
+        layers=setting(theirs, "n_layers", int),
+        model_dim=setting(theirs, "dim", int),
+        hidden_dim=setting(theirs, "hidden_dim", int),
+        heads=setting(theirs, "n_heads", int),
+        head_dim=head_dim(theirs, "dim", "n_heads"),
+        max_positions=setting(theirs, "max_position_embeddings", int),
         types=0,
-        activation=read_activation(s.get("activation", str)),
+        activation=read_activation(setting(theirs, "activation", str)),
         norm_eps=EPS,
-        dropout=s.get("dropout", float),
-        head=common.read_head(s, STEMS["distilbert"], HEADS),
+        dropout=setting(theirs, "dropout", float),
+        head=common.read_head(theirs, STEMS["distilbert"], HEADS),
     )
 
 

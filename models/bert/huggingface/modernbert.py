@@ -15,7 +15,7 @@ from models.errors import nearest
 from models.interchange import (
     Entry,
     InterchangeError,
-    Settings,
+    completed,
     demand,
     dense,
     matrix,
@@ -59,50 +59,49 @@ def heads(pooling: str = "cls") -> dict[str, Head]:
 def read(theirs: Mapping[str, Any]) -> BertConfig:
     """Returns the configuration of a ModernBERT. Dropout is that of attention, which in `transformers` its outputs have too, and
     apart from it that of hidden layers."""
-    s = Settings(theirs, DEFAULTS["modernbert"])
-    only({"classifier_pooling": (pooling := s.get("classifier_pooling", str))}, classifier_pooling=("cls", "mean"))
-    size = head_dim(s, "hidden_size", "num_attention_heads")
+    theirs = completed(theirs, DEFAULTS["modernbert"])
+    only(theirs, problem_type=("single_label_classification",), classifier_pooling=("cls", "mean"))
+    size = head_dim(theirs, "hidden_size", "num_attention_heads")
     only(theirs, head_dim=(size,), rope_scaling=({},), partial_rotary_factor=(1, 1.0))
-    head = common.read_head(s, STEMS["modernbert"], heads(pooling))
-    activation, bias = s.get("hidden_activation", str), s.get("mlp_bias", bool)
+    head = common.read_head(theirs, STEMS["modernbert"], heads(theirs["classifier_pooling"]))
     if not isinstance(head, SentenceEmbedding):  # whose transform is made of what the layers are
-        common.fixed(s, classifier_activation=activation, classifier_bias=bias)
-    bases = _bases(s)
+        only(theirs, classifier_activation=(theirs["hidden_activation"],), classifier_bias=(theirs["mlp_bias"],))
+    bases = _bases(theirs)
     return BertConfig(
-        vocab=s.get("vocab_size", int),
-        layers=s.get("num_hidden_layers", int),
-        model_dim=s.get("hidden_size", int),
-        hidden_dim=s.get("intermediate_size", int),
-        heads=s.get("num_attention_heads", int),
+        vocab=setting(theirs, "vocab_size", int),
+        layers=setting(theirs, "num_hidden_layers", int),
+        model_dim=setting(theirs, "hidden_size", int),
+        hidden_dim=setting(theirs, "intermediate_size", int),
+        heads=setting(theirs, "num_attention_heads", int),
         head_dim=size,
         positions="rotary",
         max_positions=0,
         rotary_base=bases[_FULL],
-        kinds=_kinds(s, bases),
+        kinds=_kinds(theirs, bases),
         types=0,
         order="pre",
         bare_first=True,
-        norm_bias=s.get("norm_bias", bool),
-        norm_eps=s.get("norm_eps", float),
-        activation=read_activation(activation),
+        norm_bias=setting(theirs, "norm_bias", bool),
+        norm_eps=setting(theirs, "norm_eps", float),
+        activation=read_activation(setting(theirs, "hidden_activation", str)),
         gated=True,
-        attention_bias=s.get("attention_bias", bool),
-        ffn_bias=bias,
-        softmax_bias=s.get("decoder_bias", bool),
-        dropout=s.get("attention_dropout", float),
-        hidden_dropout=s.get("mlp_dropout", float),
+        attention_bias=setting(theirs, "attention_bias", bool),
+        ffn_bias=setting(theirs, "mlp_bias", bool),
+        softmax_bias=setting(theirs, "decoder_bias", bool),
+        dropout=setting(theirs, "attention_dropout", float),
+        hidden_dropout=setting(theirs, "mlp_dropout", float),
         head=head,
     )
 
 
-def _bases(s: Settings) -> dict[str, float]:
+def _bases(theirs: Mapping[str, Any]) -> dict[str, float]:
     """Returns the base of rotary positions by the kind of a layer."""
-    given = s.optional("rope_parameters", dict) or {}
+    given = setting(theirs, "rope_parameters", dict, {})
     if unknown := sorted(given.keys() - {_FULL, _LOCAL}):
         raise InterchangeError(f"config.json: rope_parameters of {unknown[0]!r}: only of {_FULL} and {_LOCAL}")
     bases = {}
     for kind, old in ((_FULL, "global_rope_theta"), (_LOCAL, "local_rope_theta")):
-        rope = {"rope_theta": s.get(old, float)} | setting(given, kind, dict, {})
+        rope = {"rope_theta": theirs[old]} | setting(given, kind, dict, {})
         only(rope, rope_type=("default",), type=("default",), partial_rotary_factor=(1, 1.0))
         bases[kind] = setting(rope, "rope_theta", float)
         if not bases[kind] > 0:
@@ -110,19 +109,17 @@ def _bases(s: Settings) -> dict[str, float]:
     return bases
 
 
-def _kinds(s: Settings, bases: Mapping[str, float]) -> tuple[LayerKind, ...]:
+def _kinds(theirs: Mapping[str, Any], bases: Mapping[str, float]) -> tuple[LayerKind, ...]:
     """Returns the kinds of layers: the shortest pattern that they follow."""
-    layers, every = s.get("num_hidden_layers", int), s.get("global_attn_every_n_layers", int)
+    layers, every = setting(theirs, "num_hidden_layers", int), setting(theirs, "global_attn_every_n_layers", int)
     if every < 1:
         raise InterchangeError(f"config.json: global_attn_every_n_layers={every}: must be 1 or more")
-    types = s.optional("layer_types", list)
-    if types is None:
-        types = [_LOCAL if i % every else _FULL for i in range(layers)]
+    types = setting(theirs, "layer_types", list, [_LOCAL if i % every else _FULL for i in range(layers)])
     if len(types) != layers:
         raise InterchangeError(f"config.json: layer_types are {len(types)}, of num_hidden_layers={layers}")
-    reach = s.get("local_attention", int) // 2  # on either side
+    reach = setting(theirs, "local_attention", int) // 2  # on either side
     if reach < 1:
-        raise InterchangeError(f"config.json: local_attention={s.get('local_attention', int)}: must be 2 or more")
+        raise InterchangeError(f"config.json: local_attention={theirs['local_attention']}: must be 2 or more")
     made = {_FULL: LayerKind(), _LOCAL: LayerKind(window=reach + 1, base=bases[_LOCAL])}
     for name in types:
         if name not in made:
@@ -136,8 +133,9 @@ def write(c: BertConfig) -> dict[str, Any]:
     """Returns the settings of a ModernBERT; raises InterchangeError."""
     demand(
         c, "ModernBERT", positions="rotary", rotary=None, norm="layer", order="pre", bare_first=True, embedding_norm=True,
-        gated=True, output_bias="same", key_bias=True, qk_norm=False, sinks=False, attention_scale=True, attention_scalar=0.0,
-        groups=c.heads, head_dim=c.model_dim // c.heads, per_dim_scale=False, logit_cap=0.0, embedding_scale=1.0, types=0,
+        gated=True, output_bias="same", key_bias=True, qk_norm=False, latent=None, sinks=False, attention_scale=True,
+        attention_scalar=0.0, groups=c.heads, head_dim=c.model_dim // c.heads, per_dim_scale=False, logit_cap=0.0,
+        embedding_scale=1.0, types=0,
     )  # fmt: skip
     if isinstance(c.head, MaskedLm):
         demand(c, "ModernBERT for masked tokens", tied=True, softmax_cap=0.0)

@@ -6,30 +6,35 @@ computes, and how they are written.
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from models.gpt.config import GptConfig
 from models.gpt.huggingface import rope
-from models.interchange import InterchangeError, Settings, setting
+from models.interchange import InterchangeError, setting
 from models.parts.attention.config import LayerKind
 
 Fields = dict[str, Any]  # of GptConfig
 _SLIDING, _FULL = "sliding_attention", "full_attention"  # their names of layers with and without a window
-_NEEDED = Settings.NEEDED
-_SHAPE = dict.fromkeys(
-    ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"), _NEEDED
-)
 # What absent keys mean to all, where a dialect says nothing else.
-DEFAULTS: Fields = _SHAPE | dict(
+DEFAULTS: Fields = dict(
     num_key_value_heads=None, head_dim=None, hidden_act="silu", rms_norm_eps=1e-6, tie_word_embeddings=False,
     attention_dropout=0.0, resid_pdrop=0.0, embd_pdrop=0.0, attention_bias=False, mlp_bias=False,
     max_position_embeddings=2048,
 )  # fmt: skip
+# For which null is not the default, but the other choice: as many heads, no window, no cap.
+NULLABLE = (
+    "num_key_value_heads",
+    "sliding_window",
+    "final_logit_softcapping",
+    "attn_logit_softcapping",
+    "attention_dropout",
+)
 # What LLaMA has no choice of.
 PLAIN: Fields = dict(
     order="pre", positions="rotary", norm="rms", norm_bias=False, gated=True, key_bias=True, qk_norm=False, kinds=(), sinks=False,
-    logit_cap=0.0, softmax_cap=0.0, embedding_scale=1.0, attention_scale=True, attention_scalar=0.0,
+    logit_cap=0.0, softmax_cap=0.0, embedding_scale=1.0, attention_scale=True, attention_scalar=0.0, moe=None, latent=None,
+    leading_layers=0,
 )  # fmt: skip
 
 
@@ -40,7 +45,9 @@ class Dialect:
     Attributes:
       name: of the classes, before "ForCausalLM" and "Model".
       defaults: what absent keys mean, where it is not what they mean to LLaMA.
-      read: makes the fields of ours that LLaMA does not have, of the settings and the number of layers; it raises
+      nullable: further keys for which null is another choice than their default.
+      same: keys that name one setting, of which `transformers` reads any; the first is in `defaults`.
+      read: makes the fields of ours that LLaMA does not have, of a complete config.json and the number of layers; it raises
         InterchangeError for settings that we do not support.
       shape: fields that all models of the class have.
       free: fields that LLaMA has no choice of, but these models have: `write` says how.
@@ -54,7 +61,9 @@ class Dialect:
 
     name: str
     defaults: Fields = dataclasses.field(default_factory=dict)
-    read: Callable[[Settings, int], Fields] = lambda settings, layers: {}
+    nullable: tuple[str, ...] = ()
+    same: tuple[str, ...] = ()
+    read: Callable[[Mapping[str, Any], int], Fields] = lambda theirs, layers: {}
     shape: Fields = dataclasses.field(default_factory=dict)
     free: tuple[str, ...] = ()
     write: Callable[[GptConfig], Fields] = lambda c: {}
@@ -79,9 +88,9 @@ def of_layers(c: GptConfig) -> list[LayerKind]:
     return [kinds[i % len(kinds)] for i in range(c.layers)]
 
 
-def _slides(settings: Settings, layers: int, default: Callable[[int], bool]) -> list[bool]:
+def _slides(theirs: Mapping[str, Any], layers: int, default: Callable[[int], bool]) -> list[bool]:
     """Returns which layers have a window: as layer_types says, or by default."""
-    names = settings.optional("layer_types", list)
+    names = setting(theirs, "layer_types", list, None)
     if names is None:
         return [default(i) for i in range(layers)]
     if len(names) != layers or not all(name in (_SLIDING, _FULL) for name in names):
@@ -91,10 +100,12 @@ def _slides(settings: Settings, layers: int, default: Callable[[int], bool]) -> 
     return [name == _SLIDING for name in names]
 
 
-def windows(settings: Settings, layers: int, default: Callable[[int], bool], local: LayerKind | None = None) -> Fields:
+def windows(
+    theirs: Mapping[str, Any], layers: int, default: Callable[[int], bool], local: LayerKind | None = None
+) -> Fields:
     """Returns kinds of layers of which some see a window of sliding_window positions, and are else as `local`."""
-    slides = _slides(settings, layers, default)
-    window = settings.optional("sliding_window", int)
+    slides = _slides(theirs, layers, default)
+    window = setting(theirs, "sliding_window", int, None)
     if any(slides) and not window:
         raise InterchangeError(
             f"config.json: sliding_window is {json.dumps(window)}, but some layers of layer_types slide"
@@ -117,7 +128,7 @@ def write_windows(c: GptConfig) -> Fields:
     return {"sliding_window": sizes[0] if sizes else None, "layer_types": types}
 
 
-def _only_windows(c: GptConfig, name: str, *, of_all: bool = False) -> None:
+def only_windows(c: GptConfig, name: str, *, of_all: bool = False) -> None:
     """Raises InterchangeError where layers differ in more than windows, or, `of_all`, in these."""
     plain = all(dataclasses.replace(kind, window=0) == LayerKind() for kind in c.kinds)
     if not plain or (of_all and len(c.kinds) > 1):
@@ -128,47 +139,47 @@ def _only_windows(c: GptConfig, name: str, *, of_all: bool = False) -> None:
 # --- what each class has ---
 
 
-def _one_window(settings: Settings, layers: int) -> Fields:
-    window = settings.optional("sliding_window", int)
+def _one_window(theirs: Mapping[str, Any], layers: int) -> Fields:
+    window = setting(theirs, "sliding_window", int, None)
     return dict(kinds=pattern([LayerKind(window=window or 0)] * layers))
 
 
-def _write_one_window(c: GptConfig) -> Fields:
-    _only_windows(c, "class of one window", of_all=True)
+def write_one_window(c: GptConfig) -> Fields:
+    only_windows(c, "class of one window", of_all=True)
     return {"sliding_window": c.kinds[0].window if c.kinds else None}
 
 
-def _qwen(settings: Settings, layers: int) -> Fields:
-    first = settings.get("max_window_layers", int)
-    on = settings.get("use_sliding_window", bool) and settings.optional("sliding_window", int) is not None
+def _qwen(theirs: Mapping[str, Any], layers: int) -> Fields:
+    first = setting(theirs, "max_window_layers", int)
+    on = setting(theirs, "use_sliding_window", bool) and setting(theirs, "sliding_window", int, None) is not None
     if not on:
-        if any(_slides(settings, layers, lambda i: False)):
+        if any(_slides(theirs, layers, lambda i: False)):
             raise InterchangeError("config.json: layer_types has layers that slide, but use_sliding_window is false")
         return dict(kinds=())
-    return windows(settings, layers, lambda i: i >= first)
+    return windows(theirs, layers, lambda i: i >= first)
 
 
 def _write_qwen(c: GptConfig) -> Fields:
-    _only_windows(c, "Qwen")
+    only_windows(c, "Qwen")
     return write_windows(c) | {"use_sliding_window": any(kind.window for kind in c.kinds)}
 
 
-def _gemma(settings: Settings) -> Fields:
+def _gemma(theirs: Mapping[str, Any]) -> Fields:
     return dict(
-        attention_scalar=settings.get("query_pre_attn_scalar", float),
-        softmax_cap=settings.optional("final_logit_softcapping", float) or 0.0,
-        embedding_scale=settings.get("hidden_size", int) ** 0.5,
+        attention_scalar=setting(theirs, "query_pre_attn_scalar", float),
+        softmax_cap=setting(theirs, "final_logit_softcapping", float, 0.0),
+        embedding_scale=setting(theirs, "hidden_size", int) ** 0.5,
     )
 
 
-def _gemma2(settings: Settings, layers: int) -> Fields:
-    cap = settings.optional("attn_logit_softcapping", float) or 0.0
-    return _gemma(settings) | windows(settings, layers, lambda i: i % 2 == 0) | dict(logit_cap=cap)
+def _gemma2(theirs: Mapping[str, Any], layers: int) -> Fields:
+    cap = setting(theirs, "attn_logit_softcapping", float, 0.0)
+    return _gemma(theirs) | windows(theirs, layers, lambda i: i % 2 == 0) | dict(logit_cap=cap)
 
 
-def _gemma3(settings: Settings, layers: int) -> Fields:
-    every, head_dim = settings.get("sliding_window_pattern", int), settings.get("head_dim", int)
-    longest, theirs = settings.get("max_position_embeddings", int), settings.theirs
+def _gemma3(theirs: Mapping[str, Any], layers: int) -> Fields:
+    every, head_dim = setting(theirs, "sliding_window_pattern", int), setting(theirs, "head_dim", int)
+    longest = setting(theirs, "max_position_embeddings", int)
     by_type = setting(theirs, "rope_parameters", dict, {})
     if set(by_type) - {_SLIDING, _FULL}:
         raise InterchangeError(
@@ -180,8 +191,8 @@ def _gemma3(settings: Settings, layers: int) -> Fields:
     base, rotary = rope.turning(full, head_dim, theta=1e6, longest=longest)
     local_base, _ = rope.turning(local, head_dim, theta=1e4, longest=longest, types={"default": "default"})
     kind = LayerKind(base=local_base, scaled=False)
-    kinds = windows(settings, layers, lambda i: (i + 1) % every != 0, kind)
-    return _gemma(settings) | kinds | dict(rotary_base=base, rotary=rotary)
+    kinds = windows(theirs, layers, lambda i: (i + 1) % every != 0, kind)
+    return _gemma(theirs) | kinds | dict(rotary_base=base, rotary=rotary)
 
 
 def _write_gemma(c: GptConfig) -> Fields:
@@ -195,7 +206,7 @@ def _write_gemma(c: GptConfig) -> Fields:
 
 
 def _write_gemma2(c: GptConfig) -> Fields:
-    _only_windows(c, "Gemma 2")
+    only_windows(c, "Gemma 2")
     return _write_gemma(c) | {"attn_logit_softcapping": c.logit_cap or None}
 
 
@@ -210,15 +221,15 @@ def _write_gemma3(c: GptConfig) -> Fields:
     return _write_gemma(c) | {"rope_local_base_freq": base}
 
 
-def _smollm3(settings: Settings, layers: int) -> Fields:
-    turned, every = settings.optional("no_rope_layers", list), settings.get("no_rope_layer_interval", int)
+def _smollm3(theirs: Mapping[str, Any], layers: int) -> Fields:
+    turned, every = setting(theirs, "no_rope_layers", list, None), setting(theirs, "no_rope_layer_interval", int)
     turned = [int((i + 1) % every != 0) for i in range(layers)] if turned is None else turned[:layers]
     if len(turned) < layers or not all(type(turn) is int for turn in turned):
         raise InterchangeError(
             f"config.json: no_rope_layers={str(turned)[:80]}: must be 0 or 1 for each of {layers} layers"
         )
-    window = settings.optional("sliding_window", int) if settings.get("use_sliding_window", bool) else None
-    slides = _slides(settings, layers, lambda i: bool(window) and not turned[i])
+    window = setting(theirs, "sliding_window", int, None) if setting(theirs, "use_sliding_window", bool) else None
+    slides = _slides(theirs, layers, lambda i: bool(window) and not turned[i])
     if any(slides) and not window:
         raise InterchangeError("config.json: layer_types has layers that slide, but there is no window")
     kinds = [
@@ -250,7 +261,7 @@ _SANDWICH: Fields = dict(order="sandwich", norm="rms_plus_one")
 _OF_GEMMA = ("kinds", "attention_scalar", "softmax_cap", "embedding_scale")
 
 
-def _qk_norm(kind: str, over: str) -> Fields:
+def qk_norm(kind: str, over: str) -> Fields:
     return dict(qk_norm=True, qk_norm_kind=kind, qk_norm_over=over)
 
 
@@ -261,7 +272,7 @@ DIALECTS: dict[str, Dialect] = {
         defaults=dict(sliding_window=4096, num_key_value_heads=8, max_position_embeddings=131_072),
         read=_one_window,
         free=("kinds",),
-        write=_write_one_window,
+        write=write_one_window,
         biases=(False, False, False),
     ),
     "qwen2": Dialect(
@@ -276,7 +287,7 @@ DIALECTS: dict[str, Dialect] = {
         name="Qwen3",
         defaults=_QWEN | dict(head_dim=128),
         read=_qwen,
-        shape=_qk_norm("rms", "head"),
+        shape=qk_norm("rms", "head"),
         free=("kinds",),
         write=_write_qwen,
         biases=(None, None, False),
@@ -294,7 +305,7 @@ DIALECTS: dict[str, Dialect] = {
         name="Gemma3",
         defaults=_GEMMA | dict(final_logit_softcapping=None, sliding_window_pattern=6, max_position_embeddings=131_072),
         read=_gemma3,
-        shape=_SANDWICH | _qk_norm("rms_plus_one", "head"),
+        shape=_SANDWICH | qk_norm("rms_plus_one", "head"),
         free=_OF_GEMMA,
         write=_write_gemma3,
         biases=(None, None, False),
@@ -306,7 +317,7 @@ DIALECTS: dict[str, Dialect] = {
         ),
         read=_one_window,
         free=("kinds",),
-        write=_write_one_window,
+        write=write_one_window,
         rope=dict(types=_LONGROPE, partial=True),
         biases=(False, False, False),
         fused=True,
@@ -314,7 +325,7 @@ DIALECTS: dict[str, Dialect] = {
     "olmo2": Dialect(
         name="Olmo2",
         defaults=dict(rms_norm_eps=1e-5),
-        shape=dict(order="reordered") | _qk_norm("rms", "all"),
+        shape=dict(order="reordered") | qk_norm("rms", "all"),
         biases=(None, None, False),
     ),
     "smollm3": Dialect(
@@ -329,5 +340,12 @@ DIALECTS: dict[str, Dialect] = {
         theta=2_000_000.0,
     ),
 }  # fmt: skip
-ARCHITECTURES = {kind: (f"{d.name}ForCausalLM", f"{d.name}Model") for kind, d in DIALECTS.items()}
+
+
+def classes(dialects: dict[str, Dialect]) -> dict[str, tuple[str, str]]:
+    """Returns the classes of models with and without an output matrix, by model type."""
+    return {kind: (f"{d.name}ForCausalLM", f"{d.name}Model") for kind, d in dialects.items()}
+
+
+ARCHITECTURES = classes(DIALECTS)
 ARCHITECTURES["gemma3_text"] = ("Gemma3ForCausalLM", "Gemma3TextModel")

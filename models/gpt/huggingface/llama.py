@@ -1,19 +1,21 @@
 """Decoders of LLaMA's shape in Hugging Face's files (models/gpt/huggingface/dialects.py has the classes). No JAX."""
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
 from models.gpt.config import GptConfig
-from models.gpt.huggingface import rope
-from models.gpt.huggingface.dialects import ARCHITECTURES, DEFAULTS, DIALECTS, PLAIN, Dialect, Fields
+from models.gpt.huggingface import dialects, mixtures, rope
+from models.gpt.huggingface.dialects import DEFAULTS, NULLABLE, PLAIN, Dialect, Fields
 from models.interchange import (
     Entry,
     InterchangeError,
-    Settings,
+    completed,
     demand,
     matrix,
     only,
     read_activation,
+    setting,
     table,
     vector,
     write_activation,
@@ -25,6 +27,9 @@ __all__ = ["ARCHITECTURES", "BODY", "PREFIX", "TABLE", "entries", "fitting", "re
 PREFIX = "model."  # of all tensors but the output matrix, in files that have one
 BODY = ("embed_tokens.", "layers.", "norm.")
 TABLE = "model.embed_tokens.weight"
+_DROPOUT = ("attention_dropout", "resid_pdrop", "embd_pdrop")
+DIALECTS = dialects.DIALECTS | mixtures.MIXTURES
+ARCHITECTURES = dialects.ARCHITECTURES | dialects.classes(mixtures.MIXTURES)
 _ORIGINAL = "original_max_position_embeddings"  # beside the settings of rotary positions, in Phi's files
 
 
@@ -34,51 +39,58 @@ def read(theirs: Mapping[str, Any]) -> GptConfig:
     Raises:
       InterchangeError: a setting is missing, or our model does not support it.
     """
-    only(theirs, pretraining_tp=(1,), use_bidirectional_attention=(False,), quantization_config=())
+    only(theirs, pretraining_tp=(1,), use_bidirectional_attention=(False,))
     dialect = DIALECTS[theirs["model_type"]]
-    defaults = DEFAULTS | dialect.defaults
-    settings = Settings(theirs, defaults)
-    width, heads = settings.get("hidden_size", int), settings.get("num_attention_heads", int)
-    kv_heads = settings.optional("num_key_value_heads", int) or heads
+    theirs = completed(_under_one_name(theirs, dialect.same), DEFAULTS | dialect.defaults, NULLABLE + dialect.nullable)
+    width, heads = setting(theirs, "hidden_size", int), setting(theirs, "num_attention_heads", int)
+    kv_heads = setting(theirs, "num_key_value_heads", int, heads)
     if heads % kv_heads:
         raise InterchangeError(
             f"config.json: num_attention_heads={heads} is no multiple of num_key_value_heads={kv_heads}"
         )
-    head_dim = (
-        settings.get("head_dim", int) if defaults["head_dim"] else settings.optional("head_dim", int) or width // heads
-    )
-    layers, (qkv, out, inner) = settings.get("num_hidden_layers", int), _read_biases(settings, dialect)
+    head_dim = setting(theirs, "head_dim", int, width // heads)
+    layers, (qkv, out, inner) = setting(theirs, "num_hidden_layers", int), _read_biases(theirs, dialect)
     fields: Fields = dict(
-        vocab=settings.get("vocab_size", int),
+        vocab=setting(theirs, "vocab_size", int),
         layers=layers,
         model_dim=width,
-        hidden_dim=settings.get("intermediate_size", int),
+        hidden_dim=setting(theirs, "intermediate_size", int),
         heads=heads,
         head_dim=head_dim,
         kv_heads=0 if kv_heads == heads else kv_heads,
         positions="rotary",
-        norm_eps=settings.get("rms_norm_eps", float),
-        activation=read_activation(settings.get(_activation(dialect), str)),
+        norm_eps=setting(theirs, "rms_norm_eps", float),
+        activation=read_activation(setting(theirs, _activation(dialect), str)),
         gated=True,
         attention_bias=qkv,
         output_bias="same" if out == qkv else ("yes" if out else "no"),
         ffn_bias=inner,
-        tied=settings.get("tie_word_embeddings", bool),
-        dropout=settings.dropout("attention_dropout", "resid_pdrop", "embd_pdrop"),
+        tied=setting(theirs, "tie_word_embeddings", bool),
+        dropout=max(setting(theirs, name, float, 0.0) for name in _DROPOUT),
         dialect=theirs["model_type"],
     )
-    fields |= dialect.shape | dialect.read(settings, layers)
+    fields |= dialect.shape | dialect.read(theirs, layers)
     if "rotary_base" not in fields:
-        longest = settings.get("max_position_embeddings", int)
-        first = settings.get(_ORIGINAL, int) if _ORIGINAL in defaults else None
+        longest = setting(theirs, "max_position_embeddings", int)
+        first = theirs.get(_ORIGINAL) if _ORIGINAL in dialect.defaults else None
         base, rotary = rope.read(theirs, head_dim, theta=dialect.theta, longest=longest, original=first, **dialect.rope)
         fields |= dict(rotary_base=base, rotary=rotary)
     return GptConfig(**fields)
 
 
-def _read_biases(settings: Settings, dialect: Dialect) -> list[bool]:
+def _under_one_name(theirs: Mapping[str, Any], same: tuple[str, ...]) -> dict[str, Any]:
+    """Returns a config.json that has the first of several names of one setting."""
+    given = {key: theirs[key] for key in same if key in theirs}
+    if len(set(map(str, given.values()))) > 1:
+        raise InterchangeError(f"config.json: {' and '.join(given)} are not the same: {list(given.values())}"[:200])
+    return {key: value for key, value in theirs.items() if key not in given} | dict(
+        zip(same[:1], given.values(), strict=False)
+    )
+
+
+def _read_biases(theirs: Mapping[str, Any], dialect: Dialect) -> list[bool]:
     keys = ("attention_bias", "attention_bias", "mlp_bias")
-    return [settings.get(key, bool) if b is None else b for b, key in zip(dialect.biases, keys, strict=True)]
+    return [setting(theirs, key, bool) if b is None else b for b, key in zip(dialect.biases, keys, strict=True)]
 
 
 def _activation(dialect: Dialect) -> str:
@@ -139,45 +151,69 @@ def write(c: GptConfig, kind: str) -> dict[str, Any]:
 
 def entries(c: GptConfig, kind: str) -> list[Entry]:
     """Returns the entries of all tensors but the output matrix."""
-    m, h, n, g, d = c.model_dim, c.hidden_dim, c.heads, c.groups, c.head_dim
-    places: dict[str, Any] = dict(layers=c.layers)
-    at, ours = "model.layers.{layer}.", "decoder."
+    layers = _layers(c, kind, "decoder.", layers=c.layers) if c.moe is None else []
+    if c.leading_layers:
+        layers += _layers(c, kind, "leading.", layers=c.leading_layers)
+    for i, name in enumerate(c.unit if c.moe else ()):
+        places = dict(layers=c.units, first=c.leading_layers + i, every=len(c.unit))
+        layers += _layers(c, kind, f"decoder.{name}.", sparse=name == "sparse", **places)
+    norm = vector("model.norm.weight", ("final_norm.scale", (c.model_dim,)))
+    return [table(TABLE, "embedding.table", (c.vocab, c.model_dim)), *layers, norm]
 
-    def dense(theirs: str, *parts: tuple[str, tuple[int, ...]], bias: bool, inputs: int = 1) -> list[Entry]:
-        placed = [(f"{ours}{name}", shape) for name, shape in parts]
-        biases = [(f"{ours}{name}_bias", shape[inputs:]) for name, shape in parts]
-        weight = matrix(f"{at}{theirs}.weight", *placed, inputs=inputs, **places)
-        return [weight, *([vector(f"{at}{theirs}.bias", *biases, **places)] if bias else [])]
 
-    def scale(theirs: str, name: str, size: int) -> Entry:
-        return vector(f"{at}{theirs}.weight", (f"{ours}{name}.scale", (size,)), **places)
-
-    q, k, v = ("attention.q", (m, n, d)), ("attention.k", (m, g, d)), ("attention.v", (m, g, d))
+def _layers(c: GptConfig, kind: str, ours: str, *, sparse: bool = False, **places: Any) -> list[Entry]:
+    """Returns the entries of layers of one kind, which are called `ours` here."""
+    m, h = c.model_dim, c.hidden_dim
+    at = "model.layers.{layer}."
+    normed = [
+        vector(f"{at}{theirs}.weight", (f"{ours}{name}.scale", (m,)), **places)
+        for theirs, name in _NORMS[c.order].items()
+    ]
+    attention = _attention(c, kind, at, ours, **places)
+    if c.latent is not None:
+        attention = mixtures.latent_attention(c, at, ours, **places)
+    if sparse:
+        return [*normed, *attention, *mixtures.experts(c, kind, at, ours, **places)]
+    dense = functools.partial(_dense, at, ours, bias=c.ffn_bias, **places)
     gate, up = ("ffn.wg", (m, h)), ("ffn.wi", (m, h))
+    if DIALECTS[kind].fused:
+        hidden = dense("mlp.gate_up_proj", gate, up)
+    else:
+        hidden = [*dense("mlp.gate_proj", gate), *dense("mlp.up_proj", up)]
+    return [*normed, *attention, *hidden, *dense("mlp.down_proj", ("ffn.wo", (h, m)))]
+
+
+def _attention(c: GptConfig, kind: str, at: str, ours: str, **places: Any) -> list[Entry]:
+    m, n, g, d = c.model_dim, c.heads, c.groups, c.head_dim
+    dense = functools.partial(_dense, at, ours, **places)
+    q, k, v = ("attention.q", (m, n, d)), ("attention.k", (m, g, d)), ("attention.v", (m, g, d))
     out = c.attention_bias if c.output_bias == "same" else c.output_bias == "yes"
     if DIALECTS[kind].fused:
         inputs = dense("self_attn.qkv_proj", q, k, v, bias=c.attention_bias)
-        hidden = dense("mlp.gate_up_proj", gate, up, bias=c.ffn_bias)
     else:
         inputs = [
             entry for p, name in ((q, "q"), (k, "k"), (v, "v"))
             for entry in dense(f"self_attn.{name}_proj", p, bias=c.attention_bias)
         ]  # fmt: skip
-        hidden = [*dense("mlp.gate_proj", gate, bias=c.ffn_bias), *dense("mlp.up_proj", up, bias=c.ffn_bias)]
-    norms = []
+    further: list[Entry] = []
     if c.qk_norm:
         sizes = (n * d, g * d) if c.qk_norm_over == "all" else (d, d)
-        norms = [scale(f"self_attn.{x}_norm", f"attention.{x}_norm", s) for x, s in zip("qk", sizes, strict=True)]
-    return [
-        table(TABLE, "embedding.table", (c.vocab, m)),
-        *(scale(theirs, name, m) for theirs, name in _NORMS[c.order].items()),
-        *inputs,
-        *dense("self_attn.o_proj", ("attention.o", (n, d, m)), bias=out, inputs=2),
-        *norms,
-        *hidden,
-        *dense("mlp.down_proj", ("ffn.wo", (h, m)), bias=c.ffn_bias),
-        vector("model.norm.weight", ("final_norm.scale", (m,))),
-    ]
+        further = [
+            vector(f"{at}self_attn.{x}_norm.weight", (f"{ours}attention.{x}_norm.scale", (size,)), **places)
+            for x, size in zip("qk", sizes, strict=True)
+        ]
+    if c.sinks:
+        further.append(vector(f"{at}self_attn.sinks", (f"{ours}attention.sinks", (n,)), **places))
+    return [*inputs, *dense("self_attn.o_proj", ("attention.o", (n, d, m)), bias=out, inputs=2), *further]
+
+
+def _dense(
+    at: str, ours: str, theirs: str, *parts: tuple[str, tuple[int, ...]], bias: bool, inputs: int = 1, **places: Any
+) -> list[Entry]:
+    placed = [(f"{ours}{name}", shape) for name, shape in parts]
+    biases = [(f"{ours}{name}_bias", shape[inputs:]) for name, shape in parts]
+    weight = matrix(f"{at}{theirs}.weight", *placed, inputs=inputs, **places)
+    return [weight, *([vector(f"{at}{theirs}.bias", *biases, **places)] if bias else [])]
 
 
 # Their names of a layer's norms, by its order: "post_attention_layernorm" stands before the feed-forward network in some.

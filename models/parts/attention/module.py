@@ -73,14 +73,14 @@ class Attention(nnx.Module):
         self.v_bias = param(kv, (kv_heads, head_size), (kv_axis, "kv"), zeros, where) if bias else None
         self.o_bias = param(ko, (size,), ("embed",), zeros, where) if (bias if out_bias is None else out_bias) else None
         self.qk_norm_over_all = qk_norm_over == "all"
-        self.q_norm = self.k_norm = None
-        if qk_norm:
-            self.q_norm, self.k_norm = (
-                Norm(n * head_size, where, kind=qk_norm, eps=qk_norm_eps, axis=axis)
-                if self.qk_norm_over_all
-                else Norm(head_size, where, kind=qk_norm, eps=qk_norm_eps, axis="kv")
-                for n, axis in ((heads, "heads"), (kv_heads, kv_axis))
-            )
+
+        def qk(n: int, axis: str) -> Norm | None:
+            if not qk_norm:
+                return None
+            size, axis = (n * head_size, axis) if self.qk_norm_over_all else (head_size, "kv")
+            return Norm(size, where, kind=qk_norm, eps=qk_norm_eps, axis=axis)
+
+        self.q_norm, self.k_norm = qk(heads, "heads"), qk(kv_heads, kv_axis)
         self.per_dim_scale = param(kq, (head_size,), ("kv",), zeros, where) if per_dim_scale else None
         self.relative_bias = param(ko, (heads, buckets), ("heads", "buckets"), zeros, where) if buckets else None
         self.sinks = param(ko, (heads,), ("heads",), zeros, where) if sinks else None

@@ -18,7 +18,16 @@ carries out. Padding is never routed and never counts. What each paper does, and
 | causal | while nothing is dropped | yes | no: who is chosen depends on later tokens |
 
 "top_k" (V-MoE, arXiv 2106.05974, section 2) is as "top1" with k choices, none of which is at random. Its router's logits are
-noisy in training instead, its factor is 1.05 k, and its losses are importance and load, 0.005 each (MoeConfig).
+noisy in training instead, its factor is 1.05 k, and its losses are importance and load, 0.005 each (MoeConfig). Released decoders
+are "top_k", dropless, and nothing of them is random:
+
+| | score | gates | bias | shared expert |
+| --- | --- | --- | --- | --- |
+| Mixtral, 2401.04088 | softmax | over their sum (`norm_topk`) | none | none |
+| Qwen2-MoE, OLMoE (2409.02060) | softmax | as they are | none | Qwen2: of `shared_gate` |
+| Qwen3-MoE | softmax | over their sum | none | none |
+| gpt-oss | softmax | over their sum: softmax over the chosen logits | of the logits | none |
+| DeepSeek-V3, 2412.19437 | sigmoid | over their sum + 1e-20, times 2.5 | of the choice; moved outside the gradient | ungated |
 
 A factor of 0 is dropless: as many slots as a group has tokens, so that every choice is served. Where codebases differ silently:
 
@@ -30,7 +39,8 @@ A factor of 0 is dropless: as many slots as a group has tokens, so that every ch
 | gates normalised before or after dropping? | before (Lingvo `legacy_mtf_behavior`) | Praxis: before, but see next row |
 | second expert dropped at random? | kept if gate / 0.5 > uniform(0, 1), gate normalised | Praxis: threshold 0, so never dropped |
 | does one that is dropped so take a slot? | no (Lingvo); with `second_expert_slot="always"` yes | GShard, Algorithm 1: yes |
-| which choices feed the balance loss? | first choices, per group | Flaxformer: any of the K |
+| which choices feed the balance loss? | first ones, per group and layer | Flaxformer: any of the K |
+| ... with `balance="pooled"` | all K, of all groups and layers together; K when balanced | `transformers`: so, weight 0.001 |
 | scale of the balance loss | 1 when balanced (mean over E of c m, times E squared), weight 0.01 | Praxis: weight 1 |
 | router z-loss | a mean over real tokens, summed over layers as the balance loss is; off, as in GShard | ST-MoE: weight 0.001 |
 """
@@ -38,6 +48,7 @@ A factor of 0 is dropless: as many slots as a group has tokens, so that every ch
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -145,11 +156,42 @@ def top2_gating(probs_GSE: jax.Array, mask_GS: jax.Array, key: jax.Array | None,
     return Choice(expert_GSK, gate_GSK, jnp.stack([mask_GS, keep_GS], axis=-1))
 
 
-def top_k_gating(probs_GSE: jax.Array, mask_GS: jax.Array, choices: int) -> Choice:
-    """Returns V-MoE's choices (arXiv 2106.05974, section 2): the `choices` best experts, weighted with their probabilities."""
-    gate_GSK, expert_GSK = jax.lax.top_k(probs_GSE, choices)
+def top_k_gating(
+    scores_GSE: jax.Array, mask_GS: jax.Array, choices: int, *,
+    norm: bool = False, scale: float = 1.0, bias_E: jax.Array | None = None, groups: tuple[int, int] = (1, 1),
+) -> Choice:  # fmt: skip
+    """Returns V-MoE's choices (arXiv 2106.05974, section 2): the `choices` best experts, weighted with their scores; or those of
+    the decoders that do something else with them.
+
+    Args:
+      scores_GSE: float32 probabilities, or DeepSeek-V3's sigmoids.
+      mask_GS: True for real tokens.
+      norm: gates are divided by their sum.
+      scale: multiplies gates.
+      bias_E: is added to scores where experts are chosen, not in the gates, and gets no gradient (DeepSeek-V3, eq. 16).
+      groups: how many groups experts are in, and of how many a token's experts are: those of which the sums of the two best
+        scores, bias included, are largest (DeepSeek-V3, section 2.1.2: node-limited routing).
+    """
+    by_GSE = scores_GSE if bias_E is None else scores_GSE + jax.lax.stop_gradient(bias_E).astype(scores_GSE.dtype)
+    if groups[0] > 1:
+        by_GSE = jnp.where(best_groups(by_GSE, *groups), by_GSE, -jnp.inf)
+    gate_GSK, expert_GSK = jax.lax.top_k(by_GSE, choices)
+    if by_GSE is not scores_GSE:
+        gate_GSK = jnp.take_along_axis(scores_GSE, expert_GSK, axis=-1)
+    if norm:
+        gate_GSK = gate_GSK / (jnp.sum(gate_GSK, axis=-1, keepdims=True) + 1e-20)
+    gate_GSK = gate_GSK * scale if scale != 1 else gate_GSK
     wanted_GSK = jnp.broadcast_to(mask_GS[..., None], gate_GSK.shape)
     return Choice(expert_GSK.astype(jnp.int32), gate_GSK, wanted_GSK)
+
+
+def best_groups(scores_GSE: jax.Array, groups: int, chosen: int) -> jax.Array:
+    """Returns which experts are in the `chosen` groups of neighbours whose two best scores have the largest sums, [G, S, E]."""
+    size = scores_GSE.shape[-1] // groups
+    best_GSX2, _ = jax.lax.top_k(scores_GSE.reshape(*scores_GSE.shape[:-1], groups, size), min(size, 2))
+    _, index_GSC = jax.lax.top_k(jnp.sum(best_GSX2, axis=-1), chosen)
+    is_chosen_GSX = jnp.any(index_GSC[..., None] == jnp.arange(groups), axis=-2)
+    return jnp.repeat(is_chosen_GSX, size, axis=-1)
 
 
 def expert_choice(probs_GSE: jax.Array, mask_GS: jax.Array, slots: int) -> Routing:
@@ -172,7 +214,7 @@ def expert_choice(probs_GSE: jax.Array, mask_GS: jax.Array, slots: int) -> Routi
 def route(
     gating: str, probs_GSE: jax.Array, mask_GS: jax.Array, slots: int,
     key: jax.Array | None = None, threshold: float = 0.5, second_slot: SecondSlot = "if_dispatched", priority: bool = False,
-    choices: int = 0,
+    top_k: Callable[[jax.Array, jax.Array], Choice] | None = None,
 ) -> Routing:  # fmt: skip
     """Returns the routing of a gating by its name ("top2", "top1", "top_k", "expert_choice"): see there.
 
@@ -180,7 +222,7 @@ def route(
       key, threshold: see `top2_gating`.
       second_slot: MoeConfig.second_expert_slot.
       priority: tokens with larger gates come first (MoeConfig.batch_priority); expert choice is so by itself.
-      choices: of top_k.
+      top_k: the choices of "top_k" by scores and mask: `top_k_gating` with its options.
     """
     if gating == "expert_choice":
         return expert_choice(probs_GSE, mask_GS, slots)
@@ -190,7 +232,8 @@ def route(
     elif gating == "top1":
         choice = top1_gating(probs_GSE, mask_GS)
     else:
-        choice = top_k_gating(probs_GSE, mask_GS, choices)
+        assert top_k is not None
+        choice = top_k(probs_GSE, mask_GS)
     find = functools.partial(find_slots, experts=experts, priority=priority)
     if gating != "top2" or key is None or second_slot == "if_dispatched":
         return assign_slots(choice, find(choice), slots)
@@ -263,6 +306,25 @@ def balance_loss(probs_GSE: jax.Array, routing: Routing, mask_GS: jax.Array) -> 
     gate_GE = jnp.sum(probs_GSE * real_GS1, axis=1) / jnp.maximum(tokens_G1, 1)
     loss_G = experts * jnp.sum(share_GE * gate_GE, axis=-1)
     return jnp.sum(loss_G * tokens_G1[:, 0])
+
+
+def pooled_load(scores_GSE: jax.Array, routing: Routing, mask_GS: jax.Array) -> dict[str, Ratio]:
+    """Returns what the pooled balance loss is made of, over real tokens: `asked` [E], choices of each expert, and `score` [E],
+    their summed scores as shares of a token's."""
+    experts, real_GS1 = scores_GSE.shape[-1], mask_GS[..., None].astype(scores_GSE.dtype)
+    share_GSE = scores_GSE / jnp.sum(scores_GSE, axis=-1, keepdims=True)
+    asked_GNE = jax.nn.one_hot(routing.expert_GN, experts, dtype=scores_GSE.dtype) * routing.wanted_GN[..., None]
+    tokens = jnp.sum(mask_GS)
+    return {
+        "asked": Ratio(jnp.sum(asked_GNE, axis=(0, 1)), tokens),
+        "score": Ratio(jnp.sum(share_GSE * real_GS1, axis=(0, 1)), tokens),
+    }
+
+
+def pooled_balance_loss(asked: Ratio, score: Ratio) -> jax.Array:
+    """Returns E * sum over e of f_e P_e, of all layers' tokens together (`load_balancing_loss_func` of `transformers`): K when
+    experts are evenly loaded. f_e is how many choices of a token are expert e, P_e its mean score."""
+    return len(asked.sum) * jnp.sum(asked.value * score.value)
 
 
 def importance_loss(probs_GSE: jax.Array, mask_GS: jax.Array) -> jax.Array:

@@ -1,0 +1,136 @@
+"""Decoders with mixtures of experts: the released ones, GLaM's, and a small one that runs on a CPU.
+
+The counts of parameters are exact. How the released ones were trained is mostly not published: optimizer and schedule are those
+of gpt.llama2_70b, the data are random tokens, as the vocabularies have no cache here, and the slice of a pod is one that fits.
+
+They drop nothing in evaluation and generation, as released. In training what devices exchange must have a size that is known
+beforehand, so that an expert serves 1.25 of its even share of a routing group, a row of 4096 tokens; a factor of 0 drops nothing
+there either.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from configs import gpt
+from configs.experiment import Experiment
+from configs.optimizers import Adafactor, AdamW, Cosine, InverseSqrt
+from models.execution import Execution
+from models.gpt.config import GptConfig
+from models.gpt.layouts import LAYOUTS
+from models.parts.attention.config import Latent
+from models.parts.moe.config import MoeConfig
+from models.sharding.layout import Layout
+from models.sharding.layouts import data_parallel
+
+ROW = 4096
+KEPT = "dispatched+returned+attention_in+attention_out"
+
+
+def moe_quickstart() -> Experiment:
+    """gpt.quickstart with 8 experts in every second layer, two a token (GShard's gating)."""
+    e = gpt.quickstart()
+    moe = MoeConfig(experts=8, group_size=256)
+    return replace(e, name="gpt.moe_quickstart", model=replace(e.model, moe=moe), layout=data_parallel(1, 1))
+
+
+def mixture(experts: int, choices: int, **fields: Any) -> MoeConfig:
+    """Returns a released decoder's mixture: the best `choices` of all experts, by probability."""
+    return MoeConfig(
+        experts=experts, gating="top_k", choices=choices, group_size=ROW, capacity_factor=1.25 * choices, **fields
+    )  # fmt: skip
+
+
+def mixtral_8x7b() -> Experiment:
+    """Mixtral 8x7B (arXiv 2401.04088): 32 layers of 4096, 8 experts of 14336, two a token; 46,702,792,704 parameters.
+
+    12,879,925,248 of them are used for a token. On 128 chips a device has one expert's sixteenth.
+    """
+    model = _decoder(
+        vocab=32_000, layers=32, model_dim=4096, hidden_dim=14_336, heads=32, head_dim=128, kv_heads=8, rotary_base=1e6,
+        norm_eps=1e-5, moe=mixture(8, 2, norm_topk=True),
+    )  # fmt: skip
+    return _released("mixtral_8x7b", model, LAYOUTS["expert_fsdp"](16, 8))
+
+
+def deepseek_v3() -> Experiment:
+    """DeepSeek-V3 (arXiv 2412.19437): 61 layers of 7168, of which three are dense, 256 experts of 2048, eight a token and one
+    that all pass; latent attention; 671,026,419,200 parameters, the second prediction head left out.
+
+    Sigmoid scores; a token's experts come from four of eight groups; gates add up to 2.5. The paper moves the bias of the choice
+    by hand, ours stays, and its sequence-wise balance loss of weight 1e-4 is GShard's here. 14.8e12 tokens in batches of 15,360
+    rows; here 4096 rows on 1024 chips, an expert to four of them.
+    """
+    moe = mixture(
+        256, 8, norm_topk=True, score="sigmoid", correction_bias=True, expert_groups=8, chosen_groups=4, gate_scale=2.5,
+        hidden_dim=2048, shared_dim=2048, balance_weight=1e-4,
+    )  # fmt: skip
+    model = _decoder(
+        vocab=129_280, layers=61, leading_layers=3, model_dim=7168, hidden_dim=18_432, heads=128, head_dim=64,
+        latent=Latent(rank=512, query_rank=1536), moe=moe,
+    )  # fmt: skip
+    return _released("deepseek_v3", model, LAYOUTS["expert_fsdp"](4, 256), rows=4096, rate=2.2e-4)
+
+
+def _decoder(**fields: Any) -> GptConfig:
+    """Returns a decoder of LLaMA's shape with experts in every layer."""
+    return GptConfig(positions="rotary", activation="silu", gated=True, tied=False, sparse_every=1, **fields)
+
+
+def _released(name: str, model: GptConfig, layout: Layout, *, rows: int = 1024, rate: float = 3e-4) -> Experiment:
+    e = gpt.llama2_70b()
+    return replace(
+        e,
+        name=f"gpt.{name}",
+        model=model,
+        layout=layout,
+        data=replace(e.data, batch_size=rows, length=ROW),
+        optimizer=AdamW(
+            schedule=Cosine(peak=rate, steps=500_000, warmup=2000, floor=0.1), b2=0.95, eps=1e-5, weight_decay=0.1
+        ),
+        eval=replace(e.eval, batch_size=layout.devices),
+        execution=Execution(dtype="bfloat16", remat="full", dispatch="all_to_all", loss_chunks=8),
+    )
+
+
+# --- GLaM: Du et al. 2021, arXiv 2112.06905, Table 4: every second layer is a mixture of 64 experts, GShard's top-2 -----------
+# Its matrices without norms and relative biases add up to the counts below. With the vocabulary of 256,000 the largest has what
+# the paper's table says of it (1.2T, 96.6B of them for a token); the others do with 32,000.
+
+
+def glam_64b_64e() -> Experiment:
+    """GLaM 64B/64E: 64 layers of 8192, experts of 32768: matrices of 1,161,755,099,136 parameters, the paper's 1.2T.
+
+    The paper trains it on 1024 TPU-v4 chips, 1e6 tokens a step in rows of 1024, 600e9 in all: 456 MWh.
+    """
+    return _glam("glam_64b_64e", layers=64, dim=8192, heads=128, vocab=256_000, layout=LAYOUTS["expert_two_d"](64, 16))
+
+
+def glam_8b_64e() -> Experiment:
+    """GLaM 8B/64E: 32 layers of 4096, experts of 16384: matrices of 142,942,928,896 parameters, the paper's 143B."""
+    return _glam("glam_8b_64e", layers=32, dim=4096, heads=32, vocab=32_000, layout=LAYOUTS["expert_two_d"](64, 4))
+
+
+def _glam(name: str, *, layers: int, dim: int, heads: int, vocab: int, layout: Layout) -> Experiment:
+    """Praxis' settings (layers/glam.py) where the paper is silent: the first layer of a pair is the mixture, whose experts are
+    ungated ReLU beside gated GELU in dense layers; no 1/sqrt(D) in attention; router and balance as GShard's.
+
+    Not theirs: logits of x / sqrt(M), which a scale of the last norm can learn; a z-loss of the output logits of 1e-4.
+    """
+    e = gpt.gspmd_128b()
+    moe = MoeConfig(experts=64, group_size=1024, activation="relu", gated="no", balance_weight=0.01)
+    model = replace(
+        e.model, vocab=vocab, layers=layers, model_dim=dim, hidden_dim=4 * dim, heads=heads, head_dim=128, moe=moe,
+        sparse_first=True, attention_scale=False,
+    )  # fmt: skip
+    return replace(
+        e,
+        name=f"gpt.{name}",
+        model=model,
+        layout=layout,
+        data=replace(e.data, batch_size=1024, length=1024),
+        # Section 5.1: Adafactor, rate 0.01 for 10,000 steps, then falling with the inverse root of the step; no dropout.
+        optimizer=Adafactor(schedule=InverseSqrt(scale=1.0, flat=10_000)),
+        train=replace(e.train, steps=600_000, clip_norm=1.0),
+        eval=replace(e.eval, batch_size=layout.devices),
+        execution=Execution(dtype="bfloat16", remat=KEPT, dispatch="sort"),
+    )
