@@ -8,6 +8,7 @@ beforehand, so that an expert serves 1.25 of its even share of a routing group, 
 there either.
 """
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from configs.optimizers import Adafactor, AdamW, Cosine, InverseSqrt
 from models.execution import Execution
 from models.gpt.config import GptConfig
 from models.gpt.layouts import LAYOUTS
-from models.parts.attention.config import Latent
+from models.parts.attention.config import Latent, LayerKind, Rotary
 from models.parts.moe.config import MoeConfig
 from models.sharding.layout import Layout
 from models.sharding.layouts import data_parallel
@@ -52,6 +53,54 @@ def mixtral_8x7b() -> Experiment:
     return _released("mixtral_8x7b", model, LAYOUTS["expert_fsdp"](16, 8))
 
 
+def qwen3_30b_a3b() -> Experiment:
+    """Qwen3 30B-A3B (arXiv 2505.09388): 48 layers of 2048, 128 experts of 768, eight a token; 30,532,122,624 parameters.
+
+    RMS norms of each head's queries and keys; gates over their sum. On 64 chips a device has two experts.
+    """
+    model = _decoder(
+        vocab=151_936, layers=48, model_dim=2048, hidden_dim=6144, heads=32, head_dim=128, kv_heads=4, rotary_base=1e6,
+        qk_norm=True, qk_norm_kind="rms", moe=mixture(128, 8, norm_topk=True, hidden_dim=768, balance_weight=0.001),
+    )  # fmt: skip
+    return _released("qwen3_30b_a3b", model, LAYOUTS["expert_fully_sharded"](1, 64))
+
+
+def olmoe_1b_7b() -> Experiment:
+    """OLMoE 1B-7B (arXiv 2409.02060): 16 layers of 2048, 64 experts of 1024, eight a token; 6,919,161,856 parameters.
+
+    RMS norms of all queries and of all keys; gates are probabilities; weights 0.01 of the balance loss and 0.001 of the router's
+    z-loss (Table 10). The paper trains it on 5.1e12 tokens with a rate of 4e-4, 1024 rows a step.
+    """
+    model = _decoder(
+        vocab=50_304, layers=16, model_dim=2048, hidden_dim=1024, heads=16, head_dim=128, norm_eps=1e-5, qk_norm=True,
+        qk_norm_kind="rms", qk_norm_over="all", moe=mixture(64, 8, balance_weight=0.01, z_weight=0.001),
+    )  # fmt: skip
+    return _released("olmoe_1b_7b", model, LAYOUTS["expert_fully_sharded"](1, 32), rate=4e-4)
+
+
+def gpt_oss_20b() -> Experiment:
+    """gpt-oss 20b (arXiv 2508.10925): 24 layers of 2880, 32 experts of 2880, four a token; 20,914,757,184 parameters.
+
+    Biases everywhere, the router's too; a sink for each head; windows of 128 in even layers; YaRN from 4096 to 131,072 positions;
+    experts' own activation. On 64 chips a device has half of an expert.
+    """
+    moe = mixture(
+        32, 4, norm_topk=True, router_bias=True, activation="clipped_swiglu", gated="yes", balance_weight=0.001
+    )
+    yarn = Rotary(scaling="yarn", factor=32.0, original=4096, whole=False, amplitude=_magnitude(32.0))
+    model = _decoder(
+        vocab=201_088, layers=24, model_dim=2880, hidden_dim=2880, heads=64, head_dim=64, kv_heads=8, norm_eps=1e-5,
+        rotary_base=150_000.0, rotary=yarn, kinds=(LayerKind(window=128), LayerKind()), sinks=True, attention_bias=True,
+        ffn_bias=True, moe=moe,
+    )  # fmt: skip
+    return _released("gpt_oss_20b", model, LAYOUTS["expert_fsdp"](2, 32))
+
+
+def _magnitude(factor: float) -> float:
+    """Returns YaRN's factor of cosines and sines (arXiv 2309.00071, section 3.4)."""
+    return 0.1 * math.log(factor) + 1
+
+
 def deepseek_v3() -> Experiment:
     """DeepSeek-V3 (arXiv 2412.19437): 61 layers of 7168, of which three are dense, 256 experts of 2048, eight a token and one
     that all pass; latent attention; 671,026,419,200 parameters, the second prediction head left out.
@@ -64,9 +113,12 @@ def deepseek_v3() -> Experiment:
         256, 8, norm_topk=True, score="sigmoid", correction_bias=True, expert_groups=8, chosen_groups=4, gate_scale=2.5,
         hidden_dim=2048, shared_dim=2048, balance_weight=1e-4,
     )  # fmt: skip
+    yarn = Rotary(
+        scaling="yarn", factor=40.0, original=4096
+    )  # cosines as they are: mscale and mscale_all_dim are alike
     model = _decoder(
         vocab=129_280, layers=61, leading_layers=3, model_dim=7168, hidden_dim=18_432, heads=128, head_dim=64,
-        latent=Latent(rank=512, query_rank=1536), moe=moe,
+        rotary=yarn, latent=Latent(rank=512, query_rank=1536), attention_scalar=192 / _magnitude(40.0) ** 4, moe=moe,
     )  # fmt: skip
     return _released("deepseek_v3", model, LAYOUTS["expert_fsdp"](4, 256), rows=4096, rate=2.2e-4)
 

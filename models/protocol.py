@@ -267,8 +267,8 @@ class Family:
       hyperparameters: makes the settings of a configuration that a log of a run names beside those of optimizer and data
         (trainers/measure/mlperf_rules.py).
       notes: makes the lines about a configuration and its execution that a run prints when it starts.
-      meaning: fields of the configuration that change what a model computes, but none of its shapes: weights of a model that
-        differs in one of them are refused.
+      meaning: fields of the configuration, by dotted paths, that change what a model computes, but none of its shapes: weights
+        of a model that differs in one of them are refused.
       same_outputs: whether two configurations mean the same by the outputs of the components that may start fresh, its heads;
         else a head is not taken from the other's weights.
       shared: parameters, by name, that mean the same in every head.
@@ -338,6 +338,15 @@ class Writes(Protocol):
 
     def write(self, batch: Batch, beams: int, steps: int) -> jax.Array:
         """Returns the likeliest text of each row, int32 [B, steps] with 0 behind it, by so many hypotheses."""
+        ...
+
+
+@runtime_checkable
+class Represents(Protocol):
+    """A model that gives a vector of what a row has, such as a picture: those of things that look alike to it are alike."""
+
+    def vectors(self, batch: Batch) -> jax.Array:
+        """Returns a vector of each row [B, M], outside training; the batch has the arrays of `Decoding.compared`."""
         ...
 
 

@@ -13,6 +13,11 @@ from models.parts.transformer_config import MEANING_OF_LM
 from models.protocol import Family
 from models.sharding.layouts import Recipe
 
+MEANING_OF_MIXTURES = (
+    "latent", "sparse_first", "moe.gating", "moe.choices", "moe.norm_topk", "moe.score", "moe.expert_groups",
+    "moe.chosen_groups", "moe.gate_scale", "moe.activation",
+)  # fmt: skip
+
 
 def comparable(c: GptConfig, lengths: Sequence[int]) -> GptConfig:
     """Returns the configuration with nothing random; see Family.comparable. Routing groups lie within rows."""
@@ -33,7 +38,7 @@ FAMILY = Family(
     like=lambda c: "gpt.gpt2_124m",
     comparable=comparable,
     searched=searched,
-    meaning=MEANING_OF_LM,
+    meaning=(*MEANING_OF_LM, *MEANING_OF_MIXTURES),
     hyperparameters=lambda c: hyperparameters(c.moe),
     notes=lambda c, execution: notes(c.moe, c.hidden_dim, execution),
 )

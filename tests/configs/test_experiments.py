@@ -1,6 +1,7 @@
 """Experiments: every one builds, and a change to any of them shows as a changed line."""
 
 import json
+import math
 import subprocess
 import sys
 
@@ -41,6 +42,11 @@ SIZES = {
     "gpt.gspmd_128b": 137_702_416_384,
     "gpt.gspmd_1t": 1_100_041_175_040,
     "gpt.lingvo_175b": 174_366_928_896,
+    "gpt.mixtral_8x7b": 46_702_792_704,
+    "gpt.qwen3_30b_a3b": 30_532_122_624,
+    "gpt.olmoe_1b_7b": 6_919_161_856,
+    "gpt.gpt_oss_20b": 20_914_757_184,
+    "gpt.deepseek_v3": 671_026_419_200,
 }
 PRINTED = {  # and in which unit
     "bert.base": ("110", 1e6), "bert.large": ("335", 1e6),
@@ -68,6 +74,24 @@ def test_sizes_are_the_published_ones(name):
     else:
         printed, unit = PRINTED[name]
         assert f"{total / unit:.{len(printed.partition('.')[2])}f}" == printed
+
+
+# GLaM's, as its table has them but for norms and biases of relative positions.
+MATRICES = {"gpt.glam_64b_64e": 1_161_755_099_136, "gpt.glam_8b_64e": 142_942_928_896}
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_matrices_add_up_to_the_papers_total(name):
+    """Tables and matrices of attention, of dense layers, routers and experts; read from the golden dump."""
+    lines = (golden.FOLDER / f"{name}.txt").read_text().splitlines()
+    sizes = [line.split()[2] for line in lines if line.startswith("tensor ")]
+    of = [line.split()[1] for line in lines if line.startswith("tensor ")]
+    total = sum(
+        math.prod(map(int, size.split("x")))
+        for size, tensor in zip(sizes, of, strict=True)
+        if not tensor.removesuffix(":").endswith((".scale", ".relative_bias"))
+    )
+    assert total == MATRICES[name]
 
 
 @pytest.mark.parametrize("name", registry.names())

@@ -49,6 +49,8 @@ TABLE = [
         for name, mesh in (("expert_two_d", (2, 4)), ("pipeline_with_experts", (2, 2, 2)), ("tensor_parallel", (2, 4)))
     ),
     pytest.param("gpt.glam_64b_64e", "expert_two_d", (2, 4), marks=pytest.mark.slow),
+    # Windows in every second layer, sinks, biases of routers and experts.
+    pytest.param("gpt.gpt_oss_20b", "pipeline_with_experts", (2, 2, 2), marks=pytest.mark.slow),
     ("gpt.palm_8b", "two_d", (2, 4)),
     pytest.param("gpt.gspmd_64b", "two_d", (2, 4), marks=pytest.mark.slow),
     *(("gpt.gspmd_64b", name, (2, 4)) for name in ("two_d_sequence", "context_ring", "context_ring_balanced")),

@@ -143,10 +143,6 @@ _MIXTURES = {
         ),
     ),
     "olmoe": Case("OlmoeForCausalLM", _MIXTURE | dict(num_experts=7, num_experts_per_tok=3)),
-    "olmoe_normed": Case(
-        "OlmoeForCausalLM",
-        _MIXTURE | dict(num_experts=5, num_experts_per_tok=2, norm_topk_prob=True, num_key_value_heads=3),
-    ),
     # YaRN by default, and windows in even layers.
     "gpt_oss": Case(
         "GptOssForCausalLM",

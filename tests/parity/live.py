@@ -25,6 +25,7 @@ from data.vocabularies.files import PIECES
 from data.vocabularies.tokenizers import Tokenizer
 from models.bert import huggingface as bert
 from models.errors import nearest
+from models.gpt.huggingface.mixtures import MIXTURES
 from tests.helpers.vocabularies import write_pieces
 from tests.parity import ours
 from tests.parity.cases import CASES, GIVEN, ODD_TEXT, TRANSLATORS
@@ -138,7 +139,7 @@ def main() -> int:
         for version in (4, 5):
             theirs("translators", pieces / PIECES, made, version=version)
         theirs("hear", made / "spectra.safetensors")
-        theirs("defaults", made / "defaults.json", *bert.MODEL_TYPES)
+        theirs("defaults", made / "defaults.json", *bert.MODEL_TYPES, *MIXTURES)
         same = vocabularies(written) | translators(made, written)
         for name, equal in same.items():
             print(f"{name + ', vocabulary':<32}{'equal' if equal else 'DIFFERENT':>20}")

@@ -68,16 +68,22 @@ class HuggingFace:
         mapping = _of_type(self.theirs)
         self.config = self._read_config(mapping)
         self._tensors: dict[str, tuple[TensorFile, str]] = {}
-        for file in _files(folder):
+        files_ = _files(folder)
+        self._sources = {name: file for file in files_ for name in file.shapes}
+        remade = getattr(mapping, "remade", interchange.as_it_is)
+        self._remade = remade(self.config, {name: file.shapes[name] for name, file in self._sources.items()})
+        used = {name for form in self._remade.values() for name in form.sources}
+        for file in files_:
             for name in file.shapes:
-                if known := mapping.canonical(self.config, name):
-                    if known in self._tensors:
+                if name not in used and (known := mapping.canonical(self.config, name)):
+                    if known in self._tensors or known in self._remade:
                         raise InterchangeError(f"{folder}: {shortened(known)} is there twice")
                     self._tensors[known] = file, name
         self._settle_copies(mapping)
         readable = mapping.readable(self.config)
         want = interchange.their_shapes(readable)
         stored = {known: file.shapes[name] for known, (file, name) in self._tensors.items()}
+        stored |= {known: form.shape for known, form in self._remade.items()}
         kept = {k for k in want.keys() | stored.keys() if (k in want and k in stored) or not mapping.is_head_tensor(k)}
         want, stored = ({k: v for k, v in tensor_shapes.items() if k in kept} for tensor_shapes in (want, stored))
         if wrong := interchange.problems(want, stored):
@@ -85,8 +91,8 @@ class HuggingFace:
                 raise InterchangeError(f"{folder}: {lost}")
             raise InterchangeError(f"{folder}: not the tensors of the model in its {CONFIG}: {wrong}")
         for known in stored:
-            file, name = self._tensors[known]
-            file.require_floats([name])
+            for file, name in self._parts(known):
+                file.require_floats([name])
         entries = [e for e in readable if all(name in stored for name in e.names())]
         self.shapes = interchange.shapes(entries)
         self._read = interchange.reader(entries, self._fetch, folder)
@@ -95,7 +101,7 @@ class HuggingFace:
     def _read_config(self, mapping: Any, changed: Mapping[str, Any] = MappingProxyType({})) -> Any:
         """Returns our configuration of config.json, with some settings changed."""
         try:
-            interchange.only(self.theirs, quantization_config=())
+            getattr(mapping, "check_packing", interchange.is_not_packed)(self.theirs)
             return mapping.read_config(self.theirs | dict(changed))
         except InterchangeError as error:
             raise InterchangeError(f"{self.folder}: {error}") from None
@@ -142,7 +148,17 @@ class HuggingFace:
                 )
         return ""
 
+    def _parts(self, known: str) -> list[tuple[TensorFile, str]]:
+        """Returns where the numbers of a tensor are, unless they are packed."""
+        form = self._remade.get(known)
+        if form is None:
+            return [self._tensors[known]]
+        return [] if form.packed else [(self._sources[name], name) for name in form.sources]
+
     def _fetch(self, known: str) -> np.ndarray:
+        form = self._remade.get(known)
+        if form is not None:
+            return form.make(*(self._sources[name](name) for name in form.sources))
         file, name = self._tensors[known]
         return file(name)
 

@@ -142,7 +142,7 @@ def fitting(
     family, theirs = family_of(config), weights.config
     same_family = type(theirs) is type(config)
     for field in family.meaning if same_family else ():
-        stored, wanted = getattr(theirs, field), getattr(config, field)
+        stored, wanted = _setting(theirs, field), _setting(config, field)
         if stored != wanted:
             raise InterchangeError(
                 f"the weights are of a model with {field}={stored!r}, this one has {wanted!r}; set --model.{field} {stored}"
@@ -151,6 +151,13 @@ def fitting(
     new = {name for name in shapes if _within(name, fresh)}
     same = new <= set(names) and (not same_family or family.same_outputs(config, theirs))
     return [name for name in names if same or name not in new or name in family.shared]
+
+
+def _setting(config: Any, path: str) -> Any:
+    """Returns a field by its dotted path; None where what it belongs to is left out."""
+    for name in path.split("."):
+        config = getattr(config, name, None)
+    return config
 
 
 def _within(name: str, components: Sequence[str]) -> bool:

@@ -59,49 +59,50 @@ def heads(pooling: str = "cls") -> dict[str, Head]:
 def read(theirs: Mapping[str, Any]) -> BertConfig:
     """Returns the configuration of a ModernBERT. Dropout is that of attention, which in `transformers` its outputs have too, and
     apart from it that of hidden layers."""
-    theirs = completed(theirs, DEFAULTS["modernbert"])
-    only(theirs, problem_type=("single_label_classification",), classifier_pooling=("cls", "mean"))
-    size = head_dim(theirs, "hidden_size", "num_attention_heads")
+    s = completed(theirs, DEFAULTS["modernbert"])
+    only({"classifier_pooling": (pooling := setting(s, "classifier_pooling", str))}, classifier_pooling=("cls", "mean"))
+    size = head_dim(s, "hidden_size", "num_attention_heads")
     only(theirs, head_dim=(size,), rope_scaling=({},), partial_rotary_factor=(1, 1.0))
-    head = common.read_head(theirs, STEMS["modernbert"], heads(theirs["classifier_pooling"]))
+    head = common.read_head(s, STEMS["modernbert"], heads(pooling))
+    activation, bias = setting(s, "hidden_activation", str), setting(s, "mlp_bias", bool)
     if not isinstance(head, SentenceEmbedding):  # whose transform is made of what the layers are
-        only(theirs, classifier_activation=(theirs["hidden_activation"],), classifier_bias=(theirs["mlp_bias"],))
-    bases = _bases(theirs)
+        common.fixed(s, classifier_activation=activation, classifier_bias=bias)
+    bases = _bases(s)
     return BertConfig(
-        vocab=setting(theirs, "vocab_size", int),
-        layers=setting(theirs, "num_hidden_layers", int),
-        model_dim=setting(theirs, "hidden_size", int),
-        hidden_dim=setting(theirs, "intermediate_size", int),
-        heads=setting(theirs, "num_attention_heads", int),
+        vocab=setting(s, "vocab_size", int),
+        layers=setting(s, "num_hidden_layers", int),
+        model_dim=setting(s, "hidden_size", int),
+        hidden_dim=setting(s, "intermediate_size", int),
+        heads=setting(s, "num_attention_heads", int),
         head_dim=size,
         positions="rotary",
         max_positions=0,
         rotary_base=bases[_FULL],
-        kinds=_kinds(theirs, bases),
+        kinds=_kinds(s, bases),
         types=0,
         order="pre",
         bare_first=True,
-        norm_bias=setting(theirs, "norm_bias", bool),
-        norm_eps=setting(theirs, "norm_eps", float),
-        activation=read_activation(setting(theirs, "hidden_activation", str)),
+        norm_bias=setting(s, "norm_bias", bool),
+        norm_eps=setting(s, "norm_eps", float),
+        activation=read_activation(activation),
         gated=True,
-        attention_bias=setting(theirs, "attention_bias", bool),
-        ffn_bias=setting(theirs, "mlp_bias", bool),
-        softmax_bias=setting(theirs, "decoder_bias", bool),
-        dropout=setting(theirs, "attention_dropout", float),
-        hidden_dropout=setting(theirs, "mlp_dropout", float),
+        attention_bias=setting(s, "attention_bias", bool),
+        ffn_bias=bias,
+        softmax_bias=setting(s, "decoder_bias", bool),
+        dropout=setting(s, "attention_dropout", float),
+        hidden_dropout=setting(s, "mlp_dropout", float),
         head=head,
     )
 
 
-def _bases(theirs: Mapping[str, Any]) -> dict[str, float]:
+def _bases(s: Mapping[str, Any]) -> dict[str, float]:
     """Returns the base of rotary positions by the kind of a layer."""
-    given = setting(theirs, "rope_parameters", dict, {})
+    given = setting(s, "rope_parameters", dict, None) or {}
     if unknown := sorted(given.keys() - {_FULL, _LOCAL}):
         raise InterchangeError(f"config.json: rope_parameters of {unknown[0]!r}: only of {_FULL} and {_LOCAL}")
     bases = {}
     for kind, old in ((_FULL, "global_rope_theta"), (_LOCAL, "local_rope_theta")):
-        rope = {"rope_theta": theirs[old]} | setting(given, kind, dict, {})
+        rope = {"rope_theta": setting(s, old, float)} | setting(given, kind, dict, {})
         only(rope, rope_type=("default",), type=("default",), partial_rotary_factor=(1, 1.0))
         bases[kind] = setting(rope, "rope_theta", float)
         if not bases[kind] > 0:
@@ -109,17 +110,19 @@ def _bases(theirs: Mapping[str, Any]) -> dict[str, float]:
     return bases
 
 
-def _kinds(theirs: Mapping[str, Any], bases: Mapping[str, float]) -> tuple[LayerKind, ...]:
+def _kinds(s: Mapping[str, Any], bases: Mapping[str, float]) -> tuple[LayerKind, ...]:
     """Returns the kinds of layers: the shortest pattern that they follow."""
-    layers, every = setting(theirs, "num_hidden_layers", int), setting(theirs, "global_attn_every_n_layers", int)
+    layers, every = setting(s, "num_hidden_layers", int), setting(s, "global_attn_every_n_layers", int)
     if every < 1:
         raise InterchangeError(f"config.json: global_attn_every_n_layers={every}: must be 1 or more")
-    types = setting(theirs, "layer_types", list, [_LOCAL if i % every else _FULL for i in range(layers)])
+    types = setting(s, "layer_types", list, None)
+    if types is None:
+        types = [_LOCAL if i % every else _FULL for i in range(layers)]
     if len(types) != layers:
         raise InterchangeError(f"config.json: layer_types are {len(types)}, of num_hidden_layers={layers}")
-    reach = setting(theirs, "local_attention", int) // 2  # on either side
+    reach = setting(s, "local_attention", int) // 2  # on either side
     if reach < 1:
-        raise InterchangeError(f"config.json: local_attention={theirs['local_attention']}: must be 2 or more")
+        raise InterchangeError(f"config.json: local_attention={setting(s, 'local_attention', int)}: must be 2 or more")
     made = {_FULL: LayerKind(), _LOCAL: LayerKind(window=reach + 1, base=bases[_LOCAL])}
     for name in types:
         if name not in made:
