@@ -37,6 +37,8 @@ SIZES = {
     "gshard_m4.moe_2048e_36l": 619_399_180_288,
     "bert.mlperf_480b": 481_815_347_200,
     "bert.mlperf_200b": 199_717_148_096,
+    "bert.roberta_base": 124_697_433,
+    "bert.modernbert_base": 149_655_232,
     "gpt.gspmd_128b": 137_702_416_384,
     "gpt.gspmd_1t": 1_100_041_175_040,
     "gpt.lingvo_175b": 174_366_928_896,

@@ -91,13 +91,14 @@ def check(name: str, scratch: Path, known: Mapping[str, Mapping[str, Any]]) -> c
     fixture, folders, outputs = FIXTURES / name, {}, {}
     config = json.loads((fixture / "config.json").read_text())
     newest = CASES[name].version == 5  # whose settings the older version passes over
-    for i, (edit, edited) in enumerate(edits(config, known.get(config["model_type"], {}) if newest else {})):
+    defaults = known.get(config["model_type"], {}) if newest else {}
+    for i, (edit, edited) in enumerate(edits(config, defaults)):
         folder = scratch / f"{name}{i}"
         folder.mkdir()
         (folder / "config.json").write_text(json.dumps(edited))
         (folder / "model.safetensors").symlink_to(fixture / "model.safetensors")
         save_file(
-            inputs(fixture, edited.get("pad_token_id", config.get("pad_token_id"))), folder / "inputs.safetensors"
+            inputs(fixture, edited.get("pad_token_id", defaults.get("pad_token_id"))), folder / "inputs.safetensors"
         )
         folders[edit] = folder
     theirs("edited", *folders.values(), version=CASES[name].version)

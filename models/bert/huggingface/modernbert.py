@@ -136,8 +136,9 @@ def write(c: BertConfig) -> dict[str, Any]:
     """Returns the settings of a ModernBERT; raises InterchangeError."""
     demand(
         c, "ModernBERT", positions="rotary", rotary=None, norm="layer", order="pre", bare_first=True, embedding_norm=True,
-        gated=True, output_bias="same", key_bias=True, qk_norm=False, sinks=False, attention_scale=True, attention_scalar=0.0,
-        groups=c.heads, head_dim=c.model_dim // c.heads, per_dim_scale=False, logit_cap=0.0, embedding_scale=1.0, types=0,
+        gated=True, output_bias="same", key_bias=True, qk_norm=False, latent=None, sinks=False, attention_scale=True,
+        attention_scalar=0.0, groups=c.heads, head_dim=c.model_dim // c.heads, per_dim_scale=False, logit_cap=0.0,
+        embedding_scale=1.0, types=0,
     )  # fmt: skip
     if isinstance(c.head, MaskedLm):
         demand(c, "ModernBERT for masked tokens", tied=True, softmax_cap=0.0)
