@@ -25,7 +25,7 @@ class ConfigError(UserError):
 
 
 MODULES: dict[str, str] = {}  # further modules with experiments, beside those of configs/: name -> module
-PARTS = {"gpt_experts": "gpt"}  # modules of configs/ whose experiments are named as another's
+PARTS = {"gpt_experts": "gpt", "gpt_released": "gpt"}  # modules of configs/ whose experiments are named as another's
 
 
 def names() -> list[str]:

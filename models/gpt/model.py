@@ -140,9 +140,9 @@ class Gpt(Staged):
         return self._geometry(positions_BL, self._mask(segments_BL, batch).in_zigzag(self.where), segments_BL)
 
     def _geometry(
-        self, positions_BL: jax.Array, mask: AttentionMask, segments_BL: jax.Array, reach_B: jax.Array | None = None
+        self, positions_BL: jax.Array, mask: AttentionMask, segments_BL: jax.Array, reach_BL: jax.Array | None = None
     ) -> Geometry:
-        g = transformer.geometry(self.c, positions_BL, mask, reach_B)
+        g = transformer.geometry(self.c, positions_BL, mask, reach_BL)
         return g if self.c.moe is None else dataclasses.replace(g, real_BL=segments_BL > 0)
 
     def _run(
@@ -203,7 +203,7 @@ class Gpt(Staged):
         segments_BS = (positions_BS < lengths_B[:, None]).astype(jnp.int32)
         mask = AttentionMask.for_rows(segments_BS, segments_BS, causal=not c.prefix)
         slots = Slots.empty(len(ids_BS), hypotheses, steps, lengths_B - 1, size)
-        g, x_BSM = self._geometry(positions_BS, mask, segments_BS, slots.reach_B), self._embed(ids_BS, positions_BS)
+        g, x_BSM = self._geometry(positions_BS, mask, segments_BS, slots.reach_B1), self._embed(ids_BS, positions_BS)
         heads = None if c.latent else "act_heads" if c.groups == c.heads else "act_kv_heads"
         names = ("batch", None, heads, None)
 

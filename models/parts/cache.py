@@ -63,9 +63,9 @@ class Slots:
         return cls(jnp.broadcast_to(own_K1, (rows, hypotheses, steps)), first_B, beginning)
 
     @property
-    def reach_B(self) -> jax.Array:
+    def reach_B1(self) -> jax.Array:
         """How many positions each row may have in the end."""
-        return self.first_B + 1 + self.ancestors_BKT.shape[2]
+        return self.first_B[:, None] + 1 + self.ancestors_BKT.shape[2]
 
     @property
     def number(self) -> int:

@@ -82,14 +82,14 @@ def _tables(c: BlockConfig) -> list[tuple[bool, float, bool]]:
     return list(dict.fromkeys(_turning(kind) for kind in c.kinds or (LayerKind(),)))
 
 
-def _rotation(c: BlockConfig, positions_BL: jax.Array, reach_B: jax.Array | None) -> Rotation | None:
+def _rotation(c: BlockConfig, positions_BL: jax.Array, reach_BL: jax.Array | None) -> Rotation | None:
     """Returns the rotation of all layers; if they differ, one after the other along a third dimension."""
     if c.positions != "rotary":
         return None
     rotations = []
     for turns, base, scaled in _tables(c):
         rotary = c.rotary if scaled or c.rotary is None else Rotary(dims=c.rotary.dims)
-        cos, sin = rotation(positions_BL, c.head_dim, base or c.rotary_base, rotary, reach_B)
+        cos, sin = rotation(positions_BL, c.head_dim, base or c.rotary_base, rotary, reach_BL)
         rotations.append((cos, sin) if turns else (jnp.ones_like(cos), jnp.zeros_like(sin)))
     if len(rotations) == 1:
         return rotations[0] if _tables(c)[0][0] else None
@@ -129,17 +129,32 @@ class Geometry:
 
 
 def geometry(
-    c: BlockConfig, positions_BL: jax.Array, mask: AttentionMask, reach_B: jax.Array | None = None
+    c: BlockConfig, positions_BL: jax.Array, mask: AttentionMask, reach_BL: jax.Array | None = None
 ) -> Geometry:
-    """Returns the geometry of whole rows; `reach_B` is how many positions they will have, by default those that they have."""
+    """Returns the geometry of whole rows.
+
+    Args:
+      reach_BL: how many positions the example of each will have (positions may be 1); by default those that are in the row.
+    """
     if len(c.kinds) == 1:
         mask = mask.within(c.kinds[0].window)
-    return Geometry(mask, _rotation(c, positions_BL, reach_B))
+    if reach_BL is None and c.rotary is not None and c.rotary.scaling == "longrope":
+        reach_BL = _reach(positions_BL, mask.segments_BL)
+    return Geometry(mask, _rotation(c, positions_BL, reach_BL))
+
+
+def _reach(positions_BL: jax.Array, segments_BL: jax.Array) -> jax.Array:
+    """Returns how many positions the example of each has, whatever the order of positions."""
+
+    def of_row(positions_L: jax.Array, segments_L: jax.Array) -> jax.Array:
+        return jax.ops.segment_max(positions_L, segments_L, len(segments_L) + 1)[segments_L] + 1
+
+    return jax.vmap(of_row)(*jnp.broadcast_arrays(positions_BL, segments_BL))
 
 
 def cached_geometry(c: BlockConfig, step: Step) -> Geometry:
     """Returns the geometry of the step that is decoded, B * K rows of one position."""
-    return dataclasses.replace(geometry(c, step.positions_BK, step.mask(), step.slots.reach_B), step=step)
+    return dataclasses.replace(geometry(c, step.positions_BK, step.mask(), step.slots.reach_B1), step=step)
 
 
 def norm(c: BlockConfig, where: Component) -> Norm:

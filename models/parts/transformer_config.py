@@ -176,7 +176,7 @@ class LmConfig(BlockConfig):
 
     def _shrunk_positions(self, head_dim: int) -> dict[str, Any]:
         """Returns windows and rotary positions for heads of this size, in rows of a few dozen positions."""
-        kinds = tuple(dataclasses.replace(kind, window=min(kind.window, 5)) for kind in self.kinds)
+        kinds = tuple(dict.fromkeys(dataclasses.replace(kind, window=min(kind.window, 5)) for kind in self.kinds))
         scale = 4.0 if self.embedding_scale != 1 else 1.0
         return dict(kinds=kinds, rotary=self.rotary and self.rotary.shrunk(head_dim), embedding_scale=scale)
 

@@ -11,20 +11,20 @@ Rotation = tuple[jax.Array, jax.Array]  # cosines and sines, [B, L, D / 2] each
 
 
 def rotation(
-    positions_BL: jax.Array, head_size: int, base: float, rotary: Rotary | None = None, reach_B: jax.Array | None = None
+    positions_BL: jax.Array, head_size: int, base: float, rotary: Rotary | None = None, reach_BL: jax.Array | None = None
 ) -> Rotation:
     """Returns cosines and sines of rotary position embeddings (RoFormer, arXiv 2104.09864, section 3.2.2), float32.
 
     Args:
       rotary: how rates are stretched; None is not at all. Of fewer dimensions than a head has, the result has fewer too.
-      reach_B: how many positions each row will have, where rates depend on it ("longrope"); by default those that it has.
+      reach_BL: how many positions the example of each will have, where rates depend on it ("longrope"); positions may be 1.
     """
     rotary = rotary or Rotary()
     dims = rotary.dims or head_size
     if rotary.scaling == "longrope":
-        reach_B = jnp.max(positions_BL, axis=-1) + 1 if reach_B is None else reach_B
+        assert reach_BL is not None
         tables = (jnp.asarray(rotary.rates(dims, base, long=long), jnp.float32) for long in (True, False))
-        rates = jnp.where((reach_B > rotary.original)[..., None, None], *tables)
+        rates = jnp.where((reach_BL > rotary.original)[..., None], *tables)
     else:
         rates = jnp.asarray(np.array(rotary.rates(dims, base)), jnp.float32)
     angles = positions_BL[..., None].astype(jnp.float32) * rates

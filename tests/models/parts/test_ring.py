@@ -29,6 +29,8 @@ VARIANTS = {
     "grouped": dict(kv_heads=2, bias=True, per_dim_scale=True, cap=2.0, causal=True, rotary=True),
     "relative": dict(kv_heads=1, buckets=8, max_distance=16, causal=True),
     "bidirectional": dict(buckets=8, max_distance=16, cap=3.0),
+    "windowed": dict(kv_heads=2, sinks=True, qk_norm="rms", causal=True, rotary=True, window=5),
+    "windowed_bidirectional": dict(sinks=True, qk_norm="rms_plus_one", qk_norm_over="all", window=3),
 }
 
 
@@ -42,13 +44,13 @@ def attention(where: Component, **fields) -> Attention:
     )
 
 
-@functools.partial(jax.jit, static_argnums=(2, 3))
-def gradients(made: Attention, inputs, causal: bool, rotary: bool):
+@functools.partial(jax.jit, static_argnums=(2, 3, 4))
+def gradients(made: Attention, inputs, causal: bool, rotary: bool, window: int = 0):
     """(gradients of a weighted sum of what real queries get, what all get)."""
     x_BLM, weight_BLM, segments_BL = inputs
     places_BL = jnp.broadcast_to(jnp.arange(L), (B, L))
     segments_BL, places_BL = arrange(segments_BL, made.where), arrange(places_BL, made.where)
-    mask = AttentionMask.for_rows(segments_BL, segments_BL, causal=causal).in_zigzag(made.where)
+    mask = AttentionMask.for_rows(segments_BL, segments_BL, causal=causal).in_zigzag(made.where).within(window)
 
     def total(made, x_BLM):
         turned = rotation(places_BL, 4, 100.0) if rotary else None
@@ -58,7 +60,7 @@ def gradients(made: Attention, inputs, causal: bool, rotary: bool):
     return jax.grad(total, argnums=(0, 1), has_aux=True)(made, x_BLM)
 
 
-def run(layout: Layout, *, mesh: bool = False, causal: bool = False, rotary: bool = False, **fields):
+def run(layout: Layout, *, mesh: bool = False, causal: bool = False, rotary: bool = False, window: int = 0, **fields):
     """(gradients of parameters, of inputs, outputs of real queries), positions in their natural order."""
     with jax.enable_x64(True):
         where = Component(layout, "attention", make_mesh(layout) if mesh else None)
@@ -66,7 +68,7 @@ def run(layout: Layout, *, mesh: bool = False, causal: bool = False, rotary: boo
         vectors = [rng.normal(size=(B, L, M)) for _ in range(2)]
         order = np.asarray(zigzag(jnp.arange(L)[None], PIECES)[0]) if layout.balanced else np.arange(L)
         inputs = (*(x[:, order] for x in vectors), SEGMENTS)
-        (made, dx_BLM), y_BLM = gradients(attention(where, **fields), inputs, causal, rotary)
+        (made, dx_BLM), y_BLM = gradients(attention(where, **fields), inputs, causal, rotary, window)
         back = np.argsort(order)
         y_BLM = np.where(SEGMENTS[..., None] > 0, np.asarray(y_BLM)[:, back], 0)
         return jax.device_get(jax.tree.leaves(made)), np.asarray(dx_BLM)[:, back], y_BLM
