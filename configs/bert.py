@@ -11,6 +11,7 @@ from data.labelled.config import LabelledData
 from data.text.config import MaskedTextData
 from models.bert.config import BertConfig
 from models.execution import Execution
+from models.parts.attention.config import LayerKind
 from models.parts.heads_config import Classification, MaskedLm, SentenceEmbedding, Span, Tagging
 from models.sharding import layouts
 from models.sharding.layout import rules
@@ -145,6 +146,49 @@ def roberta_base() -> Experiment:
         optimizer=AdamW(schedule=Linear(peak=6e-4, steps=500_000, warmup=24_000), b2=0.98, eps=1e-6, weight_decay=0.01),
         train=Train(steps=500_000, log_every=100, save_every=5000),
         eval=HeldOut(batch_size=256),
+    )
+
+
+# --- ModernBERT, arXiv 2412.13663 ---------------------------------------------------------------------------------
+
+
+def modernbert_base() -> Experiment:
+    """ModernBERT base: 22 layers of 768, 149,655,232 parameters; every third layer sees all, the others 64 tokens to either side.
+
+    The paper's first phase (section 2.2): 1.7T tokens in rows of 1,024, batches up to 4,608, 30 % of tokens masked, StableAdamW
+    with a rate of 8e-4 that stays; here AdamW, batches of one size, and a rate that falls. Then 300B tokens in rows of 8,192,
+    with base 160,000 in layers that see everything, as here. Random tokens: its text is not in a package.
+    """
+    return Experiment(
+        name="bert.modernbert_base",
+        model=BertConfig(
+            vocab=50_368,
+            layers=22,
+            model_dim=768,
+            hidden_dim=1152,
+            heads=12,
+            head_dim=64,
+            positions="rotary",
+            max_positions=0,
+            rotary_base=160_000.0,
+            kinds=(LayerKind(), *[LayerKind(window=65, base=10_000.0)] * 2),
+            norm_bias=False,
+            norm_eps=1e-5,
+            order="pre",
+            bare_first=True,
+            activation="gelu",
+            gated=True,
+            attention_bias=False,
+            ffn_bias=False,
+            types=0,
+            dropout=0.0,
+        ),
+        layout=layouts.data_parallel(64, 1),
+        data=MaskedTextData(batch_size=4608, length=1024, rate=0.3),
+        optimizer=AdamW(schedule=Linear(peak=8e-4, steps=360_000, warmup=640), b2=0.98, eps=1e-6, weight_decay=1e-5),
+        train=Train(steps=360_000, log_every=100, save_every=5000),
+        eval=HeldOut(batch_size=256),
+        execution=Execution(dtype="bfloat16"),
     )
 
 

@@ -143,6 +143,17 @@ def small_czech() -> Experiment:
     )  # fmt: skip
 
 
+def small_taught() -> Experiment:
+    """Learns as `small_czech` does from a quarter of its texts, and from what Whisper base writes of the other utterances: noisy
+    student training (2010.10504, section 3), with SpecAugment as the noise.
+
+        scripts.train conformer.small_taught --workdir runs/taught --prepare
+        scripts.train conformer.small_czech --workdir runs/few --prepare --data.cache fillets_few    # without a teacher
+    """
+    base = small_czech()
+    return replace(base, name="conformer.small_taught", data=replace(base.data, cache="fillets_taught"))
+
+
 def small_unlabelled() -> Experiment:
     """Pre-trains the small Conformer on 1.4 h of game speech and telephone prompts without texts, by wav2vec 2.0's loss."""
     base = small_czech()

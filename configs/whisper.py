@@ -112,6 +112,24 @@ def czech() -> Experiment:
     )  # fmt: skip
 
 
+def english() -> Experiment:
+    """Fine-tunes the decoder of Whisper base on the same speech with the game's English texts: speech in, its translation out.
+
+        scripts.train whisper.english --workdir runs/english --prepare
+
+    Not from the paper. The encoder stays as it was released.
+    """
+    base = czech()
+    return replace(
+        base,
+        name="whisper.english",
+        data=replace(base.data, cache="fillets_english", batch_size=4, targets_length=96),
+        optimizer=AdamW(schedule=Linear(peak=3e-5, steps=200, warmup=20), b2=0.98, weight_decay=0.01),
+        train=replace(base.train, steps=200, save_every=100, freeze=("front", "encoder")),
+        eval=replace(base.eval, split="test", limit=60),
+    )
+
+
 def bench_tiny() -> Experiment:
     """Whisper tiny on four windows of 30 s with 64 tokens: for comparing speed with other systems (scripts.bench_peers)."""
     base = tiny()

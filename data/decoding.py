@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
+import numpy as np
+
 from data.config import Decode
 from data.features import Example, Features
 
@@ -56,6 +58,19 @@ class Decoding(abc.ABC, Generic[Item]):
 
     def baselines(self, examples: Sequence[Item], decoder: Callable[[Sequence[Item]], list[str]]) -> Scores:
         """Returns scores to compare with, by name: those of a copy, or of a model that ignores its input."""
+        return {}
+
+    @property
+    def compared(self) -> Features:
+        """The arrays of which a model gives vectors (models.protocol.Represents) for `neighbours`."""
+        return {}
+
+    def neighbours(self, examples: Sequence[Item], vectors: Callable[[Sequence[Example]], np.ndarray]) -> Scores:
+        """Returns scores to compare with as `baselines` does: of the text of the training example that is most alike to a model.
+
+        Args:
+          vectors: returns a vector of each row of `compared` [N, D].
+        """
         return {}
 
     @abc.abstractmethod

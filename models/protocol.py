@@ -342,6 +342,15 @@ class Writes(Protocol):
 
 
 @runtime_checkable
+class Represents(Protocol):
+    """A model that gives a vector of what a row has, such as a picture: those of things that look alike to it are alike."""
+
+    def vectors(self, batch: Batch) -> jax.Array:
+        """Returns a vector of each row [B, M], outside training; the batch has the arrays of `Decoding.compared`."""
+        ...
+
+
+@runtime_checkable
 class SequenceToSequence(Decodes, Protocol):
     """A model that turns a source (a text, sound, a picture) into a text: `start(batch, hypotheses, steps)`.
 

@@ -4,6 +4,7 @@
     python -m scripts.prepare_data flowers --from ~/pictures/flowers           # a folder for each class
     python -m scripts.prepare_data svhn --from tfds:svhn_cropped --test 0.1    # what TFDS has prepared
     python -m scripts.prepare_data rain --from radar.nc --variables rate       # a gridded series
+    python -m scripts.prepare_data talks --from ~/talks --teacher whisper_base # sounds, written down where their table is not
 
 With --from, NAME is what the data set of your own is to be called, and the further options are fields of its settings. The name
 `reference` prepares the texts that scripts.chat looks things up in.
@@ -18,7 +19,6 @@ from configs.registry import ConfigError
 from data.dialog.tools import reference
 from data.packages.weights import WEIGHTS, fetch_weights
 from data.prepare import PREPARED, settings_from
-from data.prepare import prepare as prepare_own
 from models.errors import nearest
 from scripts import cli
 from scripts.recipes.teach import prepare
@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
                 f"{options.name!r}: expected a name of your own, of letters and digits, for the data of --from"
             )
         settings = override(settings_from(options.source), rest, ["from", "json", "vocabulary"])
-        folder = prepare_own(options.name, settings, progress=say)
+        folder = prepare(options.name, settings, progress=say)
         summary = summarise(json.loads((folder / "manifest.json").read_text())) | {"folder": str(folder)}
     elif options.name in WEIGHTS:
         folder = fetch_weights(options.name, progress=say)

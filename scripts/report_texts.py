@@ -42,12 +42,13 @@ def write(workdir: Path, e: Experiment, weights: Any) -> Path:
     decoding, examples = evaluator.decoding, evaluator.examples
     outputs = evaluator.decoder(params, examples)
     scores: dict[str, Any] = dict(decoding.scores(examples, outputs))
-    scores |= decoding.baselines(examples, lambda chosen: evaluator.decoder(params, chosen))
+    baselines = evaluator.baselines(params)
     some = np.linspace(0, len(examples) - 1, min(SHOWN, len(examples))).astype(int).tolist()
     cards = "".join(card(decoding.encode(examples[at]), examples[at], outputs[at]) for at in some)
     parts = [
         ("Loss over steps", picture(curve, [line for line in metrics.read(workdir) if "loss" in line])),
-        ("Scores", table(scores)),
+        ("Scores", table({k: v for k, v in (scores | baselines).items() if "/" not in k})),
+        *(("chrF by language", table(by_language(scores, baselines))),) * any("/" in name for name in scores),
         (f"{len(some)} of {len(examples):,} held-out examples", f'<div class="cards">{cards}</div>'),
     ]
     body = "".join(f"<h2>{title}</h2>{content}" for title, content in parts)
@@ -71,7 +72,7 @@ def curve(figure: Any, lines: Sequence[Mapping[str, Any]]) -> str:
 
 
 def table(scores: Mapping[str, Mapping[str, float]]) -> str:
-    """Returns the scores of all examples, of each source and language, and of the baselines, as a table."""
+    """Returns rows of numbers as a table."""
     columns = list(dict.fromkeys(name for row in scores.values() for name in row))
     head = "".join(f"<th>{html.escape(name)}</th>" for name in ["", *columns])
     rows = (
@@ -80,6 +81,18 @@ def table(scores: Mapping[str, Mapping[str, float]]) -> str:
         for name, row in scores.items()
     )
     return f"<table><tr>{head}</tr>{''.join(rows)}</table>"
+
+
+def by_language(
+    scores: Mapping[str, Mapping[str, float]], baselines: Mapping[str, Mapping[str, float]]
+) -> dict[str, dict[str, float]]:
+    """Returns the chrF of the model, and of each baseline, for each source and language."""
+    parts = {name: {"model": row["chrf"]} for name, row in scores.items() if "/" in name}
+    for name, row in baselines.items():
+        baseline, _, part = name.partition("/")
+        if part in parts:
+            parts[part][baseline] = row["chrf"]
+    return parts
 
 
 def card(row: Mapping[str, np.ndarray], example: Any, output: str) -> str:

@@ -3,13 +3,14 @@
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from data.config import Decode
 from data.decoding import PREFIX, Decoding, Scores
-from data.features import slots
+from data.features import Features, slots
 from data.multimodal.config import MultimodalData
 from data.multimodal.vocabulary import Languages
 from data.reading import caches
@@ -91,19 +92,29 @@ class MultimodalDecoding(Decoding[Named]):
 
     def baselines(self, examples: Sequence[Named], decoder: Callable[[Sequence[Named]], list[str]]) -> Scores:
         """Returns the scores of the most frequent training text of each source and language, and of the text of the training
-        picture that is nearest by its pixels."""
+        picture that is nearest by its pixels; of all, and of each source and language."""
         del decoder
-        frequent, pictures = self._training()
-        texts = [frequent.get((e.source, e.language), "") for e in examples]
-        found = {"most frequent text": self.scores(examples, texts)["all"]}
-        seen = [(e, text) for e, text in zip(examples, self._nearest(examples, pictures), strict=True) if text]
-        if seen:
-            found["nearest picture"] = self.scores(*map(list, zip(*seen, strict=True)))["all"]  # pyright: ignore[reportArgumentType]
-        return found
+        texts = [self._training.frequent.get((e.source, e.language), "") for e in examples]
+        return self._compared("most frequent text", examples, texts) | self._nearest(
+            "nearest picture", examples, lambda places: np.stack([_thumbnail(place.content) for place in places])
+        )
 
-    def _training(self) -> tuple[dict[tuple[str, str], str], dict[str, tuple[np.ndarray, list[str]]]]:
-        """Returns (the most frequent text by source and language; by language the training pictures [N, D] and their texts)."""
-        frequent, pictures = {}, {}
+    @property
+    def compared(self) -> Features:
+        return {name: feature for name, feature in self.source.items() if name in ("images", "has_image")}
+
+    def neighbours(self, examples: Sequence[Named], vectors: Callable[[Sequence[Example]], np.ndarray]) -> Scores:
+        """Returns the scores of the text of the training picture that is nearest by the angle between a model's vectors."""
+
+        def directions(places: Sequence[_Place]) -> np.ndarray:
+            found = vectors([{name: row[name] for name in self.compared} for row in (p.rows[p.at] for p in places)])
+            return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
+
+        return self._nearest("nearest to the model", examples, directions)
+
+    @cached_property
+    def _training(self) -> "_Training":
+        frequent, pictures, places = {}, {}, dict[bytes, tuple[int, _Place]]()
         for part, about in caches.read_manifest(self.cache)["parts"].items():
             source, _, language = part.partition("-")
             records = self._rows(self.cache, f"train/{part}", about["rows"])
@@ -111,24 +122,34 @@ class MultimodalDecoding(Decoding[Named]):
             texts = [self.decode(row["targets"][row["targets"] > 0][1:].tolist()) for row in rows]
             frequent[source, language] = Counter(texts).most_common(1)[0][0]
             if rows and rows[0]["form"] == 1 and self.data.height:
-                pictures[language] = np.stack([_thumbnail(row["content"].tobytes()) for row in rows]), texts
-        return frequent, pictures
+                for at, row in enumerate(rows):
+                    places.setdefault(row["content"].tobytes(), (len(places), _Place(records, at)))
+                pictures[language] = np.array([places[row["content"].tobytes()][0] for row in rows]), texts
+        return _Training(frequent, pictures, [place for _, place in places.values()])
 
-    def _nearest(self, examples: Sequence[Named], pictures: dict[str, tuple[np.ndarray, list[str]]]) -> list[str]:
-        found = []
-        for e in examples:
-            row = self._read[e.split].row(e.at)
-            if row["form"] != 1 or e.language not in pictures:
-                found.append("")
-                continue
-            known, texts = pictures[e.language]
-            place = np.argmin(np.square(known - _thumbnail(row["content"].tobytes())).sum(axis=1))
-            found.append(texts[int(place)])
-        return found
+    def _nearest(
+        self, name: str, examples: Sequence[Named], vectors: Callable[[Sequence["_Place"]], np.ndarray]
+    ) -> Scores:
+        """Returns the scores of the text, in its language, of the training picture that is nearest to each picture."""
+        known = self._training
+        seen = [(e, _Place(self._read[e.split], e.at)) for e in examples if e.language in known.pictures]
+        seen = [(e, place) for e, place in seen if place.rows.row(place.at)["form"] == 1]
+        if not seen:
+            return {}
+        known_ND, texts = vectors(known.places), []
+        for (e, _), asked_D in zip(seen, vectors([place for _, place in seen]), strict=True):
+            numbers, names = known.pictures[e.language]
+            texts.append(names[int(np.argmin(np.square(known_ND[numbers] - asked_D).sum(axis=1)))])
+        return self._compared(name, [e for e, _ in seen], texts)
+
+    def _compared(self, name: str, examples: Sequence[Named], texts: Sequence[str]) -> Scores:
+        """Returns the scores of a baseline under its name, and those of each source and language under "NAME/PART"."""
+        scores = self.scores(examples, texts)
+        return {name: scores["all"]} | {f"{name}/{part}": row for part, row in scores.items() if "/" in part}
 
     def table(self, scores: Scores, *, details: bool = False) -> str:
-        rows = {k: v for k, v in scores.items() if k != "baselines" and (details or "/" not in k)}
-        rows |= scores.get("baselines", {})
+        rows = {k: v for k, v in scores.items() if k != "baselines"} | scores.get("baselines", {})
+        rows = {name: row for name, row in rows.items() if details or "/" not in name}
         lines = [f"{'':24}" + "".join(f"{column:>10}" for column in _COLUMNS)]
         lines += [f"{name:24}" + "".join(f"{row[column]:10.3f}" for column in _COLUMNS) for name, row in rows.items()]
         return "\n".join(lines)
@@ -141,6 +162,28 @@ def _scores(pairs: Sequence[tuple[str, str]]) -> dict[str, float]:
     texts, outputs = map(list, zip(*pairs, strict=True))
     exact = float(np.mean([text.lower() == output.lower() for text, output in pairs]))
     return metrics.chrf(texts, outputs) | {"exact": exact, "wer": error_rates(texts, outputs)["wer"]}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Place:
+    """Where a picture is stored: a row of a file."""
+
+    rows: StoredExamples
+    at: int
+
+    @property
+    def content(self) -> bytes:
+        return self.rows.row(self.at)["content"].tobytes()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Training:
+    """What is trained on: the most frequent text by source and language; by language the numbers of the pictures and their texts;
+    each picture once."""
+
+    frequent: dict[tuple[str, str], str]
+    pictures: dict[str, tuple[np.ndarray, list[str]]]
+    places: list[_Place]
 
 
 def _thumbnail(encoded: bytes) -> np.ndarray:

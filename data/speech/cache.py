@@ -22,7 +22,7 @@ from data.packages.fetch import Package
 from data.reading import caches, packing
 from data.reading.examples import record_of
 from data.reading.files import Tally, in_windows
-from data.speech import sound, sources
+from data.speech import sound, sources, taught
 from data.speech.config import ALIGN, SpeechData
 from data.speech.settings import CHARACTERS, FOLDER, TFDS, Speech
 from data.speech.sources import Utterance
@@ -51,9 +51,10 @@ def packages_of(settings: Speech) -> tuple[Package, ...]:
 
 
 def depends_on(cache: str, settings: Speech, root: Path) -> list[str]:
-    """Returns the inputs of a cache beside its settings and packages: a digest of a folder's files."""
+    """Returns the inputs of a cache beside its settings and packages: digests of a folder's files and of a teacher's texts."""
     source = settings.source
-    return [paths.folder_digest(Path(source.removeprefix(FOLDER)))] if source.startswith(FOLDER) else []
+    own = [paths.folder_digest(Path(source.removeprefix(FOLDER)))] if source.startswith(FOLDER) else []
+    return [*own, taught.digest(cache, settings, root)] if settings.teacher else own
 
 
 def build(settings: Speech, root: Path, folder: Path, progress: Progress) -> dict[str, Any]:
@@ -67,8 +68,12 @@ def build(settings: Speech, root: Path, folder: Path, progress: Progress) -> dic
         stages.quiet_tensorflow()
     with stage("source", progress):
         opened = sources.open_source(settings, root)
+        train = taught.told(settings, opened["train"]) if settings.labelled or settings.teacher else opened["train"]
+        heard = taught.read(settings, root, train) if settings.teacher else train
         if settings.vocabulary == CHARACTERS:
-            said = (text for u in opened["train"] for task in settings.tasks if (text := u.texts.get(task)))
+            # A teacher's texts have letters and digits that people did not write.
+            said = [text for u in train for task in settings.tasks if (text := u.texts.get(task))]
+            said = said or [text for u in heard for task in settings.tasks if (text := u.texts.get(task))]
             write_characters(said, folder / tokenizers.FILE)
         else:
             weights.write_vocabulary(settings.vocabulary, root / "packages", folder / tokenizers.FILE)
@@ -77,7 +82,7 @@ def build(settings: Speech, root: Path, folder: Path, progress: Progress) -> dic
     tallies: dict[str, SpeechTally] = {}
     for task in settings.tasks:
         with stage(task, progress):
-            tallies[task] = writer.train(opened["train"], task)
+            tallies[task] = writer.train(heard, task)
     for split in ("validation", "test"):
         with stage(split, progress):
             tallies[split] = writer.held_out(opened[split], split)

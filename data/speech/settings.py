@@ -26,6 +26,10 @@ class Speech:
       tasks: what is learned of an utterance, a part of the cache each: "transcribe" is its text, "translate" the English one.
       language: of utterances whose source does not say it.
       validation, test: shares of the groups (a game's levels) that are held out where the source has no such split.
+      labelled: how many training utterances keep their texts; 0 leaves all theirs.
+      teacher: a Whisper model that writes down the training utterances without a transcript (`data.speech.taught`): a key of
+        `data.packages.weights.WEIGHTS`, or what `scripts.transcribe --checkpoint` takes. "" leaves them out.
+      likelihood: the least mean log-probability of a token of the teacher's texts; what it is less sure of is left out.
     """
 
     kind: ClassVar[str] = "speech"
@@ -39,8 +43,15 @@ class Speech:
     language: str = "en"
     validation: float = 0.08
     test: float = 0.12
+    labelled: int = 0
+    teacher: str = ""
+    likelihood: float = -1.0
 
     def __post_init__(self) -> None:
+        if self.labelled < 0:
+            raise ValueError(f"labelled={self.labelled}: must be 0 or more")
+        if self.teacher and "transcribe" not in self.tasks:
+            raise ValueError(f"teacher={self.teacher!r}: writes transcripts, which tasks={self.tasks} has not")
         for task in self.tasks:
             if task not in TASKS:
                 raise ValueError(f"tasks={self.tasks}: no task {task!r}{nearest(task, TASKS)}")
@@ -60,6 +71,11 @@ ENTRIES = {
         targets_length=96,
         seconds=8.0,
         slots=4,
+    ),
+    # A quarter of its texts; and Whisper's for the rest.
+    "fillets_few": Speech(source="fillets", slots=4, language="cs", targets_length=512, labelled=340),
+    "fillets_taught": Speech(
+        source="fillets", slots=4, language="cs", targets_length=512, labelled=340, teacher="whisper_base"
     ),
     "unlabelled": Speech(source="unlabelled", slots=4, targets_length=0, language=""),
     "librivox": Speech(source="librivox", vocabulary="whisper_tiny_en", validation=0.2, test=0.6),

@@ -9,9 +9,11 @@ import numpy as np
 
 RATE = 16_000  # samples a second, of every model here
 SUFFIXES = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aiff", ".aif", ".au", ".caf")
+RATES = (1_000, 1_000_000)  # samples a second that a file may have: with fewer a small file would become hours
 _BLOCK = 1 << 18  # samples of a file that are read at a time
 _UNKNOWN = 1 << 62  # a length that a file's header does not know is given as a greater number
-_PAGE = 27 + 255 + 255 * 255  # bytes of the longest page of an Ogg file
+_OGG_HEADER = 27  # bytes of a page before the table of its segments
+_PAGE = _OGG_HEADER + 255 + 255 * 255  # bytes of the longest page of an Ogg file
 
 
 class SoundError(ValueError):
@@ -39,6 +41,8 @@ def blocks(file: Path | bytes) -> Iterator[np.ndarray]:
     try:
         with soundfile.SoundFile(source) as opened:
             rate, expected = opened.samplerate, opened.frames
+            if not RATES[0] <= rate <= RATES[1]:
+                raise SoundError(f"says {rate:,} samples a second, expected from {RATES[0]:,} to {RATES[1]:,}")
             stream = None if rate == RATE else soxr.ResampleStream(rate, RATE, 1, dtype="float32")
             seen = given = 0
             while True:
@@ -61,7 +65,7 @@ def blocks(file: Path | bytes) -> Iterator[np.ndarray]:
 
 def _is_cut(file: Path | bytes) -> bool:
     """Returns whether a file ends before its sound does, where libsndfile reads what is there without a word: a WAV file
-    shorter than its header says, an Ogg file whose last page is not marked as the last."""
+    shorter than its header says, an Ogg file whose last page is not whole or not marked as the last."""
     source = io.BytesIO(file) if isinstance(file, bytes) else file.open("rb")
     with source:
         size = source.seek(0, io.SEEK_END)
@@ -73,8 +77,18 @@ def _is_cut(file: Path | bytes) -> bool:
             return False
         source.seek(max(0, size - _PAGE))
         tail = source.read()
-    at = tail.rfind(b"OggS")
-    return at < 0 or len(tail) < at + 6 or not tail[at + 5] & 4
+    page = tail[tail.rfind(b"OggS") :]
+    if len(page) < _OGG_HEADER:
+        return True
+    ends = _OGG_HEADER + page[_OGG_HEADER - 1]  # of the table of its segments' sizes, whose length stands before it
+    return not page[5] & 4 or len(page) < ends + sum(page[_OGG_HEADER:ends])
+
+
+def write(path: Path, samples: np.ndarray) -> None:
+    """Writes samples [N] of 16 kHz, from -1 to 1, as a file of 16 bits in the format that its name says."""
+    import soundfile
+
+    soundfile.write(path, to_pcm(samples), RATE)
 
 
 def to_pcm(samples: np.ndarray) -> np.ndarray:

@@ -16,6 +16,8 @@ class BertConfig(LmConfig):
       first_position: the row of the table of positions that an example's first token has; RoBERTa leaves out the rows up to the
         id of its padding, 1.
       embedding_norm: norm and dropout on the sum of the embeddings.
+      bare_first: the first layer has no norm before attention, whose input embeddings are normed already (ModernBERT, arXiv
+        2412.13663, section 2.1.1). It stands before the stack of the others, as the component "first".
       head: what the encoder's output is used for; its parameters are the component "head".
     """
 
@@ -35,12 +37,17 @@ class BertConfig(LmConfig):
     types: int = 2
     first_position: int = 0
     embedding_norm: bool = True
+    bare_first: bool = False
     head: Head = MaskedLm()
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.first_position <= max(self.max_positions - 1, 0):
             raise ValueError(f"first_position={self.first_position}: must be below max_positions={self.max_positions}")
+        if self.bare_first and (self.order != "pre" or self.layers < 2):
+            raise ValueError(
+                f"bare_first=True: order={self.order!r}, layers={self.layers}: needs order='pre', 2 layers or more"
+            )
 
     @property
     def labels(self) -> int:
@@ -52,6 +59,7 @@ class BertConfig(LmConfig):
         head = dataclasses.replace(self.head, labels=4) if self.labels else self.head
         small = self.shrunk()
         small["max_positions"] += self.first_position
+        small["layers"] += self.bare_first
         return dataclasses.replace(self, **small, head=head)
 
 

@@ -1,12 +1,15 @@
 """BERT as a family: what the trainer, the planner and the commands need to know of it."""
 
+import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
+from models.bert.config import BertConfig
 from models.bert.layouts import LAYOUTS
 from models.bert.model import Bert
 from models.parts.activations import DENSE, POLICIES
 from models.parts.heads_config import Head
-from models.parts.transformer_config import MEANING_OF_LM, comparable
+from models.parts.transformer_config import MEANING_OF_LM
 from models.protocol import Family
 
 # Experiments whose data and evaluation go with a model that comes without any, by its head.
@@ -24,13 +27,19 @@ def _computes(head: Head) -> tuple[Any, ...]:
     return type(head), getattr(head, "transform", None), getattr(head, "pooler", None)
 
 
+def _comparable(c: BertConfig, lengths: Sequence[int]) -> BertConfig:
+    """Returns the configuration without dropout, with four layers in the stack; see models.protocol.Family.comparable."""
+    del lengths
+    return dataclasses.replace(c, layers=4 + c.bare_first, dropout=0.0)
+
+
 FAMILY = Family(
     model=Bert,
     layouts=LAYOUTS,
     activations=DENSE,
     policies=POLICIES,
     like=lambda c: _LIKE[type(c.head).__name__],
-    comparable=comparable,
+    comparable=_comparable,
     meaning=(*MEANING_OF_LM, "first_position"),
     same_outputs=lambda ours, theirs: _computes(ours.head) == _computes(theirs.head),
     shared=frozenset({"head.pooler", "head.pooler_bias"}),

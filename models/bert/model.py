@@ -14,7 +14,7 @@ from models.parts import heads, transformer
 from models.parts.attention.mask import AttentionMask
 from models.parts.layers import Embedding, dropout, sinusoids
 from models.parts.losses import Loss, Totals, zero_loss
-from models.parts.transformer import Block, Key
+from models.parts.transformer import Block
 from models.protocol import Batch, Context, Staged
 from models.sharding.component import Component
 from models.sharding.params import stack
@@ -31,7 +31,10 @@ class Bert(Staged):
         self.position_embedding = self._table(c.max_positions, k2, "position_embedding")
         self.type_embedding = self._table(c.types, k3, "type_embedding")
         self.embedding_norm = transformer.norm(c, where / "embedding_norm") if c.embedding_norm else None
-        self.encoder = stack(lambda k: Block(c, k, where / "encoder"), k4, c.layers)
+        if c.bare_first:  # a stack of one layer, which is run as the other one is
+            first = stack(lambda k: Block(c, k, where / "first", normed=False), jax.random.fold_in(k4, 1), 1)
+        self.first = first if c.bare_first else None
+        self.encoder = stack(lambda k: Block(c, k, where / "encoder"), k4, c.layers - c.bare_first)
         self.final_norm = None if c.order == "post" else transformer.norm(c, where / "final_norm")
         self.head = heads.make(c, c.head, k5, where / "head")
 
@@ -45,9 +48,10 @@ class Bert(Staged):
 
     def encode(self, batch: Batch) -> jax.Array:
         """Returns the encoder's output [B, L, M], outside training."""
-        x_BLM = self.embed(batch, Context.evaluation())
-        x_BLM = self._run(self.encoder, x_BLM, batch, None)
-        return self._normed(x_BLM)
+        nothing_random = Context.evaluation()
+        x_BLM = self.embed(batch, nothing_random)
+        layers = nothing_random.for_layers(self.c.layers - self.c.bare_first)
+        return self._normed(self._run(self.encoder, x_BLM, batch, layers))
 
     # --- training ---
 
@@ -68,7 +72,7 @@ class Bert(Staged):
         return self.head.classes
 
     def embed(self, batch: Batch, context: Context) -> jax.Array:
-        """Returns the first layer's input [B, L, M]."""
+        """Returns the stack's input [B, L, M]: the embeddings, or what a first layer before it makes of them."""
         c, dtype = self.c, self.where.dtype
         x_BLM = self.embedding(batch["tokens"], dtype)
         if self.position_embedding is not None:
@@ -80,14 +84,18 @@ class Bert(Staged):
             x_BLM += self.type_embedding(types_BL, dtype)
         if self.embedding_norm is not None:
             x_BLM = self.embedding_norm(x_BLM)
-        return dropout(x_BLM, c.dropout, context.key)
+        if self.first is None:
+            return dropout(x_BLM, c.dropout, context.key)
+        of_embeddings, first = context.split(2)
+        x_BLM = dropout(x_BLM, c.dropout, of_embeddings.key)
+        return self._run(self.first, x_BLM, batch, first.for_layers(1), before=0)
 
     def apply_layers(
         self, blocks: Block, x_BLM: jax.Array, batch: Batch, context: Context, totals: Totals
     ) -> tuple[jax.Array, Loss]:
         """Runs some of the layers; see Staged."""
         del totals
-        return self._run(blocks, x_BLM, batch, context.key), zero_loss(x_BLM.dtype)
+        return self._run(blocks, x_BLM, batch, context), zero_loss(x_BLM.dtype)
 
     def head_loss(self, x_BLM: jax.Array, batch: Batch, context: Context, totals: Totals) -> Loss:
         """Returns the head's loss of the last layer's output; see Staged."""
@@ -101,11 +109,14 @@ class Bert(Staged):
         """Returns the number of tokens, padding left out."""
         return {"tokens": jnp.sum(batch["segments"] > 0)}
 
-    def _run(self, blocks: Block, x_BLM: jax.Array, batch: Batch, keys: Key) -> jax.Array:
-        g = transformer.geometry(
-            self.c, batch["positions"], AttentionMask.for_rows(batch["segments"], batch["segments"])
-        )
-        return transformer.run(blocks, x_BLM, g, keys)
+    def _run(
+        self, blocks: Block, x_BLM: jax.Array, batch: Batch, context: Context, before: int | None = None
+    ) -> jax.Array:
+        """Runs some layers of a stack; `before` it are so many, by default the first layer where it is apart."""
+        mask = AttentionMask.for_rows(batch["segments"], batch["segments"])
+        g = transformer.geometry(self.c, batch["positions"], mask)
+        numbers = context.numbers + (self.c.bare_first if before is None else before)
+        return transformer.run(blocks, x_BLM, g, context.key, transformer.kinds(self.c, numbers))
 
     def _normed(self, x_BLM: jax.Array) -> jax.Array:
         return x_BLM if self.final_norm is None else self.final_norm(x_BLM)

@@ -110,6 +110,14 @@ class Multimodal(EncoderDecoder):
         images = jnp.sum(batch["has_image"] > 0)
         return {"images": images, "positions": images * self.c.vision.length}
 
+    def vectors(self, batch: Batch) -> jax.Array:
+        """Returns the mean over its positions of what the image tower returns of each picture [B, M]; see Represents."""
+        assert self.vision_tower is not None
+        counted = jnp.pad(batch["has_image"], ((0, 0), (0, 1))).astype(jnp.float32)
+        totals = self._pictures(batch)
+        x_BPM, _ = self.vision_tower.seen(batch | {"label_weights": counted}, Context.evaluation(), totals)
+        return jnp.mean(x_BPM, axis=1)
+
     def alone(self, batch: Batch) -> Batch:
         """Returns the batch: pictures and sounds say themselves which rows have them."""
         return batch

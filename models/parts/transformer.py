@@ -162,6 +162,13 @@ def norm(c: BlockConfig, where: Component) -> Norm:
     return Norm(c.model_dim, where, kind=c.norm, bias=c.norm_bias, eps=c.norm_eps)
 
 
+class Unnormed(nnx.Module):
+    """Stands where a layer has no norm, and returns what it is given."""
+
+    def __call__(self, x_BLM: jax.Array) -> jax.Array:
+        return x_BLM
+
+
 class Block(nnx.Module):
     """One layer: attention, attention to a source where there is one, and a feed-forward network or a mixture of experts.
 
@@ -171,16 +178,17 @@ class Block(nnx.Module):
       attends_to_source: adds a second attention, whose keys and values are another sequence's.
       moe: the mixture of experts that takes the feed-forward network's place; None keeps it.
       causal: whether the layer is a decoder's, where a token's experts may not depend on later tokens.
+      normed: whether attention has a norm.
     """
 
     def __init__(
         self, c: BlockConfig, key: jax.Array, where: Component, *,
-        attends_to_source: bool = False, moe: MoeConfig | None = None, causal: bool = False,
+        attends_to_source: bool = False, moe: MoeConfig | None = None, causal: bool = False, normed: bool = True,
     ):  # fmt: skip
         k1, *key_source, k2 = jax.random.split(key, 3 if attends_to_source else 2)
         self.where, self.order, self.rate, self.hidden_rate = where, c.order, c.dropout, c.hidden_dropout
         sandwich = c.order == "sandwich"
-        self.attention_norm = norm(c, where / "attention")
+        self.attention_norm = norm(c, where / "attention") if normed else Unnormed()
         self.attention_out_norm = norm(c, where / "attention") if sandwich else None
         self.attention = _attention(c, k1, where / "attention", buckets=c.buckets if c.positions == "relative" else 0)
         cross = where / "cross_attention"
@@ -255,7 +263,7 @@ class Block(nnx.Module):
         return x_BLM, (kept, statistics)
 
     def _residual(
-        self, x_BLM: jax.Array, norm: Norm | None, sublayer: Callable[[jax.Array], tuple[jax.Array, Any]],
+        self, x_BLM: jax.Array, norm: Norm | Unnormed | None, sublayer: Callable[[jax.Array], tuple[jax.Array, Any]],
         out_norm: Norm | None = None,
     ) -> tuple[jax.Array, Any]:  # fmt: skip
         """Returns (the residual stream after a sub-layer, what else the sub-layer returns)."""

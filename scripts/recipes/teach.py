@@ -9,12 +9,12 @@ Training and labelling run as commands in child processes: this process may impo
 """
 
 import dataclasses
+import importlib
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import cast
 
 from configs import registry
 from data import paths, stages
@@ -27,6 +27,8 @@ from data.reading.caches import write_examples
 from data.stages import Progress, stage
 from models.errors import UserError
 
+# The recipe of each kind of data whose settings may name a teacher: a module with `label(settings, root, progress)`.
+RECIPES = {"labelled": "scripts.recipes.teach", "speech": "scripts.recipes.listen"}
 _MANIFEST = "manifest.json"
 
 
@@ -34,7 +36,8 @@ def prepare(
     cache: str, settings: plain.Settings | None = None, *, data_dir: Path | None = None, vocabulary: Path | None = None,
     progress: Progress = print,
 ) -> Path:  # fmt: skip
-    """Makes a packed cache as `data.prepare.prepare` does; first makes the teacher's labels, if its settings name a teacher.
+    """Makes a packed cache as `data.prepare.prepare` does; first a teacher's labels, by the recipe of the kind, if its settings
+    name a teacher.
 
     Raises:
       UserError: a command that trains the teacher or labels with it failed; its own output has the error.
@@ -42,7 +45,7 @@ def prepare(
     settings = settings or plain.PREPARED[cache]
     root = data_dir or paths.data_dir()
     if getattr(settings, "teacher", ""):
-        label(cast(Labelled, settings), root, progress)
+        importlib.import_module(RECIPES[settings.kind]).label(settings, root, progress)
     return plain.prepare(cache, settings, data_dir=root, vocabulary=vocabulary, progress=progress)
 
 
@@ -82,12 +85,10 @@ def label(settings: Labelled, root: Path, progress: Progress) -> Path:
         write_examples(file, views[known.limit :])
         seeds = ["--data.seed", str(settings.subset_seed), "--train.seed", str(settings.subset_seed)]
         with stage("teacher", progress):
-            _command(root, progress, "train", settings.teacher, "--workdir", run, "--data.cache", name, *seeds)
+            command(root, progress, "train", settings.teacher, "--workdir", run, "--data.cache", name, *seeds)
         lines: list[str] = []
         with stage("labels", progress):
-            _command(
-                root, lines.append, "classify", "--checkpoint", run, "--file", file, "--votes", str(settings.votes)
-            )
+            command(root, lines.append, "classify", "--checkpoint", run, "--file", file, "--votes", str(settings.votes))
         own = [[example["label"]] * settings.votes for example in examples[: known.limit]]
         labels = own + [json.loads(line)["votes"] for line in lines]
         write_examples(
@@ -110,7 +111,7 @@ def _is_made_from(folder: Path, inputs: str) -> bool:
         return False
 
 
-def _command(root: Path, say: Progress, name: str, *arguments: str | Path) -> None:
+def command(root: Path, say: Progress, name: str, *arguments: str | Path) -> None:
     """Runs one of scripts/ on the data in `root`; `say` is called with its lines."""
     command = [sys.executable, "-m", f"scripts.{name}", *map(str, arguments)]
     environment = os.environ | {"SHARDZOO_DATA": str(root.absolute())}

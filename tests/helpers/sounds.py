@@ -2,11 +2,13 @@
 
 import csv
 import io
+import struct
 import wave
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import soundfile
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
@@ -30,6 +32,28 @@ def wav(samples: np.ndarray) -> bytes:
         out.setframerate(RATE)
         out.writeframes(to_pcm(samples).astype("<i2").tobytes())
     return file.getvalue()
+
+
+def wav_header(seconds: float, rate: int = RATE) -> bytes:
+    """The beginning of a WAV file of 16 bits: what is missing behind it may be a hole in a file, which is silence."""
+    size = 2 * round(seconds * rate)
+    fields = struct.pack("<IHHIIHH", 16, 1, 1, rate, 2 * rate, 2, 16)
+    return b"RIFF" + struct.pack("<I", 36 + size) + b"WAVEfmt " + fields + b"data" + struct.pack("<I", size)
+
+
+def bad_sounds() -> dict[str, tuple[bytes, str]]:
+    """Files of no use by name, each with words of the line that says so."""
+    ogg = io.BytesIO()
+    soundfile.write(ogg, tone(9), RATE, format="OGG")
+    return {
+        "text.wav": (b"no sound", "no sound that can be read"),
+        "film.mp4": (struct.pack(">I", 24) + b"ftypisom" + bytes(12) + b"\0\0\0dmoov" + bytes(92), "no sound that can"),
+        "film.ogg": (b"OggS\0\2" + bytes(20) + b"\1\x2a\x80theora" + bytes(35), "no sound that can be read"),
+        "empty.wav": (wav(tone(0)), "has no samples"),
+        "cut.ogg": (ogg.getvalue()[:9000], "cut short"),
+        "slow.wav": (wav_header(0.5, 1) + bytes(8), "says 1 samples a second, expected from 1,000 to 1,000,000"),
+        "fast.wav": (wav_header(0.0, 2_000_000_000) + bytes(8), "samples a second, expected from 1,000 to 1,000,000"),
+    }
 
 
 def write_sounds(folder: Path, rows: list[dict[str, Any]]) -> Path:

@@ -1,6 +1,8 @@
 """BERT's heads: what each computes, by hand where it can be."""
 
 import dataclasses
+import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -8,10 +10,16 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from configs import registry
+from models import interchange
+from models.bert import huggingface
+from models.families import family_of
+from models.parts import heads
 from models.parts.heads import NEVER, best_span
 from models.parts.heads_config import Classification, MaskedLm, SentenceEmbedding, Span, Tagging
+from models.sharding.params import describe
 from tests.helpers.contexts import EVALUATION, training
-from tests.helpers.models import batch_of, compiled, model_of
+from tests.helpers.models import ALONE, LENGTH, batch_of, compiled, model_of
 
 SLOTS = jnp.array([[0, 7, 0]])  # the beginnings of two examples of 7 and 5 tokens; the third slot is unused
 
@@ -124,8 +132,80 @@ def test_masked_logits_in_chunks_are_the_same_loss(float64):
     assert_allclose(whole.metrics["accuracy"].value, parts.metrics["accuracy"].value)
 
 
+BASE = dict(hidden_size=768, num_hidden_layers=12, num_attention_heads=12, intermediate_size=3072)
+LARGE = dict(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096)
+ROBERTA = dict(model_type="roberta", max_position_embeddings=514, type_vocab_size=1)
+XLM_R = ROBERTA | dict(model_type="xlm-roberta", vocab_size=250_002)
+MODERN_LARGE = LARGE | dict(model_type="modernbert", num_hidden_layers=28, intermediate_size=2624)
+SIZES = [
+    (ROBERTA | BASE, "RobertaModel", 124_645_632),
+    (ROBERTA | BASE, "RobertaForMaskedLM", 124_697_433),
+    (ROBERTA | LARGE, "RobertaModel", 355_359_744),
+    (XLM_R | BASE, "XLMRobertaModel", 278_043_648),
+    (XLM_R | LARGE, "XLMRobertaModel", 559_890_432),
+    (dict(model_type="distilbert"), "DistilBertModel", 66_362_880),
+    (dict(model_type="distilbert"), "DistilBertForMaskedLM", 66_985_530),
+    (dict(model_type="modernbert"), "ModernBertModel", 149_014_272),
+    (dict(model_type="modernbert"), "ModernBertForMaskedLM", 149_655_232),
+    (MODERN_LARGE, "ModernBertModel", 394_781_696),
+    (MODERN_LARGE, "ModernBertForMaskedLM", 395_881_664),
+]
+
+
+@pytest.mark.parametrize(("settings", "name", "count"), SIZES, ids=[f"{name}-{n}" for _, name, n in SIZES])
+def test_released_encoders_have_their_sizes(settings, name, count):
+    """Parameters are as many as in the released model, a bare one's pooler among them, and our model has the others."""
+    c = huggingface.read_config(settings | {"architectures": [name]})
+    files = huggingface.readable if name.endswith("Model") else huggingface.entries
+    assert sum(map(math.prod, interchange.shapes(files(c)).values())) == count
+    model = jax.eval_shape(lambda key: family_of(c).model(c, key, ALONE), jax.random.key(0))
+    assert {info.name: info.shape for info in describe(model)} == interchange.shapes(huggingface.entries(c))
+
+
+def test_the_first_token_has_the_row_after_paddings(float64):
+    """The table has two rows more before the first token's, and one type is that of all tokens, whatever a batch says."""
+    model, batch = model_of("bert.roberta_base"), batch_of([7, 5])
+    table, types = model.position_embedding.table, model.type_embedding.table
+    assert (len(table), len(types)) == (66, 1)
+    sums = model.embedding.table[batch["tokens"]] + table[batch["positions"] + 2] + types[0]
+    assert_allclose(model.embed(batch, EVALUATION), model.embedding_norm(sums), rtol=1e-12)
+
+
+def head_of(head):
+    """A head of an encoder with layer norms, parameters of which all matter, and vectors of 12 positions to read."""
+    config: Any = registry.tiny(registry.load("bert.base")).model
+    c = dataclasses.replace(config, head=head)
+    made, keys = heads.make(c, head, jax.random.key(0), ALONE), iter(jax.random.split(jax.random.key(1), 20))
+    made = jax.tree.map(lambda x: x + 0.1 * jax.random.normal(next(keys), x.shape), made)
+    return made, jax.random.normal(jax.random.key(2), (1, LENGTH, c.model_dim))
+
+
+@pytest.mark.parametrize(("name", "act"), [("relu", jax.nn.relu), ("tanh", jnp.tanh)])
+def test_a_pooler_has_its_own_activation(name, act, float64):
+    """DistilBERT's is max(0, x W + b), BERT's tanh(x W + b), of an example's first vector."""
+    head, x = head_of(Classification(labels=4, pooler=name))
+    pooled = act(x[0, SLOTS[0]] @ head.pooler[...] + head.pooler_bias[...])
+    got = head.outputs(x, with_targets([[2, 3, -1]]), None)[0]
+    assert_allclose(got, pooled @ head.weight[...] + head.bias[...], rtol=1e-9)
+
+
+@pytest.mark.parametrize("settings", [Classification(labels=4, pooling="mean"), Tagging(labels=4), Span()])
+def test_a_transform_stands_before_the_classes(settings, float64):
+    """With it outputs are made of norm(act(x W + b)) in the vectors' place; there is no pooler."""
+    batch = with_targets([[2, 3, -1]])
+    head, x = head_of(dataclasses.replace(settings, transform=True))
+    assert not hasattr(head, "pooler")
+    vectors = x if isinstance(settings, Span) else head.vectors(x, batch)
+    y = jax.nn.gelu(vectors @ head.transform[...] + head.transform_bias[...], approximate=False)
+    y = (y - y.mean(-1, keepdims=True)) / jnp.sqrt(y.var(-1, keepdims=True) + 1e-12)
+    want = (y * head.norm.scale[...] + head.norm.bias[...]) @ head.weight[...] + head.bias[...]
+    got = head.outputs(x, batch, None)
+    got, want = (got[0, 0, :7], want[0, :7]) if isinstance(settings, Span) else (got, want)
+    assert_allclose(got, want, rtol=1e-9)
+
+
 def test_only_a_classification_names_classes_of_examples():
     """Classes of a whole example are those of a classification; tags are classes of words."""
-    heads = {Classification(labels=4): 4, Tagging(labels=4): 0, Span(): 0, SentenceEmbedding(): 0, MaskedLm(): 0}
-    for head, classes in heads.items():
+    numbers = {Classification(labels=4): 4, Tagging(labels=4): 0, Span(): 0, SentenceEmbedding(): 0, MaskedLm(): 0}
+    for head, classes in numbers.items():
         assert model_of("bert.base", head=head).classes == classes

@@ -136,7 +136,7 @@ LLAMA = dict(
         (bert, BERT | {"hidden_act": "mish"}, ["no activation 'mish'", "did you mean 'swish'?"]),
         (bert, BERT | {"architectures": ["BertForTokenClassificatio"]}, ["did you mean 'BertForTokenClassification'?"]),
         (bert, BERT | {"hidden_size": "6"}, ['hidden_size is "6"', "expected int"]),
-        (bert, BERT | {"vocab_size": None}, ["vocab_size is null", "left out, it would be 30522"]),
+        (bert, BERT | {"vocab_size": None}, ["vocab_size is null"]),
         (gpt, {k: v for k, v in GPT2.items() if k != "vocab_size"}, ["vocab_size is missing"]),
         (bert, BERT | {"num_attention_heads": 4}, ["hidden_size=6", "num_attention_heads=4"]),
         (gpt, GPT2 | {"scale_attn_by_inverse_layer_idx": True}, ["scale_attn_by_inverse_layer_idx"]),

@@ -64,6 +64,16 @@ def test_what_a_row_lacks_does_not_matter(float64, name):
     assert np.abs(logits(m, changed)[1, :9] - want[1, :9]).max() > 1e-6
 
 
+def test_a_picture_has_a_vector(float64, name):
+    """It is the mean of what the image tower returns, whatever else the batch has; another picture has another vector."""
+    m, b = model(name), batch()
+    seen = {"images": b["images"], "has_image": b["has_image"]}
+    vectors = np.asarray(jax.jit(lambda m, b: m.vectors(b))(m, seen))
+    alone = np.asarray(jax.jit(lambda m, b: m.vectors(b))(m, {k: v[2:] for k, v in seen.items()}))
+    assert_allclose(alone, vectors[2:], atol=1e-9)
+    assert vectors.shape == (3, m.c.vision.model_dim) and np.abs(vectors[0] - vectors[2]).max() > 1e-3
+
+
 def test_cached_and_uncached_decoding_agree(float64, name):
     """Following given texts with caches gives the log-probabilities that reading them at once gives, experts and all."""
     m, b = model(name), batch()

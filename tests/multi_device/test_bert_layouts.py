@@ -14,6 +14,8 @@ TABLE = [
     ("bert.base_squad", "two_d", (2, 4)),
     ("bert.base_squad", "pipeline_interleaved", (2, 1, 4)),
     ("bert.minilm_l6", "fully_sharded", (2, 4)),
+    # A first layer before the stack, layers that see near positions alone, two bases of rotary positions.
+    *cases("bert.modernbert_base", keep=("context_ring",)),
 ]
 
 

@@ -29,6 +29,15 @@ _ROBERTA = _BERT | dict(
 _DISTILBERT = dict(
     vocab_size=101, dim=27, n_layers=2, n_heads=3, hidden_dim=20, max_position_embeddings=23,
 )  # fmt: skip
+# A window of 3 to either side, in rows of 13; 3 heads of 6 or 11 of 2.
+_MODERNBERT = dict(
+    vocab_size=97, hidden_size=18, num_hidden_layers=5, num_attention_heads=3, intermediate_size=14, local_attention=7,
+    pad_token_id=0, cls_token_id=1, sep_token_id=2, bos_token_id=1, eos_token_id=2,
+)  # fmt: skip
+_BASES = {
+    "full_attention": {"rope_type": "default", "rope_theta": 500.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 20.0},
+}
 _GPT2 = dict(vocab_size=101, n_embd=27, n_layer=3, n_head=3, n_positions=23, bos_token_id=None, eos_token_id=None)
 _LLAMA = dict(
     vocab_size=101, hidden_size=27, num_hidden_layers=2, intermediate_size=20, head_dim=10, rms_norm_eps=1e-5, pad_token_id=None,
@@ -182,6 +191,40 @@ CASES = {
         "DistilBertForTokenClassification", _DISTILBERT | dict(num_labels=7, n_layers=3), left=True
     ),
     "distilbert_span": Case("DistilBertForQuestionAnswering", _DISTILBERT),
+    # Layers that see everything, then near positions alone; every kind of bias; and one pattern that has no period.
+    "modernbert": Case("ModernBertModel", _MODERNBERT, left=True),
+    "modernbert_masked_lm": Case(
+        "ModernBertForMaskedLM", _MODERNBERT | dict(num_hidden_layers=7, rope_parameters=_BASES), left=True
+    ),
+    "modernbert_biased": Case(
+        "ModernBertForMaskedLM",
+        _MODERNBERT
+        | dict(
+            hidden_size=22,
+            num_attention_heads=11,
+            norm_bias=True,
+            attention_bias=True,
+            mlp_bias=True,
+            classifier_bias=True,
+            decoder_bias=False,
+            hidden_activation="silu",
+            classifier_activation="silu",
+            layer_types=["sliding_attention"] * 3 + ["full_attention", "sliding_attention"],
+        ),
+        left=True,
+    ),
+    "modernbert_classification": Case("ModernBertForSequenceClassification", _MODERNBERT | dict(num_labels=5)),
+    "modernbert_classification_mean": Case(
+        "ModernBertForSequenceClassification",
+        _MODERNBERT | dict(num_labels=3, classifier_pooling="mean", global_attn_every_n_layers=2),
+        left=True,
+    ),
+    "modernbert_tagging": Case("ModernBertForTokenClassification", _MODERNBERT | dict(num_labels=7), left=True),
+    "modernbert_span": Case("ModernBertForQuestionAnswering", _MODERNBERT),
+    # The same model as version 4 computes it, and writes its settings.
+    "modernbert_version4": Case(
+        "ModernBertForMaskedLM", _MODERNBERT | dict(global_rope_theta=500.0), version=4, left=True
+    ),
     "gpt2": Case("GPT2LMHeadModel", _GPT2 | dict(n_inner=20)),
     "gpt2_untied": Case("GPT2LMHeadModel", _GPT2 | dict(n_layer=1, tie_word_embeddings=False)),
     "llama": Case("LlamaForCausalLM", _LLAMA | dict(num_attention_heads=9, num_key_value_heads=3)),

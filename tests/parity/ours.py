@@ -185,7 +185,9 @@ def _bert(head: Any, m: Any, b: dict[str, jax.Array]) -> dict[str, jax.Array]:
         case MaskedLm() | Tagging():
             return {"logits": out}
         case Classification():
-            return {"logits": out[:, 0]}
+            return {
+                "logits": out[:, 0 if head.pooling == "cls" else out.shape[1] // 2]
+            }  # the middle is real in every row
         case Span():
             return {"start_logits": out[:, 0, :, 0], "end_logits": out[:, 0, :, 1]}
         case SentenceEmbedding():

@@ -3,6 +3,7 @@
 theirs.py make TO [NAME...]            a folder for each case, with inputs and the model's outputs in expected.safetensors
 theirs.py defaults TO TYPE...          the settings of configs of these model types that are given none
 theirs.py run FOLDER...                the outputs of models that the zoo wrote, to outputs.safetensors beside them
+theirs.py edited FOLDER...             the same of folders that may not be read, of which nothing is written then
 theirs.py embed MODEL TO               the embeddings of some sentences
 theirs.py encode FOLDER TEXT [FROM]    ids of a text by the folder's tokenizer, from a language
 theirs.py hear TO                      a sound and its log-mel frames
@@ -25,7 +26,13 @@ from cases import (  # pyright: ignore[reportMissingImports]
 )
 from safetensors.numpy import load_file, save_file
 
-BARE = (transformers.BertModel, transformers.RobertaModel, transformers.XLMRobertaModel, transformers.DistilBertModel)
+BARE = (
+    "BertModel",
+    "RobertaModel",
+    "XLMRobertaModel",
+    "DistilBertModel",
+    "ModernBertModel",
+)  # of which vectors are compared too
 VERSION = int(transformers.__version__.partition(".")[0])
 
 
@@ -103,7 +110,7 @@ def outputs(model, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {"logits": out.logits.numpy()} | decoded(model, batch)
     found = {k: v.numpy() for k, v in out.items() if isinstance(v, torch.Tensor)}
     found.pop("pooler_output", None)
-    if type(model) in BARE:
+    if type(model).__name__ in BARE:
         found["embedding"] = unit(found["last_hidden_state"], given["mask"])
     return {k: np.ascontiguousarray(v) for k, v in found.items()}
 
@@ -149,13 +156,16 @@ def unit(hidden: np.ndarray, mask: np.ndarray) -> np.ndarray:
     return mean / np.linalg.norm(mean, axis=-1, keepdims=True)
 
 
-def load(folder: Path):
+def load(folder: Path, more: bool = False):
+    """A folder's model, all of whose tensors are there, and with `more` perhaps others."""
     architecture = json.loads((folder / "config.json").read_text())["architectures"][0]
     model, report = getattr(transformers, architecture).from_pretrained(folder, output_loading_info=True)
     bare = architecture in ("BertModel", "RobertaModel", "VisionEncoderDecoderModel")
     allowed = ["pooler.dense."] if bare else []
     if "Conformer" in architecture:  # what the model never uses, or computes itself
         allowed = ["pos_conv_embed", "num_batches_tracked", "inv_freq"]
+    if more:
+        report.pop("unexpected_keys")
     wrong = {k: lost for k, v in report.items() if (lost := [n for n in v if not any(a in n for a in allowed)])}
     assert not wrong, f"{folder}: {wrong}"
     return prepared(model)
@@ -187,8 +197,15 @@ def defaults(to: Path, types: list[str]) -> None:
     to.write_text(json.dumps(found, indent=1, sort_keys=True, default=str) + "\n")
 
 
-def run(folder: Path) -> None:
-    save_file(outputs(load(folder), load_file(folder / "inputs.safetensors")), folder / "outputs.safetensors")
+def run(folder: Path, more: bool = False) -> None:
+    save_file(outputs(load(folder, more), load_file(folder / "inputs.safetensors")), folder / "outputs.safetensors")
+
+
+def edited(folder: Path) -> None:
+    try:
+        run(folder, more=True)
+    except Exception as error:  # whatever a model that is no model raises
+        print(f"{folder.name}: {error}", file=sys.stderr)
 
 
 def embed(folder: Path, to: Path) -> None:
@@ -273,6 +290,9 @@ if __name__ == "__main__":
         case ["run", *folders]:
             for folder in folders:
                 run(Path(folder))
+        case ["edited", *folders]:
+            for folder in folders:
+                edited(Path(folder))
         case ["embed", folder, to]:
             embed(Path(folder), Path(to))
         case ["encode", folder, text, *language]:

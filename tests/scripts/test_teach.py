@@ -55,7 +55,7 @@ def commands(monkeypatch) -> tuple[list[list[str]], list[dict]]:
                 asked.append(json.loads(line))
                 say(json.dumps({**asked[-1], "label": "zope", "votes": ["zope", "zope", "x11"]}))
 
-    monkeypatch.setattr(teach, "_command", command)
+    monkeypatch.setattr(teach, "command", command)
     return trained, asked
 
 
@@ -115,8 +115,8 @@ def test_a_cache_without_its_labels_is_refused(tiny, commands):
 
 def test_a_command_that_fails_leaves_nothing(tiny, monkeypatch):
     """Neither labels nor a cache are made where the teacher can't be trained, and the line says which command failed."""
-    run = teach._command
-    monkeypatch.setattr(teach, "_command", lambda root, say, name, *more: run(root, say, name, "--no-such-option"))
+    run = teach.command
+    monkeypatch.setattr(teach, "command", lambda root, say, name, *more: run(root, say, name, "--no-such-option"))
     with pytest.raises(UserError, match=r"^scripts\.train, which labels examples, ended with exit code 2$"):
         prepare("failed", STUDENT, data_dir=tiny, progress=quiet)
     assert not (tiny / "caches" / "failed").exists() and not list((tiny / "taught" / TEACHER).iterdir())
@@ -132,10 +132,10 @@ def test_train_classify_and_prepare_end_to_end(tiny, monkeypatch):
         "model.vocab": 32, "train.init_from": "", "train.steps": 2, "train.save_every": 2,
     }  # fmt: skip
     smaller = [word for name, value in small.items() for word in (f"--{name}", str(value))]
-    run = teach._command
+    run = teach.command
     monkeypatch.setattr(
         teach,
-        "_command",
+        "command",
         lambda root, say, name, *arguments: run(root, say, name, *arguments, *(smaller if name == "train" else ())),
     )
     cache = prepare("taught", STUDENT, data_dir=tiny, progress=quiet)

@@ -14,14 +14,14 @@ from models.families import family_of
 from models.sharding.params import split
 from scripts import cli, transcribe
 from tests.helpers.models import ALONE
-from tests.helpers.sounds import tone, wav, write_whisper_vocabulary
+from tests.helpers.sounds import bad_sounds, tone, wav, write_whisper_vocabulary
 from trainers.weights import huggingface
 from trainers.weights.source import Arrays
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A Hugging Face folder of a small random Whisper with its vocabulary, and two sounds and a file that is none."""
+    """A Hugging Face folder of a small random Whisper with its vocabulary, two sounds, and files of no use."""
     top = tmp_path_factory.mktemp("transcribe")
     vocabulary = open_vocabulary(write_whisper_vocabulary(top / "vocabulary"))
     assert isinstance(vocabulary, WhisperVocabulary)
@@ -36,7 +36,8 @@ def folder(tmp_path_factory):
     huggingface.write_folder(Arrays(c, params, top / "vocabulary"), top / "whisper")
     (top / "a.wav").write_bytes(wav(tone(0.5)))
     (top / "b.wav").write_bytes(wav(tone(1.5)))
-    (top / "c.wav").write_bytes(b"no sound")
+    for name, (content, _) in bad_sounds().items():
+        (top / name).write_bytes(content)
     return top
 
 
@@ -46,17 +47,25 @@ def run(monkeypatch, *arguments: object) -> int:
 
 
 def test_files_are_written_down_and_failures_named(folder, monkeypatch, capsys, tmp_path):
-    """Transcripts come in the order of the files, the bad one is a line on stderr and the exit code 1."""
-    files = [folder / f"{name}.wav" for name in "cab"]
+    """Transcripts come in the order of the files; each bad one is a line on stderr, they are counted, and the exit code is 1."""
+    bad = bad_sounds()
+    files = [folder / name for name in (*list(bad)[:4], "a.wav", *list(bad)[4:], "b.wav")]
     common = "--checkpoint", folder / "whisper", "--format", "json"
     assert run(monkeypatch, *files, *common) == 1
     out, err = capsys.readouterr()
     found = [json.loads(line) for line in out.splitlines()]
     assert [f["file"] for f in found] == [str(folder / "a.wav"), str(folder / "b.wav")]
-    assert f"error: {folder / 'c.wav'}: no sound that can be read" in err and "2 of 3 files; 1 could not be read" in err
+    *told, counted = err.splitlines()
+    assert len(told) == len(bad) and f"2 of {len(files)} files; {len(bad)} could not be read" in counted
+    for name, (_, why) in bad.items():
+        (line,) = [line for line in told if line.startswith(f"error: {folder / name}: ")]
+        assert why in line
     assert np.isclose(found[1]["seconds"], 1.5, atol=0.01) and found[0]["language"] in ("en", "cs", "de", "")
     assert (
-        run(monkeypatch, files[1], *common[:2], "--format", "srt", "--language", "cs", "--out", tmp_path / "out") == 0
+        run(
+            monkeypatch, folder / "a.wav", *common[:2], "--format", "srt", "--language", "cs", "--out", tmp_path / "out"
+        )
+        == 0
     )
     assert [file.name for file in (tmp_path / "out").iterdir()] == ["a.wav.srt"] and capsys.readouterr().out == ""
 

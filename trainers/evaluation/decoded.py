@@ -13,11 +13,12 @@ from jax.sharding import PartitionSpec as P
 from configs.experiment import Experiment
 from data.config import Decode
 from data.decoding import PREFIX, Decoding
+from data.features import Example, Features
 from data.kinds import task_of
 from data.reading.batches import held_out_batches
 from data.task import DataError
 from models.parts.decoding import beam_search
-from models.protocol import Model, SequenceToSequence, Writes
+from models.protocol import Model, Represents, SequenceToSequence, Writes
 from models.sharding.params import merge
 from trainers.evaluation.evaluator import Params
 from trainers.plan import input_sharding
@@ -75,6 +76,35 @@ class Decoder:
         return outputs
 
 
+class Representer:
+    """A model's vectors of rows, compiled once for one shape of batch.
+
+    Args:
+      model: with shapes for parameters, on its mesh (trainers.plan.Plan.model).
+      features: the arrays of a row that it reads.
+      rows: of a batch.
+    """
+
+    def __init__(self, model: Model, features: Features, rows: int):
+        self.features, self.rows, mesh = features, rows, model.where.mesh
+        self._shardings = {name: input_sharding(model, name, f, rows) for name, f in features.items()}
+
+        @functools.partial(jax.jit, out_shardings=mesh and NamedSharding(mesh, P()))
+        def vectors(params: Params, batch: Any) -> jax.Array:
+            whole: Any = merge(model, params)
+            return whole.vectors(batch)
+
+        self._vectors = vectors
+
+    def __call__(self, params: Params, examples: Sequence[Example]) -> np.ndarray:
+        """Returns a vector of each row [N, M], in their order."""
+        found = []
+        for batch in held_out_batches(examples, self.features, self.rows):
+            placed = {name: jax.device_put(x, self._shardings[name]) for name, x in batch.items()}
+            found.append(np.asarray(self._vectors(params, placed), np.float32))
+        return np.concatenate(found)[: len(examples)]
+
+
 class DecodingEvaluator:
     """The scores of a model's outputs for a held-out split.
 
@@ -89,6 +119,7 @@ class DecodingEvaluator:
         self.decoding = task_of(e.data).decoding(vocabulary)
         self.decoder = Decoder(model, config, self.decoding)
         self.examples = self.decoding.examples(cache, config)
+        self._model, self._rows = model, config.batch_size
 
     @property
     def names(self) -> list[str]:
@@ -108,13 +139,19 @@ class DecodingEvaluator:
     def report(self, params: Params, *, details: bool = False) -> tuple[dict[str, Any], str]:
         """Returns the task's scores with its baselines, and both as text."""
 
-        def decoded(examples: Sequence[Any]) -> list[str]:
-            return self.decoder(params, examples)
-
-        scores = self.decoding.scores(self.examples, decoded(self.examples))
-        if baselines := self.decoding.baselines(self.examples, decoded):
+        scores = self.decoding.scores(self.examples, self.decoder(params, self.examples))
+        if baselines := self.baselines(params):
             scores["baselines"] = baselines
         return scores, self.decoding.table(scores, details=details)
+
+    def baselines(self, params: Params) -> dict[str, Any]:
+        """Returns the task's baselines, those by the model's own vectors among them."""
+        decoding, examples = self.decoding, self.examples
+        found = decoding.baselines(examples, functools.partial(self.decoder, params))
+        if decoding.compared and isinstance(self._model, Represents):
+            vectors = Representer(self._model, decoding.compared, self._rows)
+            found |= decoding.neighbours(examples, functools.partial(vectors, params))
+        return found
 
 
 EVALUATOR = DecodingEvaluator

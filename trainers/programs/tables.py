@@ -161,10 +161,11 @@ def as_text(e: Experiment, description: dict[str, Any]) -> str:
     lines += ["", f"Layout {description['layout']['name']!r} on {mesh} = {e.layout.devices} devices"]
     for path, rules in description["layout"]["rules"].items():
         lines.append(f"  {path:24} " + "  ".join(f"{k}->{v}" for k, v in sorted(rules.items())))
+    lines += ["", "What each axis of the mesh does in each part, and which devices hold which shard"]
+    lines += [f"  {line}".rstrip() for line in description["pictures"]]
     compiler = description["compiler"]
     lines += ["", f"Compiler options on TPU {compiler['chip']}, set {compiler['set']!r} (trainers/chips.py)"]
     lines += [f"  {name}: {value}" for name, value in compiler["options"].items()]
-    lines += [f"  {line}" for line in description["pictures"]]
     width = max(len(t["name"]) for t in description["tensors"])
     lines += ["", f"  {'parameter':{width}} {'shape':24} {'names':28} {'PartitionSpec':32} {'MiB/device':>11}"]
     for t in description["tensors"]:

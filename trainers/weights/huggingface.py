@@ -241,9 +241,8 @@ def write_folder(weights: Any, to: Path, *, max_shard_bytes: int = 5 * 10**9) ->
             write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": places})
         if weights.vocabulary and files.readable(weights.vocabulary):
             named = _write_vocabulary(weights.vocabulary, folder)
-            config |= {
-                k: v for k, v in named.items() if config.get(k) is None
-            }  # RoBERTa's positions depend on padding's id
+            # An id that the model's settings have stays: RoBERTa's positions depend on padding's.
+            config |= {k: v for k, v in named.items() if config.get(k) is None}
         write_json(folder / CONFIG, config)
     return to
 

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.bert.config import BertConfig
-from models.bert.huggingface import bert, distilbert, roberta
+from models.bert.huggingface import bert, distilbert, modernbert, roberta
 from models.interchange import Entry, kept_apart, setting
 from models.parts.heads_config import MaskedLm, SentenceEmbedding
 
-_KINDS = (bert, roberta, distilbert)
+_KINDS = (bert, roberta, distilbert, modernbert)
 MODEL_TYPES = tuple(name for kind in _KINDS for name in kind.STEMS)
 DEFAULTS = {name: table for kind in _KINDS for name, table in kind.DEFAULTS.items()}
 _OUTPUTS = tuple(name for kind in _KINDS for name in kind.OUTPUTS)
@@ -22,6 +22,8 @@ _OUTPUTS = tuple(name for kind in _KINDS for name in kind.OUTPUTS)
 
 def _kind(c: BertConfig) -> Any:
     """Returns the kind that a model is of, or is nearest to."""
+    if c.positions == "rotary":
+        return modernbert
     if c.first_position:
         return roberta
     return distilbert if not c.types and c.order == "post" else bert

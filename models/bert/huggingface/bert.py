@@ -44,31 +44,29 @@ LAYER = {
 
 def read(theirs: Mapping[str, Any]) -> BertConfig:
     """Returns the configuration of a BERT."""
-    theirs = completed(theirs, DEFAULTS["bert"])
-    return BertConfig(**fields(theirs), head=common.read_head(theirs, STEMS["bert"], HEADS))
+    s = completed(theirs, DEFAULTS["bert"])
+    return BertConfig(**fields(s), head=common.read_head(s, STEMS["bert"], HEADS))
 
 
-def fields(theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns our fields of settings that BERT and its followers have, defaults among them; without the head. Dropout is that of
-    the hidden states, the only one that we have."""
-    only(
-        theirs, position_embedding_type=("absolute",), is_decoder=(False,), add_cross_attention=(False,),
-        pruned_heads=({},), problem_type=("single_label_classification",),
-    )  # fmt: skip
-    if not (types := setting(theirs, "type_vocab_size", int)):
+def fields(s: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns our fields of settings that BERT and its followers have, without the head. Dropout is that of hidden states, the
+    only one that we have."""
+    only(s, position_embedding_type=("absolute",), pruned_heads=({},))
+    common.fixed(s, is_decoder=False, add_cross_attention=False)
+    if not (types := setting(s, "type_vocab_size", int)):
         raise InterchangeError("config.json: type_vocab_size=0: a table of token types has one row at least")
     return dict(
-        vocab=setting(theirs, "vocab_size", int),
-        layers=setting(theirs, "num_hidden_layers", int),
-        head_dim=head_dim(theirs, "hidden_size", "num_attention_heads"),
-        model_dim=setting(theirs, "hidden_size", int),
-        hidden_dim=setting(theirs, "intermediate_size", int),
-        heads=setting(theirs, "num_attention_heads", int),
-        max_positions=setting(theirs, "max_position_embeddings", int),
+        vocab=setting(s, "vocab_size", int),
+        layers=setting(s, "num_hidden_layers", int),
+        head_dim=head_dim(s, "hidden_size", "num_attention_heads"),
+        model_dim=setting(s, "hidden_size", int),
+        hidden_dim=setting(s, "intermediate_size", int),
+        heads=setting(s, "num_attention_heads", int),
+        max_positions=setting(s, "max_position_embeddings", int),
         types=types,
-        activation=read_activation(setting(theirs, "hidden_act", str)),
-        norm_eps=setting(theirs, "layer_norm_eps", float),
-        dropout=setting(theirs, "hidden_dropout_prob", float),
+        activation=read_activation(setting(s, "hidden_act", str)),
+        norm_eps=setting(s, "layer_norm_eps", float),
+        dropout=setting(s, "hidden_dropout_prob", float),
     )
 
 

@@ -21,15 +21,23 @@ _PURPOSES = {MaskedLm: "masked tokens", Classification: "sequence classification
 _FREE = ("labels", "temperature")  # fields of a head that its class does not decide
 
 
-def read_head(theirs: Mapping[str, Any], stem: str, heads: Mapping[str, Head]) -> Head:
+def fixed(s: Mapping[str, Any], **values: Any) -> None:
+    """Raises InterchangeError unless settings, each given or by default, have the only values that our model has."""
+    for key, value in values.items():
+        only({key: setting(s, key, type(value))}, **{key: (value,)})
+
+
+def read_head(s: Mapping[str, Any], stem: str, heads: Mapping[str, Head]) -> Head:
     """Returns the head of a config.json, whose classes' names begin with `stem`; raises InterchangeError."""
+    theirs = s
+    only(theirs, problem_type=("single_label_classification",))
     known = {f"{stem}{suffix}": head for suffix, head in heads.items()}
     name = (setting(theirs, "architectures", list, None) or [f"{stem}Model"])[0]
     if name not in known:
         raise InterchangeError(f"config.json: no head like that of {name!r} here{nearest(str(name), known)}")
     head = known[name]
     if isinstance(head, MaskedLm):
-        only(theirs, tie_word_embeddings=(True,))
+        fixed(s, tie_word_embeddings=True)
     if isinstance(head, Classification | Tagging):
         labels = len(setting(theirs, "id2label", dict, {})) or setting(theirs, "num_labels", int, 2)
         return dataclasses.replace(head, labels=labels)
@@ -52,9 +60,9 @@ def write_head(c: BertConfig, target: str, stem: str, heads: Mapping[str, Head])
     return {"architectures": [stem + suffix]} | labels
 
 
-def head_dim(theirs: Mapping[str, Any], width: str, heads: str) -> int:
+def head_dim(s: Mapping[str, Any], width: str, heads: str) -> int:
     """Returns the size of a head of attention, from the names of two settings; raises InterchangeError."""
-    size, count = setting(theirs, width, int), setting(theirs, heads, int)
+    size, count = setting(s, width, int), setting(s, heads, int)
     if count < 1 or size % count:
         raise InterchangeError(f"config.json: {width}={size} is no multiple of {heads}={count}")
     return size // count
@@ -64,8 +72,9 @@ def demand_post_norm(c: BertConfig, target: str, **more: Any) -> None:
     """Raises InterchangeError unless a model is BERT's, but for what `more` says."""
     needs = dict(
         positions="learned", norm="layer", norm_bias=True, order="post", gated=False, attention_bias=True, output_bias="same",
-        key_bias=True, qk_norm=False, ffn_bias=True, attention_scale=True, groups=c.heads, head_dim=c.model_dim // c.heads,
-        per_dim_scale=False, logit_cap=0.0, embedding_norm=True, first_position=0,
+        key_bias=True, qk_norm=False, sinks=False, ffn_bias=True, attention_scale=True, attention_scalar=0.0, groups=c.heads,
+        head_dim=c.model_dim // c.heads, per_dim_scale=False, logit_cap=0.0, embedding_norm=True, embedding_scale=1.0,
+        first_position=0, kinds=(),
     )  # fmt: skip
     demand(c, target, **needs | more)
     if isinstance(c.head, MaskedLm):

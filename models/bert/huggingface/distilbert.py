@@ -38,29 +38,25 @@ _LAYER = {
 
 def read(theirs: Mapping[str, Any]) -> BertConfig:
     """Returns the configuration of a DistilBERT. Dropout is that of the hidden states, the only one that we have."""
-    theirs = completed(theirs, DEFAULTS["distilbert"])
-    only(theirs, pruned_heads=({},), problem_type=("single_label_classification",))
+    s = completed(theirs, DEFAULTS["distilbert"])
+    only(theirs, pruned_heads=({},))
     # Other names of three settings, under which a file may hold them too.
-    only(
-        theirs,
-        hidden_size=(theirs["dim"],),
-        num_hidden_layers=(theirs["n_layers"],),
-        num_attention_heads=(theirs["n_heads"],),
-    )
-    setting(theirs, "sinusoidal_pos_embds", bool)
+    names = {"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"}
+    only(theirs, **{other: (setting(s, name, int),) for other, name in names.items()})
+    setting(s, "sinusoidal_pos_embds", bool)
     return BertConfig(
-        vocab=setting(theirs, "vocab_size", int),
-        layers=setting(theirs, "n_layers", int),
-        model_dim=setting(theirs, "dim", int),
-        hidden_dim=setting(theirs, "hidden_dim", int),
-        heads=setting(theirs, "n_heads", int),
-        head_dim=head_dim(theirs, "dim", "n_heads"),
-        max_positions=setting(theirs, "max_position_embeddings", int),
+        vocab=setting(s, "vocab_size", int),
+        layers=setting(s, "n_layers", int),
+        model_dim=setting(s, "dim", int),
+        hidden_dim=setting(s, "hidden_dim", int),
+        heads=setting(s, "n_heads", int),
+        head_dim=head_dim(s, "dim", "n_heads"),
+        max_positions=setting(s, "max_position_embeddings", int),
         types=0,
-        activation=read_activation(setting(theirs, "activation", str)),
+        activation=read_activation(setting(s, "activation", str)),
         norm_eps=EPS,
-        dropout=setting(theirs, "dropout", float),
-        head=common.read_head(theirs, STEMS["distilbert"], HEADS),
+        dropout=setting(s, "dropout", float),
+        head=common.read_head(s, STEMS["distilbert"], HEADS),
     )
 
 

@@ -26,14 +26,14 @@ HEADS = common.HEADS
 def read(theirs: Mapping[str, Any]) -> BertConfig:
     """Returns the configuration of a RoBERTa."""
     kind = theirs["model_type"]
-    theirs = completed(theirs, DEFAULTS[kind])
-    fields, head = bert.fields(theirs), common.read_head(theirs, STEMS[kind], HEADS)
+    s = completed(theirs, DEFAULTS[kind])
+    fields, head = bert.fields(s), common.read_head(s, STEMS[kind], HEADS)
     if isinstance(head, MaskedLm) and fields["activation"] != "gelu":
         raise InterchangeError(
             f"config.json: hidden_act={theirs['hidden_act']!r}: the head of {STEMS[kind]}ForMaskedLM has 'gelu' whatever the "
             "layers have; here only the same"
         )
-    pad, rows = setting(theirs, "pad_token_id", int), fields["max_positions"]
+    pad, rows = setting(s, "pad_token_id", int), fields["max_positions"]
     if not 0 <= pad < rows - 1:
         raise InterchangeError(f"config.json: pad_token_id={pad}: no row of {rows} positions follows that of padding")
     return BertConfig(**fields, first_position=pad + 1, head=head)

@@ -11,51 +11,22 @@ from numpy.testing import assert_array_equal
 from configs import registry
 from data.config import Decode
 from data.kinds import task_of
-from data.labelled.splits import Item
-from data.multimodal import sources
 from data.multimodal.config import MultimodalData
-from data.multimodal.settings import Multimodal
-from data.multimodal.sources import PICTURE, SOUND, Source, Thing, emoji
-from data.prepare import prepare
+from data.multimodal.sources import emoji
 from data.reading.caches import read_manifest
 from data.reading.examples import AugmentedSource, CacheSource
-from data.speech.sound import to_pcm
 from data.task import DataError
 from models.errors import UserError
 from tests.helpers.archives import tarball
 from tests.helpers.pictures import encoded, smooth
-from tests.helpers.sounds import tone
-
-NAMES = {"cs": ("kočka", "pes", "ryba"), "en": ("cat", "dog", "fish")}
+from tests.helpers.things import NAMES, write_things
 
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     """30 pictures and 20 sounds with names in two languages; one picture is damaged, one sound too long."""
-
-    def texts(n: int) -> dict[str, str]:
-        return {language: f"{words[n % 3]} {n % 5}" for language, words in NAMES.items()}
-
-    def seen() -> list[Item]:
-        files = [encoded(smooth(12, 12, n)) for n in range(30)] + [b"damaged"]
-        return [
-            Item(f"group {n // 2}", Thing(f"picture {n}", texts(n), PICTURE, lambda file=file: file))
-            for n, file in enumerate(files)
-        ]
-
-    def heard() -> list[Item]:
-        def read(n: int) -> bytes:
-            return to_pcm(tone(0.5 if n else 3.0, 200 + 10 * n)).astype("<i2").tobytes()
-
-        return [Item(f"level {n}", Thing(f"sound {n}", texts(n), SOUND, lambda n=n: read(n))) for n in range(20)]
-
     monkeypatch.setenv("SHARDZOO_DATA", str(tmp_path))
-    monkeypatch.setitem(sources.SOURCES, "seen", Source(packages=(), read=seen))
-    monkeypatch.setitem(sources.SOURCES, "heard", Source(packages=(), read=heard))
-    settings = Multimodal(
-        sources=("seen", "heard"), seconds=1.6, targets_length=24, vocabulary_size=320, validation=0.1, test=0.2
-    )
-    return prepare("made", settings, data_dir=tmp_path, progress=lambda line: None)
+    return write_things(tmp_path, monkeypatch)
 
 
 def data(**fields) -> MultimodalData:
@@ -116,10 +87,44 @@ def test_held_out_things_are_scored_by_source_and_language(cache):
         and encoded_one["prefix"][0] == decoding.languages.codes[named[0].language]
     )
     baselines = decoding.baselines(named, lambda examples: [])
-    assert set(baselines) == {"most frequent text", "nearest picture"} and baselines["nearest picture"]["chrf"] < 100
+    assert {name for name in baselines if "/" not in name} == {"most frequent text", "nearest picture"}
+    assert baselines["nearest picture"]["chrf"] < 100
+    assert {"nearest picture/seen/cs", "most frequent text/heard/en"} < set(baselines)
+    assert "nearest picture/heard/en" not in baselines
     assert "seen" in decoding.table(perfect)
     with pytest.raises(UserError, match="did you mean 'cs'"):
         decoding.languages.prefix("cz")
+
+
+def test_the_picture_that_is_nearest_to_a_model_names_another(cache):
+    """With vectors of mean colours, whatever their length, a picture gets the name, in its language, of the training picture
+    whose colours are most alike, each training picture asked for once. Sounds have no neighbours."""
+    decoding: Any = task_of(data()).decoding(cache)
+    named = decoding.examples(cache, Decode(split="test"))
+    asked: list[int] = []
+
+    def vectors(rows) -> np.ndarray:
+        assert all(set(row) == {"images", "has_image"} and row["has_image"].all() for row in rows)
+        asked.append(len(rows))
+        colours = np.stack([row["images"].mean(axis=(0, 1)) for row in rows])
+        return colours * np.arange(1, len(rows) + 1)[:, None]
+
+    found = decoding.neighbours(named, vectors)
+    pictures = [e for e in named if e.source == "seen"]
+    manifest = read_manifest(cache)
+    assert asked == [manifest["parts"]["seen-cs"]["rows"], len(pictures)]
+    task: Any = task_of(data())
+    parts = {code: task.things(cache, f"train/seen-{code}", asked[0]) for code in NAMES}
+    for e in pictures[:4]:
+        own = task.things(cache, "test", len(named))[e.at]["images"].mean(axis=(0, 1))
+        rows = [parts[e.language][i] for i in range(asked[0])]
+        known = np.stack([row["images"].mean(axis=(0, 1)) for row in rows])
+        angles = known @ own / np.linalg.norm(known, axis=1)
+        ids = rows[int(angles.argmax())]["targets"]
+        text = decoding.decode(ids[ids > 0][1:].tolist())
+        alone = decoding.neighbours([e], vectors)
+        assert alone["nearest to the model"] == decoding.scores([e], [text])["all"]
+    assert set(found) == {"nearest to the model", "nearest to the model/seen/cs", "nearest to the model/seen/en"}
 
 
 def test_a_limit_takes_all_sources_and_languages(cache):

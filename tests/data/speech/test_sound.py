@@ -8,7 +8,7 @@ import soundfile
 from numpy.testing import assert_allclose
 
 from data.speech import sound
-from tests.helpers.sounds import tone, wav
+from tests.helpers.sounds import bad_sounds, tone, wav
 
 
 def encoded(samples: np.ndarray, rate: int, form: str = "OGG", subtype: str | None = None) -> bytes:
@@ -41,19 +41,29 @@ def test_blocks_are_the_whole(monkeypatch):
     assert_allclose(np.concatenate(list(sound.blocks(content))), whole, atol=1e-6)
 
 
+def test_an_ogg_file_that_is_cut_anywhere_is_refused():
+    """Between its pages and inside any of them, the last one too, which is marked as the last wherever it is cut."""
+    content = encoded(tone(9), 16_000)
+    assert len(sound.read(content)) == 9 * 16_000
+    pages = [at for at in range(len(content)) if content[at : at + 4] == b"OggS"]
+    assert len(pages) > 3
+    for end in (*pages[2:], pages[-1] + 10, pages[-1] + 30, (pages[-1] + len(content)) // 2, len(content) - 1):
+        with pytest.raises(sound.SoundError, match="cut short"):
+            sound.read(content[:end])
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"no sound at all", "no sound that can be read"),
+        *bad_sounds().values(),
         (b"", "no sound that can be read"),
-        (encoded(np.zeros(0, np.float32), 16_000, "WAV"), "has no samples"),
         (encoded(tone(3, rate=22_050), 22_050, "WAV")[:40_000], "cut short after 0.9 s"),
         (encoded(tone(9, rate=22_050), 22_050, "OGG")[:9_000], "cut short"),
         (encoded(tone(3, rate=22_050), 22_050, "FLAC")[:20_000], "no sound|cut short|damaged"),
     ],
 )
 def test_what_is_no_sound_is_refused_in_one_line(content, message):
-    """Text, an empty file, a sound of zero length, and one that is cut short."""
+    """Text, films, an empty file, a sound of zero length, a rate that no sound has, and sounds that are cut short."""
     with pytest.raises(sound.SoundError, match=message) as error:
         sound.read(content)
     assert "\n" not in str(error.value)

@@ -26,6 +26,7 @@ from models.parts.heads_config import Classification, MaskedLm, SentenceEmbeddin
 from models.sharding.component import Component, make_mesh
 from models.sharding.layouts import LAYOUTS
 from models.sharding.params import ParamInfo, describe, flatten
+from tests.helpers.masked_vocabularies import train_roberta
 from tests.parity import ours
 from tests.parity.cases import CASES, GIVEN, SENTENCES
 from tests.parity.live import FIXTURES
@@ -63,6 +64,21 @@ def test_what_was_read_is_written_again(name, tmp_path):
     # An mT5 is a T5 1.1 of another vocabulary, an XLM-R such a RoBERTa, and they are written as those.
     alike = "M" if name == "mt5" else "XLM" if name.startswith("xlm_roberta") else ""
     assert written["architectures"][0] == source.theirs["architectures"][0].removeprefix(alike)
+    assert HuggingFace(tmp_path / "out").config == source.config
+
+
+@pytest.mark.parametrize(("name", "padding"), [("roberta_masked_lm", 1), ("roberta_tagging", 4)])
+def test_a_vocabulary_leaves_the_id_of_padding(name, padding, tmp_path):
+    """RoBERTa counts positions from padding's id, which stays as the model's settings have it beside any vocabulary; that is
+    written with its special tokens by name."""
+    folder = copy(name, tmp_path / "in")
+    train_roberta(["bada felu"], folder / "tokenizer.json", 263)
+    source = HuggingFace(folder)
+    assert source.vocabulary == folder
+    huggingface.write_folder(source, tmp_path / "out")
+    written, named = (json.loads((tmp_path / "out" / n).read_text()) for n in ("config.json", "tokenizer_config.json"))
+    assert (written["pad_token_id"], written["eos_token_id"]) == (padding, 2)
+    assert (named["cls_token"], named["sep_token"], named["mask_token"]) == ("<s>", "</s>", "<mask>")
     assert HuggingFace(tmp_path / "out").config == source.config
 
 
