@@ -131,9 +131,7 @@ class LatentAttention(nnx.Module):
     ) -> jax.Array:  # fmt: skip
         dropping = key is not None and rate > 0
         if splash.applies(self.where, q_BLND, k_BSGD, mask, biased=False, dropping=dropping):
-            short = q_BLND.shape[-1] - v_BSGV.shape[-1]  # the kernel's heads have one size
-            v_BSGD = jnp.pad(v_BSGV, ((0, 0), (0, 0), (0, 0), (0, short)))
-            return splash.attend(q_BLND, k_BSGD, v_BSGD, mask, self.where)[..., : v_BSGV.shape[-1]]
+            return splash.attend(q_BLND, k_BSGD, v_BSGV, mask, self.where)
         logits = functools.partial(masked_logits, limit=0.0, max_distance=0)
         if self.key_shards == 1 or mask.hypotheses:
             return blocks.attend(logits, q_BLND, k_BSGD, v_BSGV, None, mask, self.where, rate=rate, key=key)[0]

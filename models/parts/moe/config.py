@@ -159,8 +159,8 @@ class MoeConfig:
             )
         if self.shared_gate and not self.shared_dim:
             raise ValueError("shared_gate=True: there is no shared expert; shared_dim is its hidden size")
-        if self.activation == "clipped_swiglu" and self.gated == "no":
-            raise ValueError("gated='no': activation='clipped_swiglu' is of a gate; nearest is 'yes'")
+        if self.activation == "clipped_swiglu" and self.gated != "yes":
+            raise ValueError(f"gated={self.gated!r}: activation='clipped_swiglu' is of a gate; nearest is 'yes'")
 
     def shrunk(self, group_size: int) -> "MoeConfig":
         """Returns a mixture small enough for a test, of 8 experts; the variant stays."""

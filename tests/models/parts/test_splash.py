@@ -31,6 +31,9 @@ VARIANTS = {
     "grouped": dict(heads=(8, 2), causal=True, cap=2.0),
     "one head of keys": dict(heads=(4, 1), causal=True),
     "other keys": dict(heads=(4, 2), keys=384),
+    "other values": dict(
+        heads=(4, 4), causal=True, values=24
+    ),  # of another size than keys, as latent attention has them
 }
 
 
@@ -44,10 +47,10 @@ def component(layout: Layout) -> Component:
     return Component(layout, "attention", make_mesh(layout, jax.devices()[: layout.devices]))
 
 
-def inputs(heads: tuple[int, int], keys: int = L, dtype: Any = jnp.float32):
+def inputs(heads: tuple[int, int], keys: int = L, values: int = D, dtype: Any = jnp.float32):
     """Queries, keys, values, weights of the outputs; segments of queries and keys."""
     rng = np.random.default_rng(0)
-    shapes = [(B, L, heads[0], D), (B, keys, heads[1], D), (B, keys, heads[1], D), (B, L, heads[0], D)]
+    shapes = [(B, L, heads[0], D), (B, keys, heads[1], D), (B, keys, heads[1], values), (B, L, heads[0], values)]
     vectors = [jnp.asarray(rng.normal(size=shape), dtype) for shape in shapes]
     return *vectors, jnp.asarray(SEGMENTS), jnp.asarray(np.pad(SEGMENTS, ((0, 0), (keys - L, 0)), mode="edge"))
 
