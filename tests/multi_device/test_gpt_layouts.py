@@ -54,6 +54,18 @@ TABLE = [
     ("gpt.palm_8b", "two_d", (2, 4)),
     pytest.param("gpt.gspmd_64b", "two_d", (2, 4), marks=pytest.mark.slow),
     *(("gpt.gspmd_64b", name, (2, 4)) for name in ("two_d_sequence", "context_ring", "context_ring_balanced")),
+    # Layers of two kinds, in stages, and in a ring; norms of all heads together, cut by head; sinks.
+    ("gpt.gemma3_4b", "pipeline_1f1b", (2, 2, 2)),
+    ("gpt.olmo2_7b", "tensor_parallel", (2, 4)),
+    *(
+        pytest.param(*case, marks=pytest.mark.slow)
+        for case in (
+            ("gpt.gemma3_4b", "context_ring_balanced", (2, 4)),
+            ("gpt.gemma2_9b", "gpipe", (2, 2, 2)),
+            ("gpt.smollm3_3b", "two_d", (2, 4)),
+            ("gpt.gpt_oss_20b", "expert_two_d", (2, 4)),
+        )
+    ),
     ("gpt.llama2_70b", "tensor_parallel", (2, 4)),
     ("gpt.llama2_70b", "pipeline_1f1b", (4, 2, 1)),
     # Rows say how much each token counts: microbatches and devices have different sums.
