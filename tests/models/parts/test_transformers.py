@@ -20,7 +20,7 @@ from tests.helpers.models import ALONE, batch_of, compiled, model_of
 
 GPT = ["gpt.quickstart", "gpt.gpt2_124m", "gpt.gspmd_64b", "gpt.lingvo_175b", "gpt.palm_8b", "gpt.llama2_70b"]
 EXPERTS = ["gpt.moe_quickstart", "gpt.mixtral_8x7b", "gpt.gpt_oss_20b", "gpt.deepseek_v3", "gpt.glam_64b_64e"]
-GPT += EXPERTS
+GPT += ["gpt.gemma3_4b", "gpt.olmo2_7b", *EXPERTS]
 BERT = ["bert.base", "bert.mlperf_200b", "bert.mlperf_480b"]
 
 
