@@ -127,6 +127,8 @@ LLAMA = dict(
     model_type="llama", vocab_size=9, hidden_size=6, num_hidden_layers=1, num_attention_heads=3, intermediate_size=5,
 )  # fmt: skip
 
+QWEN2 = LLAMA | dict(model_type="qwen2", num_key_value_heads=3)
+
 
 @pytest.mark.parametrize(
     ("family", "config", "parts"),
@@ -141,10 +143,13 @@ LLAMA = dict(
         (bert, BERT | {"num_attention_heads": 4}, ["hidden_size=6", "num_attention_heads=4"]),
         (gpt, GPT2 | {"scale_attn_by_inverse_layer_idx": True}, ["scale_attn_by_inverse_layer_idx"]),
         (gpt, GPT2 | {"architectures": ["GPT2ForSequenceClassification"]}, ["GPT2ForSequenceClassification"]),
-        (gpt, LLAMA | {"rope_scaling": {"type": "linear", "factor": 2.0}}, ["rope_scaling", "'linear'", "'default'"]),
-        (gpt, LLAMA | {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, ["rope_parameters", "'yarn'"]),
+        (gpt, LLAMA | {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, ["type 'dynamic'"]),
+        (gpt, LLAMA | {"rope_parameters": {"rope_type": "linea"}}, ["type 'linea'", "did you mean 'linear'?"]),
+        (gpt, LLAMA | {"rope_parameters": {"full_attention": {}}}, ["each type of layer"]),
         (gpt, LLAMA | {"rope_parameters": {"partial_rotary_factor": 0.5}}, ["partial_rotary_factor=0.5"]),
-        (gpt, LLAMA | {"sliding_window": 4096}, ["sliding_window=4096 is not supported, only null"]),
+        (gpt, LLAMA | {"rms_norm_eps": None}, ["rms_norm_eps is null; left out, it would be 1e-06"]),
+        (gpt, QWEN2 | {"layer_types": ["sliding"]}, ["layer_types=['sliding']", "'full_attention' for each of 1 layers"]),
+        (gpt, QWEN2 | {"num_key_value_heads": 2}, ["num_attention_heads=3", "num_key_value_heads=2"]),
         (gpt, LLAMA | {"num_key_value_heads": 2}, ["num_attention_heads=3", "num_key_value_heads=2"]),
     ],
 ids=lambda value: value.__name__.split(".")[1] if hasattr(value, "__name__") else "",
@@ -177,7 +182,7 @@ DECODER = GptConfig(
         (BASE, dict(kv_heads=1), ["groups=1 (it has 3)"]),
         (BASE, dict(head=MaskedLm(transform=False)), ["masked tokens", "transform=False (it has True)"]),
         (BASE, dict(head=Classification(labels=2, pooling="mean")), ["sequence classification", "pooling='mean'"]),
-        (DECODER, dict(order="parallel"), ["LLaMA", "order='parallel' (it has 'pre')"]),
+        (DECODER, dict(order="parallel"), ["Llama", "order='parallel' (it has 'pre')"]),
         (DECODER, dict(positions="relative", logit_cap=50.0), ["GPT-2", "positions='relative'", "logit_cap=50.0"]),
     ],
     ids=["bert-order", "bert-kv_heads", "bert-transform", "bert-mean", "palm", "lingvo"],
