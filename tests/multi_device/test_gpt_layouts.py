@@ -10,6 +10,8 @@ from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
 
+from models.gpt.config import GptConfig
+from models.gpt.layouts import LAYOUTS as GPT_LAYOUTS
 from models.gpt.layouts import WITH_EXPERTS
 from models.sharding.component import make_mesh
 from models.sharding.layout import Layout, LayoutError, rules
@@ -118,6 +120,25 @@ def test_any_valid_layout_gives_the_numbers_of_one_device(layout):
     with jax.enable_x64(True):
         far = equality.differences(equality.trial(e, STEPS, jax.devices(), initial(GPT)), reference(GPT))
     assert max(far.values()) < 1e-9, far
+
+
+@pytest.mark.slow
+def test_a_pooled_balance_loss_is_that_of_the_whole_batch():
+    """Released mixtures' balance loss compares all layers' tokens: GPipe, which adds up what it is made of, has the numbers of
+    one device, and 1F1B, which would have a microbatch's, refuses."""
+    e = experiment(SPARSE)
+    assert isinstance(e.model, GptConfig) and e.model.moe
+    pooled = dataclasses.replace(e.model.moe, balance="pooled", balance_weight=1.0)
+    e = dataclasses.replace(e, model=dataclasses.replace(e.model, moe=pooled))
+    with jax.enable_x64(True):
+        start = equality.start(e)
+        want = equality.reference(e, STEPS, start)
+        layouts = {name: GPT_LAYOUTS[name](2, 2, 2) for name in ("gpipe", "pipeline_1f1b")}
+        found = equality.trial(dataclasses.replace(e, layout=layouts["gpipe"]), STEPS, jax.devices(), start)
+    far = equality.differences(found, want)
+    assert max(far["losses"], far["gradients"], far["parameters"]) < 1e-9, far
+    with pytest.raises(LayoutError, match="compares rows of a batch with each other"):
+        make_plan(dataclasses.replace(e, layout=layouts["pipeline_1f1b"]), jax.devices())
 
 
 def test_giving_up_would_be_noticed():
