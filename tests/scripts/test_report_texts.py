@@ -42,7 +42,7 @@ def test_the_page_has_scores_baselines_and_examples(tmp_path, monkeypatch):
         assert f"<td>{row}</td>" in page
     assert page.count("<h2>") == 4 and page.count('class="card"') == 20 and "http" not in page
     (line,) = [line for line in page.replace("<tr>", "\n").splitlines() if "<td>heard/en</td>" in line]
-    assert line.count("<td></td>") == 2 and "<td>seen/en/" not in page
+    assert line.count('<td class="n"></td>') == 2 and "<td>seen/en/" not in page
 
 
 def test_other_models_have_no_such_page(tmp_path):
