@@ -53,8 +53,10 @@ def write(workdir: Path, e: Experiment, weights: Any) -> Path:
         (f"{len(some)} of {len(examples):,} held-out examples", f'<div class="cards">{cards}</div>'),
     ]
     body = "".join(f"<h2>{title}</h2>{content}" for title, content in parts)
-    style = f"{STYLE} .cards{{display:flex;flex-wrap:wrap;gap:12px}} .card{{width:210px;font-size:13px;overflow-wrap:anywhere}} .card b{{color:#666}}"
-    style += " .card img{width:96px;height:96px}"
+    style = (
+        f"{STYLE} .cards {{ display: flex; flex-wrap: wrap; gap: 12px; }} .card b {{ color: #666; }}"
+        " .card { width: 210px; font-size: 13px; overflow-wrap: anywhere; } .card img { width: 96px; height: 96px; }"
+    )
     page = workdir / "index.html"
     page.write_text(
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{e.name}</title><style>{style}</style>'
