@@ -21,6 +21,7 @@ from scripts import cli
 from scripts.report import COLORS, STYLE, picture
 
 SHOWN = 48  # examples on the page
+DIGITS = {"examples": 0, "exact": 3, "wer": 3}  # behind the point of a score; 1 of others
 
 
 def write(workdir: Path, e: Experiment, weights: Any) -> Path:
@@ -52,7 +53,10 @@ def write(workdir: Path, e: Experiment, weights: Any) -> Path:
         (f"{len(some)} of {len(examples):,} held-out examples", f'<div class="cards">{cards}</div>'),
     ]
     body = "".join(f"<h2>{title}</h2>{content}" for title, content in parts)
-    style = f"{STYLE} .cards{{display:flex;flex-wrap:wrap;gap:12px}} .card{{width:210px;font-size:13px}} .card b{{color:#666}}"
+    style = (
+        f"{STYLE} .cards {{ display: flex; flex-wrap: wrap; gap: 12px; }} .card b {{ color: #666; }}"
+        " .card { width: 210px; font-size: 13px; overflow-wrap: anywhere; } .card img { width: 96px; height: 96px; }"
+    )
     page = workdir / "index.html"
     page.write_text(
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{e.name}</title><style>{style}</style>'
@@ -65,7 +69,8 @@ def write(workdir: Path, e: Experiment, weights: Any) -> Path:
 def curve(figure: Any, lines: Sequence[Mapping[str, Any]]) -> str:
     """Draws the training loss."""
     axes = figure.subplots()
-    axes.plot([line["step"] for line in lines], [line["loss"] for line in lines], color=COLORS["high"])
+    marker = "." if len(lines) < 20 else ""  # a line of one point would not be seen
+    axes.plot([line["step"] for line in lines], [line["loss"] for line in lines], color=COLORS["high"], marker=marker)
     axes.set(xlabel="step", ylabel="training loss, nats", ylim=(0, None))
     axes.spines[["top", "right"]].set_visible(False)
     return "training loss over steps"
@@ -74,13 +79,17 @@ def curve(figure: Any, lines: Sequence[Mapping[str, Any]]) -> str:
 def table(scores: Mapping[str, Mapping[str, float]]) -> str:
     """Returns rows of numbers as a table."""
     columns = list(dict.fromkeys(name for row in scores.values() for name in row))
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in ["", *columns])
+    head = "<th></th>" + "".join(f'<th class="n">{html.escape(name)}</th>' for name in columns)
     rows = (
         f"<tr><td>{html.escape(name)}</td>"
-        + "".join(f"<td>{row[column]:.4g}</td>" if column in row else "<td></td>" for column in columns)
+        + "".join(f'<td class="n">{_number(row, column)}</td>' for column in columns)
         for name, row in scores.items()
     )
     return f"<table><tr>{head}</tr>{''.join(rows)}</table>"
+
+
+def _number(row: Mapping[str, float], column: str) -> str:
+    return f"{row[column]:,.{DIGITS.get(column, 1)}f}" if column in row else ""
 
 
 def by_language(

@@ -55,12 +55,21 @@ class MultimodalDecoding(Decoding[Named]):
         self.source = {k: f for k, f in features.items() if not k.startswith("targets")} | {PREFIX: slots(1)}
 
     def examples(self, cache: Path, config: Decode) -> list[Named]:
-        """Returns things of a split; with a limit, so many that are spread evenly over it, sources and languages alike."""
+        """Returns things of a split; with a limit, as many of each source, spread evenly over it and its languages."""
         found = [Named(config.split, at, **fields) for at, fields in enumerate(caches.examples(cache, config.split))]
         self._read[config.split] = self._rows(self.cache, config.split, len(found))
-        step = max(1, len(found) // config.limit) if config.limit else 1
-        # A step that divides the number of languages would leave most of them out.
-        return found[:: step + (step % 2 == 0)][: config.limit or None]
+        if not config.limit:
+            return found
+        sources: dict[str, list[Named]] = {}
+        for e in found:
+            sources.setdefault(e.source, []).append(e)
+        share = max(1, config.limit // len(sources))
+        chosen = []
+        for some in sources.values():
+            step = max(1, len(some) // share)
+            # A step that divides the number of languages would leave most of them out.
+            chosen += some[:: step + (step % 2 == 0)][:share]
+        return chosen[: config.limit]
 
     def encode(self, example: Named) -> Example:
         row = self._read[example.split][example.at]
