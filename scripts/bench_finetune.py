@@ -1,4 +1,4 @@
-"""Measures fine-tuned MiniLM on Debian's sections over the number of labels: the table in docs/FINETUNING.md.
+"""Measures fine-tuned MiniLM on Debian's sections over the number of labels: the table in docs/FINETUNE.md.
 
     python -m scripts.bench_finetune --sizes 1000,5000 --seeds 0,1,2
     python -m scripts.bench_finetune --sizes 20000,0 --json

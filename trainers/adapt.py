@@ -146,22 +146,23 @@ def quantized(arrays: dict[str, Any], infos: Infos, lora: Lora) -> dict[str, Any
     return result
 
 
-def in_place(params: dict[str, Any], lora: Lora, linear: frozenset[str] | None = None) -> dict[str, Any]:
+def in_place(params: dict[str, Any], lora: Lora, linear: frozenset[str] = frozenset()) -> dict[str, Any]:
     """Returns the parameters as a model computes with them: adapted and quantised matrices in their own form, by which no sum and
     no whole matrix is formed (models/parts/low_rank.py).
 
     Args:
-      linear: the matrices whose adapters stay apart; all others are merged in the layer. By default none is.
+      linear: the matrices of which products leave the parts apart; of all others a layer makes arrays.
     """
     if not lora.rank:
         return params
     flat = flatten(params)
     for name in [name.removesuffix(VALUES) for name in flat if name.endswith(VALUES)]:
-        flat[name] = Quantized(flat.pop(f"{name}{VALUES}"), flat.pop(f"{name}{SCALES}"), lora.base)
+        values, scales = flat.pop(f"{name}{VALUES}"), flat.pop(f"{name}{SCALES}")
+        flat[name] = Quantized(values, scales, lora.base, apart=name in linear)
     for side in [name for name in flat if name.startswith(PREFIX) and name.endswith(".a")]:
         name = side.removeprefix(PREFIX).removesuffix(".a")
         a, b = flat.pop(side), flat.pop(f"{PREFIX}{name}.b")
-        flat[name] = LowRank(flat[name], a, b, lora.alpha / lora.rank, apart=linear is not None and name in linear)
+        flat[name] = LowRank(flat[name], a, b, lora.alpha / lora.rank, apart=name in linear)
     return nest(flat)
 
 

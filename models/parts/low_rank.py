@@ -14,13 +14,18 @@ import numpy as np
 
 
 class Made:
-    """A matrix that is made of others: what a layer asks of an array before it computes with it."""
+    """A matrix that is made of others: what a layer asks of an array before it computes with it.
+
+    Attributes:
+      apart: products leave its parts apart; without it, a layer that reads the matrix gets an array.
+    """
 
     shape: tuple[int, ...]
+    apart: bool
 
     def __getitem__(self, index: Any) -> Any:
         assert index is Ellipsis, index
-        return self
+        return self if self.apart else self.__jax_array__()
 
     def __jax_array__(self) -> jax.Array:
         return self.astype(jnp.float32)
@@ -45,6 +50,7 @@ class Quantized(Made):
     values: jax.Array
     scales: jax.Array
     form: str = dataclasses.field(metadata={"static": True})
+    apart: bool = dataclasses.field(default=True, metadata={"static": True})
 
     @property
     def shape(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -84,7 +90,6 @@ class LowRank(Made):
     Attributes:
       base: W [.., in, out], dimensions of a stack in front; inputs and outputs may have several dimensions.
       a, b: A [.., in, rank] and B [.., rank, out].
-      apart: products leave the sum apart; without it, a layer that reads the matrix gets the sum.
     """
 
     base: Any
@@ -97,9 +102,6 @@ class LowRank(Made):
     def shape(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Returns the matrix's shape."""
         return self.base.shape
-
-    def __getitem__(self, index: Any) -> Any:
-        return super().__getitem__(index) if self.apart else self.__jax_array__()
 
     def astype(self, dtype: Any) -> jax.Array:
         base = self.base.astype(dtype)
@@ -131,7 +133,7 @@ def _fwd(x_RI: jax.Array, w: Quantized) -> tuple[jax.Array, Quantized]:
 def _bwd(w: Quantized, dy_RO: jax.Array) -> tuple[jax.Array, Quantized]:
     dx_RI = dy_RO @ w.astype(dy_RO.dtype).reshape(-1, dy_RO.shape[-1]).T
     none: Any = np.zeros(w.values.shape, jax.dtypes.float0)
-    return dx_RI, Quantized(none, jnp.zeros_like(w.scales), w.form)
+    return dx_RI, dataclasses.replace(w, values=none, scales=jnp.zeros_like(w.scales))
 
 
 frozen_product.defvjp(_fwd, _bwd)

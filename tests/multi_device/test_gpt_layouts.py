@@ -73,6 +73,11 @@ TABLE = [
     # Rows say how much each token counts: microbatches and devices have different sums.
     ("lamda.smollm2_chat", "pipeline_1f1b", (4, 2, 1)),
     ("lamda.smollm2_chat", "context_ring_balanced", (2, 4)),
+    # Adapters beside their matrices, and pairs of answers whose loss is complete in a row.
+    ("chat.smollm2_dpo", "two_d", (2, 4)),
+    ("chat.smollm2_dpo", "pipeline_1f1b", (4, 2, 1)),
+    ("chat.smollm2_dpo", "gpipe", (4, 2, 1)),
+    ("chat.smollm2_dpo", "context_ring_balanced", (2, 4)),
 ]
 
 

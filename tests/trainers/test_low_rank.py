@@ -60,7 +60,7 @@ def merged_gradients(plan: Plan, params: dict, batch: dict) -> tuple[dict, jax.A
 
 CASES = {
     "dense": ("gpt.smollm2_135m", Lora(rank=2, alpha=6.0, targets=("all-linear",)), 2),
-    "expert": ("switch.base_8e", Lora(rank=2, alpha=6.0, targets=("wi", "wo", "router")), 0),
+    "expert": ("switch.base_8e", Lora(rank=2, alpha=6.0, targets=("wi", "router"), base="int8"), 0),
     "nf4": ("gpt.smollm2_135m", Lora(rank=2, alpha=6.0, targets=("q", "wo"), base="nf4"), 2),
     "int8": ("gpt.smollm2_135m", Lora(rank=2, alpha=6.0, targets=("o",), base="int8"), 2),
 }
