@@ -7,50 +7,26 @@ model would never learn to stop.
 """
 
 import dataclasses
-import datetime
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-import jinja2
 import numpy as np
-from jinja2 import nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from data.task import DataError
 from data.vocabularies import files
 from data.vocabularies.tokenizers import Tokenizer
-from models.errors import shortened
 
 Message = dict[str, Any]  # "role" and "content", and whatever else a template reads
 Span = tuple[int, int]  # places in a text
 
-TODAY = datetime.datetime(
-    2024, 7, 26
-)  # what Llama 3's template takes where no clock is: a row must not depend on the day
 # Characters of no text (Unicode's noncharacters), which stand around what is generated until their places are known.
-_BEGIN, _END = "\ufdd0", "\ufdd1"
+BEGIN, END = "\ufdd0", "\ufdd1"
 
 
 class TemplateRefusal(DataError):
     """A conversation that the template does not render, such as two turns of a user in sequence."""
-
-
-class Generation(Extension):
-    """`{% generation %} ... {% endgeneration %}`: what the assistant says."""
-
-    tags: ClassVar = {"generation"}
-
-    def parse(self, parser: Parser) -> nodes.Node:
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.CallBlock(self.call_method("_mark"), [], [], body).set_lineno(line)
-
-    def _mark(self, caller: Any) -> str:
-        return f"{_BEGIN}{caller()}{_END}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,17 +54,10 @@ class ChatTemplate:
     def __init__(self, folder: Path):
         self.folder = folder
         source, self._tokens = _read(folder)
-        env = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols], keep_trailing_newline=False
-        )
-        env.filters["tojson"] = _tojson
-        env.globals |= {"raise_exception": _refuse, "strftime_now": lambda form: TODAY.strftime(form)}
-        try:
-            self._template = env.from_string(source)
-        except jinja2.TemplateError as error:
-            raise DataError(f"{folder}: its chat template is damaged: {shortened(str(error), 200)}") from None
-        blocks = (block.call.node for block in env.parse(source).find_all(nodes.CallBlock))
-        self.marked = any(getattr(node, "identifier", "") == Generation.identifier for node in blocks)
+        from data.vocabularies import jinja  # a machine that computes without texts does without Jinja
+
+        self._program = jinja.Program(source, str(folder))
+        self.marked = self._program.marked
 
     def __call__(self, messages: Sequence[Message], *, prompt: bool = False, tools: Any = None) -> str:
         """Returns a conversation as text.
@@ -99,17 +68,14 @@ class ChatTemplate:
         Raises:
           TemplateRefusal: the template does not take such a conversation.
         """
-        return self._render(messages, prompt, tools).replace(_BEGIN, "").replace(_END, "")
+        return self._render(messages, prompt, tools).replace(BEGIN, "").replace(END, "")
 
     def _render(self, messages: Sequence[Message], prompt: bool, tools: Any) -> str:
-        if any(mark in json.dumps(list(messages), ensure_ascii=False) for mark in (_BEGIN, _END)):
+        if any(mark in json.dumps(list(messages), ensure_ascii=False) for mark in (BEGIN, END)):
             raise TemplateRefusal("a turn holds U+FDD0 or U+FDD1, which no text may hold")
-        try:
-            return self._template.render(
-                messages=messages, add_generation_prompt=prompt, tools=tools, documents=None, **self._tokens
-            )
-        except (jinja2.TemplateError, TypeError, KeyError, AttributeError) as error:
-            raise TemplateRefusal(f"the chat template refuses it: {shortened(str(error), 120)}") from None
+        return self._program.render(
+            messages=messages, add_generation_prompt=prompt, tools=tools, documents=None, **self._tokens
+        )
 
     def rendered(self, messages: Sequence[Message], tools: Any = None) -> Rendered:
         """Returns a conversation with the places of what is learned.
@@ -198,11 +164,11 @@ class ChatEncoder:
 
 def _unmarked(text: str) -> Rendered:
     """Returns a text without marks, and where they were."""
-    parts, learned, at = text.split(_BEGIN), [], 0
+    parts, learned, at = text.split(BEGIN), [], 0
     plain = [parts[0]]
     at += len(parts[0])
     for part in parts[1:]:
-        said, _, rest = part.partition(_END)
+        said, _, rest = part.partition(END)
         learned.append((at, at + len(said)))
         plain += [said, rest]
         at += len(said) + len(rest)
@@ -235,12 +201,3 @@ def _read(folder: Path) -> tuple[str, dict[str, str]]:
             "checkpoint that was tuned on conversations, or write one"
         )
     return source, tokens
-
-
-def _tojson(value: Any, ensure_ascii: bool = False, indent: Any = None, **options: Any) -> str:
-    """JSON as `transformers` writes it in templates: nothing is escaped for HTML."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
-
-
-def _refuse(message: str) -> None:
-    raise jinja2.TemplateError(message)

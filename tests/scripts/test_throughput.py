@@ -16,7 +16,7 @@ ALONE = """
 import sys
 from scripts import throughput
 throughput.main()
-heavy = {"tensorflow", "seqio", "tensorflow_datasets"} & set(sys.modules)
+heavy = {"tensorflow", "seqio", "tensorflow_datasets", "jinja2", "qwix"} & set(sys.modules)
 assert not heavy, heavy
 """
 
