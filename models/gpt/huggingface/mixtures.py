@@ -195,7 +195,7 @@ _OSS_ROPE = dict(
 
 def _gpt_oss(theirs: Mapping[str, Any], layers: int) -> Fields:
     only(theirs, swiglu_alpha=(1.702,), swiglu_limit=(7, 7.0), hidden_act=("silu",))
-    if not any(theirs.get(key) for key in ("rope_scaling", "rope_parameters")):
+    if all(theirs.get(key) is None for key in ("rope_scaling", "rope_parameters")):  # an empty one is no YaRN
         theirs = {**theirs, "rope_parameters": _OSS_ROPE | {"rope_theta": theirs.get("rope_theta", 150_000.0)}}
     width, heads = setting(theirs, "hidden_size", int), setting(theirs, "num_attention_heads", int)
     head_dim = setting(theirs, "head_dim", int, width // heads)
