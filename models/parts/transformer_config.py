@@ -125,6 +125,12 @@ class BlockConfig:
                         f"{name}={getattr(self, name)!r}: latent attention has none such; nearest is {need!r}"
                     )
 
+    def refuse_kinds(self) -> None:
+        """Raises ValueError for layers that differ and stretched positions, of a model that has neither."""
+        if self.kinds or self.rotary:
+            name = "kinds" if self.kinds else "rotary"
+            raise ValueError(f"{name}={getattr(self, name)}: there are no such layers here; nearest is {name} left out")
+
     @property
     def groups(self) -> int:
         """Heads of keys and values."""
@@ -274,8 +280,11 @@ class EncoderDecoderConfig(StackConfig):
             raise ValueError("positions='learned': there is no such table here; nearest is 'sinusoidal'")
         if self.latent is not None:
             raise ValueError("latent: a decoder that attends to a source has none such; nearest is None")
-        if self.order == "parallel":
-            raise ValueError("order='parallel': a decoder that attends to a source has no such order; nearest is 'pre'")
+        if self.order not in ("pre", "post"):
+            raise ValueError(
+                f"order={self.order!r}: a decoder that attends to a source has no such order; nearest is 'pre'"
+            )
+        self.refuse_kinds()
 
     @property
     def multiple(self) -> int:

@@ -62,6 +62,7 @@ class VitConfig(StackConfig):
         if (self.pooling == "token") != (self.class_token != "none"):
             need = "needs one" if self.pooling == "token" else "reads none; nearest is 'none'"
             raise ValueError(f"class_token={self.class_token!r}: pooling={self.pooling!r} {need}")
+        self.refuse_kinds()
         if self.order == "post":
             raise ValueError("order='post': there is no such ViT here; nearest is 'pre'")
         if self.positions in ("relative", "relative_shared"):

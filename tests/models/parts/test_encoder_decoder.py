@@ -11,6 +11,7 @@ from numpy.testing import assert_allclose
 from models.execution import Execution
 from models.gshard_m4.config import GShardM4Config
 from models.gshard_m4.model import GShardM4
+from models.parts.attention.config import LayerKind
 from models.parts.moe.config import MoeConfig
 from models.sharding.component import Component
 from models.sharding.layout import LayoutError
@@ -101,6 +102,8 @@ def test_every_nth_layer_is_a_mixture():
         (dict(layers=3), "multiple of 2 .half encoder, half decoder.; nearest are 2 and 4"),
         (dict(sparse_every=0), "sparse_every=0: must be 1 or more"),
         (dict(order="parallel"), "order='parallel': .* nearest is 'pre'"),
+        (dict(order="sandwich"), "order='sandwich': .* nearest is 'pre'"),
+        (dict(kinds=(LayerKind(window=4), LayerKind())), "kinds=.*: there are no such layers here"),
         (dict(positions="learned"), "positions='learned': .* nearest is 'sinusoidal'"),
     ],
 )
