@@ -131,9 +131,7 @@ def read_config(architecture: str, settings: Mapping[str, Any], tensors: Mapping
     if _TABLE not in tensors:
         raise InterchangeError(f"{_TABLE} is missing")
     width, heads, layers = (keys(key) for key in ("embedding_length", "attention.head_count", "block_count"))
-    if not heads:
-        raise InterchangeError(f"{architecture}.attention.head_count={heads!r}: must be at least 1")
-    size = keys("attention.key_length", width // heads)
+    size = max(keys("attention.key_length", 0) or width // heads, 1)
     turned, longest = keys("rope.dimension_count", size), keys("context_length")
     sparse = row.sparse if settings.get("expert_count") else ""
     theirs: dict[str, Any] = {
@@ -143,7 +141,7 @@ def read_config(architecture: str, settings: Mapping[str, Any], tensors: Mapping
         "hidden_size": width,
         "intermediate_size": keys("feed_forward_length"),
         "num_attention_heads": heads,
-        "num_key_value_heads": keys("attention.head_count_kv", heads),
+        "num_key_value_heads": keys("attention.head_count_kv", 0) or heads,
         "head_dim": size,
         "max_position_embeddings": longest,
         "rms_norm_eps": keys("attention.layer_norm_rms_epsilon"),
@@ -182,14 +180,14 @@ class _Keys:
         self.architecture, self.left = architecture, dict(settings)
 
     def __call__(self, key: str, default: Any = None) -> Any:
-        """Returns the one value of a key, which must be there if there is no default."""
-        value = self.left.pop(key, default)
-        if value is None:
-            raise InterchangeError(f"{self.architecture}.{key} is missing")
+        """Returns the one value of a key, which must be there and not 0 if there is no default."""
+        value, wanted = self.left.pop(key, default), "a word" if isinstance(default, str) else "a number"
+        if value is None or (default is None and value == 0):
+            raise InterchangeError(f"{self.architecture}.{key} is {'missing' if value is None else value}")
         if isinstance(value, list):
-            raise InterchangeError(
-                f"{self.architecture}.{key}={str(value)[:60]} is not supported, only one value for all layers"
-            )
+            wanted = "one value for all layers"
+        if isinstance(value, list) or isinstance(value, str) != isinstance(default, str):
+            raise InterchangeError(f"{self.architecture}.{key}={repr(value)[:60]} is not supported, only {wanted}")
         return decimal(value) if isinstance(value, float) else value
 
     def refuse_others(self, neutral: Mapping[str, Any]) -> None:
@@ -321,6 +319,11 @@ def _apart(entry: Entry) -> list[Entry]:
             )
         )  # fmt: skip
     return made
+
+
+def settings(architecture: str) -> tuple[str, ...]:
+    """Returns the tensors that `read_config` reads, which hold no parameters."""
+    return ARCHITECTURES[architecture].factors
 
 
 def remade(architecture: str, shapes: Mapping[str, Shape]) -> dict[str, Remade]:

@@ -16,6 +16,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from safetensors.numpy import load_file
 
 from models import interchange
+from models.gpt import gguf as mapping
 from models.gpt import huggingface
 from models.interchange import InterchangeError
 from models.parts.attention.config import Rotary
@@ -144,6 +145,8 @@ CASES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("llama", "llama", {}, {}),
     ("llama_biased", "llama", {}, dict(hidden_act="silu")),
     ("llama_linear", "llama", dict(rope__scaling__type="linear", rope__scaling__factor=3.0), {}),
+    ("llama_yarn", "llama", dict(rope__scaling__type="yarn", rope__scaling__factor=4.0,
+        rope__scaling__original_context_length=6, rope__scaling__yarn_beta_fast=3.0), {}),
     ("mixtral", "llama", dict(expert_count=5, expert_used_count=2), {}),
     ("qwen2", "qwen2", {}, {}),
     ("qwen3", "qwen3", {}, {}),
@@ -215,11 +218,30 @@ def test_the_factors_of_llama_3_are_known(factor, tmp_path):
     llama3 = Rotary(scaling="llama3", factor=factor, original=8192)
     assert read(llama3) == llama3
     assert read(Rotary()) is None
-    other = dataclasses.replace(llama3, original=6)
+    other = dataclasses.replace(llama3, original=100)
     rotary = read(other)
     assert rotary and rotary.scaling == "longrope" and rotary.amplitude == 1
     for long in (False, True):
         assert_allclose(rotary.rates(10, 500_000.0, long=long), other.rates(10, 500_000.0), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("layers", "width", "scalar"), [(46, 4608, 144.0), (42, 3584, 256.0)])
+def test_one_size_of_gemma_has_another_scale(layers, width, scalar):
+    """Logits of the 27B model are divided by the square root of width / heads, those of others by that of a head's size."""
+    settings = {
+        "block_count": layers, "embedding_length": width, "feed_forward_length": 64, "context_length": 8192,
+        "attention.head_count": 32 if layers == 46 else 16, "attention.key_length": 128 if layers == 46 else 256,
+        "attention.layer_norm_rms_epsilon": 1e-6,
+    }  # fmt: skip
+    c = mapping.read_config("gemma2", settings, {"token_embd.weight": np.zeros((8, 1))})
+    assert (c.attention_scalar, c.logit_cap, c.softmax_cap, c.kinds[0].window) == (scalar, 50, 30, 4096)
+
+
+def test_a_file_may_say_how_experts_are_weighed(tmp_path):
+    """Over the sum of the chosen in Qwen3, not in OLMoE, where the file doesn't say."""
+    for said, wanted in (({}, False), (dict(expert_weights_norm=True), True)):
+        moe = Gguf(of_case("olmoe", tmp_path / "m.gguf", "olmoe", **MOE, **said)).config.moe
+        assert moe and moe.norm_topk == wanted
 
 
 def test_old_files_have_a_tensor_for_each_expert(tmp_path):
@@ -331,6 +353,8 @@ def test_quantisations_that_people_ship(pack: Callable[..., tuple[np.ndarray, np
         ("llama", "llama", dict(rope__scaling__type="longrope"), "llama.rope.scaling.type='longrope' is not supported"),
         ("llama", "llama", dict(rope__dimension_count=4), "partial_rotary_factor=0.4 is not supported here"),
         ("llama", "llama", dict(attention__value_length=12), "attention.value_length=12 is not supported here, only 10"),
+        ("llama", "llama", dict(attention__head_count=0), "llama.attention.head_count is 0"),
+        ("llama", "llama", dict(embedding_length="wide"), "llama.embedding_length='wide' is not supported, only a number"),
         ("llama", "llama", dict(split__count=3), "one of 3 parts of a model"),
         ("qwen2", "qwen2", dict(attn_logit_softcapping=50.0), "qwen2.attn_logit_softcapping=50.0 is not supported"),
         ("gemma3", "gemma3", {}, "gemma3.attention.sliding_window is missing"),
