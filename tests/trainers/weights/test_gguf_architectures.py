@@ -218,11 +218,12 @@ def test_the_factors_of_llama_3_are_known(factor, tmp_path):
     llama3 = Rotary(scaling="llama3", factor=factor, original=8192)
     assert read(llama3) == llama3
     assert read(Rotary()) is None
-    other = dataclasses.replace(llama3, original=100)
-    rotary = read(other)
-    assert rotary and rotary.scaling == "longrope" and rotary.amplitude == 1
-    for long in (False, True):
-        assert_allclose(rotary.rates(10, 500_000.0, long=long), other.rates(10, 500_000.0), rtol=1e-6)
+    for changed in (dict(original=100), dict(factor=1.05 * factor)):
+        other = dataclasses.replace(llama3, **changed)
+        rotary = read(other)
+        assert rotary and rotary.scaling == "longrope" and rotary.amplitude == 1
+        for long in (False, True):
+            assert_allclose(rotary.rates(10, 500_000.0, long=long), other.rates(10, 500_000.0), rtol=1e-6)
 
 
 @pytest.mark.parametrize(("layers", "width", "scalar"), [(46, 4608, 144.0), (42, 3584, 256.0)])
