@@ -194,7 +194,8 @@ class _Keys:
         """Raises InterchangeError if a key was not read that changes what a model computes."""
         neutral = _NEUTRAL | dict(neutral)
         for key, value in self.left.items():
-            if key not in _NO_MATTER and value not in (0, "none", "", [], neutral.get(key)):
+            off = () if neutral.get(key) is True else (0, "none", "", [])
+            if key not in _NO_MATTER and value not in (*off, neutral.get(key)):
                 only = f", only {neutral[key]!r}" if key in neutral else ""
                 raise InterchangeError(f"{self.architecture}.{key}={repr(value)[:60]} is not supported here{only}")
 
@@ -321,8 +322,8 @@ def _apart(entry: Entry) -> list[Entry]:
     return made
 
 
-def settings(architecture: str) -> tuple[str, ...]:
-    """Returns the tensors that `read_config` reads, which hold no parameters."""
+def no_parameters(architecture: str) -> tuple[str, ...]:
+    """Returns the tensors that `read_config` reads and no entry has."""
     return ARCHITECTURES[architecture].factors
 
 

@@ -64,7 +64,7 @@ class Gguf:
         shapes = {name: tensor.shape for name, tensor in self._tensors.items()}
         self._remade = mapping.remade(architecture, shapes)
         used = {name for form in self._remade.values() for name in form.sources}
-        used |= set(mapping.settings(architecture))
+        used |= set(mapping.no_parameters(architecture))
         stored = {name: shape for name, shape in shapes.items() if name not in used}
         stored |= {name: form.shape for name, form in self._remade.items()}
         if wrong := interchange.problems(interchange.their_shapes(entries), stored):

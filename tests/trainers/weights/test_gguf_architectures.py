@@ -353,6 +353,8 @@ def test_quantisations_that_people_ship(pack: Callable[..., tuple[np.ndarray, np
         ("llama", "llama", dict(attention__head_count_kv=[3, 9]), "head_count_kv=[3, 9] is not supported, only one value"),
         ("llama", "llama", dict(rope__scaling__type="longrope"), "llama.rope.scaling.type='longrope' is not supported"),
         ("llama", "llama", dict(rope__dimension_count=4), "partial_rotary_factor=0.4 is not supported here"),
+        ("llama", "llama", dict(attention__causal=False), "llama.attention.causal=False is not supported here, only True"),
+        ("llama", "llama", dict(rope__scaling__type="none", rope__scaling__factor=4.0), "rope.scaling.factor=4.0 is not"),
         ("llama", "llama", dict(attention__value_length=12), "attention.value_length=12 is not supported here, only 10"),
         ("llama", "llama", dict(attention__head_count=0), "llama.attention.head_count is 0"),
         ("llama", "llama", dict(embedding_length="wide"), "llama.embedding_length='wide' is not supported, only a number"),
