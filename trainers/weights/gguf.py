@@ -1,6 +1,7 @@
-"""GGUF files as weights: models of LLaMA's shape as llama.cpp stores them, quantized or not, with their vocabulary.
+"""GGUF files as weights: models as llama.cpp stores them, quantized or not, with their vocabulary.
 
-Tensors are dequantized to float32 one at a time. The names and the order of rows are those of llama.cpp's own converter.
+Tensors are dequantized to float32 one at a time, of a layer's experts one expert at a time. Each family maps settings and
+tensors (models/<family>/gguf.py).
 """
 
 import functools
@@ -14,10 +15,25 @@ from data import paths
 from data.vocabularies import tokenizers
 from data.vocabularies.files import CONFIG
 from models import interchange
-from models.gpt.config import GptConfig
-from models.interchange import Entry, Index, InterchangeError, matrix, table, vector
+from models.errors import nearest
+from models.families import FAMILIES, interchange_of
+from models.interchange import Index, InterchangeError, Shape
 
-_TABLE, _OUTPUT = "token_embd.weight", "output.weight"
+
+class _Tensor:
+    """A tensor of a file, of which an index along the outermost dimension reads no more than it names."""
+
+    def __init__(self, path: Path, tensor: gguf.ReaderTensor):
+        self._path, self._tensor = path, tensor
+        # GGUF lists shapes with the innermost dimension first.
+        self.shape: Shape = tuple(map(int, reversed(tensor.shape)))
+
+    def __getitem__(self, index: Any, /) -> np.ndarray:
+        kind = self._tensor.tensor_type
+        try:
+            return gguf.dequantize(self._tensor.data[index], kind)
+        except NotImplementedError:
+            raise InterchangeError(f"{self._path}: {self._tensor.name} is {kind.name}, which cannot be read") from None
 
 
 class Gguf:
@@ -31,13 +47,26 @@ class Gguf:
         self.path = path
         try:
             self._file = gguf.GGUFReader(path)
-            self._tensors = {tensor.name: tensor for tensor in self._file.tensors}
+            self._tensors = {tensor.name: _Tensor(path, tensor) for tensor in self._file.tensors}
         except (ValueError, IndexError, KeyError) as error:
             raise InterchangeError(f"{path}: damaged or no GGUF file: {str(error).splitlines()[0]}") from None
-        self.config = self._config()
-        entries = _entries(self.config)
-        # GGUF lists shapes with the innermost dimension first.
-        stored = {name: tuple(map(int, reversed(t.shape))) for name, t in self._tensors.items()}
+        if (parts := self._value("split.count", 0)) > 1:
+            raise InterchangeError(f"{path}: one of {parts} parts of a model, which must be merged into one file first")
+        architecture = self._value("general.architecture")
+        mapping = _mapping(path, architecture)
+        before = f"{architecture}."
+        settings = {k.removeprefix(before): self._value(k) for k in self._file.fields if k.startswith(before)}
+        try:
+            self.config = mapping.read_config(architecture, settings, self._tensors)
+            entries = mapping.entries(architecture, self.config)
+        except (InterchangeError, ValueError) as error:  # also a config's own check
+            raise InterchangeError(f"{path}: {error}") from None
+        shapes = {name: tensor.shape for name, tensor in self._tensors.items()}
+        self._remade = mapping.remade(architecture, shapes)
+        used = {name for form in self._remade.values() for name in form.sources}
+        used |= set(mapping.no_parameters(architecture))
+        stored = {name: shape for name, shape in shapes.items() if name not in used}
+        stored |= {name: form.shape for name, form in self._remade.items()}
         if wrong := interchange.problems(interchange.their_shapes(entries), stored):
             raise InterchangeError(f"{path}: not the tensors of the model that it describes: {wrong}")
         self.shapes = interchange.shapes(entries)
@@ -48,11 +77,8 @@ class Gguf:
         return self._read(name, index)
 
     def _fetch(self, name: str) -> np.ndarray:
-        tensor = self._tensors[name]
-        try:
-            return gguf.dequantize(tensor.data, tensor.tensor_type)
-        except NotImplementedError:
-            raise InterchangeError(f"{self.path}: {name} is {tensor.tensor_type.name}, which cannot be read") from None
+        form = self._remade.get(name)
+        return form.make(*(self._tensors[source] for source in form.sources)) if form else self._tensors[name][...]
 
     def _value(self, key: str, default: Any = None) -> Any:
         """Returns a value of the file's description, which must be there if there is no default."""
@@ -61,37 +87,6 @@ class Gguf:
         if default is None:
             raise InterchangeError(f"{self.path}: {key} is missing")
         return default
-
-    def _config(self) -> GptConfig:
-        if (kind := self._value("general.architecture")) != "llama":
-            raise InterchangeError(f"{self.path}: models of architecture {kind!r} cannot be read, only 'llama'")
-        for key, neutral in {"expert_count": 0, "attention.sliding_window": 0, "rope.scaling.type": "none"}.items():
-            if (value := self._value(f"llama.{key}", neutral)) != neutral:
-                raise InterchangeError(f"{self.path}: llama.{key}={value!r} is not supported, only {neutral!r}")
-        if _TABLE not in self._tensors:
-            raise InterchangeError(f"{self.path}: {_TABLE} is missing")
-        width, heads = self._value("llama.embedding_length"), self._value("llama.attention.head_count")
-        kv_heads = self._value("llama.attention.head_count_kv", heads)
-        size = self._value("llama.attention.key_length", width // heads)
-        if (turned := self._value("llama.rope.dimension_count", size)) != size:
-            raise InterchangeError(f"{self.path}: rotary positions in {turned} of a head's {size} dimensions only")
-        return GptConfig(
-            vocab=int(self._tensors[_TABLE].shape[1]),
-            layers=self._value("llama.block_count"),
-            model_dim=width,
-            hidden_dim=self._value("llama.feed_forward_length"),
-            heads=heads,
-            head_dim=size,
-            kv_heads=0 if kv_heads == heads else kv_heads,
-            positions="rotary",
-            rotary_base=_decimal(self._value("llama.rope.freq_base", 10_000.0)),
-            norm_eps=_decimal(self._value("llama.attention.layer_norm_rms_epsilon")),
-            activation="silu",
-            gated=True,
-            attention_bias="blk.0.attn_q.bias" in self._tensors,
-            ffn_bias="blk.0.ffn_up.bias" in self._tensors,
-            tied=_OUTPUT not in self._tensors,
-        )
 
     @property
     def vocabulary(self) -> Path | None:
@@ -118,36 +113,12 @@ class Gguf:
         return folder
 
 
-def _decimal(value: float) -> float:
-    """Returns a float32 as the decimal number that it was rounded from: 1e-05, not 9.999999747378752e-06."""
-    return float(f"{value:.7g}")
-
-
-def _entries(c: GptConfig) -> list[Entry]:
-    m, h, n, g, d, layers = c.model_dim, c.hidden_dim, c.heads, c.groups, c.head_dim, c.layers
-
-    def dense(
-        theirs: str, ours: str, shape: tuple[int, ...], bias: bool, inputs: int = 1, pairs: int = 0
-    ) -> list[Entry]:
-        at, name = f"blk.{{layer}}.{theirs}", f"decoder.{ours}"
-        weight = matrix(f"{at}.weight", (name, shape), inputs=inputs, layers=layers, pairs=pairs)
-        extra = vector(f"{at}.bias", (f"{name}_bias", shape[inputs:]), layers=layers, pairs=pairs)
-        return [weight, extra] if bias else [weight]
-
-    def norm(theirs: str, ours: str) -> Entry:
-        return vector(f"blk.{{layer}}.{theirs}.weight", (f"decoder.{ours}.scale", (m,)), layers=layers)
-
-    entries = [
-        table(_TABLE, "embedding.table", (c.vocab, m)),
-        norm("attn_norm", "attention_norm"),
-        *dense("attn_q", "attention.q", (m, n, d), c.attention_bias, pairs=n),
-        *dense("attn_k", "attention.k", (m, g, d), c.attention_bias, pairs=g),
-        *dense("attn_v", "attention.v", (m, g, d), c.attention_bias),
-        *dense("attn_output", "attention.o", (n, d, m), c.attention_bias, inputs=2),
-        norm("ffn_norm", "ffn_norm"),
-        *dense("ffn_gate", "ffn.wg", (m, h), c.ffn_bias),
-        *dense("ffn_up", "ffn.wi", (m, h), c.ffn_bias),
-        *dense("ffn_down", "ffn.wo", (h, m), c.ffn_bias),
-        vector("output_norm.weight", ("final_norm.scale", (m,))),
-    ]
-    return entries if c.tied else [*entries, matrix(_OUTPUT, ("softmax.weight", (m, c.vocab)))]
+def _mapping(path: Path, architecture: str) -> Any:
+    """Returns the family's mapping of an architecture; raises InterchangeError where there is none."""
+    modules = [module for name in FAMILIES if (module := interchange_of(name, "gguf"))]
+    known = {name: module for module in modules for name in module.ARCHITECTURES}
+    if architecture not in known:
+        raise InterchangeError(
+            f"{path}: models of architecture {architecture!r} cannot be read{nearest(architecture, known)}"
+        )
+    return known[architecture]

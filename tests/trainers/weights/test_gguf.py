@@ -23,7 +23,7 @@ from trainers.weights.gguf import Gguf
 
 CONFIG = GptConfig(
     vocab=96, layers=2, model_dim=32, hidden_dim=64, heads=4, head_dim=8, kv_heads=2, positions="rotary",
-    rotary_base=500.0, norm_eps=1e-5, activation="silu", gated=True,
+    rotary_base=500.0, norm_eps=1e-5, activation="silu", gated=True, dialect="llama",
 )  # fmt: skip
 
 
@@ -38,6 +38,7 @@ def write(
     """A GGUF file as the converter would write it: matrices quantized, norms not."""
     flat = flatten(params)
     file = gguf.GGUFWriter(path, metadata.get("architecture", "llama"))
+    file.add_context_length(2048)
     file.add_block_count(c.layers)
     file.add_embedding_length(c.model_dim)
     file.add_feed_forward_length(c.hidden_dim)
@@ -120,8 +121,8 @@ def test_quantized_files_hold_them_nearly(kind, error, tmp_path):
 @pytest.mark.parametrize(
     ("metadata", "parts"),
     [
-        (dict(architecture="falcon"), ["'falcon'", "only 'llama'"]),
-        (dict(scaling=gguf.RopeScalingType.YARN), ["rope.scaling.type='yarn'"]),
+        (dict(architecture="falcon"), ["'falcon'", "choose from", "llama"]),
+        (dict(scaling=gguf.RopeScalingType.YARN), ["llama.rope.scaling.factor is missing"]),
         (dict(skip="blk.1.ffn_up.weight"), ["blk.1.ffn_up.weight is missing, expected [64, 32]"]),
         (dict(skip="token_embd.weight"), ["token_embd.weight is missing"]),
     ],
