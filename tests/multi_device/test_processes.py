@@ -329,7 +329,10 @@ def test_experts_over_two_processes_and_ctrl_c(start):
 def test_towers_over_two_processes(start):
     """Pictures and sounds, by a model whose parts are in different modes: losses are those of one process, to 1e-12."""
     runs = []
-    for name, n in (("towers_one", 1), ("towers_two", 2)):  # one after the other: three processes would compile on two cores
+    for name, n in (
+        ("towers_one", 1),
+        ("towers_two", 2),
+    ):  # one after the other: three processes would compile on two cores
         runs.append(start(name, n, *TOWERS, "--train.steps", "3"))
         assert set(runs[-1].end()) == {trainer.DONE}, runs[-1].complained(0)
     assert_losses_equal(runs[1], runs[0], 3)
