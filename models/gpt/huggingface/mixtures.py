@@ -495,10 +495,8 @@ def renamed(kind: str, theirs: str) -> str:
 
 def is_further_layer(c: GptConfig, theirs: str) -> bool:
     """Returns whether a tensor is of a layer behind the last, which predicts a second token."""
-    parts = theirs.split(".")
-    return (
-        c.latent is not None and parts[:2] == ["model", "layers"] and parts[2].isdigit() and int(parts[2]) >= c.layers
-    )
+    number = theirs.removeprefix("model.layers.").partition(".")[0]
+    return c.latent is not None and number.isdigit() and int(number) >= c.layers
 
 
 def remade(c: GptConfig, kind: str, shapes: Mapping[str, Shape]) -> dict[str, Remade]:

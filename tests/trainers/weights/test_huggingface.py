@@ -317,7 +317,7 @@ def broken(folder: Path, how: str) -> Path:
         ("outside", ["../secret.safetensors", "is missing"]),
         ("lost", ["1 tensors of model.safetensors.index.json are in no file", "transformer.wtf.weight"]),
         ("config", ["config.json is damaged"]),
-        ("type", ["'gpt_neox'", "gpt2"]),
+        ("type", ["'gpt_neox'", "did you mean 'gpt_oss'?"]),
         ("pickle", ["pytorch_model.bin is a pickle", "runs whatever code"]),
         ("empty", ["neither model.safetensors nor model.safetensors.index.json"]),
     ],
