@@ -15,7 +15,9 @@ TABLE = [
     ("bert.base_squad", "pipeline_interleaved", (2, 1, 4)),
     ("bert.minilm_l6", "fully_sharded", (2, 4)),
     # A first layer before the stack, layers that see near positions alone, two bases of rotary positions.
-    *cases("bert.modernbert_base", keep=("context_ring",)),
+    ("bert.modernbert_base", "context_ring", (2, 4)),
+    pytest.param("bert.modernbert_base", "two_d", (2, 4), marks=pytest.mark.slow),
+    pytest.param("bert.modernbert_base", "pipeline_interleaved", (2, 2, 2), marks=pytest.mark.slow),
 ]
 
 

@@ -69,9 +69,9 @@ class Run:
             assert running and time.monotonic() < deadline, self._everything()
             time.sleep(0.02)
 
-    def end(self) -> list[int]:
+    def end(self, limit: int = LIMIT) -> list[int]:
         """The exit codes, once all processes have ended."""
-        deadline = time.monotonic() + LIMIT
+        deadline = time.monotonic() + limit
         try:
             return [p.wait(max(0.1, deadline - time.monotonic())) for p in self.processes]
         except subprocess.TimeoutExpired:
@@ -334,7 +334,7 @@ def test_towers_over_two_processes(start):
         ("towers_two", 2),
     ):  # one after the other: three processes would compile on two cores
         runs.append(start(name, n, *TOWERS, "--train.steps", "3"))
-        assert set(runs[-1].end()) == {trainer.DONE}, runs[-1].complained(0)
+        assert set(runs[-1].end(3 * LIMIT)) == {trainer.DONE}, runs[-1].complained(0)
     assert_losses_equal(runs[1], runs[0], 3)
 
 

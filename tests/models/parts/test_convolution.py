@@ -92,8 +92,8 @@ def test_any_size_dilation_and_grid_is_that_of_one_device(grid, part, dilation, 
     )
     assert found[0] < 1e-9
     shard = 2 * h * w * 8
-    # Of the columns' taps inputs are sent, and back their gradients or those of outputs; of the rows' taps inputs (of all columns'
-    # taps) or outputs, and gradients back.
+    # Of the columns' taps inputs are sent, and back their gradients or those of outputs; of the rows' taps inputs (of all
+    # columns' taps) or outputs, and gradients back.
     across = (filters[1] - 1) * (inputs + max(inputs, outputs))
     down = 2 * (filters[0] - 1) * max(outputs, filters[1] * inputs)
     assert sent(found[1]) <= shard * (across + down)
