@@ -324,6 +324,10 @@ def test_experts_over_two_processes_and_ctrl_c(start):
     assert stop["exit_code"] == trainer.PREEMPTED and run.checkpoints() == [stop["step"]]
 
 
+@pytest.mark.skipif(
+    "SHARDZOO_TOWERS" not in os.environ,
+    reason="Gloo waits 30 s for the other process, and two cores compile two programs further apart: set SHARDZOO_TOWERS on more",
+)
 @pytest.mark.slow
 @pytest.mark.integration
 def test_towers_over_two_processes(start):
