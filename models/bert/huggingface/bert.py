@@ -16,7 +16,7 @@ from models.interchange import (
     setting,
     write_activation,
 )
-from models.parts.heads_config import Classification, Head, MaskedLm, SentenceEmbedding, Span, Tagging
+from models.parts.heads_config import Classification, Head, MaskedLm
 
 STEMS = {"bert": "Bert"}
 PREFIX = "bert."
@@ -119,12 +119,8 @@ def outputs(c: BertConfig) -> list[Entry]:
             return mapped
         case Classification():
             return [*bare_pooler(c), *classes(c, "classifier")]
-        case Tagging():
-            return classes(c, "classifier")
-        case Span():
-            return classes(c, "qa_outputs")
-        case SentenceEmbedding():
-            return []
+        case _:
+            return common.label_outputs(c)
 
 
 def copies() -> dict[str, str]:

@@ -136,3 +136,14 @@ def classes(c: BertConfig, theirs: str) -> list[Entry]:
 def logit_bias(c: BertConfig, theirs: str) -> list[Entry]:
     """Returns the entry of the biases of tokens."""
     return [vector(theirs, ("head.bias", (c.vocab,)))] if c.softmax_bias else []
+
+
+def label_outputs(c: BertConfig) -> list[Entry]:
+    """Returns the entries of heads that have one name in BERT and its followers: of tags, of answers, and of none."""
+    match c.head:
+        case Tagging():
+            return classes(c, "classifier")
+        case Span():
+            return classes(c, "qa_outputs")
+        case _:
+            return []

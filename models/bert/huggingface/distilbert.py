@@ -10,7 +10,7 @@ from models.bert.config import BertConfig
 from models.bert.huggingface import common
 from models.bert.huggingface.common import classes, head_dim, pooler, transform
 from models.interchange import Entry, completed, only, read_activation, setting, write_activation
-from models.parts.heads_config import Classification, Head, MaskedLm, SentenceEmbedding, Span, Tagging
+from models.parts.heads_config import Classification, Head, MaskedLm
 
 STEMS = {"distilbert": "DistilBert"}
 PREFIX = "distilbert."
@@ -99,12 +99,8 @@ def outputs(c: BertConfig) -> list[Entry]:
             ]
         case Classification():
             return [*pooler(c, "pre_classifier"), *classes(c, "classifier")]
-        case Tagging():
-            return classes(c, "classifier")
-        case Span():
-            return classes(c, "qa_outputs")
-        case SentenceEmbedding():
-            return []
+        case _:
+            return common.label_outputs(c)
 
 
 def copies() -> dict[str, str]:

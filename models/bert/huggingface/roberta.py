@@ -10,7 +10,7 @@ from models.bert.config import BertConfig
 from models.bert.huggingface import bert, common
 from models.bert.huggingface.common import classes, pooler, transform
 from models.interchange import Entry, InterchangeError, completed, demand, setting
-from models.parts.heads_config import Classification, MaskedLm, SentenceEmbedding, Span, Tagging
+from models.parts.heads_config import Classification, MaskedLm
 
 STEMS = {"roberta": "Roberta", "xlm-roberta": "XLMRoberta"}
 PREFIX = "roberta."
@@ -68,12 +68,8 @@ def outputs(c: BertConfig) -> list[Entry]:
             ]
         case Classification():
             return [*pooler(c, "classifier.dense"), *classes(c, "classifier.out_proj")]
-        case Tagging():
-            return classes(c, "classifier")
-        case Span():
-            return classes(c, "qa_outputs")
-        case SentenceEmbedding():
-            return []
+        case _:
+            return common.label_outputs(c)
 
 
 def copies() -> dict[str, str]:
