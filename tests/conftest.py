@@ -11,13 +11,9 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ["XLA_FLAGS"] = " ".join(
-    [
-        os.environ.get("XLA_FLAGS", ""),
-        "--xla_force_host_platform_device_count=8",
-        "--xla_backend_optimization_level=0",  # the tests compile more than they compute
-    ]
-)
+from tests.helpers.compiling import CHEAP
+
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8 {CHEAP}"
 from data.paths import data_dir
 
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(data_dir() / "xla-cache-tests"))

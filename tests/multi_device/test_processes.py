@@ -27,6 +27,7 @@ from models.sharding.layout import Layout, LayoutError
 from models.sharding.layouts import fully_sharded
 from scripts import cli
 from tests.helpers.caches import write_text_cache
+from tests.helpers.compiling import CHEAP
 from tests.helpers.runs import damage
 from tests.multi_device.observed import Pieces
 from trainers import metrics, trainer
@@ -143,7 +144,7 @@ class Starter:
             mine = together and {"JAX_PROCESS_ID": str(number)}
             fixed = {
                 "SHARDZOO_DATA": str(self.root / "data"),
-                "XLA_FLAGS": "--xla_backend_optimization_level=0",  # no number of devices: the command simulates them
+                "XLA_FLAGS": CHEAP,  # no number of devices: the command simulates them
                 "JAX_ENABLE_X64": "1",
                 "PYTHONHASHSEED": str(number),  # the order of sets must not enter the program
             }

@@ -13,11 +13,12 @@ from configs import registry
 from configs.optimizers import Cosine
 from scripts import cli
 from scripts import train as train_script
+from tests.helpers.compiling import CHEAP
 
 
 def command(*args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """Runs `python -m scripts....` without the tests' number of devices; compiles as cheaply."""
-    env = os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
+    env = os.environ | {"XLA_FLAGS": CHEAP}
     return subprocess.run(
         [sys.executable, "-m", *args], capture_output=True, text=True, check=False, env=env, input=stdin
     )

@@ -16,6 +16,7 @@ from data.task import DataError
 from models.errors import UserError
 from scripts.recipes import teach
 from scripts.recipes.teach import cache_of_teacher, prepare
+from tests.helpers.compiling import CHEAP
 from tests.helpers.labelled_packages import tiny_packages
 from tests.helpers.rows import read_rows
 
@@ -125,7 +126,7 @@ def test_a_command_that_fails_leaves_nothing(tiny, monkeypatch):
 @pytest.mark.slow
 def test_train_classify_and_prepare_end_to_end(tiny, monkeypatch):
     """A teacher of one small layer is really trained and asked: every example without a label gets three votes of sections."""
-    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")  # for the children: one device
+    monkeypatch.setenv("XLA_FLAGS", CHEAP)  # for the children: one device
     monkeypatch.setitem(ENTRIES, "debian_descriptions_5k", dataclasses.replace(KNOWN, length=48, slots=4))
     small = {
         "model.layers": 1, "model.model_dim": 16, "model.heads": 2, "model.head_dim": 8, "model.hidden_dim": 16,

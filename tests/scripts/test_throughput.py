@@ -11,6 +11,7 @@ import pytest
 
 from configs.registry import ConfigError
 from scripts import throughput
+from tests.helpers.compiling import CHEAP
 
 ALONE = """
 import sys
@@ -38,7 +39,7 @@ def test_two_processes_report_once_without_tensorflow():
         "2",
         "--json",
     ]
-    env = os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
+    env = os.environ | {"XLA_FLAGS": CHEAP}
     together = env | {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2"}
     processes = [
         subprocess.Popen(
