@@ -51,6 +51,7 @@ def test_the_session_runs(folder):
 
 
 @pytest.mark.skipif(not libtpu.installed(), reason="libtpu is not installed: make setup DEVICE=plan")
+@pytest.mark.slow
 def test_the_plan_runs(folder):
     """The TPU compiler takes the tutorial's model, and the report gives a modelled step time."""
     assert "modelled" in run(folder, "plan_adder.py")

@@ -149,7 +149,7 @@ def test_a_waveform_is_heard_alike_in_any_row(float64, norm):
     assert_allclose(second, heard(m, rows([b], length=2560))[0][0], atol=1e-9)
 
 
-@pytest.mark.parametrize("objective", ["ctc", "transducer"])
+@pytest.mark.parametrize("objective", ["ctc", pytest.param("transducer", marks=pytest.mark.slow)])
 def test_the_loss_does_not_depend_on_padding_or_packing(float64, objective):
     """Three utterances in rows of their own, longer ones, and in one row have the same loss and gradients."""
     m = model(objective=objective, predictor_dim=8, joint_dim=8)
@@ -272,6 +272,7 @@ def test_a_transducer_adds_up_all_alignments(float64):
     assert_allclose(got, [total(0, 3, 2), total(1, 2, 3)], rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_transducer_learns_to_say_what_it_hears():
     """After a few hundred steps on two short sounds the greedy search says their texts."""
     import optax
@@ -300,6 +301,7 @@ def test_a_transducer_learns_to_say_what_it_hears():
         assert_array_equal(written, [[1, 2, 3, 0, 0], [4, 4, 5, 0, 0]])
 
 
+@pytest.mark.slow
 def test_a_transducers_beams_find_the_likeliest_text(float64):
     """With enough hypotheses the text of up to 3 tokens that is likeliest over all alignments, which greedy search may miss."""
     differs = 0
@@ -347,7 +349,7 @@ def test_perplexity_counts_the_entries_in_use():
     assert float(perplexity(one, counted)) == pytest.approx(2, rel=1e-4)
 
 
-@pytest.mark.parametrize("objective", ["wav2vec", "w2v_bert"])
+@pytest.mark.parametrize("objective", [pytest.param("wav2vec", marks=pytest.mark.slow), "w2v_bert"])
 def test_pre_training_does_not_depend_on_padding(float64, objective):
     """The loss of hidden positions does not depend on noise in padding, and in longer rows differs by its draws alone."""
     codes = dict(codebooks=1, codes=6) if objective == "w2v_bert" else dict(codebooks=2, codes=6)

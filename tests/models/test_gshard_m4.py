@@ -166,6 +166,7 @@ def loss_and_gradients(e):
 
 
 @pytest.mark.integration
+@pytest.mark.slow
 def test_variants_give_one_model(float64):
     """Dispatch by einsum (the paper's), sort or ragged rows, layers kept or recomputed: one loss and one gradient, drops and
     all."""

@@ -10,10 +10,10 @@ from tests.helpers.layouts import assert_equal_to_one_device, case_id, cases
 pytestmark = pytest.mark.integration
 
 TABLE = [
-    *cases("bert.quickstart_pairs", keep=("zero1", "two_d", "context_ring", "pipeline_interleaved")),
-    ("bert.base_squad", "two_d", (2, 4)),
-    ("bert.base_squad", "pipeline_interleaved", (2, 1, 4)),
-    ("bert.minilm_l6", "fully_sharded", (2, 4)),
+    *cases("bert.quickstart_pairs", keep=("two_d", "pipeline_interleaved")),
+    pytest.param("bert.base_squad", "two_d", (2, 4), marks=pytest.mark.slow),
+    pytest.param("bert.base_squad", "pipeline_interleaved", (2, 1, 4), marks=pytest.mark.slow),
+    pytest.param("bert.minilm_l6", "fully_sharded", (2, 4), marks=pytest.mark.slow),
     # A first layer before the stack, layers that see near positions alone, two bases of rotary positions.
     ("bert.modernbert_base", "context_ring", (2, 4)),
     pytest.param("bert.modernbert_base", "two_d", (2, 4), marks=pytest.mark.slow),

@@ -10,14 +10,13 @@ pytestmark = pytest.mark.integration
 @pytest.mark.parametrize(
     ("name", "layout", "mesh"),
     [
-        *cases("conformer.g", keep=("time", "two_d", "pipeline_interleaved")),  # wav2vec 2.0, linear targets
+        *cases("conformer.g", keep=("time", "pipeline_interleaved")),  # wav2vec 2.0, linear targets
         # Relative positions, batch norm and a transducer; codes of the whole batch.
-        pytest.param("conformer.large", "time", (2, 4)),
+        pytest.param("conformer.large", "time", (2, 4), marks=pytest.mark.slow),
         pytest.param("conformer.large", "two_d", (2, 4), marks=pytest.mark.slow),
-        pytest.param("conformer.w2v_bert_xl", "two_d", (2, 4)),
-        pytest.param(
-            "conformer.wav2vec2_base", "time", (2, 4)
-        ),  # a waveform, a norm over time, a convolution of positions
+        pytest.param("conformer.w2v_bert_xl", "two_d", (2, 4), marks=pytest.mark.slow),
+        # a waveform, a norm over time, a convolution of positions
+        pytest.param("conformer.wav2vec2_base", "time", (2, 4), marks=pytest.mark.slow),
         pytest.param("conformer.w2v_bert_xl", "time", (2, 4), marks=pytest.mark.slow),
     ],
     ids=case_id,

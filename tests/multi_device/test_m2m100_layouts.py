@@ -9,7 +9,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.mark.parametrize(
     ("name", "layout", "mesh"),
-    cases("nllb.moe_54b", keep=("expert_fully_sharded", "pipelines_with_experts")),
+    cases("nllb.moe_54b", keep=("expert_fully_sharded",)),
     ids=case_id,
 )
 def test_numbers_are_those_of_one_device(name, layout, mesh):

@@ -27,10 +27,12 @@ pytestmark = pytest.mark.integration
 M4 = "gshard_m4.quickstart"
 EXPERTS = tuple(name for name in LAYOUTS if name not in DENSE)
 TABLE = [
-    *cases(M4, keep=("fully_sharded", "tensor_parallel", *EXPERTS)),
-    (M4, "mixed", (4, 2)),
-    (M4, "expert_fully_sharded", (8, 1)),
-    *(pytest.param(M4, name, (4, 2), marks=pytest.mark.slow) for name in ("expert_parallel", "expert_fully_sharded")),
+    *cases(M4, keep=("fully_sharded", "expert_parallel", "pipelines_with_experts")),
+    *(
+        pytest.param(M4, name, (4, 2), marks=pytest.mark.slow)
+        for name in ("mixed", "expert_parallel", "expert_fully_sharded")
+    ),
+    pytest.param(M4, "expert_fully_sharded", (8, 1), marks=pytest.mark.slow),
 ]
 
 
@@ -41,7 +43,7 @@ def test_numbers_are_those_of_one_device(name, layout, mesh):
     assert_equal_to_one_device(name, layout, mesh)
 
 
-@pytest.mark.parametrize("layout", ["mixed", "sequence_parallel"])
+@pytest.mark.parametrize("layout", [pytest.param("mixed", marks=pytest.mark.slow), "sequence_parallel"])
 def test_what_is_drawn_does_not_depend_on_the_layout(layout):
     """With dropout and second experts dropped at random, and Adafactor's factored statistics, losses are still those of one
     device: a layout changes no draw, unless it says so (pipelines)."""
@@ -56,6 +58,7 @@ def test_initial_weights_depend_on_the_seed_alone(float64):
     assert any(not x.sharding.is_fully_replicated for x in jax.tree.leaves(made.params))
 
 
+@pytest.mark.slow
 def test_expert_layouts_communicate_as_they_should():
     """Expert parallel exchanges tokens by all-to-all along the experts' axis alone; mixed does that and reduces activations in
     one program; tensor parallel exchanges none. No two layouts of experts have the same collectives."""
@@ -78,6 +81,7 @@ def test_routing_groups_are_not_cut():
         make_plan(wrong)
 
 
+@pytest.mark.slow
 def test_experts_stay_where_they_are():
     """Under expert parallelism no all-gather has the size of an expert weight or of the dispatched tokens."""
     for name in ("expert_parallel", "expert_fully_sharded"):
@@ -86,6 +90,7 @@ def test_experts_stay_where_they_are():
     assert not any(c.kind == "all-gather" for c in trial(M4, "expert_parallel", (2, 4)).collectives)
 
 
+@pytest.mark.slow
 def test_a_gathered_expert_would_be_noticed():
     """With experts cut but their tokens' buffers not, the compiler must gather the weights, and they are counted."""
     layout = LAYOUTS["expert_parallel"](2, 4)

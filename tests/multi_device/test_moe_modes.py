@@ -189,8 +189,8 @@ def on_one_device(mode: str) -> Trial:
     ("layout", "mode", "dispatch"),
     [
         ("expert_parallel_2d", "top1", "all_to_all"),
-        ("expert_zero1", "top1", "ragged"),
-        ("expert_tensor_parallel", "expert_choice", "all_to_all"),
+        pytest.param("expert_zero1", "top1", "ragged", marks=pytest.mark.slow),
+        pytest.param("expert_tensor_parallel", "expert_choice", "all_to_all", marks=pytest.mark.slow),
     ],
 )
 def test_training_equals_one_device(layout, mode, dispatch):

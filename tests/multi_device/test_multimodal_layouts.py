@@ -11,7 +11,7 @@ pytestmark = pytest.mark.integration
 @pytest.mark.parametrize(
     ("name", "layout", "mesh"),
     [
-        *cases("multimodal.pod", keep=("announcement", "towers", "towers_in_space", "gathered_towers")),
+        *cases("multimodal.pod", keep=("towers",)),
         pytest.param("multimodal.quickstart", "announcement", (2, 4), marks=pytest.mark.slow),
     ],
     ids=case_id,

@@ -115,6 +115,7 @@ def test_the_lowest_layers_are_frozen_wherever_they_lie():
         assert changed.tolist() == [False, False, True, True], name
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_microbatches():
     """Under 1F1B temporary memory is the same for 4 times the microbatches, embedding and loss included; GPipe's grows."""
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.integration
 SWITCH, T5 = "switch.quickstart", "t5.quickstart"
 EXPERTS = tuple(name for name in LAYOUTS if name not in DENSE)
 # What M4's tests show of one layer's blocks is not shown again: of experts, T5X's mesh and both pipelines; of dense models, one.
-KEPT = ("expert_model_parallel", "encoder_pipelined", "pipelines_with_experts")
+KEPT = ("encoder_pipelined",)
 TABLE = [
     *cases(SWITCH, keep=KEPT),
     # Some layouts of experts name components that a dense model lacks.

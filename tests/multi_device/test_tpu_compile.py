@@ -104,6 +104,7 @@ def test_a_tpu_exchanges_tokens_and_gathers_no_expert():
     assert found["expert_gathers"] == 0
 
 
+@pytest.mark.slow
 def test_a_tpu_reduce_scatters_to_a_sequence_sharded_residual():
     """What CPUs do by an all-reduce and a slice is a reduce-scatter: after attention and feed-forward network, and backward."""
     assert said(SEQUENCE) >= 4
@@ -115,6 +116,7 @@ def test_a_tpu_runs_attention_by_a_kernel():
     assert said(KERNEL) == {"kernels": {"fwd": 2, "dq": 1, "dkv": 1}, "gathers_in_loops": 0}
 
 
+@pytest.mark.slow
 def test_a_tpu_step_is_compiled_with_its_plans_options():
     """Without being asked a step has the gathers that its plan prices, some of them beside other work, which no options would
     give; the compiler takes all options of the set, and one that it does not know is named in a line."""

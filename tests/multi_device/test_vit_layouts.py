@@ -16,11 +16,11 @@ pytestmark = pytest.mark.integration
 
 VIT, SPARSE = "vit.quickstart", "vit.moe_quickstart"
 # Blocks are those of test_gpt_layouts.py and test_m4_layouts.py; what is this family's own is pictures cut in space.
-KEPT = ("spatial", "spatial_ring", "pipeline_1f1b", "expert_parallel")
+KEPT = ("spatial", "pipeline_1f1b")
 TABLE = [
     *(case for case in cases(VIT, keep=KEPT) if case.values[1] not in WITH_EXPERTS),
     *(case for case in cases(SPARSE, keep=KEPT) if case.values[1] in WITH_EXPERTS),
-    ("vit.vit_22b", "spatial", (2, 4)),
+    pytest.param("vit.vit_22b", "spatial", (2, 4), marks=pytest.mark.slow),
     pytest.param("vit.vit_22b", "two_d", (2, 4), marks=pytest.mark.slow),
 ]
 

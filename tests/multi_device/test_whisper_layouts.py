@@ -9,7 +9,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.mark.parametrize(
     ("name", "layout", "mesh"),
-    cases("whisper.turbo", keep=("sequence_parallel", "time")),
+    cases("whisper.turbo", keep=("time",)),
     ids=case_id,
 )
 def test_numbers_are_those_of_one_device(name, layout, mesh):

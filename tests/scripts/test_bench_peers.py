@@ -85,6 +85,7 @@ def test_a_peer_that_dies_leaves_its_last_words(tmp_path, tiny):
 
 
 @pytest.mark.integration
+@pytest.mark.slow
 def test_the_zoos_own_side_trains(tiny):
     """Shardzoo's process trains the experiment it is given: as many parameters as the plan says, a loss near ln(vocabulary)."""
     with bench_peers.started(bench_peers.OURS, tiny, TRAIN) as process:
@@ -97,6 +98,7 @@ def test_the_zoos_own_side_trains(tiny):
 
 
 @pytest.mark.integration
+@pytest.mark.slow
 def test_the_zoos_own_side_generates(tiny_t5):
     """Every output has the length that the experiment asks for, whatever the model says about its end."""
     with bench_peers.started(bench_peers.OURS, tiny_t5, GENERATE) as process:

@@ -160,6 +160,7 @@ def run(folder, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.integration
+@pytest.mark.slow
 def test_a_piped_chat_is_a_transcript(run):
     """The best of the candidates is the reply; another reply is another draw; the same seed gives the same transcript."""
     lines = "the cat\n/candidates\n/again\nWhat is 6*7?\n/tools\n/quit\nnever read\n"

@@ -56,6 +56,7 @@ def command(script, monkeypatch, capsys, *arguments: object) -> str:
     return capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_from_training_to_a_page(e, tmp_path, monkeypatch, capsys):
     """The loss falls, scores are logged, the test is scored by decisions of the validation, and the page shows both."""
     assert run(e, tmp_path / "run") == trainer.DONE

@@ -74,6 +74,7 @@ def test_mistakes_are_shown():
     assert [axes.get_title() for axes in shown] == ["ant,\nnot bee: 90%", "bee,\nnot ant: 80%"]
 
 
+@pytest.mark.slow
 def test_capacity_is_what_decides(workdir, capsys):
     """Enough slots give the scores of a slot for every choice, in either order; one slot an expert gives others."""
     arguments = ["--checkpoint", str(workdir), "--factors", "0.01,8", "--score", "eval/cross_entropy"]

@@ -115,6 +115,7 @@ def test_merged_matrices_are_the_sum():
     assert_allclose(merged["o"], o + 2 * np.einsum("lndr,lrm->lndm", oa, ob))
 
 
+@pytest.mark.slow
 def test_a_run_with_adapters_resumes_and_opens_merged(tmp_path):
     """A stopped and resumed run with adapters ends like an uninterrupted one; opened, it is a plain model, the same."""
     e = tiny(lora=Lora(rank=2), steps=4, save_every=2)

@@ -77,7 +77,15 @@ def of(kind: str) -> Experiment:
 
 
 @pytest.mark.parametrize(
-    "name", ["gpt.quickstart", "gpt.palm_8b", "bert.quickstart_pairs", "bert.base_squad", "bert.minilm_l6"]
+    "name",
+    [
+        "gpt.quickstart",
+        "bert.base_squad",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("gpt.palm_8b", "bert.quickstart_pairs", "bert.minilm_l6")
+        ),
+    ],
 )
 def test_families_train_and_resume_alike(name, tmp_path):
     """On random tokens a run in two parts ends with the bits of one in a single part, whatever the family."""
@@ -90,7 +98,9 @@ def test_families_train_and_resume_alike(name, tmp_path):
     assert all(np.isfinite(line["loss"]) for line in metrics.read(tmp_path / "whole") if "loss" in line)
 
 
-@pytest.mark.parametrize("kind", ["causal", "masked", "labelled"])
+@pytest.mark.parametrize(
+    "kind", ["causal", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("masked", "labelled"))]
+)
 def test_scores_are_the_same_wherever_the_weights_lie(kind, data, tmp_path, monkeypatch):
     """The last evaluation of a run is that of its checkpoint, of its release, and of its Hugging Face folder."""
     monkeypatch.setenv("SHARDZOO_DATA", str(data))

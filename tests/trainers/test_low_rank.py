@@ -86,6 +86,7 @@ def test_adapters_in_the_layer_equal_the_sum(case):
         assert any("expert" in info.axes for info in plan.parameters if info.name.startswith(adapt.PREFIX))
 
 
+@pytest.mark.slow
 def test_a_run_on_a_quantised_base_resumes_and_opens_merged(tmp_path):
     """Stopped and resumed it ends like an uninterrupted one; its frozen values keep their bits; opened, it is a plain model."""
     e = tiny("gpt.smollm2_135m", Lora(rank=2, base="nf4"))

@@ -87,6 +87,7 @@ def test_resuming_equals_not_stopping(whole_run, m4, tmp_path):
     jax.tree.map(assert_array_equal, a, b)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_restores_onto_another_mesh(whole_run, m4, tmp_path):
     """Weights saved from one device go on under an expert-parallel layout of eight, and the losses stay."""
     shutil.copytree(whole_run, tmp_path / "run")
@@ -331,7 +332,8 @@ def test_sigterm_saves_and_exits_with_its_code(tmp_path):
     assert step == stop["step"] >= 5 and stop["exit_code"] == 75
 
 
-@pytest.mark.parametrize("times", [1, pytest.param(KILLS, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", [KILLS])
+@pytest.mark.slow
 def test_killing_at_any_moment_changes_nothing(times, tmp_path):
     """Killed first while a save is being written, then at a random moment, and so on: the same bits at the end."""
     rng, steps = random.Random(0), {"train.steps": 30 + 10 * times}

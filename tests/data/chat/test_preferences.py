@@ -127,6 +127,7 @@ def test_loss_chunks_and_packing_change_nothing():
 
 
 @pytest.mark.integration
+@pytest.mark.slow
 def test_preferences_are_learned(tmp_path, monkeypatch):
     """From a file to a tuned model: at first every margin is 0, the reference being the weights themselves, and then the held-out
     pairs are told right. Weights that are not the reference are refused."""

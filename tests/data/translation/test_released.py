@@ -103,6 +103,7 @@ def experiment(tiny, folder, cache, monkeypatch):
     )
 
 
+@pytest.mark.slow
 def test_a_folder_is_fine_tuned_and_written_again(experiment, folder, tmp_path, monkeypatch, capsys):
     """The loss falls; the run and its release translate alike; the folder made of it has its weights and the vocabulary."""
     assert run(experiment, tmp_path / "run") == 0

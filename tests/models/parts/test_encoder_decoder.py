@@ -112,6 +112,7 @@ def test_fields_that_cannot_be_are_refused(fields, message):
         dataclasses.replace(TINY, **fields)
 
 
+@pytest.mark.slow
 def test_logits_in_chunks_are_the_same_loss(float64):
     """In four parts of two positions each: the same loss and gradients, to 1e-12; three do not divide eight positions."""
 

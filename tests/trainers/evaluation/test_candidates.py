@@ -59,6 +59,7 @@ def test_likelihoods_are_those_of_the_whole_text(data, e):
         np.testing.assert_allclose(logp, wanted, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_ratings_are_learned(e, tmp_path):
     """The first word of the last turn decides about the rating: after 120 steps the model orders nearly all pairs."""
     assert run(e, tmp_path / "run") == trainer.DONE

@@ -112,6 +112,7 @@ def rating(tmp_path_factory):
     return plan.model, fresh_state(plan).params, folder, task_of(e.data)
 
 
+@pytest.mark.slow
 def test_ratings_are_those_of_the_whole_text(rating):
     """What the cache gives behind a candidate is what a pass over context, candidate and attribute gives."""
     model, params, folder, task = rating

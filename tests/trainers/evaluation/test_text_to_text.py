@@ -86,6 +86,7 @@ def command(script, monkeypatch, capsys, *arguments: object) -> str:
     return capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_it_learns_to_write_labels(e, tmp_path, monkeypatch, capsys):
     """A run learns which label to write, resumes to the same bits, and is scored alike from its folder and its release;
     scripts.classify refuses it in a line, and so does a run from its weights with another vocabulary."""

@@ -121,6 +121,7 @@ def files(folder: Path, **sounds: float) -> list[Path]:
     return made
 
 
+@pytest.mark.slow
 def test_transcripts_do_not_depend_on_the_batch(tiny, tmp_path):
     """Files of different lengths have the same transcripts alone and together, by greedy search and by beams."""
     paths = files(tmp_path, a=0.7, b=3.4, c=1.9)

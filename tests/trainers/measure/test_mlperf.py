@@ -172,6 +172,7 @@ def test_open_bert_takes_any_optimizer():
 
 
 @pytest.mark.integration
+@pytest.mark.slow
 def test_a_short_gpt3_run_is_aborted_and_passes(tmp_path):
     """MLPerf's GPT-3 from a checkpoint whose step it names; without one it is refused."""
     with pytest.raises(ConfigError, match=r"'init_checkpoint_step'"):
@@ -201,6 +202,7 @@ def test_a_log_must_hold_what_the_rules_fix(tmp_path):
 
 
 @pytest.mark.integration
+@pytest.mark.slow
 def test_a_translation_ends_when_it_meets_its_target(tmp_path):
     """Two attempts, two files: one is over before it reaches its BLEU, the other ends at the evaluation that does."""
     aborted = logged(m4(), tmp_path, target=20.0)

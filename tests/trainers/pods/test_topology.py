@@ -133,8 +133,11 @@ def test_without_the_compiler_a_line_says_how_to_get_it(monkeypatch):
 @pytest.mark.parametrize(
     "slice, layout",
     [
-        ("v4:4x4x4", "two_d:16x4"), ("v5e:2x2", "fully_sharded:2x2"),
-        *(pytest.param(slice, "fully_sharded:2x2", marks=pytest.mark.slow) for slice in ("v4:2x2x1", "v5p:2x2x1", "v6e:2x2")),
+        ("v4:4x4x4", "two_d:16x4"),
+        *(
+            pytest.param(slice, "fully_sharded:2x2", marks=pytest.mark.slow)
+            for slice in ("v4:2x2x1", "v5p:2x2x1", "v5e:2x2", "v6e:2x2")
+        ),
     ],
 )  # fmt: skip
 def test_a_tiny_plan(slice, layout, tmp_path):
