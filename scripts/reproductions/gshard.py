@@ -1,0 +1,202 @@
+"""GShard (arXiv 2006.16668): sizes, memory, budgets and communication of M4; Switch Transformer's (arXiv 2101.03961) capacity."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+
+from configs import registry
+from models.parts.moe.routing import capacity as capacity_of
+from scripts.reproductions.entry import Row, reproduction
+from scripts.reproductions.plans import modelled
+from scripts.reproductions.sizes import parameters, parts
+
+PAPER = "GShard (arXiv 2006.16668)"
+# Experts of a layer, layers, billions of parameters, cores, tokens of a batch, steps a second, core-years (Tables 1 and 3).
+MODELS = {
+    "moe_2048e_36l": (2048, 36, 600, 2048, 4e6, 0.72, 22.4),
+    "moe_2048e_12l": (2048, 12, 200, 2048, 4e6, 2.15, 7.5),
+    "moe_512e_36l": (512, 36, 150, 512, 1e6, 1.05, 15.5),
+    "moe_512e_12l": (512, 12, 50, 512, 1e6, 3.28, 4.9),
+    "moe_128e_36l": (128, 36, 37, 128, 1e6, 0.67, 6.1),
+    "moe_128e_12l": (128, 12, 12.5, 128, 1e6, 2.16, 1.9),
+}
+
+
+@reproduction(f"{PAPER}, Table 1", unit="billions of parameters")
+def table_1() -> list[Row]:
+    """Six mixtures from 12.5 to 600 billion parameters, and a dense model of 96 layers with 2.3 billion."""
+    note = "the paper rounds down, or counts in 2^30"
+    rows = [
+        Row(name, stated, parameters(f"gshard_m4.{name}") / 1e9, note, within=0.08)
+        for name, (_, _, stated, *_) in MODELS.items()
+    ]
+    one_trillion = Row("moe_2048e_60l", 1000, parameters("gshard_m4.moe_2048e_60l") / 1e9, note, within=0.08)
+    dense = Row(
+        "dense_96l", 2.3, parameters("gshard_m4.dense_96l") / 1e9, "heads of 64 are inferred from the count", 0.03
+    )
+    return [*rows, one_trillion, dense]
+
+
+@reproduction(f"{PAPER}, Table 1", unit="experts in all layers")
+def table_1_experts() -> list[Row]:
+    """Every second layer of encoder and decoder is a mixture: E x L / 2 experts in all."""
+    printed = {"moe_2048e_36l": 36_684, "moe_2048e_12l": 12_228}
+    rows = []
+    for name, (experts, layers, *_) in MODELS.items():
+        ours = sum(
+            size // (1024 * 8192) for key, size in parts(f"gshard_m4.{name}").items() if key.endswith("sparse.ffn.wi")
+        )
+        rows.append(
+            Row(
+                name,
+                printed.get(name, experts * layers // 2),
+                ours,
+                "digits are exchanged in the paper's table" if name in printed else "",
+                within=1e-9,
+            )
+        )
+    return rows
+
+
+@reproduction(f"{PAPER}, Table 3", unit="TPU v3 core-years to 10^12 tokens")
+def table_3() -> list[Row]:
+    """600 billion parameters cost 22.4 core-years, and a dense model of 2.3 billion ten times as much."""
+    year = 365 * 86_400
+    rows = [
+        Row(
+            name,
+            stated,
+            1e12 / batch / rate * cores / year,
+            "from tokens, batch, steps a second and cores",
+            within=0.03,
+        )
+        for name, (_, _, _, cores, batch, rate, stated) in MODELS.items()
+    ]
+    return [*rows, Row("dense_96l", 235.5, 300e3 / 0.083 * 2048 / year, "300,000 steps at .083 a second", within=0.03)]
+
+
+@reproduction(f"{PAPER}, Figure 7", unit="GB of weights and optimizer a device", minutes=1)
+def figure_7() -> list[Row]:
+    """With experts over all devices, memory of weights a device depends on the layers, not on the experts."""
+    from trainers.programs import tables
+
+    read = {
+        "moe_128e_12l": 1.9, "moe_512e_12l": 2.05, "moe_2048e_12l": 2.3, "moe_2048e_36l": 6.0, "moe_2048e_60l": 9.6,
+    }  # fmt: skip
+    rows = []
+    for name, paper in read.items():
+        e = registry.load(f"gshard_m4.{name}")
+        found = tables.describe(e)["bytes_per_device"]
+        note = f"read off a chart; ours cuts the dense layers as well ({e.layout.name})"
+        rows.append(Row(name, paper, sum(found.values()) / 1e9, note, within=0.1))
+    return rows
+
+
+@reproduction(f"{PAPER}, section 3.2 and Algorithm 1", unit="slots of an expert per group")
+def capacity() -> list[Row]:
+    """Capacity is 2S/E: the number of a group's tokens over the experts, twice."""
+
+    rows = []
+    for name, want in {"moe_128e_36l": 128, "moe_512e_36l": 8, "moe_2048e_36l": 2}.items():
+        e = registry.load(f"gshard_m4.{name}")
+        moe = e.model.moe  # pyright: ignore[reportAttributeAccessIssue]
+        ours = capacity_of(moe.capacity_factor, moe.group_size, moe.experts)
+        rows.append(Row(f"{name}, groups of {moe.group_size}", want, ours, within=1e-9))
+    return rows
+
+
+@reproduction(f"{PAPER}, Figure 9", unit="time of an all-to-all over that of 16 partitions")
+def figure_9() -> list[Row]:
+    """An all-to-all costs with the square root of the number of partitions: 285 to 2,380 microseconds (16 to 2048) for 8 MB."""
+    return _exchanged({16: 285, 2048: 2380}, 8e6) + _exchanged({16: 1110, 2048: 10_600}, 32e6)
+
+
+def _exchanged(paper: dict[int, float], size: float) -> list[Row]:
+    """Returns the rows of a number of bytes, by the torus model that prices plans, on square slices of v3's two dimensions."""
+    from trainers.pods.links import Torus
+
+    def seconds(cores: int) -> float:
+        chips = cores // 2
+        side = 2 ** (int(math.log2(chips)) // 2)
+        dims = (side, chips // side)
+        torus = Torus(dims, tuple(d >= 16 for d in dims), 70e9, list(np.ndindex(dims)))
+        return torus.all_to_all(range(chips), int(2 * size)).seconds
+
+    first, *others = paper
+    return [
+        Row(
+            f"{size / 1e6:.0f} MB, {n} partitions",
+            paper[n] / paper[first],
+            seconds(n) / seconds(first),
+            "modelled on a torus of v3 chips (70 GB/s a link); the paper's is read off a chart",
+            within=0.35,
+        )
+        for n in others
+    ]
+
+
+@reproduction(f"{PAPER}, section 3.3", unit="FLOPs of dispatch over those of experts")
+def dispatch_cost() -> list[Row]:
+    """Dispatch and combine as products with one-hot masks cost S/H of the experts' own FLOPs: the share grows with a group's
+    tokens alone, so that with 2048 tokens and experts of 8192 it is a quarter."""
+
+    rows = []
+    for name in ("moe_2048e_36l", "moe_512e_36l"):
+        e = registry.load(f"gshard_m4.{name}")
+        model = e.model
+        moe, hidden = model.moe, model.hidden_dim  # pyright: ignore[reportAttributeAccessIssue]
+        size = moe.group_size
+        slots = capacity_of(moe.capacity_factor, size, moe.experts)
+        # [S, E C] by [S, M], twice, beside E C rows through two matrices of M x H; by sorting there are no such products.
+        ours = 2 * size * moe.experts * slots / (2 * moe.experts * slots * hidden)
+        rows.append(Row(f"{name}, by einsum", size / hidden, ours, "`sort` and `all_to_all` need none"))
+    return rows
+
+
+@reproduction("Switch Transformer (arXiv 2101.03961), section 2.2", unit="share of tokens without an expert", minutes=1)
+def dropped() -> list[Row]:
+    """Less than 1 % of tokens are dropped with factors of 1 to 1.25 once the router is balanced."""
+    import jax
+    import jax.numpy as jnp
+
+    from models.parts.moe import routing
+
+    logits_GSE = 0.5 * jax.random.normal(jax.random.key(0), (16, 2048, 128), jnp.float32)
+    choice = routing.top1_gating(jax.nn.softmax(logits_GSE), jnp.ones(logits_GSE.shape[:2], bool))
+    slot_GSK = routing.find_slots(choice, 128)
+    rows = []
+    for factor in (1.0, 1.25, 2.0):
+        kept = float(jnp.mean(slot_GSK < routing.capacity(factor, 2048, 128)))
+        note = (
+            "choices that are balanced and independent, 128 experts: what is left with no help of the loss in a group"
+        )
+        rows.append(Row(f"factor {factor}", 0.01 if factor < 2 else None, round(1 - kept, 4), note))
+    return rows
+
+
+@reproduction(
+    f"{PAPER}, Table 3", unit="time of a step a token and core, over that of 128 experts", kind="modelled", minutes=8
+)
+def table_3_steps(folder: Path) -> list[Row]:
+    """Of 36 layers, 128 experts take .67 steps a second of 10^6 tokens on 128 cores, 2048 experts .72 of 4 x 10^6 on 2048."""
+    first, rows = "moe_128e_36l", []
+    for name in ("moe_512e_36l", "moe_2048e_36l"):
+        paper = _tokens_a_core(first) / _tokens_a_core(name)
+        ours = _modelled_a_token(folder, name) / _modelled_a_token(folder, first)
+        note = "modelled on v4, as many tokens a chip; the paper's 128 cores had four times the tokens a core"
+        rows.append(Row(name, paper, ours, note, within=0.15))
+    return rows
+
+
+def _tokens_a_core(name: str) -> float:
+    """Returns the paper's tokens a second and core."""
+    cores, batch, rate = MODELS[name][3:6]
+    return rate * batch / cores
+
+
+def _modelled_a_token(folder: Path, name: str) -> float:
+    """Returns modelled seconds of a step, a token and chip."""
+    e = registry.load(f"gshard_m4.{name}")
+    planned = modelled(folder, e.name)
+    return planned["modelled_step_s"] * planned["chips"] / (e.data.batch_size * e.data.source_length)  # pyright: ignore[reportAttributeAccessIssue]

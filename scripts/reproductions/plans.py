@@ -1,0 +1,31 @@
+"""Modelled steps of pod experiments, kept in a folder so that a table is not compiled twice."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from configs import registry
+from data.paths import scratch
+
+
+def modelled(folder: Path, name: str) -> dict[str, Any]:
+    """Returns the report of an experiment's step on its own slice (trainers/pods/report.py), from the folder if it is there.
+
+    Compiles for a minute or more otherwise; needs `make setup DEVICE=plan`.
+    """
+    from configs.pods import PODS
+    from trainers.chips import parse_slice, set_for
+    from trainers.pods import libtpu, report
+
+    file = folder / f"{name}.json"
+    if file.exists():
+        return json.loads(file.read_text())
+    libtpu.prepare()
+    e = registry.load(name)
+    where = parse_slice(PODS[name].slice)
+    planned, _ = report.plan(e, where, set_for(e, where.chip))
+    del planned["spans"], planned["windows"]
+    with scratch(file) as beside:
+        (beside / "new").write_text(json.dumps(planned, default=str))
+        (beside / "new").replace(file)
+    return planned
