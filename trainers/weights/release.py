@@ -19,7 +19,7 @@ import numpy as np
 
 from configs import registry
 from configs.experiment import Experiment
-from data import paths
+from data import paths, untrusted
 from data.kinds import task_of
 from data.reading.caches import cache_folder, read_manifest
 from data.vocabularies import files
@@ -95,7 +95,7 @@ def card(e: Experiment, note: str, total: int, folder: Path, scores: dict[str, A
         "",
     ]
     if (folder / MANIFEST).exists():
-        manifest = json.loads((folder / MANIFEST).read_text())
+        manifest = read_manifest(folder)
         lines += [*task_of(e.data).card(manifest), ""]
     if scores:
         lines += ["| score | value |", "| --- | --- |", *(f"| {k} | {v:.2f} |" for k, v in scores.items()), ""]
@@ -112,24 +112,14 @@ def verify(folder: Path) -> None:
             f"release {folder}: {SUMS} does not list {', '.join(unlisted)}, which would be read unchecked"
         )
     for name, want in sums.items():
-        if not (folder / name).exists():
-            raise ReleaseError(f"release {folder}: {name} is missing")
-        if not (folder / name).is_file():  # a device or a pipe might never end
-            raise ReleaseError(f"release {folder}: {name} is no regular file")
-        if paths.sha256(folder / name) != want:
+        if paths.sha256(untrusted.member(folder, name, ReleaseError)) != want:
             raise ReleaseError(f"release {folder}: {name} is damaged, its SHA-256 is not the one in {SUMS}")
 
 
 def _sums(folder: Path) -> dict[str, str]:
     """Returns the checksums that a release lists, by file name."""
-    if not (folder / SUMS).is_file():
-        raise ReleaseError(f"{folder} is no release: it has no {SUMS}")
-    try:
-        lines = (folder / SUMS).read_text("utf-8").splitlines()
-    except UnicodeDecodeError:
-        raise ReleaseError(f"release {folder}: {SUMS} is damaged, it is not UTF-8") from None
     sums: dict[str, str] = {}
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(untrusted.read_text(folder / SUMS, ReleaseError).split("\n")[:-1], 1):
         match = re.fullmatch(r"([0-9a-f]{64})  (.+)", line)
         if not match or match[2] in sums:
             raise ReleaseError(f"release {folder}: line {number} of {SUMS} is damaged: {line[:100]!r}")
@@ -155,13 +145,19 @@ class Release:
     def __init__(self, folder: Path):
         verify(folder)
         self.folder = folder
-        self.experiment = registry.from_json(json.loads((folder / EXPERIMENT).read_text()))
+        self.experiment = registry.from_json(untrusted.read_json(folder / EXPERIMENT, ReleaseError))
         self.config = self.experiment.model
         # Of pictures there is no vocabulary, but the manifest names the classes.
         self.vocabulary = folder if files.listed(folder) or (folder / MANIFEST).exists() else None
         self._file = tensor_files.TensorFile(folder / WEIGHTS)
         self._file.require_floats(self._file.shapes)
         self.shapes = self._file.shapes
+        with untrusted.damage(
+            f"release {folder}: {EXPERIMENT}", ReleaseError
+        ):  # sizes that are no model's fail anywhere
+            shapes = {info.name: info.shape for info in describe(abstract_model(self.experiment))}
+        if wrong := interchange.problems(shapes, self.shapes):
+            raise ReleaseError(f"release {folder}: {WEIGHTS} has not the parameters of {EXPERIMENT}'s model: {wrong}")
 
     def read(self, name: str, index: tuple[slice, ...] = ()) -> np.ndarray:
         """Returns a piece of the parameter of this name; raises InterchangeError if one of its numbers is NaN or infinite."""
