@@ -119,7 +119,7 @@ def verify(folder: Path) -> None:
 def _sums(folder: Path) -> dict[str, str]:
     """Returns the checksums that a release lists, by file name."""
     sums: dict[str, str] = {}
-    for number, line in enumerate(untrusted.read_text(folder / SUMS, ReleaseError).split("\n")[:-1], 1):
+    for number, line in enumerate(untrusted.read_text(folder / SUMS, ReleaseError).removesuffix("\n").split("\n"), 1):
         match = re.fullmatch(r"([0-9a-f]{64})  (.+)", line)
         if not match or match[2] in sums:
             raise ReleaseError(f"release {folder}: line {number} of {SUMS} is damaged: {line[:100]!r}")

@@ -53,7 +53,7 @@ def test_only_regular_files_are_read(folder, make, name):
     """A pipe would wait for ever and a link to /dev/zero has no end: neither is opened."""
     (folder / name).unlink()
     make(folder / name)
-    with pytest.raises(release.ReleaseError, match=r"is no (regular file|release)"):
+    with pytest.raises(release.ReleaseError, match="is no regular file"):
         release.verify(folder)
 
 
@@ -72,6 +72,6 @@ def test_a_damaged_list_is_one_line(folder, line):
     """A line that is no checksum and name, bytes that are no UTF-8, and a file with two checksums are refused by their place."""
     with (folder / release.SUMS).open("ab") as file:
         file.write(line + b"\n")
-    with pytest.raises(release.ReleaseError, match=r"line 4 of SHA256SUMS is damaged|it is not UTF-8") as caught:
+    with pytest.raises(release.ReleaseError, match=r"line 4 of SHA256SUMS is damaged|is no UTF-8") as caught:
         release.verify(folder)
     assert "\n" not in str(caught.value)
