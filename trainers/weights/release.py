@@ -6,10 +6,12 @@ experiment.json     the experiment that trained them
 manifest.json       a description of the training data
 README.md           the model card
 SHA256SUMS          checksums of all other files, in the format of sha256sum
+SHA256SUMS.sig      its signature, if there is one (trainers/weights/signing.py)
 """
 
 import json
 import math
+import os
 import re
 import shutil
 from pathlib import Path
@@ -34,6 +36,7 @@ from trainers.weights.source import Arrays, Weights, pieces
 
 WEIGHTS, EXPERIMENT, SUMS = "model.safetensors", "experiment.json", "SHA256SUMS"
 MANIFEST = "manifest.json"
+KEY = "SHARDZOO_RELEASE_KEY"
 READ = (WEIGHTS, EXPERIMENT, MANIFEST, *files.PATTERNS)  # all files that are read from a release
 
 
@@ -103,9 +106,21 @@ def card(e: Experiment, note: str, total: int, folder: Path, scores: dict[str, A
     return "\n".join([*lines, f"Written with {written_with}.", ""])
 
 
-def verify(folder: Path) -> None:
-    """Raises ReleaseError unless every file that SHA256SUMS lists has its checksum, and every file that is read is listed."""
+def verify(folder: Path, key: Path | None = None) -> None:
+    """Compares a release with its checksums, and those with their signature if there is a key to check it with.
+
+    Args:
+      key: a public key; None compares checksums alone.
+
+    Raises:
+      ReleaseError: a file has not its checksum, or one that is read is not listed.
+      SignatureError: SHA256SUMS is not what the key's owner signed.
+    """
     sums = _sums(folder)
+    if key:
+        from trainers.weights import signing  # here, because few releases are signed
+
+        signing.check(folder / SUMS, key)
     unlisted = sorted({file.name for pattern in READ for file in folder.glob(pattern)} - sums.keys())
     if unlisted:
         raise ReleaseError(
@@ -114,6 +129,12 @@ def verify(folder: Path) -> None:
     for name, want in sums.items():
         if paths.sha256(untrusted.member(folder, name, ReleaseError)) != want:
             raise ReleaseError(f"release {folder}: {name} is damaged, its SHA-256 is not the one in {SUMS}")
+
+
+def owner() -> Path | None:
+    """Returns the public key that $SHARDZOO_RELEASE_KEY names; None where it is not set."""
+    named = os.environ.get(KEY)
+    return Path(named).expanduser() if named else None
 
 
 def _sums(folder: Path) -> dict[str, str]:
@@ -143,7 +164,7 @@ class Release:
     """A release as weights to start from (see trainers.weights.source): tensors are read a piece at a time."""
 
     def __init__(self, folder: Path):
-        verify(folder)
+        verify(folder, owner())
         self.folder = folder
         self.experiment = registry.from_json(untrusted.read_json(folder / EXPERIMENT, ReleaseError))
         self.config = self.experiment.model
