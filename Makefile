@@ -24,24 +24,30 @@ test-slow: $(STAMP)  ## what test-all has beside test
 
 test-all: test test-slow  ## everything
 
-check: $(STAMP)  ## style and types
+check: $(STAMP)  ## style, types, and known vulnerabilities of the locked packages
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/pyright
+	$(PY) -m scripts.audit
 
 setup: $(STAMP)  ## the environment alone; DEVICE=gpu or tpu adds JAX's own packages for it, DEVICE=plan the TPU compiler
 
 $(STAMP): requirements.lock requirements-plan.lock
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one with PYTHON=...")'
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.lock
-	if [ $(DEVICE) = gpu ]; then $(PY) -m pip install --quiet -c requirements.lock "jax[cuda12]"; fi
-	if [ $(DEVICE) = tpu ]; then $(PY) -m pip install --quiet -c requirements.lock "jax[tpu]"; fi
-	if [ $(DEVICE) = plan ]; then $(PY) -m pip install --quiet --upgrade --no-deps --target $(VENV)/plan -r requirements-plan.lock; fi
+	$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+# The packages that JAX's extras bring for GPUs and TPUs are in no lock and have no hashes; those of the lock keep their versions.
+	sed -n '/^[a-zA-Z0-9]/s/ *\\$$//p' requirements.lock > $(VENV)/constraints.txt
+	if [ $(DEVICE) = gpu ]; then $(PY) -m pip install --quiet -c $(VENV)/constraints.txt "jax[cuda12]"; fi
+	if [ $(DEVICE) = tpu ]; then $(PY) -m pip install --quiet -c $(VENV)/constraints.txt "jax[tpu]"; fi
+	if [ $(DEVICE) = plan ]; then $(PY) -m pip install --quiet --upgrade --no-deps --require-hashes --target $(VENV)/plan -r requirements-plan.lock; fi
 	touch $@
 
-lock:  ## resolves requirements.in anew, for every Python from 3.11 on
-	uv pip compile --quiet --universal --no-header --no-annotate --upgrade --python-version 3.11 requirements.in -o requirements.lock
+COMPILE := uv pip compile --quiet --universal --no-header --no-annotate --generate-hashes --upgrade --python-version 3.11
+
+lock:  ## resolves requirements.in anew, for every Python from 3.11 on; the files hold versions and hashes, and no addresses
+	$(COMPILE) requirements.in -o requirements.lock
+	$(COMPILE) --no-deps requirements-plan.in -o requirements-plan.lock
 
 pods:  ## compiles every pod experiment and models its step: about an hour
 	$(MAKE) setup DEVICE=plan
@@ -56,7 +62,7 @@ parity: $(STAMP) $(VENV)-parity/.installed  ## compares with PyTorch's transform
 $(VENV)-parity/.installed: tests/parity/requirements.txt tests/parity/requirements-version4.txt
 	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(@D)/version4 -r $(word 2,$^)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --upgrade --target $(@D)/version4 -r $(word 2,$^)
 	touch $@
 
 bench-peers: $(STAMP) $(VENV)-parity/.installed  ## training speed beside transformers and MaxText; ARGS="--peers hf" and the like

@@ -15,8 +15,9 @@ import configs
 from configs.experiment import Experiment
 from data.config import DataConfig, EvalConfig
 from data.kinds import config_classes, eval_classes
+from data.untrusted import told
 from models import families
-from models.errors import UserError, nearest
+from models.errors import UserError, nearest, shortened
 from models.parts.moe.config import MoeConfig
 
 
@@ -153,7 +154,7 @@ def from_json(data: Any, kind: Any = Experiment, path: str = "experiment") -> An
     if members:
         name = str(data.get("class")) if isinstance(data, dict) else "None"
         if name not in members:
-            raise ConfigError(f"{path}: class {name!r} unknown{nearest(name, members)}")
+            raise ConfigError(f"{path}: class {shortened(name)!r} unknown{nearest(name, members)}")
         return from_json(data, members[name], path)
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         if not isinstance(data, dict):
@@ -163,7 +164,7 @@ def from_json(data: Any, kind: Any = Experiment, path: str = "experiment") -> An
         needed = [f.name for f in dataclasses.fields(kind) if f.default is f.default_factory is dataclasses.MISSING]
         for key in data:
             if key != "class" and key not in known:
-                raise ConfigError(f"{path}: unknown field {key!r}{nearest(key, known)}")
+                raise ConfigError(f"{path}: unknown field {shortened(key)!r}{nearest(key, known)}")
         for key in needed:
             if key not in data:
                 raise ConfigError(f"{path}: field {key!r} is missing")
@@ -172,20 +173,22 @@ def from_json(data: Any, kind: Any = Experiment, path: str = "experiment") -> An
             return kind(**fields)
         except UserError:
             raise
-        except ValueError as error:  # a config's own check
-            raise ConfigError(f"{path}: {error}") from None
+        except Exception as error:  # a config's own check, or one that no such values were expected in
+            raise ConfigError(f"{path}: {told(error)}") from error
     if origin is tuple:
         if not isinstance(data, list):
             raise ConfigError(f"{path}: expected a list, got {json.dumps(data)[:60]}")
         inner = [args[0]] * len(data) if args[-1] is Ellipsis else args
+        if len(inner) != len(data):
+            raise ConfigError(f"{path}: expected {len(inner)} values, got {len(data)}")
         return tuple(from_json(v, k, f"{path}[{i}]") for i, (v, k) in enumerate(zip(data, inner, strict=True)))
     if origin is typing.Literal:
         if data not in args:
-            raise ConfigError(f"{path}: {data!r} is not one of {', '.join(map(repr, args))}")
+            raise ConfigError(f"{path}: {shortened(repr(data))} is not one of {', '.join(map(repr, args))}")
         return data
-    if kind is float and isinstance(data, int) and not isinstance(data, bool):
+    if kind is float and isinstance(data, int) and not isinstance(data, bool) and abs(data) < 2**1023:
         return float(data)
-    if type(data) is not kind:
+    if type(data) is not kind or (isinstance(data, int) and abs(data) >= 2**63):
         raise ConfigError(f"{path}: expected {getattr(kind, '__name__', kind)}, got {json.dumps(data)[:60]}")
     return data
 

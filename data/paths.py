@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from models.errors import UserError
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -31,7 +33,12 @@ def scratch(beside: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Yields a folder to fill, which becomes `path` (and replaces an older one) when the block ends without error."""
+    """Yields a folder to fill, which becomes `path` (and replaces an older one) when the block ends without error.
+
+    Raises:
+      LinkError: `path` is a link.
+    """
+    refuse_link(path)
     with scratch(path) as folder:
         new, old = folder / "new", folder / "old"
         new.mkdir()
@@ -39,6 +46,24 @@ def new_folder(path: Path) -> Iterator[Path]:
         if path.exists():
             path.rename(old)
         new.rename(path)
+
+
+class LinkError(UserError):
+    """Something that is to be written is a link; the message is one line."""
+
+
+def refuse_link(path: Path) -> None:
+    """Raises LinkError for a link, even one to nowhere: it might lead to files that nobody meant. Links above it are followed."""
+    if path.is_symlink():
+        raise LinkError(f"{path} is a link, and nothing is written through a link: name the folder that it leads to")
+
+
+def owned_folder(path: Path) -> None:
+    """Makes a folder, if there is none, whose files will be changed; raises LinkError if it or one of its entries is a link."""
+    refuse_link(path)
+    path.mkdir(parents=True, exist_ok=True)
+    for entry in sorted(path.iterdir()):
+        refuse_link(entry)
 
 
 def sha256(path: Path) -> str:

@@ -3,9 +3,19 @@
 import difflib
 from collections.abc import Iterable
 
+_LONGEST = 4000  # characters of an error: the names of all experiments fit
+
 
 class UserError(ValueError):
-    """What the user of a command can mend: its message is one line, and the commands print nothing else."""
+    """What the user of a command can mend: its message is one line, and the commands print nothing else.
+
+    Line breaks of what is quoted become blanks, and the middle of a text that is longer than any list of choices is left out.
+    """
+
+    def __init__(self, message: object = ""):
+        text = " ".join(str(message).splitlines())
+        half = _LONGEST // 2
+        super().__init__(text if len(text) <= _LONGEST else f"{text[:half]} ... {text[-half:]}")
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:

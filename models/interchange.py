@@ -8,6 +8,7 @@ ours reads that slice of the file only: an entry works on views, until the copy 
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -19,6 +20,9 @@ Shape = tuple[int, ...]
 Index = tuple[slice, ...]  # a slice for each dimension, from the first; those left out are whole
 Read = Callable[[str, Index], np.ndarray]  # a piece of one of our parameters
 Fetch = Callable[[str], np.ndarray]  # a whole tensor of theirs; memory-mapped if possible
+
+
+_MOST_NAMES = 1 << 17  # of tensors of one kind: the largest models have some 25,000
 
 
 class InterchangeError(UserError):
@@ -93,7 +97,13 @@ class Entry:
         return (outputs, *inputs) if self.transposed else (*inputs, outputs)
 
     def names(self) -> list[str]:
-        """Returns their names, one for each layer and, of a layer, one for each expert."""
+        """Returns their names, one for each layer and, of a layer, one for each expert.
+
+        Raises:
+          InterchangeError: there are more than a file can have.
+        """
+        if math.prod(self.stacked) > _MOST_NAMES:
+            raise InterchangeError(f"{self.theirs}: {self.layers:,} layers of {self.experts:,} experts are no model's")
         layers = [self.first + i * self.every for i in range(max(self.layers, 1))]
         if not self.stacked:
             return [self.theirs]
@@ -291,6 +301,10 @@ _ACTIVATIONS = {
     "silu": "silu",
 }
 _NEEDED = object()
+_MOST, _MOST_PARTS = (
+    2**31 - 1,
+    2**14,
+)  # of any size, and of layers or experts, each of which has names: nobody has built as many
 
 
 def setting(theirs: Mapping[str, Any], key: str, kind: type, default: Any = _NEEDED) -> Any:
@@ -298,11 +312,14 @@ def setting(theirs: Mapping[str, Any], key: str, kind: type, default: Any = _NEE
     value = theirs.get(key)
     if value is None and default is not _NEEDED:
         return default
-    if kind is float and type(value) is int:
+    if kind is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**1023:
         value = float(value)
     if type(value) is not kind:
         problem = "is missing" if value is None else f"is {json.dumps(value)[:60]}"
         raise InterchangeError(f"config.json: {key} {problem}; expected {kind.__name__}")
+    most = _MOST_PARTS if re.search("layer|block|depth|expert", key) else _MOST
+    if isinstance(value, int) and abs(value) > most:
+        raise InterchangeError(f"config.json: {key} is {shortened(str(value), 30)}, and at most {most:,} in any model")
     return value
 
 

@@ -100,6 +100,7 @@ def only_run(workdir: Path, leader: bool) -> Iterator[None]:
 
     Raises:
       ConfigError: on the leader, another run is training in it.
+      LinkError: on the leader, the folder or one of its entries is a link.
       OSError: on the leader, the folder cannot be written.
       DisagreementError: on the other processes, the leader could not lock it.
     """
@@ -108,7 +109,7 @@ def only_run(workdir: Path, leader: bool) -> Iterator[None]:
         def hold() -> None:
             if not leader:
                 return
-            workdir.mkdir(parents=True, exist_ok=True)
+            paths.owned_folder(workdir)
             file = closing.enter_context((workdir / ".lock").open("a"))
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -203,6 +203,8 @@ class ImageTask(Task[ImageData]):
         return [self._read(Path(example["picture"])) | {"owners": np.array([at])} for at, example in enumerate(given)]
 
     def _read(self, file: Path) -> Example:
+        if file.exists() and not file.is_file():  # a pipe would be waited for
+            raise DataError(f"{file}: is no regular file")
         try:
             return self.seen(file.read_bytes())
         except PictureError as error:

@@ -6,11 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from data import untrusted
 from data.config import DataConfig
-from data.paths import data_dir
+from data.paths import data_dir, sha256
 from data.task import DataError
-from models.errors import nearest
+from models.errors import nearest, shortened
 from models.families import ModelConfig
+
+_HASHED = 1 << 30  # bytes of a file of rows that are compared with the manifest's SHA-256
 
 
 def read_manifest(folder: Path) -> dict:
@@ -18,7 +21,7 @@ def read_manifest(folder: Path) -> dict:
     path = folder / "manifest.json"
     if not path.exists():
         raise DataError(f"no prepared data at {folder}; run: python -m scripts.prepare_data {folder.name}")
-    return json.loads(path.read_text())
+    return untrusted.read_json(path, DataError)
 
 
 def check_fields(data: DataConfig, manifest: Mapping[str, Any], *fields: str) -> None:
@@ -88,13 +91,19 @@ def class_names(folder: Path) -> list[str]:
     Raises:
       DataError: nothing there names them.
     """
-    if (folder / "manifest.json").exists():
-        return read_manifest(folder)["labels"]
-    config = folder / "config.json"
-    named = json.loads(config.read_text()).get("id2label") if config.exists() else None
+    manifest, config = folder / "manifest.json", folder / "config.json"
+    named = None
+    if manifest.exists():
+        named = read_manifest(folder).get("labels")
+    elif config.exists():
+        with untrusted.damage(config, DataError):
+            named = untrusted.read_json(config, DataError).get("id2label") or {}
+            named = [named[key] for key in sorted(named, key=int)]
     if not named:
         raise DataError("nothing beside the weights names the classes: take a run or a release")
-    return [named[key] for key in sorted(named, key=int)]
+    if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
+        raise DataError(f"{folder}: the names of the classes are damaged: expected a list of words")
+    return named
 
 
 def examples(cache: Path, split: str, limit: int = 0) -> Iterator[dict[str, Any]]:
@@ -104,9 +113,15 @@ def examples(cache: Path, split: str, limit: int = 0) -> Iterator[dict[str, Any]
         read_manifest(cache)
         splits = sorted(file.stem for file in cache.glob("*.jsonl"))
         raise DataError(f"cache {cache.name!r} has no split {split!r}{nearest(split, splits)}")
-    with path.open(encoding="utf-8") as file:  # not splitlines(), which also cuts at U+2028 inside a string
-        for line in itertools.islice(file, limit or None):
-            yield json.loads(line)
+    with untrusted.regular(path, DataError).open(
+        "rb"
+    ) as file:  # bytes: only "\n" ends a line, and U+2028 may be in a string
+        for number, line in enumerate(itertools.islice(file, limit or None), 1):
+            with untrusted.damage(f"{path}, line {number}", DataError):
+                value = json.loads(line)
+            if not isinstance(value, dict):
+                raise DataError(f"{path}, line {number} is damaged: expected an object")
+            yield value
 
 
 def write_examples(path: Path, examples: Iterable[dict[str, Any]]) -> None:
@@ -120,4 +135,22 @@ def cache_folder(data: DataConfig) -> Path:
     """Returns the folder of this data's prepared cache, which may not exist yet; raises DataError for random data."""
     if not data.cache:
         raise DataError("the experiment's data is random tokens: there is no prepared cache and nothing held out")
+    if Path(data.cache).name != data.cache:  # experiments come from others' releases
+        raise DataError(f"data.cache={shortened(data.cache)!r} is no name of a cache: it leaves the folder of caches")
     return data_dir() / "caches" / data.cache
+
+
+def check_rows(folder: Path, manifest: Mapping[str, Any], name: str) -> Path:
+    """Returns a file of training rows; raises DataError unless it is the one that the manifest was written with.
+
+    Files of more than 1 GiB are not read whole for that. Each record has a checksum of its own.
+    """
+    file = f"train/{name}.array_record"
+    path = untrusted.member(folder, file, DataError)
+    listed = manifest.get("files")
+    want = listed.get(file) if isinstance(listed, dict) else None
+    if want and path.stat().st_size <= _HASHED and sha256(path) != want:
+        raise DataError(
+            f"{path} is damaged or another cache's: its SHA-256 is not the manifest's; remove {folder} and prepare it anew"
+        )
+    return path

@@ -10,11 +10,12 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
+from data import untrusted
 from data.config import DataConfig
 from data.features import Feature
 from data.kinds import task_of
-from data.reading.caches import cache_folder, read_manifest
-from data.task import Example, Task
+from data.reading.caches import cache_folder, check_rows, read_manifest
+from data.task import DataError, Example, Task
 from models.families import ModelConfig
 
 
@@ -50,23 +51,24 @@ class CacheSource:
         import grain
 
         data, manifest, temperature = task.data, read_manifest(folder), task.temperature
-        self.stored = data.stored()
-        sizes = task.parts(manifest)
-        self.fingerprint = f"{manifest['fingerprint']}-{data.seed}-{temperature:g}"
-        rows: list[Any] = [
-            grain.MapDataset.source(
-                cast(Any, grain.sources.ArrayRecordDataSource(str(folder / "train" / f"{name}.array_record")))
-            )
-            .seed(_seed(data.seed, name))
-            .shuffle()
-            .repeat()
-            for name in sizes
-        ]
-        weights = np.array(list(sizes.values()), np.float64) ** (1 / temperature)
+        self.folder, self.stored = folder, data.stored()
+        with untrusted.damage(folder / "manifest.json", DataError):
+            sizes = task.parts(manifest)
+            self.fingerprint = f"{manifest['fingerprint']}-{data.seed}-{temperature:g}"
+            weights = np.array(list(sizes.values()), np.float64) ** (1 / temperature)
+            if not sizes or not (weights > 0).all() or not np.isfinite(weights.sum()):
+                raise DataError(f"{folder}: its manifest names no rows, or parts without any")
+        rows: list[Any] = []
+        for name in sizes:
+            path = check_rows(folder, manifest, name)
+            with untrusted.damage(path, DataError):
+                records = grain.sources.ArrayRecordDataSource(str(path))
+                rows.append(grain.MapDataset.source(cast(Any, records)).seed(_seed(data.seed, name)).shuffle().repeat())
         self._rows = grain.MapDataset.mix(rows, weights=list(weights / weights.sum()))
 
     def row(self, index: int) -> Example:
-        return unpack(np.frombuffer(cast(bytes, self._rows[index]), np.uint8), self.stored)
+        with untrusted.damage(f"a row of {self.folder}", DataError):
+            return unpack(np.frombuffer(cast(bytes, self._rows[index]), np.uint8), self.stored)
 
 
 @dataclasses.dataclass
@@ -111,7 +113,8 @@ def open_source(data: DataConfig, model: ModelConfig) -> Source:
     if folder is None:
         source: Source = SyntheticSource(task, model)
     else:
-        task.check(read_manifest(folder), model)
+        with untrusted.damage(folder / "manifest.json", DataError):
+            task.check(read_manifest(folder), model)
         source = CacheSource(task, folder)
     return AugmentedSource(task, source, task.assets(folder, model)) if task.augmentation else source
 
@@ -131,7 +134,9 @@ class StoredExamples(Sequence[Example]):
         import grain
 
         self.stored, self.make, self.size, self.threads = stored, make, size, threads
-        self._records: Any = grain.sources.ArrayRecordDataSource(str(file))
+        self.file = untrusted.regular(file, DataError)
+        with untrusted.damage(file, DataError):
+            self._records: Any = grain.sources.ArrayRecordDataSource(str(file))
 
     def __len__(self) -> int:
         return self.size
@@ -148,7 +153,8 @@ class StoredExamples(Sequence[Example]):
 
     def row(self, at: int) -> Example:
         """Returns a row as it is stored."""
-        return unpack(np.frombuffer(self._records[at], np.uint8), self.stored)
+        with untrusted.damage(self.file, DataError):
+            return unpack(np.frombuffer(self._records[at], np.uint8), self.stored)
 
 
 def record_of(row: Example, stored: Mapping[str, Feature]) -> bytes:

@@ -15,12 +15,13 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from data import untrusted
 from data.labelled.splits import Item, divide
 from data.speech import sound
 from data.speech.settings import TABLES, Speech
 from data.speech.sources import Splits, Utterance
 from data.task import DataError
-from models.errors import nearest
+from models.errors import nearest, shortened
 
 _TEXTS = ("text", "transcription", "sentence")
 _SPLITS = ("train", "validation", "test")
@@ -40,6 +41,8 @@ def open_folder(folder: Path, settings: Speech) -> Splits:
         name = row.get("file_name") or ""
         if not name:
             raise DataError(f"{table}, row {number}: no file_name")
+        if not untrusted.is_within(name):
+            raise DataError(f"{table}, row {number}: file_name {shortened(name)!r} leaves the folder")
         texts = {
             "transcribe": next((row[column] for column in _TEXTS if row.get(column)), ""),
             "translate": row.get("translation") or "",

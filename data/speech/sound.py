@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from data import untrusted
+from models.errors import UserError
+
 RATE = 16_000  # samples a second, of every model here
 SUFFIXES = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aiff", ".aif", ".au", ".caf")
 RATES = (1_000, 1_000_000)  # samples a second that a file may have: with fewer a small file would become hours
@@ -16,7 +19,7 @@ _OGG_HEADER = 27  # bytes of a page before the table of its segments
 _PAGE = _OGG_HEADER + 255 + 255 * 255  # bytes of the longest page of an Ogg file
 
 
-class SoundError(ValueError):
+class SoundError(UserError):
     """A sound that cannot be used; the message is one line that says why, without the file's name."""
 
 
@@ -37,7 +40,7 @@ def blocks(file: Path | bytes) -> Iterator[np.ndarray]:
     import soundfile
     import soxr
 
-    source: Any = io.BytesIO(file) if isinstance(file, bytes) else file
+    source: Any = io.BytesIO(file) if isinstance(file, bytes) else untrusted.regular(file, SoundError)
     try:
         with soundfile.SoundFile(source) as opened:
             rate, expected = opened.samplerate, opened.frames

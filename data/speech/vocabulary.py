@@ -14,8 +14,9 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from data import paths
+from data.vocabularies.files import VocabularyError
 from data.vocabularies.tokenizers import FILE, Tokenizer
-from models.errors import UserError, nearest
+from models.errors import nearest
 
 Task = Literal["transcribe", "translate"]
 TASKS: tuple[Task, ...] = ("transcribe", "translate")
@@ -27,12 +28,8 @@ RESOLUTION = 0.02  # seconds from a timestamp to the next
 BLANK, UNKNOWN = "[PAD]", "[UNK]"  # of characters; the blank of CTC has id 0
 
 
-class VocabularyError(UserError):
-    """A text, language or task that a vocabulary cannot write; the message is one line."""
-
-
 def open_vocabulary(folder: Path) -> "WhisperVocabulary | Characters":
-    """Returns the vocabulary of a folder with a tokenizer.json; raises FileNotFoundError."""
+    """Returns the vocabulary of a folder with a tokenizer.json; raises VocabularyError."""
     tokenizer = Tokenizer(folder)
     return Characters(tokenizer) if tokenizer.id_of(START) is None else WhisperVocabulary(tokenizer)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from data import untrusted
 from data.task import DataError
 from data.vocabularies import files
 from data.vocabularies.tokenizers import Tokenizer
@@ -182,7 +183,7 @@ def has_template(folder: Path) -> bool:
 
 def _config(folder: Path) -> dict[str, Any]:
     path = folder / files.CONFIG
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return untrusted.read_json(path, files.VocabularyError) if path.exists() else {}
 
 
 def _read(folder: Path) -> tuple[str, dict[str, str]]:

@@ -3,6 +3,8 @@
 import shutil
 from pathlib import Path
 
+from models.errors import UserError
+
 TOKENIZER, CONFIG = "tokenizer.json", "tokenizer_config.json"  # of the `tokenizers` library, and of `transformers`
 PIECES, IDS = (
     "sentencepiece.bpe.model",
@@ -11,6 +13,10 @@ PIECES, IDS = (
 SPECIAL, ADDED = "special_tokens_map.json", "added_tokens.json"  # tokens that `transformers` adds to the pieces
 TEMPLATE = "chat_template.jinja"  # as `transformers` 5 writes it; before, it was a field of CONFIG
 PATTERNS = ("*.model", TOKENIZER, CONFIG, IDS, SPECIAL, ADDED, TEMPLATE)
+
+
+class VocabularyError(UserError):
+    """A vocabulary that is missing or damaged, or that cannot write a text, a language or a task; the message is one line."""
 
 
 def readable(folder: Path) -> bool:

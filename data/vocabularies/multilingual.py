@@ -9,18 +9,15 @@ One vocabulary serves both sides and all languages; each language has a token. A
 The ids of pieces are followed by those of the languages' tokens.
 """
 
-import json
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-import sentencepiece
-
-from data.vocabularies.files import ADDED, CONFIG, IDS, PIECES, SPECIAL, TOKENIZER
+from data import untrusted
+from data.vocabularies import sentencepiece
+from data.vocabularies.files import ADDED, CONFIG, IDS, PIECES, SPECIAL, TOKENIZER, VocabularyError
 from data.vocabularies.tokenizers import Tokenizer
-from models.errors import UserError
 
 END, UNKNOWN, MASK = "</s>", "<unk>", "<mask>"
 _FAIRSEQ = {"<s>": 0, "<pad>": 1, END: 2, UNKNOWN: 3}  # fairseq's first ids; SentencePiece's are <unk>, <s>, </s>
@@ -59,22 +56,22 @@ class Multilingual:
       tag_last: whether the token of a source stands after its end (`legacy_behaviour` of the first NLLB) instead of in front.
 
     Raises:
-      UserError: the folder holds another kind of vocabulary, or does not say which tokens the languages have.
+      VocabularyError: the folder holds another kind of vocabulary, or does not say which tokens the languages have.
     """
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self._pieces: Pieces = Tokenizer(folder) if (folder / TOKENIZER).exists() else _SentencePieces(folder)
-        self.size = self._pieces.size
-        special = self._pieces.special
-        matches = {id_: _LANGUAGE.fullmatch(token) for token, id_ in special.items()}
-        self.languages = {match[1] or match[2]: id_ for id_, match in matches.items() if match}
+        with untrusted.damage(f"{folder}: the vocabulary", VocabularyError):
+            self._pieces: Pieces = Tokenizer(folder) if (folder / TOKENIZER).exists() else _SentencePieces(folder)
+            self.size, special = self._pieces.size, self._pieces.special
+            matches = {id_: _LANGUAGE.fullmatch(token) for token, id_ in special.items()}
+            self.languages = {match[1] or match[2]: id_ for id_, match in matches.items() if match}
+            self.tag_last = bool(_json(folder / CONFIG).get("legacy_behaviour"))
         if not self.languages or END not in special:
-            raise UserError(
+            raise VocabularyError(
                 f"{folder}: no translator's vocabulary: no file lists the tokens of languages, such as deu_Latn or __de__"
             )
         self.eos_id = special[END]
-        self.tag_last = bool(_json(folder / CONFIG).get("legacy_behaviour"))
 
     def encode(self, text: str) -> list[int]:
         """Returns the ids of a text: neither a language's token nor the end is added."""
@@ -100,11 +97,11 @@ class _SentencePieces:
     """Pieces of a SentencePiece model with ids of another table, and special tokens after them."""
 
     def __init__(self, folder: Path):
-        if not (folder / PIECES).exists():
-            raise FileNotFoundError(f"no vocabulary at {folder / PIECES}")
-        self._processor = sentencepiece.SentencePieceProcessor(model_file=os.fspath(folder / PIECES))
+        self._processor = sentencepiece.processor(folder / PIECES)
         own = {self._processor.id_to_piece(i): i + 1 for i in range(3, self._processor.get_piece_size())}
         self._ids: dict[str, int] = _json(folder / IDS) or own | _FAIRSEQ
+        if not all(type(id_) is int and id_ >= 0 for id_ in self._ids.values()):
+            raise VocabularyError(f"{folder / IDS} is damaged: expected an id for each piece")
         self._unknown = self._ids[UNKNOWN]
         self.special = {token: self._ids[token] for token in _FAIRSEQ} | _added(folder, len(self._ids))
         self._piece_of = {id_: piece for piece, id_ in self._ids.items() if piece not in self.special}
@@ -126,7 +123,7 @@ def _added(folder: Path, after: int) -> dict[str, int]:
     if listed := config.get("added_tokens_decoder"):
         return {_content(token): int(id_) for id_, token in listed.items()}
     if listed := _json(folder / ADDED):
-        return listed
+        return {token: int(id_) for token, id_ in listed.items()}
     name = "additional_special_tokens"
     tokens = [_content(token) for token in _json(folder / SPECIAL).get(name) or config.get(name) or []]
     return {token: after + i for i, token in enumerate([*tokens, MASK])}
@@ -137,4 +134,4 @@ def _content(token: Any) -> str:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text("utf-8")) if path.exists() else {}
+    return untrusted.read_json(path, VocabularyError) if path.exists() else {}

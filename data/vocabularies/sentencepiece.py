@@ -11,7 +11,8 @@ from pathlib import Path
 
 import sentencepiece
 
-from data import paths
+from data import paths, untrusted
+from data.vocabularies.files import VocabularyError
 
 PAD_ID, EOS_ID, UNK_ID = 0, 1, 2  # as SeqIO and T5 expect; there is no beginning-of-sentence
 _ALPHABET_SHARE = (
@@ -26,6 +27,16 @@ def tag(language: str) -> str:
     return f"<{language}>"
 
 
+def processor(path: Path) -> sentencepiece.SentencePieceProcessor:
+    """Returns a `.model` file's encoder; raises VocabularyError where it is missing or damaged."""
+    model = untrusted.read_bytes(path, VocabularyError)
+    with untrusted.damage(path, VocabularyError):
+        found = sentencepiece.SentencePieceProcessor(model_proto=model)
+        if not found.get_piece_size():
+            raise VocabularyError(f"{path} is damaged: it has no pieces")
+        return found
+
+
 class Vocabulary:
     """A trained SentencePiece model.
 
@@ -36,10 +47,8 @@ class Vocabulary:
     """
 
     def __init__(self, path: Path | str):
-        if not Path(path).exists():
-            raise FileNotFoundError(f"no vocabulary at {path}")
         self.path = Path(path)
-        self._processor = sentencepiece.SentencePieceProcessor(model_file=os.fspath(path))
+        self._processor = processor(self.path)
         self.size: int = self._processor.get_piece_size()
         self.pad_id: int = self._processor.pad_id()
         self.eos_id: int = self._processor.eos_id()

@@ -17,7 +17,8 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from data import paths
+from data import paths, untrusted
+from data.vocabularies.files import VocabularyError
 
 FILE = "tokenizer.json"
 END_OF_TEXT = "<|endoftext|>"
@@ -52,9 +53,12 @@ class Tokenizer:
     def __init__(self, path: Path | str, *, special: bool = False):
         path = Path(path)
         self.path = path / FILE if path.is_dir() else path
-        if not self.path.exists():
-            raise FileNotFoundError(f"no vocabulary at {self.path}")
-        self._tokenizer = tokenizers.Tokenizer.from_file(os.fspath(self.path))
+        text = untrusted.read_text(self.path, VocabularyError)
+        with untrusted.damage(self.path, VocabularyError):
+            self._tokenizer = tokenizers.Tokenizer.from_str(text)
+            self._describe(special)
+
+    def _describe(self, special: bool) -> None:
         self._tokenizer.no_truncation()  # released files may set a length for truncation and padding
         self._tokenizer.no_padding()
         # As text, "[MASK]" is five characters and a word.
@@ -135,7 +139,9 @@ def from_gguf(gguf_file: Path, path: Path) -> None:
     """Writes the byte-level BPE vocabulary that a GGUF file of SmolLM2 carries as a tokenizer.json file."""
     read = _gguf_reader(gguf_file)
     if (kind := read("pre")) != "smollm":
-        raise ValueError(f"{gguf_file.name}: its text is cut into words in the manner {kind!r}; only 'smollm' is known")
+        raise VocabularyError(
+            f"{gguf_file.name}: its text is cut into words in the manner {kind!r}; only 'smollm' is known"
+        )
     pieces = read("tokens")
     special = [piece for piece, kind in zip(pieces, read("token_type"), strict=True) if kind == _CONTROL]
     write_bpe({piece: id_ for id_, piece in enumerate(pieces)}, read("merges"), special, path, single_digits=True)
@@ -153,13 +159,13 @@ def config_from_gguf(gguf_file: Path, path: Path) -> None:
 
 def _gguf_reader(gguf_file: Path) -> Callable[[str], Any]:
     """Returns a function that reads what a GGUF file says of its tokenizer; None of what it does not say."""
-    import gguf
+    from data import gguf_reader
 
-    reader = gguf.GGUFReader(gguf_file)
+    reader = gguf_reader.opened(gguf_file, VocabularyError)
 
     def read(name: str) -> Any:
-        fields = (reader.get_field(f"tokenizer.{name}"), reader.get_field(f"tokenizer.ggml.{name}"))
-        return next((field.contents() for field in fields if field is not None), None)
+        values = (gguf_reader.value(reader, f"{at}.{name}", VocabularyError) for at in ("tokenizer", "tokenizer.ggml"))
+        return next((value for value in values if value is not None), None)
 
     return read
 

@@ -7,6 +7,7 @@ import jax
 
 from configs.experiment import Experiment, Lora
 from configs.registry import ConfigError
+from models import interchange
 from models.sharding.layout import Layout
 from models.sharding.layouts import ONE_DEVICE
 from trainers.plan import Plan, make_plan
@@ -21,6 +22,7 @@ def placed(e: Experiment, weights: Weights, layout: Layout = ONE_DEVICE) -> tupl
 
     Raises:
       ConfigError: the weights lack a parameter of the model.
+      InterchangeError: a parameter has another shape.
     """
     train = dataclasses.replace(e.train, lora=Lora(), freeze=())
     plan = make_plan(dataclasses.replace(e, layout=layout, train=train), jax.devices()[: layout.devices])
@@ -29,4 +31,6 @@ def placed(e: Experiment, weights: Weights, layout: Layout = ONE_DEVICE) -> tupl
         raise ConfigError(
             f"the weights lack {', '.join(missing[:8])}: fine-tune them first, or choose another --experiment"
         )
+    if wrong := interchange.problems(shapes, {name: tuple(weights.shapes[name]) for name in shapes}):
+        raise interchange.InterchangeError(f"the weights are not those of {e.name}'s model: {wrong}")
     return plan, load(weights, plan.shardings.params, shapes, plan.experiment.train.master_dtype)

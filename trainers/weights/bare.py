@@ -3,6 +3,7 @@
 .npz files (AugReg's ViT), safetensors files under the names of the original code (Whisper's), and CTranslate2's model.bin.
 """
 
+import math
 import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
+from data import untrusted
 from data.vocabularies import files
 from models import interchange
 from models.errors import shortened
@@ -17,6 +19,8 @@ from models.families import FAMILIES, interchange_of
 from models.interchange import Index, InterchangeError, Shape
 from trainers.weights.ctranslate2 import CTranslate2File
 from trainers.weights.tensor_files import TensorFile
+
+_MOST_DEFLATED = 1100  # bytes that a byte of a zip file can become: deflate's most is 1,032
 
 
 class ArrayFile(Protocol):
@@ -39,24 +43,24 @@ class NpzFile:
 
     def __init__(self, path: Path):
         self.path, self.shapes = path, dict[str, Shape]()
-        try:
-            with zipfile.ZipFile(path) as archive:
-                for member in archive.namelist():
-                    with archive.open(member) as file:
-                        version = np.lib.format.read_magic(file)
-                        read = {
-                            (1, 0): np.lib.format.read_array_header_1_0,
-                            (2, 0): np.lib.format.read_array_header_2_0,
-                        }
-                        shape, _, dtype = read[version](file)
-                    if dtype.kind != "f":
-                        raise InterchangeError(f"{path}: {shortened(member)} holds {dtype}, weights are floats")
-                    self.shapes[member.removesuffix(".npy")] = shape
-        except (zipfile.BadZipFile, ValueError, KeyError, OSError, EOFError) as error:
-            raise InterchangeError(f"{path}: damaged or no .npz file: {shortened(str(error), 200)}") from None
+        formats = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+        with (
+            untrusted.damage(path, InterchangeError),
+            zipfile.ZipFile(untrusted.regular(path, InterchangeError)) as archive,
+        ):
+            for info in archive.infolist():
+                name = shortened(info.filename)
+                with archive.open(info) as file:
+                    shape, _, dtype = formats[np.lib.format.read_magic(file)](file)
+                    size = info.file_size - file.tell()
+                if dtype.kind != "f":
+                    raise InterchangeError(f"{path}: {name} holds {dtype}, weights are floats")
+                if math.prod(shape) * dtype.itemsize != size or info.file_size > _MOST_DEFLATED * info.compress_size:
+                    raise InterchangeError(f"{path} is damaged: {name} has not the bytes of {dtype} {list(shape)}")
+                self.shapes[info.filename.removesuffix(".npy")] = shape
 
     def __call__(self, name: str) -> np.ndarray:
-        with np.load(self.path, allow_pickle=False) as arrays:
+        with untrusted.damage(self.path, InterchangeError), np.load(self.path, allow_pickle=False) as arrays:
             return arrays[name]
 
 

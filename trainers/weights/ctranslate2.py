@@ -4,12 +4,14 @@ A file is a version, the name of a specification and its revision; the number of
 bytes and data; and aliases of variables. Numbers are little-endian; a name is its length, 16 bits, and a string that ends in 0.
 """
 
+import math
 import struct
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
+from data import untrusted
 from models.errors import shortened
 from models.interchange import InterchangeError, Shape
 
@@ -32,7 +34,7 @@ class CTranslate2File:
         self.path = path
         self._places: dict[str, tuple[np.dtype, Shape, int]] = {}
         try:
-            with path.open("rb") as file:
+            with untrusted.regular(path, InterchangeError).open("rb") as file:
                 self._read_header(file)
         except (struct.error, UnicodeDecodeError, ValueError) as error:
             raise InterchangeError(f"{path}: damaged or cut short: {shortened(str(error), 200)}") from None
@@ -55,12 +57,14 @@ class CTranslate2File:
             start = file.tell()
             if start + length > size:
                 raise ValueError(f"{name} ends at byte {start + length:,} of {size:,}")
+            if math.prod(shape) * _TYPES[kind].itemsize != length:
+                raise ValueError(f"{name} has {length:,} bytes, and not those of {list(shape)}")
             self._places[name] = _TYPES[kind], shape, start
             file.seek(length, 1)
 
     def __call__(self, name: str) -> np.ndarray:
         dtype, shape, start = self._places[name]
-        return np.memmap(self.path, dtype, "r", start, shape)
+        return np.memmap(self.path, dtype, "r", start, shape) if math.prod(shape) else np.empty(shape, dtype)
 
 
 def _number(file: BinaryIO, form: str) -> int:

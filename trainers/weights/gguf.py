@@ -11,11 +11,11 @@ from typing import Any
 import gguf
 import numpy as np
 
-from data import paths
+from data import gguf_reader, paths, untrusted
 from data.vocabularies import tokenizers
 from data.vocabularies.files import CONFIG
 from models import interchange
-from models.errors import nearest
+from models.errors import nearest, shortened
 from models.families import FAMILIES, interchange_of
 from models.interchange import Index, InterchangeError, Shape
 
@@ -33,7 +33,8 @@ class _Tensor:
         try:
             return gguf.dequantize(self._tensor.data[index], kind)
         except NotImplementedError:
-            raise InterchangeError(f"{self._path}: {self._tensor.name} is {kind.name}, which cannot be read") from None
+            name = shortened(self._tensor.name)
+            raise InterchangeError(f"{self._path}: {name} is {kind.name}, which cannot be read") from None
 
 
 class Gguf:
@@ -45,11 +46,8 @@ class Gguf:
 
     def __init__(self, path: Path):
         self.path = path
-        try:
-            self._file = gguf.GGUFReader(path)
-            self._tensors = {tensor.name: _Tensor(path, tensor) for tensor in self._file.tensors}
-        except (ValueError, IndexError, KeyError) as error:
-            raise InterchangeError(f"{path}: damaged or no GGUF file: {str(error).splitlines()[0]}") from None
+        self._file = gguf_reader.opened(path, InterchangeError)
+        self._tensors = {tensor.name: _Tensor(path, tensor) for tensor in self._file.tensors}
         if (parts := self._value("split.count", 0)) > 1:
             raise InterchangeError(f"{path}: one of {parts} parts of a model, which must be merged into one file first")
         architecture = self._value("general.architecture")
@@ -59,8 +57,10 @@ class Gguf:
         try:
             self.config = mapping.read_config(architecture, settings, self._tensors)
             entries = mapping.entries(architecture, self.config)
-        except (InterchangeError, ValueError) as error:  # also a config's own check
+        except InterchangeError as error:
             raise InterchangeError(f"{path}: {error}") from None
+        except Exception as error:  # a config's own check, or values of other types than any that a mapping looks for
+            raise InterchangeError(f"{path}: {untrusted.told(error)}") from error
         shapes = {name: tensor.shape for name, tensor in self._tensors.items()}
         self._remade = mapping.remade(architecture, shapes)
         used = {name for form in self._remade.values() for name in form.sources}
@@ -82,8 +82,8 @@ class Gguf:
 
     def _value(self, key: str, default: Any = None) -> Any:
         """Returns a value of the file's description, which must be there if there is no default."""
-        if (field := self._file.get_field(key)) is not None:
-            return field.contents()
+        if (value := gguf_reader.value(self._file, key, InterchangeError)) is not None:
+            return value
         if default is None:
             raise InterchangeError(f"{self.path}: {key} is missing")
         return default
@@ -104,11 +104,8 @@ class Gguf:
         kept = {k: self._value(f"tokenizer.ggml.{k}") for k in ("model", "pre", "tokens", "merges", "eos_token_id")}
         folder = paths.data_dir() / "vocabularies" / f"gguf-{paths.digest([kept, CONFIG])[:16]}"
         if not folder.exists():
-            with paths.new_folder(folder) as new:
-                try:
-                    tokenizers.from_gguf(self.path, new / tokenizers.FILE)
-                except (ValueError, KeyError) as error:
-                    raise InterchangeError(f"{self.path}: its vocabulary cannot be read: {error}") from None
+            with paths.new_folder(folder) as new, untrusted.damage(f"{self.path}: its vocabulary", InterchangeError):
+                tokenizers.from_gguf(self.path, new / tokenizers.FILE)
                 tokenizers.config_from_gguf(self.path, new / CONFIG)
         return folder
 

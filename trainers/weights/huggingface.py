@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from data import paths
+from data import paths, untrusted
 from data.vocabularies import chat_templates, files
 from data.vocabularies.files import TOKENIZER
 from data.vocabularies.tokenizers import Tokenizer
@@ -106,8 +106,8 @@ class HuggingFace:
             return mapping.read_config(self.theirs | dict(changed))
         except InterchangeError as error:
             raise InterchangeError(f"{self.folder}: {error}") from None
-        except ValueError as error:  # a config's own check
-            raise InterchangeError(f"{self.folder}: {CONFIG}: {error}") from None
+        except Exception as error:  # a config's own check, or values of other types than any that a mapping looks for
+            raise InterchangeError(f"{self.folder}: {CONFIG}: {untrusted.told(error)}") from error
 
     def _settle_copies(self, mapping: Any) -> None:
         """Drops tensors that repeat others. If one differs, the model is read as untied whatever config.json says, as
@@ -169,15 +169,7 @@ class HuggingFace:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise InterchangeError(f"{path.parent}: {path.name} is missing") from None
-    except ValueError as error:
-        raise InterchangeError(f"{path} is damaged: {error}") from None
-    if not isinstance(value, dict):
-        raise InterchangeError(f"{path} is damaged: expected an object")
-    return value
+    return untrusted.read_json(path, InterchangeError)
 
 
 def _of_type(theirs: dict[str, Any]) -> Any:
@@ -186,7 +178,7 @@ def _of_type(theirs: dict[str, Any]) -> Any:
     families = {kind: family for family, module in known.items() for kind in module.MODEL_TYPES}
     kind = interchange.setting(theirs, "model_type", str)
     if kind not in families:
-        raise InterchangeError(f"config.json: no model of type {kind!r} here{nearest(kind, families)}")
+        raise InterchangeError(f"config.json: no model of type {shortened(kind)!r} here{nearest(kind, families)}")
     return known[families[kind]]
 
 
@@ -200,13 +192,13 @@ def _files(folder: Path) -> list[TensorFile]:
     names = interchange.setting(_json(folder / INDEX), "weight_map", dict)
     files = []
     for shard in sorted(set(map(str, names.values()))):
-        if Path(shard).name != shard or not (folder / shard).exists():
-            raise InterchangeError(f"{folder}: {shard}, which {INDEX} names, is missing")
         refuse_pickle(folder / shard)
-        files.append(TensorFile(folder / shard))
+        files.append(TensorFile(untrusted.member(folder, shard, InterchangeError)))
     lost = sorted(names.keys() - {name for file in files for name in file.shapes})
     if lost:
-        raise InterchangeError(f"{folder}: {len(lost)} tensors of {INDEX} are in no file, {lost[0]} among them")
+        raise InterchangeError(
+            f"{folder}: {len(lost)} tensors of {INDEX} are in no file, {shortened(lost[0])} among them"
+        )
     return files
 
 

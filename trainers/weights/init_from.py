@@ -1,6 +1,5 @@
 """The first state of a new run: fresh parameters, or those of a release, a Hugging Face folder, a GGUF file or a run."""
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +9,7 @@ from jax.sharding import NamedSharding
 
 from configs.experiment import Experiment
 from configs.registry import ConfigError
+from data import untrusted
 from data.packages import weights as released
 from data.vocabularies import files
 from data.vocabularies.files import IDS, TOKENIZER
@@ -124,7 +124,7 @@ def located(text: str) -> Path:
 def check_reference(start: Path, cache: Path) -> None:
     """Raises ConfigError for data that was made with other weights as a reference than those that a run starts from."""
     manifest = cache / MANIFEST
-    made_with = json.loads(manifest.read_text()).get("reference") if manifest.exists() else None
+    made_with = untrusted.read_json(manifest, ConfigError).get("reference") if manifest.exists() else None
     if made_with and start.resolve() != located(made_with).resolve():
         raise ConfigError(
             f"train.init_from={str(start)!r}: the reference of cache {cache.name!r} is {made_with}; start from it, or prepare "

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from configs.experiment import Lora
-from data import paths
+from data import paths, untrusted
 from models.errors import nearest, shortened
 from models.families import interchange_of
 from models.interchange import Entry, Index, InterchangeError, Part
@@ -84,13 +84,7 @@ class Peft:
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    try:
-        value = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise InterchangeError(f"{folder / CONFIG} is missing or damaged: {shortened(str(error), 100)}") from None
-    if not isinstance(value, dict):
-        raise InterchangeError(f"{folder / CONFIG} is damaged: expected an object")
-    return value
+    return untrusted.read_json(folder / CONFIG, InterchangeError)
 
 
 def _read(folder: Path, base: Weights) -> dict[str, tuple[np.ndarray, np.ndarray, int]]:
@@ -100,7 +94,8 @@ def _read(folder: Path, base: Weights) -> dict[str, tuple[np.ndarray, np.ndarray
         known = _PLAIN.get(key, ())
         if key not in _READ and (value or key in _PLAIN) and value not in known:
             only = f", only {json.dumps(known[0])}" if known else ""
-            raise InterchangeError(f"{folder / CONFIG}: {key}={json.dumps(value)[:60]} is not supported{only}")
+            set_to = f"{shortened(key)}={json.dumps(value)[:60]}"
+            raise InterchangeError(f"{folder / CONFIG}: {set_to} is not supported{only}")
     mapping = interchange_of(base.config.family)
     if mapping is None:
         raise InterchangeError(
@@ -139,7 +134,8 @@ def _read(folder: Path, base: Weights) -> dict[str, tuple[np.ndarray, np.ndarray
                 f"{folder / TENSORS}: {shortened(module)} has lora_A {list(a.shape)} and lora_B {list(b.shape)}, expected "
                 f"[r, {inputs}] and [{sum(outputs)}, r]"
             )
-        b = _scale(config, name, rank) * b
+        with untrusted.damage(folder / CONFIG, InterchangeError):
+            b = _scale(config, name, rank) * b
         halves = dataclasses.replace(entry, transposed=True, parts=tuple(_side(part, rank) for part in entry.parts))
         for part, half in zip(entry.parts, halves.split(b), strict=True):
             if part.name not in updates:

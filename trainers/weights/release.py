@@ -6,10 +6,12 @@ experiment.json     the experiment that trained them
 manifest.json       a description of the training data
 README.md           the model card
 SHA256SUMS          checksums of all other files, in the format of sha256sum
+SHA256SUMS.sig      its signature, if there is one (trainers/weights/signing.py)
 """
 
 import json
 import math
+import os
 import re
 import shutil
 from pathlib import Path
@@ -19,7 +21,7 @@ import numpy as np
 
 from configs import registry
 from configs.experiment import Experiment
-from data import paths
+from data import paths, untrusted
 from data.kinds import task_of
 from data.reading.caches import cache_folder, read_manifest
 from data.vocabularies import files
@@ -34,6 +36,7 @@ from trainers.weights.source import Arrays, Weights, pieces
 
 WEIGHTS, EXPERIMENT, SUMS = "model.safetensors", "experiment.json", "SHA256SUMS"
 MANIFEST = "manifest.json"
+KEY = "SHARDZOO_RELEASE_KEY"
 READ = (WEIGHTS, EXPERIMENT, MANIFEST, *files.PATTERNS)  # all files that are read from a release
 
 
@@ -95,7 +98,7 @@ def card(e: Experiment, note: str, total: int, folder: Path, scores: dict[str, A
         "",
     ]
     if (folder / MANIFEST).exists():
-        manifest = json.loads((folder / MANIFEST).read_text())
+        manifest = read_manifest(folder)
         lines += [*task_of(e.data).card(manifest), ""]
     if scores:
         lines += ["| score | value |", "| --- | --- |", *(f"| {k} | {v:.2f} |" for k, v in scores.items()), ""]
@@ -103,33 +106,41 @@ def card(e: Experiment, note: str, total: int, folder: Path, scores: dict[str, A
     return "\n".join([*lines, f"Written with {written_with}.", ""])
 
 
-def verify(folder: Path) -> None:
-    """Raises ReleaseError unless every file that SHA256SUMS lists has its checksum, and every file that is read is listed."""
+def verify(folder: Path, key: Path | None = None) -> None:
+    """Compares a release with its checksums, and those with their signature if there is a key to check it with.
+
+    Args:
+      key: a public key; None compares checksums alone.
+
+    Raises:
+      ReleaseError: a file has not its checksum, or one that is read is not listed.
+      SignatureError: SHA256SUMS is not what the key's owner signed.
+    """
     sums = _sums(folder)
+    if key:
+        from trainers.weights import signing  # here, because few releases are signed
+
+        signing.check(folder / SUMS, key)
     unlisted = sorted({file.name for pattern in READ for file in folder.glob(pattern)} - sums.keys())
     if unlisted:
         raise ReleaseError(
             f"release {folder}: {SUMS} does not list {', '.join(unlisted)}, which would be read unchecked"
         )
     for name, want in sums.items():
-        if not (folder / name).exists():
-            raise ReleaseError(f"release {folder}: {name} is missing")
-        if not (folder / name).is_file():  # a device or a pipe might never end
-            raise ReleaseError(f"release {folder}: {name} is no regular file")
-        if paths.sha256(folder / name) != want:
+        if paths.sha256(untrusted.member(folder, name, ReleaseError)) != want:
             raise ReleaseError(f"release {folder}: {name} is damaged, its SHA-256 is not the one in {SUMS}")
+
+
+def owner() -> Path | None:
+    """Returns the public key that $SHARDZOO_RELEASE_KEY names; None where it is not set."""
+    named = os.environ.get(KEY)
+    return Path(named).expanduser() if named else None
 
 
 def _sums(folder: Path) -> dict[str, str]:
     """Returns the checksums that a release lists, by file name."""
-    if not (folder / SUMS).is_file():
-        raise ReleaseError(f"{folder} is no release: it has no {SUMS}")
-    try:
-        lines = (folder / SUMS).read_text("utf-8").splitlines()
-    except UnicodeDecodeError:
-        raise ReleaseError(f"release {folder}: {SUMS} is damaged, it is not UTF-8") from None
     sums: dict[str, str] = {}
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(untrusted.read_text(folder / SUMS, ReleaseError).removesuffix("\n").split("\n"), 1):
         match = re.fullmatch(r"([0-9a-f]{64})  (.+)", line)
         if not match or match[2] in sums:
             raise ReleaseError(f"release {folder}: line {number} of {SUMS} is damaged: {line[:100]!r}")
@@ -153,15 +164,21 @@ class Release:
     """A release as weights to start from (see trainers.weights.source): tensors are read a piece at a time."""
 
     def __init__(self, folder: Path):
-        verify(folder)
+        verify(folder, owner())
         self.folder = folder
-        self.experiment = registry.from_json(json.loads((folder / EXPERIMENT).read_text()))
+        self.experiment = registry.from_json(untrusted.read_json(folder / EXPERIMENT, ReleaseError))
         self.config = self.experiment.model
         # Of pictures there is no vocabulary, but the manifest names the classes.
         self.vocabulary = folder if files.listed(folder) or (folder / MANIFEST).exists() else None
         self._file = tensor_files.TensorFile(folder / WEIGHTS)
         self._file.require_floats(self._file.shapes)
         self.shapes = self._file.shapes
+        with untrusted.damage(
+            f"release {folder}: {EXPERIMENT}", ReleaseError
+        ):  # sizes that are no model's fail anywhere
+            shapes = {info.name: info.shape for info in describe(abstract_model(self.experiment))}
+        if wrong := interchange.problems(shapes, self.shapes):
+            raise ReleaseError(f"release {folder}: {WEIGHTS} has not the parameters of {EXPERIMENT}'s model: {wrong}")
 
     def read(self, name: str, index: tuple[slice, ...] = ()) -> np.ndarray:
         """Returns a piece of the parameter of this name; raises InterchangeError if one of its numbers is NaN or infinite."""

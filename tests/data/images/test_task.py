@@ -194,7 +194,7 @@ def test_pictures_that_are_given(root, tmp_path):
     for file, why in (
         (bad, "cannot be decoded: "),
         (tmp_path / "no.png", "No such file"),
-        (tmp_path, "Is a directory"),
+        (tmp_path, "is no regular file"),
     ):
         with pytest.raises(DataError, match=f"^{file}: {why}"):
             task.read_given([{"picture": str(file)}], root)

@@ -1,6 +1,7 @@
 """A batch is a pure function of seed and step, however many processes read it."""
 
 import dataclasses
+import json
 from typing import ClassVar
 
 import jax
@@ -10,6 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from numpy.testing import assert_array_equal
 
 from configs import registry
+from data import paths
 from data.features import Feature
 from data.kinds import task_of
 from data.labelled.config import LabelledData
@@ -50,6 +52,35 @@ def test_rows_depend_on_index_and_seed_alone(folder):
     other = CacheSource(task_of(dataclasses.replace(DATA, seed=1)), folder)
     assert forward != [other.row(i)["inputs"].tolist() for i in range(60)]
     assert other.fingerprint != a.fingerprint
+
+
+def test_rows_of_another_cache_are_refused(folder, tmp_path):
+    """Rows of the same shape under somebody else's manifest: their SHA-256 is not the one that the manifest was written with."""
+    rows = folder / "train" / "bb.array_record"
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"] = {"train/bb.array_record": paths.sha256(rows)}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    CacheSource(task_of(DATA), folder)
+    other = write_cache(tmp_path / "other", {"bb": 11}, source_length=6, target_length=4)
+    rows.write_bytes((other / "train" / "bb.array_record").read_bytes())
+    with pytest.raises(DataError, match=r"bb\.array_record is damaged or another cache's"):
+        CacheSource(task_of(DATA), folder)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda x: b"", lambda x: x[: len(x) // 2], lambda x: x.replace(b"languages", b"langvages")]
+)
+@pytest.mark.parametrize("name", ["manifest.json", "train/bb.array_record"])
+def test_a_damaged_cache_is_refused_in_one_line(folder, name, damage):
+    """A file of rows is, or its rows are what they were: a name that only the manifest has changes nothing there."""
+    content = (folder / name).read_bytes()
+    if (changed := damage(content)) == content:
+        return
+    (folder / name).write_bytes(changed)
+    with pytest.raises(DataError, match=r"^[^\n]*is damaged[^\n]*$"):
+        source = CacheSource(task_of(DATA), folder)
+        for index in range(200):
+            source.row(index)
 
 
 def test_languages_are_mixed_at_the_temperature(folder):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from data.vocabularies import tokenizers
+from data.vocabularies.files import VocabularyError
 from data.vocabularies.tokenizers import Tokenizer
 from tests.helpers.archives import released
 from tests.helpers.catalogues import WORDS
@@ -157,5 +158,15 @@ def test_sizes_that_cannot_be(tmp_path):
     with pytest.raises(ValueError, match=r"^vocabulary of 10 is too small: \d+ ids are reserved$"):
         tokenizers.train_bpe(["some words", "other words"], tmp_path / "some.json", 10)
     assert not list(tmp_path.iterdir())
-    with pytest.raises(FileNotFoundError, match="no vocabulary at"):
+    with pytest.raises(VocabularyError, match=r"tokenizer\.json is missing"):
+        Tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change", ["", "[" * 100_000, '{"model": null}', '{"model": {"type": "BPE", "vocab": {"a": -1}}}']
+)
+def test_a_damaged_file_is_refused_in_one_line(tmp_path, change):
+    """Whatever the library raises, its panics included."""
+    (tmp_path / tokenizers.FILE).write_text(change)
+    with pytest.raises(VocabularyError, match=r"tokenizer\.json is damaged: [^\n]+$"):
         Tokenizer(tmp_path)

@@ -1,6 +1,7 @@
 """GGUF files: the numbers that llama.cpp's converter put in, in our order; SmolLM2 knows the capital of France."""
 
 import dataclasses
+import struct
 from pathlib import Path
 
 import gguf
@@ -154,12 +155,21 @@ def test_numbers_that_are_none_are_refused(tmp_path):
         assert found.read("embedding.table", (slice(0, 3),)).shape == (3, 32)
 
 
+def array(kind: gguf.GGUFValueType, count: int, items: bytes = b"") -> bytes:
+    """A file whose one key is an array."""
+    return struct.pack("<4sIQQQ1sIIQ", b"GGUF", 3, 0, 1, 1, b"k", gguf.GGUFValueType.ARRAY, kind, count) + items
+
+
 def test_a_damaged_file_is_refused_in_one_line(tmp_path):
+    """Cut short, another file, or an array that would be counted for hours, or nested without end."""
     path = write(tmp_path / "m.gguf", CONFIG, ours.fresh(CONFIG, 0), gguf.GGMLQuantizationType.F32)
     content = path.read_bytes()
-    for bad in (b"", b"nothing of the kind", content[:100], content[: len(content) // 2]):
-        path.write_bytes(bad)
-        with pytest.raises(InterchangeError, match=r"m\.gguf: damaged or no GGUF file") as caught:
+    nested = struct.pack("<IQ", gguf.GGUFValueType.ARRAY, 1) * 5000
+    bad = [b"", b"nothing of the kind", content[:100], content[: len(content) // 2]]
+    bad += [array(gguf.GGUFValueType.UINT8, 2**62), array(gguf.GGUFValueType.ARRAY, 1, nested)]
+    for each in bad:
+        path.write_bytes(each)
+        with pytest.raises(InterchangeError, match=r"m\.gguf is damaged: ") as caught:
             open.open_weights(path)
         assert len(str(caught.value).splitlines()) == 1
 

@@ -19,6 +19,7 @@ from safetensors.numpy import load_file, save_file
 from data.packages.fetch import FetchError
 from data.packages.weights import weights_folder
 from data.vocabularies.tokenizers import Tokenizer
+from models import interchange
 from models.families import family_of, interchange_of
 from models.gpt.config import GptConfig
 from models.interchange import InterchangeError
@@ -314,7 +315,7 @@ def broken(folder: Path, how: str) -> Path:
         ("shard", ["model-00001-of-", "is missing"]),
         ("cut", ["model-00001-of-", "cut short"]),
         ("index", ["model.safetensors.index.json is damaged"]),
-        ("outside", ["../secret.safetensors", "is missing"]),
+        ("outside", ["../secret.safetensors", "is no file of the folder"]),
         ("lost", ["1 tensors of model.safetensors.index.json are in no file", "transformer.wtf.weight"]),
         ("config", ["config.json is damaged"]),
         ("type", ["'gpt_neox'", "did you mean 'gpt_oss'?"]),
@@ -328,6 +329,15 @@ def test_a_broken_folder_is_refused_in_one_line(how, parts, tmp_path):
         open.open_weights(broken(tmp_path / "out", how))
     assert all(part in str(caught.value) for part in parts), caught.value
     assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("setting", ["num_hidden_layers", "num_local_experts"])
+def test_layers_and_experts_beyond_any_model_are_refused_before_they_are_named(tmp_path, setting):
+    """A name is made for each: with 10^9 of them memory would end first."""
+    with pytest.raises(InterchangeError, match=rf"{setting} is 1000000000, and at most 16,384 in any model"):
+        HuggingFace(copy("mixtral", tmp_path / "bad", lambda t: t, **{setting: 10**9}))
+    with pytest.raises(InterchangeError, match=r"16,384 layers of 16,384 experts are no model's"):
+        interchange.matrix("{layer}.{expert}", ("w", (1, 1)), layers=2**14, experts=2**14).names()
 
 
 def test_what_holds_no_weights_is_refused(tmp_path):

@@ -4,9 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from data import paths
-from trainers.weights import release
+from trainers.weights import release, signing
 
 CONTENT = {"model.safetensors": b"weights", "experiment.json": b"{}", "tokenizer.json": b"words"}
 
@@ -53,7 +55,7 @@ def test_only_regular_files_are_read(folder, make, name):
     """A pipe would wait for ever and a link to /dev/zero has no end: neither is opened."""
     (folder / name).unlink()
     make(folder / name)
-    with pytest.raises(release.ReleaseError, match=r"is no (regular file|release)"):
+    with pytest.raises(release.ReleaseError, match="is no regular file"):
         release.verify(folder)
 
 
@@ -72,6 +74,35 @@ def test_a_damaged_list_is_one_line(folder, line):
     """A line that is no checksum and name, bytes that are no UTF-8, and a file with two checksums are refused by their place."""
     with (folder / release.SUMS).open("ab") as file:
         file.write(line + b"\n")
-    with pytest.raises(release.ReleaseError, match=r"line 4 of SHA256SUMS is damaged|it is not UTF-8") as caught:
+    with pytest.raises(release.ReleaseError, match=r"line 4 of SHA256SUMS is damaged|is no UTF-8") as caught:
         release.verify(folder)
     assert "\n" not in str(caught.value)
+
+
+def keys(folder: Path, name: str) -> tuple[Path, Path]:
+    """A private and a public key, as OpenSSL writes them."""
+    key = Ed25519PrivateKey.generate()
+    private, public = folder / f"{name}.pem", folder / f"{name}.public.pem"
+    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    return private, public
+
+
+def test_a_signature_is_its_owners_and_of_these_files(folder, tmp_path, monkeypatch):
+    """Who has the public key sees that another has signed, or that the checksums were changed together with a file."""
+    private, public = keys(tmp_path, "own")
+    _, others = keys(tmp_path, "others")
+    with pytest.raises(signing.SignatureError, match=r"SHA256SUMS\.sig is missing"):
+        release.verify(folder, public)
+    signing.sign(folder / release.SUMS, private)
+    release.verify(folder, public)
+    for wrong in (others, private):
+        with pytest.raises(signing.SignatureError, match=r"is not what the owner of|is damaged"):
+            release.verify(folder, wrong)
+    (folder / "model.safetensors").write_bytes(b"others")
+    lines = (f"{paths.sha256(folder / name)}  {name}\n" for name in CONTENT)
+    (folder / release.SUMS).write_text("".join(lines))
+    release.verify(folder)
+    monkeypatch.setenv(release.KEY, str(public))
+    with pytest.raises(signing.SignatureError, match="is not what the owner of"):
+        release.Release(folder)

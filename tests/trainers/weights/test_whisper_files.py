@@ -115,6 +115,10 @@ def test_damaged_files_are_refused(small, tmp_path):
         (whole[:5000], "cut short"),
         (whole[:2], "cut short"),
         (b"PK\3\4" + whole, "no CTranslate2 file"),
+        (
+            whole.replace(struct.pack("<B2I", 2, 70, 128), struct.pack("<B2I", 2, 2**31, 128)),
+            "17,920 bytes, and not those of",
+        ),
     ):
         (tmp_path / "model.bin").write_bytes(content)
         with pytest.raises(InterchangeError, match=message):

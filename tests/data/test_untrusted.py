@@ -1,0 +1,82 @@
+"""Files that others made: opened only where they are files, and refused in one line."""
+
+import os
+
+import pytest
+
+from data import paths, untrusted
+from data.reading.caches import cache_folder
+from data.task import DataError
+from data.text.config import TextData
+from models.errors import UserError
+
+
+class OddError(UserError):
+    """The caller's own class."""
+
+
+@pytest.mark.parametrize("name", ["../secret", "/dev/zero", "a/../../secret", "", ".", "a\0b"])
+def test_a_name_that_leaves_its_folder_is_refused(tmp_path, name):
+    """Whatever file stands there: it is not opened."""
+    (tmp_path / "secret").write_text("{}")
+    (tmp_path / "folder" / "a").mkdir(parents=True)
+    with pytest.raises(OddError, match=r"is no file of the folder$"):
+        untrusted.member(tmp_path / "folder", name, OddError)
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (os.mkfifo, "is no regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), "is no regular file"),
+        (lambda path: path.mkdir(), "is no regular file"),
+        (lambda path: path.symlink_to("f"), "cannot be opened"),
+        (lambda path: None, "is missing"),
+        (lambda path: path.write_bytes(b"[" * 100_000), "is damaged: maximum recursion depth"),
+        (lambda path: path.write_bytes(b"\xff{}"), "is damaged: byte 0 is no UTF-8"),
+        (lambda path: path.write_bytes(b'{"a": ' + b"1" * 5000 + b"}"), "is damaged: Exceeds the limit"),
+        (lambda path: path.write_bytes(b"[]"), "is damaged: expected an object"),
+    ],
+)
+def test_what_is_no_sound_json_file_is_refused(tmp_path, make, reason):
+    """A pipe is not waited for and a device not read; the error is one line of the class that was asked for."""
+    make(tmp_path / "f")
+    with pytest.raises(OddError, match=reason) as caught:
+        untrusted.read_json(tmp_path / "f", OddError)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path):
+    """Its size is known before it is opened."""
+    (tmp_path / "f").write_bytes(b"12345")
+    assert untrusted.read_bytes(tmp_path / "f", OddError, most=5) == b"12345"
+    with pytest.raises(OddError, match="has 5 bytes, more than 4"):
+        untrusted.read_bytes(tmp_path / "f", OddError, most=4)
+
+
+def test_errors_are_one_line_of_bounded_length():
+    """Whatever they quote: line breaks become blanks, and the middle of what is too long is left out."""
+    text = str(OddError("first\nsecond\u2028" + "x" * 10_000 + "last"))
+    assert text.startswith("first second xxx") and text.endswith("last") and len(text) < 5000
+
+
+def test_a_cache_of_a_foreign_experiment_is_looked_for_among_the_caches_alone():
+    """The name of a cache may come from somebody's release."""
+    with pytest.raises(DataError, match=r"data\.cache='\.\./\.\.' is no name of a cache"):
+        cache_folder(TextData(cache="../..", batch_size=1, length=1))
+
+
+@pytest.mark.parametrize("target", ["elsewhere", "nowhere"])
+def test_nothing_is_written_through_a_link(tmp_path, target):
+    """Neither a new folder, nor a run's, nor a file in it, though the link leads to a folder, or to nothing yet."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / target)
+    with pytest.raises(paths.LinkError, match="link is a link"), paths.new_folder(tmp_path / "link"):
+        pass
+    with pytest.raises(paths.LinkError, match="link is a link"):
+        paths.owned_folder(tmp_path / "link")
+    paths.owned_folder(tmp_path / "run")
+    (tmp_path / "run" / "metrics.jsonl").symlink_to(tmp_path / target)
+    with pytest.raises(paths.LinkError, match=r"metrics\.jsonl is a link"):
+        paths.owned_folder(tmp_path / "run")
+    assert not list((tmp_path / "elsewhere").iterdir()) and not (tmp_path / "nowhere").exists()
