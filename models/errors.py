@@ -5,7 +5,13 @@ from collections.abc import Iterable
 
 
 class UserError(ValueError):
-    """What the user of a command can mend: its message is one line, and the commands print nothing else."""
+    """What the user of a command can mend: its message is one line, and the commands print nothing else.
+
+    Attributes:
+      exit_code: of the command.
+    """
+
+    exit_code = 2
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
