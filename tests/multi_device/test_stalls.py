@@ -102,6 +102,7 @@ def test_killed_stopped_and_slow_processes_are_named_and_fewer_go_on(start):
     ends(run, 0, "process 0, which coordinates the others, has ended")
 
     run = start("slow", 2, *COMMAND, through="tests.multi_device.slowed")
+    run.wait_for("step 3/")
     ends(run, 1, "process 1 is behind: it has been reading data at step 4 for")
     assert run.processes[1].wait(2 * STALL) == runlog.PREEMPTED  # it says the same of itself
     assert "process 1 is behind" in run.complained(1)

@@ -16,21 +16,10 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from tests.helpers.runs import run
-from trainers import checkpoint, metrics, runlog, step, trainer
+from tests.helpers.runs import changed_steps, curve, run, with_train
+from trainers import checkpoint, metrics, runlog, trainer
 from trainers.corruption import Checker
 from trainers.state import State
-
-
-def with_train(e, **changes):
-    return dataclasses.replace(e, train=dataclasses.replace(e.train, **changes))
-
-
-def curve(workdir: Path) -> list[dict]:
-    """What a run logged, but for what the machine decides."""
-    return [
-        {k: v for k, v in line.items() if k not in ("tokens_per_s", "memory_gib")} for line in metrics.read(workdir)
-    ]
 
 
 def events(workdir: Path, event: str) -> list[dict]:
@@ -39,17 +28,6 @@ def events(workdir: Path, event: str) -> list[dict]:
 
 def kept(workdir: Path) -> list[int]:
     return sorted(int(p.name) for p in (workdir / "checkpoints").iterdir() if p.name.isdigit())
-
-
-def changed_steps(monkeypatch, change) -> None:
-    """Has `change(call, state, metrics)` applied to what the compiled step returns; calls are counted from 1."""
-    compile_step = step.compile_step
-
-    def compiled(*args: Any) -> Any:
-        inner, calls = compile_step(*args), iter(range(1, 10_000))
-        return lambda state, batch: change(next(calls), *inner(state, batch))
-
-    monkeypatch.setattr(step, "compile_step", compiled)
 
 
 # --- spikes --------------------------------------------------------------------------------------------------------
