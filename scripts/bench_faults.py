@@ -122,6 +122,9 @@ class Start:
         finally:
             os._exit(code)
 
+    def last_line(self) -> str:
+        return (self.output.read_text().splitlines() or ["it said nothing"])[-1]
+
     def running(self) -> bool:
         return all(os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None for pid in self.pids)
 
@@ -203,7 +206,7 @@ def campaign(kind: str, kills: int, rng: random.Random, folder: Path) -> Tally:
         began = time.monotonic()
         start = Start(kind, whole, data)
         if any(start.end()):
-            raise ConfigError(f"a run of {kind!r} that nobody killed failed: see {start.output}")
+            raise ConfigError(f"a run of {kind!r} that nobody killed failed: {start.last_line()}")
         duration = time.monotonic() - began
     while tally.kills < kills:
         tally.runs += 1
@@ -224,7 +227,7 @@ def campaign(kind: str, kills: int, rng: random.Random, folder: Path) -> Tally:
                 tally.kills += 1
                 tally.in_saves += bool(half_written(workdir))
             elif any(codes):
-                raise ConfigError(f"a start of {kind!r} ended with {codes}: see {start.output}")
+                raise ConfigError(f"a start of {kind!r} ended with {codes}: {start.last_line()}")
             now = started(workdir)
             tally.saves_lost += len(now) > len(starts) and now[-1]["restored"] != newest
         tally.differences += [f"run {tally.runs}: {what}" for what in differences(whole, workdir)]
@@ -248,8 +251,7 @@ def main() -> None:
     kinds = cli.names("--runs", args.runs, KINDS)
 
     rng, tallies = random.Random(args.seed), []
-    with tempfile.TemporaryDirectory(prefix="bench_faults") as name:
-        folder = Path(name)
+    with paths.scratch(Path(tempfile.gettempdir()) / "bench_faults") as folder:
         write_documents(folder / "data" / "caches" / "documents")
         if not args.json:
             print(

@@ -120,7 +120,7 @@ def use_devices(layout: Layout, processes: int = 1) -> None:
     jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 
-def use_devices_of_all(layout: Layout, detect: bool, stall_seconds: float = 100) -> None:
+def use_devices_of_all(layout: Layout, detect: bool, stall_seconds: float = 20) -> None:
     """Sets up JAX as `use_devices` does, and joins the other processes of the run, if there are any.
 
     $JAX_COORDINATOR_ADDRESS, $JAX_NUM_PROCESSES and $JAX_PROCESS_ID describe the processes. On TPU pods, under Slurm and under

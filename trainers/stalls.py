@@ -27,7 +27,8 @@ from models.errors import UserError
 from trainers import runlog
 from trainers.processes import coordinator, coordinator_address
 
-STARTING, READING, STEPPING, EVALUATING, SAVING = "starting", "reading data", "stepping", "evaluating", "saving"
+STARTING, ENDED = "starting", "ended"
+READING, STEPPING, EVALUATING, SAVING = "reading data", "stepping", "evaluating", "saving"
 _ORDER = (READING, STEPPING, EVALUATING, SAVING)  # within a step
 _PATIENCE = 10  # seconds: how long a process may be silent or behind once a collective has failed
 _LAST = 30  # seconds for what can still be saved
@@ -67,12 +68,11 @@ def culprit(seen: Sequence[Sighting], seconds: float) -> tuple[int | None, str] 
     for number, process in enumerate(seen):
         if process.failure and not process.lost:
             return number, f"process {number} failed at step {process.step}: {process.failure}"
-    number = max(range(len(seen)), key=lambda n: seen[n].silent)
-    process = seen[number]
-    if process.silent > seconds:
+    number, process = max(enumerate(seen), key=lambda item: (item[1].doing != ENDED, item[1].silent))
+    if process.doing != ENDED and process.silent > seconds:
         where = f"it was {process.doing}" + (f" at step {process.step}" if process.doing != STARTING else "")
         return number, f"process {number} gives no sign of life for {process.silent:.0f} s ({where})"
-    if any(process.doing == STARTING for process in seen) or min(process.still for process in seen) <= seconds:
+    if any(process.doing in (STARTING, ENDED) for process in seen) or min(process.still for process in seen) <= seconds:
         return None
     number, process = min(enumerate(seen), key=lambda item: item[1].place)
     if all(other.place == process.place for other in seen):
@@ -121,6 +121,9 @@ class Watch:
         self.explain(kind, error, trace)
         self._over.set()
         if self._all > 1:
+            self._mine = {**self._mine, "doing": ENDED}
+            with contextlib.suppress(jax.errors.JaxRuntimeError):
+                self._put()
             _on_abort(None)
 
     def explain(self, kind: Any, error: Any, trace: Any) -> None:
@@ -149,11 +152,14 @@ class Watch:
 
     # --- telling and reading -----------------------------------------------------------------------------------------
 
+    def _put(self, count: int = -1) -> None:
+        mine = json.dumps({**self._mine, "count": count})
+        coordinator().key_value_set(f"shardzoo/watch/{self._me}", mine, allow_overwrite=True)
+
     def _tell(self) -> None:
         for count in itertools.count():
             with contextlib.suppress(jax.errors.JaxRuntimeError):  # the coordinator is silent: `_judge` sees it
-                mine = json.dumps({**self._mine, "count": count})
-                coordinator().key_value_set(f"shardzoo/watch/{self._me}", mine, allow_overwrite=True)
+                self._put(count)
                 told = dict(coordinator().key_value_dir_get("shardzoo/watch/"))
                 now = time.monotonic()
                 for key, text in told.items():

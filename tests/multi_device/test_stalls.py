@@ -7,7 +7,7 @@ import pytest
 
 from tests.helpers.launched import Run, Starter
 from trainers import runlog
-from trainers.stalls import EVALUATING, READING, STARTING, STEPPING, Sighting, culprit
+from trainers.stalls import ENDED, EVALUATING, READING, STARTING, STEPPING, Sighting, culprit
 
 STALL = 10  # seconds, which a loaded machine needs between two signs of life
 # Dropout is off, and the mesh has eight devices: any number of processes computes the same.
@@ -36,12 +36,14 @@ def test_the_process_for_which_the_others_wait_is_named():
     assert culprit([waiting, waiting], 10) == (None, "no process is behind, but step 7 has not ended for 12 s")
 
 
-def test_who_moves_starts_or_evaluates_is_left_alone():
-    """Nobody is named while a process moves, while one still compiles, or while all evaluate, which may take long."""
+def test_who_moves_starts_evaluates_or_has_ended_is_left_alone():
+    """Nobody is named while a process moves, while one still compiles, or while all evaluate, which may take long; nor is one
+    that has ended, while the others still close their files."""
     waiting = Sighting(7, STEPPING, still=12)
     assert culprit([waiting, Sighting(7, READING, still=9)], 10) is None
     assert culprit([waiting, Sighting(0, STARTING, still=1000)], 10) is None
     assert culprit([Sighting(7, EVALUATING, still=1000)] * 2, 10) is None
+    assert culprit([waiting, Sighting(8, ENDED, silent=1000, still=1000)], 10) is None
 
 
 def test_a_failure_is_named_before_what_follows_from_it():
