@@ -11,6 +11,7 @@ Processes are forked from this one, which has imported everything; it needs Linu
 """
 
 import atexit
+import contextlib
 import dataclasses
 import json
 import multiprocessing
@@ -94,7 +95,8 @@ class Start:
                 free.bind(("127.0.0.1", 0))
                 together["JAX_COORDINATOR_ADDRESS"] = f"127.0.0.1:{free.getsockname()[1]}"
             together["JAX_NUM_PROCESSES"] = str(processes)
-        env = {"SHARDZOO_DATA": str(data)} | together
+        # Compiling takes most of a start; less optimised programs take less of it.
+        env = {"SHARDZOO_DATA": str(data), "XLA_FLAGS": "--xla_backend_optimization_level=0"} | together
         self.output = workdir.with_suffix(".log")
         self.pids = [self._fork(run, env | ({"JAX_PROCESS_ID": str(n)} if together else {})) for n in range(processes)]
 
@@ -150,8 +152,13 @@ def complete(workdir: Path) -> list[int]:
     return sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit()) if folder.is_dir() else []
 
 
-def half_written(workdir: Path) -> set[str]:
-    return {p.name for p in (workdir / "checkpoints").glob("*.orbax-checkpoint-tmp*")}
+def half_written(workdir: Path) -> set[tuple[str, int]]:
+    """Returns the temporary folders of saves, by name and inode: one of the same name may be left from an earlier kill."""
+    found = set()
+    for path in (workdir / "checkpoints").glob("*.orbax-checkpoint-tmp*"):
+        with contextlib.suppress(FileNotFoundError):
+            found.add((path.name, path.stat().st_ino))
+    return found
 
 
 def wait_for_save(start: Start, workdir: Path, rng: random.Random) -> None:
@@ -213,7 +220,7 @@ def campaign(kind: str, kills: int, rng: random.Random, folder: Path) -> Tally:
         workdir = folder / f"{kind.replace(' ', '_')}_{tally.runs}"
         codes = [-signal.SIGKILL]
         while any(codes):
-            newest, starts = max(complete(workdir), default=None), started(workdir)
+            newest, starts, old = max(complete(workdir), default=None), started(workdir), half_written(workdir)
             start = Start(kind, workdir, data)
             if tally.kills < kills:
                 if rng.random() < IN_SAVES:
@@ -225,7 +232,7 @@ def campaign(kind: str, kills: int, rng: random.Random, folder: Path) -> Tally:
             codes = start.end()
             if -signal.SIGKILL in codes:
                 tally.kills += 1
-                tally.in_saves += bool(half_written(workdir))
+                tally.in_saves += bool(half_written(workdir) - old)
             elif any(codes):
                 raise ConfigError(f"a start of {kind!r} ended with {codes}: {start.last_line()}")
             now = started(workdir)

