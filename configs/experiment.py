@@ -58,7 +58,16 @@ class Train:
       keep_every: every checkpoint at a multiple of this step is kept; 0 keeps no others.
       best: the evaluation metric whose best checkpoint is kept as well; "" keeps none. Its direction is known
         (trainers/evaluation/directions.py); an evaluation that is not finite is never the best.
-      max_nonfinite: how many steps with a non-finite loss or gradient are skipped before the run gives up.
+      checkpoints: the folder of the checkpoints, which may be remote (s3://BUCKET/RUN, gs://BUCKET/RUN); "" is one in the run's
+        folder.
+      save_failures: how many saves in a row may fail, or be left out because the one before is not written, before the run ends.
+      max_nonfinite: how many steps with a non-finite loss or gradient a start of the run skips before it gives up.
+      spike: a logged loss above this multiple of the median of the last 20 logged ones rewinds the run to the newest checkpoint
+        before it, and the batches from there on are skipped (PaLM, arXiv 2204.02311, section 5.1); 0 never does.
+      spike_skip: how many batches are skipped then, at least.
+      check_every: interval in steps at which a step is computed twice and replicas are compared, bit for bit
+        (trainers/corruption.py); takes the memory of a second state. 0 never does.
+      stall_seconds: how long a process may give no sign of life, or let the others wait, before they end (trainers/stalls.py).
       init_from: weights that a new run starts from: a release, a run, a Hugging Face folder, a GGUF file, or the name of released
         weights that scripts.prepare_data fetches; "" starts fresh. "COMPONENT=WEIGHTS" is for one component; several are
         joined by ";": "vision_tower=DIR;decoder=DIR".
@@ -81,7 +90,13 @@ class Train:
     keep: int = 3
     keep_every: int = 0
     best: str = ""
+    checkpoints: str = ""
+    save_failures: int = 3
     max_nonfinite: int = 20
+    spike: float = 0.0
+    spike_skip: int = 200
+    check_every: int = 0
+    stall_seconds: float = 300.0
     init_from: str = ""
     fresh: tuple[str, ...] = FRESH
     freeze: tuple[str, ...] = ()
@@ -90,6 +105,12 @@ class Train:
     lora: Lora = Lora()
     workers: int = 0
     master_dtype: Literal["float32", "float64"] = "float32"
+
+    def __post_init__(self) -> None:
+        if self.stall_seconds <= 0:
+            raise ValueError(f"stall_seconds={self.stall_seconds:g} must be above 0")
+        if self.spike and self.spike <= 1:
+            raise ValueError(f"spike={self.spike:g} must be above 1, or 0 to leave spikes alone")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

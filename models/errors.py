@@ -10,7 +10,12 @@ class UserError(ValueError):
     """What the user of a command can mend: its message is one line, and the commands print nothing else.
 
     Line breaks of what is quoted become blanks, and the middle of a text that is longer than any list of choices is left out.
+
+    Attributes:
+      exit_code: of the command.
     """
+
+    exit_code = 2
 
     def __init__(self, message: object = ""):
         text = " ".join(str(message).splitlines())

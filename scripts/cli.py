@@ -36,7 +36,7 @@ def run(main: Callable[[], int | None]) -> typing.NoReturn:
             raise
         first, *_ = str(error).strip().splitlines() or [type(error).__name__]
         print(f"error: {first}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(getattr(error, "exit_code", 2))
 
 
 def parser(doc: str | None, **kwargs: Any) -> argparse.ArgumentParser:
@@ -120,7 +120,7 @@ def use_devices(layout: Layout, processes: int = 1) -> None:
     jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 
-def use_devices_of_all(layout: Layout, detect: bool) -> None:
+def use_devices_of_all(layout: Layout, detect: bool, stall_seconds: float = 20) -> None:
     """Sets up JAX as `use_devices` does, and joins the other processes of the run, if there are any.
 
     $JAX_COORDINATOR_ADDRESS, $JAX_NUM_PROCESSES and $JAX_PROCESS_ID describe the processes. On TPU pods, under Slurm and under
@@ -128,6 +128,8 @@ def use_devices_of_all(layout: Layout, detect: bool) -> None:
 
     Args:
       detect: joins other processes even if none of the variables is set.
+      stall_seconds: how long a process may give no sign of life (`train.stall_seconds`). JAX itself ends the others with a
+        traceback, and only later than trainers/stalls.py does.
 
     Raises:
       ConfigError: a variable is missing or has no sensible value, or the other processes cannot be reached.
@@ -145,7 +147,8 @@ def use_devices_of_all(layout: Layout, detect: bool) -> None:
     import jax
 
     try:
-        jax.distributed.initialize(address, processes, number)
+        heartbeat = round(2 * stall_seconds) + 60
+        jax.distributed.initialize(address, processes, number, heartbeat_timeout_seconds=heartbeat)
     except ValueError:  # JAX found no pod and no job that would complete the variables
         missing = ", ".join(name for name, value in given.items() if value is None)
         raise ConfigError(f"no TPU pod, Slurm or Open MPI job is found here: set {missing}") from None

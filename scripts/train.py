@@ -11,9 +11,16 @@ With --mlperf DIR it also writes DIR/result_N.txt, a log in MLPerf's form, and e
 
 One of several processes by hand: JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID (docs/OPERATIONS.md).
 
-Exit codes: 0 all steps done; 2 a bad argument; 75 stopped by SIGTERM or SIGINT after saving, run the same command to go
-on; 76 too many steps without a finite loss.
+Exit codes: 0 all steps done; 2 a bad argument; 74 nothing can be written; 75 stopped by SIGTERM or SIGINT after saving, or by
+the loss of a process, run the same command to go on; 76 too many steps without a finite loss; 77 silent corruption.
 """
+
+# isort: off
+from scripts import stopping
+
+if __name__ == "__main__":
+    stopping.listen()  # before the imports below
+# isort: on
 
 import dataclasses
 import time
@@ -75,7 +82,7 @@ def main() -> int:
         raise ConfigError(f"--mlperf-target {args.mlperf_target:g} is for a log, which only --mlperf DIR writes")
     if args.prepare:
         prepare(e)
-    cli.use_devices_of_all(e.layout, detect=args.distributed)
+    cli.use_devices_of_all(e.layout, args.distributed, e.train.stall_seconds)
 
     from trainers import trainer
     from trainers.measure import mlperf_log

@@ -1,14 +1,16 @@
 """Checkpoints, written asynchronously and atomically, checked when read, and restorable onto any mesh and number of processes.
 
-A checkpoint is WORKDIR/checkpoints/<step>/ with two items: `state`, nested dictionaries of arrays (trainers/state.py,
-`to_tree`), and `meta`, a JSON object with the experiment, library versions, data fingerprint, a checksum of every array and one
-of itself. The position in the data is the step, so it needs no item of its own (data/reading/batches.py).
+A checkpoint is WORKDIR/checkpoints/<step>/, or <step>/ in the folder `train.checkpoints`, with two items: `state`, nested
+dictionaries of arrays (trainers/state.py, `to_tree`), and `meta`, a JSON object with the experiment, library versions, data
+fingerprint, a checksum of every array and one of itself. The position in the data is the step, so it needs no item of its own
+(data/reading/batches.py).
 """
 
 import contextlib
 import dataclasses
 import math
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -17,6 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
+from etils import epath
 from orbax.checkpoint.checkpoint_managers import (
     AnyPreservationPolicy,
     EveryNSteps,
@@ -30,13 +33,15 @@ from configs.experiment import Experiment, Train
 from data import paths
 from models.errors import UserError
 from models.sharding.params import flatten
-from trainers import adapt
+from trainers import adapt, runlog
 from trainers.evaluation.directions import lower_is_better
 from trainers.plan import Plan, in_model_order, in_step_order
 from trainers.processes import any_process, versions
 from trainers.state import State, from_tree, to_tree
 
 FORMAT = "shardzoo-checkpoint-1"
+SLOW = 60
+"""Seconds that a save waits for the one before it, while the run waits too."""
 _META = {"format": str, "experiment": dict, "versions": dict, "data": str, "checksums": dict}
 """Keys of `meta`, with the types of their values; "checksum", a SHA-256 of all of them, is not in the oldest checkpoints."""
 
@@ -126,21 +131,44 @@ class _Manager(ocp.CheckpointManager):
             return None
 
 
+def folder_of(workdir: Path) -> epath.Path:
+    """Returns the folder of a run's checkpoints: WORKDIR/checkpoints, or the one that this file names."""
+    at = workdir.absolute() / "checkpoints"
+    return epath.Path(at.read_text().strip() if at.is_file() else at)
+
+
 class Checkpoints:
     """The checkpoints of one run.
 
     Args:
       directions: of the task's scores (data.task.Task.directions), for `train.best`.
+      say: prints a line.
 
     Raises:
       ConfigError: it is not known whether lower or higher is better for the metric `train.best`.
     """
 
-    def __init__(self, workdir: Path, train: Train, directions: Mapping[str, bool] = MappingProxyType({})):
-        self.folder = workdir.absolute() / "checkpoints"
+    def __init__(
+        self,
+        workdir: Path,
+        train: Train,
+        directions: Mapping[str, bool] = MappingProxyType({}),
+        say: Callable[[str], Any] = print,
+    ):
+        self._train, self._say = train, say
+        self._damaged = workdir.absolute() / "damaged"
+        place = workdir.absolute() / "checkpoints"
+        if train.checkpoints and jax.process_index() == 0 and not place.is_dir():
+            place.write_text(f"{train.checkpoints}\n")
+        self.folder = epath.Path(train.checkpoints or place)
         self._best = None
         if train.best:
             self._best = _Best(train.best, -1 if lower_is_better(train.best, directions) else 1)
+        self._failures, self._under_way = 0, False  # failures in a row
+        self._manager = self._open()
+
+    def _open(self) -> "_Manager":
+        train = self._train
         keep: list[PreservationPolicy] = [LatestN(max(1, train.keep))]
         if train.keep_every:
             keep.append(EveryNSteps(train.keep_every))
@@ -152,13 +180,37 @@ class Checkpoints:
             cleanup_tmp_directories=True,
             create=True,
         )
-        self._manager = _Manager(self.folder, options=options, item_handlers=_handlers())
+        return _Manager(self.folder, options=options, item_handlers=_handlers())
 
-    def save(self, plan: Plan, state: State, fingerprint: str, metrics: dict[str, float] | None = None) -> None:
-        """Starts a save; returns once the arrays are copied off the devices, before they are written."""
+    def save(
+        self,
+        plan: Plan,
+        state: State,
+        fingerprint: str,
+        metrics: dict[str, float] | None = None,
+        *,
+        final: bool = False,
+    ) -> None:
+        """Starts a save; returns once the arrays are copied off the devices, before they are written.
+
+        Where the save before it failed, or is not written within SLOW seconds, a line says so. Training goes on.
+
+        Args:
+          final: returns once they are written, and tries again where that fails.
+
+        Raises:
+          StoreError: more than `train.save_failures` saves in a row were not written.
+        """
         step = int(state.step)
-        if step in self._manager.all_steps():
-            return
+        while step not in self._manager.all_steps():
+            started = self._settled(step) and self._started(plan, state, fingerprint, metrics)
+            if not final or (started and self._settled(None)):
+                return
+            time.sleep(2.0**self._failures / 2)
+
+    def _started(self, plan: Plan, state: State, fingerprint: str, metrics: dict[str, float] | None) -> bool:
+        """Starts a save and returns whether every process could."""
+        step = int(state.step)
         tree = to_tree(in_model_order(plan, state))
         meta = {
             "format": FORMAT,
@@ -171,10 +223,55 @@ class Checkpoints:
         items = ocp.args.Composite(state=ocp.args.StandardSave(tree), meta=ocp.args.JsonSave(meta))
         best = self._best
         chosen = {best.metric: metrics[best.metric]} if best and metrics and best.is_scored(metrics) else None
-        self._manager.save(step, args=items, metrics=chosen, force=True)
+        why = ""
+        try:
+            self._manager.save(step, args=items, metrics=chosen, force=True)
+        except (OSError, ValueError) as error:
+            why = _reason(error)
+        self._under_way = not self._failed(f"checkpoint {step} could not be saved", why)
+        return self._under_way
 
-    def restore(self, plan: Plan, fingerprint: str, say: Callable[[str], Any] = print) -> State | None:
-        """Returns the newest sound checkpoint as a State on the plan's mesh; None where there is no checkpoint.
+    def _settled(self, step: int | None) -> bool:
+        """Waits for the save under way and returns whether none is under way now; notes whether it failed.
+
+        Args:
+          step: the step to be saved next, which is left out if this takes longer than SLOW seconds; None waits without end.
+        """
+        began = time.monotonic()
+        while step is not None and self._manager.is_saving_in_progress() and time.monotonic() - began < SLOW:
+            time.sleep(0.002)
+        slow, why = step is not None and self._manager.is_saving_in_progress(), ""
+        if any_process(slow):
+            self._failed(f"checkpoint {step} is left out, since the one before it is not written", f"after {SLOW} s")
+            return False
+        try:
+            self._manager.wait_until_finished()
+        except (OSError, ValueError) as error:
+            why = _reason(error)
+        under_way, self._under_way = self._under_way, False
+        if self._failed("the last save failed", why):
+            self._manager.close()
+            self._manager = self._open()  # which removes what is half written
+            return step is not None
+        if under_way:
+            self._failures = 0
+        return True
+
+    def _failed(self, what: str, why: str) -> bool:
+        """Returns whether a save failed on any process, where `why` is not empty; counts and says it."""
+        if not any_process(bool(why)):
+            return False
+        self._failures += 1
+        line = f"{what} ({self.folder}: {why or 'on another process'})"
+        if self._failures > self._train.save_failures:
+            raise runlog.StoreError(
+                f"{line}; {self._failures} in a row were not written; mend it and run the same command again"
+            )
+        self._say(f"{line}; training goes on")
+        return True
+
+    def restore(self, plan: Plan, fingerprint: str, until: float = math.inf) -> State | None:
+        """Returns the newest sound checkpoint, up to a step, as a State on the plan's mesh; None where there is none.
 
         A damaged checkpoint is named and the one before it is tried. Once a sound one is found, the damaged ones are moved to
         WORKDIR/damaged.
@@ -183,14 +280,15 @@ class Checkpoints:
           CheckpointError: the newest sound checkpoint is of another model, data or optimizer, or none could be read.
         """
         damaged: list[int] = []
-        for step in sorted(self._manager.all_steps(), reverse=True):
+        self._settled(None)
+        for step in sorted((s for s in self._manager.all_steps() if s <= until), reverse=True):
             where = self.folder / str(step)
             match _verified(_agreed(_read(self.folder, step, plan, fingerprint))):
                 case Sound(tree=tree):
                     self._set_aside(damaged)
                     return in_step_order(plan, from_tree(plan.state, tree))
                 case Damaged(why):
-                    say(f"checkpoint {where} is damaged ({why}); trying the one before it")
+                    self._say(f"checkpoint {where} is damaged ({why}); trying the one before it")
                     damaged.append(step)
                 case Foreign(why):
                     raise CheckpointError(
@@ -206,13 +304,37 @@ class Checkpoints:
     def _set_aside(self, steps: list[int]) -> None:
         any_process(False)  # waits until no process is reading
         for step in steps if jax.process_index() == 0 else []:
-            aside = self.folder.parent / "damaged" / str(step)
+            aside = self._damaged / str(step)
             aside.parent.mkdir(exist_ok=True)
             shutil.rmtree(aside, ignore_errors=True)
-            (self.folder / str(step)).rename(aside)
+            if self._train.checkpoints:  # a store's folders cannot be moved
+                (self.folder / str(step)).rmtree()
+            else:
+                (self.folder / str(step)).rename(aside)
         if steps:
             any_process(False)
             self._manager.reload()
+
+    def newest(self, until: float = math.inf) -> int | None:
+        """Returns the newest checkpoint up to a step; None where there is none."""
+        return max((step for step in self._manager.all_steps() if step <= until), default=None)
+
+    def forget_after(self, step: int) -> None:
+        """Deletes the checkpoints of later steps."""
+        self._settled(None)
+        for later in [s for s in self._manager.all_steps() if s > step]:
+            self._manager.delete(later)
+
+    def last_words(self, seconds: float) -> str:
+        """Waits so long for the save under way; returns a line about what is saved. May be called by any thread."""
+        until = time.monotonic() + seconds
+        while self._manager.is_saving_in_progress() and time.monotonic() < until:
+            time.sleep(0.1)
+        unfinished = (
+            ", which does not hold the save that was under way" if self._manager.is_saving_in_progress() else ""
+        )
+        steps = sorted(int(p.name) for p in self.folder.iterdir() if p.name.isdigit())
+        return f"the last checkpoint is {steps[-1] if steps else 'none'}{unfinished}"
 
     def close(self) -> None:
         """Waits for the save under way, if any."""
@@ -220,7 +342,7 @@ class Checkpoints:
         self._manager.close()
 
 
-def _read(folder: Path, step: int, plan: Plan, fingerprint: str) -> Outcome:
+def _read(folder: epath.Path, step: int, plan: Plan, fingerprint: str) -> Outcome:
     """Reads a checkpoint on this process alone, without comparing the arrays with their checksums."""
     placed = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), plan.state, plan.shardings)
     try:
@@ -228,7 +350,8 @@ def _read(folder: Path, step: int, plan: Plan, fingerprint: str) -> Outcome:
             meta = _meta(reader, step)
             if why := _mismatches(meta, plan.experiment, fingerprint) or _other_shapes(_described(reader, step), plan):
                 return Foreign("; ".join(why))
-            return Sound(_arrays(reader, step, to_tree(placed)), meta["checksums"])
+            tree = _arrays(reader, step, to_tree(placed))
+            return Damaged(why) if (why := _copied(step, tree)) else Sound(tree, meta["checksums"])
     except Exception as error:
         return Damaged(_reason(error))
 
@@ -252,7 +375,7 @@ def _handlers() -> dict[str, Any]:
     return {"state": ocp.StandardCheckpointHandler(), "meta": ocp.JsonCheckpointHandler()}
 
 
-def _reader(folder: Path) -> ocp.CheckpointManager:
+def _reader(folder: epath.Path) -> ocp.CheckpointManager:
     """Returns a manager that reads on this process alone: a process that finds damage must not leave others at a barrier."""
     me = jax.process_index()
     alone = ocp.options.MultiprocessingOptions(
@@ -297,6 +420,11 @@ def _changed(tree: dict[str, Any], want: dict[str, int]) -> str:
     return ""
 
 
+def _copied(step: int, tree: dict[str, Any]) -> str:
+    """Returns a line if a checkpoint is not of the step that it has for a name, else ""."""
+    return f"it is a copy of checkpoint {int(tree['step'])}" if int(tree["step"]) != step else ""
+
+
 def _other_shapes(described: dict[str, Any], plan: Plan) -> list[str]:
     """Returns the arrays that differ in shape, or exist on one side only, as with another optimizer."""
     stored = {k: tuple(m.shape) for k, m in flatten(described).items()}
@@ -335,7 +463,7 @@ def _mismatches(meta: dict[str, Any], experiment: Experiment, fingerprint: str) 
 
 def newest_step(workdir: Path) -> int | None:
     """Returns the step of a run's newest checkpoint, which `read_params` reads by default; None where there is none."""
-    folder = workdir.absolute() / "checkpoints"
+    folder = folder_of(workdir)
     if not folder.is_dir():
         return None
     with _reader(folder) as manager:
@@ -357,7 +485,7 @@ def read_params(workdir: Path, step: int | None = None) -> tuple[Experiment, int
 
 def read_stored(workdir: Path, step: int | None = None) -> tuple[Experiment, int, dict[str, Any], str]:
     """Returns what `read_params` does, with parameters as they are stored: adapters beside them, matrices quantised."""
-    folder = workdir.absolute() / "checkpoints"
+    folder = folder_of(workdir)
     if not folder.is_dir():
         raise CheckpointError(f"no checkpoints in {workdir}; a run writes them under WORKDIR/checkpoints")
     host = jax.sharding.SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
@@ -370,7 +498,7 @@ def read_stored(workdir: Path, step: int | None = None) -> tuple[Experiment, int
             described = _described(manager, step)
             like = jax.tree.map(lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=host), described)
             tree = _arrays(manager, step, like)
-            if reason := _changed(tree, meta["checksums"]):
+            if reason := _changed(tree, meta["checksums"]) or _copied(step, tree):
                 raise ValueError(reason)
             experiment = registry.from_json(meta["experiment"])
         except registry.ConfigError:  # sound, but its experiment is not one of this version

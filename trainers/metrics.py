@@ -11,6 +11,8 @@ import jax
 import numpy as np
 from tensorboardX import SummaryWriter
 
+from trainers.runlog import names_full_disks
+
 Values = dict[str, Any]  # floats, or lists of floats
 
 
@@ -37,8 +39,9 @@ class MetricWriter:
     def write(self, step: int, values: Values) -> None:
         # JSON has no NaN: values that are not finite become null.
         line = {k: v if isinstance(v, list) or np.isfinite(v) else None for k, v in values.items()}
-        self._file.write(json.dumps({"step": step} | line) + "\n")
-        self._file.flush()
+        with names_full_disks(self.path):
+            self._file.write(json.dumps({"step": step} | line) + "\n")
+            self._file.flush()
         for name, value in values.items():
             if isinstance(value, list):
                 self._board.add_histogram(name, np.array(value), step)

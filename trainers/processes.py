@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
+from jax._src import distributed
 from jax.experimental import multihost_utils
 
 from models.errors import UserError
@@ -25,6 +26,34 @@ SHOWN = 4  # the most differences that an error names
 
 class DisagreementError(UserError):
     """The processes of one run differ, or one of them cannot continue; the message names the process and the difference."""
+
+
+def coordinator() -> Any:
+    """Returns the client of JAX's coordination service, which carries what the processes tell each other beside collectives."""
+    return distributed.global_state.client
+
+
+def coordinator_address() -> str:
+    """Returns HOST:PORT of JAX's coordination service, which runs in process 0."""
+    return distributed.global_state.coordinator_address or ""
+
+
+def wait_for_all(what: str, seconds: float = 7200) -> None:
+    """Waits until every process is here, which must all call this in the same order.
+
+    Collectives on CPUs wait for 30 s alone, and two processes may need longer than that apart to compile the same program.
+
+    Raises:
+      DisagreementError: some process has not come within these seconds.
+    """
+    if jax.process_count() == 1:
+        return
+    try:
+        coordinator().wait_at_barrier(f"shardzoo/{what}", round(1000 * seconds))
+    except jax.errors.JaxRuntimeError as error:
+        if "DEADLINE_EXCEEDED" not in str(error):
+            raise
+        raise DisagreementError(f"not every process has {what} within {seconds:g} s") from error
 
 
 def any_process(flag: bool) -> bool:

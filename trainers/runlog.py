@@ -18,9 +18,32 @@ import jax
 from configs import registry
 from configs.experiment import Experiment
 from data import paths
+from models.errors import UserError
 from trainers.processes import jointly, versions
 
+DONE, UNSAVED, PREEMPTED, DIVERGED, CORRUPTED = 0, 74, 75, 76, 77
+"""Exit codes of a run: finished; nothing could be written any more; stopped by a signal or by the loss of a process, and the same
+command continues it; too many steps without a finite loss; a computation or an array that changed by itself."""
+
 _ROOMS = ("configs", "data", "models", "scripts", "trainers")  # the folders of the project's own source
+
+
+class StoreError(UserError):
+    """A run's folder or its checkpoints cannot be written; the message names the place."""
+
+    exit_code = UNSAVED
+
+
+@contextlib.contextmanager
+def names_full_disks(workdir: Path) -> Iterator[None]:
+    """Raises StoreError, with the folder's name, where the block fails to write."""
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or workdir
+        raise StoreError(
+            f"{where} cannot be written: {error.strerror or error}; mend it and run the same command again"
+        ) from error
 
 
 def config_hash(experiment: Experiment) -> str:
@@ -53,19 +76,39 @@ def user() -> str:
 def append(workdir: Path, event: str, **fields: Any) -> None:
     """Adds one line: the event, the time, and these fields."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    with (workdir / "run.jsonl").open("a") as file:
+    with names_full_disks(workdir), (workdir / "run.jsonl").open("a") as file:
         file.write(json.dumps({"event": event, "time": now, "pid": os.getpid()} | fields) + "\n")
         file.flush()
         os.fsync(file.fileno())
 
 
+def events(workdir: Path) -> list[dict[str, Any]]:
+    """Returns the events of a run so far; broken lines, as a power cut leaves them, are skipped."""
+    path = workdir / "run.jsonl"
+    found = []
+    for line in path.read_bytes().splitlines() if path.is_file() else []:
+        with contextlib.suppress(ValueError, RecursionError):
+            found.append(json.loads(line))
+    return [event for event in found if isinstance(event, dict)]
+
+
 class Record:
-    """Records a start of a run and how it ended: by `end`, called inside the block, or by an exception that leaves the block."""
+    """Records a start of a run and how it ended: by `end`, called inside the block, or by an exception that leaves the block.
+
+    Attributes:
+      resized: how many processes the last start had, if it was another number than now.
+    """
 
     def __init__(self, workdir: Path, experiment: Experiment, leader: bool, **fields: Any):
         self.workdir, self.leader, self.stop = workdir, leader, {}
+        starts = [
+            event["processes"] for event in events(workdir) if event.get("event") == "start" and "processes" in event
+        ]
+        self.resized = starts[-1] if starts and starts[-1] != jax.process_count() else None
         self._append(
             "start",
+            processes=jax.process_count(),
+            **({"processes_before": self.resized} if self.resized else {}),
             host=socket.gethostname(),
             user=user(),
             command=sys.orig_argv[1:],
@@ -80,18 +123,20 @@ class Record:
         if self.leader:
             append(self.workdir, event, **fields)
 
-    def end(self, code: int, step: int) -> int:
+    def end(self, code: int, step: int, **fields: Any) -> int:
         """Notes how the run ended and returns the exit code."""
-        self.stop = {"step": step, "exit_code": code}
+        self.stop = {"step": step, "exit_code": code} | fields
         return code
 
     def __enter__(self) -> "Record":
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        self._append(
-            "stop", **(self.stop if error is None else {"exit_code": 1, "error": f"{kind.__name__}: {error}"[:300]})
-        )
+        stop = self.stop
+        if error is not None:
+            stop = {"exit_code": getattr(error, "exit_code", 1), "error": f"{kind.__name__}: {error}"[:300]}
+        with contextlib.suppress(StoreError):  # a full disk is why the run ends
+            self._append("stop", **stop)
 
 
 @contextlib.contextmanager

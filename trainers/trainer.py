@@ -22,16 +22,14 @@ from data.reading.caches import cache_folder
 from data.reading.examples import open_source
 from models.errors import nearest
 from models.families import family_of
-from trainers import host_memory, metrics, processes, runlog, step
+from trainers import host_memory, metrics, processes, runlog, spikes, stalls, step
 from trainers.checkpoint import Checkpoints
+from trainers.corruption import Checker
 from trainers.evaluation.evaluator import open_evaluator
 from trainers.measure import mlperf_log
 from trainers.plan import Plan, make_plan
+from trainers.runlog import CORRUPTED, DIVERGED, DONE, PREEMPTED
 from trainers.weights import init_from
-
-DONE, PREEMPTED, DIVERGED = 0, 75, 76
-"""Exit codes: finished; stopped by SIGTERM or SIGINT after saving (the same command continues the run); too many steps
-without a finite loss."""
 
 
 def train(
@@ -40,15 +38,26 @@ def train(
     log: mlperf_log.Request | None = None,
     devices: Sequence[Any] | None = None,
 ) -> int:
-    """Trains until the last step, a signal, or too many non-finite steps; resumes the run in `workdir`, if there is one.
+    """Trains until the last step, a signal, or a fault that it cannot go on from; resumes the run in `workdir`, if there is one.
 
     Args:
       log: requests an MLPerf log of the run, which then also ends when it meets its benchmark's target.
       devices: the devices of the mesh; all by default.
 
     Returns:
-      An exit code: DONE, PREEMPTED or DIVERGED.
+      An exit code: DONE, PREEMPTED, DIVERGED or CORRUPTED.
     """
+    with stalls.Watch(workdir, experiment.train.stall_seconds) as watch:
+        return _train(experiment, workdir, log, devices, watch)
+
+
+def _train(
+    experiment: Experiment,
+    workdir: Path,
+    log: mlperf_log.Request | None,
+    devices: Sequence[Any] | None,
+    watch: stalls.Watch,
+) -> int:
     train = experiment.train
     leader = jax.process_index() == 0
 
@@ -70,6 +79,8 @@ def train(
     if experiment.data.cache:  # random data has no held-out examples
         cache = cache_folder(experiment.data)
         evaluator = open_evaluator(plan.model, experiment, cache, vocabulary=cache)
+    if log and train.spike:
+        raise ConfigError(f"train.spike={train.spike:g}: a benchmark's run, which --mlperf logs, does not rewind")
     if train.best and train.best not in (names := evaluator.names if evaluator else []):
         raise ConfigError(f"train.best={train.best!r}: no such metric{nearest(train.best, names)}")
     with contextlib.ExitStack() as closing:
@@ -80,14 +91,17 @@ def train(
         attempt = closing.enter_context(mlperf_log.attempt(log, experiment, evaluator, workdir))
 
         # --- 3. the newest sound checkpoint, a release's weights, or fresh ones
-        checkpoints = Checkpoints(workdir, train, task_of(experiment.data).directions)
-        state = checkpoints.restore(plan, source.fingerprint, say)
+        checkpoints = Checkpoints(workdir, train, task_of(experiment.data).directions, say)
+        watch.last_words = checkpoints.last_words
+        state = checkpoints.restore(plan, source.fingerprint)
         restored = None if state is None else int(state.step)
         if state is None:
             state = init_from.new_state(plan, cache, say)
         at = int(state.step)
         say(f"starting at step {at}{' from a checkpoint' if restored is not None else ''}")
         record = runlog.Record(workdir, experiment, leader, restored=restored, data=source.fingerprint)
+        if record.resized:
+            say(f"going on with {jax.process_count()} processes; the last start had {record.resized}")
         closing.push(record)
         closing.callback(checkpoints.close)  # before the record ends: waits for the save under way, which may fail
         if at >= train.steps:
@@ -97,20 +111,36 @@ def train(
         # --- 4. one compiled step
         began = time.perf_counter()
         compiled = step.compile_step(plan, batch_shapes(experiment.data))
+        checker = Checker(plan, compiled)
         host_memory.keep()
         say(f"compiled the step in {time.perf_counter() - began:.1f} s")
+        spiking = spikes.Spikes(workdir, train, at)
+        processes.agree({"rewinds and losses in the run's folder": spiking.state()})
+        processes.wait_for_all("compiled the step")
 
         # --- 5. the loop
         writer = metrics.MetricWriter(workdir, at) if leader else None
-        if writer:
-            closing.callback(writer.close)
+        closing.callback(lambda: writer and writer.close())
+        closing.push(watch.explain)  # before anything is closed, which would wait for a process that is lost
         units = plan.units()
         progress = metrics.Progress(train.steps, at, units[0], sys.stdout if leader else io.StringIO())
-        skipped = int(state.skipped)
+        skipped = allowed_from = int(state.skipped)
+        saved = at, skipped  # steps, and those of them that were skipped, up to the last save
+        stopping = False
         pending: list[tuple[int, dict[str, jax.Array]]] = []  # steps whose metrics have not been fetched
         attempt.start()
         while True:
-            state, step_metrics = compiled(state, batches(at))
+            watch.at(at, stalls.READING)
+            batch = batches(spiking.batch(at))
+            watch.at(at, stalls.STEPPING)
+            if train.check_every and (at + 1) % train.check_every == 0:
+                state, step_metrics, corrupt = checker(state, batch)
+                if corrupt:
+                    progress.pause()
+                    say(f"step {at + 1} is corrupt: {corrupt}; nothing is saved")
+                    return record.end(CORRUPTED, at + 1, error=corrupt)
+            else:
+                state, step_metrics = compiled(state, batch)
             at += 1
             attempt.step = at
             pending.append((at, step_metrics))
@@ -118,7 +148,7 @@ def train(
                 jax.block_until_ready(pending[-2][1]["loss"])
             last = at == train.steps
             due = last or bool(train.eval_every and at % train.eval_every == 0)
-            stopping = stop()
+            stopping = stopping or stop()
 
             logging = last or at % train.log_every == 0
             if logging or stopping:
@@ -127,9 +157,30 @@ def train(
                 for number, values in seen:
                     if int(values["skipped"]) > skipped:
                         skipped = int(values["skipped"])
-                        first, final = batches.ids(number - 1)
+                        first, final = batches.ids(spiking.batch(number - 1))
                         progress.pause()
                         say(f"step {number}: loss or gradient is not finite; skipped (rows {first} to {final})")
+                if logging:
+                    number, values = seen[-1]
+                    sound = spiking.before(values["loss"])
+                    if sound is not None and checkpoints.newest(until=sound) is not None:
+                        progress.pause()
+                        say(f"step {at}: the loss {values['loss']:.4g} is a spike")
+                        state = checkpoints.restore(plan, source.fingerprint, until=sound)
+                        assert state is not None
+                        at = int(state.step)
+                        if not (rewind := spiking.rewind(number, at, checkpoints, leader)):
+                            say(f"it has gone back to step {at} {spikes.AT_ONE_PLACE} times already")
+                            return record.end(DIVERGED, number)
+                        say(f"going back to step {at}, and from there past {rewind.skip} batches")
+                        skipped = int(state.skipped)
+                        saved = at, skipped
+                        if writer:
+                            writer.close()
+                            writer = metrics.MetricWriter(workdir, at)
+                        progress.resume(at)
+                        continue
+                    spiking.accept(number, values["loss"])
                 if writer and logging:
                     number, values = seen[-1]
                     done = {unit: sum(v[unit] for _, v in seen) / len(seen) for unit in units}
@@ -138,13 +189,16 @@ def train(
                     # Time and memory are logged beside the run's numbers, which are the same in every repetition.
                     rates = {f"{unit}_per_s": count / seconds for unit, count in done.items()}
                     writer.write(at, values | rates | {"memory_gib": host_memory.memory_gib()})
-                if skipped > train.max_nonfinite:
+                if skipped - allowed_from > train.max_nonfinite:
                     progress.pause()
-                    say(f"{skipped} steps were not finite, more than train.max_nonfinite={train.max_nonfinite}")
+                    say(
+                        f"{skipped - allowed_from} steps were not finite, more than train.max_nonfinite={train.max_nonfinite}"
+                    )
                     return record.end(DIVERGED, at)
 
             scores = None
             if evaluator and due:  # also when stopping, because the step is not repeated
+                watch.at(at, stalls.EVALUATING)
                 progress.pause()
                 attempt.eval_start()
                 scores = evaluator(plan.for_model(state.params))
@@ -159,7 +213,13 @@ def train(
                     last = True
             by_best = bool(scores) and bool(train.best)
             if last or stopping or by_best or (train.save_every and at % train.save_every == 0):
-                checkpoints.save(plan, state, source.fingerprint, scores)
+                watch.at(at, stalls.SAVING)
+                now = at, int(state.skipped)
+                if now[0] - saved[0] == now[1] - saved[1] and not last:  # nothing has changed; sound checkpoints stay
+                    say(f"step {at}: not saved, since every step after {saved[0]} was skipped")
+                else:
+                    checkpoints.save(plan, state, source.fingerprint, scores, final=last or stopping)
+                    saved = now
             if last or stopping:
                 progress.pause()
                 if last:

@@ -1,11 +1,13 @@
 """Training runs in folders, and damage to what they leave there."""
 
+import dataclasses
 from pathlib import Path
+from typing import Any
 
 import jax
 
 from configs.experiment import Experiment
-from trainers import trainer
+from trainers import metrics, step, trainer
 from trainers.measure.mlperf_log import Request
 
 
@@ -22,3 +24,25 @@ def damage(arrays: Path) -> None:
     for i in range(len(content) // 4, len(content) // 2):
         content[i] ^= 0x5A
     victim.write_bytes(content)
+
+
+def with_train(e: Experiment, **changes: Any) -> Experiment:
+    return dataclasses.replace(e, train=dataclasses.replace(e.train, **changes))
+
+
+def curve(workdir: Path) -> list[dict]:
+    """What a run logged, but for what the machine decides."""
+    return [
+        {k: v for k, v in line.items() if k not in ("tokens_per_s", "memory_gib")} for line in metrics.read(workdir)
+    ]
+
+
+def changed_steps(monkeypatch, change) -> None:
+    """Has `change(call, state, metrics)` applied to what the compiled step returns; calls are counted from 1."""
+    compile_step = step.compile_step
+
+    def compiled(*args: Any) -> Any:
+        inner, calls = compile_step(*args), iter(range(1, 10_000))
+        return lambda state, batch: change(next(calls), *inner(state, batch))
+
+    monkeypatch.setattr(step, "compile_step", compiled)

@@ -59,9 +59,9 @@ def observe(notes: Path) -> None:
             return self.inner.row(index)
 
     class Checkpoints(checkpoint.Checkpoints):
-        def save(self, p: Plan, state: state.State, *args: Any) -> None:
+        def save(self, p: Plan, state: state.State, *args: Any, **kwargs: Any) -> None:
             note("saved", p, state)
-            super().save(p, state, *args)
+            super().save(p, state, *args, **kwargs)
 
         def restore(self, p: Plan, *args: Any) -> state.State | None:
             found = super().restore(p, *args)

@@ -1,17 +1,10 @@
 """Several processes train as one: two, with four simulated devices each, that talk over loopback, as a user starts them."""
 
-import dataclasses
 import fcntl
 import json
-import os
-import pickle
 import re
 import shutil
 import signal
-import socket
-import subprocess
-import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,20 +14,16 @@ import pytest
 from numpy.testing import assert_allclose
 
 from configs.registry import ConfigError
-from data.vocabularies import tokenizers
 from models.sharding.component import make_mesh
 from models.sharding.layout import Layout, LayoutError
 from models.sharding.layouts import fully_sharded
 from scripts import cli
-from tests.helpers.caches import write_text_cache
-from tests.helpers.compiling import CHEAP
+from tests.helpers.launched import LIMIT, Run, Starter
 from tests.helpers.runs import damage
-from tests.multi_device.observed import Pieces
-from trainers import metrics, trainer
+from trainers import trainer
 
-LIMIT = 180  # seconds, after which a run is said to hang; on two idle cores none takes 20
+OBSERVED = "tests.multi_device.observed"
 ROUNDING = 1e-12  # relative, in float64; measured: 3e-16
-VARYING = re.compile("memory_gib|.*_per_s")
 EXACT = ["--execution.dtype", "float64", "--train.master_dtype", "float64"]
 # Weights are cut along the mesh axis that spans the processes, and gathered over it; rows are cut over all devices.
 GPT = [
@@ -48,114 +37,6 @@ TOWERS = ["multimodal.pod", "--tiny", "--layout", "towers:2x2x2", *EXACT]
 STEPS, ROWS = 4, 16  # of a GPT run, and of each of its batches
 
 
-@dataclasses.dataclass
-class Run:
-    """Processes that train together, and their output as files NOTES/out.N and NOTES/err.N."""
-
-    processes: list[subprocess.Popen]
-    workdir: Path
-    notes: Path
-
-    def said(self, number: int) -> str:
-        return (self.notes / f"out.{number}").read_text()
-
-    def complained(self, number: int) -> str:
-        return (self.notes / f"err.{number}").read_text()
-
-    def wait_for(self, text: str) -> None:
-        """Until process 0 has printed this."""
-        deadline = time.monotonic() + LIMIT
-        while text not in self.said(0):
-            running = all(p.poll() is None for p in self.processes)
-            assert running and time.monotonic() < deadline, self._everything()
-            time.sleep(0.02)
-
-    def end(self, limit: int = LIMIT) -> list[int]:
-        """The exit codes, once all processes have ended."""
-        deadline = time.monotonic() + limit
-        try:
-            return [p.wait(max(0.1, deadline - time.monotonic())) for p in self.processes]
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"the run hangs: {self._everything()}") from None
-
-    def kill(self) -> None:
-        for process in self.processes:
-            process.kill()
-            process.wait()
-
-    def _everything(self) -> str:
-        return "\n".join(self.said(n)[-2000:] + self.complained(n)[-2000:] for n in range(len(self.processes)))
-
-    def losses(self) -> list[dict[str, float]]:
-        """Every scalar that the run logged of each step, evaluations in lines of their own."""
-        return [{k: v for k, v in line.items() if not VARYING.fullmatch(k)} for line in metrics.read(self.workdir)]
-
-    def events(self) -> list[dict]:
-        """run.jsonl."""
-        return [json.loads(line) for line in (self.workdir / "run.jsonl").read_text().splitlines()]
-
-    def checkpoints(self) -> list[int]:
-        return sorted(int(p.name) for p in (self.workdir / "checkpoints").iterdir() if p.name.isdigit())
-
-    def state(self, name: str) -> dict[str, np.ndarray]:
-        """Whole arrays of a state that all processes noted; fails where they differ in a copy or leave a gap."""
-        whole: dict[str, np.ndarray] = {}
-        seen: dict[str, np.ndarray] = {}
-        for number in range(len(self.processes)):
-            noted: Pieces = pickle.loads((self.notes / f"{name}.{number}").read_bytes())
-            for key, (shape, parts) in noted.items():
-                for place, values in parts:
-                    index = tuple(slice(*ends) for ends in place)
-                    array = whole.setdefault(key, np.zeros(shape, values.dtype))
-                    covered = seen.setdefault(key, np.zeros(shape, bool))
-                    again = covered[index]
-                    assert array[index][again].tobytes() == values[again].tobytes(), f"copies of {key} differ"
-                    array[index], covered[index] = values, True
-        assert all(covered.all() for covered in seen.values())
-        return whole
-
-
-class Starter:
-    """Starts runs as a user does, on toy data; whatever still runs in the end is killed."""
-
-    def __init__(self, root: Path):
-        self.root = root
-        self.started: list[Run] = []
-        write_text_cache(root / "data" / "caches" / "toy", tokenizers.train_bpe, 300, 16)
-
-    def __call__(self, name: str, processes: int, *arguments: str, observed: bool = False, **env: str) -> Run:
-        """Starts a run in the folder of this name, which may exist; "{number}" in arguments and variables is the process's.
-
-        Args:
-          observed: through tests/multi_device/observed.py.
-          env: more environment variables.
-        """
-        workdir, notes = self.root / name, self.root / f"{name}.notes"
-        notes.mkdir()
-        module = ["tests.multi_device.observed", str(notes)] if observed else ["scripts.train"]
-        command = [sys.executable, "-m", *module, *arguments, "--workdir", str(workdir)]
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{free.getsockname()[1]}"
-        together = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": str(processes)} if processes > 1 else {}
-        run = Run([], workdir, notes)
-        self.started.append(run)
-        for number in range(processes):
-            mine = together and {"JAX_PROCESS_ID": str(number)}
-            fixed = {
-                "SHARDZOO_DATA": str(self.root / "data"),
-                "XLA_FLAGS": CHEAP,  # no number of devices: the command simulates them
-                "JAX_ENABLE_X64": "1",
-                "PYTHONHASHSEED": str(number),  # the order of sets must not enter the program
-            }
-            with (notes / f"out.{number}").open("w") as out, (notes / f"err.{number}").open("w") as err:
-                given = {name: value.format(number=number) for name, value in env.items()}
-                everything = os.environ | fixed | together | mine | given
-                own = [argument.format(number=number) for argument in command]
-                run.processes.append(subprocess.Popen(own, env=everything, stdout=out, stderr=err))
-        return run
-
-
 @pytest.fixture(scope="module")
 def start(tmp_path_factory):
     starter = Starter(tmp_path_factory.mktemp("processes"))
@@ -166,7 +47,7 @@ def start(tmp_path_factory):
 
 def whole(start: Starter, **processes: int) -> list[Run]:
     """GPT runs of these names side by side, to step 4, with checkpoints at 2 and 4, observed."""
-    runs = [start(name, n, *GPT, "--train.steps", str(STEPS), observed=True) for name, n in processes.items()]
+    runs = [start(name, n, *GPT, "--train.steps", str(STEPS), through=OBSERVED) for name, n in processes.items()]
     for run in runs:
         assert set(run.end()) == {trainer.DONE}, run.complained(0)
     return runs
@@ -199,7 +80,7 @@ def one_then_two(start, one, two) -> Run:
     shutil.rmtree(last)
     shutil.copytree(two.workdir / "checkpoints" / str(STEPS), last)
     damage(last / "state" / "ocdbt.process_1")
-    run = start(folder.name, 2, *GPT, "--train.steps", "100000", "--train.save_every", "0", observed=True)
+    run = start(folder.name, 2, *GPT, "--train.steps", "100000", "--train.save_every", "0", through=OBSERVED)
     run.wait_for("starting at step 2 from a checkpoint")
     run.processes[1].send_signal(signal.SIGTERM)
     run.end()
@@ -311,7 +192,6 @@ def test_sigterm_to_one_process_stops_both(one_then_two):
 
 
 @pytest.mark.integration
-@pytest.mark.slow
 def test_experts_over_two_processes_and_ctrl_c(start):
     """Routed to experts of both processes, the losses are those of one process to 1e-12; SIGINT to the first saves once and
     ends both with 75."""
@@ -326,10 +206,6 @@ def test_experts_over_two_processes_and_ctrl_c(start):
     assert stop["exit_code"] == trainer.PREEMPTED and run.checkpoints() == [stop["step"]]
 
 
-@pytest.mark.skipif(
-    "SHARDZOO_TOWERS" not in os.environ,
-    reason="Gloo waits 30 s for the other process, and two cores compile two programs further apart: set SHARDZOO_TOWERS on more",
-)
 @pytest.mark.slow
 @pytest.mark.integration
 def test_towers_over_two_processes(start):

@@ -29,8 +29,8 @@ def fresh(p) -> state.State:
     return fresh_state(p)
 
 
-def open_checkpoints(workdir: Path, p: Plan, **changes) -> Checkpoints:
-    return Checkpoints(workdir, dataclasses.replace(p.experiment.train, **changes))
+def open_checkpoints(workdir: Path, p: Plan, say=print, **changes) -> Checkpoints:
+    return Checkpoints(workdir, dataclasses.replace(p.experiment.train, **changes), say=say)
 
 
 def save(checkpoints: Checkpoints, p: Plan, fresh: state.State, step: int, **scores: float) -> None:
@@ -106,8 +106,8 @@ def saved(tmp_path_factory, p, fresh) -> Path:
 def restored(workdir: Path, p: Plan, fingerprint: str = "fingerprint") -> tuple[int, str]:
     """(the step that a run would go on from, what it says)."""
     said = []
-    checkpoints = open_checkpoints(workdir, p)
-    found = checkpoints.restore(p, fingerprint, said.append)
+    checkpoints = open_checkpoints(workdir, p, said.append)
+    found = checkpoints.restore(p, fingerprint)
     checkpoints.close()
     assert found is not None
     return int(found.step), "\n".join(said)

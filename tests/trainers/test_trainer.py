@@ -22,7 +22,7 @@ from models.gshard_m4.layouts import LAYOUTS
 from models.sharding.params import flatten, nest
 from tests.helpers.contexts import training
 from tests.helpers.models import varied
-from tests.helpers.runs import damage, run
+from tests.helpers.runs import curve, damage, run, with_train
 from trainers import checkpoint, metrics, trainer
 from trainers.plan import fresh_state, make_plan
 from trainers.weights import init_from, release
@@ -31,16 +31,6 @@ pytestmark = pytest.mark.integration
 
 # How many times the run of the kill test is killed; the more, the longer it takes.
 KILLS = int(os.environ.get("SHARDZOO_KILLS", "3"))
-VARYING = ("tokens_per_s", "memory_gib")
-
-
-def curve(workdir: Path) -> list[dict]:
-    """What a run logged, but for what the machine decides."""
-    return [{k: v for k, v in line.items() if k not in VARYING} for line in metrics.read(workdir)]
-
-
-def with_train(e, **changes):
-    return dataclasses.replace(e, train=dataclasses.replace(e.train, **changes))
 
 
 @pytest.fixture(scope="module")

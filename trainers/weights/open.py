@@ -39,7 +39,7 @@ def open_weights(path: Path, base: Path | None = None) -> Weights:
         return bare.Bare(path / CTRANSLATE2)
     if (path / huggingface.CONFIG).exists():
         return huggingface.HuggingFace(path)
-    if (path / "checkpoints").is_dir():
+    if (path / "checkpoints").exists():
         return _run(path, None)[1]
     files = [path] if path.is_file() else [*path.glob("*.gguf"), *path.glob("*.safetensors")]
     forms = {".gguf": gguf.Gguf, **dict.fromkeys(bare.FORMS, bare.Bare)}
@@ -83,7 +83,7 @@ def open_model(path: Path, step: int | None = None, like: str = "") -> tuple[Exp
       UserError: the path holds no weights, or damaged ones.
       ConfigError: `like` is not an experiment of the model's family.
     """
-    if (path / "checkpoints").is_dir():
+    if (path / "checkpoints").exists():
         e, weights = _run(path, step)
         return _as_if(e, like), weights
     source: Any = open_weights(path)

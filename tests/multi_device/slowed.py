@@ -1,0 +1,24 @@
+"""`python -m tests.multi_device.slowed NOTES ARGUMENTS...`: scripts.train, whose last process reads the batch of step 4 for
+an hour."""
+
+import os
+import sys
+import time
+from typing import Any
+
+from data.reading import batches
+from scripts import cli, train
+from trainers import trainer
+
+
+class Batches(batches.Batches):
+    def __call__(self, step: int) -> Any:
+        if step == 4 and int(os.environ["JAX_PROCESS_ID"]) == int(os.environ["JAX_NUM_PROCESSES"]) - 1:
+            time.sleep(3600)
+        return super().__call__(step)
+
+
+if __name__ == "__main__":
+    sys.argv.pop(1)
+    trainer.Batches = Batches
+    cli.run(train.main)

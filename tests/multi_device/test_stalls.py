@@ -1,0 +1,110 @@
+"""A process that dies, stops or is slow is named by the others, which end and ask for a restart; two and four processes."""
+
+import dataclasses
+import signal
+
+import pytest
+
+from tests.helpers.launched import Run, Starter
+from trainers import runlog
+from trainers.stalls import ENDED, EVALUATING, READING, STARTING, STEPPING, Sighting, culprit
+
+STALL = 10  # seconds, which a loaded machine needs between two signs of life
+# Dropout is off, and the mesh has eight devices: any number of processes computes the same.
+COMMAND = [
+    "gpt.quickstart", "--tiny", "--layout", "fully_sharded:2x4", "--train.steps", "100000", "--train.save_every", "2",
+    "--train.stall_seconds", str(STALL), "--train.log_every", "1",
+]  # fmt: skip
+
+
+def test_the_process_for_which_the_others_wait_is_named():
+    """Silence comes before slowness; who is behind is the one at the earliest step, and there at the earliest part of it."""
+    waiting = Sighting(7, STEPPING, silent=1, still=12)
+    assert culprit([waiting, dataclasses.replace(waiting, silent=11)], 10) == (
+        1,
+        "process 1 gives no sign of life for 11 s (it was stepping at step 7)",
+    )
+    behind = Sighting(7, READING, still=12)
+    assert culprit([waiting, waiting, behind, waiting], 10) == (
+        2,
+        "process 2 is behind: it has been reading data at step 7 for 12 s, for which the others wait",
+    )
+    assert culprit([waiting, dataclasses.replace(waiting, step=6)], 10) == (
+        1,
+        "process 1 is behind: it has been stepping at step 6 for 12 s, for which the others wait",
+    )
+    assert culprit([waiting, waiting], 10) == (None, "no process is behind, but step 7 has not ended for 12 s")
+
+
+def test_who_moves_starts_evaluates_or_has_ended_is_left_alone():
+    """Nobody is named while a process moves, while one still compiles, or while all evaluate, which may take long; nor is one
+    that has ended, while the others still close their files."""
+    waiting = Sighting(7, STEPPING, still=12)
+    assert culprit([waiting, Sighting(7, READING, still=9)], 10) is None
+    assert culprit([waiting, Sighting(0, STARTING, still=1000)], 10) is None
+    assert culprit([Sighting(7, EVALUATING, still=1000)] * 2, 10) is None
+    assert culprit([waiting, Sighting(8, ENDED, silent=1000, still=1000)], 10) is None
+
+
+def test_a_failure_is_named_before_what_follows_from_it():
+    """A process whose collective failed has lost another; one with an error of its own is the cause."""
+    lost = Sighting(7, STEPPING, failure="JaxRuntimeError: connection closed", lost=True)
+    failed = Sighting(7, READING, failure="ValueError: a broken row")
+    assert culprit([lost, failed], 10) == (1, "process 1 failed at step 7: ValueError: a broken row")
+    assert culprit([lost, Sighting(7, STEPPING)], 10) is None
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
+    starter = Starter(tmp_path_factory.mktemp("stalls"))
+    yield starter
+    for run in starter.started:
+        run.kill()
+
+
+def ends(run: Run, lost: int, said: str) -> None:
+    """All processes but the lost one say this line and end with the code that asks for a restart, and run.jsonl says so too."""
+    left = [n for n in range(len(run.processes)) if n != lost]
+    codes = Run([run.processes[n] for n in left], run.workdir, run.notes).end(4 * STALL)
+    errors = [run.complained(n) for n in left]
+    assert codes == [runlog.PREEMPTED] * len(left), errors
+    assert all(f"error: {said}" in text and "run the same command again" in text for text in errors), errors
+    stop = run.events()[-1]
+    assert stop["event"] == "stop" and stop["exit_code"] == runlog.PREEMPTED and stop["process"] == lost
+    assert stop["error"].startswith(said)
+
+
+@pytest.mark.slow
+@pytest.mark.integration
+def test_killed_stopped_and_slow_processes_are_named_and_fewer_go_on(start):
+    """Of four processes the last is killed; then of two the second is stopped, then slow, then the first is killed. Every start
+    goes on from the last save, and notes that there are fewer processes."""
+    run = start("run", 4, *COMMAND)
+    run.wait_for("step 5/")
+    run.processes[3].kill()
+    ends(run, 3, "process 3 gives no sign of life for")
+    at = run.checkpoints()[-1]
+    assert at >= 2 and f"the last checkpoint is {at}" in run.complained(0)
+
+    run = start("run", 2, *COMMAND)
+    run.wait_for(f"step {at + 5}/")
+    assert f"starting at step {at} from a checkpoint" in run.said(0)
+    assert "going on with 2 processes; the last start had 4" in run.said(0)
+    began = [event for event in run.events() if event["event"] == "start"][-1]
+    assert (began["restored"], began["processes"], began["processes_before"]) == (at, 2, 4)
+    run.processes[1].send_signal(signal.SIGSTOP)
+    ends(run, 1, "process 1 gives no sign of life for")
+    run.processes[1].send_signal(signal.SIGCONT)
+    assert Run(run.processes[1:], run.workdir, run.notes).end(2 * STALL) == [runlog.PREEMPTED]
+    at = run.checkpoints()[-1]
+
+    run = start("run", 2, *COMMAND)
+    run.wait_for(f"step {at + 3}/")
+    run.processes[0].kill()
+    ends(run, 0, "process 0, which coordinates the others, has ended")
+
+    run = start("slow", 2, *COMMAND, through="tests.multi_device.slowed")
+    run.wait_for("step 3/")
+    ends(run, 1, "process 1 is behind: it has been reading data at step 4 for")
+    assert run.processes[1].wait(2 * STALL) == runlog.PREEMPTED  # it says the same of itself
+    assert "process 1 is behind" in run.complained(1)

