@@ -29,15 +29,17 @@ check: $(STAMP)  ## style and types
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/pyright
 
-setup: $(STAMP)  ## the environment alone; DEVICE=gpu or tpu adds JAX's own packages for it, DEVICE=plan the TPU compiler
+setup: $(STAMP)  ## the environment alone; DEVICE=gpu or tpu adds JAX's own packages for it, DEVICE=plan the TPU compiler, launch the schemas of Kubernetes and JobSet, beam Apache Beam
 
-$(STAMP): requirements.lock requirements-plan.lock
+$(STAMP): requirements.lock requirements-plan.lock requirements-launch.lock requirements-beam.lock
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one with PYTHON=...")'
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	if [ $(DEVICE) = gpu ]; then $(PY) -m pip install --quiet -c requirements.lock "jax[cuda12]"; fi
 	if [ $(DEVICE) = tpu ]; then $(PY) -m pip install --quiet -c requirements.lock "jax[tpu]"; fi
 	if [ $(DEVICE) = plan ]; then $(PY) -m pip install --quiet --upgrade --no-deps --target $(VENV)/plan -r requirements-plan.lock; fi
+	if [ $(DEVICE) = launch ]; then $(PY) -m pip install --quiet --upgrade --no-deps --require-hashes --target $(VENV)/launch -r requirements-launch.lock; fi
+	if [ $(DEVICE) = beam ]; then $(PYTHON) -m venv $(VENV)-beam && $(VENV)-beam/bin/python -m pip install --quiet --require-hashes -r requirements-beam.lock; fi
 	touch $@
 
 lock:  ## resolves requirements.in anew, for every Python from 3.11 on
@@ -70,4 +72,4 @@ $(VENV)-maxtext/.installed: scripts/peers/maxtext.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-parity $(VENV)-maxtext .data runs
+	rm -rf $(VENV) $(VENV)-beam $(VENV)-parity $(VENV)-maxtext .data runs

@@ -59,6 +59,16 @@ def append(workdir: Path, event: str, **fields: Any) -> None:
         os.fsync(file.fileno())
 
 
+def events(workdir: Path) -> list[dict[str, Any]]:
+    """Returns the events of a run so far; broken lines, as a power cut leaves them, are skipped."""
+    path = workdir / "run.jsonl"
+    found = []
+    for line in path.read_bytes().splitlines() if path.is_file() else []:
+        with contextlib.suppress(ValueError, RecursionError):
+            found.append(json.loads(line))
+    return [event for event in found if isinstance(event, dict)]
+
+
 class Record:
     """Records a start of a run and how it ended: by `end`, called inside the block, or by an exception that leaves the block."""
 

@@ -22,7 +22,7 @@ from data.reading.caches import cache_folder
 from data.reading.examples import open_source
 from models.errors import nearest
 from models.families import family_of
-from trainers import host_memory, metrics, processes, runlog, step
+from trainers import host_memory, hosts, metrics, processes, runlog, step
 from trainers.checkpoint import Checkpoints
 from trainers.evaluation.evaluator import open_evaluator
 from trainers.measure import mlperf_log
@@ -104,6 +104,7 @@ def train(
         writer = metrics.MetricWriter(workdir, at) if leader else None
         if writer:
             closing.callback(writer.close)
+        host_log = hosts.HostLog(workdir)
         units = plan.units()
         progress = metrics.Progress(train.steps, at, units[0], sys.stdout if leader else io.StringIO())
         skipped = int(state.skipped)
@@ -138,6 +139,8 @@ def train(
                     # Time and memory are logged beside the run's numbers, which are the same in every repetition.
                     rates = {f"{unit}_per_s": count / seconds for unit, count in done.items()}
                     writer.write(at, values | rates | {"memory_gib": host_memory.memory_gib()})
+                if logging:
+                    host_log.write(at, batches.waited)
                 if skipped > train.max_nonfinite:
                     progress.pause()
                     say(f"{skipped} steps were not finite, more than train.max_nonfinite={train.max_nonfinite}")

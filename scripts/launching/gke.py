@@ -60,7 +60,6 @@ def manifest(job: Job, image: str, spot: bool) -> dict[str, Any]:
         "image": image,
         "command": ["bash", "-c", f"exec {job.train('.venv/bin/python')}"],
         "env": [{"name": name, "value": value} for name, value in job.variables().items()],
-        "ports": [{"containerPort": 8471}],
         "resources": {
             "requests": {"google.com/tpu": str(job.machines.per_host)},
             "limits": {"google.com/tpu": str(job.machines.per_host)},

@@ -69,7 +69,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Returns the experiment's name as Kubernetes and Google Cloud take names: at most 40 lower-case letters, digits, dashes."""
+        """Returns the name of the job in Kubernetes and in Google Cloud: at most 40 lower-case letters, digits and dashes."""
         return re.sub("[^a-z0-9]+", "-", self.experiment.name.lower())[:40].strip("-")
 
     def train(self, python: str) -> str:
@@ -94,7 +94,10 @@ class Job:
             chip = self.machines.slice.chip
             chosen = set_for(e, chip)
             options = " ".join(f"{name}={str(value).lower()}" for name, value in chip.option_set(chosen).items())
-            lines += [f"scripts.train compiles with the plan's options on {chip.name}, set {chosen!r}:", options or "none"]
+            lines += [
+                f"scripts.train compiles with the plan's options on {chip.name}, set {chosen!r}:",
+                options or "none",
+            ]
         return lines
 
     def buckets(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""A SLURM of two nodes on this machine: slurmctld, two slurmd and munged, of Debian's packages slurmctld, slurmd, slurm-client, munge."""
+"""A SLURM of two nodes on this machine: slurmctld, two slurmd and munged, from Debian's packages."""
 
 import contextlib
 import os
@@ -88,7 +88,8 @@ class Cluster:
         socket_file = self.folder / "munge.socket"
         self._start(
             "munged", "--foreground", "--force", f"--socket={socket_file}", f"--key-file={key}",
-            f"--pid-file={self.folder}/munged.pid", f"--log-file={self.folder}/munged.log", f"--seed-file={self.folder}/munged.seed",
+            f"--pid-file={self.folder}/munged.pid", f"--log-file={self.folder}/munged.log",
+            f"--seed-file={self.folder}/munged.seed",
         )  # fmt: skip
         wait_until("munged", socket_file.exists, 30)
         self._start("slurmctld", "-D", "-f", str(config))

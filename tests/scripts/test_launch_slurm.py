@@ -3,15 +3,13 @@
 import dataclasses
 import json
 import re
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.helpers import slurm
-from trainers import metrics, trainer
+from trainers import history, metrics, trainer
 
 pytestmark = [
     pytest.mark.slow,
@@ -19,9 +17,10 @@ pytestmark = [
     pytest.mark.skipif(bool(slurm.missing()), reason=f"no SLURM: {slurm.missing()}"),
 ]
 VARYING = re.compile("memory_gib|.*_per_s")
+STEPS = "400"
 RUN = [
     "gpt.quickstart", "--tiny", "--layout", "fully_sharded:2x1", "--topology", "cpu:2x1",
-    "--train.steps", "400", "--train.save_every", "20", "--train.log_every", "5",
+    "--train.steps", STEPS, "--train.save_every", "20", "--train.log_every", "5",
 ]  # fmt: skip
 
 
@@ -54,8 +53,15 @@ class Submitted:
     def output(self) -> str:
         return (self.workdir / f"slurm-{self.number}.out").read_text()
 
-    def wait_for_checkpoint(self, step: int) -> None:
-        slurm.wait_until(f"checkpoint {step}", (self.workdir / "checkpoints" / str(step)).exists)
+    def wait_for_a_save(self) -> None:
+        """Until there is a newer checkpoint than now."""
+        newest = self._newest()
+        slurm.wait_until(f"a save after step {newest}", lambda: self._newest() > newest)
+
+    def _newest(self) -> int:
+        folder = self.workdir / "checkpoints"
+        names = [path.name for path in folder.iterdir()] if folder.exists() else []
+        return max((int(name) for name in names if name.isdigit()), default=0)
 
     def start_again(self) -> None:
         """Lets the requeued job start now: SLURM itself waits for two minutes."""
@@ -70,7 +76,7 @@ class Submitted:
         return [{k: v for k, v in line.items() if not VARYING.fullmatch(k)} for line in metrics.read(self.workdir)]
 
     def checksums(self) -> dict[str, str]:
-        return json.loads((self.workdir / "checkpoints" / "400" / "meta" / "metadata").read_text())["checksums"]
+        return json.loads((self.workdir / "checkpoints" / STEPS / "meta" / "metadata").read_text())["checksums"]
 
     def codes(self) -> list[int | None]:
         """The exit codes in run.jsonl; None for a start without an end."""
@@ -89,19 +95,22 @@ def test_a_preempted_run_whose_node_then_dies_ends_as_one_that_was_left_alone(cl
     whole = Submitted(cluster, tmp_path / "whole")
     assert "exit code 0, restart 0" in whole.end()
     cut = Submitted(cluster, tmp_path / "cut")
-    cut.wait_for_checkpoint(20)
+    cut.wait_for_a_save()
     cluster.run("scancel", "--signal=TERM", cut.number)
     cut.start_again()
     assert f"exit code {trainer.PREEMPTED}, restart 0" in cut.output
-    cut.wait_for_checkpoint(120)
+    cut.wait_for_a_save()
     cluster.kill_node(slurm.NODES[1])
     slurm.wait_until("the job's return to the queue", lambda: cut.state == "PENDING")
     cluster.start_node(slurm.NODES[1])
     cut.start_again()
     assert "exit code 0, restart 2" in cut.end()
     assert cut.codes() == [trainer.PREEMPTED, None, trainer.DONE] and whole.codes() == [trainer.DONE]
-    assert cut.losses() == whole.losses() and len(whole.losses()) == 80
+    assert cut.losses() == whole.losses() and len(whole.losses()) == int(STEPS) // 5
     assert cut.checksums() == whole.checksums()
+    preempted, killed, last = history.read(cut.workdir).starts
+    assert preempted.lost == 0 and killed.restored == preempted.last
+    assert last.restored > killed.restored and killed.lost == killed.last - last.restored
 
 
 @pytest.mark.parametrize(
