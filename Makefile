@@ -21,6 +21,7 @@ test: $(STAMP)  ## before a commit: all but the slow tests
 
 test-slow: $(STAMP)  ## what test-all has beside test
 	$(PYTEST) -m slow
+	if [ -x $(VENV)-beam/bin/python ]; then $(VENV)-beam/bin/python -m pytest -q tests/data/test_beam.py; fi
 
 test-all: test test-slow  ## everything
 
