@@ -4,7 +4,7 @@
     python -m scripts.bench_reading gpt.quickstart --layout tensor_parallel:2x4 --json
 
 The experiment's data must be prepared. Bytes are those that the kernel gave the process while it read (/proc/self/io), handles
-the files of the cache that it holds open. A pod's rows are exact, from the layout and the torus; their bytes are those of stored rows.
+the files of the cache that it holds open. A pod's rows are exact, from the layout and the torus; bytes are those of stored rows.
 """
 
 import argparse
@@ -134,7 +134,7 @@ def _bytes_read() -> int:
 def stored_bytes(e: Experiment) -> int:
     """Returns the bytes of a stored row, as large as it can be."""
     features = e.data.stored().values()
-    if any(math.prod(f.shape) < 0 for f in features):  # pictures and sounds take what they need: at most what a model gets
+    if any(math.prod(f.shape) < 0 for f in features):  # pictures and sounds have no fixed size: what a model gets
         features = e.data.features().values()
     return sum(math.prod(f.shape) * np.dtype(f.dtype).itemsize for f in features)
 

@@ -45,16 +45,21 @@ def write(workdir: Path) -> Path:
     parts = [
         ("Loss", picture(loss, history), "Dashed lines are restarts."),
         ("Throughput and gradients", picture(rates, history), ""),
-        *(("Scores", picture(scores, history), ""),) * bool(history.scores),
+        ("Scores", picture(scores, history) if history.scores else "", ""),
         ("Starts and ends", starts_table(history), "A step is lost if it was logged and then trained again."),
         ("Stalls", stalls_table(history), "Logged intervals that were more than three times as slow as the median."),
-        *(("Expert load", picture(expert_load, history), "Tokens of each expert over the mean: 1 is balanced."),)
-        * bool(history.loads),
+        (
+            "Expert load",
+            picture(expert_load, history) if history.loads else "",
+            "Tokens of each expert over the mean: 1 is balanced.",
+        ),
         ("Memory", picture(memory, history), "Peak of each host's fullest device, or of its process where none says."),
         ("Hosts", hosts_table(history) + _waiting(history), "Waiting: for rows, as a share of the training time."),
     ]
     body = "".join(
-        f"<h2>{title}</h2>{content}" + (f'<p class="note">{note}</p>' if note else "") for title, content, note in parts
+        f"<h2>{title}</h2>{content}" + (f'<p class="note">{note}</p>' if note else "")
+        for title, content, note in parts
+        if content
     )
     title = html.escape(history.experiment or workdir.name)
     page = workdir / "report.html"
@@ -82,7 +87,7 @@ def facts(h: History) -> str:
     slow = sum(stall.seconds for stall in h.stalls)
     values = {
         "last logged": h.seen[:19].replace("T", " "),
-        "trained for": _duration(h.trained_s),
+        "ran for": _duration(h.trained_s),
         "between starts": _duration(h.idle_s),
         "restarts": max(len(h.starts) - 1, 0),
         "steps lost": lost,

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import datetime
 import fcntl
+import itertools
 import json
 import statistics
 from collections.abc import Sequence
@@ -157,7 +158,7 @@ def _starts(events: Sequence[dict[str, Any]], host_lines: Sequence[dict[str, Any
             start = starts[-1]
             start.ended, start.exit_code, start.error = event["time"], event.get("exit_code"), event.get("error", "")
             start.last = max(start.last, event.get("step") or 0)
-    for start, following in zip(starts, [*starts[1:], None], strict=True):
+    for start, following in itertools.zip_longest(starts, starts[1:]):
         until = following.time if following else "9"
         for line in host_lines:
             if start.time <= line["time"] < until:

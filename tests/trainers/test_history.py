@@ -32,7 +32,10 @@ def workdir(tmp_path) -> Path:
         {**start, "time": at(100), "restored": 6},
     )
     seen = [(4, 9), (6, 80), (8, 90), (8, 110), (10, 115)]
-    steps = [{"time": at(t), "step": n, "waited_s": [0.1, 38.0 if n == 6 else 0.2], "memory_gib": [1.0, 2.0]} for n, t in seen]
+    steps = [
+        {"time": at(t), "step": n, "waited_s": [0.1, 38.0 if n == 6 else 0.2], "memory_gib": [1.0, 2.0]}
+        for n, t in seen
+    ]
     lines(tmp_path / "hosts.jsonl", {"time": at(1), "hosts": ["one", "<two>"]}, *steps)
     rates = {2: 100, 4: 100, 6: 100 / 21, 8: 100, 10: 100}
     lines(
@@ -46,7 +49,11 @@ def workdir(tmp_path) -> Path:
 
 def test_lost_steps_stalls_and_times_are_those_of_the_logs(workdir):
     h = history.read(workdir)
-    assert [(s.restored, s.last, s.exit_code, s.lost) for s in h.starts] == [(0, 4, 75, 0), (4, 8, None, 2), (6, 10, None, 0)]
+    assert [(s.restored, s.last, s.exit_code, s.lost) for s in h.starts] == [
+        (0, 4, 75, 0),
+        (4, 8, None, 2),
+        (6, 10, None, 0),
+    ]
     assert (h.trained_s, h.idle_s) == (10 + 60 + 15, 20 + 10)
     (stall,) = h.stalls  # two steps, 20 s longer than usual
     assert (stall.step, round(stall.per_step), round(stall.seconds)) == (6, 21, 40)
@@ -79,6 +86,13 @@ def test_the_page_is_one_file_and_names_hosts_safely(workdir):
     tags.feed(report.write(workdir).read_text())
     assert tags.headings == 8 and all(source.startswith("data:image/png") for source in tags.sources)
     assert "stopped by a signal, saved" in tags.text and "<two>" in tags.text
+
+
+def test_a_run_without_scores_or_experts_has_no_pictures_of_them(workdir):
+    kept = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()][:5]
+    lines(workdir / "metrics.jsonl", *({k: v for k, v in line.items() if "moe" not in k} for line in kept))
+    page = report.write(workdir).read_text()
+    assert page.count("<h2>") == 6 and "Expert load" not in page
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):
