@@ -1,6 +1,7 @@
 """What scripts.launch writes for each engine, and what it refuses before anything is submitted."""
 
 import copy
+import dataclasses
 import json
 import os
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from configs import registry
+from models.sharding.layout import LayoutError
 from scripts import cli
 from scripts.launching import gke, job, slurm, tpu_vm
 from trainers import trainer
@@ -57,6 +59,14 @@ def test_a_layout_that_does_not_fit_is_refused_in_one_line(experiment, layout, t
         job.check(e, job.machines_of(topology))
     assert all(part in str(caught.value) for part in parts), caught.value
     assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_mesh_that_does_not_lie_on_the_torus_is_refused():
+    """256 x 8 chips, asked to lie along axes of 16 and 8."""
+    e = registry.load("gpt.gspmd_1t")
+    e = dataclasses.replace(e, layout=dataclasses.replace(e.layout, torus=(("data", "z"), ("model", "x"))))
+    with pytest.raises(LayoutError, match="torus data='z' has 16 chips, not 256"):
+        job.check(e, job.machines_of("v4:8x16x16"))
 
 
 def test_every_engine_runs_the_same_command_and_restarts_on_the_preemption_code():
