@@ -51,9 +51,12 @@ class BeamMapper:
         slices = [(start, min(start + window, size)) for start in range(0, size, window)]
         missing = [slice_ for slice_ in slices if not _file(folder, *slice_).exists()]
         self.progress(f"beam: {len(missing):,} of {len(slices):,} slices to read, {size:,} items")
-        if missing:
+        work = functools.partial(_write, read, items, folder)
+        if len(missing) == 1:  # not worth starting workers
+            work(missing[0])
+        elif missing:
             with beam.Pipeline(options=PipelineOptions(self.options)) as pipeline:
-                _ = pipeline | beam.Create(missing) | beam.Map(functools.partial(_write, read, items, folder))
+                _ = pipeline | beam.Create(missing) | beam.Map(work)
         for start, stop in slices:
             results = pickle.loads(_file(folder, start, stop).read_bytes())
             if len(results) != stop - start:
