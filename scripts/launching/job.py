@@ -113,7 +113,7 @@ def bucket_of(place: str) -> str:
     """
     if not place.startswith("gs://"):
         return ""
-    match = re.fullmatch(r"gs://([a-z0-9][a-z0-9._-]+)/(.*[^/])/?", place)
+    match = re.fullmatch(r"gs://([a-z0-9][a-z0-9._-]+)/[\w./=-]*[\w=-]/?", place)
     if not match:
         raise ConfigError(f"{place!r}: expected a bucket and a folder, as gs://bucket/runs/mine")
     return match[1]

@@ -43,7 +43,7 @@ def script(job: Job) -> str:
     }
     lines = [
         "#!/bin/bash",
-        *(f"#SBATCH --{name}={value}" for name, value in options.items()),
+        *(f"#SBATCH --{name}={shlex.quote(str(value))}" for name, value in options.items()),
         "#SBATCH --requeue",
         *(f"# {line}" for line in job.summary()),
         f"cd {shlex.quote(str(ROOT))} || exit",

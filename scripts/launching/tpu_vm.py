@@ -45,7 +45,7 @@ def script(job: Job, zone: str, spot: bool) -> str:
         *(["--spot"] if spot else []),
     ]  # fmt: skip
     launch = f"{job.workdir.rstrip('/')}/launch"
-    resource = f"{name} --zone={zone}"
+    resource = shlex.join([name, f"--zone={zone}"])
     return f"""#!/bin/bash
 {_comments(job)}
 set -euo pipefail
