@@ -41,9 +41,10 @@ class Submitted:
 
     cluster: slurm.Cluster
     workdir: Path
+    more: tuple[str, ...] = ()
 
     def __post_init__(self):
-        self.number = launch(self.cluster, *RUN, "--workdir", str(self.workdir)).split()[-1]
+        self.number = launch(self.cluster, *RUN, *self.more, "--workdir", str(self.workdir)).split()[-1]
 
     @property
     def state(self) -> str:
@@ -112,6 +113,17 @@ def test_a_preempted_run_whose_node_then_dies_ends_as_one_that_was_left_alone(cl
     preempted, killed, last = history.read(cut.workdir).starts
     assert preempted.lost == 0 and killed.restored == preempted.last
     assert last.restored > killed.restored and killed.lost == killed.last - last.restored
+
+
+def test_what_would_end_the_same_way_is_not_started_again(cluster, tmp_path):
+    """A run whose restarts are used up, and one that is refused because the folder holds another run."""
+    run = Submitted(cluster, tmp_path / "run", ("--restarts", "0"))
+    run.wait_for_a_save()
+    cluster.run("scancel", "--signal=TERM", run.number)
+    assert f"exit code {trainer.PREEMPTED}, restart 0" in run.end() and run.state == "FAILED"
+    other = Submitted(cluster, tmp_path / "run", ("--train.seed", "1"))
+    output = other.end()
+    assert "exit code 2, restart 0" in output and "seed" in output and other.state == "FAILED"
 
 
 @pytest.mark.parametrize(
