@@ -47,6 +47,7 @@ def write(workdir: Path) -> Path:
         ("Throughput and gradients", picture(rates, history), ""),
         ("Scores", picture(scores, history) if history.scores else "", ""),
         ("Starts and ends", starts_table(history), "A step is lost if it was logged and then trained again."),
+        ("Other events", notes_table(history) if history.notes else "", ""),
         ("Stalls", stalls_table(history), "Logged intervals that were more than three times as slow as the median."),
         (
             "Expert load",
@@ -204,6 +205,11 @@ def starts_table(h: History) -> str:
         ]  # fmt: skip
 
     return _table(["started", "on", "at step", "last step", "end", "steps lost"], [row(s) for s in h.starts], {2, 3, 5})
+
+
+def notes_table(h: History) -> str:
+    rows = [[time[:19].replace("T", " "), html.escape(name), html.escape(rest[:200])] for time, name, rest in h.notes]
+    return _table(["at", "event", ""], rows, set())
 
 
 def stalls_table(h: History) -> str:

@@ -70,6 +70,7 @@ class History:
       steps: the lines of metrics.jsonl about training; `scores` those about evaluation.
       host_lines: the lines of hosts.jsonl about steps, also about lost ones, in order.
       hosts: the machine of every process of the last start.
+      notes: (time, name, the rest) of every other event in run.jsonl, such as going back after a spike of the loss.
       unit: the unit of work of the throughput; `rate` is its median per second.
       trained_s, idle_s: seconds between starts and ends, and between ends and the next starts.
     """
@@ -82,6 +83,7 @@ class History:
     stalls: list[Stall]
     hosts: list[str]
     host_lines: list[dict[str, Any]]
+    notes: list[tuple[str, str, str]]
     unit: str
     rate: float
 
@@ -130,6 +132,7 @@ def read(workdir: Path) -> History:
         stalls=_stalls(steps, unit, host_lines, named),
         hosts=named,
         host_lines=host_lines,
+        notes=[_note(event) for event in events if event.get("event") not in ("start", "stop")],
         unit=unit,
         rate=statistics.median(per_s) if per_s else 0.0,
     )
@@ -167,6 +170,11 @@ def _starts(events: Sequence[dict[str, Any]], host_lines: Sequence[dict[str, Any
         if following:
             start.lost = max(0, start.last - following.restored)
     return starts
+
+
+def _note(event: dict[str, Any]) -> tuple[str, str, str]:
+    fields = (f"{name}={value}" for name, value in event.items() if name not in ("time", "event", "pid"))
+    return str(event.get("time", "")), str(event.get("event", "")), " ".join(fields)
 
 
 def _stalls(

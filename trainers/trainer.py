@@ -22,9 +22,10 @@ from data.reading.caches import cache_folder
 from data.reading.examples import open_source
 from models.errors import nearest
 from models.families import family_of
-from trainers import host_memory, hosts, metrics, processes, runlog, step
+from trainers import host_memory, metrics, processes, runlog, step
 from trainers.checkpoint import Checkpoints
 from trainers.evaluation.evaluator import open_evaluator
+from trainers.hosts import HostLog
 from trainers.measure import mlperf_log
 from trainers.plan import Plan, make_plan
 from trainers.weights import init_from
@@ -104,11 +105,11 @@ def train(
         writer = metrics.MetricWriter(workdir, at) if leader else None
         if writer:
             closing.callback(writer.close)
-        host_log = hosts.HostLog(workdir)
         units = plan.units()
         progress = metrics.Progress(train.steps, at, units[0], sys.stdout if leader else io.StringIO())
         skipped = int(state.skipped)
         pending: list[tuple[int, dict[str, jax.Array]]] = []  # steps whose metrics have not been fetched
+        host_log = HostLog(workdir)
         attempt.start()
         while True:
             state, step_metrics = compiled(state, batches(at))

@@ -30,6 +30,7 @@ def workdir(tmp_path) -> Path:
         {"event": "stop", "time": at(10), "step": 4, "exit_code": trainer.PREEMPTED},
         {**start, "time": at(30), "restored": 4},
         {**start, "time": at(100), "restored": 6},
+        {"event": "rewind", "time": at(112), "to": 6},
     )
     seen = [(4, 9), (6, 80), (8, 90), (8, 110), (10, 115)]
     steps = [
@@ -84,15 +85,15 @@ def test_the_page_is_one_file_and_names_hosts_safely(workdir):
 
     tags = Tags()
     tags.feed(report.write(workdir).read_text())
-    assert tags.headings == 8 and all(source.startswith("data:image/png") for source in tags.sources)
-    assert "stopped by a signal, saved" in tags.text and "<two>" in tags.text
+    assert tags.headings == 9 and all(source.startswith("data:image/png") for source in tags.sources)
+    assert "stopped by a signal, saved" in tags.text and "<two>" in tags.text and "rewindto=6" in tags.text
 
 
 def test_a_run_without_scores_or_experts_has_no_pictures_of_them(workdir):
     kept = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()][:5]
     lines(workdir / "metrics.jsonl", *({k: v for k, v in line.items() if "moe" not in k} for line in kept))
     page = report.write(workdir).read_text()
-    assert page.count("<h2>") == 6 and "Expert load" not in page
+    assert page.count("<h2>") == 7 and "Expert load" not in page
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):
