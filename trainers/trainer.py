@@ -126,6 +126,8 @@ def train(
             if logging or stopping:
                 seen = [(number, metrics.to_host(values)) for number, values in pending]
                 pending.clear()
+                if logging:
+                    host_log.write(at, batches.waited)
                 for number, values in seen:
                     if int(values["skipped"]) > skipped:
                         skipped = int(values["skipped"])
@@ -140,8 +142,6 @@ def train(
                     # Time and memory are logged beside the run's numbers, which are the same in every repetition.
                     rates = {f"{unit}_per_s": count / seconds for unit, count in done.items()}
                     writer.write(at, values | rates | {"memory_gib": host_memory.memory_gib()})
-                if logging:
-                    host_log.write(at, batches.waited)
                 if skipped > train.max_nonfinite:
                     progress.pause()
                     say(f"{skipped} steps were not finite, more than train.max_nonfinite={train.max_nonfinite}")
