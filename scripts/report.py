@@ -48,7 +48,11 @@ def write(workdir: Path) -> Path:
         ("Scores", picture(scores, history) if history.scores else "", ""),
         ("Starts and ends", starts_table(history), "A step is lost if it was logged and then trained again."),
         ("Other events", notes_table(history) if history.notes else "", ""),
-        ("Stalls", stalls_table(history), "Logged intervals that were more than three times as slow as the median."),
+        (
+            "Stalls",
+            stalls_table(history),
+            "Logged intervals more than three times as slow as the median, but for the first of a start.",
+        ),
         (
             "Expert load",
             picture(expert_load, history) if history.loads else "",
@@ -172,7 +176,7 @@ def memory(figure: Any, h: History) -> str:
         by_step = [{"step": line["step"], "most": max(line["memory_gib"])} for line in h.host_lines]
         _line(axes, by_step, "most", color=COLORS["low"], label="fullest host")
     axes.set(ylabel="GiB", ylim=(0, None))
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, loc="lower right")
     return "memory over steps"
 
 
@@ -185,6 +189,7 @@ def waiting(figure: Any, h: History) -> str:
         extent=(lines[0]["step"], lines[-1]["step"] + 1, len(h.hosts) - 0.5, -0.5), vmin=0,
     )  # fmt: skip
     axes.set(xlabel="step", ylabel="process")
+    axes.yaxis.get_major_locator().set_params(integer=True)
     figure.colorbar(image, ax=axes, label="s waiting for rows")
     return "seconds that each process waited for rows"
 

@@ -129,7 +129,7 @@ def read(workdir: Path) -> History:
         steps=steps,
         scores=[line for line in lines if any(name.startswith("eval/") for name in line)],
         starts=starts,
-        stalls=_stalls(steps, unit, host_lines, named),
+        stalls=_stalls(steps, unit, host_lines, named, {start.restored for start in starts}),
         hosts=named,
         host_lines=host_lines,
         notes=[_note(event) for event in events if event.get("event") not in ("start", "stop")],
@@ -178,8 +178,13 @@ def _note(event: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def _stalls(
-    steps: Sequence[dict[str, Any]], unit: str, host_lines: Sequence[dict[str, Any]], named: Sequence[str]
+    steps: Sequence[dict[str, Any]],
+    unit: str,
+    host_lines: Sequence[dict[str, Any]],
+    named: Sequence[str],
+    begun: set[int],
 ) -> list[Stall]:
+    """Returns the slow intervals, but for those in which a start `begun` at one of these steps: they have its own delays."""
     rate = f"{unit}_per_s"
     timed = [(line["step"], line.get(unit, 1) / line[rate]) for line in steps if line.get(rate)]
     if not timed:
@@ -189,7 +194,8 @@ def _stalls(
     stalls = []
     for (step, seconds), (before, _) in zip(timed, [(0, 0.0), *timed], strict=False):
         extra = (seconds - usual) * max(step - before, 1)
-        if seconds > _SLOW * usual and extra >= _LEAST:
+        started = any(before <= at < step for at in begun)
+        if seconds > _SLOW * usual and extra >= _LEAST and not started:
             waited = waits.get(step, [0.0])
             most = max(range(len(waited)), key=lambda number: waited[number])
             name = named[most] if most < len(named) else ""

@@ -134,7 +134,7 @@ def test_two_processes_of_the_direct_runner_give_the_same_bytes(root, by_threads
 
 def test_two_workers_of_dask_give_the_same_bytes(root, by_threads):
     """Another runner, on a scheduler and two worker processes over loopback."""
-    from distributed import LocalCluster
+    from distributed import LocalCluster  # pyright: ignore[reportMissingImports]
 
     with LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster:
         options = ["--runner=apache_beam.runners.dask.dask_runner.DaskRunner"]

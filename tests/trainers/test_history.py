@@ -22,17 +22,17 @@ def at(second: int) -> str:
 
 @pytest.fixture
 def workdir(tmp_path) -> Path:
-    """Three starts: preempted at step 4, killed after step 8 with a save at 6, then at work; step 6 took 21 s instead of 1 s."""
+    """Three starts: preempted at step 2, killed after step 8 with a save at 6, then at work; step 6 took 21 s instead of 1 s."""
     start = {"event": "start", "experiment": "a.b", "host": "one"}
     lines(
         tmp_path / "run.jsonl",
         {**start, "time": at(0), "restored": None},
-        {"event": "stop", "time": at(10), "step": 4, "exit_code": trainer.PREEMPTED},
-        {**start, "time": at(30), "restored": 4},
+        {"event": "stop", "time": at(10), "step": 2, "exit_code": trainer.PREEMPTED},
+        {**start, "time": at(30), "restored": 2},
         {**start, "time": at(100), "restored": 6},
         {"event": "rewind", "time": at(112), "to": 6},
     )
-    seen = [(4, 9), (6, 80), (8, 90), (8, 110), (10, 115)]
+    seen = [(2, 9), (4, 40), (6, 80), (8, 90), (8, 110), (10, 115)]
     steps = [
         {"time": at(t), "step": n, "waited_s": [0.1, 38.0 if n == 6 else 0.2], "memory_gib": [1.0, 2.0]}
         for n, t in seen
@@ -51,8 +51,8 @@ def workdir(tmp_path) -> Path:
 def test_lost_steps_stalls_and_times_are_those_of_the_logs(workdir):
     h = history.read(workdir)
     assert [(s.restored, s.last, s.exit_code, s.lost) for s in h.starts] == [
-        (0, 4, 75, 0),
-        (4, 8, None, 2),
+        (0, 2, 75, 0),
+        (2, 8, None, 2),
         (6, 10, None, 0),
     ]
     assert (h.trained_s, h.idle_s) == (10 + 60 + 15, 20 + 10)

@@ -27,9 +27,9 @@ def test_public_sets_by_their_tfds_names(tmp_path, name):
 
     from data.text import documents
 
-    data_set, config, version, language = re.fullmatch(  # pyright: ignore
-        r"(\w+)(?:/([\w.]+))?:([\d.]+)(?:@(\w+))?", PUBLIC[name]
-    ).groups()
+    found = re.fullmatch(r"(\w+)(?:/([\w.]+))?:([\d.]+)(?:@(\w+))?", PUBLIC[name])
+    assert found
+    data_set, config, version, language = found.groups()
     own = {"train": language, "test": f"{language}-test", "validation": f"{language}-validation"} if language else {}
     extra = {"lm1b": (), "c4": ("timestamp", "url", "content-type", "content-length"), "wikipedia": ("title",)}[
         data_set
