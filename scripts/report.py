@@ -6,17 +6,21 @@ Reads metrics.jsonl, run.jsonl and hosts.jsonl, and needs no checkpoint; writes 
 says are others: scripts.report_translations, report_pictures and report_texts.
 """
 
+from __future__ import annotations
+
 import base64
 import datetime
 import html
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from configs.registry import ConfigError
 from scripts import cli
-from trainers.history import ENDS, History, Start, read
+
+if TYPE_CHECKING:
+    from trainers.history import History, Start
 
 COLORS = {"high": "#2f6f9f", "middle": "#5aa469", "low": "#d98032"}
 STYLE = """
@@ -38,6 +42,7 @@ def write(workdir: Path) -> Path:
     import matplotlib
 
     matplotlib.use("agg")
+    from trainers.history import read
 
     history = read(workdir)
     if not history.steps:
@@ -200,6 +205,8 @@ def _waiting(h: History) -> str:
 
 
 def starts_table(h: History) -> str:
+    from trainers.history import ENDS
+
     def row(start: Start) -> list[str]:
         code = start.exit_code
         end = start.silence if code is None else ENDS.get(code, f"exit code {code}")
