@@ -21,6 +21,7 @@ test: $(STAMP)  ## before a commit: all but the slow tests
 
 test-slow: $(STAMP)  ## what test-all has beside test
 	$(PYTEST) -m slow
+	if [ -x $(VENV)-beam/bin/python ]; then $(VENV)-beam/bin/python -m pytest -q tests/data/test_beam.py; fi
 
 test-all: test test-slow  ## everything
 
@@ -30,9 +31,9 @@ check: $(STAMP)  ## style, types, and known vulnerabilities of the locked packag
 	$(VENV)/bin/pyright
 	$(PY) -m scripts.audit
 
-setup: $(STAMP)  ## the environment alone; DEVICE=gpu or tpu adds JAX's own packages for it, DEVICE=plan the TPU compiler
+setup: $(STAMP)  ## the environment alone; DEVICE=gpu or tpu adds JAX's own packages for it, DEVICE=plan the TPU compiler, launch the schemas of Kubernetes and JobSet, beam Apache Beam
 
-$(STAMP): requirements.lock requirements-plan.lock
+$(STAMP): requirements.lock requirements-plan.lock requirements-launch.lock requirements-beam.lock
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one with PYTHON=...")'
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
@@ -41,6 +42,8 @@ $(STAMP): requirements.lock requirements-plan.lock
 	if [ $(DEVICE) = gpu ]; then $(PY) -m pip install --quiet -c $(VENV)/constraints.txt "jax[cuda12]"; fi
 	if [ $(DEVICE) = tpu ]; then $(PY) -m pip install --quiet -c $(VENV)/constraints.txt "jax[tpu]"; fi
 	if [ $(DEVICE) = plan ]; then $(PY) -m pip install --quiet --upgrade --no-deps --require-hashes --target $(VENV)/plan -r requirements-plan.lock; fi
+	if [ $(DEVICE) = launch ]; then $(PY) -m pip install --quiet --upgrade --no-deps --require-hashes --target $(VENV)/launch -r requirements-launch.lock; fi
+	if [ $(DEVICE) = beam ]; then $(PYTHON) -m venv $(VENV)-beam && $(VENV)-beam/bin/python -m pip install --quiet --require-hashes -r requirements-beam.lock; fi
 	touch $@
 
 COMPILE := uv pip compile --quiet --universal --no-header --no-annotate --generate-hashes --upgrade --python-version 3.11
@@ -76,4 +79,4 @@ $(VENV)-maxtext/.installed: scripts/peers/maxtext.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-parity $(VENV)-maxtext .data runs
+	rm -rf $(VENV) $(VENV)-beam $(VENV)-parity $(VENV)-maxtext .data runs

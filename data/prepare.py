@@ -12,11 +12,14 @@ which takes it from their folder. A kind that makes caches of a user's own data 
 
 import dataclasses
 import json
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from data import kinds, paths
 from data.packages import fetch
+from data.reading import files
 from data.stages import Progress, stage
 from data.task import DataError
 
@@ -79,7 +82,7 @@ def takes_vocabulary(settings: Settings) -> bool:
 
 def prepare(
     cache: str, settings: Settings | None = None, *, data_dir: Path | None = None, vocabulary: Path | None = None,
-    progress: Progress = print,
+    progress: Progress = print, beam: Sequence[str] | None = None,
 ) -> Path:  # fmt: skip
     """Makes a packed cache, unless it is up to date; first those that it is made from.
 
@@ -89,6 +92,7 @@ def prepare(
       data_dir: the data folder, `paths.data_dir()` by default.
       vocabulary: the folder of released weights whose vocabulary encodes the cache, if its settings leave that open.
       progress: called with a line for each stage and its seconds.
+      beam: options of Apache Beam, which then reads the items of a public data set (data.reading.beam); None: threads do.
 
     Returns:
       The cache's folder.
@@ -121,10 +125,17 @@ def prepare(
 
     with stage("packages", progress):
         fetched = fetch.fetch(needed, root / "packages", progress)
+    unfinished = folder.with_name(f".{cache}.beam-{inputs[:16]}")  # kept if this is killed: the next call goes on there
+    mapper = None
+    if beam is not None:
+        from data.reading.beam import BeamMapper
+
+        mapper = BeamMapper(beam, unfinished, progress)
     with paths.new_folder(folder) as new:
-        built = maker.build(settings, root, new, progress)
-        files = sorted(path for path in new.rglob("*") if path.is_file())
-        hashes = {path.relative_to(new).as_posix(): paths.sha256(path) for path in files}
+        with files.mapped_by(mapper):
+            built = maker.build(settings, root, new, progress)
+        written = sorted(path for path in new.rglob("*") if path.is_file())
+        hashes = {path.relative_to(new).as_posix(): paths.sha256(path) for path in written}
         lengths = [value for name, value in fields.items() if name.endswith("length")]
         manifest = {
             "cache": cache,
@@ -137,6 +148,7 @@ def prepare(
             "fingerprint": paths.digest([hashes, *lengths]),
         }
         (new / "manifest.json").write_text(json.dumps(manifest, indent=1))
+    shutil.rmtree(unfinished, ignore_errors=True)
     return folder
 
 

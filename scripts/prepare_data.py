@@ -5,6 +5,7 @@
     python -m scripts.prepare_data svhn --from tfds:svhn_cropped --test 0.1    # what TFDS has prepared
     python -m scripts.prepare_data rain --from radar.nc --variables rate       # a gridded series
     python -m scripts.prepare_data talks --from ~/talks --teacher whisper_base # sounds, written down where their table is not
+    python -m scripts.prepare_data c4_1024 --beam "--direct_num_workers=8"     # by Apache Beam (docs/DATA.md)
     python -m scripts.prepare_data talks --from talks.jsonl --vocabulary DIR   # conversations, in the chat template of DIR
 
 With --from, NAME is what the data set of your own is to be called, and the further options are fields of its settings. The name
@@ -13,6 +14,7 @@ With --from, NAME is what the data set of your own is to be called, and the furt
 
 import json
 import re
+import shlex
 import sys
 
 from configs.overrides import override
@@ -43,6 +45,12 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="SOURCE",
         help="make it of your own data: a folder of pictures, tfds:NAME, a netCDF file or Zarr store, JSON lines",
     )
+    parser.add_argument(
+        "--beam",
+        metavar="OPTIONS",
+        type=shlex.split,
+        help='read a data set of TFDS by Apache Beam with its own options, as "--runner=DirectRunner --direct_num_workers=4"',
+    )
     parser.add_argument("--json", action="store_true", help="print the summary as JSON; progress goes to stderr")
     options, rest = parser.parse_known_args(arguments)
     if rest and not options.source:
@@ -52,14 +60,14 @@ def main(arguments: list[str] | None = None) -> int:
             raise ConfigError(
                 f"{options.name!r}: expected a name of your own, of letters and digits, for the data of --from"
             )
-        settings = override(settings_from(options.source), rest, ["from", "json", "vocabulary"])
-        folder = prepare(options.name, settings, vocabulary=options.vocabulary, progress=say)
+        settings = override(settings_from(options.source), rest, ["from", "json", "vocabulary", "beam"])
+        folder = prepare(options.name, settings, vocabulary=options.vocabulary, progress=say, beam=options.beam)
         summary = summarise(json.loads((folder / "manifest.json").read_text())) | {"folder": str(folder)}
     elif options.name in WEIGHTS:
         folder = fetch_weights(options.name, progress=say)
         summary = {"weights": options.name, "folder": str(folder)}
     elif options.name in PREPARED:
-        folder = prepare(options.name, vocabulary=options.vocabulary, progress=say)
+        folder = prepare(options.name, vocabulary=options.vocabulary, progress=say, beam=options.beam)
         summary = summarise(json.loads((folder / "manifest.json").read_text())) | {"folder": str(folder)}
     elif options.name == reference.NAME:
         folder = reference.prepare(progress=say)

@@ -43,7 +43,7 @@ def main() -> int:
         return code
 
     headline("3. Scores on held-out test strings, none of which was a training target in any language")
-    from scripts import report
+    from scripts import report_translations
 
     e, weights = open_model(args.workdir)
     plan, params = placed(e, weights)
@@ -68,7 +68,7 @@ def main() -> int:
     for s in found["samples"]:
         print(f"{s['lang']:8} {s['source']}\n      -> {s['output']}\n     ref {s['reference']}")
 
-    page = report.write(args.workdir, e)
+    page = report_translations.write(args.workdir, e)
     minutes = (time.perf_counter() - began) / 60
     print(f"\n{minutes:.1f} minutes. Pictures: {page.resolve()}")
     print(f'Try:  .venv/bin/python -m scripts.translate --checkpoint {args.workdir} --from de "Passwort vergessen?"')

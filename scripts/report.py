@@ -1,21 +1,26 @@
-"""Draws a run as one self-contained page: loss, BLEU by language, expert load over time, one tensor's place on the mesh.
+"""Draws a running or finished run as one self-contained page: curves, restarts, lost steps, stalls, expert load, hosts.
 
-    python -m scripts.report runs/quickstart
+    python -m scripts.report runs/mine
 
-Reads metrics.jsonl, evaluation.json (written by scripts.quickstart) and the newest checkpoint's experiment; writes
-DIR/index.html.
+Reads metrics.jsonl, run.jsonl and hosts.jsonl, and needs no checkpoint; writes DIR/report.html. The pages of what a model
+says are others: scripts.report_translations, report_pictures and report_texts.
 """
 
+from __future__ import annotations
+
 import base64
+import datetime
 import html
 import io
-import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from configs.experiment import Experiment
-from models.sharding.layouts import ONE_DEVICE
+from configs.registry import ConfigError
 from scripts import cli
+
+if TYPE_CHECKING:
+    from trainers.history import History, Start
 
 COLORS = {"high": "#2f6f9f", "middle": "#5aa469", "low": "#d98032"}
 STYLE = """
@@ -25,43 +30,52 @@ table { border-collapse: collapse; width: 100%; font-size: .9rem; } td, th { pad
 border-bottom: 1px solid #ddd; vertical-align: top; } td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
 p.note { color: #666; font-size: .9rem; }
 """
+FACTS = """
+dl { display: flex; flex-wrap: wrap; gap: .4rem 2.2rem; } dt { color: #666; font-size: .85rem; }
+dd { margin: 0; font-size: 1.25rem; font-variant-numeric: tabular-nums; } .bad { color: #a33; }
+"""
+SHOWN = 40  # rows of a table, at most
 
 
-def write(workdir: Path, e: Experiment) -> Path:
-    """Writes DIR/index.html and returns its path."""
+def write(workdir: Path) -> Path:
+    """Writes DIR/report.html and returns its path; raises ConfigError for a folder in which no run has logged a step."""
     import matplotlib
 
     matplotlib.use("agg")
-    from data.reading.caches import cache_folder
-    from trainers import metrics
+    from trainers.history import read
 
-    steps = [line for line in metrics.read(workdir) if "loss" in line]
-    evaluation = json.loads((workdir / "evaluation.json").read_text()) | {"cache": cache_folder(e.data)}
+    history = read(workdir)
+    if not history.steps:
+        raise ConfigError(f"{workdir}: no run has logged a step there")
     parts = [
-        ("Loss", picture(loss_curve, steps), "Training objective and plain cross-entropy per target token, in nats."),
-        ("Scores on held-out test strings", scores_table(evaluation), "Stripped: without placeholders, tags, punctuation and "
-         "case, which copying gets right for free. “Other sources” is the same model fed with another sentence of the "
-         "same language: what it scores without looking."),
-        ("BLEU by language", picture(bleu_by_language, evaluation), "Stripped BLEU. A language has only a few sentences here: "
-         "read the shape, not single bars."),
-        ("Translations", samples_table(evaluation), ""),
-    ]  # fmt: skip
-    if any(name.startswith("moe/load") for name in steps[-1]):
-        parts += [
-            (
-                "Expert load over time",
-                picture(expert_load, steps),
-                "Tokens served by each expert over the mean: 1 is balanced.",
-            ),
-            ("Where an expert tensor lives", picture(tensor_place, e), "Each box is one device's share of the tensor."),
-        ]
+        ("Loss", picture(loss, history), "Dashed lines are restarts."),
+        ("Throughput and gradients", picture(rates, history), ""),
+        ("Scores", picture(scores, history) if history.scores else "", ""),
+        ("Starts and ends", starts_table(history), "A step is lost if it was logged and then trained again."),
+        ("Other events", notes_table(history) if history.notes else "", ""),
+        (
+            "Stalls",
+            stalls_table(history),
+            "Logged intervals more than three times as slow as the median, but for the first of a start.",
+        ),
+        (
+            "Expert load",
+            picture(expert_load, history) if history.loads else "",
+            "Tokens of each expert over the mean: 1 is balanced.",
+        ),
+        ("Memory", picture(memory, history), "Peak of each host's fullest device, or of its process where none says."),
+        ("Hosts", hosts_table(history) + _waiting(history), "Waiting: for rows, as a share of the training time."),
+    ]
     body = "".join(
-        f"<h2>{title}</h2>{content}" + (f'<p class="note">{note}</p>' if note else "") for title, content, note in parts
+        f"<h2>{title}</h2>{content}" + (f'<p class="note">{note}</p>' if note else "")
+        for title, content, note in parts
+        if content
     )
-    page = workdir / "index.html"
+    title = html.escape(history.experiment or workdir.name)
+    page = workdir / "report.html"
     page.write_text(
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{e.name}</title><style>{STYLE}</style>'
-        f"<h1>{e.name}, step {steps[-1]['step']}</h1>{body}</html>\n"
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{STYLE}{FACTS}</style>'
+        f"<h1>{title}, step {history.steps[-1]['step']:,}: {history.state}</h1>{facts(history)}{body}</html>\n"
     )
     return page
 
@@ -77,109 +91,187 @@ def picture(draw: Any, data: Any, size: tuple[float, float] = (9, 3.4)) -> str:
     return f'<img alt="{html.escape(alt)}" src="data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}">'
 
 
-def loss_curve(figure: Any, steps: list[dict[str, Any]]) -> str:
-    axes = figure.subplots()
-    x = [s["step"] for s in steps]
-    axes.plot(x, [s["loss"] for s in steps], color="#999", label="objective (smoothed labels, balance loss)")
-    axes.plot(x, [s["cross_entropy"] for s in steps], color=COLORS["high"], label="cross-entropy")
-    axes.set(xlabel="step", ylabel="nats per token", ylim=(0, None))
+def facts(h: History) -> str:
+    """Returns the run's numbers in short."""
+    lost = sum(start.lost for start in h.starts)
+    slow = sum(stall.seconds for stall in h.stalls)
+    values = {
+        "last logged": h.seen[:19].replace("T", " "),
+        "ran for": _duration(h.trained_s),
+        "between starts": _duration(h.idle_s),
+        "restarts": max(len(h.starts) - 1, 0),
+        "steps lost": lost,
+        "stalls": f"{len(h.stalls)}, {_duration(slow)}" if h.stalls else "none",
+        f"{h.unit}/s, median": f"{h.rate:,.0f}",
+        "hosts": len(h.hosts),
+    }
+    return f"<dl>{''.join(f'<div><dt>{k}</dt><dd>{v}</dd></div>' for k, v in values.items())}</dl>"
+
+
+def _axes(figure: Any, h: History, count: int) -> Sequence[Any]:
+    """Returns axes side by side over steps, with a line at each restart."""
+    every = figure.subplots(1, count, squeeze=False)[0]
+    for axes in every:
+        for start in h.starts[1:]:
+            axes.axvline(start.restored, color="#bbb", ls="--", lw=0.8)
+        axes.set_xlabel("step")
+        axes.spines[["top", "right"]].set_visible(False)
+    return every
+
+
+def _line(axes: Any, lines: Sequence[Mapping[str, Any]], name: str, **style: Any) -> None:
+    points = [(line["step"], line[name]) for line in lines if line.get(name) is not None]
+    if points:
+        axes.plot(*zip(*points, strict=True), **style)
+
+
+def loss(figure: Any, h: History) -> str:
+    (axes,) = _axes(figure, h, 1)
+    _line(axes, h.steps, "loss", color="#999", label="objective")
+    _line(axes, h.steps, "cross_entropy", color=COLORS["high"], label="cross-entropy")
+    axes.set(ylabel="loss", title="")
     axes.legend(frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
-    return f"loss falls from {steps[0]['loss']:.2f} to {steps[-1]['loss']:.2f}"
+    return f"loss from {h.steps[0]['loss']} to {h.steps[-1]['loss']}"
 
 
-def bleu_by_language(figure: Any, evaluation: dict[str, Any]) -> str:
-    from matplotlib.patches import Patch
-
-    from data.reading.caches import read_manifest
-    from data.translation.decoding import buckets
-
-    manifest = read_manifest(evaluation["cache"])
-    bucket_of = buckets(manifest["languages"])
-    ranked = sorted(evaluation["languages"], key=lambda k: -manifest["languages"][k]["pairs"])
-    axes = figure.subplots()
-    axes.bar(
-        ranked,
-        [evaluation["languages"][k]["stripped_bleu"] for k in ranked],
-        color=[COLORS[bucket_of[k]] for k in ranked],
-    )
-    copied = evaluation["baselines"]["source copied"]["stripped_bleu"]
-    axes.axhline(copied, color="#a33", lw=1, ls="--")
-    axes.tick_params(axis="x", rotation=90, labelsize=5.5)
-    axes.margins(x=0.005)
-    axes.set(ylabel="stripped BLEU", xlabel="languages, most training pairs first")
-    handles = [Patch(color=c, label=f"{k} resource") for k, c in COLORS.items()]
-    handles.append(axes.plot([], [], color="#a33", ls="--", label="source copied, all languages")[0])
-    axes.legend(handles=handles, frameon=False, fontsize=8)
-    axes.spines[["top", "right"]].set_visible(False)
-    return f"stripped BLEU of {len(ranked)} languages"
+def rates(figure: Any, h: History) -> str:
+    left, right = _axes(figure, h, 2)
+    _line(left, h.steps, f"{h.unit}_per_s", color=COLORS["middle"])
+    left.set(ylabel=f"{h.unit} per second", ylim=(0, None))
+    _line(right, h.steps, "gradient_norm", color=COLORS["low"], label="gradient norm")
+    _line(right, h.steps, "learning_rate", color=COLORS["high"], label="learning rate")
+    right.set_yscale("log")
+    right.legend(frameon=False)
+    return f"{h.unit} per second, norm of the gradient and learning rate"
 
 
-def expert_load(figure: Any, steps: list[dict[str, Any]]) -> str:
-    towers = figure.subplots(1, 2, sharey=True)
+def scores(figure: Any, h: History) -> str:
+    """Draws the evaluation's scores, at most four."""
+    names = sorted({name for line in h.scores for name in line if name.startswith("eval/") and name.count("/") == 1})[
+        :4
+    ]
+    for axes, name in zip(_axes(figure, h, len(names)), names, strict=True):
+        _line(axes, h.scores, name, color=COLORS["high"], marker=".")
+        axes.set_title(name.removeprefix("eval/"), fontsize=10)
+    return f"scores: {', '.join(names)}"
+
+
+def expert_load(figure: Any, h: History) -> str:
+    names = h.loads
+    every = figure.subplots(1, len(names), squeeze=False)[0]
     image = None
-    for axes, tower in zip(towers, ("encoder", "decoder"), strict=True):
-        load = list(zip(*(s[f"moe/load_{tower}"] for s in steps), strict=True))
+    lines = [line for line in h.steps if all(isinstance(line.get(name), list) for name in names)]
+    for axes, name in zip(every, names, strict=True):
+        load = list(zip(*(line[name] for line in lines), strict=True))
         image = axes.imshow(
             load, aspect="auto", cmap="RdBu_r", vmin=0, vmax=2, interpolation="nearest",
-            extent=(steps[0]["step"], steps[-1]["step"], len(load) - 0.5, -0.5),
+            extent=(lines[0]["step"], lines[-1]["step"] + 1, len(load) - 0.5, -0.5),
         )  # fmt: skip
-        axes.set(title=tower, xlabel="step", yticks=range(len(load)))
-    towers[0].set_ylabel("expert")
-    figure.colorbar(image, ax=towers, label="load over mean")
-    return "expert load over time, encoder and decoder"
+        axes.set_title(name.removeprefix("moe/load_"), fontsize=10)
+        axes.set_xlabel("step")
+    every[0].set_ylabel("expert")
+    figure.colorbar(image, ax=list(every), label="load over mean")
+    return f"load of {len(load)} experts over time"
 
 
-def tensor_place(figure: Any, e: Experiment) -> str:
-    from matplotlib.patches import Rectangle
+def memory(figure: Any, h: History) -> str:
+    (axes,) = _axes(figure, h, 1)
+    _line(axes, h.steps, "memory_gib", color="#999", label="process 0")
+    if h.host_lines:
+        by_step = [{"step": line["step"], "most": max(line["memory_gib"])} for line in h.host_lines]
+        _line(axes, by_step, "most", color=COLORS["low"], label="fullest host")
+    axes.set(ylabel="GiB", ylim=(0, None))
+    axes.legend(frameon=False, loc="lower right")
+    return "memory over steps"
 
-    from trainers.plan import make_plan
 
-    info = next(i for i in make_plan(e, abstract=True).parameters if "expert" in i.axes)
-    cuts = e.layout.cut(info.axes, info.shape, component=info.where.path)
-    at = info.axes.index("expert")
-    experts, shards = info.shape[at], e.layout.num_shards(cuts[at])
+def waiting(figure: Any, h: History) -> str:
+    """Draws the seconds that each host waited for rows, between logged steps."""
+    lines = [line for line in h.host_lines if len(line["waited_s"]) == len(h.hosts)]
     axes = figure.subplots()
-    for expert in range(experts):
-        device = expert * shards // experts
-        axes.add_patch(Rectangle((expert, 0), 0.9, 1, facecolor=f"C{device % 10}", alpha=0.75))
-        axes.text(expert + 0.45, 0.62, f"expert {expert}", ha="center", fontsize=8)
-        axes.text(expert + 0.45, 0.36, f"device {device}", ha="center", fontsize=8, weight="bold")
-    shape = " x ".join(f"{n} {s}" for n, s in zip(info.axes, info.shape, strict=True))
-    axes.set(xlim=(-0.1, experts), ylim=(-0.1, 1.15), title=f"{info.name}: {shape}, {info.spec()}")
-    axes.axis("off")
-    return f"{info.name}: {experts} experts over {shards} devices"
+    image = axes.imshow(
+        list(zip(*(line["waited_s"] for line in lines), strict=True)), aspect="auto", cmap="Oranges", interpolation="nearest",
+        extent=(lines[0]["step"], lines[-1]["step"] + 1, len(h.hosts) - 0.5, -0.5), vmin=0,
+    )  # fmt: skip
+    axes.set(xlabel="step", ylabel="process")
+    axes.yaxis.get_major_locator().set_params(integer=True)
+    figure.colorbar(image, ax=axes, label="s waiting for rows")
+    return "seconds that each process waited for rows"
 
 
-def scores_table(evaluation: dict[str, Any]) -> str:
-    columns = ("stripped_bleu", "bleu", "stripped_chrf", "chrf")
-    rows = {"the model": evaluation["all"]} | {
-        f"{k} resource": evaluation["buckets"][k] for k in ("high", "middle", "low")
-    }
-    rows |= evaluation["baselines"]
-    head = "".join(f'<th class="n">{c.replace("_", " ")}</th>' for c in columns)
-    lines = [
-        f"<tr><td>{k}</td>" + "".join(f'<td class="n">{v[c]:.1f}</td>' for c in columns) + "</tr>"
-        for k, v in rows.items()
+def _waiting(h: History) -> str:
+    several = len(h.hosts) > 1 and any(len(line["waited_s"]) == len(h.hosts) for line in h.host_lines)
+    return picture(waiting, h, size=(9, 2.6)) if several else ""
+
+
+def starts_table(h: History) -> str:
+    from trainers.history import ENDS
+
+    def row(start: Start) -> list[str]:
+        code = start.exit_code
+        end = start.silence if code is None else ENDS.get(code, f"exit code {code}")
+        error = f'<br><span class="bad">{html.escape(start.error)}</span>' if start.error else ""
+        return [
+            start.time[:19].replace("T", " "), html.escape(start.host), f"{start.restored:,}", f"{start.last:,}", end + error,
+            f"{start.lost:,}",
+        ]  # fmt: skip
+
+    return _table(["started", "on", "at step", "last step", "end", "steps lost"], [row(s) for s in h.starts], {2, 3, 5})
+
+
+def notes_table(h: History) -> str:
+    rows = [[time[:19].replace("T", " "), html.escape(name), html.escape(rest[:200])] for time, name, rest in h.notes]
+    return _table(["at", "event", ""], rows, set())
+
+
+def stalls_table(h: History) -> str:
+    if not h.stalls:
+        return "<p>none</p>"
+    worst = sorted(h.stalls, key=lambda stall: -stall.seconds)
+    rows = [
+        [
+            f"{s.step:,}",
+            f"{s.per_step:.2f}",
+            _duration(s.seconds),
+            html.escape(s.waited_most) or "no host waited for rows",
+        ]
+        for s in worst
     ]
-    return f"<table><tr><th></th>{head}</tr>{''.join(lines)}</table>"
+    return _table(["before step", "s/step", "time lost", "most waiting for rows"], rows, {0, 1, 2})
 
 
-def samples_table(evaluation: dict[str, Any]) -> str:
-    keys = ("lang", "source", "output", "reference")
-    lines = ["".join(f"<td dir='auto'>{html.escape(s[k])}</td>" for k in keys) for s in evaluation["samples"]]
-    head = "".join(f"<th>{k}</th>" for k in keys)
-    return f"<table><tr>{head}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+def hosts_table(h: History) -> str:
+    rows = []
+    for number, name in enumerate(h.hosts):
+        mine = [line for line in h.host_lines if len(line["waited_s"]) > number]
+        waited = sum(line["waited_s"][number] for line in mine)
+        peak = max((line["memory_gib"][number] for line in mine), default=0.0)
+        share = waited / h.trained_s if h.trained_s else 0.0
+        rows.append([str(number), html.escape(name), f"{len(mine):,}", f"{waited:.1f}", f"{share:.1%}", f"{peak:.2f}"])
+    rows.sort(key=lambda row: -float(row[3]))
+    return _table(["process", "host", "logged", "s waiting", "waiting", "GiB"], rows, {0, 2, 3, 4, 5})
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: set[int]) -> str:
+    """Returns a table; the columns of `numbers` are aligned to the right."""
+
+    def cells(kind: str, texts: Sequence[str]) -> str:
+        tagged = (f"<{kind}{' class=n' if at in numbers else ''}>{text}</{kind}>" for at, text in enumerate(texts))
+        return f"<tr>{''.join(tagged)}</tr>"
+
+    more = f'<p class="note">and {len(rows) - SHOWN:,} more</p>' if len(rows) > SHOWN else ""
+    return f"<table>{cells('th', head)}{''.join(cells('td', row) for row in rows[:SHOWN])}</table>{more}"
+
+
+def _duration(seconds: float) -> str:
+    return str(datetime.timedelta(seconds=round(seconds)))
 
 
 def main() -> int:
     parser = cli.parser(__doc__)
     parser.add_argument("workdir", type=cli.folder)
     args = parser.parse_args()
-    cli.use_devices(ONE_DEVICE)
-    from trainers.weights.open import open_model
-
-    print(write(args.workdir, open_model(args.workdir)[0]))
+    print(write(args.workdir))
     return 0
 
 

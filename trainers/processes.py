@@ -69,6 +69,15 @@ def gather(*values: float) -> np.ndarray:
     return multihost_utils.process_allgather(local) if jax.process_count() > 1 else local[None]
 
 
+def gather_names(name: str) -> list[str]:
+    """Returns the names of all processes, cut to 64 bytes. Every process must call this."""
+    if jax.process_count() == 1:
+        return [name]
+    return [
+        other.rstrip(b"\0").decode(errors="replace") for other in _gather_bytes(name.encode()[:64].ljust(64, b"\0"))
+    ]
+
+
 def agree(settings: Mapping[str, str]) -> None:
     """Compares settings with those of the other processes. Every process must call this.
 

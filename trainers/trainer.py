@@ -26,6 +26,7 @@ from trainers import host_memory, metrics, processes, runlog, spikes, stalls, st
 from trainers.checkpoint import Checkpoints
 from trainers.corruption import Checker
 from trainers.evaluation.evaluator import open_evaluator
+from trainers.hosts import HostLog
 from trainers.measure import mlperf_log
 from trainers.plan import Plan, make_plan
 from trainers.runlog import CORRUPTED, DIVERGED, DONE, PREEMPTED
@@ -128,6 +129,7 @@ def _train(
         saved = at, skipped  # steps, and those of them that were skipped, up to the last save
         stopping = False
         pending: list[tuple[int, dict[str, jax.Array]]] = []  # steps whose metrics have not been fetched
+        host_log = HostLog(workdir)
         attempt.start()
         while True:
             watch.at(at, stalls.READING)
@@ -154,6 +156,8 @@ def _train(
             if logging or stopping:
                 seen = [(number, metrics.to_host(values)) for number, values in pending]
                 pending.clear()
+                if logging:
+                    host_log.write(at, batches.waited)
                 for number, values in seen:
                     if int(values["skipped"]) > skipped:
                         skipped = int(values["skipped"])

@@ -9,6 +9,8 @@ a picture in each record (`data.images.config.ImageData.stored`), and the names 
 counted and, if it is among the first, named.
 """
 
+import dataclasses
+import functools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -102,13 +104,13 @@ def _write(members: Iterable[Picture], labels: tuple[str, ...], channels: int, p
 
 def _checked(members: Iterable[Picture], channels: int) -> Iterator[tuple[Picture, bytes, str]]:
     """Yields each picture, its file, and why it cannot be used ("" if it can), in order; decoded by several threads."""
+    return in_windows(functools.partial(_read, channels), members, _WINDOW)
 
-    def read(picture: Picture) -> tuple[Picture, bytes, str]:
-        encoded = picture.read()
-        try:
-            pictures.check(encoded, channels)
-        except pictures.PictureError as error:
-            return picture, encoded, str(error)
-        return picture, encoded, ""
 
-    return in_windows(read, members, _WINDOW)
+def _read(channels: int, picture: Picture) -> tuple[Picture, bytes, str]:
+    encoded, why = picture.read(), ""
+    try:
+        pictures.check(encoded, channels)
+    except pictures.PictureError as error:
+        why = str(error)
+    return dataclasses.replace(picture, read=bytes), encoded, why  # what reads it may be no plain data

@@ -3,6 +3,7 @@
 Importing this module imports TensorFlow (5 s); training reads the cache (`data.images.cache`) and never does.
 """
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import tensorflow_datasets as tfds
 
 from data.images.settings import Images
 from data.images.sources import Picture, Pictures
-from data.packages.tfds import dataset_folder
+from data.packages.tfds import Part, dataset_folder, open_builder
 from data.task import DataError
 
 # Sets whose own test has no classes.
@@ -32,27 +33,44 @@ def open_tfds(name: str, data_dir: Path, settings: Images) -> Pictures:
       DataError: the data set has no picture with one class.
       NotPreparedError: it is not there.
     """
-    builder = tfds.builder_from_directory(dataset_folder(_with_version(name, data_dir), data_dir))
+    folder = dataset_folder(_with_version(name, data_dir), data_dir)
+    builder = open_builder(folder)
     picture, label = _fields(name, builder.info)
     features: Any = builder.info.features
     labels = tuple(features[label].names)
     splits = _splits(builder, settings)
 
-    class Split:
-        """The pictures of a split, in the order of the data set, each time that it is iterated."""
+    return Pictures(
+        labels,
+        {split: StoredPictures(split, Part(folder, own, picture), label, labels) for split, own in splits.items()},
+    )
 
-        def __init__(self, name: str, own: str):
-            self.name, self.own = name, own
 
-        def __iter__(self) -> Iterator[Picture]:
-            read: Any = builder.as_dataset  # pyright sees its decorator
-            stored = read(split=self.own, decoders={picture: tfds.decode.SkipDecoding()})
-            for at, example in enumerate(stored.as_numpy_iterator()):
-                encoded, number = bytes(example[picture]), int(example[label])
-                name = example["file_name"].decode() if "file_name" in example else f"{self.name}/{at:07d}"
-                yield Picture(name, labels[number] if number >= 0 else "", lambda encoded=encoded: encoded)
+@dataclasses.dataclass(frozen=True)
+class StoredPictures:
+    """The pictures of a split, in the order of the data set, each time that it is iterated; encoded as they are stored.
 
-    return Pictures(labels, {split: Split(split, own) for split, own in splits.items()})
+    Attributes:
+      name: ours of the split.
+      label: the feature that is the class.
+    """
+
+    name: str
+    part: Part
+    label: str
+    labels: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.part)
+
+    def __iter__(self) -> Iterator[Picture]:
+        return self.slice(0, len(self))
+
+    def slice(self, start: int, stop: int) -> Iterator[Picture]:
+        for at, example in enumerate(self.part.slice(start, stop), start):
+            encoded, number = bytes(example[self.part.encoded]), int(example[self.label])
+            name = example["file_name"].decode() if "file_name" in example else f"{self.name}/{at:07d}"
+            yield Picture(name, self.labels[number] if number >= 0 else "", lambda encoded=encoded: encoded)
 
 
 def _with_version(name: str, data_dir: Path) -> str:

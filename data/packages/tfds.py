@@ -4,12 +4,14 @@ TensorFlow Datasets is imported where a data set is built, not with this module.
 """
 
 import contextlib
+import dataclasses
+import functools
 import io
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from data import paths
 from data.packages.fetch import Package
@@ -36,6 +38,64 @@ def dataset_folder(name: str, data_dir: Path) -> Path:
         how = "python -m scripts.prepare_data" if own else "TFDS (see its manual download instructions)"
         raise NotPreparedError(f"{name} is not prepared in {data_dir}; prepare it with {how}")
     return folder
+
+
+@functools.cache
+def open_builder(folder: Path) -> "tfds.core.DatasetBuilder":
+    """Returns the builder of a prepared folder."""
+    import tensorflow_datasets as tfds
+
+    return tfds.builder_from_directory(folder)
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """The examples of a part of a prepared data set, in the order of its files, each time that it is iterated.
+
+    It is plain data, which another process can use.
+
+    Attributes:
+      folder: the data set's.
+      split: what TFDS calls it, such as "train[1%:]" or "train_clean+train_other".
+      encoded: the feature that is left as it is stored, if there is one.
+    """
+
+    folder: Path
+    split: str
+    encoded: str = ""
+
+    @functools.cached_property
+    def _pieces(self) -> list[tuple[str, int, int]]:
+        """Returns (a split of the set's own, the first example, the one after the last), in order."""
+        import tensorflow_datasets as tfds
+
+        splits = open_builder(self.folder).info.splits
+        pieces = tfds.core.ReadInstruction.from_spec(self.split).to_absolute(splits)
+        sizes = {name: info.num_examples for name, info in splits.items()}
+        return [(p.splitname, p.from_ or 0, sizes[p.splitname] if p.to is None else p.to) for p in pieces]
+
+    def __len__(self) -> int:
+        return sum(end - begin for _, begin, end in self._pieces)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return self.slice(0, len(self))
+
+    def slice(self, start: int, stop: int) -> Iterator[dict[str, Any]]:
+        """Yields the examples from one index to another, as NumPy values."""
+        import tensorflow_datasets as tfds
+
+        builder: Any = open_builder(self.folder)
+        decoders = {self.encoded: tfds.decode.SkipDecoding()} if self.encoded else None
+        in_order = tfds.ReadConfig(interleave_cycle_length=1)  # several files at a time would mix their examples
+        for name, begin, end in self._pieces:
+            size = end - begin
+            low, high = max(start, 0), min(stop, size)
+            if low < high:
+                read = builder.as_dataset(
+                    split=f"{name}[{begin + low}:{begin + high}]", decoders=decoders, read_config=in_order
+                )
+                yield from read.as_numpy_iterator()
+            start, stop = start - size, stop - size
 
 
 def package_hashes(packages: Iterable[Package], folder: Path) -> dict[str, str]:

@@ -4,6 +4,7 @@ The step is the only iterator state. data/reading/examples.py reads the rows; no
 """
 
 import itertools
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -34,10 +35,14 @@ class Batches:
     Args:
       shardings: the sharding of each array, by name; None without a mesh.
       workers: processes that read and augment rows ahead of time, by Grain; 0 does it in a thread of this process.
+
+    Attributes:
+      waited: seconds spent waiting for batches so far.
     """
 
     def __init__(self, source: Source, data: DataConfig, shardings: Mapping[str, Sharding | None], workers: int = 0):
         self.source, self.data, self.workers = source, data, workers
+        self.waited = 0.0
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="rows")
         self._next: tuple[int, Future] | None = None
         self._shapes = {name: (data.batch_size, *f.shape) for name, f in data.features().items()}
@@ -50,7 +55,9 @@ class Batches:
         """Returns the batch of this step: arrays with rows in front, cut over the mesh."""
         if self._next is None or self._next[0] != step:
             self._next = (step, self._reader.submit(self._batch, step))
+        began = time.perf_counter()
         batch = self._next[1].result()
+        self.waited += time.perf_counter() - began
         self._next = (step + 1, self._reader.submit(self._batch, step + 1))
         return batch
 

@@ -1,16 +1,45 @@
-"""Reading the files of a source while a cache is made: by several threads, some at a time; what cannot be used is counted."""
+"""Reading the items of a source while a cache is made: by threads or a pipeline, in order; what cannot be used is counted."""
 
+import contextlib
+import contextvars
 import dataclasses
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 _NAMED = 10  # of what is left out, how many a manifest names
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+@runtime_checkable
+class Sliceable(Protocol):
+    """Items by index, which another process can read: both it and what maps them can be pickled."""
+
+    def __len__(self) -> int: ...
+
+    def slice(self, start: int, stop: int) -> Iterator[Any]:
+        """Yields the items from one index to another; all slices together are the items in order."""
+        ...
+
+
+Mapper = Callable[[Callable[[Any], Any], Sliceable, int], Iterator[Any]]
+"""Returns the results of a function on all items, in order; the number is how many make up one piece of work."""
+
+_mapper: contextvars.ContextVar[Mapper | None] = contextvars.ContextVar("mapper", default=None)
+
+
+@contextlib.contextmanager
+def mapped_by(mapper: Mapper | None) -> Iterator[None]:
+    """Lets `in_windows` map sliceable items by this mapper within the block; None is threads."""
+    token = _mapper.set(mapper)
+    try:
+        yield
+    finally:
+        _mapper.reset(token)
 
 
 @dataclasses.dataclass
@@ -29,6 +58,10 @@ class Tally:
 
 def in_windows(read: Callable[[Item], Result], items: Iterable[Item], window: int) -> Iterator[Result]:
     """Yields what `read` returns of each item, in order; at most `window` results are in memory."""
+    mapper = _mapper.get()
+    if mapper and isinstance(items, Sliceable):
+        yield from mapper(read, items, window)
+        return
     waiting = iter(items)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         while some := list(itertools.islice(waiting, window)):

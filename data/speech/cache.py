@@ -10,6 +10,7 @@ that the vocabulary cannot write, is left out, counted and, if it is among the f
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -164,27 +165,7 @@ class Writer:
     ) -> Iterator[tuple[Utterance, np.ndarray, np.ndarray]]:
         """Yields (an utterance, its samples, its target), read by several threads, in order; counts all."""
 
-        def read(u: Utterance) -> tuple[Utterance, np.ndarray | None, Any]:
-            text = u.texts.get(task)
-            try:
-                if self.settings.targets_length and not text:
-                    raise sound.SoundError(f"has no text to {task}")
-                target = self.vocabulary.target(text, u.language, task) if text and self.settings.targets_length else []
-                if len(target) > self.settings.targets_length:
-                    raise sound.SoundError(
-                        f"its text has {len(target)} tokens, more than {self.settings.targets_length}"
-                    )
-                samples = u.read()
-                if len(samples) > self.limit:
-                    raise sound.SoundError(
-                        f"is {len(samples) / sound.RATE:.1f} s long, a row {self.settings.seconds:g} s"
-                    )
-                if len(samples) < sound.RATE // 20:
-                    raise sound.SoundError(f"is {len(samples) / sound.RATE:.3f} s long, too short to say anything")
-            except (sound.SoundError, VocabularyError) as error:
-                return u, None, error
-            return u, sound.to_pcm(samples), np.array(target, np.int32)
-
+        read = functools.partial(_read, self.settings, self.folder, task)
         for u, samples, target in in_windows(read, utterances, _WINDOW):
             if samples is None:
                 tally.leave_out(u.name, target)
@@ -192,6 +173,36 @@ class Writer:
             tally.examples += 1
             tally.samples += len(samples)
             yield u, samples, target
+
+
+@functools.cache
+def _vocabulary(folder: Path) -> Any:
+    return open_vocabulary(folder)
+
+
+def _read(settings: Speech, folder: Path, task: str, u: Utterance) -> tuple[Utterance, np.ndarray | None, Any]:
+    """Returns an utterance, its samples of 16 bits and its target; None and why in place of both where it cannot be used."""
+    text, limit = u.texts.get(task), round(settings.seconds * sound.RATE)
+    heard = dataclasses.replace(u, read=_nothing)  # what reads it may be no plain data
+    try:
+        if settings.targets_length and not text:
+            raise sound.SoundError(f"has no text to {task}")
+        encoded = text and settings.targets_length
+        target = _vocabulary(folder).target(text, u.language, task) if encoded else []
+        if len(target) > settings.targets_length:
+            raise sound.SoundError(f"its text has {len(target)} tokens, more than {settings.targets_length}")
+        samples = u.read()
+        if len(samples) > limit:
+            raise sound.SoundError(f"is {len(samples) / sound.RATE:.1f} s long, a row {settings.seconds:g} s")
+        if len(samples) < sound.RATE // 20:
+            raise sound.SoundError(f"is {len(samples) / sound.RATE:.3f} s long, too short to say anything")
+    except (sound.SoundError, VocabularyError) as error:
+        return heard, None, str(error)
+    return heard, sound.to_pcm(samples), np.array(target, np.int32)
+
+
+def _nothing() -> np.ndarray:
+    raise sound.SoundError("was read before")
 
 
 def _aligned(samples: int) -> int:

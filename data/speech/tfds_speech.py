@@ -3,6 +3,8 @@
 Importing this module imports TensorFlow (5 s); training reads the cache (`data.speech.cache`) and never does.
 """
 
+import dataclasses
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import numpy as np
 import soxr
 import tensorflow_datasets as tfds
 
-from data.packages.tfds import dataset_folder
+from data.packages.tfds import Part, dataset_folder, open_builder
 from data.speech.settings import Speech
 from data.speech.sound import RATE, SoundError
 from data.speech.sources import Splits, Utterance
@@ -33,7 +35,8 @@ def open_tfds(name: str, data_dir: Path, settings: Speech) -> Splits:
       DataError: an example has not one sound and one text, or there is no training or held-out split.
       NotPreparedError: it is not there.
     """
-    builder = tfds.builder_from_directory(dataset_folder(name, data_dir))
+    folder = dataset_folder(name, data_dir)
+    builder = open_builder(folder)
     features: Any = builder.info.features
     sounds = [key for key in features if isinstance(features[key], tfds.features.Audio)]
     texts = [key for key in _TEXTS if key in features]
@@ -46,22 +49,38 @@ def open_tfds(name: str, data_dir: Path, settings: Speech) -> Splits:
     if missing := [split for split, theirs in chosen.items() if not theirs]:
         raise DataError(f"{name}: no split for {missing[0]!r} among {', '.join(own)}")
 
-    class Split:
-        """The utterances of a split, in the order of the data set, each time that it is iterated."""
+    def spoken(theirs: str) -> StoredUtterances:
+        return StoredUtterances(Part(folder, theirs), sounds[0], texts[0], rate, settings.language)
 
-        def __init__(self, theirs: str):
-            self.theirs = theirs
+    return {split: spoken(theirs) for split, theirs in chosen.items()}
 
-        def __iter__(self) -> Iterator[Utterance]:
-            read: Any = builder.as_dataset  # pyright sees its decorator
-            for at, example in enumerate(read(split=self.theirs).as_numpy_iterator()):
-                samples, text = example[sounds[0]], example[texts[0]].decode()
-                key = example["id"].decode() if "id" in example else f"{self.theirs}/{at:07d}"
-                yield Utterance(
-                    key, settings.language, {"transcribe": text}, lambda samples=samples: _floats(samples, rate)
-                )
 
-    return {split: Split(theirs) for split, theirs in chosen.items()}
+@dataclasses.dataclass(frozen=True)
+class StoredUtterances:
+    """The utterances of a split, in the order of the data set, each time that it is iterated.
+
+    Attributes:
+      sound, text: names of features.
+      rate: samples a second.
+    """
+
+    part: Part
+    sound: str
+    text: str
+    rate: int
+    language: str
+
+    def __len__(self) -> int:
+        return len(self.part)
+
+    def __iter__(self) -> Iterator[Utterance]:
+        return self.slice(0, len(self))
+
+    def slice(self, start: int, stop: int) -> Iterator[Utterance]:
+        for at, example in enumerate(self.part.slice(start, stop), start):
+            key = example["id"].decode() if "id" in example else f"{self.part.split}/{at:07d}"
+            read = functools.partial(_floats, example[self.sound], self.rate)
+            yield Utterance(key, self.language, {"transcribe": example[self.text].decode()}, read)
 
 
 def _floats(samples: np.ndarray, rate: int) -> np.ndarray:

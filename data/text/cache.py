@@ -12,16 +12,20 @@ as `validation.jsonl` and `test.jsonl` (id, origin, text), `tokenizer.json` and 
 TensorFlow is imported by the stages that need it, when they run; finding a cache up to date doesn't need it.
 """
 
+import functools
 import json
 import random
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from data import stages
 from data.packages import weights
 from data.packages.fetch import Package
 from data.reading import packing
+from data.reading.files import in_windows
 from data.stages import Progress, stage
 from data.text import encoding, pairs
 from data.text.settings import Text
@@ -31,6 +35,7 @@ from data.vocabularies.tokenizers import Tokenizer
 
 FORMAT = 1  # version of the cache's format; increase it whenever the same packages would give another cache
 _SEED = 0
+_WINDOW = 1024  # documents that are encoded at a time
 _OWN = "bpe_"  # prefix of vocabularies that are trained here, followed by the size
 
 
@@ -73,17 +78,16 @@ def build(settings: Text, root: Path, folder: Path, progress: Progress) -> dict[
         sizes = {split: _write_held_out(splits[split](), folder / f"{split}.jsonl") for split in ("validation", "test")}
         (folder / "train").mkdir()
         if settings.corpus in CORPORA:
-            by_origin: dict[str, list[str]] = {}
+            by_origin: dict[str, list[dict[str, str]]] = {}
             for document in splits["train"]():
-                by_origin.setdefault(document["origin"], []).append(document["text"])
+                by_origin.setdefault(document["origin"], []).append(document)
             parts = {
                 origin: _write_rows(settings, tokenizer, by_origin[origin], folder / "train", origin, shuffle=True)
                 for origin in sorted(by_origin)
             }
         else:  # too large to be shuffled here; TFDS has shuffled it
-            texts = (document["text"] for document in splits["train"]())
-            origin = settings.corpus
-            parts = {origin: _write_rows(settings, tokenizer, texts, folder / "train", origin, shuffle=False)}
+            origin, train = settings.corpus, splits["train"]()
+            parts = {origin: _write_rows(settings, tokenizer, train, folder / "train", origin, shuffle=False)}
     return {"vocabulary": tokenizer.size, "parts": parts, "bytes": sizes}
 
 
@@ -98,35 +102,53 @@ def _write_held_out(documents: Iterable[dict[str, str]], path: Path) -> int:
 
 
 def _write_rows(
-    settings: Text, tokenizer: Tokenizer, texts: Iterable[str], folder: Path, origin: str, *, shuffle: bool
+    settings: Text,
+    tokenizer: Tokenizer,
+    documents: Iterable[dict[str, str]],
+    folder: Path,
+    origin: str,
+    *,
+    shuffle: bool,
 ) -> dict[str, int]:
-    """Packs the training texts of an origin; returns its counts."""
-    documents = size = 0
+    """Packs the training documents of an origin; returns its counts."""
+    number = size = 0
 
-    def counted() -> Iterator[str]:
-        nonlocal documents, size
-        for text in texts:
-            documents += 1
-            size += len(text.encode())
-            yield text
+    def chunks() -> Iterator[packing.Example]:
+        nonlocal number, size
+        encode = functools.partial(_encode, tokenizer.path, settings.length)
+        for length, pieces in in_windows(encode, documents, _WINDOW):
+            number, size = number + 1, size + length
+            yield from ((piece,) for piece in pieces)
 
     examples: Iterable[packing.Example]
     if settings.pairs:
-        examples = pairs.examples(list(counted()), tokenizer, settings.length, origin)
+        texts = [document["text"] for document in documents]
+        number, size = len(texts), sum(len(text.encode()) for text in texts)
+        examples = pairs.examples(texts, tokenizer, settings.length, origin)
         lengths, layout = (settings.length, settings.pairs), pairs.lay_out
     else:
-        examples = ((chunk,) for text in counted() for chunk in encoding.chunks(text, tokenizer, settings.length))
-        lengths, layout = (settings.length,), packing.lay_out_sides
+        examples, lengths, layout = chunks(), (settings.length,), packing.lay_out_sides
     if shuffle:
         examples = list(examples)
         random.Random(f"{_SEED} {origin}").shuffle(examples)
     tally = packing.Tally()
     packing.write_rows(folder / f"{origin}.array_record", packing.pack(examples, lengths, tally, layout))
     return dict(
-        documents=documents,
+        documents=number,
         bytes=size,
         examples=tally.examples,
         rows=tally.rows,
         tokens=tally.tokens[0],
         dropped=tally.dropped,
     )
+
+
+@functools.cache
+def _tokenizer(file: Path) -> Tokenizer:
+    return Tokenizer(file)
+
+
+def _encode(vocabulary: Path, length: int, document: dict[str, str]) -> tuple[int, list[np.ndarray]]:
+    """Returns the bytes of a document's text in UTF-8, and its chunks, by the vocabulary in a file."""
+    text = document["text"]
+    return len(text.encode()), list(encoding.chunks(text, _tokenizer(vocabulary), length))

@@ -3,15 +3,14 @@
 Importing this module imports TensorFlow (5 s); training reads the packed cache (`data.text.cache`) and never does.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import tensorflow as tf
-import tensorflow_datasets as tfds
 
-from data.packages.tfds import dataset_folder
+from data.packages.tfds import Part, dataset_folder, open_builder
 from data.text.corpus import SPLITS
 from data.text.english_text import EnglishText
 from data.text.sources import PUBLIC
@@ -45,26 +44,43 @@ def read_splits(corpus: str, data_dir: Path) -> dict[str, Documents]:
     return {split: functools.partial(list, read(split)) for split in SPLITS}
 
 
+@dataclasses.dataclass(frozen=True)
+class PublicDocuments:
+    """The documents of a split of a public set, in its order, each time that it is iterated."""
+
+    split: str
+    origin: str
+    part: Part
+
+    def __len__(self) -> int:
+        return len(self.part)
+
+    def __iter__(self) -> Iterator[Document]:
+        return self.slice(0, len(self))
+
+    def slice(self, start: int, stop: int) -> Iterator[Document]:
+        for number, example in enumerate(self.part.slice(start, stop), start):
+            yield {"id": f"{self.split}/{number}", "origin": self.origin, "text": example["text"].decode()}
+
+
 def read_public(name: str, data_dir: Path) -> dict[str, Documents]:
     """Returns the documents of a public set by split; they are read when they are needed.
 
     A held-out split is the beginning of the set's own or, if it has none, the end of its training split.
     """
-    builder = tfds.builder_from_directory(dataset_folder(PUBLIC[name], data_dir))
-    size = builder.info.splits["train"].num_examples
-    held, left = min(_HELD_OUT, max(1, size // 100)), size
+    address, _, language = PUBLIC[name].partition("@")
+    folder = dataset_folder(address, data_dir)
+    own = open_builder(folder).info.splits
+    # The splits of a set of many languages are called after them: "de", "de-validation".
+    names = {"train": language or "train"} | {s: f"{language}-{s}" if language else s for s in ("test", "validation")}
+    left = own[names["train"]].num_examples
+    held = min(_HELD_OUT, max(1, left // 100))
     parts = {}
     for split in ("test", "validation"):
-        if split in builder.info.splits:
-            parts[split] = f"{split}[:{min(held, builder.info.splits[split].num_examples)}]"
+        if names[split] in own:
+            parts[split] = f"{names[split]}[:{min(held, own[names[split]].num_examples)}]"
         else:
-            parts[split] = f"train[{left - held}:{left}]"
+            parts[split] = f"{names['train']}[{left - held}:{left}]"
             left -= held
-    parts["train"] = f"train[:{left}]"
-
-    def read(split: str) -> Iterator[Document]:
-        dataset: Any = builder.as_dataset(split=parts[split])  # pyright: ignore[reportCallIssue] - sees its decorator
-        for number, example in enumerate(tfds.as_numpy(dataset)):
-            yield {"id": f"{split}/{number}", "origin": name, "text": example["text"].decode()}
-
-    return {split: functools.partial(read, split) for split in SPLITS}
+    parts["train"] = f"{names['train']}[:{left}]"
+    return {split: functools.partial(PublicDocuments, split, name, Part(folder, parts[split])) for split in SPLITS}

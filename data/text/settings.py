@@ -36,5 +36,6 @@ ENTRIES = {
     "c4_1024": Text(corpus="c4_en", tokenizer="gpt2", length=1024),
     "c4_2048": Text(corpus="c4_en", tokenizer="gpt2", length=2048),
     "c4_t5_568": Text(corpus="c4_en", tokenizer="bpe_32000", length=568),
+    "mc4_de_1024": Text(corpus="mc4_de", tokenizer="bpe_32000", length=1024),
     "wikipedia_512": Text(corpus="wikipedia_en", tokenizer="minilm_l6", length=512),
 }

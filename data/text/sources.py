@@ -140,6 +140,7 @@ def dictionary_text(article: str) -> str:
 
 # Public sets that TFDS prepares, by our name of the corpus; the text is the feature `text` in all of them.
 PUBLIC = {"lm1b": "lm1b:1.1.0", "c4_en": "c4/en:3.1.0", "wikipedia_en": "wikipedia/20230601.en:1.0.0"}
+PUBLIC["mc4_de"] = "c4/multilingual:3.1.0@de"  # the splits of a language
 
 CHATS = pypi_package("chitchat-dataset", "0.9.0", "7bf89f36645e2d5ec87d53370c8e851b5a688479c7beb7079cb4c87fc5acea3e")
 CORPORA = {

@@ -14,6 +14,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
@@ -37,7 +38,7 @@ _MANIFEST = "manifest.json"
 
 def prepare(
     cache: str, settings: plain.Settings | None = None, *, data_dir: Path | None = None, vocabulary: Path | None = None,
-    progress: Progress = print,
+    progress: Progress = print, beam: Sequence[str] | None = None,
 ) -> Path:  # fmt: skip
     """Makes a packed cache as `data.prepare.prepare` does; first a teacher's labels, by the recipe of the kind, if its settings
     name a teacher, or what its reference says of preference pairs.
@@ -52,7 +53,7 @@ def prepare(
     if getattr(settings, "reference", ""):
         settings = reference.located(cast(Preferences, settings), root, progress)
         reference.score(settings, root, progress)
-    return plain.prepare(cache, settings, data_dir=root, vocabulary=vocabulary, progress=progress)
+    return plain.prepare(cache, settings, data_dir=root, vocabulary=vocabulary, progress=progress, beam=beam)
 
 
 def label(settings: Labelled, root: Path, progress: Progress) -> Path:

@@ -42,7 +42,7 @@ def test_a_misspelt_name_gives_the_nearest():
 def test_the_summary_adds_up(monkeypatch, tmp_path, capsys, manifest, summary):
     """The command prints a cache's counts, added up over its languages or parts; progress goes elsewhere."""
     (tmp_path / "manifest.json").write_text(json.dumps({"cache": "some", "fingerprint": "f", **manifest}))
-    monkeypatch.setattr(prepare_data, "prepare", lambda name, vocabulary, progress: tmp_path)
+    monkeypatch.setattr(prepare_data, "prepare", lambda name, vocabulary, progress, beam: tmp_path)
     prepare_data.main(["gpt_small", "--json"])
     assert json.loads(capsys.readouterr().out) == {
         "cache": "some", **summary, "fingerprint": "f", "folder": str(tmp_path),

@@ -27,7 +27,10 @@ def test_public_sets_by_their_tfds_names(tmp_path, name):
 
     from data.text import documents
 
-    data_set, config, version = re.fullmatch(r"(\w+)(?:/([\w.]+))?:([\d.]+)", PUBLIC[name]).groups()  # pyright: ignore
+    found = re.fullmatch(r"(\w+)(?:/([\w.]+))?:([\d.]+)(?:@(\w+))?", PUBLIC[name])
+    assert found
+    data_set, config, version, language = found.groups()
+    own = {"train": language, "test": f"{language}-test", "validation": f"{language}-validation"} if language else {}
     extra = {"lm1b": (), "c4": ("timestamp", "url", "content-type", "content-length"), "wikipedia": ("title",)}[
         data_set
     ]
@@ -36,7 +39,7 @@ def test_public_sets_by_their_tfds_names(tmp_path, name):
     tfds.dataset_builders.store_as_tfds_dataset(
         name=data_set, config=config, version=version, data_dir=tmp_path,
         features=tfds.features.FeaturesDict(fields),
-        split_datasets={s: [(n, {**dict.fromkeys(fields, ""), "text": t}) for n, t in enumerate(some)]
+        split_datasets={own.get(s, s): [(n, {**dict.fromkeys(fields, ""), "text": t}) for n, t in enumerate(some)]
                         for s, some in texts.items()},
     )  # fmt: skip
     read = {

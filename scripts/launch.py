@@ -1,0 +1,65 @@
+"""Starts an experiment under SLURM, on Google Kubernetes Engine or on TPU VMs, the same train command on every host.
+
+    python -m scripts.launch gpt.quickstart --on slurm --topology gpu:2x4 --layout fully_sharded:2x4 --workdir /shared/runs/mine
+    python -m scripts.launch gpt.gspmd_1t --on gke --topology v4:8x16x16 --workdir gs://bucket/runs/1t --image IMAGE --dry-run
+    python -m scripts.launch gpt.palm_540b --on tpu-vm --topology v4:12x16x16 --workdir gs://bucket/runs/palm --zone us-central2-b
+
+The experiment and its layout are checked against the machines first. --dry-run prints what would be submitted: an sbatch script,
+a JobSet, or a shell script of gcloud commands. A run that ends with another exit code than 0, 2 and 76 is started again
+(docs/OPERATIONS.md). Any field of the experiment can be overridden by its path, as in scripts.train.
+"""
+
+import shutil
+
+from configs.registry import ConfigError
+from scripts import cli
+
+ENGINES = ("slurm", "gke", "tpu-vm")
+
+
+def main() -> int:
+    parser = cli.parser(__doc__)
+    cli.add_experiment(parser)
+    parser.add_argument("--on", choices=ENGINES, required=True, help="who runs the job")
+    parser.add_argument(
+        "--topology", required=True, metavar="GEN:AxBxC", help="a TPU slice, or hosts and devices of each, as gpu:2x8"
+    )
+    parser.add_argument(
+        "--workdir", required=True, metavar="DIR", help="the run's folder: a path, or gs://BUCKET/FOLDER"
+    )
+    parser.add_argument(
+        "--data", default="", metavar="DIR", help="the prepared data, likewise ($SHARDZOO_DATA of the hosts)"
+    )
+    parser.add_argument("--restarts", type=int, default=50, metavar="N", help="start the run again at most so often")
+    parser.add_argument(
+        "--image", default="", metavar="NAME", help="gke: a container image with the installed checkout"
+    )
+    parser.add_argument("--zone", default="", metavar="ZONE", help="tpu-vm: the zone of Google Cloud")
+    parser.add_argument("--spot", action="store_true", help="gke, tpu-vm: machines that may be taken back")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be submitted")
+    args, overrides = parser.parse_known_args()
+    e = cli.chosen(args, overrides)
+
+    from scripts.launching import gke, job, slurm, tpu_vm
+
+    machines = job.machines_of(args.topology)
+    job.check(e, machines)
+    selected = [args.experiment, *(["--layout", args.layout] if args.layout else [])]
+    selected += [f"--{flag}" for flag in ("synthetic", "tiny") if getattr(args, flag)]
+    asked = job.Job(e, (*selected, *overrides), machines, args.workdir, args.data, args.restarts)
+    if args.on == "slurm":
+        engine, text = slurm, slurm.script(asked)
+    elif args.on == "gke":
+        engine, text = gke, gke.script(asked, args.image, args.spot)
+    else:
+        engine, text = tpu_vm, tpu_vm.script(asked, args.zone, args.spot)
+    if args.dry_run:
+        print(text, end="")
+        return 0
+    if not shutil.which(engine.TOOL):
+        raise ConfigError(f"--on {args.on}: no command {engine.TOOL!r} here; --dry-run prints what it would be given")
+    return engine.submit(asked, text)
+
+
+if __name__ == "__main__":
+    cli.run(main)

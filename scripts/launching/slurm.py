@@ -1,0 +1,60 @@
+"""Starts a job under SLURM: an sbatch script that puts itself back into the queue until the run is over.
+
+SLURM's own variables choose the partition, the account and the time: SBATCH_PARTITION, SBATCH_ACCOUNT, SBATCH_TIMELIMIT.
+"""
+
+import dataclasses
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from configs.registry import ConfigError
+from data.paths import ROOT
+from scripts.launching.job import FINAL, GRACE, Job
+
+TOOL = "sbatch"
+
+
+def submit(job: Job, text: str) -> int:
+    """Makes the run's folder, where the job's output goes, and submits the script; returns sbatch's exit code."""
+    Path(job.workdir).mkdir(parents=True, exist_ok=True)
+    return subprocess.run([TOOL], input=text, text=True, check=False).returncode
+
+
+def script(job: Job) -> str:
+    """Returns the sbatch script; raises ConfigError for a folder that the nodes do not share."""
+    for option, place in (("--workdir", job.workdir), ("--data", job.data)):
+        if place.startswith("gs://"):
+            raise ConfigError(f"{option} {place}: under SLURM it is a folder that all nodes see, as /shared/runs/mine")
+    machines = job.machines
+    # JAX gives each process of a SLURM job the GPU of its number on the node.
+    tasks = machines.per_host if machines.platform == "gpu" else 1
+    folder = Path(job.workdir).absolute()
+    job = dataclasses.replace(job, workdir=str(folder), data=job.data and str(Path(job.data).absolute()))
+    options = {
+        "job-name": job.name,
+        "nodes": machines.hosts,
+        "ntasks-per-node": tasks,
+        **({"gpus-per-node": machines.per_host} if machines.platform == "gpu" else {}),
+        "output": f"{folder}/slurm-%j.out",
+        "open-mode": "append",
+        "signal": f"TERM@{GRACE}",
+    }
+    lines = [
+        "#!/bin/bash",
+        *(f"#SBATCH --{name}={shlex.quote(str(value))}" for name, value in options.items()),
+        "#SBATCH --requeue",
+        *(f"# {line}" for line in job.summary()),
+        f"cd {shlex.quote(str(ROOT))} || exit",
+        *(f"export {name}={shlex.quote(value)}" for name, value in job.variables().items()),
+        f"srun --kill-on-bad-exit=1 {job.train(sys.executable)}",
+        "code=$?",
+        'echo "exit code $code, restart ${SLURM_RESTART_COUNT:-0}"',
+        "case $code in",
+        f"  {'|'.join(map(str, FINAL))}) exit $code ;;  # done, or the next start would end the same way",
+        "esac",
+        f'[ "${{SLURM_RESTART_COUNT:-0}}" -lt {job.restarts} ] || exit $code',
+        'scontrol requeue "$SLURM_JOB_ID"',
+    ]
+    return "\n".join(lines) + "\n"

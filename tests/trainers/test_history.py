@@ -1,0 +1,102 @@
+"""A run's history is read from its logs, and drawn as a page."""
+
+import fcntl
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from configs.registry import ConfigError
+from scripts import report
+from trainers import history, trainer
+
+
+def lines(path: Path, *values: dict) -> None:
+    path.write_text("".join(json.dumps(value) + "\n" for value in values))
+
+
+def at(second: int) -> str:
+    return f"2026-01-02T03:{second // 60:02d}:{second % 60:02d}.000+00:00"
+
+
+@pytest.fixture
+def workdir(tmp_path) -> Path:
+    """Three starts: preempted at step 2, killed after step 8 with a save at 6, then at work; step 6 took 21 s instead of 1 s."""
+    start = {"event": "start", "experiment": "a.b", "host": "one"}
+    lines(
+        tmp_path / "run.jsonl",
+        {**start, "time": at(0), "restored": None},
+        {"event": "stop", "time": at(10), "step": 2, "exit_code": trainer.PREEMPTED},
+        {**start, "time": at(30), "restored": 2},
+        {**start, "time": at(100), "restored": 6},
+        {"event": "rewind", "time": at(112), "to": 6},
+    )
+    seen = [(2, 9), (4, 40), (6, 80), (8, 90), (8, 110), (10, 115)]
+    steps = [
+        {"time": at(t), "step": n, "waited_s": [0.1, 38.0 if n == 6 else 0.2], "memory_gib": [1.0, 2.0]}
+        for n, t in seen
+    ]
+    lines(tmp_path / "hosts.jsonl", {"time": at(1), "hosts": ["one", "<two>"]}, *steps)
+    rates = {2: 100, 4: 100, 6: 100 / 21, 8: 100, 10: 100}
+    lines(
+        tmp_path / "metrics.jsonl",
+        *({"step": n, "loss": 3.0 - n / 10, "tokens": 100, "tokens_per_s": rate, "gradient_norm": 1.0, "learning_rate": 1e-3,
+           "memory_gib": 1.0, "moe/load_decoder": [1.5, 0.5]} for n, rate in rates.items()),
+        {"step": 10, "eval/cross_entropy": 2.5},
+    )  # fmt: skip
+    return tmp_path
+
+
+def test_lost_steps_stalls_and_times_are_those_of_the_logs(workdir):
+    h = history.read(workdir)
+    assert [(s.restored, s.last, s.exit_code, s.lost) for s in h.starts] == [
+        (0, 2, 75, 0),
+        (2, 8, None, 2),
+        (6, 10, None, 0),
+    ]
+    assert (h.trained_s, h.idle_s) == (10 + 60 + 15, 20 + 10)
+    (stall,) = h.stalls  # two steps, 20 s longer than usual
+    assert (stall.step, round(stall.per_step), round(stall.seconds)) == (6, 21, 40)
+    assert stall.waited_most == "process 1 on <two>: 38.0 s"
+    assert h.state == "killed: no word of its end" and h.loads == ["moe/load_decoder"]
+
+
+def test_a_folder_in_use_is_running(workdir):
+    with (workdir / ".lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert history.read(workdir).state == "running"
+
+
+def test_the_page_is_one_file_and_names_hosts_safely(workdir):
+    """Every part is there, nothing is loaded from elsewhere, and a host's name is no markup."""
+
+    class Tags(HTMLParser):
+        def __init__(self):
+            super().__init__()
+            self.headings, self.sources, self.text = 0, [], ""
+
+        def handle_starttag(self, tag, attrs):
+            self.headings += tag == "h2"
+            self.sources += [value for name, value in attrs if name in ("src", "href")]
+
+        def handle_data(self, data):
+            self.text += data
+
+    tags = Tags()
+    tags.feed(report.write(workdir).read_text())
+    assert tags.headings == 9 and all(source.startswith("data:image/png") for source in tags.sources)
+    assert "stopped by a signal, saved" in tags.text and "<two>" in tags.text and "rewindto=6" in tags.text
+
+
+def test_a_run_without_scores_or_experts_has_no_pictures_of_them(workdir):
+    kept = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()][:5]
+    lines(workdir / "metrics.jsonl", *({k: v for k, v in line.items() if "moe" not in k} for line in kept))
+    page = report.write(workdir).read_text()
+    assert page.count("<h2>") == 7 and "Expert load" not in page
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="no run has logged a step"):
+        report.write(tmp_path)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,45 @@
+"""WORKDIR/hosts.jsonl: what every process of a run did. Unlike metrics.jsonl it is never cut back: it also has lost steps.
+
+A line of a start has "hosts", the names of the machines by process; any other line has "step" and, by process, "waited_s", the
+seconds spent waiting for rows since the line before, and "memory_gib" (host_memory.memory_gib).
+"""
+
+import datetime
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from trainers import host_memory, processes
+
+FILE = "hosts.jsonl"
+
+
+class HostLog:
+    """Gathers what the processes did and appends it, on process 0. Every process must make one and call `write` alike."""
+
+    def __init__(self, workdir: Path):
+        self.path, self._leader, self._waited = workdir / FILE, jax.process_index() == 0, 0.0
+        self._append(hosts=processes.gather_names(socket.gethostname()))
+
+    def write(self, step: int, waited: float) -> None:
+        """Adds a line.
+
+        Args:
+          waited: seconds that this process has waited for rows so far (Batches.waited).
+        """
+        waited_N, memory_N = processes.gather(waited - self._waited, host_memory.memory_gib()).T
+        self._waited = waited
+        self._append(step=step, waited_s=_rounded(waited_N), memory_gib=_rounded(memory_N))
+
+    def _append(self, **fields: Any) -> None:
+        if self._leader:
+            now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+            with self.path.open("a") as file:
+                file.write(json.dumps({"time": now} | fields) + "\n")
+
+
+def _rounded(values: Any) -> list[float]:
+    return [round(float(value), 4) for value in values]
