@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from configs import gpt
+from configs import gpt_released
 from configs.experiment import Experiment, Lora
 from configs.optimizers import AdamW, Cosine
 from data.chat.config import ChatData, PreferenceData
@@ -14,7 +14,7 @@ def smollm2_sft() -> Experiment:
 
     All 134.5e6 parameters are trained.
     """
-    e = gpt.smollm2_135m()
+    e = gpt_released.smollm2_135m()
     return replace(
         e,
         name="chat.smollm2_sft",
