@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 
-from configs import gpt
-from configs.experiment import Experiment, Lora
-from configs.optimizers import AdamW, Cosine
+from configs import gpt_released
+from configs.experiment import Experiment, Lora, Train
+from configs.optimizers import AdamW, Constant, Cosine
 from data.chat.config import ChatData, PreferenceData
 from data.config import HeldOut
+from data.text.config import TextData
 
 
 def smollm2_sft() -> Experiment:
@@ -14,7 +15,7 @@ def smollm2_sft() -> Experiment:
 
     All 134.5e6 parameters are trained.
     """
-    e = gpt.smollm2_135m()
+    e = gpt_released.smollm2_135m()
     return replace(
         e,
         name="chat.smollm2_sft",
@@ -53,3 +54,23 @@ def smollm2_dpo() -> Experiment:
         train=replace(e.train, steps=100, save_every=50, eval_every=50),
         eval=HeldOut(split="test", batch_size=4),
     )
+
+
+def bench_smollm2() -> Experiment:
+    """SmolLM2's 134.5e6 parameters with adapters as in chat.smollm2_lora, on random tokens: what fine-tuning and generation are
+    compared on with peers (BENCHMARKS.md). Eight rows of 128 tokens; generation reads half of a row and writes the other."""
+    e = smollm2_lora()
+    return replace(
+        e,
+        name="chat.bench_smollm2",
+        data=TextData(batch_size=8, length=128),
+        optimizer=AdamW(schedule=Constant(value=1e-4), weight_decay=0.01),
+        train=Train(steps=1000, lora=e.train.lora),
+        eval=HeldOut(),
+    )
+
+
+def bench_smollm2_alone() -> Experiment:
+    """chat.bench_smollm2 with one row: what the generation of a single text is compared on."""
+    e = bench_smollm2()
+    return replace(e, name="chat.bench_smollm2_alone", data=replace(e.data, batch_size=1))

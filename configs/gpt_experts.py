@@ -12,7 +12,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from configs import gpt
+from configs import gpt, gpt_released
 from configs.experiment import Experiment
 from configs.optimizers import Adafactor, AdamW, Cosine, InverseSqrt
 from models.execution import Execution
@@ -130,7 +130,7 @@ def _decoder(**fields: Any) -> GptConfig:
 
 
 def _released(name: str, model: GptConfig, layout: Layout, *, rows: int = 1024, rate: float = 3e-4) -> Experiment:
-    e = gpt.llama2_70b()
+    e = gpt_released.llama2_70b()
     return replace(
         e,
         name=f"gpt.{name}",

@@ -1,4 +1,4 @@
-"""Released dense decoders of today, for fine-tuning them and for plans of pods.
+"""Released dense decoders of LLaMA's shape, for fine-tuning them and for plans of pods.
 
 The counts of parameters are exact. How they were trained is published in part at most: optimizer and schedule are those of
 gpt.llama2_70b but for the peak of the rate, the data are random tokens, as the vocabularies have no cache here, and the slice of
@@ -9,14 +9,59 @@ import dataclasses
 from dataclasses import replace
 from typing import Any
 
-from configs import gpt
-from configs.experiment import Experiment
+from configs.experiment import Experiment, HeldOut, Train
+from configs.optimizers import AdamW, Cosine
+from data.text.config import TextData
+from models.execution import Execution
 from models.gpt.config import GptConfig
 from models.parts.attention.config import LayerKind, Rotary
 from models.sharding.layout import Layout
-from models.sharding.layouts import fully_sharded, two_d
+from models.sharding.layouts import data_parallel, fully_sharded, two_d
 
 LLAMA3 = Rotary(scaling="llama3", factor=8.0, low=1.0, high=4.0, original=8192)
+
+
+def llama2_7b() -> Experiment:
+    """LLaMA 2 7B (arXiv 2307.09288): 32 layers of 4096, 6.74e9 parameters, batch 4M tokens of 2e12."""
+    return _llama("llama2_7b", layers=32, dim=4096, hidden=11_008, heads=32, kv_heads=0, rate=3e-4, mesh=two_d(32, 4))
+
+
+def llama2_70b() -> Experiment:
+    """LLaMA 2 70B: 80 layers of 8192, 68.98e9 parameters, 8 heads of keys and values."""
+    return _llama(
+        "llama2_70b", layers=80, dim=8192, hidden=28_672, heads=64, kv_heads=8, rate=1.5e-4, mesh=two_d(64, 8)
+    )
+
+
+def _llama(
+    name: str, *, layers: int, dim: int, hidden: int, heads: int, kv_heads: int, rate: float, mesh: Layout
+) -> Experiment:
+    return Experiment(
+        name=f"gpt.{name}",
+        model=GptConfig(
+            vocab=32_000,
+            layers=layers,
+            model_dim=dim,
+            hidden_dim=hidden,
+            heads=heads,
+            head_dim=128,
+            kv_heads=kv_heads,
+            positions="rotary",
+            norm_eps=1e-5,
+            activation="silu",
+            gated=True,
+            tied=False,
+        ),
+        layout=mesh,
+        data=TextData(batch_size=1024, length=4096),
+        # Section 2.2: AdamW 0.9/0.95, 2000 steps of warm-up, cosine to 10 %, weight decay 0.1, clip 1.0.
+        optimizer=AdamW(
+            schedule=Cosine(peak=rate, steps=500_000, warmup=2000, floor=0.1), b2=0.95, eps=1e-5, weight_decay=0.1
+        ),
+        train=Train(steps=500_000, clip_norm=1.0, log_every=100, save_every=2000),
+        eval=HeldOut(batch_size=mesh.devices),
+        execution=Execution(dtype="bfloat16", remat="full"),
+    )  # fmt: skip
 
 
 def llama3_1_8b() -> Experiment:
@@ -118,6 +163,35 @@ def olmo2_7b() -> Experiment:
     return _released("olmo2_7b", model)
 
 
+def smollm2_135m() -> Experiment:
+    """SmolLM2 135M (arXiv 2502.02737): 30 layers of 576, 134.5e6 parameters; starts from the released weights.
+
+    `python -m scripts.prepare_data smollm2_135m` fetches them. Training goes on with 92 MB of English.
+    """
+    return Experiment(
+        name="gpt.smollm2_135m",
+        model=GptConfig(
+            vocab=49_152,
+            layers=30,
+            model_dim=576,
+            hidden_dim=1536,
+            heads=9,
+            head_dim=64,
+            kv_heads=3,
+            positions="rotary",
+            rotary_base=100_000.0,
+            norm_eps=1e-5,
+            activation="silu",
+            gated=True,
+        ),
+        layout=data_parallel(1, 1),
+        data=TextData(cache="smollm_english", batch_size=8, length=1024),
+        optimizer=AdamW(schedule=Cosine(peak=1e-4, steps=1000, warmup=50, floor=0.1), b2=0.95, weight_decay=0.1),
+        train=Train(steps=1000, clip_norm=1.0, init_from="smollm2_135m", save_every=200, eval_every=200),
+        eval=HeldOut(limit=20, batch_size=2),
+    )
+
+
 def smollm3_3b() -> Experiment:
     """SmolLM3 3B (Hugging Face, 2025): no rotary positions in every fourth of 36 layers of 2048; 3,075,098,624 parameters."""
     model = _decoder(
@@ -141,7 +215,7 @@ def _gemma(dialect: Any, **fields: Any) -> GptConfig:
 
 
 def _released(name: str, model: GptConfig, layout: Layout | None = None, rate: float = 3e-4) -> Experiment:
-    e, layout = gpt.llama2_70b(), layout or fully_sharded(64, 1)
+    e, layout = llama2_70b(), layout or fully_sharded(64, 1)
     schedule = replace(e.optimizer.schedule, peak=rate)
     return replace(
         e, name=f"gpt.{name}", model=model, layout=layout, eval=replace(e.eval, batch_size=layout.devices),

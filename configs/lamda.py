@@ -7,7 +7,7 @@ days the 2B and 137B runs would need 162 % and 103 % of the chips' peak; the arc
 
 from dataclasses import replace
 
-from configs import gpt
+from configs import gpt, gpt_released
 from configs.experiment import Experiment
 from configs.optimizers import AdamW, Cosine
 from data.dialog.config import DialogData, RateAndRank
@@ -52,7 +52,7 @@ def smollm2_chat() -> Experiment:
 
     The upper third of the layers is trained: two cores have half an hour for it.
     """
-    e = gpt.smollm2_135m()
+    e = gpt_released.smollm2_135m()
     return replace(
         e,
         name="lamda.smollm2_chat",

@@ -1,6 +1,7 @@
 """Compares speed with Hugging Face (PyTorch, Flax), MaxText and plain PyTorch: equal shapes, batch, precision; by turns on CPUs.
 
-What is compared is training, and beam search of an encoder-decoder.
+What is compared is training, of all parameters or of adapters, beam search of an encoder-decoder, and greedy continuation by a
+decoder.
 
     make bench-peers
     python -m scripts.bench_peers --experiments gpt.bench_42m --peers hf --windows 4 --json
@@ -50,6 +51,7 @@ class Work:
 TRAIN, GENERATE = Work("train", "tokens", "loss"), Work("generate", "sentences", "length")
 TRAIN_ON_IMAGES, TRAIN_ON_GRIDS = Work("train", "images", "loss"), Work("train", "grids", "loss")
 TRAIN_ON_SOUNDS, TRANSCRIBE = Work("train", "windows", "loss"), Work("generate", "windows", "length")
+CONTINUE = Work("generate", "new tokens", "length")
 EXPERIMENTS = {
     "gpt.bench_42m": (TRAIN,),
     "bert.bench_42m": (TRAIN,),
@@ -59,6 +61,8 @@ EXPERIMENTS = {
     "vit.bench_s16": (TRAIN_ON_IMAGES,),
     "metnet2.bench_2m": (TRAIN_ON_GRIDS,),
     "whisper.bench_tiny": (TRAIN_ON_SOUNDS, TRANSCRIBE),
+    "chat.bench_smollm2": (TRAIN, CONTINUE),
+    "chat.bench_smollm2_alone": (CONTINUE,),
 }
 WARMUP = 1  # windows at the start that do not count: programs are compiled, threads and memory set up
 
@@ -74,7 +78,7 @@ class System:
 
     name: str
     command: tuple[str, ...]
-    modules: tuple[str, ...] = ("gpt", "bert", "gshard_m4", "t5", "switch", "vit", "whisper")
+    modules: tuple[str, ...] = ("gpt", "bert", "gshard_m4", "t5", "switch", "vit", "whisper", "chat")
     needs: str = ""
 
     @property
@@ -149,7 +153,10 @@ def started(system: System, e: Experiment, work: Work) -> Iterator[Process]:
 
 
 def units(e: Experiment, work: Work) -> int:
-    """Returns the tokens of a batch, for an encoder-decoder of source and target together; or its sentences or images."""
+    """Returns the tokens of a batch, for an encoder-decoder of source and target together; the tokens that continue half of a row
+    each; or sentences or images."""
+    if work.unit == CONTINUE.unit:
+        return e.data.batch_size * (e.data.features()["tokens"].shape[0] // 2)
     if work.unit != TRAIN.unit:
         return e.data.batch_size
     features = e.data.features()

@@ -14,8 +14,8 @@ Dialect = Literal[
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GptConfig(StackConfig, LmConfig):
     """A decoder that predicts the next token, dense or with mixtures of experts. configs/gpt.py has the published rows: GPT-2
-    and 3, GSPMD's, Megatron's, PaLM, MaxText's and LLaMA's shape, and configs/gpt_experts.py those with experts, all of them
-    settings of the inherited fields.
+    and 3, GSPMD's, Megatron's, PaLM and MaxText's; configs/gpt_released.py has LLaMA and its followers, and
+    configs/gpt_experts.py those with experts. All of them are settings of the inherited fields.
 
     Attributes:
       leading_layers: of `layers`, the first, which are dense before a stack of units with mixtures (DeepSeek-V3: 3). They run

@@ -2,7 +2,7 @@
 
 Depends on the fields of an experiment only, not on the zoo's code. The training loop is plain and eager, with the fastest options
 on a CPU: fused attention where available (SDPA; not in SwitchTransformers), the fused AdamW, GELU as one operation, no cache of
-keys and values, and no attention mask, as no row is padded.
+keys and values, and no attention mask, as no row is padded. Adapters are PEFT's.
 """
 
 import platform
@@ -35,6 +35,27 @@ def gpt(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:
         return {"input_ids": tokens, "labels": tokens}
 
     return transformers.GPT2LMHeadModel(config), batch
+
+
+def chat(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:
+    config = transformers.LlamaConfig(
+        vocab_size=m["vocab"],
+        num_hidden_layers=m["layers"],
+        hidden_size=m["model_dim"],
+        intermediate_size=m["hidden_dim"],
+        num_attention_heads=m["heads"],
+        num_key_value_heads=m["kv_heads"],
+        head_dim=m["head_dim"],
+        rms_norm_eps=m["norm_eps"],
+        rope_parameters={"rope_type": "default", "rope_theta": m["rotary_base"]},
+        tie_word_embeddings=m["tied"],
+    )
+
+    def batch() -> dict[str, Any]:
+        tokens = torch.randint(m["vocab"], (d["batch_size"], d["length"]))
+        return {"input_ids": tokens, "labels": tokens}
+
+    return transformers.LlamaForCausalLM(config), batch
 
 
 def bert(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:
@@ -151,7 +172,9 @@ def whisper(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:
     return transformers.WhisperForConditionalGeneration(transformers.WhisperConfig(**sizes)), batch
 
 
-FAMILIES = {"whisper": whisper, "gpt": gpt, "bert": bert, "gshard_m4": gshard_m4, "t5": t5, "switch": t5, "vit": vit}
+FAMILIES = {
+    "whisper": whisper, "chat": chat, "gpt": gpt, "bert": bert, "gshard_m4": gshard_m4, "t5": t5, "switch": t5, "vit": vit,
+}  # fmt: skip
 
 
 def made(fields: dict[str, Any]) -> tuple[Any, Any]:
@@ -175,10 +198,18 @@ def description(model: Any) -> dict[str, Any]:
 def train(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
     model, batch = made(fields)
     model.config.use_cache = False
+    lora = fields["train"]["lora"]
+    if lora["rank"]:  # of all projections of the layers, as the experiment's targets are
+        import peft  # pyright: ignore[reportMissingImports]
+
+        config = peft.LoraConfig(
+            r=lora["rank"], lora_alpha=lora["alpha"], target_modules="all-linear", task_type="CAUSAL_LM"
+        )
+        model = peft.get_peft_model(model, config)
     model.train()
     o = fields["optimizer"]
     optimizer = torch.optim.AdamW(
-        model.parameters(),
+        [p for p in model.parameters() if p.requires_grad],
         lr=o["schedule"]["value"],
         betas=(o["b1"], o["b2"]),
         eps=o["eps"],
@@ -199,16 +230,22 @@ def train(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
 
 
 def generate(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
-    """Beam search over random sources with keys and values cached. No token ends an output, so that all have the same length."""
+    """Beam search over random sources, or a decoder's greedy continuation of half of each row, with keys and values cached.
+
+    No token ends an output, so that all have the same length.
+    """
     model, batch = made(fields)
     model.eval()
-    e = fields["eval"]
-    length = e["max_length"]
-    settings = dict(num_beams=e["beams"], do_sample=False, max_new_tokens=length, eos_token_id=None, use_cache=True)
+    e, prompt = fields["eval"], fields["data"].get("length", 0) // 2
+    length = e.get("max_length", prompt)
+    settings = dict(
+        num_beams=e.get("beams", 1), do_sample=False, max_new_tokens=length, eos_token_id=None, use_cache=True
+    )
 
     def outputs_of(given: dict[str, Any]) -> Any:
         if "input_ids" in given:
-            return model.generate(given["input_ids"], attention_mask=torch.ones_like(given["input_ids"]), **settings)
+            ids = given["input_ids"][:, : prompt or None]
+            return model.generate(ids, attention_mask=torch.ones_like(ids), **settings)
         # The search that is common to their models: Whisper's own adds windows and rules about timestamps.
         search = transformers.GenerationMixin.generate
         return search(model, inputs=given["input_features"], **settings)
@@ -218,7 +255,7 @@ def generate(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
         with torch.inference_mode():
             for _ in range(steps):
                 outputs = outputs_of(batch())
-        return outputs.shape[1] - 1.0  # without the token that starts an output
+        return float(outputs.shape[1] - (prompt or 1))  # without the prompt, or the token that starts an output
 
     return description(model), run
 

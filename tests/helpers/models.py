@@ -16,6 +16,10 @@ from models.families import family_of
 from models.parts.moe.config import MoeConfig
 from models.sharding.component import Component
 from models.sharding.layout import Layout
+from models.sharding.params import describe, merge
+from tests.parity.live import FIXTURES
+from trainers.weights import source as weights
+from trainers.weights.huggingface import HuggingFace
 
 LENGTH = 12
 ALONE = Component(Layout(name="one", mesh=(("all", 1),)))
@@ -53,6 +57,15 @@ def model_of(name: str, where: Component = ALONE, **fields):
         return jax.tree.unflatten(tree, noisy)
 
     return make()
+
+
+def fixture(name: str) -> Any:
+    """The model of a parity fixture, in double precision."""
+    source, where = HuggingFace(FIXTURES / name), dataclasses.replace(ALONE, execution=Execution(dtype="float64"))
+    empty = jax.eval_shape(lambda key: family_of(source.config).model(source.config, key, where), jax.random.key(0))
+    shapes = {info.name: info.shape for info in describe(empty)}
+    host = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    return merge(empty, weights.load(source, dict.fromkeys(shapes, host), shapes, np.float64))
 
 
 def batch_of(*rows: list[int]) -> dict[str, np.ndarray]:

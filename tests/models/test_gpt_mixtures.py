@@ -14,7 +14,8 @@ from safetensors.numpy import load_file, save_file
 from models import interchange
 from models.gpt import huggingface as gpt
 from models.gpt.huggingface.dialects import DEFAULTS
-from models.gpt.huggingface.mixtures import MIXTURES, unpacked
+from models.gpt.huggingface.experts import unpacked
+from models.gpt.huggingface.mixtures import MIXTURES
 from models.interchange import InterchangeError
 from tests.parity.live import FIXTURES
 from trainers.weights import source as weights

@@ -10,7 +10,7 @@ from configs import registry
 from configs.registry import ConfigError
 from models.errors import UserError
 from scripts import bench_peers
-from scripts.bench_peers import GENERATE, TRAIN, System
+from scripts.bench_peers import CONTINUE, GENERATE, TRAIN, System
 from scripts.peers import maxtext
 
 FAKE = """
@@ -100,10 +100,13 @@ def test_the_zoos_own_side_trains(tiny):
 @pytest.mark.integration
 @pytest.mark.slow
 def test_the_zoos_own_side_generates(tiny_t5):
-    """Every output has the length that the experiment asks for, whatever the model says about its end."""
+    """Every output has the length that the experiment asks for, whatever the model says about its end: of a decoder, half."""
     with bench_peers.started(bench_peers.OURS, tiny_t5, GENERATE) as process:
         assert process.run(2)["value"] == tiny_t5.eval.max_length
     assert bench_peers.units(tiny_t5, GENERATE) == tiny_t5.data.batch_size
+    decoder = registry.tiny(registry.load("chat.bench_smollm2"))
+    with bench_peers.started(bench_peers.OURS, decoder, CONTINUE) as process:
+        assert process.run(1)["value"] == decoder.data.features()["tokens"].shape[0] // 2
 
 
 def test_maxtext_gets_the_shapes_of_the_experiment():
@@ -130,7 +133,9 @@ def test_maxtext_gets_the_shapes_of_the_experiment():
 )
 def test_amount_of_a_batch(name, work, amount):
     """Eight rows: of 256 tokens, which an encoder-decoder has in two halves; or eight sentences or images; or
-    two grids, or four windows of sound."""
+    two grids, or four windows of sound. SmolLM2 has rows of 128, of which generation writes 64, and may have one alone."""
+    if name.startswith("chat."):
+        amount = (1 if name.endswith("alone") else 8) * (64 if work is bench_peers.CONTINUE else 128)
     assert bench_peers.units(registry.load(name), work) == amount
 
 

@@ -1,13 +1,14 @@
 """Decoders in Hugging Face's files: which class of `transformers` a model is, and how its tensors are called there. No JAX.
 
-GPT-2 (gpt2.py) has names of its own; all others have LLaMA's, with differences that llama.py lists; mixtures.py has experts.
+GPT-2 (gpt2.py) has names of its own; all others have LLaMA's, with differences that dialects.py and, for
+classes with experts, mixtures.py list. llama.py and experts.py have the tensors.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
 from models.gpt.config import GptConfig
-from models.gpt.huggingface import gpt2, llama, mixtures
+from models.gpt.huggingface import experts, gpt2, llama
 from models.interchange import Entry, Remade, Shape, demand, kept_apart, matrix, model_type, no_head
 
 _ARCHITECTURES = gpt2.ARCHITECTURES | llama.ARCHITECTURES
@@ -74,17 +75,17 @@ def canonical(c: GptConfig, theirs: str) -> str | None:
     module = _module(c)
     if theirs.startswith(module.BODY):
         theirs = module.PREFIX + theirs
-    if theirs.endswith(_BUFFERS) or mixtures.is_further_layer(c, theirs):
+    if theirs.endswith(_BUFFERS) or llama.is_further_layer(c, theirs):
         return None
-    return mixtures.renamed(_dialect(c), theirs)
+    return experts.renamed(_dialect(c), theirs)
 
 
 def remade(c: GptConfig, tensor_shapes: Mapping[str, Shape]) -> dict[str, Remade]:
     """Returns the tensors that a folder holds in another form than `readable` has, by canonical name."""
-    return mixtures.remade(c, _dialect(c), tensor_shapes) if c.moe else {}
+    return experts.remade(c, _dialect(c), tensor_shapes) if c.moe else {}
 
 
-check_packing = mixtures.check_packing
+check_packing = experts.check_packing
 
 
 readable = entries  # the tensors to look for in a folder

@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.gpt.config import GptConfig
-from models.gpt.huggingface import dialects, mixtures, rope
+from models.gpt.huggingface import dialects, experts, mixtures, rope
 from models.gpt.huggingface.dialects import DEFAULTS, NULLABLE, PLAIN, Dialect, Fields
 from models.interchange import (
     Entry,
     InterchangeError,
+    Shape,
     completed,
     demand,
     matrix,
@@ -171,9 +172,9 @@ def _layers(c: GptConfig, kind: str, ours: str, *, sparse: bool = False, **place
     ]
     attention = _attention(c, kind, at, ours, **places)
     if c.latent is not None:
-        attention = mixtures.latent_attention(c, at, ours, **places)
+        attention = _latent_attention(c, at, ours, **places)
     if sparse:
-        return [*normed, *attention, *mixtures.experts(c, kind, at, ours, **places)]
+        return [*normed, *attention, *experts.entries(c, kind, at, ours, **places)]
     dense = functools.partial(_dense, at, ours, bias=c.ffn_bias, **places)
     gate, up = ("ffn.wg", (m, h)), ("ffn.wi", (m, h))
     if DIALECTS[kind].fused:
@@ -207,6 +208,34 @@ def _attention(c: GptConfig, kind: str, at: str, ours: str, **places: Any) -> li
     return [*inputs, *dense("self_attn.o_proj", ("attention.o", (n, d, m)), bias=out, inputs=2), *further]
 
 
+def _latent_attention(c: GptConfig, at: str, ours: str, **places: Any) -> list[Entry]:
+    """Returns the entries of latent attention in layers named `at`."""
+    assert c.latent is not None
+    m, n, latent = c.model_dim, c.heads, c.latent
+    head, rank = latent.head_dim + c.head_dim, latent.query_rank
+
+    def weight(theirs: str, name: str, shape: Shape, inputs: int = 1) -> Entry:
+        return matrix(f"{at}self_attn.{theirs}.weight", (f"{ours}attention.{name}", shape), inputs=inputs, **places)
+
+    def scale(theirs: str, name: str, size: int) -> Entry:
+        return vector(f"{at}self_attn.{theirs}.weight", (f"{ours}attention.{name}.scale", (size,)), **places)
+
+    queries = [weight("q_proj", "q", (m, n, head))]
+    if rank:
+        queries = [
+            weight("q_a_proj", "q_down", (m, rank)),
+            scale("q_a_layernorm", "q_norm", rank),
+            weight("q_b_proj", "q", (rank, n, head)),
+        ]
+    return [
+        *queries,
+        weight("kv_a_proj_with_mqa", "kv_down", (m, latent.rank + c.head_dim)),
+        scale("kv_a_layernorm", "kv_norm", latent.rank),
+        weight("kv_b_proj", "kv", (latent.rank, n, latent.head_dim + latent.value_dim)),
+        weight("o_proj", "o", (n, latent.value_dim, m), inputs=2),
+    ]
+
+
 def _dense(
     at: str, ours: str, theirs: str, *parts: tuple[str, tuple[int, ...]], bias: bool, inputs: int = 1, **places: Any
 ) -> list[Entry]:
@@ -227,3 +256,9 @@ _NORMS = {
     },
     "reordered": {"post_attention_layernorm": "attention_norm", "post_feedforward_layernorm": "ffn_norm"},
 }
+
+
+def is_further_layer(c: GptConfig, theirs: str) -> bool:
+    """Returns whether a tensor is of a layer behind the last, which predicts a second token."""
+    number = theirs.removeprefix("model.layers.").partition(".")[0]
+    return c.latent is not None and number.isdigit() and int(number) >= c.layers

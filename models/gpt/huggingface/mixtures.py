@@ -1,14 +1,8 @@
-"""Decoders with mixtures of experts in Hugging Face's files: their classes, and the tensors of a layer's experts. No JAX.
-
-`transformers` 4 has a tensor for each expert, 5 all of a layer in one, which it takes apart again where it saves; we write the
-former and read both (`remade`). gpt-oss has one tensor in either, and is released in MXFP4, which reading unpacks.
-"""
+"""The classes of `transformers` with mixtures of experts: what each adds to LLaMA, as dialects.py for dense decoders. No JAX."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
-
-import numpy as np
 
 from models.gpt.config import GptConfig
 from models.gpt.huggingface import rope
@@ -23,17 +17,10 @@ from models.gpt.huggingface.dialects import (
     write_windows,
 )
 from models.interchange import (
-    Entry,
     InterchangeError,
-    Remade,
-    Shape,
     demand,
-    dense,
-    is_not_packed,
-    matrix,
     only,
     setting,
-    vector,
 )
 from models.parts.attention.config import Latent, LayerKind
 from models.parts.moe.config import MoeConfig
@@ -397,160 +384,3 @@ MIXTURES: dict[str, Dialect] = {
         biases=(False, False, False),
     ),
 }  # fmt: skip
-
-
-# --- tensors ---
-
-
-def latent_attention(c: GptConfig, at: str, ours: str, **places: Any) -> list[Entry]:
-    """Returns the entries of latent attention in layers named `at`."""
-    assert c.latent is not None
-    m, n, latent = c.model_dim, c.heads, c.latent
-    head, rank = latent.head_dim + c.head_dim, latent.query_rank
-
-    def weight(theirs: str, name: str, shape: Shape, inputs: int = 1) -> Entry:
-        return matrix(f"{at}self_attn.{theirs}.weight", (f"{ours}attention.{name}", shape), inputs=inputs, **places)
-
-    def scale(theirs: str, name: str, size: int) -> Entry:
-        return vector(f"{at}self_attn.{theirs}.weight", (f"{ours}attention.{name}.scale", (size,)), **places)
-
-    queries = [weight("q_proj", "q", (m, n, head))]
-    if rank:
-        queries = [
-            weight("q_a_proj", "q_down", (m, rank)),
-            scale("q_a_layernorm", "q_norm", rank),
-            weight("q_b_proj", "q", (rank, n, head)),
-        ]
-    return [
-        *queries,
-        weight("kv_a_proj_with_mqa", "kv_down", (m, latent.rank + c.head_dim)),
-        scale("kv_a_layernorm", "kv_norm", latent.rank),
-        weight("kv_b_proj", "kv", (latent.rank, n, latent.head_dim + latent.value_dim)),
-        weight("o_proj", "o", (n, latent.value_dim, m), inputs=2),
-    ]
-
-
-def experts(c: GptConfig, kind: str, at: str, ours: str, **places: Any) -> list[Entry]:
-    """Returns the entries of the mixture in layers named `at`."""
-    moe = _mixture(c)
-    m, h, e = c.model_dim, moe.hidden_dim or c.hidden_dim, moe.experts
-    if kind == "gpt_oss":
-        return _oss_experts(m, h, e, f"{at}mlp", f"{ours}ffn", **places)
-    inside, (gate, up, down) = _NAMES.get(kind, ("mlp", ("gate_proj", "up_proj", "down_proj")))
-    router = [*dense(f"{at}{inside}.gate", f"{ours}ffn.router", (m, e), bias="", **places)]
-    if moe.correction_bias:
-        theirs = f"{at}{inside}.gate.e_score_correction_bias"
-        router.append(vector(theirs, (f"{ours}ffn.correction", (e,)), **places))
-
-    def networks(theirs: str, to: str, size: int, names: tuple[str, str, str], **more: Any) -> list[Entry]:
-        shapes = {names[0]: ("wg", (m, size)), names[1]: ("wi", (m, size)), names[2]: ("wo", (size, m))}
-        return [
-            matrix(f"{at}{inside}.{theirs}.{name}.weight", (f"{ours}{to}.{ours_}", shape), **places, **more)
-            for name, (ours_, shape) in shapes.items()
-        ]
-
-    entries = [*router, *networks("experts.{expert}", "ffn", h, (gate, up, down), experts=e)]
-    if moe.shared_dim:
-        theirs = "shared_experts" if kind == "deepseek_v3" else "shared_expert"
-        entries += networks(theirs, "ffn.shared", moe.shared_dim, ("gate_proj", "up_proj", "down_proj"))
-    if moe.shared_gate:
-        entries += dense(f"{at}{inside}.shared_expert_gate", f"{ours}ffn.shared_gate", (m, 1), bias="", **places)
-    return entries
-
-
-_NAMES = {"mixtral": ("block_sparse_moe", ("w1", "w3", "w2"))}
-
-
-def _oss_experts(m: int, h: int, e: int, at: str, ours: str, **places: Any) -> list[Entry]:
-    """Returns the entries of gpt-oss's mixture: all experts in one tensor [experts, in, out], whose outputs are gates and others
-    in turn."""
-    router = dense(f"{at}.router", f"{ours}.router", (m, e), **places)
-    up, down = (e, m, 2 * h), (e, h, m)
-    as_it_is: dict[str, Any] = dict(transposed=False, **places)
-    return [
-        *router,
-        matrix(f"{at}.experts.gate_up_proj", (f"{ours}.wg", (e, m, h)), (f"{ours}.wi", (e, m, h)), inputs=2, file=up,
-               alternating=True, **as_it_is),
-        matrix(f"{at}.experts.gate_up_proj_bias", (f"{ours}.wg_bias", (e, h)), (f"{ours}.wi_bias", (e, h)), alternating=True,
-               **as_it_is),
-        matrix(f"{at}.experts.down_proj", (f"{ours}.wo", down), inputs=2, file=down, **as_it_is),
-        matrix(f"{at}.experts.down_proj_bias", (f"{ours}.wo_bias", (e, m)), **as_it_is),
-    ]  # fmt: skip
-
-
-def check_packing(theirs: Mapping[str, Any]) -> None:
-    """Raises InterchangeError for tensors in a form that `remade` does not unpack."""
-    settings = theirs.get("quantization_config")
-    method = settings.get("quant_method") if isinstance(settings, dict) else None
-    if theirs["model_type"] != "gpt_oss" or method != "mxfp4":
-        is_not_packed(theirs)
-
-
-def renamed(kind: str, theirs: str) -> str:
-    """Returns the name on disk of a tensor that may have the one that it has in memory in version 5."""
-    if kind == "mixtral":
-        return theirs.replace(".mlp.gate.", ".block_sparse_moe.gate.")
-    return theirs
-
-
-def is_further_layer(c: GptConfig, theirs: str) -> bool:
-    """Returns whether a tensor is of a layer behind the last, which predicts a second token."""
-    number = theirs.removeprefix("model.layers.").partition(".")[0]
-    return c.latent is not None and number.isdigit() and int(number) >= c.layers
-
-
-def remade(c: GptConfig, kind: str, shapes: Mapping[str, Shape]) -> dict[str, Remade]:
-    """Returns the tensors that a folder holds in another form, by their names on disk: experts of `transformers` 5, or MXFP4.
-
-    Args:
-      shapes: of the folder's tensors.
-    """
-    made: dict[str, Remade] = {}
-    for theirs, shape in shapes.items():
-        name = theirs if theirs.startswith("model.") else f"model.{theirs}"
-        if kind == "gpt_oss":
-            base = name.removesuffix("_blocks")
-            scales = theirs.removesuffix("_blocks") + "_scales"
-            if base != name and scales in shapes and len(shape) == 4:
-                experts_, out, blocks, half = shape
-                made[base] = Remade((theirs, scales), (experts_, 2 * half * blocks, out), unpacked, packed=True)
-        elif theirs.endswith((".experts.gate_up_proj", ".experts.down_proj")) and len(shape) == 3:
-            made |= _apart(kind, name, theirs, shape)
-    return made
-
-
-def _apart(kind: str, name: str, theirs: str, shape: Shape) -> dict[str, Remade]:
-    """Returns each expert's tensors of one of a whole layer's, [experts, out, in]."""
-    _, (gate, up, down) = _NAMES.get(kind, ("mlp", ("gate_proj", "up_proj", "down_proj")))
-    at = name.rpartition(".")[0]
-    at = at.replace(".mlp.", ".block_sparse_moe.") if kind == "mixtral" else at
-    made: dict[str, Remade] = {}
-    for e in range(shape[0]):
-        if theirs.endswith("down_proj"):
-            made[f"{at}.{e}.{down}.weight"] = Remade((theirs,), shape[1:], _slice(e, slice(None)))
-            continue
-        half = shape[1] // 2
-        for piece, rows in ((gate, slice(0, half)), (up, slice(half, None))):
-            made[f"{at}.{e}.{piece}.weight"] = Remade((theirs,), (half, shape[2]), _slice(e, rows))
-    return made
-
-
-def _slice(e: int, rows: slice) -> Callable[..., np.ndarray]:
-    return lambda array: array[e, rows]
-
-
-_FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
-
-
-def unpacked(blocks: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    """Returns the numbers [experts, in, out] of MXFP4 blocks [experts, out, blocks, 16] of two 4-bit numbers a byte, the lower
-    half first, and of a power of two for each block of 32 (OCP Microscaling Formats, version 1.0).
-
-    Raises:
-      InterchangeError: they are no bytes.
-    """
-    if blocks.dtype != np.uint8 or scales.dtype != np.uint8:
-        raise InterchangeError(f"MXFP4 blocks and scales are bytes, not {blocks.dtype} and {scales.dtype}")
-    numbers = np.stack([_FP4[blocks & 15], _FP4[blocks >> 4]], axis=-1)
-    numbers = np.ldexp(numbers.reshape(*blocks.shape[:3], -1), scales[..., None].astype(np.int32) - 127)
-    return numbers.reshape(*blocks.shape[:2], -1).swapaxes(1, 2)
