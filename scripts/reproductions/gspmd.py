@@ -77,6 +77,8 @@ def table_2(folder: Path) -> list[Row]:
     rows = []
     for name, printed in {"gspmd_128b": 0.565, "gspmd_256b": 0.541, "gspmd_512b": 0.475, "gspmd_1t": 0.556}.items():
         planned = modelled(folder, f"gpt.{name}")
-        note = f"{planned['topology']}, modelled; the paper's ran on v3, and its figures are not checked against its PDF"
+        note = (
+            f"{planned['topology']}, modelled; the paper's ran on v3, and its figures are not checked against its PDF"
+        )
         rows.append(Row(name, printed, planned["modelled_hfu"], note, within=0.15))
     return rows

@@ -192,6 +192,7 @@ def test_sigterm_to_one_process_stops_both(one_then_two):
 
 
 @pytest.mark.integration
+@pytest.mark.slow
 def test_experts_over_two_processes_and_ctrl_c(start):
     """Routed to experts of both processes, the losses are those of one process to 1e-12; SIGINT to the first saves once and
     ends both with 75."""
