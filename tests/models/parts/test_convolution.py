@@ -72,7 +72,7 @@ def sent(found: list[Collective]) -> int:
     return sum(c.bytes for c in found if c.kind == "collective-permute")
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     grid=st.sampled_from([*GRIDS, (2, 2), (1, 2), (3, 2)]),
     part=st.tuples(st.integers(1, 5), st.integers(1, 5)),
