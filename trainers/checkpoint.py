@@ -337,9 +337,10 @@ class Checkpoints:
         return f"the last checkpoint is {steps[-1] if steps else 'none'}{unfinished}"
 
     def close(self) -> None:
-        """Waits for the save under way, if any."""
-        self._manager.wait_until_finished()
-        self._manager.close()
+        """Waits for the save under way, if any; not for one that has been given up."""
+        if self._failures <= self._train.save_failures:
+            self._manager.wait_until_finished()
+            self._manager.close()
 
 
 def _read(folder: epath.Path, step: int, plan: Plan, fingerprint: str) -> Outcome:
