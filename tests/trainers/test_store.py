@@ -125,7 +125,7 @@ def test_a_run_whose_store_is_gone_ends_with_its_code(m4, tmp_path, server, monk
 
     def gone(call: int, state: Any, values: Any) -> Any:
         if call == 5:
-            time.sleep(5)  # until checkpoint 4 is written
+            time.sleep(5)  # until checkpoint 2 is written, and 4, if it was not left out
             server.stop()
         return state, values
 
@@ -137,4 +137,4 @@ def test_a_run_whose_store_is_gone_ends_with_its_code(m4, tmp_path, server, monk
     for thread in threading.enumerate():
         if thread.name == "save_finalize":
             thread.join(120)
-    assert (checkpoint.newest_step(tmp_path / "run") or 0) >= 4
+    assert checkpoint.newest_step(tmp_path / "run") in (2, 4)
