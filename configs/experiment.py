@@ -58,8 +58,7 @@ class Train:
       keep_every: every checkpoint at a multiple of this step is kept; 0 keeps no others.
       best: the evaluation metric whose best checkpoint is kept as well; "" keeps none. Its direction is known
         (trainers/evaluation/directions.py); an evaluation that is not finite is never the best.
-      checkpoints: the folder of the checkpoints, which may be remote (s3://BUCKET/RUN, gs://BUCKET/RUN); "" is one in the run's
-        folder.
+      checkpoints: the folder of the checkpoints, which may be remote (gs://BUCKET/RUN); "" is one in the run's folder.
       save_failures: how many saves in a row may fail, or be left out because the one before is not written, before the run ends.
       max_nonfinite: how many steps with a non-finite loss or gradient a start of the run skips before it gives up.
       spike: a logged loss above this multiple of the median of the last 20 logged ones rewinds the run to the newest checkpoint

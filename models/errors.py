@@ -26,7 +26,7 @@ class UserError(ValueError):
 def nearest(name: str, choices: Iterable[str]) -> str:
     """A hint `; did you mean 'x'?`, or the choices where none is near."""
     choices = sorted(choices)
-    if near := difflib.get_close_matches(name, choices, n=1, cutoff=0.5):
+    if near := difflib.get_close_matches(name[:100], choices, n=1, cutoff=0.5):
         return f"; did you mean {near[0]!r}?"
     return f"; choose from {', '.join(choices)}" if choices else ""
 

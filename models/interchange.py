@@ -348,7 +348,8 @@ def model_type(theirs: Mapping[str, Any], architectures: Mapping[str, tuple[str,
     known = architectures[kind]
     name = (setting(theirs, "architectures", list, None) or known)[0]
     if name not in known:
-        raise InterchangeError(f"config.json: no output like that of {name!r} here{nearest(str(name), known[:1])}")
+        name = shortened(str(name))
+        raise InterchangeError(f"config.json: no output like that of {name!r} here{nearest(name, known[:1])}")
     return kind
 
 
@@ -363,6 +364,7 @@ def only(theirs: Mapping[str, Any], **supported: tuple[Any, ...]) -> None:
 def read_activation(name: str) -> Any:
     """Returns our name of an activation; raises InterchangeError."""
     if name not in _ACTIVATIONS:
+        name = shortened(name)
         raise InterchangeError(f"config.json: no activation {name!r} here{nearest(name, _ACTIVATIONS)}")
     return _ACTIVATIONS[name]
 

@@ -35,8 +35,12 @@ def run(main: Callable[[], int | None]) -> typing.NoReturn:
         if os.environ.get("SHARDZOO_TRACEBACK"):
             raise
         first, *_ = str(error).strip().splitlines() or [type(error).__name__]
-        print(f"error: {first}", file=sys.stderr)
-        sys.exit(getattr(error, "exit_code", 2))
+        print(f"error: {first}", file=sys.stderr, flush=True)
+        code = getattr(error, "exit_code", 2)
+        if code != 2:  # the run is over, and a save that hangs must not hold the process
+            sys.stdout.flush()
+            os._exit(code)
+        sys.exit(code)
 
 
 def parser(doc: str | None, **kwargs: Any) -> argparse.ArgumentParser:

@@ -8,6 +8,7 @@ fingerprint, a checksum of every array and one of itself. The position in the da
 
 import contextlib
 import dataclasses
+import logging
 import math
 import shutil
 import time
@@ -169,6 +170,8 @@ class Checkpoints:
 
     def _open(self) -> "_Manager":
         train = self._train
+        for name in ("absl", "asyncio"):  # a save that fails is a line here (`_failed`), and pages of tracebacks there
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         keep: list[PreservationPolicy] = [LatestN(max(1, train.keep))]
         if train.keep_every:
             keep.append(EveryNSteps(train.keep_every))
@@ -227,7 +230,7 @@ class Checkpoints:
         try:
             self._manager.save(step, args=items, metrics=chosen, force=True)
         except (OSError, ValueError) as error:
-            why = _reason(error)
+            why = _line(error)
         self._under_way = not self._failed(f"checkpoint {step} could not be saved", why)
         return self._under_way
 
@@ -247,7 +250,7 @@ class Checkpoints:
         try:
             self._manager.wait_until_finished()
         except (OSError, ValueError) as error:
-            why = _reason(error)
+            why = _line(error)
         under_way, self._under_way = self._under_way, False
         if self._failed("the last save failed", why):
             self._manager.close()
@@ -337,9 +340,10 @@ class Checkpoints:
         return f"the last checkpoint is {steps[-1] if steps else 'none'}{unfinished}"
 
     def close(self) -> None:
-        """Waits for the save under way, if any."""
-        self._manager.wait_until_finished()
-        self._manager.close()
+        """Waits for the save under way, if any; not for one that has been given up."""
+        if self._failures <= self._train.save_failures:
+            self._manager.wait_until_finished()
+            self._manager.close()
 
 
 def _read(folder: epath.Path, step: int, plan: Plan, fingerprint: str) -> Outcome:
@@ -433,9 +437,13 @@ def _other_shapes(described: dict[str, Any], plan: Plan) -> list[str]:
     return [f"{k}: {stored.get(k, 'none')} -> {wanted.get(k, 'none')}" for k in names[:3]]
 
 
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
 def _reason(error: Exception) -> str:
     """Returns, in one line, why a checkpoint could not be read; raises errors again that are not the checkpoint's fault."""
-    text = " ".join(str(error).split())[:200] or type(error).__name__
+    text = _line(error)
     if isinstance(error, (MemoryError, PermissionError)) or "RESOURCE_EXHAUSTED" in text:
         raise error
     return text

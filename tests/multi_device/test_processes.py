@@ -288,7 +288,7 @@ def test_a_folder_in_use_is_refused_by_all_processes(start):
 def test_processes_that_cannot_be_found_are_refused(monkeypatch):
     """Without a pod, a job or all three variables, the line says which to set."""
 
-    def found_nothing(*_):
+    def found_nothing(*_, **__):
         raise ValueError("coordinator_address should be defined.")  # what JAX says then
 
     monkeypatch.setattr(jax.distributed, "initialize", found_nothing)

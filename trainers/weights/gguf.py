@@ -15,7 +15,7 @@ from data import gguf_reader, paths, untrusted
 from data.vocabularies import tokenizers
 from data.vocabularies.files import CONFIG
 from models import interchange
-from models.errors import nearest, shortened
+from models.errors import UserError, nearest, shortened
 from models.families import FAMILIES, interchange_of
 from models.interchange import Index, InterchangeError, Shape
 
@@ -104,9 +104,12 @@ class Gguf:
         kept = {k: self._value(f"tokenizer.ggml.{k}") for k in ("model", "pre", "tokens", "merges", "eos_token_id")}
         folder = paths.data_dir() / "vocabularies" / f"gguf-{paths.digest([kept, CONFIG])[:16]}"
         if not folder.exists():
-            with paths.new_folder(folder) as new, untrusted.damage(f"{self.path}: its vocabulary", InterchangeError):
-                tokenizers.from_gguf(self.path, new / tokenizers.FILE)
-                tokenizers.config_from_gguf(self.path, new / CONFIG)
+            try:
+                with paths.new_folder(folder) as new, untrusted.damage("the vocabulary", InterchangeError):
+                    tokenizers.from_gguf(self.path, new / tokenizers.FILE)
+                    tokenizers.config_from_gguf(self.path, new / CONFIG)
+            except UserError as error:
+                raise InterchangeError(f"{self.path}: its vocabulary cannot be read: {error}") from None
         return folder
 
 

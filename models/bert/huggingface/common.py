@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.bert.config import BertConfig
-from models.errors import nearest
+from models.errors import nearest, shortened
 from models.interchange import Entry, InterchangeError, demand, dense, norm, only, setting, table, vector
 from models.parts.heads_config import Classification, Head, MaskedLm, SentenceEmbedding, Span, Tagging
 
@@ -34,7 +34,9 @@ def read_head(s: Mapping[str, Any], stem: str, heads: Mapping[str, Head]) -> Hea
     known = {f"{stem}{suffix}": head for suffix, head in heads.items()}
     name = (setting(theirs, "architectures", list, None) or [f"{stem}Model"])[0]
     if name not in known:
-        raise InterchangeError(f"config.json: no head like that of {name!r} here{nearest(str(name), known)}")
+        raise InterchangeError(
+            f"config.json: no head like that of {shortened(str(name))!r} here{nearest(str(name), known)}"
+        )
     head = known[name]
     if isinstance(head, MaskedLm):
         fixed(s, tie_word_embeddings=True)

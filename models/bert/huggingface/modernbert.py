@@ -11,7 +11,7 @@ from typing import Any
 from models.bert.config import BertConfig
 from models.bert.huggingface import common
 from models.bert.huggingface.common import classes, head_dim, transform
-from models.errors import nearest
+from models.errors import nearest, shortened
 from models.interchange import (
     Entry,
     InterchangeError,
@@ -126,7 +126,9 @@ def _kinds(s: Mapping[str, Any], bases: Mapping[str, float]) -> tuple[LayerKind,
     made = {_FULL: LayerKind(), _LOCAL: LayerKind(window=reach + 1, base=bases[_LOCAL])}
     for name in types:
         if name not in made:
-            raise InterchangeError(f"config.json: no layer_types {name!r} here{nearest(str(name), made)}")
+            raise InterchangeError(
+                f"config.json: no layer_types {shortened(str(name))!r} here{nearest(str(name), made)}"
+            )
     periods = (n for n in range(1, layers + 1) if all(types[i] == types[i - n] for i in range(n, layers)))
     period = next(periods, 1)
     return tuple(made[name] for name in types[:period])

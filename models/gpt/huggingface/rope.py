@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from models.errors import nearest
+from models.errors import nearest, shortened
 from models.interchange import InterchangeError, setting
 from models.parts.attention.config import Rotary
 
@@ -48,7 +48,9 @@ def turning(
     """Returns what one dictionary of settings says; as `read`."""
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind not in types:
-        raise InterchangeError(f"config.json: no rotary positions of type {kind!r} here{nearest(str(kind), types)}")
+        raise InterchangeError(
+            f"config.json: no rotary positions of type {shortened(str(kind))!r} here{nearest(str(kind), types)}"
+        )
     kind = types[kind]
     base = _number(rope, "rope_theta", theta)
     share = _number(rope, "partial_rotary_factor", 1.0)
