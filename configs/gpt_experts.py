@@ -106,9 +106,9 @@ def deepseek_v3() -> Experiment:
     """DeepSeek-V3 (arXiv 2412.19437): 61 layers of 7168, of which three are dense, 256 experts of 2048, eight a token and one
     that all pass; latent attention; 671,026,419,200 parameters, the second prediction head left out.
 
-    Sigmoid scores; a token's experts come from four of eight groups; gates add up to 2.5. The paper moves the bias of the choice
-    by hand, ours stays, and its sequence-wise balance loss of weight 1e-4 is GShard's here. 14.8e12 tokens in batches of 15,360
-    rows; here 4096 rows on 1024 chips, an expert to four of them.
+    Sigmoid scores; a token's experts come from four of eight groups; gates add up to 2.5. The bias of the choice moves by .001 a
+    step against the load; the paper's sequence-wise balance loss of weight 1e-4 is GShard's here. 14.8e12 tokens in batches of
+    15,360 rows; here 4096 rows on 1024 chips, an expert to four of them.
     """
     moe = mixture(
         256, 8, norm_topk=True, score="sigmoid", correction_bias=True, expert_groups=8, chosen_groups=4, gate_scale=2.5,

@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from configs import optimizers as settings
 from configs.experiment import FRESH
-from models.sharding.params import ParamInfo, flatten, param_name
+from models.sharding.params import ParamInfo, flatten, nest, param_name
 from models.sharding.pipelines import one_f_one_b
 from models.sharding.pipelines.gpipe import to_stage_order
 
@@ -65,13 +65,14 @@ def make(
     """Returns the optimizer of a configuration.
 
     Args:
-      infos: nested dictionaries of ParamInfo, with the structure of the parameters.
+      infos: nested dictionaries of ParamInfo, with the structure of the parameters. Those that are moved by a fixed step
+        (models.sharding.params.param) have no state, and their gradients no part in the norm.
       clip_norm: global norm to which gradients are clipped first; 0 does not clip.
       freeze_layers: how many of the lowest layers of every stack get no update.
       head_rate: factor of the updates of the components in `fresh`.
       fresh: components that start fresh.
     """
-    rate = learning_rate(config.schedule)
+    rate, everything, infos = learning_rate(config.schedule), infos, optimized(infos, infos)
     match config:
         case settings.Adafactor():
 
@@ -101,7 +102,31 @@ def make(
     frozen = [_without_lowest(infos, freeze_layers)] if freeze_layers else []
     head = [_faster(infos, head_rate, fresh)] if head_rate != 1 else []
     # Frozen layers are zeroed before and after, so that they count neither in the clipped norm nor in weight decay.
-    return optax.chain(*frozen, *clip, *parts, optax.scale_by_learning_rate(rate), *head, *frozen)
+    tx = optax.chain(*frozen, *clip, *parts, optax.scale_by_learning_rate(rate), *head, *frozen)
+    return _beside_moved(tx, everything, freeze_layers)
+
+
+def optimized(infos: PyTree, tree: PyTree) -> PyTree:
+    """Returns what a tree of parameters' structure has of those that the optimizer changes (models.sharding.params.param)."""
+    flat = flatten(tree)
+    return nest({name: flat[name] for name, info in flatten(infos).items() if info.moved is None})
+
+
+def _beside_moved(tx: optax.GradientTransformation, infos: PyTree, freeze_layers: int) -> optax.GradientTransformation:
+    """Returns `tx` for the parameters that it changes; those that are moved by a fixed step have no state."""
+    moved = {name: info for name, info in flatten(infos).items() if info.moved is not None}
+    if not moved:
+        return tx
+    frozen = _without_lowest(nest(moved), freeze_layers)
+
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        flat = flatten(updates)
+        steps = nest({name: -info.moved * jnp.sign(flat[name]) for name, info in moved.items()})
+        steps: Any = frozen.update(steps, optax.EmptyState())[0]
+        made: Any = tx.update(optimized(infos, updates), state, optimized(infos, params))
+        return nest(flatten(made[0]) | flatten(steps)), made[1]
+
+    return optax.GradientTransformation(lambda params: tx.init(optimized(infos, params)), update)
 
 
 def _faster(infos: PyTree, factor: float, components: Sequence[str]) -> optax.GradientTransformation:

@@ -14,6 +14,7 @@ from models.protocol import Batch, Context
 from models.sharding.params import flatten, merge, nest
 from models.sharding.pipelines import one_f_one_b
 from trainers.chips import Options, compile_with, options_for
+from trainers.optimizers import optimized
 from trainers.plan import Plan
 from trainers.state import State
 
@@ -76,7 +77,7 @@ def train_step(plan: Plan) -> Callable[[State, Batch], tuple[State, Metrics]]:
         grads, loss = gradients(plan, state.params, batch, Context(key, state.step, training=True))
         if plan.shardings:  # gradients are cut as their parameters are, however the optimizer's state is cut
             grads = jax.lax.with_sharding_constraint(grads, plan.split_trained(plan.shardings.params)[0])
-        norm = optax.global_norm(grads)
+        norm = optax.global_norm(optimized(plan.split_trained(plan.infos)[0], grads))
         finite = jnp.isfinite(loss.value) & jnp.isfinite(norm)
         trained, frozen = plan.split_trained(state.params)
 

@@ -118,8 +118,11 @@ def read_package(packages: Path) -> Iterator[Record]:
 
 
 def read_pairs(packages: Path) -> Iterator[Record]:
-    """Yields a preference of each conversation of that package: the last answer to what was said in the three turns before it,
-    over an answer from the conversation before."""
+    """Yields a preference of every second conversation of that package: the last answer to what was said in the three turns
+    before it, over that of the conversation before.
+
+    No answer is in two pairs: one that is learned to be better here and worse there would lower other pairs' margins.
+    """
     other = ""
     for record in read_package(packages):
         turns = record["messages"][: len(record["messages"]) // 2 * 2]
@@ -129,6 +132,7 @@ def read_pairs(packages: Path) -> Iterator[Record]:
                 side: [{"role": "assistant", "content": x}] for side, x in (("chosen", answer), ("rejected", other))
             }
             yield {"id": record["id"], "prompt": turns[-4:-1], **pair}
+            answer = ""
         other = answer
 
 

@@ -29,11 +29,18 @@ Initializer = Callable[[jax.Array, tuple[int, ...], Any], jax.Array]
 STACKED = ("layers", "expert")
 
 
-def param(key: jax.Array, shape: tuple[int, ...], axes: tuple[str, ...], init: Initializer, where: Component):
-    """Makes a parameter: its float32 value, its logical axes (a name per dimension) and the component that owns it."""
+def param(
+    key: jax.Array, shape: tuple[int, ...], axes: tuple[str, ...], init: Initializer, where: Component, *,
+    moved: float | None = None,
+):  # fmt: skip
+    """Makes a parameter: its float32 value, its logical axes (a name per dimension) and the component that owns it.
+
+    Args:
+      moved: how far each step moves its numbers against the signs of their gradients; None leaves it to the optimizer.
+    """
     if len(shape) != len(axes):
         raise LayoutError(f"component {where.path!r}: {len(axes)} names {axes} for a parameter of shape {shape}")
-    return nnx.Param(init(key, shape, jnp.float32), axes=axes, where=where)
+    return nnx.Param(init(key, shape, jnp.float32), axes=axes, where=where, moved=moved)
 
 
 def normal(scale: float) -> Initializer:
@@ -60,7 +67,7 @@ def stack(make: Callable[[jax.Array], nnx.Module], key: jax.Array, n: int, name:
     """Makes n modules from n keys as one module with a leading axis `name` on every parameter."""
 
     def prefix(v):
-        return nnx.Param(v.get_raw_value(), axes=(name, *v.get_metadata()["axes"]), where=v.get_metadata()["where"])
+        return nnx.Param(v.get_raw_value(), **v.get_metadata() | dict(axes=(name, *v.get_metadata()["axes"])))
 
     modules = jax.vmap(make)(jax.random.split(key, n))
     return jax.tree.map(prefix, modules, is_leaf=lambda v: isinstance(v, nnx.Variable))
@@ -107,13 +114,14 @@ def scan(
 
 @dataclasses.dataclass(frozen=True)
 class ParamInfo:
-    """What is known of a parameter without its value: dotted name, shape, dtype, logical axes, component."""
+    """What is known of a parameter without its value: name, shape, dtype, logical axes, component, `moved` (`param`)."""
 
     name: str
     shape: tuple[int, ...]
     dtype: Any
     axes: tuple[str, ...]
     where: Component
+    moved: float | None = None
 
     def spec(self, extra: Rules = ()) -> PartitionSpec:
         return self.where.spec(self.axes, self.shape, tensor=self.name, extra=extra)
@@ -159,7 +167,7 @@ def describe(model: Model | nnx.Module) -> Iterator[ParamInfo]:
     for path, variable in leaves:
         name = ".".join(entry.name for entry in path)
         raw, meta = variable.get_raw_value(), variable.get_metadata()
-        yield ParamInfo(name, raw.shape, raw.dtype, meta["axes"], meta["where"])
+        yield ParamInfo(name, raw.shape, raw.dtype, meta["axes"], meta["where"], meta["moved"])
 
 
 def components(model: Model | nnx.Module) -> set[str]:

@@ -1,5 +1,7 @@
 """Optimizers act on each tensor alone: stacking layers or experts into one array changes no update."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -54,6 +56,22 @@ def test_stacking_changes_no_update(config, float64):
     for i in range(3):
         for j in range(5):
             assert_allclose(whole[i, j], apart[f"w{i}{j}"], rtol=1e-10)
+
+
+def test_a_parameter_may_move_by_a_fixed_step(float64):
+    """It has no state, and its gradient, however large, does not count in the norm to which others are clipped; of two layers
+    the lower is frozen."""
+    w = info("w", (4, 6), ("embed", "mlp"))
+    bias = dataclasses.replace(info("bias", (2, 3), ("layers", "gate")), moved=0.5)
+    params = {"w": jnp.ones((4, 6)), "bias": jnp.ones((2, 3))}
+    grads = {"w": jnp.full((4, 6), 2.0), "bias": jnp.array([[1e6, 0.0, -3.0]] * 2)}
+    both = optimizers.make(AdamW(schedule=RATE), {"w": w, "bias": bias}, clip_norm=1.0, freeze_layers=1)
+    alone = optimizers.make(AdamW(schedule=RATE), {"w": w}, clip_norm=1.0, freeze_layers=1)
+    found, state = both.update(grads, both.init(params), params)
+    want, same = alone.update({"w": grads["w"]}, alone.init({"w": params["w"]}), {"w": params["w"]})
+    steps = {"bias": jnp.array([[0.0, 0.0, 0.0], [-0.5, 0.0, 0.5]])}
+    jax.tree.map(assert_allclose, found, want | steps)  # pyright: ignore[reportOperatorIssue]
+    assert jax.tree.structure(state) == jax.tree.structure(same)
 
 
 def test_optax_alone_would_get_it_wrong(float64):

@@ -28,7 +28,8 @@ class MoeConfig:
         arXiv 2412.19437, section 2.1.2).
       router_bias: a learned bias of the router's logits (gpt-oss).
       correction_bias: a number for each expert is added to its score where experts are chosen, not in the gates (DeepSeek-V3).
-        It gets no gradient: their training moves it by the sign of the expert's load, ours leaves it as it is.
+      correction_rate: by how much each training step moves that number, up for an expert with fewer choices in the batch than the
+        mean and down for one with more: no optimizer changes it (DeepSeek-V3, sections 2.1.2 and 4.2: 0.001). 0 leaves it.
       expert_groups, chosen_groups: experts are in so many groups, and a token's are taken from the `chosen_groups` whose two best
         scores have the largest sums (DeepSeek-V3: 8 and 4).
       gate_scale: multiplies the gates (DeepSeek-V3: 2.5).
@@ -75,6 +76,7 @@ class MoeConfig:
     score: Score = "softmax"
     router_bias: bool = False
     correction_bias: bool = False
+    correction_rate: float = 0.001
     expert_groups: int = 1
     chosen_groups: int = 1
     gate_scale: float = 1.0
@@ -125,6 +127,10 @@ class MoeConfig:
             raise ValueError(f"load_weight={self.load_weight}: loads are probabilities under router_noise, which is 0")
         if self.gating == "expert_choice" and not self.capacity_factor:
             raise ValueError("capacity_factor=0: of expert_choice it is a token's experts on average; the paper's is 2")
+        if self.correction_rate < 0:
+            raise ValueError(
+                f"correction_rate={self.correction_rate}: must be positive, or 0 to leave the bias as it is"
+            )
         if self.z_weight < 0:
             raise ValueError(
                 f"z_weight={self.z_weight}: must be positive, or 0 for no router z-loss; ST-MoE's is 0.001"

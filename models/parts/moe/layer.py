@@ -48,7 +48,9 @@ class Moe(nnx.Module):
         init_router = normal(c.router_std) if c.router_std else into
         self.router = param(k1, (size, c.experts), ("embed", "gate"), init_router, where)
         self.router_bias = param(k1, (c.experts,), ("gate",), zeros, where) if c.router_bias else None
-        self.correction = param(k1, (c.experts,), ("gate",), zeros, where) if c.correction_bias else None
+        self.correction = (
+            param(k1, (c.experts,), ("gate",), zeros, where, moved=c.correction_rate) if c.correction_bias else None
+        )
         self.wi = param(k2, up, names, into, where)
         self.wg = param(k4, up, names, into, where) if gated else None
         self.wo = param(k3, (c.experts, hidden, size), ("expert", "mlp", "embed"), out, where)
@@ -104,6 +106,8 @@ class Moe(nnx.Module):
         if c.load_weight and noise_std:
             load = moe.load_loss(logits_GSE, noisy_GSE, noise_std, routing.choices, mask_GS)
             stats["load_loss"] = Ratio(load, tokens)
+        if self.correction is not None and key is not None:
+            stats["correction"] = Ratio(moe.correction(self.correction[...], routing), tokens)
         stats |= moe.counts(self._shares(probs_GSE), routing, mask_GS)
         y_BLM = where.shard(y_GSM.reshape(x_BLM.shape), "batch", "res_length", "act_embed")
         return y_BLM if self.shared is None else y_BLM + self._shared(x_BLM), stats
@@ -198,6 +202,8 @@ def routing_loss(c: MoeConfig, statistics: dict[str, Ratio], total: jax.Array, t
     for name in ("balance", "z", "importance", "load"):
         if f"{name}_loss" in pooled:
             extra += getattr(c, f"{name}_weight") * per(pooled[f"{name}_loss"].sum, total)
+    if "correction" in pooled:
+        extra += pooled.pop("correction").sum.astype(extra.dtype)
     metrics = {f"moe/{k}": v for k, v in pooled.items() if k != "load"}
     return Loss(extra, extra, metrics | {f"moe/load_{tower}": pooled["load"]})
 

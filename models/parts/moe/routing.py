@@ -27,7 +27,7 @@ are "top_k", dropless, and nothing of them is random:
 | Qwen2-MoE, OLMoE (2409.02060) | softmax | as they are | none | Qwen2: of `shared_gate` |
 | Qwen3-MoE | softmax | over their sum | none | none |
 | gpt-oss | softmax | over their sum: softmax over the chosen logits | of the logits | none |
-| DeepSeek-V3, 2412.19437 | sigmoid | over their sum + 1e-20, times 2.5 | of the choice; moved outside the gradient | ungated |
+| DeepSeek-V3, 2412.19437 | sigmoid | over their sum + 1e-20, times 2.5 | of the choice; moved by loads (`correction`) | ungated |
 
 A factor of 0 is dropless: as many slots as a group has tokens, so that every choice is served. Where codebases differ silently:
 
@@ -380,6 +380,18 @@ def per_token(routing: Routing, size: int) -> jax.Array:
     return jax.vmap(lambda token_N, kept_N: jnp.zeros(size, jnp.int32).at[token_N].add(kept_N))(
         routing.token_GN, kept_GN
     )
+
+
+def correction(bias_E: jax.Array, routing: Routing) -> jax.Array:
+    """Returns 0, whose gradient for the bias of the choice says how many choices each expert got more than the mean, times E.
+
+    So the counts are added up as gradients are, however layers, microbatches and stages are spread. The optimizer has nothing to
+    do with them: the bias moves by a fixed step against their signs (DeepSeek-V3, section 2.1.2).
+    """
+    one_hot_GNE = jax.nn.one_hot(routing.expert_GN, len(bias_E), dtype=jnp.int32)
+    asked_E = jnp.sum(one_hot_GNE * routing.wanted_GN[..., None], axis=(0, 1))
+    excess_E = jax.lax.stop_gradient(len(bias_E) * asked_E - jnp.sum(asked_E)).astype(bias_E.dtype)
+    return jnp.sum(excess_E * (bias_E - jax.lax.stop_gradient(bias_E)))
 
 
 def counts(probs_GSE: jax.Array, routing: Routing, mask_GS: jax.Array) -> dict[str, Ratio]:
