@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from trainers import hosts, metrics, runlog
-from trainers.trainer import DIVERGED, DONE, PREEMPTED
+from trainers.runlog import CORRUPTED, DIVERGED, DONE, PREEMPTED, UNSAVED
 
 ENDS = {
     DONE: "finished",
     PREEMPTED: "stopped by a signal, saved",
     DIVERGED: "too many steps without a finite loss",
+    CORRUPTED: "silent corruption",
+    UNSAVED: "nothing could be saved",
     1: "error",
     2: "refused",
 }

@@ -12,11 +12,11 @@ from models.errors import nearest
 from models.sharding import torus
 from trainers.chips import CHIPS, Slice, parse_slice, set_for, usual_slice
 from trainers.plan import make_plan
-from trainers.trainer import DIVERGED, DONE
+from trainers.runlog import CORRUPTED, DIVERGED, DONE, UNSAVED
 
 BAD_ARGUMENT = 2  # the exit code of scripts.cli.run for a user's error
-FINAL = (DONE, BAD_ARGUMENT, DIVERGED)
-"""Exit codes after which the same command would end the same way; after any other one the run is started again."""
+FINAL = (DONE, BAD_ARGUMENT, UNSAVED, DIVERGED, CORRUPTED)
+"""Exit codes after which somebody must look first; after any other one the run is started again."""
 
 GRACE = 300
 """Seconds between SIGTERM and SIGKILL, in which a run saves."""

@@ -52,7 +52,7 @@ def script(job: Job) -> str:
         "code=$?",
         'echo "exit code $code, restart ${SLURM_RESTART_COUNT:-0}"',
         "case $code in",
-        f"  {'|'.join(map(str, FINAL))}) exit $code ;;  # done, or the next start would end the same way",
+        f"  {'|'.join(map(str, FINAL))}) exit $code ;;  # done, or somebody must look first",
         "esac",
         f'[ "${{SLURM_RESTART_COUNT:-0}}" -lt {job.restarts} ] || exit $code',
         'scontrol requeue "$SLURM_JOB_ID"',
