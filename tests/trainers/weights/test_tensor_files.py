@@ -91,6 +91,13 @@ def test_a_damaged_file_is_refused_in_one_line(tmp_path, case):
     assert len(message.splitlines()) == 1 and len(message) < 300
 
 
+def test_a_tensor_of_too_many_dimensions_is_refused(tmp_path):
+    """An array has at most 64; the library that checks headers knows no limit."""
+    (tmp_path / "f").write_bytes(framed({"a": {"dtype": "F32", "shape": [1] * 65 + [4], "data_offsets": [0, 16]}}))
+    with pytest.raises(InterchangeError, match="f is damaged: "):
+        TensorFile(tmp_path / "f")("a")
+
+
 def test_a_pipe_is_not_waited_for(tmp_path):
     """What is no regular file is refused at once: a named pipe that nobody writes to would never be read to its end."""
     os.mkfifo(tmp_path / "model.safetensors")
