@@ -24,7 +24,7 @@ from models.sharding.layout import Layout
 from models.sharding.layouts import data_parallel
 
 ROW = 4096
-KEPT = "dispatched+returned+attention_in+attention_out"
+KEPT = "attention_in+attention_out+gate"
 
 
 def moe_quickstart() -> Experiment:
@@ -57,13 +57,14 @@ def mixtral_8x7b() -> Experiment:
 def qwen3_30b_a3b() -> Experiment:
     """Qwen3 30B-A3B (arXiv 2505.09388): 48 layers of 2048, 128 experts of 768, eight a token; 30,532,122,624 parameters.
 
-    RMS norms of each head's queries and keys; gates over their sum. On 64 chips a device has two experts.
+    RMS norms of each head's queries and keys; gates over their sum. On 128 chips a device has one expert; on
+    64 a step does not fit. Modelled: 16.1 s, 23 % MFU, of which 30 % is exposed communication.
     """
     model = _decoder(
         vocab=151_936, layers=48, model_dim=2048, hidden_dim=6144, heads=32, head_dim=128, kv_heads=4, rotary_base=1e6,
         qk_norm=True, qk_norm_kind="rms", moe=mixture(128, 8, norm_topk=True, hidden_dim=768, balance_weight=0.001),
     )  # fmt: skip
-    return _released("qwen3_30b_a3b", model, LAYOUTS["expert_fully_sharded"](1, 64))
+    return _released("qwen3_30b_a3b", model, LAYOUTS["expert_fully_sharded"](1, 128))
 
 
 def olmoe_1b_7b() -> Experiment:
@@ -108,7 +109,8 @@ def deepseek_v3() -> Experiment:
 
     Sigmoid scores; a token's experts come from four of eight groups; gates add up to 2.5. The bias of the choice moves by .001 a
     step against the load; the paper's sequence-wise balance loss of weight 1e-4 is GShard's here. 14.8e12 tokens in batches of
-    15,360 rows; here 4096 rows on 1024 chips, an expert to four of them.
+    15,360 rows; here a row for each of 1024 chips, as many as fit, an expert to four of them. Modelled: 21.4 s, 22 % MFU;
+    48 % of the step is exposed communication.
     """
     moe = mixture(
         256, 8, norm_topk=True, score="sigmoid", correction_bias=True, expert_groups=8, chosen_groups=4, gate_scale=2.5,
@@ -121,7 +123,7 @@ def deepseek_v3() -> Experiment:
         vocab=129_280, layers=61, leading_layers=3, model_dim=7168, hidden_dim=18_432, heads=128, head_dim=64,
         rotary=yarn, latent=Latent(rank=512, query_rank=1536), attention_scalar=192 / _magnitude(40.0) ** 4, moe=moe,
     )  # fmt: skip
-    return _released("deepseek_v3", model, LAYOUTS["expert_fsdp"](4, 256), rows=4096, rate=2.2e-4)
+    return _released("deepseek_v3", model, LAYOUTS["expert_fsdp"](4, 256), rate=2.2e-4)
 
 
 def _decoder(**fields: Any) -> GptConfig:
@@ -129,14 +131,14 @@ def _decoder(**fields: Any) -> GptConfig:
     return GptConfig(positions="rotary", activation="silu", gated=True, tied=False, sparse_every=1, **fields)
 
 
-def _released(name: str, model: GptConfig, layout: Layout, *, rows: int = 1024, rate: float = 3e-4) -> Experiment:
+def _released(name: str, model: GptConfig, layout: Layout, rate: float = 3e-4) -> Experiment:
     e = gpt_released.llama2_70b()
     return replace(
         e,
         name=f"gpt.{name}",
         model=model,
         layout=layout,
-        data=replace(e.data, batch_size=rows, length=ROW),
+        data=replace(e.data, batch_size=1024, length=ROW),
         optimizer=AdamW(
             schedule=Cosine(peak=rate, steps=500_000, warmup=2000, floor=0.1), b2=0.95, eps=1e-5, weight_decay=0.1
         ),
@@ -153,7 +155,8 @@ def _released(name: str, model: GptConfig, layout: Layout, *, rows: int = 1024, 
 def glam_64b_64e() -> Experiment:
     """GLaM 64B/64E: 64 layers of 8192, experts of 32768: matrices of 1,161,755,099,136 parameters, the paper's 1.2T.
 
-    The paper trains it on 1024 TPU-v4 chips, 1e6 tokens a step in rows of 1024, 600e9 in all: 456 MWh.
+    The paper trains it on 1024 TPU-v4 chips, 1e6 tokens a step in rows of 1024, 600e9 in all: 456 MWh. Modelled: 10.1 s,
+    22 % MFU; 44 % of the step is exposed communication.
     """
     return _glam("glam_64b_64e", layers=64, dim=8192, heads=128, vocab=256_000, layout=LAYOUTS["expert_two_d"](64, 16))
 
