@@ -5,6 +5,7 @@ on a CPU: fused attention where available (SDPA; not in SwitchTransformers), the
 keys and values, and no attention mask, as no row is padded. Adapters are PEFT's.
 """
 
+import functools
 import platform
 from typing import Any
 
@@ -14,6 +15,12 @@ import transformers  # pyright: ignore[reportMissingImports]
 from scripts.peers.serve import Run, serve
 
 ACTIVATIONS = {"gelu_tanh": "gelu_pytorch_tanh"}  # the zoo's names, where theirs differ
+
+
+def causal_batch(m: dict[str, Any], d: dict[str, Any]) -> dict[str, Any]:
+    """Returns a batch of a causal decoder: random tokens, each of which is to be foretold."""
+    ids = torch.randint(m["vocab"], (d["batch_size"], d["length"]))
+    return {"input_ids": ids, "labels": ids}
 
 
 def gpt(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:
@@ -30,11 +37,7 @@ def gpt(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:
         use_cache=False,
     )  # fmt: skip
 
-    def batch() -> dict[str, Any]:
-        tokens = torch.randint(m["vocab"], (d["batch_size"], d["length"]))
-        return {"input_ids": tokens, "labels": tokens}
-
-    return transformers.GPT2LMHeadModel(config), batch
+    return transformers.GPT2LMHeadModel(config), functools.partial(causal_batch, m, d)
 
 
 def chat(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:
@@ -51,11 +54,7 @@ def chat(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:
         tie_word_embeddings=m["tied"],
     )
 
-    def batch() -> dict[str, Any]:
-        tokens = torch.randint(m["vocab"], (d["batch_size"], d["length"]))
-        return {"input_ids": tokens, "labels": tokens}
-
-    return transformers.LlamaForCausalLM(config), batch
+    return transformers.LlamaForCausalLM(config), functools.partial(causal_batch, m, d)
 
 
 def bert(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:

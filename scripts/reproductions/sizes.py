@@ -1,5 +1,6 @@
 """Counts of parameters and FLOPs of experiments at full size, without an array."""
 
+import dataclasses
 import functools
 
 from configs import registry
@@ -15,8 +16,6 @@ def parameters(name: str) -> int:
 @functools.cache
 def parts(name: str) -> dict[str, int]:
     """Returns the number of elements of each parameter of an experiment, by name."""
-    import dataclasses
-
     from trainers.plan import make_plan
 
     e = registry.load(name)

@@ -99,6 +99,13 @@ class Starter:
         self.started: list[Run] = []
         write_text_cache(root / "data" / "caches" / "toy", tokenizers.train_bpe, 300, 16)
 
+    def __enter__(self) -> "Starter":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for run in self.started:
+            run.kill()
+
     def __call__(self, name: str, processes: int, *arguments: str, through: str = "scripts.train", **env: str) -> Run:
         """Starts a run in the folder of this name, which may exist; "{number}" in arguments and variables is the process's.
 

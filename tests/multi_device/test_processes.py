@@ -39,10 +39,8 @@ STEPS, ROWS = 4, 16  # of a GPT run, and of each of its batches
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory):
-    starter = Starter(tmp_path_factory.mktemp("processes"))
-    yield starter
-    for run in starter.started:
-        run.kill()
+    with Starter(tmp_path_factory.mktemp("processes")) as starter:
+        yield starter
 
 
 def whole(start: Starter, **processes: int) -> list[Run]:

@@ -56,10 +56,8 @@ def test_a_failure_is_named_before_what_follows_from_it():
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory):
-    starter = Starter(tmp_path_factory.mktemp("stalls"))
-    yield starter
-    for run in starter.started:
-        run.kill()
+    with Starter(tmp_path_factory.mktemp("stalls")) as starter:
+        yield starter
 
 
 def ends(run: Run, lost: int, said: str) -> None:
