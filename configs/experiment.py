@@ -65,8 +65,9 @@ class Train:
         before it, and the batches from there on are skipped (PaLM, arXiv 2204.02311, section 5.1); 0 never does.
       spike_skip: how many batches are skipped then, at least.
       check_every: interval in steps at which a step is computed twice and replicas are compared, bit for bit
-        (trainers/corruption.py); takes the memory of a second state. 0 never does.
-      stall_seconds: how long a process may give no sign of life, or let the others wait, before they end (trainers/stalls.py).
+        (trainers/monitoring/corruption.py); takes the memory of a second state. 0 never does.
+      stall_seconds: how long a process may give no sign of life, or let the others wait, before they end
+        (trainers/monitoring/stalls.py).
       init_from: weights that a new run starts from: a release, a run, a Hugging Face folder, a GGUF file, or the name of released
         weights that scripts.prepare_data fetches; "" starts fresh. "COMPONENT=WEIGHTS" is for one component; several are
         joined by ";": "vision_tower=DIR;decoder=DIR".

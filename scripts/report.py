@@ -20,7 +20,7 @@ from configs.registry import ConfigError
 from scripts import cli
 
 if TYPE_CHECKING:
-    from trainers.history import History, Start
+    from trainers.monitoring.history import History, Start
 
 COLORS = {"high": "#2f6f9f", "middle": "#5aa469", "low": "#d98032"}
 STYLE = """
@@ -42,7 +42,7 @@ def write(workdir: Path) -> Path:
     import matplotlib
 
     matplotlib.use("agg")
-    from trainers.history import read
+    from trainers.monitoring.history import read
 
     history = read(workdir)
     if not history.steps:
@@ -205,7 +205,7 @@ def _waiting(h: History) -> str:
 
 
 def starts_table(h: History) -> str:
-    from trainers.history import ENDS
+    from trainers.monitoring.history import ENDS
 
     def row(start: Start) -> list[str]:
         code = start.exit_code

@@ -22,12 +22,13 @@ from data.reading.caches import cache_folder
 from data.reading.examples import open_source
 from models.errors import nearest
 from models.families import family_of
-from trainers import host_memory, metrics, processes, runlog, spikes, stalls, step
+from trainers import host_memory, metrics, processes, runlog, step
 from trainers.checkpoint import Checkpoints
-from trainers.corruption import Checker
 from trainers.evaluation.evaluator import open_evaluator
-from trainers.hosts import HostLog
 from trainers.measure import mlperf_log
+from trainers.monitoring import spikes, stalls
+from trainers.monitoring.corruption import Checker
+from trainers.monitoring.hosts import HostLog
 from trainers.plan import Plan, make_plan
 from trainers.runlog import CORRUPTED, DIVERGED, DONE, PREEMPTED
 from trainers.weights import init_from

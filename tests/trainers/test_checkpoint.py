@@ -12,6 +12,7 @@ import pytest
 from configs import registry
 from configs.registry import ConfigError
 from models.errors import UserError
+from tests.helpers.runs import kept
 from trainers import checkpoint, state
 from trainers.checkpoint import CheckpointError, Checkpoints
 from trainers.plan import Plan, fresh_state, make_plan
@@ -36,10 +37,6 @@ def open_checkpoints(workdir: Path, p: Plan, say=print, **changes) -> Checkpoint
 def save(checkpoints: Checkpoints, p: Plan, fresh: state.State, step: int, **scores: float) -> None:
     now = dataclasses.replace(fresh, step=jnp.full_like(fresh.step, step))
     checkpoints.save(p, now, "fingerprint", {f"eval/{name}": value for name, value in scores.items()})
-
-
-def kept(workdir: Path) -> list[int]:
-    return sorted(int(path.name) for path in (workdir / "checkpoints").iterdir() if path.name.isdigit())
 
 
 # --- the best one ------------------------------------------------------------------------------------------------
