@@ -32,7 +32,7 @@ from orbax.checkpoint.checkpoint_managers import (
 from configs import registry
 from configs.experiment import Experiment, Train
 from data import paths
-from models.errors import UserError
+from models.errors import UserError, told
 from models.sharding.params import flatten
 from trainers import adapt, runlog
 from trainers.evaluation.directions import lower_is_better
@@ -230,7 +230,7 @@ class Checkpoints:
         try:
             self._manager.save(step, args=items, metrics=chosen, force=True)
         except (OSError, ValueError) as error:
-            why = _line(error)
+            why = told(error)
         self._under_way = not self._failed(f"checkpoint {step} could not be saved", why)
         return self._under_way
 
@@ -250,7 +250,7 @@ class Checkpoints:
         try:
             self._manager.wait_until_finished()
         except (OSError, ValueError) as error:
-            why = _line(error)
+            why = told(error)
         under_way, self._under_way = self._under_way, False
         if self._failed("the last save failed", why):
             self._manager.close()
@@ -437,13 +437,9 @@ def _other_shapes(described: dict[str, Any], plan: Plan) -> list[str]:
     return [f"{k}: {stored.get(k, 'none')} -> {wanted.get(k, 'none')}" for k in names[:3]]
 
 
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
-
-
 def _reason(error: Exception) -> str:
     """Returns, in one line, why a checkpoint could not be read; raises errors again that are not the checkpoint's fault."""
-    text = _line(error)
+    text = told(error)
     if isinstance(error, (MemoryError, PermissionError)) or "RESOURCE_EXHAUSTED" in text:
         raise error
     return text
