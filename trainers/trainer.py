@@ -23,7 +23,7 @@ from data.reading.examples import open_source
 from models.errors import nearest
 from models.families import family_of
 from trainers import host_memory, metrics, processes, runlog, step
-from trainers.checkpoint import Checkpoints
+from trainers.checkpointing import Checkpoints, quiet_libraries
 from trainers.evaluation.evaluator import open_evaluator
 from trainers.measure import mlperf_log
 from trainers.monitoring import spikes, stalls
@@ -93,6 +93,7 @@ def _train(
         attempt = closing.enter_context(mlperf_log.attempt(log, experiment, evaluator, workdir))
 
         # --- 3. the newest sound checkpoint, a release's weights, or fresh ones
+        quiet_libraries()
         checkpoints = Checkpoints(workdir, train, task_of(experiment.data).directions, say)
         watch.last_words = checkpoints.last_words
         state = checkpoints.restore(plan, source.fingerprint)

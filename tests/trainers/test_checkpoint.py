@@ -14,7 +14,8 @@ from configs.registry import ConfigError
 from models.errors import UserError
 from tests.helpers.runs import kept
 from trainers import checkpoint, state
-from trainers.checkpoint import CheckpointError, Checkpoints
+from trainers.checkpoint import CheckpointError
+from trainers.checkpointing import Checkpoints
 from trainers.plan import Plan, fresh_state, make_plan
 
 NAN, INF = float("nan"), float("inf")

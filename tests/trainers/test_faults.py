@@ -47,7 +47,7 @@ def test_divergence_leaves_sound_checkpoints_and_the_next_start_its_allowance(m4
 def test_a_failing_store_delays_saves_and_ends_the_run_past_its_limit(m4, tmp_path, monkeypatch, capsys):
     """Saves at steps 2 and 4 fail: each is named, training goes on, step 6 is saved and no number changes. Where all fail, the
     run ends after one more than `train.save_failures`, with a line and a code of its own, and goes on later."""
-    real, attempts = checkpoint._Manager.save, []
+    real, attempts = checkpoint.Manager.save, []
     broken = {1, 2}
 
     def save(self, step: int, *args: Any, **kwargs: Any) -> Any:
@@ -58,7 +58,7 @@ def test_a_failing_store_delays_saves_and_ends_the_run_past_its_limit(m4, tmp_pa
 
     e = with_train(m4, steps=6, log_every=1, save_every=2, keep=10)
     assert run(e, tmp_path / "sound") == trainer.DONE
-    monkeypatch.setattr(checkpoint._Manager, "save", save)
+    monkeypatch.setattr(checkpoint.Manager, "save", save)
     assert run(with_train(e, save_failures=2), tmp_path / "delayed") == trainer.DONE
     said = capsys.readouterr().out
     assert "checkpoint 2 could not be saved" in said and "No space left on device); training goes on" in said
