@@ -10,7 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import jax
@@ -94,15 +94,18 @@ class Checkpoints:
         self._failures, self._under_way = 0, False  # failures in a row
         self._manager = self._open()
 
-    def _open(self) -> Manager:
-        train = self._train
-        keep: list[PreservationPolicy] = [LatestN(max(1, train.keep))]
-        if train.keep_every:
-            keep.append(EveryNSteps(train.keep_every))
+    def _policy(self) -> PreservationPolicy:
+        """Returns which checkpoints stay."""
+        keep: list[PreservationPolicy] = [LatestN(max(1, self._train.keep))]
+        if self._train.keep_every:
+            keep.append(EveryNSteps(self._train.keep_every))
         if self._best:
             keep.append(self._best)
+        return AnyPreservationPolicy(keep)
+
+    def _open(self) -> Manager:
         options = ocp.CheckpointManagerOptions(
-            preservation_policy=AnyPreservationPolicy(keep),
+            preservation_policy=self._policy(),
             best_fn=self._best and self._best.score,  # without a function Orbax does not store the metric
             cleanup_tmp_directories=True,
             create=True,
@@ -244,6 +247,14 @@ class Checkpoints:
         self._settled(None)
         for later in [s for s in self._manager.all_steps() if s > step]:
             self._manager.delete(later)
+
+    def tidy(self) -> None:
+        """Deletes what does not stay, as every save does: the rest of a deletion in which a run was killed."""
+        self._settled(None)
+        found = [SimpleNamespace(step=s, metrics=self._manager.metrics(s)) for s in sorted(self._manager.all_steps())]
+        stays = self._policy().should_preserve(found, context=PreservationContext())  # pyright: ignore[reportArgumentType]
+        for step in [c.step for c, stay in zip(found, stays, strict=True) if not stay]:
+            self._manager.delete(step)
 
     def last_words(self, seconds: float) -> str:
         """Waits so long for the save under way; returns a line about what is saved. May be called by any thread."""

@@ -108,6 +108,7 @@ def _train(
         closing.push(record)
         closing.callback(checkpoints.close)  # before the record ends: waits for the save under way, which may fail
         if at >= train.steps:
+            checkpoints.tidy()  # no save will do it
             say(f"all {train.steps} steps are done")
             return record.end(DONE, at)
 

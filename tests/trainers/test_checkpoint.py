@@ -80,6 +80,23 @@ def test_a_score_that_cannot_be_read_is_none(tmp_path, p, fresh, text):
     assert kept(tmp_path) == [2, 3]
 
 
+@pytest.mark.parametrize("gone", [(), ("meta/metadata",), ("_CHECKPOINT_METADATA", "meta", "state")], ids=len)
+def test_what_a_run_killed_while_deleting_leaves_is_deleted(tmp_path, p, fresh, gone):
+    """Step 1 was not deleted, or only in part: `tidy` ends what the save of step 4 began. The two newest and the best stay."""
+    first = open_checkpoints(tmp_path, p, keep=4, best="eval/accuracy")
+    for step, score in enumerate([0.1, 0.9, 0.3, 0.2], 1):
+        save(first, p, fresh, step, accuracy=score)
+    first.close()
+    for name in gone:
+        path = tmp_path / "checkpoints/1" / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    again = open_checkpoints(tmp_path, p, keep=2, best="eval/accuracy")
+    assert kept(tmp_path) == [1, 2, 3, 4]
+    again.tidy()
+    again.close()
+    assert kept(tmp_path) == [2, 3, 4]
+
+
 def test_a_metric_that_is_neither_way_better_cannot_choose(tmp_path, p):
     """The error names the metric, before a folder is made."""
     with pytest.raises(ConfigError, match="metric 'eval/examples': neither more nor less"):
