@@ -19,7 +19,7 @@ from configs.experiment import Experiment
 from configs.overrides import override
 from configs.registry import ConfigError
 from data.packages.fetch import FetchError
-from data.paths import data_dir, scratch
+from data.paths import data_dir, is_address, scratch
 from models.errors import UserError, nearest
 from models.sharding.layout import Layout
 
@@ -199,6 +199,9 @@ def check_scikit_learn() -> None:
 
 
 def folder(text: str) -> Path:
+    """Parses an argument: a path."""
+    if is_address(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is an address, and a path is needed")
     return Path(text).expanduser()
 
 
