@@ -8,6 +8,8 @@ from typing import Literal
 
 from configs.optimizers import Optimizer
 from data.config import DataConfig, EvalConfig, HeldOut
+from data.paths import is_address
+from models.errors import UserError
 from models.execution import Execution
 from models.families import ModelConfig
 from models.sharding.layout import Layout
@@ -58,15 +60,16 @@ class Train:
       keep_every: every checkpoint at a multiple of this step is kept; 0 keeps no others.
       best: the evaluation metric whose best checkpoint is kept as well; "" keeps none. Its direction is known
         (trainers/evaluation/directions.py); an evaluation that is not finite is never the best.
-      checkpoints: the folder of the checkpoints, which may be remote (gs://BUCKET/RUN); "" is one in the run's folder.
+      checkpoints: the folder of the checkpoints: a path, or gs://BUCKET/RUN; "" is one in the run's folder.
       save_failures: how many saves in a row may fail, or be left out because the one before is not written, before the run ends.
       max_nonfinite: how many steps with a non-finite loss or gradient a start of the run skips before it gives up.
       spike: a logged loss above this multiple of the median of the last 20 logged ones rewinds the run to the newest checkpoint
         before it, and the batches from there on are skipped (PaLM, arXiv 2204.02311, section 5.1); 0 never does.
       spike_skip: how many batches are skipped then, at least.
       check_every: interval in steps at which a step is computed twice and replicas are compared, bit for bit
-        (trainers/corruption.py); takes the memory of a second state. 0 never does.
-      stall_seconds: how long a process may give no sign of life, or let the others wait, before they end (trainers/stalls.py).
+        (trainers/monitoring/corruption.py); takes the memory of a second state. 0 never does.
+      stall_seconds: how long a process may give no sign of life, or let the others wait, before they end
+        (trainers/monitoring/stalls.py).
       init_from: weights that a new run starts from: a release, a run, a Hugging Face folder, a GGUF file, or the name of released
         weights that scripts.prepare_data fetches; "" starts fresh. "COMPONENT=WEIGHTS" is for one component; several are
         joined by ";": "vision_tower=DIR;decoder=DIR".
@@ -110,6 +113,11 @@ class Train:
             raise ValueError(f"stall_seconds={self.stall_seconds:g} must be above 0")
         if self.spike and self.spike <= 1:
             raise ValueError(f"spike={self.spike:g} must be above 1, or 0 to leave spikes alone")
+        if is_address(self.checkpoints) and not self.checkpoints.startswith("gs://"):  # all that Orbax writes arrays to
+            raise UserError(
+                f"train.checkpoints={self.checkpoints!r}: checkpoints are written to a path or to gs://BUCKET/FOLDER, and to no "
+                "other address"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from configs.experiment import Experiment, HeldOut, Train
-from configs.optimizers import Adafactor, AdamW, Constant, Cosine, InverseSqrt
+from configs.optimizers import Adafactor, AdamW, Constant, InverseSqrt, gpt3_adamw
 from data.text.config import TextData
 from models.execution import Execution
 from models.gpt.config import GptConfig
@@ -24,11 +24,12 @@ from models.sharding.layouts import (
 )
 
 
-def _gpt2_block(**fields: Any) -> GptConfig:
+def _gpt2_block(*, layers: int, dim: int, heads: int, vocab: int = 50_257, **fields: Any) -> GptConfig:
     """Returns GPT-2's block (section 2.3): pre-norm, biases everywhere, learned positions, GELU, tied embedding."""
     return GptConfig(
-        positions="learned", norm="layer", norm_bias=True, norm_eps=1e-5, activation="gelu_tanh",
-        attention_bias=True, ffn_bias=True, **fields,
+        vocab=vocab, layers=layers, model_dim=dim, hidden_dim=4 * dim, heads=heads, head_dim=dim // heads,
+        positions="learned", norm="layer", norm_bias=True, norm_eps=1e-5, activation="gelu_tanh", attention_bias=True,
+        ffn_bias=True, **fields,
     )  # fmt: skip
 
 
@@ -53,7 +54,7 @@ def quickstart() -> Experiment:
         ),
         layout=data_parallel(2, 1),
         data=TextData(cache="gpt_small", batch_size=8, length=256),
-        optimizer=AdamW(schedule=Cosine(peak=2e-3, steps=600, warmup=40, floor=0.1), b2=0.95, weight_decay=0.1),
+        optimizer=gpt3_adamw(peak=2e-3, steps=600, warmup=40),
         train=Train(steps=600, clip_norm=1.0, log_every=10, save_every=200, eval_every=0, keep=2),
         eval=HeldOut(limit=200, batch_size=16),
     )
@@ -63,9 +64,7 @@ def bench_42m() -> Experiment:
     """A GPT-2 block of 42 M parameters on random tokens, single precision: what speed on CPUs is compared on (BENCHMARKS.md)."""
     return Experiment(
         name="gpt.bench_42m",
-        model=_gpt2_block(
-            vocab=32_000, layers=8, model_dim=512, hidden_dim=2048, heads=8, head_dim=64, max_positions=256
-        ),
+        model=_gpt2_block(layers=8, dim=512, heads=8, vocab=32_000, max_positions=256),
         layout=data_parallel(1, 1),
         data=TextData(batch_size=8, length=256),
         optimizer=AdamW(schedule=Constant(value=1e-4), weight_decay=0.01),
@@ -101,19 +100,10 @@ def gpt2_1558m() -> Experiment:
 def _gpt2(name: str, *, layers: int, dim: int, heads: int) -> Experiment:
     return Experiment(
         name=f"gpt.{name}",
-        model=_gpt2_block(
-            vocab=50257,
-            layers=layers,
-            model_dim=dim,
-            hidden_dim=4 * dim,
-            heads=heads,
-            head_dim=64,
-            max_positions=1024,
-            dropout=0.1,
-        ),
+        model=_gpt2_block(layers=layers, dim=dim, heads=heads, max_positions=1024, dropout=0.1),
         layout=fully_sharded(8, 1),
         data=TextData(cache="c4_1024", batch_size=512, length=1024),
-        optimizer=AdamW(schedule=Cosine(peak=6e-4, steps=600_000, warmup=2000, floor=0.1), b2=0.95, weight_decay=0.1),
+        optimizer=gpt3_adamw(peak=6e-4, steps=600_000, warmup=2000),
         train=Train(steps=600_000, clip_norm=1.0, log_every=100, save_every=5000, eval_every=5000),
         eval=HeldOut(limit=2000, batch_size=64),
         execution=Execution(dtype="bfloat16"),
@@ -125,29 +115,27 @@ def _gpt2(name: str, *, layers: int, dim: int, heads: int) -> Experiment:
 
 def gpt3_125m() -> Experiment:
     """GPT-3 Small: 12 layers of 768; 0.5M tokens a batch, 300e9 in all."""
-    return _gpt3("gpt3_125m", layers=12, dim=768, heads=12, head=64, batch=256, rate=6e-4, mesh=fully_sharded(8, 1))
+    return _gpt3("gpt3_125m", layers=12, dim=768, heads=12, batch=256, rate=6e-4, mesh=fully_sharded(8, 1))
 
 
 def gpt3_350m() -> Experiment:
     """GPT-3 Medium: 24 layers of 1024."""
-    return _gpt3("gpt3_350m", layers=24, dim=1024, heads=16, head=64, batch=256, rate=3e-4, mesh=fully_sharded(16, 1))
+    return _gpt3("gpt3_350m", layers=24, dim=1024, heads=16, batch=256, rate=3e-4, mesh=fully_sharded(16, 1))
 
 
 def gpt3_760m() -> Experiment:
     """GPT-3 Large: 24 layers of 1536, heads of 96."""
-    return _gpt3("gpt3_760m", layers=24, dim=1536, heads=16, head=96, batch=256, rate=2.5e-4, mesh=fully_sharded(32, 1))
+    return _gpt3("gpt3_760m", layers=24, dim=1536, heads=16, batch=256, rate=2.5e-4, mesh=fully_sharded(32, 1))
 
 
 def gpt3_1_3b() -> Experiment:
     """GPT-3 XL: 24 layers of 2048. The table's 24 heads of 128 would make 1.5e9 parameters; 16 make the stated 1.3B."""
-    return _gpt3("gpt3_1_3b", layers=24, dim=2048, heads=16, head=128, batch=512, rate=2e-4, mesh=fully_sharded(64, 1))
+    return _gpt3("gpt3_1_3b", layers=24, dim=2048, heads=16, batch=512, rate=2e-4, mesh=fully_sharded(64, 1))
 
 
 def gpt3_2_7b() -> Experiment:
     """GPT-3 2.7B: 32 layers of 2560, heads of 80."""
-    return _gpt3(
-        "gpt3_2_7b", layers=32, dim=2560, heads=32, head=80, batch=512, rate=1.6e-4, mesh=fully_sharded(128, 1)
-    )
+    return _gpt3("gpt3_2_7b", layers=32, dim=2560, heads=32, batch=512, rate=1.6e-4, mesh=fully_sharded(128, 1))
 
 
 def gpt3_6_7b() -> Experiment:
@@ -157,7 +145,6 @@ def gpt3_6_7b() -> Experiment:
         layers=32,
         dim=4096,
         heads=32,
-        head=128,
         batch=1024,
         rate=1.2e-4,
         mesh=fully_sharded(256, 1),
@@ -166,13 +153,13 @@ def gpt3_6_7b() -> Experiment:
 
 def gpt3_13b() -> Experiment:
     """GPT-3 13B: 40 layers of 5140 (so the table; 40 heads of 128 are 5120), vocabulary padded to 51,200 for 8 ways."""
-    e = _gpt3("gpt3_13b", layers=40, dim=5140, heads=40, head=128, batch=1024, rate=1e-4, mesh=tensor_parallel(32, 8))
+    e = _gpt3("gpt3_13b", layers=40, dim=5140, heads=40, batch=1024, rate=1e-4, mesh=tensor_parallel(32, 8))
     return replace(e, model=replace(e.model, vocab=51_200))
 
 
 def gpt3_175b() -> Experiment:
     """GPT-3 175B: 96 layers of 12288; 3.2M tokens a batch. Vocabulary padded to 51,200, as MLPerf's reference does."""
-    e = _gpt3("gpt3_175b", layers=96, dim=12288, heads=96, head=128, batch=1536, rate=6e-5, mesh=two_d(64, 32))
+    e = _gpt3("gpt3_175b", layers=96, dim=12288, heads=96, batch=1536, rate=6e-5, mesh=two_d(64, 32))
     return replace(e, model=replace(e.model, vocab=51_200), execution=replace(e.execution, remat="full"))
 
 
@@ -187,32 +174,21 @@ def mlperf_175b() -> Experiment:
     return replace(
         e,
         name="gpt.mlperf_175b",
-        optimizer=AdamW(schedule=Cosine(peak=2e-5, steps=108_600, warmup=265, floor=0.1), b2=0.95, weight_decay=0.1),
+        optimizer=gpt3_adamw(peak=2e-5, steps=108_600, warmup=265),
         train=replace(e.train, steps=13_020, log_every=1, save_every=500, eval_every=16),
         eval=replace(e.eval, limit=24_567),
     )
 
 
-def _gpt3(
-    name: str, *, layers: int, dim: int, heads: int, head: int, batch: int, rate: float, mesh: Layout
-) -> Experiment:
+def _gpt3(name: str, *, layers: int, dim: int, heads: int, batch: int, rate: float, mesh: Layout) -> Experiment:
     # 300e9 tokens; the rate warms up over 375e6 tokens and decays over 260e9.
     tokens = batch * 2048
-    schedule = Cosine(peak=rate, steps=260_000_000_000 // tokens, warmup=375_000_000 // tokens, floor=0.1)
     return Experiment(
         name=f"gpt.{name}",
-        model=_gpt2_block(
-            vocab=50257,
-            layers=layers,
-            model_dim=dim,
-            hidden_dim=4 * dim,
-            heads=heads,
-            head_dim=head,
-            max_positions=2048,
-        ),
+        model=_gpt2_block(layers=layers, dim=dim, heads=heads, max_positions=2048),
         layout=mesh,
         data=TextData(cache="c4_2048", batch_size=batch, length=2048),
-        optimizer=AdamW(schedule=schedule, b2=0.95, weight_decay=0.1),
+        optimizer=gpt3_adamw(peak=rate, steps=260_000_000_000 // tokens, warmup=375_000_000 // tokens),
         train=Train(steps=300_000_000_000 // tokens, clip_norm=1.0, log_every=100, save_every=2000, eval_every=2000),
         eval=HeldOut(limit=2000, batch_size=mesh.devices),
         execution=Execution(dtype="bfloat16"),
@@ -407,18 +383,10 @@ def megatron_1008b_pipelined() -> Experiment:
 def _megatron(name: str, *, layers: int, dim: int, heads: int, batch: int, mesh: Layout) -> Experiment:
     return Experiment(
         name=f"gpt.{name}",
-        model=_gpt2_block(
-            vocab=51_200,
-            layers=layers,
-            model_dim=dim,
-            hidden_dim=4 * dim,
-            heads=heads,
-            head_dim=dim // heads,
-            max_positions=2048,
-        ),
+        model=_gpt2_block(layers=layers, dim=dim, heads=heads, vocab=51_200, max_positions=2048),
         layout=mesh,
         data=TextData(cache="c4_2048", batch_size=batch, length=2048),
-        optimizer=AdamW(schedule=Cosine(peak=6e-5, steps=100_000, warmup=2000, floor=0.1), b2=0.95, weight_decay=0.1),
+        optimizer=gpt3_adamw(peak=6e-5, steps=100_000, warmup=2000),
         train=Train(steps=100_000, clip_norm=1.0, log_every=100, save_every=2000),
         eval=HeldOut(limit=2000, batch_size=mesh.devices),
         execution=Execution(dtype="bfloat16", remat="full"),
@@ -515,7 +483,7 @@ def _maxtext(name: str, *, layers: int, dim: int, hidden: int, heads: int, chips
         ),
         layout=fully_sharded(chips, 1),
         data=TextData(batch_size=chips * per_chip, length=1024),
-        optimizer=AdamW(schedule=Cosine(peak=3e-5, steps=100_000, warmup=1000, floor=0.1), b2=0.95, weight_decay=0.1),
+        optimizer=gpt3_adamw(peak=3e-5, steps=100_000, warmup=1000),
         train=Train(steps=100_000, clip_norm=1.0, log_every=100, save_every=2000),
         eval=HeldOut(batch_size=chips),
         execution=Execution(dtype="bfloat16", remat="full"),

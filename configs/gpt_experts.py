@@ -14,7 +14,7 @@ from typing import Any
 
 from configs import gpt, gpt_released
 from configs.experiment import Experiment
-from configs.optimizers import Adafactor, AdamW, Cosine, InverseSqrt
+from configs.optimizers import Adafactor, InverseSqrt, gpt3_adamw
 from models.execution import Execution
 from models.gpt.config import GptConfig
 from models.gpt.layouts import LAYOUTS
@@ -139,9 +139,7 @@ def _released(name: str, model: GptConfig, layout: Layout, rate: float = 3e-4) -
         model=model,
         layout=layout,
         data=replace(e.data, batch_size=1024, length=ROW),
-        optimizer=AdamW(
-            schedule=Cosine(peak=rate, steps=500_000, warmup=2000, floor=0.1), b2=0.95, eps=1e-5, weight_decay=0.1
-        ),
+        optimizer=gpt3_adamw(peak=rate, steps=500_000, warmup=2000, eps=1e-5),
         eval=replace(e.eval, batch_size=layout.devices),
         execution=Execution(dtype="bfloat16", remat="full", dispatch="all_to_all", loss_chunks=8),
     )

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from configs.experiment import Experiment, HeldOut, Train
-from configs.optimizers import AdamW, Cosine
+from configs.optimizers import gpt3_adamw
 from data.text.config import TextData
 from models.execution import Execution
 from models.gpt.config import GptConfig
@@ -38,30 +38,15 @@ def _llama(
 ) -> Experiment:
     return Experiment(
         name=f"gpt.{name}",
-        model=GptConfig(
-            vocab=32_000,
-            layers=layers,
-            model_dim=dim,
-            hidden_dim=hidden,
-            heads=heads,
-            head_dim=128,
-            kv_heads=kv_heads,
-            positions="rotary",
-            norm_eps=1e-5,
-            activation="silu",
-            gated=True,
-            tied=False,
-        ),
+        model=_decoder(vocab=32_000, layers=layers, model_dim=dim, hidden_dim=hidden, heads=heads, kv_heads=kv_heads),
         layout=mesh,
         data=TextData(batch_size=1024, length=4096),
         # Section 2.2: AdamW 0.9/0.95, 2000 steps of warm-up, cosine to 10 %, weight decay 0.1, clip 1.0.
-        optimizer=AdamW(
-            schedule=Cosine(peak=rate, steps=500_000, warmup=2000, floor=0.1), b2=0.95, eps=1e-5, weight_decay=0.1
-        ),
+        optimizer=gpt3_adamw(peak=rate, steps=500_000, warmup=2000, eps=1e-5),
         train=Train(steps=500_000, clip_norm=1.0, log_every=100, save_every=2000),
         eval=HeldOut(batch_size=mesh.devices),
         execution=Execution(dtype="bfloat16", remat="full"),
-    )  # fmt: skip
+    )
 
 
 def llama3_1_8b() -> Experiment:
@@ -168,25 +153,16 @@ def smollm2_135m() -> Experiment:
 
     `python -m scripts.prepare_data smollm2_135m` fetches them. Training goes on with 92 MB of English.
     """
+    model = _decoder(
+        vocab=49_152, layers=30, model_dim=576, hidden_dim=1536, heads=9, head_dim=64, kv_heads=3, rotary_base=100_000.0,
+        tied=True,
+    )  # fmt: skip
     return Experiment(
         name="gpt.smollm2_135m",
-        model=GptConfig(
-            vocab=49_152,
-            layers=30,
-            model_dim=576,
-            hidden_dim=1536,
-            heads=9,
-            head_dim=64,
-            kv_heads=3,
-            positions="rotary",
-            rotary_base=100_000.0,
-            norm_eps=1e-5,
-            activation="silu",
-            gated=True,
-        ),
+        model=model,
         layout=data_parallel(1, 1),
         data=TextData(cache="smollm_english", batch_size=8, length=1024),
-        optimizer=AdamW(schedule=Cosine(peak=1e-4, steps=1000, warmup=50, floor=0.1), b2=0.95, weight_decay=0.1),
+        optimizer=gpt3_adamw(peak=1e-4, steps=1000, warmup=50),
         train=Train(steps=1000, clip_norm=1.0, init_from="smollm2_135m", save_every=200, eval_every=200),
         eval=HeldOut(limit=20, batch_size=2),
     )
@@ -201,7 +177,7 @@ def smollm3_3b() -> Experiment:
     return _released("smollm3_3b", model)
 
 
-def _decoder(dialect: Any, **fields: Any) -> GptConfig:
+def _decoder(dialect: Any = "", **fields: Any) -> GptConfig:
     """Returns a decoder of LLaMA's shape, with heads of 128."""
     shape = dict(head_dim=128, positions="rotary", norm_eps=1e-5, activation="silu", gated=True, tied=False)
     return GptConfig(dialect=dialect, **{**shape, **fields})

@@ -120,6 +120,12 @@ class AdamW:
     weight_decay: float = 0.0
 
 
+def gpt3_adamw(*, peak: float, steps: int, warmup: int, eps: float = 1e-8) -> AdamW:
+    """GPT-3's optimizer (arXiv 2005.14165, appendix B), which later decoders share: cosine to 10 %, weight decay 0.1."""
+    schedule = Cosine(peak=peak, steps=steps, warmup=warmup, floor=0.1)
+    return AdamW(schedule=schedule, b2=0.95, eps=eps, weight_decay=0.1)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lamb:
     """LAMB (You et al. 2020): Adam's update scaled to each tensor's norm, weight decay on matrices only."""

@@ -15,9 +15,8 @@ import configs
 from configs.experiment import Experiment
 from data.config import DataConfig, EvalConfig
 from data.kinds import config_classes, eval_classes
-from data.untrusted import told
 from models import families
-from models.errors import UserError, nearest, shortened
+from models.errors import UserError, nearest, shortened, told
 from models.parts.moe.config import MoeConfig
 
 

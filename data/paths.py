@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -18,6 +19,11 @@ ROOT = Path(__file__).resolve().parent.parent
 def data_dir() -> Path:
     """Returns the folder of all fetched and prepared data: $SHARDZOO_DATA, or .data/ in the checkout."""
     return Path(os.environ.get("SHARDZOO_DATA") or ROOT / ".data").expanduser()
+
+
+def is_address(text: str) -> bool:
+    """Returns whether a text is an address, as s3://BUCKET/FOLDER, which would be a strange path: a folder "s3:" and so on."""
+    return re.match(r"[A-Za-z][\w+.-]+:/", text) is not None
 
 
 @contextlib.contextmanager

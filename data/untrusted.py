@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from models.errors import UserError, shortened
+from models.errors import UserError, shortened, told
 
 MOST = 256 << 20  # bytes of a JSON or text file; the largest released vocabulary has 33 MiB
 
@@ -88,10 +88,3 @@ def damage(what: object, error: type[UserError]) -> Iterator[None]:
         if type(problem).__module__ != "pyo3_runtime":  # a panic of a library in Rust is no Exception
             raise
         raise error(f"{what} is damaged: {told(problem)}") from problem
-
-
-def told(problem: BaseException) -> str:
-    """Returns an exception in at most 200 characters, with its class where that tells more than its text."""
-    text = " ".join(str(problem).split())
-    named = isinstance(problem, (LookupError, TypeError, AttributeError)) or not text
-    return shortened(f"{type(problem).__name__} {text}".strip() if named else text, 200)

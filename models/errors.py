@@ -41,3 +41,11 @@ def shortened(text: str, most: int = 80) -> str:
     """A name out of somebody's file, fit for an error line: at most so many characters, control characters escaped."""
     plain = repr(text)[1:-1]
     return plain if len(plain) <= most else f"{plain[: most - 3]}..."
+
+
+def told(problem: BaseException, named: bool = False) -> str:
+    """An exception in one line of at most 200 characters, with its class where `named` or where that tells more than its text."""
+    text = " ".join(str(problem).split())
+    named = named or isinstance(problem, (LookupError, TypeError, AttributeError))
+    kind = type(problem).__name__
+    return shortened((f"{kind}: {text}" if named else text) if text else kind, 200)

@@ -19,7 +19,7 @@ from configs.experiment import Experiment
 from configs.overrides import override
 from configs.registry import ConfigError
 from data.packages.fetch import FetchError
-from data.paths import data_dir, scratch
+from data.paths import data_dir, is_address, scratch
 from models.errors import UserError, nearest
 from models.sharding.layout import Layout
 
@@ -133,7 +133,7 @@ def use_devices_of_all(layout: Layout, detect: bool, stall_seconds: float = 20) 
     Args:
       detect: joins other processes even if none of the variables is set.
       stall_seconds: how long a process may give no sign of life (`train.stall_seconds`). JAX itself ends the others with a
-        traceback, and only later than trainers/stalls.py does.
+        traceback, and only later than trainers/monitoring/stalls.py does.
 
     Raises:
       ConfigError: a variable is missing or has no sensible value, or the other processes cannot be reached.
@@ -199,6 +199,9 @@ def check_scikit_learn() -> None:
 
 
 def folder(text: str) -> Path:
+    """Parses an argument: a path."""
+    if is_address(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is an address, and a path is needed")
     return Path(text).expanduser()
 
 

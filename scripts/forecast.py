@@ -118,7 +118,7 @@ def forecasts(e: Any, weights: Any, prepared: Any, at: int, leads: list[int]) ->
 
 def page(e: Any, prepared: Any, at: int, found: list[dict[str, Any]]) -> str:
     """Returns the page as HTML."""
-    from scripts.report import STYLE, picture
+    from scripts.pages import STYLE, picture
 
     def maps(figure: Any, found: list[dict[str, Any]]) -> str:
         from matplotlib.colors import BoundaryNorm

@@ -8,28 +8,19 @@ says are others: scripts.report_translations, report_pictures and report_texts.
 
 from __future__ import annotations
 
-import base64
 import datetime
 import html
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from configs.registry import ConfigError
-from scripts import cli
+from scripts import cli, pages
+from scripts.pages import COLORS, picture
 
 if TYPE_CHECKING:
-    from trainers.history import History, Start
+    from trainers.monitoring.history import History, Start
 
-COLORS = {"high": "#2f6f9f", "middle": "#5aa469", "low": "#d98032"}
-STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.6rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; } img { width: 100%; height: auto; }
-table { border-collapse: collapse; width: 100%; font-size: .9rem; } td, th { padding: .3rem .6rem; text-align: left;
-border-bottom: 1px solid #ddd; vertical-align: top; } td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
-p.note { color: #666; font-size: .9rem; }
-"""
 FACTS = """
 dl { display: flex; flex-wrap: wrap; gap: .4rem 2.2rem; } dt { color: #666; font-size: .85rem; }
 dd { margin: 0; font-size: 1.25rem; font-variant-numeric: tabular-nums; } .bad { color: #a33; }
@@ -42,7 +33,7 @@ def write(workdir: Path) -> Path:
     import matplotlib
 
     matplotlib.use("agg")
-    from trainers.history import read
+    from trainers.monitoring.history import read
 
     history = read(workdir)
     if not history.steps:
@@ -66,29 +57,9 @@ def write(workdir: Path) -> Path:
         ("Memory", picture(memory, history), "Peak of each host's fullest device, or of its process where none says."),
         ("Hosts", hosts_table(history) + _waiting(history), "Waiting: for rows, as a share of the training time."),
     ]
-    body = "".join(
-        f"<h2>{title}</h2>{content}" + (f'<p class="note">{note}</p>' if note else "")
-        for title, content, note in parts
-        if content
-    )
-    title = html.escape(history.experiment or workdir.name)
-    page = workdir / "report.html"
-    page.write_text(
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{STYLE}{FACTS}</style>'
-        f"<h1>{title}, step {history.steps[-1]['step']:,}: {history.state}</h1>{facts(history)}{body}</html>\n"
-    )
-    return page
-
-
-def picture(draw: Any, data: Any, size: tuple[float, float] = (9, 3.4)) -> str:
-    """Returns an <img> of the figure that `draw(figure, data)` draws, of this size in inches."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=size, dpi=130, layout="constrained")
-    alt = draw(figure, data)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    return f'<img alt="{html.escape(alt)}" src="data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}">'
+    title = history.experiment or workdir.name
+    heading = f"{title}, step {history.steps[-1]['step']:,}: {history.state}"
+    return pages.write(workdir / "report.html", title, heading, parts, style=FACTS, before=facts(history))
 
 
 def facts(h: History) -> str:
@@ -205,7 +176,7 @@ def _waiting(h: History) -> str:
 
 
 def starts_table(h: History) -> str:
-    from trainers.history import ENDS
+    from trainers.monitoring.history import ENDS
 
     def row(start: Start) -> list[str]:
         code = start.exit_code

@@ -5,7 +5,6 @@
 Scores the split that the run was evaluated on; writes DIR/index.html.
 """
 
-import html
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,8 @@ import numpy as np
 
 from configs.experiment import Experiment
 from models.errors import UserError
-from models.sharding.layouts import ONE_DEVICE
-from scripts import cli
-from scripts.report import COLORS, STYLE, picture
+from scripts import cli, pages
+from scripts.pages import COLORS, picture
 
 WRONG, LOOKED_AT = 24, 8  # pictures on the page
 
@@ -76,16 +74,8 @@ def write(workdir: Path, e: Experiment, weights: Any) -> Path:
         maps = jax.jit(lambda params, batch: merge(plan.model, params).attention_maps(batch))(params, batch)
         note = "How much of each patch the others take, mean over heads and queries: in the first layer (middle) and in the last."
         parts.append(("Where it looks", picture(looks, (batch["images"], np.asarray(maps))), note))
-    body = "".join(
-        f'<h2>{title}</h2>{content}<p class="note">{html.escape(note)}</p>' for title, content, note in parts
-    )
-    page = workdir / "index.html"
-    share = np.mean(said_N == labels_N)
-    page.write_text(
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{e.name}</title><style>{STYLE}</style>'
-        f"<h1>{e.name}: {share:.1%} of {held_out.count:,} right</h1>{body}</html>\n"
-    )
-    return page
+    heading = f"{e.name}: {np.mean(said_N == labels_N):.1%} of {held_out.count:,} right"
+    return pages.write(workdir / "index.html", e.name, heading, parts)
 
 
 def curves(figure: Any, lines: list[dict[str, Any]]) -> str:
@@ -154,14 +144,7 @@ def _show(axes: Any, image_HWC: np.ndarray) -> None:
 
 
 def main() -> int:
-    parser = cli.parser(__doc__)
-    parser.add_argument("workdir", type=cli.folder)
-    args = parser.parse_args()
-    cli.use_devices(ONE_DEVICE)
-    from trainers.weights.open import open_model
-
-    print(write(args.workdir, *open_model(args.workdir)))
-    return 0
+    return pages.of_model(__doc__, write)
 
 
 if __name__ == "__main__":

@@ -16,9 +16,8 @@ import numpy as np
 
 from configs.experiment import Experiment
 from models.errors import UserError
-from models.sharding.layouts import ONE_DEVICE
-from scripts import cli
-from scripts.report import COLORS, STYLE, picture
+from scripts import cli, pages
+from scripts.pages import COLORS, picture
 
 SHOWN = 48  # examples on the page
 DIGITS = {"examples": 0, "exact": 3, "wer": 3}  # behind the point of a score; 1 of others
@@ -47,23 +46,16 @@ def write(workdir: Path, e: Experiment, weights: Any) -> Path:
     some = np.linspace(0, len(examples) - 1, min(SHOWN, len(examples))).astype(int).tolist()
     cards = "".join(card(decoding.encode(examples[at]), examples[at], outputs[at]) for at in some)
     parts = [
-        ("Loss over steps", picture(curve, [line for line in metrics.read(workdir) if "loss" in line])),
-        ("Scores", table({k: v for k, v in (scores | baselines).items() if "/" not in k})),
-        *(("chrF by language", table(by_language(scores, baselines))),) * any("/" in name for name in scores),
-        (f"{len(some)} of {len(examples):,} held-out examples", f'<div class="cards">{cards}</div>'),
+        ("Loss over steps", picture(curve, [line for line in metrics.read(workdir) if "loss" in line]), ""),
+        ("Scores", table({k: v for k, v in (scores | baselines).items() if "/" not in k}), ""),
+        ("chrF by language", table(languages) if (languages := by_language(scores, baselines)) else "", ""),
+        (f"{len(some)} of {len(examples):,} held-out examples", f'<div class="cards">{cards}</div>', ""),
     ]
-    body = "".join(f"<h2>{title}</h2>{content}" for title, content in parts)
     style = (
-        f"{STYLE} .cards {{ display: flex; flex-wrap: wrap; gap: 12px; }} .card b {{ color: #666; }}"
+        " .cards { display: flex; flex-wrap: wrap; gap: 12px; } .card b { color: #666; }"
         " .card { width: 210px; font-size: 13px; overflow-wrap: anywhere; } .card img { width: 96px; height: 96px; }"
     )
-    page = workdir / "index.html"
-    page.write_text(
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{e.name}</title><style>{style}</style>'
-        f"<h1>{e.name}</h1>{body}</html>\n",
-        encoding="utf-8",
-    )
-    return page
+    return pages.write(workdir / "index.html", e.name, e.name, parts, style=style)
 
 
 def curve(figure: Any, lines: Sequence[Mapping[str, Any]]) -> str:
@@ -127,14 +119,7 @@ def _image(values: np.ndarray) -> str:
 
 
 def main() -> int:
-    parser = cli.parser(__doc__)
-    parser.add_argument("workdir", type=cli.folder)
-    args = parser.parse_args()
-    cli.use_devices(ONE_DEVICE)
-    from trainers.weights.open import open_model
-
-    print(write(args.workdir, *open_model(args.workdir)))
-    return 0
+    return pages.of_model(__doc__, write)
 
 
 if __name__ == "__main__":

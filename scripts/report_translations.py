@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from configs.experiment import Experiment
-from models.sharding.layouts import ONE_DEVICE
-from scripts import cli
-from scripts.report import COLORS, STYLE, picture
+from scripts import cli, pages
+from scripts.pages import COLORS, picture
 
 
 def write(workdir: Path, e: Experiment) -> Path:
@@ -45,15 +44,7 @@ def write(workdir: Path, e: Experiment) -> Path:
             ),
             ("Where an expert tensor lives", picture(tensor_place, e), "Each box is one device's share of the tensor."),
         ]
-    body = "".join(
-        f"<h2>{title}</h2>{content}" + (f'<p class="note">{note}</p>' if note else "") for title, content, note in parts
-    )
-    page = workdir / "index.html"
-    page.write_text(
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{e.name}</title><style>{STYLE}</style>'
-        f"<h1>{e.name}, step {steps[-1]['step']}</h1>{body}</html>\n"
-    )
-    return page
+    return pages.write(workdir / "index.html", e.name, f"{e.name}, step {steps[-1]['step']}", parts)
 
 
 def loss_curve(figure: Any, steps: list[dict[str, Any]]) -> str:
@@ -152,14 +143,7 @@ def samples_table(evaluation: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    parser = cli.parser(__doc__)
-    parser.add_argument("workdir", type=cli.folder)
-    args = parser.parse_args()
-    cli.use_devices(ONE_DEVICE)
-    from trainers.weights.open import open_model
-
-    print(write(args.workdir, open_model(args.workdir)[0]))
-    return 0
+    return pages.of_model(__doc__, lambda workdir, e, weights: write(workdir, e))
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ if __name__ == "__main__":
 
 import dataclasses
 import time
+from pathlib import Path
 
 from configs.experiment import Experiment
 from configs.registry import ConfigError
@@ -41,7 +42,7 @@ def prepare(e: Experiment) -> None:
         if (name := part.rpartition("=")[2]) in weights.WEIGHTS:
             weights.fetch_weights(name)
     if e.data.cache in PREPARED:
-        folder = cli.folder(e.train.init_from)
+        folder = Path(e.train.init_from).expanduser()
         if takes_vocabulary(PREPARED[e.data.cache]) and files.readable(folder):
             teach.prepare(e.data.cache, vocabulary=folder)
         else:

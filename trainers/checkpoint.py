@@ -1,48 +1,32 @@
-"""Checkpoints, written asynchronously and atomically, checked when read, and restorable onto any mesh and number of processes.
+"""One checkpoint: what it holds, whether it is sound, and reading it.
 
 A checkpoint is WORKDIR/checkpoints/<step>/, or <step>/ in the folder `train.checkpoints`, with two items: `state`, nested
 dictionaries of arrays (trainers/state.py, `to_tree`), and `meta`, a JSON object with the experiment, library versions, data
 fingerprint, a checksum of every array and one of itself. The position in the data is the step, so it needs no item of its own
-(data/reading/batches.py).
+(data/reading/batches.py). trainers/checkpointing.py writes them.
 """
 
 import contextlib
 import dataclasses
-import logging
-import math
-import shutil
-import time
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from etils import epath
-from orbax.checkpoint.checkpoint_managers import (
-    AnyPreservationPolicy,
-    EveryNSteps,
-    LatestN,
-    PreservationContext,
-    PreservationPolicy,
-)
 
 from configs import registry
-from configs.experiment import Experiment, Train
+from configs.experiment import Experiment
 from data import paths
-from models.errors import UserError
+from models.errors import UserError, told
 from models.sharding.params import flatten
-from trainers import adapt, runlog
-from trainers.evaluation.directions import lower_is_better
-from trainers.plan import Plan, in_model_order, in_step_order
+from trainers import adapt
+from trainers.plan import Plan
 from trainers.processes import any_process, versions
-from trainers.state import State, from_tree, to_tree
+from trainers.state import to_tree
 
 FORMAT = "shardzoo-checkpoint-1"
-SLOW = 60
-"""Seconds that a save waits for the one before it, while the run waits too."""
 _META = {"format": str, "experiment": dict, "versions": dict, "data": str, "checksums": dict}
 """Keys of `meta`, with the types of their values; "checksum", a SHA-256 of all of them, is not in the oldest checkpoints."""
 
@@ -92,28 +76,7 @@ class Foreign:
 Outcome = Sound | Damaged | Foreign
 
 
-@dataclasses.dataclass(frozen=True)
-class _Best(PreservationPolicy):
-    """Keeps the checkpoint with the best score, and the newest of equals. One without a finite score is never the best."""
-
-    metric: str
-    sign: int  # -1 where less is better
-
-    def is_scored(self, metrics: Any) -> bool:
-        value = metrics.get(self.metric) if isinstance(metrics, dict) else None
-        return isinstance(value, (int, float)) and math.isfinite(value)
-
-    def score(self, metrics: dict[str, float]) -> float:
-        return self.sign * metrics[self.metric]
-
-    def should_preserve(self, checkpoints: Sequence[Any], *, context: PreservationContext) -> list[bool]:
-        del context
-        scored = [c for c in checkpoints if self.is_scored(c.metrics)]
-        best = max(scored, key=lambda c: (self.score(c.metrics), c.step), default=None)
-        return [c is best for c in checkpoints]
-
-
-class _Manager(ocp.CheckpointManager):
+class Manager(ocp.CheckpointManager):
     """Orbax's manager with two changes.
 
     It does not ask JAX's coordinator whether a signal came (trainers/processes.py does): Orbax asks late, in the thread of a
@@ -138,215 +101,19 @@ def folder_of(workdir: Path) -> epath.Path:
     return epath.Path(at.read_text().strip() if at.is_file() else at)
 
 
-class Checkpoints:
-    """The checkpoints of one run.
-
-    Args:
-      directions: of the task's scores (data.task.Task.directions), for `train.best`.
-      say: prints a line.
-
-    Raises:
-      ConfigError: it is not known whether lower or higher is better for the metric `train.best`.
-    """
-
-    def __init__(
-        self,
-        workdir: Path,
-        train: Train,
-        directions: Mapping[str, bool] = MappingProxyType({}),
-        say: Callable[[str], Any] = print,
-    ):
-        self._train, self._say = train, say
-        self._damaged = workdir.absolute() / "damaged"
-        place = workdir.absolute() / "checkpoints"
-        if train.checkpoints and jax.process_index() == 0 and not place.is_dir():
-            place.write_text(f"{train.checkpoints}\n")
-        self.folder = epath.Path(train.checkpoints or place)
-        self._best = None
-        if train.best:
-            self._best = _Best(train.best, -1 if lower_is_better(train.best, directions) else 1)
-        self._failures, self._under_way = 0, False  # failures in a row
-        self._manager = self._open()
-
-    def _open(self) -> "_Manager":
-        train = self._train
-        for name in ("absl", "asyncio"):  # a save that fails is a line here (`_failed`), and pages of tracebacks there
-            logging.getLogger(name).setLevel(logging.CRITICAL)
-        keep: list[PreservationPolicy] = [LatestN(max(1, train.keep))]
-        if train.keep_every:
-            keep.append(EveryNSteps(train.keep_every))
-        if self._best:
-            keep.append(self._best)
-        options = ocp.CheckpointManagerOptions(
-            preservation_policy=AnyPreservationPolicy(keep),
-            best_fn=self._best and self._best.score,  # without a function Orbax does not store the metric
-            cleanup_tmp_directories=True,
-            create=True,
-        )
-        return _Manager(self.folder, options=options, item_handlers=_handlers())
-
-    def save(
-        self,
-        plan: Plan,
-        state: State,
-        fingerprint: str,
-        metrics: dict[str, float] | None = None,
-        *,
-        final: bool = False,
-    ) -> None:
-        """Starts a save; returns once the arrays are copied off the devices, before they are written.
-
-        Where the save before it failed, or is not written within SLOW seconds, a line says so. Training goes on.
-
-        Args:
-          final: returns once they are written, and tries again where that fails.
-
-        Raises:
-          StoreError: more than `train.save_failures` saves in a row were not written.
-        """
-        step = int(state.step)
-        while step not in self._manager.all_steps():
-            started = self._settled(step) and self._started(plan, state, fingerprint, metrics)
-            if not final or (started and self._settled(None)):
-                return
-            time.sleep(2.0**self._failures / 2)
-
-    def _started(self, plan: Plan, state: State, fingerprint: str, metrics: dict[str, float] | None) -> bool:
-        """Starts a save and returns whether every process could."""
-        step = int(state.step)
-        tree = to_tree(in_model_order(plan, state))
-        meta = {
-            "format": FORMAT,
-            "experiment": registry.to_json(plan.experiment),
-            "versions": versions(),
-            "data": fingerprint,
-            "checksums": {name: int(value) for name, value in flatten(checksums(tree)).items()},
-        }
-        meta["checksum"] = paths.digest(meta)
-        items = ocp.args.Composite(state=ocp.args.StandardSave(tree), meta=ocp.args.JsonSave(meta))
-        best = self._best
-        chosen = {best.metric: metrics[best.metric]} if best and metrics and best.is_scored(metrics) else None
-        why = ""
-        try:
-            self._manager.save(step, args=items, metrics=chosen, force=True)
-        except (OSError, ValueError) as error:
-            why = _line(error)
-        self._under_way = not self._failed(f"checkpoint {step} could not be saved", why)
-        return self._under_way
-
-    def _settled(self, step: int | None) -> bool:
-        """Waits for the save under way and returns whether none is under way now; notes whether it failed.
-
-        Args:
-          step: the step to be saved next, which is left out if this takes longer than SLOW seconds; None waits without end.
-        """
-        began = time.monotonic()
-        while step is not None and self._manager.is_saving_in_progress() and time.monotonic() - began < SLOW:
-            time.sleep(0.002)
-        slow, why = step is not None and self._manager.is_saving_in_progress(), ""
-        if any_process(slow):
-            self._failed(f"checkpoint {step} is left out, since the one before it is not written", f"after {SLOW} s")
-            return False
-        try:
-            self._manager.wait_until_finished()
-        except (OSError, ValueError) as error:
-            why = _line(error)
-        under_way, self._under_way = self._under_way, False
-        if self._failed("the last save failed", why):
-            self._manager.close()
-            self._manager = self._open()  # which removes what is half written
-            return step is not None
-        if under_way:
-            self._failures = 0
-        return True
-
-    def _failed(self, what: str, why: str) -> bool:
-        """Returns whether a save failed on any process, where `why` is not empty; counts and says it."""
-        if not any_process(bool(why)):
-            return False
-        self._failures += 1
-        line = f"{what} ({self.folder}: {why or 'on another process'})"
-        if self._failures > self._train.save_failures:
-            raise runlog.StoreError(
-                f"{line}; {self._failures} in a row were not written; mend it and run the same command again"
-            )
-        self._say(f"{line}; training goes on")
-        return True
-
-    def restore(self, plan: Plan, fingerprint: str, until: float = math.inf) -> State | None:
-        """Returns the newest sound checkpoint, up to a step, as a State on the plan's mesh; None where there is none.
-
-        A damaged checkpoint is named and the one before it is tried. Once a sound one is found, the damaged ones are moved to
-        WORKDIR/damaged.
-
-        Raises:
-          CheckpointError: the newest sound checkpoint is of another model, data or optimizer, or none could be read.
-        """
-        damaged: list[int] = []
-        self._settled(None)
-        for step in sorted((s for s in self._manager.all_steps() if s <= until), reverse=True):
-            where = self.folder / str(step)
-            match _verified(_agreed(_read(self.folder, step, plan, fingerprint))):
-                case Sound(tree=tree):
-                    self._set_aside(damaged)
-                    return in_step_order(plan, from_tree(plan.state, tree))
-                case Damaged(why):
-                    self._say(f"checkpoint {where} is damaged ({why}); trying the one before it")
-                    damaged.append(step)
-                case Foreign(why):
-                    raise CheckpointError(
-                        f"checkpoint {where} is of another experiment: {why}; choose another --workdir, or start from its "
-                        "release with --train.init-from"
-                    )
-        if damaged:
-            raise CheckpointError(
-                f"none of the {len(damaged)} checkpoints in {self.folder} could be read; nothing was changed"
-            )
-        return None
-
-    def _set_aside(self, steps: list[int]) -> None:
-        any_process(False)  # waits until no process is reading
-        for step in steps if jax.process_index() == 0 else []:
-            aside = self._damaged / str(step)
-            aside.parent.mkdir(exist_ok=True)
-            shutil.rmtree(aside, ignore_errors=True)
-            if self._train.checkpoints:  # a store's folders cannot be moved
-                (self.folder / str(step)).rmtree()
-            else:
-                (self.folder / str(step)).rename(aside)
-        if steps:
-            any_process(False)
-            self._manager.reload()
-
-    def newest(self, until: float = math.inf) -> int | None:
-        """Returns the newest checkpoint up to a step; None where there is none."""
-        return max((step for step in self._manager.all_steps() if step <= until), default=None)
-
-    def forget_after(self, step: int) -> None:
-        """Deletes the checkpoints of later steps."""
-        self._settled(None)
-        for later in [s for s in self._manager.all_steps() if s > step]:
-            self._manager.delete(later)
-
-    def last_words(self, seconds: float) -> str:
-        """Waits so long for the save under way; returns a line about what is saved. May be called by any thread."""
-        until = time.monotonic() + seconds
-        while self._manager.is_saving_in_progress() and time.monotonic() < until:
-            time.sleep(0.1)
-        unfinished = (
-            ", which does not hold the save that was under way" if self._manager.is_saving_in_progress() else ""
-        )
-        steps = sorted(int(p.name) for p in self.folder.iterdir() if p.name.isdigit())
-        return f"the last checkpoint is {steps[-1] if steps else 'none'}{unfinished}"
-
-    def close(self) -> None:
-        """Waits for the save under way, if any; not for one that has been given up."""
-        if self._failures <= self._train.save_failures:
-            self._manager.wait_until_finished()
-            self._manager.close()
+def new_meta(plan: Plan, tree: dict[str, Any], fingerprint: str) -> dict[str, Any]:
+    """Returns the `meta` of a checkpoint of these arrays."""
+    meta = {
+        "format": FORMAT,
+        "experiment": registry.to_json(plan.experiment),
+        "versions": versions(),
+        "data": fingerprint,
+        "checksums": {name: int(value) for name, value in flatten(checksums(tree)).items()},
+    }
+    return meta | {"checksum": paths.digest(meta)}
 
 
-def _read(folder: epath.Path, step: int, plan: Plan, fingerprint: str) -> Outcome:
+def read(folder: epath.Path, step: int, plan: Plan, fingerprint: str) -> Outcome:
     """Reads a checkpoint on this process alone, without comparing the arrays with their checksums."""
     placed = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), plan.state, plan.shardings)
     try:
@@ -360,7 +127,7 @@ def _read(folder: epath.Path, step: int, plan: Plan, fingerprint: str) -> Outcom
         return Damaged(_reason(error))
 
 
-def _agreed(outcome: Outcome) -> Outcome:
+def agreed(outcome: Outcome) -> Outcome:
     """Returns the worst outcome of all processes: damaged, else foreign, else sound. Every process must call this."""
     for kind in (Damaged, Foreign):
         if any_process(isinstance(outcome, kind)):
@@ -368,14 +135,14 @@ def _agreed(outcome: Outcome) -> Outcome:
     return outcome
 
 
-def _verified(outcome: Outcome) -> Outcome:
+def verified(outcome: Outcome) -> Outcome:
     """Returns the outcome after comparing checksums, which all processes compute together; they agree before and after."""
     if isinstance(outcome, Sound) and (why := _changed(outcome.tree, outcome.checksums)):
         outcome = Damaged(why)
-    return _agreed(outcome)
+    return agreed(outcome)
 
 
-def _handlers() -> dict[str, Any]:
+def handlers() -> dict[str, Any]:
     return {"state": ocp.StandardCheckpointHandler(), "meta": ocp.JsonCheckpointHandler()}
 
 
@@ -386,7 +153,7 @@ def _reader(folder: epath.Path) -> ocp.CheckpointManager:
         primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"reader_{me}"
     )
     options = ocp.CheckpointManagerOptions(create=False, multiprocessing_options=alone)
-    return _Manager(folder, options=options, item_handlers=_handlers())
+    return Manager(folder, options=options, item_handlers=handlers())
 
 
 def _meta(manager: ocp.CheckpointManager, step: int) -> dict[str, Any]:
@@ -437,13 +204,9 @@ def _other_shapes(described: dict[str, Any], plan: Plan) -> list[str]:
     return [f"{k}: {stored.get(k, 'none')} -> {wanted.get(k, 'none')}" for k in names[:3]]
 
 
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
-
-
 def _reason(error: Exception) -> str:
     """Returns, in one line, why a checkpoint could not be read; raises errors again that are not the checkpoint's fault."""
-    text = _line(error)
+    text = told(error)
     if isinstance(error, (MemoryError, PermissionError)) or "RESOURCE_EXHAUSTED" in text:
         raise error
     return text

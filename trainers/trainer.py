@@ -22,12 +22,13 @@ from data.reading.caches import cache_folder
 from data.reading.examples import open_source
 from models.errors import nearest
 from models.families import family_of
-from trainers import host_memory, metrics, processes, runlog, spikes, stalls, step
-from trainers.checkpoint import Checkpoints
-from trainers.corruption import Checker
+from trainers import host_memory, metrics, processes, runlog, step
+from trainers.checkpointing import Checkpoints, quiet_libraries
 from trainers.evaluation.evaluator import open_evaluator
-from trainers.hosts import HostLog
 from trainers.measure import mlperf_log
+from trainers.monitoring import spikes, stalls
+from trainers.monitoring.corruption import Checker
+from trainers.monitoring.hosts import HostLog
 from trainers.plan import Plan, make_plan
 from trainers.runlog import CORRUPTED, DIVERGED, DONE, PREEMPTED
 from trainers.weights import init_from
@@ -92,6 +93,7 @@ def _train(
         attempt = closing.enter_context(mlperf_log.attempt(log, experiment, evaluator, workdir))
 
         # --- 3. the newest sound checkpoint, a release's weights, or fresh ones
+        quiet_libraries()
         checkpoints = Checkpoints(workdir, train, task_of(experiment.data).directions, say)
         watch.last_words = checkpoints.last_words
         state = checkpoints.restore(plan, source.fingerprint)
@@ -106,6 +108,7 @@ def _train(
         closing.push(record)
         closing.callback(checkpoints.close)  # before the record ends: waits for the save under way, which may fail
         if at >= train.steps:
+            checkpoints.tidy()  # no save will do it
             say(f"all {train.steps} steps are done")
             return record.end(DONE, at)
 

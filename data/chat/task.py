@@ -1,6 +1,5 @@
 """Conversations as a task: packed rows in a checkpoint's chat template, of which the assistant's turns are learned."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,19 +13,15 @@ from data.dialog.encoding import rows_of
 from data.reading import packing
 from data.reading.caches import check_fields, examples
 from data.task import Example, HeldOutExamples, Sum
-from data.text.task import TextTask
+from data.text.task import PredictedTask
 from data.vocabularies.chat_templates import ChatEncoder
 from models.families import ModelConfig
 
 
-class ChatTask(TextTask):
+class ChatTask(PredictedTask):
     """Packed rows of conversations; held-out ones are scored by what the assistant says."""
 
     data: ChatData
-
-    def synthetic(self, rng: np.random.Generator, model: ModelConfig) -> Example:
-        row = super().synthetic(rng, model)
-        return row | {"predicted": rng.integers(0, 2, self.data.length, dtype=np.int32)}
 
     def held_out(self, cache: Path, vocabulary: Path, split: str, limit: int) -> HeldOutExamples:
         """Returns the split's conversations, those that have something to learn."""
@@ -36,13 +31,6 @@ class ChatTask(TextTask):
         )
         rows = self._augmented_once(rows_of(made, self.data.length, tally), None)
         return HeldOutExamples(rows, tally.examples)
-
-    def scores(
-        self, totals: Mapping[str, Sum], examples: HeldOutExamples, outputs: Sequence[np.ndarray] = ()
-    ) -> dict[str, float]:
-        """Returns the perplexity of a token of the assistant."""
-        loss = totals["cross_entropy"]
-        return {"perplexity": math.exp(min(float(loss.sum) / max(float(loss.over), 1.0), 700.0))}
 
     @property
     def directions(self) -> Mapping[str, bool]:

@@ -1,6 +1,5 @@
 """Conversations as a task: responses and their ratings, learned by one model (LaMDA, arXiv 2201.08239, section 6.1)."""
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,20 +12,15 @@ from data.dialog.config import DialogData, RateAndRank
 from data.dialog.conversations import Conversation
 from data.reading import packing
 from data.reading.caches import examples, read_manifest
-from data.task import DataError, Example, HeldOutExamples, Sum
-from data.text.task import TextTask
+from data.task import DataError, HeldOutExamples
+from data.text.task import PredictedTask
 from data.vocabularies.tokenizers import Tokenizer
-from models.families import ModelConfig
 
 
-class DialogTask(TextTask):
+class DialogTask(PredictedTask):
     """Packed rows of conversations; of a held-out one the last response is scored."""
 
     data: DialogData
-
-    def synthetic(self, rng: np.random.Generator, model: ModelConfig) -> Example:
-        row = super().synthetic(rng, model)
-        return row | {"predicted": rng.integers(0, 2, self.data.length, dtype=np.int32)}
 
     def held_out(self, cache: Path, vocabulary: Path, split: str, limit: int) -> HeldOutExamples:
         """Returns the split's conversations, a generative example each."""
@@ -35,13 +29,6 @@ class DialogTask(TextTask):
         made = (encoding.generative(c["turns"], tokenizer, length) for c in conversations)
         records = encoding.rows_of(made, self.data.length, packing.Tally())
         return HeldOutExamples(self._augmented_once(records, None), len(conversations))
-
-    def scores(
-        self, totals: Mapping[str, Sum], examples: HeldOutExamples, outputs: Sequence[np.ndarray] = ()
-    ) -> dict[str, float]:
-        """Returns the perplexity of a token of a response."""
-        loss = totals["cross_entropy"]
-        return {"perplexity": math.exp(min(float(loss.sum) / max(float(loss.over), 1.0), 700.0))}
 
     @property
     def directions(self) -> Mapping[str, bool]:

@@ -13,7 +13,7 @@ from data.grids.settings import FILE, Grids
 from data.packages import archives
 from data.packages.fetch import Package, debian_package, pypi_package
 from data.task import DataError
-from models.errors import nearest, shortened
+from models.errors import nearest, told
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ def opened(settings: Grids, root: Path) -> Iterator[Series]:
             zarr = Path(name).suffix == ".zarr"
             dataset = xarray.open_zarr(name) if zarr else xarray.open_dataset(name)
         except (OSError, ValueError, ImportError) as error:
-            raise DataError(f"{name}: xarray cannot open it: {shortened(str(error).splitlines()[0], 200)}") from None
+            raise DataError(f"{name}: xarray cannot open it: {told(error)}") from None
     else:
         raise DataError(f"source={settings.source!r}: no such series{nearest(settings.source, PACKAGES)}")
     with dataset:

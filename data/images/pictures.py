@@ -6,6 +6,7 @@ from collections.abc import Callable
 from PIL import Image, UnidentifiedImageError
 
 from data.task import DataError
+from models.errors import told
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom, in pixels from the upper left corner
 Choose = Callable[[int, int], Box]  # the box to cut out of a picture of this width and height
@@ -66,7 +67,7 @@ def cut_out(encoded: bytes, channels: int, choose: Choose, height: int, width: i
         raise PictureError(f"cannot be decoded: no {', '.join(_FORMATS)} file") from None
     # Decoders of broken files raise anything: OSError, SyntaxError, ValueError, struct.error.
     except Exception as error:
-        raise PictureError(f"cannot be decoded: {' '.join(str(error).split()) or type(error).__name__}") from None
+        raise PictureError(f"cannot be decoded: {told(error)}") from None
 
 
 def check(encoded: bytes, channels: int) -> None:

@@ -170,6 +170,21 @@ class SpanTextTask(TextTask):
         return HeldOutExamples(self._augmented_once(records, _size_and_eos(tokenizer, vocabulary)), len(texts))
 
 
+class PredictedTask(TextTask):
+    """Packed rows of which some tokens alone are predicted, as responses are; held-out text is scored by those."""
+
+    def synthetic(self, rng: np.random.Generator, model: ModelConfig) -> Example:
+        row = super().synthetic(rng, model)
+        return row | {"predicted": rng.integers(0, 2, self.data.length, dtype=np.int32)}
+
+    def scores(
+        self, totals: Mapping[str, Sum], examples: HeldOutExamples, outputs: Sequence[np.ndarray] = ()
+    ) -> dict[str, float]:
+        """Returns the perplexity of a token that is predicted."""
+        loss = totals["cross_entropy"]
+        return {"perplexity": math.exp(min(float(loss.sum) / max(float(loss.over), 1.0), 700.0))}
+
+
 def _size_and_eos(tokenizer: Tokenizer, folder: Path) -> tuple[int, int]:
     if tokenizer.eos_id is None:
         raise DataError(f"{folder}: its vocabulary has no end of text")

@@ -7,7 +7,6 @@ import io
 import json
 import random
 import re
-import struct
 import tarfile
 import zipfile
 from collections.abc import Callable, Mapping
@@ -32,7 +31,7 @@ from models import interchange
 from models.families import interchange_of
 from models.interchange import Shape
 from models.sharding.params import describe
-from scripts.fuzz import mutations
+from scripts.fuzz import mutations, writers
 from scripts.fuzz.campaign import Reader
 from scripts.fuzz.mutations import Files, Mutate
 from trainers.plan import abstract_model
@@ -99,39 +98,27 @@ def _safetensors(folder: Path) -> None:
 
 
 def _gguf(folder: Path) -> None:
-    import gguf as library
-
     e = _tiny("chat.smollm2_dpo")
-    vocabulary = _bpe(folder.parent / "bpe")
-    pieces = json.loads(vocabulary.read_text())["model"]
+    pieces = json.loads(_bpe(folder.parent / "bpe").read_text())["model"]
     e = dataclasses.replace(e, model=dataclasses.replace(e.model, vocab=len(pieces["vocab"])))
     c: Any = e.model
-    file = library.GGUFWriter(folder / "m.gguf", "llama")
-    file.add_context_length(c.max_positions or 64)
-    file.add_block_count(c.layers)
-    file.add_embedding_length(c.model_dim)
-    file.add_feed_forward_length(c.hidden_dim)
-    file.add_head_count(c.heads)
-    file.add_head_count_kv(c.groups)
-    file.add_layer_norm_rms_eps(c.norm_eps)
-    file.add_rope_freq_base(c.rotary_base)
-    file.add_rope_dimension_count(c.head_dim)
-    file.add_key_length(c.head_dim)
-    file.add_value_length(c.head_dim)
-    file.add_tokenizer_model("gpt2")
-    file.add_tokenizer_pre("smollm")
-    file.add_token_list(list(pieces["vocab"]))
-    file.add_token_types([3] + [1] * (len(pieces["vocab"]) - 1))
-    file.add_token_merges([" ".join(pair) for pair in pieces["merges"]])
-    file.add_eos_token_id(0)
+    heads = {
+        "rope.dimension_count": c.head_dim,
+        "attention.key_length": c.head_dim,
+        "attention.value_length": c.head_dim,
+    }
+    vocabulary = writers.gguf_vocabulary(
+        list(pieces["vocab"]),
+        [" ".join(pair) for pair in pieces["merges"]],
+        types=[3] + [1] * (len(pieces["vocab"]) - 1),
+        end=0,
+    )
+    settings = {"context_length": c.max_positions or 64} | writers.gguf_settings(c) | heads | vocabulary
     mapping = interchange_of("gpt", "gguf")
     assert mapping
-    for name, array in interchange.written(mapping.entries("llama", c), _weights(e).read):
-        file.add_tensor(name, np.ascontiguousarray(array))
-    file.write_header_to_file()
-    file.write_kv_data_to_file()
-    file.write_tensors_to_file()
-    file.close()
+    writers.gguf(
+        folder / "m.gguf", "llama", settings, interchange.written(mapping.entries("llama", c), _weights(e).read)
+    )
 
 
 def _bpe(folder: Path) -> Path:
@@ -141,16 +128,8 @@ def _bpe(folder: Path) -> Path:
 
 
 def _ctranslate2(folder: Path) -> None:
-    def name(text: str) -> bytes:
-        return struct.pack("<H", len(text) + 1) + text.encode() + b"\0"
-
     variables = {"encoder/w": np.ones((3, 5), "<f2"), "decoder/b": np.ones(7, "<f4"), "heads": np.array(2, "<i2")}
-    kinds = {"<f2": 4, "<f4": 0, "<i2": 2}
-    parts = [struct.pack("<I", 6), name("WhisperSpec"), struct.pack("<II", 3, len(variables))]
-    for key, x in variables.items():
-        parts.append(name(key) + struct.pack(f"<B{x.ndim}I", x.ndim, *x.shape))
-        parts.append(struct.pack("<BI", kinds[x.dtype.str], x.nbytes) + x.tobytes())
-    (folder / "model.bin").write_bytes(b"".join([*parts, struct.pack("<I", 0)]))
+    writers.ctranslate2(folder / "model.bin", variables)
 
 
 def _npz(folder: Path) -> None:

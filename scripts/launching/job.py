@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 
 from configs.experiment import Experiment
 from configs.registry import ConfigError
+from data.paths import is_address
 from models.errors import nearest
 from models.sharding import torus
 from trainers.chips import CHIPS, Slice, parse_slice, set_for, usual_slice
@@ -109,9 +110,9 @@ def bucket_of(place: str) -> str:
     """Returns the bucket of "gs://BUCKET/FOLDER", "" for a path.
 
     Raises:
-      ConfigError: the address has no folder.
+      ConfigError: the address has no folder, or another scheme.
     """
-    if not place.startswith("gs://"):
+    if not is_address(place):
         return ""
     match = re.fullmatch(r"gs://([a-z0-9][a-z0-9._-]+)/[\w./=-]*[\w=-]/?", place)
     if not match:

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from scripts.peers import sizes
 from scripts.peers.serve import Run, serve
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / ".venv-parity/version4"))
@@ -22,18 +23,7 @@ import transformers  # pyright: ignore[reportMissingImports]
 
 def train(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
     m, d, o = fields["model"], fields["data"], fields["optimizer"]
-    config = transformers.ViTConfig(
-        num_hidden_layers=m["layers"],
-        hidden_size=m["model_dim"],
-        intermediate_size=m["hidden_dim"],
-        num_attention_heads=m["heads"],
-        image_size=m["height"],
-        patch_size=m["patch"],
-        num_channels=m["channels"],
-        num_labels=m["classes"],
-        hidden_act=m["activation"],
-        layer_norm_eps=m["norm_eps"],
-    )
+    config = transformers.ViTConfig(hidden_act=m["activation"], **sizes.vit(m))
     model = transformers.FlaxViTForImageClassification(config, seed=0)
     optimizer = optax.adamw(o["schedule"]["value"], o["b1"], o["b2"], o["eps"], weight_decay=o["weight_decay"])
     state = model.params, optimizer.init(model.params), jax.random.key(0)

@@ -12,6 +12,7 @@ from typing import Any
 import torch  # pyright: ignore[reportMissingImports]
 import transformers  # pyright: ignore[reportMissingImports]
 
+from scripts.peers import sizes
 from scripts.peers.serve import Run, serve
 
 ACTIVATIONS = {"gelu_tanh": "gelu_pytorch_tanh"}  # the zoo's names, where theirs differ
@@ -43,10 +44,7 @@ def gpt(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:
 def chat(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:
     config = transformers.LlamaConfig(
         vocab_size=m["vocab"],
-        num_hidden_layers=m["layers"],
-        hidden_size=m["model_dim"],
-        intermediate_size=m["hidden_dim"],
-        num_attention_heads=m["heads"],
+        **sizes.layers(m),
         num_key_value_heads=m["kv_heads"],
         head_dim=m["head_dim"],
         rms_norm_eps=m["norm_eps"],
@@ -60,10 +58,7 @@ def chat(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:
 def bert(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:
     config = transformers.BertConfig(
         vocab_size=m["vocab"],
-        num_hidden_layers=m["layers"],
-        hidden_size=m["model_dim"],
-        intermediate_size=m["hidden_dim"],
-        num_attention_heads=m["heads"],
+        **sizes.layers(m),
         max_position_embeddings=m["max_positions"],
         type_vocab_size=m["types"],
         hidden_act=ACTIVATIONS.get(m["activation"], m["activation"]),
@@ -131,18 +126,8 @@ def t5(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def vit(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:
-    config = transformers.ViTConfig(
-        num_hidden_layers=m["layers"],
-        hidden_size=m["model_dim"],
-        intermediate_size=m["hidden_dim"],
-        num_attention_heads=m["heads"],
-        image_size=m["height"],
-        patch_size=m["patch"],
-        num_channels=m["channels"],
-        num_labels=m["classes"],
-        hidden_act=ACTIVATIONS.get(m["activation"], m["activation"]),
-        layer_norm_eps=m["norm_eps"],
-    )
+    activation = ACTIVATIONS.get(m["activation"], m["activation"])
+    config = transformers.ViTConfig(hidden_act=activation, **sizes.vit(m))
 
     def batch() -> dict[str, Any]:
         rows = d["batch_size"]

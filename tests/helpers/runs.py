@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from configs.experiment import Experiment
-from trainers import metrics, step, trainer
+from trainers import metrics, runlog, step, trainer
 from trainers.measure.mlperf_log import Request
 
 
@@ -35,6 +35,16 @@ def curve(workdir: Path) -> list[dict]:
     return [
         {k: v for k, v in line.items() if k not in ("tokens_per_s", "memory_gib")} for line in metrics.read(workdir)
     ]
+
+
+def events(workdir: Path, event: str) -> list[dict]:
+    """The events of a run of this name."""
+    return [found for found in runlog.events(workdir) if found["event"] == event]
+
+
+def kept(workdir: Path) -> list[int]:
+    """The steps of the checkpoints in a run's folder."""
+    return sorted(int(p.name) for p in (workdir / "checkpoints").iterdir() if p.name.isdigit())
 
 
 def changed_steps(monkeypatch, change) -> None:

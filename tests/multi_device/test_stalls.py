@@ -7,7 +7,7 @@ import pytest
 
 from tests.helpers.launched import Run, Starter
 from trainers import runlog
-from trainers.stalls import ENDED, EVALUATING, READING, STARTING, STEPPING, Sighting, culprit
+from trainers.monitoring.stalls import ENDED, EVALUATING, READING, STARTING, STEPPING, Sighting, culprit
 
 STALL = 10  # seconds, which a loaded machine needs between two signs of life
 # Dropout is off, and the mesh has eight devices: any number of processes computes the same.

@@ -1,6 +1,7 @@
 """Commands, run as a user runs them: what they print, what they refuse, in one line."""
 
 import dataclasses
+import itertools
 import json
 import os
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 
 from configs import registry
 from configs.optimizers import Cosine
+from models.errors import UserError
 from scripts import cli
 from scripts import train as train_script
 from tests.helpers.compiling import CHEAP
@@ -78,6 +80,21 @@ def test_bad_values_are_refused(arguments, parts):
         cli.chosen(args, overrides)
     assert all(part in str(caught.value) for part in parts), caught.value
     assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("address", ["s3://runs/mine", "file:///runs/mine", "GS://runs/mine", "gs:/runs/mine"])
+@pytest.mark.parametrize("option", ["--train.checkpoints", "--workdir"])
+def test_an_address_that_cannot_be_written_is_refused(option, address, tmp_path, monkeypatch):
+    """Before anything is made: neither the run's folder nor a tree "s3:/runs/mine" below this one."""
+    monkeypatch.chdir(tmp_path)
+    arguments = {"--workdir": "run"} | {option: address}
+    monkeypatch.setattr(sys, "argv", ["train", "gpt.quickstart", "--tiny", *itertools.chain(*arguments.items())])
+    with pytest.raises(UserError) as caught:
+        train_script.main()
+    said = str(caught.value)
+    assert option.lstrip("-") in said and repr(address) in said and "path" in said
+    assert ("gs://BUCKET/FOLDER" in said) == (option == "--train.checkpoints")
+    assert not list(tmp_path.iterdir())
 
 
 def test_overrides_are_typed():

@@ -96,6 +96,7 @@ def test_every_engine_runs_the_same_command_and_restarts_on_the_preemption_code(
             ["runs/x", "gs://bucket"],
         ),
         (lambda: job.mounted("gs://bucket"), ["'gs://bucket'", "a bucket and a folder"]),
+        (lambda: job.mounted("s3://bucket/runs"), ["'s3://bucket/runs'", "gs://bucket/runs/mine"]),
     ],
 )
 def test_what_an_engine_lacks_is_refused(write, parts):

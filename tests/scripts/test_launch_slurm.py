@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import slurm
-from trainers import history, metrics, trainer
+from trainers import metrics, trainer
+from trainers.monitoring import history
 
 pytestmark = [
     pytest.mark.slow,

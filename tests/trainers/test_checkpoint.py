@@ -12,8 +12,10 @@ import pytest
 from configs import registry
 from configs.registry import ConfigError
 from models.errors import UserError
+from tests.helpers.runs import kept
 from trainers import checkpoint, state
-from trainers.checkpoint import CheckpointError, Checkpoints
+from trainers.checkpoint import CheckpointError
+from trainers.checkpointing import Checkpoints
 from trainers.plan import Plan, fresh_state, make_plan
 
 NAN, INF = float("nan"), float("inf")
@@ -36,10 +38,6 @@ def open_checkpoints(workdir: Path, p: Plan, say=print, **changes) -> Checkpoint
 def save(checkpoints: Checkpoints, p: Plan, fresh: state.State, step: int, **scores: float) -> None:
     now = dataclasses.replace(fresh, step=jnp.full_like(fresh.step, step))
     checkpoints.save(p, now, "fingerprint", {f"eval/{name}": value for name, value in scores.items()})
-
-
-def kept(workdir: Path) -> list[int]:
-    return sorted(int(path.name) for path in (workdir / "checkpoints").iterdir() if path.name.isdigit())
 
 
 # --- the best one ------------------------------------------------------------------------------------------------
@@ -80,6 +78,23 @@ def test_a_score_that_cannot_be_read_is_none(tmp_path, p, fresh, text):
     save(again, p, fresh, 3, accuracy=0.2)
     again.close()
     assert kept(tmp_path) == [2, 3]
+
+
+@pytest.mark.parametrize("gone", [(), ("meta/metadata",), ("_CHECKPOINT_METADATA", "meta", "state")], ids=len)
+def test_what_a_run_killed_while_deleting_leaves_is_deleted(tmp_path, p, fresh, gone):
+    """Step 1 was not deleted, or only in part: `tidy` ends what the save of step 4 began. The two newest and the best stay."""
+    first = open_checkpoints(tmp_path, p, keep=4, best="eval/accuracy")
+    for step, score in enumerate([0.1, 0.9, 0.3, 0.2], 1):
+        save(first, p, fresh, step, accuracy=score)
+    first.close()
+    for name in gone:
+        path = tmp_path / "checkpoints/1" / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    again = open_checkpoints(tmp_path, p, keep=2, best="eval/accuracy")
+    assert kept(tmp_path) == [1, 2, 3, 4]
+    again.tidy()
+    again.close()
+    assert kept(tmp_path) == [2, 3, 4]
 
 
 def test_a_metric_that_is_neither_way_better_cannot_choose(tmp_path, p):

@@ -22,7 +22,7 @@ from models.gshard_m4.layouts import LAYOUTS
 from models.sharding.params import flatten, nest
 from tests.helpers.contexts import training
 from tests.helpers.models import varied
-from tests.helpers.runs import curve, damage, run, with_train
+from tests.helpers.runs import curve, damage, kept, run, with_train
 from trainers import checkpoint, metrics, trainer
 from trainers.plan import fresh_state, make_plan
 from trainers.weights import init_from, release
@@ -98,6 +98,14 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(whole_run, m4,
     assert f"checkpoint {folder / 'checkpoints/6'} is damaged" in said and "starting at step 4" in said
     assert (folder / "damaged/6").is_dir()
     assert curve(folder) == curve(whole_run)
+
+
+def test_a_finished_run_keeps_no_checkpoint_too_many(whole_run, m4, tmp_path):
+    """A run that is killed between its last save and the deletion that follows deletes when it is started again."""
+    shutil.copytree(whole_run, tmp_path / "run")
+    assert kept(tmp_path / "run") == [2, 4, 6]
+    assert run(with_train(m4, steps=6, keep=2), tmp_path / "run") == trainer.DONE
+    assert kept(tmp_path / "run") == [4, 6]
 
 
 def test_silent_corruption_is_noticed(whole_run, m4):

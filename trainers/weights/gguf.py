@@ -15,7 +15,7 @@ from data import gguf_reader, paths, untrusted
 from data.vocabularies import tokenizers
 from data.vocabularies.files import CONFIG
 from models import interchange
-from models.errors import UserError, nearest, shortened
+from models.errors import UserError, nearest, shortened, told
 from models.families import FAMILIES, interchange_of
 from models.interchange import Index, InterchangeError, Shape
 
@@ -60,7 +60,7 @@ class Gguf:
         except InterchangeError as error:
             raise InterchangeError(f"{path}: {error}") from None
         except Exception as error:  # a config's own check, or values of other types than any that a mapping looks for
-            raise InterchangeError(f"{path}: {untrusted.told(error)}") from error
+            raise InterchangeError(f"{path}: {told(error)}") from error
         shapes = {name: tensor.shape for name, tensor in self._tensors.items()}
         self._remade = mapping.remade(architecture, shapes)
         used = {name for form in self._remade.values() for name in form.sources}

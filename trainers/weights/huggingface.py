@@ -18,7 +18,7 @@ from data.vocabularies import chat_templates, files
 from data.vocabularies.files import TOKENIZER
 from data.vocabularies.tokenizers import Tokenizer
 from models import interchange
-from models.errors import nearest, shortened
+from models.errors import nearest, shortened, told
 from models.families import FAMILIES, interchange_of
 from models.interchange import Index, InterchangeError, Shape
 from trainers.weights import tensor_files
@@ -107,7 +107,7 @@ class HuggingFace:
         except InterchangeError as error:
             raise InterchangeError(f"{self.folder}: {error}") from None
         except Exception as error:  # a config's own check, or values of other types than any that a mapping looks for
-            raise InterchangeError(f"{self.folder}: {CONFIG}: {untrusted.told(error)}") from error
+            raise InterchangeError(f"{self.folder}: {CONFIG}: {told(error)}") from error
 
     def _settle_copies(self, mapping: Any) -> None:
         """Drops tensors that repeat others. If one differs, the model is read as untied whatever config.json says, as

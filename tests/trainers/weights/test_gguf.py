@@ -3,6 +3,7 @@
 import dataclasses
 import struct
 from pathlib import Path
+from typing import Any
 
 import gguf
 import jax
@@ -18,6 +19,7 @@ from data.vocabularies.tokenizers import Tokenizer
 from models.gpt.config import GptConfig
 from models.interchange import InterchangeError
 from models.sharding.params import flatten
+from scripts.fuzz import writers
 from tests.parity import ours
 from trainers.weights import open
 from trainers.weights.gguf import Gguf
@@ -34,65 +36,36 @@ def permuted(w: np.ndarray, heads: int) -> np.ndarray:
 
 
 def write(
-    path: Path, c: GptConfig, params: dict, kind: gguf.GGMLQuantizationType, *, skip: str = "", **metadata
-) -> Path:
+    path: Path, c: GptConfig, params: dict, kind: str = "F32", *, architecture: str = "llama", skip: str = "",
+    integers: str = "", **settings: Any,
+) -> Path:  # fmt: skip
     """A GGUF file as the converter would write it: matrices quantized, norms not."""
-    flat = flatten(params)
-    file = gguf.GGUFWriter(path, metadata.get("architecture", "llama"))
-    file.add_context_length(2048)
-    file.add_block_count(c.layers)
-    file.add_embedding_length(c.model_dim)
-    file.add_feed_forward_length(c.hidden_dim)
-    file.add_head_count(c.heads)
-    file.add_head_count_kv(c.groups)
-    file.add_layer_norm_rms_eps(c.norm_eps)
-    file.add_rope_freq_base(c.rotary_base)
-    if "scaling" in metadata:
-        file.add_rope_scaling_type(metadata["scaling"])
-    if vocabulary := metadata.get("vocabulary"):
-        file.add_tokenizer_model(vocabulary["model"])
-        file.add_tokenizer_pre(vocabulary["pre"])
-        file.add_token_list(vocabulary["tokens"])
-        file.add_token_types(vocabulary["types"])
-        file.add_token_merges(vocabulary["merges"])
-        file.add_eos_token_id(vocabulary["end"])
-
-    def add(name: str, x: np.ndarray) -> None:
-        if name == skip:
-            return
-        x = np.ascontiguousarray(x, np.float32)
-        if name == metadata.get("integers"):
-            file.add_tensor(name, x.astype(np.int8))
-        elif x.ndim == 2:
-            file.add_tensor(name, gguf.quants.quantize(x, kind), raw_dtype=kind)
-        else:
-            file.add_tensor(name, x)
-
-    add("token_embd.weight", flat["embedding.table"])
-    add("output_norm.weight", flat["final_norm.scale"])
+    flat, tensors = flatten(params), {}
+    tensors["token_embd.weight"] = flat["embedding.table"]
+    tensors["output_norm.weight"] = flat["final_norm.scale"]
     if not c.tied:
-        add("output.weight", flat["softmax.weight"].T)
+        tensors["output.weight"] = flat["softmax.weight"].T
     for i in range(c.layers):
         layer = {k.removeprefix("decoder."): v[i] for k, v in flat.items() if k.startswith("decoder.")}
         m = c.model_dim
-        add(f"blk.{i}.attn_norm.weight", layer["attention_norm.scale"])
-        add(f"blk.{i}.attn_q.weight", permuted(layer["attention.q"].reshape(m, -1).T, c.heads))
-        add(f"blk.{i}.attn_k.weight", permuted(layer["attention.k"].reshape(m, -1).T, c.groups))
-        add(f"blk.{i}.attn_v.weight", layer["attention.v"].reshape(m, -1).T)
-        add(f"blk.{i}.attn_output.weight", layer["attention.o"].reshape(-1, m).T)
-        add(f"blk.{i}.ffn_norm.weight", layer["ffn_norm.scale"])
+        tensors[f"blk.{i}.attn_norm.weight"] = layer["attention_norm.scale"]
+        tensors[f"blk.{i}.attn_q.weight"] = permuted(layer["attention.q"].reshape(m, -1).T, c.heads)
+        tensors[f"blk.{i}.attn_k.weight"] = permuted(layer["attention.k"].reshape(m, -1).T, c.groups)
+        tensors[f"blk.{i}.attn_v.weight"] = layer["attention.v"].reshape(m, -1).T
+        tensors[f"blk.{i}.attn_output.weight"] = layer["attention.o"].reshape(-1, m).T
+        tensors[f"blk.{i}.ffn_norm.weight"] = layer["ffn_norm.scale"]
         for theirs, mine in {"gate": "wg", "up": "wi", "down": "wo"}.items():
-            add(f"blk.{i}.ffn_{theirs}.weight", layer[f"ffn.{mine}"].T)
+            tensors[f"blk.{i}.ffn_{theirs}.weight"] = layer[f"ffn.{mine}"].T
         if c.attention_bias:
-            add(f"blk.{i}.attn_q.bias", permuted(layer["attention.q_bias"].reshape(-1), c.heads))
-            add(f"blk.{i}.attn_k.bias", permuted(layer["attention.k_bias"].reshape(-1), c.groups))
-            add(f"blk.{i}.attn_v.bias", layer["attention.v_bias"].reshape(-1))
-            add(f"blk.{i}.attn_output.bias", layer["attention.o_bias"])
-    file.write_header_to_file()
-    file.write_kv_data_to_file()
-    file.write_tensors_to_file()
-    file.close()
-    return path
+            tensors[f"blk.{i}.attn_q.bias"] = permuted(layer["attention.q_bias"].reshape(-1), c.heads)
+            tensors[f"blk.{i}.attn_k.bias"] = permuted(layer["attention.k_bias"].reshape(-1), c.groups)
+            tensors[f"blk.{i}.attn_v.bias"] = layer["attention.v_bias"].reshape(-1)
+            tensors[f"blk.{i}.attn_output.bias"] = layer["attention.o_bias"]
+    arrays = {name: np.asarray(x, np.int8 if name == integers else np.float32) for name, x in tensors.items()}
+    arrays.pop(skip, None)
+    return writers.gguf(
+        path, architecture, {"context_length": 2048} | writers.gguf_settings(c) | settings, arrays.items(), kind
+    )
 
 
 @pytest.mark.parametrize("variant", [{}, {"tied": False, "kv_heads": 0}, {"attention_bias": True}], ids=str)
@@ -100,7 +73,7 @@ def test_unquantized_files_hold_our_parameters(variant, tmp_path):
     """Config and every parameter come back bit for bit, rows of queries and keys in our order again; by the layer too."""
     config = dataclasses.replace(CONFIG, **variant)
     params = ours.fresh(config, 0)
-    found = Gguf(write(tmp_path / "m.gguf", config, params, gguf.GGMLQuantizationType.F32))
+    found = Gguf(write(tmp_path / "m.gguf", config, params))
     assert found.config == config
     want = flatten(params)
     assert found.shapes == {name: x.shape for name, x in want.items()}
@@ -114,7 +87,7 @@ def test_unquantized_files_hold_our_parameters(variant, tmp_path):
 def test_quantized_files_hold_them_nearly(kind, error, tmp_path):
     """To what so many bits can tell; norms are never quantized."""
     params = ours.fresh(CONFIG, 0)
-    found = Gguf(write(tmp_path / "m.gguf", CONFIG, params, gguf.GGMLQuantizationType[kind]))
+    found = Gguf(write(tmp_path / "m.gguf", CONFIG, params, kind))
     for name, x in flatten(params).items():
         assert_allclose(found.read(name), x, atol=0 if "norm" in name else error, err_msg=name)
 
@@ -123,7 +96,7 @@ def test_quantized_files_hold_them_nearly(kind, error, tmp_path):
     ("metadata", "parts"),
     [
         (dict(architecture="falcon"), ["'falcon'", "choose from", "llama"]),
-        (dict(scaling=gguf.RopeScalingType.YARN), ["llama.rope.scaling.factor is missing"]),
+        ({"rope.scaling.type": "yarn"}, ["llama.rope.scaling.factor is missing"]),
         (dict(skip="blk.1.ffn_up.weight"), ["blk.1.ffn_up.weight is missing, expected [64, 32]"]),
         (dict(skip="token_embd.weight"), ["token_embd.weight is missing"]),
     ],
@@ -131,14 +104,14 @@ def test_quantized_files_hold_them_nearly(kind, error, tmp_path):
 )
 def test_other_models_are_refused_by_name(metadata, parts, tmp_path):
     with pytest.raises(InterchangeError) as caught:
-        Gguf(write(tmp_path / "m.gguf", CONFIG, ours.fresh(CONFIG, 0), gguf.GGMLQuantizationType.F32, **metadata))
+        Gguf(write(tmp_path / "m.gguf", CONFIG, ours.fresh(CONFIG, 0), **metadata))
     assert all(part in str(caught.value) for part in parts), caught.value
 
 
 def test_numbers_that_cannot_be_read_are_named(tmp_path):
     """A tensor of a type that has no way to float32 is refused by file, name and type."""
     name = "blk.1.attn_norm.weight"
-    file = write(tmp_path / "m.gguf", CONFIG, ours.fresh(CONFIG, 0), gguf.GGMLQuantizationType.F32, integers=name)
+    file = write(tmp_path / "m.gguf", CONFIG, ours.fresh(CONFIG, 0), integers=name)
     with pytest.raises(InterchangeError, match=rf"m\.gguf: {name} is I8, which cannot be read$"):
         Gguf(file).read("decoder.attention_norm.scale")
 
@@ -149,7 +122,7 @@ def test_numbers_that_are_none_are_refused(tmp_path):
     params["embedding"]["table"] = np.array(params["embedding"]["table"])
     params["embedding"]["table"][3, 4] = np.nan
     for kind in ("F32", "F16"):
-        found = Gguf(write(tmp_path / "m.gguf", CONFIG, params, gguf.GGMLQuantizationType[kind]))
+        found = Gguf(write(tmp_path / "m.gguf", CONFIG, params, kind))
         with pytest.raises(InterchangeError, match=r"m\.gguf: token_embd\.weight holds NaN or infinite numbers$"):
             found.read("embedding.table")
         assert found.read("embedding.table", (slice(0, 3),)).shape == (3, 32)
@@ -162,7 +135,7 @@ def array(kind: gguf.GGUFValueType, count: int, items: bytes = b"") -> bytes:
 
 def test_a_damaged_file_is_refused_in_one_line(tmp_path):
     """Cut short, another file, or an array that would be counted for hours, or nested without end."""
-    path = write(tmp_path / "m.gguf", CONFIG, ours.fresh(CONFIG, 0), gguf.GGMLQuantizationType.F32)
+    path = write(tmp_path / "m.gguf", CONFIG, ours.fresh(CONFIG, 0))
     content = path.read_bytes()
     nested = struct.pack("<IQ", gguf.GGUFValueType.ARRAY, 1) * 5000
     bad = [b"", b"nothing of the kind", content[:100], content[: len(content) // 2]]
@@ -195,15 +168,15 @@ def test_a_file_alone_brings_its_vocabulary(tmp_path, monkeypatch):
     """Without a tokenizer.json beside it, one is made from the file; what ends a text is what the file says."""
     monkeypatch.setenv("SHARDZOO_DATA", str(tmp_path / "data"))
     pieces = ["<|endoftext|>", "<|im_end|>", *sorted(ByteLevel.alphabet()), "ab", "12"]
-    vocabulary = dict(model="gpt2", pre="smollm", tokens=pieces, types=[3, 3] + [1] * 258, merges=["a b", "1 2"], end=1)
+    vocabulary = writers.gguf_vocabulary(pieces, ["a b", "1 2"], types=[3, 3] + [1] * 258, end=1)
     config = dataclasses.replace(CONFIG, vocab=len(pieces))
-    params, kind = ours.fresh(config, 0), gguf.GGMLQuantizationType.F32
-    folder = Gguf(write(tmp_path / "m.gguf", config, params, kind, vocabulary=vocabulary)).vocabulary
+    params = ours.fresh(config, 0)
+    folder = Gguf(write(tmp_path / "m.gguf", config, params, **vocabulary)).vocabulary
     assert folder and folder.parent == tmp_path / "data/vocabularies"
     tokenizer = Tokenizer(folder)
     assert tokenizer.size == len(pieces)
     assert tokenizer.encode("ab12") == [pieces.index(piece) for piece in ("ab", "1", "2")]  # digits stand alone
     assert '"eos_token": "<|im_end|>"' in (folder / "tokenizer_config.json").read_text()
-    other = write(tmp_path / "o.gguf", config, params, kind, vocabulary=vocabulary | {"pre": "llama-bpe"})
+    other = write(tmp_path / "o.gguf", config, params, **vocabulary | {"tokenizer.ggml.pre": "llama-bpe"})
     with pytest.raises(InterchangeError, match="'llama-bpe'; only 'smollm' is known"):
         _ = Gguf(other).vocabulary

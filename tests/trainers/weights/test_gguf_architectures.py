@@ -20,6 +20,7 @@ from models.gpt import gguf as mapping
 from models.gpt import huggingface
 from models.interchange import InterchangeError
 from models.parts.attention.config import Rotary
+from scripts.fuzz import writers
 from trainers.weights.gguf import Gguf
 from trainers.weights.huggingface import HuggingFace
 
@@ -97,30 +98,11 @@ def write(
     **keys: Any,
 ) -> Path:
     """A GGUF file with the settings of a config.json, with further keys ("attention__key" for attention.key), and of tensors."""
-    file = gguf.GGUFWriter(path, architecture)
     settings = {key: theirs[name] for name, key in KEYS.items() if theirs.get(name)}
     rope = theirs.get("rope_parameters") or {}
     base = rope.get("full_attention", rope).get("rope_theta")
     settings |= {"rope.freq_base": base, **{key.replace("__", "."): value for key, value in keys.items()}}
-    for key, value in settings.items():
-        name = key if key.startswith("split.") else f"{architecture}.{key}"
-        add = {
-            bool: file.add_bool,
-            int: file.add_uint32,
-            float: file.add_float32,
-            str: file.add_string,
-            list: file.add_array,
-        }
-        add[type(value)](name, value)
-    for name, x in tensors.items():
-        x = np.ascontiguousarray(x, np.float32)
-        if x.ndim > 1 and kind != Kind.F32:
-            file.add_tensor(name, gguf.quants.quantize(x, kind), raw_dtype=kind)
-        else:
-            file.add_tensor(name, x)
-    for write_part in (file.write_header_to_file, file.write_kv_data_to_file, file.write_tensors_to_file, file.close):
-        write_part()
-    return path
+    return writers.gguf(path, architecture, settings, tensors.items(), kind.name)
 
 
 def folder(case: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

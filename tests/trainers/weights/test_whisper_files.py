@@ -16,6 +16,7 @@ from models.interchange import InterchangeError, their_shapes, written
 from models.sharding.params import split
 from models.whisper import ctranslate2, openai
 from models.whisper.config import WhisperConfig
+from scripts.fuzz import writers
 from tests.helpers.models import ALONE
 from trainers.weights.open import open_weights
 from trainers.weights.source import Arrays
@@ -35,24 +36,10 @@ def small() -> Arrays:
     return Arrays(c, jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), params))
 
 
-def write_ctranslate2(path: Path, tensors: dict[str, np.ndarray], version: int = 6) -> None:
+def write_ctranslate2(path: Path, tensors: dict[str, np.ndarray]) -> None:
     """A file of float16 variables, with a setting and an alias as real ones have."""
-
-    def name(text: str) -> bytes:
-        return struct.pack("<H", len(text) + 1) + text.encode() + b"\0"
-
-    parts = [struct.pack("<I", version), name("WhisperSpec"), struct.pack("<II", 3, len(tensors) + 1)]
-    parts.append(name("encoder/num_heads") + struct.pack("<BBI", 0, 2, 2) + struct.pack("<h", 2))
-    for key, array in tensors.items():
-        data = array.astype("<f2").tobytes()
-        parts.append(
-            name(key)
-            + struct.pack(f"<B{array.ndim}I", array.ndim, *array.shape)
-            + struct.pack("<BI", 4, len(data))
-            + data
-        )
-    parts.append(struct.pack("<I", 1) + name("decoder/projection/weight") + name("decoder/embeddings/weight"))
-    path.write_bytes(b"".join(parts))
+    variables = {"encoder/num_heads": np.array(2, "<i2")} | {name: x.astype("<f2") for name, x in tensors.items()}
+    writers.ctranslate2(path, variables, {"decoder/projection/weight": "decoder/embeddings/weight"})
 
 
 def fused(source: Arrays) -> dict[str, np.ndarray]:

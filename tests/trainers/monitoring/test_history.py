@@ -9,7 +9,8 @@ import pytest
 
 from configs.registry import ConfigError
 from scripts import report
-from trainers import history, trainer
+from trainers import trainer
+from trainers.monitoring import history
 
 
 def lines(path: Path, *values: dict) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from configs.experiment import Train
 from trainers import metrics, runlog
-from trainers.checkpoint import Checkpoints
+from trainers.checkpointing import Checkpoints
 
 WINDOW, FEWEST = 20, 5  # logged losses that a new one is compared with, and how many there must be
 AT_ONE_PLACE = 3  # rewinds to one checkpoint, after which the run gives up

@@ -23,7 +23,7 @@ from typing import Any
 
 import jax
 
-from models.errors import UserError
+from models.errors import UserError, told
 from trainers import runlog
 from trainers.processes import coordinator, coordinator_address
 
@@ -137,7 +137,7 @@ class Watch:
             or (isinstance(error, UserError) and not isinstance(error, runlog.StoreError))
         ):
             return
-        text = f"{kind.__name__}: {' '.join(str(error).split())[:200]}"
+        text = told(error, named=True)
         lost = isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in text
         self._mine = {**self._mine, "failure": text, "lost": lost}
         if lost:  # `_judge` ends this process if it finds another that caused this

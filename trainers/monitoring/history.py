@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainers import hosts, metrics, runlog
+from trainers import metrics, runlog
+from trainers.monitoring import hosts
 from trainers.runlog import CORRUPTED, DIVERGED, DONE, PREEMPTED, UNSAVED
 
 ENDS = {

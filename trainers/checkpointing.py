@@ -1,0 +1,274 @@
+"""The checkpoints of a run: saved asynchronously and atomically, kept by policy, restored onto any mesh and number of processes.
+
+trainers/checkpoint.py says what one holds and reads it.
+"""
+
+import dataclasses
+import logging
+import math
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+from etils import epath
+from orbax.checkpoint.checkpoint_managers import (
+    AnyPreservationPolicy,
+    EveryNSteps,
+    LatestN,
+    PreservationContext,
+    PreservationPolicy,
+)
+
+from configs.experiment import Train
+from models.errors import told
+from trainers import checkpoint, runlog
+from trainers.checkpoint import CheckpointError, Damaged, Foreign, Manager, Sound
+from trainers.evaluation.directions import lower_is_better
+from trainers.plan import Plan, in_model_order, in_step_order
+from trainers.processes import any_process
+from trainers.state import State, from_tree, to_tree
+
+SLOW = 60
+"""Seconds that a save waits for the one before it, while the run waits too."""
+
+
+def quiet_libraries() -> None:
+    """Silences the tracebacks of libraries, pages of them, about a save that fails, which is one line of `Checkpoints`."""
+    for name in ("absl", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Best(PreservationPolicy):
+    """Keeps the checkpoint with the best score, and the newest of equals. One without a finite score is never the best."""
+
+    metric: str
+    sign: int  # -1 where less is better
+
+    def is_scored(self, metrics: Any) -> bool:
+        value = metrics.get(self.metric) if isinstance(metrics, dict) else None
+        return isinstance(value, (int, float)) and math.isfinite(value)
+
+    def score(self, metrics: dict[str, float]) -> float:
+        return self.sign * metrics[self.metric]
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: PreservationContext) -> list[bool]:
+        del context
+        scored = [c for c in checkpoints if self.is_scored(c.metrics)]
+        best = max(scored, key=lambda c: (self.score(c.metrics), c.step), default=None)
+        return [c is best for c in checkpoints]
+
+
+class Checkpoints:
+    """The checkpoints of one run.
+
+    Args:
+      directions: of the task's scores (data.task.Task.directions), for `train.best`.
+      say: prints a line.
+
+    Raises:
+      ConfigError: it is not known whether lower or higher is better for the metric `train.best`.
+    """
+
+    def __init__(
+        self,
+        workdir: Path,
+        train: Train,
+        directions: Mapping[str, bool] = MappingProxyType({}),
+        say: Callable[[str], Any] = print,
+    ):
+        self._train, self._say = train, say
+        self._damaged = workdir.absolute() / "damaged"
+        place = workdir.absolute() / "checkpoints"
+        if train.checkpoints and jax.process_index() == 0 and not place.is_dir():
+            place.write_text(f"{train.checkpoints}\n")
+        self.folder = epath.Path(train.checkpoints or place)
+        self._best = None
+        if train.best:
+            self._best = _Best(train.best, -1 if lower_is_better(train.best, directions) else 1)
+        self._failures, self._under_way = 0, False  # failures in a row
+        self._manager = self._open()
+
+    def _policy(self) -> PreservationPolicy:
+        """Returns which checkpoints stay."""
+        keep: list[PreservationPolicy] = [LatestN(max(1, self._train.keep))]
+        if self._train.keep_every:
+            keep.append(EveryNSteps(self._train.keep_every))
+        if self._best:
+            keep.append(self._best)
+        return AnyPreservationPolicy(keep)
+
+    def _open(self) -> Manager:
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=self._policy(),
+            best_fn=self._best and self._best.score,  # without a function Orbax does not store the metric
+            cleanup_tmp_directories=True,
+            create=True,
+        )
+        return Manager(self.folder, options=options, item_handlers=checkpoint.handlers())
+
+    def save(
+        self,
+        plan: Plan,
+        state: State,
+        fingerprint: str,
+        metrics: dict[str, float] | None = None,
+        *,
+        final: bool = False,
+    ) -> None:
+        """Starts a save; returns once the arrays are copied off the devices, before they are written.
+
+        Where the save before it failed, or is not written within SLOW seconds, a line says so. Training goes on.
+
+        Args:
+          final: returns once they are written, and tries again where that fails.
+
+        Raises:
+          StoreError: more than `train.save_failures` saves in a row were not written.
+        """
+        step = int(state.step)
+        while step not in self._manager.all_steps():
+            started = self._settled(step) and self._started(plan, state, fingerprint, metrics)
+            if not final or (started and self._settled(None)):
+                return
+            time.sleep(2.0**self._failures / 2)
+
+    def _started(self, plan: Plan, state: State, fingerprint: str, metrics: dict[str, float] | None) -> bool:
+        """Starts a save and returns whether every process could."""
+        step = int(state.step)
+        tree = to_tree(in_model_order(plan, state))
+        meta = checkpoint.new_meta(plan, tree, fingerprint)
+        items = ocp.args.Composite(state=ocp.args.StandardSave(tree), meta=ocp.args.JsonSave(meta))
+        best = self._best
+        chosen = {best.metric: metrics[best.metric]} if best and metrics and best.is_scored(metrics) else None
+        why = ""
+        try:
+            self._manager.save(step, args=items, metrics=chosen, force=True)
+        except (OSError, ValueError) as error:
+            why = told(error)
+        self._under_way = not self._failed(f"checkpoint {step} could not be saved", why)
+        return self._under_way
+
+    def _settled(self, step: int | None) -> bool:
+        """Waits for the save under way and returns whether none is under way now; notes whether it failed.
+
+        Args:
+          step: the step to be saved next, which is left out if this takes longer than SLOW seconds; None waits without end.
+        """
+        began = time.monotonic()
+        while step is not None and self._manager.is_saving_in_progress() and time.monotonic() - began < SLOW:
+            time.sleep(0.002)
+        slow, why = step is not None and self._manager.is_saving_in_progress(), ""
+        if any_process(slow):
+            self._failed(f"checkpoint {step} is left out, since the one before it is not written", f"after {SLOW} s")
+            return False
+        try:
+            self._manager.wait_until_finished()
+        except (OSError, ValueError) as error:
+            why = told(error)
+        under_way, self._under_way = self._under_way, False
+        if self._failed("the last save failed", why):
+            self._manager.close()
+            self._manager = self._open()  # which removes what is half written
+            return step is not None
+        if under_way:
+            self._failures = 0
+        return True
+
+    def _failed(self, what: str, why: str) -> bool:
+        """Returns whether a save failed on any process, where `why` is not empty; counts and says it."""
+        if not any_process(bool(why)):
+            return False
+        self._failures += 1
+        line = f"{what} ({self.folder}: {why or 'on another process'})"
+        if self._failures > self._train.save_failures:
+            raise runlog.StoreError(
+                f"{line}; {self._failures} in a row were not written; mend it and run the same command again"
+            )
+        self._say(f"{line}; training goes on")
+        return True
+
+    def restore(self, plan: Plan, fingerprint: str, until: float = math.inf) -> State | None:
+        """Returns the newest sound checkpoint, up to a step, as a State on the plan's mesh; None where there is none.
+
+        A damaged checkpoint is named and the one before it is tried. Once a sound one is found, the damaged ones are moved to
+        WORKDIR/damaged.
+
+        Raises:
+          CheckpointError: the newest sound checkpoint is of another model, data or optimizer, or none could be read.
+        """
+        damaged: list[int] = []
+        self._settled(None)
+        for step in sorted((s for s in self._manager.all_steps() if s <= until), reverse=True):
+            where = self.folder / str(step)
+            match checkpoint.verified(checkpoint.agreed(checkpoint.read(self.folder, step, plan, fingerprint))):
+                case Sound(tree=tree):
+                    self._set_aside(damaged)
+                    return in_step_order(plan, from_tree(plan.state, tree))
+                case Damaged(why):
+                    self._say(f"checkpoint {where} is damaged ({why}); trying the one before it")
+                    damaged.append(step)
+                case Foreign(why):
+                    raise CheckpointError(
+                        f"checkpoint {where} is of another experiment: {why}; choose another --workdir, or start from its "
+                        "release with --train.init-from"
+                    )
+        if damaged:
+            raise CheckpointError(
+                f"none of the {len(damaged)} checkpoints in {self.folder} could be read; nothing was changed"
+            )
+        return None
+
+    def _set_aside(self, steps: list[int]) -> None:
+        any_process(False)  # waits until no process is reading
+        for step in steps if jax.process_index() == 0 else []:
+            aside = self._damaged / str(step)
+            aside.parent.mkdir(exist_ok=True)
+            shutil.rmtree(aside, ignore_errors=True)
+            if self._train.checkpoints:  # a store's folders cannot be moved
+                (self.folder / str(step)).rmtree()
+            else:
+                (self.folder / str(step)).rename(aside)
+        if steps:
+            any_process(False)
+            self._manager.reload()
+
+    def newest(self, until: float = math.inf) -> int | None:
+        """Returns the newest checkpoint up to a step; None where there is none."""
+        return max((step for step in self._manager.all_steps() if step <= until), default=None)
+
+    def forget_after(self, step: int) -> None:
+        """Deletes the checkpoints of later steps."""
+        self._settled(None)
+        for later in [s for s in self._manager.all_steps() if s > step]:
+            self._manager.delete(later)
+
+    def tidy(self) -> None:
+        """Deletes what does not stay, as every save does: the rest of a deletion in which a run was killed."""
+        self._settled(None)
+        found = [SimpleNamespace(step=s, metrics=self._manager.metrics(s)) for s in sorted(self._manager.all_steps())]
+        stays = self._policy().should_preserve(found, context=PreservationContext())  # pyright: ignore[reportArgumentType]
+        for step in [c.step for c, stay in zip(found, stays, strict=True) if not stay]:
+            self._manager.delete(step)
+
+    def last_words(self, seconds: float) -> str:
+        """Waits so long for the save under way; returns a line about what is saved. May be called by any thread."""
+        until = time.monotonic() + seconds
+        while self._manager.is_saving_in_progress() and time.monotonic() < until:
+            time.sleep(0.1)
+        unfinished = (
+            ", which does not hold the save that was under way" if self._manager.is_saving_in_progress() else ""
+        )
+        steps = sorted(int(p.name) for p in self.folder.iterdir() if p.name.isdigit())
+        return f"the last checkpoint is {steps[-1] if steps else 'none'}{unfinished}"
+
+    def close(self) -> None:
+        """Waits for the save under way, if any; not for one that has been given up."""
+        if self._failures <= self._train.save_failures:
+            self._manager.wait_until_finished()
+            self._manager.close()
