@@ -110,7 +110,8 @@ class Checkpoints:
             cleanup_tmp_directories=True,
             create=True,
         )
-        return Manager(self.folder, options=options, item_handlers=checkpoint.handlers())
+        parts = {"state": ocp.StandardCheckpointHandler(), "meta": ocp.JsonCheckpointHandler()}
+        return Manager(self.folder, options=options, item_handlers=parts)
 
     def save(
         self,

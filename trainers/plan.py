@@ -161,7 +161,7 @@ def make_plan(experiment: Experiment, devices: Sequence[Any] | None = None, *, a
         experiment.optimizer, changed, train.clip_norm, train.freeze_layers, train.head_rate, train.fresh
     )
     plan = Plan(experiment, mesh, model, infos, trained, tx, State(None, None, {}, None), None)
-    state = jax.eval_shape(functools.partial(_fresh, plan))
+    state = _shapes(plan)
     shardings = None
     if mesh:
         everywhere = NamedSharding(mesh, PartitionSpec())
@@ -204,6 +204,14 @@ def _check_rows(e: Experiment, model: Model) -> None:
         input_sharding(model, name, feature, rows // parts)
     if e.data.cache:
         model.where.spec(("batch", None), (e.eval.batch_size, 0), tensor="held-out rows")
+
+
+def _shapes(plan: Plan) -> State:
+    """Returns the shapes and dtypes of `_fresh`, without tracing the model's initial values."""
+    count = jax.ShapeDtypeStruct((), jnp.int32)
+    params = jax.tree.map(lambda info: jax.ShapeDtypeStruct(info.shape, info.dtype), plan.infos)
+    optimizer = jax.eval_shape(plan.tx.init, plan.split_trained(params)[0])
+    return State(step=count, skipped=count, params=params, optimizer=optimizer)
 
 
 def _fresh(plan: Plan) -> State:

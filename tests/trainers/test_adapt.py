@@ -42,6 +42,14 @@ def trained(e: Experiment, steps: int = 2, devices: int = 1):
     return p, before, flatten(jax.device_get(current.params))
 
 
+@pytest.mark.parametrize("lora", [Lora(), Lora(rank=2), Lora(rank=2, base="nf4"), Lora(rank=2, base="int8")])
+def test_a_plan_knows_the_state_before_there_is_one(lora):
+    """Its shapes and dtypes, of adapters and of quantised matrices too, are those of a state that is made."""
+    p = make_plan(tiny(lora=lora), abstract=True)
+    made = jax.eval_shape(lambda: fresh_state(p))
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), p.state) == jax.tree.map(lambda x: (x.shape, x.dtype), made)
+
+
 def test_frozen_parameters_stay_and_have_no_state():
     """A frozen prefix keeps its bits, the optimizer knows nothing of it, and everything else moves."""
     p, before, after = trained(tiny(freeze=("embedding", "decoder.attention")))

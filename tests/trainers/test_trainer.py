@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
@@ -119,6 +120,14 @@ def test_silent_corruption_is_noticed(whole_run, m4):
     swapped.flat[3], swapped.flat[9] = swapped.flat[9], swapped.flat[3]
     sums = [int(checkpoint.checksums({name: v})[name]) for v in (value, flipped, swapped)]
     assert len(set(sums)) == 3
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "uint8"])
+@pytest.mark.parametrize("shape", [(), (3,), (1100, 1000), (7, 3, 5)])
+def test_a_checksum_on_the_host_is_that_of_the_devices(shape, dtype):
+    """Also for arrays of more values than are summed at a time."""
+    x = jnp.asarray(np.random.default_rng(0).normal(0, 50, shape)).astype(dtype)
+    assert checkpoint.checksum_on_host(x) == int(checkpoint.checksums({"x": x})["x"])
 
 
 def rewrite_meta(step: Path, change) -> None:

@@ -12,7 +12,7 @@ from models.errors import nearest
 from models.families import ModelConfig, family_of
 from models.interchange import InterchangeError
 from trainers import checkpoint
-from trainers.weights import bare, gguf, huggingface, peft, release
+from trainers.weights import bare, huggingface, peft, release
 from trainers.weights.source import Arrays, Weights
 
 CTRANSLATE2 = "model.bin"  # whose name PyTorch's pickles do not have
@@ -42,9 +42,14 @@ def open_weights(path: Path, base: Path | None = None) -> Weights:
     if (path / "checkpoints").exists():
         return _run(path, None)[1]
     files = [path] if path.is_file() else [*path.glob("*.gguf"), *path.glob("*.safetensors")]
-    forms = {".gguf": gguf.Gguf, **dict.fromkeys(bare.FORMS, bare.Bare)}
-    if len(files) == 1 and files[0].suffix in forms:
-        return forms[files[0].suffix](files[0])
+    if len(files) == 1 and files[0].suffix == ".gguf":
+        from trainers.weights.gguf import (
+            Gguf,
+        )  # its library takes a sixth of a second, which other forms need not wait for
+
+        return Gguf(files[0])
+    if len(files) == 1 and files[0].suffix in bare.FORMS:
+        return bare.Bare(files[0])
     raise InterchangeError(
         f"{path} holds no weights: expected a release ({release.SUMS}), a run (checkpoints/), a Hugging Face folder "
         f"({huggingface.CONFIG}), CTranslate2's {CTRANSLATE2}, one GGUF file, or an .npz or safetensors file of a known model"
