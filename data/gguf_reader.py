@@ -11,12 +11,18 @@ from models.errors import UserError
 
 
 class Reader(gguf.GGUFReader):
-    """The library's reader, which alone would count on beyond the end of a file whose header names a long array."""
+    """The library's reader, within the file, and fast.
+
+    The library counts on beyond the end of a file whose header names a long array, and makes two mapped arrays for each token of a
+    vocabulary, which took 6 of the 17 CPU seconds of a first answer.
+    """
 
     def _get(self, offset: int, dtype: Any, count: int = 1, override_order: Any = None) -> Any:
-        if offset < 0 or int(offset) + int(count) * np.dtype(dtype).itemsize > self.data.nbytes:
+        kind = np.dtype(dtype).newbyteorder(override_order or self.byte_order)
+        offset, count = int(offset), int(count)
+        if offset < 0 or offset + count * kind.itemsize > self.data.nbytes:
             raise ValueError("its header names more than the file holds")
-        return super()._get(offset, dtype, count, override_order)
+        return np.frombuffer(self.data, kind, count, offset)
 
 
 def opened(path: Path, error: type[UserError]) -> Reader:
