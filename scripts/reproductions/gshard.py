@@ -215,24 +215,26 @@ def _modelled_a_token(folder: Path, name: str) -> float:
 
 LOSS = "eval/cross_entropy"
 BUCKETS = ("high", "middle", "low")
-EXPERTS_STEPS, DEPTH_STEPS = 600, 400
+EXPERTS_STEPS, DEPTH_STEPS = 500, 300
 
 
 def _small(experts: int, layers: int, steps: int) -> Experiment:
-    """Returns M4 with layers of 96 on 96 languages into English. An expert is half as wide as a dense layer, and a token has two
+    """Returns M4 with layers of 64 on 96 languages into English. An expert is half as wide as a dense layer, and a token has two
     of them, so that every number of experts has the FLOPs of the dense model but for its router; 1 is the dense model."""
     e = registry.load("gshard_m4.quickstart")
-    moe = MoeConfig(experts=experts, hidden_dim=96, group_size=256, eval_capacity_factor=4.0) if experts > 1 else None
+    moe = MoeConfig(experts=experts, hidden_dim=64, group_size=256, eval_capacity_factor=4.0) if experts > 1 else None
     optimizer: Any = e.optimizer
+    data: Any = e.data
     return dataclasses.replace(
         e,
         model=dataclasses.replace(
-            e.model, layers=layers, model_dim=96, hidden_dim=192, heads=4, head_dim=24, moe=moe, label_smoothing=0.0
+            e.model, layers=layers, model_dim=64, hidden_dim=128, heads=4, head_dim=16, moe=moe, label_smoothing=0.0
         ),
         layout=expert_parallel(1, 1),
+        data=dataclasses.replace(data, batch_size=16),
         optimizer=dataclasses.replace(optimizer, schedule=dataclasses.replace(optimizer.schedule, steps=steps)),
-        train=dataclasses.replace(e.train, steps=steps, save_every=steps // 2, eval_every=steps // 4, keep=1, log_every=20),
-        eval=HeldOut(limit=960, batch_size=32),
+        train=dataclasses.replace(e.train, steps=steps, save_every=steps // 2, eval_every=steps // 5, keep=1, log_every=20),
+        eval=HeldOut(limit=480, batch_size=32),
         execution=dataclasses.replace(e.execution, unroll=0),
     )  # fmt: skip
 
@@ -278,7 +280,7 @@ def experts(folder: Path) -> list[Row]:
     runs = training.train(folder, arms)
     one, eight, many = (training.values(runs[arm.name], LOSS) for arm in arms)
     rows = training.curve_rows(runs, LOSS)
-    note = "96 languages, 132 thousand pairs, 4 layers of 96; the paper: 25 billion pairs, 128 experts and more"
+    note = "96 languages, 132 thousand pairs, 4 layers of 64; the paper: 25 billion pairs, 128 experts and more"
     rows += [
         training.claim("8 experts less 1", training.less(eight, one), -1, None, note),
         training.claim("32 experts less 8", training.less(many, eight), -1, "below 0 (+3.3 BLEU, 128 to 512)", _load(runs)),
@@ -286,9 +288,7 @@ def experts(folder: Path) -> list[Row]:
     gains = {
         bucket: [
             a - b
-            for a, b in zip(
-                _of_bucket(runs["1-experts"], bucket), _of_bucket(runs["32-experts"], bucket), strict=True
-            )
+            for a, b in zip(_of_bucket(runs["1-experts"], bucket), _of_bucket(runs["32-experts"], bucket), strict=True)
         ]
         for bucket in BUCKETS
     }

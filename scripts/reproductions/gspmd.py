@@ -119,7 +119,9 @@ def bubbles_measured(folder: Path) -> list[Row]:
     for name, chunks in schedules.items():
         seconds = {m: _step_seconds(runs[arms[name, m].name][0]) for m in counts}
         times = {m: statistics.median(values) for m, values in seconds.items()}
-        a_microbatch = (times[counts[-1]] - times[counts[0]]) / (counts[-1] - counts[0])  # what one more costs: no bubble
+        a_microbatch = (times[counts[-1]] - times[counts[0]]) / (
+            counts[-1] - counts[0]
+        )  # what one more costs: no bubble
         for m in counts:
             error = training.mean(seconds[m]).error or 0.0
             note = f"{times[m]:.3f} s a step; all stages share the processor, and an idle stage computes what is thrown away"

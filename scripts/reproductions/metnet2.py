@@ -13,13 +13,15 @@ SEEDS = (0, 1)
 
 @reproduction("MetNet-2, Figures 2 and 3", unit="critical success index at 0.2 mm/h", kind="trained", minutes=11)
 def lead_times(folder: Path) -> list[Row]:
-    """The network forecasts rain better than persistence and motion at every lead time, and its skill falls with the lead time."""
+    """The network forecasts rain better than persistence and motion at every lead time, and its skill falls with it."""
     from scripts.bench_nowcast import baseline_scores
 
     steps = 250
     e = registry.load("metnet2.quickstart")
     fields = [f"--train.steps={steps}", f"--optimizer.schedule.steps={steps}", "--train.eval_every=0"]
-    arm = training.arm("metnet2", e, *fields, f"--train.save_every={steps // 2}", "--train.keep=1", "--data.batch_size=2")
+    arm = training.arm(
+        "metnet2", e, *fields, f"--train.save_every={steps // 2}", "--train.keep=1", "--data.batch_size=2"
+    )
     runs = training.train(folder, [arm], SEEDS)["metnet2"]
     config: Any = e.eval
     test = dataclasses.replace(config, split="test")
@@ -36,9 +38,13 @@ def lead_times(folder: Path) -> list[Row]:
             rows.append(Row(f"{shown}, {minutes} min", None, value, series=shown, at=minutes))
             gain = training.mean([x - value for x in found])
             claims.append(training.claim(f"network less {shown}, {minutes} min", gain, 1))
-    first, last = ([score[f"eval/lead_{lead}/csi_0.2"] for score in scores] for lead in (data.scored[0], data.scored[-1]))
+    first, last = (
+        [score[f"eval/lead_{lead}/csi_0.2"] for score in scores] for lead in (data.scored[0], data.scored[-1])
+    )
     claims.append(training.claim("skill at 120 min less at 5 min", training.less(last, first), -1))
-    note = f"{steps} steps of 2 windows of one week in May over Germany; the paper's leads are up to 12 hours, over years"
+    note = (
+        f"{steps} steps of 2 windows of one week in May over Germany; the paper's leads are up to 12 hours, over years"
+    )
     return [*rows, *(dataclasses.replace(c, differs=f"{c.differs}; {note}" if not c.agrees else note) for c in claims)]
 
 

@@ -63,9 +63,8 @@ def wav2vec(folder: Path) -> list[Row]:
         "pre-training: masked positions told right", None, contrast.value, "by chance 1 of 51", error=contrast.error,
     ))  # fmt: skip
     note = f"{PRETRAINING} steps on 1.4 hours; the paper has 960 hours, 400,000 steps"
-    return [
-        *rows, training.claim("from-pretrained less scratch", training.less(loss["from-pretrained"], loss["scratch"]), -1, None, note),
-    ]  # fmt: skip
+    gain = training.less(loss["from-pretrained"], loss["scratch"])
+    return [*rows, training.claim("from-pretrained less scratch", gain, -1, None, note)]
 
 
 SEEDS, PRETRAINING, TUNING = (0, 1), 120, 120
@@ -79,4 +78,6 @@ def _small(name: str, steps: int) -> Experiment:
         f"--train.eval_every={steps // 4}", f"--train.save_every={steps // 2}", "--train.keep=1", "--data.batch_size=2",
         "--model.layers=4", "--model.model_dim=96", "--model.hidden_dim=384",
     ]  # fmt: skip
-    return training.arm("", dataclasses.replace(e, eval=HeldOut(split="test", limit=60, batch_size=4)), *fields).experiment
+    return training.arm(
+        "", dataclasses.replace(e, eval=HeldOut(split="test", limit=60, batch_size=4)), *fields
+    ).experiment
