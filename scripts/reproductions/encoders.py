@@ -129,8 +129,8 @@ def vmoe_priority(folder: Path) -> list[Row]:
         rows.append(training.claim(f"priority less first come, capacity {factor:g}", gain, 1))
     lost = {priority: training.less(full, found[priority, 0.125]) for priority in (True, False)}
     note = (
-        f"at an eighth first come loses {lost[False]} and priority {lost[True]}; half of the layers are no mixture, and 16 patches "
-        "of 7 x 7 pixels say much the same"
+        f"at an eighth first come loses {lost[False]} and priority {lost[True]}; half of the layers are no mixture, and 16 "
+        "patches of 7 x 7 pixels say much the same"
     )
     return [*rows, training.claim("what first come loses at an eighth", lost[False], 1, None, note)]
 

@@ -16,7 +16,7 @@ def lead_times(folder: Path) -> list[Row]:
     """The network forecasts rain better than persistence and motion at every lead time, and its skill falls with it."""
     from scripts.bench_nowcast import baseline_scores
 
-    steps = 250
+    steps = 300
     e = registry.load("metnet2.quickstart")
     fields = [f"--train.steps={steps}", f"--optimizer.schedule.steps={steps}", "--train.eval_every=0"]
     arm = training.arm(
@@ -26,7 +26,7 @@ def lead_times(folder: Path) -> list[Row]:
     config: Any = e.eval
     test = dataclasses.replace(config, split="test")
     scores = [training.evaluated(run, "test", lambda e: dataclasses.replace(e, eval=test)) for run in runs]
-    data: Any = e.data
+    data: Any = arm.experiment.data
     base = training.kept(runs[0], "baselines", lambda: _flat(baseline_scores(data, "test", 0)))
     rows, claims = [], []
     names = {"persistence": "persistence", "motion": "the last frame, moved"}

@@ -1,5 +1,5 @@
-"""The picture of a reproduction: ours over the paper's for figures that are compared; curves or points with error bars, beside the
-paper's figures, for trained ones."""
+"""The picture of a reproduction: ours over the paper's for figures that are compared; curves or points with error bars, beside
+the paper's figures, for trained ones."""
 
 from collections.abc import Sequence
 from pathlib import Path
