@@ -10,7 +10,9 @@ stopped goes on with what is missing.
 """
 
 import argparse
+import contextlib
 import datetime
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -38,7 +40,9 @@ def main() -> int:
     for entry in chosen:
         if not args.json:
             print(f"{entry.name}: {entry.source}; {entry.kind}, about {entry.minutes:g} min", flush=True)
-        rows = list(entry.make(args.workdir / entry.name))
+        # Runs tell their progress on standard output, where JSON is wanted alone.
+        with contextlib.redirect_stdout(sys.stderr if args.json else sys.stdout):
+            rows = list(entry.make(args.workdir / entry.name))
         cli.print_json(as_data(entry, rows)) if args.json else print("\n".join(as_text(rows)), flush=True)
         write(args.pages, entry, rows)
     return 0

@@ -63,7 +63,7 @@ class Row:
             return None
         if self.sign:
             assert isinstance(self.ours, float)
-            return self.sign * self.ours > 2 * (self.error or 0.0)
+            return None if self.error is None else self.sign * self.ours > 2 * self.error
         ratio = self.ratio
         return self.paper == self.ours if ratio is None else abs(ratio - 1) <= self.within
 

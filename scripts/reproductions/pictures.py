@@ -21,8 +21,8 @@ def draw(path: Path, entry: Entry, rows: Sequence[Row]) -> bool:
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": entry.name, "font.size": 8}):
-        height = 0.6 + 0.22 * max(len(points), 0 if points or curves else len(ratios))
-        figure = Figure(figsize=(6, max(height, 2.6 if curves else 0)), layout="constrained")
+        height = 3.0 if curves else 1.4 + 0.24 * len(points) if points else 0.6 + 0.2 * len(ratios)
+        figure = Figure(figsize=(6, height), layout="constrained")
         if curves:
             _curves(figure.add_subplot(), entry, curves)
         elif points:
@@ -57,14 +57,18 @@ def _points(figure: Any, entry: Entry, rows: Sequence[Row]) -> None:
         for row, place in zip(group, places, strict=True):
             color = {True: AGREES, False: DIFFERS, None: "tab:blue"}[row.agrees]
             axes.errorbar(row.ours, place, xerr=row.error, fmt="o", markersize=4, color=color, capsize=2)
-            if isinstance(row.paper, int | float):
-                axes.plot(row.paper, place, "x", color=PAPER)
+            if row.paper is not None:  # beside the axes: its scale is another model's
+                shown = f"{row.paper:.4g}" if isinstance(row.paper, float) else str(row.paper)
+                axes.annotate(shown, (1.02, place), xycoords=("axes fraction", "data"), color=PAPER, va="center")
         if group[0].sign:
             axes.axvline(0, color="0.8", linewidth=1, zorder=0)
         axes.set_yticks(list(places), [row.label for row in group])
         axes.set_ylim(0.4, len(group) + 0.6)
-        noted = " (x: the paper's)" if any(isinstance(row.paper, int | float) for row in group) else ""
-        axes.set_xlabel((entry.unit if not group[0].sign else f"difference, {entry.unit}") + noted)
+        axes.set_xlabel("difference" if group[0].sign else entry.unit)
+        if any(row.paper is not None for row in group):
+            axes.annotate(
+                "paper", (1.02, len(group) + 0.6), xycoords=("axes fraction", "data"), color=PAPER, va="bottom"
+            )
 
 
 def _ratios(axes: Any, rows: Sequence[Row]) -> None:

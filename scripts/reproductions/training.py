@@ -200,9 +200,9 @@ def claim(label: str, difference: Mean, sign: int, paper: float | str | None = N
         error=difference.error,
         sign=sign,
     )
-    if row.agrees:
+    if row.agrees or difference.error is None:
         return row
-    clear = difference.error is not None and abs(difference.value) > 2 * difference.error
+    clear = abs(difference.value) > 2 * difference.error
     reason = "the other way round, by more than two standard errors" if clear else "within two standard errors of 0"
     return dataclasses.replace(row, differs=f"{reason}; {differs}" if differs else reason)
 
