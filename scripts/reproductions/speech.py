@@ -39,7 +39,7 @@ def whisper() -> list[Row]:
     return rows
 
 
-CTC = "eval/cross_entropy"
+CTC = "eval/ctc"
 
 
 @reproduction(
@@ -58,7 +58,7 @@ def wav2vec(folder: Path) -> list[Row]:
             runs[name] += of_arm
     loss = {name: training.values(of_arm, CTC) for name, of_arm in runs.items()}
     rows = training.curve_rows(runs, CTC)
-    contrast = training.mean(training.values(first, "eval/accuracy"))
+    contrast = training.mean(training.values(first, "eval/told_apart"))
     rows.append(Row(
         "pre-training: masked positions told right", None, contrast.value, "by chance 1 of 51", error=contrast.error,
     ))  # fmt: skip
