@@ -105,9 +105,11 @@ def _small(steps: int, moe: MoeConfig | None = None, **model: Any) -> Experiment
     )  # fmt: skip
 
 
-def _mixture(experts: int, gating: str = "top1", factor: float = 1.25, **fields: Any) -> MoeConfig:
-    settings: Any = dict(gating=gating, group_size=256, capacity_factor=factor, router_std=0.02) | fields
-    return MoeConfig(experts=experts, eval_capacity_factor=4.0, **settings)
+def _mixture(experts: int, choices: int = 1, factor: float = 1.25, **fields: Any) -> MoeConfig:
+    """Returns Switch's mixture, or one of two experts a token, of which none is dropped at random: no step draws anything."""
+    gating: Any = dict(gating="top1") if choices == 1 else dict(gating="top_k", choices=choices, norm_topk=True)
+    settings: Any = dict(group_size=256, capacity_factor=factor, router_std=0.02, eval_capacity_factor=4.0)
+    return MoeConfig(experts=experts, **settings | gating | fields)
 
 
 @reproduction(f"{SWITCH}, section 3.1", unit="held-out cross-entropy, nats a token", kind="trained", minutes=10)
@@ -153,7 +155,7 @@ def switch_top1(folder: Path) -> list[Row]:
     }  # fmt: skip
     arms = {
         (gating, factor): training.arm(
-            f"{gating}-{factor:g}", _small(SHORT_STEPS, _mixture(8, gating, factor))
+            f"{gating}-{factor:g}", _small(SHORT_STEPS, _mixture(8, int(gating[-1]), factor))
         )
         for gating, factor in printed
     }  # fmt: skip
