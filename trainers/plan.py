@@ -162,7 +162,7 @@ def make_plan(experiment: Experiment, devices: Sequence[Any] | None = None, *, a
         experiment.optimizer, changed, train.clip_norm, train.freeze_layers, train.head_rate, train.fresh
     )
     plan = Plan(experiment, mesh, model, infos, trained, tx, State(None, None, {}, None), None)
-    state = jax.eval_shape(functools.partial(_fresh, plan))
+    state = jax.eval_shape(functools.partial(_fresh, plan), jax.random.key(0))
     shardings = None
     if mesh:
         everywhere = NamedSharding(mesh, PartitionSpec())

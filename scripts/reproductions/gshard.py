@@ -215,7 +215,7 @@ def _modelled_a_token(folder: Path, name: str) -> float:
 
 LOSS = "eval/cross_entropy"
 BUCKETS = ("high", "middle", "low")
-EXPERTS_STEPS, DEPTH_STEPS = 500, 300
+EXPERTS_STEPS, DEPTH_STEPS = 400, 250
 
 
 def _mixture(experts: int) -> MoeConfig:
