@@ -215,7 +215,7 @@ def _modelled_a_token(folder: Path, name: str) -> float:
 
 LOSS = "eval/cross_entropy"
 BUCKETS = ("high", "middle", "low")
-EXPERTS_STEPS, DEPTH_STEPS = 400, 250
+EXPERTS_STEPS, DEPTH_STEPS = 300, 200
 
 
 def _mixture(experts: int) -> MoeConfig:
@@ -331,7 +331,7 @@ def depth(folder: Path) -> list[Row]:
     billion parameters, 2048 experts in 12 layers 41.3 with 200 billion."""
     sizes = {"4-layers-8-experts": (8, 4), "4-layers-32-experts": (32, 4), "12-layers-8-experts": (8, 12)}
     arms = [training.arm(name, _small(*size, steps=DEPTH_STEPS)) for name, size in sizes.items()]
-    runs = training.train(folder, arms)
+    runs = training.train(folder, arms, seeds=(0, 1))
     shallow, wide, deep = (training.values(runs[name], LOSS) for name in sizes)
     count = {name: parameters_of(arm.experiment) / 1e6 for name, arm in zip(sizes, arms, strict=True)}
     names = list(sizes)

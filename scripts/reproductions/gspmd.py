@@ -103,11 +103,11 @@ def bubbles_measured(folder: Path) -> list[Row]:
     e = dataclasses.replace(
         e,
         model=dataclasses.replace(model, layers=8, model_dim=128, hidden_dim=352, heads=4, head_dim=32),
-        train=dataclasses.replace(e.train, steps=16, log_every=1, save_every=0),
+        train=dataclasses.replace(e.train, steps=12, log_every=1, save_every=0),
         eval=dataclasses.replace(e.eval, limit=8, batch_size=8),  # pyright: ignore[reportCallIssue]
         execution=dataclasses.replace(e.execution, remat="full"),
     )
-    schedules = {"gpipe": 1, "pipeline_1f1b": 1, "pipeline_interleaved": 2}
+    schedules = {"gpipe": 1, "pipeline_interleaved": 2}
     arms = {}
     for name in schedules:
         for m in counts:
