@@ -97,13 +97,13 @@ def bubbles_measured(folder: Path) -> list[Row]:
     stage."""
     from models.families import family_of
 
-    stages, counts = 4, (4, 8, 16, 32)
+    stages, counts = 4, (4, 8, 12)
     e = registry.load("gpt.quickstart")
     model: Any = e.model
     e = dataclasses.replace(
         e,
-        model=dataclasses.replace(model, layers=8, model_dim=128, hidden_dim=352, heads=4, head_dim=32),
-        train=dataclasses.replace(e.train, steps=12, log_every=1, save_every=0),
+        model=dataclasses.replace(model, layers=8, model_dim=64, hidden_dim=128, heads=4, head_dim=16),
+        train=dataclasses.replace(e.train, steps=6, log_every=1, save_every=0),
         eval=dataclasses.replace(e.eval, limit=8, batch_size=8),  # pyright: ignore[reportCallIssue]
         execution=dataclasses.replace(e.execution, remat="full"),
     )
