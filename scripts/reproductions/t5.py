@@ -86,7 +86,7 @@ def translators() -> list[Row]:
 
 LOSS = "eval/cross_entropy"
 SWITCH = "Switch Transformer (arXiv 2101.03961)"
-STEPS, SHORT_STEPS = 300, 150
+STEPS, SHORT_STEPS = 250, 120
 
 
 def _small(steps: int, moe: MoeConfig | None = None, **model: Any) -> Experiment:
@@ -101,7 +101,7 @@ def _small(steps: int, moe: MoeConfig | None = None, **model: Any) -> Experiment
         optimizer=dataclasses.replace(
             optimizer, schedule=dataclasses.replace(optimizer.schedule, steps=steps, warmup=steps // 10)
         ),
-        train=dataclasses.replace(e.train, steps=steps, log_every=20, save_every=steps // 2, eval_every=steps // 6, keep=1),
+        train=dataclasses.replace(e.train, steps=steps, log_every=20, save_every=steps // 2, eval_every=steps // 5, keep=1),
     )  # fmt: skip
 
 
