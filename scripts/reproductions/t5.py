@@ -193,7 +193,7 @@ def _speed(run: training.Run) -> float:
 def switch_stability(folder: Path) -> list[Row]:
     """A router in bfloat16 diverges (-3.780 instead of -1.718), one in float32 inside a bfloat16 model does not (-1.716); a tenth
     of the initial variance is better after 3,500 steps, and spreads less: -2.72, standard deviation .01, against -3.60, .68."""
-    fine = dict(router_std=0.0)  # so that init_scale holds for routers too
+    fine: Any = dict(router_std=0.0)  # so that init_scale holds for routers too
     low = ["--execution.dtype=bfloat16"]
     arms = [
         training.arm("float32", _small(SHORT_STEPS, _mixture(8, **fine), init_scale=0.1)),
