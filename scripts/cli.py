@@ -121,6 +121,10 @@ def use_devices(layout: Layout, processes: int = 1) -> None:
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
     import jax
 
+    # JAX has read the environment where a module has imported it before.
+    jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
+    least = float(os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"])
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", least)
     jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 

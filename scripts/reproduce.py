@@ -10,7 +10,9 @@ stopped goes on with what is missing.
 """
 
 import argparse
+import contextlib
 import datetime
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from typing import Any
 from data.paths import ROOT
 from scripts import cli
 from scripts.reproductions.entry import KINDS, Entry, ReproductionError, Row, entries, lookup
+from scripts.reproductions.pictures import draw
 
 
 def main() -> int:
@@ -37,7 +40,9 @@ def main() -> int:
     for entry in chosen:
         if not args.json:
             print(f"{entry.name}: {entry.source}; {entry.kind}, about {entry.minutes:g} min", flush=True)
-        rows = list(entry.make(args.workdir / entry.name))
+        # Runs tell their progress on standard output, where JSON is wanted alone.
+        with contextlib.redirect_stdout(sys.stderr if args.json else sys.stdout):
+            rows = list(entry.make(args.workdir / entry.name))
         cli.print_json(as_data(entry, rows)) if args.json else print("\n".join(as_text(rows)), flush=True)
         write(args.pages, entry, rows)
     return 0
@@ -64,15 +69,19 @@ def _list(args: argparse.Namespace) -> None:
 
 def as_data(entry: Entry, rows: Sequence[Row]) -> dict[str, Any]:
     """Returns an entry and its rows as plain values."""
-    lines = [
-        {"label": r.label, "paper": r.paper, "ours": r.ours, "agrees": r.agrees, "differs": r.differs} for r in rows
-    ]
+    names = ("label", "paper", "ours", "error", "agrees", "differs")
+    lines = [{name: getattr(row, name) for name in names} for row in rows]
     return {"name": entry.name, "source": entry.source, "kind": entry.kind, "unit": entry.unit, "rows": lines}
 
 
 def as_text(rows: Sequence[Row]) -> list[str]:
     """Returns the rows as lines of a terminal."""
-    return [f"  {r.label:36} {_value(r.paper):>16} {_value(r.ours):>16}  {_verdict(r):4} {r.differs}" for r in rows]
+    return [f"  {r.label:36} {_value(r.paper):>16} {_ours(r):>20}  {_verdict(r):4} {r.differs}" for r in rows]
+
+
+def _ours(row: Row) -> str:
+    """Returns our figure, with its standard error over seeds where it has one."""
+    return _value(row.ours) + (f" +- {row.error:.2g}" if row.error is not None else "")
 
 
 def _value(value: Any) -> str:
@@ -90,20 +99,23 @@ def _verdict(row: Row) -> str:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """Returns "5 of 6 figures"."""
-    compared = [row.agrees for row in rows if row.agrees is not None]
-    return f"{sum(compared)} of {len(compared)}"
+    """Returns "5 of 6", and of a trained reproduction by how much the claims miss that do not come out."""
+    compared = [row for row in rows if row.agrees is not None]
+    missed = [f"{row.label}: {_ours(row)}" for row in compared if row.sign and not row.agrees]
+    count = f"{sum(bool(row.agrees) for row in compared)} of {len(compared)}"
+    return f"{count}; not {'; '.join(missed)}" if missed else count
 
 
 def write(folder: Path, entry: Entry, rows: Sequence[Row]) -> None:
     """Writes NAME.md and its picture, and the entry's line in the folder's table."""
     folder.mkdir(parents=True, exist_ok=True)
     pictured = draw(folder / f"{entry.name}.svg", entry, rows)
+    shown = "ours, with standard errors" if entry.kind == "trained" else "ours over the paper's"
     date = datetime.date.today().isoformat()
     how = {
         "computed": "Computed from shapes and schedules.",
         "modelled": "Modelled, not measured.",
-        "trained": "Trained here.",
+        "trained": "Trained here at small size, with standard errors over seeds.",
     }
     lines = [
         f"# {entry.name}",
@@ -114,8 +126,8 @@ def write(folder: Path, entry: Entry, rows: Sequence[Row]) -> None:
         "",
         f"| {entry.unit} | paper | ours | the same | what differs |",
         "| --- | --- | --- | --- | --- |",
-        *(f"| {r.label} | {_value(r.paper)} | {_value(r.ours)} | {_verdict(r)} | {r.differs} |" for r in rows),
-        *(["", f"![ours over the paper's]({entry.name}.svg)"] if pictured else []),
+        *(f"| {r.label} | {_value(r.paper)} | {_ours(r)} | {_verdict(r)} | {r.differs} |" for r in rows),
+        *(["", f"![{shown}]({entry.name}.svg)"] if pictured else []),
     ]
     (folder / f"{entry.name}.md").write_text("\n".join(lines) + "\n")
     link = f"[{entry.name}]({entry.name}.md)"
@@ -125,7 +137,10 @@ def write(folder: Path, entry: Entry, rows: Sequence[Row]) -> None:
 
 HEAD = """# What the papers say, and what comes out here
 
-One line a table or figure: how many of its figures are the paper's, to the digits that it prints. Each page says what differs.
+One line a table, figure or claim. Of what is computed, "the same" counts the figures that are the paper's to the digits that it
+prints; of what is trained, the claims that come out: a difference on the paper's side of zero by two standard errors over seeds.
+Models that are trained here are small, so that figures beside the paper's are compared by direction alone. Each page says what
+differs, and why.
 `python -m scripts.reproduce NAME` makes a page anew.
 
 | reproduction | source | kind | the same | claim |
@@ -139,31 +154,6 @@ def _note(path: Path, name: str, line: str) -> None:
     lines = {text.split("[")[1].split("]")[0]: text for text in old if text.startswith("| [")}
     lines[name] = line
     path.write_text(HEAD + "\n".join(lines[key] for key in sorted(lines)) + "\n")
-
-
-def draw(path: Path, entry: Entry, rows: Sequence[Row]) -> bool:
-    """Draws ours over the paper's figure for each row that has both; returns whether there were two or more."""
-    pairs = [(row.label, row.ratio, row.agrees) for row in rows if row.ratio]
-    if len(pairs) < 2:
-        return False
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    labels, ratios, agree = zip(*pairs, strict=True)
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": entry.name, "font.size": 8}):
-        figure = Figure(figsize=(6, 0.6 + 0.2 * len(pairs)), layout="constrained")
-        axes = figure.add_subplot()
-        places = range(len(pairs), 0, -1)
-        axes.axvline(1, color="0.8", linewidth=1, zorder=0)
-        axes.scatter(ratios, places, s=18, color=["#1a7f37" if a else "#c4421a" for a in agree])
-        axes.set_yticks(list(places), labels)
-        axes.set_xlabel("ours / paper")
-        if max(ratios) > 3 or min(ratios) < 1 / 3:
-            axes.set_xscale("log")
-        else:
-            axes.set_xlim(min(0.85, min(ratios) - 0.05), max(1.15, max(ratios) + 0.05))
-        figure.savefig(path, format="svg", metadata={"Date": None})
-    return True
 
 
 if __name__ == "__main__":

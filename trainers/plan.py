@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -214,10 +215,9 @@ def _shapes(plan: Plan) -> State:
     return State(step=count, skipped=count, params=params, optimizer=optimizer)
 
 
-def _fresh(plan: Plan) -> State:
-    """Returns a fresh state. Initial values depend on the seed alone, never on the layout."""
+def _fresh(plan: Plan, key: jax.Array) -> State:
+    """Returns a fresh state. Initial values depend on the key alone, never on the layout."""
     e = plan.experiment
-    key = jax.random.key(e.train.seed)
     where = dataclasses.replace(plan.model.where, mesh=None)
     flat = flatten(split(family_of(e.model).model(e.model, key, where)))
     flat = {name: x.astype(e.train.master_dtype) for name, x in flat.items()}
@@ -241,7 +241,10 @@ def fresh_state(plan: Plan, given: dict[str, jax.Array] | None = None) -> State:
         return dataclasses.replace(state, params=flat)
 
     shardings = plan.shardings and drop_given(plan.shardings)
-    created = jax.jit(lambda: drop_given(_fresh(plan)), out_shardings=shardings)()
+    # The key is an argument, so that runs with other seeds find the program in the cache; NumPy's array belongs to no device.
+    key = np.asarray(jax.random.key_data(jax.random.key(plan.experiment.train.seed)))
+    create = jax.jit(lambda key: drop_given(_fresh(plan, jax.random.wrap_key_data(key))), out_shardings=shardings)
+    created = create(key)
     return in_step_order(plan, dataclasses.replace(created, params=nest(created.params | given)))
 
 

@@ -1,20 +1,23 @@
 """Translated pairs as a task: packed rows on two sides, mixed by language."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from data.reading import packing
 from data.reading.caches import check_fields, check_vocabularies, smallest_vocabulary
-from data.task import Example, Task
+from data.reading.examples import unpack
+from data.task import Example, HeldOutExamples, Task
 from data.translation.config import TranslationData
-from data.translation.decoding import BUCKETS, TranslationDecoding
+from data.translation.decoding import BUCKETS, Sentence, TranslationDecoding, read_sentences
+from data.translation.vocabularies import open_vocabularies
 from models.families import ModelConfig
 
 
 class TranslationTask(Task[TranslationData]):
-    """Packed rows of translated pairs. Held-out sentences are translated, not scored as rows."""
+    """Packed rows of translated pairs. Held-out sentences are translated, or scored by their loss as packed rows."""
 
     @property
     def temperature(self) -> float:
@@ -41,6 +44,24 @@ class TranslationTask(Task[TranslationData]):
             row[f"{side}_segments"] = np.ones(length, np.int32)
             row[f"{side}_positions"] = np.arange(length, dtype=np.int32)
         return row
+
+    def held_out(self, cache: Path, vocabulary: Path, split: str, limit: int) -> HeldOutExamples:
+        """Returns the split's sentences, of a limit as many of each language as of any other."""
+        sentences = read_sentences(cache, split)
+        if limit:
+            per_language = -(-limit // len({sentence.lang for sentence in sentences}))
+            sentences = read_sentences(cache, split, per_language)[:limit]
+        return self.packed(sentences, vocabulary)
+
+    def packed(self, sentences: Sequence[Sentence], vocabulary: Path) -> HeldOutExamples:
+        """Returns sentences in packed rows; those that are longer than a row are left out."""
+        vocabularies, tally = open_vocabularies(vocabulary), packing.Tally()
+        pairs = (
+            (np.array(vocabularies.source(s.lang, s.source), np.int32), np.array(vocabularies.target(s.to, s.target), np.int32))
+            for s in sentences
+        )  # fmt: skip
+        records = list(packing.pack(pairs, (self.data.source_length, self.data.target_length), tally))
+        return HeldOutExamples([unpack(record, self.data.stored()) for record in records], tally.examples)
 
     def decoding(self, vocabulary: Path) -> TranslationDecoding:
         return TranslationDecoding(vocabulary)

@@ -35,6 +35,10 @@ class Vocabularies(abc.ABC):
         """
 
     @abc.abstractmethod
+    def target(self, language: str, text: str) -> list[int]:
+        """Returns the ids of a whole target, its end included; raises DataError for another language than the model's."""
+
+    @abc.abstractmethod
     def begin(self, language: str) -> list[int]:
         """Returns the ids that every target in a language begins with; raises DataError for another language than the model's."""
 
@@ -62,6 +66,9 @@ class Trained(Vocabularies):
         ids = [self._source.tag_id(language), *self._source.encode(text)]
         return [*ids[: None if most is None else most - 1], self._source.eos_id]
 
+    def target(self, language: str, text: str) -> list[int]:
+        return [*self.begin(language), *self._target.encode(text), self._target.eos_id]
+
     def begin(self, language: str) -> list[int]:
         if language != ENGLISH:
             raise DataError(
@@ -88,7 +95,6 @@ class Released(Vocabularies):
         return self._both.source(self._known(language), text, most)
 
     def target(self, language: str, text: str) -> list[int]:
-        """Returns the ids of a whole target, its end included."""
         return self._both.target(self._known(language), text)
 
     def begin(self, language: str) -> list[int]:

@@ -29,6 +29,11 @@ class Row:
       ours: the figure computed here.
       differs: what differs, or the reason; empty where nothing does.
       within: relative difference up to which a number counts as reproduced: that of the paper's printed digits.
+      error: standard error of ours over seeds; None where there is none.
+      sign: +1 or -1 of a difference that counts as reproduced if it is on that side of zero by two standard errors; 0 of a
+        figure that is compared with the paper's.
+      compared: whether the figure is compared at all; a figure of a small model stands beside the paper's for its direction.
+      series, at: the curve of the picture that the figure is a point of, and where.
     """
 
     label: str
@@ -36,10 +41,17 @@ class Row:
     ours: Value
     differs: str = ""
     within: float = 0.01
+    error: float | None = None
+    sign: int = 0
+    compared: bool = True
+    series: str = ""
+    at: float | None = None
 
     @property
     def ratio(self) -> float | None:
-        """Returns ours / paper where both are numbers."""
+        """Returns ours / paper where both are numbers that are compared."""
+        if self.sign or not self.compared:
+            return None
         if isinstance(self.paper, str | None) or isinstance(self.ours, str | None) or not self.paper:
             return None
         return self.ours / self.paper
@@ -47,8 +59,11 @@ class Row:
     @property
     def agrees(self) -> bool | None:
         """Returns whether the figure is the paper's, or None where there is nothing to compare."""
-        if self.paper is None or self.ours is None:
+        if self.paper is None or self.ours is None or not self.compared:
             return None
+        if self.sign:
+            assert isinstance(self.ours, float)
+            return None if self.error is None else self.sign * self.ours > 2 * self.error
         ratio = self.ratio
         return self.paper == self.ours if ratio is None else abs(ratio - 1) <= self.within
 

@@ -1,15 +1,24 @@
-"""GShard (arXiv 2006.16668): sizes, memory, budgets and communication of M4; Switch Transformer's (arXiv 2101.03961) capacity."""
+"""GShard (arXiv 2006.16668): sizes, memory, budgets and communication of M4, and small ones trained; Switch Transformer's (arXiv
+2101.03961) capacity."""
 
+import dataclasses
 import math
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from configs import registry
+from configs.experiment import Experiment
+from data.config import HeldOut
+from models.parts.moe.config import MoeConfig
 from models.parts.moe.routing import capacity as capacity_of
+from models.sharding.expert_layouts import expert_parallel
+from scripts.reproductions import training
 from scripts.reproductions.entry import Row, reproduction
 from scripts.reproductions.plans import modelled
-from scripts.reproductions.sizes import parameters, parts
+from scripts.reproductions.sizes import parameters, parameters_of, parts
 
 PAPER = "GShard (arXiv 2006.16668)"
 # Experts of a layer, layers, billions of parameters, cores, tokens of a batch, steps a second, core-years (Tables 1 and 3).
@@ -200,3 +209,167 @@ def _modelled_a_token(folder: Path, name: str) -> float:
     e = registry.load(f"gshard_m4.{name}")
     planned = modelled(folder, e.name)
     return planned["modelled_step_s"] * planned["chips"] / (e.data.batch_size * e.data.source_length)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+# --- trained -----------------------------------------------------------------------------------------------------
+
+LOSS = "eval/cross_entropy"
+BUCKETS = ("high", "middle", "low")
+EXPERTS_STEPS, DEPTH_STEPS = 300, 200
+
+
+def _mixture(experts: int) -> MoeConfig:
+    return MoeConfig(
+        experts=experts,
+        gating="top_k",
+        choices=2,
+        norm_topk=True,
+        hidden_dim=64,
+        group_size=256,
+        eval_capacity_factor=4.0,
+    )
+
+
+def _small(experts: int, layers: int, steps: int) -> Experiment:
+    """Returns M4 with layers of 64 on 96 languages into English. An expert is half as wide as a dense layer, and a token has two
+    of them, so that every number of experts has the FLOPs of the dense model but for its router; 1 is the dense model. Second
+    experts are never dropped at random: the step then draws nothing, and all seeds share a compiled program."""
+    e = registry.load("gshard_m4.quickstart")
+    moe = _mixture(experts) if experts > 1 else None
+    optimizer: Any = e.optimizer
+    data: Any = e.data
+    return dataclasses.replace(
+        e,
+        model=dataclasses.replace(
+            e.model, layers=layers, model_dim=64, hidden_dim=128, heads=4, head_dim=16, moe=moe, label_smoothing=0.0
+        ),
+        layout=expert_parallel(1, 1),
+        data=dataclasses.replace(data, batch_size=16),
+        optimizer=dataclasses.replace(optimizer, schedule=dataclasses.replace(optimizer.schedule, steps=steps)),
+        train=dataclasses.replace(e.train, steps=steps, save_every=steps // 2, eval_every=steps // 5, keep=1, log_every=20),
+        eval=HeldOut(limit=480, batch_size=32),
+        execution=dataclasses.replace(e.execution, unroll=0),
+    )  # fmt: skip
+
+
+def _by_bucket(run: training.Run) -> dict[str, float]:
+    """Returns the test loss of a run by its languages' amount of training data, in nats a token."""
+
+    def compute() -> dict[str, float]:
+        from data.kinds import task_of
+        from data.reading.caches import cache_folder
+        from data.translation.decoding import buckets, read_sentences
+        from data.translation.task import TranslationTask
+        from trainers.evaluation.held_out import HeldOutEvaluator
+        from trainers.evaluation.place import placed
+        from trainers.weights.open import open_model
+
+        e, weights = open_model(run.workdir)
+        plan, params = placed(e, weights)
+        cache, task = cache_folder(e.data), task_of(e.data)
+        assert isinstance(task, TranslationTask)
+        evaluator = HeldOutEvaluator(plan.model, e, cache, cache)
+        bucket_of = buckets(task.decoding(cache).languages)
+        sentences, found = read_sentences(cache, "test"), {}
+        for bucket in BUCKETS:
+            rows = task.packed([s for s in sentences if bucket_of.get(s.lang) == bucket], cache).rows
+            total = evaluator.measure(params, rows)[0]["cross_entropy"]
+            found[bucket] = float(total.sum) / float(total.over)
+        return found
+
+    return training.kept(run, "buckets", compute)
+
+
+def _of_bucket(runs: Sequence[training.Run], bucket: str) -> list[float]:
+    return [_by_bucket(run)[bucket] for run in runs]
+
+
+@reproduction(
+    f"{PAPER}, Tables 1 and 2, section 4.3", unit="held-out cross-entropy, nats a token", kind="trained", minutes=10
+)
+def experts(folder: Path) -> list[Row]:
+    """More experts at the same FLOPs a token translate better, and languages with little data gain most."""
+    arms = [training.arm(f"{n}-experts", _small(n, layers=4, steps=EXPERTS_STEPS)) for n in (1, 8, 32)]
+    runs = training.train(folder, arms)
+    rows = training.curve_rows(runs, LOSS)
+    for metric, shown in ((_learnt, "training"), (_told, "held-out")):
+        one, eight, many = ([metric(run) for run in runs[arm.name]] for arm in arms)
+        rows += [training.measured(f"{arm.name}, {shown}", [metric(run) for run in runs[arm.name]]) for arm in arms]
+        rows += [
+            training.claim(f"8 experts less 1, {shown}", training.less(eight, one), -1, None, _gap(runs)),
+            training.claim(
+                f"32 experts less 8, {shown}",
+                training.less(many, eight),
+                -1,
+                "below 0 (+3.3 BLEU, 128 to 512)",
+                _load(runs),
+            ),
+        ]
+    gains = {
+        bucket: [
+            a - b
+            for a, b in zip(_of_bucket(runs["1-experts"], bucket), _of_bucket(runs["32-experts"], bucket), strict=True)
+        ]
+        for bucket in BUCKETS
+    }
+    rows += [training.measured(f"gain of 32 over 1, {bucket} resource", gains[bucket]) for bucket in BUCKETS]
+    note = "thirds of the languages by pairs; the paper's gain is over bilingual models, which share nothing between languages"
+    return [
+        *rows,
+        training.claim("gain, low less high resource", training.less(gains["low"], gains["high"]), 1, None, note),
+    ]
+
+
+def _learnt(run: training.Run) -> float:
+    """Returns the cross-entropy of the last fifth of training, by which the paper's Table 3 compares models."""
+    logged = [value for _, value in run.curve("cross_entropy")]
+    return sum(logged[-max(len(logged) // 5, 1) :]) / max(len(logged) // 5, 1)
+
+
+def _told(run: training.Run) -> float:
+    return run.last(LOSS)
+
+
+def _gap(runs: training.Runs) -> str:
+    """Returns how far held-out sentences are from those that are trained on, and what the difference to the paper is."""
+    found = [run for of_arm in runs.values() for run in of_arm]
+    learnt, told = (training.mean([metric(run) for run in found]).value for metric in (_learnt, _told))
+    return (
+        f"held-out {told:.2f}, training {learnt:.2f}: 132 thousand pairs have but 3,200 English sentences, which are learnt by "
+        "heart; the paper has 25 billion pairs"
+    )
+
+
+def _load(runs: training.Runs) -> str:
+    """Returns how the routers of the runs with experts behave at the end of training."""
+    told = []
+    for name, of_arm in runs.items():
+        if of_arm[0].curve("moe/dropped"):
+            dropped = training.mean(training.values(of_arm, "moe/dropped")).value
+            told.append(f"{name} drop {dropped:.1%} of choices")
+    return ", ".join(told)
+
+
+@reproduction(
+    f"{PAPER}, Tables 1 and 3, section 4.3", unit="held-out cross-entropy, nats a token", kind="trained", minutes=10
+)
+def depth(folder: Path) -> list[Row]:
+    """Three times as many layers are worth more than four times as many experts: 512 experts in 36 layers have 43.7 BLEU with 150
+    billion parameters, 2048 experts in 12 layers 41.3 with 200 billion."""
+    sizes = {"4-layers-8-experts": (8, 4), "4-layers-32-experts": (32, 4), "12-layers-8-experts": (8, 12)}
+    arms = [training.arm(name, _small(*size, steps=DEPTH_STEPS)) for name, size in sizes.items()]
+    runs = training.train(folder, arms, seeds=(0, 1))
+    count = {name: parameters_of(arm.experiment) / 1e6 for name, arm in zip(sizes, arms, strict=True)}
+    names, rows = list(sizes), training.curve_rows(runs, LOSS)
+    held = f"{count[names[2]]:.2f} million parameters against {count[names[1]]:.2f}, {DEPTH_STEPS} steps; {_gap(runs)}"
+    for metric, shown in ((_learnt, "training"), (_told, "held-out")):
+        shallow, wide, deep = ([metric(run) for run in runs[name]] for name in sizes)
+        rows += [training.measured(f"{name}, {shown}", [metric(run) for run in runs[name]]) for name in sizes]
+        rows += [
+            training.claim(f"deeper less wider, {shown}", training.less(deep, wide), -1, "below 0 (+2.4 BLEU)", held),
+            training.claim(
+                f"deeper less shallow, {shown}", training.less(deep, shallow), -1, "below 0 (+3.7 BLEU, 512 experts)",
+                "three times the FLOPs a token, as in the paper",
+            ),
+        ]  # fmt: skip
+    return rows

@@ -1,9 +1,13 @@
 """GSPMD (arXiv 2105.04663) and its dense decoders, as Lingvo publishes them."""
 
+import dataclasses
+import statistics
 from pathlib import Path
+from typing import Any
 
 from configs import registry
 from models.sharding.pipelines.schedule import Schedule
+from scripts.reproductions import training
 from scripts.reproductions.entry import Row, reproduction
 from scripts.reproductions.plans import modelled
 from scripts.reproductions.sizes import parameters
@@ -82,3 +86,53 @@ def table_2(folder: Path) -> list[Row]:
         )
         rows.append(Row(name, printed, planned["modelled_hfu"], note, within=0.15))
     return rows
+
+
+@reproduction(
+    f"{PAPER}, section 3.3; PTD-P (arXiv 2104.04473), section 2.2", unit="bubble over the time of the work", kind="trained",
+    minutes=5,
+)  # fmt: skip
+def bubbles_measured(folder: Path) -> list[Row]:
+    """The time that a pipeline of p stages loses falls as (p - 1) / m with the microbatches, and to 1 / v of it with v chunks a
+    stage."""
+    from models.families import family_of
+
+    stages, counts = 4, (4, 8, 12)
+    e = registry.load("gpt.quickstart")
+    model: Any = e.model
+    e = dataclasses.replace(
+        e,
+        model=dataclasses.replace(model, layers=8, model_dim=64, hidden_dim=128, heads=4, head_dim=16),
+        train=dataclasses.replace(e.train, steps=6, log_every=1, save_every=0),
+        eval=dataclasses.replace(e.eval, limit=8, batch_size=8),  # pyright: ignore[reportCallIssue]
+        execution=dataclasses.replace(e.execution, remat="full"),
+    )
+    schedules = {"gpipe": 1, "pipeline_interleaved": 2}
+    arms = {}
+    for name in schedules:
+        for m in counts:
+            layout = family_of(model).layouts[name](stages, 1, 1, microbatches=m)
+            data = dataclasses.replace(e.data, batch_size=m)  # pyright: ignore[reportCallIssue]
+            arms[name, m] = training.arm(f"{name}-{m}", dataclasses.replace(e, layout=layout, data=data))
+    runs = training.train(folder, list(arms.values()), seeds=(0,))
+    rows = []
+    for name, chunks in schedules.items():
+        seconds = {m: _step_seconds(runs[arms[name, m].name][0]) for m in counts}
+        times = {m: statistics.median(values) for m, values in seconds.items()}
+        a_microbatch = (times[counts[-1]] - times[counts[0]]) / (
+            counts[-1] - counts[0]
+        )  # what one more costs: no bubble
+        for m in counts:
+            error = training.mean(seconds[m]).error or 0.0
+            note = f"{times[m]:.3f} s a step; all stages share the processor, and an idle stage computes what is thrown away"
+            rows.append(Row(
+                f"{name}, p={stages}, m={m}", Schedule(stages, chunks, m).bubble, times[m] / (m * a_microbatch) - 1, note, 0.25,
+                error=error / (m * a_microbatch), series=name, at=m,
+            ))  # fmt: skip
+    return rows
+
+
+def _step_seconds(run: training.Run) -> list[float]:
+    """Returns the seconds of each logged step but the first two."""
+    tokens, rates = dict(run.curve("tokens")), dict(run.curve("tokens_per_s"))
+    return [tokens[step] / rate for step, rate in rates.items() if step > 2]

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 
 from configs import registry
+from configs.experiment import Experiment
 from models.sharding.layouts import ONE_DEVICE
 
 
@@ -16,9 +17,17 @@ def parameters(name: str) -> int:
 @functools.cache
 def parts(name: str) -> dict[str, int]:
     """Returns the number of elements of each parameter of an experiment, by name."""
+    return _parts_of(registry.load(name))
+
+
+def parameters_of(e: Experiment) -> int:
+    """Returns the number of parameters of an experiment that has no name of its own."""
+    return sum(_parts_of(e).values())
+
+
+def _parts_of(e: Experiment) -> dict[str, int]:
     from trainers.plan import make_plan
 
-    e = registry.load(name)
     plan = make_plan(dataclasses.replace(e, layout=ONE_DEVICE), abstract=True)
     return {info.name: info.size for info in plan.parameters}
 

@@ -1,5 +1,12 @@
 """Conformers of BigSSL (arXiv 2109.13226) and w2v-BERT (arXiv 2108.06209), and Whisper (arXiv 2212.04356)."""
 
+import dataclasses
+from pathlib import Path
+
+from configs import registry
+from configs.experiment import Experiment
+from data.config import HeldOut
+from scripts.reproductions import training
 from scripts.reproductions.entry import Row, reproduction
 from scripts.reproductions.sizes import parameters
 
@@ -30,3 +37,47 @@ def whisper() -> list[Row]:
         ours = parameters(f"whisper.{name}") / 1e6
         rows.append(Row(name, paper, ours, "ours is the count of the released checkpoint", within=0.035))
     return rows
+
+
+CTC = "eval/ctc"
+
+
+@reproduction(
+    "wav2vec 2.0 (arXiv 2006.11477), Tables 1 and 9; BigSSL, section 4", unit="held-out CTC loss, nats a token", kind="trained",
+    minutes=10,
+)  # fmt: skip
+def wav2vec(folder: Path) -> list[Row]:
+    """Pre-training on sound without texts makes a recogniser that learns from few texts better than one from scratch."""
+    heard = training.arm("pretrained", _small("conformer.small_unlabelled", PRETRAINING))
+    first = training.train(folder, [heard], SEEDS)["pretrained"]
+    runs: training.Runs = {"scratch": [], "from-pretrained": []}
+    for seed, run in zip(SEEDS, first, strict=True):  # each from the weights of its own seed
+        arms = [training.arm("scratch", _small("conformer.small_czech", TUNING))]
+        arms.append(training.arm("from-pretrained", arms[0].experiment, f"--train.init_from={run.workdir}"))
+        for name, of_arm in training.train(folder, arms, (seed,)).items():
+            runs[name] += of_arm
+    loss = {name: training.values(of_arm, CTC) for name, of_arm in runs.items()}
+    rows = training.curve_rows(runs, CTC)
+    contrast = training.mean(training.values(first, "eval/told_apart"))
+    rows.append(Row(
+        "pre-training: masked positions told right", None, contrast.value, "by chance 1 of 51", error=contrast.error,
+    ))  # fmt: skip
+    note = f"{PRETRAINING} steps on 1.4 hours; the paper has 960 hours, 400,000 steps"
+    gain = training.less(loss["from-pretrained"], loss["scratch"])
+    return [*rows, training.claim("from-pretrained less scratch", gain, -1, None, note)]
+
+
+SEEDS, PRETRAINING, TUNING = (0, 1), 120, 120
+
+
+def _small(name: str, steps: int) -> Experiment:
+    """Returns one of the small Conformers with 4 layers of 96, two rows of 16 s a step, scored by its loss."""
+    e = registry.load(name)
+    fields = [
+        f"--train.steps={steps}", f"--optimizer.schedule.steps={steps}", f"--optimizer.schedule.warmup={steps // 10}",
+        f"--train.eval_every={steps // 4}", f"--train.save_every={steps // 2}", "--train.keep=1", "--data.batch_size=2",
+        "--model.layers=4", "--model.model_dim=96", "--model.hidden_dim=384",
+    ]  # fmt: skip
+    return training.arm(
+        "", dataclasses.replace(e, eval=HeldOut(split="test", limit=60, batch_size=4)), *fields
+    ).experiment

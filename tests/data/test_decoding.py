@@ -4,7 +4,7 @@ import pytest
 
 from configs import registry
 from data.kinds import task_of
-from data.task import DataError
+from data.task import DataError, Task
 
 
 @pytest.mark.parametrize(("name", "kind"), [("gpt.quickstart", "text"), ("bert.base_mnli", "labelled")])
@@ -14,6 +14,8 @@ def test_a_kind_whose_examples_are_not_decoded_says_so(tmp_path, name, kind):
         task_of(registry.load(name).data).decoding(tmp_path)
 
 
-def test_sentences_that_are_translated_have_no_loss_of_their_own(tmp_path):
+def test_a_kind_without_rows_for_a_loss_says_so(tmp_path):
+    """One line names the kind; it is the default of the contract."""
+    task = task_of(registry.load("gshard_m4.quickstart").data)
     with pytest.raises(DataError, match="kind 'translation' has no held-out rows that a loss could score"):
-        task_of(registry.load("gshard_m4.quickstart").data).held_out(tmp_path, tmp_path, "test", 0)
+        Task.held_out(task, tmp_path, tmp_path, "test", 0)

@@ -10,6 +10,7 @@ Balance = Literal["first_choices", "pooled"]
 Score = Literal["softmax", "sigmoid"]
 Gating = Literal["top2", "top1", "top_k", "expert_choice"]
 SecondSlot = Literal["if_dispatched", "always"]
+RouterDtype = Literal["float32", "same"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,6 +59,8 @@ class MoeConfig:
       router_noise: in training, standard deviation of what is added to the router's logits, times the number of experts (V-MoE,
         section 2: 1); gates are those of the noisy logits.
       router_std: standard deviation of the initial router; 0 is that of the other matrices (Switch Transformer's code: 0.02).
+      router_dtype: what the router computes in: "float32" at least, or the "same" as the layer, whose bfloat16 Switch Transformer
+        found unstable (section 2.4).
       dropout: in training, on the hidden layer inside experts (Switch Transformer fine-tunes with 0.4).
       token_dropout: in training, the probability that a token gets nothing from its experts; otherwise their outputs are
         multiplied by one less this (NLLB, arXiv 2207.04672, section 6.2.2: 0.2).
@@ -96,6 +99,7 @@ class MoeConfig:
     capacity_multiple: int = 0
     router_noise: float = 0.0
     router_std: float = 0.0
+    router_dtype: RouterDtype = "float32"
     dropout: float = 0.0
     token_dropout: float = 0.0
     balance: Balance = "first_choices"
@@ -109,7 +113,7 @@ class MoeConfig:
             raise ValueError(f"experts={self.experts}: a router needs at least 2 to choose from")
         kinds = dict(
             gating=Gating, second_expert_slot=SecondSlot, score=Score, activation=Activation, balance=Balance,
-            gated=Literal["same", "yes", "no"],
+            gated=Literal["same", "yes", "no"], router_dtype=RouterDtype,
         )  # fmt: skip
         for name, kind in kinds.items():
             if (value := getattr(self, name)) not in get_args(kind):

@@ -73,7 +73,7 @@ class Moe(nnx.Module):
         mask_GS = mask_BL.reshape(-1, size)
 
         # Router in float32 at least: bfloat16 gates make routing unstable (Switch Transformer, section 2.4).
-        wide = jnp.promote_types(x_GSM.dtype, jnp.float32)
+        wide = jnp.promote_types(x_GSM.dtype, jnp.float32) if c.router_dtype == "float32" else x_GSM.dtype
         noisy_GSM = moe.jitter(x_GSM.astype(wide), c.input_jitter, k1)
         logits_GSE = jnp.einsum("GSM,ME->GSE", noisy_GSM, self.router[...].astype(wide))
         if self.router_bias is not None:

@@ -1,0 +1,108 @@
+"""What trained reproductions share: arms over seeds, runs that resume or are found finished, error bars and verdicts."""
+
+import math
+import os
+import signal
+
+import pytest
+
+from configs import registry
+from scripts import cli
+from scripts.reproductions import pictures, training
+from scripts.reproductions.entry import Entry, ReproductionError
+from tests.helpers.runs import changed_steps
+
+
+def run_of(tmp_path, *curve: tuple[int, float]) -> training.Run:
+    """A run that has logged these held-out losses."""
+    return training.Run(tmp_path, False, [{"step": step, "eval/cross_entropy": value} for step, value in curve])
+
+
+def test_a_mean_has_the_standard_error_of_its_sample():
+    """1, 2 and 3 have mean 2 and a standard deviation of 1, so that the error is 1 / sqrt 3; one value has none."""
+    found = training.mean([1.0, 2.0, 3.0])
+    assert found.value == 2 and found.error == pytest.approx(1 / math.sqrt(3))
+    assert str(found) == "2 +- 0.58" and str(training.mean([4.0])) == "4"
+
+
+def test_differences_are_taken_seed_by_seed():
+    """What all arms of a seed share cancels: 1 apart at every seed is 1 +- 0, however far apart the seeds are."""
+    assert training.less([11.0, 21.0, 31.0], [10.0, 20.0, 30.0]) == training.Mean(1.0, 0.0)
+
+
+def test_a_claim_needs_its_side_of_zero_by_two_standard_errors():
+    """Below that it is noise, on the other side it is the opposite; the row says which."""
+    holds, noise, opposite = (
+        training.claim("loss", training.Mean(value, 0.1), -1, "below 0") for value in (-0.3, -0.15, 0.3)
+    )
+    assert holds.agrees and holds.differs == "" and holds.ratio is None
+    assert not noise.agrees and noise.differs == "within two standard errors of 0"
+    assert not opposite.agrees and opposite.differs.startswith("the other way round")
+
+
+def test_steps_to_a_loss_are_counted_between_evaluations(tmp_path):
+    """From 5 at step 100 to 3 at step 200, a loss of 4.5 is reached at step 125; 2 is never."""
+    run = run_of(tmp_path, (100, 5.0), (200, 3.0))
+    assert training.step_to(run, "eval/cross_entropy", 4.5) == 125
+    assert training.step_to(run, "eval/cross_entropy", 5.0) == 100
+    assert training.step_to(run, "eval/cross_entropy", 2.0) == math.inf
+
+
+def test_curves_have_the_steps_that_all_seeds_have(tmp_path):
+    """A mean over two of three seeds would not be comparable."""
+    runs = {"arm": [run_of(tmp_path, (10, 3.0), (20, 2.0)), run_of(tmp_path, (10, 5.0))]}
+    (row,) = training.curve_rows(runs, "eval/cross_entropy")
+    assert (row.at, row.ours, row.error) == (10, 4.0, 1.0)
+
+
+def test_pictures_show_curves_or_points_with_errors(tmp_path):
+    """Rows with a place are curves by series; other rows are points, and claims have a panel of their own."""
+    entry = Entry("toy.entry", "", "trained", 1, "nats", lambda _: [], "A claim.")
+    claims = [training.claim("b less a", training.Mean(-1.0, 0.1), -1)]
+    curves = [training.measured("a, step 1", [1.0, 2.0], series="a", at=1)]
+    assert pictures.draw(tmp_path / "curves.svg", entry, [*curves, *claims])
+    assert pictures.draw(tmp_path / "points.svg", entry, [training.measured("the loss of a", [1.0, 2.0], 1.5), *claims])
+    assert (
+        "the loss of a" in (tmp_path / "points.svg").read_text() and "b less a" in (tmp_path / "points.svg").read_text()
+    )
+    assert not pictures.draw(tmp_path / "none.svg", entry, [])
+
+
+@pytest.mark.integration
+def test_runs_resume_and_finished_ones_are_left_alone(tmp_path, monkeypatch):
+    """A signal stops the second seed; the same call goes on from its checkpoint and ends with the losses of runs that were never
+    stopped. A third call trains nothing, and other settings in the same folder are refused."""
+    e = cli.synthetic(registry.tiny(registry.load("gpt.quickstart")))
+    arm = training.arm("toy", e, "--train.steps=4", "--train.log_every=1")
+    whole = training.train(tmp_path / "whole", [arm], seeds=(0, 1))["toy"]
+    first, second = (run.last("loss") for run in whole)
+    assert first != second
+
+    def stop_at_six(call, state, metrics):
+        if call == 6:  # the second step of the second seed
+            os.kill(os.getpid(), signal.SIGTERM)
+        return state, metrics
+
+    with monkeypatch.context() as patch:
+        calls = iter(range(1, 100))
+        changed_steps(patch, lambda _, *result: stop_at_six(next(calls), *result))
+        with pytest.raises(ReproductionError, match="toy-seed1 was stopped"):
+            training.train(tmp_path / "cut", [arm], seeds=(0, 1))
+    starts = (tmp_path / "cut/toy-seed0/run.jsonl").read_text()
+    cut = training.train(tmp_path / "cut", [arm], seeds=(0, 1))["toy"]
+    assert [run.curve("loss") for run in cut] == [run.curve("loss") for run in whole]
+    assert (tmp_path / "cut/toy-seed0/run.jsonl").read_text() == starts
+    assert '"restored": 2' in (tmp_path / "cut/toy-seed1/run.jsonl").read_text()
+    changed_steps(monkeypatch, lambda call, *result: pytest.fail("a finished run was trained again"))
+    again = training.train(tmp_path / "cut", [arm], seeds=(0, 1))["toy"]
+    assert [run.curve("loss") for run in again] == [run.curve("loss") for run in whole]
+    other = training.arm("toy", arm.experiment, "--train.steps=5")
+    with pytest.raises(ReproductionError, match="holds a run with other settings"):
+        training.train(tmp_path / "cut", [other], seeds=(0,))
+
+
+def test_what_is_computed_from_weights_is_kept_beside_them(tmp_path):
+    """The second call reads the file."""
+    run = run_of(tmp_path, (1, 1.0))
+    assert training.kept(run, "scores", lambda: {"accuracy": 0.5}) == {"accuracy": 0.5}
+    assert training.kept(run, "scores", lambda: pytest.fail("computed again")) == {"accuracy": 0.5}
