@@ -13,6 +13,7 @@ and which plans would fit.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import functools
 import sys
@@ -151,15 +152,17 @@ def _all(args: argparse.Namespace) -> int:
 
 
 def _calibrate(args: argparse.Namespace) -> int:
+    from models.parts.attention import splash
     from trainers.pods import calibration, report
 
     rows = calibration.stored()
     for name in _points(args.calibrate, {row["name"] for row in rows}):
         point = POINTS[name]
-        planned, text = report.plan(
-            point.experiment(), parse_slice(point.topology), args.options or USUAL,
-            kernel_efficiency=args.kernel_efficiency,
-        )  # fmt: skip
+        with contextlib.nullcontext() if point.kernel else splash.without_kernel():
+            planned, text = report.plan(
+                point.experiment(), parse_slice(point.topology), args.options or USUAL,
+                kernel_efficiency=args.kernel_efficiency,
+            )  # fmt: skip
         if args.hlo:
             _write(args.hlo / f"{name}.hlo.txt", text)
         row = calibration.row(name, planned)

@@ -25,6 +25,7 @@ class Point:
       mfu: model FLOPs utilisation by PaLM's definition, as published or from the published step time.
       group: who published it; the error of a prediction is also taken without a whole group.
       source: where it stands.
+      kernel: whether long rows' attention is computed by a kernel; there was none before the second half of 2023.
     """
 
     experiment: Callable[[], Experiment]
@@ -32,6 +33,7 @@ class Point:
     mfu: float
     group: str
     source: str
+    kernel: bool = False
 
 
 def _mlperf_480b() -> Experiment:
@@ -62,8 +64,8 @@ def _vit_22b() -> Experiment:
 
 
 def _pax(layers: int, dim: int, rows: int, mesh: tuple[int, int]) -> Experiment:
-    """Pax's decoders (paxml's lm_cloud.py, c4.py and model_params.py): heads of 128, GELU of 4 widths, rows of 1024 tokens, capped
-    logits, a scale per dimension of the queries, sinusoidal positions, Adam with weights in single precision.
+    """Pax's decoders (paxml's lm_cloud.py, c4.py and model_params.py): heads of 128, GELU of 4 widths, rows of 1024 tokens,
+    capped logits, a scale per dimension of the queries, sinusoidal positions, Adam with weights in single precision.
 
     The chart is of runs on C4, for which c4.py has 16B and 32B, both with SAVE_NOTHING: a layer is recomputed.
 
@@ -130,13 +132,27 @@ POINTS = {
     "pax_256b": Point(lambda: _pax(80, 16_384, 4, (64, 8)), "v4:8x8x8", 0.532, "Pax", PAX),
     "pax_512b": Point(lambda: _pax(102, 20_480, 4, (64, 16)), "v4:8x8x16", 0.490, "Pax", PAX),
     "pax_1024b": Point(lambda: _pax(142, 24_576, 2, (256, 8)), "v4:8x16x16", 0.536, "Pax", PAX),
-    "v5e_16b": Point(lambda: _maxtext_v5(16, 6, fully_sharded(256, 1)), "v5e:16x16", 0.611, "MaxText", V5E),
-    "v5e_32b": Point(lambda: _maxtext_v5(32, 4, fully_sharded(256, 1)), "v5e:16x16", 0.669, "MaxText", V5E),
-    "v5e_64b": Point(lambda: _maxtext_v5(64, 2, fully_sharded(256, 1)), "v5e:16x16", 0.599, "MaxText", V5E),
-    "v5p_128b": Point(lambda: _maxtext_v5(128, 1, two_d(16, 8), "dots"), "v5p:4x4x8", 0.6868, "MaxText", V5P),
-    "v5p_128b_256": Point(lambda: _maxtext_v5(128, 1, two_d(32, 8), "dots"), "v5p:4x8x8", 0.6883, "MaxText", V5P),
-    "v5p_256b": Point(lambda: _maxtext_v5(256, 1, two_d(64, 8), "dots"), "v5p:8x8x8", 0.6709, "MaxText", V5P),
-    "v5p_512b": Point(lambda: _maxtext_v5(512, 2, two_d(64, 8)), "v5p:8x8x8", 0.640, "MaxText", V5P),
-    "v5p_1024b": Point(lambda: _maxtext_v5(1024, 2, two_d(128, 8)), "v5p:8x8x16", 0.5535, "MaxText", V5P),
-    "v5p_1024b_2048": Point(lambda: _maxtext_v5(1024, 2, two_d(256, 8)), "v5p:8x16x16", 0.648, "MaxText", V5P),
+    "v5e_16b": Point(
+        lambda: _maxtext_v5(16, 6, fully_sharded(256, 1)), "v5e:16x16", 0.611, "MaxText", V5E, kernel=True
+    ),
+    "v5e_32b": Point(
+        lambda: _maxtext_v5(32, 4, fully_sharded(256, 1)), "v5e:16x16", 0.669, "MaxText", V5E, kernel=True
+    ),
+    "v5e_64b": Point(
+        lambda: _maxtext_v5(64, 2, fully_sharded(256, 1)), "v5e:16x16", 0.599, "MaxText", V5E, kernel=True
+    ),
+    "v5p_128b": Point(
+        lambda: _maxtext_v5(128, 1, two_d(16, 8), "dots"), "v5p:4x4x8", 0.6868, "MaxText", V5P, kernel=True
+    ),
+    "v5p_128b_256": Point(
+        lambda: _maxtext_v5(128, 1, two_d(32, 8), "dots"), "v5p:4x8x8", 0.6883, "MaxText", V5P, kernel=True
+    ),
+    "v5p_256b": Point(
+        lambda: _maxtext_v5(256, 1, two_d(64, 8), "dots"), "v5p:8x8x8", 0.6709, "MaxText", V5P, kernel=True
+    ),
+    "v5p_512b": Point(lambda: _maxtext_v5(512, 2, two_d(64, 8)), "v5p:8x8x8", 0.640, "MaxText", V5P, kernel=True),
+    "v5p_1024b": Point(lambda: _maxtext_v5(1024, 2, two_d(128, 8)), "v5p:8x8x16", 0.5535, "MaxText", V5P, kernel=True),
+    "v5p_1024b_2048": Point(
+        lambda: _maxtext_v5(1024, 2, two_d(256, 8)), "v5p:8x16x16", 0.648, "MaxText", V5P, kernel=True
+    ),
 }
