@@ -127,7 +127,7 @@ class Work:
         def weight(info: ParamInfo, *names: str) -> float:
             return shard(2 * self.itemsize * info.size, info, *names)
 
-        size = LOGIT_BYTES * activations.logits(self.e) / (parts * self.e.execution.loss_chunks)
+        size = LOGIT_BYTES * activations.logits(self.e) / parts
         loss = (shard(size, i, "batch", "length", "act_vocab") + weight(i, "act_vocab", "act_embed") for i in heads)
         return max(loss, default=0.0), max((weight(i, "act_vocab") for i in tables), default=0.0)
 

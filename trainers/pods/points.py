@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import replace
 
-from configs import bert, gpt, vit
+from configs import bert, gpt
 from configs.experiment import Experiment
 from configs.optimizers import AdamW, Exponential
 from models.sharding.layout import Layout
@@ -55,12 +55,6 @@ def _maxtext_v4(e: Experiment) -> Experiment:
 def _palm_540b() -> Experiment:
     e = gpt.palm_540b()  # half of the batch: one pod of the two
     return replace(e, data=replace(e.data, batch_size=1024), execution=replace(e.execution, remat="full"))
-
-
-def _vit_22b() -> Experiment:
-    """Weights and activations cut in two dimensions, as the paper says; how far in each is ours."""
-    e = vit.vit_22b()
-    return replace(e, execution=replace(e.execution, remat="full"), layout=two_d(256, 4))
 
 
 def _pax(layers: int, dim: int, rows: int, mesh: tuple[int, int]) -> Experiment:
@@ -125,7 +119,6 @@ POINTS = {
     "maxtext_22b": Point(lambda: _maxtext_v4(gpt.maxtext_22b()), "v4:4x4x4", 0.567, "MaxText", V4),
     "maxtext_52b": Point(lambda: _maxtext_v4(gpt.maxtext_52b()), "v4:4x4x12", 0.560, "MaxText", V4),
     "palm_540b": Point(_palm_540b, "v4:12x16x16", 0.462, "PaLM", "arXiv 2204.02311, section 4.1"),
-    "vit_22b": Point(_vit_22b, "v4:8x8x16", 0.549, "ViT-22B", "arXiv 2302.05442, section 4"),
     "pax_16b": Point(lambda: _pax(36, 6144, 16, (16, 2)), "v4:2x4x4", 0.424, "Pax", PAX),
     "pax_32b": Point(lambda: _pax(40, 8192, 8, (16, 4)), "v4:4x4x4", 0.423, "Pax", PAX),
     "pax_128b": Point(lambda: _pax(71, 12_288, 4, (64, 4)), "v4:4x8x8", 0.486, "Pax", PAX),
