@@ -123,7 +123,6 @@ POINTS = {
     "pax_32b": Point(lambda: _pax(40, 8192, 8, (16, 4)), "v4:4x4x4", 0.423, "Pax", PAX),
     "pax_128b": Point(lambda: _pax(71, 12_288, 4, (64, 4)), "v4:4x8x8", 0.486, "Pax", PAX),
     "pax_256b": Point(lambda: _pax(80, 16_384, 4, (64, 8)), "v4:8x8x8", 0.532, "Pax", PAX),
-    "pax_512b": Point(lambda: _pax(102, 20_480, 4, (64, 16)), "v4:8x8x16", 0.490, "Pax", PAX),
     "pax_1024b": Point(lambda: _pax(142, 24_576, 2, (256, 8)), "v4:8x16x16", 0.536, "Pax", PAX),
     "v5e_16b": Point(
         lambda: _maxtext_v5(16, 6, fully_sharded(256, 1)), "v5e:16x16", 0.611, "MaxText", V5E, kernel=True
