@@ -42,10 +42,12 @@ def stored() -> list[Row]:
 
 
 def error(generation: str) -> Error:
-    """Returns the error of a TPU generation; of all points together where it has fewer than `ENOUGH`."""
+    """Returns the error of a TPU generation. One with fewer points than `ENOUGH` has the factor of all, and the error of all when
+    each is predicted without its own generation."""
     rows = stored()
     seen = _like(generation, rows)
-    return Error(factor(generation, rows), rms(held_out(row, rows) for row in seen), len(seen))
+    without = "generation" if seen is rows else "name"
+    return Error(factor(generation, rows), rms(held_out(row, rows, without=without) for row in seen), len(seen))
 
 
 def factor(generation: str, rows: Sequence[Row]) -> float:
@@ -55,8 +57,12 @@ def factor(generation: str, rows: Sequence[Row]) -> float:
 
 def held_out(row: Row, rows: Sequence[Row], *, without: str = "name") -> float:
     """Returns how far a point's prediction is from what was published, as a share of that, from the points that differ in
-    `without`: all others ("name"), or those that somebody else has published ("group")."""
-    others = [other for other in rows if other[without] != row[without]]
+    `without`: all others ("name"), those that somebody else has published ("group"), or of other chips ("generation")."""
+
+    def key(row: Row) -> str:
+        return _generation(row) if without == "generation" else row[without]
+
+    others = [other for other in rows if key(other) != key(row)]
     return row["modelled_mfu"] * factor(_generation(row), others) / row["published_mfu"] - 1
 
 
@@ -116,8 +122,8 @@ def table(rows: Sequence[Row]) -> list[str]:
 
 def errors(rows: Sequence[Row]) -> list[str]:
     """Returns a Markdown table of errors by generation: without a correction, and of predictions."""
-    lines = ["", "| points | number | published / modelled | uncorrected | one held out | its group held out |"]
-    lines.append("| --- " * 6 + "|")
+    lines = ["", "| points | number | published / modelled | uncorrected | one held out | its group | its generation |"]
+    lines.append("| --- " * 7 + "|")
     generations = list(dict.fromkeys(map(_generation, rows)))
     for name in (*generations, "all"):
         own = [r for r in rows if name in ("all", _generation(r))]
@@ -126,6 +132,7 @@ def errors(rows: Sequence[Row]) -> list[str]:
             rms(r["modelled_mfu"] / r["published_mfu"] - 1 for r in own),
             rms(held_out(r, rows) for r in own),
             rms(held_out(r, rows, without="group") for r in own),
+            rms(held_out(r, rows, without="generation") for r in own),
         )
         lines.append(f"| {name} | {len(own)} | {ratio:.2f} | " + " | ".join(f"{f:.1f} %" for f in figures) + " |")
     return lines

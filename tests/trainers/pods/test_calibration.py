@@ -1,6 +1,7 @@
 """The error of modelled figures: that of predicting published runs which the correction has not seen."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -40,18 +41,19 @@ def test_a_group_is_held_out_as_a_whole():
 
 
 def test_the_error_is_the_root_mean_square_of_held_out_points(tmp_path, monkeypatch):
-    """The factor is from all points of a generation, the error from points left out; a generation with fewer than three has those
-    of all points together."""
+    """The factor is from all points of a generation, the error from points left out. A generation with fewer than three has the
+    factor of all, and the error of points that are predicted without their generation."""
     monkeypatch.setattr(calibration, "FILE", tmp_path / "calibration.json")
     monkeypatch.setattr(calibration, "POINTS", dict.fromkeys("01234"))
     calibration.FILE.write_text(json.dumps({"points": BOTH}))
     found = calibration.error("v5e")
     assert (found.points, found.factor) == pytest.approx((5, 1.0))
-    # Of v4's three, two others are too few, and all four others count.
-    means = [1.05, 1.025, 1.0, 0.95, 0.975]
-    ratios = [0.8, 0.9, 1.0, 1.2, 1.1]
-    off = [mean / ratio - 1 for mean, ratio in zip(means, ratios, strict=True)]
+    # v4's points are predicted from v5e's, whose mean is 1.15, and v5e's from v4's.
+    off = [1.15 / 0.8 - 1, 1.15 / 0.9 - 1, 1.15 / 1.0 - 1, 0.9 / 1.2 - 1, 0.9 / 1.1 - 1]
     assert found.held_out_pct == pytest.approx(100 * (sum(x**2 for x in off) / 5) ** 0.5)
+    # Of v4's three, two others are too few to predict the third: all four others do.
+    off = [1.05 / 0.8 - 1, 1.025 / 0.9 - 1, 1.0 / 1.0 - 1]
+    assert calibration.error("v4").held_out_pct == pytest.approx(100 * (sum(x**2 for x in off) / 3) ** 0.5)
     assert calibration.error("v4").factor == pytest.approx(0.9)
     assert calibration.error("v4").points == 3
     assert calibration.rms([0.3, -0.4]) == pytest.approx(100 * 0.125**0.5)
