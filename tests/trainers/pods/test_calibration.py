@@ -107,7 +107,7 @@ def test_every_point_lies_on_its_slice(name):
 
 def test_maxtext_scales_are_its_own():
     """`global_parameter_scale` 64 has 64 layers of 8192; 1024 has 128 of 16384, with 256 heads (its README of configurations)."""
-    models = {
+    models: dict[str, Any] = {
         name: POINTS[name].experiment().model for name in ("v5e_16b", "v5e_32b", "v5e_64b", "v5p_512b", "v5p_1024b")
     }
     sizes = {name: (m.layers, m.model_dim, m.hidden_dim, m.heads) for name, m in models.items()}
