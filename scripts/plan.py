@@ -6,12 +6,14 @@ python -m scripts.plan gpt.gspmd_1t --torus data=yz,model=x --page plan.html --h
 python -m scripts.plan gpt.maxtext_22b --search                   other layouts, assignments and recomputations, ranked
 python -m scripts.plan --all                                      every pod experiment, as a table
 python -m scripts.plan --calibrate                                published runs, rebuilt: where the error comes from
+python -m scripts.plan --calibrate pax_16b pax_32b                these alone; "missing" are those that the table lacks
 
 All times are modelled, none is measured. An experiment that does not fit is refused; the message says how much memory is missing,
 and which plans would fit.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import functools
 import sys
@@ -21,9 +23,11 @@ from typing import Any
 from configs import registry
 from configs.experiment import Experiment
 from configs.pods import PODS
+from models.errors import nearest
 from scripts import cli
 from trainers.chips import USUAL, PodError, Slice, parse_slice, planned_chip, set_for, usual_slice
 from trainers.pods import libtpu
+from trainers.pods.points import POINTS
 
 
 def main() -> int:
@@ -39,13 +43,15 @@ def main() -> int:
     parser.add_argument("--page", type=cli.folder, metavar="FILE", help="also write a page with pictures")
     parser.add_argument("--search", action="store_true", help="compile the most promising layouts and rank them")
     parser.add_argument("--all", action="store_true", help="plan every pod experiment")
-    parser.add_argument("--calibrate", action="store_true", help="compile the published runs and rewrite the error")
+    parser.add_argument(
+        "--calibrate", nargs="*", metavar="POINT", help="compile published runs, or those named, and rewrite the error"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     args, overrides = parser.parse_known_args()
-    if not args.experiment and not args.calibrate and not args.all:
+    if not args.experiment and args.calibrate is None and not args.all:
         raise registry.ConfigError("name an experiment (scripts.show lists them), or give --all or --calibrate")
     libtpu.prepare()
-    if args.calibrate:
+    if args.calibrate is not None:
         return _calibrate(args)
     if args.all:
         return _all(args)
@@ -146,16 +152,33 @@ def _all(args: argparse.Namespace) -> int:
 
 
 def _calibrate(args: argparse.Namespace) -> int:
+    from models.parts.attention import splash
     from trainers.pods import calibration, report
 
-    rows = []
-    for name, point in calibration.POINTS.items():
-        planned, _ = report.plan(point.experiment(), parse_slice(point.topology), args.options or USUAL)
-        rows.append(calibration.row(name, planned))
-        _say(f"{name}: {rows[-1]}")
-    calibration.write(rows, planned["versions"])
+    rows = calibration.stored()
+    for name in _points(args.calibrate, {row["name"] for row in rows}):
+        point = POINTS[name]
+        with contextlib.nullcontext() if point.kernel else splash.without_kernel():
+            planned, text = report.plan(
+                point.experiment(), parse_slice(point.topology), args.options or USUAL,
+                kernel_efficiency=args.kernel_efficiency,
+            )  # fmt: skip
+        if args.hlo:
+            _write(args.hlo / f"{name}.hlo.txt", text)
+        row = calibration.row(name, planned)
+        rows = calibration.write([row])  # at once: what is stopped goes on with "missing"
+        _say(f"{name}: {row} {'; '.join(planned['problems'])}")
     cli.print_json(rows) if args.json else print("\n".join(calibration.table(rows)))
     return 0
+
+
+def _points(names: list[str], known: set[str]) -> list[str]:
+    """Returns the points to be compiled: those named, all without names, and for "missing" those that are not known."""
+    for name in names:
+        if name not in POINTS and name != "missing":
+            raise PodError(f"--calibrate {name}: no such point{nearest(name, (*POINTS, 'missing'))}")
+    chosen = [name for name in POINTS if name in names or ("missing" in names and name not in known)]
+    return chosen if names else list(POINTS)
 
 
 def _write(path: Path, text: str) -> None:

@@ -1,149 +1,138 @@
-"""Calibration of modelled figures: runs on TPU pods with published throughput, rebuilt and modelled.
+"""Calibration of modelled figures: how far they are from the published runs that are rebuilt in trainers/pods/points.py.
 
 `python -m scripts.plan --calibrate` compiles every point anew and rewrites calibration.json, from which all errors are computed.
+The error of a plan is that of predicting runs which the correction has not seen: each point in turn is left out, the factor is
+taken from the others, and what the modelled figure times this factor misses is the point's held-out error.
 """
 
 import dataclasses
 import json
 import statistics
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from configs import bert, gpt, vit
-from configs.experiment import Experiment
-from models.sharding.layout import Layout
-from models.sharding.layouts import fully_sharded, two_d
+from trainers.pods.points import POINTS
 
 FILE = Path(__file__).with_name("calibration.json")
+ENOUGH = 3  # points of a generation from which on it has a factor of its own
 
-
-@dataclasses.dataclass(frozen=True)
-class Point:
-    """A published run: its MFU by PaLM's definition, as published or from the published step time, and its source."""
-
-    experiment: Callable[[], Experiment]
-    topology: str
-    mfu: float
-    source: str
-
-
-def _published_480b() -> Experiment:
-    e = bert.mlperf_480b()
-    return replace(e, execution=replace(e.execution, remat="full"))
-
-
-def _published_200b() -> Experiment:
-    e = bert.mlperf_200b()
-    execution = replace(e.execution, remat="attention_in+context+attention_out")
-    return replace(e, execution=execution, layout=replace(two_d(64, 16), name="mlperf_200b"))
-
-
-def _published_maxtext(e: Experiment) -> Experiment:
-    execution = replace(e.execution, remat="full", loss_chunks=1)
-    return replace(e, execution=execution, layout=fully_sharded(e.layout.devices, 1))
-
-
-def _published_palm() -> Experiment:
-    e = gpt.palm_540b()  # half of the batch: one pod of the two
-    return replace(e, data=replace(e.data, batch_size=1024), execution=replace(e.execution, remat="full"))
-
-
-def _published_vit_22b() -> Experiment:
-    """Weights and activations cut in two dimensions, as the paper says; how far in each is ours."""
-    e = vit.vit_22b()
-    return replace(e, execution=replace(e.execution, remat="full"), layout=two_d(256, 4))
-
-
-def _maxtext_v5(layers: int, dim: int, hidden: int, heads: int, rows: int, layout: Layout) -> Experiment:
-    """MaxText's decoders for v5e and v5p: heads of 128, gated SiLU, rows of 2048 tokens, everything recomputed."""
-    e = gpt.maxtext_22b()
-    model = replace(
-        e.model, layers=layers, model_dim=dim, hidden_dim=hidden, heads=heads, head_dim=128, activation="silu", gated=True,
-    )  # fmt: skip
-    execution = replace(e.execution, remat="full", loss_chunks=4)
-    return replace(
-        e, model=model, execution=execution, layout=layout, data=replace(e.data, batch_size=rows, length=2048)
-    )
-
-
-V5E = "MaxText's README, 256 v5e"
-V5P = "MaxText's README of its v5p configurations"
-POINTS = {
-    "mlperf_480b": Point(_published_480b, "v4:8x16x16", 0.475, "MLPerf 1.1 logs, 22.74 s a step"),
-    "mlperf_200b": Point(_published_200b, "v4:8x8x16", 0.531, "MLPerf 1.1 logs, 16.83 s a step"),
-    "maxtext_22b": Point(lambda: _published_maxtext(gpt.maxtext_22b()), "v4:4x4x4", 0.567, "MaxText's README of 2023"),
-    "maxtext_52b": Point(lambda: _published_maxtext(gpt.maxtext_52b()), "v4:4x4x12", 0.560, "MaxText's README of 2023"),
-    "palm_540b": Point(_published_palm, "v4:12x16x16", 0.462, "arXiv 2204.02311, section 4.1"),
-    "vit_22b": Point(_published_vit_22b, "v4:8x8x16", 0.549, "arXiv 2302.05442, section 4"),
-    "v5e_16b": Point(
-        lambda: _maxtext_v5(32, 4096, 28_672, 64, 6 * 256, fully_sharded(256, 1)), "v5e:16x16", 0.611, V5E
-    ),
-    "v5e_32b": Point(
-        lambda: _maxtext_v5(32, 8192, 28_672, 64, 4 * 256, fully_sharded(256, 1)), "v5e:16x16", 0.669, V5E
-    ),
-    "v5e_64b": Point(
-        lambda: _maxtext_v5(64, 8192, 28_672, 64, 2 * 256, fully_sharded(256, 1)), "v5e:16x16", 0.599, V5E
-    ),
-    "v5p_512b": Point(lambda: _maxtext_v5(128, 16_384, 57_344, 128, 2 * 512, two_d(64, 8)), "v5p:8x8x8", 0.640, V5P),
-    "v5p_1024b": Point(
-        lambda: _maxtext_v5(128, 16_384, 114_688, 256, 2 * 1024, two_d(128, 8)), "v5p:8x8x16", 0.5535, V5P
-    ),
-}
+Row = dict[str, Any]  # a line of the table: `row`
 
 
 @dataclasses.dataclass(frozen=True)
 class Error:
-    """Mean of published over modelled figures, their standard deviation in percent of it, and the number of points."""
+    """How a generation's modelled figures become expected ones, and how far off those are.
+
+    Attributes:
+      factor: mean of published over modelled figures.
+      held_out_pct: root mean square, in percent, of what is predicted for points that the factor has not seen.
+      points: number of the points behind both.
+    """
 
     factor: float
-    deviation_pct: float
+    held_out_pct: float
     points: int
 
 
+def stored() -> list[Row]:
+    """Returns the table's lines, in the order of `POINTS`; none of a point that is no more."""
+    by_name = {row["name"]: row for row in json.loads(FILE.read_text())["points"]} if FILE.exists() else {}
+    return [by_name[name] for name in POINTS if name in by_name]
+
+
 def error(generation: str) -> Error:
-    """Returns the error of a TPU generation; of all points together where it has fewer than three."""
-    rows = json.loads(FILE.read_text())["points"]
-    own = [row for row in rows if row["topology"].startswith(f"{generation}:")]
-    ratios = [row["published_mfu"] / row["modelled_mfu"] for row in (own if len(own) > 2 else rows)]
-    factor = statistics.mean(ratios)
-    return Error(factor, 100 * statistics.stdev(ratios) / factor, len(ratios))
+    """Returns the error of a TPU generation. One with fewer points than `ENOUGH` has the factor of all, and the error of all when
+    each is predicted without its own generation."""
+    rows = stored()
+    seen = _like(generation, rows)
+    without = "generation" if seen is rows else "name"
+    return Error(factor(generation, rows), rms(held_out(row, rows, without=without) for row in seen), len(seen))
 
 
-def rms(rows: list[dict[str, Any]]) -> float:
-    """Returns the root mean square of (modelled / published - 1) in percent: the error without a correction."""
-    return 100 * statistics.fmean((row["modelled_mfu"] / row["published_mfu"] - 1) ** 2 for row in rows) ** 0.5
+def factor(generation: str, rows: Sequence[Row]) -> float:
+    """Returns the mean of published over modelled figures of a generation; of all where it has fewer than `ENOUGH`."""
+    return statistics.fmean(row["published_mfu"] / row["modelled_mfu"] for row in _like(generation, rows))
 
 
-def row(name: str, report: dict[str, Any]) -> dict[str, Any]:
+def held_out(row: Row, rows: Sequence[Row], *, without: str = "name") -> float:
+    """Returns how far a point's prediction is from what was published, as a share of that, from the points that differ in
+    `without`: all others ("name"), those that somebody else has published ("group"), or of other chips ("generation")."""
+
+    def key(row: Row) -> str:
+        return _generation(row) if without == "generation" else row[without]
+
+    others = [other for other in rows if key(other) != key(row)]
+    return row["modelled_mfu"] * factor(_generation(row), others) / row["published_mfu"] - 1
+
+
+def rms(errors: Iterable[float]) -> float:
+    """Returns the root mean square of shares, in percent."""
+    return 100 * statistics.fmean(error**2 for error in errors) ** 0.5
+
+
+def _generation(row: Row) -> str:
+    return row["topology"].partition(":")[0]
+
+
+def _like(generation: str, rows: Sequence[Row]) -> Sequence[Row]:
+    """Returns the points whose errors are those of a generation."""
+    own = [row for row in rows if _generation(row) == generation]
+    return own if len(own) >= ENOUGH else rows
+
+
+# --- the table ----------------------------------------------------------------------------------------------------
+
+
+def row(name: str, report: dict[str, Any]) -> Row:
     """Returns the table's line for a point, from its report."""
     point = POINTS[name]
     return {
         "name": name,
         "topology": point.topology,
+        "group": point.group,
         "source": point.source,
         "published_mfu": point.mfu,
         "modelled_mfu": round(report["modelled_mfu"], 4),
         "modelled_step_s": round(report["modelled_step_s"], 3),
-        "modelled_over_published": round(report["modelled_mfu"] / point.mfu, 3),
+        "versions": report["versions"],
     }
 
 
-def write(rows: list[dict[str, Any]], versions: dict[str, str]) -> None:
-    """Replaces calibration.json."""
-    text = json.dumps({"versions": versions, "rms_pct": round(rms(rows), 1), "points": rows}, indent=1)
-    FILE.with_suffix(".tmp").write_text(text + "\n")
+def write(new: Sequence[Row]) -> list[Row]:
+    """Puts lines into calibration.json, beside or in place of those that it has; returns all."""
+    rows = {row["name"]: row for row in [*stored(), *new]}
+    ordered = [rows[name] for name in POINTS if name in rows]
+    FILE.with_suffix(".tmp").write_text(json.dumps({"points": ordered}, indent=1) + "\n")
     FILE.with_suffix(".tmp").replace(FILE)
+    return ordered
 
 
-def table(rows: list[dict[str, Any]]) -> list[str]:
-    """Returns the table in Markdown; the last line has the error."""
-    lines = ["| point | slice | published MFU | modelled MFU, step | modelled / published | source |"]
-    lines.append("| --- | --- | --- | --- | --- | --- |")
+def table(rows: Sequence[Row]) -> list[str]:
+    """Returns the table in Markdown, and lines with the errors of each generation."""
+    lines = ["| point | slice | published MFU | modelled MFU, step | modelled / published | held out | source |"]
+    lines.append("| --- " * 7 + "|")
     lines += [
         f"| {r['name']} | {r['topology']} | {r['published_mfu']:.3f} | {r['modelled_mfu']:.3f}, {r['modelled_step_s']:.2f} s "
-        f"| {r['modelled_over_published']:.2f} | {r['source']} |"
+        f"| {r['modelled_mfu'] / r['published_mfu']:.2f} | {100 * held_out(r, rows):+.1f} % | {r['source']} |"
         for r in rows
     ]
-    return [*lines, f"rms error {rms(rows):.1f} % of {len(rows)} points"]
+    return [*lines, *errors(rows)]
+
+
+def errors(rows: Sequence[Row]) -> list[str]:
+    """Returns a Markdown table of errors by generation: without a correction, and of predictions."""
+    lines = ["", "| points | number | published / modelled | uncorrected | one held out | its group | its generation |"]
+    lines.append("| --- " * 7 + "|")
+    generations = list(dict.fromkeys(map(_generation, rows)))
+    for name in (*generations, "all"):
+        own = [r for r in rows if name in ("all", _generation(r))]
+        ratio = statistics.fmean(r["published_mfu"] / r["modelled_mfu"] for r in own)
+        figures = (
+            rms(r["modelled_mfu"] / r["published_mfu"] - 1 for r in own),
+            rms(held_out(r, rows) for r in own),
+            rms(held_out(r, rows, without="group") for r in own),
+            rms(held_out(r, rows, without="generation") for r in own),
+        )
+        lines.append(f"| {name} | {len(own)} | {ratio:.2f} | " + " | ".join(f"{f:.1f} %" for f in figures) + " |")
+    return lines

@@ -8,7 +8,7 @@ how the mesh is placed on the torus.
 
 All others may be missing, None or empty; the page then leaves out their part:
 
-  layout, options, published (text); error_pct (one standard deviation of the model's error), modelled_mfu, modelled_hfu,
+  layout, options, published (text); error_pct (of predicted runs that were held out), modelled_mfu, modelled_hfu,
     expected_mfu (derated by the calibration), units_per_s, days, model_flops
   fits, hbm_gib_per_chip, hbm_limit_gib, memory {"parameters", "optimizer", "batch", "temporary", "other": GiB}
   torus {"dims": [8, 16, 16], "wrap": [true, ..]}, assignment {mesh axis: "y4z"}
@@ -132,7 +132,7 @@ def tiles(r: Report) -> str:
     expected = r.get("expected_mfu")
     derated = f"expected {percent(expected)}, derated by the calibration" if expected is not None else ""
     figures = (
-        ("step", seconds(r["modelled_step_s"]), "one standard deviation" if r.get("error_pct") is not None else ""),
+        ("step", seconds(r["modelled_step_s"]), "error of runs held out" if r.get("error_pct") is not None else ""),
         ("MFU", percent(r.get("modelled_mfu")), derated),
         ("HFU", percent(r.get("modelled_hfu")), "recomputed work counts"),
         *((f"{unit}/s", short(rate), "") for unit, rate in (r.get("units_per_s") or {}).items()),
@@ -383,7 +383,10 @@ def trust(r: Report) -> str:
         derated = (
             f" Derated by the calibration, MFU is expected at {percent(expected)}." if expected is not None else ""
         )
-        lines.append(f"<p>One standard deviation of the model's error is {r['error_pct']:.3g}%.{derated}</p>")
+        lines.append(
+            "<p>Of published runs, rebuilt and predicted by a calibration that had not seen them, the figures missed what was "
+            f"published by {r['error_pct']:.3g}% (root mean square).{derated}</p>"
+        )
     else:
         lines.append("<p>The model's error has not been calibrated for this chip.</p>")
     if r.get("published"):

@@ -18,7 +18,9 @@ from trainers.programs import hlo, model_flops
 from trainers.programs.collectives import KINDS
 
 ROOT = f"{Path(__file__).parents[2]}/"
-FLOPS_RATIO = (1.0, 1.4)  # of the program's FLOPs over the model's; outside of it, something was misread
+# Of the program's FLOPs over the model's; outside of it, something was misread. Where nothing is recomputed, the backward pass
+# may leave out a fraction of a percent: a product that no gradient reads.
+FLOPS_RATIO = (0.99, 1.4)
 
 
 def plan(e: Experiment, where: Slice, options: str, *, kernel_efficiency: float = 0.5) -> tuple[dict[str, Any], str]:
@@ -79,7 +81,7 @@ def report(e: Experiment, where: Slice, options: str, compiled: topology.Compile
         "modelled_step_s": step,
         "modelled_mfu": mfu,
         "modelled_hfu": priced.hlo_flops / (step * chip.peak) * (1 - bubble),
-        "error_pct": round(error.deviation_pct, 1),
+        "error_pct": round(error.held_out_pct, 1),
         "expected_mfu": mfu * error.factor,
         "calibrated_on": error.points,
         "units_per_s": work_per_s,
@@ -168,7 +170,6 @@ def bubble_share(plan: Plan) -> float:
 
 def as_text(report: dict[str, Any]) -> str:
     """Returns a report as text."""
-    error = f"modelled, +-{report['error_pct']:.0f} %"
     placement = ", ".join(
         f"{axis} {size} along {report['assignment'][axis] or 'no axis'}" for axis, size in report["mesh"].items()
     )
@@ -177,9 +178,9 @@ def as_text(report: dict[str, Any]) -> str:
     lines = [
         f"{report['experiment']} on {report['topology']}: {report['chips']} chips, layout {report['layout']!r}: {placement}",
         f"  fits: {report['hbm_gib_per_chip']:.1f} of {report['hbm_limit_gib']:.1f} GiB a chip",
-        f"  step {step:.3f} s, MFU {report['modelled_mfu']:.3f}, HFU {report['modelled_hfu']:.3f} ({error}; "
-        f"published runs reached {report['expected_mfu'] / report['modelled_mfu']:.2f} of what was modelled, which makes MFU "
-        f"{report['expected_mfu']:.3f})",
+        f"  step {step:.3f} s, MFU {report['modelled_mfu']:.3f}, HFU {report['modelled_hfu']:.3f} (modelled)",
+        f"  expected MFU {report['expected_mfu']:.3f} +-{report['error_pct']:.0f} %: {report['calibrated_on']} published runs "
+        f"reached {report['expected_mfu'] / report['modelled_mfu']:.2f} of what was modelled; the error is that of runs held out",
         f"  {rates}, {report['days']:.1f} days for the experiment's steps (modelled)",
     ]
     if report["published"]:

@@ -60,6 +60,8 @@ def search(
 ) -> list[Result]:  # fmt: skip
     """Compiles the most promising plans of an experiment; returns the fastest first, and those that do not fit last.
 
+    The experiment's own plan, if it has as many chips, is always among them, so that a search finds nothing slower.
+
     Args:
       evaluate: compiles a candidate and returns its report: plain values, among them `fits` and `modelled_step_s`. For one
         that does not fit it raises a PodError that has `needed`, in GiB.
@@ -72,6 +74,8 @@ def search(
     fit = sorted((item for item in pool if item[1].memory_bytes <= GRACE * memory), key=lambda item: item[1].step_s)
     say(f"{len(pool)} plans, {len(fit)} may fit {memory / GIB:.4g} GiB a chip")
     fit = fit or sorted(pool, key=lambda item: item[1].memory_bytes)  # an estimate may err by more
+    own = [item for item in pool if item[0].experiment == e]
+    fit = [*own, *(item for item in fit if item not in own)]
     reports, results, num_fitting, seen, failed = Reports(where, options, folder), [], Counter(), set(), {}
     for candidate, estimate in fit:
         layout = candidate.experiment.layout

@@ -7,7 +7,10 @@ as the layout's rules for "batch" and "act_heads" say: a device has whole rows o
 B batch, L queries, S keys, N heads, G heads of keys and values, D size of a head.
 """
 
+import contextlib
+import contextvars
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -24,6 +27,18 @@ BLOCKS = (512, 256, 128)
 # and values); in return they do not travel to memory and back, which in shorter rows costs less than the matrix products.
 LENGTH = 1024
 
+_used = contextvars.ContextVar("used", default=True)
+
+
+@contextlib.contextmanager
+def without_kernel() -> Iterator[None]:
+    """Programs traced inside compute all attention by blocks.py: as runs did that are older than the kernel."""
+    token = _used.set(False)
+    try:
+        yield
+    finally:
+        _used.reset(token)
+
 
 def applies(
     where: Component, q_BLND: jax.Array, k_BSGD: jax.Array, mask: AttentionMask, *, biased: bool, dropping: bool
@@ -37,6 +52,7 @@ def applies(
     lengths = q_BLND.shape[1], k_BSGD.shape[1]
     return (
         where.on_tpu
+        and _used.get()
         and not biased
         and not dropping
         and where.num_shards("length") == where.num_shards("keys") == 1  # a device has whole rows

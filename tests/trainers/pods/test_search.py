@@ -190,7 +190,8 @@ def estimate(result: Result) -> Bound:
 
 
 def test_search_ranks_by_the_compiled_time_and_takes_few_of_a_kind(small, tmp_path):
-    """Six are compiled, at most two of one layout; the fastest of them comes first, whatever was estimated."""
+    """Six are compiled, at most two of one layout: the experiment's own, then others as they are estimated; the fastest of them
+    comes first, whatever was estimated."""
     compiler, lines = Compiler(lambda c: float(len(c.text))), []
     results = search(small, FOUR, compiler, folder=tmp_path, say=lines.append)
     assert [r.step_s for r in results] == sorted(map(float, map(len, compiler.asked)))
@@ -198,8 +199,27 @@ def test_search_ranks_by_the_compiled_time_and_takes_few_of_a_kind(small, tmp_pa
     names = [text.split()[0] for text in compiler.asked]
     assert max(map(names.count, names)) <= 2
     estimates = [estimate(r).step_s for r in sorted(results, key=lambda r: compiler.asked.index(r.candidate.text))]
-    assert estimates == sorted(estimates)
+    assert compiler.asked[0] == describe(small, FOUR)
+    assert estimates[1:] == sorted(estimates[1:])
     assert lines[1] == f"1/6 {compiler.asked[0]}: {len(compiler.asked[0])} s modelled, fits"
+
+
+def test_search_finds_nothing_slower_than_the_experiment_itself(small, tmp_path):
+    """Its own plan is compiled even if it is estimated last and taken not to fit."""
+    worst = max(candidates(small, FOUR), key=lambda c: bound(c.experiment, FOUR).step_s).experiment
+    memory = bound(worst, FOUR).memory_bytes / 2
+    compiler = Compiler(lambda c: 1.0 if c.experiment == worst else 2.0)
+    results = search(worst, limited(FOUR, memory), compiler, folder=tmp_path, best=2, say=lambda line: None)
+    assert results[0].candidate.experiment == worst and len(results) == 2
+
+
+def test_logits_of_a_part_of_the_row_need_a_part_of_the_memory(small):
+    """Of a vocabulary that outweighs all else three quarters of the logits' memory are saved by four parts."""
+    e = dataclasses.replace(small, model=dataclasses.replace(small.model, vocab=65_536))
+    e = dataclasses.replace(e, execution=dataclasses.replace(e.execution, loss_chunks=1))
+    four = dataclasses.replace(e, execution=dataclasses.replace(e.execution, loss_chunks=4))
+    logits = 6 * e.data.batch_size * e.data.length * e.model.vocab / 4  # bytes on each of four chips
+    assert bound(e, FOUR).memory_bytes - bound(four, FOUR).memory_bytes == pytest.approx(0.75 * logits)
 
 
 def test_search_compiles_nothing_that_cannot_fit(small, tmp_path):

@@ -13,7 +13,7 @@ from configs.pods import PODS
 from models.sharding import torus
 from models.sharding.layout import LayoutError
 from trainers.chips import CHIPS, PodError, parse_slice, usual_slice
-from trainers.pods import calibration, libtpu, topology
+from trainers.pods import libtpu, topology
 
 compiler = pytest.mark.skipif(not libtpu.installed(), reason="libtpu is not installed: make setup DEVICE=plan")
 MESH = (("data", 256), ("model", 8))
@@ -96,29 +96,6 @@ def test_every_pod_experiment_lies_on_its_slice(name):
     assert e.layout.devices == where.chips
     torus.assignment(e.layout.mesh, where.dims, e.layout.torus)
     where.chip.option_set(PODS[name].options)
-
-
-def test_every_point_of_the_calibration_table_is_one_that_is_compiled():
-    """No point that was rebuilt is missing, and none is left of an older table."""
-    stored = json.loads(calibration.FILE.read_text())
-    assert {row["name"]: row["topology"] for row in stored["points"]} == {
-        name: point.topology for name, point in calibration.POINTS.items()
-    }
-
-
-def test_the_error_comes_from_the_calibration_table(tmp_path, monkeypatch):
-    """Published over modelled figures of 0.9, 1.0 and 1.1 are a factor of 1 and a deviation of 10 %; a generation with fewer than
-    three points has the error of all."""
-    points = [("v4:2x2x1", 0.9), ("v4:2x2x1", 1.0), ("v4:2x2x1", 1.1), ("v5e:2x2", 1.0)]
-    rows = [{"topology": slice, "published_mfu": ratio / 2, "modelled_mfu": 0.5} for slice, ratio in points]
-    monkeypatch.setattr(calibration, "FILE", tmp_path / "calibration.json")
-    calibration.FILE.write_text(json.dumps({"points": rows}))
-    found = calibration.error("v4")
-    assert (found.points, found.factor, found.deviation_pct) == pytest.approx((3, 1.0, 10.0))
-    found = calibration.error("v5e")
-    assert (found.points, found.factor, found.deviation_pct) == pytest.approx((4, 1.0, 10 * (2 / 3) ** 0.5))
-    off = [{"published_mfu": 0.5, "modelled_mfu": modelled} for modelled in (0.65, 0.7)]  # 30 % and 40 % too much
-    assert calibration.rms(off) == pytest.approx(100 * 0.125**0.5)
 
 
 def test_without_the_compiler_a_line_says_how_to_get_it(monkeypatch):

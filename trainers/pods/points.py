@@ -1,0 +1,150 @@
+"""Runs on TPU pods with published throughput, rebuilt: what modelled figures are compared with (trainers/pods/calibration.py).
+
+Each is made of the zoo's own configs as it was run: sizes, batch, mesh, and what the backward pass kept. Where a source leaves
+something open, its docstring says what was chosen. Not among them, and why: docs/PODS.md.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import replace
+
+from configs import bert, gpt
+from configs.experiment import Experiment
+from configs.optimizers import AdamW, Exponential
+from models.sharding.layout import Layout
+from models.sharding.layouts import fully_sharded, two_d
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """A published run.
+
+    Attributes:
+      experiment: makes the run's experiment.
+      topology: the slice that it ran on.
+      mfu: model FLOPs utilisation by PaLM's definition, as published or from the published step time.
+      group: who published it; the error of a prediction is also taken without a whole group.
+      source: where it stands.
+      kernel: whether long rows' attention is computed by a kernel; there was none before the second half of 2023.
+    """
+
+    experiment: Callable[[], Experiment]
+    topology: str
+    mfu: float
+    group: str
+    source: str
+    kernel: bool = False
+
+
+def _mlperf_480b() -> Experiment:
+    e = bert.mlperf_480b()
+    return replace(e, execution=replace(e.execution, remat="full"))
+
+
+def _mlperf_200b() -> Experiment:
+    e = bert.mlperf_200b()
+    execution = replace(e.execution, remat="attention_in+context+attention_out")
+    return replace(e, execution=execution, layout=replace(two_d(64, 16), name="mlperf_200b"))
+
+
+def _maxtext_v4(e: Experiment) -> Experiment:
+    execution = replace(e.execution, remat="full", loss_chunks=1)
+    return replace(e, execution=execution, layout=fully_sharded(e.layout.devices, 1))
+
+
+def _palm_540b() -> Experiment:
+    e = gpt.palm_540b()  # half of the batch: one pod of the two
+    return replace(e, data=replace(e.data, batch_size=1024), execution=replace(e.execution, remat="full"))
+
+
+def _pax(layers: int, dim: int, rows: int, mesh: tuple[int, int]) -> Experiment:
+    """Pax's decoders (paxml's lm_cloud.py, c4.py and model_params.py): heads of 128, GELU of 4 widths, rows of 1024 tokens,
+    capped logits, a scale per dimension of the queries, sinusoidal positions, Adam with weights in single precision.
+
+    The chart is of runs on C4, for which c4.py has 16B and 32B, both with SAVE_NOTHING: a layer is recomputed.
+
+    Args:
+      rows: of each chip.
+      mesh: (data, mdl).
+    """
+    e = gpt.maxtext_22b()
+    model = replace(
+        e.model, vocab=32_000, layers=layers, model_dim=dim, hidden_dim=4 * dim, heads=dim // 128, head_dim=128,
+        positions="sinusoidal", norm="layer", norm_bias=True, ffn_bias=True, per_dim_scale=True, logit_cap=50.0,
+        softmax_cap=30.0, activation="gelu_tanh", tied=True,
+    )  # fmt: skip
+    layout = two_d(*mesh)
+    schedule = Exponential(peak=2.5e-4, steps=300_000, warmup=4000, floor=0.1)
+    return replace(
+        e,
+        model=model,
+        layout=layout,
+        data=replace(e.data, batch_size=rows * layout.devices, length=1024),
+        optimizer=AdamW(schedule=schedule, b2=0.99, weight_decay=1e-3),
+        train=replace(e.train, clip_norm=5.0),
+        eval=replace(e.eval, batch_size=layout.devices),
+        execution=replace(e.execution, remat="full", loss_chunks=1),
+    )
+
+
+def _maxtext_v5(scale: int, rows: int, layout: Layout, remat: str = "full") -> Experiment:
+    """MaxText's decoders for v5e and v5p: heads of 128, gated SiLU, rows of 2048 tokens.
+
+    Args:
+      scale: its `global_parameter_scale`, a power of two: each doubles heads and the hidden dimension, then the model dimension,
+        then layers.
+      rows: of each chip.
+      remat: MaxText's "full" recomputes a layer, its "minimal" keeps the products of weights: "dots".
+    """
+    e = gpt.maxtext_22b()
+    whole, rest = divmod(scale.bit_length() - 1, 3)
+    hidden = 2 ** (whole + (rest > 0))
+    model = replace(
+        e.model, layers=16 * 2**whole, model_dim=2048 * 2 ** (whole + (rest > 1)), hidden_dim=7168 * hidden,
+        heads=16 * hidden, head_dim=128, activation="silu", gated=True,
+    )  # fmt: skip
+    execution = replace(e.execution, remat=remat, loss_chunks=4)
+    data = replace(e.data, batch_size=rows * layout.devices, length=2048)
+    return replace(e, model=model, execution=execution, layout=layout, data=data)
+
+
+MLPERF = "MLPerf 1.1 logs"
+V4 = "MaxText's README of 2023"
+PAX = "Pax's README, read off its chart (3 %)"
+V5E = "MaxText's README, 256 v5e"
+V5P = "MaxText's README of its v5p configurations"
+POINTS = {
+    "mlperf_480b": Point(_mlperf_480b, "v4:8x16x16", 0.475, "MLPerf", f"{MLPERF}, 22.74 s a step"),
+    "mlperf_200b": Point(_mlperf_200b, "v4:8x8x16", 0.531, "MLPerf", f"{MLPERF}, 16.83 s a step"),
+    "maxtext_22b": Point(lambda: _maxtext_v4(gpt.maxtext_22b()), "v4:4x4x4", 0.567, "MaxText", V4),
+    "maxtext_52b": Point(lambda: _maxtext_v4(gpt.maxtext_52b()), "v4:4x4x12", 0.560, "MaxText", V4),
+    "palm_540b": Point(_palm_540b, "v4:12x16x16", 0.462, "PaLM", "arXiv 2204.02311, section 4.1"),
+    "pax_16b": Point(lambda: _pax(36, 6144, 16, (16, 2)), "v4:2x4x4", 0.424, "Pax", PAX),
+    "pax_32b": Point(lambda: _pax(40, 8192, 8, (16, 4)), "v4:4x4x4", 0.423, "Pax", PAX),
+    "pax_128b": Point(lambda: _pax(71, 12_288, 4, (64, 4)), "v4:4x8x8", 0.486, "Pax", PAX),
+    "pax_256b": Point(lambda: _pax(80, 16_384, 4, (64, 8)), "v4:8x8x8", 0.532, "Pax", PAX),
+    "pax_1024b": Point(lambda: _pax(142, 24_576, 2, (256, 8)), "v4:8x16x16", 0.536, "Pax", PAX),
+    "v5e_16b": Point(
+        lambda: _maxtext_v5(16, 6, fully_sharded(256, 1)), "v5e:16x16", 0.611, "MaxText", V5E, kernel=True
+    ),
+    "v5e_32b": Point(
+        lambda: _maxtext_v5(32, 4, fully_sharded(256, 1)), "v5e:16x16", 0.669, "MaxText", V5E, kernel=True
+    ),
+    "v5e_64b": Point(
+        lambda: _maxtext_v5(64, 2, fully_sharded(256, 1)), "v5e:16x16", 0.599, "MaxText", V5E, kernel=True
+    ),
+    "v5p_128b": Point(
+        lambda: _maxtext_v5(128, 1, two_d(16, 8), "dots"), "v5p:4x4x8", 0.6868, "MaxText", V5P, kernel=True
+    ),
+    "v5p_128b_256": Point(
+        lambda: _maxtext_v5(128, 1, two_d(32, 8), "dots"), "v5p:4x8x8", 0.6883, "MaxText", V5P, kernel=True
+    ),
+    "v5p_256b": Point(
+        lambda: _maxtext_v5(256, 1, two_d(64, 8), "dots"), "v5p:8x8x8", 0.6709, "MaxText", V5P, kernel=True
+    ),
+    "v5p_512b": Point(lambda: _maxtext_v5(512, 2, two_d(64, 8)), "v5p:8x8x8", 0.640, "MaxText", V5P, kernel=True),
+    "v5p_1024b": Point(lambda: _maxtext_v5(1024, 2, two_d(128, 8)), "v5p:8x8x16", 0.5535, "MaxText", V5P, kernel=True),
+    "v5p_1024b_2048": Point(
+        lambda: _maxtext_v5(1024, 2, two_d(256, 8)), "v5p:8x16x16", 0.648, "MaxText", V5P, kernel=True
+    ),
+}
