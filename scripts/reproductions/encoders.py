@@ -100,7 +100,7 @@ SMALL = (
 FACTORS = (0.0625, 0.125, 0.25, 0.5)
 
 
-@reproduction("V-MoE, section 4 and Figure 4", unit="accuracy on 10,000 test pictures", kind="trained", minutes=8)
+@reproduction("V-MoE, section 4 and Figure 4", unit="accuracy on 10,000 test pictures", kind="trained", minutes=10)
 def vmoe_priority(folder: Path) -> list[Row]:
     """Batch priority lets a mixture work at a tenth of the experts' capacity, where giving slots to the first tokens that come
     loses most of the accuracy."""

@@ -44,7 +44,7 @@ CTC = "eval/ctc"
 
 @reproduction(
     "wav2vec 2.0 (arXiv 2006.11477), Tables 1 and 9; BigSSL, section 4", unit="held-out CTC loss, nats a token", kind="trained",
-    minutes=10,
+    minutes=14,
 )  # fmt: skip
 def wav2vec(folder: Path) -> list[Row]:
     """Pre-training on sound without texts makes a recogniser that learns from few texts better than one from scratch."""
