@@ -223,10 +223,12 @@ def test_logits_of_a_part_of_the_row_need_a_part_of_the_memory(small):
 
 
 def test_search_compiles_nothing_that_cannot_fit(small, tmp_path):
+    """Beside the experiment's own plan."""
     everything = sorted(bound(c.experiment, FOUR).memory_bytes for c in candidates(small, FOUR))
     limit = everything[len(everything) // 4]
     results = search(small, limited(FOUR, limit), Compiler(), folder=tmp_path, best=20, say=lambda line: None)
-    assert results and all(estimate(r).memory_bytes <= 1.1 * limit for r in results)
+    others = [r for r in results if r.candidate.experiment != small]
+    assert others and all(estimate(r).memory_bytes <= 1.1 * limit for r in others)
 
 
 def test_plans_that_turn_out_not_to_fit_come_last_and_others_take_their_place(small, tmp_path):
