@@ -17,7 +17,7 @@ from data.reading.examples import open_source
 from models.sharding.layouts import fully_sharded
 from models.sharding.params import flatten, merge, nest
 from tests.helpers.runs import run
-from trainers import adapt, checkpoint, step
+from trainers import adapt, checkpoint, plan, step
 from trainers.plan import fresh_state, make_plan
 from trainers.weights import open
 
@@ -46,7 +46,7 @@ def trained(e: Experiment, steps: int = 2, devices: int = 1):
 def test_a_plan_knows_the_state_before_there_is_one(lora):
     """Its shapes and dtypes, of adapters and of quantised matrices too, are those of a state that is made."""
     p = make_plan(tiny(lora=lora), abstract=True)
-    made = jax.eval_shape(lambda: fresh_state(p))
+    made = jax.eval_shape(lambda key: plan._fresh(p, key), jax.random.key(0))
     assert jax.tree.map(lambda x: (x.shape, x.dtype), p.state) == jax.tree.map(lambda x: (x.shape, x.dtype), made)
 
 

@@ -18,7 +18,9 @@ from data.reading import packing
 from data.vocabularies import tokenizers
 from data.vocabularies.tokenizers import Tokenizer
 from models.errors import UserError
+from models.gpt.layouts import LAYOUTS
 from models.parts.heads_config import Classification
+from models.sharding.layout import LayoutError
 from scripts import classify as classify_script
 from tests.helpers.caches import finish, texts, write_text_cache
 from tests.helpers.runs import run
@@ -187,6 +189,18 @@ def test_perplexity_counts_every_token_and_byte(data, monkeypatch):
     assert scores["eval/perplexity"] == pytest.approx(320, rel=1e-5)
     assert scores["eval/bits_per_byte"] == pytest.approx(tokens * np.log2(320) / size, rel=1e-5)
     assert scores["eval/examples"] == 20
+
+
+def test_held_out_rows_that_microbatches_do_not_divide_are_refused(data, monkeypatch):
+    """Before anything is compiled, with the nearest batch that does."""
+    monkeypatch.setenv("SHARDZOO_DATA", str(data))
+    e = of("causal")
+    layout = LAYOUTS["gpipe"](2, 1, 1, microbatches=3)
+    e = dataclasses.replace(e, eval=dataclasses.replace(e.eval, batch_size=8), layout=layout)  # pyright: ignore[reportCallIssue]
+    plan = make_plan(of("causal"), jax.devices()[:1])
+    folder = data / "caches" / "causal"
+    with pytest.raises(LayoutError, match=r"eval.batch_size=8 .* the 3 microbatches .* 'decoder'; the nearest is 9"):
+        open_evaluator(plan.model, e, folder, folder)
 
 
 def test_evaluation_scores_answers_as_text(data, monkeypatch):

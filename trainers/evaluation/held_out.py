@@ -15,6 +15,7 @@ from data.reading.batches import held_out_batches
 from data.task import Example
 from models.parts.losses import Ratio
 from models.protocol import Batch, Context, HasOutputs, Model
+from models.sharding.layout import Layout, LayoutError
 from models.sharding.params import merge, split
 from trainers.evaluation.evaluator import Params
 from trainers.plan import input_sharding
@@ -28,6 +29,7 @@ class HeldOutEvaluator:
         config: Any = e.eval
         self.examples = self.task.held_out(cache, vocabulary, config.split, config.limit)
         self.rows, self.features = config.batch_size, e.data.features()
+        _check_microbatches(e.layout, self.rows)
         self._shardings = {k: input_sharding(model, k, f, self.rows) for k, f in self.features.items()}
 
         def of_batch(params: Params, batch: Batch) -> tuple[dict[str, Ratio], jax.Array | None]:
@@ -80,6 +82,16 @@ class HeldOutEvaluator:
         scores = self._means(totals)
         scores |= self.task.scores(totals, self.examples, outputs) | {"examples": float(self.examples.count)}
         return {f"eval/{name}": score for name, score in scores.items()}
+
+
+def _check_microbatches(layout: Layout, rows: int) -> None:
+    """Raises LayoutError if the held-out rows of a batch cannot be cut into a pipeline's microbatches."""
+    for path, settings in layout.pipelines:
+        if rows % (m := settings.microbatches):
+            raise LayoutError(
+                f"eval.batch_size={rows} is not divisible by the {m} microbatches of the pipeline of {path!r}; "
+                f"the nearest is {max(1, round(rows / m)) * m}"
+            )
 
 
 EVALUATOR = HeldOutEvaluator
