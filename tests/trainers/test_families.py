@@ -196,8 +196,13 @@ def test_held_out_rows_that_microbatches_do_not_divide_are_refused(data, monkeyp
     monkeypatch.setenv("SHARDZOO_DATA", str(data))
     e = of("causal")
     layout = LAYOUTS["gpipe"](2, 1, 1, microbatches=3)
-    e = dataclasses.replace(e, eval=dataclasses.replace(e.eval, batch_size=8), layout=layout)  # pyright: ignore[reportCallIssue]
-    plan = make_plan(of("causal"), jax.devices()[:1])
+    e = dataclasses.replace(
+        e,
+        data=dataclasses.replace(e.data, batch_size=6),  # pyright: ignore[reportCallIssue]
+        eval=dataclasses.replace(e.eval, batch_size=8),  # pyright: ignore[reportCallIssue]
+        layout=layout,
+    )
+    plan = make_plan(e, jax.devices()[:2])
     folder = data / "caches" / "causal"
     with pytest.raises(LayoutError, match=r"eval.batch_size=8 .* the 3 microbatches .* 'decoder'; the nearest is 9"):
         open_evaluator(plan.model, e, folder, folder)
