@@ -5,6 +5,7 @@ from pathlib import Path
 
 from configs import registry
 from configs.experiment import Experiment
+from configs.overrides import override
 from data.config import HeldOut
 from scripts.reproductions import training
 from scripts.reproductions.entry import Row, reproduction
@@ -40,6 +41,7 @@ def whisper() -> list[Row]:
 
 
 CTC = "eval/ctc"
+SEEDS, PRETRAINING, TUNING = (0, 1), 120, 120
 
 
 @reproduction(
@@ -67,9 +69,6 @@ def wav2vec(folder: Path) -> list[Row]:
     return [*rows, training.claim("from-pretrained less scratch", gain, -1, None, note)]
 
 
-SEEDS, PRETRAINING, TUNING = (0, 1), 120, 120
-
-
 def _small(name: str, steps: int) -> Experiment:
     """Returns one of the small Conformers with 4 layers of 96, two rows of 16 s a step, scored by its loss."""
     e = registry.load(name)
@@ -78,6 +77,4 @@ def _small(name: str, steps: int) -> Experiment:
         f"--train.eval_every={steps // 4}", f"--train.save_every={steps // 2}", "--train.keep=1", "--data.batch_size=2",
         "--model.layers=4", "--model.model_dim=96", "--model.hidden_dim=384",
     ]  # fmt: skip
-    return training.arm(
-        "", dataclasses.replace(e, eval=HeldOut(split="test", limit=60, batch_size=4)), *fields
-    ).experiment
+    return override(dataclasses.replace(e, eval=HeldOut(split="test", limit=60, batch_size=4)), fields)
