@@ -11,6 +11,7 @@ Processes are forked from this one, which has imported everything; it needs Linu
 """
 
 import atexit
+import concurrent.futures
 import contextlib
 import dataclasses
 import json
@@ -23,7 +24,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -184,24 +185,24 @@ def differences(whole: Path, killed: Path) -> list[str]:
     found = [] if lines(whole) == lines(killed) else ["logged numbers"]
     sums, others = last(whole), last(killed)
     found += [name for name in sums.keys() | others.keys() if sums.get(name) != others.get(name)]
-    queue = multiprocessing.get_context("fork").Queue()
-    reader = multiprocessing.get_context("fork").Process(target=_same_params, args=(queue, whole, killed))
-    reader.start()
-    if not queue.get(timeout=LIMIT):
-        found.append("the last parameters")
-    reader.join()
-    return found
+    return found if in_a_process(same_params, whole, killed) else [*found, "the last parameters"]
 
 
-def _same_params(queue: Any, whole: Path, killed: Path) -> None:
+def in_a_process(function: Callable, *arguments: Any) -> Any:
+    """Returns function(*arguments), called in a fork: what starts threads, as JAX, TensorStore and ArrayRecord do, can't be in a
+    process that others are forked from."""
+    with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+        return pool.submit(function, *arguments).result(LIMIT)
+
+
+def same_params(whole: Path, killed: Path) -> bool:
     import numpy as np
 
     from models.sharding.params import flatten
     from trainers import checkpoint
 
     one, two = (flatten(checkpoint.read_stored(workdir, STEPS)[2]) for workdir in (whole, killed))
-    same = one.keys() == two.keys() and all(np.asarray(one[k]).tobytes() == np.asarray(two[k]).tobytes() for k in one)
-    queue.put(bool(same))
+    return one.keys() == two.keys() and all(np.asarray(one[k]).tobytes() == np.asarray(two[k]).tobytes() for k in one)
 
 
 def campaign(kind: str, kills: int, rng: random.Random, folder: Path) -> Tally:
@@ -212,8 +213,8 @@ def campaign(kind: str, kills: int, rng: random.Random, folder: Path) -> Tally:
         shutil.rmtree(whole, ignore_errors=True)
         began = time.monotonic()
         start = Start(kind, whole, data)
-        if any(start.end()):
-            raise ConfigError(f"a run of {kind!r} that nobody killed failed: {start.last_line()}")
+        if any(codes := start.end()):
+            raise ConfigError(f"a run of {kind!r} that nobody killed ended with {codes}: {start.last_line()}")
         duration = time.monotonic() - began
     while tally.kills < kills:
         tally.runs += 1
@@ -259,7 +260,7 @@ def main() -> None:
 
     rng, tallies = random.Random(args.seed), []
     with paths.scratch(Path(tempfile.gettempdir()) / "bench_faults") as folder:
-        write_documents(folder / "data" / "caches" / "documents")
+        in_a_process(write_documents, folder / "data" / "caches" / "documents")
         if not args.json:
             print(
                 "| run | kills | of them inside a save | runs | saves lost | differences |\n" + "| --- " * 6 + "|",
