@@ -20,6 +20,7 @@ from configs.experiment import FRESH
 from models.sharding.params import ParamInfo, flatten, nest, param_name
 from models.sharding.pipelines import one_f_one_b
 from models.sharding.pipelines.gpipe import to_stage_order
+from trainers import adafactor
 
 PyTree = Any
 
@@ -75,19 +76,7 @@ def make(
     rate, everything, infos = learning_rate(config.schedule), infos, optimized(infos, infos)
     match config:
         case settings.Adafactor():
-
-            def decay(step: Any, exponent: Any) -> jax.Array:
-                return jnp.minimum(config.max_decay, 1 - (jnp.asarray(step, jnp.float32) + 1) ** -exponent)
-
-            tensor = [
-                optax.scale_by_factored_rms(
-                    decay_rate=config.decay_exponent, min_dim_size_to_factor=config.min_factored, decay_rate_fn=decay
-                ),
-                optax.clip_by_block_rms(config.clip),
-            ]
-            if config.parameter_scale:
-                tensor.append(optax.scale_by_param_block_rms(1e-3))
-            parts = [per_tensor(optax.chain(*tensor), infos)]
+            parts = [adafactor.transformation(config, infos, per_tensor(adafactor.definition(config), infos))]
         case settings.AdamW():
             parts = [optax.scale_by_adam(config.b1, config.b2, config.eps), decay_matrices(config, infos)]
         case settings.Lamb():
