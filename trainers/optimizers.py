@@ -83,7 +83,7 @@ def make(
             parts = [
                 optax.scale_by_adam(config.b1, config.b2, config.eps),
                 decay_matrices(config, infos),
-                per_tensor(optax.scale_by_trust_ratio(), infos),
+                per_tensor(optax.stateless(trust_ratio), infos),
             ]
         case settings.Sgd():
             parts = [optax.trace(config.momentum)] if config.momentum else []
@@ -143,6 +143,15 @@ def _without_lowest(infos: PyTree, n: int) -> optax.GradientTransformation:
 
 def decay_matrices(config: settings.AdamW | settings.Lamb, infos: PyTree) -> optax.GradientTransformation:
     return optax.add_decayed_weights(config.weight_decay, mask=jax.tree.map(lambda info: info.is_matrix, infos))
+
+
+def trust_ratio(update: Any, param: Any) -> jax.Array:
+    """Scales the update of a tensor to the tensor's norm; as it is where either is zero (You et al. 2020).
+
+    As `optax.scale_by_trust_ratio`, which computes each norm twice, since its norms have gradients at zero.
+    """
+    size, length = jnp.linalg.norm(param), jnp.linalg.norm(update)
+    return update * jnp.where((size == 0) | (length == 0), 1.0, size / length)
 
 
 def matrix_shape(info: ParamInfo) -> tuple[int, ...]:
