@@ -5,9 +5,11 @@ translate many languages into English; BLEU is the paper's average over 100 lang
 public, so that no run here can reproduce it: "bilingual + delta" is what it gained over bilingual baselines (30.8).
 
 One of the paper's "cores" (TPU v3) is one TPU-v4 chip here, and activations are bfloat16 (the paper: float32), except
-the router's. From 36 layers on the paper recomputes; here the experts' inputs and outputs are kept, so that no token is sent
-twice, and so are the large products. The paper gives neither sequence nor group length; its batch sizes and capacities imply
-a batch of 2048 tokens a core in groups of one core's tokens (8192 at 128 cores). Rows of 128 tokens are our choice.
+the router's. The paper keeps the dense weights on every core; here they are cut over one axis of the mesh, since a chip's
+optimizer would have three times as many of them as of its experts' weights. From 36 layers on the paper recomputes; here the
+experts' inputs and outputs are kept, so that no token is sent twice, and so are the large products. The paper gives neither
+sequence nor group length; its batch sizes and capacities imply a batch of 2048 tokens a core in groups of one core's tokens
+(8192 at 128 cores). Rows of 128 tokens are our choice.
 """
 
 from dataclasses import replace
@@ -91,7 +93,7 @@ def moe_128e_12l() -> Experiment:
     return Experiment(
         name="gshard_m4.moe_128e_12l",
         model=GShardM4Config(layers=12, moe=MoeConfig(experts=128, group_size=8192)),
-        layout=layouts.expert_parallel_2d(4, 32),
+        layout=layouts.expert_parallel_2d_fsdp(16, 8),
         data=TranslationData(cache="m4_102", batch_size=8192),
         optimizer=Adafactor(),
         train=Train(steps=1_010_000, save_every=5000, eval_every=20_000, keep=5, log_every=100),
@@ -111,7 +113,7 @@ def moe_512e_12l() -> Experiment:
         base,
         name="gshard_m4.moe_512e_12l",
         model=replace(base.model, moe=MoeConfig(experts=512)),
-        layout=layouts.expert_parallel_2d(8, 64),
+        layout=layouts.expert_parallel_2d_fsdp(64, 8),
         train=replace(base.train, steps=992_000),
     )
 
@@ -127,7 +129,7 @@ def moe_2048e_12l() -> Experiment:
         base,
         name="gshard_m4.moe_2048e_12l",
         model=replace(base.model, moe=MoeConfig(experts=2048)),
-        layout=layouts.expert_parallel_2d(8, 256),
+        layout=layouts.expert_parallel_2d_fsdp(128, 16),
         data=replace(base.data, batch_size=32_768),
         train=replace(base.train, steps=260_000),
     )

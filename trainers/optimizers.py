@@ -20,6 +20,7 @@ from configs.experiment import FRESH
 from models.sharding.params import ParamInfo, flatten, nest, param_name
 from models.sharding.pipelines import one_f_one_b
 from models.sharding.pipelines.gpipe import to_stage_order
+from trainers import adafactor
 
 PyTree = Any
 
@@ -75,26 +76,14 @@ def make(
     rate, everything, infos = learning_rate(config.schedule), infos, optimized(infos, infos)
     match config:
         case settings.Adafactor():
-
-            def decay(step: Any, exponent: Any) -> jax.Array:
-                return jnp.minimum(config.max_decay, 1 - (jnp.asarray(step, jnp.float32) + 1) ** -exponent)
-
-            tensor = [
-                optax.scale_by_factored_rms(
-                    decay_rate=config.decay_exponent, min_dim_size_to_factor=config.min_factored, decay_rate_fn=decay
-                ),
-                optax.clip_by_block_rms(config.clip),
-            ]
-            if config.parameter_scale:
-                tensor.append(optax.scale_by_param_block_rms(1e-3))
-            parts = [per_tensor(optax.chain(*tensor), infos)]
+            parts = [adafactor.transformation(config, infos, per_tensor(adafactor.definition(config), infos))]
         case settings.AdamW():
             parts = [optax.scale_by_adam(config.b1, config.b2, config.eps), decay_matrices(config, infos)]
         case settings.Lamb():
             parts = [
                 optax.scale_by_adam(config.b1, config.b2, config.eps),
                 decay_matrices(config, infos),
-                per_tensor(optax.scale_by_trust_ratio(), infos),
+                per_tensor(optax.stateless(trust_ratio), infos),
             ]
         case settings.Sgd():
             parts = [optax.trace(config.momentum)] if config.momentum else []
@@ -154,6 +143,15 @@ def _without_lowest(infos: PyTree, n: int) -> optax.GradientTransformation:
 
 def decay_matrices(config: settings.AdamW | settings.Lamb, infos: PyTree) -> optax.GradientTransformation:
     return optax.add_decayed_weights(config.weight_decay, mask=jax.tree.map(lambda info: info.is_matrix, infos))
+
+
+def trust_ratio(update: Any, param: Any) -> jax.Array:
+    """Scales the update of a tensor to the tensor's norm; as it is where either is zero (You et al. 2020).
+
+    As `optax.scale_by_trust_ratio`, which computes each norm twice, since its norms have gradients at zero.
+    """
+    size, length = jnp.linalg.norm(param), jnp.linalg.norm(update)
+    return update * jnp.where((size == 0) | (length == 0), 1.0, size / length)
 
 
 def matrix_shape(info: ParamInfo) -> tuple[int, ...]:

@@ -46,6 +46,18 @@ def expert_parallel_2d(x: int, y: int) -> Layout:
     )
 
 
+def expert_parallel_2d_fsdp(x: int, y: int) -> Layout:
+    """`expert_parallel_2d`, with the dense weights cut over x and gathered where they are used: whole everywhere, they would take
+    the optimizer longer than a chip's experts do."""
+    base = expert_parallel_2d(x, y)
+    return Layout(
+        name="expert_parallel_2d_fsdp",
+        mesh=base.mesh,
+        rules=also(base.rules, embed="data"),
+        components=tuple((f"{stack}.moe", rules(embed=None)) for stack in ("decoder", "encoder")),
+    )
+
+
 def expert_zero1(x: int, y: int) -> Layout:
     """Expert parallel, with the optimizer state cut over all devices: that of experts over the replicas of each (ZeRO-1)."""
     base = expert_parallel(x, y)
@@ -185,6 +197,7 @@ def recipes(decoder: Sequence[str]) -> dict[str, Recipe]:
     return SHARED | table(
         Recipe(expert_parallel, EXPERT_AXES, ANY),
         Recipe(expert_parallel_2d, EXPERT_AXES),
+        Recipe(expert_parallel_2d_fsdp, EXPERT_AXES),
         Recipe(expert_zero1, EXPERT_AXES, ANY),
         Recipe(expert_fully_sharded, EXPERT_AXES, ANY),
         Recipe(expert_tensor_parallel, BOTH, 16),

@@ -14,7 +14,7 @@ from configs.experiment import Experiment
 from data.config import HeldOut
 from models.parts.moe.config import MoeConfig
 from models.parts.moe.routing import capacity as capacity_of
-from models.sharding.expert_layouts import expert_parallel
+from models.sharding.expert_layouts import expert_parallel, expert_parallel_2d
 from scripts.reproductions import training
 from scripts.reproductions.entry import Row, reproduction
 from scripts.reproductions.plans import modelled
@@ -96,8 +96,10 @@ def figure_7() -> list[Row]:
     rows = []
     for name, paper in read.items():
         e = registry.load(f"gshard_m4.{name}")
+        whole = expert_parallel_2d(*(n for _, n in e.layout.mesh))  # dense weights are, as in the paper
+        e = dataclasses.replace(e, layout=whole)
         found = tables.describe(e)["bytes_per_device"]
-        note = f"read off a chart; ours cuts the dense layers as well ({e.layout.name})"
+        note = f"read off a chart; dense layers whole ({whole.name})"
         rows.append(Row(name, paper, sum(found.values()) / 1e9, note, within=0.1))
     return rows
 

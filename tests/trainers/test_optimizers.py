@@ -12,7 +12,7 @@ from configs.optimizers import Adafactor, AdamW, Constant, Cosine, InverseSqrt, 
 from models.sharding.component import Component
 from models.sharding.layout import Layout, rules
 from models.sharding.params import ParamInfo
-from trainers import optimizers
+from trainers import adafactor, optimizers
 
 RATE = Constant(value=0.1)
 OPTIMIZERS = [
@@ -111,6 +111,34 @@ def test_adafactor_equals_its_paper_on_one_matrix(float64):
         u /= max(1.0, np.sqrt((u**2).mean()) / 1.0)
         w = w - 0.1 * max(1e-3, np.sqrt((w**2).mean())) * u
     assert_allclose(got, w, rtol=1e-7)  # the decay is computed in float32
+
+
+@pytest.mark.parametrize("scale", [True, False])
+def test_adafactor_equals_optax(scale, float64):
+    """Of stacks of wide, tall, square, four-dimensional and small tensors, updates and state are those of optax's chain, mapped
+    over the tensors; slices of very different sizes, one of which is zero."""
+    axes = {
+        "wide": ((3, 6, 8), ("layers", "embed", "mlp")),
+        "tall": ((3, 2, 8, 6), ("layers", "expert", "mlp", "embed")),
+        "square": ((5, 5), ("embed", "mlp")),
+        "heads": ((2, 5, 3, 4), ("layers", "embed", "heads", "kv")),
+        "small": ((2, 3, 8), ("layers", "embed", "mlp")),
+        "vector": ((2, 7), ("layers", "embed")),
+    }
+    infos = {name: info(name, *shape) for name, shape in axes.items()}
+    rng = np.random.default_rng(0)
+    params = {k: jnp.array(rng.normal(size=i.shape) * 10.0 ** rng.uniform(-4, 1)) for k, i in infos.items()}
+    params["wide"] = params["wide"].at[1].set(0)
+    config = Adafactor(schedule=RATE, min_factored=4, parameter_scale=scale)
+    ours = adafactor.transformation(config, infos, plain := optimizers.per_tensor(adafactor.definition(config), infos))
+    state = other = ours.init(params)
+    for step in range(3):
+        grads = {k: jnp.array(rng.normal(size=p.shape) * 10.0 ** rng.uniform(-6, 2)) for k, p in params.items()}
+        grads["heads"] *= step  # of which the first is zero
+        found, state = ours.update(grads, state, params)
+        want, other = plain.update(grads, other, params)
+        assert jax.tree.structure(state) == jax.tree.structure(other)
+        jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-12), (found, state), (want, other))
 
 
 def test_state_is_cut_like_its_parameter():

@@ -3,7 +3,6 @@
 B batch, L queries, S keys, N heads, G heads of keys and values, D size of a head.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,7 @@ import jax.numpy as jnp
 
 from models.parts.attention.logits import product
 from models.parts.attention.mask import AttentionMask
-from models.parts.layers import dropout
+from models.parts.layers import draw_seeds, dropped
 from models.sharding.component import Component
 
 BLOCK = 256  # queries
@@ -30,15 +29,15 @@ def attend(
       where: the component, whose mesh and layout decide about blocks.
       rate: of dropout on probabilities, without a key none.
     """
-    parts, length, keys = [], q_BLND.shape[1], k_BSGD.shape[1]
+    parts, length, keys, seeds = [], q_BLND.shape[1], k_BSGD.shape[1], None
+    if key is not None and rate > 0:
+        seeds = draw_seeds(key, (q_BLND.shape[0], q_BLND.shape[2], length))
     for start, end, seen in blocks(length, keys, mask, where):
         part_BNLS = logits(q_BLND[:, start:end], k_BSGD[:, :seen], table, mask.part(start, end, seen))
         kept_BNLS = None
-        if key is not None and rate > 0:
-            # By query wherever any layout or platform takes blocks, so that all of them draw the same.
-            by_query = functools.partial(_drop_by_query, start=start, length=length)
-            drop = by_query if _comes_in_blocks(length, keys, mask) else dropout
-            kept_BNLS = drop(jnp.ones_like(part_BNLS, q_BLND.dtype), rate, key)
+        if seeds is not None:  # by query, so that blocks of any size draw the same
+            of_part = seeds[0][:, :, start:end], seeds[1]
+            kept_BNLS = dropped(jnp.ones_like(part_BNLS, q_BLND.dtype), rate, of_part)
         parts.append(softmax_mix(part_BNLS, v_BSGD[:, :seen], kept_BNLS))
     return jnp.concatenate([y for y, _ in parts], axis=1), jnp.concatenate([mass for _, mass in parts], axis=2)
 
@@ -60,19 +59,6 @@ def blocks(length: int, keys: int, mask: AttentionMask, where: Component) -> lis
 def _comes_in_blocks(length: int, keys: int, mask: AttentionMask) -> bool:
     """Returns whether attention in rows like these is computed in blocks, where layout and platform permit it."""
     return length >= BLOCK and length == keys and mask.causal and mask.in_order
-
-
-def _drop_by_query(x_BNLS: jax.Array, rate: float, key: jax.Array, start: int, length: int) -> jax.Array:
-    """Applies dropout to a block of attention whose queries begin at `start` of a row's `length`, the same in blocks of any size.
-
-    Each query of each head has a key of its own, and of the numbers that it draws the first S do not depend on S. This costs
-    one number more a query.
-    """
-    keys_BNL = jax.random.split(key, (*x_BNLS.shape[:2], length))[:, :, start : start + x_BNLS.shape[2]]
-    draw = functools.partial(dropout, rate=rate)
-    for _ in keys_BNL.shape:
-        draw = jax.vmap(draw)
-    return draw(x_BNLS, key=keys_BNL)
 
 
 @jax.custom_vjp

@@ -12,6 +12,7 @@ from models.parts.attention import blocks, plain, ring
 from models.parts.attention.logits import masked_logits, mix
 from models.parts.attention.mask import AttentionMask, arrange
 from models.parts.attention.module import Attention
+from models.parts.layers import draw_seeds, dropped
 from models.sharding.component import Component, make_mesh
 from models.sharding.layouts import LAYOUTS
 from tests.helpers.models import ALONE
@@ -98,11 +99,12 @@ def test_long_causal_rows_in_blocks_are_whole_rows(rate, float64, monkeypatch):
 def test_dropout_by_query_has_its_rate_and_no_pattern():
     """A quarter is dropped, and rows of the batch, heads, queries and keys are all unlike each other; a block of queries with the
     keys before its end is that part of the row."""
-    kept = np.asarray(blocks._drop_by_query(jnp.ones((2, 3, 64, 64)), 0.25, jax.random.key(0), 0, 64))
+    of_rows, of_all = draw_seeds(jax.random.key(0), (2, 3, 64))
+    kept = np.asarray(dropped(jnp.ones((2, 3, 64, 64)), 0.25, (of_rows, of_all)))
     assert set(np.unique(kept)) == {0, np.float32(4 / 3)}
     assert_allclose((kept == 0).mean(), 0.25, atol=0.01)
     for axis in range(4):
         ahead = np.roll(kept, 1, axis)
         assert_allclose(((kept == 0) & (ahead == 0)).mean(), 0.25**2, atol=0.01)
-    block = blocks._drop_by_query(jnp.ones((2, 3, 16, 48)), 0.25, jax.random.key(0), 32, 64)
+    block = dropped(jnp.ones((2, 3, 16, 48)), 0.25, (of_rows[:, :, 32:48], of_all))
     assert_array_equal(block, kept[:, :, 32:48, :48])
