@@ -176,10 +176,11 @@ def test_what_comes_late_is_dropped():
     """With one slot an expert serves the first token that wants it; the others keep only their residual."""
     gates = probs([9, 1], [9, 1], [9, 1], [9, 1])
     routing = moe.route("top2", gates, ALL, 1)
-    take, give = dispatch.by_einsum(routing, 4, 2, 1)
-    buffers = take(jnp.arange(4.0).reshape(1, 4, 1) + 1)
-    assert_array_equal(buffers[0, :, 0, 0], [1, 1])  # both experts hold token 0
-    assert_allclose(give(buffers)[0, :, 0], [1, 0, 0, 0], rtol=1e-6)
+    take, weights, give = dispatch.by_einsum(routing, 4, 2, 1)
+    buffers, weight_EGC = take(jnp.arange(4.0).reshape(1, 4, 1) + 1), weights(jnp.float32)
+    assert_array_equal(buffers[:, 0, 0, 0], [1, 1])  # both experts hold token 0
+    assert_allclose(weight_EGC[:, 0, 0], [0.9, 0.1], rtol=1e-6)
+    assert_allclose(give(buffers * weight_EGC[..., None])[0, :, 0], [1, 0, 0, 0], rtol=1e-6)
     shares = {name: ratio.value for name, ratio in moe.counts(gates, routing, ALL).items()}
     assert shares["dropped"] == 0.75 and shares["experts_0"] == 0.75 and shares["experts_2"] == 0.25
     assert_array_equal(moe.route("top1", gates, ALL, 1).kept_GN[0], [1, 0, 0, 0])
@@ -193,9 +194,9 @@ def test_padding_is_never_routed_and_never_counts(gating, load):
     gates = probs([3, 6, 1], [6, 4, 0], [1, 3, 6], [1, 6, 3])
     mask = jnp.array([[True, False, True, False]])
     routing = moe.route(gating, gates, mask, 4)
-    take, give = dispatch.by_sort(routing, 4, 3, 4)
+    take, weights, give = dispatch.by_sort(routing, 4, 3, 4)
     assert_array_equal(moe.per_token(routing, 4)[0, 1::2], 0)
-    out = give(take(jnp.ones((1, 4, 5))))
+    out = give(take(jnp.ones((1, 4, 5))) * weights(jnp.float32)[..., None])
     assert_array_equal(out[0, 1::2], np.zeros((2, 5)))
     weight = {"top2": 1.0, "top1": 0.6, "expert_choice": 1.0}[gating]
     assert_allclose(out[0, 2], np.full(5, weight), rtol=1e-6)
@@ -358,6 +359,11 @@ def test_dropout_inside_experts_is_drawn_in_training_alone(float64):
     refused = Moe(dropping.c, MODEL, HIDDEN, jax.random.key(0), ragged)
     with pytest.raises(LayoutError, match=r"dropout inside experts .* 'ragged' .* use 'sort'"):
         refused(x, real, jax.random.key(1))
+    refused = Moe(
+        dropping.c, MODEL, HIDDEN, jax.random.key(0), dataclasses.replace(HERE, execution=Execution(exchange_parts=2))
+    )
+    with pytest.raises(LayoutError, match=r"dropout inside experts .* exchange_parts=2 divides; use 1"):
+        refused(x, real, jax.random.key(1))
 
 
 @pytest.mark.parametrize(
@@ -365,7 +371,7 @@ def test_dropout_inside_experts_is_drawn_in_training_alone(float64):
 )
 def test_dispatches_agree(gating, slots, float64):
     """All four give what the experts give token by token, and one gradient for inputs, gates and weights, to 1e-12; with drops
-    (1, 5 slots) and without (32)."""
+    (1, 5 slots) and without (32). So do buffers in two parts."""
     rng = np.random.default_rng(slots)
     logits, x, *weights = (
         jnp.array(rng.normal(size=shape))
@@ -380,21 +386,22 @@ def test_dispatches_agree(gating, slots, float64):
     def run(how, logits, x, wg, wi, wo, bg, bi, bo):
         routing = moe.route(gating, jax.nn.softmax(2 * logits), mask, slots, jax.random.key(1))
         experts = dispatch.Experts((wg, wi), wo, lambda g, x: jnp.tanh(g) * x, (bg, bi), bo)
-        y = dispatch.mixture(x, routing, slots, experts, HERE, how)
+        where = dataclasses.replace(HERE, execution=Execution(exchange_parts=2)) if how == "in parts" else HERE
+        y = dispatch.mixture(x, routing, slots, experts, where, "sort" if how == "in parts" else how)
         return jnp.sum(y**2), (y, routing)
 
     @jax.jit
     def all_ways(*args):
         return {
             how: jax.value_and_grad(lambda *a: run(how, *a), argnums=range(8), has_aux=True)(*args)
-            for how in (*dispatch.BUFFERED, "ragged")
+            for how in (*dispatch.BUFFERED, "ragged", "in parts")
         }
 
     found = all_ways(logits, x, *weights)
     (_, (y, routing)), _ = found["einsum"]
     assert_allclose(y, one_by_one(*jax.device_get((x, routing, *weights))), rtol=1e-12, atol=1e-12)
     assert (routing.wanted_GN.sum() > routing.kept_GN.sum()) == (gating != "expert_choice" and slots < 32)
-    for how in ("sort", "all_to_all", "ragged"):
+    for how in ("sort", "all_to_all", "ragged", "in parts"):
         jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-12, atol=1e-12), found[how], found["einsum"])
 
 
@@ -417,6 +424,11 @@ def test_no_slot_is_used_twice():
     wanted = np.asarray(choice.wanted_GSK)
     assert not wanted.all()
     assert_array_equal(np.asarray(moe.find_slots(choice, 5))[wanted], np.asarray(slots_by_cumsum(choice, 5))[wanted])
+    # The same in two blocks of choices, the second not full.
+    many = jax.tree.map(lambda x: jnp.tile(x, (1, 2, 1)), choice)
+    assert many.wanted_GSK[0].size > moe.BLOCK
+    both = (np.asarray(f(many, 5))[np.asarray(many.wanted_GSK)] for f in (moe.find_slots, slots_by_cumsum))
+    assert_array_equal(*both)
     routing = moe.assign_slots(choice, moe.find_slots(choice, 5), 9)
     for g in range(2):
         kept = np.asarray(routing.kept_GN[g])
