@@ -26,8 +26,8 @@ class Execution:
       dispatch: of a mixture of experts: "sort" (gathers), "einsum" (GShard's algorithm), "all_to_all" (the exchange between
         devices written down) or "ragged" (grouped products, no buffers): equal value for value; models/parts/moe/dispatch.py
         has their costs.
-      exchange_parts: parts in which a mixture's tokens travel to experts and back, so that one is multiplied while the next one
-        travels.
+      exchange_parts: parts of a device's experts to which a mixture's tokens travel one after the other, so that one part
+        multiplies while the next one's tokens travel.
       loss_chunks: parts of a row whose logits exist at the same time in a decoder's loss (models/gpt), each computed again in
         the backward pass: n parts need an n-th of the logits' memory.
     """

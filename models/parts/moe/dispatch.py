@@ -37,6 +37,7 @@ from models.sharding.component import Component
 from models.sharding.layout import Axes, LayoutError
 
 
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Experts:
     """E feed-forward networks, activation(x up_1, x up_2, ...) down: one `up` for ReLU, two for gated activations.
@@ -52,10 +53,10 @@ class Experts:
 
     up: tuple[jax.Array, ...]
     down: jax.Array
-    activation: Callable[..., jax.Array]
+    activation: Callable[..., jax.Array] = dataclasses.field(metadata={"static": True})
     up_bias: tuple[jax.Array, ...] = ()
     down_bias: jax.Array | None = None
-    hidden: Callable[[jax.Array], jax.Array] | None = None
+    hidden: Callable[[jax.Array], jax.Array] | None = dataclasses.field(default=None, metadata={"static": True})
 
 
 def mixture(x_GSM: jax.Array, routing: Routing, slots: int, experts: Experts, where: Component, how: str) -> jax.Array:
@@ -86,21 +87,37 @@ def buffered(x_GSM: jax.Array, routing: Routing, slots: int, experts: Experts, w
     """Computes `mixture` through buffers [E, G, C, M]: experts first, so that their products need no transposition."""
     moves, exchange = BUFFERED[how]
     dispatch, gates, combine = moves(routing, x_GSM.shape[1], experts.down.shape[0], slots)
-    parts = min(where.execution.exchange_parts, slots)
-    if experts.hidden and parts > 1:
+
+    def returned(x_EGCM: jax.Array, gate_EGC: jax.Array, experts: Experts) -> jax.Array:
+        x_EGCM, gate_EGC = (checkpoint_name(exchange(x, where), "dispatched") for x in (x_EGCM, gate_EGC))
+        y_EGCM = in_experts(x_EGCM, gate_EGC[..., None], experts, where)
+        return checkpoint_name(exchange(y_EGCM, where, back=True), "returned")
+
+    whole = dispatch(x_GSM), gates(x_GSM.dtype), experts
+    if (parts := where.execution.exchange_parts) == 1:
+        return combine(returned(*whole))
+    if experts.hidden:
         raise LayoutError(
             f"dropout inside experts is drawn by place in their buffers, which exchange_parts={parts} divides; use 1"
         )
-    ends = [slots * i // parts for i in range(1, parts)]
-    x_EGCM, gate_EGC = (jnp.split(x, ends, axis=2) for x in (dispatch(x_GSM), gates(x_GSM.dtype)))
+    peers = where.layout.num_shards(where.layout.resolve(where.path).get("act_expert", ())) if where.mesh else 1
+    found = [returned(*_part(whole, peers, parts, i)) for i in range(parts)]
+    y_PXEGCM = jnp.stack([y_EGCM.reshape(peers, -1, *y_EGCM.shape[1:]) for y_EGCM in found], axis=1)
+    return combine(y_PXEGCM.reshape(whole[0].shape))
 
-    def returned(x_EGCM: jax.Array, gate_EGC: jax.Array) -> jax.Array:
-        x_EGCM, gate_EGC = (checkpoint_name(exchange(x, where), "dispatched") for x in (x_EGCM, gate_EGC))
-        return checkpoint_name(
-            exchange(in_experts(x_EGCM, gate_EGC[..., None], experts, where), where, back=True), "returned"
-        )
 
-    return combine(jnp.concatenate([returned(*part) for part in zip(x_EGCM, gate_EGC, strict=True)], axis=2))
+def _part(whole: Any, peers: int, parts: int, i: int) -> Any:
+    """Returns the i-th of equal parts of the experts that each of the peers has, of arrays with all experts in front."""
+
+    def of(x: jax.Array) -> jax.Array:
+        if len(x) % (peers * parts):
+            raise LayoutError(
+                f"exchange_parts={parts} does not divide the {len(x) // peers} experts of a device; nearest is "
+                f"{max(n for n in range(1, parts) if len(x) % (peers * n) == 0)}"
+            )
+        return x.reshape(peers, parts, -1, *x.shape[1:])[:, i].reshape(-1, *x.shape[1:])
+
+    return jax.tree.map(of, whole)
 
 
 def in_experts(x_EGCM: jax.Array, gate_EGC1: jax.Array, experts: Experts, where: Component) -> jax.Array:

@@ -371,7 +371,7 @@ def test_dropout_inside_experts_is_drawn_in_training_alone(float64):
 )
 def test_dispatches_agree(gating, slots, float64):
     """All four give what the experts give token by token, and one gradient for inputs, gates and weights, to 1e-12; with drops
-    (1, 5 slots) and without (32). So do buffers in two parts."""
+    (1, 5 slots) and without (32). So do experts in two parts."""
     rng = np.random.default_rng(slots)
     logits, x, *weights = (
         jnp.array(rng.normal(size=shape))
@@ -403,6 +403,14 @@ def test_dispatches_agree(gating, slots, float64):
     assert (routing.wanted_GN.sum() > routing.kept_GN.sum()) == (gating != "expert_choice" and slots < 32)
     for how in ("sort", "all_to_all", "ragged", "in parts"):
         jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-12, atol=1e-12), found[how], found["einsum"])
+
+
+def test_parts_of_an_exchange_have_whole_experts():
+    """Of four experts on a device three parts are refused, and two proposed."""
+    three = dataclasses.replace(HERE, execution=Execution(exchange_parts=3))
+    refused = Moe(MoeConfig(experts=4, group_size=32), MODEL, HIDDEN, jax.random.key(0), three)
+    with pytest.raises(LayoutError, match=r"exchange_parts=3 does not divide the 4 experts of a device; nearest is 2"):
+        refused(jnp.ones((2, 32, MODEL)), jnp.ones((2, 32), bool), None)
 
 
 def test_dropless_is_any_capacity_that_drops_nothing():
