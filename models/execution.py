@@ -27,7 +27,7 @@ class Execution:
         devices written down) or "ragged" (grouped products, no buffers): equal value for value; models/parts/moe/dispatch.py
         has their costs.
       exchange_parts: parts of a device's experts to which a mixture's tokens travel one after the other, so that one part
-        multiplies while the next one's tokens travel.
+        multiplies while the next one's tokens travel; fewer where it does not divide them.
       loss_chunks: parts of a row whose logits exist at the same time in a decoder's loss (models/gpt), each computed again in
         the backward pass: n parts need an n-th of the logits' memory.
     """

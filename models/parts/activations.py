@@ -52,10 +52,15 @@ WITH_EXPERTS = DENSE | {
         exchanged=True,
     ),
     "returned": Activation(
-        what="what experts made of them, back where the tokens are; no backward pass needs it",
+        what="what experts made of them, back where the tokens are; no gradient needs it",
         axes=((None, "group", None, "act_embed"),),
         summed="act_expert_mlp",
         exchanged=True,
+        copies=0.0,
+    ),
+    "mixture_out": Activation(
+        what="what a mixture adds to the residual stream, which layers after it in its unit are computed from again",
+        axes=(RESIDUAL,),
         copies=0.0,
     ),
 }

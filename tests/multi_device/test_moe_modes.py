@@ -110,6 +110,17 @@ def test_a_layer_on_eight_devices_is_the_papers_on_one(mode, layout, dispatch, f
     assert kinds["all-to-all"] == (0 if layout == "tensor_parallel" else 7 if dispatch == "ragged" else 6)
 
 
+def test_tokens_travel_in_parts(float64):
+    """To the first of a device's two experts, then to the second, without another value; dropout inside experts is refused."""
+    where = on(LAYOUTS["expert_parallel"](2, 4))
+    where = dataclasses.replace(where, execution=Execution(dispatch="all_to_all", exchange_parts=4))
+    found, _, kinds = run(MODES["top2"], where)
+    jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-9, atol=1e-9), found, oracle("top2")[0])
+    assert kinds["all-to-all"] == 12 and kinds["all-gather"] == 0
+    with pytest.raises(LayoutError, match=r"dropout inside experts .* which exchange_parts divides; use 1"):
+        run(dataclasses.replace(MODES["top2"], dropout=0.4), where)
+
+
 @pytest.mark.parametrize("dispatch", ["all_to_all", "ragged"])
 def test_written_exchanges_work_inside_a_pipeline(dispatch, float64):
     """Two layers at once, each on its own stage's devices, give what each gives alone, and their gradients."""

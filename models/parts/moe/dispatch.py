@@ -25,6 +25,7 @@ device.
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -94,30 +95,24 @@ def buffered(x_GSM: jax.Array, routing: Routing, slots: int, experts: Experts, w
         return checkpoint_name(exchange(y_EGCM, where, back=True), "returned")
 
     whole = dispatch(x_GSM), gates(x_GSM.dtype), experts
-    if (parts := where.execution.exchange_parts) == 1:
+    peers = where.layout.num_shards(where.layout.resolve(where.path).get("act_expert", ())) if where.mesh else 1
+    parts = math.gcd(where.execution.exchange_parts, len(experts.down) // peers) if peers > 1 else 1
+    if parts == 1:
         return combine(returned(*whole))
     if experts.hidden:
         raise LayoutError(
-            f"dropout inside experts is drawn by place in their buffers, which exchange_parts={parts} divides; use 1"
+            "dropout inside experts is drawn by place in their buffers, which exchange_parts divides; use 1"
         )
-    peers = where.layout.num_shards(where.layout.resolve(where.path).get("act_expert", ())) if where.mesh else 1
-    found = [returned(*_part(whole, peers, parts, i)) for i in range(parts)]
+
+    def part(i: int) -> Any:
+        def of(x: jax.Array) -> jax.Array:
+            return x.reshape(peers, parts, -1, *x.shape[1:])[:, i].reshape(-1, *x.shape[1:])
+
+        return jax.tree.map(of, whole)
+
+    found = (returned(*part(i)) for i in range(parts))
     y_PXEGCM = jnp.stack([y_EGCM.reshape(peers, -1, *y_EGCM.shape[1:]) for y_EGCM in found], axis=1)
     return combine(y_PXEGCM.reshape(whole[0].shape))
-
-
-def _part(whole: Any, peers: int, parts: int, i: int) -> Any:
-    """Returns the i-th of equal parts of the experts that each of the peers has, of arrays with all experts in front."""
-
-    def of(x: jax.Array) -> jax.Array:
-        if len(x) % (peers * parts):
-            raise LayoutError(
-                f"exchange_parts={parts} does not divide the {len(x) // peers} experts of a device; nearest is "
-                f"{max(n for n in range(1, parts) if len(x) % (peers * n) == 0)}"
-            )
-        return x.reshape(peers, parts, -1, *x.shape[1:])[:, i].reshape(-1, *x.shape[1:])
-
-    return jax.tree.map(of, whole)
 
 
 def in_experts(x_EGCM: jax.Array, gate_EGC1: jax.Array, experts: Experts, where: Component) -> jax.Array:

@@ -359,11 +359,6 @@ def test_dropout_inside_experts_is_drawn_in_training_alone(float64):
     refused = Moe(dropping.c, MODEL, HIDDEN, jax.random.key(0), ragged)
     with pytest.raises(LayoutError, match=r"dropout inside experts .* 'ragged' .* use 'sort'"):
         refused(x, real, jax.random.key(1))
-    refused = Moe(
-        dropping.c, MODEL, HIDDEN, jax.random.key(0), dataclasses.replace(HERE, execution=Execution(exchange_parts=2))
-    )
-    with pytest.raises(LayoutError, match=r"dropout inside experts .* exchange_parts=2 divides; use 1"):
-        refused(x, real, jax.random.key(1))
 
 
 @pytest.mark.parametrize(
@@ -371,7 +366,7 @@ def test_dropout_inside_experts_is_drawn_in_training_alone(float64):
 )
 def test_dispatches_agree(gating, slots, float64):
     """All four give what the experts give token by token, and one gradient for inputs, gates and weights, to 1e-12; with drops
-    (1, 5 slots) and without (32). So do experts in two parts."""
+    (1, 5 slots) and without (32)."""
     rng = np.random.default_rng(slots)
     logits, x, *weights = (
         jnp.array(rng.normal(size=shape))
@@ -386,31 +381,22 @@ def test_dispatches_agree(gating, slots, float64):
     def run(how, logits, x, wg, wi, wo, bg, bi, bo):
         routing = moe.route(gating, jax.nn.softmax(2 * logits), mask, slots, jax.random.key(1))
         experts = dispatch.Experts((wg, wi), wo, lambda g, x: jnp.tanh(g) * x, (bg, bi), bo)
-        where = dataclasses.replace(HERE, execution=Execution(exchange_parts=2)) if how == "in parts" else HERE
-        y = dispatch.mixture(x, routing, slots, experts, where, "sort" if how == "in parts" else how)
+        y = dispatch.mixture(x, routing, slots, experts, HERE, how)
         return jnp.sum(y**2), (y, routing)
 
     @jax.jit
     def all_ways(*args):
         return {
             how: jax.value_and_grad(lambda *a: run(how, *a), argnums=range(8), has_aux=True)(*args)
-            for how in (*dispatch.BUFFERED, "ragged", "in parts")
+            for how in (*dispatch.BUFFERED, "ragged")
         }
 
     found = all_ways(logits, x, *weights)
     (_, (y, routing)), _ = found["einsum"]
     assert_allclose(y, one_by_one(*jax.device_get((x, routing, *weights))), rtol=1e-12, atol=1e-12)
     assert (routing.wanted_GN.sum() > routing.kept_GN.sum()) == (gating != "expert_choice" and slots < 32)
-    for how in ("sort", "all_to_all", "ragged", "in parts"):
+    for how in ("sort", "all_to_all", "ragged"):
         jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-12, atol=1e-12), found[how], found["einsum"])
-
-
-def test_parts_of_an_exchange_have_whole_experts():
-    """Of four experts on a device three parts are refused, and two proposed."""
-    three = dataclasses.replace(HERE, execution=Execution(exchange_parts=3))
-    refused = Moe(MoeConfig(experts=4, group_size=32), MODEL, HIDDEN, jax.random.key(0), three)
-    with pytest.raises(LayoutError, match=r"exchange_parts=3 does not divide the 4 experts of a device; nearest is 2"):
-        refused(jnp.ones((2, 32, MODEL)), jnp.ones((2, 32), bool), None)
 
 
 def test_dropless_is_any_capacity_that_drops_nothing():
