@@ -212,7 +212,7 @@ def test_training_equals_one_device(layout, mode, dispatch):
     far = equality.differences(found, on_one_device(mode))
     assert max(far["losses"], far["parameters"]) < 1e-9 and far["routing"] < 1e-6, far
     assert len({float(m["loss"]) for m in found.metrics}) == STEPS
-    assert sum(c.kind == "all-to-all" for c in found.collectives) == (10 if dispatch == "ragged" else 8)
+    assert sum(c.kind == "all-to-all" for c in found.collectives) == (14 if dispatch == "ragged" else 12)
     assert tables.expert_gathers(e, found.collectives) == 0
 
 
