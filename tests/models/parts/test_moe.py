@@ -421,8 +421,8 @@ def test_no_slot_is_used_twice():
     # The same in two blocks of choices, the second not full.
     many = jax.tree.map(lambda x: jnp.tile(x, (1, 2, 1)), choice)
     assert many.wanted_GSK[0].size > moe.BLOCK
-    both = (np.asarray(f(many, 5))[np.asarray(many.wanted_GSK)] for f in (moe.find_slots, slots_by_cumsum))
-    assert_array_equal(*both)
+    found, paper = (np.asarray(f(many, 5))[np.asarray(many.wanted_GSK)] for f in (moe.find_slots, slots_by_cumsum))
+    assert_array_equal(found, paper)
     routing = moe.assign_slots(choice, moe.find_slots(choice, 5), 9)
     for g in range(2):
         kept = np.asarray(routing.kept_GN[g])
