@@ -23,7 +23,7 @@ from models.gshard_m4.layouts import LAYOUTS
 from models.parts.moe.config import MoeConfig
 from models.sharding import expert_layouts as layouts
 
-KEPT = "dispatched+returned+up+attention_in+attention_out+ffn_out"
+KEPT = "dispatched+up+attention_in+attention_out+ffn_out"
 
 
 def quickstart() -> Experiment:

@@ -56,5 +56,5 @@ def moe_54b() -> Experiment:
     """NLLB-200 54.5B: 54,500,569,088 parameters, 128 experts in every fourth layer, two a token (section 8.2.1)."""
     moe = MoeConfig(experts=128, group_size=2048, second_expert_threshold=0.0, token_dropout=0.2, balance_weight=0.01)
     model = replace(dense(24, 2048, 8192, VOCAB), moe=moe)
-    kept = "dispatched+returned+attention_in+attention_out"
+    kept = "dispatched+attention_in+attention_out"
     return pretraining("nllb.moe_54b", model, expert_fully_sharded(1, 128), remat=kept)

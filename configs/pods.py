@@ -39,7 +39,7 @@ PODS = {
     "gpt.olmoe_1b_7b": Pod("v4:2x4x4", "none as throughput"),
     "gpt.gpt_oss_20b": Pod("v4:4x4x4", "none as throughput"),
     "gpt.deepseek_v3": Pod("v4:8x8x16", "none for TPUs"),
-    "gpt.glam_64b_64e": Pod("v4:8x8x16", "none as throughput; 456 MWh on 1024 v4 for 600e9 tokens (GLaM, Table 1)"),
+    "gpt.glam_64b_64e": Pod("v4:8x8x8", "none as throughput; 456 MWh on 1024 v4 for 600e9 tokens (GLaM, Table 1)"),
     "gpt.glam_8b_64e": Pod("v4:4x8x8", "none as throughput"),
     "gshard_m4.moe_128e_36l": Pod("v4:4x4x8", "0.67 steps/s on 128 v3 cores (GShard, Table 1)"),
     "gshard_m4.moe_512e_36l": Pod("v4:8x8x8", "1.05 steps/s on 512 v3 cores (GShard, Table 1)"),

@@ -22,7 +22,7 @@ from models.sharding.layout import Layout
 from models.t5.config import T5Config
 
 QUICKSTART = MoeConfig(experts=8, gating="top1", group_size=512, capacity_factor=1.25, balance_weight=0.01)
-KEPT = "dispatched+returned+attention_in+attention_out"
+KEPT = "dispatched+attention_in+attention_out"
 
 
 def mixture(experts: int, group_size: int, factor: float = 1.25, least: int = 4) -> MoeConfig:

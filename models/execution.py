@@ -26,6 +26,8 @@ class Execution:
       dispatch: of a mixture of experts: "sort" (gathers), "einsum" (GShard's algorithm), "all_to_all" (the exchange between
         devices written down) or "ragged" (grouped products, no buffers): equal value for value; models/parts/moe/dispatch.py
         has their costs.
+      exchange_parts: parts of a device's experts to which a mixture's tokens travel one after the other, so that one part
+        multiplies while the next one's tokens travel; fewer where it does not divide them.
       loss_chunks: parts of a row whose logits exist at the same time in a decoder's loss (models/gpt), each computed again in
         the backward pass: n parts need an n-th of the logits' memory.
     """
@@ -35,6 +37,7 @@ class Execution:
     remat_of: tuple[tuple[str, str], ...] = ()
     unroll: int = 1
     dispatch: Dispatch = "sort"
+    exchange_parts: int = 1
     loss_chunks: int = 1
 
     def __post_init__(self) -> None:
@@ -43,8 +46,9 @@ class Execution:
                 raise ValueError(f"{name}={value!r}: no such {name}{nearest(value, get_args(kind))}")
         if self.unroll < 0:
             raise ValueError(f"unroll={self.unroll}: must be 1 or more, or 0 for all layers")
-        if self.loss_chunks < 1:
-            raise ValueError(f"loss_chunks={self.loss_chunks}: must be 1 or more")
+        for name in ("exchange_parts", "loss_chunks"):
+            if (value := getattr(self, name)) < 1:
+                raise ValueError(f"{name}={value}: must be 1 or more")
 
     def check(self, components: Collection[str], activations: Collection[str]) -> None:
         """Raises UserError for an activation or a component that the model does not have."""

@@ -26,8 +26,11 @@ def comparable(c: GptConfig, lengths: Sequence[int]) -> GptConfig:
 
 
 def searched(c: GptConfig) -> Mapping[str, Recipe]:
-    """Returns the layouts that a search of plans tries."""
-    return WITH_EXPERTS if c.moe else {name: recipe for name, recipe in LAYOUTS.items() if name not in WITH_EXPERTS}
+    """Returns the layouts that a search of plans tries. Experts may also be gathered, as all weights are: where a chip
+    has many tokens that is less to send than the tokens."""
+    if c.moe:
+        return WITH_EXPERTS | {"fully_sharded": LAYOUTS["fully_sharded"]}
+    return {name: recipe for name, recipe in LAYOUTS.items() if name not in WITH_EXPERTS}
 
 
 FAMILY = Family(

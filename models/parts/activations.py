@@ -47,15 +47,21 @@ WITH_EXPERTS = DENSE | {
     "gate": dataclasses.replace(DENSE["gate"], axes=(HIDDEN, IN_EXPERTS)),
     "up": dataclasses.replace(DENSE["up"], axes=(HIDDEN, IN_EXPERTS)),
     "dispatched": Activation(
-        what="tokens as experts receive them",
-        axes=(("act_expert", "expert_group", None, "act_embed"),),
+        what="tokens as experts receive them, and their gates",
+        axes=(("act_expert", "expert_group", None, "act_embed"), ("act_expert", "expert_group", None)),
         exchanged=True,
     ),
     "returned": Activation(
-        what="what experts made of them, back where the tokens are",
-        axes=(("group", None, None, "act_embed"),),
+        what="what experts made of them, back where the tokens are; no gradient needs it",
+        axes=((None, "group", None, "act_embed"),),
         summed="act_expert_mlp",
         exchanged=True,
+        copies=0.0,
+    ),
+    "mixture_out": Activation(
+        what="what a mixture adds to the residual stream, which layers after it in its unit are computed from again",
+        axes=(RESIDUAL,),
+        copies=0.0,
     ),
 }
 
@@ -73,7 +79,7 @@ POLICIES = (
 )
 POLICIES_WITH_EXPERTS = (
     *POLICIES[:-2],
-    "dispatched+returned",
-    "attention_in+attention_out+dispatched+returned",
+    "dispatched",
+    "attention_in+attention_out+dispatched",
     *POLICIES[-2:],
 )

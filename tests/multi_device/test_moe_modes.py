@@ -106,8 +106,19 @@ def test_a_layer_on_eight_devices_is_the_papers_on_one(mode, layout, dispatch, f
     for name in set(counts) - {"balance_loss", "router_entropy"}:
         jax.tree.map(assert_array_equal, stats[name], counts[name])
     assert kinds["all-gather"] == 0
-    # Two exchanges forward and two backward; ragged rows also send how many they are. None where experts are whole.
-    assert kinds["all-to-all"] == (0 if layout == "tensor_parallel" else 5 if dispatch == "ragged" else 4)
+    # Tokens, gates and outputs there and back, and their gradients; ragged rows also their number. None where experts are whole.
+    assert kinds["all-to-all"] == (0 if layout == "tensor_parallel" else 7 if dispatch == "ragged" else 6)
+
+
+def test_tokens_travel_in_parts(float64):
+    """To the first of a device's two experts, then to the second, without another value; dropout inside experts is refused."""
+    where = on(LAYOUTS["expert_parallel"](2, 4))
+    where = dataclasses.replace(where, execution=Execution(dispatch="all_to_all", exchange_parts=4))
+    found, _, kinds = run(MODES["top2"], where)
+    jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-9, atol=1e-9), found, oracle("top2")[0])
+    assert kinds["all-to-all"] == 12 and kinds["all-gather"] == 0
+    with pytest.raises(LayoutError, match=r"dropout inside experts .* which exchange_parts divides; use 1"):
+        run(dataclasses.replace(MODES["top2"], dropout=0.4), where)
 
 
 @pytest.mark.parametrize("dispatch", ["all_to_all", "ragged"])
@@ -201,7 +212,7 @@ def test_training_equals_one_device(layout, mode, dispatch):
     far = equality.differences(found, on_one_device(mode))
     assert max(far["losses"], far["parameters"]) < 1e-9 and far["routing"] < 1e-6, far
     assert len({float(m["loss"]) for m in found.metrics}) == STEPS
-    assert sum(c.kind == "all-to-all" for c in found.collectives) == (10 if dispatch == "ragged" else 8)
+    assert sum(c.kind == "all-to-all" for c in found.collectives) == (14 if dispatch == "ragged" else 12)
     assert tables.expert_gathers(e, found.collectives) == 0
 
 

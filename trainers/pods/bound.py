@@ -190,7 +190,8 @@ class Work:
     def _exchange_s(self, a: Traced, size: float, links: "Links") -> float:
         """Returns the time of the all-to-alls between groups and experts, in all passes."""
         axes = tuple(axis for axis in self.rules.get("act_expert", ()) if axis in self.rules.get("group", ()))
-        return (2 if a.kept(self.e.execution) else 3) * links.exchange_s(size, axes)
+        again = a.kind.copies and not a.kept(self.e.execution)
+        return (3 if again else 2) * links.exchange_s(size, axes)
 
 
 def _key(e: Experiment) -> Experiment:

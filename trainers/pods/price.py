@@ -2,14 +2,18 @@
 
 The compiler notes its own estimate of cycles for nearly everything that a core computes. It has none for collectives, priced by
 their bytes and the bandwidth of links (trainers.pods.links), none for copies between memories, priced by their bytes and the
-bandwidth of the main memory, and none for Pallas kernels, priced by their FLOPs at a declared share of the peak. Instructions run
-in the order of the text (trainers.pods.schedule). Instructions without a price are listed as problems, never silently left out.
+bandwidth of the main memory, none for gathers of rows, priced likewise by what they read and write, and none for Pallas kernels,
+priced by their FLOPs at a declared share of the peak. Instructions run in the order of the text (trainers.pods.schedule).
+Instructions without a price are listed as problems, never silently left out.
 
-Not modelled: copies and collectives slowing the core down, barriers, launches, input, networks between slices.
+Sorts, and gathers and scatters of single numbers, have no estimate either. They count as unpriced, by the bytes in main memory
+that they touch, which is too little where numbers are many. Not modelled: copies and collectives slowing the core down, barriers,
+launches, input, networks between slices.
 """
 
 import dataclasses
 import functools
+import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -32,6 +36,7 @@ _FREE = {
 _FREE_TARGETS = {"AllocateBuffer", "ConcatBitcast", "AssumeGatherIndicesInBound"}
 _CLEAR_TARGETS = {"ZeroCrop"}  # zeroes the padding beyond an array's end in place: at most its bytes
 _MOVES = {"copy", "slice", "dynamic-slice", "dynamic-update-slice", "concatenate"}
+_ROW = 512  # bytes; rows from this size on are moved at the memory's bandwidth, whatever their order
 _SMALL = 2**20  # bytes; instructions up to this size without an estimate are free, except fusions and kernels
 
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
@@ -213,6 +218,8 @@ class _Reader:
             blocking = [site for site in sites if '"async_collective_fusion_config"' not in site.instruction.rest]
             if blocking and not _CYCLES.search(i.rest):
                 return [Run(self._transfer(site, several=len(blocking) > 1)) for site in blocking]
+        if not _CYCLES.search(i.rest) and (moved := sum(map(_rows_moved, inside))):
+            return [Run(Work(self._row(node.site, "vector", bytes=moved), moved / self.chip.bandwidth))]
         return self._computed(node.site)
 
     def _custom_call(self, site: Site) -> Sequence[Step]:
@@ -315,6 +322,16 @@ class _Reader:
             case "all-to-all":
                 return self.torus.all_to_all(group, collective.bytes)
         return self.torus.permute(collective.groups, collective.bytes)
+
+
+def _rows_moved(site: Site) -> int:
+    """Returns the bytes that a gather of rows reads and writes; 0 for other instructions, and for rows below `_ROW`."""
+    i = site.instruction
+    if i.opcode != "gather":
+        return 0
+    (shape,) = i.shapes
+    row = math.prod(int(n) for n in re.findall(r"\d+", i.attributes["slice_sizes"]))
+    return 2 * shape.bytes if row * shape.bytes >= _ROW * shape.size else 0
 
 
 def _label(op_name: str, name: str) -> str:

@@ -124,11 +124,11 @@ def expert_gathers(e: Experiment, collectives: Iterable[Collective]) -> int:
     dense = [tensor for tensor in tensors if "expert" not in tensor[0]]
     if not expert_tensors:
         return 0
-    dispatched = {a.shape for a in activations.activations(e) if a.kind.exchanged and "act_expert" in a.axes}
+    dispatched = {a.shape for a in activations.activations(e) if a.kind.exchanged and a.axes[0] and a.axes[3:]}
     for path, shape in itertools.product({path for _, _, path in expert_tensors}, dispatched):
         experts, groups, *slots = shape
-        tokens = (groups // e.train.microbatches, experts, *slots)
-        for names in (("group", None, None, "act_embed"), ("expert_group", "act_expert", None, "act_embed")):
+        tokens = (experts, groups // e.train.microbatches, *slots)
+        for names in ((None, "group", None, "act_embed"), ("act_expert", "expert_group", None, "act_embed")):
             expert_tensors.append((names, tokens, path))
 
     def sizes(tensors: list, gathered: set[str]) -> set[int]:

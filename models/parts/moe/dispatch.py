@@ -2,6 +2,10 @@
 
 Four ways, equal value for value and gradient for gradient.
 
+A token's gates travel with it, and multiply the hidden layer of its experts rather than their outputs, which is the same: the
+products that follow are linear. So a gate's gradient is found where the expert is, and the backward pass needs neither the
+experts' outputs nor their way back a second time.
+
 G groups, S tokens of a group, E experts, C slots, M model, H hidden, N assignments; R rows of the experts' input, T tokens
 that rows are taken from, J readers of a row.
 
@@ -21,7 +25,9 @@ device.
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +38,7 @@ from models.sharding.component import Component
 from models.sharding.layout import Axes, LayoutError
 
 
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Experts:
     """E feed-forward networks, activation(x up_1, x up_2, ...) down: one `up` for ReLU, two for gated activations.
@@ -47,10 +54,10 @@ class Experts:
 
     up: tuple[jax.Array, ...]
     down: jax.Array
-    activation: Callable[..., jax.Array]
+    activation: Callable[..., jax.Array] = dataclasses.field(metadata={"static": True})
     up_bias: tuple[jax.Array, ...] = ()
     down_bias: jax.Array | None = None
-    hidden: Callable[[jax.Array], jax.Array] | None = None
+    hidden: Callable[[jax.Array], jax.Array] | None = dataclasses.field(default=None, metadata={"static": True})
 
 
 def mixture(x_GSM: jax.Array, routing: Routing, slots: int, experts: Experts, where: Component, how: str) -> jax.Array:
@@ -73,13 +80,43 @@ def mixture(x_GSM: jax.Array, routing: Routing, slots: int, experts: Experts, wh
 # --- buffers of C slots -------------------------------------------------------------------------------------------
 
 Move = Callable[[jax.Array], jax.Array]
+Gates = Callable[[Any], jax.Array]
+Moves = tuple[Move, Gates, Move]
 
 
 def buffered(x_GSM: jax.Array, routing: Routing, slots: int, experts: Experts, where: Component, how: str) -> jax.Array:
-    """Computes `mixture` through buffers [G, E, C, M]."""
+    """Computes `mixture` through buffers [E, G, C, M]: experts first, so that their products need no transposition."""
     moves, exchange = BUFFERED[how]
-    dispatch, combine = moves(routing, x_GSM.shape[1], experts.down.shape[0], slots)
-    x_EGCM = checkpoint_name(exchange(dispatch(x_GSM), where), "dispatched")
+    dispatch, gates, combine = moves(routing, x_GSM.shape[1], experts.down.shape[0], slots)
+
+    def returned(x_EGCM: jax.Array, gate_EGC: jax.Array, experts: Experts) -> jax.Array:
+        x_EGCM, gate_EGC = (checkpoint_name(exchange(x, where), "dispatched") for x in (x_EGCM, gate_EGC))
+        y_EGCM = in_experts(x_EGCM, gate_EGC[..., None], experts, where)
+        return checkpoint_name(exchange(y_EGCM, where, back=True), "returned")
+
+    whole = dispatch(x_GSM), gates(x_GSM.dtype), experts
+    peers = where.layout.num_shards(where.layout.resolve(where.path).get("act_expert", ())) if where.mesh else 1
+    parts = math.gcd(where.execution.exchange_parts, len(experts.down) // peers) if peers > 1 else 1
+    if parts == 1:
+        return combine(returned(*whole))
+    if experts.hidden:
+        raise LayoutError(
+            "dropout inside experts is drawn by place in their buffers, which exchange_parts divides; use 1"
+        )
+
+    def part(i: int) -> Any:
+        def of(x: jax.Array) -> jax.Array:
+            return x.reshape(peers, parts, -1, *x.shape[1:])[:, i].reshape(-1, *x.shape[1:])
+
+        return jax.tree.map(of, whole)
+
+    found = (returned(*part(i)) for i in range(parts))
+    y_PXEGCM = jnp.stack([y_EGCM.reshape(peers, -1, *y_EGCM.shape[1:]) for y_EGCM in found], axis=1)
+    return combine(y_PXEGCM.reshape(whole[0].shape))
+
+
+def in_experts(x_EGCM: jax.Array, gate_EGC1: jax.Array, experts: Experts, where: Component) -> jax.Array:
+    """Returns y_EGCM, what each expert makes of its slots, times their gates."""
     h_EGCH = (jnp.einsum("EGCM,EMH->EGCH", x_EGCM, w_EMH.astype(x_EGCM.dtype)) for w_EMH in experts.up)
     names = ("act_expert", "expert_group", None, "act_expert_mlp")
     h_EGCH = [where.shard(h, *names) for h in h_EGCH]
@@ -88,14 +125,15 @@ def buffered(x_GSM: jax.Array, routing: Routing, slots: int, experts: Experts, w
     kept = ("gate", "up")[-len(experts.up) :]
     h_EGCH = experts.activation(*(checkpoint_name(h, name) for h, name in zip(h_EGCH, kept, strict=True)))
     h_EGCH = experts.hidden(h_EGCH) if experts.hidden else h_EGCH
-    y_EGCM = jnp.einsum("EGCH,EHM->EGCM", h_EGCH, experts.down.astype(x_EGCM.dtype))
+    y_EGCM = jnp.einsum("EGCH,EHM->EGCM", h_EGCH * gate_EGC1, experts.down.astype(x_EGCM.dtype))
     if experts.down_bias is not None:
-        y_EGCM = y_EGCM + experts.down_bias[:, None, None].astype(y_EGCM.dtype)
-    return combine(checkpoint_name(exchange(y_EGCM, where, back=True), "returned"))
+        y_EGCM = y_EGCM + gate_EGC1 * experts.down_bias[:, None, None].astype(y_EGCM.dtype)
+    return y_EGCM
 
 
-def by_einsum(routing: Routing, size: int, experts: int, slots: int) -> tuple[Move, Move]:
-    """Returns x_GSM -> x_GECM, empty slots zero, and y_GECM -> y_GSM, gated sums, as products with one-hot masks [G, S, E, C]."""
+def by_einsum(routing: Routing, size: int, experts: int, slots: int) -> Moves:
+    """Returns x_GSM -> x_EGCM, empty slots zero; dtype -> the gates [E, G, C] of slots; and y_EGCM -> y_GSM, sums over a
+    token's slots: as products with one-hot masks [G, S, E, C]."""
 
     def mask(weight_GN, dtype):
         if not routing.choices:  # Expert Choice's permutation matrix P (section 3.2)
@@ -108,74 +146,59 @@ def by_einsum(routing: Routing, size: int, experts: int, slots: int) -> tuple[Mo
         return jnp.einsum("GSKE,GSKC->GSEC", expert_GSKE, jax.nn.one_hot(slot_GSK, slots, dtype=dtype))
 
     def dispatch(x_GSM):
-        return jnp.einsum("GSEC,GSM->GECM", mask(routing.kept_GN, x_GSM.dtype), x_GSM)
+        return jnp.einsum("GSEC,GSM->EGCM", mask(routing.kept_GN, x_GSM.dtype), x_GSM)
 
-    def combine(y_GECM):
-        return jnp.einsum("GSEC,GECM->GSM", mask(routing.gate_GN * routing.kept_GN, y_GECM.dtype), y_GECM)
+    def gates(dtype):
+        return jnp.einsum("GSEC->EGC", mask(routing.gate_GN * routing.kept_GN, dtype))
 
-    return dispatch, combine
+    def combine(y_EGCM):
+        return jnp.einsum("GSEC,EGCM->GSM", mask(routing.kept_GN, y_EGCM.dtype), y_EGCM)
+
+    return dispatch, gates, combine
 
 
-def by_sort(routing: Routing, size: int, experts: int, slots: int) -> tuple[Move, Move]:
+def by_sort(routing: Routing, size: int, experts: int, slots: int) -> Moves:
     """Equal to `by_einsum` without its FLOPs: rows are gathered, forward and backward."""
-    groups = routing.token_GN.shape[0]
     place_GN = jnp.where(routing.kept_GN, routing.expert_GN * slots + routing.slot_GN, experts * slots)
-    to_rows, from_rows = rows(routing, place_GN, size, experts * slots)
-
-    def dispatch(x_GSM):
-        return to_rows(x_GSM).reshape(groups, experts, slots, -1)
-
-    def combine(y_GECM):
-        return from_rows(y_GECM.reshape(groups, experts * slots, -1))
-
-    return dispatch, combine
+    return rows(routing, place_GN, size, experts, slots)
 
 
-def rows(routing: Routing, place_GN: jax.Array, tokens: int, places: int) -> tuple[Move, Move]:
-    """Returns dispatch, x_GTM -> x_GRM with empty rows zero, and combine, y_GRM -> y_GTM, gated sums over a token's rows.
+def rows(routing: Routing, place_GN: jax.Array, tokens: int, experts: int, slots: int) -> Moves:
+    """Returns the moves of `by_einsum` for these places in the buffers.
 
     Args:
-      place_GN: int32, each assignment's row; R for those that are not kept.
-      tokens, places: T and R.
+      place_GN: int32, e * C + c for the slot of each assignment; E * C for those that have none.
+      tokens: T of a group.
     """
-    gate_GN = routing.gate_GN * routing.kept_GN
-    choice_GR = invert(place_GN, places)
-    moves = _rows_of_choices if routing.choices else _rows_of_experts
-    return moves(routing, gate_GN, place_GN, choice_GR, tokens)
+    groups = len(place_GN)
+    choice_GR = invert(place_GN, experts * slots)
 
+    def of_slots(x_GR: jax.Array) -> jax.Array:
+        return x_GR.reshape(groups, experts, slots).swapaxes(0, 1)
 
-def _rows_of_choices(routing: Routing, gate_GN, place_GN, choice_GR, tokens: int) -> tuple[Move, Move]:
-    """Returns `rows` where tokens choose: a token's rows are known from both sides, so that neither move scatters."""
-    groups, k = place_GN.shape[0], routing.choices
+    def gates(dtype):
+        gate_GN1 = (routing.gate_GN * routing.kept_GN)[..., None].astype(dtype)
+        return gather(gate_GN1, of_slots(choice_GR), place_GN[..., None])[..., 0]
 
-    def dispatch(x_GTM):
-        # choice // K is the token; an empty row gives T, out of range, hence zeros.
-        return gather_rows(x_GTM, choice_GR // k, place_GN.reshape(groups, tokens, k))
+    if routing.choices:
+        # Assignment n is a choice of token n // K, so that a token's slots are known from both sides; an empty slot has token T.
+        token_EGC, place_GTK = of_slots(choice_GR // routing.choices), place_GN.reshape(groups, tokens, routing.choices)
+        return (
+            lambda x_GTM: gather(x_GTM, token_EGC, place_GTK), gates,
+            lambda y_EGCM: gather_back(y_EGCM, token_EGC, place_GTK),
+        )  # fmt: skip
 
-    def combine(y_GRM):
-        y_GTKM = gather_rows(y_GRM, place_GN, choice_GR[..., None]).reshape(groups, tokens, k, -1)
-        return jnp.einsum("GTKM,GTK->GTM", y_GTKM, gate_GN.reshape(groups, tokens, k).astype(y_GRM.dtype))
+    # Where experts choose, a token may have any number of slots, whose outputs are added in float32 at least.
+    token_EGC = of_slots(jnp.take_along_axis(routing.token_GN, choice_GR, axis=1, mode="fill", fill_value=tokens))
 
-    return dispatch, combine
+    def combine(y_EGCM):
+        def add(token_EC, y_ECM):
+            return jnp.zeros((tokens, y_ECM.shape[-1]), y_ECM.dtype).at[token_EC].add(y_ECM, mode="drop")
 
+        wide = jnp.promote_types(y_EGCM.dtype, jnp.float32)
+        return jax.vmap(add, in_axes=1)(token_EGC, y_EGCM.astype(wide)).astype(y_EGCM.dtype)
 
-def _rows_of_experts(routing: Routing, gate_GN, place_GN, choice_GR, tokens: int) -> tuple[Move, Move]:
-    """Returns `rows` where experts choose: a token may have any number of rows, whose outputs are added in float32 at least."""
-    del place_GN
-    token_GR = jnp.take_along_axis(routing.token_GN, choice_GR, axis=1, mode="fill", fill_value=tokens)
-    gate_GR1 = jnp.take_along_axis(gate_GN, choice_GR, axis=1, mode="fill", fill_value=0)[..., None]
-
-    def dispatch(x_GTM):
-        return jnp.take_along_axis(x_GTM, token_GR[..., None], axis=1, mode="fill", fill_value=0)
-
-    def combine(y_GRM):
-        def add(token_R, y_RM):
-            return jnp.zeros((tokens, y_RM.shape[-1]), y_RM.dtype).at[token_R].add(y_RM, mode="drop")
-
-        wide = jnp.promote_types(y_GRM.dtype, jnp.float32)
-        return jax.vmap(add)(token_GR, y_GRM.astype(wide) * gate_GR1.astype(wide)).astype(y_GRM.dtype)
-
-    return dispatch, combine
+    return lambda x_GTM: _to_slots(x_GTM, token_EGC), gates, combine
 
 
 def invert(place_GN: jax.Array, places: int) -> jax.Array:
@@ -188,42 +211,73 @@ def invert(place_GN: jax.Array, places: int) -> jax.Array:
     return jax.vmap(invert_group)(place_GN)
 
 
+# Tokens to the slots of their experts, and sums over a token's slots: each is the other's transpose, hence its gradient, so that
+# neither scatters.
+
+
 @jax.custom_vjp
-def gather_rows(x_GRM: jax.Array, index_GO: jax.Array, readers_GRJ: jax.Array) -> jax.Array:
-    """Returns the rows x[index] of each group, zero where the index is R (out of range).
+def gather(x_GTM: jax.Array, token_EGC: jax.Array, place_GTK: jax.Array) -> jax.Array:
+    """Returns x_EGCM, what stands in each slot; zero where the token is T (out of range).
 
-    Its gradient is a gather too, not a scatter-add: readers_GRJ lists the at most J outputs that read each row of x
-    (O, out of range, where there are fewer).
+    Args:
+      place_GTK: the places (e * C + c) of each token; E * C where it has fewer than K.
     """
-    del readers_GRJ
-    return jnp.take_along_axis(x_GRM, index_GO[..., None], axis=1, mode="fill", fill_value=0)
+    del place_GTK
+    return _to_slots(x_GTM, token_EGC)
 
 
-def _gather_rows_fwd(x_GRM, index_GO, readers_GRJ):
-    return gather_rows(x_GRM, index_GO, readers_GRJ), readers_GRJ
+@jax.custom_vjp
+def gather_back(y_EGCM: jax.Array, token_EGC: jax.Array, place_GTK: jax.Array) -> jax.Array:
+    """Returns y_GTM, the sum over each token's slots; arguments as those of `gather`."""
+    del token_EGC
+    return jnp.sum(_of_slots(y_EGCM, place_GTK), axis=2)
 
 
-def _gather_rows_bwd(readers_GRJ, dy_GOM):
-    groups, rows, j = readers_GRJ.shape
-    flat = readers_GRJ.reshape(groups, rows * j, 1)
-    dy_GRJM = jnp.take_along_axis(dy_GOM, flat, axis=1, mode="fill", fill_value=0).reshape(groups, rows, j, -1)
-    return jnp.sum(dy_GRJM, axis=2), None, None
+gather.defvjp(
+    lambda x_GTM, *places: (gather(x_GTM, *places), places),
+    lambda places, dy_EGCM: (gather_back(dy_EGCM, *places), None, None),
+)
+gather_back.defvjp(
+    lambda y_EGCM, *places: (gather_back(y_EGCM, *places), places),
+    lambda places, dx_GTM: (gather(dx_GTM, *places), None, None),
+)
 
 
-gather_rows.defvjp(_gather_rows_fwd, _gather_rows_bwd)
+def _to_slots(x_GTM: jax.Array, token_EGC: jax.Array) -> jax.Array:
+    # One gather in the order of the result, as `take_along_axis` and a transposition would not be.
+    numbers = jax.lax.GatherDimensionNumbers(
+        offset_dims=(3,), collapsed_slice_dims=(1,), start_index_map=(1,), operand_batching_dims=(0,),
+        start_indices_batching_dims=(1,),
+    )  # fmt: skip
+    return jax.lax.gather(x_GTM, token_EGC[..., None], numbers, (1, 1, x_GTM.shape[-1]), mode="fill", fill_value=0)
+
+
+def _of_slots(y_EGCM: jax.Array, place_GTK: jax.Array) -> jax.Array:
+    numbers = jax.lax.GatherDimensionNumbers(
+        offset_dims=(3,), collapsed_slice_dims=(0, 2), start_index_map=(0, 2), operand_batching_dims=(1,),
+        start_indices_batching_dims=(0,),
+    )  # fmt: skip
+    index_GTK2 = jnp.stack(jnp.divmod(place_GTK, y_EGCM.shape[2]), axis=-1)
+    return jax.lax.gather(y_EGCM, index_GTK2, numbers, (1, 1, 1, y_EGCM.shape[-1]), mode="fill", fill_value=0)
 
 
 # --- the exchange between groups and experts ----------------------------------------------------------------------
 
 
-BY_GROUP = ("group", None, None, "act_embed")
+BY_GROUP = (None, "group", None, "act_embed")
 BY_EXPERT = ("act_expert", "expert_group", None, "act_embed")
 
 
 def by_constraint(buffer: jax.Array, where: Component, back: bool = False) -> jax.Array:
-    """[G, E, C, M] cut by group -> [E, G, C, M] cut by expert, or back: an all-to-all in the compiled program."""
-    before, after = (BY_EXPERT, BY_GROUP) if back else (BY_GROUP, BY_EXPERT)
-    return where.shard(where.shard(buffer, *before).swapaxes(0, 1), *after)
+    """[E, G, C, M] or [E, G, C], cut by group, cut by expert instead, or back: an all-to-all in the compiled program."""
+    before, after = _cuts(buffer, back)
+    return where.shard(where.shard(buffer, *before), *after)
+
+
+def _cuts(buffer: jax.Array, back: bool) -> tuple[tuple[str | None, ...], tuple[str | None, ...]]:
+    """Returns the names of a buffer's axes before and after the exchange."""
+    by_group, by_expert = BY_GROUP[: buffer.ndim], BY_EXPERT[: buffer.ndim]
+    return (by_expert, by_group) if back else (by_group, by_expert)
 
 
 def by_all_to_all(buffer: jax.Array, where: Component, back: bool = False) -> jax.Array:
@@ -232,11 +286,9 @@ def by_all_to_all(buffer: jax.Array, where: Component, back: bool = False) -> ja
     if not axes:
         return by_constraint(buffer, where, back)
 
-    def exchange(buffer):
-        return jax.lax.all_to_all(buffer, axes, split_axis=1, concat_axis=0, tiled=True).swapaxes(0, 1)
-
-    before, after = (BY_EXPERT, BY_GROUP) if back else (BY_GROUP, BY_EXPERT)
-    before, after = where.spec(before, buffer.shape), where.spec(after, buffer.swapaxes(0, 1).shape)
+    split, join = (1, 0) if back else (0, 1)
+    exchange = functools.partial(jax.lax.all_to_all, axis_name=axes, split_axis=split, concat_axis=join, tiled=True)
+    before, after = (where.spec(names, buffer.shape) for names in _cuts(buffer, back))
     return jax.shard_map(exchange, mesh=where.mesh, in_specs=before, out_specs=after)(buffer)
 
 
@@ -318,40 +370,41 @@ def _ragged(
     # The device's groups are one to `rows`.
     token_GN = routing.token_GN + size * jnp.arange(groups, dtype=jnp.int32)[:, None]
     together = jax.tree.map(lambda a: a.reshape(1, groups * n), dataclasses.replace(routing, token_GN=token_GN))
-    dispatch, combine = rows(together, place_GN.reshape(1, groups * n), groups * size, peers * places)
-    x_RM = dispatch(x_GSM.reshape(1, groups * size, model))[0]
+    dispatch, gates, combine = rows(together, place_GN.reshape(1, groups * n), groups * size, 1, peers * places)
+    x_RM, gate_R1 = dispatch(x_GSM.reshape(1, groups * size, model))[0, 0], gates(x_GSM.dtype)[0, 0, :, None]
     sizes_PE = jnp.sum(counts_PO.reshape(peers, mine, groups), axis=-1)
     back = None
     if axes:
-        x_RM, sizes_PE = (
-            jax.lax.all_to_all(a, axes, split_axis=0, concat_axis=0, tiled=True) for a in (x_RM, sizes_PE)
+        x_RM, gate_R1, sizes_PE = (
+            jax.lax.all_to_all(a, axes, split_axis=0, concat_axis=0, tiled=True) for a in (x_RM, gate_R1, sizes_PE)
         )
-        x_RM, back = merge(x_RM, sizes_PE)
+        merge, back = merging(sizes_PE, len(x_RM) // peers)
+        x_RM, gate_R1 = merge(x_RM), merge(gate_R1)
 
     sizes_E = jnp.sum(sizes_PE, axis=0)
     product = functools.partial(jax.lax.ragged_dot, group_sizes=sizes_E)
 
-    def add_bias(y_RN: jax.Array, bias_EN: jax.Array) -> jax.Array:
-        return y_RN + jnp.repeat(bias_EN, sizes_E, axis=0, total_repeat_length=len(y_RN)).astype(y_RN.dtype)
+    def bias_of_rows(bias_EN: jax.Array) -> jax.Array:
+        return jnp.repeat(bias_EN, sizes_E, axis=0, total_repeat_length=len(x_RM)).astype(x_RM.dtype)
 
     h = [product(x_RM, w_EMH.astype(x_RM.dtype)) for w_EMH in up]
-    h = [add_bias(h_RH, bias_EH) for h_RH, bias_EH in zip(h, up_bias, strict=True)] if up_bias else h
-    y_RM = product(activation(*h), down.astype(x_RM.dtype))
+    h = [h_RH + bias_of_rows(bias_EH) for h_RH, bias_EH in zip(h, up_bias, strict=True)] if up_bias else h
+    y_RM = product(activation(*h) * gate_R1, down.astype(x_RM.dtype))
     y_RM = jax.lax.psum(y_RM, sums) if sums else y_RM
-    y_RM = y_RM if down_bias is None else add_bias(y_RM, down_bias)
+    y_RM = y_RM if down_bias is None else y_RM + gate_R1 * bias_of_rows(down_bias)
     if back:
         y_RM = jax.lax.all_to_all(back(y_RM), axes, split_axis=0, concat_axis=0, tiled=True)
-    return combine(y_RM[None]).reshape(x_GSM.shape)
+    return combine(y_RM[None, None]).reshape(x_GSM.shape)
 
 
-def merge(x_RM: jax.Array, sizes_PE: jax.Array) -> tuple[jax.Array, Callable[[jax.Array], jax.Array]]:
-    """Returns rows from P peers, R / P of each sorted by expert and then empty, sorted so together, and the inverse.
+def merging(sizes_PE: jax.Array, places: int) -> tuple[Move, Move]:
+    """Returns x_RM -> x_RM, which sorts rows from P peers, `places` of each sorted by expert and then empty, together, and the
+    inverse.
 
     Args:
       sizes_PE: how many rows each peer sent to each expert.
     """
     peers, mine = sizes_PE.shape
-    places = x_RM.shape[0] // peers
 
     def kinds(sizes_E):  # the expert of each row of a peer, E where it is empty
         sizes = jnp.append(sizes_E, places - jnp.sum(sizes_E))
@@ -359,6 +412,11 @@ def merge(x_RM: jax.Array, sizes_PE: jax.Array) -> tuple[jax.Array, Callable[[ja
 
     order_1R = jnp.argsort(jax.vmap(kinds)(sizes_PE).reshape(1, -1), axis=1, stable=True)
     place_1R = invert(order_1R, peers * places)
-    return gather_rows(x_RM[None], order_1R, place_1R[..., None])[0], lambda y_RM: gather_rows(
-        y_RM[None], place_1R, order_1R[..., None]
-    )[0]
+
+    def merge(x_RM: jax.Array) -> jax.Array:
+        return gather(x_RM[None], order_1R[None], place_1R[..., None])[0, 0]
+
+    def back(y_RM: jax.Array) -> jax.Array:
+        return gather_back(y_RM[None, None], order_1R[None], place_1R[..., None])[0]
+
+    return merge, back

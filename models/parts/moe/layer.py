@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 
 from models.execution import Dispatch, Execution
 from models.parts.layers import ACTIVATIONS, FeedForward, dropout, project, split_key
@@ -110,7 +111,8 @@ class Moe(nnx.Module):
             stats["correction"] = Ratio(moe.correction(self.correction[...], routing), tokens)
         stats |= moe.counts(self._shares(probs_GSE), routing, mask_GS)
         y_BLM = where.shard(y_GSM.reshape(x_BLM.shape), "batch", "res_length", "act_embed")
-        return y_BLM if self.shared is None else y_BLM + self._shared(x_BLM), stats
+        y_BLM = y_BLM if self.shared is None else y_BLM + self._shared(x_BLM)
+        return checkpoint_name(y_BLM, "mixture_out"), stats
 
     def _top_k(self, probs_GSE: jax.Array, mask_GS: jax.Array) -> moe.Choice:
         c = self.c

@@ -148,7 +148,7 @@ def top2_gating(probs_GSE: jax.Array, mask_GS: jax.Array, key: jax.Array | None,
     is_first_GSE = first_GS[..., None] == jnp.arange(probs_GSE.shape[-1])
     second_GS = jnp.argmax(jnp.where(is_first_GSE, -1.0, probs_GSE), axis=-1)
     expert_GSK = jnp.stack([first_GS, second_GS], axis=-1).astype(jnp.int32)
-    gate_GSK = jnp.take_along_axis(probs_GSE, expert_GSK, axis=-1)
+    gate_GSK = scores_of(probs_GSE, expert_GSK)
     gate_GSK = gate_GSK / jnp.maximum(jnp.sum(gate_GSK, axis=-1, keepdims=True), 1e-9)
     keep_GS = mask_GS
     if key is not None:
@@ -175,14 +175,20 @@ def top_k_gating(
     by_GSE = scores_GSE if bias_E is None else scores_GSE + jax.lax.stop_gradient(bias_E).astype(scores_GSE.dtype)
     if groups[0] > 1:
         by_GSE = jnp.where(best_groups(by_GSE, *groups), by_GSE, -jnp.inf)
-    gate_GSK, expert_GSK = jax.lax.top_k(by_GSE, choices)
-    if by_GSE is not scores_GSE:
-        gate_GSK = jnp.take_along_axis(scores_GSE, expert_GSK, axis=-1)
+    _, expert_GSK = jax.lax.top_k(jax.lax.stop_gradient(by_GSE), choices)
+    gate_GSK = scores_of(scores_GSE, expert_GSK)
     if norm:
         gate_GSK = gate_GSK / (jnp.sum(gate_GSK, axis=-1, keepdims=True) + 1e-20)
     gate_GSK = gate_GSK * scale if scale != 1 else gate_GSK
     wanted_GSK = jnp.broadcast_to(mask_GS[..., None], gate_GSK.shape)
     return Choice(expert_GSK.astype(jnp.int32), gate_GSK, wanted_GSK)
+
+
+def scores_of(scores_GSE: jax.Array, expert_GSK: jax.Array) -> jax.Array:
+    """Returns the scores [G, S, K] of these experts: a sum over all, whose gradient is no scatter, which a TPU runs number by
+    number."""
+    is_of_GSKE = expert_GSK[..., None] == jnp.arange(scores_GSE.shape[-1])
+    return jnp.sum(jnp.where(is_of_GSKE, scores_GSE[..., None, :], 0), axis=-1)
 
 
 def best_groups(scores_GSE: jax.Array, groups: int, chosen: int) -> jax.Array:
@@ -247,12 +253,16 @@ def route(
 # --- slots -------------------------------------------------------------------------------------------------------
 
 
+BLOCK = 128  # choices that are compared with each other pair by pair
+
+
 def find_slots(choice: Choice, experts: int, *, priority: bool = False) -> jax.Array:
     """Returns the slot [G, S, K] of each wanted choice: how many wanted choices of its expert come before it.
 
     All first choices of the group come before any second choice (GShard, Algorithm 1, lines 8 to 14; there by a cumulative
-    sum over [S * K, E], here by a sort). Of equal rank the earlier token comes first, or with `priority` the one whose best gate
-    is larger (V-MoE, arXiv 2106.05974, section 4.1).
+    sum over [S * K, E], here within blocks by pairs and over blocks by sums [blocks, E]: nothing of size N * E is kept, and
+    nothing sorted, which a TPU does slowly). Of equal rank the earlier token comes first, or with `priority` the one whose
+    best gate is larger (V-MoE, arXiv 2106.05974, section 4.1).
     """
     if priority:
         order_GS1 = jnp.argsort(jnp.max(choice.gate_GSK, axis=-1), axis=-1, stable=True, descending=True)[..., None]
@@ -262,16 +272,17 @@ def find_slots(choice: Choice, experts: int, *, priority: bool = False) -> jax.A
     groups, size, k = choice.expert_GSK.shape
     expert_GSK = jnp.where(choice.wanted_GSK, choice.expert_GSK, experts)
     expert_GN = expert_GSK.swapaxes(1, 2).reshape(groups, k * size)
-
-    def slots(expert_N):
-        order_N = jnp.argsort(expert_N, stable=True)
-        sorted_N = expert_N[order_N]
-        at_N = jnp.arange(k * size)
-        is_start_N = sorted_N != jnp.roll(sorted_N, 1)
-        start_N = jax.lax.cummax(jnp.where(is_start_N, at_N, 0))  # where the run of this expert begins
-        return jnp.zeros_like(at_N).at[order_N].set(at_N - start_N, unique_indices=True)
-
-    return jax.vmap(slots)(expert_GN).reshape(groups, k, size).swapaxes(1, 2).astype(jnp.int32)
+    # Blocks of B choices, the last one filled up with those of no expert.
+    expert_GN = jnp.pad(expert_GN, ((0, 0), (0, -(k * size) % BLOCK)), constant_values=experts)
+    expert_GXB = expert_GN.reshape(groups, -1, BLOCK)
+    earlier_BB = jnp.tril(jnp.ones((BLOCK, BLOCK), bool), -1)
+    same_GXBB = expert_GXB[..., :, None] == expert_GXB[..., None, :]
+    within_GXB = jnp.sum(same_GXBB & earlier_BB, axis=-1, dtype=jnp.int32)
+    is_of_GXBE = expert_GXB[..., None] == jnp.arange(experts)
+    count_GXE = jnp.sum(is_of_GXBE, axis=2, dtype=jnp.int32)
+    before_GXE = jnp.cumsum(count_GXE, axis=1) - count_GXE
+    slot_GXB = within_GXB + jnp.sum(jnp.where(is_of_GXBE, before_GXE[:, :, None], 0), axis=-1)
+    return slot_GXB.reshape(groups, -1)[:, : k * size].reshape(groups, k, size).swapaxes(1, 2)
 
 
 def assign_slots(choice: Choice, slot_GSK: jax.Array, slots: int) -> Routing:

@@ -176,10 +176,11 @@ def test_what_comes_late_is_dropped():
     """With one slot an expert serves the first token that wants it; the others keep only their residual."""
     gates = probs([9, 1], [9, 1], [9, 1], [9, 1])
     routing = moe.route("top2", gates, ALL, 1)
-    take, give = dispatch.by_einsum(routing, 4, 2, 1)
-    buffers = take(jnp.arange(4.0).reshape(1, 4, 1) + 1)
-    assert_array_equal(buffers[0, :, 0, 0], [1, 1])  # both experts hold token 0
-    assert_allclose(give(buffers)[0, :, 0], [1, 0, 0, 0], rtol=1e-6)
+    take, weights, give = dispatch.by_einsum(routing, 4, 2, 1)
+    buffers, weight_EGC = take(jnp.arange(4.0).reshape(1, 4, 1) + 1), weights(jnp.float32)
+    assert_array_equal(buffers[:, 0, 0, 0], [1, 1])  # both experts hold token 0
+    assert_allclose(weight_EGC[:, 0, 0], [0.9, 0.1], rtol=1e-6)
+    assert_allclose(give(buffers * weight_EGC[..., None])[0, :, 0], [1, 0, 0, 0], rtol=1e-6)
     shares = {name: ratio.value for name, ratio in moe.counts(gates, routing, ALL).items()}
     assert shares["dropped"] == 0.75 and shares["experts_0"] == 0.75 and shares["experts_2"] == 0.25
     assert_array_equal(moe.route("top1", gates, ALL, 1).kept_GN[0], [1, 0, 0, 0])
@@ -193,9 +194,9 @@ def test_padding_is_never_routed_and_never_counts(gating, load):
     gates = probs([3, 6, 1], [6, 4, 0], [1, 3, 6], [1, 6, 3])
     mask = jnp.array([[True, False, True, False]])
     routing = moe.route(gating, gates, mask, 4)
-    take, give = dispatch.by_sort(routing, 4, 3, 4)
+    take, weights, give = dispatch.by_sort(routing, 4, 3, 4)
     assert_array_equal(moe.per_token(routing, 4)[0, 1::2], 0)
-    out = give(take(jnp.ones((1, 4, 5))))
+    out = give(take(jnp.ones((1, 4, 5))) * weights(jnp.float32)[..., None])
     assert_array_equal(out[0, 1::2], np.zeros((2, 5)))
     weight = {"top2": 1.0, "top1": 0.6, "expert_choice": 1.0}[gating]
     assert_allclose(out[0, 2], np.full(5, weight), rtol=1e-6)
@@ -417,6 +418,11 @@ def test_no_slot_is_used_twice():
     wanted = np.asarray(choice.wanted_GSK)
     assert not wanted.all()
     assert_array_equal(np.asarray(moe.find_slots(choice, 5))[wanted], np.asarray(slots_by_cumsum(choice, 5))[wanted])
+    # The same in two blocks of choices, the second not full.
+    many = jax.tree.map(lambda x: jnp.tile(x, (1, 2, 1)), choice)
+    assert many.wanted_GSK[0].size > moe.BLOCK
+    found, paper = (np.asarray(f(many, 5))[np.asarray(many.wanted_GSK)] for f in (moe.find_slots, slots_by_cumsum))
+    assert_array_equal(found, paper)
     routing = moe.assign_slots(choice, moe.find_slots(choice, 5), 9)
     for g in range(2):
         kept = np.asarray(routing.kept_GN[g])

@@ -58,6 +58,22 @@ def test_what_has_no_estimate():
     assert us(big.unpriced_s) == 200.2
 
 
+def test_a_gather_of_rows():
+    """Without an estimate, rows of 512 bytes or more are read once and written once, however large the table is; single numbers
+    count as unpriced."""
+    gather = """
+%gathering (a: f32[1000,{n}], b: s32[50]) -> f32[50,{n}] {{
+  %a = f32[1000,{n}] parameter(0)
+  %b = s32[50] parameter(1)
+  ROOT %g = f32[50,{n}] gather(%a, %b), offset_dims={{1}}, collapsed_slice_dims={{0}}, slice_sizes={{1,{n}}}
+}}
+"""
+    lines = "%t = f32[1000,{n}]{{1,0}} parameter(1)", "ROOT %f = f32[50,{n}]{{1,0}} fusion(%t, %x), calls=%gathering"
+    for n, expected in ((128, {"step": 5.12, "vector": 5.12}), (1, {"step": 0.62, "unpriced": 0.62})):
+        found = priced(*(line.format(n=n) for line in lines), before=gather.format(n=n))
+        assert parts(found) == expected
+
+
 def test_rows_are_sorted_and_name_parts_of_a_step():
     """Rows come with the most seconds first."""
     found = priced(vector("a", 1), vector("b", 3), vector("c", 2))
