@@ -37,11 +37,12 @@ def test_the_process_for_which_the_others_wait_is_named():
 
 
 def test_who_moves_starts_evaluates_or_has_ended_is_left_alone():
-    """Nobody is named while a process moves, while one still compiles, or while all evaluate, which may take long; nor is one
-    that has ended, while the others still close their files."""
+    """Nobody is named while a process moves, while one still compiles or has not spoken for a while, or while all evaluate, which
+    may take long; nor is one that has ended, while the others still close their files."""
     waiting = Sighting(7, STEPPING, still=12)
     assert culprit([waiting, Sighting(7, READING, still=9)], 10) is None
     assert culprit([waiting, Sighting(0, STARTING, still=1000)], 10) is None
+    assert culprit([waiting, Sighting(6, STEPPING, silent=9, still=12)], 10) is None  # stopped rather than slow, perhaps
     assert culprit([Sighting(7, EVALUATING, still=1000)] * 2, 10) is None
     assert culprit([waiting, Sighting(8, ENDED, silent=1000, still=1000)], 10) is None
 

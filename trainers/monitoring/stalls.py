@@ -74,6 +74,8 @@ def culprit(seen: Sequence[Sighting], seconds: float) -> tuple[int | None, str] 
         return number, f"process {number} gives no sign of life for {process.silent:.0f} s ({where})"
     if any(process.doing in (STARTING, ENDED) for process in seen) or min(process.still for process in seen) <= seconds:
         return None
+    if process.silent > seconds / 2:  # it will speak, or be silent for too long: who stopped within a step is not slow
+        return None
     number, process = min(enumerate(seen), key=lambda item: item[1].place)
     if all(other.place == process.place for other in seen):
         if process.doing != STEPPING:
