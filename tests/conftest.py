@@ -26,6 +26,7 @@ from configs import registry
 from configs.experiment import Experiment
 from trainers import step
 
+gc.set_threshold(100_000, 50, 100)  # traces make millions of objects that live, and looking through them takes long
 NOT_FAST = ("integration", "network", "slow")
 
 
@@ -107,3 +108,9 @@ def float64():
 def m4() -> Experiment:
     """The quickstart experiment, tiny, on one device."""
     return registry.tiny(registry.load("gshard_m4.quickstart"))
+
+
+@pytest.fixture
+def small() -> Experiment:
+    """The experiment that compiles fastest, on one device: for what does not depend on the model."""
+    return registry.tiny(registry.load("gpt.quickstart"))

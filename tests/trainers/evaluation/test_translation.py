@@ -47,6 +47,8 @@ def test_training_evaluates_and_releases(experiment, tmp_path, monkeypatch, caps
 
     assert run(experiment, tmp_path / "run") == 0
     last = metrics.read(tmp_path / "run")[-1]
+    routing = {f"moe/{k}" for k in ("load_encoder", "load_decoder", "dropped", "experts_0", "experts_1", "experts_2")}
+    assert routing | {"moe/router_entropy", "moe/balance_loss"} <= last.keys() and len(last["moe/load_encoder"]) == 8
     wanted = {"eval/bleu", "eval/chrf", "eval/stripped_bleu", "eval/stripped_chrf", "eval/stripped_bleu_high"}
     wanted |= {"eval/language/de/bleu", "eval/language/es/stripped_bleu"}
     assert wanted <= last.keys() and last["eval/sentences"] == 8
