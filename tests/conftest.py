@@ -24,8 +24,10 @@ import pytest
 
 from configs import registry
 from configs.experiment import Experiment
+from tests.helpers import draws
 from trainers import step
 
+draws.install()
 gc.set_threshold(100_000, 50, 100)  # traces make millions of objects that live, and looking through them takes long
 NOT_FAST = ("integration", "network", "slow")
 
@@ -95,6 +97,13 @@ def _refuse(event: str, args: tuple[Any, ...]) -> None:
 
 def _mark(mark: str, why: str) -> None:
     pytest.fail(f"this test {why}: mark it with pytest.mark.{mark}")
+
+
+@pytest.fixture
+def real_draws(monkeypatch):
+    """JAX's own generator inside the test (tests/helpers/draws.py)."""
+    for name, function in draws.REAL.items():
+        monkeypatch.setattr(jax.random, name, function)
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ TABLE = [
     # Windows in every second layer, sinks, biases of routers and experts.
     *cases("gpt.gpt_oss_20b", slow=("expert_two_d",)),
     # Layers of two kinds, in stages, and in a ring; norms of all heads together, cut by head.
-    *cases("gpt.gemma3_4b", keep=("pipeline_1f1b",), slow=("context_ring_balanced",)),
+    *cases("gpt.gemma3_4b", slow=("pipeline_1f1b", "context_ring_balanced")),
     *cases("gpt.gemma2_9b", slow=("gpipe",)),
     *cases("gpt.smollm3_3b", slow=("two_d",)),
     *cases("gpt.olmo2_7b", slow=("tensor_parallel",)),
@@ -58,7 +58,7 @@ TABLE = [
     # Rows say how much each token counts: microbatches and devices have different sums.
     pytest.param("lamda.smollm2_chat", "pipeline_1f1b", (4, 2, 1), marks=pytest.mark.slow),
     # Adapters beside their matrices, and pairs of answers whose loss is complete in a row.
-    ("chat.smollm2_dpo", "pipeline_1f1b", (4, 2, 1)),
+    pytest.param("chat.smollm2_dpo", "pipeline_1f1b", (4, 2, 1), marks=pytest.mark.slow),
     *cases("chat.smollm2_dpo", slow=("two_d", "context_ring_balanced")),
 ]
 
@@ -70,7 +70,9 @@ def test_numbers_are_those_of_one_device(name, layout, mesh):
     assert_equal_to_one_device(name, layout, mesh)
 
 
-@pytest.mark.parametrize("length", [0, 264])  # which one device takes in blocks of 66 positions
+@pytest.mark.parametrize(
+    "length", [0, pytest.param(264, marks=pytest.mark.slow)]
+)  # which one device takes in blocks of 66 positions
 def test_what_is_drawn_does_not_depend_on_the_layout(length):
     """With dropout, and Adafactor's factored statistics, losses are still those of one device: a layout changes no draw, unless
     it says so (rings, zigzag order, pipelines)."""
