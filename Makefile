@@ -6,7 +6,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed-$(DEVICE)
 
-.PHONY: quickstart test-fast test test-slow test-all check setup lock pods golden parity bench-peers clean
+.PHONY: quickstart test-fast test test-slow test-all layouts check setup lock pods golden parity bench-peers clean
 
 quickstart: $(STAMP)  ## data, training, scores, translations and a page with pictures
 	$(PY) -m scripts.quickstart
@@ -24,6 +24,9 @@ test-slow: $(STAMP)  ## what test-all has beside test
 	if [ -x $(VENV)-beam/bin/python ]; then $(VENV)-beam/bin/python -m pytest -q tests/data/test_beam.py; fi
 
 test-all: test test-slow  ## everything
+
+layouts: $(STAMP)  ## every layout of every family against one device: about half an hour
+	$(PY) -m scripts.layouts
 
 check: $(STAMP)  ## style, types, and known vulnerabilities of the locked packages
 	$(VENV)/bin/ruff check .

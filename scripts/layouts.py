@@ -19,8 +19,8 @@ from models.errors import nearest
 from scripts import cli
 
 EXPERIMENTS = (
-    "gpt.quickstart", "bert.quickstart_pairs", "gshard_m4.quickstart", "switch.quickstart", "m2m100.m418", "vit.quickstart",
-    "vit.moe_quickstart", "metnet2.quickstart", "whisper.czech", "conformer.small_unlabelled", "multimodal.pod",
+    "gpt.quickstart", "gpt.moe_quickstart", "bert.quickstart_pairs", "gshard_m4.quickstart", "switch.quickstart", "nllb.moe_54b",
+    "vit.quickstart", "vit.moe_quickstart", "metnet2.quickstart", "whisper.czech", "conformer.small_unlabelled", "multimodal.pod",
 )  # fmt: skip
 TOLERANCE = {"losses": 1e-9, "gradients": 1e-9, "parameters": 1e-9, "routing": 1e-6}
 

@@ -24,8 +24,11 @@ import pytest
 
 from configs import registry
 from configs.experiment import Experiment
+from tests.helpers import draws
 from trainers import step
 
+draws.install()
+gc.set_threshold(100_000, 50, 100)  # traces make millions of objects that live, and looking through them takes long
 NOT_FAST = ("integration", "network", "slow")
 
 
@@ -97,6 +100,13 @@ def _mark(mark: str, why: str) -> None:
 
 
 @pytest.fixture
+def real_draws(monkeypatch):
+    """JAX's own generator inside the test (tests/helpers/draws.py)."""
+    for name, function in draws.REAL.items():
+        monkeypatch.setattr(jax.random, name, function)
+
+
+@pytest.fixture
 def float64():
     """Double precision inside the test."""
     with jax.enable_x64(True):
@@ -107,3 +117,9 @@ def float64():
 def m4() -> Experiment:
     """The quickstart experiment, tiny, on one device."""
     return registry.tiny(registry.load("gshard_m4.quickstart"))
+
+
+@pytest.fixture
+def small() -> Experiment:
+    """The experiment that compiles fastest, on one device: for what does not depend on the model."""
+    return registry.tiny(registry.load("gpt.quickstart"))

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import jax
 import pytest
@@ -27,19 +27,18 @@ STEPS = 3
 GAVE_UP = "nvoluntary full rematerialization"  # XLA: a tensor is copied whole because nothing better was found
 
 
-def cases(name: str, keep: tuple[str, ...] = ()) -> list:
-    """(experiment, layout, mesh) for every layout of an experiment's family.
+def cases(name: str, keep: Iterable[str] = (), slow: Iterable[str] = ()) -> list:
+    """(experiment, layout, mesh) for layouts of an experiment's family. `make layouts` runs all of them, of every family.
 
     Args:
-      keep: the layouts that `make test` runs; the others are for `make test-all`. All, by default.
+      keep: the layouts that `make test` runs.
+      slow: those that `make test-all` has beside them.
     """
     makes = family_of(registry.load(name).model).layouts
-    assert set(keep) <= set(makes)
     return [
-        pytest.param(
-            name, layout, MESH[len(make.axes)], marks=[pytest.mark.slow] if keep and layout not in keep else []
-        )
-        for layout, make in makes.items()
+        pytest.param(name, layout, MESH[len(makes[layout].axes)], marks=marks)
+        for layouts, marks in ((keep, []), (slow, [pytest.mark.slow]))
+        for layout in layouts
     ]
 
 

@@ -112,7 +112,11 @@ def test_packing_changes_nothing(model, float64):
     assert_allclose(together[7:15], logits(model, two)[0, :8], rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("model", get_args(Gating), indirect=True)
+@pytest.mark.parametrize(
+    "model",
+    [pytest.param(g, marks=() if g in ("top2", "expert_choice") else pytest.mark.slow) for g in get_args(Gating)],
+    indirect=True,
+)
 def test_cached_decoding_equals_teacher_forcing(model, float64):
     """Feeding the targets a position at a time through the caches gives the logits of the whole decoder, for every gating."""
     batch = example(4, 9, 12)
@@ -132,7 +136,7 @@ def test_cached_decoding_equals_teacher_forcing(model, float64):
     assert_allclose(stepwise(batch["inputs"], batch["targets"]), want, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("model", ["top2", "top1"], indirect=True)
+@pytest.mark.parametrize("model", ["top2", pytest.param("top1", marks=pytest.mark.slow)], indirect=True)
 def test_a_sentence_has_the_same_logits_alone_and_among_others(model, float64):
     """Neither evaluation nor decoding depends on what else is in the batch: no sentence or hypothesis takes another's slots.
 
@@ -226,6 +230,7 @@ def test_every_moe_layer_adds_its_z_loss(float64):
     assert_allclose([on.value - off.value, on.extra - off.extra], added, rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 def test_bfloat16_computes_in_bfloat16_and_stores_float32():
     """The compute dtype changes the loss a little and no stored weight's dtype."""

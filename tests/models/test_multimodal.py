@@ -19,7 +19,9 @@ from trainers.plan import abstract_model, make_plan
 from trainers.weights import huggingface, init_from, source
 
 
-@pytest.fixture(scope="module", params=["multimodal.quickstart", "multimodal.pod"])
+@pytest.fixture(
+    scope="module", params=["multimodal.quickstart", pytest.param("multimodal.pod", marks=pytest.mark.slow)]
+)
 def name(request) -> str:
     """A model with Whisper's encoder, and one with a Conformer."""
     return request.param
@@ -44,14 +46,20 @@ def batch(rows: int = 3, seed: int = 0) -> dict[str, jax.Array]:
     return {k: jnp.asarray(v[:rows], None if v.dtype == float else jnp.int32) for k, v in found.items()}
 
 
-def logits(m, b) -> np.ndarray:
-    return np.asarray(jax.jit(lambda m, b: m(b))(m, b))
+@jax.jit
+def logits(m, b) -> jax.Array:
+    return m(b)
+
+
+@jax.jit
+def vectors_of(m, b) -> jax.Array:
+    return m.vectors(b)
 
 
 def test_what_a_row_lacks_does_not_matter(float64, name):
     """Other pixels where there is no picture, other frames where there is no sound, other rows: the same logits to 1e-9."""
     m, b = model(name), batch()
-    want, real = logits(m, b), np.asarray(b["targets_segments"] > 0)
+    want, real = np.asarray(logits(m, b)), np.asarray(b["targets_segments"] > 0)
     noise = batch(seed=1)
     other = b | {
         "images": b["images"].at[1].set(noise["images"][1]),
@@ -68,8 +76,8 @@ def test_a_picture_has_a_vector(float64, name):
     """It is the mean of what the image tower returns, whatever else the batch has; another picture has another vector."""
     m, b = model(name), batch()
     seen = {"images": b["images"], "has_image": b["has_image"]}
-    vectors = np.asarray(jax.jit(lambda m, b: m.vectors(b))(m, seen))
-    alone = np.asarray(jax.jit(lambda m, b: m.vectors(b))(m, {k: v[2:] for k, v in seen.items()}))
+    vectors = vectors_of(m, seen)
+    alone = vectors_of(m, {k: v[2:] for k, v in seen.items()})
     assert_allclose(alone, vectors[2:], atol=1e-9)
     assert vectors.shape == (3, m.c.vision.model_dim) and np.abs(vectors[0] - vectors[2]).max() > 1e-3
 

@@ -74,9 +74,14 @@ def rows(*packed: list, length: int = 64, tokens: int = 16, noise: bool = True) 
     return {k: jnp.asarray(v) for k, v in ({"frames": frames} | batch).items()}
 
 
+@jax.jit
+def all_logits(m, batch: dict[str, jax.Array]) -> jax.Array:
+    return m(batch)
+
+
 def logits(batch: dict[str, jax.Array]) -> list[list[np.ndarray]]:
     """Logits of each row's utterances."""
-    found = np.asarray(jax.jit(lambda m, b: m(b))(model(), batch))
+    found = np.asarray(all_logits(model(), batch))
     segments = np.asarray(batch["targets_segments"])
     return [[x[s == n] for n in range(1, s.max() + 1)] for x, s in zip(found, segments, strict=True)]
 

@@ -10,14 +10,10 @@ from tests.helpers.layouts import assert_equal_to_one_device, case_id, cases
 pytestmark = pytest.mark.integration
 
 TABLE = [
-    *cases("bert.quickstart_pairs", keep=("two_d", "pipeline_interleaved")),
+    *cases("bert.quickstart_pairs", keep=("two_d",), slow=("fully_sharded", "context_ring", "pipeline_1f1b")),
     pytest.param("bert.base_squad", "two_d", (2, 4), marks=pytest.mark.slow),
-    pytest.param("bert.base_squad", "pipeline_interleaved", (2, 1, 4), marks=pytest.mark.slow),
-    pytest.param("bert.minilm_l6", "fully_sharded", (2, 4), marks=pytest.mark.slow),
     # A first layer before the stack, layers that see near positions alone, two bases of rotary positions.
-    ("bert.modernbert_base", "context_ring", (2, 4)),
-    pytest.param("bert.modernbert_base", "two_d", (2, 4), marks=pytest.mark.slow),
-    pytest.param("bert.modernbert_base", "pipeline_interleaved", (2, 2, 2), marks=pytest.mark.slow),
+    *cases("bert.modernbert_base", slow=("context_ring", "pipeline_interleaved")),
 ]
 
 

@@ -10,14 +10,13 @@ pytestmark = pytest.mark.integration
 @pytest.mark.parametrize(
     ("name", "layout", "mesh"),
     [
-        *cases("conformer.g", keep=("time", "pipeline_interleaved")),  # wav2vec 2.0, linear targets
+        # wav2vec 2.0, linear targets
+        *cases("conformer.g", keep=("time",), slow=("two_d", "fully_sharded", "pipeline_interleaved")),
         # Relative positions, batch norm and a transducer; codes of the whole batch.
-        pytest.param("conformer.large", "time", (2, 4), marks=pytest.mark.slow),
-        pytest.param("conformer.large", "two_d", (2, 4), marks=pytest.mark.slow),
-        pytest.param("conformer.w2v_bert_xl", "two_d", (2, 4), marks=pytest.mark.slow),
+        *cases("conformer.large", slow=("time",)),
+        *cases("conformer.w2v_bert_xl", slow=("two_d",)),
         # a waveform, a norm over time, a convolution of positions
-        pytest.param("conformer.wav2vec2_base", "time", (2, 4), marks=pytest.mark.slow),
-        pytest.param("conformer.w2v_bert_xl", "time", (2, 4), marks=pytest.mark.slow),
+        *cases("conformer.wav2vec2_base", slow=("time",)),
     ],
     ids=case_id,
 )

@@ -38,43 +38,28 @@ pytestmark = pytest.mark.integration
 GPT, SPARSE = "gpt.quickstart", "gpt.moe_quickstart"
 # What `make test` runs of the dense layouts: one that cuts each kind of thing. The others have the same rules in part.
 KEPT = ("zero1", "two_d_sequence", "context_ring_balanced", "pipeline_interleaved")
-SLOW = pytest.mark.slow
-# Every layout of the family, and one of each variant on a mesh that cuts everything. Mixtures are those of test_m4_layouts.py.
+# Every dense layout of the family, and one of each variant on a mesh that cuts everything. Mixtures are those of
+# test_m4_layouts.py.
 TABLE = [
-    *(case for case in cases(GPT, keep=KEPT) if case.values[1] not in WITH_EXPERTS),
-    *(case for case in cases(SPARSE, keep=("expert_fsdp",)) if case.values[1] in WITH_EXPERTS),
-    pytest.param(SPARSE, "gpipe", (2, 2, 2), marks=SLOW),
-    pytest.param(SPARSE, "two_d", (2, 4), marks=SLOW),
+    *cases(GPT, keep=KEPT, slow=(name for name in GPT_LAYOUTS if name not in (*KEPT, *WITH_EXPERTS))),
+    *cases(SPARSE, keep=("expert_fsdp",), slow=("expert_parallel", "expert_two_d", "two_d", "pipeline_with_experts")),
     # Latent attention, dense layers before the stack, a shared expert.
-    pytest.param("gpt.deepseek_v3", "expert_fsdp", (2, 4), marks=SLOW),
-    pytest.param("gpt.deepseek_v3", "expert_two_d", (2, 4), marks=SLOW),
-    pytest.param("gpt.deepseek_v3", "pipeline_with_experts", (2, 2, 2), marks=SLOW),
-    pytest.param("gpt.deepseek_v3", "tensor_parallel", (2, 4), marks=SLOW),
-    pytest.param("gpt.glam_64b_64e", "expert_two_d", (2, 4), marks=SLOW),
+    *cases("gpt.deepseek_v3", slow=("expert_fsdp", "pipeline_with_experts")),
     # Windows in every second layer, sinks, biases of routers and experts.
-    pytest.param("gpt.gpt_oss_20b", "pipeline_with_experts", (2, 2, 2), marks=SLOW),
-    pytest.param("gpt.gpt_oss_20b", "expert_two_d", (2, 4), marks=SLOW),
+    *cases("gpt.gpt_oss_20b", slow=("expert_two_d",)),
     # Layers of two kinds, in stages, and in a ring; norms of all heads together, cut by head.
-    ("gpt.gemma3_4b", "pipeline_1f1b", (2, 2, 2)),
-    pytest.param("gpt.gemma3_4b", "context_ring_balanced", (2, 4), marks=SLOW),
-    pytest.param("gpt.gemma2_9b", "gpipe", (2, 2, 2), marks=SLOW),
-    pytest.param("gpt.smollm3_3b", "two_d", (2, 4), marks=SLOW),
-    pytest.param("gpt.olmo2_7b", "tensor_parallel", (2, 4), marks=SLOW),
-    pytest.param("gpt.palm_8b", "two_d", (2, 4), marks=SLOW),
-    pytest.param("gpt.gspmd_64b", "two_d", (2, 4), marks=SLOW),
-    pytest.param("gpt.gspmd_64b", "context_ring", (2, 4), marks=SLOW),
-    pytest.param("gpt.gspmd_64b", "two_d_sequence", (2, 4), marks=SLOW),
-    pytest.param("gpt.gspmd_64b", "context_ring_balanced", (2, 4), marks=SLOW),
-    pytest.param("gpt.llama2_70b", "tensor_parallel", (2, 4), marks=SLOW),
-    pytest.param("gpt.llama2_70b", "pipeline_1f1b", (4, 2, 1), marks=SLOW),
+    *cases("gpt.gemma3_4b", slow=("pipeline_1f1b", "context_ring_balanced")),
+    *cases("gpt.gemma2_9b", slow=("gpipe",)),
+    *cases("gpt.smollm3_3b", slow=("two_d",)),
+    *cases("gpt.olmo2_7b", slow=("tensor_parallel",)),
+    *cases("gpt.palm_8b", slow=("two_d",)),
+    *cases("gpt.gspmd_64b", slow=("two_d", "context_ring_balanced")),
+    *cases("gpt.llama2_70b", slow=("tensor_parallel",)),
     # Rows say how much each token counts: microbatches and devices have different sums.
-    pytest.param("lamda.smollm2_chat", "pipeline_1f1b", (4, 2, 1), marks=SLOW),
-    pytest.param("lamda.smollm2_chat", "context_ring_balanced", (2, 4), marks=SLOW),
+    pytest.param("lamda.smollm2_chat", "pipeline_1f1b", (4, 2, 1), marks=pytest.mark.slow),
     # Adapters beside their matrices, and pairs of answers whose loss is complete in a row.
-    ("chat.smollm2_dpo", "pipeline_1f1b", (4, 2, 1)),
-    pytest.param("chat.smollm2_dpo", "two_d", (2, 4), marks=SLOW),
-    pytest.param("chat.smollm2_dpo", "gpipe", (4, 2, 1), marks=SLOW),
-    pytest.param("chat.smollm2_dpo", "context_ring_balanced", (2, 4), marks=SLOW),
+    pytest.param("chat.smollm2_dpo", "pipeline_1f1b", (4, 2, 1), marks=pytest.mark.slow),
+    *cases("chat.smollm2_dpo", slow=("two_d", "context_ring_balanced")),
 ]
 
 
@@ -85,7 +70,9 @@ def test_numbers_are_those_of_one_device(name, layout, mesh):
     assert_equal_to_one_device(name, layout, mesh)
 
 
-@pytest.mark.parametrize("length", [0, 264])  # which one device takes in blocks of 66 positions
+@pytest.mark.parametrize(
+    "length", [0, pytest.param(264, marks=pytest.mark.slow)]
+)  # which one device takes in blocks of 66 positions
 def test_what_is_drawn_does_not_depend_on_the_layout(length):
     """With dropout, and Adafactor's factored statistics, losses are still those of one device: a layout changes no draw, unless
     it says so (rings, zigzag order, pipelines)."""
@@ -109,7 +96,7 @@ def drawn_layouts(draw) -> Layout:
 
 
 @pytest.mark.slow
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(layout=drawn_layouts())
 def test_any_valid_layout_gives_the_numbers_of_one_device(layout):
     """Whatever rules are drawn, others at every run: either the layout is refused before anything runs, or losses, gradients

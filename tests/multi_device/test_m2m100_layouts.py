@@ -9,7 +9,10 @@ pytestmark = pytest.mark.integration
 
 @pytest.mark.parametrize(
     ("name", "layout", "mesh"),
-    cases("nllb.moe_54b", keep=("expert_fully_sharded",)),
+    [
+        *cases("m2m100.m418", keep=("fully_sharded",)),
+        *cases("nllb.moe_54b", slow=("expert_fully_sharded", "expert_parallel", "encoder_pipelined")),
+    ],
     ids=case_id,
 )
 def test_numbers_are_those_of_one_device(name, layout, mesh):

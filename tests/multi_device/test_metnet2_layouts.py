@@ -16,7 +16,7 @@ pytestmark = pytest.mark.integration
 NAME = "metnet2.quickstart"
 IN_SPACE = [("spatial", (2, 2, 2)), ("spatial", (1, 2, 4)), ("spatial", (1, 8, 1)), ("spatial_1d", (1, 8))]
 TABLE = [
-    *cases(NAME, keep=("spatial",)),
+    *cases(NAME, keep=("spatial",), slow=("channel_parallel", "fully_sharded")),
     *(pytest.param(NAME, *case, marks=pytest.mark.slow) for case in IN_SPACE[1:]),
 ]
 
@@ -28,7 +28,11 @@ def test_numbers_are_those_of_one_device(name, layout, mesh):
     assert_equal_to_one_device(name, layout, mesh)
 
 
-@pytest.mark.parametrize(("layout", "mesh"), IN_SPACE, ids=case_id)
+@pytest.mark.parametrize(
+    ("layout", "mesh"),
+    [IN_SPACE[0], *(pytest.param(*case, marks=pytest.mark.slow) for case in IN_SPACE[1:])],
+    ids=case_id,
+)
 def test_no_image_is_gathered(layout, mesh):
     """All-gathers of a step have parameters alone: no array has rows and columns of positions or points."""
     found = trial(NAME, layout, mesh).collectives

@@ -11,8 +11,10 @@ pytestmark = pytest.mark.integration
 @pytest.mark.parametrize(
     ("name", "layout", "mesh"),
     [
-        *cases("multimodal.pod", keep=("towers",)),
-        pytest.param("multimodal.quickstart", "announcement", (2, 4), marks=pytest.mark.slow),
+        *cases("multimodal.quickstart", keep=("announcement",)),
+        *cases(
+            "multimodal.pod", slow=("announcement", "towers", "gathered_towers", "towers_in_space", "fully_sharded")
+        ),
     ],
     ids=case_id,
 )

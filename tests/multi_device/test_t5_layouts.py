@@ -4,21 +4,15 @@ from collections import Counter
 
 import pytest
 
-from models.sharding.expert_layouts import SHARED
-from models.sharding.layouts import LAYOUTS as DENSE
-from models.t5.layouts import LAYOUTS
 from tests.helpers.layouts import assert_equal_to_one_device, case_id, cases, trial
 
 pytestmark = pytest.mark.integration
 
 SWITCH, T5 = "switch.quickstart", "t5.quickstart"
-EXPERTS = tuple(name for name in LAYOUTS if name not in DENSE)
-# What M4's tests show of one layer's blocks is not shown again: of experts, T5X's mesh and both pipelines; of dense models, one.
-KEPT = ("encoder_pipelined",)
+# What M4's tests show of one layer's blocks is not shown again: of experts, T5X's mesh and a pipeline.
 TABLE = [
-    *cases(SWITCH, keep=KEPT),
-    # Some layouts of experts name components that a dense model lacks.
-    *(case for case in cases(T5, keep=("tensor_parallel",)) if case.values[1] in SHARED),
+    *cases(T5, keep=("tensor_parallel",), slow=("fully_sharded", "sequence_parallel")),
+    *cases(SWITCH, slow=("expert_model_parallel", "expert_parallel_2d", "encoder_pipelined")),
 ]
 
 
@@ -29,6 +23,7 @@ def test_numbers_are_those_of_one_device(name, layout, mesh):
     assert_equal_to_one_device(name, layout, mesh)
 
 
+@pytest.mark.slow
 def test_experts_and_their_hidden_units_are_cut_by_axes_of_their_own():
     """Tokens travel by all-to-all over the experts' axis alone, and the model's axis sums what parts of experts return."""
     sent = Counter((c.kind, c.axes) for c in trial(SWITCH, "expert_model_parallel", (2, 2, 2)).collectives)

@@ -8,7 +8,7 @@ import pytest
 
 from data.images.config import ImageData
 from models.sharding.layout import LayoutError
-from models.vit.layouts import LAYOUTS, WITH_EXPERTS
+from models.vit.layouts import LAYOUTS
 from tests.helpers.layouts import assert_equal_to_one_device, case_id, cases, experiment, trial
 from trainers.programs import equality
 
@@ -16,12 +16,10 @@ pytestmark = pytest.mark.integration
 
 VIT, SPARSE = "vit.quickstart", "vit.moe_quickstart"
 # Blocks are those of test_gpt_layouts.py and test_m4_layouts.py; what is this family's own is pictures cut in space.
-KEPT = ("spatial", "pipeline_1f1b")
 TABLE = [
-    *(case for case in cases(VIT, keep=KEPT) if case.values[1] not in WITH_EXPERTS),
-    *(case for case in cases(SPARSE, keep=KEPT) if case.values[1] in WITH_EXPERTS),
-    pytest.param("vit.vit_22b", "spatial", (2, 4), marks=pytest.mark.slow),
-    pytest.param("vit.vit_22b", "two_d", (2, 4), marks=pytest.mark.slow),
+    *cases(VIT, keep=("spatial",), slow=("spatial_ring", "fully_sharded", "two_d", "pipeline_interleaved")),
+    *cases(SPARSE, slow=("expert_parallel", "expert_fsdp")),
+    *cases("vit.vit_22b", slow=("spatial",)),
 ]
 
 

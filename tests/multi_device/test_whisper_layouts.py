@@ -9,7 +9,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.mark.parametrize(
     ("name", "layout", "mesh"),
-    cases("whisper.turbo", keep=("time",)),
+    cases("whisper.turbo", keep=("time",), slow=("fully_sharded", "encoder_pipelined", "pipelines_with_experts")),
     ids=case_id,
 )
 def test_numbers_are_those_of_one_device(name, layout, mesh):

@@ -135,7 +135,7 @@ def test_show_counts_collectives():
     done = command("scripts.show", "gshard_m4.quickstart", "--synthetic", "--collectives", "--json")
     found = json.loads(done.stdout)["collectives"]
     exchanges = [row for row in found["rows"] if row["kind"] == "all-to-all"]
-    assert {row["component"]: row["count"] for row in exchanges} == {"encoder": 4, "decoder": 4}
+    assert {row["component"]: row["count"] for row in exchanges} == {"encoder": 6, "decoder": 6}
     assert all(row["axes"] == ["expert"] for row in exchanges) and found["expert_gathers"] == 0
 
 

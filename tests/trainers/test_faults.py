@@ -20,7 +20,7 @@ from trainers.state import State
 
 
 @pytest.mark.integration
-def test_divergence_leaves_sound_checkpoints_and_the_next_start_its_allowance(m4, tmp_path, monkeypatch, capsys):
+def test_divergence_leaves_sound_checkpoints_and_the_next_start_its_allowance(small, tmp_path, monkeypatch, capsys):
     """From step 4 on every step is skipped: checkpoints 2 and 4 stay, though two are kept and one is due at every second step.
     Another start skips as many steps again before it gives up."""
 
@@ -33,7 +33,7 @@ def test_divergence_leaves_sound_checkpoints_and_the_next_start_its_allowance(m4
         return state, metrics
 
     changed_steps(monkeypatch, poisoned)
-    e = with_train(m4, steps=40, log_every=1, save_every=2, keep=2, max_nonfinite=5)
+    e = with_train(small, steps=40, log_every=1, save_every=2, keep=2, max_nonfinite=5)
     for _ in range(2):
         assert run(e, tmp_path) == trainer.DIVERGED
         assert kept(tmp_path) == [2, 4] and metrics.read(tmp_path)[-1]["step"] == 10
@@ -44,7 +44,7 @@ def test_divergence_leaves_sound_checkpoints_and_the_next_start_its_allowance(m4
 
 
 @pytest.mark.integration
-def test_a_failing_store_delays_saves_and_ends_the_run_past_its_limit(m4, tmp_path, monkeypatch, capsys):
+def test_a_failing_store_delays_saves_and_ends_the_run_past_its_limit(small, tmp_path, monkeypatch, capsys):
     """Saves at steps 2 and 4 fail: each is named, training goes on, step 6 is saved and no number changes. Where all fail, the
     run ends after one more than `train.save_failures`, with a line and a code of its own, and goes on later."""
     real, attempts = checkpoint.Manager.save, []
@@ -56,7 +56,7 @@ def test_a_failing_store_delays_saves_and_ends_the_run_past_its_limit(m4, tmp_pa
             raise OSError(errno.ENOSPC, "No space left on device")
         return real(self, step, *args, **kwargs)
 
-    e = with_train(m4, steps=6, log_every=1, save_every=2, keep=10)
+    e = with_train(small, steps=6, log_every=1, save_every=2, keep=10)
     assert run(e, tmp_path / "sound") == trainer.DONE
     monkeypatch.setattr(checkpoint.Manager, "save", save)
     assert run(with_train(e, save_failures=2), tmp_path / "delayed") == trainer.DONE

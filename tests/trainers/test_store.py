@@ -88,11 +88,11 @@ def server(tmp_path_factory) -> Iterator[Server]:
     gpath._is_tf_installed.cache_clear()
 
 
-def test_a_run_whose_store_stalls_goes_on_and_is_found_again(m4, tmp_path, server, monkeypatch, capsys):
+def test_a_run_whose_store_stalls_goes_on_and_is_found_again(small, tmp_path, server, monkeypatch, capsys):
     """While the store does not answer, from step 5 to 11, saves are left out by name and steps go on; once it does, a save
     succeeds. The run goes on from there later, with the numbers of a run on a local disk, and its weights are read from there."""
     monkeypatch.setattr(checkpointing, "SLOW", 0.2)
-    e = with_train(m4, steps=16, log_every=1, save_every=2, save_failures=5)
+    e = with_train(small, steps=16, log_every=1, save_every=2, save_failures=5)
     assert run(e, tmp_path / "local") == trainer.DONE
 
     def stalls(call: int, state: Any, values: Any) -> Any:
@@ -117,11 +117,11 @@ def test_a_run_whose_store_stalls_goes_on_and_is_found_again(m4, tmp_path, serve
         np.testing.assert_array_equal(np.asarray(found[name]), np.asarray(array))
 
 
-def test_a_run_whose_store_is_gone_ends_with_its_code(m4, tmp_path, server, monkeypatch):
+def test_a_run_whose_store_is_gone_ends_with_its_code(small, tmp_path, server, monkeypatch):
     """Where nothing listens any more, the run ends after as many saves as it may lose, and does not wait for the one that hangs;
     once the store is back, the last sound checkpoint is there."""
     monkeypatch.setattr(checkpointing, "SLOW", 0.2)
-    e = with_train(m4, steps=8, log_every=1, save_every=2, save_failures=1, checkpoints="gs://runs/gone")
+    e = with_train(small, steps=8, log_every=1, save_every=2, save_failures=1, checkpoints="gs://runs/gone")
 
     def gone(call: int, state: Any, values: Any) -> Any:
         if call == 5:

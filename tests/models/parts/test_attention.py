@@ -90,8 +90,7 @@ def test_long_causal_rows_in_blocks_are_whole_rows(rate, float64, monkeypatch):
         return jnp.sum(jnp.sin(layer(x_BLM, layer.keys_values(x_BLM), mask, rate=rate, key=jax.random.key(2))))
 
     assert len(blocks.blocks(64, 64, mask, where)) == 4 and len(blocks.blocks(64, 64, mask, ALONE)) == 1
-    by_row = jax.value_and_grad(loss, argnums=(0, 1))(row, x_BLM)
-    by_block = jax.value_and_grad(loss, argnums=(0, 1))(block, x_BLM)
+    by_row, by_block = (jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))(layer, x_BLM) for layer in (row, block))
     for a, b in zip(jax.tree.leaves(by_row), jax.tree.leaves(by_block), strict=True):
         assert_allclose(a, b, rtol=0, atol=1e-6 if a.dtype == jnp.float32 else 1e-12)  # parameters are float32
 

@@ -53,9 +53,9 @@ def batch() -> dict[str, jax.Array]:
     [
         dict(order="post", norm="layer", norm_bias=True, activation="gelu", attention_bias=True, ffn_bias=True),
         dict(positions="rotary", kv_heads=2, gated=True, activation="silu"),
-        dict(positions="relative", moe=EXPERTS, logit_cap=5.0),
+        pytest.param(dict(positions="relative", moe=EXPERTS, logit_cap=5.0), marks=pytest.mark.slow),
         dict(moe=TOP1, sparse_every=1, gated=True, activation="gelu_tanh"),
-        dict(moe=CHOICE, sparse_every=3, layers=12, positions="relative_shared"),
+        pytest.param(dict(moe=CHOICE, sparse_every=3, layers=12, positions="relative_shared"), marks=pytest.mark.slow),
     ],
     ids=["post", "rotary", "relative", "all_sparse", "relative_shared"],
 )

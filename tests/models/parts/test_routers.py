@@ -68,7 +68,7 @@ def test_deepseeks_mixture_is_its_formula(float64):
     """Equations 12 to 16 of DeepSeek-V3, a token at a time: sigmoids, the bias in the choice, groups, gates over their sum, and
     the shared expert."""
     layer, x, mask = layer_of(DEEPSEEK)
-    found, _ = layer(x, mask, None)
+    found, _ = jax.jit(layer)(x, mask, None)
     for x_M, y_M in zip(np.asarray(x).reshape(-1, SIZE), np.asarray(found).reshape(-1, SIZE), strict=True):
         score = 1 / (1 + np.exp(-x_M @ np.asarray(layer.router[...])))
         by = score + np.asarray(layer.correction[...])
@@ -88,6 +88,7 @@ def test_the_gradient_of_the_bias_of_the_choice_is_the_load(float64):
     layer, x, mask = layer_of(DEEPSEEK)
     mask = mask.at[0, :5].set(False)
 
+    @jax.jit
     def loss(layer, key):
         y, statistics = layer(x, mask, key)
         stacked = jax.tree.map(lambda leaf: leaf[None], statistics)

@@ -36,7 +36,7 @@ def experiment(m4, toy, monkeypatch):
         model=dataclasses.replace(m4.model, source_vocab=2048, target_vocab=512),
         data=TranslationData(cache="toy", batch_size=16, source_length=16, target_length=16),
         eval=Translate(split="test", beams=2, max_length=8, batch_size=8),
-        train=dataclasses.replace(m4.train, steps=2, best="eval/stripped_chrf"),
+        train=dataclasses.replace(m4.train, steps=2, log_every=1, best="eval/stripped_chrf"),
     )
 
 
@@ -46,7 +46,10 @@ def test_training_evaluates_and_releases(experiment, tmp_path, monkeypatch, caps
     from trainers import checkpoint, metrics
 
     assert run(experiment, tmp_path / "run") == 0
-    last = metrics.read(tmp_path / "run")[-1]
+    lines = metrics.read(tmp_path / "run")
+    first, last = lines[0], lines[-1]
+    routing = {f"moe/{k}" for k in ("load_encoder", "load_decoder", "dropped", "experts_0", "experts_1", "experts_2")}
+    assert routing | {"moe/router_entropy", "moe/balance_loss"} <= first.keys() and len(first["moe/load_encoder"]) == 8
     wanted = {"eval/bleu", "eval/chrf", "eval/stripped_bleu", "eval/stripped_chrf", "eval/stripped_bleu_high"}
     wanted |= {"eval/language/de/bleu", "eval/language/es/stripped_bleu"}
     assert wanted <= last.keys() and last["eval/sentences"] == 8

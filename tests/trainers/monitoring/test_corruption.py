@@ -47,23 +47,23 @@ def test_one_flipped_bit_of_one_replica_is_found_and_its_device_named():
 
 
 @pytest.mark.integration
-def test_a_step_that_computes_other_bits_the_second_time_ends_the_run(m4, tmp_path, monkeypatch, capsys):
+def test_a_step_that_computes_other_bits_the_second_time_ends_the_run(small, tmp_path, monkeypatch, capsys):
     """Step 4 is computed twice, and one bit of one array differs: the run ends with a code of its own, names the array, and keeps
     checkpoint 2 alone. Without a fault the checks change no number."""
 
     def corrupt(call: int, state: State, metrics: Any) -> Any:
         if call == 6:  # steps 1, 2 twice, 3, 4 twice
-            params = dict(state.params)
-            params["softmax"] = jax.device_put(flipped(np.asarray(params["softmax"])), params["softmax"].sharding)
-            state = dataclasses.replace(state, params=params)
+            scale = state.params["final_norm"]["scale"]
+            scale = jax.device_put(flipped(np.asarray(scale)), scale.sharding)
+            state = dataclasses.replace(state, params=state.params | {"final_norm": {"scale": scale}})
         return state, metrics
 
-    e = with_train(m4, steps=4, log_every=1, save_every=2, check_every=2)
+    e = with_train(small, steps=4, log_every=1, save_every=2, check_every=2)
     assert run(e, tmp_path / "sound") == trainer.DONE
     with monkeypatch.context() as patch:
         changed_steps(patch, corrupt)
         assert run(e, tmp_path / "corrupt") == trainer.CORRUPTED
-    said = "computed twice, it gave other bits of state.params.softmax"
+    said = "computed twice, it gave other bits of state.params.final_norm.scale"
     assert f"step 4 is corrupt: {said}; nothing is saved" in capsys.readouterr().out
     assert events(tmp_path / "corrupt", "stop")[0]["error"] == said and kept(tmp_path / "corrupt") == [2]
     assert run(with_train(e, check_every=0), tmp_path / "corrupt") == trainer.DONE

@@ -9,7 +9,7 @@ from trainers import trainer
 
 
 @pytest.mark.integration
-def test_a_spike_sends_the_run_back_and_past_its_batches(m4, tmp_path, monkeypatch, capsys):
+def test_a_spike_sends_the_run_back_and_past_its_batches(small, tmp_path, monkeypatch, capsys):
     """Batches 8 and 9 spike: the run goes back from step 9 to checkpoint 6 and takes batches 10, 11, ... from there; a run that
     is stopped after it and goes on logs the same numbers."""
     asked: list[int] = []
@@ -27,7 +27,7 @@ def test_a_spike_sends_the_run_back_and_past_its_batches(m4, tmp_path, monkeypat
             metrics | {"loss": metrics["loss"] * (9.0 if asked[-1] in (8, 9) else 1.0)},
         ),
     )
-    e = with_train(m4, steps=12, log_every=1, save_every=3, spike=3.0, spike_skip=4)
+    e = with_train(small, steps=12, log_every=1, save_every=3, spike=3.0, spike_skip=4)
     assert run(e, tmp_path / "whole") == trainer.DONE
     assert asked == [*range(9), *range(10, 16)]
     assert "going back to step 6, and from there past 4 batches" in capsys.readouterr().out
