@@ -155,7 +155,7 @@ class Transcriber:
         prefix = vocabulary.prefix(how.language or self._codes[0], task, timestamps=how.timed)
         self._prefix = prefix
         steps = min(how.tokens + len(prefix), c.max_positions)
-        self._rules: Rules = rules_of(vocabulary, len(prefix), timed=how.timed, suppress=how.suppress)
+        self.rules: Rules = rules_of(vocabulary, len(prefix), timed=how.timed, suppress=how.suppress)
         mesh = model.where.mesh
 
         @functools.partial(jax.jit, static_argnames="temperature", out_shardings=mesh and NamedSharding(mesh, P()))
@@ -174,7 +174,7 @@ class Transcriber:
             if vocabulary.languages and not how.language:
                 prefix_BP = prefix_BP.at[:, 0].set(spoken[language_B])
             common: dict[str, Any] = dict(
-                steps=steps, eos=vocabulary.end, pad=-1, usable=vocabulary.size, rule=self._rules
+                steps=steps, eos=vocabulary.end, pad=-1, usable=vocabulary.size, rule=self.rules
             )
             common |= {"prefix_BP": prefix_BP} if prefix else {}
             if temperature:
@@ -291,7 +291,7 @@ class Transcriber:
             listening.advance(len(window))
             return
         transcript.language = transcript.language or heard.language
-        found, following = segments(heard.ids, self._rules, length)
+        found, following = segments(heard.ids, self.rules, length)
         begins = listening.at / sound.RATE
         for start, end, ids in found:
             if text := self.vocabulary.decode(ids):
