@@ -1,6 +1,5 @@
 """GGUF files as the `gguf` library reads them, within what the file holds."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,25 +32,26 @@ class Reader(gguf.GGUFReader):
         raw_item, raw_count = self._get(orig_offs, np.uint32), self._get(orig_offs + 4, np.uint64)
         item, count, begin = gguf.GGUFValueType(raw_item[0]), int(raw_count[0]), int(orig_offs) + 12
         if item == gguf.GGUFValueType.STRING:
-            items = list(self._strings(begin, count))
-            size = sum(8 + len(text) for text in items)
+            items, end = self._strings(begin, count)
         elif (numbers := self.gguf_scalar_to_np.get(item)) is not None:
             items = [self._get(begin, numbers, count)] if count else []
-            size = sum(part.nbytes for part in items)
+            end = begin + sum(part.nbytes for part in items)
         else:
             raise ValueError("its header has an array of arrays")
         places = list(range(2, 2 + len(items)))
-        return 12 + size, [raw_item, raw_count, *items], places, [kind, item] if items else [kind]
+        return end - int(orig_offs), [raw_item, raw_count, *items], places, [kind, item] if items else [kind]
 
-    def _strings(self, offset: int, count: int) -> Iterator[memoryview]:
-        """Yields the texts of an array, each behind its length in 64 bits."""
+    def _strings(self, begin: int, count: int) -> tuple[list[memoryview], int]:
+        """Returns the texts of an array, each of which stands behind its length in 64 bits, and where they end."""
         whole, order = memoryview(self.data), "big" if self.endianess == gguf.GGUFEndian.BIG else "little"
+        texts, end, most = [], begin, len(whole)
         for _ in range(count):
-            begin = offset + 8
-            offset = begin + int.from_bytes(whole[offset:begin], order)
-            if offset > len(whole):
+            start = end + 8
+            end = start + int.from_bytes(whole[end:start], order)
+            if end > most:
                 raise ValueError("its header names more than the file holds")
-            yield whole[begin:offset]
+            texts.append(whole[start:end])
+        return texts, end
 
 
 def opened(path: Path, error: type[UserError]) -> Reader:

@@ -198,7 +198,7 @@ def _arrays(manager: ocp.CheckpointManager, step: int, like: dict[str, Any]) -> 
 
 
 def _on_host(manager: ocp.CheckpointManager, step: int, names: Collection[str]) -> dict[str, Any]:
-    """Returns the arrays of these names, nested, as NumPy's. To look for all that there are would open each of the optimizer's."""
+    """Returns the arrays of these names, nested, as NumPy's. Orbax's list of all arrays would open each of the optimizer's."""
     like = nest(dict.fromkeys(names, 0))
     how = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), like)
     part = ocp.args.PyTreeRestore(like, restore_args=how, partial_restore=True)

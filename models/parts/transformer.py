@@ -314,8 +314,8 @@ def unstacked(modules: Any) -> list[Any]:
 def decoded(layer: Any, x_R1M: jax.Array, g: Geometry, cache: Any, kind: Kind | None = None) -> tuple[jax.Array, Any]:
     """Returns (y_R1M, the cache with the step in it) of a block, or of a unit, at a step that is decoded.
 
-    Layers stand one after the other there (`unstacked`). Those that are alike are traced and lowered once, because this is a jitted
-    function; the compiler takes it apart.
+    Layers stand one after the other there (`unstacked`). Because this function is jitted, those that are alike are traced and
+    lowered once; the compiler inlines it.
     """
     y_R1M, (cache, _) = layer(x_R1M, g, cache, None, kind)
     return y_R1M, cache

@@ -19,12 +19,11 @@ from models.errors import UserError, nearest, shortened, told
 from models.families import FAMILIES, interchange_of
 from models.interchange import Index, InterchangeError, Shape
 
-
 _AT_ONCE = 1 << 17  # numbers that are dequantized together, which stay in a processor's cache
 
 
 def _dequantized(stored: np.ndarray, kind: gguf.GGMLQuantizationType) -> np.ndarray:
-    """Returns the numbers of stored rows. The library makes 16 rows at a time, which for short rows takes up to three times as long.
+    """Returns the numbers of stored rows. The library alone makes 16 rows at a time, and takes up to three times as long.
 
     Raises:
       NotImplementedError: the library does not know how they are stored.
