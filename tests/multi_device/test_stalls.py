@@ -42,9 +42,7 @@ def test_who_moves_starts_evaluates_or_has_ended_is_left_alone():
     waiting = Sighting(7, STEPPING, still=12)
     assert culprit([waiting, Sighting(7, READING, still=9)], 10) is None
     assert culprit([waiting, Sighting(0, STARTING, still=1000)], 10) is None
-    assert (
-        culprit([waiting, Sighting(6, STEPPING, silent=9, still=12)], 10) is None
-    )  # stopped rather than slow, perhaps
+    assert culprit([waiting, Sighting(6, STEPPING, silent=9, still=12)], 10) is None  # stopped rather than slow, perhaps
     assert culprit([Sighting(7, EVALUATING, still=1000)] * 2, 10) is None
     assert culprit([waiting, Sighting(8, ENDED, silent=1000, still=1000)], 10) is None
 
