@@ -43,7 +43,7 @@ class Reader(gguf.GGUFReader):
 
     def _strings(self, begin: int, count: int) -> tuple[list[memoryview], int]:
         """Returns the texts of an array, each of which stands behind its length in 64 bits, and where they end."""
-        whole, order = memoryview(self.data), "big" if self.endianess == gguf.GGUFEndian.BIG else "little"
+        whole, order = self.data.data, "big" if self.endianess == gguf.GGUFEndian.BIG else "little"
         texts, end, most = [], begin, len(whole)
         for _ in range(count):
             start = end + 8

@@ -142,7 +142,7 @@ def whisper(e: Experiment, source: Weights, folder: Path) -> Iterator[Row]:
         ids = other["ids"].tolist()
         row = np.array([ids + [0] * (-len(ids) % 64)], np.int32)
         padded = np.pad(samples, (0, transcriber.samples - len(samples)))
-        frames = spectra.whisper(padded, e.model.mels)[None]
+        frames = spectra.whisper(padded, transcriber.width)[None]
         out_TV = np.asarray(logits(model, ours.batch({"frames": frames, "targets": row})))[0]
         mine = [*prefix, *own.ids, vocabulary.end]
         yield Row(name, mine, ids, len(prefix), out_TV[len(prefix) : len(ids)], other["logits"])

@@ -148,7 +148,7 @@ class Transcriber:
             raise DataError(f"models of family {model.c.family!r} do not turn windows of sound into text")
         if model.target_vocab < vocabulary.size:
             raise DataError(f"the vocabulary has {vocabulary.size} tokens, the model {model.target_vocab}")
-        self.how, self.vocabulary, self._params, self._width = how, vocabulary, params, c.frame_width
+        self.how, self.vocabulary, self._params, self.width = how, vocabulary, params, c.frame_width
         self.samples = c.most_frames * spectra.HOP
         task = "translate" if how.translate else "transcribe"
         self._codes = list(vocabulary.languages) or ["en"]
@@ -251,9 +251,9 @@ class Transcriber:
 
     def _batch(self, windows: Sequence[np.ndarray], temperature: float, key: jax.Array) -> list[_Heard]:
         rows = self.how.batch_size
-        frames = np.zeros((rows, self.samples // spectra.HOP, self._width), np.float32)
+        frames = np.zeros((rows, self.samples // spectra.HOP, self.width), np.float32)
         for row, window in enumerate(windows):
-            frames[row] = spectra.whisper(np.pad(window, (0, self.samples - len(window))), self._width)
+            frames[row] = spectra.whisper(np.pad(window, (0, self.samples - len(window))), self.width)
         real = np.arange(rows) < len(windows)
         found = self._decode(self._params, frames, real, temperature, key)
         tokens_BT, total_B, silent_B, language_B = map(np.asarray, found)
