@@ -62,8 +62,9 @@ pods:  ## compiles every pod experiment and models its step: about an hour
 golden: $(STAMP)  ## rewrites the dumps in configs/golden/ after a change that is meant
 	$(PY) -m scripts.golden
 
-parity: $(STAMP) $(VENV)-parity/.installed  ## compares with PyTorch's transformers, both ways, and rewrites the fixtures
+parity: $(STAMP) $(VENV)-parity/.installed  ## compares with PyTorch's transformers, both ways, rewrites the fixtures, and continues texts with released weights on both sides
 	JAX_PLATFORMS=cpu $(PY) -m tests.parity.live
+	JAX_PLATFORMS=cpu $(PY) -m tests.parity.greedy
 
 $(VENV)-parity/.installed: tests/parity/requirements.txt tests/parity/requirements-version4.txt
 	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)

@@ -11,8 +11,8 @@ one a line. Models that were trained here translate into English alone.
 
 import dataclasses
 import sys
-from typing import Any
 
+from data.config import Decode
 from models.sharding.layouts import ONE_DEVICE
 from scripts import cli
 
@@ -50,7 +50,7 @@ def main() -> int:
         raise cli.ConfigError(
             f"{args.checkpoint}: a model of family {e.model.family!r} on this data does not translate"
         )
-    settings: Any = e.eval
+    settings = e.eval if isinstance(e.eval, Decode) else Decode()  # a run may be scored by its loss alone
     rows = max(1, min(settings.batch_size, len(lines), ROWS))
     config = dataclasses.replace(settings, batch_size=rows, beams=args.beams or settings.beams)
     plan, params = placed(e, weights)

@@ -8,6 +8,7 @@ fingerprint, a checksum of every array and one of itself. The position in the da
 
 import contextlib
 import dataclasses
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from configs import registry
 from configs.experiment import Experiment
 from data import paths
 from models.errors import UserError, told
-from models.sharding.params import flatten
+from models.sharding.params import flatten, nest
 from trainers import adapt
 from trainers.plan import Plan
 from trainers.processes import any_process, versions
@@ -30,6 +31,8 @@ from trainers.state import to_tree
 FORMAT = "shardzoo-checkpoint-1"
 _META = {"format": str, "experiment": dict, "versions": dict, "data": str, "checksums": dict}
 """Keys of `meta`, with the types of their values; "checksum", a SHA-256 of all of them, is not in the oldest checkpoints."""
+
+_READ = ("params", "step")  # what is read of a state where its run does not go on
 
 
 class CheckpointError(UserError):
@@ -194,6 +197,14 @@ def _arrays(manager: ocp.CheckpointManager, step: int, like: dict[str, Any]) -> 
     return manager.restore(step, args=ocp.args.Composite(state=part))["state"]
 
 
+def _on_host(manager: ocp.CheckpointManager, step: int, names: Collection[str]) -> dict[str, Any]:
+    """Returns the arrays of these names, nested, as NumPy's. Orbax's list of all arrays would open each of the optimizer's."""
+    like = nest(dict.fromkeys(names, 0))
+    how = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), like)
+    part = ocp.args.PyTreeRestore(like, restore_args=how, partial_restore=True)
+    return manager.restore(step, args=ocp.args.Composite(state=part))["state"]
+
+
 def _changed(tree: dict[str, Any], want: dict[str, int]) -> str:
     """Returns the first difference between the arrays' checksums and the saved ones, or "". Every process must call this."""
     return _difference({name: int(value) for name, value in flatten(checksums(tree)).items()}, want)
@@ -274,19 +285,15 @@ def read_stored(workdir: Path, step: int | None = None) -> tuple[Experiment, int
     folder = folder_of(workdir)
     if not folder.is_dir():
         raise CheckpointError(f"no checkpoints in {workdir}; a run writes them under WORKDIR/checkpoints")
-    host = jax.sharding.SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
     with _reader(folder) as manager:
         step = manager.latest_step() if step is None else step
         if step is None or step not in manager.all_steps():
             raise CheckpointError(f"no checkpoint {step} in {folder}; there are {sorted(manager.all_steps())}")
         try:
             meta = _meta(manager, step)
-            described = _described(manager, step)
-            read = {part: described[part] for part in ("params", "step")}
-            like = jax.tree.map(lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=host), read)
-            tree = _arrays(manager, step, like)
+            want = {name: value for name, value in meta["checksums"].items() if name.partition(".")[0] in _READ}
+            tree = _on_host(manager, step, want)
             actual = {name: checksum_on_host(x) for name, x in flatten(tree).items()}
-            want = {name: value for name, value in meta["checksums"].items() if name.partition(".")[0] in read}
             if reason := _difference(actual, want) or _copied(step, tree):
                 raise ValueError(reason)
             experiment = registry.from_json(meta["experiment"])

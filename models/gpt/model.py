@@ -242,7 +242,7 @@ class Gpt(Staged):
         if self.c.moe is not None:
             g = dataclasses.replace(g, real_BL=jnp.ones(x_R1M.shape[:2], bool))
         for i, (block, layer) in enumerate(zip(cache.blocks, cache.layers, strict=True)):
-            x_R1M, (layer, _) = block(x_R1M, g, layer, None, transformer.kinds(self.c, jnp.array(i)))
+            x_R1M, layer = transformer.decoded(block, x_R1M, g, layer, transformer.kinds(self.c, jnp.array(i)))
             layers.append(layer)
         logits_BKV = self._logits(x_R1M).reshape(*ids_BK.shape, -1)
         return logits_BKV, dataclasses.replace(cache, layers=layers, slots=step.slots)

@@ -222,7 +222,7 @@ class EncoderDecoder(Staged):
         g = transformer.cached_geometry(self.c, step)
         g, layers = dataclasses.replace(g, bias_1NK=bias_1NK, real_BL=real_R1, source=source), []
         for unit, caches in zip(cache.units, cache.layers, strict=True):
-            x_R1M, (caches, _) = unit(x_R1M, g, caches, None)
+            x_R1M, caches = transformer.decoded(unit, x_R1M, g, caches)
             layers.append(caches)
         logits_BKV = self._logits(x_R1M).reshape(*ids_BK.shape, -1)
         return logits_BKV, dataclasses.replace(cache, layers=layers, slots=step.slots)

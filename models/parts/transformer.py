@@ -307,7 +307,18 @@ def unstacked(modules: Any) -> list[Any]:
     Decoding takes a stack apart once: a loop over it would copy each layer's parameters and cache out of it at every step.
     """
     layers = len(jax.tree.leaves(modules)[0])
-    return [jax.tree.map(lambda x, i=i: x[i], modules) for i in range(layers)]
+    return [jax.tree.map(lambda x, i=i: jax.lax.index_in_dim(x, i, keepdims=False), modules) for i in range(layers)]
+
+
+@jax.jit
+def decoded(layer: Any, x_R1M: jax.Array, g: Geometry, cache: Any, kind: Kind | None = None) -> tuple[jax.Array, Any]:
+    """Returns (y_R1M, the cache with the step in it) of a block, or of a unit, at a step that is decoded.
+
+    Layers stand one after the other there (`unstacked`). Because this function is jitted, those that are alike are traced and
+    lowered once; the compiler inlines it.
+    """
+    y_R1M, (cache, _) = layer(x_R1M, g, cache, None, kind)
+    return y_R1M, cache
 
 
 def keys_values(

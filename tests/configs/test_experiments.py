@@ -179,11 +179,14 @@ def test_routing_groups_divide_over_the_chips():
 
 @pytest.mark.integration
 def test_configs_and_random_data_need_neither_tensorflow_nor_jax():
-    """Configs import no JAX (devices can still be chosen), models and the trainer no TensorFlow."""
+    """Configs import no JAX (devices can still be chosen), models and the trainer no TensorFlow; weights that are no run's own
+    are opened without Orbax."""
     program = (
         "import sys\n"
         "from configs import registry; registry.load('gshard_m4.quickstart')\n"
         "assert 'jax' not in sys.modules\n"
+        "import trainers.evaluation.place, trainers.weights.init_from, trainers.weights.open\n"
+        "assert 'orbax' not in sys.modules\n"
         "import trainers.trainer, scripts.train, models.gshard_m4.model\n"
         "assert not {'tensorflow', 'seqio', 'tensorflow_datasets'} & set(sys.modules)\n"
     )

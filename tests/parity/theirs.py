@@ -7,6 +7,8 @@ theirs.py edited FOLDER...             the same of folders that may not be read,
 theirs.py embed MODEL TO               the embeddings of some sentences
 theirs.py encode FOLDER TEXT [FROM]    ids of a text by the folder's tokenizer, from a language
 theirs.py hear TO                      a sound and its log-mel frames
+theirs.py continue FOLDER              ids and logits that follow the prompts of given.json, greedily, to written*.safetensors
+theirs.py transcribe FOLDER            the same of the sounds of given.safetensors, by Whisper
 theirs.py translators PIECES TO        a folder for each translator: its vocabulary, model, and translations.json
 """
 
@@ -278,6 +280,61 @@ def translation(model, tokenizer, text: str, source: str, target: str) -> dict:
     return found
 
 
+def greedily(logits_of, ids: list[int], tokens: int, end: int, barred=lambda written: []) -> dict[str, np.ndarray]:
+    """Ids and the logits [T, V] that each new one is the greatest of, up to `end`, which is the last.
+
+    Args:
+      logits_of: the model's logits [V] behind ids [1, S].
+      barred: ids that may not follow so many.
+    """
+    found = []
+    for written in range(tokens):
+        with torch.no_grad():
+            logits_V = logits_of(torch.tensor([ids])).float().numpy().copy()
+        found.append(logits_V)
+        allowed_V = logits_V.copy()
+        allowed_V[barred(written)] = -np.inf
+        ids = [*ids, int(allowed_V.argmax())]
+        if ids[-1] == end:
+            break
+    return {"ids": np.array(ids, np.int32), "logits": np.stack(found)}
+
+
+def continue_(folder: Path) -> None:
+    """Writes what follows each prompt; keys and values are cached."""
+    given, model = json.loads((folder / "given.json").read_text()), load(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    for i, text in enumerate(given["prompts"]):
+        cache = transformers.DynamicCache()
+
+        def behind(ids, cache=cache):
+            return model(input_ids=ids[:, cache.get_seq_length() :], past_key_values=cache).logits[0, -1]
+
+        written = greedily(behind, tokenizer(text)["input_ids"], given["tokens"], given["end"])
+        save_file(written, folder / f"written{i}.safetensors")
+
+
+def transcribe(folder: Path) -> None:
+    """Writes what is said in each sound, a window of 30 s; each token is computed from all before it, without a cache."""
+    given, model = json.loads((folder / "given.json").read_text()), load(folder)
+    extractor = transformers.WhisperFeatureExtractor(feature_size=model.config.num_mel_bins)
+    sounds, prefix = load_file(folder / "given.safetensors"), [model.config.decoder_start_token_id, *given["prefix"]]
+    for i in range(len(sounds)):
+        frames = extractor(sounds[str(i)], sampling_rate=16_000, return_tensors="pt").input_features
+        with torch.no_grad():
+            heard = model.model.encoder(frames)
+
+        def behind(ids, heard=heard):
+            return model(encoder_outputs=heard, decoder_input_ids=ids).logits[0, -1]
+
+        def barred(written):
+            return given["never"] + given["first"] if written == 0 else given["never"]
+
+        written = greedily(behind, prefix, given["tokens"], given["end"], barred)
+        written["ids"] = written["ids"][1:].copy()  # the start is no target
+        save_file(written, folder / f"written{i}.safetensors")
+
+
 if __name__ == "__main__":
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
@@ -300,6 +357,10 @@ if __name__ == "__main__":
             print(json.dumps(transformers.AutoTokenizer.from_pretrained(folder, **source)(text)["input_ids"]))
         case ["hear", to]:
             hear(Path(to))
+        case ["continue", folder]:
+            continue_(Path(folder))
+        case ["transcribe", folder]:
+            transcribe(Path(folder))
         case ["translators", pieces, to]:
             translators(Path(pieces), Path(to))
         case _:

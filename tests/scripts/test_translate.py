@@ -1,10 +1,12 @@
 """Translation by command: with a released vocabulary into any of its languages, with one of ours into English."""
 
+import dataclasses
 import json
 import shutil
 
 import pytest
 
+from data.config import HeldOut
 from data.task import DataError
 from data.translation.decoding import Sentence, TranslationDecoding
 from scripts import cli, translate
@@ -12,6 +14,7 @@ from tests.helpers.caches import write_translation_cache
 from tests.parity import ours
 from tests.parity.cases import ODD_TEXT, TRANSLATORS
 from tests.parity.live import FIXTURES
+from trainers.weights import open as opening
 
 
 @pytest.mark.parametrize("name", TRANSLATORS)
@@ -35,6 +38,16 @@ def test_a_folder_translates_by_short_codes(monkeypatch, capsys):
         for a, b in (("eng_Latn", "deu_Latn"), ("en", "de"))
     )
     assert long == short and len(long.splitlines()) == 1
+
+
+def test_a_model_that_is_scored_by_its_loss_translates(monkeypatch, capsys):
+    """Its experiment says nothing of a search, so that the usual one is made."""
+    folder = FIXTURES / "translator_nllb"
+    e, weights = opening.open_model(folder)
+    scored = dataclasses.replace(e, eval=HeldOut())
+    monkeypatch.setattr(opening, "open_model", lambda path, step: (scored, weights))
+    arguments = ("--checkpoint", folder, "--from", "en", "--to", "de", "--beams", 2, ODD_TEXT)
+    assert len(run(monkeypatch, capsys, *arguments).splitlines()) == 1
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,12 @@ from typing import Any
 import jax
 
 from configs.experiment import Experiment, Lora
+from configs.optimizers import Sgd
 from configs.registry import ConfigError
 from models import interchange
 from models.sharding.layout import Layout
 from models.sharding.layouts import ONE_DEVICE
+from trainers import host_memory
 from trainers.plan import Plan, make_plan
 from trainers.weights.source import Weights, load
 
@@ -24,8 +26,11 @@ def placed(e: Experiment, weights: Weights, layout: Layout = ONE_DEVICE) -> tupl
       ConfigError: the weights lack a parameter of the model.
       InterchangeError: a parameter has another shape.
     """
+    host_memory.keep()
     train = dataclasses.replace(e.train, lora=Lora(), freeze=())
-    plan = make_plan(dataclasses.replace(e, layout=layout, train=train), jax.devices()[: layout.devices])
+    optimizer = Sgd(schedule=e.optimizer.schedule)  # which has no state that a plan would describe
+    e = dataclasses.replace(e, layout=layout, train=train, optimizer=optimizer)
+    plan = make_plan(e, jax.devices()[: layout.devices])
     shapes = {info.name: info.shape for info in plan.parameters}
     if missing := sorted(shapes.keys() - weights.shapes.keys()):
         raise ConfigError(

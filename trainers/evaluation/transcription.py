@@ -148,14 +148,14 @@ class Transcriber:
             raise DataError(f"models of family {model.c.family!r} do not turn windows of sound into text")
         if model.target_vocab < vocabulary.size:
             raise DataError(f"the vocabulary has {vocabulary.size} tokens, the model {model.target_vocab}")
-        self.how, self.vocabulary, self._params, self._width = how, vocabulary, params, c.frame_width
+        self.how, self.vocabulary, self._params, self.width = how, vocabulary, params, c.frame_width
         self.samples = c.most_frames * spectra.HOP
         task = "translate" if how.translate else "transcribe"
         self._codes = list(vocabulary.languages) or ["en"]
         prefix = vocabulary.prefix(how.language or self._codes[0], task, timestamps=how.timed)
         self._prefix = prefix
         steps = min(how.tokens + len(prefix), c.max_positions)
-        self._rules: Rules = rules_of(vocabulary, len(prefix), timed=how.timed, suppress=how.suppress)
+        self.rules: Rules = rules_of(vocabulary, len(prefix), timed=how.timed, suppress=how.suppress)
         mesh = model.where.mesh
 
         @functools.partial(jax.jit, static_argnames="temperature", out_shardings=mesh and NamedSharding(mesh, P()))
@@ -174,7 +174,7 @@ class Transcriber:
             if vocabulary.languages and not how.language:
                 prefix_BP = prefix_BP.at[:, 0].set(spoken[language_B])
             common: dict[str, Any] = dict(
-                steps=steps, eos=vocabulary.end, pad=-1, usable=vocabulary.size, rule=self._rules
+                steps=steps, eos=vocabulary.end, pad=-1, usable=vocabulary.size, rule=self.rules
             )
             common |= {"prefix_BP": prefix_BP} if prefix else {}
             if temperature:
@@ -251,9 +251,9 @@ class Transcriber:
 
     def _batch(self, windows: Sequence[np.ndarray], temperature: float, key: jax.Array) -> list[_Heard]:
         rows = self.how.batch_size
-        frames = np.zeros((rows, self.samples // spectra.HOP, self._width), np.float32)
+        frames = np.zeros((rows, self.samples // spectra.HOP, self.width), np.float32)
         for row, window in enumerate(windows):
-            frames[row] = spectra.whisper(np.pad(window, (0, self.samples - len(window))), self._width)
+            frames[row] = spectra.whisper(np.pad(window, (0, self.samples - len(window))), self.width)
         real = np.arange(rows) < len(windows)
         found = self._decode(self._params, frames, real, temperature, key)
         tokens_BT, total_B, silent_B, language_B = map(np.asarray, found)
@@ -291,7 +291,7 @@ class Transcriber:
             listening.advance(len(window))
             return
         transcript.language = transcript.language or heard.language
-        found, following = segments(heard.ids, self._rules, length)
+        found, following = segments(heard.ids, self.rules, length)
         begins = listening.at / sound.RATE
         for start, end, ids in found:
             if text := self.vocabulary.decode(ids):

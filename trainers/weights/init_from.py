@@ -17,7 +17,7 @@ from data.vocabularies.tokenizers import Tokenizer
 from models.errors import nearest
 from models.families import ModelConfig
 from models.sharding.params import components, flatten
-from trainers import adapt, checkpoint
+from trainers import adapt
 from trainers.plan import Plan, fresh_state, model_infos
 from trainers.state import State
 from trainers.weights import open, source
@@ -109,6 +109,8 @@ def model_of(e: Experiment) -> ModelConfig:
 
 def newest_step(text: str) -> int | None:
     """Returns the newest step of the runs that `train.init_from` names; None where it names none."""
+    from trainers import checkpoint  # Orbax takes a third of a second, which released weights need not wait for
+
     paths = sources(text).values() if text else ()
     return max((step for path in paths if (step := checkpoint.newest_step(path)) is not None), default=None)
 

@@ -11,7 +11,6 @@ from data.reading.caches import cache_folder
 from models.errors import nearest
 from models.families import ModelConfig, family_of
 from models.interchange import InterchangeError
-from trainers import checkpoint
 from trainers.weights import bare, huggingface, peft, release
 from trainers.weights.source import Arrays, Weights
 
@@ -43,9 +42,7 @@ def open_weights(path: Path, base: Path | None = None) -> Weights:
         return _run(path, None)[1]
     files = [path] if path.is_file() else [*path.glob("*.gguf"), *path.glob("*.safetensors")]
     if len(files) == 1 and files[0].suffix == ".gguf":
-        from trainers.weights.gguf import (
-            Gguf,
-        )  # its library takes a sixth of a second, which other forms need not wait for
+        from trainers.weights.gguf import Gguf  # its library takes a sixth of a second, which others need not wait for
 
         return Gguf(files[0])
     if len(files) == 1 and files[0].suffix in bare.FORMS:
@@ -69,6 +66,8 @@ def _adapted(path: Path, base: Path | None) -> Weights:
 
 
 def _run(path: Path, step: int | None) -> tuple[Experiment, Weights]:
+    from trainers import checkpoint  # Orbax takes a third of a second, which other forms need not wait for
+
     e, _, params, data = checkpoint.read_params(path, step)
     vocabulary = cache_folder(e.data) if e.data.cache else None
     if vocabulary:

@@ -28,7 +28,6 @@ from data.vocabularies import files
 from models import interchange
 from models.errors import UserError
 from models.sharding.params import describe
-from trainers import checkpoint
 from trainers.plan import abstract_model
 from trainers.processes import versions
 from trainers.weights import tensor_files
@@ -53,6 +52,8 @@ def write(workdir: Path, to: Path, *, step: int | None = None, scores: dict[str,
     Raises:
       ReleaseError: `to` exists already.
     """
+    from trainers import checkpoint  # Orbax takes a third of a second, which a release that is read need not wait for
+
     experiment, at, params, data = checkpoint.read_params(workdir, step)
     cache = cache_folder(experiment.data) if experiment.data.cache else None
     if cache:

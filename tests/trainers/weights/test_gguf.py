@@ -13,6 +13,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from tokenizers.pre_tokenizers import ByteLevel
 
+from data import gguf_reader
 from data.packages.fetch import FetchError
 from data.packages.weights import weights_folder
 from data.vocabularies.tokenizers import Tokenizer
@@ -140,11 +141,42 @@ def test_a_damaged_file_is_refused_in_one_line(tmp_path):
     nested = struct.pack("<IQ", gguf.GGUFValueType.ARRAY, 1) * 5000
     bad = [b"", b"nothing of the kind", content[:100], content[: len(content) // 2]]
     bad += [array(gguf.GGUFValueType.UINT8, 2**62), array(gguf.GGUFValueType.ARRAY, 1, nested)]
+    for count, text in ((2**62, b""), (1, struct.pack("<Q", 2**64 - 1)), (2, struct.pack("<Q1sI", 1, b"a", 0))):
+        bad.append(array(gguf.GGUFValueType.STRING, count, text))
     for each in bad:
         path.write_bytes(each)
         with pytest.raises(InterchangeError, match=r"m\.gguf is damaged: ") as caught:
             open.open_weights(path)
         assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("order", gguf.GGUFEndian)
+def test_a_description_is_what_the_library_reads(order, tmp_path):
+    """Arrays are read together and strings without arrays of their own; keys, values and their types are the library's."""
+    file = gguf.GGUFWriter(path := tmp_path / "m.gguf", "llama", endianess=order)
+    for name, values in {"texts": ["a", "", "é 🙂"], "whole": [3, -1], "real": [0.5], "flags": [True, False]}.items():
+        file.add_array(name, values)
+    file.add_string("text", "b")
+    file.add_uint32("whole_alone", 2)
+    file.add_tensor("x", np.arange(4, dtype=np.float32))
+    for write_part in (file.write_header_to_file, file.write_kv_data_to_file, file.write_tensors_to_file):
+        write_part()
+    file.close()
+    found, want = gguf_reader.opened(path, InterchangeError), gguf.GGUFReader(path)
+    assert list(found.fields) == list(want.fields)
+    for name, field in want.fields.items():
+        assert gguf_reader.value(found, name, InterchangeError) == field.contents(), name
+        assert found.fields[name].types == field.types, name
+    assert [(t.name, t.data_offset) for t in found.tensors] == [(t.name, t.data_offset) for t in want.tensors]
+
+
+@pytest.mark.parametrize("kind", ["BF16", "Q8_0", "Q4_1"])
+def test_numbers_are_the_librarys_however_many_are_made_at_once(kind, tmp_path, monkeypatch):
+    """Parts of a tensor's blocks, the last of them shorter, give the numbers of the whole tensor."""
+    path = write(tmp_path / "m.gguf", CONFIG, ours.fresh(CONFIG, 0), kind)
+    table = next(t for t in gguf.GGUFReader(path).tensors if t.name == "token_embd.weight")
+    monkeypatch.setattr("trainers.weights.gguf._AT_ONCE", 5 * 32)  # of 96
+    assert_array_equal(Gguf(path).read("embedding.table"), gguf.dequantize(table.data, table.tensor_type))
 
 
 def test_smollm2_knows_the_capital_of_france():
