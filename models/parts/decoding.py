@@ -225,7 +225,7 @@ def follow(
     def advance(carry, token_BK):
         state, last_BK, at_BK = carry
         logits_BKV, state = model.step(state, last_BK, at_BK)
-        logp_BKV = jax.nn.log_softmax(logits_BKV.astype(jnp.float32))
+        logp_BKV = jax.nn.log_softmax(logits_BKV.astype(jnp.promote_types(logits_BKV.dtype, jnp.float32)))
         logp_BK = jnp.take_along_axis(logp_BKV, token_BK[..., None], axis=-1)[..., 0]
         return (state, token_BK, at_BK + 1), logp_BK
 
