@@ -1,5 +1,6 @@
 """Metrics of ratings and ranks."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,6 +16,27 @@ def auc(good: Sequence[bool], scores: Sequence[float]) -> float:
         return 0.5
     pairs = values[labels][:, None] - values[~labels][None]
     return float(np.mean((pairs > 0) + 0.5 * (pairs == 0)))
+
+
+def accuracy(good: Sequence[bool], margins: Sequence[float]) -> float:
+    """Returns the share of examples that are told right: as good where the margin, good over bad, is above 0."""
+    return float(np.mean(np.asarray(good, bool) == (np.asarray(margins) > 0)))
+
+
+def best_of(good: Sequence[bool], scores: Sequence[float], among: int) -> float:
+    """Returns how often the best by score of so many examples is a good one, over all ways to draw them; ties by halves.
+
+    The i-th of N by score, from 0, is the best of n in C(N - 1 - i, n - 1) of C(N, n) draws. With n = 1 it is the share of good ones.
+    """
+    labels, values = np.asarray(good, bool), np.asarray(scores, np.float64)
+    total, among = len(labels), min(among, len(labels))
+    places_N = np.argsort(np.argsort(-values, kind="stable"))
+    chances_N = np.array([math.comb(total - 1 - i, among - 1) / math.comb(total, among) for i in range(total)])[
+        places_N
+    ]
+    _, tied_N = np.unique(values, return_inverse=True)
+    shared_N = np.bincount(tied_N, chances_N)[tied_N] / np.bincount(tied_N)[tied_N]
+    return float(np.sum(shared_N * labels))
 
 
 def ranks(scores_NK: np.ndarray) -> dict[str, float]:

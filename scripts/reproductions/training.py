@@ -139,18 +139,36 @@ def evaluated(run: Run, name: str, change: Callable[[Experiment], Experiment] = 
     """Returns held-out scores of a finished run, evaluated with fields of its experiment changed."""
 
     def compute() -> dict[str, float]:
-        from data.reading.caches import cache_folder
-        from trainers.evaluation.evaluator import open_evaluator
-        from trainers.evaluation.place import placed
         from trainers.weights.open import open_model
 
         e, weights = open_model(run.workdir)
-        e = change(e)
-        plan, params = placed(e, weights)
-        cache = cache_folder(e.data)
-        return dict(open_evaluator(plan.model, e, cache, cache)(params))
+        return _scores(change(e), weights)
 
     return kept(run, name, compute)
+
+
+def started(folder: Path, arm: Arm) -> dict[str, float]:
+    """Returns held-out scores of the weights that an arm's runs start from, from a file in the folder if it is there."""
+    _set_up([arm])
+
+    def compute() -> dict[str, float]:
+        from trainers.weights.init_from import located
+        from trainers.weights.open import open_weights
+
+        return _scores(arm.experiment, open_weights(located(arm.experiment.train.init_from)))
+
+    return kept(Run(folder, False, ()), f"{arm.name}-start", compute)
+
+
+def _scores(e: Experiment, weights: Any) -> dict[str, float]:
+    """Returns held-out scores of weights (trainers.weights.source.Weights) by an experiment's evaluation."""
+    from data.reading.caches import cache_folder
+    from trainers.evaluation.evaluator import open_evaluator
+    from trainers.evaluation.place import placed
+
+    plan, params = placed(e, weights)
+    cache = cache_folder(e.data)
+    return dict(open_evaluator(plan.model, e, cache, cache)(params))
 
 
 # --- error bars --------------------------------------------------------------------------------------------------
