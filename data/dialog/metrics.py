@@ -24,9 +24,9 @@ def accuracy(good: Sequence[bool], margins: Sequence[float]) -> float:
 
 
 def best_of(good: Sequence[bool], scores: Sequence[float], among: int) -> float:
-    """Returns how often the best by score of so many examples is a good one, over all ways to draw them; ties by halves.
+    """Returns how often the best by score of so many examples is a good one, over all ways to draw them; ties by equal parts.
 
-    The i-th of N by score, from 0, is the best of n in C(N - 1 - i, n - 1) of C(N, n) draws. With n = 1 it is the share of good ones.
+    The i-th of N by score, from 0, is the best of n in C(N - 1 - i, n - 1) of C(N, n) draws. Of one it is the share of good ones.
     """
     labels, values = np.asarray(good, bool), np.asarray(scores, np.float64)
     total, among = len(labels), min(among, len(labels))

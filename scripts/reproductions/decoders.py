@@ -1,5 +1,5 @@
-"""Decoders: GPT-2 and 3, PaLM (arXiv 2204.02311), LaMDA (arXiv 2201.08239), GLaM (arXiv 2112.06905), and released ones; a released
-one fine-tuned as LaMDA."""
+"""Decoders: GPT-2 and 3, PaLM (arXiv 2204.02311), LaMDA (arXiv 2201.08239), GLaM (arXiv 2112.06905), and released ones, of which
+one is fine-tuned as LaMDA."""
 
 import dataclasses
 from pathlib import Path
@@ -104,8 +104,8 @@ SEEDS, TUNING = (0, 1), 120
     "LaMDA (arXiv 2201.08239), section 6.1 and Figure 4", unit="share, or AUC of ratings", kind="trained", minutes=60
 )
 def lamda_finetuning(folder: Path) -> list[Row]:
-    """Fine-tuning on labelled dialog improves quality, safety and groundedness over pre-training alone: the model responds better,
-    and rates responses so that those which it chooses are better."""
+    """Fine-tuning on labelled dialog improves quality, safety and groundedness over pre-training alone: the model responds
+    better, and rates responses so that those which it chooses are better."""
     # SmolLM2 as released is the pre-trained model: no decoder that is trained here in minutes knows English. Rows have half the
     # length of those of lamda.smollm2_chat, so that two seeds can see as many ratings as that run's first half.
     e = dataclasses.replace(
@@ -117,8 +117,8 @@ def lamda_finetuning(folder: Path) -> list[Row]:
         f"--optimizer.schedule.steps={TUNING}", f"--optimizer.schedule.warmup={TUNING // 10}",
         f"--train.save_every={TUNING // 4}", "--train.keep=1",
     )  # fmt: skip
-    start = training.started(folder, arm)
     runs = training.train(folder, [arm], SEEDS)["finetuned"]
+    start = training.started(folder, arm)
     rows, claims = [], []
 
     def compared(label: str, name: str, note: str, sign: int = 1) -> None:
@@ -146,14 +146,13 @@ def lamda_finetuning(folder: Path) -> list[Row]:
         )
     for name in ATTRIBUTES:
         good, chosen = start[f"eval/good_{name}"], training.values(runs, f"eval/chosen_{name}")
-        note = f"{training.mean(chosen).value:.3g} are rated good, of any conversation {good:.3g}, of the pre-trained one's choice "
-        note += f"{start[f'eval/chosen_{name}']:.3g}; whole conversations of people stand for its own candidates"
+        note = f"{training.mean(chosen).value:.3g} are rated good, of any conversation {good:.3g}, of the pre-trained one's "
+        note += f"choice {start[f'eval/chosen_{name}']:.3g}; conversations of people stand for its own candidates"
         gain = training.less(chosen, [good] * len(chosen))
         claims.append(training.claim(f"{name}: chosen of 16, less any", gain, 1, None, note))
     return [*rows, *claims, *_LEFT_OUT]
 
 
-_LEFT_OUT = (
-    Row("safety", "better", None, "left out: no package with conversations has such labels; what is upbeat is not what is safe"),
-    Row("groundedness", "better", None, "left out: the annotated turns with queries are not public, so that no model here asks tools"),
-)  # fmt: skip
+_UNLABELLED = "left out: no package of conversations has such labels, and what is upbeat is not what is safe"
+_UNASKED = "left out: the annotated turns with queries are not public, so that no model here asks tools"
+_LEFT_OUT = (Row("safety", "better", None, _UNLABELLED), Row("groundedness", "better", None, _UNASKED))
