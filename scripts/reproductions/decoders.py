@@ -115,7 +115,7 @@ def lamda_finetuning(folder: Path) -> list[Row]:
     arm = training.arm(
         "finetuned", e, "--data.cache=chitchat_short", "--data.length=128", f"--train.steps={TUNING}",
         f"--optimizer.schedule.steps={TUNING}", f"--optimizer.schedule.warmup={TUNING // 10}",
-        f"--train.save_every={TUNING // 4}", "--train.keep=1",
+        f"--train.save_every={TUNING // 2}", "--train.keep=1",
     )  # fmt: skip
     runs = training.train(folder, [arm], SEEDS)["finetuned"]
     start = training.started(folder, arm)
