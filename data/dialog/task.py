@@ -34,7 +34,7 @@ class DialogTask(PredictedTask):
     def directions(self) -> Mapping[str, bool]:
         of_ratings = (f"{score}_{name}" for name in format.ATTRIBUTES for score in ("auc", "accuracy", "chosen"))
         better_higher = (*of_ratings, "reciprocal_rank", "first")
-        return {"perplexity": True, **dict.fromkeys(better_higher, False)}
+        return {**super().directions, **dict.fromkeys(better_higher, False)}
 
     def candidate_sets(self, cache: Path, vocabulary: Path, config: RateAndRank) -> list[CandidateSet]:
         """Returns the ratings of conversations, good and bad, and true responses among others."""

@@ -112,11 +112,8 @@ def lamda_finetuning(folder: Path) -> list[Row]:
         registry.load("lamda.smollm2_chat"),
         eval=RateAndRank(split="test", limit=0, batch_size=4, responses=50, others=15, tokens=24),
     )
-    arm = training.arm(
-        "finetuned", e, "--data.cache=chitchat_short", "--data.length=128", f"--train.steps={TUNING}",
-        f"--optimizer.schedule.steps={TUNING}", f"--optimizer.schedule.warmup={TUNING // 10}",
-        f"--train.save_every={TUNING // 2}", "--train.keep=1",
-    )  # fmt: skip
+    short = ("--data.cache=chitchat_short", "--data.length=128")
+    arm = training.arm("finetuned", training.shortened(e, TUNING, *short))
     runs = training.train(folder, [arm], SEEDS)["finetuned"]
     start = training.started(folder, arm)
     rows, claims = [], []
@@ -124,7 +121,7 @@ def lamda_finetuning(folder: Path) -> list[Row]:
     def compared(label: str, name: str, note: str, sign: int = 1) -> None:
         """Adds the claim that a figure of the fine-tuned model is on one side of the pre-trained one's."""
         after, before = training.values(runs, f"eval/{name}"), start[f"eval/{name}"]
-        gain = training.less(after, [before] * len(after))
+        gain = training.less(after, before)
         note = f"{before:.3g} before, {training.mean(after).value:.3g} after; {note}"
         claims.append(training.claim(label, gain, sign, None, note))
 
@@ -140,15 +137,13 @@ def lamda_finetuning(folder: Path) -> list[Row]:
     for name in ATTRIBUTES:
         good, told = start[f"eval/good_{name}"], training.values(runs, f"eval/accuracy_{name}")
         note = f"{training.mean(told).value:.3g} of ratings right, where the more frequent one has {max(good, 1 - good):.3g}"
-        often = [max(good, 1 - good)] * len(told)
-        claims.append(
-            training.claim(f"{name}: accuracy, less the majority's", training.less(told, often), 1, None, note)
-        )
+        gain = training.less(told, max(good, 1 - good))
+        claims.append(training.claim(f"{name}: accuracy, less the majority's", gain, 1, None, note))
     for name in ATTRIBUTES:
         good, chosen = start[f"eval/good_{name}"], training.values(runs, f"eval/chosen_{name}")
         note = f"{training.mean(chosen).value:.3g} are rated good, of any conversation {good:.3g}, of the pre-trained one's "
         note += f"choice {start[f'eval/chosen_{name}']:.3g}; conversations of people stand for its own candidates"
-        gain = training.less(chosen, [good] * len(chosen))
+        gain = training.less(chosen, good)
         claims.append(training.claim(f"{name}: chosen of 16, less any", gain, 1, None, note))
     return [*rows, *claims, *_LEFT_OUT]
 

@@ -59,6 +59,23 @@ class Run:
         return values[-1][1]
 
 
+def shortened(e: Experiment, steps: int, *overrides: str, evaluations: int = 0, warm: bool = True) -> Experiment:
+    """Returns an experiment of so many steps, at the end of which its schedule has ended, with a checkpoint at half of them.
+
+    Args:
+      overrides: further fields, as on a command line.
+      evaluations: how often it is evaluated; 0 is once, at the end.
+      warm: whether a tenth of the steps warm up, instead of as many as the experiment has.
+    """
+    fields = [
+        f"--train.steps={steps}", f"--optimizer.schedule.steps={steps}", f"--train.save_every={steps // 2}", "--train.keep=1",
+        f"--train.eval_every={steps // evaluations if evaluations else 0}",
+    ]  # fmt: skip
+    if warm:
+        fields.append(f"--optimizer.schedule.warmup={steps // 10}")
+    return override(e, [*fields, *overrides])
+
+
 Runs = dict[str, list[Run]]  # by the arm's name, in the order of seeds
 
 
@@ -191,9 +208,15 @@ def mean(values: Sequence[float]) -> Mean:
     return Mean(statistics.fmean(values), error)
 
 
-def less(first: Sequence[float], second: Sequence[float]) -> Mean:
-    """Returns first less second, seed by seed: what seeds share (the order of data) does not add to the error."""
-    return mean([a - b for a, b in zip(first, second, strict=True)])
+def differences(first: Sequence[float], second: Sequence[float] | float) -> list[float]:
+    """Returns first less second, seed by seed, or less a figure that no seed changes."""
+    others = [float(second)] * len(first) if isinstance(second, int | float) else second
+    return [a - b for a, b in zip(first, others, strict=True)]
+
+
+def less(first: Sequence[float], second: Sequence[float] | float) -> Mean:
+    """Returns the mean of `differences`: what seeds share (the order of data) does not add to the error."""
+    return mean(differences(first, second))
 
 
 def measured(
