@@ -26,8 +26,8 @@ def test_a_mean_has_the_standard_error_of_its_sample():
 
 
 def test_differences_are_taken_seed_by_seed():
-    """What all arms of a seed share cancels: 1 apart at every seed is 1 +- 0, however far apart the seeds are. A figure that no seed
-    changes is taken from each."""
+    """What all arms of a seed share cancels: 1 apart at every seed is 1 +- 0, however far apart the seeds are. A figure that no
+    seed changes is taken from each."""
     assert training.differences([11.0, 21.0, 31.0], [10.0, 20.0, 30.0]) == [1.0, 1.0, 1.0]
     assert training.less([11.0, 21.0, 31.0], [10.0, 20.0, 30.0]) == training.Mean(1.0, 0.0)
     assert training.less([1.0, 3.0], 2) == training.Mean(0.0, 1.0)
