@@ -33,7 +33,7 @@ class RateAndRank(HeldOut):
 
     Attributes:
       limit: at most so many conversations for the ratings; 0 takes all.
-      responses: how many responses are scored and ranked.
+      responses: how many responses are scored and ranked; 0 leaves ranks out.
       others: responses of other conversations that a true one is ranked among; and how many conversations one is chosen from,
         beside itself.
       tokens: the most tokens of a response that is ranked.

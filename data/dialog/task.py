@@ -41,10 +41,10 @@ class DialogTask(PredictedTask):
         tokenizer, manifest = Tokenizer(vocabulary), read_manifest(cache)
         conversations = list(examples(cache, config.split))
         rated = [c for c in conversations if c["ratings"]][: config.limit or None]
-        return [
-            _ratings(rated, config, self.ranking, tokenizer, manifest["length"]),
-            _ranks(conversations, config, tokenizer, manifest["turn_length"]),
-        ]
+        sets = [_ratings(rated, config, self.ranking, tokenizer, manifest["length"])]
+        if config.responses:
+            sets.append(_ranks(conversations, config, tokenizer, manifest["turn_length"]))
+        return sets
 
     # --- ranking of responses (data.task.RanksResponses) ---
 
