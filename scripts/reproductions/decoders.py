@@ -2,9 +2,11 @@
 one is fine-tuned as LaMDA."""
 
 import dataclasses
+import math
 from pathlib import Path
 
 from configs import registry
+from data.dialog import metrics
 from data.dialog.config import RateAndRank
 from data.dialog.format import ATTRIBUTES
 from scripts.reproductions import training
@@ -122,32 +124,42 @@ def lamda_finetuning(folder: Path) -> list[Row]:
     runs = training.train(folder, [arm], SEEDS)["finetuned"]
     rows, claims = [], []
 
-    def claimed(label: str, name: str, before: float, sign: int, note: str) -> None:
+    def claimed(label: str, name: str, other: float, sign: int, note: str, *errors: float) -> None:
         """Adds the claim that a figure of the fine-tuned model is on one side of another, which no seed changes."""
         after = training.values(runs, f"eval/{name}")
-        note = f"{training.mean(after).value:.3g} against {before:.3g}; {note}"
-        claims.append(training.claim(label, training.less(after, before), sign, None, note))
-
-    new = "in part the form of the turns, which is new to it; the paper asks people for quality"
-    claimed("nats a token of a response", "cross_entropy", start["eval/cross_entropy"], -1, new)
-    people = f"{RATED} test conversations, rated as a whole by who took part: standard error .04 beside that over seeds"
-    for name in ATTRIBUTES:
-        score = f"auc_{name}"
-        rows.append(Row(f"{name}, pre-trained", None, start[f"eval/{score}"], compared=False))
-        rows.append(training.measured(f"{name}, fine-tuned", training.values(runs, f"eval/{score}")))
-        claimed(f"{name}: AUC of its ratings", score, start[f"eval/{score}"], 1, people)
-    for name in ATTRIBUTES:
-        majority = max(start[f"eval/good_{name}"], 1 - start[f"eval/good_{name}"])
-        claimed(
-            f"{name}: accuracy, less the majority's",
-            f"accuracy_{name}",
-            majority,
-            1,
-            "that of the more frequent rating",
+        difference = training.less(after, other)
+        note = f"{training.mean(after).value:.3g} against {other:.3g}; {note}"
+        claims.append(
+            training.claim(label, training.sampled(difference, *errors) if errors else difference, sign, None, note)
         )
+
+    note = "in part the form of the turns, which is new to it; the paper asks people for quality"
+    claimed("nats a token of a response", "cross_entropy", start["eval/cross_entropy"], -1, note)
+    people = (
+        f"{RATED} test conversations, rated as a whole by those who took part, whose error is added to that over seeds"
+    )
     for name in ATTRIBUTES:
-        note = f"the pre-trained model's choices: {start[f'eval/chosen_{name}']:.3g}; people's conversations stand for candidates"
-        claimed(f"{name}: best of 16, less any", f"chosen_{name}", start[f"eval/good_{name}"], 1, note)
+        label, score, before = f"{name}: AUC of ratings", f"auc_{name}", start[f"eval/auc_{name}"]
+        after = training.mean(training.values(runs, f"eval/{score}")).value
+        good = round(RATED * start[f"eval/good_{name}"])
+        errors = [metrics.auc_error(area, good, RATED - good) for area in (before, after)]
+        rows.append(Row(f"{label}, pre-trained", None, before, "error of the sample", error=errors[0], compared=False))
+        rows.append(Row(f"{label}, fine-tuned", None, after, "error of the sample", error=errors[1], compared=False))
+        claimed(f"{label}, fine-tuned less pre-trained", score, before, 1, people, *errors)
+    for name in ATTRIBUTES:
+        share = start[f"eval/good_{name}"]
+        often = max(share, 1 - share)
+        error = math.sqrt(often * (1 - often) / RATED)
+        note = "that of always naming the more frequent rating; good is what has a probability above a half"
+        claimed(f"{name}: accuracy less the majority's", f"accuracy_{name}", often, 1, note, error, error)
+    for name in ATTRIBUTES:
+        share, chosen = start[f"eval/good_{name}"], start[f"eval/chosen_{name}"]
+        note = (
+            f"rated so by people; pre-trained {chosen:.3g}; people's conversations stand for the model's own candidates"
+        )
+        claimed(
+            f"{name}: best of 16 less any", f"chosen_{name}", share, 1, note, metrics.best_of_error(share, RATED, 16)
+        )
     return [*rows, *claims, *_LEFT_OUT]
 
 

@@ -219,6 +219,12 @@ def less(first: Sequence[float], second: Sequence[float] | float) -> Mean:
     return mean(differences(first, second))
 
 
+def sampled(difference: Mean, *errors: float) -> Mean:
+    """Returns a difference whose error has, beside that over seeds, those of the held-out samples that its figures come from,
+    taken as independent."""
+    return Mean(difference.value, math.hypot(difference.error or 0.0, *errors))
+
+
 def measured(
     label: str, values: Sequence[float], paper: float | str | None = None, differs: str = "", *, series: str = "",
     at: float | None = None,

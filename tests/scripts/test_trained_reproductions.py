@@ -34,6 +34,12 @@ def test_differences_are_taken_seed_by_seed():
     assert training.less([1.0, 3.0], 2) == training.Mean(0.0, 1.0)
 
 
+def test_the_error_of_a_sample_is_added_to_that_over_seeds():
+    """Their squares are; a single seed has none of its own."""
+    assert training.sampled(training.Mean(1.0, 0.3), 0.4) == training.Mean(1.0, 0.5)
+    assert training.sampled(training.Mean(1.0, None), 0.3, 0.4) == training.Mean(1.0, 0.5)
+
+
 def test_a_shorter_experiment_ends_with_its_schedule():
     """Steps, schedule, evaluations and checkpoints agree; other fields are changed as on a command line."""
     e: Any = registry.load("gpt.quickstart")

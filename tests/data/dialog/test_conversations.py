@@ -121,6 +121,20 @@ def test_the_best_of_several_is_good_as_often_as_in_all_draws():
     assert metrics.best_of(good, scores, 1) == pytest.approx(0.4)
 
 
+def test_errors_are_those_of_other_samples():
+    """What AUC, and the best of four by score, come out as over made-up samples of 80 has the standard deviation that is told."""
+    rng, areas, shares = np.random.default_rng(0), [], []
+    for _ in range(400):
+        good = np.arange(80) < 40
+        scores = rng.exponential(
+            np.where(good, 2.0, 1.0)
+        )  # an AUC of 2/3, of the distributions that the formula is for
+        areas.append(metrics.auc(good.tolist(), scores.tolist()))
+        shares.append(metrics.best_of((rng.random(80) < 0.6).tolist(), scores.tolist(), 4))
+    assert np.std(areas) == pytest.approx(metrics.auc_error(2 / 3, 40, 40), rel=0.1)
+    assert np.std(shares) == pytest.approx(metrics.best_of_error(0.6, 80, 4), rel=0.1)
+
+
 def test_ranks_count_those_that_are_as_good():
     """First, and third of three by a tie: the mean reciprocal is 2/3."""
     scores = np.array([[3.0, 1.0, 2.0], [1.0, 1.0, 2.0]])
