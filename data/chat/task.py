@@ -32,10 +32,6 @@ class ChatTask(PredictedTask):
         rows = self._augmented_once(rows_of(made, self.data.length, tally), None)
         return HeldOutExamples(rows, tally.examples)
 
-    @property
-    def directions(self) -> Mapping[str, bool]:
-        return {"perplexity": True}
-
     def card(self, manifest: Mapping[str, Any]) -> list[str]:
         (part,) = manifest["parts"].values()
         return [

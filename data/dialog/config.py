@@ -28,12 +28,14 @@ class DialogData(TextData):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RateAndRank(HeldOut):
-    """Scores of held-out conversations: perplexity of responses, AUC of each rating, ranks of the true response among others.
+    """Scores of held-out conversations: perplexity of responses, ranks of the true response among others; of each rating its AUC,
+    its accuracy, the share of good ones, and that share of the conversations that the ratings choose.
 
     Attributes:
       limit: at most so many conversations for the ratings; 0 takes all.
-      responses: how many responses are scored and ranked.
-      others: responses of other conversations that a true one is ranked among.
+      responses: how many responses are scored and ranked; 0 leaves ranks out.
+      others: responses of other conversations that a true one is ranked among; and how many conversations one is chosen from,
+        beside itself.
       tokens: the most tokens of a response that is ranked.
     """
 

@@ -1,5 +1,6 @@
 """Metrics of ratings and ranks."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,6 +16,42 @@ def auc(good: Sequence[bool], scores: Sequence[float]) -> float:
         return 0.5
     pairs = values[labels][:, None] - values[~labels][None]
     return float(np.mean((pairs > 0) + 0.5 * (pairs == 0)))
+
+
+def auc_error(area: float, good: int, bad: int) -> float:
+    """Returns the standard error of an AUC over so many examples of each kind (Hanley and McNeil 1982, equation 1)."""
+    two_good, two_bad = area / (2 - area), 2 * area**2 / (1 + area)
+    spread = area * (1 - area) + (good - 1) * (two_good - area**2) + (bad - 1) * (two_bad - area**2)
+    return math.sqrt(spread / (good * bad))
+
+
+def accuracy(good: Sequence[bool], margins: Sequence[float]) -> float:
+    """Returns the share of examples that are told right: as good where the margin, good over bad, is above 0."""
+    return float(np.mean(np.asarray(good, bool) == (np.asarray(margins) > 0)))
+
+
+def best_of(good: Sequence[bool], scores: Sequence[float], among: int) -> float:
+    """Returns how often the best by score of so many examples is a good one, over all ways to draw them; ties by equal parts.
+
+    Of one it is the share of good ones.
+    """
+    labels, values = np.asarray(good, bool), np.asarray(scores, np.float64)
+    chances_N = _chances(len(labels), among)[np.argsort(np.argsort(-values, kind="stable"))]
+    _, tied_N = np.unique(values, return_inverse=True)
+    shared_N = np.bincount(tied_N, chances_N)[tied_N] / np.bincount(tied_N)[tied_N]
+    return float(np.sum(shared_N * labels))
+
+
+def best_of_error(share: float, total: int, among: int) -> float:
+    """Returns the standard error of `best_of` over so many examples: few of them are ever the best, so that it is that of few."""
+    return math.sqrt(share * (1 - share) * float(np.sum(_chances(total, among) ** 2)))
+
+
+def _chances(total: int, among: int) -> np.ndarray:
+    """Returns how often each of N examples in the order of scores is the best of n: the i-th, from 0, in C(N - 1 - i, n - 1) of
+    C(N, n) draws."""
+    among = min(among, total)
+    return np.array([math.comb(total - 1 - i, among - 1) / math.comb(total, among) for i in range(total)])
 
 
 def ranks(scores_NK: np.ndarray) -> dict[str, float]:

@@ -21,4 +21,8 @@ class Dialog:
     turn_length: int
 
 
-ENTRIES = {"chitchat": Dialog(tokenizer="smollm2_135m", length=256, turn_length=128)}
+ENTRIES = {
+    "chitchat": Dialog(tokenizer="smollm2_135m", length=256, turn_length=128),
+    # Twice as many ratings in as many tokens, each of the half of a conversation's end.
+    "chitchat_short": Dialog(tokenizer="smollm2_135m", length=128, turn_length=64),
+}

@@ -32,18 +32,19 @@ class DialogTask(PredictedTask):
 
     @property
     def directions(self) -> Mapping[str, bool]:
-        better_higher = ("auc_witty", "auc_upbeat", "auc_interesting", "reciprocal_rank", "first")
-        return {"perplexity": True, **dict.fromkeys(better_higher, False)}
+        of_ratings = (f"{score}_{name}" for name in format.ATTRIBUTES for score in ("auc", "accuracy", "chosen"))
+        better_higher = (*of_ratings, "reciprocal_rank", "first")
+        return {**super().directions, **dict.fromkeys(better_higher, False)}
 
     def candidate_sets(self, cache: Path, vocabulary: Path, config: RateAndRank) -> list[CandidateSet]:
         """Returns the ratings of conversations, good and bad, and true responses among others."""
         tokenizer, manifest = Tokenizer(vocabulary), read_manifest(cache)
         conversations = list(examples(cache, config.split))
         rated = [c for c in conversations if c["ratings"]][: config.limit or None]
-        return [
-            _ratings(rated, tokenizer, manifest["length"]),
-            _ranks(conversations, config, tokenizer, manifest["turn_length"]),
-        ]
+        sets = [_ratings(rated, config, self.ranking, tokenizer, manifest["length"])]
+        if config.responses:
+            sets.append(_ranks(conversations, config, tokenizer, manifest["turn_length"]))
+        return sets
 
     # --- ranking of responses (data.task.RanksResponses) ---
 
@@ -71,18 +72,30 @@ class DialogTask(PredictedTask):
         ]
 
 
-def _ratings(rated: Sequence[Conversation], tokenizer: Tokenizer, length: int) -> CandidateSet:
-    """Returns whole conversations, behind which the candidates are the (bad, good) ratings of each attribute."""
-    pairs = [encoding.ratings(name, tokenizer) for name in format.ATTRIBUTES]
+def _ratings(
+    rated: Sequence[Conversation], config: RateAndRank, ranking: Mapping[str, float], tokenizer: Tokenizer, length: int
+) -> CandidateSet:
+    """Returns whole conversations, behind which the candidates are the (bad, good) ratings of each attribute.
+
+    Scores are `auc_NAME`, `accuracy_NAME`, `good_NAME`, the share of conversations with a good rating, and `chosen_NAME`, that
+    share of those that are chosen among `others` as the model would choose its own candidates, by the weighted sum of ratings.
+    """
+    pairs = [encoding.ratings(name, tokenizer) for name in ranking]
     candidates = [ids for pair in pairs for ids in pair]
     room = length - max(map(len, candidates))
     prompts = [encoding.judged(c["turns"], tokenizer, room) for c in rated]
 
     def scores(logps: Sequence[Sequence[np.ndarray]]) -> dict[str, float]:
+        logp_NK = np.array([[logp[-1] for logp in group] for group in logps])
+        margins_NA = logp_NK[:, 1::2] - logp_NK[:, ::2]
+        total_N = 1 / (1 + np.exp(-margins_NA)) @ np.array(list(ranking.values()))
         found = {}
-        for i, name in enumerate(format.ATTRIBUTES):
-            margins = [float(group[2 * i + 1][-1] - group[2 * i][-1]) for group in logps]
-            found[f"auc_{name}"] = metrics.auc([c["ratings"][name] for c in rated], margins)
+        for i, name in enumerate(ranking):
+            good = [c["ratings"][name] for c in rated]
+            found[f"auc_{name}"] = metrics.auc(good, margins_NA[:, i].tolist())
+            found[f"accuracy_{name}"] = metrics.accuracy(good, margins_NA[:, i].tolist())
+            found[f"good_{name}"] = float(np.mean(good))
+            found[f"chosen_{name}"] = metrics.best_of(good, total_N.tolist(), 1 + config.others)
         return found
 
     return CandidateSet(prompts, [candidates] * len(prompts), scores)

@@ -53,12 +53,12 @@ class TextTask(Task[TextData]):
         self, totals: Mapping[str, Sum], examples: HeldOutExamples, outputs: Sequence[np.ndarray] = ()
     ) -> dict[str, float]:
         """Returns the perplexity per token and per byte, and bits per byte."""
-        nats, tokens = float(totals["cross_entropy"].sum), max(float(totals["cross_entropy"].over), 1.0)
         if not examples.extra:
             return {}
+        nats, tokens = float(totals["cross_entropy"].sum), float(totals["cross_entropy"].over)
         return {
-            "perplexity": math.exp(min(nats / tokens, 700.0)),
-            "byte_perplexity": math.exp(min(nats / examples.extra, 700.0)),
+            "perplexity": _perplexity(nats, tokens),
+            "byte_perplexity": _perplexity(nats, examples.extra),
             "bits_per_byte": nats / examples.extra / math.log(2),
         }
 
@@ -182,7 +182,16 @@ class PredictedTask(TextTask):
     ) -> dict[str, float]:
         """Returns the perplexity of a token that is predicted."""
         loss = totals["cross_entropy"]
-        return {"perplexity": math.exp(min(float(loss.sum) / max(float(loss.over), 1.0), 700.0))}
+        return {"perplexity": _perplexity(float(loss.sum), float(loss.over))}
+
+    @property
+    def directions(self) -> Mapping[str, bool]:
+        return {"perplexity": True}
+
+
+def _perplexity(nats: float, units: float) -> float:
+    """Returns the perplexity of a unit, a token or a byte; at most e^700, which is a number yet."""
+    return math.exp(min(nats / max(units, 1.0), 700.0))
 
 
 def _size_and_eos(tokenizer: Tokenizer, folder: Path) -> tuple[int, int]:

@@ -104,12 +104,7 @@ FACTORS = (0.0625, 0.125, 0.25, 0.5)
 def vmoe_priority(folder: Path) -> list[Row]:
     """Batch priority lets a mixture work at a tenth of the experts' capacity, where giving slots to the first tokens that come
     loses most of the accuracy."""
-    steps = 300
-    e = registry.load("vit.moe_quickstart")
-    fields = [f"--train.steps={steps}", f"--optimizer.schedule.steps={steps}", "--optimizer.schedule.warmup=30"]
-    arm = training.arm(
-        "moe", e, *fields, *SMALL, "--train.eval_every=0", f"--train.save_every={steps // 2}", "--train.keep=1"
-    )
+    arm = training.arm("moe", training.shortened(registry.load("vit.moe_quickstart"), 300, *SMALL))
     runs = training.train(folder, [arm])["moe"]
     rows, found = [], {}
     for name, priority in (("batch priority", True), ("first come", False)):

@@ -238,20 +238,15 @@ def _small(experts: int, layers: int, steps: int) -> Experiment:
     experts are never dropped at random: the step then draws nothing, and all seeds share a compiled program."""
     e = registry.load("gshard_m4.quickstart")
     moe = _mixture(experts) if experts > 1 else None
-    optimizer: Any = e.optimizer
-    data: Any = e.data
-    return dataclasses.replace(
+    sizes: Any = dict(layers=layers, model_dim=64, hidden_dim=128, heads=4, head_dim=16)
+    e = dataclasses.replace(
         e,
-        model=dataclasses.replace(
-            e.model, layers=layers, model_dim=64, hidden_dim=128, heads=4, head_dim=16, moe=moe, label_smoothing=0.0
-        ),
+        model=dataclasses.replace(e.model, moe=moe, label_smoothing=0.0, **sizes),
         layout=expert_parallel(1, 1),
-        data=dataclasses.replace(data, batch_size=16),
-        optimizer=dataclasses.replace(optimizer, schedule=dataclasses.replace(optimizer.schedule, steps=steps)),
-        train=dataclasses.replace(e.train, steps=steps, save_every=steps // 2, eval_every=steps // 5, keep=1, log_every=20),
         eval=HeldOut(limit=480, batch_size=32),
-        execution=dataclasses.replace(e.execution, unroll=0),
-    )  # fmt: skip
+    )
+    others = ("--data.batch_size=16", "--train.log_every=20", "--execution.unroll=0")
+    return training.shortened(e, steps, *others, evaluations=5, warm=False)
 
 
 def _by_bucket(run: training.Run) -> dict[str, float]:
@@ -306,10 +301,7 @@ def experts(folder: Path) -> list[Row]:
             ),
         ]
     gains = {
-        bucket: [
-            a - b
-            for a, b in zip(_of_bucket(runs["1-experts"], bucket), _of_bucket(runs["32-experts"], bucket), strict=True)
-        ]
+        bucket: training.differences(_of_bucket(runs["1-experts"], bucket), _of_bucket(runs["32-experts"], bucket))
         for bucket in BUCKETS
     }
     rows += [training.measured(f"gain of 32 over 1, {bucket} resource", gains[bucket]) for bucket in BUCKETS]

@@ -18,10 +18,7 @@ def lead_times(folder: Path) -> list[Row]:
 
     steps = 300
     e = registry.load("metnet2.quickstart")
-    fields = [f"--train.steps={steps}", f"--optimizer.schedule.steps={steps}", "--train.eval_every=0"]
-    arm = training.arm(
-        "metnet2", e, *fields, f"--train.save_every={steps // 2}", "--train.keep=1", "--data.batch_size=2"
-    )
+    arm = training.arm("metnet2", training.shortened(e, steps, "--data.batch_size=2", warm=False))
     runs = training.train(folder, [arm], SEEDS)["metnet2"]
     config: Any = e.eval
     test = dataclasses.replace(config, split="test")
@@ -36,7 +33,7 @@ def lead_times(folder: Path) -> list[Row]:
         for name, shown in names.items():
             value = base[f"{name}/lead_{lead}/csi_0.2"]
             rows.append(Row(f"{shown}, {minutes} min", None, value, series=shown, at=minutes))
-            gain = training.mean([x - value for x in found])
+            gain = training.less(found, value)
             claims.append(training.claim(f"network less {shown}, {minutes} min", gain, 1))
     first, last = (
         [score[f"eval/lead_{lead}/csi_0.2"] for score in scores] for lead in (data.scored[0], data.scored[-1])

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from configs import registry
 from configs.experiment import Experiment
-from configs.overrides import override
 from data.config import HeldOut
 from scripts.reproductions import training
 from scripts.reproductions.entry import Row, reproduction
@@ -72,9 +71,6 @@ def wav2vec(folder: Path) -> list[Row]:
 def _small(name: str, steps: int) -> Experiment:
     """Returns one of the small Conformers with 4 layers of 96, two rows of 16 s a step, scored by its loss."""
     e = registry.load(name)
-    fields = [
-        f"--train.steps={steps}", f"--optimizer.schedule.steps={steps}", f"--optimizer.schedule.warmup={steps // 10}",
-        f"--train.eval_every={steps // 4}", f"--train.save_every={steps // 2}", "--train.keep=1", "--data.batch_size=2",
-        "--model.layers=4", "--model.model_dim=96", "--model.hidden_dim=384",
-    ]  # fmt: skip
-    return override(dataclasses.replace(e, eval=HeldOut(split="test", limit=60, batch_size=4)), fields)
+    e = dataclasses.replace(e, eval=HeldOut(split="test", limit=60, batch_size=4))
+    sizes = ("--model.layers=4", "--model.model_dim=96", "--model.hidden_dim=384", "--data.batch_size=2")
+    return training.shortened(e, steps, *sizes, evaluations=4)

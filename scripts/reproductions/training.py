@@ -59,6 +59,23 @@ class Run:
         return values[-1][1]
 
 
+def shortened(e: Experiment, steps: int, *overrides: str, evaluations: int = 0, warm: bool = True) -> Experiment:
+    """Returns an experiment of so many steps, at the end of which its schedule has ended, with a checkpoint at half of them.
+
+    Args:
+      overrides: further fields, as on a command line.
+      evaluations: how often it is evaluated; 0 is once, at the end.
+      warm: whether a tenth of the steps warm up, instead of as many as the experiment has.
+    """
+    fields = [
+        f"--train.steps={steps}", f"--optimizer.schedule.steps={steps}", f"--train.save_every={steps // 2}", "--train.keep=1",
+        f"--train.eval_every={steps // evaluations if evaluations else 0}",
+    ]  # fmt: skip
+    if warm:
+        fields.append(f"--optimizer.schedule.warmup={steps // 10}")
+    return override(e, [*fields, *overrides])
+
+
 Runs = dict[str, list[Run]]  # by the arm's name, in the order of seeds
 
 
@@ -139,18 +156,36 @@ def evaluated(run: Run, name: str, change: Callable[[Experiment], Experiment] = 
     """Returns held-out scores of a finished run, evaluated with fields of its experiment changed."""
 
     def compute() -> dict[str, float]:
-        from data.reading.caches import cache_folder
-        from trainers.evaluation.evaluator import open_evaluator
-        from trainers.evaluation.place import placed
         from trainers.weights.open import open_model
 
         e, weights = open_model(run.workdir)
-        e = change(e)
-        plan, params = placed(e, weights)
-        cache = cache_folder(e.data)
-        return dict(open_evaluator(plan.model, e, cache, cache)(params))
+        return _scores(change(e), weights)
 
     return kept(run, name, compute)
+
+
+def started(folder: Path, arm: Arm) -> dict[str, float]:
+    """Returns held-out scores of the weights that an arm's runs start from, from a file in the folder if it is there."""
+    _set_up([arm])
+
+    def compute() -> dict[str, float]:
+        from trainers.weights.init_from import located
+        from trainers.weights.open import open_weights
+
+        return _scores(arm.experiment, open_weights(located(arm.experiment.train.init_from)))
+
+    return kept(Run(folder, False, ()), f"{arm.name}-start", compute)
+
+
+def _scores(e: Experiment, weights: Any) -> dict[str, float]:
+    """Returns held-out scores of weights (trainers.weights.source.Weights) by an experiment's evaluation."""
+    from data.reading.caches import cache_folder
+    from trainers.evaluation.evaluator import open_evaluator
+    from trainers.evaluation.place import placed
+
+    plan, params = placed(e, weights)
+    cache = cache_folder(e.data)
+    return dict(open_evaluator(plan.model, e, cache, cache)(params))
 
 
 # --- error bars --------------------------------------------------------------------------------------------------
@@ -173,9 +208,21 @@ def mean(values: Sequence[float]) -> Mean:
     return Mean(statistics.fmean(values), error)
 
 
-def less(first: Sequence[float], second: Sequence[float]) -> Mean:
-    """Returns first less second, seed by seed: what seeds share (the order of data) does not add to the error."""
-    return mean([a - b for a, b in zip(first, second, strict=True)])
+def differences(first: Sequence[float], second: Sequence[float] | float) -> list[float]:
+    """Returns first less second, seed by seed, or less a figure that no seed changes."""
+    others = [float(second)] * len(first) if isinstance(second, int | float) else second
+    return [a - b for a, b in zip(first, others, strict=True)]
+
+
+def less(first: Sequence[float], second: Sequence[float] | float) -> Mean:
+    """Returns the mean of `differences`: what seeds share (the order of data) does not add to the error."""
+    return mean(differences(first, second))
+
+
+def sampled(difference: Mean, *errors: float) -> Mean:
+    """Returns a difference whose error has, beside that over seeds, those of the held-out samples that its figures come from,
+    taken as independent."""
+    return Mean(difference.value, math.hypot(difference.error or 0.0, *errors))
 
 
 def measured(

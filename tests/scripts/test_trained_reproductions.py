@@ -3,6 +3,7 @@
 import math
 import os
 import signal
+from typing import Any
 
 import pytest
 
@@ -26,8 +27,27 @@ def test_a_mean_has_the_standard_error_of_its_sample():
 
 
 def test_differences_are_taken_seed_by_seed():
-    """What all arms of a seed share cancels: 1 apart at every seed is 1 +- 0, however far apart the seeds are."""
+    """What all arms of a seed share cancels: 1 apart at every seed is 1 +- 0, however far apart the seeds are. A figure that no
+    seed changes is taken from each."""
+    assert training.differences([11.0, 21.0, 31.0], [10.0, 20.0, 30.0]) == [1.0, 1.0, 1.0]
     assert training.less([11.0, 21.0, 31.0], [10.0, 20.0, 30.0]) == training.Mean(1.0, 0.0)
+    assert training.less([1.0, 3.0], 2) == training.Mean(0.0, 1.0)
+
+
+def test_the_error_of_a_sample_is_added_to_that_over_seeds():
+    """Their squares are; a single seed has none of its own."""
+    assert training.sampled(training.Mean(1.0, 0.3), 0.4) == training.Mean(1.0, 0.5)
+    assert training.sampled(training.Mean(1.0, None), 0.3, 0.4) == training.Mean(1.0, 0.5)
+
+
+def test_a_shorter_experiment_ends_with_its_schedule():
+    """Steps, schedule, evaluations and checkpoints agree; other fields are changed as on a command line."""
+    e: Any = registry.load("gpt.quickstart")
+    short: Any = training.shortened(e, 40, "--train.log_every=5", evaluations=4)
+    assert (short.train.steps, short.optimizer.schedule.steps, short.optimizer.schedule.warmup) == (40, 40, 4)
+    assert (short.train.eval_every, short.train.save_every, short.train.log_every) == (10, 20, 5)
+    as_it_is: Any = training.shortened(e, 80, warm=False)
+    assert as_it_is.optimizer.schedule.warmup == e.optimizer.schedule.warmup and as_it_is.train.eval_every == 0
 
 
 def test_a_claim_needs_its_side_of_zero_by_two_standard_errors():

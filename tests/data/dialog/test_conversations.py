@@ -1,5 +1,6 @@
 """Conversations of the package, in LaMDA's forms."""
 
+import itertools
 import json
 import zipfile
 
@@ -103,6 +104,35 @@ def test_auc_is_the_share_of_pairs_in_order():
     """Of two good and two bad ones, 4 pairs: three in order, one a tie."""
     assert metrics.auc([True, True, False, False], [3.0, 1.0, 1.0, 0.0]) == 3.5 / 4
     assert metrics.auc([True, True], [1.0, 2.0]) == 0.5
+
+
+def test_accuracy_is_the_share_on_the_right_side_of_zero():
+    """A good one above and a bad one below are right, a good one at 0 is not."""
+    assert metrics.accuracy([True, False, True, False], [1.0, -1.0, 0.0, 2.0]) == 0.5
+
+
+def test_the_best_of_several_is_good_as_often_as_in_all_draws():
+    """Counted in all draws of n of five, of which two have the same score; of one, it is the share of good ones."""
+    good, scores = [True, False, True, False, False], [3.0, 2.0, 2.0, 1.0, 0.0]
+    for n in (1, 2, 3, 5):
+        draws = list(itertools.combinations(zip(scores, good, strict=True), n))
+        best = [[g for score, g in draw if score == max(draw)[0]] for draw in draws]
+        assert metrics.best_of(good, scores, n) == pytest.approx(np.mean([np.mean(ties) for ties in best])), n
+    assert metrics.best_of(good, scores, 1) == pytest.approx(0.4)
+
+
+def test_errors_are_those_of_other_samples():
+    """What AUC, and the best of four by score, come out as over made-up samples of 80 has the standard deviation that is told."""
+    rng, areas, shares = np.random.default_rng(0), [], []
+    for _ in range(400):
+        good = np.arange(80) < 40
+        scores = rng.exponential(
+            np.where(good, 2.0, 1.0)
+        )  # an AUC of 2/3, of the distributions that the formula is for
+        areas.append(metrics.auc(good.tolist(), scores.tolist()))
+        shares.append(metrics.best_of((rng.random(80) < 0.6).tolist(), scores.tolist(), 4))
+    assert np.std(areas) == pytest.approx(metrics.auc_error(2 / 3, 40, 40), rel=0.1)
+    assert np.std(shares) == pytest.approx(metrics.best_of_error(0.6, 80, 4), rel=0.1)
 
 
 def test_ranks_count_those_that_are_as_good():
