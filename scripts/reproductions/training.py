@@ -178,6 +178,11 @@ def less(first: Sequence[float], second: Sequence[float]) -> Mean:
     return mean([a - b for a, b in zip(first, second, strict=True)])
 
 
+def below(difference: Mean, bound: float) -> Mean:
+    """Returns how far a difference is above a bound, which it stays below where the result is negative."""
+    return dataclasses.replace(difference, value=difference.value - bound)
+
+
 def measured(
     label: str, values: Sequence[float], paper: float | str | None = None, differs: str = "", *, series: str = "",
     at: float | None = None,

@@ -12,9 +12,9 @@ def with_remat(e: Experiment, policy: str) -> Experiment:
 
 
 def mathematical(e: Experiment) -> Experiment:
-    """Returns the experiment as the mathematics has it: nothing is computed a second time, and no product is only a way to move
-    tokens."""
-    return _with(e, remat="none", remat_of=(), dispatch="sort")
+    """Returns the experiment as the mathematics has it: nothing is computed a second time, no product is only a way to move
+    tokens, and none is of whole numbers, which have no gradient."""
+    return _with(e, remat="none", remat_of=(), dispatch="sort", quantization="none")
 
 
 def ordinary(e: Experiment) -> Experiment:

@@ -1,0 +1,129 @@
+"""Products in 8 bits, forward and backward, and models that compute with them."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import core
+from numpy.testing import assert_allclose, assert_array_equal
+
+from configs import registry
+from configs.experiment import Experiment
+from data.reading.batches import Batches
+from data.reading.examples import open_source
+from models.execution import Execution
+from models.parts import int8
+from models.sharding.layouts import ONE_DEVICE
+from tests.helpers.models import varied
+from trainers.plan import fresh_state, make_plan
+from trainers.programs.model_flops import loss, model_flops, objective
+
+
+def rounded(x: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
+    """(whole numbers, scales) of the vectors along an axis: the largest number of each becomes 127."""
+    scale = np.abs(x).max(axis, keepdims=True) / 127
+    return np.round(x / scale), scale
+
+
+def drawn(*shapes: tuple[int, ...]) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    return [rng.standard_normal(shape) for shape in shapes]
+
+
+def test_a_product_and_its_gradients_are_those_of_whole_numbers():
+    """x has a scale for each row and w one for each column; in the backward pass the gradient takes over the scale of the factor
+    that it is multiplied with, and then has one for each row of dx and each column of dw."""
+    x, w, dy = drawn((5, 16), (16, 3), (5, 3))
+    with jax.enable_x64(True):
+        y, back = jax.vjp(int8.product, jnp.asarray(x), jnp.asarray(w))
+        dx, dw = back(jnp.asarray(dy))
+
+    x_8, s_R1 = rounded(x, 1)
+    w_8, t_1O = rounded(w, 0)
+    assert_allclose(y, s_R1 * t_1O * (x_8 @ w_8), rtol=1e-14)
+    d_8, u_R1 = rounded(dy * t_1O, 1)
+    assert_allclose(dx, u_R1 * (d_8 @ w_8.T), rtol=1e-14)
+    e_8, v_1O = rounded(dy * s_R1, 0)
+    assert_allclose(dw, v_1O * (x_8.T @ e_8), rtol=1e-14)
+    assert 0.001 < np.abs(y - x @ w).max() < 0.1
+
+
+def test_dimensions_may_be_several_and_empty_rows_are_zero():
+    """Inputs and outputs of several dimensions are those of the merged matrices, value for value; a row of zeros, as an empty
+    slot of an expert, has no scale and gives zeros."""
+    x, w, dy = drawn((2, 3, 4, 2), (4, 2, 3, 2), (2, 3, 3, 2))
+    x[1, 2] = 0
+    y, back = jax.vjp(lambda x, w: int8.product(x, w, 2), jnp.float32(x), jnp.float32(w))
+    y_RO, back_merged = jax.vjp(int8.product, jnp.float32(x.reshape(6, 8)), jnp.float32(w.reshape(8, 6)))
+    assert_array_equal(y, y_RO.reshape(dy.shape))
+    for a, b in zip(back(jnp.float32(dy)), back_merged(jnp.float32(dy.reshape(6, 6))), strict=True):
+        assert_array_equal(a.reshape(b.shape), b)
+    assert_array_equal(y[1, 2], 0)
+
+
+def test_bfloat16_is_rounded_once_by_scales_of_more_digits():
+    """In bfloat16 the result is that of the same numbers in float32, rounded."""
+    x, w = (jnp.asarray(a, jnp.bfloat16) for a in drawn((5, 16), (16, 3)))
+    want = int8.product(x.astype(jnp.float32), w.astype(jnp.float32)).astype(jnp.bfloat16)
+    assert_array_equal(int8.product(x, w).astype(jnp.float32), want.astype(jnp.float32))
+
+
+def tiny(name: str, **fields: Any) -> Experiment:
+    """A tiny experiment of two layers on one device."""
+    return dataclasses.replace(varied(registry.tiny(registry.load(name)), layers=2, **fields), layout=ONE_DEVICE)
+
+
+def operands(jaxpr: Any) -> Iterator[str]:
+    """Yields the dtype of the operands of every matrix product in a jaxpr, once of a loop's body."""
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == "dot_general":
+            yield " ".join(x.aval.dtype.name for x in eqn.invars)
+        for inner in core.jaxprs_in_params(eqn.params):
+            yield from operands(inner)
+
+
+IN_A_LAYER = {"gpt.quickstart": 7, "gpt.moe_quickstart": 14}  # four of attention, three of a gated network; of two layers
+
+
+@pytest.mark.parametrize(("name", "layer"), IN_A_LAYER.items())
+def test_all_matrices_of_layers_are_multiplied_in_8_bits_and_nothing_else_is(name, layer):
+    """Each has three products in a step; attention's own, the router and the logits keep those that they have without. The FLOPs
+    that the mathematics of a step needs are the same."""
+    e = tiny(name)
+    before, after = (Counter(operands(loss(way, gradient=True))) for way in (e, varied(e, quantization="int8")))
+    assert after["int8 int8"] == 3 * layer and before["int8 int8"] == 0
+    assert after.total() == before.total() and len(after) == 2
+    assert model_flops(varied(e, quantization="int8")) == model_flops(e)
+
+
+def test_experts_are_multiplied_one_by_one():
+    """Every expert has scales of its own, and its slots' products are those of its matrix alone."""
+    x_EGCI, w_EIO = (jnp.float32(a) for a in drawn((3, 2, 4, 8), (3, 8, 5)))
+    y_EGCO = jax.vmap(int8.product)(x_EGCI, w_EIO)
+    for x_GCI, w_IO, y_GCO in zip(x_EGCI, w_EIO, y_EGCO, strict=True):
+        assert_allclose(y_GCO, int8.product(x_GCI, w_IO), rtol=1e-6)
+
+
+def test_a_model_in_8_bits_has_nearly_the_loss_of_one_in_single_precision():
+    """A per cent of it apart, gradients a few per cent, and not equal."""
+    e = tiny("gpt.quickstart")
+    plan = make_plan(e, jax.devices()[:1])
+    batches = Batches(open_source(e.data, e.model), e.data, plan.batch_shardings())
+    batch, params = batches(0), fresh_state(plan).params
+    batches.close()
+    (want, exact), (got, rough) = (
+        jax.jit(jax.value_and_grad(objective(way)[0]))(params, batch) for way in (e, varied(e, quantization="int8"))
+    )
+    assert 0 < abs(got / want - 1) < 0.01
+    for a, b in zip(jax.tree.leaves(rough), jax.tree.leaves(exact), strict=True):
+        assert 0 < np.linalg.norm(a - b) < 0.1 * np.linalg.norm(b)
+
+
+def test_another_number_of_bits_is_refused():
+    with pytest.raises(ValueError, match="^quantization='int4': no such quantization; did you mean 'int8'"):
+        Execution(quantization="int4")  # pyright: ignore[reportArgumentType]
