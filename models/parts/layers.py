@@ -126,7 +126,9 @@ class FeedForward(nnx.Module):
         if self.wg is None:
             h_BLH = act(h_BLH)
         else:
-            gate_BLH = checkpoint_name(add_bias(project(x_BLM, self.wg[...], self.where, dense=True), self.wg_bias), "gate")
+            gate_BLH = checkpoint_name(
+                add_bias(project(x_BLM, self.wg[...], self.where, dense=True), self.wg_bias), "gate"
+            )
             h_BLH = act(gate_BLH) * h_BLH
         h_BLH = dropout(self.where.shard(h_BLH, "batch", "length", "act_mlp"), rate, key)
         y_BLM = add_bias(project(h_BLH, self.wo[...], self.where, dense=True), self.wo_bias)

@@ -118,10 +118,7 @@ def buffered(x_GSM: jax.Array, routing: Routing, slots: int, experts: Experts, w
 
 def in_experts(x_EGCM: jax.Array, gate_EGC1: jax.Array, experts: Experts, where: Component) -> jax.Array:
     """Returns y_EGCM, what each expert makes of its slots, times their gates."""
-    if where.execution.quantization == "int8":
-        multiply = jax.vmap(int8.product)
-    else:
-        multiply = _multiply
+    multiply = jax.vmap(int8.product) if where.execution.quantization == "int8" else _multiply
     h_EGCH = (multiply(x_EGCM, w_EMH) for w_EMH in experts.up)
     names = ("act_expert", "expert_group", None, "act_expert_mlp")
     h_EGCH = [where.shard(h, *names) for h in h_EGCH]

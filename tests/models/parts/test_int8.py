@@ -87,7 +87,10 @@ def operands(jaxpr: Any) -> Iterator[str]:
             yield from operands(inner)
 
 
-IN_A_LAYER = {"gpt.quickstart": 7, "gpt.moe_quickstart": 14}  # four of attention, three of a gated network; of two layers
+IN_A_LAYER = {
+    "gpt.quickstart": 7,
+    "gpt.moe_quickstart": 14,
+}  # four of attention, three of a gated network; of two layers
 
 
 @pytest.mark.parametrize(("name", "layer"), IN_A_LAYER.items())
@@ -125,5 +128,5 @@ def test_a_model_in_8_bits_has_nearly_the_loss_of_one_in_single_precision():
 
 
 def test_another_number_of_bits_is_refused():
-    with pytest.raises(ValueError, match="^quantization='int4': no such quantization; did you mean 'int8'"):
+    with pytest.raises(ValueError, match=r"^quantization='int4': no such quantization; did you mean 'int8'\?"):
         Execution(quantization="int4")  # pyright: ignore[reportArgumentType]
