@@ -10,7 +10,11 @@ R rows, I inputs, O outputs: any number of dimensions each.
 All three products of a training step are quantised, with scales of the moment, as in AQT (arXiv 2105.03536, section 3; MaxText's
 `quantization: int8`) and in qwix's training. The backward pass has X and W from the forward pass, a byte for each number, and
 moves their scales into the gradient, which is quantised anew for each of its two products. Rounding is to the nearest and has
-the gradient of the identity. Sums are of 32 bits, and exact in whatever order devices add them.
+the gradient of the identity.
+
+Sums are of 32 bits, and exact in whatever order devices add them; a row or column that a layout cuts has one scale, of all its
+shards. So a layout changes nothing, to the rounding of what is quantised: a number very near the middle of two whole ones may
+become the other one. What devices exchange is whole as well: weights are gathered in a byte, sums are added up in four.
 """
 
 import functools

@@ -12,7 +12,7 @@ from jax.ad_checkpoint import checkpoint_name
 from models.parts import int8
 from models.parts.low_rank import LowRank, Made, Quantized, frozen_product
 from models.sharding.component import Component
-from models.sharding.params import normal, ones, param, zeros
+from models.sharding.params import SCALED, normal, ones, param, zeros
 
 
 def project(
@@ -36,15 +36,18 @@ def project(
         y: jax.Array = frozen_product(x.reshape(*x.shape[: x.ndim - contract], -1), w)
         return y.reshape(*y.shape[:-1], *w.shape[contract:])
     in_int8 = dense and where.execution.quantization == "int8"
+    w = w.astype(int8.wide(x.dtype) if in_int8 else x.dtype)
     if where.on_tpu:
-        if in_int8:
-            return int8.product(x, w.astype(jnp.float32), contract)
-        return jnp.tensordot(x, w.astype(x.dtype), axes=contract)
+        return _in_int8(x, w, contract) if in_int8 else jnp.tensordot(x, w, axes=contract)
     lead, inner = x.shape[: x.ndim - contract], math.prod(w.shape[:contract])
     rows = (-1,) if where.num_shards("length") == where.num_shards("res_length") == 1 else lead
-    x, w_IO = x.reshape(*rows, inner), w.astype(int8.wide(x.dtype) if in_int8 else x.dtype).reshape(inner, -1)
-    y = int8.product(x, w_IO) if in_int8 else x @ w_IO
+    x, w_IO = x.reshape(*rows, inner), w.reshape(inner, -1)
+    y = _in_int8(x, w_IO, 1) if in_int8 else x @ w_IO
     return y.reshape(*lead, *w.shape[contract:])
+
+
+def _in_int8(x: jax.Array, w: jax.Array, contract: int) -> jax.Array:
+    return checkpoint_name(int8.product(x, w, contract), SCALED)  # what remat "dots" keeps
 
 
 def add_bias(x: jax.Array, bias: nnx.Param | None) -> jax.Array:

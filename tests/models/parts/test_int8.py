@@ -18,7 +18,10 @@ from data.reading.batches import Batches
 from data.reading.examples import open_source
 from models.execution import Execution
 from models.parts import int8
+from models.parts.layers import project
+from models.sharding.component import Component
 from models.sharding.layouts import ONE_DEVICE
+from models.sharding.params import scan
 from tests.helpers.models import varied
 from trainers.plan import fresh_state, make_plan
 from trainers.programs.model_flops import loss, model_flops, objective
@@ -110,6 +113,23 @@ def test_experts_are_multiplied_one_by_one():
     y_EGCO = jax.vmap(int8.product)(x_EGCI, w_EIO)
     for x_GCI, w_IO, y_GCO in zip(x_EGCI, w_EIO, y_EGCO, strict=True):
         assert_allclose(y_GCO, int8.product(x_GCI, w_IO), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("remat", "kept"), [("full", []), ("dots", ["bfloat16"])])
+def test_the_backward_pass_keeps_products_in_the_dtype_of_activations(remat, kept):
+    """Not the whole numbers of four bytes that they are before scaling; with "full" only inputs are kept."""
+    e = tiny("gpt.quickstart", quantization="int8")
+    where = Component(ONE_DEVICE, execution=dataclasses.replace(e.execution, remat=remat))
+
+    def layer(x_RM, w_MO):
+        return scan(
+            lambda x_RM, w_MO, _: (jnp.tanh(project(x_RM, w_MO, where, dense=True)), None), x_RM, w_MO, where=where
+        )
+
+    x_RM, w_LMO = jnp.ones((6, 8), jnp.bfloat16), jnp.ones((3, 8, 8))
+    back = jax.eval_shape(lambda x, w: jax.vjp(lambda x, w: layer(x, w)[0], x, w)[1], x_RM, w_LMO)
+    sizes = Counter((x.shape, x.dtype.name) for x in jax.tree.leaves(back) if x.shape != w_LMO.shape)
+    assert sizes == Counter([((3, 6, 8), "bfloat16"), *(((3, 6, 8), dtype) for dtype in kept)])
 
 
 def test_a_model_in_8_bits_has_nearly_the_loss_of_one_in_single_precision():
