@@ -90,20 +90,22 @@ def operands(jaxpr: Any) -> Iterator[str]:
             yield from operands(inner)
 
 
-IN_A_LAYER = {
-    "gpt.quickstart": 7,
-    "gpt.moe_quickstart": 14,
-}  # four of attention, three of a gated network; of two layers
+@pytest.mark.parametrize(
+    ("name", "of_layers", "others"),
+    [
+        ("gpt.quickstart", 7, 3),  # attention's four and three of a gated network; logits, and two inside attention
+        ("gpt.moe_quickstart", 14, 6),  # two layers and a router
+    ],
+)
+def test_all_matrices_of_layers_are_multiplied_in_8_bits_and_nothing_else_is(name, of_layers, others):
+    """Each has three products in a step; attention's own, the router's and the logits' are of floating point."""
+    found = Counter(operands(loss(tiny(name, quantization="int8"), gradient=True)))
+    assert found == {"int8 int8": 3 * of_layers, "float32 float32": 3 * others}
 
 
-@pytest.mark.parametrize(("name", "layer"), IN_A_LAYER.items())
-def test_all_matrices_of_layers_are_multiplied_in_8_bits_and_nothing_else_is(name, layer):
-    """Each has three products in a step; attention's own, the router and the logits keep those that they have without. The FLOPs
-    that the mathematics of a step needs are the same."""
-    e = tiny(name)
-    before, after = (Counter(operands(loss(way, gradient=True))) for way in (e, varied(e, quantization="int8")))
-    assert after["int8 int8"] == 3 * layer and before["int8 int8"] == 0
-    assert after.total() == before.total() and len(after) == 2
+def test_the_mathematics_needs_the_same_flops():
+    """Although products of whole numbers have no gradients that a trace could find."""
+    e = tiny("gpt.quickstart")
     assert model_flops(varied(e, quantization="int8")) == model_flops(e)
 
 
@@ -133,18 +135,14 @@ def test_the_backward_pass_keeps_products_in_the_dtype_of_activations(remat, kep
 
 
 def test_a_model_in_8_bits_has_nearly_the_loss_of_one_in_single_precision():
-    """A per cent of it apart, gradients a few per cent, and not equal."""
+    """Half a per cent of it apart, and not equal."""
     e = tiny("gpt.quickstart")
     plan = make_plan(e, jax.devices()[:1])
     batches = Batches(open_source(e.data, e.model), e.data, plan.batch_shardings())
     batch, params = batches(0), fresh_state(plan).params
     batches.close()
-    (want, exact), (got, rough) = (
-        jax.jit(jax.value_and_grad(objective(way)[0]))(params, batch) for way in (e, varied(e, quantization="int8"))
-    )
-    assert 0 < abs(got / want - 1) < 0.01
-    for a, b in zip(jax.tree.leaves(rough), jax.tree.leaves(exact), strict=True):
-        assert 0 < np.linalg.norm(a - b) < 0.1 * np.linalg.norm(b)
+    want, rounded = (jax.jit(objective(way)[0])(params, batch) for way in (e, varied(e, quantization="int8")))
+    assert 0 < abs(rounded / want - 1) < 0.005, (want, rounded)
 
 
 def test_another_number_of_bits_is_refused():
