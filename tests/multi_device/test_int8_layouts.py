@@ -26,7 +26,11 @@ def one_device():
 
 @pytest.mark.parametrize(
     ("layout", "mesh", "remat"),
-    [("fully_sharded", (2, 4), "none"), ("tensor_parallel", (2, 4), "dots"), ("pipeline_1f1b", (2, 2, 2), "full")],
+    [
+        ("fully_sharded", (2, 4), "none"),
+        ("tensor_parallel", (2, 4), "dots"),
+        pytest.param("pipeline_1f1b", (2, 2, 2), "full", marks=pytest.mark.slow),
+    ],
     ids=case_id,
 )
 def test_whole_numbers_are_those_of_one_device(one_device, layout, mesh, remat):
