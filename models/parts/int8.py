@@ -7,14 +7,15 @@ R rows, I inputs, O outputs: any number of dimensions each.
     dx = u_R      D W^T      D = round(dy t_O / u_R),   u_R = max over O of |dy t_O|  / 127
     dw = v_O      X^T E      E = round(dy s_R / v_O),   v_O = max over R of |dy s_R|  / 127
 
-All three products of a training step are quantised, with scales of the moment, as in AQT (arXiv 2105.03536, section 3; MaxText's
-`quantization: int8`) and in qwix's training. The backward pass has X and W from the forward pass, a byte for each number, and
+All three products of a training step are quantised, with scales of the moment, as in Google's AQT and in the training of qwix,
+which MaxText's `quantization: int8` stands for. The backward pass has X and W from the forward pass, a byte for each number, and
 moves their scales into the gradient, which is quantised anew for each of its two products. Rounding is to the nearest and has
-the gradient of the identity.
+the gradient of the identity. A number that is not finite makes the scale of its row so, and with it all that is multiplied.
 
 Sums are of 32 bits, and exact in whatever order devices add them; a row or column that a layout cuts has one scale, of all its
 shards. So a layout changes nothing, to the rounding of what is quantised: a number very near the middle of two whole ones may
-become the other one. What devices exchange is whole as well: weights are gathered in a byte, sums are added up in four.
+become the other one. What devices exchange is whole as well: weights are gathered in a byte, sums are added up in four. A sum
+over more than 133,000 rows would overflow if all its numbers were 127, with one sign.
 """
 
 import functools

@@ -77,6 +77,15 @@ def test_bfloat16_is_rounded_once_by_scales_of_more_digits():
     assert_array_equal(int8.product(x, w).astype(jnp.float32), want.astype(jnp.float32))
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_numbers_that_are_not_finite_stay_so(bad):
+    """Whole numbers cannot say it, but scales can: so that a step with such a number is found and skipped."""
+    x, w, dy = (jnp.float32(a) for a in drawn((5, 16), (16, 3), (5, 3)))
+    y, back = jax.vjp(int8.product, x.at[1, 2].set(bad), w)
+    assert_array_equal(np.isfinite(y).all(axis=1), [True, False, True, True, True])
+    assert not np.isfinite(back(dy)[1]).any()
+
+
 def tiny(name: str, **fields: Any) -> Experiment:
     """A tiny experiment of two layers on one device."""
     return dataclasses.replace(varied(registry.tiny(registry.load(name)), layers=2, **fields), layout=ONE_DEVICE)
