@@ -14,8 +14,9 @@ the gradient of the identity. A number that is not finite makes the scale of its
 
 Sums are of 32 bits, and exact in whatever order devices add them; a row or column that a layout cuts has one scale, of all its
 shards. So a layout changes nothing, to the rounding of what is quantised: a number very near the middle of two whole ones may
-become the other one. Microbatches, of a pipeline too, have scales v_O of their own. What devices exchange is whole as well: weights are gathered in a byte, sums are added up in four. A sum
-over more than 133,000 rows would overflow if all its numbers were 127, with one sign.
+become the other one. Microbatches, a pipeline's too, have scales v_O of their own, so that their gradients are rounded in other
+places than those of a whole batch. What devices exchange is whole as well: weights are gathered in a byte, sums are added up in
+four. A sum over more than 133,000 rows would overflow if all its numbers were 127, with one sign.
 """
 
 import functools
