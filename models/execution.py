@@ -9,6 +9,7 @@ from models.sharding import remat
 
 Dtype = Literal["float32", "bfloat16", "float64"]
 Dispatch = Literal["sort", "einsum", "all_to_all", "ragged"]
+Quantization = Literal["none", "int8"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,10 @@ class Execution:
         has their costs.
       exchange_parts: parts of a device's experts to which a mixture's tokens travel one after the other, so that one part
         multiplies while the next one's tokens travel; fewer where it does not divide them.
+      quantization: of products with the matrices of dense layers and experts inside a stack: "int8" computes them in 8 bits,
+        forward and backward, with a scale for each row and column (models/parts/int8.py), which chips with faster int8 products
+        gain from. Weights, the optimizer, attention's own products, routers, embeddings, norms, convolutions, logits and heads
+        stay as they are; so do experts under dispatch "ragged", and matrices that LoRA keeps frozen in a few bits.
       loss_chunks: parts of a row whose logits exist at the same time in a decoder's loss (models/gpt), each computed again in
         the backward pass: n parts need an n-th of the logits' memory.
     """
@@ -38,10 +43,11 @@ class Execution:
     unroll: int = 1
     dispatch: Dispatch = "sort"
     exchange_parts: int = 1
+    quantization: Quantization = "none"
     loss_chunks: int = 1
 
     def __post_init__(self) -> None:
-        for name, kind in (("dtype", Dtype), ("dispatch", Dispatch)):
+        for name, kind in (("dtype", Dtype), ("dispatch", Dispatch), ("quantization", Quantization)):
             if (value := getattr(self, name)) not in get_args(kind):
                 raise ValueError(f"{name}={value!r}: no such {name}{nearest(value, get_args(kind))}")
         if self.unroll < 0:

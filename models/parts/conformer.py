@@ -183,7 +183,7 @@ class RelativeAttention(Attention):
         p_RND = self.where.shard(p_RND, None, "act_heads", None)
         out_BSND, _ = blocks.attend(self._logits, q_BSND, *kv, p_RND, mask, self.where)
         out_BSND = checkpoint_name(self.where.shard(out_BSND, "batch", "length", "act_heads", None), "context")
-        y_BSM = add_bias(project(out_BSND, self.o[...], self.where, contract=2), self.o_bias)
+        y_BSM = add_bias(project(out_BSND, self.o[...], self.where, contract=2, dense=True), self.o_bias)
         return checkpoint_name(self.where.shard(y_BSM, "batch", "res_length", "act_embed"), "attention_out")
 
     def _logits(self, q_BSND: jax.Array, k_BSND: jax.Array, p_RND: jax.Array, mask: AttentionMask) -> jax.Array:
@@ -230,13 +230,17 @@ class ConvolutionModule(nnx.Module):
 
     def __call__(self, x_BSM: jax.Array, segments_BS: jax.Array, *, training: bool) -> tuple[jax.Array, jax.Array]:
         """Returns (y_BSM, the drift of a batch norm's statistics)."""
-        value_BSM = checkpoint_name(add_bias(project(x_BSM, self.value[...], self.where), self.value_bias), "up")
-        gate_BSM = checkpoint_name(add_bias(project(x_BSM, self.gate[...], self.where), self.gate_bias), "gate")
+        value_BSM = checkpoint_name(
+            add_bias(project(x_BSM, self.value[...], self.where, dense=True), self.value_bias), "up"
+        )
+        gate_BSM = checkpoint_name(
+            add_bias(project(x_BSM, self.gate[...], self.where, dense=True), self.gate_bias), "gate"
+        )
         h_BSM = self.where.shard(value_BSM * jax.nn.sigmoid(gate_BSM), "batch", "length", "act_mlp")
         h_BSM = add_bias(depthwise(h_BSM, self.filter[...].astype(h_BSM.dtype), segments_BS), self.filter_bias)
         h_BSM, drift = self.inner_norm(h_BSM, segments_BS, training=training)
         h_BSM = self.where.shard(jax.nn.silu(h_BSM), "batch", "length", "act_mlp")
-        y_BSM = add_bias(project(h_BSM, self.out[...], self.where), self.out_bias)
+        y_BSM = add_bias(project(h_BSM, self.out[...], self.where, dense=True), self.out_bias)
         return checkpoint_name(self.where.shard(y_BSM, "batch", "res_length", "act_embed"), "ffn_out"), drift
 
 

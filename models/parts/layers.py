@@ -9,12 +9,15 @@ import numpy as np
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
+from models.parts import int8
 from models.parts.low_rank import LowRank, Made, Quantized, frozen_product
 from models.sharding.component import Component
-from models.sharding.params import normal, ones, param, zeros
+from models.sharding.params import SCALED, normal, ones, param, zeros
 
 
-def project(x: jax.Array, w: jax.Array | Made, where: Component, contract: int = 1) -> jax.Array:
+def project(
+    x: jax.Array, w: jax.Array | Made, where: Component, contract: int = 1, *, dense: bool = False
+) -> jax.Array:
     """x [..., *c] times w [*c, *o] -> [..., *o], in x's dtype, over the last `contract` dimensions of x.
 
     One product of two matrices: XLA's CPU compiler runs it, and its gradients, up to twice as fast as a product with several
@@ -22,19 +25,29 @@ def project(x: jax.Array, w: jax.Array | Made, where: Component, contract: int =
     is cut in both batch and length has no place in a merged dimension, and would be exchanged. TPUs take the product as it
     is: merged, its gradients are copied into other orders first. With adapters, x W + (x A) B: the sum of the matrices is not
     formed, nor its gradient.
+
+    Args:
+      dense: w is a matrix of a layer inside a stack, which `Execution.quantization` speaks of.
     """
     if isinstance(w, LowRank):
         low = project(project(x, w.a, where, contract), w.b, where)
-        return project(x, w.base, where, contract) + (w.scale * low).astype(x.dtype)
+        return project(x, w.base, where, contract, dense=dense) + (w.scale * low).astype(x.dtype)
     if isinstance(w, Quantized):
         y: jax.Array = frozen_product(x.reshape(*x.shape[: x.ndim - contract], -1), w)
         return y.reshape(*y.shape[:-1], *w.shape[contract:])
+    in_int8 = dense and where.execution.quantization == "int8"
+    w = w.astype(int8.wide(x.dtype) if in_int8 else x.dtype)
     if where.on_tpu:
-        return jnp.tensordot(x, w.astype(x.dtype), axes=contract)
+        return _in_int8(x, w, contract) if in_int8 else jnp.tensordot(x, w, axes=contract)
     lead, inner = x.shape[: x.ndim - contract], math.prod(w.shape[:contract])
     rows = (-1,) if where.num_shards("length") == where.num_shards("res_length") == 1 else lead
-    y = x.reshape(*rows, inner) @ w.astype(x.dtype).reshape(inner, -1)
+    x, w_IO = x.reshape(*rows, inner), w.reshape(inner, -1)
+    y = _in_int8(x, w_IO, 1) if in_int8 else x @ w_IO
     return y.reshape(*lead, *w.shape[contract:])
+
+
+def _in_int8(x: jax.Array, w: jax.Array, contract: int) -> jax.Array:
+    return checkpoint_name(int8.product(x, w, contract), SCALED)  # what remat "dots" keeps
 
 
 def add_bias(x: jax.Array, bias: nnx.Param | None) -> jax.Array:
@@ -112,14 +125,16 @@ class FeedForward(nnx.Module):
     def __call__(self, x_BLM: jax.Array, rate: float = 0.0, key: jax.Array | None = None) -> jax.Array:
         """Returns y_BLM; `rate` is of dropout on the hidden layer."""
         act = ACTIVATIONS[self.activation]
-        h_BLH = checkpoint_name(add_bias(project(x_BLM, self.wi[...], self.where), self.wi_bias), "up")
+        h_BLH = checkpoint_name(add_bias(project(x_BLM, self.wi[...], self.where, dense=True), self.wi_bias), "up")
         if self.wg is None:
             h_BLH = act(h_BLH)
         else:
-            gate_BLH = checkpoint_name(add_bias(project(x_BLM, self.wg[...], self.where), self.wg_bias), "gate")
+            gate_BLH = checkpoint_name(
+                add_bias(project(x_BLM, self.wg[...], self.where, dense=True), self.wg_bias), "gate"
+            )
             h_BLH = act(gate_BLH) * h_BLH
         h_BLH = dropout(self.where.shard(h_BLH, "batch", "length", "act_mlp"), rate, key)
-        y_BLM = add_bias(project(h_BLH, self.wo[...], self.where), self.wo_bias)
+        y_BLM = add_bias(project(h_BLH, self.wo[...], self.where, dense=True), self.wo_bias)
         return checkpoint_name(self.where.shard(y_BLM, "batch", "res_length", "act_embed"), "ffn_out")
 
 

@@ -25,6 +25,9 @@ PyTree = Any
 Params = dict[str, Any]  # nested dictionaries of arrays, keyed by attribute names
 Initializer = Callable[[jax.Array, tuple[int, ...], Any], jax.Array]
 
+# The name that `jax.ad_checkpoint.checkpoint_name` gives to a product of whole numbers, with its scales.
+SCALED = "scaled_product"
+
 # Names of axes along which a parameter is a pile of separate tensors: optimizers act on each one alone.
 STACKED = ("layers", "expert")
 
@@ -73,10 +76,18 @@ def stack(make: Callable[[jax.Array], nnx.Module], key: jax.Array, n: int, name:
     return jax.tree.map(prefix, modules, is_leaf=lambda v: isinstance(v, nnx.Variable))
 
 
+def _keeps(primitive: Any, *operands: Any, **params: Any) -> Any:
+    """Keeps products without a batch, but those of whole numbers only once they are scaled: they have four bytes before."""
+    if any(jnp.issubdtype(x.dtype, jnp.integer) for x in operands):
+        return False
+    return jax.checkpoint_policies.dots_with_no_batch_dims_saveable(primitive, *operands, **params)
+
+
 def _policy(remat: str) -> Any:
     """Returns the policy of `jax.checkpoint` (models/sharding/remat.py)."""
     if remat == "dots":
-        return jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+        names_too = jax.checkpoint_policies.save_only_these_names(SCALED)
+        return jax.checkpoint_policies.save_from_both_policies(_keeps, names_too)
     return jax.checkpoint_policies.save_only_these_names(*names(remat))
 
 

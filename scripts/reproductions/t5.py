@@ -204,7 +204,9 @@ def switch_stability(folder: Path) -> list[Row]:
         note = f"{lost} of {len(of_arm)} seeds gave up; standard deviation over seeds {_deviation(loss[name]):.2g}"
         rows.append(training.measured(name, loss[name], printed.get(name), note))
     close = training.less(loss["selective"], loss["float32"])
-    rows.append(training.claim("selective less float32, below .02", _below(close, 0.02), -1, 1.716 - 1.718 - 0.02))
+    rows.append(
+        training.claim("selective less float32, below .02", training.below(close, 0.02), -1, 1.716 - 1.718 - 0.02)
+    )
     router = training.less(loss["bfloat16-router"], loss["selective"])
     small = "8 experts and a few hundred steps: probabilities of an eighth lose little in 8 bits of mantissa"
     rows.append(training.claim("bfloat16 router less selective", router, 1, 3.780 - 1.716, small))
@@ -222,7 +224,3 @@ def switch_stability(folder: Path) -> list[Row]:
 def _deviation(values: list[float]) -> float:
     error = training.mean(values).error
     return (error or 0.0) * math.sqrt(len(values))
-
-
-def _below(difference: training.Mean, bound: float) -> training.Mean:
-    return dataclasses.replace(difference, value=difference.value - bound)

@@ -225,6 +225,11 @@ def sampled(difference: Mean, *errors: float) -> Mean:
     return Mean(difference.value, math.hypot(difference.error or 0.0, *errors))
 
 
+def below(difference: Mean, bound: float) -> Mean:
+    """Returns how far a difference is above a bound, which it stays below where the result is negative."""
+    return dataclasses.replace(difference, value=difference.value - bound)
+
+
 def measured(
     label: str, values: Sequence[float], paper: float | str | None = None, differs: str = "", *, series: str = "",
     at: float | None = None,

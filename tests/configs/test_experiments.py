@@ -127,13 +127,16 @@ def test_json_is_read_strictly():
         read(model__moe__expert=3)
     with pytest.raises(ConfigError, match="field 'steps' is missing"):
         read(train__steps=None)
-    assert read(execution__unroll=None) == registry.load("gshard_m4.quickstart")  # a release from before it came
+    for field in ("execution__unroll", "execution__quantization"):
+        assert read(**{field: None}) == registry.load("gshard_m4.quickstart")  # a release from before it came
     with pytest.raises(ConfigError, match=r"experiment\.model\.layers: expected int"):
         read(model__layers="four")
     with pytest.raises(ConfigError, match="did you mean 'Adafactor'"):
         read(optimizer__class="Adafacter")
     with pytest.raises(ConfigError, match="not one of 'sort', 'einsum'"):
         read(execution__dispatch="sorted")
+    with pytest.raises(ConfigError, match="quantization: 'int4' is not one of 'none', 'int8'"):
+        read(execution__quantization="int4")
     with pytest.raises(ConfigError, match=r"experiment\.optimizer\.schedule: warmup=500: must be below steps=500"):
         read(optimizer__schedule__warmup=500)
 

@@ -87,13 +87,14 @@ def settings(e: Experiment, benchmark: Benchmark) -> dict[str, Any]:
     """Returns hyper-parameters and parallelism of an experiment under MLPerf's names, without those that it does not have."""
     data, train, layout = e.data, e.train, e.layout
     accumulated = train.microbatches * max((pipeline.microbatches for _, pipeline in layout.pipelines), default=1)
+    precision = e.execution.dtype if e.execution.quantization == "none" else e.execution.quantization
     values: dict[str, Any] = {
         "seed": train.seed,
         "global_batch_size": data.batch_size,
         "micro_batch_size": data.batch_size // (_num_shards(e, "batch") * accumulated),
         "gradient_accumulation_steps": accumulated,
         "max_steps": train.steps,
-        "lowest_numerical_precision_in_linear": e.execution.dtype,
+        "lowest_numerical_precision_in_linear": precision,
         "tensor_parallelism": _num_shards(e, "act_mlp"),
         "context_parallelism": _num_shards(e, "length"),
         "expert_parallelism": _num_shards(e, "act_expert"),

@@ -174,6 +174,7 @@ def report(subject: Subject) -> dict[str, Any]:
         "mesh": dict(e.layout.mesh),
         "data": e.data.cache,
         "dtype": e.execution.dtype,
+        "quantization": e.execution.quantization,
         "platform": device.platform,
         "device_kind": device.device_kind,
         "devices": chips,
@@ -235,10 +236,11 @@ def _lines(r: dict[str, Any]) -> list[str]:
     memory = "" if r["peak_memory_gib"] is None else f"{r['peak_memory_gib']:.2f} GiB at the peak; "
     program = "unknown" if r["program_memory_gib"] is None else f"{r['program_memory_gib']:.2f} GiB"
     first = "" if r["first_step_s"] is None else f"; first step done {r['first_step_s']:.1f} s after the process began"
+    precision = r["dtype"] + (f", products of layers in {r['quantization']}" if r["quantization"] != "none" else "")
     ms = {key: f"{1000 * r[f'step_s_{key}']:,.1f}" for key in ("median", "p10", "p90", "mean")}
     lines = [
         f"{r['experiment']}: layout {r['layout']!r} on {mesh} devices of kind {r['device_kind']}{processes}",
-        f"  {'data':10} {r['data'] or 'random tokens'}, computed in {r['dtype']}",
+        f"  {'data':10} {r['data'] or 'random tokens'}, computed in {precision}",
         f"  {'step':10} {ms['median']} ms median, p10 {ms['p10']}, p90 {ms['p90']}, mean {ms['mean']}; {r['steps']} steps",
         *(rates(unit, unit) for unit in r["units_per_s"]),
         rates("examples", "rows"),

@@ -86,7 +86,7 @@ def program_flops(e: Experiment) -> float:
 
 def on_one_device(e: Experiment) -> Experiment:
     """Returns the experiment without what does not matter here: a key."""
-    return dataclasses.replace(e, name="", layout=ONE_DEVICE)
+    return dataclasses.replace(execution.unquantized(e), name="", layout=ONE_DEVICE)
 
 
 def axis_sizes(infos: Iterable[ParamInfo]) -> dict[str, set[int]]:

@@ -14,7 +14,12 @@ def with_remat(e: Experiment, policy: str) -> Experiment:
 def mathematical(e: Experiment) -> Experiment:
     """Returns the experiment as the mathematics has it: nothing is computed a second time, and no product is only a way to move
     tokens."""
-    return _with(e, remat="none", remat_of=(), dispatch="sort")
+    return _with(unquantized(e), remat="none", remat_of=(), dispatch="sort")
+
+
+def unquantized(e: Experiment) -> Experiment:
+    """Returns the experiment with the same products, none of them of whole numbers, which a trace finds no gradients of."""
+    return _with(e, quantization="none")
 
 
 def ordinary(e: Experiment) -> Experiment:

@@ -73,7 +73,7 @@ class LatentAttention(nnx.Module):
         """
         keys = None if hypotheses else "keys"
         w_MX = jnp.concatenate([self.kv_down[..., : self.c.rank], self._paired(self.kv_down[..., self.c.rank :])], -1)
-        x_BSX = project(y_BSM, w_MX, self.where)
+        x_BSX = project(y_BSM, w_MX, self.where, dense=True)
         latent_BSR = self.kv_norm(x_BSX[..., : self.c.rank])
         k_BS1P = rotate(x_BSX[..., None, self.c.rank :], rotation, self.where)
         latent_BS1R, k_BS1P = (self.where.shard(x, "batch", keys, None, None) for x in (latent_BSR[:, :, None], k_BS1P))
@@ -82,10 +82,10 @@ class LatentAttention(nnx.Module):
     def _queries(self, x_BLM: jax.Array, rotation: Rotation | None, length: str | None) -> tuple[jax.Array, jax.Array]:
         """Returns queries without positions [B, L, N, D], and rotated ones [B, L, N, P], both scaled."""
         if self.q_down is not None and self.q_norm is not None:
-            x_BLM = self.q_norm(project(x_BLM, self.q_down[...], self.where))
+            x_BLM = self.q_norm(project(x_BLM, self.q_down[...], self.where, dense=True))
         d = self.c.head_dim
         w_XND = jnp.concatenate([self.q[..., :d], self._paired(self.q[..., d:])], axis=-1)
-        q_BLND = self.where.shard(project(x_BLM, w_XND, self.where), "batch", length, "act_heads", None)
+        q_BLND = self.where.shard(project(x_BLM, w_XND, self.where, dense=True), "batch", length, "act_heads", None)
         q_BLND = checkpoint_name(q_BLND, "attention_in") * self.scale
         return q_BLND[..., :d], rotate(q_BLND[..., d:], rotation, self.where)
 
@@ -115,14 +115,14 @@ class LatentAttention(nnx.Module):
             out_BLNR = self._attend(q_BLNX, k_BS1X, latent_BS1R, mask, rate, key)
             out_BLNV = jnp.einsum("BLNR,RNV->BLNV", out_BLNR, w_RNX[..., d:])
         else:
-            made_BSNX = project(latent_BS1R[:, :, 0], w_RNX, self.where)
+            made_BSNX = project(latent_BS1R[:, :, 0], w_RNX, self.where, dense=True)
             made_BSNX = self.where.shard(made_BSNX, "batch", "keys", "act_heads", None)
             k_BSNP = jnp.broadcast_to(k_BS1P, (*made_BSNX.shape[:3], self.rotated))
             k_BSNX = jnp.concatenate([made_BSNX[..., :d], k_BSNP], axis=-1)
             q_BLNX = jnp.concatenate([q_BLND, q_BLNP], axis=-1)
             out_BLNV = self._attend(q_BLNX, k_BSNX, made_BSNX[..., d:], mask, rate, key)
         out_BLNV = checkpoint_name(self.where.shard(out_BLNV, "batch", length, "act_heads", None), "context")
-        y_BLM = project(out_BLNV, self.o[...], self.where, contract=2)
+        y_BLM = project(out_BLNV, self.o[...], self.where, contract=2, dense=True)
         return checkpoint_name(self.where.shard(y_BLM, "batch", res_length, "act_embed"), "attention_out")
 
     def _attend(

@@ -95,8 +95,8 @@ class Attention(nnx.Module):
         """
         shard, axis = self.where.shard, self.act_kv_axis
         length, keys = (None, None) if hypotheses else ("length", "keys")
-        k_BSGD = add_bias(project(y_BSM, self.k[...], self.where), self.k_bias)
-        v_BSGD = add_bias(project(y_BSM, self.v[...], self.where), self.v_bias)
+        k_BSGD = add_bias(project(y_BSM, self.k[...], self.where, dense=True), self.k_bias)
+        v_BSGD = add_bias(project(y_BSM, self.v[...], self.where, dense=True), self.v_bias)
         # Computed where their positions lie; if "keys" are whole, keys and values are gathered, not their inputs.
         k_BSGD, v_BSGD = (shard(x, "batch", length, axis, None) for x in (k_BSGD, v_BSGD))
         k_BSGD = self._normed(k_BSGD, self.k_norm)
@@ -105,7 +105,7 @@ class Attention(nnx.Module):
         return checkpoint_name(k_BSGD, "attention_in"), checkpoint_name(v_BSGD, "attention_in")
 
     def _queries(self, x_BLM: jax.Array, rotation: Rotation | None, length: str | None) -> jax.Array:
-        q_BLND = add_bias(project(x_BLM, self.q[...], self.where), self.q_bias)
+        q_BLND = add_bias(project(x_BLM, self.q[...], self.where, dense=True), self.q_bias)
         q_BLND = self.where.shard(q_BLND, "batch", length, "act_heads", None)
         q_BLND = self._normed(q_BLND, self.q_norm)
         q_BLND = rotate(q_BLND, rotation, self.where)
@@ -169,5 +169,5 @@ class Attention(nnx.Module):
                 share_BNL = jax.nn.sigmoid(mass_BNL - self.sinks[...][:, None])
                 out_BLND = (out_BLND * share_BNL.swapaxes(1, 2)[..., None]).astype(out_BLND.dtype)
         out_BLND = checkpoint_name(self.where.shard(out_BLND, "batch", length, "act_heads", None), "context")
-        y_BLM = add_bias(project(out_BLND, self.o[...], self.where, contract=2), self.o_bias)
+        y_BLM = add_bias(project(out_BLND, self.o[...], self.where, contract=2, dense=True), self.o_bias)
         return checkpoint_name(self.where.shard(y_BLM, "batch", res_length, "act_embed"), "attention_out")

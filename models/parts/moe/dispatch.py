@@ -33,6 +33,7 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
+from models.parts import int8
 from models.parts.moe.routing import Routing, per_expert
 from models.sharding.component import Component
 from models.sharding.layout import Axes, LayoutError
@@ -117,7 +118,8 @@ def buffered(x_GSM: jax.Array, routing: Routing, slots: int, experts: Experts, w
 
 def in_experts(x_EGCM: jax.Array, gate_EGC1: jax.Array, experts: Experts, where: Component) -> jax.Array:
     """Returns y_EGCM, what each expert makes of its slots, times their gates."""
-    h_EGCH = (jnp.einsum("EGCM,EMH->EGCH", x_EGCM, w_EMH.astype(x_EGCM.dtype)) for w_EMH in experts.up)
+    multiply = jax.vmap(int8.product) if where.execution.quantization == "int8" else _multiply
+    h_EGCH = (multiply(x_EGCM, w_EMH) for w_EMH in experts.up)
     names = ("act_expert", "expert_group", None, "act_expert_mlp")
     h_EGCH = [where.shard(h, *names) for h in h_EGCH]
     if experts.up_bias:
@@ -125,10 +127,14 @@ def in_experts(x_EGCM: jax.Array, gate_EGC1: jax.Array, experts: Experts, where:
     kept = ("gate", "up")[-len(experts.up) :]
     h_EGCH = experts.activation(*(checkpoint_name(h, name) for h, name in zip(h_EGCH, kept, strict=True)))
     h_EGCH = experts.hidden(h_EGCH) if experts.hidden else h_EGCH
-    y_EGCM = jnp.einsum("EGCH,EHM->EGCM", h_EGCH * gate_EGC1, experts.down.astype(x_EGCM.dtype))
+    y_EGCM = multiply(h_EGCH * gate_EGC1, experts.down)
     if experts.down_bias is not None:
         y_EGCM = y_EGCM + gate_EGC1 * experts.down_bias[:, None, None].astype(y_EGCM.dtype)
     return y_EGCM
+
+
+def _multiply(x_EGCI: jax.Array, w_EIO: jax.Array) -> jax.Array:
+    return jnp.einsum("EGCI,EIO->EGCO", x_EGCI, w_EIO.astype(x_EGCI.dtype))
 
 
 def by_einsum(routing: Routing, size: int, experts: int, slots: int) -> Moves:

@@ -1,0 +1,58 @@
+"""How a model is computed (models/execution.py): what another execution does to a small one's loss."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from configs import registry
+from configs.experiment import Experiment, HeldOut
+from models.sharding.layouts import ONE_DEVICE
+from scripts.reproductions import training
+from scripts.reproductions.entry import Row, reproduction
+
+LOSS = "eval/cross_entropy"
+STEPS, ROWS = 200, 2
+CLOSE = 0.02  # nats
+
+
+def _small() -> Experiment:
+    """Returns gpt.quickstart's decoder with 4 layers of 128 on its English text."""
+    e = registry.load("gpt.quickstart")
+    optimizer: Any = e.optimizer
+    data: Any = e.data
+    return dataclasses.replace(
+        e,
+        model=dataclasses.replace(e.model, model_dim=128, hidden_dim=352, head_dim=32),
+        layout=ONE_DEVICE,
+        data=dataclasses.replace(data, batch_size=ROWS),
+        optimizer=dataclasses.replace(optimizer, schedule=dataclasses.replace(optimizer.schedule, steps=STEPS)),
+        eval=HeldOut(limit=40, batch_size=8),
+        train=dataclasses.replace(e.train, steps=STEPS, save_every=STEPS // 2, eval_every=STEPS // 4, keep=1),
+    )
+
+
+def _arms() -> list[training.Arm]:
+    bfloat16 = "--execution.dtype=bfloat16"
+    return [
+        training.arm("float32", _small()),
+        training.arm("bfloat16", _small(), bfloat16),
+        training.arm("int8", _small(), bfloat16, "--execution.quantization=int8"),
+    ]
+
+
+@reproduction(
+    "Accurate Quantized Training for TPU v5e (Google Cloud, 2023); MaxText's quantization",
+    unit="held-out cross-entropy, nats a token", kind="trained", minutes=20,
+)  # fmt: skip
+def int8(folder: Path) -> list[Row]:
+    """Training with products in 8 bits, forward and backward, has the loss of training in bfloat16."""
+    runs = training.train(folder, _arms())
+    loss = {name: training.values(of_arm, LOSS) for name, of_arm in runs.items()}
+    tokens = STEPS * ROWS * 256 / 1e6
+    note = f"{tokens:.1f} million tokens"
+    rows = training.curve_rows(runs, LOSS)
+    for name, other in (("bfloat16", "float32"), ("int8", "bfloat16")):
+        far = training.less(loss[name], loss[other])
+        rows.append(Row(f"{name} less {other}", None, far.value, note, error=far.error))
+        rows.append(training.claim(f"{name} less {other}, less {CLOSE}", training.below(far, CLOSE), -1, None, note))
+    return rows
