@@ -32,7 +32,7 @@ def differences(one_device, layout: str, mesh: tuple[int, ...], remat: str) -> d
 
 @pytest.mark.parametrize(
     ("layout", "mesh", "remat"),
-    [("fully_sharded", (2, 4), "none"), ("tensor_parallel", (2, 4), "dots")],
+    [("fully_sharded", (2, 4), "none"), pytest.param("tensor_parallel", (2, 4), "dots", marks=pytest.mark.slow)],
     ids=case_id,
 )
 def test_whole_numbers_are_those_of_one_device(one_device, layout, mesh, remat):
