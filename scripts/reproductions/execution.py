@@ -18,17 +18,15 @@ CLOSE = 0.02  # nats
 def _small() -> Experiment:
     """Returns gpt.quickstart's decoder with 4 layers of 128 on its English text."""
     e = registry.load("gpt.quickstart")
-    optimizer: Any = e.optimizer
     data: Any = e.data
-    return dataclasses.replace(
+    small = dataclasses.replace(
         e,
         model=dataclasses.replace(e.model, model_dim=128, hidden_dim=352, head_dim=32),
         layout=ONE_DEVICE,
         data=dataclasses.replace(data, batch_size=ROWS),
-        optimizer=dataclasses.replace(optimizer, schedule=dataclasses.replace(optimizer.schedule, steps=STEPS)),
         eval=HeldOut(limit=40, batch_size=8),
-        train=dataclasses.replace(e.train, steps=STEPS, save_every=STEPS // 2, eval_every=STEPS // 4, keep=1),
     )
+    return training.shortened(small, STEPS, evaluations=4, warm=False)
 
 
 def _arms() -> list[training.Arm]:
