@@ -41,7 +41,8 @@ def product(x: jax.Array, w: jax.Array, contract: int = 1) -> jax.Array:
     Args:
       contract: the number of dimensions of inputs.
     """
-    return _product(x.astype(wide(x.dtype)), w.astype(wide(x.dtype)), contract).astype(x.dtype)
+    y: Any = _product(x.astype(wide(x.dtype)), w.astype(wide(x.dtype)), contract)
+    return y.astype(x.dtype)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
