@@ -11,7 +11,7 @@ pytestmark = pytest.mark.integration
 @pytest.mark.parametrize(
     ("name", "layout", "mesh"),
     [
-        *cases("multimodal.quickstart", keep=("announcement",)),
+        *cases("multimodal.quickstart", slow=("announcement",)),
         *cases(
             "multimodal.pod", slow=("announcement", "towers", "gathered_towers", "towers_in_space", "fully_sharded")
         ),

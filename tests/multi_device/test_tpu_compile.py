@@ -96,6 +96,7 @@ def said(program: str):
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_a_tpu_exchanges_tokens_and_gathers_no_expert():
     """Compiled for eight TPU-v4 chips the step has all-to-alls in both towers and no all-gather of experts or tokens."""
     found = said(EXPERTS)
