@@ -132,7 +132,7 @@ def test_what_cannot_be_counted_is_not(line, expected):
 
 
 GPT = tiny("gpt.quickstart", layers=4, remat="none")
-BERT, M4 = tiny("bert.quickstart"), tiny("gshard_m4.quickstart", remat="full")
+BERT, SPARSE = tiny("bert.quickstart"), tiny("gpt.moe_quickstart", remat="full")
 
 
 @pytest.fixture(scope="module")
@@ -142,24 +142,25 @@ def trace(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def reports(trace) -> dict[str, dict]:
-    """By name, as JSON has them; GShard M4's with a profile."""
+    """By name, as JSON has them; a mixture's with a profile."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(peaks, "measured", measured_quickly)
         log = Request(folder=trace.parent / "logs")
         found = [
-            throughput.measure(e, 3, trace if e is M4 else None, log if e is GPT else None) for e in (GPT, BERT, M4)
+            throughput.measure(e, 3, trace if e is SPARSE else None, log if e is GPT else None)
+            for e in (GPT, BERT, SPARSE)
         ]
     return {r["experiment"]: json.loads(json.dumps(r)) for r in found}
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("e", [GPT, BERT, M4], ids=lambda e: e.name)
+@pytest.mark.parametrize("e", [GPT, BERT, SPARSE], ids=lambda e: e.name)
 def test_reports_are_complete_and_consistent(reports, e):
-    """Every family's report has all keys and goes through JSON; times and shares are in order."""
+    """Each report has all keys and goes through JSON; times and shares are in order."""
     found = reports[e.name]
     assert found.keys() >= KEYS and found["steps"] == 3 and not found["notes"]
     assert 0 < found["step_s_p10"] <= found["step_s_median"] <= found["step_s_p90"]
-    assert found["tokens"] == e.data.batch_size * 16  # full rows; of translations the targets
+    assert found["tokens"] == e.data.batch_size * 16  # full rows
     assert found["mfu"] > 0 < found["hfu"] and found["tokens_per_s"] > found["examples_per_s"] > 0
     assert 0 <= found["input_stall_share"] < 1 and found["compile_s"] > 0 and found["peak_memory_gib"] > 0
     assert found["first_step_s"] > found["compile_s"]
@@ -296,9 +297,9 @@ def test_a_profile_names_the_modules_of_any_model():
 
 @pytest.mark.integration
 def test_a_profile_has_a_trace_and_components(reports, trace):
-    """A traced translation model: the trace's file, a text, and attention, experts, the loss and the optimizer in it, with next
+    """A traced mixture of experts: the trace's file, a text, and attention, experts, the loss and the optimizer in it, with next
     to nothing unnamed but the compiler's own copies."""
-    found = reports[M4.name]["profile"]
+    found = reports[SPARSE.name]["profile"]
     assert list(trace.glob("plugins/profile/*/*.xplane.pb"))
     text = (trace / profile.SUMMARY).read_text()
     assert text.splitlines() == profile.table(found) and not list(trace.glob("*.new"))
