@@ -7,7 +7,7 @@ public, so that no run here can reproduce it: "bilingual + delta" is what it gai
 One of the paper's "cores" (TPU v3) is one TPU-v4 chip here, and activations are bfloat16 (the paper: float32), except
 the router's. The paper keeps the dense weights on every core; here they are cut over one axis of the mesh, since a chip's
 optimizer would have three times as many of them as of its experts' weights. From 36 layers on the paper recomputes; here the
-experts' inputs and outputs are kept, so that no token is sent twice, and so are the large products. The paper gives neither
+experts' inputs are kept, so that no token is sent twice, and so are the large products. The paper gives neither
 sequence nor group length; its batch sizes and capacities imply a batch of 2048 tokens a core in groups of one core's tokens
 (8192 at 128 cores). Rows of 128 tokens are our choice.
 """

@@ -54,7 +54,7 @@ def main() -> int:
     args = parser.parse_args()
 
     cli.use_devices(ONE_DEVICE)
-    from trainers import checkpoint
+    from trainers.checkpoints import checkpoint
     from trainers.weights import gguf, huggingface, init_from, open, peft, release
     from trainers.weights.open import open_weights
 

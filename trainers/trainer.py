@@ -23,7 +23,7 @@ from data.reading.examples import open_source
 from models.errors import nearest
 from models.families import family_of
 from trainers import host_memory, metrics, processes, runlog, step
-from trainers.checkpointing import Checkpoints, quiet_libraries
+from trainers.checkpoints.manager import Checkpoints, quiet_libraries
 from trainers.evaluation.evaluator import open_evaluator
 from trainers.measure import mlperf_log
 from trainers.monitoring import spikes, stalls

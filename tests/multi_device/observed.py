@@ -22,7 +22,8 @@ from data.reading import examples
 from data.task import Example
 from models.sharding.params import flatten
 from scripts import cli, train
-from trainers import checkpointing, state, trainer
+from trainers import state, trainer
+from trainers.checkpoints import manager
 from trainers.plan import Plan, in_model_order
 
 # A piece of an array: where it lies in the whole, as (start, stop) of each dimension, and its values.
@@ -58,7 +59,7 @@ def observe(notes: Path) -> None:
             print(index, file=read)
             return self.inner.row(index)
 
-    class Checkpoints(checkpointing.Checkpoints):
+    class Checkpoints(manager.Checkpoints):
         def save(self, p: Plan, state: state.State, *args: Any, **kwargs: Any) -> None:
             note("saved", p, state)
             super().save(p, state, *args, **kwargs)

@@ -22,7 +22,7 @@ from models.sharding.pipelines import one_f_one_b
 from tests.helpers.contexts import training
 from tests.helpers.models import varied
 from trainers import state, step
-from trainers.checkpointing import Checkpoints
+from trainers.checkpoints.manager import Checkpoints
 from trainers.plan import Plan, fresh_state, in_model_order, make_plan
 from trainers.programs import equality, tables
 

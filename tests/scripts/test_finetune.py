@@ -16,7 +16,8 @@ from data.vocabularies.tokenizers import Tokenizer
 from models.sharding.params import flatten
 from scripts import cli, convert, evaluate, generate, prepare_data, train
 from tests.helpers.chats import END, conversations, write_vocabulary
-from trainers import checkpoint, trainer
+from trainers import trainer
+from trainers.checkpoints import checkpoint
 from trainers.plan import fresh_state, make_plan
 from trainers.weights import huggingface, peft
 from trainers.weights.open import open_model, open_weights

@@ -17,7 +17,8 @@ from data.reading.examples import open_source
 from models.sharding.layouts import fully_sharded
 from models.sharding.params import flatten, merge, nest
 from tests.helpers.runs import run
-from trainers import adapt, checkpoint, plan, step
+from trainers import adapt, plan, step
+from trainers.checkpoints import checkpoint
 from trainers.plan import fresh_state, make_plan
 from trainers.weights import open
 

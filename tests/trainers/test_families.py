@@ -25,7 +25,8 @@ from scripts import classify as classify_script
 from tests.helpers.caches import finish, texts, write_text_cache
 from tests.helpers.runs import run
 from tests.helpers.wordpiece import train_wordpiece
-from trainers import checkpoint, metrics
+from trainers import metrics
+from trainers.checkpoints import checkpoint
 from trainers.evaluation.evaluator import open_evaluator
 from trainers.evaluation.generation import Generate, Generator
 from trainers.plan import fresh_state, make_plan

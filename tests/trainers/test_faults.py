@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import pytest
 
 from tests.helpers.runs import changed_steps, curve, events, kept, run, with_train
-from trainers import checkpoint, metrics, runlog, trainer
+from trainers import metrics, runlog, trainer
+from trainers.checkpoints import checkpoint
 from trainers.state import State
 
 # --- divergence ------------------------------------------------------------------------------------------------------

@@ -19,7 +19,8 @@ from models.sharding.component import Component
 from models.sharding.layouts import ONE_DEVICE
 from models.sharding.params import flatten, merge, nest
 from tests.helpers.runs import run
-from trainers import adapt, checkpoint
+from trainers import adapt
+from trainers.checkpoints import checkpoint
 from trainers.plan import Plan, fresh_state, make_plan
 from trainers.step import compile_step, gradients
 from trainers.weights import open

@@ -24,7 +24,8 @@ from models.sharding.params import flatten, nest
 from tests.helpers.contexts import training
 from tests.helpers.models import varied
 from tests.helpers.runs import curve, damage, kept, run, with_train
-from trainers import checkpoint, metrics, trainer
+from trainers import metrics, trainer
+from trainers.checkpoints import checkpoint
 from trainers.plan import fresh_state, make_plan
 from trainers.weights import init_from, release
 

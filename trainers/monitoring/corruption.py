@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 from models.protocol import Batch
 from models.sharding.params import flatten
-from trainers.checkpoint import checksums
+from trainers.checkpoints.checkpoint import checksums
 from trainers.plan import Plan
 from trainers.state import State, to_tree
 from trainers.step import Metrics

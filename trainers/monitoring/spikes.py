@@ -12,7 +12,7 @@ from pathlib import Path
 
 from configs.experiment import Train
 from trainers import metrics, runlog
-from trainers.checkpointing import Checkpoints
+from trainers.checkpoints.manager import Checkpoints
 
 WINDOW, FEWEST = 20, 5  # logged losses that a new one is compared with, and how many there must be
 AT_ONE_PLACE = 3  # rewinds to one checkpoint, after which the run gives up

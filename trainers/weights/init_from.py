@@ -109,7 +109,9 @@ def model_of(e: Experiment) -> ModelConfig:
 
 def newest_step(text: str) -> int | None:
     """Returns the newest step of the runs that `train.init_from` names; None where it names none."""
-    from trainers import checkpoint  # Orbax takes a third of a second, which released weights need not wait for
+    from trainers.checkpoints import (
+        checkpoint,  # Orbax takes a third of a second: released weights need not wait for it
+    )
 
     paths = sources(text).values() if text else ()
     return max((step for path in paths if (step := checkpoint.newest_step(path)) is not None), default=None)

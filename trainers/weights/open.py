@@ -66,7 +66,7 @@ def _adapted(path: Path, base: Path | None) -> Weights:
 
 
 def _run(path: Path, step: int | None) -> tuple[Experiment, Weights]:
-    from trainers import checkpoint  # Orbax takes a third of a second, which other forms need not wait for
+    from trainers.checkpoints import checkpoint  # Orbax takes a third of a second, which other forms need not wait for
 
     e, _, params, data = checkpoint.read_params(path, step)
     vocabulary = cache_folder(e.data) if e.data.cache else None

@@ -52,7 +52,7 @@ def write(workdir: Path, to: Path, *, step: int | None = None, scores: dict[str,
     Raises:
       ReleaseError: `to` exists already.
     """
-    from trainers import checkpoint  # Orbax takes a third of a second, which a release that is read need not wait for
+    from trainers.checkpoints import checkpoint  # Orbax takes a third of a second: reading one need not wait for it
 
     experiment, at, params, data = checkpoint.read_params(workdir, step)
     cache = cache_folder(experiment.data) if experiment.data.cache else None

@@ -26,7 +26,8 @@ from models.sharding.params import merge
 from scripts.recipes import teach
 from tests.helpers.chats import turns, write_vocabulary
 from tests.helpers.runs import run
-from trainers import adapt, checkpoint
+from trainers import adapt
+from trainers.checkpoints import checkpoint
 from trainers.evaluation.evaluator import open_evaluator
 from trainers.plan import fresh_state, make_plan
 from trainers.weights import init_from, release

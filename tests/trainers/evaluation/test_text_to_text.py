@@ -25,7 +25,8 @@ from models.sharding.params import merge
 from scripts import classify as classify_script
 from scripts import evaluate as evaluate_script
 from tests.helpers.runs import run
-from trainers import checkpoint, metrics, trainer
+from trainers import metrics, trainer
+from trainers.checkpoints import checkpoint
 from trainers.plan import fresh_state, make_plan
 from trainers.weights import release
 from trainers.weights.release import ReleaseError

@@ -1,6 +1,6 @@
 """The checkpoints of a run: saved asynchronously and atomically, kept by policy, restored onto any mesh and number of processes.
 
-trainers/checkpoint.py says what one holds and reads it.
+trainers/checkpoints/checkpoint.py says what one holds and reads it.
 """
 
 import dataclasses
@@ -26,8 +26,9 @@ from orbax.checkpoint.checkpoint_managers import (
 
 from configs.experiment import Train
 from models.errors import told
-from trainers import checkpoint, runlog
-from trainers.checkpoint import CheckpointError, Damaged, Foreign, Manager, Sound
+from trainers import runlog
+from trainers.checkpoints import checkpoint
+from trainers.checkpoints.checkpoint import CheckpointError, Damaged, Foreign, Manager, Sound
 from trainers.evaluation.directions import lower_is_better
 from trainers.plan import Plan, in_model_order, in_step_order
 from trainers.processes import any_process

@@ -3,7 +3,7 @@
 A checkpoint is WORKDIR/checkpoints/<step>/, or <step>/ in the folder `train.checkpoints`, with two items: `state`, nested
 dictionaries of arrays (trainers/state.py, `to_tree`), and `meta`, a JSON object with the experiment, library versions, data
 fingerprint, a checksum of every array and one of itself. The position in the data is the step, so it needs no item of its own
-(data/reading/batches.py). trainers/checkpointing.py writes them.
+(data/reading/batches.py). trainers/checkpoints/manager.py writes them.
 """
 
 import contextlib

@@ -13,9 +13,10 @@ from configs import registry
 from configs.registry import ConfigError
 from models.errors import UserError
 from tests.helpers.runs import kept
-from trainers import checkpoint, state
-from trainers.checkpoint import CheckpointError
-from trainers.checkpointing import Checkpoints
+from trainers import state
+from trainers.checkpoints import checkpoint
+from trainers.checkpoints.checkpoint import CheckpointError
+from trainers.checkpoints.manager import Checkpoints
 from trainers.plan import Plan, fresh_state, make_plan
 
 NAN, INF = float("nan"), float("inf")

@@ -20,7 +20,8 @@ import pytest
 
 from models.sharding.params import flatten
 from tests.helpers.runs import changed_steps, curve, run, with_train
-from trainers import checkpoint, checkpointing, runlog, trainer
+from trainers import runlog, trainer
+from trainers.checkpoints import checkpoint, manager
 
 pytestmark = [
     pytest.mark.integration,
@@ -91,7 +92,7 @@ def server(tmp_path_factory) -> Iterator[Server]:
 def test_a_run_whose_store_stalls_goes_on_and_is_found_again(small, tmp_path, server, monkeypatch, capsys):
     """While the store does not answer, from step 5 to 11, saves are left out by name and steps go on; once it does, a save
     succeeds. The run goes on from there later, with the numbers of a run on a local disk, and its weights are read from there."""
-    monkeypatch.setattr(checkpointing, "SLOW", 0.2)
+    monkeypatch.setattr(manager, "SLOW", 0.2)
     e = with_train(small, steps=16, log_every=1, save_every=2, save_failures=5)
     assert run(e, tmp_path / "local") == trainer.DONE
 
@@ -120,7 +121,7 @@ def test_a_run_whose_store_stalls_goes_on_and_is_found_again(small, tmp_path, se
 def test_a_run_whose_store_is_gone_ends_with_its_code(small, tmp_path, server, monkeypatch):
     """Where nothing listens any more, the run ends after as many saves as it may lose, and does not wait for the one that hangs;
     once the store is back, the last sound checkpoint is there."""
-    monkeypatch.setattr(checkpointing, "SLOW", 0.2)
+    monkeypatch.setattr(manager, "SLOW", 0.2)
     e = with_train(small, steps=8, log_every=1, save_every=2, save_failures=1, checkpoints="gs://runs/gone")
 
     def gone(call: int, state: Any, values: Any) -> Any:
