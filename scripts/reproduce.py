@@ -115,7 +115,7 @@ def write(folder: Path, entry: Entry, rows: Sequence[Row]) -> None:
     how = {
         "computed": "Computed from shapes and schedules.",
         "modelled": "Modelled, not measured.",
-        "trained": "Trained here at small size, with standard errors over seeds.",
+        "trained": "Trained here at small size, with standard errors over seeds and held-out samples.",
     }
     lines = [
         f"# {entry.name}",
@@ -138,9 +138,9 @@ def write(folder: Path, entry: Entry, rows: Sequence[Row]) -> None:
 HEAD = """# What the papers say, and what comes out here
 
 One line a table, figure or claim. Of what is computed, "the same" counts the figures that are the paper's to the digits that it
-prints; of what is trained, the claims that come out: a difference on the paper's side of zero by two standard errors over seeds.
-Models that are trained here are small, so that figures beside the paper's are compared by direction alone. Each page says what
-differs, and why.
+prints; of what is trained, the claims that come out: a difference on the paper's side of zero by two standard errors, over seeds
+and held-out samples. Models that are trained here are small, so that figures beside the paper's are compared by direction alone.
+Each page says what differs, and why.
 `python -m scripts.reproduce NAME` makes a page anew.
 
 | reproduction | source | kind | the same | claim |
