@@ -41,6 +41,7 @@ def run(folder: Path, file: str, **more: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_session_runs(folder):
     """The model trains, each layout sends what the text says, and what is printed stands in the tutorial."""
     printed = run(folder, "session.py", XLA_FLAGS="--xla_force_host_platform_device_count=8")

@@ -161,6 +161,7 @@ def test_dense_layouts_communicate_as_they_should():
     assert ("model",) in {c.axes for c in found["tensor_parallel"]}
 
 
+@pytest.mark.slow
 def test_positions_travel_as_they_should():
     """A sequence-sharded residual stream is gathered where sub-layers want it whole, and a whole one never is; with positions
     cut, keys and values are gathered, or in a ring travel by piece, in zigzag order by half a piece."""

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.integration
 @pytest.mark.parametrize(
     ("name", "layout", "mesh"),
     [
-        *cases("m2m100.m418", keep=("fully_sharded",)),
+        *cases("m2m100.m418", slow=("fully_sharded",)),
         *cases("nllb.moe_54b", slow=("expert_fully_sharded", "expert_parallel", "encoder_pipelined")),
     ],
     ids=case_id,

@@ -199,7 +199,7 @@ def on_one_device(mode: str) -> Trial:
 @pytest.mark.parametrize(
     ("layout", "mode", "dispatch"),
     [
-        ("expert_parallel_2d", "top1", "all_to_all"),
+        pytest.param("expert_parallel_2d", "top1", "all_to_all", marks=pytest.mark.slow),
         pytest.param("expert_zero1", "top1", "ragged", marks=pytest.mark.slow),
         pytest.param("expert_tensor_parallel", "expert_choice", "all_to_all", marks=pytest.mark.slow),
     ],

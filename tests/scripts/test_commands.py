@@ -130,6 +130,7 @@ def test_show_prints_a_giant_without_arrays():
 
 
 @pytest.mark.integration
+@pytest.mark.slow
 def test_show_counts_collectives():
     """The quickstart's step exchanges tokens by all-to-all and gathers no expert: read off the compiled program."""
     done = command("scripts.show", "gshard_m4.quickstart", "--synthetic", "--collectives", "--json")

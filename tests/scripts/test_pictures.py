@@ -55,6 +55,7 @@ def here(data, monkeypatch):
     monkeypatch.setenv("SHARDZOO_DATA", str(data))
 
 
+@pytest.mark.slow
 def test_the_page_has_all_pictures(workdir):
     """Curves, mistakes, confusion and attention, with the accuracy in the title; nothing is loaded from elsewhere."""
     page = report_pictures.write(workdir, *open_model(workdir)).read_text()

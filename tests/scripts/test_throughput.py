@@ -23,6 +23,7 @@ assert not heavy, heavy
 
 
 @pytest.mark.integration
+@pytest.mark.slow
 def test_two_processes_report_once_without_tensorflow():
     """Two processes measure one run: the first prints one report, of both; random tokens import no TensorFlow in either."""
     with socket.socket() as free:

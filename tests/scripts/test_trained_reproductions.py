@@ -89,6 +89,7 @@ def test_pictures_show_curves_or_points_with_errors(tmp_path):
 
 
 @pytest.mark.integration
+@pytest.mark.slow
 def test_runs_resume_and_finished_ones_are_left_alone(tmp_path, monkeypatch):
     """A signal stops the second seed; the same call goes on from its checkpoint and ends with the losses of runs that were never
     stopped. A third call trains nothing, and other settings in the same folder are refused."""

@@ -83,10 +83,9 @@ def of(kind: str) -> Experiment:
     "name",
     [
         "gpt.quickstart",
-        "bert.base_squad",
         *(
             pytest.param(name, marks=pytest.mark.slow)
-            for name in ("gpt.palm_8b", "bert.quickstart_pairs", "bert.minilm_l6")
+            for name in ("bert.base_squad", "gpt.palm_8b", "bert.quickstart_pairs", "bert.minilm_l6")
         ),
     ],
 )
@@ -127,6 +126,7 @@ def test_scores_are_the_same_wherever_the_weights_lie(kind, data, tmp_path, monk
             assert value == pytest.approx(last[key], rel=1e-5), (path, key)
 
 
+@pytest.mark.slow
 def test_texts_are_classified(data, tmp_path, monkeypatch, capsys):
     """A run and its release name the class of each example, in order and as of each alone; as many are right as the
     evaluation counts. Weights that come without names of classes, and models without classes, are refused."""

@@ -50,6 +50,7 @@ def e(root, monkeypatch) -> Experiment:
     return dataclasses.replace(e, data=dataclasses.replace(e.data, cache="toy"))
 
 
+@pytest.mark.slow
 def test_a_classifier_learns_and_resumes(e, tmp_path):
     """Mixed pictures are learned from, with workers too; accuracies of held-out ones are logged; two halves are the whole."""
     losses = {}

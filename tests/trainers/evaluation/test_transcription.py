@@ -187,6 +187,7 @@ def test_formats():
 
 @pytest.mark.network
 @pytest.mark.integration
+@pytest.mark.slow
 def test_released_whisper_writes_down_what_is_read(tmp_path, monkeypatch):
     """Whisper tiny.en, from CTranslate2's file, has 4 of 71 words wrong in five LibriVox sentences."""
     from data.packages import weights as released
