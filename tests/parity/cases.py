@@ -100,7 +100,7 @@ _MIXTURE = dict(
     vocab_size=101, hidden_size=24, num_hidden_layers=2, intermediate_size=20, num_attention_heads=3, num_key_value_heads=1,
     bos_token_id=None, eos_token_id=None, pad_token_id=None,
 )  # fmt: skip
-_YARN = dict(
+_DEEPSEEK_YARN = dict(
     rope_type="yarn", rope_theta=700.0, factor=8.0, original_max_position_embeddings=4, beta_fast=32, beta_slow=1
 )
 _DEEPSEEK = _MIXTURE | dict(
@@ -157,7 +157,7 @@ _MIXTURES = {
         ),
     ),
     "deepseek_v3": Case(
-        "DeepseekV3ForCausalLM", _DEEPSEEK | dict(rope_parameters=_YARN | dict(mscale=1.0, mscale_all_dim=1.0))
+        "DeepseekV3ForCausalLM", _DEEPSEEK | dict(rope_parameters=_DEEPSEEK_YARN | dict(mscale=1.0, mscale_all_dim=1.0))
     ),
     "deepseek_v3_plain": Case(
         "DeepseekV3ForCausalLM",
