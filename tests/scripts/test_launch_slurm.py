@@ -66,9 +66,10 @@ class Submitted:
         return max((int(name) for name in names if name.isdigit()), default=0)
 
     def start_again(self) -> None:
-        """Lets the requeued job start now: SLURM itself waits for two minutes."""
+        """Lets the requeued job start soon: SLURM itself waits for two minutes. A node refuses a job that comes back within the
+        second in which it was taken away ("Job credential revoked"), and SLURM then ends it."""
         slurm.wait_until("the job's return to the queue", lambda: self.state == "PENDING")
-        self.cluster.run("scontrol", "update", f"JobId={self.number}", "StartTime=now")
+        self.cluster.run("scontrol", "update", f"JobId={self.number}", "StartTime=now+5")
 
     def end(self) -> str:
         slurm.wait_until("the job's end", lambda: self.state in ("COMPLETED", "FAILED"))
