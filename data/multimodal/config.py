@@ -66,7 +66,7 @@ class MultimodalData:
         for name in ("texts", "pool", "pictures", "sounds"):
             if (count := getattr(self, name)) < 1:
                 raise ValueError(f"{name}={count}: must be 1 or more; height=0 has no pictures, seconds=0 no sounds")
-        if 0 < self.length < self.targets_length:
+        if self.length and self.length < self.targets_length:
             raise ValueError(f"length={self.length}: a text may have {self.targets_length} tokens; nearest is that")
         if self.seconds:
             _ = self.speech  # which checks them
