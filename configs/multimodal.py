@@ -53,7 +53,7 @@ def quickstart() -> Experiment:
         model=model,
         layout=data_parallel(1, 1),
         data=MultimodalData(
-            cache="multimodal", batch_size=2, texts=16, pool=2, length=240, pictures=16, sounds=2, shift=4, targets_length=48,
+            cache="multimodal", batch_size=2, texts=16, pool=2, row_length=240, pictures=16, sounds=2, shift=4, targets_length=48,
             temperature=1.7, augment=SpecAugment(bands=2, stretches=2),
         ),
         optimizer=AdamW(schedule=Cosine(peak=1e-3, steps=1500, warmup=100), b2=0.98, weight_decay=0.05),

@@ -23,7 +23,7 @@ class MultimodalData:
       batch_size: rows of a global batch, each of `texts` texts.
       texts: texts that are read for a row, on average over its pool.
       pool: rows that are packed together.
-      length: tokens of a row; 0 has room for every text, however long.
+      row_length: tokens of a row; 0 has room for every text, however long.
       pictures, sounds: slots of a row.
       height, width: pixels of a picture of three channels; 0 has no pictures.
       shift: most pixels by which a training picture is moved each way.
@@ -43,7 +43,7 @@ class MultimodalData:
     batch_size: int
     texts: int = 1
     pool: int = 1
-    length: int = 0
+    row_length: int = 0
     pictures: int = 1
     sounds: int = 1
     height: int = 64
@@ -66,15 +66,17 @@ class MultimodalData:
         for name in ("texts", "pool", "pictures", "sounds"):
             if (count := getattr(self, name)) < 1:
                 raise ValueError(f"{name}={count}: must be 1 or more; height=0 has no pictures, seconds=0 no sounds")
-        if self.length and self.length < self.targets_length:
-            raise ValueError(f"length={self.length}: a text may have {self.targets_length} tokens; nearest is that")
+        if self.row_length and self.row_length < self.targets_length:
+            raise ValueError(
+                f"row_length={self.row_length}: a text may have {self.targets_length} tokens; nearest is that"
+            )
         if self.seconds:
             _ = self.speech  # which checks them
 
     @property
     def alone(self) -> "MultimodalData":
         """The same data with one text a row, as held-out examples are read."""
-        return dataclasses.replace(self, texts=1, pool=1, length=0, pictures=1, sounds=1)
+        return dataclasses.replace(self, texts=1, pool=1, row_length=0, pictures=1, sounds=1)
 
     @property
     def speech(self) -> SpeechData:
@@ -102,13 +104,13 @@ class MultimodalData:
                 frames = self.speech.features()[name]
                 shape, axes = (self.sounds, *frames.shape), (None, *frames.axes)
                 found[name] = dataclasses.replace(frames, shape=shape, axes=axes, component=self.audio)
-        length = self.length or self.texts * self.targets_length
+        length = self.row_length or self.texts * self.targets_length
         return found | positions(length, "targets", "targets_segments", "targets_positions")
 
     def tiny(self) -> "MultimodalData":
         """Returns a configuration of random arrays whose batches run in seconds: packs of two texts with one slot for sounds."""
         return dataclasses.replace(
-            self, cache="", batch_size=16, texts=2, pool=1, length=0, pictures=2, sounds=1, height=16 * bool(self.height),
+            self, cache="", batch_size=16, texts=2, pool=1, row_length=0, pictures=2, sounds=1, height=16 * bool(self.height),
             width=16 * bool(self.width), seconds=0.64 * bool(self.seconds), mels=16, targets_length=8,
         )  # fmt: skip
 

@@ -100,7 +100,7 @@ class MultimodalTask(Task[MultimodalData]):
         """Random data comes as the model gets it; whatever is stored must be decoded."""
         fields = dataclasses.asdict(self.data)
         names = (
-            "texts", "pool", "length", "pictures", "sounds", "height", "width", "shift", "seconds", "mels", "augment",
+            "texts", "pool", "row_length", "pictures", "sounds", "height", "width", "shift", "seconds", "mels", "augment",
         )  # fmt: skip
         return paths.digest({name: fields[name] for name in names})[:16] if self.data.cache else ""
 

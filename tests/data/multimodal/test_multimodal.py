@@ -77,7 +77,7 @@ def test_rows_have_a_picture_or_a_sound(cache):
 def test_packs_hold_whole_texts(cache):
     """The texts of a pool are dealt out to its rows, each with its own picture or sound, in their order; what there is no slot
     for is left out with its text. A pack is a pure function of its index."""
-    packs = data(texts=4, pool=2, length=40, pictures=3, sounds=1)
+    packs = data(texts=4, pool=2, row_length=40, pictures=3, sounds=1)
     one, source = (AugmentedSource(t, CacheSource(t, cache), None) for t in map(task_of, (data(), packs)))
     left_out = 0
     for pool in range(6):
@@ -111,8 +111,8 @@ def test_packs_hold_whole_texts(cache):
     assert task_of(packs).held_out(cache, cache, "test", 0).rows[0]["images"].shape == (1, 16, 16, 3)
     with pytest.raises(ValueError, match="pool=0: must be 1"):
         data(pool=0)
-    with pytest.raises(ValueError, match="length=20: a text may have 24"):
-        data(length=20)
+    with pytest.raises(ValueError, match="row_length=20: a text may have 24"):
+        data(row_length=20)
 
 
 def test_sources_are_drawn_by_their_size(cache):
