@@ -37,6 +37,10 @@ def quickstart() -> Experiment:
 
     An image tower of 64 x 64 pixels from scratch, Whisper base's encoder, which is not trained, and a decoder of four layers,
     every second a mixture of eight experts. What is asked for is the first token: <|cs|>, <|en|>, <|ja|> ...
+
+    A batch is 32 texts in two packs. Sounds are 2,911 of the 92,316 texts; with T = 1.7 they are 12 % of those that are read, and
+    parts are interleaved so evenly that 32 texts in a row have three or four sounds: two slots a pack had room for all of the
+    first 1,600 texts, and 93 % of them were used. 16 texts have 196 tokens on average; with 240 a row, 0.2 % of them fit nowhere.
     """
     model = MultimodalConfig(
         vocab=4096, layers=4, model_dim=256, hidden_dim=1024, heads=4, head_dim=64, dropout=0.1, max_positions=48,
@@ -49,8 +53,8 @@ def quickstart() -> Experiment:
         model=model,
         layout=data_parallel(1, 1),
         data=MultimodalData(
-            cache="multimodal", batch_size=32, shift=4, targets_length=48, temperature=2.0,
-            augment=SpecAugment(bands=2, stretches=2),
+            cache="multimodal", batch_size=2, texts=16, pool=2, row_length=240, pictures=16, sounds=2, shift=4, targets_length=48,
+            temperature=1.7, augment=SpecAugment(bands=2, stretches=2),
         ),
         optimizer=AdamW(schedule=Cosine(peak=1e-3, steps=1500, warmup=100), b2=0.98, weight_decay=0.05),
         train=Train(
@@ -64,8 +68,8 @@ def quickstart() -> Experiment:
 def pod() -> Experiment:
     """ViT-22B, Conformer G and a decoder with 512 experts, on 2,048 chips: 21.8 B + 7.8 B + 140 B parameters.
 
-    Pictures of 224 x 224 and sounds of 16 s in equal numbers, as many rows a batch as ViT-22B's. Not trained, and not run: the
-    plan of it is in BENCHMARKS.md.
+    Every text has a picture of 224 x 224 and a sound of 16 s, in a row of its own: no slot is empty. As many rows a batch as
+    ViT-22B's. Not trained, and not run: the plan of it is in BENCHMARKS.md.
     """
     model = MultimodalConfig(
         vocab=64_000, layers=16, model_dim=4096, hidden_dim=4096, heads=32, head_dim=128, dropout=0.0, max_positions=128,
@@ -99,7 +103,7 @@ def emoji() -> Experiment:
         both,
         name="multimodal.emoji",
         model=replace(both.model, whisper=None),
-        data=replace(both.data, cache="emoji_names", seconds=0.0, batch_size=64, temperature=1.0),  # pyright: ignore[reportCallIssue]
+        data=replace(both.data, cache="emoji_names", seconds=0.0, sounds=1, batch_size=4, temperature=1.0),  # pyright: ignore[reportCallIssue]
         optimizer=AdamW(schedule=Cosine(peak=1e-3, steps=2000, warmup=100), b2=0.98, weight_decay=0.05),
         train=Train(steps=2000, clip_norm=1.0, save_every=500, keep=1),
     )

@@ -10,7 +10,7 @@ import numpy as np
 
 from data.config import DataConfig
 from data.decoding import Decoding
-from data.features import Example
+from data.features import Example, Features
 from models.errors import UserError
 from models.families import ModelConfig
 
@@ -40,12 +40,14 @@ class HeldOutExamples:
       count: how many examples the rows hold.
       extra: whatever the task's scores need beside the model's metrics.
       needs_outputs: whether they also need the model's outputs (models.protocol.HasOutputs).
+      features: the arrays of a row, where they are not those of a training row.
     """
 
     rows: Sequence[Example]
     count: int
     extra: Any = None
     needs_outputs: bool = False
+    features: Features | None = None
 
 
 class Task(abc.ABC, Generic[Config]):
@@ -60,6 +62,10 @@ class Task(abc.ABC, Generic[Config]):
     def temperature(self) -> float:
         """T: a cache's parts are drawn in proportion to n^(1/T)."""
         return 1.0
+
+    def weights(self, sizes: Mapping[str, int]) -> list[float]:
+        """Returns how often each part of a cache is drawn, relative to the others, from the parts' sizes."""
+        return [n ** (1 / self.temperature) for n in sizes.values()]
 
     def check(self, manifest: Mapping[str, Any], model: ModelConfig) -> None:
         """Raises DataError where a cache is not what the configuration says, or the model cannot take it."""
@@ -102,8 +108,13 @@ class Task(abc.ABC, Generic[Config]):
         """How many rows, consecutive by index from a multiple of this on, `finish` is given at a time."""
         return 1
 
+    @property
+    def finished(self) -> int:
+        """How many rows `finish` returns of those that it is given together; fewer where it packs them."""
+        return self.together
+
     def finish(self, rows: Sequence[Example], rng: np.random.Generator) -> list[Example]:
-        """Returns augmented rows as the model gets them, mixed with each other if at all: a pure function of its arguments.
+        """Returns augmented rows as the model gets them, mixed or packed if at all: a pure function of its arguments.
 
         A task whose `augmentation` is "" is not asked.
         """

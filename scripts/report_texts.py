@@ -98,8 +98,9 @@ def by_language(
 
 def card(row: Mapping[str, np.ndarray], example: Any, output: str) -> str:
     """Returns an example: its picture or the frames of its sound, what it is called, and what the model writes."""
-    if "has_image" in row and row["has_image"].any():
-        shown = (row["images"] - row["images"].min()) / max(float(np.ptp(row["images"])), 1e-6)
+    if "images" in row and row["images_segments"].any():
+        image = row["images"][0]
+        shown = (image - image.min()) / max(float(np.ptp(image)), 1e-6)
     else:
         frames = row["frames"][row["frames_segments"] > 0]
         shown = np.flipud((frames - frames.min()).T / max(float(np.ptp(frames)), 1e-6))

@@ -1,9 +1,9 @@
-"""Pictures or sounds with a text that a language is asked for. Plain data: no JAX, no TensorFlow."""
+"""Pictures or sounds with texts that a language is asked for. Plain data: no JAX, no TensorFlow."""
 
 import dataclasses
 from typing import ClassVar
 
-from data.features import Feature, Features, positions
+from data.features import Feature, Features, positions, slots
 from data.speech.config import SpecAugment, SpeechData
 
 _NOTHING = SpecAugment()
@@ -11,11 +11,20 @@ _NOTHING = SpecAugment()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MultimodalData:
-    """Rows of a picture, or a sound, or both, and of one text, whose first token says its language.
+    """Rows of texts, each of a picture, or a sound, or both; its first token says its language.
+
+    A row is a pack: texts side by side, and slots for the pictures and sounds that they are of, each with its text's number. A
+    tower computes every slot, so that as many as are used are best: of texts that are mostly of pictures, sixteen share two slots
+    for sounds. Each text goes to the row of its pool that has the fewest tokens, of those with room for all of it; one that fits
+    nowhere is left out.
 
     Attributes:
       cache: name of the prepared cache; "" is random pixels, frames and tokens, see TranslationData.
-      batch_size: rows of a global batch.
+      batch_size: rows of a global batch, each of `texts` texts.
+      texts: texts that are read for a row, on average over its pool.
+      pool: rows that are packed together.
+      row_length: tokens of a row; 0 has room for every text, however long.
+      pictures, sounds: slots of a row.
       height, width: pixels of a picture of three channels; 0 has no pictures.
       shift: most pixels by which a training picture is moved each way.
       seconds: of a sound; must be that of the cache. 0 has no sounds.
@@ -23,7 +32,7 @@ class MultimodalData:
       augment: what is hidden of sounds in training.
       targets_length: tokens of a text; must be that of the cache.
       vision, audio: the components that read pictures and sounds, whose rules cut them.
-      temperature: T: a cache's parts, a language of a source each, are drawn in proportion to n^(1/T).
+      temperature: T: a cache's sources are drawn in proportion to n^(1/T), the languages of one in proportion to their texts.
       seed: seed of the order of rows, and of how they are changed.
     """
 
@@ -32,6 +41,11 @@ class MultimodalData:
 
     cache: str = ""
     batch_size: int
+    texts: int = 1
+    pool: int = 1
+    row_length: int = 0
+    pictures: int = 1
+    sounds: int = 1
     height: int = 64
     width: int = 64
     shift: int = 0
@@ -49,8 +63,20 @@ class MultimodalData:
             raise ValueError(f"width={self.width}: a picture has both sides or none; nearest is {self.height}")
         if not self.height and not self.seconds:
             raise ValueError("seconds=0: a row has a picture or a sound; nearest is 8")
+        for name in ("texts", "pool", "pictures", "sounds"):
+            if (count := getattr(self, name)) < 1:
+                raise ValueError(f"{name}={count}: must be 1 or more; height=0 has no pictures, seconds=0 no sounds")
+        if self.row_length and self.row_length < self.targets_length:
+            raise ValueError(
+                f"row_length={self.row_length}: a text may have {self.targets_length} tokens; nearest is that"
+            )
         if self.seconds:
             _ = self.speech  # which checks them
+
+    @property
+    def alone(self) -> "MultimodalData":
+        """The same data with one text a row, as held-out examples are read."""
+        return dataclasses.replace(self, texts=1, pool=1, row_length=0, pictures=1, sounds=1)
 
     @property
     def speech(self) -> SpeechData:
@@ -66,23 +92,26 @@ class MultimodalData:
         return {**texts, "form": Feature((), ()), "content": Feature((-1,), (None,), dtype="uint8")}
 
     def features(self) -> Features:
-        """Returns the arrays of a row as the model gets it."""
+        """Returns the arrays of a row as the model gets it: slots of pictures and of sounds' frames, with segments, which are the
+        numbers of their texts, from 1 (0 is an empty slot, or what is behind a sound); and the texts' tokens."""
         found: Features = {}
         if self.height:
-            picture = (self.height, self.width, 3)
-            found["images"] = Feature(picture, ("height", "width", None), dtype="float32", component=self.vision)
-            found["has_image"] = Feature((1,), (None,))
+            shape, axes = (self.pictures, self.height, self.width, 3), (None, "height", "width", None)
+            found["images"] = Feature(shape, axes, dtype="float32", component=self.vision)
+            found["images_segments"] = slots(self.pictures)
         if self.seconds:
-            frames = self.speech.features()
-            found["frames"] = dataclasses.replace(frames["frames"], component=self.audio)
-            found["frames_segments"] = dataclasses.replace(frames["frames_segments"], component=self.audio)
-        return found | positions(self.targets_length, "targets", "targets_segments", "targets_positions")
+            for name in ("frames", "frames_segments"):
+                frames = self.speech.features()[name]
+                shape, axes = (self.sounds, *frames.shape), (None, *frames.axes)
+                found[name] = dataclasses.replace(frames, shape=shape, axes=axes, component=self.audio)
+        length = self.row_length or self.texts * self.targets_length
+        return found | positions(length, "targets", "targets_segments", "targets_positions")
 
     def tiny(self) -> "MultimodalData":
-        """Returns a configuration of random arrays whose batches run in seconds."""
+        """Returns a configuration of random arrays whose batches run in seconds: packs of two texts with one slot for sounds."""
         return dataclasses.replace(
-            self, cache="", batch_size=16, height=16 * bool(self.height), width=16 * bool(self.width),
-            seconds=0.64 * bool(self.seconds), mels=16, targets_length=16,
+            self, cache="", batch_size=16, texts=2, pool=1, row_length=0, pictures=2, sounds=1, height=16 * bool(self.height),
+            width=16 * bool(self.width), seconds=0.64 * bool(self.seconds), mels=16, targets_length=8,
         )  # fmt: skip
 
 

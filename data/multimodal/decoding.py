@@ -51,7 +51,7 @@ class MultimodalDecoding(Decoding[Named]):
         self._read: dict[str, StoredExamples] = {}  # splits, each opened once
         self.languages = Languages(vocabulary)
         self.vocab, self.eos, self.pad = self.languages.size, self.languages.eos, self.languages.pad
-        features = data.features()
+        features = data.alone.features()
         self.source = {k: f for k, f in features.items() if not k.startswith("targets")} | {PREFIX: slots(1)}
 
     def examples(self, cache: Path, config: Decode) -> list[Named]:
@@ -110,7 +110,7 @@ class MultimodalDecoding(Decoding[Named]):
 
     @property
     def compared(self) -> Features:
-        return {name: feature for name, feature in self.source.items() if name in ("images", "has_image")}
+        return {name: feature for name, feature in self.source.items() if name in ("images", "images_segments")}
 
     def neighbours(self, examples: Sequence[Named], vectors: Callable[[Sequence[Example]], np.ndarray]) -> Scores:
         """Returns the scores of the text of the training picture that is nearest by the angle between a model's vectors."""

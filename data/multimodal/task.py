@@ -1,7 +1,8 @@
 """Pictures and sounds with texts as a task: what is seen and heard, and a text in the language asked for."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from data import paths
+from data.features import Features
 from data.images import crops
 from data.images.config import ImageData
 from data.images.task import ImageTask, TakesPictures
@@ -23,19 +25,31 @@ from data.reading.caches import (
     smallest_vocabulary,
 )
 from data.reading.examples import StoredExamples
+from data.reading.packing import lay_out
 from data.speech.task import HearsFrames, SpeechTask
 from data.task import DataError, Example, HeldOutExamples, Task
 from models.families import ModelConfig
 
 
 class MultimodalTask(Task[MultimodalData]):
-    """Rows of a picture or a sound from a cache (data.multimodal.cache)."""
+    """Packs of pictures or sounds with texts from a cache (data.multimodal.cache)."""
 
     # --- reading ---
 
     @property
     def temperature(self) -> float:
         return self.data.temperature
+
+    def weights(self, sizes: Mapping[str, int]) -> list[float]:
+        """Returns how often each part is drawn: a source in proportion to n^(1/T), its languages in proportion to their texts.
+
+        Pictures with names in 28 languages would else be 28 sources, and sounds with texts in two at most 1 text in 15.
+        """
+        sources = [name.partition("-")[0] for name in sizes]
+        totals = Counter[str]()
+        for source, n in zip(sources, sizes.values(), strict=True):
+            totals[source] += n
+        return [n * totals[s] ** (1 / self.temperature - 1) for s, n in zip(sources, sizes.values(), strict=True)]
 
     def check(self, manifest: Mapping[str, Any], model: ModelConfig) -> None:
         check_fields(self.data, manifest, "targets_length")
@@ -59,52 +73,70 @@ class MultimodalTask(Task[MultimodalData]):
         return f"{smallest_vocabulary(model)}-{self.data.features()}"
 
     def synthetic(self, rng: np.random.Generator, model: ModelConfig) -> Example:
-        """Returns random pixels and frames, or both, with a text of a random length."""
-        data, row = self.data, self._empty()
-        kinds = [bool(data.height), bool(data.seconds)]
-        has = [(True, False), (False, True), (True, True)][rng.integers(0, 3)] if all(kinds) else kinds
-        if has[0]:
-            row["images"] = rng.standard_normal(row["images"].shape, np.float32)
-            row["has_image"][:] = 1
-        if has[1]:
-            row["frames"] = rng.standard_normal(row["frames"].shape, np.float32)
-            row["frames_segments"][:] = 1
-        length = int(rng.integers(2, data.targets_length + 1))
-        return self._with_text(row, rng.integers(3, smallest_vocabulary(model), length))
+        """Returns a pack of texts of random lengths, each of random pixels or frames, or both, as far as there are slots."""
+        data, rows = self.data, []
+        longest = min(data.targets_length, max(2, data.features()["targets"].shape[0] // data.texts))
+        sees, hears = (
+            rng.permutation(data.texts) < slots * bool(size)
+            for slots, size in ((data.pictures, data.height), (data.sounds, data.seconds))
+        )
+        for can in zip(sees, hears, strict=True):
+            has = [(True, False), (False, True), (True, True)][rng.integers(0, 3)] if all(can) else can
+            row = _empty(data.alone.features())
+            if has[0]:
+                row["images"] = rng.standard_normal(row["images"].shape, np.float32)
+                row["images_segments"][:] = 1
+            if has[1]:
+                row["frames"] = rng.standard_normal(row["frames"].shape, np.float32)
+                row["frames_segments"][:] = 1
+            if any(has):
+                length = int(rng.integers(2, longest + 1))
+                ids = rng.integers(3, smallest_vocabulary(model), length)
+                rows.append(row | _of_texts([ids], data.targets_length))
+        return _packed(data.features(), rows, 1)[0]
 
     @property
     def augmentation(self) -> str:
         """Random data comes as the model gets it; whatever is stored must be decoded."""
         fields = dataclasses.asdict(self.data)
-        names = ("height", "width", "shift", "seconds", "mels", "augment")
+        names = (
+            "texts", "pool", "row_length", "pictures", "sounds", "height", "width", "shift", "seconds", "mels", "augment",
+        )  # fmt: skip
         return paths.digest({name: fields[name] for name in names})[:16] if self.data.cache else ""
 
     def augment(self, row: Example, rng: np.random.Generator, assets: Any) -> Example:
-        """Returns what is seen or heard of a row, moved and with parts hidden, and its text."""
+        """Returns a row of one text and what is seen or heard of it, moved and with parts hidden."""
         return self.perceived(row, rng)
 
+    @property
+    def together(self) -> int:
+        """The texts of a pool."""
+        return self.data.texts * self.data.pool
+
+    @property
+    def finished(self) -> int:
+        """The rows of a pool."""
+        return self.data.pool
+
+    def finish(self, rows: Sequence[Example], rng: np.random.Generator) -> list[Example]:
+        """Returns rows of one text each as packs: see MultimodalData."""
+        del rng
+        return _packed(self.data.features(), rows, self.data.pool)
+
     def perceived(self, row: Example, rng: np.random.Generator | None = None) -> Example:
-        found, content = self._empty(), row["content"].tobytes()
+        """Returns a row of one text, nothing moved or hidden without a generator."""
+        found, content = _empty(self.data.alone.features()), row["content"].tobytes()
         if row["form"] == PICTURE:
             if self.data.height:
                 images = self._pictures.seen(content)["images"]
-                found["images"] = crops.shifted(rng, images, self.data.shift) if rng and self.data.shift else images
-                found["has_image"][:] = 1
+                found["images"][0] = crops.shifted(rng, images, self.data.shift) if rng and self.data.shift else images
+                found["images_segments"][:] = 1
         elif self.data.seconds:
             samples = np.frombuffer(content, "<i2")
             heard = {"ends": np.array([len(samples)]), "samples": samples}
-            found |= self._sounds.augment(heard, rng, None) if rng else self._sounds.heard(heard)
-        return self._with_text(found, row["targets"][row["targets"] > 0])
-
-    def _empty(self) -> Example:
-        return {name: np.zeros(f.shape, f.dtype) for name, f in self.data.features().items()}
-
-    def _with_text(self, row: Example, ids: np.ndarray) -> Example:
-        count = len(ids)
-        row["targets"][:count] = ids
-        row["targets_segments"][:count] = 1
-        row["targets_positions"][:count] = np.arange(count)
-        return row
+            heard = self._sounds.augment(heard, rng, None) if rng else self._sounds.heard(heard)
+            found |= {name: array[None] for name, array in heard.items()}
+        return found | _of_texts([row["targets"][row["targets"] > 0]], len(found["targets"]))
 
     @cached_property
     def _pictures(self) -> ImageTask:
@@ -120,7 +152,7 @@ class MultimodalTask(Task[MultimodalData]):
     def held_out(self, cache: Path, vocabulary: Path, split: str, limit: int) -> HeldOutExamples:
         """Returns the split's rows, made when they are asked for."""
         size = sum(1 for _ in examples(cache, split, limit))
-        return HeldOutExamples(self.things(cache, split, size), size)
+        return HeldOutExamples(self.things(cache, split, size), size, features=self.data.alone.features())
 
     def decoding(self, vocabulary: Path) -> MultimodalDecoding:
         folder = cache_folder(self.data) if self.data.cache else vocabulary
@@ -140,6 +172,59 @@ class MultimodalTask(Task[MultimodalData]):
             f"Trained on {count:,} texts of pictures and sounds of `{manifest['cache']}`, {len(manifest['parts'])} sources and "
             f"languages (fingerprint {manifest['fingerprint'][:16]})."
         ]
+
+
+class _Pack:
+    """A row that rows of one text each are added to.
+
+    Attributes:
+      tokens: of its texts so far.
+    """
+
+    def __init__(self, features: Features):
+        self._row, self._texts, self.tokens = _empty(features), list[np.ndarray](), 0
+        self._used = {name: 0 for name in ("images", "frames") if name in features}
+
+    def has_room(self, row: Example) -> bool:
+        """Whether the text fits in, and what is seen and heard of it."""
+        fits = self.tokens + np.count_nonzero(row["targets_segments"]) <= len(self._row["targets"])
+        return bool(fits) and all(self._used[name] < len(self._row[name]) for name in self._has(row))
+
+    def add(self, row: Example) -> None:
+        """Adds a text that there is room for, and what is seen and heard of it."""
+        self._texts.append(row["targets"][row["targets_segments"] > 0])
+        self.tokens += len(self._texts[-1])
+        for name in self._has(row):
+            at = self._used[name]
+            self._row[name][at] = row[name][0]
+            self._row[f"{name}_segments"][at] = row[f"{name}_segments"][0] * len(self._texts)
+            self._used[name] += 1
+
+    def _has(self, row: Example) -> list[str]:
+        return [name for name in self._used if row[f"{name}_segments"].any()]
+
+    def row(self) -> Example:
+        """Returns the row as a model gets it."""
+        return self._row | _of_texts(self._texts, len(self._row["targets"]))
+
+
+def _packed(features: Features, rows: Iterable[Example], count: int) -> list[Example]:
+    """Returns rows of one text each in so many packs."""
+    packs = [_Pack(features) for _ in range(count)]
+    for row in rows:
+        if fitting := [pack for pack in packs if pack.has_room(row)]:
+            min(fitting, key=lambda pack: pack.tokens).add(row)
+    return [pack.row() for pack in packs]
+
+
+def _empty(features: Features) -> Example:
+    return {name: np.zeros(f.shape, f.dtype) for name, f in features.items()}
+
+
+def _of_texts(texts: Sequence[np.ndarray], length: int) -> Example:
+    """Returns the arrays of texts side by side in a row of this length."""
+    names = ("targets", "targets_segments", "targets_positions")
+    return dict(zip(names, lay_out(texts, length), strict=True))
 
 
 task = MultimodalTask

@@ -30,7 +30,8 @@ def batch_shapes(data: DataConfig) -> dict[str, jax.ShapeDtypeStruct]:
 class Batches:
     """Global batches by step, placed on the mesh; the next one is read and placed while the current one is used.
 
-    Every process reads only the rows that its devices hold. Arrays of a row may be cut differently.
+    Every process reads only the rows that its devices hold, and what those are finished together with. Arrays of a row may be cut
+    differently.
 
     Args:
       shardings: the sharding of each array, by name; None without a mesh.

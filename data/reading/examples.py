@@ -44,8 +44,8 @@ class SyntheticSource:
 
 
 class CacheSource:
-    """Rows of a prepared cache, shuffled anew in every epoch, its parts (languages, sources of text) mixed in proportion to
-    n^(1/T), read by Grain."""
+    """Rows of a prepared cache, shuffled anew in every epoch, its parts (languages, sources of text) mixed by their weights
+    (data.task.Task.weights), read by Grain."""
 
     def __init__(self, task: Task, folder: Path):
         import grain
@@ -55,7 +55,7 @@ class CacheSource:
         with untrusted.damage(folder / "manifest.json", DataError):
             sizes = task.parts(manifest)
             self.fingerprint = f"{manifest['fingerprint']}-{data.seed}-{temperature:g}"
-            weights = np.array(list(sizes.values()), np.float64) ** (1 / temperature)
+            weights = np.array(task.weights(sizes), np.float64)
             if not sizes or not (weights > 0).all() or not np.isfinite(weights.sum()):
                 raise DataError(f"{folder}: its manifest names no rows, or parts without any")
         rows: list[Any] = []
@@ -90,7 +90,7 @@ class AugmentedSource:
 
     def row(self, index: int) -> Example:
         together = self.task.together
-        group, place = divmod(index, together)
+        group, place = divmod(index, self.task.finished)
         last, rows = self._last
         if last != group:
             rows = [self._augmented(i) for i in range(group * together, (group + 1) * together)]

@@ -1,9 +1,13 @@
 """Pictures and sounds into text: an image tower (ViT), an audio tower (a Conformer, or Whisper's encoder) and a decoder.
 
-B rows, L tokens, P positions of a picture, S positions of a sound, M model, V vocabulary. Each tower is a family's own model as a
-component, with its own configuration, layout, rematerialisation and weights. What the towers return is mapped to the decoder's
-width and stands side by side; the decoder attends to what a row has: a picture, a sound, or both. The decoder, its loss and its
-search are those of every encoder-decoder here (models/parts/encoder_decoder.py).
+B rows, N slots of a row, L tokens, P positions of a picture, S positions of a sound, M model, V vocabulary. Each tower is a
+family's own model as a component, with its own configuration, layout, rematerialisation and weights.
+
+A row is a pack: texts side by side, and slots of pictures and of sounds, whose segments are the numbers of their texts. A tower
+reads slots, B N of them, whatever the row. What the towers return is mapped to the decoder's width and stands side by side in
+its row, all positions of all slots; a text attends to those of its own number, as it does to its own tokens, so that nothing is
+gathered, and nothing leaves its row. The decoder, its loss and its search are those of every encoder-decoder here
+(models/parts/encoder_decoder.py).
 """
 
 import jax
@@ -30,8 +34,9 @@ VISION, AUDIO = "vision_tower", "audio_tower"
 
 
 class Multimodal(EncoderDecoder):
-    """The whole model. A batch has `images` [B, height, width, channels] with `has_image` int32 [B, 1], and `frames` [B, T, F]
-    with `frames_segments` int32 [B, T], 0 where there is no sound, as far as there are towers; and targets."""
+    """The whole model. A batch has `images` [B, N, height, width, channels] with `images_segments` int32 [B, N], and `frames`
+    [B, N, T, F] with `frames_segments` int32 [B, N, T], as far as there are towers, each with an N of its own; and targets, int32
+    [B, L] with segments. A segment is the number of a text in its row, from 1; 0 is an empty slot, or padding."""
 
     def __init__(self, c: MultimodalConfig, key: jax.Array, where: Component):
         k1, k2, k3, k4, k5 = jax.random.split(key, 5)
@@ -69,57 +74,60 @@ class Multimodal(EncoderDecoder):
     # --- what the decoder attends to ---
 
     def source_places(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        """Returns (1 where a row has something at a position of its picture or sound and 0 where not, its place), [B, P + S]."""
+        """Returns (the text of each position of the pictures and sounds of a row, 0 where there is none; its place), int32
+        [B, N P + N S]."""
         c, parts = self.c, []
         if c.vision:
-            parts.append(jnp.broadcast_to(batch["has_image"] > 0, (len(batch["has_image"]), c.vision.length)))
+            parts.append(jnp.repeat(batch["images_segments"], c.vision.length, axis=1))
         if c.conformer:
-            parts.append(positions_of(c.conformer, batch["frames_segments"]) > 0)
+            segments = batch["frames_segments"]
+            parts.append(_in_rows(positions_of(c.conformer, _slots(segments)), segments))
         elif c.whisper:
-            parts.append(batch["frames_segments"][:, ::STRIDE] > 0)
-        segments = jnp.concatenate(parts, axis=1).astype(jnp.int32)
+            segments = batch["frames_segments"]
+            parts.append(_in_rows(_slots(segments)[:, ::STRIDE], segments))
+        segments = jnp.concatenate(parts, axis=1)
         return segments, jnp.broadcast_to(jnp.arange(segments.shape[1], dtype=jnp.int32), segments.shape)
 
     def before(self, batch: Batch, context: Context, totals: Totals) -> tuple[Batch, Loss]:
-        """Returns ({"source": what both towers return [B, P + S, M]}, their losses); see HasPrologue."""
+        """Returns ({"source": what both towers return [B, N P + N S, M]}, their losses); see HasPrologue."""
         del totals
         source_BSM, loss = self._towers(batch, context)
         return {"source": source_BSM}, loss
 
     def encode(self, batch: Batch, context: Context) -> tuple[jax.Array, Statistics]:
-        """Returns (what both towers return [B, P + S, M], no statistics)."""
+        """Returns (what both towers return [B, N P + N S, M], no statistics)."""
         return self._towers(batch, context)[0], {}
 
     def _towers(self, batch: Batch, context: Context) -> tuple[jax.Array, Loss]:
         seeing, hearing = context.split(2)
         parts, loss = [], zero_loss(self.where.dtype)
         if self.vision_tower is not None and self.vision_seam is not None:
-            counted = jnp.pad(batch["has_image"], ((0, 0), (0, 1))).astype(jnp.float32)
-            x_BPM, more = self.vision_tower.seen(batch | {"label_weights": counted}, seeing, self._pictures(batch))
-            parts.append(self.vision_seam(x_BPM))
+            x_XPM, more = self._seen(self.vision_tower, batch, seeing)
+            parts.append(_in_rows(self.vision_seam(x_XPM), batch["images_segments"]))
             loss += more
         if self.audio_tower is not None and self.audio_seam is not None:
-            x_BSM, more = self.audio_tower.listened(batch, hearing)
-            parts.append(self.audio_seam(x_BSM))
+            slots = {name: _slots(batch[name]) for name in ("frames", "frames_segments")}
+            x_XSM, more = self.audio_tower.listened(slots, hearing)
+            parts.append(_in_rows(self.audio_seam(x_XSM), batch["frames_segments"]))
             loss += more
         return jnp.concatenate(parts, axis=1), loss
 
-    def _pictures(self, batch: Batch) -> Totals:
-        """Returns the totals of the image tower, over whose positions its routers' losses are means."""
-        assert self.c.vision is not None
-        images = jnp.sum(batch["has_image"] > 0)
-        return {"images": images, "positions": images * self.c.vision.length}
+    def _seen(self, tower: Vit, batch: Batch, context: Context) -> tuple[jax.Array, Loss]:
+        """Returns (what the image tower returns of each slot [B N, P, M], its loss)."""
+        used_X1 = batch["images_segments"].reshape(-1, 1) > 0
+        slots = {
+            "images": _slots(batch["images"]),
+            "label_weights": jnp.pad(used_X1.astype(jnp.float32), ((0, 0), (0, 1))),
+        }
+        return tower.seen(slots, context, tower.totals(slots))
 
     def vectors(self, batch: Batch) -> jax.Array:
-        """Returns the mean over its positions of what the image tower returns of each picture [B, M]; see Represents."""
+        """Returns the mean over its positions of what the image tower returns of each picture [B N, M]; see Represents."""
         assert self.vision_tower is not None
-        counted = jnp.pad(batch["has_image"], ((0, 0), (0, 1))).astype(jnp.float32)
-        totals = self._pictures(batch)
-        x_BPM, _ = self.vision_tower.seen(batch | {"label_weights": counted}, Context.evaluation(), totals)
-        return jnp.mean(x_BPM, axis=1)
+        return jnp.mean(self._seen(self.vision_tower, batch, Context.evaluation())[0], axis=1)
 
     def alone(self, batch: Batch) -> Batch:
-        """Returns the batch: pictures and sounds say themselves which rows have them."""
+        """Returns the batch: pictures and sounds say themselves whose they are."""
         return batch
 
     # --- text ---
@@ -138,12 +146,22 @@ class Multimodal(EncoderDecoder):
 
     def units(self, batch: Batch) -> dict[str, jax.Array]:
         """Returns the number of texts, and of pictures and frames as far as there are towers, padding left out."""
-        found = {"texts": jnp.sum(batch["targets_segments"][:, 0] > 0)}
+        found = {"texts": jnp.sum(jnp.max(batch["targets_segments"], axis=1))}  # the number of a row's last one
         if self.c.vision:
-            found["images"] = jnp.sum(batch["has_image"] > 0)
+            found["images"] = jnp.sum(batch["images_segments"] > 0)
         if self.audio_tower is not None:
             found["frames"] = jnp.sum(batch["frames_segments"] > 0)
         return found
+
+
+def _slots(x_BN: jax.Array) -> jax.Array:
+    """Returns the slots of all rows [B N, ...]. Rows stay whole, on the devices that have them, as they do below."""
+    return x_BN.reshape(-1, *x_BN.shape[2:])
+
+
+def _in_rows(x_X: jax.Array, like_BN: jax.Array) -> jax.Array:
+    """Returns the positions of slots [B N, S, ...] side by side in their rows [B, N S, ...]."""
+    return x_X.reshape(len(like_BN), -1, *x_X.shape[2:])
 
 
 class Seam(nnx.Module):

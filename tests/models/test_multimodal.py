@@ -13,7 +13,8 @@ from configs import registry
 from models.families import family_of
 from models.multimodal.config import MultimodalConfig
 from models.parts.decoding import follow
-from models.sharding.params import describe, flatten, split
+from models.protocol import Context
+from models.sharding.params import describe, flatten, merge, split
 from tests.helpers.models import ALONE, model_of
 from trainers.plan import abstract_model, make_plan
 from trainers.weights import huggingface, init_from, source
@@ -32,18 +33,29 @@ def model(name: str):
 
 
 def batch(rows: int = 3, seed: int = 0) -> dict[str, jax.Array]:
-    """A picture, a sound, and both; what a row lacks is noise."""
+    """Rows of one text: of a picture, of a sound, and of both; what a row lacks is noise."""
     rng = np.random.default_rng(seed)
-    segments = np.zeros((3, 64), np.int32)
-    segments[1, :40], segments[2, :] = 1, 1
+    segments = np.zeros((3, 1, 64), np.int32)
+    segments[1, :, :40], segments[2] = 1, 1
     texts = np.array([5, 9, 16])
     used = np.arange(16) < texts[:, None]
     found = {
-        "images": rng.normal(size=(3, 16, 16, 3)), "has_image": np.array([[1], [0], [1]]), "frames": rng.normal(size=(3, 64, 16)),
-        "frames_segments": segments, "targets": rng.integers(3, 64, (3, 16)) * used,
+        "images": rng.normal(size=(3, 1, 16, 16, 3)), "images_segments": np.array([[1], [0], [1]]),
+        "frames": rng.normal(size=(3, 1, 64, 16)), "frames_segments": segments, "targets": rng.integers(3, 64, (3, 16)) * used,
         "targets_segments": used.astype(np.int32), "targets_positions": np.arange(16) * used,
     }  # fmt: skip
     return {k: jnp.asarray(v[:rows], None if v.dtype == float else jnp.int32) for k, v in found.items()}
+
+
+def packed(rows: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    """The rows of `batch` as one: each text in its place of 16 positions, each slot with its text's number, the empty one too."""
+    number = jnp.arange(1, 4)
+    found = {
+        "images_segments": rows["images_segments"] * number[:, None],
+        "frames_segments": rows["frames_segments"] * number[:, None, None],
+        "targets_segments": rows["targets_segments"] * number[:, None],
+    }
+    return {k: v.reshape(1, -1, *v.shape[2:]) for k, v in (rows | found).items()}
 
 
 @jax.jit
@@ -65,17 +77,39 @@ def test_what_a_row_lacks_does_not_matter(float64, name):
         "images": b["images"].at[1].set(noise["images"][1]),
         "frames": b["frames"].at[0].set(noise["frames"][0]),
     }
-    other["frames"] = other["frames"].at[1, 40:].set(noise["frames"][1, 40:])
+    other["frames"] = other["frames"].at[1, :, 40:].set(noise["frames"][1, :, 40:])
     assert_allclose(logits(m, other)[real], want[real], atol=1e-9)
     assert_allclose(logits(m, {k: v[:2] for k, v in b.items()})[real[:2]], want[:2][real[:2]], atol=1e-9)
-    changed = b | {"frames": b["frames"].at[1, :40].set(noise["frames"][1, :40])}
+    changed = b | {"frames": b["frames"].at[1, :, :40].set(noise["frames"][1, :, :40])}
     assert np.abs(logits(m, changed)[1, :9] - want[1, :9]).max() > 1e-6
+
+
+def test_a_pack_is_its_texts(float64, name):
+    """Texts in one row, each with its own picture and sound among the row's slots, have the losses, gradients and work that they
+    have in rows of their own; what an empty slot has, and in which order slots come, does not matter."""
+    m, b = model(name), batch()
+
+    @jax.jit
+    def objective(params, b):
+        return jax.value_and_grad(lambda p: merge(m, p).loss(b, Context.evaluation()).value)(params)
+
+    want, gradients = objective(split(m), b)
+    pack = packed(b)
+    pack["images"] = pack["images"].at[0, 1].set(0.5)
+    for name in ("images", "images_segments"):
+        pack[name] = pack[name][:, ::-1]
+    found, others = objective(split(m), pack)
+    assert_allclose(found, want, atol=1e-9)
+    jax.tree.map(lambda x, y: assert_allclose(x, y, atol=1e-9), others, gradients)
+    assert m.units(pack) == m.units(b)
+    mixed = pack | {"images_segments": jnp.array([[1, 0, 3]])}  # the first text and the third change their pictures
+    assert abs(objective(split(m), mixed)[0] - want) > 1e-6
 
 
 def test_a_picture_has_a_vector(float64, name):
     """It is the mean of what the image tower returns, whatever else the batch has; another picture has another vector."""
     m, b = model(name), batch()
-    seen = {"images": b["images"], "has_image": b["has_image"]}
+    seen = {"images": b["images"], "images_segments": b["images_segments"]}
     vectors = vectors_of(m, seen)
     alone = vectors_of(m, {k: v[2:] for k, v in seen.items()})
     assert_allclose(alone, vectors[2:], atol=1e-9)

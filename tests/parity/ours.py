@@ -66,8 +66,8 @@ def batch(given: dict[str, np.ndarray], from_first: bool = False) -> dict[str, j
     if "images" in given and "targets" in given:
         rows, length = given["targets"].shape
         places = np.broadcast_to(np.arange(length, dtype=np.int32), (rows, length))
-        arrays = {name: given[name] for name in ("images", "targets")} | {"targets_positions": places}
-        arrays |= {"targets_segments": np.ones_like(places), "has_image": np.ones((rows, 1), np.int32)}
+        arrays = {"images": given["images"][:, None], "images_segments": np.ones((rows, 1), np.int32)}
+        arrays |= {"targets": given["targets"], "targets_positions": places, "targets_segments": np.ones_like(places)}
         return {k: jnp.asarray(v) for k, v in arrays.items()}
     if "images" in given:
         rows = len(given["images"])

@@ -28,7 +28,7 @@ class HeldOutEvaluator:
         self.task = task_of(e.data)
         config: Any = e.eval
         self.examples = self.task.held_out(cache, vocabulary, config.split, config.limit)
-        self.rows, self.features = config.batch_size, e.data.features()
+        self.rows, self.features = config.batch_size, self.examples.features or e.data.features()
         _check_microbatches(model.where.layout, self.rows)  # not the run's own, where a model is placed elsewhere
         self._shardings = {k: input_sharding(model, k, f, self.rows) for k, f in self.features.items()}
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 
 from configs import registry
 from data.config import Decode
@@ -64,7 +64,7 @@ def test_rows_have_a_picture_or_a_sound(cache):
     found = set()
     for i in range(40):
         row = source.row(i)
-        sees, hears = bool(row["has_image"][0]), bool(row["frames_segments"].any())
+        sees, hears = bool(row["images_segments"].any()), bool(row["frames_segments"].any())
         assert sees != hears and row["images"].any() == sees and row["frames"].any() == hears
         ids = row["targets"][row["targets_segments"] > 0]
         language = next(code for code, id_ in decoding.languages.codes.items() if id_ == ids[0])
@@ -72,6 +72,54 @@ def test_rows_have_a_picture_or_a_sound(cache):
         found.add((sees, language))
     assert len(found) == 4
     assert_array_equal(source.row(3)["images"], source.row(3)["images"])
+
+
+def test_packs_hold_whole_texts(cache):
+    """The texts of a pool are dealt out to its rows, each with its own picture or sound, in their order; what there is no slot
+    for is left out with its text. A pack is a pure function of its index."""
+    packs = data(texts=4, pool=2, row_length=40, pictures=3, sounds=1)
+    one, source = (AugmentedSource(t, CacheSource(t, cache), None) for t in map(task_of, (data(), packs)))
+    left_out = 0
+    for pool in range(6):
+        given = [one.row(i) for i in range(8 * pool, 8 * pool + 8)]
+        for row in (source.row(2 * pool), source.row(2 * pool + 1)):
+            count, at = row["targets_segments"].max(), 0
+            slots = [*row["images_segments"], *row["frames_segments"].max(axis=1)]
+            assert sorted(filter(None, slots)) == [*range(1, count + 1)]
+            for number in range(1, count + 1):
+                here = row["targets_segments"] == number
+                ids, hears = row["targets"][here], (row["frames_segments"] == number).any()
+                name = "frames" if hears else "images"
+                thing = row[name][0 if hears else list(row["images_segments"]).index(number)]
+                while not (
+                    given[at]["targets"][: len(ids)].tolist() == ids.tolist() and (given[at][name][0] == thing).all()
+                ):
+                    at += 1  # in the other row, or left out
+                assert_array_equal(row["targets_positions"][here], range(len(ids)))
+                at += 1
+            left_out -= count
+            assert not row["targets"][row["targets_segments"] == 0].any()
+            assert not row["images"][row["images_segments"] == 0].any()
+        left_out += 8
+        heard = sum(row["frames_segments"].any() for row in given)
+        got = sum(source.row(2 * pool + i)["frames_segments"].any() for i in (0, 1))
+        assert got == min(heard, 2)
+    assert 0 < left_out < 24
+    fresh = AugmentedSource(task_of(packs), CacheSource(task_of(packs), cache), None)
+    for name, array in fresh.row(5).items():
+        assert_array_equal(array, source.row(5)[name])
+    assert task_of(packs).held_out(cache, cache, "test", 0).rows[0]["images"].shape == (1, 16, 16, 3)
+    with pytest.raises(ValueError, match="pool=0: must be 1"):
+        data(pool=0)
+    with pytest.raises(ValueError, match="row_length=20: a text may have 24"):
+        data(row_length=20)
+
+
+def test_sources_are_drawn_by_their_size(cache):
+    """Whatever its number of languages, a source of few texts is drawn as (its texts / the other's) ^ (1 / T) says."""
+    sizes = {"seen-cs": 40, "seen-en": 60, "heard-cs": 1}
+    assert_allclose(task_of(data()).weights(sizes), [40, 60, 1])
+    assert_allclose(task_of(data(temperature=2.0)).weights(sizes), [4, 6, 1])
 
 
 def test_held_out_things_are_scored_by_source_and_language(cache):
@@ -104,9 +152,9 @@ def test_the_picture_that_is_nearest_to_a_model_names_another(cache):
     asked: list[int] = []
 
     def vectors(rows) -> np.ndarray:
-        assert all(set(row) == {"images", "has_image"} and row["has_image"].all() for row in rows)
+        assert all(set(row) == {"images", "images_segments"} and row["images_segments"].all() for row in rows)
         asked.append(len(rows))
-        colours = np.stack([row["images"].mean(axis=(0, 1)) for row in rows])
+        colours = np.stack([row["images"].mean(axis=(0, 1, 2)) for row in rows])
         return colours * np.arange(1, len(rows) + 1)[:, None]
 
     found = decoding.neighbours(named, vectors)
@@ -116,9 +164,9 @@ def test_the_picture_that_is_nearest_to_a_model_names_another(cache):
     task: Any = task_of(data())
     parts = {code: task.things(cache, f"train/seen-{code}", asked[0]) for code in NAMES}
     for e in pictures[:4]:
-        own = task.things(cache, "test", len(named))[e.at]["images"].mean(axis=(0, 1))
+        own = task.things(cache, "test", len(named))[e.at]["images"].mean(axis=(0, 1, 2))
         rows = [parts[e.language][i] for i in range(asked[0])]
-        known = np.stack([row["images"].mean(axis=(0, 1)) for row in rows])
+        known = np.stack([row["images"].mean(axis=(0, 1, 2)) for row in rows])
         angles = known @ own / np.linalg.norm(known, axis=1)
         ids = rows[int(angles.argmax())]["targets"]
         text = decoding.decode(ids[ids > 0][1:].tolist())
@@ -182,7 +230,7 @@ def test_random_rows_have_every_combination():
     """Pictures, sounds, and both, with texts of different lengths; the same seed gives the same row."""
     config, model = data(cache=""), registry.load("multimodal.quickstart").model.tiny()
     rows = [task_of(config).synthetic(np.random.default_rng(seed), model) for seed in range(30)]
-    assert {(bool(r["has_image"][0]), bool(r["frames_segments"].any())) for r in rows} == {
+    assert {(bool(r["images_segments"].any()), bool(r["frames_segments"].any())) for r in rows} == {
         (True, False),
         (False, True),
         (True, True),
