@@ -145,8 +145,8 @@ class Multimodal(EncoderDecoder):
         return where.shard(project(x_BLM, self.embedding.table[...].T, where), "batch", "length", "act_vocab")
 
     def units(self, batch: Batch) -> dict[str, jax.Array]:
-        """Returns the number of texts, and of pictures and frames as far as there are towers, padding left out."""
-        found = {"texts": jnp.sum(jnp.max(batch["targets_segments"], axis=1))}  # the number of a row's last one
+        """Returns the number of tokens, and of pictures and frames as far as there are towers, padding left out."""
+        found = {"tokens": jnp.sum(batch["targets_segments"] > 0)}
         if self.c.vision:
             found["images"] = jnp.sum(batch["images_segments"] > 0)
         if self.audio_tower is not None:

@@ -130,9 +130,9 @@ def _of_stacks(e: Experiment) -> tuple[Traced, ...]:
         component = str(eqn.source_info.name_stack)  # models.sharding.params.scan
         first, times = eqn.params["num_consts"], eqn.params["length"]
         carries = [v.aval for v in eqn.invars[first : first + eqn.params["num_carry"]]]
-        tensors = [
-            (CARRY, x) for x in carries if x.shape[:1] == (e.data.batch_size,) and jnp.issubdtype(x.dtype, jnp.floating)
-        ]
+        # The residual stream; a tower's has all slots of a row as rows of its own.
+        stream = [x for x in carries if x.ndim > 2 and x.shape[0] % e.data.batch_size == 0]
+        tensors = [(CARRY, x) for x in stream if jnp.issubdtype(x.dtype, jnp.floating)]
         for inner in _equations(eqn.params["jaxpr"].jaxpr):
             if inner.primitive.name == "name":
                 tensors.append((inner.params["name"], inner.outvars[0].aval))
