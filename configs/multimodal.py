@@ -44,7 +44,7 @@ def quickstart() -> Experiment:
     """
     model = MultimodalConfig(
         vocab=4096, layers=4, model_dim=256, hidden_dim=1024, heads=4, head_dim=64, dropout=0.1, max_positions=48,
-        moe=MoeConfig(experts=8, group_size=96, gating="top2"),
+        moe=MoeConfig(experts=8, group_size=240, gating="top2", capacity_factor=4.0),  # packs have no padding to spare
         vision=vit(4, 256, 1024, 4, 8, height=64, width=64, classes=0, pooling="mean", class_token="none", dropout=0.1),
         whisper=whisper(512, 6, 6),
     )  # fmt: skip
