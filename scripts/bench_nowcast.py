@@ -31,18 +31,17 @@ def main() -> int:
     args = parser.parse_args()
     cli.use_devices(ONE_DEVICE)
     from configs import registry
-    from data.grids.config import GridData
+    from data.grids.task import series_of
 
     e = registry.load(args.experiment)
-    if not isinstance(e.data, GridData):
-        raise cli.ConfigError(f"{e.name}: its data is no gridded series")
-    found = baseline_scores(e.data, args.split, args.limit)
+    data = series_of(e.name, e.data)
+    found = baseline_scores(data, args.split, args.limit)
     if args.checkpoint:
         found["model"] = model_scores(args.checkpoint, args.split, args.limit)
     if args.json:
         cli.print_json({"experiment": e.name, "split": args.split, "scores": found})
     else:
-        print("\n".join(table(e.data, found)))
+        print("\n".join(table(data, found)))
     return 0
 
 

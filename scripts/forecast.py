@@ -28,17 +28,16 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print the page's figures as JSON")
     args = parser.parse_args()
     cli.use_devices(ONE_DEVICE)
-    from data.grids.config import GridData
+    from data.grids.task import series_of
     from data.grids.windows import Prepared
     from data.reading.caches import cache_folder
     from trainers.weights.open import open_model
 
     e, weights = open_model(args.checkpoint, args.step)
-    if not isinstance(e.data, GridData):
-        raise cli.ConfigError(f"{e.name}: its data is no gridded series")
-    prepared = Prepared(cache_folder(e.data))
-    at = chosen(prepared, e.data, args.split, args.time)
-    leads = sorted({max(1, round(e.data.leads * (i + 1) / SHOWN)) for i in range(SHOWN)})
+    data = series_of(e.name, e.data)
+    prepared = Prepared(cache_folder(data))
+    at = chosen(prepared, data, args.split, args.time)
+    leads = sorted({max(1, round(data.leads * (i + 1) / SHOWN)) for i in range(SHOWN)})
     found = forecasts(e, weights, prepared, at, leads)
     args.to.write_text(page(e, prepared, at, found))
     if args.json:

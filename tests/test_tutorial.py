@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from data.paths import ROOT
-from trainers.pods import libtpu
+from tests.helpers import libtpu
 
 pytestmark = pytest.mark.integration
 
@@ -51,7 +51,7 @@ def test_the_session_runs(folder):
     assert "'mlp' of size 250 is not divisible by the 4 shards" in printed and "the nearest that fits is 2" in printed
 
 
-@pytest.mark.skipif(not libtpu.installed(), reason="libtpu is not installed: make setup DEVICE=plan")
+@libtpu.NEEDED
 @pytest.mark.slow
 def test_the_plan_runs(folder):
     """The TPU compiler takes the tutorial's model, and the report gives a modelled step time."""

@@ -8,12 +8,20 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from data import paths
+from data.config import DataConfig
 from data.grids import metrics, windows
 from data.grids.config import GridData
 from data.grids.windows import Prepared
 from data.reading.caches import examples
 from data.task import DataError, Example, HeldOutExamples, Sum, Task
 from models.families import ModelConfig
+
+
+def series_of(experiment: str, data: DataConfig) -> GridData:
+    """Returns an experiment's data as a gridded series; raises DataError where it is none."""
+    if not isinstance(data, GridData):
+        raise DataError(f"{experiment}: its data is no gridded series")
+    return data
 
 
 @runtime_checkable

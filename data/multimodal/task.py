@@ -82,7 +82,7 @@ class MultimodalTask(Task[MultimodalData]):
         )
         for can in zip(sees, hears, strict=True):
             has = [(True, False), (False, True), (True, True)][rng.integers(0, 3)] if all(can) else can
-            row = _empty(data.alone.features())
+            row = _empty(self._row)
             if has[0]:
                 row["images"] = rng.standard_normal(row["images"].shape, np.float32)
                 row["images_segments"][:] = 1
@@ -125,7 +125,7 @@ class MultimodalTask(Task[MultimodalData]):
 
     def perceived(self, row: Example, rng: np.random.Generator | None = None) -> Example:
         """Returns a row of one text, nothing moved or hidden without a generator."""
-        found, content = _empty(self.data.alone.features()), row["content"].tobytes()
+        found, content = _empty(self._row), row["content"].tobytes()
         if row["form"] == PICTURE:
             if self.data.height:
                 images = self._pictures.seen(content)["images"]
@@ -137,6 +137,11 @@ class MultimodalTask(Task[MultimodalData]):
             heard = self._sounds.augment(heard, rng, None) if rng else self._sounds.heard(heard)
             found |= {name: array[None] for name, array in heard.items()}
         return found | _of_texts([row["targets"][row["targets"] > 0]], len(found["targets"]))
+
+    @cached_property
+    def _row(self) -> Features:
+        """The arrays of a row of one text."""
+        return self.data.alone.features()
 
     @cached_property
     def _pictures(self) -> ImageTask:
@@ -152,7 +157,7 @@ class MultimodalTask(Task[MultimodalData]):
     def held_out(self, cache: Path, vocabulary: Path, split: str, limit: int) -> HeldOutExamples:
         """Returns the split's rows, made when they are asked for."""
         size = sum(1 for _ in examples(cache, split, limit))
-        return HeldOutExamples(self.things(cache, split, size), size, features=self.data.alone.features())
+        return HeldOutExamples(self.things(cache, split, size), size, features=self._row)
 
     def decoding(self, vocabulary: Path) -> MultimodalDecoding:
         folder = cache_folder(self.data) if self.data.cache else vocabulary

@@ -5,6 +5,7 @@ product with one (models.parts.layers.project) never forms the sum, and never ke
 Whatever else a layer does begins with `astype`, which makes it an array, of one layer at a time.
 """
 
+import abc
 import dataclasses
 from typing import Any
 
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 
-class Made:
+class Made(abc.ABC):
     """A matrix that is made of others: what a layer asks of an array before it computes with it.
 
     Attributes:
@@ -30,9 +31,9 @@ class Made:
     def __jax_array__(self) -> jax.Array:
         return self.astype(jnp.float32)
 
+    @abc.abstractmethod
     def astype(self, dtype: Any) -> jax.Array:
         """Returns it as an array."""
-        raise NotImplementedError
 
 
 @jax.tree_util.register_dataclass

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from trainers.pods import libtpu
+from tests.helpers import libtpu
 
 START = """
 import dataclasses, json
@@ -83,7 +83,7 @@ print(json.dumps(found))
 """
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.skipif(not libtpu.installed(), reason="libtpu is not installed: make setup DEVICE=plan"),
+    libtpu.NEEDED,
 ]
 
 

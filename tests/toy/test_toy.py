@@ -26,12 +26,12 @@ from scripts import release as release_script
 from scripts import show as show_script
 from scripts import throughput as throughput_script
 from tests import toy
+from tests.helpers import libtpu
 from tests.helpers.runs import run
 from tests.toy.grids.config import ToyGrids
 from tests.toy.grids.task import example
 from trainers import metrics, step, trainer
 from trainers.plan import make_plan
-from trainers.pods import libtpu
 from trainers.programs import equality
 from trainers.weights.release import Release
 
@@ -178,7 +178,7 @@ def test_commands_take_it(e, monkeypatch, capsys):
     assert "spatial" in compared and "collective-permute" in compared
 
 
-@pytest.mark.skipif(not libtpu.installed(), reason="libtpu is not installed: make setup DEVICE=plan")
+@libtpu.NEEDED
 def test_it_is_planned_for_a_pod(tmp_path):
     """scripts.plan compiles it for TPUs and reports units, not tokens."""
     program = "from tests import toy; toy.register(); from scripts import plan; plan.main()"

@@ -12,10 +12,10 @@ from configs import registry
 from configs.pods import PODS
 from models.sharding import torus
 from models.sharding.layout import LayoutError
+from tests.helpers.libtpu import NEEDED
 from trainers.chips import CHIPS, PodError, parse_slice, usual_slice
 from trainers.pods import libtpu, topology
 
-compiler = pytest.mark.skipif(not libtpu.installed(), reason="libtpu is not installed: make setup DEVICE=plan")
 MESH = (("data", 256), ("model", 8))
 
 
@@ -106,7 +106,7 @@ def test_without_the_compiler_a_line_says_how_to_get_it(monkeypatch):
 
 
 @pytest.mark.integration
-@compiler
+@NEEDED
 @pytest.mark.parametrize(
     "slice, layout",
     [
