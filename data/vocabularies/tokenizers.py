@@ -19,6 +19,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from data import paths, untrusted
 from data.vocabularies.files import VocabularyError
+from models.errors import shortened
 
 FILE = "tokenizer.json"
 END_OF_TEXT = "<|endoftext|>"
@@ -54,7 +55,9 @@ class Tokenizer:
         path = Path(path)
         self.path = path / FILE if path.is_dir() else path
         text = untrusted.read_text(self.path, VocabularyError)
+        written = untrusted.parsed(text, str(self.path), VocabularyError)
         with untrusted.damage(self.path, VocabularyError):
+            _check_merges(written.get("model"), self.path)
             self._tokenizer = tokenizers.Tokenizer.from_str(text)
             self._describe(special)
 
@@ -81,23 +84,29 @@ class Tokenizer:
         """Returns the id of a piece in the vocabulary's own spelling, or None if it has no such piece."""
         return self._tokenizer.token_to_id(piece)
 
+    def _encoding(self, text: str) -> tokenizers.Encoding:
+        """Returns the encoding of a text, without special tokens."""
+        with untrusted.damage(self.path, VocabularyError):  # a word that is not known, and no piece for such words
+            return self._tokenizer.encode(text, add_special_tokens=False)
+
     def encode(self, text: str) -> list[int]:
         """Returns the ids of a text."""
-        return self._tokenizer.encode(text, add_special_tokens=False).ids
+        return self._encoding(text).ids
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
         """Returns the ids of each word of a text that is split into words, as if blanks stood between them."""
         texts = words if self._wordpiece else [*words[:1], *(f" {word}" for word in words[1:])]
-        return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+        with untrusted.damage(self.path, VocabularyError):
+            return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
     def encode_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Returns the ids of a text, and the start and end of each in characters, without leading blanks."""
-        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        encoding = self._encoding(text)
         return encoding.ids, [_trimmed(text, *span) for span in encoding.offsets]
 
     def encode_starts(self, text: str) -> tuple[list[int], list[int]]:
         """Returns the ids of a text, and where in it each begins, with its leading blanks; ascending."""
-        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        encoding = self._encoding(text)
         # A post-processor may have taken leading blanks off: a token begins where the one before it ends.
         ends = [0, *(end for _, end in encoding.offsets)]
         return encoding.ids, [min(start, end) for (start, _), end in zip(encoding.offsets, ends, strict=False)]
@@ -120,6 +129,26 @@ class Tokenizer:
             written["normalizer"],
             written["pre_tokenizer"],
         )
+
+
+def _check_merges(model: Any, path: Path) -> None:
+    """Raises an error if a merge's second piece lacks the prefix of pieces that continue a word.
+
+    The library cuts the prefix off by its number of bytes, without a look at the piece: half a character is left, and the message
+    that names it ends the process.
+    """
+    prefix = model.get("continuing_subword_prefix") if isinstance(model, dict) else None
+    if not prefix or not isinstance(prefix, str):
+        return
+    for merge in model.get("merges") or ():
+        right = (
+            merge.split(" ")[-1] if isinstance(merge, str) else merge[-1] if isinstance(merge, list) and merge else ""
+        )
+        if not isinstance(right, str) or not right.startswith(prefix):
+            raise VocabularyError(
+                f"{path} is damaged: continuing_subword_prefix is {shortened(prefix)!r}, and the merge {shortened(str(merge))!r} "
+                "continues a word without it"
+            )
 
 
 def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:

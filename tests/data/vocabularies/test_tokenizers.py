@@ -1,3 +1,4 @@
+import json
 import os
 import subprocess
 import sys
@@ -170,3 +171,23 @@ def test_a_damaged_file_is_refused_in_one_line(tmp_path, change):
     (tmp_path / tokenizers.FILE).write_text(change)
     with pytest.raises(VocabularyError, match=r"tokenizer\.json is damaged: [^\n]+$"):
         Tokenizer(tmp_path)
+
+
+def test_a_prefix_that_merges_lack_is_refused(tmp_path, bpe):
+    """The library would end the process: cut by one byte, "Ġ" is half a character."""
+    written = json.loads(bpe.path.read_text())
+    written["model"]["continuing_subword_prefix"] = "#"
+    (tmp_path / tokenizers.FILE).write_text(json.dumps(written))
+    with pytest.raises(VocabularyError, match=r"continuing_subword_prefix is '#', and the merge .* without it$"):
+        Tokenizer(tmp_path)
+
+
+def test_a_piece_for_unknown_words_that_is_none(tmp_path, wordpiece):
+    """Shows when a text has such a word: one line, for a text and for words."""
+    written = json.loads(wordpiece.path.read_text())
+    written["model"]["unk_token"] = "[NONE]"
+    (tmp_path / tokenizers.FILE).write_text(json.dumps(written))
+    tokenizer = Tokenizer(tmp_path)
+    for encode in (tokenizer.encode, lambda text: tokenizer.encode_words([text])):
+        with pytest.raises(VocabularyError, match=r"tokenizer\.json is damaged: [^\n]+$"):
+            encode("\u2603")
