@@ -37,11 +37,20 @@ class Part:
       name: dotted name.
       shape: its shape in one layer.
       inputs: how many leading dimensions of a matrix are summed over in x @ W; 0 for a vector.
+
+    Raises:
+      InterchangeError: a size is below 0, as with -4 heads of -8 dimensions, whose product is that of 4 of 8.
     """
 
     name: str
     shape: Shape
     inputs: int = 0
+
+    def __post_init__(self):
+        if any(size < 0 for size in self.shape):
+            raise InterchangeError(
+                f"{self.name} would have the shape {list(self.shape)}: no size of config.json is below 0"
+            )
 
     @property
     def flat(self) -> Shape:

@@ -105,6 +105,14 @@ def test_tensors_are_compared_a_piece_at_a_time(at, monkeypatch):
         assert not interchange.equal(first, second)
 
 
+def test_sizes_below_zero_are_refused():
+    """As many numbers as the file has: -3 heads of -2 dimensions."""
+    with pytest.raises(
+        InterchangeError, match=r"would have the shape \[.*-3, -2.*\]: no size of config.json is below 0$"
+    ):
+        gpt.entries(gpt.read_config(GPT2 | {"n_head": -3}))
+
+
 def test_differences_are_named():
     """Missing, unexpected and misshapen tensors each get their shapes; after eight, only a count."""
     want = {"a": (1, 2), "b": (3,)} | {f"x{i}": (1,) for i in range(9)}
