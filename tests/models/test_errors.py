@@ -2,7 +2,7 @@
 
 import pytest
 
-from models.errors import told
+from models.errors import nearest, told
 
 
 @pytest.mark.parametrize(
@@ -20,3 +20,10 @@ from models.errors import told
 def test_an_exception_is_one_short_line(problem, named, line):
     """Its class stands where the text alone would not say what happened."""
     assert told(problem, named) == line
+
+
+def test_choices_out_of_a_file_are_short():
+    """Those that are near, and all where none is: at most 80 characters each, control characters escaped."""
+    assert nearest("data", ["d" * 4000, "x\ny"]) == f"; choose from {'d' * 77}..., x\\ny"
+    assert nearest("x\\ny", ["x\ny"]) == r"; did you mean 'x\ny'?"
+    assert nearest("dat", ["data", "model"]) == "; did you mean 'data'?"
