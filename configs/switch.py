@@ -17,7 +17,12 @@ from configs import t5
 from configs.experiment import Experiment
 from models.execution import Execution
 from models.parts.moe.config import MoeConfig
-from models.sharding.expert_layouts import expert_model_parallel, expert_parallel, expert_parallel_2d
+from models.sharding.expert_layouts import (
+    expert_fully_sharded,
+    expert_model_parallel,
+    expert_parallel,
+    expert_parallel_2d,
+)
 from models.sharding.layout import Layout
 from models.t5.config import T5Config
 
@@ -95,7 +100,7 @@ def base_256e() -> Experiment:
 def large_128e() -> Experiment:
     """Switch-Large: 26,309,291,008 parameters (printed: 26B)."""
     model = replace(t5.v1_0(24, 1024, 4096, 16), moe=mixture(128, 2048))
-    return _experiment("switch.large_128e", model, expert_parallel(1, 128), remat=KEPT)
+    return _experiment("switch.large_128e", model, expert_fully_sharded(1, 128), remat=KEPT)
 
 
 def xxl_128e() -> Experiment:
