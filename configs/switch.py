@@ -100,7 +100,8 @@ def base_256e() -> Experiment:
 def large_128e() -> Experiment:
     """Switch-Large: 26,309,291,008 parameters (printed: 26B)."""
     model = replace(t5.v1_0(24, 1024, 4096, 16), moe=mixture(128, 2048))
-    return _experiment("switch.large_128e", model, expert_fully_sharded(1, 128), remat=KEPT)
+    kept = f"{KEPT}+up+ffn_out"  # there is room: 7.5 GiB a chip
+    return _experiment("switch.large_128e", model, expert_fully_sharded(1, 128), remat=kept)
 
 
 def xxl_128e() -> Experiment:

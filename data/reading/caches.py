@@ -29,7 +29,7 @@ def check_fields(data: DataConfig, manifest: Mapping[str, Any], *fields: str) ->
     for field in fields:
         value, packed = getattr(data, field), manifest.get(field, 0)
         if value != packed:
-            raise DataError(f"data.{field}={value}: cache {data.cache!r} was packed with {packed}")
+            raise DataError(f"data.{field}={value}: cache {data.cache!r} was packed with {shortened(str(packed))}")
 
 
 def vocabulary_fields(model: ModelConfig) -> dict[str, str]:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from models.errors import UserError, nearest
+from models.errors import UserError, nearest, shortened
 
 # The logical axes. Weights and activations have different names wherever a layout may cut them differently.
 AXES = {
@@ -140,12 +140,12 @@ class Layout:
                 raise LayoutError(f"layout {self.name!r}: the pipeline of {path!r} needs a rule 'layers' -> its stages")
 
     def _check_rule(self, where: str, name: str, axes: Axes) -> None:
-        rule = f"layout {self.name!r}, {where}: rule {name!r} -> {axes}"
+        rule = f"layout {self.name!r}, {shortened(where)}: rule '{shortened(name)}' -> {shortened(str(axes), 200)}"
         if name not in AXES:
             raise LayoutError(f"{rule}: no such logical name{nearest(name, AXES)}")
         for axis in axes:
             if axis not in dict(self.mesh):
-                raise LayoutError(f"{rule}: no mesh axis {axis!r}{nearest(axis, dict(self.mesh))}")
+                raise LayoutError(f"{rule}: no mesh axis '{shortened(axis)}'{nearest(axis, dict(self.mesh))}")
         if len(set(axes)) < len(axes):
             raise LayoutError(f"{rule}: a mesh axis is named twice")
 
