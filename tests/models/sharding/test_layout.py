@@ -30,6 +30,14 @@ def message(call) -> str:
     return str(caught.value)
 
 
+def test_long_names_make_no_long_lines():
+    """A layout may come out of somebody's experiment.json."""
+    long = "n" * 4000
+    for table in (((long, ("data",)),), (("batch", (long,)),)):
+        assert len(message(lambda table=table: layout(rules=table))) < 1000
+    assert len(message(lambda: Layout(name="mine", mesh=((long, 2),), rules=rules(batch="data")))) < 1000
+
+
 def test_names_become_mesh_axes():
     """Each logical name goes where its rule says, several mesh axes may cut one dimension, no rule means whole."""
     where = Component(layout(rules=rules(batch=("data", "model"), mlp="model")))
