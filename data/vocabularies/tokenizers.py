@@ -141,10 +141,8 @@ def _check_merges(model: Any, path: Path) -> None:
     if not prefix or not isinstance(prefix, str):
         return
     for merge in model.get("merges") or ():
-        right = (
-            merge.split(" ")[-1] if isinstance(merge, str) else merge[-1] if isinstance(merge, list) and merge else ""
-        )
-        if not isinstance(right, str) or not right.startswith(prefix):
+        right = (merge.split(" ") if isinstance(merge, str) else merge)[-1]
+        if not right.startswith(prefix):
             raise VocabularyError(
                 f"{path} is damaged: continuing_subword_prefix is {shortened(prefix)!r}, and the merge {shortened(str(merge))!r} "
                 "continues a word without it"
