@@ -81,10 +81,7 @@ with contextlib.redirect_stderr(io.StringIO()) as lines:
 found = {"lines": lines.getvalue().splitlines(), "options": options, "run": gathers(), "planned": planned, "plain": gathers({})}
 print(json.dumps(found))
 """
-pytestmark = [
-    pytest.mark.integration,
-    libtpu.NEEDED,
-]
+pytestmark = [pytest.mark.integration, libtpu.NEEDED]
 
 
 def said(program: str):

@@ -173,20 +173,22 @@ def test_a_damaged_file_is_refused_in_one_line(tmp_path, change):
         Tokenizer(tmp_path)
 
 
+def write_changed(tokenizer: Tokenizer, folder: Path, **settings: str) -> None:
+    """Writes a tokenizer's file into a folder, with other settings of its model."""
+    written = json.loads(tokenizer.path.read_text())
+    (folder / tokenizers.FILE).write_text(json.dumps(written | {"model": written["model"] | settings}))
+
+
 def test_a_prefix_that_merges_lack_is_refused(tmp_path, bpe):
     """The library would end the process: cut by one byte, "Ġ" is half a character."""
-    written = json.loads(bpe.path.read_text())
-    written["model"]["continuing_subword_prefix"] = "#"
-    (tmp_path / tokenizers.FILE).write_text(json.dumps(written))
+    write_changed(bpe, tmp_path, continuing_subword_prefix="#")
     with pytest.raises(VocabularyError, match=r"continuing_subword_prefix is '#', and the merge .* without it$"):
         Tokenizer(tmp_path)
 
 
 def test_a_piece_for_unknown_words_that_is_none(tmp_path, wordpiece):
     """Shows when a text has such a word: one line, for a text and for words."""
-    written = json.loads(wordpiece.path.read_text())
-    written["model"]["unk_token"] = "[NONE]"
-    (tmp_path / tokenizers.FILE).write_text(json.dumps(written))
+    write_changed(wordpiece, tmp_path, unk_token="[NONE]")
     tokenizer = Tokenizer(tmp_path)
     for encode in (tokenizer.encode, lambda text: tokenizer.encode_words([text])):
         with pytest.raises(VocabularyError, match=r"tokenizer\.json is damaged: [^\n]+$"):
