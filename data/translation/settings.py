@@ -36,6 +36,10 @@ ENTRIES = {
     "m4_102": Translation(
         catalogue="m4_102", source_vocabulary=64000, target_vocabulary=32000, source_length=128, target_length=128
     ),
+    # For models so small that their vocabulary would be most of them.
+    "m4_102_small": Translation(
+        catalogue="m4_102", source_vocabulary=8192, target_vocabulary=4096, source_length=64, target_length=48
+    ),
     # For fine-tuning M2M-100 and NLLB.
     "m4_quickstart_released": Translation(
         catalogue="permissive", source_vocabulary=0, target_vocabulary=0, source_length=64, target_length=48

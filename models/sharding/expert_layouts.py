@@ -35,6 +35,22 @@ def _fully_sharded(x: int, y: int, *stacks: str) -> Layout:
     )
 
 
+def expert_fsdp(x: int, y: int) -> Layout:
+    """Expert parallel, with every weight cut over all devices: an expert's over x, the dense ones over x and y; they are gathered
+    where they are used."""
+    return _fsdp(x, y, "decoder", "encoder")
+
+
+def _fsdp(x: int, y: int, *stacks: str) -> Layout:
+    base = expert_parallel(x, y)
+    return Layout(
+        name="expert_fsdp",
+        mesh=base.mesh,
+        rules=also(base.rules, embed=EXPERT_AXES, latent="expert"),
+        components=tuple((f"{stack}.moe", rules(embed="data")) for stack in stacks),
+    )
+
+
 def expert_parallel_2d(x: int, y: int) -> Layout:
     """Expert parallel over both axes of the mesh, as many experts as devices or a multiple: tokens travel to all of them."""
     base = expert_parallel(x, y)
@@ -122,13 +138,7 @@ def of_stack(component: str) -> dict[str, Recipe]:
     def expert_fsdp(x: int, y: int) -> Layout:
         """Expert parallel, with every weight cut over all devices: an expert's over x, the dense ones over x and y; they are
         gathered where they are used."""
-        base = expert_parallel(x, y)
-        return Layout(
-            name="expert_fsdp",
-            mesh=base.mesh,
-            rules=also(base.rules, embed=EXPERT_AXES, latent="expert"),
-            components=((f"{component}.moe", rules(embed="data")),),
-        )
+        return _fsdp(x, y, component)
 
     def expert_two_d(x: int, y: int) -> Layout:
         """Experts over x and hidden dimensions over y, dense weights over both, the residual stream by batch over x and by
@@ -200,6 +210,7 @@ def recipes(decoder: Sequence[str]) -> dict[str, Recipe]:
         Recipe(expert_parallel_2d_fsdp, EXPERT_AXES),
         Recipe(expert_zero1, EXPERT_AXES, ANY),
         Recipe(expert_fully_sharded, EXPERT_AXES, ANY),
+        Recipe(expert_fsdp, EXPERT_AXES, ANY),
         Recipe(expert_tensor_parallel, BOTH, 16),
         Recipe(expert_model_parallel, (*EXPERT_AXES, "model")),
         Recipe(mixed, BOTH),
