@@ -260,13 +260,15 @@ def _stages(microbatches: int, **optimizer: str) -> Layout:
     of a look-up small.
     """
     base = pipelines("decoder")["pipeline_interleaved"](64, 4, 8, microbatches=microbatches)
-    embedding = rules(vocab="stage", act_vocab="stage", embed="model")
+    looked_up = dict(embed="model", act_table="model", act_embed="model", res_length=None)
+    embedding = rules(vocab="stage", act_vocab="stage", **looked_up)
     return replace(
         base,
         rules=also(base.rules, res_length="model"),
-        components=(*base.components, ("embedding", embedding)),
+        components=(*base.components, ("embedding", embedding), ("position_embedding", rules(**looked_up))),
         optimizer=rules(**optimizer),
-        torus=(("stage", "zy4"), ("data", "y4"), ("model", "x")),
+        mesh=tuple((axis, dict(base.mesh)[axis]) for axis in ("data", "stage", "model")),
+        torus=(("data", "y4"), ("stage", "zy4"), ("model", "x")),
     )
 
 

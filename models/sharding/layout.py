@@ -50,6 +50,7 @@ AXES = {
     "act_heads": "attention heads of an activation",
     "act_kv_heads": "heads of keys and values of an activation, where they are fewer than those of queries",
     "act_vocab": "the vocabulary dimension of logits",
+    "act_table": "the model dimension of an embedding table as it is looked up",
     "height": "the rows of an image or grid; cut, convolutions exchange halos",
     "width": "the columns of an image or grid",
     "act_channels": "the channels of an image's activations",

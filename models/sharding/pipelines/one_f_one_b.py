@@ -341,8 +341,12 @@ class _Microbatch:
         def with_key(key: jax.Array | None, layers: jax.Array | None = None) -> Context:
             return dataclasses.replace(context, key=key, layers=layers)
 
+        def residual(x: PyTree) -> PyTree:
+            # Cut as between layers, so that its gradient, which an end of the pipeline reads, is cut in the same way.
+            return jax.tree.map(lambda x: (inner.where / stack).shard(x, "batch", "res_length", "act_embed"), x)
+
         def enter(outer: Flat, prologue: Batch, part: Batch, key: jax.Array) -> PyTree:
-            return merge(inner, outer | missing).embed(part | prologue, part_contexts(with_key(key))[0])
+            return residual(merge(inner, outer | missing).embed(part | prologue, part_contexts(with_key(key))[0]))
 
         def enter_back(outer: Flat, prologue: Batch, part: Batch, key: jax.Array, dx: PyTree) -> tuple[Flat, Batch]:
             return jax.vjp(lambda outer, prologue: enter(outer, prologue, part, key), outer, prologue)[1](dx)
@@ -362,9 +366,7 @@ class _Microbatch:
             return pull((dy, active.astype(value.dtype)))
 
         def leave(outer: Flat, y: PyTree, part: Batch) -> tuple[jax.Array, Loss]:
-            # Cut as between layers, so that its gradient, which the last stage reads, is cut in the same way.
-            y = jax.tree.map(lambda y: (inner.where / stack).shard(y, "batch", "res_length", "act_embed"), y)
-            loss = merge(inner, outer | missing).head_loss(y, part, with_key(None), totals)
+            loss = merge(inner, outer | missing).head_loss(residual(y), part, with_key(None), totals)
             return loss.value, loss
 
         self._with_key = with_key
