@@ -253,19 +253,26 @@ def gspmd_1t_pipelined() -> Experiment:
     return replace(e, name="gpt.gspmd_1t_pipelined", layout=_stages(768), execution=replace(e.execution, remat="full"))
 
 
-def _stages(microbatches: int, **optimizer: str) -> Layout:
+def _stages(microbatches: int, *, positions: bool = False, **optimizer: str) -> Layout:
     """Returns a layout of 64 stages of two chunks on 2048 chips, which cuts the residual stream and the stash by positions.
 
-    The embedding is cut by rows over the stages and by its model dimension over the tensor-parallel chips, which keeps the sum
-    of a look-up small.
+    The embedding is cut by rows over the stages and by its model dimension over the tensor-parallel chips. Every chip looks up
+    all positions in the columns that it has; what is found is exchanged for all columns of the chip's own positions, so that
+    neither a table nor its gradient travels at every tick. Stages are neighbours on the torus; the data-parallel copies, which
+    meet once a step, are not.
+
+    Args:
+      positions: whether the model has a table of positions, which is cut and looked up in the same way.
+      optimizer: further rules of the optimizer's state.
     """
     base = pipelines("decoder")["pipeline_interleaved"](64, 4, 8, microbatches=microbatches)
-    looked_up = dict(embed="model", act_table="model", act_embed="model", res_length=None)
-    embedding = rules(vocab="stage", act_vocab="stage", **looked_up)
+    columns = rules(embed="model", act_table="model", act_embed="model", res_length=None)
+    embedding = also(columns, vocab="stage", act_vocab="stage")
+    learned = (("position_embedding", columns),) if positions else ()
     return replace(
         base,
         rules=also(base.rules, res_length="model"),
-        components=(*base.components, ("embedding", embedding), ("position_embedding", rules(**looked_up))),
+        components=(*base.components, ("embedding", embedding), *learned),
         optimizer=rules(**optimizer),
         mesh=tuple((axis, dict(base.mesh)[axis]) for axis in ("data", "stage", "model")),
         torus=(("data", "y4"), ("stage", "zy4"), ("model", "x")),
@@ -379,7 +386,7 @@ def megatron_1008b_pipelined() -> Experiment:
     Modelled: 102 s, 45 % MFU.
     """
     e = megatron_1008b()
-    return replace(e, name="gpt.megatron_1008b_pipelined", layout=_stages(512, embed="data"))
+    return replace(e, name="gpt.megatron_1008b_pipelined", layout=_stages(512, positions=True, embed="data"))
 
 
 def _megatron(name: str, *, layers: int, dim: int, heads: int, batch: int, mesh: Layout) -> Experiment:

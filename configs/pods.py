@@ -48,7 +48,7 @@ PODS = {
     "lamda.lamda_137b": Pod("v4:4x8x8", "56.5 % of 1024 v3 chips' peak, recomputation counted (LaMDA, section 10)"),
     "t5.v1_1_xxl": Pod("v4:4x4x8", "17.6 % of A100's peak on 512 GPUs (T5X, contrib/gpu)", "scatter_windowed"),
     "switch.large_128e": Pod("v4:4x4x8", "none as throughput"),
-    "switch.xxl_128e": Pod("v4:8x8x16", "none as throughput"),
+    "switch.xxl_128e": Pod("v4:4x8x8", "none as throughput"),
     "switch.c_2048e": Pod("v4:8x8x16", "none as throughput"),
     "vit.vit_22b": Pod("v4:8x8x16", "54.9 % MFU on 1024 v4 (ViT-22B, section 4)"),
     "multimodal.pod": Pod("v4:8x16x16", "none"),

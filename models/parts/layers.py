@@ -90,8 +90,8 @@ class Embedding(nnx.Module):
         self.table = param(key, (vocab, size), (axis, "embed"), normal(std), where)
 
     def __call__(self, ids_BL: jax.Array, dtype: jnp.dtype) -> jax.Array:
-        # Looked up with its vectors whole, however they are stored, unless a layout says otherwise: else the gradient's cut spreads
-        # to the activations.
+        # Looked up with its vectors whole, however they are stored, unless a layout cuts "act_table": else the gradient's cut
+        # spreads to the activations.
         table_VM = self.where.shard(self.table[...].astype(dtype), self.act_axis, "act_table")
         x_BLM = table_VM[ids_BL]
         return self.where.shard(x_BLM, "batch", "res_length", "act_embed")

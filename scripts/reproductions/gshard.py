@@ -299,7 +299,7 @@ def _told(run: training.Run) -> float:
 def _bleu(run: training.Run) -> float:
     """Returns BLEU of lower-cased words on test sentences of every language, by greedy decoding."""
     e = Translate(per_language=10, beams=1, max_length=40, batch_size=128)
-    return training.evaluated(run, "bleu", lambda of_run: dataclasses.replace(of_run, eval=e))["stripped_bleu"]
+    return training.evaluated(run, "bleu", lambda of_run: dataclasses.replace(of_run, eval=e))["eval/stripped_bleu"]
 
 
 # What runs are compared by: its name, the sign of a difference that is a gain, and the figure of a run.
