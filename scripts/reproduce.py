@@ -1,6 +1,7 @@
 """Computes tables and figures of papers anew: *paper | ours | what differs*.
 
-python -m scripts.reproduce                          what can be reproduced, and how long it takes
+python -m scripts.reproduce --list                   what can be reproduced, and how long it takes; so does no name
+python -m scripts.reproduce --list gshard            the same of some lines of papers
 python -m scripts.reproduce gshard.table_1           one table, its page and picture
 python -m scripts.reproduce gshard megatron          all of some lines of papers
 python -m scripts.reproduce --all computed           everything of one kind
@@ -28,14 +29,15 @@ def main() -> int:
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help="gshard.table_1, or gshard for all of it; none lists them"
     )
+    parser.add_argument("--list", action="store_true", help="list them, or those that are named, and do nothing")
     parser.add_argument("--all", choices=KINDS, help="everything of this kind")
     parser.add_argument("--pages", type=cli.folder, default=ROOT / "docs" / "reproductions", help="folder of the pages")
     parser.add_argument("--workdir", type=cli.folder, default=Path("runs/reproductions"), help="folder of runs")
     parser.add_argument("--json", action="store_true", help="print JSON")
     args = parser.parse_args()
     chosen = _chosen(args)
-    if not chosen:
-        _list(args)
+    if args.list or not chosen:
+        _list(chosen or list(entries().values()), args.json)
         return 0
     for entry in chosen:
         if not args.json:
@@ -59,11 +61,11 @@ def _chosen(args: argparse.Namespace) -> list[Entry]:
     return chosen
 
 
-def _list(args: argparse.Namespace) -> None:
-    if args.json:
-        cli.print_json({e.name: {"source": e.source, "kind": e.kind, "minutes": e.minutes} for e in entries().values()})
+def _list(chosen: Sequence[Entry], as_json: bool) -> None:
+    if as_json:
+        cli.print_json({e.name: {"source": e.source, "kind": e.kind, "minutes": e.minutes} for e in chosen})
         return
-    for e in entries().values():
+    for e in chosen:
         print(f"{e.name:28} {e.kind:9} {e.minutes:5g} min  {e.source}")
 
 

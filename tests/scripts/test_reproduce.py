@@ -59,8 +59,11 @@ def test_a_page_a_picture_and_a_line_are_written(command, tmp_path):
     assert (tmp_path / "megatron.bubbles.svg").read_text().count("p=8") == 3
 
 
-def test_the_list_and_a_name_that_is_none(command):
-    """Without a name everything is listed; a wrong name is one line with the nearest."""
-    assert "gshard.table_1 " in command()
+def test_the_list_and_a_name_that_is_none(command, tmp_path):
+    """Without a name everything is listed, with --list what is named, and nothing is made; a wrong name is one line with the
+    nearest."""
+    assert "gshard.table_1 " in command() and command("--list") == command()
+    assert "gshard.table_1 " in command("--list", "gshard") and "megatron" not in command("--list", "gshard")
+    assert not list(tmp_path.iterdir())
     with pytest.raises(ReproductionError, match=r"'gshard.table_4': no such reproduction; did you mean 'gshard.table_"):
         command("gshard.table_4")
