@@ -1,7 +1,7 @@
 """Recipes that cut an encoder-decoder, dense or a mixture of experts, over a mesh. Each makes a Layout; none changes a model."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from models.sharding.layout import Layout, Pipeline, rules
 from models.sharding.layouts import ANY, BOTH, TENSOR, Recipe, also, table
@@ -20,35 +20,36 @@ def expert_parallel(x: int, y: int) -> Layout:
     )
 
 
-def expert_fully_sharded(x: int, y: int) -> Layout:
-    """Expert parallel, with the dense weights cut over all devices as well (dense and embedding weights as in FSDP)."""
-    return _fully_sharded(x, y, "decoder", "encoder")
-
-
-def _fully_sharded(x: int, y: int, *stacks: str) -> Layout:
-    base = expert_parallel(x, y)
-    return Layout(
-        name="expert_fully_sharded",
-        mesh=base.mesh,
-        rules=also(base.rules, embed=("data", "expert")),
-        components=tuple((f"{stack}.moe", rules(embed=None)) for stack in stacks),
+def _gathered(
+    base: Layout, name: str, stacks: Sequence[str], dense: str | Sequence[str], inside: str | None = None, **axes: str
+) -> Layout:
+    """Returns a layout with weights also cut along the model dimension, and gathered where they are used: dense ones over the
+    mesh axes `dense`, those of the stacks' experts over `inside`."""
+    return dataclasses.replace(
+        base,
+        name=name,
+        rules=also(base.rules, embed=dense, **axes),
+        components=tuple((f"{stack}.moe", rules(embed=inside)) for stack in stacks),
     )
 
 
-def expert_fsdp(x: int, y: int) -> Layout:
-    """Expert parallel, with every weight cut over all devices: an expert's over x, the dense ones over x and y; they are gathered
-    where they are used."""
-    return _fsdp(x, y, "decoder", "encoder")
+def fully_sharded_with_experts(*stacks: str) -> tuple[Callable[[int, int], Layout], Callable[[int, int], Layout]]:
+    """Returns the two layouts, of a model with these stacks, that cut dense weights over all devices."""
+
+    def expert_fully_sharded(x: int, y: int) -> Layout:
+        """Expert parallel, with the dense weights cut over all devices as well (dense and embedding weights as in FSDP)."""
+        return _gathered(expert_parallel(x, y), "expert_fully_sharded", stacks, EXPERT_AXES)
+
+    def expert_fsdp(x: int, y: int) -> Layout:
+        """Expert parallel, with every weight cut over all devices: an expert's over x, the dense ones over x and y; they are
+        gathered where they are used."""
+        return _gathered(expert_parallel(x, y), "expert_fsdp", stacks, EXPERT_AXES, "data", latent="expert")
+
+    return expert_fully_sharded, expert_fsdp
 
 
-def _fsdp(x: int, y: int, *stacks: str) -> Layout:
-    base = expert_parallel(x, y)
-    return Layout(
-        name="expert_fsdp",
-        mesh=base.mesh,
-        rules=also(base.rules, embed=EXPERT_AXES, latent="expert"),
-        components=tuple((f"{stack}.moe", rules(embed="data")) for stack in stacks),
-    )
+STACKS = ("decoder", "encoder")
+expert_fully_sharded, expert_fsdp = fully_sharded_with_experts(*STACKS)
 
 
 def expert_parallel_2d(x: int, y: int) -> Layout:
@@ -65,13 +66,7 @@ def expert_parallel_2d(x: int, y: int) -> Layout:
 def expert_parallel_2d_fsdp(x: int, y: int) -> Layout:
     """`expert_parallel_2d`, with the dense weights cut over x and gathered where they are used: whole everywhere, they would take
     the optimizer longer than a chip's experts do."""
-    base = expert_parallel_2d(x, y)
-    return Layout(
-        name="expert_parallel_2d_fsdp",
-        mesh=base.mesh,
-        rules=also(base.rules, embed="data"),
-        components=tuple((f"{stack}.moe", rules(embed=None)) for stack in ("decoder", "encoder")),
-    )
+    return _gathered(expert_parallel_2d(x, y), "expert_parallel_2d_fsdp", STACKS, "data")
 
 
 def expert_zero1(x: int, y: int) -> Layout:
@@ -119,10 +114,7 @@ def pipelines_with_experts(p: int, x: int, y: int) -> Layout:
 
 def of_stack(component: str) -> dict[str, Recipe]:
     """Returns the layouts with experts of a model that has one stack of layers."""
-
-    def expert_fully_sharded(x: int, y: int) -> Layout:
-        """Expert parallel, with the dense weights cut over all devices as well."""
-        return _fully_sharded(x, y, component)
+    fully_sharded, fsdp = fully_sharded_with_experts(component)
 
     def pipeline_with_experts(p: int, x: int, y: int, *, microbatches: int = 0) -> Layout:
         """The stack in p stages of 1F1B, with experts over y inside every stage; the vocabulary is cut over the stages."""
@@ -134,11 +126,6 @@ def of_stack(component: str) -> dict[str, Recipe]:
             components=((component, rules(layers="stage")),),
             pipelines=((component, Pipeline(microbatches=microbatches or 2 * p)),),
         )
-
-    def expert_fsdp(x: int, y: int) -> Layout:
-        """Expert parallel, with every weight cut over all devices: an expert's over x, the dense ones over x and y; they are
-        gathered where they are used."""
-        return _fsdp(x, y, component)
 
     def expert_two_d(x: int, y: int) -> Layout:
         """Experts over x and hidden dimensions over y, dense weights over both, the residual stream by batch over x and by
@@ -155,8 +142,8 @@ def of_stack(component: str) -> dict[str, Recipe]:
         Recipe(expert_parallel, EXPERT_AXES, ANY),
         Recipe(expert_parallel_2d, EXPERT_AXES),
         Recipe(expert_zero1, EXPERT_AXES, ANY),
-        Recipe(expert_fully_sharded, EXPERT_AXES, ANY),
-        Recipe(expert_fsdp, EXPERT_AXES, ANY),
+        Recipe(fully_sharded, EXPERT_AXES, ANY),
+        Recipe(fsdp, EXPERT_AXES, ANY),
         Recipe(expert_tensor_parallel, BOTH, 16),
         Recipe(expert_two_d, BOTH, 16),
         Recipe(expert_model_parallel, (*EXPERT_AXES, "model")),

@@ -326,25 +326,36 @@ def _load(runs: training.Runs) -> str:
     return ", ".join(told)
 
 
+def _compared(runs: training.Runs, claims: Sequence[tuple[str, str, str, str, str]]) -> list[Row]:
+    """Returns the curves of all arms and, by every metric, their figures and what the paper claims of two of them.
+
+    Args:
+      claims: (what is compared, the arm that should be better, the other one, by how much it is in the paper, what differs).
+    """
+    rows = training.curve_rows(runs, LOSS)
+    for shown, sign, metric in METRICS:
+        found = {name: [metric(run) for run in of_arm] for name, of_arm in runs.items()}
+        side = "above 0" if sign > 0 else "below 0"
+        rows += [training.measured(f"{name}, {shown}", figures) for name, figures in found.items()]
+        rows += [
+            training.claim(
+                f"{label}, {shown}", training.less(found[better], found[other]), sign, f"{side}{paper}", differs
+            )
+            for label, better, other, paper, differs in claims
+        ]
+    return rows
+
+
 @reproduction(f"{PAPER}, Tables 1 to 3, section 4.3", unit="nats a token, and BLEU", kind="trained", minutes=65)
 def experts(folder: Path) -> list[Row]:
     """More experts at the same FLOPs a token translate better, and languages with little data gain most."""
-    sizes = [(4, 1), (4, 8), (4, 32)]
-    runs = _train(folder, sizes, training.SEEDS)
-    one, eight, many = names = [_small(*size).name for size in sizes]
-    rows = training.curve_rows(runs, LOSS)
-    for shown, sign, metric in METRICS:
-        found = {name: [metric(run) for run in runs[name]] for name in names}
-        rows += [training.measured(f"{name}, {shown}", found[name]) for name in names]
-        paper = "above 0 (+3.3 BLEU, 128 to 512)" if sign > 0 else "below 0 (+3.3 BLEU, 128 to 512)"
-        rows += [
-            training.claim(
-                f"8 experts less 1, {shown}", training.less(found[eight], found[one]), sign, None, _gap(runs)
-            ),
-            training.claim(
-                f"32 experts less 8, {shown}", training.less(found[many], found[eight]), sign, paper, _load(runs)
-            ),
-        ]
+    runs = _train(folder, [(4, 1), (4, 8), (4, 32)], training.SEEDS)
+    one, eight, many = runs
+    claims = [
+        ("8 experts less 1", eight, one, "", _gap(runs)),
+        ("32 experts less 8", many, eight, " (+3.3 BLEU, 128 to 512)", _load(runs)),
+    ]
+    rows = _compared(runs, claims)
     gains = {
         bucket: training.differences(*([_by_bucket(run)[bucket] for run in runs[name]] for name in (one, many)))
         for bucket in BUCKETS
@@ -359,23 +370,14 @@ def experts(folder: Path) -> list[Row]:
 def depth(folder: Path) -> list[Row]:
     """Three times as many layers are worth more than four times as many experts: 512 experts in 36 layers have 43.7 BLEU with 150
     billion parameters, 2048 experts in 12 layers 41.3 with 200 billion."""
-    sizes = [(4, 8), (4, 32), (12, 8)]
-    runs = _train(folder, sizes, (0, 1))
-    shallow, wide, deep = names = [_small(*size).name for size in sizes]
-    count = {size: parameters_of(_small(*size).experiment) / 1e6 for size in sizes}
-    rows = training.curve_rows(runs, LOSS)
-    held = f"{count[12, 8]:.2f} million parameters against {count[4, 32]:.2f}; {_gap(runs)}"
-    for shown, sign, metric in METRICS:
-        found = {name: [metric(run) for run in runs[name]] for name in names}
-        side = "above" if sign > 0 else "below"
-        rows += [training.measured(f"{name}, {shown}", found[name]) for name in names]
-        rows += [
-            training.claim(
-                f"deeper less wider, {shown}", training.less(found[deep], found[wide]), sign, f"{side} 0 (+2.4 BLEU)", held
-            ),
-            training.claim(
-                f"deeper less shallow, {shown}", training.less(found[deep], found[shallow]), sign,
-                f"{side} 0 (+3.7 BLEU, 512 experts)", "three times the FLOPs a token, as in the paper",
-            ),
-        ]  # fmt: skip
-    return rows
+    runs = _train(folder, [(4, 8), (4, 32), (12, 8)], (0, 1))
+    shallow, wide, deep = runs
+    millions = [parameters_of(_small(*size).experiment) / 1e6 for size in ((12, 8), (4, 32))]
+    held = f"{millions[0]:.2f} million parameters against {millions[1]:.2f}; {_gap(runs)}"
+    claims = [
+        ("deeper less wider", deep, wide, " (+2.4 BLEU)", held),
+        (
+            "deeper less shallow", deep, shallow, " (+3.7 BLEU, 512 experts)", "three times the FLOPs a token, as in the paper",
+        ),
+    ]  # fmt: skip
+    return _compared(runs, claims)
