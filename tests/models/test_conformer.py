@@ -402,24 +402,24 @@ def test_the_codebook_collapses_without_the_contrastive_loss_and_not_with_it():
     predict; the contrastive loss keeps them apart."""
     import optax
 
+    rng = np.random.default_rng(0)
+    batches = [structured(rng, 8, 128) for _ in range(64)]  # seen again and again, as sounds of a set are
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *batches)
+    # A rate of 1e-2 collapses slowly, and how far by a given step depends on the last bits of the products.
+    tx = optax.adam(5e-2)
     used = {}
     for weight in (1.0, 0.0):
         c = ConformerConfig(
             **SMALL | made(objective="w2v_bert", contrastive_layers=1, layers=1, codebooks=1, codes=16, code_dim=16, negatives=10,
                    contrast_weight=weight, diversity_weight=0.1 * weight, gumbel=(2.0, 0.99, 0.5))
         )  # fmt: skip
-        m = jax.jit(lambda c=c: Conformer(c, jax.random.key(0), ALONE))()
-        tx = optax.adam(1e-2)
-        rng = np.random.default_rng(0)
-        batches = [structured(rng, 8, 128) for _ in range(64)]  # seen again and again, as sounds of a set are
-        stacked = jax.tree.map(lambda *x: jnp.stack(x), *batches)
 
         @jax.jit
-        def train(m, stacked, tx=tx):
-            def step(carry, inputs):
-                (m, state), number = carry, inputs
+        def train(seed, c=c):
+            def step(carry, number):
+                m, state = carry
                 batch = jax.tree.map(lambda x: x[number % 64], stacked)
-                context = Context(jax.random.fold_in(jax.random.key(1), number), number, training=True)
+                context = Context(jax.random.fold_in(jax.random.key(seed + 1), number), number, training=True)
 
                 def value(m):
                     loss = m.loss(batch, context)
@@ -429,10 +429,11 @@ def test_the_codebook_collapses_without_the_contrastive_loss_and_not_with_it():
                 updates, state = tx.update(grads, state)
                 return (optax.apply_updates(m, updates), state), codes
 
-            return jax.lax.scan(step, (m, tx.init(m)), jnp.arange(600))[1]
+            m = Conformer(c, jax.random.key(seed), ALONE)
+            return jnp.mean(jax.lax.scan(step, (m, tx.init(m)), jnp.arange(200))[1][-20:])
 
-        used[weight] = float(np.mean(np.asarray(train(m, stacked))[-20:]))
-    assert used[1.0] > 1.5 * used[0.0], used  # 14.6 and 4.6 where it was measured
+        used[weight] = float(np.mean([train(seed) for seed in range(4)]))
+    assert used[1.0] > 2 * used[0.0], used  # 14.4 to 14.7 and 1.0 to 7.4 by twelve seeds
 
 
 def test_impossible_settings_are_refused_in_one_line():
