@@ -20,6 +20,7 @@ from models.sharding.component import Component
 from models.sharding.layout import LayoutError, Rules
 from models.sharding.pipelines.gpipe import circular
 from models.sharding.remat import names
+from models.sharding.stacks import recomputing_scan
 
 PyTree = Any
 Params = dict[str, Any]  # nested dictionaries of arrays, keyed by attribute names
@@ -117,6 +118,8 @@ def scan(
         if not unroll and jax.tree.leaves(stacked)[0].shape[0] == 1:  # of which JAX would make a loop all the same
             carry, out = body(carry, jax.tree.map(lambda x: x[0], stacked), rows)
             return carry, jax.tree.map(lambda x: x[None], out)
+        if where is not None and where.remat != "none" and unroll == 1:
+            return recomputing_scan(body, carry, stacked, rows)
         return jax.lax.scan(lambda carry, layer: body(carry, layer, rows), carry, stacked, unroll=unroll or True)
 
 

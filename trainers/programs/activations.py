@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import core
+from jax.extend.core import jaxprs_in_params
 
 from configs.experiment import Experiment
 from data.config import DataConfig
@@ -190,5 +190,5 @@ def _equations(jaxpr: Any) -> Iterator[Any]:
     """All equations, those of inner programs after the one that they belong to."""
     for eqn in jaxpr.eqns:
         yield eqn
-        for inner in core.jaxprs_in_params(eqn.params):
+        for inner in jaxprs_in_params(eqn.params):
             yield from _equations(inner)

@@ -15,8 +15,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import core
-from jax.extend.core import Literal
+from jax.extend.core import Literal, jaxprs_in_params
+from jax.interpreters.partial_eval import dce_jaxpr
 
 from configs.experiment import Experiment
 from data.reading.batches import batch_shapes
@@ -42,9 +42,10 @@ def program_flops(e: Experiment) -> float:
 
 
 def loss(e: Experiment, *, gradient: bool = False) -> Any:
-    """Returns the jaxpr of an experiment's loss, or of its gradient, for the whole batch on one device."""
+    """Returns the jaxpr of an experiment's loss, or of its gradient, for the whole batch on one device; all of it is used."""
     value, params, batch = objective(e)
-    return jax.make_jaxpr(jax.grad(value) if gradient else value)(params, batch).jaxpr
+    jaxpr = jax.make_jaxpr(jax.grad(value) if gradient else value)(params, batch).jaxpr
+    return dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)[0]
 
 
 def objective(e: Experiment) -> tuple[Callable[[Any, Any], jax.Array], Any, Any]:
@@ -86,7 +87,7 @@ def count(jaxpr: Any, trained: Sequence[bool], *, backward: bool) -> tuple[float
             flops, outputs = _count_scan(eqn, operands, backward=backward)
             total += flops
         else:
-            for inner in core.jaxprs_in_params(eqn.params):
+            for inner in jaxprs_in_params(eqn.params):
                 is_call = len(inner.invars) == len(operands) and len(inner.outvars) == len(outputs)
                 given = operands if is_call else [any(operands)] * len(inner.invars)
                 flops, results = count(inner, given, backward=backward)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import core
+from jax.extend.core import jaxprs_in_params
 from numpy.testing import assert_allclose, assert_array_equal
 
 from configs import registry
@@ -96,7 +96,7 @@ def operands(jaxpr: Any) -> Iterator[str]:
     for eqn in jaxpr.eqns:
         if eqn.primitive.name == "dot_general":
             yield " ".join(x.aval.dtype.name for x in eqn.invars)
-        for inner in core.jaxprs_in_params(eqn.params):
+        for inner in jaxprs_in_params(eqn.params):
             yield from operands(inner)
 
 
