@@ -73,13 +73,14 @@ def olmoe_1b_7b() -> Experiment:
     """OLMoE 1B-7B (arXiv 2409.02060): 16 layers of 2048, 64 experts of 1024, eight a token; 6,919,161,856 parameters.
 
     RMS norms of all queries and of all keys; gates are probabilities; weights 0.01 of the balance loss and 0.001 of the router's
-    z-loss (Table 10). The paper trains it on 5.1e12 tokens with a rate of 4e-4, 1024 rows a step.
+    z-loss (Table 10). The paper trains it on 5.1e12 tokens with a rate of 4e-4, 1024 rows a step. All weights are gathered on 64
+    chips, as Qwen3's are; experts that stay where they are wait for tokens 22 % of the step. Modelled: 6.0 s, 39 % MFU.
     """
     model = _decoder(
         vocab=50_304, layers=16, model_dim=2048, hidden_dim=1024, heads=16, head_dim=128, norm_eps=1e-5, qk_norm=True,
         qk_norm_kind="rms", qk_norm_over="all", moe=mixture(64, 8, balance_weight=0.01, z_weight=0.001),
     )  # fmt: skip
-    return _released("olmoe_1b_7b", model, LAYOUTS["expert_fully_sharded"](1, 32), rate=4e-4)
+    return _released("olmoe_1b_7b", model, fully_sharded(64, 1), rate=4e-4)
 
 
 def gpt_oss_20b() -> Experiment:

@@ -36,7 +36,7 @@ PODS = {
     "gpt.maxtext_52b": Pod("v4:4x4x12", "56.0 % MFU on 192 v4 (MaxText, 2023)"),
     "gpt.mixtral_8x7b": Pod("v4:4x4x8", "none as throughput"),
     "gpt.qwen3_30b_a3b": Pod("v4:4x4x8", "none as throughput"),
-    "gpt.olmoe_1b_7b": Pod("v4:2x4x4", "none as throughput"),
+    "gpt.olmoe_1b_7b": Pod("v4:4x4x4", "none as throughput"),
     "gpt.gpt_oss_20b": Pod("v4:4x4x4", "none as throughput"),
     "gpt.deepseek_v3": Pod("v4:8x8x16", "none for TPUs"),
     "gpt.glam_64b_64e": Pod("v4:8x8x8", "none as throughput; 456 MWh on 1024 v4 for 600e9 tokens (GLaM, Table 1)"),

@@ -142,12 +142,19 @@ def _as_data(results: list[Any]) -> list[dict[str, Any]]:
 def _all(args: argparse.Namespace) -> int:
     from trainers.pods import report
 
-    rows = []
+    rows, refused = [], []
     for name in PODS:
         e = registry.load(name)
-        rows.append(_planned(args, e, _slice(None, e)))
+        try:
+            rows.append(_planned(args, e, _slice(None, e)))
+        except PodError as refusal:  # an hour's other rows are not lost by it
+            refused.append(name)
+            _say(f"error: {refusal}")
+            continue
         _say("\n".join(report.table(rows[-1:])))
     cli.print_json(rows) if args.json else print("\n".join(report.table(rows)))
+    if refused:
+        raise PodError(f"{len(refused)} of {len(PODS)} experiments have no plan: {', '.join(refused)}")
     return 0
 
 

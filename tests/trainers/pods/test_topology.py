@@ -12,9 +12,10 @@ from configs import registry
 from configs.pods import PODS
 from models.sharding import torus
 from models.sharding.layout import LayoutError
+from scripts import plan as scripts_plan
 from tests.helpers.libtpu import NEEDED
 from trainers.chips import CHIPS, PodError, parse_slice, usual_slice
-from trainers.pods import libtpu, topology
+from trainers.pods import libtpu, report, topology
 
 MESH = (("data", 256), ("model", 8))
 
@@ -103,6 +104,26 @@ def test_without_the_compiler_a_line_says_how_to_get_it(monkeypatch):
     monkeypatch.setattr(libtpu, "installed", lambda: False)
     with pytest.raises(PodError, match="run `make setup DEVICE=plan`"):
         libtpu.prepare()
+
+
+def test_all_plans_go_on_after_one_that_does_not_fit(monkeypatch, capsys):
+    """`scripts.plan --all` prints the rows of all others, and names at the end what has none."""
+    names = list(PODS)[:3]
+    monkeypatch.setattr(scripts_plan, "PODS", {name: PODS[name] for name in names})
+
+    def planned(args, e, where):
+        if e.name == names[1]:
+            raise PodError(f"{e.name} does not fit {where}")
+        return {"experiment": e.name}
+
+    monkeypatch.setattr(scripts_plan, "_planned", planned)
+    monkeypatch.setattr(libtpu, "prepare", lambda: None)
+    monkeypatch.setattr(report, "table", lambda rows: [row["experiment"] for row in rows])
+    monkeypatch.setattr(sys, "argv", ["plan", "--all"])
+    with pytest.raises(PodError, match=f"1 of 3 experiments have no plan: {names[1]}"):
+        scripts_plan.main()
+    printed = capsys.readouterr()
+    assert printed.out.split() == [names[0], names[2]] and f"error: {names[1]} does not fit" in printed.err
 
 
 @pytest.mark.integration
