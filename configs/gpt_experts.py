@@ -87,7 +87,8 @@ def gpt_oss_20b() -> Experiment:
     """gpt-oss 20b (arXiv 2508.10925): 24 layers of 2880, 32 experts of 2880, four a token; 20,914,757,184 parameters.
 
     Biases everywhere, the router's too; a sink for each head; windows of 128 in even layers; YaRN from 4096 to 131,072 positions;
-    experts' own activation. On 64 chips a device has half of an expert.
+    experts' own activation. All weights are gathered on 128 chips; 2880 is cut in 64. Modelled: 15.6 s, 23 % MFU, for attention
+    with sinks has no kernel here.
     """
     moe = mixture(
         32, 4, norm_topk=True, router_bias=True, activation="clipped_swiglu", gated="yes", balance_weight=0.001
@@ -98,7 +99,7 @@ def gpt_oss_20b() -> Experiment:
         rotary_base=150_000.0, rotary=yarn, kinds=(LayerKind(window=128), LayerKind()), sinks=True, attention_bias=True,
         ffn_bias=True, moe=moe,
     )  # fmt: skip
-    return _released("gpt_oss_20b", model, LAYOUTS["expert_fsdp"](2, 32))
+    return _released("gpt_oss_20b", model, fully_sharded(64, 2))
 
 
 def _magnitude(factor: float) -> float:

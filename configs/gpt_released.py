@@ -29,7 +29,7 @@ def llama2_7b() -> Experiment:
 def llama2_70b() -> Experiment:
     """LLaMA 2 70B: 80 layers of 8192, 68.98e9 parameters, 8 heads of keys and values."""
     return _llama(
-        "llama2_70b", layers=80, dim=8192, hidden=28_672, heads=64, kv_heads=8, rate=1.5e-4, mesh=two_d(64, 8)
+        "llama2_70b", layers=80, dim=8192, hidden=28_672, heads=64, kv_heads=8, rate=1.5e-4, mesh=fully_sharded(512, 1)
     )
 
 
@@ -71,7 +71,8 @@ def llama3_70b() -> Experiment:
     model = _decoder(
         "llama", vocab=128_256, layers=80, model_dim=8192, hidden_dim=28_672, heads=64, kv_heads=8, rotary_base=5e5
     )
-    return _released("llama3_70b", model, two_d(64, 8), rate=1.5e-4)
+    e = _released("llama3_70b", model, fully_sharded(512, 1), rate=1.5e-4)
+    return replace(e, execution=replace(e.execution, loss_chunks=4))
 
 
 def mistral_7b() -> Experiment:
@@ -135,7 +136,7 @@ def phi4() -> Experiment:
         kv_heads=10,
         rotary_base=250_000.0,
     )
-    return _released("phi4", model)
+    return _released("phi4", model, fully_sharded(128, 1))
 
 
 def olmo2_7b() -> Experiment:

@@ -150,7 +150,8 @@ def moe_15b() -> Experiment:
 
     The paper pre-trains it on JFT-300M; this one has the recipe of the others.
     """
-    return _sparse("moe_15b", vit(48, 1408, 6400, 16, 14), 32, expert_parallel(8, 32), 3e-4)
+    e = _sparse("moe_15b", vit(48, 1408, 6400, 16, 14), 32, expert_parallel(8, 32), 3e-4)
+    return replace(e, execution=replace(e.execution, remat="dots"))
 
 
 QUICKSTART = VitConfig(

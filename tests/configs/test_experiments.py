@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import subprocess
 import sys
 
@@ -10,9 +11,11 @@ import pytest
 from configs import registry
 from configs.experiment import Experiment
 from configs.optimizers import AdamW, Constant
+from configs.pods import PODS
 from configs.registry import ConfigError
 from data.prepare import PREPARED
 from data.reading.caches import vocabulary_fields
+from models.families import FAMILIES
 from models.vit.config import VitConfig
 from scripts import golden
 
@@ -30,6 +33,16 @@ def test_json_round_trip(name):
     assert registry.from_json(json.loads(json.dumps(registry.to_json(e)))) == e
     assert e.name == name
     assert registry.lookup(name).__doc__
+
+
+TOTAL = re.compile(r"^parameters: (\d+)$", re.MULTILINE)
+
+
+def test_large_experiments_and_all_families_have_a_pod():
+    """`make pods` plans every experiment of more than 10e9 parameters, and every family."""
+    totals = {name: int(TOTAL.search((golden.FOLDER / f"{name}.txt").read_text())[1]) for name in registry.names()}
+    assert [name for name, total in totals.items() if total > 10e9 and name not in PODS] == []
+    assert {registry.load(name).model.family for name in PODS} == {*FAMILIES}
 
 
 # What the papers print, or count exactly (see each experiment's docstring).
