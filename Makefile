@@ -55,7 +55,7 @@ lock:  ## resolves requirements.in anew, for every Python from 3.11 on; the file
 	$(COMPILE) requirements.in -o requirements.lock
 	$(COMPILE) --no-deps requirements-plan.in -o requirements-plan.lock
 
-pods:  ## compiles every pod experiment and models its step: about an hour
+pods:  ## compiles every pod experiment and models its step: an hour and a half
 	$(MAKE) setup DEVICE=plan
 	$(PY) -m scripts.plan --all
 

@@ -162,7 +162,7 @@ def glam_64b_64e() -> Experiment:
 
     The paper trains it on 1024 TPU-v4 chips, 1e6 tokens a step in rows of 1024, 600e9 in all: 456 MWh. They are few for so many
     chips: a pair of layers has 3.8 GB of dense weights and 1.1 GB of an expert to gather, 26 ms, beside 22 ms of products forward
-    for 1024 tokens a chip. Hence 512 chips here, an expert to eight of them. Modelled: 10.8 s,
+    for 1024 tokens a chip. Hence 512 chips here, an expert to eight of them. Modelled: 10.7 s,
     41 % MFU; 24 % of the step is exposed communication, more than half of it sums of gradients.
     """
     e = _glam("glam_64b_64e", layers=64, dim=8192, heads=128, vocab=256_000, layout=LAYOUTS["expert_fsdp"](8, 64))

@@ -139,7 +139,7 @@ def moe_128e_36l() -> Experiment:
     """MoE(128E, 36L), Table 1: 39.5e9 parameters (stated 37B), 128 cores, BLEU 39.0 (bilingual + 8.2).
 
     Batch 1M tokens, 1.00M steps at 0.67 steps/s: 17.3 days, 6.1 core-years; 28 % of cycles recompute (Figure 7).
-    Modelled: 0.59 s a step.
+    Modelled: 0.52 s a step.
     """
     base = moe_128e_12l()
     return replace(
@@ -154,7 +154,7 @@ def moe_128e_36l() -> Experiment:
 def moe_512e_36l() -> Experiment:
     """MoE(512E, 36L), Table 1: 155.5e9 parameters (stated 150B), 512 cores, BLEU 43.7 (bilingual + 12.9).
 
-    Batch 1M tokens, 998k steps at 1.05 steps/s: 11.0 days, 15.5 core-years. Modelled: 0.20 s a step.
+    Batch 1M tokens, 998k steps at 1.05 steps/s: 11.0 days, 15.5 core-years. Modelled: 0.18 s a step.
     """
     base = moe_512e_12l()
     return replace(
@@ -170,7 +170,7 @@ def moe_2048e_36l() -> Experiment:
     """MoE(2048E, 36L), Table 1, the paper's best: 619.4e9 parameters (stated 600B), 2048 cores, BLEU 44.3 (+ 13.5).
 
     Batch 4M tokens, 249k steps at 0.72 steps/s: 4.0 days, 22.4 core-years. Training cross-entropy 0.7 after 82e9
-    tokens, 0.6 after 175e9, 0.5 after 542e9 (Table 3). Modelled: 0.23 s a step, 3 % of it waiting for all-to-alls.
+    tokens, 0.6 after 175e9, 0.5 after 542e9 (Table 3). Modelled: 0.22 s a step, 3 % of it waiting for all-to-alls.
     """
     # 18 MoE layers x 2048 experts x 2 x 1024 x 8192 = 618.5e9; routers, attention, dense layers, embeddings 0.9e9.
     base = moe_2048e_12l()
@@ -186,7 +186,7 @@ def moe_2048e_36l() -> Experiment:
 def moe_2048e_60l() -> Experiment:
     """MoE(2048E, 60L): 1032e9 parameters (stated 1T), 2048 cores; tried in bfloat16, unstable, no BLEU reported.
 
-    34 % of cycles recompute (Figure 7). Modelled: 0.38 s a step.
+    34 % of cycles recompute (Figure 7). Modelled: 0.35 s a step.
     """
     base = moe_2048e_36l()
     return replace(base, name="gshard_m4.moe_2048e_60l", model=replace(base.model, layers=60))
