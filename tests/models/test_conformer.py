@@ -429,7 +429,7 @@ def test_the_codebook_collapses_without_the_contrastive_loss_and_not_with_it():
                 updates, state = tx.update(grads, state)
                 return (optax.apply_updates(m, updates), state), codes
 
-            m = Conformer(c, jax.random.key(seed), ALONE)
+            m: Any = Conformer(c, jax.random.key(seed), ALONE)
             return jnp.mean(jax.lax.scan(step, (m, tx.init(m)), jnp.arange(200))[1][-20:])
 
         used[weight] = float(np.mean([train(seed) for seed in range(4)]))
