@@ -33,10 +33,15 @@ def _without_float0(cotangents: Arrays) -> Arrays:
     return [x for x in cotangents if x.dtype != float0]
 
 
+def _slice(stacked: PyTree) -> PyTree:
+    """Returns the shapes of what a scan over stacked arrays reads in each step."""
+    return jax.eval_shape(lambda: jax.tree.map(lambda x: x[0], stacked))
+
+
 def unfilled_scan(step: Callable, carry: PyTree, inputs: PyTree, *, reverse: bool = False) -> tuple[PyTree, PyTree]:
     """`jax.lax.scan` of `step(carry, slice) -> (carry, out)` into stacks that hold anything before; it has no derivative."""
     n = jax.tree.leaves(inputs)[0].shape[0]
-    _, out = jax.eval_shape(step, carry, jax.eval_shape(lambda: jax.tree.map(lambda x: x[0], inputs)))
+    _, out = jax.eval_shape(step, carry, _slice(inputs))
     stacks = jax.tree.map(lambda x: jax.lax.empty((n, *x.shape), x.dtype), out)
 
     def put(state: tuple, inputs: PyTree):
@@ -61,8 +66,7 @@ def recomputing_scan(body: Callable, carry: PyTree, stacked: PyTree, rows: PyTre
     Returns:
       The last carry, and what the layers returned, stacked.
     """
-    layer = jax.eval_shape(lambda: jax.tree.map(lambda x: x[0], stacked))
-    traced, results = jax.make_jaxpr(body, return_shape=True)(carry, layer, rows)
+    traced, results = jax.make_jaxpr(body, return_shape=True)(carry, _slice(stacked), rows)
     carry, stacked, rows = (jax.tree.leaves(tree) for tree in (carry, stacked, rows))
 
     def apply(carry: Arrays, layer: Arrays, shared: Arrays) -> tuple[Arrays, Arrays]:
@@ -102,7 +106,7 @@ def recomputing_scan(body: Callable, carry: PyTree, stacked: PyTree, rows: PyTre
         def step(state: tuple[Arrays, Arrays], inputs: tuple[Arrays, Arrays, Arrays]):
             of_carry, of_shared = state
             kept, layer, of_out = inputs
-            pull = pullback.func(kept, [*layer, *shared])
+            pull = pullback(kept, [*layer, *shared])
             given = _with_float0(of_carry, like_carry), _with_float0(of_out, like_out)
             of_carry, of_layer, more = map(_without_float0, pull(given))
             return (of_carry, [a + b for a, b in zip(of_shared, more, strict=True)]), of_layer
