@@ -1,10 +1,30 @@
 """How tests compile: they compile more than they compute."""
 
 import itertools
+import os
+import subprocess
+import sys
 
 # The fusions of XLA's CPU compiler go through MLIR, whose passes take about half of the time of a training step's compilation.
-CHEAP = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+_WISHES = ("--xla_backend_optimization_level=0", "--xla_cpu_use_fusion_emitters=false")
 _SHARED = 64  # programs a context; what a program leaves in one is not freed before it
+
+
+def known_flags(flags: tuple[str, ...]) -> str:
+    """Returns those of these flags that the installed jaxlib has, as a text for $XLA_FLAGS.
+
+    XLA ends the process at a flag that it does not know, and releases of jaxlib drop flags: a process of its own asks for each."""
+    program = "from jaxlib import _jax; _jax.CompileOptions().executable_build_options.debug_options"
+    asked = [
+        subprocess.Popen([sys.executable, "-c", program], env=os.environ | {"XLA_FLAGS": flag}, stderr=subprocess.DEVNULL)
+        for flag in flags
+    ]
+    return " ".join(flag for flag, process in zip(flags, asked, strict=True) if process.wait() == 0)
+
+
+# Asked once: workers of pytest-xdist, and processes that tests start, inherit the answer.
+CHEAP = os.environ.get("SHARDZOO_CHEAP_FLAGS") or known_flags(_WISHES)
+os.environ["SHARDZOO_CHEAP_FLAGS"] = CHEAP
 
 
 def share_contexts() -> None:

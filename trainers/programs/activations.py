@@ -128,8 +128,8 @@ def _of_stacks(e: Experiment) -> tuple[Traced, ...]:
     traced = []
     for number, eqn in enumerate(stacks):
         component = str(eqn.source_info.name_stack)  # models.sharding.params.scan
-        first, times = eqn.params["num_consts"], eqn.params["length"]
-        carries = [v.aval for v in eqn.invars[first : first + eqn.params["num_carry"]]]
+        times = eqn.params["length"]
+        carries = [v.aval for v in eqn.invars[slice(*model_flops.carry_range(eqn))]]
         # The residual stream; a tower's has all slots of a row as rows of its own.
         stream = [x for x in carries if x.ndim > 2 and x.shape[0] % e.data.batch_size == 0]
         tensors = [(CARRY, x) for x in stream if jnp.issubdtype(x.dtype, jnp.floating)]

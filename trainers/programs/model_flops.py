@@ -100,9 +100,18 @@ def count(jaxpr: Any, trained: Sequence[bool], *, backward: bool) -> tuple[float
     return total, [not isinstance(x, Literal) and depends.get(x, False) for x in jaxpr.outvars]
 
 
+def carry_range(eqn: Any) -> tuple[int, int]:
+    """Returns the first operand of a scan that it carries from turn to turn, and the one behind the last."""
+    if "ft_in" in eqn.params:  # JAX 0.12: three trees, of which the leaves are the operands
+        constants, carried, _ = (len(tree) for tree in eqn.params["ft_in"].unpack())
+    else:
+        constants, carried = eqn.params["num_consts"], eqn.params["num_carry"]
+    return constants, constants + carried
+
+
 def _count_scan(eqn: Any, operands: list[bool], *, backward: bool) -> tuple[float, list[bool]]:
     """Returns `count` of a scan: what any turn makes of a parameter, the next turns carry on."""
-    first, end = eqn.params["num_consts"], eqn.params["num_consts"] + eqn.params["num_carry"]
+    first, end = carry_range(eqn)
     while True:
         flops, outputs = count(eqn.params["jaxpr"].jaxpr, operands, backward=backward)
         carry = [a or b for a, b in zip(operands[first:end], outputs[: end - first], strict=True)]
