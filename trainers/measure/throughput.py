@@ -135,7 +135,7 @@ def report(subject: Subject) -> dict[str, Any]:
       tokens, tokens_per_s, tokens_per_s_per_chip: likewise for each unit; without padding, as the model counts them; for
         translations, the tokens of the target
       examples, examples_per_s, examples_per_s_per_chip: rows of the global batch, each a text, a pair or several, packed
-      model_flops, hardware_flops: of a step, on all devices
+      model_flops, slot_flops (with all slots of experts' buffers, filled or empty), hardware_flops: of a step, on all devices
       flop_convention, peak_flops (FLOP/s of all devices), peak (its description), mfu, hfu
       compile_s: time of tracing, lowering and compiling
       program_memory_gib: memory of the compiled step on one device, as the compiler counts it
@@ -187,6 +187,7 @@ def report(subject: Subject) -> dict[str, Any]:
         **rates("examples", e.data.batch_size),
         **{key: value for unit, count in counts.items() for key, value in rates(unit, count).items()},
         "model_flops": needed,
+        "slot_flops": model_flops.slot_flops(e),
         "hardware_flops": done,
         "flop_convention": CONVENTION,
         "peak_flops": peak,
@@ -253,6 +254,8 @@ def _lines(r: dict[str, Any]) -> list[str]:
         f"  {'versions':10} {', '.join(f'{name} {version}' for name, version in r['versions'].items())}",
         *(f"  {'note':10} {note}" for note in r["notes"]),
     ]  # fmt: skip
+    if r["slot_flops"] > r["model_flops"]:
+        lines.append(f"  {'slots':10} {short(r['slot_flops'])}FLOP a step with experts' empty slots, which are no work")
     return lines + (["", *profile.table(r["profile"])] if "profile" in r else [])
 
 

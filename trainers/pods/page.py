@@ -9,7 +9,7 @@ how the mesh is placed on the torus.
 All others may be missing, None or empty; the page then leaves out their part:
 
   layout, options, published (text); error_pct (of predicted runs that were held out), modelled_mfu, modelled_hfu,
-    expected_mfu (derated by the calibration), units_per_s, days, model_flops
+    modelled_mfu_all_slots (of a mixture), expected_mfu (derated by the calibration), units_per_s, days, model_flops
   fits, hbm_gib_per_chip, hbm_limit_gib, memory {"parameters", "optimizer", "batch", "temporary", "other": GiB}
   torus {"dims": [8, 16, 16], "wrap": [true, ..]}, assignment {mesh axis: "y4z"}
   exposed_communication_share, exposed_all_to_all_share, bubble_share
@@ -134,6 +134,7 @@ def tiles(r: Report) -> str:
     figures = (
         ("step", seconds(r["modelled_step_s"]), "error of runs held out" if r.get("error_pct") is not None else ""),
         ("MFU", percent(r.get("modelled_mfu")), derated),
+        ("MFU, all slots", percent(r.get("modelled_mfu_all_slots")), "if experts' empty slots were work"),
         ("HFU", percent(r.get("modelled_hfu")), "recomputed work counts"),
         *((f"{unit}/s", short(rate), "") for unit, rate in (r.get("units_per_s") or {}).items()),
         ("days", "–" if r.get("days") is None else f"{r['days']:,.1f}", "for the experiment's steps"),
@@ -388,7 +389,9 @@ def trust(r: Report) -> str:
             f"published by {r['error_pct']:.3g}% (root mean square).{derated}</p>"
         )
     else:
-        lines.append("<p>The model's error has not been calibrated for this chip.</p>")
+        lines.append(
+            "<p>No published runs of such a model on this chip calibrate the figures: their error is not known.</p>"
+        )
     if r.get("published"):
         lines.append(f"<p>Published: {esc(r['published'])}</p>")
     return section("How far to trust it", "".join(lines))

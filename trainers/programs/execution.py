@@ -12,9 +12,14 @@ def with_remat(e: Experiment, policy: str) -> Experiment:
 
 
 def mathematical(e: Experiment) -> Experiment:
-    """Returns the experiment as the mathematics has it: nothing is computed a second time, and no product is only a way to move
-    tokens."""
-    return _with(unquantized(e), remat="none", remat_of=(), dispatch="sort")
+    """Returns the experiment as the mathematics has it: nothing is computed a second time, no product is only a way to move
+    tokens, and experts multiply the tokens that are sent to them, no empty slots."""
+    return _with(unquantized(e), remat="none", remat_of=(), dispatch="ragged")
+
+
+def with_slots(e: Experiment) -> Experiment:
+    """Returns the experiment as `mathematical`, but for experts that multiply all slots of their buffers, filled or empty."""
+    return _with(mathematical(e), dispatch="sort")
 
 
 def unquantized(e: Experiment) -> Experiment:
@@ -23,7 +28,7 @@ def unquantized(e: Experiment) -> Experiment:
 
 
 def ordinary(e: Experiment) -> Experiment:
-    """Returns the experiment with the same products, all of them ordinary ones: grouped products cannot be counted in a trace."""
+    """Returns the experiment with buffers in place of grouped products, whose tensors have the names that are looked for."""
     return _with(e, dispatch="sort") if e.execution.dispatch == "ragged" else e
 
 

@@ -3,8 +3,10 @@
 PaLM's definition (arXiv 2204.02311, appendix B): every product of the forward pass, attention in full though half of it is
 masked, and for each of its two factors one more in the backward pass, without recomputation. A factor that no parameter has
 made needs no gradient: a first convolution on pictures counts twice, not three times. A dense decoder has (6 N + 12 L H Q T) a
-token, with N excluding tables that are only looked up. FLOPs are counted in the traced loss, so that no family needs a formula
-of its own; as in XLA's count, a convolution does not multiply padding.
+token, with N excluding tables that are only looked up. Of a mixture, N has the experts that a token is sent to: K of them, or
+fewer where their slots are fewer than K a token. Slots that stay empty are a cost, not work; `slot_flops` counts them too.
+FLOPs are counted in the traced loss, so that no family needs a formula of its own; as in XLA's count, a convolution does not
+multiply padding.
 """
 
 import dataclasses
@@ -29,7 +31,16 @@ from trainers.programs import execution
 
 def model_flops(e: Experiment) -> float:
     """Returns the FLOPs of one training step of the whole batch."""
-    value, params, batch = objective(execution.mathematical(e))
+    return _step(execution.mathematical(e))
+
+
+def slot_flops(e: Experiment) -> float:
+    """Returns the same with all slots of experts' buffers, filled or empty: what any dispatch through buffers multiplies."""
+    return _step(execution.with_slots(e))
+
+
+def _step(e: Experiment) -> float:
+    value, params, batch = objective(e)
     jaxpr = jax.make_jaxpr(value)(params, batch).jaxpr
     inputs = len(jax.tree.leaves(batch))
     trained = [i < len(jaxpr.invars) - inputs for i in range(len(jaxpr.invars))]
@@ -43,7 +54,7 @@ def program_flops(e: Experiment) -> float:
 
 def loss(e: Experiment, *, gradient: bool = False) -> Any:
     """Returns the jaxpr of an experiment's loss, or of its gradient, for the whole batch on one device; all of it is used."""
-    value, params, batch = objective(e)
+    value, params, batch = objective(execution.ordinary(e))
     jaxpr = jax.make_jaxpr(jax.grad(value) if gradient else value)(params, batch).jaxpr
     return dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)[0]
 
@@ -51,7 +62,7 @@ def loss(e: Experiment, *, gradient: bool = False) -> Any:
 def objective(e: Experiment) -> tuple[Callable[[Any, Any], jax.Array], Any, Any]:
     """Returns (the loss of parameters and the whole batch on one device, abstract parameters, an abstract batch)."""
     train = dataclasses.replace(e.train, microbatches=1)
-    plan = make_plan(dataclasses.replace(execution.ordinary(e), layout=ONE_DEVICE, train=train), abstract=True)
+    plan = make_plan(dataclasses.replace(e, layout=ONE_DEVICE, train=train), abstract=True)
     context = Context(jax.random.key(0), jnp.zeros((), jnp.int32), training=True)
 
     def value(params: Any, batch: Any) -> jax.Array:
@@ -140,4 +151,12 @@ def _convolution_flops(eqn: Any) -> float:
     return float(total)
 
 
-_PRODUCTS = {"dot_general": _dot_flops, "conv_general_dilated": _convolution_flops}
+def _grouped_flops(eqn: Any) -> float:
+    """Counts every row once, with the matrix of its own expert."""
+    rows, matrices, _ = eqn.invars
+    return 2.0 * math.prod(rows.aval.shape) * matrices.aval.shape[-1]
+
+
+_PRODUCTS = {
+    "dot_general": _dot_flops, "ragged_dot_general": _grouped_flops, "conv_general_dilated": _convolution_flops,
+}  # fmt: skip

@@ -335,14 +335,17 @@ def expert_axes(where: Component) -> Axes:
 
 def ragged(x_GSM: jax.Array, routing: Routing, slots: int, experts: Experts, where: Component) -> jax.Array:
     """Computes `mixture` through rows sorted by expert and grouped matrix products; each device sorts all its groups together."""
-    if experts.hidden:
+    if experts.hidden and where.mesh is not None:
         raise LayoutError(
-            "dropout inside experts is drawn by place in their buffers, which dispatch 'ragged' has none of; use 'sort'"
+            "dropout inside experts is drawn by place in their buffers, and dispatch 'ragged' has none; use 'sort'"
         )
     axes = expert_axes(where)
     sums = where.layout.resolve(where.path).get("act_expert_mlp", ()) if where.mesh else ()
     peers = where.layout.num_shards(axes)
-    local = functools.partial(_ragged, activation=experts.activation, slots=slots, peers=peers, axes=axes, sums=sums)
+    activation, hidden = experts.activation, experts.hidden or (lambda h: h)
+    local = functools.partial(
+        _ragged, activation=lambda *h: hidden(activation(*h)), slots=slots, peers=peers, axes=axes, sums=sums
+    )
     args = x_GSM, routing, experts.up, experts.down, experts.up_bias, experts.down_bias
     if where.mesh is None:
         return local(*args)

@@ -1,12 +1,14 @@
 """Model FLOPs: products as XLA counts them, and the backward pass of what parameters have made."""
 
+import dataclasses
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
 
-from trainers.programs.model_flops import count, products
+from configs import registry
+from trainers.programs.model_flops import count, model_flops, products, slot_flops
 
 
 @pytest.mark.parametrize(
@@ -48,3 +50,24 @@ def test_a_factor_that_no_parameter_made_needs_no_gradient():
     assert count(jax.make_jaxpr(once)(x, w, v).jaxpr, trained, backward=True)[0] == 2 * xw + 3 * yv
     # From the second turn on, the loop's input is made by w.
     assert count(jax.make_jaxpr(looped)(x, w, v).jaxpr, trained, backward=True)[0] == 5 * 3 * xw + 3 * yv
+
+
+@pytest.mark.parametrize("fields", [{}, {"dropout": 0.1}])
+@pytest.mark.parametrize("choices", [1, 2])
+def test_a_mixture_counts_the_experts_that_a_token_is_sent_to(choices, fields):
+    """K experts of two matrices for each token, three times; a larger capacity is more slots, and no more work."""
+    e = registry.tiny(registry.load("gpt.moe_quickstart"))
+    model: Any = e.model
+
+    def with_factor(factor: float, choices: int = choices) -> Any:
+        moe = dataclasses.replace(
+            model.moe, experts=8, gating="top_k", choices=choices, capacity_factor=factor, capacity_multiple=0, **fields
+        )
+        return dataclasses.replace(e, model=dataclasses.replace(model, moe=moe))
+
+    exact, ample, scarce = (with_factor(factor) for factor in (choices, 2.0 * choices, choices / 2))
+    assert model_flops(ample) == model_flops(exact) == slot_flops(exact)
+    assert slot_flops(ample) - slot_flops(exact) == model_flops(with_factor(2.0 * choices, 2 * choices)) - model_flops(
+        exact
+    )
+    assert model_flops(scarce) == slot_flops(scarce) < model_flops(exact)
