@@ -10,6 +10,8 @@ import pytest
 
 from trainers.pods.drawings import parts_of, rows, ticks, timeline
 from trainers.pods.page import page
+from trainers.pods.report import as_text
+from trainers.pods.report import table as markdown
 from trainers.programs.units import NBSP, seconds, short, size
 
 VOID = {"meta", "br", "img", "link", "input", "hr"}
@@ -289,3 +291,22 @@ def test_numbers_read_well():
     assert said(short, 512, 119_800.0, 5.92e18) == ["512", "119.8 k", "5.9 E"]
     assert said(size, 100, 3 * 2**20, 2**41) == ["100 B", "3.0 MiB", "2.0 TiB"]
     assert re.findall(r">([\d.]+) ms", ticks(99e3, 307e3)) == ["100", "150", "200", "250"]
+
+
+def test_a_mixture_s_plan_shows_what_empty_slots_would_add_and_claims_no_error():
+    """All published runs behind the error are of dense models."""
+    mixture = changed(
+        modelled_mfu=0.032,
+        modelled_mfu_all_slots=0.25,
+        error_pct=None,
+        expected_mfu=None,
+        calibrated_on=0,
+        remat="full",
+    )
+    text = Page(page(mixture)).text
+    assert "3.2%" in text and "MFU, all slots" in text and "25.0%" in text
+    assert "error not calibrated" in text and "No published runs" in text and "Derated" not in text
+    lines = as_text(mixture)
+    assert "MFU 0.032" in lines and "MFU would be 0.250" in lines and "expected" not in lines
+    row, dense = markdown([mixture, changed(modelled_mfu_all_slots=None, remat="full")])[2:]
+    assert " | 0.032 | 0.250 | " in row and " | 0.601 |  | " in dense
