@@ -50,9 +50,9 @@ def switch_flops() -> list[Row]:
         "switch.xxl_128e": 6300, "switch.c_2048e": 890,
     }  # fmt: skip
     dense = "512 inputs and 114 targets in rows of 128, every product; the paper does not say what it counts"
-    sparse = "as the dense one, and 1.25 slots of experts' buffers for each token, filled or not"
+    sparse = "as the dense one, with a router; a token's one expert is counted, not its buffers' empty slots"
     notes = {
-        "switch.c_2048e": "experts have 2 slots or more (Flaxformer's least): a device's 256 tokens have 4,096 slots"
+        "switch.c_2048e": "likewise; at the released code's least of 2 slots an expert, 256 tokens have 4,096 slots, which are not counted"
     }
     rows = []
     for name, paper in printed.items():
