@@ -52,7 +52,7 @@ def switch_flops() -> list[Row]:
     dense = "512 inputs and 114 targets in rows of 128, every product; the paper does not say what it counts"
     sparse = "as the dense one, with a router; a token's one expert is counted, not its buffers' empty slots"
     notes = {
-        "switch.c_2048e": "likewise; at the released code's least of 2 slots an expert, 256 tokens have 4,096 slots, which are not counted"
+        "switch.c_2048e": "likewise: at the released code's least of 2 slots an expert, 256 tokens have 4,096 of them"
     }
     rows = []
     for name, paper in printed.items():
