@@ -23,7 +23,13 @@ PER_LANGUAGE = 8  # test sentences scored of each language
 def main() -> int:
     began = time.perf_counter()
     p = cli.parser(__doc__)
-    p.add_argument("--workdir", type=cli.folder, default=cli.folder("runs/quickstart"), metavar="DIR")
+    p.add_argument(
+        "--workdir",
+        type=cli.folder,
+        default=cli.folder("runs/quickstart"),
+        metavar="DIR",
+        help="runs/quickstart by default",
+    )
     p.add_argument("--layout", metavar="NAME:XxY", help="a layout for the devices at hand, if they are not eight")
     args, overrides = p.parse_known_args()
     args.experiment, args.synthetic, args.tiny = "gshard_m4.quickstart", False, False
