@@ -103,8 +103,9 @@ def count(jaxpr: Any, trained: Sequence[bool], *, backward: bool) -> tuple[float
 def carry_range(eqn: Any) -> tuple[int, int]:
     """Returns the first operand of a scan that it carries from turn to turn, and the one behind the last.
 
-    Releases of JAX note this under different names. The shapes show it in all of them: operands are constants, what is carried and
-    what turns read, results what is carried and what turns write, and the last of each has an axis more outside than inside."""
+    Releases of JAX note this under different names; the shapes show it in all of them. Operands are constants, what is carried
+    and what turns read, results what is carried and what turns write, and the last of each has an axis more outside than inside.
+    """
     inner = eqn.params["jaxpr"].jaxpr
 
     def alike(outside: Sequence[Any], inside: Sequence[Any]) -> int:
