@@ -1,7 +1,7 @@
-"""The versions of Python and JAX that the zoo is tested with; which Python a machine has for them.
+"""The versions of Python and JAX that the zoo is tested with, and the Pythons that a machine has for them.
 
     python3 scripts/versions.py            # refuses, in one line, a Python that requirements.lock has no packages for
-    python3 scripts/versions.py --newest   # prints the path of the newest Python at hand that it has packages for
+    python3 scripts/versions.py --newer    # prints the newest Python at hand that it has packages for, if newer than this one
 
 `make` runs it with the Python that it is about to install into: it needs no package, and an older Python must be able to read it.
 """
@@ -48,10 +48,10 @@ def warn_of_jax() -> None:
         print(line, file=sys.stderr, flush=True)
 
 
-def newest_python(path: str, pyenv: Path) -> str:
-    """Returns the newest Python that the lock has packages for and that runs: pythonX.Y in a folder of `path`, else one of
-    pyenv's, whose commands on the path run only where it was told which; "" if there is none."""
-    for minor in range(NEWEST[1], OLDEST[1] - 1, -1):
+def newer_python(than: int, path: str, pyenv: Path) -> str:
+    """Returns the newest Python that is newer than 3.`than`, that the lock has packages for and that runs: python3.x in a folder
+    of `path`, else one of pyenv's, whose commands on the path run only where it was told which; "" if there is none."""
+    for minor in range(NEWEST[1], than, -1):
         name = f"python3.{minor}"
         folders = [Path(folder) for folder in path.split(os.pathsep) if folder]
         candidates = [folder / name for folder in folders] + sorted(pyenv.glob(f"versions/3.{minor}.*/bin/{name}"))
@@ -80,9 +80,9 @@ def _dotted(version: "tuple[int, int]") -> str:
 
 
 def main() -> int:
-    if sys.argv[1:] == ["--newest"]:
+    if sys.argv[1:] == ["--newer"]:
         pyenv = Path(os.environ.get("PYENV_ROOT") or "~/.pyenv").expanduser()
-        print(newest_python(os.environ.get("PATH", ""), pyenv))
+        print(newer_python(sys.version_info[1], os.environ.get("PATH", ""), pyenv))
         return 0
     line = python_refusal(sys.version_info[:2])
     if line:

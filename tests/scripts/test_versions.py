@@ -82,13 +82,14 @@ def test_the_newest_python_that_runs_is_taken(tmp_path):
     """Newer than the lock's last is passed over, and so is a command that does not run, as pyenv's do where no version was
     chosen; pyenv's own folders come last."""
     path, pyenv = f"{tmp_path / 'a'}:{tmp_path / 'b'}", tmp_path / "pyenv"
-    assert versions.newest_python(path, pyenv) == ""
-    at = {n: _program(tmp_path / "b" / f"python3.{n}", f"echo {n}") for n in (11, 14)}
-    assert versions.newest_python(path, pyenv) == at[11]
+    assert versions.newer_python(11, path, pyenv) == ""
+    at = {n: _program(tmp_path / "b" / f"python3.{n}", f"echo {n}") for n in (12, 14)}
+    assert versions.newer_python(11, path, pyenv) == at[12]
     _program(tmp_path / "a/python3.13", "echo command not found >&2; exit 127")
-    assert versions.newest_python(path, pyenv) == at[11]
+    assert versions.newer_python(11, path, pyenv) == at[12]
     newest = _program(pyenv / "versions/3.13.0/bin/python3.13", "echo 13")
-    assert versions.newest_python(path, pyenv) == newest
+    assert versions.newer_python(11, path, pyenv) == versions.newer_python(12, path, pyenv) == newest
+    assert versions.newer_python(13, path, pyenv) == ""
 
 
 def _program(path: Path, line: str) -> str:
