@@ -1,4 +1,5 @@
-# Everything starts here; each target makes .venv first if it must. See README.md.
+# Everything starts here; each target makes .venv first if it must, from PYTHON: 3.11, 3.12 or 3.13 (scripts/versions.py). VENV=.venv-newest
+# and the like make one of another name, with its own others beside it. See README.md.
 PYTHON ?= python3
 PYTHON312 ?= python3.12
 DEVICE ?= cpu
@@ -31,13 +32,13 @@ layouts: $(STAMP)  ## every layout of every family against one device: about hal
 check: $(STAMP)  ## style, types, and known vulnerabilities of the locked packages
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/pyright
+	$(VENV)/bin/pyright --pythonpath $(PY)
 	$(PY) -m scripts.audit
 
 setup: $(STAMP)  ## the environment alone; DEVICE=gpu or tpu adds JAX's own packages for it, DEVICE=plan the TPU compiler, launch the schemas of Kubernetes and JobSet, beam Apache Beam
 
 $(STAMP): requirements.lock requirements-plan.lock requirements-launch.lock requirements-beam.lock
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one with PYTHON=...")'
+	@$(or $(wildcard $(PY)),$(PYTHON)) scripts/versions.py
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 # The packages that JAX's extras bring for GPUs and TPUs are in no lock and have no hashes; those of the lock keep their versions.

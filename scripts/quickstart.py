@@ -8,6 +8,8 @@ Running it again reuses what is there: prepared data, compiled programs, and the
 
 import dataclasses
 import json
+import os
+import sys
 import time
 from typing import Any
 
@@ -77,7 +79,8 @@ def main() -> int:
     page = report_translations.write(args.workdir, e)
     minutes = (time.perf_counter() - began) / 60
     print(f"\n{minutes:.1f} minutes. Pictures: {page.resolve()}")
-    print(f'Try:  .venv/bin/python -m scripts.translate --checkpoint {args.workdir} --from de "Passwort vergessen?"')
+    python = os.path.relpath(sys.executable)
+    print(f'Try:  {python} -m scripts.translate --checkpoint {args.workdir} --from de "Passwort vergessen?"')
     return 0
 
 

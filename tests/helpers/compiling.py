@@ -13,10 +13,13 @@ _SHARED = 64  # programs a context; what a program leaves in one is not freed be
 def known_flags(flags: tuple[str, ...]) -> str:
     """Returns those of these flags that the installed jaxlib has, as a text for $XLA_FLAGS.
 
-    XLA ends the process at a flag that it does not know, and releases of jaxlib drop flags: a process of its own asks for each."""
+    XLA ends the process at a flag that it does not know, and releases of jaxlib drop flags: a process of its own asks for each.
+    """
     program = "from jaxlib import _jax; _jax.CompileOptions().executable_build_options.debug_options"
     asked = [
-        subprocess.Popen([sys.executable, "-c", program], env=os.environ | {"XLA_FLAGS": flag}, stderr=subprocess.DEVNULL)
+        subprocess.Popen(
+            [sys.executable, "-c", program], env=os.environ | {"XLA_FLAGS": flag}, stderr=subprocess.DEVNULL
+        )
         for flag in flags
     ]
     return " ".join(flag for flag, process in zip(flags, asked, strict=True) if process.wait() == 0)

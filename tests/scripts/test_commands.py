@@ -21,6 +21,7 @@ from scripts import cli
 from scripts import train as train_script
 from scripts.prepare_data import own_options
 from tests.helpers.compiling import CHEAP
+from trainers.programs import tables
 
 
 def command(*args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -170,6 +171,13 @@ def test_show_prints_a_giant_without_arrays():
     wi = next(t for t in found["tensors"] if t["name"] == "encoder.sparse.ffn.wi")
     assert wi["shape"] == [9, 2048, 1024, 8192] and wi["spec"] == "(-, data*expert, -, -)"
     assert wi["bytes_per_device"] == 9 * 1024 * 8192 * 4  # one expert a chip
+
+
+def test_a_description_begins_at_the_margin():
+    """The text of an experiment is printed alike by each Python: from 3.13 on, docstrings come without their indentation."""
+    e = registry.load("gpt.quickstart")
+    lines = tables.as_text(e, tables.describe(e)).partition("\nConfig\n")[0].splitlines()
+    assert len(lines) > 2 and not any(line.startswith(" ") for line in lines)
 
 
 @pytest.mark.integration
