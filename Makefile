@@ -7,7 +7,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed-$(DEVICE)
 
-.PHONY: quickstart test-fast test test-slow test-all layouts check setup lock pods golden parity bench-peers clean
+.PHONY: quickstart test-fast test test-slow test-defaults test-all layouts check setup lock pods golden parity bench-peers clean
 
 quickstart: $(STAMP)  ## data, training, scores, translations and a page with pictures
 	$(PY) -m scripts.quickstart
@@ -24,7 +24,13 @@ test-slow: $(STAMP)  ## what test-all has beside test
 	$(PYTEST) -m slow
 	if [ -x $(VENV)-beam/bin/python ]; then $(VENV)-beam/bin/python -m pytest -q tests/data/test_beam.py; fi
 
-test-all: test test-slow  ## everything
+# Models, layouts and the trainer: what depends on what is drawn, or on how it is compiled.
+DEFAULTS := tests/models tests/multi_device/test_gpt_layouts.py tests/multi_device/test_m4_layouts.py tests/trainers/test_trainer.py tests/test_before.py
+
+test-defaults: $(STAMP)  ## a part of test with JAX's own generator and XLA's own optimisation, which the other tests replace by cheaper ones
+	SHARDZOO_DEFAULTS=1 $(PY) -m pytest -q -n 2 --dist loadfile -m "not slow" $(DEFAULTS)
+
+test-all: test test-defaults test-slow  ## everything
 
 layouts: $(STAMP)  ## every layout of every family against one device: about half an hour
 	$(PY) -m scripts.layouts

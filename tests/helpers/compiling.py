@@ -1,4 +1,7 @@
-"""How tests compile: they compile more than they compute."""
+"""How tests compile: they compile more than they compute.
+
+With $SHARDZOO_DEFAULTS set (make test-defaults) they compile as users do, and draw with JAX's own generator.
+"""
 
 import itertools
 import os
@@ -25,8 +28,9 @@ def known_flags(flags: tuple[str, ...]) -> str:
     return " ".join(flag for flag, process in zip(flags, asked, strict=True) if process.wait() == 0)
 
 
+DEFAULTS = bool(os.environ.get("SHARDZOO_DEFAULTS"))
 # Asked once: workers of pytest-xdist, and processes that tests start, inherit the answer.
-CHEAP = os.environ.get("SHARDZOO_CHEAP_FLAGS") or known_flags(_WISHES)
+CHEAP = "" if DEFAULTS else os.environ.get("SHARDZOO_CHEAP_FLAGS") or known_flags(_WISHES)
 os.environ["SHARDZOO_CHEAP_FLAGS"] = CHEAP
 
 
