@@ -1,4 +1,5 @@
-# Everything starts here; each target makes .venv first if it must. See README.md.
+# Everything starts here; each target makes .venv first if it must, from PYTHON: 3.11, 3.12 or 3.13 (scripts/versions.py). VENV=.venv-newest
+# and the like make one of another name, with its own others beside it. See README.md.
 PYTHON ?= python3
 PYTHON312 ?= python3.12
 DEVICE ?= cpu
@@ -6,7 +7,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed-$(DEVICE)
 
-.PHONY: quickstart test-fast test test-slow test-all layouts check setup lock pods golden parity bench-peers clean
+.PHONY: quickstart test-fast test test-slow test-defaults test-all layouts check setup lock pods golden parity bench-peers clean
 
 quickstart: $(STAMP)  ## data, training, scores, translations and a page with pictures
 	$(PY) -m scripts.quickstart
@@ -23,7 +24,13 @@ test-slow: $(STAMP)  ## what test-all has beside test
 	$(PYTEST) -m slow
 	if [ -x $(VENV)-beam/bin/python ]; then $(VENV)-beam/bin/python -m pytest -q tests/data/test_beam.py; fi
 
-test-all: test test-slow  ## everything
+# Models, layouts and the trainer: what depends on what is drawn, or on how it is compiled.
+DEFAULTS := tests/models tests/multi_device/test_gpt_layouts.py tests/multi_device/test_m4_layouts.py tests/trainers/test_trainer.py tests/test_before.py
+
+test-defaults: $(STAMP)  ## a part of test with JAX's own generator and XLA's own optimisation, which the other tests replace by cheaper ones
+	SHARDZOO_DEFAULTS=1 $(PY) -m pytest -q -n 2 --dist loadfile -m "not slow" $(DEFAULTS)
+
+test-all: test test-defaults test-slow  ## everything
 
 layouts: $(STAMP)  ## every layout of every family against one device: about half an hour
 	$(PY) -m scripts.layouts
@@ -31,13 +38,13 @@ layouts: $(STAMP)  ## every layout of every family against one device: about hal
 check: $(STAMP)  ## style, types, and known vulnerabilities of the locked packages
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/pyright
+	$(VENV)/bin/pyright --pythonpath $(PY)
 	$(PY) -m scripts.audit
 
 setup: $(STAMP)  ## the environment alone; DEVICE=gpu or tpu adds JAX's own packages for it, DEVICE=plan the TPU compiler, launch the schemas of Kubernetes and JobSet, beam Apache Beam
 
 $(STAMP): requirements.lock requirements-plan.lock requirements-launch.lock requirements-beam.lock
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one with PYTHON=...")'
+	@$(or $(wildcard $(PY)),$(PYTHON)) scripts/versions.py
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 # The packages that JAX's extras bring for GPUs and TPUs are in no lock and have no hashes; those of the lock keep their versions.

@@ -30,9 +30,17 @@ def override(e: Settings, arguments: Sequence[str], options: Iterable[str] = ())
     changes: dict[str, Any] = {}
     for path, texts in _split(arguments):
         if path not in fields:
-            raise ConfigError(f"no field or option --{path}{nearest(path, [*fields, *options])}")
+            raise ConfigError(f"no field or option --{path}{_hint(path, [*fields, *options])}")
         changes[path] = _parse(fields[path], texts, f"--{path}")
     return _replace(e, changes, "")
+
+
+def _hint(name: str, known: Sequence[str]) -> str:
+    """Returns the nearest field, also where other programs call it `learning_rate` or `lr`."""
+    if name in ("learning_rate", "lr"):
+        rates = [path for path in known if path.endswith((".schedule.peak", ".schedule.value"))]
+        return nearest(rates[0], rates) if rates else nearest(name, known)
+    return nearest(name, known)
 
 
 def _split(arguments: Sequence[str]) -> Iterable[tuple[str, list[str]]]:
@@ -101,8 +109,9 @@ def _parse(kind: Any, texts: list[str], name: str) -> Any:
     if kind in (int, float, str):
         try:
             return kind(text)
-        except ValueError as error:
-            raise ConfigError(f"{name}: {error}") from None
+        except ValueError:
+            expected = "a whole number" if kind is int else "a number"
+            raise ConfigError(f"{name} {text!r}: expected {expected}") from None
     raise ConfigError(f"{name}: a value of this kind cannot be given on the command line")
 
 

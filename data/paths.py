@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,11 @@ ROOT = Path(__file__).resolve().parent.parent
 def data_dir() -> Path:
     """Returns the folder of all fetched and prepared data: $SHARDZOO_DATA, or .data/ in the checkout."""
     return Path(os.environ.get("SHARDZOO_DATA") or ROOT / ".data").expanduser()
+
+
+def environment(name: str) -> Path:
+    """Returns the environment that `make` sets up for others' programs beside the one that runs: .venv-parity beside .venv."""
+    return Path(f"{sys.prefix}-{name}")
 
 
 def is_address(text: str) -> bool:

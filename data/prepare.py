@@ -13,6 +13,8 @@ which takes it from their folder. A kind that makes caches of a user's own data 
 import dataclasses
 import json
 import shutil
+import types
+import typing
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -63,16 +65,25 @@ def settings_from(source: str) -> Settings:
       source: a folder, a file, or "tfds:NAME".
 
     Raises:
-      DataError: no kind of data is made of it.
+      DataError: it does not exist, or no kind of data is made of it.
     """
     for kind in kinds.KINDS:
         made = getattr(kinds.module(kind, "settings"), "from_source", lambda source: None)(source)
         if made is not None:
             return made
+    if ":" not in source and not Path(source).exists():
+        raise DataError(f"{source!r}: no such file or folder")
     raise DataError(
         f"{source!r}: expected a folder of pictures, DIR/LABEL/*.png, or of sounds with a table of texts, metadata.csv; a "
         "netCDF file or Zarr store; JSON lines of conversations; or tfds:NAME"
     )
+
+
+def own_settings() -> list[type[Settings]]:
+    """Returns the classes of settings of a user's own data: what `from_source` of each kind may return."""
+    makers = (getattr(kinds.module(kind, "settings"), "from_source", None) for kind in kinds.KINDS)
+    returned = (typing.get_type_hints(maker)["return"] for maker in makers if maker)
+    return [cls for union in returned for cls in typing.get_args(union) if cls is not types.NoneType]
 
 
 def takes_vocabulary(settings: Settings) -> bool:

@@ -24,9 +24,12 @@ class UserError(ValueError):
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
-    """A hint `; did you mean 'x'?`, or the choices where none is near."""
+    """A hint `; did you mean 'x'?`, or the choices where none is near. A dotted choice is meant by its last part too."""
     choices = sorted(map(shortened, choices))  # they may be out of somebody's file, as a mesh's axes are
-    if near := difflib.get_close_matches(name[:100], choices, n=1, cutoff=0.5):
+    ends = [choice for choice in choices if choice.endswith(f".{name}")]
+    if len(ends) > 1:
+        return f"; choose from {', '.join(ends)}"
+    if near := ends or difflib.get_close_matches(name[:100], choices, n=1, cutoff=0.5):
         return f"; did you mean '{near[0]}'?"
     return f"; choose from {', '.join(choices)}" if choices else ""
 

@@ -26,9 +26,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--grids", type=_grids, default=_grids("8x1,4x2,4x4,16x1"), metavar="RxC,...", help="rows x columns"
     )
-    parser.add_argument("--dilations", type=cli.numbers, default=DILATIONS)
+    parser.add_argument(
+        "--dilations", type=cli.numbers, default=DILATIONS, help="of the convolution, with commas between them"
+    )
     parser.add_argument("--size", type=int, default=512, help="rows and columns of the image")
-    parser.add_argument("--channels", type=int, default=384)
+    parser.add_argument("--channels", type=int, default=384, help="of the picture; 384")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), help="bfloat16 for TPUs, else float32, by default")
     parser.add_argument("--topology", metavar="GEN:AxBxC", help="a TPU slice to compile for, e.g. v4:4x4x1")
     parser.add_argument("--json", action="store_true", help="print JSON")

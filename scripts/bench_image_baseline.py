@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("cache", help="a prepared cache of pictures, e.g. fashion_mnist")
     parser.add_argument("--size", type=int, default=28, metavar="PIXELS", help="height and width that pictures have")
     parser.add_argument("--limit", type=int, default=0, help="at most so many training pictures; 0 takes all")
-    parser.add_argument("--models", choices=(*MODELS, "both"), default="both")
+    parser.add_argument("--models", choices=(*MODELS, "both"), default="both", help="which baselines are fitted; both")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     options = parser.parse_args(arguments)
     cli.check_scikit_learn()

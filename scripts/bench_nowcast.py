@@ -24,7 +24,7 @@ _SCALE = 32.0  # of log(1 + rain) as a picture of 8 bits
 def main() -> int:
     parser = cli.parser(__doc__)
     parser.add_argument("experiment", help="an experiment on a gridded series")
-    parser.add_argument("--split", default="test")
+    parser.add_argument("--split", default="test", help="of the prepared series: test, the default, or validation")
     parser.add_argument("--limit", type=int, default=0, help="at most so many windows; 0 takes all")
     parser.add_argument("--checkpoint", type=cli.folder, metavar="DIR", help="a run or a release, scored as well")
     parser.add_argument("--json", action="store_true", help="print JSON")

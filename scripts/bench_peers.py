@@ -33,10 +33,9 @@ import numpy as np
 from configs import registry
 from configs.experiment import Experiment
 from configs.registry import ConfigError
+from data.paths import ROOT, environment
 from models.errors import UserError
 from scripts import cli
-
-ROOT = Path(__file__).resolve().parents[1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,18 +85,18 @@ class System:
         return Path(self.command[0]).exists()
 
 
-def _peer(name: str, environment: str, module: str, **fields: Any) -> System:
-    return System(name, (str(ROOT / environment / "bin/python"), "-m", f"scripts.peers.{module}"), **fields)
+def _peer(name: str, place: str, module: str, **fields: Any) -> System:
+    return System(name, (str(environment(place) / "bin/python"), "-m", f"scripts.peers.{module}"), **fields)
 
 
 OURS = System("Shardzoo", (sys.executable, "-m", "scripts.peers.shardzoo"))
 PEERS = {
-    "hf": _peer("Hugging Face", ".venv-parity", "huggingface", needs="make bench-peers"),
-    "pytorch": _peer("PyTorch", ".venv-parity", "pytorch", modules=("metnet2",), needs="make bench-peers"),
+    "hf": _peer("Hugging Face", "parity", "huggingface", needs="make bench-peers"),
+    "pytorch": _peer("PyTorch", "parity", "pytorch", modules=("metnet2",), needs="make bench-peers"),
     "flax": System("Flax", (sys.executable, "-m", "scripts.peers.flax"), modules=("vit",), needs="make bench-peers"),
     "maxtext": _peer(
         "MaxText",
-        ".venv-maxtext",
+        "maxtext",
         "maxtext",
         modules=("gpt",),
         needs="Python 3.12 or newer: make bench-peers PYTHON312=...",
@@ -137,13 +136,13 @@ class Process:
 def started(system: System, e: Experiment, work: Work) -> Iterator[Process]:
     """Yields the system, ready to do the work with the experiment's model; raises UserError with the end of its output if it
     stops."""
-    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    variables = os.environ | {"JAX_PLATFORMS": "cpu"}
     with tempfile.TemporaryDirectory() as folder:
         errors = Path(folder) / "stderr"
         with errors.open("w") as stderr:
             process = subprocess.Popen(
                 [*system.command, work.name, json.dumps(registry.to_json(e))],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=ROOT, env=environment,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=ROOT, env=variables,
             )  # fmt: skip
         try:
             yield Process(system, process, errors)

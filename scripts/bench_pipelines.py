@@ -15,7 +15,7 @@ from scripts import cli
 
 def main() -> int:
     parser = cli.parser(__doc__)
-    parser.add_argument("--stages", type=int, default=8)
+    parser.add_argument("--stages", type=int, default=8, help="of the pipeline, a simulated device each; 8")
     parser.add_argument("--microbatches", type=cli.numbers, default=[16, 64, 256], help="comma-separated")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     args = parser.parse_args()

@@ -41,7 +41,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--seeds", type=cli.numbers, default=[0], help="seeds for the choice of training examples, comma-separated"
     )
-    parser.add_argument("--features", choices=(*FEATURES, "both"), default="both")
+    parser.add_argument(
+        "--features", choices=(*FEATURES, "both"), default="both", help="what a text is described by; both"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     options = parser.parse_args(arguments)
     cli.check_scikit_learn()

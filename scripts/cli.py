@@ -23,11 +23,13 @@ from data.packages.fetch import FetchError
 from data.paths import data_dir, is_address, scratch
 from models.errors import UserError, nearest
 from models.sharding.layout import Layout
+from scripts import versions
 
 
 def run(main: Callable[[], int | None]) -> typing.NoReturn:
     """Runs a command. A user's error is one line on standard error and exit code 2; a bug keeps its traceback."""
     try:
+        versions.warn_of_jax()
         code = main() or 0
         gc.freeze()  # as Python ends, it would look through all objects once more, half a second with JAX's
         sys.exit(code)

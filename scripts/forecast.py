@@ -22,9 +22,15 @@ def main() -> int:
     parser = cli.parser(__doc__)
     parser.add_argument("--checkpoint", type=cli.folder, required=True, metavar="DIR", help="a run or a release")
     parser.add_argument("--step", type=int, help="the checkpoint of a run; the newest by default")
-    parser.add_argument("--split", default="test")
+    parser.add_argument("--split", default="test", help="of the prepared series: test, the default, or validation")
     parser.add_argument("--time", metavar="TIME", help="the last frame that the model sees, as 2018-05-20T14:30")
-    parser.add_argument("--to", type=cli.folder, default=Path("forecast.html"), metavar="FILE")
+    parser.add_argument(
+        "--to",
+        type=cli.folder,
+        default=Path("forecast.html"),
+        metavar="FILE",
+        help="the page; forecast.html by default",
+    )
     parser.add_argument("--json", action="store_true", help="print the page's figures as JSON")
     args = parser.parse_args()
     cli.use_devices(ONE_DEVICE)

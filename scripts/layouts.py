@@ -34,7 +34,7 @@ def main() -> int:
         "--layout", action="append", metavar="NAME", help="a layout; may be given several times; all by default"
     )
     parser.add_argument("--mesh", help="2x4, or 2x2x2 for pipelines: runs the layouts with this number of mesh axes")
-    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=3, help="that are compared; 3")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     args = parser.parse_args()
     cli.use_devices(cli.SIMULATED)

@@ -157,9 +157,9 @@ def plot(results: Sequence[Attempt], path: Path) -> None:
 
 def main() -> int:
     parser = cli.parser(__doc__)
-    parser.add_argument("folder", type=cli.folder, metavar="DIR")
+    parser.add_argument("folder", type=cli.folder, metavar="DIR", help="the logs of a benchmark's runs")
     parser.add_argument("--plot", type=cli.folder, metavar="FILE", help="draw the curves, for example to attempts.png")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     args = parser.parse_args()
     results = attempts(args.folder)
     if args.plot:

@@ -61,7 +61,7 @@ def of_model(doc: str | None, write_page: Callable[[Path, Experiment, Any], Path
       write_page: of the folder, the experiment and the trained weights.
     """
     parser = cli.parser(doc)
-    parser.add_argument("workdir", type=cli.folder)
+    parser.add_argument("workdir", type=cli.folder, help="a run's working folder")
     args = parser.parse_args()
     cli.use_devices(ONE_DEVICE)
     from trainers.weights.open import open_model

@@ -12,16 +12,18 @@ With --from, NAME is what the data set of your own is to be called, and the furt
 `reference` prepares the texts that scripts.chat looks things up in.
 """
 
+import dataclasses
 import json
 import re
 import shlex
 import sys
+import textwrap
 
 from configs.overrides import override
 from configs.registry import ConfigError
 from data.dialog.tools import reference
 from data.packages.weights import WEIGHTS, fetch_weights
-from data.prepare import PREPARED, settings_from
+from data.prepare import PREPARED, own_settings, settings_from
 from models.errors import nearest
 from scripts import cli
 from scripts.recipes.teach import prepare
@@ -29,7 +31,7 @@ from scripts.recipes.teach import prepare
 
 def main(arguments: list[str] | None = None) -> int:
     """Prepares the data set or the weights of the command line; raises ConfigError for an unknown name, with the nearest one."""
-    parser = cli.parser(__doc__)
+    parser = cli.parser(__doc__, epilog=f"further options with --from, and their defaults:\n{own_options()}")
     parser.add_argument(
         "name", help=f"a data set: {', '.join(PREPARED)}; {reference.NAME}; or weights: {', '.join(WEIGHTS)}"
     )
@@ -43,7 +45,8 @@ def main(arguments: list[str] | None = None) -> int:
         "--from",
         dest="source",
         metavar="SOURCE",
-        help="make it of your own data: a folder of pictures, tfds:NAME, a netCDF file or Zarr store, JSON lines",
+        help="make it of your own data: a folder of pictures, or of sounds with a table of texts; tfds:NAME, pictures with "
+        "classes; a netCDF file or Zarr store; JSON lines of conversations or preference pairs",
     )
     parser.add_argument(
         "--beam",
@@ -76,6 +79,19 @@ def main(arguments: list[str] | None = None) -> int:
         raise ConfigError(f"no data set {options.name!r}{nearest(options.name, [*PREPARED, reference.NAME, *WEIGHTS])}")
     print(json.dumps(summary) if options.json else "\n".join(f"{name}: {value}" for name, value in summary.items()))
     return 0
+
+
+def own_options() -> str:
+    """Returns the options of each kind of a user's own data: the fields of its settings."""
+    lines = []
+    for cls in own_settings():
+        about, *_ = (cls.__doc__ or "").splitlines()
+        options = [f"--{f.name} {f.default!r}" for f in dataclasses.fields(cls) if f.name != "source"]
+        lines += [
+            f"  {about}",
+            *textwrap.wrap(", ".join(options), 100, initial_indent="    ", subsequent_indent="    "),
+        ]
+    return "\n".join(lines)
 
 
 def say(line: str) -> None:

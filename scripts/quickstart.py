@@ -8,6 +8,8 @@ Running it again reuses what is there: prepared data, compiled programs, and the
 
 import dataclasses
 import json
+import os
+import sys
 import time
 from typing import Any
 
@@ -23,7 +25,13 @@ PER_LANGUAGE = 8  # test sentences scored of each language
 def main() -> int:
     began = time.perf_counter()
     p = cli.parser(__doc__)
-    p.add_argument("--workdir", type=cli.folder, default=cli.folder("runs/quickstart"), metavar="DIR")
+    p.add_argument(
+        "--workdir",
+        type=cli.folder,
+        default=cli.folder("runs/quickstart"),
+        metavar="DIR",
+        help="runs/quickstart by default",
+    )
     p.add_argument("--layout", metavar="NAME:XxY", help="a layout for the devices at hand, if they are not eight")
     args, overrides = p.parse_known_args()
     args.experiment, args.synthetic, args.tiny = "gshard_m4.quickstart", False, False
@@ -71,7 +79,8 @@ def main() -> int:
     page = report_translations.write(args.workdir, e)
     minutes = (time.perf_counter() - began) / 60
     print(f"\n{minutes:.1f} minutes. Pictures: {page.resolve()}")
-    print(f'Try:  .venv/bin/python -m scripts.translate --checkpoint {args.workdir} --from de "Passwort vergessen?"')
+    python = os.path.relpath(sys.executable)
+    print(f'Try:  {python} -m scripts.translate --checkpoint {args.workdir} --from de "Passwort vergessen?"')
     return 0
 
 

@@ -240,7 +240,7 @@ def _duration(seconds: float) -> str:
 
 def main() -> int:
     parser = cli.parser(__doc__)
-    parser.add_argument("workdir", type=cli.folder)
+    parser.add_argument("workdir", type=cli.folder, help="a run's working folder")
     args = parser.parse_args()
     print(write(args.workdir))
     return 0

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-from tests.helpers.compiling import CHEAP, share_contexts
+from tests.helpers.compiling import CHEAP, DEFAULTS, share_contexts
 
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8 {CHEAP}"
 from data.paths import data_dir
@@ -27,7 +27,8 @@ from configs.experiment import Experiment
 from tests.helpers import draws
 from trainers import step
 
-draws.install()
+if not DEFAULTS:
+    draws.install()
 share_contexts()
 gc.set_threshold(100_000, 50, 100)  # traces make millions of objects that live, and looking through them takes long
 NOT_FAST = ("integration", "network", "slow")

@@ -17,10 +17,16 @@ _HASHED = 1 << 30  # bytes of a file of rows that are compared with the manifest
 
 
 def read_manifest(folder: Path) -> dict:
-    """Returns a cache's manifest; raises DataError, with the command to run, if there is none."""
+    """Returns a cache's manifest; raises DataError if there is none, with the command to run or the nearest name."""
     path = folder / "manifest.json"
     if not path.exists():
-        raise DataError(f"no prepared data at {folder}; run: python -m scripts.prepare_data {folder.name}")
+        from data.prepare import PREPARED  # imports the settings of all kinds of data
+
+        known = {*PREPARED, *(other.parent.name for other in folder.parent.glob("*/manifest.json"))}
+        hint = nearest(folder.name, known)
+        if folder.name in PREPARED:
+            hint = f"; run: python -m scripts.prepare_data {folder.name}"
+        raise DataError(f"no prepared data at {folder}{hint}")
     return untrusted.read_json(path, DataError)
 
 

@@ -6,17 +6,17 @@ whole and its state donated.
 
 import platform
 import sys
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from data.paths import environment
 from scripts.peers import sizes
 from scripts.peers.serve import Run, serve
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / ".venv-parity/version4"))
+sys.path.insert(0, str(environment("parity") / "version4"))
 import flax
 import transformers  # pyright: ignore[reportMissingImports]
 

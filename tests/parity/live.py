@@ -21,6 +21,7 @@ from safetensors.numpy import load_file, save_file
 
 from data.packages.fetch import FetchError
 from data.packages.weights import weights_folder
+from data.paths import ROOT, environment
 from data.vocabularies.files import PIECES
 from data.vocabularies.tokenizers import Tokenizer
 from models.bert import huggingface as bert
@@ -32,15 +33,14 @@ from tests.parity.cases import CASES, GIVEN, ODD_TEXT, TRANSLATORS
 from trainers.weights import huggingface, open
 from trainers.weights import source as weights
 
-ROOT = Path(__file__).resolve().parents[2]
 FIXTURES = ROOT / "tests/fixtures/parity"
 TOLERANCE = 1e-4
 
 
 def theirs(*args: str | Path, version: int = 5) -> str:
     """Runs the other side; gives back what it prints."""
-    command = [ROOT / ".venv-parity/bin/python", ROOT / "tests/parity/theirs.py", *args]
-    path = {"PYTHONPATH": str(ROOT / ".venv-parity/version4")} if version == 4 else {}
+    command = [environment("parity") / "bin/python", ROOT / "tests/parity/theirs.py", *args]
+    path = {"PYTHONPATH": str(environment("parity") / "version4")} if version == 4 else {}
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=os.environ | path).stdout
 
 

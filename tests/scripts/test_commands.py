@@ -1,5 +1,6 @@
 """Commands, run as a user runs them: what they print, what they refuse, in one line."""
 
+import ast
 import dataclasses
 import itertools
 import json
@@ -12,10 +13,15 @@ import pytest
 
 from configs import registry
 from configs.optimizers import Cosine
+from configs.overrides import override
+from data.prepare import settings_from
+from data.reading.caches import read_manifest
 from models.errors import UserError
 from scripts import cli
 from scripts import train as train_script
+from scripts.prepare_data import own_options
 from tests.helpers.compiling import CHEAP
+from trainers.programs import tables
 
 
 def command(*args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -42,6 +48,44 @@ def test_a_misspelt_experiment_is_refused(tmp_path):
     assert not (tmp_path / "w").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments", "hint"),
+    [
+        ("quickstart", [], r"no experiment 'quickstart'; choose from bert\.quickstart, gpt\.quickstart, .*"),
+        ("gpt.quickstart", ["--learning_rate", "1e-3"], r"--learning_rate; did you mean 'optimizer\.schedule\.peak'\?"),
+        ("gpt.quickstart", ["--hidden_dim", "8"], r"--hidden_dim; did you mean 'model\.hidden_dim'\?"),
+        ("gpt.quickstart", ["--train.steps", "abc"], "--train.steps 'abc': expected a whole number"),
+        ("gpt.quickstart", ["--optimizer.schedule.peak", "x"], "--optimizer.schedule.peak 'x': expected a number"),
+    ],
+)
+def test_names_of_other_programs_and_last_parts_of_names_are_understood(name, arguments, hint):
+    """An error names the field that is meant, and what a value should be."""
+    with pytest.raises(UserError, match=f"{hint}$"):
+        override(registry.load(name), arguments)
+
+
+def test_unknown_data_names_the_nearest(tmp_path, monkeypatch):
+    """A cache that nothing prepares is a misspelt name; one that can be prepared names the command; a source must be there."""
+    monkeypatch.setenv("SHARDZOO_DATA", str(tmp_path))
+    with pytest.raises(UserError, match=r"gpt_smal; did you mean 'gpt_small'\?$"):
+        read_manifest(tmp_path / "caches" / "gpt_smal")
+    with pytest.raises(UserError, match=r"; run: python -m scripts\.prepare_data gpt_small$"):
+        read_manifest(tmp_path / "caches" / "gpt_small")
+    with pytest.raises(UserError, match=r"^'/nonexistent': no such file or folder$"):
+        settings_from("/nonexistent")
+
+
+def test_every_option_says_what_it_is():
+    """No argument of a command is without a line in --help; prepare_data lists what --from takes further."""
+    for path in sorted(Path(cli.__file__).parent.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".add_argument"):
+                assert "help" in {keyword.arg for keyword in node.keywords}, f"{path}:{node.lineno}"
+    options = own_options()
+    for option in ("--seconds 16.0", "--variables ()", "--test 0.1", "--reference ''", "--channels 3"):
+        assert option in options
+
+
 @pytest.mark.integration
 def test_an_mlperf_target_is_for_a_log(tmp_path):
     line = refused("scripts.train", "gshard_m4.quickstart", "--workdir", str(tmp_path / "w"), "--mlperf-target", "20")
@@ -58,12 +102,12 @@ def test_a_misspelt_override_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (["--train.steps", "many"], ["--train.steps", "invalid literal", "'many'"]),
+        (["--train.steps", "many"], ["--train.steps", "'many': expected a whole number"]),
         (["--execution.dispatch", "einsam"], ["--execution.dispatch", "'einsam'", "did you mean 'einsum'?"]),
         (["--model.layers", "6"], ["layers=6", "nearest are 4 and 8"]),
         (["--layout", "tensor_paralel"], ["no layout 'tensor_paralel'", "did you mean 'tensor_parallel'?"]),
         (["--layout", "tensor_parallel:2by4"], ["'tensor_parallel:2by4'", "a mesh of 2 sizes", "tensor_parallel:2x4"]),
-        (["--steps", "3"], ["--steps", "did you mean"]),
+        (["--steps", "3"], ["--steps; choose from optimizer.schedule.steps, train.steps"]),
         (
             ["--optimizer.schedule.warmup", "9999"],
             ["optimizer.schedule: warmup=9999", "below steps=500", "nearest is 499"],
@@ -127,6 +171,13 @@ def test_show_prints_a_giant_without_arrays():
     wi = next(t for t in found["tensors"] if t["name"] == "encoder.sparse.ffn.wi")
     assert wi["shape"] == [9, 2048, 1024, 8192] and wi["spec"] == "(-, data*expert, -, -)"
     assert wi["bytes_per_device"] == 9 * 1024 * 8192 * 4  # one expert a chip
+
+
+def test_a_description_begins_at_the_margin():
+    """The text of an experiment is printed alike by each Python: from 3.13 on, docstrings come without their indentation."""
+    e = registry.load("gpt.quickstart")
+    lines = tables.as_text(e, tables.describe(e)).partition("\nConfig\n")[0].splitlines()
+    assert len(lines) > 2 and not any(line.startswith(" ") for line in lines)
 
 
 @pytest.mark.integration

@@ -150,8 +150,9 @@ def test_train_classify_and_prepare_end_to_end(tiny, monkeypatch):
 
 def test_teachers_see_the_examples_of_their_students():
     """Every cache with a teacher: the teacher's own has fewer examples, and its experiment reads it."""
-    for settings in PREPARED.values():
-        if isinstance(settings, Labelled) and settings.teacher:
-            name, known = cache_of_teacher(settings)
-            assert name == registry.load(settings.teacher).data.cache and 0 < known.limit < settings.limit
-            assert known.subset_seed == settings.subset_seed and not known.teacher
+    taught = [settings for settings in PREPARED.values() if isinstance(settings, Labelled) and settings.teacher]
+    assert taught
+    for settings in taught:
+        name, known = cache_of_teacher(settings)
+        assert name == registry.load(settings.teacher).data.cache and 0 < known.limit < settings.limit
+        assert known.subset_seed == settings.subset_seed and not known.teacher

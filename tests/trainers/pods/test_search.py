@@ -128,18 +128,19 @@ def test_vocabulary_that_no_mesh_divides_stays_whole(small):
 
 
 @pytest.mark.parametrize(
-    ("remat", "gib", "seconds"), [("full", 10.7, 18.27), ("attention_in+attention_out+gate", 31.6, 17.16)]
+    ("name", "topology", "gib", "seconds"),
+    [
+        ("bert.mlperf_480b", "v4:8x16x16", 25.4, 16.67),
+        ("gpt.maxtext_22b", "v4:4x4x4", 27.6, 12.15),
+        ("gpt.palm_540b", "v4:12x16x16", 17.6, 28.01),
+    ],
 )
-def test_estimates_of_the_480b_encoder_are_near_what_the_compiler_says(encoder, remat, gib, seconds):
-    found = bound(with_remat(encoder, remat), POD)
-    assert found.memory_bytes == pytest.approx(gib * GIB, rel=0.3)
+def test_estimates_are_near_what_the_compiler_says(name, topology, gib, seconds):
+    """Of the plans in BENCHMARKS.md: the step's time within a tenth; memory is taken for too large rather than too small, as a
+    plan that seems to fit and does not costs a compilation less than one that is never tried."""
+    found = bound(registry.load(name), parse_slice(topology))
     assert found.step_s == pytest.approx(seconds, rel=0.1)
-
-
-def test_estimate_of_fully_sharded_22b_is_near_what_the_compiler_says():
-    found = bound(registry.load("gpt.maxtext_22b"), parse_slice("v4:4x4x4"))
-    assert found.memory_bytes == pytest.approx(30.4 * GIB, rel=0.3)
-    assert found.step_s == pytest.approx(14.16, rel=0.3)
+    assert 1.0 < found.memory_bytes / GIB / gib < 1.4
 
 
 def test_what_is_kept_costs_memory_and_saves_flops(encoder):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from configs import registry
-from trainers.programs.model_flops import count, model_flops, products, slot_flops
+from trainers.programs.model_flops import carry_range, count, model_flops, products, slot_flops
 
 
 @pytest.mark.parametrize(
@@ -71,3 +71,23 @@ def test_a_mixture_counts_the_experts_that_a_token_is_sent_to(choices, fields):
         exact
     )
     assert model_flops(scarce) == slot_flops(scarce) < model_flops(exact)
+
+
+def test_what_a_scan_carries_is_read_in_any_release_of_jax():
+    """Two constants, one carried array, one that turns read and one that they write: also where both are as long as the carried
+    one, after differentiation, and where nothing is carried."""
+
+    def run(x, w, v, rows):
+        return jax.lax.scan(lambda y, row: (jnp.tanh(y @ w + row * v), y), x, rows)
+
+    x, w, v, rows = jnp.ones(4), jnp.ones((4, 4)), jnp.ones(4), jnp.ones((4, 4))
+
+    def ranges(function, *arguments):
+        equations = jax.make_jaxpr(function)(*arguments).jaxpr.eqns
+        return [carry_range(eqn) for eqn in equations if eqn.primitive.name == "scan"]
+
+    assert ranges(run, x, w, v, rows) == [(2, 3)]
+    assert ranges(lambda rows: jax.lax.scan(lambda _, row: (None, row * v), None, rows), rows) == [(1, 1)]
+    # With derivatives of all but v: w and v and w's, then x and its own.
+    pushed = ranges(lambda *a: jax.jvp(lambda *b: run(*b[:2], v, b[2]), a, a), x, w, rows)
+    assert pushed == [(3, 5)]

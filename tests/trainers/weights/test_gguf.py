@@ -14,13 +14,12 @@ from numpy.testing import assert_allclose, assert_array_equal
 from tokenizers.pre_tokenizers import ByteLevel
 
 from data import gguf_reader
-from data.packages.fetch import FetchError
-from data.packages.weights import weights_folder
 from data.vocabularies.tokenizers import Tokenizer
 from models.gpt.config import GptConfig
 from models.interchange import InterchangeError
 from models.sharding.params import flatten
 from scripts.fuzz import writers
+from tests.helpers.archives import released_weights
 from tests.parity import ours
 from trainers.weights import open
 from trainers.weights.gguf import Gguf
@@ -179,12 +178,10 @@ def test_numbers_are_the_librarys_however_many_are_made_at_once(kind, tmp_path, 
     assert_array_equal(Gguf(path).read("embedding.table"), gguf.dequantize(table.data, table.tensor_type))
 
 
+@pytest.mark.network
 def test_smollm2_knows_the_capital_of_france():
     """Released 4-bit weights, continued greedily: the next word is Paris."""
-    try:
-        source = open.open_weights(weights_folder("smollm2_135m"))
-    except FetchError as error:
-        pytest.skip(str(error))
+    source = open.open_weights(released_weights("smollm2_135m"))
     tokenizer = Tokenizer(source.vocabulary or "")
     ids = tokenizer.encode("The capital of France is")
     m = ours.model(source)

@@ -16,8 +16,6 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from safetensors.numpy import load_file, save_file
 
-from data.packages.fetch import FetchError
-from data.packages.weights import weights_folder
 from data.vocabularies.tokenizers import Tokenizer
 from models import interchange
 from models.families import family_of, interchange_of
@@ -27,6 +25,7 @@ from models.parts.heads_config import Classification, MaskedLm, SentenceEmbeddin
 from models.sharding.component import Component, make_mesh
 from models.sharding.layouts import LAYOUTS
 from models.sharding.params import ParamInfo, describe, flatten
+from tests.helpers.archives import released_weights
 from tests.helpers.masked_vocabularies import train_roberta
 from tests.parity import ours
 from tests.parity.cases import CASES, GIVEN, SENTENCES
@@ -440,20 +439,14 @@ def test_another_model_is_refused():
         weights.fitting(other, shapes_of(other), source)
 
 
-# --- released weights, where they were fetched --------------------------------------------------------------------
+# --- released weights ---------------------------------------------------------------------------------------------
 
 
-def fetched(name: str) -> Path:
-    try:
-        return weights_folder(name)
-    except FetchError as error:
-        pytest.skip(str(error))
-
-
+@pytest.mark.network
 def test_minilm_embeds_as_transformers_does():
     """Released MiniLM gives the unit vectors of `transformers` to 1e-4, and our vocabulary its ids; paraphrases are nearer to
     each other than to any stranger."""
-    folder = fetched("minilm_l6")
+    folder = released_weights("minilm_l6")
     expected = load_file(FIXTURES / "minilm.safetensors")
     tokenizer = Tokenizer(folder)
     for text, ids, mask in zip(SENTENCES, expected["tokens"], expected["mask"], strict=True):
