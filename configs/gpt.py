@@ -223,7 +223,7 @@ def gspmd_128b() -> Experiment:
 def gspmd_256b() -> Experiment:
     """GSPMD 256B: 128 layers of 8192, 275.1e9 parameters; 6.71 s on 2048 cores, 54.1 % as printed.
 
-    Modelled on 512 chips: 23.0 s, 54 % MFU.
+    Modelled on 512 chips: 22.9 s, 54 % MFU.
     """
     return _gspmd("gspmd_256b", layers=128, batch=1024, mesh=two_d(128, 4), remat="attention_out")
 
@@ -423,7 +423,8 @@ def palm_540b() -> Experiment:
     """PaLM 540B: 118 layers of 18432, 48 heads of 256, 540.35e9 parameters; 238.3k tokens/s at batch 2048 on 6144 TPU v4.
 
     46.2 % MFU (57.8 % HFU); 780e9 tokens. One pod of 3072 chips here: 256-way data, 12-way model, as in the paper.
-    Modelled: 28.0 s, 58 % MFU; with half the batch and full recomputation, as one of the paper's two pods had it, 15.4 s, 53 %.
+    Modelled: 28.0 s, 58 % MFU; as one of the paper's two pods had it (half the batch, full recomputation, no attention kernel),
+    15.6 s, 52 %: a point of the calibration (BENCHMARKS.md).
     """
     e = _palm("palm_540b", layers=118, dim=18_432, heads=48, mesh=two_d(256, 12))
     # 256,000 ids don't divide by 12.

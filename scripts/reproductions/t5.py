@@ -56,7 +56,7 @@ def switch_flops() -> Iterator[Row]:
         "t5.v1_1_xxl": "6.3T", "switch.xxl_128e": "6.3T", "switch.c_2048e": "890B",
     }  # fmt: skip
     dense = "512 inputs and 114 targets in rows of 128, every product; the paper does not say what it counts"
-    sparse = f"{dense}; experts as `mfu` counts them (docs/THROUGHPUT.md)"
+    sparse = "as the dense one, with a router; a token's one expert is counted, not its buffers' empty slots"
     for name, paper in printed.items():
         ours = step_flops(name) / 3 / registry.load(name).data.batch_size
         yield Row(name, paper, ours, dense if name.startswith("t5") else sparse)
