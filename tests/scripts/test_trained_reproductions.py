@@ -3,14 +3,16 @@
 import math
 import os
 import signal
+import zlib
 from typing import Any
 
 import pytest
 
 from configs import registry
+from data.paths import ROOT
 from scripts import cli
 from scripts.reproductions import pictures, training
-from scripts.reproductions.entry import Entry, ReproductionError
+from scripts.reproductions.entry import Entry, ReproductionError, entries
 from tests.helpers.runs import changed_steps
 
 
@@ -128,3 +130,44 @@ def test_what_is_computed_from_weights_is_kept_beside_them(tmp_path):
     run = run_of(tmp_path, (1, 1.0))
     assert training.kept(run, "scores", lambda: {"accuracy": 0.5}) == {"accuracy": 0.5}
     assert training.kept(run, "scores", lambda: pytest.fail("computed again")) == {"accuracy": 0.5}
+
+
+class Logged(dict):
+    """A line of a log, or scores, with a number between .1 and .9 for every name."""
+
+    def __missing__(self, name: str) -> float:
+        return 0.1 + zlib.crc32(f"{self['of']} {name}".encode()) / 2**32 * 0.8
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self[name]
+
+
+@pytest.mark.parametrize("name", [name for name, entry in entries().items() if entry.kind == "trained"])
+def test_a_page_has_the_rows_that_its_script_makes(name, tmp_path, monkeypatch):
+    """Of made-up runs a script makes the rows that its page has, one for one, in the classes that it names: a page whose training
+    took an hour cannot fall behind its script unnoticed."""
+
+    def train(folder, arms, seeds=training.SEEDS):
+        return {arm.name: [_logged(tmp_path, arm, seed) for seed in seeds] for arm in arms}
+
+    monkeypatch.setattr(training, "train", train)
+    monkeypatch.setattr(training, "started", lambda folder, arm: Logged(of="start"))
+    monkeypatch.setattr(training, "evaluated", lambda run, name, change=None: Logged(of=f"{run.workdir.name} {name}"))
+    monkeypatch.setattr(training, "kept", lambda run, name, compute: Logged(of=f"{run.workdir.name} {name}"))
+    rows = list(entries()[name].make(tmp_path))
+    lines = (ROOT / "docs" / "reproductions" / f"{name}.md").read_text().splitlines()
+    cells = [line[2:].split(" | ") for line in lines if line.startswith("| ")][2:]
+    assert [row.label for row in rows] == [label for label, *_ in cells], f"run: python -m scripts.reproduce {name}"
+    assert [row.stated for row in rows] == [stated for _, _, stated, *_ in cells]
+    assert {row.stated for row in rows} - {"", *entries()[name].stated} <= {"derived"}
+
+
+def _logged(folder, arm: training.Arm, seed: int) -> training.Run:
+    """A run that has logged and evaluated whenever its arm does."""
+    e = arm.experiment.train
+    every = math.gcd(e.eval_every or e.steps, e.log_every)
+    lines = [Logged(of=f"{arm.name} {seed} {step}", step=step) for step in range(every, e.steps + 1, every)]
+    for line in lines:
+        if e.eval_every and line["step"] % e.eval_every:
+            line.update({"eval/cross_entropy": None, "eval/ctc": None})
+    return training.Run(folder / f"{arm.name}-seed{seed}", False, lines)
