@@ -73,7 +73,7 @@ def bench_42m() -> Experiment:
     )
 
 
-# --- GPT-2: Radford et al. 2019, Table 2 (sizes as counted: the paper's first row says 117M) -----------------------
+# --- GPT-2: Radford et al. 2019 (sizes as its releases are named; the paper's first row says 117M) -----------------
 
 
 def gpt2_124m() -> Experiment:
@@ -199,11 +199,11 @@ def _gpt3(name: str, *, layers: int, dim: int, heads: int, batch: int, rate: flo
     )
 
 
-# --- GSPMD, arXiv 2105.04663, Table 2: dense decoders of Lingvo --------------------------------------------------
+# --- GSPMD, arXiv 2105.04663: dense decoders of Lingvo. Steps and shares of the peak are its Table 2's, from memory -
 
 
 def gspmd_64b() -> Experiment:
-    """GSPMD 64B: 32 layers of 8192, 68.98e9 parameters; 5.74 s a step on 128 TPU-v3 cores, 62.7 % of peak as printed.
+    """GSPMD 64B: 32 layers of 8192, 68.98e9 parameters; 5.74 s a step on 128 TPU-v3 cores, 62.7 % of peak.
 
     Here and below 2048 tokens a chip, on 128 TPU-v4 chips for 64B and twice as many for each step up. Modelled: 5.2 s, 60 % MFU.
     """
@@ -212,7 +212,7 @@ def gspmd_64b() -> Experiment:
 
 
 def gspmd_128b() -> Experiment:
-    """GSPMD 128B: 64 layers of 8192, 137,702,416,384 parameters; 6.31 s on 2048 cores, 56.5 % as printed.
+    """GSPMD 128B: 64 layers of 8192, 137,702,416,384 parameters; 6.31 s on 2048 cores, 56.5 %.
 
     Lingvo's own run of it: 512 x 1024 tokens a step, 62k tokens/s, 41 % MFU (55 % with recomputation). Modelled on 256 chips:
     10.6 s, 59 % MFU.
@@ -221,7 +221,7 @@ def gspmd_128b() -> Experiment:
 
 
 def gspmd_256b() -> Experiment:
-    """GSPMD 256B: 128 layers of 8192, 275.1e9 parameters; 6.71 s on 2048 cores, 54.1 % as printed.
+    """GSPMD 256B: 128 layers of 8192, 275.1e9 parameters; 6.71 s on 2048 cores, 54.1 %.
 
     Modelled on 512 chips: 22.9 s, 54 % MFU.
     """
@@ -229,7 +229,7 @@ def gspmd_256b() -> Experiment:
 
 
 def gspmd_512b() -> Experiment:
-    """GSPMD 512B: 256 layers of 8192, 550.0e9 parameters; 7.64 s on 2048 cores, 47.5 % as printed.
+    """GSPMD 512B: 256 layers of 8192, 550.0e9 parameters; 7.64 s on 2048 cores, 47.5 %.
 
     Modelled on 1024 chips: 44.8 s, 56 % MFU.
     """
@@ -237,7 +237,7 @@ def gspmd_512b() -> Experiment:
 
 
 def gspmd_1t() -> Experiment:
-    """GSPMD 1T: 128 layers of 16384, 1,100,041,175,040 parameters; 13.66 s on 2048 cores, 55.6 % as printed.
+    """GSPMD 1T: 128 layers of 16384, 1,100,041,175,040 parameters; 13.66 s on 2048 cores, 55.6 %.
 
     That step has about 128 rows, 64 tokens a core; here 3072, so that gathering weights and adding up their gradients pays.
     Modelled: 61.3 s, 61 % MFU.
