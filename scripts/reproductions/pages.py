@@ -12,6 +12,7 @@ HOW = {
     "trained": "Trained here at small size; errors are standard errors over seeds where a row says nothing else.",
     "consistency": "Arithmetic against arithmetic: nothing of the paper's is reproduced by it.",
 }
+NEAR = f"within {100 * CLOSE:g} %"
 
 
 def ours(row: Row) -> str:
@@ -95,7 +96,6 @@ def summary(entry: Entry, rows: Sequence[Row]) -> str:
     return f"| {' | '.join([*cells, entry.claim])} |"
 
 
-NEAR = f"within {100 * CLOSE:g} %"
 Cell = Callable[[Entry, Sequence[Row]], str]
 # Title, and what stands between the source and the claim of an entry.
 TABLES: Mapping[str, tuple[str, Mapping[str, Cell]]] = {
@@ -130,9 +130,9 @@ One line a table, figure or claim. Each figure of a paper has a class:
 
 {chr(10).join(f"- *{name}*: {meaning}." for name, meaning in CLASSES.items())}
 
-"The same" counts printed figures alone, those that ours is rounded to the last digit that is printed: of "1B" that is not
-much, of "481,815,347,200" all. "{NEAR.capitalize()}" counts figures of every class that are numbers, and a page has each
-deviation. A claim is of a model that was trained here: it comes out where a difference is on the paper's side of zero by
+"The same" counts printed figures alone, and of them those that ours is when it is rounded to the last printed digit: for "1B"
+that is not much, for "481,815,347,200" it is everything. "{NEAR.capitalize()}" counts figures of every class that are numbers, and
+a page has each deviation. A claim is of a model that was trained here: it comes out where a difference is on the paper's side of zero by
 Student's t, with 97.5 % for that side (12.7 standard errors of two seeds, 4.3 of three). Errors are over seeds; a row whose
 error is another says so. Models that are trained here are small, so that figures beside the paper's are compared by direction
 alone. Consistency compares arithmetic with arithmetic, and is never "the same".
