@@ -66,9 +66,7 @@ def main() -> int:
             named = dataclasses.replace(e, layout=cli.named_layout(e, f"{name}:{mesh}"))
             try:
                 outcome = equality.trial(named, args.steps, jax.devices(), initial)
-            except (
-                LayoutError
-            ) as refusal:  # such as context parallelism of a mixture, whose routing groups span positions
+            except LayoutError as refusal:  # as context parallelism of a mixture, whose routing groups span positions
                 if args.layout:
                     raise
                 print(f"{e.name:22} {name:22} {mesh:6} refused: {refusal}", file=sys.stderr, flush=True)

@@ -268,9 +268,7 @@ def _load(runs: training.Runs) -> str:
 
 def _history(order: str, *earlier: Row) -> list[Row]:
     """Returns what came before the rows of a page, and what its training loss can say."""
-    by_heart = (
-        "with 1.8 nats between held-out and training loss, a lower training loss shows memory here before anything else"
-    )
+    by_heart = "with held-out and training loss so far apart a lower training loss shows memory before anything else"
     note = Row("the order of events", None, None, f"{order}; {by_heart}")
     return [*(dataclasses.replace(row, compared=False) for row in earlier), note]
 

@@ -130,12 +130,12 @@ One line a table, figure or claim. Each figure of a paper has a class:
 
 {chr(10).join(f"- *{name}*: {meaning}." for name, meaning in CLASSES.items())}
 
-"The same" counts printed figures alone, and of them those that ours is when it is rounded to the last printed digit: for "1B"
-that is not much, for "481,815,347,200" it is everything. "{NEAR.capitalize()}" counts figures of every class that are numbers, and
-a page has each deviation. A claim is of a model that was trained here: it comes out where a difference is on the paper's side of zero by
-Student's t, with 97.5 % for that side (12.7 standard errors of two seeds, 4.3 of three). Errors are over seeds; a row whose
-error is another says so. Models that are trained here are small, so that figures beside the paper's are compared by direction
-alone. Consistency compares arithmetic with arithmetic, and is never "the same".
+"The same" counts printed figures alone, and of them those that ours is when it is rounded to the last printed digit: for
+"1B" that is not much, for "481,815,347,200" it is everything. "{NEAR.capitalize()}" counts figures of every class that are
+numbers, and a page has each deviation. A claim is of a model that was trained here: it comes out where a difference is on
+the paper's side of zero by Student's t, with 97.5 % for that side (12.7 standard errors of two seeds, 4.3 of three). Errors
+are over seeds; a row whose error is another says so. Models that are trained here are small, so that figures beside the
+paper's are compared by direction alone. Consistency compares arithmetic with arithmetic, and is never "the same".
 Each page says what differs, and why. `python -m scripts.reproduce NAME` makes a page anew.
 """
 
