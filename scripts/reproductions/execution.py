@@ -49,7 +49,7 @@ def int8(folder: Path) -> list[Row]:
     note = f"no verdict: after {tokens:.1f} million tokens a model knows how frequent words are, where 8 bits can hardly be worse"
     rows = training.curve_rows(runs, LOSS)
     for name, other in (("bfloat16", "float32"), ("int8", "bfloat16")):
-        rows.append(dataclasses.replace(
-            training.measured(f"{name} less {other}", training.differences(loss[name], loss[other])), differs=note
-        ))  # fmt: skip
+        rows.append(
+            training.measured(f"{name} less {other}", training.differences(loss[name], loss[other]), None, note)
+        )
     return rows
