@@ -82,7 +82,7 @@ def xxl() -> Experiment:
 
 
 def g() -> Experiment:
-    """Conformer G, 8.0 B (BigSSL, table 2): 36 blocks of 3,072, pre-trained as XL. BENCHMARKS.md has plans of it in pipeline
+    """Conformer G, 8.0 B (BigSSL): 36 blocks of 3,072, pre-trained as XL. BENCHMARKS.md has plans of it in pipeline
     stages, as BigSSL's was, and in 2D."""
     return pretraining(
         "g", conformer(36, 3072, 16, 5, objective="wav2vec"), fsdp_within_data(8, 64), 2048, remat="full"

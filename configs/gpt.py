@@ -73,7 +73,7 @@ def bench_42m() -> Experiment:
     )
 
 
-# --- GPT-2: Radford et al. 2019, Table 2 (sizes as counted: the paper's first row says 117M) -----------------------
+# --- GPT-2: Radford et al. 2019 (sizes as its releases are named; the paper's first row says 117M) -----------------
 
 
 def gpt2_124m() -> Experiment:
@@ -199,11 +199,11 @@ def _gpt3(name: str, *, layers: int, dim: int, heads: int, batch: int, rate: flo
     )
 
 
-# --- GSPMD, arXiv 2105.04663, Table 2: dense decoders of Lingvo --------------------------------------------------
+# --- GSPMD, arXiv 2105.04663: dense decoders of Lingvo. Steps and shares of the peak are its Table 2's, from memory -
 
 
 def gspmd_64b() -> Experiment:
-    """GSPMD 64B: 32 layers of 8192, 68.98e9 parameters; 5.74 s a step on 128 TPU-v3 cores, 62.7 % of peak as printed.
+    """GSPMD 64B: 32 layers of 8192, 68.98e9 parameters; 5.74 s a step on 128 TPU-v3 cores, 62.7 % of peak.
 
     Here and below 2048 tokens a chip, on 128 TPU-v4 chips for 64B and twice as many for each step up. Modelled: 5.2 s, 60 % MFU.
     """
@@ -212,7 +212,7 @@ def gspmd_64b() -> Experiment:
 
 
 def gspmd_128b() -> Experiment:
-    """GSPMD 128B: 64 layers of 8192, 137,702,416,384 parameters; 6.31 s on 2048 cores, 56.5 % as printed.
+    """GSPMD 128B: 64 layers of 8192, 137,702,416,384 parameters; 6.31 s on 2048 cores, 56.5 %.
 
     Lingvo's own run of it: 512 x 1024 tokens a step, 62k tokens/s, 41 % MFU (55 % with recomputation). Modelled on 256 chips:
     10.6 s, 59 % MFU.
@@ -221,15 +221,15 @@ def gspmd_128b() -> Experiment:
 
 
 def gspmd_256b() -> Experiment:
-    """GSPMD 256B: 128 layers of 8192, 275.1e9 parameters; 6.71 s on 2048 cores, 54.1 % as printed.
+    """GSPMD 256B: 128 layers of 8192, 275.1e9 parameters; 6.71 s on 2048 cores, 54.1 %.
 
-    Modelled on 512 chips: 23.0 s, 54 % MFU.
+    Modelled on 512 chips: 22.9 s, 54 % MFU.
     """
     return _gspmd("gspmd_256b", layers=128, batch=1024, mesh=two_d(128, 4), remat="attention_out")
 
 
 def gspmd_512b() -> Experiment:
-    """GSPMD 512B: 256 layers of 8192, 550.0e9 parameters; 7.64 s on 2048 cores, 47.5 % as printed.
+    """GSPMD 512B: 256 layers of 8192, 550.0e9 parameters; 7.64 s on 2048 cores, 47.5 %.
 
     Modelled on 1024 chips: 44.8 s, 56 % MFU.
     """
@@ -237,7 +237,7 @@ def gspmd_512b() -> Experiment:
 
 
 def gspmd_1t() -> Experiment:
-    """GSPMD 1T: 128 layers of 16384, 1,100,041,175,040 parameters; 13.66 s on 2048 cores, 55.6 % as printed.
+    """GSPMD 1T: 128 layers of 16384, 1,100,041,175,040 parameters; 13.66 s on 2048 cores, 55.6 %.
 
     That step has about 128 rows, 64 tokens a core; here 3072, so that gathering weights and adding up their gradients pays.
     Modelled: 61.3 s, 61 % MFU.
@@ -423,7 +423,8 @@ def palm_540b() -> Experiment:
     """PaLM 540B: 118 layers of 18432, 48 heads of 256, 540.35e9 parameters; 238.3k tokens/s at batch 2048 on 6144 TPU v4.
 
     46.2 % MFU (57.8 % HFU); 780e9 tokens. One pod of 3072 chips here: 256-way data, 12-way model, as in the paper.
-    Modelled: 28.0 s, 58 % MFU; with half the batch and full recomputation, as one of the paper's two pods had it, 15.4 s, 53 %.
+    Modelled: 28.0 s, 58 % MFU; as one of the paper's two pods had it (half the batch, full recomputation, no attention kernel),
+    15.6 s, 52 %: a point of the calibration (BENCHMARKS.md).
     """
     e = _palm("palm_540b", layers=118, dim=18_432, heads=48, mesh=two_d(256, 12))
     # 256,000 ids don't divide by 12.

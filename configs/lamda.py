@@ -30,7 +30,7 @@ def lamda_8b() -> Experiment:
 def lamda_137b() -> Experiment:
     """LaMDA 137B: 64 layers of 8192, 128 heads; 137,702,416,384 parameters, the model of gpt.gspmd_128b.
 
-    56.5 % of 1024 v3 chips' peak, recomputation counted (section 10). 3M steps as printed.
+    56.5 % of 1024 v3 chips' peak (section 10, which does not say whether recomputation counts). 3M steps as printed.
     """
     return _pretraining("lamda_137b", layers=64, dim=8192, heads=128, steps=3_000_000, layout=gpt.gspmd_128b().layout)
 

@@ -6,7 +6,7 @@
 
 The model is tiny, in double precision, on random data and eight simulated devices. A row has the differences of losses, of the
 first step's gradients and of the parameters after three steps, and the compiled step's collectives. Layouts that a model cannot
-have, as those of experts without experts, are named and left out. Exits with 1 if a difference is above 1e-9.
+have, as a cut in space of a mixture, are named and left out. Exits with 1 if a difference is above 1e-9.
 """
 
 import dataclasses
@@ -66,7 +66,7 @@ def main() -> int:
             named = dataclasses.replace(e, layout=cli.named_layout(e, f"{name}:{mesh}"))
             try:
                 outcome = equality.trial(named, args.steps, jax.devices(), initial)
-            except LayoutError as refusal:  # such as a layout of experts, of a model that has none
+            except LayoutError as refusal:  # as context parallelism of a mixture, whose routing groups span positions
                 if args.layout:
                     raise
                 print(f"{e.name:22} {name:22} {mesh:6} refused: {refusal}", file=sys.stderr, flush=True)

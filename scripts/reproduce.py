@@ -12,7 +12,6 @@ stopped goes on with what is missing.
 
 import argparse
 import contextlib
-import datetime
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +19,9 @@ from typing import Any
 
 from data.paths import ROOT
 from scripts import cli
+from scripts.reproductions import pages
 from scripts.reproductions.entry import KINDS, Entry, ReproductionError, Row, entries, lookup
+from scripts.reproductions.figure import show
 from scripts.reproductions.pictures import draw
 
 
@@ -63,99 +64,36 @@ def _chosen(args: argparse.Namespace) -> list[Entry]:
 
 def _list(chosen: Sequence[Entry], as_json: bool) -> None:
     if as_json:
-        cli.print_json({e.name: {"source": e.source, "kind": e.kind, "minutes": e.minutes} for e in chosen})
+        names = ("source", "kind", "stated", "minutes")
+        cli.print_json({e.name: {name: getattr(e, name) for name in names} for e in chosen})
         return
     for e in chosen:
-        print(f"{e.name:28} {e.kind:9} {e.minutes:5g} min  {e.source}")
+        print(f"{e.name:28} {e.kind:11} {'+'.join(e.stated):15} {e.minutes:5g} min  {e.source}")
 
 
 def as_data(entry: Entry, rows: Sequence[Row]) -> dict[str, Any]:
     """Returns an entry and its rows as plain values."""
-    names = ("label", "paper", "ours", "error", "agrees", "differs")
+    names = ("label", "paper", "stated", "ours", "error", "same", "deviation", "comes_out", "differs")
     lines = [{name: getattr(row, name) for name in names} for row in rows]
     return {"name": entry.name, "source": entry.source, "kind": entry.kind, "unit": entry.unit, "rows": lines}
 
 
 def as_text(rows: Sequence[Row]) -> list[str]:
     """Returns the rows as lines of a terminal."""
-    return [f"  {r.label:36} {_value(r.paper):>16} {_ours(r):>20}  {_verdict(r):4} {r.differs}" for r in rows]
-
-
-def _ours(row: Row) -> str:
-    """Returns our figure, with its standard error over seeds where it has one."""
-    return _value(row.ours) + (f" +- {row.error:.2g}" if row.error is not None else "")
-
-
-def _value(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    return value
-
-
-def _verdict(row: Row) -> str:
-    return {True: "yes", False: "no", None: ""}[row.agrees]
-
-
-def summary(rows: Sequence[Row]) -> str:
-    """Returns "5 of 6", and of a trained reproduction by how much the claims miss that do not come out."""
-    compared = [row for row in rows if row.agrees is not None]
-    missed = [f"{row.label}: {_ours(row)}" for row in compared if row.sign and not row.agrees]
-    count = f"{sum(bool(row.agrees) for row in compared)} of {len(compared)}"
-    return f"{count}; not {'; '.join(missed)}" if missed else count
+    lines = []
+    for row in rows:
+        figures = f"{show(row.paper):>16} {row.stated:8} {pages.ours(row):>20}"
+        lines.append(f"  {row.label:36} {figures}  {pages.verdict(row):4}{pages.deviation(row):>8}  {row.differs}")
+    return lines
 
 
 def write(folder: Path, entry: Entry, rows: Sequence[Row]) -> None:
-    """Writes NAME.md and its picture, and the entry's line in the folder's table."""
+    """Writes NAME.md and its picture, and the entry's line in the folder's index."""
     folder.mkdir(parents=True, exist_ok=True)
     pictured = draw(folder / f"{entry.name}.svg", entry, rows)
-    shown = "ours, with standard errors" if entry.kind == "trained" else "ours over the paper's"
-    date = datetime.date.today().isoformat()
-    how = {
-        "computed": "Computed from shapes and schedules.",
-        "modelled": "Modelled, not measured.",
-        "trained": "Trained here at small size, with standard errors over seeds and held-out samples.",
-    }
-    lines = [
-        f"# {entry.name}",
-        "",
-        f"{entry.source}. {how[entry.kind]} {date}, `python -m scripts.reproduce {entry.name}`.",
-        "",
-        f"> {entry.claim}",
-        "",
-        f"| {entry.unit} | paper | ours | the same | what differs |",
-        "| --- | --- | --- | --- | --- |",
-        *(f"| {r.label} | {_value(r.paper)} | {_ours(r)} | {_verdict(r)} | {r.differs} |" for r in rows),
-        *(["", f"![{shown}]({entry.name}.svg)"] if pictured else []),
-    ]
-    (folder / f"{entry.name}.md").write_text("\n".join(lines) + "\n")
-    link = f"[{entry.name}]({entry.name}.md)"
-    line = f"| {link} | {entry.source} | {entry.kind} | {summary(rows)} | {entry.claim} |"
-    _note(folder / "README.md", entry.name, line)
-
-
-HEAD = """# What the papers say, and what comes out here
-
-One line a table, figure or claim. Of what is computed, "the same" counts the figures that are the paper's to the digits that it
-prints; of what is trained, the claims that come out: a difference on the paper's side of zero by two standard errors, over seeds
-and held-out samples. Models that are trained here are small, so that figures beside the paper's are compared by direction alone.
-Each page says what differs, and why.
-`python -m scripts.reproduce NAME` makes a page anew.
-
-| reproduction | source | kind | the same | claim |
-| --- | --- | --- | --- | --- |
-"""
-
-
-def _note(path: Path, name: str, line: str) -> None:
-    """Puts the entry's line into the table, in the order of names."""
-    old = path.read_text().splitlines() if path.exists() else []
-    lines = {text.split("[")[1].split("]")[0]: text for text in old if text.startswith("| [")}
-    lines[name] = line
-    path.write_text(HEAD + "\n".join(lines[key] for key in sorted(lines)) + "\n")
+    (folder / f"{entry.name}.md").write_text(pages.page(entry, rows, pictured))
+    index = folder / "README.md"
+    index.write_text(pages.index(index.read_text() if index.exists() else "", entries(), entry, rows))
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ def add_translation_task(
     name: str,
     *,
     tfds_name: str,
-    splits: Mapping[str, str] | None,
+    splits: Mapping[str, str],
     data_dir: Path,
     preprocessors: Sequence[Callable],
     source: Path,
@@ -68,7 +68,7 @@ def add_translation_task(
 
     Args:
       tfds_name: data set, config and version.
-      splits: the task's split names to those of the data set; None keeps their names.
+      splits: the task's split names to those of the data set.
       data_dir: TFDS's folder.
       preprocessors: functions that turn an example into the strings `inputs` and `targets`.
       source, target: SentencePiece models.
@@ -158,20 +158,3 @@ def tokens(task: seqio.Task, split: str) -> Iterator[tuple[np.ndarray, np.ndarra
     for inputs, targets in batches.with_options(options):
         sides = (np.split(side.flat_values.numpy(), side.row_splits.numpy()[1:-1]) for side in (inputs, targets))
         yield from zip(*sides, strict=True)
-
-
-def add_wmt(pair: str, *, source: Path, target: Path, data_dir: Path) -> seqio.Task:
-    """Registers `wmt_t2t_translate.PAIR`, e.g. "de-en", into English, from the data set of that name in TFDS."""
-    language, english = pair.split("-")
-    if english != "en":
-        raise ValueError(f"{pair!r}: the target must be English, e.g. 'de-en'")
-    return add_translation_task(
-        f"wmt_t2t_translate.{pair.replace('-', '_')}",
-        tfds_name=f"wmt_t2t_translate/{pair}:1.0.0",
-        splits=None,
-        data_dir=data_dir,
-        preprocessors=[functools.partial(seqio.preprocessors.rekey, key_map={"inputs": language, "targets": english})],
-        source=source,
-        target=target,
-        language=language,
-    )

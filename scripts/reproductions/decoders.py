@@ -3,6 +3,7 @@ one is fine-tuned as LaMDA."""
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 from configs import registry
@@ -11,90 +12,89 @@ from data.dialog.config import RateAndRank
 from data.dialog.format import ATTRIBUTES
 from scripts.reproductions import training
 from scripts.reproductions.entry import Row, reproduction
-from scripts.reproductions.sizes import parameters, step_flops
+from scripts.reproductions.sizes import parameters, parts, step_flops
 
 
-def _billions(printed: dict[str, float], differs: str = "", within: float = 0.02) -> list[Row]:
-    return [Row(name, paper, parameters(f"gpt.{name}") / 1e9, differs, within) for name, paper in printed.items()]
+def _sizes(printed: dict[str, str], differs: str = "", stated: str = "") -> Iterator[Row]:
+    for name, paper in printed.items():
+        yield Row(name, paper, parameters(f"gpt.{name}"), differs, stated)
 
 
-@reproduction("GPT-2, Table 2; GPT-3 (arXiv 2005.14165), Table 2.1", unit="billions of parameters", minutes=1)
-def gpt() -> list[Row]:
+@reproduction(
+    "Names of the released GPT-2 (openai/gpt-2); GPT-3 (arXiv 2005.14165), Table 2.1", "printed", "memory", unit="parameters",
+    minutes=1,
+)  # fmt: skip
+def gpt() -> Iterator[Row]:
     """Decoders of 124 million to 1.5 billion, and of 125 million to 175 billion parameters."""
-    return [
-        *_billions({"gpt2_124m": 0.124, "gpt2_355m": 0.355, "gpt2_774m": 0.774, "gpt2_1558m": 1.558}),
-        *_billions({"gpt3_125m": 0.125, "gpt3_350m": 0.35, "gpt3_760m": 0.76, "gpt3_1_3b": 1.3}, within=0.03),
-        *_billions({"gpt3_2_7b": 2.7, "gpt3_6_7b": 6.7, "gpt3_13b": 13.0, "gpt3_175b": 175.0}, within=0.03),
-    ]
+    yield from _sizes({"gpt2_124m": "124M", "gpt2_355m": "355M", "gpt2_774m": "774M", "gpt2_1558m": "1558M"})
+    small = {"gpt3_125m": "125M", "gpt3_350m": "350M", "gpt3_760m": "760M", "gpt3_1_3b": "1.3B"}
+    large = {"gpt3_2_7b": "2.7B", "gpt3_6_7b": "6.7B", "gpt3_13b": "13.0B", "gpt3_175b": "175.0B"}
+    yield from _sizes(small | large, stated="memory")
 
 
-@reproduction("PaLM, Table 1", unit="billions of parameters")
-def palm_table_1() -> list[Row]:
+@reproduction("PaLM, Table 1", "memory", unit="parameters")
+def palm_table_1() -> Iterator[Row]:
     """Decoders with one head of keys and values and parallel layers: 8.63, 62.50 and 540.35 billion parameters."""
-    return _billions({"palm_8b": 8.63, "palm_62b": 62.50, "palm_540b": 540.35}, within=1e-3)
+    yield from _sizes({"palm_8b": "8.63B", "palm_62b": "62.50B", "palm_540b": "540.35B"})
 
 
-@reproduction("PaLM, section 4.1, Table 3 and appendix B", unit="share of 6144 TPU v4's peak")
-def palm_mfu() -> list[Row]:
+@reproduction("PaLM, section 4.1, Table 3 and appendix B", "memory", unit="share of 6144 TPU v4's peak")
+def palm_mfu() -> Iterator[Row]:
     """238.3 thousand tokens a second are 45.7 % of the peak without attention, 46.2 % with it."""
     e = registry.load("gpt.palm_540b")
     rate, peak = 238.3e3, 6144 * 275e12
     a_token = step_flops(e.name) / (e.data.batch_size * 2048)
     without = 6 * parameters(e.name)
-    return [
-        Row("without attention", 0.457, without * rate / peak, "6 N a token at the paper's rate", within=2e-3),
-        Row("with attention", 0.462, a_token * rate / peak, "FLOPs counted in the traced loss", within=4e-3),
-    ]
+    yield Row("without attention", "45.7 %", without * rate / peak, "6 N a token at the paper's rate")
+    yield Row("with attention", "46.2 %", a_token * rate / peak, "FLOPs counted in the traced loss")
 
 
-@reproduction("LaMDA, Table 27 and section 3", unit="billions of parameters")
-def lamda() -> list[Row]:
+@reproduction("LaMDA, Table 27 and section 3", unit="parameters")
+def lamda() -> Iterator[Row]:
     """Dialog models of 2, 8 and 137 billion parameters, without embeddings."""
-    rows = []
-    for name, paper in {"lamda_2b": 2, "lamda_8b": 8, "lamda_137b": 137}.items():
-        ours = (parameters(f"lamda.{name}") - 32_000 * {2: 2560, 8: 4096, 137: 8192}[paper]) / 1e9
-        rows.append(Row(name, paper, ours, "the table of words left out", within=0.08))
-    return rows
+    for size, width in {2: 2560, 8: 4096, 137: 8192}.items():
+        name = f"lamda_{size}b"
+        yield Row(name, f"{size}B", parameters(f"lamda.{name}") - 32_000 * width, "the table of words left out")
 
 
 @reproduction("LaMDA, Table 27", unit="share of the chips' peak that its budget would need", minutes=1)
-def lamda_budget() -> list[Row]:
+def lamda_budget() -> Iterator[Row]:
     """137 billion parameters were trained in 57.7 days on 1024 TPU-v3 chips at 56.5 % of their peak."""
     e = registry.load("lamda.lamda_137b")
     a_token = step_flops(e.name) / (e.data.batch_size * e.data.length)  # pyright: ignore[reportAttributeAccessIssue]
     share = a_token * 3e6 * 256e3 / (57.7 * 86_400 * 1024 * 123e12)
     note = "3 million steps of 256 thousand tokens: more than the peak, so that one of the paper's numbers is off"
-    return [Row("137B", 0.565, share, note)]
+    yield Row("137B", "56.5 %", share, note)
 
 
-@reproduction("GLaM, Table 4", unit="billions of parameters")
-def glam() -> list[Row]:
-    """Mixtures of 64 experts in every second layer: 1.2 trillion parameters, 97 billion of them for a token."""
+@reproduction("GLaM, Table 4", unit="parameters")
+def glam() -> Iterator[Row]:
+    """Mixtures of 64 experts in every second layer: 1.2 trillion parameters, 96.6 billion of them for a token, and 143 billion,
+    9.8 of them."""
     note = "the vocabulary of 256,000 in the largest, 32,000 in the other"
-    return _billions({"glam_64b_64e": 1200, "glam_8b_64e": 143}, note, 0.04)
+    for name, (paper, active) in {"glam_64b_64e": ("1.2T", "96.6B"), "glam_8b_64e": ("143B", "9.8B")}.items():
+        moe = registry.load(f"gpt.{name}").model.moe  # pyright: ignore[reportAttributeAccessIssue]
+        total = parameters(f"gpt.{name}")
+        experts = sum(n for key, n in parts(f"gpt.{name}").items() if key.startswith("decoder.sparse.ffn.w"))
+        yield Row(name, paper, total, note)
+        yield Row(f"{name}, for a token", active, total - experts * (moe.experts - moe.wanted) // moe.experts, note)
 
 
-@reproduction("MaxText's README of 2023; Pax's and Lingvo's configurations", unit="billions of parameters")
-def throughput_models() -> list[Row]:
+@reproduction("MaxText's README of 2023; Pax's GPT-3 of MLPerf", unit="parameters")
+def throughput_models() -> Iterator[Row]:
     """Decoders with published throughput on TPU v4: 22 and 52 billion parameters, and MLPerf's 175 billion."""
-    return _billions({"maxtext_22b": 21.9, "maxtext_52b": 51.9, "mlperf_175b": 174.6}, within=0.01)
+    yield from _sizes({"maxtext_22b": "22B", "maxtext_52b": "52B", "mlperf_175b": "175B"}, "a name, rounded")
 
 
-@reproduction("Model cards and papers of 2023 to 2025 (models/gpt/README.md)", unit="billions of parameters", minutes=2)
-def released() -> list[Row]:
+@reproduction("Model cards and papers of 2023 to 2025 (models/gpt/README.md)", "memory", unit="parameters", minutes=2)
+def released() -> Iterator[Row]:
     """Released dense decoders and mixtures, by the counts that their authors give."""
-    dense = {
-        "llama2_7b": 6.74, "llama3_1_8b": 8.03, "llama3_70b": 70.6, "mistral_7b": 7.24, "qwen2_5_7b": 7.61, "qwen3_8b": 8.2,
-        "gemma2_9b": 9.24, "gemma3_4b": 3.88, "phi4": 14.7, "olmo2_7b": 7.3, "smollm3_3b": 3.08,
-    }  # fmt: skip
-    sparse = {
-        "mixtral_8x7b": 46.7,
-        "qwen3_30b_a3b": 30.5,
-        "olmoe_1b_7b": 6.9,
-        "gpt_oss_20b": 20.9,
-        "deepseek_v3": 671.0,
-    }
-    return [*_billions(dense, within=0.01), *_billions(sparse, within=0.01)]
+    yield from _sizes({
+        "llama2_7b": "6.74B", "llama3_1_8b": "8.03B", "llama3_70b": "70.6B", "mistral_7b": "7.24B", "qwen2_5_7b": "7.61B",
+        "qwen3_8b": "8.2B", "gemma2_9b": "9.24B", "gemma3_4b": "3.88B", "phi4": "14.7B", "olmo2_7b": "7.3B",
+        "smollm3_3b": "3.08B", "mixtral_8x7b": "46.7B", "qwen3_30b_a3b": "30.5B", "olmoe_1b_7b": "6.9B", "gpt_oss_20b": "20.9B",
+        "deepseek_v3": "671B",
+    })  # fmt: skip
 
 
 # --- trained -----------------------------------------------------------------------------------------------------

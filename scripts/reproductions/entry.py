@@ -3,15 +3,20 @@
 import dataclasses
 import functools
 import importlib
+import inspect
+import math
 import pkgutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from models.errors import UserError, nearest
+from scripts.reproductions.figure import CLASSES, CLOSE, Figure, figure
 
-# How a figure of ours comes about. "computed": from shapes, schedules and arithmetic, exact. "modelled": from the step that the
-# TPU compiler makes, priced by trainers/pods. "trained": measured on a model that was trained for it.
-KINDS = ("computed", "modelled", "trained")
+# How a figure of ours comes about. "computed": from shapes, schedules and arithmetic, exact. "modelled": priced by a model of
+# cost, or simulated. "trained": measured on a model that was trained for it. "consistency": arithmetic against arithmetic, ours
+# or the paper's on both sides: it can show a slip, and reproduces nothing.
+KINDS = ("computed", "modelled", "trained", "consistency")
+SURE = 0.975  # of one side: two standard errors where there are many seeds
 Value = float | int | str | None
 
 
@@ -25,14 +30,15 @@ class Row:
 
     Attributes:
       label: what the figure is of.
-      paper: the published figure, a number or text; None where the paper gives none.
+      paper: the published figure as it is printed, "12.5B", or a number that is derived; None where the paper gives none.
       ours: the figure computed here.
       differs: what differs, or the reason; empty where nothing does.
-      within: relative difference up to which a number counts as reproduced: that of the paper's printed digits.
-      error: standard error of ours over seeds; None where there is none.
-      sign: +1 or -1 of a difference that counts as reproduced if it is on that side of zero by two standard errors; 0 of a
-        figure that is compared with the paper's.
+      stated: one of CLASSES; empty of a row without a figure of the paper.
+      error: standard error of ours, over seeds where nothing else is said; None where there is none.
+      freedom: its degrees of freedom, one less than the number of seeds; infinite of a large sample.
+      sign: +1 or -1 of a difference that comes out if it is surely on that side of zero; 0 of a figure that is compared.
       compared: whether the figure is compared at all; a figure of a small model stands beside the paper's for its direction.
+      reproduces: whether the figure is something of ours: arithmetic against arithmetic is compared, and never the same.
       series, at: the curve of the picture that the figure is a point of, and where.
     """
 
@@ -40,32 +46,58 @@ class Row:
     paper: Value
     ours: Value
     differs: str = ""
-    within: float = 0.01
+    stated: str = ""
     error: float | None = None
+    freedom: float = math.inf
     sign: int = 0
     compared: bool = True
+    reproduces: bool = True
     series: str = ""
     at: float | None = None
 
     @property
-    def ratio(self) -> float | None:
-        """Returns ours / paper where both are numbers that are compared."""
-        if self.sign or not self.compared:
-            return None
-        if isinstance(self.paper, str | None) or isinstance(self.ours, str | None) or not self.paper:
-            return None
-        return self.ours / self.paper
+    def figure(self) -> Figure | None:
+        """Returns the paper's figure where it is a number that ours is compared with."""
+        return figure(self.paper) if self.compared and not self.sign and isinstance(self.ours, int | float) else None
 
     @property
-    def agrees(self) -> bool | None:
-        """Returns whether the figure is the paper's, or None where there is nothing to compare."""
-        if self.paper is None or self.ours is None or not self.compared:
+    def deviation(self) -> float | None:
+        """Returns ours over the paper's figure, less 1, where both are numbers that are compared."""
+        return self.figure and self.figure.deviation(self.ours)  # pyright: ignore[reportArgumentType]
+
+    @property
+    def same(self) -> bool | None:
+        """Returns whether ours is what the paper prints, to its last digit; None where the figure is not a printed one."""
+        if self.stated != "printed" or self.sign or not (self.compared and self.reproduces) or self.ours is None:
             return None
-        if self.sign:
-            assert isinstance(self.ours, float)
-            return None if self.error is None else self.sign * self.ours > 2 * self.error
-        ratio = self.ratio
-        return self.paper == self.ours if ratio is None else abs(ratio - 1) <= self.within
+        return self.figure.is_figure(self.ours) if self.figure else self.paper == self.ours  # pyright: ignore[reportArgumentType]
+
+    @property
+    def near(self) -> bool | None:
+        """Returns whether ours is within CLOSE of the paper's figure, of whatever class; None where there is none."""
+        return None if self.deviation is None else abs(self.deviation) <= CLOSE
+
+    @property
+    def surely(self) -> float | None:
+        """Returns how far from zero a difference must be by its error: by Student's t, 12.7 standard errors of two seeds, 4.3 of
+        three, 1.96 of many."""
+        return None if self.error is None else student(self.freedom) * self.error
+
+    @property
+    def comes_out(self) -> bool | None:
+        """Returns whether a difference is surely on the paper's side of zero; None of other rows, and without an error."""
+        if not self.sign or self.surely is None:
+            return None
+        assert isinstance(self.ours, float)
+        return self.sign * self.ours > self.surely
+
+
+@functools.cache
+def student(freedom: float) -> float:
+    """Returns the quantile of Student's t that bounds a difference on one side."""
+    from scipy.stats import t
+
+    return float(t.ppf(SURE, freedom))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,33 +108,52 @@ class Entry:
       name: "gshard.table_1".
       source: paper, and table or section.
       kind: one of KINDS.
+      stated: the classes of the paper's figures, the first of those that do not say their own.
       minutes: on two cores, about.
       unit: of the numbers.
-      make: returns the rows; it gets the folder of what it compiles or trains, and resumes what it finds there.
+      make: yields the rows one by one; it gets the folder of what it compiles or trains, and resumes what it finds there.
       claim: what the paper says by this table, in a sentence.
+      stores: whether it leaves something in the folder: what does not is made again in seconds.
     """
 
     name: str
     source: str
     kind: str
+    stated: tuple[str, ...]
     minutes: float
     unit: str
-    make: Callable[[Path], Sequence[Row]]
+    make: Callable[[Path], Iterator[Row]]
     claim: str
+    stores: bool = False
 
 
 def reproduction(
-    source: str, *, unit: str, kind: str = "computed", minutes: float = 0.5
-) -> Callable[[Callable[..., Sequence[Row]]], Callable[..., Sequence[Row]]]:
-    """Marks a function as a reproduction. Its docstring is the claim; it takes the folder of its runs unless it is computed."""
-    assert kind in KINDS
+    source: str, *stated: str, unit: str, kind: str = "computed", minutes: float = 0.5
+) -> Callable[[Callable[..., Iterable[Row]]], Callable[..., Iterable[Row]]]:
+    """Marks a function as a reproduction. Its docstring is the claim; it takes the folder of its runs if it leaves any.
 
-    def mark(function: Callable[..., Sequence[Row]]) -> Callable[..., Sequence[Row]]:
+    Args:
+      stated: the classes of the paper's figures; "printed" where nothing is said.
+    """
+    stated = stated or ("printed",)
+    assert kind in KINDS and set(stated) <= set(CLASSES)
+
+    def mark(function: Callable[..., Iterable[Row]]) -> Callable[..., Iterable[Row]]:
         module = function.__module__.rpartition(".")[2]
         claim = " ".join((function.__doc__ or "").split())
-        make = (lambda _: function()) if kind == "computed" else function
-        entry = Entry(f"{module}.{function.__name__}", source, kind, minutes, unit, make, claim)
-        function.__reproduction__ = entry  # pyright: ignore[reportFunctionMemberAccess]
+        stores = bool(inspect.signature(function).parameters)
+
+        def make(folder: Path) -> Iterator[Row]:
+            for row in function(folder) if stores else function():
+                # What a source prints stands here as a text: a number has been computed from it.
+                computed = stated[0] == "printed" and not isinstance(row.paper, str)
+                name = row.stated or ("" if row.paper is None else "derived" if computed else stated[0])
+                yield dataclasses.replace(row, stated=name, reproduces=kind != "consistency")
+
+        name = f"{module}.{function.__name__}"
+        function.__reproduction__ = Entry(  # pyright: ignore[reportFunctionMemberAccess]
+            name, source, kind, stated, minutes, unit, make, claim, stores
+        )
         return function
 
     return mark
@@ -113,13 +164,13 @@ def entries() -> dict[str, Entry]:
     """Returns all reproductions by name, in the order of modules and of functions in them."""
     import scripts.reproductions as package
 
-    found: dict[str, Entry] = {}
+    known: dict[str, Entry] = {}
     for module in sorted(info.name for info in pkgutil.iter_modules(package.__path__)):
         for member in vars(importlib.import_module(f"{package.__name__}.{module}")).values():
             entry = getattr(member, "__reproduction__", None)
             if isinstance(entry, Entry):
-                found[entry.name] = entry
-    return found
+                known[entry.name] = entry
+    return known
 
 
 def lookup(name: str) -> Entry:

@@ -6,15 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from scripts.reproductions.entry import Entry, Row
+from scripts.reproductions.figure import show
 
-AGREES, DIFFERS, PAPER = "#1a7f37", "#c4421a", "0.35"
+AGREES, NEAR, DIFFERS, PAPER = "#1a7f37", "#b8860b", "#c4421a", "0.35"
 
 
 def draw(path: Path, entry: Entry, rows: Sequence[Row]) -> bool:
     """Draws an entry's rows as an SVG with the same bytes for the same rows; returns whether there was anything to draw."""
     curves = [row for row in rows if row.at is not None]
     points = [row for row in rows if row.error is not None and row.at is None]
-    ratios = [row for row in rows if row.ratio]
+    ratios = [row for row in rows if row.deviation is not None]
     if not (curves or points or len(ratios) > 1):
         return False
     import matplotlib
@@ -55,11 +56,12 @@ def _points(figure: Any, entry: Entry, rows: Sequence[Row]) -> None:
     for axes, group in zip(panels, groups, strict=True):
         places = range(len(group), 0, -1)
         for row, place in zip(group, places, strict=True):
-            color = {True: AGREES, False: DIFFERS, None: "tab:blue"}[row.agrees]
+            color = {True: AGREES, False: DIFFERS, None: "tab:blue"}[row.comes_out]
             axes.errorbar(row.ours, place, xerr=row.error, fmt="o", markersize=4, color=color, capsize=2)
             if row.paper is not None:  # beside the axes: its scale is another model's
-                shown = f"{row.paper:.4g}" if isinstance(row.paper, float) else str(row.paper)
-                axes.annotate(shown, (1.02, place), xycoords=("axes fraction", "data"), color=PAPER, va="center")
+                axes.annotate(
+                    show(row.paper), (1.02, place), xycoords=("axes fraction", "data"), color=PAPER, va="center"
+                )
         if group[0].sign:
             axes.axvline(0, color="0.8", linewidth=1, zorder=0)
         axes.set_yticks(list(places), [row.label for row in group])
@@ -72,11 +74,12 @@ def _points(figure: Any, entry: Entry, rows: Sequence[Row]) -> None:
 
 
 def _ratios(axes: Any, rows: Sequence[Row]) -> None:
-    """Draws ours over the paper's figure for each row that has both."""
-    ratios = [row.ratio or 0.0 for row in rows]
+    """Draws ours over the paper's figure for each row that has both: what is the same, what is near, and what is neither."""
+    ratios = [1 + (row.deviation or 0.0) for row in rows]
     places = range(len(rows), 0, -1)
     axes.axvline(1, color="0.8", linewidth=1, zorder=0)
-    axes.scatter(ratios, places, s=18, color=[AGREES if row.agrees else DIFFERS for row in rows])
+    colors = [AGREES if row.same else NEAR if row.near else DIFFERS for row in rows]
+    axes.scatter(ratios, places, s=18, color=colors)
     axes.set_yticks(list(places), [row.label for row in rows])
     axes.set_xlabel("ours / paper")
     if max(ratios) > 3 or min(ratios) < 1 / 3:

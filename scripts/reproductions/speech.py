@@ -1,6 +1,7 @@
 """Conformers of BigSSL (arXiv 2109.13226) and w2v-BERT (arXiv 2108.06209), and Whisper (arXiv 2212.04356)."""
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 
 from configs import registry
@@ -11,32 +12,31 @@ from scripts.reproductions.entry import Row, reproduction
 from scripts.reproductions.sizes import parameters
 
 
-@reproduction("BigSSL, Table 1; Conformer (arXiv 2005.08100), Table 1", unit="billions of parameters")
-def conformer() -> list[Row]:
+@reproduction(
+    "Conformer (arXiv 2005.08100), Table 1; arXiv 2010.10504, Table 1; G: BigSSL (arXiv 2109.13226)", "memory",
+    unit="parameters",
+)  # fmt: skip
+def conformer() -> Iterator[Row]:
     """Conformers of 0.1, 0.6, 1.0 and 8.0 billion parameters."""
-    printed = {"conformer.large": 0.12, "conformer.xl": 0.6, "conformer.xxl": 1.0, "conformer.g": 8.0}
-    note = "rounded in the paper, which does not say what it counts: decoders of transcripts are left out here"
-    return [Row(name, paper, parameters(name) / 1e9, note, within=0.06) for name, paper in printed.items()]
-
-
-@reproduction("w2v-BERT, Table 1", unit="billions of parameters")
-def w2v_bert() -> list[Row]:
-    """Pre-trained Conformers of 0.6 and 1.0 billion parameters."""
-    printed = {"conformer.w2v_bert_xl": 0.6, "conformer.w2v_bert_xxl": 1.0}
-    return [
-        Row(name, paper, parameters(name) / 1e9, "rounded in the paper", within=0.03) for name, paper in printed.items()
-    ]
-
-
-@reproduction("Whisper, Table 1, and its README", unit="millions of parameters")
-def whisper() -> list[Row]:
-    """Five sizes from 39 million to 1.55 billion parameters, and turbo."""
-    printed = {"tiny": 39, "base": 74, "small": 244, "medium": 769, "large_v2": 1550, "turbo": 809}
-    rows = []
+    printed = {"conformer.large": "118.8M", "conformer.xl": "0.6B", "conformer.xxl": "1.0B", "conformer.g": "8.0B"}
+    note = "the papers do not say what they count: decoders of transcripts are left out here"
     for name, paper in printed.items():
-        ours = parameters(f"whisper.{name}") / 1e6
-        rows.append(Row(name, paper, ours, "ours is the count of the released checkpoint", within=0.035))
-    return rows
+        yield Row(name, paper, parameters(name), note)
+
+
+@reproduction("w2v-BERT (arXiv 2108.06209), Table 1", "memory", unit="parameters")
+def w2v_bert() -> Iterator[Row]:
+    """Pre-trained Conformers of 0.6 and 1.0 billion parameters."""
+    for name, paper in {"conformer.w2v_bert_xl": "0.6B", "conformer.w2v_bert_xxl": "1.0B"}.items():
+        yield Row(name, paper, parameters(name))
+
+
+@reproduction("Whisper's README (openai/whisper)", unit="parameters")
+def whisper() -> Iterator[Row]:
+    """Five sizes from 39 million to 1.55 billion parameters, and turbo."""
+    printed = {"tiny": "39M", "base": "74M", "small": "244M", "medium": "769M", "large_v2": "1550M", "turbo": "809M"}
+    for name, paper in printed.items():
+        yield Row(name, paper, parameters(f"whisper.{name}"), "ours is the count of the released checkpoint")
 
 
 CTC = "eval/ctc"
@@ -44,7 +44,7 @@ SEEDS, PRETRAINING, TUNING = (0, 1), 120, 120
 
 
 @reproduction(
-    "wav2vec 2.0 (arXiv 2006.11477), Tables 1 and 9; BigSSL, section 4", unit="held-out CTC loss, nats a token", kind="trained",
+    "wav2vec 2.0 (arXiv 2006.11477); BigSSL (arXiv 2109.13226)", "memory", unit="held-out CTC loss, nats a token", kind="trained",
     minutes=14,
 )  # fmt: skip
 def wav2vec(folder: Path) -> list[Row]:

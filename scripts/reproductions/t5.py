@@ -3,7 +3,7 @@ small ones trained."""
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,71 +15,73 @@ from scripts.reproductions.entry import Row, reproduction
 from scripts.reproductions.sizes import parameters, step_flops
 
 
-def _sizes(printed: Mapping[str, float], differs: str = "", within: float = 0.03) -> list[Row]:
-    return [Row(name, paper, parameters(name) / 1e6, differs, within) for name, paper in printed.items()]
-
-
-@reproduction("T5, section 3.7; T5 v1.1 and mT5, Table 1", unit="millions of parameters", minutes=1)
-def sizes() -> list[Row]:
-    """Encoder-decoders from 60 million to 11 billion parameters, mT5 from 300 million to 13 billion."""
-    return [
-        *_sizes({"t5.v1_0_small": 60, "t5.v1_0_base": 220, "t5.v1_0_3b": 2800, "t5.v1_0_11b": 11_000}),
-        *_sizes({"t5.v1_0_large": 770}, "released checkpoints have 737.7 million", 0.03),
-        *_sizes(
-            {"t5.mt5_small": 300, "t5.mt5_base": 580, "t5.mt5_large": 1230, "t5.mt5_xl": 3740, "t5.mt5_xxl": 12_920}
-        ),
-    ]
-
-
-@reproduction("Switch Transformer, Table 9", unit="billions of parameters", minutes=1)
-def switch_table_9() -> list[Row]:
-    """FLOP-matched sparse models of 7, 26 and 395 billion parameters, and one of 1.6 trillion with an expert in every layer."""
-    printed = {"switch.base_128e": 7.4, "switch.large_128e": 26.3, "switch.xxl_128e": 395.0, "switch.c_2048e": 1571.0}
-    notes = {
-        "switch.xxl_128e": "the paper's table prints 64 experts, which would give 201 billion",
-        "switch.c_2048e": "heads of the released configuration, 30, where the paper prints 32",
-    }
-    return [Row(k, v, parameters(k) / 1e9, notes.get(k, "")) for k, v in printed.items()]
-
-
-@reproduction("Switch Transformer, Table 9", unit="10^9 FLOP of a sequence, forward", minutes=2)
-def switch_flops() -> list[Row]:
-    """A sparse model needs the FLOPs of the dense one beside it: 124, 425 and 6300 billion a sequence."""
-    printed = {
-        "t5.v1_1_base": 124, "switch.base_128e": 124, "t5.v1_1_large": 425, "switch.large_128e": 425, "t5.v1_1_xxl": 6300,
-        "switch.xxl_128e": 6300, "switch.c_2048e": 890,
-    }  # fmt: skip
-    dense = "512 inputs and 114 targets in rows of 128, every product; the paper does not say what it counts"
-    sparse = "as the dense one, with a router; a token's one expert is counted, not its buffers' empty slots"
-    notes = {
-        "switch.c_2048e": "likewise: at the released code's least of 2 slots an expert, 256 tokens have 4,096 of them"
-    }
-    rows = []
+def _sizes(printed: Mapping[str, str], differs: str = "") -> Iterator[Row]:
     for name, paper in printed.items():
-        e = registry.load(name)
-        ours = step_flops(name) / 3 / e.data.batch_size / 1e9
-        rows.append(Row(name, paper, ours, notes.get(name, dense if name.startswith("t5") else sparse), within=0.02))
-    return rows
+        yield Row(name, paper, parameters(name), differs)
 
 
 @reproduction(
-    "Switch Transformer, sections 3.1 and 5.6", unit="parameters over those of the dense model with equal FLOPs"
+    "READMEs of T5 (text-to-text-transfer-transformer) and mT5 (multilingual-t5)", unit="parameters", minutes=1
 )
-def switch_scaling() -> list[Row]:
+def sizes() -> Iterator[Row]:
+    """Encoder-decoders from 60 million to 11 billion parameters, mT5 from 300 million to 13 billion."""
+    yield from _sizes({"t5.v1_0_small": "60M", "t5.v1_0_base": "220M", "t5.v1_0_3b": "3B", "t5.v1_0_11b": "11B"})
+    yield from _sizes({"t5.v1_0_large": "770M"}, "released checkpoints have 737.7 million")
+    yield from _sizes(
+        {"t5.mt5_small": "300M", "t5.mt5_base": "600M", "t5.mt5_large": "1B", "t5.mt5_xl": "4B", "t5.mt5_xxl": "13B"}
+    )
+
+
+@reproduction("Switch Transformer, Table 9", unit="parameters", minutes=1)
+def switch_table_9() -> Iterator[Row]:
+    """FLOP-matched sparse models of 7, 26 and 395 billion parameters, and one of 1.6 trillion with an expert in every layer."""
+    printed = {
+        "switch.base_128e": ("7B", "ReLU of 3,072 as released, where the paper prints GEGLU of 2,048"),
+        "switch.large_128e": (
+            "26B",
+            "ReLU of 4,096 as released; GEGLU of 2,816, which the paper prints, would give 27.1 billion",
+        ),
+        "switch.xxl_128e": ("395B", "128 experts as released; 64, which the paper prints, would give 201 billion"),
+        "switch.c_2048e": ("1571B", "heads of the released configuration, 30, where the paper prints 32"),
+    }
+    for name, (paper, differs) in printed.items():
+        yield Row(name, paper, parameters(name), differs)
+
+
+@reproduction("Switch Transformer, Table 9", unit="FLOP of a sequence, forward", minutes=2)
+def switch_flops() -> Iterator[Row]:
+    """A sparse model needs the FLOPs of the dense one beside it: 124, 425 and 6300 billion a sequence."""
+    printed = {
+        "t5.v1_1_base": "124B", "switch.base_128e": "124B", "t5.v1_1_large": "425B", "switch.large_128e": "425B",
+        "t5.v1_1_xxl": "6.3T", "switch.xxl_128e": "6.3T", "switch.c_2048e": "890B",
+    }  # fmt: skip
+    dense = "512 inputs and 114 targets in rows of 128, every product; the paper does not say what it counts"
+    sparse = "as the dense one, with a router; a token's one expert is counted, not its buffers' empty slots"
+    for name, paper in printed.items():
+        ours = step_flops(name) / 3 / registry.load(name).data.batch_size
+        yield Row(name, paper, ours, dense if name.startswith("t5") else sparse)
+
+
+@reproduction(
+    "Switch Transformer, its table of distillation (64 and 128 experts) and Figure 4 (256)", unit="parameters"
+)
+def switch_scaling() -> Iterator[Row]:
     """Experts add parameters and no FLOPs a token: from 8 to 256 of them, at T5-Base's FLOPs."""
     dense = parameters("t5.v1_0_base")
-    stated = {8: None, 16: None, 32: None, 64: 3.8e9, 128: 7.4e9, 256: 14.7e9}
-    return [
-        Row(f"{n} experts", paper and paper / dense, parameters(f"switch.base_{n}e") / dense, within=0.02)
-        for n, paper in stated.items()
-    ]
+    stated = {8: None, 16: None, 32: None, 64: "3.8B", 128: "7.4B", 256: "14.7B"}
+    for experts, paper in stated.items():
+        ours = parameters(f"switch.base_{experts}e")
+        yield Row(f"{experts} experts", paper, ours, f"{ours / dense:.3g} times T5-Base's")
 
 
-@reproduction("NLLB, section 8.2 and Table 51; M2M-100 (arXiv 2010.11125)", unit="millions of parameters")
-def translators() -> list[Row]:
+@reproduction("READMEs of NLLB and of M2M-100 (fairseq)", unit="parameters")
+def translators() -> Iterator[Row]:
     """Dense translators of 600 million to 3.3 billion parameters, and a mixture of 54.5 billion."""
-    stated = {"nllb.n600m": 615, "nllb.n1_3b": 1370, "nllb.n3_3b": 3340, "nllb.moe_54b": 54_500, "m2m100.b1_2": 1239}
-    return [*_sizes(stated), *_sizes({"m2m100.m418": 484}, "called 418M, without its table of words")]
+    yield from _sizes({"nllb.n600m": "600M"}, "a name, rounded: the README has 615M where it is trained")
+    yield from _sizes({"nllb.n1_3b": "1.3B", "nllb.n3_3b": "3.3B", "nllb.moe_54b": "54.5B", "m2m100.b1_2": "1.2B"})
+    yield from _sizes(
+        {"m2m100.m418": "418M"}, "ours is the released checkpoint's count; what its name leaves out is not said"
+    )
 
 
 # --- trained -----------------------------------------------------------------------------------------------------
@@ -87,6 +89,7 @@ def translators() -> list[Row]:
 LOSS = "eval/cross_entropy"
 SWITCH = "Switch Transformer (arXiv 2101.03961)"
 STEPS, SHORT_STEPS = 250, 120
+PRINTED = "the paper prints its negative"  # the negative log perplexity, where a cross-entropy stands here
 
 
 def _small(steps: int, moe: MoeConfig | None = None, **model: Any) -> Experiment:
@@ -106,7 +109,7 @@ def _mixture(experts: int, choices: int = 1, factor: float = 1.25, **fields: Any
 
 @reproduction(f"{SWITCH}, section 3.1", unit="held-out cross-entropy, nats a token", kind="trained", minutes=11)
 def switch_steps(folder: Path) -> list[Row]:
-    """At the same FLOPs a token 64 experts reach T5-Base's loss in a seventh of its steps, and more experts are better."""
+    """At the same FLOPs a token 64 experts reach T5-Base's loss in 60,000 of its 450,000 steps, and more experts are better."""
     dense = training.arm("t5", _small(STEPS))
     arms = [dense, *(training.arm(f"switch-{n}", _small(STEPS, _mixture(n))) for n in (8, 32))]
     runs = training.train(folder, arms)
@@ -158,7 +161,7 @@ def switch_top1(folder: Path) -> list[Row]:
         loss[key], speed[key] = training.values(of_arm, LOSS), [_speed(run) for run in of_arm]
         dropped = training.mean(training.values(of_arm, "moe/dropped")).value
         note = f"{dropped:.1%} of choices dropped"
-        rows.append(training.measured(f"{key[0]}, factor {key[1]:g}", loss[key], -paper, note))
+        rows.append(training.measured(f"{key[0]}, factor {key[1]:g}", loss[key], f"{-paper:.3f}", f"{PRINTED}; {note}"))
     for factor in (1.0, 1.25, 2.0):
         one, two = ("top1", factor), ("top2", factor)
         gap = printed[one][0] - printed[two][0]  # of the negative log perplexity, which is better above
@@ -197,11 +200,12 @@ def switch_stability(folder: Path) -> list[Row]:
     ]
     runs = training.train(folder, arms)
     loss = {name: training.values(of_arm, LOSS) for name, of_arm in runs.items()}
-    printed = {"float32": 1.718, "selective": 1.716, "bfloat16-router": 3.780}
+    printed = {"float32": "1.718", "selective": "1.716", "bfloat16-router": "3.780"}
     rows = []
     for name, of_arm in runs.items():
         lost = sum(run.diverged for run in of_arm)
         note = f"{lost} of {len(of_arm)} seeds gave up; standard deviation over seeds {_deviation(loss[name]):.2g}"
+        note = f"{PRINTED}; {note}" if name in printed else note
         rows.append(training.measured(name, loss[name], printed.get(name), note))
     close = training.less(loss["selective"], loss["float32"])
     rows.append(

@@ -193,10 +193,11 @@ def _scores(e: Experiment, weights: Any) -> dict[str, float]:
 
 @dataclasses.dataclass(frozen=True)
 class Mean:
-    """A mean over seeds and its standard error, which is None of a single seed."""
+    """A mean over seeds and its standard error, which is None of a single seed, with the error's degrees of freedom."""
 
     value: float
     error: float | None
+    freedom: float = math.inf
 
     def __str__(self) -> str:
         return f"{self.value:.4g}" if self.error is None else f"{self.value:.4g} +- {self.error:.2g}"
@@ -204,8 +205,9 @@ class Mean:
 
 def mean(values: Sequence[float]) -> Mean:
     """Returns the mean, and the sample's standard deviation over the root of the number of values."""
-    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
-    return Mean(statistics.fmean(values), error)
+    if len(values) == 1:
+        return Mean(values[0], None)
+    return Mean(statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values)), len(values) - 1)
 
 
 def differences(first: Sequence[float], second: Sequence[float] | float) -> list[float]:
@@ -221,8 +223,10 @@ def less(first: Sequence[float], second: Sequence[float] | float) -> Mean:
 
 def sampled(difference: Mean, *errors: float) -> Mean:
     """Returns a difference whose error has, beside that over seeds, those of the held-out samples that its figures come from,
-    taken as independent."""
-    return Mean(difference.value, math.hypot(difference.error or 0.0, *errors))
+    taken as independent and large; degrees of freedom as Welch and Satterthwaite give them."""
+    seeds = difference.error or 0.0
+    error = math.hypot(seeds, *errors)
+    return Mean(difference.value, error, difference.freedom * (error / seeds) ** 4 if seeds else math.inf)
 
 
 def below(difference: Mean, bound: float) -> Mean:
@@ -235,14 +239,16 @@ def measured(
     at: float | None = None,
 ) -> Row:  # fmt: skip
     """Returns the row of a figure over seeds. It is not compared: at another size only the direction can be the paper's."""
-    found = mean(values)
-    return Row(label, paper, found.value, differs, error=found.error, series=series, at=at, compared=False)
+    ours = mean(values)
+    return Row(
+        label, paper, ours.value, differs, error=ours.error, freedom=ours.freedom, series=series, at=at, compared=False
+    )
 
 
 def claim(label: str, difference: Mean, sign: int, paper: float | str | None = None, differs: str = "") -> Row:
     """Returns the row of a difference that the paper says is on one side of zero, `sign` +1 or -1.
 
-    It counts as reproduced where it is on that side by two standard errors; where not, the row says which of the two is missing.
+    It comes out where it is surely on that side (Row.surely); where not, the row says which of the two is missing.
     """
     row = Row(
         label,
@@ -250,12 +256,13 @@ def claim(label: str, difference: Mean, sign: int, paper: float | str | None = N
         difference.value,
         differs,
         error=difference.error,
+        freedom=difference.freedom,
         sign=sign,
     )
-    if row.agrees or difference.error is None:
+    if row.comes_out or row.surely is None:
         return row
-    clear = abs(difference.value) > 2 * difference.error
-    reason = "the other way round, by more than two standard errors" if clear else "within two standard errors of 0"
+    opposite = abs(difference.value) > row.surely
+    reason = "surely the other way round" if opposite else f"0 is in its interval of 95 %, +- {row.surely:.2g}"
     return dataclasses.replace(row, differs=f"{reason}; {differs}" if differs else reason)
 
 

@@ -3,14 +3,16 @@
 import math
 import os
 import signal
+import zlib
 from typing import Any
 
 import pytest
 
 from configs import registry
+from data.paths import ROOT
 from scripts import cli
 from scripts.reproductions import pictures, training
-from scripts.reproductions.entry import Entry, ReproductionError
+from scripts.reproductions.entry import Entry, ReproductionError, entries
 from tests.helpers.runs import changed_steps
 
 
@@ -22,7 +24,7 @@ def run_of(tmp_path, *curve: tuple[int, float]) -> training.Run:
 def test_a_mean_has_the_standard_error_of_its_sample():
     """1, 2 and 3 have mean 2 and a standard deviation of 1, so that the error is 1 / sqrt 3; one value has none."""
     found = training.mean([1.0, 2.0, 3.0])
-    assert found.value == 2 and found.error == pytest.approx(1 / math.sqrt(3))
+    assert found.value == 2 and found.error == pytest.approx(1 / math.sqrt(3)) and found.freedom == 2
     assert str(found) == "2 +- 0.58" and str(training.mean([4.0])) == "4"
 
 
@@ -30,14 +32,15 @@ def test_differences_are_taken_seed_by_seed():
     """What all arms of a seed share cancels: 1 apart at every seed is 1 +- 0, however far apart the seeds are. A figure that no
     seed changes is taken from each."""
     assert training.differences([11.0, 21.0, 31.0], [10.0, 20.0, 30.0]) == [1.0, 1.0, 1.0]
-    assert training.less([11.0, 21.0, 31.0], [10.0, 20.0, 30.0]) == training.Mean(1.0, 0.0)
-    assert training.less([1.0, 3.0], 2) == training.Mean(0.0, 1.0)
+    assert training.less([11.0, 21.0, 31.0], [10.0, 20.0, 30.0]) == training.Mean(1.0, 0.0, 2)
+    assert training.less([1.0, 3.0], 2) == training.Mean(0.0, 1.0, 1)
 
 
 def test_the_error_of_a_sample_is_added_to_that_over_seeds():
-    """Their squares are; a single seed has none of its own."""
-    assert training.sampled(training.Mean(1.0, 0.3), 0.4) == training.Mean(1.0, 0.5)
-    assert training.sampled(training.Mean(1.0, None), 0.3, 0.4) == training.Mean(1.0, 0.5)
+    """Their squares are; a single seed has none of its own. The larger the sample's part, the more degrees of freedom."""
+    both = training.sampled(training.Mean(1.0, 0.3, 2), 0.4)
+    assert (both.value, both.error, both.freedom) == (1.0, 0.5, pytest.approx(2 * (0.5 / 0.3) ** 4))
+    assert training.sampled(training.Mean(1.0, None), 0.3, 0.4) == training.Mean(1.0, 0.5, math.inf)
 
 
 def test_a_shorter_experiment_ends_with_its_schedule():
@@ -50,14 +53,14 @@ def test_a_shorter_experiment_ends_with_its_schedule():
     assert as_it_is.optimizer.schedule.warmup == e.optimizer.schedule.warmup and as_it_is.train.eval_every == 0
 
 
-def test_a_claim_needs_its_side_of_zero_by_two_standard_errors():
-    """Below that it is noise, on the other side it is the opposite; the row says which."""
+def test_a_claim_needs_its_side_of_zero_by_students_t():
+    """Three seeds need 4.3 standard errors: 3 are noise, on the other side it is the opposite; the row says which."""
     holds, noise, opposite = (
-        training.claim("loss", training.Mean(value, 0.1), -1, "below 0") for value in (-0.3, -0.15, 0.3)
+        training.claim("loss", training.Mean(value, 0.1, 2), -1, "below 0") for value in (-0.5, -0.3, 0.5)
     )
-    assert holds.agrees and holds.differs == "" and holds.ratio is None
-    assert not noise.agrees and noise.differs == "within two standard errors of 0"
-    assert not opposite.agrees and opposite.differs.startswith("the other way round")
+    assert holds.comes_out and holds.differs == "" and holds.deviation is None
+    assert not noise.comes_out and noise.differs == "0 is in its interval of 95 %, +- 0.43"
+    assert not opposite.comes_out and opposite.differs.startswith("surely the other way round")
 
 
 def test_steps_to_a_loss_are_counted_between_evaluations(tmp_path):
@@ -77,7 +80,7 @@ def test_curves_have_the_steps_that_all_seeds_have(tmp_path):
 
 def test_pictures_show_curves_or_points_with_errors(tmp_path):
     """Rows with a place are curves by series; other rows are points, and claims have a panel of their own."""
-    entry = Entry("toy.entry", "", "trained", 1, "nats", lambda _: [], "A claim.")
+    entry = Entry("toy.entry", "", "trained", ("printed",), 1, "nats", lambda _: iter(()), "A claim.")
     claims = [training.claim("b less a", training.Mean(-1.0, 0.1), -1)]
     curves = [training.measured("a, step 1", [1.0, 2.0], series="a", at=1)]
     assert pictures.draw(tmp_path / "curves.svg", entry, [*curves, *claims])
@@ -127,3 +130,44 @@ def test_what_is_computed_from_weights_is_kept_beside_them(tmp_path):
     run = run_of(tmp_path, (1, 1.0))
     assert training.kept(run, "scores", lambda: {"accuracy": 0.5}) == {"accuracy": 0.5}
     assert training.kept(run, "scores", lambda: pytest.fail("computed again")) == {"accuracy": 0.5}
+
+
+class Logged(dict):
+    """A line of a log, or scores, with a number between .1 and .9 for every name."""
+
+    def __missing__(self, name: str) -> float:
+        return 0.1 + zlib.crc32(f"{self['of']} {name}".encode()) / 2**32 * 0.8
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self[name]
+
+
+@pytest.mark.parametrize("name", [name for name, entry in entries().items() if entry.kind == "trained"])
+def test_a_page_has_the_rows_that_its_script_makes(name, tmp_path, monkeypatch):
+    """Of made-up runs a script makes the rows that its page has, one for one, in the classes that it names: a page whose training
+    took an hour cannot fall behind its script unnoticed."""
+
+    def train(folder, arms, seeds=training.SEEDS):
+        return {arm.name: [_logged(tmp_path, arm, seed) for seed in seeds] for arm in arms}
+
+    monkeypatch.setattr(training, "train", train)
+    monkeypatch.setattr(training, "started", lambda folder, arm: Logged(of="start"))
+    monkeypatch.setattr(training, "evaluated", lambda run, name, change=None: Logged(of=f"{run.workdir.name} {name}"))
+    monkeypatch.setattr(training, "kept", lambda run, name, compute: Logged(of=f"{run.workdir.name} {name}"))
+    rows = list(entries()[name].make(tmp_path))
+    lines = (ROOT / "docs" / "reproductions" / f"{name}.md").read_text().splitlines()
+    cells = [line[2:].split(" | ") for line in lines if line.startswith("| ")][2:]
+    assert [row.label for row in rows] == [label for label, *_ in cells], f"run: python -m scripts.reproduce {name}"
+    assert [row.stated for row in rows] == [stated for _, _, stated, *_ in cells]
+    assert {row.stated for row in rows} - {"", *entries()[name].stated} <= {"derived"}
+
+
+def _logged(folder, arm: training.Arm, seed: int) -> training.Run:
+    """A run that has logged and evaluated whenever its arm does."""
+    e = arm.experiment.train
+    every = math.gcd(e.eval_every or e.steps, e.log_every)
+    lines = [Logged(of=f"{arm.name} {seed} {step}", step=step) for step in range(every, e.steps + 1, every)]
+    for line in lines:
+        if e.eval_every and line["step"] % e.eval_every:
+            line.update({"eval/cross_entropy": None, "eval/ctc": None})
+    return training.Run(folder / f"{arm.name}-seed{seed}", False, lines)

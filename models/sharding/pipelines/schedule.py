@@ -107,6 +107,7 @@ class Schedule:
     def idle(self) -> float:
         """Returns idle time over the time of the work, counted from the timeline: a forward chunk takes 1, a backward chunk 2,
         and a tick as long as the work that the schedule allows in it (forward only, both, backward only)."""
-        ticks, f, b = np.arange(self.ticks + self.lead), 1, 2
-        length = f * (ticks < self.ticks) + b * (ticks >= self.lead)
-        return float(length.sum() / (self.work * (f + b)) - 1)
+        ticks, f, b = np.arange(self.ticks + self.lead)[:, None], 1, 2
+        forward, backward = (work(ticks, np.arange(self.stages))[0] for work in (self.forward, self.backward))
+        length = f * forward.any(axis=1) + b * backward.any(axis=1)
+        return float(length.sum() * self.stages / (f * forward.sum() + b * backward.sum()) - 1)
