@@ -47,8 +47,12 @@ def cut_out(encoded: bytes, channels: int, choose: Choose, height: int, width: i
     Raises:
       PictureError: the file cannot be decoded, is of colour where 1 channel is expected, or has pixels of more than 8 bits.
     """
+    pixels = ""
     try:
         image = Image.open(io.BytesIO(encoded), formats=_FORMATS)
+        pixels = f" ({image.width:,} x {image.height:,} pixels)"
+        if image.format == "PNG":
+            image.load()  # it may note its turn behind the pixels
         turn = image.getexif().get(_ORIENTATION, 1) if "exif" in image.info else 1
         size = image.size[::-1] if turn in _LYING else image.size
         left, top, right, bottom = choose(*size)
@@ -67,7 +71,7 @@ def cut_out(encoded: bytes, channels: int, choose: Choose, height: int, width: i
         raise PictureError(f"cannot be decoded: no {', '.join(_FORMATS)} file") from None
     # Decoders of broken files raise anything: OSError, SyntaxError, ValueError, struct.error.
     except Exception as error:
-        raise PictureError(f"cannot be decoded: {told(error)}") from None
+        raise PictureError(f"cannot be decoded{pixels}: {told(error)}") from None
 
 
 def check(encoded: bytes, channels: int) -> None:
