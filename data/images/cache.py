@@ -29,10 +29,17 @@ from data.reading.files import Tally, in_windows
 from data.stages import Progress, stage
 from data.task import DataError
 
-FORMAT = 1  # version of the cache's format; increase it whenever the same packages would give another cache
+FORMAT = 2  # version of the cache's format; increase it whenever the same packages would give another cache
 PART = "all"
 _WINDOW = 512  # pictures that are in memory at a time
 STORED = ImageData(batch_size=1).stored()
+
+
+@dataclasses.dataclass
+class PictureTally(Tally):
+    """Also the classes that have a picture."""
+
+    labels: set[str] = dataclasses.field(default_factory=set)
 
 
 def packages_of(settings: Images) -> tuple[Package, ...]:
@@ -63,23 +70,29 @@ def build(settings: Images, root: Path, folder: Path, progress: Progress) -> dic
         with stage(split, progress):
             path = folder / "train" / f"{PART}.array_record" if split == "train" else folder / f"{split}.array_record"
             tallies[split] = tally = _write(members, opened.labels, settings.channels, path)
+            for name in opened.copies.get(split, ()):
+                tally.leave_out(name, "is in a held-out split as well")
         first = tally.named[0] if tally.named else "there is none"
         if tally.left_out:
             progress(f"{split}: {tally.left_out:,} of {tally.rows + tally.left_out:,} pictures left out; {first}")
         if not tally.rows:
             raise DataError(f"{settings.source}: no picture of {split} can be used; {first}")
+        if missing := [label for label in opened.labels if label not in tally.labels]:
+            progress(f"{split}: no picture of {len(missing):,} of {len(opened.labels):,} classes, such as {missing[0]!r}")
     train = tallies["train"]
+    missing = {split: [label for label in opened.labels if label not in tally.labels] for split, tally in tallies.items()}
     return {
         "labels": list(opened.labels),
+        "missing": {split: labels for split, labels in missing.items() if labels},
         "parts": {PART: {"examples": train.rows, "rows": train.rows, "left_out": train.left_out}},
         "held_out": {split: tally.rows for split, tally in tallies.items() if split != "train"},
         "left_out": {split: tally.named for split, tally in tallies.items() if tally.named},
     }
 
 
-def _write(members: Iterable[Picture], labels: tuple[str, ...], channels: int, path: Path) -> Tally:
+def _write(members: Iterable[Picture], labels: tuple[str, ...], channels: int, path: Path) -> PictureTally:
     """Writes the pictures that can be used, and the names and classes of held-out ones."""
-    tally, kept = Tally(), []
+    tally, kept = PictureTally(), []
     numbers = {label: number for number, label in enumerate(labels)}
 
     def records() -> Iterator[bytes]:
@@ -90,6 +103,7 @@ def _write(members: Iterable[Picture], labels: tuple[str, ...], channels: int, p
                 tally.leave_out(picture.name, why)
                 continue
             tally.rows += 1
+            tally.labels.add(picture.label)
             if path.parent.name != "train":
                 kept.append({"name": picture.name, "label": picture.label})
             yield record_of(

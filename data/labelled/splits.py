@@ -3,21 +3,30 @@
 import hashlib
 import json
 import re
-from collections import defaultdict
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 Example = dict[str, Any]  # see `data.labelled.sources`
 
 
 class Item(NamedTuple):
-    """An example of any type, the `group` that must not be in two splits, the `stratum` that every split has a share of."""
+    """An example of any type.
+
+    Attributes:
+      group: whose items are in one split.
+      stratum: of which every split has a share.
+      content: names what the example shows or says; items of other groups that have the same are copies (`without_copies`). ""
+        is like no other.
+    """
 
     group: str
     example: Any
     stratum: str = ""
+    content: str = ""
 
 
+_HELD_FIRST = ("test", "validation", "train")
 _DIGITS = re.compile(r"\d+")
 _WORD = re.compile(r"[^\W_]+")
 
@@ -28,22 +37,51 @@ def text_key(text: str) -> str:
 
 
 def divide(items: Iterable[Item], *, validation: float, test: float) -> dict[str, list[Any]]:
-    """Divides examples by group into `train`, `validation` and `test`.
+    """Divides examples by group into `train`, `validation` and `test`, and leaves out copies (`without_copies`).
 
     Args:
-      items: all examples. A group has one stratum.
-      validation, test: the share of a stratum's groups that is held out: at least one group, unless the share is 0.
+      items: all examples. The stratum of a group is that of most of its items.
+      validation, test: the share of a stratum's groups that is held out: at least one group, unless the share is 0. Training
+        comes first: a stratum that has too few groups for one in each split is trained on whole.
     """
-    strata: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
+    groups: defaultdict[str, list[Item]] = defaultdict(list)
     for item in items:
-        strata[item.stratum][item.group].append(item.example)
-    splits: dict[str, list[Any]] = {"train": [], "validation": [], "test": []}
-    for groups in strata.values():
-        tested, validated = (max(1, round(share * len(groups))) if share else 0 for share in (test, validation))
-        for at, group in enumerate(sorted(groups, key=_hash)):
-            name = "test" if at < tested else "validation" if at < tested + validated else "train"
-            splits[name] += groups[group]
-    return splits
+        groups[item.group].append(item)
+    strata: defaultdict[str, list[str]] = defaultdict(list)
+    for group, members in groups.items():
+        sizes = Counter(item.stratum for item in members)
+        strata[min(sizes, key=lambda stratum: (-sizes[stratum], stratum))].append(group)
+    splits: dict[str, list[Item]] = {"train": [], "validation": [], "test": []}
+    for names in strata.values():
+        validated, tested = _numbers(len(names), validation, test)
+        for at, group in enumerate(sorted(names, key=_hash)):
+            split = "test" if at < tested else "validation" if at < tested + validated else "train"
+            splits[split] += groups[group]
+    return {split: [item.example for item in members] for split, members in without_copies(splits).items()}
+
+
+def _numbers(groups: int, validation: float, test: float) -> tuple[int, int]:
+    """Returns how many groups of a stratum are for validation and for the test."""
+    if groups <= bool(validation) + bool(test):
+        return 0, 0
+    validated, tested = (max(1, round(share * groups)) if share else 0 for share in (validation, test))
+    validated = min(validated, groups - 1 - bool(test))
+    return validated, min(tested, groups - 1 - validated)
+
+
+def without_copies(splits: Mapping[str, Iterable[Item]]) -> dict[str, list[Item]]:
+    """Returns splits that share no content: of training without what is held out, of validation without what is in the test."""
+    kept: dict[str, list[Item]] = {}
+    held: set[str] = set()
+    for split in sorted(splits, key=_HELD_FIRST.index):
+        kept[split] = [item for item in splits[split] if not (item.content and item.content in held)]
+        held |= {item.content for item in kept[split]}
+    return {split: kept[split] for split in splits}
+
+
+def inputs_key(example: Example) -> str:
+    """Returns what a model is given of an example, without what it is asked for, as a text."""
+    return json.dumps({name: value for name, value in example.items() if name not in ("label", "tags")}, sort_keys=True)
 
 
 def subset(examples: Iterable[Example], limit: int = 0, seed: int = 0) -> list[Example]:

@@ -32,7 +32,7 @@ from data.stages import Progress, stage
 from data.task import DataError, Example
 from data.vocabularies import tokenizers
 
-FORMAT = 1  # version of the cache's format; increase it whenever the same packages would give another cache
+FORMAT = 2  # version of the cache's format; increase it whenever the same packages would give another cache
 _WINDOW = 64  # utterances that are read at a time
 _GAP = ALIGN * 160  # samples
 
