@@ -24,7 +24,7 @@ from data.chat.encoding import Counts
 from data.chat.settings import FILE, Chat, Preferences
 from data.chat.sources import Record
 from data.dialog.encoding import rows_of
-from data.labelled.splits import Item, without_copies
+from data.labelled.splits import without_copies
 from data.packages import weights
 from data.packages.fetch import Package
 from data.reading import caches, packing
@@ -133,15 +133,14 @@ def build(settings: Chat | Preferences, root: Path, folder: Path, progress: Prog
 
 def _held_out(records: Iterable[Record], shares: Mapping[str, float], folder: Path) -> list[Record]:
     """Writes the records that are held out, and makes a folder for the rows of the others, which it returns."""
-    splits: dict[str, list[Item]] = {"train": [], **{split: [] for split in shares}}
+    splits: dict[str, list[Record]] = {"train": [], **{split: [] for split in shares}}
     for record in records:
-        name = sources.said(record)
-        splits[sources.split_of(record, shares)].append(Item(name, record, content=name))
-    kept = {split: [item.example for item in items] for split, items in without_copies(splits).items()}
+        splits[sources.split_of(record, shares)].append(record)
+    splits = without_copies(splits, sources.said)
     for split in shares:
-        caches.write_examples(folder / f"{split}.jsonl", kept[split])
+        caches.write_examples(folder / f"{split}.jsonl", splits[split])
     (folder / "train").mkdir()
-    return kept["train"]
+    return splits["train"]
 
 
 def _build_pairs(settings: Preferences, root: Path, folder: Path, progress: Progress) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 from data.dialog import conversations, encoding
 from data.dialog.conversations import Conversation
 from data.dialog.settings import Dialog
-from data.labelled.splits import Item, without_copies
+from data.labelled.splits import without_copies
 from data.packages import weights
 from data.packages.fetch import Package
 from data.reading import caches, packing
@@ -42,18 +42,17 @@ def depends_on(cache: str, settings: Dialog, root: Path) -> list[str]:
 
 def build(settings: Dialog, root: Path, folder: Path, progress: Progress) -> dict[str, Any]:
     """Fills a new cache's folder from the packages in `root`; returns its part of the manifest."""
-    splits: dict[str, list[Item]] = {"train": [], "validation": [], "test": []}
+    splits: dict[str, list[Conversation]] = {"train": [], "validation": [], "test": []}
     for conversation in conversations.read(root / "packages" / CHATS.file):
-        item = Item(conversation["id"], conversation, content="\n".join(conversation["turns"]))
-        splits[conversations.split_of(conversation)].append(item)
-    kept = {split: [item.example for item in items] for split, items in without_copies(splits).items()}
-    for split, members in kept.items():
+        splits[conversations.split_of(conversation)].append(conversation)
+    splits = without_copies(splits, lambda conversation: "\n".join(conversation["turns"]))
+    for split, members in splits.items():
         caches.write_examples(folder / f"{split}.jsonl", members)
     weights.write_vocabulary(settings.tokenizer, root / "packages", folder / tokenizers.FILE)
     tokenizer = Tokenizer(folder)
     (folder / "train").mkdir()
     with stage("rows", progress):
-        parts = write_parts(kept["train"], tokenizer, settings, folder)
+        parts = write_parts(splits["train"], tokenizer, settings, folder)
     return {"vocabulary": tokenizer.size, "parts": parts}
 
 

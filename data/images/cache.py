@@ -25,7 +25,7 @@ from data.images.sources import Picture
 from data.packages.fetch import Package
 from data.reading import caches, packing
 from data.reading.examples import record_of
-from data.reading.files import Tally, in_windows
+from data.reading.files import HELD_FIRST, Contents, Tally, in_windows
 from data.stages import Progress, stage
 from data.task import DataError
 
@@ -65,13 +65,11 @@ def build(settings: Images, root: Path, folder: Path, progress: Progress) -> dic
     with stage("source", progress):
         opened = sources.open_source(settings, root)
     (folder / "train").mkdir()
-    tallies = {}
-    for split, members in opened.splits.items():
+    tallies, contents = {}, Contents()
+    for split in HELD_FIRST:
         with stage(split, progress):
             path = folder / "train" / f"{PART}.array_record" if split == "train" else folder / f"{split}.array_record"
-            tallies[split] = tally = _write(members, opened.labels, settings.channels, path)
-            for name in opened.copies.get(split, ()):
-                tally.leave_out(name, "is in a held-out split as well")
+            tallies[split] = tally = _write(opened.splits[split], opened.labels, settings.channels, path, contents)
         first = tally.named[0] if tally.named else "there is none"
         if tally.left_out:
             progress(f"{split}: {tally.left_out:,} of {tally.rows + tally.left_out:,} pictures left out; {first}")
@@ -90,28 +88,33 @@ def build(settings: Images, root: Path, folder: Path, progress: Progress) -> dic
     }
 
 
-def _write(members: Iterable[Picture], labels: tuple[str, ...], channels: int, path: Path) -> PictureTally:
+def _write(
+    members: Iterable[Picture], labels: tuple[str, ...], channels: int, path: Path, contents: Contents
+) -> PictureTally:
     """Writes the pictures that can be used, and the names and classes of held-out ones."""
     tally, kept = PictureTally(), []
+    split = "train" if path.parent.name == "train" else path.stem
     numbers = {label: number for number, label in enumerate(labels)}
 
     def records() -> Iterator[bytes]:
         for picture, encoded, why in _checked(members, channels):
             if picture.label not in numbers:
                 why = "has no class"
+            if not why and (holder := contents.holder(encoded, split)):
+                why = f"is in the {holder} as well"
             if why:
                 tally.leave_out(picture.name, why)
                 continue
             tally.rows += 1
             tally.labels.add(picture.label)
-            if path.parent.name != "train":
+            if split != "train":
                 kept.append({"name": picture.name, "label": picture.label})
             yield record_of(
                 {"label": np.array(numbers[picture.label]), "picture": np.frombuffer(encoded, np.uint8)}, STORED
             )
 
     packing.write_records(path, records())
-    if path.parent.name != "train":
+    if split != "train":
         caches.write_examples(path.with_suffix(".jsonl"), kept)
     return tally
 

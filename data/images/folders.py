@@ -46,12 +46,13 @@ def open_folder(folder: Path, settings: Images) -> Pictures:
             raise DataError(f"{file}: no training picture is of class {label!r}{nearest(label, labels)}")
 
     def items(split: str) -> Iterator[Item]:
+        drawn = split == "train" and len(files) < 3
         for label, file in files[split]:
-            # Copies of a file are one group: none is in two splits.
-            content = paths.sha256(file)
-            yield Item(content, Picture(file.relative_to(folder).as_posix(), label, file.read_bytes), label, content)
+            picture = Picture(file.relative_to(folder).as_posix(), label, file.read_bytes)
+            # Copies of a picture are one group. Where no split is drawn, nothing needs to be read for that.
+            yield Item(paths.sha256(file) if drawn else picture.name, picture, label)
 
-    return held_out(tuple(labels), {split: items(split) for split in files}, settings)
+    return Pictures(tuple(labels), held_out({split: items(split) for split in files}, settings))
 
 
 def _splits(folder: Path) -> dict[str, Path]:

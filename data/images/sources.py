@@ -9,7 +9,7 @@ import hashlib
 import io
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,7 @@ from PIL import Image
 
 from data.images import emoji, pictures
 from data.images.settings import FOLDER, TFDS, Images
-from data.labelled.splits import Item, divide, without_copies
+from data.labelled.splits import Item, divide
 from data.packages import archives
 from data.packages.fetch import Package, debian_package, npm_package
 
@@ -33,17 +33,10 @@ class Picture:
 
 @dataclasses.dataclass(frozen=True)
 class Pictures:
-    """The pictures of a source.
-
-    Attributes:
-      labels: the classes in the order of their ids.
-      splits: "train", "validation" and "test".
-      copies: by split, the names of pictures that are in none, as a split that is held out has the same.
-    """
+    """The pictures of a source: the classes in the order of their ids, and "train", "validation" and "test"."""
 
     labels: tuple[str, ...]
     splits: Mapping[str, Iterable[Picture]]
-    copies: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,11 +80,13 @@ def open_source(settings: Images, root: Path) -> Pictures:
 
         return open_folder(Path(settings.source.removeprefix(FOLDER)), settings)
     source = PACKAGES[settings.source]
-    return held_out(source.labels, source.read(root / "packages" / source.package.file, source.labels), settings)
+    return Pictures(
+        source.labels, held_out(source.read(root / "packages" / source.package.file, source.labels), settings)
+    )
 
 
-def held_out(labels: tuple[str, ...], splits: Mapping[str, Iterable[Item]], settings: Images) -> Pictures:
-    """Returns pictures in "train", "validation" and "test"; the last two are held out of the first where they are missing.
+def held_out(splits: Mapping[str, Iterable[Item]], settings: Images) -> dict[str, list[Picture]]:
+    """Returns "train", "validation" and "test"; the last two are held out of the first where they are missing.
 
     A share of every class is held out, and items of one group together. Neither the order of pictures nor their number
     elsewhere changes which. Each split comes in the order of hashed names, so that its head has a bit of every class.
@@ -100,19 +95,10 @@ def held_out(labels: tuple[str, ...], splits: Mapping[str, Iterable[Item]], sett
     def place(picture: Picture) -> bytes:
         return hashlib.sha256(picture.name.encode()).digest()
 
-    splits = {name: list(items) for name, items in splits.items()}
-    kept = without_copies(splits)
     shares = {name: getattr(settings, name) for name in ("validation", "test") if name not in splits}
-    divided = divide(kept["train"], **{"validation": 0.0, "test": 0.0} | shares)
-    given = {name: [item.example for item in items] for name, items in kept.items() if name != "train"}
-    names = {name: {item.example.name for item in items} for name, items in kept.items()}
-    copies = {
-        name: [item.example.name for item in items if item.example.name not in names[name]]
-        for name, items in splits.items()
-    }
-    return Pictures(
-        labels, {name: sorted(members, key=place) for name, members in (divided | given).items()}, copies
-    )
+    divided = divide(splits["train"], **{"validation": 0.0, "test": 0.0} | shares)
+    given = {name: [item.example for item in items] for name, items in splits.items() if name != "train"}
+    return {name: sorted(members, key=place) for name, members in (divided | given).items()}
 
 
 # --- handwritten digits and clothes ----------------------------------------------------------------------------------
@@ -143,8 +129,7 @@ def mnist_pictures(package: Path, labels: tuple[str, ...]) -> dict[str, list[Ite
         for at, (pixels, label) in enumerate(zip(arrays[f"{part}-images"], arrays[f"{part}-labels"], strict=True)):
             # Encoded when it is read: a window of pictures at a time, in several threads.
             picture = Picture(f"{part}/{at:05d}", labels[label], lambda pixels=pixels: png(pixels))
-            content = hashlib.sha256(pixels.tobytes()).hexdigest()
-            yield Item(content, picture, labels[label], content)
+            yield Item(hashlib.sha256(pixels.tobytes()).hexdigest(), picture, labels[label])
 
     return {"train": list(items("train")), "test": list(items("t10k"))}
 
@@ -175,9 +160,8 @@ def emoji_pictures(package: Path, labels: tuple[str, ...]) -> dict[str, list[Ite
     for name, content in archives.members(package, r"^package/img/google/64/.*\.png$"):
         if (entry := entries.get(Path(name).name)) and entry["has_img_google"]:
             picture = Picture(entry["short_name"], entry["category"], lambda content=content: content)
-            seen = pictures.content(content)
-            group = groups.setdefault(seen, emoji.look(entry["unified"]))
-            items.append(Item(group, picture, entry["category"], seen))
+            group = groups.setdefault(pictures.content(content), emoji.look(entry["unified"]))
+            items.append(Item(group, picture, entry["category"]))
     return {"train": items}
 
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import tensorflow_datasets as tfds
 
 from data.labelled.sources import TASKS, PackageTask
-from data.labelled.splits import Example, divide, inputs_key
+from data.labelled.splits import Example, divide, inputs_key, without_copies
 from data.packages.tfds import build_dataset, package_hashes
 
 
@@ -63,9 +63,8 @@ class LabelledText(tfds.core.GeneratorBasedBuilder):
         assert metadata is not None  # see _info
         folder = Path(dl_manager.manual_dir)
         metadata["packages"] = package_hashes([task.package], folder)
-        # The same sentence may come in several documents.
-        items = (item._replace(content=inputs_key(item.example)) for item in task.read(folder / task.package.file))
-        splits = divide(items, validation=task.validation, test=task.test)
+        splits = divide(task.read(folder / task.package.file), validation=task.validation, test=task.test)
+        splits = without_copies(splits, inputs_key)  # the same sentence may come in several documents
         return {name: self._generate_examples(examples) for name, examples in splits.items()}
 
     def _generate_examples(self, examples: list[Example]) -> Iterator[tuple[str, Example]]:

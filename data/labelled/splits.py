@@ -4,29 +4,22 @@ import hashlib
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
+
+from data.reading.files import HELD_FIRST, Contents
 
 Example = dict[str, Any]  # see `data.labelled.sources`
 
 
 class Item(NamedTuple):
-    """An example of any type.
-
-    Attributes:
-      group: whose items are in one split.
-      stratum: of which every split has a share.
-      content: names what the example shows or says; items of other groups that have the same are copies (`without_copies`). ""
-        is like no other.
-    """
+    """An example of any type, the `group` that must not be in two splits, the `stratum` that every split has a share of."""
 
     group: str
     example: Any
     stratum: str = ""
-    content: str = ""
 
 
-_HELD_FIRST = ("test", "validation", "train")
 _DIGITS = re.compile(r"\d+")
 _WORD = re.compile(r"[^\W_]+")
 
@@ -37,27 +30,28 @@ def text_key(text: str) -> str:
 
 
 def divide(items: Iterable[Item], *, validation: float, test: float) -> dict[str, list[Any]]:
-    """Divides examples by group into `train`, `validation` and `test`, and leaves out copies (`without_copies`).
+    """Divides examples by group into `train`, `validation` and `test`.
 
     Args:
       items: all examples. The stratum of a group is that of most of its items.
       validation, test: the share of a stratum's groups that is held out: at least one group, unless the share is 0. Training
         comes first: a stratum that has too few groups for one in each split is trained on whole.
     """
-    groups: defaultdict[str, list[Item]] = defaultdict(list)
+    groups: defaultdict[str, list[Any]] = defaultdict(list)
+    sizes: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for item in items:
-        groups[item.group].append(item)
+        groups[item.group].append(item.example)
+        sizes[item.group][item.stratum] += 1
     strata: defaultdict[str, list[str]] = defaultdict(list)
-    for group, members in groups.items():
-        sizes = Counter(item.stratum for item in members)
-        strata[min(sizes, key=lambda stratum: (-sizes[stratum], stratum))].append(group)
-    splits: dict[str, list[Item]] = {"train": [], "validation": [], "test": []}
+    for group, counts in sizes.items():
+        strata[min(counts, key=lambda stratum: (-counts[stratum], stratum))].append(group)
+    splits: dict[str, list[Any]] = {"train": [], "validation": [], "test": []}
     for names in strata.values():
         validated, tested = _numbers(len(names), validation, test)
         for at, group in enumerate(sorted(names, key=_hash)):
             split = "test" if at < tested else "validation" if at < tested + validated else "train"
             splits[split] += groups[group]
-    return {split: [item.example for item in members] for split, members in without_copies(splits).items()}
+    return splits
 
 
 def _numbers(groups: int, validation: float, test: float) -> tuple[int, int]:
@@ -69,13 +63,15 @@ def _numbers(groups: int, validation: float, test: float) -> tuple[int, int]:
     return validated, min(tested, groups - 1 - validated)
 
 
-def without_copies(splits: Mapping[str, Iterable[Item]]) -> dict[str, list[Item]]:
-    """Returns splits that share no content: of training without what is held out, of validation without what is in the test."""
-    kept: dict[str, list[Item]] = {}
-    held: set[str] = set()
-    for split in sorted(splits, key=_HELD_FIRST.index):
-        kept[split] = [item for item in splits[split] if not (item.content and item.content in held)]
-        held |= {item.content for item in kept[split]}
+def without_copies(splits: Mapping[str, Iterable[Any]], key: Callable[[Any], str]) -> dict[str, list[Any]]:
+    """Returns splits without copies: training lacks what is held out, and validation what is in the test.
+
+    Args:
+      key: returns what identifies an example, whatever its group.
+    """
+    kept, contents = dict[str, list[Any]](), Contents()
+    for split in sorted(splits, key=HELD_FIRST.index):
+        kept[split] = [example for example in splits[split] if not contents.holder(key(example).encode(), split)]
     return {split: kept[split] for split in splits}
 
 

@@ -57,8 +57,7 @@ def named_emoji(drawn: Path, names: Path) -> list[Item]:
         code = Path(path).stem.upper()
         if named := texts.get(_key(code)):
             thing = Thing(code, named, PICTURE, lambda content=content: content)
-            seen = pictures.content(content)
-            items.append(Item(groups.setdefault(seen, emoji.look(code)), thing, content=seen))
+            items.append(Item(groups.setdefault(pictures.content(content), emoji.look(code)), thing))
     return items
 
 
@@ -76,8 +75,7 @@ def fillets(scripts: Path, sounds: Path) -> list[Item]:
         def read(utterance=item.example) -> bytes:
             return sound.to_pcm(utterance.read()).astype("<i2").tobytes()
 
-        thing = Thing(item.example.name, {k: v for k, v in texts.items() if v}, SOUND, read)
-        items.append(Item(item.group, thing, content=item.content))
+        items.append(Item(item.group, Thing(item.example.name, {k: v for k, v in texts.items() if v}, SOUND, read)))
     return items
 
 

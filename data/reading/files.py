@@ -3,6 +3,7 @@
 import contextlib
 import contextvars
 import dataclasses
+import hashlib
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -54,6 +55,24 @@ class Tally:
         self.left_out += 1
         if len(self.named) < _NAMED:
             self.named.append(f"{name}: {why}")
+
+
+HELD_FIRST = ("test", "validation", "train")  # the order in which splits are written, for `Contents`
+
+
+class Contents:
+    """Digests of what held-out splits hold: what is written behind them leaves out its copies, whatever group they were in."""
+
+    def __init__(self):
+        self._held: dict[bytes, str] = {}
+
+    def holder(self, content: bytes | memoryview, split: str) -> str:
+        """Returns which split has this already, "" if none; a held-out split has it from now on."""
+        digest = hashlib.sha256(content).digest()
+        if split == "train":
+            return self._held.get(digest, "")
+        holder = self._held.setdefault(digest, split)
+        return "" if holder == split else holder
 
 
 def in_windows(read: Callable[[Item], Result], items: Iterable[Item], window: int) -> Iterator[Result]:

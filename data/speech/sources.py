@@ -4,7 +4,6 @@ A source says which utterances there are; a sound is read when it is asked for, 
 """
 
 import dataclasses
-import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -107,14 +106,9 @@ def _clips(sounds: Path, texts: Mapping[tuple[str, str], Mapping[str, str]]) -> 
     for name, content in archives.members(sounds, _CLIP.pattern):
         if clip := _CLIP.search(name):
             said = {task: text for task, text in texts.get((clip[1], clip[2]), {}).items() if text}
-            utterance = Utterance(f"{clip[1]}/{clip[2]}", "cs", said, _reader(content))
-            items.append(Item(clip[1], utterance, content=_digest(content)))
+            read = _reader(content)
+            items.append(Item(clip[1], Utterance(f"{clip[1]}/{clip[2]}", "cs", said, read)))
     return items
-
-
-def _digest(content: bytes) -> str:
-    """Returns what tells a sound from others: two levels of the game have some in common."""
-    return hashlib.sha256(content).hexdigest()
 
 
 def _reader(content: bytes) -> Callable[[], np.ndarray]:
@@ -132,7 +126,7 @@ def librivox(package: Path) -> list[Item]:
     texts = next(content.decode() for name, content in members.items() if name.endswith("transcription"))
     sounds = {Path(name).stem: content for name, content in members.items() if name.endswith(".wav")}
     return [
-        Item(name, Utterance(name, "en", {"transcribe": text}, _reader(sounds[name])), content=_digest(sounds[name]))
+        Item(name, Utterance(name, "en", {"transcribe": text}, _reader(sounds[name])))
         for text, name in _SENTENCE.findall(texts)
     ]
 
@@ -141,8 +135,7 @@ def prompts(package: Path) -> list[Item]:
     """Returns the prompts of a telephone exchange, 8 kHz, one English speaker; nobody wrote down what they say."""
     items = []
     for name, content in archives.members(package, r"\.wav$"):
-        stem = Path(name).stem
-        items.append(Item(stem, Utterance(stem, "en", {}, _reader(content)), content=_digest(content)))
+        items.append(Item(Path(name).stem, Utterance(Path(name).stem, "en", {}, _reader(content))))
     return items
 
 
