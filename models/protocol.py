@@ -85,7 +85,7 @@ class Model(Protocol):
 
     @property
     def coupled(self) -> tuple[str, ...]:
-        """Returns the components, by path, that compare examples of a batch with each other, so that the loss is no sum over them.
+        """Returns the components, by path, that compare examples of a batch with each other: the loss is then no sum over them.
 
         Parts of a batch would be compared by themselves: gradient accumulation and 1F1B are refused whatever the component, GPipe
         where the component is in the pipelined stack, such as layers with a batch norm. "" is the model itself: it compares what

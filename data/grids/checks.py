@@ -40,6 +40,6 @@ def refuse_unmasked(
         for place in np.flatnonzero(counts):
             if low > high or max(low - marked[place], marked[place] - high) > high - low:
                 raise DataError(
-                    f"{source}: variable {variable!r} is {_FILLS[place]:g} at {counts[place]:,} points, far from all others: if that "
-                    "stands for missing values, write it into the file as the variable's _FillValue"
+                    f"{source}: variable {variable!r} is {_FILLS[place]:g} at {counts[place]:,} points, far from all others: if"
+                    " it stands for missing values, write it into the file as the variable's _FillValue"
                 )

@@ -76,9 +76,13 @@ def build(settings: Images, root: Path, folder: Path, progress: Progress) -> dic
         if not tally.rows:
             raise DataError(f"{settings.source}: no picture of {split} can be used; {first}")
         if missing := [label for label in opened.labels if label not in tally.labels]:
-            progress(f"{split}: no picture of {len(missing):,} of {len(opened.labels):,} classes, such as {missing[0]!r}")
+            progress(
+                f"{split}: no picture of {len(missing):,} of {len(opened.labels):,} classes, such as {missing[0]!r}"
+            )
     train = tallies["train"]
-    missing = {split: [label for label in opened.labels if label not in tally.labels] for split, tally in tallies.items()}
+    missing = {
+        split: [label for label in opened.labels if label not in tally.labels] for split, tally in tallies.items()
+    }
     return {
         "labels": list(opened.labels),
         "missing": {split: labels for split, labels in missing.items() if labels},

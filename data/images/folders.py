@@ -67,7 +67,9 @@ def _splits(folder: Path) -> dict[str, Path]:
         if split is None or any(map(_is_picture, part.iterdir())):
             others.append(part)
         elif split in tops:
-            raise DataError(f"{folder}: {tops[split].name!r} and {part.name!r} are both the {split} split: expected one of them")
+            raise DataError(
+                f"{folder}: {tops[split].name!r} and {part.name!r} are both the {split} split: expected one of them"
+            )
         else:
             tops[split] = part
     if not tops:
@@ -80,7 +82,9 @@ def _splits(folder: Path) -> dict[str, Path]:
                 "not both"
             )
     if "train" not in tops:
-        raise DataError(f"{folder}: the splits {named} have no 'train' beside them: expected DIR/train/LABEL or DIR/LABEL")
+        raise DataError(
+            f"{folder}: the splits {named} have no 'train' beside them: expected DIR/train/LABEL or DIR/LABEL"
+        )
     return tops
 
 

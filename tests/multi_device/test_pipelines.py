@@ -237,7 +237,7 @@ def test_a_tower_that_compares_rows_has_no_pipeline(layout):
 
 def test_a_head_that_compares_rows_has_a_gpipe_pipeline():
     """1F1B computes the head in microbatches and is refused; GPipe, which it recommends, computes the head of the whole batch."""
-    with pytest.raises(LayoutError, match="this loss compares rows of a batch with each other; choose 'gpipe'$"):
+    with pytest.raises(LayoutError, match=r"this loss compares rows of a batch with each other; choose 'gpipe'$"):
         make_plan(experiment("bert.minilm_l6", "pipeline_1f1b"), jax.devices())
     make_plan(experiment("bert.minilm_l6", "gpipe"), jax.devices())
 

@@ -14,8 +14,8 @@ def check_pipelines(model: Model) -> None:
     for path, pipeline in layout.pipelines:
         if within := _coupled_in(model, path):
             raise LayoutError(
-                f"layout {layout.name!r}: the layers of {within!r} compare rows of a batch with each other, which a pipeline would "
-                f"compare in microbatches; choose a layout without stages of it{_such_as(model)}"
+                f"layout {layout.name!r}: the layers of {within!r} compare rows of a batch with each other, and a pipeline would "
+                f"compare those of a microbatch; choose a layout without stages of it{_such_as(model)}"
             )
         if pipeline.schedule == "1f1b" and path != stack:
             raise LayoutError(

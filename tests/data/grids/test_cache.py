@@ -116,9 +116,21 @@ def test_missing_times_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("change", "factor", "message"),
     [
-        (lambda rain: np.full_like(rain, np.nan), 1.0, r"made\.nc: variable 'rain' has no value at all, all are missing$"),
-        (lambda rain: np.where(rain > 3, -9999, rain), 1.0, r"variable 'rain' is -9999 at [\d,]+ points, far from all others: if"),
-        (lambda rain: np.where(rain > 3, -999, rain), 0.1, r"variable 'rain' is -999 at [\d,]+ points, far from all others: if"),
+        (
+            lambda rain: np.full_like(rain, np.nan),
+            1.0,
+            r"made\.nc: variable 'rain' has no value at all, all are missing$",
+        ),
+        (
+            lambda rain: np.where(rain > 3, -9999, rain),
+            1.0,
+            r"variable 'rain' is -9999 at [\d,]+ points, far from all others",
+        ),
+        (
+            lambda rain: np.where(rain > 3, -999, rain),
+            0.1,
+            r"variable 'rain' is -999 at [\d,]+ points, far from all others",
+        ),
         (lambda rain: np.where(rain > 3, np.float32(1e20), rain), 12.0, r"variable 'rain' is 1e\+20 at [\d,]+ points"),
         (lambda rain: np.full_like(rain, -9999), 1.0, r"variable 'rain' is -9999 at 18,000 points"),
         (lambda rain: 300 * rain - 9999 + 1e-3 * (rain == 0), 1.0, ""),  # a number among others
@@ -126,8 +138,8 @@ def test_missing_times_are_refused(tmp_path):
     ],
 )
 def test_what_stands_for_missing_values_is_no_value(tmp_path, change, factor, message):
-    """Series that are nowhere seen, and the usual numbers for missing points that a file does not declare, are refused; where such
-    a number lies among the others it is one."""
+    """Series that are nowhere seen, and the usual numbers for missing points that a file does not declare, are refused; where
+    such a number lies among the others it is one."""
     rain = change(showers(50)).astype(np.float32)
     if not message:
         rain[3, 2, 2] = -999 if np.nanmin(rain) < 0 else rain[3, 2, 2]

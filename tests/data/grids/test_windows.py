@@ -162,8 +162,8 @@ def test_monthly_series_have_no_gaps():
 
 
 def test_steps_off_the_usual_one_are_gaps():
-    """A window has one step throughout: a series that goes over to another step has windows of the usual one alone, and a frame off
-    its time is in none that goes on to the next."""
+    """A window has one step throughout: a series that goes over to another step has windows of the usual one alone, and a frame
+    off its time is in none that goes on to the next."""
     assert windows.segments(at(0, 10, 20, 30, 40, 45, 50, 55), [0])[1] == [4, 5, 6]
     assert windows.segments(at(0, 5, 10, 15, 25, 35), [0])[1] == [3, 4]
     assert windows.segments(at(0, 5, 10, 17, 20, 25, 30), [0]) == ([(0, 3), (3, 4), (4, 7)], [2, 3])

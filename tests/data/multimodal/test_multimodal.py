@@ -205,7 +205,16 @@ def test_rows_that_do_not_fit_are_refused(cache):
 def test_emoji_that_look_alike_are_one_group(tmp_path):
     """A hand in two skin tones is one group, and so are flags with the same pixels, whatever the file; names are joined by code
     points whatever the variation selector."""
-    codes = ["270b", "270b-1f3fb", "270b-1f3ff", "1f1e8-1f1ff", "1f1e8-1f1ed", "1f1f3-1f1f4", "1f1e7-1f1fb", "2764-fe0f"]
+    codes = [
+        "270b",
+        "270b-1f3fb",
+        "270b-1f3ff",
+        "1f1e8-1f1ff",
+        "1f1e8-1f1ed",
+        "1f1f3-1f1f4",
+        "1f1e7-1f1fb",
+        "2764-fe0f",
+    ]
     files = {code: encoded(smooth(8, 8, seed)) for seed, code in enumerate(codes)}
     files["1f1e7-1f1fb"] = encoded(smooth(8, 8, codes.index("1f1f3-1f1f4")), compress_level=0)
     assert files["1f1e7-1f1fb"] != files["1f1f3-1f1f4"]
