@@ -104,9 +104,7 @@ def _write(
         for picture, encoded, why in _checked(members, channels):
             if picture.label not in numbers:
                 why = "has no class"
-            if not why and (holder := contents.holder(encoded, split)):
-                why = f"is in the {holder} as well"
-            if why:
+            if why := why or contents.why_copied(encoded, split):
                 tally.leave_out(picture.name, why)
                 continue
             tally.rows += 1

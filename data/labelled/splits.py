@@ -71,7 +71,7 @@ def without_copies(splits: Mapping[str, Iterable[Any]], key: Callable[[Any], str
     """
     kept, contents = dict[str, list[Any]](), Contents()
     for split in sorted(splits, key=HELD_FIRST.index):
-        kept[split] = [example for example in splits[split] if not contents.holder(key(example).encode(), split)]
+        kept[split] = [example for example in splits[split] if not contents.why_copied(key(example).encode(), split)]
     return {split: kept[split] for split in splits}
 
 

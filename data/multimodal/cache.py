@@ -127,9 +127,7 @@ class Writer:
             return thing, content, ""
 
         for thing, content, why in in_windows(read, things, _WINDOW):
-            if not why and (holder := self._contents.holder(content, split)):
-                why = f"is in the {holder} as well"
-            yield thing, content, why
+            yield thing, content, why or self._contents.why_copied(content, split)
 
     def records(
         self, things: Iterable[tuple[Thing, bytes, str]], languages: list[str] | None, tally: Tally

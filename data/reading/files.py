@@ -66,13 +66,11 @@ class Contents:
     def __init__(self):
         self._held: dict[bytes, str] = {}
 
-    def holder(self, content: bytes | memoryview, split: str) -> str:
-        """Returns which split has this already, "" if none; a held-out split has it from now on."""
+    def why_copied(self, content: bytes, split: str) -> str:
+        """Returns why this is left out of a split: which one has it already; "" if none has. A held-out split then has it."""
         digest = hashlib.sha256(content).digest()
-        if split == "train":
-            return self._held.get(digest, "")
-        holder = self._held.setdefault(digest, split)
-        return "" if holder == split else holder
+        holder = self._held.get(digest, split) if split == "train" else self._held.setdefault(digest, split)
+        return "" if holder == split else f"is in the {holder} as well"
 
 
 def in_windows(read: Callable[[Item], Result], items: Iterable[Item], window: int) -> Iterator[Result]:

@@ -171,8 +171,8 @@ class Writer:
             if samples is None:
                 tally.leave_out(u.name, target)
                 continue
-            if holder := self._contents.holder(samples.tobytes(), split):
-                tally.leave_out(u.name, f"is in the {holder} as well")
+            if why := self._contents.why_copied(samples.tobytes(), split):
+                tally.leave_out(u.name, why)
                 continue
             tally.examples += 1
             tally.samples += len(samples)
