@@ -58,7 +58,7 @@ def build(settings: Grids, root: Path, folder: Path, progress: Progress) -> dict
         shares = _write(series, settings, names.index(target), folder / windows.FRAMES)
         np.save(folder / windows.TIMES, times)
         frames, factors = np.load(folder / windows.FRAMES, mmap_mode="r"), settings.factors or (1.0,) * len(names)
-        checks.refuse_unmasked(frames, settings.variables, factors, settings.source.removeprefix(FILE), _SLAB)
+        checks.refuse_unmasked(frames, settings.variables, factors, settings.source.removeprefix(FILE))
     starts = _starts(settings, times)
     pieces, gaps = windows.segments(times, starts)
     step = float(np.median(np.diff(times) / np.timedelta64(1, "m")))

@@ -8,9 +8,10 @@ from data.task import DataError
 _FILLS = (-999.0, -9999.0, -99999.0, -32768.0, 1e20, -1e20, 9.969209968386869e36)
 
 
-def refuse_unmasked(
-    frames: np.ndarray, variables: tuple[str, ...], factors: tuple[float, ...], source: str, slab: int
-) -> None:
+_NUMBERS = 1 << 24  # that are looked at at a time
+
+
+def refuse_unmasked(frames: np.ndarray, variables: tuple[str, ...], factors: tuple[float, ...], source: str) -> None:
     """Raises DataError for a variable that is nowhere seen, or has one of the usual numbers for missing values, alone.
 
     Such a number is alone where it is farther from all other values than these are from each other: -9999 mm of rain, but not
@@ -19,8 +20,8 @@ def refuse_unmasked(
     Args:
       frames: [N, H, W, C], NaN where the file itself says that a value is missing.
       factors: what the variables were multiplied by.
-      slab: frames that are looked at at a time.
     """
+    slab = max(1, _NUMBERS // max(1, frames[0, ..., 0].size))
     fills = [np.float32(fill) for fill in _FILLS]
     for channel, (variable, factor) in enumerate(zip(variables, factors, strict=True)):
         marked = np.array([fill * np.float32(factor) for fill in fills])
