@@ -84,10 +84,12 @@ class Model(Protocol):
     where: Component
 
     @property
-    def couples_examples(self) -> bool:
-        """Whether the loss compares examples of a batch with each other, so that it is no sum over them.
+    def coupled(self) -> tuple[str, ...]:
+        """Returns the components, by path, that compare examples of a batch with each other: the loss is then no sum over them.
 
-        Such a model refuses gradient accumulation and 1F1B, which would compare the examples of a microbatch alone.
+        Parts of a batch would be compared by themselves: gradient accumulation and 1F1B are refused whatever the component, GPipe
+        where the component is in the pipelined stack, such as layers with a batch norm. "" is the model itself: it compares what
+        its layers return of the whole batch.
         """
         ...
 
@@ -151,9 +153,9 @@ class Staged(nnx.Module, abc.ABC):
     where: Component
 
     @property
-    def couples_examples(self) -> bool:
-        """Whether the loss compares examples of a batch with each other; see `Model`."""
-        return False
+    def coupled(self) -> tuple[str, ...]:
+        """Returns the components that compare examples of a batch with each other, by default none; see `Model`."""
+        return ()
 
     @abc.abstractmethod
     def totals(self, batch: Batch) -> Totals:

@@ -20,6 +20,7 @@ from models.sharding.component import Component, make_mesh
 from models.sharding.layout import LayoutError
 from models.sharding.params import ParamInfo, components, describe, flatten, nest, split
 from models.sharding.pipelines import one_f_one_b
+from models.sharding.pipelines.checks import check_pipelines
 from models.sharding.pipelines.gpipe import data_axes, schedules, to_layer_order, to_stage_order
 from models.sharding.pipelines.schedule import Schedule
 from trainers import adapt, optimizers
@@ -130,7 +131,7 @@ def abstract_model(experiment: Experiment, mesh: Mesh | None = None) -> Model:
     for info in infos:
         info.spec()
     schedules(where, infos)  # raises LayoutError if a pipeline does not fit its layers
-    one_f_one_b.check(model)
+    check_pipelines(model)
     return model
 
 
@@ -179,7 +180,7 @@ def make_plan(experiment: Experiment, devices: Sequence[Any] | None = None, *, a
 def _check_rows(e: Experiment, model: Model) -> None:
     """Raises LayoutError if batches cannot be cut as the layout says."""
     rows, parts = e.data.batch_size, e.train.microbatches
-    if parts > 1 and model.couples_examples:
+    if parts > 1 and model.coupled:
         raise LayoutError(
             f"microbatches={parts}: the loss of {e.name} compares the examples of a batch with each other, so that it would be "
             "another loss in parts; the nearest is 1"

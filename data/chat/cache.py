@@ -24,6 +24,7 @@ from data.chat.encoding import Counts
 from data.chat.settings import FILE, Chat, Preferences
 from data.chat.sources import Record
 from data.dialog.encoding import rows_of
+from data.labelled.splits import without_copies
 from data.packages import weights
 from data.packages.fetch import Package
 from data.reading import caches, packing
@@ -135,6 +136,7 @@ def _held_out(records: Iterable[Record], shares: Mapping[str, float], folder: Pa
     splits: dict[str, list[Record]] = {"train": [], **{split: [] for split in shares}}
     for record in records:
         splits[sources.split_of(record, shares)].append(record)
+    splits = without_copies(splits, sources.said)
     for split in shares:
         caches.write_examples(folder / f"{split}.jsonl", splits[split])
     (folder / "train").mkdir()

@@ -136,10 +136,15 @@ def read_pairs(packages: Path) -> Iterator[Record]:
         other = answer
 
 
+def said(record: Record) -> str:
+    """Returns what identifies a record: all that is said in a conversation, of a preference pair the prompt."""
+    return json.dumps(record.get("prompt") or record["messages"], sort_keys=True)
+
+
 def split_of(record: Record, shares: Mapping[str, float]) -> str:
     """Returns the split of a record by its content alone, "train" where it is in none of the held-out ones: equal records are
     in the same. Preference pairs of one prompt are."""
-    key = record.get("id") or json.dumps(record.get("prompt") or record["messages"], sort_keys=True)
+    key = record.get("id") or said(record)
     place = int(hashlib.sha256(key.encode()).hexdigest(), 16) % 10**9 / 10**9
     for split, share in shares.items():
         if place < share:

@@ -15,6 +15,7 @@ from typing import Any
 from data.dialog import conversations, encoding
 from data.dialog.conversations import Conversation
 from data.dialog.settings import Dialog
+from data.labelled.splits import without_copies
 from data.packages import weights
 from data.packages.fetch import Package
 from data.reading import caches, packing
@@ -44,6 +45,7 @@ def build(settings: Dialog, root: Path, folder: Path, progress: Progress) -> dic
     splits: dict[str, list[Conversation]] = {"train": [], "validation": [], "test": []}
     for conversation in conversations.read(root / "packages" / CHATS.file):
         splits[conversations.split_of(conversation)].append(conversation)
+    splits = without_copies(splits, lambda conversation: "\n".join(conversation["turns"]))
     for split, members in splits.items():
         caches.write_examples(folder / f"{split}.jsonl", members)
     weights.write_vocabulary(settings.tokenizer, root / "packages", folder / tokenizers.FILE)

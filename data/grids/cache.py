@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from data.grids import motion, sources, windows
+from data.grids import checks, motion, sources, windows
 from data.grids.settings import FILE, Grids
 from data.packages.fetch import Package
 from data.reading import caches, packing
 from data.stages import Progress, stage
 from data.task import DataError
 
-FORMAT = 1  # version of the cache's format; increase it whenever the same packages would give another cache
+FORMAT = 2  # version of the cache's format; increase it whenever the same packages would give another cache
 PART = "all"
 SPLITS = ("train", "validation", "test")
 _SLAB = 256  # frames that are in memory at a time
@@ -57,10 +57,15 @@ def build(settings: Grids, root: Path, folder: Path, progress: Progress) -> dict
         times = series.times
         shares = _write(series, settings, names.index(target), folder / windows.FRAMES)
         np.save(folder / windows.TIMES, times)
+        frames, factors = np.load(folder / windows.FRAMES, mmap_mode="r"), settings.factors or (1.0,) * len(names)
+        checks.refuse_unmasked(frames, settings.variables, factors, settings.source.removeprefix(FILE))
     starts = _starts(settings, times)
     pieces, gaps = windows.segments(times, starts)
+    step = float(np.median(np.diff(times) / np.timedelta64(1, "m")))
     for gap in gaps[:3]:
-        progress(f"a gap in time: {_told(times[gap])} is followed by {_told(times[gap + 1])}")
+        progress(
+            f"a gap in time: {_told(times[gap])} is followed by {_told(times[gap + 1])}, where the usual step is {step:g} minutes"
+        )
     if settings.motion and (settings.frames - 1) * settings.every + 1 < motion.NEEDED:
         raise DataError(
             f"frames={settings.frames}, every={settings.every}: motion is found from {motion.NEEDED} steps, which a window must "
@@ -98,7 +103,6 @@ def build(settings: Grids, root: Path, folder: Path, progress: Progress) -> dict
                 folder, np.concatenate(list(of_split.values())), names.index(target), target in settings.logarithmic
             )
         mean, std = _moments(folder, settings, names, ends[0])
-    step = float(np.median(np.diff(times) / np.timedelta64(1, "m")))
     return {
         "names": list(names),
         "target": target,

@@ -112,6 +112,11 @@ def _series(dataset: Any, settings: Grids, name: str) -> Series:
     times = first[first.dims[0]].values
     if not np.issubdtype(times.dtype, np.datetime64):
         raise DataError(f"{name}: its first dimension {first.dims[0]!r} holds no times, but {times.dtype}")
+    if np.isnat(times).any():
+        missing = np.flatnonzero(np.isnat(times)) + 1
+        raise DataError(
+            f"{name}: {len(missing):,} of its {len(times):,} times are missing (NaT), first number {missing[0]:,}"
+        )
     steps = np.diff(times)
     if len(times) < 2 or steps.min() <= np.timedelta64(0):
         at = int(np.argmax(steps <= np.timedelta64(0))) if len(times) > 1 else 0

@@ -20,6 +20,7 @@ from data.task import Example
 FRAMES = "frames.npy"
 TIMES = "times.npy"
 MOTION = "motion.npy"
+_UNEVEN = 0.15
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,10 +61,12 @@ def segments(times: np.ndarray, starts: list[int]) -> tuple[list[tuple[int, int]
       starts: numbers of the frames with which splits begin, the first of which is 0.
 
     Returns:
-      (pieces as (first frame, frame after the last); the frames after which there is a gap, more than 1.5 of the usual step).
+      (pieces as (first frame, frame after the last); the frames after which there is a gap: a step that is more than 15 % longer
+      or shorter than the usual one. Months differ by 10 %).
     """
     steps = np.diff(times) / np.timedelta64(1, "s")
-    gaps = np.flatnonzero(steps > 1.5 * np.median(steps)).tolist()
+    usual = np.median(steps)
+    gaps = np.flatnonzero(np.abs(steps - usual) > _UNEVEN * usual).tolist()
     cuts = sorted({0, *starts, *(gap + 1 for gap in gaps), len(times)})
     return list(itertools.pairwise(cuts)), gaps
 

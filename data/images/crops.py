@@ -21,8 +21,9 @@ def centred(width: int, height: int, shape: tuple[int, int], share: float) -> Bo
         return 0.0, 0.0, float(width), float(height)
     scale = share * min(width / shape[1], height / shape[0])
     wide, high = scale * shape[1], scale * shape[0]
-    left, top = (width - wide) / 2, (height - high) / 2
-    return left, top, left + wide, top + high
+    # Of the whole side, rounding alone would put the box's edges a hair outside.
+    left, top = max(0.0, (width - wide) / 2), max(0.0, (height - high) / 2)
+    return left, top, min(float(width), left + wide), min(float(height), top + high)
 
 
 def resized(

@@ -1,5 +1,6 @@
 """Picture files to pixels: checked, decoded no finer than needed, cut and resized. By Pillow; no JAX, no TensorFlow."""
 
+import hashlib
 import io
 from collections.abc import Callable
 
@@ -47,8 +48,12 @@ def cut_out(encoded: bytes, channels: int, choose: Choose, height: int, width: i
     Raises:
       PictureError: the file cannot be decoded, is of colour where 1 channel is expected, or has pixels of more than 8 bits.
     """
+    pixels = ""
     try:
         image = Image.open(io.BytesIO(encoded), formats=_FORMATS)
+        pixels = f" ({image.width:,} x {image.height:,} pixels)"
+        if image.format == "PNG":
+            image.load()  # it may note its turn behind the pixels
         turn = image.getexif().get(_ORIENTATION, 1) if "exif" in image.info else 1
         size = image.size[::-1] if turn in _LYING else image.size
         left, top, right, bottom = choose(*size)
@@ -67,12 +72,21 @@ def cut_out(encoded: bytes, channels: int, choose: Choose, height: int, width: i
         raise PictureError(f"cannot be decoded: no {', '.join(_FORMATS)} file") from None
     # Decoders of broken files raise anything: OSError, SyntaxError, ValueError, struct.error.
     except Exception as error:
-        raise PictureError(f"cannot be decoded: {told(error)}") from None
+        raise PictureError(f"cannot be decoded{pixels}: {told(error)}") from None
 
 
 def check(encoded: bytes, channels: int) -> None:
     """Decodes a picture, as coarsely as its format allows; raises PictureError as `cut_out` does."""
     cut_out(encoded, channels, lambda width, height: (0, 0, width, height), 1, 1)
+
+
+def content(encoded: bytes) -> str:
+    """Returns a digest of a picture's pixels, the same for every file that shows them; of the file where it cannot be decoded."""
+    try:
+        image = _converted(Image.open(io.BytesIO(encoded), formats=_FORMATS), 3)
+    except Exception:  # as in `cut_out`
+        return hashlib.sha256(encoded).hexdigest()
+    return hashlib.sha256(repr(image.size).encode() + image.tobytes()).hexdigest()
 
 
 def _converted(image: Image.Image, channels: int) -> Image.Image:

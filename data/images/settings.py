@@ -17,7 +17,8 @@ class Images:
       source: a key of `data.images.sources.PACKAGES`; or "tfds:NAME", a data set of TFDS with pictures and classes; or
         "folder:DIR", a folder of pictures (`data.images.folders`).
       channels: 3, or 1 for grey. Pictures that have others are left out, as those that cannot be decoded; grey ones have 3.
-      validation, test: shares of the training pictures of each class that are held out where the source has no such split.
+      validation, test: shares of the training pictures of each class that are held out where the source has no such split, at
+        least one; of a class that has too few for that, none.
     """
 
     kind: ClassVar[str] = "images"

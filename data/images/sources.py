@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from data.images import emoji, pictures
 from data.images.settings import FOLDER, TFDS, Images
 from data.labelled.splits import Item, divide
 from data.packages import archives
@@ -149,14 +150,18 @@ EMOJI = (
 
 
 def emoji_pictures(package: Path, labels: tuple[str, ...]) -> dict[str, list[Item]]:
-    """Returns Noto's 1,906 emoji of 64 x 64 with their categories, without the variants of skin tones and the tones alone."""
+    """Returns Noto's 1,906 emoji of 64 x 64 with their categories, without the variants of skin tones and the tones alone.
+
+    What is shown by people of any gender is one group (data.images.emoji), and so are equal pictures.
+    """
     ((_, index),) = archives.members(package, r"^package/emoji\.json$")
     entries = {entry["image"]: entry for entry in json.loads(index) if entry["category"] in labels}
-    items = []
+    items, groups = [], {}
     for name, content in archives.members(package, r"^package/img/google/64/.*\.png$"):
         if (entry := entries.get(Path(name).name)) and entry["has_img_google"]:
             picture = Picture(entry["short_name"], entry["category"], lambda content=content: content)
-            items.append(Item(entry["short_name"], picture, entry["category"]))
+            group = groups.setdefault(pictures.content(content), emoji.look(entry["unified"]))
+            items.append(Item(group, picture, entry["category"]))
     return {"train": items}
 
 

@@ -24,7 +24,7 @@ from data.reading import caches, packing
 from data.stages import Progress, stage
 from data.vocabularies import tokenizers
 
-FORMAT = 2  # version of the cache's format; increase it whenever the same packages would give another cache
+FORMAT = 3  # version of the cache's format; increase it whenever the same packages would give another cache
 PART = "all"
 
 

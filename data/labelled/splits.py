@@ -3,9 +3,11 @@
 import hashlib
 import json
 import re
-from collections import defaultdict
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
+
+from data.reading.files import HELD_FIRST, Contents
 
 Example = dict[str, Any]  # see `data.labelled.sources`
 
@@ -31,19 +33,51 @@ def divide(items: Iterable[Item], *, validation: float, test: float) -> dict[str
     """Divides examples by group into `train`, `validation` and `test`.
 
     Args:
-      items: all examples. A group has one stratum.
-      validation, test: the share of a stratum's groups that is held out: at least one group, unless the share is 0.
+      items: all examples. The stratum of a group is that of most of its items.
+      validation, test: the share of a stratum's groups that is held out: at least one group, unless the share is 0. Training
+        comes first: a stratum that has too few groups for one in each split is trained on whole.
     """
-    strata: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
+    groups: defaultdict[str, list[Any]] = defaultdict(list)
+    sizes: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for item in items:
-        strata[item.stratum][item.group].append(item.example)
+        groups[item.group].append(item.example)
+        sizes[item.group][item.stratum] += 1
+    strata: defaultdict[str, list[str]] = defaultdict(list)
+    for group, counts in sizes.items():
+        strata[min(counts, key=lambda stratum: (-counts[stratum], stratum))].append(group)
     splits: dict[str, list[Any]] = {"train": [], "validation": [], "test": []}
-    for groups in strata.values():
-        tested, validated = (max(1, round(share * len(groups))) if share else 0 for share in (test, validation))
-        for at, group in enumerate(sorted(groups, key=_hash)):
-            name = "test" if at < tested else "validation" if at < tested + validated else "train"
-            splits[name] += groups[group]
+    for names in strata.values():
+        validated, tested = _numbers(len(names), validation, test)
+        for at, group in enumerate(sorted(names, key=_hash)):
+            split = "test" if at < tested else "validation" if at < tested + validated else "train"
+            splits[split] += groups[group]
     return splits
+
+
+def _numbers(groups: int, validation: float, test: float) -> tuple[int, int]:
+    """Returns how many groups of a stratum are for validation and for the test."""
+    if groups <= bool(validation) + bool(test):
+        return 0, 0
+    validated, tested = (max(1, round(share * groups)) if share else 0 for share in (validation, test))
+    validated = min(validated, groups - 1 - bool(test))
+    return validated, min(tested, groups - 1 - validated)
+
+
+def without_copies(splits: Mapping[str, Iterable[Any]], key: Callable[[Any], str]) -> dict[str, list[Any]]:
+    """Returns splits without copies: training lacks what is held out, and validation what is in the test.
+
+    Args:
+      key: returns what identifies an example, whatever its group.
+    """
+    kept, contents = dict[str, list[Any]](), Contents()
+    for split in sorted(splits, key=HELD_FIRST.index):
+        kept[split] = [example for example in splits[split] if not contents.why_copied(key(example).encode(), split)]
+    return {split: kept[split] for split in splits}
+
+
+def inputs_key(example: Example) -> str:
+    """Returns what a model is given of an example, without what it is asked for, as a text."""
+    return json.dumps({name: value for name, value in example.items() if name not in ("label", "tags")}, sort_keys=True)
 
 
 def subset(examples: Iterable[Example], limit: int = 0, seed: int = 0) -> list[Example]:

@@ -23,13 +23,13 @@ from data.multimodal.vocabulary import Languages, write_vocabulary
 from data.packages.fetch import Package
 from data.reading import caches, packing
 from data.reading.examples import record_of
-from data.reading.files import Tally, in_windows
+from data.reading.files import HELD_FIRST, Contents, Tally, in_windows
 from data.speech import sound
 from data.stages import Progress, stage
 from data.task import DataError
 from data.vocabularies import tokenizers
 
-FORMAT = 1  # version of the cache's format; increase it whenever the same packages would give another cache
+FORMAT = 2  # version of the cache's format; increase it whenever the same packages would give another cache
 _WINDOW = 64  # things that are read at a time
 
 
@@ -68,26 +68,26 @@ def build(settings: Multimodal, root: Path, folder: Path, progress: Progress) ->
     writer = Writer(settings, Languages(folder))
     (folder / "train").mkdir()
     tallies: dict[str, Tally] = {}
-    for name, splits in divided.items():
-        with stage(name, progress):
-            here = sorted({language for thing in splits["train"] for language in thing.texts})
-            files = {language: folder / "train" / f"{name}-{language}.array_record" for language in here}
-            things = list(writer.read(splits["train"]))  # once, for all languages
-            for language, path in files.items():
-                tallies[f"{name}-{language}"] = tally = Tally()
-                packing.write_records(path, (record for record, _ in writer.records(things, [language], tally)))
-    for split in ("validation", "test"):
+    for split in HELD_FIRST[:-1]:
         with stage(split, progress):
             tallies[split], kept = Tally(), list[dict[str, Any]]()
 
             def records(split: str = split, kept: list[dict[str, Any]] = kept) -> Iterator[bytes]:
                 for name, splits in divided.items():
-                    for record, about in writer.records(writer.read(splits[split]), None, tallies[split]):
+                    for record, about in writer.records(writer.read(splits[split], split), None, tallies[split]):
                         kept.append(about | {"source": name})
                         yield record
 
             packing.write_records(folder / f"{split}.array_record", records())
             caches.write_examples(folder / f"{split}.jsonl", kept)
+    for name, splits in divided.items():
+        with stage(name, progress):
+            here = sorted({language for thing in splits["train"] for language in thing.texts})
+            files = {language: folder / "train" / f"{name}-{language}.array_record" for language in here}
+            things = list(writer.read(splits["train"], "train"))  # once, for all languages
+            for language, path in files.items():
+                tallies[f"{name}-{language}"] = tally = Tally()
+                packing.write_records(path, (record for record, _ in writer.records(things, [language], tally)))
     left_out = {name: tally.named for name, tally in tallies.items() if tally.named}
     for name, named in left_out.items():
         progress(f"{name}: {tallies[name].left_out:,} left out; {named[0]}")
@@ -107,11 +107,11 @@ class Writer:
     """Makes records of things and their texts."""
 
     def __init__(self, settings: Multimodal, languages: Languages):
-        self.settings, self.languages = settings, languages
+        self.settings, self.languages, self._contents = settings, languages, Contents()
         self._stored = MultimodalData(batch_size=1, targets_length=settings.targets_length).stored()
 
-    def read(self, things: Iterable[Thing]) -> Iterator[tuple[Thing, bytes, str]]:
-        """Yields each thing, its content, and why it cannot be used ("" if it can)."""
+    def read(self, things: Iterable[Thing], split: str) -> Iterator[tuple[Thing, bytes, str]]:
+        """Yields each thing of a split, its content, and why it cannot be used ("" if it can); held-out splits come first."""
 
         def read(thing: Thing) -> tuple[Thing, bytes, str]:
             try:
@@ -126,7 +126,8 @@ class Writer:
                 return thing, b"", str(error)
             return thing, content, ""
 
-        return in_windows(read, things, _WINDOW)
+        for thing, content, why in in_windows(read, things, _WINDOW):
+            yield thing, content, why or self._contents.why_copied(content, split)
 
     def records(
         self, things: Iterable[tuple[Thing, bytes, str]], languages: list[str] | None, tally: Tally

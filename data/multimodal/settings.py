@@ -14,7 +14,7 @@ class Multimodal:
       seconds: the longest sound; longer ones are left out.
       targets_length: tokens of a text; longer ones are left out.
       vocabulary_size: ids of the byte-level BPE that is trained on the training texts.
-      validation, test: shares of the groups (an emoji with its skin tones, a level of the game) that are held out.
+      validation, test: shares of the groups (an emoji in all skin tones and genders, a level of the game) that are held out.
     """
 
     kind: ClassVar[str] = "multimodal"

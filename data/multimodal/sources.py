@@ -1,11 +1,11 @@
 """Pictures and sounds with texts in several languages, from packages. No TensorFlow."""
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from data.images import emoji, pictures
 from data.images.sources import PACKAGES as PICTURES
 from data.labelled.splits import Item
 from data.packages import archives
@@ -37,16 +37,13 @@ class Source:
 EMOJI_NAMES = npm_package(
     "emojibase-data", "17.0.0", "d01d0e2ca4e22cb402679532155342c71e2e871f25c32223c013b8b166ebdf5a"
 )
-_TONES = frozenset(f"{0x1F3FB + tone:X}" for tone in range(5))
-_SIGNS = frozenset(("FE0F", "200D", "2640", "2642"))  # how it is drawn; joined; female, male
-_FLAGS = range(0x1F1E6, 0x1F200)  # letters of flags
 
 
-def emoji(pictures: Path, names: Path) -> list[Item]:
+def named_emoji(drawn: Path, names: Path) -> list[Item]:
     """Returns Noto's emoji of 64 x 64 with their names in the languages of emojibase.
 
-    An emoji in all of its skin tones and genders is one group, and so are all flags of an initial letter: pictures that look
-    alike are in one split.
+    What is shown by people of any skin and gender is one group (data.images.emoji), and so are equal pictures, such as the flags
+    of territories that fly another's: what looks alike is in one split.
     """
     texts: dict[str, dict[str, str]] = {}
     for path, content in archives.members(names, r"^package/[a-z-]+/compact\.json$"):
@@ -55,24 +52,17 @@ def emoji(pictures: Path, names: Path) -> list[Item]:
             texts.setdefault(_key(entry["hexcode"]), {})[language] = entry["label"]
             for skin in entry.get("skins", ()):
                 texts.setdefault(_key(skin["hexcode"]), {})[language] = skin["label"]
-    items = []
-    for path, content in archives.members(pictures, r"^package/img/google/64/.*\.png$"):
+    items, groups = [], {}
+    for path, content in archives.members(drawn, r"^package/img/google/64/.*\.png$"):
         code = Path(path).stem.upper()
         if named := texts.get(_key(code)):
-            items.append(Item(_group(code), Thing(code, named, PICTURE, lambda content=content: content)))
+            thing = Thing(code, named, PICTURE, lambda content=content: content)
+            items.append(Item(groups.setdefault(pictures.content(content), emoji.look(code)), thing))
     return items
 
 
 def _key(code: str) -> str:
     return "-".join(part for part in code.upper().split("-") if part != "FE0F")
-
-
-def _group(code: str) -> str:
-    parts = code.split("-")
-    if int(parts[0], 16) in _FLAGS:
-        return f"flags of {parts[0]}"
-    base = [part for part in parts if part not in _TONES | _SIGNS]
-    return hashlib.sha256("-".join(base).encode()).hexdigest()
 
 
 def fillets(scripts: Path, sounds: Path) -> list[Item]:
@@ -90,6 +80,6 @@ def fillets(scripts: Path, sounds: Path) -> list[Item]:
 
 
 SOURCES = {
-    "emoji": Source(packages=(PICTURES["emoji"].package, EMOJI_NAMES), read=emoji),
+    "emoji": Source(packages=(PICTURES["emoji"].package, EMOJI_NAMES), read=named_emoji),
     "fillets": Source(packages=SOUNDS["fillets"].packages, read=fillets),
 }

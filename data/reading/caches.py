@@ -71,7 +71,8 @@ def check_vocabularies(model: ModelConfig, manifest: Mapping[str, Any]) -> None:
 
 @runtime_checkable
 class HasLabels(Protocol):
-    """The configuration of a model with a head of classes."""
+    """The configuration of a model with a head of classes. Where their number is no field `labels`, but a property, a class
+    attribute `labels_field` names the field, as a flag does behind `model.`."""
 
     @property
     def labels(self) -> int:
@@ -88,7 +89,11 @@ def check_labels(model: ModelConfig, manifest: Mapping[str, Any]) -> None:
     """Raises DataError for a model that has a head of more or fewer classes than the cache."""
     labels, expected = labels_of(model), len(manifest.get("labels", ()))
     if labels and labels != expected:
-        raise DataError(f"model.head.labels={labels}: cache {manifest['cache']!r} has {expected} labels")
+        flag = f"model.{getattr(model, 'labels_field', 'labels')}"
+        raise DataError(
+            f"{flag}={labels}: cache {manifest['cache']!r} has {expected} labels"
+            f"{f'; take --{flag} {expected}' if expected else ''}"
+        )
 
 
 def class_names(folder: Path) -> list[str]:

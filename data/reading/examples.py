@@ -100,7 +100,11 @@ class AugmentedSource:
 
     def _augmented(self, index: int) -> Example:
         rng = np.random.default_rng((self.task.data.seed, 1, index))
-        return self.task.augment(self.source.row(index), rng, self.assets)
+        row = self.source.row(index)
+        try:
+            return self.task.augment(row, rng, self.assets)
+        except DataError as error:
+            raise DataError(f"row {index} of cache {self.task.data.cache!r}: {error}") from None
 
 
 def open_source(data: DataConfig, model: ModelConfig) -> Source:
@@ -144,12 +148,18 @@ class StoredExamples(Sequence[Example]):
     def __getitem__(self, at: Any) -> Any:
         places = range(self.size)[at]
         if isinstance(places, int):
-            return self.make(self.row(places))
+            return self._made(places, self.row(places))
         rows = list(map(self.row, places))
         if self.threads == 1:
-            return list(map(self.make, rows))
+            return list(map(self._made, places, rows))
         with ThreadPoolExecutor(self.threads) as pool:
-            return list(pool.map(self.make, rows))
+            return list(pool.map(self._made, places, rows))
+
+    def _made(self, at: int, row: Example) -> Example:
+        try:
+            return self.make(row)
+        except DataError as error:
+            raise DataError(f"{self.file}, row {at}: {error}") from None
 
     def row(self, at: int) -> Example:
         """Returns a row as it is stored."""

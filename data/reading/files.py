@@ -3,6 +3,7 @@
 import contextlib
 import contextvars
 import dataclasses
+import hashlib
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -54,6 +55,22 @@ class Tally:
         self.left_out += 1
         if len(self.named) < _NAMED:
             self.named.append(f"{name}: {why}")
+
+
+HELD_FIRST = ("test", "validation", "train")  # the order in which splits are written, for `Contents`
+
+
+class Contents:
+    """Digests of what held-out splits hold: what is written behind them leaves out its copies, whatever group they were in."""
+
+    def __init__(self):
+        self._held: dict[bytes, str] = {}
+
+    def why_copied(self, content: bytes, split: str) -> str:
+        """Returns why this is left out of a split: which one has it already; "" if none has. A held-out split then has it."""
+        digest = hashlib.sha256(content).digest()
+        holder = self._held.get(digest, split) if split == "train" else self._held.setdefault(digest, split)
+        return "" if holder == split else f"is in the {holder} as well"
 
 
 def in_windows(read: Callable[[Item], Result], items: Iterable[Item], window: int) -> Iterator[Result]:

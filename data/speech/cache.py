@@ -22,7 +22,7 @@ from data.packages import weights
 from data.packages.fetch import Package
 from data.reading import caches, packing
 from data.reading.examples import record_of
-from data.reading.files import Tally, in_windows
+from data.reading.files import HELD_FIRST, Contents, Tally, in_windows
 from data.speech import sound, sources, taught
 from data.speech.config import ALIGN, SpeechData
 from data.speech.settings import CHARACTERS, FOLDER, TFDS, Speech
@@ -32,7 +32,7 @@ from data.stages import Progress, stage
 from data.task import DataError, Example
 from data.vocabularies import tokenizers
 
-FORMAT = 1  # version of the cache's format; increase it whenever the same packages would give another cache
+FORMAT = 2  # version of the cache's format; increase it whenever the same packages would give another cache
 _WINDOW = 64  # utterances that are read at a time
 _GAP = ALIGN * 160  # samples
 
@@ -81,12 +81,12 @@ def build(settings: Speech, root: Path, folder: Path, progress: Progress) -> dic
     writer = Writer(settings, folder)
     (folder / "train").mkdir()
     tallies: dict[str, SpeechTally] = {}
+    for split in HELD_FIRST[:-1]:
+        with stage(split, progress):
+            tallies[split] = writer.held_out(opened[split], split)
     for task in settings.tasks:
         with stage(task, progress):
             tallies[task] = writer.train(heard, task)
-    for split in ("validation", "test"):
-        with stage(split, progress):
-            tallies[split] = writer.held_out(opened[split], split)
     for name, tally in tallies.items():
         first = tally.named[0] if tally.named else "there is none"
         if tally.left_out:
@@ -117,6 +117,7 @@ class Writer:
         self.settings, self.folder = settings, folder
         self.vocabulary = open_vocabulary(folder)
         self.limit = round(settings.seconds * sound.RATE)
+        self._contents = Contents()
 
     def train(self, utterances: Iterable[Utterance], task: str) -> SpeechTally:
         """Writes the rows of a task, each with as many utterances as there is room for, first-fit."""
@@ -124,7 +125,7 @@ class Writer:
         stored = self._stored(s.slots)
 
         def examples() -> Iterator[packing.Example]:
-            for _, samples, ids in self._usable(utterances, task, tally):
+            for _, samples, ids in self._usable(utterances, task, "train", tally):
                 yield np.pad(samples, (0, _aligned(len(samples)) - len(samples))), ids, np.array([len(samples)])
 
         def layout(chosen: list[packing.Example], lengths: Any) -> np.ndarray:
@@ -146,7 +147,7 @@ class Writer:
 
         def records() -> Iterator[bytes]:
             for task in self.settings.tasks:
-                for u, samples, ids in self._usable(utterances, task, tally):
+                for u, samples, ids in self._usable(utterances, task, split, tally):
                     text = {"name": u.name, "language": u.language, "task": task, "text": u.texts.get(task, "")}
                     kept.append(text)
                     yield record_of(_row([(samples, ids)], 1, self.settings.targets_length), stored)
@@ -161,7 +162,7 @@ class Writer:
         return SpeechData(batch_size=1, seconds=s.seconds, slots=slots, targets_length=s.targets_length).stored()
 
     def _usable(
-        self, utterances: Iterable[Utterance], task: str, tally: SpeechTally
+        self, utterances: Iterable[Utterance], task: str, split: str, tally: SpeechTally
     ) -> Iterator[tuple[Utterance, np.ndarray, np.ndarray]]:
         """Yields (an utterance, its samples, its target), read by several threads, in order; counts all."""
 
@@ -169,6 +170,9 @@ class Writer:
         for u, samples, target in in_windows(read, utterances, _WINDOW):
             if samples is None:
                 tally.leave_out(u.name, target)
+                continue
+            if why := self._contents.why_copied(samples.tobytes(), split):
+                tally.leave_out(u.name, why)
                 continue
             tally.examples += 1
             tally.samples += len(samples)

@@ -25,7 +25,7 @@ from data.text_to_text import texts
 from data.text_to_text.settings import TextToText
 from data.vocabularies import tokenizers
 
-FORMAT = 1  # version of the cache's format; increase it whenever the same packages would give another cache
+FORMAT = 2  # version of the cache's format; increase it whenever the same packages would give another cache
 PART = "all"
 
 

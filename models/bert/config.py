@@ -49,6 +49,8 @@ class BertConfig(LmConfig):
                 f"bare_first=True: order={self.order!r}, layers={self.layers}: needs order='pre', 2 layers or more"
             )
 
+    labels_field: ClassVar[str] = "head.labels"
+
     @property
     def labels(self) -> int:
         """Classes of the head; 0 where it has none of its own."""

@@ -62,9 +62,9 @@ class Bert(Staged):
     stack: ClassVar[str] = "encoder"
 
     @property
-    def couples_examples(self) -> bool:
-        """Whether the head's loss compares the rows of a batch with each other."""
-        return self.head.couples_examples
+    def coupled(self) -> tuple[str, ...]:
+        """Returns the head where its loss compares the rows of a batch with each other; see `Model`."""
+        return ((self.where / "head").path,) if self.head.couples_examples else ()
 
     @property
     def classes(self) -> int:

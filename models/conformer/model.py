@@ -51,9 +51,16 @@ class Conformer(Staged):
         self.head = Head(c, k5, where / "head")
 
     @property
-    def couples_examples(self) -> bool:
-        """Whether utterances of a batch are compared: by the statistics of a batch norm, or by the loss of a codebook's use."""
-        return self.c.conv_norm == "batch" or (self.c.pretrains and self.c.codebooks > 0)
+    def coupled(self) -> tuple[str, ...]:
+        """Returns what compares utterances of a batch: stacks, by the statistics of a batch norm, and the head, by the loss of a
+        codebook's use; see `Model`."""
+        normed = self.c.conv_norm == "batch"
+        names = {
+            "contrastive": normed and self.c.contrastive_layers > 0,
+            "encoder": normed,
+            "head": self.c.pretrains and self.c.codebooks > 0,
+        }
+        return tuple((self.where / name).path for name, compares in names.items() if compares)
 
     @property
     def target_vocab(self) -> int:

@@ -69,9 +69,10 @@ class Gpt(Staged):
         return self._logits(x_BLM)
 
     @property
-    def couples_examples(self) -> bool:
-        """Whether the routers' balance is that of all of a batch's tokens together; see `Model`."""
-        return self.c.moe is not None and self.c.moe.balance == "pooled" and self.c.moe.balance_weight > 0
+    def coupled(self) -> tuple[str, ...]:
+        """Returns the model itself where the routers' balance is that of all of a batch's tokens together; see `Model`."""
+        pooled = self.c.moe is not None and self.c.moe.balance == "pooled" and self.c.moe.balance_weight > 0
+        return (self.where.path,) if pooled else ()
 
     @property
     def _stacks(self) -> list[Block | Unit]:

@@ -132,7 +132,7 @@ class Frames(nnx.Module):
 class MetNet2(nnx.Module):
     """Frames, context, the inner part of it at the target's resolution, and a distribution over classes at each point."""
 
-    couples_examples = False
+    coupled = ()
 
     def __init__(self, c: MetNet2Config, key: jax.Array, where: Component):
         keys = jax.random.split(key, 9)

@@ -62,9 +62,9 @@ class Multimodal(EncoderDecoder):
         return Listener(c.whisper, key, where) if c.whisper else None
 
     @property
-    def couples_examples(self) -> bool:
-        """Whether a batch norm of the audio tower counts the whole batch."""
-        return self.c.conformer is not None and self.c.conformer.conv_norm == "batch"
+    def coupled(self) -> tuple[str, ...]:
+        """Returns those of the audio tower; see `Model`."""
+        return self.audio_tower.coupled if isinstance(self.audio_tower, Conformer) else ()
 
     @property
     def target_vocab(self) -> int:

@@ -30,7 +30,7 @@ class Head(nnx.Module, abc.ABC):
     """Turns an encoder's output into outputs for each slot, and those into a loss.
 
     Attributes:
-      couples_examples: whether the loss compares examples of a batch with each other; see models.protocol.Model.
+      couples_examples: whether the loss compares examples of a batch with each other; see models.protocol.Model.coupled.
       classes: how many classes of whole examples the outputs are logits of; 0 where they are none; see
         models.protocol.Classifies.
     """

@@ -81,6 +81,8 @@ class VitConfig(StackConfig):
         """Height, width and channels."""
         return self.height, self.width, self.channels
 
+    labels_field: ClassVar[str] = "classes"
+
     @property
     def labels(self) -> int:
         """Classes of the head; 0 where it has none."""

@@ -25,9 +25,9 @@ def smooth(height: int, width: int, seed: int = 0) -> np.ndarray:
     return np.asarray(Image.fromarray(corners).resize((width, height), Image.Resampling.BICUBIC))
 
 
-def write_folder(folder: Path, labels: dict[str, int], height: int = 12, width: int = 16) -> Path:
-    """Writes so many PNG files into a folder for each label; the n-th of all has n in the red of every pixel."""
-    number = 0
+def write_folder(folder: Path, labels: dict[str, int], height: int = 12, width: int = 16, first: int = 0) -> Path:
+    """Writes so many PNG files into a folder for each label; the n-th of all, from `first`, has n in the red of every pixel."""
+    number = first
     for label, count in labels.items():
         (folder / label).mkdir(parents=True)
         for _ in range(count):

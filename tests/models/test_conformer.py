@@ -365,7 +365,7 @@ def test_pre_training_does_not_depend_on_padding(float64, objective):
     m = model(
         objective=objective, vocab=0, code_dim=8, negatives=5, contrastive_layers=2 * (objective == "w2v_bert"), **codes
     )
-    assert m.couples_examples
+    assert m.coupled == ("head",)
     loss = jax.jit(jax.value_and_grad(lambda m, batch: m.loss(batch, Context.evaluation()).value))
 
     def hidden(batch, places):

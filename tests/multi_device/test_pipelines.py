@@ -14,12 +14,15 @@ from configs.experiment import Experiment
 from configs.optimizers import Adafactor, Constant
 from data.reading.batches import Batches, batch_shapes
 from data.reading.examples import open_source
+from models.families import family_of
 from models.protocol import Staged
 from models.sharding.layout import Layout, LayoutError, Pipeline, rules
 from models.sharding.layouts import pipelines
 from models.sharding.params import flatten, merge
 from models.sharding.pipelines import one_f_one_b
+from scripts.layouts import EXPERIMENTS
 from tests.helpers.contexts import training
+from tests.helpers.layouts import MESH, assert_equal_to_one_device
 from tests.helpers.models import varied
 from trainers import state, step
 from trainers.checkpoints.manager import Checkpoints
@@ -200,3 +203,63 @@ def test_only_the_stack_that_ends_in_the_loss_runs_as_1f1b():
     e = dataclasses.replace(e, model=dataclasses.replace(e.model, layers=8), layout=piped("encoder"))
     with pytest.raises(LayoutError, match=r"'encoder' does not end in the loss.*'gpipe', or pipeline 'decoder'"):
         make_plan(e, jax.devices()[:4])
+
+
+def experiment(name: str, layout: str, **model: Any) -> Experiment:
+    """A tiny experiment, with fields of its model changed, under a layout of its family on eight devices."""
+    e = equality.comparable(registry.tiny(registry.load(name)))
+    e = dataclasses.replace(e, model=dataclasses.replace(e.model, **model))
+    recipe = family_of(e.model).layouts[layout]
+    return dataclasses.replace(e, layout=recipe(*MESH[len(recipe.axes)]))
+
+
+@pytest.mark.parametrize("layout", ["gpipe", "pipeline_1f1b", "pipeline_interleaved"])
+def test_layers_that_compare_rows_have_no_pipeline(layout):
+    """A batch norm of a microbatch would be another than the batch's: each schedule is refused, with a layout that suits, and no
+    schedule is recommended for another."""
+    line = rf"^layout '{layout}': the layers of 'encoder' compare rows .*; choose a layout without stages of it, such as '(\w+)'$"
+    with pytest.raises(LayoutError, match=line) as caught:
+        make_plan(experiment("conformer.large", layout), jax.devices())
+    suitable = str(caught.value).rpartition("such as ")[2].strip("'")
+    make_plan(experiment("conformer.large", suitable), jax.devices())
+    make_plan(experiment("conformer.large", layout, conv_norm="layer"), jax.devices())
+
+
+@pytest.mark.parametrize("layout", ["announcement", "towers", "towers_in_space"])
+def test_a_tower_that_compares_rows_has_no_pipeline(layout):
+    """Within a larger model, too: the line names the tower's stack, and an audio tower without a batch norm has its pipeline."""
+    e = experiment("multimodal.pod", layout)
+    tower = dataclasses.replace(e.model.conformer, conv_norm="batch")  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(LayoutError, match=r"the layers of 'audio_tower.encoder' .* such as 'data_parallel'$"):
+        make_plan(experiment("multimodal.pod", layout, conformer=tower), jax.devices())
+    make_plan(e, jax.devices())
+
+
+def test_a_head_that_compares_rows_has_a_gpipe_pipeline():
+    """1F1B computes the head in microbatches and is refused; GPipe, which it recommends, computes the head of the whole batch."""
+    with pytest.raises(LayoutError, match=r"this loss compares rows of a batch with each other; choose 'gpipe'$"):
+        make_plan(experiment("bert.minilm_l6", "pipeline_1f1b"), jax.devices())
+    make_plan(experiment("bert.minilm_l6", "gpipe"), jax.devices())
+
+
+def pipelined(name: str) -> list[str]:
+    """The layouts of an experiment's family in which a stack is a GPipe pipeline."""
+    layouts = family_of(registry.load(name).model).layouts
+    made = {layout: recipe(*(1 for _ in recipe.axes)) for layout, recipe in layouts.items()}
+    return [k for k, layout in made.items() if any(p.schedule == "gpipe" for _, p in layout.pipelines)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [(name, layout) for name in (*EXPERIMENTS, "conformer.large", "conformer.g") for layout in pipelined(name)],
+)
+def test_gpipe_computes_what_one_device_does_or_is_refused(name, layout):
+    """Whatever the family, the experiment and the stack: there is no third case."""
+    e = experiment(name, layout)
+    try:
+        make_plan(e, jax.devices())
+    except LayoutError as refusal:
+        assert "\n" not in str(refusal)
+        return
+    assert_equal_to_one_device(name, layout, tuple(size for _, size in e.layout.mesh))

@@ -24,7 +24,6 @@ from jax import lax
 from models.families import family_of
 from models.parts.losses import Loss, Totals
 from models.protocol import Batch, Context, HasPrologue, Model, Staged, part_contexts, prologue_contexts
-from models.sharding.layout import LayoutError
 from models.sharding.params import ParamInfo, describe, flatten, merge, nest
 from models.sharding.pipelines.gpipe import (
     chunks_of,
@@ -50,20 +49,6 @@ def is_used(model: Model) -> TypeGuard[Staged]:
         return False
     pipeline = model.where.layout.pipeline(model.stack)
     return pipeline is not None and pipeline.schedule == "1f1b"
-
-
-def check(model: Model) -> None:
-    """Raises LayoutError for a 1F1B pipeline of a component that cannot run so."""
-    layout = model.where.layout
-    stack = model.stack if isinstance(model, Staged) else ""
-    for path, pipeline in layout.pipelines:
-        if pipeline.schedule == "1f1b" and path != stack:
-            raise LayoutError(
-                f"layout {layout.name!r}: {path!r} does not end in the loss, so it has no '1f1b' schedule; give it 'gpipe'"
-                f"{f', or pipeline {stack!r}' if stack else ''}"
-            )
-    if is_used(model) and model.couples_examples:
-        raise LayoutError(f"layout {layout.name!r}: this loss compares rows of a batch with each other; choose 'gpipe'")
 
 
 def stage_schedule(info: ParamInfo) -> Schedule | None:

@@ -105,6 +105,58 @@ def test_bad_files_are_named(tmp_path):
     assert from_source(str(tmp_path / "missing.nc")) is None and from_source("tfds:mnist") is None
 
 
+def test_missing_times_are_refused(tmp_path):
+    """One among them would hide every gap."""
+    at = times(60)
+    at[[7, 20]] = np.datetime64("NaT")
+    with pytest.raises(DataError, match=r"toy\.nc: 2 of its 60 times are missing \(NaT\), first number 8$"):
+        write_grid_cache(tmp_path, at=at)
+
+
+@pytest.mark.parametrize(
+    ("change", "factor", "message"),
+    [
+        (
+            lambda rain: np.full_like(rain, np.nan),
+            1.0,
+            r"made\.nc: variable 'rain' has no value at all, all are missing$",
+        ),
+        (
+            lambda rain: np.where(rain > 3, -9999, rain),
+            1.0,
+            r"variable 'rain' is -9999 at [\d,]+ points, far from all others",
+        ),
+        (
+            lambda rain: np.where(rain > 3, -999, rain),
+            0.1,
+            r"variable 'rain' is -999 at [\d,]+ points, far from all others",
+        ),
+        (lambda rain: np.where(rain > 3, np.float32(1e20), rain), 12.0, r"variable 'rain' is 1e\+20 at [\d,]+ points"),
+        (lambda rain: np.full_like(rain, -9999), 1.0, r"variable 'rain' is -9999 at 18,000 points"),
+        (lambda rain: 300 * rain - 9999 + 1e-3 * (rain == 0), 1.0, ""),  # a number among others
+        (lambda rain: np.where(rain > 3, np.nan, rain), 1.0, ""),
+    ],
+)
+def test_what_stands_for_missing_values_is_no_value(tmp_path, change, factor, message):
+    """Series that are nowhere seen, and the usual numbers for missing points that a file does not declare, are refused; where
+    such a number lies among the others it is one."""
+    rain = change(showers(50)).astype(np.float32)
+    if not message:
+        rain[3, 2, 2] = -999 if np.nanmin(rain) < 0 else rain[3, 2, 2]
+    settings = from_source(str(write_series(tmp_path / "made.nc", rain, times(50))))
+    assert settings is not None
+    settings = dataclasses.replace(settings, **FIELDS | {"factors": (factor, 1.0)})
+
+    def made() -> None:
+        prepare("made", settings, data_dir=tmp_path, progress=lambda line: None)
+
+    if not message:
+        return made()
+    with pytest.raises(DataError, match=message):
+        made()
+    assert not (tmp_path / "caches" / "made").exists()
+
+
 @pytest.mark.network
 def test_the_real_radar_is_as_described(monkeypatch):
     """3168 frames of 190 x 228, of which 2.5 % are missing, 7.2 % of the others wet, and at most 237 mm/h."""

@@ -142,7 +142,7 @@ def test_no_window_spans_a_gap_in_time(tmp_path, monkeypatch):
     folder = write_grid_cache(tmp_path, at=times(60, without=range(20, 25)), progress=lines.append)
     told = [line for line in lines if "gap" in line]
     assert told == [
-        "a gap in time: 2020-01-01T01:35 is followed by 2020-01-01T02:05",
+        "a gap in time: 2020-01-01T01:35 is followed by 2020-01-01T02:05, where the usual step is 5 minutes",
         "6 of 42 windows left out, with a gap in time in them",
     ], told
     monkeypatch.setenv("SHARDZOO_DATA", str(tmp_path))
@@ -154,9 +154,25 @@ def test_no_window_spans_a_gap_in_time(tmp_path, monkeypatch):
 
 
 def test_monthly_series_have_no_gaps():
-    """Months differ in length by less than half of one."""
+    """Months differ in length by a tenth, and years by less."""
     months = np.arange(np.datetime64("2000-01"), np.datetime64("2003-01")).astype("datetime64[ns]")
     assert windows.segments(months, [0, 20]) == ([(0, 20), (20, 36)], [])
+    years = np.arange(np.datetime64("1990"), np.datetime64("2010")).astype("datetime64[ns]")
+    assert windows.segments(years, [0]) == ([(0, 20)], [])
+
+
+def test_steps_off_the_usual_one_are_gaps():
+    """A window has one step throughout: a series that goes over to another step has windows of the usual one alone, and a frame
+    off its time is in none that goes on to the next."""
+    assert windows.segments(at(0, 10, 20, 30, 40, 45, 50, 55), [0])[1] == [4, 5, 6]
+    assert windows.segments(at(0, 5, 10, 15, 25, 35), [0])[1] == [3, 4]
+    assert windows.segments(at(0, 5, 10, 17, 20, 25, 30), [0]) == ([(0, 3), (3, 4), (4, 7)], [2, 3])
+    assert windows.segments(at(0, 5, 10, 15.5, 20, 25), [0])[1] == []
+
+
+def at(*minutes: float) -> np.ndarray:
+    """So many minutes behind noon."""
+    return np.datetime64("2020-01-01T12:00", "ns") + np.array([round(60 * m) for m in minutes]) * np.timedelta64(1, "s")
 
 
 @pytest.mark.parametrize(

@@ -86,8 +86,8 @@ def test_splits_that_a_folder_has(tmp_path, held):
     """Folders of splits are taken as they are; what is missing comes out of the training pictures."""
     top = tmp_path / "pictures"
     write_folder(top / "train", {"ant": 20, "bee": 20})
-    for name in held:
-        write_folder(top / name, {"ant": 5})
+    for at, name in enumerate(held):
+        write_folder(top / name, {"ant": 5}, first=40 + 5 * at)
     cache = made(tmp_path, top)
     sizes = read_manifest(cache)["held_out"] | {"train": read_manifest(cache)["parts"]["all"]["rows"]}
     want = {
@@ -96,6 +96,70 @@ def test_splits_that_a_folder_has(tmp_path, held):
         ("validation", "test"): {"validation": 5, "test": 5, "train": 40},
     }
     assert sizes == want[held]
+
+
+def test_copies_in_splits_that_a_folder_has_are_trained_on_nowhere(tmp_path):
+    """Of a picture in several of the given splits the test keeps its copy, then the validation; the others are counted."""
+    top = tmp_path / "pictures"
+    for name, labels, first in (
+        ("train", {"ant": 20, "bee": 20}, 0),
+        ("test", {"bee": 3}, 38),
+        ("val", {"ant": 9}, 40),
+    ):
+        write_folder(top / name, labels, first=first)
+    cache = made(tmp_path, top)
+    splits = {split: {number for number, _ in members(cache, split)} for split in ("train", "validation", "test")}
+    assert splits == {"train": set(range(38)), "validation": set(range(41, 49)), "test": {38, 39, 40}}
+    left_out = read_manifest(cache)["left_out"]
+    assert sorted(left_out["train"]) == [f"train/bee/{n:03d}.png: is in the test as well" for n in (38, 39)]
+    assert left_out["validation"] == ["val/ant/040.png: is in the test as well"]
+
+
+def test_small_classes_are_trained_on_whole(tmp_path):
+    """Of a class of one or two pictures nothing is held out; which classes a split lacks is said and in the manifest."""
+    top, said = write_folder(tmp_path / "pictures", {"ant": 30, "bee": 2, "cow": 1, "doe": 3}), []
+    cache = prepare("made", Images(source=f"folder:{top}"), data_dir=tmp_path, progress=said.append)
+    labels = {split: [label for _, label in members(cache, split)] for split in ("train", "validation", "test")}
+    assert {split: sorted(set(found)) for split, found in labels.items()} == {
+        "train": [0, 1, 2, 3], "validation": [0, 3], "test": [0, 3],
+    }  # fmt: skip
+    assert labels["train"].count(1) == 2 and labels["train"].count(2) == 1
+    assert read_manifest(cache)["missing"] == {"validation": ["bee", "cow"], "test": ["bee", "cow"]}
+    assert "test: no picture of 2 of 4 classes, such as 'bee'" in said
+
+
+@pytest.mark.parametrize("names", [("Train", "Test"), ("training", "testing"), ("TRAINING", "Valid"), ("train", "VAL")])
+def test_names_of_splits(tmp_path, names):
+    """Splits may be called as usual, in capitals or not; none of them becomes a class."""
+    top = tmp_path / "pictures"
+    for at, name in enumerate(names):
+        write_folder(top / name, {"ant": 20, "bee": 20}, first=40 * at)
+    manifest = read_manifest(made(tmp_path, top))
+    assert manifest["labels"] == ["ant", "bee"] and 40 in manifest["held_out"].values()
+
+
+def test_classes_that_are_called_like_a_split(tmp_path):
+    """A folder that has pictures, not folders of them, is a class, whatever its name."""
+    manifest = read_manifest(made(tmp_path, write_folder(tmp_path / "vehicles", {"car": 9, "train": 9})))
+    assert manifest["labels"] == ["car", "train"]
+
+
+@pytest.mark.parametrize(
+    ("folders", "line"),
+    [
+        (("train", "ant"), r"vehicles: the class 'ant' stands beside the splits 'train': expected .*, not both$"),
+        (("train", "val", "validation"), r"vehicles: 'val' and 'validation' are both the validation split: expected one"),
+        (("train", "Train"), r"vehicles: 'Train' and 'train' are both the train split: expected one"),
+        (("test", "val"), r"vehicles: the splits 'test', 'val' have no 'train' beside them: expected DIR/train/LABEL or"),
+    ],
+)  # fmt: skip
+def test_folders_of_splits_and_of_classes_side_by_side_are_refused(tmp_path, folders, line):
+    """Nothing is read over: what would be left out, or become a class, is named in one line."""
+    for at, name in enumerate(folders):
+        write_folder(tmp_path / "vehicles" / name, {"ant": 3, "bee": 3}, first=6 * at)
+    (tmp_path / "vehicles" / "notes").mkdir()
+    with pytest.raises(DataError, match=line):
+        made(tmp_path, tmp_path / "vehicles")
 
 
 def test_pictures_that_cannot_be_used_are_left_out_and_counted(tmp_path):
@@ -114,7 +178,7 @@ def test_pictures_that_cannot_be_used_are_left_out_and_counted(tmp_path):
     assert any("pictures left out; " in line for line in said)
     colours = tmp_path / "colours"
     write_folder(colours, {"ant": 3, "bee": 3})
-    with pytest.raises(DataError, match=r"no picture of train can be used; .*\.png: has 3 channels, expected 1$"):
+    with pytest.raises(DataError, match=r"no picture of test can be used; .*\.png: has 3 channels, expected 1$"):
         made(tmp_path, colours, channels=1)
 
 

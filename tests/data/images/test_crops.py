@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
@@ -29,16 +29,17 @@ def test_resized_crops_have_the_drawn_areas_and_ratios():
         assert start.min() == 0 and (start + size).max() == 400
 
 
-@given(st.integers(1, 300), st.integers(1, 300), st.integers(0, 2**32))
-def test_boxes_lie_in_the_picture(width, height, seed):
-    """Whatever the picture's size, random and centred boxes are inside and not empty."""
+@given(st.integers(1, 1000), st.integers(1, 1000), st.sampled_from([28, 64, 224]), st.integers(0, 2**32))
+@example(29, 29, 28, 0)
+@example(900, 1200, 224, 0)
+def test_boxes_lie_in_the_picture(width, height, size, seed):
+    """Whatever the picture's size, random and centred boxes are inside, to the last bit, and not empty."""
     rng = np.random.default_rng(seed)
-    for left, top, right, bottom in (
-        crops.resized(rng, width, height, AREA, RATIO),
-        crops.centred(width, height, (224, 224), 0.875),
-        crops.centred(width, height, (32, 64), 0.0),
-    ):
-        assert 0 <= left < right <= width + 1e-9 and 0 <= top < bottom <= height + 1e-9
+    centred = [
+        crops.centred(width, height, shape, share) for shape in ((size, size), (32, 64)) for share in (1, 0.875, 0)
+    ]
+    for left, top, right, bottom in (crops.resized(rng, width, height, AREA, RATIO), *centred):
+        assert 0 <= left < right <= width and 0 <= top < bottom <= height
 
 
 def test_a_picture_that_no_draw_fits_is_cut_in_the_middle():

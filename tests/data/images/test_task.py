@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 from numpy.testing import assert_array_equal
+from PIL import Image
 
+from data.images import pictures
 from data.images.config import Augmentation, ImageData
 from data.images.task import ImageTask
 from data.reading.batches import Batches, held_out_batches
@@ -192,7 +194,7 @@ def test_pictures_that_are_given(root, tmp_path):
     assert rows[0]["images"].shape == (8, 8, 3) and [row["owners"].tolist() for row in rows] == [[0], [1]]
     assert task.class_names(root / "caches" / "toy") == ["ant", "bee", "cow"]
     for file, why in (
-        (bad, "cannot be decoded: "),
+        (bad, r"cannot be decoded \(16 x 12 pixels\): "),
         (tmp_path / "no.png", "No such file"),
         (tmp_path, "is no regular file"),
     ):
@@ -203,9 +205,25 @@ def test_pictures_that_are_given(root, tmp_path):
         single.read_given([{"picture": str(good)}], root)
 
 
+def test_a_cached_picture_that_cannot_be_decoded_is_named(root, model, monkeypatch):
+    """In training and in evaluation the line says which row of which file it is, and how large."""
+
+    def broken(image: Image.Image, channels: int) -> Image.Image:
+        raise ValueError("no such luck")
+
+    monkeypatch.setattr(pictures, "_converted", broken)
+    why = r"cannot be decoded \(16 x 12 pixels\): no such luck$"
+    with pytest.raises(DataError, match=rf"^row 6 of cache 'toy': {why}"):
+        open_source(DATA, model).row(6)
+    held_out = ImageTask(DATA).held_out(root / "caches" / "toy", root, "test", 0).rows
+    for chosen in (2, slice(2, 3)):
+        with pytest.raises(DataError, match=rf"^{root}/caches/toy/test\.array_record, row 2: {why}"):
+            held_out[chosen]
+
+
 def test_what_does_not_fit_is_refused(model):
     """Classes, shapes and channels of cache, data and model are compared, and the first that differs is named."""
-    with pytest.raises(DataError, match=r"^model\.head\.labels=10: cache 'toy' has 3 labels$"):
+    with pytest.raises(DataError, match=r"^model\.labels=10: cache 'toy' has 3 labels; take --model\.labels 3$"):
         open_source(DATA, dataclasses.replace(model, labels=10))
     with pytest.raises(DataError, match=r"^data\.height, .* make pictures of 8 x 8 x 3; the model reads 28 x 28 x 1$"):
         open_source(DATA, dataclasses.replace(model, picture=(28, 28, 1)))

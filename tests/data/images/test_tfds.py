@@ -29,7 +29,9 @@ def public(tmp_path_factory):
     def store(name: str, version: str, fields: dict, example, sizes: dict[str, int]) -> Path:
         tfds.dataset_builders.store_as_tfds_dataset(
             name=name, version=version, data_dir=root / "tfds", features=features.FeaturesDict(fields),
-            split_datasets={split: [(n, example(n)) for n in range(size)] for split, size in sizes.items()},
+            split_datasets={
+                split: [(n, example(1000 * at + n)) for n in range(size)] for at, (split, size) in enumerate(sizes.items())
+            },
         )  # fmt: skip
         return root / "tfds" / name / version / "dataset_info.json"
 

@@ -106,7 +106,7 @@ def test_a_data_set_is_built_once(tiny, made):
     from data.labelled import labelled_text
 
     settings, _, _ = made
-    folder = tiny / "tfds/labelled_text" / settings.task / "1.1.0"
+    folder = tiny / "tfds/labelled_text" / settings.task / "1.2.0"
     before = (folder / "dataset_info.json").stat().st_mtime_ns
     labelled_text.build(settings.task, manual_dir=tiny / "packages", data_dir=tiny / "tfds")
     assert (folder / "dataset_info.json").stat().st_mtime_ns == before

@@ -33,7 +33,7 @@ def test_a_data_set_that_is_not_prepared(tmp_path, prepared):
         (tmp_path / "glue/cola/incomplete.2.0.0").mkdir(parents=True)
     with pytest.raises(NotPreparedError, match=r"^glue/cola:2\.0\.0 is not prepared in .*; prepare it with TFDS"):
         next(labelled.raw_examples("glue_cola", "train", tmp_path))
-    with pytest.raises(NotPreparedError, match=r"^labelled_text/spam:1\.1\.0 .* python -m scripts\.prepare_data$"):
+    with pytest.raises(NotPreparedError, match=r"^labelled_text/spam:1\.2\.0 .* python -m scripts\.prepare_data$"):
         next(labelled.raw_examples("spam", "train", tmp_path))
 
 

@@ -1,7 +1,9 @@
 import itertools
 import random
 
-from data.labelled.splits import Item, divide, subset, text_key
+import pytest
+
+from data.labelled.splits import Item, divide, subset, text_key, without_copies
 
 
 def items() -> list[Item]:
@@ -24,6 +26,37 @@ def test_every_split_has_its_share_of_a_stratum():
         assert len(rare) == count
     few = [Item(str(n), {"n": n}) for n in range(3)]
     assert all(len(some) == 1 for some in divide(few, validation=0.01, test=0.01).values())
+
+
+@pytest.mark.parametrize(
+    ("groups", "want"), [(1, (1, 0, 0)), (2, (2, 0, 0)), (3, (1, 1, 1)), (4, (2, 1, 1)), (40, (30, 4, 6))]
+)
+def test_training_comes_first(groups, want):
+    """A stratum that has too few groups for one in each split is trained on whole, and never held out whole."""
+    alone = [Item(str(n), {"n": n}) for n in range(groups)]
+    splits = divide(alone, validation=0.1, test=0.15)
+    assert tuple(len(splits[name]) for name in ("train", "validation", "test")) == want
+    large = divide(alone, validation=0.9, test=0.9)
+    assert large["train"] and (groups < 3 or all(large.values()))
+    assert len(divide(alone, validation=0.1, test=0)["validation"]) == (0, 1)[groups > 1] + (groups == 40) * 3
+
+
+def test_copies_of_what_is_held_out_are_left_out():
+    """Of what is in several splits the test keeps its own, then the validation; copies within a split stay."""
+    splits = {"train": ["a", "A", "b", "c", "d"], "validation": ["b", "C", "e"], "test": ["c", "c", "f"]}
+    assert without_copies(splits, str.lower) == {
+        "train": ["a", "A", "d"],
+        "validation": ["b", "e"],
+        "test": ["c", "c", "f"],
+    }
+
+
+def test_a_group_of_several_strata_is_in_one_split():
+    """A picture that lies in two classes is held out of both; it counts for the class of most of its copies, then the first."""
+    items = [Item(f"g{n}", n, stratum) for n in range(30) for stratum in ("a", "b")]
+    splits = divide([*items, Item("g0", 0, "b")], validation=0.1, test=0.2)
+    numbers = {name: set(examples) for name, examples in splits.items()}
+    assert sum(map(len, numbers.values())) == 30 and len(set.union(*numbers.values())) == 30
 
 
 def test_the_order_of_examples_decides_nothing():

@@ -12,7 +12,7 @@ from configs import registry
 from data.config import Decode
 from data.kinds import task_of
 from data.multimodal.config import MultimodalData
-from data.multimodal.sources import emoji
+from data.multimodal.sources import named_emoji
 from data.reading.caches import read_manifest
 from data.reading.examples import AugmentedSource, CacheSource
 from data.task import DataError
@@ -203,26 +203,38 @@ def test_rows_that_do_not_fit_are_refused(cache):
 
 
 def test_emoji_that_look_alike_are_one_group(tmp_path):
-    """A hand in two skin tones is one group, and so are flags of one initial; names are joined by code points whatever the
-    variation selector."""
-    picture = encoded(smooth(8, 8))
-    codes = ["270b", "270b-1f3fb", "270b-1f3ff", "1f1e8-1f1ff", "1f1e8-1f1ed", "2764-fe0f"]
-    pictures = tarball(tmp_path / "p.tgz", {f"package/img/google/64/{code}.png": picture for code in codes})
+    """A hand in two skin tones is one group, and so are flags with the same pixels, whatever the file; names are joined by code
+    points whatever the variation selector."""
+    codes = [
+        "270b",
+        "270b-1f3fb",
+        "270b-1f3ff",
+        "1f1e8-1f1ff",
+        "1f1e8-1f1ed",
+        "1f1f3-1f1f4",
+        "1f1e7-1f1fb",
+        "2764-fe0f",
+    ]
+    files = {code: encoded(smooth(8, 8, seed)) for seed, code in enumerate(codes)}
+    files["1f1e7-1f1fb"] = encoded(smooth(8, 8, codes.index("1f1f3-1f1f4")), compress_level=0)
+    assert files["1f1e7-1f1fb"] != files["1f1f3-1f1f4"]
+    pictures = tarball(tmp_path / "p.tgz", {f"package/img/google/64/{code}.png": file for code, file in files.items()})
     skins = [{"hexcode": "270B-1F3FB", "label": "light"}, {"hexcode": "270B-1F3FF", "label": "dark"}]
     entries = [
         {"hexcode": "270B", "label": "hand", "skins": skins}, {"hexcode": "2764", "label": "heart"},
         {"hexcode": "1F1E8-1F1FF", "label": "flag: Czechia"}, {"hexcode": "1F1E8-1F1ED", "label": "flag: Switzerland"},
+        {"hexcode": "1F1F3-1F1F4", "label": "flag: Norway"}, {"hexcode": "1F1E7-1F1FB", "label": "flag: Bouvet Island"},
     ]  # fmt: skip
     names = tarball(tmp_path / "n.tgz", {"package/en/compact.json": json.dumps(entries), "package/data.json": "[]"})
-    items = emoji(pictures, names)
+    items = named_emoji(pictures, names)
     assert {item.example.texts["en"] for item in items} == {
-        "hand", "light", "dark", "heart", "flag: Czechia", "flag: Switzerland",
+        "hand", "light", "dark", "heart", "flag: Czechia", "flag: Switzerland", "flag: Norway", "flag: Bouvet Island",
     }  # fmt: skip
     groups: dict[str, set[str]] = {}
     for item in items:
         groups.setdefault(item.group, set()).add(item.example.texts["en"])
     assert sorted(map(sorted, groups.values())) == [
-        ["dark", "hand", "light"], ["flag: Czechia", "flag: Switzerland"], ["heart"],
+        ["dark", "hand", "light"], ["flag: Bouvet Island", "flag: Norway"], ["flag: Czechia"], ["flag: Switzerland"], ["heart"],
     ]  # fmt: skip
 
 

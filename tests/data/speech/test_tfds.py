@@ -30,7 +30,7 @@ def public(tmp_path_factory):
     words = ("YES", "NO", "YES NO")
 
     def read(n: int, split: str) -> dict:
-        pcm = (tone(0.5 + 0.1 * (n % 3), 200 + 10 * n) * 32767).astype(np.int64)
+        pcm = (tone(0.5 + 0.1 * (n % 3), 200 + 10 * n + list(sizes).index(split)) * 32767).astype(np.int64)
         return {"speech": pcm, "text": words[n % 3], "speaker_id": n, "chapter_id": 0, "id": f"{split}-{n}"}
 
     libri = {

@@ -32,7 +32,7 @@ class Conv(nnx.Module):
 class ToyConv(nnx.Module):
     """Predicts the next grid; the loss is the squared error of pixels that were seen."""
 
-    couples_examples = False
+    coupled = ()
 
     def __init__(self, c: ToyConvConfig, key: jax.Array, where: Component):
         k1, k2 = jax.random.split(key)

@@ -14,7 +14,7 @@ from tests.toy.linear.config import ToyLinearConfig
 class ToyLinear(nnx.Module):
     """Names the class of a picture; the loss is the cross-entropy with both classes of a mixed one, in their shares."""
 
-    couples_examples = False
+    coupled = ()
 
     def __init__(self, c: ToyLinearConfig, key: jax.Array, where: Component):
         self.c, self.where = c, where

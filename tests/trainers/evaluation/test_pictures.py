@@ -91,7 +91,7 @@ def test_pictures_are_classified(e, root, tmp_path, monkeypatch, capsys):
         assert len(printed(folder, *files[:3], "--top", "2")) == 6
     broken = tmp_path / "broken.png"
     broken.write_bytes(files[0].read_bytes()[:70])
-    with pytest.raises(UserError, match=rf"^{broken}: cannot be decoded: "):
+    with pytest.raises(UserError, match=rf"^{broken}: cannot be decoded \(8 x 8 pixels\): "):
         printed(tmp_path / "run", broken)
     with pytest.raises(UserError, match=r'line 1: expected a JSON object with a "picture"'):
         (tmp_path / "texts.jsonl").write_text('{"text": "a cat"}\n')
