@@ -1,5 +1,7 @@
 """Parts of GPipe that need no program."""
 
+from typing import Any
+
 import jax
 from flax import nnx
 
@@ -11,11 +13,18 @@ from models.sharding.pipelines.gpipe import with_layout
 
 
 def test_modules_are_put_under_another_layout_and_keep_their_arrays():
-    """Components alone are replaced, at any depth: an array may have a `layout` of its own, as JAX's have."""
+    """Components alone are replaced, at any depth: an array that is traced may have a `layout`, too."""
     e = registry.tiny(registry.load("gpt.quickstart"))
-    model = family_of(e.model).model(e.model, where=Component(ONE_DEVICE), key=jax.random.key(0))
     other = tensor_parallel(2, 4)
-    changed = with_layout(model, other)
-    assert changed.where.layout == changed.decoder.where.layout == other and model.decoder.where.layout == ONE_DEVICE
-    before, after = nnx.state(model, nnx.Param), nnx.state(changed, nnx.Param)
-    assert jax.tree.all(jax.tree.map(lambda a, b: a is b, before, after))
+    structure, state = nnx.split(family_of(e.model).model(e.model, where=Component(ONE_DEVICE), key=jax.random.key(0)))
+
+    def total(state: Any) -> jax.Array:
+        model: Any = nnx.merge(structure, state)
+        changed = with_layout(model, other)
+        assert changed.where.layout == changed.decoder.where.layout == other
+        assert model.where.layout == model.decoder.where.layout == ONE_DEVICE
+        before, after = (jax.tree.leaves(nnx.state(each, nnx.Param)) for each in (model, changed))
+        assert len(before) > 5 and all(x is y for x, y in zip(before, after, strict=True))
+        return sum(x.sum() for x in after)  # pyright: ignore[reportReturnType]
+
+    jax.eval_shape(jax.grad(total), state)
