@@ -19,13 +19,13 @@ COMMANDS = [re.sub(r"\s+#.*", "", line.removeprefix(PYTHON)) for line in LINES]
 
 # The beginning of a command, and what it prints.
 RUN = {
-    "scripts.train gshard_m4.quickstart --synthetic": r"step +20 ",
+    "scripts.train gshard_m4.quickstart --synthetic": r"step 20/20  loss \d",
     "scripts.show gshard_m4.moe_2048e_36l": r"619,399,180,288",
     "scripts.show gshard_m4.quickstart --collectives": (
         r"decoder +all-to-all +expert +once +6 +6 (.*\n)+ +encoder +all-to-all +expert +once +6 +6 .*\n"
         r" +all-gathers of expert weights or dispatched tokens: 0"
     ),
-    "scripts.show gpt.quickstart --layout two_d:2x4": r"heads 0",
+    "scripts.show gpt.quickstart --layout two_d:2x4": r"embed 1 +4 +\| 5 +\| 6 +\| 7",
     "scripts.show": r"gshard_m4\.quickstart .*\n",
     "scripts.layouts gpt.quickstart": r"two_d_sequence",
 }
