@@ -5,8 +5,8 @@ import os
 
 # From 0.12 on, XLA notes shardings by axes of the mesh. Where such a one meets one that is noted by devices, its partitioner
 # copies the tensor whole to every device instead of exchanging shards: gradients of embeddings under `two_d`, layers on their way
-# to the stages of an interleaved pipeline. The older notation is still there. TensorFlow's own XLA reads $XLA_FLAGS, too, and does
-# not know this flag, but only where it compiles something, which no preparation of data does.
+# to the stages of an interleaved pipeline. The older notation is still there.
+# TensorFlow's own XLA reads $XLA_FLAGS, too, and lacks this flag, but only where it compiles something; no preparation does.
 _BY_RELEASE = {"0.12": {"xla_enable_hlo_sharding_v3": "false"}}
 
 
