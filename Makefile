@@ -58,7 +58,7 @@ $(STAMP): requirements.lock requirements-plan.lock requirements-launch.lock requ
 
 COMPILE := uv pip compile --quiet --universal --no-header --no-annotate --generate-hashes --upgrade --python-version 3.11
 
-lock:  ## resolves requirements.in anew, for every Python from 3.11 on; the files hold versions and hashes, and no addresses
+lock:  ## resolves requirements.in anew, for every Python from 3.11 on; the files hold versions and hashes, and no addresses. Then see scripts/versions.py
 	$(COMPILE) requirements.in -o requirements.lock
 	$(COMPILE) --no-deps requirements-plan.in -o requirements-plan.lock
 

@@ -24,6 +24,7 @@ from data.paths import data_dir, is_address, scratch
 from models.errors import UserError, nearest
 from models.sharding.layout import Layout
 from scripts import versions
+from trainers import xla_flags
 
 
 def run(main: Callable[[], int | None]) -> typing.NoReturn:
@@ -122,6 +123,7 @@ def use_devices(layout: Layout, processes: int = 1) -> None:
     if "xla_force_host_platform_device_count" not in flags:
         here = max(1, layout.devices // processes)
         os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={here}".strip()
+    xla_flags.add()
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(data_dir() / "xla-cache"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
     import jax

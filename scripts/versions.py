@@ -13,7 +13,8 @@ import sys
 from pathlib import Path
 
 LOCK = Path(__file__).resolve().parents[1] / "requirements.lock"
-OLDEST, NEWEST = (3, 11), (3, 13)  # TensorFlow 2.21 has packages up to 3.13
+# The Pythons that all packages of the lock can be installed into: TensorFlow 2.21 has none for 3.14. `make lock` may change this.
+OLDEST, NEWEST = (3, 11), (3, 13)
 
 
 def python_refusal(version: "tuple[int, int]") -> str:

@@ -8,6 +8,8 @@ import os
 import subprocess
 import sys
 
+from trainers import xla_flags
+
 # The fusions of XLA's CPU compiler go through MLIR, whose passes take about half of the time of a training step's compilation.
 _WISHES = ("--xla_backend_optimization_level=0", "--xla_cpu_use_fusion_emitters=false")
 _SHARED = 64  # programs a context; what a program leaves in one is not freed before it
@@ -32,6 +34,7 @@ DEFAULTS = bool(os.environ.get("SHARDZOO_DEFAULTS"))
 # Asked once: workers of pytest-xdist, and processes that tests start, inherit the answer.
 CHEAP = "" if DEFAULTS else os.environ.get("SHARDZOO_CHEAP_FLAGS") or known_flags(_WISHES)
 os.environ["SHARDZOO_CHEAP_FLAGS"] = CHEAP
+xla_flags.add()  # as commands do
 
 
 def share_contexts() -> None:

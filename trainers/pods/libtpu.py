@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+from trainers import xla_flags
 from trainers.chips import PodError
 
 INSTALL = "the TPU compiler is not installed: run `make setup DEVICE=plan`"
@@ -35,6 +36,7 @@ def prepare() -> None:
     if not installed():
         raise PodError(INSTALL)
     os.environ.update(ENVIRONMENT)
+    xla_flags.add()
 
 
 @functools.cache

@@ -86,7 +86,7 @@ def with_layout(tree: PyTree, layout: Layout) -> PyTree:
         for name, value in vars(module).items():
             if isinstance(value, nnx.Module):
                 setattr(new, name, replace_layout(value))
-            elif hasattr(value, "layout"):  # its Component
+            elif isinstance(value, Component):
                 setattr(new, name, dataclasses.replace(value, layout=layout))
         return new
 

@@ -89,5 +89,5 @@ def test_what_a_scan_carries_is_read_in_any_release_of_jax():
     assert ranges(run, x, w, v, rows) == [(2, 3)]
     assert ranges(lambda rows: jax.lax.scan(lambda _, row: (None, row * v), None, rows), rows) == [(1, 1)]
     # With derivatives of all but v: w and v and w's, then x and its own.
-    pushed = ranges(lambda *a: jax.jvp(lambda *b: run(*b[:2], v, b[2]), a, a), x, w, rows)
+    pushed = ranges(lambda *a: jax.jvp(lambda x, w, rows: run(x, w, v, rows), a, a), x, w, rows)
     assert pushed == [(3, 5)]

@@ -22,4 +22,4 @@ def test_shardy_propagates_and_gspmd_s_partitioner_splits(tmp_path):
         r"after_(shardy-xla|sharding-propagation|spmd-partitioning)\b", " ".join(sorted(os.listdir(tmp_path)))
     )
     assert passes == ["shardy-xla", "spmd-partitioning"]
-    assert "sdy.sharding" in lowered.as_text() and "all-reduce" in compiled.as_text()
+    assert "sdy.sharding" in lowered.as_text() and "all-reduce" in (compiled.as_text() or "")
