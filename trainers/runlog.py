@@ -18,12 +18,12 @@ import jax
 from configs import registry
 from configs.experiment import Experiment
 from data import paths
-from models.errors import UserError
+from models.errors import UNSAVED, UserError, exit_code
 from trainers.processes import jointly, versions
 
-DONE, UNSAVED, PREEMPTED, DIVERGED, CORRUPTED = 0, 74, 75, 76, 77
-"""Exit codes of a run: finished; nothing could be written any more; stopped by a signal or by the loss of a process, and the same
-command continues it; too many steps without a finite loss; a computation or an array that changed by itself."""
+DONE, PREEMPTED, DIVERGED, CORRUPTED = 0, 75, 76, 77
+"""Exit codes of a run, beside UNSAVED: finished; stopped by a signal or by the loss of a process, and the same command continues
+it; too many steps without a finite loss; a computation or an array that changed by itself."""
 
 _ROOMS = ("configs", "data", "models", "scripts", "trainers")  # the folders of the project's own source
 
@@ -76,8 +76,20 @@ def user() -> str:
 def append(workdir: Path, event: str, **fields: Any) -> None:
     """Adds one line: the event, the time, and these fields."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    with names_full_disks(workdir), (workdir / "run.jsonl").open("a") as file:
-        file.write(json.dumps({"event": event, "time": now, "pid": os.getpid()} | fields) + "\n")
+    append_line(workdir / "run.jsonl", {"event": event, "time": now, "pid": os.getpid()} | fields)
+
+
+def append_line(path: Path, values: dict[str, Any]) -> None:
+    """Adds a JSON object as a line of its own to a log, also behind a part of a line, which a kill or a full disk leaves.
+
+    Raises:
+      StoreError: it cannot be written.
+    """
+    with names_full_disks(path), path.open("a+b") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+        whole = file.read(1) in (b"", b"\n")
+        file.write((b"" if whole else b"\n") + json.dumps(values).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
 
@@ -134,7 +146,7 @@ class Record:
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         stop = self.stop
         if error is not None:
-            stop = {"exit_code": getattr(error, "exit_code", 1), "error": f"{kind.__name__}: {error}"[:300]}
+            stop = {"exit_code": exit_code(error, 1), "error": f"{kind.__name__}: {error}"[:300]}
         with contextlib.suppress(StoreError):  # a full disk is why the run ends
             self._append("stop", **stop)
 

@@ -12,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
-from tests.helpers.runs import changed_steps, curve, events, kept, run, with_train
+from tests.helpers.runs import changed_steps, curve, events, fill_disk_of, kept, run, with_train
 from trainers import metrics, runlog, trainer
 from trainers.checkpoints import checkpoint
 from trainers.state import State
@@ -74,6 +74,48 @@ def test_a_failing_store_delays_saves_and_ends_the_run_past_its_limit(small, tmp
     broken = set()
     assert run(e, tmp_path / "full") == trainer.DONE
     assert curve(tmp_path / "full") == curve(tmp_path / "sound")
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", ["metrics.jsonl", "tensorboard"])
+def test_a_disk_that_is_full_ends_the_run_and_a_free_one_lets_it_go_on(small, tmp_path, monkeypatch, name):
+    """A log cannot be written from step 4 on: the run ends there with its code, also in its record.
+    The same command then gives what a run gives that was never stopped."""
+    e = with_train(small, steps=6, log_every=1, save_every=3)
+    assert run(e, tmp_path / "sound") == trainer.DONE
+
+    def full(call: int, state: State, metrics: Any) -> Any:
+        if call == 4:
+            fill_disk_of(tmp_path / "full" / name)
+        return state, metrics
+
+    with monkeypatch.context() as patch:
+        changed_steps(patch, full)
+        with pytest.raises(runlog.StoreError, match=rf"{name}.* cannot be written: No space left on device"):
+            run(e, tmp_path / "full")
+    assert kept(tmp_path / "full") == [3] and events(tmp_path / "full", "stop")[0]["exit_code"] == runlog.UNSAVED
+    assert run(e, tmp_path / "full") == trainer.DONE
+    assert curve(tmp_path / "full") == curve(tmp_path / "sound")
+
+
+@pytest.mark.integration
+def test_a_save_under_way_that_fails_as_the_run_ends_is_one_line(small, tmp_path, monkeypatch):
+    """The disk is full for the logs and for the checkpoint that is being written: that is no bug, with a traceback."""
+
+    def full(call: int, state: State, metrics: Any) -> Any:
+        if call == 4:
+            fill_disk_of(tmp_path / "metrics.jsonl")
+            monkeypatch.setattr(checkpoint.Manager, "wait_until_finished", unfinished)
+        return state, metrics
+
+    def unfinished(self) -> None:
+        raise ValueError("RESOURCE_EXHAUSTED: No space left on device")
+
+    changed_steps(monkeypatch, full)
+    e = with_train(small, steps=6, log_every=1, save_every=0)
+    with pytest.raises(runlog.StoreError, match=r"the last save failed .*RESOURCE_EXHAUSTED"):
+        run(e, tmp_path)
+    assert events(tmp_path, "stop")[0]["exit_code"] == runlog.UNSAVED
 
 
 # --- signals before a run begins ------------------------------------------------------------------------------------

@@ -87,7 +87,8 @@ class Checkpoints:
         self._damaged = workdir.absolute() / "damaged"
         place = workdir.absolute() / "checkpoints"
         if train.checkpoints and jax.process_index() == 0 and not place.is_dir():
-            place.write_text(f"{train.checkpoints}\n")
+            with runlog.names_full_disks(place):
+                place.write_text(f"{train.checkpoints}\n")
         self.folder = epath.Path(train.checkpoints or place)
         self._best = None
         if train.best:
@@ -270,7 +271,17 @@ class Checkpoints:
         return f"the last checkpoint is {steps[-1] if steps else 'none'}{unfinished}"
 
     def close(self) -> None:
-        """Waits for the save under way, if any; not for one that has been given up."""
-        if self._failures <= self._train.save_failures:
+        """Waits for the save under way, if any; not for one that has been given up.
+
+        Raises:
+          StoreError: it failed.
+        """
+        if self._failures > self._train.save_failures:
+            return
+        try:
             self._manager.wait_until_finished()
-            self._manager.close()
+        except (OSError, ValueError) as error:
+            raise runlog.StoreError(
+                f"the last save failed ({self.folder}: {told(error)}); mend it and run the same command again"
+            ) from error
+        self._manager.close()
