@@ -19,7 +19,7 @@ from configs import registry
 from configs.experiment import Experiment
 from data import paths
 from models.errors import UNSAVED, UserError, exit_code
-from trainers.processes import jointly, versions
+from trainers.processes import jax_settings, jointly, versions
 
 DONE, PREEMPTED, DIVERGED, CORRUPTED = 0, 75, 76, 77
 """Exit codes of a run, beside UNSAVED: finished; stopped by a signal or by the loss of a process, and the same command continues
@@ -54,15 +54,14 @@ def config_hash(experiment: Experiment) -> str:
 def shared_settings(experiment: Experiment, workdir: Path) -> dict[str, str]:
     """Returns the settings in which the processes of one run must not differ, by name, except for the data (processes.agree).
 
-    They are every field of the experiment, the working folder, JAX's settings that change numbers, the libraries' versions, and a
-    hash of each source file, because two checkouts of one git revision may hold different edits.
+    They are every field of the experiment, the working folder, the settings of JAX and XLA, the libraries' versions, and a hash
+    of each source file, because two checkouts of one git revision may hold different edits.
     """
-    jax_settings = ("jax_enable_x64", "jax_default_matmul_precision", "jax_default_prng_impl")
     sources = sorted(file for room in _ROOMS for file in (paths.ROOT / room).rglob("*.py"))
     return {
         **dict(line.split(": ", 1) for line in registry.lines(experiment)),
         "workdir": str(workdir.absolute()),
-        **{name: str(getattr(jax.config, name)) for name in jax_settings},
+        **jax_settings(),
         **{f"version of {name}": number for name, number in versions().items()},
         **{f"source {file.relative_to(paths.ROOT)}": paths.sha256(file)[:16] for file in sources},
     }
