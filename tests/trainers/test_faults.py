@@ -123,6 +123,19 @@ def test_a_save_under_way_that_fails_as_the_run_ends_is_one_line(small, tmp_path
 
 @pytest.mark.integration
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_no_place_in_the_imports_loses_a_signal(number, tmp_path):
+    """A child is forked where one of 20 functions, or a callback of importlib's, is called first, and gets the signal there: it ends
+    with its code and its line, whatever catches exceptions around it."""
+    words = tmp_path / "words"
+    command = [sys.executable, "-m", "tests.scripts.interrupted", number.name, "20", str(words)]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    signals = int(lines[-1].removesuffix(" signals"))
+    assert lines == lines[-1:] and signals > 30
+    assert words.read_text() == f"error: stopped by {number.name}; run the same command again\n" * signals
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_during_imports_ends_with_its_code_and_one_line(number, tmp_path):
     """As soon as the process listens, which is before it imports anything large, a signal means: run the same command again."""
     command = [sys.executable, "-m", "scripts.train", "gpt.quickstart", "--tiny", "--workdir", str(tmp_path / "run")]
