@@ -13,12 +13,13 @@ stopped goes on with what is missing.
 import argparse
 import contextlib
 import datetime
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from data.paths import ROOT
+from data.paths import ROOT, scratch, write_whole
 from scripts import cli
 from scripts.reproductions.entry import KINDS, Entry, ReproductionError, Row, entries, lookup
 from scripts.reproductions.pictures import draw
@@ -46,7 +47,8 @@ def main() -> int:
         with contextlib.redirect_stdout(sys.stderr if args.json else sys.stdout):
             rows = list(entry.make(args.workdir / entry.name))
         cli.print_json(as_data(entry, rows)) if args.json else print("\n".join(as_text(rows)), flush=True)
-        write(args.pages, entry, rows)
+        page = write(args.pages, entry, rows)
+        print(f"  {page}", file=sys.stderr if args.json else sys.stdout, flush=True)
     return 0
 
 
@@ -108,10 +110,32 @@ def summary(rows: Sequence[Row]) -> str:
     return f"{count}; not {'; '.join(missed)}" if missed else count
 
 
-def write(folder: Path, entry: Entry, rows: Sequence[Row]) -> None:
-    """Writes NAME.md and its picture, and the entry's line in the folder's table."""
-    folder.mkdir(parents=True, exist_ok=True)
-    pictured = draw(folder / f"{entry.name}.svg", entry, rows)
+def write(folder: Path, entry: Entry, rows: Sequence[Row]) -> Path:
+    """Writes NAME.md and its picture, and the entry's line in the folder's table; returns the page's path.
+
+    A page that differs by its date alone is left as it is, with its picture, whose bytes may be another matplotlib's.
+    """
+    page, picture = folder / f"{entry.name}.md", folder / f"{entry.name}.svg"
+    with scratch(picture) as new:
+        pictured = draw(new / picture.name, entry, rows)
+        text = _page(entry, rows, pictured)
+        old = page.read_text() if page.exists() else ""
+        if _undated(old) != _undated(text) or (pictured and not picture.exists()):
+            if pictured:
+                (new / picture.name).replace(picture)
+            write_whole(page, text)
+    link = f"[{entry.name}]({entry.name}.md)"
+    line = f"| {link} | {entry.source} | {entry.kind} | {summary(rows)} | {entry.claim} |"
+    _note(folder / "README.md", entry.name, line)
+    return page
+
+
+def _undated(page: str) -> str:
+    return re.sub(r"\d{4}-\d\d-\d\d(?=, `python -m scripts)", "", page, count=1)
+
+
+def _page(entry: Entry, rows: Sequence[Row], pictured: bool) -> str:
+    """Returns the text of a page."""
     shown = "ours, with standard errors" if entry.kind == "trained" else "ours over the paper's"
     date = datetime.date.today().isoformat()
     how = {
@@ -131,10 +155,7 @@ def write(folder: Path, entry: Entry, rows: Sequence[Row]) -> None:
         *(f"| {r.label} | {_value(r.paper)} | {_ours(r)} | {_verdict(r)} | {r.differs} |" for r in rows),
         *(["", f"![{shown}]({entry.name}.svg)"] if pictured else []),
     ]
-    (folder / f"{entry.name}.md").write_text("\n".join(lines) + "\n")
-    link = f"[{entry.name}]({entry.name}.md)"
-    line = f"| {link} | {entry.source} | {entry.kind} | {summary(rows)} | {entry.claim} |"
-    _note(folder / "README.md", entry.name, line)
+    return "\n".join(lines) + "\n"
 
 
 HEAD = """# What the papers say, and what comes out here
@@ -155,7 +176,7 @@ def _note(path: Path, name: str, line: str) -> None:
     old = path.read_text().splitlines() if path.exists() else []
     lines = {text.split("[")[1].split("]")[0]: text for text in old if text.startswith("| [")}
     lines[name] = line
-    path.write_text(HEAD + "\n".join(lines[key] for key in sorted(lines)) + "\n")
+    write_whole(path, HEAD + "\n".join(lines[key] for key in sorted(lines)) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """scripts.reproduce: what it lists, computes, writes and refuses; figures that are exact in the paper come out."""
 
 import json
+import re
 import sys
 
 import pytest
@@ -57,6 +58,23 @@ def test_a_page_a_picture_and_a_line_are_written(command, tmp_path):
     )
     assert "| p=4, v=1, m=8 | 0.375 | 0.375 | yes |" in (tmp_path / "megatron.bubbles.md").read_text()
     assert (tmp_path / "megatron.bubbles.svg").read_text().count("p=8") == 3
+
+
+def test_a_page_whose_figures_are_the_same_stays(command, tmp_path):
+    """On another day, with another matplotlib, page and picture keep their bytes; other figures make both anew.
+    Either way the page's path is printed."""
+    page, picture = tmp_path / "megatron.bubbles.md", tmp_path / "megatron.bubbles.svg"
+    assert f"  {page}\n" in command("megatron.bubbles")
+    dated = re.sub(r"\d{4}-\d\d-\d\d", "2001-02-03", page.read_text())
+    assert "2001-02-03, `python -m scripts.reproduce megatron.bubbles`" in dated
+    page.write_text(dated)
+    picture.write_text("another's")
+    assert f"  {page}\n" in command("megatron.bubbles")
+    assert page.read_text() == dated and picture.read_text() == "another's"
+    page.write_text(dated.replace("| 0.375 | 0.375 |", "| 0.375 | 0.374 |"))
+    command("megatron.bubbles")
+    assert "2001-02-03" not in page.read_text() and "| 0.375 | 0.375 |" in page.read_text()
+    assert "<svg" in picture.read_text()
 
 
 def test_the_list_and_a_name_that_is_none(command, tmp_path):
