@@ -124,7 +124,7 @@ def test_a_save_under_way_that_fails_as_the_run_ends_is_one_line(small, tmp_path
 @pytest.mark.integration
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_no_place_in_the_imports_loses_a_signal(number, tmp_path):
-    """A child is forked where one of 20 functions, or a callback of importlib, is called first. It gets the signal there, and ends
+    """A child is forked where one of 20 functions, or a callback of importlib, is called first. It gets the signal there and ends
     with its code and its line, whatever catches exceptions around it."""
     words = tmp_path / "words"
     command = [sys.executable, "-m", "tests.scripts.interrupted", number.name, "20", str(words)]
