@@ -151,28 +151,40 @@ class Record:
 
 
 @contextlib.contextmanager
-def only_run(workdir: Path, leader: bool) -> Iterator[None]:
-    """Makes the folder, if there is none, and holds it for this run. Every process of the run must call this.
+def only_run(workdir: Path, leader: bool, checkpoints: str = "") -> Iterator[None]:
+    """Makes the folder and that of its checkpoints, if there are none, and holds both for this run.
+
+    Every process of the run must call this.
+
+    Args:
+      checkpoints: `train.checkpoints`. An address is not held: a store has no locks.
 
     Raises:
-      ConfigError: on the leader, another run is training in it.
+      ConfigError: on the leader, another run is training in one of them.
       LinkError: on the leader, the folder or one of its entries is a link.
       OSError: on the leader, the folder cannot be written.
       DisagreementError: on the other processes, the leader could not lock it.
     """
     with contextlib.ExitStack() as closing:
 
-        def hold() -> None:
-            if not leader:
-                return
-            paths.owned_folder(workdir)
-            file = closing.enter_context((workdir / ".lock").open("a"))
+        def lock(folder: Path, option: str) -> None:
+            file = closing.enter_context((folder / ".lock").open("a"))
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise registry.ConfigError(
-                    f"another process is training in {workdir}; choose another --workdir"
+                    f"another process is training in {folder}; choose another {option}"
                 ) from None
+
+        def hold() -> None:
+            if not leader:
+                return
+            paths.owned_folder(workdir)
+            lock(workdir, "--workdir")
+            folder = Path(checkpoints or workdir / "checkpoints")
+            if not paths.is_address(checkpoints) and not folder.is_file():  # a file has the address of others
+                folder.mkdir(parents=True, exist_ok=True)
+                lock(folder, "--train.checkpoints")
 
         jointly(hold)
         yield
