@@ -7,7 +7,7 @@ python -m scripts.reproduce gshard megatron          all of some lines of papers
 python -m scripts.reproduce --all computed           everything of one kind
 
 Pages are written to docs/reproductions/ (--pages). What is compiled or trained lies in --workdir: what is
-stopped goes on with what is missing.
+stopped goes on with what is missing. A page whose figures are the same as before is left as it is.
 """
 
 import argparse

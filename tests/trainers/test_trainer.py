@@ -184,7 +184,7 @@ def test_one_run_at_a_time(whole_run, small):
 
 
 def test_one_run_at_a_time_in_a_folder_of_checkpoints(tmp_path):
-    """Another run cannot have the same --train.checkpoints, nor name those in a run's own folder; once that run has ended, it can.
+    """Another run cannot have the same --train.checkpoints, nor name those in a run's own folder, until that run has ended.
     An address has no lock, and no folder is made for it."""
     from trainers import runlog
 
