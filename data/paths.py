@@ -33,8 +33,8 @@ def is_address(text: str) -> bool:
 def scratch(beside: Path) -> Iterator[Path]:
     """Yields a temporary folder on the same file system as `beside`, so that a rename out of it is atomic.
 
-    What killed processes have left for the same `beside` is removed first: the kernel lets go the lock that the owner of such a
-    folder holds, however it ends.
+    What killed processes have left for the same `beside` is removed first. The owner of such a folder holds a lock on it, which
+    the kernel lets go however the process ends.
     """
     beside.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as closing:
@@ -49,7 +49,7 @@ def scratch(beside: Path) -> Iterator[Path]:
 @contextlib.contextmanager
 def _held(folder: Path, *, wait: bool = False) -> Iterator[bool]:
     """Locks a folder; yields whether it is locked: not where another process holds it, or a file system has no such locks."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         held = True
@@ -64,7 +64,7 @@ def _held(folder: Path, *, wait: bool = False) -> Iterator[bool]:
 def _remove_left(beside: Path) -> None:
     """Removes temporary folders of `beside` that no living process holds, and puts back what one had taken away."""
     name = re.compile(rf"\.{re.escape(beside.name)}\.\w{{8}}{re.escape(_UNFINISHED)}")
-    for left in [entry for entry in beside.parent.iterdir() if name.fullmatch(entry.name)]:
+    for left in [entry for entry in beside.parent.iterdir() if name.fullmatch(entry.name) and not entry.is_symlink()]:
         with contextlib.suppress(OSError), _held(left) as dead:
             if dead and (left / "old").exists() and not beside.exists():  # killed between the renames of `new_folder`
                 (left / "old").rename(beside)

@@ -5,7 +5,7 @@ import errno
 from collections.abc import Iterable
 
 UNSAVED = 74
-"""Exit code of a command that nothing can be written for any more."""
+"""Exit code of a command that cannot write any more."""
 
 _LONGEST = 4000  # characters of an error: the names of all experiments fit
 

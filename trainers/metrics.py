@@ -6,6 +6,7 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -42,7 +43,7 @@ class MetricWriter:
             new.write_bytes(b"".join(line for line, values in _logged(self.path) if values["step"] <= step))
             os.replace(new, self.path)
             self._file = self.path.open("a")
-        self._board = Board(workdir / "tensorboard", step)
+        self._board = _Board(workdir / "tensorboard", step)
 
     def write(self, step: int, values: Values) -> None:
         # JSON has no NaN: values that are not finite become null.
@@ -58,7 +59,7 @@ class MetricWriter:
         self._board.close()
 
 
-class Board:
+class _Board:
     """Writes TensorBoard's events, scalars and histograms; they are in the file when `write` returns.
 
     tensorboardX's writer is a thread behind a queue: a full disk ends the thread alone, and the queue, once full, stops the run.
@@ -72,20 +73,19 @@ class Board:
         with names_full_disks(self.path):
             folder.mkdir(exist_ok=True)
             self._file = self.path.open("ab")  # there is one already where a run goes back within a second
-        self._append(
-            Event(file_version="brain.Event:2"), Event(session_log=SessionLog(status=SessionLog.START)), step=step + 1
-        )
+        started = SessionLog(status=SessionLog.START)
+        self._append([Event(file_version="brain.Event:2"), Event(session_log=started)], step + 1)
 
     def write(self, step: int, values: Values) -> None:
-        summaries = []
+        events = []
         for name, value in values.items():
             if not isinstance(value, list):
-                summaries.append(summary.scalar(name, value))
+                events.append(Event(summary=summary.scalar(name, value)))
             elif finite := [x for x in value if np.isfinite(x)]:
-                summaries.append(summary.histogram(name, np.array(finite), _BINS))
-        self._append(*(Event(summary=one) for one in summaries), step=step)
+                events.append(Event(summary=summary.histogram(name, np.array(finite), _BINS)))
+        self._append(events, step)
 
-    def _append(self, *events: Event, step: int) -> None:
+    def _append(self, events: Sequence[Event], step: int) -> None:
         """Writes events as records: length, its checksum, the event, its checksum."""
         with names_full_disks(self.path):
             for event in events:

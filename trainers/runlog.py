@@ -75,11 +75,14 @@ def user() -> str:
 def append(workdir: Path, event: str, **fields: Any) -> None:
     """Adds one line: the event, the time, and these fields."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    append_line(workdir / "run.jsonl", {"event": event, "time": now, "pid": os.getpid()} | fields)
+    append_line(workdir / "run.jsonl", {"event": event, "time": now, "pid": os.getpid()} | fields, durable=True)
 
 
-def append_line(path: Path, values: dict[str, Any]) -> None:
+def append_line(path: Path, values: dict[str, Any], *, durable: bool = False) -> None:
     """Adds a JSON object as a line of its own to a log, also behind a part of a line, which a kill or a full disk leaves.
+
+    Args:
+      durable: it stays when the power fails after this.
 
     Raises:
       StoreError: it cannot be written.
@@ -90,7 +93,8 @@ def append_line(path: Path, values: dict[str, Any]) -> None:
         whole = file.read(1) in (b"", b"\n")
         file.write((b"" if whole else b"\n") + json.dumps(values).encode() + b"\n")
         file.flush()
-        os.fsync(file.fileno())
+        if durable:
+            os.fsync(file.fileno())
 
 
 def events(workdir: Path) -> list[dict[str, Any]]:

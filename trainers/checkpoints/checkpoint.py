@@ -26,7 +26,7 @@ from configs.experiment import Experiment
 from data import paths
 from models.errors import UserError, told
 from models.sharding.params import flatten, nest
-from trainers import adapt
+from trainers import adapt, runlog
 from trainers.plan import Plan
 from trainers.processes import any_process, versions
 from trainers.state import to_tree
@@ -65,7 +65,7 @@ class DamageError(CheckpointError):
 class StoreReadError(CheckpointError):
     """The place of a checkpoint cannot be read for now, which says nothing of the checkpoint."""
 
-    exit_code = 75  # the same command goes on (runlog.PREEMPTED)
+    exit_code = runlog.PREEMPTED  # the same command goes on
 
 
 @jax.jit
@@ -260,9 +260,7 @@ def _checked(meta: Any) -> dict[str, Any]:
     if meta.get("format") != FORMAT:
         raise ValueError(f"not a checkpoint of this project: its format is {meta.get('format')!r}, not {FORMAT!r}")
     wrong = [name for name, kind in _META.items() if not isinstance(meta.get(name), kind)]
-    wrong += sorted(
-        meta.keys() - _META.keys() - {"checksum", "score"}
-    )  # a damaged "checksum" is not taken for a missing one
+    wrong += sorted(meta.keys() - _META.keys() - {"checksum", "score"})  # a damaged name is not taken for a missing key
     wrong += [] if isinstance(meta.get("score", {}), dict) else ["score"]
     wrong = wrong or [f"experiment.{part}" for part in _PARTS if not isinstance(meta["experiment"].get(part), dict)]
     if wrong:

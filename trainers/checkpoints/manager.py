@@ -56,14 +56,14 @@ class _Best(PreservationPolicy):
     sign: int  # -1 where less is better
     scores: Callable[[int], Mapping[str, float] | None]
 
-    def of(self, scores: Mapping[str, float]) -> dict[str, float]:
+    def counted(self, scores: Mapping[str, float]) -> dict[str, float]:
         """Returns the score that counts, by its name; {} where there is none."""
         return {name: value for name, value in scores.items() if name == self.metric and math.isfinite(value)}
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: PreservationContext) -> list[bool]:
         del context
         scores = {c.step: self.scores(c.step) for c in checkpoints}
-        scored = {step: self.sign * self.of(s)[self.metric] for step, s in scores.items() if s and self.of(s)}
+        scored = {step: self.sign * self.counted(s)[self.metric] for step, s in scores.items() if s and self.counted(s)}
         best = max(scored, key=lambda step: (scored[step], step), default=None)
         return [step == best or scores[step] is None for step in scores]
 
@@ -149,7 +149,7 @@ class Checkpoints:
         """Starts a save and returns whether every process could."""
         step = int(state.step)
         tree = to_tree(in_model_order(plan, state))
-        self._scores[step] = score = self._best.of(metrics) if self._best and metrics else {}
+        self._scores[step] = score = self._best.counted(metrics) if self._best and metrics else {}
         meta = checkpoint.new_meta(plan, tree, fingerprint, score)
         items = ocp.args.Composite(state=ocp.args.StandardSave(tree), meta=ocp.args.JsonSave(meta))
         why = ""
@@ -263,9 +263,9 @@ class Checkpoints:
     def tidy(self) -> None:
         """Deletes what does not stay, as every save does: the rest of a deletion in which a run was killed."""
         self._settled(None)
-        found = [SimpleNamespace(step=step) for step in sorted(self._manager.all_steps())]
-        stays = self._policy().should_preserve(found, context=PreservationContext())  # pyright: ignore[reportArgumentType]
-        for step in [c.step for c, stay in zip(found, stays, strict=True) if not stay]:
+        listed = [SimpleNamespace(step=step) for step in sorted(self._manager.all_steps())]
+        stays = self._policy().should_preserve(listed, context=PreservationContext())  # pyright: ignore[reportArgumentType]
+        for step in [c.step for c, stay in zip(listed, stays, strict=True) if not stay]:
             self._manager.delete(step)
 
     def last_words(self, seconds: float) -> str:
