@@ -10,6 +10,8 @@ import pytest
 
 from data import paths
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork")  # the children do what is below alone, and are killed
+
 
 def killed(work: Callable[[], None]) -> None:
     """Does this in a process of its own that is killed where the work ends, without a chance to clean up."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import os
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
+from models.errors import exit_code
 from tests.helpers.runs import changed_steps, curve, events, fill_disk_of, kept, run, with_train
 from trainers import metrics, runlog, trainer
 from trainers.checkpoints import checkpoint
@@ -116,6 +118,26 @@ def test_a_save_under_way_that_fails_as_the_run_ends_is_one_line(small, tmp_path
     with pytest.raises(runlog.StoreError, match=r"the last save failed .*RESOURCE_EXHAUSTED"):
         run(e, tmp_path)
     assert events(tmp_path, "stop")[0]["exit_code"] == runlog.UNSAVED
+
+
+def test_a_full_disk_has_its_code_wherever_it_is_met():
+    """An error of the system about a full disk or a quota ends a command with 74; others have their own code or the given one."""
+    for number in (errno.ENOSPC, errno.EDQUOT):
+        assert exit_code(OSError(number, "full"), 2) == runlog.UNSAVED
+    assert exit_code(runlog.StoreError("full"), 2) == runlog.UNSAVED
+    assert exit_code(OSError(errno.ENOENT, "missing"), 2) == 2 and exit_code(KeyError(), 1) == 1
+
+
+@pytest.mark.integration
+def test_a_full_disk_under_the_output_ends_a_run_in_one_line(tmp_path):
+    """Its output goes to a file that cannot grow: the run ends with its code and without a traceback."""
+    command = [sys.executable, "-m", "scripts.train", "gpt.quickstart", "--tiny", "--workdir", str(tmp_path)]
+    flags = {"XLA_FLAGS": ""}  # as many devices as the command simulates
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, env=os.environ | flags, check=False
+        )
+    assert (ended.returncode, ended.stderr) == (runlog.UNSAVED, "error: [Errno 28] No space left on device\n")
 
 
 # --- signals before a run begins ------------------------------------------------------------------------------------
