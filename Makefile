@@ -75,7 +75,8 @@ parity: $(STAMP) $(VENV)-parity/.installed  ## compares with PyTorch's transform
 
 $(VENV)-parity/.installed: tests/parity/requirements.txt tests/parity/requirements-version4.txt
 	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --upgrade --target $(@D)/version4 -r $(word 2,$^)
 	touch $@
 
@@ -86,7 +87,7 @@ bench-peers: $(STAMP) $(VENV)-parity/.installed  ## training speed beside transf
 $(VENV)-maxtext/.installed: scripts/peers/maxtext.txt
 	$(PYTHON312) -c 'import sys; sys.exit(sys.version_info < (3, 12) and "MaxText needs Python 3.12 or newer; name one with PYTHON312=...")'
 	test -x $(@D)/bin/python || $(PYTHON312) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r $<
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
 	touch $@
 
 clean:

@@ -1,6 +1,7 @@
 """The data folder, and writes into it that are complete or have no effect."""
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -15,6 +16,8 @@ from typing import Any
 from models.errors import UserError
 
 ROOT = Path(__file__).resolve().parent.parent
+
+_UNFINISHED = ".unfinished"  # ends the names of temporary folders, which no user's folder should have
 
 
 def data_dir() -> Path:
@@ -34,13 +37,45 @@ def is_address(text: str) -> bool:
 
 @contextlib.contextmanager
 def scratch(beside: Path) -> Iterator[Path]:
-    """Yields a temporary folder on the same file system as `beside`, so that a rename out of it is atomic."""
+    """Yields a temporary folder on the same file system as `beside`, so that a rename out of it is atomic.
+
+    What killed processes have left for the same `beside` is removed first. The owner of such a folder holds a lock on it, which
+    the kernel lets go however the process ends.
+    """
     beside.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f".{beside.name}.", dir=beside.parent))
-    try:
+    with contextlib.ExitStack() as closing:
+        with _held(beside.parent, wait=True):  # or another process might take a folder for left before it is locked
+            _remove_left(beside)
+            folder = Path(tempfile.mkdtemp(prefix=f".{beside.name}.", suffix=_UNFINISHED, dir=beside.parent))
+            closing.enter_context(_held(folder))
+        closing.callback(shutil.rmtree, folder, ignore_errors=True)
         yield folder
+
+
+@contextlib.contextmanager
+def _held(folder: Path, *, wait: bool = False) -> Iterator[bool]:
+    """Locks a folder; yields whether it is locked: not where another process holds it, or a file system has no such locks."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        held = True
+    except OSError:
+        held = False
+    try:
+        yield held
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _remove_left(beside: Path) -> None:
+    """Removes temporary folders of `beside` that no living process holds, and puts back what one had taken away."""
+    name = re.compile(rf"\.{re.escape(beside.name)}\.\w{{8}}{re.escape(_UNFINISHED)}")
+    for left in [entry for entry in beside.parent.iterdir() if name.fullmatch(entry.name) and not entry.is_symlink()]:
+        with contextlib.suppress(OSError), _held(left) as dead:
+            if dead and (left / "old").exists() and not beside.exists():  # killed between the renames of `new_folder`
+                (left / "old").rename(beside)
+            if dead:
+                shutil.rmtree(left)
 
 
 @contextlib.contextmanager
@@ -58,6 +93,13 @@ def new_folder(path: Path) -> Iterator[Path]:
         if path.exists():
             path.rename(old)
         new.rename(path)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a text file so that nobody sees a part of it, and a kill leaves the file that was there before."""
+    with scratch(path) as folder:
+        (folder / "new").write_text(text, encoding="utf-8")
+        (folder / "new").replace(path)
 
 
 class LinkError(UserError):

@@ -1,7 +1,11 @@
 """What a user of a command can mend, and hints at what was meant. Plain Python, no JAX."""
 
 import difflib
+import errno
 from collections.abc import Iterable
+
+UNSAVED = 74
+"""Exit code of a command that cannot write any more."""
 
 _LONGEST = 4000  # characters of an error: the names of all experiments fit
 
@@ -21,6 +25,13 @@ class UserError(ValueError):
         text = " ".join(str(message).splitlines())
         half = _LONGEST // 2
         super().__init__(text if len(text) <= _LONGEST else f"{text[:half]} ... {text[-half:]}")
+
+
+def exit_code(problem: BaseException, otherwise: int) -> int:
+    """Returns the exit code of a command that ends by an exception: its own, UNSAVED of a full disk, else `otherwise`."""
+    if isinstance(problem, OSError) and problem.errno in (errno.ENOSPC, errno.EDQUOT):
+        return UNSAVED
+    return getattr(problem, "exit_code", otherwise)
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:

@@ -4,6 +4,7 @@ This module does not import JAX: simulated devices must be requested before JAX 
 """
 
 import argparse
+import contextlib
 import dataclasses
 import gc
 import json
@@ -21,7 +22,7 @@ from configs.overrides import override
 from configs.registry import ConfigError
 from data.packages.fetch import FetchError
 from data.paths import data_dir, is_address, scratch
-from models.errors import UserError, nearest
+from models.errors import UserError, exit_code, nearest
 from models.sharding.layout import Layout
 from scripts import versions
 from trainers import xla_flags
@@ -41,10 +42,12 @@ def run(main: Callable[[], int | None]) -> typing.NoReturn:
         if os.environ.get("SHARDZOO_TRACEBACK"):
             raise
         first, *_ = str(error).strip().splitlines() or [type(error).__name__]
-        print(f"error: {first}", file=sys.stderr, flush=True)
-        code = getattr(error, "exit_code", 2)
+        code = exit_code(error, 2)
+        with contextlib.suppress(OSError):  # the output may be a file on the disk that is full
+            print(f"error: {first}", file=sys.stderr, flush=True)
         if code != 2:  # the run is over, and a save that hangs must not hold the process
-            sys.stdout.flush()
+            with contextlib.suppress(OSError):
+                sys.stdout.flush()
             os._exit(code)
         sys.exit(code)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.experiment import Experiment
+from data.paths import write_whole
 from models.sharding.layouts import ONE_DEVICE
 from scripts import cli
 
@@ -35,10 +36,10 @@ def write(page: Path, title: str, heading: str, parts: Sequence[Part], *, style:
         for part, content, note in parts
         if content
     )
-    page.write_text(
+    write_whole(
+        page,
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>'
         f"<style>{STYLE}{style}</style><h1>{html.escape(heading)}</h1>{before}{body}</html>\n",
-        encoding="utf-8",
     )
     return page
 

@@ -7,17 +7,18 @@ python -m scripts.reproduce gshard megatron          all of some lines of papers
 python -m scripts.reproduce --all computed           everything of one kind
 
 Pages are written to docs/reproductions/ (--pages). What is compiled or trained lies in --workdir: what is
-stopped goes on with what is missing.
+stopped goes on with what is missing. A page whose figures are the same as before is left as it is.
 """
 
 import argparse
 import contextlib
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from data.paths import ROOT
+from data.paths import ROOT, scratch, write_whole
 from scripts import cli
 from scripts.reproductions import pages
 from scripts.reproductions.entry import KINDS, Entry, ReproductionError, Row, entries, lookup
@@ -47,7 +48,8 @@ def main() -> int:
         with contextlib.redirect_stdout(sys.stderr if args.json else sys.stdout):
             rows = list(entry.make(args.workdir / entry.name))
         cli.print_json(as_data(entry, rows)) if args.json else print("\n".join(as_text(rows)), flush=True)
-        write(args.pages, entry, rows)
+        page = write(args.pages, entry, rows)
+        print(f"  {page}", file=sys.stderr if args.json else sys.stdout, flush=True)
     return 0
 
 
@@ -87,13 +89,26 @@ def as_text(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def write(folder: Path, entry: Entry, rows: Sequence[Row]) -> None:
-    """Writes NAME.md and its picture, and the entry's line in the folder's index."""
-    folder.mkdir(parents=True, exist_ok=True)
-    pictured = draw(folder / f"{entry.name}.svg", entry, rows)
-    (folder / f"{entry.name}.md").write_text(pages.page(entry, rows, pictured))
-    index = folder / "README.md"
-    index.write_text(pages.index(index.read_text() if index.exists() else "", entries(), entry, rows))
+def write(folder: Path, entry: Entry, rows: Sequence[Row]) -> Path:
+    """Writes NAME.md and its picture, and the entry's line in the folder's index; returns the page's path.
+
+    A page that differs by its date alone is left as it is, with its picture, whose bytes may be another matplotlib's.
+    """
+    page, picture, index = folder / f"{entry.name}.md", folder / f"{entry.name}.svg", folder / "README.md"
+    with scratch(picture) as new:
+        pictured = draw(new / picture.name, entry, rows)
+        text = pages.page(entry, rows, pictured)
+        old = page.read_text() if page.exists() else ""
+        if _undated(old) != _undated(text) or (pictured and not picture.exists()):
+            if pictured:
+                (new / picture.name).replace(picture)
+            write_whole(page, text)
+    write_whole(index, pages.index(index.read_text() if index.exists() else "", entries(), entry, rows))
+    return page
+
+
+def _undated(page: str) -> str:
+    return re.sub(r"\d{4}-\d\d-\d\d(?=, `python -m scripts)", "", page, count=1)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,13 @@
 
 It is imported before everything else, because imports alone take seconds. Python calls handlers between two of its own
 instructions: a signal that comes while it waits for the other processes to start is heard when they have.
+
+The process ends within the handler. An exception would be lost where Python or a library catches all of them: in callbacks, as
+importlib has for every module, in finalizers, and in C code that imports a module. What a preparation had begun is left behind,
+for the next one to remove (data/paths.py, `scratch`).
 """
 
+import contextlib
 import os
 import signal
 import sys
@@ -13,8 +18,11 @@ from typing import Any, NoReturn
 def stop(number: int, frame: Any) -> NoReturn:
     del frame
     line = f"error: stopped by {signal.Signals(number).name}; run the same command again\n"
-    os.write(2, line.encode())  # a print may be interrupted in its middle
-    sys.exit(75)
+    with contextlib.suppress(Exception):  # a print may be interrupted in its middle, and then cannot be ended
+        sys.stdout.flush()
+    with contextlib.suppress(OSError):
+        os.write(2, line.encode())
+    os._exit(75)
 
 
 def listen() -> None:

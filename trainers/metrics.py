@@ -2,18 +2,26 @@
 
 import json
 import os
+import socket
+import struct
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 import jax
 import numpy as np
-from tensorboardX import SummaryWriter
+from tensorboardX import summary
+from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
+from tensorboardX.record_writer import masked_crc32c
 
 from trainers.runlog import names_full_disks
 
 Values = dict[str, Any]  # floats, or lists of floats
+
+_EDGES = np.geomspace(1e-12, 1e20, 775)  # each 1.1 times the one before it
+_BINS = np.concatenate([-_EDGES[::-1], [0.0], _EDGES])
 
 
 def to_host(metrics: dict[str, jax.Array]) -> Values:
@@ -31,10 +39,11 @@ class MetricWriter:
     def __init__(self, workdir: Path, step: int):
         self.path = workdir / "metrics.jsonl"
         new = self.path.with_suffix(".new")
-        new.write_bytes(b"".join(line for line, values in _logged(self.path) if values["step"] <= step))
-        os.replace(new, self.path)
-        self._file = self.path.open("a")
-        self._board = SummaryWriter(str(workdir / "tensorboard"), purge_step=step + 1)
+        with names_full_disks(self.path):
+            new.write_bytes(b"".join(line for line, values in _logged(self.path) if values["step"] <= step))
+            os.replace(new, self.path)
+            self._file = self.path.open("a")
+        self._board = _Board(workdir / "tensorboard", step)
 
     def write(self, step: int, values: Values) -> None:
         # JSON has no NaN: values that are not finite become null.
@@ -42,15 +51,54 @@ class MetricWriter:
         with names_full_disks(self.path):
             self._file.write(json.dumps({"step": step} | line) + "\n")
             self._file.flush()
-        for name, value in values.items():
-            if isinstance(value, list):
-                self._board.add_histogram(name, np.array(value), step)
-            else:
-                self._board.add_scalar(name, value, step)
+        self._board.write(step, values)
 
     def close(self) -> None:
-        self._file.close()
+        with names_full_disks(self.path):  # what could not be written is tried again
+            self._file.close()
         self._board.close()
+
+
+class _Board:
+    """Writes TensorBoard's events, scalars and histograms; they are in the file when `write` returns.
+
+    tensorboardX's writer is a thread behind a queue: a full disk ends the thread alone, and the queue, once full, stops the run.
+
+    Args:
+      step: events of later steps, which a killed run has left in other files, are not shown any more.
+    """
+
+    def __init__(self, folder: Path, step: int):
+        self.path = folder / f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}"
+        with names_full_disks(self.path):
+            folder.mkdir(exist_ok=True)
+            self._file = self.path.open("ab")  # there is one already where a run goes back within a second
+        started = SessionLog(status=SessionLog.START)
+        self._append([Event(file_version="brain.Event:2"), Event(session_log=started)], step + 1)
+
+    def write(self, step: int, values: Values) -> None:
+        events = []
+        for name, value in values.items():
+            if not isinstance(value, list):
+                events.append(Event(summary=summary.scalar(name, value)))
+            elif finite := [x for x in value if np.isfinite(x)]:
+                events.append(Event(summary=summary.histogram(name, np.array(finite), _BINS)))
+        self._append(events, step)
+
+    def _append(self, events: Sequence[Event], step: int) -> None:
+        """Writes events as records: length, its checksum, the event, its checksum."""
+        with names_full_disks(self.path):
+            for event in events:
+                event.step, event.wall_time = step, time.time()
+                record = event.SerializeToString()
+                length = struct.pack("<Q", len(record))
+                self._file.write(length + struct.pack("<I", masked_crc32c(length)))
+                self._file.write(record + struct.pack("<I", masked_crc32c(record)))
+            self._file.flush()
+
+    def close(self) -> None:
+        with names_full_disks(self.path):
+            self._file.close()
 
 
 def _logged(path: Path) -> list[tuple[bytes, Values]]:

@@ -185,6 +185,40 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
+_OF_A_PROCESS = (
+    # Caches of compiled programs, which may lie on disks of one host.
+    "jax_compilation_cache_dir", "jax_compilation_cache_max_size", "jax_compilation_cache_check_contents",
+    "jax_enable_compilation_cache", "jax_persistent_cache_enable_xla_caches", "jax_persistent_cache_min_compile_time_secs",
+    "jax_persistent_cache_min_entry_size_bytes", "jax_raise_persistent_cache_errors",
+    # Which devices of its host are a process's own, and where it is reached; numbers of devices are compared by themselves.
+    "jax_cuda_visible_devices", "jax_rocm_visible_devices", "jax_oneapi_visible_devices", "jax_num_cpu_devices",
+    "jax_cross_host_transfer_socket_address", "jax_cross_host_transport_addresses", "jax_mtls_ca_file", "jax_mtls_cert_file",
+    "jax_mtls_key_file", "--xla_force_host_platform_device_count",
+    # Words of one process, to look at it: logs, tracebacks, dumps.
+    "jax_logging_level", "jax_debug_log_modules", "jax_log_compiles", "jax_log_checkpoint_residuals", "jax_distributed_debug",
+    "jax_explain_cache_misses", "jax_compiler_detailed_logging_min_ops", "jax_captured_constants_report_frames",
+    "jax_captured_constants_warn_bytes", "jax_pprint_use_color", "jax_traceback_filtering", "jax_traceback_in_locations_limit",
+    "jax_tracer_error_num_traceback_frames", "jax_include_full_tracebacks_in_locations", "jax_dump_ir_to", "jax_dump_ir_modes",
+    "jax_include_debug_info_in_dumps", "--xla_dump_to", "--xla_dump_hlo_as_text", "--xla_dump_hlo_as_proto",
+    "--xla_dump_hlo_pass_re", "--xla_dump_hlo_module_re",
+)  # fmt: skip
+"""Settings of JAX and XLA in which the processes of a run may differ. A setting that a later JAX adds is compared."""
+
+
+def jax_settings() -> dict[str, str]:
+    """Returns JAX's settings and the flags of XLA and libtpu, by name, but for those of one process alone."""
+    settings = {name: str(value) for name, value in jax.config.values.items()}
+    for variable in ("XLA_FLAGS", "LIBTPU_INIT_ARGS"):
+        text = os.environ.get(variable, "").strip()
+        if text and not text.startswith("-") and os.path.isfile(text):  # XLA takes a file of flags, too
+            with open(text) as file:
+                text = file.read()
+        for flag in text.split():
+            name, _, value = flag.partition("=")
+            settings[f"{variable} {name}"] = value or "set"
+    return {name: value for name, value in settings.items() if name.split()[-1] not in _OF_A_PROCESS}
+
+
 def versions() -> dict[str, str]:
     """Returns the versions of the libraries that decide a run's numbers."""
     return {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint")}

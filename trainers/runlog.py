@@ -18,12 +18,12 @@ import jax
 from configs import registry
 from configs.experiment import Experiment
 from data import paths
-from models.errors import UserError
-from trainers.processes import jointly, versions
+from models.errors import UNSAVED, UserError, exit_code
+from trainers.processes import jax_settings, jointly, versions
 
-DONE, UNSAVED, PREEMPTED, DIVERGED, CORRUPTED = 0, 74, 75, 76, 77
-"""Exit codes of a run: finished; nothing could be written any more; stopped by a signal or by the loss of a process, and the same
-command continues it; too many steps without a finite loss; a computation or an array that changed by itself."""
+DONE, PREEMPTED, DIVERGED, CORRUPTED = 0, 75, 76, 77
+"""Exit codes of a run, beside UNSAVED: finished; stopped by a signal or by the loss of a process, and the same command continues
+it; too many steps without a finite loss; a computation or an array that changed by itself."""
 
 _ROOMS = ("configs", "data", "models", "scripts", "trainers")  # the folders of the project's own source
 
@@ -54,15 +54,14 @@ def config_hash(experiment: Experiment) -> str:
 def shared_settings(experiment: Experiment, workdir: Path) -> dict[str, str]:
     """Returns the settings in which the processes of one run must not differ, by name, except for the data (processes.agree).
 
-    They are every field of the experiment, the working folder, JAX's settings that change numbers, the libraries' versions, and a
-    hash of each source file, because two checkouts of one git revision may hold different edits.
+    They are every field of the experiment, the working folder, the settings of JAX and XLA, the libraries' versions, and a hash
+    of each source file, because two checkouts of one git revision may hold different edits.
     """
-    jax_settings = ("jax_enable_x64", "jax_default_matmul_precision", "jax_default_prng_impl")
     sources = sorted(file for room in _ROOMS for file in (paths.ROOT / room).rglob("*.py"))
     return {
         **dict(line.split(": ", 1) for line in registry.lines(experiment)),
         "workdir": str(workdir.absolute()),
-        **{name: str(getattr(jax.config, name)) for name in jax_settings},
+        **jax_settings(),
         **{f"version of {name}": number for name, number in versions().items()},
         **{f"source {file.relative_to(paths.ROOT)}": paths.sha256(file)[:16] for file in sources},
     }
@@ -76,10 +75,26 @@ def user() -> str:
 def append(workdir: Path, event: str, **fields: Any) -> None:
     """Adds one line: the event, the time, and these fields."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    with names_full_disks(workdir), (workdir / "run.jsonl").open("a") as file:
-        file.write(json.dumps({"event": event, "time": now, "pid": os.getpid()} | fields) + "\n")
+    append_line(workdir / "run.jsonl", {"event": event, "time": now, "pid": os.getpid()} | fields, durable=True)
+
+
+def append_line(path: Path, values: dict[str, Any], *, durable: bool = False) -> None:
+    """Adds a JSON object as a line of its own to a log, also behind a part of a line, which a kill or a full disk leaves.
+
+    Args:
+      durable: it stays when the power fails after this.
+
+    Raises:
+      StoreError: it cannot be written.
+    """
+    with names_full_disks(path), path.open("a+b") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+        whole = file.read(1) in (b"", b"\n")
+        file.write((b"" if whole else b"\n") + json.dumps(values).encode() + b"\n")
         file.flush()
-        os.fsync(file.fileno())
+        if durable:
+            os.fsync(file.fileno())
 
 
 def events(workdir: Path) -> list[dict[str, Any]]:
@@ -134,34 +149,46 @@ class Record:
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         stop = self.stop
         if error is not None:
-            stop = {"exit_code": getattr(error, "exit_code", 1), "error": f"{kind.__name__}: {error}"[:300]}
+            stop = {"exit_code": exit_code(error, 1), "error": f"{kind.__name__}: {error}"[:300]}
         with contextlib.suppress(StoreError):  # a full disk is why the run ends
             self._append("stop", **stop)
 
 
 @contextlib.contextmanager
-def only_run(workdir: Path, leader: bool) -> Iterator[None]:
-    """Makes the folder, if there is none, and holds it for this run. Every process of the run must call this.
+def only_run(workdir: Path, leader: bool, checkpoints: str = "") -> Iterator[None]:
+    """Makes the folder and that of its checkpoints, if there are none, and holds both for this run.
+
+    Every process of the run must call this.
+
+    Args:
+      checkpoints: `train.checkpoints`. An address is not held: a store has no locks.
 
     Raises:
-      ConfigError: on the leader, another run is training in it.
+      ConfigError: on the leader, another run is training in one of them.
       LinkError: on the leader, the folder or one of its entries is a link.
       OSError: on the leader, the folder cannot be written.
       DisagreementError: on the other processes, the leader could not lock it.
     """
     with contextlib.ExitStack() as closing:
 
-        def hold() -> None:
-            if not leader:
-                return
-            paths.owned_folder(workdir)
-            file = closing.enter_context((workdir / ".lock").open("a"))
+        def lock(folder: Path, option: str) -> None:
+            file = closing.enter_context((folder / ".lock").open("a"))
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise registry.ConfigError(
-                    f"another process is training in {workdir}; choose another --workdir"
+                    f"another process is training in {folder}; choose another {option}"
                 ) from None
+
+        def hold() -> None:
+            if not leader:
+                return
+            paths.owned_folder(workdir)
+            lock(workdir, "--workdir")
+            folder = Path(checkpoints or workdir / "checkpoints")
+            if not paths.is_address(checkpoints) and not folder.is_file():  # a file has the address of others
+                folder.mkdir(parents=True, exist_ok=True)
+                lock(folder, "--train.checkpoints")
 
         jointly(hold)
         yield

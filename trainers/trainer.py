@@ -86,7 +86,7 @@ def _train(
     if train.best and train.best not in (names := evaluator.names if evaluator else []):
         raise ConfigError(f"train.best={train.best!r}: no such metric{nearest(train.best, names)}")
     with contextlib.ExitStack() as closing:
-        closing.enter_context(runlog.only_run(workdir, leader))
+        closing.enter_context(runlog.only_run(workdir, leader, train.checkpoints))
         stop = closing.enter_context(processes.stop_signals())
         batches = Batches(source, experiment.data, plan.batch_shardings(), train.workers)
         closing.callback(batches.close)

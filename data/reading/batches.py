@@ -3,7 +3,11 @@
 The step is the only iterator state. data/reading/examples.py reads the rows; nothing here imports TensorFlow.
 """
 
+import functools
 import itertools
+import multiprocessing
+import os
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -111,6 +115,7 @@ def _read_ahead(source: Source, local_rows: list[int], step: int, batch_size: in
     n = len(parts)
 
     def read(at: int) -> Example:
+        end_with_parent()
         rows = [source.row(_index(at // n, place, batch_size)) for place in parts[at % n]]
         return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
@@ -121,6 +126,20 @@ def _read_ahead(source: Source, local_rows: list[int], step: int, batch_size: in
         arrays = {name: np.asarray(array) for name, array in stack.items()}
         for row in range(len(next(iter(arrays.values())))):
             yield {name: array[row] for name, array in arrays.items()}
+
+
+@functools.cache
+def end_with_parent() -> None:
+    """Has this worker end, if it is one, when the process that started it has: Grain's workers wait for a killed one for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True, name="parent").start()
 
 
 def held_out_batches(rows: Sequence[Example], features: Mapping[str, Feature], size: int) -> Iterator[Example]:

@@ -1,6 +1,7 @@
 """Training runs in folders, and damage to what they leave there."""
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,15 @@ def damage(arrays: Path) -> None:
     for i in range(len(content) // 4, len(content) // 2):
         content[i] ^= 0x5A
     victim.write_bytes(content)
+
+
+def fill_disk_of(path: Path) -> None:
+    """Lets every further write to a file that this process has open fail as on a full disk; in a folder, to any of its files."""
+    full = os.open("/dev/full", os.O_WRONLY)
+    for descriptor in Path("/proc/self/fd").iterdir():
+        if descriptor.is_symlink() and Path(os.readlink(descriptor)).is_relative_to(path):
+            os.dup2(full, int(descriptor.name))
+    os.close(full)
 
 
 def with_train(e: Experiment, **changes: Any) -> Experiment:

@@ -18,6 +18,7 @@ from models.sharding.component import make_mesh
 from models.sharding.layout import Layout, LayoutError
 from models.sharding.layouts import fully_sharded
 from scripts import cli
+from tests.helpers.compiling import CHEAP
 from tests.helpers.launched import LIMIT, Run, Starter
 from tests.helpers.runs import damage
 from trainers import trainer
@@ -246,6 +247,23 @@ def test_processes_with_other_settings_are_refused(start):
         run,
         "the processes of this run differ: process 1 has train.save_every=1, process 0 has 0; "
         "process 1 has train.seed=1, process 0 has 0",
+    )
+
+
+@pytest.mark.integration
+def test_processes_with_other_settings_of_jax_and_xla_are_refused(start):
+    """Random numbers and the compiler are set by variables too, and a process that has others would train to the end, or fail in
+    the middle of a step. How much a process says is its own affair."""
+    variables = {"JAX_RANDOM_SEED_OFFSET": "{number}", "JAX_THREEFRY_PARTITIONABLE": "{number}"}
+    flags = f"{CHEAP} --xla_cpu_enable_fast_math={{number}}"
+    run = start(
+        "jax", 2, *GPT, "--train.steps", "4", XLA_FLAGS=flags, JAX_TRACEBACK_IN_LOCATIONS_LIMIT="{number}", **variables
+    )
+    assert_refused(
+        run,
+        "the processes of this run differ: process 1 has XLA_FLAGS --xla_cpu_enable_fast_math=1, process 0 has 0; "
+        "process 1 has jax_random_seed_offset=1, process 0 has 0; "
+        "process 1 has jax_threefry_partitionable=True, process 0 has False",
     )
 
 

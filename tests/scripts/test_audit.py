@@ -1,11 +1,13 @@
 """The look-up of known vulnerabilities: what pip-audit says counts, and its silence is told."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
+from data import paths
 from scripts import audit
 
 
@@ -53,3 +55,17 @@ def test_a_program_that_fails_is_a_reason(tmp_path):
         0,
         "skipped: pip-audit failed: no connection",
     )
+
+
+def test_whatever_make_installs_from_a_file_has_hashes():
+    """Each line of such a file pins a version and is followed by its hashes, and pip is told to insist on them."""
+    makefile = (paths.ROOT / "Makefile").read_text()
+    installs = [line for line in makefile.splitlines() if "pip install" in line and " -r " in line]
+    assert len(installs) == 7 and all("--require-hashes" in line for line in installs)
+    files = {name for name in re.findall(r"[\w./-]+\.(?:lock|txt)\b", makefile) if (paths.ROOT / name).is_file()}
+    assert {"requirements.lock", "tests/parity/requirements.txt", "scripts/peers/maxtext.txt"} < files
+    for name in files:
+        lines = [line for line in (paths.ROOT / name).read_text().splitlines() if line and not line.startswith("#")]
+        for line, following in zip(lines, [*lines[1:], ""], strict=True):
+            pinned = re.match(r"[A-Za-z0-9._-]+(\[.*\])?==\S+", line) and following.startswith("    --hash=sha256:")
+            assert pinned or line.startswith("    --hash=sha256:"), (name, line)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import sys
 
 import pytest
@@ -183,6 +184,23 @@ def test_a_line_of_what_is_no_entry_goes(tmp_path):
     rows = list(entry.make(tmp_path))
     index = pages.index("| [gspmd.table_99](gspmd.table_99.md) | x | y |\n", entries(), entry, rows)
     assert "gspmd.table_99" not in index and pages.summary(entry, rows) in index
+
+
+def test_a_page_whose_figures_are_the_same_stays(command, tmp_path):
+    """On another day, with another matplotlib, page and picture keep their bytes; other figures make both anew.
+    Either way the page's path is printed."""
+    page, picture = tmp_path / "gspmd.bubbles.md", tmp_path / "gspmd.bubbles.svg"
+    assert f"  {page}\n" in command("gspmd.bubbles")
+    dated = re.sub(r"\d{4}-\d\d-\d\d", "2001-02-03", page.read_text())
+    assert "2001-02-03, `python -m scripts.reproduce gspmd.bubbles`" in dated
+    page.write_text(dated)
+    picture.write_text("another's")
+    assert f"  {page}\n" in command("gspmd.bubbles")
+    assert page.read_text() == dated and picture.read_text() == "another's"
+    page.write_text(dated.replace("| 0.1111 | derived | 0.1111 |", "| 0.1111 | derived | 0.1112 |"))
+    command("gspmd.bubbles")
+    assert "2001-02-03" not in page.read_text() and "| 0.1111 | derived | 0.1111 |" in page.read_text()
+    assert "<svg" in picture.read_text()
 
 
 def test_the_list_and_a_name_that_is_none(command, tmp_path):

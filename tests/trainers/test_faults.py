@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import os
 import signal
 import subprocess
 import sys
@@ -12,7 +13,8 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
-from tests.helpers.runs import changed_steps, curve, events, kept, run, with_train
+from models.errors import exit_code
+from tests.helpers.runs import changed_steps, curve, events, fill_disk_of, kept, run, with_train
 from trainers import metrics, runlog, trainer
 from trainers.checkpoints import checkpoint
 from trainers.state import State
@@ -76,7 +78,82 @@ def test_a_failing_store_delays_saves_and_ends_the_run_past_its_limit(small, tmp
     assert curve(tmp_path / "full") == curve(tmp_path / "sound")
 
 
+@pytest.mark.integration
+@pytest.mark.parametrize("name", ["metrics.jsonl", "tensorboard"])
+def test_a_disk_that_is_full_ends_the_run_and_a_free_one_lets_it_go_on(small, tmp_path, monkeypatch, name):
+    """A log cannot be written from step 4 on: the run ends there with its code, also in its record.
+    The same command then gives what a run gives that was never stopped."""
+    e = with_train(small, steps=6, log_every=1, save_every=3)
+    assert run(e, tmp_path / "sound") == trainer.DONE
+
+    def full(call: int, state: State, metrics: Any) -> Any:
+        if call == 4:
+            fill_disk_of(tmp_path / "full" / name)
+        return state, metrics
+
+    with monkeypatch.context() as patch:
+        changed_steps(patch, full)
+        with pytest.raises(runlog.StoreError, match=rf"{name}.* cannot be written: No space left on device"):
+            run(e, tmp_path / "full")
+    assert kept(tmp_path / "full") == [3] and events(tmp_path / "full", "stop")[0]["exit_code"] == runlog.UNSAVED
+    assert run(e, tmp_path / "full") == trainer.DONE
+    assert curve(tmp_path / "full") == curve(tmp_path / "sound")
+
+
+@pytest.mark.integration
+def test_a_save_under_way_that_fails_as_the_run_ends_is_one_line(small, tmp_path, monkeypatch):
+    """The disk is full for the logs and for the checkpoint that is being written: that is no bug, with a traceback."""
+
+    def full(call: int, state: State, metrics: Any) -> Any:
+        if call == 4:
+            fill_disk_of(tmp_path / "metrics.jsonl")
+            monkeypatch.setattr(checkpoint.Manager, "wait_until_finished", unfinished)
+        return state, metrics
+
+    def unfinished(self) -> None:
+        raise ValueError("RESOURCE_EXHAUSTED: No space left on device")
+
+    changed_steps(monkeypatch, full)
+    e = with_train(small, steps=6, log_every=1, save_every=0)
+    with pytest.raises(runlog.StoreError, match=r"the last save failed .*RESOURCE_EXHAUSTED"):
+        run(e, tmp_path)
+    assert events(tmp_path, "stop")[0]["exit_code"] == runlog.UNSAVED
+
+
+def test_a_full_disk_has_its_code_wherever_it_is_met():
+    """An error of the system about a full disk or a quota ends a command with 74; others have their own code or the given one."""
+    for number in (errno.ENOSPC, errno.EDQUOT):
+        assert exit_code(OSError(number, "full"), 2) == runlog.UNSAVED
+    assert exit_code(runlog.StoreError("full"), 2) == runlog.UNSAVED
+    assert exit_code(OSError(errno.ENOENT, "missing"), 2) == 2 and exit_code(KeyError(), 1) == 1
+
+
+@pytest.mark.integration
+def test_a_full_disk_under_the_output_ends_a_run_in_one_line(tmp_path):
+    """Its output goes to a file that cannot grow: the run ends with its code and without a traceback."""
+    command = [sys.executable, "-m", "scripts.train", "gpt.quickstart", "--tiny", "--workdir", str(tmp_path)]
+    flags = {"XLA_FLAGS": ""}  # as many devices as the command simulates
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, env=os.environ | flags, check=False
+        )
+    assert (ended.returncode, ended.stderr) == (runlog.UNSAVED, "error: [Errno 28] No space left on device\n")
+
+
 # --- signals before a run begins ------------------------------------------------------------------------------------
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_no_place_in_the_imports_loses_a_signal(number, tmp_path):
+    """A child is forked where one of 20 functions, or a callback of importlib, is called first. It gets the signal there and ends
+    with its code and its line, whatever catches exceptions around it."""
+    words = tmp_path / "words"
+    command = [sys.executable, "-m", "tests.scripts.interrupted", number.name, "20", str(words)]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    signals = int(lines[-1].removesuffix(" signals"))
+    assert lines == lines[-1:] and signals > 30
+    assert words.read_text() == f"error: stopped by {number.name}; run the same command again\n" * signals
 
 
 @pytest.mark.integration

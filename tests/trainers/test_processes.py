@@ -1,6 +1,7 @@
 """Processes of one run compare what they are about to do. Runs of several are in tests/multi_device."""
 
 import dataclasses
+import re
 from types import SimpleNamespace
 
 import jax
@@ -53,6 +54,40 @@ def test_shared_settings_change_with_experiment_folder_and_source(m4, tmp_path, 
     assert changed(runlog.shared_settings(m4, tmp_path / "other")) == {"workdir"}
     file.write_text("scale = 2.0\n")
     assert changed(runlog.shared_settings(m4, tmp_path)) == {"source models/layer.py"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "differ"),
+    [
+        ("--a=1 --b", {}),
+        ("--b   --a=1 --xla_force_host_platform_device_count=3 --xla_dump_to=/tmp/dump", {}),  # of this process alone
+        ("--a=1 --b --xla_cpu_enable_fast_math=true", {"XLA_FLAGS --xla_cpu_enable_fast_math": "true"}),
+        ("--a=1 --b --a=2", {"XLA_FLAGS --a": "2"}),  # the last one counts
+    ],
+)
+def test_flags_of_xla_are_compared_one_by_one(tmp_path, monkeypatch, flags, differ):
+    """Their order does not matter, nor whether they stand in a file; flags that show or place a process are left out."""
+    monkeypatch.setenv("XLA_FLAGS", "--a=1 --b")
+    before = processes.jax_settings()
+    assert before.items() >= {("XLA_FLAGS --a", "1"), ("XLA_FLAGS --b", "set")}
+    (tmp_path / "flags").write_text(flags.replace(" ", "\n"))
+    for value in (flags, str(tmp_path / "flags")):
+        monkeypatch.setenv("XLA_FLAGS", value)
+        assert dict(processes.jax_settings().items() - before.items()) == differ
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_tpu_x=1")
+    assert processes.jax_settings()["LIBTPU_INIT_ARGS --xla_tpu_x"] == "1"
+
+
+def test_all_settings_of_jax_that_can_change_a_number_are_compared():
+    """Those that are left out show a process, place it or keep its caches: none names precision, random numbers or types."""
+    compared = processes.jax_settings()
+    assert {
+        "jax_enable_x64", "jax_default_matmul_precision", "jax_default_prng_impl", "jax_random_seed_offset",
+        "jax_threefry_partitionable", "jax_numpy_dtype_promotion", "jax_softmax_custom_jvp", "jax_use_shardy_partitioner",
+        "jax_disable_most_optimizations", "jax_debug_nans", "jax_platforms",
+    } < compared.keys()  # fmt: skip
+    left_out = jax.config.values.keys() - compared.keys()
+    assert left_out and not [name for name in left_out if re.search("prng|random|precision|dtype|x64|opt", name)]
 
 
 def test_no_process_waits_for_one_that_failed(monkeypatch):

@@ -183,6 +183,29 @@ def test_one_run_at_a_time(whole_run, small):
         run(small, whole_run)
 
 
+def test_one_run_at_a_time_in_a_folder_of_checkpoints(tmp_path):
+    """Another run cannot have the same --train.checkpoints, nor name those in a run's own folder, until that run has ended.
+    An address has no lock, and no folder is made for it."""
+    from trainers import runlog
+
+    def hold(name: str, checkpoints: str = ""):
+        return runlog.only_run(tmp_path / name, True, checkpoints)
+
+    shared, own = str(tmp_path / "shared"), str(tmp_path / "a" / "checkpoints")
+    for first, second in ((("a", shared), ("b", shared)), (("a", ""), ("b", own)), (("b", own), ("a", ""))):
+        with (
+            hold(*first),
+            pytest.raises(UserError, match=r"choose another --train\.checkpoints$") as refused,
+            hold(*second),
+        ):
+            pass
+        assert f"another process is training in {second[1] or own};" in str(refused.value)
+        with hold(*second):
+            pass
+    with hold("a", "gs://bucket/run"), hold("b", "gs://bucket/run"):
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "shared"]
+
+
 def test_another_model_or_other_data_are_refused(whole_run, small):
     """The error names each field that differs, old and new; nothing is touched."""
     before = sorted(p.name for p in (whole_run / "checkpoints").iterdir())

@@ -2,13 +2,16 @@
 
 A checkpoint is WORKDIR/checkpoints/<step>/, or <step>/ in the folder `train.checkpoints`, with two items: `state`, nested
 dictionaries of arrays (trainers/state.py, `to_tree`), and `meta`, a JSON object with the experiment, library versions, data
-fingerprint, a checksum of every array and one of itself. The position in the data is the step, so it needs no item of its own
-(data/reading/batches.py). trainers/checkpoints/manager.py writes them.
+fingerprint, score, a checksum of every array and one of itself. The position in the data is the step, so it needs no item of its
+own (data/reading/batches.py). trainers/checkpoints/manager.py writes them.
 """
 
 import contextlib
 import dataclasses
-from collections.abc import Collection
+import json
+import math
+import typing
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +26,46 @@ from configs.experiment import Experiment
 from data import paths
 from models.errors import UserError, told
 from models.sharding.params import flatten, nest
-from trainers import adapt
+from trainers import adapt, runlog
 from trainers.plan import Plan
 from trainers.processes import any_process, versions
 from trainers.state import to_tree
 
 FORMAT = "shardzoo-checkpoint-1"
 _META = {"format": str, "experiment": dict, "versions": dict, "data": str, "checksums": dict}
-"""Keys of `meta`, with the types of their values; "checksum", a SHA-256 of all of them, is not in the oldest checkpoints."""
+"""Keys of `meta`, with the types of their values. "checksum", a SHA-256 of all of them, is not in the oldest checkpoints;
+"score", a value by the name of its metric, is where `train.best` asks for it."""
+
+_PARTS = ("model", "data", "train", "optimizer")  # of an experiment, in which a run that goes on may not differ
 
 _READ = ("params", "step")  # what is read of a state where its run does not go on
 
 
+_DAMAGE = (
+    ValueError, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError, EOFError, RecursionError,
+    FileNotFoundError, NotADirectoryError, IsADirectoryError,
+)  # fmt: skip
+"""Exceptions of Orbax for files whose contents are not what it wrote. TensorStore's are ValueErrors, or the cause of an Exception
+without a class of its own."""
+
+_FOR_NOW = (
+    "ABORTED", "CANCELLED", "DEADLINE_EXCEEDED", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "UNAUTHENTICATED", "UNAVAILABLE",
+)  # fmt: skip
+"""TensorStore's words for a store that does not give what it has."""
+
+
 class CheckpointError(UserError):
     """A checkpoint must not be used, or cannot be read; the message names it and says why."""
+
+
+class DamageError(CheckpointError):
+    """The files of a checkpoint are not what was written; the message says where."""
+
+
+class StoreReadError(CheckpointError):
+    """The place of a checkpoint cannot be read for now, which says nothing of the checkpoint."""
+
+    exit_code = runlog.PREEMPTED  # the same command goes on
 
 
 @jax.jit
@@ -89,26 +118,31 @@ class Foreign:
     why: str
 
 
-Outcome = Sound | Damaged | Foreign
+@dataclasses.dataclass(frozen=True)
+class Unread:
+    """A checkpoint of which nothing is known, since the place it lies in cannot be read for now."""
+
+    why: str
+
+
+Outcome = Sound | Damaged | Foreign | Unread
 
 
 class Manager(ocp.CheckpointManager):
-    """Orbax's manager with two changes.
+    """Orbax's manager, which does not ask JAX's coordinator whether a signal came (trainers/processes.py does).
 
-    It does not ask JAX's coordinator whether a signal came (trainers/processes.py does): Orbax asks late, in the thread of a
-    save, which would set back the number from which the coordinator picks the step at which all processes stop. And a
-    checkpoint whose score cannot be read counts as one without a score, and does not prevent the others from being listed.
+    Orbax asks late, in the thread of a save, which would set back the number from which the coordinator picks the step at which
+    all processes stop.
     """
 
     def reached_preemption(self, step: int) -> bool:
         del step
         return False
 
-    def metrics(self, step: int) -> Any:
-        try:
-            return super().metrics(step)
-        except ValueError:
-            return None
+
+def options(**kwargs: Any) -> ocp.CheckpointManagerOptions:
+    """Returns a manager's options. It lists checkpoints by name alone, since one with damage must not hide the others."""
+    return ocp.CheckpointManagerOptions(lightweight_initialize=True, **kwargs)
 
 
 def folder_of(workdir: Path) -> epath.Path:
@@ -117,16 +151,37 @@ def folder_of(workdir: Path) -> epath.Path:
     return epath.Path(at.read_text().strip() if at.is_file() else at)
 
 
-def new_meta(plan: Plan, tree: dict[str, Any], fingerprint: str) -> dict[str, Any]:
-    """Returns the `meta` of a checkpoint of these arrays."""
+def new_meta(plan: Plan, tree: dict[str, Any], fingerprint: str, score: Mapping[str, float]) -> dict[str, Any]:
+    """Returns the `meta` of a checkpoint of these arrays.
+
+    Args:
+      score: a value by the name of its metric; empty where it has none.
+    """
     meta = {
         "format": FORMAT,
         "experiment": registry.to_json(plan.experiment),
         "versions": versions(),
         "data": fingerprint,
         "checksums": {name: int(value) for name, value in flatten(checksums(tree)).items()},
-    }
+    } | ({"score": dict(score)} if score else {})
     return meta | {"checksum": paths.digest(meta)}
+
+
+def score(folder: epath.Path) -> dict[str, float] | None:
+    """Returns a checkpoint's score by the name of its metric, {} where it has none, and None where nobody can know: damage.
+
+    Checkpoints from before `meta` held the score have it in a file of its own, without a checksum.
+    """
+    try:
+        if "score" in (meta := _checked(json.loads((folder / "meta" / "metadata").read_text()))):
+            return meta["score"]
+        older = folder / "metrics" / "metrics"
+        stored = {name: float(value) for name, value in json.loads(older.read_text()).items()} if older.exists() else {}
+        return stored if all(map(math.isfinite, stored.values())) else None
+    except FileNotFoundError:
+        return {}
+    except Exception:  # damage, or a store's error, whose classes are those of many packages
+        return None
 
 
 def read(folder: epath.Path, step: int, plan: Plan, fingerprint: str) -> Outcome:
@@ -135,17 +190,19 @@ def read(folder: epath.Path, step: int, plan: Plan, fingerprint: str) -> Outcome
     try:
         with _reader(folder) as reader:
             meta = _meta(reader, step)
-            if why := _mismatches(meta, plan.experiment, fingerprint) or _other_shapes(_described(reader, step), plan):
+            if why := _mismatches(meta, plan.experiment, fingerprint) or _other_shapes(_shapes(reader, step), plan):
                 return Foreign("; ".join(why))
             tree = _arrays(reader, step, to_tree(placed))
             return Damaged(why) if (why := _copied(step, tree)) else Sound(tree, meta["checksums"])
-    except Exception as error:
-        return Damaged(_reason(error))
+    except DamageError as error:
+        return Damaged(str(error))
+    except StoreReadError as error:
+        return Unread(str(error))
 
 
 def agreed(outcome: Outcome) -> Outcome:
-    """Returns the worst outcome of all processes: damaged, else foreign, else sound. Every process must call this."""
-    for kind in (Damaged, Foreign):
+    """Returns the worst outcome of all processes: unread, damaged, foreign, sound. Every process must call this."""
+    for kind in (Unread, Damaged, Foreign):
         if any_process(isinstance(outcome, kind)):
             return outcome if isinstance(outcome, kind) else kind("on another process")
     return outcome
@@ -164,20 +221,48 @@ def _reader(folder: epath.Path) -> ocp.CheckpointManager:
     alone = ocp.options.MultiprocessingOptions(
         primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"reader_{me}"
     )
-    options = ocp.CheckpointManagerOptions(create=False, multiprocessing_options=alone)
     parts = {"state": ocp.PyTreeCheckpointHandler(), "meta": ocp.JsonCheckpointHandler()}  # reads a part of a tree too
-    return Manager(folder, options=options, item_handlers=parts)
+    return Manager(folder, options=options(create=False, multiprocessing_options=alone), item_handlers=parts)
 
 
+@contextlib.contextmanager
+def _finds_damage() -> Iterator[None]:
+    """Raises DamageError for an exception that means damage, StoreReadError for that of a store, and any other again.
+
+    The block asks Orbax for something and uses nothing of this project's that might have a bug.
+    """
+    try:
+        yield
+    except Exception as error:
+        causes = [error]
+        while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None:
+            causes.append(cause)  # pyright: ignore[reportArgumentType]
+        missing = isinstance(error, (FileNotFoundError, NotADirectoryError, IsADirectoryError))
+        if isinstance(error, (MemoryError, PermissionError)):
+            raise
+        if (isinstance(error, OSError) and not missing) or any(word in str(c) for c in causes for word in _FOR_NOW):
+            raise StoreReadError(told(error)) from error
+        if isinstance(error, _DAMAGE) or type(error) is Exception:
+            raise DamageError(told(error)) from error
+        raise
+
+
+@_finds_damage()
 def _meta(manager: ocp.CheckpointManager, step: int) -> dict[str, Any]:
-    """Returns a checkpoint's `meta`; raises ValueError if it is damaged or another program's."""
-    meta = manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore()))["meta"]
+    """Returns a checkpoint's `meta`; raises DamageError if it is damaged or another program's."""
+    return _checked(manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore()))["meta"])
+
+
+def _checked(meta: Any) -> dict[str, Any]:
+    """Returns a `meta` without its checksum; raises ValueError if it is damaged or another program's."""
     if not isinstance(meta, dict):
         raise ValueError("its meta is not a JSON object")
     if meta.get("format") != FORMAT:
         raise ValueError(f"not a checkpoint of this project: its format is {meta.get('format')!r}, not {FORMAT!r}")
     wrong = [name for name, kind in _META.items() if not isinstance(meta.get(name), kind)]
-    wrong += sorted(meta.keys() - _META.keys() - {"checksum"})  # a damaged "checksum" is not taken for a missing one
+    wrong += sorted(meta.keys() - _META.keys() - {"checksum", "score"})  # a damaged name is not taken for a missing key
+    wrong += [] if isinstance(meta.get("score", {}), dict) else ["score"]
+    wrong = wrong or [f"experiment.{part}" for part in _PARTS if not isinstance(meta["experiment"].get(part), dict)]
     if wrong:
         raise ValueError(f"its meta has missing, mistyped or unknown fields: {', '.join(wrong)}")
     if "checksum" in meta and meta.pop("checksum") != paths.digest(meta):
@@ -185,11 +270,13 @@ def _meta(manager: ocp.CheckpointManager, step: int) -> dict[str, Any]:
     return meta
 
 
-def _described(manager: ocp.CheckpointManager, step: int) -> dict[str, Any]:
-    """Returns the shapes and dtypes of a checkpoint's arrays, as nested dictionaries."""
-    return manager.item_metadata(step).state
+@_finds_damage()
+def _shapes(manager: ocp.CheckpointManager, step: int) -> dict[str, tuple[int, ...]]:
+    """Returns the shapes of a checkpoint's arrays, by name."""
+    return {name: tuple(array.shape) for name, array in flatten(manager.item_metadata(step).state).items()}
 
 
+@_finds_damage()
 def _arrays(manager: ocp.CheckpointManager, step: int, like: dict[str, Any]) -> dict[str, Any]:
     """Returns a checkpoint's arrays, placed like `like`, without checking them."""
     how = ocp.checkpoint_utils.construct_restore_args(like)
@@ -197,6 +284,7 @@ def _arrays(manager: ocp.CheckpointManager, step: int, like: dict[str, Any]) -> 
     return manager.restore(step, args=ocp.args.Composite(state=part))["state"]
 
 
+@_finds_damage()
 def _on_host(manager: ocp.CheckpointManager, step: int, names: Collection[str]) -> dict[str, Any]:
     """Returns the arrays of these names, nested, as NumPy's. Orbax's list of all arrays would open each of the optimizer's."""
     like = nest(dict.fromkeys(names, 0))
@@ -222,40 +310,40 @@ def _copied(step: int, tree: dict[str, Any]) -> str:
     return f"it is a copy of checkpoint {int(tree['step'])}" if int(tree["step"]) != step else ""
 
 
-def _other_shapes(described: dict[str, Any], plan: Plan) -> list[str]:
+def _other_shapes(stored: dict[str, tuple[int, ...]], plan: Plan) -> list[str]:
     """Returns the arrays that differ in shape, or exist on one side only, as with another optimizer."""
-    stored = {k: tuple(m.shape) for k, m in flatten(described).items()}
     wanted = {k: tuple(x.shape) for k, x in flatten(to_tree(plan.state)).items()}
     names = sorted(k for k in stored.keys() | wanted.keys() if stored.get(k) != wanted.get(k))
     return [f"{k}: {stored.get(k, 'none')} -> {wanted.get(k, 'none')}" for k in names[:3]]
 
 
-def _reason(error: Exception) -> str:
-    """Returns, in one line, why a checkpoint could not be read; raises errors again that are not the checkpoint's fault."""
-    text = told(error)
-    if isinstance(error, (MemoryError, PermissionError)) or "RESOURCE_EXHAUSTED" in text:
-        raise error
-    return text
-
-
 def _mismatches(meta: dict[str, Any], experiment: Experiment, fingerprint: str) -> list[str]:
     """Returns why a run of this experiment cannot continue from this checkpoint: the fields that differ, old -> new."""
     # How a model is computed (Experiment.execution) may change from one start to the next.
-    old, new = registry.modernized(meta["experiment"]), registry.to_json(experiment)
-    # Fields that were added since take their defaults; fields that were removed count as differences.
-    with contextlib.suppress(registry.ConfigError):
-        old = registry.to_json(registry.from_json(old))
+    old, new = _with_defaults(meta["experiment"]), registry.to_json(experiment)
     mismatches = [f"model.{d}" for d in registry.differences(old["model"], new["model"])]
     mismatches += [f"data.{d}" for d in registry.differences(old["data"], new["data"])]
     for field in ("seed", "master_dtype", "freeze", "freeze_layers", "lora"):
         mismatches += [
-            f"train.{d}" for d in registry.differences({field: old["train"][field]}, {field: new["train"][field]})
+            f"train.{d}" for d in registry.differences({field: old["train"].get(field)}, {field: new["train"][field]})
         ]
-    kinds = [{"class": e["optimizer"]["class"]} for e in (old, new)]
+    kinds = [{"class": e["optimizer"].get("class")} for e in (old, new)]
     mismatches += [f"optimizer.{d}" for d in registry.differences(*kinds)]
     if not mismatches and meta["data"] != fingerprint:
         mismatches.append(f"the prepared data changed: fingerprint {meta['data'][:12]} -> {fingerprint[:12]}")
     return mismatches
+
+
+def _with_defaults(experiment: dict[str, Any]) -> dict[str, Any]:
+    """Returns an experiment's JSON values, in which fields that were added since have their defaults.
+
+    A part with fields that were removed since stays as it is: they count as differences.
+    """
+    values, kinds = registry.modernized(experiment), typing.get_type_hints(Experiment)
+    for part in _PARTS:
+        with contextlib.suppress(registry.ConfigError):
+            values[part] = registry.to_json(registry.from_json(values[part], kinds[part], part))
+    return values
 
 
 def newest_step(workdir: Path) -> int | None:
@@ -295,10 +383,10 @@ def read_stored(workdir: Path, step: int | None = None) -> tuple[Experiment, int
             tree = _on_host(manager, step, want)
             actual = {name: checksum_on_host(x) for name, x in flatten(tree).items()}
             if reason := _difference(actual, want) or _copied(step, tree):
-                raise ValueError(reason)
-            experiment = registry.from_json(meta["experiment"])
-        except registry.ConfigError:  # sound, but its experiment is not one of this version
-            raise
-        except Exception as error:
-            raise CheckpointError(f"checkpoint {folder / str(step)} is damaged ({_reason(error)})") from error
+                raise DamageError(reason)
+        except DamageError as error:
+            raise CheckpointError(f"checkpoint {folder / str(step)} is damaged ({error})") from error
+        except StoreReadError as error:
+            raise StoreReadError(f"checkpoint {folder / str(step)} cannot be read for now ({error})") from error
+        experiment = registry.from_json(meta["experiment"])
     return experiment, step, tree["params"], meta["data"]

@@ -28,7 +28,7 @@ from configs.experiment import Train
 from models.errors import told
 from trainers import runlog
 from trainers.checkpoints import checkpoint
-from trainers.checkpoints.checkpoint import CheckpointError, Damaged, Foreign, Manager, Sound
+from trainers.checkpoints.checkpoint import CheckpointError, Damaged, Foreign, Manager, Sound, StoreReadError, Unread
 from trainers.evaluation.directions import lower_is_better
 from trainers.plan import Plan, in_model_order, in_step_order
 from trainers.processes import any_process
@@ -46,23 +46,26 @@ def quiet_libraries() -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Best(PreservationPolicy):
-    """Keeps the checkpoint with the best score, and the newest of equals. One without a finite score is never the best."""
+    """Keeps the checkpoint with the best score, and the newest of equals; also those whose score cannot be read.
+
+    Attributes:
+      scores: returns a checkpoint's scores, of which one that is not finite counts as none; None where they cannot be read.
+    """
 
     metric: str
     sign: int  # -1 where less is better
+    scores: Callable[[int], Mapping[str, float] | None]
 
-    def is_scored(self, metrics: Any) -> bool:
-        value = metrics.get(self.metric) if isinstance(metrics, dict) else None
-        return isinstance(value, (int, float)) and math.isfinite(value)
-
-    def score(self, metrics: dict[str, float]) -> float:
-        return self.sign * metrics[self.metric]
+    def counted(self, scores: Mapping[str, float]) -> dict[str, float]:
+        """Returns the score that counts, by its name; {} where there is none."""
+        return {name: value for name, value in scores.items() if name == self.metric and math.isfinite(value)}
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: PreservationContext) -> list[bool]:
         del context
-        scored = [c for c in checkpoints if self.is_scored(c.metrics)]
-        best = max(scored, key=lambda c: (self.score(c.metrics), c.step), default=None)
-        return [c is best for c in checkpoints]
+        scores = {c.step: self.scores(c.step) for c in checkpoints}
+        scored = {step: self.sign * self.counted(s)[self.metric] for step, s in scores.items() if s and self.counted(s)}
+        best = max(scored, key=lambda step: (scored[step], step), default=None)
+        return [step == best or scores[step] is None for step in scores]
 
 
 class Checkpoints:
@@ -87,13 +90,20 @@ class Checkpoints:
         self._damaged = workdir.absolute() / "damaged"
         place = workdir.absolute() / "checkpoints"
         if train.checkpoints and jax.process_index() == 0 and not place.is_dir():
-            place.write_text(f"{train.checkpoints}\n")
+            with runlog.names_full_disks(place):
+                place.write_text(f"{train.checkpoints}\n")
         self.folder = epath.Path(train.checkpoints or place)
         self._best = None
         if train.best:
-            self._best = _Best(train.best, -1 if lower_is_better(train.best, directions) else 1)
+            self._best = _Best(train.best, -1 if lower_is_better(train.best, directions) else 1, self._score)
+        self._scores: dict[int, Mapping[str, float] | None] = {}  # by step, once they are known
         self._failures, self._under_way = 0, False  # failures in a row
         self._manager = self._open()
+
+    def _score(self, step: int) -> Mapping[str, float] | None:
+        if step not in self._scores:
+            self._scores[step] = checkpoint.score(self.folder / str(step))
+        return self._scores[step]
 
     def _policy(self) -> PreservationPolicy:
         """Returns which checkpoints stay."""
@@ -105,12 +115,7 @@ class Checkpoints:
         return AnyPreservationPolicy(keep)
 
     def _open(self) -> Manager:
-        options = ocp.CheckpointManagerOptions(
-            preservation_policy=self._policy(),
-            best_fn=self._best and self._best.score,  # without a function Orbax does not store the metric
-            cleanup_tmp_directories=True,
-            create=True,
-        )
+        options = checkpoint.options(preservation_policy=self._policy(), cleanup_tmp_directories=True, create=True)
         parts = {"state": ocp.StandardCheckpointHandler(), "meta": ocp.JsonCheckpointHandler()}
         return Manager(self.folder, options=options, item_handlers=parts)
 
@@ -144,13 +149,12 @@ class Checkpoints:
         """Starts a save and returns whether every process could."""
         step = int(state.step)
         tree = to_tree(in_model_order(plan, state))
-        meta = checkpoint.new_meta(plan, tree, fingerprint)
+        self._scores[step] = score = self._best.counted(metrics) if self._best and metrics else {}
+        meta = checkpoint.new_meta(plan, tree, fingerprint, score)
         items = ocp.args.Composite(state=ocp.args.StandardSave(tree), meta=ocp.args.JsonSave(meta))
-        best = self._best
-        chosen = {best.metric: metrics[best.metric]} if best and metrics and best.is_scored(metrics) else None
         why = ""
         try:
-            self._manager.save(step, args=items, metrics=chosen, force=True)
+            self._manager.save(step, args=items, force=True)
         except (OSError, ValueError) as error:
             why = told(error)
         self._under_way = not self._failed(f"checkpoint {step} could not be saved", why)
@@ -203,6 +207,7 @@ class Checkpoints:
 
         Raises:
           CheckpointError: the newest sound checkpoint is of another model, data or optimizer, or none could be read.
+          StoreReadError: the place of the checkpoints cannot be read for now.
         """
         damaged: list[int] = []
         self._settled(None)
@@ -215,6 +220,10 @@ class Checkpoints:
                 case Damaged(why):
                     self._say(f"checkpoint {where} is damaged ({why}); trying the one before it")
                     damaged.append(step)
+                case Unread(why):
+                    raise StoreReadError(
+                        f"checkpoint {where} cannot be read for now ({why}); run the same command again"
+                    )
                 case Foreign(why):
                     raise CheckpointError(
                         f"checkpoint {where} is of another experiment: {why}; choose another --workdir, or start from its "
@@ -238,7 +247,8 @@ class Checkpoints:
                 (self.folder / str(step)).rename(aside)
         if steps:
             any_process(False)
-            self._manager.reload()
+            self._manager.close()
+            self._manager = self._open()  # which lists them anew
 
     def newest(self, until: float = math.inf) -> int | None:
         """Returns the newest checkpoint up to a step; None where there is none."""
@@ -253,9 +263,9 @@ class Checkpoints:
     def tidy(self) -> None:
         """Deletes what does not stay, as every save does: the rest of a deletion in which a run was killed."""
         self._settled(None)
-        found = [SimpleNamespace(step=s, metrics=self._manager.metrics(s)) for s in sorted(self._manager.all_steps())]
-        stays = self._policy().should_preserve(found, context=PreservationContext())  # pyright: ignore[reportArgumentType]
-        for step in [c.step for c, stay in zip(found, stays, strict=True) if not stay]:
+        listed = [SimpleNamespace(step=step) for step in sorted(self._manager.all_steps())]
+        stays = self._policy().should_preserve(listed, context=PreservationContext())  # pyright: ignore[reportArgumentType]
+        for step in [c.step for c, stay in zip(listed, stays, strict=True) if not stay]:
             self._manager.delete(step)
 
     def last_words(self, seconds: float) -> str:
@@ -270,7 +280,17 @@ class Checkpoints:
         return f"the last checkpoint is {steps[-1] if steps else 'none'}{unfinished}"
 
     def close(self) -> None:
-        """Waits for the save under way, if any; not for one that has been given up."""
-        if self._failures <= self._train.save_failures:
+        """Waits for the save under way, if any; not for one that has been given up.
+
+        Raises:
+          StoreError: it failed.
+        """
+        if self._failures > self._train.save_failures:
+            return
+        try:
             self._manager.wait_until_finished()
-            self._manager.close()
+        except (OSError, ValueError) as error:
+            raise runlog.StoreError(
+                f"the last save failed ({self.folder}: {told(error)}); mend it and run the same command again"
+            ) from error
+        self._manager.close()

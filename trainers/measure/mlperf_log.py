@@ -54,6 +54,13 @@ class Request:
     began: float = dataclasses.field(default_factory=time.time)
 
 
+class _File(logging.FileHandler):
+    """A log's file, whose errors end the run; logging's own handlers print a traceback of each and go on."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        raise
+
+
 class Attempt:
     """The log of one attempt, written as it runs; without a path it writes nothing.
 
@@ -78,14 +85,15 @@ class Attempt:
             # The package's own logger would print.
             from mlperf_logging.mllog.mllog import MLLogger
 
-            self._handler = logging.FileHandler(path, encoding="utf-8")
+            self._handler = _File(path, encoding="utf-8")
             logger = logging.Logger("mlperf")
             logger.addHandler(self._handler)
             self._log = MLLogger(logger, default_stack_offset=2, root_dir=str(_ROOT))
 
     def _write(self, kind: str, key: str, value: Any = None, when: float | None = None, **metadata: Any) -> None:
-        if self._log:
-            getattr(self._log, kind)(key, value, metadata=metadata, time_ms=when and int(1000 * when))
+        if self._log and self.path:
+            with runlog.names_full_disks(self.path):
+                getattr(self._log, kind)(key, value, metadata=metadata, time_ms=when and int(1000 * when))
 
     @property
     def _samples(self) -> int:

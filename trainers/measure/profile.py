@@ -11,7 +11,6 @@ Tested on CPUs; planes of accelerators are read by the same names, and their mea
 """
 
 import functools
-import os
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable
@@ -22,6 +21,7 @@ import jax
 from flax import nnx
 from jax.profiler import ProfileData
 
+from data.paths import write_whole
 from models.protocol import Model
 from trainers.measure.meter import Meter
 from trainers.programs import products
@@ -89,10 +89,7 @@ def profile(meter: Meter, program: Program, model: Model, folder: Path) -> dict[
     modules = {type(module).__qualname__ for _, module in nnx.iter_modules(model)}  # pyright: ignore[reportArgumentType]
     events = planes(ProfileData.from_file(str(newest)), program)
     result = summary(program, events, STEPS + 1, modules)
-    text = "\n".join(table(result)) + "\n"
-    new = folder / f"{SUMMARY}.new"
-    new.write_text(text)
-    os.replace(new, folder / SUMMARY)
+    write_whole(folder / SUMMARY, "\n".join(table(result)) + "\n")
     return result
 
 

@@ -5,14 +5,13 @@ seconds spent waiting for rows since the line before, and "memory_gib" (host_mem
 """
 
 import datetime
-import json
 import socket
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from trainers import host_memory, processes
+from trainers import host_memory, processes, runlog
 
 FILE = "hosts.jsonl"
 
@@ -37,8 +36,7 @@ class HostLog:
     def _append(self, **fields: Any) -> None:
         if self._leader:
             now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-            with self.path.open("a") as file:
-                file.write(json.dumps({"time": now} | fields) + "\n")
+            runlog.append_line(self.path, {"time": now} | fields)
 
 
 def _rounded(values: Any) -> list[float]:

@@ -23,7 +23,7 @@ from typing import Any
 
 import jax
 
-from models.errors import UserError, told
+from models.errors import UserError, exit_code, told
 from trainers import runlog
 from trainers.processes import coordinator, coordinator_address
 
@@ -149,7 +149,7 @@ class Watch:
                 time.sleep(self._beat)
         if not isinstance(error, (UserError, SystemExit)):
             traceback.print_exception(error)
-        code = getattr(error, "code" if isinstance(error, SystemExit) else "exit_code", 1)
+        code = getattr(error, "code", 1) if isinstance(error, SystemExit) else exit_code(error, 1)
         self._last(self._me, text, int(code))
 
     # --- telling and reading -----------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from data.paths import write_whole
 from trainers.pods.points import POINTS
 
 FILE = Path(__file__).with_name("calibration.json")
@@ -103,8 +104,7 @@ def write(new: Sequence[Row]) -> list[Row]:
     """Puts lines into calibration.json, beside or in place of those that it has; returns all."""
     rows = {row["name"]: row for row in [*stored(), *new]}
     ordered = [rows[name] for name in POINTS if name in rows]
-    FILE.with_suffix(".tmp").write_text(json.dumps({"points": ordered}, indent=1) + "\n")
-    FILE.with_suffix(".tmp").replace(FILE)
+    write_whole(FILE, json.dumps({"points": ordered}, indent=1) + "\n")
     return ordered
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from configs import registry
 from configs.experiment import Experiment
-from data.paths import data_dir, digest, scratch
+from data.paths import data_dir, digest, write_whole
 from models.sharding.layout import Layout, LayoutError
 from trainers.chips import GIB, PodError, Slice
 from trainers.pods.bound import Bound, bound
@@ -160,10 +160,7 @@ class Reports:
         """Returns the report of a candidate from disk, or from `evaluate`, and then saves it."""
         path = self.folder / f"{self.key(candidate.experiment)}.json"
         if not path.is_file():
-            text = json.dumps(_report(evaluate, candidate))
-            with scratch(path) as folder:
-                (folder / "new").write_text(text)
-                (folder / "new").rename(path)
+            write_whole(path, json.dumps(_report(evaluate, candidate)))
         return json.loads(path.read_text())
 
     def key(self, e: Experiment) -> str:

@@ -2,6 +2,10 @@
 
 import dataclasses
 import json
+import os
+import select
+import subprocess
+import sys
 from typing import ClassVar
 
 import jax
@@ -221,6 +225,19 @@ def test_workers_change_nothing(m4):
     finally:
         alone.close()
         helped.close()
+
+
+@pytest.mark.integration
+def test_a_worker_ends_with_the_process_that_started_it(tmp_path):
+    """Its parent is killed, and cannot tell it: the pipe that the worker alone has open is closed all the same."""
+    os.mkfifo(tmp_path / "alive")
+    command = [sys.executable, "-m", "tests.data.reading.orphan", str(tmp_path / "alive")]
+    with subprocess.Popen(command) as parent, (tmp_path / "alive").open() as alive:
+        assert alive.readline() == "working\n"
+        parent.kill()
+        parent.wait()
+        ended, _, _ = select.select([alive], [], [], 60)
+        assert ended and alive.read() == "", "the worker is still there"
 
 
 def test_records_keep_their_dtypes():

@@ -1,9 +1,11 @@
 """Which checkpoints stay, and which are believed. Whole runs that resume are in test_trainer.py."""
 
 import dataclasses
+import errno
 import json
 import shutil
 from pathlib import Path
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +15,9 @@ from configs import registry
 from configs.registry import ConfigError
 from models.errors import UserError
 from tests.helpers.runs import kept
-from trainers import state
+from trainers import runlog, state
 from trainers.checkpoints import checkpoint
-from trainers.checkpoints.checkpoint import CheckpointError
+from trainers.checkpoints.checkpoint import CheckpointError, StoreReadError
 from trainers.checkpoints.manager import Checkpoints
 from trainers.plan import Plan, fresh_state, make_plan
 
@@ -66,19 +68,82 @@ def test_the_best_checkpoint_stays_beside_the_newest(tmp_path, p, fresh, metric,
     assert kept(tmp_path) == sorted({best, 4})
 
 
-@pytest.mark.parametrize("text", ["{", '{"eval/accuracy": NaN}', '{"other": 1.0}', "[0.9]"])
-def test_a_score_that_cannot_be_read_is_none(tmp_path, p, fresh, text):
-    """A resumed run goes on with the scores of the other checkpoints: .3 at step 2 is best once the .9 of step 1 is lost."""
-    first = open_checkpoints(tmp_path, p, keep=2, best="eval/accuracy")
-    save(first, p, fresh, 1, accuracy=0.9)
-    save(first, p, fresh, 2, accuracy=0.3)
-    first.close()
-    (tmp_path / "checkpoints" / "1" / "metrics" / "metrics").write_text(text)
-    again = open_checkpoints(tmp_path, p, keep=1, best="eval/accuracy")
+def with_scores(workdir: Path, p: Plan, fresh: state.State) -> Path:
+    """Checkpoints at steps 1, 2 and 3, of which the first is the best. Returns its folder."""
+    checkpoints = open_checkpoints(workdir, p, keep=3, best="eval/accuracy")
+    for step, score in enumerate([0.9, 0.3, 0.1], 1):
+        save(checkpoints, p, fresh, step, accuracy=score)
+    checkpoints.close()
+    return workdir / "checkpoints" / "1"
+
+
+def kept_after_another(workdir: Path, p: Plan, fresh: state.State) -> list[int]:
+    """The steps that stay where a run that keeps one checkpoint beside the best goes on for a step."""
+    again = open_checkpoints(workdir, p, keep=1, best="eval/accuracy")
     assert again.restore(p, "fingerprint") is not None
-    save(again, p, fresh, 3, accuracy=0.2)
+    save(again, p, fresh, 4, accuracy=0.2)
     again.close()
-    assert kept(tmp_path) == [2, 3]
+    return kept(workdir)
+
+
+SPOILED = {
+    "empty": lambda path: path.write_text(""),
+    "cut": lambda path: path.write_text(path.read_text()[:-2]),
+    "a flipped bit of a digit": lambda path: path.write_text(path.read_text().replace("0.9", "0.1")),
+    "a flipped bit of the name": lambda path: path.write_text(path.read_text().replace("eval/acc", "eval/abc")),
+    "not finite": lambda path: path.write_text('{"eval/accuracy": NaN}'),
+    "a list": lambda path: path.write_text("[0.9]"),
+    "a number that no float holds": lambda path: path.write_text('{"eval/accuracy": 1' + "0" * 400 + "}"),
+    "too deep": lambda path: path.write_text("[" * 100_000),
+    "no UTF-8": lambda path: path.write_bytes(b"\xff\xfe"),
+    "a folder": lambda path: (path.unlink(), path.mkdir()),
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILED.values(), ids=SPOILED)
+def test_no_damage_of_a_score_deletes_a_checkpoint(tmp_path, p, fresh, spoil):
+    """The score is in the meta, whose checksum tells: a checkpoint stays as long as nobody knows that it is not the best."""
+    best = with_scores(tmp_path, p, fresh)
+    spoil(best / "meta" / "metadata")
+    assert kept_after_another(tmp_path, p, fresh) == [1, 2, 4]
+
+
+def as_before(best: Path) -> Path:
+    """Puts the score of a checkpoint where it was before it was part of the meta: in a file without a checksum."""
+    path = best / "meta" / "metadata"
+    meta = json.loads(path.read_text())
+    older = best / "metrics" / "metrics"
+    older.parent.mkdir()
+    older.write_text(json.dumps(meta.pop("score")))
+    path.write_text(json.dumps({k: v for k, v in meta.items() if k != "checksum"}))
+    return older
+
+
+def test_scores_are_read_where_earlier_versions_wrote_them(tmp_path, p, fresh):
+    """The best checkpoint of a run from then stays; beside a score in the meta, that file counts for nothing."""
+    best = with_scores(tmp_path, p, fresh)
+    as_before(best)
+    other = tmp_path / "checkpoints" / "2" / "metrics" / "metrics"
+    other.parent.mkdir()
+    other.write_text('{"eval/accuracy": 0.95}')
+    assert kept_after_another(tmp_path, p, fresh) == [1, 4]
+
+
+@pytest.mark.parametrize("spoil", [v for k, v in SPOILED.items() if not k.startswith("a flipped")])
+def test_a_score_from_before_that_cannot_be_read_deletes_no_checkpoint(tmp_path, p, fresh, spoil):
+    """Step 1 stays beside step 2, which is the best of those that are known."""
+    spoil(as_before(with_scores(tmp_path, p, fresh)))
+    assert kept_after_another(tmp_path, p, fresh) == [1, 2, 4]
+
+
+def test_a_checkpoint_that_orbax_cannot_describe_hides_no_other(tmp_path, p, fresh):
+    """Damage of Orbax's own file at step 3 costs step 3: the run goes on from step 2, and the tools read the others."""
+    with_scores(tmp_path, p, fresh)
+    (tmp_path / "checkpoints" / "3" / "_CHECKPOINT_METADATA").write_text("[" * 100_000)
+    assert checkpoint.read_params(tmp_path, 1)[1] == 1
+    step, said = restored(tmp_path, p)
+    assert step == 2 and "3 is damaged (maximum recursion" in said
+    assert kept(tmp_path) == [1, 2]
 
 
 @pytest.mark.parametrize("gone", [(), ("meta/metadata",), ("_CHECKPOINT_METADATA", "meta", "state")], ids=len)
@@ -188,4 +253,78 @@ def test_sound_checkpoints_of_other_data_are_refused(saved, tmp_path, p):
     shutil.copytree(saved, tmp_path / "run")
     with pytest.raises(CheckpointError, match="is of another experiment: the prepared data changed"):
         restored(tmp_path / "run", p, "others")
+    assert kept(tmp_path / "run") == [1, 2]
+
+
+def test_fields_that_came_and_went_are_differences_not_damage(saved, tmp_path, p):
+    """Of an experiment of another version, with a model's field that is gone and without training fields that came later, a line
+    names the first; nothing is moved, and no default is taken for a difference."""
+
+    def older(meta: dict) -> None:
+        meta["experiment"]["model"]["retired"] = 7
+        for field in ("lora", "freeze_layers"):
+            del meta["experiment"]["train"][field]
+        del meta["checksum"]
+
+    workdir = copy_with_meta(saved, tmp_path / "run", of_json(older))
+    with pytest.raises(CheckpointError, match=r"another experiment: model\.retired: 7 -> -; choose another"):
+        restored(workdir, p)
+    assert kept(workdir) == [1, 2]
+
+
+# --- what is not the checkpoint's fault ----------------------------------------------------------------------------
+
+
+def raises(error: Exception):
+    """A function that raises it, whatever it is given."""
+
+    def function(*args: Any, **kwargs: Any) -> NoReturn:
+        raise error
+
+    return function
+
+
+STORES = [
+    OSError(errno.EIO, "Input/output error"),
+    ConnectionResetError("reset by peer"),
+    ValueError("UNAVAILABLE: CURL error Couldn't resolve host name"),
+    ValueError("RESOURCE_EXHAUSTED: rate limit"),
+]
+
+
+@pytest.mark.parametrize("error", STORES, ids=str)
+@pytest.mark.parametrize("place", ["restore", "item_metadata"])
+def test_a_store_that_fails_for_now_is_no_damage(saved, tmp_path, p, monkeypatch, place, error):
+    """Neither a run nor the tools call a checkpoint damaged that cannot be reached: nothing is moved, and the same command, which
+    the exit code asks for, goes on from it."""
+    shutil.copytree(saved, tmp_path / "run")
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.Manager, place, raises(error))
+        with pytest.raises(StoreReadError, match="2 cannot be read for now") as refused:
+            restored(tmp_path / "run", p)
+        assert refused.value.exit_code == runlog.PREEMPTED
+        if place == "restore":
+            with pytest.raises(StoreReadError, match="2 cannot be read for now"):
+                checkpoint.read_params(tmp_path / "run")
+    assert restored(tmp_path / "run", p) == (2, "") and not (tmp_path / "run" / "damaged").exists()
+
+
+def test_an_error_of_tensorstore_below_another_is_recognised(saved, tmp_path, p, monkeypatch):
+    """Orbax raises an Exception without a class for an array that it cannot read: its cause says whether that is damage."""
+    for text, kind in (("UNAVAILABLE: later", checkpoint.Unread), ("DATA_LOSS: checksum", checkpoint.Damaged)):
+        error = Exception("Encountered error while reading array index")
+        error.__cause__ = ValueError(text)
+        with monkeypatch.context() as patch:
+            patch.setattr(checkpoint.Manager, "restore", raises(error))
+            found = checkpoint.read(checkpoint.folder_of(saved), 2, p, "fingerprint")
+        assert isinstance(found, kind)
+
+
+@pytest.mark.parametrize("place", ["_mismatches", "_other_shapes", "to_tree"])
+def test_a_bug_is_no_damage(saved, tmp_path, p, monkeypatch, place):
+    """An exception of this project's own code keeps its class, though it is one that damage has too; nothing is moved."""
+    shutil.copytree(saved, tmp_path / "run")
+    monkeypatch.setattr(checkpoint, place, raises(TypeError("a bug")))
+    with pytest.raises(TypeError, match="a bug"):
+        restored(tmp_path / "run", p)
     assert kept(tmp_path / "run") == [1, 2]

@@ -89,6 +89,13 @@ def server(tmp_path_factory) -> Iterator[Server]:
     gpath._is_tf_installed.cache_clear()
 
 
+def wait_for_the_save_under_way() -> None:
+    """Until the thread of a save has ended, which it does once the store has answered, or has failed for good."""
+    for thread in threading.enumerate():
+        if thread.name == "save_finalize":
+            thread.join()
+
+
 def test_a_run_whose_store_stalls_goes_on_and_is_found_again(small, tmp_path, server, monkeypatch, capsys):
     """While the store does not answer, from step 5 to 11, saves are left out by name and steps go on; once it does, a save
     succeeds. The run goes on from there later, with the numbers of a run on a local disk, and its weights are read from there."""
@@ -101,7 +108,7 @@ def test_a_run_whose_store_stalls_goes_on_and_is_found_again(small, tmp_path, se
             server.process.send_signal(signal.SIGSTOP)
         if call == 11:
             server.process.send_signal(signal.SIGCONT)
-            time.sleep(5)
+            wait_for_the_save_under_way()
         return state, values
 
     remote = with_train(e, steps=12, checkpoints="gs://runs/mine")
@@ -126,7 +133,7 @@ def test_a_run_whose_store_is_gone_ends_with_its_code(small, tmp_path, server, m
 
     def gone(call: int, state: Any, values: Any) -> Any:
         if call == 5:
-            time.sleep(5)  # until checkpoint 2 is written, and 4, if it was not left out
+            wait_for_the_save_under_way()  # checkpoint 4, or 2, where 4 was left out
             server.stop()
         return state, values
 
@@ -135,7 +142,5 @@ def test_a_run_whose_store_is_gone_ends_with_its_code(small, tmp_path, server, m
         with pytest.raises(runlog.StoreError, match=r"gs://runs/gone.*in a row were not written"):
             run(e, tmp_path / "run")
     server.start()
-    for thread in threading.enumerate():
-        if thread.name == "save_finalize":
-            thread.join(120)
+    wait_for_the_save_under_way()
     assert checkpoint.newest_step(tmp_path / "run") in (2, 4)
