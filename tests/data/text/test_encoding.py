@@ -7,9 +7,10 @@ import pytest
 from data.text import encoding
 from tests.helpers.rows import unpack
 
-END, CLS, SEP = 0, 1, 2
+END, CLS, SEP, BEGIN = range(4)
 # A vocabulary whose ids are characters.
-BPE: Any = types.SimpleNamespace(encode=lambda text: list(map(ord, text)), cls_id=None, eos_id=END)
+BPE: Any = types.SimpleNamespace(encode=lambda text: list(map(ord, text)), cls_id=None, before=(), behind=(), end=END)
+BEGUN: Any = types.SimpleNamespace(**vars(BPE) | {"before": (BEGIN,)})
 WORDPIECE: Any = types.SimpleNamespace(encode=lambda text: list(map(ord, text)), cls_id=CLS, sep_id=SEP)
 
 
@@ -24,6 +25,12 @@ def test_chunks_overlap_by_one_token():
     assert chunks("abcd", BPE, 4) == [[END, a, b, c], [c, d, END]]
     assert chunks("abc", BPE, 4) == [[END, a, b, c], [c, END]]
     assert chunks("ab", BPE, 4) == [[END, a, b, END]]
+
+
+def test_a_text_begins_as_its_vocabulary_begins_it():
+    """Where a vocabulary puts a token before every text, the text begins with it, and ends with the end."""
+    a, b, c, d, e = map(ord, "abcde")
+    assert chunks("abcde", BEGUN, 4) == [[BEGIN, a, b, c], [c, d, e, END]]
 
 
 def test_chunks_of_word_pieces_stand_alone():
