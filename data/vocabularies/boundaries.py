@@ -6,9 +6,9 @@
                                        special_tokens_map.json
     what ends a continuation           `eos_token_id`, one or several, of generation_config.json, or of config.json; else the end
 
-That is what `transformers` does, with one difference. Its version 4 reads `add_bos_token` for LLaMA's and Gemma's classes alone, and
-then whatever the post-processor adds; version 5 does not read it where there is a tokenizer.json, so that DeepSeek's texts, to
-which the post-processor adds nothing, lack the token that they began with in training.
+That is what `transformers` does, with one difference. Its version 4 reads `add_bos_token` for LLaMA's and Gemma's classes alone,
+and then whatever the post-processor adds; version 5 does not read it beside a tokenizer.json, so that DeepSeek's texts, to which
+the post-processor adds nothing, lack the token that they began with in training.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ Lookup = Callable[[str], int | None]  # the id of a piece
 
 
 def named(folder: Path, name: str, id_of: Lookup) -> int | None:
-    """Returns the id of a token that a folder names, such as `eos_token`; None if it names none, or one that the vocabulary lacks.
+    """Returns the id of a token that a folder names, such as `eos_token`; None if it names none, or one that is not there.
 
     Raises:
       VocabularyError: a file is damaged.

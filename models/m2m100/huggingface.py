@@ -69,7 +69,7 @@ def _same(theirs: Mapping[str, Any], name: str) -> int:
 
 
 def _read_mixture(theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the mixture's fields. In evaluation our models drop no token, nor does `transformers` with a capacity of all tokens;
+    """Returns the mixture's fields. In evaluation our models drop no token, as `transformers` with a capacity of all tokens;
     with one of -1 it drops those behind `expert_capacity` of a whole batch."""
     only(
         theirs, router_bias=(False,), router_dtype=("float32",), moe_eval_capacity_token_fraction=(1.0,),

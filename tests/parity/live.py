@@ -98,7 +98,7 @@ def vocabularies(to: Path) -> dict[str, bool]:
 
 
 def texts(made: Path, to: Path) -> dict[str, bool]:
-    """Whether the ids of texts in each family's form are equal here, and whatever `transformers` makes of them with our folders."""
+    """Whether the ids of texts in each family's form are equal here, and what `transformers` makes of them with our folders."""
     both = {name: (made / TEXTS / name, to / TEXTS / name) for name in VOCABULARIES}
     for name, (folder, back) in both.items():
         vocabulary = VOCABULARIES[name]

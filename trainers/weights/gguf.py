@@ -132,7 +132,7 @@ class Gguf:
         return folder
 
     def _completed(self, beside: Path) -> Path:
-        """Returns the folder of a tokenizer.json, or a copy with the special tokens that the file names where the folder does not."""
+        """Returns the folder of a tokenizer.json, or a copy with the special tokens of the file if the folder names none."""
         if (beside / CONFIG).exists() or files.token_ids(beside) or "tokenizer.ggml.tokens" not in self._file.fields:
             return beside
         said = {key: self._value(key, "") for key in self._file.fields if key.startswith("tokenizer.")}

@@ -14,7 +14,7 @@ from tests.parity.live import FIXTURES
 from tests.parity.vocabularies import TEXTS, TOKENS, VOCABULARIES
 from trainers.evaluation.generation import Generate, Generator
 from trainers.evaluation.place import placed
-from trainers.weights import huggingface
+from trainers.weights import huggingface, release
 from trainers.weights.open import open_model
 
 
@@ -67,3 +67,35 @@ def test_a_folder_that_names_no_end_ends_with_a_known_name(tmp_path):
     for name in (files.GENERATION, files.CONFIG):
         (folder / name).unlink()
     assert Generator(placed(*open_model(folder))[0].model, Generate(), folder).ends == (2,)
+
+
+def test_what_ends_a_text_goes_through_a_release(tmp_path):
+    """A release of a folder ends texts as the folder does, and so does the folder that is written of it, in its config.json; a
+    generation_config.json of a few keys would hide others of a model's settings."""
+    folder = released("llama3_instruct", tmp_path / "folder")
+    e, weights = open_model(folder)
+    release.write_weights(weights, e, tmp_path / "release", "as it is")
+    again = open_model(tmp_path / "release")[1]
+    assert again.vocabulary
+    huggingface.write_folder(again, tmp_path / "back")
+    kept = [Tokenizer(each) for each in (folder, again.vocabulary, tmp_path / "back")]
+    assert {(t.before, t.ends, t.end) for t in kept} == {((95,), (96, 99, 100), 100)}
+    written = json.loads((tmp_path / "back" / files.MODEL).read_text())
+    assert (written["bos_token_id"], written["eos_token_id"]) == (95, [96, 99, 100])
+    assert not (tmp_path / "back" / files.GENERATION).exists()
+
+
+def test_a_turn_and_a_text_have_their_own_ends(tmp_path):
+    """With a chat template, the end of a turn ends a sample, and what the folder names too; the folder written of it says so."""
+    folder = released("gemma2", tmp_path / "folder")
+    (folder / files.TEMPLATE).write_text(
+        "{{ bos_token }}{% for m in messages %}{{ '<start_of_turn>' + m.role + m.content + '<end_of_turn>' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<start_of_turn>assistant' }}{% endif %}"
+    )
+    (folder / files.GENERATION).write_text('{"eos_token_id": 1}')
+    e, weights = open_model(folder)
+    chat = Generator(placed(e, weights)[0].model, Generate(chat=True), folder)
+    assert chat.ends == (100, 1)
+    huggingface.write_folder(weights, tmp_path / "back")
+    assert json.loads((tmp_path / "back" / files.GENERATION).read_text())["eos_token_id"] == [100, 1]
+    assert Tokenizer(tmp_path / "back").ends == (100, 1)
