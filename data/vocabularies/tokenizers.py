@@ -63,13 +63,14 @@ class Tokenizer:
         with untrusted.damage(self.path, VocabularyError):
             _check_merges(written.get("model"), self.path)
             self._tokenizer = tokenizers.Tokenizer.from_str(text)
-            self._describe(special, written.get("post_processor"))
+            self._describe(special)
+        self._bound(written.get("post_processor"))
 
-    def _describe(self, recognise: bool, processor: Any) -> None:
+    def _describe(self, special: bool) -> None:
         self._tokenizer.no_truncation()  # released files may set a length for truncation and padding
         self._tokenizer.no_padding()
         # As text, "[MASK]" is five characters and a word.
-        self._tokenizer.encode_special_tokens = not recognise
+        self._tokenizer.encode_special_tokens = not special
         self._wordpiece = isinstance(self._tokenizer.model, models.WordPiece)
         added = self._tokenizer.get_added_tokens_decoder()
         self.special = {token.content: id_ for id_, token in added.items() if token.special}
@@ -78,6 +79,13 @@ class Tokenizer:
         names = _ROBERTA if self.id_of("[MASK]") is None and self.id_of("<mask>") is not None else _SPECIAL
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = map(self.id_of, names)
         self.separators = max(1, self._tokenizer.num_special_tokens_to_add(True) - 2)  # beside [CLS] and the last
+        self.continues = np.zeros(self.size, bool)
+        for piece, id_ in self._tokenizer.get_vocab(with_added_tokens=False).items():
+            self.continues[id_] = piece.startswith("##") if self._wordpiece else not piece.startswith(_SPACES)
+        self.continues[list(self.special_ids)] = False
+
+    def _bound(self, processor: Any) -> None:
+        """Reads what stands around a text and what ends one."""
         folder = self.path.parent
         self.before, self.behind = boundaries.around(folder, processor, self.id_of)
         guessed = [id_ for id_ in map(self.id_of, _ENDS) if id_ is not None][:1]
@@ -86,10 +94,6 @@ class Tokenizer:
         end, padding = (boundaries.named(folder, name, self.id_of) for name in ("eos_token", "pad_token"))
         self.eos_id = next(iter(self.ends), None) if end is None else end
         self.pad_id = self.pad_id if padding is None else padding
-        self.continues = np.zeros(self.size, bool)
-        for piece, id_ in self._tokenizer.get_vocab(with_added_tokens=False).items():
-            self.continues[id_] = piece.startswith("##") if self._wordpiece else not piece.startswith(_SPACES)
-        self.continues[list(self.special_ids)] = False
 
     def id_of(self, piece: str) -> int | None:
         """Returns the id of a piece in the vocabulary's own spelling, or None if it has no such piece."""
