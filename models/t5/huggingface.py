@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from models.errors import shortened
 from models.interchange import (
     Entry,
     InterchangeError,
@@ -98,9 +99,10 @@ def _read_mixture(theirs: Mapping[str, Any], layers: int) -> dict[str, Any]:
 
 def differences(theirs: Mapping[str, Any]) -> list[str]:
     """Returns in which outputs our model differs from the one that a config.json describes, which can be read."""
-    capacity = setting(theirs, "expert_capacity", int, 64)
-    if theirs["model_type"] != "switch_transformers" or capacity >= _NO_LIMIT:
+    capacity = theirs.get("expert_capacity", 64)
+    if theirs["model_type"] != "switch_transformers" or (type(capacity) is int and capacity >= _NO_LIMIT):
         return []
+    capacity = shortened(str(capacity), 30)
     return [
         f"expert_capacity={capacity}: in evaluation, `transformers` drops what exceeds {capacity} tokens of a row in an expert; "
         "here nothing is dropped, and longer rows may differ"
