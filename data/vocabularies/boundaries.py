@@ -6,9 +6,9 @@
                                        special_tokens_map.json
     what ends a continuation           `eos_token_id`, one or several, of generation_config.json, or of config.json; else the end
 
-That is what `transformers` does, with one difference. Its version 4 reads `add_bos_token` for LLaMA's and Gemma's classes alone,
-and then whatever the post-processor adds; version 5 does not read it beside a tokenizer.json, so that DeepSeek's texts, to which
-the post-processor adds nothing, lack the token that they began with in training.
+That is what `transformers` does, with two differences. It ends nothing where neither of the model's files names an end. And its
+version 4 reads `add_bos_token` for LLaMA's and Gemma's classes alone, but then whatever the post-processor adds; version 5 does
+not read it beside a tokenizer.json, so that DeepSeek's texts, to which the post-processor adds nothing, lack their beginning.
 """
 
 from collections.abc import Callable, Mapping
@@ -70,9 +70,8 @@ def _added(processor: Any) -> tuple[Ids, Ids]:
     """Returns the ids that a post-processor puts before and behind a text."""
     match processor:
         case {"type": "Sequence", "processors": list(processors)}:
-            return next(
-                (sides for sides in map(_added, processors) if any(sides)), ((), ())
-            )  # of two templates, the first counts
+            sides = (added for added in map(_added, processors) if any(added))
+            return next(sides, ((), ()))  # of two templates, the library takes the first
         case {"type": "TemplateProcessing", "single": list(parts), "special_tokens": dict(known)}:
             sides, side = ([], []), 0
             for part in parts:

@@ -133,7 +133,8 @@ class Gguf:
 
     def _completed(self, beside: Path) -> Path:
         """Returns the folder of a tokenizer.json, or a copy with the special tokens of the file if the folder names none."""
-        if (beside / CONFIG).exists() or files.token_ids(beside) or "tokenizer.ggml.tokens" not in self._file.fields:
+        explained = files.token_ids(beside) or any((beside / name).exists() for name in (CONFIG, files.SPECIAL))
+        if explained or "tokenizer.ggml.tokens" not in self._file.fields:
             return beside
         said = {key: self._value(key, "") for key in self._file.fields if key.startswith("tokenizer.")}
         digests = [paths.sha256(file) for file in files.listed(beside)]

@@ -272,6 +272,7 @@ def _write_vocabulary(vocabulary: Path, folder: Path) -> dict[str, Any]:
     """
     files.copy(vocabulary, folder)
     if not (folder / TOKENIZER).exists():
+        (folder / files.GENERATION).unlink(missing_ok=True)
         return {}
     tokenizer, file = Tokenizer(folder), folder / files.CONFIG
     if not file.exists():

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from data.vocabularies import files
 from models.interchange import InterchangeError
+from tests.helpers.vocabularies import write_pieces
 from tests.parity.live import FIXTURES
 from trainers.weights import huggingface
 from trainers.weights.huggingface import HuggingFace
@@ -149,6 +151,18 @@ def test_a_mixture_that_drops_tokens_in_evaluation_is_not_written(name, tmp_path
     with pytest.raises(InterchangeError, match=r"of Hugging Face is like this model: eval_capacity_factor=2\.0"):
         huggingface.write_folder(source, tmp_path / "f")
     assert not (tmp_path / "f").exists()
+
+
+def test_an_export_keeps_its_start(tmp_path):
+    """A translator's folder says in config.json what its texts begin with, and no generation_config.json hides that."""
+    source = HuggingFace(FIXTURES / "m2m100")
+    source.vocabulary = tmp_path / "pieces"
+    write_pieces(source.vocabulary)
+    shutil.copy(FIXTURES / "m2m100" / huggingface.CONFIG, source.vocabulary)
+    huggingface.write_folder(source, tmp_path / "f")
+    assert {file.name for file in (tmp_path / "f").iterdir()} >= {files.PIECES, huggingface.CONFIG}
+    assert not (tmp_path / "f" / files.GENERATION).exists()
+    assert json.loads((tmp_path / "f" / huggingface.CONFIG).read_text())["decoder_start_token_id"] == 2
 
 
 def _nudged(table: np.ndarray) -> np.ndarray:
