@@ -89,7 +89,7 @@ class Tokenizer:
         folder = self.path.parent
         self.before, self.behind = boundaries.around(folder, processor, self.id_of)
         guessed = [id_ for id_ in map(self.id_of, _ENDS) if id_ is not None][:1]
-        stated = [id_ for id_ in boundaries.ends(folder, self.id_of) if id_ < self.size]
+        stated = [id_ for id_ in boundaries.ends(folder, self.id_of) if 0 <= id_ < self.size]
         self.ends = tuple(dict.fromkeys(stated or guessed))
         end, padding = (boundaries.named(folder, name, self.id_of) for name in ("eos_token", "pad_token"))
         self.eos_id = next(iter(self.ends), None) if end is None else end
