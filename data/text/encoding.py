@@ -1,8 +1,9 @@
 """Encodes text into packed rows, for training and for evaluation alike. No TensorFlow.
 
-With a byte-level BPE vocabulary, a text between two end tokens is cut into chunks of at most L tokens that overlap by one, so
-that every token but the first end is predicted exactly once when the target is the next token of the chunk. With a WordPiece
-vocabulary, each chunk is [CLS] ... [SEP], without overlap.
+A text between two end tokens is cut into chunks of at most L tokens that overlap by one, so that every token but the first is
+predicted exactly once when the target is the next token of the chunk. A vocabulary that puts tokens of its own before or behind a
+text, as LLaMA's `<s>`, has them in place of the end on that side. With a WordPiece vocabulary, each chunk is [CLS] ... [SEP],
+without overlap.
 
 A row is int32 [3 * L]: tokens, segment ids (a chunk is a segment), positions; see `data.reading.packing`.
 """
@@ -22,9 +23,10 @@ def chunks(text: str, tokenizer: Tokenizer, length: int) -> Iterator[np.ndarray]
         for start in range(0, len(ids), length - 2):
             yield np.array([tokenizer.cls_id, *ids[start : start + length - 2], tokenizer.sep_id], np.int32)
     else:
-        ends = np.array([tokenizer.eos_id, *ids, tokenizer.eos_id], np.int32)
-        for start in range(0, len(ends) - 1, length - 1):
-            yield ends[start : start + length]
+        before, behind = tokenizer.before or (tokenizer.end,), tokenizer.behind or (tokenizer.end,)
+        whole = np.array([*before, *ids, *behind], np.int32)
+        for start in range(0, len(whole) - 1, length - 1):
+            yield whole[start : start + length]
 
 
 def rows_of(texts: Iterable[str], tokenizer: Tokenizer, length: int) -> tuple[np.ndarray, int]:

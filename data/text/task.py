@@ -144,7 +144,7 @@ class SpanTextTask(TextTask):
         """Returns (the size of the vocabulary, the id of the end of text), of random data made-up ones."""
         if folder is None:
             return smallest_vocabulary(model) - self._sentinels, 1
-        return _size_and_eos(Tokenizer(folder), folder)
+        return _size_and_end(Tokenizer(folder))
 
     @property
     def augmentation(self) -> str:
@@ -167,7 +167,7 @@ class SpanTextTask(TextTask):
         """Returns the split's rows; the same spans are taken out each time."""
         tokenizer, texts = Tokenizer(vocabulary), [example["text"] for example in examples(cache, split, limit)]
         records, _ = encoding.rows_of(texts, tokenizer, self.data.length)
-        return HeldOutExamples(self._augmented_once(records, _size_and_eos(tokenizer, vocabulary)), len(texts))
+        return HeldOutExamples(self._augmented_once(records, _size_and_end(tokenizer)), len(texts))
 
 
 class PredictedTask(TextTask):
@@ -194,10 +194,8 @@ def _perplexity(nats: float, units: float) -> float:
     return math.exp(min(nats / max(units, 1.0), 700.0))
 
 
-def _size_and_eos(tokenizer: Tokenizer, folder: Path) -> tuple[int, int]:
-    if tokenizer.eos_id is None:
-        raise DataError(f"{folder}: its vocabulary has no end of text")
-    return tokenizer.size, tokenizer.eos_id
+def _size_and_end(tokenizer: Tokenizer) -> tuple[int, int]:
+    return tokenizer.size, tokenizer.end
 
 
 def task(data: TextData) -> TextTask:

@@ -18,7 +18,6 @@ import numpy as np
 from data.labelled.sources import TASKS, PublicTask
 from data.labelled.splits import Example
 from data.reading import packing
-from data.task import DataError
 from data.vocabularies.tokenizers import Tokenizer
 
 
@@ -67,14 +66,12 @@ class Encoder:
       eos: the id that ends a text.
 
     Raises:
-      DataError: the vocabulary has no end of text.
+      VocabularyError: the vocabulary has no end of text.
     """
 
     def __init__(self, folder: Path):
         self._tokenizer = Tokenizer(folder)
-        if self._tokenizer.eos_id is None:
-            raise DataError(f"{folder}: its vocabulary has no end of text")
-        self.eos, self.size = self._tokenizer.eos_id, self._tokenizer.size
+        self.eos, self.size = self._tokenizer.end, self._tokenizer.size
         while self.size - 1 in self._tokenizer.special_ids and self.size - 1 != self.eos:
             self.size -= 1
 

@@ -1,9 +1,12 @@
 """The files that a vocabulary consists of, whichever kind it is."""
 
+import json
 import shutil
 from pathlib import Path
+from typing import Any
 
-from models.errors import UserError
+from data import untrusted
+from models.errors import UserError, shortened
 
 TOKENIZER, CONFIG = "tokenizer.json", "tokenizer_config.json"  # of the `tokenizers` library, and of `transformers`
 PIECES, IDS = (
@@ -12,7 +15,11 @@ PIECES, IDS = (
 )  # a translator's; `vocab.json` has the ids of the pieces, if others
 SPECIAL, ADDED = "special_tokens_map.json", "added_tokens.json"  # tokens that `transformers` adds to the pieces
 TEMPLATE = "chat_template.jinja"  # as `transformers` 5 writes it; before, it was a field of CONFIG
-PATTERNS = ("*.model", TOKENIZER, CONFIG, IDS, SPECIAL, ADDED, TEMPLATE)
+GENERATION = "generation_config.json"  # how `transformers` continues a text; in a copy, its tokens alone
+MODEL = "config.json"  # of a model; no file of the vocabulary, but released ones say here what ends a text
+PATTERNS = ("*.model", TOKENIZER, CONFIG, IDS, SPECIAL, ADDED, TEMPLATE, GENERATION)
+_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
+_NO_ID = (None, -1, [])
 
 
 class VocabularyError(UserError):
@@ -30,6 +37,31 @@ def listed(folder: Path) -> list[Path]:
 
 
 def copy(vocabulary: Path, to: Path) -> None:
-    """Copies a vocabulary's files into another folder."""
+    """Copies a vocabulary's files into another folder, and what its folder says of the ids that end a text."""
     for file in listed(vocabulary):
-        shutil.copyfile(file, to / file.name)
+        if file.name != GENERATION:
+            shutil.copyfile(file, to / file.name)
+    if ids := token_ids(vocabulary):
+        (to / GENERATION).write_text(json.dumps(ids, indent=2) + "\n")
+
+
+def said(path: Path) -> dict[str, Any]:
+    """Returns the object in a JSON file, empty where there is none; raises VocabularyError if the file is damaged."""
+    return untrusted.read_json(path, VocabularyError) if path.exists() else {}
+
+
+def token_ids(folder: Path) -> dict[str, Any]:
+    """Returns `eos_token_id`, an id or several, and the ids of other tokens from a model's files; empty where they name no end.
+
+    Raises:
+      VocabularyError: a file is damaged.
+    """
+    for name in (GENERATION, MODEL):
+        ids = {key: value for key, value in said(folder / name).items() if key in _TOKENS and value not in _NO_ID}
+        for key, value in ids.items():
+            each = value if isinstance(value, list) and key == "eos_token_id" else [value]
+            if any(type(id_) is not int for id_ in each):
+                raise VocabularyError(f"{folder / name}: {key} is {shortened(repr(value))}, which is no token's id")
+        if "eos_token_id" in ids:
+            return ids
+    return {}

@@ -15,9 +15,10 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import numpy as np
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers, trainers
+from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from data import paths, untrusted
+from data.vocabularies import boundaries
 from data.vocabularies.files import VocabularyError
 from models.errors import shortened
 
@@ -25,15 +26,16 @@ FILE = "tokenizer.json"
 END_OF_TEXT = "<|endoftext|>"
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _ROBERTA = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")  # the same in RoBERTa's and XLM-R's vocabularies
-_ENDS = (END_OF_TEXT, "<|im_end|>", "</s>", "[SEP]")  # tokens that end a text; the first that a vocabulary has is used
+# Tokens that end a text where a folder names none, as with vocabularies trained here; the first that a vocabulary has is used.
+_ENDS = (END_OF_TEXT, "<|im_end|>", "</s>", "[SEP]")
 _CONTROL = 3  # GGUF's type of a special token
 _GGUF = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding", "unk_token": "unknown"}
 _SPACES = ("Ġ", "▁")  # a blank in byte-level BPE, and in SentencePiece's pieces
 
 
 class Tokenizer:
-    """A vocabulary that encodes text as ids. Special tokens are not recognised in text, nor added to it; `<s>` and `</s>` are
-    where they are also pieces of the vocabulary's own, as in XLM-R's.
+    """A vocabulary that encodes text as ids. Special tokens are not recognised in text; `<s>` and `</s>` are where they are also
+    pieces of the vocabulary's own, as in XLM-R's. `whole` alone adds those that the vocabulary puts around a text.
 
     Args:
       special: they are recognised, in the text of a chat template.
@@ -44,6 +46,8 @@ class Tokenizer:
       pad_id, unk_id, cls_id, sep_id, mask_id, eos_id: special ids, None where the vocabulary has no such token. The end
         of text (`eos_id`) of a WordPiece vocabulary is its separator. `<s>` is [CLS] in a vocabulary with `<mask>` alone: a
         decoder's is not.
+      before, behind: the ids that the vocabulary puts before and behind a text (data.vocabularies.boundaries).
+      ends: the ids that end a continuation.
       separators: how many separators stand between two texts: RoBERTa has two.
       special: the special tokens with their ids.
       special_ids: their ids, ascending.
@@ -60,6 +64,7 @@ class Tokenizer:
             _check_merges(written.get("model"), self.path)
             self._tokenizer = tokenizers.Tokenizer.from_str(text)
             self._describe(special)
+        self._bound(written.get("post_processor"))
 
     def _describe(self, special: bool) -> None:
         self._tokenizer.no_truncation()  # released files may set a length for truncation and padding
@@ -74,11 +79,21 @@ class Tokenizer:
         names = _ROBERTA if self.id_of("[MASK]") is None and self.id_of("<mask>") is not None else _SPECIAL
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = map(self.id_of, names)
         self.separators = max(1, self._tokenizer.num_special_tokens_to_add(True) - 2)  # beside [CLS] and the last
-        self.eos_id = next((id_ for id_ in map(self.id_of, _ENDS) if id_ is not None), None)
         self.continues = np.zeros(self.size, bool)
         for piece, id_ in self._tokenizer.get_vocab(with_added_tokens=False).items():
             self.continues[id_] = piece.startswith("##") if self._wordpiece else not piece.startswith(_SPACES)
         self.continues[list(self.special_ids)] = False
+
+    def _bound(self, processor: Any) -> None:
+        """Reads what stands around a text and what ends one."""
+        folder = self.path.parent
+        self.before, self.behind = boundaries.around(folder, processor, self.id_of)
+        guessed = [id_ for id_ in map(self.id_of, _ENDS) if id_ is not None][:1]
+        stated = [id_ for id_ in boundaries.ends(folder, self.id_of) if 0 <= id_ < self.size]
+        self.ends = tuple(dict.fromkeys(stated or guessed))
+        end, padding = (boundaries.named(folder, name, self.id_of) for name in ("eos_token", "pad_token"))
+        self.eos_id = next(iter(self.ends), None) if end is None else end
+        self.pad_id = self.pad_id if padding is None else padding
 
     def id_of(self, piece: str) -> int | None:
         """Returns the id of a piece in the vocabulary's own spelling, or None if it has no such piece."""
@@ -92,6 +107,17 @@ class Tokenizer:
     def encode(self, text: str) -> list[int]:
         """Returns the ids of a text."""
         return self._encoding(text).ids
+
+    def whole(self, text: str) -> list[int]:
+        """Returns the ids of a text with those that the vocabulary puts around it."""
+        return [*self.before, *self.encode(text), *self.behind]
+
+    @property
+    def end(self) -> int:
+        """Returns the id of the end of text; raises VocabularyError if the vocabulary has none."""
+        if self.eos_id is None:
+            raise VocabularyError(f"{self.path.parent}: its vocabulary has no end of text")
+        return self.eos_id
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
         """Returns the ids of each word of a text that is split into words, as if blanks stood between them."""
@@ -171,14 +197,18 @@ def from_gguf(gguf_file: Path, path: Path) -> None:
         )
     pieces = read("tokens")
     special = [piece for piece, kind in zip(pieces, read("token_type"), strict=True) if kind == _CONTROL]
-    write_bpe({piece: id_ for id_, piece in enumerate(pieces)}, read("merges"), special, path, single_digits=True)
+    before, behind = ([pieces[read(f"{k}_token_id")]] if read(f"add_{k}_token") else [] for k in ("bos", "eos"))
+    vocabulary = {piece: id_ for id_, piece in enumerate(pieces)}
+    write_bpe(vocabulary, read("merges"), special, path, single_digits=True, before=before, behind=behind)
 
 
 def config_from_gguf(gguf_file: Path, path: Path) -> None:
-    """Writes the special tokens and the chat template that a GGUF file names as a tokenizer_config.json file."""
+    """Writes the special tokens and the chat template that a GGUF file names, and which of them stand around a text, as a
+    tokenizer_config.json file."""
     read = _gguf_reader(gguf_file)
     pieces, ids = read("tokens"), {name: read(f"{key}_token_id") for name, key in _GGUF.items()}
     config = {"tokenizer_class": "PreTrainedTokenizerFast"} | {k: pieces[i] for k, i in ids.items() if i is not None}
+    config |= {name: bool(added) for name in ("add_bos_token", "add_eos_token") if (added := read(name)) is not None}
     if (template := read("chat_template")) is not None:
         config["chat_template"] = template
     path.write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
@@ -198,7 +228,14 @@ def _gguf_reader(gguf_file: Path) -> Callable[[str], Any]:
 
 
 def write_bpe(
-    vocabulary: dict[str, int], merges: Sequence[str], special: Sequence[str], path: Path, single_digits: bool = False
+    vocabulary: dict[str, int],
+    merges: Sequence[str],
+    special: Sequence[str],
+    path: Path,
+    *,
+    single_digits: bool = False,
+    before: Sequence[str] = (),
+    behind: Sequence[str] = (),
 ) -> None:
     """Writes a byte-level BPE vocabulary as a tokenizer.json file, whole or not at all.
 
@@ -207,10 +244,15 @@ def write_bpe(
       merges: pairs of pieces with a blank between them, in the order in which they are merged.
       special: pieces that never result from text.
       single_digits: digits are never merged.
+      before, behind: special pieces that stand before and behind every text.
     """
     pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
     tokenizer = _byte_level(models.BPE(vocab=vocabulary, merges=pairs), single_digits)
     tokenizer.add_special_tokens(list(special))
+    if around := [*before, *behind]:
+        known = [(piece, vocabulary[piece]) for piece in dict.fromkeys(around)]
+        template = processors.TemplateProcessing(single=[*before, "$A", *behind], special_tokens=known)
+        tokenizer.post_processor = template
     _save(tokenizer, path)
 
 

@@ -69,9 +69,10 @@ def _same(theirs: Mapping[str, Any], name: str) -> int:
 
 
 def _read_mixture(theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the mixture's fields. In evaluation `transformers` drops no token there, as our models."""
+    """Returns the mixture's fields. In evaluation our models drop no token, as `transformers` with a capacity of all tokens;
+    with one of -1 it drops those behind `expert_capacity` of a whole batch."""
     only(
-        theirs, router_bias=(False,), moe_eval_capacity_token_fraction=(1.0, -1, -1.0),
+        theirs, router_bias=(False,), router_dtype=("float32",), moe_eval_capacity_token_fraction=(1.0,),
         normalize_router_prob_before_dropping=(False,), second_expert_policy=("all", "random"),
     )  # fmt: skip
     policy = setting(theirs, "second_expert_policy", str, "all")
@@ -121,10 +122,10 @@ def write_config(c: M2M100Config) -> dict[str, Any]:
         }
     if c.moe is None:
         return config
-    if c.moe.gating != "top2" or c.moe.second_expert_threshold not in (0.0, 0.5):
+    demand(c.moe, "NLLB-MoE", gating="top2", eval_capacity_factor=0.0)
+    if c.moe.second_expert_threshold not in (0.0, 0.5):
         raise InterchangeError(
-            f"no NLLB-MoE of Hugging Face is like this model: gating={c.moe.gating!r}, "
-            f"second_expert_threshold={c.moe.second_expert_threshold}"
+            f"no NLLB-MoE of Hugging Face is like this model: second_expert_threshold={c.moe.second_expert_threshold}"
         )
     return config | {
         "num_experts": c.moe.experts,

@@ -43,6 +43,7 @@ def beam_search(
     eos: int,
     pad: int = 0,
     usable: int | None = None,
+    ends: Sequence[int] = (),
     prefix_BP: jax.Array | None = None,
     rule: Rule | None = None,
 ) -> tuple[jax.Array, jax.Array]:
@@ -54,14 +55,17 @@ def beam_search(
       beams: K. 1 is greedy search.
       steps: T, the longest translation, end of sentence included.
       usable: ids from here on are never produced (a model's table may be larger than its vocabulary); V by default.
+      ends: ids that end a hypothesis as `eos` does.
       prefix_BP: int32, the tokens that all hypotheses of a sentence begin with, each of probability 1; 0 leaves the choice.
       rule: what may come next; of what the model makes likely.
 
     Returns:
-      (tokens [B, K, T], scores [B, K]), best first. After its `eos` a hypothesis is filled with `pad`; one that did
+      (tokens [B, K, T], scores [B, K]), best first. After its end a hypothesis is filled with `pad`; one that did
       not end in `steps` tokens is listed as it is, after all that did, with a score below NEVER / 4.
     """
     batch = real_B.shape[0]
+    ending = jnp.array([eos, *ends])
+    wide = (1 + len(ending)) * beams
     first = jnp.where(jnp.arange(beams) == 0, 0.0, NEVER)  # all hypotheses begin alike: one is enough
     start = _Search(
         at=jnp.zeros((), jnp.int32),
@@ -89,18 +93,18 @@ def beam_search(
             logits_BKV = _forced(logits_BKV, prefix_BP, s.at)
         never_V = (ids_V == pad) | (ids_V >= (usable or vocab))
 
-        # 2K candidates: at most K of them end, so K go on. They are among the 2K of each hypothesis, which are found faster.
-        best_BKJ, token_BKJ = jax.lax.top_k(jnp.where(never_V, NEVER, logits_BKV), min(2 * beams, vocab))
+        # 2K candidates with one end: at most K of them end, so K go on. They are among the 2K of each hypothesis, found faster.
+        best_BKJ, token_BKJ = jax.lax.top_k(jnp.where(never_V, NEVER, logits_BKV), min(wide, vocab))
         total_BKJ = best_BKJ + (s.live_BK - jax.nn.logsumexp(logits_BKV, axis=-1))[..., None]
-        score_BJ, choice_BJ = jax.lax.top_k(total_BKJ.reshape(batch, -1), 2 * beams)
+        score_BJ, choice_BJ = jax.lax.top_k(total_BKJ.reshape(batch, -1), min(wide, beams * total_BKJ.shape[2]))
         parent_BJ = choice_BJ // total_BKJ.shape[2]
         token_BJ = jnp.take_along_axis(token_BKJ.reshape(batch, -1), choice_BJ, axis=1)
         tokens_BJT = jnp.take_along_axis(s.tokens_BKT, parent_BJ[..., None], axis=1)
         tokens_BJT = tokens_BJT.at[:, :, s.at].set(token_BJ)
-        ends_BJ = token_BJ == eos
+        ends_BJ = jnp.isin(token_BJ, ending)
 
         # One that ends counts only among the best K, so that a beam of 1 is greedy (as in fairseq and transformers).
-        counts_J = jnp.arange(2 * beams) < beams
+        counts_J = jnp.arange(score_BJ.shape[1]) < beams
         ended_BJ = jnp.where(ends_BJ & counts_J, score_BJ / penalty(s.at + 1, alpha), NEVER)
         all_scores = jnp.concatenate([s.done_BK, ended_BJ], axis=1)
         all_tokens = jnp.concatenate([s.done_tokens_BKT, tokens_BJT], axis=1)

@@ -140,10 +140,12 @@ class FeedForward(nnx.Module):
 
 
 def sinusoids(positions_BL: jax.Array, size: int, dtype: jnp.dtype) -> jax.Array:
-    """Sinusoidal position encodings [B, L, size] of Vaswani et al. 2017, section 3.5 (sines, then cosines)."""
+    """Sinusoidal position encodings [B, L, size] of Vaswani et al. 2017, section 3.5 (sines, then cosines, and 0 at the end of an
+    odd size)."""
     rates = np.exp(-np.log(1e4) * np.arange(size // 2) / max(size // 2 - 1, 1))
     angles = positions_BL[..., None].astype(jnp.float32) * jnp.asarray(rates, jnp.float32)
-    return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1).astype(dtype)
+    waves = [jnp.sin(angles), jnp.cos(angles), *([jnp.zeros_like(angles[..., :1])] if size % 2 else [])]
+    return jnp.concatenate(waves, axis=-1).astype(dtype)
 
 
 def soft_cap(logits: jax.Array, limit: float) -> jax.Array:

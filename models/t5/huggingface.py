@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from models.errors import shortened
 from models.interchange import (
     Entry,
     InterchangeError,
@@ -29,6 +30,7 @@ _ARCHITECTURES = {
 _TABLE, _OUTPUT = "shared.weight", "lm_head.weight"
 # Old releases have a table in an attention that `transformers` gives none.
 _STRAY = ("EncDecAttention.relative_attention_bias.weight",)
+_NO_LIMIT = 2**14  # a capacity that no row exceeds: our models drop no token in evaluation
 _GROUP = 64  # tokens of a routing group: of our own training, not in their files
 
 
@@ -75,18 +77,14 @@ def read_config(theirs: Mapping[str, Any]) -> T5Config:
 
 
 def _read_mixture(theirs: Mapping[str, Any], layers: int) -> dict[str, Any]:
-    """Returns the mixture's fields: layers 1, 3, 5 and so on have one, or all.
-
-    In evaluation `transformers` drops what exceeds `expert_capacity` tokens of a row and expert, and our models nothing, so that
-    rows with more tokens may differ.
-    """
+    """Returns the mixture's fields: layers 1, 3, 5 and so on have one, or all."""
     counts = [setting(theirs, f"num_sparse_{side}_layers", int, 3) for side in ("encoder", "decoder")]
     every = {layers // count if count else 0 for count in counts}
     if every not in ({1}, {2}):
         raise InterchangeError(
             f"config.json: {counts[0]} and {counts[1]} sparse layers of {layers}: only every layer of both sides, or every second"
         )
-    only(theirs, router_bias=(False,), feed_forward_proj=("relu",))
+    only(theirs, router_bias=(False,), router_dtype=("float32",), feed_forward_proj=("relu",))
     moe = MoeConfig(
         experts=setting(theirs, "num_experts", int, 8),
         gating="top1",
@@ -97,6 +95,18 @@ def _read_mixture(theirs: Mapping[str, Any], layers: int) -> dict[str, Any]:
         z_weight=setting(theirs, "router_z_loss_coef", float, 0.001),
     )
     return {"moe": moe, "sparse_every": every.pop()}
+
+
+def differences(theirs: Mapping[str, Any]) -> list[str]:
+    """Returns in which outputs our model differs from the one that a config.json describes, which can be read."""
+    capacity = theirs.get("expert_capacity", 64)
+    if theirs["model_type"] != "switch_transformers" or (type(capacity) is int and capacity >= _NO_LIMIT):
+        return []
+    capacity = shortened(str(capacity), 30)
+    return [
+        f"expert_capacity={capacity}: in evaluation, `transformers` drops what exceeds {capacity} tokens of a row in an expert; "
+        "here nothing is dropped, and longer rows may differ"
+    ]
 
 
 def write_config(c: T5Config) -> dict[str, Any]:
@@ -142,13 +152,12 @@ def write_config(c: T5Config) -> dict[str, Any]:
         raise InterchangeError("no T5 of Hugging Face is like this model: 'gated-gelu' means the tanh form there")
     if c.moe is None:
         return config
-    if c.moe.gating != "top1":
-        raise InterchangeError(f"no Switch Transformer of Hugging Face is like this model: gating={c.moe.gating!r}")
+    demand(c.moe, "Switch Transformer", gating="top1", eval_capacity_factor=0.0)
     return config | {
         "num_experts": c.moe.experts,
         "num_sparse_encoder_layers": c.units,
         "num_sparse_decoder_layers": c.units,
-        "expert_capacity": 64,
+        "expert_capacity": _NO_LIMIT,
         "router_bias": False,
         "router_jitter_noise": c.moe.input_jitter,
         "router_aux_loss_coef": c.moe.balance_weight,

@@ -127,6 +127,20 @@ def _bpe(folder: Path) -> Path:
     return folder / tokenizers.FILE
 
 
+_ENDS = {
+    files.CONFIG: {"add_bos_token": True, "bos_token": {"content": "<|endoftext|>"}, "eos_token": None},
+    files.SPECIAL: {"eos_token": {"content": "<|endoftext|>"}, "pad_token": "<|endoftext|>"},
+    files.GENERATION: {"eos_token_id": [0, 7], "pad_token_id": 0},
+    files.MODEL: {"eos_token_id": 0},
+}
+
+
+def _ends(folder: Path) -> None:
+    _bpe(folder)
+    for name, content in _ENDS.items():
+        (folder / name).write_text(json.dumps(content))
+
+
 def _ctranslate2(folder: Path) -> None:
     variables = {"encoder/w": np.ones((3, 5), "<f2"), "decoder/b": np.ones(7, "<f4"), "heads": np.array(2, "<i2")}
     writers.ctranslate2(folder / "model.bin", variables)
@@ -428,6 +442,7 @@ READERS: Mapping[str, Reader] = {
         Reader("release: experiment.json", _release, _read_release, _summed),
         Reader("release: SHA256SUMS", _release, _read_weights, _line),
         Reader("tokenizer.json", _bpe, _read_tokenizer, mutations.of(tokenizers.FILE)),
+        Reader("ends of texts", _ends, _read_tokenizer, mutations.of(*_ENDS)),
         Reader("SentencePiece", _translator, _read_pieces, mutations.of(files.PIECES)),
         Reader("translator's vocabulary", _translator, _read_translator, mutations.of()),
         Reader("pictures", _pictures, _read_pictures, mutations.of()),

@@ -142,6 +142,15 @@ def test_packed_numbers_are_unpacked():
     assert_array_equal(found[0, :4, 0], [1, 2, 12, -12])
 
 
+@pytest.mark.parametrize("name", ["gemma2_uncapped", "gemma3_whole", "gpt_oss_plain"])
+def test_a_model_without_windows_names_one(name):
+    """Their classes make the mask of a window, which no layer may read, and fail without its size."""
+    config = dataclasses.replace(HuggingFace(FIXTURES / name).config, kinds=())
+    theirs = gpt.write_config(config)
+    assert isinstance(theirs["sliding_window"], int) and set(theirs["layer_types"]) == {"full_attention"}
+    assert gpt.read_config(theirs).kinds == ()
+
+
 def test_a_folder_of_packed_experts_is_read(tmp_path):
     """gpt-oss as it is released: experts' matrices in MXFP4, [experts, out, blocks of 32 inputs], are the numbers they stand for,
     with gates and others in turn."""

@@ -62,6 +62,25 @@ def test_only_the_layers_asked_for_are_read():
     assert_array_equal(piece, interchange.reader(ENTRIES, source.__getitem__, "file")("q", ())[1:3, :, 2:3])
 
 
+@pytest.mark.parametrize(
+    ("kinds", "result"),
+    [
+        ((ml_dtypes.bfloat16, np.float32), np.float32),
+        ((np.float16, ml_dtypes.bfloat16), np.float32),
+        ((np.float32, np.float16), np.float32),
+        ((ml_dtypes.bfloat16, ml_dtypes.bfloat16), ml_dtypes.bfloat16),
+    ],
+)
+def test_layers_of_several_precisions_lose_nothing(kinds, result):
+    """Each layer has the numbers that it is stored with, wherever the first layer's precision has no room for them."""
+    entry = Entry("h.{layer}", (Part("w", (3,)),), layers=2)
+    layers = {f"h.{i}": np.array([1.0009765625, 3.1415927, 60_000], np.float64).astype(k) for i, k in enumerate(kinds)}
+    array = interchange.reader([entry], layers.__getitem__, "file")("w", ())
+    assert array.dtype == result
+    for i, stored in enumerate(layers.values()):
+        assert_array_equal(array[i].astype(np.float64), stored.astype(np.float64))
+
+
 def test_splitting_copies_nothing():
     """Ours are views of their tensor: of a mapped file only what is used of them is ever read."""
     entry = ENTRIES[0]

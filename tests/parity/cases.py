@@ -286,6 +286,11 @@ CASES = {
         ),
         left=True,
     ),
+    # No layer has a window.
+    "gemma3_whole": Case(
+        "Gemma3ForCausalLM",
+        _GEMMA | dict(layer_types=["full_attention"] * 2, sliding_window=4, bos_token_id=None, eos_token_id=None),
+    ),
     "phi3": Case("Phi3ForCausalLM", _PHI | dict(num_key_value_heads=1, sliding_window=6)),
     # Rows longer, and shorter, than those of the first training.
     "phi3_long": Case("Phi3ForCausalLM", _PHI | dict(original_max_position_embeddings=6, rope_parameters=_LONGROPE)),
@@ -348,7 +353,7 @@ CASES = {
         _M2M100
         | dict(
             vocab_size=103,
-            d_model=22,
+            d_model=33,
             encoder_layers=3,
             decoder_layers=3,
             encoder_attention_heads=11,

@@ -110,11 +110,11 @@ def decoder(e: Experiment, source: Weights, folder: Path) -> Iterator[Row]:
     generator = Generator(plan.model, Generate(tokens=TOKENS, batch_size=len(PROMPTS)), source.vocabulary)
     found = generator(params, list(PROMPTS.values()))
     model, logits = ours.model(source), jax.jit(lambda m, b: m(b))
-    settings = {"prompts": list(PROMPTS.values()), "tokens": TOKENS, "end": generator.eos}
+    settings = {"prompts": list(PROMPTS.values()), "tokens": TOKENS, "ends": generator.ends}
     others = _theirs("continue", folder, settings, {})
     for (name, text), (own, *_), other in zip(PROMPTS.items(), found, others, strict=True):
-        prompt, ids = generator.tokenizer.encode(text), other["ids"].tolist()
-        ended = [] if len(own.ids) == TOKENS else [generator.eos]
+        prompt, ids = generator.tokenizer.whole(text), other["ids"].tolist()
+        ended = [] if len(own.ids) == TOKENS else [generator.ends[0]]
         row = np.array([ids + [0] * (-len(ids) % 256)], np.int32)
         out_SV = np.asarray(logits(model, ours.batch({"tokens": row, "mask": np.ones_like(row)})))[0]
         given = len(ids) - len(other["logits"])
@@ -134,7 +134,7 @@ def whisper(e: Experiment, source: Weights, folder: Path) -> Iterator[Row]:
     transcriber = Transcriber(plan.model, params, vocabulary, how)
     heard = transcriber.windows(list(sounds.values()))
     rules, prefix = transcriber.rules, vocabulary.prefix("en", "transcribe")
-    settings = {"prefix": prefix, "tokens": how.tokens, "end": vocabulary.end, "first": rules.never_first}
+    settings = {"prefix": prefix, "tokens": how.tokens, "ends": [vocabulary.end], "first": rules.never_first}
     settings["never"] = [*rules.never, *range(vocabulary.timestamp, vocabulary.size)]
     model, logits = ours.model(source), jax.jit(lambda m, b: m(b))
     others = _theirs("transcribe", folder, settings, {str(i): x for i, x in enumerate(sounds.values())})

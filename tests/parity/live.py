@@ -1,20 +1,21 @@
 """Compares the zoo with `transformers`, both ways, and writes the fixtures that the suite is tested against.
 
     make parity
-    python -m tests.parity.live NAME...    of these cases alone
+    python -m tests.parity.live NAME...    of these cases alone; "texts" is all vocabularies of released families
 
 Import: random models of `transformers` give the same outputs here. Export: random models of ours give the same there. Both
 in float32, to 1e-4. `transformers` runs in an environment of its own; files are all that passes between the two.
 """
 
 import dataclasses
+import itertools
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from safetensors.numpy import load_file, save_file
@@ -27,13 +28,16 @@ from data.vocabularies.tokenizers import Tokenizer
 from models.bert import huggingface as bert
 from models.errors import nearest
 from models.gpt.huggingface.mixtures import MIXTURES
+from tests.helpers import released_vocabularies
 from tests.helpers.vocabularies import write_pieces
 from tests.parity import ours
 from tests.parity.cases import CASES, GIVEN, ODD_TEXT, TRANSLATORS
+from tests.parity.vocabularies import VOCABULARIES
 from trainers.weights import huggingface, open
 from trainers.weights import source as weights
 
 FIXTURES = ROOT / "tests/fixtures/parity"
+TEXTS = "texts"  # the folder of vocabularies in it
 TOLERANCE = 1e-4
 
 
@@ -93,6 +97,26 @@ def vocabularies(to: Path) -> dict[str, bool]:
     return found
 
 
+def texts(made: Path, to: Path) -> dict[str, bool]:
+    """Whether the ids of texts in each family's form are equal here, and what `transformers` makes of them with our folders."""
+    both = {name: (made / TEXTS / name, to / TEXTS / name) for name in VOCABULARIES}
+    for name, (folder, back) in both.items():
+        vocabulary = VOCABULARIES[name]
+        released_vocabularies.write(vocabulary, folder, FIXTURES)
+        shutil.copy(FIXTURES / vocabulary.model / huggingface.ONE_FILE, folder)
+        huggingface.write_folder(open.open_weights(folder), back)
+    for version in (4, 5):
+        ran = (folders for name, folders in both.items() if VOCABULARIES[name].version == version)
+        theirs(TEXTS, *itertools.chain(*ran), version=version)
+    same = {}
+    for name, (folder, back) in both.items():
+        (folder / huggingface.ONE_FILE).unlink()
+        wrote, wrote_back = (json.loads((at / f"{TEXTS}.json").read_text()) for at in (folder, back))
+        tokenizer = Tokenizer(folder)
+        same[name] = wrote == wrote_back and all(tokenizer.whole(row["text"]) == row["ids"] for row in wrote)
+    return same
+
+
 def translators(made: Path, to: Path) -> dict[str, bool]:
     """Whether ids and translations of each translator are equal here, and its ids in `transformers` from a folder of ours."""
     same = {}
@@ -117,14 +141,22 @@ def compare(made: Path, written: Path, names: Sequence[str]) -> bool:
     return max([*there.values(), *back.values()]) <= TOLERANCE
 
 
+def agreed(same: Mapping[str, bool]) -> bool:
+    """Prints which vocabularies are equal on both sides; whether all are."""
+    for name, equal in same.items():
+        print(f"{name + ', vocabulary':<32}{'equal' if equal else 'DIFFERENT':>20}")
+    return all(same.values())
+
+
 def some(names: Sequence[str]) -> int:
     """Compares some cases, and writes their fixtures."""
-    if lost := [name for name in names if name not in CASES]:
-        print(f"no case {lost[0]!r}{nearest(lost[0], CASES)}", file=sys.stderr)
+    if lost := [name for name in names if name not in (*CASES, TEXTS)]:
+        print(f"no case {lost[0]!r}{nearest(lost[0], [*CASES, TEXTS])}", file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory() as scratch:
-        made = Path(scratch) / "made"
-        if not compare(made, Path(scratch) / "written", names):
+        made, written = Path(scratch) / "made", Path(scratch) / "written"
+        cases = [name for name in names if name != TEXTS]
+        if (cases and not compare(made, written, cases)) or (TEXTS in names and not agreed(texts(made, written))):
             print(f"more than {TOLERANCE} apart", file=sys.stderr)
             return 1
         shutil.copytree(made, FIXTURES, dirs_exist_ok=True)
@@ -140,10 +172,8 @@ def main() -> int:
             theirs("translators", pieces / PIECES, made, version=version)
         theirs("hear", made / "spectra.safetensors")
         theirs("defaults", made / "defaults.json", *bert.MODEL_TYPES, *MIXTURES)
-        same = vocabularies(written) | translators(made, written)
-        for name, equal in same.items():
-            print(f"{name + ', vocabulary':<32}{'equal' if equal else 'DIFFERENT':>20}")
-        if not near or not all(same.values()):
+        same = agreed(vocabularies(written) | texts(made, written) | translators(made, written))
+        if not near or not same:
             print(f"more than {TOLERANCE} apart", file=sys.stderr)
             return 1
         try:

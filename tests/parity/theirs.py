@@ -9,6 +9,7 @@ theirs.py encode FOLDER TEXT [FROM]    ids of a text by the folder's tokenizer, 
 theirs.py hear TO                      a sound and its log-mel frames
 theirs.py continue FOLDER              ids and logits that follow the prompts of given.json, greedily, to written*.safetensors
 theirs.py transcribe FOLDER            the same of the sounds of given.safetensors, by Whisper
+theirs.py texts FOLDER...              ids of texts by each folder's tokenizer, and how its model continues them, to texts.json
 theirs.py translators PIECES TO        a folder for each translator: its vocabulary, model, and translations.json
 """
 
@@ -27,6 +28,7 @@ from cases import (  # pyright: ignore[reportMissingImports]
     TRANSLATORS,
 )
 from safetensors.numpy import load_file, save_file
+from vocabularies import TEXTS, TOKENS  # pyright: ignore[reportMissingImports]
 
 BARE = (
     "BertModel",
@@ -280,8 +282,10 @@ def translation(model, tokenizer, text: str, source: str, target: str) -> dict:
     return found
 
 
-def greedily(logits_of, ids: list[int], tokens: int, end: int, barred=lambda written: []) -> dict[str, np.ndarray]:
-    """Ids and the logits [T, V] that each new one is the greatest of, up to `end`, which is the last.
+def greedily(
+    logits_of, ids: list[int], tokens: int, ends: list[int], barred=lambda written: []
+) -> dict[str, np.ndarray]:
+    """Ids and the logits [T, V] that each new one is the greatest of, up to one of `ends`, which is the last.
 
     Args:
       logits_of: the model's logits [V] behind ids [1, S].
@@ -295,7 +299,7 @@ def greedily(logits_of, ids: list[int], tokens: int, end: int, barred=lambda wri
         allowed_V = logits_V.copy()
         allowed_V[barred(written)] = -np.inf
         ids = [*ids, int(allowed_V.argmax())]
-        if ids[-1] == end:
+        if ids[-1] in ends:
             break
     return {"ids": np.array(ids, np.int32), "logits": np.stack(found)}
 
@@ -310,8 +314,25 @@ def continue_(folder: Path) -> None:
         def behind(ids, cache=cache):
             return model(input_ids=ids[:, cache.get_seq_length() :], past_key_values=cache).logits[0, -1]
 
-        written = greedily(behind, tokenizer(text)["input_ids"], given["tokens"], given["end"])
+        written = greedily(behind, tokenizer(text)["input_ids"], given["tokens"], given["ends"])
         save_file(written, folder / f"written{i}.safetensors")
+
+
+def texts(folder: Path) -> None:
+    """Writes the ids of each text, and those that the model continues it with, up to where its own settings end it."""
+    tokenizer, model, found = transformers.AutoTokenizer.from_pretrained(folder), load(folder), []
+    for text in TEXTS:
+        ids = tokenizer(text)["input_ids"]
+        row = {"text": text, "ids": ids}
+        if ids:
+            given = torch.tensor([ids])
+            with torch.no_grad():
+                out = model.generate(
+                    given, attention_mask=torch.ones_like(given), max_new_tokens=TOKENS, do_sample=False
+                )
+            row["continued"] = out[0, len(ids) :].tolist()
+        found.append(row)
+    (folder / "texts.json").write_text(json.dumps(found) + "\n")
 
 
 def transcribe(folder: Path) -> None:
@@ -330,7 +351,7 @@ def transcribe(folder: Path) -> None:
         def barred(written):
             return given["never"] + given["first"] if written == 0 else given["never"]
 
-        written = greedily(behind, prefix, given["tokens"], given["end"], barred)
+        written = greedily(behind, prefix, given["tokens"], given["ends"], barred)
         written["ids"] = written["ids"][1:].copy()  # the start is no target
         save_file(written, folder / f"written{i}.safetensors")
 
@@ -359,6 +380,9 @@ if __name__ == "__main__":
             hear(Path(to))
         case ["continue", folder]:
             continue_(Path(folder))
+        case ["texts", *folders]:
+            for folder in folders:
+                texts(Path(folder))
         case ["transcribe", folder]:
             transcribe(Path(folder))
         case ["translators", pieces, to]:

@@ -81,7 +81,7 @@ def test_from_a_folder_to_a_folder(command, tmp_path, monkeypatch):
         assert_allclose(again.read(name, ()), x, rtol=1e-5, atol=1e-6, err_msg=name)
     assert any(np.any(before.read(name, ()) != x) for name, x in want.items()) and "lora" in stored
     end = Tokenizer(merged).id_of(END)
-    assert json.loads((merged / huggingface.GENERATION).read_text())["eos_token_id"] == [end]
+    assert json.loads((merged / files.GENERATION).read_text())["eos_token_id"] == [end]
     assert (merged / files.TEMPLATE).read_text() == (start / files.TEMPLATE).read_text()
     _, opened = open_model(merged)
     assert opened.vocabulary == merged

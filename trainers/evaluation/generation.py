@@ -37,7 +37,7 @@ class Generate:
       batch_size: prompts continued together.
       length: the most tokens of a prompt, for which one program is compiled; 0 compiles one for every 32 tokens of prompt.
       line: whether a sample ends with its line.
-      chat: whether a prompt is a turn of the user, in the chat template beside the vocabulary; the end of a turn ends a sample.
+      chat: whether a prompt is a turn of the user, in the chat template beside the vocabulary; a turn's end ends a sample too.
     """
 
     tokens: int = 64
@@ -55,7 +55,7 @@ class Generate:
 
 
 class Continuation(NamedTuple):
-    """A continuation: its text, its ids (the end of text left out) and its log-probability (of beams, the score).
+    """A continuation: its text, its ids (what ends it left out) and its log-probability (of beams, the score).
 
     Attributes:
       suffixes: for each suffix of the generator, the log-probability of its last token behind the continuation and its others.
@@ -72,12 +72,13 @@ class Generator:
 
     Args:
       abstract: the model with shapes for parameters, on its mesh (trainers.plan.Plan.model).
-      vocabulary: the folder of its tokenizer.json.
+      vocabulary: the folder of its tokenizer.json, which says what a text begins and ends with (data.vocabularies.boundaries).
       emit: called with the text so far of the first prompt's first sample whenever a token was drawn; on one device only.
       suffixes: ids that are scored behind each sample, with what the model remembers of it (see Continuation).
 
     Raises:
       DataError: the model reads no text from left to right, or its vocabulary does not fit.
+      VocabularyError: the vocabulary has no end of text.
     """
 
     def __init__(
@@ -90,25 +91,26 @@ class Generator:
         self.config, self.tokenizer = config, Tokenizer(vocabulary)
         if self.tokenizer.size > known:
             raise DataError(f"{vocabulary}: its {self.tokenizer.size} tokens are more than model.vocab={known}")
-        if self.tokenizer.eos_id is None:
-            raise DataError(f"{vocabulary}: its vocabulary has no end of text")
         self._chat = ChatEncoder(vocabulary) if config.chat else None
-        self.eos = eos = self._chat.end if self._chat else self.tokenizer.eos_id
+        turn = [self._chat.end] if self._chat else []
+        self.ends = tuple(dict.fromkeys([*turn, *self.tokenizer.ends])) or (self.tokenizer.end,)
+        self._unsaid = {_PAD, *self.ends}
         self.longest = abstract.longest
         where = abstract.where
         self._sharding = where.mesh and NamedSharding(
             where.mesh, where.spec(("batch", None), (config.batch_size, 0), tensor="prompts")
         )
         kept = config.beams or config.samples
-        ends = [i for i in range(self.tokenizer.size) if "\n" in self.tokenizer.decode([i])] if config.line else []
+        lines = [i for i in range(self.tokenizer.size) if "\n" in self.tokenizer.decode([i])] if config.line else []
         drawn: list[int] = []  # of the sample that is emitted
 
         def grow(at: np.ndarray, new_BK: np.ndarray) -> None:
             del drawn[int(at) :]  # the rest of an earlier sample
             drawn.append(int(new_BK[0, 0]))
             assert emit is not None
-            emit(self._text([id_ for id_ in drawn if id_ not in (_PAD, eos)]))
+            emit(self._text([id_ for id_ in drawn if id_ not in self._unsaid]))
 
+        eos, *others = self.ends
         common: dict[str, Any] = dict(steps=config.tokens, eos=eos, pad=_PAD, usable=self.tokenizer.size)
 
         @functools.partial(jax.jit, out_shardings=where.mesh and NamedSharding(where.mesh, P()))
@@ -119,11 +121,11 @@ class Generator:
             if config.beams:
                 return *beam_search(
                     model, state, lengths_B > 0, beams=config.beams, vocab=known,
-                    alpha=config.length_penalty, **common,
+                    alpha=config.length_penalty, ends=others, **common,
                 ), []  # fmt: skip
             tokens_BKT, scores_BK, state = sample(
                 model, state, lengths_B > 0, key, samples=config.samples, temperature=config.temperature,
-                top_k=config.top_k, top_p=config.top_p, ends=ends, emit=emit and grow, **common,
+                top_k=config.top_k, top_p=config.top_p, ends=[*others, *lines], emit=emit and grow, **common,
             )  # fmt: skip
             size_BK = jnp.sum(tokens_BKT != _PAD, axis=-1)
             last_BK = jnp.take_along_axis(tokens_BKT, jnp.maximum(size_BK - 1, 0)[..., None], axis=-1)[..., 0]
@@ -161,7 +163,7 @@ class Generator:
         return found
 
     def _encode(self, text: str) -> list[int]:
-        plain = self.tokenizer.encode(text) or [self.eos]  # nothing to begin with: a new document
+        plain = self.tokenizer.whole(text) or [self.tokenizer.end]  # nothing to begin with: a new document
         ids = self._chat.prompt([{"role": "user", "content": text}]) if self._chat else plain
         if self.longest and len(ids) + self.config.tokens > self.longest:
             raise DataError(
@@ -179,7 +181,7 @@ class Generator:
     def _continuations(
         self, tokens_KT: np.ndarray, scores_K: np.ndarray, suffixes: Sequence[np.ndarray]
     ) -> list[Continuation]:
-        kept = [[int(t) for t in row if t not in (_PAD, self.eos)] for row in tokens_KT]
+        kept = [[int(t) for t in row if t not in self._unsaid] for row in tokens_KT]
         return [
             Continuation(self._text(ids), ids, float(scores_K[k]), [float(x_K[k]) for x_K in suffixes])
             for k, ids in enumerate(kept)

@@ -85,7 +85,9 @@ class Responder:
         Raises:
           DataError: the last turn alone is too long.
         """
-        kept = fitting_turns(turns, self.generator.tokenizer, self.generator.config.length)
+        tokenizer = self.generator.tokenizer
+        around = len(tokenizer.before) + len(tokenizer.behind)
+        kept = fitting_turns(turns, tokenizer, self.generator.config.length - around)
         (drawn,) = self.generator(params, [prompt(kept)], seed)
         if self.task is None:
             candidates = [Candidate(c.text.strip(), c.score, {}, c.score / (len(c.ids) + 1), c.ids) for c in drawn]

@@ -12,7 +12,7 @@ import gguf
 import numpy as np
 
 from data import gguf_reader, paths, untrusted
-from data.vocabularies import tokenizers
+from data.vocabularies import files, tokenizers
 from data.vocabularies.files import CONFIG
 from models import interchange
 from models.errors import UserError, nearest, shortened, told
@@ -119,7 +119,7 @@ class Gguf:
     @functools.cached_property
     def _vocabulary(self) -> Path:
         if (self.path.parent / tokenizers.FILE).exists():
-            return self.path.parent
+            return self._completed(self.path.parent)
         kept = {k: self._value(f"tokenizer.ggml.{k}") for k in ("model", "pre", "tokens", "merges", "eos_token_id")}
         folder = paths.data_dir() / "vocabularies" / f"gguf-{paths.digest([kept, CONFIG])[:16]}"
         if not folder.exists():
@@ -129,6 +129,20 @@ class Gguf:
                     tokenizers.config_from_gguf(self.path, new / CONFIG)
             except UserError as error:
                 raise InterchangeError(f"{self.path}: its vocabulary cannot be read: {error}") from None
+        return folder
+
+    def _completed(self, beside: Path) -> Path:
+        """Returns the folder of a tokenizer.json, or a copy with the special tokens of the file if the folder names none."""
+        explained = files.token_ids(beside) or any((beside / name).exists() for name in (CONFIG, files.SPECIAL))
+        if explained or "tokenizer.ggml.tokens" not in self._file.fields:
+            return beside
+        said = {key: self._value(key, "") for key in self._file.fields if key.startswith("tokenizer.")}
+        digests = [paths.sha256(file) for file in files.listed(beside)]
+        folder = paths.data_dir() / "vocabularies" / f"gguf-{paths.digest([said, digests, CONFIG])[:32]}"
+        if not folder.exists():
+            with paths.new_folder(folder) as new, untrusted.damage(f"{self.path}: its vocabulary", InterchangeError):
+                files.copy(beside, new)
+                tokenizers.config_from_gguf(self.path, new / CONFIG)
         return folder
 
 

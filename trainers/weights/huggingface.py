@@ -6,6 +6,7 @@ Each family maps the names and the layout of tensors (models/<family>/huggingfac
 import itertools
 import json
 import math
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from data import paths, untrusted
-from data.vocabularies import chat_templates, files
+from data.vocabularies import boundaries, chat_templates, files
 from data.vocabularies.files import TOKENIZER
 from data.vocabularies.tokenizers import Tokenizer
 from models import interchange
@@ -25,7 +26,6 @@ from trainers.weights import tensor_files
 from trainers.weights.tensor_files import TensorFile
 
 CONFIG, ONE_FILE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
-GENERATION = "generation_config.json"  # how `transformers` continues a text
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
@@ -68,6 +68,8 @@ class HuggingFace:
         self.theirs = _json(folder / CONFIG)
         mapping = _of_type(self.theirs)
         self.config = self._read_config(mapping)
+        for line in getattr(mapping, "differences", lambda theirs: [])(self.theirs):
+            print(f"{folder}: {line}", file=sys.stderr, flush=True)
         self._tensors: dict[str, tuple[TensorFile, str]] = {}
         files_ = _files(folder)
         self._sources = {name: file for file in files_ for name in file.shapes}
@@ -265,10 +267,12 @@ def _write_vocabulary(vocabulary: Path, folder: Path) -> dict[str, Any]:
     """Copies a vocabulary; returns its entries of config.json.
 
     A tokenizer.json gets a tokenizer_config.json, if it has none, that makes `transformers` use it as it is. With a chat template
-    a generation_config.json says that the end of a turn ends a text too.
+    a generation_config.json says that the end of a turn ends a text too. There is none otherwise: it would hide what a family's
+    config.json says of how a text is begun.
     """
     files.copy(vocabulary, folder)
     if not (folder / TOKENIZER).exists():
+        (folder / files.GENERATION).unlink(missing_ok=True)
         return {}
     tokenizer, file = Tokenizer(folder), folder / files.CONFIG
     if not file.exists():
@@ -277,13 +281,13 @@ def _write_vocabulary(vocabulary: Path, folder: Path) -> dict[str, Any]:
         named = {f"{k}_token": pieces[id_] for k, id_ in ids.items() if id_ in pieces}
         # Without a class name, `transformers` would build the usual tokenizer of the model's type.
         write_json(file, {"tokenizer_class": "PreTrainedTokenizerFast"} | named)
-    named = {k: _json(file).get(f"{k}_token") for k in ("pad", "eos")}
-    pieces = {
-        k: v["content"] if isinstance(v, dict) else v for k, v in named.items()
-    }  # some files hold a piece's settings
-    ids = {f"{k}_token_id": tokenizer.id_of(v) for k, v in pieces.items() if v}
+    named = {k: boundaries.named(folder, k, tokenizer.id_of) for k in ("bos_token", "pad_token")}
+    ids: dict[str, Any] = {f"{k}_id": id_ for k, id_ in named.items() if id_ is not None}
+    ends = list(boundaries.ends(folder, tokenizer.id_of))
+    if ends:
+        ids["eos_token_id"] = ends if len(ends) > 1 else ends[0]
+    (folder / files.GENERATION).unlink(missing_ok=True)
     if chat_templates.has_template(folder):
-        ends = [chat_templates.ChatEncoder(folder).end, ids.get("eos_token_id")]
-        ends = list(dict.fromkeys(id_ for id_ in ends if id_ is not None))
-        write_json(folder / GENERATION, ids | {"eos_token_id": ends})
+        ends = list(dict.fromkeys([chat_templates.ChatEncoder(folder).end, *ends]))
+        write_json(folder / files.GENERATION, ids | {"eos_token_id": ends})
     return ids

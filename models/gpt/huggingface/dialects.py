@@ -114,8 +114,11 @@ def windows(
     return dict(kinds=pattern([sliding if slide else LayerKind() for slide in slides]))
 
 
-def write_windows(c: GptConfig) -> Fields:
+def write_windows(c: GptConfig, unused: int | None = None) -> Fields:
     """Returns the settings of windows that some layers have.
+
+    Args:
+      unused: the window where no layer has one, for classes that make its mask all the same.
 
     Raises:
       InterchangeError: windows of several sizes.
@@ -125,7 +128,7 @@ def write_windows(c: GptConfig) -> Fields:
     if len(sizes) > 1:
         raise InterchangeError(f"Hugging Face's models have one window, but kinds have {' and '.join(map(str, sizes))}")
     types = [_SLIDING if kind.window else _FULL for kind in kinds]
-    return {"sliding_window": sizes[0] if sizes else None, "layer_types": types}
+    return {"sliding_window": sizes[0] if sizes else unused, "layer_types": types}
 
 
 def only_windows(c: GptConfig, name: str, *, of_all: bool = False) -> None:
@@ -202,7 +205,7 @@ def _write_gemma(c: GptConfig) -> Fields:
             f"{c.embedding_scale} and {c.attention_scalar}"
         )
     scalar = int(c.attention_scalar) if c.attention_scalar == int(c.attention_scalar) else c.attention_scalar
-    return write_windows(c) | {"query_pre_attn_scalar": scalar, "final_logit_softcapping": c.softmax_cap or None}
+    return write_windows(c, 4096) | {"query_pre_attn_scalar": scalar, "final_logit_softcapping": c.softmax_cap or None}
 
 
 def _write_gemma2(c: GptConfig) -> Fields:

@@ -203,8 +203,7 @@ def _write_gpt_oss(c: GptConfig) -> Fields:
         _mixture(c), "GptOss", norm_topk=True, router_bias=True, activation="clipped_swiglu", gated="yes", hidden_dim=0
     )
     free = ("norm_topk", "router_bias", "activation", "gated")
-    written = write_windows(c) | _write_experts(c, "GptOss", "num_local_experts", *free)
-    written["sliding_window"] = written["sliding_window"] or 128  # they make the mask even where no layer reads it
+    written = write_windows(c, 128) | _write_experts(c, "GptOss", "num_local_experts", *free)
     if c.rotary is None:  # an absent one would be YaRN
         written["rope_scaling"] = {"rope_type": "default"}
     return written

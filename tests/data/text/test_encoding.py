@@ -5,11 +5,14 @@ import numpy as np
 import pytest
 
 from data.text import encoding
+from data.vocabularies.tokenizers import Tokenizer
 from tests.helpers.rows import unpack
+from tests.parity.live import FIXTURES
 
-END, CLS, SEP = 0, 1, 2
+END, CLS, SEP, BEGIN = range(4)
 # A vocabulary whose ids are characters.
-BPE: Any = types.SimpleNamespace(encode=lambda text: list(map(ord, text)), cls_id=None, eos_id=END)
+BPE: Any = types.SimpleNamespace(encode=lambda text: list(map(ord, text)), cls_id=None, before=(), behind=(), end=END)
+BEGUN: Any = types.SimpleNamespace(**vars(BPE) | {"before": (BEGIN,)})
 WORDPIECE: Any = types.SimpleNamespace(encode=lambda text: list(map(ord, text)), cls_id=CLS, sep_id=SEP)
 
 
@@ -24,6 +27,34 @@ def test_chunks_overlap_by_one_token():
     assert chunks("abcd", BPE, 4) == [[END, a, b, c], [c, d, END]]
     assert chunks("abc", BPE, 4) == [[END, a, b, c], [c, END]]
     assert chunks("ab", BPE, 4) == [[END, a, b, END]]
+
+
+def test_a_text_begins_as_its_vocabulary_begins_it():
+    """Where a vocabulary puts a token before every text, the text begins with it, and ends with the end."""
+    a, b, c, d, e = map(ord, "abcde")
+    assert chunks("abcde", BEGUN, 4) == [[BEGIN, a, b, c], [c, d, e, END]]
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "last"),
+    [
+        ("llama2", "<s>", "</s>"),
+        ("llama3_instruct", "<|begin_of_text|>", "<|eot_id|>"),
+        ("gemma2", "<bos>", "<eos>"),
+        ("deepseek_v3", "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"),
+        ("qwen2", "<|endoftext|>", "<|endoftext|>"),
+        ("closed", "<s>", "</s>"),
+    ],
+)
+def test_documents_begin_and_end_as_a_released_vocabulary_does(name, first, last):
+    """Rows for training and for a perplexity have its own tokens; one without a beginning begins with the end."""
+    tokenizer = Tokenizer(FIXTURES / "texts" / name)
+    rows, size = encoding.rows_of(["the cat sat.", "a dog"], tokenizer, 32)
+    assert size == 17 and len(rows) == 1
+    tokens, segments = rows[0, :32], rows[0, 32:64]
+    for number, text in enumerate(("the cat sat.", "a dog"), 1):
+        ids = [tokenizer.id_of(first), *tokenizer.encode(text), tokenizer.id_of(last)]
+        assert tokens[segments == number].tolist() == ids
 
 
 def test_chunks_of_word_pieces_stand_alone():

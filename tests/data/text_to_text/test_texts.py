@@ -13,6 +13,7 @@ from data.task import DataError
 from data.text_to_text import texts
 from data.text_to_text.settings import ENTRIES, TextToText
 from data.vocabularies import tokenizers
+from data.vocabularies.files import VocabularyError
 from tests.helpers.rows import unpack
 
 TAGGED = {"words": ["The", "cat", "sat", "."], "tags": ["DET", "NOUN", "VERB", "."]}
@@ -90,7 +91,7 @@ def test_a_vocabulary_without_an_end_is_refused(vocabulary, tmp_path):
     shutil.copy(vocabulary / tokenizers.FILE, tmp_path)
     text = (tmp_path / tokenizers.FILE).read_text().replace("<|endoftext|>", "<pad>")
     (tmp_path / tokenizers.FILE).write_text(text)
-    with pytest.raises(DataError, match="its vocabulary has no end of text"):
+    with pytest.raises(VocabularyError, match="its vocabulary has no end of text"):
         texts.Encoder(tmp_path)
 
 

@@ -137,3 +137,24 @@ def test_given_tokens_are_followed_from_where_each_hypothesis_is():
     logp = follow(Counter(), (read, at), given, last, at)
     # Sums before each given token: 1, then 2; 3, then 6 = 2 modulo 4.
     assert_allclose(logp[0], np.log([[0.7, 0.7], [0.7, 0.1]]), rtol=1e-5)
+
+
+def test_several_tokens_end_a_hypothesis():
+    """Enough beams find all sequences that stop at the first of two ends, in the order of their probabilities."""
+    ends, likelihood = {2, EOS}, {}
+
+    def grow(ids: tuple[int, ...], logp: float) -> None:
+        if (ids and ids[-1] in ends) or len(ids) == 3:
+            likelihood[ids] = logp
+            return
+        logp_V = jax.nn.log_softmax(Chain.logits[ids[-1] if ids else 0])
+        for token in range(4):
+            grow((*ids, token), logp + float(logp_V[token]))
+
+    grow((), 0.0)
+    ended = sorted((ids for ids in likelihood if ids[-1] in ends), key=lambda ids: -likelihood[ids])
+    tokens, scores = beam_search(
+        Chain(), None, jnp.array([True]), beams=16, steps=3, vocab=4, alpha=0.0, eos=EOS, ends=[2], pad=-1
+    )
+    assert [tuple(int(id_) for id_ in row if id_ >= 0) for row in tokens[0, :5]] == ended[:5]
+    assert_allclose(scores[0, :5], [likelihood[ids] for ids in ended[:5]], rtol=1e-5)

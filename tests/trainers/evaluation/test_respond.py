@@ -1,6 +1,7 @@
 """Candidates for a turn from a tiny untrained decoder."""
 
 import dataclasses
+import json
 
 import jax
 import jax.numpy as jnp
@@ -59,6 +60,21 @@ def test_the_oldest_turns_are_left_out(tiny):
     assert responder(params, turns) == responder(params, turns[2:]) != responder(params, turns[3:])
     with pytest.raises(DataError, match=r"^a prompt of \d+ tokens is longer than 32$"):
         responder(params, ["zzzz " * 20])
+
+
+def test_a_token_before_every_text_takes_room(tiny, tmp_path):
+    """Where the vocabulary begins a text with one, turns fit that leave a place for it."""
+    model, params, folder = tiny
+    written = json.loads((folder / tokenizers.FILE).read_text())
+    known = {"<|endoftext|>": {"id": "<|endoftext|>", "ids": [0], "tokens": ["<|endoftext|>"]}}
+    single = [{"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+    written["post_processor"] = dict(type="TemplateProcessing", single=single, pair=single, special_tokens=known)
+    (tmp_path / tokenizers.FILE).write_text(json.dumps(written))
+    turns = ["the old cat", "a red house", "and the big dog"]
+    size = len(Tokenizer(tmp_path).encode(prompt(turns[1:])))
+    plain, begun = (Responder(model, dataclasses.replace(CONFIG, context=size), at) for at in (folder, tmp_path))
+    assert plain(params, turns) == plain(params, turns[1:]) and begun(params, turns) == begun(params, turns[2:])
+    assert plain(params, turns[2:]) != begun(params, turns[2:])
 
 
 def test_padding_changes_no_continuation(tiny):

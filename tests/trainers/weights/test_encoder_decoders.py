@@ -1,5 +1,6 @@
 """Hugging Face folders of encoder-decoders with tensors that are stray, missing, there twice, or tied but different."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -8,7 +9,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from data.vocabularies import files
 from models.interchange import InterchangeError
+from tests.helpers.vocabularies import write_pieces
 from tests.parity.live import FIXTURES
 from trainers.weights import huggingface
 from trainers.weights.huggingface import HuggingFace
@@ -109,6 +112,57 @@ def test_an_index_that_names_a_lost_tensor_is_refused(tmp_path):
     places["model.encoder.layers.1.ffn.experts.expert_4.fc1.weight"] = min(places.values())
     index.write_text(json.dumps(content))
     assert "are in no file, model.encoder.layers.1.ffn.experts.expert_4.fc1.weight among them" in line(tmp_path / "f")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "error"),
+    [
+        ("switch", dict(router_dtype="bfloat16"), 'router_dtype="bfloat16" is not supported, only "float32"'),
+        ("nllb_moe", dict(router_dtype="float16"), 'router_dtype="float16" is not supported, only "float32"'),
+        ("nllb_moe", dict(moe_eval_capacity_token_fraction=-1), "moe_eval_capacity_token_fraction=-1 is not supported, only 1.0"),
+        ("nllb_moe", dict(moe_eval_capacity_token_fraction=0.5), "moe_eval_capacity_token_fraction=0.5 is not supported"),
+    ],
+)  # fmt: skip
+def test_a_router_that_computes_otherwise_is_refused(name, settings, error, tmp_path):
+    """In lower precision it chooses other experts; with a capacity in evaluation it drops tokens."""
+    shutil.copytree(FIXTURES / name, tmp_path / "f")
+    config = tmp_path / "f" / huggingface.CONFIG
+    config.write_text(json.dumps(json.loads(config.read_text()) | settings))
+    assert error in line(tmp_path / "f")
+
+
+def test_a_capacity_that_rows_may_exceed_is_named(tmp_path, capsys):
+    """What `transformers` drops of long rows is one line when a Switch Transformer is opened; an export drops nothing."""
+    source = HuggingFace(FIXTURES / "switch")
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"{FIXTURES / 'switch'}: expert_capacity=64: in evaluation, `transformers` drops")
+    huggingface.write_folder(source, tmp_path / "f")
+    assert HuggingFace(tmp_path / "f").config == source.config
+    assert json.loads((tmp_path / "f" / huggingface.CONFIG).read_text())["expert_capacity"] == 2**14
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("name", ["switch", "nllb_moe"])
+def test_a_mixture_that_drops_tokens_in_evaluation_is_not_written(name, tmp_path):
+    """Its capacity is that of a group of tokens, which no class of `transformers` has."""
+    source = HuggingFace(FIXTURES / name)
+    moe = dataclasses.replace(source.config.moe, eval_capacity_factor=2.0)
+    source.config = dataclasses.replace(source.config, moe=moe)
+    with pytest.raises(InterchangeError, match=r"of Hugging Face is like this model: eval_capacity_factor=2\.0"):
+        huggingface.write_folder(source, tmp_path / "f")
+    assert not (tmp_path / "f").exists()
+
+
+def test_an_export_keeps_its_start(tmp_path):
+    """A translator's folder says in config.json what its texts begin with, and no generation_config.json hides that."""
+    source = HuggingFace(FIXTURES / "m2m100")
+    source.vocabulary = tmp_path / "pieces"
+    write_pieces(source.vocabulary)
+    shutil.copy(FIXTURES / "m2m100" / huggingface.CONFIG, source.vocabulary)
+    huggingface.write_folder(source, tmp_path / "f")
+    assert {file.name for file in (tmp_path / "f").iterdir()} >= {files.PIECES, huggingface.CONFIG}
+    assert not (tmp_path / "f" / files.GENERATION).exists()
+    assert json.loads((tmp_path / "f" / huggingface.CONFIG).read_text())["decoder_start_token_id"] == 2
 
 
 def _nudged(table: np.ndarray) -> np.ndarray:

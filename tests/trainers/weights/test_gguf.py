@@ -14,7 +14,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from tokenizers.pre_tokenizers import ByteLevel
 
 from data import gguf_reader
-from data.vocabularies.tokenizers import Tokenizer
+from data.vocabularies.tokenizers import Tokenizer, write_bpe
 from models.gpt.config import GptConfig
 from models.interchange import InterchangeError
 from models.sharding.params import flatten
@@ -206,6 +206,31 @@ def test_a_file_alone_brings_its_vocabulary(tmp_path, monkeypatch):
     assert tokenizer.size == len(pieces)
     assert tokenizer.encode("ab12") == [pieces.index(piece) for piece in ("ab", "1", "2")]  # digits stand alone
     assert '"eos_token": "<|im_end|>"' in (folder / "tokenizer_config.json").read_text()
+    assert tokenizer.ends == (1,) and tokenizer.whole("ab") == tokenizer.encode("ab")
+    monkeypatch.setenv("SHARDZOO_DATA", str(tmp_path / "other"))
+    begun = vocabulary | {"tokenizer.ggml.bos_token_id": 0, "tokenizer.ggml.add_bos_token": True}
+    folder = Gguf(write(tmp_path / "begun.gguf", config, params, **begun)).vocabulary
+    assert folder and Tokenizer(folder).whole("ab") == [0, *tokenizer.encode("ab")]
     other = write(tmp_path / "o.gguf", config, params, **vocabulary | {"tokenizer.ggml.pre": "llama-bpe"})
     with pytest.raises(InterchangeError, match="'llama-bpe'; only 'smollm' is known"):
         _ = Gguf(other).vocabulary
+
+
+def test_a_tokenizer_beside_a_file_ends_texts_as_the_file_says(tmp_path, monkeypatch):
+    """Where nothing beside it names special tokens, they are the file's; a folder that names its own is taken as it is."""
+    monkeypatch.setenv("SHARDZOO_DATA", str(tmp_path / "data"))
+    pieces = ["<|end_of_text|>", "<|begin_of_text|>", *sorted(ByteLevel.alphabet())]
+    said = writers.gguf_vocabulary(pieces, [], types=[3, 3] + [1] * 256, end=0, kind="llama-bpe")
+    said |= {"tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.add_bos_token": True}
+    config = dataclasses.replace(CONFIG, vocab=len(pieces))
+    folder = tmp_path / "model"
+    folder.mkdir()
+    path = write(folder / "m.gguf", config, ours.fresh(config, 0), **said)
+    write_bpe({piece: i for i, piece in enumerate(pieces)}, [], pieces[:2], folder / "tokenizer.json")
+    completed = Gguf(path).vocabulary
+    assert completed and completed.parent == tmp_path / "data/vocabularies"
+    tokenizer = Tokenizer(completed)
+    assert tokenizer.ends == (0,) and tokenizer.whole("a") == [1, *tokenizer.encode("a")]
+    assert Gguf(path).vocabulary == completed
+    (folder / "tokenizer_config.json").write_text('{"eos_token": "<|begin_of_text|>"}')
+    assert Gguf(path).vocabulary == folder and Tokenizer(folder).ends == (1,)
