@@ -8,7 +8,7 @@ model would never learn to stop.
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,10 +72,11 @@ class ChatTemplate:
         return self._render(messages, prompt, tools).replace(BEGIN, "").replace(END, "")
 
     def _render(self, messages: Sequence[Message], prompt: bool, tools: Any) -> str:
-        if any(mark in json.dumps(list(messages), ensure_ascii=False) for mark in (BEGIN, END)):
+        given = json.dumps([list(messages), tools], ensure_ascii=False)
+        if BEGIN in given or END in given:
             raise TemplateRefusal("a turn holds U+FDD0 or U+FDD1, which no text may hold")
         return self._program.render(
-            messages=messages, add_generation_prompt=prompt, tools=tools, documents=None, **self._tokens
+            len(given), messages=messages, add_generation_prompt=prompt, tools=tools, documents=None, **self._tokens
         )
 
     def rendered(self, messages: Sequence[Message], tools: Any = None) -> Rendered:
@@ -135,9 +136,13 @@ class ChatEncoder:
 
     @property
     def end(self) -> int:
-        """Returns the id of the token that ends a turn of the assistant."""
+        """Returns the id of the token that ends a turn of the assistant; raises DataError if the template teaches none."""
         turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
         ids, learned = self.conversation(turns)
+        if not learned.any():
+            raise DataError(
+                f"{self.folder}: its chat template leaves out what the assistant says, or marks nothing of it"
+            )
         return int(ids[np.flatnonzero(learned)[-1]])
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
@@ -210,13 +215,14 @@ def _config(folder: Path) -> dict[str, Any]:
 def _read(folder: Path) -> tuple[str, dict[str, str]]:
     """Returns the template of a folder, and the special tokens that it may name."""
     config = _config(folder)
-    named = {k: v["content"] if isinstance(v, Mapping) else v for k, v in config.items() if k.endswith("_token")}
+    named = {k: v.get("content") if isinstance(v, dict) else v for k, v in config.items() if k.endswith("_token")}
     tokens = {k: v for k, v in named.items() if isinstance(v, str)}
     if (folder / files.TEMPLATE).exists():
-        return (folder / files.TEMPLATE).read_text(encoding="utf-8"), tokens
+        return untrusted.read_text(folder / files.TEMPLATE, files.VocabularyError), tokens
     source = config.get("chat_template")
     if isinstance(source, list):  # several by name: for tools, for retrieval
-        source = {each["name"]: each["template"] for each in source}.get("default")
+        named = [each for each in source if isinstance(each, dict) and each.get("name") == "default"]
+        source = named[-1].get("template") if named else None
     if not isinstance(source, str):
         raise DataError(
             f"{folder}: no chat template, neither {files.TEMPLATE} nor chat_template in {files.CONFIG}; take the folder of a "
