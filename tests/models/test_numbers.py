@@ -34,7 +34,9 @@ def test_numbers_that_give_nan_are_refused_by_hand(field, values):
     assert override(e, [f"--model.{field}", "0.5" if field == "norm_eps" else "1e6"]) != e
 
 
-@pytest.mark.parametrize("name, field", [("conformer.large", "norm_eps"), ("bert.base", "norm_eps"), ("vit.b16", "norm_eps")])
+@pytest.mark.parametrize(
+    "name, field", [("conformer.large", "norm_eps"), ("bert.base", "norm_eps"), ("vit.b16", "norm_eps")]
+)
 def test_every_family_checks_its_norms(name, field):
     """Configurations that share no class have the same check."""
     model = registry.load(name).model

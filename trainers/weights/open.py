@@ -67,7 +67,9 @@ def _adapted(path: Path, base: Path | None) -> Weights:
                 f"{adapters[-1]} is an adapter of {shortened(named or 'an unnamed model')!r}, which is no folder here: name its "
                 "base, python -m scripts.convert from-peft ADAPTER --base FOLDER --to RELEASE"
             )
-        if not peft.is_adapter(base) or (base / release.SUMS).exists():  # a release, which refuses what is no file of it
+        if (
+            not peft.is_adapter(base) or (base / release.SUMS).exists()
+        ):  # a release, which refuses what is no file of it
             break
         if len(adapters) == _ADAPTERS:
             raise InterchangeError(
