@@ -1,7 +1,7 @@
 """Made-up conversations, and a small vocabulary with a chat template, such as lies beside a released checkpoint."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +35,11 @@ MARKED = """{%- for message in messages -%}
 
 
 def write_vocabulary(
-    folder: Path, template: str | None = CHATML, size: int = 320, special: Sequence[str] = (START, END), **named: str
+    folder: Path,
+    template: str | None = CHATML,
+    size: int = 320,
+    special: Sequence[str] = (START, END),
+    named: Mapping[str, str] | None = None,
 ) -> Path:
     """Writes a byte-level vocabulary of `size` and special tokens more, that begin and end a turn, with a chat template.
 
@@ -47,7 +51,9 @@ def write_vocabulary(
     tokenizer = library.Tokenizer.from_file(str(folder / files.TOKENIZER))
     tokenizer.add_special_tokens(list(special))
     tokenizer.save(str(folder / files.TOKENIZER))
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END, "pad_token": "<|endoftext|>"} | named
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END, "pad_token": "<|endoftext|>"} | dict(
+        named or {}
+    )
     (folder / files.CONFIG).write_text(json.dumps(config))
     if template is not None:
         (folder / files.TEMPLATE).write_text(template)

@@ -118,7 +118,7 @@ TALK = turns("cat", "one", "why", "two")
 def encoders(tmp_path_factory) -> dict[str, ChatEncoder]:
     folders = {name: tmp_path_factory.mktemp("vocabulary") for name in FORMS}
     for name, form in FORMS.items():
-        write_vocabulary(folders[name], form.template, special=form.special, **form.named)
+        write_vocabulary(folders[name], form.template, special=form.special, named=form.named)
     return {name: ChatEncoder(folder) for name, folder in folders.items()}
 
 

@@ -192,7 +192,7 @@ def test_sound_checkpoints_of_other_data_are_refused(saved, tmp_path, p):
 
 
 def test_a_run_without_a_checkpoint_says_what_is_the_case(saved, tmp_path):
-    """Before the first save, while one is under way, and of a step that there is none of: the error says which, and what to do."""
+    """Before the first save, while one is under way, and of another step: the error says which, and what to do."""
     (tmp_path / "checkpoints").mkdir()
     with pytest.raises(
         CheckpointError, match="has no checkpoint yet: its run has not come to its first save, or ended before"
@@ -204,5 +204,5 @@ def test_a_run_without_a_checkpoint_says_what_is_the_case(saved, tmp_path):
             checkpoint.read_params(tmp_path, step)
     with pytest.raises(CheckpointError, match=r"no checkpoint 9 in .*; there are 1, 2$"):
         checkpoint.read_params(saved, 9)
-    with pytest.raises(CheckpointError, match="no checkpoints in .*a run writes them under"):
+    with pytest.raises(CheckpointError, match=r"no checkpoints in .*a run writes them under"):
         checkpoint.read_params(tmp_path / "elsewhere")

@@ -218,8 +218,8 @@ def test_a_base_must_end_in_a_model(tmp_path):
     first = adapter(tmp_path / "first", "llama_all_linear", base_model_name_or_path=str(base))
     second = adapter(tmp_path / "second", "llama_patterns", base_model_name_or_path=str(first))
     name = "decoder.attention.q"
-    plain, both = open_weights(base).read(name), open_weights(second).read(name)
-    updates = [open_weights(folder, base).read(name) - plain for folder in (first, second)]
+    plain, both = open_weights(base).read(name, ()), open_weights(second).read(name, ())
+    updates = [open_weights(folder, base).read(name, ()) - plain for folder in (first, second)]
     assert_allclose(both - plain, updates[0] + updates[1], rtol=1e-4, atol=1e-5)
     itself = adapter(tmp_path / "itself", "llama_patterns", base_model_name_or_path=str(tmp_path / "itself"))
     with pytest.raises(InterchangeError, match="itself', is an adapter too, and so on"):
