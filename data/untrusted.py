@@ -14,7 +14,7 @@ from typing import Any
 from models.errors import UserError, shortened, told
 
 MOST = 256 << 20  # bytes of a JSON or text file; the largest released vocabulary has 33 MiB
-TEMPLATE = 1 << 18  # characters of a chat template; released ones have up to 30,000
+TEMPLATE = 1 << 17  # characters of a chat template; released ones have up to 30,000
 RENDERING = 1_000_000  # steps in which it renders a conversation; one of 7,000 characters takes 18,000 for 100 turns
 RENDERED = 1 << 23  # characters that it may make on the way, beside 32 for each of the conversation
 

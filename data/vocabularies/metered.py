@@ -24,19 +24,22 @@ from data import untrusted
 
 # Names of the filters that count, which no template can write.
 _STEP, _MADE, _COMPARED, _JOINED = "step!", "made!", "compared!", "joined!"
-# Methods and filters of which a value is as large as the product of what they take, or takes as long; with the second, a number
-# is taken for a width.
+# Methods and filters whose value is as large as the product of what they take, or takes as long; of the second, a number is a
+# width.
 _PRODUCTS = {
-    "format", "join", "lstrip", "replace", "rfind", "rindex", "rpartition", "rsplit", "rstrip", "strip", "trim",
+    "format", "format()", "join", "lstrip", "max", "min", "replace", "rfind", "rindex", "rpartition", "rsplit", "rstrip", "sort", "strip",
+    "trim", "unique",
 }  # fmt: skip
 _WIDTHS = {
     "batch", "center", "expandtabs", "indent", "ljust", "rjust", "round", "slice", "tojson", "truncate", "wordwrap", "zfill",
 }  # fmt: skip
 _SPLITS = {"batch", "list", "slice", "sort", "split", "rsplit", "splitlines", "unique"}  # make lists out of texts
-_COMPARING = {
-    "in", "eq", "==", "equalto", "ne", "!=", "lt", "<", "lessthan", "le", "<=", "gt", ">", "greaterthan", "ge", ">=",
+# Tests of a value's type alone.
+_KINDS = {
+    "boolean", "callable", "defined", "escaped", "false", "float", "integer", "iterable", "mapping", "none", "number", "sameas",
+    "sequence", "string", "true", "undefined",
 }  # fmt: skip
-# Look at a value, or hand on what is in it, one at a time.
+# Filters that look at a value, or hand on what is in it, one at a time.
 _PASSING = {
     "attr", "count", "d", "default", "first", "items", "last", "length", "map", "reject", "rejectattr", "select", "selectattr",
 }  # fmt: skip
@@ -48,7 +51,11 @@ _METHODS = ("encode", "fromkeys", "maketrans", "to_bytes", "translate")
 _ITEM = 16  # characters that a place in a container counts
 _WRITTEN = 12  # times as long as their sizes containers are as text, quoted and escaped
 _DIGITS = 20_000  # bits of a whole number
-_FORMAT = re.compile(r"\d{4}|%[^a-zA-Z%]*\*|\{[^{}]*\{")  # widths of more than 999, or that are not in the text
+# Widths of more than 999, or that are not in the text, of the operator % and the filter, and of the method.
+_WIDE = {
+    "format": re.compile(r"%(?:\([^)]*\))?[-#0 +]*(?:\d*\.)?(?:\d{4}|\*)"),
+    "format()": re.compile(r"\{[^{}]*(?:\{|:[^{}]*\d{4})"),
+}
 
 
 class TooMuch(Exception):
@@ -87,7 +94,7 @@ class Meter:
             if isinstance(value, (str, bytes)):
                 total += len(value)
             elif isinstance(value, int):
-                total += 1 + value.bit_length() // 3
+                self.bits(value.bit_length())
             elif isinstance(value, (Mapping, Namespace)):
                 value = value if isinstance(value, Mapping) else getattr(value, "_Namespace__attrs")  # noqa: B009
                 left += value.keys()
@@ -103,15 +110,20 @@ class Meter:
                 self.step(0, total)
         return total
 
+    def bits(self, number: int) -> None:
+        """Refuses a whole number of so many bits, with which a processor is long at work."""
+        if number > _DIGITS:
+            raise TooMuch(f"computes a number of more than {_DIGITS:,} bits")
+
     def written(self, value: Any) -> Any:
         """Counts a value that becomes text, and returns it."""
         self.step(1, self.size(value) if isinstance(value, str) else _WRITTEN * self.size(value))
         return value
 
-    def passed(self, value: Any) -> Any:
-        """Returns a value, of a generator one that counts what it makes."""
-        self.step(1)
-        return (item for item in value if self.step(1)) if isinstance(value, Iterator) else value
+    def passed(self, value: Any, steps: float = 1) -> Any:
+        """Returns a value, of a generator one that counts so many steps for each that it makes."""
+        self.step(steps)
+        return (item for item in value if self.step(steps)) if isinstance(value, Iterator) else value
 
     def made(self, value: Any) -> Any:
         """Counts a value that was made, and returns it as `passed` does."""
@@ -130,8 +142,8 @@ class Meter:
             number = isinstance(other, int) and name in _WIDTHS
             reach += abs(other) if number else self.size(other)
             self.step(abs(other) if number else 0)
-        if name == "format":
-            if _FORMAT.search(str(first)):
+        if name in _WIDE:
+            if _WIDE[name].search(str(first).replace("{{", "").replace("}}", "")):
                 raise TooMuch("formats with widths of more than 999")
             reach += 1000
         if name in _PRODUCTS | _WIDTHS:
@@ -166,9 +178,7 @@ class MeteredEnvironment(ImmutableSandboxedEnvironment):
         self.filters = {name: self._counted(name, made) for name, made in self.filters.items()} | {
             _STEP: self.meter.step, _MADE: self.meter.made, _COMPARED: self.meter.compared, _JOINED: self._joined,
         }  # fmt: skip
-        self.tests = {
-            name: self._counted(name, test) if name in _COMPARING else test for name, test in self.tests.items()
-        }
+        self.tests = {name: test if name in _KINDS else self._counted(name, test) for name, test in self.tests.items()}
 
     def _counted(self, name: str, made: Callable[..., Any]) -> Callable[..., Any]:
         passed = int(hasattr(made, "jinja_pass_arg"))
@@ -176,7 +186,8 @@ class MeteredEnvironment(ImmutableSandboxedEnvironment):
         @functools.wraps(made)
         def counted(*args: Any, **kwargs: Any) -> Any:
             if name in _PASSING:
-                return self.meter.passed(made(*args, **kwargs))
+                path = sum(len(text) for text in (*args[passed + 1 :], *kwargs.values()) if isinstance(text, str))
+                return self.meter.passed(made(*args, **kwargs), 1 + path / 10)  # of attributes of attributes
             if name == "join":  # of a generator as well, which has no size
                 args = (*args[:passed], list(args[passed]), *args[passed + 1 :])
             first, *others = args[passed:]
@@ -201,7 +212,8 @@ class MeteredEnvironment(ImmutableSandboxedEnvironment):
             self.meter.step(1 + len(args) + len(kwargs))
         else:
             bound = getattr(obj, "__wrapped__", obj)  # the sandbox wraps str.format
-            name = getattr(bound, "__name__", "").removesuffix("_map")
+            name = getattr(bound, "__name__", "")
+            name = "format()" if name in ("format", "format_map") else name
             args = tuple(
                 list(value) if isinstance(value, (Iterator, range)) else value for value in args
             )  # have no size
@@ -214,8 +226,7 @@ class MeteredEnvironment(ImmutableSandboxedEnvironment):
             self.meter.before("format", left, [right])
         elif len(numbers) == 2:
             bits = left.bit_length() * max(right, 1) if operator == "**" else left.bit_length() + right.bit_length()
-            if bits > _DIGITS:
-                raise TooMuch(f"computes a number of more than {_DIGITS:,} bits")
+            self.meter.bits(bits)
         elif operator == "*" and numbers and not isinstance(left, float) and not isinstance(right, float):
             self.meter.step(1, max(numbers[0], 0) * self.meter.size(right if left is numbers[0] else left))
         return self.meter.made(super().call_binop(context, operator, left, right))

@@ -156,7 +156,7 @@ def test_counting_changes_nothing(tmp_path):
         {{- messages | selectattr('role', 'equalto', 'user') | map(attribute='content') | join('; ') }}
         {{- [1, 2] + [3] }}{{ {'a': (1, 2)} }}{{ -3 }}{{ not 1 }}{{ 2 ** 3 }}{{ 7 / 2 }}{{ 'x' * 3 }}{{ nothing | default('d') }}
         {{- none }}{{ range(3) | list }}{{ [3, 1] | sort | reverse | list }}{{ 3.14159 | round(2) }}{{ 'a\nb' | indent }}
-        {{- '%s %d' % ('b', 3) }}{{ '{} {x}'.format(1, x=2) }}{{ ' a '.strip().replace('a', 'bc').split('b') }}
+        {{- '%s %d' % ('b', 3) }}{{ '{{2024}} {:>3} {x}'.format(1, x=2) }}{{ '5% (2024) {}'.format(1) }}{{ '2024 %5.1f' % 1 }}{{ ' a '.strip().replace('a', 'bc').split('b') }}
         {{- 1 < 2 < 3 }}{{ 'a' in 'abc' }}{{ 'user' in ['user'] and 1 is not none }}{{ {'b': 1} | dictsort }}{{ 10 ** 9 * 0.5 }}
         {%- generation %}{{ messages[-1].content | trim | upper }}{% endgeneration %}{% block end %}{{ nothing }}{% endblock %}"""
     plain = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
