@@ -1,9 +1,9 @@
 """Chat templates of released checkpoints: conversations as the text that a model was tuned on, and which of it is learned.
 
 A template is Jinja, rendered in its sandbox with what `transformers` offers to it: `raise_exception`, `strftime_now`, loop
-controls, `tojson`, and `{% generation %}` around what the assistant says. It comes from a file of a model's publisher, and can
-reach nothing but the conversation. A turn of the assistant is learned up to the special token that ends it; without one, the
-model would never learn to stop.
+controls, `tojson`, and `{% generation %}` around what the assistant says. It comes from a file of a model's publisher, can reach
+nothing but the conversation, and is stopped where it does more than rendering one takes. A turn of the assistant is learned up to
+the special token that ends it; without one, the model would never learn to stop.
 """
 
 import dataclasses

@@ -27,8 +27,8 @@ _STEP, _MADE, _COMPARED, _JOINED = "step!", "made!", "compared!", "joined!"
 # Methods and filters whose value is as large as the product of what they take, or takes as long; of the second, a number is a
 # width.
 _PRODUCTS = {
-    "format", "format()", "join", "lstrip", "max", "min", "replace", "rfind", "rindex", "rpartition", "rsplit", "rstrip", "sort", "strip",
-    "trim", "unique",
+    "format", "format()", "join", "lstrip", "max", "min", "replace", "rfind", "rindex", "rpartition", "rsplit", "rstrip",
+    "sort", "strip", "trim", "unique",
 }  # fmt: skip
 _WIDTHS = {
     "batch", "center", "expandtabs", "indent", "ljust", "rjust", "round", "slice", "tojson", "truncate", "wordwrap", "zfill",

@@ -156,7 +156,8 @@ def test_counting_changes_nothing(tmp_path):
         {{- messages | selectattr('role', 'equalto', 'user') | map(attribute='content') | join('; ') }}
         {{- [1, 2] + [3] }}{{ {'a': (1, 2)} }}{{ -3 }}{{ not 1 }}{{ 2 ** 3 }}{{ 7 / 2 }}{{ 'x' * 3 }}{{ nothing | default('d') }}
         {{- none }}{{ range(3) | list }}{{ [3, 1] | sort | reverse | list }}{{ 3.14159 | round(2) }}{{ 'a\nb' | indent }}
-        {{- '%s %d' % ('b', 3) }}{{ '{{2024}} {:>3} {x}'.format(1, x=2) }}{{ '5% (2024) {}'.format(1) }}{{ '2024 %5.1f' % 1 }}{{ ' a '.strip().replace('a', 'bc').split('b') }}
+        {{- '%s %d' % ('b', 3) }}{{ '{{2024}} {:>3} {x}'.format(1, x=2) }}{{ '5% (2024) {}'.format(1) }}{{ '2024 %5.1f' % 1 }}
+        {{- ' a '.strip().replace('a', 'bc').split('b') }}
         {{- 1 < 2 < 3 }}{{ 'a' in 'abc' }}{{ 'user' in ['user'] and 1 is not none }}{{ {'b': 1} | dictsort }}{{ 10 ** 9 * 0.5 }}
         {%- generation %}{{ messages[-1].content | trim | upper }}{% endgeneration %}{% block end %}{{ nothing }}{% endblock %}"""
     plain = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
@@ -168,7 +169,7 @@ def test_counting_changes_nothing(tmp_path):
 
 
 def test_a_long_conversation_is_no_attack(tmp_path):
-    """Bounds grow with what is rendered: a conversation of two million characters is, and one of 2,000 turns."""
+    """Bounds grow with the conversation: one of two million characters is rendered, and one of 2,000 turns."""
     template = ChatTemplate(write_vocabulary(tmp_path))
     long = turns("a" * 1_000_000, "b" * 1_000_000)
     assert template(long) == "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in long)
