@@ -14,6 +14,9 @@ from typing import Any
 from models.errors import UserError, shortened, told
 
 MOST = 256 << 20  # bytes of a JSON or text file; the largest released vocabulary has 33 MiB
+TEMPLATE = 1 << 17  # characters of a chat template; released ones have up to 30,000
+RENDERING = 1_000_000  # steps in which it renders a conversation; one of 7,000 characters takes 18,000 for 100 turns
+RENDERED = 1 << 23  # characters that it may make on the way, beside 32 for each of the conversation
 
 
 def regular(path: Path, error: type[UserError]) -> Path:
@@ -42,6 +45,13 @@ def is_within(name: str) -> bool:
     """Returns whether a path is relative and does not lead out of the folder that it is relative to."""
     path = Path(name)
     return bool(path.parts) and not path.is_absolute() and ".." not in path.parts and "\0" not in name
+
+
+def bounded(number: int, most: int, unit: str, error: type[UserError], name: object = "") -> int:
+    """Returns a number of things in a file, before memory is asked for them; raises an error if there are more than `most`."""
+    if number > most:
+        raise error(f"{name} has {number:,} {unit}, more than {most:,}".lstrip())
+    return number
 
 
 def read_bytes(path: Path, error: type[UserError], most: int = MOST) -> bytes:

@@ -35,7 +35,7 @@ from data.text.sources import CHATS
 from data.vocabularies import files
 from data.vocabularies.chat_templates import ChatEncoder
 
-FORMAT = 1  # version of the cache's format; increase it whenever the same packages would give another cache
+FORMAT = 2  # version of the cache's format; increase it whenever the same packages would give another cache
 PART, PAIRS = "conversations", "pairs"
 SCORES = "scores.jsonl"
 _SEED = 0

@@ -65,9 +65,8 @@ def pair(record: Record, encoder: ChatEncoder) -> tuple[packing.Example, packing
       TemplateRefusal: the template does not take such a conversation.
     """
     prompt, tools = record["prompt"], record.get("tools")
-    given = sum(message["role"] == "assistant" for message in prompt)
     chosen, rejected = (
-        encoder.conversation([*prompt, *record[side]], tools, given=given) for side in ("chosen", "rejected")
+        encoder.conversation([*prompt, *record[side]], tools, given=len(prompt)) for side in ("chosen", "rejected")
     )
     return chosen, rejected
 

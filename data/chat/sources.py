@@ -5,7 +5,7 @@
     preference    {"prompt": "Hi", "chosen": "Hello", "rejected": "Go away"}
 
 Each of a preference's fields is a text or a list of messages; "chosen" and "rejected" may repeat the prompt's messages, and then
-need no "prompt".
+need no "prompt". A message of the assistant with "weight": 0 is not learned.
 """
 
 import hashlib
@@ -27,6 +27,7 @@ _ROLES = {
     "model": "assistant", "assistant": "assistant", "system": "system", "tool": "tool", "function": "tool",
     "observation": "tool",
 }  # fmt: skip
+_SYSTEM = ("system", "developer")
 _FIRST = 1 << 16  # characters in which a file's first line shows what it is
 
 
@@ -69,8 +70,8 @@ def _record(value: Any) -> Record:
             shared = next((i for i, (a, b) in enumerate(zip(*pair.values(), strict=False)) if a != b), 0)
             prompt = pair["chosen"][:shared]
             pair = {side: turns[shared:] for side, turns in pair.items()}
-        elif all(turns[: len(prompt)] == prompt for turns in pair.values()):
-            pair = {side: turns[len(prompt) :] for side, turns in pair.items()}
+        else:
+            prompt, pair = _without_prompt(prompt, pair)
         if not prompt or not all(turns and turns[-1]["role"] == "assistant" for turns in pair.values()):
             raise DataError("a preference needs a prompt, and a chosen and a rejected answer that differ")
         return {"prompt": prompt, **pair, **more}
@@ -80,6 +81,28 @@ def _record(value: Any) -> Record:
         system = [{"role": "system", "content": value["system"]}] if value.get("system") else []
         return {"messages": [*system, *_messages(value["conversations"])], **more}
     raise DataError("neither 'messages' (OpenAI), nor 'conversations' (ShareGPT), nor 'chosen' and 'rejected'")
+
+
+def _without_prompt(
+    prompt: list[Message], pair: Mapping[str, list[Message]]
+) -> tuple[list[Message], dict[str, list[Message]]]:
+    """Returns a prompt and the answers without it, where they repeat it; its system turns may be on either side alone."""
+    head, body = _split_system(prompt)
+    answers = {}
+    for side, turns in pair.items():
+        before, behind = _split_system(turns)
+        if behind[: len(body)] == body:
+            if before and head and before != head:
+                raise DataError(f"the {side!r} answer repeats the prompt behind another system turn")
+            head, turns = head or before, behind[len(body) :]
+        answers[side] = turns
+    return head + body, answers
+
+
+def _split_system(turns: list[Message]) -> tuple[list[Message], list[Message]]:
+    """Returns the system turns with which a conversation begins, and those behind."""
+    n = next((i for i, turn in enumerate(turns) if turn["role"] not in _SYSTEM), len(turns))
+    return turns[:n], turns[n:]
 
 
 def _turns(value: Any, role: str) -> list[Message]:
@@ -105,6 +128,9 @@ def _message(turn: dict[str, Any]) -> Message:
         content = "".join(part["text"] for part in content)
     if not isinstance(content, str) and not (content is None and turn.get("tool_calls")):
         raise DataError(f"a message of {name!r} has no text: only texts are read")
+    weight = turn.get("weight", 1)
+    if type(weight) is not int or weight not in (0, 1):
+        raise DataError(f"a message of {name!r} has weight {shortened(json.dumps(weight))}, which must be 0 or 1")
     return turn | {"role": _ROLES.get(name, name), "content": content or ""}
 
 

@@ -1,14 +1,14 @@
 """Chat templates of released checkpoints: conversations as the text that a model was tuned on, and which of it is learned.
 
 A template is Jinja, rendered in its sandbox with what `transformers` offers to it: `raise_exception`, `strftime_now`, loop
-controls, `tojson`, and `{% generation %}` around what the assistant says. It comes from a file of a model's publisher, and can
-reach nothing but the conversation. A turn of the assistant is learned up to the special token that ends it; without one, the
-model would never learn to stop.
+controls, `tojson`, and `{% generation %}` around what the assistant says. It comes from a file of a model's publisher, can reach
+nothing but the conversation, and is stopped where it does more than rendering one takes. A turn of the assistant is learned up to
+the special token that ends it; without one, the model would never learn to stop.
 """
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,10 +72,11 @@ class ChatTemplate:
         return self._render(messages, prompt, tools).replace(BEGIN, "").replace(END, "")
 
     def _render(self, messages: Sequence[Message], prompt: bool, tools: Any) -> str:
-        if any(mark in json.dumps(list(messages), ensure_ascii=False) for mark in (BEGIN, END)):
+        given = json.dumps([list(messages), tools], ensure_ascii=False)
+        if BEGIN in given or END in given:
             raise TemplateRefusal("a turn holds U+FDD0 or U+FDD1, which no text may hold")
         return self._program.render(
-            messages=messages, add_generation_prompt=prompt, tools=tools, documents=None, **self._tokens
+            len(given), messages=messages, add_generation_prompt=prompt, tools=tools, documents=None, **self._tokens
         )
 
     def rendered(self, messages: Sequence[Message], tools: Any = None) -> Rendered:
@@ -102,6 +103,21 @@ class ChatTemplate:
                 learned.append((len(before), len(after)))
         return Rendered(text, tuple(learned))
 
+    def turns_of(self, rendered: Rendered, messages: Sequence[Message], tools: Any = None) -> list[int]:
+        """Returns, for each learned place of a conversation, the number of the message that it belongs to.
+
+        Templates may mark some turns alone, as the last. A place belongs to the first turn up to whose end, which is where the
+        assistant's next turn begins, the template marks it.
+        """
+        said = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
+        if not self.marked:
+            return said
+        turns: dict[Span, int] = {}
+        for turn, end in zip(said, [*said[1:], len(messages)], strict=True):
+            for place in self.rendered(messages[:end], tools).learned:
+                turns.setdefault(place, turn)
+        return [turns[place] for place in rendered.learned]
+
 
 class ChatEncoder:
     """A vocabulary with its chat template.
@@ -120,9 +136,13 @@ class ChatEncoder:
 
     @property
     def end(self) -> int:
-        """Returns the id of the token that ends a turn of the assistant."""
+        """Returns the id of the token that ends a turn of the assistant; raises DataError if the template teaches none."""
         turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
         ids, learned = self.conversation(turns)
+        if not learned.any():
+            raise DataError(
+                f"{self.folder}: its chat template leaves out what the assistant says, or marks nothing of it"
+            )
         return int(ids[np.flatnonzero(learned)[-1]])
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
@@ -132,35 +152,41 @@ class ChatEncoder:
     def conversation(
         self, messages: Sequence[Message], tools: Any = None, *, given: int = 0
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns (ids, which of them are learned: 1 or 0).
+        """Returns (ids, which of them are learned: 1 or 0). Turns of `weight` 0 are not.
 
         Args:
-          given: how many turns of the assistant, the first ones, are not learned.
+          given: how many messages, the first ones, are not learned.
 
         Raises:
           DataError: the template ends a turn without a special token, or gives what is learned no place.
           TemplateRefusal: the template does not take such a conversation.
         """
         rendered = self.template.rendered(messages, tools)
-        ids, starts = map(np.array, self.tokenizer.encode_starts(rendered.text))
+        ids, starts = self.tokenizer.encode_starts(rendered.text)
+        starts = np.array([*starts, len(rendered.text)])
         predicted, special = np.zeros(len(ids), np.int32), np.isin(ids, self._special)
-        for begin, end in rendered.learned[given:]:
+        learned, left_out = rendered.learned, [i < given or m.get("weight") == 0 for i, m in enumerate(messages)]
+        if any(left_out):
+            turns = self.template.turns_of(rendered, messages, tools)
+            learned = [place for place, turn in zip(learned, turns, strict=True) if not left_out[turn]]
+        for begin, end in learned:
             if begin == end:
                 continue
             first, last = (int(np.searchsorted(starts, edge)) for edge in (begin, end))
-            if first == len(ids) or starts[first] > begin:
+            if starts[first] > begin:
                 first -= 1  # a token that begins before the first character reaches into it
-            if self.template.marked and not special[last - 1] and last < len(ids) and special[last]:
-                last += 1  # marks may leave out the token that ends the turn
-            ending = first + int(np.flatnonzero(special[first:last])[-1]) if special[first:last].any() else -1
-            behind = rendered.text[starts[ending + 1] : end] if ending + 1 < last else ""
-            if ending < 0 or behind.strip():
+            inside, behind = first + np.flatnonzero(special[first:last]), last + np.flatnonzero(special[last:])
+            if len(inside) and not rendered.text[starts[inside[-1] + 1] : end].strip():
+                ending = inside[-1]  # marks may hold a line break behind it
+            elif self.template.marked and len(behind) and not rendered.text[end : starts[behind[0]]].strip():
+                ending = behind[0]  # marks may leave it out
+            else:
                 raise DataError(
                     f"{self.folder}: its chat template ends a turn of the assistant without a special token, from which a "
                     "model would not learn to stop; write one behind the content"
                 )
             predicted[first : ending + 1] = 1
-        return ids.astype(np.int32), predicted
+        return np.array(ids, np.int32), predicted
 
 
 def _unmarked(text: str) -> Rendered:
@@ -189,13 +215,14 @@ def _config(folder: Path) -> dict[str, Any]:
 def _read(folder: Path) -> tuple[str, dict[str, str]]:
     """Returns the template of a folder, and the special tokens that it may name."""
     config = _config(folder)
-    named = {k: v["content"] if isinstance(v, Mapping) else v for k, v in config.items() if k.endswith("_token")}
+    named = {k: v.get("content") if isinstance(v, dict) else v for k, v in config.items() if k.endswith("_token")}
     tokens = {k: v for k, v in named.items() if isinstance(v, str)}
     if (folder / files.TEMPLATE).exists():
-        return (folder / files.TEMPLATE).read_text(encoding="utf-8"), tokens
+        return untrusted.read_text(folder / files.TEMPLATE, files.VocabularyError), tokens
     source = config.get("chat_template")
     if isinstance(source, list):  # several by name: for tools, for retrieval
-        source = {each["name"]: each["template"] for each in source}.get("default")
+        named = [each for each in source if isinstance(each, dict) and each.get("name") == "default"]
+        source = named[-1].get("template") if named else None
     if not isinstance(source, str):
         raise DataError(
             f"{folder}: no chat template, neither {files.TEMPLATE} nor chat_template in {files.CONFIG}; take the folder of a "

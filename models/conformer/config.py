@@ -3,6 +3,7 @@
 import dataclasses
 from typing import ClassVar, Literal
 
+from models.parts.numbers import check_epsilon, check_finite
 from models.parts.transformer_config import check_dropout
 
 Objective = Literal["ctc", "transducer", "wav2vec", "w2v_bert", "none"]
@@ -93,6 +94,8 @@ class ConformerConfig:
     masked_weight: float = 1.0
 
     def __post_init__(self) -> None:
+        check_finite(self)
+        check_epsilon(self.norm_eps)
         check_dropout(self.dropout)
         if self.model_dim % self.heads:
             fits = [n for n in range(1, self.model_dim + 1) if self.model_dim % n == 0]

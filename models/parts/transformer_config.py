@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from models.parts.attention.config import Latent, LayerKind, Rotary
 from models.parts.moe.config import MoeConfig
+from models.parts.numbers import check_base, check_epsilon, check_finite
 
 Positions = Literal["learned", "rotary", "relative", "relative_shared", "sinusoidal", "none"]
 Norm = Literal["rms", "rms_plus_one", "layer"]
@@ -102,6 +103,9 @@ class BlockConfig:
     hidden_dropout: float = 0.0
 
     def __post_init__(self) -> None:
+        check_finite(self)
+        check_epsilon(self.norm_eps)
+        check_base(self.rotary_base)
         if self.heads % self.groups:
             fits = [n for n in range(1, self.heads + 1) if self.heads % n == 0]
             best = min(fits, key=lambda n: abs(n - self.kv_heads))

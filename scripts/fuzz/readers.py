@@ -26,7 +26,7 @@ from data.reading.examples import open_source
 from data.speech import sound
 from data.text.config import TextData
 from data.vocabularies import files, multilingual, sentencepiece, tokenizers
-from data.vocabularies.chat_templates import has_template
+from data.vocabularies.chat_templates import ChatEncoder, has_template
 from models import interchange
 from models.families import interchange_of
 from models.interchange import Shape
@@ -50,6 +50,9 @@ _LINES = [
     " ".join((*rng.choices(_WORDS, k=5), *("".join(rng.choices(_SYLLABLES, k=3)) for _ in range(4))))
     for rng in map(random.Random, range(400))
 ]
+_TEMPLATE = """{% set ns = namespace(n=0) %}{% macro text(m) %}{{ m.content | trim ~ eos_token }}{% endmacro %}
+{% for m in messages[0:] if m.role in ['user', 'assistant'] %}{% set ns.n = ns.n + 1 %}{{ m.role * 1 }}
+{% generation %}{{ text(m).replace('a', 'b') if loop.index % 2 == 0 else '%s' % text(m) }}{% endgeneration %}{% endfor %}"""
 _LENGTH, _VOCABULARY = 16, 290  # tokens of a cache's rows; pieces
 
 
@@ -139,6 +142,14 @@ def _ends(folder: Path) -> None:
     _bpe(folder)
     for name, content in _ENDS.items():
         (folder / name).write_text(json.dumps(content))
+
+
+def _chat(folder: Path) -> None:
+    _bpe(folder)
+    (folder / files.TEMPLATE).write_text(_TEMPLATE)
+    (folder / files.CONFIG).write_text(
+        json.dumps({"eos_token": {"content": "<|endoftext|>"}, "chat_template": "{{ a }}"})
+    )
 
 
 def _ctranslate2(folder: Path) -> None:
@@ -307,6 +318,12 @@ def _read_tokenizer(folder: Path) -> None:
     has_template(folder)
 
 
+def _read_chat(folder: Path) -> None:
+    encoder = ChatEncoder(folder)
+    encoder.conversation([{"role": role, "content": "the cat"} for role in ("user", "assistant", "user", "assistant")])
+    encoder.prompt([{"role": "user", "content": "the cat"}])
+
+
 def _read_pieces(folder: Path) -> None:
     vocabulary = sentencepiece.Vocabulary(folder / files.PIECES)
     vocabulary.decode(vocabulary.encode(_LINES[0]))
@@ -443,6 +460,7 @@ READERS: Mapping[str, Reader] = {
         Reader("release: SHA256SUMS", _release, _read_weights, _line),
         Reader("tokenizer.json", _bpe, _read_tokenizer, mutations.of(tokenizers.FILE)),
         Reader("ends of texts", _ends, _read_tokenizer, mutations.of(*_ENDS)),
+        Reader("chat template", _chat, _read_chat, mutations.of(files.TEMPLATE, files.CONFIG)),
         Reader("SentencePiece", _translator, _read_pieces, mutations.of(files.PIECES)),
         Reader("translator's vocabulary", _translator, _read_translator, mutations.of()),
         Reader("pictures", _pictures, _read_pictures, mutations.of()),

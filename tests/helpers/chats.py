@@ -1,6 +1,7 @@
 """Made-up conversations, and a small vocabulary with a chat template, such as lies beside a released checkpoint."""
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -33,18 +34,38 @@ MARKED = """{%- for message in messages -%}
 {%- if add_generation_prompt -%}{{- '<|im_start|>assistant\n' -}}{%- endif -%}"""
 
 
-def write_vocabulary(folder: Path, template: str | None = CHATML, size: int = 320) -> Path:
-    """Writes a byte-level vocabulary of `size` and two tokens more that begin and end a turn, with a chat template."""
+def write_vocabulary(
+    folder: Path,
+    template: str | None = CHATML,
+    size: int = 320,
+    special: Sequence[str] = (START, END),
+    named: Mapping[str, str] | None = None,
+) -> Path:
+    """Writes a byte-level vocabulary of `size` and special tokens more, that begin and end a turn, with a chat template.
+
+    Args:
+      named: special tokens by the names that a template has for them.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     tokenizers.train_bpe([*texts(200, 0), "system user assistant " * 9] * 2, folder / files.TOKENIZER, size)
     tokenizer = library.Tokenizer.from_file(str(folder / files.TOKENIZER))
-    tokenizer.add_special_tokens([START, END])
+    tokenizer.add_special_tokens(list(special))
     tokenizer.save(str(folder / files.TOKENIZER))
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END, "pad_token": "<|endoftext|>"}
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END, "pad_token": "<|endoftext|>"} | dict(
+        named or {}
+    )
     (folder / files.CONFIG).write_text(json.dumps(config))
     if template is not None:
         (folder / files.TEMPLATE).write_text(template)
     return folder
+
+
+def learned(encoder: ChatEncoder, messages: list[dict], **options) -> list[str]:
+    """Returns the pieces of a conversation that are learned."""
+    ids, predicted = encoder.conversation(messages, **options)
+    edges = np.flatnonzero(np.diff(predicted, prepend=0, append=0)).reshape(-1, 2)
+    texts = encoder.tokenizer._tokenizer
+    return [texts.decode(ids[begin:end].tolist(), skip_special_tokens=False) for begin, end in edges]
 
 
 def turns(*contents: str) -> list[dict]:

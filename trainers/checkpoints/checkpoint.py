@@ -38,6 +38,8 @@ _META = {"format": str, "experiment": dict, "versions": dict, "data": str, "chec
 
 _PARTS = ("model", "data", "train", "optimizer")  # of an experiment, in which a run that goes on may not differ
 
+_UNFINISHED = ".orbax-checkpoint-tmp"  # is in the name of a checkpoint's folder until all of it is written
+
 _READ = ("params", "step")  # what is read of a state where its run does not go on
 
 
@@ -355,6 +357,20 @@ def newest_step(workdir: Path) -> int | None:
         return manager.latest_step()
 
 
+def _none_yet(workdir: Path, folder: epath.Path) -> str:
+    """Returns why a run has no checkpoint, and what can be done."""
+    unfinished = sorted(path.name.partition(".")[0] for path in folder.iterdir() if _UNFINISHED in path.name)
+    if unfinished:
+        return (
+            f"no checkpoint of {workdir} is finished: the save of step {unfinished[-1]} is under way, or was cut off; wait a "
+            "moment, or, if the run has ended, start it again with the same command"
+        )
+    return (
+        f"{workdir} has no checkpoint yet: its run has not come to its first save, or ended before it; wait, or start it again "
+        "with the same command, which saves at the end and every --train.save-every steps"
+    )
+
+
 def read_params(workdir: Path, step: int | None = None) -> tuple[Experiment, int, dict[str, Any], str]:
     """Returns (experiment, step, parameters on the host, data fingerprint) of a run's newest checkpoint, or of a given step.
 
@@ -374,9 +390,11 @@ def read_stored(workdir: Path, step: int | None = None) -> tuple[Experiment, int
     if not folder.is_dir():
         raise CheckpointError(f"no checkpoints in {workdir}; a run writes them under WORKDIR/checkpoints")
     with _reader(folder) as manager:
-        step = manager.latest_step() if step is None else step
-        if step is None or step not in manager.all_steps():
-            raise CheckpointError(f"no checkpoint {step} in {folder}; there are {sorted(manager.all_steps())}")
+        if not (steps := sorted(manager.all_steps())):
+            raise CheckpointError(_none_yet(workdir, folder))
+        step = steps[-1] if step is None else step
+        if step not in steps:
+            raise CheckpointError(f"no checkpoint {step} in {folder}; there are {', '.join(map(str, steps))}")
         try:
             meta = _meta(manager, step)
             want = {name: value for name, value in meta["checksums"].items() if name.partition(".")[0] in _READ}

@@ -67,9 +67,9 @@ class Gguf:
         self.path = path
         self._file = gguf_reader.opened(path, InterchangeError)
         self._tensors = {tensor.name: _Tensor(path, tensor) for tensor in self._file.tensors}
-        if (parts := self._value("split.count", 0)) > 1:
+        if (parts := self._value("split.count", 0, int)) > 1:
             raise InterchangeError(f"{path}: one of {parts} parts of a model, which must be merged into one file first")
-        architecture = self._value("general.architecture")
+        architecture = self._value("general.architecture", kind=str)
         mapping = _mapping(path, architecture)
         before = f"{architecture}."
         settings = {k.removeprefix(before): self._value(k) for k in self._file.fields if k.startswith(before)}
@@ -99,13 +99,15 @@ class Gguf:
         form = self._remade.get(name)
         return form.make(*(self._tensors[source] for source in form.sources)) if form else self._tensors[name][...]
 
-    def _value(self, key: str, default: Any = None) -> Any:
-        """Returns a value of the file's description, which must be there if there is no default."""
-        if (value := gguf_reader.value(self._file, key, InterchangeError)) is not None:
-            return value
-        if default is None:
+    def _value(self, key: str, default: Any = None, kind: type = object) -> Any:
+        """Returns a value of the file's description, of this kind, which must be there if there is no default."""
+        value = gguf_reader.value(self._file, key, InterchangeError)
+        if value is None and default is None:
             raise InterchangeError(f"{self.path}: {key} is missing")
-        return default
+        if not isinstance(value, (kind, type(None))):
+            expected = "a text" if kind is str else "a whole number"
+            raise InterchangeError(f"{self.path}: {key} is {shortened(repr(value))}, expected {expected}")
+        return default if value is None else value
 
     @property
     def vocabulary(self) -> Path | None:
@@ -120,8 +122,9 @@ class Gguf:
     def _vocabulary(self) -> Path:
         if (self.path.parent / tokenizers.FILE).exists():
             return self._completed(self.path.parent)
-        kept = {k: self._value(f"tokenizer.ggml.{k}") for k in ("model", "pre", "tokens", "merges", "eos_token_id")}
-        folder = paths.data_dir() / "vocabularies" / f"gguf-{paths.digest([kept, CONFIG])[:16]}"
+        for key in ("model", "pre", "tokens", "merges", "eos_token_id"):
+            self._value(f"tokenizer.ggml.{key}")
+        folder = self._folder()
         if not folder.exists():
             try:
                 with paths.new_folder(folder) as new, untrusted.damage("the vocabulary", InterchangeError):
@@ -136,14 +139,18 @@ class Gguf:
         explained = files.token_ids(beside) or any((beside / name).exists() for name in (CONFIG, files.SPECIAL))
         if explained or "tokenizer.ggml.tokens" not in self._file.fields:
             return beside
-        said = {key: self._value(key, "") for key in self._file.fields if key.startswith("tokenizer.")}
-        digests = [paths.sha256(file) for file in files.listed(beside)]
-        folder = paths.data_dir() / "vocabularies" / f"gguf-{paths.digest([said, digests, CONFIG])[:32]}"
+        folder = self._folder(*(paths.sha256(file) for file in files.listed(beside)))
         if not folder.exists():
             with paths.new_folder(folder) as new, untrusted.damage(f"{self.path}: its vocabulary", InterchangeError):
                 files.copy(beside, new)
                 tokenizers.config_from_gguf(self.path, new / CONFIG)
         return folder
+
+    def _folder(self, *others: str) -> Path:
+        """Returns the folder of what is made from all that the file says of its vocabulary, and from these other contents: two
+        files with the same pieces may have other chat templates."""
+        said = {key: self._value(key, "") for key in self._file.fields if key.startswith("tokenizer.")}
+        return paths.data_dir() / "vocabularies" / f"gguf-{paths.digest([said, others, CONFIG])[:32]}"
 
 
 def _mapping(path: Path, architecture: str) -> Any:
@@ -152,6 +159,6 @@ def _mapping(path: Path, architecture: str) -> Any:
     known = {name: module for module in modules for name in module.ARCHITECTURES}
     if architecture not in known:
         raise InterchangeError(
-            f"{path}: models of architecture {architecture!r} cannot be read{nearest(architecture, known)}"
+            f"{path}: models of architecture '{shortened(architecture)}' cannot be read{nearest(architecture, known)}"
         )
     return known[architecture]

@@ -1,6 +1,7 @@
 """Opens a trained model in any form: a run's workdir, a release, a Hugging Face folder, a GGUF file or one of bare arrays."""
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +9,14 @@ from configs import registry
 from configs.experiment import Experiment
 from configs.registry import ConfigError
 from data.reading.caches import cache_folder
-from models.errors import nearest
+from models.errors import nearest, shortened
 from models.families import ModelConfig, family_of
 from models.interchange import InterchangeError
 from trainers.weights import bare, huggingface, peft, release
 from trainers.weights.source import Arrays, Weights
 
 CTRANSLATE2 = "model.bin"  # whose name PyTorch's pickles do not have
+_ADAPTERS = 4  # of which each is the base of the next; one that names itself has no end
 
 
 def open_weights(path: Path, base: Path | None = None) -> Weights:
@@ -54,15 +56,32 @@ def open_weights(path: Path, base: Path | None = None) -> Weights:
 
 
 def _adapted(path: Path, base: Path | None) -> Weights:
-    """Returns an adapter merged into its base; raises InterchangeError where there is no such folder."""
-    named = peft.base_of(path)
-    base = base or (Path(named) if named and Path(named).exists() else None)
-    if base is None:
-        raise InterchangeError(
-            f"{path} is an adapter of {named or 'an unnamed model'!r}, which is no folder here: name its base, "
-            "python -m scripts.convert from-peft ADAPTER --base FOLDER --to RELEASE"
-        )
-    return peft.Peft(path, open_weights(base))
+    """Returns an adapter merged into its base, which may be an adapter too; raises InterchangeError where there is no such
+    folder."""
+    adapters = [path]
+    while True:
+        named = peft.base_of(adapters[-1])
+        base = base or (Path(named) if os.path.exists(named) else None)  # also of a name that no path can have
+        if base is None:
+            raise InterchangeError(
+                f"{adapters[-1]} is an adapter of {shortened(named or 'an unnamed model')!r}, which is no folder here: name its "
+                "base, python -m scripts.convert from-peft ADAPTER --base FOLDER --to RELEASE"
+            )
+        if (
+            not peft.is_adapter(base) or (base / release.SUMS).exists()
+        ):  # a release, which refuses what is no file of it
+            break
+        if len(adapters) == _ADAPTERS:
+            raise InterchangeError(
+                f"{path} is an adapter whose base, {shortened(str(base))!r}, is an adapter too, and so on, more than {_ADAPTERS} "
+                "times; the last base must be a model"
+            )
+        adapters.append(base)
+        base = None
+    weights = open_weights(base)
+    for folder in reversed(adapters):
+        weights = peft.Peft(folder, weights)
+    return weights
 
 
 def _run(path: Path, step: int | None) -> tuple[Experiment, Weights]:

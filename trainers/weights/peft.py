@@ -10,6 +10,7 @@ theirs and B has blocks, which is the same function.
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from models.sharding.params import flatten
 from trainers.adapt import PREFIX
 from trainers.weights import tensor_files
 from trainers.weights.huggingface import write_json
+from trainers.weights.patterns import Patterns
 from trainers.weights.source import Weights
 from trainers.weights.tensor_files import TensorFile
 
@@ -116,6 +118,7 @@ def _read(folder: Path, base: Weights) -> dict[str, tuple[np.ndarray, np.ndarray
             f"{folder / TENSORS}: {shortened(odd[0])} is no low-rank matrix of a projection, or lacks its other half"
         )
     ranks = {module: file.shapes[module + _A][0] for module in modules if module + _A in file.shapes}
+    patterns = Patterns()
     for module in sorted(modules):
         name = module.removeprefix(_ROOT)
         theirs = mapping.canonical(base.config, f"{name}.weight")
@@ -135,7 +138,7 @@ def _read(folder: Path, base: Weights) -> dict[str, tuple[np.ndarray, np.ndarray
                 f"[r, {inputs}] and [{sum(outputs)}, r]"
             )
         with untrusted.damage(folder / CONFIG, InterchangeError):
-            b = _scale(config, name, rank) * b
+            b = _scale(config, patterns, name, rank) * b
         halves = dataclasses.replace(entry, transposed=True, parts=tuple(_side(part, rank) for part in entry.parts))
         for part, half in zip(entry.parts, halves.split(b), strict=True):
             if part.name not in updates:
@@ -156,12 +159,17 @@ def _side(part: Part, rank: int) -> Part:
     return Part(part.name, (rank, *part.shape[part.inputs :]), 1)
 
 
-def _scale(config: Mapping[str, Any], module: str, rank: int) -> float:
-    """Returns alpha / r of a module, or alpha / sqrt(r) with rank-stabilised LoRA."""
-    alpha = config.get("lora_alpha", 8)
-    for pattern, value in (config.get("alpha_pattern") or {}).items():
-        if module == pattern or module.endswith(f".{pattern}"):
-            alpha = value
+def _scale(config: Mapping[str, Any], patterns: Patterns, module: str, rank: int) -> float:
+    """Returns alpha / r of a module, or alpha / sqrt(r) with rank-stabilised LoRA.
+
+    `alpha_pattern` has alphas by regular expression; the first one that a module's name, or its end behind a dot, matches
+    counts (`get_pattern_key` of PEFT 0.21).
+    """
+    starts = [0, *(match.end() for match in re.finditer(r"\.", module))]
+    alphas = (config.get("alpha_pattern") or {}).items()
+    alpha = next((value for key, value in alphas if patterns.matches(key, module, starts)), config.get("lora_alpha", 8))
+    if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not np.isfinite(alpha):
+        raise ValueError(f"alpha of {module} is {shortened(json.dumps(alpha))}, which is no finite number")
     return alpha / (rank**0.5 if config.get("use_rslora") else rank)
 
 

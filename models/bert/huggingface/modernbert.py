@@ -29,6 +29,7 @@ from models.interchange import (
 )
 from models.parts.attention.config import LayerKind
 from models.parts.heads_config import Classification, Head, MaskedLm, SentenceEmbedding, Span, Tagging
+from models.parts.numbers import check_base
 
 STEMS = {"modernbert": "ModernBert"}
 PREFIX = "model."
@@ -105,8 +106,7 @@ def _bases(s: Mapping[str, Any]) -> dict[str, float]:
         rope = {"rope_theta": setting(s, old, float)} | setting(given, kind, dict, {})
         only(rope, rope_type=("default",), type=("default",), partial_rotary_factor=(1, 1.0))
         bases[kind] = setting(rope, "rope_theta", float)
-        if not bases[kind] > 0:
-            raise InterchangeError(f"config.json: rope_theta={bases[kind]} of {kind}: must be positive")
+        check_base(bases[kind], f"rope_theta of {kind}")
     return bases
 
 

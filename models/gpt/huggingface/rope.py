@@ -8,6 +8,7 @@ from typing import Any
 from models.errors import nearest, shortened
 from models.interchange import InterchangeError, setting
 from models.parts.attention.config import Rotary
+from models.parts.numbers import check_base
 
 TYPES = {
     name: name for name in ("default", "linear", "llama3", "yarn", "longrope")
@@ -53,6 +54,7 @@ def turning(
         )
     kind = types[kind]
     base = _number(rope, "rope_theta", theta)
+    check_base(base, "rope_theta")
     share = _number(rope, "partial_rotary_factor", 1.0)
     dims = int(head_dim * share)
     if dims != head_dim and not partial:

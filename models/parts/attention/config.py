@@ -4,6 +4,8 @@ import dataclasses
 import math
 from typing import Literal
 
+from models.parts.numbers import check_base, check_epsilon, check_finite
+
 Scaling = Literal["none", "linear", "llama3", "yarn", "longrope"]
 
 
@@ -39,6 +41,7 @@ class Rotary:
     long: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
+        check_finite(self)
         if self.scaling in ("llama3", "yarn", "longrope") and self.original < 1:
             raise ValueError(
                 f"original={self.original}: scaling={self.scaling!r} needs the length of the first training"
@@ -120,6 +123,8 @@ class LayerKind:
     scaled: bool = True
 
     def __post_init__(self) -> None:
+        if self.base:
+            check_base(self.base, "base")
         if self.window < 0:
             raise ValueError(f"window={self.window}: must be at least 1, or 0 for all positions")
 
@@ -151,6 +156,7 @@ class Latent:
         for name, least in (("rank", 1), ("query_rank", 0), ("head_dim", 1), ("value_dim", 1)):
             if (value := getattr(self, name)) < least:
                 raise ValueError(f"latent.{name}={value}: must be {least} or more")
+        check_epsilon(self.norm_eps, "latent.norm_eps")
 
     def shrunk(self) -> "Latent":
         """Returns sizes small enough for a test, all unlike."""

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Literal, get_args
 
 from models.errors import nearest
+from models.parts.numbers import check_finite
 
 Activation = Literal["same", "relu", "gelu", "gelu_tanh", "silu", "clipped_swiglu"]
 Balance = Literal["first_choices", "pooled"]
@@ -109,6 +110,7 @@ class MoeConfig:
     z_weight: float = 0.0
 
     def __post_init__(self) -> None:
+        check_finite(self)
         if self.experts < 2:
             raise ValueError(f"experts={self.experts}: a router needs at least 2 to choose from")
         kinds = dict(

@@ -24,7 +24,7 @@ from data.task import DataError
 from data.vocabularies.chat_templates import ChatEncoder
 from models.protocol import Context
 from models.sharding.params import merge
-from tests.helpers.chats import conversations, turns, write_chat_cache, write_vocabulary
+from tests.helpers.chats import conversations, learned, turns, write_chat_cache, write_vocabulary
 from tests.helpers.conversations import unpacked
 from trainers.plan import fresh_state, make_plan
 from trainers.step import gradients
@@ -54,6 +54,10 @@ def test_both_forms_are_read_alike(tmp_path):
         '{"messages": 3}': "line 2: expected a list",
         '{"messages": [{"role": "usr", "content": "a"}]}': "no role 'usr'; did you mean 'user'",
         '{"messages": [{"role": "user", "content": [{"type": "image"}]}]}': "only texts are read",
+        '{"messages": [{"role": "assistant", "content": "a", "weight": 0.5}]}': "line 2: a message .* has weight 0.5, which",
+        '{"messages": [{"role": "assistant", "content": "a", "weight": true}]}': "has weight true, which must be 0 or 1",
+        '{"messages": [{"role": "assistant", "content": "a", "weight": "0"}]}': "has weight .0., which must be 0 or 1",
+        '{"messages": [{"role": "assistant", "content": "a", "weight": null}]}': "has weight null, which must be 0 or 1",
         '{"text": "a"}': "neither 'messages'",
         "{": "line 2: ",
     }.items(),
@@ -64,6 +68,19 @@ def test_a_line_that_cannot_be_read_is_named(tmp_path, line, part):
     file.write_text(file.read_text() + line + "\n")
     with pytest.raises(DataError, match=part):
         list(sources.read(file))
+
+
+def test_turns_of_weight_0_are_not_learned(tmp_path):
+    """OpenAI's `weight` leaves a turn of a file in the text and out of what is learned."""
+    talk = turns("the", "bad", "so", "good")
+    talk[1]["weight"], talk[3]["weight"] = 0, 1
+    (record,) = sources.read(write_lines(tmp_path / "a.jsonl", {"messages": talk}))
+    encoder = ChatEncoder(write_vocabulary(tmp_path / "vocabulary"))
+    assert learned(encoder, record["messages"]) == ["good<|im_end|>"]
+    ((ids, predicted),) = encoding.conversations([record], encoder, 64, Counts())
+    assert predicted.sum() == len(encoder.tokenizer.encode("good")) + 1 and "bad" in encoder.tokenizer.decode(
+        ids.tolist()
+    )
 
 
 def test_equal_conversations_are_held_out_together():

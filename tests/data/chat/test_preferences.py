@@ -62,6 +62,30 @@ def test_pairs_are_read_in_every_form(tmp_path):
         list(sources.read(write(file, [{"chosen": [*prompt, yes], "rejected": [*prompt, yes]}])))
 
 
+def test_answers_that_repeat_the_prompt_behind_a_system_turn_are_recognised(tmp_path):
+    """A system turn may stand in the prompt, in either answer, or in all of them, and is there once; two different ones are an
+    error that names the line."""
+    system, prompt = [{"role": "system", "content": "S"}], turns("Hi")
+    yes, no = ([{"role": "assistant", "content": text}] for text in ("yes", "no"))
+    want = {"prompt": [*system, *prompt], "chosen": yes, "rejected": no}
+    forms = [
+        {"prompt": "Hi", "chosen": [*system, *prompt, *yes], "rejected": [*system, *prompt, *no]},
+        {"prompt": [*system, *prompt], "chosen": [*prompt, *yes], "rejected": [*prompt, *no]},
+        {"prompt": [*system, *prompt], "chosen": [*system, *prompt, *yes], "rejected": "no"},
+        {"prompt": "Hi", "chosen": yes, "rejected": [*system, *prompt, *no]},
+        {"prompt": [*system, *prompt], "chosen": yes, "rejected": no},
+        {"chosen": [*system, *prompt, *yes], "rejected": [*system, *prompt, *no]},
+    ]
+    assert list(sources.read(write(tmp_path / "pairs.jsonl", forms))) == [want] * len(forms)
+    other = {
+        "prompt": [*system, *prompt],
+        "chosen": [{"role": "system", "content": "T"}, *prompt, *yes],
+        "rejected": no,
+    }
+    with pytest.raises(DataError, match="line 2: the 'chosen' answer repeats the prompt behind another system turn"):
+        list(sources.read(write(tmp_path / "pairs.jsonl", [want, other])))
+
+
 def test_a_row_holds_whole_pairs(tmp_path):
     """A pair's answers are neighbouring segments of one row, each behind the prompt; only the last answer of each is learned."""
     encoder, tally = ChatEncoder(write_vocabulary(tmp_path)), packing.Tally()

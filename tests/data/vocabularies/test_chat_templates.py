@@ -3,13 +3,12 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from data.task import DataError
 from data.vocabularies import files
 from data.vocabularies.chat_templates import ChatEncoder, ChatTemplate, TemplateRefusal
-from tests.helpers.chats import CHATML, END, MARKED, turns, write_vocabulary
+from tests.helpers.chats import CHATML, END, MARKED, learned, turns, write_vocabulary
 
 FIXTURE = Path(__file__).parents[2] / "fixtures" / "chat"  # made with transformers 5.23: apply_chat_template
 TEMPLATES, CONVERSATIONS, EXPECTED = (
@@ -46,20 +45,12 @@ def test_a_conversation_is_that_of_transformers(encoders, case):
         assert predicted.tolist() == want["mask"]
 
 
-def said(encoder: ChatEncoder, messages: list[dict]) -> list[str]:
-    """Returns the pieces of a conversation that are learned."""
-    ids, predicted = encoder.conversation(messages)
-    edges = np.flatnonzero(np.diff(predicted, prepend=0, append=0))
-    texts = encoder.tokenizer._tokenizer
-    return [texts.decode(ids[a:b].tolist(), skip_special_tokens=False) for a, b in edges.reshape(-1, 2)]
-
-
 def test_the_assistant_alone_is_learned_up_to_the_end_of_its_turn(encoders):
     """With marks and without, what is learned is each answer and the token that ends it, and no line break behind."""
     messages = turns("the cat", "sees the house", "why", "so")
     for encoder in encoders.values():
-        assert said(encoder, messages) == [f"sees the house{END}", f"so{END}"]
-        assert said(encoder, turns("the cat")) == []
+        assert learned(encoder, messages) == [f"sees the house{END}", f"so{END}"]
+        assert learned(encoder, turns("the cat")) == []
         assert encoder.end == encoder.tokenizer.id_of(END)
 
 
@@ -70,7 +61,7 @@ def test_marks_without_the_end_of_the_turn_get_it(tmp_path):
     )
     assert content != MARKED
     encoder = ChatEncoder(write_vocabulary(tmp_path, content))
-    assert said(encoder, turns("the", "a dog")) == [f"a dog{END}"]
+    assert learned(encoder, turns("the", "a dog")) == [f"a dog{END}"]
 
 
 def test_a_template_without_an_end_of_turn_is_refused(tmp_path):
@@ -84,7 +75,7 @@ def test_a_template_whose_beginning_depends_on_the_end_is_refused(tmp_path):
     """Without marks, a template that drops an earlier turn has no place for what is learned, and says so."""
     last = "{% for message in messages[-2:] %}"
     encoder = ChatEncoder(write_vocabulary(tmp_path, CHATML.replace("{% for message in messages %}", last)))
-    assert said(encoder, turns("the", "a")) == [f"a{END}"]
+    assert learned(encoder, turns("the", "a")) == [f"a{END}"]
     with pytest.raises(DataError, match="does not begin as its beginning does"):
         encoder.conversation(turns("the", "a", "dog", "so"))
 

@@ -328,3 +328,20 @@ def test_a_bug_is_no_damage(saved, tmp_path, p, monkeypatch, place):
     with pytest.raises(TypeError, match="a bug"):
         restored(tmp_path / "run", p)
     assert kept(tmp_path / "run") == [1, 2]
+
+
+def test_a_run_without_a_checkpoint_says_what_is_the_case(saved, tmp_path):
+    """Before the first save, while one is under way, and of another step: the error says which, and what to do."""
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(
+        CheckpointError, match="has no checkpoint yet: its run has not come to its first save, or ended before"
+    ):
+        checkpoint.read_params(tmp_path)
+    (tmp_path / "checkpoints" / "7.orbax-checkpoint-tmp").mkdir()
+    for step in (None, 7):
+        with pytest.raises(CheckpointError, match="the save of step 7 is under way, or was cut off"):
+            checkpoint.read_params(tmp_path, step)
+    with pytest.raises(CheckpointError, match=r"no checkpoint 9 in .*; there are 1, 2$"):
+        checkpoint.read_params(saved, 9)
+    with pytest.raises(CheckpointError, match=r"no checkpoints in .*a run writes them under"):
+        checkpoint.read_params(tmp_path / "elsewhere")

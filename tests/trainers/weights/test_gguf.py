@@ -14,6 +14,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from tokenizers.pre_tokenizers import ByteLevel
 
 from data import gguf_reader
+from data.vocabularies.chat_templates import ChatTemplate
 from data.vocabularies.tokenizers import Tokenizer, write_bpe
 from models.gpt.config import GptConfig
 from models.interchange import InterchangeError
@@ -106,6 +107,25 @@ def test_other_models_are_refused_by_name(metadata, parts, tmp_path):
     with pytest.raises(InterchangeError) as caught:
         Gguf(write(tmp_path / "m.gguf", CONFIG, ours.fresh(CONFIG, 0), **metadata))
     assert all(part in str(caught.value) for part in parts), caught.value
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("general.architecture", v) for v in (["llama"], [3, 4], 7, 0.5, True)]
+    + [("split.count", v) for v in ("2", ["2"], [2], 2.5)],
+    ids=str,
+)
+def test_a_description_of_another_type_is_refused(key, value, tmp_path):
+    """An architecture that is no text and a number of parts that is no number are errors that name key and value."""
+    add = {list: "add_array", int: "add_uint32", float: "add_float32", str: "add_string", bool: "add_bool"}
+    file = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
+    if key == "general.architecture":
+        file.kv_data[0].clear()
+    getattr(file, add[type(value)])(key, value)
+    for write_part in (file.write_header_to_file, file.write_kv_data_to_file, file.write_tensors_to_file, file.close):
+        write_part()
+    with pytest.raises(InterchangeError, match=rf"m\.gguf: {key} is .*, expected a (text|whole number)$"):
+        Gguf(tmp_path / "m.gguf")
 
 
 def test_numbers_that_cannot_be_read_are_named(tmp_path):
@@ -234,3 +254,34 @@ def test_a_tokenizer_beside_a_file_ends_texts_as_the_file_says(tmp_path, monkeyp
     assert Gguf(path).vocabulary == completed
     (folder / "tokenizer_config.json").write_text('{"eos_token": "<|begin_of_text|>"}')
     assert Gguf(path).vocabulary == folder and Tokenizer(folder).ends == (1,)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tokenizer.chat_template": "another"},
+        {"tokenizer.ggml.bos_token_id": 0},
+        {"tokenizer.ggml.padding_token_id": 0},
+        {"tokenizer.ggml.unknown_token_id": 0},
+        {"tokenizer.ggml.eos_token_id": 0},
+        {"tokenizer.ggml.token_type": [3] * 3 + [1] * 256},
+        {"tokenizer.ggml.scores": [0.0] * 258 + [1.0]},
+        {"tokenizer.ggml.add_bos_token": True},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_each_vocabulary_has_a_folder_of_its_own(change, tmp_path, monkeypatch):
+    """Files whose vocabularies differ in anything do not share what is made of them; those with the same one do."""
+    monkeypatch.setenv("SHARDZOO_DATA", str(tmp_path / "data"))
+    pieces = ["<|endoftext|>", "<|im_end|>", *sorted(ByteLevel.alphabet()), "ab"]
+    config = dataclasses.replace(CONFIG, vocab=len(pieces))
+    params = ours.fresh(config, 0)
+    plain = writers.gguf_vocabulary(pieces, ["a b"], types=[3, 3] + [1] * 257, end=1)
+    plain["tokenizer.chat_template"] = "{{ messages }}"
+    folders = [
+        Gguf(write(tmp_path / name, config, params, **vocabulary)).vocabulary
+        for name, vocabulary in {"a.gguf": plain, "b.gguf": plain | change, "c.gguf": plain}.items()
+    ]
+    assert folders[0] == folders[2] != folders[1]
+    if folders[1] and "tokenizer.chat_template" in change:
+        assert ChatTemplate(folders[1])([]) == "another"

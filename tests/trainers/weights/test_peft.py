@@ -45,6 +45,67 @@ def test_an_adapter_of_peft_gives_its_logits(name):
     assert_allclose(got, expected["logits"], atol=2e-5 * np.abs(expected["logits"]).max())
 
 
+def adapter(folder: Path, name: str, **config) -> Path:
+    """Returns a copy of a fixture's adapter with settings of its own."""
+    shutil.copytree(FIXTURES / "peft" / name, folder)
+    whole = json.loads((folder / peft.CONFIG).read_text()) | config
+    (folder / peft.CONFIG).write_text(json.dumps(whole))
+    return folder
+
+
+# Made with PEFT 0.21.2: the `scaling` of each layer of PeftModel.from_pretrained on the fixture "llama" where it is not
+# that of lora_alpha, for adapters of all linear layers with r=4, lora_alpha=6 and this alpha_pattern in this order.
+SCALES = json.loads((FIXTURES / "peft" / "scales.json").read_text())
+MODULES = {
+    "q": "self_attn.q_proj", "k": "self_attn.k_proj", "v": "self_attn.v_proj", "o": "self_attn.o_proj", "wg": "mlp.gate_proj",
+    "wi": "mlp.up_proj", "wo": "mlp.down_proj",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SCALES)
+def test_scales_by_pattern_are_those_of_peft(tmp_path, case):
+    """Keys of `alpha_pattern` are regular expressions for the end of a module's name behind a dot, or all of it, and the first
+    that matches counts."""
+    base, pattern = FIXTURES / "parity" / "llama", SCALES[case]["alpha_pattern"]
+    plain = open_weights(base)
+    whole = open_weights(FIXTURES / "peft" / "llama_all_linear", base)
+    changed = open_weights(
+        adapter(tmp_path / "a", "llama_all_linear", alpha_pattern=pattern, use_rslora=SCALES[case]["use_rslora"]), base
+    )
+    for ours, theirs in MODULES.items():
+        name = f"decoder.{'ffn' if ours.startswith('w') else 'attention'}.{ours}"
+        for layer in (0, 1):
+            at = (slice(layer, layer + 1),)
+            scale = SCALES[case]["scales"].get(
+                f"model.layers.{layer}.{theirs}", 3.0 if SCALES[case]["use_rslora"] else 1.5
+            )
+            start = plain.read(name, at)
+            want = (whole.read(name, at) - start) * (scale / 1.5)
+            assert_allclose(changed.read(name, at) - start, want, rtol=1e-3, atol=1e-5, err_msg=f"{theirs} of {layer}")
+
+
+@pytest.mark.parametrize(
+    "change, part",
+    [
+        ({"alpha_pattern": {"q_proj(": 3}}, r"the pattern 'q_proj\(' cannot be matched: missing \)"),
+        ({"alpha_pattern": {"(?=model)q_proj": 3}}, "is not supported there"),
+        ({"alpha_pattern": {"q_proj|" * 50_000: 3}}, "it takes too many steps"),
+        (
+            {"alpha_pattern": {"q_proj": "3"}},
+            'alpha of model.layers.0.self_attn.q_proj is "3", which is no finite number',
+        ),
+        ({"lora_alpha": float("nan")}, "is NaN, which is no finite number"),
+        ({"lora_alpha": None}, "is null, which is no finite number"),
+        ({"lora_alpha": 10**400}, "adapter_config.json is damaged"),
+        ({"alpha_pattern": ["q_proj"]}, "adapter_config.json is damaged"),
+    ],
+)
+def test_a_scale_that_is_none_is_refused(tmp_path, change, part):
+    """An alpha that is no finite number, and an expression that is none or has no end, are one line."""
+    with pytest.raises(InterchangeError, match=part):
+        open_weights(adapter(tmp_path / "a", "llama_patterns", **change), FIXTURES / "parity" / "llama")
+
+
 def test_pieces_are_those_of_the_whole():
     """A piece of a merged matrix is the same piece of the whole, cut in layers and in its own dimensions."""
     weights = open_weights(FIXTURES / "peft" / "llama_all_linear", FIXTURES / "parity" / "llama")
@@ -148,6 +209,25 @@ def test_odd_tensors_are_refused(tmp_path):
             open_weights(folder, FIXTURES / "parity" / "llama")
     with pytest.raises(InterchangeError, match="is an adapter of 'llama', which is no folder here"):
         open_weights(folder)
+
+
+def test_a_base_must_end_in_a_model(tmp_path):
+    """An adapter's base may be an adapter, of which both updates are merged; one that names itself, or a base of a name that no
+    path can have, is one short line."""
+    base = FIXTURES / "parity" / "llama"
+    first = adapter(tmp_path / "first", "llama_all_linear", base_model_name_or_path=str(base))
+    second = adapter(tmp_path / "second", "llama_patterns", base_model_name_or_path=str(first))
+    name = "decoder.attention.q"
+    plain, both = open_weights(base).read(name, ()), open_weights(second).read(name, ())
+    updates = [open_weights(folder, base).read(name, ()) - plain for folder in (first, second)]
+    assert_allclose(both - plain, updates[0] + updates[1], rtol=1e-4, atol=1e-5)
+    itself = adapter(tmp_path / "itself", "llama_patterns", base_model_name_or_path=str(tmp_path / "itself"))
+    with pytest.raises(InterchangeError, match="itself', is an adapter too, and so on"):
+        open_weights(itself)
+    long = adapter(tmp_path / "long", "llama_patterns", base_model_name_or_path="a" * 10**5)
+    with pytest.raises(InterchangeError, match=r"is an adapter of 'a*\.\.\.', which is no folder here") as error:
+        open_weights(long)
+    assert len(str(error.value)) < 400
 
 
 def test_matrices_without_a_form_there_are_not_written(tmp_path):
