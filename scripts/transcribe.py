@@ -27,7 +27,7 @@ FORMATS = ("text", "json", "srt", "vtt")
 def main() -> int:
     parser = cli.parser(__doc__)
     parser.add_argument("file", nargs="+", type=Path, help="sound files")
-    parser.add_argument("--checkpoint", required=True, metavar="DIR", help="see above")
+    parser.add_argument("--checkpoint", type=cli.folder, required=True, metavar="DIR", help="see above")
     parser.add_argument("--step", type=int, help="the checkpoint of a workdir; the newest by default")
     parser.add_argument(
         "--language", default="", metavar="CODE", help="of the speech, e.g. cs; asked of the model by default"
@@ -43,6 +43,7 @@ def main() -> int:
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="a file for each sound in this folder, not standard output"
     )
+    cli.add_precision(parser)
     args = parser.parse_args()
     form = "json" if args.json else args.format
     if form not in FORMATS:
@@ -55,10 +56,8 @@ def main() -> int:
     from data.speech.vocabulary import WhisperVocabulary, open_vocabulary
     from trainers.evaluation.place import placed
     from trainers.evaluation.transcription import Transcribe, Transcriber
-    from trainers.weights.init_from import located
-    from trainers.weights.open import open_model
 
-    e, weights = open_model(located(args.checkpoint), args.step)
+    e, weights = cli.opened(args.checkpoint, args.step, args.dtype)
     if weights.vocabulary is None:
         raise cli.ConfigError(f"{args.checkpoint}: there is no vocabulary (tokenizer.json) beside the weights")
     vocabulary = open_vocabulary(weights.vocabulary)

@@ -22,6 +22,7 @@ from models.errors import nearest, shortened, told
 from models.families import FAMILIES, interchange_of
 from models.interchange import Index, InterchangeError, Shape
 from trainers.weights import tensor_files
+from trainers.weights.source import most_stored
 from trainers.weights.tensor_files import TensorFile
 
 CONFIG, ONE_FILE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
@@ -97,6 +98,8 @@ class HuggingFace:
         entries = [e for e in readable if all(name in stored for name in e.names())]
         self.shapes = interchange.shapes(entries)
         self._read = interchange.reader(entries, self._fetch, folder)
+        floats = ((dtype.name, file.shapes[name]) for file in files_ for name, dtype in file.floats.items())
+        self.stored = most_stored(floats)  # packed numbers are computed as those beside them
         self.vocabulary = folder if files.readable(folder) else None
 
     def _read_config(self, mapping: Any, changed: Mapping[str, Any] = MappingProxyType({})) -> Any:
