@@ -81,6 +81,18 @@ def test_the_precision_can_be_chosen(folder, monkeypatch, capsys):
     assert "bfloat16" in str(error.value) and "\n" not in str(error.value)
 
 
+def test_two_sounds_of_a_name_are_not_written_over_each_other(folder, monkeypatch, tmp_path):
+    """They are refused before a model is opened, and nothing is written; one that is named twice is written once."""
+    (folder / "more").mkdir(exist_ok=True)
+    (folder / "more" / "a.wav").write_bytes(wav(tone(0.7)))
+    arguments = "--checkpoint", tmp_path / "none", "--out", tmp_path / "out"
+    with pytest.raises(cli.ConfigError, match=r"a\.wav and .*more/a\.wav would both be a\.wav\.txt"):
+        run(monkeypatch, folder / "a.wav", folder / "more" / "a.wav", *arguments)
+    assert not (tmp_path / "out").exists()
+    path = folder / "a.wav"
+    assert transcribe.outputs_of([path, path], tmp_path, "vtt") == {path: tmp_path / "a.wav.vtt"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
