@@ -52,7 +52,7 @@ def read_config(theirs: Mapping[str, Any]) -> WhisperConfig:
         activation=read_activation(setting(theirs, "activation_function", str, "gelu")),
         dropout=setting(theirs, "dropout", float, 0.0),
         hidden_dropout=setting(theirs, "activation_dropout", float, 0.0),
-        start_id=setting(theirs, "decoder_start_token_id", int, 50_258),
+        start_id=setting(theirs, "decoder_start_token_id", int, 50_257),
     )
 
 
