@@ -60,7 +60,6 @@ def main() -> int:
     from trainers.checkpoints import checkpoint
     from trainers.weights import gguf, huggingface, init_from, open, peft, release
     from trainers.weights.open import open_weights
-    from trainers.weights.source import precision
 
     if args.command == "to-hf":
         _, weights = open.open_model(init_from.located(str(args.source)), args.step)
@@ -75,7 +74,7 @@ def main() -> int:
     expected = {"from-hf": huggingface.HuggingFace, "from-gguf": gguf.Gguf, "from-peft": peft.Peft}[args.command]
     if not isinstance(source, expected):
         raise InterchangeError(f"{args.source} is a {type(source).__name__}, which {args.command} does not read")
-    e = open.foreign(source.config, args.experiment, precision(source.stored))
+    e = open.experiment_of(source, args.experiment)
     e = cli.computed_in(args.dtype, e, source)
     if args.layout:
         e = dataclasses.replace(e, layout=cli.named_layout(e, args.layout))

@@ -103,6 +103,20 @@ def _conformer(theirs: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
+def reading(c: ConformerConfig, theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of data that a preprocessor_config.json sets: none, but that it may ask for nothing else.
+
+    Raises:
+      InterchangeError: its waveforms are not of 16 kHz, mean 0 and variance 1.
+    """
+    del c
+    only(
+        theirs, feature_extractor_type=("Wav2Vec2FeatureExtractor",), feature_size=(1,), sampling_rate=(16_000,),
+        do_normalize=(True,),
+    )  # fmt: skip
+    return {}
+
+
 def write_config(c: ConformerConfig) -> dict[str, Any]:
     """Returns the config.json of a model.
 

@@ -94,7 +94,7 @@ def open_model(path: Path, step: int | None = None, like: str = "") -> tuple[Exp
     source: Any = open_weights(path)
     if isinstance(source, release.Release):
         return _as_if(source.experiment, like), source
-    return foreign(source.config, like, precision(source.stored)), source
+    return experiment_of(source, like), source
 
 
 def _as_if(e: Experiment, like: str) -> Experiment:
@@ -103,6 +103,19 @@ def _as_if(e: Experiment, like: str) -> Experiment:
     other = registry.load(like)
     _same_family(e.model, other)
     return dataclasses.replace(e, data=other.data, eval=other.eval)
+
+
+def experiment_of(weights: Weights, like: str = "") -> Experiment:
+    """Returns the experiment of a foreign model's weights: computed as they are stored, and read as their folder says.
+
+    Raises:
+      InterchangeError: nothing here reads sounds or pictures as the folder says; `like` has data of its own.
+    """
+    e, whole = foreign(weights.config, like, precision(weights.stored)), weights
+    while isinstance(whole, peft.Peft):
+        whole = whole.base
+    fields = whole.reading() if isinstance(whole, huggingface.HuggingFace) and not like else {}
+    return dataclasses.replace(e, data=dataclasses.replace(e.data, **fields))
 
 
 def foreign(model: ModelConfig, like: str = "", dtype: Dtype = "float32") -> Experiment:
