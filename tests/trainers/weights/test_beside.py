@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from configs import registry
+from data.speech.config import SpeechData
 from data.speech.vocabulary import VocabularyError, WhisperVocabulary, open_vocabulary
 from models.families import family_of
 from models.interchange import InterchangeError
@@ -70,7 +71,7 @@ def test_a_whisper_is_written_with_all_that_a_pipeline_opens(whisper):
 def test_what_was_written_is_read_again(whisper, tmp_path):
     """Settings that a folder came with are written as they were."""
     e, weights = open.open_model(whisper)
-    assert e.data.front == "whisper" and weights.vocabulary == whisper
+    assert isinstance(e.data, SpeechData) and e.data.front == "whisper" and weights.vocabulary == whisper
     folder = changed(whisper, tmp_path / "own", "generation_config.json", suppress_tokens=[7], max_length=9)
     huggingface.write_folder(open.open_weights(folder), tmp_path / "back")
     assert settings(tmp_path / "back", "generation_config.json") == settings(folder, "generation_config.json")
