@@ -103,8 +103,11 @@ def reading(c: VitConfig, theirs: Mapping[str, Any]) -> dict[str, Any]:
     numbers = {}
     for name, plain in (("mean", 0.0), ("std", 1.0)):
         values = setting(theirs, f"image_{name}", list, [0.5]) if normal else [plain]
-        if len(values) not in (1, c.channels) or not all(isinstance(v, int | float) for v in values):
-            raise InterchangeError(f"image_{name}={values}: only {c.channels} numbers"[:200])
+        least = 1e-6 if name == "std" else -1e6
+        if len(values) not in (1, c.channels) or not all(type(v) in (int, float) and least < v < 1e6 for v in values):
+            raise InterchangeError(
+                f"image_{name}={json.dumps(values)[:60]}: only {c.channels} numbers, a deviation above 0"
+            )
         numbers[name] = tuple(map(float, values if len(set(values)) > 1 else values[:1]))
     return {"eval_crop": crop, **numbers}
 
@@ -113,17 +116,10 @@ def _sides(size: Any) -> list[int]:
     """Returns height and width, or the shortest edge alone, of a preprocessor's size."""
     if isinstance(size, int):
         return [size, size]
-    keys = next(
-        (
-            keys
-            for keys in (("height", "width"), ("shortest_edge",))
-            if isinstance(size, dict) and set(size) == set(keys)
-        ),
-        (),
-    )
-    if not keys:
-        raise InterchangeError(f"size={json.dumps(size)[:60]}: only a height and a width, or a shortest edge")
-    return [setting(size, key, int) for key in keys]
+    for keys in (("height", "width"), ("shortest_edge",)):
+        if isinstance(size, dict) and set(size) == set(keys):
+            return [setting(size, key, int) for key in keys]
+    raise InterchangeError(f"size={json.dumps(size)[:60]}: only a height and a width, or a shortest edge")
 
 
 def write_config(c: VitConfig) -> dict[str, Any]:

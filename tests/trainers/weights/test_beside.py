@@ -135,6 +135,12 @@ def test_pictures_are_read_as_the_folder_says(tmp_path, new, read):
         ("vit_classification", {"size": {"shortest_edge": 24}}, "size=.*: only the model's"),
         ("vit_classification", {"size": {"longest_edge": 24}}, "only a height and a width, or a shortest edge"),
         ("vit_classification", {"size": 999}, r"size=\[999, 999\]: only the model's"),
+        (
+            "vit_classification",
+            {"size": 21, "image_std": [0.5, 0.5, 0.0]},
+            r"image_std=\[0.5, 0.5, 0.0\]: only 3 numbers, a deviation above",
+        ),
+        ("vit_classification", {"size": 21, "image_mean": ["a"]}, "image_mean="),
         ("vit_classification", {"rescale_factor": 1.0}, "rescale_factor=1.0: only 1/255"),
         ("vit_classification", {"image_processor_type": "CLIPImageProcessor"}, "CLIPImageProcessor"),
         ("whisper", {"feature_size": 999}, "feature_size=999"),
