@@ -29,9 +29,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON")
     args = parser.parse_args(arguments)
     cli.use_devices(ONE_DEVICE)
-    from trainers.weights.open import open_model
 
-    e, weights = open_model(args.checkpoint, args.step)
+    e, weights = cli.opened(args.checkpoint, args.step)
     moe: Any = getattr(e.model, "moe", None)
     if moe is None:
         raise cli.ConfigError(f"--checkpoint {args.checkpoint}: {e.name} has no experts")

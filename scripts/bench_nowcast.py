@@ -129,9 +129,8 @@ def model_scores(checkpoint: Any, split: str, limit: int) -> dict[str, float]:
     from data.reading.caches import cache_folder
     from trainers.evaluation.evaluator import open_evaluator
     from trainers.evaluation.place import placed
-    from trainers.weights.open import open_model
 
-    e, weights = open_model(checkpoint)
+    e, weights = cli.opened(checkpoint)
     config: Any = e.eval
     e = dataclasses.replace(e, eval=dataclasses.replace(config, split=split, limit=limit))
     plan, params = placed(e, weights)

@@ -41,6 +41,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the draws")
     parser.add_argument("--show", action="store_true", help="print the candidates of every turn")
     parser.add_argument("--no-tools", action="store_true", help="ask no tools")
+    cli.add_precision(parser)
     args = parser.parse_args()
     for name, least in (("candidates", 1), ("top_k", 0), ("seed", 0)):
         if getattr(args, name) < least:
@@ -50,9 +51,8 @@ def main() -> int:
     from data.kinds import task_of
     from trainers.evaluation.place import placed
     from trainers.evaluation.respond import Respond, Responder
-    from trainers.weights.open import open_model
 
-    e, weights = open_model(args.checkpoint, args.step)
+    e, weights = cli.opened(args.checkpoint, args.step, args.dtype)
     if weights.vocabulary is None:
         raise cli.ConfigError(f"{args.checkpoint} has no vocabulary (tokenizer.json): it was trained on random tokens")
     plan, params = placed(e, weights)

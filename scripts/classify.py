@@ -34,6 +34,7 @@ def main() -> int:
         "--top", type=int, metavar="N", help="print the N likeliest labels: 1 of texts and 5 of pictures by default"
     )
     parser.add_argument("example", nargs="*", help="texts to classify, or files of pictures")
+    cli.add_precision(parser)
     args = parser.parse_args()
     if bool(args.example) == bool(args.file):
         raise cli.ConfigError("give either texts, or pictures, or --file")
@@ -45,9 +46,8 @@ def main() -> int:
     cli.use_devices(ONE_DEVICE)
     from trainers.evaluation.classification import Classifier, votes
     from trainers.evaluation.place import placed
-    from trainers.weights.open import open_model
 
-    e, weights = open_model(args.checkpoint, args.step)
+    e, weights = cli.opened(args.checkpoint, args.step, args.dtype)
     plan, params = placed(e, weights)
     classifier = Classifier(
         plan.model, e, weights.vocabulary or (args.checkpoint if args.checkpoint.is_dir() else None)

@@ -27,6 +27,9 @@ from models.sharding.layout import Layout
 from scripts import versions
 from trainers import xla_flags
 
+if typing.TYPE_CHECKING:
+    from trainers.weights.source import Weights
+
 
 def run(main: Callable[[], int | None]) -> typing.NoReturn:
     """Runs a command. A user's error is one line on standard error and exit code 2; a bug keeps its traceback."""
@@ -86,6 +89,36 @@ def chosen(args: argparse.Namespace, overrides: Sequence[str]) -> Experiment:
     if args.layout:
         e = dataclasses.replace(e, layout=named_layout(e, args.layout))
     return override(synthetic(e) if args.synthetic else e, list(overrides), options=vars(args))
+
+
+def add_precision(parser: argparse.ArgumentParser) -> None:
+    """Adds the argument of `opened` and `computed_in`."""
+    parser.add_argument(
+        "--execution.dtype", dest="dtype", default="", metavar="D",
+        help="precision of the computation, float32 or bfloat16; by default that of the run, or of a foreign model's weights",
+    )  # fmt: skip
+
+
+def opened(path: Path, step: int | None = None, dtype: str = "", like: str = "") -> tuple[Experiment, "Weights"]:
+    """Returns the experiment and the weights of a trained model, and says on standard error in which precision it is computed.
+
+    Args:
+      path: see `trainers.weights.open.open_model`; also the name of released weights that were fetched.
+      dtype: the precision; by default the experiment's.
+    """
+    from trainers.weights import open as opening
+    from trainers.weights.init_from import located
+
+    e, weights = opening.open_model(located(str(path)), step, like)
+    return computed_in(dtype, e, weights), weights
+
+
+def computed_in(dtype: str, e: Experiment, weights: "Weights") -> Experiment:
+    """Returns the experiment, computed in another precision if there is one, and says on standard error in which."""
+    if dtype:
+        e = override(e, [f"--execution.dtype={dtype}"])
+    print(f"computed in {e.execution.dtype}; the weights are stored as {weights.stored}", file=sys.stderr)
+    return e
 
 
 def synthetic(e: Experiment) -> Experiment:

@@ -35,6 +35,7 @@ def main() -> int:
         )
         command.add_argument("--layout", metavar="NAME[:XxY]", help="the release's layout, e.g. fully_sharded:8x1")
         command.add_argument("--to", type=cli.folder, required=True, metavar="DIR", help="a new folder")
+        cli.add_precision(command)
         if name == "from-peft":
             command.add_argument(
                 "--base", type=cli.folder, metavar="DIR", help="its base; by default the path that it names"
@@ -47,7 +48,9 @@ def main() -> int:
     )
     command.add_argument("--to", type=cli.folder, required=True, metavar="DIR", help="a new folder")
     command = commands.add_parser("to-hf", help="writes a Hugging Face folder")
-    command.add_argument("source", type=cli.folder, help="a run's workdir or a release")
+    command.add_argument(
+        "source", type=cli.folder, help="a run's workdir, a release, or the name of released weights that were fetched"
+    )
     command.add_argument("--step", type=int, help="the checkpoint of a workdir; the newest by default")
     command.add_argument("--max-shard-gb", type=float, default=5.0, help="the size of the largest file")
     command.add_argument("--to", type=cli.folder, required=True, metavar="DIR", help="a new folder")
@@ -59,7 +62,7 @@ def main() -> int:
     from trainers.weights.open import open_weights
 
     if args.command == "to-hf":
-        _, weights = open.open_model(args.source, args.step)
+        _, weights = open.open_model(init_from.located(str(args.source)), args.step)
         print(huggingface.write_folder(weights, args.to, max_shard_bytes=int(args.max_shard_gb * 1e9)))
         return 0
     if args.command == "to-peft":
@@ -71,7 +74,8 @@ def main() -> int:
     expected = {"from-hf": huggingface.HuggingFace, "from-gguf": gguf.Gguf, "from-peft": peft.Peft}[args.command]
     if not isinstance(source, expected):
         raise InterchangeError(f"{args.source} is a {type(source).__name__}, which {args.command} does not read")
-    e = open.foreign(source.config, args.experiment)
+    e = open.experiment_of(source, args.experiment)
+    e = cli.computed_in(args.dtype, e, source)
     if args.layout:
         e = dataclasses.replace(e, layout=cli.named_layout(e, args.layout))
     e = dataclasses.replace(e, train=dataclasses.replace(e.train, init_from="", lora=Lora()))

@@ -35,15 +35,15 @@ def main() -> int:
     p.add_argument("--layout", metavar="NAME:XxY", help="run under a layout of the family; one device by default")
     p.add_argument("--languages", action="store_true", help="for a translator: print every language")
     p.add_argument("--json", action="store_true", help="print JSON")
+    cli.add_precision(p)
     args = p.parse_args()
 
     cli.use_devices(cli.SIMULATED if args.layout else ONE_DEVICE)
     from data.reading.caches import cache_folder
     from trainers.evaluation.evaluator import open_evaluator
     from trainers.evaluation.place import placed
-    from trainers.weights.open import open_model
 
-    e, weights = open_model(args.checkpoint, args.step, args.experiment)
+    e, weights = cli.opened(args.checkpoint, args.step, args.dtype, args.experiment)
     given = {name: getattr(args, name) for name in ("split", "limit", "per_language", "beams")}
     given = {name: value for name, value in given.items() if value is not None}
     known = {field.name for field in dataclasses.fields(e.eval)}

@@ -32,14 +32,14 @@ def main() -> int:
         help="the page; forecast.html by default",
     )
     parser.add_argument("--json", action="store_true", help="print the page's figures as JSON")
+    cli.add_precision(parser)
     args = parser.parse_args()
     cli.use_devices(ONE_DEVICE)
     from data.grids.task import series_of
     from data.grids.windows import Prepared
     from data.reading.caches import cache_folder
-    from trainers.weights.open import open_model
 
-    e, weights = open_model(args.checkpoint, args.step)
+    e, weights = cli.opened(args.checkpoint, args.step, args.dtype)
     data = series_of(e.name, e.data)
     prepared = Prepared(cache_folder(data))
     at = chosen(prepared, data, args.split, args.time)

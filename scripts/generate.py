@@ -47,6 +47,7 @@ def main() -> int:
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("prompt", nargs="*", help="prompts; without any, standard input is read, one prompt a line")
+    cli.add_precision(parser)
     args = parser.parse_args()
     for name, least in (("tokens", 1), ("samples", 1), ("beams", 0), ("top_k", 0), ("temperature", 0)):
         if getattr(args, name) < least:
@@ -58,9 +59,8 @@ def main() -> int:
     cli.use_devices(cli.SIMULATED if args.layout else ONE_DEVICE)
     from trainers.evaluation.generation import Generate, Generator
     from trainers.evaluation.place import placed
-    from trainers.weights.open import open_model
 
-    e, weights = open_model(args.checkpoint, args.step)
+    e, weights = cli.opened(args.checkpoint, args.step, args.dtype)
     if weights.vocabulary is None:
         raise cli.ConfigError(f"{args.checkpoint} has no vocabulary (tokenizer.json): it was trained on random tokens")
     layout = cli.named_layout(e, args.layout) if args.layout else ONE_DEVICE

@@ -65,7 +65,6 @@ def of_model(doc: str | None, write_page: Callable[[Path, Experiment, Any], Path
     parser.add_argument("workdir", type=cli.folder, help="a run's working folder")
     args = parser.parse_args()
     cli.use_devices(ONE_DEVICE)
-    from trainers.weights.open import open_model
 
-    print(write_page(args.workdir, *open_model(args.workdir)))
+    print(write_page(args.workdir, *cli.opened(args.workdir)))
     return 0

@@ -45,7 +45,6 @@ def main() -> int:
     from trainers import trainer
     from trainers.evaluation.decoded import Decoder
     from trainers.evaluation.place import placed
-    from trainers.weights.open import open_model
 
     if code := trainer.train(e, args.workdir):
         return code
@@ -53,7 +52,7 @@ def main() -> int:
     headline("3. Scores on held-out test strings, none of which was a training target in any language")
     from scripts import report_translations
 
-    e, weights = open_model(args.workdir)
+    e, weights = cli.opened(args.workdir)
     plan, params = placed(e, weights)
     config: Any = e.eval
     decoding = task_of(e.data).decoding(folder)

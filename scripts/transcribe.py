@@ -11,6 +11,7 @@ cannot be read is named on stderr, and the others go on; the exit code is then 1
 """
 
 import dataclasses
+import html
 import json
 import sys
 import time
@@ -27,7 +28,7 @@ FORMATS = ("text", "json", "srt", "vtt")
 def main() -> int:
     parser = cli.parser(__doc__)
     parser.add_argument("file", nargs="+", type=Path, help="sound files")
-    parser.add_argument("--checkpoint", required=True, metavar="DIR", help="see above")
+    parser.add_argument("--checkpoint", type=cli.folder, required=True, metavar="DIR", help="see above")
     parser.add_argument("--step", type=int, help="the checkpoint of a workdir; the newest by default")
     parser.add_argument(
         "--language", default="", metavar="CODE", help="of the speech, e.g. cs; asked of the model by default"
@@ -43,6 +44,7 @@ def main() -> int:
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="a file for each sound in this folder, not standard output"
     )
+    cli.add_precision(parser)
     args = parser.parse_args()
     form = "json" if args.json else args.format
     if form not in FORMATS:
@@ -51,14 +53,14 @@ def main() -> int:
         if getattr(args, name) < (name == "beams"):
             raise cli.ConfigError(f"--{name} {getattr(args, name)}: expected a positive number")
 
+    outputs = outputs_of(args.file, args.out, "txt" if form == "text" else form) if args.out else {}
+
     cli.use_devices(ONE_DEVICE)
     from data.speech.vocabulary import WhisperVocabulary, open_vocabulary
     from trainers.evaluation.place import placed
     from trainers.evaluation.transcription import Transcribe, Transcriber
-    from trainers.weights.init_from import located
-    from trainers.weights.open import open_model
 
-    e, weights = open_model(located(args.checkpoint), args.step)
+    e, weights = cli.opened(args.checkpoint, args.step, args.dtype)
     if weights.vocabulary is None:
         raise cli.ConfigError(f"{args.checkpoint}: there is no vocabulary (tokenizer.json) beside the weights")
     vocabulary = open_vocabulary(weights.vocabulary)
@@ -83,7 +85,7 @@ def main() -> int:
         text = written(transcript, path, form)
         if args.out:
             args.out.mkdir(parents=True, exist_ok=True)
-            (args.out / f"{path.name}.{'txt' if form == 'text' else form}").write_text(text, encoding="utf-8")
+            outputs[path].write_text(text, encoding="utf-8")
         done[path] = text
     if not args.out:
         several = len(args.file) > 1 and form == "text"
@@ -99,6 +101,18 @@ def main() -> int:
     return 1 if failures else 0
 
 
+def outputs_of(files: list[Path], folder: Path, suffix: str) -> dict[Path, Path]:
+    """Returns the file of each sound's transcript; raises ConfigError where two would have the same."""
+    sounds: dict[Path, Path] = {}
+    for path in files:
+        output = folder / f"{path.name}.{suffix}"
+        if sounds.setdefault(output, path) != path:
+            raise cli.ConfigError(
+                f"--out {folder}: {sounds[output]} and {path} would both be {output.name}; choose a folder for each"
+            )
+    return {path: output for output, path in sounds.items()}
+
+
 def written(transcript: Any, path: Path, form: str) -> str:
     """Returns a transcript in one of FORMATS; a line's end is included."""
     if form == "json":
@@ -109,7 +123,9 @@ def written(transcript: Any, path: Path, form: str) -> str:
     blocks = ["WEBVTT\n\n"] if form == "vtt" else []
     for number, segment in enumerate(transcript.segments, 1):
         counted = f"{number}\n" if form == "srt" else ""
-        blocks.append(f"{counted}{clock(segment.start, form)} --> {clock(segment.end, form)}\n{segment.text}\n\n")
+        text = " ".join(segment.text.split())  # an empty line would end what is shown
+        text = text.replace("-->", "->") if form == "srt" else html.escape(text, quote=False)
+        blocks.append(f"{counted}{clock(segment.start, form)} --> {clock(segment.end, form)}\n{text}\n\n")
     return "".join(blocks)
 
 

@@ -28,6 +28,7 @@ def main() -> int:
     parser.add_argument("--file", type=cli.folder, help="a text file with one sentence a line")
     parser.add_argument("--beams", type=int, help="hypotheses of the beam search; the experiment's by default")
     parser.add_argument("text", nargs="*", help="sentences; without any, and without --file, standard input is read")
+    cli.add_precision(parser)
     args = parser.parse_args()
     if args.text and args.file:
         raise cli.ConfigError("give either sentences or --file")
@@ -40,9 +41,8 @@ def main() -> int:
     from data.task import Task
     from trainers.evaluation.decoded import Decoder
     from trainers.evaluation.place import placed
-    from trainers.weights.open import open_model
 
-    e, weights = open_model(args.checkpoint, args.step)
+    e, weights = cli.opened(args.checkpoint, args.step, args.dtype)
     task, decoding = task_of(e.data), None
     if weights.vocabulary and type(task).decoding is not Task.decoding:
         decoding = task.decoding(weights.vocabulary)

@@ -6,7 +6,7 @@ DIR/metadata.csv (or .tsv, .jsonl), in the form of Hugging Face's audio folders,
     text                  what is said; `transcription` and `sentence` are read too; may be empty
     translation           the same in English, if it is known
     language              a code such as "cs", if it is not the settings' own
-    split                 train, validation or test, if all rows have one; else splits are drawn
+    split                 train, validation or test, of all rows or of none; if of none, splits are drawn
     group                 a speaker, a recording: never in two splits; each sound alone by default
 """
 
@@ -14,6 +14,7 @@ import csv
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from data import untrusted
 from data.labelled.splits import Item, divide
@@ -25,6 +26,8 @@ from models.errors import nearest, shortened
 
 _TEXTS = ("text", "transcription", "sentence")
 _SPLITS = ("train", "validation", "test")
+# Tables with tabs are not quoted: a text may begin with a quotation mark.
+_FORMS: dict[str, Any] = {".csv": {}, ".tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE}}
 
 
 def open_folder(folder: Path, settings: Speech) -> Splits:
@@ -53,11 +56,13 @@ def open_folder(folder: Path, settings: Speech) -> Splits:
         splits.append(row.get("split") or "")
     if not items:
         raise DataError(f"{table}: names no sound")
-    if not all(splits):
+    if not any(splits):
         return divide(items, validation=settings.validation, test=settings.test)
     for number, split in enumerate(splits, 1):
+        if not split:
+            raise DataError(f"{table}, row {number}: no split, which {sum(map(bool, splits)):,} other rows have")
         if split not in _SPLITS:
-            raise DataError(f"{table}, row {number}: no split {split!r}{nearest(split, _SPLITS)}")
+            raise DataError(f"{table}, row {number}: no split {shortened(split)!r}{nearest(split, _SPLITS)}")
     pairs = list(zip(items, splits, strict=True))
     return {name: [item.example for item, split in pairs if split == name] for name in _SPLITS}
 
@@ -83,7 +88,14 @@ def _rows(table: Path) -> Iterator[dict[str, str]]:
                     raise DataError(f"{table}, row {number}: expected a JSON object")
                 yield {name: "" if value is None else str(value) for name, value in row.items()}
             return
-        reader = csv.DictReader(file, delimiter="\t" if table.suffix == ".tsv" else ",")
+        reader = csv.DictReader(file, **_FORMS[table.suffix])
         if "file_name" not in (reader.fieldnames or ()):
             raise DataError(f"{table}: no column 'file_name'{nearest('file_name', reader.fieldnames or ())}")
-        yield from reader
+        for row in reader:
+            if None in row:
+                raise DataError(f"{table}, line {reader.line_num}: more fields than the {len(row) - 1} columns")
+            if name := next((name for name, value in row.items() if "\n" in (value or "")), ""):
+                raise DataError(
+                    f"{table}, line {reader.line_num}: {name} has a line break, of a quotation mark that is not closed before it?"
+                )
+            yield row

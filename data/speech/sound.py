@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from data import untrusted
+from data.speech import endings
 from models.errors import UserError
 
 RATE = 16_000  # samples a second, of every model here
@@ -15,8 +16,7 @@ SUFFIXES = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aiff", ".aif", "
 RATES = (1_000, 1_000_000)  # samples a second that a file may have: with fewer a small file would become hours
 _BLOCK = 1 << 18  # samples of a file that are read at a time
 _UNKNOWN = 1 << 62  # a length that a file's header does not know is given as a greater number
-_OGG_HEADER = 27  # bytes of a page before the table of its segments
-_PAGE = _OGG_HEADER + 255 + 255 * 255  # bytes of the longest page of an Ogg file
+_LOUDEST = 32.0  # 30 dB above what a file of floats should have at most
 
 
 class SoundError(UserError):
@@ -40,16 +40,19 @@ def blocks(file: Path | bytes) -> Iterator[np.ndarray]:
     import soundfile
     import soxr
 
-    source: Any = io.BytesIO(file) if isinstance(file, bytes) else untrusted.regular(file, SoundError)
     try:
-        with soundfile.SoundFile(source) as opened:
+        opened, ends = _opened(file)
+        with opened:
             rate, expected = opened.samplerate, opened.frames
             if not RATES[0] <= rate <= RATES[1]:
                 raise SoundError(f"says {rate:,} samples a second, expected from {RATES[0]:,} to {RATES[1]:,}")
+            if ends == "joined":
+                raise SoundError("has more sound behind the end of the first, as joined files have: take them apart")
             stream = None if rate == RATE else soxr.ResampleStream(rate, RATE, 1, dtype="float32")
             seen = given = 0
             while True:
                 samples = opened.read(_BLOCK, dtype="float32", always_2d=True).mean(axis=1)
+                _check(samples, seen)
                 seen += len(samples)
                 last = not len(samples)
                 block = samples if stream is None else stream.resample_chunk(samples, last=last)
@@ -60,31 +63,34 @@ def blocks(file: Path | bytes) -> Iterator[np.ndarray]:
                     break
     except soundfile.LibsndfileError as error:
         raise SoundError(f"no sound that can be read: {error.error_string.strip().rstrip('.')}") from None
-    if seen < expected < _UNKNOWN or _is_cut(file):
+    if ends == "cut" or (ends == "whole" and seen < expected < _UNKNOWN):
         raise SoundError(f"cut short after {seen / rate:.1f} s")
     if not given:
         raise SoundError("has no samples")
 
 
-def _is_cut(file: Path | bytes) -> bool:
-    """Returns whether a file ends before its sound does, where libsndfile reads what is there without a word: a WAV file
-    shorter than its header says, an Ogg file whose last page is not whole or not marked as the last."""
-    source = io.BytesIO(file) if isinstance(file, bytes) else file.open("rb")
-    with source:
-        size = source.seek(0, io.SEEK_END)
-        source.seek(0)
-        head = source.read(12)
-        if head[:4] == b"RIFF" and head[8:] == b"WAVE":
-            return size < int.from_bytes(head[4:8], "little") + 8 < 0xFFFFFFFF
-        if head[:4] != b"OggS":
-            return False
-        source.seek(max(0, size - _PAGE))
-        tail = source.read()
-    page = tail[tail.rfind(b"OggS") :]
-    if len(page) < _OGG_HEADER:
-        return True
-    ends = _OGG_HEADER + page[_OGG_HEADER - 1]  # of the table of its segments' sizes, whose length stands before it
-    return not page[5] & 4 or len(page) < ends + sum(page[_OGG_HEADER:ends])
+def _opened(file: Path | bytes) -> tuple[Any, endings.Ending]:
+    """Returns a sound that is open for reading from its beginning to its end, and how it ends."""
+    import soundfile
+
+    opened = soundfile.SoundFile(io.BytesIO(file) if isinstance(file, bytes) else untrusted.regular(file, SoundError))
+    ends, begins = endings.ending(file, opened.format)
+    if begins:
+        opened.close()
+        opened = soundfile.SoundFile(io.BufferedReader(endings.Headed(file, *begins)))  # pyright: ignore[reportArgumentType]
+    # By itself it seeks to its own place after each block, which fails at the end of a stream of FLAC; and the next frame of an
+    # MP3 file may need the bits of those before it.
+    opened.seekable = lambda: False
+    return opened, ends
+
+
+def _check(samples: np.ndarray, before: int) -> None:
+    """Raises SoundError for a number that is no sample; so many samples stand before these."""
+    if not (odd := ~(np.abs(samples) <= _LOUDEST)).any():
+        return
+    at = int(odd.argmax())
+    why = "" if not np.isfinite(samples[at]) else ": its floats are not from -1 to 1; divide them by the greatest"
+    raise SoundError(f"sample {before + at + 1:,} is {samples[at]:g}{why}")
 
 
 def write(path: Path, samples: np.ndarray) -> None:

@@ -3,35 +3,39 @@
 Both are tokenizer.json files, read by data.vocabularies.tokenizers.
 """
 
-import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from types import MappingProxyType
+from typing import Any, Literal
 
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from data import paths
+from data import paths, untrusted
 from data.vocabularies.files import VocabularyError
 from data.vocabularies.tokenizers import FILE, Tokenizer
-from models.errors import nearest
+from models.errors import nearest, shortened
+from models.whisper.tokens import END, LANGUAGE, NO_TIMESTAMPS, START, TASKS, is_multilingual, no_speech
 
 Task = Literal["transcribe", "translate"]
-TASKS: tuple[Task, ...] = ("transcribe", "translate")
-START, END, NO_TIMESTAMPS = "<|startoftranscript|>", "<|endoftext|>", "<|notimestamps|>"
 _NO_SPEECH = ("<|nospeech|>", "<|nocaptions|>")  # newer files, older files
-_LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
+GENERATION = "generation_config.json"
 TIMESTAMPS = 1501  # 0.00 to 30.00 s
 RESOLUTION = 0.02  # seconds from a timestamp to the next
+LATEST_START = 50  # timestamps, a second, in which the first words of a window begin
 BLANK, UNKNOWN = "[PAD]", "[UNK]"  # of characters; the blank of CTC has id 0
 
 
 def open_vocabulary(folder: Path) -> "WhisperVocabulary | Characters":
-    """Returns the vocabulary of a folder with a tokenizer.json; raises VocabularyError."""
+    """Returns the vocabulary of a folder with a tokenizer.json, and with the generation_config.json of a model of `transformers`,
+    if there is one; raises VocabularyError."""
     tokenizer = Tokenizer(folder)
-    return Characters(tokenizer) if tokenizer.id_of(START) is None else WhisperVocabulary(tokenizer)
+    if tokenizer.id_of(START) is None:
+        return Characters(tokenizer)
+    file = folder / GENERATION
+    return WhisperVocabulary(tokenizer, untrusted.read_json(file, VocabularyError) if file.exists() else {})
 
 
 class WhisperVocabulary:
@@ -40,24 +44,34 @@ class WhisperVocabulary:
     English-only vocabularies have neither language nor task. Timestamps, which files leave out, are the ids from
     `timestamp` on.
 
+    Args:
+      settings: those of generation_config.json, which may say other ids that are never written.
+
     Attributes:
       languages: id of the token of each language, by its code.
       size: number of ids, timestamps included.
       start, end, no_timestamps, no_speech, timestamp: special ids.
     """
 
-    def __init__(self, tokenizer: Tokenizer):
-        self.tokenizer = tokenizer
+    def __init__(self, tokenizer: Tokenizer, settings: Mapping[str, Any] = MappingProxyType({})):
+        self.tokenizer, self._settings = tokenizer, settings
         special = tokenizer.special
         self.start, self.end, self.no_timestamps = (special[name] for name in (START, END, NO_TIMESTAMPS))
         self.no_speech = next(special[name] for name in _NO_SPEECH if name in special)
         self.timestamp = self.no_timestamps + 1
         self.size = self.timestamp + TIMESTAMPS
-        self.multilingual = self.end != 50_256  # the English-only vocabulary is that of GPT-2, whose last id this is
+        self.multilingual = is_multilingual(self.end) and settings.get("is_multilingual") is not False
         # The files of English-only models name languages too, which their models never saw.
-        found = {match[1]: id_ for name, id_ in special.items() if (match := _LANGUAGE.fullmatch(name))}
+        found = {match[1]: id_ for name, id_ in special.items() if (match := LANGUAGE.fullmatch(name))}
         self.languages: Mapping[str, int] = found if self.multilingual else {}
         self._tasks = {name: special[f"<|{name}|>"] for name in TASKS}
+        own = {"lang_to_id": {f"<|{name}|>": id_ for name, id_ in found.items()}, "task_to_id": self._tasks}
+        own |= {"no_timestamps_token_id": self.no_timestamps, "max_initial_timestamp_index": LATEST_START}
+        for key, ids in own.items():
+            if settings.get(key, ids) not in (ids, None):
+                raise VocabularyError(
+                    f"{GENERATION}: {key} is {shortened(repr(settings[key]))}, here {shortened(repr(ids))}"
+                )
 
     @property
     def eos(self) -> int:
@@ -102,18 +116,21 @@ class WhisperVocabulary:
 
     @cached_property
     def sounds(self) -> list[int]:
-        """The ids of pieces that are no speech: signs of music, brackets of remarks (`non_speech_tokens` of OpenAI's code)."""
-        symbols = list('"#()*+/:;<=>@[\\]^_`{|}~「」『』')
-        symbols += ["<<", ">>", "<<<", ">>>", "--", "---", "-(", "-[", "('", '("', "((", "))", "(((", ")))"]
-        symbols += ["[[", "]]", "{{", "}}", "♪♪", "♪♪♪"]
-        music = set("♩♪♫♬♭♮♯")
-        encode = self.tokenizer.encode
-        found = {encode(" -")[0], encode(" '")[0]}
-        for symbol in [*symbols, *music]:
-            for ids in (encode(symbol), encode(f" {symbol}")):
-                if len(ids) == 1 or symbol in music:
-                    found.add(ids[0])
-        return sorted(found)
+        """The ids that are never written, as they are no speech."""
+        return self._ids("suppress_tokens", lambda: no_speech(self.tokenizer.encode))
+
+    @cached_property
+    def never_first(self) -> list[int]:
+        """The ids that a text does not begin with: a blank, the end."""
+        return self._ids("begin_suppress_tokens", lambda: [*self.tokenizer.encode(" "), self.end])
+
+    def _ids(self, key: str, usual: Callable[[], list[int]]) -> list[int]:
+        ids = self._settings.get(key)
+        if ids is None:
+            return usual()
+        if not isinstance(ids, list) or not all(type(id_) is int and 0 <= id_ < self.size for id_ in ids):
+            raise VocabularyError(f"{GENERATION}: {key} is {shortened(repr(ids))}, expected ids below {self.size:,}")
+        return ids
 
 
 class Characters:

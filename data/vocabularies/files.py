@@ -15,7 +15,7 @@ PIECES, IDS = (
 )  # a translator's; `vocab.json` has the ids of the pieces, if others
 SPECIAL, ADDED = "special_tokens_map.json", "added_tokens.json"  # tokens that `transformers` adds to the pieces
 TEMPLATE = "chat_template.jinja"  # as `transformers` 5 writes it; before, it was a field of CONFIG
-GENERATION = "generation_config.json"  # how `transformers` continues a text; in a copy, its tokens alone
+GENERATION = "generation_config.json"  # how `transformers` continues a text: ids that end it, that are never written
 MODEL = "config.json"  # of a model; no file of the vocabulary, but released ones say here what ends a text
 PATTERNS = ("*.model", TOKENIZER, CONFIG, IDS, SPECIAL, ADDED, TEMPLATE, GENERATION)
 _TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -41,8 +41,8 @@ def copy(vocabulary: Path, to: Path) -> None:
     for file in listed(vocabulary):
         if file.name != GENERATION:
             shutil.copyfile(file, to / file.name)
-    if ids := token_ids(vocabulary):
-        (to / GENERATION).write_text(json.dumps(ids, indent=2) + "\n")
+    if settings := said(vocabulary / GENERATION) | token_ids(vocabulary):
+        (to / GENERATION).write_text(json.dumps(settings, indent=2) + "\n")
 
 
 def said(path: Path) -> dict[str, Any]:

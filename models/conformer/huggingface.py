@@ -13,6 +13,7 @@ from models.conformer.config import WAVE, ConformerConfig
 from models.interchange import (
     Entry,
     InterchangeError,
+    completed,
     convolution,
     demand,
     dense,
@@ -44,6 +45,7 @@ def read_config(theirs: Mapping[str, Any]) -> ConformerConfig:
     kind = model_type(theirs, _ARCHITECTURES)
     architecture = (setting(theirs, "architectures", list, None) or _ARCHITECTURES[kind])[0]
     writes, width = architecture.endswith("ForCTC"), setting(theirs, "hidden_size", int, 768)
+    theirs = completed(theirs, {"hidden_act": "gelu"})
     only(
         theirs, feat_extract_activation=("gelu",), layer_norm_eps=(1e-5,), add_adapter=(False,), adapter_attn_dim=(),
         conv_kernel=([size for size, _ in WAVE],), conv_stride=([stride for _, stride in WAVE],),
@@ -65,14 +67,14 @@ def read_config(theirs: Mapping[str, Any]) -> ConformerConfig:
         front_norm=_one_of(theirs, "feat_extract_norm", {"group": "group", "layer": "layer"}, "group"),
         front_bias=setting(theirs, "conv_bias", bool, False),
         objective="ctc" if writes else "none",
-        vocab=_outputs(theirs) if writes else 0,
+        vocab=_outputs(theirs, kind) if writes else 0,
         **(_transformer(theirs) if kind == "wav2vec2" else _conformer(theirs)),
     )
 
 
-def _outputs(theirs: Mapping[str, Any]) -> int:
-    """Returns the number of CTC's outputs: `transformers` takes 32 where it is absent, and none where it is null."""
-    return 32 if "vocab_size" not in theirs else setting(theirs, "vocab_size", int)
+def _outputs(theirs: Mapping[str, Any], kind: str) -> int:
+    """Returns the number of CTC's outputs: `transformers` takes 32 where a Wav2Vec2's is absent, and none where it is null."""
+    return 32 if "vocab_size" not in theirs and kind == "wav2vec2" else setting(theirs, "vocab_size", int)
 
 
 def _one_of(theirs: Mapping[str, Any], key: str, known: Mapping[Any, Any], default: Any) -> Any:
@@ -99,6 +101,20 @@ def _conformer(theirs: Mapping[str, Any]) -> dict[str, Any]:
         kernel=setting(theirs, "conv_depthwise_kernel_size", int, 31),
         positions=_one_of(theirs, "position_embeddings_type", _POSITIONS, "relative"),
     )
+
+
+def reading(c: ConformerConfig, theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of data that a preprocessor_config.json sets: none, but that it may ask for nothing else.
+
+    Raises:
+      InterchangeError: its waveforms are not of 16 kHz, mean 0 and variance 1.
+    """
+    del c
+    only(
+        theirs, feature_extractor_type=("Wav2Vec2FeatureExtractor",), feature_size=(1,), sampling_rate=(16_000,),
+        do_normalize=(True,),
+    )  # fmt: skip
+    return {}
 
 
 def write_config(c: ConformerConfig) -> dict[str, Any]:

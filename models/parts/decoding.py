@@ -157,7 +157,7 @@ def sample(
     Args:
       state: the model's state before the first token, for B x K hypotheses.
       real_B: False for sentences that only fill the batch up; they are not waited for.
-      key: of the draws.
+      key: of the draws; or a key for each sentence [B], whose draws are then the same in any batch.
       samples: K.
       steps: T, the longest continuation, end included.
       temperature: divides the logits; 0 takes the likeliest token.
@@ -191,7 +191,7 @@ def sample(
         logits_BKV = jnp.where((ids_V == pad) | (ids_V >= (usable or len(ids_V))), NEVER, logits_BKV)
         if temperature:
             kept_BKV = truncate(logits_BKV / temperature, top_k, top_p)
-            new_BK = jax.random.categorical(jax.random.fold_in(key, at), kept_BKV)
+            new_BK = _drawn(key, at, kept_BKV)
         else:
             new_BK = jnp.argmax(logits_BKV, axis=-1)
         chosen_BK = jnp.take_along_axis(jax.nn.log_softmax(logits_BKV), new_BK[..., None], axis=-1)[..., 0]
@@ -211,6 +211,13 @@ def sample(
     )
     _, tokens_BKT, _, logp_BK, state = jax.lax.while_loop(unfinished, advance, start)
     return tokens_BKT, logp_BK, state
+
+
+def _drawn(key: jax.Array, at: jax.Array, logits: jax.Array) -> jax.Array:
+    """Returns what is drawn at a step, with one key or with one for each sentence."""
+    if key.ndim:
+        return jax.vmap(_drawn, (0, None, 0))(key, at, logits)
+    return jax.random.categorical(jax.random.fold_in(key, at), logits)
 
 
 def follow(

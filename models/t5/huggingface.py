@@ -53,7 +53,7 @@ def read_config(theirs: Mapping[str, Any]) -> T5Config:
     # `gated-gelu` means the tanh form.
     activation = read_activation("gelu_new" if gated and words[-1] == "gelu" else words[-1])
     # Version 4 of transformers scales where it ties; 5 notes it apart, and never scales an mT5.
-    tied = setting(theirs, "tie_word_embeddings", bool, kind != "mt5")
+    tied = setting(theirs, "tie_word_embeddings", bool, True)
     scaled = setting(theirs, "scale_decoder_outputs", bool, tied) and kind != "mt5"
     return T5Config(
         vocab=setting(theirs, "vocab_size", int),

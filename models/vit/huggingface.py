@@ -4,6 +4,7 @@ Names are those of released files; version 5 of `transformers` writes others, an
 no classes: its outputs here are the last layer's vectors, or with a pooler those of the class token, pooled.
 """
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -73,6 +74,52 @@ def read_config(theirs: Mapping[str, Any]) -> VitConfig:
         norm_eps=setting(theirs, "layer_norm_eps", float, 1e-12),
         dropout=setting(theirs, "hidden_dropout_prob", float, 0.0),
     )
+
+
+def reading(c: VitConfig, theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of data that a preprocessor_config.json sets: `mean`, `std` and `eval_crop`.
+
+    Raises:
+      InterchangeError: pictures are brought to size in a way, or to a size, that is not ours.
+    """
+    kinds = ("ViTImageProcessor", "ViTImageProcessorFast", "ViTFeatureExtractor")
+    only(
+        theirs, image_processor_type=kinds, feature_extractor_type=kinds, do_resize=(True,), resample=(2,), do_rescale=(True,),
+        do_pad=(False,),
+    )  # fmt: skip
+    if abs(setting(theirs, "rescale_factor", float, 1 / 255) * 255 - 1) > 1e-4:
+        raise InterchangeError(f"rescale_factor={theirs['rescale_factor']}: only 1/255")
+    size, crop = _sides(theirs.get("size", 224)), 0.0
+    if setting(theirs, "do_center_crop", bool, False):
+        cut = _sides(theirs.get("crop_size", 224))
+        if len(size) != 1 or len(set(cut)) != 1 or cut[0] > size[0]:
+            raise InterchangeError(f"crop_size={cut} of size={size}: only a square of a picture's shortest edge")
+        size, crop = cut, cut[0] / size[0]
+    if size != [c.height, c.width]:
+        raise InterchangeError(
+            f"size={size}: only the model's, [{c.height}, {c.width}], to which pictures are squeezed"
+        )
+    normal = setting(theirs, "do_normalize", bool, True)
+    numbers = {}
+    for name, plain in (("mean", 0.0), ("std", 1.0)):
+        values = setting(theirs, f"image_{name}", list, [0.5]) if normal else [plain]
+        least = 1e-6 if name == "std" else -1e6
+        if len(values) not in (1, c.channels) or not all(type(v) in (int, float) and least < v < 1e6 for v in values):
+            raise InterchangeError(
+                f"image_{name}={json.dumps(values)[:60]}: only {c.channels} numbers, a deviation above 0"
+            )
+        numbers[name] = tuple(map(float, values if len(set(values)) > 1 else values[:1]))
+    return {"eval_crop": crop, **numbers}
+
+
+def _sides(size: Any) -> list[int]:
+    """Returns height and width, or the shortest edge alone, of a preprocessor's size."""
+    if isinstance(size, int):
+        return [size, size]
+    for keys in (("height", "width"), ("shortest_edge",)):
+        if isinstance(size, dict) and set(size) == set(keys):
+            return [setting(size, key, int) for key in keys]
+    raise InterchangeError(f"size={json.dumps(size)[:60]}: only a height and a width, or a shortest edge")
 
 
 def write_config(c: VitConfig) -> dict[str, Any]:

@@ -20,9 +20,12 @@ from models.interchange import (
     write_activation,
 )
 from models.whisper.config import WhisperConfig
+from models.whisper.tokens import BEFORE, END, LANGUAGE, NO_TIMESTAMPS, START, TASKS, is_multilingual, no_speech
 
 MODEL_TYPES = ("whisper",)
 _ARCHITECTURES = {"whisper": ("WhisperForConditionalGeneration",)}
+_POSITIONS = 50  # of the encoder in a second
+_FRONT = {"sampling_rate": 16_000, "hop_length": 160, "n_fft": 400}  # data/speech/spectra.py
 _TABLE, _OUTPUT = "model.decoder.embed_tokens.weight", "proj_out.weight"
 
 
@@ -52,7 +55,7 @@ def read_config(theirs: Mapping[str, Any]) -> WhisperConfig:
         activation=read_activation(setting(theirs, "activation_function", str, "gelu")),
         dropout=setting(theirs, "dropout", float, 0.0),
         hidden_dropout=setting(theirs, "activation_dropout", float, 0.0),
-        start_id=setting(theirs, "decoder_start_token_id", int, 50_258),
+        start_id=setting(theirs, "decoder_start_token_id", int, 50_257),
     )
 
 
@@ -101,6 +104,65 @@ def write_config(c: WhisperConfig) -> dict[str, Any]:
             f"{side}_attention_heads": c.heads,
         }
     return config
+
+
+def beside(c: WhisperConfig, tokenizer: Any) -> dict[str, dict[str, Any]]:
+    """Returns the other files with which `transformers` transcribes, by name: how sound becomes frames, the class of the
+    vocabulary, which tokens stand before a text and are never in it. It hears windows of whole seconds alone.
+
+    Args:
+      tokenizer: of the folder, with `special` ids by name and `encode`; None where there is none.
+    """
+    files: dict[str, dict[str, Any]] = {}
+    if not c.source_positions % _POSITIONS:
+        files["preprocessor_config.json"] = _FRONT | {
+            "feature_extractor_type": "WhisperFeatureExtractor",
+            "feature_size": c.mels,
+            "chunk_length": c.source_positions // _POSITIONS,
+            "padding_side": "right",
+            "padding_value": 0.0,
+            "processor_class": "WhisperProcessor",
+            "return_attention_mask": False,
+        }
+    if tokenizer is None or START not in tokenizer.special:
+        return files
+    special, end = tokenizer.special, tokenizer.special[END]
+    files["tokenizer_config.json"] = {
+        "tokenizer_class": "WhisperTokenizer",
+        "processor_class": "WhisperProcessor",
+    } | dict.fromkeys(("bos_token", "eos_token", "pad_token", "unk_token"), END)
+    no_text = set(tokenizer.special_ids) - {end, special[NO_TIMESTAMPS]}
+    files["generation_config.json"] = {
+        **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), end),
+        "begin_suppress_tokens": [*tokenizer.encode(" "), end],
+        "decoder_start_token_id": c.start_id,
+        "is_multilingual": is_multilingual(end),
+        "max_initial_timestamp_index": 50,
+        "max_length": c.max_positions,
+        "no_timestamps_token_id": special[NO_TIMESTAMPS],
+        "prev_sot_token_id": special.get(BEFORE),
+        "return_timestamps": False,
+        "suppress_tokens": sorted(no_text | set(no_speech(tokenizer.encode))),
+    }
+    if is_multilingual(end):
+        files["generation_config.json"] |= {
+            "lang_to_id": {name: id_ for name, id_ in special.items() if LANGUAGE.fullmatch(name)},
+            "task_to_id": {name: special[f"<|{name}|>"] for name in TASKS},
+        }
+    return files
+
+
+def reading(c: WhisperConfig, theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of data that a preprocessor_config.json sets: none, but that it may ask for nothing else.
+
+    Raises:
+      InterchangeError: its frames are not ours.
+    """
+    only(
+        theirs, feature_extractor_type=("WhisperFeatureExtractor",), feature_size=(c.mels,), do_normalize=(False,),
+        dither=(0, 0.0), chunk_length=(c.source_positions / _POSITIONS,), **{key: (value,) for key, value in _FRONT.items()},
+    )  # fmt: skip
+    return {}
 
 
 def entries(c: WhisperConfig) -> list[Entry]:

@@ -56,9 +56,8 @@ def score(settings: Preferences, root: Path, progress: Progress) -> Path:
 
     cli.use_devices(ONE_DEVICE)
     from trainers.evaluation.place import placed
-    from trainers.weights.open import open_model
 
-    e, weights = open_model(source)
+    e, weights = cli.opened(source)
     if weights.vocabulary is None:
         raise DataError(f"{source} has no vocabulary, of which preference pairs could be made")
     with stage("reference", progress), paths.new_folder(folder) as new:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -119,3 +120,15 @@ def test_a_release_with_numbers_that_are_none_is_refused(tmp_path):
         InterchangeError, match=r"r/model\.safetensors: final_norm\.scale holds NaN or infinite numbers$"
     ):
         found.read("final_norm.scale")
+
+
+def test_released_weights_are_named_as_elsewhere(tmp_path, monkeypatch, capsys):
+    """`to-hf` takes the name of weights that were fetched, as commands with --checkpoint do."""
+    folder = tmp_path / "data" / "weights" / "whisper_base"
+    shutil.copytree(FIXTURES / "whisper", folder)
+    (folder / "package.json").write_text("{}")
+    monkeypatch.setenv("SHARDZOO_DATA", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    run(monkeypatch, capsys, "to-hf", "whisper_base", "--to", tmp_path / "hf")
+    want, found = (load_file(at / "model.safetensors") for at in (folder, tmp_path / "hf"))
+    assert want.keys() == found.keys()

@@ -55,7 +55,8 @@ def test_files_are_written_down_and_failures_named(folder, monkeypatch, capsys, 
     out, err = capsys.readouterr()
     found = [json.loads(line) for line in out.splitlines()]
     assert [f["file"] for f in found] == [str(folder / "a.wav"), str(folder / "b.wav")]
-    *told, counted = err.splitlines()
+    precision, *told, counted = err.splitlines()
+    assert precision == "computed in float32; the weights are stored as float32"
     assert len(told) == len(bad) and f"2 of {len(files)} files; {len(bad)} could not be read" in counted
     for name, (_, why) in bad.items():
         (line,) = [line for line in told if line.startswith(f"error: {folder / name}: ")]
@@ -68,6 +69,28 @@ def test_files_are_written_down_and_failures_named(folder, monkeypatch, capsys, 
         == 0
     )
     assert [file.name for file in (tmp_path / "out").iterdir()] == ["a.wav.srt"] and capsys.readouterr().out == ""
+
+
+def test_the_precision_can_be_chosen(folder, monkeypatch, capsys):
+    """Another one is a matter of an option, and said; one that does not exist is refused with those that do."""
+    arguments = folder / "a.wav", "--checkpoint", folder / "whisper", "--execution.dtype"
+    assert run(monkeypatch, *arguments, "bfloat16") == 0
+    assert capsys.readouterr().err.startswith("computed in bfloat16; the weights are stored as float32\n")
+    with pytest.raises(cli.ConfigError, match=r"--execution\.dtype .*bfloat15") as error:
+        run(monkeypatch, *arguments, "bfloat15")
+    assert "bfloat16" in str(error.value) and "\n" not in str(error.value)
+
+
+def test_two_sounds_of_a_name_are_not_written_over_each_other(folder, monkeypatch, tmp_path):
+    """They are refused before a model is opened, and nothing is written; one that is named twice is written once."""
+    (folder / "more").mkdir(exist_ok=True)
+    (folder / "more" / "a.wav").write_bytes(wav(tone(0.7)))
+    arguments = "--checkpoint", tmp_path / "none", "--out", tmp_path / "out"
+    with pytest.raises(cli.ConfigError, match=r"a\.wav and .*more/a\.wav would both be a\.wav\.txt"):
+        run(monkeypatch, folder / "a.wav", folder / "more" / "a.wav", *arguments)
+    assert not (tmp_path / "out").exists()
+    path = folder / "a.wav"
+    assert transcribe.outputs_of([path, path], tmp_path, "vtt") == {path: tmp_path / "a.wav.vtt"}
 
 
 @pytest.mark.parametrize(

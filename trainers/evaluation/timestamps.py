@@ -11,10 +11,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from data.speech.vocabulary import RESOLUTION
+from data.speech.vocabulary import LATEST_START, RESOLUTION
 from models.parts.decoding import NEVER
-
-LATEST_START = 1.0  # seconds of a window in which the first words begin
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,7 +61,7 @@ class Rules:
         latest_BK = jnp.max(jnp.where(time_BKT, tokens_BKT, 0), axis=-1)
         floor_BK = jnp.where(last_BK & ~before_BK, latest_BK, latest_BK + 1)
         barred_BKV |= (latest_BK > 0)[..., None] & is_time_V & (ids_V < floor_BK[..., None])
-        most = self.timestamp + round(LATEST_START / self.resolution)
+        most = self.timestamp + round(LATEST_START * RESOLUTION / self.resolution)
         barred_BKV |= (written == 0) & (~is_time_V | (ids_V > most))
         logits_BKV = jnp.where(barred_BKV, NEVER, logits_BKV)
         # Where a timestamp of any value is likelier than the likeliest word, it is a timestamp.
@@ -96,7 +94,7 @@ def segments(ids: Sequence[int], rules: Rules, length: float) -> tuple[list[tupl
             found.append((seconds(part[0]), seconds(part[-1]), words(part)))
             start = cut
         # Never by less than a second: a model that is stuck would be asked about the same sound for ever.
-        return found, length if single_at_end else max(seconds(ids[start - 1]), LATEST_START)
+        return found, length if single_at_end else max(seconds(ids[start - 1]), LATEST_START * RESOLUTION)
     end = seconds(ids[times[-1]]) if times and ids[times[-1]] != rules.timestamp else length
     return [(0.0, min(end, length), words(ids))], length
 
@@ -109,7 +107,6 @@ def rules_of(vocabulary: Any, first: int, *, timed: bool, suppress: bool) -> Rul
       suppress: whether what is no speech is never written.
     """
     special = set(vocabulary.tokenizer.special_ids) - {vocabulary.end, vocabulary.no_timestamps}
-    blank = vocabulary.tokenizer.encode(" ")
     return Rules(
         first=first,
         end=vocabulary.end,
@@ -117,6 +114,6 @@ def rules_of(vocabulary: Any, first: int, *, timed: bool, suppress: bool) -> Rul
         no_timestamps=vocabulary.no_timestamps,
         resolution=RESOLUTION,
         never=tuple(sorted(special | set(vocabulary.sounds if suppress else ()))),
-        never_first=(*blank, vocabulary.end) if suppress else (),
+        never_first=tuple(vocabulary.never_first) if suppress else (),
         timed=timed,
     )

@@ -46,7 +46,7 @@ class Transcribe:
       batch_size: windows that are decoded together.
       tokens: most of a window.
       suppress: never writes what is no speech, such as remarks in brackets.
-      seed: of the draws.
+      seed: of the draws, which depend on it and on a window's sound alone.
     """
 
     language: str = ""
@@ -159,7 +159,14 @@ class Transcriber:
         mesh = model.where.mesh
 
         @functools.partial(jax.jit, static_argnames="temperature", out_shardings=mesh and NamedSharding(mesh, P()))
-        def decode(params: Any, frames_BTF: jax.Array, real_B: jax.Array, temperature: float, key: jax.Array) -> Any:
+        def decode(
+            params: Any,
+            frames_BTF: jax.Array,
+            real_B: jax.Array,
+            told_B: jax.Array,
+            temperature: float,
+            key_B: jax.Array,
+        ) -> Any:
             whole: Any = merge(model, params)
             beams = 1 if temperature else how.beams
             batch = {"frames": frames_BTF, "frames_segments": jnp.ones(frames_BTF.shape[:2], jnp.int32)}
@@ -169,7 +176,7 @@ class Transcriber:
             first_BV = first_BKV[:, 0].astype(jnp.float32)
             silent_B = jax.nn.softmax(first_BV)[:, vocabulary.no_speech]
             spoken = jnp.array(list(vocabulary.languages.values()) or [0], jnp.int32)
-            language_B = jnp.argmax(first_BV[:, spoken], axis=-1)
+            language_B = jnp.where(told_B < 0, jnp.argmax(first_BV[:, spoken], axis=-1), told_B)
             prefix_BP = jnp.broadcast_to(jnp.array(prefix, jnp.int32), (rows, len(prefix)))
             if vocabulary.languages and not how.language:
                 prefix_BP = prefix_BP.at[:, 0].set(spoken[language_B])
@@ -179,7 +186,7 @@ class Transcriber:
             common |= {"prefix_BP": prefix_BP} if prefix else {}
             if temperature:
                 tokens_BKT, total_BK, _ = sample(
-                    whole, state, real_B, key, samples=1, temperature=temperature, **common
+                    whole, state, real_B, key_B, samples=1, temperature=temperature, **common
                 )
             else:
                 tokens_BKT, total_BK = beam_search(
@@ -226,7 +233,9 @@ class Transcriber:
                 else:
                     active.remove((path, listening))
                     yield path, listening.transcript
-            for (listening, window), heard in zip(windows, self.windows([w for _, w in windows]), strict=True):
+            languages = [listening.transcript.language for listening, _ in windows]
+            heard_B = self.windows([window for _, window in windows], languages)
+            for (listening, window), heard in zip(windows, heard_B, strict=True):
                 self._take(listening, window, heard)
 
     def _next_window(self, listening: _Listening) -> np.ndarray:
@@ -236,26 +245,34 @@ class Transcriber:
         # The rest of a file that is shorter than the shortest thing that can be timed says nothing.
         return window if len(window) > 2 * RESOLUTION * sound.RATE else window[:0]
 
-    def windows(self, windows: Sequence[np.ndarray]) -> list[_Heard]:
-        """Returns what is heard in windows of samples, none longer than the model hears; draws anew what is unlikely."""
+    def windows(self, windows: Sequence[np.ndarray], languages: Sequence[str] = ()) -> list[_Heard]:
+        """Returns what is heard in windows of samples, none longer than the model hears; draws anew what is unlikely.
+
+        Args:
+          languages: of the windows, as far as they are known; the model is asked where one is "".
+        """
         results: list[_Heard | None] = [None] * len(windows)
-        key = jax.random.key(self.how.seed)
+        languages = languages or [""] * len(windows)
         for temperature in (0.0, *self.how.temperatures):
             todo = [i for i, heard in enumerate(results) if heard is None or self._doubtful(heard)]
             for start in range(0, len(todo), self.how.batch_size):
                 chosen = todo[start : start + self.how.batch_size]
-                new = self._batch([windows[i] for i in chosen], temperature, key)
+                new = self._batch([windows[i] for i in chosen], [languages[i] for i in chosen], temperature)
                 for i, heard in zip(chosen, new, strict=True):
                     results[i] = heard
         return [heard for heard in results if heard is not None]
 
-    def _batch(self, windows: Sequence[np.ndarray], temperature: float, key: jax.Array) -> list[_Heard]:
+    def _batch(self, windows: Sequence[np.ndarray], languages: Sequence[str], temperature: float) -> list[_Heard]:
         rows = self.how.batch_size
+        told, sums = np.full(rows, -1, np.int32), np.zeros(rows, np.uint32)
         frames = np.zeros((rows, self.samples // spectra.HOP, self.width), np.float32)
         for row, window in enumerate(windows):
             frames[row] = spectra.whisper(np.pad(window, (0, self.samples - len(window))), self.width)
+            told[row] = self._codes.index(languages[row]) if languages[row] else -1
+            sums[row] = zlib.crc32(window.tobytes())  # of a row's number, or a file's, neighbours would decide
         real = np.arange(rows) < len(windows)
-        found = self._decode(self._params, frames, real, temperature, key)
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(self.how.seed), sums)
+        found = self._decode(self._params, frames, real, told, temperature, keys)
         tokens_BT, total_B, silent_B, language_B = map(np.asarray, found)
         heard = []
         for row in range(len(windows)):
@@ -294,13 +311,11 @@ class Transcriber:
         found, following = segments(heard.ids, self.rules, length)
         begins = listening.at / sound.RATE
         for start, end, ids in found:
-            if text := self.vocabulary.decode(ids):
-                transcript.segments.append(
-                    Segment(
-                        round(begins + min(start, length), 3), round(begins + min(end, length), 3), text,
-                        heard.likelihood, heard.no_speech, heard.compression, heard.temperature,
-                    )
-                )  # fmt: skip
+            # Words behind the sound's end are dropped, as Whisper's code drops segments of no length.
+            times = round(begins + min(start, length), 3), round(begins + min(end, length), 3)
+            if times[0] < times[1] and (text := self.vocabulary.decode(ids)):
+                numbers = heard.likelihood, heard.no_speech, heard.compression, heard.temperature
+                transcript.segments.append(Segment(*times, text, *numbers))
         # Where the sound ends in this window, what follows the last timestamp is silence.
         nothing_follows = listening.ended and len(listening.buffer) <= len(window) and not found[-1][2]
         rest = following >= length or nothing_follows

@@ -18,6 +18,7 @@ from models.errors import shortened
 from models.families import FAMILIES, interchange_of
 from models.interchange import Index, InterchangeError, Shape
 from trainers.weights.ctranslate2 import CTranslate2File
+from trainers.weights.source import most_stored
 from trainers.weights.tensor_files import TensorFile
 
 _MOST_DEFLATED = 1100  # bytes that a byte of a zip file can become: deflate's most is 1,032
@@ -31,6 +32,11 @@ class ArrayFile(Protocol):
         """The shape of each array, by name."""
         ...
 
+    @property
+    def dtypes(self) -> Mapping[str, np.dtype]:
+        """The dtype of each array, by name."""
+        ...
+
     def __call__(self, name: str) -> np.ndarray: ...
 
 
@@ -42,7 +48,7 @@ class NpzFile:
     """
 
     def __init__(self, path: Path):
-        self.path, self.shapes = path, dict[str, Shape]()
+        self.path, self.shapes, self.dtypes = path, dict[str, Shape](), dict[str, np.dtype]()
         formats = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
         with (
             untrusted.damage(path, InterchangeError),
@@ -57,7 +63,8 @@ class NpzFile:
                     raise InterchangeError(f"{path}: {name} holds {dtype}, weights are floats")
                 if math.prod(shape) * dtype.itemsize != size or info.file_size > _MOST_DEFLATED * info.compress_size:
                     raise InterchangeError(f"{path} is damaged: {name} has not the bytes of {dtype} {list(shape)}")
-                self.shapes[info.filename.removesuffix(".npy")] = shape
+                at = info.filename.removesuffix(".npy")
+                self.shapes[at], self.dtypes[at] = shape, dtype
 
     def __call__(self, name: str) -> np.ndarray:
         with untrusted.damage(self.path, InterchangeError), np.load(self.path, allow_pickle=False) as arrays:
@@ -86,7 +93,8 @@ class Bare:
     def __init__(self, path: Path):
         opener, form = FORMS[path.suffix]
         self.vocabulary = path.parent if files.readable(path.parent) else None
-        self._file: ArrayFile = opener(path)
+        file: ArrayFile = opener(path)
+        self._file = file
         known = {name: module for name in FAMILIES if (module := interchange_of(name, form))}
         problems = {}
         for name, module in known.items():
@@ -103,6 +111,7 @@ class Bare:
         if wrong := interchange.problems(want, _divided(self._file.shapes, want)):
             raise InterchangeError(f"{path}: not the arrays of the model that it looks like: {wrong}")
         self.shapes = interchange.shapes(entries)
+        self.stored = most_stored((file.dtypes[name].name, file.shapes[name]) for name in file.shapes)
         self._read = interchange.reader(entries, self._fetch, path)
 
     def _fetch(self, name: str) -> np.ndarray:

@@ -24,6 +24,7 @@ class CTranslate2File:
 
     Attributes:
       shapes: the shape of each matrix, vector or table of floats, by name; settings, which are integers, are left out.
+      dtypes: the dtype of each.
       specification: the kind of model.
 
     Raises:
@@ -39,6 +40,7 @@ class CTranslate2File:
         except (struct.error, UnicodeDecodeError, ValueError) as error:
             raise InterchangeError(f"{path}: damaged or cut short: {shortened(str(error), 200)}") from None
         self.shapes = {name: shape for name, (dtype, shape, _) in self._places.items() if shape and dtype.kind == "f"}
+        self.dtypes = {name: self._places[name][0] for name in self.shapes}
 
     def _read_header(self, file: BinaryIO) -> None:
         if (version := _number(file, "I")) != _VERSION:

@@ -18,6 +18,7 @@ from models import interchange
 from models.errors import UserError, nearest, shortened, told
 from models.families import FAMILIES, interchange_of
 from models.interchange import Index, InterchangeError, Shape
+from trainers.weights.source import most_stored
 
 _AT_ONCE = 1 << 17  # numbers that are dequantized together, which stay in a processor's cache
 
@@ -46,6 +47,8 @@ class _Tensor:
         self._path, self._tensor = path, tensor
         # GGUF lists shapes with the innermost dimension first.
         self.shape: Shape = tuple(map(int, reversed(tensor.shape)))
+        kind = tensor.tensor_type.name
+        self.form = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}.get(kind, kind)
 
     def __getitem__(self, index: Any, /) -> np.ndarray:
         kind = self._tensor.tensor_type
@@ -89,6 +92,7 @@ class Gguf:
         if wrong := interchange.problems(interchange.their_shapes(entries), stored):
             raise InterchangeError(f"{path}: not the tensors of the model that it describes: {wrong}")
         self.shapes = interchange.shapes(entries)
+        self.stored = most_stored((t.form, t.shape) for t in self._tensors.values())
         self._read = interchange.reader(entries, self._fetch, path)
 
     def read(self, name: str, index: Index = ()) -> np.ndarray:

@@ -23,9 +23,12 @@ from models.errors import nearest, shortened, told
 from models.families import FAMILIES, interchange_of
 from models.interchange import Index, InterchangeError, Shape
 from trainers.weights import tensor_files
+from trainers.weights.source import most_stored
 from trainers.weights.tensor_files import TensorFile
 
 CONFIG, ONE_FILE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+# What makes inputs of sounds and pictures, and the parts of it in a file for several inputs.
+PREPROCESSORS = {"preprocessor_config.json": (), "processor_config.json": ("feature_extractor", "image_processor")}
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
@@ -99,7 +102,27 @@ class HuggingFace:
         entries = [e for e in readable if all(name in stored for name in e.names())]
         self.shapes = interchange.shapes(entries)
         self._read = interchange.reader(entries, self._fetch, folder)
+        floats = ((dtype.name, file.shapes[name]) for file in files_ for name, dtype in file.floats.items())
+        self.stored = most_stored(floats)  # packed numbers are computed as those beside them
         self.vocabulary = folder if files.readable(folder) else None
+
+    def reading(self) -> dict[str, Any]:
+        """Returns the fields of the data that the folder's preprocessor sets, beside those of its family (Family.reads).
+
+        Raises:
+          InterchangeError: nothing here reads sounds or pictures so.
+        """
+        read = getattr(_of_type(self.theirs), "reading", None)
+        for file, parts in PREPROCESSORS.items():
+            if read is None or not (self.folder / file).exists():
+                continue
+            theirs = _json(self.folder / file)
+            theirs = next((theirs[part] for part in parts if part in theirs), theirs)
+            try:
+                return read(self.config, theirs)
+            except InterchangeError as error:
+                raise InterchangeError(f"{self.folder / file}: {str(error).removeprefix('config.json: ')}") from None
+        return {}
 
     def _read_config(self, mapping: Any, changed: Mapping[str, Any] = MappingProxyType({})) -> Any:
         """Returns our configuration of config.json, with some settings changed."""
@@ -239,7 +262,17 @@ def write_folder(weights: Any, to: Path, *, max_shard_bytes: int = 5 * 10**9) ->
             # An id that the model's settings have stays: RoBERTa's positions depend on padding's.
             config |= {k: v for k, v in named.items() if config.get(k) is None}
         write_json(folder / CONFIG, config)
+        tokenizer = Tokenizer(folder) if (folder / TOKENIZER).exists() else None
+        for name, settings in getattr(mapping, "beside", _nothing)(weights.config, tokenizer).items():
+            own = weights.vocabulary / name if weights.vocabulary else folder / name
+            write_json(folder / name, settings | (_json(own) if own.exists() else {}))
     return to
+
+
+def _nothing(config: Any, tokenizer: Any) -> dict[str, dict[str, Any]]:
+    """Returns the further files of a family's folder: none."""
+    del config, tokenizer
+    return {}
 
 
 def _shards(shapes: dict[str, Shape], most: int) -> Iterator[dict[str, Shape]]:

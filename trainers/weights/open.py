@@ -10,10 +10,11 @@ from configs.experiment import Experiment
 from configs.registry import ConfigError
 from data.reading.caches import cache_folder
 from models.errors import nearest, shortened
+from models.execution import Dtype
 from models.families import ModelConfig, family_of
 from models.interchange import InterchangeError
 from trainers.weights import bare, huggingface, peft, release
-from trainers.weights.source import Arrays, Weights
+from trainers.weights.source import Arrays, Weights, precision
 
 CTRANSLATE2 = "model.bin"  # whose name PyTorch's pickles do not have
 _ADAPTERS = 4  # of which each is the base of the next; one that names itself has no end
@@ -100,7 +101,7 @@ def open_model(path: Path, step: int | None = None, like: str = "") -> tuple[Exp
     Args:
       step: the checkpoint of a workdir; the newest by default.
       like: an experiment whose data and evaluation replace the model's own. A foreign model, which has none, gets those of
-        `bert.base`, `gpt.gpt2_124m` and so on, on random tokens.
+        `bert.base`, `gpt.gpt2_124m` and so on, on random tokens; it is computed in the precision in which it is stored.
 
     Raises:
       UserError: the path holds no weights, or damaged ones.
@@ -112,7 +113,7 @@ def open_model(path: Path, step: int | None = None, like: str = "") -> tuple[Exp
     source: Any = open_weights(path)
     if isinstance(source, release.Release):
         return _as_if(source.experiment, like), source
-    return foreign(source.config, like), source
+    return experiment_of(source, like), source
 
 
 def _as_if(e: Experiment, like: str) -> Experiment:
@@ -123,13 +124,31 @@ def _as_if(e: Experiment, like: str) -> Experiment:
     return dataclasses.replace(e, data=other.data, eval=other.eval)
 
 
-def foreign(model: ModelConfig, like: str = "") -> Experiment:
-    """Returns the experiment that a foreign model is given, on one device; see `open_model`."""
+def experiment_of(weights: Weights, like: str = "") -> Experiment:
+    """Returns the experiment of a foreign model's weights: computed as they are stored, and read as their folder says.
+
+    Raises:
+      InterchangeError: nothing here reads sounds or pictures as the folder says; `like` has data of its own.
+    """
+    e, whole = foreign(weights.config, like, precision(weights.stored)), weights
+    while isinstance(whole, peft.Peft):
+        whole = whole.base
+    fields = whole.reading() if isinstance(whole, huggingface.HuggingFace) and not like else {}
+    return dataclasses.replace(e, data=dataclasses.replace(e.data, **fields))
+
+
+def foreign(model: ModelConfig, like: str = "", dtype: Dtype = "float32") -> Experiment:
+    """Returns the experiment that a foreign model is given, on one device; see `open_model`.
+
+    Args:
+      dtype: the precision in which it is computed, that of its weights: an experiment's own is chosen for its training.
+    """
     e = registry.load(like or family_of(model).like(model))
     _same_family(model, e)
     layout = dataclasses.replace(e.layout, mesh=tuple((name, 1) for name, _ in e.layout.mesh))
     data = e.data if like else family_of(model).reads(model, dataclasses.replace(e.data, cache=""))
-    return dataclasses.replace(e, model=model, layout=layout, data=data)
+    execution = dataclasses.replace(e.execution, dtype=dtype)
+    return dataclasses.replace(e, model=model, layout=layout, data=data, execution=execution)
 
 
 def _same_family(model: ModelConfig, other: Experiment) -> None:

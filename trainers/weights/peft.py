@@ -69,7 +69,7 @@ class Peft:
 
     def __init__(self, folder: Path, base: Weights):
         self.base, self.config, self.vocabulary = base, base.config, base.vocabulary
-        self.shapes = base.shapes
+        self.shapes, self.stored = base.shapes, base.stored
         self._updates = _read(folder, base)
 
     def read(self, name: str, index: Index = ()) -> np.ndarray:

@@ -31,7 +31,7 @@ from models.sharding.params import describe
 from trainers.plan import abstract_model
 from trainers.processes import versions
 from trainers.weights import tensor_files
-from trainers.weights.source import Arrays, Weights, pieces
+from trainers.weights.source import Arrays, Weights, most_stored, pieces
 
 WEIGHTS, EXPERIMENT, SUMS = "model.safetensors", "experiment.json", "SHA256SUMS"
 MANIFEST = "manifest.json"
@@ -174,6 +174,7 @@ class Release:
         self._file = tensor_files.TensorFile(folder / WEIGHTS)
         self._file.require_floats(self._file.shapes)
         self.shapes = self._file.shapes
+        self.stored = most_stored((dtype.name, self.shapes[name]) for name, dtype in self._file.dtypes.items())
         with untrusted.damage(
             f"release {folder}: {EXPERIMENT}", ReleaseError
         ):  # sizes that are no model's fail anywhere

@@ -5,7 +5,8 @@ device nor the host ever holds more than it needs.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from configs.experiment import FRESH
 from models import interchange
+from models.execution import Dtype
 from models.families import ModelConfig, family_of
 from models.interchange import Index, InterchangeError, Shape
 from models.sharding.params import flatten, nest
@@ -26,6 +28,7 @@ class Weights(Protocol):
       config: the model's configuration.
       shapes: the shape of each parameter that is there, by its dotted name; parameters of a head may be missing.
       vocabulary: a folder with its vocabulary, or with the names of its classes alone; None where there is neither.
+      stored: the form of most of its numbers, "float32" or the name of a quantized one.
     """
 
     @property
@@ -37,6 +40,9 @@ class Weights(Protocol):
     @property
     def vocabulary(self) -> Path | None: ...
 
+    @property
+    def stored(self) -> str: ...
+
     def read(self, name: str, index: Index) -> np.ndarray:
         """Returns a piece of a parameter.
 
@@ -44,6 +50,20 @@ class Weights(Protocol):
           index: a slice for each dimension, from the first; those left out are whole.
         """
         ...
+
+
+def precision(stored: str) -> Dtype:
+    """Returns the precision in which weights that are stored so are computed, unless an experiment or the user says otherwise:
+    their own. float32 holds the numbers of float16 and of quantized forms as they are."""
+    return "bfloat16" if stored == "bfloat16" else "float32"
+
+
+def most_stored(arrays: Iterable[tuple[str, Shape]]) -> str:
+    """Returns the form in which most numbers of a file are stored, of the form and the shape of each array."""
+    numbers: Counter[str] = Counter()
+    for form, shape in arrays:
+        numbers[form] += math.prod(shape)
+    return numbers.most_common(1)[0][0] if numbers else "float32"
 
 
 class Arrays:
@@ -57,6 +77,7 @@ class Arrays:
         self.config, self.vocabulary = config, vocabulary
         self._params = flatten(params)
         self.shapes = {name: tuple(x.shape) for name, x in self._params.items()}
+        self.stored = most_stored((x.dtype.name, x.shape) for x in self._params.values())
 
     def read(self, name: str, index: Index = ()) -> np.ndarray:
         return np.asarray(self._params[name][index])
@@ -70,7 +91,7 @@ class Component:
     """
 
     def __init__(self, whole: Weights, path: str):
-        self.whole, self.config, self.vocabulary = whole, whole.config, whole.vocabulary
+        self.whole, self.config, self.vocabulary, self.stored = whole, whole.config, whole.vocabulary, whole.stored
         inside = {name for name in whole.shapes if name.startswith(f"{path}.")}
         self._theirs = {name: name for name in inside} or {f"{path}.{name}": name for name in whole.shapes}
         self.shapes = {ours: whole.shapes[theirs] for ours, theirs in self._theirs.items()}
@@ -87,7 +108,12 @@ class Resized:
     """
 
     def __init__(self, weights: Weights, config: ModelConfig):
-        self.weights, self.config, self.vocabulary = weights, weights.config, weights.vocabulary
+        self.weights, self.config, self.vocabulary, self.stored = (
+            weights,
+            weights.config,
+            weights.vocabulary,
+            weights.stored,
+        )
         same = type(config) is type(weights.config)
         make = family_of(config).resized(config, weights.config) if same else {}
         self._made = {name: np.asarray(f(weights.read(name, ()))) for name, f in make.items() if name in weights.shapes}

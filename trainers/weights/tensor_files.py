@@ -30,6 +30,7 @@ class TensorFile:
 
     Attributes:
       shapes: the shape of each tensor, by name.
+      dtypes: the dtype of each.
 
     Raises:
       InterchangeError: the file is cut short, damaged, or holds numbers of an unknown dtype.
@@ -54,6 +55,12 @@ class TensorFile:
         self._header = header
         self._begin = 8 + length
         self.shapes = {name: tuple(at["shape"]) for name, at in header.items()}
+        self.dtypes = {name: _DTYPES[at["dtype"]] for name, at in header.items()}
+
+    @property
+    def floats(self) -> dict[str, np.dtype]:
+        """The dtypes of the tensors that are no integers: not packed, and no buffers."""
+        return {name: dtype for name, dtype in self.dtypes.items() if self._header[name]["dtype"] in _FLOATS}
 
     def _unique(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = dict(pairs)
@@ -71,7 +78,7 @@ class TensorFile:
                 )
 
     def __call__(self, name: str) -> np.ndarray:
-        at, dtype = self._header[name], _DTYPES[self._header[name]["dtype"]]
+        at, dtype = self._header[name], self.dtypes[name]
         begin, end = at["data_offsets"]
         with untrusted.damage(self.path, InterchangeError):  # more dimensions than an array can have
             if begin == end:

@@ -11,14 +11,14 @@ from configs import registry
 from data.speech.metrics import error_rates
 from data.speech.sound import RATE
 from data.speech.sources import librivox
-from data.speech.vocabulary import VocabularyError, WhisperVocabulary, open_vocabulary
+from data.speech.vocabulary import RESOLUTION, VocabularyError, WhisperVocabulary, open_vocabulary
 from models.parts.decoding import NEVER
 from scripts.transcribe import clock, written
 from tests.helpers.archives import fetched, released_weights
-from tests.helpers.sounds import tone, wav, wav_header, write_whisper_vocabulary
+from tests.helpers.sounds import LANGUAGES, tone, wav, wav_header, write_whisper_vocabulary
 from trainers.evaluation.place import placed
 from trainers.evaluation.timestamps import Rules, segments
-from trainers.evaluation.transcription import Segment, Transcribe, Transcriber, Transcript
+from trainers.evaluation.transcription import Segment, Transcribe, Transcriber, Transcript, _Heard, _Listening
 from trainers.weights import open as weights
 from trainers.weights.open import foreign
 
@@ -134,6 +134,58 @@ def test_transcripts_do_not_depend_on_the_batch(tiny, tmp_path):
         assert together[paths[1]].seconds == pytest.approx(3.4, abs=0.01)
 
 
+def test_what_is_drawn_anew_does_not_depend_on_the_files_beside_it(tiny):
+    """A window that is drawn with a temperature has the same text alone, in any place among others, and in batches of any size;
+    two windows of the same file have draws of their own."""
+    doubt: dict = {"likelihood": 1e9, "no_speech": 1.0, "temperatures": (0.8,), "language": "cs"}
+    sounds = [tone(1.9, 200 + 50 * number) for number in range(3)]
+    alone = transcriber(tiny, batch_size=1, **doubt)
+    wanted = [alone.windows([sound])[0].ids for sound in sounds]
+    assert len(set(map(tuple, wanted))) == 3
+    for size in (2, 3):
+        together = transcriber(tiny, batch_size=size, **doubt)
+        assert [heard.ids for heard in together.windows(sounds)] == wanted
+        assert [heard.ids for heard in together.windows(sounds[::-1])] == wanted[::-1]
+
+
+def test_a_file_is_asked_for_its_language_once(tiny, tmp_path, monkeypatch):
+    """The first window with speech says the language of all that follows; a window whose language is known is not asked."""
+    listen, sound = transcriber(tiny, timed=False), tone(2)
+    (asked,) = {heard.language for heard in listen.windows([sound, sound])}
+    other = next(code for code in LANGUAGES if code != asked)
+    ours, plain = listen.windows([sound, sound], [other, ""])
+    (wanted,) = transcriber(tiny, timed=False, language=other).windows([sound])
+    assert ours == wanted and plain.language == asked and ours.ids != plain.ids
+    silent = _Heard([], "en", -5.0, 0.9, 1.0, 0.0)  # nobody speaks
+    answers = iter([silent, _Heard([1], "de", 0.0, 0.0, 1.0, 0.0), _Heard([1], "cs", 0.0, 0.0, 1.0, 0.0)])
+    known: list[str] = []
+
+    def windows(windows, languages):
+        known.extend(languages)
+        return [next(answers) for _ in windows]
+
+    monkeypatch.setattr(listen, "windows", windows)
+    (path,) = files(tmp_path, a=5.0)
+    ((_, transcript),) = listen([path])
+    assert known == ["", "", "de"] and transcript.language == "de"
+
+
+def test_words_behind_the_sounds_end_are_no_segments(tiny):
+    """Segments that the end of the sound leaves no length are dropped, one that it cuts is shorter."""
+    listen = transcriber(tiny)
+    word = next(i for i in range(listen.vocabulary.timestamp) if listen.vocabulary.decode([i]))
+
+    def time(seconds: float) -> int:
+        return listen.rules.timestamp + round(seconds / RESOLUTION)
+
+    ids = [time(0), word, time(0.4), time(0.4), word, time(0.8), time(0.8), word, time(1.2)]
+    said = _Heard(ids, "cs", 0.0, 0.0, 1.0, 0.0)
+    listening = _Listening(iter([tone(0.6)]), Transcript())
+    window = listening.window(listen.samples)
+    listen._take(listening, window, said)
+    assert [(s.start, s.end) for s in listening.transcript.segments] == [(0.0, 0.4), (0.4, 0.6)]
+
+
 def test_a_file_that_cannot_be_read_is_named_and_the_others_go_on(tiny, tmp_path):
     """Damaged, missing and empty files are told in one line each; by default the first ends it all."""
     good = files(tmp_path, a=0.7, b=0.8)
@@ -156,7 +208,7 @@ def test_silence_is_passed_over(tiny, tmp_path, monkeypatch):
         file.write(header := wav_header(hours))
         file.truncate(len(header) + 2 * hours * RATE)  # a hole, which takes no room
     listen = transcriber(tiny)
-    monkeypatch.setattr(listen, "windows", lambda windows: pytest.fail("decoded") if windows else [])
+    monkeypatch.setattr(listen, "windows", lambda windows, languages: pytest.fail("decoded") if windows else [])
     ((_, transcript),) = listen([tmp_path / "silence.wav"])
     assert transcript.segments == [] and transcript.seconds == pytest.approx(hours, abs=2)
 
@@ -182,6 +234,13 @@ def test_formats():
         == written(transcript, Path("a"), "text").strip()
     )
     assert clock(59.9996, "srt") == "00:01:00,000"
+
+
+def test_no_text_breaks_a_subtitle():
+    """An arrow, a line break or an empty line in a text would end its cue or begin another; in WebVTT < begins a tag."""
+    said = Transcript("en", 2.0, [Segment(0.0, 1.5, "a --> b\n\n2\n<i> & c", 0.0, 0.0, 1.0, 0.0)])
+    assert written(said, Path("a.wav"), "srt").splitlines()[2:] == ["a -> b 2 <i> & c", ""]
+    assert written(said, Path("a.wav"), "vtt").splitlines()[3:] == ["a --&gt; b 2 &lt;i&gt; &amp; c", ""]
 
 
 @pytest.mark.network

@@ -198,6 +198,16 @@ def test_numbers_are_the_librarys_however_many_are_made_at_once(kind, tmp_path, 
     assert_array_equal(Gguf(path).read("embedding.table"), gguf.dequantize(table.data, table.tensor_type))
 
 
+@pytest.mark.parametrize(
+    ("kind", "stored", "computed"),
+    [("F32", "float32", "float32"), ("F16", "float16", "float32"), ("BF16", "bfloat16", "bfloat16"), ("Q8_0", "Q8_0", "float32")],
+)  # fmt: skip
+def test_a_file_is_computed_as_most_of_it_is_stored(kind, stored, computed, tmp_path):
+    """Norms are float32 in every file; quantized numbers are made in float32, and so are those of float16."""
+    e, weights = open.open_model(write(tmp_path / "m.gguf", CONFIG, ours.fresh(CONFIG, 0), kind))
+    assert (weights.stored, e.execution.dtype) == (stored, computed)
+
+
 @pytest.mark.network
 def test_smollm2_knows_the_capital_of_france():
     """Released 4-bit weights, continued greedily: the next word is Paris."""

@@ -365,6 +365,7 @@ class Counted:
 
     def __init__(self, source: weights.Weights):
         self.config, self.shapes, self.vocabulary = source.config, source.shapes, source.vocabulary
+        self.stored = source.stored
         self.source, self.asked = source, dict.fromkeys(source.shapes, 0)
 
     def read(self, name, index):

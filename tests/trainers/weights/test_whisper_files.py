@@ -18,7 +18,7 @@ from models.whisper import ctranslate2, openai
 from models.whisper.config import WhisperConfig
 from scripts.fuzz import writers
 from tests.helpers.models import ALONE
-from trainers.weights.open import open_weights
+from trainers.weights.open import open_model, open_weights
 from trainers.weights.source import Arrays
 
 
@@ -75,6 +75,8 @@ def test_ctranslate2s_file_is_read_to_the_last_variable(small, tmp_path):
     write_ctranslate2(tmp_path / "model.bin", fused(small))
     (tmp_path / "config.json").write_text("{}")
     assert_same(tmp_path, small, "float16")
+    e, weights = open_model(tmp_path)
+    assert (weights.stored, e.execution.dtype) == ("float16", "float32")
 
 
 @pytest.mark.parametrize(
