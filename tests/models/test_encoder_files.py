@@ -114,7 +114,7 @@ def test_settings_of_no_model_are_read_over(kind):
         ("modernbert", "Model", dict(head_dim=32), "head_dim=32 is not supported, only 64"),
         ("modernbert", "Model", dict(num_hidden_layers=1), "layers=1"),
         ("modernbert", "Model", dict(num_hidden_layers=0), "layers=0"),
-        ("modernbert", "Model", dict(local_rope_theta=0), "rope_theta=0.0 of sliding_attention"),
+        ("modernbert", "Model", dict(local_rope_theta=0), "sliding_attention: rope_theta=0.0"),
         ("modernbert", "ForSequenceClassification", dict(classifier_pooling="max"), 'classifier_pooling="max"'),
     ],
 )  # fmt: skip

@@ -106,7 +106,7 @@ def _bases(s: Mapping[str, Any]) -> dict[str, float]:
         rope = {"rope_theta": setting(s, old, float)} | setting(given, kind, dict, {})
         only(rope, rope_type=("default",), type=("default",), partial_rotary_factor=(1, 1.0))
         bases[kind] = setting(rope, "rope_theta", float)
-        check_base(bases[kind], f"rope_theta of {kind}")
+        check_base(bases[kind], f"{kind}: rope_theta")
     return bases
 
 
