@@ -197,7 +197,16 @@ def from_gguf(gguf_file: Path, path: Path) -> None:
         )
     pieces = read("tokens")
     special = [piece for piece, kind in zip(pieces, read("token_type"), strict=True) if kind == _CONTROL]
-    before, behind = ([pieces[read(f"{k}_token_id")]] if read(f"add_{k}_token") else [] for k in ("bos", "eos"))
+
+    def added(name: str) -> list[str]:
+        id_ = read(f"{name}_token_id")
+        if not read(f"add_{name}_token"):
+            return []
+        if id_ is None:
+            raise VocabularyError(f"{gguf_file.name}: add_{name}_token is set, and there is no {name}_token_id")
+        return [pieces[id_]]
+
+    before, behind = added("bos"), added("eos")
     vocabulary = {piece: id_ for id_, piece in enumerate(pieces)}
     write_bpe(vocabulary, read("merges"), special, path, single_digits=True, before=before, behind=behind)
 

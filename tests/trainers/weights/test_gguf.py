@@ -276,7 +276,7 @@ def test_a_tokenizer_beside_a_file_ends_texts_as_the_file_says(tmp_path, monkeyp
         {"tokenizer.ggml.eos_token_id": 0},
         {"tokenizer.ggml.token_type": [3] * 3 + [1] * 256},
         {"tokenizer.ggml.scores": [0.0] * 258 + [1.0]},
-        {"tokenizer.ggml.add_bos_token": True},
+        {"tokenizer.ggml.add_bos_token": False},
     ],
     ids=lambda change: next(iter(change)),
 )
@@ -295,3 +295,7 @@ def test_each_vocabulary_has_a_folder_of_its_own(change, tmp_path, monkeypatch):
     assert folders[0] == folders[2] != folders[1]
     if folders[1] and "tokenizer.chat_template" in change:
         assert ChatTemplate(folders[1])([]) == "another"
+    with pytest.raises(InterchangeError, match="add_bos_token is set, and there is no bos_token_id"):
+        _ = Gguf(
+            write(tmp_path / "d.gguf", config, params, **plain | {"tokenizer.ggml.add_bos_token": True})
+        ).vocabulary
