@@ -23,9 +23,9 @@ from data.vocabularies import tokenizers
 from data.vocabularies.sentencepiece import Vocabulary
 from scripts import mlperf_report
 from tests.helpers.caches import write_text_cache, write_translation_cache
-from tests.helpers.runs import run
+from tests.helpers.runs import fill_disk_of, run
 from tests.helpers.wordpiece import train_wordpiece
-from trainers import step, trainer
+from trainers import runlog, step, trainer
 from trainers.measure import mlperf_log, mlperf_rules
 from trainers.measure.mlperf_log import Request, Window
 from trainers.measure.mlperf_rules import Benchmark, complaints, read, status, value, verdict
@@ -360,3 +360,14 @@ def test_parallelism_is_the_layouts():
     assert found["global_batch_size"] == 2048 and found["micro_batch_size"] == 1
     e = registry.load("gshard_m4.quickstart")
     assert mlperf_rules.settings(e, mlperf_rules.THROUGHPUT)["expert_parallelism"] == 8
+
+
+def test_a_log_that_cannot_be_written_ends_the_run(tmp_path, capsys):
+    """A full disk is the error of any log of a run, with the log's name; no traceback is printed beside a run that goes on."""
+    path = mlperf_log.new_log(tmp_path)
+    log = mlperf_log.Attempt(mlperf_rules.THROUGHPUT, 8, path)
+    log.describe(0.0, {"submission_org": "mine"})
+    fill_disk_of(path)
+    with pytest.raises(runlog.StoreError, match=r"result_0\.txt cannot be written: No space left on device"):
+        log.describe(0.0, {"submission_org": "mine"})
+    assert capsys.readouterr() == ("", "")
