@@ -1,19 +1,34 @@
 """Files that others made: only regular files are opened, only so much of them is read, and what is wrong is one line.
 
 A pipe would be waited for without end and a device has none. A link to a regular file is followed: caches of downloads consist
-of such links. The errors are of the class that the caller names.
+of such links. The errors are of the class that the caller names. All bounds are here; with them a file takes at most 2 GiB of
+memory and 10 seconds until it is read or refused, however it was made (docs/WEIGHTS.md and docs/DATA.md state them).
 """
 
 import contextlib
+import itertools
 import json
+import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 from models.errors import UserError, shortened, told
 
-MOST = 256 << 20  # bytes of a JSON or text file; the largest released vocabulary has 33 MiB
+# Bytes of a JSON or text file, and of a line of one. A list of empty lists becomes 27 times as large in memory. The largest
+# released vocabulary has 33 MiB.
+TEXT = 48 << 20
+NESTING = 100  # levels of lists and objects in JSON
+PIXELS = 1 << 27  # of a picture. Over a white ground, three copies of four bytes each are made of one
+FILE_OF_PICTURE = 1 << 30  # bytes of its file
+SAMPLES = 1 << 27  # of a sound that is read whole, at 16 kHz: 2 h 19 min
+LONGEST = 24 * 3600  # seconds of a sound that is read a block at a time
+FRAME = 1 << 27  # numbers of one time of a gridded series
+TEXTS = 1 << 21  # texts in the lists of a GGUF file; the largest released vocabularies have 800,000 pieces and merges
+FIELDS = 1 << 16  # settings of a GGUF file, and tensors of one
+PIECES = 16 << 20  # bytes of a SentencePiece model; the largest released one has 5 MiB
+GROWTH = 256  # times that a vocabulary's rules may make a text longer
 
 
 def regular(path: Path, error: type[UserError]) -> Path:
@@ -44,19 +59,68 @@ def is_within(name: str) -> bool:
     return bool(path.parts) and not path.is_absolute() and ".." not in path.parts and "\0" not in name
 
 
-def read_bytes(path: Path, error: type[UserError], most: int = MOST) -> bytes:
-    """Returns the content of a regular file of at most so many bytes."""
-    if (size := regular(path, error).stat().st_size) > most:
-        raise error(f"{path} has {size:,} bytes, more than {most:,}")
-    return path.read_bytes()
-
-
-def read_text(path: Path, error: type[UserError]) -> str:
-    """Returns the content of a regular file of UTF-8."""
+def opened(path: Path, error: type[UserError]) -> BinaryIO:
+    """Returns a regular file, open for reading: it is neither waited for nor exchanged for a pipe in between."""
+    regular(path, error)
     try:
-        return read_bytes(path, error).decode()
+        file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
+    except OSError as problem:
+        raise error(f"{path} cannot be opened: {told(problem)}") from None
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise error(f"{path} is no regular file")
+    return cast(BinaryIO, file)
+
+
+def bounded(number: int, most: int, unit: str, error: type[UserError], name: object = "") -> int:
+    """Returns a number of things in a file, before memory is asked for them; raises an error if there are more than `most`."""
+    if number > most:
+        raise error(f"{name} has {number:,} {unit}, more than {most:,}".lstrip())
+    return number
+
+
+def read_bytes(path: Path, error: type[UserError], most: int = TEXT) -> bytes:
+    """Returns the content of a regular file of at most so many bytes."""
+    with opened(path, error) as file:
+        bounded(os.fstat(file.fileno()).st_size, most, "bytes", error, path)
+        content = file.read(most + 1)  # files of /proc say that they have none
+    bounded(len(content), most, "bytes", error, path)
+    return content
+
+
+def read_text(path: Path, error: type[UserError], most: int = TEXT) -> str:
+    """Returns the content of a regular file of UTF-8."""
+    return _decoded(read_bytes(path, error, most), str(path), error)
+
+
+def lines(path: Path, error: type[UserError], most: int = TEXT) -> Iterator[tuple[int, str]]:
+    """Yields the lines of a regular file of UTF-8, each with its number from 1 and with what ends it.
+
+    Only "\n" ends one, as U+2028 may be inside a string. A byte order mark before the first is left out.
+    """
+    with opened(path, error) as file:
+        for number in itertools.count(1):
+            name = f"{path}, line {number}"
+            line = file.readline(most + 1)
+            if not line:
+                return
+            if len(line) > most:
+                raise error(f"{name} has more than {most:,} bytes")
+            yield number, _decoded(line, name, error).removeprefix("\ufeff" if number == 1 else "")
+
+
+def json_lines(path: Path, error: type[UserError], kind: type = dict) -> Iterator[tuple[int, Any]]:
+    """Yields the JSON values of a file's lines, which must be of this kind, each with its line's number; not of blank ones."""
+    for number, line in lines(path, error):
+        if line.strip():
+            yield number, parsed(line, f"{path}, line {number}", error, kind)
+
+
+def _decoded(content: bytes, name: str, error: type[UserError]) -> str:
+    try:
+        return content.decode()
     except UnicodeDecodeError as problem:
-        raise error(f"{path} is damaged: byte {problem.start:,} is no UTF-8") from None
+        raise error(f"{name} is damaged: byte {problem.start:,} is no UTF-8") from None
 
 
 def read_json(path: Path, error: type[UserError], kind: type = dict) -> Any:
@@ -68,11 +132,24 @@ def parsed(text: str, name: str, error: type[UserError], kind: type = dict) -> A
     """Returns the value of a JSON text, which must be of this kind; `name` is for errors."""
     try:
         value = json.loads(text)
-    except (ValueError, RecursionError) as problem:  # also numbers of too many digits, and too deep nesting
+        if _depth(value) > NESTING:
+            raise RecursionError
+    except RecursionError:
+        raise error(f"{name} is damaged: it is nested more than {NESTING} deep") from None
+    except ValueError as problem:  # also numbers of too many digits
         raise error(f"{name} is damaged: {shortened(str(problem), 200)}") from None
     if not isinstance(value, kind):
         raise error(f"{name} is damaged: expected {'an object' if kind is dict else 'a list'}")
     return value
+
+
+def _depth(value: Any) -> int:
+    """Returns how many levels of lists and objects a value has, of which whatever walks through it calls itself for each."""
+    level, depth = [value], 0
+    while level := [each for each in level if each and isinstance(each, (dict, list))]:
+        depth += 1
+        level = list(itertools.chain.from_iterable(v.values() if isinstance(v, dict) else v for v in level))
+    return depth
 
 
 @contextlib.contextmanager
