@@ -20,8 +20,8 @@ from models.errors import UserError, shortened, told
 # released vocabulary has 33 MiB.
 TEXT = 48 << 20
 NESTING = 100  # levels of lists and objects in JSON
-PIXELS = 1 << 27  # of a picture. Over a white ground, three copies of four bytes each are made of one
-FILE_OF_PICTURE = 1 << 30  # bytes of its file
+PIXELS = 120_000_000  # of a picture; over a white ground, three copies of four bytes each are made
+PICTURE = 4 * PIXELS  # bytes of its file
 SAMPLES = 1 << 27  # of a sound that is read whole, at 16 kHz: 2 h 19 min
 LONGEST = 24 * 3600  # seconds of a sound that is read a block at a time
 FRAME = 1 << 27  # numbers of one time of a gridded series

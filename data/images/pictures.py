@@ -2,9 +2,11 @@
 
 import io
 from collections.abc import Callable
+from pathlib import Path
 
 from PIL import Image, UnidentifiedImageError
 
+from data import untrusted
 from data.task import DataError
 from models.errors import told
 
@@ -24,6 +26,8 @@ _TURNS = {
     8: Image.Transpose.ROTATE_90,
 }  # fmt: skip
 _LYING = range(5, 9)  # orientations that exchange width and height
+
+Image.MAX_IMAGE_PIXELS = None  # Pillow's own bound warns on several lines before it refuses
 
 
 class PictureError(DataError):
@@ -49,6 +53,7 @@ def cut_out(encoded: bytes, channels: int, choose: Choose, height: int, width: i
     """
     try:
         image = Image.open(io.BytesIO(encoded), formats=_FORMATS)
+        untrusted.bounded(image.width * image.height, untrusted.PIXELS, "pixels", PictureError)
         turn = image.getexif().get(_ORIENTATION, 1) if "exif" in image.info else 1
         size = image.size[::-1] if turn in _LYING else image.size
         left, top, right, bottom = choose(*size)
@@ -70,6 +75,11 @@ def cut_out(encoded: bytes, channels: int, choose: Choose, height: int, width: i
         raise PictureError(f"cannot be decoded: {told(error)}") from None
 
 
+def read(path: Path) -> bytes:
+    """Returns the content of a picture file; raises PictureError where it is none, or larger than any picture."""
+    return untrusted.read_bytes(path, PictureError, untrusted.PICTURE)
+
+
 def check(encoded: bytes, channels: int) -> None:
     """Decodes a picture, as coarsely as its format allows; raises PictureError as `cut_out` does."""
     cut_out(encoded, channels, lambda width, height: (0, 0, width, height), 1, 1)
@@ -84,7 +94,7 @@ def _converted(image: Image.Image, channels: int) -> Image.Image:
         raise PictureError(f"has pixels of mode {image.mode!r}, expected 8 bits a channel")
     mode = "L" if channels == 1 else "RGB"
     if image.mode in ("LA", "PA", "RGBA") or "transparency" in image.info:
-        ground = Image.new("RGBA", image.size, "white")
-        ground.alpha_composite(image.convert("RGBA"))
-        return ground.convert(mode)
+        if image.mode != "RGBA":
+            image = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert(mode)
     return image if image.mode == mode else image.convert(mode)
