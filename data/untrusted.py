@@ -10,6 +10,8 @@ import itertools
 import json
 import os
 import stat
+import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -25,10 +27,15 @@ PICTURE = 4 * PIXELS  # bytes of its file
 SAMPLES = 1 << 27  # of a sound that is read whole, at 16 kHz: 2 h 19 min
 LONGEST = 24 * 3600  # seconds of a sound that is read a block at a time
 FRAME = 1 << 27  # numbers of one time of a gridded series
-ITEMS = 1 << 21  # items of all lists of a GGUF file; Gemma 3's has 1.3 million: pieces, scores, types, merges
+ITEMS = 1 << 21  # items of all lists of a GGUF file; four lists make up a vocabulary, of Gemma 1.3 million
 FIELDS = 1 << 16  # settings of a GGUF file, and tensors of one
-PIECES = 16 << 20  # bytes of a SentencePiece model; the largest released one has 5 MiB
-GROWTH = 256  # times that a vocabulary's rules may make a text longer
+SENTENCEPIECE = 16 << 20  # bytes of a model; the largest that is read here has 5 MiB
+PIECES = 1 << 20  # pieces of a vocabulary, and merges; Gemma's has a quarter of a million pieces and half a million merges
+PIECE = 1 << 12  # characters of a piece
+RULES = 64  # of a vocabulary: what it makes of a text before and behind its pieces
+GROWTH = 256  # times that these rules may make a text longer; with NFKC in SentencePiece's tables and a blank it is 36
+
+_STDERR = threading.RLock()  # held while it leads elsewhere
 
 
 def regular(path: Path, error: type[UserError]) -> Path:
@@ -153,15 +160,45 @@ def _depth(value: Any) -> int:
 
 
 @contextlib.contextmanager
-def damage(what: object, error: type[UserError]) -> Iterator[None]:
-    """Raises whatever a library raises inside the block about a broken file as one line, "WHAT is damaged: ..."."""
+def damage(what: object, error: type[UserError], *, quiet: bool = False) -> Iterator[None]:
+    """Raises whatever a library raises inside the block about a broken file as one line, "WHAT is damaged: ...".
+
+    Args:
+      quiet: the library is one in Rust that may panic, whose own account of a panic does not reach standard error.
+    """
     try:
-        yield
+        with _without_panics() if quiet else contextlib.nullcontext():
+            yield
     except (UserError, MemoryError):
         raise
     except Exception as problem:
         raise error(f"{what} is damaged: {told(problem)}") from problem
     except BaseException as problem:
-        if type(problem).__module__ != "pyo3_runtime":  # a panic of a library in Rust is no Exception
+        if not _is_panic(problem):
             raise
         raise error(f"{what} is damaged: {told(problem)}") from problem
+
+
+def _is_panic(problem: BaseException) -> bool:
+    """Returns whether an exception, which is no Exception, is a panic of a library in Rust."""
+    return type(problem).__module__ == "pyo3_runtime"
+
+
+@contextlib.contextmanager
+def _without_panics() -> Iterator[None]:
+    """Keeps back what reaches standard error inside the block, and writes it at the end unless a library in Rust panicked."""
+    with _STDERR, tempfile.TemporaryFile() as kept:
+        saved = os.dup(2)
+        os.dup2(kept.fileno(), 2)
+        panicked = False
+        try:
+            yield
+        except BaseException as problem:
+            panicked = _is_panic(problem)
+            raise
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
+            kept.seek(0)
+            if not panicked and (said := kept.read()):
+                os.write(2, said)
