@@ -26,11 +26,14 @@ PIXELS = 120_000_000  # of a picture; over a white ground, three copies of four 
 PICTURE = 4 * PIXELS  # bytes of its file
 SAMPLES = 1 << 27  # of a sound that is read whole, at 16 kHz: 2 h 19 min
 LONGEST = 24 * 3600  # seconds of a sound that is read a block at a time
-FRAME = 1 << 27  # numbers of one time of a gridded series
+FRAME = 1 << 26  # numbers of one time of a gridded series
+TIMES = 1 << 24  # of a gridded series: 160 years at five minutes
 ITEMS = 1 << 21  # items of all lists of a GGUF file; four lists make up a vocabulary, of Gemma 1.3 million
 FIELDS = 1 << 16  # settings of a GGUF file, and tensors of one
 SENTENCEPIECE = 16 << 20  # bytes of a model; the largest that is read here has 5 MiB
-PIECES = 1 << 20  # pieces of a vocabulary, and merges; Gemma's has a quarter of a million pieces and half a million merges
+PIECES = (
+    1 << 20
+)  # pieces of a vocabulary, and merges; Gemma's has a quarter of a million pieces and half a million merges
 PIECE = 1 << 12  # characters of a piece
 RULES = 64  # of a vocabulary: what it makes of a text before and behind its pieces
 GROWTH = 256  # times that these rules may make a text longer; with NFKC in SentencePiece's tables and a blank it is 36
@@ -50,6 +53,14 @@ def regular(path: Path, error: type[UserError]) -> Path:
     if not stat.S_ISREG(mode):
         raise error(f"{path.parent}: {name} is no regular file")
     return path
+
+
+def regular_below(path: Path, error: type[UserError]) -> Path:
+    """Returns the path of a file or a folder; raises an error unless it, or each file below it, is a regular file."""
+    for folder, _, names in os.walk(path) if path.is_dir() else ():
+        for name in names:
+            regular(Path(folder, name), error)
+    return path if path.is_dir() else regular(path, error)
 
 
 def member(folder: Path, name: str, error: type[UserError]) -> Path:
@@ -119,7 +130,7 @@ def lines(path: Path, error: type[UserError], most: int = TEXT) -> Iterator[tupl
 def json_lines(path: Path, error: type[UserError], kind: type = dict) -> Iterator[tuple[int, Any]]:
     """Yields the JSON values of a file's lines, which must be of this kind, each with its line's number; not of blank ones."""
     for number, line in lines(path, error):
-        if line.strip():
+        if line := line.strip():
             yield number, parsed(line, f"{path}, line {number}", error, kind)
 
 

@@ -11,7 +11,6 @@ DIR/metadata.csv (or .tsv, .jsonl), in the form of Hugging Face's audio folders,
 """
 
 import csv
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,18 +71,16 @@ def _reader(path: Path):
 
 
 def _rows(table: Path) -> Iterator[dict[str, str]]:
-    with table.open(encoding="utf-8-sig", newline="") as file:
-        if table.suffix == ".jsonl":
-            for number, line in enumerate(file, 1):
-                try:
-                    row = json.loads(line)
-                except ValueError:
-                    row = None
-                if not isinstance(row, dict):
-                    raise DataError(f"{table}, row {number}: expected a JSON object")
-                yield {name: "" if value is None else str(value) for name, value in row.items()}
-            return
-        reader = csv.DictReader(file, delimiter="\t" if table.suffix == ".tsv" else ",")
+    if table.suffix == ".jsonl":
+        for _, row in untrusted.json_lines(table, DataError):
+            yield {name: "" if value is None else str(value) for name, value in row.items()}
+        return
+    reader = csv.DictReader(
+        (line for _, line in untrusted.lines(table, DataError)), delimiter="\t" if table.suffix == ".tsv" else ","
+    )
+    try:
         if "file_name" not in (reader.fieldnames or ()):
             raise DataError(f"{table}: no column 'file_name'{nearest('file_name', reader.fieldnames or ())}")
         yield from reader
+    except csv.Error as error:
+        raise DataError(f"{table}, line {reader.line_num}: {error}") from None

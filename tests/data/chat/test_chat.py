@@ -55,7 +55,7 @@ def test_both_forms_are_read_alike(tmp_path):
         '{"messages": [{"role": "usr", "content": "a"}]}': "no role 'usr'; did you mean 'user'",
         '{"messages": [{"role": "user", "content": [{"type": "image"}]}]}': "only texts are read",
         '{"text": "a"}': "neither 'messages'",
-        "{": "line 2: ",
+        "{": "line 2 is damaged: Expecting",
     }.items(),
 )
 def test_a_line_that_cannot_be_read_is_named(tmp_path, line, part):
@@ -64,6 +64,24 @@ def test_a_line_that_cannot_be_read_is_named(tmp_path, line, part):
     file.write_text(file.read_text() + line + "\n")
     with pytest.raises(DataError, match=part):
         list(sources.read(file))
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b'{"messages": ' + b"[" * 500 + b"]" * 500 + b"}", "line 1 is damaged: it is nested more than 100 deep$"),
+        (b'{"messages": ' + b"[" * 10**5 + b"]" * 10**5 + b"}", "line 1 is damaged: it is nested more than 100 deep$"),
+        (b'{"messages": "\xff"}', "line 1 is damaged: byte 14 is no UTF-8$"),
+        (b'{"messages": 1' + b"0" * 5000 + b"}", "line 1 is damaged: Exceeds the limit"),
+        (b'["messages"]', "line 1 is damaged: expected an object$"),
+    ],
+)
+def test_a_hostile_line_is_refused(line, said, tmp_path):
+    """One that is nested without end, of other bytes than UTF-8, or of numbers that are none."""
+    (tmp_path / "a.jsonl").write_bytes(line)
+    assert sources.is_conversations(tmp_path / "a.jsonl")
+    with pytest.raises(DataError, match=said):
+        list(sources.read(tmp_path / "a.jsonl"))
 
 
 def test_equal_conversations_are_held_out_together():
