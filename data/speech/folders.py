@@ -83,4 +83,4 @@ def _rows(table: Path) -> Iterator[dict[str, str]]:
             raise DataError(f"{table}: no column 'file_name'{nearest('file_name', reader.fieldnames or ())}")
         yield from reader
     except csv.Error as error:
-        raise DataError(f"{table}, line {reader.line_num}: {error}") from None
+        raise DataError(f"{table}, line {reader.line_num + 1}: {error}") from None
