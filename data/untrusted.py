@@ -100,9 +100,10 @@ def bounded(number: int, most: int, unit: str, error: type[ValueError], name: ob
 def read_bytes(path: Path, error: type[UserError], most: int = TEXT) -> bytes:
     """Returns the content of a regular file of at most so many bytes."""
     with opened(path, error) as file:
-        bounded(os.fstat(file.fileno()).st_size, most, "bytes", error, path)
-        content = file.read(most + 1)  # files of /proc say that they have none
-    bounded(len(content), most, "bytes", error, path)
+        size = bounded(os.fstat(file.fileno()).st_size, most, "bytes", error, path)
+        content = file.read(size + 1)
+    if len(content) > size:  # files of /proc say that they have no bytes, and may have no end
+        raise error(f"{path} has more than the {size:,} bytes that it says")
     return content
 
 
