@@ -151,7 +151,7 @@ def parsed(text: str, name: str, error: type[UserError], kind: type = dict) -> A
     """Returns the value of a JSON text, which must be of this kind; `name` is for errors."""
     try:
         value = json.loads(text)
-        if _depth(value) > NESTING:
+        if depth(value) > NESTING:
             raise RecursionError
     except RecursionError:
         raise error(f"{name} is damaged: it is nested more than {NESTING} deep") from None
@@ -162,13 +162,13 @@ def parsed(text: str, name: str, error: type[UserError], kind: type = dict) -> A
     return value
 
 
-def _depth(value: Any) -> int:
+def depth(value: Any) -> int:
     """Returns how many levels of lists and objects a value has, of which whatever walks through it calls itself for each."""
-    level, depth = [value], 0
+    level, levels = [value], 0
     while level := [each for each in level if each and isinstance(each, (dict, list))]:
-        depth += 1
+        levels += 1
         level = list(itertools.chain.from_iterable(v.values() if isinstance(v, dict) else v for v in level))
-    return depth
+    return levels
 
 
 @contextlib.contextmanager
