@@ -41,8 +41,8 @@ def table(head: Sequence[object], rows: Iterable[Sequence[object]], numbers: Col
     """Returns a table of texts; the columns of `numbers` are aligned to the right."""
 
     def cells(kind: str, values: Sequence[object]) -> str:
-        tagged = (f"<{kind}{' class=n' if at in numbers else ''}>{escaped(x)}</{kind}>" for at, x in enumerate(values))
-        return f"<tr>{''.join(tagged)}</tr>"
+        opening = (f'<{kind} class="n">' if at in numbers else f"<{kind}>" for at in range(len(values)))
+        return f"<tr>{''.join(f'{tag}{escaped(x)}</{kind}>' for tag, x in zip(opening, values, strict=True))}</tr>"
 
     return Html(f"<table>{cells('th', head)}{''.join(cells('td', row) for row in rows)}</table>")
 
