@@ -28,7 +28,7 @@ _ROLES = {
     "model": "assistant", "assistant": "assistant", "system": "system", "tool": "tool", "function": "tool",
     "observation": "tool",
 }  # fmt: skip
-_FIRST = 1 << 16  # bytes in which a file's first line shows what it is
+_FIRST = 1 << 16  # characters in which a file's first line shows what it is
 
 
 def is_conversations(path: Path) -> bool | None:
