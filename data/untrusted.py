@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import stat
 import tempfile
 import threading
@@ -31,11 +32,14 @@ TIMES = 1 << 24  # of a gridded series: 160 years at five minutes
 ITEMS = 1 << 21  # items of all lists of a GGUF file; four lists make up a vocabulary, of Gemma 1.3 million
 FIELDS = 1 << 16  # settings of a GGUF file, and tensors of one
 SENTENCEPIECE = 16 << 20  # bytes of a model; the largest that is read here has 5 MiB
+PIECES = 1 << 20  # of a vocabulary, and merges; Gemma's has a quarter of a million pieces and half a million merges
+PIECE = 16 << 20  # bytes of a model; the largest that is read here has 5 MiB
 PIECES = (
     1 << 20
 )  # pieces of a vocabulary, and merges; Gemma's has a quarter of a million pieces and half a million merges
 PIECE = 1 << 12  # characters of a piece
 RULES = 64  # of a vocabulary: what it makes of a text before and behind its pieces
+DIRECTORY = 32 << 20  # bytes of a zip archive's list of files, each of which becomes 13 in memory
 GROWTH = 256  # times that these rules may make a text longer; with NFKC in SentencePiece's tables and a blank it is 36
 
 _STDERR = threading.RLock()  # held while it leads elsewhere
@@ -95,6 +99,23 @@ def bounded(number: int, most: int, unit: str, error: type[ValueError], name: ob
     if number > most:
         raise error(f"{name} has {number:,} {unit}, more than {most:,}".lstrip())
     return number
+
+
+def zipped(path: Path, error: type[UserError]) -> Path:
+    """Returns the path of a zip archive; raises an error if its list of files is longer than any.
+
+    The list's size stands in the last record of the file, or in one of 64 bits before it. Whatever looks like one is taken for
+    one, so that none can be hidden behind another.
+    """
+    with opened(path, error) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - (1 << 17)))
+        tail = file.read()
+    for mark, start, end in ((b"PK\5\6", 12, 16), (b"PK\6\6", 40, 48)):
+        for record in re.finditer(mark, tail):
+            size = int.from_bytes(tail[record.start() + start : record.start() + end], "little")
+            if size != 0xFFFFFFFF:  # the one of 64 bits has it
+                bounded(size, DIRECTORY, "bytes in its list of files", error, path)
+    return path
 
 
 def read_bytes(path: Path, error: type[UserError], most: int = TEXT) -> bytes:

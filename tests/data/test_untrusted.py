@@ -1,6 +1,7 @@
 """Files that others made: opened only where they are files, and refused in one line."""
 
 import os
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,28 @@ def test_a_file_without_a_size_is_not_read_without_end():
     """Files of /proc say that they have 0 bytes, and some have no end."""
     with pytest.raises(OddError, match=r"^/proc/self/status has more than the 0 bytes that it says$"):
         untrusted.read_bytes(Path("/proc/self/status"), OddError)
+
+
+@pytest.mark.parametrize("comment", [b"", b"a comment"])
+@pytest.mark.parametrize("count", [3, 70_000])
+def test_a_list_of_more_files_than_any_has_is_not_read(count, comment, tmp_path, monkeypatch):
+    """With and without a comment behind it, and as one of 64 bits."""
+    with zipfile.ZipFile(tmp_path / "f.zip", "w") as archive:
+        for number in range(count):
+            archive.writestr(str(number), b"")
+        archive.comment = comment
+    size = sum(46 + len(str(number)) for number in range(count))
+    assert untrusted.zipped(tmp_path / "f.zip", OddError) == tmp_path / "f.zip"
+    monkeypatch.setattr(untrusted, "DIRECTORY", size - 1)
+    with pytest.raises(OddError, match=rf"f\.zip has {size:,} bytes in its list of files, more than {size - 1:,}$"):
+        untrusted.zipped(tmp_path / "f.zip", OddError)
+
+
+def test_the_bounds_are_those_of_the_documents():
+    """docs/WEIGHTS.md lists what a file may have."""
+    text = (paths.ROOT / "docs" / "WEIGHTS.md").read_text()
+    values = [value for name, value in vars(untrusted).items() if name.isupper() and isinstance(value, int)]
+    assert len(values) > 12 and not [value for value in values if f"{value:,}" not in text]
 
 
 def test_errors_are_one_line_of_bounded_length():
