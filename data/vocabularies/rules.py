@@ -16,8 +16,12 @@ _SEQUENCES = ("normalizers", "pretokenizers", "processors", "decoders")
 _BYTES = 4  # characters that a character becomes if its bytes are written as characters
 
 
-def check_sizes(model: Any, path: object) -> None:
-    """Raises VocabularyError for a model of more pieces or merges than any, or with a longer piece or a longer affix."""
+def check_sizes(written: Mapping[str, Any], path: object) -> None:
+    """Raises VocabularyError for a file of more pieces, merges or characters of added tokens than any, or with a longer piece."""
+    added = written.get("added_tokens")
+    texts = [str(token.get("content")) for token in added or () if isinstance(token, dict)]
+    untrusted.bounded(sum(map(len, texts)), untrusted.ADDED, "characters of added tokens", VocabularyError, path)
+    model = written.get("model")
     if not isinstance(model, Mapping):
         return  # the library says what is wrong
     pieces, merges = (model.get(name) or () for name in ("vocab", "merges"))
@@ -25,7 +29,7 @@ def check_sizes(model: Any, path: object) -> None:
         untrusted.bounded(len(things), untrusted.PIECES, unit, VocabularyError, path)
     spelt = (each[0] if isinstance(each, list) and each else each for each in pieces)
     affixes = (text for text in model.values() if isinstance(text, str))
-    for text in itertools.chain(spelt, affixes):
+    for text in itertools.chain(spelt, affixes, texts):
         if isinstance(text, str):
             untrusted.bounded(len(text), untrusted.PIECE, "characters in a piece", VocabularyError, path)
     _check_merges(model, path)

@@ -58,7 +58,7 @@ class Tokenizer:
         text = untrusted.read_text(self.path, VocabularyError)
         written = untrusted.parsed(text, str(self.path), VocabularyError)
         with untrusted.damage(self.path, VocabularyError, quiet=True):
-            rules.check_sizes(written.get("model"), self.path)
+            rules.check_sizes(written, self.path)
             self._tokenizer = tokenizers.Tokenizer.from_str(text)
             rules.check_growth(written, self.path)
             self._panics = rules.backtracks(written)

@@ -28,6 +28,11 @@ def vocabulary(folder: Path, vocab: dict[str, int] | None = None, affix: str | N
     return folder
 
 
+def token(content: str) -> dict[str, Any]:
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+    return {"id": 2, "content": content} | flags
+
+
 def split(pattern: str) -> dict[str, Any]:
     return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
 
@@ -60,6 +65,8 @@ def test_rules_that_double_a_text_are_refused(part, times, tmp_path):
         {"post_processor": {"type": "Sequence", "processors": [template(20), template(20)]}},
         {"affix": "x" * 5000},
         {"vocab": {"a": 0, "b" * 5000: 1}},
+        {"added_tokens": [token("c" * 5000)]},
+        {"added_tokens": [token(f"{i:04000}") for i in range(1050)]},
     ],
     ids=lambda parts: next(iter(parts)),
 )
