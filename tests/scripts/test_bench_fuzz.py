@@ -1,6 +1,5 @@
 """Readers of others' files: mutated ones are refused in one line or read, and the campaign sees what is neither."""
 
-import itertools
 import os
 import random
 import subprocess
@@ -46,8 +45,9 @@ def test_a_mutated_file_is_refused_in_one_line_or_read(mutated):
 def test_what_is_no_file_is_refused_in_one_line_or_not_read(mutated):
     """Each file of a folder in turn is a pipe, a folder, a link to a device, to nothing or to the folder: none is waited for."""
     reader, folder, sound = mutated
-    for name, place in itertools.product(sound, mutations.PLACES):
-        campaign.put(folder, [name], {name: place})
+    for name, place in ((name, place) for name in sound for place in mutations.PLACES):
+        files: mutations.Files = {name: place}
+        campaign.put(folder, [name], files)
         outcome, reason = campaign.outcome(reader, folder, seconds=20)
         assert outcome in ("refused", "accepted"), (name, place, reason)
         campaign.put(folder, [name], sound)

@@ -47,10 +47,10 @@ def template(copies: int) -> dict[str, Any]:
 def test_rules_that_double_a_text_are_refused(part, times, tmp_path):
     """Before a word becomes gigabytes; eight of them are still within the bound."""
     name = {"normalizer": "normalizers", "decoder": "decoders"}[part]
-    rule = {"type": "Sequence", name: [DOUBLING] * times}
+    rule: Any = {"type": "Sequence", name: [DOUBLING] * times}
     with pytest.raises(VocabularyError, match=rf"can make a text {2**times:,} times as long, more than 256$"):
         Tokenizer(vocabulary(tmp_path, **{part: rule}))
-    nested = {"type": "Sequence", name: [{"type": "Sequence", name: [DOUBLING] * 4}] * 2}
+    nested: Any = {"type": "Sequence", name: [{"type": "Sequence", name: [DOUBLING] * 4}] * 2}
     assert Tokenizer(vocabulary(tmp_path, **{part: nested})).size == 2
 
 
