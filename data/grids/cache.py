@@ -123,12 +123,12 @@ def _write(series: sources.Series, settings: Grids, target: int, path: Path) -> 
     if len(factors) != len(settings.variables):
         raise DataError(f"factors={factors}: {len(factors)} values for {len(settings.variables)} variables")
     shape = (n, series.rows, series.columns, len(factors))
-    free = shutil.disk_usage(path.parent).free
-    if (needed := 4 * math.prod(shape)) > free:
-        raise DataError(f"the series has {needed:,} bytes of frames, and the disk of {path.parent} has {free:,} free")
+    needed, disk = 4 * math.prod(shape), shutil.disk_usage(path.parent)
+    if disk.total and needed > disk.free:  # some file systems do not say
+        raise DataError(f"the series has {needed:,} bytes of frames, and the disk of {path.parent} has {disk.free:,} free")
     frames = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=shape)
     shares = np.zeros(n)
-    at_once = max(1, min(_SLAB, _NUMBERS // math.prod(shape[1:])))
+    at_once = max(1, min(_SLAB, _NUMBERS // max(1, math.prod(shape[1:]))))
     for start in range(0, n, at_once):
         slab = series.read(start, min(start + at_once, n), factors)
         frames[start : start + len(slab)] = slab
