@@ -17,12 +17,31 @@ class Reader(gguf.GGUFReader):
     of a vocabulary, which took 7 of the 17 CPU seconds of a first answer.
     """
 
+    _items = _bytes = 0  # of all lists and texts so far
+
     def _get(self, offset: int, dtype: Any, count: int = 1, override_order: Any = None) -> Any:
         kind = np.dtype(dtype).newbyteorder(override_order or self.byte_order)
         offset, count = int(offset), int(count)
         if offset < 0 or offset + count * kind.itemsize > self.data.nbytes:
             raise ValueError("its header names more than the file holds")
         return np.frombuffer(self.data, kind, count, offset)
+
+    def _build_fields(self, offs: int, count: int) -> int:
+        return super()._build_fields(
+            offs, untrusted.bounded(int(count), untrusted.FIELDS, "settings", ValueError, "it")
+        )
+
+    def _build_tensor_info(self, offs: int, count: int) -> tuple[int, list[gguf.ReaderField]]:
+        count = untrusted.bounded(int(count), untrusted.FIELDS, "tensors", ValueError, "it")
+        return super()._build_tensor_info(offs, count)
+
+    def _get_str(self, offset: int) -> Any:
+        length, text = super()._get_str(offset)
+        self._count_bytes(len(text))
+        return length, text
+
+    def _count_bytes(self, number: int) -> None:
+        self._bytes = untrusted.bounded(self._bytes + number, untrusted.TEXT, "bytes of texts", ValueError, "it")
 
     def _get_field_parts(self, orig_offs: int, raw_type: int) -> tuple[int, list[Any], list[int], list[Any]]:
         """Returns (bytes, parts, which of them are the value, types) of a value; an array's numbers are one part."""
@@ -31,6 +50,7 @@ class Reader(gguf.GGUFReader):
             return super()._get_field_parts(orig_offs, raw_type)
         raw_item, raw_count = self._get(orig_offs, np.uint32), self._get(orig_offs + 4, np.uint64)
         item, count, begin = gguf.GGUFValueType(raw_item[0]), int(raw_count[0]), int(orig_offs) + 12
+        self._items = untrusted.bounded(self._items + count, untrusted.ITEMS, "items in lists", ValueError, "it")
         if item == gguf.GGUFValueType.STRING:
             items, end = self._strings(begin, count)
         elif (numbers := self.gguf_scalar_to_np.get(item)) is not None:
@@ -51,6 +71,7 @@ class Reader(gguf.GGUFReader):
             if end > most:
                 raise ValueError("its header names more than the file holds")
             texts.append(whole[start:end])
+        self._count_bytes(end - begin)
         return texts, end
 
 

@@ -14,6 +14,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from data import untrusted
 from models.sharding.layouts import ONE_DEVICE
 from scripts import cli
 
@@ -73,15 +74,10 @@ def main() -> int:
 def read(path: Path, given: str) -> list[dict[str, Any]]:
     """Returns the examples of a file; raises ConfigError for a line that is not an example with the field `given`."""
     examples = []
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                example = json.loads(line)
-            except ValueError:
-                example = None
-            if not isinstance(example, dict) or not isinstance(example.get(given), str):
-                raise cli.ConfigError(f'{path}, line {number}: expected a JSON object with a "{given}"')
-            examples.append(example)
+    for number, example in untrusted.json_lines(path, cli.ConfigError):
+        if not isinstance(example.get(given), str):
+            raise cli.ConfigError(f'{path}, line {number}: expected a JSON object with a "{given}"')
+        examples.append(example)
     return examples
 
 

@@ -66,6 +66,7 @@ def main() -> int:
         print(huggingface.write_folder(weights, args.to, max_shard_bytes=int(args.max_shard_gb * 1e9)))
         return 0
     if args.command == "to-peft":
+        release.require_run(args.source)
         e, _, params, _ = checkpoint.read_stored(args.source, args.step)
         base = args.base or str(init_from.located(e.train.init_from).absolute() if e.train.init_from else "")
         print(peft.write(e.model, params, e.train.lora, args.to, base))

@@ -3,7 +3,7 @@
 import base64
 import html
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,30 @@ Part = tuple[str, str, str]
 """A part of a page: title, content as HTML, and a note below it; one without content is left out."""
 
 
+class Html(str):
+    """A text that is HTML already."""
+
+
+def escaped(value: object) -> str:
+    """Returns a value as HTML: whatever comes out of a run's folder is a text and no markup."""
+    return value if isinstance(value, Html) else html.escape(encodable(value))
+
+
+def encodable(value: object) -> str:
+    """Returns a value as a text without halves of pairs, which JSON may hold and no file can."""
+    return str(value).encode(errors="replace").decode()
+
+
+def table(head: Sequence[object], rows: Iterable[Sequence[object]], numbers: Collection[int] = ()) -> Html:
+    """Returns a table of texts; the columns of `numbers` are aligned to the right."""
+
+    def cells(kind: str, values: Sequence[object]) -> str:
+        opening = (f'<{kind} class="n">' if at in numbers else f"<{kind}>" for at in range(len(values)))
+        return f"<tr>{''.join(f'{tag}{escaped(x)}</{kind}>' for tag, x in zip(opening, values, strict=True))}</tr>"
+
+    return Html(f"<table>{cells('th', head)}{''.join(cells('td', row) for row in rows)}</table>")
+
+
 def write(page: Path, title: str, heading: str, parts: Sequence[Part], *, style: str = "", before: str = "") -> Path:
     """Writes a page and returns its path.
 
@@ -31,6 +55,7 @@ def write(page: Path, title: str, heading: str, parts: Sequence[Part], *, style:
       style: beside that of all pages.
       before: content as HTML between the heading and the parts.
     """
+    title, heading = encodable(title), encodable(heading)
     body = "".join(
         f"<h2>{part}</h2>{content}" + (f'<p class="note">{html.escape(note)}</p>' if note else "")
         for part, content, note in parts

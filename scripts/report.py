@@ -9,14 +9,13 @@ says are others: scripts.report_translations, report_pictures and report_texts.
 from __future__ import annotations
 
 import datetime
-import html
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from configs.registry import ConfigError
 from scripts import cli, pages
-from scripts.pages import COLORS, picture
+from scripts.pages import COLORS, Html, escaped, picture
 
 if TYPE_CHECKING:
     from trainers.monitoring.history import History, Start
@@ -26,6 +25,7 @@ dl { display: flex; flex-wrap: wrap; gap: .4rem 2.2rem; } dt { color: #666; font
 dd { margin: 0; font-size: 1.25rem; font-variant-numeric: tabular-nums; } .bad { color: #a33; }
 """
 SHOWN = 40  # rows of a table, at most
+_LONGEST = 1e9  # seconds that are shown
 
 
 def write(workdir: Path) -> Path:
@@ -75,8 +75,9 @@ def facts(h: History) -> str:
         "stalls": f"{len(h.stalls)}, {_duration(slow)}" if h.stalls else "none",
         f"{h.unit}/s, median": f"{h.rate:,.0f}",
         "hosts": len(h.hosts),
+        **({"odd lines, left out": f"{h.left_out:,}"} if h.left_out else {}),
     }
-    return f"<dl>{''.join(f'<div><dt>{k}</dt><dd>{v}</dd></div>' for k, v in values.items())}</dl>"
+    return f"<dl>{''.join(f'<div><dt>{escaped(k)}</dt><dd>{escaped(v)}</dd></div>' for k, v in values.items())}</dl>"
 
 
 def _axes(figure: Any, h: History, count: int) -> Sequence[Any]:
@@ -118,9 +119,7 @@ def rates(figure: Any, h: History) -> str:
 
 def scores(figure: Any, h: History) -> str:
     """Draws the evaluation's scores, at most four."""
-    names = sorted({name for line in h.scores for name in line if name.startswith("eval/") and name.count("/") == 1})[
-        :4
-    ]
+    names = h.score_names[:4]
     for axes, name in zip(_axes(figure, h, len(names)), names, strict=True):
         _line(axes, h.scores, name, color=COLORS["high"], marker=".")
         axes.set_title(name.removeprefix("eval/"), fontsize=10)
@@ -128,10 +127,9 @@ def scores(figure: Any, h: History) -> str:
 
 
 def expert_load(figure: Any, h: History) -> str:
-    names = h.loads
+    names, lines = h.loads, h.load_lines
     every = figure.subplots(1, len(names), squeeze=False)[0]
     image = None
-    lines = [line for line in h.steps if all(isinstance(line.get(name), list) for name in names)]
     for axes, name in zip(every, names, strict=True):
         load = list(zip(*(line[name] for line in lines), strict=True))
         image = axes.imshow(
@@ -181,9 +179,9 @@ def starts_table(h: History) -> str:
     def row(start: Start) -> list[str]:
         code = start.exit_code
         end = start.silence if code is None else ENDS.get(code, f"exit code {code}")
-        error = f'<br><span class="bad">{html.escape(start.error)}</span>' if start.error else ""
+        error = f'<br><span class="bad">{escaped(start.error)}</span>' if start.error else ""
         return [
-            start.time[:19].replace("T", " "), html.escape(start.host), f"{start.restored:,}", f"{start.last:,}", end + error,
+            start.time[:19].replace("T", " "), start.host, f"{start.restored:,}", f"{start.last:,}", Html(escaped(end) + error),
             f"{start.lost:,}",
         ]  # fmt: skip
 
@@ -191,7 +189,7 @@ def starts_table(h: History) -> str:
 
 
 def notes_table(h: History) -> str:
-    rows = [[time[:19].replace("T", " "), html.escape(name), html.escape(rest[:200])] for time, name, rest in h.notes]
+    rows = [[time[:19].replace("T", " "), name, rest[:200]] for time, name, rest in h.notes]
     return _table(["at", "event", ""], rows, set())
 
 
@@ -204,7 +202,7 @@ def stalls_table(h: History) -> str:
             f"{s.step:,}",
             f"{s.per_step:.2f}",
             _duration(s.seconds),
-            html.escape(s.waited_most) or "no host waited for rows",
+            s.waited_most or "no host waited for rows",
         ]
         for s in worst
     ]
@@ -218,24 +216,19 @@ def hosts_table(h: History) -> str:
         waited = sum(line["waited_s"][number] for line in mine)
         peak = max((line["memory_gib"][number] for line in mine), default=0.0)
         share = waited / h.trained_s if h.trained_s else 0.0
-        rows.append([str(number), html.escape(name), f"{len(mine):,}", f"{waited:.1f}", f"{share:.1%}", f"{peak:.2f}"])
+        rows.append([str(number), name, f"{len(mine):,}", f"{waited:.1f}", f"{share:.1%}", f"{peak:.2f}"])
     rows.sort(key=lambda row: -float(row[3]))
     return _table(["process", "host", "logged", "s waiting", "waiting", "GiB"], rows, {0, 2, 3, 4, 5})
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: set[int]) -> str:
-    """Returns a table; the columns of `numbers` are aligned to the right."""
-
-    def cells(kind: str, texts: Sequence[str]) -> str:
-        tagged = (f"<{kind}{' class=n' if at in numbers else ''}>{text}</{kind}>" for at, text in enumerate(texts))
-        return f"<tr>{''.join(tagged)}</tr>"
-
+    """Returns a table of at most SHOWN rows; the columns of `numbers` are aligned to the right."""
     more = f'<p class="note">and {len(rows) - SHOWN:,} more</p>' if len(rows) > SHOWN else ""
-    return f"<table>{cells('th', head)}{''.join(cells('td', row) for row in rows[:SHOWN])}</table>{more}"
+    return pages.table(head, rows[:SHOWN], numbers) + more
 
 
 def _duration(seconds: float) -> str:
-    return str(datetime.timedelta(seconds=round(seconds)))
+    return str(datetime.timedelta(seconds=round(min(seconds, _LONGEST))))
 
 
 def main() -> int:

@@ -30,8 +30,8 @@ def write(workdir: Path, e: Experiment, weights: Any) -> Path:
     from data.reading.caches import cache_folder, class_names
     from models.protocol import Classifies, ShowsAttention
     from models.sharding.params import merge
-    from trainers import metrics
     from trainers.evaluation.place import placed
+    from trainers.monitoring import history
 
     plan, params = placed(e, weights)
     if not isinstance(plan.model, Classifies) or "images" not in e.data.features():
@@ -50,7 +50,7 @@ def write(workdir: Path, e: Experiment, weights: Any) -> Path:
     wrong = [
         (held_out.rows[int(at)]["images"], names[labels_N[at]], names[said_N[at]], p_NC[at].max()) for at in surest
     ]
-    lines = list(metrics.read(workdir))
+    lines = history.logged(workdir)
     parts = [
         (
             "Loss and accuracy over steps",

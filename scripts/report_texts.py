@@ -6,7 +6,6 @@ Scores the split that the run was evaluated on, beside its task's baselines, by 
 """
 
 import base64
-import html
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy as np
 from configs.experiment import Experiment
 from models.errors import UserError
 from scripts import cli, pages
-from scripts.pages import COLORS, picture
+from scripts.pages import COLORS, escaped, picture
 
 SHOWN = 48  # examples on the page
 DIGITS = {"examples": 0, "exact": 3, "wer": 3}  # behind the point of a score; 1 of others
@@ -30,9 +29,9 @@ def write(workdir: Path, e: Experiment, weights: Any) -> Path:
     matplotlib.use("agg")
 
     from data.reading.caches import cache_folder
-    from trainers import metrics
     from trainers.evaluation.decoded import DecodingEvaluator
     from trainers.evaluation.place import placed
+    from trainers.monitoring import history
 
     plan, params = placed(e, weights)
     if not {"images", "frames"} & e.data.features().keys() or "targets" not in e.data.features():
@@ -46,7 +45,7 @@ def write(workdir: Path, e: Experiment, weights: Any) -> Path:
     some = np.linspace(0, len(examples) - 1, min(SHOWN, len(examples))).astype(int).tolist()
     cards = "".join(card(decoding.encode(examples[at]), examples[at], outputs[at]) for at in some)
     parts = [
-        ("Loss over steps", picture(curve, [line for line in metrics.read(workdir) if "loss" in line]), ""),
+        ("Loss over steps", picture(curve, [line for line in history.logged(workdir) if "loss" in line]), ""),
         ("Scores", table({k: v for k, v in (scores | baselines).items() if "/" not in k}), ""),
         ("chrF by language", table(languages) if (languages := by_language(scores, baselines)) else "", ""),
         (f"{len(some)} of {len(examples):,} held-out examples", f'<div class="cards">{cards}</div>', ""),
@@ -71,13 +70,8 @@ def curve(figure: Any, lines: Sequence[Mapping[str, Any]]) -> str:
 def table(scores: Mapping[str, Mapping[str, float]]) -> str:
     """Returns rows of numbers as a table."""
     columns = list(dict.fromkeys(name for row in scores.values() for name in row))
-    head = "<th></th>" + "".join(f'<th class="n">{html.escape(name)}</th>' for name in columns)
-    rows = (
-        f"<tr><td>{html.escape(name)}</td>"
-        + "".join(f'<td class="n">{_number(row, column)}</td>' for column in columns)
-        for name, row in scores.items()
-    )
-    return f"<table><tr>{head}</tr>{''.join(rows)}</table>"
+    rows = ([name, *(_number(row, column) for column in columns)] for name, row in scores.items())
+    return pages.table(["", *columns], rows, range(1, len(columns) + 1))
 
 
 def _number(row: Mapping[str, float], column: str) -> str:
@@ -104,10 +98,10 @@ def card(row: Mapping[str, np.ndarray], example: Any, output: str) -> str:
     else:
         frames = row["frames"][row["frames_segments"] > 0]
         shown = np.flipud((frames - frames.min()).T / max(float(np.ptp(frames)), 1e-6))
-    language = html.escape(getattr(example, "language", ""))
+    language = escaped(getattr(example, "language", ""))
     return (
-        f'<div class="card">{_image(shown)}<br><b>{language}</b> {html.escape(example.text)}<br>'
-        f"<b>written</b> {html.escape(output)}</div>"
+        f'<div class="card">{_image(shown)}<br><b>{language}</b> {escaped(example.text)}<br>'
+        f"<b>written</b> {escaped(output)}</div>"
     )
 
 

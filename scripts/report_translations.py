@@ -6,12 +6,12 @@ Reads metrics.jsonl, evaluation.json (written by scripts.quickstart) and the new
 DIR/index.html.
 """
 
-import html
-import json
 from pathlib import Path
 from typing import Any
 
 from configs.experiment import Experiment
+from configs.registry import ConfigError
+from data import untrusted
 from scripts import cli, pages
 from scripts.pages import COLORS, picture
 
@@ -22,10 +22,15 @@ def write(workdir: Path, e: Experiment) -> Path:
 
     matplotlib.use("agg")
     from data.reading.caches import cache_folder
-    from trainers import metrics
+    from trainers.monitoring import history
 
-    steps = [line for line in metrics.read(workdir) if "loss" in line]
-    evaluation = json.loads((workdir / "evaluation.json").read_text()) | {"cache": cache_folder(e.data)}
+    steps = [line for line in history.logged(workdir) if "loss" in line]
+    evaluation = untrusted.read_json(workdir / "evaluation.json", ConfigError) | {"cache": cache_folder(e.data)}
+    with untrusted.damage(workdir / "evaluation.json", ConfigError):
+        return _write(workdir, e, steps, evaluation)
+
+
+def _write(workdir: Path, e: Experiment, steps: list[dict[str, Any]], evaluation: dict[str, Any]) -> Path:
     parts = [
         ("Loss", picture(loss_curve, steps), "Training objective and plain cross-entropy per target token, in nats."),
         ("Scores on held-out test strings", scores_table(evaluation), "Stripped: without placeholders, tags, punctuation and "
@@ -127,18 +132,14 @@ def scores_table(evaluation: dict[str, Any]) -> str:
         f"{k} resource": evaluation["buckets"][k] for k in ("high", "middle", "low")
     }
     rows |= evaluation["baselines"]
-    head = "".join(f'<th class="n">{c.replace("_", " ")}</th>' for c in columns)
-    lines = [
-        f"<tr><td>{k}</td>" + "".join(f'<td class="n">{v[c]:.1f}</td>' for c in columns) + "</tr>"
-        for k, v in rows.items()
-    ]
-    return f"<table><tr><th></th>{head}</tr>{''.join(lines)}</table>"
+    shown = ([name, *(f"{scores[column]:.1f}" for column in columns)] for name, scores in rows.items())
+    return pages.table(["", *(column.replace("_", " ") for column in columns)], shown, range(1, 5))
 
 
 def samples_table(evaluation: dict[str, Any]) -> str:
     keys = ("lang", "source", "output", "reference")
-    lines = ["".join(f"<td dir='auto'>{html.escape(s[k])}</td>" for k in keys) for s in evaluation["samples"]]
     head = "".join(f"<th>{k}</th>" for k in keys)
+    lines = ["".join(f"<td dir='auto'>{pages.escaped(s[k])}</td>" for k in keys) for s in evaluation["samples"]]
     return f"<table><tr>{head}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
 
 

@@ -3,7 +3,7 @@
     python -m scripts.sign releases/m4 --key key.pem
     python -m scripts.sign releases/m4 --check public.pem
 
-With SHARDZOO_RELEASE_KEY=public.pem in the environment every command refuses releases that its owner has not signed.
+With SHARDZOO_RELEASE_KEY=public.pem in the environment every command refuses what is no release that its owner signed.
 """
 
 from scripts import cli

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from data import untrusted
 from data.dialog import conversations
 from data.task import DataError
 from data.text.sources import CHATS
@@ -35,8 +36,8 @@ def is_conversations(path: Path) -> bool | None:
     """Returns whether a file holds conversations (True) or preference pairs (False); None where it holds neither."""
     if not path.is_file() or path.suffix not in (".jsonl", ".json"):
         return None
-    with path.open(encoding="utf-8", errors="replace") as file:
-        first = file.readline(_FIRST)
+    with untrusted.opened(path, DataError) as file:
+        first = file.readline(_FIRST).decode(errors="replace")
     if '"chosen"' in first and '"rejected"' in first:
         return False
     return True if '"messages"' in first or '"conversations"' in first else None
@@ -48,20 +49,14 @@ def read(path: Path) -> Iterator[Record]:
     Raises:
       DataError: a line is neither; the message names it.
     """
-    with path.open(encoding="utf-8") as file:  # not splitlines(), which also cuts at U+2028 inside a string
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                value = json.loads(line)
-                yield _record(value)
-            except (DataError, ValueError) as error:
-                raise DataError(f"{path}, line {number}: {shortened(str(error), 200)}") from None
+    for number, value in untrusted.json_lines(path, DataError):
+        try:
+            yield _record(value)
+        except ValueError as error:
+            raise DataError(f"{path}, line {number}: {shortened(str(error), 200)}") from None
 
 
-def _record(value: Any) -> Record:
-    if not isinstance(value, Mapping):
-        raise DataError("expected an object")
+def _record(value: Mapping[str, Any]) -> Record:
     more = {"tools": value["tools"]} if value.get("tools") else {}
     if "chosen" in value and "rejected" in value:
         prompt = _turns(value.get("prompt") or [], "user")

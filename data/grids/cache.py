@@ -8,6 +8,8 @@ numbers of their last input frames (`train/all.array_record`), and the held-out 
 Splits follow each other in time and share no frame, and no window spans a gap in time; those that would are left out and counted.
 """
 
+import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from data.task import DataError
 FORMAT = 2  # version of the cache's format; increase it whenever the same packages would give another cache
 PART = "all"
 SPLITS = ("train", "validation", "test")
-_SLAB = 256  # frames that are in memory at a time
+_SLAB, _NUMBERS = 256, 1 << 26  # frames that are in memory at a time, and numbers if a frame has not more
 
 
 def packages_of(settings: Grids) -> tuple[Package, ...]:
@@ -125,10 +127,16 @@ def _write(series: sources.Series, settings: Grids, target: int, path: Path) -> 
     if len(factors) != len(settings.variables):
         raise DataError(f"factors={factors}: {len(factors)} values for {len(settings.variables)} variables")
     shape = (n, series.rows, series.columns, len(factors))
+    needed, disk = 4 * math.prod(shape), shutil.disk_usage(path.parent)
+    if disk.total and needed > disk.free:  # some file systems do not say
+        raise DataError(
+            f"the series has {needed:,} bytes of frames, and the disk of {path.parent} has {disk.free:,} free"
+        )
     frames = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=shape)
     shares = np.zeros(n)
-    for start in range(0, n, _SLAB):
-        slab = series.read(start, min(start + _SLAB, n), factors)
+    at_once = max(1, min(_SLAB, _NUMBERS // max(1, math.prod(shape[1:]))))
+    for start in range(0, n, at_once):
+        slab = series.read(start, min(start + at_once, n), factors)
         frames[start : start + len(slab)] = slab
         seen = np.isfinite(slab[..., target]).sum(axis=(1, 2))
         shares[start : start + len(slab)] = (slab[..., target] >= settings.event).sum(axis=(1, 2)) / np.maximum(seen, 1)

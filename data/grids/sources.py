@@ -3,17 +3,19 @@
 import contextlib
 import dataclasses
 import io
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from data import untrusted
 from data.grids.settings import FILE, Grids
 from data.packages import archives
 from data.packages.fetch import Package, debian_package, pypi_package
 from data.task import DataError
-from models.errors import nearest, told
+from models.errors import UserError, nearest, shortened, told
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,11 +55,12 @@ class Series:
 
     def read(self, start: int, stop: int, factors: tuple[float, ...]) -> np.ndarray:
         """Returns frames [N, rows, columns, channels], float32, each channel times its factor, NaN where a value is missing."""
-        parts = (
-            np.asarray(v[start:stop].values, np.float32) * np.float32(f)
-            for v, f in zip(self.variables, factors, strict=True)
-        )
-        return np.stack(list(parts), axis=-1)
+        with untrusted.damage("the series", DataError):
+            parts = (
+                np.asarray(v[start:stop].values, np.float32) * np.float32(f)
+                for v, f in zip(self.variables, factors, strict=True)
+            )
+            return np.stack(list(parts), axis=-1)
 
 
 def package_of(settings: Grids) -> tuple[Package, ...]:
@@ -83,15 +86,39 @@ def opened(settings: Grids, root: Path) -> Iterator[Series]:
         [(_, content)] = archives.members(root / "packages" / source.package.file, source.member)
         dataset = xarray.open_dataset(io.BytesIO(content), engine=source.engine)  # pyright: ignore[reportArgumentType]
     elif settings.source.startswith(FILE):
+        path = untrusted.regular_below(Path(name), DataError)
+        opener = xarray.open_zarr if path.suffix == ".zarr" else xarray.open_dataset
         try:
-            zarr = Path(name).suffix == ".zarr"
-            dataset = xarray.open_zarr(name) if zarr else xarray.open_dataset(name)
-        except (OSError, ValueError, ImportError) as error:
+            _check_hdf5(path)
+            # An index would be read at once, whatever its size.
+            dataset = opener(name, create_default_indexes=False)
+        except UserError:
+            raise
+        except Exception as error:  # of damaged files, whatever its several libraries raise
             raise DataError(f"{name}: xarray cannot open it: {told(error)}") from None
     else:
         raise DataError(f"source={settings.source!r}: no such series{nearest(settings.source, PACKAGES)}")
     with dataset:
         yield _series(dataset, settings, name)
+
+
+def _check_hdf5(path: Path) -> None:
+    """Raises DataError for an HDF5 file with numbers in other files, whatever these are, or in chunks larger than a frame."""
+    import h5py
+
+    if path.is_dir() or not h5py.is_hdf5(path):
+        return
+
+    def problem(name: str, thing: Any) -> str | None:  # raised inside, an error of ours would be lost
+        array = thing if isinstance(thing, h5py.Dataset) else None
+        if isinstance(thing, h5py.ExternalLink) or (array and (array.is_virtual or array.external)):
+            return f"{shortened(name)!r} is in another file, which is not opened"
+        size = array.dtype.itemsize * math.prod(array.chunks or ()) if array else 0
+        return f"{shortened(name)!r} has chunks of {size:,} bytes" if size > 8 * untrusted.FRAME else None
+
+    with h5py.File(path) as file:
+        if said := file.visititems_links(problem) or file.visititems(problem):
+            raise DataError(f"{path}: {said}")
 
 
 def _series(dataset: Any, settings: Grids, name: str) -> Series:
@@ -109,7 +136,10 @@ def _series(dataset: Any, settings: Grids, name: str) -> Series:
         if array.ndim != 3 or array.shape != first.shape:
             raise DataError(f"{name}: variable {variable!r} has shape {array.shape}, expected [time, rows, columns]"
                             f"{'' if array is first else f' as {settings.variables[0]!r}, {first.shape}'}")  # fmt: skip
-    times = first[first.dims[0]].values
+    untrusted.bounded(math.prod(first.shape[1:]) * len(arrays), untrusted.FRAME, "numbers at a time", DataError, name)
+    untrusted.bounded(first.shape[0], untrusted.TIMES, "times", DataError, name)
+    with untrusted.damage(name, DataError):
+        times = first[first.dims[0]].values
     if not np.issubdtype(times.dtype, np.datetime64):
         raise DataError(f"{name}: its first dimension {first.dims[0]!r} holds no times, but {times.dtype}")
     if np.isnat(times).any():

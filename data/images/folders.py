@@ -6,11 +6,13 @@ DIR/train/LABEL/..., DIR/test/LABEL/...     validation/ and test/ are taken as t
 Splits may be called otherwise (_SPLITS), in capitals or not.
 """
 
+import functools
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
 from data import paths
+from data.images import pictures
 from data.images.settings import SUFFIXES, Images
 from data.images.sources import Picture, Pictures, held_out
 from data.labelled.splits import Item
@@ -48,7 +50,7 @@ def open_folder(folder: Path, settings: Images) -> Pictures:
     def items(split: str) -> Iterator[Item]:
         drawn = split == "train" and len(files) < 3
         for label, file in files[split]:
-            picture = Picture(file.relative_to(folder).as_posix(), label, file.read_bytes)
+            picture = Picture(file.relative_to(folder).as_posix(), label, functools.partial(pictures.read, file))
             # Copies of a picture are one group. Where no split is drawn, nothing needs to be read for that.
             yield Item(paths.sha256(file) if drawn else picture.name, picture, label)
 

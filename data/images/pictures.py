@@ -3,9 +3,11 @@
 import hashlib
 import io
 from collections.abc import Callable
+from pathlib import Path
 
 from PIL import Image, UnidentifiedImageError
 
+from data import untrusted
 from data.task import DataError
 from models.errors import told
 
@@ -25,6 +27,8 @@ _TURNS = {
     8: Image.Transpose.ROTATE_90,
 }  # fmt: skip
 _LYING = range(5, 9)  # orientations that exchange width and height
+
+Image.MAX_IMAGE_PIXELS = None  # Pillow's own bound warns on several lines before it refuses
 
 
 class PictureError(DataError):
@@ -52,6 +56,7 @@ def cut_out(encoded: bytes, channels: int, choose: Choose, height: int, width: i
     try:
         image = Image.open(io.BytesIO(encoded), formats=_FORMATS)
         pixels = f" ({image.width:,} x {image.height:,} pixels)"
+        untrusted.bounded(image.width * image.height, untrusted.PIXELS, "pixels", PictureError)
         if image.format == "PNG":
             image.load()  # it may note its turn behind the pixels
         turn = image.getexif().get(_ORIENTATION, 1) if "exif" in image.info else 1
@@ -73,6 +78,11 @@ def cut_out(encoded: bytes, channels: int, choose: Choose, height: int, width: i
     # Decoders of broken files raise anything: OSError, SyntaxError, ValueError, struct.error.
     except Exception as error:
         raise PictureError(f"cannot be decoded{pixels}: {told(error)}") from None
+
+
+def read(path: Path) -> bytes:
+    """Returns the content of a picture file; raises PictureError where it is none, or larger than any picture."""
+    return untrusted.read_bytes(path, PictureError, untrusted.PICTURE)
 
 
 def check(encoded: bytes, channels: int) -> None:
@@ -98,7 +108,7 @@ def _converted(image: Image.Image, channels: int) -> Image.Image:
         raise PictureError(f"has pixels of mode {image.mode!r}, expected 8 bits a channel")
     mode = "L" if channels == 1 else "RGB"
     if image.mode in ("LA", "PA", "RGBA") or "transparency" in image.info:
-        ground = Image.new("RGBA", image.size, "white")
-        ground.alpha_composite(image.convert("RGBA"))
-        return ground.convert(mode)
+        if image.mode != "RGBA":
+            image = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert(mode)
     return image if image.mode == mode else image.convert(mode)

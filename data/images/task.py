@@ -203,14 +203,11 @@ class ImageTask(Task[ImageData]):
         return [self._read(Path(example["picture"])) | {"owners": np.array([at])} for at, example in enumerate(given)]
 
     def _read(self, file: Path) -> Example:
-        if file.exists() and not file.is_file():  # a pipe would be waited for
-            raise DataError(f"{file}: is no regular file")
+        content = pictures.read(file)
         try:
-            return self.seen(file.read_bytes())
+            return self.seen(content)
         except PictureError as error:
             raise DataError(f"{file}: {error}") from None
-        except OSError as error:
-            raise DataError(f"{file}: {error.strerror}") from None
 
     def class_names(self, vocabulary: Path) -> list[str]:
         """Returns the names of the classes from the manifest."""

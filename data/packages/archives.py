@@ -51,6 +51,8 @@ def zip_members(archive: Path | io.BytesIO, pattern: str) -> Iterator[tuple[str,
     """Yields what `members` does, from a zip file on disk or, nested in another archive, in memory."""
     label = archive.name if isinstance(archive, Path) else "a nested archive"
     size = archive.stat().st_size if isinstance(archive, Path) else archive.getbuffer().nbytes
+    if isinstance(archive, Path):
+        untrusted.zipped(archive, ArchiveError)
     with untrusted.damage(label, ArchiveError), zipfile.ZipFile(archive) as zipped:
         for info in _within(label, size, sorted(zipped.infolist(), key=lambda info: info.filename)):
             if re.search(pattern, info.filename):

@@ -124,15 +124,8 @@ def examples(cache: Path, split: str, limit: int = 0) -> Iterator[dict[str, Any]
         read_manifest(cache)
         splits = sorted(file.stem for file in cache.glob("*.jsonl"))
         raise DataError(f"cache {cache.name!r} has no split {split!r}{nearest(split, splits)}")
-    with untrusted.regular(path, DataError).open(
-        "rb"
-    ) as file:  # bytes: only "\n" ends a line, and U+2028 may be in a string
-        for number, line in enumerate(itertools.islice(file, limit or None), 1):
-            with untrusted.damage(f"{path}, line {number}", DataError):
-                value = json.loads(line)
-            if not isinstance(value, dict):
-                raise DataError(f"{path}, line {number} is damaged: expected an object")
-            yield value
+    for _, value in itertools.islice(untrusted.json_lines(path, DataError), limit or None):
+        yield value
 
 
 def write_examples(path: Path, examples: Iterable[dict[str, Any]]) -> None:

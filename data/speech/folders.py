@@ -11,7 +11,6 @@ DIR/metadata.csv (or .tsv, .jsonl), in the form of Hugging Face's audio folders,
 """
 
 import csv
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -68,27 +67,16 @@ def open_folder(folder: Path, settings: Speech) -> Splits:
 
 
 def _reader(path: Path):
-    def read():
-        if not path.is_file():
-            raise sound.SoundError("No such file")
-        return sound.read(path)
-
-    return read
+    return lambda: sound.read(path)
 
 
 def _rows(table: Path) -> Iterator[dict[str, str]]:
-    with table.open(encoding="utf-8-sig", newline="") as file:
-        if table.suffix == ".jsonl":
-            for number, line in enumerate(file, 1):
-                try:
-                    row = json.loads(line)
-                except ValueError:
-                    row = None
-                if not isinstance(row, dict):
-                    raise DataError(f"{table}, row {number}: expected a JSON object")
-                yield {name: "" if value is None else str(value) for name, value in row.items()}
-            return
-        reader = csv.DictReader(file, **_FORMS[table.suffix])
+    if table.suffix == ".jsonl":
+        for _, row in untrusted.json_lines(table, DataError):
+            yield {name: "" if value is None else str(value) for name, value in row.items()}
+        return
+    reader = csv.DictReader((line for _, line in untrusted.lines(table, DataError)), **_FORMS[table.suffix])
+    try:
         if "file_name" not in (reader.fieldnames or ()):
             raise DataError(f"{table}: no column 'file_name'{nearest('file_name', reader.fieldnames or ())}")
         for row in reader:
@@ -99,3 +87,5 @@ def _rows(table: Path) -> Iterator[dict[str, str]]:
                     f"{table}, line {reader.line_num}: {name} has a line break, of a quotation mark that is not closed before it?"
                 )
             yield row
+    except csv.Error as error:
+        raise DataError(f"{table}, line {reader.line_num + 1}: {error}") from None

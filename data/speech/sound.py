@@ -14,7 +14,7 @@ from models.errors import UserError
 RATE = 16_000  # samples a second, of every model here
 SUFFIXES = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aiff", ".aif", ".au", ".caf")
 RATES = (1_000, 1_000_000)  # samples a second that a file may have: with fewer a small file would become hours
-_BLOCK = 1 << 18  # samples of a file that are read at a time
+_BLOCK = 1 << 18  # samples of a file's channels that are read at a time
 _UNKNOWN = 1 << 62  # a length that a file's header does not know is given as a greater number
 _LOUDEST = 32.0  # 30 dB above what a file of floats should have at most
 
@@ -30,13 +30,17 @@ def read(file: Path | bytes) -> np.ndarray:
       file: a path, or the content of a file.
 
     Raises:
-      SoundError: it is no sound, damaged, or has no samples.
+      SoundError: it is no sound, damaged, has no samples, or too many to be in memory at once.
     """
-    return np.concatenate(list(blocks(file)))
+    return np.concatenate(list(blocks(file, untrusted.SAMPLES)))
 
 
-def blocks(file: Path | bytes) -> Iterator[np.ndarray]:
-    """Yields the samples of a sound a block at a time, so that hours of it need not be in memory; see `read`."""
+def blocks(file: Path | bytes, most: int = untrusted.STREAMED) -> Iterator[np.ndarray]:
+    """Yields the samples of a sound a block at a time, so that hours of it need not be in memory; see `read`.
+
+    Args:
+      most: samples that it may have; a header may say any number, and they are counted as they come.
+    """
     import soundfile
     import soxr
 
@@ -48,15 +52,18 @@ def blocks(file: Path | bytes) -> Iterator[np.ndarray]:
                 raise SoundError(f"says {rate:,} samples a second, expected from {RATES[0]:,} to {RATES[1]:,}")
             if ends == "joined":
                 raise SoundError("has more sound behind the end of the first, as joined files have: take them apart")
+            at_once = max(1, _BLOCK // opened.channels)
             stream = None if rate == RATE else soxr.ResampleStream(rate, RATE, 1, dtype="float32")
             seen = given = 0
             while True:
-                samples = opened.read(_BLOCK, dtype="float32", always_2d=True).mean(axis=1)
+                samples = opened.read(at_once, dtype="float32", always_2d=True).mean(axis=1)
                 _check(samples, seen)
                 seen += len(samples)
                 last = not len(samples)
                 block = samples if stream is None else stream.resample_chunk(samples, last=last)
                 given += len(block)
+                if given > most:
+                    raise SoundError(f"is longer than {most / RATE / 3600:.1f} hours")
                 if len(block):
                     yield np.ascontiguousarray(block, np.float32)
                 if last:

@@ -29,7 +29,7 @@ def tag(language: str) -> str:
 
 def processor(path: Path) -> sentencepiece.SentencePieceProcessor:
     """Returns a `.model` file's encoder; raises VocabularyError where it is missing or damaged."""
-    model = untrusted.read_bytes(path, VocabularyError)
+    model = untrusted.read_bytes(path, VocabularyError, untrusted.SENTENCEPIECE)
     with untrusted.damage(path, VocabularyError):
         found = sentencepiece.SentencePieceProcessor(model_proto=model)
         if not found.get_piece_size():

@@ -4,6 +4,7 @@ The files are those of the `tokenizers` library; SentencePiece's pieces in such 
 are in `data.vocabularies.sentencepiece`, and vocabularies of translators in `data.vocabularies.multilingual`.
 """
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -18,9 +19,8 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from data import paths, untrusted
-from data.vocabularies import boundaries
+from data.vocabularies import boundaries, rules
 from data.vocabularies.files import VocabularyError
-from models.errors import shortened
 
 FILE = "tokenizer.json"
 END_OF_TEXT = "<|endoftext|>"
@@ -60,9 +60,11 @@ class Tokenizer:
         self.path = path / FILE if path.is_dir() else path
         text = untrusted.read_text(self.path, VocabularyError)
         written = untrusted.parsed(text, str(self.path), VocabularyError)
-        with untrusted.damage(self.path, VocabularyError):
-            _check_merges(written.get("model"), self.path)
+        with untrusted.damage(self.path, VocabularyError, quiet=True):
+            rules.check_sizes(written, self.path)
             self._tokenizer = tokenizers.Tokenizer.from_str(text)
+            rules.check_growth(written, self.path)
+            self._panics = rules.backtracks(written)
             self._describe(special)
         self._bound(written.get("post_processor"))
 
@@ -99,9 +101,12 @@ class Tokenizer:
         """Returns the id of a piece in the vocabulary's own spelling, or None if it has no such piece."""
         return self._tokenizer.token_to_id(piece)
 
+    def _read(self) -> contextlib.AbstractContextManager[None]:
+        return untrusted.damage(self.path, VocabularyError, quiet=self._panics)
+
     def _encoding(self, text: str) -> tokenizers.Encoding:
         """Returns the encoding of a text, without special tokens."""
-        with untrusted.damage(self.path, VocabularyError):  # a word that is not known, and no piece for such words
+        with self._read():  # a word that is not known, and no piece for such words
             return self._tokenizer.encode(text, add_special_tokens=False)
 
     def encode(self, text: str) -> list[int]:
@@ -122,7 +127,7 @@ class Tokenizer:
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
         """Returns the ids of each word of a text that is split into words, as if blanks stood between them."""
         texts = words if self._wordpiece else [*words[:1], *(f" {word}" for word in words[1:])]
-        with untrusted.damage(self.path, VocabularyError):
+        with self._read():
             return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
     def encode_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
@@ -139,7 +144,8 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Returns the text of ids; special tokens become no text."""
-        return self._tokenizer.decode([int(id_) for id_ in ids], skip_special_tokens=True)
+        with self._read():
+            return self._tokenizer.decode([int(id_) for id_ in ids], skip_special_tokens=True)
 
     def same_vocabulary(self, other: "Tokenizer") -> bool:
         """Returns whether both give the same ids for every text."""
@@ -155,24 +161,6 @@ class Tokenizer:
             written["normalizer"],
             written["pre_tokenizer"],
         )
-
-
-def _check_merges(model: Any, path: Path) -> None:
-    """Raises an error if a merge's second piece lacks the prefix of pieces that continue a word.
-
-    The library cuts the prefix off by its number of bytes, without a look at the piece: half a character is left, and the message
-    that names it ends the process.
-    """
-    prefix = model.get("continuing_subword_prefix") if isinstance(model, dict) else None
-    if not prefix or not isinstance(prefix, str):
-        return
-    for merge in model.get("merges") or ():
-        right = (merge.split(" ") if isinstance(merge, str) else merge)[-1]
-        if not right.startswith(prefix):
-            raise VocabularyError(
-                f"{path} is damaged: continuing_subword_prefix is {shortened(prefix)!r}, and the merge {shortened(str(merge))!r} "
-                "continues a word without it"
-            )
 
 
 def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:

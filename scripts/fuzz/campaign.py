@@ -50,12 +50,14 @@ class Reader:
       make: writes a sound folder.
       read: reads a folder as the commands do, to its last number.
       mutate: changes some of its files.
+      compiles: names of code that its library itself makes of a file and runs in a sandbox.
     """
 
     name: str
     make: Callable[[Path], object]
     read: Callable[[Path], object]
     mutate: Mutate
+    compiles: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass
@@ -149,7 +151,7 @@ def _work(reader: Reader, room: Path, first: int, end: int, seed: int, limits: L
     for _ in range(2):
         reader.read(target)
     escapes: list[str] = []
-    _watch((room / "target", room / "data"), escapes)
+    _watch((room / "target", room / "data"), escapes, reader.compiles)
     start = _status("VmSize")
     resource.setrlimit(resource.RLIMIT_AS, ((start + (limits.mib << 10)) << 10, resource.RLIM_INFINITY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -250,7 +252,7 @@ _PROGRAMS = (
 )  # fmt: skip
 
 
-def _watch(allowed: tuple[Path, ...], escapes: list[str]) -> None:
+def _watch(allowed: tuple[Path, ...], escapes: list[str], compiles: tuple[str, ...]) -> None:
     """Notes, from now on, what changes files outside some folders, starts programs or runs code that is in no module's file."""
     inside = tuple(str(folder.resolve()) for folder in allowed)
 
@@ -275,7 +277,7 @@ def _watch(allowed: tuple[Path, ...], escapes: list[str]) -> None:
             escapes.append(f"{event} {args}"[:200])
         elif event == "exec":
             file = getattr(args[0], "co_filename", "?")
-            if not file.startswith("<frozen") and not os.path.isfile(file):
+            if not file.startswith(("<frozen", *compiles)) and not os.path.isfile(file):
                 escapes.append(f"runs code of {file}")
 
     sys.addaudithook(hook)

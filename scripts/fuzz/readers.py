@@ -1,5 +1,7 @@
 """The table of readers: how each gets a sound sample, how it is read, and what is mutated."""
 
+import contextlib
+import csv
 import dataclasses
 import functools
 import hashlib
@@ -18,12 +20,17 @@ import numpy as np
 from configs import registry
 from configs.experiment import Experiment
 from data import paths, untrusted
+from data.chat import sources as conversations
+from data.grids import sources as grids
+from data.grids.settings import FILE, Grids
 from data.images import pictures
 from data.packages import archives
 from data.reading import packing
 from data.reading.caches import cache_folder, class_names, examples
 from data.reading.examples import open_source
+from data.speech import folders as sound_folders
 from data.speech import sound
+from data.speech.settings import Speech
 from data.text.config import TextData
 from data.vocabularies import files, multilingual, sentencepiece, tokenizers
 from data.vocabularies.chat_templates import ChatEncoder, has_template
@@ -178,6 +185,40 @@ def _pictures(folder: Path) -> None:
     }.items():  # fmt: skip
         Image.fromarray(noise).convert(mode).save(folder / f"p.{suffix}")
     Image.fromarray(noise).convert("RGB").save(folder / "deflated.tiff", compression="tiff_adobe_deflate")
+
+
+def _conversations(folder: Path) -> None:
+    turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": [{"type": "text", "text": "Hello"}]}]
+    talk, other = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}], {"from": "gpt", "value": "Go"}
+    messages = {"messages": turns, "tools": [{"type": "function"}]}, {"conversations": talk, "system": "Be short"}
+    pairs = {"prompt": "Hi", "chosen": "Hello", "rejected": "Go"}, {"chosen": turns, "rejected": [talk[0], other]}
+    for name, values in (("talks.jsonl", messages), ("pairs.jsonl", pairs)):
+        (folder / name).write_text("".join(json.dumps(value) + "\n" for value in values))
+
+
+def _table(form: str, folder: Path) -> None:
+    rows = [{"file_name": f"{i}.wav", "text": line, "split": ""} for i, line in enumerate(_LINES[:12])]
+    import soundfile
+
+    for row in rows:
+        soundfile.write(folder / row["file_name"], np.zeros(160, np.float32), 16_000)
+    with (folder / f"metadata.{form}").open("w", newline="") as file:
+        if form == "jsonl":
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+        else:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+def _series(folder: Path) -> None:
+    import xarray
+
+    rain = np.random.default_rng(0).random((8, 4, 5)).astype(np.float32)
+    times = np.datetime64("2020-01-01", "ns") + np.arange(8) * np.timedelta64(5, "m")
+    dataset = xarray.Dataset({"rain": (("time", "y", "x"), rain)}, coords={"time": times})
+    for name, engine in (("hdf5.nc", "h5netcdf"), ("netcdf3.nc", "scipy")):
+        dataset.to_netcdf(folder / name, engine=engine)  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
 def _sounds(folder: Path) -> None:
@@ -371,6 +412,27 @@ def _read_cache(folder: Path) -> None:
         pass
 
 
+def _read_conversations(folder: Path) -> None:
+    for path in sorted(folder.iterdir()):
+        if conversations.is_conversations(path) is not None:
+            for record in conversations.read(path):
+                conversations.split_of(record, {"test": 0.5})
+
+
+def _read_table(folder: Path) -> None:
+    for utterances in sound_folders.open_folder(folder, Speech(source=str(folder))).values():
+        for utterance in utterances:
+            with contextlib.suppress(sound.SoundError):  # which preparation leaves out
+                utterance.read()
+
+
+def _read_series(folder: Path) -> None:
+    for path in sorted(folder.iterdir()):
+        settings = Grids(source=f"{FILE}{path}", variables=("rain",))
+        with grids.opened(settings, folder) as series:
+            series.read(0, 4, (1.0,))
+
+
 def _read_adapter(folder: Path) -> None:
     _read_all(peft.Peft(folder / "adapter", huggingface.HuggingFace(folder / "base")))
 
@@ -464,12 +526,16 @@ READERS: Mapping[str, Reader] = {
         Reader("release: SHA256SUMS", _release, _read_weights, _line),
         Reader("tokenizer.json", _bpe, _read_tokenizer, mutations.of(tokenizers.FILE)),
         Reader("ends of texts", _ends, _read_tokenizer, mutations.of(*_ENDS)),
-        Reader("chat template", _chat, _read_chat, mutations.of(files.TEMPLATE, files.CONFIG)),
         Reader("SentencePiece", _translator, _read_pieces, mutations.of(files.PIECES)),
         Reader("translator's vocabulary", _translator, _read_translator, mutations.of()),
         Reader("pictures", _pictures, _read_pictures, mutations.of()),
         Reader("sounds", _sounds, _read_sounds, mutations.of()),
         Reader("archives", _archives, _read_archives, mutations.of()),
+        Reader("chat template", _chat, _read_chat, mutations.of(files.TEMPLATE, files.CONFIG), ("<template>", "<unknown>")),
+        Reader("conversations", _conversations, _read_conversations, mutations.of()),
+        Reader("sound table: csv", functools.partial(_table, "csv"), _read_table, mutations.of("metadata.csv")),
+        Reader("sound table: jsonl", functools.partial(_table, "jsonl"), _read_table, mutations.of("metadata.jsonl")),
+        Reader("gridded series", _series, _read_series, mutations.of()),
         Reader("cache", _cache, _read_cache, mutations.of("manifest.json", "train/toy.array_record", "test.jsonl")),
     )
 }  # fmt: skip

@@ -7,7 +7,7 @@ import subprocess
 from typing import Any
 
 from configs.registry import ConfigError
-from scripts.launching.job import FINAL, GRACE, Job
+from scripts.launching.job import FINAL, GRACE, Job, plain
 
 TOOL = "kubectl"
 
@@ -57,7 +57,7 @@ def manifest(job: Job, image: str, spot: bool) -> dict[str, Any]:
     ]
     container = {
         "name": _CONTAINER,
-        "image": image,
+        "image": plain("--image", image),
         "command": ["bash", "-c", f"exec {job.train('.venv/bin/python')}"],
         "env": [{"name": name, "value": value} for name, value in job.variables().items()],
         "resources": {

@@ -4,12 +4,13 @@ import dataclasses
 import math
 import re
 import shlex
+import unicodedata
 from pathlib import PurePosixPath
 
 from configs.experiment import Experiment
 from configs.registry import ConfigError
 from data.paths import is_address
-from models.errors import nearest
+from models.errors import nearest, shortened
 from models.sharding import torus
 from trainers.chips import CHIPS, Slice, parse_slice, set_for, usual_slice
 from trainers.plan import make_plan
@@ -23,6 +24,7 @@ GRACE = 300
 """Seconds between SIGTERM and SIGKILL, in which a run saves."""
 
 _MACHINES = ("cpu", "gpu")
+_CONTROLS = ("Cc", "Cs", "Zl", "Zp")  # Unicode's categories: controls, halves of pairs, line and paragraph separators
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +61,9 @@ class Job:
       workdir: the run's folder, or gs://BUCKET/FOLDER.
       data: the data folder, likewise; "" for the checkout's own.
       restarts: how often the run is started again, at most.
+
+    Raises:
+      ConfigError: one of these texts has a control character.
     """
 
     experiment: Experiment
@@ -67,6 +72,14 @@ class Job:
     workdir: str
     data: str
     restarts: int
+
+    def __post_init__(self):
+        layout = self.experiment.layout
+        texts = {"--workdir": self.workdir, "--data": self.data, "name": self.experiment.name, "layout": layout.name}
+        for option, text in texts.items():
+            plain(option, text)
+        for text in (*self.arguments, *(axis for axis, _ in layout.mesh)):
+            plain("argument", text)
 
     @property
     def name(self) -> str:
@@ -104,6 +117,18 @@ class Job:
     def buckets(self) -> list[str]:
         """Returns the buckets of Cloud Storage that must be mounted."""
         return sorted({bucket_of(place) for place in (self.workdir, self.data)} - {""})
+
+
+def plain(option: str, text: str) -> str:
+    """Returns a text that goes into a script or a manifest; raises ConfigError if it has a control character.
+
+    A line break ends a comment, even one in quotation marks, and what stands behind it would be a command.
+    """
+    if any(unicodedata.category(character) in _CONTROLS for character in text):
+        raise ConfigError(
+            f"{option} '{shortened(text)}' has a control character, and no such text goes into a launch file"
+        )
+    return text
 
 
 def bucket_of(place: str) -> str:

@@ -9,7 +9,7 @@ import subprocess
 
 from configs.registry import ConfigError
 from data.paths import ROOT
-from scripts.launching.job import FINAL, Job, mounted
+from scripts.launching.job import FINAL, Job, mounted, plain
 
 TOOL = "gcloud"
 
@@ -39,6 +39,7 @@ def script(job: Job, zone: str, spot: bool) -> str:
     if not zone:
         raise ConfigError("--on tpu-vm needs --zone, as us-central2-b")
     name, chip = job.name, where.chip.name
+    plain("--zone", zone)
     create = [
         "gcloud", "compute", "tpus", "queued-resources", "create", name, f"--node-id={name}", f"--zone={zone}",
         f"--type={_TYPES[chip]}", f"--topology={'x'.join(map(str, where.dims))}", f"--runtime-version={_RUNTIMES[chip]}",

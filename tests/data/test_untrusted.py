@@ -1,6 +1,8 @@
 """Files that others made: opened only where they are files, and refused in one line."""
 
 import os
+import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -32,7 +34,11 @@ def test_a_name_that_leaves_its_folder_is_refused(tmp_path, name):
         (lambda path: path.mkdir(), "is no regular file"),
         (lambda path: path.symlink_to("f"), "cannot be opened"),
         (lambda path: None, "is missing"),
-        (lambda path: path.write_bytes(b"[" * 100_000), "is damaged: maximum recursion depth"),
+        (lambda path: path.write_bytes(b"[" * 100_000 + b"]" * 100_000), "is damaged: it is nested more than 100 deep"),
+        (
+            lambda path: path.write_bytes(b'{"a": ' * 101 + b"{}" + b"}" * 101),
+            "is damaged: it is nested more than 100 deep",
+        ),
         (lambda path: path.write_bytes(b"\xff{}"), "is damaged: byte 0 is no UTF-8"),
         (lambda path: path.write_bytes(b'{"a": ' + b"1" * 5000 + b"}"), "is damaged: Exceeds the limit"),
         (lambda path: path.write_bytes(b"[]"), "is damaged: expected an object"),
@@ -52,6 +58,50 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path):
     assert untrusted.read_bytes(tmp_path / "f", OddError, most=5) == b"12345"
     with pytest.raises(OddError, match="has 5 bytes, more than 4"):
         untrusted.read_bytes(tmp_path / "f", OddError, most=4)
+
+
+def test_lines_are_read_one_at_a_time_and_no_longer_than_the_bound(tmp_path):
+    """Only a line feed ends one; a line that is too long is not read to its end, and the error names it."""
+    (tmp_path / "f").write_bytes("\ufeffa\u2028b\r\n\nlast".encode())
+    assert list(untrusted.lines(tmp_path / "f", OddError)) == [(1, "a\u2028b\r\n"), (2, "\n"), (3, "last")]
+    (tmp_path / "f").write_bytes(b"[1]\n\n[2]\n[3" + b" " * 100)
+    read = untrusted.json_lines(tmp_path / "f", OddError, list)
+    assert [next(read), next(read)] == [(1, [1]), (3, [2])]
+    with pytest.raises(OddError, match=r"f, line 4 is damaged: Expecting"):
+        next(read)
+    with pytest.raises(OddError, match=r"f, line 4 has more than 50 bytes$"):
+        list(untrusted.lines(tmp_path / "f", OddError, most=50))
+    (tmp_path / "f").write_bytes(b"a\n\xff")
+    with pytest.raises(OddError, match=r"f, line 2 is damaged: byte 0 is no UTF-8$"):
+        list(untrusted.lines(tmp_path / "f", OddError))
+
+
+def test_a_file_without_a_size_is_not_read_without_end():
+    """Files of /proc say that they have 0 bytes, and some have no end."""
+    with pytest.raises(OddError, match=r"^/proc/self/status has more than the 0 bytes that it says$"):
+        untrusted.read_bytes(Path("/proc/self/status"), OddError)
+
+
+@pytest.mark.parametrize("comment", [b"", b"a comment"])
+@pytest.mark.parametrize("count", [3, 70_000])
+def test_a_list_of_more_files_than_any_has_is_not_read(count, comment, tmp_path, monkeypatch):
+    """With and without a comment behind it, and as one of 64 bits."""
+    with zipfile.ZipFile(tmp_path / "f.zip", "w") as archive:
+        for number in range(count):
+            archive.writestr(str(number), b"")
+        archive.comment = comment
+    size = sum(46 + len(str(number)) for number in range(count))
+    assert untrusted.zipped(tmp_path / "f.zip", OddError) == tmp_path / "f.zip"
+    monkeypatch.setattr(untrusted, "DIRECTORY", size - 1)
+    with pytest.raises(OddError, match=rf"f\.zip has {size:,} bytes in its list of files, more than {size - 1:,}$"):
+        untrusted.zipped(tmp_path / "f.zip", OddError)
+
+
+def test_the_bounds_are_those_of_the_documents():
+    """docs/WEIGHTS.md lists what a file may have."""
+    text = (paths.ROOT / "docs" / "WEIGHTS.md").read_text()
+    values = [value for name, value in vars(untrusted).items() if name.isupper() and isinstance(value, int)]
+    assert len(values) > 12 and not [value for value in values if f"{value:,}" not in text]
 
 
 def test_errors_are_one_line_of_bounded_length():

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from configs import registry
+from configs.registry import ConfigError
+from models.errors import UserError
 from models.sharding.layout import LayoutError
-from scripts import cli
+from scripts import cli, launch
 from scripts.launching import gke, job, slurm, tpu_vm
 from trainers import trainer
 
@@ -168,3 +170,36 @@ def test_tpu_vms_that_are_taken_back_are_requested_again(tmp_path):
     startup = (tmp_path / "startup").read_text()
     assert startup.startswith("#!/bin/bash") and "gcsfuse" in startup
     assert subprocess.run(["bash", "-n"], input=startup, text=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("character", ["\n", "\r", "\0", "\x1b", "\x85", "\u2028"])
+@pytest.mark.parametrize("where", ["--workdir", "--data", "--name", "--model.layers", "--layout", "--image", "--zone"])
+def test_no_line_break_gets_into_a_launch_file(where, character, monkeypatch, capsys):
+    """Whatever option it comes by and whoever starts the job: the line behind it would be run by the first host."""
+    hostile = f"a{character}touch PWNED"
+    options = {
+        "--workdir": "gs://bucket/runs/mine",
+        "--image": "i",
+        "--zone": "z",
+        "--topology": "v4:2x2x2",
+        "--layout": "fully_sharded:2x4",
+    } | {where: hostile}
+    for engine in ("slurm", "gke", "tpu-vm"):
+        if (engine, where) in {("slurm", "--image"), ("slurm", "--zone"), ("gke", "--zone"), ("tpu-vm", "--image")}:
+            continue  # not read
+        given = options | ({"--workdir": options["--workdir"].replace("gs://", "/")} if engine == "slurm" else {})
+        arguments = [text for option in given.items() for text in option]
+        monkeypatch.setattr(sys, "argv", ["launch", "gpt.quickstart", "--on", engine, *arguments, "--dry-run"])
+        with pytest.raises(UserError) as caught:
+            launch.main()
+        assert len(str(caught.value).splitlines()) == 1
+        assert where in ("--model.layers", "--layout") or "has a control character" in str(caught.value)
+    assert not capsys.readouterr().out
+
+
+def test_a_job_has_no_line_break_whatever_made_it():
+    """The rule is the job's own, not the command's."""
+    e = registry.load("gpt.quickstart")
+    for changed in ({"name": "a\nb"}, {"layout": dataclasses.replace(e.layout, name="a\nb")}):
+        with pytest.raises(ConfigError, match=r"'a\\nb' has a control character"):
+            job.Job(dataclasses.replace(e, **changed), (), job.machines_of("v4:2x2x2"), "/w", "", 3)

@@ -23,7 +23,7 @@ from etils import epath
 
 from configs import registry
 from configs.experiment import Experiment
-from data import paths
+from data import paths, untrusted
 from models.errors import UserError, told
 from models.sharding.params import flatten, nest
 from trainers import adapt, runlog
@@ -150,7 +150,9 @@ def options(**kwargs: Any) -> ocp.CheckpointManagerOptions:
 def folder_of(workdir: Path) -> epath.Path:
     """Returns the folder of a run's checkpoints: WORKDIR/checkpoints, or the one that this file names."""
     at = workdir.absolute() / "checkpoints"
-    return epath.Path(at.read_text().strip() if at.is_file() else at)
+    if not at.is_file():
+        return epath.Path(at)
+    return epath.Path(untrusted.read_bytes(at, CheckpointError, most=4096).decode(errors="replace").strip())
 
 
 def new_meta(plan: Plan, tree: dict[str, Any], fingerprint: str, score: Mapping[str, float]) -> dict[str, Any]:

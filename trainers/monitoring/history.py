@@ -1,4 +1,7 @@
-"""What happened to a run, from the logs in its folder: starts and ends, lost steps, stalls, and what every host did."""
+"""What happened to a run, from the logs in its folder: starts and ends, lost steps, stalls, and what every host did.
+
+The folder may be another's: lines, or single metrics, of other types than the trainer writes are left out and counted.
+"""
 
 import contextlib
 import dataclasses
@@ -6,11 +9,14 @@ import datetime
 import fcntl
 import itertools
 import json
+import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from configs.registry import ConfigError
+from data import untrusted
 from trainers import metrics, runlog
 from trainers.monitoring import hosts
 from trainers.runlog import CORRUPTED, DIVERGED, DONE, PREEMPTED, UNSAVED
@@ -28,6 +34,10 @@ ENDS = {
 
 _SLOW = 3  # times the median, from which on an interval is a stall
 _LEAST = 1.0  # seconds that a stall costs at least
+_LOAD, _SCORE = "moe/load_", r"eval/[^/]+"  # names of metrics: experts' loads, and scores that are drawn
+_NAME = re.compile(r"[\w.:+-]+(/[\w.:+-]+)*")  # of a metric
+_TIME = re.compile(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(\+00:00|Z)")
+_LONGEST = 200  # characters of a name
 
 
 @dataclasses.dataclass
@@ -75,6 +85,7 @@ class History:
       hosts: the machine of every process of the last start.
       notes: (time, name, the rest) of every other event in run.jsonl, such as going back after a spike of the loss.
       unit: the unit of work of the throughput; `rate` is its median per second.
+      left_out: lines of the logs that are not, or not in all, what the trainer writes.
       trained_s, idle_s: seconds between starts and ends, and between ends and the next starts.
     """
 
@@ -89,11 +100,24 @@ class History:
     notes: list[tuple[str, str, str]]
     unit: str
     rate: float
+    left_out: int
 
     @property
     def loads(self) -> list[str]:
-        """Returns the names of the experts' loads."""
-        return sorted({name for line in self.steps for name in line if name.startswith("moe/load_")})
+        """Returns the names of the experts' loads, of the last step that has any."""
+        last = next((line for line in reversed(self.steps) if any(name.startswith(_LOAD) for name in line)), {})
+        return sorted(name for name in last if name.startswith(_LOAD))
+
+    @property
+    def load_lines(self) -> list[dict[str, Any]]:
+        """Returns the lines with all loads, of as many experts as the last of them has."""
+        whole = [line for line in self.steps if all(name in line for name in self.loads)]
+        return [line for line in whole if all(len(line[name]) == len(whole[-1][name]) for name in self.loads)]
+
+    @property
+    def score_names(self) -> list[str]:
+        """Returns the names of the scores of a whole evaluation."""
+        return sorted({name for line in self.scores for name in line if re.fullmatch(_SCORE, name)})
 
     @property
     def seen(self) -> str:
@@ -111,13 +135,17 @@ class History:
 
 def read(workdir: Path) -> History:
     """Returns a run's history. Logs that are missing leave their part empty."""
-    lines = metrics.read(workdir)
+    for name in ("metrics.jsonl", "run.jsonl", hosts.FILE, ".lock"):
+        if (workdir / name).exists():
+            untrusted.regular(workdir / name, ConfigError)
+    lines, odd_lines = _sound(metrics.read(workdir), _metrics)
     steps = [line for line in lines if "loss" in line]
-    named, host_lines = _hosts(workdir)
-    units = [name.removesuffix("_per_s") for name in (steps[-1] if steps else {}) if name.endswith("_per_s")]
+    named, host_lines, odd_hosts = _hosts(workdir)
+    rates = [name for name in (steps[-1] if steps else {}) if name.endswith("_per_s") and not name.startswith(_LOAD)]
+    units = [name.removesuffix("_per_s") for name in rates]
     unit = units[0] if units else "steps"
     per_s = [line[f"{unit}_per_s"] for line in steps if line.get(f"{unit}_per_s")]
-    events = runlog.events(workdir)
+    events, odd_events = _sound(runlog.events(workdir), _event)
     starts = _starts(events, host_lines)
     if starts and _is_held(workdir):
         starts[-1].silence = state = "running"
@@ -130,7 +158,7 @@ def read(workdir: Path) -> History:
         experiment=next((event["experiment"] for event in events if "experiment" in event), ""),
         state=state,
         steps=steps,
-        scores=[line for line in lines if any(name.startswith("eval/") for name in line)],
+        scores=[line for line in lines if any(re.fullmatch(_SCORE, name) for name in line)],
         starts=starts,
         stalls=_stalls(steps, unit, host_lines, named, {start.restored for start in starts}),
         hosts=named,
@@ -138,20 +166,89 @@ def read(workdir: Path) -> History:
         notes=[_note(event) for event in events if event.get("event") not in ("start", "stop")],
         unit=unit,
         rate=statistics.median(per_s) if per_s else 0.0,
+        left_out=odd_lines + odd_hosts + odd_events,
     )
 
 
-def _hosts(workdir: Path) -> tuple[list[str], list[dict[str, Any]]]:
-    """Returns the hosts of the last start, and the lines about steps; broken lines are skipped."""
-    path, named, lines = workdir / hosts.FILE, [], []
+def logged(workdir: Path) -> list[dict[str, Any]]:
+    """Returns the lines of metrics.jsonl, numbers by name."""
+    return _sound(metrics.read(workdir), _metrics)[0]
+
+
+def _sound(
+    lines: Sequence[dict[str, Any]], check: Callable[[Mapping[str, Any]], dict[str, Any]]
+) -> tuple[list[dict[str, Any]], int]:
+    """Returns what a check leaves of each line, without those of which it leaves nothing; and the number of those it changes."""
+    checked = [(line, check(line)) for line in lines]
+    return [left for _, left in checked if left], sum(left != line for line, left in checked)
+
+
+def _metrics(line: Mapping[str, Any]) -> dict[str, Any]:
+    if not _is_count(line["step"]):
+        return {}
+
+    def is_metric(name: str, value: Any) -> bool:
+        if len(name) > _LONGEST or not _NAME.fullmatch(name):
+            return False
+        return _are_numbers(value) if name.startswith(_LOAD) else value is None or _is_number(value)
+
+    return {name: value for name, value in line.items() if is_metric(name, value)}
+
+
+_EVENT: dict[str, Callable[[Any], bool]] = {
+    "event": lambda x: isinstance(x, str),
+    "time": lambda x: _is_time(x),
+    "host": lambda x: isinstance(x, str),
+    "error": lambda x: isinstance(x, str),
+    "experiment": lambda x: isinstance(x, str),
+    "restored": lambda x: x is None or _is_count(x),
+    "step": lambda x: x is None or _is_count(x),
+    "exit_code": lambda x: x is None or (type(x) is int and abs(x) < 1000),
+}
+
+
+def _event(event: Mapping[str, Any]) -> dict[str, Any]:
+    known = all(check(event[name]) for name, check in _EVENT.items() if name in event)
+    return dict(event) if known and {"event", "time"} <= event.keys() and untrusted.depth(event) < 10 else {}
+
+
+def _host_line(line: Mapping[str, Any]) -> dict[str, Any]:
+    if "hosts" in line:
+        names = line["hosts"]
+        return dict(line) if isinstance(names, list) and all(isinstance(name, str) for name in names) else {}
+    each = [line.get(name) for name in ("waited_s", "memory_gib")]
+    sound = _is_count(line.get("step")) and _is_time(line.get("time")) and all(map(_are_numbers, each))
+    return dict(line) if sound and len(set(map(len, filter(None, each)))) == 1 else {}
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**53
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and not abs(value) >= 1e100  # NaN is one
+
+
+def _are_numbers(value: Any) -> bool:
+    return isinstance(value, list) and 0 < len(value) <= 1 << 16 and all(map(_is_number, value))
+
+
+def _is_time(value: Any) -> bool:
+    with contextlib.suppress(TypeError, ValueError):
+        return bool(_TIME.fullmatch(value) and datetime.datetime.fromisoformat(value))
+    return False
+
+
+def _hosts(workdir: Path) -> tuple[list[str], list[dict[str, Any]], int]:
+    """Returns the hosts of the last start, the lines about steps, and the number of odd ones; broken lines are skipped."""
+    path, written = workdir / hosts.FILE, list[dict[str, Any]]()
     for text in path.read_bytes().splitlines() if path.is_file() else []:
         with contextlib.suppress(ValueError, RecursionError):
             line = json.loads(text)
-            if isinstance(line, dict) and "hosts" in line:
-                named = line["hosts"]
-            elif isinstance(line, dict) and {"step", "time", "waited_s", "memory_gib"} <= line.keys():
-                lines.append(line)
-    return named, lines
+            written += [line] if isinstance(line, dict) else []
+    lines, odd = _sound(written, _host_line)
+    named = next((line["hosts"] for line in reversed(lines) if "hosts" in line), [])
+    return named, [line for line in lines if "hosts" not in line], odd
 
 
 def _starts(events: Sequence[dict[str, Any]], host_lines: Sequence[dict[str, Any]]) -> list[Start]:
@@ -189,7 +286,7 @@ def _stalls(
 ) -> list[Stall]:
     """Returns the slow intervals, but for those in which a start `begun` at one of these steps: they have its own delays."""
     rate = f"{unit}_per_s"
-    timed = [(line["step"], line.get(unit, 1) / line[rate]) for line in steps if line.get(rate)]
+    timed = [(line["step"], (line.get(unit) or 1) / line[rate]) for line in steps if line.get(rate)]
     if not timed:
         return []
     usual = statistics.median(seconds for _, seconds in timed)

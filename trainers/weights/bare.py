@@ -52,7 +52,7 @@ class NpzFile:
         formats = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
         with (
             untrusted.damage(path, InterchangeError),
-            zipfile.ZipFile(untrusted.regular(path, InterchangeError)) as archive,
+            zipfile.ZipFile(untrusted.zipped(path, InterchangeError)) as archive,
         ):
             for info in archive.infolist():
                 name = shortened(info.filename)

@@ -35,7 +35,7 @@ class CTranslate2File:
         self.path = path
         self._places: dict[str, tuple[np.dtype, Shape, int]] = {}
         try:
-            with untrusted.regular(path, InterchangeError).open("rb") as file:
+            with untrusted.opened(path, InterchangeError) as file:
                 self._read_header(file)
         except (struct.error, UnicodeDecodeError, ValueError) as error:
             raise InterchangeError(f"{path}: damaged or cut short: {shortened(str(error), 200)}") from None
@@ -48,7 +48,9 @@ class CTranslate2File:
         self.specification = _string(file)
         _number(file, "I")
         size = self.path.stat().st_size
-        for _ in range(_number(file, "I")):
+        for _ in range(
+            untrusted.bounded(_number(file, "I"), untrusted.FIELDS, "variables", InterchangeError, self.path)
+        ):
             name = _string(file)
             shape = tuple(_number(file, "I") for _ in range(_number(file, "B")))
             kind, length = _number(file, "B"), _number(file, "I")

@@ -3,7 +3,6 @@
 import dataclasses
 import os
 from pathlib import Path
-from typing import Any
 
 from configs import registry
 from configs.experiment import Experiment
@@ -27,31 +26,46 @@ def open_weights(path: Path, base: Path | None = None) -> Weights:
       base: the weights that an adapter in PEFT's form belongs to; by default the path that it names.
 
     Raises:
-      UserError: the path holds no weights, or damaged ones.
+      UserError: the path holds no weights, or damaged ones, or is no signed release where only these are opened.
+    """
+    return _opened(path, base, None)[1]
+
+
+def _opened(path: Path, base: Path | None, step: int | None) -> tuple[Experiment | None, Weights]:
+    """Returns the weights at a path and their experiment, which a foreign model has not.
+
+    A folder with checksums is a release, whatever else is in it, and release.verify refuses what they do not cover: its form
+    is settled before any other file is looked for.
     """
     if path.name != CTRANSLATE2:
         huggingface.refuse_pickle(path)
     if not path.exists():
         raise InterchangeError(f"no weights at {path}: there is no such file or folder")
-    if peft.is_adapter(path):
-        return _adapted(path, base)
     if (path / release.SUMS).exists():
-        return release.Release(path)
+        source = release.Release(path)
+        return source.experiment, source
+    if release.owner():
+        raise release.ReleaseError(
+            f"{path} is no release ({release.SUMS} is missing), and ${release.KEY} is set: only releases that its owner "
+            "signed are opened"
+        )
+    if peft.is_adapter(path):
+        return None, _adapted(path, base)
     if (path / CTRANSLATE2).exists():
-        return bare.Bare(path / CTRANSLATE2)
+        return None, bare.Bare(path / CTRANSLATE2)
     if (path / huggingface.CONFIG).exists():
-        return huggingface.HuggingFace(path)
-    if (path / "checkpoints").exists():
-        return _run(path, None)[1]
+        return None, huggingface.HuggingFace(path)
+    if (path / release.CHECKPOINTS).exists():
+        return _run(path, step)
     files = [path] if path.is_file() else [*path.glob("*.gguf"), *path.glob("*.safetensors")]
     if len(files) == 1 and files[0].suffix == ".gguf":
         from trainers.weights.gguf import Gguf  # its library takes a sixth of a second, which others need not wait for
 
-        return Gguf(files[0])
+        return None, Gguf(files[0])
     if len(files) == 1 and files[0].suffix in bare.FORMS:
-        return bare.Bare(files[0])
+        return None, bare.Bare(files[0])
     raise InterchangeError(
-        f"{path} holds no weights: expected a release ({release.SUMS}), a run (checkpoints/), a Hugging Face folder "
+        f"{path} holds no weights: expected a release ({release.SUMS}), a run ({release.CHECKPOINTS}/), a Hugging Face folder "
         f"({huggingface.CONFIG}), CTranslate2's {CTRANSLATE2}, one GGUF file, or an .npz or safetensors file of a known model"
     )
 
@@ -104,16 +118,11 @@ def open_model(path: Path, step: int | None = None, like: str = "") -> tuple[Exp
         `bert.base`, `gpt.gpt2_124m` and so on, on random tokens; it is computed in the precision in which it is stored.
 
     Raises:
-      UserError: the path holds no weights, or damaged ones.
+      UserError: as of `open_weights`.
       ConfigError: `like` is not an experiment of the model's family.
     """
-    if (path / "checkpoints").exists():
-        e, weights = _run(path, step)
-        return _as_if(e, like), weights
-    source: Any = open_weights(path)
-    if isinstance(source, release.Release):
-        return _as_if(source.experiment, like), source
-    return experiment_of(source, like), source
+    e, weights = _opened(path, None, step)
+    return (_as_if(e, like) if e else experiment_of(weights, like)), weights
 
 
 def _as_if(e: Experiment, like: str) -> Experiment:

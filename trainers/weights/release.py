@@ -36,7 +36,12 @@ from trainers.weights.source import Arrays, Weights, most_stored, pieces
 WEIGHTS, EXPERIMENT, SUMS = "model.safetensors", "experiment.json", "SHA256SUMS"
 MANIFEST = "manifest.json"
 KEY = "SHARDZOO_RELEASE_KEY"
-READ = (WEIGHTS, EXPERIMENT, MANIFEST, *files.PATTERNS)  # all files that are read from a release
+CHECKPOINTS = "checkpoints"  # a run's
+# All files that are read from a release, and those by which a folder is of another form.
+READ = (
+    WEIGHTS, EXPERIMENT, MANIFEST, *files.PATTERNS, CHECKPOINTS, "config.json", "*_config.json", "model.bin", "*.gguf",
+    "*.safetensors", "*.safetensors.index.json", "*.npz",
+)  # fmt: skip
 
 
 class ReleaseError(UserError):
@@ -50,10 +55,11 @@ def write(workdir: Path, to: Path, *, step: int | None = None, scores: dict[str,
       scores: results to put into the card, by name.
 
     Raises:
-      ReleaseError: `to` exists already.
+      ReleaseError: `to` exists already, or `workdir` is a release itself.
     """
     from trainers.checkpoints import checkpoint  # Orbax takes a third of a second: reading one need not wait for it
 
+    require_run(workdir)
     experiment, at, params, data = checkpoint.read_params(workdir, step)
     cache = cache_folder(experiment.data) if experiment.data.cache else None
     if cache:
@@ -114,7 +120,7 @@ def verify(folder: Path, key: Path | None = None) -> None:
       key: a public key; None compares checksums alone.
 
     Raises:
-      ReleaseError: a file has not its checksum, or one that is read is not listed.
+      ReleaseError: a file has not its checksum, or one that is read, or would be from a folder of another form, is not listed.
       SignatureError: SHA256SUMS is not what the key's owner signed.
     """
     sums = _sums(folder)
@@ -130,6 +136,12 @@ def verify(folder: Path, key: Path | None = None) -> None:
     for name, want in sums.items():
         if paths.sha256(untrusted.member(folder, name, ReleaseError)) != want:
             raise ReleaseError(f"release {folder}: {name} is damaged, its SHA-256 is not the one in {SUMS}")
+
+
+def require_run(folder: Path) -> None:
+    """Raises ReleaseError for a release: what lies under a run's names beside its files was signed by nobody."""
+    if (folder / SUMS).exists():
+        raise ReleaseError(f"{folder} is a release ({SUMS}), expected a run's workdir")
 
 
 def owner() -> Path | None:

@@ -38,16 +38,16 @@ class TensorFile:
 
     def __init__(self, path: Path):
         self.path = path
-        if not path.is_file():
-            raise InterchangeError(f"{path} is not a file")
+        with untrusted.opened(path, InterchangeError) as file:
+            length = int.from_bytes(file.read(8), "little")
+            untrusted.bounded(length, untrusted.TEXT, "bytes of header", InterchangeError, path)
+            text = file.read(length)
         try:
             with safe_open(path, framework="numpy"):  # sizes fit shapes; no hole, no overlap, nothing behind the last
                 pass
         except SafetensorError as error:
             raise InterchangeError(f"{path}: damaged or cut short: {shortened(str(error), 200)}") from None
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            header: dict[str, Any] = json.loads(file.read(length), object_pairs_hook=self._unique)
+        header: dict[str, Any] = json.loads(text, object_pairs_hook=self._unique)
         header.pop("__metadata__", None)
         for name, at in header.items():
             if at["dtype"] not in _DTYPES:

@@ -59,7 +59,7 @@ def test_both_forms_are_read_alike(tmp_path):
         '{"messages": [{"role": "assistant", "content": "a", "weight": "0"}]}': "has weight .0., which must be 0 or 1",
         '{"messages": [{"role": "assistant", "content": "a", "weight": null}]}': "has weight null, which must be 0 or 1",
         '{"text": "a"}': "neither 'messages'",
-        "{": "line 2: ",
+        "{": "line 2 is damaged: Expecting",
     }.items(),
 )
 def test_a_line_that_cannot_be_read_is_named(tmp_path, line, part):

@@ -2,7 +2,13 @@
 
 import dataclasses
 import json
+import os
+import shutil
+import struct
+from pathlib import Path
+from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -87,6 +93,69 @@ def test_what_cannot_be_prepared_is_named(tmp_path, fields, message):
     """Variables, names, factors."""
     with pytest.raises(DataError, match=message):
         write_grid_cache(tmp_path, **fields)
+
+
+def hdf5(path: Path, shape: tuple[int, int, int] = (9, 4, 4), **options: Any) -> Path:
+    """Writes a series of which no number is stored."""
+    with h5py.File(path, "w") as file:
+        for axis, (name, size) in enumerate(zip(("time", "y", "x"), shape, strict=True)):
+            scale = file.create_dataset(name, (size,), "i8", chunks=(min(size, 1024),))
+            scale.make_scale(name)
+            if not axis:
+                scale.attrs["units"] = "minutes since 2020-01-01"
+        rain = file.create_dataset("rain", shape, "f4", **({"chunks": (1, *shape[1:])} | options))
+        for axis, name in enumerate(("time", "y", "x")):
+            rain.dims[axis].attach_scale(file[name])
+    return path
+
+
+def external(path: Path) -> None:
+    hdf5(path.with_name("other.nc"))
+    with h5py.File(path, "w") as file:
+        file["rain"] = h5py.ExternalLink("other.nc", "rain")
+
+
+def raw(path: Path) -> None:
+    hdf5(path, chunks=None, external=[("/etc/passwd", 0, h5py.h5f.UNLIMITED)])
+
+
+def of_netcdf3(path: Path) -> None:
+    """A header with a list of 2**31 - 1 dimensions, none of which is there."""
+    path.write_bytes(b"CDF\1" + struct.pack(">iii", 0, 10, 2**31 - 1))
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (os.mkfifo, r"g\.nc is no regular file$"),
+        (Path.mkdir, r"g\.nc: xarray cannot open it: "),
+        (lambda path: path.symlink_to("/dev/zero"), r"zero is no regular file$"),
+        (external, r"g\.nc: 'rain' is in another file, which is not opened$"),
+        (raw, r"g\.nc: 'rain' is in another file, which is not opened$"),
+        (of_netcdf3, r"g\.nc: xarray cannot open it: "),
+        (lambda path: hdf5(path, (3, 100_000, 100_000), chunks=(1, 64, 64)), "has 10,000,000,000 numbers at a time, more than"),
+        (lambda path: hdf5(path, (2**31, 4, 4)), "has 2,147,483,648 times, more than"),
+        (lambda path: hdf5(path, (512, 1024, 1024), chunks=(512, 1024, 512)), "'rain' has chunks of 1,073,741,824 bytes$"),
+    ],
+)  # fmt: skip
+def test_hostile_files_are_refused_before_memory_is_asked_for(write, message, tmp_path):
+    """A pipe is not waited for, no other file is read in place of this, and the sizes in a header are compared first."""
+    write(tmp_path / "g.nc")
+    settings = from_source(str(tmp_path / "g.nc"))
+    assert settings is not None
+    settings = dataclasses.replace(settings, variables=("rain",))
+    with pytest.raises(DataError, match=message) as caught, sources.opened(settings, tmp_path):
+        pass
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_series_that_the_disk_cannot_hold_is_not_begun(tmp_path, monkeypatch):
+    """Its file may be small: what was never stored, or packs well, is large in a cache."""
+    free = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: free)
+    with pytest.raises(DataError, match=r"the series has 172,800 bytes of frames, and the disk of .* has 1,000 free$"):
+        write_grid_cache(tmp_path)
+    assert not (tmp_path / "caches" / "toy").exists()
 
 
 def test_bad_files_are_named(tmp_path):

@@ -1,11 +1,16 @@
 """Picture files to pixels."""
 
+import os
+import warnings
+import zlib
+
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 from PIL import Image
 
-from data.images.pictures import PictureError, check, cut_out
+from data import untrusted
+from data.images.pictures import PictureError, check, cut_out, read
 from tests.helpers.pictures import encoded, smooth
 
 
@@ -111,6 +116,26 @@ def test_what_is_no_picture_is_refused(content):
     """Text, nothing, a bare header, and formats whose decoders run programs."""
     with pytest.raises(PictureError, match=r"^cannot be decoded: "):
         check(content, 3)
+
+
+def test_a_picture_of_too_many_pixels_is_refused_before_they_are_made(tmp_path):
+    """A file of a few hundred bytes may say any size: the header decides, without a warning of the decoder's own."""
+    content = bytearray(encoded(Image.new("RGBA", (1, 1))))
+    content[16:24] = (13_300).to_bytes(4, "big") * 2
+    content[29:33] = zlib.crc32(content[12:29]).to_bytes(4, "big")
+    with (
+        warnings.catch_warnings(),
+        pytest.raises(PictureError, match=r"^has 176,890,000 pixels, more than 120,000,000$"),
+    ):
+        warnings.simplefilter("error")
+        check(bytes(content), 3)
+    with (tmp_path / "f.png").open("wb") as file:
+        file.truncate(untrusted.PICTURE + 1)
+    with pytest.raises(PictureError, match=r"f\.png has 480,000,001 bytes, more than 480,000,000$"):
+        read(tmp_path / "f.png")
+    os.mkfifo(tmp_path / "pipe.png")
+    with pytest.raises(PictureError, match=r"pipe\.png is no regular file$"):
+        read(tmp_path / "pipe.png")
 
 
 def test_other_channels_are_refused():

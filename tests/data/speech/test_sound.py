@@ -8,6 +8,7 @@ import pytest
 import soundfile
 from numpy.testing import assert_allclose
 
+from data import untrusted
 from data.speech import endings, sound
 from tests.helpers.sounds import bad_sounds, tone, wav, wav_header
 
@@ -171,3 +172,18 @@ def test_what_is_no_sound_is_refused_in_one_line(content, message):
     with pytest.raises(sound.SoundError, match=message) as error:
         sound.read(content)
     assert "\n" not in str(error.value)
+
+
+def test_a_sound_that_is_too_long_for_memory_is_refused(monkeypatch):
+    """Hours of silence are a small file: what is read whole has a bound, and a stream a later one; many channels count too."""
+    content = encoded(np.zeros(3 * 16_000, np.float32), 16_000, "FLAC")
+    monkeypatch.setattr(untrusted, "SAMPLES", 2 * 16_000)
+    with pytest.raises(sound.SoundError, match=r"^is longer than 0\.0 hours$"):
+        sound.read(content)
+    assert sum(map(len, sound.blocks(content))) == 3 * 16_000
+    with pytest.raises(sound.SoundError, match="is longer than"):
+        list(sound.blocks(content, 16_000))
+    wide = io.BytesIO()
+    soundfile.write(wide, np.zeros((1000, 900), np.float32), 16_000, format="WAV")
+    monkeypatch.setattr(sound, "_BLOCK", 9000)
+    assert [len(block) for block in sound.blocks(wide.getvalue())] == [10] * 100

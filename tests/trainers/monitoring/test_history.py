@@ -2,12 +2,15 @@
 
 import fcntl
 import json
+import os
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from configs.registry import ConfigError
+from models.errors import UserError
 from scripts import report
 from trainers import trainer
 from trainers.monitoring import history
@@ -101,3 +104,106 @@ def test_a_folder_without_a_run_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="no run has logged a step"):
         report.write(tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+HOSTILE: tuple[Any, ...] = (
+    "<script src=//a.b>", "2026-01-02T03:00:00<script>", "\"><script>", "a\ud800<script>", None, True, -1, 2**70, 10**400, 1e308,
+    float("nan"), float("inf"), [], ["<script>"], {"<script>": "<script>"}, [[]], "x" * 10**5, "$\\frac$", "9999-99-99",
+)  # fmt: skip
+
+
+def places(workdir: Path) -> list[tuple[str, int, str | None]]:
+    """Every value in every log: (file, line, key), and lines as a whole; of lines with the same keys those of the last."""
+    last: dict[tuple[str, ...], int] = {}
+    for file in ("run.jsonl", "hosts.jsonl", "metrics.jsonl"):
+        for number, line in enumerate(map(json.loads, (workdir / file).read_text().splitlines())):
+            last[file, *line] = number
+    return [(file, number, key) for (file, *keys), number in last.items() for key in (*keys, None)]
+
+
+def changed(text: str, number: int, key: str | None, value: Any, *, named: bool) -> str:
+    """Returns a log in which a value, or its name, or a whole line is another."""
+    written = [json.loads(line) for line in text.splitlines()]
+    if key is None:
+        written[number] = value
+    elif named:
+        written[number] = {(str(value) if name == key else name): x for name, x in written[number].items()}
+    else:
+        written[number][key] = value
+    return "".join(json.dumps(line) + "\n" for line in written)
+
+
+class Markup(HTMLParser):
+    """The tags and attributes of a page."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.tags, self.attributes = set[str](), set[str]()
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+
+def test_no_value_of_a_folder_becomes_markup_or_a_traceback(workdir, monkeypatch):
+    """Each value and each name in the logs in turn is each of many others: the page is written or refused in one line, holds no
+    tag or attribute that a sound one has not, and says how many lines are left out."""
+    monkeypatch.setattr(report, "picture", lambda draw, data, size=(9, 3.4): report.escaped(draw(Undrawn(), data)))
+    sound = Markup(report.write(workdir).read_text())
+    for file, number, key in places(workdir):
+        text = (workdir / file).read_text()
+        for value, named in (*((value, False) for value in HOSTILE), *((value, True) for value in HOSTILE[:4])):
+            (workdir / file).write_text(changed(text, number, key, value, named=named))
+            try:
+                page = report.write(workdir).read_text()
+            except UserError as error:
+                assert len(str(error).splitlines()) == 1
+                continue
+            markup = Markup(page)
+            assert markup.tags <= sound.tags and markup.attributes <= sound.attributes, (file, number, key, value)
+            assert "<script" not in page
+        (workdir / file).write_text(text)
+
+
+class Undrawn:
+    """Stands for a figure and what is on it: of what is drawn only the numbers are computed."""
+
+    def subplots(self, rows: int = 1, columns: int = 1, squeeze: bool = True) -> Any:
+        return Undrawn() if squeeze else [[Undrawn()] * columns] * rows
+
+    def __getattr__(self, name: str) -> Any:
+        return Undrawn()
+
+    def __getitem__(self, at: Any) -> Any:
+        return Undrawn()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return Undrawn()
+
+
+def test_drawn_pictures_take_whatever_is_left(workdir):
+    """Odd names and numbers in the logs of metrics are left out of the pictures too, which are drawn, and counted."""
+    first = {"step": 1, "loss": 3.0, "moe/load_decoder": [1.0], "$\\frac$_per_s": 3.0, "eval/a/b": 1.0, "eval/$x$": 2.0}
+    rest = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    lines(
+        workdir / "metrics.jsonl",
+        first,
+        *rest,
+        {"step": 11, "loss": "low", "eval/a/b": 1.0},
+        {"step": 10**400, "loss": 1.0},
+    )
+    page = report.write(workdir).read_text()
+    assert "odd lines, left out</dt><dd>3<" in page and "Expert load" in page
+    assert history.read(workdir).unit == "tokens"
+
+
+def test_a_log_that_is_no_file_is_refused(workdir):
+    """A pipe is not waited for."""
+    for name in ("metrics.jsonl", "run.jsonl", "hosts.jsonl", ".lock"):
+        (workdir / name).rename(workdir / "kept") if (workdir / name).exists() else (workdir / "kept").touch()
+        os.mkfifo(workdir / name)
+        with pytest.raises(ConfigError, match=f"{name} is no regular file"):
+            report.write(workdir)
+        (workdir / name).unlink()
+        (workdir / "kept").rename(workdir / name)

@@ -13,7 +13,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from tokenizers.pre_tokenizers import ByteLevel
 
-from data import gguf_reader
+from data import gguf_reader, untrusted
 from data.vocabularies.chat_templates import ChatTemplate
 from data.vocabularies.tokenizers import Tokenizer, write_bpe
 from models.gpt.config import GptConfig
@@ -154,7 +154,8 @@ def array(kind: gguf.GGUFValueType, count: int, items: bytes = b"") -> bytes:
 
 
 def test_a_damaged_file_is_refused_in_one_line(tmp_path):
-    """Cut short, another file, or an array that would be counted for hours, or nested without end."""
+    """Cut short, another file, an array that would be counted for hours, or nested without end, or more than any model has:
+    texts of no length, each of which is an object, bytes of texts, settings, tensors."""
     path = write(tmp_path / "m.gguf", CONFIG, ours.fresh(CONFIG, 0))
     content = path.read_bytes()
     nested = struct.pack("<IQ", gguf.GGUFValueType.ARRAY, 1) * 5000
@@ -162,6 +163,11 @@ def test_a_damaged_file_is_refused_in_one_line(tmp_path):
     bad += [array(gguf.GGUFValueType.UINT8, 2**62), array(gguf.GGUFValueType.ARRAY, 1, nested)]
     for count, text in ((2**62, b""), (1, struct.pack("<Q", 2**64 - 1)), (2, struct.pack("<Q1sI", 1, b"a", 0))):
         bad.append(array(gguf.GGUFValueType.STRING, count, text))
+    bad.append(array(gguf.GGUFValueType.STRING, untrusted.ITEMS + 1, bytes(8 * untrusted.ITEMS + 8)))
+    bad.append(array(gguf.GGUFValueType.FLOAT64, untrusted.ITEMS + 1, bytes(8 * untrusted.ITEMS + 8)))
+    long = struct.pack("<Q", untrusted.TEXT + 1) + bytes(untrusted.TEXT + 1)
+    bad += [array(gguf.GGUFValueType.STRING, 1, long), struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + long]
+    bad += [struct.pack("<4sIQQ", b"GGUF", 3, *counts) for counts in ((0, 2**62), (untrusted.FIELDS + 1, 0))]
     for each in bad:
         path.write_bytes(each)
         with pytest.raises(InterchangeError, match=r"m\.gguf is damaged: ") as caught:
@@ -286,7 +292,7 @@ def test_each_vocabulary_has_a_folder_of_its_own(change, tmp_path, monkeypatch):
     pieces = ["<|endoftext|>", "<|im_end|>", *sorted(ByteLevel.alphabet()), "ab"]
     config = dataclasses.replace(CONFIG, vocab=len(pieces))
     params = ours.fresh(config, 0)
-    plain = writers.gguf_vocabulary(pieces, ["a b"], types=[3, 3] + [1] * 257, end=1)
+    plain: dict[str, Any] = writers.gguf_vocabulary(pieces, ["a b"], types=[3, 3] + [1] * 257, end=1)
     plain["tokenizer.chat_template"] = "{{ messages }}"
     folders = [
         Gguf(write(tmp_path / name, config, params, **vocabulary)).vocabulary
@@ -296,6 +302,5 @@ def test_each_vocabulary_has_a_folder_of_its_own(change, tmp_path, monkeypatch):
     if folders[1] and "tokenizer.chat_template" in change:
         assert ChatTemplate(folders[1])([]) == "another"
     with pytest.raises(InterchangeError, match="add_bos_token is set, and there is no bos_token_id"):
-        _ = Gguf(
-            write(tmp_path / "d.gguf", config, params, **plain | {"tokenizer.ggml.add_bos_token": True})
-        ).vocabulary
+        plain["tokenizer.ggml.add_bos_token"] = True
+        _ = Gguf(write(tmp_path / "d.gguf", config, params, **plain)).vocabulary

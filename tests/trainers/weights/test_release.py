@@ -4,10 +4,9 @@ import os
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from data import paths
+from tests.helpers.signatures import keys
 from trainers.weights import release, signing
 
 CONTENT = {"model.safetensors": b"weights", "experiment.json": b"{}", "tokenizer.json": b"words"}
@@ -77,15 +76,6 @@ def test_a_damaged_list_is_one_line(folder, line):
     with pytest.raises(release.ReleaseError, match=r"line 4 of SHA256SUMS is damaged|is no UTF-8") as caught:
         release.verify(folder)
     assert "\n" not in str(caught.value)
-
-
-def keys(folder: Path, name: str) -> tuple[Path, Path]:
-    """A private and a public key, as OpenSSL writes them."""
-    key = Ed25519PrivateKey.generate()
-    private, public = folder / f"{name}.pem", folder / f"{name}.public.pem"
-    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
-    return private, public
 
 
 def test_a_signature_is_its_owners_and_of_these_files(folder, tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ import pytest
 from numpy.testing import assert_array_equal
 from safetensors.numpy import load_file, save_file
 
+from data import untrusted
 from models.interchange import InterchangeError
 from trainers.weights import tensor_files
 from trainers.weights.tensor_files import TensorFile
@@ -98,10 +99,22 @@ def test_a_tensor_of_too_many_dimensions_is_refused(tmp_path):
         TensorFile(tmp_path / "f")("a")
 
 
+def test_a_header_longer_than_any_is_not_read(tmp_path):
+    """It would be held several times over."""
+    path = tmp_path / "model.safetensors"
+    with path.open("wb") as file:
+        file.write((untrusted.TEXT + 1).to_bytes(8, "little"))
+        file.truncate(untrusted.TEXT + 100)
+    with pytest.raises(
+        InterchangeError, match=r"model\.safetensors has 50,331,649 bytes of header, more than 50,331,648$"
+    ):
+        TensorFile(path)
+
+
 def test_a_pipe_is_not_waited_for(tmp_path):
     """What is no regular file is refused at once: a named pipe that nobody writes to would never be read to its end."""
     os.mkfifo(tmp_path / "model.safetensors")
-    with pytest.raises(InterchangeError, match=r"model\.safetensors is not a file$"):
+    with pytest.raises(InterchangeError, match=r"model\.safetensors is no regular file$"):
         TensorFile(tmp_path / "model.safetensors")
 
 
