@@ -125,7 +125,9 @@ def _write(series: sources.Series, settings: Grids, target: int, path: Path) -> 
     shape = (n, series.rows, series.columns, len(factors))
     needed, disk = 4 * math.prod(shape), shutil.disk_usage(path.parent)
     if disk.total and needed > disk.free:  # some file systems do not say
-        raise DataError(f"the series has {needed:,} bytes of frames, and the disk of {path.parent} has {disk.free:,} free")
+        raise DataError(
+            f"the series has {needed:,} bytes of frames, and the disk of {path.parent} has {disk.free:,} free"
+        )
     frames = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=shape)
     shares = np.zeros(n)
     at_once = max(1, min(_SLAB, _NUMBERS // max(1, math.prod(shape[1:]))))
