@@ -103,9 +103,7 @@ def _growth(part: str, rule: Mapping[str, Any]) -> int:
         case "ByteLevel" if part in ("normalizer", "pre_tokenizer"):
             return _BYTES
         case "Precompiled":
-            table = base64.b64decode(rule["precompiled_charsmap"] or "")
-            texts = table[4 + int.from_bytes(table[:4], "little") :]
-            return max(1, *(len(text.decode(errors="replace")) for text in texts.split(b"\0")))
+            return _longest(base64.b64decode(rule["precompiled_charsmap"] or ""))
         case "TemplateProcessing":
             added = max((len(token["ids"]) for token in rule["special_tokens"].values()), default=0)
             places = [place for form in ("single", "pair") for place in rule[form]]
@@ -118,3 +116,57 @@ def _growth(part: str, rule: Mapping[str, Any]) -> int:
         case "WordPiece" | "CTC" | "BPEDecoder":
             return 1 + sum(len(text) for text in rule.values() if isinstance(text, str) and text != rule["type"])
     return 1
+
+
+def _longest(table: bytes) -> int:
+    """Returns the most characters that one becomes by a table of SentencePiece's: a tree of its size, then texts."""
+    texts = table[4 + int.from_bytes(table[:4], "little") :]
+    return max(1, *(len(text.decode(errors="replace")) for text in texts.split(b"\0")))
+
+
+_TABLES, _TABLE = (
+    (3, 5),
+    2,
+)  # fields of SentencePiece's ModelProto with rules before and behind pieces, and of these the table
+
+
+def check_sentencepiece(model: bytes, path: object) -> None:
+    """Raises VocabularyError for a SentencePiece model that can make a text many times as long.
+
+    A message of Protocol Buffers may have a field more than once; the last of them counts, and all are looked at.
+    """
+    for field, rules in _fields(model):
+        for inner, table in _fields(rules) if field in _TABLES else ():
+            if inner == _TABLE and (longest := _longest(table)) > untrusted.GROWTH:
+                raise VocabularyError(
+                    f"{path}: its rules can make a text {longest:,} times as long, more than {untrusted.GROWTH}"
+                )
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yields the numbers and contents of the fields of a message that have a length; raises IndexError where it is cut short."""
+    at = 0
+    while at < len(message):
+        key, at = _varint(message, at)
+        match key & 7:
+            case 0:
+                _, at = _varint(message, at)
+            case 2:
+                size, at = _varint(message, at)
+                yield key >> 3, message[at : at + size]
+                at += size
+            case kind:
+                at += {1: 8, 5: 4}[kind]
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    """Returns a number of 7 bits a byte, the last of which has no eighth, and where it ends."""
+    if (number := message[at]) < 128:
+        return number, at + 1
+    number, shift = number & 127, 7
+    while True:
+        at += 1
+        number |= (message[at] & 127) << shift
+        if message[at] < 128:
+            return number, at + 1
+        shift += 7

@@ -12,6 +12,7 @@ from pathlib import Path
 import sentencepiece
 
 from data import paths, untrusted
+from data.vocabularies import rules
 from data.vocabularies.files import VocabularyError
 
 PAD_ID, EOS_ID, UNK_ID = 0, 1, 2  # as SeqIO and T5 expect; there is no beginning-of-sentence
@@ -31,6 +32,7 @@ def processor(path: Path) -> sentencepiece.SentencePieceProcessor:
     """Returns a `.model` file's encoder; raises VocabularyError where it is missing or damaged."""
     model = untrusted.read_bytes(path, VocabularyError, untrusted.SENTENCEPIECE)
     with untrusted.damage(path, VocabularyError):
+        rules.check_sentencepiece(model, path)
         found = sentencepiece.SentencePieceProcessor(model_proto=model)
         if not found.get_piece_size():
             raise VocabularyError(f"{path} is damaged: it has no pieces")

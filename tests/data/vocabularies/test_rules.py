@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from data import untrusted
-from data.vocabularies import rules
+from data.vocabularies import rules, sentencepiece
 from data.vocabularies.files import VocabularyError
 from data.vocabularies.tokenizers import Tokenizer
+from tests.helpers.catalogues import WORDS
 
 DOUBLING = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
 BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
@@ -113,3 +114,26 @@ def test_patterns_of_released_vocabularies_need_no_watch():
     ):
         assert not rules.backtracks({"pre_tokenizer": split(pattern)})
     assert rules.backtracks({"normalizer": {"type": "Sequence", "normalizers": [split("(a+)+")]}})
+
+
+def test_a_sentencepiece_model_that_makes_a_text_long_is_refused(tmp_path):
+    """Its table is a field that may be there twice, of which the last counts; a sound model's is short."""
+    path = tmp_path / "m.model"
+    lines = [" ".join((WORDS * 2)[i : i + 9]) for i in range(len(WORDS))] * 9
+    sentencepiece.train(lines, path, size=330)
+    sentencepiece.processor(path)
+    model = path.read_bytes()
+    for length, field in ((300, 3), (300, 5), (200, 3)):
+        table = bytes(4) + b"x" * length + b"\0"
+        rules_ = b"\x12" + varint(len(table)) + table
+        path.write_bytes(model + bytes([field << 3 | 2]) + varint(len(rules_)) + rules_)
+        with pytest.raises(VocabularyError, match="300 times as long" if length == 300 else "damaged") as caught:
+            sentencepiece.processor(path)
+        assert len(str(caught.value).splitlines()) == 1
+    path.write_bytes(model + b"\x1a\xff")
+    with pytest.raises(VocabularyError, match=r"m\.model is damaged"):
+        sentencepiece.processor(path)
+
+
+def varint(number: int) -> bytes:
+    return bytes([number & 127 | 128, number >> 7])
