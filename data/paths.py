@@ -43,8 +43,11 @@ def scratch(beside: Path) -> Iterator[Path]:
     the kernel lets go however the process ends.
     """
     beside.parent.mkdir(parents=True, exist_ok=True)
+    # Inside a temporary folder nobody else looks for what is left, and its own lock would be waited for without an end.
+    is_own = beside.parent.name.endswith(_UNFINISHED)
     with contextlib.ExitStack() as closing:
-        with _held(beside.parent, wait=True):  # or another process might take a folder for left before it is locked
+        # Without this lock another process might take a folder for left before it is locked.
+        with contextlib.nullcontext() if is_own else _held(beside.parent, wait=True):
             _remove_left(beside)
             folder = Path(tempfile.mkdtemp(prefix=f".{beside.name}.", suffix=_UNFINISHED, dir=beside.parent))
             closing.enter_context(_held(folder))

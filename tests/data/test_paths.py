@@ -120,3 +120,13 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     assert page.read_text() == "first\n" and len(left(tmp_path)) == 1
     paths.write_whole(page, "third\n")
     assert page.read_text() == "third\n" and not left(tmp_path)
+
+
+def test_a_temporary_folder_may_hold_another(tmp_path):
+    """What is written inside a temporary folder does not wait for the lock that its process holds."""
+    with paths.scratch(tmp_path / "cache") as folder, paths.new_folder(folder / "inner") as new:
+        (new / "file").write_text("x")
+    assert list(tmp_path.iterdir()) == []
+    with paths.scratch(tmp_path / "cache") as folder:
+        paths.write_whole(folder / "page", "x")
+        assert (folder / "page").read_text() == "x"
