@@ -22,10 +22,10 @@ def read_manifest(folder: Path) -> dict:
     if not path.exists():
         from data.prepare import PREPARED  # imports the settings of all kinds of data
 
-        known = {*PREPARED, *(other.parent.name for other in folder.parent.glob("*/manifest.json"))}
-        hint = nearest(folder.name, known)
-        if folder.name in PREPARED:
-            hint = f"; run: python -m scripts.prepare_data {folder.name}"
+        name, there = folder.name, (other.parent.name for other in folder.parent.glob("*/manifest.json"))
+        hint = nearest(name, {*PREPARED, *there} - {name})
+        if name in PREPARED or "did you mean" not in hint:
+            hint = f"; run: python -m scripts.prepare_data {name}" + (" --from SOURCE" if name not in PREPARED else "")
         raise DataError(f"no prepared data at {folder}{hint}")
     return untrusted.read_json(path, DataError)
 

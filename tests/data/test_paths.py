@@ -34,6 +34,7 @@ def dies_in(context) -> Callable[[], None]:
     return lambda: context.__enter__()
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("make", [paths.scratch, paths.new_folder], ids=["scratch", "new_folder"])
 def test_what_a_killed_process_left_is_removed_by_the_next_of_the_same_target(tmp_path, make):
     """A folder of another target stays; once the next one has ended, nothing is left of its own."""
@@ -66,6 +67,7 @@ def test_folders_that_are_no_scratch_stay(tmp_path):
     assert len(left(tmp_path)) == 5
 
 
+@pytest.mark.integration
 def test_a_folder_that_was_taken_away_is_put_back(tmp_path, monkeypatch):
     """A process is killed between the renames of a folder that replaces another: the next one has the older, also if it fails."""
     target = tmp_path / "cache"
@@ -93,6 +95,7 @@ def test_a_folder_that_was_taken_away_is_put_back(tmp_path, monkeypatch):
     assert (target / "file").read_text() == "newer"
 
 
+@pytest.mark.integration
 def test_without_locks_nothing_is_removed(tmp_path, monkeypatch):
     """On a file system that cannot lock a folder, nobody knows who lives: all that others left stays, and the work is done."""
 
@@ -106,6 +109,7 @@ def test_without_locks_nothing_is_removed(tmp_path, monkeypatch):
     assert len(left(tmp_path)) == 1
 
 
+@pytest.mark.integration
 def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     """A process that is killed before the last rename leaves the former text; the next one removes the rest."""
     page = tmp_path / "page.md"

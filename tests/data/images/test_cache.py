@@ -210,7 +210,7 @@ def test_the_command_takes_a_folder(tmp_path, monkeypatch, capsys):
         (["a/b", "--from", top], r"^'a/b': expected a name of your own"),
         (
             ["insects", "--from", f"{top}/none"],
-            r"^'.*/none': expected a folder of pictures, DIR/LABEL/\*\.png, or of sounds .*; or tfds:NAME$",
+            r"^'.*/none': no such file or folder$",
         ),
         (["insects", "--from", top, "--tset", "0.3"], r"no field or option --tset; did you mean 'test'\?$"),
         (["insects", "--test", "0.3"], "unrecognized arguments: --test 0.3"),
