@@ -16,7 +16,7 @@ from models.parts.moe import dispatch
 from models.parts.moe import routing as moe
 from models.parts.moe.config import MoeConfig
 from models.parts.moe.layer import Moe
-from models.sharding.component import Component
+from models.sharding.component import Component, make_mesh
 from models.sharding.layout import Layout, LayoutError, rules
 
 HERE = Component(Layout(name="here", mesh=()))
@@ -351,13 +351,18 @@ def test_tokens_may_get_nothing_from_their_experts(float64):
 
 
 def test_dropout_inside_experts_is_drawn_in_training_alone(float64):
-    """Outputs differ from those without in training, and are the same in evaluation; ragged rows refuse it."""
+    """Outputs differ from those without in training, and are the same in evaluation, also by ragged rows, which refuse it on
+    several devices."""
     (dropping, x), (plain, _) = mixture_of(dropout=0.4), mixture_of()
     real = jnp.ones(x.shape[:2], bool)
     assert_array_equal(dropping(x, real, None)[0], plain(x, real, None)[0])
     assert not np.allclose(dropping(x, real, jax.random.key(1))[0], plain(x, real, jax.random.key(1))[0])
     ragged = dataclasses.replace(HERE, execution=Execution(dispatch="ragged"))
-    refused = Moe(dropping.c, MODEL, HIDDEN, jax.random.key(0), ragged)
+    rows, plain_rows = (Moe(m.c, MODEL, HIDDEN, jax.random.key(0), ragged) for m in (dropping, plain))
+    assert_array_equal(rows(x, real, None)[0], plain_rows(x, real, None)[0])
+    assert not np.allclose(rows(x, real, jax.random.key(1))[0], plain_rows(x, real, jax.random.key(1))[0])
+    several = make_mesh(Layout(name="several", mesh=(("x", 8),)))
+    refused = Moe(dropping.c, MODEL, HIDDEN, jax.random.key(0), dataclasses.replace(ragged, mesh=several))
     with pytest.raises(LayoutError, match=r"dropout inside experts .* 'ragged' .* use 'sort'"):
         refused(x, real, jax.random.key(1))
 
