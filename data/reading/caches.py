@@ -60,13 +60,13 @@ def check_vocabularies(model: ModelConfig, manifest: Mapping[str, Any]) -> None:
     # A model of one vocabulary reads data of one as well as of two.
     fields = {key: field for key, field in vocabulary_fields(model).items() if key in manifest}
     if not fields:
-        raise DataError(
-            f"a model of family {model.family!r} reads none of the vocabularies of cache {manifest['cache']!r}"
-        )
+        cache = shortened(repr(manifest["cache"]))
+        raise DataError(f"a model of family {model.family!r} reads none of the vocabularies of cache {cache}")
     for key, field in fields.items():
         size, needed = getattr(model, field), manifest[key]
         if size < needed:
-            raise DataError(f"model.{field}={size} is too small for cache {manifest['cache']!r}: at least {needed}")
+            cache, least = (shortened(repr(value)) for value in (manifest["cache"], needed))
+            raise DataError(f"model.{field}={size} is too small for cache {cache}: at least {least}")
 
 
 @runtime_checkable

@@ -8,7 +8,7 @@
 import dataclasses
 from collections.abc import Collection
 
-from models.errors import UserError, nearest
+from models.errors import UserError, nearest, shortened
 
 WHOLE = ("none", "full", "dots")
 
@@ -49,4 +49,5 @@ def check(remat: str, activations: Collection[str]) -> None:
     """Raises UserError for a policy that names an activation which is none of these."""
     for name in names(remat):
         if name not in activations:
-            raise UserError(f"remat={remat!r}: no activation {name!r}{nearest(name, (*WHOLE, *activations))}")
+            hint = nearest(name, (*WHOLE, *activations))
+            raise UserError(f"remat='{shortened(remat)}': no activation '{shortened(name)}'{hint}")

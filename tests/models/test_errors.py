@@ -2,7 +2,10 @@
 
 import pytest
 
-from models.errors import nearest, told
+from configs import registry
+from data.reading.caches import check_vocabularies
+from models.errors import UserError, nearest, told
+from models.sharding.remat import check
 
 
 @pytest.mark.parametrize(
@@ -27,3 +30,12 @@ def test_choices_out_of_a_file_are_short():
     assert nearest("data", ["d" * 4000, "x\ny"]) == f"; choose from {'d' * 77}..., x\\ny"
     assert nearest("x\\ny", ["x\ny"]) == r"; did you mean 'x\ny'?"
     assert nearest("dat", ["data", "model"]) == "; did you mean 'data'?"
+
+
+def test_values_out_of_a_file_do_not_make_a_line_long():
+    """A stored experiment's policy, and a manifest's sizes, are shortened where an error repeats them."""
+    with pytest.raises(UserError) as remat:
+        check("x" * 5000, ("gate", "up"))
+    with pytest.raises(UserError) as cache:
+        check_vocabularies(registry.tiny(registry.load("gpt.quickstart")).model, {"cache": "c", "vocabulary": 10**3000})
+    assert len(str(remat.value)) < 300 and len(str(cache.value)) < 300
