@@ -245,9 +245,8 @@ def reader(entries: Iterable[Entry], fetch: Fetch, source: object) -> Read:
         result = np.empty((chosen.size, *first.shape), first.dtype)
         result[0] = first
         for at, piece in enumerate(pieces, 1):
-            if (
-                piece.dtype != result.dtype
-            ):  # layers stored in several precisions; float32 holds the numbers of all smaller ones
+            # Layers may be stored in several precisions; float32 holds the numbers of all smaller ones.
+            if piece.dtype != result.dtype:
                 wide = np.promote_types(result.dtype, np.float32)
                 result = result.astype(np.promote_types(wide, piece.dtype), copy=False)
             result[at] = piece

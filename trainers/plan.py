@@ -60,6 +60,11 @@ class Plan:
     def parameters(self) -> list[ParamInfo]:
         return list(flatten(self.infos).values())
 
+    @property
+    def has_experts(self) -> bool:
+        """Returns whether the model has a mixture of experts."""
+        return any("expert" in info.axes for info in self.parameters)
+
     def replicated(self) -> Any:
         return self.mesh and NamedSharding(self.mesh, PartitionSpec())
 

@@ -13,18 +13,16 @@ from typing import Any, Literal
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from data import paths, untrusted
-from data.vocabularies.files import VocabularyError
+from data import paths
+from data.vocabularies.files import GENERATION, VocabularyError, said
 from data.vocabularies.tokenizers import FILE, Tokenizer
 from models.errors import nearest, shortened
-from models.whisper.tokens import END, LANGUAGE, NO_TIMESTAMPS, START, TASKS, is_multilingual, no_speech
+from models.whisper.tokens import END, LANGUAGE, LATEST_START, NO_TIMESTAMPS, START, TASKS, is_multilingual, no_speech
 
 Task = Literal["transcribe", "translate"]
 _NO_SPEECH = ("<|nospeech|>", "<|nocaptions|>")  # newer files, older files
-GENERATION = "generation_config.json"
 TIMESTAMPS = 1501  # 0.00 to 30.00 s
 RESOLUTION = 0.02  # seconds from a timestamp to the next
-LATEST_START = 50  # timestamps, a second, in which the first words of a window begin
 BLANK, UNKNOWN = "[PAD]", "[UNK]"  # of characters; the blank of CTC has id 0
 
 
@@ -34,8 +32,7 @@ def open_vocabulary(folder: Path) -> "WhisperVocabulary | Characters":
     tokenizer = Tokenizer(folder)
     if tokenizer.id_of(START) is None:
         return Characters(tokenizer)
-    file = folder / GENERATION
-    return WhisperVocabulary(tokenizer, untrusted.read_json(file, VocabularyError) if file.exists() else {})
+    return WhisperVocabulary(tokenizer, said(folder / GENERATION))
 
 
 class WhisperVocabulary:

@@ -204,17 +204,12 @@ def _unmarked(text: str) -> Rendered:
 
 def has_template(folder: Path) -> bool:
     """Returns whether a vocabulary has a chat template beside it."""
-    return (folder / files.TEMPLATE).exists() or bool(_config(folder).get("chat_template"))
-
-
-def _config(folder: Path) -> dict[str, Any]:
-    path = folder / files.CONFIG
-    return untrusted.read_json(path, files.VocabularyError) if path.exists() else {}
+    return (folder / files.TEMPLATE).exists() or bool(files.said(folder / files.CONFIG).get("chat_template"))
 
 
 def _read(folder: Path) -> tuple[str, dict[str, str]]:
     """Returns the template of a folder, and the special tokens that it may name."""
-    config = _config(folder)
+    config = files.said(folder / files.CONFIG)
     named = {k: v.get("content") if isinstance(v, dict) else v for k, v in config.items() if k.endswith("_token")}
     tokens = {k: v for k, v in named.items() if isinstance(v, str)}
     if (folder / files.TEMPLATE).exists():

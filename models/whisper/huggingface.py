@@ -20,7 +20,17 @@ from models.interchange import (
     write_activation,
 )
 from models.whisper.config import WhisperConfig
-from models.whisper.tokens import BEFORE, END, LANGUAGE, NO_TIMESTAMPS, START, TASKS, is_multilingual, no_speech
+from models.whisper.tokens import (
+    BEFORE,
+    END,
+    LANGUAGE,
+    LATEST_START,
+    NO_TIMESTAMPS,
+    START,
+    TASKS,
+    is_multilingual,
+    no_speech,
+)
 
 MODEL_TYPES = ("whisper",)
 _ARCHITECTURES = {"whisper": ("WhisperForConditionalGeneration",)}
@@ -137,7 +147,7 @@ def beside(c: WhisperConfig, tokenizer: Any) -> dict[str, dict[str, Any]]:
         "begin_suppress_tokens": [*tokenizer.encode(" "), end],
         "decoder_start_token_id": c.start_id,
         "is_multilingual": is_multilingual(end),
-        "max_initial_timestamp_index": 50,
+        "max_initial_timestamp_index": LATEST_START,
         "max_length": c.max_positions,
         "no_timestamps_token_id": special[NO_TIMESTAMPS],
         "prev_sot_token_id": special.get(BEFORE),

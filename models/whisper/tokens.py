@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 START, END, NO_TIMESTAMPS, BEFORE = "<|startoftranscript|>", "<|endoftext|>", "<|notimestamps|>", "<|startofprev|>"
 TASKS = ("transcribe", "translate")
+LATEST_START = 50  # timestamps, a second, in which the first words of a window begin
 LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
 _ENGLISH_END = 50_256  # the English-only vocabulary is that of GPT-2, whose last id this is
 

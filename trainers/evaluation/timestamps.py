@@ -11,8 +11,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from data.speech.vocabulary import LATEST_START, RESOLUTION
+from data.speech.vocabulary import RESOLUTION
 from models.parts.decoding import NEVER
+from models.whisper.tokens import LATEST_START
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

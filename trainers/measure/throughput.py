@@ -187,7 +187,7 @@ def report(subject: Subject) -> dict[str, Any]:
         **rates("examples", e.data.batch_size),
         **{key: value for unit, count in counts.items() for key, value in rates(unit, count).items()},
         "model_flops": needed,
-        "slot_flops": model_flops.slot_flops(e),
+        "slot_flops": model_flops.slot_flops(e) if plan.has_experts else needed,
         "hardware_flops": done,
         "flop_convention": CONVENTION,
         "peak_flops": peak,

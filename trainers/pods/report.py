@@ -40,7 +40,8 @@ def plan(e: Experiment, where: Slice, options: str, *, kernel_efficiency: float 
 def report(e: Experiment, where: Slice, options: str, compiled: topology.Compiled, priced: Price) -> dict[str, Any]:
     """Returns the report of a compiled and priced step."""
     chip, step = where.chip, priced.step_s
-    needed, in_slots = model_flops.model_flops(e), model_flops.slot_flops(e)
+    needed, is_mixture = model_flops.model_flops(e), compiled.plan.has_experts
+    in_slots = model_flops.slot_flops(e) if is_mixture else needed  # each is a trace of the whole step
     bubble = bubble_share(compiled.plan)
     ratio = priced.hlo_flops * where.chips / in_slots * (1 - bubble)
     low, high = FLOPS_RATIO
@@ -48,7 +49,6 @@ def report(e: Experiment, where: Slice, options: str, compiled: topology.Compile
     if not low <= ratio <= high:
         problems.append(f"the program's FLOPs are {ratio:.2f} times the model's in all slots, outside {low} to {high}")
     mfu = needed / (step * where.chips * chip.peak)
-    is_mixture = any("expert" in parameter.axes for parameter in compiled.plan.parameters)
     error = None if is_mixture else calibration.error(chip.name)  # all published runs that calibrate are dense models
     work_per_s = {unit: n / step for unit, n in compiled.plan.work_per_step().items()}
     bubble_s = bubble * sum(row.exposed for row in priced.rows if row.in_loop)

@@ -82,9 +82,8 @@ def _adapted(path: Path, base: Path | None) -> Weights:
                 f"{adapters[-1]} is an adapter of {shortened(named or 'an unnamed model')!r}, which is no folder here: name its "
                 "base, python -m scripts.convert from-peft ADAPTER --base FOLDER --to RELEASE"
             )
-        if (
-            not peft.is_adapter(base) or (base / release.SUMS).exists()
-        ):  # a release, which refuses what is no file of it
+        # An adapter's files in a release are no files of it, which the release refuses.
+        if not peft.is_adapter(base) or (base / release.SUMS).exists():
             break
         if len(adapters) == _ADAPTERS:
             raise InterchangeError(
