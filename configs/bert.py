@@ -22,14 +22,7 @@ def quickstart() -> Experiment:
     return Experiment(
         name="bert.quickstart",
         model=BertConfig(
-            vocab=30_522,
-            layers=4,
-            model_dim=192,
-            hidden_dim=768,
-            heads=4,
-            head_dim=48,
-            max_positions=128,
-            dropout=0.0,
+            vocab=30_522, layers=4, model_dim=192, hidden_dim=768, heads=4, head_dim=48, max_positions=128, dropout=0.0
         ),
         layout=layouts.data_parallel(2, 1),
         data=MaskedTextData(cache="bert_small", batch_size=32, length=128),
@@ -55,14 +48,7 @@ def bench_42m() -> Experiment:
     return Experiment(
         name="bert.bench_42m",
         model=BertConfig(
-            vocab=32_000,
-            layers=8,
-            model_dim=512,
-            hidden_dim=2048,
-            heads=8,
-            head_dim=64,
-            max_positions=256,
-            dropout=0.0,
+            vocab=32_000, layers=8, model_dim=512, hidden_dim=2048, heads=8, head_dim=64, max_positions=256, dropout=0.0
         ),
         layout=layouts.data_parallel(1, 1),
         data=MaskedTextData(batch_size=8, length=256),
@@ -228,18 +214,14 @@ def mlperf_480b() -> Experiment:
             dropout=0.0,
         ),
         # 30,522 = 2 x 3 x 5087 ids divide by neither axis: the vocabulary stays whole, the model dimension is cut.
-        layout=replace(
-            layouts.two_d(256, 8),
-            name="mlperf_480b",
-            components=(("embedding", rules(vocab=None, act_vocab=None)),),
-        ),
+        layout=replace(layouts.two_d(256, 8), name="mlperf_480b", components=(("embedding", rules(vocab=None, act_vocab=None)),)),
         data=MaskedTextData(cache="wikipedia_512", batch_size=4096, length=512),
         optimizer=Adafactor(),
         train=Train(steps=100_000, log_every=10, save_every=500, eval_every=500),
         eval=HeldOut(limit=10_000, batch_size=2048),
         # Google's run kept nothing; TPU v4 has memory to spare.
         execution=Execution(dtype="bfloat16", remat="attention_out+gate"),
-    )  # fmt: skip
+    )
 
 
 def mlperf_200b() -> Experiment:
@@ -276,13 +258,11 @@ def mlperf_200b() -> Experiment:
         ),
         layout=replace(layouts.two_d(128, 8), name="mlperf_200b"),
         data=MaskedTextData(batch_size=4096, length=512),
-        optimizer=Adafactor(
-            schedule=Exponential(peak=2.5e-4, steps=100_000, warmup=4000, floor=0.1), parameter_scale=False
-        ),
+        optimizer=Adafactor(schedule=Exponential(peak=2.5e-4, steps=100_000, warmup=4000, floor=0.1), parameter_scale=False),
         train=Train(steps=100_000, clip_norm=5.0, log_every=10, save_every=500),
         eval=HeldOut(batch_size=1024),
         execution=Execution(dtype="bfloat16", remat="attention_in+attention_out"),
-    )  # fmt: skip
+    )
 
 
 # --- fine-tuning MiniLM: released weights, real tasks, minutes on a CPU --------------------------------------------
@@ -296,14 +276,7 @@ def minilm_l6() -> Experiment:
     return Experiment(
         name="bert.minilm_l6",
         model=BertConfig(
-            vocab=30_522,
-            layers=6,
-            model_dim=384,
-            hidden_dim=1536,
-            heads=12,
-            head_dim=32,
-            dropout=0.0,
-            head=SentenceEmbedding(),
+            vocab=30_522, layers=6, model_dim=384, hidden_dim=1536, heads=12, head_dim=32, dropout=0.0, head=SentenceEmbedding()
         ),
         layout=layouts.data_parallel(1, 1),
         data=LabelledData(cache="debian_similar", batch_size=8, length=256, slots=16),

@@ -35,17 +35,21 @@ def labelled(name: str, model: ConformerConfig, layout: Layout, batch: int, **ex
         model=model,
         layout=layout,
         data=SpeechData(
-            batch_size=batch, seconds=24.0, front="kaldi", targets_length=256,
+            batch_size=batch,
+            seconds=24.0,
+            front="kaldi",
+            targets_length=256,
             augment=SpecAugment(bands=2, stretches=10, stretch_share=0.05),
         ),
         optimizer=AdamW(
-            schedule=InverseSqrt(scale=0.05 / model.model_dim**0.5 * 10_000**0.5, flat=10_000, warmup=10_000), b2=0.98,
+            schedule=InverseSqrt(scale=0.05 / model.model_dim**0.5 * 10_000**0.5, flat=10_000, warmup=10_000),
+            b2=0.98,
             weight_decay=1e-6,
         ),
         train=Train(steps=200_000, clip_norm=1.0, save_every=5000, keep=5, log_every=100),
         eval=Decode(beams=1, max_length=256, batch_size=64),
         execution=Execution(dtype="bfloat16", **execution),
-    )  # fmt: skip
+    )
 
 
 def pretraining(name: str, model: ConformerConfig, layout: Layout, batch: int, **execution: Any) -> Experiment:
@@ -65,9 +69,7 @@ def pretraining(name: str, model: ConformerConfig, layout: Layout, batch: int, *
 def large() -> Experiment:
     """Conformer L, a transducer of 1,024 word pieces (2005.08100, table 1: 118.8 M with its LSTM of 640; ours 113 M, without the
     language model's share)."""
-    model = conformer(
-        17, 512, 8, 32, positions="relative", conv_norm="batch", conv_bias=True, objective="transducer", vocab=1024
-    )
+    model = conformer(17, 512, 8, 32, positions="relative", conv_norm="batch", conv_bias=True, objective="transducer", vocab=1024)
     return labelled("large", model, data_parallel(64, 1), 2048)
 
 
@@ -84,9 +86,7 @@ def xxl() -> Experiment:
 def g() -> Experiment:
     """Conformer G, 8.0 B (BigSSL): 36 blocks of 3,072, pre-trained as XL. BENCHMARKS.md has plans of it in pipeline
     stages, as BigSSL's was, and in 2D."""
-    return pretraining(
-        "g", conformer(36, 3072, 16, 5, objective="wav2vec"), fsdp_within_data(8, 64), 2048, remat="full"
-    )
+    return pretraining("g", conformer(36, 3072, 16, 5, objective="wav2vec"), fsdp_within_data(8, 64), 2048, remat="full")
 
 
 def w2v_bert_xl() -> Experiment:
@@ -104,9 +104,19 @@ def wav2vec2_base() -> Experiment:
     Adam with a peak of 5e-4 after 8 % of 400,000 steps, then linearly to 0, batches of 1.6 h. Its released relatives are read
     and written as Hugging Face folders (models/conformer/README.md)."""
     model = conformer(
-        12, 768, 12, 5, block="transformer_post", positions="convolution", front="waveform", front_channels=512,
-        front_norm="group", front_bias=False, objective="wav2vec", codebooks=2,
-    )  # fmt: skip
+        12,
+        768,
+        12,
+        5,
+        block="transformer_post",
+        positions="convolution",
+        front="waveform",
+        front_channels=512,
+        front_norm="group",
+        front_bias=False,
+        objective="wav2vec",
+        codebooks=2,
+    )
     base = pretraining("wav2vec2_base", model, fully_sharded(64, 1), 384)
     return replace(
         base,
@@ -134,13 +144,18 @@ def small_czech() -> Experiment:
         model=conformer(8, 144, 4, 15, vocab=48, utterances=4),
         layout=data_parallel(1, 1),
         data=SpeechData(
-            cache="fillets", batch_size=8, seconds=16.0, slots=4, front="kaldi", targets_length=512,
+            cache="fillets",
+            batch_size=8,
+            seconds=16.0,
+            slots=4,
+            front="kaldi",
+            targets_length=512,
             augment=SpecAugment(bands=2, stretches=4),
         ),
         optimizer=AdamW(schedule=Cosine(peak=1e-3, steps=1500, warmup=150), b2=0.98, weight_decay=0.01),
         train=Train(steps=1500, clip_norm=5.0, save_every=500, keep=1, fresh=("head", "hidden")),
         eval=Decode(split="test", beams=1, max_length=256, batch_size=16),
-    )  # fmt: skip
+    )
 
 
 def small_taught() -> Experiment:

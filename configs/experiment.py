@@ -41,9 +41,7 @@ class Lora:
 
     def __post_init__(self) -> None:
         if self.base and not self.rank:
-            raise ValueError(
-                f"base={self.base!r}: a quantised base is frozen, and there is nothing to train without a rank"
-            )
+            raise ValueError(f"base={self.base!r}: a quantised base is frozen, and there is nothing to train without a rank")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

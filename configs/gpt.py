@@ -13,23 +13,27 @@ from data.text.config import TextData
 from models.execution import Execution
 from models.gpt.config import GptConfig
 from models.sharding.layout import Layout, rules
-from models.sharding.layouts import (
-    also,
-    data_parallel,
-    fully_sharded,
-    pipelines,
-    two_d,
-    two_d_sequence,
-)
+from models.sharding.layouts import also, data_parallel, fully_sharded, pipelines, two_d, two_d_sequence
 
 
 def _gpt2_block(*, layers: int, dim: int, heads: int, vocab: int = 50_257, **fields: Any) -> GptConfig:
     """Returns GPT-2's block (section 2.3): pre-norm, biases everywhere, learned positions, GELU, tied embedding."""
     return GptConfig(
-        vocab=vocab, layers=layers, model_dim=dim, hidden_dim=4 * dim, heads=heads, head_dim=dim // heads,
-        positions="learned", norm="layer", norm_bias=True, norm_eps=1e-5, activation="gelu_tanh", attention_bias=True,
-        ffn_bias=True, **fields,
-    )  # fmt: skip
+        vocab=vocab,
+        layers=layers,
+        model_dim=dim,
+        hidden_dim=4 * dim,
+        heads=heads,
+        head_dim=dim // heads,
+        positions="learned",
+        norm="layer",
+        norm_bias=True,
+        norm_eps=1e-5,
+        activation="gelu_tanh",
+        attention_bias=True,
+        ffn_bias=True,
+        **fields,
+    )
 
 
 def quickstart() -> Experiment:
@@ -139,15 +143,7 @@ def gpt3_2_7b() -> Experiment:
 
 def gpt3_6_7b() -> Experiment:
     """GPT-3 6.7B: 32 layers of 4096; 2M tokens a batch."""
-    return _gpt3(
-        "gpt3_6_7b",
-        layers=32,
-        dim=4096,
-        heads=32,
-        batch=1024,
-        rate=1.2e-4,
-        mesh=fully_sharded(256, 1),
-    )
+    return _gpt3("gpt3_6_7b", layers=32, dim=4096, heads=32, batch=1024, rate=1.2e-4, mesh=fully_sharded(256, 1))
 
 
 def gpt3_13b() -> Experiment:
@@ -290,9 +286,16 @@ def lingvo_175b() -> Experiment:
     """
     e = _gspmd("lingvo_175b", layers=96, batch=1024, mesh=two_d(256, 8))
     model = replace(
-        e.model, model_dim=12_288, hidden_dim=49_152, heads=96, gated=False, activation="relu",
-        positions="learned", max_positions=2048, logit_cap=50.0,
-    )  # fmt: skip
+        e.model,
+        model_dim=12_288,
+        hidden_dim=49_152,
+        heads=96,
+        gated=False,
+        activation="relu",
+        positions="learned",
+        max_positions=2048,
+        logit_cap=50.0,
+    )
     return replace(e, model=model, data=replace(e.data, length=2048))
 
 
@@ -428,9 +431,7 @@ def palm_540b() -> Experiment:
     """
     e = _palm("palm_540b", layers=118, dim=18_432, heads=48, mesh=two_d(256, 12))
     # 256,000 ids don't divide by 12.
-    return replace(
-        e, model=replace(e.model, vocab=256_128), execution=replace(e.execution, remat="attention_in+attention_out")
-    )
+    return replace(e, model=replace(e.model, vocab=256_128), execution=replace(e.execution, remat="attention_in+attention_out"))
 
 
 def _palm(name: str, *, layers: int, dim: int, heads: int, mesh: Layout) -> Experiment:

@@ -36,9 +36,7 @@ def moe_quickstart() -> Experiment:
 
 def mixture(experts: int, choices: int, **fields: Any) -> MoeConfig:
     """Returns a released decoder's mixture: the best `choices` of all experts, by probability."""
-    return MoeConfig(
-        experts=experts, gating="top_k", choices=choices, group_size=ROW, capacity_factor=1.25 * choices, **fields
-    )  # fmt: skip
+    return MoeConfig(experts=experts, gating="top_k", choices=choices, group_size=ROW, capacity_factor=1.25 * choices, **fields)
 
 
 def mixtral_8x7b() -> Experiment:
@@ -49,9 +47,17 @@ def mixtral_8x7b() -> Experiment:
     if empty slots were work); 3 % of the step is exposed communication.
     """
     model = _decoder(
-        vocab=32_000, layers=32, model_dim=4096, hidden_dim=14_336, heads=32, head_dim=128, kv_heads=8, rotary_base=1e6,
-        norm_eps=1e-5, moe=mixture(8, 2, norm_topk=True),
-    )  # fmt: skip
+        vocab=32_000,
+        layers=32,
+        model_dim=4096,
+        hidden_dim=14_336,
+        heads=32,
+        head_dim=128,
+        kv_heads=8,
+        rotary_base=1e6,
+        norm_eps=1e-5,
+        moe=mixture(8, 2, norm_topk=True),
+    )
     return _released("mixtral_8x7b", model, fully_sharded(128, 1))
 
 
@@ -63,9 +69,18 @@ def qwen3_30b_a3b() -> Experiment:
     34 % MFU (37 % with empty slots); 5 % of the step is exposed communication.
     """
     model = _decoder(
-        vocab=151_936, layers=48, model_dim=2048, hidden_dim=6144, heads=32, head_dim=128, kv_heads=4, rotary_base=1e6,
-        qk_norm=True, qk_norm_kind="rms", moe=mixture(128, 8, norm_topk=True, hidden_dim=768, balance_weight=0.001),
-    )  # fmt: skip
+        vocab=151_936,
+        layers=48,
+        model_dim=2048,
+        hidden_dim=6144,
+        heads=32,
+        head_dim=128,
+        kv_heads=4,
+        rotary_base=1e6,
+        qk_norm=True,
+        qk_norm_kind="rms",
+        moe=mixture(128, 8, norm_topk=True, hidden_dim=768, balance_weight=0.001),
+    )
     return _released("qwen3_30b_a3b", model, fully_sharded(128, 1))
 
 
@@ -78,9 +93,18 @@ def olmoe_1b_7b() -> Experiment:
     with empty slots).
     """
     model = _decoder(
-        vocab=50_304, layers=16, model_dim=2048, hidden_dim=1024, heads=16, head_dim=128, norm_eps=1e-5, qk_norm=True,
-        qk_norm_kind="rms", qk_norm_over="all", moe=mixture(64, 8, balance_weight=0.01, z_weight=0.001),
-    )  # fmt: skip
+        vocab=50_304,
+        layers=16,
+        model_dim=2048,
+        hidden_dim=1024,
+        heads=16,
+        head_dim=128,
+        norm_eps=1e-5,
+        qk_norm=True,
+        qk_norm_kind="rms",
+        qk_norm_over="all",
+        moe=mixture(64, 8, balance_weight=0.01, z_weight=0.001),
+    )
     return _released("olmoe_1b_7b", model, fully_sharded(64, 1), rate=4e-4)
 
 
@@ -91,15 +115,25 @@ def gpt_oss_20b() -> Experiment:
     experts' own activation. All weights are gathered on 128 chips; 2880 is cut in 64. Modelled: 15.6 s, 20 % MFU (23 %
     with empty slots), for attention with sinks has no kernel here.
     """
-    moe = mixture(
-        32, 4, norm_topk=True, router_bias=True, activation="clipped_swiglu", gated="yes", balance_weight=0.001
-    )
+    moe = mixture(32, 4, norm_topk=True, router_bias=True, activation="clipped_swiglu", gated="yes", balance_weight=0.001)
     yarn = Rotary(scaling="yarn", factor=32.0, original=4096, whole=False, amplitude=_magnitude(32.0))
     model = _decoder(
-        vocab=201_088, layers=24, model_dim=2880, hidden_dim=2880, heads=64, head_dim=64, kv_heads=8, norm_eps=1e-5,
-        rotary_base=150_000.0, rotary=yarn, kinds=(LayerKind(window=128), LayerKind()), sinks=True, attention_bias=True,
-        ffn_bias=True, moe=moe,
-    )  # fmt: skip
+        vocab=201_088,
+        layers=24,
+        model_dim=2880,
+        hidden_dim=2880,
+        heads=64,
+        head_dim=64,
+        kv_heads=8,
+        norm_eps=1e-5,
+        rotary_base=150_000.0,
+        rotary=yarn,
+        kinds=(LayerKind(window=128), LayerKind()),
+        sinks=True,
+        attention_bias=True,
+        ffn_bias=True,
+        moe=moe,
+    )
     return _released("gpt_oss_20b", model, fully_sharded(64, 2))
 
 
@@ -119,16 +153,32 @@ def deepseek_v3() -> Experiment:
     (34 % with empty slots); 7 % of the step is exposed communication.
     """
     moe = mixture(
-        256, 8, norm_topk=True, score="sigmoid", correction_bias=True, expert_groups=8, chosen_groups=4, gate_scale=2.5,
-        hidden_dim=2048, shared_dim=2048, balance_weight=1e-4,
-    )  # fmt: skip
-    yarn = Rotary(
-        scaling="yarn", factor=40.0, original=4096
-    )  # cosines as they are: mscale and mscale_all_dim are alike
+        256,
+        8,
+        norm_topk=True,
+        score="sigmoid",
+        correction_bias=True,
+        expert_groups=8,
+        chosen_groups=4,
+        gate_scale=2.5,
+        hidden_dim=2048,
+        shared_dim=2048,
+        balance_weight=1e-4,
+    )
+    yarn = Rotary(scaling="yarn", factor=40.0, original=4096)  # cosines as they are: mscale and mscale_all_dim are alike
     model = _decoder(
-        vocab=129_280, layers=61, leading_layers=3, model_dim=7168, hidden_dim=18_432, heads=128, head_dim=64,
-        rotary=yarn, latent=Latent(rank=512, query_rank=1536), attention_scalar=192 / _magnitude(40.0) ** 4, moe=moe,
-    )  # fmt: skip
+        vocab=129_280,
+        layers=61,
+        leading_layers=3,
+        model_dim=7168,
+        hidden_dim=18_432,
+        heads=128,
+        head_dim=64,
+        rotary=yarn,
+        latent=Latent(rank=512, query_rank=1536),
+        attention_scalar=192 / _magnitude(40.0) ** 4,
+        moe=moe,
+    )
     e = _released("deepseek_v3", model, LAYOUTS["expert_fsdp"](16, 64), rate=2.2e-4)
     data, execution = replace(e.data, batch_size=2048), replace(e.execution, exchange_parts=4)
     return replace(e, data=data, execution=execution)
@@ -184,9 +234,17 @@ def _glam(name: str, *, layers: int, dim: int, heads: int, vocab: int, layout: L
     e = gpt.gspmd_128b()
     moe = MoeConfig(experts=64, group_size=1024, activation="relu", gated="no", balance_weight=0.01)
     model = replace(
-        e.model, vocab=vocab, layers=layers, model_dim=dim, hidden_dim=4 * dim, heads=heads, head_dim=128, moe=moe,
-        sparse_first=True, attention_scale=False,
-    )  # fmt: skip
+        e.model,
+        vocab=vocab,
+        layers=layers,
+        model_dim=dim,
+        hidden_dim=4 * dim,
+        heads=heads,
+        head_dim=128,
+        moe=moe,
+        sparse_first=True,
+        attention_scale=False,
+    )
     return replace(
         e,
         name=f"gpt.{name}",

@@ -21,12 +21,7 @@ from models.parts.moe.config import MoeConfig
 from models.sharding.layouts import data_parallel
 
 # What released weights of Whisper have beside the encoder.
-_WHISPERS_DECODER = (
-    "audio_tower.decoder",
-    "audio_tower.decoder_norm",
-    "audio_tower.embedding",
-    "audio_tower.positions",
-)
+_WHISPERS_DECODER = ("audio_tower.decoder", "audio_tower.decoder_norm", "audio_tower.embedding", "audio_tower.positions")
 
 
 def quickstart() -> Experiment:
@@ -43,26 +38,47 @@ def quickstart() -> Experiment:
     first 1,600 texts, and 93 % of them were used. 16 texts have 196 tokens on average; with 240 a row, 0.2 % of them fit nowhere.
     """
     model = MultimodalConfig(
-        vocab=4096, layers=4, model_dim=256, hidden_dim=1024, heads=4, head_dim=64, dropout=0.1, max_positions=48,
+        vocab=4096,
+        layers=4,
+        model_dim=256,
+        hidden_dim=1024,
+        heads=4,
+        head_dim=64,
+        dropout=0.1,
+        max_positions=48,
         moe=MoeConfig(experts=8, group_size=240, gating="top2", capacity_factor=4.0),  # packs have no padding to spare
         vision=vit(4, 256, 1024, 4, 8, height=64, width=64, classes=0, pooling="mean", class_token="none", dropout=0.1),
         whisper=whisper(512, 6, 6),
-    )  # fmt: skip
+    )
     return Experiment(
         name="multimodal.quickstart",
         model=model,
         layout=data_parallel(1, 1),
         data=MultimodalData(
-            cache="multimodal", batch_size=2, texts=16, pool=2, row_length=240, pictures=16, sounds=2, shift=4, targets_length=48,
-            temperature=1.7, augment=SpecAugment(bands=2, stretches=2),
+            cache="multimodal",
+            batch_size=2,
+            texts=16,
+            pool=2,
+            row_length=240,
+            pictures=16,
+            sounds=2,
+            shift=4,
+            targets_length=48,
+            temperature=1.7,
+            augment=SpecAugment(bands=2, stretches=2),
         ),
         optimizer=AdamW(schedule=Cosine(peak=1e-3, steps=1500, warmup=100), b2=0.98, weight_decay=0.05),
         train=Train(
-            steps=1500, clip_norm=1.0, save_every=500, keep=1, init_from="audio_tower=whisper_base",
-            freeze=("audio_tower",), fresh=_WHISPERS_DECODER,
+            steps=1500,
+            clip_norm=1.0,
+            save_every=500,
+            keep=1,
+            init_from="audio_tower=whisper_base",
+            freeze=("audio_tower",),
+            fresh=_WHISPERS_DECODER,
         ),
         eval=Decode(split="test", beams=1, max_length=40, batch_size=32, length_penalty=0.0, limit=600),
-    )  # fmt: skip
+    )
 
 
 def pod() -> Experiment:
@@ -72,14 +88,34 @@ def pod() -> Experiment:
     ViT-22B's. Not trained, and not run: the plan of it is in BENCHMARKS.md.
     """
     model = MultimodalConfig(
-        vocab=64_000, layers=16, model_dim=4096, hidden_dim=4096, heads=32, head_dim=128, dropout=0.0, max_positions=128,
-        moe=MoeConfig(experts=512, group_size=512, gating="top2"), sparse_every=2,
+        vocab=64_000,
+        layers=16,
+        model_dim=4096,
+        hidden_dim=4096,
+        heads=32,
+        head_dim=128,
+        dropout=0.0,
+        max_positions=128,
+        moe=MoeConfig(experts=512, group_size=512, gating="top2"),
+        sparse_every=2,
         vision=vit(
-            48, 6144, 24_576, 48, 14, classes=0, pooling="mean", class_token="none", order="parallel", qk_norm=True,
-            activation="gelu_tanh", norm_bias=False, attention_bias=False, output_bias="yes",
+            48,
+            6144,
+            24_576,
+            48,
+            14,
+            classes=0,
+            pooling="mean",
+            class_token="none",
+            order="parallel",
+            qk_norm=True,
+            activation="gelu_tanh",
+            norm_bias=False,
+            attention_bias=False,
+            output_bias="yes",
         ),
         conformer=conformer(36, 3072, 16, 5, objective="none", dropout=0.0),
-    )  # fmt: skip
+    )
     return Experiment(
         name="multimodal.pod",
         model=model,

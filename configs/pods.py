@@ -60,9 +60,7 @@ PODS = {
     "gpt.olmoe_1b_7b": Pod("v4:4x4x4", "none as throughput"),
     "gpt.gpt_oss_20b": Pod("v4:4x4x8", "none as throughput"),
     "gpt.deepseek_v3": Pod("v4:8x8x16", "none for TPUs"),
-    "gpt.glam_64b_64e": Pod(
-        "v4:8x8x8", "none as throughput; 456 MWh on 1024 v4 for 600e9 tokens (GLaM, Table 1, from memory)"
-    ),
+    "gpt.glam_64b_64e": Pod("v4:8x8x8", "none as throughput; 456 MWh on 1024 v4 for 600e9 tokens (GLaM, Table 1, from memory)"),
     "gpt.glam_8b_64e": Pod("v4:4x8x8", "none as throughput"),
     "gshard_m4.moe_128e_12l": Pod("v4:4x4x8", "2.16 steps/s on 128 v3 cores (GShard, Table 3)"),
     "gshard_m4.moe_512e_12l": Pod("v4:8x8x8", "3.28 steps/s on 512 v3 cores (GShard, Table 3)"),

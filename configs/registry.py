@@ -95,17 +95,21 @@ def to_json(value: Any) -> Any:
 
 
 # Protocols that a family or a kind of data implements, and functions that return the classes registered for each.
-_OPEN = {
-    families.ModelConfig: families.config_classes,
-    DataConfig: config_classes,
-    EvalConfig: eval_classes,
-}
+_OPEN = {families.ModelConfig: families.config_classes, DataConfig: config_classes, EvalConfig: eval_classes}
 
 
 MOVED_INTO_MOE = (
-    "experts", "gating", "group_size", "capacity_factor", "eval_capacity_factor", "second_expert_threshold",
-    "second_expert_slot", "input_jitter", "balance_weight", "z_weight",
-)  # fmt: skip
+    "experts",
+    "gating",
+    "group_size",
+    "capacity_factor",
+    "eval_capacity_factor",
+    "second_expert_threshold",
+    "second_expert_slot",
+    "input_jitter",
+    "balance_weight",
+    "z_weight",
+)
 
 # Fields that have moved since experiments were first stored, by their dotted paths: releases and runs from before still open.
 MOVED = {f"model.{name}": f"execution.{name}" for name in ("dtype", "remat", "unroll", "dispatch", "loss_chunks")} | {

@@ -17,12 +17,7 @@ from configs import t5
 from configs.experiment import Experiment
 from models.execution import Execution
 from models.parts.moe.config import MoeConfig
-from models.sharding.expert_layouts import (
-    expert_fsdp,
-    expert_fully_sharded,
-    expert_parallel,
-    expert_parallel_2d,
-)
+from models.sharding.expert_layouts import expert_fsdp, expert_fully_sharded, expert_parallel, expert_parallel_2d
 from models.sharding.layout import Layout
 from models.t5.config import T5Config
 
@@ -33,9 +28,14 @@ KEPT = "dispatched+attention_in+attention_out"
 def mixture(experts: int, group_size: int, factor: float = 1.25, least: int = 4) -> MoeConfig:
     """The mixture of the released code. In evaluation it has twice the tokens' share of slots there; here nothing is dropped."""
     return MoeConfig(
-        experts=experts, gating="top1", group_size=group_size, capacity_factor=factor, min_capacity=least,
-        router_std=0.02, balance_weight=0.01,
-    )  # fmt: skip
+        experts=experts,
+        gating="top1",
+        group_size=group_size,
+        capacity_factor=factor,
+        min_capacity=least,
+        router_std=0.02,
+        balance_weight=0.01,
+    )
 
 
 def _experiment(name: str, model: T5Config, layout: Layout, **execution: Any) -> Experiment:

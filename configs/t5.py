@@ -30,17 +30,33 @@ QUICKSTART = T5Config(vocab=8320, layers=8, model_dim=256, hidden_dim=512, heads
 def v1_0(layers: int, dim: int, hidden: int, heads: int, head_dim: int = 64) -> T5Config:
     """T5 1.0: ReLU, logits tied to the embedding, dropout 0.1 in pre-training; `layers` of each stack."""
     return T5Config(
-        layers=2 * layers, model_dim=dim, hidden_dim=hidden, heads=heads, head_dim=head_dim, tied=True, z_loss=1e-4,
-        dropout=0.1, hidden_dropout=0.1, output_dropout=0.1,
-    )  # fmt: skip
+        layers=2 * layers,
+        model_dim=dim,
+        hidden_dim=hidden,
+        heads=heads,
+        head_dim=head_dim,
+        tied=True,
+        z_loss=1e-4,
+        dropout=0.1,
+        hidden_dropout=0.1,
+        output_dropout=0.1,
+    )
 
 
 def v1_1(layers: int, dim: int, hidden: int, heads: int, vocab: int = 32_128) -> T5Config:
     """T5 1.1 and mT5: gated GELU, logits of their own, no dropout in pre-training; `layers` of each stack."""
     return T5Config(
-        layers=2 * layers, model_dim=dim, hidden_dim=hidden, heads=heads, vocab=vocab, activation="gelu_tanh", gated=True,
-        tied=False, scale_logits=False, z_loss=1e-4,
-    )  # fmt: skip
+        layers=2 * layers,
+        model_dim=dim,
+        hidden_dim=hidden,
+        heads=heads,
+        vocab=vocab,
+        activation="gelu_tanh",
+        gated=True,
+        tied=False,
+        scale_logits=False,
+        z_loss=1e-4,
+    )
 
 
 def experiment(name: str, model: T5Config, layout: Layout, **execution: Any) -> Experiment:

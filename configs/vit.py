@@ -26,14 +26,10 @@ JFT_CLASSES = 29_593
 
 def vit(layers: int, dim: int, hidden: int, heads: int, patch: int, **fields: Any) -> VitConfig:
     """A ViT by its sizes; what else the original has are the defaults."""
-    return VitConfig(
-        layers=layers, model_dim=dim, hidden_dim=hidden, heads=heads, head_dim=dim // heads, patch=patch, **fields
-    )
+    return VitConfig(layers=layers, model_dim=dim, hidden_dim=hidden, heads=heads, head_dim=dim // heads, patch=patch, **fields)
 
 
-def experiment(
-    name: str, model: VitConfig, layout: Layout, batch: int, steps: int, peak: float, **fields: Any
-) -> Experiment:
+def experiment(name: str, model: VitConfig, layout: Layout, batch: int, steps: int, peak: float, **fields: Any) -> Experiment:
     """Pre-training on ImageNet-1k as AugReg's with medium augmentation: 300 epochs, Adam, a decay of weights, clipping to 1."""
     return Experiment(
         name=f"vit.{name}",
@@ -96,21 +92,28 @@ def vit_22b() -> Experiment:
     step.
     """
     model = vit(
-        48, 6144, 24_576, 48, 14, order="parallel", qk_norm=True, attention_bias=False, output_bias="yes", norm_bias=False,
-    )  # fmt: skip
+        48, 6144, 24_576, 48, 14, order="parallel", qk_norm=True, attention_bias=False, output_bias="yes", norm_bias=False
+    )
     # Of 6144 rows one of 64 devices has 96, whole tiles of a TPU; one of 1024 would have 6, to be laid out anew at each use.
     e = _jft("vit_22b", model, fsdp_within_data(16, 64), 65_536, 177_000, remat="context")
-    return replace(
-        e, optimizer=replace(e.optimizer, schedule=InverseSqrt(scale=1e-3 * 100, flat=10_000, warmup=10_000))
-    )
+    return replace(e, optimizer=replace(e.optimizer, schedule=InverseSqrt(scale=1e-3 * 100, flat=10_000, warmup=10_000)))
 
 
 def _sparse(name: str, model: VitConfig, experts: int, layout: Layout, peak: float, **fields: Any) -> Experiment:
     """V-MoE's pre-training on ImageNet-21k (appendix B): 300 epochs of 4,096 pictures, Adam, a decay of 0.1, mixup 0.5."""
     moe = MoeConfig(
-        experts=experts, gating="top_k", choices=2, group_size=8 * model.length, capacity_factor=2.1, eval_capacity_factor=2.1,
-        capacity_multiple=4, router_noise=1.0, balance_weight=0.0, importance_weight=0.005, load_weight=0.005,
-    )  # fmt: skip
+        experts=experts,
+        gating="top_k",
+        choices=2,
+        group_size=8 * model.length,
+        capacity_factor=2.1,
+        eval_capacity_factor=2.1,
+        capacity_multiple=4,
+        router_noise=1.0,
+        balance_weight=0.0,
+        importance_weight=0.005,
+        load_weight=0.005,
+    )
     model = replace(model, moe=moe, classes=21_843)
     e = experiment(name, model, layout, 4096, 900_000, peak, **fields)
     return replace(
@@ -155,9 +158,21 @@ def moe_15b() -> Experiment:
 
 
 QUICKSTART = VitConfig(
-    height=28, width=28, channels=1, patch=7, classes=10, layers=6, model_dim=128, hidden_dim=256, heads=4, head_dim=32,
-    pooling="mean", class_token="none", positions="sinusoidal", activation="gelu",
-)  # fmt: skip
+    height=28,
+    width=28,
+    channels=1,
+    patch=7,
+    classes=10,
+    layers=6,
+    model_dim=128,
+    hidden_dim=256,
+    heads=4,
+    head_dim=32,
+    pooling="mean",
+    class_token="none",
+    positions="sinusoidal",
+    activation="gelu",
+)
 
 
 def quickstart() -> Experiment:
@@ -171,25 +186,39 @@ def quickstart() -> Experiment:
         model=QUICKSTART,
         layout=data_parallel(1, 1),
         data=ImageData(
-            cache="fashion_mnist", batch_size=128, height=28, width=28, channels=1, mean=(0.286,), std=(0.353,), eval_crop=1.0,
+            cache="fashion_mnist",
+            batch_size=128,
+            height=28,
+            width=28,
+            channels=1,
+            mean=(0.286,),
+            std=(0.353,),
+            eval_crop=1.0,
             augmentation=Augmentation(flip=True, mixup=0.2),
         ),
         optimizer=AdamW(schedule=Cosine(peak=1e-3, steps=5800, warmup=300, floor=0.01), weight_decay=0.5),
         train=Train(steps=5800, clip_norm=1.0, log_every=100, save_every=1000, eval_every=1000, keep=2),
         eval=HeldOut(split="test", batch_size=200),
         execution=Execution(unroll=0),
-    )  # fmt: skip
+    )
 
 
 def moe_quickstart() -> Experiment:
     """The quickstart with 8 experts in every second layer, one of them for each patch: as many FLOPs a patch."""
     moe = MoeConfig(
-        experts=8, gating="top_k", choices=1, group_size=8 * QUICKSTART.length, capacity_factor=1.05, eval_capacity_factor=1.05,
-        capacity_multiple=4, router_noise=1.0, balance_weight=0.0, importance_weight=0.005, load_weight=0.005,
-    )  # fmt: skip
-    return replace(
-        quickstart(), name="vit.moe_quickstart", model=replace(QUICKSTART, moe=moe), layout=expert_parallel(1, 1)
+        experts=8,
+        gating="top_k",
+        choices=1,
+        group_size=8 * QUICKSTART.length,
+        capacity_factor=1.05,
+        eval_capacity_factor=1.05,
+        capacity_multiple=4,
+        router_noise=1.0,
+        balance_weight=0.0,
+        importance_weight=0.005,
+        load_weight=0.005,
     )
+    return replace(quickstart(), name="vit.moe_quickstart", model=replace(QUICKSTART, moe=moe), layout=expert_parallel(1, 1))
 
 
 def bench_s16() -> Experiment:

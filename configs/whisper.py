@@ -22,9 +22,16 @@ SINUSOIDS = ("front.positions",)  # of the encoder, which are not trained
 def model(dim: int, encoder: int, decoder: int, vocab: int = 51_865, mels: int = 80) -> WhisperConfig:
     """Returns a released size: heads of 64, four times the width inside."""
     return WhisperConfig(
-        vocab=vocab, mels=mels, layers=encoder + decoder, decoder_layers=0 if encoder == decoder else decoder, model_dim=dim,
-        hidden_dim=4 * dim, heads=dim // 64, head_dim=64, start_id=50_257 if vocab == 51_864 else 50_258,
-    )  # fmt: skip
+        vocab=vocab,
+        mels=mels,
+        layers=encoder + decoder,
+        decoder_layers=0 if encoder == decoder else decoder,
+        model_dim=dim,
+        hidden_dim=4 * dim,
+        heads=dim // 64,
+        head_dim=64,
+        start_id=50_257 if vocab == 51_864 else 50_258,
+    )
 
 
 def experiment(name: str, model: WhisperConfig, layout: Layout, peak: float, **execution: str) -> Experiment:
@@ -34,14 +41,18 @@ def experiment(name: str, model: WhisperConfig, layout: Layout, peak: float, **e
         model=model,
         layout=layout,
         data=SpeechData(
-            batch_size=256, seconds=30.0, mels=model.mels, padding="silence", targets_length=448,
+            batch_size=256,
+            seconds=30.0,
+            mels=model.mels,
+            padding="silence",
+            targets_length=448,
             augment=SpecAugment(bands=2, stretches=2),
         ),
         optimizer=AdamW(schedule=Linear(peak=peak, steps=2**20, warmup=2048), b2=0.98, eps=1e-6, weight_decay=0.1),
         train=Train(steps=2**20, clip_norm=1.0, save_every=5000, keep=5, log_every=100, freeze=SINUSOIDS),
         eval=Decode(beams=5, max_length=224, batch_size=64, length_penalty=0.0),
         execution=Execution(dtype="bfloat16", **execution),  # pyright: ignore[reportArgumentType]
-    )  # fmt: skip
+    )
 
 
 def tiny() -> Experiment:
@@ -100,16 +111,18 @@ def czech() -> Experiment:
         name="whisper.czech",
         layout=data_parallel(1, 1),
         data=SpeechData(
-            cache="fillets_whisper", batch_size=8, seconds=8.0, slots=4, targets_length=128,
+            cache="fillets_whisper",
+            batch_size=8,
+            seconds=8.0,
+            slots=4,
+            targets_length=128,
             augment=SpecAugment(bands=2, stretches=2),
         ),
         optimizer=AdamW(schedule=Linear(peak=3e-5, steps=340, warmup=30), b2=0.98, weight_decay=0.01),
-        train=Train(
-            steps=340, clip_norm=1.0, save_every=170, keep=1, init_from="whisper_base", freeze=("front",)
-        ),
+        train=Train(steps=340, clip_norm=1.0, save_every=170, keep=1, init_from="whisper_base", freeze=("front",)),
         eval=Decode(split="validation", beams=1, max_length=64, batch_size=16, length_penalty=0.0),
         execution=Execution(),
-    )  # fmt: skip
+    )
 
 
 def english() -> Experiment:

@@ -27,9 +27,7 @@ class Reader(gguf.GGUFReader):
         return np.frombuffer(self.data, kind, count, offset)
 
     def _build_fields(self, offs: int, count: int) -> int:
-        return super()._build_fields(
-            offs, untrusted.bounded(int(count), untrusted.FIELDS, "settings", ValueError, "it")
-        )
+        return super()._build_fields(offs, untrusted.bounded(int(count), untrusted.FIELDS, "settings", ValueError, "it"))
 
     def _build_tensor_info(self, offs: int, count: int) -> tuple[int, list[gguf.ReaderField]]:
         count = untrusted.bounded(int(count), untrusted.FIELDS, "tensors", ValueError, "it")

@@ -38,9 +38,7 @@ def config_classes() -> dict[str, type]:
 
 def eval_classes() -> dict[str, type]:
     """Returns the classes that say how to evaluate, by class name."""
-    return {
-        cls.__name__: cls for cls in (HeldOut, Decode, *(c for name in KINDS for c in module(name, "config").EVALS))
-    }
+    return {cls.__name__: cls for cls in (HeldOut, Decode, *(c for name in KINDS for c in module(name, "config").EVALS))}
 
 
 def module(name: str, file: str) -> Any:

@@ -92,9 +92,14 @@ def takes_vocabulary(settings: Settings) -> bool:
 
 
 def prepare(
-    cache: str, settings: Settings | None = None, *, data_dir: Path | None = None, vocabulary: Path | None = None,
-    progress: Progress = print, beam: Sequence[str] | None = None,
-) -> Path:  # fmt: skip
+    cache: str,
+    settings: Settings | None = None,
+    *,
+    data_dir: Path | None = None,
+    vocabulary: Path | None = None,
+    progress: Progress = print,
+    beam: Sequence[str] | None = None,
+) -> Path:
     """Makes a packed cache, unless it is up to date; first those that it is made from.
 
     Args:

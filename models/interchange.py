@@ -48,9 +48,7 @@ class Part:
 
     def __post_init__(self):
         if any(size < 0 for size in self.shape):
-            raise InterchangeError(
-                f"{self.name} would have the shape {list(self.shape)}: no size of config.json is below 0"
-            )
+            raise InterchangeError(f"{self.name} would have the shape {list(self.shape)}: no size of config.json is below 0")
 
     @property
     def flat(self) -> Shape:
@@ -180,9 +178,14 @@ def table(theirs: str, name: str, shape: Shape) -> Entry:
 
 
 def matrix(
-    theirs: str, *ours: tuple[str, Shape], inputs: int = 1, layers: int = 0, transposed: bool = True, pairs: int = 0,
+    theirs: str,
+    *ours: tuple[str, Shape],
+    inputs: int = 1,
+    layers: int = 0,
+    transposed: bool = True,
+    pairs: int = 0,
     **places: Any,
-) -> Entry:  # fmt: skip
+) -> Entry:
     """Returns the entry of a projection, or of several of ours in one tensor; `places` as in Entry."""
     return Entry(theirs, tuple(Part(*part, inputs) for part in ours), layers, transposed, pairs, **places)
 
@@ -194,9 +197,7 @@ def convolution(theirs: str, ours: str, shape: tuple[int, int, int], *, bias: st
     return [filter_, *([vector(f"{theirs}.bias", (bias, shape[2:]))] if bias else [])]
 
 
-def norm(
-    theirs: str, ours: str, size: int, *, names: tuple[str, str] = ("weight", "bias"), **places: Any
-) -> list[Entry]:
+def norm(theirs: str, ours: str, size: int, *, names: tuple[str, str] = ("weight", "bias"), **places: Any) -> list[Entry]:
     """Returns the entries of a layer norm; `names` are theirs of scale and bias."""
     pairs, between = zip(names, ("scale", "bias"), strict=True), "/" if "/" in theirs else "."
     return [vector(f"{theirs}{between}{t}", (f"{ours}.{o}", (size,)), **places) for t, o in pairs]

@@ -44,9 +44,8 @@ def _run(program: str, pins: list[str], seconds: float) -> tuple[list[dict], str
     command = [program, "--disable-pip", "--no-deps", "--format", "json", "--progress-spinner", "off", "--timeout", "5"]
     try:
         result = subprocess.run(
-            [*command, "-r", "/dev/stdin"], input="\n".join(pins), capture_output=True, text=True, timeout=seconds,
-            check=False,
-        )  # fmt: skip
+            [*command, "-r", "/dev/stdin"], input="\n".join(pins), capture_output=True, text=True, timeout=seconds, check=False
+        )
         return json.loads(result.stdout)["dependencies"], ""
     except subprocess.TimeoutExpired:
         return [], f"pip-audit has not answered within {seconds:.0f} s"

@@ -77,9 +77,7 @@ def _score(args: Any, e: Any, weights: Any, moe: Any) -> float:
     from trainers.evaluation.evaluator import open_evaluator
     from trainers.evaluation.place import placed
 
-    e = dataclasses.replace(
-        e, model=dataclasses.replace(e.model, moe=moe), eval=dataclasses.replace(e.eval, limit=args.limit)
-    )
+    e = dataclasses.replace(e, model=dataclasses.replace(e.model, moe=moe), eval=dataclasses.replace(e.eval, limit=args.limit))
     plan, params = placed(e, weights)
     cache = cache_folder(e.data)
     scores = open_evaluator(plan.model, e, cache, weights.vocabulary or cache)(params)

@@ -262,10 +262,7 @@ def main() -> None:
     with paths.scratch(Path(tempfile.gettempdir()) / "bench_faults") as folder:
         in_a_process(write_documents, folder / "data" / "caches" / "documents")
         if not args.json:
-            print(
-                "| run | kills | of them inside a save | runs | saves lost | differences |\n" + "| --- " * 6 + "|",
-                flush=True,
-            )
+            print("| run | kills | of them inside a save | runs | saves lost | differences |\n" + "| --- " * 6 + "|", flush=True)
         for number, kind in enumerate(kinds):
             share = args.kills // len(kinds) + (number < args.kills % len(kinds))
             tallies.append(campaign(kind, share, rng, folder))

@@ -32,10 +32,7 @@ TAUGHT = {5000: "bert.minilm_debian_taught_5k"}
 def main() -> int:
     parser = cli.parser(__doc__)
     parser.add_argument(
-        "--sizes",
-        type=cli.numbers,
-        default=[1000, 5000],
-        help="numbers of training examples, comma-separated; 0 takes all",
+        "--sizes", type=cli.numbers, default=[1000, 5000], help="numbers of training examples, comma-separated; 0 takes all"
     )
     parser.add_argument("--seeds", type=cli.numbers, default=[0, 1, 2], help="comma-separated")
     parser.add_argument("--taught", action="store_true", help="add examples that a teacher labels")
@@ -65,8 +62,9 @@ def run(name: str, seed: int) -> dict[str, float]:
         command = [sys.executable, "-m", "scripts.train", name, "--workdir", folder]
         subprocess.run(
             [*command, "--data.cache", cache, "--data.seed", str(seed), "--train.seed", str(seed)],
-            check=True, stdout=subprocess.DEVNULL,
-        )  # fmt: skip
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
         minutes = (time.monotonic() - began) / 60
         from trainers import metrics
 

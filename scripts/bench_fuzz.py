@@ -20,16 +20,12 @@ def main(arguments: list[str] | None = None) -> int:
     from scripts.fuzz.readers import READERS
 
     parser = cli.parser(__doc__)
-    parser.add_argument(
-        "--readers", default=",".join(READERS), help="names of readers, comma-separated; all by default"
-    )
+    parser.add_argument("--readers", default=",".join(READERS), help="names of readers, comma-separated; all by default")
     parser.add_argument("--count", type=int, default=200, metavar="N", help="mutations for each reader")
     parser.add_argument("--first", type=int, default=0, metavar="N", help="the number of the first mutation")
     parser.add_argument("--seed", type=int, default=0, help="of the mutations; 0")
     parser.add_argument("--seconds", type=float, default=10, help="that a reader may take for one mutation")
-    parser.add_argument(
-        "--mib", type=int, default=1024, help="of address space that a reader may ask for, beyond its start"
-    )
+    parser.add_argument("--mib", type=int, default=1024, help="of address space that a reader may ask for, beyond its start")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
     limits = campaign.Limits(options.seconds, options.mib)

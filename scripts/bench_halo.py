@@ -23,12 +23,8 @@ DILATIONS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 def main(arguments: list[str] | None = None) -> int:
     parser = cli.parser(__doc__)
-    parser.add_argument(
-        "--grids", type=_grids, default=_grids("8x1,4x2,4x4,16x1"), metavar="RxC,...", help="rows x columns"
-    )
-    parser.add_argument(
-        "--dilations", type=cli.numbers, default=DILATIONS, help="of the convolution, with commas between them"
-    )
+    parser.add_argument("--grids", type=_grids, default=_grids("8x1,4x2,4x4,16x1"), metavar="RxC,...", help="rows x columns")
+    parser.add_argument("--dilations", type=cli.numbers, default=DILATIONS, help="of the convolution, with commas between them")
     parser.add_argument("--size", type=int, default=512, help="rows and columns of the image")
     parser.add_argument("--channels", type=int, default=384, help="of the picture; 384")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), help="bfloat16 for TPUs, else float32, by default")
@@ -77,9 +73,7 @@ def row(args: Any, grid: tuple[int, int], dilation: int) -> dict[str, Any]:
     from models.parts.convolution import convolve
     from models.sharding.component import Component, make_mesh
 
-    layout = Layout(
-        name="space", mesh=(("rows", grid[0]), ("columns", grid[1])), rules=rules(height="rows", width="columns")
-    )
+    layout = Layout(name="space", mesh=(("rows", grid[0]), ("columns", grid[1])), rules=rules(height="rows", width="columns"))
     where = Component(layout, mesh=make_mesh(layout, devices(args, grid)))
     alone = Component(Layout(name="alone", mesh=(("all", 1),)))
     found: dict[str, Any] = {"grid": f"{grid[0]}x{grid[1]}", "dilation": dilation}
@@ -98,9 +92,7 @@ def compiled(args: Any, where: Any, convolution: Any) -> dict[str, Any]:
     from trainers.programs.collectives import collectives
 
     dtype = jnp.dtype(args.dtype or ("bfloat16" if args.topology else "float32"))
-    space, whole = (
-        NamedSharding(where.mesh, spec) for spec in (PartitionSpec(None, "rows", "columns"), PartitionSpec())
-    )
+    space, whole = (NamedSharding(where.mesh, spec) for spec in (PartitionSpec(None, "rows", "columns"), PartitionSpec()))
     image = jax.ShapeDtypeStruct((1, args.size, args.size, args.channels), dtype, sharding=space)
     filters = jax.ShapeDtypeStruct((3, 3, args.channels, args.channels), dtype, sharding=whole)
 
@@ -121,8 +113,10 @@ def compiled(args: Any, where: Any, convolution: Any) -> dict[str, Any]:
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
     """Returns the rows as lines of text, a heading first."""
-    lines = [f"{'grid':6} {'dilation':>8}  {'plain MiB':>10} {'permutes':>8} {'gathers':>8} {'temp':>7}  "
-             f"{'ours MiB':>10} {'permutes':>8} {'gathers':>8} {'temp':>7}"]  # fmt: skip
+    lines = [
+        f"{'grid':6} {'dilation':>8}  {'plain MiB':>10} {'permutes':>8} {'gathers':>8} {'temp':>7}  "
+        f"{'ours MiB':>10} {'permutes':>8} {'gathers':>8} {'temp':>7}"
+    ]
     for found in rows:
         parts = []
         for name in ("plain", "ours"):

@@ -47,12 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     splits = read(folder, manifest, options.size, options.limit)
     for name in MODELS if options.models == "both" else (options.models,):
         start = time.monotonic()
-        line = {
-            "cache": options.cache,
-            "model": name,
-            "examples": len(splits["train"][1]),
-            **fit_and_score(name, splits),
-        }
+        line = {"cache": options.cache, "model": name, "examples": len(splits["train"][1]), **fit_and_score(name, splits)}
         line |= {"seconds": round(time.monotonic() - start, 1)}
         print(json.dumps(line) if options.json else "  ".join(f"{k} {v}" for k, v in line.items()), flush=True)
     return 0
@@ -60,9 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def read(folder: Path, manifest: dict[str, Any], size: int, limit: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Returns pixels [N, size * size * C], float32 from 0 to 1, and classes [N] of each split of a cache."""
-    data = ImageData(
-        batch_size=1, height=size, width=size, channels=manifest["channels"], mean=(0.0,), std=(1.0,), eval_crop=1.0
-    )
+    data = ImageData(batch_size=1, height=size, width=size, channels=manifest["channels"], mean=(0.0,), std=(1.0,), eval_crop=1.0)
     files = {"train": folder / "train" / f"{PART}.array_record"} | {
         split: folder / f"{split}.array_record" for split in manifest["held_out"]
     }

@@ -53,8 +53,7 @@ def optical_flow(frames_THW: np.ndarray, lead: int) -> np.ndarray:
 
     apart = min(2, len(frames_THW) - 1)
     before, after = (
-        np.minimum(np.log1p(np.maximum(x, 0)) * _SCALE, 255).astype(np.uint8)
-        for x in (frames_THW[-1 - apart], frames_THW[-1])
+        np.minimum(np.log1p(np.maximum(x, 0)) * _SCALE, 255).astype(np.uint8) for x in (frames_THW[-1 - apart], frames_THW[-1])
     )
     flow_HW2 = cv2.DISOpticalFlow_create(cv2.DISOPTICAL_FLOW_PRESET_MEDIUM).calc(before, after, None)
     step_2HW = np.moveaxis(flow_HW2, -1, 0)[::-1].astype(float) / apart  # OpenCV has columns first
@@ -148,9 +147,7 @@ def table(data: Any, found: dict[str, dict[str, float]]) -> list[str]:
     lines = [f"{'':22}" + "".join(f"{lead * minutes:7g} min" for lead in data.scored)]
     for score in (*(f"csi_{t:g}" for t in data.thresholds), "crps"):
         for name, scores in found.items():
-            lines.append(
-                f"{score:9} {name:12}" + "".join(f"{scores[f'lead_{lead}/{score}']:11.3f}" for lead in data.scored)
-            )
+            lines.append(f"{score:9} {name:12}" + "".join(f"{scores[f'lead_{lead}/{score}']:11.3f}" for lead in data.scored))
     return lines
 
 

@@ -95,11 +95,7 @@ PEERS = {
     "pytorch": _peer("PyTorch", "parity", "pytorch", modules=("metnet2",), needs="make bench-peers"),
     "flax": System("Flax", (sys.executable, "-m", "scripts.peers.flax"), modules=("vit",), needs="make bench-peers"),
     "maxtext": _peer(
-        "MaxText",
-        "maxtext",
-        "maxtext",
-        modules=("gpt",),
-        needs="Python 3.12 or newer: make bench-peers PYTHON312=...",
+        "MaxText", "maxtext", "maxtext", modules=("gpt",), needs="Python 3.12 or newer: make bench-peers PYTHON312=..."
     ),
 }
 
@@ -142,8 +138,13 @@ def started(system: System, e: Experiment, work: Work) -> Iterator[Process]:
         with errors.open("w") as stderr:
             process = subprocess.Popen(
                 [*system.command, work.name, json.dumps(registry.to_json(e))],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=ROOT, env=variables,
-            )  # fmt: skip
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                cwd=ROOT,
+                env=variables,
+            )
         try:
             yield Process(system, process, errors)
         finally:
@@ -163,9 +164,7 @@ def units(e: Experiment, work: Work) -> int:
     return e.data.batch_size * sum(feature.shape[0] for feature in segments)
 
 
-def compare(
-    e: Experiment, systems: Sequence[System], windows: int, steps: int, work: Work = TRAIN
-) -> list[dict[str, Any]]:
+def compare(e: Experiment, systems: Sequence[System], windows: int, steps: int, work: Work = TRAIN) -> list[dict[str, Any]]:
     """Runs the experiment on all systems in turn, a window of steps each.
 
     Returns:
@@ -222,9 +221,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--experiments", default=",".join(EXPERIMENTS), help="comma-separated")
     parser.add_argument("--work", default="train,generate", help="comma-separated")
     parser.add_argument("--peers", default=",".join(PEERS), help="comma-separated")
-    parser.add_argument(
-        "--windows", type=int, default=8, help=f"windows of each system, after {WARMUP} that is not counted"
-    )
+    parser.add_argument("--windows", type=int, default=8, help=f"windows of each system, after {WARMUP} that is not counted")
     parser.add_argument("--steps", type=int, default=3, help="training steps in a window")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     args = parser.parse_args(argv)

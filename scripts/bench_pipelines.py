@@ -51,14 +51,7 @@ def measure(name: str, stages: int, microbatches: int) -> dict:
 
     e = registry.tiny(cli.synthetic(registry.load("gpt.quickstart")))
     model = dataclasses.replace(
-        e.model,
-        layers=2 * stages,
-        model_dim=128,
-        hidden_dim=512,
-        heads=4,
-        head_dim=32,
-        vocab=2048,
-        dropout=0.0,
+        e.model, layers=2 * stages, model_dim=128, hidden_dim=512, heads=4, head_dim=32, vocab=2048, dropout=0.0
     )
     execution = dataclasses.replace(e.execution, remat="full")
     data = dataclasses.replace(e.data, batch_size=microbatches, length=128)
@@ -68,10 +61,15 @@ def measure(name: str, stages: int, microbatches: int) -> dict:
     chunks = layout.pipelines[0][1].chunks
     s = Schedule(stages, chunks, microbatches)
     return {
-        "schedule": name, "stages": stages, "chunks": chunks, "microbatches": microbatches,
+        "schedule": name,
+        "stages": stages,
+        "chunks": chunks,
+        "microbatches": microbatches,
         "temporary_bytes": compiled.memory_analysis().temp_size_in_bytes,  # pyright: ignore[reportOptionalMemberAccess]
-        "ticks": s.ticks, "idle": s.idle(), "papers": s.bubble,
-    }  # fmt: skip
+        "ticks": s.ticks,
+        "idle": s.idle(),
+        "papers": s.bubble,
+    }
 
 
 if __name__ == "__main__":

@@ -77,9 +77,13 @@ def measure(folder: Path, options: Any) -> dict[str, Any]:
     manifest = read_manifest(folder)
     how = Augmentation(crop="resized", flip=True, layers=options.layers, mixup=0.2)
     data = ImageData(
-        cache=folder.name, batch_size=options.batch, height=options.size, width=options.size,
-        channels=manifest["channels"], augmentation=how,
-    )  # fmt: skip
+        cache=folder.name,
+        batch_size=options.batch,
+        height=options.size,
+        width=options.size,
+        channels=manifest["channels"],
+        augmentation=how,
+    )
     task = ImageTask(data)
     source = AugmentedSource(task, CacheSource(task, folder), None)
     rates: dict[int, list[float]] = {workers: [] for workers in options.workers}

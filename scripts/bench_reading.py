@@ -34,9 +34,7 @@ _CHILD = "SHARDZOO_BENCH_READING"  # set for the processes that this command sta
 def main() -> int:
     parser = cli.parser(__doc__)
     cli.add_experiment(parser)
-    parser.add_argument(
-        "--processes", type=cli.numbers, default=[1, 2, 4], metavar="N,N", help="how many read together"
-    )
+    parser.add_argument("--processes", type=cli.numbers, default=[1, 2, 4], metavar="N,N", help="how many read together")
     parser.add_argument("--steps", type=int, default=50, metavar="N", help="batches that are read")
     parser.add_argument("--chips", type=int, default=2048, metavar="N", help="pods of this size are computed")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -158,9 +156,7 @@ def pod(e: Experiment, where: Slice) -> dict[str, Any]:
     needed: dict[int, float] = {}
     for feature in e.data.features().values():
         cuts = layout.cut(("batch", *feature.axes), (rows, *feature.shape), component=feature.component)
-        numbers = [
-            np.ravel_multi_index([index[a] for a in cut], [sizes[a] for a in cut]) if cut else 0 * host for cut in cuts
-        ]
+        numbers = [np.ravel_multi_index([index[a] for a in cut], [sizes[a] for a in cut]) if cut else 0 * host for cut in cuts]
         shards = [layout.num_shards(cut) for cut in cuts]
         size = rows * math.prod(feature.shape) * np.dtype(feature.dtype).itemsize / math.prod(shards)
         for key in {tuple(map(int, key)) for key in zip(host, *numbers, strict=True)}:

@@ -33,17 +33,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = cli.parser(__doc__)
     parser.add_argument("cache", help="a prepared cache of whole texts with labels, e.g. debian_sections")
     parser.add_argument(
-        "--sizes",
-        type=cli.numbers,
-        default=[0],
-        help="numbers of training examples, comma-separated; 0 takes all (the default)",
+        "--sizes", type=cli.numbers, default=[0], help="numbers of training examples, comma-separated; 0 takes all (the default)"
     )
     parser.add_argument(
         "--seeds", type=cli.numbers, default=[0], help="seeds for the choice of training examples, comma-separated"
     )
-    parser.add_argument(
-        "--features", choices=(*FEATURES, "both"), default="both", help="what a text is described by; both"
-    )
+    parser.add_argument("--features", choices=(*FEATURES, "both"), default="both", help="what a text is described by; both")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     options = parser.parse_args(arguments)
     cli.check_scikit_learn()

@@ -32,9 +32,7 @@ if TYPE_CHECKING:  # main imports it, after JAX is set up
 
 def main() -> int:
     parser = cli.parser(__doc__)
-    parser.add_argument(
-        "--checkpoint", type=cli.folder, required=True, metavar="DIR", help="a workdir, release, HF folder, GGUF"
-    )
+    parser.add_argument("--checkpoint", type=cli.folder, required=True, metavar="DIR", help="a workdir, release, HF folder, GGUF")
     parser.add_argument("--step", type=int, help="the checkpoint of a workdir; the newest by default")
     parser.add_argument("--candidates", type=int, default=16, help="replies that are drawn and ranked")
     parser.add_argument("--top-k", type=int, default=40, help="draws among so many likeliest tokens; 0 among all")

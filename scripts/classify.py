@@ -25,11 +25,7 @@ def main() -> int:
     parser.add_argument("--step", type=int, help="the checkpoint of a workdir; the newest by default")
     parser.add_argument("--file", type=cli.folder, metavar="FILE", help="a file of examples, one JSON object a line")
     parser.add_argument(
-        "--votes",
-        type=int,
-        default=0,
-        metavar="N",
-        help="with --file: print N labels in proportion to their probabilities",
+        "--votes", type=int, default=0, metavar="N", help="with --file: print N labels in proportion to their probabilities"
     )
     parser.add_argument(
         "--top", type=int, metavar="N", help="print the N likeliest labels: 1 of texts and 5 of pictures by default"
@@ -50,15 +46,11 @@ def main() -> int:
 
     e, weights = cli.opened(args.checkpoint, args.step, args.dtype)
     plan, params = placed(e, weights)
-    classifier = Classifier(
-        plan.model, e, weights.vocabulary or (args.checkpoint if args.checkpoint.is_dir() else None)
-    )
+    classifier = Classifier(plan.model, e, weights.vocabulary or (args.checkpoint if args.checkpoint.is_dir() else None))
     given = classifier.task.given
     examples = read(args.file, given) if args.file else [{given: example} for example in args.example]
     probabilities = classifier(params, examples)
-    for example, class_probabilities, elected in zip(
-        examples, probabilities, votes(probabilities, args.votes), strict=True
-    ):
+    for example, class_probabilities, elected in zip(examples, probabilities, votes(probabilities, args.votes), strict=True):
         likeliest = class_probabilities.argsort(kind="stable")[::-1]
         label, probability = classifier.labels[likeliest[0]], float(class_probabilities[likeliest[0]])
         if args.file:

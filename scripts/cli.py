@@ -67,9 +67,7 @@ def parser(doc: str | None, **kwargs: Any) -> argparse.ArgumentParser:
 
 def add_experiment(parser: argparse.ArgumentParser, optional: bool = False) -> None:
     """Adds the arguments that `chosen` reads."""
-    parser.add_argument(
-        "experiment", nargs="?" if optional else None, help="an experiment's name; scripts.show lists them"
-    )
+    parser.add_argument("experiment", nargs="?" if optional else None, help="an experiment's name; scripts.show lists them")
     parser.add_argument("--layout", metavar="NAME[:XxY]", help="another layout of the family, e.g. fully_sharded:2x4")
     parser.add_argument("--synthetic", action="store_true", help="random data instead of the experiment's")
     parser.add_argument(
@@ -94,9 +92,12 @@ def chosen(args: argparse.Namespace, overrides: Sequence[str]) -> Experiment:
 def add_precision(parser: argparse.ArgumentParser) -> None:
     """Adds the argument of `opened` and `computed_in`."""
     parser.add_argument(
-        "--execution.dtype", dest="dtype", default="", metavar="D",
+        "--execution.dtype",
+        dest="dtype",
+        default="",
+        metavar="D",
         help="precision of the computation, float32 or bfloat16; by default that of the run, or of a foreign model's weights",
-    )  # fmt: skip
+    )
 
 
 def opened(path: Path, step: int | None = None, dtype: str = "", like: str = "") -> tuple[Experiment, "Weights"]:

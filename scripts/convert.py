@@ -30,22 +30,16 @@ def main() -> int:
     for name, what in sources.items():
         command = commands.add_parser(name, help=f"reads {what}")
         command.add_argument("source", type=cli.folder, help=what)
-        command.add_argument(
-            "--experiment", default="", help="the experiment that gives data, optimizer and evaluation"
-        )
+        command.add_argument("--experiment", default="", help="the experiment that gives data, optimizer and evaluation")
         command.add_argument("--layout", metavar="NAME[:XxY]", help="the release's layout, e.g. fully_sharded:8x1")
         command.add_argument("--to", type=cli.folder, required=True, metavar="DIR", help="a new folder")
         cli.add_precision(command)
         if name == "from-peft":
-            command.add_argument(
-                "--base", type=cli.folder, metavar="DIR", help="its base; by default the path that it names"
-            )
+            command.add_argument("--base", type=cli.folder, metavar="DIR", help="its base; by default the path that it names")
     command = commands.add_parser("to-peft", help="writes a run's adapters in PEFT's form")
     command.add_argument("source", type=cli.folder, help="a run's workdir")
     command.add_argument("--step", type=int, help="the checkpoint; the newest by default")
-    command.add_argument(
-        "--base", default="", help="the base's name in the adapter; by default what the run started from"
-    )
+    command.add_argument("--base", default="", help="the base's name in the adapter; by default what the run started from")
     command.add_argument("--to", type=cli.folder, required=True, metavar="DIR", help="a new folder")
     command = commands.add_parser("to-hf", help="writes a Hugging Face folder")
     command.add_argument(

@@ -23,14 +23,10 @@ def main() -> int:
     p = cli.parser(__doc__)
     p.add_argument("--checkpoint", type=cli.folder, required=True, metavar="DIR", help="see above")
     p.add_argument("--step", type=int, help="the checkpoint of a workdir; the newest by default")
-    p.add_argument(
-        "--experiment", default="", help="the experiment that gives data and evaluation; the model's own by default"
-    )
+    p.add_argument("--experiment", default="", help="the experiment that gives data and evaluation; the model's own by default")
     p.add_argument("--split", help="held-out split; the experiment's by default")
     p.add_argument("--limit", type=int, help="the most examples to score; 0 takes all")
-    p.add_argument(
-        "--per-language", type=int, help="for a translator: the most sentences of each language; 0 takes all"
-    )
+    p.add_argument("--per-language", type=int, help="for a translator: the most sentences of each language; 0 takes all")
     p.add_argument("--beams", type=int, help="for a model that writes text: hypotheses of the beam search")
     p.add_argument("--layout", metavar="NAME:XxY", help="run under a layout of the family; one device by default")
     p.add_argument("--languages", action="store_true", help="for a translator: print every language")
@@ -48,9 +44,7 @@ def main() -> int:
     given = {name: value for name, value in given.items() if value is not None}
     known = {field.name for field in dataclasses.fields(e.eval)}
     if unknown := sorted(given.keys() - known):
-        raise cli.ConfigError(
-            f"--{unknown[0].replace('_', '-')} does not apply to {e.name}, which is evaluated otherwise"
-        )
+        raise cli.ConfigError(f"--{unknown[0].replace('_', '-')} does not apply to {e.name}, which is evaluated otherwise")
     config = dataclasses.replace(e.eval, **given)
     cache = cache_folder(e.data)
     vocabulary = weights.vocabulary or cache

@@ -25,11 +25,7 @@ def main() -> int:
     parser.add_argument("--split", default="test", help="of the prepared series: test, the default, or validation")
     parser.add_argument("--time", metavar="TIME", help="the last frame that the model sees, as 2018-05-20T14:30")
     parser.add_argument(
-        "--to",
-        type=cli.folder,
-        default=Path("forecast.html"),
-        metavar="FILE",
-        help="the page; forecast.html by default",
+        "--to", type=cli.folder, default=Path("forecast.html"), metavar="FILE", help="the page; forecast.html by default"
     )
     parser.add_argument("--json", action="store_true", help="print the page's figures as JSON")
     cli.add_precision(parser)
@@ -108,16 +104,18 @@ def forecasts(e: Any, weights: Any, prepared: Any, at: int, leads: list[int]) ->
         seen_HW = row["weights"] > 0
         told, came = over_QHW[0] >= 0.5, row["targets"] >= e.data.thresholds[0]
         counts = [np.count_nonzero(x & seen_HW) for x in (told & came, told, came)]
-        found.append({
-            "lead": lead,
-            "minutes": lead * prepared.manifest["minutes"],
-            "came": np.where(seen_HW, row["targets"], np.nan),
-            "expected": expected_HW,
-            "over": over_QHW,
-            "csi": float(metrics.csi(*map(np.asarray, counts))),
-            "observed_share": counts[2] / max(np.count_nonzero(seen_HW), 1),
-            "probability_mean": float(over_QHW[0][seen_HW].mean()) if seen_HW.any() else 0.0,
-        })  # fmt: skip
+        found.append(
+            {
+                "lead": lead,
+                "minutes": lead * prepared.manifest["minutes"],
+                "came": np.where(seen_HW, row["targets"], np.nan),
+                "expected": expected_HW,
+                "over": over_QHW,
+                "csi": float(metrics.csi(*map(np.asarray, counts))),
+                "observed_share": counts[2] / max(np.count_nonzero(seen_HW), 1),
+                "probability_mean": float(over_QHW[0][seen_HW].mean()) if seen_HW.any() else 0.0,
+            }
+        )
     return found
 
 

@@ -18,9 +18,7 @@ from scripts import cli
 
 def main() -> int:
     parser = cli.parser(__doc__)
-    parser.add_argument(
-        "--checkpoint", type=cli.folder, required=True, metavar="DIR", help="a workdir, release, HF folder, GGUF"
-    )
+    parser.add_argument("--checkpoint", type=cli.folder, required=True, metavar="DIR", help="a workdir, release, HF folder, GGUF")
     parser.add_argument("--step", type=int, help="the checkpoint of a workdir; the newest by default")
     parser.add_argument("--tokens", type=int, default=64, help="the most tokens of a continuation; 64")
     parser.add_argument(
@@ -32,19 +30,12 @@ def main() -> int:
     )
     parser.add_argument("--beams", type=int, default=0, help="hypotheses of a beam search; 0 does not search")
     parser.add_argument(
-        "--length-penalty",
-        type=float,
-        default=0.0,
-        help="of a beam search: favours longer texts as it grows; 0 by default",
+        "--length-penalty", type=float, default=0.0, help="of a beam search: favours longer texts as it grows; 0 by default"
     )
     parser.add_argument("--samples", type=int, default=1, help="continuations of each prompt; 1")
     parser.add_argument("--seed", type=int, default=0, help="of what is drawn; 0")
-    parser.add_argument(
-        "--layout", metavar="NAME:XxY", help="generate under a layout of the family; one device by default"
-    )
-    parser.add_argument(
-        "--chat", action="store_true", help="a prompt is a user's turn, in the checkpoint's chat template"
-    )
+    parser.add_argument("--layout", metavar="NAME:XxY", help="generate under a layout of the family; one device by default")
+    parser.add_argument("--chat", action="store_true", help="a prompt is a user's turn, in the checkpoint's chat template")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("prompt", nargs="*", help="prompts; without any, standard input is read, one prompt a line")
     cli.add_precision(parser)
@@ -72,10 +63,7 @@ def main() -> int:
     if args.json:
         pairs = zip(prompts, generated, strict=True)
         cli.print_json(
-            [
-                {"prompt": prompt, "continuations": [c._asdict() for c in continuations]}
-                for prompt, continuations in pairs
-            ]
+            [{"prompt": prompt, "continuations": [c._asdict() for c in continuations]} for prompt, continuations in pairs]
         )
     else:
         for prompt, continuations in zip(prompts, generated, strict=True):

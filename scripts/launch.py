@@ -24,16 +24,10 @@ def main() -> int:
     parser.add_argument(
         "--topology", required=True, metavar="GEN:AxBxC", help="a TPU slice, or hosts and devices of each, as gpu:2x8"
     )
-    parser.add_argument(
-        "--workdir", required=True, metavar="DIR", help="the run's folder: a path, or gs://BUCKET/FOLDER"
-    )
-    parser.add_argument(
-        "--data", default="", metavar="DIR", help="the prepared data, likewise ($SHARDZOO_DATA of the hosts)"
-    )
+    parser.add_argument("--workdir", required=True, metavar="DIR", help="the run's folder: a path, or gs://BUCKET/FOLDER")
+    parser.add_argument("--data", default="", metavar="DIR", help="the prepared data, likewise ($SHARDZOO_DATA of the hosts)")
     parser.add_argument("--restarts", type=int, default=50, metavar="N", help="start the run again at most so often")
-    parser.add_argument(
-        "--image", default="", metavar="NAME", help="gke: a container image with the installed checkout"
-    )
+    parser.add_argument("--image", default="", metavar="NAME", help="gke: a container image with the installed checkout")
     parser.add_argument("--zone", default="", metavar="ZONE", help="tpu-vm: the zone of Google Cloud")
     parser.add_argument("--spot", action="store_true", help="gke, tpu-vm: machines that may be taken back")
     parser.add_argument("--dry-run", action="store_true", help="print what would be submitted")

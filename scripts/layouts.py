@@ -19,20 +19,26 @@ from models.errors import nearest
 from scripts import cli
 
 EXPERIMENTS = (
-    "gpt.quickstart", "gpt.moe_quickstart", "bert.quickstart_pairs", "gshard_m4.quickstart", "switch.quickstart", "nllb.moe_54b",
-    "vit.quickstart", "vit.moe_quickstart", "metnet2.quickstart", "whisper.czech", "conformer.small_unlabelled", "multimodal.pod",
-)  # fmt: skip
+    "gpt.quickstart",
+    "gpt.moe_quickstart",
+    "bert.quickstart_pairs",
+    "gshard_m4.quickstart",
+    "switch.quickstart",
+    "nllb.moe_54b",
+    "vit.quickstart",
+    "vit.moe_quickstart",
+    "metnet2.quickstart",
+    "whisper.czech",
+    "conformer.small_unlabelled",
+    "multimodal.pod",
+)
 TOLERANCE = {"losses": 1e-9, "gradients": 1e-9, "parameters": 1e-9, "routing": 1e-6}
 
 
 def main() -> int:
     parser = cli.parser(__doc__)
-    parser.add_argument(
-        "experiment", nargs="*", help="experiments, as scripts.show lists them; one of each family by default"
-    )
-    parser.add_argument(
-        "--layout", action="append", metavar="NAME", help="a layout; may be given several times; all by default"
-    )
+    parser.add_argument("experiment", nargs="*", help="experiments, as scripts.show lists them; one of each family by default")
+    parser.add_argument("--layout", action="append", metavar="NAME", help="a layout; may be given several times; all by default")
     parser.add_argument("--mesh", help="2x4, or 2x2x2 for pipelines: runs the layouts with this number of mesh axes")
     parser.add_argument("--steps", type=int, default=3, help="that are compared; 3")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")

@@ -63,9 +63,7 @@ def attempts(folder: Path) -> list[Attempt]:
     """Returns the attempts in a folder by number; raises UserError where there are none, or a line is damaged."""
     logs = {int(m[1]): path for path in folder.glob("result_*.txt") if (m := re.fullmatch(r"result_(\d+)", path.stem))}
     if not logs:
-        raise UserError(
-            f"no MLPerf logs in {folder}: expected result_0.txt and so on, as scripts.train --mlperf writes them"
-        )
+        raise UserError(f"no MLPerf logs in {folder}: expected result_0.txt and so on, as scripts.train --mlperf writes them")
     return [_attempt(n, logs[n]) for n in sorted(logs)]
 
 
@@ -122,9 +120,7 @@ def table(results: Sequence[Attempt]) -> str:
 def _verdict(results: Sequence[Attempt]) -> str:
     met = sum(math.isfinite(a.time_to_target) for a in results)
     if (seconds := score(results)) is not None:
-        return (
-            f"score: {seconds:.2f} s to the target, mean of {len(results)} attempts without the fastest and the slowest"
-        )
+        return f"score: {seconds:.2f} s to the target, mean of {len(results)} attempts without the fastest and the slowest"
     if other := next((a for a in results if a.setup != results[0].setup), None):
         keys = ", ".join(k for k, v in other.setup.items() if v != results[0].setup[k])
         return f"no score: attempts {results[0].number} and {other.number} differ in {keys}"

@@ -36,9 +36,7 @@ def main() -> int:
     parser.add_argument("--topology", metavar="GEN:AxBxC", help="the slice, e.g. v4:8x16x16 or v5e:16x16")
     parser.add_argument("--torus", metavar="AXIS=yz,...", help="where mesh axes lie on the torus, e.g. data=yz,model=x")
     parser.add_argument("--options", metavar="NAME", help="a set of compiler options (trainers/chips.py)")
-    parser.add_argument(
-        "--kernel-efficiency", type=float, default=0.5, help="assumed share of peak that attention kernels reach"
-    )
+    parser.add_argument("--kernel-efficiency", type=float, default=0.5, help="assumed share of peak that attention kernels reach")
     parser.add_argument("--hlo", type=cli.folder, metavar="DIR", help="also write the compiled program to this folder")
     parser.add_argument("--page", type=cli.folder, metavar="FILE", help="also write a page with pictures")
     parser.add_argument("--search", action="store_true", help="compile the most promising layouts and rank them")
@@ -167,9 +165,8 @@ def _calibrate(args: argparse.Namespace) -> int:
         point = POINTS[name]
         with contextlib.nullcontext() if point.kernel else splash.without_kernel():
             planned, text = report.plan(
-                point.experiment(), parse_slice(point.topology), args.options or USUAL,
-                kernel_efficiency=args.kernel_efficiency,
-            )  # fmt: skip
+                point.experiment(), parse_slice(point.topology), args.options or USUAL, kernel_efficiency=args.kernel_efficiency
+            )
         if args.hlo:
             _write(args.hlo / f"{name}.hlo.txt", text)
         row = calibration.row(name, planned)

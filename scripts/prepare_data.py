@@ -32,9 +32,7 @@ from scripts.recipes.teach import prepare
 def main(arguments: list[str] | None = None) -> int:
     """Prepares the data set or the weights of the command line; raises ConfigError for an unknown name, with the nearest one."""
     parser = cli.parser(__doc__, epilog=f"further options with --from, and their defaults:\n{own_options()}")
-    parser.add_argument(
-        "name", help=f"a data set: {', '.join(PREPARED)}; {reference.NAME}; or weights: {', '.join(WEIGHTS)}"
-    )
+    parser.add_argument("name", help=f"a data set: {', '.join(PREPARED)}; {reference.NAME}; or weights: {', '.join(WEIGHTS)}")
     parser.add_argument(
         "--vocabulary",
         type=cli.folder,
@@ -60,9 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.parse_args(arguments)  # names what it does not know
     if options.source:
         if options.name in {*PREPARED, *WEIGHTS, reference.NAME} or not re.fullmatch(r"\w[\w.-]*", options.name):
-            raise ConfigError(
-                f"{options.name!r}: expected a name of your own, of letters and digits, for the data of --from"
-            )
+            raise ConfigError(f"{options.name!r}: expected a name of your own, of letters and digits, for the data of --from")
         settings = override(settings_from(options.source), rest, ["from", "json", "vocabulary", "beam"])
         folder = prepare(options.name, settings, vocabulary=options.vocabulary, progress=say, beam=options.beam)
         summary = summarise(json.loads((folder / "manifest.json").read_text())) | {"folder": str(folder)}
@@ -87,10 +83,7 @@ def own_options() -> str:
     for cls in own_settings():
         about, *_ = (cls.__doc__ or "").splitlines()
         options = [f"--{f.name} {f.default!r}" for f in dataclasses.fields(cls) if f.name != "source"]
-        lines += [
-            f"  {about}",
-            *textwrap.wrap(", ".join(options), 100, initial_indent="    ", subsequent_indent="    "),
-        ]
+        lines += [f"  {about}", *textwrap.wrap(", ".join(options), 100, initial_indent="    ", subsequent_indent="    ")]
     return "\n".join(lines)
 
 

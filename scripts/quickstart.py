@@ -26,11 +26,7 @@ def main() -> int:
     began = time.perf_counter()
     p = cli.parser(__doc__)
     p.add_argument(
-        "--workdir",
-        type=cli.folder,
-        default=cli.folder("runs/quickstart"),
-        metavar="DIR",
-        help="runs/quickstart by default",
+        "--workdir", type=cli.folder, default=cli.folder("runs/quickstart"), metavar="DIR", help="runs/quickstart by default"
     )
     p.add_argument("--layout", metavar="NAME:XxY", help="a layout for the devices at hand, if they are not eight")
     args, overrides = p.parse_known_args()
@@ -57,14 +53,13 @@ def main() -> int:
     config: Any = e.eval
     decoding = task_of(e.data).decoding(folder)
     decoder = Decoder(plan.model, config, decoding)
-    examples: list[Any] = decoding.examples(
-        folder, dataclasses.replace(config, split="test", per_language=PER_LANGUAGE)
-    )
+    examples: list[Any] = decoding.examples(folder, dataclasses.replace(config, split="test", per_language=PER_LANGUAGE))
     outputs = decoder(params, examples)
     found = decoding.scores(examples, outputs)
     found["baselines"] = decoding.baselines(examples, lambda others: decoder(params, others))
-    samples = [{"lang": x.lang, "source": x.source, "output": o, "reference": x.target}
-               for x, o in zip(examples, outputs, strict=True)]  # fmt: skip
+    samples = [
+        {"lang": x.lang, "source": x.source, "output": o, "reference": x.target} for x, o in zip(examples, outputs, strict=True)
+    ]
     by_lang = {lang: [s for s in samples if s["lang"] == lang] for lang in SHOWN}
     # Languages share their English strings: the next language shows the next one.
     found["samples"] = [mine[i % len(mine)] for i, mine in enumerate(by_lang.values()) if mine]

@@ -133,9 +133,14 @@ def expert_load(figure: Any, h: History) -> str:
     for axes, name in zip(every, names, strict=True):
         load = list(zip(*(line[name] for line in lines), strict=True))
         image = axes.imshow(
-            load, aspect="auto", cmap="RdBu_r", vmin=0, vmax=2, interpolation="nearest",
+            load,
+            aspect="auto",
+            cmap="RdBu_r",
+            vmin=0,
+            vmax=2,
+            interpolation="nearest",
             extent=(lines[0]["step"], lines[-1]["step"] + 1, len(load) - 0.5, -0.5),
-        )  # fmt: skip
+        )
         axes.set_title(name.removeprefix("moe/load_"), fontsize=10)
         axes.set_xlabel("step")
     every[0].set_ylabel("expert")
@@ -159,9 +164,13 @@ def waiting(figure: Any, h: History) -> str:
     lines = [line for line in h.host_lines if len(line["waited_s"]) == len(h.hosts)]
     axes = figure.subplots()
     image = axes.imshow(
-        list(zip(*(line["waited_s"] for line in lines), strict=True)), aspect="auto", cmap="Oranges", interpolation="nearest",
-        extent=(lines[0]["step"], lines[-1]["step"] + 1, len(h.hosts) - 0.5, -0.5), vmin=0,
-    )  # fmt: skip
+        list(zip(*(line["waited_s"] for line in lines), strict=True)),
+        aspect="auto",
+        cmap="Oranges",
+        interpolation="nearest",
+        extent=(lines[0]["step"], lines[-1]["step"] + 1, len(h.hosts) - 0.5, -0.5),
+        vmin=0,
+    )
     axes.set(xlabel="step", ylabel="process")
     axes.yaxis.get_major_locator().set_params(integer=True)
     figure.colorbar(image, ax=axes, label="s waiting for rows")
@@ -181,9 +190,13 @@ def starts_table(h: History) -> str:
         end = start.silence if code is None else ENDS.get(code, f"exit code {code}")
         error = f'<br><span class="bad">{escaped(start.error)}</span>' if start.error else ""
         return [
-            start.time[:19].replace("T", " "), start.host, f"{start.restored:,}", f"{start.last:,}", Html(escaped(end) + error),
+            start.time[:19].replace("T", " "),
+            start.host,
+            f"{start.restored:,}",
+            f"{start.last:,}",
+            Html(escaped(end) + error),
             f"{start.lost:,}",
-        ]  # fmt: skip
+        ]
 
     return _table(["started", "on", "at step", "last step", "end", "steps lost"], [row(s) for s in h.starts], {2, 3, 5})
 
@@ -197,15 +210,7 @@ def stalls_table(h: History) -> str:
     if not h.stalls:
         return "<p>none</p>"
     worst = sorted(h.stalls, key=lambda stall: -stall.seconds)
-    rows = [
-        [
-            f"{s.step:,}",
-            f"{s.per_step:.2f}",
-            _duration(s.seconds),
-            s.waited_most or "no host waited for rows",
-        ]
-        for s in worst
-    ]
+    rows = [[f"{s.step:,}", f"{s.per_step:.2f}", _duration(s.seconds), s.waited_most or "no host waited for rows"] for s in worst]
     return _table(["before step", "s/step", "time lost", "most waiting for rows"], rows, {0, 1, 2})
 
 

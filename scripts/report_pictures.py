@@ -41,22 +41,14 @@ def write(workdir: Path, e: Experiment, weights: Any) -> Path:
     split: str = getattr(e.eval, "split", "test")
     held_out = task_of(e.data).held_out(folder, folder, split, 0)
     outputs = jax.jit(lambda params, batch: jax.nn.softmax(merge(plan.model, params)(batch)))
-    found = [
-        np.asarray(outputs(params, b)) for b in held_out_batches(held_out.rows, e.data.features(), e.eval.batch_size)
-    ]
+    found = [np.asarray(outputs(params, b)) for b in held_out_batches(held_out.rows, e.data.features(), e.eval.batch_size)]
     p_NC, labels_N = np.concatenate(found)[: held_out.count], held_out.extra
     said_N = p_NC.argmax(axis=1)
     surest = sorted(np.flatnonzero(said_N != labels_N), key=lambda at: -p_NC[at, said_N[at]])[:WRONG]
-    wrong = [
-        (held_out.rows[int(at)]["images"], names[labels_N[at]], names[said_N[at]], p_NC[at].max()) for at in surest
-    ]
+    wrong = [(held_out.rows[int(at)]["images"], names[labels_N[at]], names[said_N[at]], p_NC[at].max()) for at in surest]
     lines = history.logged(workdir)
     parts = [
-        (
-            "Loss and accuracy over steps",
-            picture(curves, lines),
-            f"Evaluated on {held_out.count:,} pictures of {split}.",
-        ),
+        ("Loss and accuracy over steps", picture(curves, lines), f"Evaluated on {held_out.count:,} pictures of {split}."),
         (
             "What it is surest of and gets wrong",
             picture(mistakes, wrong, size=(9, 5.4)),
@@ -85,12 +77,7 @@ def curves(figure: Any, lines: list[dict[str, Any]]) -> str:
     left, right = figure.subplots(1, 2)
     left.plot([line["step"] for line in trained], [line["loss"] for line in trained], color=COLORS["high"])
     left.set(xlabel="step", ylabel="training loss, nats", ylim=(0, None))
-    right.plot(
-        [line["step"] for line in scored],
-        [line["eval/accuracy"] for line in scored],
-        color=COLORS["middle"],
-        marker="o",
-    )
+    right.plot([line["step"] for line in scored], [line["eval/accuracy"] for line in scored], color=COLORS["middle"], marker="o")
     right.set(xlabel="step", ylabel="held-out accuracy", ylim=(None, 1))
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)

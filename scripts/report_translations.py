@@ -33,20 +33,23 @@ def write(workdir: Path, e: Experiment) -> Path:
 def _write(workdir: Path, e: Experiment, steps: list[dict[str, Any]], evaluation: dict[str, Any]) -> Path:
     parts = [
         ("Loss", picture(loss_curve, steps), "Training objective and plain cross-entropy per target token, in nats."),
-        ("Scores on held-out test strings", scores_table(evaluation), "Stripped: without placeholders, tags, punctuation and "
-         "case, which copying gets right for free. “Other sources” is the same model fed with another sentence of the "
-         "same language: what it scores without looking."),
-        ("BLEU by language", picture(bleu_by_language, evaluation), "Stripped BLEU. A language has only a few sentences here: "
-         "read the shape, not single bars."),
+        (
+            "Scores on held-out test strings",
+            scores_table(evaluation),
+            "Stripped: without placeholders, tags, punctuation and "
+            "case, which copying gets right for free. “Other sources” is the same model fed with another sentence of the "
+            "same language: what it scores without looking.",
+        ),
+        (
+            "BLEU by language",
+            picture(bleu_by_language, evaluation),
+            "Stripped BLEU. A language has only a few sentences here: read the shape, not single bars.",
+        ),
         ("Translations", samples_table(evaluation), ""),
-    ]  # fmt: skip
+    ]
     if any(name.startswith("moe/load") for name in steps[-1]):
         parts += [
-            (
-                "Expert load over time",
-                picture(expert_load, steps),
-                "Tokens served by each expert over the mean: 1 is balanced.",
-            ),
+            ("Expert load over time", picture(expert_load, steps), "Tokens served by each expert over the mean: 1 is balanced."),
             ("Where an expert tensor lives", picture(tensor_place, e), "Each box is one device's share of the tensor."),
         ]
     return pages.write(workdir / "index.html", e.name, f"{e.name}, step {steps[-1]['step']}", parts)
@@ -73,11 +76,7 @@ def bleu_by_language(figure: Any, evaluation: dict[str, Any]) -> str:
     bucket_of = buckets(manifest["languages"])
     ranked = sorted(evaluation["languages"], key=lambda k: -manifest["languages"][k]["pairs"])
     axes = figure.subplots()
-    axes.bar(
-        ranked,
-        [evaluation["languages"][k]["stripped_bleu"] for k in ranked],
-        color=[COLORS[bucket_of[k]] for k in ranked],
-    )
+    axes.bar(ranked, [evaluation["languages"][k]["stripped_bleu"] for k in ranked], color=[COLORS[bucket_of[k]] for k in ranked])
     copied = evaluation["baselines"]["source copied"]["stripped_bleu"]
     axes.axhline(copied, color="#a33", lw=1, ls="--")
     axes.tick_params(axis="x", rotation=90, labelsize=5.5)
@@ -96,9 +95,14 @@ def expert_load(figure: Any, steps: list[dict[str, Any]]) -> str:
     for axes, tower in zip(towers, ("encoder", "decoder"), strict=True):
         load = list(zip(*(s[f"moe/load_{tower}"] for s in steps), strict=True))
         image = axes.imshow(
-            load, aspect="auto", cmap="RdBu_r", vmin=0, vmax=2, interpolation="nearest",
+            load,
+            aspect="auto",
+            cmap="RdBu_r",
+            vmin=0,
+            vmax=2,
+            interpolation="nearest",
             extent=(steps[0]["step"], steps[-1]["step"], len(load) - 0.5, -0.5),
-        )  # fmt: skip
+        )
         axes.set(title=tower, xlabel="step", yticks=range(len(load)))
     towers[0].set_ylabel("expert")
     figure.colorbar(image, ax=towers, label="load over mean")
@@ -128,9 +132,7 @@ def tensor_place(figure: Any, e: Experiment) -> str:
 
 def scores_table(evaluation: dict[str, Any]) -> str:
     columns = ("stripped_bleu", "bleu", "stripped_chrf", "chrf")
-    rows = {"the model": evaluation["all"]} | {
-        f"{k} resource": evaluation["buckets"][k] for k in ("high", "middle", "low")
-    }
+    rows = {"the model": evaluation["all"]} | {f"{k} resource": evaluation["buckets"][k] for k in ("high", "middle", "low")}
     rows |= evaluation["baselines"]
     shown = ([name, *(f"{scores[column]:.1f}" for column in columns)] for name, scores in rows.items())
     return pages.table(["", *(column.replace("_", " ") for column in columns)], shown, range(1, 5))

@@ -28,9 +28,7 @@ from scripts.reproductions.pictures import draw
 
 def main() -> int:
     parser = cli.parser(__doc__)
-    parser.add_argument(
-        "names", nargs="*", metavar="NAME", help="gshard.table_1, or gshard for all of it; none lists them"
-    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="gshard.table_1, or gshard for all of it; none lists them")
     parser.add_argument("--list", action="store_true", help="list them, or those that are named, and do nothing")
     parser.add_argument("--all", choices=KINDS, help="everything of this kind")
     parser.add_argument("--pages", type=cli.folder, default=ROOT / "docs" / "reproductions", help="folder of the pages")

@@ -19,9 +19,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print JSON")
     args, overrides = parser.parse_known_args()
     if not args.experiment:
-        summaries = {
-            name: (inspect.getdoc(registry.lookup(name)) or "").partition("\n")[0] for name in registry.names()
-        }
+        summaries = {name: (inspect.getdoc(registry.lookup(name)) or "").partition("\n")[0] for name in registry.names()}
         cli.print_json(summaries) if args.json else print("\n".join(f"{k:28} {v}" for k, v in summaries.items()))
         return 0
 

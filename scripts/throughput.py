@@ -41,20 +41,14 @@ def other(args: argparse.Namespace, overrides: list[str], e: Experiment) -> Expe
 def main() -> int:
     parser = cli.parser(__doc__)
     cli.add_experiment(parser)
-    parser.add_argument(
-        "--steps", type=int, default=20, metavar="N", help="how many steps are measured, after a warm-up"
-    )
+    parser.add_argument("--steps", type=int, default=20, metavar="N", help="how many steps are measured, after a warm-up")
     parser.add_argument("--compare", metavar="OTHER", help="another layout of the family, or another experiment")
     parser.add_argument(
         "--profile", type=cli.folder, metavar="DIR", help="trace some more steps and write the trace to this folder"
     )
-    parser.add_argument(
-        "--mlperf", type=cli.folder, metavar="DIR", help="write a log in MLPerf's form there (docs/MLPERF.md)"
-    )
+    parser.add_argument("--mlperf", type=cli.folder, metavar="DIR", help="write a log in MLPerf's form there (docs/MLPERF.md)")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument(
-        "--distributed", action="store_true", help="join the other processes of the run, as in scripts.train"
-    )
+    parser.add_argument("--distributed", action="store_true", help="join the other processes of the run, as in scripts.train")
     args, overrides = parser.parse_known_args()
     if args.steps < 1:
         raise ConfigError(f"--steps {args.steps}: at least 1 must be counted")

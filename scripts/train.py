@@ -54,9 +54,7 @@ def main() -> int:
     parser = cli.parser(__doc__)
     cli.add_experiment(parser)
     parser.add_argument("--workdir", type=cli.folder, required=True, metavar="DIR", help="the run's folder")
-    parser.add_argument(
-        "--prepare", action="store_true", help="first fetch the data and weights that the run needs, if missing"
-    )
+    parser.add_argument("--prepare", action="store_true", help="first fetch the data and weights that the run needs, if missing")
     parser.add_argument(
         "--model-from-weights", action="store_true", help="the model is that of --train.init-from, whatever its sizes"
     )
@@ -65,15 +63,9 @@ def main() -> int:
         action="store_true",
         help="join the other processes of the run, found by JAX on TPU pods, under Slurm and MPI",
     )
-    parser.add_argument(
-        "--mlperf", type=cli.folder, metavar="DIR", help="write an MLPerf log of this attempt to this folder"
-    )
-    parser.add_argument(
-        "--mlperf-target", type=float, metavar="BLEU", help="the BLEU to reach, 0 to 100 (gshard_m4 alone)"
-    )
-    parser.add_argument(
-        "--mlperf-division", choices=("open", "closed"), default="open", help="the division that the log claims"
-    )
+    parser.add_argument("--mlperf", type=cli.folder, metavar="DIR", help="write an MLPerf log of this attempt to this folder")
+    parser.add_argument("--mlperf-target", type=float, metavar="BLEU", help="the BLEU to reach, 0 to 100 (gshard_m4 alone)")
+    parser.add_argument("--mlperf-division", choices=("open", "closed"), default="open", help="the division that the log claims")
     parser.add_argument(
         "--mlperf-org", default="", metavar="NAME", help="the submitting organisation; the user's name by default"
     )

@@ -30,20 +30,14 @@ def main() -> int:
     parser.add_argument("file", nargs="+", type=Path, help="sound files")
     parser.add_argument("--checkpoint", type=cli.folder, required=True, metavar="DIR", help="see above")
     parser.add_argument("--step", type=int, help="the checkpoint of a workdir; the newest by default")
-    parser.add_argument(
-        "--language", default="", metavar="CODE", help="of the speech, e.g. cs; asked of the model by default"
-    )
+    parser.add_argument("--language", default="", metavar="CODE", help="of the speech, e.g. cs; asked of the model by default")
     parser.add_argument("--translate", action="store_true", help="write English instead of what is said")
     parser.add_argument("--no-timestamps", action="store_true", help="texts without times, a segment for each window")
     parser.add_argument("--beams", type=int, default=1, help="hypotheses of a beam search; 1 is greedy")
-    parser.add_argument(
-        "--batch", type=int, default=0, metavar="N", help="windows at a time; by default up to 8 files'"
-    )
+    parser.add_argument("--batch", type=int, default=0, metavar="N", help="windows at a time; by default up to 8 files'")
     parser.add_argument("--format", default="text", metavar="F", help=f"one of {', '.join(FORMATS)}")
     parser.add_argument("--json", action="store_true", help="the same as --format json")
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="a file for each sound in this folder, not standard output"
-    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="a file for each sound in this folder, not standard output")
     cli.add_precision(parser)
     args = parser.parse_args()
     form = "json" if args.json else args.format
@@ -67,9 +61,12 @@ def main() -> int:
     if not isinstance(vocabulary, WhisperVocabulary):
         raise cli.ConfigError(f"{args.checkpoint}: its vocabulary has no languages and timestamps: no Whisper")
     how = Transcribe(
-        language=args.language, translate=args.translate, timed=not args.no_timestamps, beams=args.beams,
+        language=args.language,
+        translate=args.translate,
+        timed=not args.no_timestamps,
+        beams=args.beams,
         batch_size=args.batch or min(8, len(args.file)),
-    )  # fmt: skip
+    )
     plan, params = placed(e, weights)
     transcriber = Transcriber(plan.model, params, vocabulary, how)
     failures, began, seconds = 0, time.perf_counter(), 0.0

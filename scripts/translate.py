@@ -47,9 +47,7 @@ def main() -> int:
     if weights.vocabulary and type(task).decoding is not Task.decoding:
         decoding = task.decoding(weights.vocabulary)
     if not isinstance(decoding, DecodesLanguages):
-        raise cli.ConfigError(
-            f"{args.checkpoint}: a model of family {e.model.family!r} on this data does not translate"
-        )
+        raise cli.ConfigError(f"{args.checkpoint}: a model of family {e.model.family!r} on this data does not translate")
     settings = e.eval if isinstance(e.eval, Decode) else Decode()  # a run may be scored by its loss alone
     rows = max(1, min(settings.batch_size, len(lines), ROWS))
     config = dataclasses.replace(settings, batch_size=rows, beams=args.beams or settings.beams)

@@ -31,11 +31,12 @@ def definition(config: Adafactor) -> optax.GradientTransformation:
     """Returns Adafactor for one matrix or vector, from optax: the form of its state, and what `update` is tested against."""
     tensor = [
         optax.scale_by_factored_rms(
-            decay_rate=config.decay_exponent, min_dim_size_to_factor=config.min_factored,
+            decay_rate=config.decay_exponent,
+            min_dim_size_to_factor=config.min_factored,
             decay_rate_fn=lambda step, exponent: decay(config, step),
         ),
         optax.clip_by_block_rms(config.clip),
-    ]  # fmt: skip
+    ]
     return optax.chain(*tensor, *([optax.scale_by_param_block_rms(SMALLEST)] if config.parameter_scale else []))
 
 
@@ -91,9 +92,7 @@ def _rms(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
     return jnp.sqrt(jnp.mean(jnp.square(x), axes, keepdims=True))
 
 
-def transformation(
-    config: Adafactor, infos: PyTree, stacked: optax.GradientTransformation
-) -> optax.GradientTransformation:
+def transformation(config: Adafactor, infos: PyTree, stacked: optax.GradientTransformation) -> optax.GradientTransformation:
     """Returns Adafactor for a tree of parameters; `stacked` is `definition` mapped over their tensors, whose state it has."""
 
     def update_all(updates: Any, state: Any, params: Any = None) -> Any:

@@ -63,15 +63,8 @@ class Chip:
 
 
 # Large gathers as products in a loop ("windowed einsum") cost more vector work than they hide: docs/LOG.md.
-_UNWOUND = {
-    "xla_tpu_enable_windowed_einsum_for_all_gather": False,
-    "xla_tpu_enable_windowed_einsum_for_reduce_scatter": False,
-}
-_ASYNC = {
-    "xla_enable_async_all_gather": "true",
-    "xla_tpu_enable_async_all_to_all": True,
-    "xla_tpu_force_async_all_to_all": True,
-}
+_UNWOUND = {"xla_tpu_enable_windowed_einsum_for_all_gather": False, "xla_tpu_enable_windowed_einsum_for_reduce_scatter": False}
+_ASYNC = {"xla_enable_async_all_gather": "true", "xla_tpu_enable_async_all_to_all": True, "xla_tpu_force_async_all_to_all": True}
 # Collectives fused with the products around them: the compiler accepts these options on v5e only.
 _FUSED = {
     "xla_tpu_enable_async_collective_fusion": True,
@@ -86,9 +79,7 @@ _SETS = {
     "plain": {},
 }
 # Look-ups stay on the core: work on a SparseCore has no modelled time, and JAX's own XLA cannot read programs that use one.
-_WITH_SPARSE_CORES = {
-    name: {"xla_tpu_offload_gather_to_sparsecore": False, **options} for name, options in _SETS.items()
-}
+_WITH_SPARSE_CORES = {name: {"xla_tpu_offload_gather_to_sparsecore": False, **options} for name, options in _SETS.items()}
 _V5E = {"overlapped": {**_UNWOUND, **_ASYNC, **_FUSED}, "windowed": {**_ASYNC, **_FUSED}, "plain": {}}
 
 CHIPS = {
@@ -103,9 +94,14 @@ CHIPS = {
 
 # The generation of a device, by JAX's `device_kind`; a device of these is a chip.
 KINDS = {
-    "TPU v4": "v4", "TPU v5 lite": "v5e", "TPU v5e": "v5e", "TPU v5": "v5p", "TPU v5p": "v5p",
-    "TPU v6 lite": "v6e", "TPU v6e": "v6e",
-}  # fmt: skip
+    "TPU v4": "v4",
+    "TPU v5 lite": "v5e",
+    "TPU v5e": "v5e",
+    "TPU v5": "v5p",
+    "TPU v5p": "v5p",
+    "TPU v6 lite": "v6e",
+    "TPU v6e": "v6e",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,12 +140,16 @@ def usual_slice(chip: Chip, chips: int) -> Slice:
     """Returns the slice of this many chips nearest to a cube, with multiples of 4 if there are enough; raises PodError."""
     unit = 4 if chips >= 4**chip.torus else 1
     sides = [d for d in range(1, chips + 1) if chips % d == 0 and (d % unit == 0 or d == 1)]
-    shapes = [
-        (a, b, c)
-        for a in sides
-        for b in sides
-        if b >= a and chips % (a * b) == 0 and (c := chips // (a * b)) >= b and c in sides
-    ] if chip.torus == 3 else [(a, chips // a) for a in sides if a <= chips // a and chips // a in sides]  # fmt: skip
+    shapes = (
+        [
+            (a, b, c)
+            for a in sides
+            for b in sides
+            if b >= a and chips % (a * b) == 0 and (c := chips // (a * b)) >= b and c in sides
+        ]
+        if chip.torus == 3
+        else [(a, chips // a) for a in sides if a <= chips // a and chips // a in sides]
+    )
     if not shapes:
         raise PodError(f"no {chip.name} slice of {chips} chips; name one with --topology")
     return Slice(chip, min(shapes, key=sum))

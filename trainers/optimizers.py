@@ -42,15 +42,17 @@ def learning_rate(schedule: settings.Schedule) -> optax.Schedule:
             )
         case settings.Linear():
             ramp = optax.linear_schedule(0.0, schedule.peak, schedule.warmup)
-            down = optax.linear_schedule(
-                schedule.peak, schedule.peak * schedule.floor, schedule.steps - schedule.warmup
-            )
+            down = optax.linear_schedule(schedule.peak, schedule.peak * schedule.floor, schedule.steps - schedule.warmup)
             return optax.join_schedules([ramp, down], [schedule.warmup])
         case settings.Exponential():
             return optax.warmup_exponential_decay_schedule(
-                0.0, schedule.peak, schedule.warmup, schedule.steps - schedule.warmup, schedule.floor,
+                0.0,
+                schedule.peak,
+                schedule.warmup,
+                schedule.steps - schedule.warmup,
+                schedule.floor,
                 end_value=schedule.peak * schedule.floor,
-            )  # fmt: skip
+            )
         case settings.Constant():
             return optax.constant_schedule(schedule.value)
 

@@ -164,9 +164,7 @@ def make_plan(experiment: Experiment, devices: Sequence[Any] | None = None, *, a
     flat = adapt.stored(flat, train.lora)
     infos, trained = nest(flat), adapt.trained(flat, train)
     changed = nest({name: flat[name] for name in trained})
-    tx = optimizers.make(
-        experiment.optimizer, changed, train.clip_norm, train.freeze_layers, train.head_rate, train.fresh
-    )
+    tx = optimizers.make(experiment.optimizer, changed, train.clip_norm, train.freeze_layers, train.head_rate, train.fresh)
     plan = Plan(experiment, mesh, model, infos, trained, tx, State(None, None, {}, None), None)
     state = _shapes(plan)
     shardings = None
@@ -199,11 +197,7 @@ def _check_rows(e: Experiment, model: Model) -> None:
             nearest = min(fits, key=lambda n: abs(n - m), default=None)
             raise LayoutError(
                 f"pipeline of {path!r}: {rows // parts} rows are not divisible by {m} microbatches x {shards} data shards; "
-                + (
-                    f"the nearest that fits is {nearest} microbatches"
-                    if nearest
-                    else f"take a multiple of {m * shards} rows"
-                )
+                + (f"the nearest that fits is {nearest} microbatches" if nearest else f"take a multiple of {m * shards} rows")
             )
     if isinstance(model, ChecksRows):
         model.check_rows({k: f.shape[0] for k, f in e.data.features().items() if f.axes == ("length",)}, parts)

@@ -73,9 +73,7 @@ def gather_names(name: str) -> list[str]:
     """Returns the names of all processes, cut to 64 bytes. Every process must call this."""
     if jax.process_count() == 1:
         return [name]
-    return [
-        other.rstrip(b"\0").decode(errors="replace") for other in _gather_bytes(name.encode()[:64].ljust(64, b"\0"))
-    ]
+    return [other.rstrip(b"\0").decode(errors="replace") for other in _gather_bytes(name.encode()[:64].ljust(64, b"\0"))]
 
 
 def agree(settings: Mapping[str, str]) -> None:
@@ -125,9 +123,7 @@ def disagreement(settings: Sequence[Mapping[str, str]]) -> str:
     for name in sorted(set().union(*settings)):
         others = [n for n in range(len(settings)) if settings[n].get(name) != settings[0].get(name)]
         if others:
-            differences.append(
-                f"process {others[0]} has {name}={value(others[0], name)}, process 0 has {value(0, name)}"
-            )
+            differences.append(f"process {others[0]} has {name}={value(others[0], name)}, process 0 has {value(0, name)}")
     more = f"; and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""
     return f"the processes of this run differ: {'; '.join(differences[:SHOWN])}{more}"
 
@@ -187,21 +183,49 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
 
 _OF_A_PROCESS = (
     # Caches of compiled programs, which may lie on disks of one host.
-    "jax_compilation_cache_dir", "jax_compilation_cache_max_size", "jax_compilation_cache_check_contents",
-    "jax_enable_compilation_cache", "jax_persistent_cache_enable_xla_caches", "jax_persistent_cache_min_compile_time_secs",
-    "jax_persistent_cache_min_entry_size_bytes", "jax_raise_persistent_cache_errors",
+    "jax_compilation_cache_dir",
+    "jax_compilation_cache_max_size",
+    "jax_compilation_cache_check_contents",
+    "jax_enable_compilation_cache",
+    "jax_persistent_cache_enable_xla_caches",
+    "jax_persistent_cache_min_compile_time_secs",
+    "jax_persistent_cache_min_entry_size_bytes",
+    "jax_raise_persistent_cache_errors",
     # Which devices of its host are a process's own, and where it is reached; numbers of devices are compared by themselves.
-    "jax_cuda_visible_devices", "jax_rocm_visible_devices", "jax_oneapi_visible_devices", "jax_num_cpu_devices",
-    "jax_cross_host_transfer_socket_address", "jax_cross_host_transport_addresses", "jax_mtls_ca_file", "jax_mtls_cert_file",
-    "jax_mtls_key_file", "--xla_force_host_platform_device_count",
+    "jax_cuda_visible_devices",
+    "jax_rocm_visible_devices",
+    "jax_oneapi_visible_devices",
+    "jax_num_cpu_devices",
+    "jax_cross_host_transfer_socket_address",
+    "jax_cross_host_transport_addresses",
+    "jax_mtls_ca_file",
+    "jax_mtls_cert_file",
+    "jax_mtls_key_file",
+    "--xla_force_host_platform_device_count",
     # Words of one process, to look at it: logs, tracebacks, dumps.
-    "jax_logging_level", "jax_debug_log_modules", "jax_log_compiles", "jax_log_checkpoint_residuals", "jax_distributed_debug",
-    "jax_explain_cache_misses", "jax_compiler_detailed_logging_min_ops", "jax_captured_constants_report_frames",
-    "jax_captured_constants_warn_bytes", "jax_pprint_use_color", "jax_traceback_filtering", "jax_traceback_in_locations_limit",
-    "jax_tracer_error_num_traceback_frames", "jax_include_full_tracebacks_in_locations", "jax_dump_ir_to", "jax_dump_ir_modes",
-    "jax_include_debug_info_in_dumps", "--xla_dump_to", "--xla_dump_hlo_as_text", "--xla_dump_hlo_as_proto",
-    "--xla_dump_hlo_pass_re", "--xla_dump_hlo_module_re",
-)  # fmt: skip
+    "jax_logging_level",
+    "jax_debug_log_modules",
+    "jax_log_compiles",
+    "jax_log_checkpoint_residuals",
+    "jax_distributed_debug",
+    "jax_explain_cache_misses",
+    "jax_compiler_detailed_logging_min_ops",
+    "jax_captured_constants_report_frames",
+    "jax_captured_constants_warn_bytes",
+    "jax_pprint_use_color",
+    "jax_traceback_filtering",
+    "jax_traceback_in_locations_limit",
+    "jax_tracer_error_num_traceback_frames",
+    "jax_include_full_tracebacks_in_locations",
+    "jax_dump_ir_to",
+    "jax_dump_ir_modes",
+    "jax_include_debug_info_in_dumps",
+    "--xla_dump_to",
+    "--xla_dump_hlo_as_text",
+    "--xla_dump_hlo_as_proto",
+    "--xla_dump_hlo_pass_re",
+    "--xla_dump_hlo_module_re",
+)
 """Settings of JAX and XLA in which the processes of a run may differ. A setting that a later JAX adds is compared."""
 
 

@@ -116,9 +116,7 @@ class Record:
 
     def __init__(self, workdir: Path, experiment: Experiment, leader: bool, **fields: Any):
         self.workdir, self.leader, self.stop = workdir, leader, {}
-        starts = [
-            event["processes"] for event in events(workdir) if event.get("event") == "start" and "processes" in event
-        ]
+        starts = [event["processes"] for event in events(workdir) if event.get("event") == "start" and "processes" in event]
         self.resized = starts[-1] if starts and starts[-1] != jax.process_count() else None
         self._append(
             "start",
@@ -176,9 +174,7 @@ def only_run(workdir: Path, leader: bool, checkpoints: str = "") -> Iterator[Non
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise registry.ConfigError(
-                    f"another process is training in {folder}; choose another {option}"
-                ) from None
+                raise registry.ConfigError(f"another process is training in {folder}; choose another {option}") from None
 
         def hold() -> None:
             if not leader:

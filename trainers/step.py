@@ -37,9 +37,7 @@ def gradients(plan: Plan, params: Any, batch: Batch, context: Context) -> tuple[
 
     def part_gradients(part: Batch, context: Context) -> tuple[Any, Loss]:
         if one_f_one_b.is_used(plan.model):
-            params, pull = jax.vjp(
-                lambda trained: plan.with_adapters(nest(flatten(trained) | flatten(frozen))), trained
-            )
+            params, pull = jax.vjp(lambda trained: plan.with_adapters(nest(flatten(trained) | flatten(frozen))), trained)
             loss, grads = one_f_one_b.loss_and_gradients(plan.model, params, part, totals, context)
             return pull(grads)[0], loss
         (_, loss), grads = jax.value_and_grad(objective, has_aux=True)(trained, part, context)
@@ -54,16 +52,11 @@ def gradients(plan: Plan, params: Any, batch: Batch, context: Context) -> tuple[
     features = plan.experiment.data.features()
 
     def accumulate(total, inputs):
-        part = {
-            k: plan.model.where.at(features[k].component).shard(v, "batch", *features[k].axes)
-            for k, v in inputs[0].items()
-        }
+        part = {k: plan.model.where.at(features[k].component).shard(v, "batch", *features[k].axes) for k, v in inputs[0].items()}
         return jax.tree.map(jnp.add, total, part_gradients(part, dataclasses.replace(context, key=inputs[1]))), None
 
     inputs = ({k: parts(v) for k, v in batch.items()}, context.keys(n))
-    zeros = jax.tree.map(
-        jnp.zeros_like, jax.eval_shape(part_gradients, jax.tree.map(lambda x: x[0], inputs[0]), context)
-    )
+    zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(part_gradients, jax.tree.map(lambda x: x[0], inputs[0]), context))
     return jax.lax.scan(accumulate, zeros, inputs)[0]
 
 
@@ -108,9 +101,7 @@ def train_step(plan: Plan) -> Callable[[State, Batch], tuple[State, Metrics]]:
     return jax.jit(step, donate_argnums=0, out_shardings=(plan.shardings, everywhere) if plan.mesh else None)
 
 
-def compile_step(
-    plan: Plan, batch: dict[str, jax.ShapeDtypeStruct], options: Options | None = None
-) -> jax.stages.Compiled:
+def compile_step(plan: Plan, batch: dict[str, jax.ShapeDtypeStruct], options: Options | None = None) -> jax.stages.Compiled:
     """Compiles the step for abstract inputs: the program that a run executes, and that the tools inspect.
 
     Args:

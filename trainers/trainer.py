@@ -35,10 +35,7 @@ from trainers.weights import init_from
 
 
 def train(
-    experiment: Experiment,
-    workdir: Path,
-    log: mlperf_log.Request | None = None,
-    devices: Sequence[Any] | None = None,
+    experiment: Experiment, workdir: Path, log: mlperf_log.Request | None = None, devices: Sequence[Any] | None = None
 ) -> int:
     """Trains until the last step, a signal, or a fault that it cannot go on from; resumes the run in `workdir`, if there is one.
 
@@ -54,11 +51,7 @@ def train(
 
 
 def _train(
-    experiment: Experiment,
-    workdir: Path,
-    log: mlperf_log.Request | None,
-    devices: Sequence[Any] | None,
-    watch: stalls.Watch,
+    experiment: Experiment, workdir: Path, log: mlperf_log.Request | None, devices: Sequence[Any] | None, watch: stalls.Watch
 ) -> int:
     train = experiment.train
     leader = jax.process_index() == 0
@@ -198,9 +191,7 @@ def _train(
                     writer.write(at, values | rates | {"memory_gib": host_memory.memory_gib()})
                 if skipped - allowed_from > train.max_nonfinite:
                     progress.pause()
-                    say(
-                        f"{skipped - allowed_from} steps were not finite, more than train.max_nonfinite={train.max_nonfinite}"
-                    )
+                    say(f"{skipped - allowed_from} steps were not finite, more than train.max_nonfinite={train.max_nonfinite}")
                     return record.end(DIVERGED, at)
 
             scores = None
@@ -243,7 +234,7 @@ def summary(plan: Plan) -> str:
     mesh = " x ".join(f"{name} {size}" for name, size in e.layout.mesh)
     lines = [
         f"{e.name}: {total:,} parameters, layout {e.layout.name!r} on {mesh} "
-        f"{jax.devices()[0].platform} devices, {here / 2**20:,.1f} MiB of parameters each",
+        f"{jax.devices()[0].platform} devices, {here / 2**20:,.1f} MiB of parameters each"
     ]
     trained = sum(info.size for info in plan.parameters if info.name in plan.trained)
     if trained < total:

@@ -36,9 +36,7 @@ class Counts:
         return {name: value for name, value in dataclasses.asdict(self).items() if isinstance(value, int)}
 
 
-def conversations(
-    records: Iterable[Record], encoder: ChatEncoder, length: int, counts: Counts
-) -> Iterator[packing.Example]:
+def conversations(records: Iterable[Record], encoder: ChatEncoder, length: int, counts: Counts) -> Iterator[packing.Example]:
     """Yields an example for each conversation that has something to learn; one that is too long loses its end."""
     for record in records:
         try:
@@ -114,8 +112,4 @@ def rows_of_pairs(
 
 def _conversations(examples: Iterable[packing.Example]) -> list[packing.Example]:
     """Returns the two conversations of each pair, one after the other."""
-    return [
-        (ids[part], predicted[part])
-        for ids, predicted, (at,), _ in examples
-        for part in (slice(None, at), slice(at, None))
-    ]
+    return [(ids[part], predicted[part]) for ids, predicted, (at,), _ in examples for part in (slice(None, at), slice(at, None))]

@@ -24,10 +24,19 @@ Message = dict[str, Any]  # "role" and "content", and whatever else a template r
 Record = dict[str, Any]  # "messages", or "prompt", "chosen" and "rejected", messages too; "tools" where there are any
 
 _ROLES = {
-    "human": "user", "user": "user", "gpt": "assistant", "chatgpt": "assistant", "bing": "assistant", "bard": "assistant",
-    "model": "assistant", "assistant": "assistant", "system": "system", "tool": "tool", "function": "tool",
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "bing": "assistant",
+    "bard": "assistant",
+    "model": "assistant",
+    "assistant": "assistant",
+    "system": "system",
+    "tool": "tool",
+    "function": "tool",
     "observation": "tool",
-}  # fmt: skip
+}
 _SYSTEM = ("system", "developer")
 _FIRST = 1 << 16  # characters in which a file's first line shows what it is
 
@@ -78,9 +87,7 @@ def _record(value: Mapping[str, Any]) -> Record:
     raise DataError("neither 'messages' (OpenAI), nor 'conversations' (ShareGPT), nor 'chosen' and 'rejected'")
 
 
-def _without_prompt(
-    prompt: list[Message], pair: Mapping[str, list[Message]]
-) -> tuple[list[Message], dict[str, list[Message]]]:
+def _without_prompt(prompt: list[Message], pair: Mapping[str, list[Message]]) -> tuple[list[Message], dict[str, list[Message]]]:
     """Returns a prompt and the answers without it, where they repeat it; its system turns may be on either side alone."""
     head, body = _split_system(prompt)
     answers = {}
@@ -132,9 +139,7 @@ def _message(turn: dict[str, Any]) -> Message:
 def read_package(packages: Path) -> Iterator[Record]:
     """Yields the conversations of volunteers (data/dialog), of whom the one who begins is the user."""
     for conversation in conversations.read(packages / CHATS.file):
-        turns = [
-            {"role": ("user", "assistant")[i % 2], "content": turn} for i, turn in enumerate(conversation["turns"])
-        ]
+        turns = [{"role": ("user", "assistant")[i % 2], "content": turn} for i, turn in enumerate(conversation["turns"])]
         yield {"id": conversation["id"], "messages": turns}
 
 
@@ -149,9 +154,7 @@ def read_pairs(packages: Path) -> Iterator[Record]:
         turns = record["messages"][: len(record["messages"]) // 2 * 2]
         answer = turns[-1]["content"]
         if other and other != answer:
-            pair = {
-                side: [{"role": "assistant", "content": x}] for side, x in (("chosen", answer), ("rejected", other))
-            }
+            pair = {side: [{"role": "assistant", "content": x}] for side, x in (("chosen", answer), ("rejected", other))}
             yield {"id": record["id"], "prompt": turns[-4:-1], **pair}
             answer = ""
         other = answer

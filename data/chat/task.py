@@ -26,9 +26,7 @@ class ChatTask(PredictedTask):
     def held_out(self, cache: Path, vocabulary: Path, split: str, limit: int) -> HeldOutExamples:
         """Returns the split's conversations, those that have something to learn."""
         encoder, counts, tally = ChatEncoder(vocabulary), Counts(), packing.Tally()
-        made: Iterator[packing.Example] = encoding.conversations(
-            examples(cache, split, limit), encoder, self.data.length, counts
-        )
+        made: Iterator[packing.Example] = encoding.conversations(examples(cache, split, limit), encoder, self.data.length, counts)
         rows = self._augmented_once(rows_of(made, self.data.length, tally), None)
         return HeldOutExamples(rows, tally.examples)
 
@@ -37,7 +35,7 @@ class ChatTask(PredictedTask):
         return [
             f"Fine-tuned on {part['examples']:,} conversations (`{manifest['cache']}`, fingerprint "
             f"{manifest['fingerprint'][:16]}): {part['learned']:,} tokens of the assistant, in the chat template of the weights "
-            "that it started from.",
+            "that it started from."
         ]
 
 
@@ -93,7 +91,7 @@ class PreferenceTask(ChatTask):
         (part,) = manifest["parts"].values()
         return [
             f"Tuned on {part['examples']:,} preference pairs (`{manifest['cache']}`, fingerprint {manifest['fingerprint'][:16]}) "
-            f"by direct preference optimization, beta {self.data.beta:g}, with what it started from as the reference.",
+            f"by direct preference optimization, beta {self.data.beta:g}, with what it started from as the reference."
         ]
 
 

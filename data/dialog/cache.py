@@ -56,14 +56,9 @@ def build(settings: Dialog, root: Path, folder: Path, progress: Progress) -> dic
     return {"vocabulary": tokenizer.size, "parts": parts}
 
 
-def write_parts(
-    members: list[Conversation], tokenizer: Tokenizer, settings: Dialog, folder: Path
-) -> dict[str, dict[str, int]]:
+def write_parts(members: list[Conversation], tokenizer: Tokenizer, settings: Dialog, folder: Path) -> dict[str, dict[str, int]]:
     """Writes the rows of conversations, those of either form to a file of its own; returns the counts of each."""
-    parts = {
-        "responses": _responses(members, tokenizer, settings),
-        "ratings": _ratings(members, tokenizer, settings),
-    }
+    parts = {"responses": _responses(members, tokenizer, settings), "ratings": _ratings(members, tokenizer, settings)}
     return {part: _write(part, examples, settings.length, folder) for part, examples in parts.items()}
 
 

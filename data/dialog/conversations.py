@@ -8,9 +8,7 @@ from typing import Any
 from data.dialog.format import ATTRIBUTES
 from data.text.sources import read_chats
 
-Conversation = dict[
-    str, Any
-]  # "id", "turns": texts of the speakers by turns, "ratings": {attribute: bool}, {} for none
+Conversation = dict[str, Any]  # "id", "turns": texts of the speakers by turns, "ratings": {attribute: bool}, {} for none
 
 LEAST_TURNS = 4  # of a conversation: what is shorter broke off
 MIDDLE = 5  # where the form's slider stands until it is moved: a third of all ratings

@@ -68,7 +68,7 @@ class DialogTask(PredictedTask):
         return [
             f"Fine-tuned on {responses:,} responses and {ratings:,} ratings of conversations (`{manifest['cache']}`, fingerprint "
             f"{manifest['fingerprint'][:16]}): small talk of volunteers, rated for being witty, upbeat and interesting; "
-            "nothing in it says what is safe or true.",
+            "nothing in it says what is safe or true."
         ]
 
 
@@ -101,9 +101,7 @@ def _ratings(
     return CandidateSet(prompts, [candidates] * len(prompts), scores)
 
 
-def _ranks(
-    conversations: Sequence[Conversation], config: RateAndRank, tokenizer: Tokenizer, length: int
-) -> CandidateSet:
+def _ranks(conversations: Sequence[Conversation], config: RateAndRank, tokenizer: Tokenizer, length: int) -> CandidateSet:
     """Returns conversations without their last turn, which is the first candidate; the others are of other conversations."""
     if len(conversations) <= config.others:
         raise DataError(f"{len(conversations)} conversations are too few for eval.others={config.others}")

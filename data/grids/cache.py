@@ -77,9 +77,7 @@ def build(settings: Grids, root: Path, folder: Path, progress: Progress) -> dict
     uncut = windows.last_frames(list(zip(starts, [*starts[1:], len(times)], strict=True)), before, after)
     ats = windows.last_frames(pieces, before, after)
     ends = [*starts[1:], len(times)]
-    of_split = {
-        split: ats[(ats >= start) & (ats < end)] for split, start, end in zip(SPLITS, starts, ends, strict=True)
-    }
+    of_split = {split: ats[(ats >= start) & (ats < end)] for split, start, end in zip(SPLITS, starts, ends, strict=True)}
     counts = {split: len(found) for split, found in of_split.items()}
     for split, found in of_split.items():
         if split == "train":
@@ -101,9 +99,7 @@ def build(settings: Grids, root: Path, folder: Path, progress: Progress) -> dict
             found = ({"at": at, "time": _told(times[at])} for at in map(int, of_split[split]))
             caches.write_examples(folder / f"{split}.jsonl", found)
         if settings.motion:
-            _write_motion(
-                folder, np.concatenate(list(of_split.values())), names.index(target), target in settings.logarithmic
-            )
+            _write_motion(folder, np.concatenate(list(of_split.values())), names.index(target), target in settings.logarithmic)
         mean, std = _moments(folder, settings, names, ends[0])
     return {
         "names": list(names),
@@ -129,9 +125,7 @@ def _write(series: sources.Series, settings: Grids, target: int, path: Path) -> 
     shape = (n, series.rows, series.columns, len(factors))
     needed, disk = 4 * math.prod(shape), shutil.disk_usage(path.parent)
     if disk.total and needed > disk.free:  # some file systems do not say
-        raise DataError(
-            f"the series has {needed:,} bytes of frames, and the disk of {path.parent} has {disk.free:,} free"
-        )
+        raise DataError(f"the series has {needed:,} bytes of frames, and the disk of {path.parent} has {disk.free:,} free")
     frames = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=shape)
     shares = np.zeros(n)
     at_once = max(1, min(_SLAB, _NUMBERS // max(1, math.prod(shape[1:]))))

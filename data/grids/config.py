@@ -95,9 +95,7 @@ class GridData:
         """
         frame = ("height", "width", None)
         shape = (self.frames, self.height, self.width)
-        ahead = Feature(
-            (self.height, self.width, self.values + len(self.channels)), frame, dtype="float32", component="ahead"
-        )
+        ahead = Feature((self.height, self.width, self.values + len(self.channels)), frame, dtype="float32", component="ahead")
         return {
             "inputs": Feature((*shape, self.values), (None, *frame), dtype="float32", component="frames"),
             "seen": Feature((*shape, len(self.channels)), (None, *frame), dtype="float32", component="frames"),
@@ -110,10 +108,23 @@ class GridData:
     def tiny(self) -> "GridData":
         """Returns a configuration of random data whose batches run in seconds."""
         return dataclasses.replace(
-            self, cache="", batch_size=8, channels=("a", "b", "c", "d"), target="a",
-            frames=2, every=1, leads=6, height=32, width=32,
-            scale=2, stacked=False, target_height=16, target_width=16, scored=(1, 6), flip=False,
-        )  # fmt: skip
+            self,
+            cache="",
+            batch_size=8,
+            channels=("a", "b", "c", "d"),
+            target="a",
+            frames=2,
+            every=1,
+            leads=6,
+            height=32,
+            width=32,
+            scale=2,
+            stacked=False,
+            target_height=16,
+            target_width=16,
+            scored=(1, 6),
+            flip=False,
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -35,9 +35,7 @@ def reliability(hits_LQP: np.ndarray, forecast_LQP: np.ndarray) -> np.ndarray:
     return error.sum(axis=-1) / np.maximum(within.sum(axis=-1), 1e-9)
 
 
-def scores(
-    totals: Mapping[str, Sum], cuts_LQ: np.ndarray, thresholds: Sequence[float], leads: Sequence[int]
-) -> dict[str, float]:
+def scores(totals: Mapping[str, Sum], cuts_LQ: np.ndarray, thresholds: Sequence[float], leads: Sequence[int]) -> dict[str, float]:
     """Returns CSI, Brier score and reliability at each threshold, and CRPS, for each of some lead times.
 
     Args:

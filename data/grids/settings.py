@@ -57,15 +57,30 @@ class Grids:
 ENTRIES = {
     # Sums of 5 minutes in mm, as mm/h. The wettest day but two is the test.
     "radolan": Grids(
-        source="radolan", variables=("rainfall_amount",), channels=("rain",), factors=(12.0,), logarithmic=("rain",),
-        validation="2018-05-17", test="2018-05-20", event=0.2, train_share=0.01, held_share=0.05, held_every=6, motion=True,
+        source="radolan",
+        variables=("rainfall_amount",),
+        channels=("rain",),
+        factors=(12.0,),
+        logarithmic=("rain",),
+        validation="2018-05-17",
+        test="2018-05-20",
+        event=0.2,
+        train_share=0.01,
+        held_share=0.05,
+        held_every=6,
+        motion=True,
     ),
     # Monthly means of eleven years, in m/s.
     "navy_winds": Grids(
-        source="navy_winds", variables=("UWND", "VWND"), channels=("u", "v"), frames=12, leads=3,
-        validation="1989-01-01", test="1991-01-01",
+        source="navy_winds",
+        variables=("UWND", "VWND"),
+        channels=("u", "v"),
+        frames=12,
+        leads=3,
+        validation="1989-01-01",
+        test="1991-01-01",
     ),
-}  # fmt: skip
+}
 
 
 def from_source(source: str) -> Grids | None:

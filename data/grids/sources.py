@@ -35,9 +35,7 @@ PACKAGES = {
         engine="h5netcdf",
     ),
     "navy_winds": PackageSource(
-        package=debian_package(
-            "ferret-datasets", "7.6.0-5", "e5770222647ebfe2ab77b845e07a7e05cb6fed7b12dec9ae287a1f8046031744"
-        ),
+        package=debian_package("ferret-datasets", "7.6.0-5", "e5770222647ebfe2ab77b845e07a7e05cb6fed7b12dec9ae287a1f8046031744"),
         member=r"/monthly_navy_winds\.cdf$",
         engine="scipy",
     ),
@@ -57,8 +55,7 @@ class Series:
         """Returns frames [N, rows, columns, channels], float32, each channel times its factor, NaN where a value is missing."""
         with untrusted.damage("the series", DataError):
             parts = (
-                np.asarray(v[start:stop].values, np.float32) * np.float32(f)
-                for v, f in zip(self.variables, factors, strict=True)
+                np.asarray(v[start:stop].values, np.float32) * np.float32(f) for v, f in zip(self.variables, factors, strict=True)
             )
             return np.stack(list(parts), axis=-1)
 
@@ -134,8 +131,10 @@ def _series(dataset: Any, settings: Grids, name: str) -> Series:
     first = arrays[0]
     for variable, array in zip(settings.variables, arrays, strict=True):
         if array.ndim != 3 or array.shape != first.shape:
-            raise DataError(f"{name}: variable {variable!r} has shape {array.shape}, expected [time, rows, columns]"
-                            f"{'' if array is first else f' as {settings.variables[0]!r}, {first.shape}'}")  # fmt: skip
+            raise DataError(
+                f"{name}: variable {variable!r} has shape {array.shape}, expected [time, rows, columns]"
+                f"{'' if array is first else f' as {settings.variables[0]!r}, {first.shape}'}"
+            )
     untrusted.bounded(math.prod(first.shape[1:]) * len(arrays), untrusted.FRAME, "numbers at a time", DataError, name)
     untrusted.bounded(first.shape[0], untrusted.TIMES, "times", DataError, name)
     with untrusted.damage(name, DataError):
@@ -144,9 +143,7 @@ def _series(dataset: Any, settings: Grids, name: str) -> Series:
         raise DataError(f"{name}: its first dimension {first.dims[0]!r} holds no times, but {times.dtype}")
     if np.isnat(times).any():
         missing = np.flatnonzero(np.isnat(times)) + 1
-        raise DataError(
-            f"{name}: {len(missing):,} of its {len(times):,} times are missing (NaT), first number {missing[0]:,}"
-        )
+        raise DataError(f"{name}: {len(missing):,} of its {len(times):,} times are missing (NaT), first number {missing[0]:,}")
     steps = np.diff(times)
     if len(times) < 2 or steps.min() <= np.timedelta64(0):
         at = int(np.argmax(steps <= np.timedelta64(0))) if len(times) > 1 else 0

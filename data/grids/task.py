@@ -56,9 +56,7 @@ class GridTask(Task[GridData]):
         data = self.data
         for name in data.channels:
             if name not in manifest["names"]:
-                raise DataError(
-                    f"data.channels: cache {data.cache!r} has no {name!r}, but {', '.join(manifest['names'])}"
-                )
+                raise DataError(f"data.channels: cache {data.cache!r} has no {name!r}, but {', '.join(manifest['names'])}")
         past, has = (data.frames - 1) * data.every, (manifest["frames"] - 1) * manifest["every"]
         if past > has:
             raise DataError(
@@ -76,9 +74,13 @@ class GridTask(Task[GridData]):
         if not isinstance(model, ForecastsGrids):
             raise DataError(f"a model of family {model.family!r} forecasts no grids")
         ours = {
-            "channels": data.values, "masks": len(data.channels), "leads": data.leads, "grid": data.points,
-            "thresholds": data.thresholds, "ahead": data.ahead,
-        }  # fmt: skip
+            "channels": data.values,
+            "masks": len(data.channels),
+            "leads": data.leads,
+            "grid": data.points,
+            "thresholds": data.thresholds,
+            "ahead": data.ahead,
+        }
         for name, value in ours.items():
             if getattr(model, name) != value:
                 raise DataError(f"model.{name}={getattr(model, name)}: the data has {value}")
@@ -99,9 +101,7 @@ class GridTask(Task[GridData]):
 
         past = [after((1 - data.frames + t) * data.every) for t in range(data.frames)]
         seen = (rng.random((data.frames, data.height, data.width, len(data.channels))) > 0.1).astype(np.float32)
-        seen_V = np.broadcast_to(
-            seen[..., None, :], (*seen.shape[:-1], data.values // len(data.channels), seen.shape[-1])
-        )
+        seen_V = np.broadcast_to(seen[..., None, :], (*seen.shape[:-1], data.values // len(data.channels), seen.shape[-1]))
         values = np.log1p(np.stack(past))[..., None] * seen_V.reshape(*seen.shape[:-1], data.values)
         top, left = (data.height - data.target_height) // 2, (data.width - data.target_width) // 2
         inner = after(lead)[top : top + data.target_height, left : left + data.target_width]
@@ -192,8 +192,6 @@ class HeldOutWindows(Sequence[Example]):
 
 # The fields of the configuration that a row's arrays depend on.
 _WINDOW = tuple(
-    f.name
-    for f in dataclasses.fields(GridData)
-    if f.name not in ("cache", "batch_size", "scored", "thresholds", "seed")
+    f.name for f in dataclasses.fields(GridData) if f.name not in ("cache", "batch_size", "scored", "thresholds", "seed")
 )
 task = GridTask

@@ -76,13 +76,9 @@ def build(settings: Images, root: Path, folder: Path, progress: Progress) -> dic
         if not tally.rows:
             raise DataError(f"{settings.source}: no picture of {split} can be used; {first}")
         if missing := [label for label in opened.labels if label not in tally.labels]:
-            progress(
-                f"{split}: no picture of {len(missing):,} of {len(opened.labels):,} classes, such as {missing[0]!r}"
-            )
+            progress(f"{split}: no picture of {len(missing):,} of {len(opened.labels):,} classes, such as {missing[0]!r}")
     train = tallies["train"]
-    missing = {
-        split: [label for label in opened.labels if label not in tally.labels] for split, tally in tallies.items()
-    }
+    missing = {split: [label for label in opened.labels if label not in tally.labels] for split, tally in tallies.items()}
     return {
         "labels": list(opened.labels),
         "missing": {split: labels for split, labels in missing.items() if labels},
@@ -92,9 +88,7 @@ def build(settings: Images, root: Path, folder: Path, progress: Progress) -> dic
     }
 
 
-def _write(
-    members: Iterable[Picture], labels: tuple[str, ...], channels: int, path: Path, contents: Contents
-) -> PictureTally:
+def _write(members: Iterable[Picture], labels: tuple[str, ...], channels: int, path: Path, contents: Contents) -> PictureTally:
     """Writes the pictures that can be used, and the names and classes of held-out ones."""
     tally, kept = PictureTally(), []
     split = "train" if path.parent.name == "train" else path.stem
@@ -111,9 +105,7 @@ def _write(
             tally.labels.add(picture.label)
             if split != "train":
                 kept.append({"name": picture.name, "label": picture.label})
-            yield record_of(
-                {"label": np.array(numbers[picture.label]), "picture": np.frombuffer(encoded, np.uint8)}, STORED
-            )
+            yield record_of({"label": np.array(numbers[picture.label]), "picture": np.frombuffer(encoded, np.uint8)}, STORED)
 
     packing.write_records(path, records())
     if split != "train":

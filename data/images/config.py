@@ -93,9 +93,7 @@ class ImageData:
         if not 0 <= self.eval_crop <= 1:
             raise ValueError(f"eval_crop={self.eval_crop:g}: must be from 0 to 1")
         if self.augmentation.crop == "padded" and self.augmentation.pad >= min(self.height, self.width):
-            raise ValueError(
-                f"augmentation.pad={self.augmentation.pad}: must be less than a picture's height and width"
-            )
+            raise ValueError(f"augmentation.pad={self.augmentation.pad}: must be less than a picture's height and width")
         if self.augmentation.mixes and self.batch_size % 2:
             raise ValueError(f"batch_size={self.batch_size}: must be even, for pictures are mixed in pairs")
 

@@ -26,9 +26,7 @@ def centred(width: int, height: int, shape: tuple[int, int], share: float) -> Bo
     return left, top, min(float(width), left + wide), min(float(height), top + high)
 
 
-def resized(
-    rng: np.random.Generator, width: int, height: int, area: tuple[float, float], ratio: tuple[float, float]
-) -> Box:
+def resized(rng: np.random.Generator, width: int, height: int, area: tuple[float, float], ratio: tuple[float, float]) -> Box:
     """Returns a random box, in whole pixels, with a share of the picture's area and a ratio of width to height in these ranges.
 
     The area is drawn evenly, the ratio evenly on a logarithmic scale. A draw that does not fit into the picture is drawn

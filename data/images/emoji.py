@@ -9,15 +9,24 @@ _SIGNS = frozenset(("FE0F", "200D", "2640", "2642", "27A1"))
 _PERSON, _CHILD, _OLDER = "1F9D1", "1F9D2", "1F9D3"
 # An emoji of one gender, or of people of some, and the one, or the sequence, of any.
 _ANY = {
-    "1F468": _PERSON, "1F469": _PERSON, "1F466": _CHILD, "1F467": _CHILD, "1F474": _OLDER, "1F475": _OLDER,
-    "1F934": "1FAC5", "1F478": "1FAC5",  # prince and princess: person with crown
-    "1F930": "1FAC4", "1FAC3": "1FAC4",  # pregnant
+    "1F468": _PERSON,
+    "1F469": _PERSON,
+    "1F466": _CHILD,
+    "1F467": _CHILD,
+    "1F474": _OLDER,
+    "1F475": _OLDER,
+    "1F934": "1FAC5",
+    "1F478": "1FAC5",  # prince and princess: person with crown
+    "1F930": "1FAC4",
+    "1FAC3": "1FAC4",  # pregnant
     "1F57A": "1F483",  # dancing
-    "1F385": f"{_PERSON}-1F384", "1F936": f"{_PERSON}-1F384",  # Father, Mother and Mx Christmas
+    "1F385": f"{_PERSON}-1F384",
+    "1F936": f"{_PERSON}-1F384",  # Father, Mother and Mx Christmas
     "1F931": f"{_PERSON}-1F37C",  # breast-feeding: feeding a baby
     **dict.fromkeys(("1F46B", "1F46C", "1F46D"), f"{_PERSON}-1F91D-{_PERSON}"),  # holding hands
-    "1F491": f"{_PERSON}-2764-{_PERSON}", "1F48F": f"{_PERSON}-2764-1F48B-{_PERSON}",  # with a heart; a kiss
-}  # fmt: skip
+    "1F491": f"{_PERSON}-2764-{_PERSON}",
+    "1F48F": f"{_PERSON}-2764-1F48B-{_PERSON}",  # with a heart; a kiss
+}
 _FAMILY = "1F46A"
 
 

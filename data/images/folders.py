@@ -20,9 +20,14 @@ from data.task import DataError
 from models.errors import nearest
 
 _SPLITS = {
-    "train": "train", "training": "train", "validation": "validation", "valid": "validation", "val": "validation",
-    "test": "test", "testing": "test",
-}  # fmt: skip
+    "train": "train",
+    "training": "train",
+    "validation": "validation",
+    "valid": "validation",
+    "val": "validation",
+    "test": "test",
+    "testing": "test",
+}
 
 
 def open_folder(folder: Path, settings: Images) -> Pictures:
@@ -40,9 +45,7 @@ def open_folder(folder: Path, settings: Images) -> Pictures:
     if not labels:
         raise DataError(f"no pictures in {tops['train']}: expected {folder.name}/LABEL/*.png, or .jpg, .webp ...")
     if len(labels) < 2:
-        raise DataError(
-            f"all pictures in {tops['train']} are of one class, {labels[0]!r}: expected a folder for each class"
-        )
+        raise DataError(f"all pictures in {tops['train']} are of one class, {labels[0]!r}: expected a folder for each class")
     for label, file in itertools.chain(*files.values()):
         if label not in labels:
             raise DataError(f"{file}: no training picture is of class {label!r}{nearest(label, labels)}")
@@ -69,9 +72,7 @@ def _splits(folder: Path) -> dict[str, Path]:
         if split is None or any(map(_is_picture, part.iterdir())):
             others.append(part)
         elif split in tops:
-            raise DataError(
-                f"{folder}: {tops[split].name!r} and {part.name!r} are both the {split} split: expected one of them"
-            )
+            raise DataError(f"{folder}: {tops[split].name!r} and {part.name!r} are both the {split} split: expected one of them")
         else:
             tops[split] = part
     if not tops:
@@ -84,9 +85,7 @@ def _splits(folder: Path) -> dict[str, Path]:
                 "not both"
             )
     if "train" not in tops:
-        raise DataError(
-            f"{folder}: the splits {named} have no 'train' beside them: expected DIR/train/LABEL or DIR/LABEL"
-        )
+        raise DataError(f"{folder}: the splits {named} have no 'train' beside them: expected DIR/train/LABEL or DIR/LABEL")
     return tops
 
 

@@ -22,10 +22,14 @@ _COLOUR = {"P": 3, "PA": 3, "RGB": 3, "RGBA": 3, "RGBX": 3, "YCbCr": 3, "CMYK": 
 
 _ORIENTATION = 274  # the tag of EXIF
 _TURNS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180, 4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE, 6: Image.Transpose.ROTATE_270, 7: Image.Transpose.TRANSVERSE,
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
-}  # fmt: skip
+}
 _LYING = range(5, 9)  # orientations that exchange width and height
 
 Image.MAX_IMAGE_PIXELS = None  # Pillow's own bound warns on several lines before it refuses

@@ -80,9 +80,7 @@ def open_source(settings: Images, root: Path) -> Pictures:
 
         return open_folder(Path(settings.source.removeprefix(FOLDER)), settings)
     source = PACKAGES[settings.source]
-    return Pictures(
-        source.labels, held_out(source.read(root / "packages" / source.package.file, source.labels), settings)
-    )
+    return Pictures(source.labels, held_out(source.read(root / "packages" / source.package.file, source.labels), settings))
 
 
 def held_out(splits: Mapping[str, Iterable[Item]], settings: Images) -> dict[str, list[Picture]]:
@@ -144,9 +142,16 @@ def png(pixels: np.ndarray) -> bytes:
 # --- emoji -----------------------------------------------------------------------------------------------------------
 
 EMOJI = (
-    "Activities", "Animals & Nature", "Flags", "Food & Drink", "Objects", "People & Body", "Smileys & Emotion", "Symbols",
+    "Activities",
+    "Animals & Nature",
+    "Flags",
+    "Food & Drink",
+    "Objects",
+    "People & Body",
+    "Smileys & Emotion",
+    "Symbols",
     "Travel & Places",
-)  # fmt: skip
+)
 
 
 def emoji_pictures(package: Path, labels: tuple[str, ...]) -> dict[str, list[Item]]:

@@ -48,9 +48,7 @@ class ImageTask(Task[ImageData]):
         ours = (self.data.height, self.data.width, self.data.channels)
         if isinstance(model, TakesPictures) and model.picture != ours:
             ours, theirs = (" x ".join(map(str, shape)) for shape in (ours, model.picture))
-            raise DataError(
-                f"data.height, data.width and data.channels make pictures of {ours}; the model reads {theirs}"
-            )
+            raise DataError(f"data.height, data.width and data.channels make pictures of {ours}; the model reads {theirs}")
 
     def synthetic_key(self, model: ModelConfig) -> str:
         return f"{labels_of(model)}-{self._shape}"
@@ -98,9 +96,7 @@ class ImageTask(Task[ImageData]):
         # As (picture, the other): the second is mixed with shares of its own.
         pair = [(rows[0], rows[1]), (rows[1], rows[0])]
         if how.cutmix and (not how.mixup or rng.random() < 0.5):
-            return [
-                self._pasted(row, other, mixing.drawn_box(rng, how.cutmix, *self._shape[:2])) for row, other in pair
-            ]
+            return [self._pasted(row, other, mixing.drawn_box(rng, how.cutmix, *self._shape[:2])) for row, other in pair]
         return [self._blended(row, other, mixing.drawn_blend(rng, how.mixup)) for row, other in pair]
 
     def _pasted(self, row: Example, other: Example, box: mixing.Box) -> Example:
@@ -146,9 +142,7 @@ class ImageTask(Task[ImageData]):
         """Returns a share of pixels 0 to 255 in standard deviations, [H, W * C], float32; their mean is still in them."""
         return pixels_HWC.reshape(self.data.height, -1) * (self._scales[0] * np.float32(share))
 
-    def _normalised(
-        self, pixels_HWC: np.ndarray, other_HWC: np.ndarray | None = None, share: float = 1.0
-    ) -> np.ndarray:
+    def _normalised(self, pixels_HWC: np.ndarray, other_HWC: np.ndarray | None = None, share: float = 1.0) -> np.ndarray:
         """Returns pixels 0 to 255, or a blend of two pictures, as float32 with the mean taken off, in standard deviations."""
         images = self._scaled(pixels_HWC, share)
         if other_HWC is not None:

@@ -41,8 +41,7 @@ def open_tfds(name: str, data_dir: Path, settings: Images) -> Pictures:
     splits = _splits(builder, settings)
 
     return Pictures(
-        labels,
-        {split: StoredPictures(split, Part(folder, own, picture), label, labels) for split, own in splits.items()},
+        labels, {split: StoredPictures(split, Part(folder, own, picture), label, labels) for split, own in splits.items()}
     )
 
 

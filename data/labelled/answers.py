@@ -26,9 +26,7 @@ def answer_texts(rows: Iterable[tuple[Row, np.ndarray]], contexts: Sequence[str]
     return [context[start:end] for context, (_, start, end) in zip(contexts, best, strict=True)]
 
 
-def best_span(
-    start_L: np.ndarray, end_L: np.ndarray, offsets_LC: np.ndarray, longest: int = 30
-) -> tuple[float, int, int]:
+def best_span(start_L: np.ndarray, end_L: np.ndarray, offsets_LC: np.ndarray, longest: int = 30) -> tuple[float, int, int]:
     """Returns the span of a window with the highest score, as (score, start, end) in characters of the context.
 
     Args:

@@ -64,9 +64,7 @@ def build(settings: Labelled, root: Path, folder: Path, progress: Progress) -> d
         weights.write_vocabulary(settings.tokenizer, root / "packages", folder / tokenizers.FILE)
         tokenizer = tokenizers.Tokenizer(folder)
         tally = encoding.Tally()
-        rows = encoding.rows_of(
-            examples["train"], tokenizer, task.form, settings.length, settings.slots, task.labels, tally
-        )
+        rows = encoding.rows_of(examples["train"], tokenizer, task.form, settings.length, settings.slots, task.labels, tally)
         (folder / "train").mkdir()
         packing.write_rows(folder / "train" / f"{PART}.array_record", map(encoding.record_of, rows))
     return {

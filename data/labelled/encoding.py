@@ -83,13 +83,7 @@ class Encoder:
     """
 
     def __init__(
-        self,
-        tokenizer: Tokenizer,
-        form: Form,
-        length: int,
-        slots: int,
-        labels: Sequence[str] = (),
-        tally: Tally | None = None,
+        self, tokenizer: Tokenizer, form: Form, length: int, slots: int, labels: Sequence[str] = (), tally: Tally | None = None
     ):
         if tokenizer.cls_id is None or tokenizer.sep_id is None or tokenizer.unk_id is None:
             raise ValueError(f"{tokenizer.path}: labelled text needs a vocabulary with [CLS], [SEP] and [UNK]")

@@ -46,9 +46,7 @@ class LabelledText(tfds.core.GeneratorBasedBuilder):
                 features = dict.fromkeys(self._task.texts, text)
         # Not dataset_info_from_configs(), which requires README, TAGS and CITATIONS files in a package of its own.
         return tfds.core.DatasetInfo(
-            builder=self,
-            features=tfds.features.FeaturesDict(features),
-            metadata=tfds.core.MetadataDict(),
+            builder=self, features=tfds.features.FeaturesDict(features), metadata=tfds.core.MetadataDict()
         )
 
     @property

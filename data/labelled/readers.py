@@ -77,9 +77,7 @@ def _packages(index: Path) -> list[dict[str, str]]:
     """Returns the packages that have a section, sorted by name."""
     ((_, content),) = archives.members(index, "^Packages$")
     packages = debian.parse_packages(content.decode("utf-8"))
-    return sorted(
-        (package for package in packages if package["Section"] in SECTIONS), key=lambda package: package["Package"]
-    )
+    return sorted((package for package in packages if package["Section"] in SECTIONS), key=lambda package: package["Package"])
 
 
 def _descriptions(index: Path) -> dict[str, list[str]]:
@@ -95,10 +93,22 @@ def _commonest_section(packages: list[dict[str, str]]) -> str:
 # --- the Brown corpus ----------------------------------------------------------------------------------------------
 
 GENRES = {
-    "a": "news", "b": "editorial", "c": "reviews", "d": "religion", "e": "hobbies", "f": "lore", "g": "belles_lettres",
-    "h": "government", "j": "learned", "k": "fiction", "l": "mystery", "m": "science_fiction", "n": "adventure",
-    "p": "romance", "r": "humor",
-}  # fmt: skip
+    "a": "news",
+    "b": "editorial",
+    "c": "reviews",
+    "d": "religion",
+    "e": "hobbies",
+    "f": "lore",
+    "g": "belles_lettres",
+    "h": "government",
+    "j": "learned",
+    "k": "fiction",
+    "l": "mystery",
+    "m": "science_fiction",
+    "n": "adventure",
+    "p": "romance",
+    "r": "humor",
+}
 
 # Brown's tags by universal part of speech, twelve of them (Petrov, Das and McDonald 2012). "PRT" are particles, with
 # the "to" of infinitives; "." is punctuation; "X" everything else: interjections, foreign words, words without a tag ("nil").

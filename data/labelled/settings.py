@@ -58,9 +58,7 @@ ENTRIES = {
     "debian_descriptions": _minilm("debian_descriptions", length=256, slots=8),
     # The same 5,000 packages as debian_sections_5k, with the beginning of the description: a teacher for those without labels.
     "debian_descriptions_5k": _minilm("debian_descriptions", length=48, slots=4, limit=5_000),
-    "debian_taught_5k": _minilm(
-        "debian_sections", slots=128, limit=25_000, teacher="bert.minilm_debian_descriptions_5k"
-    ),
+    "debian_taught_5k": _minilm("debian_sections", slots=128, limit=25_000, teacher="bert.minilm_debian_descriptions_5k"),
     "debian_similar": _minilm("debian_similar", length=256, slots=16),
     "brown_tags": _minilm("brown_tags", slots=128),
     "brown_genres": _minilm("brown_genres", length=256, slots=4),

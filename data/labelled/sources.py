@@ -83,23 +83,35 @@ _MNLI = (("premise", "hypothesis"), ("entailment", "neutral", "contradiction"), 
 TASKS: dict[str, PackageTask | PublicTask] = {
     # About 4,000 and 2,000 of 59,400 texts.
     "debian_sections": PackageTask(
-        form="classification", labels=readers.SECTIONS, package=PACKAGE_INDEX, read=readers.debian_sections,
-        validation=0.034, test=0.067,
+        form="classification",
+        labels=readers.SECTIONS,
+        package=PACKAGE_INDEX,
+        read=readers.debian_sections,
+        validation=0.034,
+        test=0.067,
     ),
     "debian_descriptions": PackageTask(
-        form="classification", labels=readers.SECTIONS, texts=("text", "pair"), package=PACKAGE_INDEX,
-        read=readers.debian_descriptions, validation=0.034, test=0.067,
+        form="classification",
+        labels=readers.SECTIONS,
+        texts=("text", "pair"),
+        package=PACKAGE_INDEX,
+        read=readers.debian_descriptions,
+        validation=0.034,
+        test=0.067,
     ),
     "debian_similar": PackageTask(
-        form="pair", texts=("text", "pair"), package=PACKAGE_INDEX, read=readers.debian_similar,
-        validation=0.034, test=0.067,
+        form="pair", texts=("text", "pair"), package=PACKAGE_INDEX, read=readers.debian_similar, validation=0.034, test=0.067
     ),
     "brown_tags": PackageTask(
         form="tagging", labels=tuple(readers.TAGS), package=_BROWN, read=readers.brown_tags, validation=0.05, test=0.1
     ),
     "brown_genres": PackageTask(
-        form="classification", labels=tuple(sorted(readers.GENRES.values())), package=_BROWN, read=readers.brown_genres,
-        validation=0.05, test=0.1,
+        form="classification",
+        labels=tuple(sorted(readers.GENRES.values())),
+        package=_BROWN,
+        read=readers.brown_genres,
+        validation=0.05,
+        test=0.1,
     ),
     "spam": PackageTask(
         form="classification", labels=("ham", "spam"), package=_MAILS, read=readers.spam, validation=0.1, test=0.2
@@ -115,7 +127,9 @@ TASKS: dict[str, PackageTask | PublicTask] = {
     "glue_rte": _glue("rte", _SENTENCES, _ENTAILMENT),
     "glue_wnli": _glue("wnli", _SENTENCES, _ENTAILMENT[::-1]),
     "squad": PublicTask(
-        form="span", tfds_name="squad/v1.1:3.0.0", texts=("question", "context"),
+        form="span",
+        tfds_name="squad/v1.1:3.0.0",
+        texts=("question", "context"),
         splits={"train": "train[1%:]", "validation": "train[:1%]", "test": "validation"},
     ),
-}  # fmt: skip
+}

@@ -116,9 +116,7 @@ class LabelledTask(Task[LabelledData]):
     def card(self, manifest: Mapping[str, Any]) -> list[str]:
         count = sum(part["examples"] for part in manifest["parts"].values())
         labels = f" Labels: {', '.join(manifest['labels'])}." if manifest["labels"] else ""
-        return [
-            f"Fine-tuned on {count:,} examples of `{manifest['task']}` (fingerprint {manifest['fingerprint'][:16]}).{labels}",
-        ]
+        return [f"Fine-tuned on {count:,} examples of `{manifest['task']}` (fingerprint {manifest['fingerprint'][:16]}).{labels}"]
 
 
 task = LabelledTask

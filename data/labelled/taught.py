@@ -48,9 +48,7 @@ def read(settings: Labelled, root: Path, untaught: Sequence[Example]) -> list[Ex
     folder = folder_of(settings, root)
     examples = list(caches.examples(folder, SPLIT))
     if list(map(_texts, examples)) != list(map(_texts, untaught)):
-        raise DataError(
-            f"the labels in {folder} belong to other examples of {settings.task}: delete them and try again"
-        )
+        raise DataError(f"the labels in {folder} belong to other examples of {settings.task}: delete them and try again")
     return examples
 
 

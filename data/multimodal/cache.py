@@ -54,9 +54,7 @@ def build(settings: Multimodal, root: Path, folder: Path, progress: Progress) ->
     with stage("source", progress):
         for name in settings.sources:
             source = SOURCES[name]
-            items = [
-                _spoken(item, settings) for item in source.read(*(root / "packages" / p.file for p in source.packages))
-            ]
+            items = [_spoken(item, settings) for item in source.read(*(root / "packages" / p.file for p in source.packages))]
             items = [item for item in items if item.example.texts]
             if not items:
                 raise DataError(f"{name}: has no text in {', '.join(settings.texts_in)}")
@@ -119,9 +117,7 @@ class Writer:
                 if thing.form == PICTURE:
                     pictures.check(content, 3)
                 elif len(content) > 2 * round(self.settings.seconds * sound.RATE):
-                    raise sound.SoundError(
-                        f"is {len(content) / 2 / sound.RATE:.1f} s long, a row {self.settings.seconds:g} s"
-                    )
+                    raise sound.SoundError(f"is {len(content) / 2 / sound.RATE:.1f} s long, a row {self.settings.seconds:g} s")
             except (pictures.PictureError, sound.SoundError) as error:
                 return thing, b"", str(error)
             return thing, content, ""

@@ -67,9 +67,7 @@ class MultimodalData:
             if (count := getattr(self, name)) < 1:
                 raise ValueError(f"{name}={count}: must be 1 or more; height=0 has no pictures, seconds=0 no sounds")
         if self.row_length and self.row_length < self.targets_length:
-            raise ValueError(
-                f"row_length={self.row_length}: a text may have {self.targets_length} tokens; nearest is that"
-            )
+            raise ValueError(f"row_length={self.row_length}: a text may have {self.targets_length} tokens; nearest is that")
         if self.seconds:
             _ = self.speech  # which checks them
 
@@ -81,9 +79,7 @@ class MultimodalData:
     @property
     def speech(self) -> SpeechData:
         """How sounds become frames."""
-        return SpeechData(
-            batch_size=self.batch_size, seconds=self.seconds, mels=self.mels, front="whisper", augment=self.augment
-        )
+        return SpeechData(batch_size=self.batch_size, seconds=self.seconds, mels=self.mels, front="whisper", augment=self.augment)
 
     def stored(self) -> Features:
         """Returns the arrays of a row as the cache stores them: the text, whether what follows is a picture's file (1) or samples
@@ -110,9 +106,20 @@ class MultimodalData:
     def tiny(self) -> "MultimodalData":
         """Returns a configuration of random arrays whose batches run in seconds: packs of two texts with one slot for sounds."""
         return dataclasses.replace(
-            self, cache="", batch_size=16, texts=2, pool=1, row_length=0, pictures=2, sounds=1, height=16 * bool(self.height),
-            width=16 * bool(self.width), seconds=0.64 * bool(self.seconds), mels=16, targets_length=8,
-        )  # fmt: skip
+            self,
+            cache="",
+            batch_size=16,
+            texts=2,
+            pool=1,
+            row_length=0,
+            pictures=2,
+            sounds=1,
+            height=16 * bool(self.height),
+            width=16 * bool(self.width),
+            seconds=0.64 * bool(self.seconds),
+            mels=16,
+            targets_length=8,
+        )
 
 
 CONFIGS = (MultimodalData,)

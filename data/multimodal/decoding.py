@@ -44,9 +44,7 @@ class MultimodalDecoding(Decoding[Named]):
       rows: returns what a model gets of a split's first things, by cache, split and their number.
     """
 
-    def __init__(
-        self, data: MultimodalData, cache: Path, vocabulary: Path, rows: Callable[[Path, str, int], StoredExamples]
-    ):
+    def __init__(self, data: MultimodalData, cache: Path, vocabulary: Path, rows: Callable[[Path, str, int], StoredExamples]):
         self.data, self.cache, self._rows = data, cache, rows
         self._read: dict[str, StoredExamples] = {}  # splits, each opened once
         self.languages = Languages(vocabulary)
@@ -86,9 +84,7 @@ class MultimodalDecoding(Decoding[Named]):
             parts.setdefault(e.source, []).append((e.text, output))
             parts.setdefault(f"{e.source}/{e.language}", []).append((e.text, output))
         every = [(e.text, output) for e, output in zip(examples, outputs, strict=True)]
-        return {"all": _scores(every) | {"examples": float(len(every))}} | {
-            k: _scores(v) for k, v in sorted(parts.items())
-        }
+        return {"all": _scores(every) | {"examples": float(len(every))}} | {k: _scores(v) for k, v in sorted(parts.items())}
 
     @property
     def names(self) -> list[str]:
@@ -136,9 +132,7 @@ class MultimodalDecoding(Decoding[Named]):
                 pictures[language] = np.array([places[row["content"].tobytes()][0] for row in rows]), texts
         return _Training(frequent, pictures, [place for _, place in places.values()])
 
-    def _nearest(
-        self, name: str, examples: Sequence[Named], vectors: Callable[[Sequence["_Place"]], np.ndarray]
-    ) -> Scores:
+    def _nearest(self, name: str, examples: Sequence[Named], vectors: Callable[[Sequence["_Place"]], np.ndarray]) -> Scores:
         """Returns the scores of the text, in its language, of the training picture that is nearest to each picture."""
         known = self._training
         seen = [(e, _Place(self._read[e.split], e.at)) for e in examples if e.language in known.pictures]

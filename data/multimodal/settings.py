@@ -28,7 +28,4 @@ class Multimodal:
     test: float = 0.1
 
 
-ENTRIES = {
-    "emoji_names": Multimodal(sources=("emoji",)),
-    "multimodal": Multimodal(sources=("emoji", "fillets")),
-}
+ENTRIES = {"emoji_names": Multimodal(sources=("emoji",)), "multimodal": Multimodal(sources=("emoji", "fillets"))}

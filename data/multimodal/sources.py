@@ -34,9 +34,7 @@ class Source:
     read: Callable[..., list[Item]]
 
 
-EMOJI_NAMES = npm_package(
-    "emojibase-data", "17.0.0", "d01d0e2ca4e22cb402679532155342c71e2e871f25c32223c013b8b166ebdf5a"
-)
+EMOJI_NAMES = npm_package("emojibase-data", "17.0.0", "d01d0e2ca4e22cb402679532155342c71e2e871f25c32223c013b8b166ebdf5a")
 
 
 def named_emoji(drawn: Path, names: Path) -> list[Item]:

@@ -17,13 +17,7 @@ from data.images.task import ImageTask, TakesPictures
 from data.multimodal.config import MultimodalData
 from data.multimodal.decoding import MultimodalDecoding
 from data.multimodal.sources import PICTURE
-from data.reading.caches import (
-    cache_folder,
-    check_fields,
-    check_vocabularies,
-    examples,
-    smallest_vocabulary,
-)
+from data.reading.caches import cache_folder, check_fields, check_vocabularies, examples, smallest_vocabulary
 from data.reading.examples import StoredExamples
 from data.reading.packing import lay_out
 from data.speech.task import HearsFrames, SpeechTask
@@ -99,9 +93,7 @@ class MultimodalTask(Task[MultimodalData]):
     def augmentation(self) -> str:
         """Random data comes as the model gets it; whatever is stored must be decoded."""
         fields = dataclasses.asdict(self.data)
-        names = (
-            "texts", "pool", "row_length", "pictures", "sounds", "height", "width", "shift", "seconds", "mels", "augment",
-        )  # fmt: skip
+        names = ("texts", "pool", "row_length", "pictures", "sounds", "height", "width", "shift", "seconds", "mels", "augment")
         return paths.digest({name: fields[name] for name in names})[:16] if self.data.cache else ""
 
     def augment(self, row: Example, rng: np.random.Generator, assets: Any) -> Example:

@@ -56,9 +56,7 @@ def write_vocabulary(texts: Iterable[str], languages: Sequence[str], path: Path,
     tokenizer.decoder = decoders.ByteLevel()
     special = [_PAD, _START, _END, *(f"<|{language}|>" for language in languages)]
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer = trainers.BpeTrainer(
-        vocab_size=size, special_tokens=special, initial_alphabet=alphabet, show_progress=False
-    )
+    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator(texts, trainer)
     with paths.scratch(path) as folder:
         tokenizer.save(str(folder / FILE))

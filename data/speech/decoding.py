@@ -42,9 +42,7 @@ class SpeechDecoding(Decoding[Said]):
       rows: returns what a model reads of a split's first utterances, by cache, split and their number.
     """
 
-    def __init__(
-        self, data: SpeechData, cache: Path, vocabulary: Path, rows: Callable[[Path, str, int], Sequence[Example]]
-    ):
+    def __init__(self, data: SpeechData, cache: Path, vocabulary: Path, rows: Callable[[Path, str, int], Sequence[Example]]):
         self.cache, self._rows = cache, rows
         self._read: dict[str, Sequence[Example]] = {}  # splits, each opened once
         self.vocabulary = open_vocabulary(vocabulary)

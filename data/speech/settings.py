@@ -64,19 +64,11 @@ ENTRIES = {
         source="fillets", vocabulary="whisper_base", language="cs", targets_length=128, seconds=8.0, slots=4
     ),
     "fillets_english": Speech(
-        source="fillets",
-        vocabulary="whisper_base",
-        tasks=("translate",),
-        language="cs",
-        targets_length=96,
-        seconds=8.0,
-        slots=4,
+        source="fillets", vocabulary="whisper_base", tasks=("translate",), language="cs", targets_length=96, seconds=8.0, slots=4
     ),
     # A quarter of its texts; and Whisper's for the rest.
     "fillets_few": Speech(source="fillets", slots=4, language="cs", targets_length=512, labelled=340),
-    "fillets_taught": Speech(
-        source="fillets", slots=4, language="cs", targets_length=512, labelled=340, teacher="whisper_base"
-    ),
+    "fillets_taught": Speech(source="fillets", slots=4, language="cs", targets_length=512, labelled=340, teacher="whisper_base"),
     "unlabelled": Speech(source="unlabelled", slots=4, targets_length=0, language=""),
     "librivox": Speech(source="librivox", vocabulary="whisper_tiny_en", validation=0.2, test=0.6),
     # Public sets, which TFDS must have prepared.

@@ -126,8 +126,7 @@ def librivox(package: Path) -> list[Item]:
     texts = next(content.decode() for name, content in members.items() if name.endswith("transcription"))
     sounds = {Path(name).stem: content for name, content in members.items() if name.endswith(".wav")}
     return [
-        Item(name, Utterance(name, "en", {"transcribe": text}, _reader(sounds[name])))
-        for text, name in _SENTENCE.findall(texts)
+        Item(name, Utterance(name, "en", {"transcribe": text}, _reader(sounds[name]))) for text, name in _SENTENCE.findall(texts)
     ]
 
 
@@ -144,9 +143,7 @@ def unlabelled(sounds: Path, prompt_sounds: Path) -> list[Item]:
     return [*_clips(sounds, {}), *prompts(prompt_sounds)]
 
 
-_GAME = debian_package(
-    "fillets-ng-data", "1.0.1-1.1", "25de89afd8b1adf7bcace8290248a6a22c89cd42300317e69000e162c032cf84"
-)
+_GAME = debian_package("fillets-ng-data", "1.0.1-1.1", "25de89afd8b1adf7bcace8290248a6a22c89cd42300317e69000e162c032cf84")
 _GAME_SPEECH = debian_package(
     "fillets-ng-data-cs", "1.0.1-1.1", "3ecef99b9456f1c80c9625c6f2418642b52d58e7167a46bad7a412db17991b14"
 )
@@ -158,9 +155,7 @@ PACKAGES = {
     "librivox": PackageSource(
         packages=(
             debian_package(
-                "pocketsphinx-testdata",
-                "0.8+5prealpha+1-15",
-                "eaeb7a01d54f20b799d1a81ef110ec544b2cb47ea006614078220737a33019f0",
+                "pocketsphinx-testdata", "0.8+5prealpha+1-15", "eaeb7a01d54f20b799d1a81ef110ec544b2cb47ea006614078220737a33019f0"
             ),
         ),
         read=librivox,

@@ -59,9 +59,7 @@ def kaldi(samples: np.ndarray, mels: int = 80) -> np.ndarray:
 
 def _powers(windows: np.ndarray, window: np.ndarray, size: int) -> np.ndarray:
     """Returns the power spectrum [T, size / 2 + 1] of windows, a block of them at a time."""
-    parts = [
-        np.abs(np.fft.rfft(windows[at : at + _BLOCK] * window, size)) ** 2 for at in range(0, len(windows), _BLOCK)
-    ]
+    parts = [np.abs(np.fft.rfft(windows[at : at + _BLOCK] * window, size)) ** 2 for at in range(0, len(windows), _BLOCK)]
     return np.concatenate(parts).astype(np.float32)
 
 

@@ -8,13 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from data import paths
-from data.reading.caches import (
-    cache_folder,
-    check_fields,
-    check_vocabularies,
-    examples,
-    smallest_vocabulary,
-)
+from data.reading.caches import cache_folder, check_fields, check_vocabularies, examples, smallest_vocabulary
 from data.reading.examples import StoredExamples
 from data.speech import masks, sound, spectra
 from data.speech.config import ALIGN, SpeechData

@@ -66,9 +66,7 @@ class WhisperVocabulary:
         own |= {"no_timestamps_token_id": self.no_timestamps, "max_initial_timestamp_index": LATEST_START}
         for key, ids in own.items():
             if settings.get(key, ids) not in (ids, None):
-                raise VocabularyError(
-                    f"{GENERATION}: {key} is {shortened(repr(settings[key]))}, here {shortened(repr(ids))}"
-                )
+                raise VocabularyError(f"{GENERATION}: {key} is {shortened(repr(settings[key]))}, here {shortened(repr(ids))}")
 
     @property
     def eos(self) -> int:
@@ -183,11 +181,13 @@ def write_characters(texts: Iterable[str], path: Path, least: int = 3) -> None:
     tokenizer = tokenizers.Tokenizer(models.WordLevel(vocab=vocabulary, unk_token=UNKNOWN))
     tokenizer.normalizer = normalizers.Sequence(
         [
-            normalizers.NFC(), normalizers.Lowercase(),
+            normalizers.NFC(),
+            normalizers.Lowercase(),
             normalizers.Replace(tokenizers.Regex(r"[^\p{L}\p{M}\p{N}' ]"), " "),
-            normalizers.Replace(tokenizers.Regex(r"\s+"), " "), normalizers.Strip(),
+            normalizers.Replace(tokenizers.Regex(r"\s+"), " "),
+            normalizers.Strip(),
         ]
-    )  # fmt: skip
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     tokenizer.decoder = decoders.Fuse()
     tokenizer.add_special_tokens([BLANK, UNKNOWN])

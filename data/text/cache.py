@@ -102,13 +102,7 @@ def _write_held_out(documents: Iterable[dict[str, str]], path: Path) -> int:
 
 
 def _write_rows(
-    settings: Text,
-    tokenizer: Tokenizer,
-    documents: Iterable[dict[str, str]],
-    folder: Path,
-    origin: str,
-    *,
-    shuffle: bool,
+    settings: Text, tokenizer: Tokenizer, documents: Iterable[dict[str, str]], folder: Path, origin: str, *, shuffle: bool
 ) -> dict[str, int]:
     """Packs the training documents of an origin; returns its counts."""
     number = size = 0
@@ -134,12 +128,7 @@ def _write_rows(
     tally = packing.Tally()
     packing.write_rows(folder / f"{origin}.array_record", packing.pack(examples, lengths, tally, layout))
     return dict(
-        documents=number,
-        bytes=size,
-        examples=tally.examples,
-        rows=tally.rows,
-        tokens=tally.tokens[0],
-        dropped=tally.dropped,
+        documents=number, bytes=size, examples=tally.examples, rows=tally.rows, tokens=tally.tokens[0], dropped=tally.dropped
     )
 
 

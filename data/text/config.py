@@ -109,9 +109,7 @@ class SpanTextData(TextData):
         """The positions of a row of inputs and of targets."""
         both = spans.lengths(self.length, self.rate, self.mean_span)
         both = both if self.objective == "spans" else (self.length, self.length)
-        return {
-            name: -(-n // self.multiple) * self.multiple for name, n in zip(("inputs", "targets"), both, strict=True)
-        }
+        return {name: -(-n // self.multiple) * self.multiple for name, n in zip(("inputs", "targets"), both, strict=True)}
 
     def features(self) -> Features:
         return sides(**self.lengths)

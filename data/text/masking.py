@@ -88,9 +88,7 @@ def mask(
     return {**row, "tokens": replaced, "slots": slots, "targets": targets}
 
 
-def hide(
-    row: Mapping[str, np.ndarray], rng: np.random.Generator, vocabulary: Vocabulary, rate: float
-) -> dict[str, np.ndarray]:
+def hide(row: Mapping[str, np.ndarray], rng: np.random.Generator, vocabulary: Vocabulary, rate: float) -> dict[str, np.ndarray]:
     """Returns a row in which each token is replaced by [MASK] with probability `rate`, except special ones and padding.
 
     Args:
@@ -102,12 +100,7 @@ def hide(
 
 
 def _words(
-    tokens: np.ndarray,
-    segments: np.ndarray,
-    positions: np.ndarray,
-    number: int,
-    rng: np.random.Generator,
-    vocabulary: Vocabulary,
+    tokens: np.ndarray, segments: np.ndarray, positions: np.ndarray, number: int, rng: np.random.Generator, vocabulary: Vocabulary
 ) -> np.ndarray:
     """Returns which positions are chosen, bool: words are taken in random order, without those that no longer fit."""
     if not len(positions):

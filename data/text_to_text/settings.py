@@ -39,9 +39,7 @@ class TextToText:
         if self.task not in TASKS:
             raise DataError(f"no task {self.task!r}{nearest(self.task, written)}")
         if self.task not in written:
-            raise DataError(
-                f"task {self.task!r} pairs similar texts and has no label to write{nearest(self.task, written)}"
-            )
+            raise DataError(f"task {self.task!r} pairs similar texts and has no label to write{nearest(self.task, written)}")
 
     @property
     def caches(self) -> tuple[str, ...]:

@@ -7,14 +7,7 @@ from typing import Any
 import numpy as np
 
 from data.reading import packing
-from data.reading.caches import (
-    cache_folder,
-    check_fields,
-    check_vocabularies,
-    examples,
-    read_manifest,
-    smallest_vocabulary,
-)
+from data.reading.caches import cache_folder, check_fields, check_vocabularies, examples, read_manifest, smallest_vocabulary
 from data.reading.examples import unpack
 from data.task import Example, HeldOutExamples, Task
 from data.text_to_text import texts
@@ -45,9 +38,7 @@ class TextToTextTask(Task[TextToTextData]):
         """Returns the split's rows, for the loss of the targets; an example whose targets are too long is left out."""
         name, raw = read_manifest(cache)["task"], list(examples(cache, split, limit))
         tally = packing.Tally()
-        packed = texts.packed(
-            name, raw, texts.Encoder(vocabulary), (self.data.inputs_length, self.data.targets_length), tally
-        )
+        packed = texts.packed(name, raw, texts.Encoder(vocabulary), (self.data.inputs_length, self.data.targets_length), tally)
         return HeldOutExamples([unpack(row, self.data.stored()) for row in packed], tally.examples)
 
     def decoding(self, vocabulary: Path) -> TextToTextDecoding:
@@ -64,7 +55,7 @@ class TextToTextTask(Task[TextToTextData]):
         labels = f" It writes: {', '.join(manifest['labels'])}." if manifest["labels"] else ""
         return [
             f"Fine-tuned on {count:,} examples of `{manifest['task']}` as text in, text out "
-            f"(fingerprint {manifest['fingerprint'][:16]}).{labels}",
+            f"(fingerprint {manifest['fingerprint'][:16]}).{labels}"
         ]
 
 

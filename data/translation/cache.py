@@ -166,18 +166,14 @@ def _write_released(settings: Translation, root: Path, folder: Path, progress: P
     return {"languages": languages, **sizes}
 
 
-def _write_language(
-    language: str, examples: Iterable[packing.Example], lengths: tuple[int, int], folder: Path
-) -> dict[str, int]:
+def _write_language(language: str, examples: Iterable[packing.Example], lengths: tuple[int, int], folder: Path) -> dict[str, int]:
     """Packs a language's training examples in random order; returns their tally."""
     examples = list(examples)
     random.Random(f"{_SEED} {language}").shuffle(examples)
     tally = packing.Tally()
     packing.write_rows(folder / "train" / f"{language}.array_record", packing.pack(examples, lengths, tally))
     source, target = tally.tokens
-    return dict(
-        pairs=tally.examples, rows=tally.rows, source_tokens=source, target_tokens=target, dropped=tally.dropped
-    )
+    return dict(pairs=tally.examples, rows=tally.rows, source_tokens=source, target_tokens=target, dropped=tally.dropped)
 
 
 def _write_held_out(catalogue: str, root: Path, folder: Path, languages: Collection[str]) -> None:

@@ -59,8 +59,5 @@ def divide_pairs(catalogue: Catalogue, pairs: list[Pair], elsewhere: Splits | No
 
 def _unseen(languages: dict[str, list[Pair]], trained: set[tuple[str, str]]) -> dict[str, list[Pair]]:
     """Returns the pairs whose (language, source string) is not trained on; languages without any are dropped."""
-    kept = {
-        language: [pair for pair in pairs if (language, pair.source) not in trained]
-        for language, pairs in languages.items()
-    }
+    kept = {language: [pair for pair in pairs if (language, pair.source) not in trained] for language, pairs in languages.items()}
     return {language: pairs for language, pairs in kept.items() if pairs}

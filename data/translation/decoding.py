@@ -81,9 +81,7 @@ class TranslationDecoding(Decoding[Sentence]):
 
         def score_parts(name_of: Callable[[Sentence], str]) -> dict[str, dict[str, float]]:
             names = [name_of(example) for example in examples]
-            return {
-                name: score_some(i for i, other in enumerate(names) if other == name) for name in sorted(set(names))
-            }
+            return {name: score_some(i for i, other in enumerate(names) if other == name) for name in sorted(set(names))}
 
         return {
             "all": score_some(range(len(examples))),

@@ -104,12 +104,7 @@ class Split:
 
 
 def hold_out(
-    keyed_pairs: Iterable[tuple[str, str]],
-    *,
-    test: int,
-    validation: int,
-    share: float,
-    elsewhere: Iterable[str] = (),
+    keyed_pairs: Iterable[tuple[str, str]], *, test: int, validation: int, share: float, elsewhere: Iterable[str] = ()
 ) -> Split:
     """Chooses the keys that are held out of (language, English key) pairs.
 

@@ -35,9 +35,7 @@ class MessageCatalogues(tfds.core.GeneratorBasedBuilder):
         # Not dataset_info_from_configs(), which requires README, TAGS and CITATIONS files in a package of its own.
         return tfds.core.DatasetInfo(
             builder=self,
-            features=tfds.features.FeaturesDict(
-                {name: tfds.features.Text() for name in ("lang", "source", "target", "origin")}
-            ),
+            features=tfds.features.FeaturesDict({name: tfds.features.Text() for name in ("lang", "source", "target", "origin")}),
             supervised_keys=("source", "target"),
             metadata=tfds.core.MetadataDict(),
         )

@@ -97,23 +97,14 @@ def _descriptions(package: Path) -> Iterator[Entry]:
 
 
 _PERMISSIVE = (
-    Source(
-        pypi_package("django", "5.2.19", "5965d974a5218a2b68a11dd1276434707f23886525c23f0598eccedaf4f4ca00"), po_entries
-    ),
-    Source(
-        pypi_package("wagtail", "8.0.1", "1e6ad5c7891a54efce1400e168298b5a2cc343b642cee89c31bf5ec30c98b26c"), po_entries
-    ),
-    Source(
-        pypi_package("django-cms", "5.1.3", "acf31919aab389d2bea253efa97a901bf55e96046a252f23a7a742e495848a5e"),
-        po_entries,
-    ),
+    Source(pypi_package("django", "5.2.19", "5965d974a5218a2b68a11dd1276434707f23886525c23f0598eccedaf4f4ca00"), po_entries),
+    Source(pypi_package("wagtail", "8.0.1", "1e6ad5c7891a54efce1400e168298b5a2cc343b642cee89c31bf5ec30c98b26c"), po_entries),
+    Source(pypi_package("django-cms", "5.1.3", "acf31919aab389d2bea253efa97a901bf55e96046a252f23a7a742e495848a5e"), po_entries),
 )
 
 _MORE_WHEELS = (
     Source(
-        pypi_package(
-            "kolibri", "0.19.5", "dc4c187d29a80037594c2dadd1cbc862cb4b8b76166bfd4084314f8ab2bc6221", "py2.py3-none-any"
-        ),
+        pypi_package("kolibri", "0.19.5", "dc4c187d29a80037594c2dadd1cbc862cb4b8b76166bfd4084314f8ab2bc6221", "py2.py3-none-any"),
         _kolibri,
     ),
     Source(
@@ -121,8 +112,7 @@ _MORE_WHEELS = (
         functools.partial(keyed_entries, pattern=r"/i18n/(?P<part>.+)/(?P<language>[^/]+)\.json$"),
     ),
     Source(
-        pypi_package("plone-app-locales", "7.0.4", "de96a5d0dc1fe5ab540fa6f993805c09da80a9518aa7a309e8cd1f433e3ae6aa"),
-        po_entries,
+        pypi_package("plone-app-locales", "7.0.4", "de96a5d0dc1fe5ab540fa6f993805c09da80a9518aa7a309e8cd1f433e3ae6aa"), po_entries
     ),
 )
 
@@ -133,9 +123,7 @@ _NPM = (
     ),
     Source(
         npm_package(
-            "@openstreetmap/id-tagging-schema",
-            "6.19.2",
-            "c8d410007593ce458f7d38381458f20bf73412f7e2c2c075c147a7f916e95555",
+            "@openstreetmap/id-tagging-schema", "6.19.2", "c8d410007593ce458f7d38381458f20bf73412f7e2c2c075c147a7f916e95555"
         ),
         functools.partial(
             keyed_entries,
@@ -147,9 +135,7 @@ _NPM = (
     Source(
         npm_package("blockly", "12.5.1", "94d5637de31dd262be56a5f3fe6874b2365df1dfc6667b63ad10ebd93ea50783"),
         functools.partial(
-            keyed_entries,
-            pattern=r"^package/msg(?P<part>)/(?!messages)(?P<language>[^/.]+)\.js$",
-            parse=formats.parse_blockly,
+            keyed_entries, pattern=r"^package/msg(?P<part>)/(?!messages)(?P<language>[^/.]+)\.js$", parse=formats.parse_blockly
         ),
     ),
     Source(
@@ -160,16 +146,12 @@ _NPM = (
 
 _DEBIAN = (
     Source(
-        debian_package(
-            "vlc-l10n", "3.0.23-0+deb12u1", "69ab8c034e2097e1050ff62e8048e0ad5e1f72991456a34d02bcecc8a8083136"
-        ),
+        debian_package("vlc-l10n", "3.0.23-0+deb12u1", "69ab8c034e2097e1050ff62e8048e0ad5e1f72991456a34d02bcecc8a8083136"),
         mo_entries,
         accelerator="&",
     ),
     Source(
-        debian_package(
-            "gimp-data", "2.10.34-1+deb12u10", "89007a69d4ef2b0440e5419e75d4112cfd1c49e97db38220d210b9f86322be7c"
-        ),
+        debian_package("gimp-data", "2.10.34-1+deb12u10", "89007a69d4ef2b0440e5419e75d4112cfd1c49e97db38220d210b9f86322be7c"),
         mo_entries,
         accelerator="_",
     ),
@@ -179,28 +161,19 @@ _DEBIAN = (
         accelerator="_",
     ),
     Source(
-        debian_package(
-            "freeciv-data", "3.0.6-1+deb12u1", "278bed022b87408ca9923aa727bef3d6c97875c811723e93ff95dded1b9b76b2"
-        ),
+        debian_package("freeciv-data", "3.0.6-1+deb12u1", "278bed022b87408ca9923aa727bef3d6c97875c811723e93ff95dded1b9b76b2"),
         functools.partial(mo_entries, strip=r"^\?[a-z_ ]+:"),  # ?context:text
     ),
     Source(
-        debian_package(
-            "wesnoth-1.16-data", "1:1.16.9-1", "1012b964bd412a6770685e3324ae3b61e176caff7846192d1ee63d55cd621e26"
-        ),
+        debian_package("wesnoth-1.16-data", "1:1.16.9-1", "1012b964bd412a6770685e3324ae3b61e176caff7846192d1ee63d55cd621e26"),
         functools.partial(mo_entries, strip=r"^[^^]*\^"),  # context^text
     ),
     Source(
-        debian_package(
-            "calibre", "6.13.0+repack-2+deb12u9", "886fb8a79e73119a2912673a6813c7a985b88148efcff7e41045ec2193fd3b59"
-        ),
+        debian_package("calibre", "6.13.0+repack-2+deb12u9", "886fb8a79e73119a2912673a6813c7a985b88148efcff7e41045ec2193fd3b59"),
         _calibre,
         accelerator="&",
     ),
-    Source(
-        DESCRIPTIONS,
-        _descriptions,
-    ),
+    Source(DESCRIPTIONS, _descriptions),
 )
 
 CATALOGUES = {

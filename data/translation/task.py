@@ -59,7 +59,7 @@ class TranslationTask(Task[TranslationData]):
         pairs = (
             (np.array(vocabularies.source(s.lang, s.source), np.int32), np.array(vocabularies.target(s.to, s.target), np.int32))
             for s in sentences
-        )  # fmt: skip
+        )
         records = list(packing.pack(pairs, (self.data.source_length, self.data.target_length), tally))
         return HeldOutExamples([unpack(record, self.data.stored()) for record in records], tally.examples)
 

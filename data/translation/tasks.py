@@ -132,9 +132,7 @@ def add_message_catalogues(
             tfds_name=tfds_name,
             splits={split: f"{split}_{language}" for split in splits},
             data_dir=data_dir,
-            preprocessors=[
-                functools.partial(seqio.preprocessors.rekey, key_map={"inputs": "source", "targets": "target"})
-            ],
+            preprocessors=[functools.partial(seqio.preprocessors.rekey, key_map={"inputs": "source", "targets": "target"})],
             source=source,
             target=target,
             language=language,

@@ -38,8 +38,7 @@ _TAG = re.compile(r"<[^>]+>")
 def articles(page: str) -> dict[int, list[str]]:
     """Returns the paragraphs of each article of a translation; headings are left out."""
     return {
-        int(number): [clean(_TAG.sub(" ", text)) for text in _PARAGRAPH.findall(body)]
-        for number, body in _ARTICLE.findall(page)
+        int(number): [clean(_TAG.sub(" ", text)) for text in _PARAGRAPH.findall(body)] for number, body in _ARTICLE.findall(page)
     }
 
 

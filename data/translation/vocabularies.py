@@ -71,9 +71,7 @@ class Trained(Vocabularies):
 
     def begin(self, language: str) -> list[int]:
         if language != ENGLISH:
-            raise DataError(
-                f"the model translates into English alone, not into {language!r}; did you mean {ENGLISH!r}?"
-            )
+            raise DataError(f"the model translates into English alone, not into {language!r}; did you mean {ENGLISH!r}?")
         return []
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -59,8 +59,7 @@ def around(folder: Path, processor: Any, id_of: Lookup) -> tuple[Ids, Ids]:
         return before, behind
     settings = files.said(folder / files.CONFIG)
     sides = [
-        named(folder, f"{name}_token", id_of) if settings.get(f"add_{name}_token") is True else None
-        for name in ("bos", "eos")
+        named(folder, f"{name}_token", id_of) if settings.get(f"add_{name}_token") is True else None for name in ("bos", "eos")
     ]
     before, behind = (() if id_ is None else (id_,) for id_ in sides)
     return before, behind

@@ -140,18 +140,14 @@ class ChatEncoder:
         turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
         ids, learned = self.conversation(turns)
         if not learned.any():
-            raise DataError(
-                f"{self.folder}: its chat template leaves out what the assistant says, or marks nothing of it"
-            )
+            raise DataError(f"{self.folder}: its chat template leaves out what the assistant says, or marks nothing of it")
         return int(ids[np.flatnonzero(learned)[-1]])
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """Returns the ids of a conversation up to where the assistant's next turn begins."""
         return self.tokenizer.encode(self.template(messages, prompt=True))
 
-    def conversation(
-        self, messages: Sequence[Message], tools: Any = None, *, given: int = 0
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def conversation(self, messages: Sequence[Message], tools: Any = None, *, given: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """Returns (ids, which of them are learned: 1 or 0). Turns of `weight` 0 are not.
 
         Args:

@@ -9,10 +9,7 @@ from data import untrusted
 from models.errors import UserError, shortened
 
 TOKENIZER, CONFIG = "tokenizer.json", "tokenizer_config.json"  # of the `tokenizers` library, and of `transformers`
-PIECES, IDS = (
-    "sentencepiece.bpe.model",
-    "vocab.json",
-)  # a translator's; `vocab.json` has the ids of the pieces, if others
+PIECES, IDS = ("sentencepiece.bpe.model", "vocab.json")  # a translator's; `vocab.json` has the ids of the pieces, if others
 SPECIAL, ADDED = "special_tokens_map.json", "added_tokens.json"  # tokens that `transformers` adds to the pieces
 TEMPLATE = "chat_template.jinja"  # as `transformers` 5 writes it; before, it was a field of CONFIG
 GENERATION = "generation_config.json"  # how `transformers` continues a text: ids that end it, that are never written

@@ -80,9 +80,7 @@ class Program:
         except Exception as problem:  # whatever Python's operators and methods raise
             raise TemplateRefusal(f"the chat template refuses it: {shortened(told(problem), 120)}") from None
         most = 4 * untrusted.TEMPLATE + 8 * given
-        untrusted.bounded(
-            len(text), most, "characters", DataError, f"{self._name}: a conversation in its chat template"
-        )
+        untrusted.bounded(len(text), most, "characters", DataError, f"{self._name}: a conversation in its chat template")
         try:
             text.encode()
         except UnicodeEncodeError:  # half a character of UTF-16, which JSON and Jinja can write

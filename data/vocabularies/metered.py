@@ -27,22 +27,73 @@ _STEP, _MADE, _COMPARED, _JOINED = "step!", "made!", "compared!", "joined!"
 # Methods and filters whose value is as large as the product of what they take, or takes as long; of the second, a number is a
 # width.
 _PRODUCTS = {
-    "format", "format()", "join", "lstrip", "max", "min", "replace", "rfind", "rindex", "rpartition", "rsplit", "rstrip",
-    "sort", "strip", "trim", "unique",
-}  # fmt: skip
+    "format",
+    "format()",
+    "join",
+    "lstrip",
+    "max",
+    "min",
+    "replace",
+    "rfind",
+    "rindex",
+    "rpartition",
+    "rsplit",
+    "rstrip",
+    "sort",
+    "strip",
+    "trim",
+    "unique",
+}
 _WIDTHS = {
-    "batch", "center", "expandtabs", "indent", "ljust", "rjust", "round", "slice", "tojson", "truncate", "wordwrap", "zfill",
-}  # fmt: skip
+    "batch",
+    "center",
+    "expandtabs",
+    "indent",
+    "ljust",
+    "rjust",
+    "round",
+    "slice",
+    "tojson",
+    "truncate",
+    "wordwrap",
+    "zfill",
+}
 _SPLITS = {"batch", "list", "slice", "sort", "split", "rsplit", "splitlines", "unique"}  # make lists out of texts
 # Tests of a value's type alone.
 _KINDS = {
-    "boolean", "callable", "defined", "escaped", "false", "float", "integer", "iterable", "mapping", "none", "number", "sameas",
-    "sequence", "string", "true", "undefined",
-}  # fmt: skip
+    "boolean",
+    "callable",
+    "defined",
+    "escaped",
+    "false",
+    "float",
+    "integer",
+    "iterable",
+    "mapping",
+    "none",
+    "number",
+    "sameas",
+    "sequence",
+    "string",
+    "true",
+    "undefined",
+}
 # Filters that look at a value, or hand on what is in it, one at a time.
 _PASSING = {
-    "attr", "count", "d", "default", "first", "items", "last", "length", "map", "reject", "rejectattr", "select", "selectattr",
-}  # fmt: skip
+    "attr",
+    "count",
+    "d",
+    "default",
+    "first",
+    "items",
+    "last",
+    "length",
+    "map",
+    "reject",
+    "rejectattr",
+    "select",
+    "selectattr",
+}
 _WRITING = {"e", "escape", "indent", "join", "replace", "string", "tojson"}  # make text of what is none
 # What no chat template needs, and whose costs are others than their sizes.
 _FILTERS = ("filesizeformat", "forceescape", "groupby", "pprint", "random", "striptags", "sum", "urlize", "xmlattr")
@@ -176,8 +227,11 @@ class MeteredEnvironment(ImmutableSandboxedEnvironment):
     def metered(self) -> None:
         """Counts what the filters and tests do that were added so far."""
         self.filters = {name: self._counted(name, made) for name, made in self.filters.items()} | {
-            _STEP: self.meter.step, _MADE: self.meter.made, _COMPARED: self.meter.compared, _JOINED: self._joined,
-        }  # fmt: skip
+            _STEP: self.meter.step,
+            _MADE: self.meter.made,
+            _COMPARED: self.meter.compared,
+            _JOINED: self._joined,
+        }
         self.tests = {name: test if name in _KINDS else self._counted(name, test) for name, test in self.tests.items()}
 
     def _counted(self, name: str, made: Callable[..., Any]) -> Callable[..., Any]:
@@ -214,9 +268,7 @@ class MeteredEnvironment(ImmutableSandboxedEnvironment):
             bound = getattr(obj, "__wrapped__", obj)  # the sandbox wraps str.format
             name = getattr(bound, "__name__", "")
             name = "format()" if name in ("format", "format_map") else name
-            args = tuple(
-                list(value) if isinstance(value, (Iterator, range)) else value for value in args
-            )  # have no size
+            args = tuple(list(value) if isinstance(value, (Iterator, range)) else value for value in args)  # have no size
             self.meter.before(name, getattr(bound, "__self__", None), [*args, *kwargs.values()])
         return self.meter.made(super().call(context, obj, *args, **kwargs))
 

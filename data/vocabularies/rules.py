@@ -62,9 +62,7 @@ def check_growth(written: Mapping[str, Any], path: object) -> None:
     untrusted.bounded(len(rules), untrusted.RULES, "rules", VocabularyError, path)
     longest = math.prod(_growth(part, rule) for part, rule in rules)
     if longest > untrusted.GROWTH:
-        raise VocabularyError(
-            f"{path}: its rules can make a text {longest:,} times as long, more than {untrusted.GROWTH}"
-        )
+        raise VocabularyError(f"{path}: its rules can make a text {longest:,} times as long, more than {untrusted.GROWTH}")
 
 
 def backtracks(written: Mapping[str, Any]) -> bool:
@@ -107,9 +105,7 @@ def _growth(part: str, rule: Mapping[str, Any]) -> int:
         case "TemplateProcessing":
             added = max((len(token["ids"]) for token in rule["special_tokens"].values()), default=0)
             places = [place for form in ("single", "pair") for place in rule[form]]
-            copies = (
-                sum("Sequence" in place for place in places) - 2
-            )  # of the text: one alone, and one of two in a pair
+            copies = sum("Sequence" in place for place in places) - 2  # of the text: one alone, and one of two in a pair
             return max(1, copies) * max(1, added * len(places) // untrusted.GROWTH)
         case "BertNormalizer":
             return 3  # blanks around ideographs
@@ -124,10 +120,7 @@ def _longest(table: bytes) -> int:
     return max(1, *(len(text.decode(errors="replace")) for text in texts.split(b"\0")))
 
 
-_TABLES, _TABLE = (
-    (3, 5),
-    2,
-)  # fields of SentencePiece's ModelProto with rules before and behind pieces, and of these the table
+_TABLES, _TABLE = ((3, 5), 2)  # fields of SentencePiece's ModelProto with rules before and behind pieces, and of these the table
 
 
 def check_sentencepiece(model: bytes, path: object) -> None:

@@ -16,9 +16,7 @@ from data.vocabularies import rules
 from data.vocabularies.files import VocabularyError
 
 PAD_ID, EOS_ID, UNK_ID = 0, 1, 2  # as SeqIO and T5 expect; there is no beginning-of-sentence
-_ALPHABET_SHARE = (
-    0.3  # largest share of characters among the pieces: ideographs would otherwise fill a small vocabulary
-)
+_ALPHABET_SHARE = 0.3  # largest share of characters among the pieces: ideographs would otherwise fill a small vocabulary
 _LEAST_PIECES = 64  # the fewest that a vocabulary may have
 _HIGHEST_COVERAGE = 0.9995  # of all characters; SentencePiece's advice for rich alphabets. Others become bytes
 
@@ -76,9 +74,7 @@ class Vocabulary:
         return identifier
 
 
-def sample_lines(
-    lines: Mapping[str, Sequence[str]], *, budget: int, temperature: float, seed: int = 0
-) -> Iterator[str]:
+def sample_lines(lines: Mapping[str, Sequence[str]], *, budget: int, temperature: float, seed: int = 0) -> Iterator[str]:
     """Yields about `budget` lines; the share of language `l` is proportional to n_l ** (1 / temperature).
 
     A language with fewer lines than its share gives each of them once: SentencePiece would learn nothing but the line

@@ -180,9 +180,7 @@ def from_gguf(gguf_file: Path, path: Path) -> None:
     """Writes the byte-level BPE vocabulary that a GGUF file of SmolLM2 carries as a tokenizer.json file."""
     read = _gguf_reader(gguf_file)
     if (kind := read("pre")) != "smollm":
-        raise VocabularyError(
-            f"{gguf_file.name}: its text is cut into words in the manner {kind!r}; only 'smollm' is known"
-        )
+        raise VocabularyError(f"{gguf_file.name}: its text is cut into words in the manner {kind!r}; only 'smollm' is known")
     pieces = read("tokens")
     special = [piece for piece, kind in zip(pieces, read("token_type"), strict=True) if kind == _CONTROL]
 
@@ -269,9 +267,7 @@ def train_bpe(lines: Iterable[str], path: Path, size: int) -> None:
       ValueError: the text doesn't fill so large a vocabulary, or `size` leaves no room for merges.
     """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer = trainers.BpeTrainer(
-        vocab_size=size, special_tokens=[END_OF_TEXT], initial_alphabet=alphabet, show_progress=False
-    )
+    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=[END_OF_TEXT], initial_alphabet=alphabet, show_progress=False)
     tokenizer = _byte_level(models.BPE())
     tokenizer.train_from_iterator(lines, trainer)
     _check_size(tokenizer, size, 1 + len(alphabet))

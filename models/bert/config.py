@@ -45,9 +45,7 @@ class BertConfig(LmConfig):
         if not 0 <= self.first_position <= max(self.max_positions - 1, 0):
             raise ValueError(f"first_position={self.first_position}: must be below max_positions={self.max_positions}")
         if self.bare_first and (self.order != "pre" or self.layers < 2):
-            raise ValueError(
-                f"bare_first=True: order={self.order!r}, layers={self.layers}: needs order='pre', 2 layers or more"
-            )
+            raise ValueError(f"bare_first=True: order={self.order!r}, layers={self.layers}: needs order='pre', 2 layers or more")
 
     labels_field: ClassVar[str] = "head.labels"
 

@@ -109,9 +109,7 @@ class Bert(Staged):
         """Returns the number of tokens, padding left out."""
         return {"tokens": jnp.sum(batch["segments"] > 0)}
 
-    def _run(
-        self, blocks: Block, x_BLM: jax.Array, batch: Batch, context: Context, before: int | None = None
-    ) -> jax.Array:
+    def _run(self, blocks: Block, x_BLM: jax.Array, batch: Batch, context: Context, before: int | None = None) -> jax.Array:
         """Runs some layers of a stack; `before` it are so many, by default the first layer where it is apart."""
         mask = AttentionMask.for_rows(batch["segments"], batch["segments"])
         g = transformer.geometry(self.c, batch["positions"], mask)

@@ -154,11 +154,26 @@ class ConformerConfig:
     def tiny(self) -> "ConformerConfig":
         """The same model, small enough for a test and divisible by every mesh of eight devices."""
         return dataclasses.replace(
-            self, layers=4, contrastive_layers=min(self.contrastive_layers, 2), model_dim=32, hidden_dim=64, heads=4,
-            kernel=min(self.kernel, 5), groups=4, place_taps=8, place_groups=4,
-            mels=min(self.mels, 16), front_channels=8, vocab=min(self.vocab, 16),
-            predictor_dim=16, joint_dim=16, code_dim=16, codes=8, negatives=4, utterances=1,
-        )  # fmt: skip
+            self,
+            layers=4,
+            contrastive_layers=min(self.contrastive_layers, 2),
+            model_dim=32,
+            hidden_dim=64,
+            heads=4,
+            kernel=min(self.kernel, 5),
+            groups=4,
+            place_taps=8,
+            place_groups=4,
+            mels=min(self.mels, 16),
+            front_channels=8,
+            vocab=min(self.vocab, 16),
+            predictor_dim=16,
+            joint_dim=16,
+            code_dim=16,
+            codes=8,
+            negatives=4,
+            utterances=1,
+        )
 
 
 CONFIG = ConformerConfig

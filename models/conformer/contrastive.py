@@ -29,9 +29,7 @@ class Quantizer(nnx.Module):
         self.bias = param(k1, (g, v), ("code_groups", "codes"), zeros, where)
         self.entries = param(k2, (g, v, c.code_dim // g), ("code_groups", "codes", "code"), _uniform, where)
 
-    def __call__(
-        self, x_BSM: jax.Array, step: jax.Array, key: jax.Array | None
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def __call__(self, x_BSM: jax.Array, step: jax.Array, key: jax.Array | None) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Returns (vectors [B, S, D], probabilities of the entries [B, S, G, V], chosen entries int32 [B, S, G])."""
         wide = jnp.promote_types(x_BSM.dtype, jnp.float32)
         logits_BSGV = add_bias(project(x_BSM, self.weight[...], self.where), self.bias).astype(wide)
@@ -84,9 +82,14 @@ def drawn_negatives(hidden_BS: jax.Array, segments_BS: jax.Array, count: int) ->
 
 
 def contrastive_loss(
-    c: ConformerConfig, predicted_BSD: jax.Array, target_BSD: jax.Array, chosen_BSG: jax.Array | None, hidden_BS: jax.Array,
-    segments_BS: jax.Array, totals: Totals,
-) -> Loss:  # fmt: skip
+    c: ConformerConfig,
+    predicted_BSD: jax.Array,
+    target_BSD: jax.Array,
+    chosen_BSG: jax.Array | None,
+    hidden_BS: jax.Array,
+    segments_BS: jax.Array,
+    totals: Totals,
+) -> Loss:
     """Returns InfoNCE: how unlikely a hidden position's target is among those of K others, by cosine (equation 3).
 
     Args:
@@ -105,10 +108,7 @@ def contrastive_loss(
     hit_BS = positive_BS > jnp.max(negative_BSK, axis=-1)
     told = told_BS.astype(wide)
     n = jnp.sum(told_BS)
-    metrics = {
-        "contrastive": Ratio(jnp.sum(loss_BS * told), n),
-        "told_apart": Ratio(jnp.sum(hit_BS * told), n),
-    }
+    metrics = {"contrastive": Ratio(jnp.sum(loss_BS * told), n), "told_apart": Ratio(jnp.sum(hit_BS * told), n)}
     value = per(jnp.sum(loss_BS * told), totals["hidden"])
     return Loss(value, jnp.zeros_like(value), metrics)
 
@@ -129,9 +129,15 @@ class Targets(nnx.Module):
         self.prediction = param(k3, (c.model_dim, c.code_dim), ("embed", "code"), normal(c.model_dim**-0.5), where)
 
     def __call__(
-        self, features_BSM: jax.Array, output_BSM: jax.Array, hidden_BS: jax.Array, segments_BS: jax.Array, totals: Totals,
-        step: jax.Array, key: jax.Array | None,
-    ) -> tuple[Loss, jax.Array | None]:  # fmt: skip
+        self,
+        features_BSM: jax.Array,
+        output_BSM: jax.Array,
+        hidden_BS: jax.Array,
+        segments_BS: jax.Array,
+        totals: Totals,
+        step: jax.Array,
+        key: jax.Array | None,
+    ) -> tuple[Loss, jax.Array | None]:
         """Returns (the contrastive and the diversity loss, the codes chosen int32 [B, S, G]); a key draws them."""
         c = self.c
         target_BSD, chosen, extra = features_BSM, None, None
@@ -141,12 +147,18 @@ class Targets(nnx.Module):
             used = perplexity(probabilities, hidden_BS)
             one, chosen_BSGV = jnp.ones((), used.dtype), jax.nn.one_hot(chosen, c.codes, dtype=used.dtype)
             extra = Loss(
-                c.diversity_weight * (entries - used) / entries, c.diversity_weight * (entries - used) / entries,
+                c.diversity_weight * (entries - used) / entries,
+                c.diversity_weight * (entries - used) / entries,
                 {"perplexity": Ratio(used, one), "code_perplexity": Ratio(perplexity(chosen_BSGV, hidden_BS), one)},
-            )  # fmt: skip
+            )
         loss = contrastive_loss(
-            c, project(output_BSM, self.prediction[...], self.where), project(target_BSD, self.target[...], self.where),
-            chosen, hidden_BS, segments_BS, totals,
-        )  # fmt: skip
+            c,
+            project(output_BSM, self.prediction[...], self.where),
+            project(target_BSD, self.target[...], self.where),
+            chosen,
+            hidden_BS,
+            segments_BS,
+            totals,
+        )
         weighted = Loss(c.contrast_weight * loss.value, loss.extra, loss.metrics)
         return (weighted if extra is None else weighted + extra), chosen

@@ -34,9 +34,13 @@ def aligned(x_BSX: jax.Array, segments_BS: jax.Array, utterances: int) -> tuple[
 
 
 def ctc_loss(
-    logits_BSV: jax.Array, segments_BS: jax.Array, targets_BL: jax.Array, target_segments_BL: jax.Array, utterances: int,
+    logits_BSV: jax.Array,
+    segments_BS: jax.Array,
+    targets_BL: jax.Array,
+    target_segments_BL: jax.Array,
+    utterances: int,
     totals: Totals,
-) -> Loss:  # fmt: skip
+) -> Loss:
     """Returns the negative log-likelihood of texts a token, over the whole batch's.
 
     An utterance whose text cannot be aligned, with fewer positions than tokens and repetitions, counts nothing and is counted as
@@ -86,9 +90,7 @@ def beam_search(logits_BSV: jax.Array, real_BS: jax.Array, beams: int) -> jax.Ar
             ids_KS, size_K, blank_K, label_K = state
             logp_V, real = inputs
             total_K = jnp.logaddexp(blank_K, label_K)
-            last_K = jnp.where(
-                size_K > 0, jnp.take_along_axis(ids_KS, jnp.maximum(size_K - 1, 0)[:, None], 1)[:, 0], -1
-            )
+            last_K = jnp.where(size_K > 0, jnp.take_along_axis(ids_KS, jnp.maximum(size_K - 1, 0)[:, None], 1)[:, 0], -1)
             # Each prefix as it is.
             stay_blank_K = total_K + logp_V[BLANK]
             stay_label_K = jnp.where(size_K > 0, label_K + logp_V[jnp.maximum(last_K, 0)], NEVER)

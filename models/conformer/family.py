@@ -20,18 +20,19 @@ def comparable(c: ConformerConfig, lengths: Sequence[int]) -> ConformerConfig:
 def reads(c: ConformerConfig, data: Any) -> Any:
     """Returns the data as the model hears it."""
     if c.front == "waveform":  # which has no bands of frequency to hide
-        return dataclasses.replace(
-            data, front="waveform", augment=dataclasses.replace(data.augment, bands=0, stretches=0)
-        )
+        return dataclasses.replace(data, front="waveform", augment=dataclasses.replace(data.augment, bands=0, stretches=0))
     return dataclasses.replace(data, front="kaldi" if data.front == "waveform" else data.front, mels=c.mels)
 
 
 def convention(c: ConformerConfig) -> str:
     """Returns what a count of parameters includes."""
     head = {
-        "ctc": "outputs of CTC", "transducer": "the transducer's LSTM and joint network",
-        "wav2vec": "what pre-training predicts with", "w2v_bert": "codebook and outputs of pre-training", "none": "no head",
-    }[c.objective]  # fmt: skip
+        "ctc": "outputs of CTC",
+        "transducer": "the transducer's LSTM and joint network",
+        "wav2vec": "what pre-training predicts with",
+        "w2v_bert": "codebook and outputs of pre-training",
+        "none": "no head",
+    }[c.objective]
     body = c.layers + c.contrastive_layers
     return f"front, {body} blocks, {head}; published numbers are rounded to a hundred million, and do not say which"
 

@@ -162,9 +162,13 @@ class Places(nnx.Module):
         for utterance in range(1, self.utterances + 1):
             own_BS1 = (segments_BS == utterance)[..., None]
             heard_BSM = jax.lax.conv_general_dilated(
-                jnp.where(own_BS1, x_BSM, 0), filter_KIM, (1,), [(taps // 2, (taps - 1) // 2)],
-                dimension_numbers=("NWC", "WIO", "NWC"), feature_group_count=self.groups,
-            )  # fmt: skip
+                jnp.where(own_BS1, x_BSM, 0),
+                filter_KIM,
+                (1,),
+                [(taps // 2, (taps - 1) // 2)],
+                dimension_numbers=("NWC", "WIO", "NWC"),
+                feature_group_count=self.groups,
+            )
             y_BSM += jnp.where(own_BS1, heard_BSM, 0)
         y_BSM = jax.nn.gelu(add_bias(y_BSM, self.bias), approximate=False)
         return self.where.shard(y_BSM, "batch", "res_length", "act_embed")

@@ -28,9 +28,7 @@ from models.interchange import (
 
 _STACKS = {"wav2vec2": "Wav2Vec2", "wav2vec2-conformer": "Wav2Vec2Conformer"}
 MODEL_TYPES = tuple(_STACKS)
-_ARCHITECTURES = {
-    kind: tuple(f"{name}{use}" for use in ("ForCTC", "Model", "ForPreTraining")) for kind, name in _STACKS.items()
-}
+_ARCHITECTURES = {kind: tuple(f"{name}{use}" for use in ("ForCTC", "Model", "ForPreTraining")) for kind, name in _STACKS.items()}
 _HEADS = ("lm_head.", "quantizer.", "project_q.", "project_hid.")
 # Their names of kinds of positions; the first model has a convolution, and no setting.
 _POSITIONS = {"relative": "relative", "rotary": "rotary_input", None: "none"}
@@ -47,10 +45,15 @@ def read_config(theirs: Mapping[str, Any]) -> ConformerConfig:
     writes, width = architecture.endswith("ForCTC"), setting(theirs, "hidden_size", int, 768)
     theirs = completed(theirs, {"hidden_act": "gelu"})
     only(
-        theirs, feat_extract_activation=("gelu",), layer_norm_eps=(1e-5,), add_adapter=(False,), adapter_attn_dim=(),
-        conv_kernel=([size for size, _ in WAVE],), conv_stride=([stride for _, stride in WAVE],),
+        theirs,
+        feat_extract_activation=("gelu",),
+        layer_norm_eps=(1e-5,),
+        add_adapter=(False,),
+        adapter_attn_dim=(),
+        conv_kernel=([size for size, _ in WAVE],),
+        conv_stride=([stride for _, stride in WAVE],),
         hidden_act=("gelu",) if kind == "wav2vec2" else ("swish", "silu"),
-    )  # fmt: skip
+    )
     if writes:
         only(theirs, pad_token_id=(0,))  # CTC's blank, which is 0 here
     channels = setting(theirs, "conv_dim", list, [512] * len(WAVE))
@@ -111,9 +114,12 @@ def reading(c: ConformerConfig, theirs: Mapping[str, Any]) -> dict[str, Any]:
     """
     del c
     only(
-        theirs, feature_extractor_type=("Wav2Vec2FeatureExtractor",), feature_size=(1,), sampling_rate=(16_000,),
+        theirs,
+        feature_extractor_type=("Wav2Vec2FeatureExtractor",),
+        feature_size=(1,),
+        sampling_rate=(16_000,),
         do_normalize=(True,),
-    )  # fmt: skip
+    )
     return {}
 
 
@@ -125,9 +131,15 @@ def write_config(c: ConformerConfig) -> dict[str, Any]:
     """
     kind = "wav2vec2-conformer" if c.block == "conformer" else "wav2vec2"
     demand(
-        c, _STACKS[kind], front="waveform", norm_eps=1e-5, contrastive_layers=0, conv_bias=False,
-        objective="ctc" if c.vocab else "none", final_norm=c.block != "transformer_post",
-    )  # fmt: skip
+        c,
+        _STACKS[kind],
+        front="waveform",
+        norm_eps=1e-5,
+        contrastive_layers=0,
+        conv_bias=False,
+        objective="ctc" if c.vocab else "none",
+        final_norm=c.block != "transformer_post",
+    )
     if c.block == "conformer":
         known = {ours: theirs for theirs, ours in _POSITIONS.items()}
         demand(c, _STACKS[kind], conv_norm="batch", positions=c.positions if c.positions in known else "relative")
@@ -135,9 +147,7 @@ def write_config(c: ConformerConfig) -> dict[str, Any]:
             "position_embeddings_type": known[c.positions],
             "conv_depthwise_kernel_size": c.kernel,
             "hidden_act": "swish",
-            "num_conv_pos_embedding_groups": math.gcd(
-                16, c.model_dim
-            ),  # of the convolution that is made and never used
+            "num_conv_pos_embedding_groups": math.gcd(16, c.model_dim),  # of the convolution that is made and never used
             "rotary_embedding_base": 10_000,
         }
     else:
@@ -267,10 +277,7 @@ def canonical(c: ConformerConfig, theirs: str) -> str | None:
     unused = "pos_conv_embed" if c.block == "conformer" else "masked_spec_embed"
     if unused in theirs or theirs.endswith(("num_batches_tracked", "masked_spec_embed", "embed_positions.inv_freq")):
         return None
-    for old, new in (
-        ("weight_g", "parametrizations.weight.original0"),
-        ("weight_v", "parametrizations.weight.original1"),
-    ):
+    for old, new in (("weight_g", "parametrizations.weight.original0"), ("weight_v", "parametrizations.weight.original1")):
         theirs = re.sub(rf"pos_conv_embed\.conv\.{old}$", f"pos_conv_embed.conv.{new}", theirs)
     return theirs if theirs.startswith((_prefix(c), *_HEADS)) else f"{_prefix(c)}{theirs}"
 

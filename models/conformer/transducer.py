@@ -31,14 +31,10 @@ class Lstm(nnx.Module):
         self.state = param(k2, (size, 4, size), axes, normal(size**-0.5), where)
         self.bias = param(k1, (4, size), ("gates", "mlp"), zeros, where)
 
-    def __call__(
-        self, x_UP: jax.Array, state: tuple[jax.Array, jax.Array]
-    ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    def __call__(self, x_UP: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         """Returns (output [U, P], the state (output, cell) after it)."""
         h_UP, cell_UP = state
-        gates = add_bias(
-            project(x_UP, self.input[...], self.where) + project(h_UP, self.state[...], self.where), self.bias
-        )
+        gates = add_bias(project(x_UP, self.input[...], self.where) + project(h_UP, self.state[...], self.where), self.bias)
         into, forget, out, new = (gates[..., i, :] for i in range(4))
         # As is usual, a fresh layer remembers.
         cell_UP = jax.nn.sigmoid(forget + 1) * cell_UP + jax.nn.sigmoid(into) * jnp.tanh(new)
@@ -80,9 +76,7 @@ class Transducer(nnx.Module):
         joined = jnp.tanh(heard_X + add_bias(said_X, self.joint_bias))
         return add_bias(project(joined, self.output[...], self.where), self.output_bias)
 
-    def loss(
-        self, x_USM: jax.Array, real_US: jax.Array, targets_UL: jax.Array, given_UL: jax.Array, totals: Totals
-    ) -> Loss:
+    def loss(self, x_USM: jax.Array, real_US: jax.Array, targets_UL: jax.Array, given_UL: jax.Array, totals: Totals) -> Loss:
         """Returns the negative log-likelihood of texts a token, over the whole batch's; those that cannot be said count nothing.
 
         Logits [U, S, L + 1, V] are cut as the layout cuts rows, positions and vocabulary; of them the likelihoods of the blank
@@ -138,9 +132,13 @@ class Transducer(nnx.Module):
             place_UL = (jnp.arange(steps) == size_U[:, None]) & writes_U[:, None]
             ids_UL = jnp.where(place_UL, best_U[:, None], ids_UL)
             return (
-                jnp.where(writes_U, at_U, at_U + 1), jnp.where(writes_U, here_U + 1, 0), size_U + writes_U, ids_UL, said_UP,
+                jnp.where(writes_U, at_U, at_U + 1),
+                jnp.where(writes_U, here_U + 1, 0),
+                size_U + writes_U,
+                ids_UL,
+                said_UP,
                 state,
-            )  # fmt: skip
+            )
 
         zero_U = jnp.zeros(rows, jnp.int32)
         said_UP, state = self.predict(zero_U, self.start(rows, x_USM.dtype))

@@ -6,9 +6,24 @@ from typing import ClassVar, Literal
 from models.parts.transformer_config import LmConfig, StackConfig
 
 Dialect = Literal[
-    "", "gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3", "olmo2", "smollm3",
-    "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "gpt_oss", "deepseek_v3",
-]  # fmt: skip
+    "",
+    "gpt2",
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "gemma2",
+    "gemma3_text",
+    "phi3",
+    "olmo2",
+    "smollm3",
+    "mixtral",
+    "qwen2_moe",
+    "qwen3_moe",
+    "olmoe",
+    "gpt_oss",
+    "deepseek_v3",
+]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,15 +51,11 @@ class GptConfig(StackConfig, LmConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.leading_layers and self.moe is None:
-            raise ValueError(
-                f"leading_layers={self.leading_layers}: a dense model's layers are all alike; nearest is 0"
-            )
+            raise ValueError(f"leading_layers={self.leading_layers}: a dense model's layers are all alike; nearest is 0")
         if self.prefix and self.positions == "relative":
             raise ValueError("prefix=True: with positions='relative' there is no such model here; nearest is 'rotary'")
         if self.prefix and any(kind.window for kind in self.kinds):
-            raise ValueError(
-                "prefix=True: a window would hide the prefix; nearest is prefix=False, or kinds without windows"
-            )
+            raise ValueError("prefix=True: a window would hide the prefix; nearest is prefix=False, or kinds without windows")
 
     @property
     def repeated(self) -> int:

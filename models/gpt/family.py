@@ -14,9 +14,17 @@ from models.protocol import Family
 from models.sharding.layouts import Recipe
 
 MEANING_OF_MIXTURES = (
-    "latent", "sparse_first", "moe.gating", "moe.choices", "moe.norm_topk", "moe.score", "moe.expert_groups",
-    "moe.chosen_groups", "moe.gate_scale", "moe.activation",
-)  # fmt: skip
+    "latent",
+    "sparse_first",
+    "moe.gating",
+    "moe.choices",
+    "moe.norm_topk",
+    "moe.score",
+    "moe.expert_groups",
+    "moe.chosen_groups",
+    "moe.gate_scale",
+    "moe.activation",
+)
 
 
 def comparable(c: GptConfig, lengths: Sequence[int]) -> GptConfig:

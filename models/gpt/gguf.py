@@ -96,9 +96,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         factors=("rope_factors_long.weight", "rope_factors_short.weight"),
     ),
     "olmo2": Architecture(kind="olmo2"),
-    "qwen2moe": Architecture(
-        kind="qwen2_moe", settings=dict(norm_topk_prob=False), keys=_EXPERTS | _NORM | _HIDDEN | _SHARED
-    ),
+    "qwen2moe": Architecture(kind="qwen2_moe", settings=dict(norm_topk_prob=False), keys=_EXPERTS | _NORM | _HIDDEN | _SHARED),
     "qwen3moe": Architecture(kind="qwen3_moe", settings=dict(norm_topk_prob=True), keys=_EXPERTS | _NORM | _HIDDEN),
     "olmoe": Architecture(kind="olmoe", settings=dict(norm_topk_prob=False), keys=_EXPERTS | _NORM),
     "gpt-oss": Architecture(
@@ -107,13 +105,18 @@ ARCHITECTURES: dict[str, Architecture] = {
         alternating=True,
         truncate=False,
     ),
-}  # fmt: skip
+}
 # Keys that change nothing that our models compute, and values of others at which they change nothing, beside 0 and "none".
 _NO_MATTER = ("vocab_size", "tensor_data_layout", "rope.scaling.finetuned")
 _NEUTRAL = {
-    "attention.causal": True, "expert_weights_scale": 1.0, "expert_gating_func": 1, "rope.scaling.factor": 1.0,
-    "rope.scaling.attn_factor": 1.0, "rope.scaling.yarn_attn_factor": 1.0, "rope.scaling.yarn_ext_factor": 1.0,
-}  # fmt: skip
+    "attention.causal": True,
+    "expert_weights_scale": 1.0,
+    "expert_gating_func": 1,
+    "rope.scaling.factor": 1.0,
+    "rope.scaling.attn_factor": 1.0,
+    "rope.scaling.yarn_attn_factor": 1.0,
+    "rope.scaling.yarn_ext_factor": 1.0,
+}
 
 
 def read_config(architecture: str, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> GptConfig:
@@ -163,10 +166,14 @@ def read_config(architecture: str, settings: Mapping[str, Any], tensors: Mapping
     theirs["rope_scaling"] = scaling
     if scaling and _ORIGINAL in scaling:  # which Phi's folders have beside it
         theirs[_ORIGINAL] = scaling[_ORIGINAL]
-    keys.refuse_others({
-        "attention.value_length": size, "attention.key_length_swa": size, "attention.value_length_swa": size,
-        "rope.dimension_count_swa": turned,
-    })  # fmt: skip
+    keys.refuse_others(
+        {
+            "attention.value_length": size,
+            "attention.key_length_swa": size,
+            "attention.value_length_swa": size,
+            "rope.dimension_count_swa": turned,
+        }
+    )
     try:
         return huggingface.read_config(theirs)
     except InterchangeError as error:
@@ -255,8 +262,12 @@ def _scaling(
 
 def _longrope(long: list[float], short: list[float], original: int, amplitude: float) -> dict[str, Any]:
     return {
-        "rope_type": "longrope", "long_factor": long, "short_factor": short, _ORIGINAL: original, "attention_factor": amplitude,
-    }  # fmt: skip
+        "rope_type": "longrope",
+        "long_factor": long,
+        "short_factor": short,
+        _ORIGINAL: original,
+        "attention_factor": amplitude,
+    }
 
 
 def _by_factors(factors: list[float], base: float, turned: int, longest: int) -> dict[str, Any] | None:
@@ -315,10 +326,15 @@ def _apart(entry: Entry) -> list[Entry]:
         name = f"{at}.experts.{{expert}}.{projection}.{suffix}"
         made.append(
             dataclasses.replace(
-                entry, theirs=name, parts=(inside,), transposed=inside.inputs > 0, experts=part.shape[0], file=(),
+                entry,
+                theirs=name,
+                parts=(inside,),
+                transposed=inside.inputs > 0,
+                experts=part.shape[0],
+                file=(),
                 alternating=False,
             )
-        )  # fmt: skip
+        )
     return made
 
 

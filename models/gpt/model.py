@@ -154,9 +154,7 @@ class Gpt(Staged):
         g = transformer.geometry(self.c, positions_BL, mask, reach_BL)
         return g if self.c.moe is None else dataclasses.replace(g, real_BL=segments_BL > 0)
 
-    def _run(
-        self, layers: Block | Unit, x_BLM: jax.Array, g: Geometry, context: Context
-    ) -> tuple[jax.Array, Statistics]:
+    def _run(self, layers: Block | Unit, x_BLM: jax.Array, g: Geometry, context: Context) -> tuple[jax.Array, Statistics]:
         """Runs some of the layers of a stack; returns (the last one's output, statistics of mixtures)."""
         kinds = self._kinds(layers, context.numbers)
         if isinstance(layers, Unit):
@@ -224,9 +222,7 @@ class Gpt(Staged):
             kinds = self._kinds(layer_stack, jnp.arange(depth(layer_stack)))
             x_BSM, read = transformer.keys_values(layer_stack, c, x_BSM, g, kinds)
             blocks += [block for unit in transformer.unstacked(layer_stack) for block in unit.layers]
-            layers += [
-                LayerCache(to_cache((grown(k), grown(v)))) for unit in transformer.unstacked(read) for k, v in unit
-            ]
+            layers += [LayerCache(to_cache((grown(k), grown(v)))) for unit in transformer.unstacked(read) for k, v in unit]
         last_B = jnp.take_along_axis(ids_BS, lengths_B[:, None] - 1, axis=1)[:, 0]
         return Cache(blocks, layers, slots, last_B)
 

@@ -37,14 +37,11 @@ def read_config(theirs: Mapping[str, Any]) -> M2M100Config:
     kind = model_type(theirs, _ARCHITECTURES)
     only(theirs, scale_embedding=(True,), tie_word_embeddings=(True,), pad_token_id=(1,))
     both = {
-        ours: _same(theirs, key)
-        for ours, key in (("layers", "layers"), ("hidden_dim", "ffn_dim"), ("heads", "attention_heads"))
+        ours: _same(theirs, key) for ours, key in (("layers", "layers"), ("hidden_dim", "ffn_dim"), ("heads", "attention_heads"))
     }
     width = setting(theirs, "d_model", int)
     if width % both["heads"]:
-        raise InterchangeError(
-            f"config.json: d_model={width} is no multiple of encoder_attention_heads={both['heads']}"
-        )
+        raise InterchangeError(f"config.json: d_model={width} is no multiple of encoder_attention_heads={both['heads']}")
     return M2M100Config(
         vocab=setting(theirs, "vocab_size", int),
         layers=2 * both["layers"],
@@ -72,9 +69,13 @@ def _read_mixture(theirs: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the mixture's fields. In evaluation our models drop no token, as `transformers` with a capacity of all tokens;
     with one of -1 it drops those behind `expert_capacity` of a whole batch."""
     only(
-        theirs, router_bias=(False,), router_dtype=("float32",), moe_eval_capacity_token_fraction=(1.0,),
-        normalize_router_prob_before_dropping=(False,), second_expert_policy=("all", "random"),
-    )  # fmt: skip
+        theirs,
+        router_bias=(False,),
+        router_dtype=("float32",),
+        moe_eval_capacity_token_fraction=(1.0,),
+        normalize_router_prob_before_dropping=(False,),
+        second_expert_policy=("all", "random"),
+    )
     policy = setting(theirs, "second_expert_policy", str, "all")
     moe = MoeConfig(
         experts=setting(theirs, "num_experts", int, 128),
@@ -94,10 +95,22 @@ def write_config(c: M2M100Config) -> dict[str, Any]:
       InterchangeError: `transformers` has no class for the model; the message names the fields that differ.
     """
     demand(
-        c, "M2M-100", order="pre", norm="layer", norm_bias=True, norm_eps=1e-5, positions="sinusoidal", gated=False,
-        attention_scale=True, attention_bias=True, ffn_bias=True, per_dim_scale=False, logit_cap=0.0, groups=c.heads,
+        c,
+        "M2M-100",
+        order="pre",
+        norm="layer",
+        norm_bias=True,
+        norm_eps=1e-5,
+        positions="sinusoidal",
+        gated=False,
+        attention_scale=True,
+        attention_bias=True,
+        ffn_bias=True,
+        per_dim_scale=False,
+        logit_cap=0.0,
+        groups=c.heads,
         head_dim=c.model_dim // c.heads,
-    )  # fmt: skip
+    )
     kind = "nllb-moe" if c.moe else "m2m_100"
     config: dict[str, Any] = {
         "architectures": [_ARCHITECTURES[kind][0]],
@@ -115,11 +128,7 @@ def write_config(c: M2M100Config) -> dict[str, Any]:
         "eos_token_id": 2,
     }
     for side in ("encoder", "decoder"):
-        config |= {
-            f"{side}_layers": c.layers // 2,
-            f"{side}_ffn_dim": c.hidden_dim,
-            f"{side}_attention_heads": c.heads,
-        }
+        config |= {f"{side}_layers": c.layers // 2, f"{side}_ffn_dim": c.hidden_dim, f"{side}_attention_heads": c.heads}
     if c.moe is None:
         return config
     demand(c.moe, "NLLB-MoE", gating="top2", eval_capacity_factor=0.0)
@@ -173,33 +182,22 @@ def _layer(c: M2M100Config, side: str, name: str, first: int) -> list[Entry]:
         into = [e for p in "qkv" for e in dense(f"{at}.{theirs}.{p}_proj", f"{to}.{p}", (m, n, d))]
         return [*into, *dense(f"{at}.{theirs}.out_proj", f"{to}.o", (n, d, m), inputs=2)]
 
-    mapped = [
-        *_norm(f"{at}.self_attn_layer_norm", f"{ours}.attention_norm", m, **places),
-        *attention("self_attn", "attention"),
-    ]
+    mapped = [*_norm(f"{at}.self_attn_layer_norm", f"{ours}.attention_norm", m, **places), *attention("self_attn", "attention")]
     if side == "decoder":
         mapped += _norm(f"{at}.{cross}_layer_norm", f"{ours}.cross_norm", m, **places)
         mapped += attention(cross, "cross_attention")
     mapped += _norm(f"{at}.{ffn_norm}", f"{ours}.ffn_norm", m, **places)
     inside, more = (f"{at}.ffn" if c.moe else at), {}
     if name == "sparse" and c.moe:
-        mapped.append(
-            matrix(f"{inside}.router.classifier.weight", (f"{ours}.ffn.router", (m, c.moe.experts)), **places)
-        )
+        mapped.append(matrix(f"{inside}.router.classifier.weight", (f"{ours}.ffn.router", (m, c.moe.experts)), **places))
         inside, more = f"{inside}.experts.expert_{{expert}}", {"experts": c.moe.experts}
-    return [
-        *mapped,
-        *dense(f"{inside}.fc1", "ffn.wi", (m, h), **more),
-        *dense(f"{inside}.fc2", "ffn.wo", (h, m), **more),
-    ]
+    return [*mapped, *dense(f"{inside}.fc1", "ffn.wi", (m, h), **more), *dense(f"{inside}.fc2", "ffn.wo", (h, m), **more)]
 
 
 def copies(c: M2M100Config) -> dict[str, str]:
     """Returns the tensors that a file may hold besides `readable`, and those that they repeat, by canonical name."""
     del c
-    return {
-        name: _TABLE for name in ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", _OUTPUT)
-    }
+    return {name: _TABLE for name in ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", _OUTPUT)}
 
 
 def canonical(c: M2M100Config, theirs: str) -> str | None:

@@ -80,11 +80,7 @@ class MetNet2Config:
     def fine(self) -> int:
         """Channels of each point in the frame that comes ahead; 0 where a position's channels are not those of its points."""
         points = self.upsample**2
-        return (
-            self.channels // points
-            if self.ahead and self.upsampling == "subpixel" and self.channels % points == 0
-            else 0
-        )
+        return self.channels // points if self.ahead and self.upsampling == "subpixel" and self.channels % points == 0 else 0
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -95,10 +91,23 @@ class MetNet2Config:
         """Returns a small model with the same parts: it reads 32 x 32 positions and forecasts the inner 16 x 16."""
         edges = (*self.thresholds, 2 * self.thresholds[-1], 4 * self.thresholds[-1])
         return dataclasses.replace(
-            self, channels=4, masks=4, leads=6, lead_dim=16, frame_dim=8, stacks=1, dilations=(1, 8), context_dim=8,
-            crop=(16, 16), upsample=2, detail_blocks=2, detail_dim=8, hidden_dim=min(self.hidden_dim, 16), bins=len(edges) + 1,
+            self,
+            channels=4,
+            masks=4,
+            leads=6,
+            lead_dim=16,
+            frame_dim=8,
+            stacks=1,
+            dilations=(1, 8),
+            context_dim=8,
+            crop=(16, 16),
+            upsample=2,
+            detail_blocks=2,
+            detail_dim=8,
+            hidden_dim=min(self.hidden_dim, 16),
+            bins=len(edges) + 1,
             edges=edges,
-        )  # fmt: skip
+        )
 
 
 CONFIG = MetNet2Config

@@ -5,8 +5,5 @@ from models.metnet2.model import MetNet2
 from models.protocol import Family
 
 FAMILY = Family(
-    model=MetNet2,
-    layouts=LAYOUTS,
-    like=lambda c: "metnet2.quickstart",
-    meaning=("dilations", "bin_width", "edges", "upsampling"),
+    model=MetNet2, layouts=LAYOUTS, like=lambda c: "metnet2.quickstart", meaning=("dilations", "bin_width", "edges", "upsampling")
 )

@@ -10,19 +10,13 @@ SPACE = ("data", "rows", "columns")
 def spatial(x: int, y: int, z: int) -> Layout:
     """Cuts examples over x, and each image's rows over y and columns over z: convolutions exchange what lies at the edges."""
     return Layout(
-        name="spatial",
-        mesh=(("data", x), ("rows", y), ("columns", z)),
-        rules=rules(batch="data", height="rows", width="columns"),
+        name="spatial", mesh=(("data", x), ("rows", y), ("columns", z)), rules=rules(batch="data", height="rows", width="columns")
     )
 
 
 def spatial_1d(x: int, y: int) -> Layout:
     """Cuts examples over x and each image's rows over y."""
-    return Layout(
-        name="spatial_1d",
-        mesh=(("data", x), ("rows", y)),
-        rules=rules(batch="data", height="rows"),
-    )
+    return Layout(name="spatial_1d", mesh=(("data", x), ("rows", y)), rules=rules(batch="data", height="rows"))
 
 
 def channel_parallel(x: int, y: int) -> Layout:
@@ -40,11 +34,7 @@ def fully_sharded(x: int, y: int) -> Layout:
     What makes scales and biases of a lead time is cut in its channels alone.
     """
     base = dense_fully_sharded(x, y)
-    return Layout(
-        name="fully_sharded",
-        mesh=base.mesh,
-        rules=also(base.rules, in_channels="data", channels="model", embed=None),
-    )
+    return Layout(name="fully_sharded", mesh=base.mesh, rules=also(base.rules, in_channels="data", channels="model", embed=None))
 
 
 LAYOUTS = table(

@@ -29,10 +29,7 @@ class LeadTime(nnx.Module):
 
         def waves(key: jax.Array, shape: tuple[int, ...], dtype) -> jax.Array:
             k1, k2 = jax.random.split(key)
-            rates, phases = (
-                2 * jax.random.normal(k1, shape[1:], dtype),
-                6.283 * jax.random.uniform(k2, shape[1:], dtype),
-            )
+            rates, phases = (2 * jax.random.normal(k1, shape[1:], dtype), 6.283 * jax.random.uniform(k2, shape[1:], dtype))
             return jnp.sin(3.1416 * jnp.linspace(0, 1, shape[0])[:, None] * rates + phases)
 
         self.table = param(key, (c.leads, c.lead_dim), ("positions", "embed"), waves, where)
@@ -78,7 +75,7 @@ class Block(nnx.Module):
         self.between = Conditioned(c, size, k3, where / "between", inner)
         self.out = Conv(
             size, size, k4, where / "out", dilation=dilation, names=("channels", "in_channels"), act="act_embed", init=last
-        )  # fmt: skip
+        )
 
     def __call__(self, x_BHWC: jax.Array, lead_BE: jax.Array) -> jax.Array:
         h_BHWC = self.into(self.before(x_BHWC, lead_BE))
@@ -138,10 +135,7 @@ class MetNet2(nnx.Module):
         keys = jax.random.split(key, 9)
         self.c, self.where = c, where
         points = c.upsample**2 if c.upsampling == "subpixel" else 1
-        back: Any = {
-            "names": ("channels", "in_channels"),
-            "act": "act_embed",
-        }  # from inner channels to a residual stream
+        back: Any = {"names": ("channels", "in_channels"), "act": "act_embed"}  # from inner channels to a residual stream
         detail, head = where / "detail", where / "head"
         self.lead = LeadTime(c, keys[0], where / "lead")
         self.frames = Frames(c, keys[1], where / "frames")
@@ -172,9 +166,7 @@ class MetNet2(nnx.Module):
         grow = convolution.depth_to_space if c.upsampling == "subpixel" else convolution.upsampled
         x_BHWC = grow(x_BHWC, c.upsample, where / "detail")
         if self.sharp is not None:  # the points of the positions as they were given, past the context
-            told_BHWC = convolution.centre(
-                batch["ahead"][..., : c.channels].astype(where.dtype), *c.crop, where / "detail"
-            )
+            told_BHWC = convolution.centre(batch["ahead"][..., : c.channels].astype(where.dtype), *c.crop, where / "detail")
             x_BHWC = x_BHWC + self.sharp(convolution.depth_to_space(told_BHWC, c.upsample, where / "detail"))
         x_BHWC, _ = scan(apply, x_BHWC, self.detail, lead_BE, where=where / "detail", staged=False)
         return self.head(x_BHWC, lead_BE)
@@ -226,18 +218,12 @@ class MetNet2(nnx.Module):
             all_LP = jnp.stack([by_lead(x) for x in sure], axis=-1)
             return hits_LP, all_LP, by_lead((prob_BHW - reached_BHW) ** 2)
 
-        hits_LQP, all_LQP, brier_LQ = (
-            jnp.stack(parts, axis=1) for parts in zip(*map(exceeded, c.thresholds), strict=True)
-        )
+        hits_LQP, all_LQP, brier_LQ = (jnp.stack(parts, axis=1) for parts in zip(*map(exceeded, c.thresholds), strict=True))
         widths_K = jnp.diff(jnp.asarray([0.0, *edges], below_BHWK.dtype))
         missed_BHWK = below_BHWK - (targets_BHW[..., None] < jnp.asarray(edges, targets_BHW.dtype))
         crps_L, count_L = by_lead(jnp.sum(missed_BHWK**2 * widths_K, axis=-1)), by_lead(jnp.ones_like(weights_BHW))
         counts_LQ = jnp.broadcast_to(count_L[:, None], brier_LQ.shape)
-        return {
-            "exceeded": Ratio(hits_LQP, all_LQP),
-            "brier": Ratio(brier_LQ, counts_LQ),
-            "crps": Ratio(crps_L, count_L),
-        }
+        return {"exceeded": Ratio(hits_LQP, all_LQP), "brier": Ratio(brier_LQ, counts_LQ), "crps": Ratio(crps_L, count_L)}
 
 
 class Head(nnx.Module):

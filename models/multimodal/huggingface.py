@@ -43,9 +43,7 @@ def read_config(theirs: Mapping[str, Any]) -> MultimodalConfig:
             raise InterchangeError(f"config.json: {side}.model_type={found!r} is not supported, only {kind!r}")
     only(sides["decoder"], tie_word_embeddings=(True,), cross_attention_hidden_size=())
     if not setting(sides["decoder"], "add_cross_attention", bool, False):
-        raise InterchangeError(
-            "config.json: decoder.add_cross_attention is false: the text would not depend on the picture"
-        )
+        raise InterchangeError("config.json: decoder.add_cross_attention is false: the text would not depend on the picture")
     tower = vit.read_config(sides["encoder"] | {"architectures": ["ViTModel"]})
     d = gpt2.read_gpt2(sides["decoder"])
     return MultimodalConfig(
@@ -68,10 +66,21 @@ def read_config(theirs: Mapping[str, Any]) -> MultimodalConfig:
 def _decoder(c: MultimodalConfig) -> GptConfig:
     """Returns the decoder as a GPT-2."""
     return GptConfig(
-        vocab=c.vocab, layers=c.layers, model_dim=c.model_dim, hidden_dim=c.hidden_dim, heads=c.heads, head_dim=c.head_dim,
-        max_positions=c.max_positions, activation=c.activation, norm="layer", norm_bias=True, norm_eps=c.norm_eps,
-        attention_bias=True, ffn_bias=True, dropout=c.dropout,
-    )  # fmt: skip
+        vocab=c.vocab,
+        layers=c.layers,
+        model_dim=c.model_dim,
+        hidden_dim=c.hidden_dim,
+        heads=c.heads,
+        head_dim=c.head_dim,
+        max_positions=c.max_positions,
+        activation=c.activation,
+        norm="layer",
+        norm_bias=True,
+        norm_eps=c.norm_eps,
+        attention_bias=True,
+        ffn_bias=True,
+        dropout=c.dropout,
+    )
 
 
 def write_config(c: MultimodalConfig) -> dict[str, Any]:
@@ -81,10 +90,28 @@ def write_config(c: MultimodalConfig) -> dict[str, Any]:
       InterchangeError: `transformers` has no class for the model; the message names the fields that differ.
     """
     demand(
-        c, "ViT and GPT-2", conformer=None, whisper=None, moe=None, seam="plain", positions="none", norm="layer", norm_bias=True,
-        order="pre", gated=False, attention_bias=True, key_bias=True, output_bias="same", ffn_bias=True, qk_norm=False,
-        per_dim_scale=False, attention_scale=True, logit_cap=0.0, groups=c.heads, head_dim=c.model_dim // c.heads,
-    )  # fmt: skip
+        c,
+        "ViT and GPT-2",
+        conformer=None,
+        whisper=None,
+        moe=None,
+        seam="plain",
+        positions="none",
+        norm="layer",
+        norm_bias=True,
+        order="pre",
+        gated=False,
+        attention_bias=True,
+        key_bias=True,
+        output_bias="same",
+        ffn_bias=True,
+        qk_norm=False,
+        per_dim_scale=False,
+        attention_scale=True,
+        logit_cap=0.0,
+        groups=c.heads,
+        head_dim=c.model_dim // c.heads,
+    )
     assert c.vision is not None  # the only tower left
     decoder = {
         "model_type": "gpt2",

@@ -25,11 +25,7 @@ def announcement(x: int, y: int) -> Layout:
         name="announcement",
         mesh=(("data", x), ("model", y)),
         rules=rules(batch="data", vocab="model", act_vocab="model"),
-        components=(
-            (AUDIO, _STAGES),
-            ("decoder", also(_STAGES, expert="model", act_expert="model")),
-            (VISION, _STAGES),
-        ),
+        components=((AUDIO, _STAGES), ("decoder", also(_STAGES, expert="model", act_expert="model")), (VISION, _STAGES)),
         pipelines=_staged(x, f"{AUDIO}.encoder", "decoder", f"{VISION}.encoder"),
     )
 
@@ -56,9 +52,7 @@ def gathered_towers(r: int, x: int, y: int) -> Layout:
     return Layout(
         name="gathered_towers",
         mesh=(("replica", r), ("data", x), ("model", y)),
-        rules=rules(
-            batch=everywhere, group=everywhere, expert=inner, act_expert=inner, expert_group="replica", embed="model"
-        ),
+        rules=rules(batch=everywhere, group=everywhere, expert=inner, act_expert=inner, expert_group="replica", embed="model"),
         components=((AUDIO, gathered), ("decoder.moe", rules(embed=None)), (VISION, gathered)),
     )
 

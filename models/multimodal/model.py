@@ -49,9 +49,7 @@ class Multimodal(EncoderDecoder):
         self.audio_seam = Seam(audio.model_dim, c, k3, where / "audio_seam") if audio else None
         self.embedding = Embedding(c.vocab, c.model_dim, k4, where / "embedding", std=0.02)
         self.positions = param(k4, (c.max_positions, c.model_dim), ("positions", "embed"), normal(0.02), where)
-        self.decoder = stack(
-            lambda k: Unit(c, k, where / "decoder", causal=True, attends_to_source=True), k5, c.decoder_units
-        )
+        self.decoder = stack(lambda k: Unit(c, k, where / "decoder", causal=True, attends_to_source=True), k5, c.decoder_units)
         self.decoder_norm = transformer.norm(c, where / "decoder") if c.order == "pre" else None
         self.decoder_bias = None
 
@@ -115,10 +113,7 @@ class Multimodal(EncoderDecoder):
     def _seen(self, tower: Vit, batch: Batch, context: Context) -> tuple[jax.Array, Loss]:
         """Returns (what the image tower returns of each slot [B N, P, M], its loss)."""
         used_X1 = batch["images_segments"].reshape(-1, 1) > 0
-        slots = {
-            "images": _slots(batch["images"]),
-            "label_weights": jnp.pad(used_X1.astype(jnp.float32), ((0, 0), (0, 1))),
-        }
+        slots = {"images": _slots(batch["images"]), "label_weights": jnp.pad(used_X1.astype(jnp.float32), ((0, 0), (0, 1)))}
         return tower.seen(slots, context, tower.totals(slots))
 
     def vectors(self, batch: Batch) -> jax.Array:
@@ -198,9 +193,7 @@ class Listener(nnx.Module):
     def listened(self, batch: Batch, context: Context) -> tuple[jax.Array, Loss]:
         """Returns (the encoder's output [B, S, M], normed; no loss)."""
         first, layers = context.split(2)
-        x_BSM = dropout(
-            self.front(batch["frames"].astype(self.where.dtype), batch["frames_segments"]), self.c.dropout, first.key
-        )
+        x_BSM = dropout(self.front(batch["frames"].astype(self.where.dtype), batch["frames_segments"]), self.c.dropout, first.key)
         segments_BS = batch["frames_segments"][:, ::STRIDE]
         g = transformer.geometry(self.c, segments_BS, transformer.AttentionMask.for_rows(segments_BS, segments_BS))
         keys = layers.for_layers(self.c.encoder_units).key

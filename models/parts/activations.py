@@ -19,28 +19,19 @@ DENSE = {
     "carry": Activation(what="what passes from layer to layer", axes=(RESIDUAL,), copies=3),
     "attention_in": Activation(what="queries, keys and values", axes=(HEADS, SHARED_HEADS), product=True),
     "scores": Activation(
-        what="attention's logits",
-        axes=(("batch", "act_heads", "length", "keys"),),
-        copies=1.5,
-        working=2.5,
-        quadratic=True,
+        what="attention's logits", axes=(("batch", "act_heads", "length", "keys"),), copies=1.5, working=2.5, quadratic=True
     ),
     "context": Activation(what="values mixed by attention, per head", axes=(HEADS,)),
     "attention_out": Activation(
         what="what attention adds to the residual stream", axes=(RESIDUAL,), product=True, summed="act_heads"
     ),
     # Twice: before its activation function and after.
-    "up": Activation(
-        what="the product with wi, before the activation", axes=(HIDDEN,), product=True, copies=2, working=4
-    ),
+    "up": Activation(what="the product with wi, before the activation", axes=(HIDDEN,), product=True, copies=2, working=4),
     "gate": Activation(
         what="the gate's product in a gated feed-forward network, before its activation", axes=(HIDDEN,), product=True
     ),
     "ffn_out": Activation(
-        what="what the feed-forward network adds to the residual stream",
-        axes=(RESIDUAL,),
-        product=True,
-        summed="act_mlp",
+        what="what the feed-forward network adds to the residual stream", axes=(RESIDUAL,), product=True, summed="act_mlp"
     ),
 }
 WITH_EXPERTS = DENSE | {
@@ -77,9 +68,4 @@ POLICIES = (
     "dots",
     "none",
 )
-POLICIES_WITH_EXPERTS = (
-    *POLICIES[:-2],
-    "dispatched",
-    "attention_in+attention_out+dispatched",
-    *POLICIES[-2:],
-)
+POLICIES_WITH_EXPERTS = (*POLICIES[:-2], "dispatched", "attention_in+attention_out+dispatched", *POLICIES[-2:])

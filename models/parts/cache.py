@@ -122,9 +122,14 @@ class Step:
             jnp.ones((1, hypotheses, slots.beginning), bool), mine_BKTK.reshape(rows, hypotheses, steps * hypotheses)
         )
         return AttentionMask(
-            jnp.ones_like(self.positions_BK), real_BS.astype(jnp.int32), self.positions_BK, index_BS, causal=True,
-            only_BLS=only_BKS, hypotheses=True,
-        )  # fmt: skip
+            jnp.ones_like(self.positions_BK),
+            real_BS.astype(jnp.int32),
+            self.positions_BK,
+            index_BS,
+            causal=True,
+            only_BLS=only_BKS,
+            hypotheses=True,
+        )
 
     def write(self, cache: KeysValues, new: KeysValues) -> KeysValues:
         """Returns a layer's cache with the keys and values [B, K, G, D] of this step in it."""

@@ -139,9 +139,7 @@ def block_of(c: BlockSettings, key: jax.Array, where: Component) -> Block:
     return (ConformerBlock if c.block == "conformer" else TransformerBlock)(c, key, where)
 
 
-def run_blocks(
-    blocks: Block, x_BSM: jax.Array, heard: Heard, keys: Key, where: Component
-) -> tuple[jax.Array, jax.Array]:
+def run_blocks(blocks: Block, x_BSM: jax.Array, heard: Heard, keys: Key, where: Component) -> tuple[jax.Array, jax.Array]:
     """Runs a stack of blocks, outside training without keys; returns (y_BSM, the drift of all)."""
 
     def layer(x_BSM, inputs, heard: Heard):
@@ -230,12 +228,8 @@ class ConvolutionModule(nnx.Module):
 
     def __call__(self, x_BSM: jax.Array, segments_BS: jax.Array, *, training: bool) -> tuple[jax.Array, jax.Array]:
         """Returns (y_BSM, the drift of a batch norm's statistics)."""
-        value_BSM = checkpoint_name(
-            add_bias(project(x_BSM, self.value[...], self.where, dense=True), self.value_bias), "up"
-        )
-        gate_BSM = checkpoint_name(
-            add_bias(project(x_BSM, self.gate[...], self.where, dense=True), self.gate_bias), "gate"
-        )
+        value_BSM = checkpoint_name(add_bias(project(x_BSM, self.value[...], self.where, dense=True), self.value_bias), "up")
+        gate_BSM = checkpoint_name(add_bias(project(x_BSM, self.gate[...], self.where, dense=True), self.gate_bias), "gate")
         h_BSM = self.where.shard(value_BSM * jax.nn.sigmoid(gate_BSM), "batch", "length", "act_mlp")
         h_BSM = add_bias(depthwise(h_BSM, self.filter[...].astype(h_BSM.dtype), segments_BS), self.filter_bias)
         h_BSM, drift = self.inner_norm(h_BSM, segments_BS, training=training)

@@ -42,10 +42,20 @@ class Conv(nnx.Module):
     """
 
     def __init__(
-        self, inputs: int, outputs: int, key: jax.Array, where: Component, *, size: int = 3, dilation: int = 1,
-        stride: int = 1, names: tuple[str, str] = ("in_channels", "channels"), act: str = "act_channels",
-        bias: bool = True, init: Initializer | None = None,
-    ):  # fmt: skip
+        self,
+        inputs: int,
+        outputs: int,
+        key: jax.Array,
+        where: Component,
+        *,
+        size: int = 3,
+        dilation: int = 1,
+        stride: int = 1,
+        names: tuple[str, str] = ("in_channels", "channels"),
+        act: str = "act_channels",
+        bias: bool = True,
+        init: Initializer | None = None,
+    ):
         self.where, self.dilation, self.stride, self.act = where, dilation, stride, act
         shape, axes = (size, size, inputs, outputs), ("filter_height", "filter_width", *names)
         self.filter = param(key, shape, axes, init or normal((size * size * inputs) ** -0.5), where)
@@ -62,9 +72,7 @@ class Conv(nnx.Module):
 class Pointwise(nnx.Module):
     """A convolution of size 1: the same linear map at every position."""
 
-    def __init__(
-        self, inputs: int, outputs: int, key: jax.Array, where: Component, *, names: tuple[str, str], act: str | None
-    ):
+    def __init__(self, inputs: int, outputs: int, key: jax.Array, where: Component, *, names: tuple[str, str], act: str | None):
         self.where, self.act = where, act
         self.weight = param(key, (inputs, outputs), names, normal(inputs**-0.5), where)
         self.bias = param(key, (outputs,), (names[1],), zeros, where)
@@ -78,9 +86,7 @@ class Pointwise(nnx.Module):
         return self.where.shard(y_BHWO + self.bias[...].astype(y_BHWO.dtype), "batch", *AXES, self.act)
 
 
-def convolve(
-    x_BHWC: jax.Array, filter_hwCO: jax.Array, where: Component, *, dilation: int = 1, stride: int = 1
-) -> jax.Array:
+def convolve(x_BHWC: jax.Array, filter_hwCO: jax.Array, where: Component, *, dilation: int = 1, stride: int = 1) -> jax.Array:
     """Convolves an image with a filter of odd height and width; what is outside the image counts as 0.
 
     Args:

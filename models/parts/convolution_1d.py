@@ -24,9 +24,17 @@ class Conv1d(nnx.Module):
     """
 
     def __init__(
-        self, inputs: int, outputs: int, key: jax.Array, where: Component, *, size: int = 3, stride: int = 1,
-        names: tuple[str, str] = ("in_channels", "embed"), act: str | None = "act_embed",
-    ):  # fmt: skip
+        self,
+        inputs: int,
+        outputs: int,
+        key: jax.Array,
+        where: Component,
+        *,
+        size: int = 3,
+        stride: int = 1,
+        names: tuple[str, str] = ("in_channels", "embed"),
+        act: str | None = "act_embed",
+    ):
         self.where, self.stride, self.act = where, stride, act
         axes = ("filter_width", *names)
         self.filter = param(key, (size, inputs, outputs), axes, normal((size * inputs) ** -0.5), where)

@@ -126,9 +126,8 @@ class EncoderDecoder(Staged):
         del context
         used_BL = batch["targets_segments"] > 0
         return token_loss_in_chunks(
-            self._logits, x[0], batch["targets"], used_BL, totals["target"], self.c.label_smoothing, self.where,
-            self.c.z_loss,
-        )  # fmt: skip
+            self._logits, x[0], batch["targets"], used_BL, totals["target"], self.c.label_smoothing, self.where, self.c.z_loss
+        )
 
     def check_rows(self, lengths: Mapping[str, int], microbatches: int) -> None:
         """Raises LayoutError where rows are dealt out to microbatches, the step's or a pipeline's, and groups span rows.
@@ -261,9 +260,7 @@ def shift_right(ids_BL: jax.Array, positions_BL: jax.Array, start_id: int = 0) -
     return jnp.where(positions_BL == 0, start_id, before_BL)
 
 
-def family(
-    model: MakeModel, layouts: dict[str, Recipe], like: Callable[[Any], str], meaning: tuple[str, ...] = ()
-) -> Family:
+def family(model: MakeModel, layouts: dict[str, Recipe], like: Callable[[Any], str], meaning: tuple[str, ...] = ()) -> Family:
     """Returns what the trainer, the planner and the commands need to know of a family of encoder-decoders.
 
     Args:
@@ -289,6 +286,11 @@ def comparable(c: EncoderDecoderConfig, lengths: Sequence[int]) -> EncoderDecode
     Routing groups lie within rows, since rows are dealt out to microbatches.
     """
     return dataclasses.replace(
-        c, layers=4 * len(c.unit), decoder_layers=0, dropout=0.0, hidden_dropout=0.0, output_dropout=0.0,
+        c,
+        layers=4 * len(c.unit),
+        decoder_layers=0,
+        dropout=0.0,
+        hidden_dropout=0.0,
+        output_dropout=0.0,
         moe=c.moe and c.moe.comparable(min(lengths)),
-    )  # fmt: skip
+    )

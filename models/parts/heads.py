@@ -95,9 +95,7 @@ class MaskedLmHead(TransformedHead):
 
     def _logits(self, x_BPM: jax.Array, embedding: Embedding) -> jax.Array:
         table_VM = embedding.table[...]
-        return transformer.logits(
-            self.c, self.transformed(x_BPM), table_VM.T, self.bias, embedding.where, positions=None
-        )
+        return transformer.logits(self.c, self.transformed(x_BPM), table_VM.T, self.bias, embedding.where, positions=None)
 
     def loss(self, x_BLM: jax.Array, batch: Batch, embedding: Embedding, context: Context, totals: Totals) -> Loss:
         del context
@@ -277,9 +275,7 @@ def best_span(logits_BPL2: jax.Array, longest: int = 30) -> tuple[jax.Array, jax
     length = start_BPL.shape[-1]
     sums_BPLD = jnp.stack(
         [
-            jnp.pad(
-                start_BPL[..., : length - d] + end_BPL[..., d:], ((0, 0), (0, 0), (0, d)), constant_values=2 * NEVER
-            )
+            jnp.pad(start_BPL[..., : length - d] + end_BPL[..., d:], ((0, 0), (0, 0), (0, d)), constant_values=2 * NEVER)
             for d in range(min(longest, length))
         ],
         axis=-1,
@@ -295,9 +291,7 @@ def _dense(size: int, outputs: int, key: jax.Array, name: str, where: Component)
     return weight, param(key, (outputs,), (name,), zeros, where)
 
 
-def _pool(
-    x_BPM: jax.Array, weight: nnx.Param, bias: nnx.Param, where: Component, activation: str = "tanh"
-) -> jax.Array:
+def _pool(x_BPM: jax.Array, weight: nnx.Param, bias: nnx.Param, where: Component, activation: str = "tanh") -> jax.Array:
     """Applies a pooler, act(x W + b)."""
     act = jnp.tanh if activation == "tanh" else ACTIVATIONS[activation]
     return act(add_bias(project(x_BPM, weight[...], where), bias))

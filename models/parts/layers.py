@@ -15,9 +15,7 @@ from models.sharding.component import Component
 from models.sharding.params import SCALED, normal, ones, param, zeros
 
 
-def project(
-    x: jax.Array, w: jax.Array | Made, where: Component, contract: int = 1, *, dense: bool = False
-) -> jax.Array:
+def project(x: jax.Array, w: jax.Array | Made, where: Component, contract: int = 1, *, dense: bool = False) -> jax.Array:
     """x [..., *c] times w [*c, *o] -> [..., *o], in x's dtype, over the last `contract` dimensions of x.
 
     One product of two matrices: XLA's CPU compiler runs it, and its gradients, up to twice as fast as a product with several
@@ -62,8 +60,8 @@ class Norm(nnx.Module):
     """
 
     def __init__(
-        self, size: int, where: Component, *, kind: str = "rms", bias: bool = False, eps: float = 1e-6, axis: str = "embed",
-    ):  # fmt: skip
+        self, size: int, where: Component, *, kind: str = "rms", bias: bool = False, eps: float = 1e-6, axis: str = "embed"
+    ):
         key = jax.random.key(0)  # not drawn from
         self.kind, self.eps = kind, eps
         self.scale = param(key, (size,), (axis,), zeros if kind == "rms_plus_one" else ones, where)
@@ -83,9 +81,7 @@ class Norm(nnx.Module):
 class Embedding(nnx.Module):
     """A table [V, M] of Gaussian vectors with this standard deviation; `axis` names its rows."""
 
-    def __init__(
-        self, vocab: int, size: int, key: jax.Array, where: Component, *, std: float = 1.0, axis: str = "vocab"
-    ):
+    def __init__(self, vocab: int, size: int, key: jax.Array, where: Component, *, std: float = 1.0, axis: str = "vocab"):
         self.where, self.act_axis = where, "act_vocab" if axis == "vocab" else None
         self.table = param(key, (vocab, size), (axis, "embed"), normal(std), where)
 
@@ -109,9 +105,17 @@ class FeedForward(nnx.Module):
     """act(x wi) wo (GShard, Figure 3), or gated act(x wg) * (x wi) wo (Shazeer 2020); biases on request."""
 
     def __init__(
-        self, size: int, hidden: int, key: jax.Array, where: Component, *,
-        activation: str = "relu", gated: bool = False, bias: bool = False, init_scale: float = 1.0,
-    ):  # fmt: skip
+        self,
+        size: int,
+        hidden: int,
+        key: jax.Array,
+        where: Component,
+        *,
+        activation: str = "relu",
+        gated: bool = False,
+        bias: bool = False,
+        init_scale: float = 1.0,
+    ):
         k1, k2, k3 = jax.random.split(key, 3)
         self.where, self.activation = where, activation
         up, names = (size, hidden), ("embed", "mlp")
@@ -130,9 +134,7 @@ class FeedForward(nnx.Module):
         if self.wg is None:
             h_BLH = act(h_BLH)
         else:
-            gate_BLH = checkpoint_name(
-                add_bias(project(x_BLM, self.wg[...], self.where, dense=True), self.wg_bias), "gate"
-            )
+            gate_BLH = checkpoint_name(add_bias(project(x_BLM, self.wg[...], self.where, dense=True), self.wg_bias), "gate")
             h_BLH = act(gate_BLH) * h_BLH
         h_BLH = dropout(self.where.shard(h_BLH, "batch", "length", "act_mlp"), rate, key)
         y_BLM = add_bias(project(h_BLH, self.wo[...], self.where, dense=True), self.wo_bias)

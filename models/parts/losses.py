@@ -67,9 +67,13 @@ def per(total: jax.Array, count: jax.Array) -> jax.Array:
 
 
 def token_loss(
-    logits_BLV: jax.Array, targets_BL: jax.Array, used_BL: jax.Array, total: jax.Array, smoothing: float = 0.0,
+    logits_BLV: jax.Array,
+    targets_BL: jax.Array,
+    used_BL: jax.Array,
+    total: jax.Array,
+    smoothing: float = 0.0,
     z_weight: float = 0.0,
-) -> Loss:  # fmt: skip
+) -> Loss:
     """Returns the cross-entropy of tokens, as a mean over the whole batch's, and how often the target is the likeliest token.
 
     Args:
@@ -94,9 +98,15 @@ def token_loss(
 
 
 def token_loss_in_chunks(
-    logits: Callable[[jax.Array], jax.Array], x_BLM: jax.Array, targets_BL: jax.Array, used_BL: jax.Array,
-    total: jax.Array, smoothing: float, where: Component, z_weight: float = 0.0,
-) -> Loss:  # fmt: skip
+    logits: Callable[[jax.Array], jax.Array],
+    x_BLM: jax.Array,
+    targets_BL: jax.Array,
+    used_BL: jax.Array,
+    total: jax.Array,
+    smoothing: float,
+    where: Component,
+    z_weight: float = 0.0,
+) -> Loss:
     """Returns `token_loss` of the logits of x, which exist for a part of the positions at a time.
 
     Args:
@@ -154,17 +164,13 @@ def cross_entropy(logits_BLV: jax.Array, labels_BL: jax.Array, smoothing: float 
     return smooth_BL, plain_BL
 
 
-def _with_log_sum(
-    logits_BLV: jax.Array, labels_BL: jax.Array, smoothing: float
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _with_log_sum(logits_BLV: jax.Array, labels_BL: jax.Array, smoothing: float) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Returns `cross_entropy`, and the log of the sum of the exponentials [B, L], which it needs anyway."""
     return _cross_entropy(smoothing, logits_BLV, labels_BL)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _cross_entropy(
-    smoothing: float, logits_BLV: jax.Array, labels_BL: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _cross_entropy(smoothing: float, logits_BLV: jax.Array, labels_BL: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     return _cross_entropy_fwd(smoothing, logits_BLV, labels_BL)[0]
 
 
@@ -180,9 +186,7 @@ def _cross_entropy_fwd(smoothing: float, logits_BLV: jax.Array, labels_BL: jax.A
     return (smooth_BL, plain_BL, norm_BL), (logits_BLV, labels_BL, norm_BL)
 
 
-def _cross_entropy_bwd(
-    smoothing: float, kept: Any, grads: tuple[jax.Array, jax.Array, jax.Array]
-) -> tuple[jax.Array, None]:
+def _cross_entropy_bwd(smoothing: float, kept: Any, grads: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, None]:
     """Computes the gradient in one pass over the logits, and probabilities again: differentiation would keep them."""
     logits_BLV, labels_BL, norm_BL = kept
     smooth_BL1, plain_BL1, norm_BL1 = (grad[..., None] for grad in grads)

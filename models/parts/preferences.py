@@ -20,7 +20,7 @@ def count(batch: Batch) -> jax.Array:
 
 def preference_loss(
     logp_BL: jax.Array, used_BL: jax.Array, segments_BL: jax.Array, batch: Batch, total: jax.Array, smoothing: float = 0.0
-) -> Loss:  # fmt: skip
+) -> Loss:
     """Returns DPO's loss (equation 7), a mean over the whole batch's pairs, and how the model's margins stand.
 
     The reward of an answer is beta (log p(answer) - log p_reference(answer)), a pair's margin the chosen answer's reward less the

@@ -128,9 +128,7 @@ class Geometry:
         return dataclasses.replace(self, mask=self.mask.within(kind.window), rotation=turned)
 
 
-def geometry(
-    c: BlockConfig, positions_BL: jax.Array, mask: AttentionMask, reach_BL: jax.Array | None = None
-) -> Geometry:
+def geometry(c: BlockConfig, positions_BL: jax.Array, mask: AttentionMask, reach_BL: jax.Array | None = None) -> Geometry:
     """Returns the geometry of whole rows.
 
     Args:
@@ -182,9 +180,16 @@ class Block(nnx.Module):
     """
 
     def __init__(
-        self, c: BlockConfig, key: jax.Array, where: Component, *,
-        attends_to_source: bool = False, moe: MoeConfig | None = None, causal: bool = False, normed: bool = True,
-    ):  # fmt: skip
+        self,
+        c: BlockConfig,
+        key: jax.Array,
+        where: Component,
+        *,
+        attends_to_source: bool = False,
+        moe: MoeConfig | None = None,
+        causal: bool = False,
+        normed: bool = True,
+    ):
         k1, *key_source, k2 = jax.random.split(key, 3 if attends_to_source else 2)
         self.where, self.order, self.rate, self.hidden_rate = where, c.order, c.dropout, c.hidden_dropout
         sandwich = c.order == "sandwich"
@@ -197,9 +202,7 @@ class Block(nnx.Module):
         inner = where / ("ffn" if moe is None else "moe")
         self.ffn_norm = None if c.order == "parallel" else norm(c, inner)
         self.ffn_out_norm = norm(c, inner) if sandwich else None
-        settings: dict[str, Any] = dict(
-            activation=c.activation, gated=c.gated, bias=c.ffn_bias, init_scale=c.init_scale
-        )
+        settings: dict[str, Any] = dict(activation=c.activation, gated=c.gated, bias=c.ffn_bias, init_scale=c.init_scale)
         if moe is None:
             self.ffn = FeedForward(c.model_dim, c.hidden_dim, k2, inner, **settings)
         else:
@@ -225,9 +228,7 @@ class Block(nnx.Module):
                 kept = dataclasses.replace(cache, own=g.step.write(cache.own, kv))
                 kv = from_cache(kept.own)
             bias_NK = None if g.bias_1NK is None else g.bias_1NK[0]
-            z_BLM = self.attention(
-                y_BLM, kv, g.mask, rotation=g.rotation, bias_NK=bias_NK, rate=self.rate, key=next(keys)
-            )
+            z_BLM = self.attention(y_BLM, kv, g.mask, rotation=g.rotation, bias_NK=bias_NK, rate=self.rate, key=next(keys))
             return dropout(z_BLM.reshape(x_BLM.shape), self.rate, next(keys)), kept
 
         def attend_to_source(y_BLM: jax.Array) -> tuple[jax.Array, None]:
@@ -263,9 +264,12 @@ class Block(nnx.Module):
         return x_BLM, (kept, statistics)
 
     def _residual(
-        self, x_BLM: jax.Array, norm: Norm | Unnormed | None, sublayer: Callable[[jax.Array], tuple[jax.Array, Any]],
+        self,
+        x_BLM: jax.Array,
+        norm: Norm | Unnormed | None,
+        sublayer: Callable[[jax.Array], tuple[jax.Array, Any]],
         out_norm: Norm | None = None,
-    ) -> tuple[jax.Array, Any]:  # fmt: skip
+    ) -> tuple[jax.Array, Any]:
         """Returns (the residual stream after a sub-layer, what else the sub-layer returns)."""
         assert norm is not None
         if self.order in ("pre", "sandwich"):  # GPT-2 (section 2.3); Gemma 2
@@ -283,12 +287,26 @@ def _attention(c: BlockConfig, key: jax.Array, where: Component, *, buckets: int
         scalar = dict(scaled=c.attention_scalar, init_scale=c.init_scale)
         return LatentAttention(c.latent, c.model_dim, c.heads, c.head_dim, key, where, **scalar)
     return Attention(
-        c.model_dim, c.heads, c.head_dim, key, where, kv_heads=c.kv_heads, bias=c.attention_bias,
-        out_bias=c.attention_bias if c.output_bias == "same" else c.output_bias == "yes", key_bias=c.key_bias,
-        qk_norm=c.qk_norm_kind if c.qk_norm else "", qk_norm_over=c.qk_norm_over, qk_norm_eps=c.norm_eps,
-        per_dim_scale=c.per_dim_scale, buckets=buckets, max_distance=c.max_distance, cap=c.logit_cap, sinks=c.sinks,
-        scaled=(c.attention_scalar or c.head_dim) if c.attention_scale else 0, init_scale=c.init_scale,
-    )  # fmt: skip
+        c.model_dim,
+        c.heads,
+        c.head_dim,
+        key,
+        where,
+        kv_heads=c.kv_heads,
+        bias=c.attention_bias,
+        out_bias=c.attention_bias if c.output_bias == "same" else c.output_bias == "yes",
+        key_bias=c.key_bias,
+        qk_norm=c.qk_norm_kind if c.qk_norm else "",
+        qk_norm_over=c.qk_norm_over,
+        qk_norm_eps=c.norm_eps,
+        per_dim_scale=c.per_dim_scale,
+        buckets=buckets,
+        max_distance=c.max_distance,
+        cap=c.logit_cap,
+        sinks=c.sinks,
+        scaled=(c.attention_scalar or c.head_dim) if c.attention_scale else 0,
+        init_scale=c.init_scale,
+    )
 
 
 def run(blocks: Block, x_BLM: jax.Array, g: Geometry, keys: Key, of_layers: Kind | None = None) -> jax.Array:
@@ -345,9 +363,8 @@ def keys_values(
 
 
 def logits(
-    c: LmConfig, x_BLM: jax.Array, w_MV: jax.Array, bias: nnx.Param | None, where: Component, *,
-    positions: str | None = "length",
-) -> jax.Array:  # fmt: skip
+    c: LmConfig, x_BLM: jax.Array, w_MV: jax.Array, bias: nnx.Param | None, where: Component, *, positions: str | None = "length"
+) -> jax.Array:
     """Returns the output logits [B, L, V] of the last layer's vectors, capped as the config says.
 
     Args:

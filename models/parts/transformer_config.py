@@ -25,9 +25,20 @@ def check_dropout(rate: float) -> None:
 
 # Settings that change what a Transformer computes, but none of its shapes (models.protocol.Family.meaning).
 MEANING_OF_BLOCKS = (
-    "order", "norm", "norm_eps", "activation", "positions", "rotary_base", "rotary", "kinds", "max_distance", "logit_cap",
-    "attention_scale", "attention_scalar", "qk_norm_kind",
-)  # fmt: skip
+    "order",
+    "norm",
+    "norm_eps",
+    "activation",
+    "positions",
+    "rotary_base",
+    "rotary",
+    "kinds",
+    "max_distance",
+    "logit_cap",
+    "attention_scale",
+    "attention_scalar",
+    "qk_norm_kind",
+)
 MEANING_OF_LM = (*MEANING_OF_BLOCKS, "softmax_cap", "embedding_scale")
 
 
@@ -120,14 +131,18 @@ class BlockConfig:
             raise ValueError(f"positions={self.positions!r}: rotary, and bases of kinds, need positions='rotary'")
         if self.latent is not None:
             needs = dict(
-                positions="rotary", kv_heads=0, qk_norm=False, attention_bias=False, per_dim_scale=False, logit_cap=0.0,
-                sinks=False, attention_scale=True,
-            )  # fmt: skip
+                positions="rotary",
+                kv_heads=0,
+                qk_norm=False,
+                attention_bias=False,
+                per_dim_scale=False,
+                logit_cap=0.0,
+                sinks=False,
+                attention_scale=True,
+            )
             for name, need in needs.items():
                 if getattr(self, name) != need:
-                    raise ValueError(
-                        f"{name}={getattr(self, name)!r}: latent attention has none such; nearest is {need!r}"
-                    )
+                    raise ValueError(f"{name}={getattr(self, name)!r}: latent attention has none such; nearest is {need!r}")
 
     def refuse_kinds(self) -> None:
         """Raises ValueError for layers that differ and stretched positions, of a model that has neither."""
@@ -178,11 +193,18 @@ class LmConfig(BlockConfig):
     def shrunk(self) -> dict:
         """Returns field values small enough for a test and divisible by the meshes of eight devices; the variant stays."""
         return dict(
-            vocab=64, layers=4, model_dim=16, hidden_dim=32, heads=4, head_dim=8,
-            kv_heads={0: 0, 1: 1}.get(self.kv_heads, 2), max_positions=min(self.max_positions, 64), dropout=0.1,
+            vocab=64,
+            layers=4,
+            model_dim=16,
+            hidden_dim=32,
+            heads=4,
+            head_dim=8,
+            kv_heads={0: 0, 1: 1}.get(self.kv_heads, 2),
+            max_positions=min(self.max_positions, 64),
+            dropout=0.1,
             latent=self.latent and self.latent.shrunk(),
             **self._shrunk_positions(8),
-        )  # fmt: skip
+        )
 
     def _shrunk_positions(self, head_dim: int) -> dict[str, Any]:
         """Returns windows and rotary positions for heads of this size, in rows of a few dozen positions."""
@@ -214,9 +236,7 @@ class StackConfig(BlockConfig):
             raise ValueError(f"sparse_every={self.sparse_every}: must be 1 or more")
         whole = self.multiple
         if self.repeated % whole or self.repeated < 1:
-            every = {1: "every", 2: "every second", 3: "every third"}.get(
-                self.sparse_every, f"every {self.sparse_every}th"
-            )
+            every = {1: "every", 2: "every second", 3: "every third"}.get(self.sparse_every, f"every {self.sparse_every}th")
             made = ["half encoder, half decoder"] * (self.stacks == 2) + [f"{every} an MoE layer"] * bool(self.moe)
             before, times = self.layers - self.repeated, max(self.repeated // whole, 0)
             raise ValueError(
@@ -285,9 +305,7 @@ class EncoderDecoderConfig(StackConfig):
         if self.latent is not None:
             raise ValueError("latent: a decoder that attends to a source has none such; nearest is None")
         if self.order not in ("pre", "post"):
-            raise ValueError(
-                f"order={self.order!r}: a decoder that attends to a source has no such order; nearest is 'pre'"
-            )
+            raise ValueError(f"order={self.order!r}: a decoder that attends to a source has no such order; nearest is 'pre'")
         self.refuse_kinds()
 
     @property
@@ -309,9 +327,15 @@ class EncoderDecoderConfig(StackConfig):
         """Returns field values small enough for a test and divisible by the meshes of eight devices; the variant stays."""
         moe = self.moe and self.moe.shrunk(32)
         return dict(
-            layers=max(4, 2 * len(self.unit)), decoder_layers=0, model_dim=16, hidden_dim=32, heads=4, head_dim=8, moe=moe,
+            layers=max(4, 2 * len(self.unit)),
+            decoder_layers=0,
+            model_dim=16,
+            hidden_dim=32,
+            heads=4,
+            head_dim=8,
+            moe=moe,
             dropout=0.1,
-        )  # fmt: skip
+        )
 
 
 def comparable(c: LmConfig, lengths: Sequence[int]) -> LmConfig:

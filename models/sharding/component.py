@@ -71,9 +71,7 @@ class Component:
         A single row or position has nothing to cut and is left whole.
         """
         if len(names) != x.ndim:
-            raise LayoutError(
-                f"component {self.path!r}: {len(names)} names {names} for an activation of shape {x.shape}"
-            )
+            raise LayoutError(f"component {self.path!r}: {len(names)} names {names} for an activation of shape {x.shape}")
         names = tuple(None if n in SINGLE and size == 1 else n for n, size in zip(names, x.shape, strict=True))
         return self.spec(names, x.shape if self.mesh else None)
 

@@ -57,9 +57,7 @@ def expert_parallel_2d(x: int, y: int) -> Layout:
     base = expert_parallel(x, y)
     both = ("data", "expert")
     return Layout(
-        name="expert_parallel_2d",
-        mesh=base.mesh,
-        rules=also(base.rules, expert=both, act_expert=both, expert_group=None),
+        name="expert_parallel_2d", mesh=base.mesh, rules=also(base.rules, expert=both, act_expert=both, expert_group=None)
     )
 
 
@@ -151,9 +149,7 @@ def of_stack(component: str) -> dict[str, Recipe]:
     )
 
 
-SHARED = {
-    name: DENSE[name] for name in ("data_parallel", "zero1", "fully_sharded", "tensor_parallel", "sequence_parallel")
-}
+SHARED = {name: DENSE[name] for name in ("data_parallel", "zero1", "fully_sharded", "tensor_parallel", "sequence_parallel")}
 
 
 def recipes(decoder: Sequence[str]) -> dict[str, Recipe]:
@@ -166,9 +162,19 @@ def recipes(decoder: Sequence[str]) -> dict[str, Recipe]:
     def mixed(x: int, y: int) -> Layout:
         """Encoder and decoder in different modes of one mesh: a tensor-parallel encoder, an expert-parallel decoder."""
         rules_of_decoder = rules(
-            batch=BOTH, group=BOTH, expert="model", act_expert="model", expert_group="data",
-            heads=None, mlp=None, vocab=None, act_heads=None, act_mlp=None, act_vocab=None, act_expert_mlp=None,
-        )  # fmt: skip
+            batch=BOTH,
+            group=BOTH,
+            expert="model",
+            act_expert="model",
+            expert_group="data",
+            heads=None,
+            mlp=None,
+            vocab=None,
+            act_heads=None,
+            act_mlp=None,
+            act_vocab=None,
+            act_expert_mlp=None,
+        )
         return Layout(
             name="mixed",
             mesh=(("data", x), ("model", y)),
@@ -179,9 +185,7 @@ def recipes(decoder: Sequence[str]) -> dict[str, Recipe]:
     def encoder_pipelined(p: int, x: int, y: int) -> Layout:
         """The encoder in p pipeline stages by GPipe, under a decoder that cuts its batch over them."""
         both, everywhere = ("data", "expert"), ("stage", "data", "expert")
-        experts = rules(
-            batch=both, group=both, expert="expert", act_expert="expert", expert_group="data", layers="stage"
-        )
+        experts = rules(batch=both, group=both, expert="expert", act_expert="expert", expert_group="data", layers="stage")
         rules_of_decoder = rules(batch=everywhere, group=everywhere, expert_group=("stage", "data"))
         return Layout(
             name="encoder_pipelined",

@@ -52,10 +52,17 @@ ONE_DEVICE = Layout(name="one_device", mesh=(("all", 1),))
 
 # Tokens stay where the batch is cut, in every mode without expert parallelism.
 TENSOR = rules(
-    batch="data", group="data", expert_group="data",
-    heads="model", mlp="model", vocab="model",
-    act_heads="model", act_mlp="model", act_vocab="model", act_expert_mlp="model",
-)  # fmt: skip
+    batch="data",
+    group="data",
+    expert_group="data",
+    heads="model",
+    mlp="model",
+    vocab="model",
+    act_heads="model",
+    act_mlp="model",
+    act_vocab="model",
+    act_expert_mlp="model",
+)
 
 # For rows too long for one device: their positions are cut, and so are weights, which are gathered where they are used.
 CONTEXT = rules(batch="data", length="model", res_length="model", embed=BOTH)
@@ -68,11 +75,7 @@ def also(base: Rules, **axes: str | Sequence[str] | None) -> Rules:
 
 def data_parallel(x: int, y: int) -> Layout:
     """Cuts the batch over all devices; each holds the whole model, and gradients are all-reduced."""
-    return Layout(
-        name="data_parallel",
-        mesh=(("data", x), ("model", y)),
-        rules=rules(batch=BOTH, group=BOTH, expert_group=BOTH),
-    )
+    return Layout(name="data_parallel", mesh=(("data", x), ("model", y)), rules=rules(batch=BOTH, group=BOTH, expert_group=BOTH))
 
 
 def zero1(x: int, y: int) -> Layout:
@@ -118,11 +121,7 @@ def two_d_attempt_1(x: int, y: int) -> Layout:
 def two_d(x: int, y: int) -> Layout:
     """Cuts weights over x and y, and the residual stream by batch over x and by its model dimension over y, so that a device
     holds 1/(xy) of everything: GSPMD's finalised 2D (arXiv 2105.04663, Table 1)."""
-    return Layout(
-        name="two_d",
-        mesh=(("data", x), ("model", y)),
-        rules=also(TENSOR, embed="data", act_embed="model"),
-    )
+    return Layout(name="two_d", mesh=(("data", x), ("model", y)), rules=also(TENSOR, embed="data", act_embed="model"))
 
 
 def two_d_sequence(x: int, y: int) -> Layout:
@@ -177,9 +176,7 @@ def pipelines(component: str) -> dict[str, Recipe]:
 
     axes = ("stage", *BOTH)
     return table(
-        Recipe(gpipe, axes, 16, (1,)),
-        Recipe(pipeline_1f1b, axes, 16, (1,)),
-        Recipe(pipeline_interleaved, axes, 16, (2, 4)),
+        Recipe(gpipe, axes, 16, (1,)), Recipe(pipeline_1f1b, axes, 16, (1,)), Recipe(pipeline_interleaved, axes, 16, (2, 4))
     )
 
 

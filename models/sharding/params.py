@@ -34,9 +34,14 @@ STACKED = ("layers", "expert")
 
 
 def param(
-    key: jax.Array, shape: tuple[int, ...], axes: tuple[str, ...], init: Initializer, where: Component, *,
+    key: jax.Array,
+    shape: tuple[int, ...],
+    axes: tuple[str, ...],
+    init: Initializer,
+    where: Component,
+    *,
     moved: float | None = None,
-):  # fmt: skip
+):
     """Makes a parameter: its float32 value, its logical axes (a name per dimension) and the component that owns it.
 
     Args:
@@ -93,9 +98,8 @@ def _policy(remat: str) -> Any:
 
 
 def scan(
-    body: Callable, carry: PyTree, stacked: PyTree, rows: PyTree = None, *,
-    where: Component | None = None, staged: bool = True,
-) -> tuple[PyTree, PyTree]:  # fmt: skip
+    body: Callable, carry: PyTree, stacked: PyTree, rows: PyTree = None, *, where: Component | None = None, staged: bool = True
+) -> tuple[PyTree, PyTree]:
     """`lax.scan` of `body(carry, slice, rows) -> (carry, out)` over stacked modules and per-layer inputs.
 
     Args:
@@ -110,9 +114,7 @@ def scan(
     if where is not None and where.remat != "none":
         body = jax.checkpoint(body, policy=_policy(where.remat), prevent_cse=False)
     unroll = 1 if where is None else where.execution.unroll
-    with jax.named_scope(
-        where.path if where else ""
-    ):  # in the trace, by which a program's readers know the stack's component
+    with jax.named_scope(where.path if where else ""):  # in the trace, by which a program's readers know the stack's component
         if where is not None and staged and (pipeline := where.layout.pipeline(where.path)):
             return circular(body, carry, stacked, rows, where, pipeline)
         if not unroll and jax.tree.leaves(stacked)[0].shape[0] == 1:  # of which JAX would make a loop all the same

@@ -112,12 +112,8 @@ def recomputing_scan(body: Callable, carry: PyTree, stacked: PyTree, rows: PyTre
             return (of_carry, [a + b for a, b in zip(of_shared, more, strict=True)]), of_layer
 
         zeros = [jnp.zeros_like(x) for x in shared if _floating(x)]
-        (of_carry, of_shared), of_stacked = unfilled_scan(
-            step, (of_carry, zeros), (kept, stacked, of_outs), reverse=True
-        )
+        (of_carry, of_shared), of_stacked = unfilled_scan(step, (of_carry, zeros), (kept, stacked, of_outs), reverse=True)
         return _with_float0(of_carry, like_carry), _with_float0(of_stacked, stacked), _with_float0(of_shared, shared)
 
     loop.defvjp(forward, backward)
-    return jax.tree.unflatten(
-        jax.tree.structure(results), jax.tree.leaves(loop(carry, stacked, [*traced.consts, *rows]))
-    )
+    return jax.tree.unflatten(jax.tree.structure(results), jax.tree.leaves(loop(carry, stacked, [*traced.consts, *rows])))

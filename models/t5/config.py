@@ -18,9 +18,7 @@ class T5Config(EncoderDecoderConfig):
     """
 
     family: ClassVar[str] = "t5"
-    vocabularies: ClassVar[dict[str, str]] = dict.fromkeys(
-        ("vocabulary", "source_vocabulary", "target_vocabulary"), "vocab"
-    )
+    vocabularies: ClassVar[dict[str, str]] = dict.fromkeys(("vocabulary", "source_vocabulary", "target_vocabulary"), "vocab")
 
     vocab: int = 32_128
     head_dim: int = 64

@@ -4,6 +4,4 @@ from models.parts.encoder_decoder import family
 from models.t5.layouts import LAYOUTS
 from models.t5.model import T5
 
-FAMILY = family(
-    T5, LAYOUTS, like=lambda c: "switch.quickstart" if c.moe else "t5.quickstart", meaning=("scale_logits",)
-)
+FAMILY = family(T5, LAYOUTS, like=lambda c: "switch.quickstart" if c.moe else "t5.quickstart", meaning=("scale_logits",))

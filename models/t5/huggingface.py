@@ -116,10 +116,21 @@ def write_config(c: T5Config) -> dict[str, Any]:
       InterchangeError: `transformers` has no class for the model; the message names the fields that differ.
     """
     demand(
-        c, "T5", order="pre", norm="rms", norm_bias=False, positions="relative_shared", attention_scale=False,
-        attention_bias=False, ffn_bias=False, per_dim_scale=False, logit_cap=0.0, groups=c.heads, start_id=0,
+        c,
+        "T5",
+        order="pre",
+        norm="rms",
+        norm_bias=False,
+        positions="relative_shared",
+        attention_scale=False,
+        attention_bias=False,
+        ffn_bias=False,
+        per_dim_scale=False,
+        logit_cap=0.0,
+        groups=c.heads,
+        start_id=0,
         **_NEEDS_OF_MIXTURE if c.moe else {},
-    )  # fmt: skip
+    )
     kind = "switch_transformers" if c.moe else "t5"
     name = write_activation(c.activation)
     config = {
@@ -145,9 +156,7 @@ def write_config(c: T5Config) -> dict[str, Any]:
         "eos_token_id": 1,
     }
     if c.scale_logits != c.tied and (c.moe or c.scale_logits):
-        raise InterchangeError(
-            f"no T5 of Hugging Face is like this model: scale_logits={c.scale_logits} with tied={c.tied}"
-        )
+        raise InterchangeError(f"no T5 of Hugging Face is like this model: scale_logits={c.scale_logits} with tied={c.tied}")
     if c.gated and c.activation == "gelu":
         raise InterchangeError("no T5 of Hugging Face is like this model: 'gated-gelu' means the tanh form there")
     if c.moe is None:
@@ -192,9 +201,7 @@ def _layer(c: T5Config, side: str, name: str, first: int) -> list[Entry]:
         return vector(f"{at}.{sublayer}.layer_norm.weight", (f"{ours}.{to}.scale", (m,)), **places)
 
     def attention(theirs: str, to: str) -> list[Entry]:
-        projections = [
-            matrix(f"{at}.{theirs}.{p}.weight", (f"{ours}.{to}.{p}", (m, n, d)), **places) for p in ("q", "k", "v")
-        ]
+        projections = [matrix(f"{at}.{theirs}.{p}.weight", (f"{ours}.{to}.{p}", (m, n, d)), **places) for p in ("q", "k", "v")]
         return [*projections, matrix(f"{at}.{theirs}.o.weight", (f"{ours}.{to}.o", (n, d, m)), inputs=2, **places)]
 
     mapped = [norm(0, "attention_norm"), *attention("0.SelfAttention", "attention")]

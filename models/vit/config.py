@@ -72,9 +72,7 @@ class VitConfig(StackConfig):
         if self.positions in ("rotary", "sinusoidal"):
             name, size = ("head_dim", self.head_dim) if self.positions == "rotary" else ("model_dim", self.model_dim)
             if size % 4:
-                raise ValueError(
-                    f"{name}={size}: rows and columns need a multiple of 4; nearest are {multiples(size, 4)}"
-                )
+                raise ValueError(f"{name}={size}: rows and columns need a multiple of 4; nearest are {multiples(size, 4)}")
 
     @property
     def picture(self) -> tuple[int, int, int]:
@@ -108,9 +106,20 @@ class VitConfig(StackConfig):
         length = 16 + (self.class_token != "none")
         moe = self.moe and self.moe.shrunk(8 * length)
         return dataclasses.replace(
-            self, height=16, width=16, patch=4, classes=self.classes and 8, layers=4, model_dim=16, hidden_dim=32, heads=4,
-            head_dim=8, kv_heads=0, moe=moe, dropout=0.1,
-        )  # fmt: skip
+            self,
+            height=16,
+            width=16,
+            patch=4,
+            classes=self.classes and 8,
+            layers=4,
+            model_dim=16,
+            hidden_dim=32,
+            heads=4,
+            head_dim=8,
+            kv_heads=0,
+            moe=moe,
+            dropout=0.1,
+        )
 
 
 CONFIG = VitConfig

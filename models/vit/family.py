@@ -32,9 +32,7 @@ def searched(c: VitConfig) -> Mapping[str, Recipe]:
 def reads(c: VitConfig, data: Any) -> Any:
     """Returns the data with pictures of the model's size, squeezed into it, with pixels from -1 to 1: as released models read
     them."""
-    return dataclasses.replace(
-        data, height=c.height, width=c.width, channels=c.channels, mean=(0.5,), std=(0.5,), eval_crop=0.0
-    )
+    return dataclasses.replace(data, height=c.height, width=c.width, channels=c.channels, mean=(0.5,), std=(0.5,), eval_crop=0.0)
 
 
 def resized_table(ours: VitConfig, theirs: VitConfig) -> dict[str, Callable[[np.ndarray], np.ndarray]]:

@@ -49,15 +49,11 @@ def read_config(theirs: Mapping[str, Any]) -> VitConfig:
     if width % heads:
         raise InterchangeError(f"config.json: hidden_size={width} is no multiple of num_attention_heads={heads}")
     if setting(theirs, "pooler_output_size", int, width) != width:
-        raise InterchangeError(
-            f"config.json: pooler_output_size={theirs['pooler_output_size']}: only hidden_size={width}"
-        )
+        raise InterchangeError(f"config.json: pooler_output_size={theirs['pooler_output_size']}: only hidden_size={width}")
     architecture = (setting(theirs, "architectures", list, None) or ["ViTForImageClassification"])[0]
     bare = architecture == "ViTModel"
     size = theirs.get("image_size")
-    height, width_ = (
-        size if isinstance(size, list) and len(size) == 2 else [setting(theirs, "image_size", int, 224)] * 2
-    )
+    height, width_ = size if isinstance(size, list) and len(size) == 2 else [setting(theirs, "image_size", int, 224)] * 2
     return VitConfig(
         height=height,
         width=width_,
@@ -84,9 +80,14 @@ def reading(c: VitConfig, theirs: Mapping[str, Any]) -> dict[str, Any]:
     """
     kinds = ("ViTImageProcessor", "ViTImageProcessorFast", "ViTFeatureExtractor")
     only(
-        theirs, image_processor_type=kinds, feature_extractor_type=kinds, do_resize=(True,), resample=(2,), do_rescale=(True,),
+        theirs,
+        image_processor_type=kinds,
+        feature_extractor_type=kinds,
+        do_resize=(True,),
+        resample=(2,),
+        do_rescale=(True,),
         do_pad=(False,),
-    )  # fmt: skip
+    )
     if abs(setting(theirs, "rescale_factor", float, 1 / 255) * 255 - 1) > 1e-4:
         raise InterchangeError(f"rescale_factor={theirs['rescale_factor']}: only 1/255")
     size, crop = _sides(theirs.get("size", 224)), 0.0
@@ -96,18 +97,14 @@ def reading(c: VitConfig, theirs: Mapping[str, Any]) -> dict[str, Any]:
             raise InterchangeError(f"crop_size={cut} of size={size}: only a square of a picture's shortest edge")
         size, crop = cut, cut[0] / size[0]
     if size != [c.height, c.width]:
-        raise InterchangeError(
-            f"size={size}: only the model's, [{c.height}, {c.width}], to which pictures are squeezed"
-        )
+        raise InterchangeError(f"size={size}: only the model's, [{c.height}, {c.width}], to which pictures are squeezed")
     normal = setting(theirs, "do_normalize", bool, True)
     numbers = {}
     for name, plain in (("mean", 0.0), ("std", 1.0)):
         values = setting(theirs, f"image_{name}", list, [0.5]) if normal else [plain]
         least = 1e-6 if name == "std" else -1e6
         if len(values) not in (1, c.channels) or not all(type(v) in (int, float) and least < v < 1e6 for v in values):
-            raise InterchangeError(
-                f"image_{name}={json.dumps(values)[:60]}: only {c.channels} numbers, a deviation above 0"
-            )
+            raise InterchangeError(f"image_{name}={json.dumps(values)[:60]}: only {c.channels} numbers, a deviation above 0")
         numbers[name] = tuple(map(float, values if len(set(values)) > 1 else values[:1]))
     return {"eval_crop": crop, **numbers}
 
@@ -129,11 +126,28 @@ def write_config(c: VitConfig) -> dict[str, Any]:
       InterchangeError: `transformers` has no class for the model; the message names the fields that differ.
     """
     demand(
-        c, "ViT", positions="learned", norm="layer", norm_bias=True, order="pre", gated=False, attention_bias=True,
-        output_bias="same", qk_norm=False, ffn_bias=True, groups=c.heads, head_dim=c.model_dim // c.heads, per_dim_scale=False,
-        logit_cap=0.0, attention_scale=True, pooling="token", class_token="positioned", pooler=not c.classes, moe=None,
+        c,
+        "ViT",
+        positions="learned",
+        norm="layer",
+        norm_bias=True,
+        order="pre",
+        gated=False,
+        attention_bias=True,
+        output_bias="same",
+        qk_norm=False,
+        ffn_bias=True,
+        groups=c.heads,
+        head_dim=c.model_dim // c.heads,
+        per_dim_scale=False,
+        logit_cap=0.0,
+        attention_scale=True,
+        pooling="token",
+        class_token="positioned",
+        pooler=not c.classes,
+        moe=None,
         patch_bias=True,
-    )  # fmt: skip
+    )
     names = {str(i): f"LABEL_{i}" for i in range(c.classes)}
     return {
         "architectures": [_ARCHITECTURES["vit"][not c.classes]],
@@ -178,12 +192,7 @@ def readable(c: VitConfig) -> list[Entry]:
 
     mapped = [
         vector("vit.embeddings.cls_token", ("class_token", (m,)), file=(1, 1, m)),
-        matrix(
-            "vit.embeddings.position_embeddings",
-            ("position_table", (c.places, m)),
-            transposed=False,
-            file=(1, c.places, m),
-        ),
+        matrix("vit.embeddings.position_embeddings", ("position_table", (c.places, m)), transposed=False, file=(1, c.places, m)),
         matrix(
             f"{patch}.weight",
             ("patches", (pixels, m)),

@@ -17,9 +17,7 @@ def spatial(x: int, y: int) -> Layout:
 
 def spatial_ring(x: int, y: int) -> Layout:
     """Cuts as `spatial`; keys and values go round, and no device has all of a picture's."""
-    return Layout(
-        name="spatial_ring", mesh=(("data", x), ("model", y)), rules=also(CONTEXT, height="model", keys="model")
-    )
+    return Layout(name="spatial_ring", mesh=(("data", x), ("model", y)), rules=also(CONTEXT, height="model", keys="model"))
 
 
 WITH_EXPERTS = expert_layouts.of_stack("encoder")

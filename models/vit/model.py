@@ -188,9 +188,7 @@ class Head(nnx.Module):
         return (x_B1M + self.ffn(self.norm(x_B1M)))[:, 0]
 
 
-def label_loss(
-    c: VitConfig, logits_BC: jax.Array, labels_B2: jax.Array, weights_B2: jax.Array, total: jax.Array
-) -> Loss:
+def label_loss(c: VitConfig, logits_BC: jax.Array, labels_B2: jax.Array, weights_B2: jax.Array, total: jax.Array) -> Loss:
     """Returns the loss of pictures with two weighted labels each, as a mean over the whole batch's, and accuracies.
 
     A prediction is right where it is the label of greater weight.
@@ -241,10 +239,7 @@ def plane_rotation(c: VitConfig) -> Rotation:
     parts = [rotation(jnp.asarray(axis), c.head_dim // 2, c.rotary_base) for axis in (rows, columns)]
     cos, sin = (jnp.concatenate(pair, axis=-1) for pair in zip(*parts, strict=True))
     extra = c.length - rows.shape[1]
-    return (
-        jnp.pad(cos, ((0, 0), (extra, 0), (0, 0)), constant_values=1),
-        jnp.pad(sin, ((0, 0), (extra, 0), (0, 0))),
-    )
+    return (jnp.pad(cos, ((0, 0), (extra, 0), (0, 0)), constant_values=1), jnp.pad(sin, ((0, 0), (extra, 0), (0, 0))))
 
 
 def resized(table_LM: np.ndarray, old: tuple[int, int], new: tuple[int, int], first: int) -> np.ndarray:

@@ -34,9 +34,7 @@ def read_config(shapes: Mapping[str, Shape]) -> VitConfig:
     _, places, _ = sizes(_PLACES, 3)
     grid = math.isqrt(places - 1)
     if grid**2 != places - 1:
-        raise InterchangeError(
-            f"no ViT: {_PLACES} has {places} places, which are no square of patches and a class token"
-        )
+        raise InterchangeError(f"no ViT: {_PLACES} has {places} places, which are no square of patches and a class token")
     _, hidden = sizes(f"{first}/{_UP}", 2)
     prefix = _AT.partition("{")[0]
     return VitConfig(
@@ -63,26 +61,14 @@ def entries(c: VitConfig) -> list[Entry]:
 
     def dense(theirs: str, to: str, shape: Shape, inputs: int = 1) -> list[Entry]:
         return [
-            matrix(
-                f"{_AT}/{theirs}/kernel",
-                (f"{ours}.{to}", shape),
-                inputs=inputs,
-                layers=layers,
-                transposed=False,
-                file=shape,
-            ),
+            matrix(f"{_AT}/{theirs}/kernel", (f"{ours}.{to}", shape), inputs=inputs, layers=layers, transposed=False, file=shape),
             vector(f"{_AT}/{theirs}/bias", (f"{ours}.{to}_bias", shape[inputs:]), layers=layers, file=shape[inputs:]),
         ]
 
     mapped = [
         vector("cls", ("class_token", (m,)), file=(1, 1, m)),
         matrix(_PLACES, ("position_table", (c.places, m)), transposed=False, file=(1, c.places, m)),
-        matrix(
-            _PATCHES,
-            ("patches", (c.patch**2 * c.channels, m)),
-            transposed=False,
-            file=(c.patch, c.patch, c.channels, m),
-        ),
+        matrix(_PATCHES, ("patches", (c.patch**2 * c.channels, m)), transposed=False, file=(c.patch, c.patch, c.channels, m)),
         vector("embedding/bias", ("patch_bias", (m,))),
         *_norm(f"{_AT}/LayerNorm_0", f"{ours}.attention_norm", m, layers),
         *dense(f"{_ATTENTION}/query", "attention.q", (m, n, d)),

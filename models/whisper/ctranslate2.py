@@ -41,9 +41,13 @@ def entries(c: WhisperConfig) -> list[Entry]:
     for name, inputs in (("conv1", c.mels), ("conv2", m)):
         shape = (3, inputs, m)
         filter_ = matrix(
-            f"encoder/{name}/weight", (f"front.{name}.filter", shape), inputs=2, transposed=False, file=shape[::-1],
+            f"encoder/{name}/weight",
+            (f"front.{name}.filter", shape),
+            inputs=2,
+            transposed=False,
+            file=shape[::-1],
             order=(2, 1, 0),
-        )  # fmt: skip
+        )
         mapped += [filter_, vector(f"encoder/{name}/bias", (f"front.{name}.bias", (m,)))]
 
     def part(theirs: str, rows: str, ours: str, shape: Shape, inputs: int = 1, **places: Any) -> list[Entry]:

@@ -20,17 +20,7 @@ from models.interchange import (
     write_activation,
 )
 from models.whisper.config import WhisperConfig
-from models.whisper.tokens import (
-    BEFORE,
-    END,
-    LANGUAGE,
-    LATEST_START,
-    NO_TIMESTAMPS,
-    START,
-    TASKS,
-    is_multilingual,
-    no_speech,
-)
+from models.whisper.tokens import BEFORE, END, LANGUAGE, LATEST_START, NO_TIMESTAMPS, START, TASKS, is_multilingual, no_speech
 
 MODEL_TYPES = ("whisper",)
 _ARCHITECTURES = {"whisper": ("WhisperForConditionalGeneration",)}
@@ -84,10 +74,26 @@ def write_config(c: WhisperConfig) -> dict[str, Any]:
       InterchangeError: `transformers` has no class for the model; the message names the fields that differ.
     """
     demand(
-        c, "Whisper", order="pre", norm="layer", norm_bias=True, norm_eps=1e-5, positions="none", gated=False, moe=None,
-        attention_scale=True, attention_bias=True, key_bias=False, output_bias="same", ffn_bias=True, per_dim_scale=False,
-        qk_norm=False, logit_cap=0.0, groups=c.heads, head_dim=c.model_dim // c.heads,
-    )  # fmt: skip
+        c,
+        "Whisper",
+        order="pre",
+        norm="layer",
+        norm_bias=True,
+        norm_eps=1e-5,
+        positions="none",
+        gated=False,
+        moe=None,
+        attention_scale=True,
+        attention_bias=True,
+        key_bias=False,
+        output_bias="same",
+        ffn_bias=True,
+        per_dim_scale=False,
+        qk_norm=False,
+        logit_cap=0.0,
+        groups=c.heads,
+        head_dim=c.model_dim // c.heads,
+    )
     config: dict[str, Any] = {
         "architectures": ["WhisperForConditionalGeneration"],
         "model_type": "whisper",
@@ -108,11 +114,7 @@ def write_config(c: WhisperConfig) -> dict[str, Any]:
         "pad_token_id": c.start_id - 1,
     }
     for side, units in (("encoder", c.encoder_units), ("decoder", c.decoder_units)):
-        config |= {
-            f"{side}_layers": units,
-            f"{side}_ffn_dim": c.hidden_dim,
-            f"{side}_attention_heads": c.heads,
-        }
+        config |= {f"{side}_layers": units, f"{side}_ffn_dim": c.hidden_dim, f"{side}_attention_heads": c.heads}
     return config
 
 
@@ -169,9 +171,14 @@ def reading(c: WhisperConfig, theirs: Mapping[str, Any]) -> dict[str, Any]:
       InterchangeError: its frames are not ours.
     """
     only(
-        theirs, feature_extractor_type=("WhisperFeatureExtractor",), feature_size=(c.mels,), do_normalize=(False,),
-        dither=(0, 0.0), chunk_length=(c.source_positions / _POSITIONS,), **{key: (value,) for key, value in _FRONT.items()},
-    )  # fmt: skip
+        theirs,
+        feature_extractor_type=("WhisperFeatureExtractor",),
+        feature_size=(c.mels,),
+        do_normalize=(False,),
+        dither=(0, 0.0),
+        chunk_length=(c.source_positions / _POSITIONS,),
+        **{key: (value,) for key, value in _FRONT.items()},
+    )
     return {}
 
 
@@ -214,11 +221,7 @@ def layer(c: WhisperConfig, side: str, at: str, names: Mapping[str, tuple[str, .
             entry
             for projection, name in zip("qkv", into, strict=True)
             for entry in dense(
-                f"{at}.{theirs}.{name}",
-                f"{ours}.{to}.{projection}",
-                (m, n, d),
-                bias="" if projection == "k" else None,
-                **places,
+                f"{at}.{theirs}.{name}", f"{ours}.{to}.{projection}", (m, n, d), bias="" if projection == "k" else None, **places
             )
         ]
         return [*mapped, *dense(f"{at}.{theirs}.{out}", f"{ours}.{to}.o", (n, d, m), inputs=2, **places)]

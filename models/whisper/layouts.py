@@ -19,9 +19,5 @@ def time(x: int, y: int) -> Layout:
 
 
 # No layer is a mixture of experts.
-_DENSE = {
-    name: recipe
-    for name, recipe in expert_layouts.recipes(decoder=("decoder",)).items()
-    if not name.startswith("expert_")
-}
+_DENSE = {name: recipe for name, recipe in expert_layouts.recipes(decoder=("decoder",)).items() if not name.startswith("expert_")}
 LAYOUTS = _DENSE | table(Recipe(time))

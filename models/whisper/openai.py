@@ -45,10 +45,18 @@ def config_of(
     """Returns the configuration of a model of these sizes; positions and layers are those of encoder and decoder."""
     (sources, targets), (encoder, decoder) = positions, layers
     return WhisperConfig(
-        vocab=vocab, mels=mels, source_positions=sources, max_positions=targets, layers=encoder + decoder,
-        decoder_layers=0 if encoder == decoder else decoder, model_dim=width, hidden_dim=hidden, heads=width // HEAD,
-        head_dim=HEAD, start_id=50_257 if vocab == ENGLISH else 50_258,
-    )  # fmt: skip
+        vocab=vocab,
+        mels=mels,
+        source_positions=sources,
+        max_positions=targets,
+        layers=encoder + decoder,
+        decoder_layers=0 if encoder == decoder else decoder,
+        model_dim=width,
+        hidden_dim=hidden,
+        heads=width // HEAD,
+        head_dim=HEAD,
+        start_id=50_257 if vocab == ENGLISH else 50_258,
+    )
 
 
 def entries(c: WhisperConfig) -> list[Entry]:

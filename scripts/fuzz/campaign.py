@@ -132,9 +132,7 @@ def run(reader: Reader, first: int, count: int, seed: int, limits: Limits) -> Ta
 
 def _strangers(room: Path, known: set[str]) -> list[str]:
     """Returns what is beside the target that was not there before, or is no longer what it was."""
-    return sorted(
-        (set(os.listdir(room)) - known) | ({"outside"} if (room / "outside").read_text() != "untouched" else set())
-    )
+    return sorted((set(os.listdir(room)) - known) | ({"outside"} if (room / "outside").read_text() != "untouched" else set()))
 
 
 def _work(reader: Reader, room: Path, first: int, end: int, seed: int, limits: Limits, answers: Connection) -> None:
@@ -243,13 +241,28 @@ def put(folder: Path, names: list[str], files: Files | Mapping[str, bytes]) -> N
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _CHANGES = {
-    "os.chmod": 1, "os.chown": 1, "os.link": 2, "os.mkdir": 1, "os.remove": 1, "os.rename": 2, "os.rmdir": 1, "os.symlink": 2,
+    "os.chmod": 1,
+    "os.chown": 1,
+    "os.link": 2,
+    "os.mkdir": 1,
+    "os.remove": 1,
+    "os.rename": 2,
+    "os.rmdir": 1,
+    "os.symlink": 2,
     "os.truncate": 1,
-}  # fmt: skip
+}
 _PROGRAMS = (
-    "ctypes.dlopen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system", "pickle.find_class",
-    "socket.connect", "subprocess.Popen",
-)  # fmt: skip
+    "ctypes.dlopen",
+    "os.exec",
+    "os.fork",
+    "os.forkpty",
+    "os.posix_spawn",
+    "os.spawn",
+    "os.system",
+    "pickle.find_class",
+    "socket.connect",
+    "subprocess.Popen",
+)
 
 
 def _watch(allowed: tuple[Path, ...], escapes: list[str], compiles: tuple[str, ...]) -> None:

@@ -23,13 +23,49 @@ PLACES: tuple[Place, ...] = (os.mkfifo, Path.mkdir, link("/dev/zero"), link("mis
 _NUMBERS = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
 _MOST_GROWTH = 1 << 16
 _TEXTS = (
-    "", "x" * 3000, "../../x", "/dev/zero", "/etc/passwd", "a/b", ".", "..", "\0", "\ud800", "\u202e", "a\nb", "{layer}", "%s",
-    "NaN", "F64", "I8", "float16",
-)  # fmt: skip
+    "",
+    "x" * 3000,
+    "../../x",
+    "/dev/zero",
+    "/etc/passwd",
+    "a/b",
+    ".",
+    "..",
+    "\0",
+    "\ud800",
+    "\u202e",
+    "a\nb",
+    "{layer}",
+    "%s",
+    "NaN",
+    "F64",
+    "I8",
+    "float16",
+)
 _VALUES: tuple[Any, ...] = (
-    None, True, False, 0, 1, -1, 3, 2**31, 2**63, 10**9, 10**400, 0.5, -0.0, 1e308, float("nan"), float("inf"), [], {}, [[]],
-    [None], {"a": 1}, [0] * 5000,
-)  # fmt: skip
+    None,
+    True,
+    False,
+    0,
+    1,
+    -1,
+    3,
+    2**31,
+    2**63,
+    10**9,
+    10**400,
+    0.5,
+    -0.0,
+    1e308,
+    float("nan"),
+    float("inf"),
+    [],
+    {},
+    [[]],
+    [None],
+    {"a": 1},
+    [0] * 5000,
+)
 
 
 def of_bytes(content: bytes, rng: random.Random) -> bytes:
@@ -89,9 +125,7 @@ def _edited(value: Any, rng: random.Random) -> Any:
                 value[other] = moved
         return value
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63 and rng.randrange(2):
-        return rng.choice(
-            (value + 1, value - 1, -value, value * 2, value * 10**6, value << 40, float(value), str(value))
-        )
+        return rng.choice((value + 1, value - 1, -value, value * 2, value * 10**6, value << 40, float(value), str(value)))
     if isinstance(value, str) and rng.randrange(2):
         return rng.choice((value[:-1], value + "x", value.upper(), [value], *_TEXTS))
     return copy.deepcopy(rng.choice(_VALUES + _TEXTS))

@@ -47,10 +47,23 @@ from trainers.weights.source import Arrays, Weights
 
 # Experiments whose shrunk models have all kinds of config.json that the families write.
 _CONFIGS = (
-    "gpt.gpt2_124m", "chat.smollm2_dpo", "gpt.gemma2_9b", "gpt.gemma3_4b", "gpt.gpt_oss_20b", "gpt.mixtral_8x7b", "gpt.phi4",
-    "gpt.qwen3_30b_a3b", "gpt.smollm3_3b", "bert.base", "m2m100.b1_2", "nllb.moe_54b", "switch.base_128e", "t5.bench_60m",
-    "whisper.base", "vit.b16",
-)  # fmt: skip
+    "gpt.gpt2_124m",
+    "chat.smollm2_dpo",
+    "gpt.gemma2_9b",
+    "gpt.gemma3_4b",
+    "gpt.gpt_oss_20b",
+    "gpt.mixtral_8x7b",
+    "gpt.phi4",
+    "gpt.qwen3_30b_a3b",
+    "gpt.smollm3_3b",
+    "bert.base",
+    "m2m100.b1_2",
+    "nllb.moe_54b",
+    "switch.base_128e",
+    "t5.bench_60m",
+    "whisper.base",
+    "vit.b16",
+)
 _WORDS = ("the", "cat", "sees", "an", "old", "tree", "and", "house", "ö", "1", "22", "💚")
 _SYLLABLES = [a + b for a in "bcdfghklmnprst" for b in "aeiouä"]
 _LINES = [
@@ -112,23 +125,14 @@ def _gguf(folder: Path) -> None:
     pieces = json.loads(_bpe(folder.parent / "bpe").read_text())["model"]
     e = dataclasses.replace(e, model=dataclasses.replace(e.model, vocab=len(pieces["vocab"])))
     c: Any = e.model
-    heads = {
-        "rope.dimension_count": c.head_dim,
-        "attention.key_length": c.head_dim,
-        "attention.value_length": c.head_dim,
-    }
+    heads = {"rope.dimension_count": c.head_dim, "attention.key_length": c.head_dim, "attention.value_length": c.head_dim}
     vocabulary = writers.gguf_vocabulary(
-        list(pieces["vocab"]),
-        [" ".join(pair) for pair in pieces["merges"]],
-        types=[3] + [1] * (len(pieces["vocab"]) - 1),
-        end=0,
+        list(pieces["vocab"]), [" ".join(pair) for pair in pieces["merges"]], types=[3] + [1] * (len(pieces["vocab"]) - 1), end=0
     )
     settings = {"context_length": c.max_positions or 64} | writers.gguf_settings(c) | heads | vocabulary
     mapping = interchange_of("gpt", "gguf")
     assert mapping
-    writers.gguf(
-        folder / "m.gguf", "llama", settings, interchange.written(mapping.entries("llama", c), _weights(e).read)
-    )
+    writers.gguf(folder / "m.gguf", "llama", settings, interchange.written(mapping.entries("llama", c), _weights(e).read))
 
 
 def _bpe(folder: Path) -> Path:
@@ -154,9 +158,7 @@ def _ends(folder: Path) -> None:
 def _chat(folder: Path) -> None:
     _bpe(folder)
     (folder / files.TEMPLATE).write_text(_TEMPLATE)
-    (folder / files.CONFIG).write_text(
-        json.dumps({"eos_token": {"content": "<|endoftext|>"}, "chat_template": "{{ a }}"})
-    )
+    (folder / files.CONFIG).write_text(json.dumps({"eos_token": {"content": "<|endoftext|>"}, "chat_template": "{{ a }}"}))
 
 
 def _ctranslate2(folder: Path) -> None:
@@ -181,8 +183,15 @@ def _pictures(folder: Path) -> None:
 
     noise = np.random.default_rng(0).integers(0, 256, (24, 18, 4)).astype(np.uint8)
     for suffix, mode in {
-        "jpg": "RGB", "png": "RGBA", "webp": "RGB", "gif": "P", "bmp": "RGB", "tiff": "RGB", "ppm": "RGB", "grey.png": "L",
-    }.items():  # fmt: skip
+        "jpg": "RGB",
+        "png": "RGBA",
+        "webp": "RGB",
+        "gif": "P",
+        "bmp": "RGB",
+        "tiff": "RGB",
+        "ppm": "RGB",
+        "grey.png": "L",
+    }.items():
         Image.fromarray(noise).convert(mode).save(folder / f"p.{suffix}")
     Image.fromarray(noise).convert("RGB").save(folder / "deflated.tiff", compression="tiff_adobe_deflate")
 
@@ -228,9 +237,7 @@ def _sounds(folder: Path) -> None:
     for suffix in ("wav", "flac", "ogg", "mp3", "aiff", "au", "caf"):
         soundfile.write(folder / f"s.{suffix}", np.stack([wave, wave], 1), 22_050)
     counted = (folder / "s.mp3").read_bytes()
-    (folder / "stream.mp3").write_bytes(
-        counted[counted.index(b"\xff\xf3", 4) :]
-    )  # without the frame that says how many follow
+    (folder / "stream.mp3").write_bytes(counted[counted.index(b"\xff\xf3", 4) :])  # without the frame that says how many follow
 
 
 def _archives(folder: Path) -> None:
@@ -248,11 +255,7 @@ def _archives(folder: Path) -> None:
     (folder / "data.tar.xz").unlink()
     deb = b"!<arch>\n"
     for name, content in (("debian-binary", b"2.0\n"), ("data.tar.xz", payload)):
-        deb += (
-            f"{name:<16}{0:<12}{0:<6}{0:<6}{100644:<8}{len(content):<10}`\n".encode()
-            + content
-            + b"\n" * (len(content) % 2)
-        )
+        deb += f"{name:<16}{0:<12}{0:<6}{0:<6}{100644:<8}{len(content):<10}`\n".encode() + content + b"\n" * (len(content) % 2)
     (folder / "p.deb").write_bytes(deb)
 
 
@@ -272,19 +275,21 @@ def _cache(folder: Path) -> None:
     tokenizer = tokenizers.Tokenizer(_bpe(folder))
     (folder / "train").mkdir()
     rng = np.random.default_rng(0)
-    rows = [
-        np.concatenate([rng.integers(1, _VOCABULARY, _LENGTH), np.ones(_LENGTH), np.arange(_LENGTH)]) for _ in range(20)
-    ]
+    rows = [np.concatenate([rng.integers(1, _VOCABULARY, _LENGTH), np.ones(_LENGTH), np.arange(_LENGTH)]) for _ in range(20)]
     packing.write_rows(folder / "train" / "toy.array_record", rows)
     part = {"examples": 20, "rows": 20, "tokens": 20 * _LENGTH, "dropped": 0}
     manifest = {
-        "cache": "fuzz", "kind": "text", "corpus": "toy", "length": _LENGTH, "vocabulary": tokenizer.size,
-        "fingerprint": "f" * 64, "parts": {"toy": part}, "labels": ["a", "b"],
-    }  # fmt: skip
+        "cache": "fuzz",
+        "kind": "text",
+        "corpus": "toy",
+        "length": _LENGTH,
+        "vocabulary": tokenizer.size,
+        "fingerprint": "f" * 64,
+        "parts": {"toy": part},
+        "labels": ["a", "b"],
+    }
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    (folder / "test.jsonl").write_text(
-        "".join(json.dumps({"id": str(i), "text": t}) + "\n" for i, t in enumerate(_LINES[:9]))
-    )
+    (folder / "test.jsonl").write_text("".join(json.dumps({"id": str(i), "text": t}) + "\n" for i, t in enumerate(_LINES[:9])))
 
 
 def _release(folder: Path) -> None:
@@ -315,9 +320,17 @@ def _adapter(folder: Path) -> None:
     named = ((name, (x,)) for name, x in tensors.items())
     tensor_files.write(folder / "adapter" / peft.TENSORS, shapes, named, {"format": "pt"})
     config = {
-        "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": "base", "r": 2, "lora_alpha": 4,
-        "target_modules": ["q_proj"], "rank_pattern": {}, "alpha_pattern": {}, "bias": "none", "use_rslora": True,
-    }  # fmt: skip
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": "base",
+        "r": 2,
+        "lora_alpha": 4,
+        "target_modules": ["q_proj"],
+        "rank_pattern": {},
+        "alpha_pattern": {},
+        "bias": "none",
+        "use_rslora": True,
+    }
     (folder / "adapter" / peft.CONFIG).write_text(json.dumps(config))
 
 
@@ -381,9 +394,7 @@ def _read_translator(folder: Path) -> None:
 
 def _read_pictures(folder: Path) -> None:
     for path in sorted(folder.iterdir()):
-        pictures.cut_out(
-            untrusted.read_bytes(path, pictures.PictureError), 3, lambda width, height: (0, 0, width, height), 8, 8
-        )
+        pictures.cut_out(untrusted.read_bytes(path, pictures.PictureError), 3, lambda width, height: (0, 0, width, height), 8, 8)
 
 
 def _read_sounds(folder: Path) -> None:
@@ -466,9 +477,7 @@ def _member(files_: Files, rng: random.Random) -> None:
         for member in old.namelist():
             data = old.read(member)
             if rng.randrange(2):  # sizes and types are text
-                data = re.sub(
-                    rb"\d+", lambda _: str(rng.choice((0, 3, -1, 2**31, 2**62, 10**30))).encode(), data[:128], count=2
-                )
+                data = re.sub(rb"\d+", lambda _: str(rng.choice((0, 3, -1, 2**31, 2**62, 10**30))).encode(), data[:128], count=2)
             new.writestr(member, mutations.of_bytes(data, rng))
     files_[name] = made.getvalue()
 
@@ -512,13 +521,11 @@ READERS: Mapping[str, Reader] = {
         Reader("safetensors header", _safetensors, functools.partial(_read_tensors, bare.FloatTensors), _header),
         Reader("config.json", _configs, _read_each, _one_config),
         Reader(
-            "shard index", functools.partial(_hugging_face, "gpt.gpt2_124m", 4000), _read_weights,
-            mutations.of(huggingface.INDEX),
+            "shard index", functools.partial(_hugging_face, "gpt.gpt2_124m", 4000), _read_weights, mutations.of(huggingface.INDEX)
         ),
         Reader("GGUF", _gguf, _read_weights, mutations.of("m.gguf")),
         Reader(
-            "CTranslate2 model.bin", _ctranslate2, functools.partial(_read_tensors, ctranslate2.CTranslate2File),
-            mutations.of(),
+            "CTranslate2 model.bin", _ctranslate2, functools.partial(_read_tensors, ctranslate2.CTranslate2File), mutations.of()
         ),
         Reader("npz", _npz, functools.partial(_read_tensors, bare.NpzFile), _member),
         Reader("PEFT adapter", _adapter, _read_adapter, _within("adapter", peft.CONFIG, peft.TENSORS)),
@@ -538,4 +545,4 @@ READERS: Mapping[str, Reader] = {
         Reader("gridded series", _series, _read_series, mutations.of()),
         Reader("cache", _cache, _read_cache, mutations.of("manifest.json", "train/toy.array_record", "test.jsonl")),
     )
-}  # fmt: skip
+}

@@ -12,11 +12,7 @@ _TYPES = {"<f4": 0, "|i1": 1, "<i2": 2, "<i4": 3, "<f2": 4}  # of CTranslate2's 
 
 
 def gguf(
-    path: Path,
-    architecture: str,
-    settings: Mapping[str, Any],
-    tensors: Iterable[tuple[str, np.ndarray]],
-    kind: str = "F32",
+    path: Path, architecture: str, settings: Mapping[str, Any], tensors: Iterable[tuple[str, np.ndarray]], kind: str = "F32"
 ) -> Path:
     """Writes a GGUF file and returns its path.
 
@@ -28,9 +24,7 @@ def gguf(
     import gguf as library
 
     file, wanted = library.GGUFWriter(path, architecture), library.GGMLQuantizationType[kind]
-    add = {
-        bool: file.add_bool, int: file.add_uint32, float: file.add_float32, str: file.add_string, list: file.add_array,
-    }  # fmt: skip
+    add = {bool: file.add_bool, int: file.add_uint32, float: file.add_float32, str: file.add_string, list: file.add_array}
     for key, value in settings.items():
         add[type(value)](key if key.startswith(_APART) else f"{architecture}.{key}", value)
     for name, x in tensors:
@@ -58,9 +52,7 @@ def gguf_settings(c: Any) -> dict[str, Any]:
     }
 
 
-def gguf_vocabulary(
-    tokens: list[str], merges: list[str], types: list[int], end: int, kind: str = "smollm"
-) -> dict[str, Any]:
+def gguf_vocabulary(tokens: list[str], merges: list[str], types: list[int], end: int, kind: str = "smollm") -> dict[str, Any]:
     """Returns the settings of a byte-level BPE.
 
     Args:

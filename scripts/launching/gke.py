@@ -11,12 +11,7 @@ from scripts.launching.job import FINAL, GRACE, Job, plain
 
 TOOL = "kubectl"
 
-_ACCELERATORS = {
-    "v4": "tpu-v4-podslice",
-    "v5e": "tpu-v5-lite-podslice",
-    "v5p": "tpu-v5p-slice",
-    "v6e": "tpu-v6e-slice",
-}
+_ACCELERATORS = {"v4": "tpu-v4-podslice", "v5e": "tpu-v5-lite-podslice", "v5p": "tpu-v5p-slice", "v6e": "tpu-v6e-slice"}
 _CONTAINER = "train"
 
 
@@ -47,10 +42,7 @@ def manifest(job: Job, image: str, spot: bool) -> dict[str, Any]:
             "csi": {
                 "driver": "gcsfuse.csi.storage.gke.io",
                 # A checkpoint appears by the rename of its folder.
-                "volumeAttributes": {
-                    "bucketName": bucket,
-                    "mountOptions": "implicit-dirs,rename-dir-limit=200000",
-                },
+                "volumeAttributes": {"bucketName": bucket, "mountOptions": "implicit-dirs,rename-dir-limit=200000"},
             },
         }
         for at, bucket in enumerate(job.buckets())
@@ -64,9 +56,7 @@ def manifest(job: Job, image: str, spot: bool) -> dict[str, Any]:
             "requests": {"google.com/tpu": str(job.machines.per_host)},
             "limits": {"google.com/tpu": str(job.machines.per_host)},
         },
-        "volumeMounts": [
-            {"name": f"bucket-{at}", "mountPath": f"/mnt/{bucket}"} for at, bucket in enumerate(job.buckets())
-        ],
+        "volumeMounts": [{"name": f"bucket-{at}", "mountPath": f"/mnt/{bucket}"} for at, bucket in enumerate(job.buckets())],
     }
     pod = {
         "metadata": {"annotations": {"gke-gcsfuse/volumes": "true"}},
@@ -102,9 +92,7 @@ def manifest(job: Job, image: str, spot: bool) -> dict[str, Any]:
         "spec": {
             "failurePolicy": {
                 "maxRestarts": job.restarts,
-                "rules": [
-                    {"name": "final", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]},
-                ],
+                "rules": [{"name": "final", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}],
             },
             "replicatedJobs": [{"name": "slice", "replicas": 1, "template": {"spec": job_spec}}],
         },

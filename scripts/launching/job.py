@@ -108,10 +108,7 @@ class Job:
             chip = self.machines.slice.chip
             chosen = set_for(e, chip)
             options = " ".join(f"{name}={str(value).lower()}" for name, value in chip.option_set(chosen).items())
-            lines += [
-                f"scripts.train compiles with the plan's options on {chip.name}, set {chosen!r}:",
-                options or "none",
-            ]
+            lines += [f"scripts.train compiles with the plan's options on {chip.name}, set {chosen!r}:", options or "none"]
         return lines
 
     def buckets(self) -> list[str]:
@@ -125,9 +122,7 @@ def plain(option: str, text: str) -> str:
     A line break ends a comment, even one in quotation marks, and what stands behind it would be a command.
     """
     if any(unicodedata.category(character) in _CONTROLS for character in text):
-        raise ConfigError(
-            f"{option} '{shortened(text)}' has a control character, and no such text goes into a launch file"
-        )
+        raise ConfigError(f"{option} '{shortened(text)}' has a control character, and no such text goes into a launch file")
     return text
 
 

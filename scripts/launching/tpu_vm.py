@@ -14,12 +14,7 @@ from scripts.launching.job import FINAL, Job, mounted, plain
 TOOL = "gcloud"
 
 _TYPES = {"v4": "v4", "v5e": "v5litepod", "v5p": "v5p", "v6e": "v6e"}
-_RUNTIMES = {
-    "v4": "tpu-ubuntu2204-base",
-    "v5e": "v2-alpha-tpuv5-lite",
-    "v5p": "v2-alpha-tpuv5",
-    "v6e": "v2-alpha-tpuv6e",
-}
+_RUNTIMES = {"v4": "tpu-ubuntu2204-base", "v5e": "v2-alpha-tpuv5-lite", "v5p": "v2-alpha-tpuv5", "v6e": "v2-alpha-tpuv6e"}
 _POLL = 60  # seconds
 
 
@@ -41,10 +36,19 @@ def script(job: Job, zone: str, spot: bool) -> str:
     name, chip = job.name, where.chip.name
     plain("--zone", zone)
     create = [
-        "gcloud", "compute", "tpus", "queued-resources", "create", name, f"--node-id={name}", f"--zone={zone}",
-        f"--type={_TYPES[chip]}", f"--topology={'x'.join(map(str, where.dims))}", f"--runtime-version={_RUNTIMES[chip]}",
+        "gcloud",
+        "compute",
+        "tpus",
+        "queued-resources",
+        "create",
+        name,
+        f"--node-id={name}",
+        f"--zone={zone}",
+        f"--type={_TYPES[chip]}",
+        f"--topology={'x'.join(map(str, where.dims))}",
+        f"--runtime-version={_RUNTIMES[chip]}",
         *(["--spot"] if spot else []),
-    ]  # fmt: skip
+    ]
     launch = f"{job.workdir.rstrip('/')}/launch"
     resource = shlex.join([name, f"--zone={zone}"])
     return f"""#!/bin/bash

@@ -34,9 +34,11 @@ def gpt(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:
         n_positions=m["max_positions"],
         activation_function=ACTIVATIONS.get(m["activation"], m["activation"]),
         layer_norm_epsilon=m["norm_eps"],
-        attn_pdrop=m["dropout"], embd_pdrop=m["dropout"], resid_pdrop=m["dropout"],
+        attn_pdrop=m["dropout"],
+        embd_pdrop=m["dropout"],
+        resid_pdrop=m["dropout"],
         use_cache=False,
-    )  # fmt: skip
+    )
 
     return transformers.GPT2LMHeadModel(config), functools.partial(causal_batch, m, d)
 
@@ -63,8 +65,9 @@ def bert(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:
         type_vocab_size=m["types"],
         hidden_act=ACTIVATIONS.get(m["activation"], m["activation"]),
         layer_norm_eps=m["norm_eps"],
-        hidden_dropout_prob=m["dropout"], attention_probs_dropout_prob=m["dropout"],
-    )  # fmt: skip
+        hidden_dropout_prob=m["dropout"],
+        attention_probs_dropout_prob=m["dropout"],
+    )
 
     def batch() -> dict[str, Any]:
         tokens = torch.randint(m["vocab"], (d["batch_size"], d["length"]))
@@ -94,9 +97,7 @@ def _encoder_decoder(m: dict[str, Any], d: dict[str, Any], vocab: int) -> Any:
         num_sparse_encoder_layers=layers // m["sparse_every"],
         num_sparse_decoder_layers=layers // m["sparse_every"],
         num_experts=moe["experts"],
-        expert_capacity=int(
-            moe["capacity_factor"] * d["source_length"] / moe["experts"]
-        ),  # of a row; the zoo's of a group
+        expert_capacity=int(moe["capacity_factor"] * d["source_length"] / moe["experts"]),  # of a row; the zoo's of a group
         router_jitter_noise=0.0,
         **common,
     )
@@ -139,14 +140,19 @@ def vit(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:
 
 def whisper(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:
     sizes = {
-        "d_model": m["model_dim"], "vocab_size": m["vocab"], "num_mel_bins": m["mels"], "dropout": m["dropout"],
-        "max_source_positions": m["source_positions"], "max_target_positions": m["max_positions"],
-        "decoder_start_token_id": m["start_id"], "bos_token_id": 1, "pad_token_id": 1, "eos_token_id": 1,
-    }  # fmt: skip
+        "d_model": m["model_dim"],
+        "vocab_size": m["vocab"],
+        "num_mel_bins": m["mels"],
+        "dropout": m["dropout"],
+        "max_source_positions": m["source_positions"],
+        "max_target_positions": m["max_positions"],
+        "decoder_start_token_id": m["start_id"],
+        "bos_token_id": 1,
+        "pad_token_id": 1,
+        "eos_token_id": 1,
+    }
     for side in ("encoder", "decoder"):
-        sizes |= {
-            f"{side}_layers": m["layers"] // 2, f"{side}_attention_heads": m["heads"], f"{side}_ffn_dim": m["hidden_dim"]
-        }  # fmt: skip
+        sizes |= {f"{side}_layers": m["layers"] // 2, f"{side}_attention_heads": m["heads"], f"{side}_ffn_dim": m["hidden_dim"]}
 
     def batch() -> dict[str, Any]:
         rows = d["batch_size"]
@@ -157,8 +163,15 @@ def whisper(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:
 
 
 FAMILIES = {
-    "whisper": whisper, "chat": chat, "gpt": gpt, "bert": bert, "gshard_m4": gshard_m4, "t5": t5, "switch": t5, "vit": vit,
-}  # fmt: skip
+    "whisper": whisper,
+    "chat": chat,
+    "gpt": gpt,
+    "bert": bert,
+    "gshard_m4": gshard_m4,
+    "t5": t5,
+    "switch": t5,
+    "vit": vit,
+}
 
 
 def made(fields: dict[str, Any]) -> tuple[Any, Any]:
@@ -170,11 +183,7 @@ def made(fields: dict[str, Any]) -> tuple[Any, Any]:
 def description(model: Any) -> dict[str, Any]:
     return {
         "parameters": sum(p.numel() for p in model.parameters()),
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-        },
+        "versions": {"python": platform.python_version(), "torch": torch.__version__, "transformers": transformers.__version__},
         "settings": f"{type(model).__name__}, eager, {model.config._attn_implementation}, {torch.get_num_threads()} threads",
     }
 
@@ -186,9 +195,7 @@ def train(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
     if lora["rank"]:  # of all projections of the layers, as the experiment's targets are
         import peft  # pyright: ignore[reportMissingImports]
 
-        config = peft.LoraConfig(
-            r=lora["rank"], lora_alpha=lora["alpha"], target_modules="all-linear", task_type="CAUSAL_LM"
-        )
+        config = peft.LoraConfig(r=lora["rank"], lora_alpha=lora["alpha"], target_modules="all-linear", task_type="CAUSAL_LM")
         model = peft.get_peft_model(model, config)
     model.train()
     o = fields["optimizer"]
@@ -222,9 +229,7 @@ def generate(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
     model.eval()
     e, prompt = fields["eval"], fields["data"].get("length", 0) // 2
     length = e.get("max_length", prompt)
-    settings = dict(
-        num_beams=e.get("beams", 1), do_sample=False, max_new_tokens=length, eos_token_id=None, use_cache=True
-    )
+    settings = dict(num_beams=e.get("beams", 1), do_sample=False, max_new_tokens=length, eos_token_id=None, use_cache=True)
 
     def outputs_of(given: dict[str, Any]) -> Any:
         if "input_ids" in given:

@@ -57,9 +57,7 @@ def generate(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
     from trainers.plan import fresh_state, make_plan
     from trainers.processes import versions
 
-    e = dataclasses.replace(
-        e, train=dataclasses.replace(e.train, lora=Lora())
-    )  # adapters are merged into what generates
+    e = dataclasses.replace(e, train=dataclasses.replace(e.train, lora=Lora()))  # adapters are merged into what generates
     plan = make_plan(e, jax.devices()[: e.layout.devices])
     params = fresh_state(plan).params
     data: Any = e.data
@@ -83,9 +81,15 @@ def generate(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
     def searched(whole: Any, key: jax.Array) -> jax.Array:
         beams, length = search.beams, search.max_length
         return beam_search(
-            whole, whole.start(drawn(key), beams, length), real_B, beams=beams, steps=length, vocab=model.target_vocab,
-            alpha=search.length_penalty, eos=-1,
-        )[0]  # fmt: skip
+            whole,
+            whole.start(drawn(key), beams, length),
+            real_B,
+            beams=beams,
+            steps=length,
+            vocab=model.target_vocab,
+            alpha=search.length_penalty,
+            eos=-1,
+        )[0]
 
     produce, pad = (continued, -1) if isinstance(plan.model, ContinuesText) else (searched, 0)
     outputs = jax.jit(lambda params, key: produce(merge(model, params), key))

@@ -74,9 +74,7 @@ def score(settings: Preferences, root: Path, progress: Progress) -> Path:
     return folder
 
 
-def log_probabilities(
-    model: Any, params: dict[str, Any], examples: list[packing.Example], rows: int = 4
-) -> list[float]:
+def log_probabilities(model: Any, params: dict[str, Any], examples: list[packing.Example], rows: int = 4) -> list[float]:
     """Returns the log-probability of what is learned of each example, which has a row of its own."""
     import jax
 

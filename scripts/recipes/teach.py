@@ -37,9 +37,14 @@ _MANIFEST = "manifest.json"
 
 
 def prepare(
-    cache: str, settings: plain.Settings | None = None, *, data_dir: Path | None = None, vocabulary: Path | None = None,
-    progress: Progress = print, beam: Sequence[str] | None = None,
-) -> Path:  # fmt: skip
+    cache: str,
+    settings: plain.Settings | None = None,
+    *,
+    data_dir: Path | None = None,
+    vocabulary: Path | None = None,
+    progress: Progress = print,
+    beam: Sequence[str] | None = None,
+) -> Path:
     """Makes a packed cache as `data.prepare.prepare` does; first a teacher's labels, by the recipe of the kind, if its settings
     name a teacher, or what its reference says of preference pairs.
 
@@ -99,8 +104,7 @@ def label(settings: Labelled, root: Path, progress: Progress) -> Path:
         own = [[example["label"]] * settings.votes for example in examples[: known.limit]]
         labels = own + [json.loads(line)["votes"] for line in lines]
         write_examples(
-            new / f"{taught.SPLIT}.jsonl",
-            ({**example, "label": votes} for example, votes in zip(examples, labels, strict=True)),
+            new / f"{taught.SPLIT}.jsonl", ({**example, "label": votes} for example, votes in zip(examples, labels, strict=True))
         )
         (new / _MANIFEST).write_text(json.dumps({"teacher": settings.teacher, "cache": name, "inputs": inputs}))
     return folder

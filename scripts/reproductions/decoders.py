@@ -21,9 +21,12 @@ def _sizes(printed: dict[str, str], differs: str = "", stated: str = "") -> Iter
 
 
 @reproduction(
-    "Names of the released GPT-2 (openai/gpt-2); GPT-3 (arXiv 2005.14165), Table 2.1", "printed", "memory", unit="parameters",
+    "Names of the released GPT-2 (openai/gpt-2); GPT-3 (arXiv 2005.14165), Table 2.1",
+    "printed",
+    "memory",
+    unit="parameters",
     minutes=1,
-)  # fmt: skip
+)
 def gpt() -> Iterator[Row]:
     """Decoders of 124 million to 1.5 billion, and of 125 million to 175 billion parameters."""
     yield from _sizes({"gpt2_124m": "124M", "gpt2_355m": "355M", "gpt2_774m": "774M", "gpt2_1558m": "1558M"})
@@ -89,12 +92,26 @@ def throughput_models() -> Iterator[Row]:
 @reproduction("Model cards and papers of 2023 to 2025 (models/gpt/README.md)", "memory", unit="parameters", minutes=2)
 def released() -> Iterator[Row]:
     """Released dense decoders and mixtures, by the counts that their authors give."""
-    yield from _sizes({
-        "llama2_7b": "6.74B", "llama3_1_8b": "8.03B", "llama3_70b": "70.6B", "mistral_7b": "7.24B", "qwen2_5_7b": "7.61B",
-        "qwen3_8b": "8.2B", "gemma2_9b": "9.24B", "gemma3_4b": "3.88B", "phi4": "14.7B", "olmo2_7b": "7.3B",
-        "smollm3_3b": "3.08B", "mixtral_8x7b": "46.7B", "qwen3_30b_a3b": "30.5B", "olmoe_1b_7b": "6.9B", "gpt_oss_20b": "20.9B",
-        "deepseek_v3": "671B",
-    })  # fmt: skip
+    yield from _sizes(
+        {
+            "llama2_7b": "6.74B",
+            "llama3_1_8b": "8.03B",
+            "llama3_70b": "70.6B",
+            "mistral_7b": "7.24B",
+            "qwen2_5_7b": "7.61B",
+            "qwen3_8b": "8.2B",
+            "gemma2_9b": "9.24B",
+            "gemma3_4b": "3.88B",
+            "phi4": "14.7B",
+            "olmo2_7b": "7.3B",
+            "smollm3_3b": "3.08B",
+            "mixtral_8x7b": "46.7B",
+            "qwen3_30b_a3b": "30.5B",
+            "olmoe_1b_7b": "6.9B",
+            "gpt_oss_20b": "20.9B",
+            "deepseek_v3": "671B",
+        }
+    )
 
 
 # --- trained -----------------------------------------------------------------------------------------------------
@@ -103,9 +120,7 @@ SEEDS, TUNING, RATED = (0,), 48, 200
 ADAPTED = ("q", "k", "v", "o", "wi", "wg", "wo")
 
 
-@reproduction(
-    "LaMDA (arXiv 2201.08239), section 6.1 and Figure 4", unit="AUC of ratings", kind="trained", minutes=15
-)  # fmt: skip
+@reproduction("LaMDA (arXiv 2201.08239), section 6.1 and Figure 4", unit="AUC of ratings", kind="trained", minutes=15)
 def lamda_finetuning(folder: Path) -> list[Row]:
     """Fine-tuning on labelled dialog improves quality, safety and groundedness over pre-training alone: the model responds
     better, and rates responses so that those which it chooses are better."""
@@ -114,11 +129,17 @@ def lamda_finetuning(folder: Path) -> list[Row]:
     # takes two thirds of the time of one that trains the matrices. The errors of one seed are those of the held-out sample.
     e = dataclasses.replace(
         registry.load("lamda.smollm2_chat"), eval=RateAndRank(split="test", limit=RATED, batch_size=4, responses=0, others=15)
-    )  # fmt: skip
+    )
     fields = (
-        "--data.cache=chitchat_short", "--data.length=128", "--train.freeze", "--train.freeze_layers=0", "--train.lora.rank=8",
-        "--train.lora.targets", *ADAPTED, "--optimizer.schedule.peak=1e-3",
-    )  # fmt: skip
+        "--data.cache=chitchat_short",
+        "--data.length=128",
+        "--train.freeze",
+        "--train.freeze_layers=0",
+        "--train.lora.rank=8",
+        "--train.lora.targets",
+        *ADAPTED,
+        "--optimizer.schedule.peak=1e-3",
+    )
     arm = training.arm("finetuned", training.shortened(e, TUNING, *fields))
     start = training.started(folder, arm)
     runs = training.train(folder, [arm], SEEDS)["finetuned"]
@@ -129,9 +150,7 @@ def lamda_finetuning(folder: Path) -> list[Row]:
         after = training.values(runs, f"eval/{name}")
         difference = training.less(after, other)
         note = f"{training.mean(after).value:.3g} against {other:.3g}; {note}"
-        claims.append(
-            training.claim(label, training.sampled(difference, *errors) if errors else difference, sign, None, note)
-        )
+        claims.append(training.claim(label, training.sampled(difference, *errors) if errors else difference, sign, None, note))
 
     note = "one seed; in part the form of the turns, which is new to it; the paper asks people for quality"
     claimed("nats a token of a response", "cross_entropy", start["eval/cross_entropy"], -1, note)
@@ -152,12 +171,8 @@ def lamda_finetuning(folder: Path) -> list[Row]:
         claimed(f"{name}: accuracy less the majority's", f"accuracy_{name}", often, 1, note, error, error)
     for name in ATTRIBUTES:
         share, chosen = start[f"eval/good_{name}"], start[f"eval/chosen_{name}"]
-        note = (
-            f"rated so by people; pre-trained {chosen:.3g}; people's conversations stand for the model's own candidates"
-        )
-        claimed(
-            f"{name}: best of 16 less any", f"chosen_{name}", share, 1, note, metrics.best_of_error(share, RATED, 16)
-        )
+        note = f"rated so by people; pre-trained {chosen:.3g}; people's conversations stand for the model's own candidates"
+        claimed(f"{name}: best of 16 less any", f"chosen_{name}", share, 1, note, metrics.best_of_error(share, RATED, 16))
     return [*rows, *claims, *_LEFT_OUT]
 
 

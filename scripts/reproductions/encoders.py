@@ -14,15 +14,15 @@ from scripts.reproductions.sizes import parameters, parts, step_flops
 
 
 @reproduction(
-    "BERT's README (google-research/bert); RoBERTa (arXiv 1907.11692); ModernBERT (arXiv 2412.13663)", "printed", "memory",
+    "BERT's README (google-research/bert); RoBERTa (arXiv 1907.11692); ModernBERT (arXiv 2412.13663)",
+    "printed",
+    "memory",
     unit="parameters",
-)  # fmt: skip
+)
 def bert() -> Iterator[Row]:
     """Encoders of 110 and 340 million parameters, and their followers."""
     for name, paper in {"bert.base": "110M", "bert.large": "340M"}.items():
-        yield Row(
-            name, paper, parameters(name), "with the layer before the masked words' softmax, without a pooling layer"
-        )
+        yield Row(name, paper, parameters(name), "with the layer before the masked words' softmax, without a pooling layer")
     for name, paper in {"bert.roberta_base": "125M", "bert.modernbert_base": "149M"}.items():
         yield Row(name, paper, parameters(name), stated="memory")
 
@@ -35,9 +35,7 @@ def mlperf_sizes() -> Iterator[Row]:
 
 
 @reproduction(
-    "Google Cloud's announcement of its MLPerf 1.1 results; step times of the logs",
-    unit="share of the chips' peak",
-    minutes=1,
+    "Google Cloud's announcement of its MLPerf 1.1 results; step times of the logs", unit="share of the chips' peak", minutes=1
 )
 def mlperf_utilisation() -> Iterator[Row]:
     """Both runs reach 63 % of the peak of 2048 and of 1024 TPU v4, by a count that includes recomputation."""
@@ -50,29 +48,30 @@ def mlperf_utilisation() -> Iterator[Row]:
 
 
 @reproduction(
-    "ViT (arXiv 2010.11929), Table 1; Scaling ViT (arXiv 2106.04560), Table 2; e/14: PaLI (arXiv 2209.06794)", "memory",
+    "ViT (arXiv 2010.11929), Table 1; Scaling ViT (arXiv 2106.04560), Table 2; e/14: PaLI (arXiv 2209.06794)",
+    "memory",
     unit="parameters",
-)  # fmt: skip
+)
 def vit() -> Iterator[Row]:
     """Vision transformers from 86 million to 3.9 billion parameters."""
     printed = {
-        "vit.b16": "86M", "vit.l16": "307M", "vit.h14": "632M", "vit.giant_14": "1011M", "vit.gigantic_14": "1843M",
+        "vit.b16": "86M",
+        "vit.l16": "307M",
+        "vit.h14": "632M",
+        "vit.giant_14": "1011M",
+        "vit.gigantic_14": "1843M",
         "vit.e14": "3926M",
-    }  # fmt: skip
+    }
     for name, paper in printed.items():
         head = 0 if name == "vit.e14" else sum(n for key, n in parts(name).items() if key.startswith("head."))
-        yield Row(
-            name, paper, parameters(name) - head, "with its pooling and classes" if not head else "without its head"
-        )
+        yield Row(name, paper, parameters(name) - head, "with its pooling and classes" if not head else "without its head")
 
 
 @reproduction("ViT-22B (arXiv 2302.05442), section 2 and Table 1", "memory", unit="parameters")
 def vit_22b() -> Iterator[Row]:
     """22 billion parameters: 21,743 million."""
     matrices = ("q", "k", "v", "o", "wi", "wo")
-    layers = sum(
-        n for key, n in parts("vit.vit_22b").items() if key.startswith("encoder.") and key.split(".")[-1] in matrices
-    )
+    layers = sum(n for key, n in parts("vit.vit_22b").items() if key.startswith("encoder.") and key.split(".")[-1] in matrices)
     note = f"with patches, positions, norms, pooling and 29,593 classes: {parameters('vit.vit_22b') / 1e6:,.0f}"
     yield Row("matrices of the layers", "21,743M", layers, note)
 
@@ -94,16 +93,23 @@ def vmoe() -> Iterator[Row]:
 
 
 SMALL = (
-    "--model.layers=4", "--model.model_dim=64", "--model.hidden_dim=128", "--model.heads=4", "--model.head_dim=16",
+    "--model.layers=4",
+    "--model.model_dim=64",
+    "--model.hidden_dim=128",
+    "--model.heads=4",
+    "--model.head_dim=16",
     "--data.batch_size=64",
-)  # fmt: skip
+)
 FACTORS = (0.0625, 0.125, 0.25, 0.5)
 
 
 @reproduction(
-    "V-MoE (arXiv 2106.05974), section 4 and Figure 4", "memory", unit="accuracy on 10,000 test pictures", kind="trained",
+    "V-MoE (arXiv 2106.05974), section 4 and Figure 4",
+    "memory",
+    unit="accuracy on 10,000 test pictures",
+    kind="trained",
     minutes=10,
-)  # fmt: skip
+)
 def vmoe_priority(folder: Path) -> list[Row]:
     """Batch priority lets a mixture work at a tenth of the experts' capacity, where giving slots to the first tokens that come
     loses most of the accuracy."""
@@ -113,13 +119,10 @@ def vmoe_priority(folder: Path) -> list[Row]:
     for name, priority in (("batch priority", True), ("first come", False)):
         for factor in FACTORS:
             kept = [
-                training.evaluated(run, f"{name.replace(' ', '-')}-{factor:g}", _with_slots(factor, priority))
-                for run in runs
+                training.evaluated(run, f"{name.replace(' ', '-')}-{factor:g}", _with_slots(factor, priority)) for run in runs
             ]
             accuracy[priority, factor] = [scores["eval/accuracy"] for scores in kept]
-            rows.append(
-                training.measured(f"{name}, capacity {factor:g}", accuracy[priority, factor], series=name, at=factor)
-            )
+            rows.append(training.measured(f"{name}, capacity {factor:g}", accuracy[priority, factor], series=name, at=factor))
     full = [training.evaluated(run, "dropless", _with_slots(0.0, False))["eval/accuracy"] for run in runs]
     rows.append(training.measured("a slot for every choice", full))
     fewest = min(FACTORS)
@@ -130,10 +133,15 @@ def vmoe_priority(folder: Path) -> list[Row]:
     seeds = "three seeds, the same pictures"
     lost = f"first come loses {training.mean(shares[False])} of the accuracy, priority {training.mean(shares[True])}"
     small = "half of the layers are no mixture, and 16 patches of 7 x 7 pixels say much the same"
-    rows.append(training.claim(
-        f"share of the accuracy that first come loses, capacity {fewest:g}, less a half", training.less(shares[False], 0.5), 1,
-        "above 0 (most of it)", f"{lost}; {small}",
-    ))  # fmt: skip
+    rows.append(
+        training.claim(
+            f"share of the accuracy that first come loses, capacity {fewest:g}, less a half",
+            training.less(shares[False], 0.5),
+            1,
+            "above 0 (most of it)",
+            f"{lost}; {small}",
+        )
+    )
     for factor in FACTORS:
         gain = training.less(accuracy[True, factor], accuracy[False, factor])
         rows.append(training.claim(f"priority less first come, capacity {factor:g}", gain, 1, None, seeds))

@@ -38,9 +38,12 @@ def _arms() -> list[training.Arm]:
 
 
 @reproduction(
-    "Accurate Quantized Training for TPU v5e (Google Cloud, 2023); MaxText's quantization", "memory",
-    unit="held-out cross-entropy, nats a token", kind="trained", minutes=20,
-)  # fmt: skip
+    "Accurate Quantized Training for TPU v5e (Google Cloud, 2023); MaxText's quantization",
+    "memory",
+    unit="held-out cross-entropy, nats a token",
+    kind="trained",
+    minutes=20,
+)
 def int8(folder: Path) -> list[Row]:
     """Training with products in 8 bits, forward and backward, has the loss of training in bfloat16."""
     runs = training.train(folder, _arms())
@@ -49,7 +52,5 @@ def int8(folder: Path) -> list[Row]:
     note = f"no verdict: after {tokens:.1f} million tokens a model knows how frequent words are, where 8 bits can hardly be worse"
     rows = training.curve_rows(runs, LOSS)
     for name, other in (("bfloat16", "float32"), ("int8", "bfloat16")):
-        rows.append(
-            training.measured(f"{name} less {other}", training.differences(loss[name], loss[other]), None, note)
-        )
+        rows.append(training.measured(f"{name} less {other}", training.differences(loss[name], loss[other]), None, note))
     return rows

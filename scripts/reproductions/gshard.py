@@ -54,9 +54,7 @@ def table_3() -> Iterator[Row]:
     """600 billion parameters cost 22.4 core-years."""
     for name, (_, _, _, cores, batch, rate, stated) in MODELS.items():
         years = 1e12 / batch / rate * cores / (365 * 86_400)
-        yield Row(
-            name, stated, years, "tokens over the table's own batch, steps a second and cores: the paper against itself"
-        )
+        yield Row(name, stated, years, "tokens over the table's own batch, steps a second and cores: the paper against itself")
 
 
 @reproduction(f"{PAPER}, Figure 7", "chart", unit="GB of weights and optimizer a device", minutes=1)
@@ -64,9 +62,7 @@ def figure_7() -> Iterator[Row]:
     """With experts over all devices, memory of weights a device depends on the layers, not on the experts."""
     from trainers.programs import tables
 
-    read = {
-        "moe_128e_12l": "1.9", "moe_512e_12l": "2.05", "moe_2048e_12l": "2.3", "moe_2048e_36l": "6.0", "moe_2048e_60l": "9.6",
-    }  # fmt: skip
+    read = {"moe_128e_12l": "1.9", "moe_512e_12l": "2.05", "moe_2048e_12l": "2.3", "moe_2048e_36l": "6.0", "moe_2048e_60l": "9.6"}
     for name, paper in read.items():
         e = registry.load(f"gshard_m4.{name}")
         whole = expert_parallel_2d(*(n for _, n in e.layout.mesh))  # dense weights are, as in the paper
@@ -103,7 +99,7 @@ def _exchanged(few: tuple[int, int], many: tuple[int, int], size: float) -> Row:
 
 @reproduction(
     "Switch Transformer (arXiv 2101.03961), section 2.2", kind="modelled", unit="share of tokens without an expert", minutes=1
-)  # fmt: skip
+)
 def dropped() -> Iterator[Row]:
     """Less than 1 % of tokens are dropped with factors of 1 to 1.25 once the router is balanced."""
     import jax
@@ -124,11 +120,7 @@ def dropped() -> Iterator[Row]:
 
 
 @reproduction(
-    f"{PAPER}, Table 3",
-    "derived",
-    unit="time of a step a token and core, over that of 128 experts",
-    kind="modelled",
-    minutes=8,
+    f"{PAPER}, Table 3", "derived", unit="time of a step a token and core, over that of 128 experts", kind="modelled", minutes=8
 )
 def table_3_steps(folder: Path) -> Iterator[Row]:
     """Of 36 layers, 128 experts take .67 steps a second of 10^6 tokens on 128 cores, 2048 experts .72 of 4 x 10^6 on 2048."""
@@ -162,13 +154,7 @@ STEPS = 5000
 
 def _mixture(experts: int) -> MoeConfig:
     return MoeConfig(
-        experts=experts,
-        gating="top_k",
-        choices=2,
-        norm_topk=True,
-        hidden_dim=64,
-        group_size=256,
-        eval_capacity_factor=4.0,
+        experts=experts, gating="top_k", choices=2, norm_topk=True, hidden_dim=64, group_size=256, eval_capacity_factor=4.0
     )
 
 
@@ -178,9 +164,7 @@ def _small(layers: int, experts: int) -> training.Arm:
     experts are never dropped at random: the step then draws nothing, and all seeds share a compiled program."""
     e = registry.load("gshard_m4.quickstart")
     moe = _mixture(experts) if experts > 1 else None
-    sizes: Any = dict(
-        layers=layers, model_dim=64, hidden_dim=128, heads=4, head_dim=16, source_vocab=8192, target_vocab=4096
-    )
+    sizes: Any = dict(layers=layers, model_dim=64, hidden_dim=128, heads=4, head_dim=16, source_vocab=8192, target_vocab=4096)
     e = dataclasses.replace(
         e,
         model=dataclasses.replace(e.model, moe=moe, label_smoothing=0.0, **sizes),
@@ -188,9 +172,7 @@ def _small(layers: int, experts: int) -> training.Arm:
         eval=HeldOut(batch_size=32),
     )
     others = ("--data.cache=m4_102_small", "--data.batch_size=32", "--train.log_every=50", "--execution.unroll=0")
-    return training.Arm(
-        f"{layers}-layers-{experts}-experts", training.shortened(e, STEPS, *others, evaluations=5, warm=False)
-    )
+    return training.Arm(f"{layers}-layers-{experts}-experts", training.shortened(e, STEPS, *others, evaluations=5, warm=False))
 
 
 def _train(folder: Path, sizes: Sequence[tuple[int, int]], seeds: Sequence[int]) -> training.Runs:
@@ -285,9 +267,7 @@ def _compared(runs: training.Runs, claims: Sequence[tuple[str, str, str, str, st
         side = "above 0" if sign > 0 else "below 0"
         rows += [training.measured(f"{name}, {shown}", figures) for name, figures in values.items()]
         rows += [
-            training.claim(
-                f"{label}, {shown}", training.less(values[better], values[other]), sign, f"{side}{paper}", differs
-            )
+            training.claim(f"{label}, {shown}", training.less(values[better], values[other]), sign, f"{side}{paper}", differs)
             for label, better, other, paper, differs in claims
         ]
     return rows
@@ -327,10 +307,8 @@ def depth(folder: Path) -> list[Row]:
     held = f"{millions[0]:.2f} million parameters against {millions[1]:.2f}; {_gap(runs)}"
     claims = [
         ("deeper less wider", deep, wide, " (+2.4 BLEU)", held),
-        (
-            "deeper less shallow", deep, shallow, " (+3.7 BLEU, 512 experts)", "three times the FLOPs a token, as in the paper",
-        ),
-    ]  # fmt: skip
+        ("deeper less shallow", deep, shallow, " (+3.7 BLEU, 512 experts)", "three times the FLOPs a token, as in the paper"),
+    ]
     order = "of the first runs no claim came out, by neither loss; more steps and data, and BLEU, came after that"
     before = "the first runs: 96 languages, 132 thousand pairs, 200 steps; the other way round"
     return [

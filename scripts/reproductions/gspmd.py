@@ -16,9 +16,7 @@ from scripts.reproductions.sizes import parameters
 PAPER = "GSPMD (arXiv 2105.04663)"
 
 
-@reproduction(
-    f"Counts of Lingvo's lm/params/synthetic_packed_input.py; {PAPER}, Table 2", "printed", "memory", unit="parameters"
-)
+@reproduction(f"Counts of Lingvo's lm/params/synthetic_packed_input.py; {PAPER}, Table 2", "printed", "memory", unit="parameters")
 def table_2_sizes() -> Iterator[Row]:
     """Dense decoders of 64 billion to a trillion parameters, in units of 2^30."""
     exact = {"gspmd_128b": "137,702,416,384", "gspmd_1t": "1,100,041,175,040", "lingvo_175b": "174,366,928,896"}
@@ -56,9 +54,11 @@ def _written(cuts: tuple[str | None, ...]) -> str:
 
 
 @reproduction(
-    f"{PAPER}, section 3.3; PTD-P (arXiv 2104.04473), section 2.2", "derived", kind="consistency",
+    f"{PAPER}, section 3.3; PTD-P (arXiv 2104.04473), section 2.2",
+    "derived",
+    kind="consistency",
     unit="share of all time that is bubble",
-)  # fmt: skip
+)
 def bubbles() -> Iterator[Row]:
     """A pipeline's bubble is (L - 1) / (m + L - 1) of all time by GPipe and (L - 1) / (R m + L - 1) with R rounds, or chunks a
     stage."""
@@ -70,22 +70,21 @@ def bubbles() -> Iterator[Row]:
         yield Row(label, formula, idle / (stages * s.ticks), "empty cells of this project's timeline, counted")
 
 
-@reproduction(
-    f"{PAPER}, Table 2", "memory", unit="FLOPS utilisation, recomputation counted", kind="modelled", minutes=12
-)
+@reproduction(f"{PAPER}, Table 2", "memory", unit="FLOPS utilisation, recomputation counted", kind="modelled", minutes=12)
 def table_2(folder: Path) -> Iterator[Row]:
     """2048 TPU-v3 cores reach 47 to 57 % of their peak on decoders of 64 billion to a trillion parameters."""
     for name, printed in {"128b": "56.5 %", "256b": "54.1 %", "512b": "47.5 %", "1t": "55.6 %"}.items():
         planned = modelled(folder, f"gpt.gspmd_{name}")
-        yield Row(
-            f"gspmd_{name}", printed, planned["modelled_hfu"], f"{planned['topology']}, modelled; the paper's ran on v3"
-        )
+        yield Row(f"gspmd_{name}", printed, planned["modelled_hfu"], f"{planned['topology']}, modelled; the paper's ran on v3")
 
 
 @reproduction(
-    f"{PAPER}, section 3.3; PTD-P (arXiv 2104.04473), section 2.2", "derived", unit="bubble over the time of the work",
-    kind="trained", minutes=5,
-)  # fmt: skip
+    f"{PAPER}, section 3.3; PTD-P (arXiv 2104.04473), section 2.2",
+    "derived",
+    unit="bubble over the time of the work",
+    kind="trained",
+    minutes=5,
+)
 def bubbles_measured(folder: Path) -> list[Row]:
     """The time that a pipeline of p stages loses falls as (p - 1) / m with the microbatches, and to 1 / v of it with v chunks a
     stage."""
@@ -113,17 +112,22 @@ def bubbles_measured(folder: Path) -> list[Row]:
     for name, chunks in schedules.items():
         seconds = {m: _step_seconds(runs[arms[name, m].name][0]) for m in counts}
         times = {m: statistics.median(values) for m, values in seconds.items()}
-        a_microbatch = (times[counts[-1]] - times[counts[0]]) / (
-            counts[-1] - counts[0]
-        )  # what one more costs: no bubble
+        a_microbatch = (times[counts[-1]] - times[counts[0]]) / (counts[-1] - counts[0])  # what one more costs: no bubble
         for m in counts:
             error = training.mean(seconds[m]).error or 0.0  # over the logged steps of one run
             shared = "all stages share the processor, and an idle stage computes what is thrown away"
             note = f"{times[m]:.3f} s a step, one run, the error is over its steps; {shared}"
-            rows.append(Row(
-                f"{name}, p={stages}, m={m}", Schedule(stages, chunks, m).bubble, times[m] / (m * a_microbatch) - 1, note,
-                error=error / (m * a_microbatch), series=name, at=m,
-            ))  # fmt: skip
+            rows.append(
+                Row(
+                    f"{name}, p={stages}, m={m}",
+                    Schedule(stages, chunks, m).bubble,
+                    times[m] / (m * a_microbatch) - 1,
+                    note,
+                    error=error / (m * a_microbatch),
+                    series=name,
+                    at=m,
+                )
+            )
     return rows
 
 

@@ -12,9 +12,12 @@ SEEDS = (0, 1)
 
 
 @reproduction(
-    "MetNet-2 (arXiv 2111.07470), by its abstract: the paper was not at hand", "memory",
-    unit="critical success index at 0.2 mm/h", kind="trained", minutes=11,
-)  # fmt: skip
+    "MetNet-2 (arXiv 2111.07470), by its abstract: the paper was not at hand",
+    "memory",
+    unit="critical success index at 0.2 mm/h",
+    kind="trained",
+    minutes=11,
+)
 def lead_times(folder: Path) -> list[Row]:
     """A network forecasts rain better than what is at hand without it, and its skill falls with the lead time. The paper compares
     with weather models; persistence and motion are the baselines of this project."""
@@ -39,16 +42,11 @@ def lead_times(folder: Path) -> list[Row]:
             rows.append(Row(f"{shown}, {minutes} min", None, value, series=shown, at=minutes))
             gain = training.less(skill, value)
             claims.append(training.claim(f"network less {shown}, {minutes} min", gain, 1))
-    first, last = (
-        [score[f"eval/lead_{lead}/csi_0.2"] for score in scores] for lead in (data.scored[0], data.scored[-1])
-    )
+    first, last = ([score[f"eval/lead_{lead}/csi_0.2"] for score in scores] for lead in (data.scored[0], data.scored[-1]))
     claims.append(training.claim("skill at 120 min less at 5 min", training.less(last, first), -1))
     windows = f"{steps} steps of 2 windows of one week in May over Germany, one day of tests"
     note = f"{len(SEEDS)} seeds, {windows}; the paper's leads are up to 12 hours"
-    return [
-        *rows,
-        *(dataclasses.replace(c, differs=f"{c.differs}; {note}" if not c.comes_out else note) for c in claims),
-    ]
+    return [*rows, *(dataclasses.replace(c, differs=f"{c.differs}; {note}" if not c.comes_out else note) for c in claims)]
 
 
 def _flat(scores: dict[str, dict[str, float]]) -> dict[str, float]:

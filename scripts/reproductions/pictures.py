@@ -59,18 +59,14 @@ def _points(figure: Any, entry: Entry, rows: Sequence[Row]) -> None:
             color = {True: AGREES, False: DIFFERS, None: "tab:blue"}[row.comes_out]
             axes.errorbar(row.ours, place, xerr=row.error, fmt="o", markersize=4, color=color, capsize=2)
             if row.paper is not None:  # beside the axes: its scale is another model's
-                axes.annotate(
-                    show(row.paper), (1.02, place), xycoords=("axes fraction", "data"), color=PAPER, va="center"
-                )
+                axes.annotate(show(row.paper), (1.02, place), xycoords=("axes fraction", "data"), color=PAPER, va="center")
         if group[0].sign:
             axes.axvline(0, color="0.8", linewidth=1, zorder=0)
         axes.set_yticks(list(places), [row.label for row in group])
         axes.set_ylim(0.4, len(group) + 0.6)
         axes.set_xlabel("difference" if group[0].sign else entry.unit)
         if any(row.paper is not None for row in group):
-            axes.annotate(
-                "paper", (1.02, len(group) + 0.6), xycoords=("axes fraction", "data"), color=PAPER, va="bottom"
-            )
+            axes.annotate("paper", (1.02, len(group) + 0.6), xycoords=("axes fraction", "data"), color=PAPER, va="bottom")
 
 
 def _ratios(axes: Any, rows: Sequence[Row]) -> None:

@@ -13,9 +13,8 @@ from scripts.reproductions.sizes import parameters
 
 
 @reproduction(
-    "Conformer (arXiv 2005.08100), Table 1; arXiv 2010.10504, Table 1; G: BigSSL (arXiv 2109.13226)", "memory",
-    unit="parameters",
-)  # fmt: skip
+    "Conformer (arXiv 2005.08100), Table 1; arXiv 2010.10504, Table 1; G: BigSSL (arXiv 2109.13226)", "memory", unit="parameters"
+)
 def conformer() -> Iterator[Row]:
     """Conformers of 0.1, 0.6, 1.0 and 8.0 billion parameters."""
     printed = {"conformer.large": "118.8M", "conformer.xl": "0.6B", "conformer.xxl": "1.0B", "conformer.g": "8.0B"}
@@ -44,9 +43,12 @@ SEEDS, PRETRAINING, TUNING = (0, 1), 120, 120
 
 
 @reproduction(
-    "wav2vec 2.0 (arXiv 2006.11477); BigSSL (arXiv 2109.13226)", "memory", unit="held-out CTC loss, nats a token", kind="trained",
+    "wav2vec 2.0 (arXiv 2006.11477); BigSSL (arXiv 2109.13226)",
+    "memory",
+    unit="held-out CTC loss, nats a token",
+    kind="trained",
     minutes=14,
-)  # fmt: skip
+)
 def wav2vec(folder: Path) -> list[Row]:
     """Pre-training on sound without texts makes a recogniser that learns from few texts better than one from scratch."""
     heard = training.arm("pretrained", _small("conformer.small_unlabelled", PRETRAINING))
@@ -60,9 +62,7 @@ def wav2vec(folder: Path) -> list[Row]:
     loss = {name: training.values(of_arm, CTC) for name, of_arm in runs.items()}
     rows = training.curve_rows(runs, CTC)
     contrast = training.mean(training.values(first, "eval/told_apart"))
-    rows.append(Row(
-        "pre-training: masked positions told right", None, contrast.value, "by chance 1 of 51", error=contrast.error,
-    ))  # fmt: skip
+    rows.append(Row("pre-training: masked positions told right", None, contrast.value, "by chance 1 of 51", error=contrast.error))
     note = f"{PRETRAINING} steps on 1.4 hours; the paper has 960 hours, 400,000 steps"
     gain = training.less(loss["from-pretrained"], loss["scratch"])
     return [*rows, training.claim("from-pretrained less scratch", gain, -1, None, note)]

@@ -20,9 +20,7 @@ def _sizes(printed: Mapping[str, str], differs: str = "") -> Iterator[Row]:
         yield Row(name, paper, parameters(name), differs)
 
 
-@reproduction(
-    "READMEs of T5 (text-to-text-transfer-transformer) and mT5 (multilingual-t5)", unit="parameters", minutes=1
-)
+@reproduction("READMEs of T5 (text-to-text-transfer-transformer) and mT5 (multilingual-t5)", unit="parameters", minutes=1)
 def sizes() -> Iterator[Row]:
     """Encoder-decoders from 60 million to 11 billion parameters, mT5 from 300 million to 13 billion."""
     yield from _sizes({"t5.v1_0_small": "60M", "t5.v1_0_base": "220M", "t5.v1_0_3b": "3B", "t5.v1_0_11b": "11B"})
@@ -52,9 +50,14 @@ def switch_table_9() -> Iterator[Row]:
 def switch_flops() -> Iterator[Row]:
     """A sparse model needs the FLOPs of the dense one beside it: 124, 425 and 6300 billion a sequence."""
     printed = {
-        "t5.v1_1_base": "124B", "switch.base_128e": "124B", "t5.v1_1_large": "425B", "switch.large_128e": "425B",
-        "t5.v1_1_xxl": "6.3T", "switch.xxl_128e": "6.3T", "switch.c_2048e": "890B",
-    }  # fmt: skip
+        "t5.v1_1_base": "124B",
+        "switch.base_128e": "124B",
+        "t5.v1_1_large": "425B",
+        "switch.large_128e": "425B",
+        "t5.v1_1_xxl": "6.3T",
+        "switch.xxl_128e": "6.3T",
+        "switch.c_2048e": "890B",
+    }
     dense = "512 inputs and 114 targets in rows of 128, every product; the paper does not say what it counts"
     sparse = "as the dense one, with a router; a token's one expert is counted, not its buffers' empty slots"
     for name, paper in printed.items():
@@ -62,9 +65,7 @@ def switch_flops() -> Iterator[Row]:
         yield Row(name, paper, ours, dense if name.startswith("t5") else sparse)
 
 
-@reproduction(
-    "Switch Transformer, its table of distillation (64 and 128 experts) and Figure 4 (256)", unit="parameters"
-)
+@reproduction("Switch Transformer, its table of distillation (64 and 128 experts) and Figure 4 (256)", unit="parameters")
 def switch_scaling() -> Iterator[Row]:
     """Experts add parameters and no FLOPs a token: from 8 to 256 of them, at T5-Base's FLOPs."""
     dense = parameters("t5.v1_0_base")
@@ -79,9 +80,7 @@ def translators() -> Iterator[Row]:
     """Dense translators of 600 million to 3.3 billion parameters, and a mixture of 54.5 billion."""
     yield from _sizes({"nllb.n600m": "600M"}, "a name, rounded: the README has 615M where it is trained")
     yield from _sizes({"nllb.n1_3b": "1.3B", "nllb.n3_3b": "3.3B", "nllb.moe_54b": "54.5B", "m2m100.b1_2": "1.2B"})
-    yield from _sizes(
-        {"m2m100.m418": "418M"}, "ours is the released checkpoint's count; what its name leaves out is not said"
-    )
+    yield from _sizes({"m2m100.m418": "418M"}, "ours is the released checkpoint's count; what its name leaves out is not said")
 
 
 # --- trained -----------------------------------------------------------------------------------------------------
@@ -122,10 +121,11 @@ def switch_steps(folder: Path) -> list[Row]:
         why = f"{never} of {len(reached)} seeds never; they count as all steps; " if never else ""
         shares = [min(step / STEPS, 1.0) for step in reached]
         why += _routers(of_arm, n)
-        rows.append(training.claim(
-            f"switch-{n}: share of T5's steps, less 1", training.less(shares, 1.0), -1,
-            "below 0 (-0.87 with 64 experts)", why,
-        ))  # fmt: skip
+        rows.append(
+            training.claim(
+                f"switch-{n}: share of T5's steps, less 1", training.less(shares, 1.0), -1, "below 0 (-0.87 with 64 experts)", why
+            )
+        )
     few, many = (training.values(runs[f"switch-{n}"], LOSS) for n in (8, 32))
     tokens = STEPS * 16 * 14 / 1e6
     note = f"{tokens:.1f} million target tokens of training, where the paper has some 10^11"
@@ -145,15 +145,17 @@ def switch_top1(folder: Path) -> list[Row]:
     """One expert a token is as good as two at small capacity, and faster: negative log perplexity at 100,000 steps with
     factors of 1.0, 1.25 and 2.0 is -1.561, -1.553, -1.554 of Switch and -1.572, -1.559, -1.547 of a mixture with two."""
     printed = {
-        ("top1", 1.0): (-1.561, 1000), ("top1", 1.25): (-1.553, 910), ("top1", 2.0): (-1.554, 860),
-        ("top2", 1.0): (-1.572, 860), ("top2", 1.25): (-1.559, 790), ("top2", 2.0): (-1.547, 840),
-    }  # fmt: skip
+        ("top1", 1.0): (-1.561, 1000),
+        ("top1", 1.25): (-1.553, 910),
+        ("top1", 2.0): (-1.554, 860),
+        ("top2", 1.0): (-1.572, 860),
+        ("top2", 1.25): (-1.559, 790),
+        ("top2", 2.0): (-1.547, 840),
+    }
     arms = {
-        (gating, factor): training.arm(
-            f"{gating}-{factor:g}", _small(SHORT_STEPS, _mixture(8, int(gating[-1]), factor))
-        )
+        (gating, factor): training.arm(f"{gating}-{factor:g}", _small(SHORT_STEPS, _mixture(8, int(gating[-1]), factor)))
         for gating, factor in printed
-    }  # fmt: skip
+    }
     runs = training.train(folder, list(arms.values()), seeds=(0, 1))
     rows, loss, speed = [], {}, {}
     for key, (paper, _) in printed.items():
@@ -166,16 +168,12 @@ def switch_top1(folder: Path) -> list[Row]:
         one, two = ("top1", factor), ("top2", factor)
         gap = printed[one][0] - printed[two][0]  # of the negative log perplexity, which is better above
         rows.append(
-            training.claim(
-                f"top2 less top1, factor {factor:g}", training.less(loss[two], loss[one]), 1 if gap > 0 else -1, gap
-            )
+            training.claim(f"top2 less top1, factor {factor:g}", training.less(loss[two], loss[one]), 1 if gap > 0 else -1, gap)
         )
     ratios = [a / b for a, b in zip(speed["top1", 1.0], speed["top2", 2.0], strict=True)]
     note = "medians of logged steps, beside other work; 1000 against 840 examples a second in the paper"
     difference = training.less(ratios, 1.0)
-    return [
-        *rows, training.claim("speed of top1 with 1.0 over top2 with 2.0, less 1", difference, 1, 1000 / 840 - 1, note),
-    ]  # fmt: skip
+    return [*rows, training.claim("speed of top1 with 1.0 over top2 with 2.0, less 1", difference, 1, 1000 / 840 - 1, note)]
 
 
 def _speed(run: training.Run) -> float:
@@ -193,9 +191,7 @@ def switch_stability(folder: Path) -> list[Row]:
     arms = [
         training.arm("float32", _small(SHORT_STEPS, _mixture(8, **fine), init_scale=0.1)),
         training.arm("selective", _small(SHORT_STEPS, _mixture(8, **fine), init_scale=0.1), *low),
-        training.arm(
-            "bfloat16-router", _small(SHORT_STEPS, _mixture(8, **fine, router_dtype="same"), init_scale=0.1), *low
-        ),
+        training.arm("bfloat16-router", _small(SHORT_STEPS, _mixture(8, **fine, router_dtype="same"), init_scale=0.1), *low),
         training.arm("init-1.0", _small(SHORT_STEPS, _mixture(8, **fine))),
     ]
     runs = training.train(folder, arms)
@@ -208,21 +204,14 @@ def switch_stability(folder: Path) -> list[Row]:
         note = f"{PRINTED}; {note}" if name in printed else note
         rows.append(training.measured(name, loss[name], printed.get(name), note))
     close = training.less(loss["selective"], loss["float32"])
-    rows.append(
-        training.claim("selective less float32, below .02", training.below(close, 0.02), -1, 1.716 - 1.718 - 0.02)
-    )
+    rows.append(training.claim("selective less float32, below .02", training.below(close, 0.02), -1, 1.716 - 1.718 - 0.02))
     router = training.less(loss["bfloat16-router"], loss["selective"])
     small = "8 experts and a few hundred steps: probabilities of an eighth lose little in 8 bits of mantissa"
     rows.append(training.claim("bfloat16 router less selective", router, 1, 3.780 - 1.716, small))
     scale = training.less(loss["init-1.0"], loss["float32"])
-    rows.append(
-        training.claim("init 1.0 less init 0.1", scale, 1, 3.60 - 2.72, "a norm stands before each layer here too")
-    )
+    rows.append(training.claim("init 1.0 less init 0.1", scale, 1, 3.60 - 2.72, "a norm stands before each layer here too"))
     ratio = _deviation(loss["init-1.0"]) / max(_deviation(loss["float32"]), 1e-9)
-    return [
-        *rows,
-        Row("deviation over seeds, init 1.0 over 0.1", 68.0, ratio, f"{len(training.SEEDS)} seeds", compared=False),
-    ]
+    return [*rows, Row("deviation over seeds, init 1.0 over 0.1", 68.0, ratio, f"{len(training.SEEDS)} seeds", compared=False)]
 
 
 def _deviation(values: list[float]) -> float:

@@ -68,9 +68,12 @@ def shortened(e: Experiment, steps: int, *overrides: str, evaluations: int = 0, 
       warm: whether a tenth of the steps warm up, instead of as many as the experiment has.
     """
     fields = [
-        f"--train.steps={steps}", f"--optimizer.schedule.steps={steps}", f"--train.save_every={steps // 2}", "--train.keep=1",
+        f"--train.steps={steps}",
+        f"--optimizer.schedule.steps={steps}",
+        f"--train.save_every={steps // 2}",
+        "--train.keep=1",
         f"--train.eval_every={steps // evaluations if evaluations else 0}",
-    ]  # fmt: skip
+    ]
     if warm:
         fields.append(f"--optimizer.schedule.warmup={steps // 10}")
     return override(e, [*fields, *overrides])
@@ -105,9 +108,7 @@ def _set_up(arms: Sequence[Arm]) -> None:
 
 def _seeded(e: Experiment, seed: int) -> Experiment:
     data: Any = e.data
-    return dataclasses.replace(
-        e, train=dataclasses.replace(e.train, seed=seed), data=dataclasses.replace(data, seed=seed)
-    )
+    return dataclasses.replace(e, train=dataclasses.replace(e.train, seed=seed), data=dataclasses.replace(data, seed=seed))
 
 
 def _run(workdir: Path, e: Experiment) -> Run:
@@ -235,14 +236,17 @@ def below(difference: Mean, bound: float) -> Mean:
 
 
 def measured(
-    label: str, values: Sequence[float], paper: float | str | None = None, differs: str = "", *, series: str = "",
+    label: str,
+    values: Sequence[float],
+    paper: float | str | None = None,
+    differs: str = "",
+    *,
+    series: str = "",
     at: float | None = None,
-) -> Row:  # fmt: skip
+) -> Row:
     """Returns the row of a figure over seeds. It is not compared: at another size only the direction can be the paper's."""
     ours = mean(values)
-    return Row(
-        label, paper, ours.value, differs, error=ours.error, freedom=ours.freedom, series=series, at=at, compared=False
-    )
+    return Row(label, paper, ours.value, differs, error=ours.error, freedom=ours.freedom, series=series, at=at, compared=False)
 
 
 def claim(label: str, difference: Mean, sign: int, paper: float | str | None = None, differs: str = "") -> Row:

@@ -48,9 +48,13 @@ def root(tmp_path_factory):
 
     def store(name: str, config: str, version: str, fields: dict, example, splits: dict[str, int]) -> None:
         made = AdhocBuilder(
-            name=name, config=config or None, version=version, data_dir=root / "tfds", features=features.FeaturesDict(fields),
+            name=name,
+            config=config or None,
+            version=version,
+            data_dir=root / "tfds",
+            features=features.FeaturesDict(fields),
             split_datasets={split: [(n, example(split, n)) for n in range(size)] for split, size in splits.items()},
-        )  # fmt: skip
+        )
         made.download_and_prepare(download_config=tfds.download.DownloadConfig(num_shards=3))
 
     def sentence() -> str:
@@ -111,11 +115,7 @@ def test_slices_are_the_set_in_order(root):
     """Of sets in three files, and of one split after another."""
     part = Part(root / "tfds/librispeech/2.1.0", "train_other500+train_clean100[10:20]")
     names = [example["id"] for example in part]
-    assert (
-        len(part) == len(names) == 40
-        and names[0].startswith(b"train_other500")
-        and names[30].startswith(b"train_clean")
-    )
+    assert len(part) == len(names) == 40 and names[0].startswith(b"train_other500") and names[30].startswith(b"train_clean")
     assert [e["id"] for at in range(0, 40, 7) for e in part.slice(at, min(at + 7, 40))] == names
 
 

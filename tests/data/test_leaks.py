@@ -121,9 +121,7 @@ def of_dialog(root: Path, patch: pytest.MonkeyPatch) -> Iterable[Splits]:
         for n in range(80)
     ]
     patch.setattr(dialog_cache.conversations, "read", lambda package: iter(talks))
-    patch.setattr(
-        weights, "write_vocabulary", lambda name, packages, path: tokenizers.train_bpe(["talk end yes"] * 9, path, 260)
-    )
+    patch.setattr(weights, "write_vocabulary", lambda name, packages, path: tokenizers.train_bpe(["talk end yes"] * 9, path, 260))
     folder = root / "talks"
     folder.mkdir()
     dialog_cache.build(Dialog(tokenizer="minilm_l6", length=64, turn_length=32), root, folder, quiet)
@@ -157,14 +155,15 @@ def of_images(root: Path, patch: pytest.MonkeyPatch) -> Iterable[Splits]:
     files |= {code: encoded(smooth(8, 8, 1000 + n % 26)) for n, code in enumerate(flags)}
     index = [
         {
-            "image": f"{code.lower()}.png", "category": "Flags" if code in flags else "People & Body", "short_name": code,
-            "unified": code, "has_img_google": True,
+            "image": f"{code.lower()}.png",
+            "category": "Flags" if code in flags else "People & Body",
+            "short_name": code,
+            "unified": code,
+            "has_img_google": True,
         }
         for code in files
-    ]  # fmt: skip
-    members: dict[str, str | bytes] = {
-        f"package/img/google/64/{code.lower()}.png": file for code, file in files.items()
-    }
+    ]
+    members: dict[str, str | bytes] = {f"package/img/google/64/{code.lower()}.png": file for code, file in files.items()}
     (root / "packages").mkdir(exist_ok=True)
     source = PACKAGES["emoji"]
     package = tarball(root / "packages" / "tiny.tgz", members | {"package/emoji.json": json.dumps(index)})
@@ -254,11 +253,7 @@ def of_translation(root: Path, patch: pytest.MonkeyPatch) -> Iterable[Splits]:
 def tagged(root: Path, patch: pytest.MonkeyPatch) -> None:
     """Puts documents in place of the Brown corpus of which many have a sentence in common."""
     items = [
-        Item(
-            f"d{n}",
-            {"words": ["the", "cat", f"{place}{n if place else n % 4}"], "tags": ["DET", "NOUN", "NUM"]},
-            "news",
-        )
+        Item(f"d{n}", {"words": ["the", "cat", f"{place}{n if place else n % 4}"], "tags": ["DET", "NOUN", "NUM"]}, "news")
         for n in range(40)
         for place in range(4)
     ]
@@ -288,17 +283,21 @@ def of_text_to_text(root: Path, patch: pytest.MonkeyPatch) -> Iterable[Splits]:
 
 
 KINDS = {
-    "chat": of_chat, "dialog": of_dialog, "grids": of_grids, "images": of_images, "labelled": of_labelled,
-    "multimodal": of_multimodal, "speech": of_speech, "text": of_text, "text_to_text": of_text_to_text,
+    "chat": of_chat,
+    "dialog": of_dialog,
+    "grids": of_grids,
+    "images": of_images,
+    "labelled": of_labelled,
+    "multimodal": of_multimodal,
+    "speech": of_speech,
+    "text": of_text,
+    "text_to_text": of_text_to_text,
     "translation": of_translation,
-}  # fmt: skip
+}
 BY_TENSORFLOW = ("labelled", "text_to_text")
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [pytest.param(k, marks=pytest.mark.integration if k in BY_TENSORFLOW else ()) for k in KINDS],
-)  # fmt: skip
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=pytest.mark.integration if k in BY_TENSORFLOW else ()) for k in KINDS])
 def test_no_split_has_what_another_has(kind, tmp_path, monkeypatch):
     """Whatever is given: every split has something, and nothing that another has."""
     seen = 0

@@ -12,11 +12,21 @@ from data.prepare import PREPARED
 from scripts import prepare_data
 
 MODULES = (
-    "data.prepare", "data.reading.packing", "data.vocabularies.sentencepiece", "data.vocabularies.tokenizers",
-    "data.packages.weights", "data.text.masking",
-    "data.translation.cache", "data.translation.corpus", "data.text.cache", "data.text.corpus", "data.text.encoding",
-    "data.labelled.cache", "data.labelled.encoding", "scripts.prepare_data",
-)  # fmt: skip
+    "data.prepare",
+    "data.reading.packing",
+    "data.vocabularies.sentencepiece",
+    "data.vocabularies.tokenizers",
+    "data.packages.weights",
+    "data.text.masking",
+    "data.translation.cache",
+    "data.translation.corpus",
+    "data.text.cache",
+    "data.text.corpus",
+    "data.text.encoding",
+    "data.labelled.cache",
+    "data.labelled.encoding",
+    "scripts.prepare_data",
+)
 
 
 def test_a_misspelt_name_gives_the_nearest():
@@ -44,9 +54,7 @@ def test_the_summary_adds_up(monkeypatch, tmp_path, capsys, manifest, summary):
     (tmp_path / "manifest.json").write_text(json.dumps({"cache": "some", "fingerprint": "f", **manifest}))
     monkeypatch.setattr(prepare_data, "prepare", lambda name, vocabulary, progress, beam: tmp_path)
     prepare_data.main(["gpt_small", "--json"])
-    assert json.loads(capsys.readouterr().out) == {
-        "cache": "some", **summary, "fingerprint": "f", "folder": str(tmp_path),
-    }  # fmt: skip
+    assert json.loads(capsys.readouterr().out) == {"cache": "some", **summary, "fingerprint": "f", "folder": str(tmp_path)}
 
 
 def test_prepared_caches_keep_their_inputs():

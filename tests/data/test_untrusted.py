@@ -35,10 +35,7 @@ def test_a_name_that_leaves_its_folder_is_refused(tmp_path, name):
         (lambda path: path.symlink_to("f"), "cannot be opened"),
         (lambda path: None, "is missing"),
         (lambda path: path.write_bytes(b"[" * 100_000 + b"]" * 100_000), "is damaged: it is nested more than 100 deep"),
-        (
-            lambda path: path.write_bytes(b'{"a": ' * 101 + b"{}" + b"}" * 101),
-            "is damaged: it is nested more than 100 deep",
-        ),
+        (lambda path: path.write_bytes(b'{"a": ' * 101 + b"{}" + b"}" * 101), "is damaged: it is nested more than 100 deep"),
         (lambda path: path.write_bytes(b"\xff{}"), "is damaged: byte 0 is no UTF-8"),
         (lambda path: path.write_bytes(b'{"a": ' + b"1" * 5000 + b"}"), "is damaged: Exceeds the limit"),
         (lambda path: path.write_bytes(b"[]"), "is damaged: expected an object"),

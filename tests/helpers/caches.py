@@ -12,8 +12,23 @@ from data.vocabularies import sentencepiece, tokenizers
 from data.vocabularies.tokenizers import Tokenizer
 
 _WORDS = [
-    "the", "a", "cat", "dog", "bird", "sees", "hears", "finds", "old", "red", "small", "big", "house", "tree", "road", "and",
-]  # fmt: skip
+    "the",
+    "a",
+    "cat",
+    "dog",
+    "bird",
+    "sees",
+    "hears",
+    "finds",
+    "old",
+    "red",
+    "small",
+    "big",
+    "house",
+    "tree",
+    "road",
+    "and",
+]
 
 
 def write_cache(caches: Path, languages: dict[str, int], source_length: int, target_length: int) -> Path:
@@ -25,10 +40,16 @@ def write_cache(caches: Path, languages: dict[str, int], source_length: int, tar
         packed = [_row(1000 * at + 100 + i, source_length, target_length) for i in range(rows)]
         packing.write_rows(folder / "train" / f"{name}.array_record", packed)
     manifest = {
-        "cache": "toy", "kind": "translation", "catalogue": "toy", "source_length": source_length, "target_length": target_length,
-        "source_vocabulary": 64, "target_vocabulary": 64, "fingerprint": "f" * 64,
+        "cache": "toy",
+        "kind": "translation",
+        "catalogue": "toy",
+        "source_length": source_length,
+        "target_length": target_length,
+        "source_vocabulary": 64,
+        "target_vocabulary": 64,
+        "fingerprint": "f" * 64,
         "languages": {name: {"pairs": rows, "rows": rows} for name, rows in languages.items()},
-    }  # fmt: skip
+    }
     (folder / "manifest.json").write_text(json.dumps(manifest))
     return folder
 
@@ -37,11 +58,7 @@ def _row(first: int, source_length: int, target_length: int) -> np.ndarray:
     parts = []
     for length in (source_length, target_length):
         n = length - 1
-        parts += [
-            np.pad(np.arange(first, first + n), (0, 1)),
-            np.pad(np.ones(n), (0, 1)),
-            np.pad(np.arange(n), (0, 1)),
-        ]
+        parts += [np.pad(np.arange(first, first + n), (0, 1)), np.pad(np.ones(n), (0, 1)), np.pad(np.arange(n), (0, 1))]
     return np.concatenate(parts).astype(np.int32)
 
 
@@ -96,8 +113,11 @@ def finish(
 ) -> None:
     """Writes the manifest of a cache with one part, and its held-out examples."""
     manifest = {
-        "cache": folder.name, "length": length, "vocabulary": tokenizer.size, "fingerprint": "f" * 64,
+        "cache": folder.name,
+        "length": length,
+        "vocabulary": tokenizer.size,
+        "fingerprint": "f" * 64,
         "parts": {part: {"examples": rows, "rows": rows, "tokens": rows * length, "dropped": 0}},
-    }  # fmt: skip
+    }
     (folder / "manifest.json").write_text(json.dumps(manifest | more))
     (folder / "test.jsonl").write_text("".join(json.dumps(e) + "\n" for e in held_out))

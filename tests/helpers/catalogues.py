@@ -14,9 +14,7 @@ PERMISSIVE = CATALOGUES["permissive"]  # the real one, whatever a fixture puts i
 _SYLLABLES = [consonant + vowel for consonant in "bdfgklmnprst" for vowel in "aeiou"]
 _CHANCE = random.Random(0)
 WORDS = sorted({"".join(_CHANCE.choices(_SYLLABLES, k=_CHANCE.randint(1, 3))) for _ in range(300)})
-TINY = Translation(
-    catalogue="permissive", source_vocabulary=420, target_vocabulary=360, source_length=24, target_length=20
-)
+TINY = Translation(catalogue="permissive", source_vocabulary=420, target_vocabulary=360, source_length=24, target_length=20)
 LANGUAGES = {"sw": "swa", "br": "bre", "zh_TW": "zha", "sr@latin": "sra"}
 
 
@@ -28,11 +26,7 @@ def write_wheel(path: Path, catalogues_by_name: dict[str, str]) -> Package:
             wheel.writestr(name, text)
     name = path.name.split("-")[0]
     return Package(
-        registry="pypi",
-        name=name,
-        version="1.0",
-        file=path.name,
-        sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+        registry="pypi", name=name, version="1.0", file=path.name, sha256=hashlib.sha256(path.read_bytes()).hexdigest()
     )
 
 

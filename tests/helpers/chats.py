@@ -51,9 +51,7 @@ def write_vocabulary(
     tokenizer = library.Tokenizer.from_file(str(folder / files.TOKENIZER))
     tokenizer.add_special_tokens(list(special))
     tokenizer.save(str(folder / files.TOKENIZER))
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END, "pad_token": "<|endoftext|>"} | dict(
-        named or {}
-    )
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END, "pad_token": "<|endoftext|>"} | dict(named or {})
     (folder / files.CONFIG).write_text(json.dumps(config))
     if template is not None:
         (folder / files.TEMPLATE).write_text(template)

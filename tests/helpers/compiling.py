@@ -22,9 +22,7 @@ def known_flags(flags: tuple[str, ...]) -> str:
     """
     program = "from jaxlib import _jax; _jax.CompileOptions().executable_build_options.debug_options"
     asked = [
-        subprocess.Popen(
-            [sys.executable, "-c", program], env=os.environ | {"XLA_FLAGS": flag}, stderr=subprocess.DEVNULL
-        )
+        subprocess.Popen([sys.executable, "-c", program], env=os.environ | {"XLA_FLAGS": flag}, stderr=subprocess.DEVNULL)
         for flag in flags
     ]
     return " ".join(flag for flag, process in zip(flags, asked, strict=True) if process.wait() == 0)

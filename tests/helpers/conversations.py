@@ -12,24 +12,7 @@ from data.vocabularies import tokenizers
 from data.vocabularies.tokenizers import Tokenizer
 from tests.helpers.caches import finish
 
-WORDS = (
-    "the",
-    "cat",
-    "dog",
-    "bird",
-    "sees",
-    "likes",
-    "old",
-    "red",
-    "house",
-    "and",
-    "a",
-    "big",
-    "small",
-    "yes",
-    "why",
-    "so",
-)
+WORDS = ("the", "cat", "dog", "bird", "sees", "likes", "old", "red", "house", "and", "a", "big", "small", "yes", "why", "so")
 
 
 def conversations(n: int, seed: int) -> list[dict]:
@@ -48,9 +31,7 @@ def write_dialog_cache(folder: Path, length: int = 64) -> Path:
     """Writes a cache of 60 conversations and 20 held-out ones ("test"), with a vocabulary of 320."""
     (folder / "train").mkdir(parents=True)
     train, held_out = conversations(60, 0), conversations(20, 1)
-    lines = [context(c["turns"]) for c in train] + [
-        rated(name, value) for name in ATTRIBUTES for value in (True, False)
-    ]
+    lines = [context(c["turns"]) for c in train] + [rated(name, value) for name in ATTRIBUTES for value in (True, False)]
     tokenizers.train_bpe([*lines, "RESPONSE"] * 3, folder / tokenizers.FILE, 320)
     tokenizer = Tokenizer(folder)
     settings = Dialog(tokenizer="", length=length, turn_length=length // 2)

@@ -10,13 +10,7 @@ from data.grids.settings import from_source
 from data.prepare import prepare
 from data.stages import Progress
 
-FIELDS: dict[str, Any] = {
-    "variables": ("rain", "wind"),
-    "frames": 3,
-    "leads": 4,
-    "logarithmic": ("rain",),
-    "event": 0.2,
-}
+FIELDS: dict[str, Any] = {"variables": ("rain", "wind"), "frames": 3, "leads": 4, "logarithmic": ("rain",), "event": 0.2}
 
 
 def showers(steps: int = 60, rows: int = 18, columns: int = 20, seed: int = 0) -> np.ndarray:

@@ -129,8 +129,11 @@ def tiny_packages(root: Path) -> Iterator[None]:
     pins = {name: _pin(path) for name, path in files.items()}
     with pytest.MonkeyPatch.context() as patch:
         for name, package in {
-            "debian_sections": "index", "debian_descriptions": "index", "debian_similar": "index", "brown_tags": "brown",
-        }.items():  # fmt: skip
+            "debian_sections": "index",
+            "debian_descriptions": "index",
+            "debian_similar": "index",
+            "brown_tags": "brown",
+        }.items():
             task = TASKS[name]
             assert isinstance(task, PackageTask)
             patch.setitem(TASKS, name, _with(task, pins[package]))

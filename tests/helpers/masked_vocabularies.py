@@ -14,9 +14,7 @@ def train_roberta(lines: Iterable[str], path: Path, size: int) -> None:
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer = trainers.BpeTrainer(
-        vocab_size=size, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
-    )
+    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator(lines, trainer)
     tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
     tokenizer.save(str(path))

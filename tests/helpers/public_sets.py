@@ -16,9 +16,13 @@ def store_public_sets(root: Path) -> None:
     def store(name: str, config: str, version: str, features, example, splits: list[str]) -> None:
         sizes = {split: 100 if split == "train" else 4 for split in splits}
         tfds.dataset_builders.store_as_tfds_dataset(
-            name=name, config=config, version=version, data_dir=root / "tfds", features=features,
+            name=name,
+            config=config,
+            version=version,
+            data_dir=root / "tfds",
+            features=features,
             split_datasets={split: [(n, example(split, n)) for n in range(size)] for split, size in sizes.items()},
-        )  # fmt: skip
+        )
 
     for config in Glue.BUILDER_CONFIGS:
         if f"glue_{config.name}" not in TASKS:

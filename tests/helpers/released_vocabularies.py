@@ -50,9 +50,7 @@ def _byte_level(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = sorted({piece for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(LETTERS) for piece in word})
-    trainer = trainers.BpeTrainer(
-        vocab_size=SIZE - len(vocabulary.special), initial_alphabet=alphabet, show_progress=False
-    )
+    trainer = trainers.BpeTrainer(vocab_size=SIZE - len(vocabulary.special), initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator([*TEXTS, LEARNED], trainer)
     tokenizer.add_special_tokens([AddedToken(piece, normalized=False, special=True) for piece in vocabulary.special])
     return _finished(tokenizer, vocabulary)
@@ -64,9 +62,7 @@ def _pieces(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
     learner = tokenizers.Tokenizer(models.BPE())
     learner.pre_tokenizer = pre_tokenizers.Metaspace()
     trainer = trainers.BpeTrainer(
-        vocab_size=SIZE - len(vocabulary.special),
-        initial_alphabet=sorted(LETTERS.replace(" ", "▁")),
-        show_progress=False,
+        vocab_size=SIZE - len(vocabulary.special), initial_alphabet=sorted(LETTERS.replace(" ", "▁")), show_progress=False
     )
     learner.train_from_iterator([*TEXTS, LEARNED], trainer)
     model = json.loads(learner.to_str())["model"]

@@ -89,10 +89,15 @@ class Cluster:
     def _start_all(self, config: Path, key: Path) -> None:
         socket_file = self.folder / "munge.socket"
         self._start(
-            "munged", "--foreground", "--force", f"--socket={socket_file}", f"--key-file={key}",
-            f"--pid-file={self.folder}/munged.pid", f"--log-file={self.folder}/munged.log",
+            "munged",
+            "--foreground",
+            "--force",
+            f"--socket={socket_file}",
+            f"--key-file={key}",
+            f"--pid-file={self.folder}/munged.pid",
+            f"--log-file={self.folder}/munged.log",
             f"--seed-file={self.folder}/munged.seed",
-        )  # fmt: skip
+        )
         wait_until("munged", socket_file.exists, 30)
         self._start("slurmctld", "-D", "-f", str(config))
         for node in NODES:

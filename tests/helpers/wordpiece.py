@@ -21,9 +21,7 @@ def train_wordpiece(lines: Iterable[str], path: Path, size: int) -> None:
     # The trainer numbers `##` characters as it meets them in a hash map, and breaks ties by number: given here, in order, the
     # same text gives the same vocabulary. Special to the trainer, they are plain pieces of the model below.
     given = [*SPECIAL, *(f"##{c}" for c in characters)]
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=size, special_tokens=given, initial_alphabet=characters, show_progress=False
-    )
+    trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=given, initial_alphabet=characters, show_progress=False)
     tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, pre_tokenizers.BertPreTokenizer()
     tokenizer.train_from_iterator(lines, trainer)
     vocabulary = tokenizer.get_vocab()

@@ -13,9 +13,15 @@ DEFAULTS: dict[str, dict[str, Any]] = json.loads((FIXTURES / "defaults.json").re
 FOLDERS = sorted(path.parent.name for path in FIXTURES.glob("*/config.json"))
 # Made of the other settings, of which the defaults are those of another size.
 DERIVED = {
-    "head_dim", "layer_types", "no_rope_layers", "num_decoder_layers", "num_key_value_heads", "pooler_output_size",
-    "rope_parameters", "sliding_window",
-}  # fmt: skip
+    "head_dim",
+    "layer_types",
+    "no_rope_layers",
+    "num_decoder_layers",
+    "num_key_value_heads",
+    "pooler_output_size",
+    "rope_parameters",
+    "sliding_window",
+}
 
 
 def read(settings: dict[str, Any]) -> object:

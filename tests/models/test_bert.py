@@ -51,9 +51,7 @@ def test_unused_slots_do_not_count(float64):
     assert_allclose(a.value, want / 2, rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    "head", [Classification(labels=4), Classification(labels=4, pooling="mean"), Tagging(labels=4)]
-)
+@pytest.mark.parametrize("head", [Classification(labels=4), Classification(labels=4, pooling="mean"), Tagging(labels=4)])
 def test_confusions_count_true_and_found_classes(head, float64):
     """Outside training the confusion matrix has one count per used slot, in the row of its true class."""
     model = model_of("bert.base", head=head)
@@ -98,9 +96,7 @@ def test_answers_lie_in_their_example(float64):
     start, end = best_span(jnp.asarray(logits))
     assert (start <= end).all() and start[0, 0] < 7 and end[0, 0] < 7 and start[0, 1] >= 7
     loss = loss_of(model, batch)
-    want = -sum(
-        jax.nn.log_softmax(logits[0, i, :, side])[at] for i, side, at in ((0, 0, 1), (0, 1, 2), (1, 0, 8), (1, 1, 11))
-    )
+    want = -sum(jax.nn.log_softmax(logits[0, i, :, side])[at] for i, side, at in ((0, 0, 1), (0, 1, 2), (1, 0, 8), (1, 1, 11)))
     assert_allclose(loss.value, want / 2, rtol=1e-9)
 
 

@@ -27,9 +27,13 @@ from trainers.plan import abstract_model
 WIDE = dataclasses.replace(ALONE, execution=Execution(dtype="float64"))
 # Blocks of 23 d^2 and the front: SYSTEMS' 579.6 M, 1.0144 B and 7.818 B, to a quarter of a percent.
 SIZES = {
-    "large": 113_187_296, "xl": 580_767_072, "xxl": 1_015_448_928, "g": 7_820_971_360, "w2v_bert_xl": 585_487_712,
+    "large": 113_187_296,
+    "xl": 580_767_072,
+    "xxl": 1_015_448_928,
+    "g": 7_820_971_360,
+    "w2v_bert_xl": 585_487_712,
     "w2v_bert_xxl": 1_020_169_568,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -39,9 +43,7 @@ def test_sizes(name):
     infos = {i.name: i for i in describe(abstract_model(e))}
     assert sum(i.size for i in infos.values()) == SIZES[name]
     c: Any = e.model
-    stacks = [
-        i for n, i in infos.items() if n.startswith(("encoder.", "contrastive.")) and not n.endswith("conv.filter")
-    ]
+    stacks = [i for n, i in infos.items() if n.startswith(("encoder.", "contrastive.")) and not n.endswith("conv.filter")]
     matrices = sum(i.size for i in stacks if i.size >= c.model_dim**2)
     each = 24 if c.positions == "relative" else 23
     assert matrices == (c.layers + c.contrastive_layers) * each * c.model_dim**2
@@ -52,9 +54,16 @@ def test_released_sizes():
     batch norms are parameters here, and no parameters there."""
     wave = dict(architectures=["Wav2Vec2Model"], model_type="wav2vec2")
     large = dict(
-        architectures=["Wav2Vec2ConformerModel"], model_type="wav2vec2-conformer", hidden_size=1024, num_hidden_layers=24,
-        num_attention_heads=16, intermediate_size=4096, hidden_act="swish", feat_extract_norm="layer", conv_bias=True,
-    )  # fmt: skip
+        architectures=["Wav2Vec2ConformerModel"],
+        model_type="wav2vec2-conformer",
+        hidden_size=1024,
+        num_hidden_layers=24,
+        num_attention_heads=16,
+        intermediate_size=4096,
+        hidden_act="swish",
+        feat_extract_norm="layer",
+        conv_bias=True,
+    )
     unused = 1024 * 64 * 128 + 128 + 1024 + 1024  # the convolution of positions that its folder has, and that vector
     statistics = 24 * 2 * 1024
     for theirs, count, less in (
@@ -117,30 +126,28 @@ def heard(m: Conformer, batch: dict[str, jax.Array]) -> list[list[np.ndarray]]:
 
 
 VARIANTS = [
-    {"conv_norm": "batch", "conv_bias": True, "positions": "relative"}, {"conv_norm": "group", "positions": "rotary"},
+    {"conv_norm": "batch", "conv_bias": True, "positions": "relative"},
+    {"conv_norm": "group", "positions": "rotary"},
     {"block": "transformer_post", "positions": "convolution", "place_taps": 5, "place_groups": 4},
-]  # fmt: skip
+]
 MORE = [
-    {}, {"positions": "relative"}, {"conv_norm": "batch"}, {"kernel": 32}, {"positions": "rotary_input", "final_norm": True},
+    {},
+    {"positions": "relative"},
+    {"conv_norm": "batch"},
+    {"kernel": 32},
+    {"positions": "rotary_input", "final_norm": True},
     {"block": "transformer_pre", "positions": "convolution", "place_taps": 6, "place_groups": 2, "final_norm": True},
-]  # fmt: skip
+]
 
 
-@pytest.mark.parametrize(
-    "fields", [*VARIANTS, *(pytest.param(fields, marks=pytest.mark.slow) for fields in MORE)], ids=str
-)
+@pytest.mark.parametrize("fields", [*VARIANTS, *(pytest.param(fields, marks=pytest.mark.slow) for fields in MORE)], ids=str)
 def test_padding_packing_and_the_batch_change_nothing(float64, fields):
     """An utterance is heard the same to 1e-9 alone, in a longer row, with other noise in its padding, beside others in its row,
     however far the convolution reaches, and beside other rows."""
     m, a, b, c = model(**fields), utterance(1, 42, 5), utterance(2, 17, 3), utterance(3, 30, 6)
     ((alone,),) = heard(m, rows([a], length=48))
     ((second,),) = heard(m, rows([b], length=24))
-    for batch in (
-        rows([a], length=96),
-        rows([a], length=96, seed=6),
-        rows([a, b], length=96),
-        rows([a], [c, b], length=96),
-    ):
+    for batch in (rows([a], length=96), rows([a], length=96, seed=6), rows([a, b], length=96), rows([a], [c, b], length=96)):
         assert_allclose(heard(m, batch)[0][0], alone, atol=1e-9)
     assert_allclose(heard(m, rows([a, b], length=96))[0][1], second, atol=1e-9)
 
@@ -166,11 +173,7 @@ def test_the_loss_does_not_depend_on_padding_or_packing(float64, objective):
     loss = jax.jit(jax.value_and_grad(lambda m, batch: m.loss(batch, Context.evaluation()).value))
     one, *others = (
         loss(m, x)
-        for x in (
-            rows([a], [b], [c], length=48),
-            rows([a], [b], [c], length=96, tokens=16),
-            rows([a, b, c], length=160),
-        )
+        for x in (rows([a], [b], [c], length=48), rows([a], [b], [c], length=96, tokens=16), rows([a, b, c], length=160))
     )
     for other in others:
         assert_allclose(one[0], other[0], rtol=1e-9)
@@ -222,9 +225,7 @@ def test_ctc_is_the_sum_over_alignments():
     want = 0.0
     for row in (0, 1):
         paths = itertools.product(range(3), repeat=4)
-        want -= np.logaddexp.reduce(
-            [sum(logp[row, i, k] for i, k in enumerate(p)) for p in paths if collapsed(p) == texts[row]]
-        )
+        want -= np.logaddexp.reduce([sum(logp[row, i, k] for i, k in enumerate(p)) for p in paths if collapsed(p) == texts[row]])
     assert_allclose(loss.value, want / 7, rtol=1e-5)
     assert float(loss.metrics["impossible"].value) == pytest.approx(1 / 3)
 
@@ -362,9 +363,7 @@ def test_perplexity_counts_the_entries_in_use():
 def test_pre_training_does_not_depend_on_padding(float64, objective):
     """The loss of hidden positions depends neither on noise in padding nor on how long the row is."""
     codes = dict(codebooks=1, codes=6) if objective == "w2v_bert" else dict(codebooks=2, codes=6)
-    m = model(
-        objective=objective, vocab=0, code_dim=8, negatives=5, contrastive_layers=2 * (objective == "w2v_bert"), **codes
-    )
+    m = model(objective=objective, vocab=0, code_dim=8, negatives=5, contrastive_layers=2 * (objective == "w2v_bert"), **codes)
     assert m.coupled == ("head",)
     loss = jax.jit(jax.value_and_grad(lambda m, batch: m.loss(batch, Context.evaluation()).value))
 
@@ -392,9 +391,10 @@ def structured(rng: np.random.Generator, rows: int, length: int) -> dict[str, ja
         for start in rng.choice(length // 4 - 3, 4, replace=False):
             row[start : start + 3] = 1
     return {
-        "frames": jnp.asarray(frames, jnp.float32), "frames_segments": jnp.ones((rows, length), jnp.int32),
+        "frames": jnp.asarray(frames, jnp.float32),
+        "frames_segments": jnp.ones((rows, length), jnp.int32),
         "masked": jnp.asarray(masked),
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.slow
@@ -411,9 +411,20 @@ def test_the_codebook_collapses_without_the_contrastive_loss_and_not_with_it():
     used = {}
     for weight in (1.0, 0.0):
         c = ConformerConfig(
-            **SMALL | made(objective="w2v_bert", contrastive_layers=1, layers=1, codebooks=1, codes=16, code_dim=16, negatives=10,
-                   contrast_weight=weight, diversity_weight=0.1 * weight, gumbel=(2.0, 0.99, 0.5))
-        )  # fmt: skip
+            **SMALL
+            | made(
+                objective="w2v_bert",
+                contrastive_layers=1,
+                layers=1,
+                codebooks=1,
+                codes=16,
+                code_dim=16,
+                negatives=10,
+                contrast_weight=weight,
+                diversity_weight=0.1 * weight,
+                gumbel=(2.0, 0.99, 0.5),
+            )
+        )
 
         @jax.jit
         def train(seed, c=c):
@@ -440,10 +451,11 @@ def test_the_codebook_collapses_without_the_contrastive_loss_and_not_with_it():
 def test_impossible_settings_are_refused_in_one_line():
     """Heads that do not divide the model, texts without ids, codes without a codebook."""
     for change, message in (
-        (made(heads=3), "nearest is 4|nearest is 2"), (made(vocab=0), "needs its ids"),
+        (made(heads=3), "nearest is 4|nearest is 2"),
+        (made(vocab=0), "needs its ids"),
         (made(objective="w2v_bert", vocab=0), "needs contrastive_layers"),
         (made(positions="convolution", place_groups=3), "place_groups=3: must divide model_dim=16; nearest is 1"),
         (made(block="transformer_pre", positions="rotary"), "of block='conformer' alone"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(ValueError, match=message):
             ConformerConfig(**made(objective="ctc", vocab=12) | SMALL | change)

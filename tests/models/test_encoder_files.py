@@ -16,31 +16,71 @@ from models.parts.heads_config import Tagging
 from tests.parity.live import FIXTURES
 
 STEMS = {
-    "bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta", "distilbert": "DistilBert", "modernbert": "ModernBert"
-}  # fmt: skip
+    "bert": "Bert",
+    "roberta": "Roberta",
+    "xlm-roberta": "XLMRoberta",
+    "distilbert": "DistilBert",
+    "modernbert": "ModernBert",
+}
 CHANGED: dict[str, Any] = dict(
-    vocab_size=7, num_attention_heads=6, n_heads=6, hidden_act="relu", activation="relu", hidden_activation="relu",
-    is_decoder=True, add_cross_attention=True, tie_word_embeddings=False, sinusoidal_pos_embds=True, norm_bias=True,
-    attention_bias=True, mlp_bias=True, decoder_bias=False, classifier_bias=True, classifier_activation="relu",
-    classifier_pooling="mean", layer_types=["full_attention"] * 22,
+    vocab_size=7,
+    num_attention_heads=6,
+    n_heads=6,
+    hidden_act="relu",
+    activation="relu",
+    hidden_activation="relu",
+    is_decoder=True,
+    add_cross_attention=True,
+    tie_word_embeddings=False,
+    sinusoidal_pos_embds=True,
+    norm_bias=True,
+    attention_bias=True,
+    mlp_bias=True,
+    decoder_bias=False,
+    classifier_bias=True,
+    classifier_activation="relu",
+    classifier_pooling="mean",
+    layer_types=["full_attention"] * 22,
     rope_parameters={"full_attention": {"rope_theta": 5.0}},
-)  # fmt: skip
+)
 # Settings of `transformers` that no output depends on, outside training.
 SILENT = {
-    "_name_or_path", "architectures", "attention_dropout", "attention_probs_dropout_prob", "bos_token_id",
-    "chunk_size_feed_forward", "classifier_dropout", "cls_token_id", "deterministic_flash_attn", "dtype", "embedding_dropout",
-    "eos_token_id", "id2label", "initializer_cutoff_factor", "initializer_range", "is_encoder_decoder", "label2id",
-    "model_type", "output_attentions", "output_hidden_states", "problem_type", "qa_dropout", "return_dict", "sep_token_id",
-    "seq_classif_dropout", "sparse_pred_ignore_index", "sparse_prediction", "transformers_version", "use_cache",
-}  # fmt: skip
+    "_name_or_path",
+    "architectures",
+    "attention_dropout",
+    "attention_probs_dropout_prob",
+    "bos_token_id",
+    "chunk_size_feed_forward",
+    "classifier_dropout",
+    "cls_token_id",
+    "deterministic_flash_attn",
+    "dtype",
+    "embedding_dropout",
+    "eos_token_id",
+    "id2label",
+    "initializer_cutoff_factor",
+    "initializer_range",
+    "is_encoder_decoder",
+    "label2id",
+    "model_type",
+    "output_attentions",
+    "output_hidden_states",
+    "problem_type",
+    "qa_dropout",
+    "return_dict",
+    "sep_token_id",
+    "seq_classif_dropout",
+    "sparse_pred_ignore_index",
+    "sparse_prediction",
+    "transformers_version",
+    "use_cache",
+}
 PAIRED = {"hidden_activation": "classifier_activation", "mlp_bias": "classifier_bias"}  # of which ours has one
 PADDING = {"bert", "distilbert", "modernbert"}  # whose positions don't depend on its id
 KEYS = [(kind, key) for kind, table in huggingface.DEFAULTS.items() for key in table]
 
 
-def read(
-    kind: str, head: str = "ForMaskedLM", given: Mapping[str, Any] = MappingProxyType({}), **settings: Any
-) -> BertConfig:
+def read(kind: str, head: str = "ForMaskedLM", given: Mapping[str, Any] = MappingProxyType({}), **settings: Any) -> BertConfig:
     named = {"model_type": kind, "architectures": [STEMS[kind] + head]}
     return huggingface.read_config(named | dict(given) | settings)
 
@@ -117,7 +157,7 @@ def test_settings_of_no_model_are_read_over(kind):
         ("modernbert", "Model", dict(local_rope_theta=0), "sliding_attention: rope_theta=0.0"),
         ("modernbert", "ForSequenceClassification", dict(classifier_pooling="max"), 'classifier_pooling="max"'),
     ],
-)  # fmt: skip
+)
 def test_what_an_encoder_has_not_is_refused(kind, head, settings, part):
     """What would make other numbers is refused in one line that names the setting and its value."""
     with pytest.raises((InterchangeError, ValueError)) as caught:  # a configuration's own check is of the second kind
@@ -139,9 +179,7 @@ def test_layers_are_told_apart_in_the_old_way_and_in_the_new():
     """Version 4 says how often a layer sees everything and two bases, version 5 each layer and each base: the same model."""
     types = ["full_attention" if i % 3 == 0 else "sliding_attention" for i in range(22)]
     bases = {"full_attention": {"rope_theta": 500}, "sliding_attention": {"rope_type": "default", "rope_theta": 50.0}}
-    new = read(
-        "modernbert", layer_types=types, rope_parameters=bases, global_rope_theta=7.0, global_attn_every_n_layers=9
-    )
+    new = read("modernbert", layer_types=types, rope_parameters=bases, global_rope_theta=7.0, global_attn_every_n_layers=9)
     assert read("modernbert", global_rope_theta=500.0, local_rope_theta=50.0) == new
     full, near = LayerKind(), LayerKind(window=65, base=50.0)
     assert new.kinds == (full, near, near) and new.rotary_base == 500.0

@@ -129,6 +129,8 @@ def test_a_prefix_keeps_its_place_in_zigzag_order():
     order = np.asarray(zigzag(jnp.arange(16)[None], 4))[0]
     turned = dataclasses.replace(
         AttentionMask.for_rows(segments[:, order], segments[:, order], causal=True),
-        index_BL=jnp.asarray(order[None]), index_BS=zigzag(mask.index_BS, 4), in_order=False,
-    )  # fmt: skip
+        index_BL=jnp.asarray(order[None]),
+        index_BS=zigzag(mask.index_BS, 4),
+        in_order=False,
+    )
     np.testing.assert_array_equal(turned.matrix(), np.asarray(mask.matrix())[:, order][:, :, order])

@@ -194,7 +194,5 @@ def test_weights_of_another_router_are_refused():
     source = HuggingFace(FIXTURES / "qwen3_moe")
     assert source.config.moe
     other = dataclasses.replace(source.config, moe=dataclasses.replace(source.config.moe, norm_topk=False))
-    with pytest.raises(
-        InterchangeError, match=r"with moe\.norm_topk=True, this one has False; set --model\.moe\.norm_topk"
-    ):
+    with pytest.raises(InterchangeError, match=r"with moe\.norm_topk=True, this one has False; set --model\.moe\.norm_topk"):
         weights.fitting(other, source.shapes, source)

@@ -25,9 +25,15 @@ from trainers.programs.equality import exact
 
 # Billions of parameters: the arithmetic of the paper's Table 1 and A.2, to the digits given.
 SIZES = {
-    "moe_2048e_36l": "619.4", "moe_2048e_12l": "206.6", "moe_512e_36l": "155.5", "moe_512e_12l": "51.9",
-    "moe_128e_36l": "39.5", "moe_128e_12l": "13.3", "moe_2048e_60l": "1032", "dense_96l": "2.35",
-}  # fmt: skip
+    "moe_2048e_36l": "619.4",
+    "moe_2048e_12l": "206.6",
+    "moe_512e_36l": "155.5",
+    "moe_512e_12l": "51.9",
+    "moe_128e_36l": "39.5",
+    "moe_128e_12l": "13.3",
+    "moe_2048e_60l": "1032",
+    "dense_96l": "2.35",
+}
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -285,9 +291,7 @@ def test_a_wide_beam_finds_the_best_translation(alpha):
     raw = np.random.default_rng(3).normal(size=(4, 4)) * 2
     raw[:, 0] = -1e9  # padding is never produced
     logp = jax.nn.log_softmax(jnp.array(raw), axis=-1)
-    search = jax.jit(
-        lambda: beam_search(Table(logp), (), jnp.ones(2, bool), beams=16, steps=4, vocab=4, alpha=alpha, eos=1)
-    )
+    search = jax.jit(lambda: beam_search(Table(logp), (), jnp.ones(2, bool), beams=16, steps=4, vocab=4, alpha=alpha, eos=1))
     tokens, scores = search()
     score, best = best_by_enumeration(np.asarray(logp), 4, alpha)
     assert_array_equal(tokens[0, 0, : len(best)], best)

@@ -126,9 +126,7 @@ def test_tensors_are_compared_a_piece_at_a_time(at, monkeypatch):
 
 def test_sizes_below_zero_are_refused():
     """As many numbers as the file has: -3 heads of -2 dimensions."""
-    with pytest.raises(
-        InterchangeError, match=r"would have the shape \[.*-3, -2.*\]: no size of config.json is below 0$"
-    ):
+    with pytest.raises(InterchangeError, match=r"would have the shape \[.*-3, -2.*\]: no size of config.json is below 0$"):
         gpt.entries(gpt.read_config(GPT2 | {"n_head": -3}))
 
 
@@ -146,13 +144,18 @@ def test_differences_are_named():
 
 
 BERT = dict(
-    model_type="bert", vocab_size=9, hidden_size=6, num_hidden_layers=1, num_attention_heads=3, intermediate_size=5,
-    max_position_embeddings=7, hidden_act="gelu", architectures=["BertForMaskedLM"],
-)  # fmt: skip
+    model_type="bert",
+    vocab_size=9,
+    hidden_size=6,
+    num_hidden_layers=1,
+    num_attention_heads=3,
+    intermediate_size=5,
+    max_position_embeddings=7,
+    hidden_act="gelu",
+    architectures=["BertForMaskedLM"],
+)
 GPT2 = dict(model_type="gpt2", vocab_size=9, n_embd=6, n_layer=1, n_head=3, n_positions=7)
-LLAMA = dict(
-    model_type="llama", vocab_size=9, hidden_size=6, num_hidden_layers=1, num_attention_heads=3, intermediate_size=5,
-)  # fmt: skip
+LLAMA = dict(model_type="llama", vocab_size=9, hidden_size=6, num_hidden_layers=1, num_attention_heads=3, intermediate_size=5)
 
 QWEN2 = LLAMA | dict(model_type="qwen2", num_key_value_heads=3)
 
@@ -179,8 +182,8 @@ QWEN2 = LLAMA | dict(model_type="qwen2", num_key_value_heads=3)
         (gpt, QWEN2 | {"num_key_value_heads": 2}, ["num_attention_heads=3", "num_key_value_heads=2"]),
         (gpt, LLAMA | {"num_key_value_heads": 2}, ["num_attention_heads=3", "num_key_value_heads=2"]),
     ],
-ids=lambda value: value.__name__.split(".")[1] if hasattr(value, "__name__") else "",
-)  # fmt: skip
+    ids=lambda value: value.__name__.split(".")[1] if hasattr(value, "__name__") else "",
+)
 def test_what_ours_has_not_is_refused_by_name(family, config, parts):
     """A setting that would change the numbers is never passed over: one line names it, its value and what would do."""
     with pytest.raises(InterchangeError) as caught:

@@ -20,9 +20,13 @@ from models.sharding.params import describe
 from trainers.plan import abstract_model
 
 SIZES = {
-    "m2m100.m418": 483_905_536, "m2m100.b1_2": 1_239_470_080, "nllb.n600m": 615_073_792, "nllb.n1_3b": 1_370_638_336,
-    "nllb.n3_3b": 3_344_863_232, "nllb.moe_54b": 54_500_569_088,
-}  # fmt: skip
+    "m2m100.m418": 483_905_536,
+    "m2m100.b1_2": 1_239_470_080,
+    "nllb.n600m": 615_073_792,
+    "nllb.n1_3b": 1_370_638_336,
+    "nllb.n3_3b": 3_344_863_232,
+    "nllb.moe_54b": 54_500_569_088,
+}
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -37,15 +41,16 @@ def test_every_fourth_layer_of_nllbs_mixture_has_experts():
     assert infos["encoder.sparse.ffn.wi"] == infos["decoder.sparse.ffn.wi"] == (6, 128, 2048, 8192)
     assert infos["encoder.sparse.ffn.wo_bias"] == (6, 128, 2048)
     assert {name.split(".")[1] for name in infos if name.startswith("encoder.") and ".ffn.wi" in name} == {
-        "dense", "dense_1", "dense_2", "sparse",
-    }  # fmt: skip
+        "dense",
+        "dense_1",
+        "dense_2",
+        "sparse",
+    }
 
 
 def test_embeddings_are_scaled_and_positions_count_from_two(float64):
     """The first token's vector is 4 times its row of the table at 16 dimensions, plus the sinusoids of position 2."""
-    c = dataclasses.replace(
-        M2M100Config(vocab=64, layers=4, model_dim=16, hidden_dim=32, heads=4, head_dim=4), dropout=0.0
-    )
+    c = dataclasses.replace(M2M100Config(vocab=64, layers=4, model_dim=16, hidden_dim=32, heads=4, head_dim=4), dropout=0.0)
     model = M2M100(c, jax.random.key(0), Component(ONE_DEVICE, execution=Execution(dtype="float64")))
     ids, positions = jnp.array([[7, 9]]), jnp.array([[0, 1]])
     table = np.asarray(model.embedding.table[...], np.float64)

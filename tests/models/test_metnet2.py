@@ -95,9 +95,11 @@ def test_every_part_of_the_input_matters():
     model, batch = tiny()
     plain = logits(model, batch)
     changed = {
-        "inputs": batch["inputs"] + 1, "seen": 1 - batch["seen"], "lead_time": batch["lead_time"] % 6 + 1,
-        "ahead": batch["ahead"] + 1
-    }  # fmt: skip
+        "inputs": batch["inputs"] + 1,
+        "seen": 1 - batch["seen"],
+        "lead_time": batch["lead_time"] % 6 + 1,
+        "ahead": batch["ahead"] + 1,
+    }
     assert plain.shape == (4, 32, 32, model.c.bins)
     for name, value in changed.items():
         assert not np.allclose(logits(model, batch | {name: value}), plain, atol=1e-4), name
@@ -127,9 +129,7 @@ def test_counts_are_those_of_a_loop_over_points():
         assert_allclose(counts["crps"].sum[lead - 1], (error * of_lead).sum(), rtol=1e-4, atol=1e-4)
         for q, threshold in enumerate(RAIN):
             over, came = 1 - below[..., list(edges).index(threshold)], targets >= threshold
-            assert_allclose(
-                counts["brier"].sum[lead - 1, q], ((over - came) ** 2 * of_lead).sum(), rtol=1e-3, atol=1e-3
-            )
+            assert_allclose(counts["brier"].sum[lead - 1, q], ((over - came) ** 2 * of_lead).sum(), rtol=1e-3, atol=1e-3)
             assert counts["exceeded"].over[lead - 1, q, 0] == of_lead.sum()
             for p in (0, 3, CUTS - 1):
                 hits = ((over >= p / CUTS) & came) * of_lead

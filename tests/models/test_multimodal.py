@@ -20,9 +20,7 @@ from trainers.plan import abstract_model, make_plan
 from trainers.weights import huggingface, init_from, source
 
 
-@pytest.fixture(
-    scope="module", params=["multimodal.quickstart", pytest.param("multimodal.pod", marks=pytest.mark.slow)]
-)
+@pytest.fixture(scope="module", params=["multimodal.quickstart", pytest.param("multimodal.pod", marks=pytest.mark.slow)])
 def name(request) -> str:
     """A model with Whisper's encoder, and one with a Conformer."""
     return request.param
@@ -40,10 +38,14 @@ def batch(rows: int = 3, seed: int = 0) -> dict[str, jax.Array]:
     texts = np.array([5, 9, 16])
     used = np.arange(16) < texts[:, None]
     found = {
-        "images": rng.normal(size=(3, 1, 16, 16, 3)), "images_segments": np.array([[1], [0], [1]]),
-        "frames": rng.normal(size=(3, 1, 64, 16)), "frames_segments": segments, "targets": rng.integers(3, 64, (3, 16)) * used,
-        "targets_segments": used.astype(np.int32), "targets_positions": np.arange(16) * used,
-    }  # fmt: skip
+        "images": rng.normal(size=(3, 1, 16, 16, 3)),
+        "images_segments": np.array([[1], [0], [1]]),
+        "frames": rng.normal(size=(3, 1, 64, 16)),
+        "frames_segments": segments,
+        "targets": rng.integers(3, 64, (3, 16)) * used,
+        "targets_segments": used.astype(np.int32),
+        "targets_positions": np.arange(16) * used,
+    }
     return {k: jnp.asarray(v[:rows], None if v.dtype == float else jnp.int32) for k, v in found.items()}
 
 
@@ -73,10 +75,7 @@ def test_what_a_row_lacks_does_not_matter(float64, name):
     m, b = model(name), batch()
     want, real = np.asarray(logits(m, b)), np.asarray(b["targets_segments"] > 0)
     noise = batch(seed=1)
-    other = b | {
-        "images": b["images"].at[1].set(noise["images"][1]),
-        "frames": b["frames"].at[0].set(noise["frames"][0]),
-    }
+    other = b | {"images": b["images"].at[1].set(noise["images"][1]), "frames": b["frames"].at[0].set(noise["frames"][0])}
     other["frames"] = other["frames"].at[1, :, 40:].set(noise["frames"][1, :, 40:])
     assert_allclose(logits(m, other)[real], want[real], atol=1e-9)
     assert_allclose(logits(m, {k: v[:2] for k, v in b.items()})[real[:2]], want[:2][real[:2]], atol=1e-9)
@@ -138,8 +137,7 @@ def test_a_model_of_one_tower(float64):
         dataclasses.replace(c, whisper=None, vision=None)
     with pytest.raises(ValueError, match=r"vision\.classes=8"):
         MultimodalConfig(
-            **{f.name: getattr(c, f.name) for f in dataclasses.fields(c)}
-            | {"vision": dataclasses.replace(c.vision, classes=8)}
+            **{f.name: getattr(c, f.name) for f in dataclasses.fields(c)} | {"vision": dataclasses.replace(c.vision, classes=8)}
         )
 
 

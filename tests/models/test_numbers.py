@@ -22,9 +22,14 @@ NONE = (math.nan, math.inf, -math.inf)
 
 @pytest.mark.parametrize(
     "field, values",
-    [("norm_eps", (0.0, -1.0, 1e-300, 1.0, 1e308, *NONE)), ("rotary_base", (0.0, -1.0, 1.0, 1e308, *NONE)),
-     ("logit_cap", NONE), ("attention_scalar", NONE), ("embedding_scale", NONE)],
-)  # fmt: skip
+    [
+        ("norm_eps", (0.0, -1.0, 1e-300, 1.0, 1e308, *NONE)),
+        ("rotary_base", (0.0, -1.0, 1.0, 1e308, *NONE)),
+        ("logit_cap", NONE),
+        ("attention_scalar", NONE),
+        ("embedding_scale", NONE),
+    ],
+)
 def test_numbers_that_give_nan_are_refused_by_hand(field, values):
     """An option of an experiment is refused in one line that names it and its value; others are taken."""
     e = registry.load("gpt.quickstart")
@@ -34,9 +39,7 @@ def test_numbers_that_give_nan_are_refused_by_hand(field, values):
     assert override(e, [f"--model.{field}", "0.5" if field == "norm_eps" else "1e6"]) != e
 
 
-@pytest.mark.parametrize(
-    "name, field", [("conformer.large", "norm_eps"), ("bert.base", "norm_eps"), ("vit.b16", "norm_eps")]
-)
+@pytest.mark.parametrize("name, field", [("conformer.large", "norm_eps"), ("bert.base", "norm_eps"), ("vit.b16", "norm_eps")])
 def test_every_family_checks_its_norms(name, field):
     """Configurations that share no class have the same check."""
     model = registry.load(name).model

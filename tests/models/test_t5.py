@@ -20,14 +20,31 @@ from tests.helpers.contexts import EVALUATION, training
 from trainers.plan import abstract_model
 
 SIZES = {
-    "t5.v1_0_small": 60_506_624, "t5.v1_0_base": 222_903_552, "t5.v1_0_large": 737_668_096, "t5.v1_0_3b": 2_851_598_336,
-    "t5.v1_0_11b": 11_307_321_344, "t5.v1_1_small": 76_961_152, "t5.v1_1_base": 247_577_856, "t5.v1_1_large": 783_150_080,
-    "t5.v1_1_xl": 2_849_757_184, "t5.v1_1_xxl": 11_135_332_352, "t5.mt5_small": 300_176_768, "t5.mt5_base": 582_401_280,
-    "t5.mt5_large": 1_229_581_312, "t5.mt5_xl": 3_742_619_648, "t5.mt5_xxl": 12_921_057_280,
-    "switch.base_8e": 619_339_008, "switch.base_16e": 1_072_397_568, "switch.base_32e": 1_978_514_688,
-    "switch.base_64e": 3_790_748_928, "switch.base_128e": 7_415_217_408, "switch.base_256e": 14_664_154_368,
-    "switch.large_128e": 26_309_291_008, "switch.xxl_128e": 394_675_073_024, "switch.c_2048e": 1_571_327_875_360,
-}  # fmt: skip
+    "t5.v1_0_small": 60_506_624,
+    "t5.v1_0_base": 222_903_552,
+    "t5.v1_0_large": 737_668_096,
+    "t5.v1_0_3b": 2_851_598_336,
+    "t5.v1_0_11b": 11_307_321_344,
+    "t5.v1_1_small": 76_961_152,
+    "t5.v1_1_base": 247_577_856,
+    "t5.v1_1_large": 783_150_080,
+    "t5.v1_1_xl": 2_849_757_184,
+    "t5.v1_1_xxl": 11_135_332_352,
+    "t5.mt5_small": 300_176_768,
+    "t5.mt5_base": 582_401_280,
+    "t5.mt5_large": 1_229_581_312,
+    "t5.mt5_xl": 3_742_619_648,
+    "t5.mt5_xxl": 12_921_057_280,
+    "switch.base_8e": 619_339_008,
+    "switch.base_16e": 1_072_397_568,
+    "switch.base_32e": 1_978_514_688,
+    "switch.base_64e": 3_790_748_928,
+    "switch.base_128e": 7_415_217_408,
+    "switch.base_256e": 14_664_154_368,
+    "switch.large_128e": 26_309_291_008,
+    "switch.xxl_128e": 394_675_073_024,
+    "switch.c_2048e": 1_571_327_875_360,
+}
 TINY = T5Config(layers=4, model_dim=16, hidden_dim=32, heads=4, head_dim=8, vocab=64, buckets=8, max_distance=16)
 
 
@@ -125,9 +142,7 @@ def test_sources_may_hold_id_0(float64):
     those of the whole sequence at once. Without segments, id 0 is padding, and they are others."""
     model, arrays = model_of(), batch()
     arrays["inputs"] = arrays["inputs"].at[:, 8:].set(0)
-    arrays["inputs_segments"] = (
-        arrays["inputs_segments"].at[:, 9:].set(0)
-    )  # of the last four ids 0 the first is a token
+    arrays["inputs_segments"] = arrays["inputs_segments"].at[:, 9:].set(0)  # of the last four ids 0 the first is a token
 
     @jax.jit
     def first(model, source):

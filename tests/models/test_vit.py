@@ -45,9 +45,7 @@ SIZES = {
     "vit.moe_h14_32e": (7_135_765_760, 7_163_746_643),
     "vit.moe_15b": (14_663_375_232, 14_694_152_019),
 }
-TINY = VitConfig(
-    height=12, width=16, patch=4, channels=2, classes=5, layers=2, model_dim=16, hidden_dim=24, heads=2, head_dim=8
-)
+TINY = VitConfig(height=12, width=16, patch=4, channels=2, classes=5, layers=2, model_dim=16, hidden_dim=24, heads=2, head_dim=8)
 WHERE = Component(ONE_DEVICE, execution=Execution(dtype="float64"))
 
 
@@ -101,11 +99,16 @@ VARIANTS = {
     "mean_sinusoidal": dict(pooling="mean", class_token="none", positions="sinusoidal"),
     "map_rotary": dict(pooling="map", class_token="none", positions="rotary"),
     "22b": dict(
-        pooling="map", class_token="none", order="parallel", qk_norm=True, attention_bias=False, output_bias="yes",
+        pooling="map",
+        class_token="none",
+        order="parallel",
+        qk_norm=True,
+        attention_bias=False,
+        output_bias="yes",
         norm_bias=False,
     ),
     "pooler": dict(pooler=True),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("fields", VARIANTS.values(), ids=VARIANTS)
@@ -161,10 +164,7 @@ def test_the_loss_is_that_of_two_weighted_labels(float64):
     for row, side in np.ndindex(4, 2):
         soft[row, labels[row, side]] += weights[row, side]
     log_p = logits - np.log(np.exp(logits).sum(1, keepdims=True))
-    wanted = {
-        "softmax": -(soft * log_p).sum() / 3,
-        "sigmoid": (np.log1p(np.exp(logits)) - soft * logits)[:3].sum() / 3,
-    }
+    wanted = {"softmax": -(soft * log_p).sum() / 3, "sigmoid": (np.log1p(np.exp(logits)) - soft * logits)[:3].sum() / 3}
     for kind, want in wanted.items():
         c = dataclasses.replace(TINY, loss=kind)
         loss = label_loss(c, jnp.asarray(logits), jnp.asarray(labels), jnp.asarray(weights), jnp.asarray(3))
@@ -205,10 +205,7 @@ def test_inference_capacity_is_the_evaluation_factor(float64):
         (dict(pooling="mean"), "class_token='positioned': pooling='mean' reads none; nearest is 'none'"),
         (dict(positions="rotary"), "class_token='positioned': positions='rotary' have no table; nearest is 'free'"),
         (dict(order="post"), "order='post': .* nearest is 'pre'"),
-        (
-            dict(class_token="free", positions="sinusoidal", model_dim=18),
-            "model_dim=18: rows and columns need a multiple of 4",
-        ),
+        (dict(class_token="free", positions="sinusoidal", model_dim=18), "model_dim=18: rows and columns need a multiple of 4"),
     ],
 )
 def test_fields_that_cannot_be_are_refused(fields, message):
@@ -391,9 +388,7 @@ def test_the_family_reads_pictures_of_the_models_size():
     assert flatten(split(abstract_model(e)))["position_table"].shape == (97, 16)
 
 
-@pytest.mark.parametrize(
-    "fields", [{}, dict(pooling="mean", class_token="none", positions="rotary")], ids=["token", "mean"]
-)
+@pytest.mark.parametrize("fields", [{}, dict(pooling="mean", class_token="none", positions="rotary")], ids=["token", "mean"])
 def test_attention_maps_are_shares(fields, float64):
     """What all patches take adds up to one, less what the class token takes, in each layer; it differs by picture."""
     model, arrays = model_of(**fields), batch()

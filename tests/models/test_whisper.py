@@ -17,9 +17,15 @@ from tests.helpers.models import ALONE, model_of
 from trainers.plan import abstract_model
 
 SIZES = {
-    "tiny": 37_760_640, "tiny_en": 37_760_256, "base": 72_593_920, "small": 241_734_912, "medium": 763_857_920,
-    "large_v2": 1_543_304_960, "large_v3": 1_543_490_560, "turbo": 808_878_080,
-}  # fmt: skip
+    "tiny": 37_760_640,
+    "tiny_en": 37_760_256,
+    "base": 72_593_920,
+    "small": 241_734_912,
+    "medium": 763_857_920,
+    "large_v2": 1_543_304_960,
+    "large_v3": 1_543_490_560,
+    "turbo": 808_878_080,
+}
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -59,9 +65,7 @@ def rows(*packed: list, length: int = 64, tokens: int = 16, noise: bool = True) 
     rng = np.random.default_rng(9)
     frames = rng.normal(size=(len(packed), length, 16)) * (100 if noise else 0)
     batch = {"frames_segments": np.zeros((len(packed), length), np.int32)}
-    batch |= {
-        name: np.zeros((len(packed), tokens), np.int32) for name in ("targets", "targets_segments", "targets_positions")
-    }
+    batch |= {name: np.zeros((len(packed), tokens), np.int32) for name in ("targets", "targets_segments", "targets_positions")}
     for row, utterances in enumerate(packed):
         at = to = 0
         for number, (heard, ids) in enumerate(utterances, 1):
@@ -107,9 +111,7 @@ def test_the_loss_of_padding_is_nothing(float64):
 
     a, b = utterance(1, 21, 5), utterance(2, 10, 3)
     loss = jax.jit(jax.value_and_grad(value))
-    short, long = (
-        loss(model(), rows([a], [b], length=length, tokens=tokens)) for length, tokens in ((24, 5), (64, 16))
-    )
+    short, long = (loss(model(), rows([a], [b], length=length, tokens=tokens)) for length, tokens in ((24, 5), (64, 16)))
     assert_allclose(short[0], long[0], rtol=1e-12)
     jax.tree.map(lambda x, y: assert_allclose(x, y, atol=1e-10), short[1], long[1])
 
@@ -122,9 +124,7 @@ def test_cached_and_uncached_decoding_agree(float64):
     tokens = batch["targets"][:, None]
     cached = jax.jit(lambda m, b: follow(m, m.start(b, 1, 6), tokens))(m, batch)[:, 0]
     whole = jax.nn.log_softmax(jax.jit(lambda m, b: m(b))(m, batch))
-    assert_allclose(
-        cached, np.take_along_axis(np.asarray(whole), np.asarray(batch["targets"])[..., None], 2)[..., 0], atol=1e-9
-    )
+    assert_allclose(cached, np.take_along_axis(np.asarray(whole), np.asarray(batch["targets"])[..., None], 2)[..., 0], atol=1e-9)
 
 
 def test_a_transcript_does_not_depend_on_the_batch(float64):

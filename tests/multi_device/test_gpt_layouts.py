@@ -156,8 +156,7 @@ def test_dense_layouts_communicate_as_they_should():
     """The equality above is not one program run many times: data parallel only reduces, over all devices; ZeRO gathers what it
     updated; fully sharded gathers weights; tensor parallel reduces activations inside layers."""
     found = {
-        name: trial(GPT, name, (2, 4)).collectives
-        for name in ("data_parallel", "zero1", "fully_sharded", "tensor_parallel")
+        name: trial(GPT, name, (2, 4)).collectives for name in ("data_parallel", "zero1", "fully_sharded", "tensor_parallel")
     }
     kinds = {name: Counter(c.kind for c in sent) for name, sent in found.items()}
     assert set(kinds["data_parallel"]) == {"all-reduce"}

@@ -29,9 +29,7 @@ def test_numbers_are_those_of_one_device(name, layout, mesh):
 
 
 @pytest.mark.parametrize(
-    ("layout", "mesh"),
-    [IN_SPACE[0], *(pytest.param(*case, marks=pytest.mark.slow) for case in IN_SPACE[1:])],
-    ids=case_id,
+    ("layout", "mesh"), [IN_SPACE[0], *(pytest.param(*case, marks=pytest.mark.slow) for case in IN_SPACE[1:])], ids=case_id
 )
 def test_no_image_is_gathered(layout, mesh):
     """All-gathers of a step have parameters alone: no array has rows and columns of positions or points."""
@@ -55,7 +53,5 @@ def test_inputs_are_cut_where_they_are_read():
 def test_sizes_that_a_cut_does_not_divide_are_refused():
     """With the nearest number of shards that fits."""
     e = dataclasses.replace(experiment(NAME), layout=LAYOUTS["spatial_1d"](1, 3))
-    with pytest.raises(
-        LayoutError, match=r"'height' of size 32 is not divisible by the 3 shards .* nearest that fits is 2"
-    ):
+    with pytest.raises(LayoutError, match=r"'height' of size 32 is not divisible by the 3 shards .* nearest that fits is 2"):
         make_plan(e, jax.devices()[:3])

@@ -126,9 +126,11 @@ def test_written_exchanges_work_inside_a_pipeline(dispatch, float64):
     """Two layers at once, each on its own stage's devices, give what each gives alone, and their gradients."""
     cut = rules(layers="stage", batch=BOTH, group=BOTH, expert="expert", act_expert="expert", expert_group="data")
     layout = Layout(
-        name="stages", mesh=(("stage", 2), ("data", 2), ("expert", 2)), rules=cut,
+        name="stages",
+        mesh=(("stage", 2), ("data", 2), ("expert", 2)),
+        rules=cut,
         pipelines=(("decoder", Pipeline(microbatches=1)),),
-    )  # fmt: skip
+    )
     c = MODES["top2"]
     _, x_BLM, mask_BL = layer(c, ONE)
     x_PBLM = jnp.stack([x_BLM, 2 * x_BLM])
@@ -165,10 +167,7 @@ def test_a_written_exchange_that_cannot_be_is_refused(float64):
 # --- whole training steps -----------------------------------------------------------------------------------------
 
 STEPS = 3
-WHOLE = {
-    "top1": {"gating": "top1", "capacity_factor": 1.25, "input_jitter": 0.01},
-    "expert_choice": {"gating": "expert_choice"},
-}
+WHOLE = {"top1": {"gating": "top1", "capacity_factor": 1.25, "input_jitter": 0.01}, "expert_choice": {"gating": "expert_choice"}}
 
 
 def experiment(mode: str, dispatch: str, layout: Layout) -> Experiment:

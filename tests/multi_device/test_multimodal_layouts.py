@@ -12,9 +12,7 @@ pytestmark = pytest.mark.integration
     ("name", "layout", "mesh"),
     [
         *cases("multimodal.quickstart", slow=("announcement",)),
-        *cases(
-            "multimodal.pod", slow=("announcement", "towers", "gathered_towers", "towers_in_space", "fully_sharded")
-        ),
+        *cases("multimodal.pod", slow=("announcement", "towers", "gathered_towers", "towers_in_space", "fully_sharded")),
     ],
     ids=case_id,
 )

@@ -101,9 +101,7 @@ def test_a_checkpoint_has_layers_in_the_models_order(tmp_path):
     assert_equal(host(state.to_tree(same[1])), host(state.to_tree(after)))
     want = host(state.to_tree(other[1]))
     assert_equal(host(state.to_tree(in_model_order(p, after))), want)
-    assert_equal(
-        host({"params": p.for_model(after.params)}), {k: v for k, v in want.items() if k.startswith("params.")}
-    )
+    assert_equal(host({"params": p.for_model(after.params)}), {k: v for k, v in want.items() if k.startswith("params.")})
     for name, x in host({"params": after.params}).items():
         order = [0, 2, 1, 3] if ".decoder." in name else slice(None)
         assert_equal(x, want[name][order], err_msg=name)
@@ -159,9 +157,7 @@ def test_loss_and_gradients_are_those_of_differentiation(float64):
     assert isinstance(model, Staged)
     one = make_plan(dataclasses.replace(e, layout=equality.ONE_DEVICE), jax.devices()[:1])
     on_one = jax.device_get(params)
-    want, grads = jax.jit(jax.value_and_grad(lambda params: merge(one.model, params).loss(batch, context).value))(
-        on_one
-    )
+    want, grads = jax.jit(jax.value_and_grad(lambda params: merge(one.model, params).loss(batch, context).value))(on_one)
     loss, found = jax.jit(lambda params: one_f_one_b.loss_and_gradients(model, params, batch, totals, context))(params)
     assert_allclose(loss.value, want, rtol=1e-12)
     for name, g in flatten(grads).items():
@@ -172,9 +168,12 @@ def piped(component: str, layers: str | None = "stage", **changes) -> Layout:
     settings: dict[str, Any] = {"microbatches": 4} | changes
     cut = ((component, rules(layers=layers)),) if layers else ()
     return Layout(
-        name="tried", mesh=(("stage", 2), ("data", 2)), rules=rules(batch="data"), components=cut,
+        name="tried",
+        mesh=(("stage", 2), ("data", 2)),
+        rules=rules(batch="data"),
+        components=cut,
         pipelines=((component, Pipeline(**settings)),),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(
@@ -189,7 +188,7 @@ def piped(component: str, layers: str | None = "stage", **changes) -> Layout:
         (lambda: gpt(piped("decoder", schedule="1f1c")), r"no schedule '1f1c'; did you mean '1f1b'"),
         (lambda: gpt(piped("decoder", microbatches=0)), r"microbatches=0: must be at least 1"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_run_is_refused_with_what_would(make, message):
     """Each mistake in a pipeline is one line that names it and the nearest thing that fits, before anything is compiled."""
     with pytest.raises(LayoutError, match=message) as caught:

@@ -28,9 +28,24 @@ ROUNDING = 1e-12  # relative, in float64; measured: 3e-16
 EXACT = ["--execution.dtype", "float64", "--train.master_dtype", "float64"]
 # Weights are cut along the mesh axis that spans the processes, and gathered over it; rows are cut over all devices.
 GPT = [
-    "gpt.quickstart", "--tiny", "--layout", "fully_sharded:2x4", *EXACT, "--data.cache", "toy", "--model.vocab", "300",
-    "--eval.split", "test", "--eval.batch_size", "8", "--train.eval_every", "2", "--train.best", "eval/cross_entropy",
-]  # fmt: skip
+    "gpt.quickstart",
+    "--tiny",
+    "--layout",
+    "fully_sharded:2x4",
+    *EXACT,
+    "--data.cache",
+    "toy",
+    "--model.vocab",
+    "300",
+    "--eval.split",
+    "test",
+    "--eval.batch_size",
+    "8",
+    "--train.eval_every",
+    "2",
+    "--train.best",
+    "eval/cross_entropy",
+]
 # One expert a device: tokens travel between the processes by all-to-all.
 MOE = ["gshard_m4.quickstart", "--tiny", "--layout", "expert_fully_sharded:1x8", "--model.dropout", "0", *EXACT]
 # Towers in different modes: stages of the audio tower, and copies of the experts, lie in different processes.
@@ -140,9 +155,7 @@ def test_only_the_first_process_writes(two):
 
     assert written(0) >= {".", ".lock", "metrics.jsonl", "run.jsonl", "tensorboard", "checkpoints"}
     assert written(1) <= {"checkpoints"}
-    words = set(
-        re.findall("[A-Za-z]+", two.said(1))
-    )  # the library that carries the collectives prints a line of its own
+    words = set(re.findall("[A-Za-z]+", two.said(1)))  # the library that carries the collectives prints a line of its own
     assert words <= {"Gloo", "Rank", "is", "connected", "to", "peer", "ranks", "Expected", "number", "of"}
     assert [int(n) for n in re.findall(r"^step (\d+)/4", two.said(0), re.MULTILINE)] == [1, 2, 3, 4]
     start, stop = two.events()
@@ -211,10 +224,7 @@ def test_experts_over_two_processes_and_ctrl_c(start):
 def test_towers_over_two_processes(start):
     """Pictures and sounds, by a model whose parts are in different modes: losses are those of one process, to 1e-12."""
     runs = []
-    for name, n in (
-        ("towers_one", 1),
-        ("towers_two", 2),
-    ):  # one after the other: three processes would compile on two cores
+    for name, n in (("towers_one", 1), ("towers_two", 2)):  # one after the other: three processes would compile on two cores
         runs.append(start(name, n, *TOWERS, "--train.steps", "3"))
         assert set(runs[-1].end(3 * LIMIT)) == {trainer.DONE}, runs[-1].complained(0)
     assert_losses_equal(runs[1], runs[0], 3)
@@ -256,9 +266,7 @@ def test_processes_with_other_settings_of_jax_and_xla_are_refused(start):
     the middle of a step. How much a process says is its own affair."""
     variables = {"JAX_RANDOM_SEED_OFFSET": "{number}", "JAX_THREEFRY_PARTITIONABLE": "{number}"}
     flags = f"{CHEAP} --xla_cpu_enable_fast_math={{number}}"
-    run = start(
-        "jax", 2, *GPT, "--train.steps", "4", XLA_FLAGS=flags, JAX_TRACEBACK_IN_LOCATIONS_LIMIT="{number}", **variables
-    )
+    run = start("jax", 2, *GPT, "--train.steps", "4", XLA_FLAGS=flags, JAX_TRACEBACK_IN_LOCATIONS_LIMIT="{number}", **variables)
     assert_refused(
         run,
         "the processes of this run differ: process 1 has XLA_FLAGS --xla_cpu_enable_fast_math=1, process 0 has 0; "
@@ -280,9 +288,7 @@ def test_processes_with_other_data_are_refused(start):
     assert run.end() == [2, 2]
     for number in (0, 1):
         (line,) = run.complained(number).strip().splitlines()
-        assert line.startswith(
-            f"error: the processes of this run differ: process 1 has the data's fingerprint={theirs}"
-        )
+        assert line.startswith(f"error: the processes of this run differ: process 1 has the data's fingerprint={theirs}")
         assert f", process 0 has {ours}" in line
     assert not run.workdir.exists()
 

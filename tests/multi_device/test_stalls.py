@@ -12,9 +12,19 @@ from trainers.monitoring.stalls import ENDED, EVALUATING, READING, STARTING, STE
 STALL = 10  # seconds, which a loaded machine needs between two signs of life
 # Dropout is off, and the mesh has eight devices: any number of processes computes the same.
 COMMAND = [
-    "gpt.quickstart", "--tiny", "--layout", "fully_sharded:2x4", "--train.steps", "100000", "--train.save_every", "2",
-    "--train.stall_seconds", str(STALL), "--train.log_every", "1",
-]  # fmt: skip
+    "gpt.quickstart",
+    "--tiny",
+    "--layout",
+    "fully_sharded:2x4",
+    "--train.steps",
+    "100000",
+    "--train.save_every",
+    "2",
+    "--train.stall_seconds",
+    str(STALL),
+    "--train.log_every",
+    "1",
+]
 
 
 def test_the_process_for_which_the_others_wait_is_named():
@@ -42,9 +52,7 @@ def test_who_moves_starts_evaluates_or_has_ended_is_left_alone():
     waiting = Sighting(7, STEPPING, still=12)
     assert culprit([waiting, Sighting(7, READING, still=9)], 10) is None
     assert culprit([waiting, Sighting(0, STARTING, still=1000)], 10) is None
-    assert (
-        culprit([waiting, Sighting(6, STEPPING, silent=9, still=12)], 10) is None
-    )  # stopped rather than slow, perhaps
+    assert culprit([waiting, Sighting(6, STEPPING, silent=9, still=12)], 10) is None  # stopped rather than slow, perhaps
     assert culprit([Sighting(7, EVALUATING, still=1000)] * 2, 10) is None
     assert culprit([waiting, Sighting(8, ENDED, silent=1000, still=1000)], 10) is None
 

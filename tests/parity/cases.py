@@ -20,68 +20,124 @@ class Case:
 
 
 _BERT = dict(
-    vocab_size=101, hidden_size=27, num_hidden_layers=2, num_attention_heads=3, intermediate_size=20,
-    max_position_embeddings=23, type_vocab_size=2,
-)  # fmt: skip
-_ROBERTA = _BERT | dict(
-    vocab_size=103, type_vocab_size=1, max_position_embeddings=21, layer_norm_eps=1e-5, pad_token_id=1
+    vocab_size=101,
+    hidden_size=27,
+    num_hidden_layers=2,
+    num_attention_heads=3,
+    intermediate_size=20,
+    max_position_embeddings=23,
+    type_vocab_size=2,
 )
-_DISTILBERT = dict(
-    vocab_size=101, dim=27, n_layers=2, n_heads=3, hidden_dim=20, max_position_embeddings=23,
-)  # fmt: skip
+_ROBERTA = _BERT | dict(vocab_size=103, type_vocab_size=1, max_position_embeddings=21, layer_norm_eps=1e-5, pad_token_id=1)
+_DISTILBERT = dict(vocab_size=101, dim=27, n_layers=2, n_heads=3, hidden_dim=20, max_position_embeddings=23)
 # A window of 3 to either side, in rows of 13; 3 heads of 6 or 11 of 2.
 _MODERNBERT = dict(
-    vocab_size=97, hidden_size=18, num_hidden_layers=5, num_attention_heads=3, intermediate_size=14, local_attention=7,
-    pad_token_id=0, cls_token_id=1, sep_token_id=2, bos_token_id=1, eos_token_id=2,
-)  # fmt: skip
+    vocab_size=97,
+    hidden_size=18,
+    num_hidden_layers=5,
+    num_attention_heads=3,
+    intermediate_size=14,
+    local_attention=7,
+    pad_token_id=0,
+    cls_token_id=1,
+    sep_token_id=2,
+    bos_token_id=1,
+    eos_token_id=2,
+)
 _BASES = {
     "full_attention": {"rope_type": "default", "rope_theta": 500.0},
     "sliding_attention": {"rope_type": "default", "rope_theta": 20.0},
 }
 _GPT2 = dict(vocab_size=101, n_embd=27, n_layer=3, n_head=3, n_positions=23, bos_token_id=None, eos_token_id=None)
 _LLAMA = dict(
-    vocab_size=101, hidden_size=27, num_hidden_layers=2, intermediate_size=20, head_dim=10, rms_norm_eps=1e-5, pad_token_id=None,
-    bos_token_id=None, eos_token_id=None,
-)  # fmt: skip
-_THETA: dict[str, Any] = {"rope_theta": 500.0, "rope_type": "default"}
-_LLAMA3 = dict(
-    rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=6
+    vocab_size=101,
+    hidden_size=27,
+    num_hidden_layers=2,
+    intermediate_size=20,
+    head_dim=10,
+    rms_norm_eps=1e-5,
+    pad_token_id=None,
+    bos_token_id=None,
+    eos_token_id=None,
 )
+_THETA: dict[str, Any] = {"rope_theta": 500.0, "rope_type": "default"}
+_LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=6)
 _YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=6, beta_fast=3.0)
 _GEMMA = dict(
-    vocab_size=101, hidden_size=27, num_hidden_layers=2, intermediate_size=20, num_attention_heads=9, num_key_value_heads=3,
-    head_dim=6, query_pre_attn_scalar=10, attn_implementation="eager",
-)  # fmt: skip
+    vocab_size=101,
+    hidden_size=27,
+    num_hidden_layers=2,
+    intermediate_size=20,
+    num_attention_heads=9,
+    num_key_value_heads=3,
+    head_dim=6,
+    query_pre_attn_scalar=10,
+    attn_implementation="eager",
+)
 _PHI = dict(
-    vocab_size=101, hidden_size=40, num_hidden_layers=2, intermediate_size=20, num_attention_heads=5, pad_token_id=0,
-    bos_token_id=None, eos_token_id=None, max_position_embeddings=24,
-)  # fmt: skip
+    vocab_size=101,
+    hidden_size=40,
+    num_hidden_layers=2,
+    intermediate_size=20,
+    num_attention_heads=5,
+    pad_token_id=0,
+    bos_token_id=None,
+    eos_token_id=None,
+    max_position_embeddings=24,
+)
 _LONGROPE = dict(
-    rope_type="longrope",
-    rope_theta=500.0,
-    short_factor=[1.0, 1.2, 1.5],
-    long_factor=[2.0, 3.0, 5.0],
-    partial_rotary_factor=0.75,
+    rope_type="longrope", rope_theta=500.0, short_factor=[1.0, 1.2, 1.5], long_factor=[2.0, 3.0, 5.0], partial_rotary_factor=0.75
 )
 
-_T5 = dict(vocab_size=101, d_model=20, d_kv=6, d_ff=28, num_layers=2, num_heads=3, relative_attention_num_buckets=8,
-           relative_attention_max_distance=9)  # fmt: skip
+_T5 = dict(
+    vocab_size=101,
+    d_model=20,
+    d_kv=6,
+    d_ff=28,
+    num_layers=2,
+    num_heads=3,
+    relative_attention_num_buckets=8,
+    relative_attention_max_distance=9,
+)
 
 _M2M100 = dict(
-    vocab_size=101, d_model=24, encoder_layers=2, decoder_layers=2, encoder_attention_heads=3, decoder_attention_heads=3,
-    encoder_ffn_dim=28, decoder_ffn_dim=28, bos_token_id=0, eos_token_id=2, pad_token_id=1, max_position_embeddings=40,
-)  # fmt: skip
+    vocab_size=101,
+    d_model=24,
+    encoder_layers=2,
+    decoder_layers=2,
+    encoder_attention_heads=3,
+    decoder_attention_heads=3,
+    encoder_ffn_dim=28,
+    decoder_ffn_dim=28,
+    bos_token_id=0,
+    eos_token_id=2,
+    pad_token_id=1,
+    max_position_embeddings=40,
+)
 
 _VIT = dict(
-    hidden_size=30, num_hidden_layers=2, num_attention_heads=3, intermediate_size=22, image_size=21, patch_size=7, num_channels=3,
-)  # fmt: skip
+    hidden_size=30, num_hidden_layers=2, num_attention_heads=3, intermediate_size=22, image_size=21, patch_size=7, num_channels=3
+)
 
 _WHISPER = dict(
-    vocab_size=101, d_model=24, encoder_layers=2, decoder_layers=2, encoder_attention_heads=3, decoder_attention_heads=3,
-    encoder_ffn_dim=28, decoder_ffn_dim=28, num_mel_bins=7, max_source_positions=15, max_target_positions=19,
-    decoder_start_token_id=2, bos_token_id=1, eos_token_id=1, pad_token_id=1, suppress_tokens=None,
+    vocab_size=101,
+    d_model=24,
+    encoder_layers=2,
+    decoder_layers=2,
+    encoder_attention_heads=3,
+    decoder_attention_heads=3,
+    encoder_ffn_dim=28,
+    decoder_ffn_dim=28,
+    num_mel_bins=7,
+    max_source_positions=15,
+    max_target_positions=19,
+    decoder_start_token_id=2,
+    bos_token_id=1,
+    eos_token_id=1,
+    pad_token_id=1,
+    suppress_tokens=None,
     begin_suppress_tokens=None,
-)  # fmt: skip
+)
 
 _CAPTIONER: dict[str, Any] = dict(
     encoder=_VIT | dict(model_type="vit"),
@@ -90,24 +146,50 @@ _CAPTIONER: dict[str, Any] = dict(
 )
 
 _WAVE = dict(
-    hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=28, conv_dim=[10] * 7, vocab_size=13,
-    mask_time_prob=0.0, num_conv_pos_embeddings=6, num_conv_pos_embedding_groups=4,
-)  # fmt: skip
+    hidden_size=24,
+    num_hidden_layers=2,
+    num_attention_heads=3,
+    intermediate_size=28,
+    conv_dim=[10] * 7,
+    vocab_size=13,
+    mask_time_prob=0.0,
+    num_conv_pos_embeddings=6,
+    num_conv_pos_embedding_groups=4,
+)
 _STABLE = dict(feat_extract_norm="layer", conv_bias=True, do_stable_layer_norm=True)
 
 # Mixtures: prime vocabularies, experts that are no power of two, heads whose size is not hidden / heads.
 _MIXTURE = dict(
-    vocab_size=101, hidden_size=24, num_hidden_layers=2, intermediate_size=20, num_attention_heads=3, num_key_value_heads=1,
-    bos_token_id=None, eos_token_id=None, pad_token_id=None,
-)  # fmt: skip
+    vocab_size=101,
+    hidden_size=24,
+    num_hidden_layers=2,
+    intermediate_size=20,
+    num_attention_heads=3,
+    num_key_value_heads=1,
+    bos_token_id=None,
+    eos_token_id=None,
+    pad_token_id=None,
+)
 _DEEPSEEK_YARN = dict(
     rope_type="yarn", rope_theta=700.0, factor=8.0, original_max_position_embeddings=4, beta_fast=32, beta_slow=1
 )
 _DEEPSEEK = _MIXTURE | dict(
-    num_hidden_layers=3, num_key_value_heads=3, moe_intermediate_size=14, n_routed_experts=12, num_experts_per_tok=3, n_group=4,
-    topk_group=2, first_k_dense_replace=1, n_shared_experts=2, q_lora_rank=11, kv_lora_rank=9, qk_nope_head_dim=5,
-    qk_rope_head_dim=6, v_head_dim=7, num_nextn_predict_layers=0,
-)  # fmt: skip
+    num_hidden_layers=3,
+    num_key_value_heads=3,
+    moe_intermediate_size=14,
+    n_routed_experts=12,
+    num_experts_per_tok=3,
+    n_group=4,
+    topk_group=2,
+    first_k_dense_replace=1,
+    n_shared_experts=2,
+    q_lora_rank=11,
+    kv_lora_rank=9,
+    qk_nope_head_dim=5,
+    qk_rope_head_dim=6,
+    v_head_dim=7,
+    num_nextn_predict_layers=0,
+)
 _MIXTURES = {
     "mixtral": Case("MixtralForCausalLM", _MIXTURE | dict(num_local_experts=5, num_experts_per_tok=2, head_dim=10)),
     "mixtral_window": Case(
@@ -116,30 +198,42 @@ _MIXTURES = {
     ),
     "qwen2_moe": Case(
         "Qwen2MoeForCausalLM",
-        _MIXTURE
-        | dict(num_experts=7, num_experts_per_tok=3, moe_intermediate_size=10, shared_expert_intermediate_size=14),
+        _MIXTURE | dict(num_experts=7, num_experts_per_tok=3, moe_intermediate_size=10, shared_expert_intermediate_size=14),
     ),
     # Every second layer dense, of a size of its own.
     "qwen2_moe_sparse": Case(
         "Qwen2MoeForCausalLM",
         _MIXTURE
         | dict(
-            num_hidden_layers=4, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=10, decoder_sparse_step=2,
-            shared_expert_intermediate_size=14, norm_topk_prob=True, qkv_bias=False, use_sliding_window=True,
-            sliding_window=5, max_window_layers=3,
+            num_hidden_layers=4,
+            num_experts=5,
+            num_experts_per_tok=2,
+            moe_intermediate_size=10,
+            decoder_sparse_step=2,
+            shared_expert_intermediate_size=14,
+            norm_topk_prob=True,
+            qkv_bias=False,
+            use_sliding_window=True,
+            sliding_window=5,
+            max_window_layers=3,
         ),
     ),
     "qwen3_moe": Case(
         "Qwen3MoeForCausalLM",
-        _MIXTURE
-        | dict(num_experts=7, num_experts_per_tok=3, moe_intermediate_size=10, head_dim=10, norm_topk_prob=True),
+        _MIXTURE | dict(num_experts=7, num_experts_per_tok=3, moe_intermediate_size=10, head_dim=10, norm_topk_prob=True),
     ),
     "qwen3_moe_leading": Case(
         "Qwen3MoeForCausalLM",
         _MIXTURE
         | dict(
-            num_hidden_layers=3, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=10, mlp_only_layers=[0],
-            attention_bias=True, use_sliding_window=True, sliding_window=4,
+            num_hidden_layers=3,
+            num_experts=5,
+            num_experts_per_tok=2,
+            moe_intermediate_size=10,
+            mlp_only_layers=[0],
+            attention_bias=True,
+            use_sliding_window=True,
+            sliding_window=4,
         ),
     ),
     "olmoe": Case("OlmoeForCausalLM", _MIXTURE | dict(num_experts=7, num_experts_per_tok=3)),
@@ -152,7 +246,11 @@ _MIXTURES = {
         "GptOssForCausalLM",
         _MIXTURE
         | dict(
-            num_local_experts=5, num_experts_per_tok=2, head_dim=8, attention_bias=False, rope_parameters=_THETA,
+            num_local_experts=5,
+            num_experts_per_tok=2,
+            head_dim=8,
+            attention_bias=False,
+            rope_parameters=_THETA,
             layer_types=["full_attention", "full_attention"],
         ),
     ),
@@ -163,7 +261,7 @@ _MIXTURES = {
         "DeepseekV3ForCausalLM",
         _DEEPSEEK | dict(q_lora_rank=None, rope_interleave=False, first_k_dense_replace=0, norm_topk_prob=False),
     ),
-}  # fmt: skip
+}
 
 CASES = {
     "bert": Case("BertModel", _BERT),
@@ -175,9 +273,7 @@ CASES = {
     # Positions count from the row behind padding's, whatever padding is; the XLM-R has two types, as a file that doesn't say.
     "roberta": Case("RobertaModel", _ROBERTA, left=True),
     "roberta_masked_lm": Case("RobertaForMaskedLM", _ROBERTA | dict(num_hidden_layers=3), left=True),
-    "roberta_classification": Case(
-        "RobertaForSequenceClassification", _ROBERTA | dict(num_labels=5, hidden_act="relu")
-    ),
+    "roberta_classification": Case("RobertaForSequenceClassification", _ROBERTA | dict(num_labels=5, hidden_act="relu")),
     "roberta_tagging": Case("RobertaForTokenClassification", _ROBERTA | dict(num_labels=7, pad_token_id=4), left=True),
     "roberta_span": Case("RobertaForQuestionAnswering", _ROBERTA),
     "xlm_roberta": Case("XLMRobertaModel", _ROBERTA | dict(pad_token_id=0, type_vocab_size=2), left=True),
@@ -187,9 +283,7 @@ CASES = {
         "DistilBertForMaskedLM", _DISTILBERT | dict(activation="relu", sinusoidal_pos_embds=True), left=True
     ),
     "distilbert_classification": Case("DistilBertForSequenceClassification", _DISTILBERT | dict(num_labels=5)),
-    "distilbert_tagging": Case(
-        "DistilBertForTokenClassification", _DISTILBERT | dict(num_labels=7, n_layers=3), left=True
-    ),
+    "distilbert_tagging": Case("DistilBertForTokenClassification", _DISTILBERT | dict(num_labels=7, n_layers=3), left=True),
     "distilbert_span": Case("DistilBertForQuestionAnswering", _DISTILBERT),
     # Layers that see everything, then near positions alone; every kind of bias; and one pattern that has no period.
     "modernbert": Case("ModernBertModel", _MODERNBERT, left=True),
@@ -222,9 +316,7 @@ CASES = {
     "modernbert_tagging": Case("ModernBertForTokenClassification", _MODERNBERT | dict(num_labels=7), left=True),
     "modernbert_span": Case("ModernBertForQuestionAnswering", _MODERNBERT),
     # The same model as version 4 computes it, and writes its settings.
-    "modernbert_version4": Case(
-        "ModernBertForMaskedLM", _MODERNBERT | dict(global_rope_theta=500.0), version=4, left=True
-    ),
+    "modernbert_version4": Case("ModernBertForMaskedLM", _MODERNBERT | dict(global_rope_theta=500.0), version=4, left=True),
     "gpt2": Case("GPT2LMHeadModel", _GPT2 | dict(n_inner=20)),
     "gpt2_untied": Case("GPT2LMHeadModel", _GPT2 | dict(n_layer=1, tie_word_embeddings=False)),
     "llama": Case("LlamaForCausalLM", _LLAMA | dict(num_attention_heads=9, num_key_value_heads=3)),
@@ -233,12 +325,9 @@ CASES = {
         _LLAMA | dict(num_attention_heads=3, num_key_value_heads=1, tie_word_embeddings=True, rope_parameters=_THETA),
     ),
     # Rotary positions, in rows of more than twice the length that they are stretched from.
-    "llama_llama3": Case(
-        "LlamaForCausalLM", _LLAMA | dict(num_attention_heads=3, rope_parameters=_THETA | _LLAMA3), left=True
-    ),
+    "llama_llama3": Case("LlamaForCausalLM", _LLAMA | dict(num_attention_heads=3, rope_parameters=_THETA | _LLAMA3), left=True),
     "llama_linear": Case(
-        "LlamaForCausalLM",
-        _LLAMA | dict(num_attention_heads=3, rope_parameters=_THETA | dict(rope_type="linear", factor=3.0)),
+        "LlamaForCausalLM", _LLAMA | dict(num_attention_heads=3, rope_parameters=_THETA | dict(rope_type="linear", factor=3.0))
     ),
     "llama_yarn": Case(
         "LlamaForCausalLM",
@@ -247,9 +336,7 @@ CASES = {
     "mistral": Case(
         "MistralForCausalLM", _LLAMA | dict(num_attention_heads=9, num_key_value_heads=3, sliding_window=5), left=True
     ),
-    "mistral_whole": Case(
-        "MistralForCausalLM", _LLAMA | dict(num_attention_heads=9, num_key_value_heads=9, sliding_window=None)
-    ),
+    "mistral_whole": Case("MistralForCausalLM", _LLAMA | dict(num_attention_heads=9, num_key_value_heads=9, sliding_window=None)),
     "qwen2": Case("Qwen2ForCausalLM", _LLAMA | dict(num_attention_heads=9, num_key_value_heads=3)),
     "qwen2_window": Case(
         "Qwen2ForCausalLM",
@@ -263,13 +350,9 @@ CASES = {
             max_window_layers=1,
         ),
     ),
-    "qwen3": Case(
-        "Qwen3ForCausalLM", _LLAMA | dict(num_attention_heads=9, num_key_value_heads=3, tie_word_embeddings=True)
-    ),
+    "qwen3": Case("Qwen3ForCausalLM", _LLAMA | dict(num_attention_heads=9, num_key_value_heads=3, tie_word_embeddings=True)),
     "gemma2": Case("Gemma2ForCausalLM", _GEMMA | dict(num_hidden_layers=3, sliding_window=5)),
-    "gemma2_uncapped": Case(
-        "Gemma2ForCausalLM", _GEMMA | dict(final_logit_softcapping=None, attn_logit_softcapping=None)
-    ),
+    "gemma2_uncapped": Case("Gemma2ForCausalLM", _GEMMA | dict(final_logit_softcapping=None, attn_logit_softcapping=None)),
     "gemma3": Case(
         "Gemma3ForCausalLM",
         _GEMMA
@@ -295,8 +378,7 @@ CASES = {
     # Rows longer, and shorter, than those of the first training.
     "phi3_long": Case("Phi3ForCausalLM", _PHI | dict(original_max_position_embeddings=6, rope_parameters=_LONGROPE)),
     "phi3_short": Case(
-        "Phi3ForCausalLM",
-        _PHI | dict(original_max_position_embeddings=16, tie_word_embeddings=True, rope_parameters=_LONGROPE),
+        "Phi3ForCausalLM", _PHI | dict(original_max_position_embeddings=16, tie_word_embeddings=True, rope_parameters=_LONGROPE)
     ),
     "olmo2": Case("Olmo2ForCausalLM", _LLAMA | dict(num_attention_heads=9, num_key_value_heads=3), left=True),
     "smollm3": Case(
@@ -319,16 +401,11 @@ CASES = {
     ),
     **_MIXTURES,
     "t5": Case("T5ForConditionalGeneration", _T5 | dict(num_layers=3)),
-    "t5_v1_1": Case(
-        "T5ForConditionalGeneration", _T5 | dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False)
-    ),
+    "t5_v1_1": Case("T5ForConditionalGeneration", _T5 | dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False)),
     "mt5": Case("MT5ForConditionalGeneration", _T5 | dict(tie_word_embeddings=False)),
     "switch": Case(
         "SwitchTransformersForConditionalGeneration",
-        _T5
-        | dict(
-            num_layers=4, num_decoder_layers=4, num_experts=5, num_sparse_encoder_layers=2, num_sparse_decoder_layers=2
-        ),
+        _T5 | dict(num_layers=4, num_decoder_layers=4, num_experts=5, num_sparse_encoder_layers=2, num_sparse_decoder_layers=2),
     ),
     "switch_all_sparse": Case(
         "SwitchTransformersForConditionalGeneration",
@@ -392,26 +469,18 @@ CASES = {
     ),
     # Sounds: a norm over time, layers normed behind; norms by position, layers normed before; two kinds of positions.
     "wav2vec2": Case("Wav2Vec2ForCTC", _WAVE | dict(num_hidden_layers=3)),
-    "wav2vec2_stable": Case(
-        "Wav2Vec2Model", _WAVE | _STABLE | dict(num_conv_pos_embeddings=5, num_conv_pos_embedding_groups=2)
-    ),
+    "wav2vec2_stable": Case("Wav2Vec2Model", _WAVE | _STABLE | dict(num_conv_pos_embeddings=5, num_conv_pos_embedding_groups=2)),
     "wav2vec2_conformer": Case(
         "Wav2Vec2ConformerForCTC", _WAVE | dict(hidden_act="swish", conv_depthwise_kernel_size=7, conv_bias=True)
     ),
     "wav2vec2_conformer_rotary": Case(
         "Wav2Vec2ConformerModel",
         _WAVE
-        | dict(
-            hidden_act="swish",
-            conv_depthwise_kernel_size=5,
-            position_embeddings_type="rotary",
-            feat_extract_norm="layer",
-        ),
+        | dict(hidden_act="swish", conv_depthwise_kernel_size=5, position_embeddings_type="rotary", feat_extract_norm="layer"),
     ),
     "llama_biased": Case(
         "LlamaForCausalLM",
-        _LLAMA
-        | dict(num_attention_heads=3, num_hidden_layers=3, attention_bias=True, mlp_bias=True, hidden_act="gelu"),
+        _LLAMA | dict(num_attention_heads=3, num_hidden_layers=3, attention_bias=True, mlp_bias=True, hidden_act="gelu"),
     ),
 }
 

@@ -26,15 +26,7 @@ from trainers.weights.huggingface import HuggingFace
 
 TOLERANCE = 1e-4
 # Other values that `transformers` accepts, of settings that are words.
-WORDS = {
-    "gelu": "relu",
-    "relu": "gelu",
-    "silu": "gelu",
-    "gelu_new": "relu",
-    "cls": "mean",
-    "mean": "cls",
-    "float32": "bfloat16",
-}
+WORDS = {"gelu": "relu", "relu": "gelu", "silu": "gelu", "gelu_new": "relu", "cls": "mean", "mean": "cls", "float32": "bfloat16"}
 # The model itself, how precisely it is computed, and the form of what it returns.
 NAMES = {"architectures", "model_type", "dtype", "torch_dtype", "return_dict"}
 ABSENT = object()
@@ -80,9 +72,7 @@ def inputs(folder: Path, pad: Any) -> dict[str, np.ndarray]:
     stored = load_file(folder / "expected.safetensors")
     given = {k: stored[k] for k in GIVEN if k in stored}
     real = np.where(given["tokens"] < 9, given["tokens"] + 9, given["tokens"])
-    given["tokens"] = np.where(given["mask"] > 0, real, pad if type(pad) is int and 0 <= pad < 9 else 0).astype(
-        np.int32
-    )
+    given["tokens"] = np.where(given["mask"] > 0, real, pad if type(pad) is int and 0 <= pad < 9 else 0).astype(np.int32)
     return given
 
 
@@ -97,9 +87,7 @@ def check(name: str, scratch: Path, known: Mapping[str, Mapping[str, Any]]) -> c
         folder.mkdir()
         (folder / "config.json").write_text(json.dumps(edited))
         (folder / "model.safetensors").symlink_to(fixture / "model.safetensors")
-        save_file(
-            inputs(fixture, edited.get("pad_token_id", defaults.get("pad_token_id"))), folder / "inputs.safetensors"
-        )
+        save_file(inputs(fixture, edited.get("pad_token_id", defaults.get("pad_token_id"))), folder / "inputs.safetensors")
         folders[edit] = folder
     theirs("edited", *folders.values(), version=CASES[name].version)
     ends = collections.Counter()

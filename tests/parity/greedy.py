@@ -51,8 +51,7 @@ PROMPTS = {
     "French": "Il était une fois une petite fille qui",
     "one word": "Photosynthesis",
     "signs": "🙂🙃 ∑∫ naïve café — “quoted” … 100 % &",
-    "a long text": "The history of the steam engine begins in antiquity. " * 12
-    + "In the eighteenth century, James Watt",
+    "a long text": "The history of the steam engine begins in antiquity. " * 12 + "In the eighteenth century, James Watt",
 }
 
 
@@ -92,9 +91,7 @@ class Row:
         return text, abs(there[1] - there[0]) <= self.apart
 
 
-def _theirs(
-    what: str, model: Path, settings: dict[str, Any], arrays: dict[str, np.ndarray]
-) -> Iterator[dict[str, Any]]:
+def _theirs(what: str, model: Path, settings: dict[str, Any], arrays: dict[str, np.ndarray]) -> Iterator[dict[str, Any]]:
     """Yields the ids, their prompt among them, and the logits of each row that `transformers` wrote (tests/parity/theirs.py)."""
     save_file(arrays, model / "given.safetensors")
     (model / "given.json").write_text(json.dumps(settings))
@@ -161,9 +158,7 @@ def compare(name: str, scratch: Path) -> bool:
     for row in MODELS[name](e, source, scratch / name):
         text, tie = row.difference()
         same = "equal" if not text else "tie" if tie else "DIFFERENT"
-        print(
-            f"  {row.name:<30}{len(row.other_TV):>8}{same:>12}{row.apart:>14.1e}{row.nearest_choice:>16.1e}", flush=True
-        )
+        print(f"  {row.name:<30}{len(row.other_TV):>8}{same:>12}{row.apart:>14.1e}{row.nearest_choice:>16.1e}", flush=True)
         if text:
             print(f"    {text}")
         fine &= tie

@@ -50,8 +50,7 @@ def theirs(*args: str | Path, version: int = 5) -> str:
 
 # Of every model_type that is read; a picture's captioner has none without its two halves.
 _KINDS = sorted(
-    {kind for module in map(interchange_of, FAMILIES) if module for kind in module.MODEL_TYPES}
-    - {"vision-encoder-decoder"}
+    {kind for module in map(interchange_of, FAMILIES) if module for kind in module.MODEL_TYPES} - {"vision-encoder-decoder"}
 )
 
 
@@ -129,9 +128,7 @@ def translators(made: Path, to: Path) -> dict[str, bool]:
     same = {}
     for name, case in TRANSLATORS.items():
         huggingface.write_folder(open.open_weights(made / name), to / name)
-        (wanted,) = (
-            w for w in ours.translations(made / name) if (w["text"], w["from"]) == (ODD_TEXT, case.directions[0][0])
-        )
+        (wanted,) = (w for w in ours.translations(made / name) if (w["text"], w["from"]) == (ODD_TEXT, case.directions[0][0]))
         ids = json.loads(theirs("encode", to / name, ODD_TEXT, wanted["from"], version=case.version))
         same[name] = ids == wanted["ids"] and not ours.mistranslated(made / name)
     return same

@@ -113,9 +113,7 @@ def outputs(source: Weights, given: dict[str, np.ndarray]) -> dict[str, np.ndarr
     m, b = model(source), batch(given, from_first=bool(getattr(config, "first_position", 0)))
     if isinstance(config, EncoderDecoderConfig):
         found = {"logits": jax.jit(lambda m, b: m(b))(m, b)}
-        searches = (
-            (("greedy", 1, 1),) if given.keys() & {"frames", "images"} else (("greedy", 1, 1), ("beams", 3, 10_000))
-        )
+        searches = (("greedy", 1, 1),) if given.keys() & {"frames", "images"} else (("greedy", 1, 1), ("beams", 3, 10_000))
         for name, beams, eos in searches:
             found[name] = _decoded(m, b, beams, eos)
     elif isinstance(config, ConformerConfig):
@@ -185,9 +183,7 @@ def _bert(head: Any, m: Any, b: dict[str, jax.Array]) -> dict[str, jax.Array]:
         case MaskedLm() | Tagging():
             return {"logits": out}
         case Classification():
-            return {
-                "logits": out[:, 0 if head.pooling == "cls" else out.shape[1] // 2]
-            }  # the middle is real in every row
+            return {"logits": out[:, 0 if head.pooling == "cls" else out.shape[1] // 2]}  # the middle is real in every row
         case Span():
             return {"start_logits": out[:, 0, :, 0], "end_logits": out[:, 0, :, 1]}
         case SentenceEmbedding():
@@ -201,10 +197,7 @@ def distance(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray], mask: n
 
     def one(name: str) -> float:
         difference = np.abs(ours[name].astype(np.float64) - theirs[name])
-        per_token = (
-            name not in ("embedding", "seq_relationship_logits", "greedy", "beams")
-            and difference.shape[:2] == mask.shape
-        )
+        per_token = name not in ("embedding", "seq_relationship_logits", "greedy", "beams") and difference.shape[:2] == mask.shape
         return float(np.max(difference[mask > 0] if per_token else difference))
 
     assert ours.keys() == theirs.keys(), (ours.keys(), theirs.keys())

@@ -30,13 +30,7 @@ from cases import (  # pyright: ignore[reportMissingImports]
 from safetensors.numpy import load_file, save_file
 from vocabularies import TEXTS, TOKENS  # pyright: ignore[reportMissingImports]
 
-BARE = (
-    "BertModel",
-    "RobertaModel",
-    "XLMRobertaModel",
-    "DistilBertModel",
-    "ModernBertModel",
-)  # of which vectors are compared too
+BARE = ("BertModel", "RobertaModel", "XLMRobertaModel", "DistilBertModel", "ModernBertModel")  # of which vectors are compared too
 VERSION = int(transformers.__version__.partition(".")[0])
 
 
@@ -233,9 +227,19 @@ def hear(to: Path) -> None:
         found[f"whisper{mels}"] = np.ascontiguousarray(frames.T).astype(np.float32)
     filters = mel_filter_bank(257, 80, 20, 8000, 16_000, norm=None, mel_scale="kaldi", triangularize_in_mel_space=True)
     frames = spectrogram(
-        found["sound"] * 2**15, window_function(400, "povey", periodic=False), 400, 160, fft_length=512, power=2.0,
-        center=False, preemphasis=0.97, mel_filters=filters, log_mel="log", mel_floor=1.1920929e-07, remove_dc_offset=True,
-    )  # fmt: skip
+        found["sound"] * 2**15,
+        window_function(400, "povey", periodic=False),
+        400,
+        160,
+        fft_length=512,
+        power=2.0,
+        center=False,
+        preemphasis=0.97,
+        mel_filters=filters,
+        log_mel="log",
+        mel_floor=1.1920929e-07,
+        remove_dc_offset=True,
+    )
     found["kaldi80"] = np.ascontiguousarray(frames.T).astype(np.float32)
     save_file(found, to)
 
@@ -257,9 +261,7 @@ def translators(pieces: Path, to: Path) -> None:
         superfluous = [pieces.name] if case.tokenizer.endswith("Fast") else []
         for file in ("generation_config.json", "added_tokens.json", *superfluous):
             (to / name / file).unlink(missing_ok=True)
-        translations = [
-            translation(model, tokenizer, text, *direction) for direction in case.directions for text in TRANSLATED
-        ]
+        translations = [translation(model, tokenizer, text, *direction) for direction in case.directions for text in TRANSLATED]
         (to / name / "translations.json").write_text(json.dumps(translations, ensure_ascii=False, indent=1) + "\n")
 
 
@@ -275,16 +277,20 @@ def translation(model, tokenizer, text: str, source: str, target: str) -> dict:
     for name, beams, eos in (("greedy", 1, 2), ("beams", 3, 10_000)):
         with torch.no_grad():
             out = model.generate(
-                input_ids=torch.tensor([ids]), forced_bos_token_id=first, num_beams=beams, eos_token_id=eos,
-                max_new_tokens=8, do_sample=False, length_penalty=0.0, suppress_tokens=[0],
-            )  # fmt: skip
+                input_ids=torch.tensor([ids]),
+                forced_bos_token_id=first,
+                num_beams=beams,
+                eos_token_id=eos,
+                max_new_tokens=8,
+                do_sample=False,
+                length_penalty=0.0,
+                suppress_tokens=[0],
+            )
         found[name] = out[0, 1:].tolist()
     return found
 
 
-def greedily(
-    logits_of, ids: list[int], tokens: int, ends: list[int], barred=lambda written: []
-) -> dict[str, np.ndarray]:
+def greedily(logits_of, ids: list[int], tokens: int, ends: list[int], barred=lambda written: []) -> dict[str, np.ndarray]:
     """Ids and the logits [T, V] that each new one is the greatest of, up to one of `ends`, which is the last.
 
     Args:
@@ -327,9 +333,7 @@ def texts(folder: Path) -> None:
         if ids:
             given = torch.tensor([ids])
             with torch.no_grad():
-                out = model.generate(
-                    given, attention_mask=torch.ones_like(given), max_new_tokens=TOKENS, do_sample=False
-                )
+                out = model.generate(given, attention_mask=torch.ones_like(given), max_new_tokens=TOKENS, do_sample=False)
             row["continued"] = out[0, len(ids) :].tolist()
         found.append(row)
     (folder / "texts.json").write_text(json.dumps(found) + "\n")

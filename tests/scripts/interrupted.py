@@ -45,13 +45,7 @@ if __name__ == "__main__":
     parent = os.getpid()
     stopping.listen()
     sys.setprofile(at_call)
-    for name in (
-        "dataclasses",
-        "pathlib",
-        "configs.experiment",
-        "configs.registry",
-        "scripts.cli",
-    ):  # as scripts.train does
+    for name in ("dataclasses", "pathlib", "configs.experiment", "configs.registry", "scripts.cli"):  # as scripts.train does
         importlib.import_module(name)
     sys.setprofile(None)
     if os.getpid() != parent:

@@ -38,9 +38,7 @@ def program(path: Path, known: dict[str, str]) -> str:
 def test_vulnerable_packages_are_named(tmp_path, known, count, text):
     """A database that finds nothing in a version that is known to be vulnerable is none, and that is said."""
     lock = tmp_path / "lock"
-    lock.write_text(
-        "jax==0.1 ; python_full_version < '3.12' \\\n    --hash=sha256:0\nflax==0.2 \\\n    --hash=sha256:1\n"
-    )
+    lock.write_text("jax==0.1 ; python_full_version < '3.12' \\\n    --hash=sha256:0\nflax==0.2 \\\n    --hash=sha256:1\n")
     found, lines = audit.audited(program(tmp_path / "pip-audit", known), lock)
     assert found == count and lines.startswith(text)
 
@@ -51,10 +49,7 @@ def test_a_program_that_fails_is_a_reason(tmp_path):
     (tmp_path / "pip-audit").write_text("#!/bin/sh\necho no connection >&2\nexit 1\n")
     (tmp_path / "pip-audit").chmod(0o755)
     (tmp_path / "lock").write_text(json.dumps(""))
-    assert audit.audited(str(tmp_path / "pip-audit"), tmp_path / "lock") == (
-        0,
-        "skipped: pip-audit failed: no connection",
-    )
+    assert audit.audited(str(tmp_path / "pip-audit"), tmp_path / "lock") == (0, "skipped: pip-audit failed: no connection")
 
 
 def test_whatever_make_installs_from_a_file_has_hashes():

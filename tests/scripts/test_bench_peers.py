@@ -114,12 +114,7 @@ def test_maxtext_gets_the_shapes_of_the_experiment():
     given = maxtext.settings(registry.to_json(registry.load("gpt.bench_42m")), "out")
     for setting in ("base_emb_dim=512", "base_num_decoder_layers=8", "base_mlp_dim=2048", "vocab_size=32000"):
         assert setting in given
-    for setting in (
-        "per_device_batch_size=8",
-        "max_target_length=256",
-        "learning_rate=0.0001",
-        "adam_weight_decay=0.01",
-    ):
+    for setting in ("per_device_batch_size=8", "max_target_length=256", "learning_rate=0.0001", "adam_weight_decay=0.01"):
         assert setting in given
 
 

@@ -25,8 +25,10 @@ def test_pixels_of_a_cache(tmp_path):
     manifest = json.loads((cache / "manifest.json").read_text())
     splits = bench_image_baseline.read(cache, manifest, 6, limit=10)
     assert {name: pixels.shape for name, (pixels, _) in splits.items()} == {
-        "train": (10, 108), "validation": (2, 108), "test": (4, 108)
-    }  # fmt: skip
+        "train": (10, 108),
+        "validation": (2, 108),
+        "test": (4, 108),
+    }
     pixels, labels = splits["test"]
     assert pixels.min() >= 0 and pixels.max() <= 1 and set(labels.tolist()) == {0, 1}
 

@@ -98,9 +98,7 @@ def test_too_long_a_turn_is_passed_over(capsys):
 
     conversation = Chat(respond, None)
     assert all(conversation.take(line) for line in ("Hello", "long", "And?"))
-    assert capsys.readouterr().out.splitlines() == [
-        "model: 1", "model: (a prompt of 300 tokens is longer than 256)", "model: 3",
-    ]  # fmt: skip
+    assert capsys.readouterr().out.splitlines() == ["model: 1", "model: (a prompt of 300 tokens is longer than 256)", "model: 3"]
 
 
 def test_a_stream_prints_what_is_new(capsys):

@@ -27,9 +27,7 @@ from trainers.programs import tables
 def command(*args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """Runs `python -m scripts....` without the tests' number of devices; compiles as cheaply."""
     env = os.environ | {"XLA_FLAGS": CHEAP}
-    return subprocess.run(
-        [sys.executable, "-m", *args], capture_output=True, text=True, check=False, env=env, input=stdin
-    )
+    return subprocess.run([sys.executable, "-m", *args], capture_output=True, text=True, check=False, env=env, input=stdin)
 
 
 def refused(*args: str) -> str:
@@ -108,10 +106,7 @@ def test_a_misspelt_override_is_refused(tmp_path):
         (["--layout", "tensor_paralel"], ["no layout 'tensor_paralel'", "did you mean 'tensor_parallel'?"]),
         (["--layout", "tensor_parallel:2by4"], ["'tensor_parallel:2by4'", "a mesh of 2 sizes", "tensor_parallel:2x4"]),
         (["--steps", "3"], ["--steps; choose from optimizer.schedule.steps, train.steps"]),
-        (
-            ["--optimizer.schedule.warmup", "9999"],
-            ["optimizer.schedule: warmup=9999", "below steps=500", "nearest is 499"],
-        ),
+        (["--optimizer.schedule.warmup", "9999"], ["optimizer.schedule: warmup=9999", "below steps=500", "nearest is 499"]),
     ],
     ids=lambda value: " ".join(value) if value[0].startswith("--") else "",
 )
@@ -211,8 +206,11 @@ def test_every_command_of_the_readme_exists():
     import re
 
     root = Path(__file__).parents[2]
-    named = {(page, module) for page in [root / "README.md", *(root / "docs").glob("*.md")]
-             for module in re.findall(r"python -m (scripts\.\w+)", page.read_text())}  # fmt: skip
+    named = {
+        (page, module)
+        for page in [root / "README.md", *(root / "docs").glob("*.md")]
+        for module in re.findall(r"python -m (scripts\.\w+)", page.read_text())
+    }
     assert len(named) > 8
     for page, module in named:
         assert (root / (module.replace(".", "/") + ".py")).exists(), (page, module)

@@ -78,14 +78,7 @@ def test_what_cannot_be_converted_is_refused(tmp_path, monkeypatch, capsys):
     to = tmp_path / "new"
     for args, part in {
         ("from-gguf", FIXTURES / "gpt2", "--to", to): "which from-gguf does not read",
-        (
-            "from-hf",
-            FIXTURES / "gpt2",
-            "--to",
-            to,
-            "--experiment",
-            "bert.base",
-        ): "bert.base is no experiment of family 'gpt'",
+        ("from-hf", FIXTURES / "gpt2", "--to", to, "--experiment", "bert.base"): "bert.base is no experiment of family 'gpt'",
         ("from-hf", FIXTURES / "gpt2", "--to", to, "--layout", "tensor_parallel:1x2"): "not divisible by",
         ("from-hf", FIXTURES / "gpt2", "--to", tmp_path): "exists; choose a new folder",
         ("to-hf", FIXTURES / "gpt2", "--to", tmp_path): "exists; choose a new folder",
@@ -116,9 +109,7 @@ def test_a_release_with_numbers_that_are_none_is_refused(tmp_path):
     )
     found = release.Release(folder)
     assert_array_equal(found.read("embedding.table"), arrays["embedding.table"])
-    with pytest.raises(
-        InterchangeError, match=r"r/model\.safetensors: final_norm\.scale holds NaN or infinite numbers$"
-    ):
+    with pytest.raises(InterchangeError, match=r"r/model\.safetensors: final_norm\.scale holds NaN or infinite numbers$"):
         found.read("final_norm.scale")
 
 

@@ -46,9 +46,7 @@ def test_from_a_folder_to_a_folder(command, tmp_path, monkeypatch):
     weights that the run has, its chat template, and an end of text that is the end of a turn."""
     monkeypatch.setenv("SHARDZOO_DATA", str(tmp_path / "data"))
     e = registry.tiny(registry.load("chat.smollm2_lora"))
-    model = dataclasses.replace(
-        e.model, vocab=329, layers=2, heads=4, head_dim=4, dropout=0.0
-    )  # unlike the experiment's
+    model = dataclasses.replace(e.model, vocab=329, layers=2, heads=4, head_dim=4, dropout=0.0)  # unlike the experiment's
     e = dataclasses.replace(e, model=model, train=dataclasses.replace(e.train, lora=type(e.train.lora)(), init_from=""))
     plan = make_plan(e, jax.devices()[:1])
     start = tmp_path / "start"
@@ -60,10 +58,30 @@ def test_from_a_folder_to_a_folder(command, tmp_path, monkeypatch):
     said = prepare_data.main(["talks", "--from", str(talks), "--vocabulary", str(start), "--length", "64"])
     assert said == 0
     command(
-        train, "chat.smollm2_lora", "--model-from-weights", "--train.init-from", start, "--data.cache", "talks",
-        "--data.length", 64, "--data.batch-size", 4, "--train.lora.targets", "all-linear", "--train.steps", 12,
-        "--optimizer.schedule.peak", "0.01", "--optimizer.schedule.warmup", 2, "--train.log-every", 1, "--workdir", run,
-    )  # fmt: skip
+        train,
+        "chat.smollm2_lora",
+        "--model-from-weights",
+        "--train.init-from",
+        start,
+        "--data.cache",
+        "talks",
+        "--data.length",
+        64,
+        "--data.batch-size",
+        4,
+        "--train.lora.targets",
+        "all-linear",
+        "--train.steps",
+        12,
+        "--optimizer.schedule.peak",
+        "0.01",
+        "--optimizer.schedule.warmup",
+        2,
+        "--train.log-every",
+        1,
+        "--workdir",
+        run,
+    )
     losses = [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines() if '"loss"' in line]
     assert losses[-1] < losses[0]
     scores = json.loads(command(evaluate, "--checkpoint", run, "--json"))

@@ -37,15 +37,30 @@ def e() -> Experiment:
     """The quickstart, tiny, on the prepared series."""
     e = registry.tiny(registry.load("metnet2.quickstart"))
     data = dataclasses.replace(
-        e.data, cache="toy", channels=("rain", "wind"), target="rain", leads=4, height=8, width=8, target_height=4,
-        target_width=4, scored=(1, 4), frames=2, every=3, batch_size=4,
-    )  # fmt: skip
+        e.data,
+        cache="toy",
+        channels=("rain", "wind"),
+        target="rain",
+        leads=4,
+        height=8,
+        width=8,
+        target_height=4,
+        target_width=4,
+        scored=(1, 4),
+        frames=2,
+        every=3,
+        batch_size=4,
+    )
     model = dataclasses.replace(e.model, channels=2, masks=2, leads=4, crop=(4, 4))
     return dataclasses.replace(
-        e, data=data, model=model, layout=ONE_DEVICE, optimizer=AdamW(schedule=Constant(value=1e-2)),
+        e,
+        data=data,
+        model=model,
+        layout=ONE_DEVICE,
+        optimizer=AdamW(schedule=Constant(value=1e-2)),
         eval=Forecasts(batch_size=4),
         train=dataclasses.replace(e.train, steps=6, eval_every=6),
-    )  # fmt: skip
+    )
 
 
 def command(script, monkeypatch, capsys, *arguments: object) -> str:
@@ -78,9 +93,7 @@ def test_from_training_to_a_page(e, tmp_path, monkeypatch, capsys):
     assert [f["minutes"] for f in told["forecasts"]] == [5, 10, 15, 20]
     text = page.read_text()
     assert text.count("<img") == 1 and told["time"] in text
-    with pytest.raises(
-        Exception, match="--time 2020-01-01T00:10: no window of test ends there; the nearest is 2020-01-01T09:00"
-    ):
+    with pytest.raises(Exception, match="--time 2020-01-01T00:10: no window of test ends there; the nearest is 2020-01-01T09:00"):
         command(forecast, monkeypatch, capsys, "--checkpoint", tmp_path / "run", "--time", "2020-01-01T00:10")
 
 

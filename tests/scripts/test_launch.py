@@ -40,12 +40,7 @@ def test_a_topology_is_hosts_with_devices(topology, hosts, per_host):
     [
         ("gpt.gspmd_1t", "", "v4:8x8x16", ["2,048 devices", "v4:8x8x16 has 1,024", "--topology v4:8x16x16"]),
         ("gpt.quickstart", "fully_sharded:2x4", "gpu:2x2", ["8 devices", "gpu:2x2 has 4", "--topology gpu:4x2"]),
-        (
-            "gpt.quickstart",
-            "fully_sharded:3x4",
-            "v4:2x2x3",
-            ["'embed' of size 256", "the 3 shards", "nearest that fits is 2"],
-        ),
+        ("gpt.quickstart", "fully_sharded:3x4", "v4:2x2x3", ["'embed' of size 256", "the 3 shards", "nearest that fits is 2"]),
         ("gpt.quickstart", "", "v4:1x2x4", ["v4:1x2x4", "2x2x1 chips"]),
         ("gpt.quickstart", "", "v44:2x2x2", ["'v44'", "did you mean 'v4'?"]),
         ("gpt.quickstart", "", "gpu:8", ["'gpu:8'", "as gpu:2x4"]),
@@ -93,10 +88,7 @@ def test_every_engine_runs_the_same_command_and_restarts_on_the_preemption_code(
         (lambda: slurm.script(asked("gpt.quickstart", "gpu:2x4")), ["gs://bucket/runs/mine", "all nodes see"]),
         (lambda: gke.script(asked("gpt.quickstart", "gpu:2x4"), "image", False), ["gpu:2x4", "TPU slices"]),
         (lambda: gke.script(asked("gpt.quickstart", "v4:2x2x2"), "", False), ["--image"]),
-        (
-            lambda: tpu_vm.script(asked("gpt.quickstart", "v4:2x2x2", "runs/x"), "zone", False),
-            ["runs/x", "gs://bucket"],
-        ),
+        (lambda: tpu_vm.script(asked("gpt.quickstart", "v4:2x2x2", "runs/x"), "zone", False), ["runs/x", "gs://bucket"]),
         (lambda: job.mounted("gs://bucket"), ["'gs://bucket'", "a bucket and a folder"]),
         (lambda: job.mounted("s3://bucket/runs"), ["'s3://bucket/runs'", "gs://bucket/runs/mine"]),
     ],
@@ -131,9 +123,13 @@ for manifest in map(json.loads, sys.stdin):
     misspelt["spec"]["failurePolicy"]["maxRestart"] = 3
     mistyped["spec"]["replicatedJobs"][0]["template"]["spec"]["parallelism"] = "many"
     done = subprocess.run(
-        [sys.executable, "-S", "-c", check], input="\n".join(map(json.dumps, (manifest, misspelt, mistyped))),
-        env=os.environ | {"PYTHONPATH": str(SCHEMAS)}, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        [sys.executable, "-S", "-c", check],
+        input="\n".join(map(json.dumps, (manifest, misspelt, mistyped))),
+        env=os.environ | {"PYTHONPATH": str(SCHEMAS)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout.split("\n")[:3] == ["sound", "a field is unknown to JobSet", "ValidationError"]
 
 
@@ -158,8 +154,11 @@ def test_tpu_vms_that_are_taken_back_are_requested_again(tmp_path):
     (tools / "gcloud").chmod(0o755)
     text = tpu_vm.script(asked("gpt.gspmd_1t", "v4:8x16x16"), "zone", True)
     environment = os.environ | {
-        "PATH": f"{tools}:{os.environ['PATH']}", "STATE": str(tmp_path), "CODE": "76", "POLL_SECONDS": "0"
-    }  # fmt: skip
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "STATE": str(tmp_path),
+        "CODE": "76",
+        "POLL_SECONDS": "0",
+    }
     done = subprocess.run(["bash", "-c", text], env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (76, "exit code 76"), done.stderr
     calls = [line.split() for line in (tmp_path / "calls").read_text().splitlines()]

@@ -20,9 +20,19 @@ pytestmark = [
 VARYING = re.compile("memory_gib|.*_per_s")
 STEPS = "400"
 RUN = [
-    "gpt.quickstart", "--tiny", "--layout", "fully_sharded:2x1", "--topology", "cpu:2x1",
-    "--train.steps", STEPS, "--train.save_every", "20", "--train.log_every", "5",
-]  # fmt: skip
+    "gpt.quickstart",
+    "--tiny",
+    "--layout",
+    "fully_sharded:2x1",
+    "--topology",
+    "cpu:2x1",
+    "--train.steps",
+    STEPS,
+    "--train.save_every",
+    "20",
+    "--train.log_every",
+    "5",
+]
 
 
 @pytest.fixture(scope="module")

@@ -47,9 +47,7 @@ def settings(tmp_path) -> Speech:
     """Those of a folder of 20 sounds: 16 to learn from, of which eight have a text and one of these is lost; and a teacher."""
     rows = [{"file_name": f"{n:02}.wav", "text": WORDS[n % 5] * (n % 2 or n > 15), "seconds": 0.5} for n in range(20)]
     split_of = {16: "validation", 17: "validation", 18: "test", 19: "test"}
-    folder = write_sounds(
-        tmp_path / "sounds", [row | {"split": split_of.get(n, "train")} for n, row in enumerate(rows)]
-    )
+    folder = write_sounds(tmp_path / "sounds", [row | {"split": split_of.get(n, "train")} for n, row in enumerate(rows)])
     (tmp_path / "teacher").mkdir()
     made = settings_from(str(folder))
     assert isinstance(made, Speech)
@@ -88,9 +86,7 @@ def test_the_teacher_writes_what_nobody_did(tmp_path, settings, asked):
     cache = teach.prepare("taught", settings, data_dir=tmp_path, progress=quiet)
     own = teach.prepare("own", dataclasses.replace(settings, teacher=""), data_dir=tmp_path, progress=quiet)
     assert [len(files) for files in asked] == [9]
-    assert read_manifest(cache)["parts"]["transcribe"] | {"seconds": 0} == dict(
-        examples=14, rows=14, left_out=2, seconds=0
-    )
+    assert read_manifest(cache)["parts"]["transcribe"] | {"seconds": 0} == dict(examples=14, rows=14, left_out=2, seconds=0)
     assert read_manifest(own)["parts"]["transcribe"]["examples"] == 7
     extra = targets(cache)
     for ids in targets(own):

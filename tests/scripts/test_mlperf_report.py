@@ -20,9 +20,15 @@ def write(tmp_path, monkeypatch):
     e = registry.load("gshard_m4.quickstart")
     of = mlperf_rules.benchmark(e, 20.0)
     values = mlperf_rules.settings(e, of) | {
-        "submission_benchmark": of.name, "submission_division": "open", "submission_org": "us", "experiment": e.name,
-        "submission_platform": "8x cpu", "train_samples": 100, "eval_samples": 10, "cache_clear": False,
-    }  # fmt: skip
+        "submission_benchmark": of.name,
+        "submission_division": "open",
+        "submission_org": "us",
+        "experiment": e.name,
+        "submission_platform": "8x cpu",
+        "train_samples": 100,
+        "eval_samples": 10,
+        "cache_clear": False,
+    }
 
     def attempts(*lasting: float | None, **changes) -> Path:
         for seconds in lasting:

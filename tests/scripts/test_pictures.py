@@ -61,9 +61,7 @@ def test_the_page_has_all_pictures(workdir):
     page = report_pictures.write(workdir, *open_model(workdir)).read_text()
     titles = ("Loss and accuracy", "gets wrong", "takes for what", "Where it looks")
     assert page.count("<img") == 4 and all(title in page for title in titles)
-    assert (
-        "vit.moe_quickstart" in page and "of 12 right" in page and "http" not in page.replace("http://www.w3.org", "")
-    )
+    assert "vit.moe_quickstart" in page and "of 12 right" in page and "http" not in page.replace("http://www.w3.org", "")
 
 
 def test_mistakes_are_shown():

@@ -16,8 +16,14 @@ from scripts.reproductions.figure import CLASSES, figure
 PAGES = ROOT / "docs" / "reproductions"
 COMPUTED = [name for name, entry in entries().items() if not entry.stores]
 LONG = (
-    "decoders.gpt", "decoders.released", "gshard.dropped", "gshard.table_1", "t5.sizes", "t5.switch_flops", "t5.switch_scaling",
-)  # fmt: skip
+    "decoders.gpt",
+    "decoders.released",
+    "gshard.dropped",
+    "gshard.table_1",
+    "t5.sizes",
+    "t5.switch_flops",
+    "t5.switch_scaling",
+)
 
 
 @pytest.fixture
@@ -25,9 +31,7 @@ def command(monkeypatch, tmp_path, capsys):
     """Runs the command with its pages in `tmp_path` and returns what it printed."""
 
     def run(*args: str) -> str:
-        monkeypatch.setattr(
-            sys, "argv", ["reproduce", "--pages", str(tmp_path), "--workdir", str(tmp_path / "runs"), *args]
-        )
+        monkeypatch.setattr(sys, "argv", ["reproduce", "--pages", str(tmp_path), "--workdir", str(tmp_path / "runs"), *args])
         assert reproduce.main() == 0
         return capsys.readouterr().out
 

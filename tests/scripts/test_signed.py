@@ -129,9 +129,13 @@ def test_no_command_opens_weights_by_another_way():
     ways = r"(?<!class )\b(HuggingFace|Gguf|Bare|Peft|Release|read_params|read_stored)\("
     using = {name for name, text in texts.items() if not name.startswith("tests") and re.search(ways, text)}
     assert using == {
-        "scripts/bench_faults.py", "scripts/convert.py", "scripts/fuzz/readers.py", "trainers/checkpoints/checkpoint.py",
-        "trainers/weights/open.py", "trainers/weights/release.py",
-    }  # fmt: skip
+        "scripts/bench_faults.py",
+        "scripts/convert.py",
+        "scripts/fuzz/readers.py",
+        "trainers/checkpoints/checkpoint.py",
+        "trainers/weights/open.py",
+        "trainers/weights/release.py",
+    }
     through = r"\bcli\.opened\(|\bopen\.open_\w+\(|weights\.open import"
     opening = {name for name, text in texts.items() if re.match(r"scripts/\w+\.py", name) and re.search(through, text)}
     others = {"scripts/bench_nowcast.py", "scripts/pages.py", "scripts/quickstart.py"}  # tested above, and its own run

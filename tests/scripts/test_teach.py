@@ -24,9 +24,7 @@ pytestmark = pytest.mark.integration
 
 TEACHER = "bert.minilm_debian_descriptions_5k"
 KNOWN = Labelled(task="debian_descriptions", tokenizer="minilm_l6", length=32, slots=2, limit=10)
-STUDENT = Labelled(
-    task="debian_sections", tokenizer="minilm_l6", length=16, slots=8, limit=30, teacher=TEACHER, votes=3
-)
+STUDENT = Labelled(task="debian_sections", tokenizer="minilm_l6", length=16, slots=8, limit=30, teacher=TEACHER, votes=3)
 
 
 def quiet(line: str) -> None:
@@ -95,9 +93,7 @@ def test_a_teacher_that_changes_is_trained_again(tiny, commands, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(registry, "load", {TEACHER: longer}.__getitem__)
         prepare("taught", STUDENT, data_dir=tiny, progress=said.append)
-    assert (
-        len(trained) == 2 and said[-1] == f"taught: up to date in {folder}"
-    )  # the stand-in gives the same labels again
+    assert len(trained) == 2 and said[-1] == f"taught: up to date in {folder}"  # the stand-in gives the same labels again
     before = (folder / "train.jsonl").read_bytes()
     monkeypatch.setitem(ENTRIES, "debian_descriptions_5k", dataclasses.replace(KNOWN, limit=12))
     prepare("taught", STUDENT, data_dir=tiny, progress=said.append)
@@ -129,9 +125,16 @@ def test_train_classify_and_prepare_end_to_end(tiny, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", CHEAP)  # for the children: one device
     monkeypatch.setitem(ENTRIES, "debian_descriptions_5k", dataclasses.replace(KNOWN, length=48, slots=4))
     small = {
-        "model.layers": 1, "model.model_dim": 16, "model.heads": 2, "model.head_dim": 8, "model.hidden_dim": 16,
-        "model.vocab": 32, "train.init_from": "", "train.steps": 2, "train.save_every": 2,
-    }  # fmt: skip
+        "model.layers": 1,
+        "model.model_dim": 16,
+        "model.heads": 2,
+        "model.head_dim": 8,
+        "model.hidden_dim": 16,
+        "model.vocab": 32,
+        "train.init_from": "",
+        "train.steps": 2,
+        "train.save_every": 2,
+    }
     smaller = [word for name, value in small.items() for word in (f"--{name}", str(value))]
     run = teach.command
     monkeypatch.setattr(

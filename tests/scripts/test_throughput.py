@@ -29,25 +29,19 @@ def test_two_processes_report_once_without_tensorflow():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    line = [
-        "gpt.quickstart",
-        "--tiny",
-        "--model.layers",
-        "1",
-        "--layout",
-        "data_parallel:2x1",
-        "--steps",
-        "2",
-        "--json",
-    ]
+    line = ["gpt.quickstart", "--tiny", "--model.layers", "1", "--layout", "data_parallel:2x1", "--steps", "2", "--json"]
     env = os.environ | {"XLA_FLAGS": CHEAP}
     together = env | {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2"}
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", ALONE, *line], env=together | {"JAX_PROCESS_ID": str(n)}, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        ) for n in (0, 1)
-    ]  # fmt: skip
+            [sys.executable, "-c", ALONE, *line],
+            env=together | {"JAX_PROCESS_ID": str(n)},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for n in (0, 1)
+    ]
     try:
         said = [process.communicate(timeout=180) for process in processes]
     finally:
@@ -72,7 +66,7 @@ def test_two_processes_report_once_without_tensorflow():
         (["--compare", "zero1", "--mlperf", "x"], "choose one of them"),
         (["--compare", "bert.quickstart", "--model.buckts", "2"], "no field or option --model.buckts"),
     ],
-)  # fmt: skip
+)
 def test_bad_arguments_are_refused(monkeypatch, tmp_path, arguments, said):
     """The line names the option, its value and what would do; nothing is compiled or written."""
     monkeypatch.chdir(tmp_path)

@@ -55,9 +55,7 @@ def test_a_shorter_experiment_ends_with_its_schedule():
 
 def test_a_claim_needs_its_side_of_zero_by_students_t():
     """Three seeds need 4.3 standard errors: 3 are noise, on the other side it is the opposite; the row says which."""
-    holds, noise, opposite = (
-        training.claim("loss", training.Mean(value, 0.1, 2), -1, "below 0") for value in (-0.5, -0.3, 0.5)
-    )
+    holds, noise, opposite = (training.claim("loss", training.Mean(value, 0.1, 2), -1, "below 0") for value in (-0.5, -0.3, 0.5))
     assert holds.comes_out and holds.differs == "" and holds.deviation is None
     assert not noise.comes_out and noise.differs == "0 is in its interval of 95 %, +- 0.43"
     assert not opposite.comes_out and opposite.differs.startswith("surely the other way round")
@@ -85,9 +83,7 @@ def test_pictures_show_curves_or_points_with_errors(tmp_path):
     curves = [training.measured("a, step 1", [1.0, 2.0], series="a", at=1)]
     assert pictures.draw(tmp_path / "curves.svg", entry, [*curves, *claims])
     assert pictures.draw(tmp_path / "points.svg", entry, [training.measured("the loss of a", [1.0, 2.0], 1.5), *claims])
-    assert (
-        "the loss of a" in (tmp_path / "points.svg").read_text() and "b less a" in (tmp_path / "points.svg").read_text()
-    )
+    assert "the loss of a" in (tmp_path / "points.svg").read_text() and "b less a" in (tmp_path / "points.svg").read_text()
     assert not pictures.draw(tmp_path / "none.svg", entry, [])
 
 

@@ -26,11 +26,7 @@ def folder(tmp_path_factory):
     vocabulary = open_vocabulary(write_whisper_vocabulary(top / "vocabulary"))
     assert isinstance(vocabulary, WhisperVocabulary)
     c = dataclasses.replace(
-        registry.load("whisper.tiny").model.tiny(),
-        vocab=vocabulary.size,
-        start_id=vocabulary.start,
-        mels=80,
-        dropout=0.0,
+        registry.load("whisper.tiny").model.tiny(), vocab=vocabulary.size, start_id=vocabulary.start, mels=80, dropout=0.0
     )
     params = split(jax.jit(lambda: family_of(c).model(c, jax.random.key(0), ALONE))())
     huggingface.write_folder(Arrays(c, params, top / "vocabulary"), top / "whisper")
@@ -62,12 +58,7 @@ def test_files_are_written_down_and_failures_named(folder, monkeypatch, capsys, 
         (line,) = [line for line in told if line.startswith(f"error: {folder / name}: ")]
         assert why in line
     assert np.isclose(found[1]["seconds"], 1.5, atol=0.01) and found[0]["language"] in ("en", "cs", "de", "")
-    assert (
-        run(
-            monkeypatch, folder / "a.wav", *common[:2], "--format", "srt", "--language", "cs", "--out", tmp_path / "out"
-        )
-        == 0
-    )
+    assert run(monkeypatch, folder / "a.wav", *common[:2], "--format", "srt", "--language", "cs", "--out", tmp_path / "out") == 0
     assert [file.name for file in (tmp_path / "out").iterdir()] == ["a.wav.srt"] and capsys.readouterr().out == ""
 
 

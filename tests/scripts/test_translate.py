@@ -52,10 +52,7 @@ def test_a_model_that_is_scored_by_its_loss_translates(monkeypatch, capsys):
 
 @pytest.mark.parametrize(
     ("arguments", "hint"),
-    [
-        (("--from", "dee"), "'dee'; did you mean 'de'?"),
-        (("--from", "de", "--to", "eng_Lat"), "did you mean 'eng_Latn'?"),
-    ],
+    [(("--from", "dee"), "'dee'; did you mean 'de'?"), (("--from", "de", "--to", "eng_Lat"), "did you mean 'eng_Latn'?")],
 )
 def test_an_unknown_language_is_refused_with_the_nearest(arguments, hint, monkeypatch, capsys):
     """Short codes and the vocabulary's own are offered."""

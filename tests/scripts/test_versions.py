@@ -34,9 +34,7 @@ def test_a_python_without_packages_is_refused_in_one_line(version, said):
     assert versions.python_refusal(version) == said
 
 
-@pytest.mark.parametrize(
-    ("installed", "known"), [("0.10.2", True), ("0.12.1", True), ("0.11.0", False), ("0.13.0", False)]
-)
+@pytest.mark.parametrize(("installed", "known"), [("0.10.2", True), ("0.12.1", True), ("0.11.0", False), ("0.13.0", False)])
 def test_a_release_of_jax_that_was_not_tested_is_named(installed, known):
     """One of the lock's, up to its last number, is taken without a word; another gives a line, and no refusal."""
     line = versions.jax_warning(installed, LOCK)
@@ -64,8 +62,10 @@ def test_every_command_begins_with_the_warning(tmp_path):
 @pytest.mark.integration
 def test_make_refuses_before_anything_is_installed(tmp_path):
     """An environment's own Python is asked, not the one that would make another; where there is none, PYTHON."""
-    lines = (f"import sys; sys.version_info = (3, 14); sys.argv = [{str(ROOT / 'scripts/versions.py')!r}]; "
-             f"import runpy; runpy.run_path(sys.argv[0], run_name='__main__')")  # fmt: skip
+    lines = (
+        f"import sys; sys.version_info = (3, 14); sys.argv = [{str(ROOT / 'scripts/versions.py')!r}]; "
+        f"import runpy; runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
     newer = _program(tmp_path / "newer", f'exec {sys.executable} -c "{lines}"')
     installed = _program(tmp_path / "venv/bin/python", "echo $0 $*")
     for environment, code in ((tmp_path / "none", 2), (tmp_path / "venv", 0)):

@@ -98,9 +98,7 @@ def test_it_trains_and_resumes_bit_for_bit(e, tmp_path):
     assert whole == losses(tmp_path / "parts") and len(whole) == 6
     line = metrics.read(tmp_path / "whole")[0]
     assert line["grids"] == 16 and line["pixels"] < 16 * 16 * 8 and line["pixels_per_s"] > 0 and "tokens" not in line
-    assert line["loss"] == pytest.approx(
-        line["squared_error"] / 3
-    )  # the loss knows the step: its ramp begins at a third
+    assert line["loss"] == pytest.approx(line["squared_error"] / 3)  # the loss knows the step: its ramp begins at a third
 
 
 @pytest.mark.parametrize(("name", "sizes"), [("data_parallel", (4, 2)), ("spatial", (2, 4)), ("spatial", (1, 8))])
@@ -184,9 +182,7 @@ def test_it_is_planned_for_a_pod(tmp_path):
     program = "from tests import toy; toy.register(); from scripts import plan; plan.main()"
     arguments = ["toy.conv", "--layout", "spatial:1x4", "--topology", "v4:2x2x1", "--json"]
     env = os.environ | {"XLA_FLAGS": ""}  # the TPU compiler refuses options of the CPU's
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False, env=env
-    )
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False, env=env)
     assert done.returncode == 0, done.stderr[-2000:]
     report = json.loads(done.stdout)
     assert report["fits"] and report["checks_passed"] and set(report["units_per_s"]) == {"grids", "pixels"}

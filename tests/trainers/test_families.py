@@ -49,9 +49,7 @@ def data(tmp_path_factory) -> Path:
     (folder / tokenizers.FILE).write_bytes((root / "caches" / "masked" / tokenizers.FILE).read_bytes())
     tokenizer = Tokenizer(folder)
     examples = [{"text": f"the {label} {text}"[:40], "label": label} for text in texts(80, 3) for label in LABELS]
-    made = [
-        labelled.record_of(row) for row in labelled.rows_of(examples, tokenizer, "classification", LENGTH, 2, LABELS)
-    ]
+    made = [labelled.record_of(row) for row in labelled.rows_of(examples, tokenizer, "classification", LENGTH, 2, LABELS)]
     packing.write_rows(folder / "train" / "all.array_record", made)
     more = {"form": "classification", "task": "toy", "labels": LABELS, "slots": 2}
     finish(folder, examples[:40], tokenizer, LENGTH, kind="labelled", rows=len(made), part="all", **more)
@@ -100,9 +98,7 @@ def test_families_train_and_resume_alike(name, tmp_path):
     assert all(np.isfinite(line["loss"]) for line in metrics.read(tmp_path / "whole") if "loss" in line)
 
 
-@pytest.mark.parametrize(
-    "kind", ["causal", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("masked", "labelled"))]
-)
+@pytest.mark.parametrize("kind", ["causal", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("masked", "labelled"))])
 def test_scores_are_the_same_wherever_the_weights_lie(kind, data, tmp_path, monkeypatch):
     """The last evaluation of a run is that of its checkpoint, of its release, and of its Hugging Face folder."""
     monkeypatch.setenv("SHARDZOO_DATA", str(data))
@@ -151,9 +147,7 @@ def test_texts_are_classified(data, tmp_path, monkeypatch, capsys):
         assert [line["text"] for line in found] == [example["text"] for example in examples]
         right = [line["label"] == example["label"] for line, example in zip(found, examples, strict=True)]
         assert np.mean(right) == pytest.approx(last["eval/accuracy"]) and last["eval/accuracy"] >= 0.5
-        assert len({line["probability"] for line in found}) > 20 and all(
-            0.5 <= line["probability"] < 1 for line in found
-        )
+        assert len({line["probability"] for line in found}) > 20 and all(0.5 <= line["probability"] < 1 for line in found)
         for line in found[:40:13]:
             (alone,) = classify(folder, line["text"])
             assert alone == f"{line['probability']:.2f}  {line['label']:14}  {line['text']}"
@@ -220,12 +214,7 @@ def test_evaluation_scores_answers_as_text(data, monkeypatch):
     (folder / tokenizers.FILE).write_bytes((data / "caches" / "masked" / tokenizers.FILE).read_bytes())
     answers = [[("b", 0)], [("b c", 0)], [("d", 4)], [("D", 4), ("a B!", 0)]]
     questions = [
-        {
-            "id": str(n),
-            "question": "the",
-            "context": "b c d",
-            "answers": [{"text": text, "start": start} for text, start in some],
-        }
+        {"id": str(n), "question": "the", "context": "b c d", "answers": [{"text": text, "start": start} for text, start in some]}
         for n, some in enumerate(answers)
     ]
     more = {"form": "span", "task": "squad", "labels": [], "slots": 2}

@@ -134,9 +134,7 @@ def test_a_full_disk_under_the_output_ends_a_run_in_one_line(tmp_path):
     command = [sys.executable, "-m", "scripts.train", "gpt.quickstart", "--tiny", "--workdir", str(tmp_path)]
     flags = {"XLA_FLAGS": ""}  # as many devices as the command simulates
     with open("/dev/full", "w") as full:
-        ended = subprocess.run(
-            command, stdout=full, stderr=subprocess.PIPE, text=True, env=os.environ | flags, check=False
-        )
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=os.environ | flags, check=False)
     assert (ended.returncode, ended.stderr) == (runlog.UNSAVED, "error: [Errno 28] No space left on device\n")
 
 

@@ -103,9 +103,7 @@ def test_a_run_on_a_quantised_base_resumes_and_opens_merged(tmp_path):
         assert_array_equal(x, parts[name])
         assert np.any(x != before[name]) == name.startswith(adapt.PREFIX), name
     _, weights = open.open_model(tmp_path / "whole")
-    assert weights.shapes["decoder.attention.q"] == (2, 16, 4, 8) and not any(
-        "values" in name for name in weights.shapes
-    )
+    assert weights.shapes["decoder.attention.q"] == (2, 16, 4, 8) and not any("values" in name for name in weights.shapes)
     assert weights.read("decoder.attention.q", ()).dtype == np.float32
 
 

@@ -155,11 +155,7 @@ def test_state_is_cut_like_its_parameter():
     adam = specs(AdamW(schedule=RATE))
     assert adam["[0].mu['q']"] == (None, "x", "y", None) and adam["[0].nu['wi']"] == (None, "y", "x", None)
     factored = specs(Adafactor(min_factored=4))
-    rows = {
-        name.split("['")[1].replace("']", ""): spec
-        for name, spec in factored.items()
-        if name.endswith(("v_row", "v_col"))
-    }
+    rows = {name.split("['")[1].replace("']", ""): spec for name, spec in factored.items() if name.endswith(("v_row", "v_col"))}
     assert rows["q[0].v_row"] == (None, "x") and rows["q[0].v_col"] == (None, "y")
     assert rows["wi[0].v_row"] == (None, "y", "x") and rows["wi[0].v_col"] == (None, "y", None)
 

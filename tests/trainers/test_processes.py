@@ -82,10 +82,18 @@ def test_all_settings_of_jax_that_can_change_a_number_are_compared():
     """Those that are left out show a process, place it or keep its caches: none names precision, random numbers or types."""
     compared = processes.jax_settings()
     assert {
-        "jax_enable_x64", "jax_default_matmul_precision", "jax_default_prng_impl", "jax_random_seed_offset",
-        "jax_threefry_partitionable", "jax_numpy_dtype_promotion", "jax_softmax_custom_jvp", "jax_use_shardy_partitioner",
-        "jax_disable_most_optimizations", "jax_debug_nans", "jax_platforms",
-    } < compared.keys()  # fmt: skip
+        "jax_enable_x64",
+        "jax_default_matmul_precision",
+        "jax_default_prng_impl",
+        "jax_random_seed_offset",
+        "jax_threefry_partitionable",
+        "jax_numpy_dtype_promotion",
+        "jax_softmax_custom_jvp",
+        "jax_use_shardy_partitioner",
+        "jax_disable_most_optimizations",
+        "jax_debug_nans",
+        "jax_platforms",
+    } < compared.keys()
     left_out = jax.config.values.keys() - compared.keys()
     assert left_out and not [name for name in left_out if re.search("prng|random|precision|dtype|x64|opt", name)]
 

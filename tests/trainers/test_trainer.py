@@ -137,9 +137,7 @@ def break_format(meta) -> None:
     meta["format"] = "somebody-else-3"
 
 
-@pytest.mark.parametrize(
-    ("change", "said"), [(break_checksum, "params.final_norm.scale is"), (break_format, "somebody-else-3")]
-)
+@pytest.mark.parametrize(("change", "said"), [(break_checksum, "params.final_norm.scale is"), (break_format, "somebody-else-3")])
 def test_a_foreign_or_silently_changed_checkpoint_is_passed_over(whole_run, small, tmp_path, capsys, change, said):
     """Arrays that don't have the checksum they were saved with, or another program's format: named, the one before used.
 
@@ -193,11 +191,7 @@ def test_one_run_at_a_time_in_a_folder_of_checkpoints(tmp_path):
 
     shared, own = str(tmp_path / "shared"), str(tmp_path / "a" / "checkpoints")
     for first, second in ((("a", shared), ("b", shared)), (("a", ""), ("b", own)), (("b", own), ("a", ""))):
-        with (
-            hold(*first),
-            pytest.raises(UserError, match=r"choose another --train\.checkpoints$") as refused,
-            hold(*second),
-        ):
+        with hold(*first), pytest.raises(UserError, match=r"choose another --train\.checkpoints$") as refused, hold(*second):
             pass
         assert f"another process is training in {second[1] or own};" in str(refused.value)
         with hold(*second):
@@ -289,13 +283,9 @@ def test_non_finite_steps_are_skipped_counted_and_stop_the_run(small, tmp_path, 
     assert lines[-1]["skipped"] == 3 and 3 <= lines[-1]["step"] < 40
     assert json.loads((tmp_path / "run.jsonl").read_text().splitlines()[-1])["exit_code"] == trainer.DIVERGED
     bad = [
-        line["step"]
-        for before, line in zip([{"skipped": 0}, *lines], lines, strict=False)
-        if line["skipped"] > before["skipped"]
+        line["step"] for before, line in zip([{"skipped": 0}, *lines], lines, strict=False) if line["skipped"] > before["skipped"]
     ]
-    assert all(
-        (line["loss"] is None) == (line["step"] in bad) for line in lines
-    )  # a step after a bad one is sound again
+    assert all((line["loss"] is None) == (line["step"] in bad) for line in lines)  # a step after a bad one is sound again
     assert bad[0] < len(lines) - 2
 
 
@@ -340,9 +330,8 @@ def environment() -> dict[str, str]:
 def test_sigterm_saves_and_exits_with_its_code(tmp_path):
     """Within a step the run saves, says so and exits with 75; its last checkpoint is its last step."""
     process = subprocess.Popen(
-        command(tmp_path, **{"train.steps": 100_000, "train.save_every": 0}),
-        env=environment(), stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        command(tmp_path, **{"train.steps": 100_000, "train.save_every": 0}), env=environment(), stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith("step 5/"):

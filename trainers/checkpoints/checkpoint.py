@@ -44,15 +44,30 @@ _READ = ("params", "step")  # what is read of a state where its run does not go 
 
 
 _DAMAGE = (
-    ValueError, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError, EOFError, RecursionError,
-    FileNotFoundError, NotADirectoryError, IsADirectoryError,
-)  # fmt: skip
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    AssertionError,
+    EOFError,
+    RecursionError,
+    FileNotFoundError,
+    NotADirectoryError,
+    IsADirectoryError,
+)
 """Exceptions of Orbax for files whose contents are not what it wrote. TensorStore's are ValueErrors, or the cause of an Exception
 without a class of its own."""
 
 _FOR_NOW = (
-    "ABORTED", "CANCELLED", "DEADLINE_EXCEEDED", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "UNAUTHENTICATED", "UNAVAILABLE",
-)  # fmt: skip
+    "ABORTED",
+    "CANCELLED",
+    "DEADLINE_EXCEEDED",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "UNAUTHENTICATED",
+    "UNAVAILABLE",
+)
 """TensorStore's words for a store that does not give what it has."""
 
 
@@ -222,9 +237,7 @@ def verified(outcome: Outcome) -> Outcome:
 def _reader(folder: epath.Path) -> ocp.CheckpointManager:
     """Returns a manager that reads on this process alone: a process that finds damage must not leave others at a barrier."""
     me = jax.process_index()
-    alone = ocp.options.MultiprocessingOptions(
-        primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"reader_{me}"
-    )
+    alone = ocp.options.MultiprocessingOptions(primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"reader_{me}")
     parts = {"state": ocp.PyTreeCheckpointHandler(), "meta": ocp.JsonCheckpointHandler()}  # reads a part of a tree too
     return Manager(folder, options=options(create=False, multiprocessing_options=alone), item_handlers=parts)
 
@@ -328,9 +341,7 @@ def _mismatches(meta: dict[str, Any], experiment: Experiment, fingerprint: str) 
     mismatches = [f"model.{d}" for d in registry.differences(old["model"], new["model"])]
     mismatches += [f"data.{d}" for d in registry.differences(old["data"], new["data"])]
     for field in ("seed", "master_dtype", "freeze", "freeze_layers", "lora"):
-        mismatches += [
-            f"train.{d}" for d in registry.differences({field: old["train"].get(field)}, {field: new["train"][field]})
-        ]
+        mismatches += [f"train.{d}" for d in registry.differences({field: old["train"].get(field)}, {field: new["train"][field]})]
     kinds = [{"class": e["optimizer"].get("class")} for e in (old, new)]
     mismatches += [f"optimizer.{d}" for d in registry.differences(*kinds)]
     if not mismatches and meta["data"] != fingerprint:

@@ -120,13 +120,7 @@ class Checkpoints:
         return Manager(self.folder, options=options, item_handlers=parts)
 
     def save(
-        self,
-        plan: Plan,
-        state: State,
-        fingerprint: str,
-        metrics: dict[str, float] | None = None,
-        *,
-        final: bool = False,
+        self, plan: Plan, state: State, fingerprint: str, metrics: dict[str, float] | None = None, *, final: bool = False
     ) -> None:
         """Starts a save; returns once the arrays are copied off the devices, before they are written.
 
@@ -193,9 +187,7 @@ class Checkpoints:
         self._failures += 1
         line = f"{what} ({self.folder}: {why or 'on another process'})"
         if self._failures > self._train.save_failures:
-            raise runlog.StoreError(
-                f"{line}; {self._failures} in a row were not written; mend it and run the same command again"
-            )
+            raise runlog.StoreError(f"{line}; {self._failures} in a row were not written; mend it and run the same command again")
         self._say(f"{line}; training goes on")
         return True
 
@@ -221,18 +213,14 @@ class Checkpoints:
                     self._say(f"checkpoint {where} is damaged ({why}); trying the one before it")
                     damaged.append(step)
                 case Unread(why):
-                    raise StoreReadError(
-                        f"checkpoint {where} cannot be read for now ({why}); run the same command again"
-                    )
+                    raise StoreReadError(f"checkpoint {where} cannot be read for now ({why}); run the same command again")
                 case Foreign(why):
                     raise CheckpointError(
                         f"checkpoint {where} is of another experiment: {why}; choose another --workdir, or start from its "
                         "release with --train.init-from"
                     )
         if damaged:
-            raise CheckpointError(
-                f"none of the {len(damaged)} checkpoints in {self.folder} could be read; nothing was changed"
-            )
+            raise CheckpointError(f"none of the {len(damaged)} checkpoints in {self.folder} could be read; nothing was changed")
         return None
 
     def _set_aside(self, steps: list[int]) -> None:
@@ -273,9 +261,7 @@ class Checkpoints:
         until = time.monotonic() + seconds
         while self._manager.is_saving_in_progress() and time.monotonic() < until:
             time.sleep(0.1)
-        unfinished = (
-            ", which does not hold the save that was under way" if self._manager.is_saving_in_progress() else ""
-        )
+        unfinished = ", which does not hold the save that was under way" if self._manager.is_saving_in_progress() else ""
         steps = sorted(int(p.name) for p in self.folder.iterdir() if p.name.isdigit())
         return f"the last checkpoint is {steps[-1] if steps else 'none'}{unfinished}"
 

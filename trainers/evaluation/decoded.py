@@ -39,9 +39,7 @@ class Decoder:
             raise DataError(f"models of family {model.c.family!r} do not decode a source into text")
         vocab, rows, mesh = model.target_vocab, config.batch_size, model.where.mesh
         if vocab < decoding.vocab:
-            raise DataError(
-                f"the vocabulary has {decoding.vocab} tokens, more than the {vocab} that the model can produce"
-            )
+            raise DataError(f"the vocabulary has {decoding.vocab} tokens, more than the {vocab} that the model can produce")
         self.rows, self.decoding = rows, decoding
         self._shardings = {name: input_sharding(model, name, f, rows) for name, f in decoding.source.items()}
 
@@ -53,9 +51,18 @@ class Decoder:
                 return whole.write(batch, config.beams, config.max_length)
             state = whole.start(batch, config.beams, config.max_length)
             tokens_BKT, _ = beam_search(
-                whole, state, real_B, beams=config.beams, steps=config.max_length, vocab=vocab, usable=decoding.vocab,
-                alpha=config.length_penalty, eos=decoding.eos, pad=decoding.pad, prefix_BP=batch.get(PREFIX),
-            )  # fmt: skip
+                whole,
+                state,
+                real_B,
+                beams=config.beams,
+                steps=config.max_length,
+                vocab=vocab,
+                usable=decoding.vocab,
+                alpha=config.length_penalty,
+                eos=decoding.eos,
+                pad=decoding.pad,
+                prefix_BP=batch.get(PREFIX),
+            )
             return tokens_BKT[:, 0]
 
         self._search = search

@@ -5,14 +5,7 @@ from collections.abc import Mapping
 from configs.registry import ConfigError
 from models.errors import nearest
 
-LOWER_IS_BETTER = {
-    "loss": True,
-    "balance_loss": True,
-    "cross_entropy": True,
-    "dropped": True,
-    "accuracy": False,
-    "f1": False,
-}
+LOWER_IS_BETTER = {"loss": True, "balance_loss": True, "cross_entropy": True, "dropped": True, "accuracy": False, "f1": False}
 """Models' own metrics, by the last part of their names; those of a task are data.task.Task.directions."""
 
 
@@ -28,7 +21,5 @@ def lower_is_better(name: str, directions: Mapping[str, bool]) -> bool:
     known = LOWER_IS_BETTER | dict(directions)
     measure = name.rsplit("/", 1)[-1]
     if measure not in known:
-        raise ConfigError(
-            f"metric {name!r}: neither more nor less of it is known to be better{nearest(measure, known)}"
-        )
+        raise ConfigError(f"metric {name!r}: neither more nor less of it is known to be better{nearest(measure, known)}")
     return known[measure]

@@ -82,9 +82,13 @@ class Generator:
     """
 
     def __init__(
-        self, abstract: Model, config: Generate, vocabulary: Path, emit: Callable[[str], object] | None = None,
+        self,
+        abstract: Model,
+        config: Generate,
+        vocabulary: Path,
+        emit: Callable[[str], object] | None = None,
         suffixes: Sequence[Sequence[int]] = (),
-    ):  # fmt: skip
+    ):
         if not isinstance(abstract, ContinuesText):
             raise DataError(f"models of family {abstract.c.family!r} do not continue text")
         known = abstract.vocab
@@ -120,19 +124,32 @@ class Generator:
             state = model.start(ids_BS, jnp.maximum(lengths_B, 1), kept, room)
             if config.beams:
                 return *beam_search(
-                    model, state, lengths_B > 0, beams=config.beams, vocab=known,
-                    alpha=config.length_penalty, ends=others, **common,
-                ), []  # fmt: skip
+                    model,
+                    state,
+                    lengths_B > 0,
+                    beams=config.beams,
+                    vocab=known,
+                    alpha=config.length_penalty,
+                    ends=others,
+                    **common,
+                ), []
             tokens_BKT, scores_BK, state = sample(
-                model, state, lengths_B > 0, key, samples=config.samples, temperature=config.temperature,
-                top_k=config.top_k, top_p=config.top_p, ends=[*others, *lines], emit=emit and grow, **common,
-            )  # fmt: skip
+                model,
+                state,
+                lengths_B > 0,
+                key,
+                samples=config.samples,
+                temperature=config.temperature,
+                top_k=config.top_k,
+                top_p=config.top_p,
+                ends=[*others, *lines],
+                emit=emit and grow,
+                **common,
+            )
             size_BK = jnp.sum(tokens_BKT != _PAD, axis=-1)
             last_BK = jnp.take_along_axis(tokens_BKT, jnp.maximum(size_BK - 1, 0)[..., None], axis=-1)[..., 0]
             scored = [
-                follow(model, state, jnp.broadcast_to(jnp.array(ids), (*last_BK.shape, len(ids))), last_BK, size_BK)[
-                    ..., -1
-                ]
+                follow(model, state, jnp.broadcast_to(jnp.array(ids), (*last_BK.shape, len(ids))), last_BK, size_BK)[..., -1]
                 for ids in suffixes
             ]
             return tokens_BKT, scores_BK, scored
@@ -178,9 +195,7 @@ class Generator:
         text = self.tokenizer.decode(ids)
         return text.partition("\n")[0] if self.config.line else text
 
-    def _continuations(
-        self, tokens_KT: np.ndarray, scores_K: np.ndarray, suffixes: Sequence[np.ndarray]
-    ) -> list[Continuation]:
+    def _continuations(self, tokens_KT: np.ndarray, scores_K: np.ndarray, suffixes: Sequence[np.ndarray]) -> list[Continuation]:
         kept = [[int(t) for t in row if t not in self._unsaid] for row in tokens_KT]
         return [
             Continuation(self._text(ids), ids, float(scores_K[k]), [float(x_K[k]) for x_K in suffixes])

@@ -33,9 +33,7 @@ def placed(e: Experiment, weights: Weights, layout: Layout = ONE_DEVICE) -> tupl
     plan = make_plan(e, jax.devices()[: layout.devices])
     shapes = {info.name: info.shape for info in plan.parameters}
     if missing := sorted(shapes.keys() - weights.shapes.keys()):
-        raise ConfigError(
-            f"the weights lack {', '.join(missing[:8])}: fine-tune them first, or choose another --experiment"
-        )
+        raise ConfigError(f"the weights lack {', '.join(missing[:8])}: fine-tune them first, or choose another --experiment")
     if wrong := interchange.problems(shapes, {name: tuple(weights.shapes[name]) for name in shapes}):
         raise interchange.InterchangeError(f"the weights are not those of {e.name}'s model: {wrong}")
     return plan, load(weights, plan.shardings.params, shapes, plan.experiment.train.master_dtype)

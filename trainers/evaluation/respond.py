@@ -61,9 +61,13 @@ class Responder:
     """
 
     def __init__(
-        self, model: Model, config: Respond, vocabulary: Path, task: Task | None = None,
+        self,
+        model: Model,
+        config: Respond,
+        vocabulary: Path,
+        task: Task | None = None,
         emit: Callable[[str], object] | None = None,
-    ):  # fmt: skip
+    ):
         self.task = task if isinstance(task, RanksResponses) else None
         suffixes = []
         if self.task:
@@ -71,9 +75,15 @@ class Responder:
         longest = getattr(model, "longest", None) or sys.maxsize  # a model that has no such thing is refused below
         tokens = min(config.tokens, longest // 2)
         generate = Generate(
-            tokens=tokens, temperature=1.0, top_k=config.top_k, samples=config.candidates, seed=config.seed,
-            batch_size=1, length=min(config.context, longest - tokens), line=True,
-        )  # fmt: skip
+            tokens=tokens,
+            temperature=1.0,
+            top_k=config.top_k,
+            samples=config.candidates,
+            seed=config.seed,
+            batch_size=1,
+            length=min(config.context, longest - tokens),
+            line=True,
+        )
         self.generator = Generator(model, generate, vocabulary, emit, suffixes)
 
     def __call__(self, params: Any, turns: Sequence[str], seed: int | None = None) -> list[Candidate]:

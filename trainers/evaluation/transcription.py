@@ -160,12 +160,7 @@ class Transcriber:
 
         @functools.partial(jax.jit, static_argnames="temperature", out_shardings=mesh and NamedSharding(mesh, P()))
         def decode(
-            params: Any,
-            frames_BTF: jax.Array,
-            real_B: jax.Array,
-            told_B: jax.Array,
-            temperature: float,
-            key_B: jax.Array,
+            params: Any, frames_BTF: jax.Array, real_B: jax.Array, told_B: jax.Array, temperature: float, key_B: jax.Array
         ) -> Any:
             whole: Any = merge(model, params)
             beams = 1 if temperature else how.beams
@@ -180,14 +175,10 @@ class Transcriber:
             prefix_BP = jnp.broadcast_to(jnp.array(prefix, jnp.int32), (rows, len(prefix)))
             if vocabulary.languages and not how.language:
                 prefix_BP = prefix_BP.at[:, 0].set(spoken[language_B])
-            common: dict[str, Any] = dict(
-                steps=steps, eos=vocabulary.end, pad=-1, usable=vocabulary.size, rule=self.rules
-            )
+            common: dict[str, Any] = dict(steps=steps, eos=vocabulary.end, pad=-1, usable=vocabulary.size, rule=self.rules)
             common |= {"prefix_BP": prefix_BP} if prefix else {}
             if temperature:
-                tokens_BKT, total_BK, _ = sample(
-                    whole, state, real_B, key_B, samples=1, temperature=temperature, **common
-                )
+                tokens_BKT, total_BK, _ = sample(whole, state, real_B, key_B, samples=1, temperature=temperature, **common)
             else:
                 tokens_BKT, total_BK = beam_search(
                     whole, state, real_B, beams=beams, vocab=whole.target_vocab, alpha=0.0, **common

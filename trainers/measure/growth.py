@@ -70,9 +70,7 @@ class Curve:
 def gpt(rows: int, length: int, layers: int = 4) -> Experiment:
     """Returns gpt.bench_42m, narrower: layers of 256, vocabulary 8,192."""
     e = registry.load("gpt.bench_42m")
-    model = dataclasses.replace(
-        e.model, vocab=8192, layers=layers, model_dim=256, hidden_dim=1024, heads=4, max_positions=1024
-    )
+    model = dataclasses.replace(e.model, vocab=8192, layers=layers, model_dim=256, hidden_dim=1024, heads=4, max_positions=1024)
     execution = dataclasses.replace(e.execution, unroll=1)
     return dataclasses.replace(e, model=model, data=TextData(batch_size=rows, length=length), execution=execution)
 
@@ -85,9 +83,15 @@ def m4(experts: int) -> Experiment:
     """
     e = registry.load("gshard_m4.bench_67m")
     model = dataclasses.replace(
-        e.model, source_vocab=2048, target_vocab=2048, model_dim=128, hidden_dim=256, heads=4, head_dim=32,
+        e.model,
+        source_vocab=2048,
+        target_vocab=2048,
+        model_dim=128,
+        hidden_dim=256,
+        heads=4,
+        head_dim=32,
         moe=MoeConfig(experts=experts, gating="top1", group_size=2048, capacity_factor=1.25),
-    )  # fmt: skip
+    )
     return dataclasses.replace(e, model=model, data=TranslationData(batch_size=32))
 
 
@@ -146,8 +150,7 @@ def step_and_optimizer_times(experiments: Sequence[Experiment], rounds: int) -> 
         pairs = [(s.meter, _optimizer(s)) for s in _opened(experiments, closing)]
         meter.measure([m for pair in pairs for m in pair], rounds * WINDOW, WINDOW)
         return [
-            {"step_ms": _ms(whole), "gradients_ms": _ms(whole) - _ms(part), "optimizer_ms": _ms(part)}
-            for whole, part in pairs
+            {"step_ms": _ms(whole), "gradients_ms": _ms(whole) - _ms(part), "optimizer_ms": _ms(part)} for whole, part in pairs
         ]
 
 
@@ -243,11 +246,7 @@ CURVES = {
             sizes=(8, 16, 32, 64),
             experiment=m4,
             measure=step_and_optimizer_times,
-            columns={
-                "step_ms": "step, ms",
-                "gradients_ms": "forward and backward, ms",
-                "optimizer_ms": "optimizer, ms",
-            },
+            columns={"step_ms": "step, ms", "gradients_ms": "forward and backward, ms", "optimizer_ms": "optimizer, ms"},
             goal=times(1.25),
         ),
         Curve(
@@ -327,9 +326,7 @@ def claim(curve: Curve, points: Sequence[Point]) -> str:
 def table(curve: Curve, points: Sequence[Point]) -> str:
     """Returns a table, legible as text and valid as Markdown, with a line for each point."""
     heads = [curve.x, *curve.columns.values(), "ratio"]
-    rows = [
-        [str(point["size"]), *(_number(point[k]) for k in curve.columns), f"{point['ratio']:.2f}"] for point in points
-    ]
+    rows = [[str(point["size"]), *(_number(point[k]) for k in curve.columns), f"{point['ratio']:.2f}"] for point in points]
     widths = [max(len(line[i]) for line in (heads, *rows)) for i in range(len(heads))]
 
     def line(cells: Sequence[str]) -> str:

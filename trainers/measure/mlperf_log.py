@@ -184,9 +184,7 @@ def attempt(request: Request | None, e: Experiment, evaluator: Evaluator | None,
     benchmark, path, values = None, None, {}
     try:
         if any((workdir / "checkpoints").glob("[0-9]*")):
-            raise ConfigError(
-                f"an MLPerf attempt starts at step 0, {workdir} has checkpoints; choose another --workdir"
-            )
+            raise ConfigError(f"an MLPerf attempt starts at step 0, {workdir} has checkpoints; choose another --workdir")
         benchmark = mlperf_rules.benchmark(e, request.target)
         values = _description(request, e, benchmark, evaluator)
         if jax.process_index() == 0:
@@ -247,9 +245,7 @@ def _check_in_advance(request: Request, e: Experiment, benchmark: Benchmark, val
     if refusals := check(request.division):
         more = f" (and {len(refusals) - 1} more)" if len(refusals) > 1 else ""
         hint = "; choose --mlperf-division open" if request.division == "closed" and not check("open") else ""
-        raise ConfigError(
-            f"{e.name} is no {request.division} {benchmark.name} of MLPerf {RULESET}: {refusals[0]}{more}{hint}"
-        )
+        raise ConfigError(f"{e.name} is no {request.division} {benchmark.name} of MLPerf {RULESET}: {refusals[0]}{more}{hint}")
 
 
 def new_log(folder: Path) -> Path:

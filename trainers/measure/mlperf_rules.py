@@ -225,7 +225,5 @@ def complaints(path: Path) -> list[str]:
 
 def _one_line(text: str) -> str:
     """Returns a complaint without the context that the checker prints below it."""
-    failed = re.search(
-        r"^CHECK for '(.*?)'.*?^failed test: *(.*?)$.*\"value\": (.*?)\s*\}\Z", text, re.DOTALL | re.MULTILINE
-    )
+    failed = re.search(r"^CHECK for '(.*?)'.*?^failed test: *(.*?)$.*\"value\": (.*?)\s*\}\Z", text, re.DOTALL | re.MULTILINE)
     return f"{failed[1]} is {failed[3]}, must be: {failed[2].strip()}" if failed else text.splitlines()[0]

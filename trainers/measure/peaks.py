@@ -44,10 +44,7 @@ def peak(devices: int, dtype: str) -> tuple[float | None, str]:
     if device.device_kind not in PUBLISHED:
         return None, f"no peak is known of a {device.device_kind!r}; known are {', '.join(sorted(PUBLISHED))}"
     per_device = PUBLISHED[device.device_kind]
-    return (
-        devices * per_device,
-        f"{devices} x {per_device / 1e12:,.1f} TFLOP/s, published for {device.device_kind}, bfloat16",
-    )
+    return (devices * per_device, f"{devices} x {per_device / 1e12:,.1f} TFLOP/s, published for {device.device_kind}, bfloat16")
 
 
 @functools.cache

@@ -46,17 +46,7 @@ _COMPONENTS = [
         (r"/(transformer|encoder_decoder|params|gpipe|one_f_one_b)\.py:", "layers: residuals, scan"),
     )
 ]
-_MOVES = {
-    "copy",
-    "transpose",
-    "reshape",
-    "concatenate",
-    "slice",
-    "dynamic-slice",
-    "dynamic-update-slice",
-    "pad",
-    "bitcast",
-}
+_MOVES = {"copy", "transpose", "reshape", "concatenate", "slice", "dynamic-slice", "dynamic-update-slice", "pad", "bitcast"}
 _CONTAINERS = {"while", "conditional", "call"}  # the operations inside have events of their own
 
 Event = tuple[str, float, float]  # an operation's name, its beginning and end in ns
@@ -176,9 +166,7 @@ def _fused(program: Program, i: Instruction) -> list[Instruction]:
     """Returns the instructions inside a fusion, its result first."""
     if i.opcode != "fusion":
         return []
-    return [
-        j for names in i.called.values() for name in names for j in reversed(program.computations[name].instructions)
-    ]
+    return [j for names in i.called.values() for name in names for j in reversed(program.computations[name].instructions)]
 
 
 def kind(program: Program, around: Computation, i: Instruction) -> str:

@@ -76,9 +76,7 @@ def opened(e: Experiment) -> Iterator[Subject]:
         yield subject
 
 
-def measure(
-    e: Experiment, steps: int, trace: Path | None = None, log: mlperf_log.Request | None = None
-) -> dict[str, Any]:
+def measure(e: Experiment, steps: int, trace: Path | None = None, log: mlperf_log.Request | None = None) -> dict[str, Any]:
     """Returns the report of an experiment, see `report`, with
 
     first_step_s: from the start of this process to the end of the first step: imports, compiling, fresh parameters
@@ -253,7 +251,7 @@ def _lines(r: dict[str, Any]) -> list[str]:
         f"  {'memory':10} {memory}{program} the compiled step's on a device",
         f"  {'versions':10} {', '.join(f'{name} {version}' for name, version in r['versions'].items())}",
         *(f"  {'note':10} {note}" for note in r["notes"]),
-    ]  # fmt: skip
+    ]
     if r["slot_flops"] > r["model_flops"]:
         lines.append(f"  {'slots':10} {short(r['slot_flops'])}FLOP a step with experts' empty slots, which are no work")
     return lines + (["", *profile.table(r["profile"])] if "profile" in r else [])

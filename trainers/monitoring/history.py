@@ -278,11 +278,7 @@ def _note(event: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def _stalls(
-    steps: Sequence[dict[str, Any]],
-    unit: str,
-    host_lines: Sequence[dict[str, Any]],
-    named: Sequence[str],
-    begun: set[int],
+    steps: Sequence[dict[str, Any]], unit: str, host_lines: Sequence[dict[str, Any]], named: Sequence[str], begun: set[int]
 ) -> list[Stall]:
     """Returns the slow intervals, but for those in which a start `begun` at one of these steps: they have its own delays."""
     rate = f"{unit}_per_s"

@@ -42,9 +42,7 @@ class Spikes:
 
     def _read_losses(self, at: int) -> None:
         logged = metrics.read(self.workdir) if self.train.spike else []
-        self._losses = [(v["step"], v["loss"]) for v in logged if v["step"] <= at and v.get("loss") is not None][
-            -WINDOW:
-        ]
+        self._losses = [(v["step"], v["loss"]) for v in logged if v["step"] <= at and v.get("loss") is not None][-WINDOW:]
 
     def batch(self, step: int) -> int:
         """Returns the index of the batch that this step takes."""

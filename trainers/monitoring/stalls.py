@@ -133,11 +133,7 @@ class Watch:
 
         Exceptions that every process raises, and only those, are left alone: a user's errors.
         """
-        if (
-            self._all == 1
-            or error is None
-            or (isinstance(error, UserError) and not isinstance(error, runlog.StoreError))
-        ):
+        if self._all == 1 or error is None or (isinstance(error, UserError) and not isinstance(error, runlog.StoreError)):
             return
         text = told(error, named=True)
         lost = isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in text
@@ -199,10 +195,7 @@ class Watch:
             if self._verdict:
                 self._end(self._verdict["process"], self._verdict["said"])
             if now - self._answered > self._patience:
-                self._end(
-                    0,
-                    f"process 0, which coordinates the others, gives no sign of life for {now - self._answered:.0f} s",
-                )
+                self._end(0, f"process 0, which coordinates the others, gives no sign of life for {now - self._answered:.0f} s")
             if found := culprit(self._sightings(now), self._patience):
                 self._end(*found)
 

@@ -212,9 +212,7 @@ class Links:
     def __init__(self, e: Experiment, where: Slice):
         self.layout, self.link = e.layout, where.chip.link
         self.found = torus.assignment(e.layout.mesh, where.dims, e.layout.torus)
-        self.rings = {
-            letter: n for letter, n, wraps in zip(torus.LETTERS, where.dims, where.wrap, strict=False) if wraps
-        }
+        self.rings = {letter: n for letter, n, wraps in zip(torus.LETTERS, where.dims, where.wrap, strict=False) if wraps}
 
     def _along(self, axes: Iterable[str]) -> dict[str, int]:
         """Returns the number of chips along each torus axis."""

@@ -101,13 +101,9 @@ def timeline(spans: Sequence[Mapping[str, Any]], windows: Sequence[Mapping[str, 
         labels.append(f'<span style="top:{top}px;height:{used * height}px">{words}</span>')
         top += used * height + GAP
     bands = "".join(
-        f"M{1e6 * (s['start'] - zero):.1f} 0V{top}H{1e6 * (s['end'] - zero):.1f}V0z"
-        for s in spans
-        if s["lane"] == "wait"
+        f"M{1e6 * (s['start'] - zero):.1f} 0V{top}H{1e6 * (s['end'] - zero):.1f}V0z" for s in spans if s["lane"] == "wait"
     )
-    buttons = "".join(
-        f'<button type="button" data-window="{a:.1f} {b:.1f}">{esc(name)}</button>' for name, a, b in named
-    )
+    buttons = "".join(f'<button type="button" data-window="{a:.1f} {b:.1f}">{esc(name)}</button>' for name, a, b in named)
     alt = (
         f"Modelled timeline: {len(spans)} spans in {len(labels)} lanes over {seconds(total / 1e6)}; "
         f"shown is {label}, from {start / 1e3:.2f} to {end / 1e3:.2f} ms."
@@ -248,15 +244,16 @@ def _box(
 ) -> tuple[list[str], list[Point]]:
     """Returns (the visible faces with chips as dots, tinted where a mesh axis takes the whole plane; their corners)."""
     x, y, z = side
-    faces = [((0, 0, z), (x, 0, 0), (0, y, 0), "xy"), ((0, y, z), (x, 0, 0), (0, 0, -z), "xz"),
-             ((x, 0, z), (0, y, 0), (0, 0, -z), "yz")]  # fmt: skip
+    faces = [
+        ((0, 0, z), (x, 0, 0), (0, y, 0), "xy"),
+        ((0, y, z), (x, 0, 0), (0, 0, -z), "xz"),
+        ((x, 0, z), (0, y, 0), (0, 0, -z), "yz"),
+    ]
     sides = dict(zip(LETTERS, [*dims, 1], strict=False))
     shapes, points = [], []
     for origin, u, v, letters in faces if z else faces[:1]:
 
-        def at(
-            i: float, j: float, o: Sequence[float] = origin, u: Sequence[float] = u, v: Sequence[float] = v
-        ) -> Point:
+        def at(i: float, j: float, o: Sequence[float] = origin, u: Sequence[float] = u, v: Sequence[float] = v) -> Point:
             return _iso(*(o[k] + i * u[k] + j * v[k] for k in range(3)))
 
         corners = [at(0, 0), at(1, 0), at(1, 1), at(0, 1)]
@@ -277,7 +274,7 @@ def _box(
 
 def _axis(
     letter: str, n: int, ring: bool, along: Sequence[tuple[str, int]], mesh: Mapping[str, int], edge: tuple[Point, Point, Point]
-) -> tuple[str, list[Point]]:  # fmt: skip
+) -> tuple[str, list[Point]]:
     """Returns (lines beside a side of the box, one for each mesh axis, from first to last chip; the points that they reach)."""
     a, b, out = edge
     inset = 0.5 / n
@@ -297,12 +294,7 @@ def _axis(
         groups, away = groups * k, away + 7.0
     away -= 7.0
     if ring:
-        (p, q), (r, s), (t, u), (v, w) = (
-            at(inset, away),
-            at(inset, away + 9),
-            at(1 - inset, away + 9),
-            at(1 - inset, away),
-        )
+        (p, q), (r, s), (t, u), (v, w) = (at(inset, away), at(inset, away + 9), at(1 - inset, away + 9), at(1 - inset, away))
         shapes.append(f'<path class="ring" d="M{p:.1f} {q:.1f}L{r:.1f} {s:.1f}L{t:.1f} {u:.1f}L{v:.1f} {w:.1f}"/>')
         away += 9.0
     words = [f"{letter} · {n}", *(f"{name} {k}" for name, k in along)]
@@ -316,10 +308,5 @@ def _axis(
     )
     shapes.append(f'<text x="{px:.1f}" y="{py:.1f}" text-anchor="{anchor}">{lines}</text>')
     reach = max(map(len, words)) * 8.8  # for a wide font
-    corners = [
-        at(0, away),
-        at(1, away),
-        (px + reach if right else px - reach, py + 16 * (len(words) - 1) + 4),
-        (px, py - 12),
-    ]
+    corners = [at(0, away), at(1, away), (px + reach if right else px - reach, py + 16 * (len(words) - 1) + 4), (px, py - 12)]
     return "".join(shapes), corners

@@ -55,12 +55,7 @@ class Torus:
     """
 
     def __init__(
-        self,
-        dims: Sequence[int],
-        wrap: Sequence[bool],
-        link: float,
-        coordinates: Sequence[Sequence[int]],
-        hop: float = 1e-6,
+        self, dims: Sequence[int], wrap: Sequence[bool], link: float, coordinates: Sequence[Sequence[int]], hop: float = 1e-6
     ):
         self.dims, self.wrap, self.link, self.hop = tuple(dims), tuple(wrap), link, hop
         self.chips = np.array(coordinates)[:, : len(self.dims)]  # [devices, dimensions]
@@ -109,10 +104,7 @@ class Torus:
             distance += short
             at[:, dim] = to[:, dim]
         links = frozenset(
-            (dim, 1 - 2 * direction)
-            for dim in range(len(self.dims))
-            for direction in (0, 1)
-            if load[dim, direction].any()
+            (dim, 1 - 2 * direction) for dim in range(len(self.dims)) for direction in (0, 1) if load[dim, direction].any()
         )
         return Transfer(float(load.max() * size / self.link + distance.max() * self.hop), links)
 

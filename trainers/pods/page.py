@@ -139,11 +139,7 @@ def tiles(r: Report) -> str:
         *((f"{unit}/s", short(rate), "") for unit, rate in (r.get("units_per_s") or {}).items()),
         ("days", "–" if r.get("days") is None else f"{r['days']:,.1f}", "for the experiment's steps"),
     )
-    items = [
-        _tile(name, value, f'<span class="off">{error(r)}</span>', note)
-        for name, value, note in figures
-        if value != "–"
-    ]
+    items = [_tile(name, value, f'<span class="off">{error(r)}</span>', note) for name, value, note in figures if value != "–"]
     if r.get("fits") is not None:
         verdict = '<b class="good">✓ fits</b>' if r["fits"] else '<b class="bad">✗ too big</b>'
         items.append(_tile("memory", verdict, *hbm(r)))
@@ -173,8 +169,7 @@ def hbm(r: Report) -> tuple[str, str]:
 def split(r: Report) -> str:
     step = r["modelled_step_s"]
     segments = [
-        (words, r["parts"].get(name) or 0.0, name, seconds(r["parts"].get(name) or 0.0, step))
-        for name, words in PARTS.items()
+        (words, r["parts"].get(name) or 0.0, name, seconds(r["parts"].get(name) or 0.0, step)) for name, words in PARTS.items()
     ]
     items = "".join(_value(name, cls, words, percent(value / step)) for name, value, cls, words in segments if value)
     alt = "Modelled step: " + "; ".join(f"{name} {words}" for name, value, _, words in segments if value)
@@ -204,9 +199,7 @@ def lanes(r: Report) -> str:
 
 
 def communication(r: Report) -> str:
-    collectives = sorted(
-        r.get("collectives") or (), key=lambda c: (-(c.get("exposed_s") or 0), -(c.get("seconds") or 0))
-    )
+    collectives = sorted(r.get("collectives") or (), key=lambda c: (-(c.get("exposed_s") or 0), -(c.get("seconds") or 0)))
     if not collectives:
         return ""
     shown, remaining = collectives[:MOST], collectives[MOST:]
@@ -216,9 +209,7 @@ def communication(r: Report) -> str:
         total, exposed = (sum(c.get(k) or 0 for c in remaining) for k in ("seconds", "exposed_s"))
         lines += f'<li class="note">{len(remaining)} more: {seconds(total)}, of it exposed {seconds(exposed)}</li>'
     names = key([("exposed", "communication"), ("hidden behind computation", "hidden")])
-    caption = (
-        f"Modelled time of collectives in a step ({error(r)}), by kind and mesh axes, and their bytes on one chip."
-    )
+    caption = f"Modelled time of collectives in a step ({error(r)}), by kind and mesh axes, and their bytes on one chip."
     return section("Communication", figure(f'{names}<ul class="bars">{lines}</ul>', caption))
 
 
@@ -306,9 +297,7 @@ def costliest(r: Report) -> str:
             f'<td class="n" data-head="exposed">{seconds(row.get("exposed_s"), step)}</td>'
             f'<td class="n" data-head="share">{percent((row.get("exposed_s") or 0.0) / step)}</td></tr>'
         )
-    head = "<th>what</th><th>kind</th>" + "".join(
-        f'<th class="n">{h}</th>' for h in ("times", "time", "exposed", "share")
-    )
+    head = "<th>what</th><th>kind</th>" + "".join(f'<th class="n">{h}</th>' for h in ("times", "time", "exposed", "share"))
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
     note = (
         f'<p class="note">Modelled times of a step ({error(r)}), all runs together. '
@@ -328,8 +317,7 @@ def placement(r: Report) -> str:
     dims = shape["dims"]
     wrap = shape.get("wrap") or [False] * len(dims)
     items = "".join(
-        _value(name, axis_class(mesh, name), str(n), _torus_axes(assignment.get(name), dims))
-        for name, n in mesh.items()
+        _value(name, axis_class(mesh, name), str(n), _torus_axes(assignment.get(name), dims)) for name, n in mesh.items()
     )
     links = "a dashed line is the link that closes a ring" if any(wrap) else "no side closes to a ring"
     caption = (
@@ -352,9 +340,7 @@ def memory(r: Report) -> str:
     parts, limit = r.get("memory"), r.get("hbm_limit_gib")
     if not parts:
         return ""
-    segments = [
-        (words, parts.get(name) or 0.0, name, f"{parts.get(name) or 0.0:.2f} GiB") for name, words in MEMORY.items()
-    ]
+    segments = [(words, parts.get(name) or 0.0, name, f"{parts.get(name) or 0.0:.2f} GiB") for name, words in MEMORY.items()]
     total = sum(value for _, value, _, _ in segments)
     whole = limit or total or 1.0
     items = "".join(_value(name, cls, words, percent(value / whole)) for name, value, cls, words in segments if value)
@@ -381,17 +367,13 @@ def trust(r: Report) -> str:
     ]
     if r.get("error_pct") is not None:
         expected = r.get("expected_mfu")
-        derated = (
-            f" Derated by the calibration, MFU is expected at {percent(expected)}." if expected is not None else ""
-        )
+        derated = f" Derated by the calibration, MFU is expected at {percent(expected)}." if expected is not None else ""
         lines.append(
             "<p>Of published runs, rebuilt and predicted by a calibration that had not seen them, the figures missed what was "
             f"published by {r['error_pct']:.3g}% (root mean square).{derated}</p>"
         )
     else:
-        lines.append(
-            "<p>No published runs of such a model on this chip calibrate the figures: their error is not known.</p>"
-        )
+        lines.append("<p>No published runs of such a model on this chip calibrate the figures: their error is not known.</p>")
     if r.get("published"):
         lines.append(f"<p>Published: {esc(r['published'])}</p>")
     return section("How far to trust it", "".join(lines))

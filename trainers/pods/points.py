@@ -69,10 +69,23 @@ def _pax(layers: int, dim: int, rows: int, mesh: tuple[int, int]) -> Experiment:
     """
     e = gpt.maxtext_22b()
     model = replace(
-        e.model, vocab=32_000, layers=layers, model_dim=dim, hidden_dim=4 * dim, heads=dim // 128, head_dim=128,
-        positions="sinusoidal", norm="layer", norm_bias=True, ffn_bias=True, per_dim_scale=True, logit_cap=50.0,
-        softmax_cap=30.0, activation="gelu_tanh", tied=True,
-    )  # fmt: skip
+        e.model,
+        vocab=32_000,
+        layers=layers,
+        model_dim=dim,
+        hidden_dim=4 * dim,
+        heads=dim // 128,
+        head_dim=128,
+        positions="sinusoidal",
+        norm="layer",
+        norm_bias=True,
+        ffn_bias=True,
+        per_dim_scale=True,
+        logit_cap=50.0,
+        softmax_cap=30.0,
+        activation="gelu_tanh",
+        tied=True,
+    )
     layout = two_d(*mesh)
     schedule = Exponential(peak=2.5e-4, steps=300_000, warmup=4000, floor=0.1)
     return replace(
@@ -100,9 +113,15 @@ def _maxtext_v5(scale: int, rows: int, layout: Layout, remat: str = "full") -> E
     whole, rest = divmod(scale.bit_length() - 1, 3)
     hidden = 2 ** (whole + (rest > 0))
     model = replace(
-        e.model, layers=16 * 2**whole, model_dim=2048 * 2 ** (whole + (rest > 1)), hidden_dim=7168 * hidden,
-        heads=16 * hidden, head_dim=128, activation="silu", gated=True,
-    )  # fmt: skip
+        e.model,
+        layers=16 * 2**whole,
+        model_dim=2048 * 2 ** (whole + (rest > 1)),
+        hidden_dim=7168 * hidden,
+        heads=16 * hidden,
+        head_dim=128,
+        activation="silu",
+        gated=True,
+    )
     execution = replace(e.execution, remat=remat, loss_chunks=4)
     data = replace(e.data, batch_size=rows * layout.devices, length=2048)
     return replace(e, model=model, execution=execution, layout=layout, data=data)
@@ -124,27 +143,13 @@ POINTS = {
     "pax_128b": Point(lambda: _pax(71, 12_288, 4, (64, 4)), "v4:4x8x8", 0.486, "Pax", PAX),
     "pax_256b": Point(lambda: _pax(80, 16_384, 4, (64, 8)), "v4:8x8x8", 0.532, "Pax", PAX),
     "pax_1024b": Point(lambda: _pax(142, 24_576, 2, (256, 8)), "v4:8x16x16", 0.536, "Pax", PAX),
-    "v5e_16b": Point(
-        lambda: _maxtext_v5(16, 6, fully_sharded(256, 1)), "v5e:16x16", 0.611, "MaxText", V5E, kernel=True
-    ),
-    "v5e_32b": Point(
-        lambda: _maxtext_v5(32, 4, fully_sharded(256, 1)), "v5e:16x16", 0.669, "MaxText", V5E, kernel=True
-    ),
-    "v5e_64b": Point(
-        lambda: _maxtext_v5(64, 2, fully_sharded(256, 1)), "v5e:16x16", 0.599, "MaxText", V5E, kernel=True
-    ),
-    "v5p_128b": Point(
-        lambda: _maxtext_v5(128, 1, two_d(16, 8), "dots"), "v5p:4x4x8", 0.6868, "MaxText", V5P, kernel=True
-    ),
-    "v5p_128b_256": Point(
-        lambda: _maxtext_v5(128, 1, two_d(32, 8), "dots"), "v5p:4x8x8", 0.6883, "MaxText", V5P, kernel=True
-    ),
-    "v5p_256b": Point(
-        lambda: _maxtext_v5(256, 1, two_d(64, 8), "dots"), "v5p:8x8x8", 0.6709, "MaxText", V5P, kernel=True
-    ),
+    "v5e_16b": Point(lambda: _maxtext_v5(16, 6, fully_sharded(256, 1)), "v5e:16x16", 0.611, "MaxText", V5E, kernel=True),
+    "v5e_32b": Point(lambda: _maxtext_v5(32, 4, fully_sharded(256, 1)), "v5e:16x16", 0.669, "MaxText", V5E, kernel=True),
+    "v5e_64b": Point(lambda: _maxtext_v5(64, 2, fully_sharded(256, 1)), "v5e:16x16", 0.599, "MaxText", V5E, kernel=True),
+    "v5p_128b": Point(lambda: _maxtext_v5(128, 1, two_d(16, 8), "dots"), "v5p:4x4x8", 0.6868, "MaxText", V5P, kernel=True),
+    "v5p_128b_256": Point(lambda: _maxtext_v5(128, 1, two_d(32, 8), "dots"), "v5p:4x8x8", 0.6883, "MaxText", V5P, kernel=True),
+    "v5p_256b": Point(lambda: _maxtext_v5(256, 1, two_d(64, 8), "dots"), "v5p:8x8x8", 0.6709, "MaxText", V5P, kernel=True),
     "v5p_512b": Point(lambda: _maxtext_v5(512, 2, two_d(64, 8)), "v5p:8x8x8", 0.640, "MaxText", V5P, kernel=True),
     "v5p_1024b": Point(lambda: _maxtext_v5(1024, 2, two_d(128, 8)), "v5p:8x8x16", 0.5535, "MaxText", V5P, kernel=True),
-    "v5p_1024b_2048": Point(
-        lambda: _maxtext_v5(1024, 2, two_d(256, 8)), "v5p:8x16x16", 0.648, "MaxText", V5P, kernel=True
-    ),
+    "v5p_1024b_2048": Point(lambda: _maxtext_v5(1024, 2, two_d(256, 8)), "v5p:8x16x16", 0.648, "MaxText", V5P, kernel=True),
 }

@@ -30,9 +30,19 @@ UNPRICED = 0.02  # share of a step without an estimate above which the price is 
 
 # Instructions that cost nothing: they only name existing values.
 _FREE = {
-    "parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all", "partition-id", "replica-id", "iota",
-    "opt-barrier", "add-dependency", "domain",
-}  # fmt: skip
+    "parameter",
+    "constant",
+    "get-tuple-element",
+    "tuple",
+    "bitcast",
+    "after-all",
+    "partition-id",
+    "replica-id",
+    "iota",
+    "opt-barrier",
+    "add-dependency",
+    "domain",
+}
 _FREE_TARGETS = {"AllocateBuffer", "ConcatBitcast", "AssumeGatherIndicesInBound"}
 _CLEAR_TARGETS = {"ZeroCrop"}  # zeroes the padding beyond an array's end in place: at most its bytes
 _MOVES = {"copy", "slice", "dynamic-slice", "dynamic-update-slice", "concatenate"}

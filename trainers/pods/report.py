@@ -55,12 +55,7 @@ def report(e: Experiment, where: Slice, options: str, compiled: topology.Compile
     busy = {"matrix": priced.matrix_s, "vector": priced.vector_s, "kernel": priced.kernel_s}
     useful = 1 - bubble_s / max(sum(busy.values()), bubble_s, 1e-12)
     parts = {name: seconds * useful for name, seconds in busy.items()}
-    parts |= {
-        "bubble": bubble_s,
-        "communication": priced.exposed_s,
-        "memory": priced.dma_s,
-        "unpriced": priced.unpriced_s,
-    }
+    parts |= {"bubble": bubble_s, "communication": priced.exposed_s, "memory": priced.dma_s, "unpriced": priced.unpriced_s}
     assignment = torus.assignment(e.layout.mesh, where.dims, e.layout.torus)
     return {
         "experiment": e.name,
@@ -202,9 +197,7 @@ def as_text(report: dict[str, Any]) -> str:
     ]
     lines += ["", *(f"  CHECK FAILED: {problem}" for problem in report["problems"])]
     versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
-    return "\n".join(
-        [*lines, f"  compiled in {report['compile_s']:.0f} s by {versions}, options {report['options']!r}"]
-    )
+    return "\n".join([*lines, f"  compiled in {report['compile_s']:.0f} s by {versions}, options {report['options']!r}"])
 
 
 def _trust(report: dict[str, Any]) -> list[str]:

@@ -55,9 +55,15 @@ class Result:
 
 
 def search(
-    e: Experiment, where: Slice, evaluate: Evaluate, *,
-    options: str = "", best: int = 6, say: Say = print, folder: Path | None = None,
-) -> list[Result]:  # fmt: skip
+    e: Experiment,
+    where: Slice,
+    evaluate: Evaluate,
+    *,
+    options: str = "",
+    best: int = 6,
+    say: Say = print,
+    folder: Path | None = None,
+) -> list[Result]:
     """Compiles the most promising plans of an experiment; returns the fastest first, and those that do not fit last.
 
     The experiment's own plan, if it has as many chips, is always among them, so that a search finds nothing slower.
@@ -79,10 +85,7 @@ def search(
     reports, results, num_fitting, seen, failed = Reports(where, options, folder), [], Counter(), set(), {}
     for candidate, estimate in fit:
         layout = candidate.experiment.layout
-        figures = (
-            layout.name,
-            f"{estimate.memory_bytes:.4g} {estimate.step_s:.4g}",
-        )  # equal figures: taken for the same plan
+        figures = (layout.name, f"{estimate.memory_bytes:.4g} {estimate.step_s:.4g}")  # equal figures: taken for the same plan
         if figures in seen or num_fitting[layout.name] == ALIKE or _hopeless(layout, estimate, failed):
             continue
         seen.add(figures)
@@ -99,9 +102,15 @@ def search(
 
 
 def nearest_that_fit(
-    e: Experiment, where: Slice, evaluate: Evaluate, *,
-    options: str = "", n: int = 3, say: Say = print, folder: Path | None = None,
-) -> list[Result]:  # fmt: skip
+    e: Experiment,
+    where: Slice,
+    evaluate: Evaluate,
+    *,
+    options: str = "",
+    n: int = 3,
+    say: Say = print,
+    folder: Path | None = None,
+) -> list[Result]:
     """Returns up to n plans that fit, for an experiment that does not, fewest changes first; arguments as in `search`.
 
     The remat policy changes before sizes of the mesh, and these before the layout. At most `TRIES` plans are compiled.

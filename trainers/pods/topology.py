@@ -23,9 +23,7 @@ class DoesNotFit(PodError):
     """Raised for a step that needs more memory than a chip has; `needed` and `limit` are in GiB."""
 
     def __init__(self, name: str, where: str, needed: float, limit: float):
-        super().__init__(
-            f"{name} does not fit {where}: {needed:.2f} of {limit:.2f} GiB a chip, {needed - limit:.2f} too much"
-        )
+        super().__init__(f"{name} does not fit {where}: {needed:.2f} of {limit:.2f} GiB a chip, {needed - limit:.2f} too much")
         self.needed, self.limit = needed, limit
 
 
@@ -36,9 +34,13 @@ def devices(where: Slice) -> list[Any]:
     wrap = where.wrap if chip.torus == 3 else (*where.wrap, False)
     try:
         description = topologies.get_topology_desc(
-            topology_name=str(where), platform="tpu", chip_config_name=chip.config, chips_per_host_bounds=hosts,
-            num_slices=1, wrap=wrap,
-        )  # fmt: skip
+            topology_name=str(where),
+            platform="tpu",
+            chip_config_name=chip.config,
+            chips_per_host_bounds=hosts,
+            num_slices=1,
+            wrap=wrap,
+        )
     except Exception as error:  # JAX raises the library's errors unchanged
         first, *_ = str(error).splitlines()
         raise PodError(f"--topology {where}: the compiler has no such slice ({first[:120]})") from None

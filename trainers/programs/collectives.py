@@ -207,9 +207,7 @@ def summary(collectives: Sequence[Collective]) -> list[dict[str, Any]]:
                 "in_loop": in_loop,
                 "count": len(group),
                 "times": sum(runs) if known else None,
-                "bytes": sum(collective.bytes * n for collective, n in zip(group, runs, strict=True))
-                if known
-                else None,
+                "bytes": sum(collective.bytes * n for collective, n in zip(group, runs, strict=True)) if known else None,
                 "largest": str(max((s for collective in group for s in collective.shapes), key=lambda s: s.bytes)),
             }
         )

@@ -25,9 +25,7 @@ def placement(layout: Layout, component: str, names: Sequence[str | None], title
     """
     cuts = layout.cut(names, component=component)
     mesh, sizes = dict(layout.mesh), [layout.num_shards(axes) for axes in cuts]
-    cut_text = (
-        "  ".join(f"{n}->{'*'.join(a)}" for n, a in zip(names, cuts, strict=True) if a) or "whole on every device"
-    )
+    cut_text = "  ".join(f"{n}->{'*'.join(a)}" for n, a in zip(names, cuts, strict=True) if a) or "whole on every device"
     lines = [f"{title} ({', '.join(n or '-' for n in names)})  {cut_text}"]
     drawn = [i for i, size in enumerate(sizes) if size > 1][-2:]
     if not drawn:
@@ -52,10 +50,7 @@ def placement(layout: Layout, component: str, names: Sequence[str | None], title
     rows, columns = (1 if i is None else min(sizes[i], CELLS) for i in drawn)
     head = [f"{names[drawn[1]]} {c}" for c in range(columns)]
     label = [f"{names[drawn[0]]} {r}" if drawn[0] is not None else "" for r in range(rows)]
-    cells = [
-        [_numbers(np.flatnonzero(first & (shards[0] == r) & (shards[1] == c))) for c in range(columns)]
-        for r in range(rows)
-    ]
+    cells = [[_numbers(np.flatnonzero(first & (shards[0] == r) & (shards[1] == c))) for c in range(columns)] for r in range(rows)]
     width = max(map(len, itertools.chain(head, *cells))) + 1
     more = sizes[drawn[1]] > columns
     margin = max(map(len, label)) + 2
@@ -79,10 +74,7 @@ def timeline(s: Schedule, *, backward: bool) -> list[str]:
     table = [row[:TICKS] for row in s.timeline(backward=backward)]
     width = max(len(cell) for row in table for cell in row) + 1
     more = " ..." if s.ticks + (s.lead if backward else 0) > TICKS else ""
-    lines = [
-        f"stage {stage:3} |" + "|".join(f"{cell or '.':{width}}" for cell in row) + more
-        for stage, row in enumerate(table)
-    ]
+    lines = [f"stage {stage:3} |" + "|".join(f"{cell or '.':{width}}" for cell in row) + more for stage, row in enumerate(table)]
     total = s.ticks + (s.lead if backward else 0)
     return [
         *lines,
@@ -93,10 +85,20 @@ def timeline(s: Schedule, *, backward: bool) -> list[str]:
 
 # What an axis does in a part whose rule cuts dimensions of these names.
 _ROLES = {
-    "layers": "stages", "batch": "batch", "height": "space", "width": "space", "length": "positions", "res_length": "positions",
-    "expert": "experts", "vocab": "vocabulary", "act_vocab": "vocabulary", "heads": "heads", "mlp": "hidden", "embed": "weights",
+    "layers": "stages",
+    "batch": "batch",
+    "height": "space",
+    "width": "space",
+    "length": "positions",
+    "res_length": "positions",
+    "expert": "experts",
+    "vocab": "vocabulary",
+    "act_vocab": "vocabulary",
+    "heads": "heads",
+    "mlp": "hidden",
+    "embed": "weights",
     "act_embed": "residual stream",
-}  # fmt: skip
+}
 _OF_WEIGHTS = ("layers", "expert", "vocab", "act_vocab", "heads", "mlp", "embed")  # of parts whose weights have them
 
 
@@ -119,15 +121,10 @@ def roles(parameters: Sequence[ParamInfo], layout: Layout) -> list[str]:
             cells.append(", ".join(dict.fromkeys(words)) or "copies")
         rows.append([part, *cells])
     widths = [max(map(len, column)) for column in zip(["part", *axes], *rows, strict=True)]
-    return [
-        "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True))
-        for row in (["part", *axes], *rows)
-    ]
+    return ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)) for row in (["part", *axes], *rows)]
 
 
-def pictures(
-    parameters: Sequence[ParamInfo], layout: Layout, activations: Mapping[str, Activation] | None = None
-) -> list[str]:
+def pictures(parameters: Sequence[ParamInfo], layout: Layout, activations: Mapping[str, Activation] | None = None) -> list[str]:
     """Draws what the mesh does in each part of a model, the shards of its largest parameter and of its activations, and its
     pipelines' timelines.
 
@@ -174,9 +171,7 @@ def _differently_cut(
 
 def _computed_by(axes: Collection[str], form: Axes) -> bool:
     """Returns whether parameters with these axes compute a tensor of this form: "act_heads" needs weights with "heads"."""
-    needed = {
-        name.removeprefix("act_expert_").removeprefix("act_") for name in form if name and name.startswith("act_")
-    }
+    needed = {name.removeprefix("act_expert_").removeprefix("act_") for name in form if name and name.startswith("act_")}
     grouped = any(name in ("group", "expert_group") for name in form)
     return needed <= set(axes) and (not grouped or "expert" in axes)
 
@@ -184,7 +179,11 @@ def _computed_by(axes: Collection[str], form: Axes) -> bool:
 def pipelines(layout: Layout) -> dict[str, Any]:
     """Returns the layout's pipelines as plain values, by component."""
     return {
-        path: {"schedule": pipeline.schedule, "chunks": pipeline.chunks, "microbatches": pipeline.microbatches,
-               "stages": layout.num_shards(layout.resolve(path)["layers"])}
+        path: {
+            "schedule": pipeline.schedule,
+            "chunks": pipeline.chunks,
+            "microbatches": pipeline.microbatches,
+            "stages": layout.num_shards(layout.resolve(path)["layers"]),
+        }
         for path, pipeline in layout.pipelines
-    }  # fmt: skip
+    }

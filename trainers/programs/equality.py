@@ -43,9 +43,7 @@ class Trial:
 def exact(e: Experiment) -> Experiment:
     """Returns the same experiment in double precision; run it inside `jax.enable_x64(True)`."""
     return dataclasses.replace(
-        e,
-        train=dataclasses.replace(e.train, master_dtype="float64"),
-        execution=dataclasses.replace(e.execution, dtype="float64"),
+        e, train=dataclasses.replace(e.train, master_dtype="float64"), execution=dataclasses.replace(e.execution, dtype="float64")
     )
 
 
@@ -58,9 +56,7 @@ def comparable(e: Experiment) -> Experiment:
     lengths = [array.shape[0] for array in e.data.features().values() if array.axes == ("length",)]
     e = exact(dataclasses.replace(e, model=family_of(e.model).comparable(e.model, lengths)))
     return dataclasses.replace(
-        e,
-        optimizer=Sgd(schedule=Constant(value=RATE), momentum=0.9),
-        train=dataclasses.replace(e.train, clip_norm=0.0),
+        e, optimizer=Sgd(schedule=Constant(value=RATE), momentum=0.9), train=dataclasses.replace(e.train, clip_norm=0.0)
     )
 
 

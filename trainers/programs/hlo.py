@@ -154,9 +154,7 @@ class Program:
         text = i.attributes.get("metadata", "")
         if inline := re.search(rf"source_file=({_STRING}) source_line=(\d+)", text):
             return f"{inline[1][1:-1]}:{inline[2]}"
-        location = self._follow(
-            "FileLocations", "file_location_id", self._follow("StackFrames", "stack_frame_id", text)
-        )
+        location = self._follow("FileLocations", "file_location_id", self._follow("StackFrames", "stack_frame_id", text))
         line = re.search(r"\bline=(\d+)", location)
         file = self._follow("FileNames", "file_name_id", location).strip('"')
         return f"{file}:{line[1]}" if line else ""

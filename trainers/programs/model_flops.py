@@ -105,9 +105,7 @@ def count(jaxpr: Any, trained: Sequence[bool], *, backward: bool) -> tuple[float
                 total += flops
                 outputs = results if is_call else outputs
         for variable, value in zip(eqn.outvars, outputs, strict=True):
-            depends[variable] = value and jnp.issubdtype(
-                variable.aval.dtype, jnp.inexact
-            )  # whole numbers have no gradient
+            depends[variable] = value and jnp.issubdtype(variable.aval.dtype, jnp.inexact)  # whole numbers have no gradient
     return total, [not isinstance(x, Literal) and depends.get(x, False) for x in jaxpr.outvars]
 
 
@@ -163,6 +161,4 @@ def _grouped_flops(eqn: Any) -> float:
     return 2.0 * math.prod(rows.aval.shape) * matrices.aval.shape[-1]
 
 
-_PRODUCTS = {
-    "dot_general": _dot_flops, "ragged_dot_general": _grouped_flops, "conv_general_dilated": _convolution_flops,
-}  # fmt: skip
+_PRODUCTS = {"dot_general": _dot_flops, "ragged_dot_general": _grouped_flops, "conv_general_dilated": _convolution_flops}

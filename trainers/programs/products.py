@@ -18,9 +18,16 @@ _KERNEL = re.compile(r"splash_m[hq]a_(fwd|dq|dkv)_")
 _GEMM = re.compile(r'"dot_dimension_numbers":\{"lhs_contracting_dimensions":\[([^\]]*)\]')
 # Custom calls without a product: memory and markers on TPUs, sorting, top-k and random bits elsewhere.
 _NO_PRODUCTS = {
-    "AllocateBuffer", "ConcatBitcast", "AssumeGatherIndicesInBound", "AsyncCollectiveStart", "AsyncCollectiveDone", "ZeroCrop",
-    "TopK", "__cub$DeviceRadixSort", "cu_threefry2x32",
-}  # fmt: skip
+    "AllocateBuffer",
+    "ConcatBitcast",
+    "AssumeGatherIndicesInBound",
+    "AsyncCollectiveStart",
+    "AsyncCollectiveDone",
+    "ZeroCrop",
+    "TopK",
+    "__cub$DeviceRadixSort",
+    "cu_threefry2x32",
+}
 
 
 def total(program: Program) -> float:

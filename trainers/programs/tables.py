@@ -52,10 +52,7 @@ def describe(e: Experiment) -> dict[str, Any]:
         **({"convention": told} if (told := family_of(e.model).convention(e.model)) else {}),
         "components": dict(sorted(by_component.items())),
         "tensors": tensors,
-        "bytes_per_device": {
-            "parameters": sum(t["bytes_per_device"] for t in tensors),
-            "optimizer": optimizer_bytes(plan),
-        },
+        "bytes_per_device": {"parameters": sum(t["bytes_per_device"] for t in tensors), "optimizer": optimizer_bytes(plan)},
     }
 
 
@@ -83,9 +80,7 @@ def optimizer_bytes(plan: Plan) -> int:
     """Returns the bytes of the optimizer's state on one device."""
     total = 0
     for leaf, spec in plan.optimizer_specs().values():
-        shards = math.prod(
-            plan.experiment.layout.num_shards((axes,) if isinstance(axes, str) else axes or ()) for axes in spec
-        )
+        shards = math.prod(plan.experiment.layout.num_shards((axes,) if isinstance(axes, str) else axes or ()) for axes in spec)
         total += math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize // shards
     return total
 
@@ -184,7 +179,5 @@ def as_text(e: Experiment, description: dict[str, Any]) -> str:
     if "collectives" in description:
         lines += ["", "Collectives of the compiled training step"]
         lines += [f"  {line}" for line in table(description["collectives"]["rows"])]
-        lines.append(
-            f"  all-gathers of expert weights or dispatched tokens: {description['collectives']['expert_gathers']}"
-        )
+        lines.append(f"  all-gathers of expert weights or dispatched tokens: {description['collectives']['expert_gathers']}")
     return "\n".join(lines)

@@ -37,6 +37,4 @@ def size(n: float | None) -> str:
         return "–"
     power = min(int(math.log2(n) // 10), 5) if n >= 1 else 0
     scaled = n / 1024**power
-    return (
-        f"{scaled:.{0 if power == 0 or scaled >= 100 else 1}f}{NBSP}{('B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB')[power]}"
-    )
+    return f"{scaled:.{0 if power == 0 or scaled >= 100 else 1}f}{NBSP}{('B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB')[power]}"

@@ -50,10 +50,7 @@ class NpzFile:
     def __init__(self, path: Path):
         self.path, self.shapes, self.dtypes = path, dict[str, Shape](), dict[str, np.dtype]()
         formats = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-        with (
-            untrusted.damage(path, InterchangeError),
-            zipfile.ZipFile(untrusted.zipped(path, InterchangeError)) as archive,
-        ):
+        with untrusted.damage(path, InterchangeError), zipfile.ZipFile(untrusted.zipped(path, InterchangeError)) as archive:
             for info in archive.infolist():
                 name = shortened(info.filename)
                 with archive.open(info) as file:

@@ -48,9 +48,7 @@ class CTranslate2File:
         self.specification = _string(file)
         _number(file, "I")
         size = self.path.stat().st_size
-        for _ in range(
-            untrusted.bounded(_number(file, "I"), untrusted.FIELDS, "variables", InterchangeError, self.path)
-        ):
+        for _ in range(untrusted.bounded(_number(file, "I"), untrusted.FIELDS, "variables", InterchangeError, self.path)):
             name = _string(file)
             shape = tuple(_number(file, "I") for _ in range(_number(file, "B")))
             kind, length = _number(file, "B"), _number(file, "I")

@@ -142,9 +142,7 @@ class HuggingFace:
           InterchangeError: the family has no untied model.
         """
         copies = {
-            copy: original
-            for copy, original in mapping.copies(self.config).items()
-            if {copy, original} <= self._tensors.keys()
+            copy: original for copy, original in mapping.copies(self.config).items() if {copy, original} <= self._tensors.keys()
         }
         for copy, original in copies.items():
             if interchange.equal(self._fetch(copy), self._fetch(original)):
@@ -221,9 +219,7 @@ def _files(folder: Path) -> list[TensorFile]:
         files.append(TensorFile(untrusted.member(folder, shard, InterchangeError)))
     lost = sorted(names.keys() - {name for file in files for name in file.shapes})
     if lost:
-        raise InterchangeError(
-            f"{folder}: {len(lost)} tensors of {INDEX} are in no file, {shortened(lost[0])} among them"
-        )
+        raise InterchangeError(f"{folder}: {len(lost)} tensors of {INDEX} are in no file, {shortened(lost[0])} among them")
     return files
 
 
@@ -241,9 +237,7 @@ def write_folder(weights: Any, to: Path, *, max_shard_bytes: int = 5 * 10**9) ->
         raise InterchangeError(f"{to} exists; choose a new folder")
     mapping = _mapping(weights.config.family)
     config, entries = mapping.write_config(weights.config), mapping.entries(weights.config)
-    wrong = interchange.problems(
-        want := interchange.shapes(entries), {k: v for k, v in weights.shapes.items() if k in want}
-    )
+    wrong = interchange.problems(want := interchange.shapes(entries), {k: v for k, v in weights.shapes.items() if k in want})
     if wrong:
         raise InterchangeError(f"not the tensors of the model to write: {wrong}")
     tensors = ((name, (array,)) for name, array in interchange.written(entries, weights.read))

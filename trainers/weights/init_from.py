@@ -54,8 +54,7 @@ def new_state(plan: Plan, vocabulary: Path | None, say: Callable[[str], object])
         infos = [
             info
             for info in model_infos(plan)
-            if info.name.startswith(f"{component}." if component else "")
-            and not info.name.startswith(tuple(other_prefixes))
+            if info.name.startswith(f"{component}." if component else "") and not info.name.startswith(tuple(other_prefixes))
         ]
         wanted = {info.name: info.shape for info in infos}
         if vocabulary is not None and any("vocab" in info.axes for info in infos):  # a tower reads no text
@@ -98,9 +97,7 @@ def model_of(e: Experiment) -> ModelConfig:
     """
     whole = sources(e.train.init_from).get("") if e.train.init_from else None
     if whole is None:
-        raise ConfigError(
-            f"train.init_from={e.train.init_from!r}: expected weights of a whole model, whose sizes are taken"
-        )
+        raise ConfigError(f"train.init_from={e.train.init_from!r}: expected weights of a whole model, whose sizes are taken")
     model = open.open_weights(whole).config
     if type(model) is not type(e.model):
         raise ConfigError(f"{whole} is of family {model.family!r}, and {e.name} of {e.model.family!r}")

@@ -51,9 +51,7 @@ class Patterns:
                 self._parsed[pattern] = self._alternatives(deque(_TOKENS.findall(pattern)))
             return len(text) in self._parsed[pattern](text, frozenset(starts))
         except (re.error, PatternError, RecursionError, OverflowError) as problem:
-            raise PatternError(
-                f"the pattern '{shortened(pattern)}' cannot be matched: {shortened(str(problem))}"
-            ) from None
+            raise PatternError(f"the pattern '{shortened(pattern)}' cannot be matched: {shortened(str(problem))}") from None
 
     def _spend(self, steps: int) -> None:
         self._left -= steps
@@ -118,9 +116,7 @@ def _repeated(part: _Part, least: int, most: int | None, text: str, places: _Pla
         if places == before:  # and so after any number of them
             break
     reached = new = places
-    for _ in range(
-        len(text) if most is None else most - least
-    ):  # each leads on to a place where none was, or is the last
+    for _ in range(len(text) if most is None else most - least):  # each leads on to a place where none was, or is the last
         if not (new := part(text, new) - reached):
             break
         reached |= new

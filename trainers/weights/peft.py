@@ -41,10 +41,27 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     "init_lora_weights": (True, False, "gaussian", "orthogonal"),  # others change the matrices themselves
 }
 _READ = (
-    "alpha_pattern", "auto_mapping", "base_model_name_or_path", "ensure_weight_tying", "exclude_modules", "fan_in_fan_out",
-    "inference_mode", "layers_pattern", "layers_to_transform", "lora_alpha", "lora_dropout", "megatron_core", "peft_version",
-    "qalora_group_size", "r", "rank_pattern", "revision", "target_modules", "task_type", "use_rslora",
-)  # fmt: skip
+    "alpha_pattern",
+    "auto_mapping",
+    "base_model_name_or_path",
+    "ensure_weight_tying",
+    "exclude_modules",
+    "fan_in_fan_out",
+    "inference_mode",
+    "layers_pattern",
+    "layers_to_transform",
+    "lora_alpha",
+    "lora_dropout",
+    "megatron_core",
+    "peft_version",
+    "qalora_group_size",
+    "r",
+    "rank_pattern",
+    "revision",
+    "target_modules",
+    "task_type",
+    "use_rslora",
+)
 
 
 def is_adapter(path: Path) -> bool:
@@ -100,9 +117,7 @@ def _read(folder: Path, base: Weights) -> dict[str, tuple[np.ndarray, np.ndarray
             raise InterchangeError(f"{folder / CONFIG}: {set_to} is not supported{only}")
     mapping = interchange_of(base.config.family)
     if mapping is None:
-        raise InterchangeError(
-            f"models of family {base.config.family!r} have no Hugging Face form, which an adapter belongs to"
-        )
+        raise InterchangeError(f"models of family {base.config.family!r} have no Hugging Face form, which an adapter belongs to")
     places = {
         name: (entry, at)
         for entry in mapping.entries(base.config)
@@ -192,9 +207,7 @@ def write(model: Any, params: dict[str, Any], lora: Lora, to: Path, base: str) -
         raise InterchangeError("the run has no adapters: it trained whole matrices")
     mapping = interchange_of(model.family)
     if mapping is None:
-        raise InterchangeError(
-            f"models of family {model.family!r} have no Hugging Face form, which an adapter belongs to"
-        )
+        raise InterchangeError(f"models of family {model.family!r} have no Hugging Face form, which an adapter belongs to")
     tensors: dict[str, np.ndarray] = {}
     ranks: dict[str, int] = {}
     plain = True
@@ -211,9 +224,7 @@ def write(model: Any, params: dict[str, Any], lora: Lora, to: Path, base: str) -
             tensors[f"{_ROOT}{module}{_A}"], tensors[f"{_ROOT}{module}{_B}"] = a, b
             ranks[module] = rank
     if left:
-        raise InterchangeError(
-            f"{sorted(left)[0]} is adapted, and no projection of `transformers`: PEFT has no such form of it"
-        )
+        raise InterchangeError(f"{sorted(left)[0]} is adapted, and no projection of `transformers`: PEFT has no such form of it")
     wide = {module: rank for module, rank in ranks.items() if rank != lora.rank}
     config = {
         "peft_type": "LORA",

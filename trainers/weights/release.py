@@ -39,9 +39,19 @@ KEY = "SHARDZOO_RELEASE_KEY"
 CHECKPOINTS = "checkpoints"  # a run's
 # All files that are read from a release, and those by which a folder is of another form.
 READ = (
-    WEIGHTS, EXPERIMENT, MANIFEST, *files.PATTERNS, CHECKPOINTS, "config.json", "*_config.json", "model.bin", "*.gguf",
-    "*.safetensors", "*.safetensors.index.json", "*.npz",
-)  # fmt: skip
+    WEIGHTS,
+    EXPERIMENT,
+    MANIFEST,
+    *files.PATTERNS,
+    CHECKPOINTS,
+    "config.json",
+    "*_config.json",
+    "model.bin",
+    "*.gguf",
+    "*.safetensors",
+    "*.safetensors.index.json",
+    "*.npz",
+)
 
 
 class ReleaseError(UserError):
@@ -130,9 +140,7 @@ def verify(folder: Path, key: Path | None = None) -> None:
         signing.check(folder / SUMS, key)
     unlisted = sorted({file.name for pattern in READ for file in folder.glob(pattern)} - sums.keys())
     if unlisted:
-        raise ReleaseError(
-            f"release {folder}: {SUMS} does not list {', '.join(unlisted)}, which would be read unchecked"
-        )
+        raise ReleaseError(f"release {folder}: {SUMS} does not list {', '.join(unlisted)}, which would be read unchecked")
     for name, want in sums.items():
         if paths.sha256(untrusted.member(folder, name, ReleaseError)) != want:
             raise ReleaseError(f"release {folder}: {name} is damaged, its SHA-256 is not the one in {SUMS}")
@@ -187,9 +195,7 @@ class Release:
         self._file.require_floats(self._file.shapes)
         self.shapes = self._file.shapes
         self.stored = most_stored((dtype.name, self.shapes[name]) for name, dtype in self._file.dtypes.items())
-        with untrusted.damage(
-            f"release {folder}: {EXPERIMENT}", ReleaseError
-        ):  # sizes that are no model's fail anywhere
+        with untrusted.damage(f"release {folder}: {EXPERIMENT}", ReleaseError):  # sizes that are no model's fail anywhere
             shapes = {info.name: info.shape for info in describe(abstract_model(self.experiment))}
         if wrong := interchange.problems(shapes, self.shapes):
             raise ReleaseError(f"release {folder}: {WEIGHTS} has not the parameters of {EXPERIMENT}'s model: {wrong}")

@@ -108,12 +108,7 @@ class Resized:
     """
 
     def __init__(self, weights: Weights, config: ModelConfig):
-        self.weights, self.config, self.vocabulary, self.stored = (
-            weights,
-            weights.config,
-            weights.vocabulary,
-            weights.stored,
-        )
+        self.weights, self.config, self.vocabulary, self.stored = (weights, weights.config, weights.vocabulary, weights.stored)
         same = type(config) is type(weights.config)
         make = family_of(config).resized(config, weights.config) if same else {}
         self._made = {name: np.asarray(f(weights.read(name, ()))) for name, f in make.items() if name in weights.shapes}
@@ -151,9 +146,7 @@ def check(shapes: Mapping[str, Shape], weights: Weights, fresh: Sequence[str] = 
         raise InterchangeError(f"the weights are not those of the model: {wrong}")
 
 
-def fitting(
-    config: ModelConfig, shapes: Mapping[str, Shape], weights: Weights, fresh: Sequence[str] = FRESH
-) -> list[str]:
+def fitting(config: ModelConfig, shapes: Mapping[str, Shape], weights: Weights, fresh: Sequence[str] = FRESH) -> list[str]:
     """Returns the names of a model's parameters that `weights`, once checked, have; others, of fresh components, are created.
 
     Parameters of a fresh component, a head, are taken from weights whose head has the same meaning and size.

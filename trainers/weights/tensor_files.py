@@ -84,15 +84,12 @@ class TensorFile:
             if begin == end:
                 return np.empty(at["shape"], dtype)
             # A map for each tensor, not one for the file: its pages are given back with the tensor.
-            return (
-                np.memmap(self.path, np.uint8, "r", self._begin + begin, end - begin).view(dtype).reshape(at["shape"])
-            )
+            return np.memmap(self.path, np.uint8, "r", self._begin + begin, end - begin).view(dtype).reshape(at["shape"])
 
 
 def write(
-    path: Path, shapes: Mapping[str, Shape], tensors: Iterable[tuple[str, Iterable[np.ndarray]]],
-    metadata: Mapping[str, str],
-) -> None:  # fmt: skip
+    path: Path, shapes: Mapping[str, Shape], tensors: Iterable[tuple[str, Iterable[np.ndarray]]], metadata: Mapping[str, str]
+) -> None:
     """Writes tensors as float32, a piece at a time, so that only one piece is in memory.
 
     Args:

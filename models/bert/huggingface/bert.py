@@ -6,16 +6,7 @@ from typing import Any
 from models.bert.config import BertConfig
 from models.bert.huggingface import common
 from models.bert.huggingface.common import classes, head_dim, pooler, transform
-from models.interchange import (
-    Entry,
-    InterchangeError,
-    completed,
-    dense,
-    only,
-    read_activation,
-    setting,
-    write_activation,
-)
+from models.interchange import Entry, InterchangeError, completed, dense, only, read_activation, setting, write_activation
 from models.parts.heads_config import Classification, Head, MaskedLm
 
 STEMS = {"bert": "Bert"}
@@ -24,11 +15,21 @@ BODY = ("embeddings.", "encoder.", "pooler.")
 OUTPUTS = ("cls.", "classifier.", "qa_outputs.", "bert.pooler.", "pooler.")
 DEFAULTS = {
     "bert": dict(
-        vocab_size=30_522, hidden_size=768, num_hidden_layers=12, num_attention_heads=12, intermediate_size=3072,
-        hidden_act="gelu", hidden_dropout_prob=0.1, max_position_embeddings=512, type_vocab_size=2, layer_norm_eps=1e-12,
-        is_decoder=False, add_cross_attention=False, tie_word_embeddings=True,
+        vocab_size=30_522,
+        hidden_size=768,
+        num_hidden_layers=12,
+        num_attention_heads=12,
+        intermediate_size=3072,
+        hidden_act="gelu",
+        hidden_dropout_prob=0.1,
+        max_position_embeddings=512,
+        type_vocab_size=2,
+        layer_norm_eps=1e-12,
+        is_decoder=False,
+        add_cross_attention=False,
+        tie_word_embeddings=True,
     )
-}  # fmt: skip
+}
 HEADS: dict[str, Head] = common.HEADS | {"ForPreTraining": MaskedLm(next_sentence=True)}
 LAYER = {
     "attention.q": "attention.self.query",
@@ -109,10 +110,7 @@ def outputs(c: BertConfig) -> list[Entry]:
     match c.head:
         case MaskedLm():
             at = "cls.predictions"
-            mapped = [
-                *transform(c, f"{at}.transform.dense", f"{at}.transform.LayerNorm"),
-                *common.logit_bias(c, f"{at}.bias"),
-            ]
+            mapped = [*transform(c, f"{at}.transform.dense", f"{at}.transform.LayerNorm"), *common.logit_bias(c, f"{at}.bias")]
             if c.head.next_sentence:
                 next_ = dense("cls.seq_relationship", "head.next_weight", (c.model_dim, 2), bias="head.next_bias")
                 mapped += [*bare_pooler(c), *next_]

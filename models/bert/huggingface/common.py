@@ -34,9 +34,7 @@ def read_head(s: Mapping[str, Any], stem: str, heads: Mapping[str, Head]) -> Hea
     known = {f"{stem}{suffix}": head for suffix, head in heads.items()}
     name = (setting(theirs, "architectures", list, None) or [f"{stem}Model"])[0]
     if name not in known:
-        raise InterchangeError(
-            f"config.json: no head like that of {shortened(str(name))!r} here{nearest(str(name), known)}"
-        )
+        raise InterchangeError(f"config.json: no head like that of {shortened(str(name))!r} here{nearest(str(name), known)}")
     head = known[name]
     if isinstance(head, MaskedLm):
         fixed(s, tie_word_embeddings=True)
@@ -73,11 +71,28 @@ def head_dim(s: Mapping[str, Any], width: str, heads: str) -> int:
 def demand_post_norm(c: BertConfig, target: str, **more: Any) -> None:
     """Raises InterchangeError unless a model is BERT's, but for what `more` says."""
     needs = dict(
-        positions="learned", norm="layer", norm_bias=True, order="post", gated=False, attention_bias=True, output_bias="same",
-        key_bias=True, qk_norm=False, sinks=False, ffn_bias=True, attention_scale=True, attention_scalar=0.0, groups=c.heads,
-        head_dim=c.model_dim // c.heads, per_dim_scale=False, logit_cap=0.0, embedding_norm=True, embedding_scale=1.0,
-        first_position=0, kinds=(),
-    )  # fmt: skip
+        positions="learned",
+        norm="layer",
+        norm_bias=True,
+        order="post",
+        gated=False,
+        attention_bias=True,
+        output_bias="same",
+        key_bias=True,
+        qk_norm=False,
+        sinks=False,
+        ffn_bias=True,
+        attention_scale=True,
+        attention_scalar=0.0,
+        groups=c.heads,
+        head_dim=c.model_dim // c.heads,
+        per_dim_scale=False,
+        logit_cap=0.0,
+        embedding_norm=True,
+        embedding_scale=1.0,
+        first_position=0,
+        kinds=(),
+    )
     demand(c, target, **needs | more)
     if isinstance(c.head, MaskedLm):
         demand(c, f"{target} for masked tokens", tied=True, softmax_bias=True, softmax_cap=0.0)

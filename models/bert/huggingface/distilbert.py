@@ -18,10 +18,18 @@ BODY = ("embeddings.", "transformer.")
 OUTPUTS = ("vocab_transform.", "vocab_layer_norm.", "vocab_projector.", "pre_classifier.", "classifier.", "qa_outputs.")
 DEFAULTS = {
     "distilbert": dict(
-        vocab_size=30_522, max_position_embeddings=512, sinusoidal_pos_embds=False, n_layers=6, n_heads=12, dim=768,
-        hidden_dim=3072, dropout=0.1, activation="gelu", tie_word_embeddings=True,
+        vocab_size=30_522,
+        max_position_embeddings=512,
+        sinusoidal_pos_embds=False,
+        n_layers=6,
+        n_heads=12,
+        dim=768,
+        hidden_dim=3072,
+        dropout=0.1,
+        activation="gelu",
+        tie_word_embeddings=True,
     )
-}  # fmt: skip
+}
 EPS = 1e-12  # no setting of theirs
 HEADS: dict[str, Head] = common.HEADS | {"ForSequenceClassification": Classification(labels=2, pooler="relu")}
 _LAYER = {
@@ -93,10 +101,7 @@ def outputs(c: BertConfig) -> list[Entry]:
     """Returns the entries of the head's tensors."""
     match c.head:
         case MaskedLm():
-            return [
-                *transform(c, "vocab_transform", "vocab_layer_norm"),
-                *common.logit_bias(c, "vocab_projector.bias"),
-            ]
+            return [*transform(c, "vocab_transform", "vocab_layer_norm"), *common.logit_bias(c, "vocab_projector.bias")]
         case Classification():
             return [*pooler(c, "pre_classifier"), *classes(c, "classifier")]
         case _:

@@ -37,13 +37,31 @@ BODY = ("embeddings.", "layers.", "final_norm.")
 OUTPUTS = ("head.", "decoder.", "classifier.")
 DEFAULTS = {
     "modernbert": dict(
-        vocab_size=50_368, hidden_size=768, intermediate_size=1152, num_hidden_layers=22, num_attention_heads=12,
-        hidden_activation="gelu", norm_eps=1e-5, norm_bias=False, attention_bias=False, attention_dropout=0.0,
-        layer_types=None, rope_parameters=None, local_attention=128, mlp_bias=False, mlp_dropout=0.0, decoder_bias=True,
-        classifier_pooling="cls", classifier_bias=False, classifier_activation="gelu", tie_word_embeddings=True,
-        global_attn_every_n_layers=3, global_rope_theta=160_000.0, local_rope_theta=10_000.0,
+        vocab_size=50_368,
+        hidden_size=768,
+        intermediate_size=1152,
+        num_hidden_layers=22,
+        num_attention_heads=12,
+        hidden_activation="gelu",
+        norm_eps=1e-5,
+        norm_bias=False,
+        attention_bias=False,
+        attention_dropout=0.0,
+        layer_types=None,
+        rope_parameters=None,
+        local_attention=128,
+        mlp_bias=False,
+        mlp_dropout=0.0,
+        decoder_bias=True,
+        classifier_pooling="cls",
+        classifier_bias=False,
+        classifier_activation="gelu",
+        tie_word_embeddings=True,
+        global_attn_every_n_layers=3,
+        global_rope_theta=160_000.0,
+        local_rope_theta=10_000.0,
     )
-}  # fmt: skip
+}
 _FULL, _LOCAL = "full_attention", "sliding_attention"
 
 
@@ -126,9 +144,7 @@ def _kinds(s: Mapping[str, Any], bases: Mapping[str, float]) -> tuple[LayerKind,
     made = {_FULL: LayerKind(), _LOCAL: LayerKind(window=reach + 1, base=bases[_LOCAL])}
     for name in types:
         if name not in made:
-            raise InterchangeError(
-                f"config.json: no layer_types {shortened(str(name))!r} here{nearest(str(name), made)}"
-            )
+            raise InterchangeError(f"config.json: no layer_types {shortened(str(name))!r} here{nearest(str(name), made)}")
     periods = (n for n in range(1, layers + 1) if all(types[i] == types[i - n] for i in range(n, layers)))
     period = next(periods, 1)
     return tuple(made[name] for name in types[:period])
@@ -137,19 +153,35 @@ def _kinds(s: Mapping[str, Any], bases: Mapping[str, float]) -> tuple[LayerKind,
 def write(c: BertConfig) -> dict[str, Any]:
     """Returns the settings of a ModernBERT; raises InterchangeError."""
     demand(
-        c, "ModernBERT", positions="rotary", rotary=None, norm="layer", order="pre", bare_first=True, embedding_norm=True,
-        gated=True, output_bias="same", key_bias=True, qk_norm=False, latent=None, sinks=False, attention_scale=True,
-        attention_scalar=0.0, groups=c.heads, head_dim=c.model_dim // c.heads, per_dim_scale=False, logit_cap=0.0,
-        embedding_scale=1.0, types=0,
-    )  # fmt: skip
+        c,
+        "ModernBERT",
+        positions="rotary",
+        rotary=None,
+        norm="layer",
+        order="pre",
+        bare_first=True,
+        embedding_norm=True,
+        gated=True,
+        output_bias="same",
+        key_bias=True,
+        qk_norm=False,
+        latent=None,
+        sinks=False,
+        attention_scale=True,
+        attention_scalar=0.0,
+        groups=c.heads,
+        head_dim=c.model_dim // c.heads,
+        per_dim_scale=False,
+        logit_cap=0.0,
+        embedding_scale=1.0,
+        types=0,
+    )
     if isinstance(c.head, MaskedLm):
         demand(c, "ModernBERT for masked tokens", tied=True, softmax_cap=0.0)
     local = next((kind for kind in c.kinds if kind.window), LayerKind(window=65))
     kinds = (LayerKind(), local) if c.kinds else (LayerKind(),)
     if wrong := [kind for kind in c.kinds if kind not in kinds or not kind.rotary or kind.window == 1]:
-        raise InterchangeError(
-            f"no ModernBERT of Hugging Face is like this model: its layers are of two kinds, not {wrong[0]}"
-        )
+        raise InterchangeError(f"no ModernBERT of Hugging Face is like this model: its layers are of two kinds, not {wrong[0]}")
     pattern = [_LOCAL if kind.window else _FULL for kind in c.kinds] or [_FULL]
     types = [pattern[i % len(pattern)] for i in range(c.layers)]
     bases = {_FULL: c.rotary_base, _LOCAL: local.base or c.rotary_base}
@@ -188,9 +220,7 @@ def write(c: BertConfig) -> dict[str, Any]:
 
 def _every(types: list[str]) -> dict[str, int]:
     """Returns what version 4 has in place of `layer_types`, where it can say them."""
-    every = next(
-        (n for n in range(1, len(types) + 1) if types == [_LOCAL if i % n else _FULL for i in range(len(types))]), 0
-    )
+    every = next((n for n in range(1, len(types) + 1) if types == [_LOCAL if i % n else _FULL for i in range(len(types))]), 0)
     return {"global_attn_every_n_layers": every} if every else {}
 
 

@@ -62,10 +62,7 @@ def outputs(c: BertConfig) -> list[Entry]:
     """Returns the entries of the head's tensors."""
     match c.head:
         case MaskedLm():
-            return [
-                *transform(c, "lm_head.dense", "lm_head.layer_norm"),
-                *common.logit_bias(c, "lm_head.bias"),
-            ]
+            return [*transform(c, "lm_head.dense", "lm_head.layer_norm"), *common.logit_bias(c, "lm_head.bias")]
         case Classification():
             return [*pooler(c, "classifier.dense"), *classes(c, "classifier.out_proj")]
         case _:
@@ -74,7 +71,4 @@ def outputs(c: BertConfig) -> list[Entry]:
 
 def copies() -> dict[str, str]:
     """Returns the tensors that a model for masked tokens may hold besides, and those that they repeat."""
-    return {
-        "lm_head.decoder.weight": f"{PREFIX}embeddings.word_embeddings.weight",
-        "lm_head.decoder.bias": "lm_head.bias",
-    }
+    return {"lm_head.decoder.weight": f"{PREFIX}embeddings.word_embeddings.weight", "lm_head.decoder.bias": "lm_head.bias"}

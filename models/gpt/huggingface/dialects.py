@@ -18,24 +18,40 @@ Fields = dict[str, Any]  # of GptConfig
 _SLIDING, _FULL = "sliding_attention", "full_attention"  # their names of layers with and without a window
 # What absent keys mean to all, where a dialect says nothing else.
 DEFAULTS: Fields = dict(
-    num_key_value_heads=None, head_dim=None, hidden_act="silu", rms_norm_eps=1e-6, tie_word_embeddings=False,
-    attention_dropout=0.0, resid_pdrop=0.0, embd_pdrop=0.0, attention_bias=False, mlp_bias=False,
+    num_key_value_heads=None,
+    head_dim=None,
+    hidden_act="silu",
+    rms_norm_eps=1e-6,
+    tie_word_embeddings=False,
+    attention_dropout=0.0,
+    resid_pdrop=0.0,
+    embd_pdrop=0.0,
+    attention_bias=False,
+    mlp_bias=False,
     max_position_embeddings=2048,
-)  # fmt: skip
-# For which null is not the default, but the other choice: as many heads, no window, no cap.
-NULLABLE = (
-    "num_key_value_heads",
-    "sliding_window",
-    "final_logit_softcapping",
-    "attn_logit_softcapping",
-    "attention_dropout",
 )
+# For which null is not the default, but the other choice: as many heads, no window, no cap.
+NULLABLE = ("num_key_value_heads", "sliding_window", "final_logit_softcapping", "attn_logit_softcapping", "attention_dropout")
 # What LLaMA has no choice of.
 PLAIN: Fields = dict(
-    order="pre", positions="rotary", norm="rms", norm_bias=False, gated=True, key_bias=True, qk_norm=False, kinds=(), sinks=False,
-    logit_cap=0.0, softmax_cap=0.0, embedding_scale=1.0, attention_scale=True, attention_scalar=0.0, moe=None, latent=None,
+    order="pre",
+    positions="rotary",
+    norm="rms",
+    norm_bias=False,
+    gated=True,
+    key_bias=True,
+    qk_norm=False,
+    kinds=(),
+    sinks=False,
+    logit_cap=0.0,
+    softmax_cap=0.0,
+    embedding_scale=1.0,
+    attention_scale=True,
+    attention_scalar=0.0,
+    moe=None,
+    latent=None,
     leading_layers=0,
-)  # fmt: skip
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -100,16 +116,12 @@ def _slides(theirs: Mapping[str, Any], layers: int, default: Callable[[int], boo
     return [name == _SLIDING for name in names]
 
 
-def windows(
-    theirs: Mapping[str, Any], layers: int, default: Callable[[int], bool], local: LayerKind | None = None
-) -> Fields:
+def windows(theirs: Mapping[str, Any], layers: int, default: Callable[[int], bool], local: LayerKind | None = None) -> Fields:
     """Returns kinds of layers of which some see a window of sliding_window positions, and are else as `local`."""
     slides = _slides(theirs, layers, default)
     window = setting(theirs, "sliding_window", int, None)
     if any(slides) and not window:
-        raise InterchangeError(
-            f"config.json: sliding_window is {json.dumps(window)}, but some layers of layer_types slide"
-        )
+        raise InterchangeError(f"config.json: sliding_window is {json.dumps(window)}, but some layers of layer_types slide")
     sliding = dataclasses.replace(local or LayerKind(), window=window or 0)
     return dict(kinds=pattern([sliding if slide else LayerKind() for slide in slides]))
 
@@ -185,9 +197,7 @@ def _gemma3(theirs: Mapping[str, Any], layers: int) -> Fields:
     longest = setting(theirs, "max_position_embeddings", int)
     by_type = setting(theirs, "rope_parameters", dict, {})
     if set(by_type) - {_SLIDING, _FULL}:
-        raise InterchangeError(
-            f"config.json: rope_parameters={str(by_type)[:80]}: must have {_SLIDING!r} and {_FULL!r}"
-        )
+        raise InterchangeError(f"config.json: rope_parameters={str(by_type)[:80]}: must have {_SLIDING!r} and {_FULL!r}")
     full = {"rope_theta": theirs.get("rope_theta", 1e6)} | setting(by_type, _FULL, dict, {})
     local = {"rope_theta": theirs.get("rope_local_base_freq", 1e4)} | setting(by_type, _SLIDING, dict, {})
     full |= setting(theirs, "rope_scaling", dict, {})
@@ -217,9 +227,7 @@ def _write_gemma3(c: GptConfig) -> Fields:
     locals_ = {dataclasses.replace(kind, window=0) for kind in c.kinds if kind.window}
     full = {kind for kind in c.kinds if not kind.window}
     if len(locals_) > 1 or any(kind != LayerKind() for kind in full) or any(kind.scaled for kind in locals_):
-        raise InterchangeError(
-            f"Hugging Face's Gemma 3 has one kind of layers beside those with windows, but kinds={c.kinds}"
-        )
+        raise InterchangeError(f"Hugging Face's Gemma 3 has one kind of layers beside those with windows, but kinds={c.kinds}")
     base = next((kind.base for kind in locals_), 0.0) or c.rotary_base
     return _write_gemma(c) | {"rope_local_base_freq": base}
 
@@ -228,16 +236,12 @@ def _smollm3(theirs: Mapping[str, Any], layers: int) -> Fields:
     turned, every = setting(theirs, "no_rope_layers", list, None), setting(theirs, "no_rope_layer_interval", int)
     turned = [int((i + 1) % every != 0) for i in range(layers)] if turned is None else turned[:layers]
     if len(turned) < layers or not all(type(turn) is int for turn in turned):
-        raise InterchangeError(
-            f"config.json: no_rope_layers={str(turned)[:80]}: must be 0 or 1 for each of {layers} layers"
-        )
+        raise InterchangeError(f"config.json: no_rope_layers={str(turned)[:80]}: must be 0 or 1 for each of {layers} layers")
     window = setting(theirs, "sliding_window", int, None) if setting(theirs, "use_sliding_window", bool) else None
     slides = _slides(theirs, layers, lambda i: bool(window) and not turned[i])
     if any(slides) and not window:
         raise InterchangeError("config.json: layer_types has layers that slide, but there is no window")
-    kinds = [
-        LayerKind(window=(window or 0) * slide, rotary=bool(turn)) for slide, turn in zip(slides, turned, strict=True)
-    ]
+    kinds = [LayerKind(window=(window or 0) * slide, rotary=bool(turn)) for slide, turn in zip(slides, turned, strict=True)]
     return dict(kinds=pattern(kinds))
 
 
@@ -253,13 +257,22 @@ def _write_smollm3(c: GptConfig) -> Fields:
 
 _LONGROPE = {"default": "default", "longrope": "longrope", "su": "longrope", "yarn": "longrope"}
 _QWEN: Fields = dict(
-    use_sliding_window=False, sliding_window=4096, max_window_layers=28, layer_types=None, max_position_embeddings=32_768,
+    use_sliding_window=False,
+    sliding_window=4096,
+    max_window_layers=28,
+    layer_types=None,
+    max_position_embeddings=32_768,
     num_key_value_heads=32,
-)  # fmt: skip
+)
 _GEMMA: Fields = dict(
-    head_dim=256, num_key_value_heads=4, hidden_activation="gelu_pytorch_tanh", tie_word_embeddings=True,
-    query_pre_attn_scalar=256.0, sliding_window=4096, layer_types=None,
-)  # fmt: skip
+    head_dim=256,
+    num_key_value_heads=4,
+    hidden_activation="gelu_pytorch_tanh",
+    tie_word_embeddings=True,
+    query_pre_attn_scalar=256.0,
+    sliding_window=4096,
+    layer_types=None,
+)
 _SANDWICH: Fields = dict(order="sandwich", norm="rms_plus_one")
 _OF_GEMMA = ("kinds", "attention_scalar", "softmax_cap", "embedding_scale")
 
@@ -278,14 +291,7 @@ DIALECTS: dict[str, Dialect] = {
         write=write_one_window,
         biases=(False, False, False),
     ),
-    "qwen2": Dialect(
-        name="Qwen2",
-        defaults=_QWEN,
-        read=_qwen,
-        free=("kinds",),
-        write=_write_qwen,
-        biases=(True, False, False),
-    ),
+    "qwen2": Dialect(name="Qwen2", defaults=_QWEN, read=_qwen, free=("kinds",), write=_write_qwen, biases=(True, False, False)),
     "qwen3": Dialect(
         name="Qwen3",
         defaults=_QWEN | dict(head_dim=128),
@@ -334,15 +340,21 @@ DIALECTS: dict[str, Dialect] = {
     "smollm3": Dialect(
         name="SmolLM3",
         defaults=dict(
-            num_key_value_heads=4, tie_word_embeddings=True, no_rope_layers=None, no_rope_layer_interval=4,
-            use_sliding_window=False, sliding_window=None, layer_types=None, max_position_embeddings=32_768,
+            num_key_value_heads=4,
+            tie_word_embeddings=True,
+            no_rope_layers=None,
+            no_rope_layer_interval=4,
+            use_sliding_window=False,
+            sliding_window=None,
+            layer_types=None,
+            max_position_embeddings=32_768,
         ),
         read=_smollm3,
         free=("kinds",),
         write=_write_smollm3,
         theta=2_000_000.0,
     ),
-}  # fmt: skip
+}
 
 
 def classes(dialects: dict[str, Dialect]) -> dict[str, tuple[str, str]]:

@@ -53,13 +53,25 @@ def _oss_experts(m: int, h: int, e: int, at: str, ours: str, **places: Any) -> l
     as_it_is: dict[str, Any] = dict(transposed=False, **places)
     return [
         *router,
-        matrix(f"{at}.experts.gate_up_proj", (f"{ours}.wg", (e, m, h)), (f"{ours}.wi", (e, m, h)), inputs=2, file=up,
-               alternating=True, **as_it_is),
-        matrix(f"{at}.experts.gate_up_proj_bias", (f"{ours}.wg_bias", (e, h)), (f"{ours}.wi_bias", (e, h)), alternating=True,
-               **as_it_is),
+        matrix(
+            f"{at}.experts.gate_up_proj",
+            (f"{ours}.wg", (e, m, h)),
+            (f"{ours}.wi", (e, m, h)),
+            inputs=2,
+            file=up,
+            alternating=True,
+            **as_it_is,
+        ),
+        matrix(
+            f"{at}.experts.gate_up_proj_bias",
+            (f"{ours}.wg_bias", (e, h)),
+            (f"{ours}.wi_bias", (e, h)),
+            alternating=True,
+            **as_it_is,
+        ),
         matrix(f"{at}.experts.down_proj", (f"{ours}.wo", down), inputs=2, file=down, **as_it_is),
         matrix(f"{at}.experts.down_proj_bias", (f"{ours}.wo_bias", (e, m)), **as_it_is),
-    ]  # fmt: skip
+    ]
 
 
 def check_packing(theirs: Mapping[str, Any]) -> None:

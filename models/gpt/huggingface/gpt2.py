@@ -69,11 +69,30 @@ def write(c: GptConfig) -> dict[str, Any]:
       InterchangeError: it is no GPT-2; the message names the fields that differ.
     """
     demand(
-        c, "GPT-2", order="pre", positions="learned", norm="layer", norm_bias=True, gated=False, attention_bias=True,
-        ffn_bias=True, key_bias=True, output_bias="same", qk_norm=False, groups=c.heads, head_dim=c.model_dim // c.heads,
-        logit_cap=0.0, softmax_cap=0.0, kinds=(), sinks=False, attention_scale=True, attention_scalar=0.0,
-        embedding_scale=1.0, moe=None, latent=None,
-    )  # fmt: skip
+        c,
+        "GPT-2",
+        order="pre",
+        positions="learned",
+        norm="layer",
+        norm_bias=True,
+        gated=False,
+        attention_bias=True,
+        ffn_bias=True,
+        key_bias=True,
+        output_bias="same",
+        qk_norm=False,
+        groups=c.heads,
+        head_dim=c.model_dim // c.heads,
+        logit_cap=0.0,
+        softmax_cap=0.0,
+        kinds=(),
+        sinks=False,
+        attention_scale=True,
+        attention_scalar=0.0,
+        embedding_scale=1.0,
+        moe=None,
+        latent=None,
+    )
     return {
         "n_layer": c.layers,
         "n_embd": c.model_dim,

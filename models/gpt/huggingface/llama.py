@@ -46,9 +46,7 @@ def read(theirs: Mapping[str, Any]) -> GptConfig:
     width, heads = setting(theirs, "hidden_size", int), setting(theirs, "num_attention_heads", int)
     kv_heads = setting(theirs, "num_key_value_heads", int, heads)
     if heads % kv_heads:
-        raise InterchangeError(
-            f"config.json: num_attention_heads={heads} is no multiple of num_key_value_heads={kv_heads}"
-        )
+        raise InterchangeError(f"config.json: num_attention_heads={heads} is no multiple of num_key_value_heads={kv_heads}")
     head_dim = setting(theirs, "head_dim", int, width // heads)
     layers, (qkv, out, inner) = setting(theirs, "num_hidden_layers", int), _read_biases(theirs, dialect)
     fields: Fields = dict(
@@ -84,9 +82,7 @@ def _under_one_name(theirs: Mapping[str, Any], same: tuple[str, ...]) -> dict[st
     given = {key: theirs[key] for key in same if key in theirs}
     if len(set(map(str, given.values()))) > 1:
         raise InterchangeError(f"config.json: {' and '.join(given)} are not the same: {list(given.values())}"[:200])
-    return {key: value for key, value in theirs.items() if key not in given} | dict(
-        zip(same[:1], given.values(), strict=False)
-    )
+    return {key: value for key, value in theirs.items() if key not in given} | dict(zip(same[:1], given.values(), strict=False))
 
 
 def _read_biases(theirs: Mapping[str, Any], dialect: Dialect) -> list[bool]:
@@ -129,9 +125,7 @@ def write(c: GptConfig, kind: str) -> dict[str, Any]:
     if (rotary.dims and not dialect.rope.get("partial")) or rotary.scaling not in ("none", *types):
         raise InterchangeError(f"Hugging Face's {dialect.name} has no such rotary positions: {rotary}"[:200])
     if c.model_dim % c.heads:
-        raise InterchangeError(
-            f"Hugging Face's models need model_dim={c.model_dim} to be a multiple of heads={c.heads}"
-        )
+        raise InterchangeError(f"Hugging Face's models need model_dim={c.model_dim} to be a multiple of heads={c.heads}")
     biases = {"attention_bias": c.attention_bias, "mlp_bias": c.ffn_bias}
     return {
         "num_hidden_layers": c.layers,
@@ -166,10 +160,7 @@ def _layers(c: GptConfig, kind: str, ours: str, *, sparse: bool = False, **place
     """Returns the entries of layers of one kind, which are called `ours` here."""
     m, h = c.model_dim, c.hidden_dim
     at = "model.layers.{layer}."
-    normed = [
-        vector(f"{at}{theirs}.weight", (f"{ours}{name}.scale", (m,)), **places)
-        for theirs, name in _NORMS[c.order].items()
-    ]
+    normed = [vector(f"{at}{theirs}.weight", (f"{ours}{name}.scale", (m,)), **places) for theirs, name in _NORMS[c.order].items()]
     attention = _attention(c, kind, at, ours, **places)
     if c.latent is not None:
         attention = _latent_attention(c, at, ours, **places)
@@ -193,9 +184,10 @@ def _attention(c: GptConfig, kind: str, at: str, ours: str, **places: Any) -> li
         inputs = dense("self_attn.qkv_proj", q, k, v, bias=c.attention_bias)
     else:
         inputs = [
-            entry for p, name in ((q, "q"), (k, "k"), (v, "v"))
+            entry
+            for p, name in ((q, "q"), (k, "k"), (v, "v"))
             for entry in dense(f"self_attn.{name}_proj", p, bias=c.attention_bias)
-        ]  # fmt: skip
+        ]
     further: list[Entry] = []
     if c.qk_norm:
         sizes = (n * d, g * d) if c.qk_norm_over == "all" else (d, d)

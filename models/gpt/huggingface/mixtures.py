@@ -16,12 +16,7 @@ from models.gpt.huggingface.dialects import (
     write_one_window,
     write_windows,
 )
-from models.interchange import (
-    InterchangeError,
-    demand,
-    only,
-    setting,
-)
+from models.interchange import InterchangeError, demand, only, setting
 from models.parts.attention.config import Latent, LayerKind
 from models.parts.moe.config import MoeConfig
 
@@ -33,9 +28,15 @@ def _experts(theirs: Mapping[str, Any], experts: str, **fields: Any) -> MoeConfi
     """Returns the mixture of a class: nothing is dropped, and the balance loss is pooled over layers, where it is asked for."""
     weight = setting(theirs, "router_aux_loss_coef", float) if setting(theirs, "output_router_logits", bool) else 0.0
     return MoeConfig(
-        experts=setting(theirs, experts, int), gating="top_k", choices=setting(theirs, "num_experts_per_tok", int),
-        group_size=_GROUP, capacity_factor=0.0, balance="pooled", balance_weight=weight, **fields,
-    )  # fmt: skip
+        experts=setting(theirs, experts, int),
+        gating="top_k",
+        choices=setting(theirs, "num_experts_per_tok", int),
+        group_size=_GROUP,
+        capacity_factor=0.0,
+        balance="pooled",
+        balance_weight=weight,
+        **fields,
+    )
 
 
 def _write_experts(c: GptConfig, name: str, experts: str, *free: str) -> Fields:
@@ -46,10 +47,23 @@ def _write_experts(c: GptConfig, name: str, experts: str, *free: str) -> Fields:
     """
     moe = _mixture(c)
     plain: Fields = dict(
-        gating="top_k", score="softmax", norm_topk=False, router_bias=False, correction_bias=False, expert_groups=1,
-        chosen_groups=1, gate_scale=1.0, activation="same", gated="same", shared_dim=0, shared_gate=False,
-        eval_capacity_factor=0.0, router_noise=0.0, input_jitter=0.0, token_dropout=0.0,
-    )  # fmt: skip
+        gating="top_k",
+        score="softmax",
+        norm_topk=False,
+        router_bias=False,
+        correction_bias=False,
+        expert_groups=1,
+        chosen_groups=1,
+        gate_scale=1.0,
+        activation="same",
+        gated="same",
+        shared_dim=0,
+        shared_gate=False,
+        eval_capacity_factor=0.0,
+        router_noise=0.0,
+        input_jitter=0.0,
+        token_dropout=0.0,
+    )
     demand(moe, name, **{field: value for field, value in plain.items() if field not in free})
     return {
         experts: moe.experts,
@@ -129,10 +143,15 @@ def _qwen2_moe(theirs: Mapping[str, Any], layers: int) -> Fields:
     if not on and any(name != "full_attention" for name in setting(theirs, "layer_types", list, [])):
         raise InterchangeError("config.json: layer_types has layers that slide, but use_sliding_window is false")
     kinds = windows(theirs, layers, lambda i: i % 2 == 0 and i < first) if on else {}
-    return _sparse_layers(theirs, layers) | kinds | dict(
-        attention_bias=bias, output_bias="no" if bias else "same",
-        moe=_qwen_experts(theirs, shared_dim=shared, shared_gate=True),
-    )  # fmt: skip
+    return (
+        _sparse_layers(theirs, layers)
+        | kinds
+        | dict(
+            attention_bias=bias,
+            output_bias="no" if bias else "same",
+            moe=_qwen_experts(theirs, shared_dim=shared, shared_gate=True),
+        )
+    )
 
 
 def _write_qwen2_moe(c: GptConfig) -> Fields:
@@ -140,11 +159,15 @@ def _write_qwen2_moe(c: GptConfig) -> Fields:
     if not moe.shared_gate:
         raise InterchangeError(f"Hugging Face's Qwen2Moe has a gated shared expert, but shared_gate={moe.shared_gate}")
     only_windows(c, "Qwen2Moe")
-    return write_windows(c) | _write_qwen_experts(c, "Qwen2Moe", "shared_dim", "shared_gate") | {
-        "shared_expert_intermediate_size": moe.shared_dim,
-        "use_sliding_window": any(kind.window for kind in c.kinds),
-        "qkv_bias": c.attention_bias,
-    }  # fmt: skip
+    return (
+        write_windows(c)
+        | _write_qwen_experts(c, "Qwen2Moe", "shared_dim", "shared_gate")
+        | {
+            "shared_expert_intermediate_size": moe.shared_dim,
+            "use_sliding_window": any(kind.window for kind in c.kinds),
+            "qkv_bias": c.attention_bias,
+        }
+    )
 
 
 def _qwen3_moe(theirs: Mapping[str, Any], layers: int) -> Fields:
@@ -167,9 +190,7 @@ def _olmoe(theirs: Mapping[str, Any], layers: int) -> Fields:
 def _write_olmoe(c: GptConfig) -> Fields:
     _every_layer(c, "Olmoe")
     if c.heads * c.head_dim != c.model_dim:
-        raise InterchangeError(
-            f"Hugging Face's Olmoe has heads of model_dim / heads, but head_dim={c.head_dim}, heads={c.heads}"
-        )
+        raise InterchangeError(f"Hugging Face's Olmoe has heads of model_dim / heads, but head_dim={c.head_dim}, heads={c.heads}")
     demand(_mixture(c), "Olmoe", hidden_dim=0)
     written = _write_experts(c, "Olmoe", "num_experts", "norm_topk")
     return written | {"norm_topk_prob": _mixture(c).norm_topk, "clip_qkv": None}
@@ -188,20 +209,14 @@ def _gpt_oss(theirs: Mapping[str, Any], layers: int) -> Fields:
     head_dim = setting(theirs, "head_dim", int, width // heads)
     longest = setting(theirs, "max_position_embeddings", int)
     base, rotary = rope.read(theirs, head_dim, theta=150_000.0, longest=longest)
-    moe = _experts(
-        theirs, "num_local_experts", norm_topk=True, router_bias=True, activation="clipped_swiglu", gated="yes"
-    )
-    return windows(theirs, layers, lambda i: i % 2 == 0) | dict(
-        rotary_base=base, rotary=rotary, moe=moe, sparse_every=1
-    )
+    moe = _experts(theirs, "num_local_experts", norm_topk=True, router_bias=True, activation="clipped_swiglu", gated="yes")
+    return windows(theirs, layers, lambda i: i % 2 == 0) | dict(rotary_base=base, rotary=rotary, moe=moe, sparse_every=1)
 
 
 def _write_gpt_oss(c: GptConfig) -> Fields:
     _every_layer(c, "GptOss")
     only_windows(c, "GptOss")
-    demand(
-        _mixture(c), "GptOss", norm_topk=True, router_bias=True, activation="clipped_swiglu", gated="yes", hidden_dim=0
-    )
+    demand(_mixture(c), "GptOss", norm_topk=True, router_bias=True, activation="clipped_swiglu", gated="yes", hidden_dim=0)
     free = ("norm_topk", "router_bias", "activation", "gated")
     written = write_windows(c, 128) | _write_experts(c, "GptOss", "num_local_experts", *free)
     if c.rotary is None:  # an absent one would be YaRN
@@ -220,19 +235,35 @@ def _deepseek(theirs: Mapping[str, Any], layers: int) -> Fields:
     if shared < 1:
         raise InterchangeError(f"config.json: n_shared_experts={shared} is not supported, only 1 and more")
     moe = _experts(
-        theirs, "n_routed_experts", norm_topk=setting(theirs, "norm_topk_prob", bool, False), score="sigmoid",
-        correction_bias=True, expert_groups=setting(theirs, "n_group", int), chosen_groups=setting(theirs, "topk_group", int),
-        gate_scale=setting(theirs, "routed_scaling_factor", float), hidden_dim=hidden, shared_dim=hidden * shared,
-    )  # fmt: skip
+        theirs,
+        "n_routed_experts",
+        norm_topk=setting(theirs, "norm_topk_prob", bool, False),
+        score="sigmoid",
+        correction_bias=True,
+        expert_groups=setting(theirs, "n_group", int),
+        chosen_groups=setting(theirs, "topk_group", int),
+        gate_scale=setting(theirs, "routed_scaling_factor", float),
+        hidden_dim=hidden,
+        shared_dim=hidden * shared,
+    )
     latent = Latent(
-        rank=setting(theirs, "kv_lora_rank", int), query_rank=setting(theirs, "q_lora_rank", int, 0), head_dim=plain,
-        value_dim=setting(theirs, "v_head_dim", int), interleaved=setting(theirs, "rope_interleave", bool, False),
-    )  # fmt: skip
+        rank=setting(theirs, "kv_lora_rank", int),
+        query_rank=setting(theirs, "q_lora_rank", int, 0),
+        head_dim=plain,
+        value_dim=setting(theirs, "v_head_dim", int),
+        interleaved=setting(theirs, "rope_interleave", bool, False),
+    )
     return dict(
-        latent=latent, head_dim=rotated, kv_heads=0, rotary_base=base, rotary=rotary, moe=moe, sparse_every=1,
+        latent=latent,
+        head_dim=rotated,
+        kv_heads=0,
+        rotary_base=base,
+        rotary=rotary,
+        moe=moe,
+        sparse_every=1,
         leading_layers=setting(theirs, "first_k_dense_replace", int),
         attention_scalar=_scalar(plain + rotated, theirs),
-    )  # fmt: skip
+    )
 
 
 def _scalar(size: int, theirs: Mapping[str, Any]) -> float:
@@ -246,12 +277,7 @@ def _scalar(size: int, theirs: Mapping[str, Any]) -> float:
 
 def _write_deepseek(c: GptConfig) -> Fields:
     moe, latent = _mixture(c), c.latent
-    if (
-        latent is None
-        or len(c.unit) > 1
-        or moe.shared_dim % (hidden := moe.hidden_dim or c.hidden_dim)
-        or not moe.shared_dim
-    ):
+    if latent is None or len(c.unit) > 1 or moe.shared_dim % (hidden := moe.hidden_dim or c.hidden_dim) or not moe.shared_dim:
         raise InterchangeError(
             f"no DeepSeek-V3 of Hugging Face is like this model: latent={latent}, sparse_every={c.sparse_every}, "
             f"shared_dim={moe.shared_dim}"
@@ -260,22 +286,26 @@ def _write_deepseek(c: GptConfig) -> Fields:
     demand(moe, "DeepSeek-V3", score="sigmoid", correction_bias=True)
     free = "score", "norm_topk", "correction_bias", "expert_groups", "chosen_groups", "gate_scale", "shared_dim"
     size = latent.head_dim + c.head_dim
-    return _write_experts(c, "DeepSeek-V3", "n_routed_experts", *free) | _write_scale(c, size) | {
-        "moe_intermediate_size": hidden,
-        "n_shared_experts": moe.shared_dim // hidden,
-        "norm_topk_prob": moe.norm_topk,
-        "n_group": moe.expert_groups,
-        "topk_group": moe.chosen_groups,
-        "routed_scaling_factor": moe.gate_scale,
-        "first_k_dense_replace": c.leading_layers,
-        "num_nextn_predict_layers": 0,
-        "kv_lora_rank": latent.rank,
-        "q_lora_rank": latent.query_rank or None,
-        "qk_nope_head_dim": latent.head_dim,
-        "qk_rope_head_dim": c.head_dim,
-        "v_head_dim": latent.value_dim,
-        "rope_interleave": latent.interleaved,
-    }  # fmt: skip
+    return (
+        _write_experts(c, "DeepSeek-V3", "n_routed_experts", *free)
+        | _write_scale(c, size)
+        | {
+            "moe_intermediate_size": hidden,
+            "n_shared_experts": moe.shared_dim // hidden,
+            "norm_topk_prob": moe.norm_topk,
+            "n_group": moe.expert_groups,
+            "topk_group": moe.chosen_groups,
+            "routed_scaling_factor": moe.gate_scale,
+            "first_k_dense_replace": c.leading_layers,
+            "num_nextn_predict_layers": 0,
+            "kv_lora_rank": latent.rank,
+            "q_lora_rank": latent.query_rank or None,
+            "qk_nope_head_dim": latent.head_dim,
+            "qk_rope_head_dim": c.head_dim,
+            "v_head_dim": latent.value_dim,
+            "rope_interleave": latent.interleaved,
+        }
+    )
 
 
 def _write_scale(c: GptConfig, size: int) -> Fields:
@@ -300,8 +330,13 @@ _SAME = "num_experts", "num_local_experts"
 MIXTURES: dict[str, Dialect] = {
     "mixtral": Dialect(
         name="Mixtral",
-        defaults=_ROUTED | dict(
-            num_key_value_heads=8, rms_norm_eps=1e-5, max_position_embeddings=131_072, sliding_window=None, num_local_experts=8,
+        defaults=_ROUTED
+        | dict(
+            num_key_value_heads=8,
+            rms_norm_eps=1e-5,
+            max_position_embeddings=131_072,
+            sliding_window=None,
+            num_local_experts=8,
             num_experts_per_tok=2,
         ),
         same=_SAME[::-1],
@@ -313,10 +348,21 @@ MIXTURES: dict[str, Dialect] = {
     ),
     "qwen2_moe": Dialect(
         name="Qwen2Moe",
-        defaults=_ROUTED | dict(
-            num_key_value_heads=16, max_position_embeddings=32_768, use_sliding_window=False, sliding_window=4096,
-            max_window_layers=28, layer_types=None, qkv_bias=True, decoder_sparse_step=1, mlp_only_layers=None,
-            moe_intermediate_size=1408, shared_expert_intermediate_size=5632, num_experts_per_tok=4, num_experts=60,
+        defaults=_ROUTED
+        | dict(
+            num_key_value_heads=16,
+            max_position_embeddings=32_768,
+            use_sliding_window=False,
+            sliding_window=4096,
+            max_window_layers=28,
+            layer_types=None,
+            qkv_bias=True,
+            decoder_sparse_step=1,
+            mlp_only_layers=None,
+            moe_intermediate_size=1408,
+            shared_expert_intermediate_size=5632,
+            num_experts_per_tok=4,
+            num_experts=60,
             norm_topk_prob=False,
         ),
         same=_SAME,
@@ -327,9 +373,17 @@ MIXTURES: dict[str, Dialect] = {
     ),
     "qwen3_moe": Dialect(
         name="Qwen3Moe",
-        defaults=_ROUTED | dict(
-            num_key_value_heads=4, max_position_embeddings=32_768, use_sliding_window=False, sliding_window=4096,
-            decoder_sparse_step=1, mlp_only_layers=None, moe_intermediate_size=768, num_experts_per_tok=8, num_experts=128,
+        defaults=_ROUTED
+        | dict(
+            num_key_value_heads=4,
+            max_position_embeddings=32_768,
+            use_sliding_window=False,
+            sliding_window=4096,
+            decoder_sparse_step=1,
+            mlp_only_layers=None,
+            moe_intermediate_size=768,
+            num_experts_per_tok=8,
+            num_experts=128,
             norm_topk_prob=False,
         ),
         same=_SAME,
@@ -341,8 +395,13 @@ MIXTURES: dict[str, Dialect] = {
     ),
     "olmoe": Dialect(
         name="Olmoe",
-        defaults=_ROUTED | dict(
-            rms_norm_eps=1e-5, max_position_embeddings=4096, num_experts_per_tok=8, num_experts=64, norm_topk_prob=False,
+        defaults=_ROUTED
+        | dict(
+            rms_norm_eps=1e-5,
+            max_position_embeddings=4096,
+            num_experts_per_tok=8,
+            num_experts=64,
+            norm_topk_prob=False,
             router_aux_loss_coef=0.01,
         ),
         same=_SAME,
@@ -354,9 +413,17 @@ MIXTURES: dict[str, Dialect] = {
     ),
     "gpt_oss": Dialect(
         name="GptOss",
-        defaults=_ROUTED | dict(
-            num_key_value_heads=8, head_dim=64, rms_norm_eps=1e-5, max_position_embeddings=131_072, sliding_window=128,
-            layer_types=None, num_local_experts=128, num_experts_per_tok=4, attention_bias=True,
+        defaults=_ROUTED
+        | dict(
+            num_key_value_heads=8,
+            head_dim=64,
+            rms_norm_eps=1e-5,
+            max_position_embeddings=131_072,
+            sliding_window=128,
+            layer_types=None,
+            num_local_experts=128,
+            num_experts_per_tok=4,
+            attention_bias=True,
         ),
         same=_SAME[::-1],
         nullable=("head_dim",),
@@ -369,11 +436,25 @@ MIXTURES: dict[str, Dialect] = {
     ),
     "deepseek_v3": Dialect(
         name="DeepseekV3",
-        defaults=_ROUTED | dict(
-            num_key_value_heads=128, max_position_embeddings=4096, moe_intermediate_size=2048, n_shared_experts=1,
-            n_routed_experts=256, routed_scaling_factor=2.5, kv_lora_rank=512, q_lora_rank=1536, qk_rope_head_dim=64,
-            v_head_dim=128, qk_nope_head_dim=128, n_group=8, topk_group=4, num_experts_per_tok=8, first_k_dense_replace=3,
-            norm_topk_prob=True, rope_interleave=True,
+        defaults=_ROUTED
+        | dict(
+            num_key_value_heads=128,
+            max_position_embeddings=4096,
+            moe_intermediate_size=2048,
+            n_shared_experts=1,
+            n_routed_experts=256,
+            routed_scaling_factor=2.5,
+            kv_lora_rank=512,
+            q_lora_rank=1536,
+            qk_rope_head_dim=64,
+            v_head_dim=128,
+            qk_nope_head_dim=128,
+            n_group=8,
+            topk_group=4,
+            num_experts_per_tok=8,
+            first_k_dense_replace=3,
+            norm_topk_prob=True,
+            rope_interleave=True,
         ),
         same=("n_routed_experts", *_SAME),
         nullable=("q_lora_rank", "norm_topk_prob", "rope_interleave"),
@@ -382,4 +463,4 @@ MIXTURES: dict[str, Dialect] = {
         write=_write_deepseek,
         biases=(False, False, False),
     ),
-}  # fmt: skip
+}

@@ -10,16 +10,20 @@ from models.interchange import InterchangeError, setting
 from models.parts.attention.config import Rotary
 from models.parts.numbers import check_base
 
-TYPES = {
-    name: name for name in ("default", "linear", "llama3", "yarn", "longrope")
-}  # theirs -> ours, but for "default"
+TYPES = {name: name for name in ("default", "linear", "llama3", "yarn", "longrope")}  # theirs -> ours, but for "default"
 Turning = tuple[float, Rotary | None]  # the base of the rates, and how they are stretched
 
 
 def read(
-    theirs: Mapping[str, Any], head_dim: int, *, theta: float, longest: int, partial: bool = False,
-    types: Mapping[str, str] = TYPES, original: int | None = None,
-) -> Turning:  # fmt: skip
+    theirs: Mapping[str, Any],
+    head_dim: int,
+    *,
+    theta: float,
+    longest: int,
+    partial: bool = False,
+    types: Mapping[str, str] = TYPES,
+    original: int | None = None,
+) -> Turning:
     """Returns how positions turn queries and keys; where both forms are in a config.json, the older one counts.
 
     Args:
@@ -37,15 +41,26 @@ def read(
         raise InterchangeError("config.json: rope_parameters of each type of layer are not supported for this model")
     outer = {key: theirs[key] for key in ("rope_theta", "partial_rotary_factor") if key in theirs}
     return turning(
-        outer | rope, head_dim, theta=theta, longest=longest, partial=partial, types=types,
+        outer | rope,
+        head_dim,
+        theta=theta,
+        longest=longest,
+        partial=partial,
+        types=types,
         original=theirs.get("original_max_position_embeddings") if original is None else original,
-    )  # fmt: skip
+    )
 
 
 def turning(
-    rope: Mapping[str, Any], head_dim: int, *, theta: float, longest: int, partial: bool = False,
-    types: Mapping[str, str] = TYPES, original: int | None = None,
-) -> Turning:  # fmt: skip
+    rope: Mapping[str, Any],
+    head_dim: int,
+    *,
+    theta: float,
+    longest: int,
+    partial: bool = False,
+    types: Mapping[str, str] = TYPES,
+    original: int | None = None,
+) -> Turning:
     """Returns what one dictionary of settings says; as `read`."""
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind not in types:

@@ -18,9 +18,17 @@ BLOCK = 256  # queries
 
 
 def attend(
-    logits: Callable[..., jax.Array], q_BLND: jax.Array, k_BSGD: jax.Array, v_BSGD: jax.Array, table: jax.Array | None,
-    mask: AttentionMask, where: Component, *, rate: float = 0.0, key: jax.Array | None = None,
-) -> tuple[jax.Array, jax.Array]:  # fmt: skip
+    logits: Callable[..., jax.Array],
+    q_BLND: jax.Array,
+    k_BSGD: jax.Array,
+    v_BSGD: jax.Array,
+    table: jax.Array | None,
+    mask: AttentionMask,
+    where: Component,
+    *,
+    rate: float = 0.0,
+    key: jax.Array | None = None,
+) -> tuple[jax.Array, jax.Array]:
     """Returns (softmax(logits) v [B, L, N, D] in v's dtype, log of the sum of the exponentials of logits [B, N, L]).
 
     Args:

@@ -43,9 +43,7 @@ class Rotary:
     def __post_init__(self) -> None:
         check_finite(self)
         if self.scaling in ("llama3", "yarn", "longrope") and self.original < 1:
-            raise ValueError(
-                f"original={self.original}: scaling={self.scaling!r} needs the length of the first training"
-            )
+            raise ValueError(f"original={self.original}: scaling={self.scaling!r} needs the length of the first training")
         if not self.factor > 0:
             raise ValueError(f"factor={self.factor}: must be positive; 1 changes nothing")
         if self.scaling == "llama3" and not self.low < self.high:
@@ -63,9 +61,7 @@ class Rotary:
             fits = min(turned, head_dim) // 2 * 2
             raise ValueError(f"rotary.dims={turned}: must be even, at most head_dim={head_dim}; nearest is {fits}")
         if self.scaling == "longrope" and len(self.short) != turned // 2:
-            raise ValueError(
-                f"rotary.short has {len(self.short)} factors: must have one for each of {turned // 2} rates"
-            )
+            raise ValueError(f"rotary.short has {len(self.short)} factors: must have one for each of {turned // 2} rates")
 
     def shrunk(self, head_dim: int) -> "Rotary":
         """Returns the same for heads of another size, in rows of a few dozen positions."""

@@ -37,9 +37,17 @@ class LatentAttention(nnx.Module):
     """
 
     def __init__(
-        self, c: Latent, size: int, heads: int, rotated: int, key: jax.Array, where: Component, *,
-        scaled: float = 0.0, init_scale: float = 1.0,
-    ):  # fmt: skip
+        self,
+        c: Latent,
+        size: int,
+        heads: int,
+        rotated: int,
+        key: jax.Array,
+        where: Component,
+        *,
+        scaled: float = 0.0,
+        init_scale: float = 1.0,
+    ):
         self.c, self.where, self.rotated = c, where, rotated
         self.scale = (scaled or c.head_dim + rotated) ** -0.5
         self.key_shards = ring.num_shards(where)
@@ -48,11 +56,7 @@ class LatentAttention(nnx.Module):
         rank = c.query_rank
         self.q_down = param(k_down, (size, rank), ("embed", "rank"), into(size), where) if rank else None
         self.q_norm = Norm(rank, where, eps=c.norm_eps, axis="rank") if rank else None
-        up = (
-            ((rank, heads, head), ("latent", "heads", "kv"))
-            if rank
-            else ((size, heads, head), ("embed", "heads", "kv"))
-        )
+        up = ((rank, heads, head), ("latent", "heads", "kv")) if rank else ((size, heads, head), ("embed", "heads", "kv"))
         self.q = param(k_up, *up, into(rank or size), where)
         self.kv_down = param(k_kv_down, (size, c.rank + rotated), ("embed", "rank"), into(size), where)
         self.kv_norm = Norm(c.rank, where, eps=c.norm_eps, axis="rank")
@@ -99,9 +103,16 @@ class LatentAttention(nnx.Module):
         return w.reshape(*w.shape[:-1], -1, 2).swapaxes(-1, -2).reshape(w.shape)
 
     def __call__(
-        self, x_BLM: jax.Array, kv: Latents, mask: AttentionMask, *,
-        rotation: Rotation | None = None, bias_NK: jax.Array | None = None, rate: float = 0.0, key: jax.Array | None = None,
-    ) -> jax.Array:  # fmt: skip
+        self,
+        x_BLM: jax.Array,
+        kv: Latents,
+        mask: AttentionMask,
+        *,
+        rotation: Rotation | None = None,
+        bias_NK: jax.Array | None = None,
+        rate: float = 0.0,
+        key: jax.Array | None = None,
+    ) -> jax.Array:
         """Attends from x to the latents that it sees; see Attention."""
         assert bias_NK is None, "rotary positions alone"
         length, res_length = (None, None) if mask.hypotheses else ("length", "res_length")
@@ -126,9 +137,8 @@ class LatentAttention(nnx.Module):
         return checkpoint_name(self.where.shard(y_BLM, "batch", res_length, "act_embed"), "attention_out")
 
     def _attend(
-        self, q_BLND: jax.Array, k_BSGD: jax.Array, v_BSGV: jax.Array, mask: AttentionMask, rate: float,
-        key: jax.Array | None,
-    ) -> jax.Array:  # fmt: skip
+        self, q_BLND: jax.Array, k_BSGD: jax.Array, v_BSGV: jax.Array, mask: AttentionMask, rate: float, key: jax.Array | None
+    ) -> jax.Array:
         dropping = key is not None and rate > 0
         if splash.applies(self.where, q_BLND, k_BSGD, mask, biased=False, dropping=dropping):
             return splash.attend(q_BLND, k_BSGD, v_BSGV, mask, self.where)

@@ -12,13 +12,7 @@ from models.parts.layers import soft_cap
 
 
 def masked_logits(
-    q_BLND: jax.Array,
-    k_BSGD: jax.Array,
-    table_NK: jax.Array | None,
-    mask: AttentionMask,
-    *,
-    limit: float,
-    max_distance: int,
+    q_BLND: jax.Array, k_BSGD: jax.Array, table_NK: jax.Array | None, mask: AttentionMask, *, limit: float, max_distance: int
 ) -> jax.Array:
     """Returns capped, biased and masked logits [B, N, L, S], in float32 at least.
 
@@ -60,10 +54,7 @@ def product(dimensions: str, groups: int, a: jax.Array, b: jax.Array, dtype: jnp
     names = inputs.split(",")
     if max(x.shape[1] for x in (a, b)) == groups:
         return jnp.einsum(dimensions.replace("H", ""), a, b, preferred_element_type=dtype)
-    a, b = (
-        x.reshape(x.shape[0], groups, -1, *x.shape[2:]) if "H" in name else x
-        for x, name in zip((a, b), names, strict=True)
-    )
+    a, b = (x.reshape(x.shape[0], groups, -1, *x.shape[2:]) if "H" in name else x for x, name in zip((a, b), names, strict=True))
     y = jnp.einsum(dimensions, a, b, preferred_element_type=dtype)
     return y.reshape(y.shape[0], -1, *y.shape[3:]) if "H" in output else y
 

@@ -41,11 +41,28 @@ class Attention(nnx.Module):
     """
 
     def __init__(
-        self, size: int, heads: int, head_size: int, key: jax.Array, where: Component, *,
-        kv_heads: int = 0, bias: bool = False, out_bias: bool | None = None, key_bias: bool = True, qk_norm: str = "",
-        qk_norm_over: str = "head", qk_norm_eps: float = 1e-6, per_dim_scale: bool = False, buckets: int = 0,
-        max_distance: int = 128, cap: float = 0.0, scaled: float | None = None, sinks: bool = False, init_scale: float = 1.0,
-    ):  # fmt: skip
+        self,
+        size: int,
+        heads: int,
+        head_size: int,
+        key: jax.Array,
+        where: Component,
+        *,
+        kv_heads: int = 0,
+        bias: bool = False,
+        out_bias: bool | None = None,
+        key_bias: bool = True,
+        qk_norm: str = "",
+        qk_norm_over: str = "head",
+        qk_norm_eps: float = 1e-6,
+        per_dim_scale: bool = False,
+        buckets: int = 0,
+        max_distance: int = 128,
+        cap: float = 0.0,
+        scaled: float | None = None,
+        sinks: bool = False,
+        init_scale: float = 1.0,
+    ):
         self.where, self.max_distance, self.cap = where, max_distance, cap
         scaled = head_size if scaled is None else scaled
         self.scale = scaled**-0.5 if scaled else 1.0
@@ -62,11 +79,7 @@ class Attention(nnx.Module):
         self.k = param(kk, (size, kv_heads, head_size), ("embed", kv_axis, "kv"), init, where)
         self.v = param(kv, (size, kv_heads, head_size), ("embed", kv_axis, "kv"), init, where)
         self.o = param(
-            ko,
-            (heads, head_size, size),
-            ("heads", "kv", "embed"),
-            normal((init_scale / (heads * head_size)) ** 0.5),
-            where,
+            ko, (heads, head_size, size), ("heads", "kv", "embed"), normal((init_scale / (heads * head_size)) ** 0.5), where
         )
         self.q_bias = param(kq, (heads, head_size), ("heads", "kv"), zeros, where) if bias else None
         self.k_bias = param(kk, (kv_heads, head_size), (kv_axis, "kv"), zeros, where) if bias and key_bias else None
@@ -85,9 +98,7 @@ class Attention(nnx.Module):
         self.relative_bias = param(ko, (heads, buckets), ("heads", "buckets"), zeros, where) if buckets else None
         self.sinks = param(ko, (heads,), ("heads",), zeros, where) if sinks else None
 
-    def keys_values(
-        self, y_BSM: jax.Array, rotation: Rotation | None = None, *, hypotheses: bool = False
-    ) -> KeysValues:
+    def keys_values(self, y_BSM: jax.Array, rotation: Rotation | None = None, *, hypotheses: bool = False) -> KeysValues:
         """Returns the keys and values of a sequence, to attend to or to cache; keys are rotated to their positions.
 
         Args:
@@ -122,9 +133,7 @@ class Attention(nnx.Module):
             return norm(x_BLND)
         return norm(x_BLND.reshape(*x_BLND.shape[:2], -1)).reshape(x_BLND.shape)
 
-    def probabilities(
-        self, x_BLM: jax.Array, kv: KeysValues, mask: AttentionMask, rotation: Rotation | None = None
-    ) -> jax.Array:
+    def probabilities(self, x_BLM: jax.Array, kv: KeysValues, mask: AttentionMask, rotation: Rotation | None = None) -> jax.Array:
         """Returns how much of each key a query takes [B, N, L, S], for pictures of it: a matrix that attention itself avoids.
 
         Biases that layers share are left out.
@@ -135,9 +144,16 @@ class Attention(nnx.Module):
         return jax.nn.softmax(logits)
 
     def __call__(
-        self, x_BLM: jax.Array, kv: KeysValues, mask: AttentionMask, *,
-        rotation: Rotation | None = None, bias_NK: jax.Array | None = None, rate: float = 0.0, key: jax.Array | None = None,
-    ) -> jax.Array:  # fmt: skip
+        self,
+        x_BLM: jax.Array,
+        kv: KeysValues,
+        mask: AttentionMask,
+        *,
+        rotation: Rotation | None = None,
+        bias_NK: jax.Array | None = None,
+        rate: float = 0.0,
+        key: jax.Array | None = None,
+    ) -> jax.Array:
         """Attends from x to the keys and values that it sees.
 
         Args:
@@ -163,9 +179,7 @@ class Attention(nnx.Module):
             else:
                 attend = ring.Ring(logits, mix, self.where, self.act_kv_axis, rate)
             out_BLND, mass_BNL = attend(q_BLND, k_BSGD, v_BSGD, table_NK, mask, key=key)
-            if (
-                self.sinks is not None
-            ):  # whose logit would have been among those of a softmax: mass / (mass + exp(sink))
+            if self.sinks is not None:  # whose logit would have been among those of a softmax: mass / (mass + exp(sink))
                 share_BNL = jax.nn.sigmoid(mass_BNL - self.sinks[...][:, None])
                 out_BLND = (out_BLND * share_BNL.swapaxes(1, 2)[..., None]).astype(out_BLND.dtype)
         out_BLND = checkpoint_name(self.where.shard(out_BLND, "batch", length, "act_heads", None), "context")

@@ -57,9 +57,14 @@ class Ring:
     rate: float = 0.0
 
     def __call__(
-        self, q_BLND: jax.Array, k_BSGD: jax.Array, v_BSGD: jax.Array, table: jax.Array | None, mask: AttentionMask,
+        self,
+        q_BLND: jax.Array,
+        k_BSGD: jax.Array,
+        v_BSGD: jax.Array,
+        table: jax.Array | None,
+        mask: AttentionMask,
         key: jax.Array | None = None,
-    ) -> tuple[jax.Array, jax.Array]:  # fmt: skip
+    ) -> tuple[jax.Array, jax.Array]:
         """Returns (softmax(logits) v [B, L, N, D] in q's dtype, log of the sum of the exponentials of logits [B, N, L]).
 
         They are those of whole rows but for the order of sums.
@@ -107,9 +112,7 @@ class Ring:
         later = jnp.arange(1, num_shards(self.where))
         return jax.lax.scan(lambda carry, i: (once(carry, i), None), once((stays, goes), 0), later)[0]
 
-    def blocks(
-        self, step: Any, shard: jax.Array, queries: Halves, keys: Halves, causal: bool, key: Any
-    ) -> Iterator["Block"]:
+    def blocks(self, step: Any, shard: jax.Array, queries: Halves, keys: Halves, causal: bool, key: Any) -> Iterator["Block"]:
         """Yields the blocks of queries and keys that a shard computes with the keys that have come `step` shards far.
 
         In zigzag order shard i has chunks i and 2n - 1 - i, and now the keys of shard j = i - step modulo n. A late chunk of
@@ -127,9 +130,7 @@ class Ring:
         for number, (a, b) in enumerate(pairs):
             (q, segments_BL, index_BL, *first), (k, v, segments_BS, index_BS) = _pick(queries, a), _pick(keys, b)
             draw = None if key is None else jax.random.fold_in(key, number)
-            mask = AttentionMask(
-                segments_BL, segments_BS, index_BL, index_BS, causal, first_BL=first[0] if first else None
-            )
+            mask = AttentionMask(segments_BL, segments_BS, index_BL, index_BS, causal, first_BL=first[0] if first else None)
             yield Block(self, a, b, q, k, v, mask, draw)
 
 
@@ -198,9 +199,7 @@ def _backward(ring: Ring, causal: bool, kept: Any, grads: Halves) -> tuple[Any, 
     queries, keys, table, key, y, sums = kept
     wide = sums[0][0].dtype
     dy = tuple(d.astype(wide) for d, _ in grads)
-    along = tuple(
-        jnp.moveaxis(jnp.sum(d * y, axis=-1), 2, 3) - dmass for d, y, (_, dmass) in zip(dy, y, grads, strict=True)
-    )
+    along = tuple(jnp.moveaxis(jnp.sum(d * y, axis=-1), 2, 3) - dmass for d, y, (_, dmass) in zip(dy, y, grads, strict=True))
     given = tuple(zip(dy, along, sums, strict=True))
 
     def step(i, stays, goes):
@@ -226,9 +225,7 @@ def _backward(ring: Ring, causal: bool, kept: Any, grads: Halves) -> tuple[Any, 
     dtable = jax.tree.map(lambda x: jnp.zeros((num_shards(ring.where), *x.shape), x.dtype), table)
     (dq, dtable), (_, dkv) = ring.round(step, (dq, dtable), (keys, dkv))
     dqueries = tuple((d.astype(q.dtype), *(None for _ in rest)) for d, (q, *rest) in zip(dq, queries, strict=True))
-    dkeys = tuple(
-        (dk.astype(k.dtype), dv.astype(v.dtype), None, None) for (dk, dv), (k, v, *_) in zip(dkv, keys, strict=True)
-    )
+    dkeys = tuple((dk.astype(k.dtype), dv.astype(v.dtype), None, None) for (dk, dv), (k, v, *_) in zip(dkv, keys, strict=True))
     return dqueries, dkeys, jax.tree.map(lambda x: jnp.sum(x, axis=0), dtable), None
 
 

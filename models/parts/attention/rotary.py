@@ -11,11 +11,7 @@ Rotation = tuple[jax.Array, jax.Array]  # cosines and sines, [B, L, D / 2] each
 
 
 def rotation(
-    positions_BL: jax.Array,
-    head_size: int,
-    base: float,
-    rotary: Rotary | None = None,
-    reach_BL: jax.Array | None = None,
+    positions_BL: jax.Array, head_size: int, base: float, rotary: Rotary | None = None, reach_BL: jax.Array | None = None
 ) -> Rotation:
     """Returns cosines and sines of rotary position embeddings (RoFormer, arXiv 2104.09864, section 3.2.2), float32.
 

@@ -40,9 +40,7 @@ def without_kernel() -> Iterator[None]:
         _used.reset(token)
 
 
-def applies(
-    where: Component, q_BLND: jax.Array, k_BSGD: jax.Array, mask: AttentionMask, *, biased: bool, dropping: bool
-) -> bool:
+def applies(where: Component, q_BLND: jax.Array, k_BSGD: jax.Array, mask: AttentionMask, *, biased: bool, dropping: bool) -> bool:
     """Returns whether the kernel can compute this attention and is faster than blocks.py. Decided from shapes alone.
 
     Args:
@@ -86,16 +84,19 @@ def attend(
     segments_BL = jnp.broadcast_to(mask.segments_BL, (b, length))
     segments_BS = jnp.broadcast_to(mask.segments_BS, (b, s))
     q, kv = (next(block for block in BLOCKS if n % block == 0) for n in (length, s))
-    blocks = kernels.BlockSizes(
-        block_q=q, block_kv=kv, block_q_dkv=q, block_kv_dkv=kv, block_q_dq=q, block_kv_dq=kv,
-    )  # fmt: skip
+    blocks = kernels.BlockSizes(block_q=q, block_kv=kv, block_q_dkv=q, block_kv_dkv=kv, block_q_dq=q, block_kv_dq=kv)
     visible = masks.CausalMask((length, s)) if mask.causal else masks.FullMask((length, s))
 
     def local(q_BLND, k_BSGD, v_BSGD, segments_BL, segments_BS):
         kernel = kernels.make_splash_mha(
-            masks.MultiHeadMask([visible] * q_BLND.shape[2]), block_sizes=blocks, head_shards=1, q_seq_shards=1,
-            attn_logits_soft_cap=cap or None, interpret=not where.on_tpu, residual_checkpoint_name="context",
-        )  # fmt: skip
+            masks.MultiHeadMask([visible] * q_BLND.shape[2]),
+            block_sizes=blocks,
+            head_shards=1,
+            q_seq_shards=1,
+            attn_logits_soft_cap=cap or None,
+            interpret=not where.on_tpu,
+            residual_checkpoint_name="context",
+        )
         # Padding is a segment as well, which sees itself; no example sees it.
         segments = kernels.SegmentIds(segments_BL, segments_BS)
         by_head = (jnp.swapaxes(x, 1, 2) for x in (q_BLND, k_BSGD, v_BSGD))
@@ -106,7 +107,5 @@ def attend(
     numbers = where.spec_of(segments_BL, "batch", None)
     # Over all mesh axes, as no part of a kernel is left to the compiler. Unchecked: the kernel doesn't say what its outputs
     # vary over. The gradient is right where an axis cuts nothing too; it's added up over copies, each divided by their number.
-    mapped = jax.shard_map(
-        local, mesh=where.mesh, in_specs=(vectors,) * 3 + (numbers,) * 2, out_specs=vectors, check_vma=False
-    )
+    mapped = jax.shard_map(local, mesh=where.mesh, in_specs=(vectors,) * 3 + (numbers,) * 2, out_specs=vectors, check_vma=False)
     return mapped(q_BLND, k_BSGD, v_BSGD, segments_BL, segments_BS)

@@ -114,18 +114,21 @@ class MoeConfig:
         if self.experts < 2:
             raise ValueError(f"experts={self.experts}: a router needs at least 2 to choose from")
         kinds = dict(
-            gating=Gating, second_expert_slot=SecondSlot, score=Score, activation=Activation, balance=Balance,
-            gated=Literal["same", "yes", "no"], router_dtype=RouterDtype,
-        )  # fmt: skip
+            gating=Gating,
+            second_expert_slot=SecondSlot,
+            score=Score,
+            activation=Activation,
+            balance=Balance,
+            gated=Literal["same", "yes", "no"],
+            router_dtype=RouterDtype,
+        )
         for name, kind in kinds.items():
             if (value := getattr(self, name)) not in get_args(kind):
                 raise ValueError(f"{name}={value!r}: no such {name}{nearest(value, get_args(kind))}")
         for name in ("capacity_factor", "eval_capacity_factor"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)}: must be positive, or 0 to serve every choice")
-        if (self.gating == "top_k" and not 1 <= self.choices <= self.experts) or (
-            self.gating != "top_k" and self.choices
-        ):
+        if (self.gating == "top_k" and not 1 <= self.choices <= self.experts) or (self.gating != "top_k" and self.choices):
             need = f"from 1 to experts={self.experts}" if self.gating == "top_k" else "0"
             raise ValueError(f"choices={self.choices}: gating={self.gating!r} needs {need}")
         self._check_router()
@@ -134,13 +137,9 @@ class MoeConfig:
         if self.gating == "expert_choice" and not self.capacity_factor:
             raise ValueError("capacity_factor=0: of expert_choice it is a token's experts on average; the paper's is 2")
         if self.correction_rate < 0:
-            raise ValueError(
-                f"correction_rate={self.correction_rate}: must be positive, or 0 to leave the bias as it is"
-            )
+            raise ValueError(f"correction_rate={self.correction_rate}: must be positive, or 0 to leave the bias as it is")
         if self.z_weight < 0:
-            raise ValueError(
-                f"z_weight={self.z_weight}: must be positive, or 0 for no router z-loss; ST-MoE's is 0.001"
-            )
+            raise ValueError(f"z_weight={self.z_weight}: must be positive, or 0 for no router z-loss; ST-MoE's is 0.001")
         if self.min_capacity < 1:
             raise ValueError(f"min_capacity={self.min_capacity}: must be 1 or more")
         for name in ("dropout", "token_dropout"):
@@ -151,18 +150,19 @@ class MoeConfig:
 
     def _check_router(self) -> None:
         changed = {
-            "norm_topk": self.norm_topk, "score": self.score != "softmax", "correction_bias": self.correction_bias,
-            "expert_groups": self.expert_groups != 1, "gate_scale": self.gate_scale != 1,
-        }  # fmt: skip
+            "norm_topk": self.norm_topk,
+            "score": self.score != "softmax",
+            "correction_bias": self.correction_bias,
+            "expert_groups": self.expert_groups != 1,
+            "gate_scale": self.gate_scale != 1,
+        }
         if self.gating != "top_k" and any(changed.values()):
             name = next(name for name, differs in changed.items() if differs)
             raise ValueError(f"{name}={getattr(self, name)!r}: only gating='top_k' has it, not {self.gating!r}")
         if self.experts % self.expert_groups:
             fits = [n for n in range(1, self.experts + 1) if self.experts % n == 0]
             best = min(fits, key=lambda n: abs(n - self.expert_groups))
-            raise ValueError(
-                f"expert_groups={self.expert_groups}: must divide experts={self.experts}; nearest is {best}"
-            )
+            raise ValueError(f"expert_groups={self.expert_groups}: must divide experts={self.experts}; nearest is {best}")
         available = self.experts // self.expert_groups * self.chosen_groups
         if not 1 <= self.chosen_groups <= self.expert_groups or self.choices > available:
             raise ValueError(
@@ -178,17 +178,29 @@ class MoeConfig:
         """Returns a mixture small enough for a test, of 8 experts; the variant stays."""
         grouped = self.expert_groups > 1
         return dataclasses.replace(
-            self, experts=8, group_size=group_size, min_capacity=1, choices=min(self.choices, 3),
-            hidden_dim=self.hidden_dim and 16, shared_dim=self.shared_dim and 16,
-            expert_groups=4 if grouped else 1, chosen_groups=2 if grouped else 1,
-        )  # fmt: skip
+            self,
+            experts=8,
+            group_size=group_size,
+            min_capacity=1,
+            choices=min(self.choices, 3),
+            hidden_dim=self.hidden_dim and 16,
+            shared_dim=self.shared_dim and 16,
+            expert_groups=4 if grouped else 1,
+            chosen_groups=2 if grouped else 1,
+        )
 
     def comparable(self, group_size: int) -> "MoeConfig":
         """Returns the mixture with nothing random, in groups of this size (models.protocol.Family.comparable)."""
         return dataclasses.replace(
-            self, second_expert_threshold=0.0, group_size=group_size, input_jitter=0.0, dropout=0.0, token_dropout=0.0,
-            router_noise=0.0, load_weight=0.0,
-        )  # fmt: skip
+            self,
+            second_expert_threshold=0.0,
+            group_size=group_size,
+            input_jitter=0.0,
+            dropout=0.0,
+            token_dropout=0.0,
+            router_noise=0.0,
+            load_weight=0.0,
+        )
 
     @property
     def wanted(self) -> int:

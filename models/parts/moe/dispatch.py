@@ -101,9 +101,7 @@ def buffered(x_GSM: jax.Array, routing: Routing, slots: int, experts: Experts, w
     if parts == 1:
         return combine(returned(*whole))
     if experts.hidden:
-        raise LayoutError(
-            "dropout inside experts is drawn by place in their buffers, which exchange_parts divides; use 1"
-        )
+        raise LayoutError("dropout inside experts is drawn by place in their buffers, which exchange_parts divides; use 1")
 
     def part(i: int) -> Any:
         def of(x: jax.Array) -> jax.Array:
@@ -190,9 +188,10 @@ def rows(routing: Routing, place_GN: jax.Array, tokens: int, experts: int, slots
         # Assignment n is a choice of token n // K, so that a token's slots are known from both sides; an empty slot has token T.
         token_EGC, place_GTK = of_slots(choice_GR // routing.choices), place_GN.reshape(groups, tokens, routing.choices)
         return (
-            lambda x_GTM: gather(x_GTM, token_EGC, place_GTK), gates,
+            lambda x_GTM: gather(x_GTM, token_EGC, place_GTK),
+            gates,
             lambda y_EGCM: gather_back(y_EGCM, token_EGC, place_GTK),
-        )  # fmt: skip
+        )
 
     # Where experts choose, a token may have any number of slots, whose outputs are added in float32 at least.
     token_EGC = of_slots(jnp.take_along_axis(routing.token_GN, choice_GR, axis=1, mode="fill", fill_value=tokens))
@@ -240,29 +239,33 @@ def gather_back(y_EGCM: jax.Array, token_EGC: jax.Array, place_GTK: jax.Array) -
 
 
 gather.defvjp(
-    lambda x_GTM, *places: (gather(x_GTM, *places), places),
-    lambda places, dy_EGCM: (gather_back(dy_EGCM, *places), None, None),
+    lambda x_GTM, *places: (gather(x_GTM, *places), places), lambda places, dy_EGCM: (gather_back(dy_EGCM, *places), None, None)
 )
 gather_back.defvjp(
-    lambda y_EGCM, *places: (gather_back(y_EGCM, *places), places),
-    lambda places, dx_GTM: (gather(dx_GTM, *places), None, None),
+    lambda y_EGCM, *places: (gather_back(y_EGCM, *places), places), lambda places, dx_GTM: (gather(dx_GTM, *places), None, None)
 )
 
 
 def _to_slots(x_GTM: jax.Array, token_EGC: jax.Array) -> jax.Array:
     # One gather in the order of the result, as `take_along_axis` and a transposition would not be.
     numbers = jax.lax.GatherDimensionNumbers(
-        offset_dims=(3,), collapsed_slice_dims=(1,), start_index_map=(1,), operand_batching_dims=(0,),
+        offset_dims=(3,),
+        collapsed_slice_dims=(1,),
+        start_index_map=(1,),
+        operand_batching_dims=(0,),
         start_indices_batching_dims=(1,),
-    )  # fmt: skip
+    )
     return jax.lax.gather(x_GTM, token_EGC[..., None], numbers, (1, 1, x_GTM.shape[-1]), mode="fill", fill_value=0)
 
 
 def _of_slots(y_EGCM: jax.Array, place_GTK: jax.Array) -> jax.Array:
     numbers = jax.lax.GatherDimensionNumbers(
-        offset_dims=(3,), collapsed_slice_dims=(0, 2), start_index_map=(0, 2), operand_batching_dims=(1,),
+        offset_dims=(3,),
+        collapsed_slice_dims=(0, 2),
+        start_index_map=(0, 2),
+        operand_batching_dims=(1,),
         start_indices_batching_dims=(0,),
-    )  # fmt: skip
+    )
     index_GTK2 = jnp.stack(jnp.divmod(place_GTK, y_EGCM.shape[2]), axis=-1)
     return jax.lax.gather(y_EGCM, index_GTK2, numbers, (1, 1, 1, y_EGCM.shape[-1]), mode="fill", fill_value=0)
 
@@ -298,11 +301,7 @@ def by_all_to_all(buffer: jax.Array, where: Component, back: bool = False) -> ja
     return jax.shard_map(exchange, mesh=where.mesh, in_specs=before, out_specs=after)(buffer)
 
 
-BUFFERED = {
-    "einsum": (by_einsum, by_constraint),
-    "sort": (by_sort, by_constraint),
-    "all_to_all": (by_sort, by_all_to_all),
-}
+BUFFERED = {"einsum": (by_einsum, by_constraint), "sort": (by_sort, by_constraint), "all_to_all": (by_sort, by_all_to_all)}
 
 
 def exchangeable(where: Component) -> bool:
@@ -336,9 +335,7 @@ def expert_axes(where: Component) -> Axes:
 def ragged(x_GSM: jax.Array, routing: Routing, slots: int, experts: Experts, where: Component) -> jax.Array:
     """Computes `mixture` through rows sorted by expert and grouped matrix products; each device sorts all its groups together."""
     if experts.hidden and where.mesh is not None:
-        raise LayoutError(
-            "dropout inside experts is drawn by place in their buffers, and dispatch 'ragged' has none; use 'sort'"
-        )
+        raise LayoutError("dropout inside experts is drawn by place in their buffers, and dispatch 'ragged' has none; use 'sort'")
     axes = expert_axes(where)
     sums = where.layout.resolve(where.path).get("act_expert_mlp", ()) if where.mesh else ()
     peers = where.layout.num_shards(axes)

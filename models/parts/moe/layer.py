@@ -29,9 +29,19 @@ class Moe(nnx.Module):
     """
 
     def __init__(
-        self, c: MoeConfig, size: int, hidden: int, key: jax.Array, where: Component, *,
-        causal: bool = False, activation: str = "relu", gated: bool = False, bias: bool = False, init_scale: float = 1.0,
-    ):  # fmt: skip
+        self,
+        c: MoeConfig,
+        size: int,
+        hidden: int,
+        key: jax.Array,
+        where: Component,
+        *,
+        causal: bool = False,
+        activation: str = "relu",
+        gated: bool = False,
+        bias: bool = False,
+        init_scale: float = 1.0,
+    ):
         k1, k2, k3, k4 = jax.random.split(key, 4)
         k_shared, k_gate = jax.random.split(jax.random.fold_in(key, 0))
         dense: dict[str, Any] = dict(activation=activation, gated=gated, bias=bias, init_scale=init_scale)
@@ -49,9 +59,7 @@ class Moe(nnx.Module):
         init_router = normal(c.router_std) if c.router_std else into
         self.router = param(k1, (size, c.experts), ("embed", "gate"), init_router, where)
         self.router_bias = param(k1, (c.experts,), ("gate",), zeros, where) if c.router_bias else None
-        self.correction = (
-            param(k1, (c.experts,), ("gate",), zeros, where, moved=c.correction_rate) if c.correction_bias else None
-        )
+        self.correction = param(k1, (c.experts,), ("gate",), zeros, where, moved=c.correction_rate) if c.correction_bias else None
         self.wi = param(k2, up, names, into, where)
         self.wg = param(k4, up, names, into, where) if gated else None
         self.wo = param(k3, (c.experts, hidden, size), ("expert", "mlp", "embed"), out, where)
@@ -62,9 +70,7 @@ class Moe(nnx.Module):
         self.shared = FeedForward(size, c.shared_dim, k_shared, where / "shared", **dense) if c.shared_dim else None
         self.shared_gate = param(k_gate, (size, 1), ("embed", "gate"), into, where) if c.shared_gate else None
 
-    def __call__(
-        self, x_BLM: jax.Array, mask_BL: jax.Array, key: jax.Array | None
-    ) -> tuple[jax.Array, dict[str, Ratio]]:
+    def __call__(self, x_BLM: jax.Array, mask_BL: jax.Array, key: jax.Array | None) -> tuple[jax.Array, dict[str, Ratio]]:
         """(y_BLM, statistics): padding (mask False) is routed nowhere; without a key nothing is random."""
         c, where = self.c, self.where
         k1, k2, k3, k4 = split_key(key, 4)
@@ -89,9 +95,16 @@ class Moe(nnx.Module):
         factor = c.factor(self.gating, training=key is not None)
         slots = moe.capacity(factor, size, c.experts, c.min_capacity, c.capacity_multiple)
         routing = moe.route(
-            self.gating, probs_GSE, mask_GS, slots, k2, c.second_expert_threshold, c.second_expert_slot, self.priority,
+            self.gating,
+            probs_GSE,
+            mask_GS,
+            slots,
+            k2,
+            c.second_expert_threshold,
+            c.second_expert_slot,
+            self.priority,
             self._top_k,
-        )  # fmt: skip
+        )
         how = self._dispatch(slots == size, training=key is not None)
         y_GSM = self._mask_tokens(mixture(x_GSM, routing, slots, self._experts(k3), where, how), k4)
 
@@ -117,10 +130,14 @@ class Moe(nnx.Module):
     def _top_k(self, probs_GSE: jax.Array, mask_GS: jax.Array) -> moe.Choice:
         c = self.c
         return moe.top_k_gating(
-            probs_GSE, mask_GS, c.choices, norm=c.norm_topk, scale=c.gate_scale,
+            probs_GSE,
+            mask_GS,
+            c.choices,
+            norm=c.norm_topk,
+            scale=c.gate_scale,
             bias_E=None if self.correction is None else self.correction[...],
             groups=(c.expert_groups, c.chosen_groups),
-        )  # fmt: skip
+        )
 
     def _shares(self, probs_GSE: jax.Array) -> jax.Array:
         """Returns scores that sum to one, as losses and statistics have them (DeepSeek-V3, eq. 18)."""
@@ -142,9 +159,13 @@ class Moe(nnx.Module):
             up, biases = [self.wg, self.wi], [self.wg_bias, self.wi_bias]
         hidden = functools.partial(dropout, rate=rate, key=key) if key is not None and rate else None
         return Experts(
-            tuple(w[...] for w in up), self.wo[...], self._activation(), tuple(b[...] for b in biases if b is not None),
-            None if self.wo_bias is None else self.wo_bias[...], hidden,
-        )  # fmt: skip
+            tuple(w[...] for w in up),
+            self.wo[...],
+            self._activation(),
+            tuple(b[...] for b in biases if b is not None),
+            None if self.wo_bias is None else self.wo_bias[...],
+            hidden,
+        )
 
     def _activation(self) -> Callable[..., jax.Array]:
         """Returns the function of as many arguments as experts have matrices into the hidden layer."""

@@ -157,9 +157,15 @@ def top2_gating(probs_GSE: jax.Array, mask_GS: jax.Array, key: jax.Array | None,
 
 
 def top_k_gating(
-    scores_GSE: jax.Array, mask_GS: jax.Array, choices: int, *,
-    norm: bool = False, scale: float = 1.0, bias_E: jax.Array | None = None, groups: tuple[int, int] = (1, 1),
-) -> Choice:  # fmt: skip
+    scores_GSE: jax.Array,
+    mask_GS: jax.Array,
+    choices: int,
+    *,
+    norm: bool = False,
+    scale: float = 1.0,
+    bias_E: jax.Array | None = None,
+    groups: tuple[int, int] = (1, 1),
+) -> Choice:
     """Returns V-MoE's choices (arXiv 2106.05974, section 2): the `choices` best experts, weighted with their scores; or those of
     the decoders that do something else with them.
 
@@ -218,10 +224,16 @@ def expert_choice(probs_GSE: jax.Array, mask_GS: jax.Array, slots: int) -> Routi
 
 
 def route(
-    gating: str, probs_GSE: jax.Array, mask_GS: jax.Array, slots: int,
-    key: jax.Array | None = None, threshold: float = 0.5, second_slot: SecondSlot = "if_dispatched", priority: bool = False,
+    gating: str,
+    probs_GSE: jax.Array,
+    mask_GS: jax.Array,
+    slots: int,
+    key: jax.Array | None = None,
+    threshold: float = 0.5,
+    second_slot: SecondSlot = "if_dispatched",
+    priority: bool = False,
     top_k: Callable[[jax.Array, jax.Array], Choice] | None = None,
-) -> Routing:  # fmt: skip
+) -> Routing:
     """Returns the routing of a gating by its name ("top2", "top1", "top_k", "expert_choice"): see there.
 
     Args:
@@ -290,9 +302,10 @@ def assign_slots(choice: Choice, slot_GSK: jax.Array, slots: int) -> Routing:
     groups, size, k = choice.expert_GSK.shape
     kept_GSK = choice.wanted_GSK & (slot_GSK < slots)
     token_GSK = jnp.broadcast_to(jnp.arange(size, dtype=jnp.int32)[:, None], kept_GSK.shape)
-    flat = (x.reshape(groups, size * k) for x in (
-        token_GSK, choice.expert_GSK, slot_GSK, choice.gate_GSK, choice.wanted_GSK, kept_GSK
-    ))  # fmt: skip
+    flat = (
+        x.reshape(groups, size * k)
+        for x in (token_GSK, choice.expert_GSK, slot_GSK, choice.gate_GSK, choice.wanted_GSK, kept_GSK)
+    )
     return Routing(*flat, choices=k)
 
 
@@ -388,9 +401,7 @@ def per_token(routing: Routing, size: int) -> jax.Array:
     kept_GN = routing.kept_GN.astype(jnp.int32)
     if routing.choices:
         return jnp.sum(kept_GN.reshape(-1, size, routing.choices), axis=-1)
-    return jax.vmap(lambda token_N, kept_N: jnp.zeros(size, jnp.int32).at[token_N].add(kept_N))(
-        routing.token_GN, kept_GN
-    )
+    return jax.vmap(lambda token_N, kept_N: jnp.zeros(size, jnp.int32).at[token_N].add(kept_N))(routing.token_GN, kept_GN)
 
 
 def correction(bias_E: jax.Array, routing: Routing) -> jax.Array:

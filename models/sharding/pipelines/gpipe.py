@@ -197,9 +197,7 @@ def circular(
         x, total = state
         active, c, i = s.forward(t, stage)
         first = c[0] == 0
-        x = jax.tree.map(
-            lambda x, fresh: cut(x.at[0].set(jnp.where(first, take(fresh, i[0]), x[0])), mesh, axes, data), x, fresh
-        )
+        x = jax.tree.map(lambda x, fresh: cut(x.at[0].set(jnp.where(first, take(fresh, i[0]), x[0])), mesh, axes, data), x, fresh)
         stage_rows = jax.tree.map(lambda r: cut(r[i], mesh, axes, data), rows)
         y, out = run(c, x, stage_rows)
         y = jax.tree.map(lambda y: cut(y, mesh, axes, data), y)
@@ -208,9 +206,7 @@ def circular(
             return total.at[c].add(jnp.where(active, new, 0))
 
         total = jax.tree.map(lambda a, b: map_over_stages(add_at, mesh, axes)(a, b, c, active), total, out)
-        return (jax.tree.map(lambda y: cut(jnp.roll(y, 1, axis=0), mesh, axes, data), y), total), jax.tree.map(
-            lambda y: y[-1], y
-        )
+        return (jax.tree.map(lambda y: cut(jnp.roll(y, 1, axis=0), mesh, axes, data), y), total), jax.tree.map(lambda y: y[-1], y)
 
     x = jax.tree.map(lambda f: cut(jnp.zeros((s.stages, *f.shape[1:]), f.dtype), mesh, axes, data), fresh)
     _, out = jax.eval_shape(run, jnp.zeros_like(stage), x, jax.tree.map(lambda r: r[jnp.zeros_like(stage)], rows))

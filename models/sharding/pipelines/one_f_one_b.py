@@ -61,9 +61,7 @@ def stage_schedule(info: ParamInfo) -> Schedule | None:
     return None
 
 
-def loss_and_gradients(
-    model: Staged, params: PyTree, batch: Batch, totals: Totals, context: Context
-) -> tuple[Loss, PyTree]:
+def loss_and_gradients(model: Staged, params: PyTree, batch: Batch, totals: Totals, context: Context) -> tuple[Loss, PyTree]:
     """Returns the same as jax.value_and_grad of `merge(model, params).loss`, up to rounding.
 
     Args:
@@ -125,9 +123,7 @@ class OneFOneB:
 
         def parts(x: jax.Array) -> jax.Array:
             """Splits rows into [m, D, rows, ...]; in a data shard the microbatch is the inner index, so that rows do not move."""
-            return cut(
-                jnp.moveaxis(x.reshape(run.shards, -1, s.microbatches, *x.shape[1:]), 2, 0), mesh, None, run.data
-            )
+            return cut(jnp.moveaxis(x.reshape(run.shards, -1, s.microbatches, *x.shape[1:]), 2, 0), mesh, None, run.data)
 
         batch, prologue = {k: parts(v) for k, v in batch.items()}, {k: parts(v) for k, v in prologue.items()}
         stack = chunks_of({k: v for k, v in flat.items() if k in run.stack}, s, mesh, run.axes)

@@ -96,9 +96,7 @@ class Schedule:
         ticks = self.ticks + (self.lead if backward else 0)
         return [
             [
-                " ".join(
-                    filter(None, (cell("F", self.forward(t, s)), cell("B", self.backward(t, s)) if backward else ""))
-                )
+                " ".join(filter(None, (cell("F", self.forward(t, s)), cell("B", self.backward(t, s)) if backward else "")))
                 for t in range(ticks)
             ]
             for s in range(self.stages)

@@ -41,9 +41,12 @@ def test_both_forms_are_read_alike(tmp_path):
     parts = [{"role": "system", "content": [{"type": "text", "text": "S"}]}, *turns("Hi", "Hello")]
     shared = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}]
     file = write_lines(
-        tmp_path / "a.jsonl", plain, {"messages": parts}, {"conversations": shared, "system": "S"},
+        tmp_path / "a.jsonl",
+        plain,
+        {"messages": parts},
+        {"conversations": shared, "system": "S"},
         {"conversations": [{"from": "system", "value": "S"}, *shared]},
-    )  # fmt: skip
+    )
     assert list(sources.read(file)) == [plain] * 4
     assert sources.is_conversations(file) is True
 
@@ -78,9 +81,7 @@ def test_turns_of_weight_0_are_not_learned(tmp_path):
     encoder = ChatEncoder(write_vocabulary(tmp_path / "vocabulary"))
     assert learned(encoder, record["messages"]) == ["good<|im_end|>"]
     ((ids, predicted),) = encoding.conversations([record], encoder, 64, Counts())
-    assert predicted.sum() == len(encoder.tokenizer.encode("good")) + 1 and "bad" in encoder.tokenizer.decode(
-        ids.tolist()
-    )
+    assert predicted.sum() == len(encoder.tokenizer.encode("good")) + 1 and "bad" in encoder.tokenizer.decode(ids.tolist())
 
 
 def test_equal_conversations_are_held_out_together():
@@ -160,9 +161,12 @@ def tiny_on_chat(folder, monkeypatch, **train):
     model = dataclasses.replace(e.model, vocab=322, layers=2, dropout=0.0)
     data = ChatData(cache="chats", batch_size=8, length=64)
     return dataclasses.replace(
-        e, model=model, data=data, train=dataclasses.replace(e.train, init_from="", **train),
+        e,
+        model=model,
+        data=data,
+        train=dataclasses.replace(e.train, init_from="", **train),
         eval=dataclasses.replace(e.eval, split="test"),
-    )  # fmt: skip
+    )
 
 
 def batch_of(e, rows: int = 8) -> dict:
@@ -186,10 +190,7 @@ def test_the_loss_is_that_of_each_conversation_alone(tmp_path, monkeypatch):
             here = batch["segments"][row] == segment
             alone = {name: np.zeros((1, 64), np.int32) for name in batch}
             n = int(here.sum())
-            alone["tokens"][0, :n], alone["predicted"][0, :n] = (
-                batch["tokens"][row][here],
-                batch["predicted"][row][here],
-            )
+            alone["tokens"][0, :n], alone["predicted"][0, :n] = (batch["tokens"][row][here], batch["predicted"][row][here])
             alone["segments"][0, :n], alone["positions"][0, :n] = 1, np.arange(n)
             metric = loss_of(alone).metrics["cross_entropy"]
             sums += float(metric.sum), float(metric.over)

@@ -77,11 +77,7 @@ def test_answers_that_repeat_the_prompt_behind_a_system_turn_are_recognised(tmp_
         {"chosen": [*system, *prompt, *yes], "rejected": [*system, *prompt, *no]},
     ]
     assert list(sources.read(write(tmp_path / "pairs.jsonl", forms))) == [want] * len(forms)
-    other = {
-        "prompt": [*system, *prompt],
-        "chosen": [{"role": "system", "content": "T"}, *prompt, *yes],
-        "rejected": no,
-    }
+    other = {"prompt": [*system, *prompt], "chosen": [{"role": "system", "content": "T"}, *prompt, *yes], "rejected": no}
     with pytest.raises(DataError, match="line 2: the 'chosen' answer repeats the prompt behind another system turn"):
         list(sources.read(write(tmp_path / "pairs.jsonl", [want, other])))
 
@@ -90,9 +86,14 @@ def test_a_row_holds_whole_pairs(tmp_path):
     """A pair's answers are neighbouring segments of one row, each behind the prompt; only the last answer of each is learned."""
     encoder, tally = ChatEncoder(write_vocabulary(tmp_path)), packing.Tally()
     records = [
-        {"prompt": turns("the cat", "so", f"why {'a' * i}"), "chosen": turns("", "yes")[1:],
-         "rejected": turns("", "no no")[1:], "reference": [-i, -i - 0.5]} for i in range(7)
-    ]  # fmt: skip
+        {
+            "prompt": turns("the cat", "so", f"why {'a' * i}"),
+            "chosen": turns("", "yes")[1:],
+            "rejected": turns("", "no no")[1:],
+            "reference": [-i, -i - 0.5],
+        }
+        for i in range(7)
+    ]
     counts = Counts()
     rows = list(encoding.rows_of_pairs(encoding.pairs(records, encoder, 256, counts), 256, 3, tally))
     assert tally.examples == 7 and len(rows) > 2

@@ -41,7 +41,7 @@ def test_messages_of_a_speaker_are_a_turn(tmp_path):
             "short": talk(*long[:2], bye, ratings=marks),
             "unrated": talk(("x", "a"), ("y", "b"), ("x", "c"), ("y", "d")),
         },
-    )  # fmt: skip
+    )
     one, unrated = conversations.read(path)
     assert one["turns"] == ["Hi there you", "yes", "a b", "bye"]
     assert one["ratings"] == {"witty": True, "upbeat": False, "interesting": True}
@@ -126,9 +126,7 @@ def test_errors_are_those_of_other_samples():
     rng, areas, shares = np.random.default_rng(0), [], []
     for _ in range(400):
         good = np.arange(80) < 40
-        scores = rng.exponential(
-            np.where(good, 2.0, 1.0)
-        )  # an AUC of 2/3, of the distributions that the formula is for
+        scores = rng.exponential(np.where(good, 2.0, 1.0))  # an AUC of 2/3, of the distributions that the formula is for
         areas.append(metrics.auc(good.tolist(), scores.tolist()))
         shares.append(metrics.best_of((rng.random(80) < 0.6).tolist(), scores.tolist(), 4))
     assert np.std(areas) == pytest.approx(metrics.auc_error(2 / 3, 40, 40), rel=0.1)

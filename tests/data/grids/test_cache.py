@@ -28,12 +28,7 @@ def test_it_is_made_once_and_anew_when_the_file_changes(tmp_path):
     lines: list[str] = []
     folder = write_grid_cache(tmp_path, motion=False)
     manifest = read_manifest(folder)
-    assert (manifest["names"], manifest["target"], manifest["minutes"], manifest["steps"]) == (
-        ["rain", "wind"],
-        "rain",
-        5.0,
-        60,
-    )
+    assert (manifest["names"], manifest["target"], manifest["minutes"], manifest["steps"]) == (["rain", "wind"], "rain", 5.0, 60)
     assert (manifest["rows"], manifest["columns"]) == (18, 20) and not manifest["gaps"]
     settings = dataclasses.replace(from_source(str(tmp_path / "toy.nc")), **FIELDS)  # pyright: ignore
     prepare("toy", settings, data_dir=tmp_path, progress=lines.append)
@@ -137,7 +132,7 @@ def of_netcdf3(path: Path) -> None:
         (lambda path: hdf5(path, (2**31, 4, 4)), "has 2,147,483,648 times, more than"),
         (lambda path: hdf5(path, (512, 1024, 1024), chunks=(512, 1024, 512)), "'rain' has chunks of 1,073,741,824 bytes$"),
     ],
-)  # fmt: skip
+)
 def test_hostile_files_are_refused_before_memory_is_asked_for(write, message, tmp_path):
     """A pipe is not waited for, no other file is read in place of this, and the sizes in a header are compared first."""
     write(tmp_path / "g.nc")
@@ -185,21 +180,9 @@ def test_missing_times_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("change", "factor", "message"),
     [
-        (
-            lambda rain: np.full_like(rain, np.nan),
-            1.0,
-            r"made\.nc: variable 'rain' has no value at all, all are missing$",
-        ),
-        (
-            lambda rain: np.where(rain > 3, -9999, rain),
-            1.0,
-            r"variable 'rain' is -9999 at [\d,]+ points, far from all others",
-        ),
-        (
-            lambda rain: np.where(rain > 3, -999, rain),
-            0.1,
-            r"variable 'rain' is -999 at [\d,]+ points, far from all others",
-        ),
+        (lambda rain: np.full_like(rain, np.nan), 1.0, r"made\.nc: variable 'rain' has no value at all, all are missing$"),
+        (lambda rain: np.where(rain > 3, -9999, rain), 1.0, r"variable 'rain' is -9999 at [\d,]+ points, far from all others"),
+        (lambda rain: np.where(rain > 3, -999, rain), 0.1, r"variable 'rain' is -999 at [\d,]+ points, far from all others"),
         (lambda rain: np.where(rain > 3, np.float32(1e20), rain), 12.0, r"variable 'rain' is 1e\+20 at [\d,]+ points"),
         (lambda rain: np.full_like(rain, -9999), 1.0, r"variable 'rain' is -9999 at 18,000 points"),
         (lambda rain: 300 * rain - 9999 + 1e-3 * (rain == 0), 1.0, ""),  # a number among others

@@ -21,10 +21,7 @@ def test_decisions_are_the_best_by_csi():
 def test_reliability_is_the_distance_of_probabilities_from_shares():
     """Points within each quarter of probability, beside the share of them where it came."""
     within, came = [4, 3, 2, 1], [0, 1, 2, 1]
-    want = (
-        sum(n * (middle - c / n) ** 2 for n, c, middle in zip(within, came, (0.125, 0.375, 0.625, 0.875), strict=True))
-        / 10
-    )
+    want = sum(n * (middle - c / n) ** 2 for n, c, middle in zip(within, came, (0.125, 0.375, 0.625, 0.875), strict=True)) / 10
     assert_allclose(metrics.reliability(HITS, FORECAST), [[want]])
 
 
@@ -90,9 +87,9 @@ def test_motion_turns_with_the_field():
     steps = 30
     turn = np.pi / 2 / steps
     field = np.stack([-(x - 60) * turn, (y - 48) * turn]).astype(np.float32)
-    frame = np.exp(-((np.indices((96, 120))[0] - 48) ** 2 + (np.indices((96, 120))[1] - 80) ** 2) / 30)[
-        ..., None
-    ].astype(np.float32)
+    frame = np.exp(-((np.indices((96, 120))[0] - 48) ** 2 + (np.indices((96, 120))[1] - 80) ** 2) / 30)[..., None].astype(
+        np.float32
+    )
     moved = np.nan_to_num(motion.carried(frame, motion.origins(field, steps, 96, 120)))[..., 0]
     row, column = np.unravel_index(np.argmax(moved), moved.shape)
     assert abs(row - 28) <= 3 and abs(column - 60) <= 3

@@ -21,12 +21,21 @@ from models.metnet2.config import MetNet2Config
 from tests.helpers.grids import showers, times, write_grid_cache
 
 DATA = GridData(
-    cache="toy", batch_size=2, channels=("rain", "wind"), target="rain", frames=3, leads=4, height=10, width=10, scale=2,
-    target_height=6, target_width=4, thresholds=(0.2, 1.0), scored=(1, 4),
-)  # fmt: skip
-MODEL = MetNet2Config(
-    channels=2, masks=2, leads=4, crop=(6, 4), upsample=2, bins=3, edges=(0.2, 1.0), thresholds=(0.2, 1.0)
+    cache="toy",
+    batch_size=2,
+    channels=("rain", "wind"),
+    target="rain",
+    frames=3,
+    leads=4,
+    height=10,
+    width=10,
+    scale=2,
+    target_height=6,
+    target_width=4,
+    thresholds=(0.2, 1.0),
+    scored=(1, 4),
 )
+MODEL = MetNet2Config(channels=2, masks=2, leads=4, crop=(6, 4), upsample=2, bins=3, edges=(0.2, 1.0), thresholds=(0.2, 1.0))
 STACKED = dataclasses.replace(DATA, stacked=True), dataclasses.replace(MODEL, channels=8)
 
 

@@ -101,11 +101,7 @@ def test_splits_that_a_folder_has(tmp_path, held):
 def test_copies_in_splits_that_a_folder_has_are_trained_on_nowhere(tmp_path):
     """Of a picture in several of the given splits the test keeps its copy, then the validation; the others are counted."""
     top = tmp_path / "pictures"
-    for name, labels, first in (
-        ("train", {"ant": 20, "bee": 20}, 0),
-        ("test", {"bee": 3}, 38),
-        ("val", {"ant": 9}, 40),
-    ):
+    for name, labels, first in (("train", {"ant": 20, "bee": 20}, 0), ("test", {"bee": 3}, 38), ("val", {"ant": 9}, 40)):
         write_folder(top / name, labels, first=first)
     cache = made(tmp_path, top)
     splits = {split: {number for number, _ in members(cache, split)} for split in ("train", "validation", "test")}
@@ -121,8 +117,10 @@ def test_small_classes_are_trained_on_whole(tmp_path):
     cache = prepare("made", Images(source=f"folder:{top}"), data_dir=tmp_path, progress=said.append)
     labels = {split: [label for _, label in members(cache, split)] for split in ("train", "validation", "test")}
     assert {split: sorted(set(found)) for split, found in labels.items()} == {
-        "train": [0, 1, 2, 3], "validation": [0, 3], "test": [0, 3],
-    }  # fmt: skip
+        "train": [0, 1, 2, 3],
+        "validation": [0, 3],
+        "test": [0, 3],
+    }
     assert labels["train"].count(1) == 2 and labels["train"].count(2) == 1
     assert read_manifest(cache)["missing"] == {"validation": ["bee", "cow"], "test": ["bee", "cow"]}
     assert "test: no picture of 2 of 4 classes, such as 'bee'" in said
@@ -152,7 +150,7 @@ def test_classes_that_are_called_like_a_split(tmp_path):
         (("train", "Train"), r"vehicles: 'Train' and 'train' are both the train split: expected one"),
         (("test", "val"), r"vehicles: the splits 'test', 'val' have no 'train' beside them: expected DIR/train/LABEL or"),
     ],
-)  # fmt: skip
+)
 def test_folders_of_splits_and_of_classes_side_by_side_are_refused(tmp_path, folders, line):
     """Nothing is read over: what would be left out, or become a class, is named in one line."""
     for at, name in enumerate(folders):
@@ -169,9 +167,7 @@ def test_pictures_that_cannot_be_used_are_left_out_and_counted(tmp_path):
     (top / "bee" / "deep.png").write_bytes(encoded(np.zeros((4, 4), np.uint16)))
     (top / "bee" / "notes.txt").write_text("not a picture, and not taken for one")
     said = []
-    cache = prepare(
-        "made", Images(source=f"folder:{top}", test=0.01, validation=0.01), data_dir=tmp_path, progress=said.append
-    )
+    cache = prepare("made", Images(source=f"folder:{top}", test=0.01, validation=0.01), data_dir=tmp_path, progress=said.append)
     manifest = read_manifest(cache)
     assert manifest["parts"]["all"]["left_out"] == 2 and manifest["parts"]["all"]["rows"] == 36
     assert sorted(line.split(":")[0] for line in manifest["left_out"]["train"]) == ["ant/broken.png", "bee/deep.png"]
@@ -208,10 +204,7 @@ def test_the_command_takes_a_folder(tmp_path, monkeypatch, capsys):
     for arguments, line in (
         (["mnist", "--from", top], r"^'mnist': expected a name of your own"),
         (["a/b", "--from", top], r"^'a/b': expected a name of your own"),
-        (
-            ["insects", "--from", f"{top}/none"],
-            r"^'.*/none': no such file or folder$",
-        ),
+        (["insects", "--from", f"{top}/none"], r"^'.*/none': no such file or folder$"),
         (["insects", "--from", top, "--tset", "0.3"], r"no field or option --tset; did you mean 'test'\?$"),
         (["insects", "--test", "0.3"], "unrecognized arguments: --test 0.3"),
     ):

@@ -35,9 +35,7 @@ def test_resized_crops_have_the_drawn_areas_and_ratios():
 def test_boxes_lie_in_the_picture(width, height, size, seed):
     """Whatever the picture's size, random and centred boxes are inside, to the last bit, and not empty."""
     rng = np.random.default_rng(seed)
-    centred = [
-        crops.centred(width, height, shape, share) for shape in ((size, size), (32, 64)) for share in (1, 0.875, 0)
-    ]
+    centred = [crops.centred(width, height, shape, share) for shape in ((size, size), (32, 64)) for share in (1, 0.875, 0)]
     for left, top, right, bottom in (crops.resized(rng, width, height, AREA, RATIO), *centred):
         assert 0 <= left < right <= width and 0 <= top < bottom <= height
 

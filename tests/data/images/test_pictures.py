@@ -123,10 +123,7 @@ def test_a_picture_of_too_many_pixels_is_refused_before_they_are_made(tmp_path):
     content = bytearray(encoded(Image.new("RGBA", (1, 1))))
     content[16:24] = (13_300).to_bytes(4, "big") * 2
     content[29:33] = zlib.crc32(content[12:29]).to_bytes(4, "big")
-    with (
-        warnings.catch_warnings(),
-        pytest.raises(PictureError, match=r"^has 176,890,000 pixels, more than 120,000,000$"),
-    ):
+    with warnings.catch_warnings(), pytest.raises(PictureError, match=r"^has 176,890,000 pixels, more than 120,000,000$"):
         warnings.simplefilter("error")
         check(bytes(content), 3)
     with (tmp_path / "f.png").open("wb") as file:

@@ -41,6 +41,7 @@ def test_operations_are_drawn_from_the_generator():
     rng = np.random.default_rng(0)
     results = {randaugment(image, rng, 1, 10).tobytes() for _ in range(400)}
     # Each operation gives one picture, and those with a sign two.
-    assert len(results) == len({OPERATIONS[name](image, s).tobytes() for name in OPERATIONS for s in (1.0, -1.0)
-                                if s > 0 or name in SIGNED})  # fmt: skip
+    assert len(results) == len(
+        {OPERATIONS[name](image, s).tobytes() for name in OPERATIONS for s in (1.0, -1.0) if s > 0 or name in SIGNED}
+    )
     assert randaugment(image, rng, 0, 10) is image and len(OPERATIONS) == 14

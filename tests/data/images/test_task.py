@@ -55,9 +55,7 @@ def test_rows_are_what_the_features_say(model):
     """Shapes and dtypes are those declared, with and without a mixture, of stored and of random data; weights add up to 1."""
     for data in (DATA, plain(), dataclasses.replace(DATA, cache=""), dataclasses.replace(plain(), cache="")):
         row = open_source(data, model).row(5)
-        assert {k: (v.shape, str(v.dtype)) for k, v in row.items()} == {
-            k: (f.shape, f.dtype) for k, f in data.features().items()
-        }
+        assert {k: (v.shape, str(v.dtype)) for k, v in row.items()} == {k: (f.shape, f.dtype) for k, f in data.features().items()}
         assert row["label_weights"].sum() == pytest.approx(1) and row["labels"].max() < 3
         assert (row["label_weights"][1] > 0) == data.augmentation.mixes
 
@@ -275,6 +273,4 @@ def test_the_fingerprint_tells_augmentations_apart(model):
 def test_the_card_names_the_classes(root):
     """A release's page says how many pictures of which classes were read."""
     lines = ImageTask(DATA).card(read_manifest(root / "caches" / "toy"))
-    assert (
-        lines[0].startswith("Trained on 51 pictures of `toy` (fingerprint ") and lines[1] == "3 classes: ant, bee, cow."
-    )
+    assert lines[0].startswith("Trained on 51 pictures of `toy` (fingerprint ") and lines[1] == "3 classes: ant, bee, cow."

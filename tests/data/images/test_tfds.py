@@ -28,11 +28,14 @@ def public(tmp_path_factory):
 
     def store(name: str, version: str, fields: dict, example, sizes: dict[str, int]) -> Path:
         tfds.dataset_builders.store_as_tfds_dataset(
-            name=name, version=version, data_dir=root / "tfds", features=features.FeaturesDict(fields),
+            name=name,
+            version=version,
+            data_dir=root / "tfds",
+            features=features.FeaturesDict(fields),
             split_datasets={
                 split: [(n, example(1000 * at + n)) for n in range(size)] for at, (split, size) in enumerate(sizes.items())
             },
-        )  # fmt: skip
+        )
         return root / "tfds" / name / version / "dataset_info.json"
 
     names = [f"n{n:08d}" for n in range(5)]
@@ -41,12 +44,22 @@ def public(tmp_path_factory):
     def photograph(n: int) -> dict:
         return {"image": smooth(20, 30, n), "label": n % 5, "file_name": f"ILSVRC_{n}.JPEG"}
 
-    store("imagenet2012", "5.1.0", {**pictures, "file_name": features.Text()}, photograph,
-          {"train": 100, "validation": 10, "test": 3})  # fmt: skip
+    store(
+        "imagenet2012",
+        "5.1.0",
+        {**pictures, "file_name": features.Text()},
+        photograph,
+        {"train": 100, "validation": 10, "test": 3},
+    )
     small = {"image": features.Image(shape=(8, 8, 3)), "label": features.ClassLabel(num_classes=4)}
     both = {**small, "coarse_label": features.ClassLabel(num_classes=2)}
-    info = store("cifar100", "3.0.2", both, lambda n: {"image": smooth(8, 8, n), "label": n % 4, "coarse_label": n % 2},
-                 {"train": 40, "test": 8})  # fmt: skip
+    info = store(
+        "cifar100",
+        "3.0.2",
+        both,
+        lambda n: {"image": smooth(8, 8, n), "label": n % 4, "coarse_label": n % 2},
+        {"train": 40, "test": 8},
+    )
     keys = {"tuple": {"items": [{"featureKey": "image"}, {"featureKey": "label"}]}}  # as the real set has them
     info.write_text(json.dumps(json.loads(info.read_text()) | {"supervisedKeys": keys}))
     store("numbers", "1.0.0", {"x": np.int32}, lambda n: {"x": n}, {"train": 2})
@@ -69,9 +82,7 @@ def test_imagenet_by_its_name(public):
 @pytest.mark.parametrize("version", ["", ":3.0.2"])
 def test_a_cache_of_any_name(public, version):
     """A set of a user's choice becomes a cache; of two kinds of classes the supervised one counts; versions may be left out."""
-    cache = prepare(
-        "own", Images(source=f"tfds:cifar100{version}", validation=0.1), data_dir=public, progress=lambda line: None
-    )
+    cache = prepare("own", Images(source=f"tfds:cifar100{version}", validation=0.1), data_dir=public, progress=lambda line: None)
     manifest = read_manifest(cache)
     assert manifest["labels"] == list("0123") and manifest["held_out"] == {"validation": 4, "test": 8}
     assert manifest["parts"]["all"] == {"examples": 36, "rows": 36, "left_out": 0}

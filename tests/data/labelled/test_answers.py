@@ -6,11 +6,7 @@ from data.labelled import encoding
 from data.labelled.answers import answer_texts, best_span
 
 CONTEXT = "who sat on the mat. the cats sat on a mat."
-QUESTION = {
-    "question": "who?",
-    "context": CONTEXT,
-    "answers": [{"text": "the cats", "start": CONTEXT.index("the cats")}],
-}
+QUESTION = {"question": "who?", "context": CONTEXT, "answers": [{"text": "the cats", "start": CONTEXT.index("the cats")}]}
 
 
 def test_the_best_span_by_hand():

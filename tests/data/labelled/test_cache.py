@@ -65,11 +65,7 @@ def test_the_file_holds_the_rows_of_the_training_split(tiny, made):
     settings, folder, manifest = made
     form, tally = manifest["form"], encoding.Tally()
     shape = settings.length, settings.slots
-    rows = list(
-        encoding.rows_of(
-            list(raw_examples(folder, "train")), Tokenizer(folder), form, *shape, manifest["labels"], tally
-        )
-    )
+    rows = list(encoding.rows_of(list(raw_examples(folder, "train")), Tokenizer(folder), form, *shape, manifest["labels"], tally))
     arrays = LabelledData(batch_size=1, length=settings.length, slots=settings.slots).stored()
     stored = [unpack(record, arrays) for record in read_rows(folder / "train/all.array_record")]
     assert len(stored) == len(rows) > 1
@@ -82,8 +78,11 @@ def test_the_manifest_says_what_is_needed(made):
     settings, _, manifest = made
     assert manifest["kind"] == "labelled" and manifest["vocabulary"] == 20
     assert {name: manifest[name] for name in ("task", "length", "slots", "limit")} == {
-        "task": settings.task, "length": settings.length, "slots": settings.slots, "limit": 0
-    }  # fmt: skip
+        "task": settings.task,
+        "length": settings.length,
+        "slots": settings.slots,
+        "limit": 0,
+    }
     task = TASKS[settings.task]
     assert manifest["form"] == task.form and manifest["labels"] == list(task.labels)
 
@@ -92,10 +91,9 @@ def test_limits_share_all_but_training(tiny):
     """Caches of more and of fewer training examples share the test; the fewer are the first of the more."""
     full = SETTINGS["debian_sections"]
     folders = [
-        prepare(f"limit_{limit}_{seed}", dataclasses.replace(full, limit=limit, subset_seed=seed), data_dir=tiny,
-                progress=quiet)
+        prepare(f"limit_{limit}_{seed}", dataclasses.replace(full, limit=limit, subset_seed=seed), data_dir=tiny, progress=quiet)
         for limit, seed in ((0, 0), (10, 0), (10, 1))
-    ]  # fmt: skip
+    ]
     trained = [list(raw_examples(folder, "train")) for folder in folders]
     assert trained[0][:10] == trained[1] != trained[2] and len(trained[2]) == 10
     assert len({(folder / "test.jsonl").read_bytes() for folder in folders}) == 1

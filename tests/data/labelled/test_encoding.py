@@ -46,15 +46,7 @@ def test_two_texts_as_roberta_has_them(tmp_path):
 
 @pytest.mark.parametrize(
     "lengths, kept",
-    [
-        ((3,), (3,)),
-        ((9,), (6,)),
-        ((2, 3), (2, 3)),
-        ((9, 2), (3, 2)),
-        ((1, 9), (1, 4)),
-        ((4, 3), (3, 2)),
-        ((9, 9), (3, 2)),
-    ],
+    [((3,), (3,)), ((9,), (6,)), ((2, 3), (2, 3)), ((9, 2), (3, 2)), ((1, 9), (1, 4)), ((4, 3), (3, 2)), ((9, 9), (3, 2))],
 )
 def test_too_long_texts_lose_their_end(tokenizer, lengths, kept):
     """Of 8 tokens 6 are left for one text; of the 5 for two the longer one gives way, until both are equal."""
@@ -69,9 +61,7 @@ def test_too_long_texts_lose_their_end(tokenizer, lengths, kept):
 
 def test_a_tag_is_at_its_words_first_piece(tokenizer):
     """Every word has a slot at its first piece, also a word of several pieces and one that gives none."""
-    (encoded,) = Encoder(tokenizer, "tagging", 9, 8, LABELS)(
-        {"words": ["cats", "\u200b", "sat"], "tags": ["yes", "no", "yes"]}
-    )
+    (encoded,) = Encoder(tokenizer, "tagging", 9, 8, LABELS)({"words": ["cats", "\u200b", "sat"], "tags": ["yes", "no", "yes"]})
     assert encoded.tokens.tolist() == [2, 6, 7, 1, 8, 3]
     assert (encoded.slots.tolist(), encoded.targets.tolist()) == ([1, 3, 4], [1, 0, 1])
 
@@ -86,11 +76,7 @@ def test_a_long_sentence_loses_words(tokenizer, length, slots, words):
     assert tally.cut == (words < 5) and encoded.tokens[-1] == 3
 
 
-QUESTION = {
-    "question": "Who sat?",
-    "context": "On the mat the cats sat.",
-    "answers": [{"text": "the cats", "start": 11}],
-}
+QUESTION = {"question": "Who sat?", "context": "On the mat the cats sat.", "answers": [{"text": "the cats", "start": 11}]}
 
 
 def test_an_answer_by_hand(tokenizer):
@@ -260,6 +246,4 @@ def test_a_vocabulary_must_have_separators(tmp_path):
 
 def test_the_words_of_this_file():
     """The ids above are those of the test vocabulary."""
-    assert [PIECES.index(piece) for piece in ("the", "cat", "##s", "sat", "on", "mat", "who", "?", ".")] == [
-        *range(5, 14)
-    ]
+    assert [PIECES.index(piece) for piece in ("the", "cat", "##s", "sat", "on", "mat", "who", "?", ".")] == [*range(5, 14)]

@@ -48,9 +48,7 @@ def test_glue_by_its_tfds_names(public, name):
     assert isinstance(task, PublicTask)
     (config,) = (c for c in Glue.BUILDER_CONFIGS if f"glue/{c.name}:{c.version}" == task.tfds_name)
     assert task.texts == tuple(config.text_features) and task.labels == tuple(config.label_classes or ())
-    splits = {
-        split: list(labelled.raw_examples(name, split, public / "tfds")) for split in ("train", "validation", "test")
-    }
+    splits = {split: list(labelled.raw_examples(name, split, public / "tfds")) for split in ("train", "validation", "test")}
     sizes = {split: len(examples) for split, examples in splits.items()}
     assert sizes["train"] + sizes["validation"] == 100 and sizes["validation"] in (1, 5) and sizes["test"] == 4
     for split, examples in splits.items():

@@ -28,9 +28,7 @@ def test_every_split_has_its_share_of_a_stratum():
     assert all(len(some) == 1 for some in divide(few, validation=0.01, test=0.01).values())
 
 
-@pytest.mark.parametrize(
-    ("groups", "want"), [(1, (1, 0, 0)), (2, (2, 0, 0)), (3, (1, 1, 1)), (4, (2, 1, 1)), (40, (30, 4, 6))]
-)
+@pytest.mark.parametrize(("groups", "want"), [(1, (1, 0, 0)), (2, (2, 0, 0)), (3, (1, 1, 1)), (4, (2, 1, 1)), (40, (30, 4, 6))])
 def test_training_comes_first(groups, want):
     """A stratum that has too few groups for one in each split is trained on whole, and never held out whole."""
     alone = [Item(str(n), {"n": n}) for n in range(groups)]
@@ -44,11 +42,7 @@ def test_training_comes_first(groups, want):
 def test_copies_of_what_is_held_out_are_left_out():
     """Of what is in several splits the test keeps its own, then the validation; copies within a split stay."""
     splits = {"train": ["a", "A", "b", "c", "d"], "validation": ["b", "C", "e"], "test": ["c", "c", "f"]}
-    assert without_copies(splits, str.lower) == {
-        "train": ["a", "A", "d"],
-        "validation": ["b", "e"],
-        "test": ["c", "c", "f"],
-    }
+    assert without_copies(splits, str.lower) == {"train": ["a", "A", "d"], "validation": ["b", "e"], "test": ["c", "c", "f"]}
 
 
 def test_a_group_of_several_strata_is_in_one_split():

@@ -31,16 +31,7 @@ def cache(tmp_path, monkeypatch):
 
 def data(**fields) -> MultimodalData:
     return MultimodalData(
-        **{
-            "cache": "made",
-            "batch_size": 2,
-            "height": 16,
-            "width": 16,
-            "seconds": 1.6,
-            "mels": 20,
-            "targets_length": 24,
-        }
-        | fields
+        **{"cache": "made", "batch_size": 2, "height": 16, "width": 16, "seconds": 1.6, "mels": 20, "targets_length": 24} | fields
     )
 
 
@@ -91,9 +82,7 @@ def test_packs_hold_whole_texts(cache):
                 ids, hears = row["targets"][here], (row["frames_segments"] == number).any()
                 name = "frames" if hears else "images"
                 thing = row[name][0 if hears else list(row["images_segments"]).index(number)]
-                while not (
-                    given[at]["targets"][: len(ids)].tolist() == ids.tolist() and (given[at][name][0] == thing).all()
-                ):
+                while not (given[at]["targets"][: len(ids)].tolist() == ids.tolist() and (given[at][name][0] == thing).all()):
                     at += 1  # in the other row, or left out
                 assert_array_equal(row["targets_positions"][here], range(len(ids)))
                 at += 1
@@ -130,10 +119,7 @@ def test_held_out_things_are_scored_by_source_and_language(cache):
     assert perfect["all"]["exact"] == 1 and perfect["all"]["chrf"] > 99.9
     assert {"seen", "heard", "seen/cs", "heard/en"} <= set(perfect)
     encoded_one = decoding.encode(named[0])
-    assert (
-        set(encoded_one) == set(decoding.source)
-        and encoded_one["prefix"][0] == decoding.languages.codes[named[0].language]
-    )
+    assert set(encoded_one) == set(decoding.source) and encoded_one["prefix"][0] == decoding.languages.codes[named[0].language]
     baselines = decoding.baselines(named, lambda examples: [])
     assert {name for name in baselines if "/" not in name} == {"most frequent text", "nearest picture"}
     assert baselines["nearest picture"]["chrf"] < 100
@@ -179,11 +165,7 @@ def test_a_limit_takes_all_sources_and_languages(cache):
     """Few examples are spread over the split, as many of each source."""
     decoding: Any = task_of(data()).decoding(cache)
     few = decoding.examples(cache, Decode(split="test", limit=6))
-    assert (
-        len(few) == 6
-        and len({e.language for e in few}) == 2
-        and [e.source for e in few] == ["seen"] * 3 + ["heard"] * 3
-    )
+    assert len(few) == 6 and len({e.language for e in few}) == 2 and [e.source for e in few] == ["seen"] * 3 + ["heard"] * 3
 
 
 def test_rows_that_do_not_fit_are_refused(cache):
@@ -193,9 +175,11 @@ def test_rows_that_do_not_fit_are_refused(cache):
     good = data(height=64, width=64, mels=80)
     task_of(good).check(manifest, model)
     for change, message in (
-        (dict(height=32, width=32), "32 x 32 x 3; the model sees 64 x 64 x 3"), (dict(mels=64), "frames of 80"),
-        (dict(targets_length=25), "targets_length=25"), (dict(seconds=0.8), "up to 1.6 s"),
-    ):  # fmt: skip
+        (dict(height=32, width=32), "32 x 32 x 3; the model sees 64 x 64 x 3"),
+        (dict(mels=64), "frames of 80"),
+        (dict(targets_length=25), "targets_length=25"),
+        (dict(seconds=0.8), "up to 1.6 s"),
+    ):
         with pytest.raises(DataError, match=message):
             task_of(dataclasses.replace(good, **change)).check(manifest, model)
     with pytest.raises(ValueError, match="both sides or none"):
@@ -205,37 +189,42 @@ def test_rows_that_do_not_fit_are_refused(cache):
 def test_emoji_that_look_alike_are_one_group(tmp_path):
     """A hand in two skin tones is one group, and so are flags with the same pixels, whatever the file; names are joined by code
     points whatever the variation selector."""
-    codes = [
-        "270b",
-        "270b-1f3fb",
-        "270b-1f3ff",
-        "1f1e8-1f1ff",
-        "1f1e8-1f1ed",
-        "1f1f3-1f1f4",
-        "1f1e7-1f1fb",
-        "2764-fe0f",
-    ]
+    codes = ["270b", "270b-1f3fb", "270b-1f3ff", "1f1e8-1f1ff", "1f1e8-1f1ed", "1f1f3-1f1f4", "1f1e7-1f1fb", "2764-fe0f"]
     files = {code: encoded(smooth(8, 8, seed)) for seed, code in enumerate(codes)}
     files["1f1e7-1f1fb"] = encoded(smooth(8, 8, codes.index("1f1f3-1f1f4")), compress_level=0)
     assert files["1f1e7-1f1fb"] != files["1f1f3-1f1f4"]
     pictures = tarball(tmp_path / "p.tgz", {f"package/img/google/64/{code}.png": file for code, file in files.items()})
     skins = [{"hexcode": "270B-1F3FB", "label": "light"}, {"hexcode": "270B-1F3FF", "label": "dark"}]
     entries = [
-        {"hexcode": "270B", "label": "hand", "skins": skins}, {"hexcode": "2764", "label": "heart"},
-        {"hexcode": "1F1E8-1F1FF", "label": "flag: Czechia"}, {"hexcode": "1F1E8-1F1ED", "label": "flag: Switzerland"},
-        {"hexcode": "1F1F3-1F1F4", "label": "flag: Norway"}, {"hexcode": "1F1E7-1F1FB", "label": "flag: Bouvet Island"},
-    ]  # fmt: skip
+        {"hexcode": "270B", "label": "hand", "skins": skins},
+        {"hexcode": "2764", "label": "heart"},
+        {"hexcode": "1F1E8-1F1FF", "label": "flag: Czechia"},
+        {"hexcode": "1F1E8-1F1ED", "label": "flag: Switzerland"},
+        {"hexcode": "1F1F3-1F1F4", "label": "flag: Norway"},
+        {"hexcode": "1F1E7-1F1FB", "label": "flag: Bouvet Island"},
+    ]
     names = tarball(tmp_path / "n.tgz", {"package/en/compact.json": json.dumps(entries), "package/data.json": "[]"})
     items = named_emoji(pictures, names)
     assert {item.example.texts["en"] for item in items} == {
-        "hand", "light", "dark", "heart", "flag: Czechia", "flag: Switzerland", "flag: Norway", "flag: Bouvet Island",
-    }  # fmt: skip
+        "hand",
+        "light",
+        "dark",
+        "heart",
+        "flag: Czechia",
+        "flag: Switzerland",
+        "flag: Norway",
+        "flag: Bouvet Island",
+    }
     groups: dict[str, set[str]] = {}
     for item in items:
         groups.setdefault(item.group, set()).add(item.example.texts["en"])
     assert sorted(map(sorted, groups.values())) == [
-        ["dark", "hand", "light"], ["flag: Bouvet Island", "flag: Norway"], ["flag: Czechia"], ["flag: Switzerland"], ["heart"],
-    ]  # fmt: skip
+        ["dark", "hand", "light"],
+        ["flag: Bouvet Island", "flag: Norway"],
+        ["flag: Czechia"],
+        ["flag: Switzerland"],
+        ["heart"],
+    ]
 
 
 def test_random_rows_have_every_combination():

@@ -95,13 +95,7 @@ def test_the_index_is_the_releases_own(tmp_path):
     with zipfile.ZipFile(tmp_path / "index.zip") as zipped:
         assert zipped.read("Translation-en").decode() == GERMAN
         assert debian.parse_packages(zipped.read("Packages").decode()) == [
-            {
-                "Package": "some",
-                "Source": "thing",
-                "Section": "net",
-                "Description": "what it is",
-                "Description-md5": "0f",
-            },
+            {"Package": "some", "Source": "thing", "Section": "net", "Description": "what it is", "Description-md5": "0f"},
             {"Package": "d_dists_bookworm", "Source": "d_dists_bookworm", "Section": ""},
         ]
     with pytest.raises(ValueError, match="name no release"):

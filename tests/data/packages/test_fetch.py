@@ -9,9 +9,7 @@ from data.packages import fetch
 from data.packages.fetch import FetchError, Package
 
 CONTENT = b"a wheel, as far as this test goes"
-GOOD = Package(
-    registry="pypi", name="some", version="1.0", file="some-1.0.whl", sha256=hashlib.sha256(CONTENT).hexdigest()
-)
+GOOD = Package(registry="pypi", name="some", version="1.0", file="some-1.0.whl", sha256=hashlib.sha256(CONTENT).hexdigest())
 
 
 @pytest.fixture

@@ -71,9 +71,7 @@ def test_rows_of_another_cache_are_refused(folder, tmp_path):
         CacheSource(task_of(DATA), folder)
 
 
-@pytest.mark.parametrize(
-    "damage", [lambda x: b"", lambda x: x[: len(x) // 2], lambda x: x.replace(b"languages", b"langvages")]
-)
+@pytest.mark.parametrize("damage", [lambda x: b"", lambda x: x[: len(x) // 2], lambda x: x.replace(b"languages", b"langvages")])
 @pytest.mark.parametrize("name", ["manifest.json", "train/bb.array_record"])
 def test_a_damaged_cache_is_refused_in_one_line(folder, name, damage):
     """A file of rows is, or its rows are what they were: a name that only the manifest has changes nothing there."""
@@ -247,11 +245,7 @@ def test_records_keep_their_dtypes():
         "bytes": Feature((3,), (None,), dtype="uint8"),
         "label": Feature((), (), fill=-1),
     }
-    row = {
-        "image": np.arange(6, dtype="<f4").reshape(2, 3),
-        "bytes": np.array([1, 2, 255], np.uint8),
-        "label": np.int32(7),
-    }
+    row = {"image": np.arange(6, dtype="<f4").reshape(2, 3), "bytes": np.array([1, 2, 255], np.uint8), "label": np.int32(7)}
     record = np.concatenate([np.asarray(row[name]).reshape(-1).view(np.uint8) for name in stored])
     found = unpack(record, stored)
     assert found["image"].dtype == np.float32 and found["label"].shape == ()

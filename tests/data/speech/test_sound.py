@@ -119,9 +119,7 @@ def test_a_stream_of_wav_is_read_whole(size):
 def test_a_wav_file_is_whole_if_its_samples_are():
     """A note behind them may be missing; a sample may not, however large the file says that it is."""
     content = wav(tone(0.5))
-    noted = (
-        b"RIFF" + struct.pack("<I", len(content) - 8 + 100) + content[8:] + b"LIST" + struct.pack("<I", 92) + bytes(5)
-    )
+    noted = b"RIFF" + struct.pack("<I", len(content) - 8 + 100) + content[8:] + b"LIST" + struct.pack("<I", 92) + bytes(5)
     assert len(sound.read(noted)) == 8_000
     for end in (len(content) - 1, 1000, 46):
         with pytest.raises(sound.SoundError, match="cut short"):
@@ -143,9 +141,7 @@ def test_joined_files_are_refused(form):
 
 
 @pytest.mark.parametrize("form", ["WAV", "AIFF"])
-@pytest.mark.parametrize(
-    ("sample", "message"), [(np.nan, "nan$"), (-np.inf, "-inf$"), (12_000.0, r"12000: .* -1 to 1")]
-)
+@pytest.mark.parametrize(("sample", "message"), [(np.nan, "nan$"), (-np.inf, "-inf$"), (12_000.0, r"12000: .* -1 to 1")])
 def test_numbers_that_are_no_samples_are_refused(form, sample, message, monkeypatch):
     """By their place in the file: not a number, infinite, or whole numbers' sizes written as floats."""
     samples = tone(0.5, rate=8_000)

@@ -17,7 +17,7 @@ from data.task import DataError
         ("metadata.jsonl", b'{"file_name": "a.wav"}\n{"text": "\xff"}', r"jsonl, line 2 is damaged: byte 10 is no UTF-8$"),
         ("metadata.jsonl", b"[]", r"jsonl, line 1 is damaged: expected an object$"),
     ],
-)  # fmt: skip
+)
 def test_a_hostile_table_is_refused(name, content, said, tmp_path):
     """A field that is longer than any text, bytes that are no UTF-8, nesting without end: each names the line."""
     (tmp_path / name).write_bytes(content)

@@ -32,9 +32,7 @@ def folder(root: Path, count: int = 30, **changes) -> Path:
 
 
 def made(root: Path, **fields) -> Path:
-    settings = dataclasses.replace(
-        settings_from(str(root / "sounds")), **{"seconds": 1.6, "targets_length": 24} | fields
-    )
+    settings = dataclasses.replace(settings_from(str(root / "sounds")), **{"seconds": 1.6, "targets_length": 24} | fields)
     return prepare("made", settings, data_dir=root, progress=lambda line: None)
 
 
@@ -89,10 +87,12 @@ def test_what_cannot_be_used_is_left_out_and_counted(tmp_path):
     """Files of no use, a missing one, too long, a text in letters that no other has, no text."""
     sounds = folder(tmp_path)
     odd = [
-        {"file_name": "long.wav", "text": "ano", "seconds": 3.0}, {"file_name": "letters.wav", "text": "да"},
-        {"file_name": "silent.wav", "text": ""}, {"file_name": "missing.wav", "text": "ano"},
+        {"file_name": "long.wav", "text": "ano", "seconds": 3.0},
+        {"file_name": "letters.wav", "text": "да"},
+        {"file_name": "silent.wav", "text": ""},
+        {"file_name": "missing.wav", "text": "ano"},
         *({"file_name": name, "text": "ano"} for name in bad_sounds()),
-    ]  # fmt: skip
+    ]
     rows = [{"file_name": f"{n:02d}.wav", "text": WORDS[n % 5], "seconds": 0.5} for n in range(30)]
     rows = [row | {"split": ("train", "validation", "test")[max(0, n - 27)]} for n, row in enumerate(rows)]
     write_sounds(sounds, rows + [row | {"split": "train"} for row in odd])
@@ -132,9 +132,7 @@ def test_masks_are_a_function_of_seed_and_index(tmp_path):
     utterances."""
     folder(tmp_path)
     cache = made(tmp_path, slots=4)
-    config = data(
-        slots=4, augment=SpecAugment(bands=1, stretches=1), masks=SpanMasks(probability=0.2, span=2, stride=4)
-    )
+    config = data(slots=4, augment=SpecAugment(bands=1, stretches=1), masks=SpanMasks(probability=0.2, span=2, stride=4))
     one, again, other = (
         rows_of(cache, config, 9),
         rows_of(cache, config, 9),
@@ -188,9 +186,12 @@ def test_rows_that_do_not_fit_the_model_are_refused(tmp_path):
     task = task_of(data(mels=80))
     task.check(manifest, model)
     for change, message in (
-        (dict(targets_length=25), "targets_length=25"), (dict(slots=2), "slots=2"),
-        (dict(seconds=0.8), "rows of 1\\.6 s"), (dict(mels=81), "frames of 80"), (dict(seconds=2.4, mels=80), "at most 2 s"),
-    ):  # fmt: skip
+        (dict(targets_length=25), "targets_length=25"),
+        (dict(slots=2), "slots=2"),
+        (dict(seconds=0.8), "rows of 1\\.6 s"),
+        (dict(mels=81), "frames of 80"),
+        (dict(seconds=2.4, mels=80), "at most 2 s"),
+    ):
         with pytest.raises(DataError, match=message):
             task_of(data(**{"mels": 80} | change)).check(manifest, model)
     with pytest.raises(ValueError, match=r"nearest is 1\.6"):

@@ -23,9 +23,13 @@ def public(tmp_path_factory):
 
     def store(name: str, version: str, fields: dict, example, sizes: dict[str, int], config: str | None = None) -> None:
         tfds.dataset_builders.store_as_tfds_dataset(
-            name=name, version=version, config=config, data_dir=root / "tfds", features=features.FeaturesDict(fields),
+            name=name,
+            version=version,
+            config=config,
+            data_dir=root / "tfds",
+            features=features.FeaturesDict(fields),
             split_datasets={split: [(n, example(n, split)) for n in range(size)] for split, size in sizes.items()},
-        )  # fmt: skip
+        )
 
     words = ("YES", "NO", "YES NO")
 
@@ -34,9 +38,12 @@ def public(tmp_path_factory):
         return {"speech": pcm, "text": words[n % 3], "speaker_id": n, "chapter_id": 0, "id": f"{split}-{n}"}
 
     libri = {
-        "speech": features.Audio(sample_rate=16_000), "text": features.Text(), "speaker_id": np.int64, "chapter_id": np.int64,
+        "speech": features.Audio(sample_rate=16_000),
+        "text": features.Text(),
+        "speaker_id": np.int64,
+        "chapter_id": np.int64,
         "id": features.Text(),
-    }  # fmt: skip
+    }
     sizes = {"train_clean100": 6, "train_other500": 6, "dev_clean": 3, "dev_other": 2, "test_clean": 3, "test_other": 2}
     store("librispeech", "2.1.0", libri, read, sizes)
 
@@ -49,9 +56,7 @@ def public(tmp_path_factory):
 
     common = {"voice": features.Audio(), "sentence": features.Text(), "client_id": features.Text()}
     store("common_voice", "2.0.0", common, donated, {"train": 8, "validation": 2, "test": 2}, config="cs")
-    store(
-        "sounds", "1.0.0", {"audio": features.Audio()}, lambda n, split: {"audio": np.zeros(9, np.int64)}, {"train": 1}
-    )
+    store("sounds", "1.0.0", {"audio": features.Audio()}, lambda n, split: {"audio": np.zeros(9, np.int64)}, {"train": 1})
     return root
 
 

@@ -31,9 +31,7 @@ def test_a_target_says_language_and_task_first(whisper):
     assert whisper.decode([266, *target[3:-1], 300]) == "Ahoj"  # timestamps are no text
 
 
-@pytest.mark.parametrize(
-    ("language", "task", "message"), [("cz", "transcribe", "'cs'"), ("cs", "translates", "'translate'")]
-)
+@pytest.mark.parametrize(("language", "task", "message"), [("cz", "transcribe", "'cs'"), ("cs", "translates", "'translate'")])
 def test_an_unknown_language_or_task_is_named(whisper, language, task, message):
     """The nearest one is named."""
     with pytest.raises(VocabularyError, match=f"did you mean {message}"):

@@ -50,9 +50,7 @@ def test_near_copies():
     }
     documents = [document(i, " ".join(text)) for i, text in enumerate(texts.values())]
     kept = corpus.without_near_copies(documents, [document(99, ", ".join(held))])
-    assert {list(texts)[documents.index(d)] for d in kept} == {
-        "less than half", "a part and as much", "another", "too short",
-    }  # fmt: skip
+    assert {list(texts)[documents.index(d)] for d in kept} == {"less than half", "a part and as much", "another", "too short"}
 
 
 def test_overlap_counts_grams():

@@ -31,21 +31,21 @@ def test_public_sets_by_their_tfds_names(tmp_path, name):
     assert found
     data_set, config, version, language = found.groups()
     own = {"train": language, "test": f"{language}-test", "validation": f"{language}-validation"} if language else {}
-    extra = {"lm1b": (), "c4": ("timestamp", "url", "content-type", "content-length"), "wikipedia": ("title",)}[
-        data_set
-    ]
+    extra = {"lm1b": (), "c4": ("timestamp", "url", "content-type", "content-length"), "wikipedia": ("title",)}[data_set]
     fields = {field: tfds.features.Text() for field in ("text", *extra)}
     texts = {split: [f"{split} {n} of {name}" for n in range(3)] for split in ("train", "test", "validation")}
     tfds.dataset_builders.store_as_tfds_dataset(
-        name=data_set, config=config, version=version, data_dir=tmp_path,
+        name=data_set,
+        config=config,
+        version=version,
+        data_dir=tmp_path,
         features=tfds.features.FeaturesDict(fields),
-        split_datasets={own.get(s, s): [(n, {**dict.fromkeys(fields, ""), "text": t}) for n, t in enumerate(some)]
-                        for s, some in texts.items()},
-    )  # fmt: skip
-    read = {
-        split: [document["text"] for document in some()]
-        for split, some in documents.read_public(name, tmp_path).items()
-    }
+        split_datasets={
+            own.get(s, s): [(n, {**dict.fromkeys(fields, ""), "text": t}) for n, t in enumerate(some)]
+            for s, some in texts.items()
+        },
+    )
+    read = {split: [document["text"] for document in some()] for split, some in documents.read_public(name, tmp_path).items()}
     assert sorted(read["train"]) == texts["train"]
     for split in ("validation", "test"):  # 1 % of three, but one at least
         assert len(read[split]) == 1 and set(read[split]) <= set(texts[split])

@@ -84,7 +84,5 @@ def test_rows_hold_the_chunks():
     """Rows are the packed chunks, and no text gives no row."""
     rows, _ = encoding.rows_of(["abc", "de"], WORDPIECE, 10)
     (row,) = rows
-    assert [example[0].tolist() for example in unpack(row, (10,))] == [
-        [CLS, *map(ord, "abc"), SEP], [CLS, *map(ord, "de"), SEP],
-    ]  # fmt: skip
+    assert [example[0].tolist() for example in unpack(row, (10,))] == [[CLS, *map(ord, "abc"), SEP], [CLS, *map(ord, "de"), SEP]]
     assert encoding.rows_of([], BPE, 10)[0].shape == (0, 30)

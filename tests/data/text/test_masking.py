@@ -71,8 +71,10 @@ def test_whole_words(vocabulary, seed):
 def test_a_segment_that_begins_inside_a_word(vocabulary):
     """A piece at the head of a segment that continues a word of nowhere is a word of its own, not part of the one before."""
     row = row_of([10, 600], [700, 700, 11], length=8)
-    chosen = {tuple(s["slots"][s["targets"] >= 0]) for s in
-              (masked(row, vocabulary, seed, rate=0.4, whole_word=True, predictions=2) for seed in range(50))}  # fmt: skip
+    chosen = {
+        tuple(s["slots"][s["targets"] >= 0])
+        for s in (masked(row, vocabulary, seed, rate=0.4, whole_word=True, predictions=2) for seed in range(50))
+    }
     assert chosen == {(0, 1), (2, 3), (4,)}  # two tokens: either word of two, or the word of one and nothing that fits
 
 

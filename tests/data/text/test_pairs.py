@@ -62,7 +62,7 @@ def test_a_row_by_hand():
         *[0, 0, 0, 1, 1, 0, 0, 0, 1, 1, 1, 0],
         *[0, 5, 0],
         *[1, 0, -1],
-    ]  # fmt: skip
+    ]
 
 
 def test_rows_of_origins():
@@ -84,8 +84,14 @@ def test_sentences():
     """A sentence ends at a full stop, with or without a closing mark, and with the line; long ones are cut."""
     words: Any = types.SimpleNamespace(encode=lambda text: text.split())
     assert pairs.sentences('He asked, "Why?" Then (so it is.) left. v. 2.5 is out\nA: yes', words, 3) == [
-        ["He", "asked,", '"Why?"'], ["Then", "(so", "it"], ["is.)"], ["left."], ["v."], ["2.5", "is", "out"], ["A:", "yes"],
-    ]  # fmt: skip
+        ["He", "asked,", '"Why?"'],
+        ["Then", "(so", "it"],
+        ["is.)"],
+        ["left."],
+        ["v."],
+        ["2.5", "is", "out"],
+        ["A:", "yes"],
+    ]
 
 
 def test_an_origin_of_one_text_makes_no_pair():

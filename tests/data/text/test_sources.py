@@ -34,9 +34,7 @@ def test_conversations_have_two_speakers(tmp_path):
     ]
     with zipfile.ZipFile(tmp_path / "chat.whl", "w") as wheel:
         wheel.writestr("chitchat_dataset/dataset.json", json.dumps({"id": {"messages": turns}}))
-    assert list(sources.chat_entries(tmp_path / "chat.whl")) == [
-        ("id", "id", "A: Hello?\nAre you there?\nB: Yes\nA: Good")
-    ]
+    assert list(sources.chat_entries(tmp_path / "chat.whl")) == [("id", "id", "A: Hello?\nAre you there?\nB: Yes\nA: Good")]
 
 
 DICTIONARY = r"""
@@ -88,12 +86,15 @@ def test_packages_of_one_source_belong_together(tmp_path):
 def test_kernel_documents(tmp_path):
     """Documents come as they are written; translations, web pages and settings stay out."""
     base = "./usr/share/doc/linux-doc-6.1"
-    names = ["Documentation/a/b.rst.gz", "Documentation/c.txt.gz", "Documentation/translations/it/b.rst.gz",
-             "Documentation/d.yaml.gz", "html/a/b.rst.gz"]  # fmt: skip
+    names = [
+        "Documentation/a/b.rst.gz",
+        "Documentation/c.txt.gz",
+        "Documentation/translations/it/b.rst.gz",
+        "Documentation/d.yaml.gz",
+        "html/a/b.rst.gz",
+    ]
     package = tarball(tmp_path / "doc.tgz", {f"{base}/{name}": gzip.compress(b"Title\n=====\n") for name in names})
-    assert list(sources.kernel_entries(package)) == [
-        ("a/b.rst", "a/b.rst", "Title\n====="), ("c.txt", "c.txt", "Title\n====="),
-    ]  # fmt: skip
+    assert list(sources.kernel_entries(package)) == [("a/b.rst", "a/b.rst", "Title\n====="), ("c.txt", "c.txt", "Title\n=====")]
 
 
 @pytest.mark.network

@@ -18,9 +18,7 @@ def test_lengths_are_the_papers():
     """568 tokens become 512 inputs and 114 targets: 85 tokens of noise in 28 spans, a sentinel for each, and an end."""
     assert spans.lengths(568, 0.15, 3.0) == (512, 114)
     tokens = np.arange(3, 571)
-    inputs, targets = spans.corrupt(
-        tokens, np.random.default_rng(0), rate=0.15, mean=3.0, first_sentinel=FIRST, eos=EOS
-    )
+    inputs, targets = spans.corrupt(tokens, np.random.default_rng(0), rate=0.15, mean=3.0, first_sentinel=FIRST, eos=EOS)
     assert (len(inputs), len(targets)) == (512, 114)
 
 
@@ -85,9 +83,7 @@ def test_rows_are_made_anew_as_a_function_of_their_draw(objective):
 def test_a_vocabulary_without_room_for_sentinels_is_refused():
     e = registry.load("t5.quickstart")
     manifest = {"cache": "t5_small", "length": 70, "vocabulary": 8300}
-    with pytest.raises(
-        DataError, match=r"8320 tokens: cache 't5_small' has 8300, and data.sentinels=100 .* at least 8400"
-    ):
+    with pytest.raises(DataError, match=r"8320 tokens: cache 't5_small' has 8300, and data.sentinels=100 .* at least 8400"):
         task_of(e.data).check(manifest, e.model)
 
 

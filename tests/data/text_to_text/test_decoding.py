@@ -70,11 +70,7 @@ def test_inputs_are_read_with_their_end(vocabulary):
     row = d.encode({"text": "a"})
     size = len(d.encoder.ids("debian_sections text: a"))
     assert list(row) == list(d.source) and row["inputs"].shape == row["inputs_segments"].shape == (48,)
-    assert (
-        row["inputs_segments"].sum() == size
-        and row["inputs"][size - 1] == d.eos == 0
-        and row["inputs"].dtype == np.int32
-    )
+    assert row["inputs_segments"].sum() == size and row["inputs"][size - 1] == d.eos == 0 and row["inputs"].dtype == np.int32
     assert (d.vocab, d.pad) == (300, -1)
     assert d.encode({"text": "a" * 99})["inputs_segments"].all()
     assert d.decode([*d.encoder.ids("libs"), -1, -1]) == "libs"

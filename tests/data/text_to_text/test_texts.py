@@ -47,7 +47,7 @@ QUESTION = {"id": "q", "question": "who sat?", "context": "the cat sat", "answer
         ("brown_tags", TAGGED, "brown_tags words: The cat sat .", "DET NOUN VERB ."),
         ("squad", QUESTION, "question: who sat? context: the cat sat", "the cat"),
     ],
-)  # fmt: skip
+)
 def test_examples_are_written_as_t5_does(name, example, inputs, targets):
     """Inputs name the task and its fields, GLUE's in the order of their names; targets are labels, tags and the first answer.
     What is to be written is not read."""
@@ -99,9 +99,7 @@ def test_examples_are_packed_on_two_sides(vocabulary):
     """Several examples share a row, numbered alike on both sides, each beginning at position 0; inputs that are too long are
     cut, and examples whose targets are too long are dropped."""
     encoder, tally = texts.Encoder(vocabulary), packing.Tally()
-    examples = [
-        {"text": text, "label": label} for text, label in [("a", "libs"), ("b" * 99, "games"), ("c", "long" * 9)]
-    ]
+    examples = [{"text": text, "label": label} for text, label in [("a", "libs"), ("b" * 99, "games"), ("c", "long" * 9)]]
     lengths = (64, 16)
     (row,) = texts.packed("debian_sections", [*examples[:1], *examples[2:]], encoder, lengths, tally)
     assert (tally.examples, tally.dropped) == (1, 1)

@@ -100,9 +100,7 @@ def test_vocabularies_see_training_text_only(tiny, cache, monkeypatch):
     splits = corpus.divide(CATALOGUES["permissive"], tiny / "packages")
     for side, size in (("source", 401), ("english", 402)):
         trained = {getattr(pair, side) for pairs in splits["train"].values() for pair in pairs}
-        held_out = {
-            getattr(pair, side) for name in ("validation", "test") for pairs in splits[name].values() for pair in pairs
-        }
+        held_out = {getattr(pair, side) for name in ("validation", "test") for pairs in splits[name].values() for pair in pairs}
         assert seen[size] and seen[size] <= trained and not seen[size] & held_out
 
 

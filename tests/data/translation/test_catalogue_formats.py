@@ -74,9 +74,7 @@ def test_po_entries():
 
 def test_po_strings_may_hold_any_character():
     """A line ends at a newline only, not at the other characters that Python's splitlines() cuts at."""
-    assert list(formats.parse_po('msgid "one\u2028two\x0cthree"\nmsgstr "moja\x85"')) == [
-        ("one\u2028two\x0cthree", "moja\x85")
-    ]
+    assert list(formats.parse_po('msgid "one\u2028two\x0cthree"\nmsgstr "moja\x85"')) == [("one\u2028two\x0cthree", "moja\x85")]
 
 
 def test_one_plural_form_goes_with_the_singular():

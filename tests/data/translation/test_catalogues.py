@@ -90,11 +90,7 @@ def test_read_merges_regions_and_repetitions(tmp_path):
         },
     )
     pairs = catalogues.read([Source(package, sources.po_entries)] * 2, tmp_path)
-    assert pairs == [
-        ("some", "es", "Guardar", "Save"),
-        ("some", "es", "Abrir", "Open"),
-        ("some", "es", "Ábrelo", "Open"),
-    ]
+    assert pairs == [("some", "es", "Guardar", "Save"), ("some", "es", "Abrir", "Open"), ("some", "es", "Ábrelo", "Open")]
 
 
 def test_archives_are_alike(tmp_path):

@@ -14,9 +14,7 @@ def test_held_out_sentences_are_packed_with_their_ends(tmp_path):
     found = task.held_out(tmp_path / "toy", tmp_path / "toy", "test", 0)
     assert found.count == 8
     segments = sum(len(np.unique(row["targets_segments"][row["targets_segments"] > 0])) for row in found.rows)
-    assert (
-        segments == 8 == sum(len(np.unique(row["inputs_segments"][row["inputs_segments"] > 0])) for row in found.rows)
-    )
+    assert segments == 8 == sum(len(np.unique(row["inputs_segments"][row["inputs_segments"] > 0])) for row in found.rows)
     eos = task.decoding(tmp_path / "toy").eos
     assert sum(int(np.sum(row["targets"] == eos)) for row in found.rows) == 8
     assert task.held_out(tmp_path / "toy", tmp_path / "toy", "test", 2).count == 2

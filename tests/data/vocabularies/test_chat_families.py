@@ -45,7 +45,9 @@ FORMS = {
         "{% set messages = messages[1:] %}{% else %}{% set head = '' %}{% endif %}{% for m in messages %}"
         "{% if m.role == 'user' %}{{ bos_token + '[INST] ' + (head if loop.first else '') + m.content + ' [/INST]' }}"
         "{% else %}{{ ' ' + m.content + ' ' + eos_token }}{% endif %}{% endfor %}",
-        ("</s>", "<s>"), (" one END", " two END"), LLAMA,
+        ("</s>", "<s>"),
+        (" one END", " two END"),
+        LLAMA,
     ),
     "Llama 3": Form(
         "{% for m in messages %}{{ (bos_token if loop.first else '') + '<|start_header_id|>' + m.role + '<|end_header_id|>\n\n' +"
@@ -58,17 +60,21 @@ FORMS = {
         "{{ bos_token }}{% for m in messages %}{{ '<start_of_turn>' + ('model' if m.role == 'assistant' else m.role) + '\n' +"
         " m.content | trim + '<end_of_turn>\n' }}{% endfor %}"
         "{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}",
-        ("<end_of_turn>", "<start_of_turn>", "<bos>"), named={"bos_token": "<bos>"},
+        ("<end_of_turn>", "<start_of_turn>", "<bos>"),
+        named={"bos_token": "<bos>"},
     ),
     "Mistral": Form(
         "{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' %}{{ ' ' + m.content + eos_token }}"
         "{% else %}{{ '[INST] ' + m.content + ' [/INST]' }}{% endif %}{% endfor %}",
-        ("</s>", "<s>"), (" oneEND", " twoEND"), LLAMA,
+        ("</s>", "<s>"),
+        (" oneEND", " twoEND"),
+        LLAMA,
     ),
     "Mistral, its marks special tokens": Form(
         "{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' %}{{ m.content + eos_token }}"
         "{% else %}{{ '[INST]' + m.content + '[/INST]' }}{% endif %}{% endfor %}",
-        ("</s>", "<s>", "[INST]", "[/INST]"), named=LLAMA,
+        ("</s>", "<s>", "[INST]", "[/INST]"),
+        named=LLAMA,
     ),
     "Phi 3": Form(
         "{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content + '<|end|>\n' }}{% endfor %}"
@@ -78,7 +84,8 @@ FORMS = {
     "Zephyr": Form(
         "{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content + eos_token + '\n' }}{% endfor %}"
         "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}",
-        ("</s>", "<s>"), named=LLAMA,
+        ("</s>", "<s>"),
+        named=LLAMA,
     ),
     "DeepSeek": Form(
         "{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' %}{{ '<｜Assistant｜>' + m.content + eos_token }}"
@@ -93,8 +100,7 @@ FORMS = {
     ),
     "marks around the content": chatml("{% generation %}{{ m.content }}{% endgeneration %}{{ '<|im_end|>\n' }}"),
     "marks around the content, a line break before the end": dataclasses.replace(
-        chatml("{% generation %}{{ m.content }}{% endgeneration %}{{ '\n<|im_end|>\n' }}"),
-        learned=("one\nEND", "two\nEND"),
+        chatml("{% generation %}{{ m.content }}{% endgeneration %}{{ '\n<|im_end|>\n' }}"), learned=("one\nEND", "two\nEND")
     ),
     "marks around the last turn alone": dataclasses.replace(
         chatml(
@@ -104,12 +110,10 @@ FORMS = {
         learned=("", "twoEND"),
     ),
     "the last answer of all has its reasoning": dataclasses.replace(
-        chatml(
-            "{% generation %}{{ ('thought ' if loop.last else '') + m.content + '<|im_end|>\n' }}{% endgeneration %}"
-        ),
+        chatml("{% generation %}{{ ('thought ' if loop.last else '') + m.content + '<|im_end|>\n' }}{% endgeneration %}"),
         learned=("oneEND", "thought twoEND"),
     ),
-}  # fmt: skip
+}
 SYSTEM = [{"role": "system", "content": "the"}]
 TALK = turns("cat", "one", "why", "two")
 

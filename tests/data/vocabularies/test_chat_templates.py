@@ -56,9 +56,7 @@ def test_the_assistant_alone_is_learned_up_to_the_end_of_its_turn(encoders):
 
 def test_marks_without_the_end_of_the_turn_get_it(tmp_path):
     """A template that marks the content alone still teaches to stop."""
-    content = MARKED.replace(
-        "{{- '<|im_end|>' -}}\n        {%- endgeneration -%}", "{%- endgeneration -%}{{- '<|im_end|>' -}}"
-    )
+    content = MARKED.replace("{{- '<|im_end|>' -}}\n        {%- endgeneration -%}", "{%- endgeneration -%}{{- '<|im_end|>' -}}")
     assert content != MARKED
     encoder = ChatEncoder(write_vocabulary(tmp_path, content))
     assert learned(encoder, turns("the", "a dog")) == [f"a dog{END}"]

@@ -20,9 +20,17 @@ BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "
 def vocabulary(folder: Path, vocab: dict[str, int] | None = None, affix: str | None = None, **parts: Any) -> Path:
     """Writes a vocabulary of two letters with these rules."""
     model = {
-        "type": "BPE", "dropout": None, "unk_token": "a", "continuing_subword_prefix": affix, "end_of_word_suffix": None,
-        "fuse_unk": False, "byte_fallback": False, "ignore_merges": False, "vocab": vocab or {"a": 0, "b": 1}, "merges": [],
-    }  # fmt: skip
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": "a",
+        "continuing_subword_prefix": affix,
+        "end_of_word_suffix": None,
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "ignore_merges": False,
+        "vocab": vocab or {"a": 0, "b": 1},
+        "merges": [],
+    }
     plain = {"normalizer": None, "pre_tokenizer": None, "post_processor": None, "decoder": None}
     outer = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": []}
     (folder / "tokenizer.json").write_text(json.dumps(outer | plain | parts | {"model": model}))
@@ -73,9 +81,7 @@ def test_rules_that_double_a_text_are_refused(part, times, tmp_path):
 )
 def test_other_ways_to_make_a_text_long_are_refused(parts, tmp_path):
     """What is put before a text, in place of a letter or between letters, bytes as characters, a text many times, long pieces."""
-    with pytest.raises(
-        VocabularyError, match=r"tokenizer\.json(: its rules can make a text| has) [\d,]+ .*, more than"
-    ):
+    with pytest.raises(VocabularyError, match=r"tokenizer\.json(: its rules can make a text| has) [\d,]+ .*, more than"):
         Tokenizer(vocabulary(tmp_path, **parts))
 
 
@@ -86,9 +92,7 @@ def test_a_vocabulary_of_more_pieces_than_any_is_refused(tmp_path, monkeypatch):
         Tokenizer(vocabulary(tmp_path))
 
 
-@pytest.mark.parametrize(
-    "pattern", ["(a+)+$", "(a|aa)+$", r"(\w+\s?)*$", "(?=(a+)+b)a", "(?:a|a)+$", "a*a*a*a*a*a*a*$"]
-)
+@pytest.mark.parametrize("pattern", ["(a+)+$", "(a|aa)+$", r"(\w+\s?)*$", "(?=(a+)+b)a", "(?:a|a)+$", "a*a*a*a*a*a*a*$"])
 def test_a_pattern_that_the_library_gives_up_on_is_one_line(pattern, tmp_path, capfd):
     """The library's own account of it, many lines on standard error, is kept back."""
     tokenizer = Tokenizer(vocabulary(tmp_path, pre_tokenizer=split(pattern)))

@@ -92,20 +92,35 @@ def test_a_template_that_would_grow_is_stopped(source, low):
 @pytest.mark.parametrize(
     "source",
     [
-        "{{ 'a' | center(10 ** 10) }}", "{{ 'a'.ljust(10 ** 10) }}", "{{ 'a'.zfill(10 ** 10) }}",
-        "{{ ('a\n' * 1000) | indent(10 ** 9) }}", "{{ [1, 2] | tojson(indent=10 ** 9) }}",
-        "{{ 1.5 | round(10 ** 9) }}", "{{ [1] | batch(10 ** 9, 'x') | list }}",
-        "{{ '%1000000000d' % 1 }}", "{{ '%*d' % (10 ** 9, 1) }}", "{{ '%1000000000d' | format(1) }}",
-        "{{ '{:1000000000}'.format(1) }}", "{{ '{:{}}'.format(1, 10 ** 9) }}",
-        "{{ '{a:1000000000}'.format_map({'a': 1}) }}", "{{ ('{0}' * 100000).format('x' * 100000) }}",
-        "{{ ('a' * 1000000).replace('a', 'b' * 1000000) }}", "{{ ('a' * 1000000) | replace('a', 'b' * 1000000) }}",
-        "{{ range(100000) | join('b' * 1000000) }}", "{{ range(100000) | map('string') | join('b' * 1000000) }}",
+        "{{ 'a' | center(10 ** 10) }}",
+        "{{ 'a'.ljust(10 ** 10) }}",
+        "{{ 'a'.zfill(10 ** 10) }}",
+        "{{ ('a\n' * 1000) | indent(10 ** 9) }}",
+        "{{ [1, 2] | tojson(indent=10 ** 9) }}",
+        "{{ 1.5 | round(10 ** 9) }}",
+        "{{ [1] | batch(10 ** 9, 'x') | list }}",
+        "{{ '%1000000000d' % 1 }}",
+        "{{ '%*d' % (10 ** 9, 1) }}",
+        "{{ '%1000000000d' | format(1) }}",
+        "{{ '{:1000000000}'.format(1) }}",
+        "{{ '{:{}}'.format(1, 10 ** 9) }}",
+        "{{ '{a:1000000000}'.format_map({'a': 1}) }}",
+        "{{ ('{0}' * 100000).format('x' * 100000) }}",
+        "{{ ('a' * 1000000).replace('a', 'b' * 1000000) }}",
+        "{{ ('a' * 1000000) | replace('a', 'b' * 1000000) }}",
+        "{{ range(100000) | join('b' * 1000000) }}",
+        "{{ range(100000) | map('string') | join('b' * 1000000) }}",
         "{{ ('b' * 1000000).join(range(100000) | map('string')) }}",
-        "{{ (-9) ** (9 ** 7) }}", grown("3", "ns.x * ns.x"), "{{ ('f' * 10000000) | int(base=16) % 7 }}",
-        "{{ lipsum(n=10 ** 9) }}", "{{ ('www.' * 100000) | urlize }}", "{{ 'a'.encode('idna') }}",
-        "{{ strftime_now('%Y' * 1000000) }}", "{% for i in range(10 ** 12) %}{% endfor %}",
+        "{{ (-9) ** (9 ** 7) }}",
+        grown("3", "ns.x * ns.x"),
+        "{{ ('f' * 10000000) | int(base=16) % 7 }}",
+        "{{ lipsum(n=10 ** 9) }}",
+        "{{ ('www.' * 100000) | urlize }}",
+        "{{ 'a'.encode('idna') }}",
+        "{{ strftime_now('%Y' * 1000000) }}",
+        "{% for i in range(10 ** 12) %}{% endfor %}",
     ],
-)  # fmt: skip
+)
 def test_one_operation_cannot_make_much(source):
     """Widths, replacements, formats and powers are refused before what they would make is made."""
     assert refusal(source)
@@ -114,13 +129,28 @@ def test_one_operation_cannot_make_much(source):
 @pytest.mark.parametrize(
     "source",
     [
-        "{{ 1 / 0 }}", "{{ 1 % 0 }}", "{{ 10.0 ** 400 }}", "{{ 10 ** 5000 }}", "{{ a.b.c }}", "{{ a() }}", "{{ {[]: 1} }}",
-        "{{ None + 1 }}", "{{ ''.join([1]) }}", "{{ '%c' % 10 ** 9 }}", "{% include 'a' %}", "{% extends self %}",
-        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "{{ raise_exception() }}", "{{ raise_exception('a\n' * 9999) }}",
-        "{{ strftime_now(1) }}", "{{ strftime_now('\\ud800') }}", "{{ '\\ud800' }}", "{{ ''.__class__.__mro__ }}",
+        "{{ 1 / 0 }}",
+        "{{ 1 % 0 }}",
+        "{{ 10.0 ** 400 }}",
+        "{{ 10 ** 5000 }}",
+        "{{ a.b.c }}",
+        "{{ a() }}",
+        "{{ {[]: 1} }}",
+        "{{ None + 1 }}",
+        "{{ ''.join([1]) }}",
+        "{{ '%c' % 10 ** 9 }}",
+        "{% include 'a' %}",
+        "{% extends self %}",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "{{ raise_exception() }}",
+        "{{ raise_exception('a\n' * 9999) }}",
+        "{{ strftime_now(1) }}",
+        "{{ strftime_now('\\ud800') }}",
+        "{{ '\\ud800' }}",
+        "{{ ''.__class__.__mro__ }}",
         "{{ [1] | selectattr('a', 'nosuchtest') | list }}",
     ],
-)  # fmt: skip
+)
 def test_what_python_raises_refuses_the_conversation(source):
     """Whatever class of error a template meets while it is rendered, it is a refusal in one line."""
     with pytest.raises(TemplateRefusal):
@@ -130,14 +160,28 @@ def test_what_python_raises_refuses_the_conversation(source):
 @pytest.mark.parametrize(
     "source",
     [
-        "{% for %}", "{% if 1 %}", "{% nosuch %}", "{{ 1 | nosuch }}", "{{ 1 is nosuch }}", "{% break %}", "{{ 'a }}",
-        "{% macro f(a, a) %}{% endmacro %}", "{% block a %}{% endblock %}{% block a %}{% endblock %}", "{{ f(a=1, a=2) }}",
-        "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "{{ " + "[" * 5000 + "]" * 5000 + " }}", "{{ " + "not " * 9999 + "1 }}",
-        "{{ a" + ".a" * 20000 + " }}", "{{ 1" + " + 1" * 20000 + " }}", "{{ 1" + " if 0 else 1" * 9999 + " }}",
-        "{% if 1 %}" * 5000 + "{% endif %}" * 5000, "{% for i in [1] %}" * 99 + "{% endfor %}" * 99,
-        "{% if 0 %}" + "{% elif 0 %}" * 10000 + "{% endif %}", "x" * 300_000,
+        "{% for %}",
+        "{% if 1 %}",
+        "{% nosuch %}",
+        "{{ 1 | nosuch }}",
+        "{{ 1 is nosuch }}",
+        "{% break %}",
+        "{{ 'a }}",
+        "{% macro f(a, a) %}{% endmacro %}",
+        "{% block a %}{% endblock %}{% block a %}{% endblock %}",
+        "{{ f(a=1, a=2) }}",
+        "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
+        "{{ " + "[" * 5000 + "]" * 5000 + " }}",
+        "{{ " + "not " * 9999 + "1 }}",
+        "{{ a" + ".a" * 20000 + " }}",
+        "{{ 1" + " + 1" * 20000 + " }}",
+        "{{ 1" + " if 0 else 1" * 9999 + " }}",
+        "{% if 1 %}" * 5000 + "{% endif %}" * 5000,
+        "{% for i in [1] %}" * 99 + "{% endfor %}" * 99,
+        "{% if 0 %}" + "{% elif 0 %}" * 10000 + "{% endif %}",
+        "x" * 300_000,
     ],
-)  # fmt: skip
+)
 def test_what_is_no_template_is_refused(source):
     """Faults of syntax, nesting and length are found before anything is rendered."""
     assert "FOLDER: its chat template " in refusal(source)
@@ -202,12 +246,17 @@ def test_a_template_that_is_no_file_is_refused(tmp_path, make, part):
 @pytest.mark.parametrize(
     "fields",
     [
-        {"chat_template": [{}]}, {"chat_template": [1]}, {"chat_template": {}}, {"chat_template": 7}, {"chat_template": []},
-        {"chat_template": [{"name": "default"}]}, {"chat_template": [{"name": [], "template": CHATML}]},
+        {"chat_template": [{}]},
+        {"chat_template": [1]},
+        {"chat_template": {}},
+        {"chat_template": 7},
+        {"chat_template": []},
+        {"chat_template": [{"name": "default"}]},
+        {"chat_template": [{"name": [], "template": CHATML}]},
         {"chat_template": [{"name": "default", "template": 7}]},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_template_of_another_type_is_refused(tmp_path, fields):
     """What tokenizer_config.json has in place of a template is none."""
     config = write_vocabulary(tmp_path, None) / files.CONFIG

@@ -163,9 +163,7 @@ def test_sizes_that_cannot_be(tmp_path):
         Tokenizer(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "change", ["", "[" * 100_000, '{"model": null}', '{"model": {"type": "BPE", "vocab": {"a": -1}}}']
-)
+@pytest.mark.parametrize("change", ["", "[" * 100_000, '{"model": null}', '{"model": {"type": "BPE", "vocab": {"a": -1}}}'])
 def test_a_damaged_file_is_refused_in_one_line(tmp_path, change):
     """Whatever the library raises, its panics included."""
     (tmp_path / tokenizers.FILE).write_text(change)

@@ -33,15 +33,11 @@ def double(float64):
 
 @functools.cache
 def cut(rows: int, columns: int) -> Component:
-    layout = Layout(
-        name="space", mesh=(("rows", rows), ("columns", columns)), rules=rules(height="rows", width="columns")
-    )
+    layout = Layout(name="space", mesh=(("rows", rows), ("columns", columns)), rules=rules(height="rows", width="columns"))
     return Component(layout, mesh=make_mesh(layout, jax.devices()[: rows * columns]))
 
 
-def compared(
-    f: Apply, shape: tuple[int, ...], filters: tuple[int, ...], where: Component
-) -> tuple[float, list[Collective]]:
+def compared(f: Apply, shape: tuple[int, ...], filters: tuple[int, ...], where: Component) -> tuple[float, list[Collective]]:
     """The largest relative difference of value and gradients of a function of image and filter from those on one device, and the
     collectives of its compiled program."""
     rng = np.random.default_rng(0)
@@ -56,9 +52,7 @@ def compared(
     assert where.mesh is not None
     space, whole = (NamedSharding(where.mesh, spec) for spec in (SPACE, PartitionSpec()))
     jitted = jax.jit(
-        functools.partial(gradient, where=where),
-        in_shardings=(space, whole),
-        out_shardings=((whole, space), (space, whole)),
+        functools.partial(gradient, where=where), in_shardings=(space, whole), out_shardings=((whole, space), (space, whole))
     )
     compiled = jitted.lower(x, w).compile()
     have = compiled(jax.device_put(x, space), jax.device_put(w, whole))
@@ -129,10 +123,7 @@ def test_strides_keep_the_cut(grid, stride):
     """Every n-th row and column of the result stays where it is computed, whatever the number of channels."""
     for filters in ((3, 3, 2, 5), (3, 3, 5, 2)):
         far, found = compared(
-            lambda x, f, where: convolution.convolve(x, f, where, stride=stride),
-            (1, 32, 32, filters[2]),
-            filters,
-            cut(*grid),
+            lambda x, f, where: convolution.convolve(x, f, where, stride=stride), (1, 32, 32, filters[2]), filters, cut(*grid)
         )
         assert far < 1e-9
         sent(found)
@@ -150,9 +141,7 @@ def test_upsampling_sends_nothing(grid, grow):
 @pytest.mark.parametrize("kept", [8, 16, 24, 32])
 def test_the_centre_is_spread_over_all_devices(grid, kept):
     """Without gathering it: a device sends at most what a shard keeps, once for each place that it may go to."""
-    far, found = compared(
-        lambda x, f, where: convolution.centre(x * f, kept, kept, where), (1, 32, 32, 4), (4,), cut(*grid)
-    )
+    far, found = compared(lambda x, f, where: convolution.centre(x * f, kept, kept, where), (1, 32, 32, 4), (4,), cut(*grid))
     assert far < 1e-9
     sent(found)
 
@@ -170,17 +159,11 @@ def test_odd_sizes_are_refused_with_the_nearest_that_fits():
     """Rows that a cut does not divide, strides, and centres."""
     where = cut(4, 2)
     filters = jnp.ones((3, 3, 1, 1))
-    with pytest.raises(
-        LayoutError, match=r"'height' of size 30 is not divisible by the 4 shards .*; the nearest that fits is 3"
-    ):
+    with pytest.raises(LayoutError, match=r"'height' of size 30 is not divisible by the 4 shards .*; the nearest that fits is 3"):
         convolution.convolve(jnp.ones((1, 30, 32, 1)), filters, where)
-    with pytest.raises(
-        LayoutError, match="'width' of size 7 is not divisible by the stride 2; the nearest that fits is 8"
-    ):
+    with pytest.raises(LayoutError, match="'width' of size 7 is not divisible by the stride 2; the nearest that fits is 8"):
         convolution.convolve(jnp.ones((1, 32, 7, 1)), filters, ALONE, stride=2)
     with pytest.raises(LayoutError, match="'height' of size 32 has no centre of size 9; the nearest is 10"):
         convolution.centre(jnp.ones((1, 32, 32, 1)), 9, 8, ALONE)
-    with pytest.raises(
-        LayoutError, match=r"'height' of size 6 is not divisible by the 4 shards .*; the nearest that fits is 3"
-    ):
+    with pytest.raises(LayoutError, match=r"'height' of size 6 is not divisible by the 4 shards .*; the nearest that fits is 3"):
         convolution.centre(jnp.ones((1, 32, 32, 1)), 6, 8, where)

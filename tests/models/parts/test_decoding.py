@@ -13,9 +13,7 @@ EOS = 3
 class Chain:
     """A first-order chain over four tokens: the state is nothing, the logits depend on the last token."""
 
-    logits = jnp.log(
-        jnp.array([[0.1, 0.6, 0.2, 0.1], [0.1, 0.2, 0.6, 0.1], [0.05, 0.05, 0.1, 0.8], [0.7, 0.1, 0.1, 0.1]])
-    )
+    logits = jnp.log(jnp.array([[0.1, 0.6, 0.2, 0.1], [0.1, 0.2, 0.6, 0.1], [0.05, 0.05, 0.1, 0.8], [0.7, 0.1, 0.1, 0.1]]))
 
     def step(self, state, ids_BK, at):
         return self.logits[jnp.where(at == 0, 0, ids_BK)], state
@@ -47,16 +45,7 @@ def test_a_prefix_is_produced_whatever_it_costs():
     prefix_BP = jnp.array([[2, 0], [0, 0], [2, 2]])
     for beams in (1, 2):
         tokens, scores = beam_search(
-            Chain(),
-            None,
-            jnp.ones(3, bool),
-            beams=beams,
-            steps=4,
-            vocab=4,
-            alpha=0.0,
-            eos=EOS,
-            pad=-1,
-            prefix_BP=prefix_BP,
+            Chain(), None, jnp.ones(3, bool), beams=beams, steps=4, vocab=4, alpha=0.0, eos=EOS, pad=-1, prefix_BP=prefix_BP
         )
         assert_array_equal(tokens[:, 0], [[2, 3, -1, -1], [1, 2, 3, -1], [2, 2, 3, -1]])
         assert_allclose(scores[:, 0], np.log([0.8, 0.6 * 0.6 * 0.8, 0.8]), rtol=1e-5)

@@ -95,10 +95,7 @@ def test_every_nth_layer_is_a_mixture():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        (
-            dict(layers=10, moe=EXPERTS, sparse_every=3),
-            "multiple of 6 .*every third an MoE layer.* nearest are 6 and 12",
-        ),
+        (dict(layers=10, moe=EXPERTS, sparse_every=3), "multiple of 6 .*every third an MoE layer.* nearest are 6 and 12"),
         (dict(layers=3), "multiple of 2 .half encoder, half decoder.; nearest are 2 and 4"),
         (dict(sparse_every=0), "sparse_every=0: must be 1 or more"),
         (dict(order="parallel"), "order='parallel': .* nearest is 'pre'"),

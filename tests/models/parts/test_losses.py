@@ -40,9 +40,7 @@ def test_cross_entropy_of_bfloat16():
     assert_allclose(plain[1], np.log(3), rtol=1e-6)
     [grad] = pull((jnp.zeros(2), jnp.ones(2)))
     assert grad.dtype == jnp.bfloat16
-    assert_allclose(
-        np.asarray(grad[0], np.float32), jax.nn.softmax(jnp.array([2.0, -1.0, 0.5])) - jnp.eye(3)[0], atol=0.01
-    )
+    assert_allclose(np.asarray(grad[0], np.float32), jax.nn.softmax(jnp.array([2.0, -1.0, 0.5])) - jnp.eye(3)[0], atol=0.01)
 
 
 def test_the_top_class_is_the_argmax():

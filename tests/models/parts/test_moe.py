@@ -113,9 +113,15 @@ def test_gaussian_draws_are_normal():
 def test_router_noise_is_of_training_alone(float64):
     """The same tokens ask other experts with another key in training, and always the same outside."""
     c = MoeConfig(
-        experts=8, gating="top_k", choices=2, group_size=16, capacity_factor=0.0, router_noise=8.0, importance_weight=0.1,
+        experts=8,
+        gating="top_k",
+        choices=2,
+        group_size=16,
+        capacity_factor=0.0,
+        router_noise=8.0,
+        importance_weight=0.1,
         load_weight=0.1,
-    )  # fmt: skip
+    )
     layer = Moe(c, 6, 8, jax.random.key(0), HERE)
     x, mask = jax.random.normal(jax.random.key(1), (2, 16, 6)), jnp.ones((2, 16), bool)
     call = jax.jit(layer)
@@ -131,10 +137,7 @@ def test_router_noise_is_of_training_alone(float64):
         (dict(gating="top_k"), "choices=0: gating='top_k' needs from 1 to experts=4"),
         (dict(gating="top_k", choices=5), "choices=5: gating='top_k' needs from 1 to experts=4"),
         (dict(gating="top2", choices=2), "choices=2: gating='top2' needs 0"),
-        (
-            dict(gating="top_k", choices=1, load_weight=0.1),
-            "load_weight=0.1: loads are probabilities under router_noise",
-        ),
+        (dict(gating="top_k", choices=1, load_weight=0.1), "load_weight=0.1: loads are probabilities under router_noise"),
     ],
 )
 def test_choices_that_a_gating_cannot_have_are_refused(fields, message):
@@ -156,9 +159,7 @@ def test_experts_choose_their_best_tokens():
     assert_allclose(routing.gate_GN[0].reshape(2, 2), [[0.9, 0.6], [0.5, 0.5]], rtol=1e-6)
     routing = moe.expert_choice(probs([9, 6], [5, 1], [8, 7], [1, 1]), ALL, 2)
     shares = {
-        name: float(ratio.value)
-        for name, ratio in moe.counts(probs(*[[5, 5]] * 4), routing, ALL).items()
-        if name != "load"
+        name: float(ratio.value) for name, ratio in moe.counts(probs(*[[5, 5]] * 4), routing, ALL).items() if name != "load"
     }
     assert_array_equal(routing.token_GN[0].reshape(2, 2), [[0, 2], [2, 0]])
     assert shares["experts_0"] == 0.5 and shares["experts_2"] == 0.5 and shares["dropped"] == 0
@@ -187,9 +188,7 @@ def test_what_comes_late_is_dropped():
     assert_array_equal(moe.route("top1", gates, ALL, 1).kept_GN[0], [1, 0, 0, 0])
 
 
-@pytest.mark.parametrize(
-    ("gating", "load"), [("top2", [0.75, 1.5, 0.75]), ("top1", [0, 1.5, 1.5]), ("expert_choice", [1, 1, 1])]
-)
+@pytest.mark.parametrize(("gating", "load"), [("top2", [0.75, 1.5, 0.75]), ("top1", [0, 1.5, 1.5]), ("expert_choice", [1, 1, 1])])
 def test_padding_is_never_routed_and_never_counts(gating, load):
     """Masked tokens take no slot, get zero, and change neither the loss nor the shares of real tokens."""
     gates = probs([3, 6, 1], [6, 4, 0], [1, 3, 6], [1, 6, 3])
@@ -202,9 +201,7 @@ def test_padding_is_never_routed_and_never_counts(gating, load):
     weight = {"top2": 1.0, "top1": 0.6, "expert_choice": 1.0}[gating]
     assert_allclose(out[0, 2], np.full(5, weight), rtol=1e-6)
     alone = moe.route(gating, gates[:, ::2], ALL[:, :2], 4 if gating != "expert_choice" else 2)
-    assert_allclose(
-        moe.balance_loss(gates, routing, mask), moe.balance_loss(gates[:, ::2], alone, ALL[:, :2]), rtol=1e-6
-    )
+    assert_allclose(moe.balance_loss(gates, routing, mask), moe.balance_loss(gates[:, ::2], alone, ALL[:, :2]), rtol=1e-6)
     found, want = moe.counts(gates, routing, mask), moe.counts(gates[:, ::2], alone, ALL[:, :2])
     jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-6), found, want)
     assert_allclose(found["load"].value, load, rtol=1e-6)
@@ -318,9 +315,7 @@ def test_larger_gates_are_served_first_where_they_have_priority():
     """Of four tokens that want expert 0, with two slots: by place the first two are served, by priority those with gates of .9
     and .8 (V-MoE, section 4.1)."""
     gates = probs([6, 4], [9, 1], [7, 3], [8, 2])
-    kept = {
-        priority: moe.route("top1", gates, ALL, 2, priority=priority).kept_GN[0].tolist() for priority in (False, True)
-    }
+    kept = {priority: moe.route("top1", gates, ALL, 2, priority=priority).kept_GN[0].tolist() for priority in (False, True)}
     assert kept == {False: [True, True, False, False], True: [False, True, False, True]}
     # Second choices still come after all first ones.
     first_and_second = moe.route("top2", gates, ALL, 4, priority=True)
@@ -377,11 +372,16 @@ def test_dispatches_agree(gating, slots, float64):
     logits, x, *weights = (
         jnp.array(rng.normal(size=shape))
         for shape in (
-            (GROUPS, SIZE, EXPERTS), (GROUPS, SIZE, MODEL),
-            (EXPERTS, MODEL, HIDDEN), (EXPERTS, MODEL, HIDDEN), (EXPERTS, HIDDEN, MODEL),
-            (EXPERTS, HIDDEN), (EXPERTS, HIDDEN), (EXPERTS, MODEL),
+            (GROUPS, SIZE, EXPERTS),
+            (GROUPS, SIZE, MODEL),
+            (EXPERTS, MODEL, HIDDEN),
+            (EXPERTS, MODEL, HIDDEN),
+            (EXPERTS, HIDDEN, MODEL),
+            (EXPERTS, HIDDEN),
+            (EXPERTS, HIDDEN),
+            (EXPERTS, MODEL),
         )
-    )  # fmt: skip
+    )
     mask = jnp.array(rng.random((GROUPS, SIZE)) < 0.8)
 
     def run(how, logits, x, wg, wi, wo, bg, bi, bo):

@@ -39,9 +39,7 @@ def attention(where: Component, **fields) -> Attention:
     made = Attention(M, 4, 4, jax.random.key(0), where, **fields)
     leaves, tree = jax.tree.flatten(made)
     keys = jax.random.split(jax.random.key(1), len(leaves))
-    return jax.tree.unflatten(
-        tree, [x + 0.3 * jax.random.normal(k, x.shape) for x, k in zip(leaves, keys, strict=True)]
-    )
+    return jax.tree.unflatten(tree, [x + 0.3 * jax.random.normal(k, x.shape) for x, k in zip(leaves, keys, strict=True)])
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3, 4))
@@ -179,12 +177,8 @@ def test_what_does_not_fit_is_refused_by_name():
     balanced = Component(context_ring_balanced(2, 4), "decoder")
     with pytest.raises(LayoutError, match=r"'length' of size 20 .* 2 x 4 chunks of zigzag .* that fit are 16 or 24"):
         arrange(jnp.zeros((2, 20), jnp.int32), balanced)
-    with pytest.raises(
-        LayoutError, match=r"6 positions are not divisible by 4 shards; the nearest that fit are 4 or 8"
-    ):
+    with pytest.raises(LayoutError, match=r"6 positions are not divisible by 4 shards; the nearest that fit are 4 or 8"):
         x = jnp.zeros((1, 6, 1, 2))
         rings(context_ring(2, 4))(x, x, x, None, AttentionMask.for_rows(*[jnp.ones((1, 6), jnp.int32)] * 2))
     with pytest.raises(LayoutError, match=r"rule 'keys' -> \('model',\) must be that of 'length' -> \('data',\)"):
-        ring.num_shards(
-            Component(Layout(name="x", mesh=(("data", 2), ("model", 4)), rules=rules(keys="model", length="data")))
-        )
+        ring.num_shards(Component(Layout(name="x", mesh=(("data", 2), ("model", 4)), rules=rules(keys="model", length="data"))))

@@ -18,9 +18,19 @@ from models.sharding.layout import Layout
 HERE = Component(Layout(name="one", mesh=()))
 SIZE, HIDDEN = 6, 10
 DEEPSEEK = MoeConfig(
-    experts=8, gating="top_k", choices=3, norm_topk=True, score="sigmoid", correction_bias=True, expert_groups=4, chosen_groups=2,
-    gate_scale=2.5, group_size=12, capacity_factor=0.0, shared_dim=4,
-)  # fmt: skip
+    experts=8,
+    gating="top_k",
+    choices=3,
+    norm_topk=True,
+    score="sigmoid",
+    correction_bias=True,
+    expert_groups=4,
+    chosen_groups=2,
+    gate_scale=2.5,
+    group_size=12,
+    capacity_factor=0.0,
+    shared_dim=4,
+)
 
 
 def layer_of(c: MoeConfig, **fields):
@@ -144,9 +154,7 @@ def test_a_gated_shared_expert_is_weighted_by_a_sigmoid(float64):
     assert_allclose(whole - plain, (gate - 1)[..., None] * np.asarray(shared(x)), rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("g", "u", "want"), [(1.0, 2.0, 3 / (1 + np.exp(-1.702))), (9.0, -9.0, -42 / (1 + np.exp(-11.914)))]
-)
+@pytest.mark.parametrize(("g", "u", "want"), [(1.0, 2.0, 3 / (1 + np.exp(-1.702))), (9.0, -9.0, -42 / (1 + np.exp(-11.914)))])
 def test_gpt_oss_activation_is_clipped(g, u, want):
     """(u + 1) g sigmoid(1.702 g), of a gate up to 7 and the other product within 7."""
     assert_allclose(clipped_swiglu(jnp.float32(g), jnp.float32(u)), want, rtol=1e-6)
@@ -179,7 +187,7 @@ def test_a_pooled_balance_loss_is_of_all_layers_together():
         (dict(shared_gate=True), "shared_gate=True: there is no shared expert"),
         (dict(score="sigmoids"), "score='sigmoids': no such score"),
     ],
-)  # fmt: skip
+)
 def test_routers_that_there_are_not_are_refused(fields, message):
     with pytest.raises(ValueError, match=message):
         MoeConfig(experts=8, **fields)

@@ -31,9 +31,7 @@ VARIANTS = {
     "grouped": dict(heads=(8, 2), causal=True, cap=2.0),
     "one head of keys": dict(heads=(4, 1), causal=True),
     "other keys": dict(heads=(4, 2), keys=384),
-    "other values": dict(
-        heads=(4, 4), causal=True, values=24
-    ),  # of another size than keys, as latent attention has them
+    "other values": dict(heads=(4, 4), causal=True, values=24),  # of another size than keys, as latent attention has them
 }
 
 
@@ -151,9 +149,15 @@ TENSOR = tensor_parallel(2, 2)
 
 
 def asked(
-    *, layout: Layout = TENSOR, mesh: Any = TPU, lengths=(2048, 1024), dtype: Any = jnp.bfloat16,
-    causal: bool = True, in_order: bool = True, **why: bool,
-) -> bool:  # fmt: skip
+    *,
+    layout: Layout = TENSOR,
+    mesh: Any = TPU,
+    lengths=(2048, 1024),
+    dtype: Any = jnp.bfloat16,
+    causal: bool = True,
+    in_order: bool = True,
+    **why: bool,
+) -> bool:
     """The decision of `applies` for rows that it is there for, but for these arguments."""
     q, k = (jax.ShapeDtypeStruct((B, n, 4, D), dtype) for n in lengths)
     segments = (jnp.ones((B, n), jnp.int32) for n in lengths)

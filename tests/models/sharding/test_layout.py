@@ -48,8 +48,7 @@ def test_names_become_mesh_axes():
 def test_a_component_overrides_and_the_longest_path_wins():
     """Rules apply to a component and all below it; a rule for a deeper component replaces only what it names."""
     mine = layout(
-        rules=rules(mlp="model", embed=None),
-        components=(("decoder.moe", rules(mlp=None)), ("decoder", rules(embed="data"))),
+        rules=rules(mlp="model", embed=None), components=(("decoder.moe", rules(mlp=None)), ("decoder", rules(embed="data")))
     )
     assert Component(mine, "encoder.ffn").spec(("embed", "mlp")) == PartitionSpec(None, "model")
     assert Component(mine, "decoder.ffn").spec(("embed", "mlp")) == PartitionSpec("data", "model")
@@ -114,11 +113,7 @@ def test_model_files_name_no_mesh_axis():
     """A layout's mesh axes are unknown to the models: the same alphabet serves any mesh."""
     from pathlib import Path
 
-    files = [
-        f
-        for f in (Path(__file__).parents[3] / "models").rglob("*.py")
-        if not f.name.endswith(("layouts.py", "layout.py"))
-    ]
+    files = [f for f in (Path(__file__).parents[3] / "models").rglob("*.py") if not f.name.endswith(("layouts.py", "layout.py"))]
     assert len(files) > 8
     for path in files:
         text = path.read_text()

@@ -26,10 +26,7 @@ def done(s: Schedule) -> tuple[dict, dict]:
 
 def test_a_timeline_by_hand():
     """Two stages, three microbatches: one forward and one backward a tick in the steady part, as 1F1B is drawn."""
-    assert Schedule(2, 1, 3).timeline() == [
-        ["F0", "F1", "F2 B0", "B1", "B2"],
-        ["", "F0 B0", "F1 B1", "F2 B2", ""],
-    ]
+    assert Schedule(2, 1, 3).timeline() == [["F0", "F1", "F2 B0", "B1", "B2"], ["", "F0 B0", "F1 B1", "F2 B2", ""]]
     assert Schedule(2, 1, 3).timeline(backward=False) == [["F0", "F1", "F2", ""], ["", "F0", "F1", "F2"]]
 
 

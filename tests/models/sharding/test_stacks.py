@@ -51,10 +51,7 @@ def plain(body, carry, stacked, rows):
     return jax.lax.scan(lambda carry, layer: body(carry, layer, rows), carry, stacked)
 
 
-POLICIES = {
-    "full": jax.checkpoint_policies.nothing_saveable,
-    "names": jax.checkpoint_policies.save_only_these_names("hidden"),
-}
+POLICIES = {"full": jax.checkpoint_policies.nothing_saveable, "names": jax.checkpoint_policies.save_only_these_names("hidden")}
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -85,18 +82,20 @@ def test_stacks_are_not_filled_and_weights_are_not_kept_again():
     values, others = inputs(jnp.float32)
     jaxpr = str(jax.make_jaxpr(jax.grad(lambda v: run(recomputing_scan, POLICIES["names"], v, others)[0]))(values))
     unfilled = sorted(re.findall(r":([a-z0-9]+\[[0-9,]+\]) = empty\[", jaxpr))
-    assert unfilled == sorted([
-        "f32[3]", "i32[3]",  # what the layers return
-        "f32[3,4,8]", "f32[3,4,8]",  # a layer's input, and the activation that its policy names
-        "f32[3,8,8]", "f32[3,2]",  # gradients of stacked weights
-    ])  # fmt: skip
+    assert unfilled == sorted(
+        [
+            "f32[3]",
+            "i32[3]",  # what the layers return
+            "f32[3,4,8]",
+            "f32[3,4,8]",  # a layer's input, and the activation that its policy names
+            "f32[3,8,8]",
+            "f32[3,2]",  # gradients of stacked weights
+        ]
+    )
 
 
 def test_a_loss_that_drops_the_carry_or_the_outs_has_gradients():
     values, others = inputs(jnp.float32)
     for pick in (lambda aux: jnp.sum(aux[0]), lambda aux: jnp.sum(aux[2]["norm"])):
-        grads = [
-            jax.grad(lambda v, s=s: pick(run(s, POLICIES["full"], v, others)[1]))(values)
-            for s in (recomputing_scan, plain)
-        ]
+        grads = [jax.grad(lambda v, s=s: pick(run(s, POLICIES["full"], v, others)[1]))(values) for s in (recomputing_scan, plain)]
         jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-4, atol=1e-5), *grads)

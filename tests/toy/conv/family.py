@@ -4,8 +4,4 @@ from models.protocol import Family
 from tests.toy.conv.layouts import LAYOUTS
 from tests.toy.conv.model import ToyConv
 
-FAMILY = Family(
-    model=ToyConv,
-    layouts=LAYOUTS,
-    like=lambda c: "toy.conv",
-)
+FAMILY = Family(model=ToyConv, layouts=LAYOUTS, like=lambda c: "toy.conv")

@@ -24,9 +24,7 @@ class Conv(nnx.Module):
         y_BHWC = jax.lax.conv_general_dilated(
             x_BHWC, self.filter[...].astype(x_BHWC.dtype), (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
         )
-        return self.where.shard(
-            y_BHWC + self.bias[...].astype(y_BHWC.dtype), "batch", "height", "width", "act_channels"
-        )
+        return self.where.shard(y_BHWC + self.bias[...].astype(y_BHWC.dtype), "batch", "height", "width", "act_channels")
 
 
 class ToyConv(nnx.Module):

@@ -38,9 +38,7 @@ class ToyTask(Task[ToyGrids]):
         shape = (self.data.height, self.data.width, self.data.channels)
         rows = [example(np.random.default_rng(raw["seed"]), *shape) for raw in examples(cache, split, limit)]
         seen = sum(float(row["seen"].sum()) for row in rows)
-        return HeldOutExamples(
-            rows, len(rows), sum(float((row["next"] ** 2 * row["seen"]).sum()) for row in rows) / seen
-        )
+        return HeldOutExamples(rows, len(rows), sum(float((row["next"] ** 2 * row["seen"]).sum()) for row in rows) / seen)
 
     def scores(
         self, totals: Mapping[str, Sum], examples: HeldOutExamples, outputs: Sequence[np.ndarray] = ()

@@ -333,9 +333,7 @@ def test_a_bug_is_no_damage(saved, tmp_path, p, monkeypatch, place):
 def test_a_run_without_a_checkpoint_says_what_is_the_case(saved, tmp_path):
     """Before the first save, while one is under way, and of another step: the error says which, and what to do."""
     (tmp_path / "checkpoints").mkdir()
-    with pytest.raises(
-        CheckpointError, match="has no checkpoint yet: its run has not come to its first save, or ended before"
-    ):
+    with pytest.raises(CheckpointError, match="has no checkpoint yet: its run has not come to its first save, or ended before"):
         checkpoint.read_params(tmp_path)
     (tmp_path / "checkpoints" / "7.orbax-checkpoint-tmp").mkdir()
     for step in (None, 7):

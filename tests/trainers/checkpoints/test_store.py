@@ -77,9 +77,12 @@ def server(tmp_path_factory) -> Iterator[Server]:
     found = Server(tmp_path_factory.mktemp("store"))
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {
-            "EPATH_USE_TF": "false", "STORAGE_EMULATOR_HOST": found.url, "TENSORSTORE_GCS_HTTP_URL": found.url,
-            "GOOGLE_AUTH_TOKEN_FOR_TESTING": "token", "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
-        }.items():  # fmt: skip
+            "EPATH_USE_TF": "false",
+            "STORAGE_EMULATOR_HOST": found.url,
+            "TENSORSTORE_GCS_HTTP_URL": found.url,
+            "GOOGLE_AUTH_TOKEN_FOR_TESTING": "token",
+            "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
+        }.items():
             patch.setenv(name, value)
         for protocol in ("gs", "gcs"):
             patch.setitem(config.conf, protocol, {"token": "anon", "endpoint_url": found.url})

@@ -37,9 +37,7 @@ def e(data, monkeypatch):
         model=dataclasses.replace(e.model, vocab=320, layers=2, model_dim=32, dropout=0.0),
         data=dataclasses.replace(e.data, cache="toy", batch_size=8, length=64),
         optimizer=AdamW(schedule=Constant(value=3e-3)),
-        train=dataclasses.replace(
-            e.train, init_from="", freeze=(), freeze_layers=0, steps=200, save_every=0, log_every=40
-        ),
+        train=dataclasses.replace(e.train, init_from="", freeze=(), freeze_layers=0, steps=200, save_every=0, log_every=40),
         eval=RateAndRank(split="test", batch_size=8, responses=10, others=3, tokens=12),
     )
 

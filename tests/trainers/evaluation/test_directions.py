@@ -20,9 +20,7 @@ def test_errors_fall_and_hits_rise():
     """The last part of a metric's name decides, wherever it was measured; a task says it of its own scores."""
     assert lower_is_better("eval/cross_entropy", {}) and lower_is_better("eval/next_sentence/cross_entropy", {})
     assert not lower_is_better("eval/accuracy", {}) and not lower_is_better("eval/next_sentence/accuracy", {})
-    text, labelled, translated = (
-        task(name).directions for name in ("gpt.quickstart", "bert.base_mnli", "gshard_m4.quickstart")
-    )
+    text, labelled, translated = (task(name).directions for name in ("gpt.quickstart", "bert.base_mnli", "gshard_m4.quickstart"))
     assert lower_is_better("eval/perplexity", text) and lower_is_better("eval/bits_per_byte", text)
     assert not lower_is_better("eval/macro_f1", labelled) and not lower_is_better("eval/stripped_bleu_low", translated)
 

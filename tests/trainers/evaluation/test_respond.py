@@ -111,9 +111,7 @@ def test_a_model_of_few_positions_responds(tiny):
     """Of 24 positions, half are left for the candidate."""
     _, _, folder = tiny
     e = registry.tiny(registry.load("gpt.gpt2_124m"))
-    plan = make_plan(
-        dataclasses.replace(e, model=dataclasses.replace(e.model, vocab=320, max_positions=24)), jax.devices()[:1]
-    )
+    plan = make_plan(dataclasses.replace(e, model=dataclasses.replace(e.model, vocab=320, max_positions=24)), jax.devices()[:1])
     responder = Responder(plan.model, Respond(candidates=2), folder)
     assert (responder.generator.config.tokens, responder.generator.config.length) == (12, 12)
     assert len(responder(fresh_state(plan).params, ["the old cat", "a"])) == 2

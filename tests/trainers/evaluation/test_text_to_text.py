@@ -47,10 +47,17 @@ def write_cache(folder: Path, vocabulary: int) -> None:
     packing.write_rows(folder / "train" / "all.array_record", rows)
     (folder / "test.jsonl").write_text("".join(json.dumps(example) + "\n" for example in EXAMPLES[:20]))
     manifest = {
-        "cache": folder.name, "kind": "text_to_text", "task": "debian_sections", "form": "classification", "labels": LABELS,
-        "inputs_length": SHAPE[0], "targets_length": SHAPE[1], "vocabulary": vocabulary, "fingerprint": "f" * 64,
+        "cache": folder.name,
+        "kind": "text_to_text",
+        "task": "debian_sections",
+        "form": "classification",
+        "labels": LABELS,
+        "inputs_length": SHAPE[0],
+        "targets_length": SHAPE[1],
+        "vocabulary": vocabulary,
+        "fingerprint": "f" * 64,
         "parts": {"all": {"examples": len(EXAMPLES), "rows": len(rows)}},
-    }  # fmt: skip
+    }
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
@@ -71,9 +78,7 @@ def e(data, monkeypatch) -> Experiment:
     return dataclasses.replace(
         e,
         model=model,
-        data=dataclasses.replace(
-            e.data, cache="sections", batch_size=4, inputs_length=SHAPE[0], targets_length=SHAPE[1]
-        ),
+        data=dataclasses.replace(e.data, cache="sections", batch_size=4, inputs_length=SHAPE[0], targets_length=SHAPE[1]),
         optimizer=Adafactor(schedule=Constant(value=1e-2), parameter_scale=False),
         train=dataclasses.replace(e.train, steps=60, save_every=30, log_every=10),
         eval=Decode(split="test", beams=1, length_penalty=0.0, max_length=8, batch_size=8),
@@ -104,9 +109,7 @@ def test_it_learns_to_write_labels(e, tmp_path, monkeypatch, capsys):
     for folder in ("whole", "release"):
         out = command(evaluate_script, monkeypatch, capsys, "--checkpoint", tmp_path / folder, "--limit", 10, "--json")
         assert json.loads(out[out.index("{") :])["all"]["accuracy"] == 1
-    assert "accuracy" in command(
-        evaluate_script, monkeypatch, capsys, "--checkpoint", tmp_path / "release", "--beams", 2
-    )
+    assert "accuracy" in command(evaluate_script, monkeypatch, capsys, "--checkpoint", tmp_path / "release", "--beams", 2)
     with pytest.raises(UserError, match=r"t5\.debian_sections_5k: this model does not classify texts"):
         command(classify_script, monkeypatch, capsys, "--checkpoint", tmp_path / "whole", "a toy")
 

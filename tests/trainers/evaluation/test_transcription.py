@@ -24,14 +24,7 @@ from trainers.weights.open import foreign
 
 # Ids: words below 10, the end 10, special ones, no timestamps 19, timestamps from 20 on, a second each.
 RULES = Rules(
-    first=1,
-    end=10,
-    timestamp=20,
-    no_timestamps=19,
-    resolution=1.0,
-    never=(3, *range(11, 19)),
-    never_first=(2,),
-    timed=True,
+    first=1, end=10, timestamp=20, no_timestamps=19, resolution=1.0, never=(3, *range(11, 19)), never_first=(2,), timed=True
 )
 
 
@@ -93,9 +86,13 @@ def tiny(tmp_path_factory) -> tuple:
     from trainers.weights.source import Arrays
 
     c = dataclasses.replace(
-        registry.load("whisper.tiny").model.tiny(), vocab=vocabulary.size, start_id=vocabulary.start, source_positions=100,
-        max_positions=24, dropout=0.0,
-    )  # fmt: skip
+        registry.load("whisper.tiny").model.tiny(),
+        vocab=vocabulary.size,
+        start_id=vocabulary.start,
+        source_positions=100,
+        max_positions=24,
+        dropout=0.0,
+    )
     params = split(family_of(c).model(c, jax.random.key(1), WHERE))
     e = foreign(c, "whisper.tiny")
     plan, params = placed(e, Arrays(c, params))

@@ -99,15 +99,21 @@ def test_shuffled_sources_keep_language_and_references():
     examples = [Sentence(lang, f"{lang}{i}", f"t{i}") for lang in ("de", "es") for i in range(5)]
     moved = shuffled(examples)
     assert [e.target for e in moved] == [e.target for e in examples]
-    assert all(a.source != b.source and a.lang == b.lang and b.source.startswith(a.lang)
-               for a, b in zip(examples, moved, strict=True))  # fmt: skip
+    assert all(
+        a.source != b.source and a.lang == b.lang and b.source.startswith(a.lang) for a, b in zip(examples, moved, strict=True)
+    )
 
 
 def test_buckets_are_thirds_by_training_pairs():
     """The languages with most pairs are "high", those with fewest "low"."""
     assert buckets({n: {"pairs": p} for n, p in zip("abcdef", [5, 50, 1, 30, 2, 9], strict=True)}) == {
-        "b": "high", "d": "high", "f": "middle", "a": "middle", "e": "low", "c": "low",
-    }  # fmt: skip
+        "b": "high",
+        "d": "high",
+        "f": "middle",
+        "a": "middle",
+        "e": "low",
+        "c": "low",
+    }
 
 
 def test_a_missing_split_names_those_there(toy):

@@ -18,8 +18,10 @@ FIELDS = {
     "devices": {"layout.mesh.data"},
 }
 POINT = {"step_ms": 4.0, "optimizer_ms": 1.0, "gradients_ms": 3.0, "tokens_per_s": 5e4, "compile_s": 4.0} | {
-    "host_ms": 4.0, "batch_ms": 1.0, "wall_ms": 9.0,
-}  # fmt: skip
+    "host_ms": 4.0,
+    "batch_ms": 1.0,
+    "wall_ms": 9.0,
+}
 
 
 def faked(name: str, *growth: float) -> growth.Curve:
@@ -46,9 +48,7 @@ def test_a_curve_varies_one_size(curve):
 def test_lengths_have_the_same_tokens():
     """A row is as many times longer as there are fewer rows."""
     data: list[Any] = [CURVES["length"].experiment(n).data for n in CURVES["length"].sizes]
-    assert {d.batch_size * d.length for d in data} == {2048} and [d.length for d in data] == list(
-        CURVES["length"].sizes
-    )
+    assert {d.batch_size * d.length for d in data} == {2048} and [d.length for d in data] == list(CURVES["length"].sizes)
 
 
 def test_ratios_and_goals():

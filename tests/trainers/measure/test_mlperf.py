@@ -48,9 +48,7 @@ def write_one_translation(cache: Path) -> None:
     for path in (cache / "train").iterdir():
         inputs = [source.tag_id(path.stem), *source.encode("datei save"), source.eos_id]
         targets = [*target.encode("the file 1 2"), target.eos_id]
-        row = [
-            np.pad(x, (0, 16 - len(x))) for ids in (inputs, targets) for x in (ids, np.ones(len(ids)), range(len(ids)))
-        ]
+        row = [np.pad(x, (0, 16 - len(x))) for ids in (inputs, targets) for x in (ids, np.ones(len(ids)), range(len(ids)))]
         packing.write_rows(path, [np.concatenate(row).astype(np.int32)] * 16)
 
 
@@ -144,15 +142,7 @@ def test_a_short_bert_run_is_aborted_and_passes(bert_log):
 @pytest.mark.integration
 def test_the_verdict_is_that_of_mlperfs_command(bert_log):
     """MLPerf's checker, called as its users do, says of a log that misses the target what `verdict` returns, and nothing else."""
-    command = [
-        sys.executable,
-        "-m",
-        "mlperf_logging.compliance_checker",
-        "--ruleset",
-        "4.1.0",
-        "--log_output",
-        "/dev/null",
-    ]
+    command = [sys.executable, "-m", "mlperf_logging.compliance_checker", "--ruleset", "4.1.0", "--log_output", "/dev/null"]
     official = subprocess.run([*command, "--werror", str(bert_log)], capture_output=True, text=True, check=False)
     (missed,) = verdict(bert_log)
     assert official.returncode == 1 and official.stderr.count("Failed") == 1
@@ -208,9 +198,7 @@ def test_a_translation_ends_when_it_meets_its_target(tmp_path):
     aborted = logged(m4(), tmp_path, target=20.0)
     assert status(read(aborted)) == "aborted" and value(read(aborted), "eval_accuracy") < 20
     e = m4()
-    met = logged(
-        dataclasses.replace(e, train=dataclasses.replace(e.train, steps=60, eval_every=10)), tmp_path, target=20.0
-    )
+    met = logged(dataclasses.replace(e, train=dataclasses.replace(e.train, steps=60, eval_every=10)), tmp_path, target=20.0)
     events = read(met)
     scores = [event for event in events if event.key == "eval_accuracy"]
     assert [aborted.name, met.name] == ["result_0.txt", "result_1.txt"]

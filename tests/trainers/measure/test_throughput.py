@@ -29,9 +29,20 @@ from trainers.programs.model_flops import model_flops, program_flops
 from trainers.programs.products import total
 
 KEYS = {
-    "experiment", "step_s_median", "step_s_p10", "step_s_p90", "tokens_per_s", "mfu", "hfu", "peak_flops", "compile_s",
-    "first_step_s", "peak_memory_gib", "input_stall_share", "versions",
-}  # fmt: skip
+    "experiment",
+    "step_s_median",
+    "step_s_p10",
+    "step_s_p90",
+    "tokens_per_s",
+    "mfu",
+    "hfu",
+    "peak_flops",
+    "compile_s",
+    "first_step_s",
+    "peak_memory_gib",
+    "input_stall_share",
+    "versions",
+}
 
 
 def tiny(name: str, **model) -> Experiment:
@@ -120,9 +131,15 @@ WHILE = "%c = (s32[], f32[8,8]) while(%m2), condition=%condition, body=%body"
 def test_what_cannot_be_counted_is_not(line, expected):
     """Loops count as often as they run, cuBLAS's calls by their sizes; what is unknown is an error that names it, not a guess."""
     p = program(
-        "%l = f32[8,4] parameter(1)", "%r = f32[4,3] parameter(2)", "%m = f32[8,8] parameter(3)", "%g = pred[] parameter(4)",
-        "%m2 = (s32[], f32[8,8]) parameter(5)", line, "ROOT %z = f32[500] copy(%x)", before=LOOP,
-    )  # fmt: skip
+        "%l = f32[8,4] parameter(1)",
+        "%r = f32[4,3] parameter(2)",
+        "%m = f32[8,8] parameter(3)",
+        "%g = pred[] parameter(4)",
+        "%m2 = (s32[], f32[8,8]) parameter(5)",
+        line,
+        "ROOT %z = f32[500] copy(%x)",
+        before=LOOP,
+    )
     if isinstance(expected, str):
         with pytest.raises(HloError, match=expected.replace("$", r"\$")):
             total(p)
@@ -157,9 +174,7 @@ def report(trace) -> Callable[[Experiment], dict]:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize(
-    "e", [GPT, *(pytest.param(e, marks=pytest.mark.slow) for e in (BERT, SPARSE))], ids=lambda e: e.name
-)
+@pytest.mark.parametrize("e", [GPT, *(pytest.param(e, marks=pytest.mark.slow) for e in (BERT, SPARSE))], ids=lambda e: e.name)
 def test_reports_are_complete_and_consistent(report, e):
     """Each report has all keys and goes through JSON; times and shares are in order."""
     found = report(e)
@@ -171,9 +186,7 @@ def test_reports_are_complete_and_consistent(report, e):
     assert found["first_step_s"] > found["compile_s"]
     assert {"jax", "jaxlib", "flax", "python"} <= found["versions"].keys()
     text = throughput.as_text(found)
-    assert all(
-        word in text for word in ("MFU", "HFU", "PaLM", "matrix product", "tokens/s", "rows/s", "waited for input")
-    )
+    assert all(word in text for word in ("MFU", "HFU", "PaLM", "matrix product", "tokens/s", "rows/s", "waited for input"))
 
 
 @pytest.mark.integration

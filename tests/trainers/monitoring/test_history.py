@@ -37,28 +37,32 @@ def workdir(tmp_path) -> Path:
         {"event": "rewind", "time": at(112), "to": 6},
     )
     seen = [(2, 9), (4, 40), (6, 80), (8, 90), (8, 110), (10, 115)]
-    steps = [
-        {"time": at(t), "step": n, "waited_s": [0.1, 38.0 if n == 6 else 0.2], "memory_gib": [1.0, 2.0]}
-        for n, t in seen
-    ]
+    steps = [{"time": at(t), "step": n, "waited_s": [0.1, 38.0 if n == 6 else 0.2], "memory_gib": [1.0, 2.0]} for n, t in seen]
     lines(tmp_path / "hosts.jsonl", {"time": at(1), "hosts": ["one", "<two>"]}, *steps)
     rates = {2: 100, 4: 100, 6: 100 / 21, 8: 100, 10: 100}
     lines(
         tmp_path / "metrics.jsonl",
-        *({"step": n, "loss": 3.0 - n / 10, "tokens": 100, "tokens_per_s": rate, "gradient_norm": 1.0, "learning_rate": 1e-3,
-           "memory_gib": 1.0, "moe/load_decoder": [1.5, 0.5]} for n, rate in rates.items()),
+        *(
+            {
+                "step": n,
+                "loss": 3.0 - n / 10,
+                "tokens": 100,
+                "tokens_per_s": rate,
+                "gradient_norm": 1.0,
+                "learning_rate": 1e-3,
+                "memory_gib": 1.0,
+                "moe/load_decoder": [1.5, 0.5],
+            }
+            for n, rate in rates.items()
+        ),
         {"step": 10, "eval/cross_entropy": 2.5},
-    )  # fmt: skip
+    )
     return tmp_path
 
 
 def test_lost_steps_stalls_and_times_are_those_of_the_logs(workdir):
     h = history.read(workdir)
-    assert [(s.restored, s.last, s.exit_code, s.lost) for s in h.starts] == [
-        (0, 2, 75, 0),
-        (2, 8, None, 2),
-        (6, 10, None, 0),
-    ]
+    assert [(s.restored, s.last, s.exit_code, s.lost) for s in h.starts] == [(0, 2, 75, 0), (2, 8, None, 2), (6, 10, None, 0)]
     assert (h.trained_s, h.idle_s) == (10 + 60 + 15, 20 + 10)
     (stall,) = h.stalls  # two steps, 20 s longer than usual
     assert (stall.step, round(stall.per_step), round(stall.seconds)) == (6, 21, 40)
@@ -107,9 +111,26 @@ def test_a_folder_without_a_run_is_refused(tmp_path):
 
 
 HOSTILE: tuple[Any, ...] = (
-    "<script src=//a.b>", "2026-01-02T03:00:00<script>", "\"><script>", "a\ud800<script>", None, True, -1, 2**70, 10**400, 1e308,
-    float("nan"), float("inf"), [], ["<script>"], {"<script>": "<script>"}, [[]], "x" * 10**5, "$\\frac$", "9999-99-99",
-)  # fmt: skip
+    "<script src=//a.b>",
+    "2026-01-02T03:00:00<script>",
+    '"><script>',
+    "a\ud800<script>",
+    None,
+    True,
+    -1,
+    2**70,
+    10**400,
+    1e308,
+    float("nan"),
+    float("inf"),
+    [],
+    ["<script>"],
+    {"<script>": "<script>"},
+    [[]],
+    "x" * 10**5,
+    "$\\frac$",
+    "9999-99-99",
+)
 
 
 def places(workdir: Path) -> list[tuple[str, int, str | None]]:
@@ -186,13 +207,7 @@ def test_drawn_pictures_take_whatever_is_left(workdir):
     """Odd names and numbers in the logs of metrics are left out of the pictures too, which are drawn, and counted."""
     first = {"step": 1, "loss": 3.0, "moe/load_decoder": [1.0], "$\\frac$_per_s": 3.0, "eval/a/b": 1.0, "eval/$x$": 2.0}
     rest = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    lines(
-        workdir / "metrics.jsonl",
-        first,
-        *rest,
-        {"step": 11, "loss": "low", "eval/a/b": 1.0},
-        {"step": 10**400, "loss": 1.0},
-    )
+    lines(workdir / "metrics.jsonl", first, *rest, {"step": 11, "loss": "low", "eval/a/b": 1.0}, {"step": 10**400, "loss": 1.0})
     page = report.write(workdir).read_text()
     assert "odd lines, left out</dt><dd>3<" in page and "Expert load" in page
     assert history.read(workdir).unit == "tokens"

@@ -22,10 +22,7 @@ def test_a_spike_sends_the_run_back_and_past_its_batches(small, tmp_path, monkey
     monkeypatch.setattr(trainer, "Batches", Batches)
     changed_steps(
         monkeypatch,
-        lambda call, state, metrics: (
-            state,
-            metrics | {"loss": metrics["loss"] * (9.0 if asked[-1] in (8, 9) else 1.0)},
-        ),
+        lambda call, state, metrics: (state, metrics | {"loss": metrics["loss"] * (9.0 if asked[-1] in (8, 9) else 1.0)}),
     )
     e = with_train(small, steps=12, log_every=1, save_every=3, spike=3.0, spike_skip=4)
     assert run(e, tmp_path / "whole") == trainer.DONE

@@ -22,9 +22,7 @@ def rows(*points: tuple[str, str, float]) -> list[calibration.Row]:
 
 
 V4 = rows(("v4:2x2x1", "A", 0.8), ("v4:2x2x1", "A", 0.9), ("v4:2x2x1", "B", 1.0))
-BOTH = rows(
-    ("v4:2x2x1", "A", 0.8), ("v4:2x2x1", "A", 0.9), ("v4:2x2x1", "B", 1.0), ("v5e:2x2", "A", 1.2), ("v5e:2x2", "B", 1.1)
-)
+BOTH = rows(("v4:2x2x1", "A", 0.8), ("v4:2x2x1", "A", 0.9), ("v4:2x2x1", "B", 1.0), ("v5e:2x2", "A", 1.2), ("v5e:2x2", "B", 1.1))
 
 
 def test_a_held_out_point_is_predicted_from_the_others():

@@ -40,8 +40,7 @@ def test_an_all_reduce_is_two_gathers():
 
 
 @pytest.mark.parametrize(
-    ("group", "us"),
-    [(X, 4 + 2), (Z, 4 + 1), ((0, 8), 4 + 1), ((0, 1, 8, 9, 16, 17, 24, 25), 4 + 3), (tuple(range(32)), 4 + 5)],
+    ("group", "us"), [(X, 4 + 2), (Z, 4 + 1), ((0, 8), 4 + 1), ((0, 1, 8, 9, 16, 17, 24, 25), 4 + 3), (tuple(range(32)), 4 + 5)]
 )
 def test_exchanges(group, us):
     """An all-to-all takes n / 8 of a device's bytes over a ring of n, n / 4 over a line, and as long as its longest dimension."""
@@ -62,11 +61,7 @@ RING = list(zip(X, (*X[1:], X[0]), strict=True))
     [
         (RING, 8 + 1, {(0, 1)}),
         ([(b, a) for a, b in RING], 8 + 1, {(0, -1)}),
-        (
-            [(0, 16), (8, 24), (16, 0), (24, 8)],
-            8 + 2,
-            {(0, 1), (0, -1)},
-        ),  # half of the bytes either way, two such a link
+        ([(0, 16), (8, 24), (16, 0), (24, 8)], 8 + 2, {(0, 1), (0, -1)}),  # half of the bytes either way, two such a link
         ([(0, 16)], 4 + 2, {(0, 1), (0, -1)}),
         ([(0, 10)], 8 + 2, {(0, 1), (1, 1)}),  # one on, in x and in y
         ([(0, 24)], 8 + 1, {(0, -1)}),  # the shorter way

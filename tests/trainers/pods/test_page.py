@@ -24,13 +24,7 @@ def layer(start: float, *, backward: bool) -> list[dict[str, Any]]:
 
     def add(lane: str, label: str, kind: str, a_ms: float, b_ms: float) -> None:
         spans.append(
-            {
-                "lane": lane,
-                "label": label,
-                "kind": kind,
-                "start": start + a_ms * scale / 1e3,
-                "end": start + b_ms * scale / 1e3,
-            }
+            {"lane": lane, "label": label, "kind": kind, "start": start + a_ms * scale / 1e3, "end": start + b_ms * scale / 1e3}
         )
 
     add("links", "all-gather of attention weights", "all-gather", 0, 9)
@@ -101,16 +95,7 @@ REPORT: dict[str, Any] = {
         "kind label component source shape times seconds exposed_s",
         *(("matrix", f"dot_general {i}", MOE, f"moe.py:{120 + i}", SHAPE, 64, 2.9 / i, 2.9 / i) for i in range(1, 8)),
         ("communication", "all-to-all, tokens to experts", MOE, "moe.py:88", "bf16[256,64,8192]", 128, 0.9, 0.74),
-        (
-            "vector",
-            'softmax of router & <top 2> "gates"',
-            f"{MOE}.router",
-            "moe.py:61",
-            "f32[2048,512]",
-            192,
-            0.31,
-            0.31,
-        ),
+        ("vector", 'softmax of router & <top 2> "gates"', f"{MOE}.router", "moe.py:61", "f32[2048,512]", 192, 0.31, 0.31),
         ("memory", "copy-start", "encoder.layers", "", "bf16[8192,8192]", 64, 0.2, 0.15),
     ),
     "components": table(
@@ -181,13 +166,22 @@ def changed(**values: Any) -> dict[str, Any]:
 
 BARE = {key: REPORT[key] for key in ("experiment", "topology", "chips", "mesh", "modelled_step_s", "parts")}
 ONE = changed(
-    topology="v5e:1x1", chips=1, mesh={"data": 1}, torus={"dims": [1, 1], "wrap": [False, False]}, assignment={"data": ""},
-    collectives=[], exposed_communication_share=0.0, exposed_all_to_all_share=0.0,
-)  # fmt: skip
+    topology="v5e:1x1",
+    chips=1,
+    mesh={"data": 1},
+    torus={"dims": [1, 1], "wrap": [False, False]},
+    assignment={"data": ""},
+    collectives=[],
+    exposed_communication_share=0.0,
+    exposed_all_to_all_share=0.0,
+)
 FLAT = changed(
-    topology="v5e:16x16", chips=256, mesh={"data": 16, "expert": 4, "model": 4},
-    assignment={"data": "x", "expert": "y4", "model": "y4"}, torus={"dims": [16, 16], "wrap": [True, True]},
-)  # fmt: skip
+    topology="v5e:16x16",
+    chips=256,
+    mesh={"data": 16, "expert": 4, "model": 4},
+    assignment={"data": "x", "expert": "y4", "model": "y4"},
+    torus={"dims": [16, 16], "wrap": [True, True]},
+)
 VARIANTS = {
     "full": REPORT,
     "bare": BARE,
@@ -197,10 +191,13 @@ VARIANTS = {
     "two dimensions": FLAT,
     "one chip": ONE,
     "too big": changed(
-        fits=False, hbm_gib_per_chip=41.2, memory=REPORT["memory"] | {"temporary": 32.97}, checks_passed=False,
+        fits=False,
+        hbm_gib_per_chip=41.2,
+        memory=REPORT["memory"] | {"temporary": 32.97},
+        checks_passed=False,
         problems=["does not fit: 41.20 of 30.75 GiB"],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -267,8 +264,11 @@ def test_spans_of_a_lane_do_not_cover_each_other():
 
 def test_a_large_timeline_stays_small():
     """A few thousand spans are a file of well under a megabyte."""
-    many = [{"lane": lane, "label": "fusion.123", "kind": "loop", "start": i * 1e-4, "end": (i + 1) * 1e-4}
-            for i in range(750) for lane in ("matrix", "vector", "links", "dma")]  # fmt: skip
+    many = [
+        {"lane": lane, "label": "fusion.123", "kind": "loop", "start": i * 1e-4, "end": (i + 1) * 1e-4}
+        for i in range(750)
+        for lane in ("matrix", "vector", "links", "dma")
+    ]
     assert len(page(changed(spans=many))) < 7e5
 
 
@@ -296,12 +296,7 @@ def test_numbers_read_well():
 def test_a_mixture_s_plan_shows_what_empty_slots_would_add_and_claims_no_error():
     """All published runs behind the error are of dense models."""
     mixture = changed(
-        modelled_mfu=0.032,
-        modelled_mfu_all_slots=0.25,
-        error_pct=None,
-        expected_mfu=None,
-        calibrated_on=0,
-        remat="full",
+        modelled_mfu=0.032, modelled_mfu_all_slots=0.25, error_pct=None, expected_mfu=None, calibrated_on=0, remat="full"
     )
     text = Page(page(mixture)).text
     assert "3.2%" in text and "MFU, all slots" in text and "25.0%" in text

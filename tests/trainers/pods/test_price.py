@@ -49,10 +49,11 @@ def test_what_has_no_estimate():
     found = priced(
         vector("long", 99.7),
         "%small = f32[500]{0} negate(%x)",
-        "%room = f32[900000]{0} custom-call(), custom_call_target=\"AllocateBuffer\"",
-        "%cleared = f32[500]{0} custom-call(%x), custom_call_target=\"ZeroCrop\"",
-        "ROOT %f = f32[500]{0} fusion(%x), kind=kLoop, calls=%plain", before=plain,
-    )  # fmt: skip
+        '%room = f32[900000]{0} custom-call(), custom_call_target="AllocateBuffer"',
+        '%cleared = f32[500]{0} custom-call(%x), custom_call_target="ZeroCrop"',
+        "ROOT %f = f32[500]{0} fusion(%x), kind=kLoop, calls=%plain",
+        before=plain,
+    )
     assert parts(found) == {"step": 100.5, "vector": 99.7, "unpriced": 0.8} and not found.problems
     big = priced("%big = f32[500000]{0} broadcast(%x), dimensions={0}")
     assert us(big.unpriced_s) == 200.2
@@ -78,8 +79,10 @@ def test_rows_are_sorted_and_name_parts_of_a_step():
     """Rows come with the most seconds first."""
     found = priced(vector("a", 1), vector("b", 3), vector("c", 2))
     assert [(row.name, row.kind, us(row.seconds)) for row in found.rows] == [
-        ("b", "vector", 3), ("c", "vector", 2), ("a", "vector", 1),
-    ]  # fmt: skip
+        ("b", "vector", 3),
+        ("c", "vector", 2),
+        ("a", "vector", 1),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -146,13 +149,9 @@ SCATTER = f"""
 def test_a_reduce_scatter_is_a_fusion():
     """A fusion that reduces and keeps a slice takes half of an all-reduce, and the step waits for all of it."""
     sums = "%big = f32[2000]{0} parameter(1)"
-    found = priced(
-        sums, "ROOT %f = f32[500]{0} fusion(%big), kind=kCustom, calls=%all-reduce-scatter.1", before=SCATTER
-    )
+    found = priced(sums, "ROOT %f = f32[500]{0} fusion(%big), kind=kCustom, calls=%all-reduce-scatter.1", before=SCATTER)
     assert parts(found) == {"step": 5, "exposed": 5} and found.exposed_by_kind == {"reduce-scatter": found.exposed_s}
-    reduced = priced(
-        sums, f"ROOT %r = f32[2000]{{0}} all-reduce(%big), replica_groups={X}, to_apply=%add", before=SCATTER
-    )
+    reduced = priced(sums, f"ROOT %r = f32[2000]{{0}} all-reduce(%big), replica_groups={X}, to_apply=%add", before=SCATTER)
     assert parts(reduced) == {"step": 10, "exposed": 10}
 
 
@@ -167,7 +166,7 @@ def test_a_reduce_scatter_is_a_fusion():
             7.5 / 2,
         ),
     ],
-)  # fmt: skip
+)
 def test_the_compilers_algorithm(noted, expected):
     """A gather over two axes goes along both at once, unless the compiler notes an algorithm that does not."""
     line = f"ROOT %g = f32[2000]{{0}} all-gather(%part), replica_groups={XY}, dimensions={{0}}{noted}"
@@ -221,8 +220,9 @@ def test_a_collective_fused_with_products():
         "%part = f32[500]{0} get-tuple-element(%s), index=0",
         "%f = (f32[500]{0}, f32[2000]{0}) fusion(%part), kind=kOutput, calls=%carry" + cycles(3000),
         "%next = f32[500]{0} get-tuple-element(%f), index=0",
-        "ROOT %d = f32[2000]{0} fusion(%next), kind=kCustom, calls=%end", before=FUSED,
-    )  # fmt: skip
+        "ROOT %d = f32[2000]{0} fusion(%next), kind=kCustom, calls=%end",
+        before=FUSED,
+    )
     assert parts(found) == {"step": 5, "vector": 3, "exposed": 2} and us(found.communication_s) == 5
     assert not found.problems
 
@@ -243,8 +243,9 @@ def test_a_wrapped_collective():
         f"%s = {kind} async-start(%big), calls=%wrapped",
         f"%s2 = {kind} async-update(%s), calls=%wrapped",
         vector("v", 1),
-        "ROOT %d = f32[500]{0} async-done(%s2), calls=%wrapped", before=WRAPPED,
-    )  # fmt: skip
+        "ROOT %d = f32[500]{0} async-done(%s2), calls=%wrapped",
+        before=WRAPPED,
+    )
     assert parts(found) == {"step": 5, "vector": 1, "exposed": 4} and not found.problems
 
 
@@ -259,10 +260,7 @@ def test_copies_between_memories():
         "ROOT %e = f32[5000]{0:S(3)} slice-done(%s)",
     )
     assert parts(found) == {"step": 4 + 2, "vector": 3, "dma": 3}
-    assert [(row.kind, row.bytes, us(row.exposed)) for row in found.rows[:2]] == [
-        ("dma", 40000, 1),
-        ("vector", 4000, 3),
-    ]
+    assert [(row.kind, row.bytes, us(row.exposed)) for row in found.rows[:2]] == [("dma", 40000, 1), ("vector", 4000, 3)]
 
 
 # --- loops, branches, kernels -------------------------------------------------------------------------------------
@@ -327,10 +325,7 @@ def test_loops_in_loops():
     """A loop in a loop runs as often as both say."""
     inner = in_loop(vector("v", 1), step=2)
     outer = inner.replace("%body", "%body2").replace("%condition", "%condition2").replace("(s: ", "(s2: ")
-    call = (
-        "%y0 = (s32[], f32[500]) tuple(%zero, %x1)",
-        "%y = (s32[], f32[500]) while(%y0), condition=%condition, body=%body",
-    )
+    call = ("%y0 = (s32[], f32[500]) tuple(%zero, %x1)", "%y = (s32[], f32[500]) while(%y0), condition=%condition, body=%body")
     outer = outer.replace(vector("v", 1).replace("%x", "%x1"), "\n  ".join(["%zero = s32[] constant(0)", *call]))
     line = WHILE[2].replace("%condition", "%condition2").replace("%body", "%body2")
     found = priced(*WHILE[:2], line, before=inner + outer)
@@ -360,9 +355,7 @@ def test_the_dearest_branch_counts():
 def test_calls():
     """A computation that is called twice counts twice, in one row."""
     called = "\n%called (a: f32[500]) -> f32[500] {\n  %x = f32[500] parameter(0)\n  ROOT " + vector("v", 4) + "\n}\n"
-    found = priced(
-        "%a = f32[500] call(%x), to_apply=%called", "ROOT %b = f32[500] call(%a), to_apply=%called", before=called
-    )
+    found = priced("%a = f32[500] call(%x), to_apply=%called", "ROOT %b = f32[500] call(%a), to_apply=%called", before=called)
     assert us(found.step_s) == 8 and [(row.name, row.times) for row in found.rows] == [("v", 2)]
 
 
@@ -393,8 +386,11 @@ def test_the_timeline():
     found = priced(
         START,
         "%c = (f32[10000]{0:S(3)}, f32[10000]{0}, u32[]) copy-start(%part)",
-        vector("v", 2), DONE, "%e = f32[10000]{0:S(3)} copy-done(%c)", GATHER.format(name="g", groups=X),
-    )  # fmt: skip
+        vector("v", 2),
+        DONE,
+        "%e = f32[10000]{0:S(3)} copy-done(%c)",
+        GATHER.format(name="g", groups=X),
+    )
     bars = sorted((us(span.start), us(span.end), span.lane, span.kind, span.label) for span in found.spans)
     assert bars == [
         (0, 2, "vector", "vector", "v"),
@@ -410,8 +406,11 @@ def test_the_timeline_shows_three_iterations():
     """A loop's first three iterations have bars; what follows the loop is where the whole loop leaves it."""
     found = priced(*WHILE, vector("after", 1), before=in_loop(vector("v", 1)))
     assert [(us(span.start), us(span.end), span.loops) for span in found.spans] == [
-        (0, 1, (("w", 0, 10),)), (1, 2, (("w", 1, 10),)), (2, 3, (("w", 2, 10),)), (10, 11, ()),
-    ]  # fmt: skip
+        (0, 1, (("w", 0, 10),)),
+        (1, 2, (("w", 1, 10),)),
+        (2, 3, (("w", 2, 10),)),
+        (10, 11, ()),
+    ]
 
 
 def test_a_long_timeline_keeps_the_longest(monkeypatch):
@@ -421,9 +420,7 @@ def test_a_long_timeline_keeps_the_longest(monkeypatch):
     assert [span.label for span in found.spans] == ["a", "c"]
 
 
-UNKNOWN_LOOP = in_loop(vector("v", 1)).replace(
-    "%bound = s32[] constant(10)", "%bound = s32[] get-tuple-element(%u), index=0"
-)
+UNKNOWN_LOOP = in_loop(vector("v", 1)).replace("%bound = s32[] constant(10)", "%bound = s32[] get-tuple-element(%u), index=0")
 ODD = "\n%odd (a: f32[500]) -> f32[500] {\n  %a = f32[500] parameter(0)\n  ROOT %n = f32[500] negate(%a)\n}\n"
 
 
@@ -435,18 +432,22 @@ ODD = "\n%odd (a: f32[500]) -> f32[500] {\n  %a = f32[500] parameter(0)\n  ROOT 
         ([START, "%b = f32[500] negate(%x)"], "", "%ag is started and never waited for"),
         (WHILE, in_loop(START), "%ag is started and never waited for"),
         (
-            ['%k = f32[500]{0} custom-call(%x), custom_call_target="tpu_custom_call"' ], "",
+            ['%k = f32[500]{0} custom-call(%x), custom_call_target="tpu_custom_call"'],
+            "",
             "%k: custom call of 'tpu_custom_call' has no estimate",
         ),
         (['%k = f32[500]{0} custom-call(%x), custom_call_target="TopK"'], "", "of the step has no estimate"),
         ([f"%r = f32[500] ragged-all-to-all(%x), replica_groups={X}"], "", "%r: ragged-all-to-all is not known here"),
         (["%g = f32[500] all-gather(%x), replica_groups={{0,99}}, dimensions={0}"], "", "device 99, but the mesh has 32"),
         (["%r = (f32[500], u32[]) send(%x)"], "", "%r: send has no price"),
-        (["%a = ((f32[500]), f32[500]) async-start(%x), calls=%odd", "%b = f32[500] async-done(%a)"], ODD,
-         "%a: async-start of negate has no price"),
+        (
+            ["%a = ((f32[500]), f32[500]) async-start(%x), calls=%odd", "%b = f32[500] async-done(%a)"],
+            ODD,
+            "%a: async-start of negate has no price",
+        ),
         (["%a = ((f32[500]), f32[500]) sort-start(%x)", "%b = f32[500] sort-done(%a)"], "", "%a: sort-start"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_priced_is_a_problem(lines, before, said):
     """What the price leaves out, or guesses, is said in one line."""
     found = priced(*lines, vector("v2", 1), before=before)

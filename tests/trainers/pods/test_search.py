@@ -101,9 +101,7 @@ def test_what_an_experiment_adds_to_its_layout_stays():
 
 def test_sizes_take_up_the_threes_of_a_side():
     e = tiny("gpt.maxtext_22b")
-    e = dataclasses.replace(
-        e, model=dataclasses.replace(e.model, model_dim=48), data=dataclasses.replace(e.data, batch_size=48)
-    )
+    e = dataclasses.replace(e, model=dataclasses.replace(e.model, model_dim=48), data=dataclasses.replace(e.data, batch_size=48))
     sizes = {size for c in candidates(e, parse_slice("v4:1x2x3")) for _, size in c.experiment.layout.mesh}
     assert sizes == {1, 2, 3, 6}
 
@@ -167,9 +165,7 @@ def test_a_mesh_axis_on_part_of_a_ring_is_slower(encoder):
 
 
 def test_pipeline_keeps_less_under_1f1b_and_idles_less_with_chunks(small):
-    found = {
-        c.experiment.layout.name: bound(c.experiment, FOUR) for c in candidates(with_remat(small, "none"), FOUR)[::-1]
-    }
+    found = {c.experiment.layout.name: bound(c.experiment, FOUR) for c in candidates(with_remat(small, "none"), FOUR)[::-1]}
     assert found["pipeline_1f1b"].memory_bytes < found["gpipe"].memory_bytes
     assert found["pipeline_interleaved"].step_s < found["pipeline_1f1b"].step_s
 
@@ -239,9 +235,7 @@ def test_plans_that_turn_out_not_to_fit_come_last_and_others_take_their_place(sm
     failed = [r for r in results if not r.fits]
     assert failed and results[-len(failed) :] == failed and len(results) == 4
     assert all(r.report["hbm_gib_per_chip"] == 33.0 and math.isinf(r.step_s) for r in failed)
-    for first, second in itertools.combinations(
-        sorted(failed, key=lambda r: compiler.asked.index(r.candidate.text)), 2
-    ):
+    for first, second in itertools.combinations(sorted(failed, key=lambda r: compiler.asked.index(r.candidate.text)), 2):
         if first.candidate.experiment.layout.mesh == second.candidate.experiment.layout.mesh:
             assert estimate(second).memory_bytes <= 0.95 * estimate(first).memory_bytes
 

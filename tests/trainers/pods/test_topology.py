@@ -69,11 +69,7 @@ def test_slices_are_named_and_checked():
     assert str(parse_slice("v4:8x16x16")) == "v4:8x16x16" and parse_slice("v4:8x16x16").wrap == (True, True, True)
     assert parse_slice("v4:2x2x1").wrap == (False, False, False)
     assert parse_slice("v5e:16x16").wrap == (True, True)
-    for text, message in (
-        ("v4:8x16", "3 dimensions, as v4:4x4x4"),
-        ("v5:4x4", "did you mean 'v5"),
-        ("v6e:4x0", "2 dimensions"),
-    ):
+    for text, message in (("v4:8x16", "3 dimensions, as v4:4x4x4"), ("v5:4x4", "did you mean 'v5"), ("v6e:4x0", "2 dimensions")):
         with pytest.raises(PodError, match=message):
             parse_slice(text)
     with pytest.raises(PodError, match="no such set for v4"):
@@ -82,9 +78,7 @@ def test_slices_are_named_and_checked():
 
 def test_the_usual_slice_is_the_nearest_to_a_cube():
     """2048 chips are 8 x 16 x 16, 192 are 4 x 4 x 12, 256 of v5e are 16 x 16."""
-    assert [usual_slice(CHIPS["v4"], n).dims for n in (4, 64, 192, 2048)] == [
-        (1, 2, 2), (4, 4, 4), (4, 4, 12), (8, 16, 16),
-    ]  # fmt: skip
+    assert [usual_slice(CHIPS["v4"], n).dims for n in (4, 64, 192, 2048)] == [(1, 2, 2), (4, 4, 4), (4, 4, 12), (8, 16, 16)]
     assert usual_slice(CHIPS["v5e"], 256).dims == (16, 16)
     with pytest.raises(PodError, match="no v4 slice of 66 chips"):
         usual_slice(CHIPS["v4"], 66)
@@ -137,15 +131,25 @@ def test_all_plans_go_on_after_one_that_does_not_fit(monkeypatch, capsys):
             for slice in ("v4:2x2x1", "v5p:2x2x1", "v5e:2x2", "v6e:2x2")
         ),
     ],
-)  # fmt: skip
+)
 def test_a_tiny_plan(slice, layout, tmp_path):
     """A tiny decoder compiled for TPUs: it fits, its parts add up to the step, collectives have axes, a page is written."""
     sizes = ["--data.batch_size=64", "--eval.batch_size=64", "--model.model_dim=256", "--model.hidden_dim=1024"]
     page = tmp_path / "plan.html"
     done = plan(
-        "gpt.gspmd_64b", "--tiny", "--topology", slice, "--layout", layout, *sizes, "--json", "--page", str(page),
-        "--hlo", str(tmp_path),
-    )  # fmt: skip
+        "gpt.gspmd_64b",
+        "--tiny",
+        "--topology",
+        slice,
+        "--layout",
+        layout,
+        *sizes,
+        "--json",
+        "--page",
+        str(page),
+        "--hlo",
+        str(tmp_path),
+    )
     found = json.loads(done.stdout)
     assert found["fits"] and found["topology"] == slice and found["versions"]["libtpu"]
     assert sum(found["parts"].values()) == pytest.approx(found["modelled_step_s"], rel=1e-6)
@@ -156,9 +160,7 @@ def test_a_tiny_plan(slice, layout, tmp_path):
 
 def test_what_does_not_fit_is_refused_with_how_much():
     """Both ways in which the compiler says it are read: how much is needed, and the limit; the line says what is too much."""
-    temporaries = (
-        "total memory required for HLO temporaries (32.86G) exceeds available HBM (30.75G). HLO module: jit_step."
-    )
+    temporaries = "total memory required for HLO temporaries (32.86G) exceeds available HBM (30.75G). HLO module: jit_step."
     assert topology.parse_out_of_memory(temporaries) == (32.86, 30.75)
     exceeded = "Ran out of memory. Used 35.20G of 30.75G hbm. Exceeded by 4.45G."
     assert topology.parse_out_of_memory(exceeded) == (35.2, 30.75)

@@ -11,9 +11,7 @@ from models.sharding.pipelines.schedule import Schedule
 from trainers.programs.drawings import pictures, placement, roles, timeline
 
 LAYOUT = Layout(
-    name="drawn",
-    mesh=(("data", 2), ("model", 4)),
-    rules=rules(batch="data", embed="data", mlp="model", vocab=("model", "data")),
+    name="drawn", mesh=(("data", 2), ("model", 4)), rules=rules(batch="data", embed="data", mlp="model", vocab=("model", "data"))
 )
 
 
@@ -46,9 +44,7 @@ def test_a_timeline_is_cut_where_it_gets_long_and_counted_whole():
     """Sixteen ticks are drawn; the last line counts all of them."""
     lines = timeline(Schedule(2, 1, 20), backward=True)
     assert lines[0].startswith("stage   0 |F0") and lines[0].endswith("...")
-    assert (
-        lines[-1] == "22 ticks; idle 5.00% of the working time, counted; (p - 1) / (v m) = (2 - 1) / (1 x 20) = 5.00%"
-    )
+    assert lines[-1] == "22 ticks; idle 5.00% of the working time, counted; (p - 1) / (v m) = (2 - 1) / (1 x 20) = 5.00%"
 
 
 def test_activations_are_drawn_that_a_part_has_and_that_lie_differently():

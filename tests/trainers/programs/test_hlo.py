@@ -83,9 +83,17 @@ def test_functions_are_read_from_the_inside_out():
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("f32[2,3]", 24), ("bf16[5]", 10), ("pred[3]", 3), ("s4[3]", 2), ("f8e4m3fn[4]", 4), ("c64[2]", 16), ("f32[]", 4),
-     ("token[]", 0)],
-)  # fmt: skip
+    [
+        ("f32[2,3]", 24),
+        ("bf16[5]", 10),
+        ("pred[3]", 3),
+        ("s4[3]", 2),
+        ("f8e4m3fn[4]", 4),
+        ("c64[2]", 16),
+        ("f32[]", 4),
+        ("token[]", 0),
+    ],
+)
 def test_bytes_of_an_array(text, size):
     """An array has its elements times its dtype's bits, in whole bytes."""
     (shape,) = program(f"ROOT %y = {text} copy(%x)").computations["main"].root.shapes
@@ -166,11 +174,22 @@ def loop(first: int, step: int, direction: str, bound: str, *, swapped: bool = F
 @pytest.mark.parametrize(
     ("first", "step", "direction", "bound", "trips"),
     [
-        (0, 1, "LT", 5, 5), (0, 2, "LT", 5, 3), (1, 2, "LE", 5, 3), (0, 1, "NE", 5, 5), (0, 5, "NE", 20, 4),
-        (5, -1, "GT", 0, 5), (5, -2, "GE", 1, 3), (5, 1, "LT", 5, 0), (0, -1, "GE", 1, 0), (5, 1, "NE", 5, 0),
-        (0, 0, "LT", 5, None), (0, -1, "LT", 5, None), (0, 2, "NE", 5, None), (0, 1, "EQ", 0, None),
+        (0, 1, "LT", 5, 5),
+        (0, 2, "LT", 5, 3),
+        (1, 2, "LE", 5, 3),
+        (0, 1, "NE", 5, 5),
+        (0, 5, "NE", 20, 4),
+        (5, -1, "GT", 0, 5),
+        (5, -2, "GE", 1, 3),
+        (5, 1, "LT", 5, 0),
+        (0, -1, "GE", 1, 0),
+        (5, 1, "NE", 5, 0),
+        (0, 0, "LT", 5, None),
+        (0, -1, "LT", 5, None),
+        (0, 2, "NE", 5, None),
+        (0, 1, "EQ", 0, None),
     ],
-)  # fmt: skip
+)
 def test_trip_counts(first, step, direction, bound, trips):
     """A loop runs for first, first + step, ... until the comparison fails; one that would never end is not counted."""
     ((found,),) = loops(loop(first, step, direction, f"constant({bound})"))
@@ -229,12 +248,10 @@ def test_an_unknown_trip_count_is_an_error_or_none():
         ("mesh['a'=4,'b'=2], device_ids=([2,4]T(1,0)) {'b'}", DATA, ("data",)),
         ("mesh['a'=2,'b'=4], device_ids=(7,6,5,4,3,2,1,0) {'b'}", ((7, 6, 5, 4), (3, 2, 1, 0)), ("model",)),
     ],
-)  # fmt: skip
+)
 def test_replica_groups(text, expected, axes):
     """Each of XLA's syntaxes gives the same groups of devices, and the mesh axes that they lie along."""
-    found = collective(
-        f"all-reduce(%x), channel_id=1, replica_groups={text}, use_global_device_ids=true, to_apply=%add"
-    )
+    found = collective(f"all-reduce(%x), channel_id=1, replica_groups={text}, use_global_device_ids=true, to_apply=%add")
     assert found.groups == expected and found.axes == axes
     assert found.size == len(expected[0])
 
@@ -321,18 +338,14 @@ BRANCHES = """
 )
 def test_a_branch_counts_as_its_parent(how):
     """A collective in one branch of a conditional is counted as if the branch were taken."""
-    p = program(
-        "%p = pred[] constant(true)", f"ROOT %c = f32[8,4]{{1,0}} conditional(%p, %x, %x), {how}", before=BRANCHES
-    )
+    p = program("%p = pred[] constant(true)", f"ROOT %c = f32[8,4]{{1,0}} conditional(%p, %x, %x), {how}", before=BRANCHES)
     (found,) = collectives(p, MESH)
     assert (found.name, found.times, found.loops) == ("r", 1, ())
 
 
 def test_a_computation_called_twice_counts_twice():
     """Each call of a shared computation is a site of its own."""
-    p = program(
-        "%y = f32[8,4]{1,0} call(%x), to_apply=%yes", "ROOT %z = f32[8,4]{1,0} call(%y), to_apply=%yes", before=BRANCHES
-    )
+    p = program("%y = f32[8,4]{1,0} call(%x), to_apply=%yes", "ROOT %z = f32[8,4]{1,0} call(%y), to_apply=%yes", before=BRANCHES)
     assert [c.name for c in collectives(p, MESH)] == ["r", "r"]
 
 

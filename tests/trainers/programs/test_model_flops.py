@@ -26,9 +26,15 @@ def test_convolutions_are_counted_as_by_xla(size, stride, padding, image_dilatio
 
     def convolution(x, w):
         return jax.lax.conv_general_dilated(
-            x, w, (stride, stride), padding, (image_dilation,) * 2, (kernel_dilation,) * 2, ("NHWC", "HWIO", "NHWC"),
+            x,
+            w,
+            (stride, stride),
+            padding,
+            (image_dilation,) * 2,
+            (kernel_dilation,) * 2,
+            ("NHWC", "HWIO", "NHWC"),
             feature_group_count=groups,
-        )  # fmt: skip
+        )
 
     x, w = jnp.ones((2, size, size, 8)), jnp.ones((3, 3, 8 // groups, 12))
     analysis: Any = jax.jit(convolution).lower(x, w).cost_analysis()
@@ -67,9 +73,7 @@ def test_a_mixture_counts_the_experts_that_a_token_is_sent_to(choices, fields):
 
     exact, ample, scarce = (with_factor(factor) for factor in (choices, 2.0 * choices, choices / 2))
     assert model_flops(ample) == model_flops(exact) == slot_flops(exact)
-    assert slot_flops(ample) - slot_flops(exact) == model_flops(with_factor(2.0 * choices, 2 * choices)) - model_flops(
-        exact
-    )
+    assert slot_flops(ample) - slot_flops(exact) == model_flops(with_factor(2.0 * choices, 2 * choices)) - model_flops(exact)
     assert model_flops(scarce) == slot_flops(scarce) < model_flops(exact)
 
 

@@ -21,8 +21,6 @@ def test_shardy_propagates_and_gspmd_s_partitioner_splits(tmp_path):
     )
     with without_program_cache():
         compiled = lowered.compile({"xla_dump_to": str(tmp_path), "xla_dump_hlo_pass_re": "."})
-    passes = re.findall(
-        r"after_(shardy-xla|sharding-propagation|spmd-partitioning)\b", " ".join(sorted(os.listdir(tmp_path)))
-    )
+    passes = re.findall(r"after_(shardy-xla|sharding-propagation|spmd-partitioning)\b", " ".join(sorted(os.listdir(tmp_path))))
     assert passes == ["shardy-xla", "spmd-partitioning"]
     assert "sdy.sharding" in lowered.as_text() and "all-reduce" in (compiled.as_text() or "")

@@ -14,8 +14,11 @@ from trainers.programs.products import attention_flops, flops
         ("[8,4,16]", "[8,16,3]", "[8,4,3]", "window={size=8 stride=7 lhs_dilate=8}, dim_labels=0bf_0io->0bf", 8 * 384),
         # heads of the right operand, as a window whose other taps fall outside: [2, 4, 16] x [16, 3 heads, 8]
         (
-            "[2,4,16,1]", "[16,3,8,1]", "[2,4,3,8]",
-            "window={size=1x3 pad=0_0x2_2 rhs_reversal=0x1}, dim_labels=0bf1_i1o0->0b1f", 2 * 2 * 4 * 16 * 3 * 8,
+            "[2,4,16,1]",
+            "[16,3,8,1]",
+            "[2,4,3,8]",
+            "window={size=1x3 pad=0_0x2_2 rhs_reversal=0x1}, dim_labels=0bf1_i1o0->0b1f",
+            2 * 2 * 4 * 16 * 3 * 8,
         ),
         # a sum over heads: [4, 3 heads, 16] x [3 heads, 16, 8]
         ("[4,3,16]", "[3,16,8]", "[4,8,1]", "window={size=3}, dim_labels=b0f_0io->bf0", 2 * 4 * 3 * 16 * 8),
@@ -25,7 +28,7 @@ from trainers.programs.products import attention_flops, flops
         ("[2,5,16]", "[3,16,8]", "[2,3,8]", "window={size=3 stride=2 pad=1_1}, dim_labels=b0f_0io->b0f", 2 * 2 * 7 * 128),
         ("[2,5,16]", "[2,16,8]", "[2,3,8]", "window={size=2 rhs_dilate=2}, dim_labels=b0f_0io->b0f", 2 * 2 * 6 * 128),
     ],
-)  # fmt: skip
+)
 def test_convolutions(left, right, out, attributes, expected):
     """A product's FLOPs are those of the pairs that meet, however its batch and its heads are written as windows."""
     p = program(
@@ -55,9 +58,11 @@ def test_dots_and_fusions():
 }
 """
     p = program(
-        "%l = f32[5,6,4] parameter(1)", "%r = f32[5,4,3] parameter(2)",
-        "ROOT %o = f32[5,6,3] fusion(%l, %r), kind=kOutput, calls=%outer", before=inner,
-    )  # fmt: skip
+        "%l = f32[5,6,4] parameter(1)",
+        "%r = f32[5,4,3] parameter(2)",
+        "ROOT %o = f32[5,6,3] fusion(%l, %r), kind=kOutput, calls=%outer",
+        before=inner,
+    )
     main, once = p.computations["main"], 2 * 5 * 6 * 4 * 3
     assert flops(p, p.computations["inner"], p.computations["inner"].root) == once
     assert flops(p, main, main.root) == 2 * once and flops(p, main, main["x"]) == 0
@@ -90,18 +95,23 @@ def test_attention_kernels(name, mask, products):
 def test_attention_of_one_row(positions, share):
     """A row without a batch has its segments as two arrays like that of positions: a third one makes it causal."""
     p = program(
-        "%q = bf16[4,128,64] parameter(1)", "%a = s32[128,128] parameter(2)", "%b = s32[8,128] parameter(3)",
+        "%q = bf16[4,128,64] parameter(1)",
+        "%a = s32[128,128] parameter(2)",
+        "%b = s32[8,128] parameter(3)",
         "%at = s32[128,128] parameter(4)",
         f"ROOT %splash_mha_fwd_segmented_residuals = f32[1] custom-call(%q, %q, %q, %a, %b{positions})",
-    )  # fmt: skip
+    )
     main = p.computations["main"]
     assert attention_flops(main, main.root) == 2 * 2 * 4 * 128 * 128 * 64 * share
 
 
 def test_other_kernels_are_not_known():
     """A kernel of another name, or without queries and keys, has no FLOPs here."""
-    p = program("%q = bf16[128,64] parameter(1)", "%splash_mha_fwd_residuals = f32[1] custom-call(%q, %q)",
-                "ROOT %other = f32[1] custom-call(%q, %q)")  # fmt: skip
+    p = program(
+        "%q = bf16[128,64] parameter(1)",
+        "%splash_mha_fwd_residuals = f32[1] custom-call(%q, %q)",
+        "ROOT %other = f32[1] custom-call(%q, %q)",
+    )
     main = p.computations["main"]
     assert attention_flops(main, main["splash_mha_fwd_residuals"]) is None
     assert attention_flops(main, main.root) is None

@@ -17,9 +17,13 @@ from trainers.weights import huggingface
 from trainers.weights.huggingface import HuggingFace
 
 TABLES = {
-    "t5": "shared.weight", "t5_v1_1": "shared.weight", "mt5": "shared.weight", "switch": "shared.weight",
-    "m2m100": "model.shared.weight", "nllb_moe": "model.shared.weight",
-}  # fmt: skip
+    "t5": "shared.weight",
+    "t5_v1_1": "shared.weight",
+    "mt5": "shared.weight",
+    "switch": "shared.weight",
+    "m2m100": "model.shared.weight",
+    "nllb_moe": "model.shared.weight",
+}
 COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 NAMES = pytest.mark.parametrize("name", TABLES)
 
@@ -122,7 +126,7 @@ def test_an_index_that_names_a_lost_tensor_is_refused(tmp_path):
         ("nllb_moe", dict(moe_eval_capacity_token_fraction=-1), "moe_eval_capacity_token_fraction=-1 is not supported, only 1.0"),
         ("nllb_moe", dict(moe_eval_capacity_token_fraction=0.5), "moe_eval_capacity_token_fraction=0.5 is not supported"),
     ],
-)  # fmt: skip
+)
 def test_a_router_that_computes_otherwise_is_refused(name, settings, error, tmp_path):
     """In lower precision it chooses other experts; with a capacity in evaluation it drops tokens."""
     shutil.copytree(FIXTURES / name, tmp_path / "f")

@@ -26,9 +26,20 @@ from trainers.weights import open
 from trainers.weights.gguf import Gguf
 
 CONFIG = GptConfig(
-    vocab=96, layers=2, model_dim=32, hidden_dim=64, heads=4, head_dim=8, kv_heads=2, positions="rotary",
-    rotary_base=500.0, norm_eps=1e-5, activation="silu", gated=True, dialect="llama",
-)  # fmt: skip
+    vocab=96,
+    layers=2,
+    model_dim=32,
+    hidden_dim=64,
+    heads=4,
+    head_dim=8,
+    kv_heads=2,
+    positions="rotary",
+    rotary_base=500.0,
+    norm_eps=1e-5,
+    activation="silu",
+    gated=True,
+    dialect="llama",
+)
 
 
 def permuted(w: np.ndarray, heads: int) -> np.ndarray:
@@ -37,9 +48,16 @@ def permuted(w: np.ndarray, heads: int) -> np.ndarray:
 
 
 def write(
-    path: Path, c: GptConfig, params: dict, kind: str = "F32", *, architecture: str = "llama", skip: str = "",
-    integers: str = "", **settings: Any,
-) -> Path:  # fmt: skip
+    path: Path,
+    c: GptConfig,
+    params: dict,
+    kind: str = "F32",
+    *,
+    architecture: str = "llama",
+    skip: str = "",
+    integers: str = "",
+    **settings: Any,
+) -> Path:
     """A GGUF file as the converter would write it: matrices quantized, norms not."""
     flat, tensors = flatten(params), {}
     tensors["token_embd.weight"] = flat["embedding.table"]
@@ -64,9 +82,7 @@ def write(
             tensors[f"blk.{i}.attn_output.bias"] = layer["attention.o_bias"]
     arrays = {name: np.asarray(x, np.int8 if name == integers else np.float32) for name, x in tensors.items()}
     arrays.pop(skip, None)
-    return writers.gguf(
-        path, architecture, {"context_length": 2048} | writers.gguf_settings(c) | settings, arrays.items(), kind
-    )
+    return writers.gguf(path, architecture, {"context_length": 2048} | writers.gguf_settings(c) | settings, arrays.items(), kind)
 
 
 @pytest.mark.parametrize("variant", [{}, {"tied": False, "kv_heads": 0}, {"attention_bias": True}], ids=str)
@@ -207,7 +223,7 @@ def test_numbers_are_the_librarys_however_many_are_made_at_once(kind, tmp_path, 
 @pytest.mark.parametrize(
     ("kind", "stored", "computed"),
     [("F32", "float32", "float32"), ("F16", "float16", "float32"), ("BF16", "bfloat16", "bfloat16"), ("Q8_0", "Q8_0", "float32")],
-)  # fmt: skip
+)
 def test_a_file_is_computed_as_most_of_it_is_stored(kind, stored, computed, tmp_path):
     """Norms are float32 in every file; quantized numbers are made in float32, and so are those of float16."""
     e, weights = open.open_model(write(tmp_path / "m.gguf", CONFIG, ours.fresh(CONFIG, 0), kind))

@@ -27,25 +27,43 @@ from trainers.weights.huggingface import HuggingFace
 PARITY = Path(__file__).parents[2] / "fixtures/parity"
 # llama.cpp's names of a layer's tensors, by Hugging Face's.
 NAMES = {
-    "input_layernorm": "attn_norm", "pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm",
-    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
-    "self_attn.qkv_proj": "attn_qkv", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
-    "self_attn.sinks": "attn_sinks", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
-    "mlp.gate_up_proj": "ffn_up", "mlp.gate": "ffn_gate_inp", "mlp.router": "ffn_gate_inp",
-    "block_sparse_moe.gate": "ffn_gate_inp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
-    "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
+    "input_layernorm": "attn_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.qkv_proj": "attn_qkv",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "self_attn.sinks": "attn_sinks",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "mlp.gate_up_proj": "ffn_up",
+    "mlp.gate": "ffn_gate_inp",
+    "mlp.router": "ffn_gate_inp",
+    "block_sparse_moe.gate": "ffn_gate_inp",
+    "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+    "mlp.shared_expert.up_proj": "ffn_up_shexp",
     "mlp.shared_expert.down_proj": "ffn_down_shexp",
-}  # fmt: skip
+}
 OUTER = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 EXPERTS = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down", "w1": "gate", "w3": "up", "w2": "down"}
 AFTER = ("gemma2", "gemma3", "olmo2", "gpt-oss")  # whose post_attention_layernorm has the name that it says
 PERMUTED = ("llama", "smollm3")
 KEYS = {
-    "num_hidden_layers": "block_count", "hidden_size": "embedding_length", "intermediate_size": "feed_forward_length",
-    "num_attention_heads": "attention.head_count", "num_key_value_heads": "attention.head_count_kv",
-    "head_dim": "attention.key_length", "rms_norm_eps": "attention.layer_norm_rms_epsilon",
+    "num_hidden_layers": "block_count",
+    "hidden_size": "embedding_length",
+    "intermediate_size": "feed_forward_length",
+    "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv",
+    "head_dim": "attention.key_length",
+    "rms_norm_eps": "attention.layer_norm_rms_epsilon",
     "max_position_embeddings": "context_length",
-}  # fmt: skip
+}
 
 
 def converted(architecture: str, theirs: dict[str, Any], tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -61,9 +79,7 @@ def converted(architecture: str, theirs: dict[str, Any], tensors: dict[str, np.n
             made[f"{OUTER[base]}.{suffix}"] = x
             continue
         _, _, layer, inside = name.split(".", 3)
-        inside, _, suffix = (
-            inside.rpartition(".") if not inside.endswith(("sinks", "_proj", "_bias")) else (inside, "", "weight")
-        )
+        inside, _, suffix = inside.rpartition(".") if not inside.endswith(("sinks", "_proj", "_bias")) else (inside, "", "weight")
         at = f"blk.{layer}."
         if ".experts." in f"{inside}." and architecture == "gpt-oss":
             made |= {f"{at}{key}": value for key, value in of_oss(name.rpartition(".")[2], x).items()}
@@ -90,12 +106,7 @@ def of_oss(name: str, x: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def write(
-    path: Path,
-    architecture: str,
-    theirs: dict[str, Any],
-    tensors: dict[str, np.ndarray],
-    kind: Kind = Kind.F32,
-    **keys: Any,
+    path: Path, architecture: str, theirs: dict[str, Any], tensors: dict[str, np.ndarray], kind: Kind = Kind.F32, **keys: Any
 ) -> Path:
     """A GGUF file with the settings of a config.json, with further keys ("attention__key" for attention.key), and of tensors."""
     settings = {key: theirs[name] for name, key in KEYS.items() if theirs.get(name)}
@@ -119,33 +130,78 @@ MOE = dict(expert_count=7, expert_used_count=3)
 SLIDES = dict(attention__sliding_window=5, attn_logit_softcapping=50.0, final_logit_softcapping=30.0)
 AMPLITUDE = float(f"{math.sqrt(1 + math.log(4) / math.log(6)):.7g}")
 LONG = dict(
-    rope_type="longrope", rope_theta=500.0, partial_rotary_factor=0.75, long_factor=[2.0, 3.0, 5.0], short_factor=[1.0, 1.2, 1.5],
-    original_max_position_embeddings=6, attention_factor=AMPLITUDE,
-)  # fmt: skip
+    rope_type="longrope",
+    rope_theta=500.0,
+    partial_rotary_factor=0.75,
+    long_factor=[2.0, 3.0, 5.0],
+    short_factor=[1.0, 1.2, 1.5],
+    original_max_position_embeddings=6,
+    attention_factor=AMPLITUDE,
+)
 # The folder, its architecture, further keys of the file, and what settings a file cannot have.
 CASES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("llama", "llama", {}, {}),
     ("llama_biased", "llama", {}, dict(hidden_act="silu")),
     ("llama_linear", "llama", dict(rope__scaling__type="linear", rope__scaling__factor=3.0), {}),
-    ("llama_yarn", "llama", dict(rope__scaling__type="yarn", rope__scaling__factor=4.0,
-        rope__scaling__original_context_length=6, rope__scaling__yarn_beta_fast=3.0), {}),
+    (
+        "llama_yarn",
+        "llama",
+        dict(
+            rope__scaling__type="yarn",
+            rope__scaling__factor=4.0,
+            rope__scaling__original_context_length=6,
+            rope__scaling__yarn_beta_fast=3.0,
+        ),
+        {},
+    ),
     ("mixtral", "llama", dict(expert_count=5, expert_used_count=2), {}),
     ("qwen2", "qwen2", {}, {}),
     ("qwen3", "qwen3", {}, {}),
     ("gemma2", "gemma2", SLIDES, dict(query_pre_attn_scalar=6)),
-    ("gemma3", "gemma3", dict(attention__sliding_window=4, attention__sliding_window_pattern=3, rope__freq_base_swa=70.0,
-        rope__scaling__type="linear", rope__scaling__factor=4.0), dict(query_pre_attn_scalar=6)),
+    (
+        "gemma3",
+        "gemma3",
+        dict(
+            attention__sliding_window=4,
+            attention__sliding_window_pattern=3,
+            rope__freq_base_swa=70.0,
+            rope__scaling__type="linear",
+            rope__scaling__factor=4.0,
+        ),
+        dict(query_pre_attn_scalar=6),
+    ),
     ("phi3", "phi3", dict(attention__sliding_window=6), {}),
-    ("phi3_long", "phi3", dict(rope__dimension_count=6, rope__scaling__original_context_length=6, attention__sliding_window=0,
-        rope__scaling__attn_factor=AMPLITUDE), dict(rope_parameters=LONG)),
+    (
+        "phi3_long",
+        "phi3",
+        dict(
+            rope__dimension_count=6,
+            rope__scaling__original_context_length=6,
+            attention__sliding_window=0,
+            rope__scaling__attn_factor=AMPLITUDE,
+        ),
+        dict(rope_parameters=LONG),
+    ),
     ("olmo2", "olmo2", {}, {}),
     ("smollm3", "smollm3", {}, dict(no_rope_layers=None, no_rope_layer_interval=4)),
     ("qwen2_moe", "qwen2moe", MOE | dict(expert_feed_forward_length=10, expert_shared_feed_forward_length=14), {}),
     ("qwen3_moe", "qwen3moe", MOE | dict(expert_feed_forward_length=10), {}),
     ("olmoe", "olmoe", MOE, {}),
-    ("gpt_oss", "gpt-oss", dict(expert_count=5, expert_used_count=3, expert_feed_forward_length=20, attention__sliding_window=4,
-        rope__scaling__type="yarn", rope__scaling__factor=32.0, rope__scaling__original_context_length=4096), {}),
-]  # fmt: skip
+    (
+        "gpt_oss",
+        "gpt-oss",
+        dict(
+            expert_count=5,
+            expert_used_count=3,
+            expert_feed_forward_length=20,
+            attention__sliding_window=4,
+            rope__scaling__type="yarn",
+            rope__scaling__factor=32.0,
+            rope__scaling__original_context_length=4096,
+        ),
+        {},
+    ),
+]
 
 
 @pytest.mark.parametrize(("case", "architecture", "keys", "cannot"), CASES, ids=[case for case, *_ in CASES])
@@ -170,9 +226,7 @@ def test_windows_are_where_the_file_or_the_architecture_says(tmp_path):
     """Every second layer of Gemma 2 without a word about it, others by a list of layers; all five but the last of six of Gemma
     3, with a base of 10,000."""
     at = tmp_path / "m.gguf"
-    kinds = Gguf(
-        of_case("gemma2", at, "gemma2", **SLIDES, attention__sliding_window_pattern=[False, True, True])
-    ).config.kinds
+    kinds = Gguf(of_case("gemma2", at, "gemma2", **SLIDES, attention__sliding_window_pattern=[False, True, True])).config.kinds
     assert [kind.window for kind in kinds] == [0, 5, 5]
     kinds = Gguf(of_case("gemma3", at, "gemma3", attention__sliding_window=4)).config.kinds
     assert [(kind.window, kind.base) for kind in kinds] == [(4, 1e4)]
@@ -193,9 +247,7 @@ def test_the_factors_of_llama_3_are_known(factor, tmp_path):
     def read(rotary: Rotary) -> Rotary | None:
         rates = zip(Rotary().rates(10, 500_000.0), rotary.rates(10, 500_000.0), strict=True)
         factors = {"rope_freqs.weight": np.array([plain / slow for plain, slow in rates])}
-        return Gguf(
-            write(tmp_path / "m.gguf", "llama", theirs, made | factors, rope__freq_base=500_000.0)
-        ).config.rotary
+        return Gguf(write(tmp_path / "m.gguf", "llama", theirs, made | factors, rope__freq_base=500_000.0)).config.rotary
 
     llama3 = Rotary(scaling="llama3", factor=factor, original=8192)
     assert read(llama3) == llama3
@@ -212,10 +264,14 @@ def test_the_factors_of_llama_3_are_known(factor, tmp_path):
 def test_one_size_of_gemma_has_another_scale(layers, width, scalar):
     """Logits of the 27B model are divided by the square root of width / heads, those of others by that of a head's size."""
     settings = {
-        "block_count": layers, "embedding_length": width, "feed_forward_length": 64, "context_length": 8192,
-        "attention.head_count": 32 if layers == 46 else 16, "attention.key_length": 128 if layers == 46 else 256,
+        "block_count": layers,
+        "embedding_length": width,
+        "feed_forward_length": 64,
+        "context_length": 8192,
+        "attention.head_count": 32 if layers == 46 else 16,
+        "attention.key_length": 128 if layers == 46 else 256,
         "attention.layer_norm_rms_epsilon": 1e-6,
-    }  # fmt: skip
+    }
     c = mapping.read_config("gemma2", settings, {"token_embd.weight": np.zeros((8, 1))})
     assert (c.attention_scalar, c.logit_cap, c.softmax_cap, c.kinds[0].window) == (scalar, 50, 30, 4096)
 
@@ -243,9 +299,7 @@ def test_old_files_have_a_tensor_for_each_expert(tmp_path):
 def test_an_expert_is_read_by_itself(kind, error, tmp_path, monkeypatch):
     """Of a layer's stacked experts no more is dequantized at once than one expert."""
     theirs, _ = folder("mixtral")
-    theirs = theirs | dict(
-        hidden_size=32, intermediate_size=64, num_attention_heads=4, num_key_value_heads=4, head_dim=8
-    )
+    theirs = theirs | dict(hidden_size=32, intermediate_size=64, num_attention_heads=4, num_key_value_heads=4, head_dim=8)
     shapes = interchange.their_shapes(huggingface.entries(huggingface.read_config(theirs)))
     rng = np.random.default_rng(0)
     tensors = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
@@ -311,19 +365,21 @@ def test_quantisations_that_people_ship(pack: Callable[..., tuple[np.ndarray, np
     theirs, tensors = folder("llama")
     theirs, rng = theirs | dict(intermediate_size=256), np.random.default_rng(0)
     shapes = {"gate": (256, 27), "up": (256, 27), "down": (27, 256)}
-    tensors |= {
-        f"model.layers.{i}.mlp.{x}_proj.weight": np.zeros(s, np.float32) for x, s in shapes.items() for i in (0, 1)
-    }
+    tensors |= {f"model.layers.{i}.mlp.{x}_proj.weight": np.zeros(s, np.float32) for x, s in shapes.items() for i in (0, 1)}
     made = converted("llama", theirs, tensors)
     rows = [pack(rng) for _ in range(27)]
     path, writer = tmp_path / "m.gguf", gguf.GGUFWriter.add_tensor
     packed, numbers = (np.stack(side) for side in zip(*rows, strict=True))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            gguf.GGUFWriter, "add_tensor",
-            lambda file, name, x: writer(file, name, packed, raw_dtype=Kind[pack.__name__.upper()])
-            if name == "blk.1.ffn_down.weight" else writer(file, name, x),
-        )  # fmt: skip
+            gguf.GGUFWriter,
+            "add_tensor",
+            lambda file, name, x: (
+                writer(file, name, packed, raw_dtype=Kind[pack.__name__.upper()])
+                if name == "blk.1.ffn_down.weight"
+                else writer(file, name, x)
+            ),
+        )
         write(path, "llama", theirs, made)
     assert_array_equal(Gguf(path).read("decoder.ffn.wo", (slice(1, 2),))[0], numbers.T)
 
@@ -349,7 +405,7 @@ def test_quantisations_that_people_ship(pack: Callable[..., tuple[np.ndarray, np
         ("qwen2", "llama", {}, "blk.0.attn_output.bias is missing"),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_settings_of_no_model_of_ours_are_refused(case, architecture, keys, message, tmp_path):
     """In one line that names the key and its value; none is passed over that would change what is computed."""
     with pytest.raises(InterchangeError) as caught:
@@ -359,7 +415,5 @@ def test_settings_of_no_model_of_ours_are_refused(case, architecture, keys, mess
 
 
 def test_keys_that_change_nothing_are_passed_over(tmp_path):
-    keys = dict(
-        expert_count=0, attention__sliding_window=0, rope__scaling__type="none", attention__causal=True, vocab_size=101
-    )
+    keys = dict(expert_count=0, attention__sliding_window=0, rope__scaling__type="none", attention__causal=True, vocab_size=101)
     assert Gguf(of_case("llama", tmp_path / "m.gguf", "llama", **keys)).config.dialect == "llama"

@@ -117,11 +117,7 @@ def test_names_of_old_releases_are_understood(tmp_path):
     def old_gpt2(tensors):
         bare = {k.removeprefix("transformer."): v for k, v in tensors.items()}
         mask = np.ones((1, 1, 4, 4), np.float32)
-        return bare | {
-            "h.0.attn.bias": mask,
-            "h.1.attn.masked_bias": mask[0, 0, 0, :1],
-            "lm_head.weight": bare["wte.weight"] + 0,
-        }
+        return bare | {"h.0.attn.bias": mask, "h.1.attn.masked_bias": mask[0, 0, 0, :1], "lm_head.weight": bare["wte.weight"] + 0}
 
     def old_bert(tensors):
         gamma = {
@@ -179,9 +175,7 @@ def test_a_decoder_unlike_what_it_repeats_is_refused(copied, of, tied, tmp_path)
 
 def test_copies_are_compared_without_being_held(tmp_path):
     """Opening a folder whose output matrix repeats the table of 8 MB takes less memory than that, though both are read."""
-    config = GptConfig(
-        vocab=65536, layers=1, model_dim=32, hidden_dim=8, heads=2, head_dim=16, positions="rotary", gated=True
-    )
+    config = GptConfig(vocab=65536, layers=1, model_dim=32, hidden_dim=8, heads=2, head_dim=16, positions="rotary", gated=True)
     huggingface.write_folder(weights.Arrays(config, ours.fresh(config, 0)), tmp_path / "hf")
     tensors = load_file(tmp_path / "hf/model.safetensors")
     table = tensors["model.embed_tokens.weight"]
@@ -206,9 +200,7 @@ def test_integers_are_no_weights(dtype, tmp_path):
 
 def test_quantized_folders_are_refused_by_name(tmp_path):
     folder = copy("llama", tmp_path / "bad", quantization_config={"quant_method": "gptq", "bits": 4})
-    with pytest.raises(
-        InterchangeError, match=r'quantization_config=\{"quant_method": "gptq".* is not supported, only null$'
-    ):
+    with pytest.raises(InterchangeError, match=r'quantization_config=\{"quant_method": "gptq".* is not supported, only null$'):
         HuggingFace(folder)
 
 
@@ -221,9 +213,7 @@ def test_numbers_that_are_none_are_refused(tmp_path):
 
     source = HuggingFace(copy("gpt2", tmp_path / "bad", change))
     assert np.isfinite(source.read("decoder.ffn.wi", (slice(0, 1),))).all()
-    with pytest.raises(
-        InterchangeError, match=r"bad: transformer\.h\.1\.mlp\.c_fc\.weight holds NaN or infinite numbers$"
-    ):
+    with pytest.raises(InterchangeError, match=r"bad: transformer\.h\.1\.mlp\.c_fc\.weight holds NaN or infinite numbers$"):
         source.read("decoder.ffn.wi")
 
 
@@ -236,11 +226,7 @@ def test_a_bare_decoder_is_said_to_lack_an_output(tmp_path):
     folder = copy("llama", tmp_path / "bad", bare, architectures=["LlamaModel"])
     with pytest.raises(InterchangeError) as caught:
         HuggingFace(folder)
-    for part in (
-        "holds no output matrix (lm_head.weight)",
-        "set tie_word_embeddings to true",
-        "model.embed_tokens.weight",
-    ):
+    for part in ("holds no output matrix (lm_head.weight)", "set tie_word_embeddings to true", "model.embed_tokens.weight"):
         assert part in str(caught.value)
     assert HuggingFace(copy("llama", tmp_path / "good", bare, tie_word_embeddings=True)).config.tied
 
@@ -257,10 +243,7 @@ def test_a_tensor_under_two_names_is_refused(tmp_path):
     [
         (
             lambda t: {k: v for k, v in t.items() if ".c_attn." not in k},
-            [
-                "transformer.h.0.attn.c_attn.bias is missing, expected [81]",
-                "c_attn.weight is missing, expected [27, 81]",
-            ],
+            ["transformer.h.0.attn.c_attn.bias is missing, expected [81]", "c_attn.weight is missing, expected [27, 81]"],
         ),
         (
             lambda t: t | {"transformer.wpe.weight": np.zeros((20, 27), np.float32)},

@@ -14,17 +14,7 @@ from tests.parity.live import FIXTURES
 from trainers.weights import open, release
 from trainers.weights.source import precision
 
-FOLDERS = (
-    "whisper",
-    "vit_classification",
-    "wav2vec2_conformer",
-    "wav2vec2",
-    "m2m100",
-    "nllb_moe",
-    "t5",
-    "llama",
-    "bert",
-)
+FOLDERS = ("whisper", "vit_classification", "wav2vec2_conformer", "wav2vec2", "m2m100", "nllb_moe", "t5", "llama", "bert")
 
 
 def stored_as(folder: Path, dtype: type, to: Path) -> Path:

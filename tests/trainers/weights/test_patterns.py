@@ -17,25 +17,7 @@ def expression(rng: random.Random, depth: int) -> str:
             part = f"{rng.choice(['(', '(?:', '(?P<n>'])}{inner})"
         else:
             part = rng.choice(
-                [
-                    "a",
-                    "b",
-                    ".",
-                    r"\.",
-                    r"\w",
-                    r"\d",
-                    "[ab]",
-                    "[^a]",
-                    "[]a]",
-                    "^",
-                    "$",
-                    r"\b",
-                    r"\B",
-                    "{",
-                    "}",
-                    "{,x",
-                    "a{1,b",
-                ]
+                ["a", "b", ".", r"\.", r"\w", r"\d", "[ab]", "[^a]", "[]a]", "^", "$", r"\b", r"\B", "{", "}", "{,x", "a{1,b"]
             )
         if rng.random() < 0.4:
             part += rng.choice(["*", "+", "?", "*?", "??", "+?", "{2}", "{1,2}", "{,2}", "{2,}", "{1,}?"])

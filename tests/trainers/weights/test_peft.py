@@ -57,9 +57,14 @@ def adapter(folder: Path, name: str, **config) -> Path:
 # that of lora_alpha, for adapters of all linear layers with r=4, lora_alpha=6 and this alpha_pattern in this order.
 SCALES = json.loads((FIXTURES / "peft" / "scales.json").read_text())
 MODULES = {
-    "q": "self_attn.q_proj", "k": "self_attn.k_proj", "v": "self_attn.v_proj", "o": "self_attn.o_proj", "wg": "mlp.gate_proj",
-    "wi": "mlp.up_proj", "wo": "mlp.down_proj",
-}  # fmt: skip
+    "q": "self_attn.q_proj",
+    "k": "self_attn.k_proj",
+    "v": "self_attn.v_proj",
+    "o": "self_attn.o_proj",
+    "wg": "mlp.gate_proj",
+    "wi": "mlp.up_proj",
+    "wo": "mlp.down_proj",
+}
 
 
 @pytest.mark.parametrize("case", SCALES)
@@ -76,9 +81,7 @@ def test_scales_by_pattern_are_those_of_peft(tmp_path, case):
         name = f"decoder.{'ffn' if ours.startswith('w') else 'attention'}.{ours}"
         for layer in (0, 1):
             at = (slice(layer, layer + 1),)
-            scale = SCALES[case]["scales"].get(
-                f"model.layers.{layer}.{theirs}", 3.0 if SCALES[case]["use_rslora"] else 1.5
-            )
+            scale = SCALES[case]["scales"].get(f"model.layers.{layer}.{theirs}", 3.0 if SCALES[case]["use_rslora"] else 1.5)
             start = plain.read(name, at)
             want = (whole.read(name, at) - start) * (scale / 1.5)
             assert_allclose(changed.read(name, at) - start, want, rtol=1e-3, atol=1e-5, err_msg=f"{theirs} of {layer}")
@@ -90,10 +93,7 @@ def test_scales_by_pattern_are_those_of_peft(tmp_path, case):
         ({"alpha_pattern": {"q_proj(": 3}}, r"the pattern 'q_proj\(' cannot be matched: missing \)"),
         ({"alpha_pattern": {"(?=model)q_proj": 3}}, "is not supported there"),
         ({"alpha_pattern": {"q_proj|" * 50_000: 3}}, "it takes too many steps"),
-        (
-            {"alpha_pattern": {"q_proj": "3"}},
-            'alpha of model.layers.0.self_attn.q_proj is "3", which is no finite number',
-        ),
+        ({"alpha_pattern": {"q_proj": "3"}}, 'alpha of model.layers.0.self_attn.q_proj is "3", which is no finite number'),
         ({"lora_alpha": float("nan")}, "is NaN, which is no finite number"),
         ({"lora_alpha": None}, "is null, which is no finite number"),
         ({"lora_alpha": 10**400}, "adapter_config.json is damaged"),
@@ -130,9 +130,7 @@ def test_what_is_written_is_read_as_it_was(tmp_path, base, lora):
     e = foreign(weights.config)
     infos = {info.name: info for info in describe(abstract_model(e))}
     rng = np.random.default_rng(0)
-    made = {
-        name: rng.normal(size=i.shape).astype(np.float32) for name, i in adapt.adapters(infos, lora, e.model).items()
-    }
+    made = {name: rng.normal(size=i.shape).astype(np.float32) for name, i in adapt.adapters(infos, lora, e.model).items()}
     whole = {name: np.asarray(weights.read(name, ())) for name in infos}
     folder = peft.write(e.model, nest(whole | made), lora, tmp_path / "adapter", str(FIXTURES / "parity" / base))
     want = flatten(adapt.merged(nest(whole | made), lora))
@@ -152,16 +150,9 @@ def test_target_modules_as_people_write_them():
         infos = {info.name: info for info in describe(abstract_model(e))}
         return set(adapt.targeted(infos, Lora(rank=1, targets=targets), e.model))
 
-    every = {
-        f"decoder.{m}"
-        for m in ("attention.q", "attention.k", "attention.v", "attention.o", "ffn.wg", "ffn.wi", "ffn.wo")
-    }
+    every = {f"decoder.{m}" for m in ("attention.q", "attention.k", "attention.v", "attention.o", "ffn.wg", "ffn.wi", "ffn.wo")}
     assert names("llama", "all-linear") == every
-    assert (
-        names("llama", "q_proj", "mlp.down_proj")
-        == names("llama", "q", "wo")
-        == {"decoder.attention.q", "decoder.ffn.wo"}
-    )
+    assert names("llama", "q_proj", "mlp.down_proj") == names("llama", "q", "wo") == {"decoder.attention.q", "decoder.ffn.wo"}
     assert names("gpt2", "c_attn") == {f"decoder.attention.{m}" for m in "qkv"}
     assert names("gpt2", "attn.c_proj") == {"decoder.attention.o"}
     assert not any("router" in name for name in names("switch", "all-linear"))
@@ -197,10 +188,7 @@ def test_odd_tensors_are_refused(tmp_path):
     a = next(name for name in tensors if name.endswith("q_proj.lora_A.weight"))
     for change, part in [
         ({"base_model.model.lm_head.modules_to_save.weight": tensors[a]}, "is no low-rank matrix"),
-        (
-            {a.replace("q_proj", "x_proj"): tensors[a], a.replace("q_proj.lora_A", "x_proj.lora_B"): tensors[a]},
-            "no projection",
-        ),
+        ({a.replace("q_proj", "x_proj"): tensors[a], a.replace("q_proj.lora_A", "x_proj.lora_B"): tensors[a]}, "no projection"),
         ({a.replace("q_proj", "k_proj"): tensors[a]}, "has one of lora_A and lora_B alone"),
         ({a: tensors[a][:, :-1].copy()}, r"expected \[r, 27\]"),
     ]:
@@ -234,9 +222,7 @@ def test_matrices_without_a_form_there_are_not_written(tmp_path):
     """An adapted embedding has no such form, and a run without adapters nothing to write."""
     weights = open_weights(FIXTURES / "parity" / "llama")
     config = weights.config
-    table = {
-        "lora": {"embedding": {"table": {"a": np.zeros((101, 1), np.float32), "b": np.zeros((1, 27), np.float32)}}}
-    }
+    table = {"lora": {"embedding": {"table": {"a": np.zeros((101, 1), np.float32), "b": np.zeros((1, 27), np.float32)}}}}
     with pytest.raises(InterchangeError, match=r"embedding\.table is adapted"):
         peft.write(config, table, Lora(rank=1), tmp_path / "adapter", "")
     with pytest.raises(InterchangeError, match="no adapters"):

@@ -60,14 +60,7 @@ def test_only_regular_files_are_read(folder, make, name):
 
 @pytest.mark.parametrize(
     "line",
-    [
-        b"no checksum",
-        b"0" * 63 + b"  README.md",
-        b"0" * 64 + b" README.md",
-        b"\xff\xfe",
-        b"",
-        b"0" * 64 + b"  experiment.json",
-    ],
+    [b"no checksum", b"0" * 63 + b"  README.md", b"0" * 64 + b" README.md", b"\xff\xfe", b"", b"0" * 64 + b"  experiment.json"],
 )
 def test_a_damaged_list_is_one_line(folder, line):
     """A line that is no checksum and name, bytes that are no UTF-8, and a file with two checksums are refused by their place."""

@@ -105,9 +105,7 @@ def test_a_header_longer_than_any_is_not_read(tmp_path):
     with path.open("wb") as file:
         file.write((untrusted.TEXT + 1).to_bytes(8, "little"))
         file.truncate(untrusted.TEXT + 100)
-    with pytest.raises(
-        InterchangeError, match=r"model\.safetensors has 50,331,649 bytes of header, more than 50,331,648$"
-    ):
+    with pytest.raises(InterchangeError, match=r"model\.safetensors has 50,331,649 bytes of header, more than 50,331,648$"):
         TensorFile(path)
 
 

@@ -28,9 +28,19 @@ def small() -> Arrays:
     c = registry.load("whisper.turbo").model
     assert isinstance(c, WhisperConfig)
     c = dataclasses.replace(
-        c, vocab=70, layers=3, decoder_layers=1, model_dim=128, hidden_dim=96, heads=2, head_dim=64, mels=10,
-        source_positions=12, max_positions=9, start_id=50_258,
-    )  # fmt: skip
+        c,
+        vocab=70,
+        layers=3,
+        decoder_layers=1,
+        model_dim=128,
+        hidden_dim=96,
+        heads=2,
+        head_dim=64,
+        mels=10,
+        source_positions=12,
+        max_positions=9,
+        start_id=50_258,
+    )
     params = split(family_of(c).model(c, jax.random.key(0), ALONE))
     rng = np.random.default_rng(0)
     return Arrays(c, jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), params))
@@ -104,10 +114,7 @@ def test_damaged_files_are_refused(small, tmp_path):
         (whole[:5000], "cut short"),
         (whole[:2], "cut short"),
         (b"PK\3\4" + whole, "no CTranslate2 file"),
-        (
-            whole.replace(struct.pack("<B2I", 2, 70, 128), struct.pack("<B2I", 2, 2**31, 128)),
-            "17,920 bytes, and not those of",
-        ),
+        (whole.replace(struct.pack("<B2I", 2, 70, 128), struct.pack("<B2I", 2, 2**31, 128)), "17,920 bytes, and not those of"),
     ):
         (tmp_path / "model.bin").write_bytes(content)
         with pytest.raises(InterchangeError, match=message):
@@ -118,10 +125,7 @@ def test_openais_names_are_read_by_their_shapes(small, tmp_path):
     """A safetensors file without a configuration, in the names of the released code; a pickle is refused."""
     c = small.config
     assert isinstance(c, WhisperConfig)
-    assert set(their_shapes(openai.entries(c))) >= {
-        "encoder.blocks.1.attn.key.weight",
-        "decoder.token_embedding.weight",
-    }
+    assert set(their_shapes(openai.entries(c))) >= {"encoder.blocks.1.attn.key.weight", "decoder.token_embedding.weight"}
     tensors = {name: np.ascontiguousarray(array) for name, array in written(openai.entries(c), small.read)}
     save_file(tensors, tmp_path / "tiny.safetensors")
     assert_same(tmp_path / "tiny.safetensors", small, "float32")

@@ -35,9 +35,7 @@ def test_a_term_comes_before_what_mentions_it(index):
     assert index("", 8) == []
 
 
-@pytest.mark.parametrize(
-    "query", ["Lark", "larks", " lark? ", "What is a lark?", "define lark", "what does 'lark' mean?"]
-)
+@pytest.mark.parametrize("query", ["Lark", "larks", " lark? ", "What is a lark?", "define lark", "what does 'lark' mean?"])
 def test_a_term_is_found_however_it_is_asked_for(index, query):
     """Case, a plural, a question and its article do not hide the term."""
     assert index(query, 2) == SNIPPETS[:2]
