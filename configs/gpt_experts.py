@@ -19,7 +19,7 @@ from models.execution import Execution
 from models.gpt.config import GptConfig
 from models.gpt.layouts import LAYOUTS
 from models.parts.attention.config import Latent, LayerKind, Rotary
-from models.parts.moe.config import MoeConfig
+from models.parts.moe.config import Capacity, Correction, ExpertGroups, ExpertsConfig, MoeConfig, MoeLosses, SharedExpert, TopK
 from models.sharding.layout import Layout
 from models.sharding.layouts import data_parallel, fully_sharded
 
@@ -30,13 +30,17 @@ KEPT = "attention_in+attention_out+gate"
 def moe_quickstart() -> Experiment:
     """gpt.quickstart with 8 experts in every second layer, two a token (GShard's gating)."""
     e = gpt.quickstart()
-    moe = MoeConfig(experts=8, group_size=256)
+    moe = MoeConfig(experts=ExpertsConfig(count=8), group_size=256)
     return replace(e, name="gpt.moe_quickstart", model=replace(e.model, moe=moe), layout=data_parallel(1, 1))
 
 
-def mixture(experts: int, choices: int, **fields: Any) -> MoeConfig:
-    """Returns a released decoder's mixture: the best `choices` of all experts, by probability."""
-    return MoeConfig(experts=experts, gating="top_k", choices=choices, group_size=ROW, capacity_factor=1.25 * choices, **fields)
+PLAIN = MoeLosses()
+
+
+def mixture(experts: ExpertsConfig, router: TopK, losses: MoeLosses = PLAIN) -> MoeConfig:
+    """Returns a released decoder's mixture, with slots for a quarter more choices than there are."""
+    capacity = Capacity(factor=1.25 * router.choices)
+    return MoeConfig(experts=experts, router=router, losses=losses, capacity=capacity, group_size=ROW)
 
 
 def mixtral_8x7b() -> Experiment:
@@ -56,7 +60,7 @@ def mixtral_8x7b() -> Experiment:
         kv_heads=8,
         rotary_base=1e6,
         norm_eps=1e-5,
-        moe=mixture(8, 2, norm_topk=True),
+        moe=mixture(ExpertsConfig(count=8), TopK(choices=2, normalized=True)),
     )
     return _released("mixtral_8x7b", model, fully_sharded(128, 1))
 
@@ -79,7 +83,7 @@ def qwen3_30b_a3b() -> Experiment:
         rotary_base=1e6,
         qk_norm=True,
         qk_norm_kind="rms",
-        moe=mixture(128, 8, norm_topk=True, hidden_dim=768, balance_weight=0.001),
+        moe=mixture(ExpertsConfig(count=128, hidden_dim=768), TopK(choices=8, normalized=True), MoeLosses(balance_weight=0.001)),
     )
     return _released("qwen3_30b_a3b", model, fully_sharded(128, 1))
 
@@ -103,7 +107,7 @@ def olmoe_1b_7b() -> Experiment:
         qk_norm=True,
         qk_norm_kind="rms",
         qk_norm_over="all",
-        moe=mixture(64, 8, balance_weight=0.01, z_weight=0.001),
+        moe=mixture(ExpertsConfig(count=64), TopK(choices=8), MoeLosses(z_weight=0.001)),
     )
     return _released("olmoe_1b_7b", model, fully_sharded(64, 1), rate=4e-4)
 
@@ -115,7 +119,8 @@ def gpt_oss_20b() -> Experiment:
     experts' own activation. All weights are gathered on 128 chips; 2880 is cut in 64. Modelled: 15.6 s, 20 % MFU (23 %
     with empty slots), for attention with sinks has no kernel here.
     """
-    moe = mixture(32, 4, norm_topk=True, router_bias=True, activation="clipped_swiglu", gated="yes", balance_weight=0.001)
+    experts = ExpertsConfig(count=32, activation="clipped_swiglu", gated="yes")
+    moe = mixture(experts, TopK(choices=4, normalized=True, bias=True), MoeLosses(balance_weight=0.001))
     yarn = Rotary(scaling="yarn", factor=32.0, original=4096, whole=False, amplitude=_magnitude(32.0))
     model = _decoder(
         vocab=201_088,
@@ -152,19 +157,10 @@ def deepseek_v3() -> Experiment:
     tokens travel one after the other, and each expert over 16 along the third side of the torus. Modelled: 27.7 s, 30 % MFU
     (34 % with empty slots); 7 % of the step is exposed communication.
     """
-    moe = mixture(
-        256,
-        8,
-        norm_topk=True,
-        score="sigmoid",
-        correction_bias=True,
-        expert_groups=8,
-        chosen_groups=4,
-        gate_scale=2.5,
-        hidden_dim=2048,
-        shared_dim=2048,
-        balance_weight=1e-4,
-    )
+    groups = ExpertGroups(count=8, chosen=4)
+    router = TopK(choices=8, score="sigmoid", normalized=True, scale=2.5, correction=Correction(), groups=groups)
+    experts = ExpertsConfig(count=256, hidden_dim=2048, shared=SharedExpert(hidden_dim=2048))
+    moe = mixture(experts, router, MoeLosses(balance_weight=1e-4))
     yarn = Rotary(scaling="yarn", factor=40.0, original=4096)  # cosines as they are: mscale and mscale_all_dim are alike
     model = _decoder(
         vocab=129_280,
@@ -232,7 +228,9 @@ def _glam(name: str, *, layers: int, dim: int, heads: int, vocab: int, layout: L
     Not theirs: logits of x / sqrt(M), which a scale of the last norm can learn; a z-loss of the output logits of 1e-4.
     """
     e = gpt.gspmd_128b()
-    moe = MoeConfig(experts=64, group_size=1024, activation="relu", gated="no", balance_weight=0.01)
+    moe = MoeConfig(
+        experts=ExpertsConfig(count=64, activation="relu", gated="no"), group_size=1024, losses=MoeLosses(balance_weight=0.01)
+    )
     model = replace(
         e.model,
         vocab=vocab,

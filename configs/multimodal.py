@@ -17,7 +17,7 @@ from data.speech.config import SpecAugment
 from models.execution import Execution
 from models.multimodal.config import MultimodalConfig
 from models.multimodal.layouts import gathered_towers
-from models.parts.moe.config import MoeConfig
+from models.parts.moe.config import Capacity, ExpertsConfig, MoeConfig
 from models.sharding.layouts import data_parallel
 
 # What released weights of Whisper have beside the encoder.
@@ -46,7 +46,8 @@ def quickstart() -> Experiment:
         head_dim=64,
         dropout=0.1,
         max_positions=48,
-        moe=MoeConfig(experts=8, group_size=240, gating="top2", capacity_factor=4.0),  # packs have no padding to spare
+        # Packs have no padding to spare.
+        moe=MoeConfig(experts=ExpertsConfig(count=8), group_size=240, capacity=Capacity(factor=4.0)),
         vision=vit(4, 256, 1024, 4, 8, height=64, width=64, classes=0, pooling="mean", class_token="none", dropout=0.1),
         whisper=whisper(512, 6, 6),
     )
@@ -96,7 +97,7 @@ def pod() -> Experiment:
         head_dim=128,
         dropout=0.0,
         max_positions=128,
-        moe=MoeConfig(experts=512, group_size=512, gating="top2"),
+        moe=MoeConfig(experts=ExpertsConfig(count=512), group_size=512),
         sparse_every=2,
         vision=vit(
             48,

@@ -9,6 +9,7 @@ import typing
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
+from configs.moved import MOVED
 from configs.registry import ConfigError
 from models.errors import UserError, nearest
 
@@ -36,11 +37,11 @@ def override(e: Settings, arguments: Sequence[str], options: Iterable[str] = ())
 
 
 def _hint(name: str, known: Sequence[str]) -> str:
-    """Returns the nearest field, also where other programs call it `learning_rate` or `lr`."""
+    """Returns the nearest field, also of one that has moved, or that other programs call `learning_rate` or `lr`."""
     if name in ("learning_rate", "lr"):
         rates = [path for path in known if path.endswith((".schedule.peak", ".schedule.value"))]
         return nearest(rates[0], rates) if rates else nearest(name, known)
-    return nearest(name, known)
+    return f"; it is now '{MOVED[name]}'" if name in MOVED else nearest(name, known)
 
 
 def _split(arguments: Sequence[str]) -> Iterable[tuple[str, list[str]]]:

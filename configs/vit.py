@@ -15,7 +15,7 @@ from configs.experiment import Experiment, HeldOut, Train
 from configs.optimizers import Adafactor, AdamW, Constant, Cosine, InverseSqrt, Linear
 from data.images.config import Augmentation, ImageData
 from models.execution import Execution
-from models.parts.moe.config import MoeConfig
+from models.parts.moe.config import Capacity, ExpertsConfig, MoeConfig, MoeLosses, Noise, TopK
 from models.sharding.expert_layouts import expert_parallel, expert_parallel_2d
 from models.sharding.layout import Layout
 from models.sharding.layouts import data_parallel, fsdp_within_data, fully_sharded
@@ -102,17 +102,11 @@ def vit_22b() -> Experiment:
 def _sparse(name: str, model: VitConfig, experts: int, layout: Layout, peak: float, **fields: Any) -> Experiment:
     """V-MoE's pre-training on ImageNet-21k (appendix B): 300 epochs of 4,096 pictures, Adam, a decay of 0.1, mixup 0.5."""
     moe = MoeConfig(
-        experts=experts,
-        gating="top_k",
-        choices=2,
+        experts=ExpertsConfig(count=experts),
+        router=TopK(choices=2, noise=Noise(std=1.0, load_weight=0.005)),
         group_size=8 * model.length,
-        capacity_factor=2.1,
-        eval_capacity_factor=2.1,
-        capacity_multiple=4,
-        router_noise=1.0,
-        balance_weight=0.0,
-        importance_weight=0.005,
-        load_weight=0.005,
+        capacity=Capacity(factor=2.1, eval_factor=2.1, multiple=4),
+        losses=MoeLosses(balance_weight=0.0, importance_weight=0.005),
     )
     model = replace(model, moe=moe, classes=21_843)
     e = experiment(name, model, layout, 4096, 900_000, peak, **fields)
@@ -206,17 +200,11 @@ def quickstart() -> Experiment:
 def moe_quickstart() -> Experiment:
     """The quickstart with 8 experts in every second layer, one of them for each patch: as many FLOPs a patch."""
     moe = MoeConfig(
-        experts=8,
-        gating="top_k",
-        choices=1,
+        experts=ExpertsConfig(count=8),
+        router=TopK(choices=1, noise=Noise(std=1.0, load_weight=0.005)),
         group_size=8 * QUICKSTART.length,
-        capacity_factor=1.05,
-        eval_capacity_factor=1.05,
-        capacity_multiple=4,
-        router_noise=1.0,
-        balance_weight=0.0,
-        importance_weight=0.005,
-        load_weight=0.005,
+        capacity=Capacity(factor=1.05, eval_factor=1.05, multiple=4),
+        losses=MoeLosses(balance_weight=0.0, importance_weight=0.005),
     )
     return replace(quickstart(), name="vit.moe_quickstart", model=replace(QUICKSTART, moe=moe), layout=expert_parallel(1, 1))
 

@@ -16,14 +16,13 @@ from models.sharding.layouts import Recipe
 MEANING_OF_MIXTURES = (
     "latent",
     "sparse_first",
-    "moe.gating",
-    "moe.choices",
-    "moe.norm_topk",
-    "moe.score",
-    "moe.expert_groups",
-    "moe.chosen_groups",
-    "moe.gate_scale",
-    "moe.activation",
+    "moe.router.gating",
+    "moe.router.choices",
+    "moe.router.normalized",
+    "moe.router.score",
+    "moe.router.groups",
+    "moe.router.scale",
+    "moe.experts.activation",
 )
 
 

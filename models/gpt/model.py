@@ -71,7 +71,8 @@ class Gpt(Staged):
     @property
     def coupled(self) -> tuple[str, ...]:
         """Returns the model itself where the routers' balance is that of all of a batch's tokens together; see `Model`."""
-        pooled = self.c.moe is not None and self.c.moe.balance == "pooled" and self.c.moe.balance_weight > 0
+        losses = self.c.moe and self.c.moe.losses
+        pooled = losses is not None and losses.balance == "pooled" and losses.balance_weight > 0
         return (self.where.path,) if pooled else ()
 
     @property

@@ -19,7 +19,7 @@ from models.interchange import (
     write_activation,
 )
 from models.m2m100.config import M2M100Config
-from models.parts.moe.config import MoeConfig
+from models.parts.moe.config import ExpertsConfig, MoeConfig, MoeLosses, Top2
 
 MODEL_TYPES = ("m2m_100", "nllb-moe")
 _ARCHITECTURES = {"m2m_100": ("M2M100ForConditionalGeneration",), "nllb-moe": ("NllbMoeForConditionalGeneration",)}
@@ -78,12 +78,15 @@ def _read_mixture(theirs: Mapping[str, Any]) -> dict[str, Any]:
     )
     policy = setting(theirs, "second_expert_policy", str, "all")
     moe = MoeConfig(
-        experts=setting(theirs, "num_experts", int, 128),
+        experts=ExpertsConfig(
+            count=setting(theirs, "num_experts", int, 128), token_dropout=setting(theirs, "moe_token_dropout", float, 0.2)
+        ),
         group_size=_GROUP,
-        second_expert_threshold=0.5 if policy == "random" else 0.0,
-        token_dropout=setting(theirs, "moe_token_dropout", float, 0.2),
-        balance_weight=setting(theirs, "router_aux_loss_coef", float, 0.001),
-        z_weight=setting(theirs, "router_z_loss_coef", float, 0.001),
+        router=Top2(second_threshold=0.5 if policy == "random" else 0.0),
+        losses=MoeLosses(
+            balance_weight=setting(theirs, "router_aux_loss_coef", float, 0.001),
+            z_weight=setting(theirs, "router_z_loss_coef", float, 0.001),
+        ),
     )
     return {"moe": moe, "sparse_every": _same(theirs, "sparse_step")}
 
@@ -131,23 +134,24 @@ def write_config(c: M2M100Config) -> dict[str, Any]:
         config |= {f"{side}_layers": c.layers // 2, f"{side}_ffn_dim": c.hidden_dim, f"{side}_attention_heads": c.heads}
     if c.moe is None:
         return config
-    demand(c.moe, "NLLB-MoE", gating="top2", eval_capacity_factor=0.0)
-    if c.moe.second_expert_threshold not in (0.0, 0.5):
-        raise InterchangeError(
-            f"no NLLB-MoE of Hugging Face is like this model: second_expert_threshold={c.moe.second_expert_threshold}"
-        )
+    router = c.moe.router
+    demand(router, "NLLB-MoE", gating="top2")
+    demand(c.moe.capacity, "NLLB-MoE", eval_factor=0.0)
+    assert isinstance(router, Top2)
+    if router.second_threshold not in (0.0, 0.5):
+        raise InterchangeError(f"no NLLB-MoE of Hugging Face is like this model: second_threshold={router.second_threshold}")
     return config | {
-        "num_experts": c.moe.experts,
+        "num_experts": c.moe.experts.count,
         "encoder_sparse_step": c.sparse_every,
         "decoder_sparse_step": c.sparse_every,
         "router_bias": False,
         "router_dtype": "float32",
-        "second_expert_policy": "random" if c.moe.second_expert_threshold else "all",
+        "second_expert_policy": "random" if router.second_threshold else "all",
         "normalize_router_prob_before_dropping": False,
         "moe_eval_capacity_token_fraction": 1.0,
-        "moe_token_dropout": c.moe.token_dropout,
-        "router_aux_loss_coef": c.moe.balance_weight,
-        "router_z_loss_coef": c.moe.z_weight,
+        "moe_token_dropout": c.moe.experts.token_dropout,
+        "router_aux_loss_coef": c.moe.losses.balance_weight,
+        "router_z_loss_coef": c.moe.losses.z_weight,
     }
 
 
@@ -189,8 +193,8 @@ def _layer(c: M2M100Config, side: str, name: str, first: int) -> list[Entry]:
     mapped += _norm(f"{at}.{ffn_norm}", f"{ours}.ffn_norm", m, **places)
     inside, more = (f"{at}.ffn" if c.moe else at), {}
     if name == "sparse" and c.moe:
-        mapped.append(matrix(f"{inside}.router.classifier.weight", (f"{ours}.ffn.router", (m, c.moe.experts)), **places))
-        inside, more = f"{inside}.experts.expert_{{expert}}", {"experts": c.moe.experts}
+        mapped.append(matrix(f"{inside}.router.classifier.weight", (f"{ours}.ffn.router", (m, c.moe.experts.count)), **places))
+        inside, more = f"{inside}.experts.expert_{{expert}}", {"experts": c.moe.experts.count}
     return [*mapped, *dense(f"{inside}.fc1", "ffn.wi", (m, h), **more), *dense(f"{inside}.fc2", "ffn.wo", (h, m), **more)]
 
 

@@ -19,10 +19,10 @@ from models.parts.attention.mask import AttentionMask
 from models.parts.attention.module import Attention, KeysValues
 from models.parts.attention.rotary import Rotation, rotation
 from models.parts.cache import LayerCache, Step, from_cache
-from models.parts.layers import FeedForward, Norm, add_bias, dropout, project, soft_cap, split_key
+from models.parts.layers import Norm, add_bias, dropout, project, soft_cap, split_key
 from models.parts.losses import Ratio
 from models.parts.moe.config import MoeConfig
-from models.parts.moe.layer import Moe
+from models.parts.moe.layer import Moe, dense
 from models.parts.transformer_config import BlockConfig, LmConfig
 from models.sharding.component import Component
 from models.sharding.params import scan
@@ -202,11 +202,10 @@ class Block(nnx.Module):
         inner = where / ("ffn" if moe is None else "moe")
         self.ffn_norm = None if c.order == "parallel" else norm(c, inner)
         self.ffn_out_norm = norm(c, inner) if sandwich else None
-        settings: dict[str, Any] = dict(activation=c.activation, gated=c.gated, bias=c.ffn_bias, init_scale=c.init_scale)
         if moe is None:
-            self.ffn = FeedForward(c.model_dim, c.hidden_dim, k2, inner, **settings)
+            self.ffn = dense(c, c.hidden_dim, k2, inner)
         else:
-            self.ffn = Moe(moe, c.model_dim, c.hidden_dim, k2, inner, causal=causal, **settings)
+            self.ffn = Moe(moe, c, k2, inner, causal=causal)
 
     @property
     def layers(self) -> "list[Block]":

@@ -18,7 +18,7 @@ from models.interchange import (
     vector,
     write_activation,
 )
-from models.parts.moe.config import MoeConfig
+from models.parts.moe.config import Capacity, ExpertsConfig, MoeConfig, MoeLosses, Top1
 from models.t5.config import T5Config
 
 MODEL_TYPES = ("t5", "mt5", "switch_transformers")
@@ -86,13 +86,14 @@ def _read_mixture(theirs: Mapping[str, Any], layers: int) -> dict[str, Any]:
         )
     only(theirs, router_bias=(False,), router_dtype=("float32",), feed_forward_proj=("relu",))
     moe = MoeConfig(
-        experts=setting(theirs, "num_experts", int, 8),
-        gating="top1",
+        experts=ExpertsConfig(count=setting(theirs, "num_experts", int, 8)),
+        router=Top1(jitter=setting(theirs, "router_jitter_noise", float, 0.01)),
         group_size=_GROUP,
-        capacity_factor=1.25,
-        input_jitter=setting(theirs, "router_jitter_noise", float, 0.01),
-        balance_weight=setting(theirs, "router_aux_loss_coef", float, 0.001),
-        z_weight=setting(theirs, "router_z_loss_coef", float, 0.001),
+        capacity=Capacity(factor=1.25),
+        losses=MoeLosses(
+            balance_weight=setting(theirs, "router_aux_loss_coef", float, 0.001),
+            z_weight=setting(theirs, "router_z_loss_coef", float, 0.001),
+        ),
     )
     return {"moe": moe, "sparse_every": every.pop()}
 
@@ -161,16 +162,17 @@ def write_config(c: T5Config) -> dict[str, Any]:
         raise InterchangeError("no T5 of Hugging Face is like this model: 'gated-gelu' means the tanh form there")
     if c.moe is None:
         return config
-    demand(c.moe, "Switch Transformer", gating="top1", eval_capacity_factor=0.0)
+    demand(c.moe.router, "Switch Transformer", gating="top1")
+    demand(c.moe.capacity, "Switch Transformer", eval_factor=0.0)
     return config | {
-        "num_experts": c.moe.experts,
+        "num_experts": c.moe.experts.count,
         "num_sparse_encoder_layers": c.units,
         "num_sparse_decoder_layers": c.units,
         "expert_capacity": _NO_LIMIT,
         "router_bias": False,
-        "router_jitter_noise": c.moe.input_jitter,
-        "router_aux_loss_coef": c.moe.balance_weight,
-        "router_z_loss_coef": c.moe.z_weight,
+        "router_jitter_noise": c.moe.router.jitter,
+        "router_aux_loss_coef": c.moe.losses.balance_weight,
+        "router_z_loss_coef": c.moe.losses.z_weight,
         "router_dtype": "float32",
     }
 
@@ -211,9 +213,9 @@ def _layer(c: T5Config, side: str, name: str, first: int) -> list[Entry]:
     up = {"wi_0": "wg", "wi_1": "wi"} if c.gated else {"wi": "wi"}
     inside = f"{at}.{ffn}.{'mlp' if c.moe else 'DenseReluDense'}"
     if name == "sparse" and c.moe:
-        router = matrix(f"{inside}.router.classifier.weight", (f"{ours}.ffn.router", (m, c.moe.experts)), **places)
+        router = matrix(f"{inside}.router.classifier.weight", (f"{ours}.ffn.router", (m, c.moe.experts.count)), **places)
         mapped.append(router)
-        inside, places = f"{inside}.experts.expert_{{expert}}", places | {"experts": c.moe.experts}
+        inside, places = f"{inside}.experts.expert_{{expert}}", places | {"experts": c.moe.experts.count}
     mapped += [matrix(f"{inside}.{theirs}.weight", (f"{ours}.ffn.{to}", (m, h)), **places) for theirs, to in up.items()]
     return [*mapped, matrix(f"{inside}.wo.weight", (f"{ours}.ffn.wo", (h, m)), **places)]
 

@@ -96,8 +96,10 @@ def _encoder_decoder(m: dict[str, Any], d: dict[str, Any], vocab: int) -> Any:
     config = transformers.SwitchTransformersConfig(
         num_sparse_encoder_layers=layers // m["sparse_every"],
         num_sparse_decoder_layers=layers // m["sparse_every"],
-        num_experts=moe["experts"],
-        expert_capacity=int(moe["capacity_factor"] * d["source_length"] / moe["experts"]),  # of a row; the zoo's of a group
+        num_experts=moe["experts"]["count"],
+        expert_capacity=int(
+            moe["capacity"]["factor"] * d["source_length"] / moe["experts"]["count"]
+        ),  # of a row; the zoo's of a group
         router_jitter_noise=0.0,
         **common,
     )

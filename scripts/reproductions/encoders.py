@@ -153,7 +153,8 @@ def _with_slots(factor: float, priority: bool) -> Callable[[Experiment], Experim
 
     def change(e: Experiment) -> Experiment:
         model: Any = e.model
-        slots = dict(eval_capacity_factor=factor, capacity_multiple=0, min_capacity=1, batch_priority=priority)
-        return dataclasses.replace(e, model=dataclasses.replace(model, moe=dataclasses.replace(model.moe, **slots)))
+        slots = dict(eval_factor=factor, multiple=0, least=1, batch_priority=priority)
+        moe = dataclasses.replace(model.moe, capacity=dataclasses.replace(model.moe.capacity, **slots))
+        return dataclasses.replace(e, model=dataclasses.replace(model, moe=moe))
 
     return change

@@ -12,7 +12,7 @@ import numpy as np
 from configs import registry
 from data.config import HeldOut
 from data.translation.config import Translate
-from models.parts.moe.config import MoeConfig
+from models.parts.moe.config import Capacity, ExpertsConfig, MoeConfig, TopK
 from models.sharding.expert_layouts import expert_parallel, expert_parallel_2d
 from scripts.reproductions import training
 from scripts.reproductions.entry import Row, reproduction
@@ -154,7 +154,10 @@ STEPS = 5000
 
 def _mixture(experts: int) -> MoeConfig:
     return MoeConfig(
-        experts=experts, gating="top_k", choices=2, norm_topk=True, hidden_dim=64, group_size=256, eval_capacity_factor=4.0
+        experts=ExpertsConfig(count=experts, hidden_dim=64),
+        router=TopK(choices=2, normalized=True),
+        group_size=256,
+        capacity=Capacity(eval_factor=4.0),
     )
 
 

@@ -186,7 +186,7 @@ def test_differences_name_fields():
     """What differs between two experiments is listed by path, old to new."""
     a, b = registry.load("gshard_m4.moe_128e_12l"), registry.load("gshard_m4.moe_512e_12l")
     found = registry.differences(a.model, b.model)
-    assert found == ["moe.experts: 128 -> 512", "moe.group_size: 8192 -> 2048"]
+    assert found == ["moe.experts.count: 128 -> 512", "moe.group_size: 8192 -> 2048"]
 
 
 def test_a_misspelt_experiment_names_the_nearest():
@@ -230,12 +230,59 @@ def test_configs_and_random_data_need_neither_tensorflow_nor_jax():
 
 def test_moved_fields_are_found_where_they_were():
     """Before, how a model is computed and its mixture were fields of the model itself, and a dense model had 0 experts."""
-    for name in ("gshard_m4.bench_67m", "gshard_m4.dense_96l", "gpt.maxtext_22b"):
+    mixtures = {"gshard_m4.bench_67m": M4, "gshard_m4.dense_96l": {"experts": 0, "gating": "top2"}, "gpt.maxtext_22b": {}}
+    for name, mixture in mixtures.items():
         e = registry.load(name)
         before = registry.to_json(e)
         later = ("class", "remat_of", "exchange_parts", "quantization")
-        before["model"] |= {k: v for k, v in before.pop("execution").items() if k not in later}
-        if "moe" in before["model"]:
-            moe = before["model"].pop("moe") or {"experts": 0, "gating": "top2"}
-            before["model"] |= {k: v for k, v in moe.items() if k in registry.MOVED_INTO_MOE}
+        before["model"] |= {k: v for k, v in before.pop("execution").items() if k not in later} | mixture
+        before["model"].pop("moe")
         assert registry.from_json(before) == e
+
+
+M4 = {"experts": 8, "gating": "top1", "group_size": 1024, "capacity_factor": 1.25, "balance_weight": 0.01, "input_jitter": 0.0}
+DEEPSEEK = dict(
+    experts=256,
+    gating="top_k",
+    choices=8,
+    norm_topk=True,
+    score="sigmoid",
+    correction_bias=True,
+    correction_rate=0.001,
+    expert_groups=8,
+    chosen_groups=4,
+    gate_scale=2.5,
+    hidden_dim=2048,
+    shared_dim=2048,
+    shared_gate=False,
+    group_size=4096,
+    capacity_factor=10.0,
+    second_expert_threshold=0.5,
+    router_noise=0.0,
+    load_weight=0.0,
+    balance_weight=1e-4,
+)
+VMOE = dict(
+    experts=32,
+    gating="top_k",
+    choices=2,
+    group_size=1576,
+    capacity_factor=2.1,
+    eval_capacity_factor=2.1,
+    capacity_multiple=4,
+    router_noise=1.0,
+    balance_weight=0.0,
+    importance_weight=0.005,
+    load_weight=0.005,
+    expert_groups=1,
+    chosen_groups=1,
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "mixture"), [("gpt.deepseek_v3", DEEPSEEK), ("vit.moe_b16_32e", VMOE), ("gshard_m4.bench_67m", M4)]
+)
+def test_a_mixture_of_one_class_is_one_of_parts(name, mixture):
+    """A stored mixture that was one class is read as router, capacity, experts and losses, and is what it was."""
+    e = registry.load(name)
+    assert registry.from_json(registry.to_json(e) | {"model": registry.to_json(e.model) | {"moe": mixture}}) == e

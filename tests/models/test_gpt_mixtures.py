@@ -17,6 +17,7 @@ from models.gpt.huggingface.dialects import DEFAULTS
 from models.gpt.huggingface.experts import unpacked
 from models.gpt.huggingface.mixtures import MIXTURES
 from models.interchange import InterchangeError
+from models.parts.nested import changed
 from tests.parity.live import FIXTURES
 from trainers.weights import source as weights
 from trainers.weights.huggingface import HuggingFace
@@ -70,7 +71,7 @@ def test_no_setting_is_passed_over(kind):
     [
         ("mixtral", dict(router_jitter_noise=0.1), "router_jitter_noise=0.1 is not supported"),
         ("mixtral", dict(num_experts=9, num_local_experts=8), "num_local_experts and num_experts are not the same"),
-        ("mixtral", dict(num_experts_per_tok=9), "choices=9: gating='top_k' needs from 1 to experts=8"),
+        ("mixtral", dict(num_experts_per_tok=9), "router.choices=9: must be from 1 to experts.count=8"),
         ("qwen2_moe", dict(mlp_only_layers=[3]), "decoder_sparse_step=1 with mlp_only_layers="),
         ("qwen2_moe", dict(decoder_sparse_step=7), "decoder_sparse_step=7 with mlp_only_layers="),
         ("olmoe", dict(clip_qkv=8.0), "clip_qkv=8.0 is not supported, only null"),
@@ -78,7 +79,7 @@ def test_no_setting_is_passed_over(kind):
         ("deepseek_v3", dict(scoring_func="softmax"), 'scoring_func="softmax" is not supported'),
         ("deepseek_v3", dict(num_key_value_heads=64), "num_key_value_heads=64: only as num_attention_heads=128"),
         ("deepseek_v3", dict(attention_bias=True), "attention_bias=true is not supported"),
-        ("deepseek_v3", dict(n_group=7), "expert_groups=7: must divide experts=256; nearest is 8"),
+        ("deepseek_v3", dict(n_group=7), "router.groups.count=7: must divide experts.count=256; nearest is 8"),
     ],
 )
 def test_what_is_not_read_is_refused(kind, fields, message):
@@ -193,6 +194,8 @@ def test_weights_of_another_router_are_refused():
     """Gates that are divided by their sum and those that are not have the same shapes, and one line tells them apart."""
     source = HuggingFace(FIXTURES / "qwen3_moe")
     assert source.config.moe
-    other = dataclasses.replace(source.config, moe=dataclasses.replace(source.config.moe, norm_topk=False))
-    with pytest.raises(InterchangeError, match=r"with moe\.norm_topk=True, this one has False; set --model\.moe\.norm_topk"):
+    other = changed(source.config, {"moe.router.normalized": False})
+    with pytest.raises(
+        InterchangeError, match=r"with moe\.router\.normalized=True, this one has False; set --model\.moe\.router\.normalized"
+    ):
         weights.fitting(other, source.shapes, source)

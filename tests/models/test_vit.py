@@ -19,7 +19,7 @@ from models.errors import UserError
 from models.execution import Execution
 from models.families import family_of
 from models.parts.losses import per
-from models.parts.moe.config import MoeConfig
+from models.parts.moe.config import Capacity, ExpertsConfig, MoeConfig, MoeLosses, TopK
 from models.sharding.component import Component
 from models.sharding.layouts import ONE_DEVICE
 from models.sharding.params import describe, flatten, split
@@ -175,7 +175,13 @@ def test_the_loss_is_that_of_two_weighted_labels(float64):
 
 def test_rows_that_fill_a_batch_up_change_nothing(float64):
     """Two pictures without labels beside three with: the same loss and gradients, of a mixture too."""
-    moe = MoeConfig(experts=4, gating="top_k", choices=2, group_size=13, capacity_factor=0.0, importance_weight=0.1)
+    moe = MoeConfig(
+        experts=ExpertsConfig(count=4),
+        router=TopK(choices=2),
+        group_size=13,
+        capacity=Capacity(factor=0.0),
+        losses=MoeLosses(importance_weight=0.1),
+    )
     for fields in ({}, {"moe": moe}):
         model, arrays = model_of(**fields), batch(5)
         arrays["label_weights"] = arrays["label_weights"].at[3:].set(0)
@@ -188,14 +194,15 @@ def test_inference_capacity_is_the_evaluation_factor(float64):
     """With a factor below one, tokens are dropped in evaluation: at batch priority those of small gates, otherwise late ones."""
 
     def dropped(**fields) -> float:
-        moe = MoeConfig(experts=4, gating="top_k", choices=1, group_size=39, balance_weight=0.0, **fields)
+        capacity, losses = Capacity(**fields), MoeLosses(balance_weight=0.0)
+        moe = MoeConfig(experts=ExpertsConfig(count=4), router=TopK(choices=1), group_size=39, losses=losses, capacity=capacity)
         model = model_of(moe=moe)
         metrics = jax.jit(lambda model: model.loss(batch(), EVALUATION).metrics)(model)
         return float(metrics["moe/dropped"].value)
 
-    assert dropped(eval_capacity_factor=0.0) == 0
-    assert dropped(eval_capacity_factor=0.4) > 0.5
-    assert dropped(eval_capacity_factor=0.4, batch_priority=True) > 0.5
+    assert dropped(eval_factor=0.0) == 0
+    assert dropped(eval_factor=0.4) > 0.5
+    assert dropped(eval_factor=0.4, batch_priority=True) > 0.5
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,9 @@ from configs.experiment import Experiment
 from configs.optimizers import Adafactor, Constant
 from models.execution import Dispatch, Execution
 from models.gshard_m4.layouts import LAYOUTS
-from models.parts.moe.config import MoeConfig
+from models.parts.moe.config import Capacity, ExpertChoice, ExpertsConfig, MoeConfig, Top1
 from models.parts.moe.layer import Moe
+from models.parts.transformer_config import BlockConfig
 from models.sharding.component import Component, make_mesh
 from models.sharding.layout import Layout, LayoutError, Pipeline, rules
 from models.sharding.params import stack
@@ -31,13 +32,18 @@ pytestmark = pytest.mark.integration
 
 ONE = Component(Layout(name="one", mesh=()), "decoder.moe")
 BOTH = ("data", "expert")
-MODEL, HIDDEN = 16, 32
+MODEL = 16
+BLOCK = BlockConfig(model_dim=MODEL, hidden_dim=32, heads=1, head_dim=2)
 MODES = {
-    "top2": MoeConfig(experts=8, group_size=32, capacity_factor=1.0),
-    "top2_dropless": MoeConfig(experts=8, group_size=32, capacity_factor=0.0),
-    "top1": MoeConfig(experts=8, group_size=32, capacity_factor=1.25, gating="top1", input_jitter=0.01),
-    "top1_by_gate": MoeConfig(experts=8, group_size=32, capacity_factor=0.5, gating="top1", batch_priority=True),
-    "expert_choice": MoeConfig(experts=8, group_size=32, capacity_factor=2.0, gating="expert_choice"),
+    "top2": MoeConfig(experts=ExpertsConfig(count=8), group_size=32, capacity=Capacity(factor=1.0)),
+    "top2_dropless": MoeConfig(experts=ExpertsConfig(count=8), group_size=32, capacity=Capacity(factor=0.0)),
+    "top1": MoeConfig(experts=ExpertsConfig(count=8), router=Top1(jitter=0.01), group_size=32, capacity=Capacity(factor=1.25)),
+    "top1_by_gate": MoeConfig(
+        experts=ExpertsConfig(count=8), router=Top1(), group_size=32, capacity=Capacity(factor=0.5, batch_priority=True)
+    ),
+    "expert_choice": MoeConfig(
+        experts=ExpertsConfig(count=8), router=ExpertChoice(), group_size=32, capacity=Capacity(factor=2.0)
+    ),
 }
 
 
@@ -51,7 +57,8 @@ def by(dispatch: Dispatch, where: Component) -> Component:
 
 def layer(c: MoeConfig, where: Component):
     """A gated mixture in double precision, x_BLM and a mask with padding."""
-    module = Moe(c, MODEL, HIDDEN, jax.random.key(0), where, activation="silu", gated=True, bias=True)
+    block = dataclasses.replace(BLOCK, activation="silu", gated=True, ffn_bias=True)
+    module = Moe(c, block, jax.random.key(0), where)
     rng = np.random.default_rng(0)
     x_BLM, mask_BL = jnp.array(rng.normal(size=(8, 64, MODEL))), jnp.array(rng.random((8, 64)) < 0.8)
     # Biases begin as zeros: those that are added wrongly would not show.
@@ -136,7 +143,7 @@ def test_written_exchanges_work_inside_a_pipeline(dispatch, float64):
     x_PBLM = jnp.stack([x_BLM, 2 * x_BLM])
 
     def both(where: Component, spmd_axis_name):
-        modules = stack(lambda key: Moe(c, MODEL, HIDDEN, key, where), jax.random.key(1), 2)
+        modules = stack(lambda key: Moe(c, BLOCK, key, where), jax.random.key(1), 2)
 
         def objective(modules, x_PBLM):
             one = jax.vmap(lambda module, x_BLM: module(x_BLM, mask_BL, None)[0], spmd_axis_name=spmd_axis_name)

@@ -224,7 +224,7 @@ def test_microbatches_change_nothing_but_memory(m4, float64):
     from trainers.step import gradients
 
     e = exact(m4)
-    changes = {"dropout": 0.0, "second_expert_threshold": 0.0, "group_size": 16, "z_weight": 0.01}
+    changes = {"dropout": 0.0, "moe.router.second_threshold": 0.0, "moe.group_size": 16, "moe.losses.z_weight": 0.01}
     e = varied(e, **changes)
     rng = np.random.default_rng(0)
     real = np.arange(16) < rng.integers(2, 17, (16, 1))

@@ -20,7 +20,7 @@ from configs.experiment import Experiment
 from data.reading.batches import batch_shapes
 from data.text.config import TextData
 from data.translation.config import TranslationData
-from models.parts.moe.config import MoeConfig
+from models.parts.moe.config import Capacity, ExpertsConfig, MoeConfig, Top1
 from models.sharding.layouts import data_parallel
 from trainers import step
 from trainers.measure import meter, throughput
@@ -90,7 +90,7 @@ def m4(experts: int) -> Experiment:
         hidden_dim=256,
         heads=4,
         head_dim=32,
-        moe=MoeConfig(experts=experts, gating="top1", group_size=2048, capacity_factor=1.25),
+        moe=MoeConfig(experts=ExpertsConfig(count=experts), router=Top1(), group_size=2048, capacity=Capacity(factor=1.25)),
     )
     return dataclasses.replace(e, model=model, data=TranslationData(batch_size=32))
 

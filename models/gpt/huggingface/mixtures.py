@@ -18,24 +18,26 @@ from models.gpt.huggingface.dialects import (
 )
 from models.interchange import InterchangeError, demand, only, setting
 from models.parts.attention.config import Latent, LayerKind
-from models.parts.moe.config import MoeConfig
+from models.parts.moe.config import Capacity, Correction, ExpertGroups, ExpertsConfig, MoeConfig, MoeLosses, SharedExpert, TopK
 
 _GROUP = 64  # tokens of a routing group: of our own training; without a capacity it decides nothing
 _ROUTED: Fields = dict(router_aux_loss_coef=0.001, output_router_logits=False)
 
 
-def _experts(theirs: Mapping[str, Any], experts: str, **fields: Any) -> MoeConfig:
-    """Returns the mixture of a class: nothing is dropped, and the balance loss is pooled over layers, where it is asked for."""
+def _experts(theirs: Mapping[str, Any], count: str, router: Fields, **experts: Any) -> MoeConfig:
+    """Returns the mixture of a class: nothing is dropped, and the balance loss is pooled over layers, where it is asked for.
+
+    Args:
+      count: the setting that holds the number of experts.
+      router, experts: fields of `TopK` and `ExpertsConfig`.
+    """
     weight = setting(theirs, "router_aux_loss_coef", float) if setting(theirs, "output_router_logits", bool) else 0.0
     return MoeConfig(
-        experts=setting(theirs, experts, int),
-        gating="top_k",
-        choices=setting(theirs, "num_experts_per_tok", int),
+        experts=ExpertsConfig(count=setting(theirs, count, int), **experts),
+        router=TopK(choices=setting(theirs, "num_experts_per_tok", int), **router),
         group_size=_GROUP,
-        capacity_factor=0.0,
-        balance="pooled",
-        balance_weight=weight,
-        **fields,
+        capacity=Capacity(factor=0.0),
+        losses=MoeLosses(balance="pooled", balance_weight=weight),
     )
 
 
@@ -45,31 +47,18 @@ def _write_experts(c: GptConfig, name: str, experts: str, *free: str) -> Fields:
     Raises:
       InterchangeError: the mixture does something that the class does not.
     """
-    moe = _mixture(c)
-    plain: Fields = dict(
-        gating="top_k",
-        score="softmax",
-        norm_topk=False,
-        router_bias=False,
-        correction_bias=False,
-        expert_groups=1,
-        chosen_groups=1,
-        gate_scale=1.0,
-        activation="same",
-        gated="same",
-        shared_dim=0,
-        shared_gate=False,
-        eval_capacity_factor=0.0,
-        router_noise=0.0,
-        input_jitter=0.0,
-        token_dropout=0.0,
+    moe, router = _mixture(c), _router(c)
+    of_router: Fields = dict(
+        score="softmax", normalized=False, bias=False, correction=None, groups=None, scale=1.0, noise=None, jitter=0.0
     )
-    demand(moe, name, **{field: value for field, value in plain.items() if field not in free})
+    of_experts: Fields = dict(activation="same", gated="same", shared=None, token_dropout=0.0)
+    for config, plain in ((router, of_router), (moe.experts, of_experts), (moe.capacity, dict(eval_factor=0.0))):
+        demand(config, name, **{field: value for field, value in plain.items() if field not in free})
     return {
-        experts: moe.experts,
-        "num_experts_per_tok": moe.choices,
-        "router_aux_loss_coef": moe.balance_weight,
-        "output_router_logits": moe.balance == "pooled" and moe.balance_weight > 0,
+        experts: moe.experts.count,
+        "num_experts_per_tok": router.choices,
+        "router_aux_loss_coef": moe.losses.balance_weight,
+        "output_router_logits": moe.losses.balance == "pooled" and moe.losses.balance_weight > 0,
     }
 
 
@@ -77,6 +66,13 @@ def _mixture(c: GptConfig) -> MoeConfig:
     if c.moe is None:
         raise InterchangeError("a mixture of experts of Hugging Face has experts, but moe=None")
     return c.moe
+
+
+def _router(c: GptConfig) -> TopK:
+    router = _mixture(c).router
+    if not isinstance(router, TopK):
+        raise InterchangeError(f"a mixture of experts of Hugging Face has router=TopK, but this one has {type(router).__name__}")
+    return router
 
 
 def _every_layer(c: GptConfig, name: str) -> None:
@@ -93,14 +89,15 @@ def _every_layer(c: GptConfig, name: str) -> None:
 def _mixtral(theirs: Mapping[str, Any], layers: int) -> Fields:
     only(theirs, router_jitter_noise=(0, 0.0))
     window = setting(theirs, "sliding_window", int, None)
-    moe = _experts(theirs, "num_local_experts", norm_topk=True)
+    moe = _experts(theirs, "num_local_experts", dict(normalized=True))
     return dict(kinds=pattern([LayerKind(window=window or 0)] * layers), moe=moe, sparse_every=1)
 
 
 def _write_mixtral(c: GptConfig) -> Fields:
     _every_layer(c, "Mixtral")
-    demand(_mixture(c), "Mixtral", norm_topk=True, hidden_dim=0)
-    return write_one_window(c) | _write_experts(c, "Mixtral", "num_local_experts", "norm_topk")
+    demand(_router(c), "Mixtral", normalized=True)
+    demand(_mixture(c).experts, "Mixtral", hidden_dim=0)
+    return write_one_window(c) | _write_experts(c, "Mixtral", "num_local_experts", "normalized")
 
 
 def _sparse_layers(theirs: Mapping[str, Any], layers: int) -> Fields:
@@ -127,13 +124,13 @@ def _write_sparse_layers(c: GptConfig, name: str) -> Fields:
 
 def _qwen_experts(theirs: Mapping[str, Any], **fields: Any) -> MoeConfig:
     hidden, norm = setting(theirs, "moe_intermediate_size", int), setting(theirs, "norm_topk_prob", bool)
-    return _experts(theirs, "num_experts", hidden_dim=hidden, norm_topk=norm, **fields)
+    return _experts(theirs, "num_experts", dict(normalized=norm), hidden_dim=hidden, **fields)
 
 
 def _write_qwen_experts(c: GptConfig, name: str, *free: str) -> Fields:
-    moe = _mixture(c)
-    sizes = {"moe_intermediate_size": moe.hidden_dim or c.hidden_dim, "norm_topk_prob": moe.norm_topk}
-    return sizes | _write_experts(c, name, "num_experts", "norm_topk", *free) | _write_sparse_layers(c, name)
+    hidden = _mixture(c).experts.hidden_dim or c.hidden_dim
+    sizes = {"moe_intermediate_size": hidden, "norm_topk_prob": _router(c).normalized}
+    return sizes | _write_experts(c, name, "num_experts", "normalized", *free) | _write_sparse_layers(c, name)
 
 
 def _qwen2_moe(theirs: Mapping[str, Any], layers: int) -> Fields:
@@ -149,21 +146,21 @@ def _qwen2_moe(theirs: Mapping[str, Any], layers: int) -> Fields:
         | dict(
             attention_bias=bias,
             output_bias="no" if bias else "same",
-            moe=_qwen_experts(theirs, shared_dim=shared, shared_gate=True),
+            moe=_qwen_experts(theirs, shared=SharedExpert(hidden_dim=shared, gated=True)),
         )
     )
 
 
 def _write_qwen2_moe(c: GptConfig) -> Fields:
-    moe = _mixture(c)
-    if not moe.shared_gate:
-        raise InterchangeError(f"Hugging Face's Qwen2Moe has a gated shared expert, but shared_gate={moe.shared_gate}")
+    shared = _mixture(c).experts.shared
+    if shared is None or not shared.gated:
+        raise InterchangeError(f"Hugging Face's Qwen2Moe has a gated shared expert, but shared={shared}")
     only_windows(c, "Qwen2Moe")
     return (
         write_windows(c)
-        | _write_qwen_experts(c, "Qwen2Moe", "shared_dim", "shared_gate")
+        | _write_qwen_experts(c, "Qwen2Moe", "shared")
         | {
-            "shared_expert_intermediate_size": moe.shared_dim,
+            "shared_expert_intermediate_size": shared.hidden_dim,
             "use_sliding_window": any(kind.window for kind in c.kinds),
             "qkv_bias": c.attention_bias,
         }
@@ -184,16 +181,16 @@ def _write_qwen3_moe(c: GptConfig) -> Fields:
 def _olmoe(theirs: Mapping[str, Any], layers: int) -> Fields:
     del layers
     only(theirs, clip_qkv=(), sliding_window=())
-    return dict(moe=_experts(theirs, "num_experts", norm_topk=setting(theirs, "norm_topk_prob", bool)), sparse_every=1)
+    return dict(moe=_experts(theirs, "num_experts", dict(normalized=setting(theirs, "norm_topk_prob", bool))), sparse_every=1)
 
 
 def _write_olmoe(c: GptConfig) -> Fields:
     _every_layer(c, "Olmoe")
     if c.heads * c.head_dim != c.model_dim:
         raise InterchangeError(f"Hugging Face's Olmoe has heads of model_dim / heads, but head_dim={c.head_dim}, heads={c.heads}")
-    demand(_mixture(c), "Olmoe", hidden_dim=0)
-    written = _write_experts(c, "Olmoe", "num_experts", "norm_topk")
-    return written | {"norm_topk_prob": _mixture(c).norm_topk, "clip_qkv": None}
+    demand(_mixture(c).experts, "Olmoe", hidden_dim=0)
+    written = _write_experts(c, "Olmoe", "num_experts", "normalized")
+    return written | {"norm_topk_prob": _router(c).normalized, "clip_qkv": None}
 
 
 _OSS_ROPE = dict(
@@ -209,15 +206,17 @@ def _gpt_oss(theirs: Mapping[str, Any], layers: int) -> Fields:
     head_dim = setting(theirs, "head_dim", int, width // heads)
     longest = setting(theirs, "max_position_embeddings", int)
     base, rotary = rope.read(theirs, head_dim, theta=150_000.0, longest=longest)
-    moe = _experts(theirs, "num_local_experts", norm_topk=True, router_bias=True, activation="clipped_swiglu", gated="yes")
+    router: Fields = dict(normalized=True, bias=True)
+    moe = _experts(theirs, "num_local_experts", router, activation="clipped_swiglu", gated="yes")
     return windows(theirs, layers, lambda i: i % 2 == 0) | dict(rotary_base=base, rotary=rotary, moe=moe, sparse_every=1)
 
 
 def _write_gpt_oss(c: GptConfig) -> Fields:
     _every_layer(c, "GptOss")
     only_windows(c, "GptOss")
-    demand(_mixture(c), "GptOss", norm_topk=True, router_bias=True, activation="clipped_swiglu", gated="yes", hidden_dim=0)
-    free = ("norm_topk", "router_bias", "activation", "gated")
+    demand(_router(c), "GptOss", normalized=True, bias=True)
+    demand(_mixture(c).experts, "GptOss", activation="clipped_swiglu", gated="yes", hidden_dim=0)
+    free = ("normalized", "bias", "activation", "gated")
     written = write_windows(c, 128) | _write_experts(c, "GptOss", "num_local_experts", *free)
     if c.rotary is None:  # an absent one would be YaRN
         written["rope_scaling"] = {"rope_type": "default"}
@@ -234,18 +233,16 @@ def _deepseek(theirs: Mapping[str, Any], layers: int) -> Fields:
     hidden, shared = setting(theirs, "moe_intermediate_size", int), setting(theirs, "n_shared_experts", int)
     if shared < 1:
         raise InterchangeError(f"config.json: n_shared_experts={shared} is not supported, only 1 and more")
-    moe = _experts(
-        theirs,
-        "n_routed_experts",
-        norm_topk=setting(theirs, "norm_topk_prob", bool, False),
+    groups = ExpertGroups(count=setting(theirs, "n_group", int), chosen=setting(theirs, "topk_group", int))
+    router: Fields = dict(
+        normalized=setting(theirs, "norm_topk_prob", bool, False),
         score="sigmoid",
-        correction_bias=True,
-        expert_groups=setting(theirs, "n_group", int),
-        chosen_groups=setting(theirs, "topk_group", int),
-        gate_scale=setting(theirs, "routed_scaling_factor", float),
-        hidden_dim=hidden,
-        shared_dim=hidden * shared,
+        correction=Correction(),
+        groups=groups if groups.count > 1 else None,
+        scale=setting(theirs, "routed_scaling_factor", float),
     )
+    experts: Fields = dict(hidden_dim=hidden, shared=SharedExpert(hidden_dim=hidden * shared))
+    moe = _experts(theirs, "n_routed_experts", router, **experts)
     latent = Latent(
         rank=setting(theirs, "kv_lora_rank", int),
         query_rank=setting(theirs, "q_lora_rank", int, 0),
@@ -276,26 +273,30 @@ def _scalar(size: int, theirs: Mapping[str, Any]) -> float:
 
 
 def _write_deepseek(c: GptConfig) -> Fields:
-    moe, latent = _mixture(c), c.latent
-    if latent is None or len(c.unit) > 1 or moe.shared_dim % (hidden := moe.hidden_dim or c.hidden_dim) or not moe.shared_dim:
+    experts, router, latent = _mixture(c).experts, _router(c), c.latent
+    shared, hidden = experts.shared, experts.hidden_dim or c.hidden_dim
+    if latent is None or len(c.unit) > 1 or shared is None or shared.hidden_dim % hidden or shared.gated:
         raise InterchangeError(
-            f"no DeepSeek-V3 of Hugging Face is like this model: latent={latent}, sparse_every={c.sparse_every}, "
-            f"shared_dim={moe.shared_dim}"
+            f"no DeepSeek-V3 of Hugging Face is like this model: latent={latent}, sparse_every={c.sparse_every}, shared={shared}"
         )
     demand(latent, "DeepSeek-V3", norm_eps=1e-6)
-    demand(moe, "DeepSeek-V3", score="sigmoid", correction_bias=True)
-    free = "score", "norm_topk", "correction_bias", "expert_groups", "chosen_groups", "gate_scale", "shared_dim"
+    if router.score != "sigmoid" or router.correction is None:
+        raise InterchangeError(
+            f"no DeepSeek-V3 of Hugging Face is like this model: score={router.score!r}, correction={router.correction}"
+        )
+    free = "score", "normalized", "correction", "groups", "scale", "shared"
+    groups = router.groups or ExpertGroups(count=1, chosen=1)
     size = latent.head_dim + c.head_dim
     return (
         _write_experts(c, "DeepSeek-V3", "n_routed_experts", *free)
         | _write_scale(c, size)
         | {
             "moe_intermediate_size": hidden,
-            "n_shared_experts": moe.shared_dim // hidden,
-            "norm_topk_prob": moe.norm_topk,
-            "n_group": moe.expert_groups,
-            "topk_group": moe.chosen_groups,
-            "routed_scaling_factor": moe.gate_scale,
+            "n_shared_experts": shared.hidden_dim // hidden,
+            "norm_topk_prob": router.normalized,
+            "n_group": groups.count,
+            "topk_group": groups.chosen,
+            "routed_scaling_factor": router.scale,
             "first_k_dense_replace": c.leading_layers,
             "num_nextn_predict_layers": 0,
             "kv_lora_rank": latent.rank,

@@ -12,7 +12,8 @@ from models.execution import Execution
 from models.gshard_m4.config import GShardM4Config
 from models.gshard_m4.model import GShardM4
 from models.parts.attention.config import LayerKind
-from models.parts.moe.config import MoeConfig
+from models.parts.moe.config import ExpertChoice, ExpertsConfig, MoeConfig, Top1
+from models.parts.nested import changed
 from models.sharding.component import Component
 from models.sharding.layout import LayoutError
 from models.sharding.layouts import ONE_DEVICE
@@ -20,9 +21,9 @@ from models.sharding.params import describe
 from tests.helpers.contexts import EVALUATION, training
 
 TINY = GShardM4Config().tiny()
-EXPERTS = MoeConfig(experts=4, group_size=8)
-TOP1 = dataclasses.replace(EXPERTS, gating="top1", token_dropout=0.2, batch_priority=True)
-CHOICE = dataclasses.replace(EXPERTS, gating="expert_choice")
+EXPERTS = MoeConfig(experts=ExpertsConfig(count=4), group_size=8)
+TOP1 = changed(EXPERTS, {"router": Top1(), "experts.token_dropout": 0.2, "capacity.batch_priority": True})
+CHOICE = dataclasses.replace(EXPERTS, router=ExpertChoice())
 LENGTH, SOURCES, TARGETS = 8, (5, 8), (8, 6)  # rows of 8 positions, two examples
 
 

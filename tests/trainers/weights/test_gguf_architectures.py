@@ -280,7 +280,7 @@ def test_a_file_may_say_how_experts_are_weighed(tmp_path):
     """Over the sum of the chosen in Qwen3, not in OLMoE, where the file doesn't say."""
     for said, wanted in (({}, False), (dict(expert_weights_norm=True), True)):
         moe = Gguf(of_case("olmoe", tmp_path / "m.gguf", "olmoe", **MOE, **said)).config.moe
-        assert moe and moe.norm_topk == wanted
+        assert moe and moe.router.normalized == wanted
 
 
 def test_old_files_have_a_tensor_for_each_expert(tmp_path):
