@@ -20,7 +20,9 @@ from data.translation.config import Translate, TranslationData
 from models.execution import Execution
 from models.gshard_m4.config import GShardM4Config
 from models.gshard_m4.layouts import LAYOUTS
+from models.parts.attention.config import GroupedQuery
 from models.parts.moe.config import Capacity, ExpertsConfig, MoeConfig, Top1
+from models.parts.transformer_config import Dense, TokenLoss
 from models.sharding import expert_layouts as layouts
 
 KEPT = "dispatched+up+attention_in+attention_out+ffn_out"
@@ -40,9 +42,8 @@ def quickstart() -> Experiment:
             target_vocab=2048,
             layers=4,
             model_dim=192,
-            hidden_dim=512,
-            heads=4,
-            head_dim=48,
+            attention=GroupedQuery(heads=4, head_dim=48),
+            feed_forward=Dense(hidden_dim=512),
             moe=MoeConfig(experts=ExpertsConfig(count=8), group_size=64),
             dropout=0.0,
         ),
@@ -67,11 +68,10 @@ def bench_67m() -> Experiment:
             target_vocab=32_000,
             layers=8,
             model_dim=512,
-            hidden_dim=1024,
-            heads=8,
-            head_dim=64,
+            attention=GroupedQuery(heads=8, head_dim=64),
+            feed_forward=Dense(hidden_dim=1024),
             moe=MoeConfig(experts=ExpertsConfig(count=8), router=Top1(), group_size=1024, capacity=Capacity(factor=1.25)),
-            label_smoothing=0.0,
+            loss=TokenLoss(label_smoothing=0.0),
             dropout=0.0,
         ),
         layout=layouts.expert_parallel(1, 1),
@@ -202,7 +202,7 @@ def dense_96l() -> Experiment:
     return replace(
         base,
         name="gshard_m4.dense_96l",
-        model=GShardM4Config(layers=96, head_dim=64),
+        model=GShardM4Config(layers=96, attention=GroupedQuery(heads=16, head_dim=64)),
         layout=LAYOUTS["fully_sharded"](256, 8),
         train=replace(base.train, steps=300_000),
         execution=Execution(remat="full"),

@@ -59,6 +59,7 @@ def moe_54b() -> Experiment:
         group_size=2048,
         router=Top2(second_threshold=0.0),
         losses=MoeLosses(balance_weight=0.01),
+        every=4,
     )
     model = replace(dense(24, 2048, 8192, VOCAB), moe=moe)
     kept = "dispatched+attention_in+attention_out"

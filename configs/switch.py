@@ -121,5 +121,6 @@ def c_2048e() -> Experiment:
     An expert has two slots in every group of 256 tokens, sixteen times as many as there are tokens: the price of a floor of two.
     """
     base = t5.v1_0(15, 2080, 6144, 30)
-    model = replace(base, tied=False, scale_logits=False, moe=mixture(2048, 256, 1.0, least=2), sparse_every=1)
+    moe = replace(mixture(2048, 256, 1.0, least=2), every=1)
+    model = replace(base, tied=False, scale_logits=False, moe=moe)
     return _experiment("switch.c_2048e", model, expert_parallel_2d(8, 128), remat=KEPT)

@@ -40,7 +40,7 @@ FAMILY = Family(
     policies=POLICIES,
     like=lambda c: _LIKE[type(c.head).__name__],
     comparable=_comparable,
-    meaning=(*MEANING_OF_LM, "first_position"),
+    meaning=(*MEANING_OF_LM, "positions.first"),
     same_outputs=lambda ours, theirs: _computes(ours.head) == _computes(theirs.head),
     shared=frozenset({"head.pooler", "head.pooler_bias"}),
 )

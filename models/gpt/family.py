@@ -14,9 +14,11 @@ from models.protocol import Family
 from models.sharding.layouts import Recipe
 
 MEANING_OF_MIXTURES = (
-    "latent",
-    "sparse_first",
-    "moe.router.gating",
+    "attention.class",
+    "attention.interleaved",
+    "attention.norm_eps",
+    "moe.first",
+    "moe.router.class",
     "moe.router.choices",
     "moe.router.normalized",
     "moe.router.score",
@@ -28,7 +30,7 @@ MEANING_OF_MIXTURES = (
 
 def comparable(c: GptConfig, lengths: Sequence[int]) -> GptConfig:
     """Returns the configuration with nothing random; see Family.comparable. Routing groups lie within rows."""
-    layers = c.leading_layers + 4 * len(c.unit)
+    layers = c.layers - c.repeated + 4 * len(c.unit)
     return dataclasses.replace(c, layers=layers, dropout=0.0, moe=c.moe and c.moe.comparable(min(lengths)))
 
 

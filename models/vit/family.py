@@ -66,7 +66,7 @@ FAMILY = Family(
     like=lambda c: "vit.b16",
     comparable=comparable,
     searched=searched,
-    meaning=(*MEANING_OF_BLOCKS, "pooling", "class_token"),
+    meaning=(*MEANING_OF_BLOCKS, "pooling"),
     hyperparameters=lambda c: hyperparameters(c.moe),
     notes=lambda c, execution: notes(c.moe, c.hidden_dim, execution),
 )

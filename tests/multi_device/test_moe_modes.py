@@ -17,6 +17,7 @@ from models.execution import Dispatch, Execution
 from models.gshard_m4.layouts import LAYOUTS
 from models.parts.moe.config import Capacity, ExpertChoice, ExpertsConfig, MoeConfig, Top1
 from models.parts.moe.layer import Moe
+from models.parts.nested import changed
 from models.parts.transformer_config import BlockConfig
 from models.sharding.component import Component, make_mesh
 from models.sharding.layout import Layout, LayoutError, Pipeline, rules
@@ -125,7 +126,7 @@ def test_tokens_travel_in_parts(float64):
     jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-9, atol=1e-9), found, oracle("top2")[0])
     assert kinds["all-to-all"] == 12 and kinds["all-gather"] == 0
     with pytest.raises(LayoutError, match=r"dropout inside experts .* which exchange_parts divides; use 1"):
-        run(dataclasses.replace(MODES["top2"], dropout=0.4), where)
+        run(changed(MODES["top2"], {"experts.dropout": 0.4}), where)
 
 
 @pytest.mark.parametrize("dispatch", ["all_to_all", "ragged"])

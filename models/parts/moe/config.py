@@ -273,6 +273,10 @@ class MoeConfig:
       group_size: tokens S of a routing group; N / group_size groups are routed independently. GShard gives "one group per
         core", hence 2048 to 8192 tokens; here it belongs to the model, not to the mesh. Groups may span rows, but not where
         rows are dealt out to microbatches, of the step or of a pipeline.
+      every: a mixture is one of so many layers, the last; GShard's every second.
+      first: it is the first of them (GLaM).
+      leading: dense layers before the stack of units with mixtures (DeepSeek-V3: 3). They run where the embedding does, so that
+        pipeline stages are equal.
     """
 
     experts: ExpertsConfig
@@ -280,8 +284,13 @@ class MoeConfig:
     capacity: Capacity = Capacity()
     losses: MoeLosses = MoeLosses()
     group_size: int = 2048
+    every: int = 2
+    first: bool = False
+    leading: int = 0
 
     def __post_init__(self) -> None:
+        if self.every < 1:
+            raise ValueError(f"every={self.every}: must be 1 or more")
         experts, router = self.experts.count, self.router
         if isinstance(router, ExpertChoice) and not self.capacity.factor:
             raise ValueError("capacity.factor=0: of expert choice it is a token's experts on average; the paper's is 2")
@@ -299,6 +308,11 @@ class MoeConfig:
             raise ValueError(
                 f"router.groups.chosen={groups.chosen}: the experts of these groups must be at least choices={router.choices}"
             )
+
+    def refuse_leading(self) -> None:
+        """Raises ValueError for dense layers before a stack that has none."""
+        if self.leading:
+            raise ValueError(f"moe.leading={self.leading}: there are no such layers here; nearest is 0")
 
     def shrunk(self, group_size: int) -> "MoeConfig":
         """Returns a mixture small enough for a test, of 8 experts; the variant stays."""
