@@ -11,7 +11,7 @@ from data.labelled.config import LabelledData
 from data.text.config import MaskedTextData
 from models.bert.config import BertConfig, BertEmbedding
 from models.execution import Execution
-from models.parts.attention.config import GroupedQuery, LayerKind, Learned, Rotary
+from models.parts.attention.config import GroupedQuery, LayerVariant, Learned, Rotary
 from models.parts.heads_config import Classification, MaskedLm, SentenceEmbedding, Span, Tagging
 from models.parts.nested import changed
 from models.parts.transformer_config import Dense, NormConfig, Output
@@ -169,7 +169,9 @@ def modernbert_base() -> Experiment:
             vocab=50_368,
             layers=22,
             model_dim=768,
-            attention=GroupedQuery(heads=12, head_dim=64, pattern=(LayerKind(), *[LayerKind(window=65, base=10_000.0)] * 2)),
+            attention=GroupedQuery(
+                heads=12, head_dim=64, pattern=(LayerVariant(), *[LayerVariant(window=65, base=10_000.0)] * 2)
+            ),
             positions=Rotary(base=160_000.0),
             feed_forward=Dense(hidden_dim=1152, activation="gelu", gated=True),
             norm=NormConfig(kind="layer", eps=1e-5),

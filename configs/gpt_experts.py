@@ -18,7 +18,7 @@ from configs.optimizers import Adafactor, InverseSqrt, gpt3_adamw
 from models.execution import Execution
 from models.gpt.config import GptConfig
 from models.gpt.layouts import LAYOUTS
-from models.parts.attention.config import GroupedQuery, Latent, LayerKind, QkNorm, Rotary, Yarn
+from models.parts.attention.config import GroupedQuery, Latent, LayerVariant, QkNorm, Rotary, Yarn
 from models.parts.moe.config import Capacity, Correction, ExpertGroups, ExpertsConfig, MoeConfig, MoeLosses, SharedExpert, TopK
 from models.parts.nested import changed
 from models.parts.transformer_config import Dense, NormConfig, Output
@@ -119,7 +119,7 @@ def gpt_oss_20b() -> Experiment:
         layers=24,
         model_dim=2880,
         attention=GroupedQuery(
-            heads=64, head_dim=64, kv_heads=8, biases="qkvo", sinks=True, pattern=(LayerKind(window=128), LayerKind())
+            heads=64, head_dim=64, kv_heads=8, biases="qkvo", sinks=True, pattern=(LayerVariant(window=128), LayerVariant())
         ),
         positions=Rotary(base=150_000.0, scaling=yarn),
         bias=True,

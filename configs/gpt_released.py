@@ -14,7 +14,7 @@ from configs.optimizers import gpt3_adamw
 from data.text.config import TextData
 from models.execution import Execution
 from models.gpt.config import GptConfig
-from models.parts.attention.config import GroupedQuery, Interpolation, LayerKind, Llama3, QkNorm, Rotary
+from models.parts.attention.config import GroupedQuery, Interpolation, LayerVariant, Llama3, QkNorm, Rotary
 from models.parts.transformer_config import Dense, NormConfig, Output
 from models.sharding.layout import Layout
 from models.sharding.layouts import data_parallel, fully_sharded, two_d
@@ -89,7 +89,7 @@ def mistral_7b() -> Experiment:
         vocab=32_000,
         layers=32,
         model_dim=4096,
-        attention=GroupedQuery(heads=32, head_dim=128, kv_heads=8, pattern=(LayerKind(window=4096),)),
+        attention=GroupedQuery(heads=32, head_dim=128, kv_heads=8, pattern=(LayerVariant(window=4096),)),
         hidden_dim=14_336,
     )
     return _released("mistral_7b", model)
@@ -134,7 +134,12 @@ def gemma2_9b() -> Experiment:
         layers=42,
         model_dim=3584,
         attention=GroupedQuery(
-            heads=16, head_dim=256, kv_heads=8, scale_dim=256.0, logit_cap=50.0, pattern=(LayerKind(window=4096), LayerKind())
+            heads=16,
+            head_dim=256,
+            kv_heads=8,
+            scale_dim=256.0,
+            logit_cap=50.0,
+            pattern=(LayerVariant(window=4096), LayerVariant()),
         ),
         output=Output(cap=30.0),
         hidden_dim=14_336,
@@ -145,7 +150,7 @@ def gemma2_9b() -> Experiment:
 def gemma3_4b() -> Experiment:
     """The decoder of Gemma 3 4B (arXiv 2503.19786): a window of 1024 in five of six layers, with rotary positions of their own;
     34 layers of 2560; 3,880,263,168 parameters."""
-    local = LayerKind(window=1024, base=10_000.0, scaled=False)
+    local = LayerVariant(window=1024, base=10_000.0, scaled=False)
     model = _gemma(
         "gemma3_text",
         vocab=262_208,
@@ -157,7 +162,7 @@ def gemma3_4b() -> Experiment:
             kv_heads=4,
             qk_norm=QkNorm(kind="rms_plus_one"),
             scale_dim=256.0,
-            pattern=(local, local, local, local, local, LayerKind()),
+            pattern=(local, local, local, local, local, LayerVariant()),
         ),
         positions=Rotary(base=1e6, scaling=Interpolation(factor=8.0)),
         hidden_dim=10_240,
@@ -228,7 +233,10 @@ def smollm3_3b() -> Experiment:
         layers=36,
         model_dim=2048,
         attention=GroupedQuery(
-            heads=16, head_dim=128, kv_heads=4, pattern=(LayerKind(), LayerKind(), LayerKind(), LayerKind(rotary=False))
+            heads=16,
+            head_dim=128,
+            kv_heads=4,
+            pattern=(LayerVariant(), LayerVariant(), LayerVariant(), LayerVariant(rotary=False)),
         ),
         positions=Rotary(base=5e6),
         norm=NormConfig(eps=1e-6),

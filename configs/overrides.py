@@ -9,8 +9,8 @@ import typing
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
-from configs.moved import MOVED
 from configs.registry import ConfigError
+from configs.sign_step import MOVED
 from models.errors import UserError, nearest
 
 Settings = TypeVar("Settings")

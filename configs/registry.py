@@ -11,7 +11,7 @@ from typing import Any
 
 import configs
 from configs.experiment import Experiment
-from configs.moved import modernized
+from configs.sign_step import modernized
 from data.config import DataConfig, EvalConfig
 from data.kinds import config_classes, eval_classes
 from models import families

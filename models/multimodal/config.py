@@ -61,12 +61,12 @@ class MultimodalConfig(EncoderDecoderConfig):
     decoder: DecoderConfig = DecoderConfig(start_id=1)
 
     @property
-    def decoder_units(self) -> int:
+    def decoder_groups(self) -> int:
         """Repeated units of the decoder."""
-        return self.units
+        return self.layer_groups
 
     @property
-    def encoder_units(self) -> int:
+    def encoder_groups(self) -> int:
         """None: the towers are the encoders."""
         return 0
 
@@ -87,7 +87,7 @@ class MultimodalConfig(EncoderDecoderConfig):
 
     def tiny(self) -> "MultimodalConfig":
         """The same model, small enough for a test and divisible by every mesh of eight devices."""
-        small = {"layers": max(4, 2 * len(self.unit)), "vocab": 64, "attention.head_dim": 4, "positions.rows": 32}
+        small = {"layers": max(4, 2 * len(self.layer_group)), "vocab": 64, "attention.head_dim": 4, "positions.rows": 32}
         return changed(self, self.shrunk() | small | {"towers": self.towers.tiny()})
 
 

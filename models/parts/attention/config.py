@@ -241,7 +241,7 @@ Positions = Learned | LearnedPatches | Rotary | RelativeBuckets | Sinusoidal | N
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LayerKind:
+class LayerVariant:
     """In what a layer's attention differs from that of others in its stack.
 
     Attributes:
@@ -305,7 +305,7 @@ class GroupedQuery:
     per_dim_scale: bool = False
     logit_cap: float = 0.0
     sinks: bool = False
-    pattern: tuple[LayerKind, ...] = ()
+    pattern: tuple[LayerVariant, ...] = ()
 
     def __post_init__(self) -> None:
         check_finite(self)
@@ -357,7 +357,7 @@ class Latent:
     interleaved: bool = True
     norm_eps: float = 1e-6
     scale_dim: float = 0.0
-    pattern: tuple[LayerKind, ...] = ()
+    pattern: tuple[LayerVariant, ...] = ()
 
     def __post_init__(self) -> None:
         check_finite(self)
@@ -380,6 +380,6 @@ class Latent:
 AnyAttention = GroupedQuery | Latent
 
 
-def shrunk_pattern(pattern: tuple[LayerKind, ...]) -> tuple[LayerKind, ...]:
+def shrunk_pattern(pattern: tuple[LayerVariant, ...]) -> tuple[LayerVariant, ...]:
     """Returns the different layers of a pattern, with windows for rows of a few dozen positions."""
     return tuple(dict.fromkeys(dataclasses.replace(layer, window=min(layer.window, 5)) for layer in pattern))

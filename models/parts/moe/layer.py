@@ -32,9 +32,9 @@ class Moe(nnx.Module):
       causal: whether the layer is a decoder's, where a token's experts may not depend on later tokens.
     """
 
-    def __init__(self, c: MoeConfig, block: BlockConfig, key: jax.Array, where: Component, *, causal: bool = False):
-        _check_positions_whole(where)
-        experts, self.c, self.where = c.experts, c, where
+    def __init__(self, c: MoeConfig, block: BlockConfig, key: jax.Array, scope: Component, *, causal: bool = False):
+        _check_positions_whole(scope)
+        experts, self.c, self.scope = c.experts, c, scope
         self.router_config = c.decoder_router if causal else c.router
         self.priority = c.capacity.batch_priority and not causal
         size, hidden = block.model_dim, experts.hidden_dim or block.hidden_dim
@@ -45,31 +45,31 @@ class Moe(nnx.Module):
         into, out = normal((block.init_scale / size) ** 0.5), normal((block.init_scale / hidden) ** 0.5)
         self._make_router(k1, size, into)
         up, names = (experts.count, size, hidden), ("expert", "embed", "mlp")
-        self.wi = param(k2, up, names, into, where)
-        self.wg = param(k4, up, names, into, where) if gated else None
-        self.wo = param(k3, (experts.count, hidden, size), ("expert", "mlp", "embed"), out, where)
+        self.wi = param(k2, up, names, into, scope)
+        self.wg = param(k4, up, names, into, scope) if gated else None
+        self.wo = param(k3, (experts.count, hidden, size), ("expert", "mlp", "embed"), out, scope)
         hidden_bias = (experts.count, hidden), ("expert", "mlp")
         bias = block.ffn_bias
-        self.wi_bias = param(k2, *hidden_bias, zeros, where) if bias else None
-        self.wg_bias = param(k4, *hidden_bias, zeros, where) if bias and gated else None
-        self.wo_bias = param(k3, (experts.count, size), ("expert", "embed"), zeros, where) if bias else None
+        self.wi_bias = param(k2, *hidden_bias, zeros, scope) if bias else None
+        self.wg_bias = param(k4, *hidden_bias, zeros, scope) if bias and gated else None
+        self.wo_bias = param(k3, (experts.count, size), ("expert", "embed"), zeros, scope) if bias else None
         shared = experts.shared
-        self.shared = shared and dense(block, shared.hidden_dim, k_shared, where / "shared")
-        self.shared_gate = param(k_gate, (size, 1), ("embed", "gate"), into, where) if shared and shared.gated else None
+        self.shared = shared and dense(block, shared.hidden_dim, k_shared, scope / "shared")
+        self.shared_gate = param(k_gate, (size, 1), ("embed", "gate"), into, scope) if shared and shared.gated else None
 
     def _make_router(self, key: jax.Array, size: int, init: Initializer) -> None:
-        c, experts, where = self.router_config, (self.c.experts.count,), self.where
+        c, experts, scope = self.router_config, (self.c.experts.count,), self.scope
         correction = c.correction if isinstance(c, TopK) else None
-        self.router = param(key, (size, *experts), ("embed", "gate"), normal(c.init_std) if c.init_std else init, where)
-        self.router_bias = param(key, experts, ("gate",), zeros, where) if c.bias else None
-        self.correction = param(key, experts, ("gate",), zeros, where, moved=correction.rate) if correction else None
+        self.router = param(key, (size, *experts), ("embed", "gate"), normal(c.init_std) if c.init_std else init, scope)
+        self.router_bias = param(key, experts, ("gate",), zeros, scope) if c.bias else None
+        self.correction = param(key, experts, ("gate",), zeros, scope, sign_step=correction.rate) if correction else None
 
     def __call__(self, x_BLM: jax.Array, mask_BL: jax.Array, key: jax.Array | None) -> tuple[jax.Array, dict[str, Ratio]]:
         """Returns (y_BLM, statistics): padding (mask False) is routed nowhere; without a key nothing is random."""
-        training, where = key is not None, self.where
+        training, scope = key is not None, self.scope
         k_jitter, k_route, k_hidden, k_tokens = split_key(key, 4)
         size = self._group_size(mask_BL.size, training)
-        x_GSM = where.shard(x_BLM.reshape(-1, size, x_BLM.shape[-1]), "group", None, "act_embed")
+        x_GSM = scope.shard(x_BLM.reshape(-1, size, x_BLM.shape[-1]), "group", None, "act_embed")
         mask_GS = mask_BL.reshape(-1, size)
 
         router, experts = self._router(), self._experts(k_hidden)
@@ -77,19 +77,19 @@ class Moe(nnx.Module):
         slots = slots_of(self.c, size, self.router_config, training)
         correction_E, priority = router.correction_E, self.priority
         routing = route(router.c, scores.scores_GSE, mask_GS, slots, k_route, correction_E=correction_E, priority=priority)
-        y_GSM = mixture(x_GSM, routing, slots, experts, where, self._dispatch(slots == size, training))
+        y_GSM = mixture(x_GSM, routing, slots, experts, scope, self._dispatch(slots == size, training))
         y_GSM = self._mask_tokens(y_GSM, k_tokens)
 
         statistics = router.statistics(self.c.losses, scores, routing, mask_GS)
         if correction_E is not None and training:
             statistics["correction"] = Ratio(correction(correction_E, routing), jnp.sum(mask_GS))
-        y_BLM = where.shard(y_GSM.reshape(x_BLM.shape), "batch", "res_length", "act_embed")
+        y_BLM = scope.shard(y_GSM.reshape(x_BLM.shape), "batch", "res_length", "act_embed")
         y_BLM = y_BLM if self.shared is None else y_BLM + self._of_shared(x_BLM)
         return checkpoint_name(y_BLM, "mixture_out"), statistics
 
     def _router(self) -> Router:
         bias, correction = (None if b is None else b[...] for b in (self.router_bias, self.correction))
-        return Router(self.router_config, self.where, self.router[...], bias, correction)
+        return Router(self.router_config, self.scope, self.router[...], bias, correction)
 
     def _of_shared(self, x_BLM: jax.Array) -> jax.Array:
         """Returns what the shared expert adds (DeepSeekMoE, arXiv 2401.06066, eq. 3), gated where there is a gate."""
@@ -97,7 +97,7 @@ class Moe(nnx.Module):
         y_BLM = self.shared(x_BLM)
         if self.shared_gate is None:
             return y_BLM
-        return jax.nn.sigmoid(project(x_BLM, self.shared_gate[...], self.where)) * y_BLM
+        return jax.nn.sigmoid(project(x_BLM, self.shared_gate[...], self.scope)) * y_BLM
 
     def _experts(self, key: jax.Array | None) -> Experts:
         rate, up, biases = self.c.experts.dropout, [self.wi], [self.wi_bias]
@@ -132,8 +132,8 @@ class Moe(nnx.Module):
     def _dispatch(self, dropless: bool, training: bool) -> Dispatch:
         """Returns the execution's dispatch, but in dropless evaluation "ragged" where it has a kernel and its exchange is
         possible: buffers would multiply E / K times the rows that are routed."""
-        pays = dropless and not training and self.where.on_tpu and exchangeable(self.where)
-        return "ragged" if pays else self.where.execution.dispatch
+        pays = dropless and not training and self.scope.on_tpu and exchangeable(self.scope)
+        return "ragged" if pays else self.scope.execution.dispatch
 
     def _group_size(self, tokens: int, training: bool) -> int:
         """Returns S: exactly the config's in training; elsewhere batches have any size, so the largest that fits."""
@@ -142,24 +142,24 @@ class Moe(nnx.Module):
             if tokens % size:
                 raise LayoutError(f"group_size={size} does not divide the {tokens} tokens of a batch")
             return size
-        layout = self.where.layout
-        shards = layout.num_shards(layout.resolve(self.where.path).get("group", ()))
+        layout = self.scope.layout
+        shards = layout.num_shards(layout.resolve(self.scope.path).get("group", ()))
         return max(s for s in range(1, size + 1) if tokens % (s * shards) == 0 or s == 1)
 
 
-def _check_positions_whole(where: Component) -> None:
+def _check_positions_whole(scope: Component) -> None:
     """Raises LayoutError for a layout that cuts the positions of a mixture's inputs."""
-    if where.num_shards("length") > 1:
+    if scope.num_shards("length") > 1:
         raise LayoutError(
-            f"component {where.path!r}, layout {where.layout.name!r}: rule 'length' -> "
-            f"{where.layout.resolve(where.path)['length']}, but routing groups span positions; cut 'res_length' instead"
+            f"component {scope.path!r}, layout {scope.layout.name!r}: rule 'length' -> "
+            f"{scope.layout.resolve(scope.path)['length']}, but routing groups span positions; cut 'res_length' instead"
         )
 
 
-def dense(c: BlockConfig, hidden: int, key: jax.Array, where: Component) -> FeedForward:
+def dense(c: BlockConfig, hidden: int, key: jax.Array, scope: Component) -> FeedForward:
     """Returns a dense network of this hidden size."""
     return FeedForward(
-        c.model_dim, hidden, key, where, activation=c.activation, gated=c.gated, bias=c.ffn_bias, init_scale=c.init_scale
+        c.model_dim, hidden, key, scope, activation=c.activation, gated=c.gated, bias=c.ffn_bias, init_scale=c.init_scale
     )
 
 

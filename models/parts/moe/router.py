@@ -39,14 +39,14 @@ class Router:
 
     Attributes:
       c: its settings; a decoder's where tokens must not see later ones.
-      where: the component.
+      scope: the component.
       weight_ME: from a token's vector to a logit of each expert.
       bias_E: of the logits.
       correction_E: of the scores that choose.
     """
 
     c: AnyRouter
-    where: Component
+    scope: Component
     weight_ME: jax.Array
     bias_E: jax.Array | None = None
     correction_E: jax.Array | None = None
@@ -68,7 +68,7 @@ class Router:
 
     def _scores_of(self, logits_GSE: jax.Array) -> jax.Array:
         score = jax.nn.sigmoid if self._sigmoid else jax.nn.softmax
-        return self.where.shard(score(logits_GSE), "group", None, None)
+        return self.scope.shard(score(logits_GSE), "group", None, None)
 
     @property
     def _sigmoid(self) -> bool:
