@@ -8,7 +8,7 @@ import typing
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
-from configs.registry import ConfigError, required_fields, union_members
+from configs.registry import MOVED, ConfigError, required_fields, union_members
 from models.errors import UserError, nearest
 
 Settings = TypeVar("Settings")
@@ -36,7 +36,11 @@ def override(e: Settings, arguments: Sequence[str], options: Iterable[str] = ())
 
 
 def _hint(name: str, known: Sequence[str]) -> str:
-    """Returns the nearest field, also where other programs call it `learning_rate` or `lr`."""
+    """Returns the nearest field, also where it has moved or other programs call it `learning_rate` or `lr`."""
+    for old, new in MOVED.items():
+        moved = new if old.endswith(f".{name}") else name.replace(old, new, 1)
+        if moved != name and moved in known:
+            return nearest(moved, known)
     if name in ("learning_rate", "lr"):
         rates = [path for path in known if path.endswith((".schedule.peak", ".schedule.value"))]
         return nearest(rates[0], rates) if rates else nearest(name, known)

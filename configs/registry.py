@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import configs
-from configs.experiment import Experiment
+from configs.experiment import Experiment, Faults, Finetuning
 from data.config import DataConfig, EvalConfig
 from data.kinds import config_classes, eval_classes
 from models import families
@@ -79,7 +79,9 @@ def tiny(e: Experiment, mesh: tuple[int, ...] | None = None) -> Experiment:
             e.layout, mesh=tuple((name, size) for (name, _), size in zip(e.layout.mesh, sizes, strict=True))
         ),
         data=e.data.tiny(),
-        train=dataclasses.replace(e.train, steps=3, log_every=1, save_every=2, eval_every=0),
+        train=dataclasses.replace(
+            e.train, steps=3, log_every=1, checkpoint=dataclasses.replace(e.train.checkpoint, every=2), eval_every=0
+        ),
     )
 
 
@@ -112,8 +114,15 @@ MOVED_INTO_MOE = (
 )
 
 # Fields that have moved since experiments were first stored, by their dotted paths: releases and runs from before still open.
-MOVED = {f"model.{name}": f"execution.{name}" for name in ("dtype", "remat", "unroll", "dispatch", "loss_chunks")} | {
-    f"model.{name}": f"model.moe.{name}" for name in MOVED_INTO_MOE
+MOVED = {
+    **{f"model.{name}": f"execution.{name}" for name in ("dtype", "remat", "unroll", "dispatch", "loss_chunks")},
+    **{f"model.{name}": f"model.moe.{name}" for name in MOVED_INTO_MOE},
+    "train.save_every": "train.checkpoint.every",
+    "train.save_failures": "train.checkpoint.max_failures",
+    "train.checkpoints": "train.checkpoint.folder",
+    **{f"train.{name}": f"train.checkpoint.{name}" for name in ("keep", "keep_every", "best")},
+    **{f"train.{f.name}": f"train.faults.{f.name}" for f in dataclasses.fields(Faults)},
+    **{f"train.{f.name}": f"train.finetune.{f.name}" for f in dataclasses.fields(Finetuning)},
 }
 
 

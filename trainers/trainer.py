@@ -46,7 +46,7 @@ def train(
     Returns:
       An exit code: DONE, PREEMPTED, DIVERGED or CORRUPTED.
     """
-    with stalls.Watch(workdir, experiment.train.stall_seconds) as watch:
+    with stalls.Watch(workdir, experiment.train.faults.stall_seconds) as watch:
         return _train(experiment, workdir, log, devices, watch)
 
 
@@ -74,12 +74,14 @@ def _train(
     if experiment.data.cache:  # random data has no held-out examples
         cache = cache_folder(experiment.data)
         evaluator = open_evaluator(plan.model, experiment, cache, vocabulary=cache)
-    if log and train.spike:
-        raise ConfigError(f"train.spike={train.spike:g}: a benchmark's run, which --mlperf logs, does not rewind")
-    if train.best and train.best not in (names := evaluator.names if evaluator else []):
-        raise ConfigError(f"train.best={train.best!r}: no such metric{nearest(train.best, names)}")
+    if log and train.faults.spike:
+        raise ConfigError(f"train.faults.spike={train.faults.spike:g}: a benchmark's run, which --mlperf logs, does not rewind")
+    if train.checkpoint.best and train.checkpoint.best not in (names := evaluator.names if evaluator else []):
+        raise ConfigError(
+            f"train.checkpoint.best={train.checkpoint.best!r}: no such metric{nearest(train.checkpoint.best, names)}"
+        )
     with contextlib.ExitStack() as closing:
-        closing.enter_context(runlog.only_run(workdir, leader, train.checkpoints))
+        closing.enter_context(runlog.only_run(workdir, leader, train.checkpoint.folder))
         stop = closing.enter_context(processes.stop_signals())
         batches = Batches(source, experiment.data, plan.batch_shardings(), train.workers)
         closing.callback(batches.close)
@@ -87,7 +89,7 @@ def _train(
 
         # --- 3. the newest sound checkpoint, a release's weights, or fresh ones
         quiet_libraries()
-        checkpoints = Checkpoints(workdir, train, task_of(experiment.data).directions, say)
+        checkpoints = Checkpoints(workdir, train.checkpoint, task_of(experiment.data).directions, say)
         watch.last_words = checkpoints.last_words
         state = checkpoints.restore(plan, source.fingerprint)
         restored = None if state is None else int(state.step)
@@ -111,7 +113,7 @@ def _train(
         checker = Checker(plan, compiled)
         host_memory.keep()
         say(f"compiled the step in {time.perf_counter() - began:.1f} s")
-        spiking = spikes.Spikes(workdir, train, at)
+        spiking = spikes.Spikes(workdir, train.faults, at)
         processes.agree({"rewinds and losses in the run's folder": spiking.state()})
         processes.wait_for_all("compiled the step")
 
@@ -131,7 +133,7 @@ def _train(
             watch.at(at, stalls.READING)
             batch = batches(spiking.batch(at))
             watch.at(at, stalls.STEPPING)
-            if train.check_every and (at + 1) % train.check_every == 0:
+            if train.faults.check_every and (at + 1) % train.faults.check_every == 0:
                 state, step_metrics, corrupt = checker(state, batch)
                 if corrupt:
                     progress.pause()
@@ -189,9 +191,10 @@ def _train(
                     # Time and memory are logged beside the run's numbers, which are the same in every repetition.
                     rates = {f"{unit}_per_s": count / seconds for unit, count in done.items()}
                     writer.write(at, values | rates | {"memory_gib": host_memory.memory_gib()})
-                if skipped - allowed_from > train.max_nonfinite:
+                if skipped - allowed_from > train.faults.max_nonfinite:
                     progress.pause()
-                    say(f"{skipped - allowed_from} steps were not finite, more than train.max_nonfinite={train.max_nonfinite}")
+                    most = train.faults.max_nonfinite
+                    say(f"{skipped - allowed_from} steps were not finite, more than train.faults.max_nonfinite={most}")
                     return record.end(DIVERGED, at)
 
             scores = None
@@ -209,8 +212,8 @@ def _train(
                 if attempt.target_met:
                     say(f"step {at}: the target is met")
                     last = True
-            by_best = bool(scores) and bool(train.best)
-            if last or stopping or by_best or (train.save_every and at % train.save_every == 0):
+            by_best = bool(scores) and bool(train.checkpoint.best)
+            if last or stopping or by_best or (train.checkpoint.every and at % train.checkpoint.every == 0):
                 watch.at(at, stalls.SAVING)
                 now = at, int(state.skipped)
                 if now[0] - saved[0] == now[1] - saved[1] and not last:  # nothing has changed; sound checkpoints stay

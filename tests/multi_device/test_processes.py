@@ -43,7 +43,7 @@ GPT = [
     "8",
     "--train.eval_every",
     "2",
-    "--train.best",
+    "--train.checkpoint.best",
     "eval/cross_entropy",
 ]
 # One expert a device: tokens travel between the processes by all-to-all.
@@ -94,7 +94,7 @@ def one_then_two(start, one, two) -> Run:
     shutil.rmtree(last)
     shutil.copytree(two.workdir / "checkpoints" / str(STEPS), last)
     damage(last / "state" / "ocdbt.process_1")
-    run = start(folder.name, 2, *GPT, "--train.steps", "100000", "--train.save_every", "0", through=OBSERVED)
+    run = start(folder.name, 2, *GPT, "--train.steps", "100000", "--train.checkpoint.every", "0", through=OBSERVED)
     run.wait_for("starting at step 2 from a checkpoint")
     run.processes[1].send_signal(signal.SIGTERM)
     run.end()
@@ -209,7 +209,7 @@ def test_experts_over_two_processes_and_ctrl_c(start):
     """Routed to experts of both processes, the losses are those of one process to 1e-12; SIGINT to the first saves once and
     ends both with 75."""
     alone = start("experts_one", 1, *MOE, "--train.steps", "3")
-    run = start("experts_two", 2, *MOE, "--train.steps", "100000", "--train.save_every", "0")
+    run = start("experts_two", 2, *MOE, "--train.steps", "100000", "--train.checkpoint.every", "0")
     run.wait_for("step 3/")
     run.processes[0].send_signal(signal.SIGINT)
     assert run.end() == [trainer.PREEMPTED] * 2, run.complained(0)
@@ -252,10 +252,10 @@ def test_a_mesh_of_another_size_than_all_devices_is_refused():
 def test_processes_with_other_settings_are_refused(start):
     """Where settings differ, every process names them before the first step; else they would train together, or hang at the
     first save of one of them."""
-    run = start("settings", 2, *GPT, "--train.steps", "4", "--train.seed", "{number}", "--train.save_every", "{number}")
+    run = start("settings", 2, *GPT, "--train.steps", "4", "--train.seed", "{number}", "--train.checkpoint.every", "{number}")
     assert_refused(
         run,
-        "the processes of this run differ: process 1 has train.save_every=1, process 0 has 0; "
+        "the processes of this run differ: process 1 has train.checkpoint.every=1, process 0 has 0; "
         "process 1 has train.seed=1, process 0 has 0",
     )
 

@@ -28,7 +28,7 @@ RUN = [
     "cpu:2x1",
     "--train.steps",
     STEPS,
-    "--train.save_every",
+    "--train.checkpoint.every",
     "20",
     "--train.log_every",
     "5",

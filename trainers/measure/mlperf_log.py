@@ -221,7 +221,7 @@ def _description(request: Request, e: Experiment, benchmark: Benchmark, evaluato
                 f"{e.name}: MLPerf's {benchmark.name} scores {benchmark.metric}, which its evaluation does not give"
             )
         values["eval_samples"] = evaluator.samples
-    if (step := init_from.newest_step(e.train.init_from)) is not None:
+    if (step := init_from.newest_step(e.train.finetune.init_from)) is not None:
         values["init_checkpoint_step"] = step
     return values
 

@@ -1,7 +1,7 @@
 """Names a process of a run that died, stopped or fell behind, and ends the others with the code that asks for a restart.
 
-Every process tells JAX's coordination service, several times within `train.stall_seconds`, that it lives, which step it is at and
-what it does there, and reads the same of the others. A collective that waits for a lost process cannot be interrupted, so
+Every process tells JAX's coordination service, several times within `train.faults.stall_seconds`, that it lives, which step it is
+at and what it does there, and reads the same of the others. A collective that waits for a lost process cannot be interrupted, so
 that the processes end from a thread of their own; the state of the step under way is lost with them.
 """
 
@@ -91,7 +91,7 @@ class Watch:
     """Watches over the processes of a run while it is entered. A single process is not watched.
 
     Args:
-      seconds: `train.stall_seconds`.
+      seconds: `train.faults.stall_seconds`.
       last_words: called before this process ends because of another; saves what can be saved within so many seconds and
         returns a line about it.
     """
