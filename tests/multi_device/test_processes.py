@@ -21,7 +21,7 @@ from scripts import cli
 from tests.helpers.compiling import CHEAP
 from tests.helpers.launched import LIMIT, Run, Starter
 from tests.helpers.runs import damage
-from trainers import trainer
+from trainers import runlog
 
 OBSERVED = "tests.multi_device.observed"
 ROUNDING = 1e-12  # relative, in float64; measured: 3e-16
@@ -63,7 +63,7 @@ def whole(start: Starter, **processes: int) -> list[Run]:
     """GPT runs of these names side by side, to step 4, with checkpoints at 2 and 4, observed."""
     runs = [start(name, n, *GPT, "--train.steps", str(STEPS), through=OBSERVED) for name, n in processes.items()]
     for run in runs:
-        assert set(run.end()) == {trainer.DONE}, run.complained(0)
+        assert set(run.end()) == {runlog.DONE}, run.complained(0)
     return runs
 
 
@@ -159,7 +159,7 @@ def test_only_the_first_process_writes(two):
     assert words <= {"Gloo", "Rank", "is", "connected", "to", "peer", "ranks", "Expected", "number", "of"}
     assert [int(n) for n in re.findall(r"^step (\d+)/4", two.said(0), re.MULTILINE)] == [1, 2, 3, 4]
     start, stop = two.events()
-    assert start["pid"] == stop["pid"] == two.processes[0].pid and stop["exit_code"] == trainer.DONE
+    assert start["pid"] == stop["pid"] == two.processes[0].pid and stop["exit_code"] == runlog.DONE
     assert len(list((two.workdir / "tensorboard").iterdir())) == 1
 
 
@@ -196,10 +196,10 @@ def test_damage_that_one_process_finds_is_known_to_all(one_then_two):
 @pytest.mark.integration
 def test_sigterm_to_one_process_stops_both(one_then_two):
     """Both save once, after the same step, and exit with 75; the signal is not lost though no step had begun."""
-    assert [p.returncode for p in one_then_two.processes] == [trainer.PREEMPTED] * 2, one_then_two.complained(1)
+    assert [p.returncode for p in one_then_two.processes] == [runlog.PREEMPTED] * 2, one_then_two.complained(1)
     stop = one_then_two.events()[-1]
     assert f"stopping at step {stop['step']} by a signal" in one_then_two.said(0)
-    assert stop["exit_code"] == trainer.PREEMPTED and one_then_two.checkpoints() == [2, stop["step"]]
+    assert stop["exit_code"] == runlog.PREEMPTED and one_then_two.checkpoints() == [2, stop["step"]]
     assert 3 <= stop["step"] == one_then_two.losses()[-1]["step"]
 
 
@@ -212,11 +212,11 @@ def test_experts_over_two_processes_and_ctrl_c(start):
     run = start("experts_two", 2, *MOE, "--train.steps", "100000", "--train.checkpoint.every", "0")
     run.wait_for("step 3/")
     run.processes[0].send_signal(signal.SIGINT)
-    assert run.end() == [trainer.PREEMPTED] * 2, run.complained(0)
-    assert alone.end() == [trainer.DONE], alone.complained(0)
+    assert run.end() == [runlog.PREEMPTED] * 2, run.complained(0)
+    assert alone.end() == [runlog.DONE], alone.complained(0)
     assert_losses_equal(run, alone, 3)
     stop = run.events()[-1]
-    assert stop["exit_code"] == trainer.PREEMPTED and run.checkpoints() == [stop["step"]]
+    assert stop["exit_code"] == runlog.PREEMPTED and run.checkpoints() == [stop["step"]]
 
 
 @pytest.mark.slow
@@ -226,7 +226,7 @@ def test_towers_over_two_processes(start):
     runs = []
     for name, n in (("towers_one", 1), ("towers_two", 2)):  # one after the other: three processes would compile on two cores
         runs.append(start(name, n, *TOWERS, "--train.steps", "3"))
-        assert set(runs[-1].end(3 * LIMIT)) == {trainer.DONE}, runs[-1].complained(0)
+        assert set(runs[-1].end(3 * LIMIT)) == {runlog.DONE}, runs[-1].complained(0)
     assert_losses_equal(runs[1], runs[0], 3)
 
 

@@ -120,7 +120,7 @@ class Checkpoints:
         return Manager(self.folder, options=options, item_handlers=parts)
 
     def save(
-        self, plan: Plan, state: State, fingerprint: str, metrics: dict[str, float] | None = None, *, final: bool = False
+        self, plan: Plan, state: State, fingerprint: str, metrics: Mapping[str, float] | None = None, *, final: bool = False
     ) -> None:
         """Starts a save; returns once the arrays are copied off the devices, before they are written.
 
@@ -139,7 +139,7 @@ class Checkpoints:
                 return
             time.sleep(2.0**self._failures / 2)
 
-    def _started(self, plan: Plan, state: State, fingerprint: str, metrics: dict[str, float] | None) -> bool:
+    def _started(self, plan: Plan, state: State, fingerprint: str, metrics: Mapping[str, float] | None) -> bool:
         """Starts a save and returns whether every process could."""
         step = int(state.step)
         tree = to_tree(in_model_order(plan, state))
