@@ -191,7 +191,7 @@ def test_one_run_at_a_time_in_a_folder_of_checkpoints(tmp_path):
 
     shared, own = str(tmp_path / "shared"), str(tmp_path / "a" / "checkpoints")
     for first, second in ((("a", shared), ("b", shared)), (("a", ""), ("b", own)), (("b", own), ("a", ""))):
-        with hold(*first), pytest.raises(UserError, match=r"choose another --train\.checkpoint\.folder$") as refused, hold(*second):
+        with hold(*first), pytest.raises(UserError, match=r"another --train\.checkpoint\.folder$") as refused, hold(*second):
             pass
         assert f"another process is training in {second[1] or own};" in str(refused.value)
         with hold(*second):
