@@ -2,7 +2,6 @@
 and greedy continuation."""
 
 import contextlib
-import dataclasses
 import sys
 from typing import Any
 
@@ -57,7 +56,7 @@ def generate(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
     from trainers.plan import fresh_state, make_plan
     from trainers.processes import versions
 
-    e = dataclasses.replace(e, train=dataclasses.replace(e.train, lora=Lora()))  # adapters are merged into what generates
+    e = e.with_finetune(lora=Lora())  # adapters are merged into what generates
     plan = make_plan(e, jax.devices()[: e.layout.devices])
     params = fresh_state(plan).params
     data: Any = e.data
