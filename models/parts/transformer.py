@@ -23,7 +23,7 @@ from models.parts.layers import FeedForward, Norm, add_bias, dropout, project, s
 from models.parts.losses import Ratio
 from models.parts.moe.config import MoeConfig
 from models.parts.moe.layer import Moe
-from models.parts.transformer_config import BlockConfig, LmConfig
+from models.parts.transformer_config import BlockConfig
 from models.sharding.component import Component
 from models.sharding.params import scan
 
@@ -363,13 +363,20 @@ def keys_values(
 
 
 def logits(
-    c: LmConfig, x_BLM: jax.Array, w_MV: jax.Array, bias: nnx.Param | None, where: Component, *, positions: str | None = "length"
+    x_BLM: jax.Array,
+    w_MV: jax.Array,
+    where: Component,
+    *,
+    bias: nnx.Param | None = None,
+    cap: float = 0.0,
+    positions: str | None = "length",
 ) -> jax.Array:
-    """Returns the output logits [B, L, V] of the last layer's vectors, capped as the config says.
+    """Returns the output logits [B, L, V] of the last layer's vectors.
 
     Args:
       where: the component that owns the matrix: the embedding where it is tied.
+      cap: bounds them softly (layers.soft_cap).
       positions: the logical name of the second dimension.
     """
     y_BLV = add_bias(project(x_BLM, w_MV, where), bias)
-    return soft_cap(where.shard(y_BLV, "batch", positions, "act_vocab"), c.softmax_cap)
+    return soft_cap(where.shard(y_BLV, "batch", positions, "act_vocab"), cap)
