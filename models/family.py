@@ -85,7 +85,7 @@ def deterministic_encoder_decoder(c: EncoderDecoderConfig, lengths: Sequence[int
     """
     return dataclasses.replace(
         c,
-        layers=4 * len(c.unit),
+        layers=4 * len(c.layer_group),
         decoder_layers=0,
         dropout=0.0,
         hidden_dropout=0.0,

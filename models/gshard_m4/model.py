@@ -23,16 +23,16 @@ from models.sharding.params import normal, param
 class GShardM4(EncoderDecoder):
     """The whole model: two vocabularies, and output logits with a matrix of their own."""
 
-    def __init__(self, c: GShardM4Config, key: jax.Array, where: Component):
+    def __init__(self, c: GShardM4Config, key: jax.Array, scope: Component):
         k1, k2, k3, k4, k5 = jax.random.split(key, 5)
         m = c.model_dim
         self.c: GShardM4Config = c
-        self.where = where
-        self.source_embedding = Embedding(c.source_vocab, m, k1, where / "source_embedding")
-        self.target_embedding = Embedding(c.target_vocab, m, k2, where / "target_embedding")
+        self.scope = scope
+        self.source_embedding = Embedding(c.source_vocab, m, k1, scope / "source_embedding")
+        self.target_embedding = Embedding(c.target_vocab, m, k2, scope / "target_embedding")
         self.make_encoder(k3)
         self.make_decoder(k4)
-        self.softmax = param(k5, (m, c.target_vocab), ("embed", "vocab"), normal(m**-0.5), where / "softmax")
+        self.softmax = param(k5, (m, c.target_vocab), ("embed", "vocab"), normal(m**-0.5), scope / "softmax")
 
     @property
     def target_vocab(self) -> int:
@@ -52,11 +52,11 @@ class GShardM4(EncoderDecoder):
         return self._embed(self.target_embedding, ids_BL, positions_BL, key)
 
     def _embed(self, table: Embedding, ids_BL: jax.Array, positions_BL: jax.Array, key: Key) -> jax.Array:
-        x_BLM = table(ids_BL, self.where.dtype)
+        x_BLM = table(ids_BL, self.scope.dtype)
         if self.c.positions == "sinusoidal":
             x_BLM += sinusoids(positions_BL, self.c.model_dim, x_BLM.dtype)
         return dropout(x_BLM, self.c.dropout, key)
 
     def logits(self, x_BLM: jax.Array) -> jax.Array:
         """Returns the output logits [B, L, V]; see SourceDecoder."""
-        return transformer.logits(x_BLM, self.softmax[...], self.where / "softmax")
+        return transformer.logits(x_BLM, self.softmax[...], self.scope / "softmax")

@@ -18,17 +18,17 @@ FIRST_POSITION = 2  # fairseq counts positions from the padding's id, 1, on
 class M2M100(EncoderDecoder):
     """The whole model: one embedding table, scaled by sqrt(M), whose transpose makes the output logits."""
 
-    def __init__(self, c: M2M100Config, key: jax.Array, where: Component):
+    def __init__(self, c: M2M100Config, key: jax.Array, scope: Component):
         k1, k2, k3 = jax.random.split(key, 3)
         self.c: M2M100Config = c
-        self.where = where
-        self.embedding = Embedding(c.vocab, c.model_dim, k1, where / "embedding", std=c.model_dim**-0.5)
+        self.scope = scope
+        self.embedding = Embedding(c.vocab, c.model_dim, k1, scope / "embedding", std=c.model_dim**-0.5)
         self.make_encoder(k2)
         self.make_decoder(k3)
 
     def embed_tokens(self, ids_BL: jax.Array, positions_BL: jax.Array, key: Key) -> jax.Array:
         """Returns the first layer's input [B, L, M] of either stack; see Decoder."""
-        m, dtype = self.c.model_dim, self.where.dtype
+        m, dtype = self.c.model_dim, self.scope.dtype
         x_BLM = self.embedding(ids_BL, dtype) * m**0.5
         if self.c.positions == "sinusoidal":
             x_BLM += sinusoids(positions_BL + FIRST_POSITION, m, dtype)

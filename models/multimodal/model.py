@@ -34,24 +34,24 @@ class Multimodal(SourceDecoder, Represents):
     [B, N, T, F] with `frames_segments` int32 [B, N, T], as far as there are towers, each with an N of its own; and targets, int32
     [B, L] with segments. A segment is the number of a text in its row, from 1; 0 is an empty slot, or padding."""
 
-    def __init__(self, c: MultimodalConfig, key: jax.Array, where: Component):
+    def __init__(self, c: MultimodalConfig, key: jax.Array, scope: Component):
         k1, k2, k3, k4, k5 = jax.random.split(key, 5)
         self.c: MultimodalConfig = c
-        self.where = where
-        self.vision_tower = Vit(c.vision, k1, where / VISION) if c.vision else None
-        self.audio_tower = self._audio(k2, where / AUDIO)
-        self.vision_seam = Seam(c.vision.model_dim, c, k3, where / "vision_seam") if c.vision else None
+        self.scope = scope
+        self.vision_tower = Vit(c.vision, k1, scope / VISION) if c.vision else None
+        self.audio_tower = self._audio(k2, scope / AUDIO)
+        self.vision_seam = Seam(c.vision.model_dim, c, k3, scope / "vision_seam") if c.vision else None
         audio = c.conformer or c.whisper
-        self.audio_seam = Seam(audio.model_dim, c, k3, where / "audio_seam") if audio else None
-        self.embedding = Embedding(c.vocab, c.model_dim, k4, where / "embedding", std=0.02)
-        self.positions = param(k4, (c.max_positions, c.model_dim), ("positions", "embed"), normal(0.02), where)
+        self.audio_seam = Seam(audio.model_dim, c, k3, scope / "audio_seam") if audio else None
+        self.embedding = Embedding(c.vocab, c.model_dim, k4, scope / "embedding", std=0.02)
+        self.positions = param(k4, (c.max_positions, c.model_dim), ("positions", "embed"), normal(0.02), scope)
         self.make_decoder(k5)
 
-    def _audio(self, key: jax.Array, where: Component) -> Conformer | WhisperEncoder | None:
+    def _audio(self, key: jax.Array, scope: Component) -> Conformer | WhisperEncoder | None:
         c = self.c
         if c.conformer:
-            return Conformer(c.conformer, key, where)
-        return WhisperEncoder(c.whisper, key, where) if c.whisper else None
+            return Conformer(c.conformer, key, scope)
+        return WhisperEncoder(c.whisper, key, scope) if c.whisper else None
 
     @property
     def coupled(self) -> tuple[str, ...]:
@@ -79,7 +79,7 @@ class Multimodal(SourceDecoder, Represents):
         """Returns (what both towers return [B, N P + N S, M], their losses); see SourceDecoder."""
         del totals  # each tower counts its own
         vision, audio = context.split(2)
-        parts, loss = [], zero_loss(self.where.dtype)
+        parts, loss = [], zero_loss(self.scope.dtype)
         if self.vision_tower is not None and self.vision_seam is not None:
             x_XPM, more = self._encode_images(self.vision_tower, batch, vision)
             parts.append(_in_rows(self.vision_seam(x_XPM), batch["images_segments"]))
@@ -125,19 +125,19 @@ def _in_rows(x_X: jax.Array, like_BN: jax.Array) -> jax.Array:
 class Seam(nnx.Module):
     """Maps a tower's output to the decoder's width; where the two layouts meet, an array changes from one cut to the other."""
 
-    def __init__(self, size: int, c: MultimodalConfig, key: jax.Array, where: Component):
-        self.where, plain = where, c.seam == "plain"
+    def __init__(self, size: int, c: MultimodalConfig, key: jax.Array, scope: Component):
+        self.scope, plain = scope, c.seam == "plain"
         shape, names = (size, c.model_dim), ("in_channels", "embed")
         maps = size != c.model_dim or not plain
-        self.weight = param(key, shape, names, normal(size**-0.5), where) if maps else None
-        self.bias = param(key, shape[1:], ("embed",), zeros, where) if maps and plain else None
-        self.norm = None if plain else Norm(c.model_dim, where, kind=c.norm, bias=c.norm_bias, eps=c.norm_eps)
+        self.weight = param(key, shape, names, normal(size**-0.5), scope) if maps else None
+        self.bias = param(key, shape[1:], ("embed",), zeros, scope) if maps and plain else None
+        self.norm = None if plain else Norm(c.model_dim, scope, kind=c.norm, bias=c.norm_bias, eps=c.norm_eps)
 
     def __call__(self, x_BSM: jax.Array) -> jax.Array:
         # Rows as the decoder has them, positions and width whole: it attends to all of them.
-        x_BSM = self.where.shard(x_BSM, "batch", None, None)
+        x_BSM = self.scope.shard(x_BSM, "batch", None, None)
         if self.weight is not None:
-            x_BSM = add_bias(project(x_BSM, self.weight[...], self.where), self.bias)
+            x_BSM = add_bias(project(x_BSM, self.weight[...], self.scope), self.bias)
         if self.norm is not None:
             x_BSM = self.norm(x_BSM)
-        return self.where.shard(x_BSM, "batch", None, None)
+        return self.scope.shard(x_BSM, "batch", None, None)

@@ -13,7 +13,7 @@ from flax import nnx
 
 from models.parts import transformer
 from models.parts.attention.mask import AttentionMask
-from models.parts.cache import LayerCache, Slots
+from models.parts.kv_cache import LayerCache, Slots
 from models.parts.transformer import Block, Key, Source
 from models.protocol import Decodes, Staged
 
@@ -43,8 +43,8 @@ class Cache:
 class Decoder(Staged, Decodes):
     """A model whose last stack is a decoder. Every method is a pure function of parameters and arguments."""
 
-    stack: ClassVar[str] = "decoder"
-    decoder: Any  # a Block, or a Unit of them (models/parts/units.py), with a leading axis of layers
+    stack_name: ClassVar[str] = "decoder"
+    decoder: Any  # a Block, or a Unit of them (models/parts/layer_group.py), with a leading axis of layers
     decoder_bias: nnx.Param | None = None  # [N, K] for buckets of relative positions, where the layers share one
 
     @abc.abstractmethod
@@ -80,7 +80,7 @@ class Decoder(Staged, Decodes):
         ids_BK = jnp.where(at == 0, state.first_B[:, None], ids_BK)
         positions_BK = jnp.broadcast_to(step.positions_BK, ids_BK.shape)
         x_R1M = self.embed_tokens(ids_BK.reshape(-1, 1), positions_BK.reshape(-1, 1), None)
-        g, layers = transformer.cached_geometry(self.c, step), []
+        g, layers = transformer.cached_attention_inputs(self.c, step), []
         real_R1 = jnp.repeat(state.real_B, ids_BK.shape[1])[:, None]
         bias_1NK = None if self.decoder_bias is None else self.decoder_bias[...][None]
         g = dataclasses.replace(g, real_BL=real_R1, bias_1NK=bias_1NK, source=_cached_source(state.source_BS, ids_BK))

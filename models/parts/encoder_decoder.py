@@ -15,17 +15,17 @@ from flax import nnx
 
 from models.parts import transformer
 from models.parts.attention.mask import AttentionMask
-from models.parts.cache import LayerCache, Slots, to_cache
 from models.parts.decoder import Cache, Decoder
+from models.parts.kv_cache import LayerCache, Slots, to_cache
+from models.parts.layer_group import LayerGroup, routers_loss, run_groups
 from models.parts.layers import Embedding, Norm, add_positions, dropout
 from models.parts.losses import Loss, Totals, token_loss_in_chunks
 from models.parts.moe.layer import check_groups
-from models.parts.transformer import Block, Geometry, Key, Source
+from models.parts.transformer import AttentionInputs, Block, Key, Source
 from models.parts.transformer_config import EncoderDecoderConfig
-from models.parts.units import Unit, routers_loss, run_units
 from models.protocol import Batch, ChecksRows, Context, HasOutputs, HasPrologue, SequenceToSequence
 from models.sharding.component import Component
-from models.sharding.params import normal, param, stack
+from models.sharding.params import normal, param, stack_modules
 
 # Targets [B, L, M], sources [B, S, M], and the biases that the layers share [1, 1, N * K].
 DecoderInput = tuple[jax.Array, jax.Array, jax.Array | None]
@@ -35,14 +35,14 @@ class Encoder(nnx.Module, abc.ABC):
     """A stack of layers that read a source in both directions."""
 
     c: EncoderDecoderConfig
-    where: Component
+    scope: Component
 
     def make_encoder(self, key: jax.Array) -> None:
-        """Makes the parameters of the stack and of the norm after it; `c` and `where` must be set."""
-        c, where = self.c, self.where / "encoder"
-        self.encoder = stack(lambda k: Unit(c, k, where), key, c.encoder_units)
-        self.encoder_norm = _norm(c, where)
-        self.encoder_bias = _shared_bias(c, key, where)
+        """Makes the parameters of the stack and of the norm after it; `c` and `scope` must be set."""
+        c, scope = self.c, self.scope / "encoder"
+        self.encoder = stack_modules(lambda k: LayerGroup(c, k, scope), key, c.encoder_groups)
+        self.encoder_norm = _norm(c, scope)
+        self.encoder_bias = _shared_bias(c, key, scope)
 
     @abc.abstractmethod
     def embed_source(self, batch: Batch, key: Key) -> jax.Array:
@@ -58,9 +58,9 @@ class Encoder(nnx.Module, abc.ABC):
         x_BSM = self.embed_source(batch, embedding.key)
         segments_BS, positions_BS = self.source_places(batch)
         bias_1NK = None if self.encoder_bias is None else self.encoder_bias[...][None]
-        g = _geometry(self.c, positions_BS, segments_BS, bias_1NK)
-        keys = layers.for_layers(self.c.encoder_units).key
-        x_BSM, statistics = run_units(self.encoder, x_BSM, g, keys, self.where / "encoder")
+        g = _attention_inputs(self.c, positions_BS, segments_BS, bias_1NK)
+        keys = layers.for_layers(self.c.encoder_groups).key
+        x_BSM, statistics = run_groups(self.encoder, x_BSM, g, keys, self.scope / "encoder")
         x_BSM = dropout(_normed(x_BSM, self.encoder_norm), self.c.output_dropout, output.key)
         tokens = totals["input"] if totals else jnp.sum(segments_BS > 0)
         return x_BSM, routers_loss(self.c.moe, statistics, tokens, "encoder", x_BSM.dtype)
@@ -75,11 +75,13 @@ class SourceDecoder(Decoder, HasPrologue, ChecksRows, SequenceToSequence, HasOut
     positions: nnx.Param | None = None  # [positions, M]
 
     def make_decoder(self, key: jax.Array) -> None:
-        """Makes the parameters of the stack and of the norm after it; `c` and `where` must be set."""
-        c, where = self.c, self.where / "decoder"
-        self.decoder = stack(lambda k: Unit(c, k, where, causal=True, attends_to_source=True), key, c.decoder_units)
-        self.decoder_norm = _norm(c, where)
-        self.decoder_bias = _shared_bias(c, key, where)
+        """Makes the parameters of the stack and of the norm after it; `c` and `scope` must be set."""
+        c, scope = self.c, self.scope / "decoder"
+        self.decoder = stack_modules(
+            lambda k: LayerGroup(c, k, scope, causal=True, attends_to_source=True), key, c.decoder_groups
+        )
+        self.decoder_norm = _norm(c, scope)
+        self.decoder_bias = _shared_bias(c, key, scope)
 
     @abc.abstractmethod
     def encode(self, batch: Batch, context: Context, totals: Totals | None = None) -> tuple[jax.Array, Loss]:
@@ -91,14 +93,14 @@ class SourceDecoder(Decoder, HasPrologue, ChecksRows, SequenceToSequence, HasOut
 
     def embed_tokens(self, ids_BL: jax.Array, positions_BL: jax.Array, key: Key) -> jax.Array:
         """Returns the first layer's input [B, L, M]; see Decoder."""
-        x_BLM = self.embedding(ids_BL, self.where.dtype)
+        x_BLM = self.embedding(ids_BL, self.scope.dtype)
         if self.positions is not None:
-            x_BLM = add_positions(x_BLM, self.positions, positions_BL, self.where)
+            x_BLM = add_positions(x_BLM, self.positions, positions_BL, self.scope)
         return dropout(x_BLM, self.c.dropout, key)
 
     def logits(self, x_BLM: jax.Array) -> jax.Array:
         """Returns the output logits [B, L, V] of the decoder's output, its norm applied."""
-        return transformer.logits(x_BLM, self.embedding.table[...].T, self.embedding.where)
+        return transformer.logits(x_BLM, self.embedding.table[...].T, self.embedding.scope)
 
     def output_logits(self, x_BLM: jax.Array) -> jax.Array:
         """Returns the logits of the last layer's output; see Decoder."""
@@ -132,16 +134,16 @@ class SourceDecoder(Decoder, HasPrologue, ChecksRows, SequenceToSequence, HasOut
         return x_BLM, batch["source"], bias_11X
 
     def apply_layers(
-        self, blocks: Unit, x: DecoderInput, batch: Batch, context: Context, totals: Totals
+        self, blocks: LayerGroup, x: DecoderInput, batch: Batch, context: Context, totals: Totals
     ) -> tuple[DecoderInput, Loss]:
         """Runs some of the decoder's units; sources and biases pass unchanged. See Staged."""
         x_BLM, source_BSM, bias_11X = x
         segments_BL = batch["targets_segments"]
         bias_1NK = None if bias_11X is None else bias_11X.reshape(1, self.c.heads, -1)
-        g = _geometry(self.c, batch["targets_positions"], segments_BL, bias_1NK, causal=True)
+        g = _attention_inputs(self.c, batch["targets_positions"], segments_BL, bias_1NK, causal=True)
         source = Source(AttentionMask.for_rows(segments_BL, self.source_places(batch)[0]), source_BSM)
         g = dataclasses.replace(g, source=source)
-        x_BLM, statistics = run_units(blocks, x_BLM, g, context.key, self.where / "decoder")
+        x_BLM, statistics = run_groups(blocks, x_BLM, g, context.key, self.scope / "decoder")
         loss = routers_loss(self.c.moe, statistics, totals["target"], "decoder", x_BLM.dtype)
         return (x_BLM, source_BSM, bias_11X), loss
 
@@ -150,12 +152,12 @@ class SourceDecoder(Decoder, HasPrologue, ChecksRows, SequenceToSequence, HasOut
         del context
         used_BL, total, c = batch["targets_segments"] > 0, totals["target"], self.c
         return token_loss_in_chunks(
-            self.output_logits, x[0], batch["targets"], used_BL, total, c.label_smoothing, self.where, c.z_loss
+            self.output_logits, x[0], batch["targets"], used_BL, total, c.label_smoothing, self.scope, c.z_loss
         )
 
     def check_rows(self, lengths: Mapping[str, int], microbatches: int) -> None:
         """Raises LayoutError where rows are dealt out to microbatches, and groups span rows; see ChecksRows."""
-        pipelines = {side: self.where.layout.pipeline(path) for side, path in self.routed.items()}
+        pipelines = {side: self.scope.layout.pipeline(path) for side, path in self.routed.items()}
         parts = {side: microbatches * (p.microbatches if p else 1) for side, p in pipelines.items()}
         if self.c.moe:
             check_groups(self.c.moe, [lengths[side] for side, n in parts.items() if n > 1], max(parts.values()))
@@ -186,7 +188,7 @@ class SourceDecoder(Decoder, HasPrologue, ChecksRows, SequenceToSequence, HasOut
 
         def layer_cache(layer: Block) -> LayerCache:
             assert layer.cross_attention is not None
-            zeros = self.where.shard(jnp.zeros(shape, source_BSM.dtype), *self.cache_axes)
+            zeros = self.scope.shard(jnp.zeros(shape, source_BSM.dtype), *self.cache_axes)
             return LayerCache(to_cache((zeros, zeros)), to_cache(layer.cross_attention.keys_values(source_BSM)))
 
         blocks, first_B = self.blocks, jnp.full(len(real_BS), c.start_id, jnp.int32)
@@ -221,29 +223,29 @@ class EncoderDecoder(Encoder, SourceDecoder):
         return {"inputs": "encoder", "targets": "decoder"}
 
 
-def _geometry(
+def _attention_inputs(
     c: EncoderDecoderConfig, positions_BL: jax.Array, segments_BL: jax.Array, bias_1NK: jax.Array | None, *, causal: bool = False
-) -> Geometry:
+) -> AttentionInputs:
     """Returns the geometry of a stack's own rows."""
-    g = transformer.geometry(c, positions_BL, AttentionMask.for_rows(segments_BL, segments_BL, causal=causal))
+    g = transformer.attention_inputs(c, positions_BL, AttentionMask.for_rows(segments_BL, segments_BL, causal=causal))
     return dataclasses.replace(g, bias_1NK=bias_1NK, real_BL=segments_BL > 0)
 
 
-def _norm(c: EncoderDecoderConfig, where: Component) -> Norm | None:
+def _norm(c: EncoderDecoderConfig, scope: Component) -> Norm | None:
     """Returns the norm after a stack, where there is one."""
-    return transformer.norm(c, where) if c.order == "pre" else None
+    return transformer.norm(c, scope) if c.order == "pre" else None
 
 
 def _normed(x_BLM: jax.Array, norm: Norm | None) -> jax.Array:
     return x_BLM if norm is None else norm(x_BLM)
 
 
-def _shared_bias(c: EncoderDecoderConfig, key: jax.Array, where: Component) -> nnx.Param | None:
+def _shared_bias(c: EncoderDecoderConfig, key: jax.Array, scope: Component) -> nnx.Param | None:
     """Returns the biases of relative positions that the layers of a stack share, where they share them."""
     if c.positions != "relative_shared":
         return None
     init = normal(c.model_dim**-0.5)
-    return param(jax.random.fold_in(key, 0), (c.heads, c.buckets), ("heads", "buckets"), init, where / "attention")
+    return param(jax.random.fold_in(key, 0), (c.heads, c.buckets), ("heads", "buckets"), init, scope / "attention")
 
 
 def shift_right(ids_BL: jax.Array, positions_BL: jax.Array, start_id: int = 0) -> jax.Array:

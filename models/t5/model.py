@@ -17,15 +17,15 @@ from models.t5.config import T5Config
 class T5(EncoderDecoder):
     """The whole model: one embedding table, whose transpose may also make the output logits."""
 
-    def __init__(self, c: T5Config, key: jax.Array, where: Component):
+    def __init__(self, c: T5Config, key: jax.Array, scope: Component):
         k1, k2, k3, k4 = jax.random.split(key, 4)
         self.c: T5Config = c
-        self.where = where
-        self.embedding = Embedding(c.vocab, c.model_dim, k1, where / "embedding")
+        self.scope = scope
+        self.embedding = Embedding(c.vocab, c.model_dim, k1, scope / "embedding")
         self.make_encoder(k2)
         self.make_decoder(k3)
         shape, names = (c.model_dim, c.vocab), ("embed", "vocab")
-        self.softmax = None if c.tied else param(k4, shape, names, normal(c.model_dim**-0.5), where / "softmax")
+        self.softmax = None if c.tied else param(k4, shape, names, normal(c.model_dim**-0.5), scope / "softmax")
 
     def logits(self, x_BLM: jax.Array) -> jax.Array:
         """Returns the output logits [B, L, V]; see SourceDecoder."""
@@ -33,4 +33,4 @@ class T5(EncoderDecoder):
             x_BLM = x_BLM * self.c.model_dim**-0.5
         if self.softmax is None:
             return super().logits(x_BLM)
-        return transformer.logits(x_BLM, self.softmax[...], self.where / "softmax")
+        return transformer.logits(x_BLM, self.softmax[...], self.scope / "softmax")

@@ -27,18 +27,18 @@ STRIDE = 2  # frames of a position
 class Front(nnx.Module):
     """Two convolutions over frames, the second of stride 2, each with a GELU, and a table of positions."""
 
-    def __init__(self, c: WhisperConfig, key: jax.Array, where: Component):
+    def __init__(self, c: WhisperConfig, key: jax.Array, scope: Component):
         k1, k2, k3 = jax.random.split(key, 3)
-        self.where = where
-        self.conv1 = Conv1d(c.mels, c.model_dim, k1, where / "conv1")
-        self.conv2 = Conv1d(c.model_dim, c.model_dim, k2, where / "conv2", stride=STRIDE)
-        self.positions = param(k3, (c.source_positions, c.model_dim), ("positions", "embed"), _sinusoids, where)
+        self.scope = scope
+        self.conv1 = Conv1d(c.mels, c.model_dim, k1, scope / "conv1")
+        self.conv2 = Conv1d(c.model_dim, c.model_dim, k2, scope / "conv2", stride=STRIDE)
+        self.positions = param(k3, (c.source_positions, c.model_dim), ("positions", "embed"), _sinusoids, scope)
 
     def __call__(self, frames_BTF: jax.Array, segments_BT: jax.Array) -> jax.Array:
         """Returns [B, S, M]; positions count anew in every segment."""
         x_BTM = jax.nn.gelu(self.conv1(masked(frames_BTF, segments_BT)), approximate=False)
         x_BSM = jax.nn.gelu(self.conv2(masked(x_BTM, segments_BT)), approximate=False)
-        return add_positions(x_BSM, self.positions, places(segments_BT[:, ::STRIDE]), self.where)
+        return add_positions(x_BSM, self.positions, places(segments_BT[:, ::STRIDE]), self.scope)
 
 
 def _sinusoids(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
@@ -54,15 +54,15 @@ class WhisperEncoder(Encoder):
     c: WhisperConfig
     front: Front
 
-    def __init__(self, c: WhisperConfig, key: jax.Array, where: Component):
+    def __init__(self, c: WhisperConfig, key: jax.Array, scope: Component):
         k1, k2 = jax.random.split(key)
-        self.c, self.where = c, where
-        self.front = Front(c, k1, where / "front")
+        self.c, self.scope = c, scope
+        self.front = Front(c, k1, scope / "front")
         self.make_encoder(k2)
 
     def embed_source(self, batch: Batch, key: Key) -> jax.Array:
         """Returns the encoder's input [B, S, M] of frames; see Encoder."""
-        x_BSM = self.front(batch["frames"].astype(self.where.dtype), batch["frames_segments"])
+        x_BSM = self.front(batch["frames"].astype(self.scope.dtype), batch["frames_segments"])
         return dropout(x_BSM, self.c.dropout, key)
 
     def source_places(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
@@ -74,12 +74,12 @@ class WhisperEncoder(Encoder):
 class Whisper(WhisperEncoder, EncoderDecoder):
     """The whole model: one embedding table of tokens, not scaled, whose transpose makes the output logits."""
 
-    def __init__(self, c: WhisperConfig, key: jax.Array, where: Component):
+    def __init__(self, c: WhisperConfig, key: jax.Array, scope: Component):
         k1, k2, k3, k4, k5 = jax.random.split(key, 5)
-        self.c, self.where = c, where
-        self.front = Front(c, k1, where / "front")
-        self.embedding = Embedding(c.vocab, c.model_dim, k2, where / "embedding", std=0.02)
-        self.positions = param(k3, (c.max_positions, c.model_dim), ("positions", "embed"), normal(0.02), where)
+        self.c, self.scope = c, scope
+        self.front = Front(c, k1, scope / "front")
+        self.embedding = Embedding(c.vocab, c.model_dim, k2, scope / "embedding", std=0.02)
+        self.positions = param(k3, (c.max_positions, c.model_dim), ("positions", "embed"), normal(0.02), scope)
         self.make_encoder(k4)
         self.make_decoder(k5)
 
