@@ -74,7 +74,7 @@ def generate(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
     def continued(whole: Any, key: jax.Array) -> jax.Array:
         half = data.length // 2
         ids_BS = jax.random.randint(key, (rows, half), 0, model.vocab)
-        state = whole.start(ids_BS, jnp.full(rows, half), 1, half)
+        state = whole.start({"tokens": ids_BS, "lengths": jnp.full(rows, half)}, 1, half)
         return sample(whole, state, real_B, key, samples=1, steps=half, temperature=0.0, eos=-2, pad=-1)[0]
 
     def searched(whole: Any, key: jax.Array) -> jax.Array:
