@@ -4,7 +4,10 @@
 """
 
 import copy
+import dataclasses
 from typing import Any
+
+from configs.experiment import Faults, Finetuning
 
 _TOWERS = ("vision", "conformer", "whisper")  # models within a model
 _EXECUTION = ("dtype", "remat", "unroll", "dispatch", "loss_chunks")
@@ -145,8 +148,18 @@ _OF_ROUTER = {
 _REMADE = ("positions", "pooling", "class_token", "moe", "vision", "conformer", "whisper", "seam")
 _PRESENT = ("norm", "channels")  # names that some class still has
 
+_TRAIN = {
+    "save_every": "checkpoint.every",
+    "save_failures": "checkpoint.max_failures",
+    "checkpoints": "checkpoint.folder",
+    **{name: f"checkpoint.{name}" for name in ("keep", "keep_every", "best")},
+    **{f.name: f"faults.{f.name}" for f in dataclasses.fields(Faults)},
+    **{f.name: f"finetune.{f.name}" for f in dataclasses.fields(Finetuning)},
+}
+
 MOVED = (
     {f"model.{name}": f"execution.{name}" for name in _EXECUTION}
+    | {f"train.{old}": f"train.{new}" for old, new in _TRAIN.items()}
     | {f"model.moe.{old}": f"model.moe.{new}" for old, new in _MIXTURE.items()}
     | {f"model.{name}": f"model.moe.{_MIXTURE.get(name, name)}" for name in _MODELS_OWN}
     | {f"model.{old}": f"model.{new}" for old, new in _TRANSFORMER.items() if old not in _PRESENT}
@@ -156,6 +169,8 @@ MOVED = (
 def modernized(data: dict[str, Any]) -> dict[str, Any]:
     """Returns an experiment's JSON values with the fields of `MOVED` in their present places."""
     data = copy.deepcopy(data)
+    if isinstance(train := data.get("train"), dict):
+        data["train"] = _placed(train, _TRAIN)
     model = data.get("model")
     if not isinstance(model, dict):
         return data

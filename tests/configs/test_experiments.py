@@ -9,8 +9,10 @@ import sys
 import pytest
 
 from configs import registry
-from configs.experiment import Experiment
+from configs.experiment import Experiment, Lora
 from configs.optimizers import AdamW, Constant
+from configs.moved import MOVED
+from configs.overrides import override
 from configs.pods import PODS
 from configs.registry import ConfigError
 from data.prepare import PREPARED
@@ -286,3 +288,18 @@ def test_a_mixture_of_one_class_is_one_of_parts(name, mixture):
     """A stored mixture that was one class is read as router, capacity, experts and losses, and is what it was."""
     e = registry.load(name)
     assert registry.from_json(registry.to_json(e) | {"model": registry.to_json(e.model) | {"moe": mixture}}) == e
+
+
+def test_the_parts_of_train_were_its_own_fields():
+    """Checkpoints, faults and fine-tuning were fields of `train`; the old name of a flag names the new one."""
+    e = registry.load("gpt.quickstart").with_finetune(lora=Lora(rank=2))
+    before = registry.to_json(e)
+    parts = {part: before["train"].pop(part) for part in ("checkpoint", "faults", "finetune")}
+    for old, new in MOVED.items():
+        if old.startswith("train."):
+            part, field = new.split(".")[1:]
+            before["train"][old.removeprefix("train.")] = parts[part][field]
+            of_lora = ".rank" if field == "lora" else ""
+            with pytest.raises(ConfigError, match=rf"no field or option --{old}{of_lora}; did you mean '{new}{of_lora}'"):
+                override(e, [f"--{old}{of_lora}", "1"])
+    assert registry.from_json(before) == e
