@@ -12,7 +12,8 @@ from configs import registry
 from configs.optimizers import AdamW, Constant
 from models.errors import UserError
 from models.sharding.layouts import ONE_DEVICE
-from scripts import bench_capacity, report_pictures
+from scripts import report_pictures
+from scripts.lab import capacity
 from tests.helpers.pictures import write_picture_cache
 from tests.helpers.runs import run
 from trainers import trainer
@@ -77,7 +78,7 @@ def test_mistakes_are_shown():
 def test_capacity_is_what_decides(workdir, capsys):
     """Enough slots give the scores of a slot for every choice, in either order; one slot an expert gives others."""
     arguments = ["--checkpoint", str(workdir), "--factors", "0.01,8", "--score", "eval/cross_entropy"]
-    assert bench_capacity.main([*arguments, "--json"]) == 0
+    assert capacity.main([*arguments, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     few, enough = found["rows"]
     for order in ("batch_priority", "first_come"):
@@ -85,4 +86,4 @@ def test_capacity_is_what_decides(workdir, capsys):
         assert abs(few[order] - found["dropless"]) > 1e-4
     assert few["batch_priority"] != few["first_come"]
     with pytest.raises(UserError, match=r"--score eval/acuracy.*eval/accuracy"):
-        bench_capacity.main(["--checkpoint", str(workdir), "--factors", "8", "--score", "eval/acuracy"])
+        capacity.main(["--checkpoint", str(workdir), "--factors", "8", "--score", "eval/acuracy"])
