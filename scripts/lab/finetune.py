@@ -5,7 +5,7 @@
     python -m scripts.lab.finetune --sizes 5000 --taught
 
 A seed chooses the training examples, and the batches and dropout with them; the test split is the same for all seeds. The
-baseline is scripts.lab.text_baseline with the same sizes and seeds. With --taught, a teacher labels more examples, and the
+baseline is scripts.lab.baselines text with the same sizes and seeds. With --taught, a teacher labels more examples, and the
 minutes include its training and the preparation of the data.
 """
 
