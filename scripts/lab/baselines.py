@@ -102,7 +102,7 @@ def texts(folder: Path, options: argparse.Namespace) -> Iterator[Line]:
         raise ConfigError(f"{options.cache} is not a cache of classified texts with all training examples")
     splits = {name: list(examples(folder, name)) for name in _SPLITS}
     chosen: Sequence[str] = FEATURES if options.features == "both" else (options.features,)
-    for features, size in itertools.product(chosen, options.sizes):
+    for features, size in ((features, size) for features in chosen for size in options.sizes):
         start = time.monotonic()
         seeds = options.seeds if 0 < size < len(splits["train"]) else options.seeds[:1]
         runs = [_classify(splits | {"train": subset(splits["train"], size, seed)}, features) for seed in seeds]
