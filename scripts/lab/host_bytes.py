@@ -137,17 +137,17 @@ def stored_bytes(e: Experiment) -> int:
     return sum(math.prod(f.shape) * np.dtype(f.dtype).itemsize for f in features)
 
 
-def pod(e: Experiment, where: Slice) -> dict[str, Any]:
+def pod(e: Experiment, target: Slice) -> dict[str, Any]:
     """Returns what each host of a slice reads in a step, and how much of it its chips need.
 
     A host has 2 x 2 neighbouring chips. It reads whole rows; where the layout also cuts rows, its chips need a part of them.
     """
     layout, rows = e.layout, e.data.batch_size
-    if where.chips != layout.devices:
-        return {"experiment": e.name, "chips": where.chips}
-    places = torus.positions(layout.mesh, where.dims, torus.assignment(layout.mesh, where.dims, layout.torus))
-    coordinates = np.array(list(itertools.product(*(range(side) for side in where.dims))))
-    _, host_of_chip = np.unique(coordinates // [2, 2, 1][: len(where.dims)], axis=0, return_inverse=True)
+    if target.chips != layout.devices:
+        return {"experiment": e.name, "chips": target.chips}
+    places = torus.positions(layout.mesh, target.dims, torus.assignment(layout.mesh, target.dims, layout.torus))
+    coordinates = np.array(list(itertools.product(*(range(side) for side in target.dims))))
+    _, host_of_chip = np.unique(coordinates // [2, 2, 1][: len(target.dims)], axis=0, return_inverse=True)
     host = host_of_chip.ravel()[places].ravel()  # in the order of the mesh
     names = [name for name, _ in layout.mesh]
     index = dict(zip(names, np.indices([size for _, size in layout.mesh]).reshape(len(names), -1), strict=True))
@@ -167,7 +167,7 @@ def pod(e: Experiment, where: Slice) -> dict[str, Any]:
     read = {number: len(found) for number, found in row_sets.items()}
     return {
         "experiment": e.name,
-        "chips": where.chips,
+        "chips": target.chips,
         "hosts": len(read),
         "rows_a_batch": rows,
         "rows_a_host": max(read.values()),

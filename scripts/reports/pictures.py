@@ -31,14 +31,14 @@ def parts(plan: Plan, params: Any) -> list[Part]:
     from data.kinds import task_of
     from data.reading.batches import held_out_batches
     from data.reading.caches import cache_folder, class_names
-    from models.sharding.params import merge
+    from models.sharding.params import with_params
 
     e = plan.experiment
     folder, features = cache_folder(e.data), e.data.features()
     names = class_names(folder)
     split: str = getattr(e.eval, "split", "test")
     held_out = task_of(e.data).held_out(folder, folder, split, 0)
-    probabilities = jax.jit(lambda params, batch: jax.nn.softmax(merge(plan.model, params)(batch)))
+    probabilities = jax.jit(lambda params, batch: jax.nn.softmax(with_params(plan.model, params)(batch)))
     outputs = [np.asarray(probabilities(params, b)) for b in held_out_batches(held_out.rows, features, e.eval.batch_size)]
     p_NC, labels_N = np.concatenate(outputs)[: held_out.count], held_out.extra
     predictions_N = p_NC.argmax(axis=1)
@@ -58,7 +58,7 @@ def parts(plan: Plan, params: Any) -> list[Part]:
     if isinstance(plan.model, ShowsAttention):
         some = [held_out.rows[at] for at in np.linspace(0, held_out.count - 1, LOOKED_AT).astype(int).tolist()]
         (batch,) = held_out_batches(some, features, LOOKED_AT)
-        maps = jax.jit(lambda params, batch: merge(plan.model, params).attention_maps(batch))(params, batch)
+        maps = jax.jit(lambda params, batch: with_params(plan.model, params).attention_maps(batch))(params, batch)
         note = "How much of each patch the others take, mean over heads and queries: in the first layer (middle) and in the last."
         result.append(("Where it looks", picture(attention, (batch["images"], np.asarray(maps))), note))
     return result

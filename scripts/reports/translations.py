@@ -75,7 +75,7 @@ def tensor_place(figure: Any, data: tuple[Experiment, Any]) -> str:
     from matplotlib.patches import Rectangle
 
     e, info = data
-    cuts = e.layout.cut(info.axes, info.shape, component=info.where.path)
+    cuts = e.layout.cut(info.axes, info.shape, component=info.scope.path)
     at = info.axes.index("expert")
     experts, shards = info.shape[at], e.layout.num_shards(cuts[at])
     axes = figure.subplots()
