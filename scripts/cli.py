@@ -238,14 +238,6 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=1, default=str))
 
 
-def check_scikit_learn() -> None:
-    """Raises ConfigError if scikit-learn, which the project does not require, is missing."""
-    try:
-        import sklearn  # noqa: F401  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        raise ConfigError("this bench needs scikit-learn: pip install scikit-learn") from None
-
-
 def folder(text: str) -> Path:
     """Parses an argument: a path."""
     if is_address(text):

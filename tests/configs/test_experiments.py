@@ -18,7 +18,7 @@ from data.prepare import PREPARED
 from data.reading.caches import vocabulary_fields
 from models.families import FAMILIES
 from models.vit.config import VitConfig
-from scripts import golden
+from scripts.lab import golden
 
 
 @pytest.mark.parametrize("name", registry.names())

@@ -109,9 +109,7 @@ def model_of(e: Experiment) -> ModelConfig:
 
 def newest_step(text: str) -> int | None:
     """Returns the newest step of the runs that `train.finetune.init_from` names; None where it names none."""
-    from trainers.checkpoints import (
-        checkpoint,  # Orbax takes a third of a second: released weights need not wait for it
-    )
+    from trainers.checkpoints import checkpoint  # Orbax takes a third of a second: released weights need not wait for it
 
     paths = sources(text).values() if text else ()
     return max((step for path in paths if (step := checkpoint.newest_step(path)) is not None), default=None)

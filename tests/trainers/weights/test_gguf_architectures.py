@@ -20,7 +20,7 @@ from models.gpt import gguf as mapping
 from models.gpt import huggingface
 from models.interchange import InterchangeError
 from models.parts.attention.config import Rotary
-from scripts.fuzz import writers
+from scripts.lab.fuzz import writers
 from trainers.weights.gguf import Gguf
 from trainers.weights.huggingface import HuggingFace
 
