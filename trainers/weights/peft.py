@@ -136,7 +136,7 @@ def _read(folder: Path, base: Weights) -> dict[str, tuple[np.ndarray, np.ndarray
     patterns = Patterns()
     for module in sorted(modules):
         name = module.removeprefix(_ROOT)
-        theirs = mapping.canonical(base.config, f"{name}.weight")
+        theirs = mapping.canonical_name(base.config, f"{name}.weight")
         if theirs not in places:
             known = nearest(name, [place.removesuffix(".weight") for place in places])
             raise InterchangeError(f"{folder / TENSORS}: no projection {shortened(name)}{known}")
