@@ -60,10 +60,10 @@ def encoder_decoder_layers(c: Any, side: str, at: str, names: Names, sparse: Nam
       names: theirs of the parts of a layer.
       sparse: the same of a layer with a mixture of experts.
     """
-    units = c.encoder_units if side == "encoder" else c.decoder_units
+    units = c.encoder_groups if side == "encoder" else c.decoder_groups
     mapped: list[Entry] = []
-    for i, name in enumerate(c.unit):
-        places: dict[str, Any] = dict(layers=units, first=i, every=len(c.unit))
+    for i, name in enumerate(c.layer_group):
+        places: dict[str, Any] = dict(layers=units, first=i, every=len(c.layer_group))
         parts = sparse if name == "sparse" and sparse else names
         mapped += layers(c, f"{side}.{name}", at, parts, cross=side == "decoder", **places)
     return mapped

@@ -375,8 +375,8 @@ class Stacks(_Needed):
 
     def write(self, c: Any) -> dict[str, Any]:
         settings: dict[str, Any] = {}
-        for side, units in (("encoder", c.encoder_units), ("decoder", c.decoder_units)):
-            settings[f"{side}_layers"] = units * len(c.unit)
+        for side, units in (("encoder", c.encoder_groups), ("decoder", c.decoder_groups)):
+            settings[f"{side}_layers"] = units * len(c.layer_group)
             settings |= {f"{side}_ffn_dim": c.hidden_dim, f"{side}_attention_heads": c.heads}
         return settings
 

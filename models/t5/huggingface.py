@@ -138,7 +138,7 @@ _SWITCH = dataclasses.replace(
         *_rows(),
         fixed("feed_forward_proj", "relu"),
         Setting("num_experts", "moe.experts", int, 8),
-        Custom(_read_sparse_layers, lambda c: {f"num_sparse_{side}_layers": c.units for side in ("encoder", "decoder")}),
+        Custom(_read_sparse_layers, lambda c: {f"num_sparse_{side}_layers": c.layer_groups for side in ("encoder", "decoder")}),
         constant("expert_capacity", _NO_LIMIT),
         fixed("router_bias", False),
         Setting("router_jitter_noise", "moe.input_jitter", float, 0.01),

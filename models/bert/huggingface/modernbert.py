@@ -30,7 +30,7 @@ from models.interchange.settings import (
     write_activation,
 )
 from models.interchange.tensors import norm, table
-from models.parts.attention.config import LayerKind
+from models.parts.attention.config import LayerVariant
 from models.parts.heads_config import Classification, Head, MaskedLm, SentenceEmbedding, Span, Tagging
 from models.parts.numbers import check_base
 
@@ -104,7 +104,7 @@ def _bases(s: Settings) -> dict[str, float]:
     return bases
 
 
-def _kinds(s: Settings, bases: dict[str, float]) -> tuple[LayerKind, ...]:
+def _kinds(s: Settings, bases: dict[str, float]) -> tuple[LayerVariant, ...]:
     """Returns the kinds of layers: the shortest pattern that they follow."""
     layers, every = setting(s, "num_hidden_layers", int), setting(s, "global_attn_every_n_layers", int)
     if every < 1:
@@ -117,7 +117,7 @@ def _kinds(s: Settings, bases: dict[str, float]) -> tuple[LayerKind, ...]:
     reach = setting(s, "local_attention", int) // 2  # on either side
     if reach < 1:
         raise InterchangeError(f"config.json: local_attention={setting(s, 'local_attention', int)}: must be 2 or more")
-    kinds = {_FULL: LayerKind(), _LOCAL: LayerKind(window=reach + 1, base=bases[_LOCAL])}
+    kinds = {_FULL: LayerVariant(), _LOCAL: LayerVariant(window=reach + 1, base=bases[_LOCAL])}
     for name in types:
         if name not in kinds:
             raise InterchangeError(f"config.json: no layer_types {shortened(str(name))!r} here{nearest(str(name), kinds)}")
@@ -127,8 +127,8 @@ def _kinds(s: Settings, bases: dict[str, float]) -> tuple[LayerKind, ...]:
 
 
 def _write_layers(c: BertConfig) -> dict[str, Any]:
-    local = next((kind for kind in c.kinds if kind.window), LayerKind(window=65))
-    kinds = (LayerKind(), local) if c.kinds else (LayerKind(),)
+    local = next((kind for kind in c.kinds if kind.window), LayerVariant(window=65))
+    kinds = (LayerVariant(), local) if c.kinds else (LayerVariant(),)
     if wrong := [kind for kind in c.kinds if kind not in kinds or not kind.rotary or kind.window == 1]:
         raise InterchangeError(f"no ModernBERT of Hugging Face is like this model: its layers are of two kinds, not {wrong[0]}")
     pattern = [_LOCAL if kind.window else _FULL for kind in c.kinds] or [_FULL]

@@ -9,7 +9,7 @@ from models.gpt.config import GptConfig
 from models.gpt.huggingface import rope
 from models.interchange import InterchangeError
 from models.interchange.settings import Activation, Custom, Fields, ModelType, Row, Setting, Settings, allowed, constant, setting
-from models.parts.attention.config import LayerKind, Rotary
+from models.parts.attention.config import LayerVariant, Rotary
 
 _SLIDING, _FULL = "sliding_attention", "full_attention"  # their names of layers with and without a window
 _ORIGINAL = "original_max_position_embeddings"  # beside the settings of rotary positions, in Phi's files
@@ -221,15 +221,15 @@ def rotary_row(
 # --- kinds of layers ---
 
 
-def pattern(kinds: Sequence[LayerKind]) -> tuple[LayerKind, ...]:
+def pattern(kinds: Sequence[LayerVariant]) -> tuple[LayerVariant, ...]:
     """Returns the shortest beginning of the layers' kinds that goes on as they do; () where they have nothing special."""
     size = next(n for n in range(1, len(kinds) + 1) if all(kinds[i] == kinds[i % n] for i in range(len(kinds))))
-    return () if size == 1 and kinds[0] == LayerKind() else tuple(kinds[:size])
+    return () if size == 1 and kinds[0] == LayerVariant() else tuple(kinds[:size])
 
 
-def of_layers(c: GptConfig) -> list[LayerKind]:
+def of_layers(c: GptConfig) -> list[LayerVariant]:
     """Returns the kind of every layer."""
-    kinds = c.kinds or (LayerKind(),)
+    kinds = c.kinds or (LayerVariant(),)
     return [kinds[i % len(kinds)] for i in range(c.layers)]
 
 
@@ -246,14 +246,14 @@ def sliding_layers(theirs: Settings, default: Callable[[int], bool]) -> list[boo
     return [name == _SLIDING for name in names]
 
 
-def windows(theirs: Settings, default: Callable[[int], bool], local: LayerKind | None = None) -> Fields:
+def windows(theirs: Settings, default: Callable[[int], bool], local: LayerVariant | None = None) -> Fields:
     """Returns kinds of layers of which some see a window of sliding_window positions, and are else as `local`."""
     slides = sliding_layers(theirs, default)
     window = setting(theirs, "sliding_window", int, None)
     if any(slides) and not window:
         raise InterchangeError(f"config.json: sliding_window is {json.dumps(window)}, but some layers of layer_types slide")
-    sliding = dataclasses.replace(local or LayerKind(), window=window or 0)
-    return dict(kinds=pattern([sliding if slide else LayerKind() for slide in slides]))
+    sliding = dataclasses.replace(local or LayerVariant(), window=window or 0)
+    return dict(kinds=pattern([sliding if slide else LayerVariant() for slide in slides]))
 
 
 def write_windows(c: GptConfig, unused: int | None = None) -> Fields:
@@ -275,7 +275,7 @@ def write_windows(c: GptConfig, unused: int | None = None) -> Fields:
 
 def only_windows(c: GptConfig, name: str, *, of_all: bool = False) -> None:
     """Raises InterchangeError where layers differ in more than windows, or, `of_all`, in these."""
-    plain = all(dataclasses.replace(kind, window=0) == LayerKind() for kind in c.kinds)
+    plain = all(dataclasses.replace(kind, window=0) == LayerVariant() for kind in c.kinds)
     if not plain or (of_all and len(c.kinds) > 1):
         allowed = "one window for all layers" if of_all else "layers with and without a window"
         raise InterchangeError(f"Hugging Face's {name} has {allowed}, but kinds={c.kinds}"[:200])
@@ -283,7 +283,7 @@ def only_windows(c: GptConfig, name: str, *, of_all: bool = False) -> None:
 
 def _read_window(theirs: Settings) -> Fields:
     window = setting(theirs, "sliding_window", int, None)
-    return {"kinds": pattern([LayerKind(window=window or 0)] * setting(theirs, "num_hidden_layers", int))}
+    return {"kinds": pattern([LayerVariant(window=window or 0)] * setting(theirs, "num_hidden_layers", int))}
 
 
 def write_window(c: GptConfig) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from models.gpt.huggingface.base import (
 )
 from models.interchange import InterchangeError
 from models.interchange.settings import Custom, Fields, Row, Setting, Settings, setting
-from models.parts.attention.config import LayerKind
+from models.parts.attention.config import LayerVariant
 
 FULL, SLIDING = "full_attention", "sliding_attention"  # their names of layers without and with a window
 
@@ -67,7 +67,7 @@ def _read_gemma3(theirs: Settings) -> Fields:
     every = setting(theirs, "sliding_window_pattern", int)
     local = {"rope_theta": theirs.get("rope_local_base_freq", 1e4)} | setting(_by_type(theirs), SLIDING, dict, {})
     base, _ = _turning(theirs, local, theta=1e4, types={"default": "default"})
-    return windows(theirs, lambda i: (i + 1) % every != 0, LayerKind(base=base, scaled=False))
+    return windows(theirs, lambda i: (i + 1) % every != 0, LayerVariant(base=base, scaled=False))
 
 
 def _read_gemma3_rotary(theirs: Settings) -> rope.Turning:
@@ -96,7 +96,7 @@ def _write_gemma2(c: GptConfig) -> dict[str, Any]:
 def _write_gemma3(c: GptConfig) -> dict[str, Any]:
     local = {(kind.base, kind.scaled, kind.rotary) for kind in c.kinds if kind.window}
     full = {kind for kind in c.kinds if not kind.window}
-    if len(local) > 1 or any(kind != LayerKind() for kind in full) or any(scaled for _, scaled, _ in local):
+    if len(local) > 1 or any(kind != LayerVariant() for kind in full) or any(scaled for _, scaled, _ in local):
         raise InterchangeError(f"Hugging Face's Gemma 3 has one kind of layers beside those with windows, but kinds={c.kinds}")
     return write_windows(c, 4096)
 
@@ -159,7 +159,7 @@ def _read_smollm3(theirs: Settings) -> Fields:
     slides = sliding_layers(theirs, lambda i: bool(window) and not turned[i])
     if any(slides) and not window:
         raise InterchangeError("config.json: layer_types has layers that slide, but there is no window")
-    kinds = [LayerKind(window=(window or 0) * slide, rotary=bool(turn)) for slide, turn in zip(slides, turned, strict=True)]
+    kinds = [LayerVariant(window=(window or 0) * slide, rotary=bool(turn)) for slide, turn in zip(slides, turned, strict=True)]
     return {"kinds": pattern(kinds)}
 
 

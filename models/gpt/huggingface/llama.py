@@ -43,8 +43,8 @@ def entries(c: GptConfig, kind: str, *, fused: bool) -> list[Entry]:
         mapped += _layers(c, kind, "decoder", fused=fused, layers=c.layers)
     if c.leading_layers:
         mapped += _layers(c, kind, "leading", fused=fused, layers=c.leading_layers)
-    for i, name in enumerate(c.unit if c.moe else ()):
-        places: dict[str, Any] = dict(layers=c.units, first=c.leading_layers + i, every=len(c.unit))
+    for i, name in enumerate(c.layer_group if c.moe else ()):
+        places: dict[str, Any] = dict(layers=c.layer_groups, first=c.leading_layers + i, every=len(c.layer_group))
         mapped += _layers(c, kind, f"decoder.{name}", fused=fused, sparse=name == "sparse", **places)
     return [*mapped, vector("model.norm.weight", ("final_norm.scale", (c.model_dim,)))]
 

@@ -20,7 +20,7 @@ from models.gpt.huggingface.base import (
 from models.gpt.huggingface.dialects import FULL
 from models.interchange import InterchangeError
 from models.interchange.settings import Custom, Fields, Row, Setting, Settings, allowed, constant, fixed, setting
-from models.parts.attention.config import Latent, LayerKind
+from models.parts.attention.config import Latent, LayerVariant
 from models.parts.moe.config import MoeConfig
 
 _GROUP = 64  # tokens of a routing group: of our own training; without a capacity it decides nothing
@@ -122,12 +122,12 @@ def _read_sparse_layers(theirs: Settings) -> Fields:
 
 
 def _write_sparse_layers(c: GptConfig) -> dict[str, Any]:
-    if len(c.unit) > 1 and (c.sparse_first or c.leading_layers):
+    if len(c.layer_group) > 1 and (c.sparse_first or c.leading_layers):
         raise InterchangeError(
             f"Hugging Face's Qwen has experts in every n-th layer, or in all but the first, but sparse_first={c.sparse_first} "
             f"and leading_layers={c.leading_layers}"
         )
-    return {"decoder_sparse_step": len(c.unit), "mlp_only_layers": list(range(c.leading_layers))}
+    return {"decoder_sparse_step": len(c.layer_group), "mlp_only_layers": list(range(c.leading_layers))}
 
 
 def _read_qwen2_windows(theirs: Settings) -> Fields:
@@ -146,7 +146,7 @@ def _write_qwen2_windows(c: GptConfig) -> dict[str, Any]:
 
 def _read_qwen3_window(theirs: Settings) -> Fields:
     window = setting(theirs, "sliding_window", int, None) if setting(theirs, "use_sliding_window", bool) else None
-    return {"kinds": pattern([LayerKind(window=window or 0)] * setting(theirs, "num_hidden_layers", int))}
+    return {"kinds": pattern([LayerVariant(window=window or 0)] * setting(theirs, "num_hidden_layers", int))}
 
 
 def _read_qwen2_bias(theirs: Settings) -> Fields:
