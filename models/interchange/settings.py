@@ -15,7 +15,7 @@ import json
 import re
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from models.errors import nearest, shortened
 from models.interchange.tensors import InterchangeError
@@ -35,6 +35,28 @@ _ACTIVATIONS = {
 _REQUIRED = object()
 # Of any size, and of layers or experts, each of which has names: nobody has built as many.
 _MOST, _MOST_PARTS = 2**31 - 1, 2**14
+
+
+# The fields of layers as most released models have them; those of others say what differs.
+STANDARD: Fields = {
+    "norm": "layer",
+    "norm_bias": True,
+    "gated": False,
+    "attention_bias": True,
+    "key_bias": True,
+    "output_bias": "same",
+    "ffn_bias": True,
+    "qk_norm": False,
+    "sinks": False,
+    "attention_scale": True,
+    "attention_scalar": 0.0,
+    "per_dim_scale": False,
+    "logit_cap": 0.0,
+    "kinds": (),
+    "latent": None,
+}
+# Those of models whose heads are `Heads`, or `Stacks`.
+MULTI_HEAD: Fields = STANDARD | {"groups": lambda c: c.heads, "head_dim": lambda c: c.model_dim // c.heads}
 
 
 # --- single settings ---
@@ -145,21 +167,22 @@ def _initial(target: Any, name: str) -> Any:
 # --- rows ---
 
 
-class Row(Protocol):
+class Row:
     """A line of a table."""
 
     def read(self, theirs: Settings) -> Fields:
         """Returns the fields of ours that settings decide; raises InterchangeError for settings that we do not support."""
-        ...
+        del theirs
+        return {}
 
     def write(self, c: Any) -> dict[str, Any]:
         """Returns the settings of a configuration; raises InterchangeError where they cannot say it."""
-        ...
+        del c
+        return {}
 
-    @property
     def defaults(self) -> Settings:
-        """What absent keys mean."""
-        ...
+        """Returns what absent keys mean."""
+        return {}
 
 
 class Activation:
@@ -167,7 +190,7 @@ class Activation:
 
 
 @dataclasses.dataclass(frozen=True)
-class Setting:
+class Setting(Row):
     """A setting and the field that it decides.
 
     Attributes:
@@ -201,7 +224,6 @@ class Setting:
         value = value_at(c, self._paths[0])
         return {self.key: write_activation(value) if self.kind is Activation else self.encode(value)}
 
-    @property
     def defaults(self) -> Settings:
         return {} if self.kind is None or self.default is _REQUIRED else {self.key: self.default}
 
@@ -212,7 +234,7 @@ def also(key: str, path: str, encode: Callable[[Any], Any] = lambda value: value
 
 
 @dataclasses.dataclass(frozen=True)
-class Fixed:
+class Fixed(Row):
     """A setting that our models have no choice of.
 
     Attributes:
@@ -238,7 +260,6 @@ class Fixed:
         del c
         return {self.key: self.values[0]} if self.writes else {}
 
-    @property
     def defaults(self) -> Settings:
         return {self.key: self.values[0]} if self.default else {}
 
@@ -259,7 +280,7 @@ def constant(key: str, value: Any) -> Fixed:
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice:
+class Choice(Row):
     """A setting of few values, and the field that it decides.
 
     Attributes:
@@ -285,18 +306,17 @@ class Choice:
         known = " or ".join(map(repr, self.values.values()))
         raise InterchangeError(f"no model of Hugging Face with {self.key} is like this one: {self.path}={ours!r}, only {known}")
 
-    @property
     def defaults(self) -> Settings:
         return {self.key: self.default}
 
 
 @dataclasses.dataclass(frozen=True)
-class Custom:
-    """Settings that are no single field: `reads` and `writes` stand for the methods of a row."""
+class Custom(Row):
+    """Settings that are no single field: `reads` and `writes` stand for a row's methods, `absent` is what absent keys mean."""
 
     reads: Callable[[Settings], Fields] = lambda theirs: {}
     writes: Callable[[Any], dict[str, Any]] = lambda c: {}
-    defaults: Settings = dataclasses.field(default_factory=dict)
+    absent: Settings = dataclasses.field(default_factory=dict)
 
     def read(self, theirs: Settings) -> Fields:
         return self.reads(theirs)
@@ -304,18 +324,12 @@ class Custom:
     def write(self, c: Any) -> dict[str, Any]:
         return self.writes(c)
 
-
-class _Needed:
-    """A row all of whose keys are needed."""
-
-    @property
     def defaults(self) -> Settings:
-        """Nothing: no key may be absent."""
-        return {}
+        return self.absent
 
 
 @dataclasses.dataclass(frozen=True)
-class Heads:
+class Heads(Row):
     """The number of a model's heads, which have width / heads dimensions.
 
     Attributes:
@@ -335,7 +349,6 @@ class Heads:
     def write(self, c: Any) -> dict[str, Any]:
         return {self.key: c.heads}
 
-    @property
     def defaults(self) -> Settings:
         return {} if self.default is _REQUIRED else {self.key: self.default}
 
@@ -347,12 +360,8 @@ def divided(width_key: str, width: int, key: str, heads: int) -> Fields:
     return {"heads": heads, "head_dim": width // heads}
 
 
-# What a model has whose heads are `Heads`, or `Stacks`.
-MULTI_HEAD: Fields = {"groups": lambda c: c.heads, "head_dim": lambda c: c.model_dim // c.heads}
-
-
 @dataclasses.dataclass(frozen=True)
-class Stacks(_Needed):
+class Stacks(Row):
     """Depth, hidden size and heads of an encoder and of a decoder, by names that begin with theirs.
 
     Attributes:
@@ -365,11 +374,11 @@ class Stacks(_Needed):
 
     def read(self, theirs: Settings) -> Fields:
         fields = divided(
-            self.width, setting(theirs, self.width, int), "encoder_attention_heads", _both(theirs, "attention_heads")
+            self.width, setting(theirs, self.width, int), "encoder_attention_heads", same_in_both(theirs, "attention_heads")
         )
-        fields["hidden_dim"] = _both(theirs, "ffn_dim")
+        fields["hidden_dim"] = same_in_both(theirs, "ffn_dim")
         if self.same_depth:
-            return fields | {"layers": 2 * _both(theirs, "layers")}
+            return fields | {"layers": 2 * same_in_both(theirs, "layers")}
         encoder, decoder = (setting(theirs, f"{side}_layers", int) for side in ("encoder", "decoder"))
         return fields | {"layers": encoder + decoder, "decoder_layers": 0 if encoder == decoder else decoder}
 
@@ -381,21 +390,8 @@ class Stacks(_Needed):
         return settings
 
 
-@dataclasses.dataclass(frozen=True)
-class Both(_Needed):
-    """A number of encoder and decoder alike, by names that begin with theirs, and the field that it decides."""
-
-    name: str
-    path: str
-
-    def read(self, theirs: Settings) -> Fields:
-        return {self.path: _both(theirs, self.name)}
-
-    def write(self, c: Any) -> dict[str, Any]:
-        return {f"{side}_{self.name}": value_at(c, self.path) for side in ("encoder", "decoder")}
-
-
-def _both(theirs: Settings, name: str) -> int:
+def same_in_both(theirs: Settings, name: str) -> int:
+    """Returns a size of encoder and decoder alike, by names that begin with theirs; raises InterchangeError where they differ."""
     encoder, decoder = (setting(theirs, f"{side}_{name}", int) for side in ("encoder", "decoder"))
     if encoder != decoder:
         raise InterchangeError(f"config.json: decoder_{name}={decoder}: only as encoder_{name}={encoder}")
@@ -457,7 +453,7 @@ class ModelType:
     @property
     def defaults(self) -> dict[str, Any]:
         """What absent keys mean."""
-        return {key: value for row in self.rows for key, value in row.defaults.items()} | dict(self.other_defaults)
+        return {key: value for row in self.rows for key, value in row.defaults().items()} | dict(self.other_defaults)
 
     def read(self, theirs: Settings) -> Any:
         """Returns the configuration of a config.json.

@@ -5,16 +5,18 @@ from models.interchange.layers import Names, attention_names, encoder_decoder_la
 from models.interchange.settings import (
     MULTI_HEAD,
     Activation,
-    Both,
     Choice,
+    Custom,
     Fields,
     ModelType,
     Setting,
+    Settings,
     Stacks,
     allowed,
     also,
     constant,
     fixed,
+    same_in_both,
 )
 from models.interchange.tensors import norm, table
 from models.m2m100.config import M2M100Config
@@ -38,21 +40,7 @@ _ROWS = (
     constant("eos_token_id", 2),
     Stacks("d_model", same_depth=True),
 )
-_FIELDS: Fields = {
-    "order": "pre",
-    "norm": "layer",
-    "norm_bias": True,
-    "norm_eps": 1e-5,
-    "positions": "sinusoidal",
-    "gated": False,
-    "attention_scale": True,
-    "attention_bias": True,
-    "ffn_bias": True,
-    "per_dim_scale": False,
-    "logit_cap": 0.0,
-    "decoder_layers": 0,
-    **MULTI_HEAD,
-}
+_FIELDS: Fields = MULTI_HEAD | {"order": "pre", "norm_eps": 1e-5, "positions": "sinusoidal", "decoder_layers": 0}
 _M2M100 = ModelType(
     null_is_default=True,
     config=M2M100Config,
@@ -61,6 +49,12 @@ _M2M100 = ModelType(
     fields=_FIELDS | {"moe": None},
     rows=_ROWS,
 )
+
+
+def _read_sparse_step(theirs: Settings) -> Fields:
+    return {"sparse_every": same_in_both(theirs, "sparse_step")}
+
+
 _NLLB_MOE = ModelType(
     null_is_default=True,
     config=M2M100Config,
@@ -73,7 +67,7 @@ _NLLB_MOE = ModelType(
     rows=(
         *_ROWS,
         Setting("num_experts", "moe.experts", int, 128),
-        Both("sparse_step", "sparse_every"),
+        Custom(_read_sparse_step, lambda c: {f"{side}_sparse_step": c.sparse_every for side in ("encoder", "decoder")}),
         fixed("router_bias", False),
         fixed("router_dtype", "float32"),
         Choice("second_expert_policy", "moe.second_expert_threshold", {"all": 0.0, "random": 0.5}, "all"),

@@ -63,7 +63,7 @@ _CAPTIONER = ModelType(
     name="ViT and GPT-2",
     architectures=("VisionEncoderDecoderModel",),
     null_is_default=True,
-    fields=gpt2.FIELDS | {"conformer": None, "whisper": None, "seam": "plain", "positions": "none"},
+    fields={"conformer": None, "whisper": None, "seam": "plain", "positions": "none"} | gpt2.FIELDS,
     rows=(
         constant("is_encoder_decoder", True),
         also("decoder_start_token_id", "start_id"),

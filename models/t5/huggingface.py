@@ -7,6 +7,7 @@ from models.errors import shortened
 from models.interchange import Entry, Interchange, InterchangeError
 from models.interchange.layers import Names, attention_names, encoder_decoder_layers
 from models.interchange.settings import (
+    STANDARD,
     Custom,
     Fields,
     ModelType,
@@ -98,7 +99,8 @@ _T5 = ModelType(
     config=T5Config,
     name="T5",
     architectures=("T5ForConditionalGeneration",),
-    fields={
+    fields={path: value for path, value in STANDARD.items() if path != "gated"}
+    | {
         "order": "pre",
         "norm": "rms",
         "norm_bias": False,
@@ -106,8 +108,6 @@ _T5 = ModelType(
         "attention_scale": False,
         "attention_bias": False,
         "ffn_bias": False,
-        "per_dim_scale": False,
-        "logit_cap": 0.0,
         "groups": lambda c: c.heads,
         "start_id": 0,
         "decoder_layers": 0,

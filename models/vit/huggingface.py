@@ -70,20 +70,10 @@ _VIT = ModelType(
     name="ViT",
     architectures=_ARCHITECTURES,
     null_is_default=True,
-    fields={
-        "positions": "learned",
-        "norm": "layer",
-        "norm_bias": True,
+    fields=MULTI_HEAD
+    | {
         "order": "pre",
-        "gated": False,
-        "attention_bias": True,
-        "output_bias": "same",
-        "qk_norm": False,
-        "ffn_bias": True,
-        **MULTI_HEAD,
-        "per_dim_scale": False,
-        "logit_cap": 0.0,
-        "attention_scale": True,
+        "positions": "learned",
         "pooling": "token",
         "class_token": "positioned",
         "pooler": lambda c: not c.classes,

@@ -34,27 +34,7 @@ HEADS: dict[str, Head] = {
 _PURPOSES = {MaskedLm: "masked tokens", Classification: "sequence classification", Tagging: "tagging", Span: "answers"}
 _FREE = ("labels", "temperature")  # fields of a head that its class does not decide
 # Fields of BERT and its followers whose norms stand behind their sub-layers.
-POST_NORM: Fields = {
-    "positions": "learned",
-    "norm": "layer",
-    "norm_bias": True,
-    "order": "post",
-    "gated": False,
-    "attention_bias": True,
-    "output_bias": "same",
-    "key_bias": True,
-    "qk_norm": False,
-    "sinks": False,
-    "ffn_bias": True,
-    "attention_scale": True,
-    "attention_scalar": 0.0,
-    **MULTI_HEAD,
-    "per_dim_scale": False,
-    "logit_cap": 0.0,
-    "embedding_norm": True,
-    "embedding_scale": 1.0,
-    "kinds": (),
-}
+POST_NORM: Fields = MULTI_HEAD | {"positions": "learned", "order": "post", "embedding_norm": True, "embedding_scale": 1.0}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

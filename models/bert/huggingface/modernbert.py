@@ -158,25 +158,16 @@ def _read_head_dim(theirs: Settings) -> Fields:
 _MODERNBERT = ModelType(
     config=BertConfig,
     name="ModernBERT",
-    fields={
+    # Rows decide about biases and what layers differ in.
+    fields={path: value for path, value in MULTI_HEAD.items() if path not in ("norm_bias", "attention_bias", "ffn_bias", "kinds")}
+    | {
         "positions": "rotary",
         "rotary": None,
-        "norm": "layer",
         "order": "pre",
         "bare_first": True,
         "embedding_norm": True,
-        "gated": True,
-        "output_bias": "same",
-        "key_bias": True,
-        "qk_norm": False,
-        "latent": None,
-        "sinks": False,
-        "attention_scale": True,
-        "attention_scalar": 0.0,
-        **MULTI_HEAD,
-        "per_dim_scale": False,
-        "logit_cap": 0.0,
         "embedding_scale": 1.0,
+        "gated": True,
         "types": 0,
     },
     initial={"max_positions": 0},
@@ -195,7 +186,7 @@ _MODERNBERT = ModelType(
         Setting("decoder_bias", "softmax_bias", bool, True),
         Custom(
             writes=_write_classifier,
-            defaults={"classifier_pooling": "cls", "classifier_bias": False, "classifier_activation": "gelu"},
+            absent={"classifier_pooling": "cls", "classifier_bias": False, "classifier_activation": "gelu"},
         ),
         Custom(
             _read_layers,

@@ -8,7 +8,19 @@ from typing import Any
 from models.gpt.config import GptConfig
 from models.gpt.huggingface import rope
 from models.interchange import InterchangeError
-from models.interchange.settings import Activation, Custom, Fields, ModelType, Row, Setting, Settings, allowed, constant, setting
+from models.interchange.settings import (
+    STANDARD,
+    Activation,
+    Custom,
+    Fields,
+    ModelType,
+    Row,
+    Setting,
+    Settings,
+    allowed,
+    constant,
+    setting,
+)
 from models.parts.attention.config import LayerVariant, Rotary
 
 _SLIDING, _FULL = "sliding_attention", "full_attention"  # their names of layers with and without a window
@@ -30,26 +42,17 @@ DEFAULTS: Fields = dict(
 # For which null is not the default, but the other choice: as many heads, no window, no cap.
 _NULLABLE = ("num_key_value_heads", "sliding_window", "final_logit_softcapping", "attn_logit_softcapping", "attention_dropout")
 # What LLaMA has no choice of.
-_PLAIN: Fields = dict(
+_PLAIN: Fields = {k: v for k, v in STANDARD.items() if k not in ("attention_bias", "output_bias", "ffn_bias")} | dict(
     order="pre",
     positions="rotary",
     norm="rms",
     norm_bias=False,
     gated=True,
-    key_bias=True,
-    qk_norm=False,
-    kinds=(),
-    sinks=False,
-    logit_cap=0.0,
     softmax_cap=0.0,
     softmax_bias=False,
     embedding_scale=1.0,
-    attention_scale=True,
-    attention_scalar=0.0,
-    per_dim_scale=False,
     prefix=False,
     moe=None,
-    latent=None,
     leading_layers=0,
 )
 Biases = tuple[bool | None, bool | None, bool | None]
@@ -292,7 +295,7 @@ def write_window(c: GptConfig) -> dict[str, Any]:
     return {"sliding_window": c.kinds[0].window if c.kinds else None}
 
 
-ONE_WINDOW = Custom(_read_window, write_window)
+ONE_WINDOW = Custom(_read_window, write_window, {"sliding_window": None})
 
 
 def qk_norm(kind: str, over: str) -> Fields:

@@ -215,9 +215,7 @@ DIALECTS: dict[str, Dialect] = {
         "phi3",
         "Phi3",
         ONE_WINDOW,
-        defaults=dict(
-            rms_norm_eps=1e-5, sliding_window=None, original_max_position_embeddings=4096, max_position_embeddings=4096
-        ),
+        defaults=dict(rms_norm_eps=1e-5, original_max_position_embeddings=4096, max_position_embeddings=4096),
         free=("kinds",),
         biases=(False, False, False),
         rotary=rotary_row(

@@ -58,26 +58,7 @@ SIZES: tuple[Row, ...] = (
     Setting("layer_norm_epsilon", "norm_eps", float, 1e-5),
 )
 DROPOUT = Setting("resid_pdrop", "dropout", float, 0.1)
-FIELDS: Fields = {
-    "order": "pre",
-    "norm": "layer",
-    "norm_bias": True,
-    "gated": False,
-    "attention_bias": True,
-    "ffn_bias": True,
-    "key_bias": True,
-    "output_bias": "same",
-    "qk_norm": False,
-    **MULTI_HEAD,
-    "logit_cap": 0.0,
-    "kinds": (),
-    "sinks": False,
-    "attention_scale": True,
-    "attention_scalar": 0.0,
-    "moe": None,
-    "latent": None,
-    "per_dim_scale": False,
-}
+FIELDS: Fields = MULTI_HEAD | {"order": "pre", "moe": None}
 GPT2 = ModelType(
     config=GptConfig,
     name="GPT-2",

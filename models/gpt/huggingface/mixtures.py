@@ -64,7 +64,7 @@ def _mixture(
         kind,
         name,
         *rows,
-        defaults=dict(router_aux_loss_coef=0.001, output_router_logits=False) | defaults,
+        defaults=defaults,
         fields=plain | fields,
         free=("moe", "leading_layers", *free),
         initial=_INITIAL | (initial or {}),
@@ -72,24 +72,27 @@ def _mixture(
     )
 
 
-def _routing(experts: str) -> tuple[Row, ...]:
-    """Returns the rows of the router and its loss, which counts where it is asked for.
+def _routing(key: str, experts: int, choices: int, weight: float = 0.001) -> tuple[Row, ...]:
+    """Returns the rows of the router and its loss, which counts where it is asked for, given what absent keys mean.
 
     Args:
-      experts: the key of their number.
+      key: of the number of experts.
     """
 
     def read(theirs: Settings) -> Fields:
-        weight = setting(theirs, "router_aux_loss_coef", float)
-        return {"moe.balance_weight": weight if setting(theirs, "output_router_logits", bool) else 0.0}
+        given = setting(theirs, "router_aux_loss_coef", float)
+        return {"moe.balance_weight": given if setting(theirs, "output_router_logits", bool) else 0.0}
 
     def write(c: GptConfig) -> dict[str, Any]:
         assert c.moe is not None
         counts = c.moe.balance == "pooled" and c.moe.balance_weight > 0
         return {"router_aux_loss_coef": c.moe.balance_weight, "output_router_logits": counts}
 
-    choices = Setting("num_experts_per_tok", "moe.choices", int)
-    return Setting(experts, "moe.experts", int), choices, Custom(read, write)
+    return (
+        Setting(key, "moe.experts", int, experts),
+        Setting("num_experts_per_tok", "moe.choices", int, choices),
+        Custom(read, write, {"router_aux_loss_coef": weight, "output_router_logits": False}),
+    )
 
 
 def _size_of_experts(c: GptConfig) -> int:
@@ -97,11 +100,15 @@ def _size_of_experts(c: GptConfig) -> int:
     return c.moe.hidden_dim or c.hidden_dim
 
 
-_NORM_TOPK = Setting("norm_topk_prob", "moe.norm_topk", bool)
-_HIDDEN = Custom(
-    lambda theirs: {"moe.hidden_dim": setting(theirs, "moe_intermediate_size", int)},
-    lambda c: {"moe_intermediate_size": _size_of_experts(c)},
-)
+def _hidden(default: int) -> Row:
+    return Custom(
+        lambda theirs: {"moe.hidden_dim": setting(theirs, "moe_intermediate_size", int)},
+        lambda c: {"moe_intermediate_size": _size_of_experts(c)},
+        {"moe_intermediate_size": default},
+    )
+
+
+_NORM_TOPK = Setting("norm_topk_prob", "moe.norm_topk", bool, False)
 
 
 # --- Qwen ---
@@ -154,15 +161,12 @@ def _read_qwen2_bias(theirs: Settings) -> Fields:
     return {"attention_bias": bias, "output_bias": "no" if bias else "same"}
 
 
-_QWEN_EXPERTS = (_HIDDEN, _NORM_TOPK, *_routing("num_experts"), Custom(_read_sparse_layers, _write_sparse_layers))
-_QWEN: Fields = dict(
-    max_position_embeddings=32_768,
-    use_sliding_window=False,
-    sliding_window=4096,
-    decoder_sparse_step=1,
-    mlp_only_layers=None,
-    norm_topk_prob=False,
-)
+def _qwen_experts(hidden: int, experts: int, choices: int) -> tuple[Row, ...]:
+    sparse = Custom(_read_sparse_layers, _write_sparse_layers, {"decoder_sparse_step": 1, "mlp_only_layers": None})
+    return _hidden(hidden), _NORM_TOPK, *_routing("num_experts", experts, choices), sparse
+
+
+_QWEN: Fields = dict(max_position_embeddings=32_768, use_sliding_window=False, sliding_window=4096)
 
 
 # --- gpt-oss ---
@@ -253,16 +257,9 @@ MIXTURES: dict[str, Dialect] = {
         "mixtral",
         "Mixtral",
         ONE_WINDOW,
-        *_routing("num_local_experts"),
+        *_routing("num_local_experts", 8, 2),
         allowed("router_jitter_noise", 0, 0.0),
-        defaults=dict(
-            num_key_value_heads=8,
-            rms_norm_eps=1e-5,
-            max_position_embeddings=131_072,
-            sliding_window=None,
-            num_local_experts=8,
-            num_experts_per_tok=2,
-        ),
+        defaults=dict(num_key_value_heads=8, rms_norm_eps=1e-5, max_position_embeddings=131_072),
         same=_SAME[::-1],
         fields=_IN_EVERY_LAYER | {"moe.norm_topk": True, "moe.hidden_dim": 0},
         free=("kinds",),
@@ -273,21 +270,11 @@ MIXTURES: dict[str, Dialect] = {
         "qwen2_moe",
         "Qwen2Moe",
         Custom(_read_qwen2_windows, _write_qwen2_windows),
-        *_QWEN_EXPERTS,
-        Setting("shared_expert_intermediate_size", "moe.shared_dim", int),
+        *_qwen_experts(1408, 60, 4),
+        Setting("shared_expert_intermediate_size", "moe.shared_dim", int, 5632),
         Custom(writes=lambda c: {"use_sliding_window": any(kind.window for kind in c.kinds)}),
-        Custom(_read_qwen2_bias, lambda c: {"qkv_bias": c.attention_bias}),
-        defaults=_QWEN
-        | dict(
-            num_key_value_heads=16,
-            max_window_layers=28,
-            layer_types=None,
-            qkv_bias=True,
-            moe_intermediate_size=1408,
-            shared_expert_intermediate_size=5632,
-            num_experts_per_tok=4,
-            num_experts=60,
-        ),
+        Custom(_read_qwen2_bias, lambda c: {"qkv_bias": c.attention_bias}, {"qkv_bias": True}),
+        defaults=_QWEN | dict(num_key_value_heads=16, max_window_layers=28, layer_types=None),
         same=_SAME,
         fields={"moe.shared_gate": True},
         free=("kinds", "moe.norm_topk", "moe.shared_dim"),
@@ -297,8 +284,8 @@ MIXTURES: dict[str, Dialect] = {
         "qwen3_moe",
         "Qwen3Moe",
         Custom(_read_qwen3_window, lambda c: write_window(c) | {"use_sliding_window": bool(c.kinds)}),
-        *_QWEN_EXPERTS,
-        defaults=_QWEN | dict(num_key_value_heads=4, moe_intermediate_size=768, num_experts_per_tok=8, num_experts=128),
+        *_qwen_experts(768, 128, 8),
+        defaults=_QWEN | dict(num_key_value_heads=4),
         same=_SAME,
         fields=qk_norm("rms", "head"),
         free=("kinds", "moe.norm_topk"),
@@ -307,18 +294,11 @@ MIXTURES: dict[str, Dialect] = {
     **_mixture(
         "olmoe",
         "Olmoe",
-        *_routing("num_experts"),
+        *_routing("num_experts", 64, 8, 0.01),
         _NORM_TOPK,
         fixed("clip_qkv", None),
         allowed("sliding_window"),
-        defaults=dict(
-            rms_norm_eps=1e-5,
-            max_position_embeddings=4096,
-            num_experts_per_tok=8,
-            num_experts=64,
-            norm_topk_prob=False,
-            router_aux_loss_coef=0.01,
-        ),
+        defaults=dict(rms_norm_eps=1e-5, max_position_embeddings=4096),
         same=_SAME,
         fields=_IN_EVERY_LAYER | qk_norm("rms", "all") | {"moe.hidden_dim": 0, "head_dim": lambda c: c.model_dim // c.heads},
         free=("moe.norm_topk",),
@@ -328,7 +308,7 @@ MIXTURES: dict[str, Dialect] = {
         "gpt_oss",
         "GptOss",
         Custom(lambda theirs: windows(theirs, lambda i: i % 2 == 0), _write_oss_windows),
-        *_routing("num_local_experts"),
+        *_routing("num_local_experts", 128, 4),
         allowed("swiglu_alpha", 1.702),
         allowed("swiglu_limit", 7, 7.0),
         allowed("hidden_act", "silu"),
@@ -340,8 +320,6 @@ MIXTURES: dict[str, Dialect] = {
             max_position_embeddings=131_072,
             sliding_window=128,
             layer_types=None,
-            num_local_experts=128,
-            num_experts_per_tok=4,
             attention_bias=True,
         ),
         same=_SAME[::-1],
@@ -362,44 +340,29 @@ MIXTURES: dict[str, Dialect] = {
     **_mixture(
         "deepseek_v3",
         "DeepseekV3",
-        *_routing("n_routed_experts"),
+        *_routing("n_routed_experts", 256, 8),
         Custom(_read_scale, _write_scale),
-        _HIDDEN,
-        Custom(_read_shared, _write_shared),
+        _hidden(2048),
+        Custom(_read_shared, _write_shared, {"n_shared_experts": 1}),
         Setting("norm_topk_prob", "moe.norm_topk", bool, False),
-        Setting("n_group", "moe.expert_groups", int),
-        Setting("topk_group", "moe.chosen_groups", int),
-        Setting("routed_scaling_factor", "moe.gate_scale", float),
-        Setting("first_k_dense_replace", "leading_layers", int),
+        Setting("n_group", "moe.expert_groups", int, 8),
+        Setting("topk_group", "moe.chosen_groups", int, 4),
+        Setting("routed_scaling_factor", "moe.gate_scale", float, 2.5),
+        Setting("first_k_dense_replace", "leading_layers", int, 3),
         constant("num_nextn_predict_layers", 0),
-        Setting("kv_lora_rank", "latent.rank", int),
+        Setting("kv_lora_rank", "latent.rank", int, 512),
         Setting("q_lora_rank", "latent.query_rank", int, 0, encode=lambda rank: rank or None),
-        Setting("qk_nope_head_dim", "latent.head_dim", int),
-        Setting("qk_rope_head_dim", "head_dim", int),
-        Setting("v_head_dim", "latent.value_dim", int),
+        Setting("qk_nope_head_dim", "latent.head_dim", int, 128),
+        Setting("qk_rope_head_dim", "head_dim", int, 64),
+        Setting("v_head_dim", "latent.value_dim", int, 128),
         Setting("rope_interleave", "latent.interleaved", bool, False),
         Custom(_read_deepseek_heads),
-        *(allowed(key, value) for key, value in (("scoring_func", "sigmoid"), ("topk_method", "noaux_tc"))),
+        allowed("scoring_func", "sigmoid"),
+        allowed("topk_method", "noaux_tc"),
         allowed("moe_layer_freq", 1),
         allowed("attention_bias", False),
         defaults=dict(
-            num_key_value_heads=128,
-            max_position_embeddings=4096,
-            moe_intermediate_size=2048,
-            n_shared_experts=1,
-            n_routed_experts=256,
-            routed_scaling_factor=2.5,
-            kv_lora_rank=512,
-            q_lora_rank=1536,
-            qk_rope_head_dim=64,
-            v_head_dim=128,
-            qk_nope_head_dim=128,
-            n_group=8,
-            topk_group=4,
-            num_experts_per_tok=8,
-            first_k_dense_replace=3,
-            norm_topk_prob=True,
-            rope_interleave=True,
+            num_key_value_heads=128, max_position_embeddings=4096, q_lora_rank=1536, norm_topk_prob=True, rope_interleave=True
         ),
         same=("n_routed_experts", *_SAME),
         nullable=("q_lora_rank", "norm_topk_prob", "rope_interleave"),
