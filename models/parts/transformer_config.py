@@ -300,8 +300,8 @@ class EncoderDecoderConfig(StackConfig):
         super().__post_init__()
         if self.decoder.layers and (self.decoder.layers % len(self.layer_group) or self.decoder.layers >= self.layers):
             raise ValueError(
-                f"decoder.layers={self.decoder.layers}: must be a multiple of {len(self.layer_group)} below layers={self.layers}; "
-                f"nearest is {self.layers // 2}"
+                f"decoder.layers={self.decoder.layers}: must be a multiple of {len(self.layer_group)} below "
+                f"layers={self.layers}; nearest is {self.layers // 2}"
             )
         if isinstance(self.attention, Latent):
             raise ValueError("attention=Latent: a decoder that attends to a source has none such; nearest is GroupedQuery")

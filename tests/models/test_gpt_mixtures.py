@@ -11,13 +11,10 @@ import pytest
 from numpy.testing import assert_array_equal
 from safetensors.numpy import load_file, save_file
 
-from models import interchange
-from models.gpt import huggingface as gpt
-from models.gpt.huggingface.dialects import DEFAULTS
+from models.gpt.huggingface import INTERCHANGE as GPT_FILES
 from models.gpt.huggingface.experts import unpacked
 from models.gpt.huggingface.mixtures import MIXTURES
-from models.interchange import InterchangeError
-from models.parts.nested import changed
+from models.interchange import InterchangeError, tensors
 from tests.parity.live import FIXTURES
 from trainers.weights import source as weights
 from trainers.weights.huggingface import HuggingFace
@@ -46,7 +43,7 @@ def test_absent_settings_mean_what_they_mean_to_transformers(kind):
     """A config.json of sizes alone is the model of one with every default written out."""
     whole = described(kind)
     bare = {"model_type": kind} | {key: whole[key] for key in SIZES}
-    assert gpt.read_config(bare) == gpt.read_config(whole)
+    assert GPT_FILES.read_config(bare) == GPT_FILES.read_config(whole)
 
 
 @pytest.mark.parametrize("kind", MIXTURES)
@@ -54,14 +51,14 @@ def test_no_setting_is_passed_over(kind):
     """Whichever setting changes, the model that is read changes, or it is refused in one line; but for those that decide
     nothing."""
     sizes = {key: described(kind)[key] for key in SIZES}
-    settings = DEFAULTS | MIXTURES[kind].defaults | sizes
+    settings = MIXTURES[kind].defaults | sizes
     bare = {"model_type": kind} | sizes
-    was = gpt.read_config(bare)
+    was = GPT_FILES.read_config(bare)
     for key in settings.keys() - IDLE - IDLE_OF[kind]:
         changes = {bool: lambda v: not v, int: lambda v: 2 * v + 2, float: lambda v: v + 0.25, str: lambda v: "relu"}
         other = changes.get(type(settings[key]), lambda v: [0])(settings[key])
         try:
-            assert gpt.read_config(bare | {key: other}) != was, f"{key}: {settings[key]} -> {other}"
+            assert GPT_FILES.read_config(bare | {key: other}) != was, f"{key}: {settings[key]} -> {other}"
         except (InterchangeError, ValueError) as error:
             assert "\n" not in str(error)
 
@@ -71,7 +68,7 @@ def test_no_setting_is_passed_over(kind):
     [
         ("mixtral", dict(router_jitter_noise=0.1), "router_jitter_noise=0.1 is not supported"),
         ("mixtral", dict(num_experts=9, num_local_experts=8), "num_local_experts and num_experts are not the same"),
-        ("mixtral", dict(num_experts_per_tok=9), "router.choices=9: must be from 1 to experts.count=8"),
+        ("mixtral", dict(num_experts_per_tok=9), "choices=9: gating='top_k' needs from 1 to experts=8"),
         ("qwen2_moe", dict(mlp_only_layers=[3]), "decoder_sparse_step=1 with mlp_only_layers="),
         ("qwen2_moe", dict(decoder_sparse_step=7), "decoder_sparse_step=7 with mlp_only_layers="),
         ("olmoe", dict(clip_qkv=8.0), "clip_qkv=8.0 is not supported, only null"),
@@ -79,19 +76,19 @@ def test_no_setting_is_passed_over(kind):
         ("deepseek_v3", dict(scoring_func="softmax"), 'scoring_func="softmax" is not supported'),
         ("deepseek_v3", dict(num_key_value_heads=64), "num_key_value_heads=64: only as num_attention_heads=128"),
         ("deepseek_v3", dict(attention_bias=True), "attention_bias=true is not supported"),
-        ("deepseek_v3", dict(n_group=7), "router.groups.count=7: must divide experts.count=256; nearest is 8"),
+        ("deepseek_v3", dict(n_group=7), "expert_groups=7: must divide experts=256; nearest is 8"),
     ],
 )
 def test_what_is_not_read_is_refused(kind, fields, message):
     with pytest.raises(ValueError) as error:
-        gpt.read_config(described(kind) | fields)
+        GPT_FILES.read_config(described(kind) | fields)
     assert message in str(error.value)
 
 
 def test_queries_may_be_made_without_a_latent():
     """A q_lora_rank of null is none, an absent one 1536."""
     whole = described("deepseek_v3")
-    ranks = [gpt.read_config(whole | fields).latent for fields in ({}, {"q_lora_rank": None})]
+    ranks = [GPT_FILES.read_config(whole | fields).latent for fields in ({}, {"q_lora_rank": None})]
     assert [latent and latent.query_rank for latent in ranks] == [1536, 0]
 
 
@@ -147,9 +144,9 @@ def test_packed_numbers_are_unpacked():
 def test_a_model_without_windows_names_one(name):
     """Their classes make the mask of a window, which no layer may read, and fail without its size."""
     config = dataclasses.replace(HuggingFace(FIXTURES / name).config, kinds=())
-    theirs = gpt.write_config(config)
+    theirs = GPT_FILES.write_config(config)
     assert isinstance(theirs["sliding_window"], int) and set(theirs["layer_types"]) == {"full_attention"}
-    assert gpt.read_config(theirs).kinds == ()
+    assert GPT_FILES.read_config(theirs).kinds == ()
 
 
 def test_a_folder_of_packed_experts_is_read(tmp_path):
@@ -160,7 +157,7 @@ def test_a_folder_of_packed_experts_is_read(tmp_path):
     config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
     (tmp_path / "config.json").write_text(json.dumps(config))
     rng, made = np.random.default_rng(0), {}
-    for name, shape in interchange.their_shapes(gpt.entries(gpt.read_config(config))).items():
+    for name, shape in tensors.their_shapes(GPT_FILES.entries(GPT_FILES.read_config(config))).items():
         if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
             made[name] = rng.normal(size=shape).astype(np.float32)
             continue
@@ -194,8 +191,6 @@ def test_weights_of_another_router_are_refused():
     """Gates that are divided by their sum and those that are not have the same shapes, and one line tells them apart."""
     source = HuggingFace(FIXTURES / "qwen3_moe")
     assert source.config.moe
-    other = changed(source.config, {"moe.router.normalized": False})
-    with pytest.raises(
-        InterchangeError, match=r"with moe\.router\.normalized=True, this one has False; set --model\.moe\.router\.normalized"
-    ):
+    other = dataclasses.replace(source.config, moe=dataclasses.replace(source.config.moe, norm_topk=False))
+    with pytest.raises(InterchangeError, match=r"with moe\.norm_topk=True, this one has False; set --model\.moe\.norm_topk"):
         weights.fitting(other, source.shapes, source)
