@@ -2,7 +2,7 @@
 
     SETTINGS = (
         Setting("num_hidden_layers", "layers", int),
-        Setting("hidden_act", "activation", Activation, "gelu"),
+        Setting("hidden_act", "feed_forward.activation", Activation, "gelu"),
         also("attention_dropout", "dropout"),
         fixed("scale_embedding", True),
     )
@@ -39,24 +39,24 @@ _MOST, _MOST_PARTS = 2**31 - 1, 2**14
 
 # The fields of layers as most released models have them; those of others say what differs.
 STANDARD: Fields = {
-    "norm": "layer",
-    "norm_bias": True,
-    "gated": False,
-    "attention_bias": True,
-    "key_bias": True,
-    "output_bias": "same",
-    "ffn_bias": True,
-    "qk_norm": False,
-    "sinks": False,
-    "attention_scale": True,
-    "attention_scalar": 0.0,
-    "per_dim_scale": False,
-    "logit_cap": 0.0,
-    "kinds": (),
-    "latent": None,
+    "norm.kind": "layer",
+    "norm.bias": True,
+    "feed_forward.gated": False,
+    "feed_forward.bias": True,
+    "attention.class": lambda c: "GroupedQuery",
+    "attention.biases": "qkvo",
+    "attention.qk_norm": None,
+    "attention.sinks": False,
+    "attention.scale_dim": 0.0,
+    "attention.per_dim_scale": False,
+    "attention.logit_cap": 0.0,
+    "attention.pattern": (),
 }
 # Those of models whose heads are `Heads`, or `Stacks`.
-MULTI_HEAD: Fields = STANDARD | {"groups": lambda c: c.heads, "head_dim": lambda c: c.model_dim // c.heads}
+MULTI_HEAD: Fields = STANDARD | {
+    "attention.groups": lambda c: c.attention.heads,
+    "attention.head_dim": lambda c: c.model_dim // c.attention.heads,
+}
 
 
 # --- single settings ---
@@ -115,9 +115,10 @@ def write_activation(ours: str) -> str:
 
 
 def value_at(config: Any, path: str) -> Any:
-    """Returns the field or property of a configuration at a dotted path; raises InterchangeError where it lies below None."""
+    """Returns the field or property of a configuration at a dotted path, of which "class" is the name of a union's class; None
+    where its class has no such field. Raises InterchangeError where it lies below None."""
     head, _, inner = path.partition(".")
-    value = getattr(config, head)
+    value = type(config).__name__ if head == "class" else getattr(config, head, None)
     if inner and value is None:
         raise InterchangeError(f"no such model of Hugging Face is like this model, which has {head}=None")
     return value_at(value, inner) if inner else value
@@ -318,7 +319,7 @@ class Heads(Row):
         return divided(self.width, width, self.key, heads)
 
     def write(self, c: Any) -> dict[str, Any]:
-        return {self.key: c.heads}
+        return {self.key: c.attention.heads}
 
     def defaults(self) -> Settings:
         return {} if self.default is _REQUIRED else {self.key: self.default}
@@ -328,7 +329,7 @@ def divided(width_key: str, width: int, key: str, heads: int) -> Fields:
     """Returns our fields of a width and a number of heads that divides it; raises InterchangeError for another."""
     if heads < 1 or width % heads:
         raise InterchangeError(f"config.json: {width_key}={width} is no multiple of {key}={heads}")
-    return {"heads": heads, "head_dim": width // heads}
+    return {"attention.heads": heads, "attention.head_dim": width // heads}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -347,17 +348,17 @@ class Stacks(Row):
         fields = divided(
             self.width, setting(theirs, self.width, int), "encoder_attention_heads", same_in_both(theirs, "attention_heads")
         )
-        fields["hidden_dim"] = same_in_both(theirs, "ffn_dim")
+        fields["feed_forward.hidden_dim"] = same_in_both(theirs, "ffn_dim")
         if self.same_depth:
             return fields | {"layers": 2 * same_in_both(theirs, "layers")}
         encoder, decoder = (setting(theirs, f"{side}_layers", int) for side in ("encoder", "decoder"))
-        return fields | {"layers": encoder + decoder, "decoder_layers": 0 if encoder == decoder else decoder}
+        return fields | {"layers": encoder + decoder, "decoder.layers": 0 if encoder == decoder else decoder}
 
     def write(self, c: Any) -> dict[str, Any]:
         settings: dict[str, Any] = {}
         for side, units in (("encoder", c.encoder_groups), ("decoder", c.decoder_groups)):
             settings[f"{side}_layers"] = units * len(c.layer_group)
-            settings |= {f"{side}_ffn_dim": c.hidden_dim, f"{side}_attention_heads": c.heads}
+            settings |= {f"{side}_ffn_dim": c.feed_forward.hidden_dim, f"{side}_attention_heads": c.attention.heads}
         return settings
 
 

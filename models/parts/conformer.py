@@ -16,12 +16,14 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from models.parts.attention import blocks
+from models.parts.attention.config import GroupedQuery, Rotary
 from models.parts.attention.logits import scores
 from models.parts.attention.mask import AttentionMask
 from models.parts.attention.module import Attention
 from models.parts.attention.rotary import Rotation, rotate, rotation
 from models.parts.convolution_1d import places
 from models.parts.layers import FeedForward, Norm, add_bias, dropout, project, split_key
+from models.parts.transformer_config import BlockConfig, Dense
 from models.sharding.component import Component
 from models.sharding.params import normal, ones, param, scan, zeros
 
@@ -74,7 +76,7 @@ class Heard:
 def heard(c: BlockSettings, segments_BS: jax.Array) -> Heard:
     """Returns what layers need to know of the positions of rows."""
     turns = c.positions in ("rotary", "rotary_input")
-    turned = rotation(places(segments_BS), c.head_dim, 10_000.0) if turns else None
+    turned = rotation(places(segments_BS), c.head_dim, Rotary()) if turns else None
     return Heard(segments_BS, turned)
 
 
@@ -85,7 +87,7 @@ class ConformerBlock(nnx.Module):
         k1, k2, k3, k4 = jax.random.split(key, 4)
         self.scope, self.rate = scope, c.dropout
         norm = functools.partial(Norm, c.model_dim, kind="layer", bias=True, eps=c.norm_eps)
-        ffn = functools.partial(FeedForward, c.model_dim, c.hidden_dim, activation="silu", bias=True)
+        ffn = functools.partial(FeedForward, c.model_dim, Dense(hidden_dim=c.hidden_dim, activation="silu", bias=True))
         self.ffn1_norm, self.ffn1 = norm(scope / "ffn1"), ffn(k1, scope / "ffn1")
         self.attention_norm = norm(scope / "attention")
         self.attention = RelativeAttention(c, k2, scope / "attention")
@@ -115,7 +117,7 @@ class TransformerBlock(nnx.Module):
         self.attention_norm = norm(scope / "attention")
         self.attention = RelativeAttention(c, k1, scope / "attention")
         self.ffn_norm = norm(scope / "ffn")
-        self.ffn = FeedForward(c.model_dim, c.hidden_dim, k2, scope / "ffn", activation="gelu", bias=True)
+        self.ffn = FeedForward(c.model_dim, Dense(hidden_dim=c.hidden_dim, activation="gelu", bias=True), k2, scope / "ffn")
 
     def __call__(self, x_BSM: jax.Array, heard: Heard, key: Key) -> tuple[jax.Array, jax.Array]:
         """Returns (y_BSM, 0: it has no batch norm)."""
@@ -155,7 +157,9 @@ class RelativeAttention(Attention):
     for: logits (q + u) k + (q + v) W r(i - j), r a sinusoid of the distance, u and v vectors of each head."""
 
     def __init__(self, c: BlockSettings, key: jax.Array, scope: Component):
-        super().__init__(c.model_dim, c.heads, c.head_dim, key, scope, bias=True)
+        heads, dense = GroupedQuery(heads=c.heads, head_dim=c.head_dim, biases="qkvo"), Dense(hidden_dim=c.hidden_dim)
+        block = BlockConfig(model_dim=c.model_dim, attention=heads, positions=None, feed_forward=dense)
+        super().__init__(block, key, scope)
         k1, k2 = jax.random.split(jax.random.fold_in(key, 1))
         self.relative, self.turns_input = c.positions == "relative", c.positions == "rotary_input"
         if self.relative:

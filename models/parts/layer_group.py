@@ -1,20 +1,21 @@
-"""A stack of units: some dense layers and a mixture of experts after or before them, or one dense layer, repeated.
+"""A group of layers that a stack repeats: dense ones and a mixture of experts after or before them, or one dense layer.
 
 B rows, L positions, M model.
 """
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.parts.layers import split_key
 from models.parts.losses import Loss, zero_loss
 from models.parts.moe.config import MoeConfig
 from models.parts.moe.layer import routing_loss
-from models.parts.transformer import AttentionInputs, Block, Key, LayerCache, LayerSettings, Statistics
+from models.parts.transformer import AttentionInputs, Block, LayerCache, LayerSettings, Role, Statistics
 from models.parts.transformer_config import StackConfig
+from models.protocol import Context
 from models.sharding.component import Component
-from models.sharding.params import scan
 
 
 class LayerGroup(nnx.Module):

@@ -12,7 +12,7 @@ def changed(target: Any, values: Mapping[str, Any]) -> Any:
     Args:
       target: a class, or a configuration that has the fields which are left out.
       values: by dotted path. What lies below another path replaces fields of its value, which may be a class; without one it is
-        made of the default, or of the class that the field is declared with.
+        made of the default, or of the first class that the field is declared with.
     """
     own = {path: value for path, value in values.items() if "." not in path}
     inner: dict[str, dict[str, Any]] = {}
@@ -26,10 +26,11 @@ def changed(target: Any, values: Mapping[str, Any]) -> Any:
 
 
 def _initial(target: Any, name: str) -> Any:
-    """Returns a field's value in `target`, or, if that is a class, its default or declared class."""
+    """Returns a field's value in `target`, or, if that is a class, its default or first declared class."""
     if not isinstance(target, type):
         return getattr(target, name)
     field = target.__dataclass_fields__[name]
     if field.default is not dataclasses.MISSING:
         return field.default
-    return typing.get_type_hints(target)[name] if field.default_factory is dataclasses.MISSING else field.default_factory()
+    declared = typing.get_type_hints(target)[name]
+    return next(iter(typing.get_args(declared)), declared)

@@ -27,6 +27,7 @@ from models.protocol import Context
 from models.sharding.component import Component
 from models.sharding.params import scan
 
+Key = jax.Array | None  # None: evaluation, nothing random
 Statistics = dict[str, Ratio]  # of a mixture's routing; empty for a dense layer
 
 
@@ -255,9 +256,7 @@ class Block(nnx.Module):
             new = dataclasses.replace(cache, own=g.step.write(cache.own, kv))
             kv = from_cache(new.own)
         bias_NK = None if g.bias_1NK is None else g.bias_1NK[0]
-        z_BLM = self.attention(
-            y_BLM, kv, g.mask, rotation=g.rotation, bias_NK=bias_NK, rate=self.rate, key=contexts[0].key
-        )
+        z_BLM = self.attention(y_BLM, kv, g.mask, rotation=g.rotation, bias_NK=bias_NK, rate=self.rate, key=contexts[0].key)
         return dropout(z_BLM, self.rate, contexts[1].key), new
 
     def _attend_to_source(
@@ -273,9 +272,7 @@ class Block(nnx.Module):
         z_BLM = self.cross_attention(y_BLM, kv, g.source.mask, rate=self.rate, key=contexts[0].key)
         return dropout(z_BLM, self.rate, contexts[1].key)
 
-    def _feed_forward(
-        self, y_BLM: jax.Array, g: AttentionInputs, contexts: list[Context]
-    ) -> tuple[jax.Array, Statistics]:
+    def _feed_forward(self, y_BLM: jax.Array, g: AttentionInputs, contexts: list[Context]) -> tuple[jax.Array, Statistics]:
         """Returns (the output of the feed-forward network, statistics of the mixture)."""
         first, second, *_ = contexts
         if isinstance(self.ffn, Moe):
@@ -299,9 +296,7 @@ class Block(nnx.Module):
         return norm(x_BLM + y_BLM)  # "post": Vaswani et al. 2017 (section 3.1), BERT
 
 
-def _attention(
-    c: BlockConfig, key: jax.Array, scope: Component, *, of_source: bool = False
-) -> Attention | LatentAttention:
+def _attention(c: BlockConfig, key: jax.Array, scope: Component, *, of_source: bool = False) -> Attention | LatentAttention:
     if isinstance(c.attention, Latent):
         return LatentAttention(c.attention, c.model_dim, key, scope, init_scale=c.init_scale)
     own = c.positions if isinstance(c.positions, RelativeBuckets) and not c.positions.shared and not of_source else None

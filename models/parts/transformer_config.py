@@ -221,9 +221,14 @@ class StackConfig(BlockConfig):
             )
 
     @property
+    def leading(self) -> int:
+        """Dense layers before the stack of equal groups."""
+        return self.moe.leading if self.moe else 0
+
+    @property
     def repeated(self) -> int:
-        """Layers of the stacks of equal units: all but those before the first unit."""
-        return self.layers - (self.moe.leading if self.moe else 0)
+        """Layers of the stacks of equal groups."""
+        return self.layers - self.leading
 
     @property
     def multiple(self) -> int:

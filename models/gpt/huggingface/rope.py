@@ -8,11 +8,10 @@ from typing import Any
 from models.errors import nearest, shortened
 from models.interchange import InterchangeError
 from models.interchange.settings import setting
-from models.parts.attention.config import Rotary
+from models.parts.attention.config import Interpolation, Llama3, LongRope, Rotary, Scaling, Yarn, check_original
 from models.parts.numbers import check_base
 
 TYPES = {name: name for name in ("default", "linear", "llama3", "yarn", "longrope")}  # theirs -> ours, but for "default"
-Turning = tuple[float, Rotary | None]  # the base of the rates, and how they are stretched
 
 
 def read(
@@ -24,7 +23,7 @@ def read(
     partial: bool = False,
     types: Mapping[str, str] = TYPES,
     original: int | None = None,
-) -> Turning:
+) -> Rotary:
     """Returns how positions turn queries and keys; where both forms are in a config.json, the older one counts.
 
     Args:
@@ -61,7 +60,7 @@ def turning(
     partial: bool = False,
     types: Mapping[str, str] = TYPES,
     original: int | None = None,
-) -> Turning:
+) -> Rotary:
     """Returns what one dictionary of settings says; as `read`."""
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind not in types:
@@ -75,35 +74,34 @@ def turning(
     dims = int(head_dim * share)
     if dims != head_dim and not partial:
         raise InterchangeError(f"config.json: partial_rotary_factor={share:g} is not supported here, only 1")
-    turned: dict[str, Any] = {} if dims == head_dim else dict(dims=dims)
+    return Rotary(base=base, dims=0 if dims == head_dim else dims, scaling=_scaling(kind, rope, longest, original))
+
+
+def _scaling(kind: str, rope: Mapping[str, Any], longest: int, original: int | None) -> Scaling | None:
+    """Returns how rates are stretched by one of our types."""
     if kind == "default":
-        return base, Rotary(**turned) if turned else None
-    turned["scaling"] = kind
-    if kind != "linear":
-        known = setting(rope, "original_max_position_embeddings", int, longest) if original is None else original
-        turned["original"] = known
-    if kind in ("linear", "llama3"):
-        turned["factor"] = setting(rope, "factor", float)
+        return None
+    if kind == "linear":
+        return Interpolation(factor=setting(rope, "factor", float))
+    original = setting(rope, "original_max_position_embeddings", int, longest) if original is None else original
     if kind == "llama3":
-        turned |= dict(low=setting(rope, "low_freq_factor", float), high=setting(rope, "high_freq_factor", float))
+        low, high = (setting(rope, f"{end}_freq_factor", float) for end in ("low", "high"))
+        return Llama3(factor=setting(rope, "factor", float), original=original, low=low, high=high)
+    check_original(original)
+    factor = setting(rope, "factor", float, longest / original)
     if kind == "yarn":
-        factor = setting(rope, "factor", float, longest / turned["original"])
-        turned |= dict(
+        return Yarn(
             factor=factor,
+            original=original,
             beta_fast=setting(rope, "beta_fast", float, 0.0) or 32.0,
             beta_slow=setting(rope, "beta_slow", float, 0.0) or 1.0,
             whole=setting(rope, "truncate", bool, True),
             amplitude=setting(rope, "attention_factor", float, _yarn_amplitude(rope, factor)),
         )
-    if kind == "longrope":
-        factor = setting(rope, "factor", float, longest / turned["original"])
-        grown = math.sqrt(1 + math.log(factor) / math.log(turned["original"])) if factor > 1 else 1.0
-        turned |= dict(
-            short=_factors(rope, "short_factor"),
-            long=_factors(rope, "long_factor"),
-            amplitude=setting(rope, "attention_factor", float, grown),
-        )
-    return base, Rotary(**turned)
+    grown = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    short, long = (_factors(rope, f"{length}_factor") for length in ("short", "long"))
+    amplitude = setting(rope, "attention_factor", float, grown)
+    return LongRope(original=original, short=short, long=long, amplitude=amplitude)
 
 
 def magnitude(factor: float, scale: float = 1.0) -> float:
@@ -127,29 +125,32 @@ def _factors(rope: Mapping[str, Any], key: str) -> tuple[float, ...]:
     return tuple(map(float, values))
 
 
-def write(base: float, rotary: Rotary | None, head_dim: int) -> dict[str, Any]:
+def write(rotary: Rotary, head_dim: int) -> dict[str, Any]:
     """Returns the settings by which `transformers` turns as our model does, in the form that versions 4 and 5 read."""
-    if rotary is None:
-        return {"rope_theta": base, "rope_scaling": None}
-    settings: dict[str, Any] = {"rope_theta": base, "rope_scaling": None}
+    settings: dict[str, Any] = {"rope_theta": rotary.base, "rope_scaling": None}
     if rotary.dims:
         settings["partial_rotary_factor"] = rotary.dims / head_dim
-    if rotary.scaling == "none":
+    if rotary.scaling is None:
         return settings
-    rope: dict[str, Any] = {"rope_type": rotary.scaling}
-    if rotary.scaling != "linear":
-        rope["original_max_position_embeddings"] = rotary.original
-    if rotary.scaling != "longrope":
-        rope["factor"] = rotary.factor
+    rope: dict[str, Any] = {"rope_type": type_of(rotary)}
+    if not isinstance(rotary.scaling, Interpolation):
+        rope["original_max_position_embeddings"] = rotary.scaling.original
+    if not isinstance(rotary.scaling, LongRope):
+        rope["factor"] = rotary.scaling.factor
     match rotary.scaling:
-        case "llama3":
-            rope |= {"low_freq_factor": rotary.low, "high_freq_factor": rotary.high}
-        case "yarn":
-            rope |= {"beta_fast": rotary.beta_fast, "beta_slow": rotary.beta_slow, "truncate": rotary.whole}
-            rope["attention_factor"] = rotary.amplitude
-        case "longrope":
-            rope |= {"short_factor": list(rotary.short), "long_factor": list(rotary.long)}
-            rope["attention_factor"] = rotary.amplitude
-        case _:
+        case Llama3() as llama3:
+            rope |= {"low_freq_factor": llama3.low, "high_freq_factor": llama3.high}
+        case Yarn() as yarn:
+            rope |= {"beta_fast": yarn.beta_fast, "beta_slow": yarn.beta_slow, "truncate": yarn.whole}
+            rope["attention_factor"] = yarn.amplitude
+        case LongRope() as longrope:
+            rope |= {"short_factor": list(longrope.short), "long_factor": list(longrope.long)}
+            rope["attention_factor"] = longrope.amplitude
+        case Interpolation():
             pass
     return settings | {"rope_scaling": rope}
+
+
+def type_of(rotary: Rotary) -> str:
+    """Returns their name of the type of rotary positions."""
+    return {Interpolation: "linear", Llama3: "llama3", Yarn: "yarn", LongRope: "longrope"}.get(type(rotary.scaling), "default")

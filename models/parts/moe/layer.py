@@ -1,5 +1,6 @@
 """The mixture of experts as a layer. B rows, L positions, M model; G groups, S tokens of a group, E experts, H hidden."""
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable
@@ -18,6 +19,7 @@ from models.parts.moe.dispatch import Experts, exchangeable, mixture
 from models.parts.moe.router import Router
 from models.parts.moe.routing import capacity, correction, pooled_balance_loss, route, uniform
 from models.parts.transformer_config import BlockConfig
+from models.protocol import Context
 from models.sharding.component import Component
 from models.sharding.layout import LayoutError
 from models.sharding.params import Initializer, normal, param, zeros
@@ -34,12 +36,12 @@ class Moe(nnx.Module):
 
     def __init__(self, c: MoeConfig, block: BlockConfig, key: jax.Array, scope: Component, *, causal: bool = False):
         _check_positions_whole(scope)
-        experts, self.c, self.scope = c.experts, c, scope
+        experts, dense, self.c, self.scope = c.experts, block.feed_forward, c, scope
         self.router_config = c.decoder_router if causal else c.router
         self.priority = c.capacity.batch_priority and not causal
-        size, hidden = block.model_dim, experts.hidden_dim or block.hidden_dim
-        self.activation = block.activation if experts.activation == "same" else experts.activation
-        gated = block.gated if experts.gated == "same" else experts.gated == "yes"
+        size, hidden = block.model_dim, experts.hidden_dim or dense.hidden_dim
+        self.activation = dense.activation if experts.activation == "same" else experts.activation
+        gated = dense.gated if experts.gated == "same" else experts.gated == "yes"
         k1, k2, k3, k4 = jax.random.split(key, 4)
         k_shared, k_gate = jax.random.split(jax.random.fold_in(key, 0))
         into, out = normal((block.init_scale / size) ** 0.5), normal((block.init_scale / hidden) ** 0.5)
@@ -49,12 +51,13 @@ class Moe(nnx.Module):
         self.wg = param(k4, up, names, into, scope) if gated else None
         self.wo = param(k3, (experts.count, hidden, size), ("expert", "mlp", "embed"), out, scope)
         hidden_bias = (experts.count, hidden), ("expert", "mlp")
-        bias = block.ffn_bias
+        bias = dense.bias
         self.wi_bias = param(k2, *hidden_bias, zeros, scope) if bias else None
         self.wg_bias = param(k4, *hidden_bias, zeros, scope) if bias and gated else None
         self.wo_bias = param(k3, (experts.count, size), ("expert", "embed"), zeros, scope) if bias else None
         shared = experts.shared
-        self.shared = shared and dense(block, shared.hidden_dim, k_shared, scope / "shared")
+        of_shared = shared and dataclasses.replace(dense, hidden_dim=shared.hidden_dim)
+        self.shared = of_shared and FeedForward(size, of_shared, k_shared, scope / "shared", block.init_scale)
         self.shared_gate = param(k_gate, (size, 1), ("embed", "gate"), into, scope) if shared and shared.gated else None
 
     def _make_router(self, key: jax.Array, size: int, init: Initializer) -> None:
@@ -64,10 +67,10 @@ class Moe(nnx.Module):
         self.router_bias = param(key, experts, ("gate",), zeros, scope) if c.bias else None
         self.correction = param(key, experts, ("gate",), zeros, scope, sign_step=correction.rate) if correction else None
 
-    def __call__(self, x_BLM: jax.Array, mask_BL: jax.Array, key: jax.Array | None) -> tuple[jax.Array, dict[str, Ratio]]:
-        """Returns (y_BLM, statistics): padding (mask False) is routed nowhere; without a key nothing is random."""
-        training, scope = key is not None, self.scope
-        k_jitter, k_route, k_hidden, k_tokens = split_key(key, 4)
+    def __call__(self, x_BLM: jax.Array, mask_BL: jax.Array, context: Context) -> tuple[jax.Array, dict[str, Ratio]]:
+        """Returns (y_BLM, statistics): padding (mask False) is routed nowhere."""
+        training, scope = context.training, self.scope
+        k_jitter, k_route, k_hidden, k_tokens = split_key(context.key, 4)
         size = self._group_size(mask_BL.size, training)
         x_GSM = scope.shard(x_BLM.reshape(-1, size, x_BLM.shape[-1]), "group", None, "act_embed")
         mask_GS = mask_BL.reshape(-1, size)
@@ -154,13 +157,6 @@ def _check_positions_whole(scope: Component) -> None:
             f"component {scope.path!r}, layout {scope.layout.name!r}: rule 'length' -> "
             f"{scope.layout.resolve(scope.path)['length']}, but routing groups span positions; cut 'res_length' instead"
         )
-
-
-def dense(c: BlockConfig, hidden: int, key: jax.Array, scope: Component) -> FeedForward:
-    """Returns a dense network of this hidden size."""
-    return FeedForward(
-        c.model_dim, hidden, key, scope, activation=c.activation, gated=c.gated, bias=c.ffn_bias, init_scale=c.init_scale
-    )
 
 
 def slots_of(c: MoeConfig, group_size: int, router: AnyRouter, training: bool) -> int:
