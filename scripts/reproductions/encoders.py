@@ -95,9 +95,9 @@ def vmoe() -> Iterator[Row]:
 SMALL = (
     "--model.layers=4",
     "--model.model_dim=64",
-    "--model.hidden_dim=128",
-    "--model.heads=4",
-    "--model.head_dim=16",
+    "--model.feed_forward.hidden_dim=128",
+    "--model.attention.heads=4",
+    "--model.attention.head_dim=16",
     "--data.batch_size=64",
 )
 FACTORS = (0.0625, 0.125, 0.25, 0.5)

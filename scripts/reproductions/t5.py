@@ -10,6 +10,7 @@ from typing import Any
 from configs import registry
 from configs.experiment import Experiment
 from models.parts.moe.config import Capacity, ExpertsConfig, MoeConfig, Top1, TopK
+from models.parts.nested import changed
 from scripts.reproductions import training
 from scripts.reproductions.entry import Row, reproduction
 from scripts.reproductions.sizes import parameters, step_flops
@@ -94,8 +95,8 @@ PRINTED = "the paper prints its negative"  # the negative log perplexity, where 
 def _small(steps: int, moe: MoeConfig | None = None, **model: Any) -> Experiment:
     """Returns T5 with 4 layers of 64 on spans of English; with a mixture in every second layer at the same FLOPs a token."""
     e = registry.load("t5.quickstart")
-    sizes: Any = dict(layers=4, model_dim=64, hidden_dim=128, heads=4, head_dim=16)
-    e = dataclasses.replace(e, model=dataclasses.replace(e.model, moe=moe, **sizes, **model))
+    sizes: Any = {"layers": 4, "model_dim": 64, "feed_forward.hidden_dim": 128, "attention.heads": 4, "attention.head_dim": 16}
+    e = dataclasses.replace(e, model=changed(e.model, sizes | model | {"moe": moe}))
     return training.shortened(e, steps, "--data.batch_size=16", "--train.log_every=20", evaluations=5)
 
 

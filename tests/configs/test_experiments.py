@@ -10,8 +10,8 @@ import pytest
 
 from configs import registry
 from configs.experiment import Experiment, Lora
-from configs.optimizers import AdamW, Constant
 from configs.moved import MOVED
+from configs.optimizers import AdamW, Constant
 from configs.overrides import override
 from configs.pods import PODS
 from configs.registry import ConfigError

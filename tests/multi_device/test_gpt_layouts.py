@@ -90,7 +90,7 @@ def valid_layouts(draw) -> Layout:
     e = experiment(GPT)
     c: GptConfig = e.model  # pyright: ignore[reportAssignmentType]
     mesh = dict(zip("abc", draw(st.sampled_from([(8, 1, 1), (4, 2, 1), (2, 2, 2), (2, 1, 4)])), strict=True))
-    sizes = {"embed": c.model_dim, "mlp": c.hidden_dim, "heads": c.heads, "vocab": c.vocab}
+    sizes = {"embed": c.model_dim, "mlp": c.feed_forward.hidden_dim, "heads": c.attention.heads, "vocab": c.vocab}
     chosen: dict[str, tuple[str, ...]] = {}
 
     def choose(name: str, size: int, beside: str = "") -> None:

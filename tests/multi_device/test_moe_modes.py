@@ -15,10 +15,11 @@ from configs.experiment import Experiment
 from configs.optimizers import Adafactor, Constant
 from models.execution import Dispatch, Execution
 from models.gshard_m4.layouts import LAYOUTS
+from models.parts.attention.config import GroupedQuery
 from models.parts.moe.config import Capacity, ExpertChoice, ExpertsConfig, MoeConfig, Top1
 from models.parts.moe.layer import Moe
 from models.parts.nested import changed
-from models.parts.transformer_config import BlockConfig
+from models.parts.transformer_config import BlockConfig, Dense
 from models.sharding.component import Component, make_mesh
 from models.sharding.layout import Layout, LayoutError, Pipeline, rules
 from models.sharding.params import stack_modules
@@ -34,7 +35,7 @@ pytestmark = pytest.mark.integration
 ONE = Component(Layout(name="one", mesh=()), "decoder.moe")
 BOTH = ("data", "expert")
 MODEL = 16
-BLOCK = BlockConfig(model_dim=MODEL, hidden_dim=32, heads=1, head_dim=2)
+BLOCK = BlockConfig(model_dim=MODEL, attention=GroupedQuery(heads=1, head_dim=2), feed_forward=Dense(hidden_dim=32))
 MODES = {
     "top2": MoeConfig(experts=ExpertsConfig(count=8), group_size=32, capacity=Capacity(factor=1.0)),
     "top2_dropless": MoeConfig(experts=ExpertsConfig(count=8), group_size=32, capacity=Capacity(factor=0.0)),
@@ -58,7 +59,7 @@ def by(dispatch: Dispatch, scope: Component) -> Component:
 
 def layer(c: MoeConfig, scope: Component):
     """A gated mixture in double precision, x_BLM and a mask with padding."""
-    block = dataclasses.replace(BLOCK, activation="silu", gated=True, ffn_bias=True)
+    block = changed(BLOCK, {"feed_forward.activation": "silu", "feed_forward.gated": True, "feed_forward.bias": True})
     module = Moe(c, block, jax.random.key(0), scope)
     rng = np.random.default_rng(0)
     x_BLM, mask_BL = jnp.array(rng.normal(size=(8, 64, MODEL))), jnp.array(rng.random((8, 64)) < 0.8)

@@ -53,9 +53,8 @@ KERNEL = """
 import collections, re
 from models.sharding.layouts import tensor_parallel
 e = registry.tiny(registry.load("gpt.gpt2_124m"))
-model = dataclasses.replace(
-    e.model, model_dim=256, hidden_dim=512, heads=4, head_dim=64, max_positions=1024, dropout=0.0,
-)
+sizes = {"model_dim": 256, "feed_forward.hidden_dim": 512, "attention.heads": 4, "attention.head_dim": 64}
+model = changed(e.model, sizes | {"positions.rows": 1024, "dropout": 0.0})
 data = dataclasses.replace(e.data, batch_size=4, length=1024)
 execution = Execution(dtype="bfloat16", remat="full")
 p = make_plan(dataclasses.replace(e, model=model, data=data, layout=tensor_parallel(2, 4), execution=execution), devices)

@@ -154,7 +154,7 @@ class Transcriber:
         self._codes = list(vocabulary.languages) or ["en"]
         prefix = vocabulary.prefix(how.language or self._codes[0], task, timestamps=how.timed)
         self._prefix = prefix
-        steps = min(how.tokens + len(prefix), c.max_positions)
+        steps = min(how.tokens + len(prefix), c.positions.rows)
         self.rules: Rules = rules_of(vocabulary, len(prefix), timed=how.timed, suppress=how.suppress)
         mesh = model.scope.mesh
 

@@ -12,11 +12,12 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from models.execution import Execution
+from models.parts.attention.config import GroupedQuery
 from models.parts.moe import dispatch
 from models.parts.moe import routing as moe
 from models.parts.moe.config import Capacity, ExpertChoice, ExpertsConfig, MoeConfig, MoeLosses, Noise, Top1, Top2, TopK
 from models.parts.moe.layer import Moe
-from models.parts.transformer_config import BlockConfig
+from models.parts.transformer_config import BlockConfig, Dense
 from models.sharding.component import Component, make_mesh
 from models.sharding.layout import Layout, LayoutError, rules
 
@@ -327,7 +328,9 @@ def test_experts_have_slots_for_the_fewest_tokens_that_the_floor_says():
 
 def block(model_dim: int, hidden_dim: int, **fields: Any) -> BlockConfig:
     """A layer with feed-forward networks of this size."""
-    return BlockConfig(model_dim=model_dim, hidden_dim=hidden_dim, heads=1, head_dim=2, **fields)
+    return BlockConfig(
+        model_dim=model_dim, attention=GroupedQuery(heads=1, head_dim=2), feed_forward=Dense(hidden_dim=hidden_dim), **fields
+    )
 
 
 def mixture_of(**experts) -> tuple[Moe, jax.Array]:

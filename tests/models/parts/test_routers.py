@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from models.parts.attention.config import GroupedQuery
 from models.parts.losses import Ratio
 from models.parts.moe import routing as moe
 from models.parts.moe.config import Capacity, Correction, ExpertGroups, ExpertsConfig, MoeConfig, MoeLosses, SharedExpert, TopK
 from models.parts.moe.layer import Moe, clipped_swiglu, routing_loss
 from models.parts.nested import changed
-from models.parts.transformer_config import BlockConfig
+from models.parts.transformer_config import BlockConfig, Dense
 from models.sharding.component import Component
 from models.sharding.layout import Layout
 
@@ -34,7 +35,11 @@ DEEPSEEK = MoeConfig(
 
 def layer_of(c: MoeConfig):
     """A mixture of this kind with every bias made to matter, and its inputs."""
-    block = BlockConfig(model_dim=SIZE, hidden_dim=HIDDEN, heads=1, head_dim=2, activation="silu", gated=True)
+    block = BlockConfig(
+        model_dim=SIZE,
+        attention=GroupedQuery(heads=1, head_dim=2),
+        feed_forward=Dense(hidden_dim=HIDDEN, activation="silu", gated=True),
+    )
     layer = Moe(c, block, jax.random.key(0), HERE)
     rng = np.random.default_rng(0)
     layer = jax.tree.map(lambda w: jnp.asarray(w + 0.5 * rng.normal(size=w.shape)), layer)
