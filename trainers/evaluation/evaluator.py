@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from configs.experiment import Experiment
 from models.protocol import Model
 
-Params = dict[str, Any]  # nested dictionaries of arrays
+Params = dict[str, Any]  # arrays by name
 
 
 class Evaluator(Protocol):

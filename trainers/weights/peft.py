@@ -23,7 +23,6 @@ from models.errors import nearest, shortened
 from models.families import interchange_of
 from models.interchange import Entry, Index, InterchangeError, Part
 from models.parts.low_rank import update
-from models.sharding.params import flatten
 from trainers.adapt import PREFIX
 from trainers.weights import tensor_files
 from trainers.weights.huggingface import write_json
@@ -201,7 +200,7 @@ def write(model: Any, params: dict[str, Any], lora: Lora, to: Path, base: str) -
     """
     if to.exists():
         raise InterchangeError(f"{to} exists; choose a new folder")
-    flat = {name: np.asarray(x) for name, x in flatten(params).items() if name.startswith(PREFIX)}
+    flat = {name: np.asarray(x) for name, x in params.items() if name.startswith(PREFIX)}
     left = {name.removeprefix(PREFIX).removesuffix(".a") for name in flat if name.endswith(".a")}
     if not left:
         raise InterchangeError("the run has no adapters: it trained whole matrices")
