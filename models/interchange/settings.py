@@ -196,7 +196,7 @@ class Setting(Row):
     Attributes:
       key: its name in a config.json.
       path: our field; a name in several with the same value, of which the first is written.
-      kind: the type of its value, or Activation; None where it is written alone, as one of several with one value here.
+      kind: the type of its value, or Activation.
       default: the value of an absent or null key; without one it is needed.
       decode: makes our value of theirs.
       encode: makes their value of ours.
@@ -204,7 +204,7 @@ class Setting(Row):
 
     key: str
     path: str | tuple[str, ...]
-    kind: type | None
+    kind: type
     default: Any = _REQUIRED
     decode: Callable[[Any], Any] = lambda value: value
     encode: Callable[[Any], Any] = lambda value: value
@@ -214,8 +214,6 @@ class Setting(Row):
         return (self.path,) if isinstance(self.path, str) else self.path
 
     def read(self, theirs: Settings) -> Fields:
-        if self.kind is None:
-            return {}
         if self.kind is Activation:
             return dict.fromkeys(self._paths, read_activation(setting(theirs, self.key, str, self.default)))
         return dict.fromkeys(self._paths, self.decode(setting(theirs, self.key, self.kind, self.default)))
@@ -225,58 +223,54 @@ class Setting(Row):
         return {self.key: write_activation(value) if self.kind is Activation else self.encode(value)}
 
     def defaults(self) -> Settings:
-        return {} if self.kind is None or self.default is _REQUIRED else {self.key: self.default}
-
-
-def also(key: str, path: str, encode: Callable[[Any], Any] = lambda value: value) -> Setting:
-    """Returns the row of a setting that is written and never read: it does not change what our models compute."""
-    return Setting(key, path, None, encode=encode)
+        return {} if self.default is _REQUIRED else {self.key: self.default}
 
 
 @dataclasses.dataclass(frozen=True)
-class Fixed(Row):
-    """A setting that our models have no choice of.
+class Custom(Row):
+    """Settings that are no single field: `reads` and `writes` stand for a row's methods, `absent` is what absent keys mean."""
 
-    Attributes:
-      values: those that are read, as is null; the first is written.
-      reads, writes: whether the setting is read, and written.
-      default: whether an absent one means the first value, and null nothing (ModelType.null_is_default).
-    """
-
-    key: str
-    values: tuple[Any, ...]
-    reads: bool = True
-    writes: bool = True
-    default: bool = False
+    reads: Callable[[Settings], Fields] = lambda theirs: {}
+    writes: Callable[[Any], dict[str, Any]] = lambda c: {}
+    absent: Settings = dataclasses.field(default_factory=dict)
 
     def read(self, theirs: Settings) -> Fields:
-        if self.default:
-            setting(theirs, self.key, type(self.values[0]))
-        if self.reads:
-            only(theirs, **{self.key: self.values})
-        return {}
+        return self.reads(theirs)
 
     def write(self, c: Any) -> dict[str, Any]:
-        del c
-        return {self.key: self.values[0]} if self.writes else {}
+        return self.writes(c)
 
     def defaults(self) -> Settings:
-        return {self.key: self.values[0]} if self.default else {}
+        return self.absent
 
 
-def fixed(key: str, *values: Any) -> Fixed:
-    """Returns the row of a setting that has only these values, of which the first is written."""
-    return Fixed(key, values)
+def also(key: str, path: str, encode: Callable[[Any], Any] = lambda value: value) -> Row:
+    """Returns the row of a setting that is written and never read: it does not change what our models compute."""
+    return Custom(writes=lambda c: {key: encode(value_at(c, path))})
 
 
-def allowed(key: str, *values: Any, default: bool = False) -> Fixed:
-    """Returns the row of a setting that may be absent or have these values, and is not written."""
-    return Fixed(key, values, writes=False, default=default)
-
-
-def constant(key: str, value: Any) -> Fixed:
+def constant(key: str, value: Any) -> Row:
     """Returns the row of a setting that is always written so, and not read."""
-    return Fixed(key, (value,), reads=False)
+    return Custom(writes=lambda c: {key: value})
+
+
+def allowed(key: str, *values: Any) -> Row:
+    """Returns the row of a setting that may be absent or have these values, and is not written."""
+    return Custom(lambda theirs: only(theirs, **{key: values}) or {})
+
+
+def fixed(key: str, *values: Any) -> Row:
+    """Returns the row of a setting that may be absent or have these values, of which the first is written."""
+    return Custom(allowed(key, *values).read, lambda c: {key: values[0]})
+
+
+def must_be(key: str, value: Any) -> Row:
+    """Returns the row of a setting that has this value, as an absent one has, and is not written."""
+
+    def read(theirs: Settings) -> Fields:
+        return allowed(key, value).read({key: setting(theirs, key, type(value))})
+
+    return Custom(read, absent={key: value})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -308,24 +302,6 @@ class Choice(Row):
 
     def defaults(self) -> Settings:
         return {self.key: self.default}
-
-
-@dataclasses.dataclass(frozen=True)
-class Custom(Row):
-    """Settings that are no single field: `reads` and `writes` stand for a row's methods, `absent` is what absent keys mean."""
-
-    reads: Callable[[Settings], Fields] = lambda theirs: {}
-    writes: Callable[[Any], dict[str, Any]] = lambda c: {}
-    absent: Settings = dataclasses.field(default_factory=dict)
-
-    def read(self, theirs: Settings) -> Fields:
-        return self.reads(theirs)
-
-    def write(self, c: Any) -> dict[str, Any]:
-        return self.writes(c)
-
-    def defaults(self) -> Settings:
-        return self.absent
 
 
 @dataclasses.dataclass(frozen=True)

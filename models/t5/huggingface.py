@@ -99,7 +99,7 @@ _T5 = ModelType(
     config=T5Config,
     name="T5",
     architectures=("T5ForConditionalGeneration",),
-    fields={path: value for path, value in STANDARD.items() if path != "gated"}
+    fields={path: value for path, value in STANDARD.items() if path not in ("gated", "key_bias", "output_bias")}
     | {
         "order": "pre",
         "norm": "rms",

@@ -17,6 +17,7 @@ from models.interchange.settings import (
     allowed,
     also,
     fixed,
+    must_be,
     setting,
 )
 from models.interchange.tensors import dense
@@ -56,8 +57,8 @@ def rows(vocab: int = 30_522) -> tuple[Row, ...]:
         also("attention_probs_dropout_prob", "dropout"),
         fixed("position_embedding_type", "absolute"),
         allowed("pruned_heads", {}),
-        allowed("is_decoder", False, default=True),
-        allowed("add_cross_attention", False, default=True),
+        must_be("is_decoder", False),
+        must_be("add_cross_attention", False),
         common.BIASED_LOGITS,
     )
 

@@ -16,6 +16,7 @@ from models.interchange.settings import (
     Settings,
     demand,
     label_names,
+    must_be,
     only,
     read_labels,
     setting,
@@ -65,12 +66,6 @@ class EncoderFiles:
 # --- settings of heads ---
 
 
-def must_be(theirs: Settings, **values: Any) -> None:
-    """Raises InterchangeError unless settings, each given or by default, have the only values that our model has."""
-    for key, value in values.items():
-        only({key: setting(theirs, key, type(value))}, **{key: (value,)})
-
-
 def head_row(target: str, stem: str, heads: Mapping[str, Head]) -> Custom:
     """Returns the row of a head, whose classes' names begin with `stem`."""
     defaults = {"tie_word_embeddings": True}
@@ -86,7 +81,7 @@ def read_head(theirs: Settings, stem: str, heads: Mapping[str, Head]) -> Head:
         raise InterchangeError(f"config.json: no head like that of {shortened(str(name))!r} here{nearest(str(name), known)}")
     head = known[name]
     if isinstance(head, MaskedLm):
-        must_be(theirs, tie_word_embeddings=True)
+        must_be("tie_word_embeddings", True).read(theirs)
     if isinstance(head, Classification | Tagging):
         return dataclasses.replace(head, labels=read_labels(theirs))
     return head

@@ -25,6 +25,7 @@ from models.interchange.settings import (
     allowed,
     also,
     constant,
+    must_be,
     only,
     setting,
     write_activation,
@@ -66,7 +67,8 @@ def _read_head(theirs: Settings) -> Fields:
     head = common.read_head(theirs, "ModernBert", _heads(pooling))
     if not isinstance(head, SentenceEmbedding):  # whose transform is made of what the layers are
         activation, bias = setting(theirs, "hidden_activation", str), setting(theirs, "mlp_bias", bool)
-        common.must_be(theirs, classifier_activation=activation, classifier_bias=bias)
+        must_be("classifier_activation", activation).read(theirs)
+        must_be("classifier_bias", bias).read(theirs)
     return {"head": head}
 
 

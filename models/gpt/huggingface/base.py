@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from models.gpt.config import GptConfig
@@ -85,13 +85,12 @@ def dialect(
     *rows: Row,
     defaults: Settings | None = None,
     nullable: tuple[str, ...] = (),
-    same: tuple[str, ...] = (),
     fields: Fields | None = None,
     initial: Fields | None = None,
     free: tuple[str, ...] = (),
     biases: Biases = (None, None, None),
-    rotary: Row | None = None,
-    fused: bool = False,
+    rotary: Callable[[str], Row] | None = None,
+    **more: Any,
 ) -> dict[str, Dialect]:
     """Returns a class of `transformers`, by its model type.
 
@@ -99,14 +98,12 @@ def dialect(
       name: of the classes, before "ForCausalLM" and "Model".
       rows: the settings that LLaMA does not have; what they read stands for what LLaMA's rows read.
       defaults: what absent keys mean, where it is not what they mean to LLaMA.
-      nullable: further keys for which null is another choice than their default.
       fields: what LLaMA has no choice of, where it is something else in these models.
-      initial: as of ModelType.
       free: fields that LLaMA has no choice of, but these models have.
       biases: of queries, keys and values; of attention's output; of feed-forward networks. None is what the config says, by
         attention_bias and mlp_bias.
-      rotary: the row of rotary positions.
-      same, fused: as of Dialect.
+      rotary: makes the row of rotary positions.
+      nullable, initial, more: as of Dialect.
     """
     own = DEFAULTS | dict(defaults or {})
     activation = "hidden_activation" if "hidden_activation" in own else "hidden_act"
@@ -125,7 +122,7 @@ def dialect(
         Setting("rms_norm_eps", "norm_eps", float),
         _biases(name, biases),
         Custom(_read_dropout, lambda c: {"attention_dropout": c.dropout}),
-        rotary or rotary_row(),
+        (rotary or rotary_row())(name),
     )
     return {
         kind: Dialect(
@@ -137,8 +134,7 @@ def dialect(
             rows=(*shared, *rows),
             other_defaults=own,
             nullable=_NULLABLE + nullable,
-            same=same,
-            fused=fused,
+            **more,
         )
     }
 
@@ -188,37 +184,32 @@ def _biases(name: str, biases: Biases) -> Row:
 
 
 def rotary_row(
-    read: Callable[[Settings], rope.Turning] | None = None,
-    *,
-    theta: float = 10_000.0,
-    types: Mapping[str, str] = rope.TYPES,
-    partial: bool = False,
-    beside: bool = False,
-) -> Row:
-    """Returns the row of rotary positions.
+    read: Callable[[Settings], rope.Turning] | None = None, *, theta: float = 10_000.0, beside: bool = False, **options: Any
+) -> Callable[[str], Row]:
+    """Returns what makes the row of rotary positions, given the class's name.
 
     Args:
-      read: reads them where a class has them in another form; the other arguments are as of `rope.read`.
+      read: reads them where a class has them in another form; the other arguments are as of `rope.turning`.
       beside: the length of the first training is a setting beside them too.
     """
+    types = options.get("types", rope.TYPES)
 
     def read_plain(theirs: Settings) -> rope.Turning:
         longest, original = setting(theirs, "max_position_embeddings", int), theirs.get(_ORIGINAL) if beside else None
-        head_dim = _read_heads(theirs)["head_dim"]
-        return rope.read(theirs, head_dim, theta=theta, longest=longest, original=original, types=types, partial=partial)
-
-    def write(c: GptConfig) -> dict[str, Any]:
-        rotary = c.rotary or Rotary()
-        if (rotary.dims and not partial) or rotary.scaling not in ("none", *types.values()):
-            raise InterchangeError(f"Hugging Face's class of this model has no such rotary positions: {rotary}"[:200])
-        written = rope.write(c.rotary_base, c.rotary, c.head_dim)
-        return written | ({_ORIGINAL: rotary.original} if beside and rotary.original else {})
+        return rope.read(theirs, _read_heads(theirs)["head_dim"], theta=theta, longest=longest, original=original, **options)
 
     def read_fields(theirs: Settings) -> Fields:
         base, rotary = (read or read_plain)(theirs)
         return {"rotary_base": base, "rotary": rotary}
 
-    return Custom(read_fields, write)
+    def write(c: GptConfig, name: str) -> dict[str, Any]:
+        rotary = c.rotary or Rotary()
+        if (rotary.dims and not options.get("partial")) or rotary.scaling not in ("none", *types.values()):
+            raise InterchangeError(f"Hugging Face's {name} has no such rotary positions: {rotary}"[:200])
+        written = rope.write(c.rotary_base, c.rotary, c.head_dim)
+        return written | ({_ORIGINAL: rotary.original} if beside and rotary.original else {})
+
+    return lambda name: Custom(read_fields, lambda c: write(c, name))
 
 
 # --- kinds of layers ---
