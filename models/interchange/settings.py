@@ -268,7 +268,7 @@ def must_be(key: str, value: Any) -> Row:
     """Returns the row of a setting that has this value, as an absent one has, and is not written."""
 
     def read(theirs: Settings) -> Fields:
-        return allowed(key, value).read({key: setting(theirs, key, type(value))})
+        return allowed(key, value).read({key: setting(theirs, key, type(value), value)})
 
     return Custom(read, absent={key: value})
 
@@ -428,7 +428,7 @@ class ModelType:
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """What absent keys mean."""
+        """Returns what absent keys mean."""
         return {key: value for row in self.rows for key, value in row.defaults().items()} | dict(self.other_defaults)
 
     def read(self, theirs: Settings) -> Any:

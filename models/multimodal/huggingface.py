@@ -50,6 +50,9 @@ def _read_decoder(theirs: Settings) -> Fields:
     only(settings, cross_attention_hidden_size=())
     if not setting(settings, "add_cross_attention", bool, False):
         raise InterchangeError("config.json: decoder.add_cross_attention is false: the text would not depend on the picture")
+    setting(settings, "tie_word_embeddings", bool, True)
+    if (positions := setting(settings, "n_positions", int)) < 1:
+        raise InterchangeError(f"config.json: decoder.n_positions={positions}: a table of positions has one row at least")
     start = setting(theirs, "decoder_start_token_id", int, setting(settings, "bos_token_id", int, 50_256))
     return {"start_id": start} | {path: value for row in _DECODER for path, value in row.read(settings).items()}
 

@@ -1,4 +1,4 @@
-"""What the files of all encoders have in common: heads by the names of their classes, and layers with norms behind them."""
+"""Parts that the files of all encoders have in common: heads by the names of their classes, and layers with norms behind them."""
 
 import dataclasses
 from collections.abc import Callable, Mapping

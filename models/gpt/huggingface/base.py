@@ -1,4 +1,4 @@
-"""What the classes of `transformers` of LLaMA's shape have in common: a table of settings to which each adds its own. No JAX."""
+"""The common part of the classes of `transformers` of LLaMA's shape: a table of settings to which each adds its own. No JAX."""
 
 import dataclasses
 import json

@@ -80,8 +80,8 @@ def _routing(key: str, experts: int, choices: int, weight: float = 0.001) -> tup
     """
 
     def read(theirs: Settings) -> Fields:
-        given = setting(theirs, "router_aux_loss_coef", float)
-        return {"moe.balance_weight": given if setting(theirs, "output_router_logits", bool) else 0.0}
+        counts = setting(theirs, "output_router_logits", bool)
+        return {"moe.balance_weight": setting(theirs, "router_aux_loss_coef", float) if counts else 0.0}
 
     def write(c: GptConfig) -> dict[str, Any]:
         assert c.moe is not None
