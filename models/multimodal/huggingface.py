@@ -5,7 +5,7 @@ from typing import Any
 
 from models.gpt.huggingface import gpt2
 from models.interchange import Entry, Interchange, InterchangeError, Part
-from models.interchange.settings import Custom, Fields, ModelType, Setting, Settings, also, constant, fixed, only, setting
+from models.interchange.settings import Fields, ModelType, Row, Setting, Settings, also, constant, fixed, only, setting
 from models.interchange.tensors import dense, norm, table
 from models.multimodal.config import MultimodalConfig
 from models.vit.huggingface import INTERCHANGE as VIT
@@ -70,8 +70,8 @@ _CAPTIONER = ModelType(
     rows=(
         constant("is_encoder_decoder", True),
         also("decoder_start_token_id", "start_id"),
-        Custom(_read_vision, _write_vision),
-        Custom(_read_decoder, _write_decoder),
+        Row(_read_vision, _write_vision),
+        Row(_read_decoder, _write_decoder),
     ),
 )
 

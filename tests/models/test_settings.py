@@ -8,16 +8,16 @@ import pytest
 from models.interchange import InterchangeError
 from models.interchange.settings import (
     Activation,
-    Choice,
-    Custom,
-    Heads,
     ModelType,
+    Row,
     Setting,
     allowed,
     also,
     assembled,
+    choice,
     constant,
     fixed,
+    head_count,
     must_be,
 )
 
@@ -55,9 +55,9 @@ TYPE = ModelType(
     rows=(
         constant("is_toy", True),
         Setting("width", "model_dim", int),
-        Heads("n_heads", "width", 2),
+        head_count("n_heads", "width", 2),
         Setting("bias", "attention.bias", bool, True),
-        Choice("act", "activation", {"rectified": "relu", "gaussian": "gelu"}, "rectified"),
+        choice("act", "activation", {"rectified": "relu", "gaussian": "gelu"}, "rectified"),
         Setting("dropout", "dropout", float, 0.25),
         also("other_dropout", "dropout"),
         fixed("scale", 1, 1.0),
@@ -143,7 +143,7 @@ def test_null_is_the_default_where_a_type_says_so():
     """Some classes take null for a key that is left out; others refuse it, but where it is another choice."""
     settings = {"width": 8, "dropout": None}
     assert dataclasses.replace(TYPE, null_is_default=True).read(settings).dropout == 0.25
-    row = Custom(lambda theirs: {"dropout": theirs["rate"] or 0.0}, absent={"rate": 0.5})
+    row = Row(lambda theirs: {"dropout": theirs["rate"] or 0.0}, absent={"rate": 0.5})
     assert TYPE.defaults == {"n_heads": 2, "bias": True, "act": "rectified", "dropout": 0.25, "causal": False}
     nullable = dataclasses.replace(TYPE, rows=(*TYPE.rows, row), nullable=("rate",), other_defaults={"bias": False})
     assert nullable.read({"width": 8, "rate": None}).dropout == 0.0

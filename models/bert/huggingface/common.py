@@ -10,9 +10,9 @@ from models.interchange import Entry, InterchangeError
 from models.interchange.layers import Names, layers
 from models.interchange.settings import (
     MULTI_HEAD,
-    Custom,
     Fields,
     ModelType,
+    Row,
     Settings,
     demand,
     label_names,
@@ -66,10 +66,10 @@ class EncoderFiles:
 # --- settings of heads ---
 
 
-def head_row(target: str, stem: str, heads: Mapping[str, Head]) -> Custom:
+def head_row(target: str, stem: str, heads: Mapping[str, Head]) -> Row:
     """Returns the row of a head, whose classes' names begin with `stem`."""
     defaults = {"tie_word_embeddings": True}
-    return Custom(lambda theirs: {"head": read_head(theirs, stem, heads)}, lambda c: write_head(c, target, stem, heads), defaults)
+    return Row(lambda theirs: {"head": read_head(theirs, stem, heads)}, lambda c: write_head(c, target, stem, heads), defaults)
 
 
 def read_head(theirs: Settings, stem: str, heads: Mapping[str, Head]) -> Head:
@@ -109,7 +109,7 @@ def _check_biased(c: BertConfig) -> dict[str, Any]:
     return {}
 
 
-BIASED_LOGITS = Custom(writes=_check_biased)  # logits of masked tokens have biases, which no setting says
+BIASED_LOGITS = Row(write=_check_biased)  # logits of masked tokens have biases, which no setting says
 
 
 # --- tensors ---

@@ -11,7 +11,6 @@ from models.interchange import InterchangeError
 from models.interchange.settings import (
     STANDARD,
     Activation,
-    Custom,
     Fields,
     ModelType,
     Row,
@@ -117,11 +116,11 @@ def dialect(
         Setting("num_hidden_layers", "layers", int),
         Setting("hidden_size", "model_dim", int),
         Setting("intermediate_size", "hidden_dim", int),
-        Custom(_read_heads, _write_heads),
+        Row(_read_heads, _write_heads),
         Setting(activation, "activation", Activation),
         Setting("rms_norm_eps", "norm_eps", float),
         _biases(name, biases),
-        Custom(_read_dropout, lambda c: {"attention_dropout": c.dropout}),
+        Row(_read_dropout, lambda c: {"attention_dropout": c.dropout}),
         (rotary or rotary_row())(name),
     )
     return {
@@ -177,7 +176,7 @@ def _biases(name: str, biases: Biases) -> Row:
         written = {"attention_bias": c.attention_bias} if out_bias is None else {}
         return written | ({"mlp_bias": c.ffn_bias} if hidden_bias is None else {})
 
-    return Custom(read, write)
+    return Row(read, write)
 
 
 # --- rotary positions ---
@@ -209,7 +208,7 @@ def rotary_row(
         written = rope.write(c.rotary_base, c.rotary, c.head_dim)
         return written | ({_ORIGINAL: rotary.original} if beside and rotary.original else {})
 
-    return lambda name: Custom(read_fields, lambda c: write(c, name))
+    return lambda name: Row(read_fields, lambda c: write(c, name))
 
 
 # --- kinds of layers ---
@@ -286,7 +285,7 @@ def write_window(c: GptConfig) -> dict[str, Any]:
     return {"sliding_window": c.kinds[0].window if c.kinds else None}
 
 
-ONE_WINDOW = Custom(_read_window, write_window, {"sliding_window": None})
+ONE_WINDOW = Row(_read_window, write_window, {"sliding_window": None})
 
 
 def qk_norm(kind: str, over: str) -> Fields:

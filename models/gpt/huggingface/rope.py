@@ -7,7 +7,7 @@ from typing import Any
 
 from models.errors import nearest, shortened
 from models.interchange import InterchangeError
-from models.interchange.settings import Custom, Fields, Row, Setting, Settings, setting
+from models.interchange.settings import Fields, Row, Setting, Settings, setting
 from models.parts.attention.config import Rotary
 from models.parts.numbers import check_base
 
@@ -72,8 +72,10 @@ def turning(
     if kind in _AMPLITUDES:
         factor = setting(given, "factor", float, longest / setting(given, _ORIGINAL, int))
         given = {"attention_factor": _AMPLITUDES[kind](given, factor)} | given | {"factor": factor}
-    fields = {path: value for row in _ROWS[kind] for path, value in row.read(given).items()}
-    return base, Rotary(scaling=kind, **turned, **fields)
+    turned["scaling"] = kind
+    for row in _ROWS[kind]:
+        turned |= row.read(given)
+    return base, Rotary(**turned)
 
 
 def magnitude(factor: float, scale: float = 1.0) -> float:
@@ -106,7 +108,7 @@ def _factors(key: str, path: str) -> Row:
             raise InterchangeError(f"config.json: {key} must be numbers, one for each rate")
         return {path: tuple(map(float, values))}
 
-    return Custom(read, lambda rotary: {key: list(getattr(rotary, path))})
+    return Row(read, lambda rotary: {key: list(getattr(rotary, path))})
 
 
 _STRETCHED = Setting(_ORIGINAL, "original", int), Setting("factor", "factor", float)
