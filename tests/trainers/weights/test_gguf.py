@@ -19,7 +19,7 @@ from data.vocabularies.tokenizers import Tokenizer, write_bpe
 from models.gpt.config import GptConfig
 from models.interchange import InterchangeError
 from models.sharding.params import flatten
-from scripts.fuzz import writers
+from scripts.lab.fuzz import writers
 from tests.helpers.archives import released_weights
 from tests.parity import ours
 from trainers.weights import load_any
