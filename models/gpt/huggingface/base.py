@@ -22,7 +22,7 @@ from models.interchange.settings import (
 )
 from models.parts.attention.config import LayerVariant, Rotary
 
-_SLIDING, _FULL = "sliding_attention", "full_attention"  # their names of layers with and without a window
+SLIDING, FULL = "sliding_attention", "full_attention"  # their names of layers with and without a window
 _ORIGINAL = "original_max_position_embeddings"  # beside the settings of rotary positions, in Phi's files
 # What absent keys mean to all, where a class says nothing else.
 DEFAULTS: Fields = dict(
@@ -232,11 +232,11 @@ def sliding_layers(theirs: Settings, default: Callable[[int], bool]) -> list[boo
     names = setting(theirs, "layer_types", list, None)
     if names is None:
         return [default(i) for i in range(layers)]
-    if len(names) != layers or not all(name in (_SLIDING, _FULL) for name in names):
+    if len(names) != layers or not all(name in (SLIDING, FULL) for name in names):
         raise InterchangeError(
-            f"config.json: layer_types={str(names)[:80]}: must name {_SLIDING!r} or {_FULL!r} for each of {layers} layers"
+            f"config.json: layer_types={str(names)[:80]}: must name {SLIDING!r} or {FULL!r} for each of {layers} layers"
         )
-    return [name == _SLIDING for name in names]
+    return [name == SLIDING for name in names]
 
 
 def windows(theirs: Settings, default: Callable[[int], bool], local: LayerVariant | None = None) -> Fields:
@@ -262,7 +262,7 @@ def write_windows(c: GptConfig, unused: int | None = None) -> Fields:
     sizes = sorted({kind.window for kind in kinds if kind.window})
     if len(sizes) > 1:
         raise InterchangeError(f"Hugging Face's models have one window, but kinds have {' and '.join(map(str, sizes))}")
-    types = [_SLIDING if kind.window else _FULL for kind in kinds]
+    types = [SLIDING if kind.window else FULL for kind in kinds]
     return {"sliding_window": sizes[0] if sizes else unused, "layer_types": types}
 
 

@@ -9,7 +9,9 @@ from typing import Any
 from models.gpt.config import GptConfig
 from models.gpt.huggingface import rope
 from models.gpt.huggingface.base import (
+    FULL,
     ONE_WINDOW,
+    SLIDING,
     Dialect,
     dialect,
     of_layers,
@@ -24,9 +26,6 @@ from models.gpt.huggingface.base import (
 from models.interchange import InterchangeError
 from models.interchange.settings import Fields, Row, Setting, Settings, setting
 from models.parts.attention.config import LayerVariant
-
-FULL, SLIDING = "full_attention", "sliding_attention"  # their names of layers without and with a window
-
 
 # --- Qwen ---
 
@@ -178,7 +177,9 @@ DIALECTS: dict[str, Dialect] = {
     **dialect(
         "mistral",
         "Mistral",
+        FULL,
         ONE_WINDOW,
+        SLIDING,
         defaults=dict(sliding_window=4096, num_key_value_heads=8, max_position_embeddings=131_072),
         free=("kinds",),
         biases=(False, False, False),
@@ -214,7 +215,9 @@ DIALECTS: dict[str, Dialect] = {
     **dialect(
         "phi3",
         "Phi3",
+        FULL,
         ONE_WINDOW,
+        SLIDING,
         defaults=dict(rms_norm_eps=1e-5, original_max_position_embeddings=4096, max_position_embeddings=4096),
         free=("kinds",),
         biases=(False, False, False),

@@ -6,6 +6,7 @@ from typing import Any
 from models.gpt.config import GptConfig
 from models.gpt.huggingface import rope
 from models.gpt.huggingface.base import (
+    FULL,
     ONE_WINDOW,
     Dialect,
     dialect,
@@ -17,7 +18,6 @@ from models.gpt.huggingface.base import (
     write_window,
     write_windows,
 )
-from models.gpt.huggingface.dialects import FULL
 from models.interchange import InterchangeError
 from models.interchange.settings import Fields, Row, Setting, Settings, allowed, constant, fixed, setting
 from models.parts.attention.config import Latent, LayerVariant
@@ -256,6 +256,7 @@ MIXTURES: dict[str, Dialect] = {
     **_mixture(
         "mixtral",
         "Mixtral",
+        FULL,
         ONE_WINDOW,
         *_routing("num_local_experts", 8, 2),
         allowed("router_jitter_noise", 0, 0.0),
