@@ -177,9 +177,7 @@ DIALECTS: dict[str, Dialect] = {
     **dialect(
         "mistral",
         "Mistral",
-        FULL,
         ONE_WINDOW,
-        SLIDING,
         defaults=dict(sliding_window=4096, num_key_value_heads=8, max_position_embeddings=131_072),
         free=("kinds",),
         biases=(False, False, False),
@@ -215,9 +213,7 @@ DIALECTS: dict[str, Dialect] = {
     **dialect(
         "phi3",
         "Phi3",
-        FULL,
         ONE_WINDOW,
-        SLIDING,
         defaults=dict(rms_norm_eps=1e-5, original_max_position_embeddings=4096, max_position_embeddings=4096),
         free=("kinds",),
         biases=(False, False, False),

@@ -256,7 +256,6 @@ MIXTURES: dict[str, Dialect] = {
     **_mixture(
         "mixtral",
         "Mixtral",
-        FULL,
         ONE_WINDOW,
         *_routing("num_local_experts", 8, 2),
         allowed("router_jitter_noise", 0, 0.0),
