@@ -72,9 +72,9 @@ def is_linear(info: ParamInfo) -> bool:
 
 def their_modules(model: ModelConfig) -> dict[str, set[str]]:
     """Returns our matrices by the module of `transformers` that holds them, without the numbers of layers and experts."""
-    mapping = interchange_of(model.family)
+    interchange = interchange_of(model.family)
     modules: dict[str, set[str]] = {}
-    for entry in mapping.entries(model) if mapping else ():
+    for entry in interchange.entries(model) if interchange else ():
         if entry.theirs.endswith(".weight") and entry.parts[0].inputs:
             module = re.sub(r"\.?\{\w+\}", "", entry.theirs.removesuffix(".weight"))
             modules.setdefault(module, set()).update(part.name for part in entry.parts)

@@ -136,8 +136,9 @@ def _read(folder: Path, base: Weights) -> dict[str, _Update]:
         for part, half in zip(entry.parts, sides.split(b), strict=True):
             inputs, outputs = part.shape[: part.inputs], part.shape[part.inputs :]
             if part.name not in updates:
-                shapes = (*entry.stacked, *inputs, most), (*entry.stacked, most, *outputs)
-                updates[part.name] = _Update(*(np.zeros(shape, np.float32) for shape in shapes), len(entry.stacked))
+                a_shape, b_shape = (*entry.stacked, *inputs, most), (*entry.stacked, most, *outputs)
+                zeros = np.zeros(a_shape, np.float32), np.zeros(b_shape, np.float32)
+                updates[part.name] = _Update(*zeros, len(entry.stacked))
             updates[part.name].a[at][..., : len(a)] = a.T.reshape(*inputs, len(a))
             updates[part.name].b[at][: len(a)] = half
     return updates

@@ -121,13 +121,13 @@ def pieces(weights: Weights, name: str, most: int = 1 << 24) -> Iterator[np.ndar
     shape = weights.shapes[name]
 
     def part(index: Index) -> Iterator[np.ndarray]:
-        rest = shape[len(index) :]
-        if math.prod(rest) <= most:
+        inner = shape[len(index) :]
+        if math.prod(inner) <= most:
             yield weights.read(name, index)
             return
-        rows = max(1, most // math.prod(rest[1:]))
-        for start in range(0, rest[0], rows):
-            yield from part((*index, slice(start, min(start + rows, rest[0]))))
+        rows = max(1, most // math.prod(inner[1:]))
+        for start in range(0, inner[0], rows):
+            yield from part((*index, slice(start, min(start + rows, inner[0]))))
 
     return part(())
 
