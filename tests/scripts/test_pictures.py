@@ -18,7 +18,7 @@ from scripts.reports import pictures
 from tests.helpers.pictures import write_picture_cache
 from tests.helpers.runs import run
 from trainers import trainer
-from trainers.weights.open import open_model
+from trainers.weights.load_any import open_model
 
 pytestmark = pytest.mark.integration
 

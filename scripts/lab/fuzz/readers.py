@@ -34,15 +34,14 @@ from data.speech.settings import Speech
 from data.text.config import TextData
 from data.vocabularies import files, multilingual, sentencepiece, tokenizers
 from data.vocabularies.chat_templates import ChatEncoder, has_template
-from models import interchange
-from models.families import interchange_of
-from models.interchange import Shape
+from models.families import gguf_of, interchange_of
+from models.interchange import Shape, tensors
 from models.sharding.params import describe
 from scripts.lab.fuzz import mutations, writers
 from scripts.lab.fuzz.campaign import Reader
 from scripts.lab.fuzz.mutations import Files, Mutate
 from trainers.plan import abstract_model
-from trainers.weights import bare, ctranslate2, huggingface, open, peft, release, tensor_files
+from trainers.weights import bare, ctranslate2, huggingface, load_any, peft, release, tensor_files
 from trainers.weights.source import Arrays, Weights
 
 # Experiments whose shrunk models have all kinds of config.json that the families write.
@@ -130,9 +129,9 @@ def _gguf(folder: Path) -> None:
         list(pieces["vocab"]), [" ".join(pair) for pair in pieces["merges"]], types=[3] + [1] * (len(pieces["vocab"]) - 1), end=0
     )
     settings = {"context_length": c.max_positions or 64} | writers.gguf_settings(c) | heads | vocabulary
-    mapping = interchange_of("gpt", "gguf")
+    mapping = gguf_of("gpt")
     assert mapping
-    writers.gguf(folder / "m.gguf", "llama", settings, interchange.written(mapping.entries("llama", c), _weights(e).read))
+    writers.gguf(folder / "m.gguf", "llama", settings, tensors.written(mapping.entries("llama", c), _weights(e).read))
 
 
 def _bpe(folder: Path) -> Path:
@@ -345,7 +344,7 @@ def _read_all(weights: Weights) -> None:
 
 
 def _read_weights(folder: Path) -> None:
-    _read_all(open.open_weights(folder))
+    _read_all(load_any.open_weights(folder))
 
 
 def _read_each(folder: Path) -> None:
@@ -362,7 +361,7 @@ def _read_tensors(opener: Callable[[Path], Any], folder: Path) -> None:
 
 
 def _read_release(folder: Path) -> None:
-    found = open.open_weights(folder)
+    found = load_any.open_weights(folder)
     _read_all(found)
     if isinstance(found, release.Release):
         class_names(folder)

@@ -141,7 +141,7 @@ def experiment_of(weights: Weights, like: str = "") -> Experiment:
     e, whole = foreign(weights.config, like, precision(weights.stored)), weights
     while isinstance(whole, peft.Peft):
         whole = whole.base
-    fields = whole.reading() if isinstance(whole, huggingface.HuggingFace) and not like else {}
+    fields = whole.data_fields() if isinstance(whole, huggingface.HuggingFace) and not like else {}
     return dataclasses.replace(e, data=dataclasses.replace(e.data, **fields))
 
 

@@ -6,15 +6,13 @@ ours reads that slice of the file only: an entry works on views, until the copy 
 """
 
 import dataclasses
-import json
 import math
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from models.errors import UserError, nearest, shortened
+from models.errors import UserError, shortened
 
 Shape = tuple[int, ...]
 Index = tuple[slice, ...]  # a slice for each dimension, from the first; those left out are whole
@@ -144,20 +142,20 @@ class Entry:
 
 
 @dataclasses.dataclass(frozen=True)
-class Remade:
+class Conversion:
     """A tensor of theirs that a file holds in another form: as a part of another tensor, or packed.
 
     Attributes:
       sources: the tensors that the file has, by their names there.
-      shape: of the tensor that is made.
-      make: makes it of the sources, of which only what is read is loaded; it raises InterchangeError where they are no such
+      shape: the shape of the tensor that is made.
+      convert: makes it of the sources, of which only what is read is loaded; it raises InterchangeError where they have no such
         form.
       packed: whether the sources are bytes.
     """
 
     sources: tuple[str, ...]
     shape: Shape
-    make: Callable[..., np.ndarray]
+    convert: Callable[..., np.ndarray]
     packed: bool = False
 
 
@@ -197,10 +195,12 @@ def convolution(theirs: str, ours: str, shape: tuple[int, int, int], *, bias: st
     return [filter_, *([vector(f"{theirs}.bias", (bias, shape[2:]))] if bias else [])]
 
 
-def norm(theirs: str, ours: str, size: int, *, names: tuple[str, str] = ("weight", "bias"), **places: Any) -> list[Entry]:
+def norm(
+    theirs: str, ours: str, size: int, *, names: tuple[str, str] = ("weight", "bias"), bias: bool = True, **places: Any
+) -> list[Entry]:
     """Returns the entries of a layer norm; `names` are theirs of scale and bias."""
-    pairs, between = zip(names, ("scale", "bias"), strict=True), "/" if "/" in theirs else "."
-    return [vector(f"{theirs}{between}{t}", (f"{ours}.{o}", (size,)), **places) for t, o in pairs]
+    parts = list(zip(names, ("scale", "bias"), strict=True))[: 1 + bias]
+    return [vector(f"{theirs}{_between(theirs)}{t}", (f"{ours}.{o}", (size,)), **places) for t, o in parts]
 
 
 def dense(
@@ -210,6 +210,30 @@ def dense(
     bias = f"{ours}_bias" if bias is None else bias
     weight = matrix(f"{theirs}.weight", (ours, shape), inputs=inputs, **places)
     return [weight, *([vector(f"{theirs}.bias", (bias, shape[inputs:]), **places)] if bias else [])]
+
+
+def fused(
+    theirs: str,
+    *ours: tuple[str, Shape],
+    inputs: int = 1,
+    bias: bool = True,
+    names: tuple[str, str] = ("weight", "bias"),
+    **places: Any,
+) -> list[Entry]:
+    """Returns the entries of projections that are one tensor of theirs, and of their biases; `names` are theirs of both."""
+    weight = matrix(f"{theirs}{_between(theirs)}{names[0]}", *ours, inputs=inputs, **places)
+    biases = [(f"{name}_bias", shape[inputs:]) for name, shape in ours]
+    return [weight, *([vector(f"{theirs}{_between(theirs)}{names[1]}", *biases, **places)] if bias else [])]
+
+
+def _between(theirs: str) -> str:
+    """Returns what stands between the parts of a name."""
+    return "/" if "/" in theirs else "."
+
+
+def without_prefix(entries: Iterable[Entry], prefix: str) -> list[Entry]:
+    """Returns entries whose tensors have names without a prefix."""
+    return [dataclasses.replace(entry, theirs=entry.theirs.removeprefix(prefix)) for entry in entries]
 
 
 def shapes(entries: Iterable[Entry]) -> dict[str, Shape]:
@@ -228,7 +252,7 @@ def reader(entries: Iterable[Entry], fetch: Fetch, source: object) -> Read:
     Args:
       source: the file or folder, for errors; a piece with NaN or infinite numbers raises InterchangeError.
     """
-    scope = {part.name: (e, i) for e in entries for i, part in enumerate(e.parts)}
+    holders = {part.name: (e, i) for e in entries for i, part in enumerate(e.parts)}
 
     def piece_of(entry: Entry, theirs: str, i: int, index: Index) -> np.ndarray:
         piece = entry.split(fetch(theirs))[i][index]
@@ -236,7 +260,7 @@ def reader(entries: Iterable[Entry], fetch: Fetch, source: object) -> Read:
         return piece
 
     def read(name: str, index: Index = ()) -> np.ndarray:
-        entry, i = scope[name]
+        entry, i = holders[name]
         if not entry.stacked:
             return piece_of(entry, entry.theirs, i, index)
         axes = len(entry.stacked)
@@ -301,119 +325,3 @@ def problems(want: Mapping[str, Shape], actual: Mapping[str, Shape], most: int =
     names = sorted(name for name in want.keys() | actual.keys() if want.get(name) != actual.get(name))
     more = [f"and {len(names) - most} more"] if len(names) > most else []
     return "; ".join([*map(describe, names[:most]), *more])
-
-
-# --- the config.json of a Hugging Face folder --------------------------------------------------------------------
-
-# Their names of activations; of several names of one, the last is written.
-_ACTIVATIONS = {
-    "relu": "relu",
-    "gelu": "gelu",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_new": "gelu_tanh",
-    "swish": "silu",
-    "silu": "silu",
-}
-_NEEDED = object()
-_MOST, _MOST_PARTS = (
-    2**31 - 1,
-    2**14,
-)  # of any size, and of layers or experts, each of which has names: nobody has built as many
-
-
-def setting(theirs: Mapping[str, Any], key: str, kind: type, default: Any = _NEEDED) -> Any:
-    """Returns a number, word or flag of a config.json; null gives the default. Raises InterchangeError."""
-    value = theirs.get(key)
-    if value is None and default is not _NEEDED:
-        return default
-    if kind is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**1023:
-        value = float(value)
-    if type(value) is not kind:
-        problem = "is missing" if value is None else f"is {json.dumps(value)[:60]}"
-        raise InterchangeError(f"config.json: {key} {problem}; expected {kind.__name__}")
-    most = _MOST_PARTS if re.search("layer|block|depth|expert", key) else _MOST
-    if isinstance(value, int) and abs(value) > most:
-        raise InterchangeError(f"config.json: {key} is {shortened(str(value), 30)}, and at most {most:,} in any model")
-    return value
-
-
-def completed(theirs: Mapping[str, Any], defaults: Mapping[str, Any], nullable: Collection[str] = ()) -> dict[str, Any]:
-    """Returns a config.json with a model's defaults in place of absent keys.
-
-    Args:
-      nullable: keys for which null means something, though it is not their default.
-
-    Raises:
-      InterchangeError: any other key is null whose default is not, which `transformers` refuses or fails at.
-    """
-    for key, default in defaults.items():
-        if theirs.get(key, default) is None and default is not None and key not in nullable:
-            raise InterchangeError(f"config.json: {key} is null; left out, it would be {json.dumps(default)}")
-    return {**defaults, **theirs}
-
-
-def model_type(theirs: Mapping[str, Any], architectures: Mapping[str, tuple[str, ...]]) -> str:
-    """Returns the model_type of a config.json; raises InterchangeError where its architecture is none that is read.
-
-    Args:
-      architectures: the classes that are read, by model_type; the first is the one that is written.
-    """
-    kind = setting(theirs, "model_type", str)
-    known = architectures[kind]
-    name = (setting(theirs, "architectures", list, None) or known)[0]
-    if name not in known:
-        name = shortened(str(name))
-        raise InterchangeError(f"config.json: no output like that of {name!r} here{nearest(name, known[:1])}")
-    return kind
-
-
-def only(theirs: Mapping[str, Any], **supported: tuple[Any, ...]) -> None:
-    """Raises InterchangeError if a setting has a value that our models don't support; a missing one is null."""
-    for key, values in supported.items():
-        if (value := theirs.get(key)) is not None and value not in values:
-            known = " or ".join(json.dumps(v) for v in values or (None,))
-            raise InterchangeError(f"config.json: {key}={json.dumps(value)[:60]} is not supported, only {known}")
-
-
-def read_activation(name: str) -> Any:
-    """Returns our name of an activation; raises InterchangeError."""
-    if name not in _ACTIVATIONS:
-        name = shortened(name)
-        raise InterchangeError(f"config.json: no activation {name!r} here{nearest(name, _ACTIVATIONS)}")
-    return _ACTIVATIONS[name]
-
-
-def write_activation(ours: str) -> str:
-    """Returns their name of an activation."""
-    return {name: theirs for theirs, name in _ACTIVATIONS.items()}[ours]
-
-
-def kept_apart(theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings of a config.json that change where an output matrix differs from the table that it is said to be tied
-    to: a family's `untied`, which its `read_config` may refuse."""
-    del theirs
-    return {"tie_word_embeddings": False}
-
-
-def as_it_is(config: Any, tensor_shapes: Mapping[str, Shape]) -> dict[str, Remade]:
-    """Returns the tensors that a folder holds in another form, by canonical name: the `remade` of a family with no other form."""
-    del config, tensor_shapes
-    return {}
-
-
-def is_not_packed(theirs: Mapping[str, Any]) -> None:
-    """Raises InterchangeError for quantized tensors: the `check_packing` of a family that unpacks none."""
-    only(theirs, quantization_config=())
-
-
-def no_head(theirs: str) -> bool:
-    """Returns whether a tensor belongs to a head, which may be missing: the `is_head_tensor` of a family without heads."""
-    del theirs
-    return False
-
-
-def demand(config: Any, target: str, **needs: Any) -> None:
-    """Raises InterchangeError, with all differences, unless these fields and properties have the values that `target` needs."""
-    wrong = [f"{k}={value!r} (it has {v!r})" for k, v in needs.items() if (value := getattr(config, k)) != v]
-    if wrong:
-        raise InterchangeError(f"no {target} of Hugging Face is like this model: {', '.join(wrong)}")
