@@ -15,6 +15,7 @@ from typing import Any
 from models.errors import nearest
 from models.sharding.layouts import ONE_DEVICE
 from scripts import cli
+from trainers.text_table import markdown
 
 FACTORS = (0.0625, 0.125, 0.25, 0.375, 0.5, 0.75, 1.0, 1.5, 2.0)
 
@@ -50,9 +51,8 @@ def main(arguments: list[str] | None = None) -> int:
         cli.print_json({"experiment": e.name, "score": args.score, "dropless": dropless, "rows": rows})
         return 0
     print(f"{e.name}: {args.score.removeprefix('eval/')} {dropless:.4f} with a slot for every choice")
-    print("| capacity factor | batch priority | first come |\n| --- | --- | --- |")
-    for row in rows:
-        print(f"| {row['capacity_factor']:g} | {row['batch_priority']:.4f} | {row['first_come']:.4f} |")
+    cells = ([f"{row['capacity_factor']:g}", f"{row['batch_priority']:.4f}", f"{row['first_come']:.4f}"] for row in rows)
+    print("\n".join(markdown(["capacity factor", "batch priority", "first come"], cells)))
     return 0
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from models.sharding.layouts import ONE_DEVICE
 from scripts import cli
+from trainers.text_table import text_table
 
 _SCALE = 32.0  # of log(1 + rain) as a picture of 8 bits
 
@@ -144,11 +145,13 @@ def table(data: Any, found: dict[str, dict[str, float]]) -> list[str]:
     from data.reading.caches import cache_folder
 
     minutes = windows.Prepared(cache_folder(data)).manifest["minutes"]
-    lines = [f"{'':22}" + "".join(f"{lead * minutes:7g} min" for lead in data.scored)]
-    for score in (*(f"csi_{t:g}" for t in data.thresholds), "crps"):
-        for name, scores in found.items():
-            lines.append(f"{score:9} {name:12}" + "".join(f"{scores[f'lead_{lead}/{score}']:11.3f}" for lead in data.scored))
-    return lines
+    head = ["", "", *(f"{lead * minutes:g} min" for lead in data.scored)]
+    rows = [
+        [score, name, *(f"{scores[f'lead_{lead}/{score}']:.3f}" for lead in data.scored)]
+        for score in (*(f"csi_{t:g}" for t in data.thresholds), "crps")
+        for name, scores in found.items()
+    ]
+    return text_table(head, rows, range(2, len(head)))
 
 
 if __name__ == "__main__":
