@@ -75,7 +75,7 @@ def _score(args: Any, e: Any, weights: Any, moe: Any) -> float:
     """Returns the score of the weights with other settings of the mixture; raises ConfigError for an unknown score."""
     from data.reading.caches import cache_folder
     from trainers.evaluation.evaluator import open_evaluator
-    from trainers.evaluation.place import placed
+    from trainers.inference.load import placed
 
     e = dataclasses.replace(e, model=dataclasses.replace(e.model, moe=moe), eval=dataclasses.replace(e.eval, limit=args.limit))
     plan, params = placed(e, weights)

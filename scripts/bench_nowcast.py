@@ -127,7 +127,7 @@ def model_scores(checkpoint: Any, split: str, limit: int) -> dict[str, float]:
     """Returns the scores of a trained model by its own evaluation."""
     from data.reading.caches import cache_folder
     from trainers.evaluation.evaluator import open_evaluator
-    from trainers.evaluation.place import placed
+    from trainers.inference.load import placed
 
     e, weights = cli.opened(checkpoint)
     config: Any = e.eval

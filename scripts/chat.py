@@ -24,10 +24,10 @@ from data.dialog.tools.toolset import Toolset
 from models.errors import UserError, nearest
 from models.sharding.layouts import ONE_DEVICE
 from scripts import cli
-from trainers.evaluation.dialog import Reply, for_user, reply
+from trainers.inference.tool_loop import Reply, for_user, reply
 
 if TYPE_CHECKING:  # main imports it, after JAX is set up
-    from trainers.evaluation.respond import Candidate
+    from trainers.inference.sample_and_rank import Candidate
 
 
 def main() -> int:
@@ -47,8 +47,8 @@ def main() -> int:
 
     cli.use_devices(ONE_DEVICE)
     from data.kinds import task_of
-    from trainers.evaluation.place import placed
-    from trainers.evaluation.respond import Respond, Responder
+    from trainers.inference.load import placed
+    from trainers.inference.sample_and_rank import Respond, Responder
 
     e, weights = cli.opened(args.checkpoint, args.step, args.dtype)
     if weights.vocabulary is None:

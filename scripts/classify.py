@@ -41,8 +41,8 @@ def main() -> int:
         raise cli.ConfigError(f"--top {args.top}: expected a number from 1 on")
 
     cli.use_devices(ONE_DEVICE)
-    from trainers.evaluation.classification import Classifier, votes
-    from trainers.evaluation.place import placed
+    from trainers.inference.classification import Classifier, votes
+    from trainers.inference.load import placed
 
     e, weights = cli.opened(args.checkpoint, args.step, args.dtype)
     plan, params = placed(e, weights)

@@ -37,7 +37,7 @@ def main() -> int:
     cli.use_devices(cli.SIMULATED if args.layout else ONE_DEVICE)
     from data.reading.caches import cache_folder
     from trainers.evaluation.evaluator import open_evaluator
-    from trainers.evaluation.place import placed
+    from trainers.inference.load import placed
 
     e, weights = cli.opened(args.checkpoint, args.step, args.dtype, args.experiment)
     given = {name: getattr(args, name) for name in ("split", "limit", "per_language", "beams")}

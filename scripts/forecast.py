@@ -84,7 +84,7 @@ def forecasts(e: Any, weights: Any, prepared: Any, at: int, leads: list[int]) ->
 
     from data.grids import metrics, windows
     from models.sharding.params import with_params
-    from trainers.evaluation.place import placed
+    from trainers.inference.load import placed
 
     plan, params = placed(e, weights)
     edges = np.array(e.model.lower_edges)

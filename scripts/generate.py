@@ -48,8 +48,8 @@ def main() -> int:
     prompts = args.prompt or sys.stdin.read().removesuffix("\n").split("\n")
 
     cli.use_devices(cli.SIMULATED if args.layout else ONE_DEVICE)
-    from trainers.evaluation.generation import Generate, Generator
-    from trainers.evaluation.place import placed
+    from trainers.inference.generation import Generate, Generator
+    from trainers.inference.load import placed
 
     e, weights = cli.opened(args.checkpoint, args.step, args.dtype)
     if weights.vocabulary is None:

@@ -40,7 +40,7 @@ def main() -> int:
     cli.use_devices(e.layout)
     from trainers import trainer
     from trainers.evaluation.decoded import Decoder
-    from trainers.evaluation.place import placed
+    from trainers.inference.load import placed
 
     if code := trainer.train(e, args.workdir):
         return code

@@ -30,7 +30,7 @@ def write(workdir: Path, e: Experiment, weights: Any) -> Path:
     from data.reading.caches import cache_folder, class_names
     from models.protocol import Classifies, ShowsAttention
     from models.sharding.params import with_params
-    from trainers.evaluation.place import placed
+    from trainers.inference.load import placed
     from trainers.monitoring import history
 
     plan, params = placed(e, weights)

@@ -30,7 +30,7 @@ def write(workdir: Path, e: Experiment, weights: Any) -> Path:
 
     from data.reading.caches import cache_folder
     from trainers.evaluation.decoded import DecodingEvaluator
-    from trainers.evaluation.place import placed
+    from trainers.inference.load import placed
     from trainers.monitoring import history
 
     plan, params = placed(e, weights)

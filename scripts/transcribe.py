@@ -51,8 +51,8 @@ def main() -> int:
 
     cli.use_devices(ONE_DEVICE)
     from data.speech.vocabulary import WhisperVocabulary, open_vocabulary
-    from trainers.evaluation.place import placed
-    from trainers.evaluation.transcription import Transcribe, Transcriber
+    from trainers.inference.load import placed
+    from trainers.inference.transcription import Transcribe, Transcriber
 
     e, weights = cli.opened(args.checkpoint, args.step, args.dtype)
     if weights.vocabulary is None:

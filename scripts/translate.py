@@ -40,7 +40,7 @@ def main() -> int:
     from data.kinds import task_of
     from data.task import Task
     from trainers.evaluation.decoded import Decoder
-    from trainers.evaluation.place import placed
+    from trainers.inference.load import placed
 
     e, weights = cli.opened(args.checkpoint, args.step, args.dtype)
     task, decoding = task_of(e.data), None

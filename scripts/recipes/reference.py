@@ -55,7 +55,7 @@ def score(settings: Preferences, root: Path, progress: Progress) -> Path:
     fetch.fetch(maker.packages_of(settings), root / "packages", progress)
 
     cli.use_devices(ONE_DEVICE)
-    from trainers.evaluation.place import placed
+    from trainers.inference.load import placed
 
     e, weights = cli.opened(source)
     if weights.vocabulary is None:

@@ -189,7 +189,7 @@ def _by_bucket(run: training.Run) -> dict[str, float]:
         from data.translation.decoding import buckets, read_sentences
         from data.translation.task import TranslationTask
         from trainers.evaluation.held_out import HeldOutEvaluator
-        from trainers.evaluation.place import placed
+        from trainers.inference.load import placed
         from trainers.weights.open import open_model
 
         e, weights = open_model(run.workdir)

@@ -182,7 +182,7 @@ def _scores(e: Experiment, weights: Any) -> dict[str, float]:
     """Returns held-out scores of weights (trainers.weights.source.Weights) by an experiment's evaluation."""
     from data.reading.caches import cache_folder
     from trainers.evaluation.evaluator import open_evaluator
-    from trainers.evaluation.place import placed
+    from trainers.inference.load import placed
 
     plan, params = placed(e, weights)
     cache = cache_folder(e.data)

@@ -33,9 +33,9 @@ from models.errors import nearest
 from models.execution import Execution
 from tests.parity import ours
 from tests.parity.live import theirs
-from trainers.evaluation.generation import Generate, Generator
-from trainers.evaluation.place import placed
-from trainers.evaluation.transcription import Transcribe, Transcriber
+from trainers.inference.generation import Generate, Generator
+from trainers.inference.load import placed
+from trainers.inference.transcription import Transcribe, Transcriber
 from trainers.weights import huggingface
 from trainers.weights.open import open_model
 from trainers.weights.source import Weights

@@ -25,7 +25,7 @@ from models.sharding.layout import Layout
 from models.sharding.params import describe, to_params, with_params
 from models.vit.config import VitConfig
 from trainers.evaluation.decoded import Decoder
-from trainers.evaluation.place import placed
+from trainers.inference.load import placed
 from trainers.weights import source as weights
 from trainers.weights.open import open_model
 from trainers.weights.source import Weights

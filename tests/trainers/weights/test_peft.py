@@ -17,7 +17,7 @@ from models.execution import Execution
 from models.interchange import InterchangeError
 from models.sharding.params import describe, flatten, nest, with_params
 from trainers import adapt
-from trainers.evaluation.place import placed
+from trainers.inference.load import placed
 from trainers.plan import abstract_model
 from trainers.weights import peft
 from trainers.weights.open import foreign, open_model, open_weights

@@ -16,9 +16,9 @@ from models.parts.decoding import NEVER
 from scripts.transcribe import clock, written
 from tests.helpers.archives import fetched, released_weights
 from tests.helpers.sounds import LANGUAGES, tone, wav, wav_header, write_whisper_vocabulary
-from trainers.evaluation.place import placed
-from trainers.evaluation.timestamps import Rules, segments
-from trainers.evaluation.transcription import Segment, Transcribe, Transcriber, Transcript, _Heard, _Listening
+from trainers.inference.load import placed
+from trainers.inference.timestamps import Rules, segments
+from trainers.inference.transcription import Segment, Transcribe, Transcriber, Transcript, _Heard, _Listening
 from trainers.weights import open as weights
 from trainers.weights.open import foreign
 

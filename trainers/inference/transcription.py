@@ -25,7 +25,7 @@ from models.errors import UserError
 from models.parts.decoding import beam_search, sample
 from models.protocol import Model, SequenceToSequence
 from models.sharding.params import with_params
-from trainers.evaluation.timestamps import Rules, rules_of, segments
+from trainers.inference.timestamps import Rules, rules_of, segments
 
 _SILENCE = 1e-4  # a window that is nowhere louder has nothing to transcribe
 

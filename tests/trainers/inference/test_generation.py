@@ -12,8 +12,8 @@ from data.vocabularies.tokenizers import Tokenizer
 from models.execution import Execution
 from tests.parity.live import FIXTURES
 from tests.parity.vocabularies import TEXTS, TOKENS, VOCABULARIES
-from trainers.evaluation.generation import Generate, Generator
-from trainers.evaluation.place import placed
+from trainers.inference.generation import Generate, Generator
+from trainers.inference.load import placed
 from trainers.weights import huggingface, release
 from trainers.weights.open import open_model
 
