@@ -23,26 +23,24 @@ def write(workdir: Path, e: Experiment, weights: Any) -> Path:
     import matplotlib
 
     matplotlib.use("agg")
-    import jax
-
     from data.kinds import task_of
     from data.reading.batches import held_out_batches
     from data.reading.caches import cache_folder, class_names
     from models.protocol import Classifies, ShowsAttention
-    from models.sharding.params import with_params
-    from trainers.inference.load import placed
+    from trainers.inference.classification import probabilities
+    from trainers.inference.load import load
+    from trainers.inference.runner import Runner
     from trainers.monitoring import history
 
-    plan, params = placed(e, weights)
-    if not isinstance(plan.model, Classifies) or "images" not in e.data.features():
+    served = load(weights, e.execution)
+    if not isinstance(served.model, Classifies) or "images" not in e.data.features():
         raise UserError(f"{e.name}: this model does not classify pictures")
     folder = cache_folder(e.data)
     names = class_names(folder)
     split: str = getattr(e.eval, "split", "test")
     held_out = task_of(e.data).held_out(folder, folder, split, 0)
-    outputs = jax.jit(lambda params, batch: jax.nn.softmax(with_params(plan.model, params)(batch)))
-    found = [np.asarray(outputs(params, b)) for b in held_out_batches(held_out.rows, e.data.features(), e.eval.batch_size)]
-    p_NC, labels_N = np.concatenate(found)[: held_out.count], held_out.extra
+    outputs = Runner(served.model, e.data.features(), e.eval.batch_size, probabilities)
+    p_NC, labels_N = outputs.map(served.params, held_out.rows), held_out.extra
     said_N = p_NC.argmax(axis=1)
     surest = sorted(np.flatnonzero(said_N != labels_N), key=lambda at: -p_NC[at, said_N[at]])[:WRONG]
     wrong = [(held_out.rows[int(at)]["images"], names[labels_N[at]], names[said_N[at]], p_NC[at].max()) for at in surest]
@@ -60,12 +58,13 @@ def write(workdir: Path, e: Experiment, weights: Any) -> Path:
             "Pictures by true class and answer; those on the diagonal are left out.",
         ),
     ]
-    if isinstance(plan.model, ShowsAttention):
+    if isinstance(served.model, ShowsAttention):
         some = [held_out.rows[at] for at in np.linspace(0, held_out.count - 1, LOOKED_AT).astype(int).tolist()]
         (batch,) = held_out_batches(some, e.data.features(), LOOKED_AT)
-        maps = jax.jit(lambda params, batch: with_params(plan.model, params).attention_maps(batch))(params, batch)
+        attention = Runner(served.model, e.data.features(), LOOKED_AT, lambda model, batch: model.attention_maps(batch))
+        maps = attention(served.params, batch)
         note = "How much of each patch the others take, mean over heads and queries: in the first layer (middle) and in the last."
-        parts.append(("Where it looks", picture(looks, (batch["images"], np.asarray(maps))), note))
+        parts.append(("Where it looks", picture(looks, (batch["images"], maps)), note))
     heading = f"{e.name}: {np.mean(said_N == labels_N):.1%} of {held_out.count:,} right"
     return pages.write(workdir / "index.html", e.name, heading, parts)
 

@@ -30,18 +30,18 @@ def write(workdir: Path, e: Experiment, weights: Any) -> Path:
 
     from data.reading.caches import cache_folder
     from trainers.evaluation.decoded import DecodingEvaluator
-    from trainers.inference.load import placed
+    from trainers.inference.load import load
     from trainers.monitoring import history
 
-    plan, params = placed(e, weights)
+    served = load(weights, e.execution)
     if not {"images", "frames"} & e.data.features().keys() or "targets" not in e.data.features():
         raise UserError(f"{e.name}: this model does not write texts of pictures or sounds")
     folder = cache_folder(e.data)
-    evaluator = DecodingEvaluator(plan.model, e, folder, folder)
+    evaluator = DecodingEvaluator(served.model, e, folder, folder)
     decoding, examples = evaluator.decoding, evaluator.examples
-    outputs = evaluator.decoder(params, examples)
+    outputs = evaluator.decoder(served.params, examples)
     scores: dict[str, Any] = dict(decoding.scores(examples, outputs))
-    baselines = evaluator.baselines(params)
+    baselines = evaluator.baselines(served.params)
     some = np.linspace(0, len(examples) - 1, min(SHOWN, len(examples))).astype(int).tolist()
     cards = "".join(card(decoding.encode(examples[at]), examples[at], outputs[at]) for at in some)
     parts = [

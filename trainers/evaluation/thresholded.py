@@ -6,7 +6,7 @@ from typing import Any
 from configs.experiment import Experiment
 from data.task import ChoosesThresholds, DataError
 from models.protocol import Model
-from trainers.evaluation.evaluator import Params
+from models.sharding.params import Params
 from trainers.evaluation.held_out import HeldOutEvaluator
 
 

