@@ -82,8 +82,8 @@ def label(settings: Labelled, root: Path, progress: Progress) -> Path:
     inputs = paths.digest([maker.FORMAT, registry.to_json(teacher), dataclasses.asdict(known), pins])
     if _is_made_from(folder, inputs):
         return folder
-    if teacher.train.init_from in weights.WEIGHTS:
-        weights.fetch_weights(teacher.train.init_from, root, progress)
+    if teacher.train.finetune.init_from in weights.WEIGHTS:
+        weights.fetch_weights(teacher.train.finetune.init_from, root, progress)
     prepare(name, known, data_dir=root, progress=progress)
     fetch.fetch(packages, root / "packages", progress)
     stages.quiet_tensorflow()

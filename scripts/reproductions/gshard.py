@@ -190,7 +190,7 @@ def _by_bucket(run: training.Run) -> dict[str, float]:
         from data.translation.task import TranslationTask
         from trainers.evaluation.held_out import HeldOutEvaluator
         from trainers.inference.load import load
-        from trainers.weights.open import open_model
+        from trainers.weights.load_any import open_model
 
         e, weights = open_model(run.workdir)
         served = load(weights, e.execution)

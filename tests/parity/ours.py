@@ -26,7 +26,7 @@ from models.vit.config import VitConfig
 from trainers.inference.decoder import Decoder
 from trainers.inference.load import load
 from trainers.weights import source as weights
-from trainers.weights.open import open_weights
+from trainers.weights.load_any import open_weights
 from trainers.weights.source import Weights
 
 WHERE = Component(Layout(name="one_device", mesh=(("all", 1),)))

@@ -75,7 +75,7 @@ def test_unknown_data_names_the_nearest(tmp_path, monkeypatch):
 
 def test_every_option_says_what_it_is():
     """No argument of a command is without a line in --help; prepare_data lists what --from takes further."""
-    for path in sorted(Path(cli.__file__).parent.glob("*.py")):
+    for path in sorted(Path(cli.__file__).parent.glob("**/*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".add_argument"):
                 assert "help" in {keyword.arg for keyword in node.keywords}, f"{path}:{node.lineno}"
@@ -122,7 +122,7 @@ def test_bad_values_are_refused(arguments, parts):
 
 
 @pytest.mark.parametrize("address", ["s3://runs/mine", "file:///runs/mine", "GS://runs/mine", "gs:/runs/mine"])
-@pytest.mark.parametrize("option", ["--train.checkpoints", "--workdir"])
+@pytest.mark.parametrize("option", ["--train.checkpoint.folder", "--workdir"])
 def test_an_address_that_cannot_be_written_is_refused(option, address, tmp_path, monkeypatch):
     """Before anything is made: neither the run's folder nor a tree "s3:/runs/mine" below this one."""
     monkeypatch.chdir(tmp_path)
@@ -132,7 +132,7 @@ def test_an_address_that_cannot_be_written_is_refused(option, address, tmp_path,
         train_script.main()
     said = str(caught.value)
     assert option.lstrip("-") in said and repr(address) in said and "path" in said
-    assert ("gs://BUCKET/FOLDER" in said) == (option == "--train.checkpoints")
+    assert ("gs://BUCKET/FOLDER" in said) == (option == "--train.checkpoint.folder")
     assert not list(tmp_path.iterdir())
 
 
@@ -209,7 +209,7 @@ def test_every_command_of_the_readme_exists():
     named = {
         (page, module)
         for page in [root / "README.md", *(root / "docs").glob("*.md")]
-        for module in re.findall(r"python -m (scripts\.\w+)", page.read_text())
+        for module in re.findall(r"python -m (scripts(?:\.\w+)+)", page.read_text())
     }
     assert len(named) > 8
     for page, module in named:

@@ -37,7 +37,7 @@ class CandidatesEvaluator(HeldOutEvaluator):
 
         def likelihoods(model: Any, batch: Batch) -> jax.Array:
             tokens_BKT = batch["candidates"]
-            return follow(model, model.start(batch["tokens"], batch["lengths"], *tokens_BKT.shape[1:]), tokens_BKT)
+            return follow(model, model.start(batch, *tokens_BKT.shape[1:]), tokens_BKT)
 
         features = {"tokens": slots(-1), "lengths": Feature((), ()), "candidates": slots(-1, -1)}
         self._likelihoods = Runner(model, features, self.runner.rows, likelihoods)

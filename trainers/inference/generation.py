@@ -115,7 +115,7 @@ class Generator:
 
         def search(model: Any, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array, list[jax.Array]]:
             lengths_B = batch["lengths"]
-            state = model.start(batch["tokens"], jnp.maximum(lengths_B, 1), hypotheses, room)
+            state = model.start(batch | {"lengths": jnp.maximum(lengths_B, 1)}, hypotheses, room)
             if config.beams:
                 return *beam_search(
                     model,

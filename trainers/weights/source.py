@@ -14,10 +14,9 @@ import jax
 import numpy as np
 
 from configs.experiment import FRESH
-from models import interchange
 from models.execution import Dtype
 from models.families import ModelConfig, family_of
-from models.interchange import Index, InterchangeError, Shape
+from models.interchange import Index, InterchangeError, Shape, tensors
 from models.sharding.params import flatten, nest
 
 
@@ -101,7 +100,7 @@ class Component:
 
 
 class Resized:
-    """Weights of a model that reads larger or smaller inputs, as those of this one (models.protocol.Family.resized).
+    """Weights of a model that reads larger or smaller inputs, as those of this one (models.family.Family.resized).
 
     Args:
       config: of the model that starts from them.
@@ -142,7 +141,7 @@ def check(shapes: Mapping[str, Shape], weights: Weights, fresh: Sequence[str] = 
       fresh: components that may be missing, or left over in the weights.
     """
     wanted, stored = ({k: v for k, v in table.items() if not _within(k, fresh)} for table in (shapes, weights.shapes))
-    if wrong := interchange.problems(wanted, stored):
+    if wrong := tensors.problems(wanted, stored):
         raise InterchangeError(f"the weights are not those of the model: {wrong}")
 
 
@@ -160,7 +159,7 @@ def fitting(config: ModelConfig, shapes: Mapping[str, Shape], weights: Weights, 
     """
     family, theirs = family_of(config), weights.config
     same_family = type(theirs) is type(config)
-    for field in family.meaning if same_family else ():
+    for field in family.semantic_fields if same_family else ():
         stored, wanted = _setting(theirs, field), _setting(config, field)
         if stored != wanted:
             raise InterchangeError(

@@ -14,7 +14,7 @@ from tests.parity.vocabularies import TEXTS, TOKENS, VOCABULARIES
 from trainers.inference.generation import Generate, Generator
 from trainers.inference.load import load
 from trainers.weights import huggingface, release
-from trainers.weights.open import open_model, open_weights
+from trainers.weights.load_any import open_model, open_weights
 
 
 def released(name: str, to: Path) -> Path:

