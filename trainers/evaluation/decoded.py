@@ -13,6 +13,7 @@ from models.protocol import Batch, Model, Represents
 from models.sharding.params import Params
 from trainers.inference.decoder import Decoder
 from trainers.inference.runner import Runner
+from trainers.inference.transcription import UtteranceDecoder
 
 
 class DecodingEvaluator:
@@ -27,7 +28,8 @@ class DecodingEvaluator:
     def __init__(self, model: Model, e: Experiment, cache: Path, vocabulary: Path):
         config: Any = e.eval
         self.decoding = task_of(e.data).decoding(vocabulary)
-        self.decoder = Decoder(model, config, self.decoding)
+        make = UtteranceDecoder if UtteranceDecoder.suits(model, self.decoding) else Decoder
+        self.decoder = make(model, config, self.decoding)
         self.examples = self.decoding.examples(cache, config)
         self._model, self._rows = model, config.batch_size
 

@@ -7,9 +7,9 @@ import jax
 from jax.sharding import NamedSharding
 
 from configs.registry import ConfigError
-from models import interchange
 from models.execution import Execution
 from models.families import ModelConfig
+from models.interchange import InterchangeError, tensors
 from models.protocol import Model
 from models.sharding.component import Component, make_mesh
 from models.sharding.layout import Layout
@@ -57,8 +57,8 @@ def load(weights: Weights, execution: Execution, layout: Layout = ONE_DEVICE, co
     shapes = {name: info.shape for name, info in infos.items()}
     if missing := sorted(shapes.keys() - weights.shapes.keys()):
         raise ConfigError(f"the weights lack {', '.join(missing[:8])}: fine-tune them first, or choose another --experiment")
-    if wrong := interchange.problems(shapes, {name: tuple(weights.shapes[name]) for name in shapes}):
-        raise interchange.InterchangeError(f"the weights are not those of this model of family {config.family!r}: {wrong}")
+    if wrong := tensors.problems(shapes, {name: tuple(weights.shapes[name]) for name in shapes}):
+        raise InterchangeError(f"the weights are not those of this model of family {config.family!r}: {wrong}")
     shardings = {name: NamedSharding(mesh, info.spec()) for name, info in infos.items()}
     dtype = "float64" if execution.dtype == "float64" else "float32"
     return Served(model, load_params(weights, shardings, shapes, dtype), weights.vocabulary)

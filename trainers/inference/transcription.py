@@ -1,30 +1,35 @@
-"""Transcribing sound of any length: windows of 30 s, several files at a time, with timestamps and languages.
+"""Transcribing sound of any length: windows of 30 s, several sounds at a time, with timestamps and languages.
 
 A window begins where the last segment of the one before ended (Whisper, arXiv 2212.04356, section 4.5). Unlike the released
 code, each window is normalised by itself, so that a file is read as it goes and hours of it need little memory; and no window is
 given the text before it, so that one that goes wrong does not spoil those after it.
+
+There is no other way from a sound to the text of such a model: `scripts.transcribe` writes files with a Transcriber, and a
+DecodingEvaluator scores held-out utterances with one (UtteranceDecoder).
 """
 
 import dataclasses
 import functools
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
 
+from data.config import Decode
+from data.decoding import Decoding, HasSounds
+from data.features import Feature, slots
 from data.speech import sound, spectra
-from data.speech.vocabulary import RESOLUTION, WhisperVocabulary
+from data.speech.vocabulary import RESOLUTION, Task, WhisperVocabulary
 from data.task import DataError
 from models.errors import UserError
-from models.parts.decoding import beam_search, sample
-from models.protocol import Model, SequenceToSequence
-from models.sharding.params import with_params
+from models.parts.decoding import beam_search, penalty, sample
+from models.protocol import Batch, HearsWindows, Model
+from models.sharding.params import Params
+from trainers.inference.decoder import REAL
+from trainers.inference.runner import Runner
 from trainers.inference.timestamps import Rules, rules_of, segments
 
 _SILENCE = 1e-4  # a window that is nowhere louder has nothing to transcribe
@@ -32,27 +37,25 @@ _SILENCE = 1e-4  # a window that is nowhere louder has nothing to transcribe
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Transcribe:
-    """How sound is transcribed.
+    """Settings of a transcription.
 
     Attributes:
-      language: a code such as "cs"; "" asks the model, for each file's first window with speech.
-      translate: writes English instead of what is said.
       timed: writes timestamps, which also cut long files where nobody speaks.
       beams: hypotheses; 1 is greedy.
+      length_penalty: of the beam search, see models.parts.decoding.penalty.
       temperatures: a window whose text is unlikely or repeats itself is drawn again with each of these in turn.
       compression: above this ratio of a text's bytes to its compressed ones it repeats itself.
       likelihood: below this mean log-probability of its tokens a text is unlikely.
       no_speech: above this probability that nobody speaks, an unlikely text is dropped.
       batch_size: windows that are decoded together.
-      tokens: most of a window.
-      suppress: never writes what is no speech, such as remarks in brackets.
+      tokens: the most tokens of a window.
+      suppress: never writes tokens that are no speech, such as remarks in brackets.
       seed: of the draws, which depend on it and on a window's sound alone.
     """
 
-    language: str = ""
-    translate: bool = False
     timed: bool = True
     beams: int = 1
+    length_penalty: float = 0.0
     temperatures: tuple[float, ...] = (0.4, 0.8)
     compression: float = 2.4
     likelihood: float = -1.0
@@ -65,7 +68,7 @@ class Transcribe:
 
 @dataclasses.dataclass(frozen=True)
 class Segment:
-    """What is said from `start` to `end`, in seconds of the file; the other numbers are those of its window's text."""
+    """The words from `start` to `end`, in seconds of the sound; the other numbers are those of its window's text."""
 
     start: float
     end: float
@@ -78,7 +81,7 @@ class Segment:
 
 @dataclasses.dataclass
 class Transcript:
-    """A file's language, its length in seconds, and what is said in it."""
+    """The language of a sound, its length in seconds, and its segments."""
 
     language: str = ""
     seconds: float = 0.0
@@ -86,16 +89,27 @@ class Transcript:
 
     @property
     def text(self) -> str:
-        """All that is said."""
+        """Returns the text of all segments."""
         return " ".join(segment.text for segment in self.segments)
 
 
-@dataclasses.dataclass
-class _Listening:
-    """A file that is being transcribed: the sound from `at`, in samples, as far as it is read."""
+@dataclasses.dataclass(eq=False)
+class Recording:
+    """A sound that is transcribed, read as far as needed.
 
+    Attributes:
+      name: by which it is known, such as a file's path.
+      blocks: its samples at 16 kHz, a block at a time.
+      prefix: the ids that the text of each window begins with (`Transcriber.prefix`).
+      at: the sample at which the next window begins.
+      buffer: samples from there on.
+      ended: whether all blocks are read.
+    """
+
+    name: Any
     blocks: Iterator[np.ndarray]
-    transcript: Transcript
+    prefix: list[int]
+    transcript: Transcript = dataclasses.field(default_factory=Transcript)
     at: int = 0
     buffer: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.float32))
     ended: bool = False
@@ -115,12 +129,13 @@ class _Listening:
         return self.buffer[:size]
 
     def advance(self, samples: int) -> None:
+        """Moves the next window."""
         self.buffer, self.at = self.buffer[samples:], self.at + samples
 
 
 @dataclasses.dataclass(frozen=True)
-class _Heard:
-    """The text of a window: ids behind the prefix."""
+class WindowText:
+    """The text of a window: its ids after the prefix, and how likely they are."""
 
     ids: list[int]
     language: str
@@ -131,183 +146,205 @@ class _Heard:
 
 
 class Transcriber:
-    """Transcription with a model's parameters, compiled once for greedy or beam search and once for draws.
+    """Transcription with a model, compiled once for greedy or beam search and once for each temperature.
 
     Args:
-      model: with shapes for parameters, on its mesh (trainers.plan.Plan.model).
+      model: with shapes for parameters, on its mesh.
       vocabulary: the model's.
 
     Raises:
-      DataError: the model turns no frames into text, or has fewer tokens than the vocabulary.
-      VocabularyError: the vocabulary has no such language, or the model is English-only and asked for another.
+      DataError: the model turns no windows of sound into text, or has fewer tokens than the vocabulary.
     """
 
-    def __init__(self, model: Model, params: Any, vocabulary: WhisperVocabulary, how: Transcribe):
-        c: Any = model.c
-        if not isinstance(model, SequenceToSequence) or not getattr(c, "most_frames", 0):
+    def __init__(self, model: Model, vocabulary: WhisperVocabulary, how: Transcribe):
+        if not isinstance(model, HearsWindows):
             raise DataError(f"models of family {model.c.family!r} do not turn windows of sound into text")
         if model.target_vocab < vocabulary.size:
             raise DataError(f"the vocabulary has {vocabulary.size} tokens, the model {model.target_vocab}")
-        self.how, self.vocabulary, self._params, self.width = how, vocabulary, params, c.frame_width
-        self.samples = c.most_frames * spectra.HOP
-        task = "translate" if how.translate else "transcribe"
-        self._codes = list(vocabulary.languages) or ["en"]
-        prefix = vocabulary.prefix(how.language or self._codes[0], task, timestamps=how.timed)
-        self._prefix = prefix
-        steps = min(how.tokens + len(prefix), c.max_positions)
-        self.rules: Rules = rules_of(vocabulary, len(prefix), timed=how.timed, suppress=how.suppress)
-        mesh = model.scope.mesh
+        self.how, self.vocabulary = how, vocabulary
+        self._codes = {id_: code for code, id_ in vocabulary.languages.items()}
+        frames, self.width = model.window
+        self.samples = frames * spectra.HOP
+        self._places = len(self.prefix())
+        self._steps = min(how.tokens + self._places, model.longest)
+        self.rules: Rules = rules_of(vocabulary, self._places, timed=how.timed, suppress=how.suppress)
+        features = {
+            "frames": Feature((frames, self.width), ("length", None), dtype="float32"),
+            "prefix": slots(self._places),
+            REAL: Feature((), ()),
+        }
+        self._runners = {
+            temperature: Runner(model, features, how.batch_size, functools.partial(self._decode, temperature=temperature))
+            for temperature in (0.0, *how.temperatures)
+        }
 
-        @functools.partial(jax.jit, static_argnames="temperature", out_shardings=mesh and NamedSharding(mesh, P()))
-        def decode(
-            params: Any, frames_BTF: jax.Array, real_B: jax.Array, told_B: jax.Array, temperature: float, key_B: jax.Array
-        ) -> Any:
-            whole: Any = with_params(model, params)
-            beams = 1 if temperature else how.beams
-            batch = {"frames": frames_BTF, "frames_segments": jnp.ones(frames_BTF.shape[:2], jnp.int32)}
-            state, rows = whole.start(batch, beams, steps), len(frames_BTF)
-            # What stands behind the start says the language, and whether anybody speaks.
-            first_BKV, _ = whole.step(state, jnp.zeros((rows, beams), jnp.int32), jnp.zeros((), jnp.int32))
-            first_BV = first_BKV[:, 0].astype(jnp.float32)
-            silent_B = jax.nn.softmax(first_BV)[:, vocabulary.no_speech]
-            spoken = jnp.array(list(vocabulary.languages.values()) or [0], jnp.int32)
-            language_B = jnp.where(told_B < 0, jnp.argmax(first_BV[:, spoken], axis=-1), told_B)
-            prefix_BP = jnp.broadcast_to(jnp.array(prefix, jnp.int32), (rows, len(prefix)))
-            if vocabulary.languages and not how.language:
-                prefix_BP = prefix_BP.at[:, 0].set(spoken[language_B])
-            common: dict[str, Any] = dict(steps=steps, eos=vocabulary.end, pad=-1, usable=vocabulary.size, rule=self.rules)
-            common |= {"prefix_BP": prefix_BP} if prefix else {}
-            if temperature:
-                tokens_BKT, total_BK, _ = sample(whole, state, real_B, key_B, samples=1, temperature=temperature, **common)
-            else:
-                tokens_BKT, total_BK = beam_search(
-                    whole, state, real_B, beams=beams, vocab=whole.target_vocab, alpha=0.0, **common
-                )
-            return tokens_BKT[:, 0], total_BK[:, 0], silent_B, language_B
+    def prefix(self, language: str = "", task: Task = "transcribe") -> list[int]:
+        """Returns the ids that a text begins with; without a language, the first is 0 and the model fills it in.
 
-        self._decode = decode
+        Raises:
+          VocabularyError: the vocabulary has no such language, or the model is English-only and asked for another.
+        """
+        languages = self.vocabulary.languages
+        ids = self.vocabulary.prefix(language or next(iter(languages), "en"), task, timestamps=self.how.timed)
+        return ids if language or not languages else [0, *ids[1:]]
+
+    def _decode(self, model: Any, batch: Batch, seed_B: jax.Array, *, temperature: float) -> tuple[jax.Array, ...]:
+        """Returns the best text of each window with its log-probability, the probability that nobody speaks, and the prefix."""
+        how, vocabulary, rows = self.how, self.vocabulary, len(batch["frames"])
+        beams, real_B, prefix_BP = 1 if temperature else how.beams, batch[REAL] > 0, batch["prefix"]
+        source = {"frames": batch["frames"], "frames_segments": jnp.ones(batch["frames"].shape[:2], jnp.int32)}
+        # The token after the start says the language, and whether anybody speaks.
+        state = model.start(source, beams, self._steps)
+        first_BKV, state = model.step(state, jnp.zeros((rows, beams), jnp.int32), jnp.zeros((), jnp.int32))
+        first_BV = first_BKV[:, 0].astype(jnp.float32)
+        silent_B = jax.nn.softmax(first_BV)[:, vocabulary.no_speech]
+        if vocabulary.languages:
+            ids_N = jnp.array(list(vocabulary.languages.values()), jnp.int32)
+            language_B = ids_N[jnp.argmax(first_BV[:, ids_N], axis=-1)]
+            prefix_BP = prefix_BP.at[:, 0].set(jnp.where(prefix_BP[:, 0] > 0, prefix_BP[:, 0], language_B))
+        common: dict[str, Any] = dict(
+            steps=self._steps, eos=vocabulary.end, pad=-1, usable=vocabulary.size, rule=self.rules, first_BKV=first_BKV
+        )
+        common |= {"prefix_BP": prefix_BP} if self._places else {}
+        if temperature:
+            keys_B = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(how.seed), seed_B)
+            tokens_BKT, total_BK, _ = sample(model, state, real_B, keys_B, samples=1, temperature=temperature, **common)
+        else:
+            vocab, alpha = model.target_vocab, how.length_penalty
+            tokens_BKT, total_BK = beam_search(model, state, real_B, beams=beams, vocab=vocab, alpha=alpha, **common)
+        return tokens_BKT[:, 0], total_BK[:, 0], silent_B, prefix_BP
 
     def __call__(
-        self, files: Sequence[Path], failed: Callable[[Path, str], None] | None = None
-    ) -> Iterator[tuple[Path, Transcript]]:
-        """Yields each file with its transcript, as soon as it is done.
+        self, params: Params, recordings: Iterable[Recording], failed: Callable[[Any, str], None] | None = None
+    ) -> Iterator[Recording]:
+        """Yields each recording with its transcript, as soon as it is done.
 
         Args:
-          failed: is told the files that cannot be read, and why; by default the first raises UserError.
+          failed: called with the name of a sound that cannot be read, and why; by default the first raises UserError.
         """
-        waiting, active = iter(files), list[tuple[Path, _Listening]]()
-
-        def give_up(path: Path, why: str) -> None:
-            if failed is None:
-                raise UserError(f"{path}: {why}")
-            failed(path, why)
-
+        waiting, active = iter(recordings), list[Recording]()
         while True:
-            while len(active) < self.how.batch_size and (path := next(waiting, None)) is not None:
-                active.append((path, _Listening(sound.blocks(path), Transcript())))
+            while len(active) < self.how.batch_size and (recording := next(waiting, None)) is not None:
+                active.append(recording)
             if not active:
                 return
-            windows: list[tuple[_Listening, np.ndarray]] = []
-            for path, listening in list(active):
+            windows: list[np.ndarray] = []
+            for recording in list(active):
                 try:
-                    window = self._next_window(listening)
-                except sound.SoundError as error:
-                    active.remove((path, listening))
-                    give_up(path, str(error))
-                    continue
-                except OSError as error:
-                    active.remove((path, listening))
-                    give_up(path, str(error.strerror or error))
+                    window = self._next_window(recording)
+                except (sound.SoundError, OSError) as error:
+                    active.remove(recording)
+                    why = str(getattr(error, "strerror", None) or error)
+                    if failed is None:
+                        raise UserError(f"{recording.name}: {why}") from None
+                    failed(recording.name, why)
                     continue
                 if len(window):
-                    windows.append((listening, window))
+                    windows.append(window)
                 else:
-                    active.remove((path, listening))
-                    yield path, listening.transcript
-            languages = [listening.transcript.language for listening, _ in windows]
-            heard_B = self.windows([window for _, window in windows], languages)
-            for (listening, window), heard in zip(windows, heard_B, strict=True):
-                self._take(listening, window, heard)
+                    active.remove(recording)
+                    yield recording
+            texts = self.windows(params, windows, [recording.prefix for recording in active])
+            for recording, window, text in zip(active, windows, texts, strict=True):
+                self._take(recording, window, text)
 
-    def _next_window(self, listening: _Listening) -> np.ndarray:
+    def _next_window(self, recording: Recording) -> np.ndarray:
         """Returns the next window in which there is any sound."""
-        while len(window := listening.window(self.samples)) and np.abs(window).max() < _SILENCE:
-            listening.advance(len(window))
-        # The rest of a file that is shorter than the shortest thing that can be timed says nothing.
+        while len(window := recording.window(self.samples)) and np.abs(window).max() < _SILENCE:
+            recording.advance(len(window))
+        # An end that is shorter than the shortest thing that can be timed says nothing.
         return window if len(window) > 2 * RESOLUTION * sound.RATE else window[:0]
 
-    def windows(self, windows: Sequence[np.ndarray], languages: Sequence[str] = ()) -> list[_Heard]:
-        """Returns what is heard in windows of samples, none longer than the model hears; draws anew what is unlikely.
-
-        Args:
-          languages: of the windows, as far as they are known; the model is asked where one is "".
-        """
-        results: list[_Heard | None] = [None] * len(windows)
-        languages = languages or [""] * len(windows)
-        for temperature in (0.0, *self.how.temperatures):
-            todo = [i for i, heard in enumerate(results) if heard is None or self._doubtful(heard)]
+    def windows(self, params: Params, windows: Sequence[np.ndarray], prefixes: Sequence[list[int]]) -> list[WindowText]:
+        """Returns the texts of windows of samples, none longer than the model's; draws unlikely ones again."""
+        texts: dict[int, WindowText] = {}
+        for temperature in self._runners:
+            todo = [i for i in range(len(windows)) if i not in texts or self._doubtful(texts[i])]
             for start in range(0, len(todo), self.how.batch_size):
                 chosen = todo[start : start + self.how.batch_size]
-                new = self._batch([windows[i] for i in chosen], [languages[i] for i in chosen], temperature)
-                for i, heard in zip(chosen, new, strict=True):
-                    results[i] = heard
-        return [heard for heard in results if heard is not None]
+                new = self._batch(params, [windows[i] for i in chosen], [prefixes[i] for i in chosen], temperature)
+                texts |= dict(zip(chosen, new, strict=True))
+        return [texts[i] for i in range(len(windows))]
 
-    def _batch(self, windows: Sequence[np.ndarray], languages: Sequence[str], temperature: float) -> list[_Heard]:
-        rows = self.how.batch_size
-        told, sums = np.full(rows, -1, np.int32), np.zeros(rows, np.uint32)
-        frames = np.zeros((rows, self.samples // spectra.HOP, self.width), np.float32)
-        for row, window in enumerate(windows):
-            frames[row] = spectra.whisper(np.pad(window, (0, self.samples - len(window))), self.width)
-            told[row] = self._codes.index(languages[row]) if languages[row] else -1
-            sums[row] = zlib.crc32(window.tobytes())  # of a row's number, or a file's, neighbours would decide
-        real = np.arange(rows) < len(windows)
-        keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(self.how.seed), sums)
-        found = self._decode(self._params, frames, real, told, temperature, keys)
-        tokens_BT, total_B, silent_B, language_B = map(np.asarray, found)
-        heard = []
+    def _batch(
+        self, params: Params, windows: Sequence[np.ndarray], prefixes: Sequence[list[int]], temperature: float
+    ) -> list[WindowText]:
+        runner, seeds = self._runners[temperature], np.zeros(self.how.batch_size, np.uint32)
+        batch = {name: np.zeros((runner.rows, *f.shape), f.dtype) for name, f in runner.features.items()}
+        for row, (window, prefix) in enumerate(zip(windows, prefixes, strict=True)):
+            batch["frames"][row] = spectra.whisper(np.pad(window, (0, self.samples - len(window))), self.width)
+            batch["prefix"][row], batch[REAL][row] = prefix, 1
+            seeds[row] = zlib.crc32(window.tobytes())  # of a row's number, or a file's, neighbours would decide
+        tokens_BT, total_B, silent_B, prefix_BP = runner(params, batch, seeds)
+        texts = []
         for row in range(len(windows)):
-            written = [int(id_) for id_ in tokens_BT[row, len(self._prefix) :]]
-            ends = next((i for i, id_ in enumerate(written) if id_ in (self.vocabulary.end, -1)), len(written))
-            ids = written[:ends]
+            written = [int(id_) for id_ in tokens_BT[row, self._places :]]
+            ids = written[: next((i for i, id_ in enumerate(written) if id_ in (self.vocabulary.end, -1)), len(written))]
             text = self.vocabulary.decode(ids).encode()
-            heard.append(
-                _Heard(
-                    ids,
-                    self.how.language or self._codes[int(language_B[row])],
-                    self._mean(float(total_B[row]), len(ids)),
-                    float(silent_B[row]),
-                    len(text) / len(zlib.compress(text)),
-                    temperature,
-                )
-            )
-        return heard
+            language = self._codes[int(prefix_BP[row, 0])] if self._codes else "en"
+            compression = len(text) / len(zlib.compress(text))
+            likelihood = self._mean(float(total_B[row]), len(ids), 0.0 if temperature else self.how.length_penalty)
+            texts.append(WindowText(ids, language, likelihood, float(silent_B[row]), compression, temperature))
+        return texts
+
+    def _mean(self, score: float, tokens: int, alpha: float) -> float:
+        """Returns the mean log-probability of a text's tokens and its end, from its score in a search with this penalty."""
+        total = score * penalty(self._places + tokens + 1, alpha)
+        # A hypothesis that was cut has a score of its own (beam_search).
+        return float(total) / (tokens + 1) if score > -1e8 else -float("inf")
+
+    def _doubtful(self, text: WindowText) -> bool:
+        unlikely = text.likelihood < self.how.likelihood and text.no_speech <= self.how.no_speech
+        return unlikely or text.compression > self.how.compression
+
+    def _take(self, recording: Recording, window: np.ndarray, text: WindowText) -> None:
+        """Adds a window's segments to the transcript, and moves on."""
+        transcript, length = recording.transcript, len(window) / sound.RATE
+        if text.no_speech > self.how.no_speech and text.likelihood < self.how.likelihood:
+            recording.advance(len(window))
+            return
+        transcript.language = transcript.language or text.language
+        if self._codes:  # the language of the first window with speech is that of all others
+            recording.prefix[0] = self.vocabulary.languages[transcript.language]
+        timed, following = segments(text.ids, self.rules, length)
+        begins = recording.at / sound.RATE
+        for start, end, ids in timed:
+            # Words after the sound's end are dropped, as Whisper's code drops segments of no length.
+            times = round(begins + min(start, length), 3), round(begins + min(end, length), 3)
+            if times[0] < times[1] and (words := self.vocabulary.decode(ids)):
+                numbers = text.likelihood, text.no_speech, text.compression, text.temperature
+                transcript.segments.append(Segment(*times, words, *numbers))
+        # Where the sound ends in this window, what follows the last timestamp is silence.
+        nothing_follows = recording.ended and len(recording.buffer) <= len(window) and not timed[-1][2]
+        whole = following >= length or nothing_follows
+        recording.advance(len(window) if whole else round(following * sound.RATE))
+
+
+class UtteranceDecoder:
+    """The texts of held-out utterances of known language and task, as a Transcriber writes them.
+
+    An evaluation sets beams, the longest text and the batch; all else is as by default, and so as in `scripts.transcribe`.
+    """
 
     @staticmethod
-    def _mean(total: float, tokens: int) -> float:
-        # A hypothesis that was cut has a score of its own (beam_search).
-        return total / (tokens + 1) if total > -1e8 else -float("inf")
+    def suits(model: Model, decoding: Decoding[Any]) -> bool:
+        """Returns whether the model is one of those that `scripts.transcribe` takes, and the examples are sounds."""
+        sounds = isinstance(decoding, HasSounds) and isinstance(decoding.vocabulary, WhisperVocabulary)
+        return sounds and isinstance(model, HearsWindows)
 
-    def _doubtful(self, heard: _Heard) -> bool:
-        unlikely = heard.likelihood < self.how.likelihood and heard.no_speech <= self.how.no_speech
-        return unlikely or heard.compression > self.how.compression
+    def __init__(self, model: Model, config: Decode, decoding: Any):
+        how = Transcribe(
+            beams=config.beams, length_penalty=config.length_penalty, tokens=config.max_length, batch_size=config.batch_size
+        )
+        self.decoding, self.transcriber = decoding, Transcriber(model, decoding.vocabulary, how)
 
-    def _take(self, listening: _Listening, window: np.ndarray, heard: _Heard) -> None:
-        """Adds a window's segments to the transcript, and moves on."""
-        transcript, length = listening.transcript, len(window) / sound.RATE
-        if heard.no_speech > self.how.no_speech and heard.likelihood < self.how.likelihood:
-            listening.advance(len(window))
-            return
-        transcript.language = transcript.language or heard.language
-        found, following = segments(heard.ids, self.rules, length)
-        begins = listening.at / sound.RATE
-        for start, end, ids in found:
-            # Words behind the sound's end are dropped, as Whisper's code drops segments of no length.
-            times = round(begins + min(start, length), 3), round(begins + min(end, length), 3)
-            if times[0] < times[1] and (text := self.vocabulary.decode(ids)):
-                numbers = heard.likelihood, heard.no_speech, heard.compression, heard.temperature
-                transcript.segments.append(Segment(*times, text, *numbers))
-        # Where the sound ends in this window, what follows the last timestamp is silence.
-        nothing_follows = listening.ended and len(listening.buffer) <= len(window) and not found[-1][2]
-        rest = following >= length or nothing_follows
-        listening.advance(len(window) if rest else round(following * sound.RATE))
+    def __call__(self, params: Params, examples: Sequence[Any]) -> list[str]:
+        """Returns the text of each example, in their order."""
+
+        def recording(number: int, example: Any) -> Recording:
+            blocks = (self.decoding.samples(example) for _ in range(1))  # read when its turn comes
+            return Recording(number, blocks, self.transcriber.prefix(example.language, example.task))
+
+        recordings = (recording(number, example) for number, example in enumerate(examples))
+        texts = {recording.name: recording.transcript.text for recording in self.transcriber(params, recordings)}
+        return [texts[number] for number in range(len(examples))]
