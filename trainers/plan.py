@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from configs.experiment import Experiment
 from data.features import Feature
 from data.reading.batches import batch_shapes
-from models.families import family_of
+from models.families import ModelConfig, family_of
 from models.protocol import ChecksRows, Model
 from models.sharding.component import Component, make_mesh
 from models.sharding.layout import LayoutError
@@ -125,12 +125,16 @@ def input_sharding(model: Model, name: str, feature: Feature, rows: int) -> Name
 
 def abstract_model(experiment: Experiment, mesh: Mesh | None = None) -> Model:
     """Returns the model of an experiment with shapes for parameters; raises LayoutError if its layout does not fit it."""
-    scope = Component(experiment.layout, mesh=mesh, execution=experiment.execution)
-    family = family_of(experiment.model)
-    build = functools.partial(family.model, experiment.model, scope=scope)
+    return model_of_shapes(experiment.model, Component(experiment.layout, mesh=mesh, execution=experiment.execution))
+
+
+def model_of_shapes(config: ModelConfig, scope: Component) -> Model:
+    """Returns the model of a configuration with shapes for parameters; raises LayoutError if the layout does not fit it."""
+    family = family_of(config)
+    build = functools.partial(family.model, config, scope=scope)
     model = jax.eval_shape(lambda key: build(key=key), jax.random.key(0))
-    experiment.layout.check_components(components(model))
-    experiment.execution.check(components(model), family.activations)
+    scope.layout.check_components(components(model))
+    scope.execution.check(components(model), family.activations)
     infos = list(describe(model))
     for info in infos:
         info.spec()

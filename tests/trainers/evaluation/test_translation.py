@@ -10,7 +10,7 @@ from data.translation.config import Translate, TranslationData
 from data.translation.decoding import Sentence, TranslationDecoding, buckets, read_sentences, score, shuffled, strip
 from tests.helpers.caches import write_translation_cache
 from tests.helpers.runs import with_train
-from trainers.evaluation.decoded import Decoder
+from trainers.inference.decoder import Decoder
 from trainers.plan import fresh_state, make_plan
 from trainers.weights import release
 from trainers.weights.load_any import open_model

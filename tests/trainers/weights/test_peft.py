@@ -17,7 +17,7 @@ from models.execution import Execution
 from models.interchange import InterchangeError
 from models.sharding.params import describe, with_params
 from trainers import adapt
-from trainers.evaluation.place import placed
+from trainers.inference.load import load
 from trainers.plan import abstract_model
 from trainers.weights import peft
 from trainers.weights.load_any import foreign, open_model, open_weights
@@ -29,11 +29,11 @@ BASES = {"llama_all_linear": "llama", "llama_patterns": "llama", "gpt2_fused": "
 
 def logits(weights, ids: np.ndarray) -> np.ndarray:
     e = dataclasses.replace(foreign(weights.config), execution=Execution(dtype="float32"))
-    plan, params = placed(e, weights)
+    served = load(weights, e.execution)
     ids_BL = jnp.asarray(ids)
     positions = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
     batch = {"tokens": ids_BL, "segments": jnp.ones_like(ids_BL), "positions": positions}
-    return np.asarray(jax.jit(lambda params, batch: with_params(plan.model, params)(batch))(params, batch))
+    return np.asarray(jax.jit(lambda params, batch: with_params(served.model, params)(batch))(served.params, batch))
 
 
 @pytest.mark.parametrize("name", BASES)
