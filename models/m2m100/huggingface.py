@@ -5,18 +5,18 @@ from models.interchange.layers import Names, attention_names, encoder_decoder_la
 from models.interchange.settings import (
     MULTI_HEAD,
     Activation,
-    Choice,
-    Custom,
     Fields,
     ModelType,
+    Row,
     Setting,
     Settings,
-    Stacks,
     allowed,
     also,
+    choice,
     constant,
     fixed,
     same_in_both,
+    stacks,
 )
 from models.interchange.tensors import norm, table
 from models.m2m100.config import M2M100Config
@@ -39,7 +39,7 @@ _ROWS = (
     Setting("decoder_start_token_id", "decoder.start_id", int, 2),
     fixed("pad_token_id", 1),
     constant("eos_token_id", 2),
-    Stacks("d_model", same_depth=True),
+    stacks("d_model", same_depth=True),
 )
 _FIELDS: Fields = MULTI_HEAD | {"norm.order": "pre", "norm.eps": 1e-5, "positions": Sinusoidal(), "decoder.layers": 0}
 _M2M100 = ModelType(
@@ -68,10 +68,10 @@ _NLLB_MOE = ModelType(
     rows=(
         *_ROWS,
         Setting("num_experts", "moe.experts.count", int, 128),
-        Custom(_read_sparse_step, lambda c: {f"{side}_sparse_step": c.moe.every for side in ("encoder", "decoder")}),
+        Row(_read_sparse_step, lambda c: {f"{side}_sparse_step": c.moe.every for side in ("encoder", "decoder")}),
         fixed("router_bias", False),
         fixed("router_dtype", "float32"),
-        Choice("second_expert_policy", "moe.router.second_threshold", {"all": 0.0, "random": 0.5}, "all"),
+        choice("second_expert_policy", "moe.router.second_threshold", {"all": 0.0, "random": 0.5}, "all"),
         fixed("normalize_router_prob_before_dropping", False),
         fixed("moe_eval_capacity_token_fraction", 1.0),
         Setting("moe_token_dropout", "moe.experts.token_dropout", float, 0.2),

@@ -13,16 +13,16 @@ from models.interchange.layers import attention_names, layers
 from models.interchange.settings import (
     MULTI_HEAD,
     Activation,
-    Custom,
     Fields,
-    Heads,
     ModelType,
+    Row,
     Setting,
     Settings,
     allowed,
     also,
     architecture_of,
     fixed,
+    head_count,
     label_names,
     only,
     read_labels,
@@ -81,7 +81,7 @@ _VIT = ModelType(
         "patches.bias": True,
     },
     rows=(
-        Custom(
+        Row(
             _read_size,
             lambda c: {
                 "image_size": c.patches.height if c.patches.height == c.patches.width else [c.patches.height, c.patches.width]
@@ -91,7 +91,7 @@ _VIT = ModelType(
         Setting("patch_size", "patches.size", int, 16),
         Setting("hidden_size", "model_dim", int, 768),
         Setting("num_hidden_layers", "layers", int, 12),
-        Heads("num_attention_heads", "hidden_size", 12, 768),
+        head_count("num_attention_heads", "hidden_size", 12, 768),
         Setting("intermediate_size", "feed_forward.hidden_dim", int, 3072),
         Setting("hidden_act", "feed_forward.activation", Activation, "gelu"),
         Setting("layer_norm_eps", "norm.eps", float, 1e-12),
@@ -100,7 +100,7 @@ _VIT = ModelType(
         fixed("qkv_bias", True),
         allowed("pooler_act", "tanh"),
         allowed("problem_type", "single_label_classification"),
-        Custom(_read_outputs, lambda c: {"architectures": [_ARCHITECTURES[not c.head.classes]]} | label_names(c.head.classes)),
+        Row(_read_outputs, lambda c: {"architectures": [_ARCHITECTURES[not c.head.classes]]} | label_names(c.head.classes)),
     ),
 )
 

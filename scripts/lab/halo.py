@@ -16,6 +16,7 @@ from typing import Any
 
 from models.sharding.layout import Layout, rules
 from scripts import cli
+from trainers.text_table import text_table
 
 MIB = 2**20
 DILATIONS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -113,19 +114,17 @@ def compiled(args: Any, scope: Any, convolution: Any) -> dict[str, Any]:
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
     """Returns the rows as lines of text, a heading first."""
-    lines = [
-        f"{'grid':6} {'dilation':>8}  {'plain MiB':>10} {'permutes':>8} {'gathers':>8} {'temp':>7}  "
-        f"{'ours MiB':>10} {'permutes':>8} {'gathers':>8} {'temp':>7}"
-    ]
-    for found in rows:
-        parts = []
+    head = ["grid", "dilation", *(f"{name} {x}" for name in ("plain", "ours") for x in ("MiB", "permutes", "gathers", "temp"))]
+    cells = []
+    for row in rows:
+        line = [row["grid"], row["dilation"]]
         for name in ("plain", "ours"):
-            kinds = found[name]["collectives"]
-            gathers = sum(n for kind, n in kinds.items() if kind != "collective-permute")
+            kinds = row[name]["collectives"]
             permutes = kinds.get("collective-permute", 0)
-            parts.append(f"{found[name]['mib']:10.1f} {permutes:8} {gathers:8} {found[name]['temporaries_mib']:7.0f}")
-        lines.append(f"{found['grid']:6} {found['dilation']:8}  {'  '.join(parts)}")
-    return lines
+            gathers = sum(kinds.values()) - permutes
+            line += [f"{row[name]['mib']:.1f}", permutes, gathers, f"{row[name]['temporaries_mib']:.0f}"]
+        cells.append(line)
+    return text_table(head, cells, range(1, len(head)))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import numpy as np
 
 from models.sharding.layouts import ONE_DEVICE
 from scripts import cli
+from trainers.text_table import text_table
 
 _SCALE = 32.0  # of log(1 + rain) as a picture of 8 bits
 
@@ -127,14 +128,14 @@ def model_scores(checkpoint: Any, split: str, limit: int) -> dict[str, float]:
     """Returns the scores of a trained model by its own evaluation."""
     from data.reading.caches import cache_folder
     from trainers.evaluation.evaluator import open_evaluator
-    from trainers.evaluation.place import placed
+    from trainers.inference.load import load
 
     e, weights = cli.opened(checkpoint)
     config: Any = e.eval
     e = dataclasses.replace(e, eval=dataclasses.replace(config, split=split, limit=limit))
-    plan, params = placed(e, weights)
+    served = load(weights, e.execution)
     cache = cache_folder(e.data)
-    scores = open_evaluator(plan.model, e, cache, weights.vocabulary or cache)(params)
+    scores = open_evaluator(served.model, e, cache, weights.vocabulary or cache)(served.params)
     return {name.removeprefix("eval/"): value for name, value in scores.items()}
 
 
@@ -144,11 +145,13 @@ def table(data: Any, found: dict[str, dict[str, float]]) -> list[str]:
     from data.reading.caches import cache_folder
 
     minutes = windows.Prepared(cache_folder(data)).manifest["minutes"]
-    lines = [f"{'':22}" + "".join(f"{lead * minutes:7g} min" for lead in data.scored)]
-    for score in (*(f"csi_{t:g}" for t in data.thresholds), "crps"):
-        for name, scores in found.items():
-            lines.append(f"{score:9} {name:12}" + "".join(f"{scores[f'lead_{lead}/{score}']:11.3f}" for lead in data.scored))
-    return lines
+    head = ["", "", *(f"{lead * minutes:g} min" for lead in data.scored)]
+    rows = [
+        [score, name, *(f"{scores[f'lead_{lead}/{score}']:.3f}" for lead in data.scored)]
+        for score in (*(f"csi_{t:g}" for t in data.thresholds), "crps")
+        for name, scores in found.items()
+    ]
+    return text_table(head, rows, range(2, len(head)))
 
 
 if __name__ == "__main__":

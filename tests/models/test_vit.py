@@ -24,7 +24,7 @@ from models.parts.moe.config import Capacity, ExpertsConfig, MoeConfig, MoeLosse
 from models.parts.transformer_config import Dense
 from models.sharding.component import Component
 from models.sharding.layouts import ONE_DEVICE
-from models.sharding.params import describe, flatten, to_params
+from models.sharding.params import describe, to_params
 from models.vit.config import Classifier, MapPooling, MeanPooling, Patches, VitConfig
 from models.vit.model import Vit, label_loss, patches, resized, sinusoids
 from tests.helpers.contexts import EVALUATION, training
@@ -401,7 +401,7 @@ def test_the_family_reads_pictures_of_the_models_size():
     assert isinstance(e.data, ImageData)
     assert (e.data.height, e.data.width, e.data.eval_crop) == (32, 48, 0.0)
     assert family_of(HF).default_experiment(HF) == "vit.b16"
-    assert flatten(to_params(abstract_model(e)))["position_table"].shape == (97, 16)
+    assert to_params(abstract_model(e))["position_table"].shape == (97, 16)
 
 
 @pytest.mark.parametrize("fields", [{}, {"pooling": MeanPooling(), "positions": Rotary()}], ids=["token", "mean"])

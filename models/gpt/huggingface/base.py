@@ -1,8 +1,8 @@
-"""What the classes of `transformers` of LLaMA's shape have in common: a table of settings to which each adds its own. No JAX."""
+"""The common part of the classes of `transformers` of LLaMA's shape: a table of settings to which each adds its own. No JAX."""
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from models.gpt.config import GptConfig
@@ -11,7 +11,6 @@ from models.interchange import InterchangeError
 from models.interchange.settings import (
     STANDARD,
     Activation,
-    Custom,
     Fields,
     ModelType,
     Row,
@@ -23,7 +22,7 @@ from models.interchange.settings import (
 )
 from models.parts.attention.config import LayerVariant, NormKind, QkNorm, Rotary
 
-_SLIDING, _FULL = "sliding_attention", "full_attention"  # their names of layers with and without a window
+SLIDING, FULL = "sliding_attention", "full_attention"  # their names of layers with and without a window
 _ORIGINAL = "original_max_position_embeddings"  # beside the settings of rotary positions, in Phi's files
 # What absent keys mean to all, where a class says nothing else.
 DEFAULTS: Fields = dict(
@@ -84,14 +83,13 @@ def dialect(
     *rows: Row,
     defaults: Settings | None = None,
     nullable: tuple[str, ...] = (),
-    same: tuple[str, ...] = (),
     fields: Fields | None = None,
     initial: Fields | None = None,
     free: tuple[str, ...] = (),
     biases: Biases = (None, None, None),
     heads: Row | None = None,
-    rotary: Row | None = None,
-    fused: bool = False,
+    rotary: Callable[[str], Row] | None = None,
+    **more: Any,
 ) -> dict[str, Dialect]:
     """Returns a class of `transformers`, by its model type.
 
@@ -99,14 +97,13 @@ def dialect(
       name: of the classes, before "ForCausalLM" and "Model".
       rows: the settings that LLaMA does not have; what they read stands for what LLaMA's rows read.
       defaults: what absent keys mean, where it is not what they mean to LLaMA.
-      nullable: further keys for which null is another choice than their default.
       fields: what LLaMA has no choice of, where it is something else in these models.
-      initial: as of ModelType.
       free: fields that LLaMA has no choice of, but these models have.
       biases: of queries, keys and values; of attention's output; of feed-forward networks. None is what the config says, by
         attention_bias and mlp_bias.
-      heads, rotary: the rows of heads and of rotary positions.
-      same, fused: as of Dialect.
+      heads: the row of heads.
+      rotary: makes the row of rotary positions.
+      nullable, initial, more: as of Dialect.
     """
     own = DEFAULTS | dict(defaults or {})
     activation = "hidden_activation" if "hidden_activation" in own else "hidden_act"
@@ -120,12 +117,12 @@ def dialect(
         Setting("num_hidden_layers", "layers", int),
         Setting("hidden_size", "model_dim", int),
         Setting("intermediate_size", "feed_forward.hidden_dim", int),
-        heads or Custom(_read_heads, write_heads),
+        heads or Row(_read_heads, write_heads),
         Setting(activation, "feed_forward.activation", Activation),
         Setting("rms_norm_eps", "norm.eps", float),
         _biases(name, biases),
-        Custom(_read_dropout, lambda c: {"attention_dropout": c.dropout}),
-        rotary or rotary_row(),
+        Row(_read_dropout, lambda c: {"attention_dropout": c.dropout}),
+        (rotary or rotary_row())(name),
     )
     return {
         kind: Dialect(
@@ -137,8 +134,7 @@ def dialect(
             rows=(*shared, *rows),
             other_defaults=own,
             nullable=_NULLABLE + nullable,
-            same=same,
-            fused=fused,
+            **more,
         )
     }
 
@@ -158,11 +154,8 @@ def write_heads(c: GptConfig) -> dict[str, Any]:
         raise InterchangeError(
             f"Hugging Face's models need model_dim={c.model_dim} to be a multiple of heads={c.attention.heads}"
         )
-    return {
-        "num_attention_heads": c.attention.heads,
-        "num_key_value_heads": c.attention.groups,
-        "head_dim": c.attention.rotary_dim,
-    }
+    a = c.attention
+    return {"num_attention_heads": a.heads, "num_key_value_heads": a.groups, "head_dim": a.rotary_dim}
 
 
 def _read_dropout(theirs: Settings) -> Fields:
@@ -189,7 +182,7 @@ def _biases(name: str, biases: Biases) -> Row:
         _, out_bias, hidden_bias = biases
         return ({"attention_bias": qkv} if out_bias is None else {}) | ({"mlp_bias": hidden} if hidden_bias is None else {})
 
-    return Custom(read, write)
+    return Row(read, write)
 
 
 # --- rotary positions ---
@@ -203,36 +196,33 @@ def rotary_of(c: GptConfig) -> Rotary:
 
 
 def rotary_row(
-    read: Callable[[Settings], Rotary] | None = None,
-    *,
-    theta: float = 10_000.0,
-    types: Mapping[str, str] = rope.TYPES,
-    partial: bool = False,
-    beside: bool = False,
-) -> Row:
-    """Returns the row of rotary positions.
+    read: Callable[[Settings], Rotary] | None = None, *, theta: float = 10_000.0, beside: bool = False, **options: Any
+) -> Callable[[str], Row]:
+    """Returns what makes the row of rotary positions, given the class's name.
 
     Args:
-      read: reads them where a class has them in another form; the other arguments are as of `rope.read`.
+      read: reads them where a class has them in another form; the other arguments are as of `rope.turning`.
       beside: the length of the first training is a setting beside them too.
     """
+    types = options.get("types", rope.TYPES)
 
     def read_plain(theirs: Settings) -> Rotary:
         longest, original = setting(theirs, "max_position_embeddings", int), theirs.get(_ORIGINAL) if beside else None
-        head_dim = _read_heads(theirs)["attention.head_dim"]
-        return rope.read(theirs, head_dim, theta=theta, longest=longest, original=original, types=types, partial=partial)
-
-    def write(c: GptConfig) -> dict[str, Any]:
-        rotary = rotary_of(c)
-        if (rotary.dims and not partial) or rope.type_of(rotary) not in ("default", *types.values()):
-            raise InterchangeError(f"Hugging Face's class of this model has no such rotary positions: {rotary}"[:200])
-        written, original = rope.write(rotary, c.attention.rotary_dim), getattr(rotary.scaling, "original", 0)
-        return written | ({_ORIGINAL: original} if beside and original else {})
+        return rope.read(
+            theirs, _read_heads(theirs)["attention.head_dim"], theta=theta, longest=longest, original=original, **options
+        )
 
     def read_fields(theirs: Settings) -> Fields:
         return {"positions": (read or read_plain)(theirs)}
 
-    return Custom(read_fields, write)
+    def write(c: GptConfig, name: str) -> dict[str, Any]:
+        rotary = rotary_of(c)
+        if (rotary.dims and not options.get("partial")) or rope.type_of(rotary) not in ("default", *types.values()):
+            raise InterchangeError(f"Hugging Face's {name} has no such rotary positions: {rotary}"[:200])
+        written, original = rope.write(rotary, c.attention.rotary_dim), getattr(rotary.scaling, "original", 0)
+        return written | ({_ORIGINAL: original} if beside and original else {})
+
+    return lambda name: Row(read_fields, lambda c: write(c, name))
 
 
 # --- kinds of layers ---
@@ -256,11 +246,11 @@ def sliding_layers(theirs: Settings, default: Callable[[int], bool]) -> list[boo
     names = setting(theirs, "layer_types", list, None)
     if names is None:
         return [default(i) for i in range(layers)]
-    if len(names) != layers or not all(name in (_SLIDING, _FULL) for name in names):
+    if len(names) != layers or not all(name in (SLIDING, FULL) for name in names):
         raise InterchangeError(
-            f"config.json: layer_types={str(names)[:80]}: must name {_SLIDING!r} or {_FULL!r} for each of {layers} layers"
+            f"config.json: layer_types={str(names)[:80]}: must name {SLIDING!r} or {FULL!r} for each of {layers} layers"
         )
-    return [name == _SLIDING for name in names]
+    return [name == SLIDING for name in names]
 
 
 def windows(theirs: Settings, default: Callable[[int], bool], local: LayerVariant | None = None) -> Fields:
@@ -286,7 +276,7 @@ def write_windows(c: GptConfig, unused: int | None = None) -> Fields:
     sizes = sorted({kind.window for kind in kinds if kind.window})
     if len(sizes) > 1:
         raise InterchangeError(f"Hugging Face's models have one window, but the pattern has {' and '.join(map(str, sizes))}")
-    types = [_SLIDING if kind.window else _FULL for kind in kinds]
+    types = [SLIDING if kind.window else FULL for kind in kinds]
     return {"sliding_window": sizes[0] if sizes else unused, "layer_types": types}
 
 
@@ -309,7 +299,7 @@ def write_window(c: GptConfig) -> dict[str, Any]:
     return {"sliding_window": c.attention.pattern[0].window if c.attention.pattern else None}
 
 
-ONE_WINDOW = Custom(_read_window, write_window, {"sliding_window": None})
+ONE_WINDOW = Row(_read_window, write_window, {"sliding_window": None})
 
 
 def qk_norm(kind: NormKind, over: Literal["head", "all"]) -> Fields:

@@ -6,6 +6,7 @@ from typing import Any
 from models.gpt.config import GptConfig
 from models.gpt.huggingface import rope
 from models.gpt.huggingface.base import (
+    FULL,
     ONE_WINDOW,
     Dialect,
     dialect,
@@ -19,9 +20,8 @@ from models.gpt.huggingface.base import (
     write_window,
     write_windows,
 )
-from models.gpt.huggingface.dialects import FULL
 from models.interchange import InterchangeError
-from models.interchange.settings import Custom, Fields, Row, Setting, Settings, allowed, constant, fixed, setting, value_at
+from models.interchange.settings import Fields, Row, Setting, Settings, allowed, constant, fixed, setting, value_at
 from models.parts.attention.config import Latent, LayerVariant, Rotary, Yarn
 from models.parts.moe.config import Correction, ExpertGroups, MoeConfig, SharedExpert, TopK
 
@@ -86,8 +86,8 @@ def _routing(key: str, experts: int, choices: int, weight: float = 0.001) -> tup
     """
 
     def read(theirs: Settings) -> Fields:
-        given = setting(theirs, "router_aux_loss_coef", float)
-        return {"moe.losses.balance_weight": given if setting(theirs, "output_router_logits", bool) else 0.0}
+        counts = setting(theirs, "output_router_logits", bool)
+        return {"moe.losses.balance_weight": setting(theirs, "router_aux_loss_coef", float) if counts else 0.0}
 
     def write(c: GptConfig) -> dict[str, Any]:
         assert c.moe is not None
@@ -98,7 +98,7 @@ def _routing(key: str, experts: int, choices: int, weight: float = 0.001) -> tup
     return (
         Setting(key, "moe.experts.count", int, experts),
         Setting("num_experts_per_tok", "moe.router.choices", int, choices),
-        Custom(read, write, {"router_aux_loss_coef": weight, "output_router_logits": False}),
+        Row(read, write, {"router_aux_loss_coef": weight, "output_router_logits": False}),
     )
 
 
@@ -108,7 +108,7 @@ def _size_of_experts(c: GptConfig) -> int:
 
 
 def _hidden(default: int) -> Row:
-    return Custom(
+    return Row(
         lambda theirs: {"moe.experts.hidden_dim": setting(theirs, "moe_intermediate_size", int)},
         lambda c: {"moe_intermediate_size": _size_of_experts(c)},
         {"moe_intermediate_size": default},
@@ -136,11 +136,10 @@ def _read_sparse_layers(theirs: Settings) -> Fields:
 
 
 def _write_sparse_layers(c: GptConfig) -> dict[str, Any]:
-    assert c.moe is not None
     if len(c.layer_group) > 1 and (c.moe.first or c.leading):
         raise InterchangeError(
-            f"Hugging Face's Qwen has experts in every n-th layer, or in all but the first, but moe.first={c.moe.first} "
-            f"and moe.leading={c.leading}"
+            f"Hugging Face's Qwen has experts in every n-th layer, or in all but the first, but sparse_first={c.moe.first} "
+            f"and leading_layers={c.leading}"
         )
     return {"decoder_sparse_step": len(c.layer_group), "mlp_only_layers": list(range(c.leading))}
 
@@ -170,7 +169,7 @@ def _read_qwen2_bias(theirs: Settings) -> Fields:
 
 
 def _qwen_experts(hidden: int, experts: int, choices: int) -> tuple[Row, ...]:
-    sparse = Custom(_read_sparse_layers, _write_sparse_layers, {"decoder_sparse_step": 1, "mlp_only_layers": None})
+    sparse = Row(_read_sparse_layers, _write_sparse_layers, {"decoder_sparse_step": 1, "mlp_only_layers": None})
     return _hidden(hidden), _NORM_TOPK, *_routing("num_experts", experts, choices), sparse
 
 
@@ -286,11 +285,11 @@ MIXTURES: dict[str, Dialect] = {
     **_mixture(
         "qwen2_moe",
         "Qwen2Moe",
-        Custom(_read_qwen2_windows, _write_qwen2_windows),
+        Row(_read_qwen2_windows, _write_qwen2_windows),
         *_qwen_experts(1408, 60, 4),
         Setting("shared_expert_intermediate_size", "moe.experts.shared.hidden_dim", int, 5632),
-        Custom(writes=lambda c: {"use_sliding_window": any(kind.window for kind in c.attention.pattern)}),
-        Custom(_read_qwen2_bias, lambda c: {"qkv_bias": "q" in c.attention.biases}, {"qkv_bias": True}),
+        Row(write=lambda c: {"use_sliding_window": any(kind.window for kind in c.attention.pattern)}),
+        Row(_read_qwen2_bias, lambda c: {"qkv_bias": "q" in c.attention.biases}, {"qkv_bias": True}),
         defaults=_QWEN | dict(num_key_value_heads=16, max_window_layers=28, layer_types=None),
         same=_SAME,
         fields={"moe.experts.shared.gated": True},
@@ -301,7 +300,7 @@ MIXTURES: dict[str, Dialect] = {
     **_mixture(
         "qwen3_moe",
         "Qwen3Moe",
-        Custom(_read_qwen3_window, lambda c: write_window(c) | {"use_sliding_window": bool(c.attention.pattern)}),
+        Row(_read_qwen3_window, lambda c: write_window(c) | {"use_sliding_window": bool(c.attention.pattern)}),
         *_qwen_experts(768, 128, 8),
         defaults=_QWEN | dict(num_key_value_heads=4),
         same=_SAME,
@@ -327,13 +326,13 @@ MIXTURES: dict[str, Dialect] = {
     **_mixture(
         "gpt_oss",
         "GptOss",
-        Custom(lambda theirs: windows(theirs, lambda i: i % 2 == 0), _write_oss_windows),
+        Row(lambda theirs: windows(theirs, lambda i: i % 2 == 0), _write_oss_windows),
         *_routing("num_local_experts", 128, 4),
         allowed("swiglu_alpha", 1.702),
         allowed("swiglu_limit", 7, 7.0),
         allowed("hidden_act", "silu"),
-        Custom(
-            writes=lambda c: {} if rotary_of(c).scaling else {"rope_scaling": {"rope_type": "default"}}
+        Row(
+            write=lambda c: {} if rotary_of(c).scaling else {"rope_scaling": {"rope_type": "default"}}
         ),  # an absent one would be YaRN
         defaults=dict(
             num_key_value_heads=8,
@@ -363,11 +362,11 @@ MIXTURES: dict[str, Dialect] = {
         "deepseek_v3",
         "DeepseekV3",
         *_routing("n_routed_experts", 256, 8),
-        Custom(_read_scale, _write_scale),
+        Row(_read_scale, _write_scale),
         _hidden(2048),
-        Custom(_read_shared, _write_shared, {"n_shared_experts": 1}),
+        Row(_read_shared, _write_shared, {"n_shared_experts": 1}),
         Setting("norm_topk_prob", "moe.router.normalized", bool, False),
-        Custom(_read_groups, _write_groups, {"n_group": 8, "topk_group": 4}),
+        Row(_read_groups, _write_groups, {"n_group": 8, "topk_group": 4}),
         Setting("routed_scaling_factor", "moe.router.scale", float, 2.5),
         Setting("first_k_dense_replace", "moe.leading", int, 3),
         constant("num_nextn_predict_layers", 0),
@@ -394,7 +393,7 @@ MIXTURES: dict[str, Dialect] = {
             "moe.every": 1,
         },
         initial={"attention": Latent, "moe.router.correction": Correction()},
-        heads=Custom(_read_deepseek_heads, write_heads),
+        heads=Row(_read_deepseek_heads, write_heads),
         free=(
             *(f"attention.{name}" for name in ("scale_dim", "sinks", "per_dim_scale", "logit_cap", "qk_norm")),
             *(f"moe.router.{name}" for name in ("normalized", "correction", "groups", "scale")),
