@@ -289,8 +289,8 @@ def test_one_size_of_gemma_has_another_scale(layers, width, scalar):
 
 def test_a_file_may_say_how_experts_are_weighed(tmp_path):
     """Over the sum of the chosen in Qwen3, not in OLMoE, where the file doesn't say."""
-    for said, wanted in (({}, False), (dict(expert_weights_norm=True), True)):
-        moe = Gguf(of_case("olmoe", tmp_path / "m.gguf", "olmoe", **MOE, **said)).config.moe
+    for keys, wanted in (({}, False), (dict(expert_weights_norm=True), True)):
+        moe = Gguf(of_case("olmoe", tmp_path / "m.gguf", "olmoe", **MOE, **keys)).config.moe
         assert moe and moe.router.normalized == wanted
 
 
