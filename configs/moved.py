@@ -119,6 +119,18 @@ _TRANSFORMER = {
     "whisper": "towers.audio",
     "seam": "towers.seam",
 }
+_METNET2 = {
+    "stacks": "context.stacks",
+    "dilations": "context.dilations",
+    "context_dim": "context.dim",
+    "upsample": "detail.upsample",
+    "upsampling": "detail.upsampling",
+    "detail_blocks": "detail.blocks",
+    "detail_dim": "detail.dim",
+    "hidden_dim": "detail.hidden_dim",
+    "bin_width": "bins.width",
+    "edges": "bins.lower_edges",
+}
 # The same of classes where they went elsewhere, or stayed.
 _OF_CLASS = {
     "GptConfig": {"tied": "output.tied", "label_smoothing": "output.label_smoothing"},
@@ -162,7 +174,7 @@ MOVED = (
     | {f"train.{old}": f"train.{new}" for old, new in _TRAIN.items()}
     | {f"model.moe.{old}": f"model.moe.{new}" for old, new in _MIXTURE.items()}
     | {f"model.{name}": f"model.moe.{_MIXTURE.get(name, name)}" for name in _MODELS_OWN}
-    | {f"model.{old}": f"model.{new}" for old, new in _TRANSFORMER.items() if old not in _PRESENT}
+    | {f"model.{old}": f"model.{new}" for old, new in (_METNET2 | _TRANSFORMER).items() if old not in _PRESENT}
 )
 
 
@@ -193,6 +205,11 @@ def modernized(data: dict[str, Any]) -> dict[str, Any]:
 def _transformer(old: dict[str, Any]) -> dict[str, Any]:
     """Returns a model's values with those of its layers in their parts; of other models, or once they are there, as they are."""
     name = str(old.get("class"))
+    if name == "MetNet2Config" and isinstance(bins := old.get("bins", 512), int):
+        width, edges = old.get("bin_width", 0.2), old.get("edges", ())
+        old = {field: value for field, value in old.items() if field not in ("bins", "bin_width", "edges")}
+        kind = {"class": "Edges", "lower_edges": edges} if edges else {"class": "EqualBins", "count": bins, "width": width}
+        return _placed(old, _METNET2) | {"bins": kind}
     if name in ("ConformerConfig", "MetNet2Config") or "attention" in old or not {"heads", *_DEFAULTS} & {*old, name}:
         return old
     old = _DEFAULTS.get(name, {}) | old

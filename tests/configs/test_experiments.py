@@ -1,10 +1,15 @@
 """Experiments: every one builds, and a change to any of them shows as a changed line."""
 
+import dataclasses
 import json
 import math
 import re
 import subprocess
 import sys
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +22,7 @@ from configs.pods import PODS
 from configs.registry import ConfigError
 from data.prepare import PREPARED
 from data.reading.caches import vocabulary_fields
-from models.families import FAMILIES
+from models.families import FAMILIES, config_classes
 from models.vit.config import VitConfig
 from scripts.lab import golden
 
@@ -177,8 +182,6 @@ def test_json_is_read_strictly():
 
 def test_a_union_keeps_its_member():
     """The class of an optimizer is stored beside its fields."""
-    import dataclasses
-
     e = dataclasses.replace(registry.load("gshard_m4.quickstart"), optimizer=AdamW(schedule=Constant(value=0.1)))
     back = registry.from_json(registry.to_json(e), Experiment)
     assert isinstance(back.optimizer, AdamW) and back == e
@@ -232,7 +235,15 @@ def test_configs_and_random_data_need_neither_tensorflow_nor_jax():
 
 def test_moved_fields_are_found_where_they_were():
     """Before, how a model is computed and its mixture were fields of the model itself, and a dense model had 0 experts."""
-    mixtures = {"gshard_m4.bench_67m": M4, "gshard_m4.dense_96l": {"experts": 0, "gating": "top2"}, "gpt.maxtext_22b": {}}
+    m4 = {
+        "experts": 8,
+        "gating": "top1",
+        "group_size": 1024,
+        "capacity_factor": 1.25,
+        "balance_weight": 0.01,
+        "input_jitter": 0.0,
+    }
+    mixtures = {"gshard_m4.bench_67m": m4, "gshard_m4.dense_96l": {"experts": 0, "gating": "top2"}, "gpt.maxtext_22b": {}}
     for name, mixture in mixtures.items():
         e = registry.load(name)
         before = registry.to_json(e)
@@ -242,52 +253,30 @@ def test_moved_fields_are_found_where_they_were():
         assert registry.from_json(before) == e
 
 
-M4 = {"experts": 8, "gating": "top1", "group_size": 1024, "capacity_factor": 1.25, "balance_weight": 0.01, "input_jitter": 0.0}
-DEEPSEEK = dict(
-    experts=256,
-    gating="top_k",
-    choices=8,
-    norm_topk=True,
-    score="sigmoid",
-    correction_bias=True,
-    correction_rate=0.001,
-    expert_groups=8,
-    chosen_groups=4,
-    gate_scale=2.5,
-    hidden_dim=2048,
-    shared_dim=2048,
-    shared_gate=False,
-    group_size=4096,
-    capacity_factor=10.0,
-    second_expert_threshold=0.5,
-    router_noise=0.0,
-    load_weight=0.0,
-    balance_weight=1e-4,
-)
-VMOE = dict(
-    experts=32,
-    gating="top_k",
-    choices=2,
-    group_size=1576,
-    capacity_factor=2.1,
-    eval_capacity_factor=2.1,
-    capacity_multiple=4,
-    router_noise=1.0,
-    balance_weight=0.0,
-    importance_weight=0.005,
-    load_weight=0.005,
-    expert_groups=1,
-    chosen_groups=1,
-)
+STORED = Path(__file__).parents[1] / "fixtures" / "before" / "models.jsonl"
 
 
-@pytest.mark.parametrize(
-    ("name", "mixture"), [("gpt.deepseek_v3", DEEPSEEK), ("vit.moe_b16_32e", VMOE), ("gshard_m4.bench_67m", M4)]
-)
-def test_a_mixture_of_one_class_is_one_of_parts(name, mixture):
-    """A stored mixture that was one class is read as router, capacity, experts and losses, and is what it was."""
-    e = registry.load(name)
-    assert registry.from_json(registry.to_json(e) | {"model": registry.to_json(e.model) | {"moe": mixture}}) == e
+@pytest.mark.parametrize("before", map(json.loads, STORED.read_text().splitlines()), ids=lambda before: before["name"])
+def test_a_model_of_one_class_is_one_of_parts(before):
+    """A stored model whose fields were all its own, or its mixture's, is read as parts, and is what it was."""
+    e = registry.load(before["name"])
+    assert registry.from_json(registry.to_json(e) | {"model": before["model"]}) == e
+
+
+def parts(kind: Any) -> Iterator[type]:
+    """Yields a configuration's class, and those of its parts."""
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        yield kind
+        for hint in typing.get_type_hints(kind).values():
+            yield from parts(hint)
+    for argument in typing.get_args(kind):
+        yield from parts(argument)
+
+
+@pytest.mark.parametrize("kind", [Experiment, *config_classes().values()], ids=lambda kind: kind.__name__)
+def test_no_configuration_has_more_than_14_fields(kind):
+    """Inherited ones included, and those of all parts."""
+    assert {part.__name__: len(dataclasses.fields(part)) for part in parts(kind) if len(dataclasses.fields(part)) > 14} == {}
 
 
 def test_the_parts_of_train_were_its_own_fields():
