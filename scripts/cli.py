@@ -36,7 +36,7 @@ def run(main: Callable[[], int | None]) -> typing.NoReturn:
     try:
         versions.warn_of_jax()
         code = main() or 0
-        gc.freeze()  # as Python ends, it would look through all objects once more, half a second with JAX's
+        gc.freeze()  # skips the last garbage collection, which takes half a second once JAX is loaded
         sys.exit(code)
     except BrokenPipeError:  # the reader of our output has closed it
         sys.stdout = None

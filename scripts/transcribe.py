@@ -129,9 +129,9 @@ def written(transcript: Any, path: Path, form: str) -> str:
 def clock(seconds: float, form: str) -> str:
     """Returns a time as subtitles have it: 01:02:03,450, or in WebVTT with a point."""
     milliseconds = round(seconds * 1000)
-    hours, rest = divmod(milliseconds, 3_600_000)
-    minutes, rest = divmod(rest, 60_000)
-    return f"{hours:02}:{minutes:02}:{rest // 1000:02}{',' if form == 'srt' else '.'}{rest % 1000:03}"
+    hours, remaining = divmod(milliseconds, 3_600_000)
+    minutes, remaining = divmod(remaining, 60_000)
+    return f"{hours:02}:{minutes:02}:{remaining // 1000:02}{',' if form == 'srt' else '.'}{remaining % 1000:03}"
 
 
 if __name__ == "__main__":

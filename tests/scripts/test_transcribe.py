@@ -49,15 +49,15 @@ def test_files_are_written_down_and_failures_named(folder, monkeypatch, capsys, 
     common = "--checkpoint", folder / "whisper", "--format", "json"
     assert run(monkeypatch, *files, *common) == 1
     out, err = capsys.readouterr()
-    found = [json.loads(line) for line in out.splitlines()]
-    assert [f["file"] for f in found] == [str(folder / "a.wav"), str(folder / "b.wav")]
-    precision, *told, counted = err.splitlines()
+    result = [json.loads(line) for line in out.splitlines()]
+    assert [f["file"] for f in result] == [str(folder / "a.wav"), str(folder / "b.wav")]
+    precision, *printed, counted = err.splitlines()
     assert precision == "computed in float32; the weights are stored as float32"
-    assert len(told) == len(bad) and f"2 of {len(files)} files; {len(bad)} could not be read" in counted
+    assert len(printed) == len(bad) and f"2 of {len(files)} files; {len(bad)} could not be read" in counted
     for name, (_, why) in bad.items():
-        (line,) = [line for line in told if line.startswith(f"error: {folder / name}: ")]
+        (line,) = [line for line in printed if line.startswith(f"error: {folder / name}: ")]
         assert why in line
-    assert np.isclose(found[1]["seconds"], 1.5, atol=0.01) and found[0]["language"] in ("en", "cs", "de", "")
+    assert np.isclose(result[1]["seconds"], 1.5, atol=0.01) and result[0]["language"] in ("en", "cs", "de", "")
     assert run(monkeypatch, folder / "a.wav", *common[:2], "--format", "srt", "--language", "cs", "--out", tmp_path / "out") == 0
     assert [file.name for file in (tmp_path / "out").iterdir()] == ["a.wav.srt"] and capsys.readouterr().out == ""
 
