@@ -75,12 +75,12 @@ def _score(args: Any, e: Any, weights: Any, moe: Any) -> float:
     """Returns the score of the weights with other settings of the mixture; raises ConfigError for an unknown score."""
     from data.reading.caches import cache_folder
     from trainers.evaluation.evaluator import open_evaluator
-    from trainers.evaluation.place import placed
+    from trainers.inference.load import load
 
     e = dataclasses.replace(e, model=dataclasses.replace(e.model, moe=moe), eval=dataclasses.replace(e.eval, limit=args.limit))
-    plan, params = placed(e, weights)
+    served = load(weights, e.execution, config=e.model)
     cache = cache_folder(e.data)
-    scores = open_evaluator(plan.model, e, cache, weights.vocabulary or cache)(params)
+    scores = open_evaluator(served.model, e, cache, weights.vocabulary or cache)(served.params)
     if args.score not in scores:
         raise cli.ConfigError(f"--score {args.score}{nearest(args.score, sorted(scores))}")
     return scores[args.score]

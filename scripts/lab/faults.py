@@ -198,10 +198,9 @@ def in_a_process(function: Callable, *arguments: Any) -> Any:
 def same_params(whole: Path, killed: Path) -> bool:
     import numpy as np
 
-    from models.sharding.params import flatten
     from trainers.checkpoints import checkpoint
 
-    first, second = (flatten(checkpoint.read_stored(workdir, STEPS)[2]) for workdir in (whole, killed))
+    first, second = (checkpoint.read_stored(workdir, STEPS)[2] for workdir in (whole, killed))
     return first.keys() == second.keys() and all(np.asarray(first[k]).tobytes() == np.asarray(second[k]).tobytes() for k in first)
 
 

@@ -128,14 +128,14 @@ def model_scores(checkpoint: Any, split: str, limit: int) -> dict[str, float]:
     """Returns the scores of a trained model by its own evaluation."""
     from data.reading.caches import cache_folder
     from trainers.evaluation.evaluator import open_evaluator
-    from trainers.evaluation.place import placed
+    from trainers.inference.load import load
 
     e, weights = cli.opened(checkpoint)
     config: Any = e.eval
     e = dataclasses.replace(e, eval=dataclasses.replace(config, split=split, limit=limit))
-    plan, params = placed(e, weights)
+    served = load(weights, e.execution)
     cache = cache_folder(e.data)
-    scores = open_evaluator(plan.model, e, cache, weights.vocabulary or cache)(params)
+    scores = open_evaluator(served.model, e, cache, weights.vocabulary or cache)(served.params)
     return {name.removeprefix("eval/"): value for name, value in scores.items()}
 
 

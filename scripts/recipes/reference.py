@@ -16,6 +16,7 @@ from data.chat import cache as maker
 from data.chat import encoding
 from data.chat.encoding import Counts
 from data.chat.settings import Preferences
+from data.features import positions
 from data.packages import fetch
 from data.packages.weights import WEIGHTS, fetch_weights, weights_folder
 from data.reading import packing
@@ -55,7 +56,7 @@ def score(settings: Preferences, root: Path, progress: Progress) -> Path:
     fetch.fetch(maker.packages_of(settings), root / "packages", progress)
 
     cli.use_devices(ONE_DEVICE)
-    from trainers.evaluation.place import placed
+    from trainers.inference.load import load
 
     e, weights = cli.opened(source)
     if weights.vocabulary is None:
@@ -65,8 +66,8 @@ def score(settings: Preferences, root: Path, progress: Progress) -> Path:
         encoder, counts = ChatEncoder(new), Counts()
         records = list(maker.pairs_of(settings, root))
         known = {id(r): sides for r, *sides in encoding.fitting_pairs(records, encoder, settings.length, counts)}
-        plan, params = placed(e, weights)
-        logps = log_probabilities(plan.model, params, [side for sides in known.values() for side in sides])
+        served = load(weights, e.execution)
+        logps = log_probabilities(served.model, served.params, [side for sides in known.values() for side in sides])
         of_pair = dict(zip(known, zip(logps[::2], logps[1::2], strict=True), strict=True))
         lines = (json.dumps(of_pair.get(id(record))) for record in records)
         (new / maker.SCORES).write_text("".join(f"{line}\n" for line in lines))
@@ -78,32 +79,31 @@ def log_probabilities(model: Any, params: dict[str, Any], examples: list[packing
     """Returns the log-probability of what is learned of each example, which has a row of its own."""
     import jax
 
-    from models.protocol import Context
-    from models.sharding.params import with_params
+    from models.protocol import Batch, Context
+    from trainers.inference.runner import Runner
 
-    @jax.jit
-    def of_batch(params: dict[str, Any], batch: dict[str, jax.Array]) -> jax.Array:
-        whole = with_params(model, params)
-
-        def of_row(row: dict[str, jax.Array]) -> jax.Array:
-            loss = whole.loss({name: x[None] for name, x in row.items()}, Context.evaluation())
+    def likelihoods(model: Any, batch: Batch) -> jax.Array:
+        def likelihood(row: Batch) -> jax.Array:
+            loss = model.loss({name: x[None] for name, x in row.items()}, Context.evaluation())
             return -loss.metrics["cross_entropy"].sum
 
-        return jax.vmap(of_row)(batch)
+        return jax.vmap(likelihood)(batch)
 
-    found = np.zeros(len(examples))
+    names = ("tokens", "segments", "positions", "predicted")
+    runner = Runner(model, positions(-1, *names), rows, likelihoods)
+    logps = np.zeros(len(examples))
     order = sorted(range(len(examples)), key=lambda i: len(examples[i][0]))
     for start in range(0, len(order), rows):
         chosen = order[start : start + rows]
         length = -(-max(len(examples[i][0]) for i in chosen) // _STEP) * _STEP
-        batch = {name: np.zeros((rows, length), np.int32) for name in ("tokens", "segments", "positions", "predicted")}
+        batch = {name: np.zeros((rows, length), np.int32) for name in names}
         for row, i in enumerate(chosen):
             ids, predicted = examples[i]
             n = len(ids)
             batch["tokens"][row, :n], batch["predicted"][row, :n] = ids, predicted
             batch["segments"][row, :n], batch["positions"][row, :n] = 1, np.arange(n)
-        found[chosen] = np.asarray(of_batch(params, batch))[: len(chosen)]
-    return found.tolist()
+        logps[chosen] = runner(params, batch)[: len(chosen)]
+    return logps.tolist()
 
 
 def _state(source: Path) -> list[Any]:

@@ -189,19 +189,19 @@ def _by_bucket(run: training.Run) -> dict[str, float]:
         from data.translation.decoding import buckets, read_sentences
         from data.translation.task import TranslationTask
         from trainers.evaluation.held_out import HeldOutEvaluator
-        from trainers.evaluation.place import placed
+        from trainers.inference.load import load
         from trainers.weights.load_any import open_model
 
         e, weights = open_model(run.workdir)
-        plan, params = placed(e, weights)
+        served = load(weights, e.execution)
         cache, task = cache_folder(e.data), task_of(e.data)
         assert isinstance(task, TranslationTask)
-        evaluator = HeldOutEvaluator(plan.model, e, cache, cache)
+        evaluator = HeldOutEvaluator(served.model, e, cache, cache)
         bucket_of = buckets(task.decoding(cache).languages)
         sentences, loss = read_sentences(cache, "test"), {}
         for bucket in BUCKETS:
             rows = task.packed([s for s in sentences if bucket_of.get(s.lang) == bucket], cache).rows
-            total = evaluator.measure(params, rows)[0]["cross_entropy"]
+            total = evaluator.measure(served.params, rows)[0]["cross_entropy"]
             loss[bucket] = float(total.sum) / float(total.over)
         return loss
 

@@ -14,7 +14,7 @@ from data.vocabularies import tokenizers
 from scripts import chat, cli
 from scripts.chat import Chat, Stream
 from tests.helpers.caches import write_text_cache
-from trainers.evaluation.respond import Candidate
+from trainers.inference.sample_and_rank import Candidate
 from trainers.plan import fresh_state, make_plan
 from trainers.weights import release
 from trainers.weights.source import Arrays

@@ -11,7 +11,6 @@ from safetensors.numpy import load_file
 
 from models.interchange import InterchangeError
 from models.parts.heads_config import Classification
-from models.sharding.params import nest
 from scripts import cli, convert
 from tests.parity import ours
 from tests.parity.live import FIXTURES
@@ -105,7 +104,7 @@ def test_a_release_with_numbers_that_are_none_is_refused(tmp_path):
     arrays = {name: np.array(source.read(name)) for name in source.shapes}
     arrays["final_norm.scale"][5] = np.nan
     folder = release.write_weights(
-        weights.Arrays(source.config, nest(arrays)), load_any.foreign(source.config), tmp_path / "r", "some run"
+        weights.Arrays(source.config, arrays), load_any.foreign(source.config), tmp_path / "r", "some run"
     )
     result = release.Release(folder)
     assert_array_equal(result.read("embedding.table"), arrays["embedding.table"])

@@ -108,6 +108,5 @@ def test_a_checkpoint_without_a_vocabulary_is_refused(folder, monkeypatch, tmp_p
 
 
 def _params(source: huggingface.HuggingFace) -> dict:
-    from models.sharding.params import nest
 
-    return nest({name: np.asarray(source.read(name)) for name in source.shapes})
+    return {name: np.asarray(source.read(name)) for name in source.shapes}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from data.dialog.tools.rule import query_of
 
 if TYPE_CHECKING:  # scripts.chat imports this module before it sets up JAX
-    from trainers.evaluation.respond import Candidate
+    from trainers.inference.sample_and_rank import Candidate
 
 Toolset = Callable[[str], Sequence[str]]  # data.dialog.tools.toolset.Toolset is one
 

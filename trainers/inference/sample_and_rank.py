@@ -11,7 +11,7 @@ from data.dialog.encoding import fitting_turns
 from data.dialog.format import prompt
 from data.task import RanksResponses, Task
 from models.protocol import Model
-from trainers.evaluation.generation import Continuation, Generate, Generator
+from trainers.inference.generation import Continuation, Generate, Generator
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
