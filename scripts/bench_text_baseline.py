@@ -14,10 +14,10 @@ from typing import Any
 
 from configs.registry import ConfigError
 from data.labelled import metrics
-from data.labelled.splits import Example, subset
 from data.paths import data_dir
 from data.reading.caches import examples as raw_examples
 from data.reading.caches import read_manifest
+from data.reading.splits import Example, subset
 from scripts import cli
 
 FEATURES = ("words", "characters")

@@ -11,8 +11,8 @@ from PIL import Image
 
 from data import paths
 from data.images import crops, metrics, mixing, pictures
-from data.images.cache import STORED
 from data.images.config import ImageData
+from data.images.maker import STORED
 from data.images.pictures import PictureError
 from data.images.randaugment import randaugment
 from data.reading.caches import check_labels, class_names, examples, labels_of
@@ -35,7 +35,7 @@ class TakesPictures(Protocol):
 
 
 class ImageTask(Task[ImageData]):
-    """Pictures from a cache of their files (data.images.cache)."""
+    """Pictures from a cache of their files (data.images.maker)."""
 
     # --- reading ---
 

@@ -15,9 +15,9 @@ from data.multimodal.config import MultimodalData
 from data.multimodal.vocabulary import Languages
 from data.reading import caches
 from data.reading.examples import StoredExamples
+from data.scores import chrf
 from data.speech.metrics import error_rates
 from data.task import Example
-from data.translation import metrics
 
 _COLUMNS = ("chrf", "exact", "wer")
 
@@ -164,7 +164,7 @@ def _scores(pairs: Sequence[tuple[str, str]]) -> dict[str, float]:
         return {"chrf": 0.0, "exact": 0.0, "wer": 0.0}
     texts, outputs = map(list, zip(*pairs, strict=True))
     exact = float(np.mean([text.lower() == output.lower() for text, output in pairs]))
-    return metrics.chrf(texts, outputs) | {"exact": exact, "wer": error_rates(texts, outputs)["wer"]}
+    return chrf(texts, outputs) | {"exact": exact, "wer": error_rates(texts, outputs)["wer"]}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,7 +26,7 @@ from models.families import ModelConfig
 
 
 class MultimodalTask(Task[MultimodalData]):
-    """Packs of pictures or sounds with texts from a cache (data.multimodal.cache)."""
+    """Packs of pictures or sounds with texts from a cache (data.multimodal.maker)."""
 
     # --- reading ---
 

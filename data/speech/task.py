@@ -43,7 +43,7 @@ class TellsUtterances(Protocol):
 
 
 class SpeechTask(Task[SpeechData]):
-    """Rows of utterances from a cache of samples (data.speech.cache)."""
+    """Rows of utterances from a cache of samples (data.speech.maker)."""
 
     # --- reading ---
 

@@ -7,8 +7,8 @@ import pytest
 
 from data.packages import fetch
 from data.prepare import prepare
-from data.translation import cache as translation_cache
 from data.translation import corpus
+from data.translation.maker import TranslationMaker
 from data.translation.sources import CATALOGUES
 from data.vocabularies import sentencepiece
 from data.vocabularies.sentencepiece import Vocabulary
@@ -72,7 +72,7 @@ def test_held_out_strings_are_raw(tiny, cache):
 def test_preparing_again_does_no_work(tiny, cache, monkeypatch):
     """A cache that is up to date is returned as it is: nothing is fetched, trained or written."""
     before = {path: path.stat().st_mtime_ns for path in cache.rglob("*")}
-    monkeypatch.setattr(translation_cache, "build", None)  # would raise if called
+    monkeypatch.setattr(TranslationMaker, "build", None)  # would raise if called
     monkeypatch.setattr(fetch, "fetch", None)
     said = []
     assert prepare("tiny", TINY, data_dir=tiny, progress=said.append) == cache
@@ -96,7 +96,8 @@ def test_vocabularies_see_training_text_only(tiny, cache, monkeypatch):
     """No held-out line reaches the training of a vocabulary."""
     seen = {}
     monkeypatch.setattr(sentencepiece, "train", lambda lines, path, *, size, tags=(): seen.setdefault(size, set(lines)))
-    translation_cache._train_vocabularies("permissive", {"other": "packages"}, 401, 402, tiny)
+    settings = dataclasses.replace(TINY, source_vocabulary=401, target_vocabulary=402)
+    TranslationMaker("x", settings, tiny)._vocabularies({"other": "packages"})
     splits = corpus.divide(CATALOGUES["permissive"], tiny / "packages")
     for side, size in (("source", 401), ("english", 402)):
         trained = {getattr(pair, side) for pairs in splits["train"].values() for pair in pairs}
@@ -106,7 +107,7 @@ def test_vocabularies_see_training_text_only(tiny, cache, monkeypatch):
 
 def test_rows_are_what_the_seqio_tasks_say(tiny, cache):
     """The cache holds, token for token, the examples of the SeqIO tasks that define the data."""
-    from data.translation import tasks
+    from data.translation import seqio_tasks as tasks
 
     registered = tasks.add_message_catalogues(
         "permissive", source=cache / "source.model", target=cache / "target.model", data_dir=tiny / "tfds"
