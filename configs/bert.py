@@ -11,7 +11,7 @@ from data.labelled.config import LabelledData
 from data.text.config import MaskedTextData
 from models.bert.config import BertConfig
 from models.execution import Execution
-from models.parts.attention.config import LayerKind
+from models.parts.attention.config import LayerVariant
 from models.parts.heads_config import Classification, MaskedLm, SentenceEmbedding, Span, Tagging
 from models.sharding import layouts
 from models.sharding.layout import rules
@@ -157,7 +157,7 @@ def modernbert_base() -> Experiment:
             positions="rotary",
             max_positions=0,
             rotary_base=160_000.0,
-            kinds=(LayerKind(), *[LayerKind(window=65, base=10_000.0)] * 2),
+            kinds=(LayerVariant(), *[LayerVariant(window=65, base=10_000.0)] * 2),
             norm_bias=False,
             norm_eps=1e-5,
             order="pre",

@@ -18,7 +18,7 @@ from configs.optimizers import Adafactor, InverseSqrt, gpt3_adamw
 from models.execution import Execution
 from models.gpt.config import GptConfig
 from models.gpt.layouts import LAYOUTS
-from models.parts.attention.config import Latent, LayerKind, Rotary
+from models.parts.attention.config import Latent, LayerVariant, Rotary
 from models.parts.moe.config import MoeConfig
 from models.sharding.layout import Layout
 from models.sharding.layouts import data_parallel, fully_sharded
@@ -128,7 +128,7 @@ def gpt_oss_20b() -> Experiment:
         norm_eps=1e-5,
         rotary_base=150_000.0,
         rotary=yarn,
-        kinds=(LayerKind(window=128), LayerKind()),
+        kinds=(LayerVariant(window=128), LayerVariant()),
         sinks=True,
         attention_bias=True,
         ffn_bias=True,

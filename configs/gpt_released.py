@@ -14,7 +14,7 @@ from configs.optimizers import gpt3_adamw
 from data.text.config import TextData
 from models.execution import Execution
 from models.gpt.config import GptConfig
-from models.parts.attention.config import LayerKind, Rotary
+from models.parts.attention.config import LayerVariant, Rotary
 from models.sharding.layout import Layout
 from models.sharding.layouts import data_parallel, fully_sharded, two_d
 
@@ -71,7 +71,7 @@ def mistral_7b() -> Experiment:
         hidden_dim=14_336,
         heads=32,
         kv_heads=8,
-        kinds=(LayerKind(window=4096),),
+        kinds=(LayerVariant(window=4096),),
     )
     return _released("mistral_7b", model)
 
@@ -125,7 +125,7 @@ def gemma2_9b() -> Experiment:
         kv_heads=8,
         logit_cap=50.0,
         softmax_cap=30.0,
-        kinds=(LayerKind(window=4096), LayerKind()),
+        kinds=(LayerVariant(window=4096), LayerVariant()),
     )
     return _released("gemma2_9b", model)
 
@@ -133,7 +133,7 @@ def gemma2_9b() -> Experiment:
 def gemma3_4b() -> Experiment:
     """The decoder of Gemma 3 4B (arXiv 2503.19786): a window of 1024 in five of six layers, with rotary positions of their own;
     34 layers of 2560; 3,880,263,168 parameters."""
-    local = LayerKind(window=1024, base=10_000.0, scaled=False)
+    local = LayerVariant(window=1024, base=10_000.0, scaled=False)
     model = _gemma(
         "gemma3_text",
         vocab=262_208,
@@ -146,7 +146,7 @@ def gemma3_4b() -> Experiment:
         rotary=Rotary(scaling="linear", factor=8.0),
         qk_norm=True,
         qk_norm_kind="rms_plus_one",
-        kinds=(local, local, local, local, local, LayerKind()),
+        kinds=(local, local, local, local, local, LayerVariant()),
     )
     return _released("gemma3_4b", model)
 
@@ -219,7 +219,7 @@ def smollm3_3b() -> Experiment:
         rotary_base=5e6,
         norm_eps=1e-6,
         tied=True,
-        kinds=(LayerKind(), LayerKind(), LayerKind(), LayerKind(rotary=False)),
+        kinds=(LayerVariant(), LayerVariant(), LayerVariant(), LayerVariant(rotary=False)),
     )
     return _released("smollm3_3b", model)
 

@@ -228,7 +228,7 @@ def reader(entries: Iterable[Entry], fetch: Fetch, source: object) -> Read:
     Args:
       source: the file or folder, for errors; a piece with NaN or infinite numbers raises InterchangeError.
     """
-    where = {part.name: (e, i) for e in entries for i, part in enumerate(e.parts)}
+    scope = {part.name: (e, i) for e in entries for i, part in enumerate(e.parts)}
 
     def piece_of(entry: Entry, theirs: str, i: int, index: Index) -> np.ndarray:
         piece = entry.split(fetch(theirs))[i][index]
@@ -236,7 +236,7 @@ def reader(entries: Iterable[Entry], fetch: Fetch, source: object) -> Read:
         return piece
 
     def read(name: str, index: Index = ()) -> np.ndarray:
-        entry, i = where[name]
+        entry, i = scope[name]
         if not entry.stacked:
             return piece_of(entry, entry.theirs, i, index)
         axes = len(entry.stacked)

@@ -77,11 +77,11 @@ class Model(Protocol):
 
     Attributes:
       c: its configuration.
-      where: the root component, with the layout and the mesh.
+      scope: the root component, with the layout and the mesh.
     """
 
     c: Any  # a ModelConfig; each family's model declares its own
-    where: Component
+    scope: Component
 
     @property
     def coupled(self) -> tuple[str, ...]:
@@ -148,9 +148,9 @@ class Staged(nnx.Module, abc.ABC):
       stack: the name of the attribute, and component, that holds the last stack of layers.
     """
 
-    stack: ClassVar[str]
+    stack_name: ClassVar[str]
     c: Any  # a ModelConfig; each family's model declares its own
-    where: Component
+    scope: Component
 
     @property
     def coupled(self) -> tuple[str, ...]:
@@ -193,7 +193,7 @@ class Staged(nnx.Module, abc.ABC):
             arrays, loss = self.before(batch, prologue, totals)
             batch, first = batch | arrays, [loss]
         embedding, layers = part_contexts(context)
-        blocks = getattr(self, self.stack)
+        blocks = getattr(self, self.stack_name)
         depth = jax.tree.leaves(blocks)[0].shape[0]
         x, middle = self.apply_layers(blocks, self.embed(batch, embedding), batch, layers.for_layers(depth), totals)
         return functools.reduce(operator.add, [*first, middle, self.head_loss(x, batch, context, totals)])
@@ -243,7 +243,7 @@ class ShowsAttention(Protocol):
 class MakeModel(Protocol):
     """Makes a model, parameters and all, from its configuration: the model's class."""
 
-    def __call__(self, c: Any, key: jax.Array, where: Component) -> Model: ...
+    def __call__(self, c: Any, key: jax.Array, scope: Component) -> Model: ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -74,15 +74,15 @@ def row(args: Any, grid: tuple[int, int], dilation: int) -> dict[str, Any]:
     from models.sharding.component import Component, make_mesh
 
     layout = Layout(name="space", mesh=(("rows", grid[0]), ("columns", grid[1])), rules=rules(height="rows", width="columns"))
-    where = Component(layout, mesh=make_mesh(layout, devices(args, grid)))
+    scope = Component(layout, mesh=make_mesh(layout, devices(args, grid)))
     alone = Component(Layout(name="alone", mesh=(("all", 1),)))
     found: dict[str, Any] = {"grid": f"{grid[0]}x{grid[1]}", "dilation": dilation}
-    for name, place in (("plain", alone), ("ours", where)):
-        found[name] = compiled(args, where, lambda x, w, p=place: convolve(x, w, p, dilation=dilation))
+    for name, place in (("plain", alone), ("ours", scope)):
+        found[name] = compiled(args, scope, lambda x, w, p=place: convolve(x, w, p, dilation=dilation))
     return found
 
 
-def compiled(args: Any, where: Any, convolution: Any) -> dict[str, Any]:
+def compiled(args: Any, scope: Any, convolution: Any) -> dict[str, Any]:
     """Returns what the gradient of a convolution sends when it is compiled for a mesh."""
     import jax
     import jax.numpy as jnp
@@ -92,7 +92,7 @@ def compiled(args: Any, where: Any, convolution: Any) -> dict[str, Any]:
     from trainers.programs.collectives import collectives
 
     dtype = jnp.dtype(args.dtype or ("bfloat16" if args.topology else "float32"))
-    space, whole = (NamedSharding(where.mesh, spec) for spec in (PartitionSpec(None, "rows", "columns"), PartitionSpec()))
+    space, whole = (NamedSharding(scope.mesh, spec) for spec in (PartitionSpec(None, "rows", "columns"), PartitionSpec()))
     image = jax.ShapeDtypeStruct((1, args.size, args.size, args.channels), dtype, sharding=space)
     filters = jax.ShapeDtypeStruct((3, 3, args.channels, args.channels), dtype, sharding=whole)
 
@@ -100,7 +100,7 @@ def compiled(args: Any, where: Any, convolution: Any) -> dict[str, Any]:
         return jax.grad(lambda x, w: jnp.sum(jnp.square(convolution(x, w).astype(jnp.float32))), argnums=(0, 1))(x, w)
 
     program = jax.jit(gradient, out_shardings=(space, whole)).lower(image, filters).compile()
-    found = collectives(hlo.parse(program.as_text() or ""), dict(where.mesh.shape))
+    found = collectives(hlo.parse(program.as_text() or ""), dict(scope.mesh.shape))
     moved = [c for c in found if c.kind in ("collective-permute", "all-gather", "all-to-all")]
     analysis: Any = program.memory_analysis()
     return {

@@ -83,7 +83,7 @@ def forecasts(e: Any, weights: Any, prepared: Any, at: int, leads: list[int]) ->
     import jax.numpy as jnp
 
     from data.grids import metrics, windows
-    from models.sharding.params import merge
+    from models.sharding.params import with_params
     from trainers.evaluation.place import placed
 
     plan, params = placed(e, weights)
@@ -93,7 +93,7 @@ def forecasts(e: Any, weights: Any, prepared: Any, at: int, leads: list[int]) ->
 
     @jax.jit
     def probabilities(params: Any, batch: Any) -> tuple[jax.Array, jax.Array]:
-        probs_HWK = jax.nn.softmax(merge(plan.model, params)(batch)[0], axis=-1)
+        probs_HWK = jax.nn.softmax(with_params(plan.model, params)(batch)[0], axis=-1)
         over_QHW = jnp.stack([jnp.sum(probs_HWK[..., place:], axis=-1) for place in places])
         return probs_HWK @ jnp.asarray(middles, probs_HWK.dtype), over_QHW
 

@@ -55,10 +55,10 @@ def main() -> int:
         return _all(args)
     e = cli.chosen(args, overrides)
     e = dataclasses.replace(e, layout=dataclasses.replace(e.layout, torus=_torus(args.torus) or e.layout.torus))
-    where = _slice(args.topology, e)
+    pod = _slice(args.topology, e)
     if args.search:
-        return _search(args, e, where)
-    return _plan(args, e, where)
+        return _search(args, e, pod)
+    return _plan(args, e, pod)
 
 
 def _torus(text: str | None) -> tuple[tuple[str, str], ...]:
@@ -85,27 +85,27 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _planned(args: argparse.Namespace, e: Experiment, where: Slice) -> dict[str, Any]:
+def _planned(args: argparse.Namespace, e: Experiment, pod: Slice) -> dict[str, Any]:
     """Returns an experiment's report; writes its program to the folder of --hlo."""
     from trainers.pods import report
 
-    planned, text = report.plan(e, where, _options(args, e), kernel_efficiency=args.kernel_efficiency)
+    planned, text = report.plan(e, pod, _options(args, e), kernel_efficiency=args.kernel_efficiency)
     if args.hlo:
-        _write(args.hlo / f"{e.name}.{where.chip.name}.hlo.txt", text)
+        _write(args.hlo / f"{e.name}.{pod.chip.name}.hlo.txt", text)
     return planned
 
 
-def _plan(args: argparse.Namespace, e: Experiment, where: Slice) -> int:
+def _plan(args: argparse.Namespace, e: Experiment, pod: Slice) -> int:
     from trainers.pods import page, report, search
     from trainers.pods.topology import DoesNotFit
 
     try:
-        planned = _planned(args, e, where)
+        planned = _planned(args, e, pod)
     except DoesNotFit as refusal:
         _say(f"{refusal}; looking for the nearest plans that fit")
-        evaluate = functools.partial(_report, args, where)
-        near = search.nearest_that_fit(e, where, evaluate, options=_options(args, e), say=_say)
-        planned = {"experiment": e.name, "topology": str(where), "fits": False, "hbm_gib_per_chip": refusal.needed}
+        evaluate = functools.partial(_report, args, pod)
+        near = search.nearest_that_fit(e, pod, evaluate, options=_options(args, e), say=_say)
+        planned = {"experiment": e.name, "topology": str(pod), "fits": False, "hbm_gib_per_chip": refusal.needed}
         planned |= {"hbm_limit_gib": refusal.limit, "nearest": _as_data(near)}
         if args.json:
             cli.print_json(planned)
@@ -116,19 +116,19 @@ def _plan(args: argparse.Namespace, e: Experiment, where: Slice) -> int:
     return 0 if planned["checks_passed"] else 1
 
 
-def _report(args: argparse.Namespace, where: Slice, candidate: Any) -> dict[str, Any]:
+def _report(args: argparse.Namespace, pod: Slice, candidate: Any) -> dict[str, Any]:
     """Returns a candidate's report, for a search."""
     from trainers.pods import report
 
     e = candidate.experiment
-    return report.plan(e, where, _options(args, e), kernel_efficiency=args.kernel_efficiency)[0]
+    return report.plan(e, pod, _options(args, e), kernel_efficiency=args.kernel_efficiency)[0]
 
 
-def _search(args: argparse.Namespace, e: Experiment, where: Slice) -> int:
+def _search(args: argparse.Namespace, e: Experiment, pod: Slice) -> int:
     from trainers.pods import search
 
-    evaluate = functools.partial(_report, args, where)
-    results = search.search(e, where, evaluate, options=_options(args, e), say=_say)
+    evaluate = functools.partial(_report, args, pod)
+    results = search.search(e, pod, evaluate, options=_options(args, e), say=_say)
     cli.print_json(_as_data(results)) if args.json else print("\n".join(map(str, results)))
     return 0
 

@@ -29,7 +29,7 @@ def write(workdir: Path, e: Experiment, weights: Any) -> Path:
     from data.reading.batches import held_out_batches
     from data.reading.caches import cache_folder, class_names
     from models.protocol import Classifies, ShowsAttention
-    from models.sharding.params import merge
+    from models.sharding.params import with_params
     from trainers.evaluation.place import placed
     from trainers.monitoring import history
 
@@ -40,7 +40,7 @@ def write(workdir: Path, e: Experiment, weights: Any) -> Path:
     names = class_names(folder)
     split: str = getattr(e.eval, "split", "test")
     held_out = task_of(e.data).held_out(folder, folder, split, 0)
-    outputs = jax.jit(lambda params, batch: jax.nn.softmax(merge(plan.model, params)(batch)))
+    outputs = jax.jit(lambda params, batch: jax.nn.softmax(with_params(plan.model, params)(batch)))
     found = [np.asarray(outputs(params, b)) for b in held_out_batches(held_out.rows, e.data.features(), e.eval.batch_size)]
     p_NC, labels_N = np.concatenate(found)[: held_out.count], held_out.extra
     said_N = p_NC.argmax(axis=1)
@@ -63,7 +63,7 @@ def write(workdir: Path, e: Experiment, weights: Any) -> Path:
     if isinstance(plan.model, ShowsAttention):
         some = [held_out.rows[at] for at in np.linspace(0, held_out.count - 1, LOOKED_AT).astype(int).tolist()]
         (batch,) = held_out_batches(some, e.data.features(), LOOKED_AT)
-        maps = jax.jit(lambda params, batch: merge(plan.model, params).attention_maps(batch))(params, batch)
+        maps = jax.jit(lambda params, batch: with_params(plan.model, params).attention_maps(batch))(params, batch)
         note = "How much of each patch the others take, mean over heads and queries: in the first layer (middle) and in the last."
         parts.append(("Where it looks", picture(looks, (batch["images"], np.asarray(maps))), note))
     heading = f"{e.name}: {np.mean(said_N == labels_N):.1%} of {held_out.count:,} right"

@@ -115,7 +115,7 @@ def tensor_place(figure: Any, e: Experiment) -> str:
     from trainers.plan import make_plan
 
     info = next(i for i in make_plan(e, abstract=True).parameters if "expert" in i.axes)
-    cuts = e.layout.cut(info.axes, info.shape, component=info.where.path)
+    cuts = e.layout.cut(info.axes, info.shape, component=info.scope.path)
     at = info.axes.index("expert")
     experts, shards = info.shape[at], e.layout.num_shards(cuts[at])
     axes = figure.subplots()

@@ -100,19 +100,19 @@ def make(
 def optimized(infos: PyTree, tree: PyTree) -> PyTree:
     """Returns what a tree of parameters' structure has of those that the optimizer changes (models.sharding.params.param)."""
     flat = flatten(tree)
-    return nest({name: flat[name] for name, info in flatten(infos).items() if info.moved is None})
+    return nest({name: flat[name] for name, info in flatten(infos).items() if info.sign_step is None})
 
 
 def _beside_moved(tx: optax.GradientTransformation, infos: PyTree, freeze_layers: int) -> optax.GradientTransformation:
     """Returns `tx` for the parameters that it changes; those that are moved by a fixed step have no state."""
-    moved = {name: info for name, info in flatten(infos).items() if info.moved is not None}
+    moved = {name: info for name, info in flatten(infos).items() if info.sign_step is not None}
     if not moved:
         return tx
     frozen = _without_lowest(nest(moved), freeze_layers)
 
     def update(updates: Any, state: Any, params: Any = None) -> Any:
         flat = flatten(updates)
-        steps = nest({name: -info.moved * jnp.sign(flat[name]) for name, info in moved.items()})
+        steps = nest({name: -info.sign_step * jnp.sign(flat[name]) for name, info in moved.items()})
         steps: Any = frozen.update(steps, optax.EmptyState())[0]
         made: Any = tx.update(optimized(infos, updates), state, optimized(infos, params))
         return nest(flatten(made[0]) | flatten(steps)), made[1]
@@ -227,7 +227,7 @@ def state_shardings(state: PyTree, infos: PyTree, mesh: Mesh) -> PyTree:
 
 
 def _statistic_spec(info: ParamInfo, last, shape: tuple[int, ...]) -> PartitionSpec:
-    spec = tuple(info.spec(extra=info.where.layout.optimizer))
+    spec = tuple(info.spec(extra=info.scope.layout.optimizer))
     if shape == info.shape:
         return PartitionSpec(*spec)
     stacked, dims = spec[: info.stacked], spec[info.stacked :]

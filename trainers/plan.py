@@ -18,7 +18,7 @@ from models.families import family_of
 from models.protocol import ChecksRows, Model
 from models.sharding.component import Component, make_mesh
 from models.sharding.layout import LayoutError
-from models.sharding.params import ParamInfo, components, describe, flatten, nest, split
+from models.sharding.params import ParamInfo, components, describe, flatten, nest, to_params
 from models.sharding.pipelines import one_f_one_b
 from models.sharding.pipelines.checks import check_pipelines
 from models.sharding.pipelines.gpipe import data_axes, schedules, to_layer_order, to_stage_order
@@ -119,23 +119,23 @@ def input_sharding(model: Model, name: str, feature: Feature, rows: int) -> Name
     Raises:
       LayoutError: its dimensions, or the rows, are not divisible as the rules say.
     """
-    where = model.where.at(feature.component)
-    spec = where.spec(("batch", *feature.axes), (rows, *feature.shape), tensor=f"input {name!r}")
-    return where.mesh and NamedSharding(where.mesh, spec)
+    scope = model.scope.at(feature.component)
+    spec = scope.spec(("batch", *feature.axes), (rows, *feature.shape), tensor=f"input {name!r}")
+    return scope.mesh and NamedSharding(scope.mesh, spec)
 
 
 def abstract_model(experiment: Experiment, mesh: Mesh | None = None) -> Model:
     """Returns the model of an experiment with shapes for parameters; raises LayoutError if its layout does not fit it."""
-    where = Component(experiment.layout, mesh=mesh, execution=experiment.execution)
+    scope = Component(experiment.layout, mesh=mesh, execution=experiment.execution)
     family = family_of(experiment.model)
-    build = functools.partial(family.model, experiment.model, where=where)
+    build = functools.partial(family.model, experiment.model, scope=scope)
     model = jax.eval_shape(lambda key: build(key=key), jax.random.key(0))
     experiment.layout.check_components(components(model))
     experiment.execution.check(components(model), family.activations)
     infos = list(describe(model))
     for info in infos:
         info.spec()
-    schedules(where, infos)  # raises LayoutError if a pipeline does not fit its layers
+    schedules(scope, infos)  # raises LayoutError if a pipeline does not fit its layers
     check_pipelines(model)
     return model
 
@@ -191,7 +191,7 @@ def _check_rows(e: Experiment, model: Model) -> None:
     if rows % parts:
         raise LayoutError(f"batch_size={rows} is not divisible by microbatches={parts}")
     for path, settings in e.layout.pipelines:
-        m, shards = settings.microbatches, e.layout.num_shards(data_axes(model.where.at(path)))
+        m, shards = settings.microbatches, e.layout.num_shards(data_axes(model.scope.at(path)))
         if rows // parts % (m * shards):
             fits = [n for n in range(1, rows + 1) if rows // parts % (n * shards) == 0]
             nearest = min(fits, key=lambda n: abs(n - m), default=None)
@@ -204,7 +204,7 @@ def _check_rows(e: Experiment, model: Model) -> None:
     for name, feature in e.data.features().items():
         input_sharding(model, name, feature, rows // parts)
     if e.data.cache:
-        model.where.spec(("batch", None), (e.eval.batch_size, 0), tensor="held-out rows")
+        model.scope.spec(("batch", None), (e.eval.batch_size, 0), tensor="held-out rows")
 
 
 def _shapes(plan: Plan) -> State:
@@ -218,8 +218,8 @@ def _shapes(plan: Plan) -> State:
 def _fresh(plan: Plan, key: jax.Array) -> State:
     """Returns a fresh state. Initial values depend on the key alone, never on the layout."""
     e = plan.experiment
-    where = dataclasses.replace(plan.model.where, mesh=None)
-    flat = flatten(split(family_of(e.model).model(e.model, key, where)))
+    scope = dataclasses.replace(plan.model.scope, mesh=None)
+    flat = flatten(to_params(family_of(e.model).model(e.model, key, scope)))
     flat = {name: x.astype(e.train.master_dtype) for name, x in flat.items()}
     flat = adapt.quantized(flat, {info.name: info for info in describe(plan.model)}, e.train.lora)
     flat |= adapt.create({k: i for k, i in flatten(plan.infos).items() if k.startswith(adapt.PREFIX)}, key)

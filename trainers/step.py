@@ -11,7 +11,7 @@ import optax
 
 from models.parts.losses import Loss
 from models.protocol import Batch, Context
-from models.sharding.params import flatten, merge, nest
+from models.sharding.params import flatten, nest, with_params
 from models.sharding.pipelines import one_f_one_b
 from trainers.chips import Options, compile_with, options_for
 from trainers.optimizers import optimized
@@ -32,7 +32,7 @@ def gradients(plan: Plan, params: Any, batch: Batch, context: Context) -> tuple[
 
     def objective(trained: Any, part: Batch, context: Context) -> tuple[jax.Array, Loss]:
         params = nest(flatten(trained) | flatten(frozen))
-        loss = merge(plan.model, plan.in_place(params)).loss(part, context, totals)
+        loss = with_params(plan.model, plan.in_place(params)).loss(part, context, totals)
         return loss.value, loss
 
     def part_gradients(part: Batch, context: Context) -> tuple[Any, Loss]:
@@ -52,7 +52,7 @@ def gradients(plan: Plan, params: Any, batch: Batch, context: Context) -> tuple[
     features = plan.experiment.data.features()
 
     def accumulate(total, inputs):
-        part = {k: plan.model.where.at(features[k].component).shard(v, "batch", *features[k].axes) for k, v in inputs[0].items()}
+        part = {k: plan.model.scope.at(features[k].component).shard(v, "batch", *features[k].axes) for k, v in inputs[0].items()}
         return jax.tree.map(jnp.add, total, part_gradients(part, dataclasses.replace(context, key=inputs[1]))), None
 
     inputs = ({k: parts(v) for k, v in batch.items()}, context.keys(n))

@@ -17,30 +17,30 @@ from models.parts.losses import Loss, Totals, zero_loss
 from models.parts.transformer import Block
 from models.protocol import Batch, Context, Staged
 from models.sharding.component import Component
-from models.sharding.params import stack
+from models.sharding.params import stack_modules
 
 
 class Bert(Staged):
     """The whole model. Parameters only; every method is a pure function of them and its arguments."""
 
-    def __init__(self, c: BertConfig, key: jax.Array, where: Component):
+    def __init__(self, c: BertConfig, key: jax.Array, scope: Component):
         k1, k2, k3, k4, k5 = jax.random.split(key, 5)
         m = c.model_dim
-        self.c, self.where = c, where
-        self.embedding = Embedding(c.vocab, m, k1, where / "embedding", std=0.02)
+        self.c, self.scope = c, scope
+        self.embedding = Embedding(c.vocab, m, k1, scope / "embedding", std=0.02)
         self.position_embedding = self._table(c.max_positions, k2, "position_embedding")
         self.type_embedding = self._table(c.types, k3, "type_embedding")
-        self.embedding_norm = transformer.norm(c, where / "embedding_norm") if c.embedding_norm else None
+        self.embedding_norm = transformer.norm(c, scope / "embedding_norm") if c.embedding_norm else None
         if c.bare_first:  # a stack of one layer, which is run as the other one is
-            first = stack(lambda k: Block(c, k, where / "first", normed=False), jax.random.fold_in(k4, 1), 1)
+            first = stack_modules(lambda k: Block(c, k, scope / "first", normed=False), jax.random.fold_in(k4, 1), 1)
         self.first = first if c.bare_first else None
-        self.encoder = stack(lambda k: Block(c, k, where / "encoder"), k4, c.layers - c.bare_first)
-        self.final_norm = None if c.order == "post" else transformer.norm(c, where / "final_norm")
-        self.head = heads.make(c, c.head, k5, where / "head")
+        self.encoder = stack_modules(lambda k: Block(c, k, scope / "encoder"), k4, c.layers - c.bare_first)
+        self.final_norm = None if c.order == "post" else transformer.norm(c, scope / "final_norm")
+        self.head = heads.make(c, c.head, k5, scope / "head")
 
     def _table(self, rows: int, key: jax.Array, name: str) -> Embedding | None:
-        where = self.where / name
-        return Embedding(rows, self.c.model_dim, key, where, std=0.02, axis="positions") if rows else None
+        scope = self.scope / name
+        return Embedding(rows, self.c.model_dim, key, scope, std=0.02, axis="positions") if rows else None
 
     def __call__(self, batch: Batch) -> jax.Array:
         """Returns the head's output [B, P, ...] of each slot, outside training (models/parts/heads.py)."""
@@ -59,12 +59,12 @@ class Bert(Staged):
     # `segments` (examples of a row from 1, 0 is padding), `positions` (from 0 in each example) and, with token types, `types`;
     # `slots`, `targets` and what else the head reads are described in models/parts/heads.py.
 
-    stack: ClassVar[str] = "encoder"
+    stack_name: ClassVar[str] = "encoder"
 
     @property
     def coupled(self) -> tuple[str, ...]:
         """Returns the head where its loss compares the rows of a batch with each other; see `Model`."""
-        return ((self.where / "head").path,) if self.head.couples_examples else ()
+        return ((self.scope / "head").path,) if self.head.couples_examples else ()
 
     @property
     def classes(self) -> int:
@@ -73,7 +73,7 @@ class Bert(Staged):
 
     def embed(self, batch: Batch, context: Context) -> jax.Array:
         """Returns the stack's input [B, L, M]: the embeddings, or what a first layer before it makes of them."""
-        c, dtype = self.c, self.where.dtype
+        c, dtype = self.c, self.scope.dtype
         x_BLM = self.embedding(batch["tokens"], dtype)
         if self.position_embedding is not None:
             x_BLM += self.position_embedding(batch["positions"] + c.first_position, dtype)
@@ -112,7 +112,7 @@ class Bert(Staged):
     def _run(self, blocks: Block, x_BLM: jax.Array, batch: Batch, context: Context, before: int | None = None) -> jax.Array:
         """Runs some layers of a stack; `before` it are so many, by default the first layer where it is apart."""
         mask = AttentionMask.for_rows(batch["segments"], batch["segments"])
-        g = transformer.geometry(self.c, batch["positions"], mask)
+        g = transformer.attention_inputs(self.c, batch["positions"], mask)
         numbers = context.numbers + (self.c.bare_first if before is None else before)
         return transformer.run(blocks, x_BLM, g, context.key, transformer.kinds(self.c, numbers))
 

@@ -22,18 +22,18 @@ class Quantizer(nnx.Module):
     In training the choice is drawn, and its gradient is that of the softmax at the temperature of the step.
     """
 
-    def __init__(self, c: ConformerConfig, key: jax.Array, where: Component):
+    def __init__(self, c: ConformerConfig, key: jax.Array, scope: Component):
         k1, k2 = jax.random.split(key)
-        self.c, self.where, g, v = c, where, c.codebooks, c.codes
-        self.weight = param(k1, (c.model_dim, g, v), ("embed", "code_groups", "codes"), normal(1.0), where)
-        self.bias = param(k1, (g, v), ("code_groups", "codes"), zeros, where)
-        self.entries = param(k2, (g, v, c.code_dim // g), ("code_groups", "codes", "code"), _uniform, where)
+        self.c, self.scope, g, v = c, scope, c.codebooks, c.codes
+        self.weight = param(k1, (c.model_dim, g, v), ("embed", "code_groups", "codes"), normal(1.0), scope)
+        self.bias = param(k1, (g, v), ("code_groups", "codes"), zeros, scope)
+        self.entries = param(k2, (g, v, c.code_dim // g), ("code_groups", "codes", "code"), _uniform, scope)
 
     def __call__(self, x_BSM: jax.Array, step: jax.Array, key: jax.Array | None) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Returns (vectors [B, S, D], probabilities of the entries [B, S, G, V], chosen entries int32 [B, S, G])."""
         wide = jnp.promote_types(x_BSM.dtype, jnp.float32)
-        logits_BSGV = add_bias(project(x_BSM, self.weight[...], self.where), self.bias).astype(wide)
-        logits_BSGV = self.where.shard(logits_BSGV, "batch", "length", None, None)
+        logits_BSGV = add_bias(project(x_BSM, self.weight[...], self.scope), self.bias).astype(wide)
+        logits_BSGV = self.scope.shard(logits_BSGV, "batch", "length", None, None)
         chosen_BSG = jnp.argmax(logits_BSGV, axis=-1)
         one_BSGV = jax.nn.one_hot(chosen_BSG, self.c.codes, dtype=wide)
         if key is not None:
@@ -120,13 +120,13 @@ def _unit(x: jax.Array) -> jax.Array:
 class Targets(nnx.Module):
     """The targets of a hidden position, made of what the front heard there: codes, or a linear map of it."""
 
-    def __init__(self, c: ConformerConfig, key: jax.Array, where: Component):
+    def __init__(self, c: ConformerConfig, key: jax.Array, scope: Component):
         k1, k2, k3 = jax.random.split(key, 3)
-        self.c, self.where = c, where
-        self.quantizer = Quantizer(c, k1, where / "quantizer") if c.codebooks else None
+        self.c, self.scope = c, scope
+        self.quantizer = Quantizer(c, k1, scope / "quantizer") if c.codebooks else None
         shape = (c.code_dim if c.codebooks else c.model_dim, c.code_dim)
-        self.target = param(k2, shape, ("code" if c.codebooks else "embed", "code"), normal(shape[0] ** -0.5), where)
-        self.prediction = param(k3, (c.model_dim, c.code_dim), ("embed", "code"), normal(c.model_dim**-0.5), where)
+        self.target = param(k2, shape, ("code" if c.codebooks else "embed", "code"), normal(shape[0] ** -0.5), scope)
+        self.prediction = param(k3, (c.model_dim, c.code_dim), ("embed", "code"), normal(c.model_dim**-0.5), scope)
 
     def __call__(
         self,
@@ -153,8 +153,8 @@ class Targets(nnx.Module):
             )
         loss = contrastive_loss(
             c,
-            project(output_BSM, self.prediction[...], self.where),
-            project(target_BSD, self.target[...], self.where),
+            project(output_BSM, self.prediction[...], self.scope),
+            project(target_BSD, self.target[...], self.scope),
             chosen,
             hidden_BS,
             segments_BS,

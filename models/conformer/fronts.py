@@ -17,17 +17,17 @@ from models.sharding.params import constant, normal, ones, param, zeros
 class MelFront(nnx.Module):
     """Two 3 x 3 convolutions of stride 2 over frames and bands, each with a ReLU, and a linear map: a position is four frames."""
 
-    def __init__(self, c: ConformerConfig, key: jax.Array, where: Component):
+    def __init__(self, c: ConformerConfig, key: jax.Array, scope: Component):
         k1, k2, k3 = jax.random.split(key, 3)
-        self.where, n = where, c.front_channels
+        self.scope, n = scope, c.front_channels
         bands = (c.mels + 3) // 4
         axes = ("filter_height", "filter_width", "in_channels", "channels")
-        self.filter1 = param(k1, (3, 3, 1, n), axes, normal((2 / 9) ** 0.5), where)
-        self.bias1 = param(k1, (n,), ("channels",), zeros, where)
-        self.filter2 = param(k2, (3, 3, n, n), axes, normal((2 / (9 * n)) ** 0.5), where)
-        self.bias2 = param(k2, (n,), ("channels",), zeros, where)
-        self.weight = param(k3, (bands * n, c.model_dim), ("in_channels", "embed"), normal((bands * n) ** -0.5), where)
-        self.bias = param(k3, (c.model_dim,), ("embed",), zeros, where)
+        self.filter1 = param(k1, (3, 3, 1, n), axes, normal((2 / 9) ** 0.5), scope)
+        self.bias1 = param(k1, (n,), ("channels",), zeros, scope)
+        self.filter2 = param(k2, (3, 3, n, n), axes, normal((2 / (9 * n)) ** 0.5), scope)
+        self.bias2 = param(k2, (n,), ("channels",), zeros, scope)
+        self.weight = param(k3, (bands * n, c.model_dim), ("in_channels", "embed"), normal((bands * n) ** -0.5), scope)
+        self.bias = param(k3, (c.model_dim,), ("embed",), zeros, scope)
 
     def __call__(self, frames_BTF: jax.Array, segments_BT: jax.Array) -> jax.Array:
         """Returns positions [B, S, M]."""
@@ -37,8 +37,8 @@ class MelFront(nnx.Module):
             x_BTFC = jax.nn.relu(add_bias(self._halved(x_BTFC, filter_[...].astype(x_BTFC.dtype)), bias))
             segments_BT = segments_BT[:, ::2]
         x_BSX = x_BTFC.reshape(*x_BTFC.shape[:2], -1)
-        x_BSM = add_bias(project(x_BSX, self.weight[...], self.where), self.bias)
-        return self.where.shard(x_BSM, "batch", "res_length", "act_embed")
+        x_BSM = add_bias(project(x_BSX, self.weight[...], self.scope), self.bias)
+        return self.scope.shard(x_BSM, "batch", "res_length", "act_embed")
 
     def _halved(self, x_BTFC: jax.Array, filter_hwCO: jax.Array) -> jax.Array:
         """Returns the convolution [B, T / 2, F / 2, O] as one product of all taps: of frames that a layout cuts, neighbours are
@@ -47,9 +47,9 @@ class MelFront(nnx.Module):
         length, bands = length + length % 2, bands + bands % 2
         padded = jnp.pad(x_BTFC, ((0, 0), (1, 1 + length - x_BTFC.shape[1]), (1, 1 + bands - x_BTFC.shape[2]), (0, 0)))
         taps = [padded[:, i : i + length : 2, j : j + bands : 2] for i in range(3) for j in range(3)]
-        x_BTFX = self.where.shard(jnp.concatenate(taps, axis=-1), "batch", "length", None, None)
+        x_BTFX = self.scope.shard(jnp.concatenate(taps, axis=-1), "batch", "length", None, None)
         y_BTFO = x_BTFX @ filter_hwCO.reshape(9 * channels, -1)
-        return self.where.shard(y_BTFO, "batch", "length", None, "act_channels")
+        return self.scope.shard(y_BTFO, "batch", "length", None, "act_channels")
 
 
 class WaveFront(nnx.Module):
@@ -59,32 +59,32 @@ class WaveFront(nnx.Module):
     A position is an utterance's where all of the 400 samples that it hears are: so its end says nothing of what follows.
     """
 
-    def __init__(self, c: ConformerConfig, key: jax.Array, where: Component):
+    def __init__(self, c: ConformerConfig, key: jax.Array, scope: Component):
         keys = jax.random.split(key, len(WAVE) + 1)
-        self.where, self.utterances, n = where, c.utterances, c.front_channels
+        self.scope, self.utterances, n = scope, c.utterances, c.front_channels
         for i, (size, _) in enumerate(WAVE):
             inputs = n if i else 1
             shape, axes = (size, inputs, n), ("filter_width", "in_channels", "channels")
-            setattr(self, f"filter{i}", param(keys[i], shape, axes, normal((2 / (size * inputs)) ** 0.5), where))
-            bias = param(keys[i], (n,), ("channels",), zeros, where) if c.front_bias else None
+            setattr(self, f"filter{i}", param(keys[i], shape, axes, normal((2 / (size * inputs)) ** 0.5), scope))
+            bias = param(keys[i], (n,), ("channels",), zeros, scope) if c.front_bias else None
             setattr(self, f"bias{i}", bias)
             setattr(self, f"norm{i}", self._norm(c, i))
-        self.norm = Norm(n, where, kind="layer", bias=True, eps=1e-5, axis="in_channels")
-        self.weight = param(keys[-1], (n, c.model_dim), ("in_channels", "embed"), normal(n**-0.5), where)
-        self.bias = param(keys[-1], (c.model_dim,), ("embed",), zeros, where)
+        self.norm = Norm(n, scope, kind="layer", bias=True, eps=1e-5, axis="in_channels")
+        self.weight = param(keys[-1], (n, c.model_dim), ("in_channels", "embed"), normal(n**-0.5), scope)
+        self.bias = param(keys[-1], (c.model_dim,), ("embed",), zeros, scope)
 
     def _norm(self, c: ConformerConfig, i: int) -> "Norm | TimeNorm | None":
         """Returns the norm of convolution i."""
         if c.front_norm == "layer":
-            return Norm(c.front_channels, self.where, kind="layer", bias=True, eps=1e-5, axis="channels")
-        return TimeNorm(c.front_channels, self.where) if i == 0 else None
+            return Norm(c.front_channels, self.scope, kind="layer", bias=True, eps=1e-5, axis="channels")
+        return TimeNorm(c.front_channels, self.scope) if i == 0 else None
 
     def __call__(self, samples_BT1: jax.Array, segments_BT: jax.Array) -> jax.Array:
         """Returns positions [B, S, M]."""
         x_BTC = masked(samples_BT1, segments_BT)
         for i, (size, stride) in enumerate(WAVE):
             filter_kCO = getattr(self, f"filter{i}")[...].astype(x_BTC.dtype)
-            x_BTC = convolve(x_BTC, filter_kCO, self.where, "act_channels", stride=stride)
+            x_BTC = convolve(x_BTC, filter_kCO, self.scope, "act_channels", stride=stride)
             x_BTC = add_bias(x_BTC, getattr(self, f"bias{i}"))
             segments_BT, norm = _heard_whole(segments_BT, size, stride), getattr(self, f"norm{i}")
             if isinstance(norm, TimeNorm):
@@ -92,17 +92,17 @@ class WaveFront(nnx.Module):
             elif norm is not None:
                 x_BTC = norm(x_BTC)
             x_BTC = masked(jax.nn.gelu(x_BTC, approximate=False), segments_BT)
-        x_BSM = add_bias(project(self.norm(x_BTC), self.weight[...], self.where), self.bias)
-        return self.where.shard(x_BSM, "batch", "res_length", "act_embed")
+        x_BSM = add_bias(project(self.norm(x_BTC), self.weight[...], self.scope), self.bias)
+        return self.scope.shard(x_BSM, "batch", "res_length", "act_embed")
 
 
 class TimeNorm(nnx.Module):
     """Normalises each channel over the time of an utterance: of its own frames alone, never of padding."""
 
-    def __init__(self, size: int, where: Component):
+    def __init__(self, size: int, scope: Component):
         key = jax.random.key(0)  # not drawn from
-        self.scale = param(key, (size,), ("channels",), ones, where)
-        self.bias = param(key, (size,), ("channels",), zeros, where)
+        self.scale = param(key, (size,), ("channels",), ones, scope)
+        self.bias = param(key, (size,), ("channels",), zeros, scope)
 
     def __call__(self, x_BTC: jax.Array, segments_BT: jax.Array, utterances: int) -> jax.Array:
         """Returns [B, T, C]; `utterances` is the most of a row."""
@@ -132,9 +132,9 @@ def positions_of(c: ConformerConfig, segments_BT: jax.Array) -> jax.Array:
     return segments_BT
 
 
-def front_of(c: ConformerConfig, key: jax.Array, where: Component) -> MelFront | WaveFront:
+def front_of(c: ConformerConfig, key: jax.Array, scope: Component) -> MelFront | WaveFront:
     """Returns the front that the configuration names."""
-    return (MelFront if c.front == "mel" else WaveFront)(c, key, where)
+    return (MelFront if c.front == "mel" else WaveFront)(c, key, scope)
 
 
 class Places(nnx.Module):
@@ -144,14 +144,14 @@ class Places(nnx.Module):
     Its filter is g v / |v|, with a g and a length of v for each tap (weight normalisation, arXiv 1602.07868).
     """
 
-    def __init__(self, c: ConformerConfig, key: jax.Array, where: Component):
-        self.where, self.groups, self.utterances = where, c.place_groups, c.utterances
+    def __init__(self, c: ConformerConfig, key: jax.Array, scope: Component):
+        self.scope, self.groups, self.utterances = scope, c.place_groups, c.utterances
         shape = (c.place_taps, c.model_dim // c.place_groups, c.model_dim)
         std = 2 * (c.place_taps * c.model_dim) ** -0.5
-        self.filter = param(key, shape, ("filter_width", "in_channels", "channels"), normal(std), where)
+        self.filter = param(key, shape, ("filter_width", "in_channels", "channels"), normal(std), scope)
         length = std * (shape[1] * shape[2]) ** 0.5  # as v is drawn, so that the filter begins as v
-        self.lengths = param(key, shape[:1], ("filter_width",), constant(length), where)
-        self.bias = param(key, (c.model_dim,), ("channels",), zeros, where)
+        self.lengths = param(key, shape[:1], ("filter_width",), constant(length), scope)
+        self.bias = param(key, (c.model_dim,), ("channels",), zeros, scope)
 
     def __call__(self, x_BSM: jax.Array, segments_BS: jax.Array) -> jax.Array:
         """Returns what is added to the positions [B, S, M]; utterances of a row do not reach each other."""
@@ -171,4 +171,4 @@ class Places(nnx.Module):
             )
             y_BSM += jnp.where(own_BS1, heard_BSM, 0)
         y_BSM = jax.nn.gelu(add_bias(y_BSM, self.bias), approximate=False)
-        return self.where.shard(y_BSM, "batch", "res_length", "act_embed")
+        return self.scope.shard(y_BSM, "batch", "res_length", "act_embed")

@@ -21,7 +21,7 @@ from models.parts.layers import Norm, add_bias, dropout, project
 from models.parts.losses import Loss, Totals, token_loss, zero_loss
 from models.protocol import Activations, Batch, Context, Staged
 from models.sharding.component import Component
-from models.sharding.params import normal, param, stack, zeros
+from models.sharding.params import normal, param, stack_modules, zeros
 
 
 class Conformer(Staged):
@@ -31,24 +31,24 @@ class Conformer(Staged):
     `targets_segments` int32 [B, L] of texts, or `masked` int32 [B, S] of pre-training.
     """
 
-    stack: ClassVar[str] = "encoder"
+    stack_name: ClassVar[str] = "encoder"
 
-    def __init__(self, c: ConformerConfig, key: jax.Array, where: Component):
+    def __init__(self, c: ConformerConfig, key: jax.Array, scope: Component):
         k1, k2, k3, k4, k5 = jax.random.split(key, 5)
         self.c: ConformerConfig = c
-        self.where = where
-        self.front = front_of(c, k1, where / "front")
+        self.scope = scope
+        self.front = front_of(c, k1, scope / "front")
         if c.pretrains:
-            self.hidden = param(k2, (c.model_dim,), ("embed",), normal(0.1), where / "front")
+            self.hidden = param(k2, (c.model_dim,), ("embed",), normal(0.1), scope / "front")
         if c.contrastive_layers:
-            first = where / "contrastive"
-            self.contrastive = stack(lambda k: block_of(c, k, first), k3, c.contrastive_layers)
+            first = scope / "contrastive"
+            self.contrastive = stack_modules(lambda k: block_of(c, k, first), k3, c.contrastive_layers)
         norm = functools.partial(Norm, c.model_dim, kind="layer", bias=True, eps=c.norm_eps)
-        self.places = Places(c, k2, where / "front") if c.positions == "convolution" else None
-        self.first_norm = norm(where / "front") if c.block == "transformer_post" else None
-        self.encoder = stack(lambda k: block_of(c, k, where / "encoder"), k4, c.layers)
-        self.final_norm = norm(where / "encoder") if c.final_norm else None
-        self.head = Head(c, k5, where / "head")
+        self.places = Places(c, k2, scope / "front") if c.positions == "convolution" else None
+        self.first_norm = norm(scope / "front") if c.block == "transformer_post" else None
+        self.encoder = stack_modules(lambda k: block_of(c, k, scope / "encoder"), k4, c.layers)
+        self.final_norm = norm(scope / "encoder") if c.final_norm else None
+        self.head = Head(c, k5, scope / "head")
 
     @property
     def coupled(self) -> tuple[str, ...]:
@@ -60,7 +60,7 @@ class Conformer(Staged):
             "encoder": normed,
             "head": self.c.pretrains and self.c.codebooks > 0,
         }
-        return tuple((self.where / name).path for name, compares in names.items() if compares)
+        return tuple((self.scope / name).path for name, compares in names.items() if compares)
 
     @property
     def target_vocab(self) -> int:
@@ -89,7 +89,7 @@ class Conformer(Staged):
     def before(self, batch: Batch, context: Context, totals: Totals) -> tuple[Batch, Loss]:
         """Returns ("heard", what the last stack reads [B, S, M], and what is predicted of it, the front's "features" or "codes";
         the contrastive loss and the drift of w2v-BERT's first stack); see HasPrologue."""
-        features_BSM = self.front(batch["frames"].astype(self.where.dtype), batch["frames_segments"])
+        features_BSM = self.front(batch["frames"].astype(self.scope.dtype), batch["frames_segments"])
         arrays, loss, x_BSM = {}, zero_loss(features_BSM.dtype), features_BSM
         if self.c.pretrains:
             x_BSM = jnp.where(self._hidden(batch)[..., None], self.hidden[...].astype(x_BSM.dtype), x_BSM)
@@ -97,8 +97,8 @@ class Conformer(Staged):
         x_BSM = self._placed(x_BSM, self._segments(batch), first)
         if self.c.contrastive_layers:
             keys = layers.for_layers(self.c.contrastive_layers).key
-            where = self.where / "contrastive"
-            x_BSM, drift = run_blocks(self.contrastive, x_BSM, heard(self.c, self._segments(batch)), keys, where)
+            scope = self.scope / "contrastive"
+            x_BSM, drift = run_blocks(self.contrastive, x_BSM, heard(self.c, self._segments(batch)), keys, scope)
             contrast, codes = self._contrast(features_BSM, x_BSM, batch, totals, told)
             loss += contrast + _drifted(drift)
             assert codes is not None
@@ -131,7 +131,7 @@ class Conformer(Staged):
         del totals
         x_BSM, *features = x
         known = heard(self.c, self._segments(batch))
-        x_BSM, drift = run_blocks(blocks, x_BSM, known, context.key, self.where / "encoder")
+        x_BSM, drift = run_blocks(blocks, x_BSM, known, context.key, self.scope / "encoder")
         return (x_BSM, *features), _drifted(drift)
 
     def head_loss(self, x: Activations, batch: Batch, context: Context, totals: Totals) -> Loss:
@@ -170,7 +170,7 @@ class Conformer(Staged):
     def listened(self, batch: Batch, context: Context) -> tuple[jax.Array, Loss]:
         """Returns (the last block's output [B, S, M], the drift of batch norms): what a larger model hears of sounds."""
         segments_BS = self._segments(batch)
-        x_BSM = self.front(batch["frames"].astype(self.where.dtype), batch["frames_segments"])
+        x_BSM = self.front(batch["frames"].astype(self.scope.dtype), batch["frames_segments"])
         first, context = context.split(2)
         x_BSM = self._placed(x_BSM, segments_BS, first)
         known, loss = heard(self.c, segments_BS), zero_loss(x_BSM.dtype)
@@ -178,7 +178,7 @@ class Conformer(Staged):
             if count:
                 layers, context = context.split(2)
                 keys = layers.for_layers(count).key
-                x_BSM, drift = run_blocks(getattr(self, name), x_BSM, known, keys, self.where / name)
+                x_BSM, drift = run_blocks(getattr(self, name), x_BSM, known, keys, self.scope / name)
                 loss += _drifted(drift)
         return self._normed(x_BSM), loss
 
@@ -202,18 +202,18 @@ class Conformer(Staged):
 class Head(nnx.Module):
     """What the objective adds to the stack; all of it starts fresh where another objective's weights are taken up."""
 
-    def __init__(self, c: ConformerConfig, key: jax.Array, where: Component):
-        self.where, outputs = where, c.codes if c.objective == "w2v_bert" else c.vocab
-        self.targets = Targets(c, key, where) if c.pretrains else None
-        self.transducer = Transducer(c, key, where) if c.objective == "transducer" else None
+    def __init__(self, c: ConformerConfig, key: jax.Array, scope: Component):
+        self.scope, outputs = scope, c.codes if c.objective == "w2v_bert" else c.vocab
+        self.targets = Targets(c, key, scope) if c.pretrains else None
+        self.transducer = Transducer(c, key, scope) if c.objective == "transducer" else None
         if self.transducer is None and outputs:
-            self.weight = param(key, (c.model_dim, outputs), ("embed", "vocab"), normal(c.model_dim**-0.5), where)
-            self.bias = param(key, (outputs,), ("vocab",), zeros, where)
+            self.weight = param(key, (c.model_dim, outputs), ("embed", "vocab"), normal(c.model_dim**-0.5), scope)
+            self.bias = param(key, (outputs,), ("vocab",), zeros, scope)
 
     def __call__(self, x_BSM: jax.Array) -> jax.Array:
         """Returns logits [B, S, V]."""
-        logits_BSV = add_bias(project(x_BSM, self.weight[...], self.where), self.bias)
-        return self.where.shard(logits_BSV, "batch", "length", "act_vocab")
+        logits_BSV = add_bias(project(x_BSM, self.weight[...], self.scope), self.bias)
+        return self.scope.shard(logits_BSV, "batch", "length", "act_vocab")
 
 
 def _drifted(drift: jax.Array) -> Loss:

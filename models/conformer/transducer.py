@@ -14,7 +14,7 @@ from models.parts.decoding import NEVER
 from models.parts.layers import Embedding, add_bias, project
 from models.parts.losses import Loss, Ratio, Totals, per
 from models.sharding.component import Component
-from models.sharding.params import normal, param, stack, zeros
+from models.sharding.params import normal, param, stack_modules, zeros
 
 BLANK = 0
 _MOST = 4  # tokens that a search writes at a position
@@ -23,18 +23,18 @@ _MOST = 4  # tokens that a search writes at a position
 class Lstm(nnx.Module):
     """A layer of long short-term memory [.., P]: the gates of input, forgetting, output and the new content in one product."""
 
-    def __init__(self, size: int, key: jax.Array, where: Component):
+    def __init__(self, size: int, key: jax.Array, scope: Component):
         k1, k2 = jax.random.split(key)
         axes = ("embed", "gates", "mlp")
-        self.where = where
-        self.input = param(k1, (size, 4, size), axes, normal(size**-0.5), where)
-        self.state = param(k2, (size, 4, size), axes, normal(size**-0.5), where)
-        self.bias = param(k1, (4, size), ("gates", "mlp"), zeros, where)
+        self.scope = scope
+        self.input = param(k1, (size, 4, size), axes, normal(size**-0.5), scope)
+        self.state = param(k2, (size, 4, size), axes, normal(size**-0.5), scope)
+        self.bias = param(k1, (4, size), ("gates", "mlp"), zeros, scope)
 
     def __call__(self, x_UP: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         """Returns (output [U, P], the state (output, cell) after it)."""
         h_UP, cell_UP = state
-        gates = add_bias(project(x_UP, self.input[...], self.where) + project(h_UP, self.state[...], self.where), self.bias)
+        gates = add_bias(project(x_UP, self.input[...], self.scope) + project(h_UP, self.state[...], self.scope), self.bias)
         into, forget, out, new = (gates[..., i, :] for i in range(4))
         # As is usual, a fresh layer remembers.
         cell_UP = jax.nn.sigmoid(forget + 1) * cell_UP + jax.nn.sigmoid(into) * jnp.tanh(new)
@@ -45,16 +45,16 @@ class Lstm(nnx.Module):
 class Transducer(nnx.Module):
     """The prediction network, an LSTM over the tokens so far, and the joint network over both sides."""
 
-    def __init__(self, c: ConformerConfig, key: jax.Array, where: Component):
+    def __init__(self, c: ConformerConfig, key: jax.Array, scope: Component):
         k1, k2, k3, k4, k5 = jax.random.split(key, 5)
-        self.c, self.where, p, j = c, where, c.predictor_dim, c.joint_dim
-        self.embedding = Embedding(c.vocab, p, k1, where / "embedding")
-        self.layers = stack(lambda k: Lstm(p, k, where / "predictor"), k2, c.predictor_layers)
-        self.heard = param(k3, (c.model_dim, j), ("embed", "code"), normal(c.model_dim**-0.5), where)
-        self.said = param(k4, (p, j), ("embed", "code"), normal(p**-0.5), where)
-        self.joint_bias = param(k4, (j,), ("code",), zeros, where)
-        self.output = param(k5, (j, c.vocab), ("code", "vocab"), normal(j**-0.5), where)
-        self.output_bias = param(k5, (c.vocab,), ("vocab",), zeros, where)
+        self.c, self.scope, p, j = c, scope, c.predictor_dim, c.joint_dim
+        self.embedding = Embedding(c.vocab, p, k1, scope / "embedding")
+        self.layers = stack_modules(lambda k: Lstm(p, k, scope / "predictor"), k2, c.predictor_layers)
+        self.heard = param(k3, (c.model_dim, j), ("embed", "code"), normal(c.model_dim**-0.5), scope)
+        self.said = param(k4, (p, j), ("embed", "code"), normal(p**-0.5), scope)
+        self.joint_bias = param(k4, (j,), ("code",), zeros, scope)
+        self.output = param(k5, (j, c.vocab), ("code", "vocab"), normal(j**-0.5), scope)
+        self.output_bias = param(k5, (c.vocab,), ("vocab",), zeros, scope)
 
     def start(self, rows: int, dtype: jnp.dtype) -> Any:
         """Returns the state of the prediction network before the first token, [layers, U, P] twice."""
@@ -63,7 +63,7 @@ class Transducer(nnx.Module):
 
     def predict(self, ids_U: jax.Array, state: Any) -> tuple[jax.Array, Any]:
         """Returns (what the network makes of one more token [U, P], its state); the blank stands before the first."""
-        x_UP = self.embedding(ids_U[:, None], self.where.dtype)[:, 0]
+        x_UP = self.embedding(ids_U[:, None], self.scope.dtype)[:, 0]
 
         def layer(x_UP, inputs):
             module, state = inputs
@@ -74,7 +74,7 @@ class Transducer(nnx.Module):
     def joint(self, heard_X: jax.Array, said_X: jax.Array) -> jax.Array:
         """Returns logits [.., V] of projected positions and tokens."""
         joined = jnp.tanh(heard_X + add_bias(said_X, self.joint_bias))
-        return add_bias(project(joined, self.output[...], self.where), self.output_bias)
+        return add_bias(project(joined, self.output[...], self.scope), self.output_bias)
 
     def loss(self, x_USM: jax.Array, real_US: jax.Array, targets_UL: jax.Array, given_UL: jax.Array, totals: Totals) -> Loss:
         """Returns the negative log-likelihood of texts a token, over the whole batch's; those that cannot be said count nothing.
@@ -89,10 +89,10 @@ class Transducer(nnx.Module):
             return state, said_UP
 
         _, said_XUP = jax.lax.scan(read, self.start(len(x_USM), x_USM.dtype), before_UX.T)
-        said_UXJ = project(said_XUP.swapaxes(0, 1), self.said[...], self.where)
-        heard_USJ = project(x_USM, self.heard[...], self.where)
+        said_UXJ = project(said_XUP.swapaxes(0, 1), self.said[...], self.scope)
+        heard_USJ = project(x_USM, self.heard[...], self.scope)
         logits_USXV = self.joint(heard_USJ[:, :, None], said_UXJ[:, None])
-        logits_USXV = self.where.shard(logits_USXV, "batch", "length", None, "act_vocab")
+        logits_USXV = self.scope.shard(logits_USXV, "batch", "length", None, "act_vocab")
         logits_USXV = logits_USXV.astype(jnp.promote_types(logits_USXV.dtype, jnp.float32))
         total_USX = jax.nn.logsumexp(logits_USXV, axis=-1)
         next_UX = jnp.pad(targets_UL, ((0, 0), (0, 1)))
@@ -114,7 +114,7 @@ class Transducer(nnx.Module):
     def greedy(self, x_USM: jax.Array, real_US: jax.Array, steps: int) -> jax.Array:
         """Returns the likeliest token or blank at each step along the sound, int32 [U, steps] with 0 behind the text."""
         rows, length = real_US.shape
-        heard_USJ = project(x_USM, self.heard[...], self.where)
+        heard_USJ = project(x_USM, self.heard[...], self.scope)
         count_U = jnp.sum(real_US, axis=1)
 
         def going(carry) -> jax.Array:
@@ -123,7 +123,7 @@ class Transducer(nnx.Module):
         def advance(carry):
             at_U, here_U, size_U, ids_UL, said_UP, state = carry
             heard_UJ = jnp.take_along_axis(heard_USJ, jnp.minimum(at_U, length - 1)[:, None, None], axis=1)[:, 0]
-            logits_UV = self.joint(heard_UJ, project(said_UP, self.said[...], self.where))
+            logits_UV = self.joint(heard_UJ, project(said_UP, self.said[...], self.scope))
             best_U = jnp.argmax(logits_UV, axis=-1).astype(jnp.int32)
             writes_U = (best_U != BLANK) & (at_U < count_U) & (here_U < _MOST) & (size_U < steps)
             new_UP, new_state = self.predict(best_U, state)
@@ -152,7 +152,7 @@ class Transducer(nnx.Module):
         them, however much they were grown, compete for the next position behind a blank, and alignments of one text are added
         up (time-synchronous decoding: Saon et al. 2020, section 2.2).
         """
-        heard_USJ = project(x_USM, self.heard[...], self.where)
+        heard_USJ = project(x_USM, self.heard[...], self.scope)
         return jax.vmap(lambda heard_SJ, real_S: self._search(heard_SJ, real_S, beams, steps))(heard_USJ, real_US)
 
     def _search(self, heard_SJ: jax.Array, real_S: jax.Array, k: int, steps: int) -> jax.Array:
@@ -172,7 +172,7 @@ class Transducer(nnx.Module):
             heard_J, real = inputs
             begun, ended = hypotheses, []
             for written in range(_MOST + 1):
-                said_KJ = project(hypotheses.said_KP, self.said[...], self.where)
+                said_KJ = project(hypotheses.said_KP, self.said[...], self.scope)
                 logp_KV = jax.nn.log_softmax(self.joint(heard_J, said_KJ).astype(wide))
                 ended.append(hypotheses._replace(score_K=hypotheses.score_K + logp_KV[:, BLANK]))
                 if written < _MOST:

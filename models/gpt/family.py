@@ -29,7 +29,7 @@ MEANING_OF_MIXTURES = (
 
 def comparable(c: GptConfig, lengths: Sequence[int]) -> GptConfig:
     """Returns the configuration with nothing random; see Family.comparable. Routing groups lie within rows."""
-    layers = c.leading_layers + 4 * len(c.unit)
+    layers = c.leading_layers + 4 * len(c.layer_group)
     return dataclasses.replace(c, layers=layers, dropout=0.0, moe=c.moe and c.moe.comparable(min(lengths)))
 
 

@@ -14,55 +14,55 @@ from flax import nnx
 from models.gpt.config import GptConfig
 from models.parts import preferences, transformer
 from models.parts.attention.mask import AttentionMask, arrange
-from models.parts.cache import LayerCache, Slots, to_cache
+from models.parts.kv_cache import LayerCache, Slots, to_cache
+from models.parts.layer_group import LayerGroup, run_groups
 from models.parts.layers import Embedding, dropout, sinusoids
 from models.parts.losses import Loss, Totals, log_probabilities, token_loss_in_chunks, zero_loss
 from models.parts.moe.layer import check_groups, routing_loss
 from models.parts.preferences import preference_loss
-from models.parts.transformer import Block, Geometry, Kind, Statistics
-from models.parts.units import Unit, run_units
+from models.parts.transformer import AttentionInputs, Block, LayerSettings, Statistics
 from models.protocol import Batch, Context, Staged
 from models.sharding.component import Component
-from models.sharding.params import normal, param, stack, zeros
+from models.sharding.params import normal, param, stack_modules, zeros
 
 
 class Softmax(nnx.Module):
     """What the output logits have of their own: a matrix where the embedding is not tied, a bias where there is one."""
 
-    def __init__(self, c: GptConfig, key: jax.Array, where: Component):
-        self.where = where
+    def __init__(self, c: GptConfig, key: jax.Array, scope: Component):
+        self.scope = scope
         init = normal(c.model_dim**-0.5)
-        self.weight = None if c.tied else param(key, (c.model_dim, c.vocab), ("embed", "vocab"), init, where)
-        self.bias = param(key, (c.vocab,), ("vocab",), zeros, where) if c.softmax_bias else None
+        self.weight = None if c.tied else param(key, (c.model_dim, c.vocab), ("embed", "vocab"), init, scope)
+        self.bias = param(key, (c.vocab,), ("vocab",), zeros, scope) if c.softmax_bias else None
 
 
 class Gpt(Staged):
     """The whole model. Parameters only; every method is a pure function of them and its arguments."""
 
-    def __init__(self, c: GptConfig, key: jax.Array, where: Component):
+    def __init__(self, c: GptConfig, key: jax.Array, scope: Component):
         k1, k2, k3, k4 = jax.random.split(key, 4)
-        self.c, self.where = c, where
-        self.embedding = Embedding(c.vocab, c.model_dim, k1, where / "embedding", std=0.02)
-        inner = where / "position_embedding"
+        self.c, self.scope = c, scope
+        self.embedding = Embedding(c.vocab, c.model_dim, k1, scope / "embedding", std=0.02)
+        inner = scope / "position_embedding"
         self.position_embedding = (
             Embedding(c.max_positions, c.model_dim, k2, inner, std=0.02, axis="positions") if c.max_positions else None
         )
         self.leading = (
-            stack(lambda k: Block(c, k, where / "leading"), jax.random.fold_in(k3, 0), c.leading_layers)
+            stack_modules(lambda k: Block(c, k, scope / "leading"), jax.random.fold_in(k3, 0), c.leading_layers)
             if c.leading_layers
             else None
         )
         if c.moe is None:
-            self.decoder = stack(lambda k: Block(c, k, where / "decoder"), k3, c.layers)
+            self.decoder = stack_modules(lambda k: Block(c, k, scope / "decoder"), k3, c.layers)
         else:
-            self.decoder = stack(lambda k: Unit(c, k, where / "decoder", causal=True), k3, c.units)
-        self.final_norm = None if c.order == "post" else transformer.norm(c, where / "final_norm")
-        self.softmax = Softmax(c, k4, where / "softmax")
+            self.decoder = stack_modules(lambda k: LayerGroup(c, k, scope / "decoder", causal=True), k3, c.layer_groups)
+        self.final_norm = None if c.order == "post" else transformer.norm(c, scope / "final_norm")
+        self.softmax = Softmax(c, k4, scope / "softmax")
 
     def __call__(self, batch: Batch) -> jax.Array:
         """Returns the logits [B, L, V] of the token after each, outside training."""
         segments_BL, positions_BL = batch["segments"], batch["positions"]
-        g = self._geometry(positions_BL, self._mask(segments_BL, batch), segments_BL)
+        g = self._attention_inputs(positions_BL, self._mask(segments_BL, batch), segments_BL)
         x_BLM = self._embed(batch["tokens"], positions_BL)
         for layers in self._stacks:
             x_BLM, _ = self._run(layers, x_BLM, g, Context.evaluation().for_layers(depth(layers)))
@@ -72,10 +72,10 @@ class Gpt(Staged):
     def coupled(self) -> tuple[str, ...]:
         """Returns the model itself where the routers' balance is that of all of a batch's tokens together; see `Model`."""
         pooled = self.c.moe is not None and self.c.moe.balance == "pooled" and self.c.moe.balance_weight > 0
-        return (self.where.path,) if pooled else ()
+        return (self.scope.path,) if pooled else ()
 
     @property
-    def _stacks(self) -> list[Block | Unit]:
+    def _stacks(self) -> list[Block | LayerGroup]:
         """The stacks of layers, in order."""
         return [self.decoder] if self.leading is None else [self.leading, self.decoder]
 
@@ -91,11 +91,11 @@ class Gpt(Staged):
     # a token counts: 0 not at all. Those of preference pairs also have `reference` and `betas` (models/parts/preferences.py).
     # Between `embed` and `head_loss` positions are in the layout's order (models/parts/attention/mask.py).
 
-    stack: ClassVar[str] = "decoder"
+    stack_name: ClassVar[str] = "decoder"
 
     def embed(self, batch: Batch, context: Context) -> jax.Array:
         """Returns the input [B, L, M] of the stack: the embedding, and what leading layers make of it."""
-        tokens_BL, positions_BL = (arrange(batch[name], self.where) for name in ("tokens", "positions"))
+        tokens_BL, positions_BL = (arrange(batch[name], self.scope) for name in ("tokens", "positions"))
         x_BLM = self._embed(tokens_BL, positions_BL)
         if self.leading is None:
             return dropout(x_BLM, self.c.dropout, context.key)
@@ -104,7 +104,7 @@ class Gpt(Staged):
         return self._run(self.leading, x_BLM, self._arranged(batch), layers.for_layers(self.c.leading_layers))[0]
 
     def apply_layers(
-        self, blocks: Block | Unit, x_BLM: jax.Array, batch: Batch, context: Context, totals: Totals
+        self, blocks: Block | LayerGroup, x_BLM: jax.Array, batch: Batch, context: Context, totals: Totals
     ) -> tuple[jax.Array, Loss]:
         """Runs some of the layers; see Staged."""
         x_BLM, statistics = self._run(blocks, x_BLM, self._arranged(batch), context)
@@ -115,13 +115,13 @@ class Gpt(Staged):
     def head_loss(self, x_BLM: jax.Array, batch: Batch, context: Context, totals: Totals) -> Loss:
         """Returns the cross-entropy of the last layer's output, of preference pairs DPO's loss; see Staged."""
         del context
-        targets_BL, used_BL = (arrange(x, self.where) for x in following(batch))
+        targets_BL, used_BL = (arrange(x, self.scope) for x in following(batch))
         if preferences.NEEDED in batch:
-            logp_BL = log_probabilities(self._logits, x_BLM, targets_BL, self.where)
-            segments_BL, c = arrange(batch["segments"], self.where), self.c
+            logp_BL = log_probabilities(self._logits, x_BLM, targets_BL, self.scope)
+            segments_BL, c = arrange(batch["segments"], self.scope), self.c
             return preference_loss(logp_BL, used_BL, segments_BL, batch, totals["pairs"], c.label_smoothing)
         return token_loss_in_chunks(
-            self._logits, x_BLM, targets_BL, used_BL, totals["tokens"], self.c.label_smoothing, self.where
+            self._logits, x_BLM, targets_BL, used_BL, totals["tokens"], self.c.label_smoothing, self.scope
         )
 
     def totals(self, batch: Batch) -> Totals:
@@ -138,38 +138,40 @@ class Gpt(Staged):
 
     def check_rows(self, lengths: Mapping[str, int], microbatches: int) -> None:
         """Raises LayoutError where rows are dealt out to microbatches and routing groups span rows."""
-        pipeline = self.where.layout.pipeline(self.stack)
+        pipeline = self.scope.layout.pipeline(self.stack_name)
         parts = microbatches * (pipeline.microbatches if pipeline else 1)
         if self.c.moe and parts > 1:
             check_groups(self.c.moe, lengths.values(), parts)
 
-    def _arranged(self, batch: Batch) -> Geometry:
+    def _arranged(self, batch: Batch) -> AttentionInputs:
         """Returns the geometry of a batch in the layout's order."""
-        segments_BL, positions_BL = (arrange(batch[name], self.where) for name in ("segments", "positions"))
-        return self._geometry(positions_BL, self._mask(segments_BL, batch).in_zigzag(self.where), segments_BL)
+        segments_BL, positions_BL = (arrange(batch[name], self.scope) for name in ("segments", "positions"))
+        return self._attention_inputs(positions_BL, self._mask(segments_BL, batch).in_zigzag(self.scope), segments_BL)
 
-    def _geometry(
+    def _attention_inputs(
         self, positions_BL: jax.Array, mask: AttentionMask, segments_BL: jax.Array, reach_BL: jax.Array | None = None
-    ) -> Geometry:
-        g = transformer.geometry(self.c, positions_BL, mask, reach_BL)
+    ) -> AttentionInputs:
+        g = transformer.attention_inputs(self.c, positions_BL, mask, reach_BL)
         return g if self.c.moe is None else dataclasses.replace(g, real_BL=segments_BL > 0)
 
-    def _run(self, layers: Block | Unit, x_BLM: jax.Array, g: Geometry, context: Context) -> tuple[jax.Array, Statistics]:
+    def _run(
+        self, layers: Block | LayerGroup, x_BLM: jax.Array, g: AttentionInputs, context: Context
+    ) -> tuple[jax.Array, Statistics]:
         """Runs some of the layers of a stack; returns (the last one's output, statistics of mixtures)."""
         kinds = self._kinds(layers, context.numbers)
-        if isinstance(layers, Unit):
-            return run_units(layers, x_BLM, g, context.key, self.where / self.stack, kinds)
+        if isinstance(layers, LayerGroup):
+            return run_groups(layers, x_BLM, g, context.key, self.scope / self.stack_name, kinds)
         return transformer.run(layers, x_BLM, g, context.key, kinds), {}
 
-    def _kinds(self, layers: Block | Unit, numbers: jax.Array) -> Kind | None:
+    def _kinds(self, layers: Block | LayerGroup, numbers: jax.Array) -> LayerSettings | None:
         """Returns the kinds of layers, or of units those of their layers along a second axis, by their numbers in the stack."""
-        if isinstance(layers, Unit):
-            own = jnp.arange(len(self.c.unit))
-            numbers = self.c.leading_layers + numbers[:, None] * len(self.c.unit) + own
+        if isinstance(layers, LayerGroup):
+            own = jnp.arange(len(self.c.layer_group))
+            numbers = self.c.leading_layers + numbers[:, None] * len(self.c.layer_group) + own
         return transformer.kinds(self.c, numbers)
 
     def _embed(self, ids_BL: jax.Array, positions_BL: jax.Array) -> jax.Array:
-        dtype = self.where.dtype
+        dtype = self.scope.dtype
         x_BLM = self.embedding(ids_BL, dtype)
         if self.c.embedding_scale != 1:
             x_BLM *= jnp.asarray(self.c.embedding_scale, dtype)
@@ -181,10 +183,10 @@ class Gpt(Staged):
         if self.final_norm is not None:
             x_BLM = self.final_norm(x_BLM)
         if self.softmax.weight is None:
-            w_MV, where = self.embedding.table[...].T, self.embedding.where
+            w_MV, scope = self.embedding.table[...].T, self.embedding.scope
         else:
-            w_MV, where = self.softmax.weight[...], self.softmax.where
-        return transformer.logits(self.c, x_BLM, w_MV, self.softmax.bias, where)
+            w_MV, scope = self.softmax.weight[...], self.softmax.scope
+        return transformer.logits(self.c, x_BLM, w_MV, self.softmax.bias, scope)
 
     # --- generation, a token at a time ---
 
@@ -210,12 +212,12 @@ class Gpt(Staged):
         segments_BS = (positions_BS < lengths_B[:, None]).astype(jnp.int32)
         mask = AttentionMask.for_rows(segments_BS, segments_BS, causal=not c.prefix)
         slots = Slots.empty(len(ids_BS), hypotheses, steps, lengths_B - 1, size)
-        g, x_BSM = self._geometry(positions_BS, mask, segments_BS, slots.reach_B1), self._embed(ids_BS, positions_BS)
+        g, x_BSM = self._attention_inputs(positions_BS, mask, segments_BS, slots.reach_B1), self._embed(ids_BS, positions_BS)
         heads = None if c.latent else "act_heads" if c.groups == c.heads else "act_kv_heads"
         names = ("batch", None, heads, None)
 
         def grown(x_BSGD: jax.Array) -> jax.Array:
-            return self.where.shard(jnp.pad(x_BSGD, ((0, 0), (0, steps * hypotheses), (0, 0), (0, 0))), *names)
+            return self.scope.shard(jnp.pad(x_BSGD, ((0, 0), (0, steps * hypotheses), (0, 0), (0, 0))), *names)
 
         blocks, layers = [], []
         for layer_stack in self._stacks:
@@ -235,7 +237,7 @@ class Gpt(Staged):
         ids_BK = jnp.where(at == 0, cache.last_B[:, None], ids_BK)
         positions_BK = jnp.broadcast_to(step.positions_BK, ids_BK.shape)
         x_R1M = self._embed(ids_BK.reshape(-1, 1), positions_BK.reshape(-1, 1))
-        g, layers = transformer.cached_geometry(self.c, step), []
+        g, layers = transformer.cached_attention_inputs(self.c, step), []
         if self.c.moe is not None:
             g = dataclasses.replace(g, real_BL=jnp.ones(x_R1M.shape[:2], bool))
         for i, (block, layer) in enumerate(zip(cache.blocks, cache.layers, strict=True)):
@@ -268,7 +270,7 @@ class Cache:
     last_B: jax.Array
 
 
-def depth(layers: Block | Unit) -> int:
+def depth(layers: Block | LayerGroup) -> int:
     """Returns how many blocks or units a stack has."""
     return len(jax.tree.leaves(layers)[0])
 

@@ -22,15 +22,15 @@ from models.sharding.params import normal, param
 class GShardM4(EncoderDecoder):
     """The whole model: two vocabularies, and output logits with a matrix of their own."""
 
-    def __init__(self, c: GShardM4Config, key: jax.Array, where: Component):
+    def __init__(self, c: GShardM4Config, key: jax.Array, scope: Component):
         k1, k2, k3, k4, k5 = jax.random.split(key, 5)
         m = c.model_dim
         self.c: GShardM4Config = c
-        self.where = where
-        self.source_embedding = Embedding(c.source_vocab, m, k1, where / "source_embedding")
-        self.target_embedding = Embedding(c.target_vocab, m, k2, where / "target_embedding")
+        self.scope = scope
+        self.source_embedding = Embedding(c.source_vocab, m, k1, scope / "source_embedding")
+        self.target_embedding = Embedding(c.target_vocab, m, k2, scope / "target_embedding")
         self._make_stacks(k3, k4)
-        self.softmax = param(k5, (m, c.target_vocab), ("embed", "vocab"), normal(m**-0.5), where / "softmax")
+        self.softmax = param(k5, (m, c.target_vocab), ("embed", "vocab"), normal(m**-0.5), scope / "softmax")
 
     @property
     def target_vocab(self) -> int:
@@ -43,7 +43,7 @@ class GShardM4(EncoderDecoder):
 
     def embed_tokens(self, side: Side, ids_BL: jax.Array, positions_BL: jax.Array, key: Key) -> jax.Array:
         """Returns the first layer's input [B, L, M] of either stack; see EncoderDecoder."""
-        table, dtype = {"input": self.source_embedding, "target": self.target_embedding}[side], self.where.dtype
+        table, dtype = {"input": self.source_embedding, "target": self.target_embedding}[side], self.scope.dtype
         x_BLM = table(ids_BL, dtype)
         if self.c.positions == "sinusoidal":
             x_BLM += sinusoids(positions_BL, self.c.model_dim, dtype)
@@ -51,5 +51,5 @@ class GShardM4(EncoderDecoder):
 
     def logits(self, x_BLM: jax.Array) -> jax.Array:
         """Returns the output logits [B, L, V]; see EncoderDecoder."""
-        where = self.where / "softmax"
-        return where.shard(project(x_BLM, self.softmax[...], where), "batch", "length", "act_vocab")
+        scope = self.scope / "softmax"
+        return scope.shard(project(x_BLM, self.softmax[...], scope), "batch", "length", "act_vocab")

@@ -156,7 +156,7 @@ def entries(c: M2M100Config) -> list[Entry]:
     m = c.model_dim
     mapped = [table(_TABLE, "embedding.table", (c.vocab, m))]
     for side in ("encoder", "decoder"):
-        for i, name in enumerate(c.unit):
+        for i, name in enumerate(c.layer_group):
             mapped += _layer(c, side, name, i)
         mapped += _norm(f"model.{side}.layer_norm", f"{side}_norm", m)
     return mapped
@@ -171,7 +171,7 @@ def _layer(c: M2M100Config, side: str, name: str, first: int) -> list[Entry]:
     """Returns the entries of one layer of all units of a stack."""
     m, h, n, d = c.model_dim, c.hidden_dim, c.heads, c.head_dim
     at, ours = f"model.{side}.layers.{{layer}}", f"{side}.{name}"
-    places: dict[str, Any] = dict(layers=c.units, first=first, every=len(c.unit))
+    places: dict[str, Any] = dict(layers=c.layer_groups, first=first, every=len(c.layer_group))
     cross, ffn_norm = ("cross_attention", "ff_layer_norm") if c.moe else ("encoder_attn", "final_layer_norm")
 
     def dense(theirs: str, to: str, shape: tuple[int, ...], inputs: int = 1, **more: Any) -> list[Entry]:

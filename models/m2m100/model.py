@@ -18,11 +18,11 @@ FIRST_POSITION = 2  # fairseq counts positions from the padding's id, 1, on
 class M2M100(EncoderDecoder):
     """The whole model: one embedding table, scaled by sqrt(M), whose transpose makes the output logits."""
 
-    def __init__(self, c: M2M100Config, key: jax.Array, where: Component):
+    def __init__(self, c: M2M100Config, key: jax.Array, scope: Component):
         k1, k2, k3 = jax.random.split(key, 3)
         self.c: M2M100Config = c
-        self.where = where
-        self.embedding = Embedding(c.vocab, c.model_dim, k1, where / "embedding", std=c.model_dim**-0.5)
+        self.scope = scope
+        self.embedding = Embedding(c.vocab, c.model_dim, k1, scope / "embedding", std=c.model_dim**-0.5)
         self._make_stacks(k2, k3)
 
     @property
@@ -33,7 +33,7 @@ class M2M100(EncoderDecoder):
     def embed_tokens(self, side: Side, ids_BL: jax.Array, positions_BL: jax.Array, key: Key) -> jax.Array:
         """Returns the first layer's input [B, L, M] of either stack; see EncoderDecoder."""
         del side
-        m, dtype = self.c.model_dim, self.where.dtype
+        m, dtype = self.c.model_dim, self.scope.dtype
         x_BLM = self.embedding(ids_BL, dtype) * m**0.5
         if self.c.positions == "sinusoidal":
             x_BLM += sinusoids(positions_BL + FIRST_POSITION, m, dtype)
@@ -41,5 +41,5 @@ class M2M100(EncoderDecoder):
 
     def logits(self, x_BLM: jax.Array) -> jax.Array:
         """Returns the output logits [B, L, V]; see EncoderDecoder."""
-        where = self.embedding.where
-        return where.shard(project(x_BLM, self.embedding.table[...].T, where), "batch", "length", "act_vocab")
+        scope = self.embedding.scope
+        return scope.shard(project(x_BLM, self.embedding.table[...].T, scope), "batch", "length", "act_vocab")

@@ -14,7 +14,7 @@ from models.parts.convolution import Conv, Pointwise
 from models.parts.losses import Loss, Ratio, Totals, cross_entropy, per
 from models.protocol import Batch, Context
 from models.sharding.component import Component
-from models.sharding.params import normal, param, scan, stack, zeros
+from models.sharding.params import normal, param, scan, stack_modules, zeros
 
 IMAGE = ("batch", "height", "width")
 RESIDUAL = ("act_embed", "in_channels")  # of what blocks add to: as activation, as weight
@@ -24,20 +24,20 @@ CUTS = 20  # probabilities at which decisions are counted: 0, 1/20, ...
 class LeadTime(nnx.Module):
     """The embedding of a lead time: a row of a table, which begins smooth in time, so that neighbours are alike."""
 
-    def __init__(self, c: MetNet2Config, key: jax.Array, where: Component):
-        self.where = where
+    def __init__(self, c: MetNet2Config, key: jax.Array, scope: Component):
+        self.scope = scope
 
         def waves(key: jax.Array, shape: tuple[int, ...], dtype) -> jax.Array:
             k1, k2 = jax.random.split(key)
             rates, phases = (2 * jax.random.normal(k1, shape[1:], dtype), 6.283 * jax.random.uniform(k2, shape[1:], dtype))
             return jnp.sin(3.1416 * jnp.linspace(0, 1, shape[0])[:, None] * rates + phases)
 
-        self.table = param(key, (c.leads, c.lead_dim), ("positions", "embed"), waves, where)
+        self.table = param(key, (c.leads, c.lead_dim), ("positions", "embed"), waves, scope)
 
     def __call__(self, lead_B: jax.Array) -> jax.Array:
         """Returns [B, E] of lead times from 1 on."""
-        table_LE = self.where.shard(self.table[...].astype(self.where.dtype), None, None)
-        return jax.nn.relu(self.where.shard(table_LE[jnp.maximum(lead_B - 1, 0)], "batch", None))
+        table_LE = self.scope.shard(self.table[...].astype(self.scope.dtype), None, None)
+        return jax.nn.relu(self.scope.shard(table_LE[jnp.maximum(lead_B - 1, 0)], "batch", None))
 
 
 class Conditioned(nnx.Module):
@@ -46,13 +46,13 @@ class Conditioned(nnx.Module):
     Statistics are of one position alone: what lies beyond an image, or in another shard, is in none.
     """
 
-    def __init__(self, c: MetNet2Config, size: int, key: jax.Array, where: Component, names: tuple[str, str]):
+    def __init__(self, c: MetNet2Config, size: int, key: jax.Array, scope: Component, names: tuple[str, str]):
         k1, k2 = jax.random.split(key)
-        self.where, (self.act, name) = where, names
+        self.scope, (self.act, name) = scope, names
         project = normal(0.1 * c.lead_dim**-0.5)
-        self.scale = param(k1, (c.lead_dim, size), ("embed", name), project, where)
-        self.shift = param(k2, (c.lead_dim, size), ("embed", name), project, where)
-        self.bias = param(key, (size,), (name,), zeros, where)
+        self.scale = param(k1, (c.lead_dim, size), ("embed", name), project, scope)
+        self.shift = param(k2, (c.lead_dim, size), ("embed", name), project, scope)
+        self.bias = param(key, (size,), (name,), zeros, scope)
 
     def __call__(self, x_BHWC: jax.Array, lead_BE: jax.Array) -> jax.Array:
         x = x_BHWC.astype(jnp.promote_types(x_BHWC.dtype, jnp.float32))
@@ -60,21 +60,21 @@ class Conditioned(nnx.Module):
         x = (x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-6)).astype(x_BHWC.dtype)
         scale_BC, shift_BC = (lead_BE @ w[...].astype(lead_BE.dtype) for w in (self.scale, self.shift))
         x = x * (1 + scale_BC[:, None, None]) + (shift_BC + self.bias[...].astype(x.dtype))[:, None, None]
-        return self.where.shard(jax.nn.relu(x), *IMAGE, self.act)
+        return self.scope.shard(jax.nn.relu(x), *IMAGE, self.act)
 
 
 class Block(nnx.Module):
     """x + conv(act(conv(act(x)))), where `act` is conditioned on the lead time."""
 
-    def __init__(self, c: MetNet2Config, size: int, dilation: int, depth: int, key: jax.Array, where: Component):
+    def __init__(self, c: MetNet2Config, size: int, dilation: int, depth: int, key: jax.Array, scope: Component):
         k1, k2, k3, k4 = jax.random.split(key, 4)
         inner = ("act_channels", "channels")
         last = normal((9 * size * depth) ** -0.5)  # a stack's sum of blocks has the scale of its input
-        self.before = Conditioned(c, size, k1, where / "before", RESIDUAL)
-        self.into = Conv(size, size, k2, where / "into", dilation=dilation, names=("in_channels", "channels"))
-        self.between = Conditioned(c, size, k3, where / "between", inner)
+        self.before = Conditioned(c, size, k1, scope / "before", RESIDUAL)
+        self.into = Conv(size, size, k2, scope / "into", dilation=dilation, names=("in_channels", "channels"))
+        self.between = Conditioned(c, size, k3, scope / "between", inner)
         self.out = Conv(
-            size, size, k4, where / "out", dilation=dilation, names=("channels", "in_channels"), act="act_embed", init=last
+            size, size, k4, scope / "out", dilation=dilation, names=("channels", "in_channels"), act="act_embed", init=last
         )
 
     def __call__(self, x_BHWC: jax.Array, lead_BE: jax.Array) -> jax.Array:
@@ -85,12 +85,12 @@ class Block(nnx.Module):
 class ContextStack(nnx.Module):
     """A residual block for each dilation."""
 
-    def __init__(self, c: MetNet2Config, key: jax.Array, where: Component):
+    def __init__(self, c: MetNet2Config, key: jax.Array, scope: Component):
         self.dilations = c.dilations
         for dilation, k in zip(c.dilations, jax.random.split(key, len(c.dilations)), strict=True):
             name = f"dilation_{dilation}"
             depth = c.stacks * len(c.dilations)
-            setattr(self, name, Block(c, c.context_dim, dilation, depth, k, where / name))
+            setattr(self, name, Block(c, c.context_dim, dilation, depth, k, scope / name))
 
     def __call__(self, x_BHWC: jax.Array, lead_BE: jax.Array) -> jax.Array:
         for dilation in self.dilations:
@@ -101,16 +101,16 @@ class ContextStack(nnx.Module):
 class Frames(nnx.Module):
     """A convolutional LSTM (Shi et al. 2015, arXiv 1506.04214, without peepholes), whose last state is what it returns."""
 
-    def __init__(self, c: MetNet2Config, key: jax.Array, where: Component):
-        self.where, self.size = where, c.frame_dim
+    def __init__(self, c: MetNet2Config, key: jax.Array, scope: Component):
+        self.scope, self.size = scope, c.frame_dim
         inputs, names = c.channels + c.masks + c.frame_dim, ("frame_channels", "channels")
-        self.gates = Conv(inputs, 4 * c.frame_dim, key, where / "gates", names=names)
+        self.gates = Conv(inputs, 4 * c.frame_dim, key, scope / "gates", names=names)
 
     def __call__(self, frames_BTHWC: jax.Array) -> jax.Array:
         b, _, h, w, _ = frames_BTHWC.shape
 
         def shard(x_BHWD: jax.Array) -> jax.Array:
-            return self.where.shard(x_BHWD, *IMAGE, "act_channels")
+            return self.scope.shard(x_BHWD, *IMAGE, "act_channels")
 
         def step(carry: tuple[jax.Array, jax.Array], frame_BHWC: jax.Array, _: None):
             cell_BHWD, state_BHWD = carry
@@ -122,7 +122,7 @@ class Frames(nnx.Module):
 
         empty_BHWD = shard(jnp.zeros((b, h, w, self.size), frames_BTHWC.dtype))
         frames_TBHWC = jnp.moveaxis(frames_BTHWC, 1, 0)
-        (_, state_BHWD), _ = scan(step, (empty_BHWD, empty_BHWD), frames_TBHWC, where=self.where, staged=False)
+        (_, state_BHWD), _ = scan(step, (empty_BHWD, empty_BHWD), frames_TBHWC, scope=self.scope, staged=False)
         return state_BHWD
 
 
@@ -131,44 +131,44 @@ class MetNet2(nnx.Module):
 
     coupled = ()
 
-    def __init__(self, c: MetNet2Config, key: jax.Array, where: Component):
+    def __init__(self, c: MetNet2Config, key: jax.Array, scope: Component):
         keys = jax.random.split(key, 9)
-        self.c, self.where = c, where
+        self.c, self.scope = c, scope
         points = c.upsample**2 if c.upsampling == "subpixel" else 1
         back: Any = {"names": ("channels", "in_channels"), "act": "act_embed"}  # from inner channels to a residual stream
-        detail, head = where / "detail", where / "head"
-        self.lead = LeadTime(c, keys[0], where / "lead")
-        self.frames = Frames(c, keys[1], where / "frames")
-        self.widen = Pointwise(c.frame_dim, c.context_dim, keys[2], where / "widen", **back)
+        detail, head = scope / "detail", scope / "head"
+        self.lead = LeadTime(c, keys[0], scope / "lead")
+        self.frames = Frames(c, keys[1], scope / "frames")
+        self.widen = Pointwise(c.frame_dim, c.context_dim, keys[2], scope / "widen", **back)
         given: Any = back | {"names": ("frame_channels", "in_channels")}
         told = c.channels + c.masks
-        self.ahead = Pointwise(told, c.context_dim, keys[7], where / "ahead", **given) if c.ahead else None
-        self.sharp = Pointwise(c.fine, c.detail_dim, keys[8], where / "sharp", **given) if c.fine else None
-        self.context = stack(lambda k: ContextStack(c, k, where / "context"), keys[3], c.stacks)
-        self.refine = Pointwise(c.context_dim, c.detail_dim * points, keys[4], where / "refine", **back)
-        self.detail = stack(lambda k: Block(c, c.detail_dim, 1, c.detail_blocks, k, detail), keys[5], c.detail_blocks)
+        self.ahead = Pointwise(told, c.context_dim, keys[7], scope / "ahead", **given) if c.ahead else None
+        self.sharp = Pointwise(c.fine, c.detail_dim, keys[8], scope / "sharp", **given) if c.fine else None
+        self.context = stack_modules(lambda k: ContextStack(c, k, scope / "context"), keys[3], c.stacks)
+        self.refine = Pointwise(c.context_dim, c.detail_dim * points, keys[4], scope / "refine", **back)
+        self.detail = stack_modules(lambda k: Block(c, c.detail_dim, 1, c.detail_blocks, k, detail), keys[5], c.detail_blocks)
         self.head = Head(c, keys[6], head)
 
     def __call__(self, batch: Batch) -> jax.Array:
         """Returns logits [B, H, W, K] of the classes at each point of the target."""
-        c, where = self.c, self.where
+        c, scope = self.c, self.scope
         lead_BE = self.lead(batch["lead_time"])
-        frames_BTHWC = jnp.concatenate([batch["inputs"], batch["seen"]], axis=-1).astype(where.dtype)
+        frames_BTHWC = jnp.concatenate([batch["inputs"], batch["seen"]], axis=-1).astype(scope.dtype)
         x_BHWC = self.widen(self.frames(frames_BTHWC))
         if self.ahead is not None:
-            x_BHWC = x_BHWC + self.ahead(batch["ahead"].astype(where.dtype))
+            x_BHWC = x_BHWC + self.ahead(batch["ahead"].astype(scope.dtype))
 
         def apply(x_BHWC: jax.Array, block: Any, lead_BE: jax.Array):
             return block(x_BHWC, lead_BE), None
 
-        x_BHWC, _ = scan(apply, x_BHWC, self.context, lead_BE, where=where / "context", staged=False)
-        x_BHWC = self.refine(convolution.centre(x_BHWC, *c.crop, where / "detail"))
+        x_BHWC, _ = scan(apply, x_BHWC, self.context, lead_BE, scope=scope / "context", staged=False)
+        x_BHWC = self.refine(convolution.centre(x_BHWC, *c.crop, scope / "detail"))
         grow = convolution.depth_to_space if c.upsampling == "subpixel" else convolution.upsampled
-        x_BHWC = grow(x_BHWC, c.upsample, where / "detail")
+        x_BHWC = grow(x_BHWC, c.upsample, scope / "detail")
         if self.sharp is not None:  # the points of the positions as they were given, past the context
-            told_BHWC = convolution.centre(batch["ahead"][..., : c.channels].astype(where.dtype), *c.crop, where / "detail")
-            x_BHWC = x_BHWC + self.sharp(convolution.depth_to_space(told_BHWC, c.upsample, where / "detail"))
-        x_BHWC, _ = scan(apply, x_BHWC, self.detail, lead_BE, where=where / "detail", staged=False)
+            told_BHWC = convolution.centre(batch["ahead"][..., : c.channels].astype(scope.dtype), *c.crop, scope / "detail")
+            x_BHWC = x_BHWC + self.sharp(convolution.depth_to_space(told_BHWC, c.upsample, scope / "detail"))
+        x_BHWC, _ = scan(apply, x_BHWC, self.detail, lead_BE, scope=scope / "detail", staged=False)
         return self.head(x_BHWC, lead_BE)
 
     def totals(self, batch: Batch) -> Totals:
@@ -199,7 +199,7 @@ class MetNet2(nnx.Module):
         of them. brier [L, Q]: the squared error of that probability. crps [L]: the integral over rates of the squared error of
         the distribution function, which is taken as constant between the edges of classes, up to the last one.
         """
-        c, where = self.c, self.where
+        c, scope = self.c, self.scope
         weights_BHW, targets_BHW = batch["weights"], batch["targets"]
         edges = list(c.lower_edges)
         probs_BHWK = jax.nn.softmax(logits_BHWK.astype(jnp.promote_types(logits_BHWK.dtype, jnp.float32)), axis=-1)
@@ -207,7 +207,7 @@ class MetNet2(nnx.Module):
         of_lead_BL = (batch["lead_time"][:, None] == jnp.arange(1, c.leads + 1)).astype(weights_BHW.dtype)
 
         def by_lead(x_BHW: jax.Array) -> jax.Array:
-            return of_lead_BL.T @ jnp.sum(where.shard(x_BHW * weights_BHW, *IMAGE), axis=(1, 2))
+            return of_lead_BL.T @ jnp.sum(scope.shard(x_BHW * weights_BHW, *IMAGE), axis=(1, 2))
 
         def exceeded(threshold: float) -> tuple[jax.Array, jax.Array, jax.Array]:
             at = min(range(len(edges)), key=lambda i: abs(edges[i] - threshold))
@@ -229,14 +229,14 @@ class MetNet2(nnx.Module):
 class Head(nnx.Module):
     """Logits of the classes at each point, by way of a wide layer if there is one."""
 
-    def __init__(self, c: MetNet2Config, key: jax.Array, where: Component):
+    def __init__(self, c: MetNet2Config, key: jax.Array, scope: Component):
         k1, k2, k3 = jax.random.split(key, 3)
         wide = c.hidden_dim > 0
-        self.before = Conditioned(c, c.detail_dim, k1, where / "before", RESIDUAL)
+        self.before = Conditioned(c, c.detail_dim, k1, scope / "before", RESIDUAL)
         into: Any = {"names": ("in_channels", "mlp"), "act": "act_mlp"}
-        self.hidden = Pointwise(c.detail_dim, c.hidden_dim, k2, where / "hidden", **into) if wide else None
+        self.hidden = Pointwise(c.detail_dim, c.hidden_dim, k2, scope / "hidden", **into) if wide else None
         inputs, name = (c.hidden_dim, "mlp") if wide else (c.detail_dim, "in_channels")
-        self.classes = Pointwise(inputs, c.bins, k3, where / "classes", names=(name, "labels"), act=None)
+        self.classes = Pointwise(inputs, c.bins, k3, scope / "classes", names=(name, "labels"), act=None)
 
     def __call__(self, x_BHWC: jax.Array, lead_BE: jax.Array) -> jax.Array:
         x_BHWC = self.before(x_BHWC, lead_BE)

@@ -53,12 +53,12 @@ class MultimodalConfig(EncoderDecoderConfig):
             raise ValueError(f"conformer.objective={self.conformer.objective!r}: of a tower it is 'none'")
 
     @property
-    def decoder_units(self) -> int:
+    def decoder_groups(self) -> int:
         """Repeated units of the decoder."""
-        return self.units
+        return self.layer_groups
 
     @property
-    def encoder_units(self) -> int:
+    def encoder_groups(self) -> int:
         """None: the towers are the encoders."""
         return 0
 
@@ -81,7 +81,7 @@ class MultimodalConfig(EncoderDecoderConfig):
 
     def tiny(self) -> "MultimodalConfig":
         """The same model, small enough for a test and divisible by every mesh of eight devices."""
-        small = self.shrunk() | dict(layers=max(4, 2 * len(self.unit)), vocab=64, head_dim=4, max_positions=32)
+        small = self.shrunk() | dict(layers=max(4, 2 * len(self.layer_group)), vocab=64, head_dim=4, max_positions=32)
         towers = {name: tower.tiny() for name in ("conformer", "whisper") if (tower := getattr(self, name))}
         if self.vision:
             towers["vision"] = dataclasses.replace(self.vision.tiny(), classes=0)

@@ -19,13 +19,13 @@ from models.conformer.model import Conformer
 from models.multimodal.config import MultimodalConfig
 from models.parts import transformer
 from models.parts.encoder_decoder import EncoderDecoder, Side
+from models.parts.layer_group import LayerGroup, run_groups
 from models.parts.layers import Embedding, Norm, add_bias, dropout, project
 from models.parts.losses import Loss, Totals, zero_loss
 from models.parts.transformer import Key, Statistics
-from models.parts.units import Unit, run_units
 from models.protocol import Batch, Context
 from models.sharding.component import Component
-from models.sharding.params import normal, param, stack, zeros
+from models.sharding.params import normal, param, stack_modules, zeros
 from models.vit.model import Vit
 from models.whisper.config import WhisperConfig
 from models.whisper.model import STRIDE, Front
@@ -38,26 +38,28 @@ class Multimodal(EncoderDecoder):
     [B, N, T, F] with `frames_segments` int32 [B, N, T], as far as there are towers, each with an N of its own; and targets, int32
     [B, L] with segments. A segment is the number of a text in its row, from 1; 0 is an empty slot, or padding."""
 
-    def __init__(self, c: MultimodalConfig, key: jax.Array, where: Component):
+    def __init__(self, c: MultimodalConfig, key: jax.Array, scope: Component):
         k1, k2, k3, k4, k5 = jax.random.split(key, 5)
         self.c: MultimodalConfig = c
-        self.where = where
-        self.vision_tower = Vit(c.vision, k1, where / VISION) if c.vision else None
-        self.audio_tower = self._audio(k2, where / AUDIO)
-        self.vision_seam = Seam(c.vision.model_dim, c, k3, where / "vision_seam") if c.vision else None
+        self.scope = scope
+        self.vision_tower = Vit(c.vision, k1, scope / VISION) if c.vision else None
+        self.audio_tower = self._audio(k2, scope / AUDIO)
+        self.vision_seam = Seam(c.vision.model_dim, c, k3, scope / "vision_seam") if c.vision else None
         audio = c.conformer or c.whisper
-        self.audio_seam = Seam(audio.model_dim, c, k3, where / "audio_seam") if audio else None
-        self.embedding = Embedding(c.vocab, c.model_dim, k4, where / "embedding", std=0.02)
-        self.positions = param(k4, (c.max_positions, c.model_dim), ("positions", "embed"), normal(0.02), where)
-        self.decoder = stack(lambda k: Unit(c, k, where / "decoder", causal=True, attends_to_source=True), k5, c.decoder_units)
-        self.decoder_norm = transformer.norm(c, where / "decoder") if c.order == "pre" else None
+        self.audio_seam = Seam(audio.model_dim, c, k3, scope / "audio_seam") if audio else None
+        self.embedding = Embedding(c.vocab, c.model_dim, k4, scope / "embedding", std=0.02)
+        self.positions = param(k4, (c.max_positions, c.model_dim), ("positions", "embed"), normal(0.02), scope)
+        self.decoder = stack_modules(
+            lambda k: LayerGroup(c, k, scope / "decoder", causal=True, attends_to_source=True), k5, c.decoder_groups
+        )
+        self.decoder_norm = transformer.norm(c, scope / "decoder") if c.order == "pre" else None
         self.decoder_bias = None
 
-    def _audio(self, key: jax.Array, where: Component) -> "Conformer | Listener | None":
+    def _audio(self, key: jax.Array, scope: Component) -> "Conformer | Listener | None":
         c = self.c
         if c.conformer:
-            return Conformer(c.conformer, key, where)
-        return Listener(c.whisper, key, where) if c.whisper else None
+            return Conformer(c.conformer, key, scope)
+        return Listener(c.whisper, key, scope) if c.whisper else None
 
     @property
     def coupled(self) -> tuple[str, ...]:
@@ -98,7 +100,7 @@ class Multimodal(EncoderDecoder):
 
     def _towers(self, batch: Batch, context: Context) -> tuple[jax.Array, Loss]:
         seeing, hearing = context.split(2)
-        parts, loss = [], zero_loss(self.where.dtype)
+        parts, loss = [], zero_loss(self.scope.dtype)
         if self.vision_tower is not None and self.vision_seam is not None:
             x_XPM, more = self._seen(self.vision_tower, batch, seeing)
             parts.append(_in_rows(self.vision_seam(x_XPM), batch["images_segments"]))
@@ -130,14 +132,14 @@ class Multimodal(EncoderDecoder):
     def embed_tokens(self, side: Side, ids_BL: jax.Array, positions_BL: jax.Array, key: Key) -> jax.Array:
         """Returns the decoder's input [B, L, M]; see EncoderDecoder."""
         del side
-        table_PM = self.where.shard(self.positions[...].astype(self.where.dtype), None, None)
-        x_BLM = self.embedding(ids_BL, self.where.dtype) + table_PM[positions_BL]
-        return dropout(self.where.shard(x_BLM, "batch", "res_length", "act_embed"), self.c.dropout, key)
+        table_PM = self.scope.shard(self.positions[...].astype(self.scope.dtype), None, None)
+        x_BLM = self.embedding(ids_BL, self.scope.dtype) + table_PM[positions_BL]
+        return dropout(self.scope.shard(x_BLM, "batch", "res_length", "act_embed"), self.c.dropout, key)
 
     def logits(self, x_BLM: jax.Array) -> jax.Array:
         """Returns the output logits [B, L, V]; see EncoderDecoder."""
-        where = self.embedding.where
-        return where.shard(project(x_BLM, self.embedding.table[...].T, where), "batch", "length", "act_vocab")
+        scope = self.embedding.scope
+        return scope.shard(project(x_BLM, self.embedding.table[...].T, scope), "batch", "length", "act_vocab")
 
     def units(self, batch: Batch) -> dict[str, jax.Array]:
         """Returns the number of tokens, and of pictures and frames as far as there are towers, padding left out."""
@@ -162,40 +164,40 @@ def _in_rows(x_X: jax.Array, like_BN: jax.Array) -> jax.Array:
 class Seam(nnx.Module):
     """Maps a tower's output to the decoder's width; where the two layouts meet, an array changes from one cut to the other."""
 
-    def __init__(self, size: int, c: MultimodalConfig, key: jax.Array, where: Component):
-        self.where, plain = where, c.seam == "plain"
+    def __init__(self, size: int, c: MultimodalConfig, key: jax.Array, scope: Component):
+        self.scope, plain = scope, c.seam == "plain"
         shape, names = (size, c.model_dim), ("in_channels", "embed")
         maps = size != c.model_dim or not plain
-        self.weight = param(key, shape, names, normal(size**-0.5), where) if maps else None
-        self.bias = param(key, shape[1:], ("embed",), zeros, where) if maps and plain else None
-        self.norm = None if plain else Norm(c.model_dim, where, kind=c.norm, bias=c.norm_bias, eps=c.norm_eps)
+        self.weight = param(key, shape, names, normal(size**-0.5), scope) if maps else None
+        self.bias = param(key, shape[1:], ("embed",), zeros, scope) if maps and plain else None
+        self.norm = None if plain else Norm(c.model_dim, scope, kind=c.norm, bias=c.norm_bias, eps=c.norm_eps)
 
     def __call__(self, x_BSM: jax.Array) -> jax.Array:
         # Rows as the decoder has them, positions and width whole: it attends to all of them.
-        x_BSM = self.where.shard(x_BSM, "batch", None, None)
+        x_BSM = self.scope.shard(x_BSM, "batch", None, None)
         if self.weight is not None:
-            x_BSM = add_bias(project(x_BSM, self.weight[...], self.where), self.bias)
+            x_BSM = add_bias(project(x_BSM, self.weight[...], self.scope), self.bias)
         if self.norm is not None:
             x_BSM = self.norm(x_BSM)
-        return self.where.shard(x_BSM, "batch", None, None)
+        return self.scope.shard(x_BSM, "batch", None, None)
 
 
 class Listener(nnx.Module):
     """Whisper's encoder as a tower, with the names of its parameters there, so that it starts from released weights."""
 
-    def __init__(self, c: WhisperConfig, key: jax.Array, where: Component):
+    def __init__(self, c: WhisperConfig, key: jax.Array, scope: Component):
         k1, k2 = jax.random.split(key)
-        self.c, self.where = c, where
-        self.front = Front(c, k1, where / "front")
-        self.encoder = stack(lambda k: Unit(c, k, where / "encoder"), k2, c.encoder_units)
-        self.encoder_norm = transformer.norm(c, where / "encoder")
+        self.c, self.scope = c, scope
+        self.front = Front(c, k1, scope / "front")
+        self.encoder = stack_modules(lambda k: LayerGroup(c, k, scope / "encoder"), k2, c.encoder_groups)
+        self.encoder_norm = transformer.norm(c, scope / "encoder")
 
     def listened(self, batch: Batch, context: Context) -> tuple[jax.Array, Loss]:
         """Returns (the encoder's output [B, S, M], normed; no loss)."""
         first, layers = context.split(2)
-        x_BSM = dropout(self.front(batch["frames"].astype(self.where.dtype), batch["frames_segments"]), self.c.dropout, first.key)
+        x_BSM = dropout(self.front(batch["frames"].astype(self.scope.dtype), batch["frames_segments"]), self.c.dropout, first.key)
         segments_BS = batch["frames_segments"][:, ::STRIDE]
-        g = transformer.geometry(self.c, segments_BS, transformer.AttentionMask.for_rows(segments_BS, segments_BS))
-        keys = layers.for_layers(self.c.encoder_units).key
-        x_BSM, _ = run_units(self.encoder, x_BSM, g, keys, self.where / "encoder")
+        g = transformer.attention_inputs(self.c, segments_BS, transformer.AttentionMask.for_rows(segments_BS, segments_BS))
+        keys = layers.for_layers(self.c.encoder_groups).key
+        x_BSM, _ = run_groups(self.encoder, x_BSM, g, keys, self.scope / "encoder")
         return self.encoder_norm(x_BSM), zero_loss(x_BSM.dtype)

@@ -56,7 +56,7 @@ WITH_EXPERTS = DENSE | {
     ),
 }
 
-# The policies that a search of plans tries (trainers/pods/candidates.py), what keeps little first.
+# The policies that a search of plans tries (trainers/pods/layout_candidates.py), what keeps little first.
 POLICIES = (
     "full",
     "attention_in+attention_out",

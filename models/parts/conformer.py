@@ -81,22 +81,22 @@ def heard(c: BlockSettings, segments_BS: jax.Array) -> Heard:
 class ConformerBlock(nnx.Module):
     """One layer: x + FFN / 2, + attention, + convolution, + FFN / 2, and a norm."""
 
-    def __init__(self, c: BlockSettings, key: jax.Array, where: Component):
+    def __init__(self, c: BlockSettings, key: jax.Array, scope: Component):
         k1, k2, k3, k4 = jax.random.split(key, 4)
-        self.where, self.rate = where, c.dropout
+        self.scope, self.rate = scope, c.dropout
         norm = functools.partial(Norm, c.model_dim, kind="layer", bias=True, eps=c.norm_eps)
         ffn = functools.partial(FeedForward, c.model_dim, c.hidden_dim, activation="silu", bias=True)
-        self.ffn1_norm, self.ffn1 = norm(where / "ffn1"), ffn(k1, where / "ffn1")
-        self.attention_norm = norm(where / "attention")
-        self.attention = RelativeAttention(c, k2, where / "attention")
-        self.conv_norm, self.conv = norm(where / "conv"), ConvolutionModule(c, k3, where / "conv")
-        self.ffn2_norm, self.ffn2 = norm(where / "ffn2"), ffn(k4, where / "ffn2")
-        self.norm = norm(where)
+        self.ffn1_norm, self.ffn1 = norm(scope / "ffn1"), ffn(k1, scope / "ffn1")
+        self.attention_norm = norm(scope / "attention")
+        self.attention = RelativeAttention(c, k2, scope / "attention")
+        self.conv_norm, self.conv = norm(scope / "conv"), ConvolutionModule(c, k3, scope / "conv")
+        self.ffn2_norm, self.ffn2 = norm(scope / "ffn2"), ffn(k4, scope / "ffn2")
+        self.norm = norm(scope)
 
     def __call__(self, x_BSM: jax.Array, heard: Heard, key: Key) -> tuple[jax.Array, jax.Array]:
         """Returns (y_BSM, how far the statistics of a batch norm are from the batch's, a scalar that is 0 without one)."""
         keys = iter(split_key(key, 6))
-        x_BSM = self.where.shard(x_BSM, "batch", "res_length", "act_embed")
+        x_BSM = self.scope.shard(x_BSM, "batch", "res_length", "act_embed")
         x_BSM += 0.5 * dropout(self.ffn1(self.ffn1_norm(x_BSM), self.rate, next(keys)), self.rate, next(keys))
         x_BSM += dropout(self.attention.attend(self.attention_norm(x_BSM), heard), self.rate, next(keys))
         y_BSM, drift = self.conv(self.conv_norm(x_BSM), heard.segments_BS, training=key is not None)
@@ -108,19 +108,19 @@ class ConformerBlock(nnx.Module):
 class TransformerBlock(nnx.Module):
     """wav2vec 2.0's layer: attention and a feed-forward layer, each x + f(norm(x)), or norm(x + f(x)) (arXiv 2006.11477)."""
 
-    def __init__(self, c: BlockSettings, key: jax.Array, where: Component):
+    def __init__(self, c: BlockSettings, key: jax.Array, scope: Component):
         k1, k2 = jax.random.split(key)
-        self.where, self.rate, self.norm_first = where, c.dropout, c.block == "transformer_pre"
+        self.scope, self.rate, self.norm_first = scope, c.dropout, c.block == "transformer_pre"
         norm = functools.partial(Norm, c.model_dim, kind="layer", bias=True, eps=c.norm_eps)
-        self.attention_norm = norm(where / "attention")
-        self.attention = RelativeAttention(c, k1, where / "attention")
-        self.ffn_norm = norm(where / "ffn")
-        self.ffn = FeedForward(c.model_dim, c.hidden_dim, k2, where / "ffn", activation="gelu", bias=True)
+        self.attention_norm = norm(scope / "attention")
+        self.attention = RelativeAttention(c, k1, scope / "attention")
+        self.ffn_norm = norm(scope / "ffn")
+        self.ffn = FeedForward(c.model_dim, c.hidden_dim, k2, scope / "ffn", activation="gelu", bias=True)
 
     def __call__(self, x_BSM: jax.Array, heard: Heard, key: Key) -> tuple[jax.Array, jax.Array]:
         """Returns (y_BSM, 0: it has no batch norm)."""
         k1, k2, k3 = split_key(key, 3)
-        x_BSM = self.where.shard(x_BSM, "batch", "res_length", "act_embed")
+        x_BSM = self.scope.shard(x_BSM, "batch", "res_length", "act_embed")
         parts = (
             (self.attention_norm, lambda x: self.attention.attend(x, heard), k1),
             (self.ffn_norm, lambda x: self.ffn(x, self.rate, k2), k3),
@@ -134,19 +134,19 @@ class TransformerBlock(nnx.Module):
 Block = ConformerBlock | TransformerBlock
 
 
-def block_of(c: BlockSettings, key: jax.Array, where: Component) -> Block:
+def block_of(c: BlockSettings, key: jax.Array, scope: Component) -> Block:
     """Returns the layer that the settings name."""
-    return (ConformerBlock if c.block == "conformer" else TransformerBlock)(c, key, where)
+    return (ConformerBlock if c.block == "conformer" else TransformerBlock)(c, key, scope)
 
 
-def run_blocks(blocks: Block, x_BSM: jax.Array, heard: Heard, keys: Key, where: Component) -> tuple[jax.Array, jax.Array]:
+def run_blocks(blocks: Block, x_BSM: jax.Array, heard: Heard, keys: Key, scope: Component) -> tuple[jax.Array, jax.Array]:
     """Runs a stack of blocks, outside training without keys; returns (y_BSM, the drift of all)."""
 
     def layer(x_BSM, inputs, heard: Heard):
         block, key = inputs
         return block(x_BSM, heard, key)
 
-    x_BSM, drift = scan(layer, x_BSM, (blocks, keys), heard, where=where)
+    x_BSM, drift = scan(layer, x_BSM, (blocks, keys), heard, scope=scope)
     return x_BSM, jnp.sum(drift)
 
 
@@ -154,22 +154,22 @@ class RelativeAttention(Attention):
     """Attention within utterances, with Transformer-XL's relative positions (arXiv 1901.02860, section 3.3) where they are asked
     for: logits (q + u) k + (q + v) W r(i - j), r a sinusoid of the distance, u and v vectors of each head."""
 
-    def __init__(self, c: BlockSettings, key: jax.Array, where: Component):
-        super().__init__(c.model_dim, c.heads, c.head_dim, key, where, bias=True)
+    def __init__(self, c: BlockSettings, key: jax.Array, scope: Component):
+        super().__init__(c.model_dim, c.heads, c.head_dim, key, scope, bias=True)
         k1, k2 = jax.random.split(jax.random.fold_in(key, 1))
         self.relative, self.turns_input = c.positions == "relative", c.positions == "rotary_input"
         if self.relative:
             shape = (c.model_dim, c.heads, c.head_dim)
-            self.distances = param(k1, shape, ("embed", "heads", "kv"), normal(c.model_dim**-0.5), where)
-            self.u = param(k2, shape[1:], ("heads", "kv"), zeros, where)
-            self.v_distance = param(k2, shape[1:], ("heads", "kv"), zeros, where)
+            self.distances = param(k1, shape, ("embed", "heads", "kv"), normal(c.model_dim**-0.5), scope)
+            self.u = param(k2, shape[1:], ("heads", "kv"), zeros, scope)
+            self.v_distance = param(k2, shape[1:], ("heads", "kv"), zeros, scope)
 
     def attend(self, x_BSM: jax.Array, heard: Heard) -> jax.Array:
         """Returns [B, S, M]."""
         mask = AttentionMask.for_rows(heard.segments_BS, heard.segments_BS)
         if self.turns_input:
             heads_BSND = x_BSM.reshape(*x_BSM.shape[:2], -1, self.q.shape[-1])
-            turned_BSM = rotate(heads_BSND, heard.rotation, self.where).reshape(x_BSM.shape)
+            turned_BSM = rotate(heads_BSND, heard.rotation, self.scope).reshape(x_BSM.shape)
             kv = self.keys_values(turned_BSM)[0], self.keys_values(x_BSM)[1]  # the other halves are never computed
             return self(turned_BSM, kv, mask)
         kv = self.keys_values(x_BSM, heard.rotation)
@@ -177,12 +177,12 @@ class RelativeAttention(Attention):
             return self(x_BSM, kv, mask, rotation=heard.rotation)
         q_BSND = self._queries(x_BSM, None, "length")
         table_RM = jnp.asarray(_distances(x_BSM.shape[1], x_BSM.shape[2]), x_BSM.dtype)
-        p_RND = project(table_RM, self.distances[...], self.where)
-        p_RND = self.where.shard(p_RND, None, "act_heads", None)
-        out_BSND, _ = blocks.attend(self._logits, q_BSND, *kv, p_RND, mask, self.where)
-        out_BSND = checkpoint_name(self.where.shard(out_BSND, "batch", "length", "act_heads", None), "context")
-        y_BSM = add_bias(project(out_BSND, self.o[...], self.where, contract=2, dense=True), self.o_bias)
-        return checkpoint_name(self.where.shard(y_BSM, "batch", "res_length", "act_embed"), "attention_out")
+        p_RND = project(table_RM, self.distances[...], self.scope)
+        p_RND = self.scope.shard(p_RND, None, "act_heads", None)
+        out_BSND, _ = blocks.attend(self._logits, q_BSND, *kv, p_RND, mask, self.scope)
+        out_BSND = checkpoint_name(self.scope.shard(out_BSND, "batch", "length", "act_heads", None), "context")
+        y_BSM = add_bias(project(out_BSND, self.o[...], self.scope, contract=2, dense=True), self.o_bias)
+        return checkpoint_name(self.scope.shard(y_BSM, "batch", "res_length", "act_embed"), "attention_out")
 
     def _logits(self, q_BSND: jax.Array, k_BSND: jax.Array, p_RND: jax.Array, mask: AttentionMask) -> jax.Array:
         wide = jnp.promote_types(q_BSND.dtype, jnp.float32)
@@ -211,31 +211,31 @@ class ConvolutionModule(nnx.Module):
     rows may be packed however far it reaches, and what a layout cuts in time is exchanged with neighbours alone.
     """
 
-    def __init__(self, c: BlockSettings, key: jax.Array, where: Component):
+    def __init__(self, c: BlockSettings, key: jax.Array, scope: Component):
         k1, k2, k3, k4 = jax.random.split(key, 4)
-        self.where, m, std = where, c.model_dim, c.model_dim**-0.5
-        self.value = param(k1, (m, m), ("embed", "mlp"), normal(std), where)
-        self.gate = param(k2, (m, m), ("embed", "mlp"), normal(std), where)
-        self.filter = param(k3, (c.kernel, m), ("filter_width", "mlp"), normal(c.kernel**-0.5), where)
-        self.out = param(k4, (m, m), ("mlp", "embed"), normal(std), where)
-        bias = functools.partial(param, k1, (m,), ("mlp",), zeros, where)
+        self.scope, m, std = scope, c.model_dim, c.model_dim**-0.5
+        self.value = param(k1, (m, m), ("embed", "mlp"), normal(std), scope)
+        self.gate = param(k2, (m, m), ("embed", "mlp"), normal(std), scope)
+        self.filter = param(k3, (c.kernel, m), ("filter_width", "mlp"), normal(c.kernel**-0.5), scope)
+        self.out = param(k4, (m, m), ("mlp", "embed"), normal(std), scope)
+        bias = functools.partial(param, k1, (m,), ("mlp",), zeros, scope)
         self.value_bias, self.gate_bias = (bias() if c.conv_bias else None for _ in range(2))
         # A batch norm would take it off again, and its gradient would be rounding alone.
         self.filter_bias = bias() if c.conv_bias and c.conv_norm != "batch" else None
-        self.out_bias = param(k1, (m,), ("embed",), zeros, where) if c.conv_bias else None
+        self.out_bias = param(k1, (m,), ("embed",), zeros, scope) if c.conv_bias else None
         kinds = {"batch": BatchNorm, "group": GroupNorm, "layer": GroupNorm}
-        self.inner_norm = kinds[c.conv_norm](m, where, groups=c.groups if c.conv_norm == "group" else 1, eps=c.norm_eps)
+        self.inner_norm = kinds[c.conv_norm](m, scope, groups=c.groups if c.conv_norm == "group" else 1, eps=c.norm_eps)
 
     def __call__(self, x_BSM: jax.Array, segments_BS: jax.Array, *, training: bool) -> tuple[jax.Array, jax.Array]:
         """Returns (y_BSM, the drift of a batch norm's statistics)."""
-        value_BSM = checkpoint_name(add_bias(project(x_BSM, self.value[...], self.where, dense=True), self.value_bias), "up")
-        gate_BSM = checkpoint_name(add_bias(project(x_BSM, self.gate[...], self.where, dense=True), self.gate_bias), "gate")
-        h_BSM = self.where.shard(value_BSM * jax.nn.sigmoid(gate_BSM), "batch", "length", "act_mlp")
+        value_BSM = checkpoint_name(add_bias(project(x_BSM, self.value[...], self.scope, dense=True), self.value_bias), "up")
+        gate_BSM = checkpoint_name(add_bias(project(x_BSM, self.gate[...], self.scope, dense=True), self.gate_bias), "gate")
+        h_BSM = self.scope.shard(value_BSM * jax.nn.sigmoid(gate_BSM), "batch", "length", "act_mlp")
         h_BSM = add_bias(depthwise(h_BSM, self.filter[...].astype(h_BSM.dtype), segments_BS), self.filter_bias)
         h_BSM, drift = self.inner_norm(h_BSM, segments_BS, training=training)
-        h_BSM = self.where.shard(jax.nn.silu(h_BSM), "batch", "length", "act_mlp")
-        y_BSM = add_bias(project(h_BSM, self.out[...], self.where, dense=True), self.out_bias)
-        return checkpoint_name(self.where.shard(y_BSM, "batch", "res_length", "act_embed"), "ffn_out"), drift
+        h_BSM = self.scope.shard(jax.nn.silu(h_BSM), "batch", "length", "act_mlp")
+        y_BSM = add_bias(project(h_BSM, self.out[...], self.scope, dense=True), self.out_bias)
+        return checkpoint_name(self.scope.shard(y_BSM, "batch", "res_length", "act_embed"), "ffn_out"), drift
 
 
 def depthwise(x_BSM: jax.Array, filter_KM: jax.Array, segments_BS: jax.Array) -> jax.Array:
@@ -254,11 +254,11 @@ def depthwise(x_BSM: jax.Array, filter_KM: jax.Array, segments_BS: jax.Array) ->
 class GroupNorm(nnx.Module):
     """Normalises groups of channels of each position by themselves: no other position matters. One group is layer norm."""
 
-    def __init__(self, size: int, where: Component, *, groups: int, eps: float):
+    def __init__(self, size: int, scope: Component, *, groups: int, eps: float):
         key = jax.random.key(0)  # not drawn from
         self.groups, self.eps = groups, eps
-        self.scale = param(key, (size,), ("mlp",), ones, where)
-        self.bias = param(key, (size,), ("mlp",), zeros, where)
+        self.scale = param(key, (size,), ("mlp",), ones, scope)
+        self.bias = param(key, (size,), ("mlp",), zeros, scope)
 
     def __call__(self, x_BSM: jax.Array, segments_BS: jax.Array, *, training: bool) -> tuple[jax.Array, jax.Array]:
         """Returns (y_BSM, 0)."""
@@ -279,14 +279,14 @@ class BatchNorm(nnx.Module):
     gradient moves them: they follow as the optimizer's rate lets them. Released models' running statistics are these parameters.
     """
 
-    def __init__(self, size: int, where: Component, *, groups: int, eps: float):
+    def __init__(self, size: int, scope: Component, *, groups: int, eps: float):
         del groups
         key = jax.random.key(0)  # not drawn from
         self.eps = eps
-        self.scale = param(key, (size,), ("mlp",), ones, where)
-        self.bias = param(key, (size,), ("mlp",), zeros, where)
-        self.mean = param(key, (size,), ("mlp",), zeros, where)
-        self.variance = param(key, (size,), ("mlp",), ones, where)
+        self.scale = param(key, (size,), ("mlp",), ones, scope)
+        self.bias = param(key, (size,), ("mlp",), zeros, scope)
+        self.mean = param(key, (size,), ("mlp",), zeros, scope)
+        self.variance = param(key, (size,), ("mlp",), ones, scope)
 
     def __call__(self, x_BSM: jax.Array, segments_BS: jax.Array, *, training: bool) -> tuple[jax.Array, jax.Array]:
         """Returns (y_BSM, drift)."""

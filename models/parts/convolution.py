@@ -46,7 +46,7 @@ class Conv(nnx.Module):
         inputs: int,
         outputs: int,
         key: jax.Array,
-        where: Component,
+        scope: Component,
         *,
         size: int = 3,
         dilation: int = 1,
@@ -56,41 +56,41 @@ class Conv(nnx.Module):
         bias: bool = True,
         init: Initializer | None = None,
     ):
-        self.where, self.dilation, self.stride, self.act = where, dilation, stride, act
+        self.scope, self.dilation, self.stride, self.act = scope, dilation, stride, act
         shape, axes = (size, size, inputs, outputs), ("filter_height", "filter_width", *names)
-        self.filter = param(key, shape, axes, init or normal((size * size * inputs) ** -0.5), where)
-        self.bias = param(key, (outputs,), (names[1],), zeros, where) if bias else None
+        self.filter = param(key, shape, axes, init or normal((size * size * inputs) ** -0.5), scope)
+        self.bias = param(key, (outputs,), (names[1],), zeros, scope) if bias else None
 
     def __call__(self, x_BHWC: jax.Array) -> jax.Array:
         filter_hwCO = self.filter[...].astype(x_BHWC.dtype)
-        y_BHWO = convolve(x_BHWC, filter_hwCO, self.where, dilation=self.dilation, stride=self.stride)
+        y_BHWO = convolve(x_BHWC, filter_hwCO, self.scope, dilation=self.dilation, stride=self.stride)
         if self.bias is not None:
             y_BHWO = y_BHWO + self.bias[...].astype(y_BHWO.dtype)
-        return self.where.shard(y_BHWO, "batch", *AXES, self.act)
+        return self.scope.shard(y_BHWO, "batch", *AXES, self.act)
 
 
 class Pointwise(nnx.Module):
     """A convolution of size 1: the same linear map at every position."""
 
-    def __init__(self, inputs: int, outputs: int, key: jax.Array, where: Component, *, names: tuple[str, str], act: str | None):
-        self.where, self.act = where, act
-        self.weight = param(key, (inputs, outputs), names, normal(inputs**-0.5), where)
-        self.bias = param(key, (outputs,), (names[1],), zeros, where)
+    def __init__(self, inputs: int, outputs: int, key: jax.Array, scope: Component, *, names: tuple[str, str], act: str | None):
+        self.scope, self.act = scope, act
+        self.weight = param(key, (inputs, outputs), names, normal(inputs**-0.5), scope)
+        self.bias = param(key, (outputs,), (names[1],), zeros, scope)
 
     def __call__(self, x_BHWC: jax.Array) -> jax.Array:
         weight_CO = self.weight[...].astype(x_BHWC.dtype)
-        if self.where.mesh is not None and any(self.where.num_shards(name) > 1 for name in AXES):
+        if self.scope.mesh is not None and any(self.scope.num_shards(name) > 1 for name in AXES):
             y_BHWO = jnp.tensordot(x_BHWC, weight_CO, axes=1)
         else:  # one product of two matrices: sooner on CPUs, but rows that are cut have no place in a merged dimension
             y_BHWO = (x_BHWC.reshape(-1, x_BHWC.shape[-1]) @ weight_CO).reshape(*x_BHWC.shape[:-1], -1)
-        return self.where.shard(y_BHWO + self.bias[...].astype(y_BHWO.dtype), "batch", *AXES, self.act)
+        return self.scope.shard(y_BHWO + self.bias[...].astype(y_BHWO.dtype), "batch", *AXES, self.act)
 
 
-def convolve(x_BHWC: jax.Array, filter_hwCO: jax.Array, where: Component, *, dilation: int = 1, stride: int = 1) -> jax.Array:
+def convolve(x_BHWC: jax.Array, filter_hwCO: jax.Array, scope: Component, *, dilation: int = 1, stride: int = 1) -> jax.Array:
     """Convolves an image with a filter of odd height and width; what is outside the image counts as 0.
 
     Args:
-      where: the component whose layout says how "height" and "width" are cut.
+      scope: the component whose layout says how "height" and "width" are cut.
       dilation: rows (columns) from one tap to the next.
       stride: output row i is centred on input row i * stride.
 
@@ -103,14 +103,14 @@ def convolve(x_BHWC: jax.Array, filter_hwCO: jax.Array, where: Component, *, dil
     for name, size in zip(AXES, x_BHWC.shape[1:3], strict=True):
         if size % stride:
             raise LayoutError(
-                f"component {where.path!r}: {name!r} of size {size} is not divisible by the stride {stride}; the nearest that "
+                f"component {scope.path!r}: {name!r} of size {size} is not divisible by the stride {stride}; the nearest that "
                 f"fits is {max(round(size / stride), 1) * stride}"
             )
-    x_BHWC = where.shard(x_BHWC, "batch", *AXES, None)
+    x_BHWC = scope.shard(x_BHWC, "batch", *AXES, None)
     (b, h, w, inputs), (kh, kw, _, outputs) = x_BHWC.shape, filter_hwCO.shape
-    way = _Way(where, (b, h, w), (kh, kw), dilation, stride)
+    way = _Way(scope, (b, h, w), (kh, kw), dilation, stride)
     if stride == 1 and outputs <= 2 * inputs and way.corners_are_most:
-        way = _ByRows(where, (b, h, w), (kh, kw), dilation)
+        way = _ByRows(scope, (b, h, w), (kh, kw), dilation)
 
     def forward(x_BHWC: jax.Array, filter_hwCO: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         images = way.surrounded(x_BHWC)
@@ -120,7 +120,7 @@ def convolve(x_BHWC: jax.Array, filter_hwCO: jax.Array, where: Component, *, dil
         # A convolution too, of shards alone: derived from `forward`, it would be one of all that surrounds them.
         images, filter_hwCO = kept
         turned_hwOC = jnp.flip(filter_hwCO, (0, 1)).swapaxes(2, 3)
-        return convolve(dy_BHWO, turned_hwOC, where, dilation=dilation), way.gradient(images, filter_hwCO, dy_BHWO)
+        return convolve(dy_BHWO, turned_hwOC, scope, dilation=dilation), way.gradient(images, filter_hwCO, dy_BHWO)
 
     if stride > 1:
         return forward(x_BHWC, filter_hwCO)[0]
@@ -138,7 +138,7 @@ class _Way:
       size: of the filter.
     """
 
-    where: Component
+    scope: Component
     shape: tuple[int, int, int]
     size: tuple[int, int]
     dilation: int
@@ -147,7 +147,7 @@ class _Way:
     @property
     def shards(self) -> tuple[int, int]:
         """Of rows and of columns."""
-        rows, columns = (1 if self.where.mesh is None else self.where.num_shards(name) for name in AXES)
+        rows, columns = (1 if self.scope.mesh is None else self.scope.num_shards(name) for name in AXES)
         return rows, columns
 
     @property
@@ -173,7 +173,7 @@ class _Way:
         (b, *_, c), (n, m), (rows, columns) = x_BHWC.shape, self.shards, self.own
         if n == m == 1:
             return x_BHWC
-        z_BNHMWC = self.where.shard(x_BHWC.reshape(b, n, rows, m, columns, c), *BLOCKS)
+        z_BNHMWC = self.scope.shard(x_BHWC.reshape(b, n, rows, m, columns, c), *BLOCKS)
         for place, axis in enumerate((1, 3)):
             if self.shards[place] > 1:
                 z_BNHMWC = self._between(z_BNHMWC, place, axis)
@@ -184,12 +184,12 @@ class _Way:
         rows, reach = self.own[place], self.reach[place]
         if reach <= rows:
             sides = ((-1, slice(rows - reach, None)), (1, slice(reach)))
-            before, after = (_from(z, *side, axis, BLOCKS, self.where) for side in sides)
+            before, after = (_from(z, *side, axis, BLOCKS, self.scope) for side in sides)
             parts = [before, z, after]
         else:
             shifts = range(-reach, reach + 1, self.dilation)
-            parts = [_shifted_blocks(z, by, axis, BLOCKS, self.where) for by in shifts]
-        return self.where.shard(jnp.concatenate(parts, axis=axis + 1), *BLOCKS)
+            parts = [_shifted_blocks(z, by, axis, BLOCKS, self.scope) for by in shifts]
+        return self.scope.shard(jnp.concatenate(parts, axis=axis + 1), *BLOCKS)
 
     def convolved(self, images: jax.Array, filter_hwCO: jax.Array) -> jax.Array:
         """Returns [B, H / stride, W / stride, O] of `surrounded`."""
@@ -205,9 +205,9 @@ class _Way:
         if n == m == 1:
             return y
         y_NMBHWO = y.reshape(n, m, b, h // n // self.stride, w // m // self.stride, outputs)
-        y_BNHMWO = self.where.shard(y_NMBHWO.transpose(2, 0, 3, 1, 4, 5), *BLOCKS)
+        y_BNHMWO = self.scope.shard(y_NMBHWO.transpose(2, 0, 3, 1, 4, 5), *BLOCKS)
         y_BHWO = y_BNHMWO.reshape(b, h // self.stride, w // self.stride, outputs)
-        return self.where.shard(y_BHWO, "batch", *AXES, None)
+        return self.scope.shard(y_BHWO, "batch", *AXES, None)
 
     def gradient(self, images: jax.Array, filter_hwCO: jax.Array, dy_BHWO: jax.Array) -> jax.Array:
         """Returns the gradient of the filter."""
@@ -242,42 +242,42 @@ class _ByRows(_Way):
         filter_1wCO = jnp.moveaxis(filter_hwCO, 0, 2).reshape(1, kw, inputs, kh * outputs)
         taps_BHWO = jnp.split(super().convolved(images, filter_1wCO), kh, axis=-1)
         shifts = [(tap - kh // 2) * self.dilation for tap in range(kh)]
-        sent = [shifted(tap, by, "height", self.where) for tap, by in zip(taps_BHWO, shifts, strict=True)]
+        sent = [shifted(tap, by, "height", self.scope) for tap, by in zip(taps_BHWO, shifts, strict=True)]
         return functools.reduce(operator.add, sent)
 
 
-def shifted(x_BHWC: jax.Array, by: int, name: str, where: Component) -> jax.Array:
+def shifted(x_BHWC: jax.Array, by: int, name: str, scope: Component) -> jax.Array:
     """Returns the image whose row (column) i is row i + by of x, 0 outside; cut as x is.
 
     Args:
       name: "height" or "width".
-      where: the component whose layout says into how many shards.
+      scope: the component whose layout says into how many shards.
     """
     axis = 1 + AXES.index(name)
-    size, shards = x_BHWC.shape[axis], where.num_shards(name)
+    size, shards = x_BHWC.shape[axis], scope.num_shards(name)
     if by == 0:
         return x_BHWC
     if abs(by) >= size:
         return jnp.zeros_like(x_BHWC)
     names = ["batch", *AXES, None]
     names.insert(axis + 1, None)
-    z = where.shard(x_BHWC.reshape(*x_BHWC.shape[:axis], shards, -1, *x_BHWC.shape[axis + 1 :]), *names)
-    y = _shifted_blocks(z, by, axis, names, where)
-    return where.shard(y.reshape(x_BHWC.shape), "batch", *AXES, None)
+    z = scope.shard(x_BHWC.reshape(*x_BHWC.shape[:axis], shards, -1, *x_BHWC.shape[axis + 1 :]), *names)
+    y = _shifted_blocks(z, by, axis, names, scope)
+    return scope.shard(y.reshape(x_BHWC.shape), "batch", *AXES, None)
 
 
-def _shifted_blocks(z: jax.Array, by: int, axis: int, names: Sequence[str | None], where: Component) -> jax.Array:
+def _shifted_blocks(z: jax.Array, by: int, axis: int, names: Sequence[str | None], scope: Component) -> jax.Array:
     """Returns shifted rows (columns) of an image that is laid out by shards: `axis` numbers them, the next one their rows."""
     if by == 0:
         return z
     hops, rest = divmod(by, z.shape[axis + 1])
-    parts = [_from(z, hops, slice(rest, None), axis, names, where)]
+    parts = [_from(z, hops, slice(rest, None), axis, names, scope)]
     if rest:
-        parts.append(_from(z, hops + 1, slice(rest), axis, names, where))
-    return where.shard(jnp.concatenate(parts, axis=axis + 1), *names)
+        parts.append(_from(z, hops + 1, slice(rest), axis, names, scope))
+    return scope.shard(jnp.concatenate(parts, axis=axis + 1), *names)
 
 
-def _from(z: jax.Array, hops: int, rows: slice, axis: int, names: Sequence[str | None], where: Component) -> jax.Array:
+def _from(z: jax.Array, hops: int, rows: slice, axis: int, names: Sequence[str | None], scope: Component) -> jax.Array:
     """Returns, on each shard, these rows of the shard that is `hops` further on; 0 where there is none."""
     part = z[(slice(None),) * (axis + 1) + (rows,)]
     shards = z.shape[axis]
@@ -286,7 +286,7 @@ def _from(z: jax.Array, hops: int, rows: slice, axis: int, names: Sequence[str |
     if abs(hops) >= shards:
         return jnp.zeros_like(part)
     source = (jnp.arange(shards) + hops).reshape(-1, *(1,) * (z.ndim - axis - 1))
-    rolled = where.shard(_roll(part, -hops, axis), *names)
+    rolled = scope.shard(_roll(part, -hops, axis), *names)
     return jnp.where((source >= 0) & (source < shards), rolled, 0)
 
 
@@ -300,21 +300,21 @@ def _roll(x: jax.Array, by: int, axis: int) -> jax.Array:
 _roll.defvjp(lambda x, by, axis: (_roll(x, by, axis), None), lambda by, axis, _, y: (_roll(y, -by, axis),))
 
 
-def upsampled(x_BHWC: jax.Array, factor: int, where: Component) -> jax.Array:
+def upsampled(x_BHWC: jax.Array, factor: int, scope: Component) -> jax.Array:
     """Returns each position `factor` times in both directions; cut as x is."""
     b, h, w, c = x_BHWC.shape
     x = jnp.broadcast_to(x_BHWC[:, :, None, :, None], (b, h, factor, w, factor, c))
-    return where.shard(x.reshape(b, h * factor, w * factor, c), "batch", *AXES, None)
+    return scope.shard(x.reshape(b, h * factor, w * factor, c), "batch", *AXES, None)
 
 
-def depth_to_space(x_BHWC: jax.Array, factor: int, where: Component) -> jax.Array:
+def depth_to_space(x_BHWC: jax.Array, factor: int, scope: Component) -> jax.Array:
     """Returns [B, H factor, W factor, C / factor^2]: a position's channels are those of factor x factor points, row by row."""
     b, h, w, c = x_BHWC.shape
     x = x_BHWC.reshape(b, h, w, factor, factor, c // factor**2).swapaxes(2, 3)
-    return where.shard(x.reshape(b, h * factor, w * factor, c // factor**2), "batch", *AXES, None)
+    return scope.shard(x.reshape(b, h * factor, w * factor, c // factor**2), "batch", *AXES, None)
 
 
-def centre(x_BHWC: jax.Array, height: int, width: int, where: Component) -> jax.Array:
+def centre(x_BHWC: jax.Array, height: int, width: int, scope: Component) -> jax.Array:
     """Returns the inner rows and columns of an image, spread over all devices again in one exchange.
 
     Raises:
@@ -324,17 +324,17 @@ def centre(x_BHWC: jax.Array, height: int, width: int, where: Component) -> jax.
         if kept > size or (size - kept) % 2:
             fits = size if kept > size else kept + 1
             raise LayoutError(
-                f"component {where.path!r}: {name!r} of size {size} has no centre of size {kept}; the nearest is {fits}"
+                f"component {scope.path!r}: {name!r} of size {size} has no centre of size {kept}; the nearest is {fits}"
             )
-    if where.mesh is not None:
+    if scope.mesh is not None:
         shape = (x_BHWC.shape[0], height, width, x_BHWC.shape[3])
-        where.spec(("batch", *AXES, None), shape, tensor="the centre of an image")
+        scope.spec(("batch", *AXES, None), shape, tensor="the centre of an image")
     for name, kept in zip(AXES, (height, width), strict=True):
-        x_BHWC = _centre(x_BHWC, kept, name, where)
-    return where.shard(x_BHWC, "batch", *AXES, None)
+        x_BHWC = _centre(x_BHWC, kept, name, scope)
+    return scope.shard(x_BHWC, "batch", *AXES, None)
 
 
-def _centre(x_BHWC: jax.Array, kept: int, name: str, where: Component) -> jax.Array:
+def _centre(x_BHWC: jax.Array, kept: int, name: str, scope: Component) -> jax.Array:
     """Returns the inner rows or columns.
 
     Left to the partitioner, they would be gathered on every device. Here every shard chooses the rows that the shard `hops`
@@ -342,23 +342,23 @@ def _centre(x_BHWC: jax.Array, kept: int, name: str, where: Component) -> jax.Ar
     partitioner leaves where it is, and its gradient too.
     """
     axis = 1 + AXES.index(name)
-    size, shards = x_BHWC.shape[axis], where.num_shards(name)
+    size, shards = x_BHWC.shape[axis], scope.num_shards(name)
     first = (size - kept) // 2
-    if where.mesh is None or shards == 1:
+    if scope.mesh is None or shards == 1:
         return jax.lax.slice_in_dim(x_BHWC, first, first + kept, axis=axis)
     rows, inner = size // shards, kept // shards
     wanted_SK = first + np.arange(shards * inner).reshape(shards, inner)  # by each shard, as rows of the whole image
     names = ["batch", *AXES, None]
     names.insert(axis + 1, None)
-    z = where.shard(x_BHWC.reshape(*x_BHWC.shape[:axis], shards, rows, *x_BHWC.shape[axis + 1 :]), *names)
+    z = scope.shard(x_BHWC.reshape(*x_BHWC.shape[:axis], shards, rows, *x_BHWC.shape[axis + 1 :]), *names)
     equation = "bsrwc,skr->bskwc" if name == "height" else "bhsrc,skr->bhskc"
     total: jax.Array | None = None
     for hops in np.unique(wanted_SK // rows - np.arange(shards)[:, None]):
         asked_SK = np.roll(wanted_SK, hops, axis=0)  # of each shard
         table_SKR = asked_SK[..., None] == np.arange(size).reshape(shards, 1, rows)
         table_SKR &= ((np.arange(shards) >= hops) & (np.arange(shards) < shards + hops))[:, None, None]
-        part = where.shard(jnp.einsum(equation, z, jnp.asarray(table_SKR, z.dtype)), *names)
-        part = where.shard(_roll(part, -int(hops), axis), *names) if hops else part
+        part = scope.shard(jnp.einsum(equation, z, jnp.asarray(table_SKR, z.dtype)), *names)
+        part = scope.shard(_roll(part, -int(hops), axis), *names) if hops else part
         total = part if total is None else total + part
     assert total is not None
     return total.reshape(*x_BHWC.shape[:axis], kept, *x_BHWC.shape[axis + 1 :])

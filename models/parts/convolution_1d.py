@@ -28,27 +28,27 @@ class Conv1d(nnx.Module):
         inputs: int,
         outputs: int,
         key: jax.Array,
-        where: Component,
+        scope: Component,
         *,
         size: int = 3,
         stride: int = 1,
         names: tuple[str, str] = ("in_channels", "embed"),
         act: str | None = "act_embed",
     ):
-        self.where, self.stride, self.act = where, stride, act
+        self.scope, self.stride, self.act = scope, stride, act
         axes = ("filter_width", *names)
-        self.filter = param(key, (size, inputs, outputs), axes, normal((size * inputs) ** -0.5), where)
-        self.bias = param(key, (outputs,), (names[1],), zeros, where)
+        self.filter = param(key, (size, inputs, outputs), axes, normal((size * inputs) ** -0.5), scope)
+        self.bias = param(key, (outputs,), (names[1],), zeros, scope)
 
     def __call__(self, x_BTC: jax.Array) -> jax.Array:
         """Returns [B, T / stride, O]."""
         filter_kCO = self.filter[...].astype(x_BTC.dtype)
-        y_BTO = convolve(x_BTC, filter_kCO, self.where, self.act, stride=self.stride, before=(len(filter_kCO) - 1) // 2)
-        return self.where.shard(y_BTO + self.bias[...].astype(x_BTC.dtype), "batch", "length", self.act)
+        y_BTO = convolve(x_BTC, filter_kCO, self.scope, self.act, stride=self.stride, before=(len(filter_kCO) - 1) // 2)
+        return self.scope.shard(y_BTO + self.bias[...].astype(x_BTC.dtype), "batch", "length", self.act)
 
 
 def convolve(
-    x_BTC: jax.Array, filter_kCO: jax.Array, where: Component, act: str | None, *, stride: int = 1, before: int = 0
+    x_BTC: jax.Array, filter_kCO: jax.Array, scope: Component, act: str | None, *, stride: int = 1, before: int = 0
 ) -> jax.Array:
     """Returns a convolution [B, T / stride, O]: output i begins `before` frames ahead of frame i * stride.
 
@@ -59,8 +59,8 @@ def convolve(
     length = -(-x_BTC.shape[1] // stride) * stride
     padded = jnp.pad(x_BTC, ((0, 0), (before, size + length - x_BTC.shape[1]), (0, 0)))
     taps = [padded[:, tap : tap + length : stride] for tap in range(size)]
-    x_BTX = where.shard(jnp.concatenate(taps, axis=-1), "batch", "length", None)
-    return where.shard(x_BTX @ filter_kCO.reshape(size * inputs, outputs), "batch", "length", act)
+    x_BTX = scope.shard(jnp.concatenate(taps, axis=-1), "batch", "length", None)
+    return scope.shard(x_BTX @ filter_kCO.reshape(size * inputs, outputs), "batch", "length", act)
 
 
 def masked(x_BTC: jax.Array, segments_BT: jax.Array) -> jax.Array:

@@ -17,17 +17,17 @@ from flax import nnx
 from models.parts import transformer
 from models.parts.activations import POLICIES_WITH_EXPERTS, WITH_EXPERTS
 from models.parts.attention.mask import AttentionMask
-from models.parts.cache import LayerCache, Slots, to_cache
+from models.parts.kv_cache import LayerCache, Slots, to_cache
+from models.parts.layer_group import LayerGroup, run_groups
 from models.parts.layers import Norm, dropout
 from models.parts.losses import Loss, Totals, token_loss_in_chunks, zero_loss
 from models.parts.moe.layer import check_groups, hyperparameters, notes, routing_loss
-from models.parts.transformer import Block, Geometry, Key, Source, Statistics, unstacked
+from models.parts.transformer import AttentionInputs, Block, Key, Source, Statistics, unstacked
 from models.parts.transformer_config import MEANING_OF_BLOCKS, EncoderDecoderConfig
-from models.parts.units import Unit, run_units
 from models.protocol import Batch, Context, Family, MakeModel, Staged
 from models.sharding.expert_layouts import searched
 from models.sharding.layouts import Recipe
-from models.sharding.params import normal, param, stack
+from models.sharding.params import normal, param, stack_modules
 
 # Targets [B, L, M], sources [B, S, M], and the biases that the layers share [1, 1, N * K].
 DecoderInput = tuple[jax.Array, jax.Array, jax.Array | None]
@@ -37,23 +37,23 @@ Side = Literal["input", "target"]  # the first word of the side's arrays: `input
 class EncoderDecoder(Staged):
     """A model that predicts a target text from a source text. Every method is a pure function of parameters and arguments."""
 
-    stack: ClassVar[str] = "decoder"
+    stack_name: ClassVar[str] = "decoder"
     c: EncoderDecoderConfig
 
     def _make_stacks(self, key_encoder: jax.Array, key_decoder: jax.Array) -> None:
-        """Makes the parameters of both stacks and the norms after them; `c` and `where` must be set."""
-        c, where = self.c, self.where
-        self.encoder = stack(lambda k: Unit(c, k, where / "encoder"), key_encoder, c.encoder_units)
-        self.decoder = stack(
-            lambda k: Unit(c, k, where / "decoder", causal=True, attends_to_source=True), key_decoder, c.decoder_units
+        """Makes the parameters of both stacks and the norms after them; `c` and `scope` must be set."""
+        c, scope = self.c, self.scope
+        self.encoder = stack_modules(lambda k: LayerGroup(c, k, scope / "encoder"), key_encoder, c.encoder_groups)
+        self.decoder = stack_modules(
+            lambda k: LayerGroup(c, k, scope / "decoder", causal=True, attends_to_source=True), key_decoder, c.decoder_groups
         )
         has_norm = c.order == "pre"
-        self.encoder_norm = transformer.norm(c, where / "encoder") if has_norm else None
-        self.decoder_norm = transformer.norm(c, where / "decoder") if has_norm else None
+        self.encoder_norm = transformer.norm(c, scope / "encoder") if has_norm else None
+        self.decoder_norm = transformer.norm(c, scope / "decoder") if has_norm else None
         shared, names = c.positions == "relative_shared", ("heads", "buckets")
 
         def bias(key: jax.Array, name: str) -> nnx.Param:
-            return param(key, (c.heads, c.buckets), names, normal(c.model_dim**-0.5), where / name / "attention")
+            return param(key, (c.heads, c.buckets), names, normal(c.model_dim**-0.5), scope / name / "attention")
 
         self.encoder_bias = bias(jax.random.fold_in(key_encoder, 0), "encoder") if shared else None
         self.decoder_bias = bias(jax.random.fold_in(key_decoder, 0), "decoder") if shared else None
@@ -109,16 +109,16 @@ class EncoderDecoder(Staged):
         return x_BLM, batch["source"], bias_11X
 
     def apply_layers(
-        self, blocks: Unit, x: DecoderInput, batch: Batch, context: Context, totals: Totals
+        self, blocks: LayerGroup, x: DecoderInput, batch: Batch, context: Context, totals: Totals
     ) -> tuple[DecoderInput, Loss]:
         """Runs some of the decoder's units; sources and biases pass unchanged. See Staged."""
         x_BLM, source_BSM, bias_11X = x
         segments_BL = batch["targets_segments"]
         bias_1NK = None if bias_11X is None else bias_11X.reshape(1, self.c.heads, -1)
-        g = self._geometry(batch["targets_positions"], segments_BL, bias_1NK, causal=True)
+        g = self._attention_inputs(batch["targets_positions"], segments_BL, bias_1NK, causal=True)
         source = Source(AttentionMask.for_rows(segments_BL, self.source_places(batch)[0]), source_BSM)
         g = dataclasses.replace(g, source=source)
-        x_BLM, statistics = run_units(blocks, x_BLM, g, context.key, self.where / "decoder")
+        x_BLM, statistics = run_groups(blocks, x_BLM, g, context.key, self.scope / "decoder")
         return (x_BLM, source_BSM, bias_11X), self._routing_loss(statistics, "target", x_BLM.dtype, totals)
 
     def head_loss(self, x: DecoderInput, batch: Batch, context: Context, totals: Totals) -> Loss:
@@ -126,7 +126,7 @@ class EncoderDecoder(Staged):
         del context
         used_BL = batch["targets_segments"] > 0
         return token_loss_in_chunks(
-            self._logits, x[0], batch["targets"], used_BL, totals["target"], self.c.label_smoothing, self.where, self.c.z_loss
+            self._logits, x[0], batch["targets"], used_BL, totals["target"], self.c.label_smoothing, self.scope, self.c.z_loss
         )
 
     def check_rows(self, lengths: Mapping[str, int], microbatches: int) -> None:
@@ -136,7 +136,7 @@ class EncoderDecoder(Staged):
           lengths: positions of a row, by the name of the input.
           microbatches: of the step.
         """
-        pipelines = {"inputs": self.where.layout.pipeline("encoder"), "targets": self.where.layout.pipeline("decoder")}
+        pipelines = {"inputs": self.scope.layout.pipeline("encoder"), "targets": self.scope.layout.pipeline("decoder")}
         parts = {side: microbatches * (p.microbatches if p else 1) for side, p in pipelines.items()}
         if self.c.moe:
             check_groups(self.c.moe, [lengths[side] for side, n in parts.items() if n > 1], max(parts.values()))
@@ -155,17 +155,17 @@ class EncoderDecoder(Staged):
         embedding, layers, output = context.split(3)
         x_BSM = self.embed_source(batch, embedding.key)
         segments_BS, positions_BS = self.source_places(batch)
-        keys = layers.for_layers(self.c.encoder_units).key
+        keys = layers.for_layers(self.c.encoder_groups).key
         bias_1NK = None if self.encoder_bias is None else self.encoder_bias[...][None]
-        g = self._geometry(positions_BS, segments_BS, bias_1NK)
-        x_BSM, statistics = run_units(self.encoder, x_BSM, g, keys, self.where / "encoder")
+        g = self._attention_inputs(positions_BS, segments_BS, bias_1NK)
+        x_BSM, statistics = run_groups(self.encoder, x_BSM, g, keys, self.scope / "encoder")
         return dropout(_normed(x_BSM, self.encoder_norm), self.c.output_dropout, output.key), statistics
 
-    def _geometry(
+    def _attention_inputs(
         self, positions_BL: jax.Array, segments_BL: jax.Array, bias_1NK: jax.Array | None, *, causal: bool = False
-    ) -> Geometry:
+    ) -> AttentionInputs:
         mask = AttentionMask.for_rows(segments_BL, segments_BL, causal=causal)
-        g = transformer.geometry(self.c, positions_BL, mask)
+        g = transformer.attention_inputs(self.c, positions_BL, mask)
         return dataclasses.replace(g, bias_1NK=bias_1NK, real_BL=segments_BL > 0)
 
     def _routing_loss(self, statistics: Statistics, side: Side, dtype: jnp.dtype, totals: Totals) -> Loss:
@@ -199,7 +199,7 @@ class EncoderDecoder(Staged):
 
         def layer_cache(layer: Block) -> LayerCache:
             assert layer.cross_attention is not None
-            zeros = self.where.shard(jnp.zeros(shape, source_BSM.dtype), *names)
+            zeros = self.scope.shard(jnp.zeros(shape, source_BSM.dtype), *names)
             return LayerCache(to_cache((zeros, zeros)), to_cache(layer.cross_attention.keys_values(source_BSM)))
 
         units = unstacked(self.decoder)
@@ -218,7 +218,7 @@ class EncoderDecoder(Staged):
         source = Source(dataclasses.replace(source, hypotheses=True))
         real_R1 = jnp.repeat(jnp.any(cache.real_BS, axis=1), ids_BK.shape[1])[:, None]
         bias_1NK = None if self.decoder_bias is None else self.decoder_bias[...][None]
-        g = transformer.cached_geometry(self.c, step)
+        g = transformer.cached_attention_inputs(self.c, step)
         g, layers = dataclasses.replace(g, bias_1NK=bias_1NK, real_BL=real_R1, source=source), []
         for unit, caches in zip(cache.units, cache.layers, strict=True):
             x_R1M, caches = transformer.decoded(unit, x_R1M, g, caches)
@@ -244,7 +244,7 @@ class Cache:
       real_BS: False for padding of the source.
     """
 
-    units: list[Unit]
+    units: list[LayerGroup]
     layers: list[list[LayerCache]]
     slots: Slots
     real_BS: jax.Array
@@ -287,7 +287,7 @@ def comparable(c: EncoderDecoderConfig, lengths: Sequence[int]) -> EncoderDecode
     """
     return dataclasses.replace(
         c,
-        layers=4 * len(c.unit),
+        layers=4 * len(c.layer_group),
         decoder_layers=0,
         dropout=0.0,
         hidden_dropout=0.0,

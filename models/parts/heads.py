@@ -59,18 +59,18 @@ class Head(nnx.Module, abc.ABC):
 class TransformedHead(Head):
     """A head that may have BERT's transform, norm(act(x W + b)), before its outputs; biases are those that `c` has elsewhere."""
 
-    def __init__(self, c: LmConfig, transform: bool, key: jax.Array, where: Component):
-        self.c, self.where, m = c, where, c.model_dim
-        weight, bias = _dense(m, m, key, "mlp", where)
+    def __init__(self, c: LmConfig, transform: bool, key: jax.Array, scope: Component):
+        self.c, self.scope, m = c, scope, c.model_dim
+        weight, bias = _dense(m, m, key, "mlp", scope)
         self.transform = weight if transform else None
         self.transform_bias = bias if transform and c.ffn_bias else None
-        self.norm = transformer.norm(c, where) if transform else None
+        self.norm = transformer.norm(c, scope) if transform else None
 
     def transformed(self, x_BPM: jax.Array) -> jax.Array:
         """Returns the vectors that outputs are made of."""
         if self.transform is None or self.norm is None:
             return x_BPM
-        y_BPM = add_bias(project(x_BPM, self.transform[...], self.where), self.transform_bias)
+        y_BPM = add_bias(project(x_BPM, self.transform[...], self.scope), self.transform_bias)
         return self.norm(ACTIVATIONS[self.c.activation](y_BPM))
 
 
@@ -81,28 +81,28 @@ class MaskedLmHead(TransformedHead):
     whether the second follows the first.
     """
 
-    def __init__(self, c: LmConfig, head: config.MaskedLm, key: jax.Array, where: Component):
+    def __init__(self, c: LmConfig, head: config.MaskedLm, key: jax.Array, scope: Component):
         k1, k2, k3, k4 = jax.random.split(key, 4)
-        super().__init__(c, head.transform, k2, where)
+        super().__init__(c, head.transform, k2, scope)
         self.settings = head
         if head.next_sentence:
-            self.pooler, self.pooler_bias = _dense(c.model_dim, c.model_dim, k1, "mlp", where)
-            self.next_weight, self.next_bias = _dense(c.model_dim, 2, k3, "labels", where)
-        self.bias = param(k4, (c.vocab,), ("vocab",), zeros, where) if c.softmax_bias else None
+            self.pooler, self.pooler_bias = _dense(c.model_dim, c.model_dim, k1, "mlp", scope)
+            self.next_weight, self.next_bias = _dense(c.model_dim, 2, k3, "labels", scope)
+        self.bias = param(k4, (c.vocab,), ("vocab",), zeros, scope) if c.softmax_bias else None
 
     def outputs(self, x_BLM: jax.Array, batch: Batch, embedding: Embedding) -> jax.Array:
-        return self._logits(_take(x_BLM, batch["slots"], self.where), embedding)
+        return self._logits(_take(x_BLM, batch["slots"], self.scope), embedding)
 
     def _logits(self, x_BPM: jax.Array, embedding: Embedding) -> jax.Array:
         table_VM = embedding.table[...]
-        return transformer.logits(self.c, self.transformed(x_BPM), table_VM.T, self.bias, embedding.where, positions=None)
+        return transformer.logits(self.c, self.transformed(x_BPM), table_VM.T, self.bias, embedding.scope, positions=None)
 
     def loss(self, x_BLM: jax.Array, batch: Batch, embedding: Embedding, context: Context, totals: Totals) -> Loss:
         del context
-        x_BPM, targets_BP = _take(x_BLM, batch["slots"], self.where), batch["targets"]
+        x_BPM, targets_BP = _take(x_BLM, batch["slots"], self.scope), batch["targets"]
         logits = functools.partial(self._logits, embedding=embedding)
         loss = token_loss_in_chunks(
-            logits, x_BPM, targets_BP, targets_BP >= 0, totals["slots"], self.c.label_smoothing, self.where
+            logits, x_BPM, targets_BP, targets_BP >= 0, totals["slots"], self.c.label_smoothing, self.scope
         )
         return loss + self._next_sentence_loss(x_BLM, batch, totals) if self.settings.next_sentence else loss
 
@@ -113,8 +113,8 @@ class MaskedLmHead(TransformedHead):
 
     def _next_sentence_loss(self, x_BLM: jax.Array, batch: Batch, totals: Totals) -> Loss:
         """Returns the auxiliary loss of sentence pairs, as a mean over the whole batch's, and their accuracy."""
-        x_BQM = _pool(_take(x_BLM, batch["pair_slots"], self.where), self.pooler, self.pooler_bias, self.where)
-        logits_BQ2 = add_bias(project(x_BQM, self.next_weight[...], self.where), self.next_bias)
+        x_BQM = _pool(_take(x_BLM, batch["pair_slots"], self.scope), self.pooler, self.pooler_bias, self.scope)
+        logits_BQ2 = add_bias(project(x_BQM, self.next_weight[...], self.scope), self.next_bias)
         targets_BQ = batch["pair_targets"]
         loss = token_loss(logits_BQ2, targets_BQ, targets_BQ >= 0, totals["pairs"])
         return Loss(loss.value, loss.value, {f"next_sentence/{name}": ratio for name, ratio in loss.metrics.items()})
@@ -123,20 +123,20 @@ class MaskedLmHead(TransformedHead):
 class TaggingHead(TransformedHead):
     """Logits [B, P, C] of each slot's class; outside training the loss has the confusion matrix [C, C] too (true, predicted)."""
 
-    def __init__(self, c: LmConfig, head: config.Tagging | config.Classification, key: jax.Array, where: Component):
+    def __init__(self, c: LmConfig, head: config.Tagging | config.Classification, key: jax.Array, scope: Component):
         _, k2, _, k4 = jax.random.split(key, 4)
-        super().__init__(c, head.transform, k2, where)
+        super().__init__(c, head.transform, k2, scope)
         self.label_smoothing = c.label_smoothing
-        self.weight, self.bias = _dense(c.model_dim, head.labels, k4, "labels", where)
+        self.weight, self.bias = _dense(c.model_dim, head.labels, k4, "labels", scope)
 
     def vectors(self, x_BLM: jax.Array, batch: Batch) -> jax.Array:
         """Returns the vector [B, P, M] of each slot that is classified."""
-        return _take(x_BLM, batch["slots"], self.where)
+        return _take(x_BLM, batch["slots"], self.scope)
 
     def outputs(self, x_BLM: jax.Array, batch: Batch, embedding: Embedding) -> jax.Array:
         del embedding
         x_BPM = self.transformed(self.vectors(x_BLM, batch))
-        return add_bias(project(x_BPM, self.weight[...], self.where), self.bias)
+        return add_bias(project(x_BPM, self.weight[...], self.scope), self.bias)
 
     def loss(self, x_BLM: jax.Array, batch: Batch, embedding: Embedding, context: Context, totals: Totals) -> Loss:
         logits_BPC, targets_BP = self.outputs(x_BLM, batch, embedding), batch["targets"]
@@ -153,12 +153,12 @@ class TaggingHead(TransformedHead):
 class ClassificationHead(TaggingHead):
     """Logits [B, P, C] of each example's class, from its [CLS] through a pooler or from the mean of its tokens."""
 
-    def __init__(self, c: LmConfig, head: config.Classification, key: jax.Array, where: Component):
+    def __init__(self, c: LmConfig, head: config.Classification, key: jax.Array, scope: Component):
         k1, *_ = jax.random.split(key, 4)
-        super().__init__(c, head, key, where)
+        super().__init__(c, head, key, scope)
         self.settings, self.classes = head, head.labels
         if head.pooled:
-            self.pooler, self.pooler_bias = _dense(c.model_dim, c.model_dim, k1, "mlp", where)
+            self.pooler, self.pooler_bias = _dense(c.model_dim, c.model_dim, k1, "mlp", scope)
 
     def vectors(self, x_BLM: jax.Array, batch: Batch) -> jax.Array:
         """Returns the vector [B, P, M] of each slot's example."""
@@ -167,20 +167,20 @@ class ClassificationHead(TaggingHead):
         x_BPM = super().vectors(x_BLM, batch)
         if not self.settings.pooled:
             return x_BPM
-        return _pool(x_BPM, self.pooler, self.pooler_bias, self.where, self.settings.pooler)
+        return _pool(x_BPM, self.pooler, self.pooler_bias, self.scope, self.settings.pooler)
 
 
 class SpanHead(TransformedHead):
     """Logits [B, P, L, 2] of an answer's start and end in the slot's example. Targets [B, P, 2] are positions in the row."""
 
-    def __init__(self, c: LmConfig, head: config.Span, key: jax.Array, where: Component):
+    def __init__(self, c: LmConfig, head: config.Span, key: jax.Array, scope: Component):
         _, k2, _, k4 = jax.random.split(key, 4)
-        super().__init__(c, head.transform, k2, where)
-        self.weight, self.bias = _dense(c.model_dim, 2, k4, "labels", where)
+        super().__init__(c, head.transform, k2, scope)
+        self.weight, self.bias = _dense(c.model_dim, 2, k4, "labels", scope)
 
     def outputs(self, x_BLM: jax.Array, batch: Batch, embedding: Embedding) -> jax.Array:
         del embedding
-        logits_BL2 = add_bias(project(self.transformed(x_BLM), self.weight[...], self.where), self.bias)
+        logits_BL2 = add_bias(project(self.transformed(x_BLM), self.weight[...], self.scope), self.bias)
         logits_BPL2 = jnp.where(_example(batch)[..., None], logits_BL2[:, None], NEVER)
         return logits_BPL2.astype(jnp.promote_types(logits_BL2.dtype, jnp.float32))
 
@@ -219,8 +219,8 @@ class SentenceEmbeddingHead(Head):
 
     couples_examples: ClassVar[bool] = True
 
-    def __init__(self, c: LmConfig, head: config.SentenceEmbedding, key: jax.Array, where: Component):
-        del c, key, where
+    def __init__(self, c: LmConfig, head: config.SentenceEmbedding, key: jax.Array, scope: Component):
+        del c, key, scope
         self.temperature = head.temperature
 
     def outputs(self, x_BLM: jax.Array, batch: Batch, embedding: Embedding) -> jax.Array:
@@ -256,9 +256,9 @@ _HEADS = {
 }
 
 
-def make(c: LmConfig, head: config.Head, key: jax.Array, where: Component) -> Head:
+def make(c: LmConfig, head: config.Head, key: jax.Array, scope: Component) -> Head:
     """Returns the head of these settings, for an encoder of the configuration c."""
-    return _HEADS[type(head)](c, head, key, where)
+    return _HEADS[type(head)](c, head, key, scope)
 
 
 def mean_vectors(x_BLM: jax.Array, batch: Batch) -> jax.Array:
@@ -285,22 +285,22 @@ def best_span(logits_BPL2: jax.Array, longest: int = 30) -> tuple[jax.Array, jax
     return start_BP, start_BP + extra_BP
 
 
-def _dense(size: int, outputs: int, key: jax.Array, name: str, where: Component) -> tuple[nnx.Param, nnx.Param]:
+def _dense(size: int, outputs: int, key: jax.Array, name: str, scope: Component) -> tuple[nnx.Param, nnx.Param]:
     """Makes a matrix [size, outputs] and a bias, whose outputs have this logical name."""
-    weight = param(key, (size, outputs), ("embed", name), normal(0.02), where)
-    return weight, param(key, (outputs,), (name,), zeros, where)
+    weight = param(key, (size, outputs), ("embed", name), normal(0.02), scope)
+    return weight, param(key, (outputs,), (name,), zeros, scope)
 
 
-def _pool(x_BPM: jax.Array, weight: nnx.Param, bias: nnx.Param, where: Component, activation: str = "tanh") -> jax.Array:
+def _pool(x_BPM: jax.Array, weight: nnx.Param, bias: nnx.Param, scope: Component, activation: str = "tanh") -> jax.Array:
     """Applies a pooler, act(x W + b)."""
     act = jnp.tanh if activation == "tanh" else ACTIVATIONS[activation]
-    return act(add_bias(project(x_BPM, weight[...], where), bias))
+    return act(add_bias(project(x_BPM, weight[...], scope), bias))
 
 
-def _take(x_BLM: jax.Array, slots_BP: jax.Array, where: Component) -> jax.Array:
+def _take(x_BLM: jax.Array, slots_BP: jax.Array, scope: Component) -> jax.Array:
     """Returns the vectors [B, P, M] at the slots."""
     x_BPM = jnp.take_along_axis(x_BLM, slots_BP[..., None], axis=1)
-    return where.shard(x_BPM, "batch", None, "act_embed")
+    return scope.shard(x_BPM, "batch", None, "act_embed")
 
 
 def _example(batch: Batch) -> jax.Array:

@@ -10,12 +10,12 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from models.parts import int8
-from models.parts.low_rank import LowRank, Made, Quantized, frozen_product
+from models.parts.low_rank import LowRank, MatrixLike, Quantized, frozen_product
 from models.sharding.component import Component
 from models.sharding.params import SCALED, normal, ones, param, zeros
 
 
-def project(x: jax.Array, w: jax.Array | Made, where: Component, contract: int = 1, *, dense: bool = False) -> jax.Array:
+def project(x: jax.Array, w: jax.Array | MatrixLike, scope: Component, contract: int = 1, *, dense: bool = False) -> jax.Array:
     """x [..., *c] times w [*c, *o] -> [..., *o], in x's dtype, over the last `contract` dimensions of x.
 
     One product of two matrices: XLA's CPU compiler runs it, and its gradients, up to twice as fast as a product with several
@@ -28,17 +28,17 @@ def project(x: jax.Array, w: jax.Array | Made, where: Component, contract: int =
       dense: w is a matrix of a layer inside a stack, which `Execution.quantization` speaks of.
     """
     if isinstance(w, LowRank):
-        low = project(project(x, w.a, where, contract), w.b, where)
-        return project(x, w.base, where, contract, dense=dense) + (w.scale * low).astype(x.dtype)
+        low = project(project(x, w.a, scope, contract), w.b, scope)
+        return project(x, w.base, scope, contract, dense=dense) + (w.scale * low).astype(x.dtype)
     if isinstance(w, Quantized):
         y: jax.Array = frozen_product(x.reshape(*x.shape[: x.ndim - contract], -1), w)
         return y.reshape(*y.shape[:-1], *w.shape[contract:])
-    in_int8 = dense and where.execution.quantization == "int8"
+    in_int8 = dense and scope.execution.quantization == "int8"
     w = w.astype(int8.wide(x.dtype) if in_int8 else x.dtype)
-    if where.on_tpu:
+    if scope.on_tpu:
         return _in_int8(x, w, contract) if in_int8 else jnp.tensordot(x, w, axes=contract)
     lead, inner = x.shape[: x.ndim - contract], math.prod(w.shape[:contract])
-    rows = (-1,) if where.num_shards("length") == where.num_shards("res_length") == 1 else lead
+    rows = (-1,) if scope.num_shards("length") == scope.num_shards("res_length") == 1 else lead
     x, w_IO = x.reshape(*rows, inner), w.reshape(inner, -1)
     y = _in_int8(x, w_IO, 1) if in_int8 else x @ w_IO
     return y.reshape(*lead, *w.shape[contract:])
@@ -60,12 +60,12 @@ class Norm(nnx.Module):
     """
 
     def __init__(
-        self, size: int, where: Component, *, kind: str = "rms", bias: bool = False, eps: float = 1e-6, axis: str = "embed"
+        self, size: int, scope: Component, *, kind: str = "rms", bias: bool = False, eps: float = 1e-6, axis: str = "embed"
     ):
         key = jax.random.key(0)  # not drawn from
         self.kind, self.eps = kind, eps
-        self.scale = param(key, (size,), (axis,), zeros if kind == "rms_plus_one" else ones, where)
-        self.bias = param(key, (size,), (axis,), zeros, where) if bias else None
+        self.scale = param(key, (size,), (axis,), zeros if kind == "rms_plus_one" else ones, scope)
+        self.bias = param(key, (size,), (axis,), zeros, scope) if bias else None
 
     def __call__(self, x_BLM: jax.Array) -> jax.Array:
         x = x_BLM.astype(jnp.promote_types(x_BLM.dtype, jnp.float32))
@@ -81,16 +81,16 @@ class Norm(nnx.Module):
 class Embedding(nnx.Module):
     """A table [V, M] of Gaussian vectors with this standard deviation; `axis` names its rows."""
 
-    def __init__(self, vocab: int, size: int, key: jax.Array, where: Component, *, std: float = 1.0, axis: str = "vocab"):
-        self.where, self.act_axis = where, "act_vocab" if axis == "vocab" else None
-        self.table = param(key, (vocab, size), (axis, "embed"), normal(std), where)
+    def __init__(self, vocab: int, size: int, key: jax.Array, scope: Component, *, std: float = 1.0, axis: str = "vocab"):
+        self.scope, self.act_axis = scope, "act_vocab" if axis == "vocab" else None
+        self.table = param(key, (vocab, size), (axis, "embed"), normal(std), scope)
 
     def __call__(self, ids_BL: jax.Array, dtype: jnp.dtype) -> jax.Array:
         # Looked up with its vectors whole, however they are stored, unless a layout cuts "act_table": else the gradient's cut
         # spreads to the activations.
-        table_VM = self.where.shard(self.table[...].astype(dtype), self.act_axis, "act_table")
+        table_VM = self.scope.shard(self.table[...].astype(dtype), self.act_axis, "act_table")
         x_BLM = table_VM[ids_BL]
-        return self.where.shard(x_BLM, "batch", "res_length", "act_embed")
+        return self.scope.shard(x_BLM, "batch", "res_length", "act_embed")
 
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
@@ -109,7 +109,7 @@ class FeedForward(nnx.Module):
         size: int,
         hidden: int,
         key: jax.Array,
-        where: Component,
+        scope: Component,
         *,
         activation: str = "relu",
         gated: bool = False,
@@ -117,28 +117,28 @@ class FeedForward(nnx.Module):
         init_scale: float = 1.0,
     ):
         k1, k2, k3 = jax.random.split(key, 3)
-        self.where, self.activation = where, activation
+        self.scope, self.activation = scope, activation
         up, names = (size, hidden), ("embed", "mlp")
         into, out = normal((init_scale / size) ** 0.5), normal((init_scale / hidden) ** 0.5)
-        self.wi = param(k1, up, names, into, where)
-        self.wg = param(k3, up, names, into, where) if gated else None
-        self.wo = param(k2, (hidden, size), ("mlp", "embed"), out, where)
-        self.wi_bias = param(k1, (hidden,), ("mlp",), zeros, where) if bias else None
-        self.wg_bias = param(k3, (hidden,), ("mlp",), zeros, where) if bias and gated else None
-        self.wo_bias = param(k2, (size,), ("embed",), zeros, where) if bias else None
+        self.wi = param(k1, up, names, into, scope)
+        self.wg = param(k3, up, names, into, scope) if gated else None
+        self.wo = param(k2, (hidden, size), ("mlp", "embed"), out, scope)
+        self.wi_bias = param(k1, (hidden,), ("mlp",), zeros, scope) if bias else None
+        self.wg_bias = param(k3, (hidden,), ("mlp",), zeros, scope) if bias and gated else None
+        self.wo_bias = param(k2, (size,), ("embed",), zeros, scope) if bias else None
 
     def __call__(self, x_BLM: jax.Array, rate: float = 0.0, key: jax.Array | None = None) -> jax.Array:
         """Returns y_BLM; `rate` is of dropout on the hidden layer."""
         act = ACTIVATIONS[self.activation]
-        h_BLH = checkpoint_name(add_bias(project(x_BLM, self.wi[...], self.where, dense=True), self.wi_bias), "up")
+        h_BLH = checkpoint_name(add_bias(project(x_BLM, self.wi[...], self.scope, dense=True), self.wi_bias), "up")
         if self.wg is None:
             h_BLH = act(h_BLH)
         else:
-            gate_BLH = checkpoint_name(add_bias(project(x_BLM, self.wg[...], self.where, dense=True), self.wg_bias), "gate")
+            gate_BLH = checkpoint_name(add_bias(project(x_BLM, self.wg[...], self.scope, dense=True), self.wg_bias), "gate")
             h_BLH = act(gate_BLH) * h_BLH
-        h_BLH = dropout(self.where.shard(h_BLH, "batch", "length", "act_mlp"), rate, key)
-        y_BLM = add_bias(project(h_BLH, self.wo[...], self.where, dense=True), self.wo_bias)
-        return checkpoint_name(self.where.shard(y_BLM, "batch", "res_length", "act_embed"), "ffn_out")
+        h_BLH = dropout(self.scope.shard(h_BLH, "batch", "length", "act_mlp"), rate, key)
+        y_BLM = add_bias(project(h_BLH, self.wo[...], self.scope, dense=True), self.wo_bias)
+        return checkpoint_name(self.scope.shard(y_BLM, "batch", "res_length", "act_embed"), "ffn_out")
 
 
 def sinusoids(positions_BL: jax.Array, size: int, dtype: jnp.dtype) -> jax.Array:

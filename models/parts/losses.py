@@ -104,19 +104,19 @@ def token_loss_in_chunks(
     used_BL: jax.Array,
     total: jax.Array,
     smoothing: float,
-    where: Component,
+    scope: Component,
     z_weight: float = 0.0,
 ) -> Loss:
     """Returns `token_loss` of the logits of x, which exist for a part of the positions at a time.
 
     Args:
       logits: computes the logits [B, L', V] of some positions of x; the backward pass computes them again.
-      where: the component whose execution says into how many chunks positions are divided.
+      scope: the component whose execution says into how many chunks positions are divided.
 
     Raises:
       LayoutError: chunks that do not divide the positions.
     """
-    n = where.execution.loss_chunks
+    n = scope.execution.loss_chunks
     if n == 1:
         return token_loss(logits(x_BLM), targets_BL, used_BL, total, smoothing, z_weight)
 
@@ -130,11 +130,11 @@ def token_loss_in_chunks(
 
 
 def log_probabilities(
-    logits: Callable[[jax.Array], jax.Array], x_BLM: jax.Array, targets_BL: jax.Array, where: Component
+    logits: Callable[[jax.Array], jax.Array], x_BLM: jax.Array, targets_BL: jax.Array, scope: Component
 ) -> jax.Array:
     """Returns the log-probability of each target [B, L]; logits exist for a part of the positions at a time, as in
     `token_loss_in_chunks`."""
-    n = where.execution.loss_chunks
+    n = scope.execution.loss_chunks
     if n == 1:
         return -cross_entropy(logits(x_BLM), targets_BL)[1]
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 
-class Made(abc.ABC):
+class MatrixLike(abc.ABC):
     """A matrix that is made of others: what a layer asks of an array before it computes with it.
 
     Attributes:
@@ -38,7 +38,7 @@ class Made(abc.ABC):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Quantized(Made):
+class Quantized(MatrixLike):
     """A frozen matrix in 4 or 8 bits with a scale for each block of inputs (QLoRA, arXiv 2305.14314, section 3).
 
     Attributes:
@@ -85,7 +85,7 @@ def packed(codes: jax.Array) -> jax.Array:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class LowRank(Made):
+class LowRank(MatrixLike):
     """W + scale * A B (Hu et al. 2021, arXiv 2106.09685).
 
     Attributes:

@@ -13,12 +13,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.parts.attention.config import LayerKind, Rotary
+from models.parts.attention.config import LayerVariant, Rotary
 from models.parts.attention.latent import LatentAttention
 from models.parts.attention.mask import AttentionMask
 from models.parts.attention.module import Attention, KeysValues
 from models.parts.attention.rotary import Rotation, rotation
-from models.parts.cache import LayerCache, Step, from_cache
+from models.parts.kv_cache import LayerCache, Step, from_cache
 from models.parts.layers import FeedForward, Norm, add_bias, dropout, project, soft_cap, split_key
 from models.parts.losses import Ratio
 from models.parts.moe.config import MoeConfig
@@ -47,7 +47,7 @@ class Source:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Kind:
+class LayerSettings:
     """In what a layer of a stack differs from others, as numbers that travel with its parameters.
 
     Attributes:
@@ -58,28 +58,28 @@ class Kind:
     window: jax.Array
     table: jax.Array
 
-    def at(self, layer: int) -> "Kind":
+    def at(self, layer: int) -> "LayerSettings":
         """Returns the kind of a layer of a unit, of which there may be just one."""
         return jax.tree.map(lambda x: x[layer] if x.ndim else x, self)
 
 
-def kinds(c: BlockConfig, layers: jax.Array) -> Kind | None:
+def kinds(c: BlockConfig, layers: jax.Array) -> LayerSettings | None:
     """Returns the kinds of these layers of a stack, by number; None where all are alike."""
     if len(c.kinds) < 2:
         return None
     tables = _tables(c)
     pattern = ([k.window for k in c.kinds], [tables.index(_turning(k)) for k in c.kinds])
-    return Kind(*(jnp.asarray(column, jnp.int32)[layers % len(c.kinds)] for column in pattern))
+    return LayerSettings(*(jnp.asarray(column, jnp.int32)[layers % len(c.kinds)] for column in pattern))
 
 
-def _turning(kind: LayerKind) -> tuple[bool, float, bool]:
+def _turning(kind: LayerVariant) -> tuple[bool, float, bool]:
     """Returns what decides how queries and keys are turned."""
     return (kind.rotary, kind.base, kind.scaled) if kind.rotary else (False, 0.0, False)
 
 
 def _tables(c: BlockConfig) -> list[tuple[bool, float, bool]]:
     """Returns the ways in which layers turn queries and keys."""
-    return list(dict.fromkeys(_turning(kind) for kind in c.kinds or (LayerKind(),)))
+    return list(dict.fromkeys(_turning(kind) for kind in c.kinds or (LayerVariant(),)))
 
 
 def _rotation(c: BlockConfig, positions_BL: jax.Array, reach_BL: jax.Array | None) -> Rotation | None:
@@ -98,7 +98,7 @@ def _rotation(c: BlockConfig, positions_BL: jax.Array, reach_BL: jax.Array | Non
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Geometry:
+class AttentionInputs:
     """The positions of tokens and what they attend to, the same for all layers but for their kinds.
 
     Attributes:
@@ -117,7 +117,7 @@ class Geometry:
     real_BL: jax.Array | None = None
     source: Source | None = None
 
-    def of(self, kind: Kind | None) -> "Geometry":
+    def of(self, kind: LayerSettings | None) -> "AttentionInputs":
         """Returns the geometry as a layer of this kind has it."""
         if kind is None:
             return self
@@ -128,7 +128,9 @@ class Geometry:
         return dataclasses.replace(self, mask=self.mask.within(kind.window), rotation=turned)
 
 
-def geometry(c: BlockConfig, positions_BL: jax.Array, mask: AttentionMask, reach_BL: jax.Array | None = None) -> Geometry:
+def attention_inputs(
+    c: BlockConfig, positions_BL: jax.Array, mask: AttentionMask, reach_BL: jax.Array | None = None
+) -> AttentionInputs:
     """Returns the geometry of whole rows.
 
     Args:
@@ -138,7 +140,7 @@ def geometry(c: BlockConfig, positions_BL: jax.Array, mask: AttentionMask, reach
         mask = mask.within(c.kinds[0].window)
     if reach_BL is None and c.rotary is not None and c.rotary.scaling == "longrope":
         reach_BL = _reach(positions_BL, mask.segments_BL)
-    return Geometry(mask, _rotation(c, positions_BL, reach_BL))
+    return AttentionInputs(mask, _rotation(c, positions_BL, reach_BL))
 
 
 def _reach(positions_BL: jax.Array, segments_BL: jax.Array) -> jax.Array:
@@ -150,14 +152,14 @@ def _reach(positions_BL: jax.Array, segments_BL: jax.Array) -> jax.Array:
     return jax.vmap(of_row)(*jnp.broadcast_arrays(positions_BL, segments_BL))
 
 
-def cached_geometry(c: BlockConfig, step: Step) -> Geometry:
+def cached_attention_inputs(c: BlockConfig, step: Step) -> AttentionInputs:
     """Returns the geometry of the step that is decoded, B * K rows of one position."""
-    return dataclasses.replace(geometry(c, step.positions_BK, step.mask(), step.slots.reach_B1), step=step)
+    return dataclasses.replace(attention_inputs(c, step.positions_BK, step.mask(), step.slots.reach_B1), step=step)
 
 
-def norm(c: BlockConfig, where: Component) -> Norm:
+def norm(c: BlockConfig, scope: Component) -> Norm:
     """Returns the norm that the configuration describes."""
-    return Norm(c.model_dim, where, kind=c.norm, bias=c.norm_bias, eps=c.norm_eps)
+    return Norm(c.model_dim, scope, kind=c.norm, bias=c.norm_bias, eps=c.norm_eps)
 
 
 class Unnormed(nnx.Module):
@@ -183,7 +185,7 @@ class Block(nnx.Module):
         self,
         c: BlockConfig,
         key: jax.Array,
-        where: Component,
+        scope: Component,
         *,
         attends_to_source: bool = False,
         moe: MoeConfig | None = None,
@@ -191,15 +193,15 @@ class Block(nnx.Module):
         normed: bool = True,
     ):
         k1, *key_source, k2 = jax.random.split(key, 3 if attends_to_source else 2)
-        self.where, self.order, self.rate, self.hidden_rate = where, c.order, c.dropout, c.hidden_dropout
+        self.scope, self.order, self.rate, self.hidden_rate = scope, c.order, c.dropout, c.hidden_dropout
         sandwich = c.order == "sandwich"
-        self.attention_norm = norm(c, where / "attention") if normed else Unnormed()
-        self.attention_out_norm = norm(c, where / "attention") if sandwich else None
-        self.attention = _attention(c, k1, where / "attention", buckets=c.buckets if c.positions == "relative" else 0)
-        cross = where / "cross_attention"
+        self.attention_norm = norm(c, scope / "attention") if normed else Unnormed()
+        self.attention_out_norm = norm(c, scope / "attention") if sandwich else None
+        self.attention = _attention(c, k1, scope / "attention", buckets=c.buckets if c.positions == "relative" else 0)
+        cross = scope / "cross_attention"
         self.cross_norm = norm(c, cross) if attends_to_source else None
         self.cross_attention = _attention(c, key_source[0], cross) if attends_to_source else None
-        inner = where / ("ffn" if moe is None else "moe")
+        inner = scope / ("ffn" if moe is None else "moe")
         self.ffn_norm = None if c.order == "parallel" else norm(c, inner)
         self.ffn_out_norm = norm(c, inner) if sandwich else None
         settings: dict[str, Any] = dict(activation=c.activation, gated=c.gated, bias=c.ffn_bias, init_scale=c.init_scale)
@@ -210,15 +212,15 @@ class Block(nnx.Module):
 
     @property
     def layers(self) -> "list[Block]":
-        """The block itself, as the only layer of a unit (models/parts/units.py)."""
+        """The block itself, as the only layer of a unit (models/parts/layer_group.py)."""
         return [self]
 
     def __call__(
-        self, x_BLM: jax.Array, g: Geometry, cache: LayerCache | None, key: Key, kind: Kind | None = None
+        self, x_BLM: jax.Array, g: AttentionInputs, cache: LayerCache | None, key: Key, kind: LayerSettings | None = None
     ) -> tuple[jax.Array, tuple[LayerCache | None, Statistics]]:
         """Returns (y_BLM, (the cache with the new keys and values in it, statistics of the mixture))."""
         keys, g = iter(split_key(key, 6)), g.of(kind)
-        x_BLM = self.where.shard(x_BLM, "batch", "res_length", "act_embed")
+        x_BLM = self.scope.shard(x_BLM, "batch", "res_length", "act_embed")
 
         def attend(y_BLM: jax.Array) -> tuple[jax.Array, LayerCache | None]:
             if g.step is not None:
@@ -253,7 +255,7 @@ class Block(nnx.Module):
 
         if self.order == "parallel":  # PaLM (section 2)
             y_BLM = self.attention_norm(x_BLM)
-            if self.where.on_tpu:  # whose compiler would norm anew within every tile of each product that reads it
+            if self.scope.on_tpu:  # whose compiler would norm anew within every tile of each product that reads it
                 y_BLM = jax.lax.optimization_barrier(y_BLM)
             (z_BLM, kept), (f_BLM, statistics) = attend(y_BLM), feed_forward(y_BLM)
             return x_BLM + z_BLM + f_BLM, (kept, statistics)
@@ -282,16 +284,16 @@ class Block(nnx.Module):
         return norm(x_BLM + y_BLM), other
 
 
-def _attention(c: BlockConfig, key: jax.Array, where: Component, *, buckets: int = 0) -> Attention | LatentAttention:
+def _attention(c: BlockConfig, key: jax.Array, scope: Component, *, buckets: int = 0) -> Attention | LatentAttention:
     if c.latent is not None:
         scalar = dict(scaled=c.attention_scalar, init_scale=c.init_scale)
-        return LatentAttention(c.latent, c.model_dim, c.heads, c.head_dim, key, where, **scalar)
+        return LatentAttention(c.latent, c.model_dim, c.heads, c.head_dim, key, scope, **scalar)
     return Attention(
         c.model_dim,
         c.heads,
         c.head_dim,
         key,
-        where,
+        scope,
         kv_heads=c.kv_heads,
         bias=c.attention_bias,
         out_bias=c.attention_bias if c.output_bias == "same" else c.output_bias == "yes",
@@ -309,14 +311,14 @@ def _attention(c: BlockConfig, key: jax.Array, where: Component, *, buckets: int
     )
 
 
-def run(blocks: Block, x_BLM: jax.Array, g: Geometry, keys: Key, of_layers: Kind | None = None) -> jax.Array:
+def run(blocks: Block, x_BLM: jax.Array, g: AttentionInputs, keys: Key, of_layers: LayerSettings | None = None) -> jax.Array:
     """Runs a stack of dense layers; `keys` and their kinds are [layers], the former None outside training."""
 
-    def layer(x_BLM, inputs, g: Geometry):
+    def layer(x_BLM, inputs, g: AttentionInputs):
         block, key, kind = inputs
         return block(x_BLM, g, None, key, kind)[0], None
 
-    return scan(layer, x_BLM, (blocks, keys, of_layers), g, where=blocks.where)[0]
+    return scan(layer, x_BLM, (blocks, keys, of_layers), g, scope=blocks.scope)[0]
 
 
 def unstacked(modules: Any) -> list[Any]:
@@ -329,7 +331,9 @@ def unstacked(modules: Any) -> list[Any]:
 
 
 @jax.jit
-def decoded(layer: Any, x_R1M: jax.Array, g: Geometry, cache: Any, kind: Kind | None = None) -> tuple[jax.Array, Any]:
+def decoded(
+    layer: Any, x_R1M: jax.Array, g: AttentionInputs, cache: Any, kind: LayerSettings | None = None
+) -> tuple[jax.Array, Any]:
     """Returns (y_R1M, the cache with the step in it) of a block, or of a unit, at a step that is decoded.
 
     Layers stand one after the other there (`unstacked`). Because this function is jitted, those that are alike are traced and
@@ -340,12 +344,12 @@ def decoded(layer: Any, x_R1M: jax.Array, g: Geometry, cache: Any, kind: Kind | 
 
 
 def keys_values(
-    stack: Any, c: BlockConfig, x_BLM: jax.Array, g: Geometry, of_layers: Kind | None = None
+    stack: Any, c: BlockConfig, x_BLM: jax.Array, g: AttentionInputs, of_layers: LayerSettings | None = None
 ) -> tuple[jax.Array, list[KeysValues]]:
     """Returns (y_BLM, the keys and values [layers, B, L, G, D] that each layer makes of a row: a cache's beginning).
 
     Args:
-      stack: of blocks, or of units (models/parts/units.py), each of whose layers has an item in the list.
+      stack: of blocks, or of units (models/parts/layer_group.py), each of whose layers has an item in the list.
       of_layers: the kinds of layers of the stack.
     """
 
@@ -363,13 +367,13 @@ def keys_values(
 
 
 def logits(
-    c: LmConfig, x_BLM: jax.Array, w_MV: jax.Array, bias: nnx.Param | None, where: Component, *, positions: str | None = "length"
+    c: LmConfig, x_BLM: jax.Array, w_MV: jax.Array, bias: nnx.Param | None, scope: Component, *, positions: str | None = "length"
 ) -> jax.Array:
     """Returns the output logits [B, L, V] of the last layer's vectors, capped as the config says.
 
     Args:
-      where: the component that owns the matrix: the embedding where it is tied.
+      scope: the component that owns the matrix: the embedding where it is tied.
       positions: the logical name of the second dimension.
     """
-    y_BLV = add_bias(project(x_BLM, w_MV, where), bias)
-    return soft_cap(where.shard(y_BLV, "batch", positions, "act_vocab"), c.softmax_cap)
+    y_BLV = add_bias(project(x_BLM, w_MV, scope), bias)
+    return soft_cap(scope.shard(y_BLV, "batch", positions, "act_vocab"), c.softmax_cap)

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
-from models.parts.attention.config import Latent, LayerKind, Rotary
+from models.parts.attention.config import Latent, LayerVariant, Rotary
 from models.parts.moe.config import MoeConfig
 from models.parts.numbers import check_base, check_epsilon, check_finite
 
@@ -88,7 +88,7 @@ class BlockConfig:
     positions: Positions = "learned"
     rotary_base: float = 10_000.0
     rotary: Rotary | None = None
-    kinds: tuple[LayerKind, ...] = ()
+    kinds: tuple[LayerVariant, ...] = ()
     buckets: int = 32
     max_distance: int = 128
     norm: Norm = "rms"
@@ -215,7 +215,7 @@ class LmConfig(BlockConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StackConfig(BlockConfig):
-    """Layers of which some may be mixtures of experts (models/parts/units.py).
+    """Layers of which some may be mixtures of experts (models/parts/layer_group.py).
 
     Attributes:
       layers: depth.
@@ -253,10 +253,10 @@ class StackConfig(BlockConfig):
     @property
     def multiple(self) -> int:
         """What the number of layers is a multiple of."""
-        return self.stacks * len(self.unit)
+        return self.stacks * len(self.layer_group)
 
     @property
-    def unit(self) -> tuple[str, ...]:
+    def layer_group(self) -> tuple[str, ...]:
         """The layers of a stack's repeated unit: dense ones and a mixture after or before them, or in a dense model one layer."""
         if self.moe is None:
             return ("dense",)
@@ -264,9 +264,9 @@ class StackConfig(BlockConfig):
         return ("sparse", *dense) if self.sparse_first else (*dense, "sparse")
 
     @property
-    def units(self) -> int:
+    def layer_groups(self) -> int:
         """Repeated units of a stack."""
-        return self.repeated // (self.stacks * len(self.unit))
+        return self.repeated // (self.stacks * len(self.layer_group))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -292,9 +292,9 @@ class EncoderDecoderConfig(StackConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.decoder_layers and (self.decoder_layers % len(self.unit) or self.decoder_layers >= self.layers):
+        if self.decoder_layers and (self.decoder_layers % len(self.layer_group) or self.decoder_layers >= self.layers):
             raise ValueError(
-                f"decoder_layers={self.decoder_layers}: must be a multiple of {len(self.unit)} below layers={self.layers}; "
+                f"decoder_layers={self.decoder_layers}: must be a multiple of {len(self.layer_group)} below layers={self.layers}; "
                 f"nearest is {self.layers // 2}"
             )
         check_dropout(self.output_dropout)
@@ -311,23 +311,23 @@ class EncoderDecoderConfig(StackConfig):
     @property
     def multiple(self) -> int:
         """What the number of layers is a multiple of: units, as many in either stack unless the decoder has its own number."""
-        return len(self.unit) if self.decoder_layers else super().multiple
+        return len(self.layer_group) if self.decoder_layers else super().multiple
 
     @property
-    def decoder_units(self) -> int:
+    def decoder_groups(self) -> int:
         """Repeated units of the decoder."""
-        return self.decoder_layers // len(self.unit) or self.units
+        return self.decoder_layers // len(self.layer_group) or self.layer_groups
 
     @property
-    def encoder_units(self) -> int:
+    def encoder_groups(self) -> int:
         """Repeated units of the encoder."""
-        return self.layers // len(self.unit) - self.decoder_units
+        return self.layers // len(self.layer_group) - self.decoder_groups
 
     def shrunk(self) -> dict[str, Any]:
         """Returns field values small enough for a test and divisible by the meshes of eight devices; the variant stays."""
         moe = self.moe and self.moe.shrunk(32)
         return dict(
-            layers=max(4, 2 * len(self.unit)),
+            layers=max(4, 2 * len(self.layer_group)),
             decoder_layers=0,
             model_dim=16,
             hidden_dim=32,

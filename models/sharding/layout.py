@@ -133,15 +133,15 @@ class Layout:
             if size < 1:
                 raise LayoutError(f"layout {self.name!r}: mesh axis {axis!r} has size {size}, must be at least 1")
         tables = [("rules", self.rules), ("optimizer", self.optimizer), *self.components]
-        for where, table in tables:
+        for scope, table in tables:
             for name, axes in table:
-                self._check_rule(where, name, axes)
+                self._check_rule(scope, name, axes)
         for path, _ in self.pipelines:
             if not self.resolve(path).get("layers"):
                 raise LayoutError(f"layout {self.name!r}: the pipeline of {path!r} needs a rule 'layers' -> its stages")
 
-    def _check_rule(self, where: str, name: str, axes: Axes) -> None:
-        rule = f"layout {self.name!r}, {shortened(where)}: rule '{shortened(name)}' -> {shortened(str(axes), 200)}"
+    def _check_rule(self, scope: str, name: str, axes: Axes) -> None:
+        rule = f"layout {self.name!r}, {shortened(scope)}: rule '{shortened(name)}' -> {shortened(str(axes), 200)}"
         if name not in AXES:
             raise LayoutError(f"{rule}: no such logical name{nearest(name, AXES)}")
         for axis in axes:
@@ -190,11 +190,11 @@ class Layout:
           LayoutError: an unknown name, two dimensions on one mesh axis, or an indivisible dimension.
         """
         table = self.resolve(component)
-        where = f"{tensor} {tuple(names)} of component {component or '(root)'!r}, layout {self.name!r}"
+        scope = f"{tensor} {tuple(names)} of component {component or '(root)'!r}, layout {self.name!r}"
         cuts: list[Axes] = []
         for name in names:
             if name is not None and name not in AXES:
-                raise LayoutError(f"{where}: no such logical name {name!r}{nearest(name, AXES)}")
+                raise LayoutError(f"{scope}: no such logical name {name!r}{nearest(name, AXES)}")
             cuts.append(table.get(name, ()) if name else ())
         for i, name in enumerate(names):
             taken = {axis for axes in cuts for axis in axes}
@@ -204,7 +204,7 @@ class Layout:
             for axis in axes:
                 if axis in owner:
                     raise LayoutError(
-                        f"{where}: rules put both {owner[axis]!r} and {name!r} on mesh axis {axis!r}; "
+                        f"{scope}: rules put both {owner[axis]!r} and {name!r} on mesh axis {axis!r}; "
                         f"map one of them to another axis of {dict(self.mesh)} or to none"
                     )
                 owner[axis] = name
@@ -212,7 +212,7 @@ class Layout:
             if size % self.num_shards(axes):
                 below = max(d for d in range(1, size + 1) if size % d == 0 and d <= self.num_shards(axes))
                 raise LayoutError(
-                    f"{where}: {name!r} of size {size} is not divisible by the {self.num_shards(axes)} shards of rule "
+                    f"{scope}: {name!r} of size {size} is not divisible by the {self.num_shards(axes)} shards of rule "
                     f"{name!r} -> {axes}; the nearest that fits is {below}"
                 )
         return tuple(cuts)

@@ -38,18 +38,18 @@ def param(
     shape: tuple[int, ...],
     axes: tuple[str, ...],
     init: Initializer,
-    where: Component,
+    scope: Component,
     *,
-    moved: float | None = None,
+    sign_step: float | None = None,
 ):
     """Makes a parameter: its float32 value, its logical axes (a name per dimension) and the component that owns it.
 
     Args:
-      moved: how far each step moves its numbers against the signs of their gradients; None leaves it to the optimizer.
+      sign_step: how far each step moves its numbers against the signs of their gradients; None leaves it to the optimizer.
     """
     if len(shape) != len(axes):
-        raise LayoutError(f"component {where.path!r}: {len(axes)} names {axes} for a parameter of shape {shape}")
-    return nnx.Param(init(key, shape, jnp.float32), axes=axes, where=where, moved=moved)
+        raise LayoutError(f"component {scope.path!r}: {len(axes)} names {axes} for a parameter of shape {shape}")
+    return nnx.Param(init(key, shape, jnp.float32), axes=axes, scope=scope, sign_step=sign_step)
 
 
 def normal(scale: float) -> Initializer:
@@ -72,7 +72,7 @@ def zeros(key: jax.Array, shape: tuple[int, ...], dtype) -> jax.Array:
     return jnp.zeros(shape, dtype)
 
 
-def stack(make: Callable[[jax.Array], nnx.Module], key: jax.Array, n: int, name: str = "layers") -> Any:
+def stack_modules(make: Callable[[jax.Array], nnx.Module], key: jax.Array, n: int, name: str = "layers") -> Any:
     """Makes n modules from n keys as one module with a leading axis `name` on every parameter."""
 
     def prefix(v):
@@ -98,7 +98,7 @@ def _policy(remat: str) -> Any:
 
 
 def scan(
-    body: Callable, carry: PyTree, stacked: PyTree, rows: PyTree = None, *, where: Component | None = None, staged: bool = True
+    body: Callable, carry: PyTree, stacked: PyTree, rows: PyTree = None, *, scope: Component | None = None, staged: bool = True
 ) -> tuple[PyTree, PyTree]:
     """`lax.scan` of `body(carry, slice, rows) -> (carry, out)` over stacked modules and per-layer inputs.
 
@@ -106,21 +106,21 @@ def scan(
       carry: arrays with the batch's rows in front, where the stack may run in pipeline stages.
       stacked: a pytree (module, keys, caches, ...) with a leading layer axis on every leaf.
       rows: what all layers read of each row (masks, positions): rows in front, or 1 for what is the same for all.
-      where: the component that the stack belongs to: its execution says what is kept for the backward pass and how much of
+      scope: the component that the stack belongs to: its execution says what is kept for the backward pass and how much of
         the loop is unrolled; its layout may run it in pipeline stages, and then `out` must be a sum over rows. None is a plain
         loop.
       staged: whether pipeline stages may be used; they have loops of their own.
     """
-    if where is not None and where.remat != "none":
-        body = jax.checkpoint(body, policy=_policy(where.remat), prevent_cse=False)
-    unroll = 1 if where is None else where.execution.unroll
-    with jax.named_scope(where.path if where else ""):  # in the trace, by which a program's readers know the stack's component
-        if where is not None and staged and (pipeline := where.layout.pipeline(where.path)):
-            return circular(body, carry, stacked, rows, where, pipeline)
+    if scope is not None and scope.remat != "none":
+        body = jax.checkpoint(body, policy=_policy(scope.remat), prevent_cse=False)
+    unroll = 1 if scope is None else scope.execution.unroll
+    with jax.named_scope(scope.path if scope else ""):  # in the trace, by which a program's readers know the stack's component
+        if scope is not None and staged and (pipeline := scope.layout.pipeline(scope.path)):
+            return circular(body, carry, stacked, rows, scope, pipeline)
         if not unroll and jax.tree.leaves(stacked)[0].shape[0] == 1:  # of which JAX would make a loop all the same
             carry, out = body(carry, jax.tree.map(lambda x: x[0], stacked), rows)
             return carry, jax.tree.map(lambda x: x[None], out)
-        if where is not None and where.remat != "none" and unroll == 1:
+        if scope is not None and scope.remat != "none" and unroll == 1:
             return recomputing_scan(body, carry, stacked, rows)
         return jax.lax.scan(lambda carry, layer: body(carry, layer, rows), carry, stacked, unroll=unroll or True)
 
@@ -130,17 +130,17 @@ def scan(
 
 @dataclasses.dataclass(frozen=True)
 class ParamInfo:
-    """What is known of a parameter without its value: name, shape, dtype, logical axes, component, `moved` (`param`)."""
+    """What is known of a parameter without its value: name, shape, dtype, logical axes, component, `sign_step` (`param`)."""
 
     name: str
     shape: tuple[int, ...]
     dtype: Any
     axes: tuple[str, ...]
-    where: Component
-    moved: float | None = None
+    scope: Component
+    sign_step: float | None = None
 
     def spec(self, extra: Rules = ()) -> PartitionSpec:
-        return self.where.spec(self.axes, self.shape, tensor=self.name, extra=extra)
+        return self.scope.spec(self.axes, self.shape, tensor=self.name, extra=extra)
 
     @property
     def size(self) -> int:
@@ -149,8 +149,8 @@ class ParamInfo:
     @property
     def shard_size(self) -> int:
         """Elements of this parameter on one device."""
-        layout = self.where.layout
-        cuts = layout.cut(self.axes, self.shape, component=self.where.path, tensor=self.name)
+        layout = self.scope.layout
+        cuts = layout.cut(self.axes, self.shape, component=self.scope.path, tensor=self.name)
         return self.size // math.prod(layout.num_shards(axes) for axes in cuts)
 
     @property
@@ -183,21 +183,21 @@ def describe(model: Model | nnx.Module) -> Iterator[ParamInfo]:
     for path, variable in leaves:
         name = ".".join(entry.name for entry in path)
         raw, meta = variable.get_raw_value(), variable.get_metadata()
-        yield ParamInfo(name, raw.shape, raw.dtype, meta["axes"], meta["where"], meta["moved"])
+        yield ParamInfo(name, raw.shape, raw.dtype, meta["axes"], meta["scope"], meta["sign_step"])
 
 
 def components(model: Model | nnx.Module) -> set[str]:
     """Returns every component path of a model, inner ones included."""
-    paths = {info.where.path for info in describe(model)}
+    paths = {info.scope.path for info in describe(model)}
     return {".".join(p.split(".")[:i]) for p in paths for i in range(1, p.count(".") + 2)}
 
 
-def split(model: Model | nnx.Module) -> Params:
+def to_params(model: Model | nnx.Module) -> Params:
     """Returns a model's parameters as nested dictionaries of arrays, the form in which they are stored and optimized."""
     return nest({info.name: leaf for info, leaf in zip(describe(model), jax.tree.leaves(model), strict=True)})
 
 
-def merge(abstract: Model | nnx.Module, params: Params) -> Any:
+def with_params(abstract: Model | nnx.Module, params: Params) -> Any:
     """Returns a model with the structure of `abstract` and these parameters: the inverse of `split`."""
     flat = flatten(params)
     return jax.tree.unflatten(jax.tree.structure(abstract), [flat[info.name] for info in describe(abstract)])

@@ -164,8 +164,8 @@ def write_config(c: T5Config) -> dict[str, Any]:
     demand(c.moe, "Switch Transformer", gating="top1", eval_capacity_factor=0.0)
     return config | {
         "num_experts": c.moe.experts,
-        "num_sparse_encoder_layers": c.units,
-        "num_sparse_decoder_layers": c.units,
+        "num_sparse_encoder_layers": c.layer_groups,
+        "num_sparse_decoder_layers": c.layer_groups,
         "expert_capacity": _NO_LIMIT,
         "router_bias": False,
         "router_jitter_noise": c.moe.input_jitter,
@@ -185,7 +185,7 @@ def entries(c: T5Config) -> list[Entry]:
     for side in ("encoder", "decoder"):
         bias = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
         mapped.append(matrix(bias, (f"{side}_bias", (n, c.buckets))))
-        for i, name in enumerate(c.unit):
+        for i, name in enumerate(c.layer_group):
             mapped += _layer(c, side, name, i)
         mapped.append(vector(f"{side}.final_layer_norm.weight", (f"{side}_norm.scale", (m,))))
     return mapped if c.tied else [*mapped, matrix(_OUTPUT, ("softmax", (m, c.vocab)))]
@@ -195,7 +195,7 @@ def _layer(c: T5Config, side: str, name: str, first: int) -> list[Entry]:
     """Returns the entries of one layer of all units of a stack."""
     m, h, n, d = c.model_dim, c.hidden_dim, c.heads, c.head_dim
     at, ours, ffn = f"{side}.block.{{layer}}.layer", f"{side}.{name}", 2 if side == "decoder" else 1
-    places: dict[str, Any] = dict(layers=c.units, first=first, every=len(c.unit))
+    places: dict[str, Any] = dict(layers=c.layer_groups, first=first, every=len(c.layer_group))
 
     def norm(sublayer: int, to: str) -> Entry:
         return vector(f"{at}.{sublayer}.layer_norm.weight", (f"{ours}.{to}.scale", (m,)), **places)

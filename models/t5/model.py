@@ -17,14 +17,14 @@ from models.t5.config import T5Config
 class T5(EncoderDecoder):
     """The whole model: one embedding table, whose transpose may also make the output logits."""
 
-    def __init__(self, c: T5Config, key: jax.Array, where: Component):
+    def __init__(self, c: T5Config, key: jax.Array, scope: Component):
         k1, k2, k3, k4 = jax.random.split(key, 4)
         self.c: T5Config = c
-        self.where = where
-        self.embedding = Embedding(c.vocab, c.model_dim, k1, where / "embedding")
+        self.scope = scope
+        self.embedding = Embedding(c.vocab, c.model_dim, k1, scope / "embedding")
         self._make_stacks(k2, k3)
         shape, names = (c.model_dim, c.vocab), ("embed", "vocab")
-        self.softmax = None if c.tied else param(k4, shape, names, normal(c.model_dim**-0.5), where / "softmax")
+        self.softmax = None if c.tied else param(k4, shape, names, normal(c.model_dim**-0.5), scope / "softmax")
 
     @property
     def target_vocab(self) -> int:
@@ -34,14 +34,14 @@ class T5(EncoderDecoder):
     def embed_tokens(self, side: Side, ids_BL: jax.Array, positions_BL: jax.Array, key: Key) -> jax.Array:
         """Returns the first layer's input [B, L, M] of either stack; see EncoderDecoder."""
         del side, positions_BL  # both share the table; positions are in the attention
-        return dropout(self.embedding(ids_BL, self.where.dtype), self.c.dropout, key)
+        return dropout(self.embedding(ids_BL, self.scope.dtype), self.c.dropout, key)
 
     def logits(self, x_BLM: jax.Array) -> jax.Array:
         """Returns the output logits [B, L, V]; see EncoderDecoder."""
         if self.c.scale_logits:
             x_BLM = x_BLM * self.c.model_dim**-0.5
         if self.softmax is None:
-            where, w_MV = self.embedding.where, self.embedding.table[...].T
+            scope, w_MV = self.embedding.scope, self.embedding.table[...].T
         else:
-            where, w_MV = self.where / "softmax", self.softmax[...]
-        return where.shard(project(x_BLM, w_MV, where), "batch", "length", "act_vocab")
+            scope, w_MV = self.scope / "softmax", self.softmax[...]
+        return scope.shard(project(x_BLM, w_MV, scope), "batch", "length", "act_vocab")

@@ -20,7 +20,7 @@ from models.vit.model import Vit, resized
 def comparable(c: VitConfig, lengths: Sequence[int]) -> VitConfig:
     """Returns the configuration with nothing random; see Family.comparable. Routing groups are pictures."""
     del lengths
-    c = dataclasses.replace(c, layers=4 * len(c.unit), dropout=0.0, hidden_dropout=0.0)
+    c = dataclasses.replace(c, layers=4 * len(c.layer_group), dropout=0.0, hidden_dropout=0.0)
     return dataclasses.replace(c, moe=c.moe and c.moe.comparable(c.length))
 
 

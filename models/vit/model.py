@@ -15,26 +15,26 @@ from models.parts import transformer
 from models.parts.attention.mask import AttentionMask
 from models.parts.attention.module import Attention
 from models.parts.attention.rotary import Rotation, rotation
+from models.parts.layer_group import LayerGroup, run_groups
 from models.parts.layers import FeedForward, add_bias, dropout, project
 from models.parts.losses import Loss, Ratio, Totals, cross_entropy, is_top_1, per, zero_loss
 from models.parts.moe.layer import check_groups, routing_loss
-from models.parts.transformer import Geometry
-from models.parts.units import Unit, run_units
+from models.parts.transformer import AttentionInputs
 from models.protocol import Batch, Context, Staged
 from models.sharding.component import Component
-from models.sharding.params import constant, normal, param, stack, zeros
+from models.sharding.params import constant, normal, param, stack_modules, zeros
 from models.vit.config import VitConfig
 
 
 class Vit(Staged):
     """The whole model. Parameters only; every method is a pure function of them and its arguments."""
 
-    stack: ClassVar[str] = "encoder"
+    stack_name: ClassVar[str] = "encoder"
 
-    def __init__(self, c: VitConfig, key: jax.Array, where: Component):
+    def __init__(self, c: VitConfig, key: jax.Array, scope: Component):
         k1, k2, k3, k4, k5 = jax.random.split(key, 5)
-        self.c, self.where = c, where
-        inner, m, pixels = where / "embedding", c.model_dim, c.patch * c.patch * c.channels
+        self.c, self.scope = c, scope
+        inner, m, pixels = scope / "embedding", c.model_dim, c.patch * c.patch * c.channels
         self.patches = param(k1, (pixels, m), ("pixels", "embed"), normal(pixels**-0.5), inner)
         self.patch_bias = param(k1, (m,), ("embed",), zeros, inner) if c.patch_bias else None
         self.class_token = param(k2, (m,), ("embed",), zeros, inner) if c.class_token != "none" else None
@@ -42,9 +42,9 @@ class Vit(Staged):
         self.position_table = (
             param(k3, places, ("positions", "embed"), normal(m**-0.5), inner) if c.positions == "learned" else None
         )
-        self.encoder = stack(lambda k: Unit(c, k, where / "encoder"), k4, c.units)
-        self.final_norm = transformer.norm(c, where / "final_norm")
-        self.head = Head(c, k5, where / "head")
+        self.encoder = stack_modules(lambda k: LayerGroup(c, k, scope / "encoder"), k4, c.layer_groups)
+        self.final_norm = transformer.norm(c, scope / "final_norm")
+        self.head = Head(c, k5, scope / "head")
 
     def __call__(self, batch: Batch) -> jax.Array:
         """Returns logits [B, C] outside training, or pooled vectors [B, M] where there are no classes."""
@@ -58,13 +58,13 @@ class Vit(Staged):
         """Returns (the last layer's vectors [B, L, M], normed; its routers' losses): what a larger model sees of pictures."""
         first, layers = context.split(2)
         x_BLM = self.embed(batch, first)
-        x_BLM, loss = self.apply_layers(self.encoder, x_BLM, batch, layers.for_layers(self.c.units), totals)
+        x_BLM, loss = self.apply_layers(self.encoder, x_BLM, batch, layers.for_layers(self.c.layer_groups), totals)
         return self.final_norm(x_BLM), loss
 
     def attention_maps(self, batch: Batch) -> jax.Array:
         """Returns how much of each patch the others take, by layer, mean over heads and queries: [layers, B, rows, columns]."""
         x_BLM = self.embed(batch, Context.evaluation())
-        g, maps = self._geometry(jnp.ones(len(x_BLM), bool)), []
+        g, maps = self._attention_inputs(jnp.ones(len(x_BLM), bool)), []
         for unit in transformer.unstacked(self.encoder):
             for block in unit.layers:
                 y_BLM = block.attention_norm(x_BLM)
@@ -88,10 +88,10 @@ class Vit(Staged):
 
     def embed(self, batch: Batch, context: Context) -> jax.Array:
         """Returns the first layer's input [B, L, M]."""
-        c, where = self.c, self.where / "embedding"
-        x_BLP = patches(batch["images"].astype(where.dtype), c.patch, where)
-        x_BLM = add_bias(project(x_BLP, self.patches[...], where), self.patch_bias)
-        x_BLM = where.shard(x_BLM, "batch", "length", "act_embed")
+        c, scope = self.c, self.scope / "embedding"
+        x_BLP = patches(batch["images"].astype(scope.dtype), c.patch, scope)
+        x_BLM = add_bias(project(x_BLP, self.patches[...], scope), self.patch_bias)
+        x_BLM = scope.shard(x_BLM, "batch", "length", "act_embed")
         if c.positions == "sinusoidal":
             rows, columns = c.grid
             x_BLM += jnp.asarray(sinusoids(rows, columns, c.model_dim), x_BLM.dtype)
@@ -99,30 +99,30 @@ class Vit(Staged):
         table_LM = None if self.position_table is None else self.position_table[...].astype(x_BLM.dtype)
         if table_LM is not None:
             # Whole first: XLA has no way from the cut of a weight to that of positions, and would say so.
-            x_BLM += where.shard(where.shard(table_LM, None, None)[first:], "length", "act_embed")
+            x_BLM += scope.shard(scope.shard(table_LM, None, None)[first:], "length", "act_embed")
         if self.class_token is not None:
             token_M = self.class_token[...].astype(x_BLM.dtype)
             if table_LM is not None and first:
                 token_M += table_LM[0]
             x_BLM = jnp.concatenate([jnp.broadcast_to(token_M, (len(x_BLM), 1, c.model_dim)), x_BLM], axis=1)
-        return dropout(where.shard(x_BLM, "batch", "res_length", "act_embed"), c.dropout, context.key)
+        return dropout(scope.shard(x_BLM, "batch", "res_length", "act_embed"), c.dropout, context.key)
 
     def apply_layers(
-        self, blocks: Unit, x_BLM: jax.Array, batch: Batch, context: Context, totals: Totals
+        self, blocks: LayerGroup, x_BLM: jax.Array, batch: Batch, context: Context, totals: Totals
     ) -> tuple[jax.Array, Loss]:
         """Runs some of the units; see Staged."""
         real_B = jnp.sum(batch["label_weights"], axis=1) > 0
         # In evaluation every picture is one: outputs are wanted of pictures without a label too.
-        g = self._geometry(real_B if context.training else jnp.ones_like(real_B))
-        x_BLM, statistics = run_units(blocks, x_BLM, g, context.key, self.where / "encoder")
+        g = self._attention_inputs(real_B if context.training else jnp.ones_like(real_B))
+        x_BLM, statistics = run_groups(blocks, x_BLM, g, context.key, self.scope / "encoder")
         if self.c.moe is None:
             return x_BLM, zero_loss(x_BLM.dtype)
         return x_BLM, routing_loss(self.c.moe, statistics, totals["positions"], "encoder")
 
-    def _geometry(self, used_B: jax.Array) -> Geometry:
+    def _attention_inputs(self, used_B: jax.Array) -> AttentionInputs:
         segments_BL = jnp.broadcast_to(used_B[:, None].astype(jnp.int32), (len(used_B), self.c.length))
         turned = plane_rotation(self.c) if self.c.positions == "rotary" else None
-        return Geometry(AttentionMask.for_rows(segments_BL, segments_BL), turned, real_BL=segments_BL > 0)
+        return AttentionInputs(AttentionMask.for_rows(segments_BL, segments_BL), turned, real_BL=segments_BL > 0)
 
     def head_loss(self, x_BLM: jax.Array, batch: Batch, context: Context, totals: Totals) -> Loss:
         """Returns the loss of the last layer's output; see Staged."""
@@ -142,7 +142,7 @@ class Vit(Staged):
     def check_rows(self, lengths: Mapping[str, int], microbatches: int) -> None:
         """Raises LayoutError where pictures are dealt out to microbatches and routing groups span pictures."""
         del lengths
-        pipeline = self.where.layout.pipeline("encoder")
+        pipeline = self.scope.layout.pipeline("encoder")
         parts = microbatches * (pipeline.microbatches if pipeline else 1)
         if self.c.moe and parts > 1:
             check_groups(self.c.moe, [self.c.length], parts)
@@ -151,30 +151,30 @@ class Vit(Staged):
 class Head(nnx.Module):
     """Pools the encoder's output and classifies it."""
 
-    def __init__(self, c: VitConfig, key: jax.Array, where: Component):
+    def __init__(self, c: VitConfig, key: jax.Array, scope: Component):
         k1, k2, k3, k4, k5 = jax.random.split(key, 5)
-        self.c, self.where, m = c, where, c.model_dim
+        self.c, self.scope, m = c, scope, c.model_dim
         if c.pooling == "map":
-            self.probe = param(k1, (m,), ("embed",), normal(m**-0.5), where)
-            self.attention = Attention(m, c.heads, c.head_dim, k2, where, bias=True)
-            self.norm = transformer.norm(c, where)
-            self.ffn = FeedForward(m, c.hidden_dim, k3, where, activation=c.activation, bias=True)
+            self.probe = param(k1, (m,), ("embed",), normal(m**-0.5), scope)
+            self.attention = Attention(m, c.heads, c.head_dim, k2, scope, bias=True)
+            self.norm = transformer.norm(c, scope)
+            self.ffn = FeedForward(m, c.hidden_dim, k3, scope, activation=c.activation, bias=True)
         if c.pooler:
-            self.pooler = param(k4, (m, m), ("embed", "mlp"), normal(m**-0.5), where)
-            self.pooler_bias = param(k4, (m,), ("mlp",), zeros, where)
+            self.pooler = param(k4, (m, m), ("embed", "mlp"), normal(m**-0.5), scope)
+            self.pooler_bias = param(k4, (m,), ("mlp",), zeros, scope)
         if c.classes:
-            self.weight = param(k5, (m, c.classes), ("embed", "labels"), zeros, where)
-            self.bias = param(k5, (c.classes,), ("labels",), constant(c.head_bias), where)
+            self.weight = param(k5, (m, c.classes), ("embed", "labels"), zeros, scope)
+            self.bias = param(k5, (c.classes,), ("labels",), constant(c.head_bias), scope)
 
     def __call__(self, x_BLM: jax.Array) -> jax.Array:
         """Returns logits [B, C] of the normed output, or without classes pooled vectors [B, M]."""
-        c, where = self.c, self.where
-        x_BM = where.shard(self._pooled(x_BLM), "batch", "act_embed")
+        c, scope = self.c, self.scope
+        x_BM = scope.shard(self._pooled(x_BLM), "batch", "act_embed")
         if c.pooler:
-            x_BM = jnp.tanh(add_bias(project(x_BM, self.pooler[...], where), self.pooler_bias))
+            x_BM = jnp.tanh(add_bias(project(x_BM, self.pooler[...], scope), self.pooler_bias))
         if not c.classes:
             return x_BM
-        return add_bias(project(x_BM, self.weight[...], where), self.bias)
+        return add_bias(project(x_BM, self.weight[...], scope), self.bias)
 
     def _pooled(self, x_BLM: jax.Array) -> jax.Array:
         if self.c.pooling == "token":
@@ -210,16 +210,16 @@ def label_loss(c: VitConfig, logits_BC: jax.Array, labels_B2: jax.Array, weights
     return Loss(value, jnp.zeros_like(value), metrics)
 
 
-def patches(images_BHWC: jax.Array, size: int, where: Component) -> jax.Array:
+def patches(images_BHWC: jax.Array, size: int, scope: Component) -> jax.Array:
     """Returns the patches [B, L, P] of pictures, row by row; the pixels of a patch by row, column and channel.
 
     Where the layout cuts "height", a device has whole rows of patches, so that nothing is exchanged as "length" takes its place.
     """
     b, height, width, channels = images_BHWC.shape
-    x = where.shard(images_BHWC, "batch", "height", "width", None)
+    x = scope.shard(images_BHWC, "batch", "height", "width", None)
     x = x.reshape(b, height // size, size, width // size, size, channels).swapaxes(2, 3)
     x_BLP = x.reshape(b, (height // size) * (width // size), size * size * channels)
-    return where.shard(x_BLP, "batch", "length", None)
+    return scope.shard(x_BLP, "batch", "length", None)
 
 
 def sinusoids(rows: int, columns: int, size: int) -> np.ndarray:

@@ -58,7 +58,7 @@ def entries(c: WhisperConfig) -> list[Entry]:
 
     for side in ("encoder", "decoder"):
         at, ours = f"{side}/layer_{{layer}}", f"{side}.dense"
-        places: dict[str, Any] = dict(layers=c.encoder_units if side == "encoder" else c.decoder_units)
+        places: dict[str, Any] = dict(layers=c.encoder_groups if side == "encoder" else c.decoder_groups)
         own = f"{at}/self_attention"
         mapped += norm(f"{own}/layer_norm", f"{ours}.attention_norm", m, names=_SCALE_BIAS, **places)
         for i, name in enumerate("qkv"):

@@ -113,7 +113,7 @@ def write_config(c: WhisperConfig) -> dict[str, Any]:
         "eos_token_id": c.start_id - 1,
         "pad_token_id": c.start_id - 1,
     }
-    for side, units in (("encoder", c.encoder_units), ("decoder", c.decoder_units)):
+    for side, units in (("encoder", c.encoder_groups), ("decoder", c.decoder_groups)):
         config |= {f"{side}_layers": units, f"{side}_ffn_dim": c.hidden_dim, f"{side}_attention_heads": c.heads}
     return config
 
@@ -213,7 +213,7 @@ def layer(c: WhisperConfig, side: str, at: str, names: Mapping[str, tuple[str, .
     """Returns the entries of a stack's layers, with their names of its parts."""
     m, h, n, d = c.model_dim, c.hidden_dim, c.heads, c.head_dim
     ours = f"{side}.dense"
-    places: dict[str, Any] = dict(layers=c.encoder_units if side == "encoder" else c.decoder_units)
+    places: dict[str, Any] = dict(layers=c.encoder_groups if side == "encoder" else c.decoder_groups)
 
     def attention(theirs: str, to: str) -> list[Entry]:
         *into, out = names["projections"]

@@ -27,21 +27,21 @@ STRIDE = 2  # frames of a position
 class Front(nnx.Module):
     """Two convolutions over frames, the second of stride 2, each with a GELU, and a table of positions."""
 
-    def __init__(self, c: WhisperConfig, key: jax.Array, where: Component):
+    def __init__(self, c: WhisperConfig, key: jax.Array, scope: Component):
         k1, k2, k3 = jax.random.split(key, 3)
-        self.where = where
-        self.conv1 = Conv1d(c.mels, c.model_dim, k1, where / "conv1")
-        self.conv2 = Conv1d(c.model_dim, c.model_dim, k2, where / "conv2", stride=STRIDE)
-        self.positions = param(k3, (c.source_positions, c.model_dim), ("positions", "embed"), _sinusoids, where)
+        self.scope = scope
+        self.conv1 = Conv1d(c.mels, c.model_dim, k1, scope / "conv1")
+        self.conv2 = Conv1d(c.model_dim, c.model_dim, k2, scope / "conv2", stride=STRIDE)
+        self.positions = param(k3, (c.source_positions, c.model_dim), ("positions", "embed"), _sinusoids, scope)
 
     def __call__(self, frames_BTF: jax.Array, segments_BT: jax.Array) -> jax.Array:
         """Returns [B, S, M]; positions count anew in every segment."""
         x_BTM = jax.nn.gelu(self.conv1(masked(frames_BTF, segments_BT)), approximate=False)
         x_BSM = jax.nn.gelu(self.conv2(masked(x_BTM, segments_BT)), approximate=False)
         # Looked up with its vectors whole, as tokens are (layers.Embedding).
-        table_PM = self.where.shard(self.positions[...].astype(x_BSM.dtype), None, None)
+        table_PM = self.scope.shard(self.positions[...].astype(x_BSM.dtype), None, None)
         x_BSM += table_PM[places(segments_BT[:, ::STRIDE])]
-        return self.where.shard(x_BSM, "batch", "res_length", "act_embed")
+        return self.scope.shard(x_BSM, "batch", "res_length", "act_embed")
 
 
 def _sinusoids(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
@@ -54,13 +54,13 @@ def _sinusoids(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.
 class Whisper(EncoderDecoder):
     """The whole model: one embedding table of tokens, not scaled, whose transpose makes the output logits."""
 
-    def __init__(self, c: WhisperConfig, key: jax.Array, where: Component):
+    def __init__(self, c: WhisperConfig, key: jax.Array, scope: Component):
         k1, k2, k3, k4, k5 = jax.random.split(key, 5)
         self.c: WhisperConfig = c
-        self.where = where
-        self.front = Front(c, k1, where / "front")
-        self.embedding = Embedding(c.vocab, c.model_dim, k2, where / "embedding", std=0.02)
-        self.positions = param(k3, (c.max_positions, c.model_dim), ("positions", "embed"), normal(0.02), where)
+        self.scope = scope
+        self.front = Front(c, k1, scope / "front")
+        self.embedding = Embedding(c.vocab, c.model_dim, k2, scope / "embedding", std=0.02)
+        self.positions = param(k3, (c.max_positions, c.model_dim), ("positions", "embed"), normal(0.02), scope)
         self._make_stacks(k4, k5)
 
     @property
@@ -70,7 +70,7 @@ class Whisper(EncoderDecoder):
 
     def embed_source(self, batch: Batch, key: Key) -> jax.Array:
         """Returns the encoder's input [B, S, M] of frames; see EncoderDecoder."""
-        x_BSM = self.front(batch["frames"].astype(self.where.dtype), batch["frames_segments"])
+        x_BSM = self.front(batch["frames"].astype(self.scope.dtype), batch["frames_segments"])
         return dropout(x_BSM, self.c.dropout, key)
 
     def source_places(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
@@ -85,15 +85,15 @@ class Whisper(EncoderDecoder):
     def embed_tokens(self, side: Side, ids_BL: jax.Array, positions_BL: jax.Array, key: Key) -> jax.Array:
         """Returns the decoder's input [B, L, M]; see EncoderDecoder."""
         del side
-        dtype = self.where.dtype
-        table_PM = self.where.shard(self.positions[...].astype(dtype), None, None)
+        dtype = self.scope.dtype
+        table_PM = self.scope.shard(self.positions[...].astype(dtype), None, None)
         x_BLM = self.embedding(ids_BL, dtype) + table_PM[positions_BL]
-        return dropout(self.where.shard(x_BLM, "batch", "res_length", "act_embed"), self.c.dropout, key)
+        return dropout(self.scope.shard(x_BLM, "batch", "res_length", "act_embed"), self.c.dropout, key)
 
     def logits(self, x_BLM: jax.Array) -> jax.Array:
         """Returns the output logits [B, L, V]; see EncoderDecoder."""
-        where = self.embedding.where
-        return where.shard(project(x_BLM, self.embedding.table[...].T, where), "batch", "length", "act_vocab")
+        scope = self.embedding.scope
+        return scope.shard(project(x_BLM, self.embedding.table[...].T, scope), "batch", "length", "act_vocab")
 
     def units(self, batch: Batch) -> dict[str, jax.Array]:
         """Returns the number of frames and of the texts' tokens, padding left out."""

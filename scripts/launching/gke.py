@@ -31,8 +31,8 @@ def script(job: Job, image: str, spot: bool) -> str:
 
 def manifest(job: Job, image: str, spot: bool) -> dict[str, Any]:
     """Returns the JobSet. Its Job fails for good on a final exit code; any other failure starts all pods again."""
-    where = job.machines.slice
-    if not where:
+    pod = job.machines.slice
+    if not pod:
         raise ConfigError(f"--topology {job.machines}: --on gke starts TPU slices, as v4:2x2x4")
     if not image:
         raise ConfigError("--on gke needs --image: the checkout after `make setup DEVICE=tpu`, in a registry of yours")
@@ -64,8 +64,8 @@ def manifest(job: Job, image: str, spot: bool) -> dict[str, Any]:
             "restartPolicy": "Never",
             "terminationGracePeriodSeconds": GRACE,
             "nodeSelector": {
-                "cloud.google.com/gke-tpu-accelerator": _ACCELERATORS[where.chip.name],
-                "cloud.google.com/gke-tpu-topology": "x".join(map(str, where.dims)),
+                "cloud.google.com/gke-tpu-accelerator": _ACCELERATORS[pod.chip.name],
+                "cloud.google.com/gke-tpu-topology": "x".join(map(str, pod.dims)),
                 **({"cloud.google.com/gke-spot": "true"} if spot else {}),
             },
             "containers": [container],

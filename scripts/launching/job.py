@@ -161,14 +161,14 @@ def machines_of(text: str) -> Machines:
         return Machines(name, hosts, per_host)
     if name not in CHIPS:
         raise ConfigError(f"--topology {text!r}: no machines {name!r}{nearest(name, [*CHIPS, *_MACHINES])}")
-    where = parse_slice(text)
-    block = (2, 2, 1) if where.chip.torus == 3 else (2, 2)
-    single = where.chip.torus == 2 and where.dims in ((1, 1), (2, 4))  # one host of 1 or 8 chips
-    if not single and any(side % part for side, part in zip(where.dims, block, strict=True)):
+    pod = parse_slice(text)
+    block = (2, 2, 1) if pod.chip.torus == 3 else (2, 2)
+    single = pod.chip.torus == 2 and pod.dims in ((1, 1), (2, 4))  # one host of 1 or 8 chips
+    if not single and any(side % part for side, part in zip(pod.dims, block, strict=True)):
         host = "x".join(map(str, block))
         raise ConfigError(f"--topology {text!r}: a host of {name} has {host} chips, and a slice has whole hosts")
-    per_host = where.chips if single else math.prod(block)
-    return Machines("tpu", where.chips // per_host, per_host, where)
+    per_host = pod.chips if single else math.prod(block)
+    return Machines("tpu", pod.chips // per_host, per_host, pod)
 
 
 def check(e: Experiment, machines: Machines) -> None:

@@ -26,14 +26,14 @@ def submit(job: Job, text: str) -> int:
 
 def script(job: Job, zone: str, spot: bool) -> str:
     """Returns the shell script; raises ConfigError for machines without TPUs, a folder of one host, or a missing zone."""
-    where = job.machines.slice
-    if not where:
+    pod = job.machines.slice
+    if not pod:
         raise ConfigError(f"--topology {job.machines}: --on tpu-vm starts TPU slices, as v4:2x2x4")
     if not job.workdir.startswith("gs://"):
         raise ConfigError(f"--workdir {job.workdir}: TPU VMs share no folder; give one as gs://bucket/runs/mine")
     if not zone:
         raise ConfigError("--on tpu-vm needs --zone, as us-central2-b")
-    name, chip = job.name, where.chip.name
+    name, chip = job.name, pod.chip.name
     plain("--zone", zone)
     create = [
         "gcloud",
@@ -45,7 +45,7 @@ def script(job: Job, zone: str, spot: bool) -> str:
         f"--node-id={name}",
         f"--zone={zone}",
         f"--type={_TYPES[chip]}",
-        f"--topology={'x'.join(map(str, where.dims))}",
+        f"--topology={'x'.join(map(str, pod.dims))}",
         f"--runtime-version={_RUNTIMES[chip]}",
         *(["--spot"] if spot else []),
     ]

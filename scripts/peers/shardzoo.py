@@ -53,7 +53,7 @@ def generate(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
 
     from models.parts.decoding import beam_search, sample
     from models.protocol import ContinuesText
-    from models.sharding.params import merge
+    from models.sharding.params import with_params
     from trainers.plan import fresh_state, make_plan
     from trainers.processes import versions
 
@@ -92,7 +92,7 @@ def generate(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
         )[0]
 
     produce, pad = (continued, -1) if isinstance(plan.model, ContinuesText) else (searched, 0)
-    outputs = jax.jit(lambda params, key: produce(merge(model, params), key))
+    outputs = jax.jit(lambda params, key: produce(with_params(model, params), key))
     done = 0
 
     def run(steps: int) -> float:

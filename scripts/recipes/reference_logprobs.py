@@ -75,11 +75,11 @@ def log_probabilities(model: Any, params: dict[str, Any], examples: list[packing
     import jax
 
     from models.protocol import Context
-    from models.sharding.params import merge
+    from models.sharding.params import with_params
 
     @jax.jit
     def of_batch(params: dict[str, Any], batch: dict[str, jax.Array]) -> jax.Array:
-        whole = merge(model, params)
+        whole = with_params(model, params)
 
         def of_row(row: dict[str, jax.Array]) -> jax.Array:
             loss = whole.loss({name: x[None] for name, x in row.items()}, Context.evaluation())

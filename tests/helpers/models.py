@@ -16,7 +16,7 @@ from models.families import family_of
 from models.parts.moe.config import MoeConfig
 from models.sharding.component import Component
 from models.sharding.layout import Layout
-from models.sharding.params import describe, merge
+from models.sharding.params import describe, with_params
 from tests.parity.live import FIXTURES
 from trainers.weights import source as weights
 from trainers.weights.huggingface import HuggingFace
@@ -42,15 +42,15 @@ def varied(e: Experiment, **fields: Any) -> Experiment:
 
 
 @functools.cache
-def model_of(name: str, where: Component = ALONE, **fields):
+def model_of(name: str, scope: Component = ALONE, **fields):
     """A tiny model of this experiment in double precision, without dropout, every bias and scale made to matter."""
     e = varied(registry.tiny(registry.load(name)), dtype="float64", dropout=0.0, remat="none", layers=2)
     e = varied(e, **fields)
-    c, where = e.model, dataclasses.replace(where, execution=e.execution)
+    c, scope = e.model, dataclasses.replace(scope, execution=e.execution)
 
     @jax.jit
     def make():
-        model = family_of(c).model(c, jax.random.key(0), where)
+        model = family_of(c).model(c, jax.random.key(0), scope)
         leaves, tree = jax.tree.flatten(model)
         keys = jax.random.split(jax.random.key(1), len(leaves))
         noisy = [x.astype(jnp.float64) + 0.1 * jax.random.normal(k, x.shape) for x, k in zip(leaves, keys, strict=True)]
@@ -61,11 +61,11 @@ def model_of(name: str, where: Component = ALONE, **fields):
 
 def fixture(name: str) -> Any:
     """The model of a parity fixture, in double precision."""
-    source, where = HuggingFace(FIXTURES / name), dataclasses.replace(ALONE, execution=Execution(dtype="float64"))
-    empty = jax.eval_shape(lambda key: family_of(source.config).model(source.config, key, where), jax.random.key(0))
+    source, scope = HuggingFace(FIXTURES / name), dataclasses.replace(ALONE, execution=Execution(dtype="float64"))
+    empty = jax.eval_shape(lambda key: family_of(source.config).model(source.config, key, scope), jax.random.key(0))
     shapes = {info.name: info.shape for info in describe(empty)}
     host = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    return merge(empty, weights.load(source, dict.fromkeys(shapes, host), shapes, np.float64))
+    return with_params(empty, weights.load(source, dict.fromkeys(shapes, host), shapes, np.float64))
 
 
 def batch_of(*rows: list[int]) -> dict[str, np.ndarray]:

@@ -11,7 +11,7 @@ import pytest
 from models.bert import huggingface
 from models.bert.config import BertConfig
 from models.interchange import InterchangeError
-from models.parts.attention.config import LayerKind
+from models.parts.attention.config import LayerVariant
 from models.parts.heads_config import Tagging
 from tests.parity.live import FIXTURES
 
@@ -181,11 +181,11 @@ def test_layers_are_told_apart_in_the_old_way_and_in_the_new():
     bases = {"full_attention": {"rope_theta": 500}, "sliding_attention": {"rope_type": "default", "rope_theta": 50.0}}
     new = read("modernbert", layer_types=types, rope_parameters=bases, global_rope_theta=7.0, global_attn_every_n_layers=9)
     assert read("modernbert", global_rope_theta=500.0, local_rope_theta=50.0) == new
-    full, near = LayerKind(), LayerKind(window=65, base=50.0)
+    full, near = LayerVariant(), LayerVariant(window=65, base=50.0)
     assert new.kinds == (full, near, near) and new.rotary_base == 500.0
     assert read("modernbert", rope_parameters={"full_attention": None}) == read("modernbert")
     odd = read("modernbert", layer_types=[*types[1:], types[1]], local_attention=7)
-    near = LayerKind(window=4, base=10_000.0)
+    near = LayerVariant(window=4, base=10_000.0)
     assert odd.kinds == (near, near, full)
     assert read("modernbert", layer_types=["full_attention"] * 22).kinds == (full,)
     written = huggingface.write_config(odd)
@@ -197,8 +197,8 @@ def test_layers_are_told_apart_in_the_old_way_and_in_the_new():
     ("changes", "part"),
     [
         (dict(order="sandwich", bare_first=False), "order='sandwich' (it has 'pre')"),
-        (dict(kinds=(LayerKind(window=3), LayerKind(window=5))), "its layers are of two kinds"),
-        (dict(kinds=(LayerKind(rotary=False),)), "its layers are of two kinds"),
+        (dict(kinds=(LayerVariant(window=3), LayerVariant(window=5))), "its layers are of two kinds"),
+        (dict(kinds=(LayerVariant(rotary=False),)), "its layers are of two kinds"),
         (dict(types=2), "types=2 (it has 0)"),
         (dict(head=Tagging(labels=3)), "transform=False (it has True)"),
     ],

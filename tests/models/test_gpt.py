@@ -13,7 +13,7 @@ from models.gpt.model import following
 from models.parts.attention.mask import AttentionMask, zigzag
 from models.parts.losses import cross_entropy
 from models.protocol import Context
-from models.sharding.params import describe, merge
+from models.sharding.params import describe, with_params
 from trainers.plan import abstract_model, fresh_state, make_plan
 from trainers.programs.equality import exact
 
@@ -34,7 +34,7 @@ def test_lamdas_sizes_are_those_of_its_table(name):
 def model():
     with jax.enable_x64(True):
         plan = make_plan(exact(registry.tiny(registry.load("gpt.smollm2_135m"))), jax.devices()[:1])
-        yield merge(plan.model, fresh_state(plan).params)
+        yield with_params(plan.model, fresh_state(plan).params)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def prefix_model():
         e = registry.tiny(registry.load("gpt.smollm2_135m"))
         e = dataclasses.replace(e, model=dataclasses.replace(e.model, prefix=True))  # pyright: ignore[reportArgumentType]
         plan = make_plan(exact(e), jax.devices()[:1])
-        yield merge(plan.model, fresh_state(plan).params)
+        yield with_params(plan.model, fresh_state(plan).params)
 
 
 @pytest.fixture

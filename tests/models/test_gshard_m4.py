@@ -17,7 +17,7 @@ from models.parts.losses import cross_entropy
 from models.parts.moe.config import Gating, MoeConfig
 from models.protocol import Context
 from models.sharding.layout import LayoutError
-from models.sharding.params import describe, merge
+from models.sharding.params import describe, with_params
 from tests.helpers.contexts import training
 from tests.helpers.models import varied
 from trainers.plan import abstract_model, fresh_state, make_plan
@@ -62,7 +62,7 @@ def model(request):
     with jax.enable_x64(True):
         gating = getattr(request, "param", "top2")
         p = make_plan(tiny(gating=gating, choices=3 if gating == "top_k" else 0), jax.devices()[:1])
-        yield merge(p.model, fresh_state(p).params)
+        yield with_params(p.model, fresh_state(p).params)
 
 
 def example(seed: int, source: int, target: int) -> dict[str, np.ndarray]:
@@ -170,7 +170,7 @@ def loss_and_gradients(e):
     batch = {k: np.concatenate([example(s, 16, 16)[k] for s in range(4)]) for k in example(0, 1, 1)}
 
     def objective(params):
-        return merge(p.model, params).loss(batch, training(5)).value
+        return with_params(p.model, params).loss(batch, training(5)).value
 
     return jax.jit(jax.value_and_grad(objective))(fresh_state(p).params)
 
@@ -227,7 +227,7 @@ def test_every_moe_layer_adds_its_z_loss(float64):
 
     def loss(weight: float):
         p = make_plan(tiny(z_weight=weight), jax.devices()[:1])
-        return jax.jit(lambda params: merge(p.model, params).loss(batch, Context.evaluation()))(fresh_state(p).params)
+        return jax.jit(lambda params: with_params(p.model, params).loss(batch, Context.evaluation()))(fresh_state(p).params)
 
     off, on = loss(0.0), loss(0.1)
     assert "moe/z_loss" not in off.metrics

@@ -14,7 +14,7 @@ from models.families import family_of
 from models.multimodal.config import MultimodalConfig
 from models.parts.decoding import follow
 from models.protocol import Context
-from models.sharding.params import describe, flatten, merge, split
+from models.sharding.params import describe, flatten, to_params, with_params
 from tests.helpers.models import ALONE, model_of
 from trainers.plan import abstract_model, make_plan
 from trainers.weights import huggingface, init_from, source
@@ -90,19 +90,19 @@ def test_a_pack_is_its_texts(float64, name):
 
     @jax.jit
     def objective(params, b):
-        return jax.value_and_grad(lambda p: merge(m, p).loss(b, Context.evaluation()).value)(params)
+        return jax.value_and_grad(lambda p: with_params(m, p).loss(b, Context.evaluation()).value)(params)
 
-    want, gradients = objective(split(m), b)
+    want, gradients = objective(to_params(m), b)
     pack = packed(b)
     pack["images"] = pack["images"].at[0, 1].set(0.5)
     for name in ("images", "images_segments"):
         pack[name] = pack[name][:, ::-1]
-    found, others = objective(split(m), pack)
+    found, others = objective(to_params(m), pack)
     assert_allclose(found, want, atol=1e-9)
     jax.tree.map(lambda x, y: assert_allclose(x, y, atol=1e-9), others, gradients)
     assert m.units(pack) == m.units(b)
     mixed = pack | {"images_segments": jnp.array([[1, 0, 3]])}  # the first text and the third change their pictures
-    assert abs(objective(split(m), mixed)[0] - want) > 1e-6
+    assert abs(objective(to_params(m), mixed)[0] - want) > 1e-6
 
 
 def test_a_picture_has_a_vector(float64, name):
@@ -146,7 +146,7 @@ def test_a_tower_starts_from_its_own_weights(tmp_path):
     e = registry.tiny(registry.load("multimodal.quickstart"))
     model: Any = e.model
     whisper = model.whisper
-    made = split(jax.jit(lambda: family_of(whisper).model(whisper, jax.random.key(3), ALONE))())
+    made = to_params(jax.jit(lambda: family_of(whisper).model(whisper, jax.random.key(3), ALONE))())
     folder = tmp_path / "whisper"
     huggingface.write_folder(source.Arrays(whisper, made), folder)
     e = dataclasses.replace(e, train=dataclasses.replace(e.train, init_from=f"audio_tower={folder}"))

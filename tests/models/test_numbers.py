@@ -13,7 +13,7 @@ from configs import registry
 from configs.overrides import override
 from configs.registry import ConfigError
 from models.interchange import InterchangeError
-from models.parts.attention.config import LayerKind, Rotary
+from models.parts.attention.config import LayerVariant, Rotary
 from trainers.weights.huggingface import HuggingFace
 
 PARITY = Path(__file__).parents[1] / "fixtures" / "parity"
@@ -56,7 +56,7 @@ def test_parts_check_their_numbers():
         with pytest.raises(ValueError, match=r"long=.*: must be a finite number"):
             Rotary(scaling="longrope", original=4, short=(1.0, 1.0), long=(1.0, value))
         with pytest.raises(ValueError, match=rf"base={value}: must be "):
-            LayerKind(base=value)
+            LayerVariant(base=value)
 
 
 def changed(folder: Path, name: str, **settings) -> Path:

@@ -55,11 +55,11 @@ def test_published_sizes_are_exact(name):
 
 
 def model_of(**fields) -> T5:
-    where = Component(ONE_DEVICE, execution=Execution(dtype="float64"))
+    scope = Component(ONE_DEVICE, execution=Execution(dtype="float64"))
 
     @jax.jit
     def make(key):
-        return jax.tree.map(lambda x: x.astype(jnp.float64), T5(dataclasses.replace(TINY, **fields), key, where))
+        return jax.tree.map(lambda x: x.astype(jnp.float64), T5(dataclasses.replace(TINY, **fields), key, scope))
 
     return make(jax.random.key(0))
 

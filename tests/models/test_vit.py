@@ -22,7 +22,7 @@ from models.parts.losses import per
 from models.parts.moe.config import MoeConfig
 from models.sharding.component import Component
 from models.sharding.layouts import ONE_DEVICE
-from models.sharding.params import describe, flatten, split
+from models.sharding.params import describe, flatten, to_params
 from models.vit.config import VitConfig
 from models.vit.model import Vit, label_loss, patches, resized, sinusoids
 from tests.helpers.contexts import EVALUATION, training
@@ -54,7 +54,7 @@ def test_published_sizes_are_exact(name):
     """Body and head are counted apart, since publications count either: g/14, G/14 and V-MoE the body, e/14 both."""
     infos = list(describe(abstract_model(registry.load(name))))
     whole = sum(info.size for info in infos)
-    assert (whole - sum(info.size for info in infos if info.where.path.startswith("head")), whole) == SIZES[name]
+    assert (whole - sum(info.size for info in infos if info.scope.path.startswith("head")), whole) == SIZES[name]
 
 
 def test_22b_counts_the_matrices_of_its_layers():
@@ -220,7 +220,7 @@ def arrays_of(c: VitConfig, seed: int = 0) -> source.Arrays:
     """Random parameters of a model."""
     rng = np.random.default_rng(seed)
     shapes = {i.name: i.shape for i in describe(jax.eval_shape(lambda: Vit(c, jax.random.key(0), WHERE)))}
-    empty = split(jax.eval_shape(lambda: Vit(c, jax.random.key(0), WHERE)))
+    empty = to_params(jax.eval_shape(lambda: Vit(c, jax.random.key(0), WHERE)))
     leaves, tree = jax.tree.flatten(empty)
     assert len(leaves) == len(shapes)
     drawn = [rng.normal(size=x.shape).astype(np.float32) for x in leaves]
@@ -385,7 +385,7 @@ def test_the_family_reads_pictures_of_the_models_size():
     assert isinstance(e.data, ImageData)
     assert (e.data.height, e.data.width, e.data.eval_crop) == (32, 48, 0.0)
     assert family_of(HF).like(HF) == "vit.b16"
-    assert flatten(split(abstract_model(e)))["position_table"].shape == (97, 16)
+    assert flatten(to_params(abstract_model(e)))["position_table"].shape == (97, 16)
 
 
 @pytest.mark.parametrize("fields", [{}, dict(pooling="mean", class_token="none", positions="rotary")], ids=["token", "mean"])

@@ -19,7 +19,7 @@ from models.parts.moe.config import MoeConfig
 from models.parts.moe.layer import Moe
 from models.sharding.component import Component, make_mesh
 from models.sharding.layout import Layout, LayoutError, Pipeline, rules
-from models.sharding.params import stack
+from models.sharding.params import stack_modules
 from tests.helpers.models import varied
 from trainers import state
 from trainers.plan import fresh_state, make_plan
@@ -45,22 +45,22 @@ def on(layout: Layout) -> Component:
     return Component(layout, "decoder.moe", make_mesh(layout))
 
 
-def by(dispatch: Dispatch, where: Component) -> Component:
-    return dataclasses.replace(where, execution=Execution(dispatch=dispatch))
+def by(dispatch: Dispatch, scope: Component) -> Component:
+    return dataclasses.replace(scope, execution=Execution(dispatch=dispatch))
 
 
-def layer(c: MoeConfig, where: Component):
+def layer(c: MoeConfig, scope: Component):
     """A gated mixture in double precision, x_BLM and a mask with padding."""
-    module = Moe(c, MODEL, HIDDEN, jax.random.key(0), where, activation="silu", gated=True, bias=True)
+    module = Moe(c, MODEL, HIDDEN, jax.random.key(0), scope, activation="silu", gated=True, bias=True)
     rng = np.random.default_rng(0)
     x_BLM, mask_BL = jnp.array(rng.normal(size=(8, 64, MODEL))), jnp.array(rng.random((8, 64)) < 0.8)
     # Biases begin as zeros: those that are added wrongly would not show.
     return jax.tree.map(lambda w: w.astype(jnp.float64) + 0.01 * rng.normal(size=w.shape), module), x_BLM, mask_BL
 
 
-def run(c: MoeConfig, where: Component):
+def run(c: MoeConfig, scope: Component):
     """((sum of squares, (y, statistics)), gradients for weights and inputs), and the compiled program's collectives."""
-    module, x_BLM, mask_BL = layer(c, where)
+    module, x_BLM, mask_BL = layer(c, scope)
 
     def objective(module, x_BLM):
         y_BLM, stats = module(x_BLM, mask_BL, jax.random.key(3))
@@ -112,13 +112,13 @@ def test_a_layer_on_eight_devices_is_the_papers_on_one(mode, layout, dispatch, f
 
 def test_tokens_travel_in_parts(float64):
     """To the first of a device's two experts, then to the second, without another value; dropout inside experts is refused."""
-    where = on(LAYOUTS["expert_parallel"](2, 4))
-    where = dataclasses.replace(where, execution=Execution(dispatch="all_to_all", exchange_parts=4))
-    found, _, kinds = run(MODES["top2"], where)
+    scope = on(LAYOUTS["expert_parallel"](2, 4))
+    scope = dataclasses.replace(scope, execution=Execution(dispatch="all_to_all", exchange_parts=4))
+    found, _, kinds = run(MODES["top2"], scope)
     jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-9, atol=1e-9), found, oracle("top2")[0])
     assert kinds["all-to-all"] == 12 and kinds["all-gather"] == 0
     with pytest.raises(LayoutError, match=r"dropout inside experts .* which exchange_parts divides; use 1"):
-        run(dataclasses.replace(MODES["top2"], dropout=0.4), where)
+        run(dataclasses.replace(MODES["top2"], dropout=0.4), scope)
 
 
 @pytest.mark.parametrize("dispatch", ["all_to_all", "ragged"])
@@ -135,8 +135,8 @@ def test_written_exchanges_work_inside_a_pipeline(dispatch, float64):
     _, x_BLM, mask_BL = layer(c, ONE)
     x_PBLM = jnp.stack([x_BLM, 2 * x_BLM])
 
-    def both(where: Component, spmd_axis_name):
-        modules = stack(lambda key: Moe(c, MODEL, HIDDEN, key, where), jax.random.key(1), 2)
+    def both(scope: Component, spmd_axis_name):
+        modules = stack_modules(lambda key: Moe(c, MODEL, HIDDEN, key, scope), jax.random.key(1), 2)
 
         def objective(modules, x_PBLM):
             one = jax.vmap(lambda module, x_BLM: module(x_BLM, mask_BL, None)[0], spmd_axis_name=spmd_axis_name)

@@ -18,7 +18,7 @@ from models.families import family_of
 from models.protocol import Staged
 from models.sharding.layout import Layout, LayoutError, Pipeline, rules
 from models.sharding.layouts import pipelines
-from models.sharding.params import flatten, merge
+from models.sharding.params import flatten, with_params
 from models.sharding.pipelines import one_f_one_b
 from scripts.layouts import EXPERIMENTS
 from tests.helpers.contexts import training
@@ -157,7 +157,7 @@ def test_loss_and_gradients_are_those_of_differentiation(float64):
     assert isinstance(model, Staged)
     one = make_plan(dataclasses.replace(e, layout=equality.ONE_DEVICE), jax.devices()[:1])
     on_one = jax.device_get(params)
-    want, grads = jax.jit(jax.value_and_grad(lambda params: merge(one.model, params).loss(batch, context).value))(on_one)
+    want, grads = jax.jit(jax.value_and_grad(lambda params: with_params(one.model, params).loss(batch, context).value))(on_one)
     loss, found = jax.jit(lambda params: one_f_one_b.loss_and_gradients(model, params, batch, totals, context))(params)
     assert_allclose(loss.value, want, rtol=1e-12)
     for name, g in flatten(grads).items():

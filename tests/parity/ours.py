@@ -22,7 +22,7 @@ from models.parts.heads_config import Classification, MaskedLm, SentenceEmbeddin
 from models.parts.transformer_config import EncoderDecoderConfig
 from models.sharding.component import Component
 from models.sharding.layout import Layout
-from models.sharding.params import describe, merge, split
+from models.sharding.params import describe, to_params, with_params
 from models.vit.config import VitConfig
 from trainers.evaluation.decoded import Decoder
 from trainers.evaluation.place import placed
@@ -40,7 +40,7 @@ def abstract(config: Any) -> Any:
 
 def fresh(config: Any, seed: int) -> dict[str, Any]:
     """Random parameters, none of them zeros or ones."""
-    params = split(abstract(config))
+    params = to_params(abstract(config))
     rng = np.random.default_rng(seed)
 
     def drawn(path: Any, x: Any) -> np.ndarray:
@@ -57,7 +57,7 @@ def model(source: Weights) -> Any:
     weights.check(shapes, source)
     assert set(weights.fitting(source.config, shapes, source)) == set(shapes)
     host = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    return merge(empty, weights.load(source, dict.fromkeys(shapes, host), shapes, np.float32))
+    return with_params(empty, weights.load(source, dict.fromkeys(shapes, host), shapes, np.float32))
 
 
 def batch(given: dict[str, np.ndarray], from_first: bool = False) -> dict[str, jax.Array]:

@@ -11,7 +11,7 @@ from configs import registry
 from models.errors import UserError
 from models.families import family_of
 from models.sharding.layouts import ONE_DEVICE
-from models.sharding.params import split
+from models.sharding.params import to_params
 from scripts import report_texts
 from tests.helpers.models import ALONE
 from tests.helpers.things import write_things
@@ -20,7 +20,7 @@ from trainers.weights.source import Arrays
 
 def weights_of(model: Any) -> Arrays:
     """Random weights."""
-    return Arrays(model, split(jax.jit(lambda: family_of(model).model(model, jax.random.key(0), ALONE))()))
+    return Arrays(model, to_params(jax.jit(lambda: family_of(model).model(model, jax.random.key(0), ALONE))()))
 
 
 def test_the_page_has_scores_baselines_and_examples(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ import pytest
 from configs import registry
 from data.speech.vocabulary import WhisperVocabulary, open_vocabulary
 from models.families import family_of
-from models.sharding.params import split
+from models.sharding.params import to_params
 from scripts import cli, transcribe
 from tests.helpers.models import ALONE
 from tests.helpers.sounds import bad_sounds, tone, wav, write_whisper_vocabulary
@@ -28,7 +28,7 @@ def folder(tmp_path_factory):
     c = dataclasses.replace(
         registry.load("whisper.tiny").model.tiny(), vocab=vocabulary.size, start_id=vocabulary.start, mels=80, dropout=0.0
     )
-    params = split(jax.jit(lambda: family_of(c).model(c, jax.random.key(0), ALONE))())
+    params = to_params(jax.jit(lambda: family_of(c).model(c, jax.random.key(0), ALONE))())
     huggingface.write_folder(Arrays(c, params, top / "vocabulary"), top / "whisper")
     (top / "a.wav").write_bytes(wav(tone(0.5)))
     (top / "b.wav").write_bytes(wav(tone(1.5)))

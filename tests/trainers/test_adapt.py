@@ -15,7 +15,7 @@ from configs.registry import ConfigError
 from data.reading.batches import Batches
 from data.reading.examples import open_source
 from models.sharding.layouts import fully_sharded
-from models.sharding.params import flatten, merge, nest
+from models.sharding.params import flatten, nest, with_params
 from tests.helpers.runs import run
 from trainers import adapt, plan, step
 from trainers.checkpoints import checkpoint
@@ -140,8 +140,8 @@ def test_a_run_with_adapters_resumes_and_opens_merged(tmp_path):
     p, _, after = trained(e, steps=4)
     effective = p.for_model(nest(after))
     batch = Batches(open_source(e.data, e.model), e.data, p.batch_shardings())(0)
-    a = merge(p.model, effective)(batch)
-    b = merge(p.model, nest({name: weights.read(name, ()) for name in weights.shapes}))(batch)
+    a = with_params(p.model, effective)(batch)
+    b = with_params(p.model, nest({name: weights.read(name, ()) for name in weights.shapes}))(batch)
     assert_allclose(a, b, rtol=0, atol=1e-5)
 
 

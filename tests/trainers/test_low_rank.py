@@ -17,7 +17,7 @@ from models.parts.layers import project
 from models.protocol import Context
 from models.sharding.component import Component
 from models.sharding.layouts import ONE_DEVICE
-from models.sharding.params import flatten, merge, nest
+from models.sharding.params import flatten, nest, with_params
 from tests.helpers.runs import run
 from trainers import adapt
 from trainers.checkpoints import checkpoint
@@ -53,7 +53,7 @@ def merged_gradients(plan: Plan, params: dict, batch: dict) -> tuple[dict, jax.A
 
     def loss(trained):
         whole = plan.with_adapters(nest(flatten(trained) | flatten(frozen)))
-        return merge(plan.model, whole).loss(batch, Context.evaluation()).value
+        return with_params(plan.model, whole).loss(batch, Context.evaluation()).value
 
     value, grads = jax.jit(jax.value_and_grad(loss))(trained)
     return flatten(grads), value
@@ -133,10 +133,10 @@ def test_quantised_matrices_are_near_and_small(form, bits, error, shape):
     one = jax.tree.map(lambda x: x[0], q)
     contract = len(shape) - 2
     x = jax.random.normal(jax.random.key(1), (2, 5, *shape[1:-1]))
-    where = Component(ONE_DEVICE)
+    scope = Component(ONE_DEVICE)
 
     def value(x, w):
-        return jnp.sum(jnp.sin(project(x, w, where, contract)))
+        return jnp.sum(jnp.sin(project(x, w, scope, contract)))
 
     want, slope = jax.value_and_grad(value)(x, one.astype(jnp.float32))
     got, grads = jax.value_and_grad(value, argnums=(0, 1), allow_int=True)(x, one)

@@ -16,7 +16,7 @@ from data.candidates import CandidateSet, HasCandidates
 from data.task import DataError
 from models.parts.decoding import follow
 from models.protocol import ContinuesText, Model
-from models.sharding.params import merge
+from models.sharding.params import with_params
 from trainers.evaluation.evaluator import Params
 from trainers.evaluation.held_out import HeldOutEvaluator
 
@@ -35,11 +35,11 @@ class CandidatesEvaluator(HeldOutEvaluator):
         if not isinstance(task, HasCandidates):
             raise DataError(f"data of kind {e.data.kind!r} has no candidates to tell apart")
         self.sets = task.candidate_sets(cache, vocabulary, e.eval)
-        mesh = model.where.mesh
+        mesh = model.scope.mesh
 
         @functools.partial(jax.jit, out_shardings=mesh and NamedSharding(mesh, P()))
         def likelihoods(params: Params, ids_BS: jax.Array, lengths_B: jax.Array, tokens_BKT: jax.Array) -> jax.Array:
-            whole = merge(model, params)
+            whole = with_params(model, params)
             return follow(whole, whole.start(ids_BS, lengths_B, *tokens_BKT.shape[1:]), tokens_BKT)
 
         self._likelihoods = likelihoods

@@ -13,7 +13,7 @@ from data.reading.batches import held_out_batches
 from data.task import ReadsGiven
 from models.errors import UserError
 from models.protocol import Batch, Classifies, Model
-from models.sharding.params import merge
+from models.sharding.params import with_params
 
 
 class Classifier:
@@ -38,7 +38,7 @@ class Classifier:
         self.labels = task.class_names(folder)
 
         def probabilities(params: Any, batch: Batch) -> jax.Array:
-            return jax.nn.softmax(merge(model, params)(batch), axis=-1)
+            return jax.nn.softmax(with_params(model, params)(batch), axis=-1)
 
         self._probabilities = jax.jit(probabilities)
 

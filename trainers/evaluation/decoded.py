@@ -19,7 +19,7 @@ from data.reading.batches import held_out_batches
 from data.task import DataError
 from models.parts.decoding import beam_search
 from models.protocol import Model, Represents, SequenceToSequence, Writes
-from models.sharding.params import merge
+from models.sharding.params import with_params
 from trainers.evaluation.evaluator import Params
 from trainers.plan import input_sharding
 
@@ -37,7 +37,7 @@ class Decoder:
     def __init__(self, model: Model, config: Decode, decoding: Decoding[Any]):
         if not isinstance(model, SequenceToSequence | Writes):
             raise DataError(f"models of family {model.c.family!r} do not decode a source into text")
-        vocab, rows, mesh = model.target_vocab, config.batch_size, model.where.mesh
+        vocab, rows, mesh = model.target_vocab, config.batch_size, model.scope.mesh
         if vocab < decoding.vocab:
             raise DataError(f"the vocabulary has {decoding.vocab} tokens, more than the {vocab} that the model can produce")
         self.rows, self.decoding = rows, decoding
@@ -46,7 +46,7 @@ class Decoder:
         # Every process reads every output: the scores are the same everywhere.
         @functools.partial(jax.jit, out_shardings=mesh and NamedSharding(mesh, P()))
         def search(params: Params, batch: Any, real_B: jax.Array) -> jax.Array:
-            whole = merge(model, params)
+            whole = with_params(model, params)
             if isinstance(whole, Writes):
                 return whole.write(batch, config.beams, config.max_length)
             state = whole.start(batch, config.beams, config.max_length)
@@ -93,12 +93,12 @@ class Representer:
     """
 
     def __init__(self, model: Model, features: Features, rows: int):
-        self.features, self.rows, mesh = features, rows, model.where.mesh
+        self.features, self.rows, mesh = features, rows, model.scope.mesh
         self._shardings = {name: input_sharding(model, name, f, rows) for name, f in features.items()}
 
         @functools.partial(jax.jit, out_shardings=mesh and NamedSharding(mesh, P()))
         def vectors(params: Params, batch: Any) -> jax.Array:
-            whole: Any = merge(model, params)
+            whole: Any = with_params(model, params)
             return whole.vectors(batch)
 
         self._vectors = vectors

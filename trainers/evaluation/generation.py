@@ -17,7 +17,7 @@ from data.vocabularies.chat_templates import ChatEncoder
 from data.vocabularies.tokenizers import Tokenizer
 from models.parts.decoding import beam_search, follow, sample
 from models.protocol import ContinuesText, Model
-from models.sharding.params import merge
+from models.sharding.params import with_params
 
 _PAD = -1  # no token's id: id 0 is text in most vocabularies
 
@@ -100,9 +100,9 @@ class Generator:
         self.ends = tuple(dict.fromkeys([*turn, *self.tokenizer.ends])) or (self.tokenizer.end,)
         self._unsaid = {_PAD, *self.ends}
         self.longest = abstract.longest
-        where = abstract.where
-        self._sharding = where.mesh and NamedSharding(
-            where.mesh, where.spec(("batch", None), (config.batch_size, 0), tensor="prompts")
+        scope = abstract.scope
+        self._sharding = scope.mesh and NamedSharding(
+            scope.mesh, scope.spec(("batch", None), (config.batch_size, 0), tensor="prompts")
         )
         kept = config.beams or config.samples
         lines = [i for i in range(self.tokenizer.size) if "\n" in self.tokenizer.decode([i])] if config.line else []
@@ -117,9 +117,9 @@ class Generator:
         eos, *others = self.ends
         common: dict[str, Any] = dict(steps=config.tokens, eos=eos, pad=_PAD, usable=self.tokenizer.size)
 
-        @functools.partial(jax.jit, out_shardings=where.mesh and NamedSharding(where.mesh, P()))
+        @functools.partial(jax.jit, out_shardings=scope.mesh and NamedSharding(scope.mesh, P()))
         def search(params, ids_BS, lengths_B, key):
-            model = merge(abstract, params)
+            model = with_params(abstract, params)
             room = config.tokens + max(map(len, suffixes), default=0)
             state = model.start(ids_BS, jnp.maximum(lengths_B, 1), kept, room)
             if config.beams:

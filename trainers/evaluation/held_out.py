@@ -16,7 +16,7 @@ from data.task import Example
 from models.parts.losses import Ratio
 from models.protocol import Batch, Context, HasOutputs, Model
 from models.sharding.layout import Layout, LayoutError
-from models.sharding.params import merge, split
+from models.sharding.params import to_params, with_params
 from trainers.evaluation.evaluator import Params
 from trainers.plan import input_sharding
 
@@ -29,20 +29,20 @@ class HeldOutEvaluator:
         config: Any = e.eval
         self.examples = self.task.held_out(cache, vocabulary, config.split, config.limit)
         self.rows, self.features = config.batch_size, self.examples.features or e.data.features()
-        _check_microbatches(model.where.layout, self.rows)  # not the run's own, where a model is placed elsewhere
+        _check_microbatches(model.scope.layout, self.rows)  # not the run's own, where a model is placed elsewhere
         self._shardings = {k: input_sharding(model, k, f, self.rows) for k, f in self.features.items()}
 
         def of_batch(params: Params, batch: Batch) -> tuple[dict[str, Ratio], jax.Array | None]:
-            whole = merge(model, params)
+            whole = with_params(model, params)
             metrics = whole.loss(batch, Context.evaluation()).metrics
             return metrics, whole(batch) if self.examples.needs_outputs else None
 
         if self.examples.needs_outputs:
             assert isinstance(model, HasOutputs), type(model)
-        mesh = model.where.mesh
+        mesh = model.scope.mesh
         self._of_batch = jax.jit(of_batch, out_shardings=mesh and NamedSharding(mesh, P()))
         batch = {k: jax.ShapeDtypeStruct((self.rows, *f.shape), f.dtype) for k, f in self.features.items()}
-        shapes, _ = jax.eval_shape(of_batch, split(model), batch)
+        shapes, _ = jax.eval_shape(of_batch, to_params(model), batch)
         self._names = list(self._scores(jax.tree.map(lambda x: np.ones(x.shape), shapes), []))
 
     @property

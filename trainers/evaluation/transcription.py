@@ -24,7 +24,7 @@ from data.task import DataError
 from models.errors import UserError
 from models.parts.decoding import beam_search, sample
 from models.protocol import Model, SequenceToSequence
-from models.sharding.params import merge
+from models.sharding.params import with_params
 from trainers.evaluation.timestamps import Rules, rules_of, segments
 
 _SILENCE = 1e-4  # a window that is nowhere louder has nothing to transcribe
@@ -156,13 +156,13 @@ class Transcriber:
         self._prefix = prefix
         steps = min(how.tokens + len(prefix), c.max_positions)
         self.rules: Rules = rules_of(vocabulary, len(prefix), timed=how.timed, suppress=how.suppress)
-        mesh = model.where.mesh
+        mesh = model.scope.mesh
 
         @functools.partial(jax.jit, static_argnames="temperature", out_shardings=mesh and NamedSharding(mesh, P()))
         def decode(
             params: Any, frames_BTF: jax.Array, real_B: jax.Array, told_B: jax.Array, temperature: float, key_B: jax.Array
         ) -> Any:
-            whole: Any = merge(model, params)
+            whole: Any = with_params(model, params)
             beams = 1 if temperature else how.beams
             batch = {"frames": frames_BTF, "frames_segments": jnp.ones(frames_BTF.shape[:2], jnp.int32)}
             state, rows = whole.start(batch, beams, steps), len(frames_BTF)

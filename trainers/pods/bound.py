@@ -43,10 +43,10 @@ class Bound:
     step_s: float
 
 
-def bound(e: Experiment, where: Slice) -> Bound:
+def bound(e: Experiment, pod: Slice) -> Bound:
     """Estimates an experiment's step on a slice; raises LayoutError for a layout that does not fit the model or the slice."""
     work = Work(e)
-    return Bound(work.memory_bytes(), work.step_s(where))
+    return Bound(work.memory_bytes(), work.step_s(pod))
 
 
 class Work:
@@ -56,12 +56,12 @@ class Work:
         self.e, self.layout = e, e.layout
         self.plan, self.optimizer_bytes = _plan(_key(e))
         model = self.plan.model
-        self.path = model.stack if isinstance(model, Staged) else ""  # its rules are taken for all layers
+        self.path = model.stack_name if isinstance(model, Staged) else ""  # its rules are taken for all layers
         self.rules = self.layout.resolve(self.path)
         self.itemsize = jnp.dtype(e.execution.dtype).itemsize
         self.shards = [(a, self._shard_bytes(a)) for a in activations.activations(e)]
         settings = self.layout.pipeline(self.path)
-        self.schedule = schedules(self.plan.model.where, self.plan.parameters).get(self.path)
+        self.schedule = schedules(self.plan.model.scope, self.plan.parameters).get(self.path)
         self.is_1f1b = settings is not None and settings.schedule == "1f1b"
 
     def _shard_bytes(self, a: Traced, gathered: Sequence[str] = ()) -> float:
@@ -121,7 +121,7 @@ class Work:
         parts = self.e.train.microbatches * (self.schedule.microbatches if self.schedule else 1)
 
         def shard(size: float, info: ParamInfo, *names: str) -> float:
-            rules = self.layout.resolve(info.where.path)
+            rules = self.layout.resolve(info.scope.path)
             return size / math.prod(self.layout.num_shards(rules.get(name, ())) for name in names)
 
         def weight(info: ParamInfo, *names: str) -> float:
@@ -134,12 +134,12 @@ class Work:
     # --- weights ---
 
     def _cuts(self, info: ParamInfo) -> tuple[tuple[str, ...], ...]:
-        return self.layout.cut(info.axes, info.shape, component=info.where.path, tensor=info.name)
+        return self.layout.cut(info.axes, info.shape, component=info.scope.path, tensor=info.name)
 
     def _in_place(self, info: ParamInfo) -> tuple[str, ...]:
         """Returns the mesh axes that cut a weight while it is used: those that cut the same dimension of activations ("act_mlp"
         for "mlp"). Along all other axes the weight is gathered first."""
-        rules = self.layout.resolve(info.where.path)
+        rules = self.layout.resolve(info.scope.path)
         found = []
         for name, axes in zip(info.axes, self._cuts(info), strict=True):
             user = "act_expert_mlp" if name == "mlp" and "expert" in info.axes else f"act_{name}"
@@ -152,14 +152,14 @@ class Work:
 
     # --- time ---
 
-    def step_s(self, where: Slice) -> float:
+    def step_s(self, pod: Slice) -> float:
         """Returns the time of products, bubble, attention's memory traffic and exposed communication; raises LayoutError."""
-        links, s, rounds = Links(self.e, where), self.schedule, self.e.train.microbatches
+        links, s, rounds = Links(self.e, pod), self.schedule, self.e.train.microbatches
         needed = activations.program_flops(execution.with_remat(self.e, "none"))
         done = activations.program_flops(self.e)
         done += needed / 3 if self.is_1f1b else 0  # it recomputes each chunk's forward pass under any policy
         bubble = s.idle() if s and self.is_1f1b else s.bubble if s else 0
-        products = done / (where.chips * where.chip.peak * EFFICIENCY) * (1 + bubble)
+        products = done / (pod.chips * pod.chip.peak * EFFICIENCY) * (1 + bubble)
         stages = s.stages if s else 1
         scores = sum(a.times * shard / a.itemsize for a, shard in self.shards if a.kind.quadratic)
         again = 3 * (done / needed - 1)  # the share of the forward pass that is computed a second time
@@ -167,14 +167,14 @@ class Work:
         sent = sum(self._weight_s(info, links) for info in self.plan.parameters if info.is_matrix) + summed / stages
         tokens = [(a, shard) for a, shard in self.shards if a.kind.exchanged]
         exchanged = sum(a.times * self._exchange_s(a, shard, links) for a, shard in tokens) / stages
-        traffic = SCORE_TRAFFIC * scores / stages / where.chip.bandwidth
+        traffic = SCORE_TRAFFIC * scores / stages / pod.chip.bandwidth
         return products + rounds * (traffic + EXPOSED * sent + EXPOSED_ALL_TO_ALL * exchanged)
 
     def _weight_s(self, info: ParamInfo, links: "Links") -> float:
         """Returns the time to gather a weight forward and backward, scatter its gradient, and sum it over the weight's copies."""
         cut, used = {axis for axes in self._cuts(info) for axis in axes}, self._in_place(info)
         gathered = tuple(cut.difference(used))
-        rules = self.layout.resolve(info.where.path)
+        rules = self.layout.resolve(info.scope.path)
         rows = {axis for name in ROWS for axis in rules.get(name, ())}
         size, is_trained = self._used(info), info.name in self.plan.trained
         copies = links.seconds(size / self.layout.num_shards(gathered), tuple(rows - cut))
@@ -209,10 +209,10 @@ def _plan(e: Experiment) -> tuple[Plan, int]:
 class Links:
     """Times of collectives over mesh axes on the links of a slice; raises LayoutError if the mesh does not fit its torus."""
 
-    def __init__(self, e: Experiment, where: Slice):
-        self.layout, self.link = e.layout, where.chip.link
-        self.found = torus.assignment(e.layout.mesh, where.dims, e.layout.torus)
-        self.rings = {letter: n for letter, n, wraps in zip(torus.LETTERS, where.dims, where.wrap, strict=False) if wraps}
+    def __init__(self, e: Experiment, pod: Slice):
+        self.layout, self.link = e.layout, pod.chip.link
+        self.found = torus.assignment(e.layout.mesh, pod.dims, e.layout.torus)
+        self.rings = {letter: n for letter, n, wraps in zip(torus.LETTERS, pod.dims, pod.wrap, strict=False) if wraps}
 
     def _along(self, axes: Iterable[str]) -> dict[str, int]:
         """Returns the number of chips along each torus axis."""

@@ -23,32 +23,32 @@ ROOT = f"{Path(__file__).parents[2]}/"
 FLOPS_RATIO = (0.99, 1.4)
 
 
-def plan(e: Experiment, where: Slice, options: str, *, kernel_efficiency: float = 0.5) -> tuple[dict[str, Any], str]:
+def plan(e: Experiment, pod: Slice, options: str, *, kernel_efficiency: float = 0.5) -> tuple[dict[str, Any], str]:
     """Returns (the report, the compiled program's text) of an experiment on a slice.
 
     Raises:
       PodError: the step does not fit, or the slice or the set of options is unknown.
     """
-    compiled = topology.compile_for(e, where, where.chip.option_set(options))
+    compiled = topology.compile_for(e, pod, pod.chip.option_set(options))
     program = hlo.parse(compiled.text)
     mesh = compiled.plan.mesh
-    places = [tuple(device.coords[: len(where.dims)]) for device in mesh.devices.flat]  # pyright: ignore[reportOptionalMemberAccess]
-    priced = price(program, where, places, dict(e.layout.mesh), kernel_efficiency=kernel_efficiency)
-    return report(e, where, options, compiled, priced) | {"kernel_efficiency": kernel_efficiency}, compiled.text
+    places = [tuple(device.coords[: len(pod.dims)]) for device in mesh.devices.flat]  # pyright: ignore[reportOptionalMemberAccess]
+    priced = price(program, pod, places, dict(e.layout.mesh), kernel_efficiency=kernel_efficiency)
+    return report(e, pod, options, compiled, priced) | {"kernel_efficiency": kernel_efficiency}, compiled.text
 
 
-def report(e: Experiment, where: Slice, options: str, compiled: topology.Compiled, priced: Price) -> dict[str, Any]:
+def report(e: Experiment, pod: Slice, options: str, compiled: topology.Compiled, priced: Price) -> dict[str, Any]:
     """Returns the report of a compiled and priced step."""
-    chip, step = where.chip, priced.step_s
+    chip, step = pod.chip, priced.step_s
     needed, is_mixture = model_flops.model_flops(e), compiled.plan.has_experts
     in_slots = model_flops.slot_flops(e) if is_mixture else needed  # each is a trace of the whole step
     bubble = bubble_share(compiled.plan)
-    ratio = priced.hlo_flops * where.chips / in_slots * (1 - bubble)
+    ratio = priced.hlo_flops * pod.chips / in_slots * (1 - bubble)
     low, high = FLOPS_RATIO
     problems = list(priced.problems)
     if not low <= ratio <= high:
         problems.append(f"the program's FLOPs are {ratio:.2f} times the model's in all slots, outside {low} to {high}")
-    mfu = needed / (step * where.chips * chip.peak)
+    mfu = needed / (step * pod.chips * chip.peak)
     error = None if is_mixture else calibration.error(chip.name)  # all published runs that calibrate are dense models
     work_per_s = {unit: n / step for unit, n in compiled.plan.work_per_step().items()}
     bubble_s = bubble * sum(row.exposed for row in priced.rows if row.in_loop)
@@ -56,15 +56,15 @@ def report(e: Experiment, where: Slice, options: str, compiled: topology.Compile
     useful = 1 - bubble_s / max(sum(busy.values()), bubble_s, 1e-12)
     parts = {name: seconds * useful for name, seconds in busy.items()}
     parts |= {"bubble": bubble_s, "communication": priced.exposed_s, "memory": priced.dma_s, "unpriced": priced.unpriced_s}
-    assignment = torus.assignment(e.layout.mesh, where.dims, e.layout.torus)
+    assignment = torus.assignment(e.layout.mesh, pod.dims, e.layout.torus)
     return {
         "experiment": e.name,
-        "topology": str(where),
-        "chips": where.chips,
+        "topology": str(pod),
+        "chips": pod.chips,
         "mesh": dict(e.layout.mesh),
         "layout": e.layout.name,
-        "assignment": {axis: torus.as_text(parts, where.dims) for axis, parts in assignment.items()},
-        "torus": {"dims": list(where.dims), "wrap": list(where.wrap)},
+        "assignment": {axis: torus.as_text(parts, pod.dims) for axis, parts in assignment.items()},
+        "torus": {"dims": list(pod.dims), "wrap": list(pod.wrap)},
         "options": options,
         "published": PODS[e.name].published if e.name in PODS else "",
         "remat": e.execution.remat,
@@ -162,7 +162,7 @@ def _windows(spans: Sequence[Span]) -> list[dict[str, Any]]:
 
 def bubble_share(plan: Plan) -> float:
     """Returns the largest share of a pipeline's ticks in which a stage is idle; 0 without a pipeline."""
-    pipelines = schedules(plan.model.where, plan.parameters).values()
+    pipelines = schedules(plan.model.scope, plan.parameters).values()
     return max(((s.stages - 1) / s.ticks for s in pipelines), default=0.0)
 
 

@@ -20,7 +20,7 @@ from data.paths import data_dir, digest, write_whole
 from models.sharding.layout import Layout, LayoutError
 from trainers.chips import GIB, PodError, Slice
 from trainers.pods.bound import Bound, bound
-from trainers.pods.candidates import Candidate, candidates, distance
+from trainers.pods.layout_candidates import Candidate, candidates, distance
 from trainers.pods.libtpu import versions
 
 GRACE = 1.1  # the share of a chip's memory that an estimate may need
@@ -56,7 +56,7 @@ class Result:
 
 def search(
     e: Experiment,
-    where: Slice,
+    pod: Slice,
     evaluate: Evaluate,
     *,
     options: str = "",
@@ -76,13 +76,13 @@ def search(
       say: is given lines about the progress.
       folder: where reports are kept; by default a folder in that of data.
     """
-    pool, memory = _estimated(e, where), where.chip.memory
+    pool, memory = _estimated(e, pod), pod.chip.memory
     fit = sorted((item for item in pool if item[1].memory_bytes <= GRACE * memory), key=lambda item: item[1].step_s)
     say(f"{len(pool)} plans, {len(fit)} may fit {memory / GIB:.4g} GiB a chip")
     fit = fit or sorted(pool, key=lambda item: item[1].memory_bytes)  # an estimate may err by more
     own = [item for item in pool if item[0].experiment == e]
     fit = [*own, *(item for item in fit if item not in own)]
-    reports, results, num_fitting, seen, failed = Reports(where, options, folder), [], Counter(), set(), {}
+    reports, results, num_fitting, seen, failed = Reports(pod, options, folder), [], Counter(), set(), {}
     for candidate, estimate in fit:
         layout = candidate.experiment.layout
         figures = (layout.name, f"{estimate.memory_bytes:.4g} {estimate.step_s:.4g}")  # equal figures: taken for the same plan
@@ -102,23 +102,16 @@ def search(
 
 
 def nearest_that_fit(
-    e: Experiment,
-    where: Slice,
-    evaluate: Evaluate,
-    *,
-    options: str = "",
-    n: int = 3,
-    say: Say = print,
-    folder: Path | None = None,
+    e: Experiment, pod: Slice, evaluate: Evaluate, *, options: str = "", n: int = 3, say: Say = print, folder: Path | None = None
 ) -> list[Result]:
     """Returns up to n plans that fit, for an experiment that does not, fewest changes first; arguments as in `search`.
 
     The remat policy changes before sizes of the mesh, and these before the layout. At most `TRIES` plans are compiled.
     """
-    pool, limit = _estimated(e, where), where.chip.memory
-    if e.layout.devices == where.chips:
-        limit = min(limit, ENOUGH_LESS * bound(e, where).memory_bytes)  # it did not fit, whatever its estimate says
-    reports, tried, failed = Reports(where, options, folder), [], {}
+    pool, limit = _estimated(e, pod), pod.chip.memory
+    if e.layout.devices == pod.chips:
+        limit = min(limit, ENOUGH_LESS * bound(e, pod).memory_bytes)  # it did not fit, whatever its estimate says
+    reports, tried, failed = Reports(pod, options, folder), [], {}
     for candidate, estimate in nearest(e, pool, limit):
         layout = candidate.experiment.layout
         if _hopeless(layout, estimate, failed):
@@ -152,8 +145,8 @@ def nearest(e: Experiment, pool: list[Estimated], limit: float) -> list[Estimate
     return sorted(matches, key=lambda item: (*distance(e, item[0].experiment), item[1].step_s))
 
 
-def _estimated(e: Experiment, where: Slice) -> list[Estimated]:
-    return [(c, bound(c.experiment, where)) for c in candidates(e, where)]
+def _estimated(e: Experiment, pod: Slice) -> list[Estimated]:
+    return [(c, bound(c.experiment, pod)) for c in candidates(e, pod)]
 
 
 # --- reports on disk ----------------------------------------------------------------------------------------------
@@ -162,8 +155,8 @@ def _estimated(e: Experiment, where: Slice) -> list[Estimated]:
 class Reports:
     """Reports on disk, each under a key of everything that affects it; they are written atomically."""
 
-    def __init__(self, where: Slice, options: str, folder: Path | None = None):
-        self.where, self.options, self.folder = where, options, folder or data_dir() / "plans"
+    def __init__(self, pod: Slice, options: str, folder: Path | None = None):
+        self.pod, self.options, self.folder = pod, options, folder or data_dir() / "plans"
 
     def __call__(self, evaluate: Evaluate, candidate: Candidate) -> dict[str, Any]:
         """Returns the report of a candidate from disk, or from `evaluate`, and then saves it."""
@@ -175,7 +168,7 @@ class Reports:
     def key(self, e: Experiment) -> str:
         """Returns a key that changes with the experiment, the slice, the compiler, its options, and any source of the step."""
         code = {"versions": versions(), "sources": sources()}
-        return digest({"experiment": registry.to_json(e), "slice": str(self.where), "options": self.options, **code})
+        return digest({"experiment": registry.to_json(e), "slice": str(self.pod), "options": self.options, **code})
 
 
 def _report(evaluate: Evaluate, candidate: Candidate) -> dict[str, Any]:

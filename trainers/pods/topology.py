@@ -22,19 +22,19 @@ from trainers.programs import tables
 class DoesNotFit(PodError):
     """Raised for a step that needs more memory than a chip has; `needed` and `limit` are in GiB."""
 
-    def __init__(self, name: str, where: str, needed: float, limit: float):
-        super().__init__(f"{name} does not fit {where}: {needed:.2f} of {limit:.2f} GiB a chip, {needed - limit:.2f} too much")
+    def __init__(self, name: str, pod: str, needed: float, limit: float):
+        super().__init__(f"{name} does not fit {pod}: {needed:.2f} of {limit:.2f} GiB a chip, {needed - limit:.2f} too much")
         self.needed, self.limit = needed, limit
 
 
-def devices(where: Slice) -> list[Any]:
+def devices(pod: Slice) -> list[Any]:
     """Returns a compile-only device for each chip; raises PodError for a slice that the compiler does not know."""
-    chip, dims = where.chip, where.dims
+    chip, dims = pod.chip, pod.dims
     hosts = (2, 2, 1) if all(d % 2 == 0 for d in dims[:2]) else (1, 1, 1)
-    wrap = where.wrap if chip.torus == 3 else (*where.wrap, False)
+    wrap = pod.wrap if chip.torus == 3 else (*pod.wrap, False)
     try:
         description = topologies.get_topology_desc(
-            topology_name=str(where),
+            topology_name=str(pod),
             platform="tpu",
             chip_config_name=chip.config,
             chips_per_host_bounds=hosts,
@@ -43,7 +43,7 @@ def devices(where: Slice) -> list[Any]:
         )
     except Exception as error:  # JAX raises the library's errors unchanged
         first, *_ = str(error).splitlines()
-        raise PodError(f"--topology {where}: the compiler has no such slice ({first[:120]})") from None
+        raise PodError(f"--topology {pod}: the compiler has no such slice ({first[:120]})") from None
     return list(description.devices)
 
 
@@ -65,20 +65,20 @@ class Compiled:
     seconds: float
 
 
-def compile_for(e: Experiment, where: Slice, options: Options) -> Compiled:
+def compile_for(e: Experiment, pod: Slice, options: Options) -> Compiled:
     """Compiles an experiment's own train step.
 
     Raises:
       DoesNotFit: the program needs more memory than a chip has.
     """
-    plan = make_plan(e, devices(where))
+    plan = make_plan(e, devices(pod))
     began = time.time()
     try:
         compiled = step.compile_step(plan, batch_shapes(e.data), options)
     except jax.errors.JaxRuntimeError as error:
         if not (sizes := parse_out_of_memory(str(error))):
             raise
-        raise DoesNotFit(e.name, str(where), *sizes) from None
+        raise DoesNotFit(e.name, str(pod), *sizes) from None
     analysis: Any = compiled.memory_analysis()
     parameters = sum(info.bytes_per_device for info in plan.parameters)
     optimizer = tables.optimizer_bytes(plan)

@@ -107,9 +107,9 @@ def roles(parameters: Sequence[ParamInfo], layout: Layout) -> list[str]:
     named: dict[str, set[str]] = {}
     rules: dict[str, dict[str, tuple[str, ...]]] = {}
     for info in parameters:
-        part = info.where.path.partition(".")[0]
+        part = info.scope.path.partition(".")[0]
         named.setdefault(part, set()).update(info.axes)
-        for name, axes in layout.resolve(info.where.path).items():
+        for name, axes in layout.resolve(info.scope.path).items():
             if name in _ROLES and (name not in _OF_WEIGHTS or name.removeprefix("act_") in info.axes):
                 rules.setdefault(part, {})[name] = axes
     axes = [f"{axis} {size}" for axis, size in layout.mesh]
@@ -134,12 +134,12 @@ def pictures(parameters: Sequence[ParamInfo], layout: Layout, activations: Mappi
     lines = ["", *roles(parameters, layout)]
     parts: dict[str, list[ParamInfo]] = {}
     for info in parameters:
-        parts.setdefault(info.where.path.partition(".")[0], []).append(info)
+        parts.setdefault(info.scope.path.partition(".")[0], []).append(info)
     for part, infos in parts.items():
         largest = max(infos, key=lambda info: info.size)
         if len(largest.shape) - largest.stacked < 2:
             continue
-        lines += ["", *placement(layout, largest.where.path, largest.axes, largest.name)]
+        lines += ["", *placement(layout, largest.scope.path, largest.axes, largest.name)]
         if any(info.stacked for info in infos):
             for names, description in _differently_cut(activations or {}, infos, layout, part):
                 lines += ["", *placement(layout, part, names, f"{part}: {description}")]

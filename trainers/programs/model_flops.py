@@ -24,7 +24,7 @@ from configs.experiment import Experiment
 from data.reading.batches import batch_shapes
 from models.protocol import Context
 from models.sharding.layouts import ONE_DEVICE
-from models.sharding.params import merge
+from models.sharding.params import with_params
 from trainers.plan import make_plan
 from trainers.programs import execution
 
@@ -66,7 +66,7 @@ def objective(e: Experiment) -> tuple[Callable[[Any, Any], jax.Array], Any, Any]
     context = Context(jax.random.key(0), jnp.zeros((), jnp.int32), training=True)
 
     def value(params: Any, batch: Any) -> jax.Array:
-        return merge(plan.model, plan.for_model(params)).loss(batch, context).value
+        return with_params(plan.model, plan.for_model(params)).loss(batch, context).value
 
     return value, plan.state.params, batch_shapes(e.data)
 

@@ -36,7 +36,7 @@ def describe(e: Experiment) -> dict[str, Any]:
     tensors = [_tensor(info) for info in plan.parameters]
     by_component: Counter[str] = Counter()
     for info in plan.parameters:
-        by_component[info.where.path] += info.size
+        by_component[info.scope.path] += info.size
     return {
         "experiment": e.name,
         "config": dict(line.split(": ", 1) for line in registry.lines(e)),
@@ -66,7 +66,7 @@ def _compiler(e: Experiment) -> dict[str, Any]:
 def _tensor(info: ParamInfo) -> dict[str, Any]:
     return {
         "name": info.name,
-        "component": info.where.path,
+        "component": info.scope.path,
         "shape": list(info.shape),
         "dtype": str(np.dtype(info.dtype)),
         "axes": list(info.axes),
@@ -88,7 +88,7 @@ def optimizer_bytes(plan: Plan) -> int:
 def _rules(plan: Plan) -> dict[str, dict[str, str]]:
     """Returns the rules of each component that has parameters, as text."""
     layout = plan.experiment.layout
-    paths = sorted({info.where.path for info in plan.parameters})
+    paths = sorted({info.scope.path for info in plan.parameters})
     return {path: {k: "*".join(v) for k, v in layout.resolve(path).items() if v} for path in paths}
 
 
@@ -115,7 +115,7 @@ def expert_gathers(e: Experiment, collectives: Iterable[Collective]) -> int:
     Expert parallelism must not have any. Such a gather goes over a mesh axis that cuts experts, and leaves as many
     elements as such a tensor has when these axes no longer cut it, and as no dense weight has.
     """
-    tensors: list[tuple] = [(i.axes, i.shape, i.where.path) for i in make_plan(e, abstract=True).parameters]
+    tensors: list[tuple] = [(i.axes, i.shape, i.scope.path) for i in make_plan(e, abstract=True).parameters]
     expert_tensors = [tensor for tensor in tensors if "expert" in tensor[0]]
     dense = [tensor for tensor in tensors if "expert" not in tensor[0]]
     if not expert_tensors:

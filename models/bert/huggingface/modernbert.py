@@ -27,7 +27,7 @@ from models.interchange import (
     vector,
     write_activation,
 )
-from models.parts.attention.config import LayerKind
+from models.parts.attention.config import LayerVariant
 from models.parts.heads_config import Classification, Head, MaskedLm, SentenceEmbedding, Span, Tagging
 from models.parts.numbers import check_base
 
@@ -128,7 +128,7 @@ def _bases(s: Mapping[str, Any]) -> dict[str, float]:
     return bases
 
 
-def _kinds(s: Mapping[str, Any], bases: Mapping[str, float]) -> tuple[LayerKind, ...]:
+def _kinds(s: Mapping[str, Any], bases: Mapping[str, float]) -> tuple[LayerVariant, ...]:
     """Returns the kinds of layers: the shortest pattern that they follow."""
     layers, every = setting(s, "num_hidden_layers", int), setting(s, "global_attn_every_n_layers", int)
     if every < 1:
@@ -141,7 +141,7 @@ def _kinds(s: Mapping[str, Any], bases: Mapping[str, float]) -> tuple[LayerKind,
     reach = setting(s, "local_attention", int) // 2  # on either side
     if reach < 1:
         raise InterchangeError(f"config.json: local_attention={setting(s, 'local_attention', int)}: must be 2 or more")
-    made = {_FULL: LayerKind(), _LOCAL: LayerKind(window=reach + 1, base=bases[_LOCAL])}
+    made = {_FULL: LayerVariant(), _LOCAL: LayerVariant(window=reach + 1, base=bases[_LOCAL])}
     for name in types:
         if name not in made:
             raise InterchangeError(f"config.json: no layer_types {shortened(str(name))!r} here{nearest(str(name), made)}")
@@ -178,8 +178,8 @@ def write(c: BertConfig) -> dict[str, Any]:
     )
     if isinstance(c.head, MaskedLm):
         demand(c, "ModernBERT for masked tokens", tied=True, softmax_cap=0.0)
-    local = next((kind for kind in c.kinds if kind.window), LayerKind(window=65))
-    kinds = (LayerKind(), local) if c.kinds else (LayerKind(),)
+    local = next((kind for kind in c.kinds if kind.window), LayerVariant(window=65))
+    kinds = (LayerVariant(), local) if c.kinds else (LayerVariant(),)
     if wrong := [kind for kind in c.kinds if kind not in kinds or not kind.rotary or kind.window == 1]:
         raise InterchangeError(f"no ModernBERT of Hugging Face is like this model: its layers are of two kinds, not {wrong[0]}")
     pattern = [_LOCAL if kind.window else _FULL for kind in c.kinds] or [_FULL]

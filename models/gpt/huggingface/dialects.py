@@ -12,7 +12,7 @@ from typing import Any
 from models.gpt.config import GptConfig
 from models.gpt.huggingface import rope
 from models.interchange import InterchangeError, setting
-from models.parts.attention.config import LayerKind
+from models.parts.attention.config import LayerVariant
 
 Fields = dict[str, Any]  # of GptConfig
 _SLIDING, _FULL = "sliding_attention", "full_attention"  # their names of layers with and without a window
@@ -92,15 +92,15 @@ class Dialect:
 # --- kinds of layers ---
 
 
-def pattern(kinds: Sequence[LayerKind]) -> tuple[LayerKind, ...]:
+def pattern(kinds: Sequence[LayerVariant]) -> tuple[LayerVariant, ...]:
     """Returns the shortest beginning of the layers' kinds that goes on as they do; () where they have nothing special."""
     size = next(n for n in range(1, len(kinds) + 1) if all(kinds[i] == kinds[i % n] for i in range(len(kinds))))
-    return () if size == 1 and kinds[0] == LayerKind() else tuple(kinds[:size])
+    return () if size == 1 and kinds[0] == LayerVariant() else tuple(kinds[:size])
 
 
-def of_layers(c: GptConfig) -> list[LayerKind]:
+def of_layers(c: GptConfig) -> list[LayerVariant]:
     """Returns the kind of every layer."""
-    kinds = c.kinds or (LayerKind(),)
+    kinds = c.kinds or (LayerVariant(),)
     return [kinds[i % len(kinds)] for i in range(c.layers)]
 
 
@@ -116,14 +116,14 @@ def _slides(theirs: Mapping[str, Any], layers: int, default: Callable[[int], boo
     return [name == _SLIDING for name in names]
 
 
-def windows(theirs: Mapping[str, Any], layers: int, default: Callable[[int], bool], local: LayerKind | None = None) -> Fields:
+def windows(theirs: Mapping[str, Any], layers: int, default: Callable[[int], bool], local: LayerVariant | None = None) -> Fields:
     """Returns kinds of layers of which some see a window of sliding_window positions, and are else as `local`."""
     slides = _slides(theirs, layers, default)
     window = setting(theirs, "sliding_window", int, None)
     if any(slides) and not window:
         raise InterchangeError(f"config.json: sliding_window is {json.dumps(window)}, but some layers of layer_types slide")
-    sliding = dataclasses.replace(local or LayerKind(), window=window or 0)
-    return dict(kinds=pattern([sliding if slide else LayerKind() for slide in slides]))
+    sliding = dataclasses.replace(local or LayerVariant(), window=window or 0)
+    return dict(kinds=pattern([sliding if slide else LayerVariant() for slide in slides]))
 
 
 def write_windows(c: GptConfig, unused: int | None = None) -> Fields:
@@ -145,7 +145,7 @@ def write_windows(c: GptConfig, unused: int | None = None) -> Fields:
 
 def only_windows(c: GptConfig, name: str, *, of_all: bool = False) -> None:
     """Raises InterchangeError where layers differ in more than windows, or, `of_all`, in these."""
-    plain = all(dataclasses.replace(kind, window=0) == LayerKind() for kind in c.kinds)
+    plain = all(dataclasses.replace(kind, window=0) == LayerVariant() for kind in c.kinds)
     if not plain or (of_all and len(c.kinds) > 1):
         allowed = "one window for all layers" if of_all else "layers with and without a window"
         raise InterchangeError(f"Hugging Face's {name} has {allowed}, but kinds={c.kinds}"[:200])
@@ -156,7 +156,7 @@ def only_windows(c: GptConfig, name: str, *, of_all: bool = False) -> None:
 
 def _one_window(theirs: Mapping[str, Any], layers: int) -> Fields:
     window = setting(theirs, "sliding_window", int, None)
-    return dict(kinds=pattern([LayerKind(window=window or 0)] * layers))
+    return dict(kinds=pattern([LayerVariant(window=window or 0)] * layers))
 
 
 def write_one_window(c: GptConfig) -> Fields:
@@ -203,7 +203,7 @@ def _gemma3(theirs: Mapping[str, Any], layers: int) -> Fields:
     full |= setting(theirs, "rope_scaling", dict, {})
     base, rotary = rope.turning(full, head_dim, theta=1e6, longest=longest)
     local_base, _ = rope.turning(local, head_dim, theta=1e4, longest=longest, types={"default": "default"})
-    kind = LayerKind(base=local_base, scaled=False)
+    kind = LayerVariant(base=local_base, scaled=False)
     kinds = windows(theirs, layers, lambda i: (i + 1) % every != 0, kind)
     return _gemma(theirs) | kinds | dict(rotary_base=base, rotary=rotary)
 
@@ -226,7 +226,7 @@ def _write_gemma2(c: GptConfig) -> Fields:
 def _write_gemma3(c: GptConfig) -> Fields:
     locals_ = {dataclasses.replace(kind, window=0) for kind in c.kinds if kind.window}
     full = {kind for kind in c.kinds if not kind.window}
-    if len(locals_) > 1 or any(kind != LayerKind() for kind in full) or any(kind.scaled for kind in locals_):
+    if len(locals_) > 1 or any(kind != LayerVariant() for kind in full) or any(kind.scaled for kind in locals_):
         raise InterchangeError(f"Hugging Face's Gemma 3 has one kind of layers beside those with windows, but kinds={c.kinds}")
     base = next((kind.base for kind in locals_), 0.0) or c.rotary_base
     return _write_gemma(c) | {"rope_local_base_freq": base}
@@ -241,7 +241,7 @@ def _smollm3(theirs: Mapping[str, Any], layers: int) -> Fields:
     slides = _slides(theirs, layers, lambda i: bool(window) and not turned[i])
     if any(slides) and not window:
         raise InterchangeError("config.json: layer_types has layers that slide, but there is no window")
-    kinds = [LayerKind(window=(window or 0) * slide, rotary=bool(turn)) for slide, turn in zip(slides, turned, strict=True)]
+    kinds = [LayerVariant(window=(window or 0) * slide, rotary=bool(turn)) for slide, turn in zip(slides, turned, strict=True)]
     return dict(kinds=pattern(kinds))
 
 

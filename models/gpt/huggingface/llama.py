@@ -149,8 +149,8 @@ def entries(c: GptConfig, kind: str) -> list[Entry]:
     layers = _layers(c, kind, "decoder.", layers=c.layers) if c.moe is None else []
     if c.leading_layers:
         layers += _layers(c, kind, "leading.", layers=c.leading_layers)
-    for i, name in enumerate(c.unit if c.moe else ()):
-        places = dict(layers=c.units, first=c.leading_layers + i, every=len(c.unit))
+    for i, name in enumerate(c.layer_group if c.moe else ()):
+        places = dict(layers=c.layer_groups, first=c.leading_layers + i, every=len(c.layer_group))
         layers += _layers(c, kind, f"decoder.{name}.", sparse=name == "sparse", **places)
     norm = vector("model.norm.weight", ("final_norm.scale", (c.model_dim,)))
     return [table(TABLE, "embedding.table", (c.vocab, c.model_dim)), *layers, norm]

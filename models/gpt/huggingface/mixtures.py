@@ -17,7 +17,7 @@ from models.gpt.huggingface.dialects import (
     write_windows,
 )
 from models.interchange import InterchangeError, demand, only, setting
-from models.parts.attention.config import Latent, LayerKind
+from models.parts.attention.config import Latent, LayerVariant
 from models.parts.moe.config import MoeConfig
 
 _GROUP = 64  # tokens of a routing group: of our own training; without a capacity it decides nothing
@@ -80,7 +80,7 @@ def _mixture(c: GptConfig) -> MoeConfig:
 
 
 def _every_layer(c: GptConfig, name: str) -> None:
-    if len(c.unit) > 1 or c.leading_layers:
+    if len(c.layer_group) > 1 or c.leading_layers:
         raise InterchangeError(
             f"Hugging Face's {name} has experts in every layer, but sparse_every={c.sparse_every} and "
             f"leading_layers={c.leading_layers}"
@@ -94,7 +94,7 @@ def _mixtral(theirs: Mapping[str, Any], layers: int) -> Fields:
     only(theirs, router_jitter_noise=(0, 0.0))
     window = setting(theirs, "sliding_window", int, None)
     moe = _experts(theirs, "num_local_experts", norm_topk=True)
-    return dict(kinds=pattern([LayerKind(window=window or 0)] * layers), moe=moe, sparse_every=1)
+    return dict(kinds=pattern([LayerVariant(window=window or 0)] * layers), moe=moe, sparse_every=1)
 
 
 def _write_mixtral(c: GptConfig) -> Fields:
@@ -117,12 +117,12 @@ def _sparse_layers(theirs: Mapping[str, Any], layers: int) -> Fields:
 
 
 def _write_sparse_layers(c: GptConfig, name: str) -> Fields:
-    if (c.sparse_first and len(c.unit) > 1) or (c.leading_layers and len(c.unit) > 1):
+    if (c.sparse_first and len(c.layer_group) > 1) or (c.leading_layers and len(c.layer_group) > 1):
         raise InterchangeError(
             f"Hugging Face's {name} has experts in every n-th layer, or in all but the first, but sparse_first={c.sparse_first} "
             f"and leading_layers={c.leading_layers}"
         )
-    return {"decoder_sparse_step": len(c.unit), "mlp_only_layers": list(range(c.leading_layers))}
+    return {"decoder_sparse_step": len(c.layer_group), "mlp_only_layers": list(range(c.leading_layers))}
 
 
 def _qwen_experts(theirs: Mapping[str, Any], **fields: Any) -> MoeConfig:
@@ -172,7 +172,7 @@ def _write_qwen2_moe(c: GptConfig) -> Fields:
 
 def _qwen3_moe(theirs: Mapping[str, Any], layers: int) -> Fields:
     window = setting(theirs, "sliding_window", int, None) if setting(theirs, "use_sliding_window", bool) else None
-    kinds = pattern([LayerKind(window=window or 0)] * layers)
+    kinds = pattern([LayerVariant(window=window or 0)] * layers)
     return _sparse_layers(theirs, layers) | dict(kinds=kinds, moe=_qwen_experts(theirs))
 
 
@@ -277,7 +277,12 @@ def _scalar(size: int, theirs: Mapping[str, Any]) -> float:
 
 def _write_deepseek(c: GptConfig) -> Fields:
     moe, latent = _mixture(c), c.latent
-    if latent is None or len(c.unit) > 1 or moe.shared_dim % (hidden := moe.hidden_dim or c.hidden_dim) or not moe.shared_dim:
+    if (
+        latent is None
+        or len(c.layer_group) > 1
+        or moe.shared_dim % (hidden := moe.hidden_dim or c.hidden_dim)
+        or not moe.shared_dim
+    ):
         raise InterchangeError(
             f"no DeepSeek-V3 of Hugging Face is like this model: latent={latent}, sparse_every={c.sparse_every}, "
             f"shared_dim={moe.shared_dim}"

@@ -24,7 +24,7 @@ def attend(
     v_BSGD: jax.Array,
     table: jax.Array | None,
     mask: AttentionMask,
-    where: Component,
+    scope: Component,
     *,
     rate: float = 0.0,
     key: jax.Array | None = None,
@@ -34,13 +34,13 @@ def attend(
     Args:
       logits: (q_BLND, k_BSGD, table, mask) -> masked logits [B, N, L, S], in float32 at least.
       table: what else the logits depend on, or None.
-      where: the component, whose mesh and layout decide about blocks.
+      scope: the component, whose mesh and layout decide about blocks.
       rate: of dropout on probabilities, without a key none.
     """
     parts, length, keys, seeds = [], q_BLND.shape[1], k_BSGD.shape[1], None
     if key is not None and rate > 0:
         seeds = draw_seeds(key, (q_BLND.shape[0], q_BLND.shape[2], length))
-    for start, end, seen in blocks(length, keys, mask, where):
+    for start, end, seen in blocks(length, keys, mask, scope):
         part_BNLS = logits(q_BLND[:, start:end], k_BSGD[:, :seen], table, mask.part(start, end, seen))
         kept_BNLS = None
         if seeds is not None:  # by query, so that blocks of any size draw the same
@@ -50,16 +50,16 @@ def attend(
     return jnp.concatenate([y for y, _ in parts], axis=1), jnp.concatenate([mass for _, mass in parts], axis=2)
 
 
-def blocks(length: int, keys: int, mask: AttentionMask, where: Component) -> list[tuple[int, int, int]]:
+def blocks(length: int, keys: int, mask: AttentionMask, scope: Component) -> list[tuple[int, int, int]]:
     """Returns (first query, the query after the last, how many keys they see at most) of each block of a row.
 
     Long causal rows are taken in blocks: the keys after a block's last query are never multiplied, nearly half of them. CPUs and
     GPUs multiply smaller blocks just as fast, so there a row is split into at least four. Without a mesh rows are whole: that is
     the mathematics, whose FLOPs are counted (trainers/programs/model_flops.py).
     """
-    block = BLOCK if where.on_tpu else min(BLOCK, length // 4)
-    whole = not _comes_in_blocks(length, keys, mask) or length % block or where.num_shards("length") > 1
-    if whole or where.mesh is None:
+    block = BLOCK if scope.on_tpu else min(BLOCK, length // 4)
+    whole = not _comes_in_blocks(length, keys, mask) or length % block or scope.num_shards("length") > 1
+    if whole or scope.mesh is None:
         return [(0, length, keys)]
     return [(start, start + block, start + block) for start in range(0, length, block)]
 

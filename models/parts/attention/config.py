@@ -103,7 +103,7 @@ class Rotary:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LayerKind:
+class LayerVariant:
     """In what a layer's attention differs from that of others in its stack.
 
     Attributes:

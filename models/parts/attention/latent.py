@@ -43,27 +43,27 @@ class LatentAttention(nnx.Module):
         heads: int,
         rotated: int,
         key: jax.Array,
-        where: Component,
+        scope: Component,
         *,
         scaled: float = 0.0,
         init_scale: float = 1.0,
     ):
-        self.c, self.where, self.rotated = c, where, rotated
+        self.c, self.scope, self.rotated = c, scope, rotated
         self.scale = (scaled or c.head_dim + rotated) ** -0.5
-        self.key_shards = ring.num_shards(where)
+        self.key_shards = ring.num_shards(scope)
         k_down, k_up, k_kv_down, k_kv_up, k_o = jax.random.split(key, 5)
         head, into = c.head_dim + rotated, functools.partial(self._init, init_scale)
         rank = c.query_rank
-        self.q_down = param(k_down, (size, rank), ("embed", "rank"), into(size), where) if rank else None
-        self.q_norm = Norm(rank, where, eps=c.norm_eps, axis="rank") if rank else None
+        self.q_down = param(k_down, (size, rank), ("embed", "rank"), into(size), scope) if rank else None
+        self.q_norm = Norm(rank, scope, eps=c.norm_eps, axis="rank") if rank else None
         up = ((rank, heads, head), ("latent", "heads", "kv")) if rank else ((size, heads, head), ("embed", "heads", "kv"))
-        self.q = param(k_up, *up, into(rank or size), where)
-        self.kv_down = param(k_kv_down, (size, c.rank + rotated), ("embed", "rank"), into(size), where)
-        self.kv_norm = Norm(c.rank, where, eps=c.norm_eps, axis="rank")
+        self.q = param(k_up, *up, into(rank or size), scope)
+        self.kv_down = param(k_kv_down, (size, c.rank + rotated), ("embed", "rank"), into(size), scope)
+        self.kv_norm = Norm(c.rank, scope, eps=c.norm_eps, axis="rank")
         shape = c.rank, heads, c.head_dim + c.value_dim
-        self.kv = param(k_kv_up, shape, ("latent", "heads", "kv"), into(c.rank), where)
+        self.kv = param(k_kv_up, shape, ("latent", "heads", "kv"), into(c.rank), scope)
         out = heads, c.value_dim, size
-        self.o = param(k_o, out, ("heads", "kv", "embed"), into(heads * c.value_dim), where)
+        self.o = param(k_o, out, ("heads", "kv", "embed"), into(heads * c.value_dim), scope)
 
     @staticmethod
     def _init(scale: float, inputs: int):
@@ -77,21 +77,21 @@ class LatentAttention(nnx.Module):
         """
         keys = None if hypotheses else "keys"
         w_MX = jnp.concatenate([self.kv_down[..., : self.c.rank], self._paired(self.kv_down[..., self.c.rank :])], -1)
-        x_BSX = project(y_BSM, w_MX, self.where, dense=True)
+        x_BSX = project(y_BSM, w_MX, self.scope, dense=True)
         latent_BSR = self.kv_norm(x_BSX[..., : self.c.rank])
-        k_BS1P = rotate(x_BSX[..., None, self.c.rank :], rotation, self.where)
-        latent_BS1R, k_BS1P = (self.where.shard(x, "batch", keys, None, None) for x in (latent_BSR[:, :, None], k_BS1P))
+        k_BS1P = rotate(x_BSX[..., None, self.c.rank :], rotation, self.scope)
+        latent_BS1R, k_BS1P = (self.scope.shard(x, "batch", keys, None, None) for x in (latent_BSR[:, :, None], k_BS1P))
         return checkpoint_name(latent_BS1R, "attention_in"), checkpoint_name(k_BS1P, "attention_in")
 
     def _queries(self, x_BLM: jax.Array, rotation: Rotation | None, length: str | None) -> tuple[jax.Array, jax.Array]:
         """Returns queries without positions [B, L, N, D], and rotated ones [B, L, N, P], both scaled."""
         if self.q_down is not None and self.q_norm is not None:
-            x_BLM = self.q_norm(project(x_BLM, self.q_down[...], self.where, dense=True))
+            x_BLM = self.q_norm(project(x_BLM, self.q_down[...], self.scope, dense=True))
         d = self.c.head_dim
         w_XND = jnp.concatenate([self.q[..., :d], self._paired(self.q[..., d:])], axis=-1)
-        q_BLND = self.where.shard(project(x_BLM, w_XND, self.where, dense=True), "batch", length, "act_heads", None)
+        q_BLND = self.scope.shard(project(x_BLM, w_XND, self.scope, dense=True), "batch", length, "act_heads", None)
         q_BLND = checkpoint_name(q_BLND, "attention_in") * self.scale
-        return q_BLND[..., :d], rotate(q_BLND[..., d:], rotation, self.where)
+        return q_BLND[..., :d], rotate(q_BLND[..., d:], rotation, self.scope)
 
     def _paired(self, w: jax.Array) -> jax.Array:
         """Returns a weight whose outputs are turned half against half, of one whose neighbours are turned together.
@@ -126,24 +126,24 @@ class LatentAttention(nnx.Module):
             out_BLNR = self._attend(q_BLNX, k_BS1X, latent_BS1R, mask, rate, key)
             out_BLNV = jnp.einsum("BLNR,RNV->BLNV", out_BLNR, w_RNX[..., d:])
         else:
-            made_BSNX = project(latent_BS1R[:, :, 0], w_RNX, self.where, dense=True)
-            made_BSNX = self.where.shard(made_BSNX, "batch", "keys", "act_heads", None)
+            made_BSNX = project(latent_BS1R[:, :, 0], w_RNX, self.scope, dense=True)
+            made_BSNX = self.scope.shard(made_BSNX, "batch", "keys", "act_heads", None)
             k_BSNP = jnp.broadcast_to(k_BS1P, (*made_BSNX.shape[:3], self.rotated))
             k_BSNX = jnp.concatenate([made_BSNX[..., :d], k_BSNP], axis=-1)
             q_BLNX = jnp.concatenate([q_BLND, q_BLNP], axis=-1)
             out_BLNV = self._attend(q_BLNX, k_BSNX, made_BSNX[..., d:], mask, rate, key)
-        out_BLNV = checkpoint_name(self.where.shard(out_BLNV, "batch", length, "act_heads", None), "context")
-        y_BLM = project(out_BLNV, self.o[...], self.where, contract=2, dense=True)
-        return checkpoint_name(self.where.shard(y_BLM, "batch", res_length, "act_embed"), "attention_out")
+        out_BLNV = checkpoint_name(self.scope.shard(out_BLNV, "batch", length, "act_heads", None), "context")
+        y_BLM = project(out_BLNV, self.o[...], self.scope, contract=2, dense=True)
+        return checkpoint_name(self.scope.shard(y_BLM, "batch", res_length, "act_embed"), "attention_out")
 
     def _attend(
         self, q_BLND: jax.Array, k_BSGD: jax.Array, v_BSGV: jax.Array, mask: AttentionMask, rate: float, key: jax.Array | None
     ) -> jax.Array:
         dropping = key is not None and rate > 0
-        if splash.applies(self.where, q_BLND, k_BSGD, mask, biased=False, dropping=dropping):
-            return splash.attend(q_BLND, k_BSGD, v_BSGV, mask, self.where)
+        if splash.applies(self.scope, q_BLND, k_BSGD, mask, biased=False, dropping=dropping):
+            return splash.attend(q_BLND, k_BSGD, v_BSGV, mask, self.scope)
         logits = functools.partial(masked_logits, limit=0.0, max_distance=0)
         if self.key_shards == 1 or mask.hypotheses:
-            return blocks.attend(logits, q_BLND, k_BSGD, v_BSGV, None, mask, self.where, rate=rate, key=key)[0]
-        around = ring.Ring(logits, mix, self.where, "act_heads", rate)
+            return blocks.attend(logits, q_BLND, k_BSGD, v_BSGV, None, mask, self.scope, rate=rate, key=key)[0]
+        around = ring.Ring(logits, mix, self.scope, "act_heads", rate)
         return around(q_BLND, k_BSGD, v_BSGV, None, mask, key)[0]

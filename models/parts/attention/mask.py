@@ -61,12 +61,12 @@ class AttentionMask:
             first_BL = jnp.where(window > 0, first_BL, jnp.iinfo(jnp.int32).min // 2)
         return dataclasses.replace(self, first_BL=first_BL)
 
-    def in_zigzag(self, where: Component) -> "AttentionMask":
+    def in_zigzag(self, scope: Component) -> "AttentionMask":
         """Returns the same mask of rows in the layout's order, where segments have come in the order of `arrange` already."""
-        n = _num_zigzag_shards(where)
-        places = {"index_BL": arrange(self.index_BL, where), "index_BS": arrange(self.index_BS, where)}
+        n = _num_zigzag_shards(scope)
+        places = {"index_BL": arrange(self.index_BL, scope), "index_BS": arrange(self.index_BS, scope)}
         if self.first_BL is not None:
-            places["first_BL"] = arrange(self.first_BL, where)
+            places["first_BL"] = arrange(self.first_BL, scope)
         return dataclasses.replace(self, **places, zigzag=n, in_order=self.in_order and n == 1)
 
     def part(self, start: int, end: int, keys: int) -> "AttentionMask":
@@ -103,22 +103,22 @@ def same_segment(a_BL: jax.Array, b_BS: jax.Array) -> jax.Array:
     return (a_BL[:, :, None] == b_BS[:, None, :]) & (b_BS[:, None, :] > 0)
 
 
-def arrange(x_BL: jax.Array, where: Component) -> jax.Array:
+def arrange(x_BL: jax.Array, scope: Component) -> jax.Array:
     """Returns x_BL with its positions in the order that the layout asks for: their own, or where it is balanced zigzag.
 
     Raises:
       LayoutError: positions that cannot be dealt out evenly.
     """
-    n, length = _num_zigzag_shards(where), x_BL.shape[1]
+    n, length = _num_zigzag_shards(scope), x_BL.shape[1]
     if length % (2 * n) and n > 1:
         raise LayoutError(
-            f"layout {where.layout.name!r}, balanced: 'length' of size {length} is not divisible by the 2 x {n} chunks of "
+            f"layout {scope.layout.name!r}, balanced: 'length' of size {length} is not divisible by the 2 x {n} chunks of "
             f"zigzag order; the nearest that fit are {multiples(length, 2 * n)}"
         )
     if n == 1:
         return x_BL
-    whole_BL = where.shard(x_BL, "batch", None)  # numbers of positions: gathered once, dealt out anew
-    return where.shard(zigzag(whole_BL, n), "batch", "length")
+    whole_BL = scope.shard(x_BL, "batch", None)  # numbers of positions: gathered once, dealt out anew
+    return scope.shard(zigzag(whole_BL, n), "batch", "length")
 
 
 def zigzag(x_BL: jax.Array, n: int) -> jax.Array:
@@ -131,6 +131,6 @@ def zigzag(x_BL: jax.Array, n: int) -> jax.Array:
     return jnp.stack([x[:, 0], x[:, 1, ::-1]], axis=2).reshape(x_BL.shape)
 
 
-def _num_zigzag_shards(where: Component) -> int:
+def _num_zigzag_shards(scope: Component) -> int:
     """Returns over how many shards rows are in zigzag order; 1 is their own."""
-    return where.num_shards("length") if where.layout.balanced else 1
+    return scope.num_shards("length") if scope.layout.balanced else 1

@@ -46,7 +46,7 @@ class Attention(nnx.Module):
         heads: int,
         head_size: int,
         key: jax.Array,
-        where: Component,
+        scope: Component,
         *,
         kv_heads: int = 0,
         bias: bool = False,
@@ -63,10 +63,10 @@ class Attention(nnx.Module):
         sinks: bool = False,
         init_scale: float = 1.0,
     ):
-        self.where, self.max_distance, self.cap = where, max_distance, cap
+        self.scope, self.max_distance, self.cap = scope, max_distance, cap
         scaled = head_size if scaled is None else scaled
         self.scale = scaled**-0.5 if scaled else 1.0
-        self.key_shards = ring.num_shards(where)
+        self.key_shards = ring.num_shards(scope)
         kv_heads = kv_heads or heads
         # Fewer heads of keys and values than of queries may be cut differently, or not at all: they have a name of their own.
         kv_axis = "heads" if kv_heads == heads else "kv_heads"
@@ -75,28 +75,28 @@ class Attention(nnx.Module):
         init = normal((init_scale / size) ** 0.5)
         # Logits begin alike in size: what does not scale them has smaller queries.
         init_q = init if scaled else normal((init_scale / (size * head_size)) ** 0.5)
-        self.q = param(kq, (size, heads, head_size), ("embed", "heads", "kv"), init_q, where)
-        self.k = param(kk, (size, kv_heads, head_size), ("embed", kv_axis, "kv"), init, where)
-        self.v = param(kv, (size, kv_heads, head_size), ("embed", kv_axis, "kv"), init, where)
+        self.q = param(kq, (size, heads, head_size), ("embed", "heads", "kv"), init_q, scope)
+        self.k = param(kk, (size, kv_heads, head_size), ("embed", kv_axis, "kv"), init, scope)
+        self.v = param(kv, (size, kv_heads, head_size), ("embed", kv_axis, "kv"), init, scope)
         self.o = param(
-            ko, (heads, head_size, size), ("heads", "kv", "embed"), normal((init_scale / (heads * head_size)) ** 0.5), where
+            ko, (heads, head_size, size), ("heads", "kv", "embed"), normal((init_scale / (heads * head_size)) ** 0.5), scope
         )
-        self.q_bias = param(kq, (heads, head_size), ("heads", "kv"), zeros, where) if bias else None
-        self.k_bias = param(kk, (kv_heads, head_size), (kv_axis, "kv"), zeros, where) if bias and key_bias else None
-        self.v_bias = param(kv, (kv_heads, head_size), (kv_axis, "kv"), zeros, where) if bias else None
-        self.o_bias = param(ko, (size,), ("embed",), zeros, where) if (bias if out_bias is None else out_bias) else None
+        self.q_bias = param(kq, (heads, head_size), ("heads", "kv"), zeros, scope) if bias else None
+        self.k_bias = param(kk, (kv_heads, head_size), (kv_axis, "kv"), zeros, scope) if bias and key_bias else None
+        self.v_bias = param(kv, (kv_heads, head_size), (kv_axis, "kv"), zeros, scope) if bias else None
+        self.o_bias = param(ko, (size,), ("embed",), zeros, scope) if (bias if out_bias is None else out_bias) else None
         self.qk_norm_over_all = qk_norm_over == "all"
 
         def qk(n: int, axis: str) -> Norm | None:
             if not qk_norm:
                 return None
             size, axis = (n * head_size, axis) if self.qk_norm_over_all else (head_size, "kv")
-            return Norm(size, where, kind=qk_norm, eps=qk_norm_eps, axis=axis)
+            return Norm(size, scope, kind=qk_norm, eps=qk_norm_eps, axis=axis)
 
         self.q_norm, self.k_norm = qk(heads, "heads"), qk(kv_heads, kv_axis)
-        self.per_dim_scale = param(kq, (head_size,), ("kv",), zeros, where) if per_dim_scale else None
-        self.relative_bias = param(ko, (heads, buckets), ("heads", "buckets"), zeros, where) if buckets else None
-        self.sinks = param(ko, (heads,), ("heads",), zeros, where) if sinks else None
+        self.per_dim_scale = param(kq, (head_size,), ("kv",), zeros, scope) if per_dim_scale else None
+        self.relative_bias = param(ko, (heads, buckets), ("heads", "buckets"), zeros, scope) if buckets else None
+        self.sinks = param(ko, (heads,), ("heads",), zeros, scope) if sinks else None
 
     def keys_values(self, y_BSM: jax.Array, rotation: Rotation | None = None, *, hypotheses: bool = False) -> KeysValues:
         """Returns the keys and values of a sequence, to attend to or to cache; keys are rotated to their positions.
@@ -104,22 +104,22 @@ class Attention(nnx.Module):
         Args:
           hypotheses: S are continuations of one row and not positions in it, so that no layout cuts them.
         """
-        shard, axis = self.where.shard, self.act_kv_axis
+        shard, axis = self.scope.shard, self.act_kv_axis
         length, keys = (None, None) if hypotheses else ("length", "keys")
-        k_BSGD = add_bias(project(y_BSM, self.k[...], self.where, dense=True), self.k_bias)
-        v_BSGD = add_bias(project(y_BSM, self.v[...], self.where, dense=True), self.v_bias)
+        k_BSGD = add_bias(project(y_BSM, self.k[...], self.scope, dense=True), self.k_bias)
+        v_BSGD = add_bias(project(y_BSM, self.v[...], self.scope, dense=True), self.v_bias)
         # Computed where their positions lie; if "keys" are whole, keys and values are gathered, not their inputs.
         k_BSGD, v_BSGD = (shard(x, "batch", length, axis, None) for x in (k_BSGD, v_BSGD))
         k_BSGD = self._normed(k_BSGD, self.k_norm)
-        k_BSGD = rotate(k_BSGD, rotation, self.where)
+        k_BSGD = rotate(k_BSGD, rotation, self.scope)
         k_BSGD, v_BSGD = (shard(x, "batch", keys, axis, None) for x in (k_BSGD, v_BSGD))
         return checkpoint_name(k_BSGD, "attention_in"), checkpoint_name(v_BSGD, "attention_in")
 
     def _queries(self, x_BLM: jax.Array, rotation: Rotation | None, length: str | None) -> jax.Array:
-        q_BLND = add_bias(project(x_BLM, self.q[...], self.where, dense=True), self.q_bias)
-        q_BLND = self.where.shard(q_BLND, "batch", length, "act_heads", None)
+        q_BLND = add_bias(project(x_BLM, self.q[...], self.scope, dense=True), self.q_bias)
+        q_BLND = self.scope.shard(q_BLND, "batch", length, "act_heads", None)
         q_BLND = self._normed(q_BLND, self.q_norm)
-        q_BLND = rotate(q_BLND, rotation, self.where)
+        q_BLND = rotate(q_BLND, rotation, self.scope)
         q_BLND = checkpoint_name(q_BLND, "attention_in")
         q_BLND = q_BLND * self.scale
         if self.per_dim_scale is not None:
@@ -171,17 +171,17 @@ class Attention(nnx.Module):
         logits = functools.partial(masked_logits, limit=self.cap, max_distance=self.max_distance)
         dropping = key is not None and rate > 0
         biased = table_NK is not None or self.sinks is not None
-        if splash.applies(self.where, q_BLND, k_BSGD, mask, biased=biased, dropping=dropping):
-            out_BLND = splash.attend(q_BLND, k_BSGD, v_BSGD, mask, self.where, cap=self.cap)
+        if splash.applies(self.scope, q_BLND, k_BSGD, mask, biased=biased, dropping=dropping):
+            out_BLND = splash.attend(q_BLND, k_BSGD, v_BSGD, mask, self.scope, cap=self.cap)
         else:
             if self.key_shards == 1 or mask.hypotheses:  # the few queries go to all keys
-                attend = functools.partial(blocks.attend, logits, where=self.where, rate=rate)
+                attend = functools.partial(blocks.attend, logits, scope=self.scope, rate=rate)
             else:
-                attend = ring.Ring(logits, mix, self.where, self.act_kv_axis, rate)
+                attend = ring.Ring(logits, mix, self.scope, self.act_kv_axis, rate)
             out_BLND, mass_BNL = attend(q_BLND, k_BSGD, v_BSGD, table_NK, mask, key=key)
             if self.sinks is not None:  # whose logit would have been among those of a softmax: mass / (mass + exp(sink))
                 share_BNL = jax.nn.sigmoid(mass_BNL - self.sinks[...][:, None])
                 out_BLND = (out_BLND * share_BNL.swapaxes(1, 2)[..., None]).astype(out_BLND.dtype)
-        out_BLND = checkpoint_name(self.where.shard(out_BLND, "batch", length, "act_heads", None), "context")
-        y_BLM = add_bias(project(out_BLND, self.o[...], self.where, contract=2, dense=True), self.o_bias)
-        return checkpoint_name(self.where.shard(y_BLM, "batch", res_length, "act_embed"), "attention_out")
+        out_BLND = checkpoint_name(self.scope.shard(out_BLND, "batch", length, "act_heads", None), "context")
+        y_BLM = add_bias(project(out_BLND, self.o[...], self.scope, contract=2, dense=True), self.o_bias)
+        return checkpoint_name(self.scope.shard(y_BLM, "batch", res_length, "act_embed"), "attention_out")

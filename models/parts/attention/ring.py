@@ -27,15 +27,15 @@ Halves = tuple[Any, ...]  # one pytree or two alike: queries are (q, segments, a
 Which = int | jax.Array  # the number of a half, or a truth value that only the device knows
 
 
-def num_shards(where: Component) -> int:
+def num_shards(scope: Component) -> int:
     """Returns into how many shards keys and values are cut; 1 is no ring. Raises LayoutError where queries are cut otherwise."""
-    keys, queries = (where.layout.resolve(where.path).get(name, ()) for name in ("keys", "length"))
+    keys, queries = (scope.layout.resolve(scope.path).get(name, ()) for name in ("keys", "length"))
     if keys and keys != queries:
         raise LayoutError(
-            f"component {where.path!r}, layout {where.layout.name!r}: rule 'keys' -> {keys} must be that of 'length' -> "
+            f"component {scope.path!r}, layout {scope.layout.name!r}: rule 'keys' -> {keys} must be that of 'length' -> "
             f"{queries}, as keys and values go round the devices that cut the queries, or none"
         )
-    return where.layout.num_shards(keys)
+    return scope.layout.num_shards(keys)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,14 +45,14 @@ class Ring:
     Attributes:
       logits: (q_BLND, k_BSGD, table, mask) -> masked logits [B, N, L, S], float32 at least.
       mix: (probs_BNLS, v_BSGD, dtype) -> [B, L, N, D] of this dtype.
-      where: the component whose rule for "keys" cuts the shards.
+      scope: the component whose rule for "keys" cuts the shards.
       kv_axis: the logical name of the heads of keys and values.
       rate: of dropout on probabilities.
     """
 
     logits: Callable[..., jax.Array]
     mix: Callable[..., jax.Array]
-    where: Component
+    scope: Component
     kv_axis: str
     rate: float = 0.0
 
@@ -76,7 +76,7 @@ class Ring:
         Raises:
           LayoutError: queries or keys that the shards do not divide.
         """
-        halves = 2 if mask.causal and mask.zigzag == num_shards(self.where) else 1
+        halves = 2 if mask.causal and mask.zigzag == num_shards(self.scope) else 1
         seen = () if mask.first_BL is None else (mask.first_BL,)
         queries = self.lay(self._cut((q_BLND, mask.segments_BL, mask.index_BL, *seen), halves), "act_heads")
         keys = self.lay(self._cut((k_BSGD, v_BSGD, mask.segments_BS, mask.index_BS), halves), self.kv_axis)
@@ -87,10 +87,10 @@ class Ring:
 
     def _cut(self, xs: tuple[jax.Array, ...], halves: int) -> Halves:
         """Returns of [B, L, ...] each the halves of their shards, [P, B, L / (P * halves), ...] each."""
-        n, length = num_shards(self.where), xs[0].shape[1]
+        n, length = num_shards(self.scope), xs[0].shape[1]
         if length % (n * halves):
             raise LayoutError(
-                f"component {self.where.path!r}, layout {self.where.layout.name!r}: {length} positions are not divisible by "
+                f"component {self.scope.path!r}, layout {self.scope.layout.name!r}: {length} positions are not divisible by "
                 f"{n} shards; the nearest that fit are {multiples(length, n * halves)}"
             )
         cut = [x.reshape(x.shape[0], n, halves, -1, *x.shape[2:]) for x in xs]
@@ -99,7 +99,7 @@ class Ring:
     def lay(self, tree: Any, axis: str) -> Any:
         """Constrains vectors of heads of this name, or numbers of positions, to the devices of their shards."""
         names = ("keys", "batch", None, axis, None)
-        return jax.tree.map(lambda x: self.where.shard(x, *names[: x.ndim]), tree)
+        return jax.tree.map(lambda x: self.scope.shard(x, *names[: x.ndim]), tree)
 
     def round(self, step: Callable[[Any, Any, Any], tuple[Any, Any]], stays: Any, goes: Any) -> tuple[Any, Any]:
         """n steps (i, stays, goes) -> (stays, goes), after each of which what goes round is one shard further."""
@@ -109,7 +109,7 @@ class Ring:
             goes = self.lay(goes, self.kv_axis)  # before and after, or the compiler may not see a permutation
             return stays, self.lay(jax.tree.map(lambda x: jnp.roll(x, 1, axis=0), goes), self.kv_axis)
 
-        later = jnp.arange(1, num_shards(self.where))
+        later = jnp.arange(1, num_shards(self.scope))
         return jax.lax.scan(lambda carry, i: (once(carry, i), None), once((stays, goes), 0), later)[0]
 
     def blocks(self, step: Any, shard: jax.Array, queries: Halves, keys: Halves, causal: bool, key: Any) -> Iterator["Block"]:
@@ -126,7 +126,7 @@ class Ring:
         else:
             pairs = [(1, 0), (shard < step, shard < step)]
         if key is not None:
-            key = jax.random.fold_in(key, step * num_shards(self.where) + shard)
+            key = jax.random.fold_in(key, step * num_shards(self.scope) + shard)
         for number, (a, b) in enumerate(pairs):
             (q, segments_BL, index_BL, *first), (k, v, segments_BS, index_BS) = _pick(queries, a), _pick(keys, b)
             draw = None if key is None else jax.random.fold_in(key, number)
@@ -186,7 +186,7 @@ def _forward(ring: Ring, causal: bool, queries: Halves, keys: Halves, table: Any
                 state = _put(state, block.a, (new_BNL, sum_BNL, y_BLND))
             return state
 
-        return jax.vmap(of_shard)(jnp.arange(num_shards(ring.where)), state, queries, keys), keys
+        return jax.vmap(of_shard)(jnp.arange(num_shards(ring.scope)), state, queries, keys), keys
 
     state, _ = ring.round(step, tuple(nothing(q) for q, *_ in queries), keys)
     y = tuple((y / jax.vmap(_by_query)(total)).astype(queries[0][0].dtype) for _, total, y in state)
@@ -215,14 +215,14 @@ def _backward(ring: Ring, causal: bool, kept: Any, grads: Halves) -> tuple[Any, 
                 dtable = jax.tree.map(jnp.add, dtable, more)
             return (dq, dtable), (keys, dkv)
 
-        return jax.vmap(of_shard)(jnp.arange(num_shards(ring.where)), stays, goes, queries, given)
+        return jax.vmap(of_shard)(jnp.arange(num_shards(ring.scope)), stays, goes, queries, given)
 
     def zeros(x: jax.Array, axis: str) -> jax.Array:
         return ring.lay(jnp.zeros_like(x, wide), axis)
 
     dq = tuple(zeros(q, "act_heads") for q, *_ in queries)
     dkv = tuple((zeros(k, ring.kv_axis), zeros(v, ring.kv_axis)) for k, v, *_ in keys)
-    dtable = jax.tree.map(lambda x: jnp.zeros((num_shards(ring.where), *x.shape), x.dtype), table)
+    dtable = jax.tree.map(lambda x: jnp.zeros((num_shards(ring.scope), *x.shape), x.dtype), table)
     (dq, dtable), (_, dkv) = ring.round(step, (dq, dtable), (keys, dkv))
     dqueries = tuple((d.astype(q.dtype), *(None for _ in rest)) for d, (q, *rest) in zip(dq, queries, strict=True))
     dkeys = tuple((dk.astype(k.dtype), dv.astype(v.dtype), None, None) for (dk, dv), (k, v, *_) in zip(dkv, keys, strict=True))

@@ -32,7 +32,7 @@ def rotation(
     return (cos, sin) if rotary.amplitude == 1 else (cos * rotary.amplitude, sin * rotary.amplitude)
 
 
-def rotate(x_BLND: jax.Array, rotation: Rotation | None, where: Component) -> jax.Array:
+def rotate(x_BLND: jax.Array, rotation: Rotation | None, scope: Component) -> jax.Array:
     """Returns x with dimension i turned against dimension i + D/2 by its position's angle (LLaMA's halves); x without any.
 
     Of a rotation of fewer dimensions than a head has, those behind stay as they are.
@@ -44,9 +44,9 @@ def rotate(x_BLND: jax.Array, rotation: Rotation | None, where: Component) -> ja
         return x_BLND
     cos, sin = (part[:, :, None, :] for part in rotation)
     if (turned := 2 * cos.shape[-1]) < x_BLND.shape[-1]:
-        head_BLND = rotate(x_BLND[..., :turned], rotation, where)
+        head_BLND = rotate(x_BLND[..., :turned], rotation, scope)
         return jnp.concatenate([head_BLND, x_BLND[..., turned:]], axis=-1)
-    if where.on_tpu:
+    if scope.on_tpu:
         turn_DD = np.kron([[0, 1], [-1, 0]], np.eye(cos.shape[-1]))
         cos, sin = (jnp.concatenate([part, part], axis=-1) for part in (cos, sin))
         turned_BLND = x_BLND @ jnp.asarray(turn_DD, x_BLND.dtype)

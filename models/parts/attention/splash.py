@@ -40,7 +40,7 @@ def without_kernel() -> Iterator[None]:
         _used.reset(token)
 
 
-def applies(where: Component, q_BLND: jax.Array, k_BSGD: jax.Array, mask: AttentionMask, *, biased: bool, dropping: bool) -> bool:
+def applies(scope: Component, q_BLND: jax.Array, k_BSGD: jax.Array, mask: AttentionMask, *, biased: bool, dropping: bool) -> bool:
     """Returns whether the kernel can compute this attention and is faster than blocks.py. Decided from shapes alone.
 
     Args:
@@ -49,11 +49,11 @@ def applies(where: Component, q_BLND: jax.Array, k_BSGD: jax.Array, mask: Attent
     """
     lengths = q_BLND.shape[1], k_BSGD.shape[1]
     return (
-        where.on_tpu
+        scope.on_tpu
         and _used.get()
         and not biased
         and not dropping
-        and where.num_shards("length") == where.num_shards("keys") == 1  # a device has whole rows
+        and scope.num_shards("length") == scope.num_shards("keys") == 1  # a device has whole rows
         and (mask.in_order or not mask.causal)  # places are the numbers of positions, or don't matter
         and mask.first_BL is None  # a window may differ from layer to layer, and the kernel's masks are made beforehand
         and q_BLND.dtype in (jnp.bfloat16, jnp.float32)
@@ -62,14 +62,14 @@ def applies(where: Component, q_BLND: jax.Array, k_BSGD: jax.Array, mask: Attent
 
 
 def attend(
-    q_BLND: jax.Array, k_BSGD: jax.Array, v_BSGD: jax.Array, mask: AttentionMask, where: Component, *, cap: float = 0.0
+    q_BLND: jax.Array, k_BSGD: jax.Array, v_BSGD: jax.Array, mask: AttentionMask, scope: Component, *, cap: float = 0.0
 ) -> jax.Array:
     """Returns softmax(logits) v, [B, L, N, D] in q's dtype; gradients included. Other devices than TPUs interpret the kernel.
 
     A query that sees no key, which padding alone does, gets some finite value, not that of the plain path.
 
     Args:
-      where: a component with a mesh; lengths must be whole, and divisible by the smallest block.
+      scope: a component with a mesh; lengths must be whole, and divisible by the smallest block.
       cap: limit of the logits, see `layers.soft_cap`.
     """
     # Imported here: it takes seconds, and only what TPUs run needs it.
@@ -79,7 +79,7 @@ def attend(
     b, length = q_BLND.shape[:2]
     _, s, g, _ = k_BSGD.shape
     # A device takes the heads of keys and values that its own queries read; if there are fewer than devices, several take one.
-    shared = math.lcm(g, where.num_shards("act_heads")) // g
+    shared = math.lcm(g, scope.num_shards("act_heads")) // g
     k_BSGD, v_BSGD = (jnp.repeat(x, shared, axis=2) if shared > 1 else x for x in (k_BSGD, v_BSGD))
     segments_BL = jnp.broadcast_to(mask.segments_BL, (b, length))
     segments_BS = jnp.broadcast_to(mask.segments_BS, (b, s))
@@ -94,7 +94,7 @@ def attend(
             head_shards=1,
             q_seq_shards=1,
             attn_logits_soft_cap=cap or None,
-            interpret=not where.on_tpu,
+            interpret=not scope.on_tpu,
             residual_checkpoint_name="context",
         )
         # Padding is a segment as well, which sees itself; no example sees it.
@@ -103,9 +103,9 @@ def attend(
         out_BNLD: Any = jax.vmap(kernel)(*by_head, segments)
         return jnp.swapaxes(out_BNLD, 1, 2)
 
-    vectors = where.spec_of(q_BLND, "batch", None, "act_heads", None)
-    numbers = where.spec_of(segments_BL, "batch", None)
+    vectors = scope.spec_of(q_BLND, "batch", None, "act_heads", None)
+    numbers = scope.spec_of(segments_BL, "batch", None)
     # Over all mesh axes, as no part of a kernel is left to the compiler. Unchecked: the kernel doesn't say what its outputs
     # vary over. The gradient is right where an axis cuts nothing too; it's added up over copies, each divided by their number.
-    mapped = jax.shard_map(local, mesh=where.mesh, in_specs=(vectors,) * 3 + (numbers,) * 2, out_specs=vectors, check_vma=False)
+    mapped = jax.shard_map(local, mesh=scope.mesh, in_specs=(vectors,) * 3 + (numbers,) * 2, out_specs=vectors, check_vma=False)
     return mapped(q_BLND, k_BSGD, v_BSGD, segments_BL, segments_BS)

@@ -61,21 +61,21 @@ class Experts:
     hidden: Callable[[jax.Array], jax.Array] | None = dataclasses.field(default=None, metadata={"static": True})
 
 
-def mixture(x_GSM: jax.Array, routing: Routing, slots: int, experts: Experts, where: Component, how: str) -> jax.Array:
+def mixture(x_GSM: jax.Array, routing: Routing, slots: int, experts: Experts, scope: Component, how: str) -> jax.Array:
     """Returns y_GSM, the gated sum of what each token's experts returned; zero for tokens without one.
 
     Args:
       slots: C, which the routing was made with.
-      where: the component; its layout says which mesh axes cut "group", "act_expert", "expert_group", "act_expert_mlp".
+      scope: the component; its layout says which mesh axes cut "group", "act_expert", "expert_group", "act_expert_mlp".
       how: a dispatch, see the head of this file.
 
     Raises:
       LayoutError: experts that the mesh axes do not divide, or, for the explicit exchanges, groups that are not cut by the
         axes that cut experts.
     """
-    x_GSM = where.shard(x_GSM, "group", None, "act_embed")
+    x_GSM = scope.shard(x_GSM, "group", None, "act_embed")
     run = ragged if how == "ragged" else functools.partial(buffered, how=how)
-    return where.shard(run(x_GSM, routing, slots, experts, where), "group", None, "act_embed")
+    return scope.shard(run(x_GSM, routing, slots, experts, scope), "group", None, "act_embed")
 
 
 # --- buffers of C slots -------------------------------------------------------------------------------------------
@@ -85,19 +85,19 @@ Gates = Callable[[Any], jax.Array]
 Moves = tuple[Move, Gates, Move]
 
 
-def buffered(x_GSM: jax.Array, routing: Routing, slots: int, experts: Experts, where: Component, how: str) -> jax.Array:
+def buffered(x_GSM: jax.Array, routing: Routing, slots: int, experts: Experts, scope: Component, how: str) -> jax.Array:
     """Computes `mixture` through buffers [E, G, C, M]: experts first, so that their products need no transposition."""
     moves, exchange = BUFFERED[how]
     dispatch, gates, combine = moves(routing, x_GSM.shape[1], experts.down.shape[0], slots)
 
     def returned(x_EGCM: jax.Array, gate_EGC: jax.Array, experts: Experts) -> jax.Array:
-        x_EGCM, gate_EGC = (checkpoint_name(exchange(x, where), "dispatched") for x in (x_EGCM, gate_EGC))
-        y_EGCM = in_experts(x_EGCM, gate_EGC[..., None], experts, where)
-        return checkpoint_name(exchange(y_EGCM, where, back=True), "returned")
+        x_EGCM, gate_EGC = (checkpoint_name(exchange(x, scope), "dispatched") for x in (x_EGCM, gate_EGC))
+        y_EGCM = in_experts(x_EGCM, gate_EGC[..., None], experts, scope)
+        return checkpoint_name(exchange(y_EGCM, scope, back=True), "returned")
 
     whole = dispatch(x_GSM), gates(x_GSM.dtype), experts
-    peers = where.layout.num_shards(where.layout.resolve(where.path).get("act_expert", ())) if where.mesh else 1
-    parts = math.gcd(where.execution.exchange_parts, len(experts.down) // peers) if peers > 1 else 1
+    peers = scope.layout.num_shards(scope.layout.resolve(scope.path).get("act_expert", ())) if scope.mesh else 1
+    parts = math.gcd(scope.execution.exchange_parts, len(experts.down) // peers) if peers > 1 else 1
     if parts == 1:
         return combine(returned(*whole))
     if experts.hidden:
@@ -114,12 +114,12 @@ def buffered(x_GSM: jax.Array, routing: Routing, slots: int, experts: Experts, w
     return combine(y_PXEGCM.reshape(whole[0].shape))
 
 
-def in_experts(x_EGCM: jax.Array, gate_EGC1: jax.Array, experts: Experts, where: Component) -> jax.Array:
+def in_experts(x_EGCM: jax.Array, gate_EGC1: jax.Array, experts: Experts, scope: Component) -> jax.Array:
     """Returns y_EGCM, what each expert makes of its slots, times their gates."""
-    multiply = jax.vmap(int8.product) if where.execution.quantization == "int8" else _multiply
+    multiply = jax.vmap(int8.product) if scope.execution.quantization == "int8" else _multiply
     h_EGCH = (multiply(x_EGCM, w_EMH) for w_EMH in experts.up)
     names = ("act_expert", "expert_group", None, "act_expert_mlp")
-    h_EGCH = [where.shard(h, *names) for h in h_EGCH]
+    h_EGCH = [scope.shard(h, *names) for h in h_EGCH]
     if experts.up_bias:
         h_EGCH = [h + b_EH[:, None, None].astype(h.dtype) for h, b_EH in zip(h_EGCH, experts.up_bias, strict=True)]
     kept = ("gate", "up")[-len(experts.up) :]
@@ -277,10 +277,10 @@ BY_GROUP = (None, "group", None, "act_embed")
 BY_EXPERT = ("act_expert", "expert_group", None, "act_embed")
 
 
-def by_constraint(buffer: jax.Array, where: Component, back: bool = False) -> jax.Array:
+def by_constraint(buffer: jax.Array, scope: Component, back: bool = False) -> jax.Array:
     """[E, G, C, M] or [E, G, C], cut by group, cut by expert instead, or back: an all-to-all in the compiled program."""
     before, after = _cuts(buffer, back)
-    return where.shard(where.shard(buffer, *before), *after)
+    return scope.shard(scope.shard(buffer, *before), *after)
 
 
 def _cuts(buffer: jax.Array, back: bool) -> tuple[tuple[str | None, ...], tuple[str | None, ...]]:
@@ -289,41 +289,41 @@ def _cuts(buffer: jax.Array, back: bool) -> tuple[tuple[str | None, ...], tuple[
     return (by_expert, by_group) if back else (by_group, by_expert)
 
 
-def by_all_to_all(buffer: jax.Array, where: Component, back: bool = False) -> jax.Array:
+def by_all_to_all(buffer: jax.Array, scope: Component, back: bool = False) -> jax.Array:
     """`by_constraint` with the exchange written down. Raises LayoutError: see `expert_axes`."""
-    axes = expert_axes(where)
+    axes = expert_axes(scope)
     if not axes:
-        return by_constraint(buffer, where, back)
+        return by_constraint(buffer, scope, back)
 
     split, join = (1, 0) if back else (0, 1)
     exchange = functools.partial(jax.lax.all_to_all, axis_name=axes, split_axis=split, concat_axis=join, tiled=True)
-    before, after = (where.spec(names, buffer.shape) for names in _cuts(buffer, back))
-    return jax.shard_map(exchange, mesh=where.mesh, in_specs=before, out_specs=after)(buffer)
+    before, after = (scope.spec(names, buffer.shape) for names in _cuts(buffer, back))
+    return jax.shard_map(exchange, mesh=scope.mesh, in_specs=before, out_specs=after)(buffer)
 
 
 BUFFERED = {"einsum": (by_einsum, by_constraint), "sort": (by_sort, by_constraint), "all_to_all": (by_sort, by_all_to_all)}
 
 
-def exchangeable(where: Component) -> bool:
+def exchangeable(scope: Component) -> bool:
     """Returns whether an all-to-all brings tokens to their experts: not if they lie on the devices of several experts at once."""
-    rules = where.layout.resolve(where.path)
+    rules = scope.layout.resolve(scope.path)
     group, expert, stay = (rules.get(name, ()) for name in ("group", "act_expert", "expert_group"))
-    return not expert or where.mesh is None or set(group) == {*stay, *expert}
+    return not expert or scope.mesh is None or set(group) == {*stay, *expert}
 
 
-def expert_axes(where: Component) -> Axes:
+def expert_axes(scope: Component) -> Axes:
     """Returns the mesh axes that tokens cross to reach their experts; none without a mesh, or where experts are whole.
 
     Raises:
       LayoutError: tokens for which an all-to-all is not the exchange.
     """
-    rules = where.layout.resolve(where.path)
+    rules = scope.layout.resolve(scope.path)
     group, expert, stay = (rules.get(name, ()) for name in ("group", "act_expert", "expert_group"))
-    if not expert or where.mesh is None:
+    if not expert or scope.mesh is None:
         return ()
-    if not exchangeable(where):
+    if not exchangeable(scope):
         raise LayoutError(
-            f"layout {where.layout.name!r}, component {where.path!r}: an explicit all-to-all needs 'group' cut by the axes of "
+            f"layout {scope.layout.name!r}, component {scope.path!r}: an explicit all-to-all needs 'group' cut by the axes of "
             f"'expert_group' and 'act_expert', {stay + expert}, not {group}; dispatch 'sort' takes any layout"
         )
     return expert
@@ -332,28 +332,28 @@ def expert_axes(where: Component) -> Axes:
 # --- rows without gaps --------------------------------------------------------------------------------------------
 
 
-def ragged(x_GSM: jax.Array, routing: Routing, slots: int, experts: Experts, where: Component) -> jax.Array:
+def ragged(x_GSM: jax.Array, routing: Routing, slots: int, experts: Experts, scope: Component) -> jax.Array:
     """Computes `mixture` through rows sorted by expert and grouped matrix products; each device sorts all its groups together."""
-    if experts.hidden and where.mesh is not None:
+    if experts.hidden and scope.mesh is not None:
         raise LayoutError("dropout inside experts is drawn by place in their buffers, and dispatch 'ragged' has none; use 'sort'")
-    axes = expert_axes(where)
-    sums = where.layout.resolve(where.path).get("act_expert_mlp", ()) if where.mesh else ()
-    peers = where.layout.num_shards(axes)
+    axes = expert_axes(scope)
+    sums = scope.layout.resolve(scope.path).get("act_expert_mlp", ()) if scope.mesh else ()
+    peers = scope.layout.num_shards(axes)
     activation, hidden = experts.activation, experts.hidden or (lambda h: h)
     local = functools.partial(
         _ragged, activation=lambda *h: hidden(activation(*h)), slots=slots, peers=peers, axes=axes, sums=sums
     )
     args = x_GSM, routing, experts.up, experts.down, experts.up_bias, experts.down_bias
-    if where.mesh is None:
+    if scope.mesh is None:
         return local(*args)
-    up = where.spec(("act_expert", None, "act_expert_mlp"), experts.up[0].shape, tensor="an expert's weight")
-    down = where.spec(("act_expert", "act_expert_mlp", None), experts.down.shape, tensor="an expert's weight")
-    groups = where.spec(("group",), x_GSM.shape[:1])
-    up_bias = where.spec(("act_expert", "act_expert_mlp"), experts.up[0].shape[::2], tensor="an expert's bias")
-    down_bias = where.spec(("act_expert", None), experts.down.shape[::2], tensor="an expert's bias")
+    up = scope.spec(("act_expert", None, "act_expert_mlp"), experts.up[0].shape, tensor="an expert's weight")
+    down = scope.spec(("act_expert", "act_expert_mlp", None), experts.down.shape, tensor="an expert's weight")
+    groups = scope.spec(("group",), x_GSM.shape[:1])
+    up_bias = scope.spec(("act_expert", "act_expert_mlp"), experts.up[0].shape[::2], tensor="an expert's bias")
+    down_bias = scope.spec(("act_expert", None), experts.down.shape[::2], tensor="an expert's bias")
     specs = groups, groups, up, down, up_bias, down_bias
     # Unchecked: in a pipeline's vmap over stages, what scatters below counts as varying over stages that it never sees.
-    return jax.shard_map(local, mesh=where.mesh, in_specs=specs, out_specs=groups, check_vma=False)(*args)
+    return jax.shard_map(local, mesh=scope.mesh, in_specs=specs, out_specs=groups, check_vma=False)(*args)
 
 
 def _ragged(

@@ -34,7 +34,7 @@ class Moe(nnx.Module):
         size: int,
         hidden: int,
         key: jax.Array,
-        where: Component,
+        scope: Component,
         *,
         causal: bool = False,
         activation: str = "relu",
@@ -46,37 +46,39 @@ class Moe(nnx.Module):
         k_shared, k_gate = jax.random.split(jax.random.fold_in(key, 0))
         dense: dict[str, Any] = dict(activation=activation, gated=gated, bias=bias, init_scale=init_scale)
         hidden, gated = c.hidden_dim or hidden, gated if c.gated == "same" else c.gated == "yes"
-        self.c, self.activation, self.where = c, activation if c.activation == "same" else c.activation, where
-        if where.num_shards("length") > 1:
+        self.c, self.activation, self.scope = c, activation if c.activation == "same" else c.activation, scope
+        if scope.num_shards("length") > 1:
             raise LayoutError(
-                f"component {where.path!r}, layout {where.layout.name!r}: rule 'length' -> "
-                f"{where.layout.resolve(where.path)['length']}, but routing groups span positions; cut 'res_length' instead"
+                f"component {scope.path!r}, layout {scope.layout.name!r}: rule 'length' -> "
+                f"{scope.layout.resolve(scope.path)['length']}, but routing groups span positions; cut 'res_length' instead"
             )
         self.gating: Gating = c.decoder_gating if causal else c.gating
         self.priority = c.batch_priority and not causal
         up, names = (c.experts, size, hidden), ("expert", "embed", "mlp")
         into, out = normal((init_scale / size) ** 0.5), normal((init_scale / hidden) ** 0.5)
         init_router = normal(c.router_std) if c.router_std else into
-        self.router = param(k1, (size, c.experts), ("embed", "gate"), init_router, where)
-        self.router_bias = param(k1, (c.experts,), ("gate",), zeros, where) if c.router_bias else None
-        self.correction = param(k1, (c.experts,), ("gate",), zeros, where, moved=c.correction_rate) if c.correction_bias else None
-        self.wi = param(k2, up, names, into, where)
-        self.wg = param(k4, up, names, into, where) if gated else None
-        self.wo = param(k3, (c.experts, hidden, size), ("expert", "mlp", "embed"), out, where)
+        self.router = param(k1, (size, c.experts), ("embed", "gate"), init_router, scope)
+        self.router_bias = param(k1, (c.experts,), ("gate",), zeros, scope) if c.router_bias else None
+        self.correction = (
+            param(k1, (c.experts,), ("gate",), zeros, scope, sign_step=c.correction_rate) if c.correction_bias else None
+        )
+        self.wi = param(k2, up, names, into, scope)
+        self.wg = param(k4, up, names, into, scope) if gated else None
+        self.wo = param(k3, (c.experts, hidden, size), ("expert", "mlp", "embed"), out, scope)
         hidden_bias = (c.experts, hidden), ("expert", "mlp")
-        self.wi_bias = param(k2, *hidden_bias, zeros, where) if bias else None
-        self.wg_bias = param(k4, *hidden_bias, zeros, where) if bias and gated else None
-        self.wo_bias = param(k3, (c.experts, size), ("expert", "embed"), zeros, where) if bias else None
-        self.shared = FeedForward(size, c.shared_dim, k_shared, where / "shared", **dense) if c.shared_dim else None
-        self.shared_gate = param(k_gate, (size, 1), ("embed", "gate"), into, where) if c.shared_gate else None
+        self.wi_bias = param(k2, *hidden_bias, zeros, scope) if bias else None
+        self.wg_bias = param(k4, *hidden_bias, zeros, scope) if bias and gated else None
+        self.wo_bias = param(k3, (c.experts, size), ("expert", "embed"), zeros, scope) if bias else None
+        self.shared = FeedForward(size, c.shared_dim, k_shared, scope / "shared", **dense) if c.shared_dim else None
+        self.shared_gate = param(k_gate, (size, 1), ("embed", "gate"), into, scope) if c.shared_gate else None
 
     def __call__(self, x_BLM: jax.Array, mask_BL: jax.Array, key: jax.Array | None) -> tuple[jax.Array, dict[str, Ratio]]:
         """(y_BLM, statistics): padding (mask False) is routed nowhere; without a key nothing is random."""
-        c, where = self.c, self.where
+        c, scope = self.c, self.scope
         k1, k2, k3, k4 = split_key(key, 4)
         noise_std = c.router_noise / c.experts if key is not None else 0.0
         size = self._group_size(mask_BL.size, training=key is not None)
-        x_GSM = where.shard(x_BLM.reshape(-1, size, x_BLM.shape[-1]), "group", None, "act_embed")
+        x_GSM = scope.shard(x_BLM.reshape(-1, size, x_BLM.shape[-1]), "group", None, "act_embed")
         mask_GS = mask_BL.reshape(-1, size)
 
         # Router in float32 at least: bfloat16 gates make routing unstable (Switch Transformer, section 2.4).
@@ -86,11 +88,11 @@ class Moe(nnx.Module):
         if self.router_bias is not None:
             logits_GSE += self.router_bias[...].astype(wide)
         score = jax.nn.softmax if c.score == "softmax" else jax.nn.sigmoid
-        probs_GSE = clean_GSE = where.shard(score(logits_GSE), "group", None, None)
+        probs_GSE = clean_GSE = scope.shard(score(logits_GSE), "group", None, None)
         noisy_GSE = logits_GSE
         if noise_std and k2 is not None:
             noisy_GSE += noise_std * moe.gaussian(k2, logits_GSE.shape).astype(wide)
-            probs_GSE = where.shard(score(noisy_GSE), "group", None, None)
+            probs_GSE = scope.shard(score(noisy_GSE), "group", None, None)
 
         factor = c.factor(self.gating, training=key is not None)
         slots = moe.capacity(factor, size, c.experts, c.min_capacity, c.capacity_multiple)
@@ -106,7 +108,7 @@ class Moe(nnx.Module):
             self._top_k,
         )
         how = self._dispatch(slots == size, training=key is not None)
-        y_GSM = self._mask_tokens(mixture(x_GSM, routing, slots, self._experts(k3), where, how), k4)
+        y_GSM = self._mask_tokens(mixture(x_GSM, routing, slots, self._experts(k3), scope, how), k4)
 
         tokens = jnp.sum(mask_GS)
         if c.balance == "pooled":
@@ -123,7 +125,7 @@ class Moe(nnx.Module):
         if self.correction is not None and key is not None:
             stats["correction"] = Ratio(moe.correction(self.correction[...], routing), tokens)
         stats |= moe.counts(self._shares(probs_GSE), routing, mask_GS)
-        y_BLM = where.shard(y_GSM.reshape(x_BLM.shape), "batch", "res_length", "act_embed")
+        y_BLM = scope.shard(y_GSM.reshape(x_BLM.shape), "batch", "res_length", "act_embed")
         y_BLM = y_BLM if self.shared is None else y_BLM + self._shared(x_BLM)
         return checkpoint_name(y_BLM, "mixture_out"), stats
 
@@ -151,7 +153,7 @@ class Moe(nnx.Module):
         y_BLM = self.shared(x_BLM)
         if self.shared_gate is None:
             return y_BLM
-        return jax.nn.sigmoid(project(x_BLM, self.shared_gate[...], self.where)) * y_BLM
+        return jax.nn.sigmoid(project(x_BLM, self.shared_gate[...], self.scope)) * y_BLM
 
     def _experts(self, key: jax.Array | None) -> Experts:
         rate, up, biases = self.c.dropout, [self.wi], [self.wi_bias]
@@ -186,8 +188,8 @@ class Moe(nnx.Module):
     def _dispatch(self, dropless: bool, training: bool) -> Dispatch:
         """The config's dispatch, but in dropless evaluation "ragged" where it has a kernel and its exchange is possible: buffers
         would multiply E / K times the rows that are wanted."""
-        pays = dropless and not training and self.where.on_tpu and exchangeable(self.where)
-        return "ragged" if pays else self.where.execution.dispatch
+        pays = dropless and not training and self.scope.on_tpu and exchangeable(self.scope)
+        return "ragged" if pays else self.scope.execution.dispatch
 
     def _group_size(self, tokens: int, training: bool) -> int:
         """S. Exactly the config's in training; elsewhere batches have any size, so the largest that fits."""
@@ -196,8 +198,8 @@ class Moe(nnx.Module):
             if tokens % size:
                 raise LayoutError(f"group_size={size} does not divide the {tokens} tokens of a batch")
             return size
-        layout = self.where.layout
-        shards = layout.num_shards(layout.resolve(self.where.path).get("group", ()))
+        layout = self.scope.layout
+        shards = layout.num_shards(layout.resolve(self.scope.path).get("group", ()))
         return max(s for s in range(1, size + 1) if tokens % (s * shards) == 0 or s == 1)
 
 

@@ -9,8 +9,8 @@ from models.sharding.pipelines import one_f_one_b
 def check_pipelines(model: Model) -> None:
     """Raises LayoutError for 1F1B of a component that does not end in the loss, or of a loss that is no sum over rows, and for a
     pipeline of layers that compare rows with each other: a stage has those of a microbatch alone."""
-    layout = model.where.layout
-    stack = model.stack if isinstance(model, Staged) else ""
+    layout = model.scope.layout
+    stack = model.stack_name if isinstance(model, Staged) else ""
     for path, pipeline in layout.pipelines:
         if within := _coupled_in(model, path):
             raise LayoutError(

@@ -24,56 +24,56 @@ from models.sharding.pipelines.schedule import Schedule
 PyTree = Any
 
 
-def schedule_of(where: Component, pipeline: Pipeline, layers: int) -> Schedule:
+def schedule_of(scope: Component, pipeline: Pipeline, layers: int) -> Schedule:
     """Returns the schedule of a component's pipeline; raises LayoutError if stages and chunks do not divide its layers."""
-    p, v = where.layout.num_shards(stage_axes(where)), pipeline.chunks
+    p, v = scope.layout.num_shards(stage_axes(scope)), pipeline.chunks
     if layers % (p * v):
         below, above = layers // (p * v) * p * v, -(-layers // (p * v)) * p * v
         fits = [d for d in range(1, layers + 1) if layers % d == 0 and d <= p * v]
         raise LayoutError(
-            f"pipeline of {where.path!r}, layout {where.layout.name!r}: {layers} layers are not divisible by {p} stages x {v} "
+            f"pipeline of {scope.path!r}, layout {scope.layout.name!r}: {layers} layers are not divisible by {p} stages x {v} "
             f"chunks = {p * v}; the nearest that fit are {f'{below} or ' if below else ''}{above} layers, or stages x chunks "
             f"= {fits[-1]}"
         )
     return Schedule(p, v, pipeline.microbatches)
 
 
-def schedules(where: Component, infos: Sequence[Any]) -> dict[str, Schedule]:
+def schedules(scope: Component, infos: Sequence[Any]) -> dict[str, Schedule]:
     """Returns the schedules of all pipelines of a layout by component path; raises LayoutError as `schedule_of`.
 
     Args:
-      where: any component of the model.
+      scope: any component of the model.
       infos: ParamInfo of its parameters.
     """
     by_path = {}
-    for path, settings in where.layout.pipelines:
+    for path, settings in scope.layout.pipelines:
         layers = next(info.shape[0] for info in infos if info.name.startswith(f"{path}.") and info.stacked)
-        by_path[path] = schedule_of(where.at(path), settings, layers)
+        by_path[path] = schedule_of(scope.at(path), settings, layers)
     return by_path
 
 
-def stage_axes(where: Component) -> tuple[str, ...]:
+def stage_axes(scope: Component) -> tuple[str, ...]:
     """Returns the mesh axes whose shards are the component's pipeline stages."""
-    return where.layout.resolve(where.path)["layers"]
+    return scope.layout.resolve(scope.path)["layers"]
 
 
-def data_axes(where: Component) -> tuple[str, ...]:
+def data_axes(scope: Component) -> tuple[str, ...]:
     """Returns the mesh axes over which a component's rows are independent: those of its rows, from the first on, up to one that
     cuts experts, which exchange tokens along it."""
-    layout, path = where.layout, where.path
+    layout, path = scope.layout, scope.path
     tables = [layout.resolve(path), *(dict(rules) for p, rules in layout.components if p.startswith(f"{path}."))]
     exchanged = {axis for table in tables for name in ("expert", "act_expert") for axis in table.get(name, ())}
     rows = tables[0].get("batch", ())
     return rows[: next((i for i, axis in enumerate(rows) if axis in exchanged), len(rows))]
 
 
-def inside(where: Component, axes: tuple[str, ...]) -> Layout:
+def inside(scope: Component, axes: tuple[str, ...]) -> Layout:
     """Returns the layout in force inside a stage and a data shard: their axes are array dimensions there and cut nothing."""
 
     def table(rules: Rules) -> Rules:
         return tuple((name, tuple(a for a in cuts if a not in axes)) for name, cuts in rules if name != "layers")
 
-    layout = where.layout
+    layout = scope.layout
     components = tuple((path, table(rules)) for path, rules in layout.components)
     return dataclasses.replace(layout, rules=table(layout.rules), components=components, pipelines=())
 
@@ -144,7 +144,7 @@ def take(x: jax.Array, index: jax.Array) -> jax.Array:
 
 
 def circular(
-    body: Callable, carry: PyTree, stacked: PyTree, rows: PyTree, where: Component, pipeline: Pipeline
+    body: Callable, carry: PyTree, stacked: PyTree, rows: PyTree, scope: Component, pipeline: Pipeline
 ) -> tuple[PyTree, PyTree]:
     """Computes `scan(body, carry, stacked, rows)` in pipeline stages; differentiable.
 
@@ -161,9 +161,9 @@ def circular(
       LayoutError: stages and chunks do not divide the layers.
     """
     layers, batch = jax.tree.leaves(stacked)[0].shape[0], jax.tree.leaves(carry)[0].shape[0]
-    s = schedule_of(where, pipeline, layers)
-    mesh, axes, data = where.mesh, stage_axes(where), data_axes(where)
-    m, shards = s.microbatches, where.layout.num_shards(data)
+    s = schedule_of(scope, pipeline, layers)
+    mesh, axes, data = scope.mesh, stage_axes(scope), data_axes(scope)
+    m, shards = s.microbatches, scope.layout.num_shards(data)
     stage = jnp.arange(s.stages)
 
     def parts(x: jax.Array) -> jax.Array:
@@ -179,7 +179,7 @@ def circular(
 
     fresh, rows = jax.tree.map(parts, (carry, rows))
     # With several chunks a stage, layers travel to their stages here, once a step.
-    ordered = jax.tree.map(lambda x: to_stage_order(x, s), with_layout(stacked, inside(where, data)))
+    ordered = jax.tree.map(lambda x: to_stage_order(x, s), with_layout(stacked, inside(scope, data)))
     weights = jax.tree.map(per_shard, chunks_of(ordered, s, mesh, axes))
     pick = map_over_stages(take, mesh, axes)
 

@@ -24,7 +24,7 @@ from jax import lax
 from models.families import family_of
 from models.parts.losses import Loss, Totals
 from models.protocol import Batch, Context, HasPrologue, Model, Staged, part_contexts, prologue_contexts
-from models.sharding.params import ParamInfo, describe, flatten, merge, nest
+from models.sharding.params import ParamInfo, describe, flatten, nest, with_params
 from models.sharding.pipelines.gpipe import (
     chunks_of,
     cut,
@@ -47,17 +47,17 @@ def is_used(model: Model) -> TypeGuard[Staged]:
     """Returns whether the model's layout asks for a backward pass scheduled here."""
     if not isinstance(model, Staged):
         return False
-    pipeline = model.where.layout.pipeline(model.stack)
+    pipeline = model.scope.layout.pipeline(model.stack_name)
     return pipeline is not None and pipeline.schedule == "1f1b"
 
 
 def stage_schedule(info: ParamInfo) -> Schedule | None:
     """Returns the schedule in whose stage order (models.sharding.pipelines.gpipe.to_stage_order) a parameter's layers are kept
     between steps; None if they are in the model's order."""
-    for path, pipeline in info.where.layout.pipelines:
-        within = info.axes[0] == "layers" and f"{info.where.path}.".startswith(f"{path}.")
+    for path, pipeline in info.scope.layout.pipelines:
+        within = info.axes[0] == "layers" and f"{info.scope.path}.".startswith(f"{path}.")
         if within and pipeline.schedule == "1f1b" and pipeline.chunks > 1:
-            return schedule_of(info.where.at(path), pipeline, info.shape[0])
+            return schedule_of(info.scope.at(path), pipeline, info.shape[0])
     return None
 
 
@@ -83,7 +83,7 @@ def loss_and_gradients(model: Staged, params: PyTree, batch: Batch, totals: Tota
     first_context, context = prologue_contexts(context)
 
     def before(params: PyTree) -> tuple[tuple[Batch, jax.Array], Loss]:
-        prologue, loss = merge(model, params).before(batch, first_context, totals)
+        prologue, loss = with_params(model, params).before(batch, first_context, totals)
         return (prologue, loss.value), loss
 
     (prologue, value), pull, first = jax.vjp(before, params, has_aux=True)
@@ -306,17 +306,17 @@ class _Microbatch:
     """
 
     def __init__(self, model: Staged, totals: Totals, context: Context):
-        where = model.where / model.stack
-        layout, pipeline, stack = where.layout, where.layout.pipeline(where.path), model.stack
+        scope = model.scope / model.stack_name
+        layout, pipeline, stack = scope.layout, scope.layout.pipeline(scope.path), model.stack_name
         assert pipeline is not None
-        self.mesh, self.axes, self.data = where.mesh, stage_axes(where), data_axes(where)
+        self.mesh, self.axes, self.data = scope.mesh, stage_axes(scope), data_axes(scope)
         self.shards = layout.num_shards(self.data)
-        inner_where = dataclasses.replace(model.where, layout=inside(where, self.data))
+        inner_where = dataclasses.replace(model.scope, layout=inside(scope, self.data))
         inner: Any = jax.eval_shape(lambda key: family_of(model.c).model(model.c, key, inner_where), jax.random.key(0))
         infos = {info.name: info for info in describe(inner)}
         self.stack = {k: v for k, v in infos.items() if k.startswith(f"{stack}.")}
         self._infos, self._layers = infos, next(iter(self.stack.values())).shape[0]
-        self.schedule = schedule_of(where, pipeline, self._layers)
+        self.schedule = schedule_of(scope, pipeline, self._layers)
         missing = {k: jax.ShapeDtypeStruct(v.shape, v.dtype) for k, v in self.stack.items()}
 
         def with_key(key: jax.Array | None, layers: jax.Array | None = None) -> Context:
@@ -324,16 +324,16 @@ class _Microbatch:
 
         def residual(x: PyTree) -> PyTree:
             # Cut as between layers, so that its gradient, which an end of the pipeline reads, is cut in the same way.
-            return jax.tree.map(lambda x: (inner.where / stack).shard(x, "batch", "res_length", "act_embed"), x)
+            return jax.tree.map(lambda x: (inner.scope / stack).shard(x, "batch", "res_length", "act_embed"), x)
 
         def enter(outer: Flat, prologue: Batch, part: Batch, key: jax.Array) -> PyTree:
-            return residual(merge(inner, outer | missing).embed(part | prologue, part_contexts(with_key(key))[0]))
+            return residual(with_params(inner, outer | missing).embed(part | prologue, part_contexts(with_key(key))[0]))
 
         def enter_back(outer: Flat, prologue: Batch, part: Batch, key: jax.Array, dx: PyTree) -> tuple[Flat, Batch]:
             return jax.vjp(lambda outer, prologue: enter(outer, prologue, part, key), outer, prologue)[1](dx)
 
         def through(chunk: Flat, x: PyTree, part: Batch, keys_n: LayerInputs) -> tuple[PyTree, Loss]:
-            blocks = merge(getattr(inner, stack), {k.removeprefix(f"{stack}."): v for k, v in chunk.items()})
+            blocks = with_params(getattr(inner, stack), {k.removeprefix(f"{stack}."): v for k, v in chunk.items()})
             return inner.apply_layers(blocks, x, part, with_key(*keys_n), totals)
 
         def through_back(
@@ -347,7 +347,7 @@ class _Microbatch:
             return pull((dy, active.astype(value.dtype)))
 
         def leave(outer: Flat, y: PyTree, part: Batch) -> tuple[jax.Array, Loss]:
-            loss = merge(inner, outer | missing).head_loss(residual(y), part, with_key(None), totals)
+            loss = with_params(inner, outer | missing).head_loss(residual(y), part, with_key(None), totals)
             return loss.value, loss
 
         self._with_key = with_key

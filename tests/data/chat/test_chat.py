@@ -22,7 +22,7 @@ from data.reading.tally import Tally
 from data.task import DataError
 from data.vocabularies.chat_templates import ChatEncoder
 from models.protocol import Context
-from models.sharding.params import merge
+from models.sharding.params import with_params
 from tests.helpers.chats import conversations, learned, turns, write_chat_cache, write_vocabulary
 from tests.helpers.conversations import unpacked
 from trainers.plan import fresh_state, make_plan
@@ -181,7 +181,7 @@ def test_the_loss_is_that_of_each_conversation_alone(tmp_path, monkeypatch):
     is the mean over conversations in rows of their own."""
     e = tiny_on_chat(tmp_path, monkeypatch)
     plan = make_plan(e, jax.devices()[:1])
-    model = merge(plan.model, fresh_state(plan).params)
+    model = with_params(plan.model, fresh_state(plan).params)
     batch, sums = batch_of(e), np.zeros(2)
     loss_of = jax.jit(lambda batch: model.loss(batch, Context.evaluation()))
     for row in range(8):

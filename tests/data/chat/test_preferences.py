@@ -21,7 +21,7 @@ from data.task import DataError
 from data.vocabularies.chat_templates import ChatEncoder
 from models.parts.preferences import preference_loss
 from models.protocol import Context
-from models.sharding.params import merge
+from models.sharding.params import with_params
 from scripts.recipes.prepare import prepare
 from tests.helpers.chats import turns, write_vocabulary
 from tests.helpers.runs import run
@@ -145,7 +145,7 @@ def test_loss_chunks_and_packing_change_nothing():
     for chunks, given in ((1, batch), (4, padded)):
         in_parts = dataclasses.replace(e, execution=dataclasses.replace(e.execution, loss_chunks=chunks))
         plan = make_plan(in_parts, jax.devices()[:1])
-        model = merge(plan.model, plan.with_adapters(fresh_state(plan).params))
+        model = with_params(plan.model, plan.with_adapters(fresh_state(plan).params))
         values.append(float(jax.jit(lambda batch, model=model: model.loss(batch, Context.evaluation()))(given).value))
     assert_allclose(*values, rtol=1e-5)
 

@@ -51,23 +51,23 @@ def outputs_and_gradients(attend, mask: AttentionMask):
 def test_fast_paths_are_plain_attention(path, float64, monkeypatch):
     """Causal attention of packed rows, with heads of keys and values shared by two of queries: values and gradients, to 1e-12."""
     monkeypatch.setattr(blocks, "BLOCK", 16)
-    where = ALONE
+    scope = ALONE
     if path == "blocks":
-        where = Component(ALONE.layout, mesh=make_mesh(ALONE.layout, jax.devices()[:1]))
+        scope = Component(ALONE.layout, mesh=make_mesh(ALONE.layout, jax.devices()[:1]))
     elif path != "rows":
-        where = Component(LAYOUTS[path](1, 4))
+        scope = Component(LAYOUTS[path](1, 4))
     in_order = AttentionMask.for_rows(jnp.asarray(SEGMENTS_BL), jnp.asarray(SEGMENTS_BL), causal=True)
-    segments_BL = arrange(jnp.asarray(SEGMENTS_BL), where)
-    mask = AttentionMask.for_rows(segments_BL, segments_BL, causal=True).in_zigzag(where)
-    order = np.asarray(arrange(jnp.arange(64)[None], where)[0])
+    segments_BL = arrange(jnp.asarray(SEGMENTS_BL), scope)
+    mask = AttentionMask.for_rows(segments_BL, segments_BL, causal=True).in_zigzag(scope)
+    order = np.asarray(arrange(jnp.arange(64)[None], scope)[0])
 
     def fast(q, k, v):
         q, k, v = q[:, order] * 8**-0.5, k[:, order], v[:, order]
         if path in ("rows", "blocks"):
-            assert len(blocks.blocks(64, 64, mask, where)) == {"rows": 1, "blocks": 4}[path]
-            y, _ = blocks.attend(PRODUCTS, q, k, v, None, mask, where)
+            assert len(blocks.blocks(64, 64, mask, scope)) == {"rows": 1, "blocks": 4}[path]
+            y, _ = blocks.attend(PRODUCTS, q, k, v, None, mask, scope)
         else:
-            y, _ = ring.Ring(PRODUCTS, mix, where, "act_kv_heads")(q, k, v, None, mask)
+            y, _ = ring.Ring(PRODUCTS, mix, scope, "act_kv_heads")(q, k, v, None, mask)
         return y[:, np.argsort(order)]
 
     want = outputs_and_gradients(lambda q, k, v: plain.attention(q, k, v, in_order.matrix()), in_order)(*vectors())
@@ -80,8 +80,8 @@ def test_long_causal_rows_in_blocks_are_whole_rows(rate, float64, monkeypatch):
     """Queries in blocks of 16, each with the keys up to its end, give what 64 at once give, and the same gradients; what dropout
     draws, too. Without a mesh rows are whole."""
     monkeypatch.setattr(blocks, "BLOCK", 16)
-    where = Component(ALONE.layout, mesh=make_mesh(ALONE.layout, jax.devices()[:1]))
-    block, row = (Attention(16, 4, 8, jax.random.key(0), w, kv_heads=2, buckets=8) for w in (where, ALONE))
+    scope = Component(ALONE.layout, mesh=make_mesh(ALONE.layout, jax.devices()[:1]))
+    block, row = (Attention(16, 4, 8, jax.random.key(0), w, kv_heads=2, buckets=8) for w in (scope, ALONE))
     x_BLM = jax.random.normal(jax.random.key(1), (2, 64, 16), jnp.float64)
     segments_BL = jnp.where(jnp.arange(64) < 40, 1, 2)[None].repeat(2, 0)
     mask = AttentionMask.for_rows(segments_BL, segments_BL, causal=True)
@@ -89,7 +89,7 @@ def test_long_causal_rows_in_blocks_are_whole_rows(rate, float64, monkeypatch):
     def loss(layer, x_BLM):
         return jnp.sum(jnp.sin(layer(x_BLM, layer.keys_values(x_BLM), mask, rate=rate, key=jax.random.key(2))))
 
-    assert len(blocks.blocks(64, 64, mask, where)) == 4 and len(blocks.blocks(64, 64, mask, ALONE)) == 1
+    assert len(blocks.blocks(64, 64, mask, scope)) == 4 and len(blocks.blocks(64, 64, mask, ALONE)) == 1
     by_row, by_block = (jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))(layer, x_BLM) for layer in (row, block))
     for a, b in zip(jax.tree.leaves(by_row), jax.tree.leaves(by_block), strict=True):
         assert_allclose(a, b, rtol=0, atol=1e-6 if a.dtype == jnp.float32 else 1e-12)  # parameters are float32

@@ -37,27 +37,27 @@ def cut(rows: int, columns: int) -> Component:
     return Component(layout, mesh=make_mesh(layout, jax.devices()[: rows * columns]))
 
 
-def compared(f: Apply, shape: tuple[int, ...], filters: tuple[int, ...], where: Component) -> tuple[float, list[Collective]]:
+def compared(f: Apply, shape: tuple[int, ...], filters: tuple[int, ...], scope: Component) -> tuple[float, list[Collective]]:
     """The largest relative difference of value and gradients of a function of image and filter from those on one device, and the
     collectives of its compiled program."""
     rng = np.random.default_rng(0)
     x, w = rng.normal(size=shape), rng.normal(size=filters)
 
-    def value(x: jax.Array, w: jax.Array, where: Component) -> Any:
-        y = f(x, w, where)
+    def value(x: jax.Array, w: jax.Array, scope: Component) -> Any:
+        y = f(x, w, scope)
         return jnp.sum(jnp.sin(y)), y
 
     gradient = jax.value_and_grad(value, argnums=(0, 1), has_aux=True)
-    want = jax.jit(functools.partial(gradient, where=ALONE))(x, w)
-    assert where.mesh is not None
-    space, whole = (NamedSharding(where.mesh, spec) for spec in (SPACE, PartitionSpec()))
+    want = jax.jit(functools.partial(gradient, scope=ALONE))(x, w)
+    assert scope.mesh is not None
+    space, whole = (NamedSharding(scope.mesh, spec) for spec in (SPACE, PartitionSpec()))
     jitted = jax.jit(
-        functools.partial(gradient, where=where), in_shardings=(space, whole), out_shardings=((whole, space), (space, whole))
+        functools.partial(gradient, scope=scope), in_shardings=(space, whole), out_shardings=((whole, space), (space, whole))
     )
     compiled = jitted.lower(x, w).compile()
     have = compiled(jax.device_put(x, space), jax.device_put(w, whole))
     far = [np.max(np.abs(a - b)) / np.max(np.abs(b)) for a, b in zip(*map(jax.tree.leaves, (have, want)), strict=True)]
-    return float(max(far)), collectives(hlo.parse(compiled.as_text() or ""), dict(where.mesh.shape))
+    return float(max(far)), collectives(hlo.parse(compiled.as_text() or ""), dict(scope.mesh.shape))
 
 
 def sent(found: list[Collective]) -> int:
@@ -79,7 +79,7 @@ def test_any_size_dilation_and_grid_is_that_of_one_device(grid, part, dilation, 
     more than a shard's rows and columns, forward and backward."""
     (rows, columns), (h, w), (inputs, outputs) = grid, part, channels
     found = compared(
-        lambda x, f, where: convolution.convolve(x, f, where, dilation=dilation),
+        lambda x, f, scope: convolution.convolve(x, f, scope, dilation=dilation),
         (2, rows * h, columns * w, inputs),
         (*filters, *channels),
         cut(*grid),
@@ -100,7 +100,7 @@ def test_what_is_sent_does_not_grow_with_the_dilation(grid):
     bytes_of = {}
     for dilation in (1, 2, 4, 8, 16, 32, 64):
         _, found = compared(
-            lambda x, f, where, d=dilation: convolution.convolve(x, f, where, dilation=d),
+            lambda x, f, scope, d=dilation: convolution.convolve(x, f, scope, dilation=d),
             (1, 32, 32, 2),
             (3, 3, 2, 2),
             cut(*grid),
@@ -112,7 +112,7 @@ def test_what_is_sent_does_not_grow_with_the_dilation(grid):
     again = 2 * (ways == 4)  # the results of rows' taps, whose gradients are sent once more for the filter's
     assert max(bytes_of.values()) <= part * (2 * ways + again)  # two taps each way, there and back
     _, plain = compared(
-        lambda x, f, where: convolution.convolve(x, f, ALONE, dilation=16), (1, 32, 32, 2), (3, 3, 2, 2), cut(*grid)
+        lambda x, f, scope: convolution.convolve(x, f, ALONE, dilation=16), (1, 32, 32, 2), (3, 3, 2, 2), cut(*grid)
     )
     assert any(c.kind == "all-gather" for c in plain)
 
@@ -123,7 +123,7 @@ def test_strides_keep_the_cut(grid, stride):
     """Every n-th row and column of the result stays where it is computed, whatever the number of channels."""
     for filters in ((3, 3, 2, 5), (3, 3, 5, 2)):
         far, found = compared(
-            lambda x, f, where: convolution.convolve(x, f, where, stride=stride), (1, 32, 32, filters[2]), filters, cut(*grid)
+            lambda x, f, scope: convolution.convolve(x, f, scope, stride=stride), (1, 32, 32, filters[2]), filters, cut(*grid)
         )
         assert far < 1e-9
         sent(found)
@@ -133,7 +133,7 @@ def test_strides_keep_the_cut(grid, stride):
 @pytest.mark.parametrize("grow", [convolution.upsampled, convolution.depth_to_space])
 def test_upsampling_sends_nothing(grid, grow):
     """Both kinds of it keep the cut."""
-    far, found = compared(lambda x, f, where: grow(x * f, 2, where), (1, 16, 16, 8), (8,), cut(*grid))
+    far, found = compared(lambda x, f, scope: grow(x * f, 2, scope), (1, 16, 16, 8), (8,), cut(*grid))
     assert far < 1e-9 and sent(found) == 0
 
 
@@ -141,7 +141,7 @@ def test_upsampling_sends_nothing(grid, grow):
 @pytest.mark.parametrize("kept", [8, 16, 24, 32])
 def test_the_centre_is_spread_over_all_devices(grid, kept):
     """Without gathering it: a device sends at most what a shard keeps, once for each place that it may go to."""
-    far, found = compared(lambda x, f, where: convolution.centre(x * f, kept, kept, where), (1, 32, 32, 4), (4,), cut(*grid))
+    far, found = compared(lambda x, f, scope: convolution.centre(x * f, kept, kept, scope), (1, 32, 32, 4), (4,), cut(*grid))
     assert far < 1e-9
     sent(found)
 
@@ -157,13 +157,13 @@ def test_upsampling_and_depth_to_space_are_what_they_say():
 
 def test_odd_sizes_are_refused_with_the_nearest_that_fits():
     """Rows that a cut does not divide, strides, and centres."""
-    where = cut(4, 2)
+    scope = cut(4, 2)
     filters = jnp.ones((3, 3, 1, 1))
     with pytest.raises(LayoutError, match=r"'height' of size 30 is not divisible by the 4 shards .*; the nearest that fits is 3"):
-        convolution.convolve(jnp.ones((1, 30, 32, 1)), filters, where)
+        convolution.convolve(jnp.ones((1, 30, 32, 1)), filters, scope)
     with pytest.raises(LayoutError, match="'width' of size 7 is not divisible by the stride 2; the nearest that fits is 8"):
         convolution.convolve(jnp.ones((1, 32, 7, 1)), filters, ALONE, stride=2)
     with pytest.raises(LayoutError, match="'height' of size 32 has no centre of size 9; the nearest is 10"):
         convolution.centre(jnp.ones((1, 32, 32, 1)), 9, 8, ALONE)
     with pytest.raises(LayoutError, match=r"'height' of size 6 is not divisible by the 4 shards .*; the nearest that fits is 3"):
-        convolution.centre(jnp.ones((1, 32, 32, 1)), 6, 8, where)
+        convolution.centre(jnp.ones((1, 32, 32, 1)), 6, 8, scope)

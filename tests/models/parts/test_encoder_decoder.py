@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose
 from models.execution import Execution
 from models.gshard_m4.config import GShardM4Config
 from models.gshard_m4.model import GShardM4
-from models.parts.attention.config import LayerKind
+from models.parts.attention.config import LayerVariant
 from models.parts.moe.config import MoeConfig
 from models.sharding.component import Component
 from models.sharding.layout import LayoutError
@@ -87,7 +87,7 @@ def test_every_nth_layer_is_a_mixture():
         for info in describe(model):
             if info.name.startswith("encoder.") and info.name.endswith("ffn.wi"):
                 kind = info.name.split(".")[1].partition("_")[0]
-                assert info.where.path == {"sparse": "encoder.moe", "dense": "encoder.ffn"}[kind]
+                assert info.scope.path == {"sparse": "encoder.moe", "dense": "encoder.ffn"}[kind]
                 layers[kind] += info.shape[0]
         assert layers == {"sparse": 6 - dense, "dense": dense}
 
@@ -100,7 +100,7 @@ def test_every_nth_layer_is_a_mixture():
         (dict(sparse_every=0), "sparse_every=0: must be 1 or more"),
         (dict(order="parallel"), "order='parallel': .* nearest is 'pre'"),
         (dict(order="sandwich"), "order='sandwich': .* nearest is 'pre'"),
-        (dict(kinds=(LayerKind(window=4), LayerKind())), "kinds=.*: there are no such layers here"),
+        (dict(kinds=(LayerVariant(window=4), LayerVariant())), "kinds=.*: there are no such layers here"),
         (dict(positions="learned"), "positions='learned': .* nearest is 'sinusoidal'"),
     ],
 )

@@ -116,8 +116,8 @@ def test_the_mathematics_needs_the_same_flops():
 def test_experts_are_multiplied_one_by_one():
     """Each expert has scales of its own: its slots' products are those of its matrices alone."""
     x_EGCM, gate_EGC1, up_EMH, down_EHM = (jnp.float32(a) for a in drawn((3, 2, 4, 8), (3, 2, 4, 1), (3, 8, 5), (3, 5, 8)))
-    where = Component(ONE_DEVICE, execution=Execution(quantization="int8"))
-    y_EGCM = in_experts(x_EGCM, gate_EGC1, Experts((up_EMH,), down_EHM, jax.nn.relu), where)
+    scope = Component(ONE_DEVICE, execution=Execution(quantization="int8"))
+    y_EGCM = in_experts(x_EGCM, gate_EGC1, Experts((up_EMH,), down_EHM, jax.nn.relu), scope)
     for x_GCM, gate_GC1, up_MH, down_HM, y_GCM in zip(x_EGCM, gate_EGC1, up_EMH, down_EHM, y_EGCM, strict=True):
         h_GCH = jax.nn.relu(int8.product(x_GCM, up_MH)) * gate_GC1
         assert_allclose(y_GCM, int8.product(h_GCH, down_HM), rtol=1e-5, atol=1e-6)
@@ -127,10 +127,10 @@ def test_experts_are_multiplied_one_by_one():
 def test_the_backward_pass_keeps_products_in_the_dtype_of_activations(remat, kept):
     """Not the whole numbers of four bytes that they are before scaling; with "full" only inputs are kept."""
     e = tiny("gpt.quickstart", quantization="int8")
-    where = Component(ONE_DEVICE, execution=dataclasses.replace(e.execution, remat=remat))
+    scope = Component(ONE_DEVICE, execution=dataclasses.replace(e.execution, remat=remat))
 
     def layer(x_RM, w_MO):
-        return scan(lambda x_RM, w_MO, _: (jnp.tanh(project(x_RM, w_MO, where, dense=True)), None), x_RM, w_MO, where=where)
+        return scan(lambda x_RM, w_MO, _: (jnp.tanh(project(x_RM, w_MO, scope, dense=True)), None), x_RM, w_MO, scope=scope)
 
     x_RM, w_LMO = jnp.ones((6, 8), jnp.bfloat16), jnp.ones((3, 8, 8))
     back = jax.eval_shape(lambda x, w: jax.vjp(lambda x, w: layer(x, w)[0], x, w)[1], x_RM, w_LMO)

@@ -475,8 +475,8 @@ ROWS = rules(group="x", expert="x", act_expert="x")
 def test_dropless_evaluation_on_tpus_has_no_empty_rows(cuts, mesh, dropless, training, expected):
     """In evaluation buffers of as many slots as tokens give way to "ragged" rows where these have a kernel and can be exchanged;
     training is as configured."""
-    where = Component(Layout(name="cut", mesh=(("x", 2),), rules=cuts), mesh=mesh)
-    layer = jax.eval_shape(lambda: Moe(MoeConfig(experts=4), 8, 8, jax.random.key(0), where))
+    scope = Component(Layout(name="cut", mesh=(("x", 2),), rules=cuts), mesh=mesh)
+    layer = jax.eval_shape(lambda: Moe(MoeConfig(experts=4), 8, 8, jax.random.key(0), scope))
     assert layer._dispatch(dropless, training) == expected
 
 

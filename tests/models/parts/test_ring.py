@@ -34,9 +34,9 @@ VARIANTS = {
 }
 
 
-def attention(where: Component, **fields) -> Attention:
+def attention(scope: Component, **fields) -> Attention:
     """Attention in double precision, every bias and scale made to matter."""
-    made = Attention(M, 4, 4, jax.random.key(0), where, **fields)
+    made = Attention(M, 4, 4, jax.random.key(0), scope, **fields)
     leaves, tree = jax.tree.flatten(made)
     keys = jax.random.split(jax.random.key(1), len(leaves))
     return jax.tree.unflatten(tree, [x + 0.3 * jax.random.normal(k, x.shape) for x, k in zip(leaves, keys, strict=True)])
@@ -47,8 +47,8 @@ def gradients(made: Attention, inputs, causal: bool, rotary: bool, window: int =
     """(gradients of a weighted sum of what real queries get, what all get)."""
     x_BLM, weight_BLM, segments_BL = inputs
     places_BL = jnp.broadcast_to(jnp.arange(L), (B, L))
-    segments_BL, places_BL = arrange(segments_BL, made.where), arrange(places_BL, made.where)
-    mask = AttentionMask.for_rows(segments_BL, segments_BL, causal=causal).in_zigzag(made.where).within(window)
+    segments_BL, places_BL = arrange(segments_BL, made.scope), arrange(places_BL, made.scope)
+    mask = AttentionMask.for_rows(segments_BL, segments_BL, causal=causal).in_zigzag(made.scope).within(window)
 
     def total(made, x_BLM):
         turned = rotation(places_BL, 4, 100.0) if rotary else None
@@ -61,12 +61,12 @@ def gradients(made: Attention, inputs, causal: bool, rotary: bool, window: int =
 def run(layout: Layout, *, mesh: bool = False, causal: bool = False, rotary: bool = False, window: int = 0, **fields):
     """(gradients of parameters, of inputs, outputs of real queries), positions in their natural order."""
     with jax.enable_x64(True):
-        where = Component(layout, "attention", make_mesh(layout) if mesh else None)
+        scope = Component(layout, "attention", make_mesh(layout) if mesh else None)
         rng = np.random.default_rng(0)
         vectors = [rng.normal(size=(B, L, M)) for _ in range(2)]
         order = np.asarray(zigzag(jnp.arange(L)[None], PIECES)[0]) if layout.balanced else np.arange(L)
         inputs = (*(x[:, order] for x in vectors), SEGMENTS)
-        (made, dx_BLM), y_BLM = gradients(attention(where, **fields), inputs, causal, rotary, window)
+        (made, dx_BLM), y_BLM = gradients(attention(scope, **fields), inputs, causal, rotary, window)
         back = np.argsort(order)
         y_BLM = np.where(SEGMENTS[..., None] > 0, np.asarray(y_BLM)[:, back], 0)
         return jax.device_get(jax.tree.leaves(made)), np.asarray(dx_BLM)[:, back], y_BLM
@@ -95,8 +95,8 @@ def test_a_ring_of_devices_is_plain_attention(layout):
 
 
 def rings(layout: Layout, mesh: bool = False, rate: float = 0.0) -> ring.Ring:
-    where = Component(layout, "attention", make_mesh(layout) if mesh else None)
-    return ring.Ring(functools.partial(masked_logits, limit=0.0, max_distance=0), mix, where, "act_heads", rate)
+    scope = Component(layout, "attention", make_mesh(layout) if mesh else None)
+    return ring.Ring(functools.partial(masked_logits, limit=0.0, max_distance=0), mix, scope, "act_heads", rate)
 
 
 def program(layout: Layout, length: int, size: int, mesh: bool = False) -> jax.stages.Compiled:
@@ -104,13 +104,13 @@ def program(layout: Layout, length: int, size: int, mesh: bool = False) -> jax.s
     around = rings(layout, mesh)
 
     def total(q_BLND, k_BSGD, v_BSGD, segments_BL):
-        segments_BL = arrange(segments_BL, around.where)
-        mask = AttentionMask.for_rows(segments_BL, segments_BL, causal=True).in_zigzag(around.where)
+        segments_BL = arrange(segments_BL, around.scope)
+        mask = AttentionMask.for_rows(segments_BL, segments_BL, causal=True).in_zigzag(around.scope)
         return jnp.sum(around(q_BLND, k_BSGD, v_BSGD, None, mask)[0] ** 2)
 
     vectors = jax.ShapeDtypeStruct((2, length, 2, size), jnp.float32)
     numbers = jax.ShapeDtypeStruct((2, length), jnp.int32)
-    cut = around.where.mesh and jax.NamedSharding(around.where.mesh, around.where.spec(("batch", "length")))
+    cut = around.scope.mesh and jax.NamedSharding(around.scope.mesh, around.scope.spec(("batch", "length")))
     return jax.jit(jax.grad(total, argnums=(0, 1, 2)), in_shardings=cut).lower(*[vectors] * 3, numbers).compile()
 
 
@@ -154,8 +154,8 @@ def test_dropout_in_a_ring_draws_each_probability_alone(float64):
 def test_zigzag_gives_every_piece_an_early_and_a_late_chunk():
     """Eight positions in two pieces are 0 1 6 7 and 2 3 4 5, which see 2 + 1 + 7 + 8 and 3 + 4 + 5 + 6 keys."""
     assert_array_equal(zigzag(jnp.arange(8)[None], 2)[0], [0, 1, 6, 7, 2, 3, 4, 5])
-    where = Component(dataclasses.replace(context_ring(1, 2), balanced=True))
-    mask = AttentionMask.for_rows(*[jnp.ones((1, 8), jnp.int32)] * 2, causal=True).in_zigzag(where)
+    scope = Component(dataclasses.replace(context_ring(1, 2), balanced=True))
+    mask = AttentionMask.for_rows(*[jnp.ones((1, 8), jnp.int32)] * 2, causal=True).in_zigzag(scope)
     assert_array_equal(mask.matrix()[0].sum(1).reshape(2, 4).sum(1), [18, 18])
 
 
@@ -163,8 +163,8 @@ def test_a_ring_generates_as_one_device_does(float64):
     """Prompts read in a ring and continued a token at a time give the logits of reading all at once on one device."""
     batch, layout = batch_of([12], [12]), context_ring(2, PIECES)
     want = np.asarray(compiled(model_of("gpt.llama2_70b"), batch))
-    where = Component(layout, mesh=make_mesh(layout))
-    model = model_of("gpt.llama2_70b", where=where)
+    scope = Component(layout, mesh=make_mesh(layout))
+    model = model_of("gpt.llama2_70b", scope=scope)
     cache = jax.jit(model.start, static_argnums=(2, 3))(batch["tokens"][:, :8], jnp.array([8, 8]), 1, 2)
     step = jax.jit(lambda cache, ids, at: model.step(cache, ids, at))
     for at in range(2):

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from models.parts.attention.config import LayerKind, Rotary
+from models.parts.attention.config import LayerVariant, Rotary
 from models.parts.attention.mask import AttentionMask
 from models.parts.attention.rotary import rotate, rotation
-from models.parts.transformer import geometry, kinds
+from models.parts.transformer import attention_inputs, kinds
 from models.parts.transformer_config import BlockConfig
 from tests.helpers.models import ALONE
 
@@ -60,7 +60,7 @@ def test_longrope_chooses_by_the_example():
     rotary = Rotary(scaling="longrope", original=4, short=(1.0, 1.0), long=(2.0, 4.0), amplitude=3.0)
     c = config(rotary_base=4.0, rotary=rotary)
     positions_BL = jnp.array([[0, 1, 2, 3, 4, 0, 1, 2]])
-    g = geometry(c, positions_BL, mask_of(jnp.array([[1, 1, 1, 1, 1, 2, 2, 2]])))
+    g = attention_inputs(c, positions_BL, mask_of(jnp.array([[1, 1, 1, 1, 1, 2, 2, 2]])))
     assert g.rotation is not None
     cos, sin = (np.asarray(x)[0] for x in g.rotation)
     angles = np.arctan2(sin, cos)
@@ -79,12 +79,12 @@ def test_a_part_of_a_head_may_be_turned():
 
 def test_layers_differ_by_kind():
     """The kinds of a pattern come again behind its end: windows as they are, rotations by their place among those that differ."""
-    pattern = (LayerKind(window=3, base=4.0, scaled=False), LayerKind(), LayerKind(rotary=False))
+    pattern = (LayerVariant(window=3, base=4.0, scaled=False), LayerVariant(), LayerVariant(rotary=False))
     c = config(rotary_base=16.0, rotary=Rotary(scaling="linear", factor=2.0), kinds=pattern)
     of_layers = kinds(c, jnp.arange(5))
     assert of_layers is not None
     assert of_layers.window.tolist() == [3, 0, 0, 3, 0] and of_layers.table.tolist() == [0, 1, 2, 0, 1]
-    g = geometry(c, jnp.array([[0, 1]]), mask_of(jnp.ones((1, 2), jnp.int32)))
+    g = attention_inputs(c, jnp.array([[0, 1]]), mask_of(jnp.ones((1, 2), jnp.int32)))
     assert g.rotation is not None
     cos, sin = (np.asarray(x)[0, 1] for x in g.rotation)
     assert_allclose(np.arctan2(sin, cos), [[1, 1 / 2], [1 / 2, 1 / 8], [0, 0]], rtol=1e-6, atol=1e-9)

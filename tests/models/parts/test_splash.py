@@ -95,12 +95,12 @@ def same(found, want, atol: float = 2e-5) -> None:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_kernel_is_plain_attention(variant):
     """On one device values and gradients of packed rows are those of plain code, in single precision; padding is finite."""
-    same(gradients(functools.partial(splash.attend, where=component(ONE)), variant), wanted(variant))
+    same(gradients(functools.partial(splash.attend, scope=component(ONE)), variant), wanted(variant))
 
 
 def test_the_kernel_is_plain_attention_in_half_precision():
     """In bfloat16 it differs from single precision by no more than plain code does, give or take a rounding."""
-    found = gradients(functools.partial(splash.attend, where=component(ONE)), "grouped", jnp.bfloat16)
+    found = gradients(functools.partial(splash.attend, scope=component(ONE)), "grouped", jnp.bfloat16)
     same(found, wanted("grouped"), atol=0.1)
     errors = [
         [np.abs(a - b)[SEGMENTS > 0].mean() for a, b in zip(tensors, wanted("grouped"), strict=True) if a.shape[1] == L]
@@ -123,19 +123,19 @@ def test_the_kernel_is_plain_attention_in_half_precision():
 )
 def test_the_kernel_is_plain_attention_on_a_mesh(layout, variant):
     """On four devices, cut by rows and heads, values and gradients are those of one."""
-    same(gradients(functools.partial(splash.attend, where=component(layout)), variant), wanted(variant))
+    same(gradients(functools.partial(splash.attend, scope=component(layout)), variant), wanted(variant))
 
 
 def test_the_kernel_runs_in_pipeline_stages():
     """Mapped over stages that lie on devices of their own, as a pipeline does it, it is the same in each."""
     layout = Layout(name="stages", mesh=(("stage", 2), ("a", 2)), rules=rules(act_heads="a", layers="stage"))
-    where = component(layout)
+    scope = component(layout)
 
     def staged(q, k, v, mask, cap):
         rows = [x.reshape(2, B // 2, *x.shape[1:]) for x in (q, k, v, mask.segments_BL, mask.segments_BS)]
 
         def one(q, k, v, a, b):
-            return splash.attend(q, k, v, AttentionMask.for_rows(a, b, causal=mask.causal), where, cap=cap)
+            return splash.attend(q, k, v, AttentionMask.for_rows(a, b, causal=mask.causal), scope, cap=cap)
 
         return jax.vmap(one, spmd_axis_name="stage")(*rows).reshape(q.shape)
 
@@ -201,8 +201,8 @@ def test_all_else_takes_plain_code(but):
 
 def test_attention_asks():
     """Long rows on a CPU take plain code; where the kernel pays the same module gives the same through it."""
-    where = component(tensor_parallel(2, 2))
-    made = Attention(32, 4, 8, jax.random.key(0), where, kv_heads=2)
+    scope = component(tensor_parallel(2, 2))
+    made = Attention(32, 4, 8, jax.random.key(0), scope, kv_heads=2)
     x_BLM = jax.random.normal(jax.random.key(1), (B, L, 32))
     mask = AttentionMask.for_rows(jnp.asarray(SEGMENTS), jnp.asarray(SEGMENTS), causal=True)
 

@@ -40,9 +40,9 @@ def test_long_names_make_no_long_lines():
 
 def test_names_become_mesh_axes():
     """Each logical name goes where its rule says, several mesh axes may cut one dimension, no rule means whole."""
-    where = Component(layout(rules=rules(batch=("data", "model"), mlp="model")))
-    assert where.spec(("batch", "length", None)) == PartitionSpec(("data", "model"), None, None)
-    assert where.spec(("embed", "mlp")) == PartitionSpec(None, "model")
+    scope = Component(layout(rules=rules(batch=("data", "model"), mlp="model")))
+    assert scope.spec(("batch", "length", None)) == PartitionSpec(("data", "model"), None, None)
+    assert scope.spec(("embed", "mlp")) == PartitionSpec(None, "model")
 
 
 def test_a_component_overrides_and_the_longest_path_wins():
@@ -59,8 +59,8 @@ def test_a_component_overrides_and_the_longest_path_wins():
 def test_an_unknown_logical_name_is_refused():
     """A misspelt name, in a rule or in a model, is an error with the nearest name of the alphabet."""
     assert "did you mean 'embed'?" in message(lambda: layout(rules=rules(embd="data")))
-    where = Component(layout())
-    assert "did you mean 'heads'?" in message(lambda: where.spec(("embed", "head")))
+    scope = Component(layout())
+    assert "did you mean 'heads'?" in message(lambda: scope.spec(("embed", "head")))
 
 
 def test_an_unknown_mesh_axis_is_refused():
@@ -70,15 +70,15 @@ def test_an_unknown_mesh_axis_is_refused():
 
 def test_two_dimensions_on_one_mesh_axis_are_refused():
     """The error names the tensor and both logical names, instead of silently dropping one."""
-    where = Component(layout(rules=rules(embed="model", mlp="model")), "encoder.ffn")
-    text = message(lambda: where.spec(("embed", "mlp"), tensor="wi"))
+    scope = Component(layout(rules=rules(embed="model", mlp="model")), "encoder.ffn")
+    text = message(lambda: scope.spec(("embed", "mlp"), tensor="wi"))
     assert "wi" in text and "'embed'" in text and "'mlp'" in text and "'model'" in text
 
 
 def test_an_indivisible_dimension_is_refused():
     """A dimension that its mesh axes do not divide is an error with the nearest count that does."""
-    where = Component(layout(rules=rules(heads="model")), "encoder.attention")
-    text = message(lambda: where.spec(("embed", "heads", "kv"), (16, 6, 8), tensor="q"))
+    scope = Component(layout(rules=rules(heads="model")), "encoder.attention")
+    text = message(lambda: scope.spec(("embed", "heads", "kv"), (16, 6, 8), tensor="q"))
     assert "'heads' of size 6" in text and "nearest that fits is 3" in text
 
 
@@ -104,9 +104,9 @@ def test_a_batch_that_the_mesh_does_not_divide_is_refused():
 def test_optimizer_rules_use_each_mesh_axis_once():
     """ZeRO-1 cuts what the parameter leaves whole, and leaves alone what is cut already."""
     mine = layout(rules=rules(expert="model"), optimizer=rules(embed=("data", "model")))
-    where = Component(mine)
-    assert where.spec(("embed", "mlp"), extra=mine.optimizer) == PartitionSpec(("data", "model"), None)
-    assert where.spec(("expert", "embed", "mlp"), extra=mine.optimizer) == PartitionSpec("model", "data", None)
+    scope = Component(mine)
+    assert scope.spec(("embed", "mlp"), extra=mine.optimizer) == PartitionSpec(("data", "model"), None)
+    assert scope.spec(("expert", "embed", "mlp"), extra=mine.optimizer) == PartitionSpec("model", "data", None)
 
 
 def test_model_files_name_no_mesh_axis():
@@ -122,7 +122,7 @@ def test_model_files_name_no_mesh_axis():
 
 def test_every_parameter_knows_its_component(m4):
     """Components are dotted paths below the model's root."""
-    paths = {info.where.path for info in describe(abstract_model(m4))}
+    paths = {info.scope.path for info in describe(abstract_model(m4))}
     assert {"encoder.attention", "encoder.moe", "decoder.cross_attention", "softmax"} <= paths
 
 

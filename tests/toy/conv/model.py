@@ -14,17 +14,17 @@ from tests.toy.conv.config import ToyConvConfig
 class Conv(nnx.Module):
     """A 3 x 3 convolution that keeps the grid's size."""
 
-    def __init__(self, inputs: int, outputs: int, key: jax.Array, where: Component):
+    def __init__(self, inputs: int, outputs: int, key: jax.Array, scope: Component):
         names = ("filter_height", "filter_width", "in_channels", "channels")
-        self.where = where
-        self.filter = param(key, (3, 3, inputs, outputs), names, normal((9 * inputs) ** -0.5), where)
-        self.bias = param(key, (outputs,), ("channels",), zeros, where)
+        self.scope = scope
+        self.filter = param(key, (3, 3, inputs, outputs), names, normal((9 * inputs) ** -0.5), scope)
+        self.bias = param(key, (outputs,), ("channels",), zeros, scope)
 
     def __call__(self, x_BHWC: jax.Array) -> jax.Array:
         y_BHWC = jax.lax.conv_general_dilated(
             x_BHWC, self.filter[...].astype(x_BHWC.dtype), (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
         )
-        return self.where.shard(y_BHWC + self.bias[...].astype(y_BHWC.dtype), "batch", "height", "width", "act_channels")
+        return self.scope.shard(y_BHWC + self.bias[...].astype(y_BHWC.dtype), "batch", "height", "width", "act_channels")
 
 
 class ToyConv(nnx.Module):
@@ -32,14 +32,14 @@ class ToyConv(nnx.Module):
 
     coupled = ()
 
-    def __init__(self, c: ToyConvConfig, key: jax.Array, where: Component):
+    def __init__(self, c: ToyConvConfig, key: jax.Array, scope: Component):
         k1, k2 = jax.random.split(key)
-        self.c, self.where = c, where
-        self.first = Conv(c.channels, c.hidden, k1, where / "first")
-        self.second = Conv(c.hidden, 1, k2, where / "second")
+        self.c, self.scope = c, scope
+        self.first = Conv(c.channels, c.hidden, k1, scope / "first")
+        self.second = Conv(c.hidden, 1, k2, scope / "second")
 
     def __call__(self, batch: Batch) -> jax.Array:
-        x_BHWC = batch["grid"].astype(self.where.dtype)
+        x_BHWC = batch["grid"].astype(self.scope.dtype)
         return self.second(jax.nn.relu(self.first(x_BHWC)))
 
     def totals(self, batch: Batch) -> Totals:

@@ -16,17 +16,17 @@ class ToyLinear(nnx.Module):
 
     coupled = ()
 
-    def __init__(self, c: ToyLinearConfig, key: jax.Array, where: Component):
-        self.c, self.where = c, where
+    def __init__(self, c: ToyLinearConfig, key: jax.Array, scope: Component):
+        self.c, self.scope = c, scope
         names = ("filter_height", "filter_width", "in_channels", "labels")
-        self.weight = param(key, (*c.picture, c.labels), names, zeros, where)
+        self.weight = param(key, (*c.picture, c.labels), names, zeros, scope)
 
     @property
     def classes(self) -> int:
         return self.c.labels
 
     def __call__(self, batch: Batch) -> jax.Array:
-        x_BHWC = batch["images"].astype(self.where.dtype)
+        x_BHWC = batch["images"].astype(self.scope.dtype)
         return jnp.einsum("bhwc,hwcn->bn", x_BHWC, self.weight[...].astype(x_BHWC.dtype))
 
     def totals(self, batch: Batch) -> Totals:
@@ -37,7 +37,7 @@ class ToyLinear(nnx.Module):
 
     def loss(self, batch: Batch, context: Context, totals: Totals | None = None) -> Loss:
         totals = self.totals(batch) if totals is None else totals
-        log_BN = jax.nn.log_softmax(self(batch).astype(jnp.promote_types(self.where.dtype, jnp.float32)))
+        log_BN = jax.nn.log_softmax(self(batch).astype(jnp.promote_types(self.scope.dtype, jnp.float32)))
         surprise_B2 = -jnp.take_along_axis(log_BN, batch["labels"], axis=-1)
         total, count = jnp.sum(surprise_B2 * batch["label_weights"]), jnp.sum(batch["label_weights"])
         value = per(total, totals["images"])

@@ -11,7 +11,7 @@ import pytest
 from configs import registry
 from configs.optimizers import AdamW, Constant
 from data.lamda.config import RateAndRank
-from models.sharding.params import merge
+from models.sharding.params import with_params
 from tests.helpers.conversations import write_dialog_cache
 from tests.helpers.runs import run
 from trainers import metrics, trainer
@@ -52,7 +52,7 @@ def test_likelihoods_are_those_of_the_whole_text(data, e):
     for ids, logp in zip(candidates, found, strict=True):
         whole = np.array([*prompt, *ids])
         batch = {"tokens": whole, "segments": np.ones_like(whole), "positions": np.arange(len(whole))}
-        logits = merge(plan.model, params)({k: jnp.asarray(x, jnp.int32)[None] for k, x in batch.items()})[0]
+        logits = with_params(plan.model, params)({k: jnp.asarray(x, jnp.int32)[None] for k, x in batch.items()})[0]
         wanted = jax.nn.log_softmax(logits)[np.arange(len(prompt) - 1, len(whole) - 1), ids]
         np.testing.assert_allclose(logp, wanted, atol=1e-5)
 

@@ -14,7 +14,7 @@ from data.lamda.prompt_format import prompt
 from data.task import DataError
 from data.vocabularies import tokenizers
 from data.vocabularies.tokenizers import Tokenizer
-from models.sharding.params import merge
+from models.sharding.params import with_params
 from tests.helpers.caches import write_text_cache
 from tests.helpers.conversations import write_dialog_cache
 from trainers.evaluation.generation import Generate, Generator
@@ -131,7 +131,7 @@ def test_ratings_are_those_of_the_whole_text(rating):
     """What the cache gives behind a candidate is what a pass over context, candidate and attribute gives."""
     model, params, folder, task = rating
     candidates = Responder(model, CONFIG, folder, task)(params, ["the cat"])
-    tokenizer, whole = Tokenizer(folder), merge(model, params)
+    tokenizer, whole = Tokenizer(folder), with_params(model, params)
     for candidate in candidates:
         for name in task.ranking:
             bad, good = task.rating_ids(folder, name)

@@ -22,7 +22,7 @@ from data.text_to_text import texts
 from data.vocabularies import tokenizers
 from models.errors import UserError
 from models.protocol import Context
-from models.sharding.params import merge
+from models.sharding.params import with_params
 from scripts import classify as classify_script
 from scripts import evaluate as evaluate_script
 from tests.helpers.runs import run
@@ -143,7 +143,7 @@ def test_examples_of_a_row_do_not_see_each_other(e, data):
 
         @jax.jit
         def total(batch):
-            ratio = merge(plan.model, params).loss(batch, Context.evaluation()).metrics["cross_entropy"]
+            ratio = with_params(plan.model, params).loss(batch, Context.evaluation()).metrics["cross_entropy"]
             return ratio.sum, ratio.over
 
         features = e.data.features()

@@ -81,7 +81,7 @@ def tiny(tmp_path_factory) -> tuple:
     import jax
 
     from models.families import family_of
-    from models.sharding.params import split
+    from models.sharding.params import to_params
     from tests.parity.ours import WHERE
     from trainers.weights.source import Arrays
 
@@ -93,7 +93,7 @@ def tiny(tmp_path_factory) -> tuple:
         max_positions=24,
         dropout=0.0,
     )
-    params = split(family_of(c).model(c, jax.random.key(1), WHERE))
+    params = to_params(family_of(c).model(c, jax.random.key(1), WHERE))
     e = foreign(c, "whisper.tiny")
     plan, params = placed(e, Arrays(c, params))
     return plan.model, params, vocabulary

@@ -16,7 +16,7 @@ from trainers.chips import GIB, PodError, Slice, parse_slice
 from trainers.plan import make_plan
 from trainers.pods import search as module
 from trainers.pods.bound import Bound, bound
-from trainers.pods.candidates import Candidate, candidates, describe, distance
+from trainers.pods.layout_candidates import Candidate, candidates, describe, distance
 from trainers.pods.search import Result, nearest, nearest_that_fit, search, sources
 from trainers.programs.activations import activations, program_flops
 from trainers.programs.model_flops import model_flops
@@ -61,9 +61,9 @@ class Compiler:
         return {"fits": True, "modelled_step_s": step, "hbm_gib_per_chip": 1.0, "modelled_mfu": 0.5}
 
 
-def limited(where: Slice, memory: float) -> Slice:
+def limited(pod: Slice, memory: float) -> Slice:
     """The slice with chips of so many bytes."""
-    return dataclasses.replace(where, chip=dataclasses.replace(where.chip, memory=memory))
+    return dataclasses.replace(pod, chip=dataclasses.replace(pod.chip, memory=memory))
 
 
 # --- candidates ---

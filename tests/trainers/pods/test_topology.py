@@ -87,10 +87,10 @@ def test_the_usual_slice_is_the_nearest_to_a_cube():
 @pytest.mark.parametrize("name", PODS)
 def test_every_pod_experiment_lies_on_its_slice(name):
     """The mesh of its layout covers the torus of its slice exactly."""
-    e, where = registry.load(name), parse_slice(PODS[name].slice)
-    assert e.layout.devices == where.chips
-    torus.assignment(e.layout.mesh, where.dims, e.layout.torus)
-    where.chip.option_set(PODS[name].options)
+    e, pod = registry.load(name), parse_slice(PODS[name].slice)
+    assert e.layout.devices == pod.chips
+    torus.assignment(e.layout.mesh, pod.dims, e.layout.torus)
+    pod.chip.option_set(PODS[name].options)
 
 
 def test_without_the_compiler_a_line_says_how_to_get_it(monkeypatch):
@@ -105,9 +105,9 @@ def test_all_plans_go_on_after_one_that_does_not_fit(monkeypatch, capsys):
     names = list(PODS)[:3]
     monkeypatch.setattr(scripts_plan, "PODS", {name: PODS[name] for name in names})
 
-    def planned(args, e, where):
+    def planned(args, e, pod):
         if e.name == names[1]:
-            raise PodError(f"{e.name} does not fit {where}")
+            raise PodError(f"{e.name} does not fit {pod}")
         return {"experiment": e.name}
 
     monkeypatch.setattr(scripts_plan, "_planned", planned)

@@ -50,10 +50,10 @@ def test_a_timeline_is_cut_where_it_gets_long_and_counted_whole():
 def test_activations_are_drawn_that_a_part_has_and_that_lie_differently():
     """A part with a feed-forward network alone shows what passes between its layers and its hidden dimension: it has no heads,
     and what the network returns lies as its input does."""
-    where = Component(LAYOUT, "tower")
+    scope = Component(LAYOUT, "tower")
     weights = [
-        ParamInfo("tower.wi", (2, 8, 16), "float32", ("layers", "embed", "mlp"), where),
-        ParamInfo("tower.wo", (2, 16, 8), "float32", ("layers", "mlp", "embed"), where),
+        ParamInfo("tower.wi", (2, 8, 16), "float32", ("layers", "embed", "mlp"), scope),
+        ParamInfo("tower.wo", (2, 16, 8), "float32", ("layers", "mlp", "embed"), scope),
     ]
     layout = dataclasses.replace(LAYOUT, rules=also(LAYOUT.rules, act_mlp="model", act_heads="model"))
     titles = [line for line in pictures(weights, layout, DENSE) if line.startswith("tower: ")]

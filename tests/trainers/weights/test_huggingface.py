@@ -339,8 +339,8 @@ def test_a_folder_is_never_overwritten(tmp_path):
 
 
 def parameters(config, component: Component | None = None) -> list[ParamInfo]:
-    where = component or ours.WHERE
-    return list(describe(jax.eval_shape(lambda key: family_of(config).model(config, key, where), jax.random.key(0))))
+    scope = component or ours.WHERE
+    return list(describe(jax.eval_shape(lambda key: family_of(config).model(config, key, scope), jax.random.key(0))))
 
 
 class Counted:

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 from configs.experiment import Lora
 from models.execution import Execution
 from models.interchange import InterchangeError
-from models.sharding.params import describe, flatten, merge, nest
+from models.sharding.params import describe, flatten, nest, with_params
 from trainers import adapt
 from trainers.evaluation.place import placed
 from trainers.plan import abstract_model
@@ -33,7 +33,7 @@ def logits(weights, ids: np.ndarray) -> np.ndarray:
     ids_BL = jnp.asarray(ids)
     positions = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
     batch = {"tokens": ids_BL, "segments": jnp.ones_like(ids_BL), "positions": positions}
-    return np.asarray(jax.jit(lambda params, batch: merge(plan.model, params)(batch))(params, batch))
+    return np.asarray(jax.jit(lambda params, batch: with_params(plan.model, params)(batch))(params, batch))
 
 
 @pytest.mark.parametrize("name", BASES)

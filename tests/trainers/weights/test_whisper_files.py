@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 from configs import registry
 from models.families import family_of
 from models.interchange import InterchangeError, their_shapes, written
-from models.sharding.params import split
+from models.sharding.params import to_params
 from models.whisper import ctranslate2, openai
 from models.whisper.config import WhisperConfig
 from scripts.fuzz import writers
@@ -41,7 +41,7 @@ def small() -> Arrays:
         max_positions=9,
         start_id=50_258,
     )
-    params = split(family_of(c).model(c, jax.random.key(0), ALONE))
+    params = to_params(family_of(c).model(c, jax.random.key(0), ALONE))
     rng = np.random.default_rng(0)
     return Arrays(c, jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), params))
 

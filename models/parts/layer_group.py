@@ -7,13 +7,13 @@ import jax
 from flax import nnx
 
 from models.parts.layers import split_key
-from models.parts.transformer import Block, Geometry, Key, Kind, LayerCache, Statistics
+from models.parts.transformer import AttentionInputs, Block, Key, LayerCache, LayerSettings, Statistics
 from models.parts.transformer_config import StackConfig
 from models.sharding.component import Component
 from models.sharding.params import scan
 
 
-class Unit(nnx.Module):
+class LayerGroup(nnx.Module):
     """The repeated unit of a stack: dense layers and a mixture of experts, or one dense layer (`c.unit`).
 
     Args:
@@ -22,13 +22,13 @@ class Unit(nnx.Module):
     """
 
     def __init__(
-        self, c: StackConfig, key: jax.Array, where: Component, *, causal: bool = False, attends_to_source: bool = False
+        self, c: StackConfig, key: jax.Array, scope: Component, *, causal: bool = False, attends_to_source: bool = False
     ):
-        self.names = c.unit
+        self.names = c.layer_group
         keys = jax.random.split(key, len(self.names))
         for i, name in enumerate(self.names):
             moe = c.moe if name == "sparse" else None
-            block = Block(c, keys[i], where, attends_to_source=attends_to_source, moe=moe, causal=causal)
+            block = Block(c, keys[i], scope, attends_to_source=attends_to_source, moe=moe, causal=causal)
             setattr(self, name, block)
 
     @property
@@ -37,7 +37,7 @@ class Unit(nnx.Module):
         return [getattr(self, name) for name in self.names]
 
     def __call__(
-        self, x_BLM: jax.Array, g: Geometry, caches: list[LayerCache] | None, key: Key, kind: Kind | None = None
+        self, x_BLM: jax.Array, g: AttentionInputs, caches: list[LayerCache] | None, key: Key, kind: LayerSettings | None = None
     ) -> tuple[jax.Array, tuple[list[LayerCache | None], Statistics]]:
         """Returns (y_BLM, (the layers' caches with the new keys and values in them, statistics of the mixture))."""
         kept, statistics = [], {}
@@ -49,8 +49,8 @@ class Unit(nnx.Module):
         return x_BLM, (kept, statistics)
 
 
-def run_units(
-    units: Unit, x_BLM: jax.Array, g: Geometry, keys: Key, where: Component, of_layers: Kind | None = None
+def run_groups(
+    units: LayerGroup, x_BLM: jax.Array, g: AttentionInputs, keys: Key, scope: Component, of_layers: LayerSettings | None = None
 ) -> tuple[jax.Array, Statistics]:
     """Runs a stack of units, outside training without keys; returns (y_BLM, statistics of its mixtures, stacked).
 
@@ -58,9 +58,9 @@ def run_units(
       of_layers: the kinds of layers, [units, layers of a unit].
     """
 
-    def unit(x_BLM, inputs, g: Geometry):
+    def unit(x_BLM, inputs, g: AttentionInputs):
         layers, key, kind = inputs
         x_BLM, (_, statistics) = layers(x_BLM, g, None, key, kind)
         return x_BLM, statistics
 
-    return scan(unit, x_BLM, (units, keys, of_layers), g, where=where)
+    return scan(unit, x_BLM, (units, keys, of_layers), g, scope=scope)

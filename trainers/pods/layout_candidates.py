@@ -30,26 +30,26 @@ class Candidate:
     text: str
 
 
-def candidates(e: Experiment, where: Slice) -> list[Candidate]:
+def candidates(e: Experiment, pod: Slice) -> list[Candidate]:
     """Returns all different plans of an experiment that suit a slice; its own come first if it has as many chips."""
     plans, seen, executions = [], set(), _executions(e)
-    for layout in _layouts(e, where):
-        if (key := _key(layout, where)) in seen:
+    for layout in _layouts(e, pod):
+        if (key := _key(layout, pod)) in seen:
             continue
         seen.add(key)
         for how in executions:
             new = dataclasses.replace(e, execution=how, layout=layout)
-            plans.append(Candidate(new, describe(new, where)))
+            plans.append(Candidate(new, describe(new, pod)))
     return plans
 
 
-def describe(e: Experiment, where: Slice) -> str:
+def describe(e: Experiment, pod: Slice) -> str:
     """Returns a short description of a plan: "two_d 256x8 data=yz model=x remat=full"."""
-    layout, placement = e.layout, torus.assignment(e.layout.mesh, where.dims, e.layout.torus)
+    layout, placement = e.layout, torus.assignment(e.layout.mesh, pod.dims, e.layout.torus)
     words = [layout.name, "x".join(str(size) for _, size in layout.mesh)]
     for _, pipeline in layout.pipelines[-1:]:
         words += [f"m={pipeline.microbatches}", f"v={pipeline.chunks}"]
-    words += [f"{axis}={torus.as_text(parts, where.dims)}" for axis, parts in placement.items() if parts]
+    words += [f"{axis}={torus.as_text(parts, pod.dims)}" for axis, parts in placement.items() if parts]
     by_component = [f"remat[{path}]={kept}" for path, kept in e.execution.remat_of]
     return " ".join([*words, f"remat={e.execution.remat}", *by_component])
 
@@ -77,16 +77,16 @@ def _executions(e: Experiment) -> list[Execution]:
     return list(dict.fromkeys([e.execution, *(execution.with_remat(e, policy).execution for policy in policies)]))
 
 
-def _layouts(e: Experiment, where: Slice) -> Iterator[Layout]:
-    own = [e.layout] if e.layout.devices == where.chips else []
+def _layouts(e: Experiment, pod: Slice) -> Iterator[Layout]:
+    own = [e.layout] if e.layout.devices == pod.chips else []
     added = _added_rules(e)
-    for layout in itertools.chain(own, _flat(e, where), _pipelined(e, where)):
+    for layout in itertools.chain(own, _flat(e, pod), _pipelined(e, pod)):
         if layout is not e.layout:
             mesh = dict(layout.mesh)
             kept = (item for item in added if all(axis in mesh for _, axes in item[1] for axis in axes))
             layout = dataclasses.replace(layout, components=(*layout.components, *kept))
         if valid := _valid(e, layout):
-            yield from _placements(valid, where)
+            yield from _placements(valid, pod)
 
 
 def _searched(e: Experiment) -> list[Recipe]:
@@ -96,20 +96,20 @@ def _searched(e: Experiment) -> list[Recipe]:
     return [recipe for recipe in recipes.values() if recipe.largest]
 
 
-def _flat(e: Experiment, where: Slice) -> Iterator[Layout]:
+def _flat(e: Experiment, pod: Slice) -> Iterator[Layout]:
     for recipe in _searched(e):
-        for y in () if recipe.is_pipeline else _sizes(where, recipe.largest):
-            yield recipe(where.chips // y, y)
+        for y in () if recipe.is_pipeline else _sizes(pod, recipe.largest):
+            yield recipe(pod.chips // y, y)
 
 
-def _pipelined(e: Experiment, where: Slice) -> Iterator[Layout]:
+def _pipelined(e: Experiment, pod: Slice) -> Iterator[Layout]:
     """Yields pipelines with as many microbatches as divide the rows of a data shard."""
     rows = e.data.batch_size // e.train.microbatches
     for recipe in _searched(e):
         if not recipe.is_pipeline:
             continue
-        for p, y in itertools.product(_sizes(where, STAGES)[1:], _sizes(where, recipe.largest)):
-            x, remainder = divmod(where.chips, p * y)
+        for p, y in itertools.product(_sizes(pod, STAGES)[1:], _sizes(pod, recipe.largest)):
+            x, remainder = divmod(pod.chips, p * y)
             m = max((p * k for k in range(2, MICROBATCHES + 1) if x and rows % (p * k * x) == 0), default=0)
             for v in recipe.chunks if m and not remainder else ():
                 layout = recipe(p, x, y)
@@ -117,10 +117,10 @@ def _pipelined(e: Experiment, where: Slice) -> Iterator[Layout]:
                 yield dataclasses.replace(layout, pipelines=tuple(settings.items()))
 
 
-def _sizes(where: Slice, limit: int) -> list[int]:
+def _sizes(pod: Slice, limit: int) -> list[int]:
     """Returns sizes of a mesh axis: powers of two, also times 3 where a side has 12 chips."""
-    odd = {d // (d & -d) for d in (1, *where.dims)}
-    return [d for d in range(1, min(where.chips, limit) + 1) if where.chips % d == 0 and d // (d & -d) in odd]
+    odd = {d // (d & -d) for d in (1, *pod.dims)}
+    return [d for d in range(1, min(pod.chips, limit) + 1) if pod.chips % d == 0 and d // (d & -d) in odd]
 
 
 def _added_rules(e: Experiment) -> list[tuple[str, Rules]]:
@@ -147,25 +147,25 @@ def _valid(e: Experiment, layout: Layout) -> Layout | None:
     return None
 
 
-def _placements(layout: Layout, where: Slice) -> Iterator[Layout]:
+def _placements(layout: Layout, pod: Slice) -> Iterator[Layout]:
     """Yields the layout in its default placement on the torus and in the best placement of another shape, if there are any."""
-    sides = dict(zip(torus.LETTERS, where.dims, strict=True))
+    sides = dict(zip(torus.LETTERS, pod.dims, strict=True))
 
     def shape(assignment: torus.Assignment) -> list:
         return [sorted((sides[letter], n) for letter, n in assignment[axis]) for axis, _ in layout.mesh]
 
     try:
-        default = torus.assignment(layout.mesh, where.dims, layout.torus)
-        assignments = torus.assignments(layout.mesh, where.dims)
+        default = torus.assignment(layout.mesh, pod.dims, layout.torus)
+        assignments = torus.assignments(layout.mesh, pod.dims)
     except LayoutError:
         return
     yield layout
     if other := next((assignment for assignment in assignments if shape(assignment) != shape(default)), None):
-        placement = tuple((axis, torus.as_text(parts, where.dims)) for axis, parts in other.items() if parts)
+        placement = tuple((axis, torus.as_text(parts, pod.dims)) for axis, parts in other.items() if parts)
         yield dataclasses.replace(layout, torus=placement)
 
 
-def _key(layout: Layout, where: Slice) -> Any:
+def _key(layout: Layout, pod: Slice) -> Any:
     """Returns a key that is equal for layouts that differ only in names and in mesh axes of a single device."""
     number = {axis: i for i, (axis, _) in enumerate((axis, size) for axis, size in layout.mesh if size > 1)}
 
@@ -175,7 +175,7 @@ def _key(layout: Layout, where: Slice) -> Any:
     def cutting(rules: Rules) -> tuple:
         return tuple((name, axes) for name, axes in plain(rules) if axes)
 
-    placement = torus.assignment(layout.mesh, where.dims, layout.torus)
+    placement = torus.assignment(layout.mesh, pod.dims, layout.torus)
     components = tuple((path, plain(rules)) for path, rules in layout.components)
     mesh = tuple((size, placement[axis]) for axis, size in layout.mesh if size > 1)
     return mesh, cutting(layout.rules), components, cutting(layout.optimizer), layout.pipelines, layout.balanced
