@@ -58,6 +58,12 @@ def smollm2_chat() -> Experiment:
         name="lamda.smollm2_chat",
         data=LamdaData(cache="chitchat", batch_size=4, length=256, temperature=100.0),
         optimizer=AdamW(schedule=Cosine(peak=2e-4, steps=220, warmup=20, floor=0.1), b2=0.95),
-        train=replace(e.train, steps=220, save_every=110, eval_every=0, freeze=("embedding",), freeze_layers=20),
+        train=replace(
+            e.train,
+            steps=220,
+            checkpoint=replace(e.train.checkpoint, every=110),
+            eval_every=0,
+            finetune=replace(e.train.finetune, freeze=("embedding",), freeze_layers=20),
+        ),
         eval=RateAndRank(split="test", limit=0, batch_size=4),
     )

@@ -1,7 +1,7 @@
 """The families of models: each is plain configuration plus behaviour that is found by its name. No JAX here.
 
 A family is a folder with config.py (`CONFIG`, a frozen dataclass with a ClassVar `family`), model.py, layouts.py, README.md,
-huggingface.py and the like where released checkpoints exist, and family.py, whose `FAMILY` (a models.protocol.Family) ties them
+huggingface.py and the like where released checkpoints exist, and family.py, whose `FAMILY` (a models.family.Family) ties them
 together.
 Registering one is a line in `FAMILIES`.
 """
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from models.errors import UserError, nearest
 
 if TYPE_CHECKING:
-    from models.protocol import Family
+    from models.family import Family
 
 FAMILIES: dict[str, str] = {  # name -> package
     "bert": "models.bert",

@@ -1,25 +1,22 @@
-"""The contract of a model: what the training step asks of every family, and what a family may offer besides.
+"""The contract of a model: what the training step asks of every family, and what a model may offer besides.
 
-A family is a folder of models/ whose family.py describes it (models/families.py). The trainer, the planner and the commands
-know models by the protocols of this file alone.
+The trainer, the planner and the commands know models by this file alone. A model that offers more than a loss inherits the
+classes that say so (`HasOutputs` and those below it): a capability is declared, and is never guessed from a method's name.
 """
 
 import abc
 import dataclasses
 import functools
 import operator
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.execution import Execution
 from models.parts.losses import Loss, Totals
 from models.sharding.component import Component
-from models.sharding.layouts import Recipe
-from models.sharding.remat import Activation
 
 Batch = dict[str, jax.Array]  # arrays by name, with examples (or packed rows of them) in front
 Activations = Any  # a pytree of arrays [rows, positions, dimensions]: what passes from layer to layer
@@ -71,7 +68,6 @@ class Context:
         return dataclasses.replace(self, key=keys, layers=numbers)
 
 
-@runtime_checkable
 class Model(Protocol):
     """What the training step asks of a model: a pytree of parameters (an `nnx.Module`) with pure methods.
 
@@ -115,19 +111,18 @@ class Model(Protocol):
         ...
 
 
-@runtime_checkable
-class HasPrologue(Protocol):
+class HasPrologue(abc.ABC):
     """A staged model with a part that must be computed for the whole batch before its last stack: an encoder, say."""
 
+    @abc.abstractmethod
     def before(self, batch: Batch, context: Context, totals: Totals) -> tuple[Batch, Loss]:
         """Returns arrays with rows in front that `embed` reads as if they were inputs, and the losses added so far."""
-        ...
 
 
-@runtime_checkable
-class ChecksRows(Model, Protocol):
+class ChecksRows(abc.ABC):
     """A model that cannot take every way of dealing rows out to microbatches: one whose routing groups may span rows."""
 
+    @abc.abstractmethod
     def check_rows(self, lengths: Mapping[str, int], microbatches: int) -> None:
         """Raises LayoutError where the model would compute something else in microbatches than in a whole batch.
 
@@ -135,7 +130,6 @@ class ChecksRows(Model, Protocol):
           lengths: positions of a row, by the name of the input.
           microbatches: of the step; a pipeline's come on top.
         """
-        ...
 
 
 class Staged(nnx.Module, abc.ABC):
@@ -201,8 +195,8 @@ class Staged(nnx.Module, abc.ABC):
 
 def prologue_contexts(context: Context) -> tuple[Context, Context]:
     """Returns the contexts of (`HasPrologue.before`, all that follows it), of a model that has a prologue."""
-    prologue, rest = context.split(2)
-    return prologue, rest
+    prologue, others = context.split(2)
+    return prologue, others
 
 
 def part_contexts(context: Context) -> tuple[Context, Context]:
@@ -211,86 +205,44 @@ def part_contexts(context: Context) -> tuple[Context, Context]:
     return embedding, layers
 
 
-@runtime_checkable
-class HasOutputs(Protocol):
-    """A model whose outputs for a batch can be asked for, beside its loss: logits of classes or places, vectors."""
-
-    def __call__(self, batch: Batch) -> jax.Array:
-        """Returns the outputs [B, ...] outside training."""
-        ...
-
-
-@runtime_checkable
-class Classifies(HasOutputs, Protocol):
-    """A model that may name the class of a whole example; its outputs are then logits [B, C], or [B, P, C] for
-    each slot of a packed row."""
-
-    @property
-    def classes(self) -> int:
-        """How many classes there are; 0 where the model names none of a whole example."""
-        ...
-
-
-@runtime_checkable
-class ShowsAttention(Protocol):
-    """A model of pictures that can show where it looks."""
-
-    def attention_maps(self, batch: Batch) -> jax.Array:
-        """Returns how much each part of a picture is attended to, by layer: [layers, B, rows, columns], outside training."""
-        ...
-
-
 class MakeModel(Protocol):
     """Makes a model, parameters and all, from its configuration: the model's class."""
 
     def __call__(self, c: Any, key: jax.Array, scope: Component) -> Model: ...
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Family:
-    """The behaviour of a family of models (models/families.py).
+class HasOutputs(abc.ABC):
+    """A model whose outputs for a batch can be asked for, beside its loss: logits of classes or places, vectors."""
 
-    Attributes:
-      model: the model's class.
-      layouts: the named layouts that suit it.
-      like: names an experiment of the family whose data and evaluation go with a model that comes without any, by its
-        configuration.
-      reads: changes that experiment's data so that the model can read them.
-      resized: makes, of parameters whose shapes depend on the size of what is read, those of another configuration: by name, the
-        function that does so. By default there are none, and weights must have the model's shapes.
-      convention: says what published numbers of parameters count of such a model, for families where they differ.
-      comparable: changes a configuration so that every layout computes the same: nothing random, and stacks deep enough for two
-        pipeline stages of two chunks. It is also given the lengths of a batch's rows, for routing groups within them. By
-        default it changes nothing.
-      activations: the tensors inside its layers that it marks by name, for rematerialisation, the planner and the drawings. A
-        family without any is planned by what its backward pass keeps, cut as the batch is.
-      policies: what a search of plans lets the backward pass keep (models/sharding/remat.py); by default the experiment's choice.
-      searched: the layouts that a search of plans tries for a configuration; by default all of `layouts` that it may vary.
-      hyperparameters: makes the settings of a configuration that a log of a run names beside those of optimizer and data
-        (trainers/measure/mlperf_rules.py).
-      notes: makes the lines about a configuration and its execution that a run prints when it starts.
-      meaning: fields of the configuration, by dotted paths, that change what a model computes, but none of its shapes: weights
-        of a model that differs in one of them are refused.
-      same_outputs: whether two configurations mean the same by the outputs of the components that may start fresh, its heads;
-        else a head is not taken from the other's weights.
-      shared: parameters, by name, that mean the same in every head.
-    """
+    @abc.abstractmethod
+    def __call__(self, batch: Batch) -> jax.Array:
+        """Returns the outputs [B, ...] outside training."""
 
-    model: MakeModel
-    layouts: Mapping[str, Recipe]
-    like: Callable[[Any], str]
-    reads: Callable[[Any, Any], Any] = lambda config, data: data
-    resized: Callable[[Any, Any], Mapping[str, Callable[[Any], Any]]] = lambda ours, theirs: {}
-    convention: Callable[[Any], str] = lambda config: ""
-    comparable: Callable[[Any, Sequence[int]], Any] = lambda config, lengths: config
-    activations: Mapping[str, Activation] = dataclasses.field(default_factory=dict[str, Activation])
-    policies: Sequence[str] = ()
-    searched: Callable[[Any], Mapping[str, Recipe]] | None = None
-    hyperparameters: Callable[[Any], dict[str, Any]] = lambda config: {}
-    notes: Callable[[Any, Execution], list[str]] = lambda config, execution: []
-    meaning: tuple[str, ...] = ()
-    same_outputs: Callable[[Any, Any], bool] = lambda ours, theirs: True
-    shared: frozenset[str] = frozenset()
+
+class Classifies(HasOutputs):
+    """A model that may name the class of a whole example; its outputs are then logits [B, C], or [B, P, C] for
+    each slot of a packed row."""
+
+    @property
+    @abc.abstractmethod
+    def classes(self) -> int:
+        """The number of classes; 0 where the model names none of a whole example."""
+
+
+class ShowsAttention(abc.ABC):
+    """A model of pictures that can show where it looks."""
+
+    @abc.abstractmethod
+    def attention_maps(self, batch: Batch) -> jax.Array:
+        """Returns how much each part of a picture is attended to, by layer: [layers, B, rows, columns], outside training."""
+
+
+class Represents(abc.ABC):
+    """A model that gives a vector of what a row has, such as a picture: those of things that look alike to it are alike."""
+
+    @abc.abstractmethod
+    def vectors(self, batch: Batch) -> jax.Array:
+        """Returns a vector of each row [B, M], outside training; the batch has the arrays of `Decoding.compared`."""
 
 
 class Searchable(Protocol):
@@ -305,61 +257,59 @@ class Searchable(Protocol):
         ...
 
 
-@runtime_checkable
-class Decodes(Searchable, Protocol):
-    """A model that continues sequences (models/parts/decoding.py)."""
+class Decodes(abc.ABC):
+    """A model that continues sequences (models/parts/decoding.py); it is `Searchable`."""
 
-    def start(self, *args: Any) -> Any:
-        """Reads what is attended to (a prompt, a source text, sound, a picture) and returns the state before the first token."""
-        ...
+    @abc.abstractmethod
+    def start(self, batch: Batch, hypotheses: int, steps: int) -> Any:
+        """Returns the state before the first token, of which a few hypotheses a row may grow by up to `steps` tokens.
+
+        Args:
+          batch: the arrays of what is continued or attended to, by name, with rows in front.
+        """
+
+    @abc.abstractmethod
+    def step(self, state: Any, ids_BK: jax.Array, at: jax.Array) -> tuple[jax.Array, Any]:
+        """Returns the next logits and the next state; see Searchable."""
+
+    @abc.abstractmethod
+    def reorder(self, state: Any, parent_BK: jax.Array) -> Any:
+        """Returns the state with its hypotheses in another order; see Searchable."""
 
 
-@runtime_checkable
-class ContinuesText(Decodes, Protocol):
-    """A model that reads text from left to right and continues it: `start(ids [B, S], lengths [B], hypotheses, steps)`."""
+class ContinuesText(Decodes):
+    """A model that reads text from left to right and continues it. `start` reads prompts: `tokens` [B, S], and their `lengths`
+    [B], at least 1; what stands beyond the end of a prompt is not looked at."""
 
     @property
+    @abc.abstractmethod
     def vocab(self) -> int:
-        """How many tokens the model knows."""
-        ...
+        """The number of tokens that the model knows."""
 
     @property
+    @abc.abstractmethod
     def longest(self) -> int | None:
         """The most positions that a text may have; None where nothing bounds it."""
-        ...
 
 
-@runtime_checkable
-class Writes(Protocol):
+class SequenceToSequence(Decodes):
+    """A model that turns a source (a text, sound, a picture) into a text. `start` reads the source's arrays
+    (data.decoding.Decoding.source)."""
+
+    @property
+    @abc.abstractmethod
+    def target_vocab(self) -> int:
+        """The number of tokens that the model can produce."""
+
+
+class Writes(abc.ABC):
     """A model that turns a source into a text in a way of its own, not token by token (CTC, a transducer)."""
 
     @property
+    @abc.abstractmethod
     def target_vocab(self) -> int:
-        """How many tokens the model can produce."""
-        ...
+        """The number of tokens that the model can produce."""
 
+    @abc.abstractmethod
     def write(self, batch: Batch, beams: int, steps: int) -> jax.Array:
         """Returns the likeliest text of each row, int32 [B, steps] with 0 behind it, by so many hypotheses."""
-        ...
-
-
-@runtime_checkable
-class Represents(Protocol):
-    """A model that gives a vector of what a row has, such as a picture: those of things that look alike to it are alike."""
-
-    def vectors(self, batch: Batch) -> jax.Array:
-        """Returns a vector of each row [B, M], outside training; the batch has the arrays of `Decoding.compared`."""
-        ...
-
-
-@runtime_checkable
-class SequenceToSequence(Decodes, Protocol):
-    """A model that turns a source (a text, sound, a picture) into a text: `start(batch, hypotheses, steps)`.
-
-    The batch has the source's arrays by name, with rows in front (data.decoding.Decoding.source).
-    """
-
-    @property
-    def target_vocab(self) -> int:
-        """How many tokens the model can produce."""
-        ...

@@ -36,14 +36,14 @@ STEPS, EVERY = 40, 3  # of a run, and between its saves
 IN_SAVES = 0.75  # of the kills are aimed at saves
 LIMIT = 300  # seconds, after which a start is said to hang
 TEXT = ["--data.cache", "documents", "--model.vocab", "300", "--eval.split", "test", "--eval.batch_size", "8"]
-BEST = ["--train.best", "eval/cross_entropy", "--train.eval_every", "3", "--train.keep", "1"]
+BEST = ["--train.checkpoint.best", "eval/cross_entropy", "--train.eval_every", "3", "--train.checkpoint.keep", "1"]
 KINDS = {  # arguments after `gpt.quickstart --tiny`, and processes
     "one device": (["--layout", "data_parallel:1x1"], 1),
     "eight devices": (["--layout", "fully_sharded:2x4"], 1),
     "pipeline": (["--layout", "pipeline_interleaved:2x2x2"], 1),
-    "LoRA": (["--layout", "data_parallel:1x1", "--train.lora.rank", "4"], 1),
+    "LoRA": (["--layout", "data_parallel:1x1", "--train.finetune.lora.rank", "4"], 1),
     "best by metric": (["--layout", "data_parallel:1x1", *TEXT, *BEST], 1),
-    "two processes": (["--layout", "fully_sharded:2x4", "--train.stall_seconds", "5"], 2),
+    "two processes": (["--layout", "fully_sharded:2x4", "--train.faults.stall_seconds", "5"], 2),
 }
 
 
@@ -89,7 +89,7 @@ class Start:
     def __init__(self, kind: str, workdir: Path, data: Path):
         arguments, processes = KINDS[kind]
         run = ["gpt.quickstart", "--tiny", "--workdir", str(workdir), "--train.steps", str(STEPS)]
-        run += ["--train.save_every", str(EVERY), "--train.log_every", "1", *arguments]
+        run += ["--train.checkpoint.every", str(EVERY), "--train.log_every", "1", *arguments]
         together = {}
         if processes > 1:
             with socket.socket() as free:

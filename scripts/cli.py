@@ -180,7 +180,7 @@ def use_devices_of_all(layout: Layout, detect: bool, stall_seconds: float = 20) 
 
     Args:
       detect: joins other processes even if none of the variables is set.
-      stall_seconds: how long a process may give no sign of life (`train.stall_seconds`). JAX itself ends the others with a
+      stall_seconds: how long a process may give no sign of life (`train.faults.stall_seconds`). JAX itself ends the others with a
         traceback, and only later than trainers/monitoring/stalls.py does.
 
     Raises:

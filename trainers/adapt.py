@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from configs.experiment import Experiment, Lora, Train
+from configs.experiment import Experiment, Finetuning, Lora
 from configs.registry import ConfigError
 from models.errors import nearest
 from models.families import ModelConfig, interchange_of
@@ -59,7 +59,7 @@ def targeted(infos: Infos, lora: Lora, model: ModelConfig) -> list[str]:
                 by_target.setdefault(".".join(parts[i:]), set()).update(names & matrices.keys())
     for target in lora.targets:
         if not by_target.get(target):
-            raise ConfigError(f"train.lora.targets: no matrix is called {target!r}{nearest(target, by_target)}")
+            raise ConfigError(f"train.finetune.lora.targets: no matrix is called {target!r}{nearest(target, by_target)}")
     chosen = set().union(*(by_target[target] for target in lora.targets))
     return [name for name in matrices if name in chosen]
 
@@ -183,25 +183,25 @@ def merged(params: dict[str, Any], lora: Lora) -> dict[str, Any]:
 
 def plain(e: Experiment, params: dict[str, Any]) -> tuple[Experiment, dict[str, Any]]:
     """Returns a trained model's experiment and parameters with adapters merged, as if whole matrices had been trained."""
-    return dataclasses.replace(e, train=dataclasses.replace(e.train, lora=Lora())), merged(params, e.train.lora)
+    return e.with_finetune(lora=Lora()), merged(params, e.train.finetune.lora)
 
 
-def trained(infos: Infos, train: Train) -> frozenset[str]:
+def trained(infos: Infos, finetune: Finetuning) -> frozenset[str]:
     """Returns the names of the parameters that a run changes.
 
     Raises:
-      ConfigError: a prefix of `train.freeze` fits no parameter, or nothing is left to train.
+      ConfigError: a prefix of `train.finetune.freeze` fits no parameter, or nothing is left to train.
     """
     names = set(infos)
-    if train.lora.rank:  # only adapters and fresh components are trained
-        heads = tuple(f"{component}." for component in train.fresh)
+    if finetune.lora.rank:  # only adapters and fresh components are trained
+        heads = tuple(f"{component}." for component in finetune.fresh)
         names = {name for name in names if name.startswith((PREFIX, *heads))}
-    for prefix in train.freeze:
+    for prefix in finetune.freeze:
         frozen = {name for name in infos if f"{name}.".startswith(f"{prefix}.")}
         if not frozen:
             prefixes = {name.rsplit(".", i)[0] for name in infos for i in range(name.count(".") + 1)}
-            raise ConfigError(f"train.freeze: no parameter begins with {prefix!r}{nearest(prefix, prefixes)}")
+            raise ConfigError(f"train.finetune.freeze: no parameter begins with {prefix!r}{nearest(prefix, prefixes)}")
         names -= frozen
     if not names:
-        raise ConfigError(f"train.freeze={train.freeze}: every parameter is frozen")
+        raise ConfigError(f"train.finetune.freeze={finetune.freeze}: every parameter is frozen")
     return frozenset(names)

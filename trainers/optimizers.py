@@ -16,7 +16,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from configs import optimizers as settings
-from configs.experiment import FRESH
+from configs.experiment import Finetuning
 from models.sharding.params import ParamInfo, flatten, nest, param_name
 from models.sharding.pipelines import one_f_one_b
 from models.sharding.pipelines.gpipe import to_stage_order
@@ -58,12 +58,7 @@ def learning_rate(schedule: settings.Schedule) -> optax.Schedule:
 
 
 def make(
-    config: settings.Optimizer,
-    infos: PyTree,
-    clip_norm: float = 0.0,
-    freeze_layers: int = 0,
-    head_rate: float = 1.0,
-    fresh: Sequence[str] = FRESH,
+    config: settings.Optimizer, infos: PyTree, clip_norm: float = 0.0, finetune: Finetuning = Finetuning()
 ) -> optax.GradientTransformation:
     """Returns the optimizer of a configuration.
 
@@ -71,9 +66,7 @@ def make(
       infos: nested dictionaries of ParamInfo, with the structure of the parameters. Those that are moved by a fixed step
         (models.sharding.params.param) have no state, and their gradients no part in the norm.
       clip_norm: global norm to which gradients are clipped first; 0 does not clip.
-      freeze_layers: how many of the lowest layers of every stack get no update.
-      head_rate: factor of the updates of the components in `fresh`.
-      fresh: components that start fresh.
+      finetune: how many of the lowest layers get no update, and a factor of the updates of components that start fresh.
     """
     rate, everything, infos = learning_rate(config.schedule), infos, optimized(infos, infos)
     match config:
@@ -90,11 +83,11 @@ def make(
         case settings.Sgd():
             parts = [optax.trace(config.momentum)] if config.momentum else []
     clip = [optax.clip_by_global_norm(clip_norm)] if clip_norm else []
-    frozen = [_without_lowest(infos, freeze_layers)] if freeze_layers else []
-    head = [_faster(infos, head_rate, fresh)] if head_rate != 1 else []
+    frozen = [_without_lowest(infos, finetune.freeze_layers)] if finetune.freeze_layers else []
+    head = [_faster(infos, finetune.head_rate, finetune.fresh)] if finetune.head_rate != 1 else []
     # Frozen layers are zeroed before and after, so that they count neither in the clipped norm nor in weight decay.
     tx = optax.chain(*frozen, *clip, *parts, optax.scale_by_learning_rate(rate), *head, *frozen)
-    return _beside_moved(tx, everything, freeze_layers)
+    return _beside_moved(tx, everything, finetune.freeze_layers)
 
 
 def optimized(infos: PyTree, tree: PyTree) -> PyTree:

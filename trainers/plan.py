@@ -102,11 +102,11 @@ class Plan:
 
     def with_adapters(self, params: dict[str, Any]) -> dict[str, Any]:
         """Returns the parameters as plain arrays, adapters merged."""
-        return adapt.merged(params, self.experiment.train.lora)
+        return adapt.merged(params, self.experiment.train.finetune.lora)
 
     def in_place(self, params: dict[str, Any]) -> dict[str, Any]:
         """Returns the parameters as the step computes with them: adapters beside their matrices (trainers.adapt.in_place)."""
-        return adapt.in_place(params, self.experiment.train.lora, self.apart)
+        return adapt.in_place(params, self.experiment.train.finetune.lora, self.apart)
 
     def for_model(self, params: dict[str, Any]) -> dict[str, Any]:
         """Returns the parameters as the model takes them: adapters merged, layers in its order."""
@@ -160,11 +160,11 @@ def make_plan(experiment: Experiment, devices: Sequence[Any] | None = None, *, a
     model = abstract_model(experiment, mesh)
     train = experiment.train
     flat = {i.name: dataclasses.replace(i, dtype=jnp.dtype(train.master_dtype)) for i in describe(model)}
-    flat |= adapt.adapters(flat, train.lora, experiment.model)
-    flat = adapt.stored(flat, train.lora)
-    infos, trained = nest(flat), adapt.trained(flat, train)
+    flat |= adapt.adapters(flat, train.finetune.lora, experiment.model)
+    flat = adapt.stored(flat, train.finetune.lora)
+    infos, trained = nest(flat), adapt.trained(flat, train.finetune)
     changed = nest({name: flat[name] for name in trained})
-    tx = optimizers.make(experiment.optimizer, changed, train.clip_norm, train.freeze_layers, train.head_rate, train.fresh)
+    tx = optimizers.make(experiment.optimizer, changed, train.clip_norm, train.finetune)
     plan = Plan(experiment, mesh, model, infos, trained, tx, State(None, None, {}, None), None)
     state = _shapes(plan)
     shardings = None
@@ -221,7 +221,7 @@ def _fresh(plan: Plan, key: jax.Array) -> State:
     scope = dataclasses.replace(plan.model.scope, mesh=None)
     flat = flatten(to_params(family_of(e.model).model(e.model, key, scope)))
     flat = {name: x.astype(e.train.master_dtype) for name, x in flat.items()}
-    flat = adapt.quantized(flat, {info.name: info for info in describe(plan.model)}, e.train.lora)
+    flat = adapt.quantized(flat, {info.name: info for info in describe(plan.model)}, e.train.finetune.lora)
     flat |= adapt.create({k: i for k, i in flatten(plan.infos).items() if k.startswith(adapt.PREFIX)}, key)
     params = nest(flat)
     zero = jnp.zeros((), jnp.int32)

@@ -7,13 +7,13 @@ from typing import Any
 from models.bert.config import BertConfig
 from models.bert.layouts import LAYOUTS
 from models.bert.model import Bert
+from models.family import Family
 from models.parts.activations import DENSE, POLICIES
 from models.parts.heads_config import Head
 from models.parts.transformer_config import MEANING_OF_LM
-from models.protocol import Family
 
 # Experiments whose data and evaluation go with a model that comes without any, by its head.
-_LIKE = {
+_DEFAULT_EXPERIMENTS = {
     "MaskedLm": "bert.base",
     "Classification": "bert.base_mnli",
     "Tagging": "bert.minilm_brown_tags",
@@ -27,8 +27,8 @@ def _computes(head: Head) -> tuple[Any, ...]:
     return type(head), getattr(head, "transform", None), getattr(head, "pooler", None)
 
 
-def _comparable(c: BertConfig, lengths: Sequence[int]) -> BertConfig:
-    """Returns the configuration without dropout, with four layers in the stack; see models.protocol.Family.comparable."""
+def _deterministic(c: BertConfig, lengths: Sequence[int]) -> BertConfig:
+    """Returns the configuration without dropout, with four layers in the stack; see Family.deterministic."""
     del lengths
     return dataclasses.replace(c, layers=4 + c.bare_first, dropout=0.0)
 
@@ -38,9 +38,9 @@ FAMILY = Family(
     layouts=LAYOUTS,
     activations=DENSE,
     policies=POLICIES,
-    like=lambda c: _LIKE[type(c.head).__name__],
-    comparable=_comparable,
-    meaning=(*MEANING_OF_LM, "first_position"),
+    default_experiment=lambda c: _DEFAULT_EXPERIMENTS[type(c.head).__name__],
+    deterministic=_deterministic,
+    semantic_fields=(*MEANING_OF_LM, "first_position"),
     same_outputs=lambda ours, theirs: _computes(ours.head) == _computes(theirs.head),
     shared=frozenset({"head.pooler", "head.pooler_bias"}),
 )

@@ -15,12 +15,12 @@ from models.parts.attention.mask import AttentionMask
 from models.parts.layers import Embedding, dropout, sinusoids
 from models.parts.losses import Loss, Totals, zero_loss
 from models.parts.transformer import Block
-from models.protocol import Batch, Context, Staged
+from models.protocol import Batch, Classifies, Context, Staged
 from models.sharding.component import Component
 from models.sharding.params import stack_modules
 
 
-class Bert(Staged):
+class Bert(Staged, Classifies):
     """The whole model. Parameters only; every method is a pure function of them and its arguments."""
 
     def __init__(self, c: BertConfig, key: jax.Array, scope: Component):
@@ -68,7 +68,7 @@ class Bert(Staged):
 
     @property
     def classes(self) -> int:
-        """How many classes of whole examples the head has; 0 where it has none."""
+        """The number of classes of whole examples that the head has; 0 where it has none."""
         return self.head.classes
 
     def embed(self, batch: Batch, context: Context) -> jax.Array:

@@ -7,17 +7,17 @@ from typing import Any
 from models.conformer.config import ConformerConfig
 from models.conformer.layouts import LAYOUTS
 from models.conformer.model import Conformer
+from models.family import Family
 from models.parts.activations import DENSE, POLICIES
-from models.protocol import Family
 
 
-def comparable(c: ConformerConfig, lengths: Sequence[int]) -> ConformerConfig:
-    """Returns the configuration with nothing random; see Family.comparable. What is drawn of codes is the same everywhere."""
+def deterministic(c: ConformerConfig, lengths: Sequence[int]) -> ConformerConfig:
+    """Returns the configuration with nothing random; see Family.deterministic. What is drawn of codes is the same everywhere."""
     del lengths
     return dataclasses.replace(c, layers=4, dropout=0.0)
 
 
-def reads(c: ConformerConfig, data: Any) -> Any:
+def adapt_data(c: ConformerConfig, data: Any) -> Any:
     """Returns the data as the model hears it."""
     if c.front == "waveform":  # which has no bands of frequency to hide
         return dataclasses.replace(data, front="waveform", augment=dataclasses.replace(data.augment, bands=0, stretches=0))
@@ -42,10 +42,10 @@ FAMILY = Family(
     layouts=LAYOUTS,
     activations=DENSE,
     policies=POLICIES,
-    like=lambda c: "conformer.large",
-    reads=reads,
+    default_experiment=lambda c: "conformer.large",
+    adapt_data=adapt_data,
     convention=convention,
-    comparable=comparable,
-    meaning=("conv_norm", "positions", "norm_eps"),
+    deterministic=deterministic,
+    semantic_fields=("conv_norm", "positions", "norm_eps"),
     same_outputs=lambda ours, theirs: ours.objective == theirs.objective,
 )

@@ -19,12 +19,12 @@ from models.conformer.transducer import Transducer
 from models.parts.conformer import Block, block_of, heard, run_blocks
 from models.parts.layers import Norm, add_bias, dropout, project
 from models.parts.losses import Loss, Totals, token_loss, zero_loss
-from models.protocol import Activations, Batch, Context, Staged
+from models.protocol import Activations, Batch, Context, HasPrologue, Staged, Writes
 from models.sharding.component import Component
 from models.sharding.params import normal, param, stack_modules, zeros
 
 
-class Conformer(Staged):
+class Conformer(Staged, HasPrologue, Writes):
     """A front, a stack of blocks, and a head for the objective.
 
     Batches have `frames` [B, T, F], `frames_segments` int32 [B, T] (utterances from 1; 0 is padding), and `targets`,
@@ -165,10 +165,11 @@ class Conformer(Staged):
 
     def features(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """Returns (the last block's output [B, S, M] outside training, nothing hidden; the utterance of each position)."""
-        return self.listened(batch, Context.evaluation())[0], self._segments(batch)
+        return self.encode(batch, Context.evaluation())[0], self._segments(batch)
 
-    def listened(self, batch: Batch, context: Context) -> tuple[jax.Array, Loss]:
-        """Returns (the last block's output [B, S, M], the drift of batch norms): what a larger model hears of sounds."""
+    def encode(self, batch: Batch, context: Context, totals: Totals | None = None) -> tuple[jax.Array, Loss]:
+        """Returns (the last block's output [B, S, M], the drift of batch norms), for larger models too."""
+        del totals
         segments_BS = self._segments(batch)
         x_BSM = self.front(batch["frames"].astype(self.scope.dtype), batch["frames_segments"])
         first, context = context.split(2)

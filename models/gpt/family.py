@@ -3,14 +3,13 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from models.family import Family
 from models.gpt.config import GptConfig
 from models.gpt.layouts import LAYOUTS, WITH_EXPERTS
 from models.gpt.model import Gpt
 from models.parts.activations import POLICIES_WITH_EXPERTS
 from models.parts.activations import WITH_EXPERTS as ACTIVATIONS
-from models.parts.moe.layer import hyperparameters, notes
 from models.parts.transformer_config import MEANING_OF_LM
-from models.protocol import Family
 from models.sharding.layouts import Recipe
 
 MEANING_OF_MIXTURES = (
@@ -27,8 +26,8 @@ MEANING_OF_MIXTURES = (
 )
 
 
-def comparable(c: GptConfig, lengths: Sequence[int]) -> GptConfig:
-    """Returns the configuration with nothing random; see Family.comparable. Routing groups lie within rows."""
+def deterministic(c: GptConfig, lengths: Sequence[int]) -> GptConfig:
+    """Returns the configuration with nothing random; see Family.deterministic. Routing groups lie within rows."""
     layers = c.leading_layers + 4 * len(c.layer_group)
     return dataclasses.replace(c, layers=layers, dropout=0.0, moe=c.moe and c.moe.comparable(min(lengths)))
 
@@ -46,10 +45,8 @@ FAMILY = Family(
     layouts=LAYOUTS,
     activations=ACTIVATIONS,
     policies=POLICIES_WITH_EXPERTS,
-    like=lambda c: "gpt.gpt2_124m",
-    comparable=comparable,
+    default_experiment=lambda c: "gpt.gpt2_124m",
+    deterministic=deterministic,
     searched=searched,
-    meaning=(*MEANING_OF_LM, *MEANING_OF_MIXTURES),
-    hyperparameters=lambda c: hyperparameters(c.moe),
-    notes=lambda c, execution: notes(c.moe, c.hidden_dim, execution),
+    semantic_fields=(*MEANING_OF_LM, *MEANING_OF_MIXTURES),
 )

@@ -5,7 +5,6 @@ B rows, L positions, K hypotheses, T cached positions, M model, V vocabulary. Th
 
 import dataclasses
 from collections.abc import Mapping
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -14,14 +13,15 @@ from flax import nnx
 from models.gpt.config import GptConfig
 from models.parts import preferences, transformer
 from models.parts.attention.mask import AttentionMask, arrange
+from models.parts.decoder import Cache, Decoder
 from models.parts.kv_cache import LayerCache, Slots, to_cache
-from models.parts.layer_group import LayerGroup, run_groups
+from models.parts.layer_group import LayerGroup, routers_loss, run_groups
 from models.parts.layers import Embedding, dropout, sinusoids
-from models.parts.losses import Loss, Totals, log_probabilities, token_loss_in_chunks, zero_loss
-from models.parts.moe.layer import check_groups, routing_loss
+from models.parts.losses import Loss, Totals, log_probabilities, token_loss_in_chunks
+from models.parts.moe.layer import check_groups
 from models.parts.preferences import preference_loss
-from models.parts.transformer import AttentionInputs, Block, LayerSettings, Statistics
-from models.protocol import Batch, Context, Staged
+from models.parts.transformer import AttentionInputs, Block, Key, LayerSettings, Statistics
+from models.protocol import Batch, ChecksRows, Context, ContinuesText, HasOutputs
 from models.sharding.component import Component
 from models.sharding.params import normal, param, stack_modules, zeros
 
@@ -36,8 +36,8 @@ class Softmax(nnx.Module):
         self.bias = param(key, (c.vocab,), ("vocab",), zeros, scope) if c.softmax_bias else None
 
 
-class Gpt(Staged):
-    """The whole model. Parameters only; every method is a pure function of them and its arguments."""
+class Gpt(Decoder, ContinuesText, ChecksRows, HasOutputs):
+    """A decoder without a source."""
 
     def __init__(self, c: GptConfig, key: jax.Array, scope: Component):
         k1, k2, k3, k4 = jax.random.split(key, 4)
@@ -63,10 +63,10 @@ class Gpt(Staged):
         """Returns the logits [B, L, V] of the token after each, outside training."""
         segments_BL, positions_BL = batch["segments"], batch["positions"]
         g = self._attention_inputs(positions_BL, self._mask(segments_BL, batch), segments_BL)
-        x_BLM = self._embed(batch["tokens"], positions_BL)
-        for layers in self._stacks:
+        x_BLM = self.embed_tokens(batch["tokens"], positions_BL, None)
+        for layers in self.stacks:
             x_BLM, _ = self._run(layers, x_BLM, g, Context.evaluation().for_layers(depth(layers)))
-        return self._logits(x_BLM)
+        return self.output_logits(x_BLM)
 
     @property
     def coupled(self) -> tuple[str, ...]:
@@ -75,7 +75,7 @@ class Gpt(Staged):
         return (self.scope.path,) if pooled else ()
 
     @property
-    def _stacks(self) -> list[Block | LayerGroup]:
+    def stacks(self) -> list[Block | LayerGroup]:
         """The stacks of layers, in order."""
         return [self.decoder] if self.leading is None else [self.leading, self.decoder]
 
@@ -91,16 +91,13 @@ class Gpt(Staged):
     # a token counts: 0 not at all. Those of preference pairs also have `reference` and `betas` (models/parts/preferences.py).
     # Between `embed` and `head_loss` positions are in the layout's order (models/parts/attention/mask.py).
 
-    stack_name: ClassVar[str] = "decoder"
-
     def embed(self, batch: Batch, context: Context) -> jax.Array:
         """Returns the input [B, L, M] of the stack: the embedding, and what leading layers make of it."""
         tokens_BL, positions_BL = (arrange(batch[name], self.scope) for name in ("tokens", "positions"))
-        x_BLM = self._embed(tokens_BL, positions_BL)
         if self.leading is None:
-            return dropout(x_BLM, self.c.dropout, context.key)
+            return self.embed_tokens(tokens_BL, positions_BL, context.key)
         embedding, layers = context.split(2)
-        x_BLM = dropout(x_BLM, self.c.dropout, embedding.key)
+        x_BLM = self.embed_tokens(tokens_BL, positions_BL, embedding.key)
         return self._run(self.leading, x_BLM, self._arranged(batch), layers.for_layers(self.c.leading_layers))[0]
 
     def apply_layers(
@@ -108,29 +105,27 @@ class Gpt(Staged):
     ) -> tuple[jax.Array, Loss]:
         """Runs some of the layers; see Staged."""
         x_BLM, statistics = self._run(blocks, x_BLM, self._arranged(batch), context)
-        if self.c.moe is None:
-            return x_BLM, zero_loss(x_BLM.dtype)
-        return x_BLM, routing_loss(self.c.moe, statistics, totals["real"], "decoder")
+        return x_BLM, routers_loss(self.c.moe, statistics, totals["real"], "decoder", x_BLM.dtype)
 
     def head_loss(self, x_BLM: jax.Array, batch: Batch, context: Context, totals: Totals) -> Loss:
         """Returns the cross-entropy of the last layer's output, of preference pairs DPO's loss; see Staged."""
         del context
         targets_BL, used_BL = (arrange(x, self.scope) for x in following(batch))
         if preferences.NEEDED in batch:
-            logp_BL = log_probabilities(self._logits, x_BLM, targets_BL, self.scope)
+            logp_BL = log_probabilities(self.output_logits, x_BLM, targets_BL, self.scope)
             segments_BL, c = arrange(batch["segments"], self.scope), self.c
             return preference_loss(logp_BL, used_BL, segments_BL, batch, totals["pairs"], c.label_smoothing)
         return token_loss_in_chunks(
-            self._logits, x_BLM, targets_BL, used_BL, totals["tokens"], self.c.label_smoothing, self.scope
+            self.output_logits, x_BLM, targets_BL, used_BL, totals["tokens"], self.c.label_smoothing, self.scope
         )
 
     def totals(self, batch: Batch) -> Totals:
         """Returns how much all tokens count, over which the loss is a mean; how many there are, for routers' losses; and how many
         preference pairs."""
-        counted = {"tokens": jnp.sum(following(batch)[1])}
+        totals = {"tokens": jnp.sum(following(batch)[1]), "real": jnp.sum(batch["segments"] > 0)}
         if preferences.NEEDED in batch:
-            counted["pairs"] = preferences.count(batch)
-        return counted if self.c.moe is None else counted | {"real": jnp.sum(batch["segments"] > 0)}
+            totals["pairs"] = preferences.count(batch)
+        return totals
 
     def units(self, batch: Batch) -> dict[str, jax.Array]:
         """Returns the number of tokens, padding left out."""
@@ -170,29 +165,33 @@ class Gpt(Staged):
             numbers = self.c.leading_layers + numbers[:, None] * len(self.c.layer_group) + own
         return transformer.kinds(self.c, numbers)
 
-    def _embed(self, ids_BL: jax.Array, positions_BL: jax.Array) -> jax.Array:
+    def embed_tokens(self, ids_BL: jax.Array, positions_BL: jax.Array, key: Key) -> jax.Array:
+        """Returns the first layer's input [B, L, M]; see Decoder."""
         dtype = self.scope.dtype
         x_BLM = self.embedding(ids_BL, dtype)
         if self.c.embedding_scale != 1:
             x_BLM *= jnp.asarray(self.c.embedding_scale, dtype)
         if self.c.positions == "sinusoidal":
-            return x_BLM + sinusoids(positions_BL, self.c.model_dim, dtype)
-        return x_BLM if self.position_embedding is None else x_BLM + self.position_embedding(positions_BL, dtype)
+            x_BLM += sinusoids(positions_BL, self.c.model_dim, dtype)
+        elif self.position_embedding is not None:
+            x_BLM += self.position_embedding(positions_BL, dtype)
+        return dropout(x_BLM, self.c.dropout, key)
 
-    def _logits(self, x_BLM: jax.Array) -> jax.Array:
+    def output_logits(self, x_BLM: jax.Array) -> jax.Array:
+        """Returns the logits [B, L, V] of the last layer's output; see Decoder."""
         if self.final_norm is not None:
             x_BLM = self.final_norm(x_BLM)
         if self.softmax.weight is None:
             w_MV, scope = self.embedding.table[...].T, self.embedding.scope
         else:
             w_MV, scope = self.softmax.weight[...], self.softmax.scope
-        return transformer.logits(self.c, x_BLM, w_MV, self.softmax.bias, scope)
+        return transformer.logits(x_BLM, w_MV, scope, bias=self.softmax.bias, cap=self.c.softmax_cap)
 
-    # --- generation, a token at a time ---
+    # --- generation ---
 
     @property
     def vocab(self) -> int:
-        """How many tokens the model knows."""
+        """The number of tokens that the model knows."""
         return self.c.vocab
 
     @property
@@ -200,74 +199,27 @@ class Gpt(Staged):
         """The most positions that a text may have; None where nothing bounds it."""
         return self.c.max_positions or None
 
-    def start(self, ids_BS: jax.Array, lengths_B: jax.Array, hypotheses: int, steps: int) -> "Cache":
-        """Reads B prompts and prepares `hypotheses` continuations of each, of up to `steps` tokens.
-
-        Args:
-          ids_BS: prompts from the left; what stands beyond their end is not looked at.
-          lengths_B: of the prompts, at least 1.
-        """
-        c, size = self.c, ids_BS.shape[1]
+    def start(self, batch: Batch, hypotheses: int, steps: int) -> Cache:
+        """Reads B prompts, and prepares `hypotheses` continuations of each, of up to `steps` tokens; see ContinuesText."""
+        ids_BS, lengths_B = batch["tokens"], batch["lengths"]
+        (rows, size), c = ids_BS.shape, self.c
         positions_BS = jnp.broadcast_to(jnp.arange(size), ids_BS.shape)
         segments_BS = (positions_BS < lengths_B[:, None]).astype(jnp.int32)
         mask = AttentionMask.for_rows(segments_BS, segments_BS, causal=not c.prefix)
-        slots = Slots.empty(len(ids_BS), hypotheses, steps, lengths_B - 1, size)
-        g, x_BSM = self._attention_inputs(positions_BS, mask, segments_BS, slots.reach_B1), self._embed(ids_BS, positions_BS)
-        heads = None if c.latent else "act_heads" if c.groups == c.heads else "act_kv_heads"
-        names = ("batch", None, heads, None)
+        slots = Slots.empty(rows, hypotheses, steps, lengths_B - 1, size)
+        g = self._attention_inputs(positions_BS, mask, segments_BS, slots.reach_B1)
+        x_BSM = self.embed_tokens(ids_BS, positions_BS, None)
 
         def grown(x_BSGD: jax.Array) -> jax.Array:
-            return self.scope.shard(jnp.pad(x_BSGD, ((0, 0), (0, steps * hypotheses), (0, 0), (0, 0))), *names)
+            return self.scope.shard(jnp.pad(x_BSGD, ((0, 0), (0, steps * hypotheses), (0, 0), (0, 0))), *self.cache_axes)
 
-        blocks, layers = [], []
-        for layer_stack in self._stacks:
+        layers = []
+        for layer_stack in self.stacks:
             kinds = self._kinds(layer_stack, jnp.arange(depth(layer_stack)))
             x_BSM, read = transformer.keys_values(layer_stack, c, x_BSM, g, kinds)
-            blocks += [block for unit in transformer.unstacked(layer_stack) for block in unit.layers]
             layers += [LayerCache(to_cache((grown(k), grown(v)))) for unit in transformer.unstacked(read) for k, v in unit]
         last_B = jnp.take_along_axis(ids_BS, lengths_B[:, None] - 1, axis=1)[:, 0]
-        return Cache(blocks, layers, slots, last_B)
-
-    def step(self, cache: "Cache", ids_BK: jax.Array, at: jax.Array) -> tuple[jax.Array, "Cache"]:
-        """Logits [B, K, V] of the token after `ids`, the `at`-th of the continuation, and the cache with them in it.
-
-        At 0 the prompt's last token takes their place. Hypotheses may be at different places: `at` is a scalar, or [B, K].
-        """
-        step = cache.slots.at(jnp.asarray(at))
-        ids_BK = jnp.where(at == 0, cache.last_B[:, None], ids_BK)
-        positions_BK = jnp.broadcast_to(step.positions_BK, ids_BK.shape)
-        x_R1M = self._embed(ids_BK.reshape(-1, 1), positions_BK.reshape(-1, 1))
-        g, layers = transformer.cached_attention_inputs(self.c, step), []
-        if self.c.moe is not None:
-            g = dataclasses.replace(g, real_BL=jnp.ones(x_R1M.shape[:2], bool))
-        for i, (block, layer) in enumerate(zip(cache.blocks, cache.layers, strict=True)):
-            x_R1M, layer = transformer.decoded(block, x_R1M, g, layer, transformer.kinds(self.c, jnp.array(i)))
-            layers.append(layer)
-        logits_BKV = self._logits(x_R1M).reshape(*ids_BK.shape, -1)
-        return logits_BKV, dataclasses.replace(cache, layers=layers, slots=step.slots)
-
-    @staticmethod
-    def reorder(cache: "Cache", parent_BK: jax.Array) -> "Cache":
-        """The cache in which hypothesis k of a prompt continues what hypothesis parent[b, k] was."""
-        return dataclasses.replace(cache, slots=cache.slots.reordered(parent_BK))
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Cache:
-    """What generation remembers.
-
-    Attributes:
-      blocks: the model's layers, one by one (transformer.unstacked).
-      layers: of each layer, what its slots hold.
-      slots: which position each holds, and whose.
-      last_B: each prompt's last token.
-    """
-
-    blocks: list[Block]
-    layers: list[LayerCache]
-    slots: Slots
-    last_B: jax.Array
+        return Cache(self.blocks, layers, slots, last_B, jnp.ones(rows, bool))
 
 
 def depth(layers: Block | LayerGroup) -> int:

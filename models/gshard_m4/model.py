@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 
 from models.gshard_m4.config import GShardM4Config
-from models.parts.encoder_decoder import EncoderDecoder, Side
-from models.parts.layers import Embedding, dropout, project, sinusoids
+from models.parts import transformer
+from models.parts.encoder_decoder import EncoderDecoder
+from models.parts.layers import Embedding, dropout, sinusoids
 from models.parts.transformer import Key
 from models.protocol import Batch
 from models.sharding.component import Component
@@ -29,27 +30,33 @@ class GShardM4(EncoderDecoder):
         self.scope = scope
         self.source_embedding = Embedding(c.source_vocab, m, k1, scope / "source_embedding")
         self.target_embedding = Embedding(c.target_vocab, m, k2, scope / "target_embedding")
-        self._make_stacks(k3, k4)
+        self.make_encoder(k3)
+        self.make_decoder(k4)
         self.softmax = param(k5, (m, c.target_vocab), ("embed", "vocab"), normal(m**-0.5), scope / "softmax")
 
     @property
     def target_vocab(self) -> int:
-        """How many tokens the model can produce."""
+        """The number of tokens that the model can produce."""
         return self.c.target_vocab
 
     def units(self, batch: Batch) -> dict[str, jax.Array]:
         """Returns the number of tokens of the target side, which translation throughput counts."""
         return {"tokens": jnp.sum(batch["targets_segments"] > 0)}
 
-    def embed_tokens(self, side: Side, ids_BL: jax.Array, positions_BL: jax.Array, key: Key) -> jax.Array:
-        """Returns the first layer's input [B, L, M] of either stack; see EncoderDecoder."""
-        table, dtype = {"input": self.source_embedding, "target": self.target_embedding}[side], self.scope.dtype
-        x_BLM = table(ids_BL, dtype)
+    def embed_source(self, batch: Batch, key: Key) -> jax.Array:
+        """Returns the encoder's input [B, S, M]; see Encoder."""
+        return self._embed(self.source_embedding, batch["inputs"], self.source_places(batch)[1], key)
+
+    def embed_tokens(self, ids_BL: jax.Array, positions_BL: jax.Array, key: Key) -> jax.Array:
+        """Returns the decoder's input [B, L, M]; see Decoder."""
+        return self._embed(self.target_embedding, ids_BL, positions_BL, key)
+
+    def _embed(self, table: Embedding, ids_BL: jax.Array, positions_BL: jax.Array, key: Key) -> jax.Array:
+        x_BLM = table(ids_BL, self.scope.dtype)
         if self.c.positions == "sinusoidal":
-            x_BLM += sinusoids(positions_BL, self.c.model_dim, dtype)
+            x_BLM += sinusoids(positions_BL, self.c.model_dim, x_BLM.dtype)
         return dropout(x_BLM, self.c.dropout, key)
 
     def logits(self, x_BLM: jax.Array) -> jax.Array:
-        """Returns the output logits [B, L, V]; see EncoderDecoder."""
-        scope = self.scope / "softmax"
-        return scope.shard(project(x_BLM, self.softmax[...], scope), "batch", "length", "act_vocab")
+        """Returns the output logits [B, L, V]; see SourceDecoder."""
+        return transformer.logits(x_BLM, self.softmax[...], self.scope / "softmax")

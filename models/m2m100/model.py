@@ -7,8 +7,8 @@ norms and biases, sinusoidal positions. A source begins with the token of its la
 import jax
 
 from models.m2m100.config import M2M100Config
-from models.parts.encoder_decoder import EncoderDecoder, Side
-from models.parts.layers import Embedding, dropout, project, sinusoids
+from models.parts.encoder_decoder import EncoderDecoder
+from models.parts.layers import Embedding, dropout, sinusoids
 from models.parts.transformer import Key
 from models.sharding.component import Component
 
@@ -23,23 +23,13 @@ class M2M100(EncoderDecoder):
         self.c: M2M100Config = c
         self.scope = scope
         self.embedding = Embedding(c.vocab, c.model_dim, k1, scope / "embedding", std=c.model_dim**-0.5)
-        self._make_stacks(k2, k3)
+        self.make_encoder(k2)
+        self.make_decoder(k3)
 
-    @property
-    def target_vocab(self) -> int:
-        """How many tokens the model can produce."""
-        return self.c.vocab
-
-    def embed_tokens(self, side: Side, ids_BL: jax.Array, positions_BL: jax.Array, key: Key) -> jax.Array:
-        """Returns the first layer's input [B, L, M] of either stack; see EncoderDecoder."""
-        del side
+    def embed_tokens(self, ids_BL: jax.Array, positions_BL: jax.Array, key: Key) -> jax.Array:
+        """Returns the first layer's input [B, L, M] of either stack; see Decoder."""
         m, dtype = self.c.model_dim, self.scope.dtype
         x_BLM = self.embedding(ids_BL, dtype) * m**0.5
         if self.c.positions == "sinusoidal":
             x_BLM += sinusoids(positions_BL + FIRST_POSITION, m, dtype)
         return dropout(x_BLM, self.c.dropout, key)
-
-    def logits(self, x_BLM: jax.Array) -> jax.Array:
-        """Returns the output logits [B, L, V]; see EncoderDecoder."""
-        scope = self.embedding.scope
-        return scope.shard(project(x_BLM, self.embedding.table[...].T, scope), "batch", "length", "act_vocab")

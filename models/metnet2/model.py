@@ -12,7 +12,7 @@ from models.metnet2.config import MetNet2Config
 from models.parts import convolution
 from models.parts.convolution import Conv, Pointwise
 from models.parts.losses import Loss, Ratio, Totals, cross_entropy, per
-from models.protocol import Batch, Context
+from models.protocol import Batch, Context, HasOutputs
 from models.sharding.component import Component
 from models.sharding.params import normal, param, scan, stack_modules, zeros
 
@@ -126,7 +126,7 @@ class Frames(nnx.Module):
         return state_BHWD
 
 
-class MetNet2(nnx.Module):
+class MetNet2(nnx.Module, HasOutputs):
     """Frames, context, the inner part of it at the target's resolution, and a distribution over classes at each point."""
 
     coupled = ()

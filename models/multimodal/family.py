@@ -4,24 +4,23 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from models.family import deterministic_encoder_decoder, encoder_decoder
 from models.multimodal.config import MultimodalConfig
 from models.multimodal.layouts import LAYOUTS
 from models.multimodal.model import Multimodal
-from models.parts import encoder_decoder
-from models.protocol import Family
-from models.vit.family import comparable as comparable_vit
+from models.vit.family import deterministic as deterministic_vit
 
 
-def comparable(c: MultimodalConfig, lengths: Sequence[int]) -> MultimodalConfig:
-    """Returns the configuration with nothing random; see Family.comparable."""
+def deterministic(c: MultimodalConfig, lengths: Sequence[int]) -> MultimodalConfig:
+    """Returns the configuration with nothing random; see Family.deterministic."""
     changed: dict[str, Any] = {}
     if c.vision:
-        changed["vision"] = comparable_vit(c.vision, lengths)
+        changed["vision"] = deterministic_vit(c.vision, lengths)
     for name in ("conformer", "whisper"):
         if tower := getattr(c, name):
             changed[name] = dataclasses.replace(tower, dropout=0.0)
     texts = [n for n in lengths if n <= c.max_positions]  # rows of text, not of frames
-    plain: Any = encoder_decoder.comparable(c, texts or lengths)
+    plain: Any = deterministic_encoder_decoder(c, texts or lengths)
     return dataclasses.replace(plain, **changed)
 
 
@@ -32,5 +31,11 @@ def convention(c: MultimodalConfig) -> str:
     return f"{towers}, the maps to the decoder's width, and the decoder with its one table"
 
 
-_BASE = encoder_decoder.family(Multimodal, LAYOUTS, like=lambda c: "multimodal.quickstart", meaning=())
-FAMILY: Family = dataclasses.replace(_BASE, comparable=comparable, convention=convention, searched=lambda c: LAYOUTS)
+FAMILY = encoder_decoder(
+    Multimodal,
+    LAYOUTS,
+    default_experiment=lambda c: "multimodal.quickstart",
+    deterministic=deterministic,
+    convention=convention,
+    searched=lambda c: LAYOUTS,
+)

@@ -94,8 +94,8 @@ class MaskedLmHead(TransformedHead):
         return self._logits(_take(x_BLM, batch["slots"], self.scope), embedding)
 
     def _logits(self, x_BPM: jax.Array, embedding: Embedding) -> jax.Array:
-        table_VM = embedding.table[...]
-        return transformer.logits(self.c, self.transformed(x_BPM), table_VM.T, self.bias, embedding.scope, positions=None)
+        x_BPM, w_MV = self.transformed(x_BPM), embedding.table[...].T
+        return transformer.logits(x_BPM, w_MV, embedding.scope, bias=self.bias, cap=self.c.softmax_cap, positions=None)
 
     def loss(self, x_BLM: jax.Array, batch: Batch, embedding: Embedding, context: Context, totals: Totals) -> Loss:
         del context

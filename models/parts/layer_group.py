@@ -4,9 +4,13 @@ B rows, L positions, M model.
 """
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from models.parts.layers import split_key
+from models.parts.losses import Loss, zero_loss
+from models.parts.moe.config import MoeConfig
+from models.parts.moe.layer import routing_loss
 from models.parts.transformer import AttentionInputs, Block, Key, LayerCache, LayerSettings, Statistics
 from models.parts.transformer_config import StackConfig
 from models.sharding.component import Component
@@ -43,8 +47,8 @@ class LayerGroup(nnx.Module):
         kept, statistics = [], {}
         keys = split_key(key, len(self.names))
         for i, layer in enumerate(self.layers):
-            x_BLM, (cache, found) = layer(x_BLM, g, caches[i] if caches else None, keys[i], kind and kind.at(i))
-            statistics |= found
+            x_BLM, (cache, new) = layer(x_BLM, g, caches[i] if caches else None, keys[i], kind and kind.at(i))
+            statistics |= new
             kept.append(cache)
         return x_BLM, (kept, statistics)
 
@@ -64,3 +68,14 @@ def run_groups(
         return x_BLM, statistics
 
     return scan(unit, x_BLM, (units, keys, of_layers), g, scope=scope)
+
+
+def routers_loss(c: MoeConfig | None, statistics: Statistics, total: jax.Array, stack: str, dtype: jnp.dtype) -> Loss:
+    """Returns what the mixtures of a stack add to the loss; zero where there are none.
+
+    Args:
+      total: tokens of the whole batch.
+      stack: names the stack in the metrics.
+      dtype: of the stack's activations.
+    """
+    return zero_loss(dtype) if c is None else routing_loss(c, statistics, total, stack)

@@ -93,6 +93,12 @@ class Embedding(nnx.Module):
         return self.scope.shard(x_BLM, "batch", "res_length", "act_embed")
 
 
+def add_positions(x_BLM: jax.Array, table: nnx.Param, positions_BL: jax.Array, scope: Component) -> jax.Array:
+    """Returns x with the vectors of its positions from a learned table [positions, M], looked up whole as those of tokens are."""
+    table_PM = scope.shard(table[...].astype(x_BLM.dtype), None, None)
+    return scope.shard(x_BLM + table_PM[positions_BL], "batch", "res_length", "act_embed")
+
+
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "relu": jax.nn.relu,
     "gelu": lambda x: jax.nn.gelu(x, approximate=False),  # by the error function: BERT

@@ -23,7 +23,7 @@ from models.parts.layers import FeedForward, Norm, add_bias, dropout, project, s
 from models.parts.losses import Ratio
 from models.parts.moe.config import MoeConfig
 from models.parts.moe.layer import Moe
-from models.parts.transformer_config import BlockConfig, LmConfig
+from models.parts.transformer_config import BlockConfig
 from models.sharding.component import Component
 from models.sharding.params import scan
 
@@ -367,13 +367,20 @@ def keys_values(
 
 
 def logits(
-    c: LmConfig, x_BLM: jax.Array, w_MV: jax.Array, bias: nnx.Param | None, scope: Component, *, positions: str | None = "length"
+    x_BLM: jax.Array,
+    w_MV: jax.Array,
+    scope: Component,
+    *,
+    bias: nnx.Param | None = None,
+    cap: float = 0.0,
+    positions: str | None = "length",
 ) -> jax.Array:
-    """Returns the output logits [B, L, V] of the last layer's vectors, capped as the config says.
+    """Returns the output logits [B, L, V] of the last layer's vectors.
 
     Args:
       scope: the component that owns the matrix: the embedding where it is tied.
+      cap: bounds them softly (layers.soft_cap).
       positions: the logical name of the second dimension.
     """
     y_BLV = add_bias(project(x_BLM, w_MV, scope), bias)
-    return soft_cap(scope.shard(y_BLV, "batch", positions, "act_vocab"), c.softmax_cap)
+    return soft_cap(scope.shard(y_BLV, "batch", positions, "act_vocab"), cap)

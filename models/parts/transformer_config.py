@@ -1,7 +1,6 @@
 """The settings of dense Transformer layers, and of language models made of them. No JAX here: configs are plain data."""
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 from models.parts.attention.config import Latent, LayerVariant, Rotary
@@ -23,7 +22,7 @@ def check_dropout(rate: float) -> None:
         raise ValueError(f"dropout={rate}: is rounded to a multiple of 1/256; nearest that can be had: {fits}")
 
 
-# Settings that change what a Transformer computes, but none of its shapes (models.protocol.Family.meaning).
+# Settings that change what a Transformer computes, but none of its shapes (models.family.Family.semantic_fields).
 MEANING_OF_BLOCKS = (
     "order",
     "norm",
@@ -336,9 +335,3 @@ class EncoderDecoderConfig(StackConfig):
             moe=moe,
             dropout=0.1,
         )
-
-
-def comparable(c: LmConfig, lengths: Sequence[int]) -> LmConfig:
-    """Returns the configuration without dropout, with four layers; see models.protocol.Family.comparable."""
-    del lengths
-    return dataclasses.replace(c, layers=4, dropout=0.0)

@@ -2,7 +2,7 @@
 
 "none" keeps all, "full" recomputes the layer from its input, "dots" keeps the products of its weights; names joined by "+", as
 "attention_in+context+gate", keep these activations and recompute the rest. A family names its activations in one table
-(models.protocol.Family), which the planner and the drawings read as well.
+(models.family.Family), which the planner and the drawings read as well.
 """
 
 import dataclasses

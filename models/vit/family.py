@@ -6,19 +6,18 @@ from typing import Any
 
 import numpy as np
 
+from models.family import Family
 from models.parts.activations import POLICIES_WITH_EXPERTS
 from models.parts.activations import WITH_EXPERTS as ACTIVATIONS
-from models.parts.moe.layer import hyperparameters, notes
 from models.parts.transformer_config import MEANING_OF_BLOCKS
-from models.protocol import Family
 from models.sharding.layouts import Recipe
 from models.vit.config import VitConfig
 from models.vit.layouts import LAYOUTS, WITH_EXPERTS
 from models.vit.model import Vit, resized
 
 
-def comparable(c: VitConfig, lengths: Sequence[int]) -> VitConfig:
-    """Returns the configuration with nothing random; see Family.comparable. Routing groups are pictures."""
+def deterministic(c: VitConfig, lengths: Sequence[int]) -> VitConfig:
+    """Returns the configuration with nothing random; see Family.deterministic. Routing groups are pictures."""
     del lengths
     c = dataclasses.replace(c, layers=4 * len(c.layer_group), dropout=0.0, hidden_dropout=0.0)
     return dataclasses.replace(c, moe=c.moe and c.moe.comparable(c.length))
@@ -29,7 +28,7 @@ def searched(c: VitConfig) -> Mapping[str, Recipe]:
     return WITH_EXPERTS if c.moe else {name: recipe for name, recipe in LAYOUTS.items() if name not in WITH_EXPERTS}
 
 
-def reads(c: VitConfig, data: Any) -> Any:
+def adapt_data(c: VitConfig, data: Any) -> Any:
     """Returns the data with pictures of the model's size, squeezed into it, with pixels from -1 to 1: as released models read
     them."""
     return dataclasses.replace(data, height=c.height, width=c.width, channels=c.channels, mean=(0.5,), std=(0.5,), eval_crop=0.0)
@@ -57,16 +56,14 @@ def convention(c: VitConfig) -> str:
 
 FAMILY = Family(
     model=Vit,
-    reads=reads,
+    adapt_data=adapt_data,
     resized=resized_table,
     convention=convention,
     layouts=LAYOUTS,
     activations=ACTIVATIONS,
     policies=POLICIES_WITH_EXPERTS,
-    like=lambda c: "vit.b16",
-    comparable=comparable,
+    default_experiment=lambda c: "vit.b16",
+    deterministic=deterministic,
     searched=searched,
-    meaning=(*MEANING_OF_BLOCKS, "pooling", "class_token"),
-    hyperparameters=lambda c: hyperparameters(c.moe),
-    notes=lambda c, execution: notes(c.moe, c.hidden_dim, execution),
+    semantic_fields=(*MEANING_OF_BLOCKS, "pooling", "class_token"),
 )

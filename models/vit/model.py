@@ -15,18 +15,18 @@ from models.parts import transformer
 from models.parts.attention.mask import AttentionMask
 from models.parts.attention.module import Attention
 from models.parts.attention.rotary import Rotation, rotation
-from models.parts.layer_group import LayerGroup, run_groups
+from models.parts.layer_group import LayerGroup, routers_loss, run_groups
 from models.parts.layers import FeedForward, add_bias, dropout, project
-from models.parts.losses import Loss, Ratio, Totals, cross_entropy, is_top_1, per, zero_loss
-from models.parts.moe.layer import check_groups, routing_loss
+from models.parts.losses import Loss, Ratio, Totals, cross_entropy, is_top_1, per
+from models.parts.moe.layer import check_groups
 from models.parts.transformer import AttentionInputs
-from models.protocol import Batch, Context, Staged
+from models.protocol import Batch, ChecksRows, Classifies, Context, ShowsAttention, Staged
 from models.sharding.component import Component
 from models.sharding.params import constant, normal, param, stack_modules, zeros
 from models.vit.config import VitConfig
 
 
-class Vit(Staged):
+class Vit(Staged, Classifies, ShowsAttention, ChecksRows):
     """The whole model. Parameters only; every method is a pure function of them and its arguments."""
 
     stack_name: ClassVar[str] = "encoder"
@@ -44,7 +44,7 @@ class Vit(Staged):
         )
         self.encoder = stack_modules(lambda k: LayerGroup(c, k, scope / "encoder"), k4, c.layer_groups)
         self.final_norm = transformer.norm(c, scope / "final_norm")
-        self.head = Head(c, k5, scope / "head")
+        self.head = (MapHead if c.pooling == "map" else Head)(c, k5, scope / "head")
 
     def __call__(self, batch: Batch) -> jax.Array:
         """Returns logits [B, C] outside training, or pooled vectors [B, M] where there are no classes."""
@@ -52,10 +52,11 @@ class Vit(Staged):
 
     def features(self, batch: Batch) -> jax.Array:
         """Returns the last layer's vectors [B, L, M], normed, outside training."""
-        return self.seen(batch, Context.evaluation(), self.totals(batch))[0]
+        return self.encode(batch, Context.evaluation())[0]
 
-    def seen(self, batch: Batch, context: Context, totals: Totals) -> tuple[jax.Array, Loss]:
-        """Returns (the last layer's vectors [B, L, M], normed; its routers' losses): what a larger model sees of pictures."""
+    def encode(self, batch: Batch, context: Context, totals: Totals | None = None) -> tuple[jax.Array, Loss]:
+        """Returns (the last layer's vectors [B, L, M], normed; the routers' losses), for larger models too."""
+        totals = self.totals(batch) if totals is None else totals
         first, layers = context.split(2)
         x_BLM = self.embed(batch, first)
         x_BLM, loss = self.apply_layers(self.encoder, x_BLM, batch, layers.for_layers(self.c.layer_groups), totals)
@@ -83,7 +84,7 @@ class Vit(Staged):
 
     @property
     def classes(self) -> int:
-        """How many classes the head has; 0 where it has none."""
+        """The number of classes of the head; 0 where it has none."""
         return self.c.classes
 
     def embed(self, batch: Batch, context: Context) -> jax.Array:
@@ -115,9 +116,7 @@ class Vit(Staged):
         # In evaluation every picture is one: outputs are wanted of pictures without a label too.
         g = self._attention_inputs(real_B if context.training else jnp.ones_like(real_B))
         x_BLM, statistics = run_groups(blocks, x_BLM, g, context.key, self.scope / "encoder")
-        if self.c.moe is None:
-            return x_BLM, zero_loss(x_BLM.dtype)
-        return x_BLM, routing_loss(self.c.moe, statistics, totals["positions"], "encoder")
+        return x_BLM, routers_loss(self.c.moe, statistics, totals["positions"], "encoder", x_BLM.dtype)
 
     def _attention_inputs(self, used_B: jax.Array) -> AttentionInputs:
         segments_BL = jnp.broadcast_to(used_B[:, None].astype(jnp.int32), (len(used_B), self.c.length))
@@ -149,38 +148,44 @@ class Vit(Staged):
 
 
 class Head(nnx.Module):
-    """Pools the encoder's output and classifies it."""
+    """Pools the encoder's output to its first vector or to the mean, and classifies it where there are classes."""
 
     def __init__(self, c: VitConfig, key: jax.Array, scope: Component):
-        k1, k2, k3, k4, k5 = jax.random.split(key, 5)
+        k_pooler, k_classes = jax.random.split(key, 5)[3:]
         self.c, self.scope, m = c, scope, c.model_dim
-        if c.pooling == "map":
-            self.probe = param(k1, (m,), ("embed",), normal(m**-0.5), scope)
-            self.attention = Attention(m, c.heads, c.head_dim, k2, scope, bias=True)
-            self.norm = transformer.norm(c, scope)
-            self.ffn = FeedForward(m, c.hidden_dim, k3, scope, activation=c.activation, bias=True)
-        if c.pooler:
-            self.pooler = param(k4, (m, m), ("embed", "mlp"), normal(m**-0.5), scope)
-            self.pooler_bias = param(k4, (m,), ("mlp",), zeros, scope)
-        if c.classes:
-            self.weight = param(k5, (m, c.classes), ("embed", "labels"), zeros, scope)
-            self.bias = param(k5, (c.classes,), ("labels",), constant(c.head_bias), scope)
+        self.pooler = param(k_pooler, (m, m), ("embed", "mlp"), normal(m**-0.5), scope) if c.pooler else None
+        self.pooler_bias = param(k_pooler, (m,), ("mlp",), zeros, scope) if c.pooler else None
+        self.weight = param(k_classes, (m, c.classes), ("embed", "labels"), zeros, scope) if c.classes else None
+        self.bias = param(k_classes, (c.classes,), ("labels",), constant(c.head_bias), scope) if c.classes else None
 
     def __call__(self, x_BLM: jax.Array) -> jax.Array:
         """Returns logits [B, C] of the normed output, or without classes pooled vectors [B, M]."""
-        c, scope = self.c, self.scope
-        x_BM = scope.shard(self._pooled(x_BLM), "batch", "act_embed")
-        if c.pooler:
-            x_BM = jnp.tanh(add_bias(project(x_BM, self.pooler[...], scope), self.pooler_bias))
-        if not c.classes:
+        x_BM = self.scope.shard(self.pooled(x_BLM), "batch", "act_embed")
+        if self.pooler is not None:
+            x_BM = jnp.tanh(add_bias(project(x_BM, self.pooler[...], self.scope), self.pooler_bias))
+        if self.weight is None:
             return x_BM
-        return add_bias(project(x_BM, self.weight[...], scope), self.bias)
+        return add_bias(project(x_BM, self.weight[...], self.scope), self.bias)
 
-    def _pooled(self, x_BLM: jax.Array) -> jax.Array:
-        if self.c.pooling == "token":
-            return x_BLM[:, 0]
-        if self.c.pooling == "mean":
-            return jnp.mean(x_BLM, axis=1)
+    def pooled(self, x_BLM: jax.Array) -> jax.Array:
+        """Returns a vector of each picture [B, M]."""
+        return x_BLM[:, 0] if self.c.pooling == "token" else jnp.mean(x_BLM, axis=1)
+
+
+class MapHead(Head):
+    """Pools the encoder's output by attention from a learned probe (arXiv 2106.04560, section 2.2)."""
+
+    def __init__(self, c: VitConfig, key: jax.Array, scope: Component):
+        super().__init__(c, key, scope)
+        k_probe, k_attention, k_ffn, *_ = jax.random.split(key, 5)
+        m = c.model_dim
+        self.probe = param(k_probe, (m,), ("embed",), normal(m**-0.5), scope)
+        self.attention = Attention(m, c.heads, c.head_dim, k_attention, scope, bias=True)
+        self.norm = transformer.norm(c, scope)
+        self.ffn = FeedForward(m, c.hidden_dim, k_ffn, scope, activation=c.activation, bias=True)
+
+    def pooled(self, x_BLM: jax.Array) -> jax.Array:
+        """Returns what the probe attends to [B, M]; see Head."""
         probe_B1M = jnp.broadcast_to(self.probe[...].astype(x_BLM.dtype), (len(x_BLM), 1, self.c.model_dim))
         ones_B1, ones_BL = jnp.ones((len(x_BLM), 1), jnp.int32), jnp.ones(x_BLM.shape[:2], jnp.int32)
         mask = AttentionMask.for_rows(ones_B1, ones_BL)

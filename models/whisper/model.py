@@ -13,8 +13,8 @@ import numpy as np
 from flax import nnx
 
 from models.parts.convolution_1d import Conv1d, masked, places
-from models.parts.encoder_decoder import EncoderDecoder, Side
-from models.parts.layers import Embedding, dropout, project, sinusoids
+from models.parts.encoder_decoder import Encoder, EncoderDecoder
+from models.parts.layers import Embedding, add_positions, dropout, sinusoids
 from models.parts.transformer import Key
 from models.protocol import Batch
 from models.sharding.component import Component
@@ -38,10 +38,7 @@ class Front(nnx.Module):
         """Returns [B, S, M]; positions count anew in every segment."""
         x_BTM = jax.nn.gelu(self.conv1(masked(frames_BTF, segments_BT)), approximate=False)
         x_BSM = jax.nn.gelu(self.conv2(masked(x_BTM, segments_BT)), approximate=False)
-        # Looked up with its vectors whole, as tokens are (layers.Embedding).
-        table_PM = self.scope.shard(self.positions[...].astype(x_BSM.dtype), None, None)
-        x_BSM += table_PM[places(segments_BT[:, ::STRIDE])]
-        return self.scope.shard(x_BSM, "batch", "res_length", "act_embed")
+        return add_positions(x_BSM, self.positions, places(segments_BT[:, ::STRIDE]), self.scope)
 
 
 def _sinusoids(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
@@ -51,49 +48,40 @@ def _sinusoids(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.
     return sinusoids(np.arange(rows), size, dtype)  # pyright: ignore[reportArgumentType]
 
 
-class Whisper(EncoderDecoder):
-    """The whole model: one embedding table of tokens, not scaled, whose transpose makes the output logits."""
+class WhisperEncoder(Encoder):
+    """The encoder of sound, which is also a tower of larger models, with the names of its parameters in Whisper."""
+
+    c: WhisperConfig
+    front: Front
 
     def __init__(self, c: WhisperConfig, key: jax.Array, scope: Component):
-        k1, k2, k3, k4, k5 = jax.random.split(key, 5)
-        self.c: WhisperConfig = c
-        self.scope = scope
+        k1, k2 = jax.random.split(key)
+        self.c, self.scope = c, scope
         self.front = Front(c, k1, scope / "front")
-        self.embedding = Embedding(c.vocab, c.model_dim, k2, scope / "embedding", std=0.02)
-        self.positions = param(k3, (c.max_positions, c.model_dim), ("positions", "embed"), normal(0.02), scope)
-        self._make_stacks(k4, k5)
-
-    @property
-    def target_vocab(self) -> int:
-        """How many tokens the model can produce."""
-        return self.c.vocab
+        self.make_encoder(k2)
 
     def embed_source(self, batch: Batch, key: Key) -> jax.Array:
-        """Returns the encoder's input [B, S, M] of frames; see EncoderDecoder."""
+        """Returns the encoder's input [B, S, M] of frames; see Encoder."""
         x_BSM = self.front(batch["frames"].astype(self.scope.dtype), batch["frames_segments"])
         return dropout(x_BSM, self.c.dropout, key)
 
     def source_places(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        """Returns segments and places of the encoder's positions; see EncoderDecoder."""
+        """Returns segments and places of the encoder's positions; see Encoder."""
         segments_BS = batch["frames_segments"][:, ::STRIDE]
         return segments_BS, places(segments_BS)
 
-    def alone(self, batch: Batch) -> Batch:
-        """Returns the batch; frames come with their segments."""
-        return batch
 
-    def embed_tokens(self, side: Side, ids_BL: jax.Array, positions_BL: jax.Array, key: Key) -> jax.Array:
-        """Returns the decoder's input [B, L, M]; see EncoderDecoder."""
-        del side
-        dtype = self.scope.dtype
-        table_PM = self.scope.shard(self.positions[...].astype(dtype), None, None)
-        x_BLM = self.embedding(ids_BL, dtype) + table_PM[positions_BL]
-        return dropout(self.scope.shard(x_BLM, "batch", "res_length", "act_embed"), self.c.dropout, key)
+class Whisper(WhisperEncoder, EncoderDecoder):
+    """The whole model: one embedding table of tokens, not scaled, whose transpose makes the output logits."""
 
-    def logits(self, x_BLM: jax.Array) -> jax.Array:
-        """Returns the output logits [B, L, V]; see EncoderDecoder."""
-        scope = self.embedding.scope
-        return scope.shard(project(x_BLM, self.embedding.table[...].T, scope), "batch", "length", "act_vocab")
+    def __init__(self, c: WhisperConfig, key: jax.Array, scope: Component):
+        k1, k2, k3, k4, k5 = jax.random.split(key, 5)
+        self.c, self.scope = c, scope
+        self.front = Front(c, k1, scope / "front")
+        self.embedding = Embedding(c.vocab, c.model_dim, k2, scope / "embedding", std=0.02)
+        self.positions = param(k3, (c.max_positions, c.model_dim), ("positions", "embed"), normal(0.02), scope)
+        self.make_encoder(k4)
+        self.make_decoder(k5)
 
     def units(self, batch: Batch) -> dict[str, jax.Array]:
         """Returns the number of frames and of the texts' tokens, padding left out."""

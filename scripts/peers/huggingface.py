@@ -191,7 +191,7 @@ def description(model: Any) -> dict[str, Any]:
 def train(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
     model, batch = made(fields)
     model.config.use_cache = False
-    lora = fields["train"]["lora"]
+    lora = fields["train"]["finetune"]["lora"]
     if lora["rank"]:  # of all projections of the layers, as the experiment's targets are
         import peft  # pyright: ignore[reportMissingImports]
 

@@ -2,7 +2,6 @@
 and greedy continuation."""
 
 import contextlib
-import dataclasses
 import sys
 from typing import Any
 
@@ -57,7 +56,7 @@ def generate(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
     from trainers.plan import fresh_state, make_plan
     from trainers.processes import versions
 
-    e = dataclasses.replace(e, train=dataclasses.replace(e.train, lora=Lora()))  # adapters are merged into what generates
+    e = e.with_finetune(lora=Lora())  # adapters are merged into what generates
     plan = make_plan(e, jax.devices()[: e.layout.devices])
     params = fresh_state(plan).params
     data: Any = e.data
@@ -75,7 +74,7 @@ def generate(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
     def continued(whole: Any, key: jax.Array) -> jax.Array:
         half = data.length // 2
         ids_BS = jax.random.randint(key, (rows, half), 0, model.vocab)
-        state = whole.start(ids_BS, jnp.full(rows, half), 1, half)
+        state = whole.start({"tokens": ids_BS, "lengths": jnp.full(rows, half)}, 1, half)
         return sample(whole, state, real_B, key, samples=1, steps=half, temperature=0.0, eos=-2, pad=-1)[0]
 
     def searched(whole: Any, key: jax.Array) -> jax.Array:

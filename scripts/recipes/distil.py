@@ -43,8 +43,8 @@ def derive(settings: LabelledCache, root: Path, progress: Progress) -> LabelledC
     inputs = paths.digest([makers[0].FORMAT, registry.to_json(teacher), dataclasses.asdict(known), pins])
     if labels.is_complete(inputs):
         return settings
-    if teacher.train.init_from in weights.WEIGHTS:
-        weights.fetch_weights(teacher.train.init_from, root, progress)
+    if teacher.train.finetune.init_from in weights.WEIGHTS:
+        weights.fetch_weights(teacher.train.finetune.init_from, root, progress)
     recipes.prepare(name, known, data_dir=root, progress=progress)
     fetch.fetch(packages, root / "packages", progress)
     stages.quiet_tensorflow()

@@ -133,10 +133,10 @@ def lamda_finetuning(folder: Path) -> list[Row]:
     fields = (
         "--data.cache=chitchat_short",
         "--data.length=128",
-        "--train.freeze",
-        "--train.freeze_layers=0",
-        "--train.lora.rank=8",
-        "--train.lora.targets",
+        "--train.finetune.freeze",
+        "--train.finetune.freeze_layers=0",
+        "--train.finetune.lora.rank=8",
+        "--train.finetune.lora.targets",
         *ADAPTED,
         "--optimizer.schedule.peak=1e-3",
     )

@@ -70,8 +70,8 @@ def shortened(e: Experiment, steps: int, *overrides: str, evaluations: int = 0, 
     fields = [
         f"--train.steps={steps}",
         f"--optimizer.schedule.steps={steps}",
-        f"--train.save_every={steps // 2}",
-        "--train.keep=1",
+        f"--train.checkpoint.every={steps // 2}",
+        "--train.checkpoint.keep=1",
         f"--train.eval_every={steps // evaluations if evaluations else 0}",
     ]
     if warm:
@@ -173,7 +173,7 @@ def started(folder: Path, arm: Arm) -> dict[str, float]:
         from trainers.weights.init_from import located
         from trainers.weights.open import open_weights
 
-        return _scores(arm.experiment, open_weights(located(arm.experiment.train.init_from)))
+        return _scores(arm.experiment, open_weights(located(arm.experiment.train.finetune.init_from)))
 
     return kept(Run(folder, False, ()), f"{arm.name}-start", compute)
 

@@ -114,7 +114,7 @@ def test_a_prompt_is_a_prefix(prefix_model, float64):
     places = np.broadcast_to(np.arange(12, dtype=np.int32), ids.shape)
     batch = {"tokens": ids, "positions": places, "segments": np.ones_like(ids)}
     whole = np.asarray(prefix_model(batch | {"predicted": (places >= prompts[:, None]).astype(np.int32)}))
-    cache = prefix_model.start(ids[:, :7], prompts, 1, steps)
+    cache = prefix_model.start({"tokens": ids[:, :7], "lengths": prompts}, 1, steps)
     for at in range(steps):
         last = ids[np.arange(2), prompts + at - 1][:, None]
         logits, cache = prefix_model.step(cache, last, at)

@@ -55,7 +55,7 @@ def test_embeddings_are_scaled_and_positions_count_from_two(float64):
     ids, positions = jnp.array([[7, 9]]), jnp.array([[0, 1]])
     table = np.asarray(model.embedding.table[...], np.float64)
     want = 4 * table[[[7, 9]]] + sinusoids(positions + 2, 16, jnp.dtype("float64"))
-    assert_allclose(model.embed_tokens("input", ids, positions, None), want, rtol=1e-6)
+    assert_allclose(model.embed_tokens(ids, positions, None), want, rtol=1e-6)
 
 
 def test_a_target_begins_with_the_end_of_another():

@@ -149,7 +149,7 @@ def test_a_tower_starts_from_its_own_weights(tmp_path):
     made = to_params(jax.jit(lambda: family_of(whisper).model(whisper, jax.random.key(3), ALONE))())
     folder = tmp_path / "whisper"
     huggingface.write_folder(source.Arrays(whisper, made), folder)
-    e = dataclasses.replace(e, train=dataclasses.replace(e.train, init_from=f"audio_tower={folder}"))
+    e = e.with_finetune(init_from=f"audio_tower={folder}")
     said: list[str] = []
     state = init_from.new_state(make_plan(e, jax.devices()[:1]), None, said.append)
     ours, theirs = flatten(state.params), flatten(made)

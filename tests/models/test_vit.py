@@ -384,7 +384,7 @@ def test_the_family_reads_pictures_of_the_models_size():
     e = open.foreign(dataclasses.replace(HF, height=32, width=48, channels=3))
     assert isinstance(e.data, ImageData)
     assert (e.data.height, e.data.width, e.data.eval_crop) == (32, 48, 0.0)
-    assert family_of(HF).like(HF) == "vit.b16"
+    assert family_of(HF).default_experiment(HF) == "vit.b16"
     assert flatten(to_params(abstract_model(e)))["position_table"].shape == (97, 16)
 
 

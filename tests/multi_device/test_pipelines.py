@@ -56,11 +56,11 @@ def test_weight_gradients_are_reduced_once_a_step(name):
     assert passed and all(c.times and c.times > 1 for c in passed)
 
 
-def interleaved(**train) -> Experiment:
+def interleaved(**finetune) -> Experiment:
     """Four layers on two stages: 0 and 2 on the first, 1 and 3 on the second. Adafactor has statistics of several shapes."""
     e = gpt(PIPES["pipeline_interleaved"](2, 2, 2))
     optimizer = Adafactor(schedule=Constant(value=0.01), min_factored=16)
-    return dataclasses.replace(e, optimizer=optimizer, train=dataclasses.replace(e.train, **train))
+    return dataclasses.replace(e, optimizer=optimizer).with_finetune(**finetune)
 
 
 def one_step(e: Experiment) -> tuple[Plan, state.State]:
@@ -83,14 +83,14 @@ def test_a_checkpoint_has_layers_in_the_models_order(tmp_path):
     """What a run keeps stage by stage it stores, and evaluates, layer by layer: another layout goes on from it."""
     e = interleaved()
     p, after = one_step(e)
-    folder = Checkpoints(tmp_path, e.train)
+    folder = Checkpoints(tmp_path, e.train.checkpoint)
     folder.save(p, after, "data")
     folder.close()
 
     def restored(layout: Layout) -> tuple[Plan, state.State]:
         other = dataclasses.replace(e, layout=layout)
         q = make_plan(other, jax.devices()[: layout.devices])
-        found = Checkpoints(tmp_path, e.train).restore(q, "data")
+        found = Checkpoints(tmp_path, e.train.checkpoint).restore(q, "data")
         assert found is not None
         return q, found
 
@@ -108,7 +108,7 @@ def test_a_checkpoint_has_layers_in_the_models_order(tmp_path):
 
 
 def test_the_lowest_layers_are_frozen_wherever_they_lie():
-    """`train.freeze_layers` means the model's layers, not the first of the first stage."""
+    """`train.finetune.freeze_layers` means the model's layers, not the first of the first stage."""
     p, after = one_step(interleaved(freeze_layers=2))
     before, after = (flatten(in_model_order(p, s).params) for s in (fresh_state(p), after))
     for name in (name for name in before if name.startswith("decoder.")):

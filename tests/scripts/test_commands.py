@@ -122,7 +122,7 @@ def test_bad_values_are_refused(arguments, parts):
 
 
 @pytest.mark.parametrize("address", ["s3://runs/mine", "file:///runs/mine", "GS://runs/mine", "gs:/runs/mine"])
-@pytest.mark.parametrize("option", ["--train.checkpoints", "--workdir"])
+@pytest.mark.parametrize("option", ["--train.checkpoint.folder", "--workdir"])
 def test_an_address_that_cannot_be_written_is_refused(option, address, tmp_path, monkeypatch):
     """Before anything is made: neither the run's folder nor a tree "s3:/runs/mine" below this one."""
     monkeypatch.chdir(tmp_path)
@@ -132,7 +132,7 @@ def test_an_address_that_cannot_be_written_is_refused(option, address, tmp_path,
         train_script.main()
     said = str(caught.value)
     assert option.lstrip("-") in said and repr(address) in said and "path" in said
-    assert ("gs://BUCKET/FOLDER" in said) == (option == "--train.checkpoints")
+    assert ("gs://BUCKET/FOLDER" in said) == (option == "--train.checkpoint.folder")
     assert not list(tmp_path.iterdir())
 
 

@@ -53,7 +53,7 @@ def test_there_and_back_are_the_same_tensors(name, tmp_path, monkeypatch, capsys
     release.verify(middle)
     found = release.Release(middle)
     assert found.config == HuggingFace(source).config
-    assert found.experiment.train.init_from == "" and not found.experiment.data.cache
+    assert found.experiment.train.finetune.init_from == "" and not found.experiment.data.cache
     run(monkeypatch, capsys, "to-hf", middle, "--to", back, "--max-shard-gb", "1")
     want, got = (load_file(folder / "model.safetensors") for folder in (source, back))
     unread = UNREAD.get(name, ())

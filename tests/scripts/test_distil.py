@@ -134,9 +134,9 @@ def test_train_classify_and_prepare_end_to_end(tiny, monkeypatch):
         "model.head_dim": 8,
         "model.hidden_dim": 16,
         "model.vocab": 32,
-        "train.init_from": "",
+        "train.finetune.init_from": "",
         "train.steps": 2,
-        "train.save_every": 2,
+        "train.checkpoint.every": 2,
     }
     smaller = [word for name, value in small.items() for word in (f"--{name}", str(value))]
     run = recipes.command

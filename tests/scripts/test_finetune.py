@@ -16,6 +16,7 @@ from data.vocabularies.tokenizers import Tokenizer
 from models.sharding.params import flatten
 from scripts import cli, convert, evaluate, generate, prepare_data, train
 from tests.helpers.chats import END, conversations, write_vocabulary
+from tests.helpers.runs import with_train
 from trainers import trainer
 from trainers.checkpoints import checkpoint
 from trainers.plan import fresh_state, make_plan
@@ -47,7 +48,7 @@ def test_from_a_folder_to_a_folder(command, tmp_path, monkeypatch):
     monkeypatch.setenv("SHARDZOO_DATA", str(tmp_path / "data"))
     e = registry.tiny(registry.load("chat.smollm2_lora"))
     model = dataclasses.replace(e.model, vocab=329, layers=2, heads=4, head_dim=4, dropout=0.0)  # unlike the experiment's
-    e = dataclasses.replace(e, model=model, train=dataclasses.replace(e.train, lora=type(e.train.lora)(), init_from=""))
+    e = with_train(dataclasses.replace(e, model=model), finetune={"lora": type(e.train.finetune.lora)(), "init_from": ""})
     plan = make_plan(e, jax.devices()[:1])
     start = tmp_path / "start"
     huggingface.write_folder(Arrays(model, fresh_state(plan).params, write_vocabulary(tmp_path / "vocabulary")), start)
@@ -61,7 +62,7 @@ def test_from_a_folder_to_a_folder(command, tmp_path, monkeypatch):
         train,
         "chat.smollm2_lora",
         "--model-from-weights",
-        "--train.init-from",
+        "--train.finetune.init-from",
         start,
         "--data.cache",
         "talks",
@@ -69,7 +70,7 @@ def test_from_a_folder_to_a_folder(command, tmp_path, monkeypatch):
         64,
         "--data.batch-size",
         4,
-        "--train.lora.targets",
+        "--train.finetune.lora.targets",
         "all-linear",
         "--train.steps",
         12,

@@ -114,7 +114,7 @@ def test_what_was_added_to_a_signed_release_is_refused_by_every_command(command,
 
 def test_a_start_of_training_is_refused_as_well(changed):
     """Whether its weights are read, or only its sizes; so are a report's page and baselines, which open it in the same way."""
-    e = dataclasses.replace(E, train=dataclasses.replace(E.train, init_from=str(changed)))
+    e = E.with_finetune(init_from=str(changed))
     with pytest.raises(release.ReleaseError):
         init_from.model_of(e)
     for opening in (open.open_weights, open.open_model, lambda path: bench_nowcast.model_scores(path, "test", 0)):

@@ -1,7 +1,5 @@
 """`--prepare` fetches what an experiment starts from, and nothing else."""
 
-import dataclasses
-
 import pytest
 
 from configs import registry
@@ -33,5 +31,5 @@ def test_prepare_takes_the_vocabulary_of_the_weights(monkeypatch):
     asked = []
     monkeypatch.setattr(recipes, "prepare", lambda cache, vocabulary: asked.append((cache, vocabulary)))
     e, folder = registry.load("nllb.catalogues"), FIXTURES / "translator_nllb"
-    train.prepare(dataclasses.replace(e, train=dataclasses.replace(e.train, init_from=str(folder))))
+    train.prepare(e.with_finetune(init_from=str(folder)))
     assert asked == [("m4_quickstart_released", folder)]

@@ -48,7 +48,7 @@ def test_a_shorter_experiment_ends_with_its_schedule():
     e: Any = registry.load("gpt.quickstart")
     short: Any = training.shortened(e, 40, "--train.log_every=5", evaluations=4)
     assert (short.train.steps, short.optimizer.schedule.steps, short.optimizer.schedule.warmup) == (40, 40, 4)
-    assert (short.train.eval_every, short.train.save_every, short.train.log_every) == (10, 20, 5)
+    assert (short.train.eval_every, short.train.checkpoint.every, short.train.log_every) == (10, 20, 5)
     as_it_is: Any = training.shortened(e, 80, warm=False)
     assert as_it_is.optimizer.schedule.warmup == e.optimizer.schedule.warmup and as_it_is.train.eval_every == 0
 

@@ -16,7 +16,7 @@ from data.reading.batches import Batches
 from data.reading.examples import open_source
 from models.sharding.layouts import fully_sharded
 from models.sharding.params import flatten, nest, with_params
-from tests.helpers.runs import run
+from tests.helpers.runs import run, with_train
 from trainers import adapt, plan, step
 from trainers.checkpoints import checkpoint
 from trainers.plan import fresh_state, make_plan
@@ -25,9 +25,8 @@ from trainers.weights import open
 pytestmark = pytest.mark.integration
 
 
-def tiny(**train) -> Experiment:
-    e = registry.tiny(registry.load("gpt.quickstart"))
-    return dataclasses.replace(e, train=dataclasses.replace(e.train, **train))
+def tiny(**finetune) -> Experiment:
+    return registry.tiny(registry.load("gpt.quickstart")).with_finetune(**finetune)
 
 
 def trained(e: Experiment, steps: int = 2, devices: int = 1):
@@ -79,7 +78,7 @@ def test_a_head_may_learn_faster():
     e = dataclasses.replace(e, optimizer=Sgd(schedule=Constant(value=0.01)))
     moved = []
     for factor in (1.0, 10.0):
-        of = dataclasses.replace(e, train=dataclasses.replace(e.train, init_from="", head_rate=factor))
+        of = e.with_finetune(init_from="", head_rate=factor)
         _, before, after = trained(of, steps=1)
         moved.append({name: after[name] - x for name, x in before.items()})
     for name, step_taken in moved[0].items():
@@ -128,14 +127,14 @@ def test_merged_matrices_are_the_sum():
 @pytest.mark.slow
 def test_a_run_with_adapters_resumes_and_opens_merged(tmp_path):
     """A stopped and resumed run with adapters ends like an uninterrupted one; opened, it is a plain model, the same."""
-    e = tiny(lora=Lora(rank=2), steps=4, save_every=2)
+    e = with_train(tiny(lora=Lora(rank=2)), steps=4, checkpoint={"every": 2})
     assert run(e, tmp_path / "whole") == 0
     assert run(dataclasses.replace(e, train=dataclasses.replace(e.train, steps=2)), tmp_path / "parts") == 0
     assert run(e, tmp_path / "parts") == 0
     whole, parts = (checkpoint.read_params(tmp_path / name)[2] for name in ("whole", "parts"))
     jax.tree.map(assert_array_equal, whole, parts)
     found, weights = open.open_model(tmp_path / "whole")
-    assert found.train.lora.rank == 0 and not any(name.startswith(adapt.PREFIX) for name in weights.shapes)
+    assert found.train.finetune.lora.rank == 0 and not any(name.startswith(adapt.PREFIX) for name in weights.shapes)
 
     p, _, after = trained(e, steps=4)
     effective = p.for_model(nest(after))

@@ -23,7 +23,7 @@ from models.parts.heads_config import Classification
 from models.sharding.layout import LayoutError
 from scripts import classify as classify_script
 from tests.helpers.caches import finish, texts, write_text_cache
-from tests.helpers.runs import run
+from tests.helpers.runs import run, with_train
 from tests.helpers.wordpiece import train_wordpiece
 from trainers import metrics
 from trainers.checkpoints import checkpoint
@@ -61,12 +61,13 @@ def experiment(name: str, cache: str) -> Experiment:
     e = registry.tiny(registry.load(name))
     plain = dict(dropout=0.0, label_smoothing=0.0)  # no folder of theirs keeps these
     model = dataclasses.replace(e.model, vocab=320, head_dim=4, **plain)
-    return dataclasses.replace(
-        e,
-        model=model,
-        data=dataclasses.replace(e.data, cache=cache, length=LENGTH),
-        eval=HeldOut(split="test", batch_size=8),
-        train=dataclasses.replace(e.train, steps=4, save_every=2, init_from=""),
+    return with_train(
+        dataclasses.replace(
+            e, model=model, data=dataclasses.replace(e.data, cache=cache, length=LENGTH), eval=HeldOut(split="test", batch_size=8)
+        ),
+        steps=4,
+        checkpoint={"every": 2},
+        finetune={"init_from": ""},
     )
 
 
@@ -90,7 +91,7 @@ def of(kind: str) -> Experiment:
 def test_families_train_and_resume_alike(name, tmp_path):
     """On random tokens a run in two parts ends with the bits of one in a single part, whatever the family."""
     e = registry.tiny(registry.load(name))
-    e = dataclasses.replace(e, train=dataclasses.replace(e.train, steps=4, save_every=2, init_from=""))
+    e = with_train(e, steps=4, checkpoint={"every": 2}, finetune={"init_from": ""})
     assert run(e, tmp_path / "whole") == 0
     assert run(dataclasses.replace(e, train=dataclasses.replace(e.train, steps=2)), tmp_path / "parts") == 0
     assert run(e, tmp_path / "parts") == 0

@@ -18,7 +18,7 @@ from models.protocol import Context
 from models.sharding.component import Component
 from models.sharding.layouts import ONE_DEVICE
 from models.sharding.params import flatten, nest, with_params
-from tests.helpers.runs import run
+from tests.helpers.runs import run, with_train
 from trainers import adapt
 from trainers.checkpoints import checkpoint
 from trainers.plan import Plan, fresh_state, make_plan
@@ -30,11 +30,14 @@ pytestmark = pytest.mark.integration
 
 def tiny(name: str, lora: Lora, layers: int = 2, **model) -> Experiment:
     e = registry.tiny(registry.load(name))
-    return dataclasses.replace(
-        e,
-        execution=dataclasses.replace(e.execution, dtype="float32"),
-        model=dataclasses.replace(e.model, dropout=0.0, **({"layers": layers} if layers else {}), **model),
-        train=dataclasses.replace(e.train, lora=lora, init_from="", clip_norm=0.0),
+    return with_train(
+        dataclasses.replace(
+            e,
+            execution=dataclasses.replace(e.execution, dtype="float32"),
+            model=dataclasses.replace(e.model, dropout=0.0, **({"layers": layers} if layers else {}), **model),
+        ),
+        finetune={"lora": lora, "init_from": ""},
+        clip_norm=0.0,
     )
 
 
@@ -91,7 +94,7 @@ def test_adapters_in_the_layer_equal_the_sum(case):
 def test_a_run_on_a_quantised_base_resumes_and_opens_merged(tmp_path):
     """Stopped and resumed it ends like an uninterrupted one; its frozen values keep their bits; opened, it is a plain model."""
     e = tiny("gpt.smollm2_135m", Lora(rank=2, base="nf4"))
-    e = dataclasses.replace(e, train=dataclasses.replace(e.train, steps=4, save_every=2))
+    e = with_train(e, steps=4, checkpoint={"every": 2})
     assert run(e, tmp_path / "whole") == 0
     assert run(dataclasses.replace(e, train=dataclasses.replace(e.train, steps=2)), tmp_path / "parts") == 0
     assert run(e, tmp_path / "parts") == 0

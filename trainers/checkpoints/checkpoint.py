@@ -1,6 +1,6 @@
 """One checkpoint: what it holds, whether it is sound, and reading it.
 
-A checkpoint is WORKDIR/checkpoints/<step>/, or <step>/ in the folder `train.checkpoints`, with two items: `state`, nested
+A checkpoint is WORKDIR/checkpoints/<step>/, or <step>/ in the folder `train.checkpoint.folder`, with two items: `state`, nested
 dictionaries of arrays (trainers/state.py, `to_tree`), and `meta`, a JSON object with the experiment, library versions, data
 fingerprint, score, a checksum of every array and one of itself. The position in the data is the step, so it needs no item of its
 own (data/reading/batches.py). trainers/checkpoints/manager.py writes them.
@@ -34,9 +34,11 @@ from trainers.state import to_tree
 FORMAT = "shardzoo-checkpoint-1"
 _META = {"format": str, "experiment": dict, "versions": dict, "data": str, "checksums": dict}
 """Keys of `meta`, with the types of their values. "checksum", a SHA-256 of all of them, is not in the oldest checkpoints;
-"score", a value by the name of its metric, is where `train.best` asks for it."""
+"score", a value by the name of its metric, is where `train.checkpoint.best` asks for it."""
 
 _PARTS = ("model", "data", "train", "optimizer")  # of an experiment, in which a run that goes on may not differ
+
+_FIXED = ("seed.", "master_dtype.", "finetune.freeze.", "finetune.freeze_layers.", "finetune.lora.")  # of `train`, likewise
 
 _UNFINISHED = ".orbax-checkpoint-tmp"  # is in the name of a checkpoint's folder until all of it is written
 
@@ -340,8 +342,8 @@ def _mismatches(meta: dict[str, Any], experiment: Experiment, fingerprint: str) 
     old, new = _with_defaults(meta["experiment"]), registry.to_json(experiment)
     mismatches = [f"model.{d}" for d in registry.differences(old["model"], new["model"])]
     mismatches += [f"data.{d}" for d in registry.differences(old["data"], new["data"])]
-    for field in ("seed", "master_dtype", "freeze", "freeze_layers", "lora"):
-        mismatches += [f"train.{d}" for d in registry.differences({field: old["train"].get(field)}, {field: new["train"][field]})]
+    differences = registry.differences(old["train"], new["train"])
+    mismatches += [f"train.{d}" for d in differences if f"{d.partition(':')[0]}.".startswith(_FIXED)]
     kinds = [{"class": e["optimizer"].get("class")} for e in (old, new)]
     mismatches += [f"optimizer.{d}" for d in registry.differences(*kinds)]
     if not mismatches and meta["data"] != fingerprint:
@@ -380,7 +382,7 @@ def _none_yet(workdir: Path, folder: epath.Path) -> str:
         )
     return (
         f"{workdir} has no checkpoint yet: its run has not come to its first save, or ended before it; wait, or start it again "
-        "with the same command, which saves at the end and every --train.save-every steps"
+        "with the same command, which saves at the end and every --train.checkpoint.every steps"
     )
 
 

@@ -40,7 +40,8 @@ class CandidatesEvaluator(HeldOutEvaluator):
         @functools.partial(jax.jit, out_shardings=mesh and NamedSharding(mesh, P()))
         def likelihoods(params: Params, ids_BS: jax.Array, lengths_B: jax.Array, tokens_BKT: jax.Array) -> jax.Array:
             whole = with_params(model, params)
-            return follow(whole, whole.start(ids_BS, lengths_B, *tokens_BKT.shape[1:]), tokens_BKT)
+            state = whole.start({"tokens": ids_BS, "lengths": lengths_B}, *tokens_BKT.shape[1:])
+            return follow(whole, state, tokens_BKT)
 
         self._likelihoods = likelihoods
 

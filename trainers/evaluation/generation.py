@@ -121,7 +121,7 @@ class Generator:
         def search(params, ids_BS, lengths_B, key):
             model = with_params(abstract, params)
             room = config.tokens + max(map(len, suffixes), default=0)
-            state = model.start(ids_BS, jnp.maximum(lengths_B, 1), kept, room)
+            state = model.start({"tokens": ids_BS, "lengths": jnp.maximum(lengths_B, 1)}, kept, room)
             if config.beams:
                 return *beam_search(
                     model,

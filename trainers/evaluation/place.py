@@ -27,9 +27,8 @@ def placed(e: Experiment, weights: Weights, layout: Layout = ONE_DEVICE) -> tupl
       InterchangeError: a parameter has another shape.
     """
     host_memory.keep()
-    train = dataclasses.replace(e.train, lora=Lora(), freeze=())
     optimizer = Sgd(schedule=e.optimizer.schedule)  # which has no state that a plan would describe
-    e = dataclasses.replace(e, layout=layout, train=train, optimizer=optimizer)
+    e = dataclasses.replace(e, layout=layout, optimizer=optimizer).with_finetune(lora=Lora(), freeze=())
     plan = make_plan(e, jax.devices()[: layout.devices])
     shapes = {info.name: info.shape for info in plan.parameters}
     if missing := sorted(shapes.keys() - weights.shapes.keys()):

@@ -54,7 +54,7 @@ def comparable(e: Experiment) -> Experiment:
     gives its gradient (Adam would make steps of rounding errors where a gradient is zero).
     """
     lengths = [array.shape[0] for array in e.data.features().values() if array.axes == ("length",)]
-    e = exact(dataclasses.replace(e, model=family_of(e.model).comparable(e.model, lengths)))
+    e = exact(dataclasses.replace(e, model=family_of(e.model).deterministic(e.model, lengths)))
     return dataclasses.replace(
         e, optimizer=Sgd(schedule=Constant(value=RATE), momentum=0.9), train=dataclasses.replace(e.train, clip_norm=0.0)
     )

@@ -107,7 +107,7 @@ class HuggingFace:
         self.vocabulary = folder if files.readable(folder) else None
 
     def reading(self) -> dict[str, Any]:
-        """Returns the fields of the data that the folder's preprocessor sets, beside those of its family (Family.reads).
+        """Returns the fields of the data that the folder's preprocessor sets, beside those of its family (Family.adapt_data).
 
         Raises:
           InterchangeError: nothing here reads sounds or pictures so.

@@ -151,10 +151,10 @@ def foreign(model: ModelConfig, like: str = "", dtype: Dtype = "float32") -> Exp
     Args:
       dtype: the precision in which it is computed, that of its weights: an experiment's own is chosen for its training.
     """
-    e = registry.load(like or family_of(model).like(model))
+    e = registry.load(like or family_of(model).default_experiment(model))
     _same_family(model, e)
     layout = dataclasses.replace(e.layout, mesh=tuple((name, 1) for name, _ in e.layout.mesh))
-    data = e.data if like else family_of(model).reads(model, dataclasses.replace(e.data, cache=""))
+    data = e.data if like else family_of(model).adapt_data(model, dataclasses.replace(e.data, cache=""))
     execution = dataclasses.replace(e.execution, dtype=dtype)
     return dataclasses.replace(e, model=model, layout=layout, data=data, execution=execution)
 

@@ -101,7 +101,7 @@ class Component:
 
 
 class Resized:
-    """Weights of a model that reads larger or smaller inputs, as those of this one (models.protocol.Family.resized).
+    """Weights of a model that reads larger or smaller inputs, as those of this one (models.family.Family.resized).
 
     Args:
       config: of the model that starts from them.
@@ -160,7 +160,7 @@ def fitting(config: ModelConfig, shapes: Mapping[str, Shape], weights: Weights, 
     """
     family, theirs = family_of(config), weights.config
     same_family = type(theirs) is type(config)
-    for field in family.meaning if same_family else ():
+    for field in family.semantic_fields if same_family else ():
         stored, wanted = _setting(theirs, field), _setting(config, field)
         if stored != wanted:
             raise InterchangeError(

@@ -190,7 +190,7 @@ class MoeConfig:
         )
 
     def comparable(self, group_size: int) -> "MoeConfig":
-        """Returns the mixture with nothing random, in groups of this size (models.protocol.Family.comparable)."""
+        """Returns the mixture with nothing random, in groups of this size (models.family.Family.deterministic)."""
         return dataclasses.replace(
             self,
             second_expert_threshold=0.0,

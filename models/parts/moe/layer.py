@@ -254,7 +254,7 @@ def check_groups(c: MoeConfig, lengths: Iterable[int], microbatches: int) -> Non
 
 
 def hyperparameters(c: MoeConfig | None) -> dict[str, Any]:
-    """Returns the settings of the mixture by the names that logs of runs have for them (models.protocol.Family)."""
+    """Returns the settings of the mixture by the names that logs of runs have for them (models.family.Family)."""
     if c is None:
         return {}
     return {

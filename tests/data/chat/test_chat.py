@@ -25,6 +25,7 @@ from models.protocol import Context
 from models.sharding.params import with_params
 from tests.helpers.chats import conversations, learned, turns, write_chat_cache, write_vocabulary
 from tests.helpers.conversations import unpacked
+from tests.helpers.runs import with_train
 from trainers.plan import fresh_state, make_plan
 from trainers.step import gradients
 
@@ -159,12 +160,10 @@ def tiny_on_chat(folder, monkeypatch, **train):
     e = registry.tiny(registry.load("gpt.smollm2_135m"))
     model = dataclasses.replace(e.model, vocab=322, layers=2, dropout=0.0)
     data = ChatData(cache="chats", batch_size=8, length=64)
-    return dataclasses.replace(
-        e,
-        model=model,
-        data=data,
-        train=dataclasses.replace(e.train, init_from="", **train),
-        eval=dataclasses.replace(e.eval, split="test"),
+    return with_train(
+        dataclasses.replace(e, model=model, data=data, eval=dataclasses.replace(e.eval, split="test")),
+        finetune={"init_from": ""},
+        **train,
     )
 
 

@@ -24,7 +24,7 @@ from models.protocol import Context
 from models.sharding.params import with_params
 from scripts.recipes.prepare import prepare
 from tests.helpers.chats import turns, write_vocabulary
-from tests.helpers.runs import run
+from tests.helpers.runs import run, with_train
 from trainers import adapt
 from trainers.checkpoints import checkpoint
 from trainers.evaluation.evaluator import open_evaluator
@@ -171,13 +171,18 @@ def test_preferences_are_learned(tmp_path, monkeypatch):
     settings = dataclasses.replace(settings, length=64, pairs=2, reference=str(start))
     prepare("pairs", settings, progress=lambda line: None)
 
-    e = dataclasses.replace(
-        e,
-        data=PreferenceData(cache="pairs", batch_size=8, length=64, pairs=2),
-        optimizer=dataclasses.replace(
-            e.optimizer, schedule=dataclasses.replace(e.optimizer.schedule, peak=0.05, warmup=2, steps=30)
+    e = with_train(
+        dataclasses.replace(
+            e,
+            data=PreferenceData(cache="pairs", batch_size=8, length=64, pairs=2),
+            optimizer=dataclasses.replace(
+                e.optimizer, schedule=dataclasses.replace(e.optimizer.schedule, peak=0.05, warmup=2, steps=30)
+            ),
         ),
-        train=dataclasses.replace(e.train, init_from=str(start), steps=30, save_every=30, eval_every=0),
+        finetune={"init_from": str(start)},
+        steps=30,
+        checkpoint={"every": 30},
+        eval_every=0,
     )
     cache = data / "caches" / "pairs"
     plan = make_plan(e, jax.devices()[:1])
@@ -188,6 +193,6 @@ def test_preferences_are_learned(tmp_path, monkeypatch):
     assert run(e, tmp_path / "run") == 0
     after = evaluator(checkpoint.read_params(tmp_path / "run")[2])
     assert after["eval/win_rate"] == 1.0 and after["eval/margin"] > 0.1
-    elsewhere = dataclasses.replace(e, train=dataclasses.replace(e.train, init_from=str(other)))
+    elsewhere = e.with_finetune(init_from=str(other))
     with pytest.raises(ConfigError, match="the reference of cache 'pairs' is"):
         init_from.new_state(make_plan(elsewhere, jax.devices()[:1]), cache, print)

@@ -18,7 +18,7 @@ from models.m2m100.config import M2M100Config
 from scripts import cli, translate
 from tests.helpers.catalogues import TINY, WORDS
 from tests.helpers.rows import read_rows, unpack
-from tests.helpers.runs import run
+from tests.helpers.runs import run, with_train
 from tests.helpers.vocabularies import write_pieces
 from tests.parity import ours
 from trainers import metrics
@@ -84,16 +84,21 @@ def experiment(tiny, folder, cache, monkeypatch):
     monkeypatch.setenv("SHARDZOO_DATA", str(tiny))
     e = registry.load("nllb.catalogues")
     config = open.open_weights(folder).config
-    return dataclasses.replace(
-        e,
-        model=dataclasses.replace(config, dropout=0.0),
-        data=dataclasses.replace(e.data, batch_size=8, source_length=40, target_length=32),
-        optimizer=dataclasses.replace(
-            e.optimizer, schedule=dataclasses.replace(e.optimizer.schedule, peak=0.02, steps=60, warmup=5)
+    return with_train(
+        dataclasses.replace(
+            e,
+            model=dataclasses.replace(config, dropout=0.0),
+            data=dataclasses.replace(e.data, batch_size=8, source_length=40, target_length=32),
+            optimizer=dataclasses.replace(
+                e.optimizer, schedule=dataclasses.replace(e.optimizer.schedule, peak=0.02, steps=60, warmup=5)
+            ),
+            eval=dataclasses.replace(e.eval, per_language=1, max_length=8, beams=2, batch_size=4),
+            execution=dataclasses.replace(e.execution, dtype="float32"),
         ),
-        train=dataclasses.replace(e.train, steps=60, log_every=5, init_from=str(folder), eval_every=0),
-        eval=dataclasses.replace(e.eval, per_language=1, max_length=8, beams=2, batch_size=4),
-        execution=dataclasses.replace(e.execution, dtype="float32"),
+        steps=60,
+        log_every=5,
+        finetune={"init_from": str(folder)},
+        eval_every=0,
     )
 
 
@@ -129,6 +134,5 @@ def test_weights_of_another_vocabulary_are_refused(experiment, tmp_path):
     """A folder with other ids than those that the cache is encoded with: one line names the file."""
     other = write_folder(tmp_path / "other", 1)
     (other / files.PIECES).write_bytes((other / files.PIECES).read_bytes() + b"\n")
-    train = dataclasses.replace(experiment.train, init_from=str(other))
     with pytest.raises(ReleaseError, match=r"sentencepiece\.bpe\.model is another vocabulary than that of"):
-        run(dataclasses.replace(experiment, train=train), tmp_path / "run")
+        run(experiment.with_finetune(init_from=str(other)), tmp_path / "run")

@@ -165,7 +165,7 @@ def test_a_ring_generates_as_one_device_does(float64):
     want = np.asarray(compiled(model_of("gpt.llama2_70b"), batch))
     scope = Component(layout, mesh=make_mesh(layout))
     model = model_of("gpt.llama2_70b", scope=scope)
-    cache = jax.jit(model.start, static_argnums=(2, 3))(batch["tokens"][:, :8], jnp.array([8, 8]), 1, 2)
+    cache = jax.jit(model.start, static_argnums=(1, 2))({"tokens": batch["tokens"][:, :8], "lengths": jnp.array([8, 8])}, 1, 2)
     step = jax.jit(lambda cache, ids, at: model.step(cache, ids, at))
     for at in range(2):
         logits, cache = step(cache, batch["tokens"][:, 7 + at, None], np.int32(at))

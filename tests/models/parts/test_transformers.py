@@ -86,7 +86,7 @@ def test_a_cache_changes_nothing(name, float64):
     model, batch = fixture(name) if name in RELEASED else model_of(name), batch_of([12], [12])
     whole = outputs(model, batch)
     lengths = np.array([4, 7])
-    cache = jax.jit(model.start, static_argnums=(2, 3))(batch["tokens"][:, :8], jnp.asarray(lengths), 2, 5)
+    cache = jax.jit(model.start, static_argnums=(1, 2))({"tokens": batch["tokens"][:, :8], "lengths": jnp.asarray(lengths)}, 2, 5)
     step = jax.jit(lambda cache, ids, at: model.step(cache, ids, at))
     for at in range(5):
         ids = np.stack([batch["tokens"][row, lengths[row] + at - 1] for row in (0, 1)])
@@ -104,7 +104,7 @@ def test_reordered_hypotheses_have_their_parents_past(name, float64):
     """
     model, rng = model_of(name), np.random.default_rng(0)
     prompts, lengths, steps = rng.integers(1, 60, (2, 8)), np.array([5, 8]), 5
-    cache = jax.jit(model.start, static_argnums=(2, 3))(prompts, jnp.asarray(lengths), 3, steps)
+    cache = jax.jit(model.start, static_argnums=(1, 2))({"tokens": prompts, "lengths": jnp.asarray(lengths)}, 3, steps)
     step = jax.jit(lambda cache, ids, at: model.step(cache, ids, at))
     histories = [[list(prompt[:length]) for _ in range(3)] for prompt, length in zip(prompts, lengths, strict=True)]
     ids = np.zeros((2, 3), np.int64)

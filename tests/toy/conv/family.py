@@ -1,7 +1,7 @@
 """The toy model as a family."""
 
-from models.protocol import Family
+from models.family import Family
 from tests.toy.conv.layouts import LAYOUTS
 from tests.toy.conv.model import ToyConv
 
-FAMILY = Family(model=ToyConv, layouts=LAYOUTS, like=lambda c: "toy.conv")
+FAMILY = Family(model=ToyConv, layouts=LAYOUTS, default_experiment=lambda c: "toy.conv")

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models.parts.losses import Loss, Ratio, Totals, per
-from models.protocol import Batch, Context
+from models.protocol import Batch, Context, HasOutputs
 from models.sharding.component import Component
 from models.sharding.params import normal, param, zeros
 from tests.toy.conv.config import ToyConvConfig
@@ -27,7 +27,7 @@ class Conv(nnx.Module):
         return self.scope.shard(y_BHWC + self.bias[...].astype(y_BHWC.dtype), "batch", "height", "width", "act_channels")
 
 
-class ToyConv(nnx.Module):
+class ToyConv(nnx.Module, HasOutputs):
     """Predicts the next grid; the loss is the squared error of pixels that were seen."""
 
     coupled = ()

@@ -5,13 +5,13 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models.parts.losses import Loss, Ratio, Totals, per
-from models.protocol import Batch, Context
+from models.protocol import Batch, Classifies, Context
 from models.sharding.component import Component
 from models.sharding.params import param, zeros
 from tests.toy.linear.config import ToyLinearConfig
 
 
-class ToyLinear(nnx.Module):
+class ToyLinear(nnx.Module, Classifies):
     """Names the class of a picture; the loss is the cross-entropy with both classes of a mixed one, in their shares."""
 
     coupled = ()

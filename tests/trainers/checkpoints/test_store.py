@@ -103,7 +103,7 @@ def test_a_run_whose_store_stalls_goes_on_and_is_found_again(small, tmp_path, se
     """While the store does not answer, from step 5 to 11, saves are left out by name and steps go on; once it does, a save
     succeeds. The run goes on from there later, with the numbers of a run on a local disk, and its weights are read from there."""
     monkeypatch.setattr(manager, "SLOW", 0.2)
-    e = with_train(small, steps=16, log_every=1, save_every=2, save_failures=5)
+    e = with_train(small, steps=16, log_every=1, checkpoint={"every": 2, "max_failures": 5})
     assert run(e, tmp_path / "local") == trainer.DONE
 
     def stalls(call: int, state: Any, values: Any) -> Any:
@@ -114,7 +114,7 @@ def test_a_run_whose_store_stalls_goes_on_and_is_found_again(small, tmp_path, se
             wait_for_the_save_under_way()
         return state, values
 
-    remote = with_train(e, steps=12, checkpoints="gs://runs/mine")
+    remote = with_train(e, steps=12, checkpoint={"folder": "gs://runs/mine"})
     with monkeypatch.context() as patch:
         changed_steps(patch, stalls)
         assert run(remote, tmp_path / "remote") == trainer.DONE
@@ -132,7 +132,7 @@ def test_a_run_whose_store_is_gone_ends_with_its_code(small, tmp_path, server, m
     """Where nothing listens any more, the run ends after as many saves as it may lose, and does not wait for the one that hangs;
     once the store is back, the last sound checkpoint is there."""
     monkeypatch.setattr(manager, "SLOW", 0.2)
-    e = with_train(small, steps=8, log_every=1, save_every=2, save_failures=1, checkpoints="gs://runs/gone")
+    e = with_train(small, steps=8, log_every=1, checkpoint={"every": 2, "max_failures": 1, "folder": "gs://runs/gone"})
 
     def gone(call: int, state: Any, values: Any) -> Any:
         if call == 5:

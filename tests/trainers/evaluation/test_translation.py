@@ -10,6 +10,7 @@ from data.translation.config import Translate, TranslationData
 from data.translation.decoding import Sentence, TranslationDecoding, buckets, read_sentences, score, shuffled, strip
 from models.sharding.params import nest
 from tests.helpers.caches import write_translation_cache
+from tests.helpers.runs import with_train
 from trainers.evaluation.decoded import Decoder
 from trainers.plan import fresh_state, make_plan
 from trainers.weights import release
@@ -31,12 +32,16 @@ def toy(tmp_path_factory):
 @pytest.fixture
 def experiment(m4, toy, monkeypatch):
     monkeypatch.setenv("SHARDZOO_DATA", str(toy))
-    return dataclasses.replace(
-        m4,
-        model=dataclasses.replace(m4.model, source_vocab=2048, target_vocab=512),
-        data=TranslationData(cache="toy", batch_size=16, source_length=16, target_length=16),
-        eval=Translate(split="test", beams=2, max_length=8, batch_size=8),
-        train=dataclasses.replace(m4.train, steps=2, log_every=1, best="eval/stripped_chrf"),
+    return with_train(
+        dataclasses.replace(
+            m4,
+            model=dataclasses.replace(m4.model, source_vocab=2048, target_vocab=512),
+            data=TranslationData(cache="toy", batch_size=16, source_length=16, target_length=16),
+            eval=Translate(split="test", beams=2, max_length=8, batch_size=8),
+        ),
+        steps=2,
+        log_every=1,
+        checkpoint={"best": "eval/stripped_chrf"},
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 from configs.registry import ConfigError
 from models.errors import UserError
 from scripts import report
-from trainers import trainer
+from trainers import runlog
 from trainers.monitoring import history
 
 
@@ -31,7 +31,7 @@ def workdir(tmp_path) -> Path:
     lines(
         tmp_path / "run.jsonl",
         {**start, "time": at(0), "restored": None},
-        {"event": "stop", "time": at(10), "step": 2, "exit_code": trainer.PREEMPTED},
+        {"event": "stop", "time": at(10), "step": 2, "exit_code": runlog.PREEMPTED},
         {**start, "time": at(30), "restored": 2},
         {**start, "time": at(100), "restored": 6},
         {"event": "rewind", "time": at(112), "to": 6},

@@ -32,7 +32,7 @@ def test_float32_weights_are_computed_in_float32(name):
     """Whatever the experiment of the family is computed in, whose data the model is given."""
     e, weights = open.open_model(FIXTURES / name)
     assert (e.execution.dtype, weights.stored) == ("float32", "float32")
-    like = family_of(e.model).like(e.model)
+    like = family_of(e.model).default_experiment(e.model)
     assert open.open_model(FIXTURES / name, like=like)[0].execution.dtype == "float32"
 
 
