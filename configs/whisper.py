@@ -160,7 +160,7 @@ def english() -> Experiment:
 
 
 def bench_tiny() -> Experiment:
-    """Whisper tiny on four windows of 30 s with 64 tokens: for comparing speed with other systems (scripts.bench_peers)."""
+    """Whisper tiny on four windows of 30 s with 64 tokens: for comparing speed with other systems (scripts.lab.peers.compare)."""
     base = tiny()
     return replace(
         base,

@@ -104,13 +104,13 @@ def opened(path: Path, step: int | None = None, dtype: str = "", like: str = "")
     """Returns the experiment and the weights of a trained model, and says on standard error in which precision it is computed.
 
     Args:
-      path: see `trainers.weights.open.open_model`; also the name of released weights that were fetched.
+      path: see `trainers.weights.load_any.open_model`; also the name of released weights that were fetched.
       dtype: the precision; by default the experiment's.
     """
-    from trainers.weights import open as opening
+    from trainers.weights import load_any
     from trainers.weights.init_from import located
 
-    e, weights = opening.open_model(located(str(path)), step, like)
+    e, weights = load_any.open_model(located(str(path)), step, like)
     return computed_in(dtype, e, weights), weights
 
 
@@ -236,14 +236,6 @@ def numbers(text: str) -> list[int]:
 
 def print_json(value: Any) -> None:
     print(json.dumps(value, indent=1, default=str))
-
-
-def check_scikit_learn() -> None:
-    """Raises ConfigError if scikit-learn, which the project does not require, is missing."""
-    try:
-        import sklearn  # noqa: F401  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        raise ConfigError("this bench needs scikit-learn: pip install scikit-learn") from None
 
 
 def folder(text: str) -> Path:

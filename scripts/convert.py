@@ -52,11 +52,11 @@ def main() -> int:
 
     cli.use_devices(ONE_DEVICE)
     from trainers.checkpoints import checkpoint
-    from trainers.weights import gguf, huggingface, init_from, open, peft, release
-    from trainers.weights.open import open_weights
+    from trainers.weights import gguf, huggingface, init_from, load_any, peft, release
+    from trainers.weights.load_any import open_weights
 
     if args.command == "to-hf":
-        _, weights = open.open_model(init_from.located(str(args.source)), args.step)
+        _, weights = load_any.open_model(init_from.located(str(args.source)), args.step)
         print(huggingface.write_folder(weights, args.to, max_shard_bytes=int(args.max_shard_gb * 1e9)))
         return 0
     if args.command == "to-peft":
@@ -69,7 +69,7 @@ def main() -> int:
     expected = {"from-hf": huggingface.HuggingFace, "from-gguf": gguf.Gguf, "from-peft": peft.Peft}[args.command]
     if not isinstance(source, expected):
         raise InterchangeError(f"{args.source} is a {type(source).__name__}, which {args.command} does not read")
-    e = open.experiment_of(source, args.experiment)
+    e = load_any.experiment_of(source, args.experiment)
     e = cli.computed_in(args.dtype, e, source)
     if args.layout:
         e = dataclasses.replace(e, layout=cli.named_layout(e, args.layout))

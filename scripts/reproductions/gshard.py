@@ -190,7 +190,7 @@ def _by_bucket(run: training.Run) -> dict[str, float]:
         from data.translation.task import TranslationTask
         from trainers.evaluation.held_out import HeldOutEvaluator
         from trainers.evaluation.place import placed
-        from trainers.weights.open import open_model
+        from trainers.weights.load_any import open_model
 
         e, weights = open_model(run.workdir)
         plan, params = placed(e, weights)

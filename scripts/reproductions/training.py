@@ -157,7 +157,7 @@ def evaluated(run: Run, name: str, change: Callable[[Experiment], Experiment] = 
     """Returns held-out scores of a finished run, evaluated with fields of its experiment changed."""
 
     def compute() -> dict[str, float]:
-        from trainers.weights.open import open_model
+        from trainers.weights.load_any import open_model
 
         e, weights = open_model(run.workdir)
         return _scores(change(e), weights)
@@ -171,7 +171,7 @@ def started(folder: Path, arm: Arm) -> dict[str, float]:
 
     def compute() -> dict[str, float]:
         from trainers.weights.init_from import located
-        from trainers.weights.open import open_weights
+        from trainers.weights.load_any import open_weights
 
         return _scores(arm.experiment, open_weights(located(arm.experiment.train.finetune.init_from)))
 

@@ -18,7 +18,7 @@ from data.prepare import PREPARED
 from data.reading.caches import vocabulary_fields
 from models.families import FAMILIES
 from models.vit.config import VitConfig
-from scripts import golden
+from scripts.lab import golden
 
 
 @pytest.mark.parametrize("name", registry.names())
@@ -221,7 +221,7 @@ def test_configs_and_random_data_need_neither_tensorflow_nor_jax():
         "import sys\n"
         "from configs import registry; registry.load('gshard_m4.quickstart')\n"
         "assert 'jax' not in sys.modules\n"
-        "import trainers.evaluation.place, trainers.weights.init_from, trainers.weights.open\n"
+        "import trainers.evaluation.place, trainers.weights.init_from, trainers.weights.load_any\n"
         "assert 'orbax' not in sys.modules\n"
         "import trainers.trainer, scripts.train, models.gshard_m4.model\n"
         "assert not {'tensorflow', 'seqio', 'tensorflow_datasets'} & set(sys.modules)\n"

@@ -24,7 +24,7 @@ def test_an_optional_part_is_added_and_removed():
     """None removes a part; the name of its class brings it back with the fields that are given."""
     e = registry.load("gpt.quickstart")
     mixture = override(e, ["--model.moe", "MoeConfig", "--model.moe.experts", "4"])
-    assert mixture.model.moe.experts == 4
+    assert mixture.model.moe.experts == 4  # pyright: ignore[reportAttributeAccessIssue]
     assert override(mixture, ["--model.moe", "None"]).model == dataclasses.replace(e.model, moe=None)
 
 

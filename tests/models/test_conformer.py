@@ -13,9 +13,10 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from configs import registry
-from models.conformer import ctc, huggingface, transducer
+from models.conformer import ctc, transducer
 from models.conformer.config import ConformerConfig
 from models.conformer.contrastive import drawn_negatives, perplexity
+from models.conformer.huggingface import INTERCHANGE
 from models.conformer.model import Conformer
 from models.execution import Execution
 from models.parts.conformer import depthwise
@@ -71,7 +72,7 @@ def test_released_sizes():
         (large, 618_559_104, unused - statistics),
         (large | dict(position_embeddings_type="rotary"), 593_344_128, unused - statistics),
     ):
-        c = huggingface.read_config(theirs)
+        c = INTERCHANGE.read_config(theirs)
         infos = describe(jax.eval_shape(lambda key, c=c: Conformer(c, key, ALONE), jax.random.key(0)))
         assert sum(i.size for i in infos) == count - less
 

@@ -37,7 +37,7 @@ from trainers.evaluation.generation import Generate, Generator
 from trainers.evaluation.place import placed
 from trainers.evaluation.transcription import Transcribe, Transcriber
 from trainers.weights import huggingface
-from trainers.weights.open import open_model
+from trainers.weights.load_any import open_model
 from trainers.weights.source import Weights
 
 TOKENS = 64

@@ -33,7 +33,7 @@ from tests.helpers.vocabularies import write_pieces
 from tests.parity import ours
 from tests.parity.cases import CASES, GIVEN, ODD_TEXT, TRANSLATORS
 from tests.parity.vocabularies import VOCABULARIES
-from trainers.weights import huggingface, open
+from trainers.weights import huggingface, load_any
 from trainers.weights import source as weights
 
 FIXTURES = ROOT / "tests/fixtures/parity"
@@ -50,7 +50,7 @@ def theirs(*args: str | Path, version: int = 5) -> str:
 
 # Of every model_type that is read; a picture's captioner has none without its two halves.
 _KINDS = sorted(
-    {kind for module in map(interchange_of, FAMILIES) if module for kind in module.MODEL_TYPES} - {"vision-encoder-decoder"}
+    {kind for family in map(interchange_of, FAMILIES) if family for kind in family.model_types} - {"vision-encoder-decoder"}
 )
 
 
@@ -91,7 +91,7 @@ def vocabularies(to: Path) -> dict[str, bool]:
     text, found = "Naïve 2 + 1234 protons;  don't  it's \n so", {}
     for name in ("minilm_l6", "smollm2_135m"):
         try:
-            source = open.open_weights(weights_folder(name))
+            source = load_any.open_weights(weights_folder(name))
         except FetchError as error:
             print(f"not compared: {error}")
             continue
@@ -110,7 +110,7 @@ def texts(made: Path, to: Path) -> dict[str, bool]:
         vocabulary = VOCABULARIES[name]
         released_vocabularies.write(vocabulary, folder, FIXTURES)
         shutil.copy(FIXTURES / vocabulary.model / huggingface.ONE_FILE, folder)
-        huggingface.write_folder(open.open_weights(folder), back)
+        huggingface.write_folder(load_any.open_weights(folder), back)
     for version in (4, 5):
         ran = (folders for name, folders in both.items() if VOCABULARIES[name].version == version)
         theirs(TEXTS, *itertools.chain(*ran), version=version)
@@ -127,7 +127,7 @@ def translators(made: Path, to: Path) -> dict[str, bool]:
     """Whether ids and translations of each translator are equal here, and its ids in `transformers` from a folder of ours."""
     same = {}
     for name, case in TRANSLATORS.items():
-        huggingface.write_folder(open.open_weights(made / name), to / name)
+        huggingface.write_folder(load_any.open_weights(made / name), to / name)
         (wanted,) = (w for w in ours.translations(made / name) if (w["text"], w["from"]) == (ODD_TEXT, case.directions[0][0]))
         ids = json.loads(theirs("encode", to / name, ODD_TEXT, wanted["from"], version=case.version))
         same[name] = ids == wanted["ids"] and not ours.mistranslated(made / name)

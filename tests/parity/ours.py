@@ -27,7 +27,7 @@ from models.vit.config import VitConfig
 from trainers.evaluation.decoded import Decoder
 from trainers.evaluation.place import placed
 from trainers.weights import source as weights
-from trainers.weights.open import open_model
+from trainers.weights.load_any import open_model
 from trainers.weights.source import Weights
 
 WHERE = Component(Layout(name="one_device", mesh=(("all", 1),)))

@@ -75,7 +75,7 @@ def test_unknown_data_names_the_nearest(tmp_path, monkeypatch):
 
 def test_every_option_says_what_it_is():
     """No argument of a command is without a line in --help; prepare_data lists what --from takes further."""
-    for path in sorted(Path(cli.__file__).parent.glob("*.py")):
+    for path in sorted(Path(cli.__file__).parent.glob("**/*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".add_argument"):
                 assert "help" in {keyword.arg for keyword in node.keywords}, f"{path}:{node.lineno}"
@@ -209,7 +209,7 @@ def test_every_command_of_the_readme_exists():
     named = {
         (page, module)
         for page in [root / "README.md", *(root / "docs").glob("*.md")]
-        for module in re.findall(r"python -m (scripts\.\w+)", page.read_text())
+        for module in re.findall(r"python -m (scripts(?:\.\w+)+)", page.read_text())
     }
     assert len(named) > 8
     for page, module in named:

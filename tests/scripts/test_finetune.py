@@ -21,7 +21,7 @@ from trainers import trainer
 from trainers.checkpoints import checkpoint
 from trainers.plan import fresh_state, make_plan
 from trainers.weights import huggingface, peft
-from trainers.weights.open import open_model, open_weights
+from trainers.weights.load_any import open_model, open_weights
 from trainers.weights.source import Arrays
 
 pytestmark = pytest.mark.integration

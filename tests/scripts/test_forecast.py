@@ -11,8 +11,9 @@ from configs.experiment import Experiment
 from configs.optimizers import AdamW, Constant
 from data.grids.config import Forecasts
 from models.sharding.layouts import ONE_DEVICE
-from scripts import bench_halo, bench_nowcast, forecast
 from scripts import evaluate as evaluate_script
+from scripts import forecast
+from scripts.lab import halo, nowcast
 from tests.helpers.grids import write_grid_cache
 from tests.helpers.runs import run
 from trainers import metrics, trainer
@@ -100,20 +101,20 @@ def test_from_training_to_a_page(e, tmp_path, monkeypatch, capsys):
 def test_baselines_are_scored_on_the_same_points(e, monkeypatch, capsys):
     """Showers that move a column a step are forecast by a translation; both tables have every lead time and threshold."""
     monkeypatch.setattr(registry, "load", lambda name: e)
-    told = json.loads(command(bench_nowcast, monkeypatch, capsys, "metnet2.quickstart", "--split", "test", "--json"))
+    told = json.loads(command(nowcast, monkeypatch, capsys, "metnet2.quickstart", "--split", "test", "--json"))
     scores = told["scores"]
     assert set(scores["translation"]) == {
         f"lead_{n}/{k}" for n in (1, 4) for k in ("csi_0.2", "csi_1", "csi_2", "csi_4", "csi_8", "crps")
     }
     assert scores["translation"]["lead_1/csi_0.2"] > 0.8 > scores["persistence"]["lead_1/csi_0.2"]
-    table = command(bench_nowcast, monkeypatch, capsys, "metnet2.quickstart")
+    table = command(nowcast, monkeypatch, capsys, "metnet2.quickstart")
     assert "20 min" in table and "motion" in table
 
 
 def test_what_a_convolution_sends_is_printed(monkeypatch, capsys):
     """At a dilation of many shards ours sends less than the plain one, which gathers; at 1 both exchange with neighbours."""
     small = ("--grids", "8x1", "--size", 32, "--channels", 2, "--dilations", "1,16")
-    rows = json.loads(command(bench_halo, monkeypatch, capsys, *small, "--json"))["rows"]
+    rows = json.loads(command(halo, monkeypatch, capsys, *small, "--json"))["rows"]
     assert rows[1]["ours"]["mib"] < rows[1]["plain"]["mib"] and "all-gather" in rows[1]["plain"]["collectives"]
     assert {tuple(row["ours"]["collectives"]) for row in rows} == {("collective-permute",)}
-    assert "8x1" in command(bench_halo, monkeypatch, capsys, *small)
+    assert "8x1" in command(halo, monkeypatch, capsys, *small)

@@ -20,7 +20,7 @@ from tests.helpers.runs import run, with_train
 from trainers import adapt, plan, step
 from trainers.checkpoints import checkpoint
 from trainers.plan import fresh_state, make_plan
-from trainers.weights import open
+from trainers.weights import load_any
 
 pytestmark = pytest.mark.integration
 
@@ -133,7 +133,7 @@ def test_a_run_with_adapters_resumes_and_opens_merged(tmp_path):
     assert run(e, tmp_path / "parts") == 0
     whole, parts = (checkpoint.read_params(tmp_path / name)[2] for name in ("whole", "parts"))
     jax.tree.map(assert_array_equal, whole, parts)
-    found, weights = open.open_model(tmp_path / "whole")
+    found, weights = load_any.open_model(tmp_path / "whole")
     assert found.train.finetune.lora.rank == 0 and not any(name.startswith(adapt.PREFIX) for name in weights.shapes)
 
     p, _, after = trained(e, steps=4)

@@ -30,7 +30,7 @@ from trainers.checkpoints import checkpoint
 from trainers.evaluation.evaluator import open_evaluator
 from trainers.evaluation.generation import Generate, Generator
 from trainers.plan import fresh_state, make_plan
-from trainers.weights import huggingface, open, release
+from trainers.weights import huggingface, load_any, release
 
 pytestmark = pytest.mark.integration
 
@@ -107,10 +107,10 @@ def test_scores_are_the_same_wherever_the_weights_lie(kind, data, tmp_path, monk
     assert run(e, tmp_path / "run") == 0
     last = [line for line in metrics.read(tmp_path / "run") if "eval/cross_entropy" in line][-1]
     release.write(tmp_path / "run", tmp_path / "release")
-    huggingface.write_folder(open.open_model(tmp_path / "run")[1], tmp_path / "hf")
+    huggingface.write_folder(load_any.open_model(tmp_path / "run")[1], tmp_path / "hf")
     monkeypatch.setattr(registry, "load", lambda name, load=registry.load: e if name == "toy" else load(name))
     for path in ("run", "release", "hf"):
-        found, weights = open.open_model(tmp_path / path, like="toy")
+        found, weights = load_any.open_model(tmp_path / path, like="toy")
         keeps_class = (kind, path) == ("causal", "hf")  # a decoder remembers as which class its folder was written
         assert found.model == (dataclasses.replace(e.model, dialect="llama") if keeps_class else e.model)
         # A foreign folder is computed as it is stored, which is not always how the run was computed.
@@ -157,7 +157,7 @@ def test_texts_are_classified(data, tmp_path, monkeypatch, capsys):
     cats = [votes.count("cat") / 5 for votes in elected]
     assert np.mean(cats) == pytest.approx(np.mean(likely), abs=0.02)  # all of a kind would be off by 0.1 and more
     assert all(abs(a - b) < 0.2 for a, b in zip(cats, likely, strict=True)) and {len(votes) for votes in elected} == {5}
-    huggingface.write_folder(open.open_model(tmp_path / "run")[1], tmp_path / "hf")
+    huggingface.write_folder(load_any.open_model(tmp_path / "run")[1], tmp_path / "hf")
     (named,) = classify(tmp_path / "hf", "a cat")
     assert named.split()[1] in {"LABEL_0", "LABEL_1"}  # what config.json says where nobody named them
     config = json.loads((tmp_path / "hf/config.json").read_text())

@@ -23,7 +23,7 @@ from trainers import adapt
 from trainers.checkpoints import checkpoint
 from trainers.plan import Plan, fresh_state, make_plan
 from trainers.step import compile_step, gradients
-from trainers.weights import open
+from trainers.weights import load_any
 
 pytestmark = pytest.mark.integration
 
@@ -105,7 +105,7 @@ def test_a_run_on_a_quantised_base_resumes_and_opens_merged(tmp_path):
     for name, x in whole.items():
         assert_array_equal(x, parts[name])
         assert np.any(x != before[name]) == name.startswith(adapt.PREFIX), name
-    _, weights = open.open_model(tmp_path / "whole")
+    _, weights = load_any.open_model(tmp_path / "whole")
     assert weights.shapes["decoder.attention.q"] == (2, 16, 4, 8) and not any("values" in name for name in weights.shapes)
     assert weights.read("decoder.attention.q", ()).dtype == np.float32
 

@@ -8,7 +8,7 @@ import jax
 from configs.experiment import Experiment, Lora
 from configs.optimizers import Sgd
 from configs.registry import ConfigError
-from models import interchange
+from models.interchange import InterchangeError, tensors
 from models.sharding.layout import Layout
 from models.sharding.layouts import ONE_DEVICE
 from trainers import host_memory
@@ -33,6 +33,6 @@ def placed(e: Experiment, weights: Weights, layout: Layout = ONE_DEVICE) -> tupl
     shapes = {info.name: info.shape for info in plan.parameters}
     if missing := sorted(shapes.keys() - weights.shapes.keys()):
         raise ConfigError(f"the weights lack {', '.join(missing[:8])}: fine-tune them first, or choose another --experiment")
-    if wrong := interchange.problems(shapes, {name: tuple(weights.shapes[name]) for name in shapes}):
-        raise interchange.InterchangeError(f"the weights are not those of {e.name}'s model: {wrong}")
+    if wrong := tensors.problems(shapes, {name: tuple(weights.shapes[name]) for name in shapes}):
+        raise InterchangeError(f"the weights are not those of {e.name}'s model: {wrong}")
     return plan, load(weights, plan.shardings.params, shapes, plan.experiment.train.master_dtype)

@@ -20,7 +20,7 @@ from models.sharding.params import components, flatten
 from trainers import adapt
 from trainers.plan import Plan, fresh_state, model_infos
 from trainers.state import State
-from trainers.weights import open, source
+from trainers.weights import load_any, source
 from trainers.weights.release import MANIFEST, ReleaseError
 from trainers.weights.source import Weights
 
@@ -50,7 +50,7 @@ def new_state(plan: Plan, vocabulary: Path | None, say: Callable[[str], object])
             raise ConfigError(f"train.finetune.init_from: no component {component!r}{nearest(component, known)}")
     given: dict[str, jax.Array] = {}
     for component, path in parts.items():
-        weights: Weights = open.open_weights(path)
+        weights: Weights = load_any.open_weights(path)
         other_prefixes = [f"{other}." for other in parts if other and other != component]
         infos = [
             info
@@ -101,7 +101,7 @@ def model_of(e: Experiment) -> ModelConfig:
         raise ConfigError(
             f"train.finetune.init_from={e.train.finetune.init_from!r}: expected weights of a whole model, whose sizes are taken"
         )
-    model = open.open_weights(whole).config
+    model = load_any.open_weights(whole).config
     if type(model) is not type(e.model):
         raise ConfigError(f"{whole} is of family {model.family!r}, and {e.name} of {e.model.family!r}")
     return model

@@ -14,10 +14,9 @@ import jax
 import numpy as np
 
 from configs.experiment import FRESH
-from models import interchange
 from models.execution import Dtype
 from models.families import ModelConfig, family_of
-from models.interchange import Index, InterchangeError, Shape
+from models.interchange import Index, InterchangeError, Shape, tensors
 from models.sharding.params import flatten, nest
 
 
@@ -142,7 +141,7 @@ def check(shapes: Mapping[str, Shape], weights: Weights, fresh: Sequence[str] = 
       fresh: components that may be missing, or left over in the weights.
     """
     wanted, stored = ({k: v for k, v in table.items() if not _within(k, fresh)} for table in (shapes, weights.shapes))
-    if wrong := interchange.problems(wanted, stored):
+    if wrong := tensors.problems(wanted, stored):
         raise InterchangeError(f"the weights are not those of the model: {wrong}")
 
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.errors import nearest, shortened
-from models.interchange import InterchangeError, setting
+from models.interchange import InterchangeError
+from models.interchange.settings import setting
 from models.parts.attention.config import Rotary
 from models.parts.numbers import check_base
 

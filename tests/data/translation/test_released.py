@@ -22,7 +22,7 @@ from tests.helpers.runs import run, with_train
 from tests.helpers.vocabularies import write_pieces
 from tests.parity import ours
 from trainers import metrics
-from trainers.weights import huggingface, open, release
+from trainers.weights import huggingface, load_any, release
 from trainers.weights.release import ReleaseError
 from trainers.weights.source import Arrays
 
@@ -83,7 +83,7 @@ def experiment(tiny, folder, cache, monkeypatch):
     """nllb.catalogues, small."""
     monkeypatch.setenv("SHARDZOO_DATA", str(tiny))
     e = registry.load("nllb.catalogues")
-    config = open.open_weights(folder).config
+    config = load_any.open_weights(folder).config
     return with_train(
         dataclasses.replace(
             e,
@@ -109,7 +109,7 @@ def test_a_folder_is_fine_tuned_and_written_again(experiment, folder, tmp_path, 
     losses = [line["loss"] for line in metrics.read(tmp_path / "run") if "loss" in line]
     assert losses[-1] < losses[0] - 1, losses
     release.write(tmp_path / "run", tmp_path / "release")
-    weights: Any = open.open_weights(tmp_path / "release")
+    weights: Any = load_any.open_weights(tmp_path / "release")
     huggingface.write_folder(weights, tmp_path / "hf")
     vocabularies = [Multilingual(path) for path in (folder, tmp_path / "hf")]
     assert vocabularies[0].languages == vocabularies[1].languages
@@ -124,7 +124,7 @@ def test_a_folder_is_fine_tuned_and_written_again(experiment, folder, tmp_path, 
         assert translate.main() == 0
         outputs.append(capsys.readouterr().out)
     assert outputs[0] == outputs[1] and outputs[0].strip() and len(outputs[0].splitlines()) == 40
-    same: Any = open.open_weights(tmp_path / "hf")
+    same: Any = load_any.open_weights(tmp_path / "hf")
     assert same.config == dataclasses.replace(weights.config, dropout=same.config.dropout)
     for name in weights.shapes:
         assert_array_equal(same.read(name, ()), weights.read(name, ()), err_msg=name)

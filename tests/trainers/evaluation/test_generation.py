@@ -15,7 +15,7 @@ from tests.parity.vocabularies import TEXTS, TOKENS, VOCABULARIES
 from trainers.evaluation.generation import Generate, Generator
 from trainers.evaluation.place import placed
 from trainers.weights import huggingface, release
-from trainers.weights.open import open_model
+from trainers.weights.load_any import open_model
 
 
 def released(name: str, to: Path) -> Path:

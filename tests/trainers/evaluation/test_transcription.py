@@ -19,8 +19,8 @@ from tests.helpers.sounds import LANGUAGES, tone, wav, wav_header, write_whisper
 from trainers.evaluation.place import placed
 from trainers.evaluation.timestamps import Rules, segments
 from trainers.evaluation.transcription import Segment, Transcribe, Transcriber, Transcript, _Heard, _Listening
-from trainers.weights import open as weights
-from trainers.weights.open import foreign
+from trainers.weights import load_any
+from trainers.weights.load_any import foreign
 
 # Ids: words below 10, the end 10, special ones, no timestamps 19, timestamps from 20 on, a second each.
 RULES = Rules(
@@ -248,7 +248,7 @@ def test_released_whisper_writes_down_what_is_read(tmp_path, monkeypatch):
     from data.speech.sources import PACKAGES
 
     folder = fetched(*PACKAGES["librivox"].packages)
-    source = weights.open_weights(released_weights("whisper_tiny_en"))
+    source = load_any.open_weights(released_weights("whisper_tiny_en"))
     e = foreign(source.config)
     plan, params = placed(e, source)
     assert source.vocabulary is not None

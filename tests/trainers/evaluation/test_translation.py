@@ -14,7 +14,7 @@ from tests.helpers.runs import with_train
 from trainers.evaluation.decoded import Decoder
 from trainers.plan import fresh_state, make_plan
 from trainers.weights import release
-from trainers.weights.open import open_model
+from trainers.weights.load_any import open_model
 
 pytestmark = pytest.mark.integration
 

@@ -154,6 +154,7 @@ def test_a_tiny_plan(slice, layout, tmp_path):
     assert found["fits"] and found["topology"] == slice and found["versions"]["libtpu"]
     assert sum(found["parts"].values()) == pytest.approx(found["modelled_step_s"], rel=1e-6)
     assert all(row["axes"] is None or set(row["axes"]) <= {"data", "model"} for row in found["collectives"])
+    assert json.loads(page.with_suffix(".trace.json").read_text())["traceEvents"]
     assert "modelled" in page.read_text() and "ENTRY" in next(tmp_path.glob("*.hlo.txt")).read_text()
     assert done.returncode == (0 if found["checks_passed"] else 1)
 

@@ -152,7 +152,7 @@ def test_a_mixture_that_drops_tokens_in_evaluation_is_not_written(name, tmp_path
     source = HuggingFace(FIXTURES / name)
     moe = dataclasses.replace(source.config.moe, eval_capacity_factor=2.0)
     source.config = dataclasses.replace(source.config, moe=moe)
-    with pytest.raises(InterchangeError, match=r"of Hugging Face is like this model: eval_capacity_factor=2\.0"):
+    with pytest.raises(InterchangeError, match=r"of Hugging Face is like this model: moe\.eval_capacity_factor=2\.0"):
         huggingface.write_folder(source, tmp_path / "f")
     assert not (tmp_path / "f").exists()
 

@@ -19,10 +19,10 @@ from data.vocabularies.tokenizers import Tokenizer, write_bpe
 from models.gpt.config import GptConfig
 from models.interchange import InterchangeError
 from models.sharding.params import flatten
-from scripts.fuzz import writers
+from scripts.lab.fuzz import writers
 from tests.helpers.archives import released_weights
 from tests.parity import ours
-from trainers.weights import open
+from trainers.weights import load_any
 from trainers.weights.gguf import Gguf
 
 CONFIG = GptConfig(
@@ -187,7 +187,7 @@ def test_a_damaged_file_is_refused_in_one_line(tmp_path):
     for each in bad:
         path.write_bytes(each)
         with pytest.raises(InterchangeError, match=r"m\.gguf is damaged: ") as caught:
-            open.open_weights(path)
+            load_any.open_weights(path)
         assert len(str(caught.value).splitlines()) == 1
 
 
@@ -226,14 +226,14 @@ def test_numbers_are_the_librarys_however_many_are_made_at_once(kind, tmp_path, 
 )
 def test_a_file_is_computed_as_most_of_it_is_stored(kind, stored, computed, tmp_path):
     """Norms are float32 in every file; quantized numbers are made in float32, and so are those of float16."""
-    e, weights = open.open_model(write(tmp_path / "m.gguf", CONFIG, ours.fresh(CONFIG, 0), kind))
+    e, weights = load_any.open_model(write(tmp_path / "m.gguf", CONFIG, ours.fresh(CONFIG, 0), kind))
     assert (weights.stored, e.execution.dtype) == (stored, computed)
 
 
 @pytest.mark.network
 def test_smollm2_knows_the_capital_of_france():
     """Released 4-bit weights, continued greedily: the next word is Paris."""
-    source = open.open_weights(released_weights("smollm2_135m"))
+    source = load_any.open_weights(released_weights("smollm2_135m"))
     tokenizer = Tokenizer(source.vocabulary or "")
     ids = tokenizer.encode("The capital of France is")
     m = ours.model(source)

@@ -15,12 +15,11 @@ from gguf import GGMLQuantizationType as Kind
 from numpy.testing import assert_allclose, assert_array_equal
 from safetensors.numpy import load_file
 
-from models import interchange
-from models.gpt import gguf as mapping
-from models.gpt import huggingface
-from models.interchange import InterchangeError
+from models.gpt.gguf import INTERCHANGE as GGUF
+from models.gpt.huggingface import INTERCHANGE as HUGGING_FACE
+from models.interchange import InterchangeError, tensors
 from models.parts.attention.config import Rotary
-from scripts.fuzz import writers
+from scripts.lab.fuzz import writers
 from trainers.weights.gguf import Gguf
 from trainers.weights.huggingface import HuggingFace
 
@@ -213,7 +212,7 @@ def test_a_file_holds_what_its_folder_holds(case, architecture, keys, cannot, tm
     if case == "phi3_long":
         made |= {f"rope_factors_{x}.weight": np.array(LONG[f"{x}_factor"]) for x in ("long", "short")}
     found = Gguf(write(tmp_path / "m.gguf", architecture, theirs, made, **keys))
-    assert found.config == huggingface.read_config(theirs | cannot)
+    assert found.config == HUGGING_FACE.read_config(theirs | cannot)
     want = HuggingFace(PARITY / case)
     assert found.shapes == want.shapes
     for name in want.shapes:
@@ -272,7 +271,7 @@ def test_one_size_of_gemma_has_another_scale(layers, width, scalar):
         "attention.key_length": 128 if layers == 46 else 256,
         "attention.layer_norm_rms_epsilon": 1e-6,
     }
-    c = mapping.read_config("gemma2", settings, {"token_embd.weight": np.zeros((8, 1))})
+    c = GGUF.read_config("gemma2", settings, {"token_embd.weight": np.zeros((8, 1))})
     assert (c.attention_scalar, c.logit_cap, c.softmax_cap, c.kinds[0].window) == (scalar, 50, 30, 4096)
 
 
@@ -300,10 +299,10 @@ def test_an_expert_is_read_by_itself(kind, error, tmp_path, monkeypatch):
     """Of a layer's stacked experts no more is dequantized at once than one expert."""
     theirs, _ = folder("mixtral")
     theirs = theirs | dict(hidden_size=32, intermediate_size=64, num_attention_heads=4, num_key_value_heads=4, head_dim=8)
-    shapes = interchange.their_shapes(huggingface.entries(huggingface.read_config(theirs)))
+    shapes = tensors.their_shapes(HUGGING_FACE.entries(HUGGING_FACE.read_config(theirs)))
     rng = np.random.default_rng(0)
-    tensors = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
-    made = converted("llama", theirs, tensors)
+    arrays = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    made = converted("llama", theirs, arrays)
     found = Gguf(write(tmp_path / "m.gguf", "llama", theirs, made, kind, expert_count=5, expert_used_count=2))
     sizes: list[int] = []
 
@@ -314,7 +313,7 @@ def test_an_expert_is_read_by_itself(kind, error, tmp_path, monkeypatch):
 
     dequantize = gguf.dequantize
     monkeypatch.setattr(gguf, "dequantize", counted)
-    want = np.stack([tensors[f"model.layers.1.block_sparse_moe.experts.{e}.w2.weight"].T for e in (2, 3)])[None]
+    want = np.stack([arrays[f"model.layers.1.block_sparse_moe.experts.{e}.w2.weight"].T for e in (2, 3)])[None]
     assert_allclose(found.read("decoder.sparse.ffn.wo", (slice(1, 2), slice(2, 4))), want, atol=error)
     assert sizes == [32 * 64] * 2
 

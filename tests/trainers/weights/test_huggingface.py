@@ -8,7 +8,6 @@ import json
 import shutil
 import tracemalloc
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -17,10 +16,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from safetensors.numpy import load_file, save_file
 
 from data.vocabularies.tokenizers import Tokenizer
-from models import interchange
-from models.families import family_of, interchange_of
+from models.families import family_of
 from models.gpt.config import GptConfig
-from models.interchange import InterchangeError
+from models.interchange import InterchangeError, tensors
 from models.parts.heads_config import Classification, MaskedLm, SentenceEmbedding, Span, Tagging
 from models.sharding.component import Component, make_mesh
 from models.sharding.layouts import LAYOUTS
@@ -30,7 +28,7 @@ from tests.helpers.masked_vocabularies import train_roberta
 from tests.parity import ours
 from tests.parity.cases import CASES, GIVEN, SENTENCES
 from tests.parity.live import FIXTURES
-from trainers.weights import huggingface, open
+from trainers.weights import huggingface, load_any
 from trainers.weights import source as weights
 from trainers.weights.huggingface import HuggingFace
 
@@ -57,8 +55,8 @@ def test_what_was_read_is_written_again(name, tmp_path):
     source = HuggingFace(FIXTURES / name)
     huggingface.write_folder(source, tmp_path / "out")
     want, found = (load_file(folder / "model.safetensors") for folder in (FIXTURES / name, tmp_path / "out"))
-    mapping: Any = interchange_of(source.config.family)
-    want = {k: v for k, v in want.items() if mapping.canonical(source.config, k)}
+    interchange = huggingface.interchange_for(source.config.family)
+    want = {k: v for k, v in want.items() if interchange.canonical_name(source.config, k)}
     if name in ("bert", "roberta", "xlm_roberta"):
         want = {k: v for k, v in want.items() if not k.startswith("pooler.")}
     assert found.keys() == want.keys()
@@ -308,7 +306,7 @@ def broken(folder: Path, how: str) -> Path:
 def test_a_broken_folder_is_refused_in_one_line(how, parts, tmp_path):
     """Missing shards, truncated files, a damaged index, pickles: the file is named, and nothing else is printed."""
     with pytest.raises(InterchangeError) as caught:
-        open.open_weights(broken(tmp_path / "out", how))
+        load_any.open_weights(broken(tmp_path / "out", how))
     assert all(part in str(caught.value) for part in parts), caught.value
     assert len(str(caught.value).splitlines()) == 1
 
@@ -319,7 +317,7 @@ def test_layers_and_experts_beyond_any_model_are_refused_before_they_are_named(t
     with pytest.raises(InterchangeError, match=rf"{setting} is 1000000000, and at most 16,384 in any model"):
         HuggingFace(copy("mixtral", tmp_path / "bad", lambda t: t, **{setting: 10**9}))
     with pytest.raises(InterchangeError, match=r"16,384 layers of 16,384 experts are no model's"):
-        interchange.matrix("{layer}.{expert}", ("w", (1, 1)), layers=2**14, experts=2**14).names()
+        tensors.matrix("{layer}.{expert}", ("w", (1, 1)), layers=2**14, experts=2**14).names()
 
 
 def test_what_holds_no_weights_is_refused(tmp_path):
@@ -327,7 +325,7 @@ def test_what_holds_no_weights_is_refused(tmp_path):
     (tmp_path / "model.ckpt").write_bytes(b"")
     for path, part in {"model.ckpt": "is a pickle", "none": "no weights at", ".": "expected a release"}.items():
         with pytest.raises(InterchangeError, match=part):
-            open.open_weights(tmp_path / path)
+            load_any.open_weights(tmp_path / path)
 
 
 def test_a_folder_is_never_overwritten(tmp_path):

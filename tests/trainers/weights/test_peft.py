@@ -20,7 +20,7 @@ from trainers import adapt
 from trainers.evaluation.place import placed
 from trainers.plan import abstract_model
 from trainers.weights import peft
-from trainers.weights.open import foreign, open_model, open_weights
+from trainers.weights.load_any import foreign, open_model, open_weights
 from trainers.weights.source import Arrays
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"  # peft/ was made with PEFT 0.21.2 on the models of parity/
