@@ -63,7 +63,8 @@ def eval_classes() -> dict[str, type]:
 
 
 def module(name: str, file: str) -> Any:
-    """Returns a module of a kind's folder; raises UserError with the nearest name."""
+    """Returns a module of a kind's folder, by its present or an earlier name; raises UserError with the nearest name."""
+    name = EARLIER.get(name, name)
     if name not in KINDS:
         raise UserError(f"no kind of data {name!r}{nearest(name, KINDS)}")
     return importlib.import_module(f"{KINDS[name]}.{file}")

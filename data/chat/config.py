@@ -15,8 +15,8 @@ class ChatData(TextData):
     benchmark: ClassVar[str] = "throughput"
 
     def stored(self) -> Features:
-        """Returns the arrays of a row as the cache stores them, in that order; `predicted` is how much a token counts."""
-        return super().stored() | positions(self.length, "predicted")
+        """Returns the arrays of a row as the cache stores them, in that order; `loss_weights` is how much a token counts."""
+        return super().stored() | positions(self.length, "loss_weights")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,8 @@ import numpy as np
 from data.chat.sources import Record
 from data.reading import packing
 from data.reading.tally import Tally
-from data.vocabularies.chat_templates import ChatEncoder, TemplateRefusal
+from data.vocabularies.chat_templates import ChatEncoder
+from data.vocabularies.marks import TemplateRefusal
 
 
 def _refuse(tally: Tally, refusal: TemplateRefusal) -> None:
@@ -25,20 +26,20 @@ def conversations(records: Iterable[Record], encoder: ChatEncoder, length: int, 
     """
     for record in records:
         try:
-            ids, predicted = encoder.conversation(record["messages"], record.get("tools"))
+            ids, weights = encoder.conversation(record["messages"], record.get("tools"))
         except TemplateRefusal as refusal:
             _refuse(tally, refusal)
             continue
         if len(ids) > length:
             tally.cut += 1
-            tally.others["lost"] += int(predicted[length:].sum())
-            ids, predicted = ids[:length], predicted[:length]
-        learned = int(predicted[1:].sum())  # the first token has none before it to be predicted from
+            tally.others["lost"] += int(weights[length:].sum())
+            ids, weights = ids[:length], weights[:length]
+        learned = int(weights[1:].sum())  # the first token has none before it to be predicted from
         if not learned:
             tally.others["unlearned"] += 1
             continue
         tally.others["learned"] += learned
-        yield ids, predicted
+        yield ids, weights
 
 
 def pair(record: Record, encoder: ChatEncoder) -> tuple[packing.Example, packing.Example]:
@@ -64,7 +65,7 @@ def fitting_pairs(
         except TemplateRefusal as refusal:
             _refuse(tally, refusal)
             continue
-        learned = [int(predicted[1:].sum()) for _, predicted in (chosen, rejected)]
+        learned = [int(weights[1:].sum()) for _, weights in (chosen, rejected)]
         if len(chosen[0]) + len(rejected[0]) > length or not all(learned):
             tally.others["unlearned"] += 1
             continue
@@ -76,8 +77,8 @@ def pairs(records: Iterable[Record], encoder: ChatEncoder, length: int, tally: T
     """Yields an example for each pair: the ids, how much each counts, where the second conversation begins, and the reference,
     which is `record["reference"]`."""
     for record, chosen, rejected in fitting_pairs(records, encoder, length, tally):
-        ids, predicted = (np.concatenate(both) for both in zip(chosen, rejected, strict=True))
-        yield ids, predicted, np.array([len(chosen[0])]), np.array([record["reference"]], np.float32)
+        ids, weights = (np.concatenate(both) for both in zip(chosen, rejected, strict=True))
+        yield ids, weights, np.array([len(chosen[0])]), np.array([record["reference"]], np.float32)
 
 
 def rows_of_pairs(examples: Iterable[packing.Example], length: int, most: int, tally: Tally) -> Iterator[dict[str, np.ndarray]]:
@@ -88,11 +89,11 @@ def rows_of_pairs(examples: Iterable[packing.Example], length: int, most: int, t
         reference = np.zeros((most, 2), np.float32)
         for i, example in enumerate(chosen):
             reference[i] = example[3]
-        return dict(zip(("tokens", "segments", "positions", "predicted"), row, strict=True)) | {"reference": reference}
+        return dict(zip(("tokens", "segments", "positions", "loss_weights"), row, strict=True)) | {"reference": reference}
 
     return packing.pack(examples, (length, length, most, most), tally, lay_out)  # pyright: ignore[reportReturnType]
 
 
 def _conversations(examples: Iterable[packing.Example]) -> list[packing.Example]:
     """Returns the two conversations of each pair, one after the other."""
-    return [(ids[part], predicted[part]) for ids, predicted, (at,), _ in examples for part in (slice(None, at), slice(at, None))]
+    return [(ids[part], weights[part]) for ids, weights, (at,), _ in examples for part in (slice(None, at), slice(at, None))]

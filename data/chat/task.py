@@ -12,12 +12,12 @@ from data.reading import packing
 from data.reading.caches import check_fields, examples
 from data.reading.tally import Tally
 from data.task import Example, HeldOutExamples, Sum
-from data.text.task import PredictedTask
+from data.text.task import WeightedTask
 from data.vocabularies.chat_templates import ChatEncoder
 from models.families import ModelConfig
 
 
-class ChatTask(PredictedTask):
+class ChatTask(WeightedTask):
     """Packed rows of conversations; held-out ones are scored by what the assistant says."""
 
     data: ChatData
@@ -56,7 +56,7 @@ class PreferenceTask(ChatTask):
             "tokens": super().synthetic(rng, model)["tokens"] * inside,
             "segments": (at // each + 1) * inside,
             "positions": at % each * inside,
-            "predicted": (at % each >= each // 2).astype(np.int32) * inside,
+            "loss_weights": (at % each >= each // 2).astype(np.int32) * inside,
             "reference": rng.normal(-each, 1, (self.data.pairs, 2)).astype(np.float32),
         }
 

@@ -84,11 +84,11 @@ class ImageTask(Task[ImageData]):
         return {"pixels": pixels, "label": row["label"]}
 
     @property
-    def together(self) -> int:
+    def group_size(self) -> int:
         """Pictures are mixed in pairs."""
         return 2 if self.data.augmentation.mixes else 1
 
-    def finish(self, rows: Sequence[Example], rng: np.random.Generator) -> list[Example]:
+    def combine(self, rows: Sequence[Example], rng: np.random.Generator) -> list[Example]:
         """Returns the pictures of a pair mixed, each with the other; or a picture by itself."""
         how = self.data.augmentation
         if not how.mixes:

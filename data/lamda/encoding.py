@@ -1,7 +1,7 @@
 """Encodes conversations as examples of packed rows, for training and for evaluation alike. No TensorFlow.
 
 Each part of an example (context, response, rating) is encoded by itself, so that a response has the same tokens wherever it comes
-from. A row is int32 [4 * L]: tokens, segment ids and positions (data/reading/packing.py), then `predicted`, how much a token
+from. A row is int32 [4 * L]: tokens, segment ids and positions (data/reading/packing.py), then `loss_weights`, how much a token
 counts: 0 where it is given, 1 in a response. A rating counts as much as a response of the mean length, or it would hardly be
 learned: there is one token of it.
 """
@@ -49,7 +49,7 @@ def ratings(attribute: str, tokenizer: Tokenizer) -> tuple[list[int], list[int]]
 
 
 def generative(turns: Sequence[str], tokenizer: Tokenizer, length: int) -> packing.Example:
-    """Returns the example (tokens, predicted) in which the last turn is the response; half the length at most is its."""
+    """Returns the example (tokens, weights) in which the last turn is the response; half the length at most is its."""
     learned = response(turns[-1], tokenizer, length // 2)
     given = fitting_prompt(turns[:-1], tokenizer, length - len(learned))
     return _example(given, learned)
@@ -73,5 +73,5 @@ def judged(turns: Sequence[str], tokenizer: Tokenizer, room: int) -> list[int]:
 
 def _example(given: Sequence[int], learned: Sequence[int], weight: int = 1) -> packing.Example:
     tokens = np.array([*given, *learned], np.int32)
-    predicted = np.repeat(np.array([0, weight], np.int32), [len(given), len(learned)])
-    return tokens, predicted
+    weights = np.repeat(np.array([0, weight], np.int32), [len(given), len(learned)])
+    return tokens, weights

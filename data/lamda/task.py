@@ -14,11 +14,11 @@ from data.reading import packing
 from data.reading.caches import examples, read_manifest
 from data.reading.tally import Tally
 from data.task import DataError, HeldOutExamples
-from data.text.task import PredictedTask
+from data.text.task import WeightedTask
 from data.vocabularies.tokenizers import Tokenizer
 
 
-class LamdaTask(PredictedTask):
+class LamdaTask(WeightedTask):
     """Packed rows of conversations; of a held-out one the last response is scored."""
 
     data: LamdaData
@@ -90,14 +90,14 @@ def _ratings(
         logp_NK = np.array([[logp[-1] for logp in group] for group in logps])
         margins_NA = logp_NK[:, 1::2] - logp_NK[:, ::2]
         total_N = 1 / (1 + np.exp(-margins_NA)) @ np.array(list(ranking.values()))
-        found = {}
+        values = {}
         for i, name in enumerate(ranking):
             good = [c["ratings"][name] for c in rated]
-            found[f"auc_{name}"] = metrics.auc(good, margins_NA[:, i].tolist())
-            found[f"accuracy_{name}"] = metrics.accuracy(good, margins_NA[:, i].tolist())
-            found[f"good_{name}"] = float(np.mean(good))
-            found[f"chosen_{name}"] = metrics.best_of(good, total_N.tolist(), 1 + config.others)
-        return found
+            values[f"auc_{name}"] = metrics.auc(good, margins_NA[:, i].tolist())
+            values[f"accuracy_{name}"] = metrics.accuracy(good, margins_NA[:, i].tolist())
+            values[f"good_{name}"] = float(np.mean(good))
+            values[f"chosen_{name}"] = metrics.best_of(good, total_N.tolist(), 1 + config.others)
+        return values
 
     return CandidateSet(prompts, [candidates] * len(prompts), scores)
 

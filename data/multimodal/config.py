@@ -85,18 +85,18 @@ class MultimodalData(DataConfig):
     def features(self) -> Features:
         """Returns the arrays of a row as the model gets it: slots of pictures and of sounds' frames, with segments, which are the
         numbers of their texts, from 1 (0 is an empty slot, or what is behind a sound); and the texts' tokens."""
-        found: Features = {}
+        arrays: Features = {}
         if self.height:
             shape, axes = (self.pictures, self.height, self.width, 3), (None, "height", "width", None)
-            found["images"] = Feature(shape, axes, dtype="float32", component=self.vision)
-            found["images_segments"] = slots(self.pictures)
+            arrays["images"] = Feature(shape, axes, dtype="float32", component=self.vision)
+            arrays["images_segments"] = slots(self.pictures)
         if self.seconds:
             for name in ("frames", "frames_segments"):
                 frames = self.speech.features()[name]
                 shape, axes = (self.sounds, *frames.shape), (None, *frames.axes)
-                found[name] = dataclasses.replace(frames, shape=shape, axes=axes, component=self.audio)
+                arrays[name] = dataclasses.replace(frames, shape=shape, axes=axes, component=self.audio)
         length = self.row_length or self.texts * self.targets_length
-        return found | positions(length, "targets", "targets_segments", "targets_positions")
+        return arrays | positions(length, "targets", "targets_segments", "targets_positions")
 
     def tiny(self) -> "MultimodalData":
         """Returns a configuration of random arrays whose batches run in seconds: packs of two texts with one slot for sounds."""

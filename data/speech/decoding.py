@@ -21,7 +21,7 @@ _PREFIX = 3  # language, task, no timestamps
 
 
 @dataclasses.dataclass(frozen=True)
-class Said:
+class HeldOutUtterance:
     """A held-out utterance: its place in the split, and what was said, or that in English."""
 
     split: str
@@ -32,7 +32,7 @@ class Said:
     text: str
 
 
-class SpeechDecoding(Decoding[Said]):
+class SpeechDecoding(Decoding[HeldOutUtterance]):
     """Utterances, and the texts that a model makes of them.
 
     Args:
@@ -57,23 +57,23 @@ class SpeechDecoding(Decoding[Said]):
         """Whether outputs begin with what the vocabulary says of language and task."""
         return self.vocabulary.pad < 0
 
-    def examples(self, cache: Path, config: Decode) -> list[Said]:
+    def examples(self, cache: Path, config: Decode) -> list[HeldOutUtterance]:
         read = list(caches.examples(cache, config.split, config.limit))
         self._read[config.split] = self._rows(self.cache, config.split, len(read))
-        return [Said(config.split, at, **fields) for at, fields in enumerate(read)]
+        return [HeldOutUtterance(config.split, at, **fields) for at, fields in enumerate(read)]
 
-    def encode(self, example: Said) -> Example:
+    def encode(self, example: HeldOutUtterance) -> Example:
         row = self._read[example.split][example.at]
-        heard = {name: row[name] for name in ("frames", "frames_segments")}
+        features = {name: row[name] for name in ("frames", "frames_segments")}
         if not self._prefixed:
-            return heard
+            return features
         ids = self.vocabulary.prefix(example.language, example.task)
-        return heard | {PREFIX: np.array(np.pad(ids, (0, _PREFIX - len(ids))), np.int32)}
+        return features | {PREFIX: np.array(np.pad(ids, (0, _PREFIX - len(ids))), np.int32)}
 
     def decode(self, ids: Sequence[int]) -> str:
         return self.vocabulary.decode(ids)
 
-    def scores(self, examples: Sequence[Said], outputs: Sequence[str]) -> Scores:
+    def scores(self, examples: Sequence[HeldOutUtterance], outputs: Sequence[str]) -> Scores:
         """Returns the scores of transcripts, or of translations where there are none; each task's under its name."""
         parts: Scores = {}
         for task in ("transcribe", "translate"):

@@ -92,11 +92,11 @@ def log_probabilities(model: Any, params: dict[str, Any], examples: list[packing
     for start in range(0, len(order), rows):
         chosen = order[start : start + rows]
         length = -(-max(len(examples[i][0]) for i in chosen) // _STEP) * _STEP
-        batch = {name: np.zeros((rows, length), np.int32) for name in ("tokens", "segments", "positions", "predicted")}
+        batch = {name: np.zeros((rows, length), np.int32) for name in ("tokens", "segments", "positions", "loss_weights")}
         for row, i in enumerate(chosen):
-            ids, predicted = examples[i]
+            ids, weights = examples[i]
             n = len(ids)
-            batch["tokens"][row, :n], batch["predicted"][row, :n] = ids, predicted
+            batch["tokens"][row, :n], batch["loss_weights"][row, :n] = ids, weights
             batch["segments"][row, :n], batch["positions"][row, :n] = 1, np.arange(n)
         logps[chosen] = np.asarray(of_batch(params, batch))[: len(chosen)]
     return logps.tolist()

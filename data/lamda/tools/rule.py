@@ -36,10 +36,10 @@ def query_of(turn: str) -> str | None:
     The first sentence that asks counts. A term has at most four words, and none that points into the conversation.
     """
     for sentence in _SENTENCE_END.split(turn.strip()):
-        asked = subject(sentence)
-        for text in (sentence, asked):
+        term = subject(sentence)
+        for text in (sentence, term):
             if text is not None and calculate(text) is not None:
                 return text.rstrip("=? ")
-        if asked and len(terms := asked.lower().split()) <= _LONGEST and not NO_TERM & set(terms):
-            return asked
+        if term and len(terms := term.lower().split()) <= _LONGEST and not NO_TERM & set(terms):
+            return term
     return None

@@ -149,7 +149,7 @@ def test_a_file_becomes_a_cache(tmp_path):
     assert lines == [f"talks: up to date in {folder}"]
     task = task_of(ChatData(cache="talks", batch_size=2, length=64))
     examples = task.held_out(folder, folder, "test", 0)
-    assert examples.count and all(row["predicted"].any() for row in examples.rows)
+    assert examples.count and all(row["loss_weights"].any() for row in examples.rows)
     assert "Fine-tuned on" in task.card(manifest)[0]
 
 
@@ -188,13 +188,13 @@ def test_the_loss_is_that_of_each_conversation_alone(tmp_path, monkeypatch):
             here = batch["segments"][row] == segment
             alone = {name: np.zeros((1, 64), np.int32) for name in batch}
             n = int(here.sum())
-            alone["tokens"][0, :n], alone["predicted"][0, :n] = (batch["tokens"][row][here], batch["predicted"][row][here])
+            alone["tokens"][0, :n], alone["loss_weights"][0, :n] = (batch["tokens"][row][here], batch["loss_weights"][row][here])
             alone["segments"][0, :n], alone["positions"][0, :n] = 1, np.arange(n)
             metric = loss_of(alone).metrics["cross_entropy"]
             sums += float(metric.sum), float(metric.over)
     packed = loss_of(batch)
     assert batch["segments"].max() > 1
-    assert float(packed.metrics["cross_entropy"].over) == sums[1] == batch["predicted"].sum()
+    assert float(packed.metrics["cross_entropy"].over) == sums[1] == batch["loss_weights"].sum()
     assert_allclose(float(packed.value), sums[0] / sums[1], rtol=1e-5)
 
 
@@ -203,7 +203,7 @@ def test_gradients_do_not_depend_on_accumulation(tmp_path, monkeypatch):
     """Four microbatches, whose answers are of different lengths, give the gradients of the whole batch."""
     whole, parts = (tiny_on_chat(tmp_path / str(n), monkeypatch, microbatches=n) for n in (1, 4))
     batch, found = batch_of(parts), []
-    learned = batch["predicted"].reshape(2, 4, -1).sum((0, 2))
+    learned = batch["loss_weights"].reshape(2, 4, -1).sum((0, 2))
     assert len(set(learned.tolist())) > 1
     for e in (whole, parts):
         plan = make_plan(e, jax.devices()[:1])

@@ -105,7 +105,7 @@ def test_a_row_holds_whole_pairs(tmp_path):
                 ids, predicted = encoder.conversation([*record["prompt"], *record[side]])
                 assert row["tokens"][here].tolist() == ids.tolist()
                 assert row["positions"][here].tolist() == list(range(len(ids)))
-                learned = row["predicted"][here]
+                learned = row["loss_weights"][here]
                 assert 0 < learned.sum() < predicted.sum()
                 assert not learned[: np.flatnonzero(learned)[0]].any() and learned[len(ids) - 2] == 1
             assert row["reference"][i, 1] == -number - 0.5
