@@ -8,7 +8,7 @@ import jax
 import pytest
 
 from configs import registry
-from data.dialog.tools.toolset import Toolset
+from data.lamda.tools.toolset import Toolset
 from data.task import DataError
 from data.vocabularies import tokenizers
 from scripts import chat, cli

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from data.dialog.encoding import fitting_turns
-from data.dialog.format import prompt
+from data.lamda.encoding import fitting_turns
+from data.lamda.prompt_format import prompt
 from data.task import RanksResponses, Task
 from models.protocol import Model
 from trainers.inference.generation import Continuation, Generate, Generator

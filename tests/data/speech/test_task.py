@@ -14,8 +14,8 @@ from data.prepare import prepare, settings_from
 from data.reading.caches import examples, read_manifest
 from data.reading.examples import AugmentedSource, CacheSource
 from data.speech import metrics, spectra
+from data.speech.caches import SpeechCache
 from data.speech.config import SpanMasks, SpecAugment, SpeechData
-from data.speech.settings import Speech
 from data.speech.task import SpeechTask
 from data.task import DataError
 from tests.helpers.sounds import bad_sounds, tone, write_sounds
@@ -201,4 +201,4 @@ def test_rows_that_do_not_fit_the_model_are_refused(tmp_path):
 def test_the_settings_name_an_unknown_task():
     """The nearest one is named."""
     with pytest.raises(ValueError, match="did you mean 'translate'"):
-        Speech(source="fillets", tasks=("translated",))
+        SpeechCache(source="fillets", tasks=("translated",))
