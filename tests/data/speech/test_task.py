@@ -9,6 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from configs import registry
 from data.config import Decode
+from data.decoding import HasSounds
 from data.kinds import task_of
 from data.prepare import prepare, settings_from
 from data.reading.caches import examples, read_manifest
@@ -173,6 +174,8 @@ def test_held_out_speech_is_scored_by_its_words(tmp_path, monkeypatch):
     said = decoding.examples(cache, Decode(split="test"))
     assert [e.text for e in said] == [e["text"] for e in examples(cache, "test")]
     assert decoding.encode(said[0])["frames"].shape == (160, 20)
+    assert isinstance(decoding, HasSounds)
+    assert_allclose(decoding.samples(said[0]), sound.read((tmp_path / "sounds" / said[0].name).read_bytes()), atol=1e-4)
     assert decoding.scores(said, [e.text for e in said])["all"]["wer"] == 0
     assert metrics.error_rates(["ano ne", "ne ano"], ["Ano, ne.", "ne ne"])["wer"] == 0.25
     assert set(decoding.names) >= {"wer", "cer", "chrf"}
