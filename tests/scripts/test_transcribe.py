@@ -74,9 +74,11 @@ def test_an_evaluation_scores_what_the_command_writes(folder, monkeypatch, capsy
     longer than a window; other vocabularies, and models that hear no windows, are decoded otherwise."""
     weights = load_any.open_weights(folder / "whisper")
     served, vocabulary = load(weights, Execution()), open_vocabulary(folder / "vocabulary")
-    held_out: Any = SimpleNamespace(
-        vocabulary=vocabulary, samples=lambda example: sound.read((folder / example.name).read_bytes())
-    )
+
+    def samples(example: Any) -> np.ndarray:
+        return sound.read((folder / example.name).read_bytes())
+
+    held_out: Any = SimpleNamespace(vocabulary=vocabulary, samples=samples)
     assert UtteranceDecoder.suits(served.model, held_out)
     assert not UtteranceDecoder.suits(served.model, cast(Any, SimpleNamespace(vocabulary=None, samples=samples)))
     decoder = UtteranceDecoder(served.model, Decode(beams=1, max_length=224, length_penalty=0.0, batch_size=2), held_out)

@@ -14,7 +14,7 @@ from data.kinds import task_of
 from data.prepare import prepare, settings_from
 from data.reading.caches import examples, read_manifest
 from data.reading.examples import AugmentedSource, CacheSource
-from data.speech import metrics, spectra
+from data.speech import metrics, sound, spectra
 from data.speech.config import SpanMasks, SpecAugment, SpeechData
 from data.speech.settings import Speech
 from data.speech.task import SpeechTask
@@ -150,11 +150,11 @@ def test_silence_is_heard_and_padding_is_not(tmp_path):
     """With padding="silence" all frames of a row are an utterance's, those of its sound with zeros behind it."""
     folder(tmp_path)
     task = SpeechTask(data(padding="silence"))
-    sound = tone(0.8)
-    row = task.listened(sound)
+    tone_N = tone(0.8)
+    row = task.listened(tone_N)
     assert (row["frames_segments"] == 1).all()
-    assert_allclose(row["frames"], spectra.whisper(np.pad(sound, (0, 12_800)), 20), atol=1e-3)
-    assert (SpeechTask(data()).listened(sound)["frames_segments"] == 1).sum() == 80
+    assert_allclose(row["frames"], spectra.whisper(np.pad(tone_N, (0, 12_800)), 20), atol=1e-3)
+    assert (SpeechTask(data()).listened(tone_N)["frames_segments"] == 1).sum() == 80
 
 
 def test_waveforms_are_of_mean_0_and_variance_1(tmp_path):

@@ -35,10 +35,8 @@ def served() -> Served:
 
 def weighted(model, batch, factor=1):
     """Returns sums of numbers times a weight; the model's vocabulary shows that it has its parameters."""
-    return {
-        "sum": jnp.sum(batch["numbers"], axis=1) * batch["weight"] * factor,
-        "vocab": jnp.full(len(batch["weight"]), model.vocab),
-    }
+    weight_B = batch["weight"] * factor
+    return {"sum": jnp.sum(batch["numbers"], axis=1) * weight_B, "vocab": jnp.full(len(weight_B), model.vocab)}
 
 
 def test_rows_come_back_in_their_order_without_padding(served):
