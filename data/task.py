@@ -104,19 +104,19 @@ class Task(abc.ABC, Generic[Config]):
         return row
 
     @property
-    def together(self) -> int:
-        """How many rows, consecutive by index from a multiple of this on, `finish` is given at a time."""
+    def group_size(self) -> int:
+        """Number of consecutive rows passed to `combine` at once; groups start at multiples of it."""
         return 1
 
     @property
-    def finished(self) -> int:
-        """How many rows `finish` returns of those that it is given together; fewer where it packs them."""
-        return self.together
+    def rows_per_group(self) -> int:
+        """Number of rows that `combine` returns; less than `group_size` where it packs them."""
+        return self.group_size
 
-    def finish(self, rows: Sequence[Example], rng: np.random.Generator) -> list[Example]:
+    def combine(self, rows: Sequence[Example], rng: np.random.Generator) -> list[Example]:
         """Returns augmented rows as the model gets them, mixed or packed if at all: a pure function of its arguments.
 
-        A task whose `augmentation` is "" is not asked.
+        Not called when `augmentation` is empty.
         """
         return list(rows)
 
@@ -214,7 +214,7 @@ class RanksResponses(Protocol):
 
 @runtime_checkable
 class ChoosesThresholds(Protocol):
-    """A task whose scores need thresholds that are chosen on another split than the one that is scored."""
+    """A task whose scores need thresholds chosen on another split."""
 
     def choose_thresholds(self, totals: Mapping[str, Sum]) -> Any:
         """Returns the thresholds that are best by the model's metrics on some examples."""

@@ -19,8 +19,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from data.dialog.tools import reference
-from data.dialog.tools.toolset import Toolset
+from data.lamda.tools import reference
+from data.lamda.tools.toolset import Toolset
 from models.errors import UserError, nearest
 from models.sharding.layouts import ONE_DEVICE
 from scripts import cli

@@ -48,7 +48,7 @@ class ForecastsGrids(Protocol):
 
 
 class GridTask(Task[GridData]):
-    """Windows of a prepared series (data.grids.cache)."""
+    """Windows of a prepared series (data.grids.maker)."""
 
     # --- reading ---
 

@@ -20,7 +20,7 @@ _COLUMNS = ("wer", "cer", "chrf", "bleu")
 
 
 @dataclasses.dataclass(frozen=True)
-class Said:
+class HeldOutUtterance:
     """A held-out utterance: its place in the split, and what was said, or that in English."""
 
     split: str
@@ -31,7 +31,7 @@ class Said:
     text: str
 
 
-class SpeechDecoding(Decoding[Said]):
+class SpeechDecoding(Decoding[HeldOutUtterance]):
     """Utterances, and the texts that a model makes of them.
 
     Args:
@@ -49,16 +49,16 @@ class SpeechDecoding(Decoding[Said]):
         features = data.features()
         self.source = {name: features[name] for name in ("frames", "frames_segments")}
 
-    def examples(self, cache: Path, config: Decode) -> list[Said]:
+    def examples(self, cache: Path, config: Decode) -> list[HeldOutUtterance]:
         read = list(caches.examples(cache, config.split, config.limit))
         self._read[config.split] = self._rows(self.cache, config.split, len(read))
-        return [Said(config.split, at, **fields) for at, fields in enumerate(read)]
+        return [HeldOutUtterance(config.split, at, **fields) for at, fields in enumerate(read)]
 
-    def encode(self, example: Said) -> Example:
+    def encode(self, example: HeldOutUtterance) -> Example:
         row = self._read[example.split][example.at]
         return {name: row[name] for name in self.source}
 
-    def samples(self, example: Said) -> np.ndarray:
+    def samples(self, example: HeldOutUtterance) -> np.ndarray:
         """Returns the samples of an utterance [N], float32 at 16 kHz (data.decoding.HasSounds)."""
         row = self._read[example.split].row(example.at)
         return sound.from_pcm(row["samples"][: row["ends"][0]])
@@ -66,7 +66,7 @@ class SpeechDecoding(Decoding[Said]):
     def decode(self, ids: Sequence[int]) -> str:
         return self.vocabulary.decode(ids)
 
-    def scores(self, examples: Sequence[Said], outputs: Sequence[str]) -> Scores:
+    def scores(self, examples: Sequence[HeldOutUtterance], outputs: Sequence[str]) -> Scores:
         """Returns the scores of transcripts, or of translations where there are none; each task's under its name."""
         parts: Scores = {}
         for task in ("transcribe", "translate"):

@@ -7,8 +7,8 @@ import pytest
 
 from data.packages import fetch
 from data.prepare import prepare
-from data.translation import cache as translation_cache
 from data.translation import corpus
+from data.translation.maker import TranslationMaker
 from data.translation.sources import CATALOGUES
 from data.vocabularies import sentencepiece
 from data.vocabularies.sentencepiece import Vocabulary
@@ -72,7 +72,7 @@ def test_held_out_strings_are_raw(tiny, cache):
 def test_preparing_again_does_no_work(tiny, cache, monkeypatch):
     """A cache that is up to date is returned as it is: nothing is fetched, trained or written."""
     before = {path: path.stat().st_mtime_ns for path in cache.rglob("*")}
-    monkeypatch.setattr(translation_cache, "build", None)  # would raise if called
+    monkeypatch.setattr(TranslationMaker, "build", None)  # would raise if called
     monkeypatch.setattr(fetch, "fetch", None)
     said = []
     assert prepare("tiny", TINY, data_dir=tiny, progress=said.append) == cache
@@ -100,7 +100,7 @@ def test_vocabularies_see_training_text_only(tiny, cache, monkeypatch):
 
     settings = dataclasses.replace(TINY, source_vocabulary=401, target_vocabulary=402)
     pairs = message_catalogues.read_splits("permissive", tiny / "tfds", "train")
-    translation_cache._train_vocabularies(settings, {"other": "packages"}, pairs, tiny)
+    TranslationMaker("x", settings, tiny)._train_vocabularies({"other": "packages"}, pairs)
     splits = corpus.divide(CATALOGUES["permissive"], tiny / "packages")
     for side, size in (("source", 401), ("english", 402)):
         trained = {getattr(pair, side) for pairs in splits["train"].values() for pair in pairs}

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from configs import registry
-from data.dialog.format import prompt
 from data.kinds import task_of
+from data.lamda.prompt_format import prompt
 from data.task import DataError
 from data.vocabularies import tokenizers
 from data.vocabularies.tokenizers import Tokenizer
