@@ -54,7 +54,7 @@ class SpeechDecoding(Decoding[HeldOutUtterance]):
 
     @property
     def _prefixed(self) -> bool:
-        """Whether outputs begin with what the vocabulary says of language and task."""
+        """True if outputs begin with the vocabulary's tokens for language and task."""
         return self.vocabulary.pad < 0
 
     def examples(self, cache: Path, config: Decode) -> list[HeldOutUtterance]:
