@@ -213,13 +213,13 @@ class RanksResponses(Protocol):
 
 
 @runtime_checkable
-class Decides(Protocol):
+class ChoosesThresholds(Protocol):
     """A task whose scores need thresholds chosen on another split."""
 
-    def decide(self, totals: Mapping[str, Sum]) -> Any:
-        """Returns the decisions that are best by the model's metrics on some examples."""
+    def choose_thresholds(self, totals: Mapping[str, Sum]) -> Any:
+        """Returns the thresholds that are best by the model's metrics on some examples."""
         ...
 
-    def decided(self, totals: Mapping[str, Sum], decisions: Any) -> dict[str, float]:
-        """Returns the task's scores by name, with these decisions."""
+    def scores_at(self, totals: Mapping[str, Sum], thresholds: Any) -> dict[str, float]:
+        """Returns the task's scores by name, with these thresholds."""
         ...

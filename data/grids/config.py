@@ -128,12 +128,12 @@ class Forecasts:
 
     Attributes:
       split: which held-out windows of the cache: "validation" or "test".
-      decided_on: those on which it was decided from which probability on an event counts as forecast.
+      decided_on: the split on which the probability is chosen from which on an event counts as forecast.
       limit: at most so many windows, at all of the lead times that are scored; 0 takes all.
       batch_size: windows read together.
     """
 
-    form: ClassVar[str] = "decided"
+    form: ClassVar[str] = "thresholded"
 
     split: str = "validation"
     decided_on: str = "validation"

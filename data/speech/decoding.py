@@ -1,4 +1,4 @@
-"""Held-out speech as a model writes it down or translates it, and its error rates, by task and language."""
+"""Held-out speech as a model transcribes or translates it, and its error rates, by task and language."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -8,16 +8,15 @@ from typing import Any
 import numpy as np
 
 from data.config import Decode
-from data.decoding import PREFIX, Decoding, Scores
-from data.features import slots
+from data.decoding import Decoding, Scores
 from data.reading import caches
-from data.speech import metrics
+from data.reading.examples import StoredExamples
+from data.speech import metrics, sound
 from data.speech.config import SpeechData
 from data.speech.vocabulary import open_vocabulary
 from data.task import Example
 
 _COLUMNS = ("wer", "cer", "chrf", "bleu")
-_PREFIX = 3  # language, task, no timestamps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,20 +41,13 @@ class SpeechDecoding(Decoding[HeldOutUtterance]):
       rows: returns what a model reads of a split's first utterances, by cache, split and their number.
     """
 
-    def __init__(self, data: SpeechData, cache: Path, vocabulary: Path, rows: Callable[[Path, str, int], Sequence[Example]]):
+    def __init__(self, data: SpeechData, cache: Path, vocabulary: Path, rows: Callable[[Path, str, int], StoredExamples]):
         self.cache, self._rows = cache, rows
-        self._read: dict[str, Sequence[Example]] = {}  # splits, each opened once
+        self._read: dict[str, StoredExamples] = {}  # splits, each opened once
         self.vocabulary = open_vocabulary(vocabulary)
         self.vocab, self.eos, self.pad = self.vocabulary.size, self.vocabulary.eos, self.vocabulary.pad
         features = data.features()
         self.source = {name: features[name] for name in ("frames", "frames_segments")}
-        if self._prefixed:
-            self.source |= {PREFIX: slots(_PREFIX)}
-
-    @property
-    def _prefixed(self) -> bool:
-        """True if outputs begin with the vocabulary's tokens for language and task."""
-        return self.vocabulary.pad < 0
 
     def examples(self, cache: Path, config: Decode) -> list[HeldOutUtterance]:
         read = list(caches.examples(cache, config.split, config.limit))
@@ -64,11 +56,12 @@ class SpeechDecoding(Decoding[HeldOutUtterance]):
 
     def encode(self, example: HeldOutUtterance) -> Example:
         row = self._read[example.split][example.at]
-        features = {name: row[name] for name in ("frames", "frames_segments")}
-        if not self._prefixed:
-            return features
-        ids = self.vocabulary.prefix(example.language, example.task)
-        return features | {PREFIX: np.array(np.pad(ids, (0, _PREFIX - len(ids))), np.int32)}
+        return {name: row[name] for name in self.source}
+
+    def samples(self, example: HeldOutUtterance) -> np.ndarray:
+        """Returns the samples of an utterance [N], float32 at 16 kHz (data.decoding.HasSounds)."""
+        row = self._read[example.split].row(example.at)
+        return sound.from_pcm(row["samples"][: row["ends"][0]])
 
     def decode(self, ids: Sequence[int]) -> str:
         return self.vocabulary.decode(ids)

@@ -11,8 +11,6 @@ from typing import Any
 from models.conformer.config import WAVE, ConformerConfig
 from models.interchange import Entry, Interchange, InterchangeError
 from models.interchange.settings import (
-    Choice,
-    Custom,
     Fields,
     ModelType,
     Row,
@@ -21,6 +19,7 @@ from models.interchange.settings import (
     allowed,
     also,
     architecture_of,
+    choice,
     completed,
     constant,
     fixed,
@@ -43,7 +42,7 @@ def _read_channels(theirs: Settings) -> Fields:
     return {"front_channels": channels[0]}
 
 
-def _outputs(name: str, absent: int | None) -> Custom:
+def _outputs(name: str, absent: int | None) -> Row:
     """Returns the row of CTC's outputs, whose number is `absent` where there is no key, but not where it is null."""
     architectures = _architectures(name)
 
@@ -57,12 +56,12 @@ def _outputs(name: str, absent: int | None) -> Custom:
     def write(c: ConformerConfig) -> dict[str, Any]:
         return {"architectures": [architectures[not c.vocab]], "vocab_size": c.vocab or 32, "pad_token_id": 0}
 
-    return Custom(read, write)
+    return Row(read, write)
 
 
-def _activation(*names: str) -> Custom:
+def _activation(*names: str) -> Row:
     """Returns the row of the activation, which has one of these names; absent it is "gelu", whatever the names."""
-    return Custom(
+    return Row(
         lambda theirs: only(completed(theirs, {"hidden_act": "gelu"}), hidden_act=names) or {}, lambda c: {"hidden_act": names[0]}
     )
 
@@ -88,10 +87,10 @@ def _model_type(name: str, fields: Fields, *stack: Row, outputs: int | None = No
             Setting("intermediate_size", "hidden_dim", int, 3072),
             Setting("num_attention_heads", "heads", int, 12),
             fixed("layer_norm_eps", 1e-5),
-            Choice("feat_extract_norm", "front_norm", {"group": "group", "layer": "layer"}, "group"),
+            choice("feat_extract_norm", "front_norm", {"group": "group", "layer": "layer"}, "group"),
             fixed("feat_extract_activation", "gelu"),
             Setting("conv_bias", "front_bias", bool, False),
-            Custom(_read_channels, lambda c: {"conv_dim": [c.front_channels] * len(WAVE)}),
+            Row(_read_channels, lambda c: {"conv_dim": [c.front_channels] * len(WAVE)}),
             fixed("conv_kernel", [size for size, _ in WAVE]),
             fixed("conv_stride", [stride for _, stride in WAVE]),
             allowed("add_adapter", False),
@@ -114,7 +113,7 @@ def _read_block(theirs: Settings) -> Fields:
 _WAV2VEC2 = _model_type(
     "Wav2Vec2",
     {"positions": "convolution", "final_norm": lambda c: c.block != "transformer_post"},
-    Custom(_read_block, lambda c: {"do_stable_layer_norm": c.block == "transformer_pre"}),
+    Row(_read_block, lambda c: {"do_stable_layer_norm": c.block == "transformer_pre"}),
     Setting("num_conv_pos_embeddings", "place_taps", int, 128),
     Setting("num_conv_pos_embedding_groups", "place_groups", int, 16),
     _activation("gelu"),
@@ -123,11 +122,11 @@ _WAV2VEC2 = _model_type(
 _WAV2VEC2_CONFORMER = _model_type(
     "Wav2Vec2Conformer",
     {"block": "conformer", "conv_norm": "batch", "final_norm": True},
-    Choice("position_embeddings_type", "positions", {"relative": "relative", "rotary": "rotary_input", None: "none"}, "relative"),
+    choice("position_embeddings_type", "positions", {"relative": "relative", "rotary": "rotary_input", None: "none"}, "relative"),
     Setting("conv_depthwise_kernel_size", "kernel", int, 31),
     _activation("swish", "silu"),
     # Of the convolution that is made and never used.
-    Custom(writes=lambda c: {"num_conv_pos_embedding_groups": math.gcd(16, c.model_dim)}),
+    Row(write=lambda c: {"num_conv_pos_embedding_groups": math.gcd(16, c.model_dim)}),
     fixed("rotary_embedding_base", 10_000),
 )
 

@@ -176,14 +176,14 @@ class _Gguf(GgufFiles[GptConfig]):
         row = ARCHITECTURES[architecture]
         names = gguf.get_tensor_name_map(_ARCHS[architecture], 1)
         pairs = {"q": c.heads, "k": c.groups} if row.permuted else {}
-        made: list[Entry] = []
+        mapped: list[Entry] = []
         for entry in (piece for whole in HUGGING_FACE.entries(c) for piece in _apart(whole)):
             theirs = entry.theirs.replace("{layer}", "0").replace(".{expert}", "")
             name = names.get_name(theirs, try_suffixes=(".weight", ".bias"))
             if name is None:
                 raise InterchangeError(f"models of architecture {architecture!r} have no {theirs}")
             last = entry.parts[-1].name.rpartition("attention.")[2].removesuffix("_bias")
-            made.append(
+            mapped.append(
                 dataclasses.replace(
                     entry,
                     theirs=name.replace("blk.0.", "blk.{layer}.").replace("_exps.", ".{expert}."),
@@ -191,22 +191,22 @@ class _Gguf(GgufFiles[GptConfig]):
                     file=entry.shape[1:] if ".ffn_gate_inp_shexp." in name else entry.file,
                 )
             )
-        return made
+        return mapped
 
     def auxiliary_tensors(self, architecture: str) -> tuple[str, ...]:
         return ARCHITECTURES[architecture].factors
 
     def conversions(self, architecture: str, shapes: Mapping[str, Shape]) -> dict[str, Conversion]:
-        made: dict[str, Conversion] = {}
+        forms: dict[str, Conversion] = {}
         for name, shape in shapes.items():
             if "_exps." in name:
                 for e in range(shape[0]):
-                    made[name.replace("_exps.", f".{e}.")] = Conversion((name,), shape[1:], _row(e))
+                    forms[name.replace("_exps.", f".{e}.")] = Conversion((name,), shape[1:], _row(e))
             elif ".ffn_gate_inp_shexp." in name and len(shape) > 1:
-                made[name] = Conversion((name,), shape[1:], _row(0))
+                forms[name] = Conversion((name,), shape[1:], _row(0))
             elif ARCHITECTURES[architecture].plus_one and name.endswith("norm.weight"):
-                made[name] = Conversion((name,), shape, lambda tensor: tensor[...] - 1)
-        return made
+                forms[name] = Conversion((name,), shape, lambda tensor: tensor[...] - 1)
+        return forms
 
 
 class _Keys:
@@ -325,12 +325,12 @@ def _apart(entry: Entry) -> list[Entry]:
     if not experts or entry.experts:
         return [entry]
     suffix = "bias" if theirs.endswith("_bias") else "weight"
-    made: list[Entry] = []
+    mapped: list[Entry] = []
     for part in entry.parts:
         projection = _PROJECTIONS[part.name.rpartition(".")[2].removesuffix("_bias")]
         inside = Part(part.name, part.shape[1:], part.inputs - 1)
         name = f"{at}.experts.{{expert}}.{projection}.{suffix}"
-        made.append(
+        mapped.append(
             dataclasses.replace(
                 entry,
                 theirs=name,
@@ -341,7 +341,7 @@ def _apart(entry: Entry) -> list[Entry]:
                 alternating=False,
             )
         )
-    return made
+    return mapped
 
 
 def _row(i: int) -> Callable[..., np.ndarray]:

@@ -55,7 +55,7 @@ STANDARD: Fields = {
     "kinds": (),
     "latent": None,
 }
-# Those of models whose heads are `Heads`, or `Stacks`.
+# Those of models whose heads `head_count` or `stacks` reads.
 MULTI_HEAD: Fields = STANDARD | {"groups": lambda c: c.heads, "head_dim": lambda c: c.model_dim // c.heads}
 
 
@@ -167,227 +167,151 @@ def _initial(target: Any, name: str) -> Any:
 # --- rows ---
 
 
+@dataclasses.dataclass(frozen=True)
 class Row:
-    """A line of a table."""
+    """A line of a table.
 
-    def read(self, theirs: Settings) -> Fields:
-        """Returns the fields of ours that settings decide; raises InterchangeError for settings that we do not support."""
-        del theirs
-        return {}
+    Attributes:
+      read: returns the fields of ours that settings decide; raises InterchangeError for settings that we do not support.
+      write: returns the settings of a configuration; raises InterchangeError where they cannot say it.
+      absent: what absent keys mean.
+    """
 
-    def write(self, c: Any) -> dict[str, Any]:
-        """Returns the settings of a configuration; raises InterchangeError where they cannot say it."""
-        del c
-        return {}
-
-    def defaults(self) -> Settings:
-        """Returns what absent keys mean."""
-        return {}
+    read: Callable[[Settings], Fields] = lambda theirs: {}
+    write: Callable[[Any], dict[str, Any]] = lambda c: {}
+    absent: Settings = dataclasses.field(default_factory=dict)
 
 
 class Activation:
     """The kind of a setting that names an activation (see `Setting`)."""
 
 
-@dataclasses.dataclass(frozen=True)
 class Setting(Row):
-    """A setting and the field that it decides.
+    """The row of a setting and the field that it decides.
 
-    Attributes:
+    Args:
       key: its name in a config.json.
       path: our field; a name in several with the same value, of which the first is written.
-      kind: the type of its value, or Activation; None where it is written alone, as one of several with one value here.
+      kind: the type of its value, or Activation.
       default: the value of an absent or null key; without one it is needed.
       decode: makes our value of theirs.
       encode: makes their value of ours.
     """
 
-    key: str
-    path: str | tuple[str, ...]
-    kind: type | None
-    default: Any = _REQUIRED
-    decode: Callable[[Any], Any] = lambda value: value
-    encode: Callable[[Any], Any] = lambda value: value
-
-    @property
-    def _paths(self) -> tuple[str, ...]:
-        return (self.path,) if isinstance(self.path, str) else self.path
-
-    def read(self, theirs: Settings) -> Fields:
-        if self.kind is None:
-            return {}
-        if self.kind is Activation:
-            return dict.fromkeys(self._paths, read_activation(setting(theirs, self.key, str, self.default)))
-        return dict.fromkeys(self._paths, self.decode(setting(theirs, self.key, self.kind, self.default)))
-
-    def write(self, c: Any) -> dict[str, Any]:
-        value = value_at(c, self._paths[0])
-        return {self.key: write_activation(value) if self.kind is Activation else self.encode(value)}
-
-    def defaults(self) -> Settings:
-        return {} if self.kind is None or self.default is _REQUIRED else {self.key: self.default}
+    def __init__(
+        self,
+        key: str,
+        path: str | tuple[str, ...],
+        kind: type,
+        default: Any = _REQUIRED,
+        decode: Callable[[Any], Any] = lambda value: value,
+        encode: Callable[[Any], Any] = lambda value: value,
+    ):
+        paths = (path,) if isinstance(path, str) else path
+        if kind is Activation:
+            kind, decode, encode = str, read_activation, write_activation
+        super().__init__(
+            lambda theirs: dict.fromkeys(paths, decode(setting(theirs, key, kind, default))),
+            lambda c: {key: encode(value_at(c, paths[0]))},
+            {} if default is _REQUIRED else {key: default},
+        )
 
 
-def also(key: str, path: str, encode: Callable[[Any], Any] = lambda value: value) -> Setting:
+def also(key: str, path: str, encode: Callable[[Any], Any] = lambda value: value) -> Row:
     """Returns the row of a setting that is written and never read: it does not change what our models compute."""
-    return Setting(key, path, None, encode=encode)
+    return Row(write=lambda c: {key: encode(value_at(c, path))})
 
 
-@dataclasses.dataclass(frozen=True)
-class Fixed(Row):
-    """A setting that our models have no choice of.
-
-    Attributes:
-      values: those that are read, as is null; the first is written.
-      reads, writes: whether the setting is read, and written.
-      default: whether an absent one means the first value, and null nothing (ModelType.null_is_default).
-    """
-
-    key: str
-    values: tuple[Any, ...]
-    reads: bool = True
-    writes: bool = True
-    default: bool = False
-
-    def read(self, theirs: Settings) -> Fields:
-        if self.default:
-            setting(theirs, self.key, type(self.values[0]))
-        if self.reads:
-            only(theirs, **{self.key: self.values})
-        return {}
-
-    def write(self, c: Any) -> dict[str, Any]:
-        del c
-        return {self.key: self.values[0]} if self.writes else {}
-
-    def defaults(self) -> Settings:
-        return {self.key: self.values[0]} if self.default else {}
-
-
-def fixed(key: str, *values: Any) -> Fixed:
-    """Returns the row of a setting that has only these values, of which the first is written."""
-    return Fixed(key, values)
-
-
-def allowed(key: str, *values: Any, default: bool = False) -> Fixed:
-    """Returns the row of a setting that may be absent or have these values, and is not written."""
-    return Fixed(key, values, writes=False, default=default)
-
-
-def constant(key: str, value: Any) -> Fixed:
+def constant(key: str, value: Any) -> Row:
     """Returns the row of a setting that is always written so, and not read."""
-    return Fixed(key, (value,), reads=False)
+    return Row(write=lambda c: {key: value})
 
 
-@dataclasses.dataclass(frozen=True)
-class Choice(Row):
-    """A setting of few values, and the field that it decides.
+def allowed(key: str, *values: Any) -> Row:
+    """Returns the row of a setting that may be absent or have these values, and is not written."""
+    return Row(lambda theirs: only(theirs, **{key: values}) or {})
 
-    Attributes:
+
+def fixed(key: str, *values: Any) -> Row:
+    """Returns the row of a setting that may be absent or have these values, of which the first is written."""
+    return Row(allowed(key, *values).read, lambda c: {key: values[0]})
+
+
+def must_be(key: str, value: Any) -> Row:
+    """Returns the row of a setting that has this value, as an absent one has, and is not written."""
+
+    def read(theirs: Settings) -> Fields:
+        return allowed(key, value).read({key: setting(theirs, key, type(value), value)})
+
+    return Row(read, absent={key: value})
+
+
+def choice(key: str, path: str, values: Mapping[Any, Any], default: Any) -> Row:
+    """Returns the row of a setting of few values and the field that it decides.
+
+    Args:
       values: ours, by theirs; null is one of theirs if it is among them, and else the default.
       default: their value of an absent key.
     """
 
-    key: str
-    path: str
-    values: Mapping[Any, Any]
-    default: Any
+    def read(theirs: Settings) -> Fields:
+        only(theirs, **{key: tuple(value for value in values if value is not None)})
+        value = theirs.get(key, default)
+        return {path: values[value if value in values else default]}
 
-    def read(self, theirs: Settings) -> Fields:
-        only(theirs, **{self.key: tuple(value for value in self.values if value is not None)})
-        value = theirs.get(self.key, self.default)
-        return {self.path: self.values[value if value in self.values else self.default]}
+    def write(c: Any) -> dict[str, Any]:
+        if (ours := value_at(c, path)) not in values.values():
+            known = " or ".join(map(repr, values.values()))
+            raise InterchangeError(f"no model of Hugging Face with {key} is like this one: {path}={ours!r}, only {known}")
+        return {key: next(value for value, known in values.items() if known == ours)}
 
-    def write(self, c: Any) -> dict[str, Any]:
-        ours = value_at(c, self.path)
-        for value, known in self.values.items():
-            if known == ours:
-                return {self.key: value}
-        known = " or ".join(map(repr, self.values.values()))
-        raise InterchangeError(f"no model of Hugging Face with {self.key} is like this one: {self.path}={ours!r}, only {known}")
-
-    def defaults(self) -> Settings:
-        return {self.key: self.default}
+    return Row(read, write, {key: default})
 
 
-@dataclasses.dataclass(frozen=True)
-class Custom(Row):
-    """Settings that are no single field: `reads` and `writes` stand for a row's methods, `absent` is what absent keys mean."""
+def head_count(key: str, width: str, default: Any = _REQUIRED, default_width: Any = _REQUIRED) -> Row:
+    """Returns the row of the number of a model's heads, which have width / heads dimensions.
 
-    reads: Callable[[Settings], Fields] = lambda theirs: {}
-    writes: Callable[[Any], dict[str, Any]] = lambda c: {}
-    absent: Settings = dataclasses.field(default_factory=dict)
-
-    def read(self, theirs: Settings) -> Fields:
-        return self.reads(theirs)
-
-    def write(self, c: Any) -> dict[str, Any]:
-        return self.writes(c)
-
-    def defaults(self) -> Settings:
-        return self.absent
-
-
-@dataclasses.dataclass(frozen=True)
-class Heads(Row):
-    """The number of a model's heads, which have width / heads dimensions.
-
-    Attributes:
-      key: of the number; `default` is that of an absent or null key.
+    Args:
       width: the key of the width, which has a row of its own; `default_width` is that of an absent or null key.
     """
 
-    key: str
-    width: str
-    default: Any = _REQUIRED
-    default_width: Any = _REQUIRED
+    def read(theirs: Settings) -> Fields:
+        return _divided(width, setting(theirs, width, int, default_width), key, setting(theirs, key, int, default))
 
-    def read(self, theirs: Settings) -> Fields:
-        width, heads = setting(theirs, self.width, int, self.default_width), setting(theirs, self.key, int, self.default)
-        return divided(self.width, width, self.key, heads)
-
-    def write(self, c: Any) -> dict[str, Any]:
-        return {self.key: c.heads}
-
-    def defaults(self) -> Settings:
-        return {} if self.default is _REQUIRED else {self.key: self.default}
+    return Row(read, lambda c: {key: c.heads}, {} if default is _REQUIRED else {key: default})
 
 
-def divided(width_key: str, width: int, key: str, heads: int) -> Fields:
-    """Returns our fields of a width and a number of heads that divides it; raises InterchangeError for another."""
+def _divided(width_key: str, width: int, key: str, heads: int) -> Fields:
     if heads < 1 or width % heads:
         raise InterchangeError(f"config.json: {width_key}={width} is no multiple of {key}={heads}")
     return {"heads": heads, "head_dim": width // heads}
 
 
-@dataclasses.dataclass(frozen=True)
-class Stacks(Row):
-    """Depth, hidden size and heads of an encoder and of a decoder, by names that begin with theirs.
+def stacks(width: str, *, same_depth: bool) -> Row:
+    """Returns the row of depth, hidden size and heads of an encoder and of a decoder, by names that begin with theirs.
 
-    Attributes:
+    Args:
       width: the key of the width, which has a row of its own.
       same_depth: the decoder has as many layers as the encoder.
     """
 
-    width: str
-    same_depth: bool
-
-    def read(self, theirs: Settings) -> Fields:
-        fields = divided(
-            self.width, setting(theirs, self.width, int), "encoder_attention_heads", same_in_both(theirs, "attention_heads")
-        )
+    def read(theirs: Settings) -> Fields:
+        heads = same_in_both(theirs, "attention_heads")
+        fields = _divided(width, setting(theirs, width, int), "encoder_attention_heads", heads)
         fields["hidden_dim"] = same_in_both(theirs, "ffn_dim")
-        if self.same_depth:
+        if same_depth:
             return fields | {"layers": 2 * same_in_both(theirs, "layers")}
         encoder, decoder = (setting(theirs, f"{side}_layers", int) for side in ("encoder", "decoder"))
         return fields | {"layers": encoder + decoder, "decoder_layers": 0 if encoder == decoder else decoder}
 
-    def write(self, c: Any) -> dict[str, Any]:
+    def write(c: Any) -> dict[str, Any]:
         settings: dict[str, Any] = {}
-        for side, units in (("encoder", c.encoder_groups), ("decoder", c.decoder_groups)):
-            settings[f"{side}_layers"] = units * len(c.layer_group)
+        for side, groups in (("encoder", c.encoder_groups), ("decoder", c.decoder_groups)):
+            settings[f"{side}_layers"] = groups * len(c.layer_group)
             settings |= {f"{side}_ffn_dim": c.hidden_dim, f"{side}_attention_heads": c.heads}
         return settings
+
+    return Row(read, write)
 
 
 def same_in_both(theirs: Settings, name: str) -> int:
@@ -452,8 +376,8 @@ class ModelType:
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """What absent keys mean."""
-        return {key: value for row in self.rows for key, value in row.defaults().items()} | dict(self.other_defaults)
+        """Returns what absent keys mean."""
+        return {key: value for row in self.rows for key, value in row.absent.items()} | dict(self.other_defaults)
 
     def read(self, theirs: Settings) -> Any:
         """Returns the configuration of a config.json.

@@ -5,18 +5,18 @@ from models.interchange.layers import Names, attention_names, encoder_decoder_la
 from models.interchange.settings import (
     MULTI_HEAD,
     Activation,
-    Choice,
-    Custom,
     Fields,
     ModelType,
+    Row,
     Setting,
     Settings,
-    Stacks,
     allowed,
     also,
+    choice,
     constant,
     fixed,
     same_in_both,
+    stacks,
 )
 from models.interchange.tensors import norm, table
 from models.m2m100.config import M2M100Config
@@ -38,7 +38,7 @@ _ROWS = (
     Setting("decoder_start_token_id", "start_id", int, 2),
     fixed("pad_token_id", 1),
     constant("eos_token_id", 2),
-    Stacks("d_model", same_depth=True),
+    stacks("d_model", same_depth=True),
 )
 _FIELDS: Fields = MULTI_HEAD | {"order": "pre", "norm_eps": 1e-5, "positions": "sinusoidal", "decoder_layers": 0}
 _M2M100 = ModelType(
@@ -67,10 +67,10 @@ _NLLB_MOE = ModelType(
     rows=(
         *_ROWS,
         Setting("num_experts", "moe.experts", int, 128),
-        Custom(_read_sparse_step, lambda c: {f"{side}_sparse_step": c.sparse_every for side in ("encoder", "decoder")}),
+        Row(_read_sparse_step, lambda c: {f"{side}_sparse_step": c.sparse_every for side in ("encoder", "decoder")}),
         fixed("router_bias", False),
         fixed("router_dtype", "float32"),
-        Choice("second_expert_policy", "moe.second_expert_threshold", {"all": 0.0, "random": 0.5}, "all"),
+        choice("second_expert_policy", "moe.second_expert_threshold", {"all": 0.0, "random": 0.5}, "all"),
         fixed("normalize_router_prob_before_dropping", False),
         fixed("moe_eval_capacity_token_fraction", 1.0),
         Setting("moe_token_dropout", "moe.token_dropout", float, 0.2),

@@ -5,7 +5,7 @@ from typing import Any
 
 from models.gpt.huggingface import gpt2
 from models.interchange import Entry, Interchange, InterchangeError, Part
-from models.interchange.settings import Custom, Fields, ModelType, Setting, Settings, also, constant, fixed, only, setting
+from models.interchange.settings import Fields, ModelType, Row, Setting, Settings, also, constant, fixed, only, setting
 from models.interchange.tensors import dense, norm, table
 from models.multimodal.config import MultimodalConfig
 from models.vit.huggingface import INTERCHANGE as VIT
@@ -50,6 +50,9 @@ def _read_decoder(theirs: Settings) -> Fields:
     only(settings, cross_attention_hidden_size=())
     if not setting(settings, "add_cross_attention", bool, False):
         raise InterchangeError("config.json: decoder.add_cross_attention is false: the text would not depend on the picture")
+    setting(settings, "tie_word_embeddings", bool, True)
+    if (positions := setting(settings, "n_positions", int)) < 1:
+        raise InterchangeError(f"config.json: decoder.n_positions={positions}: a table of positions has one row at least")
     start = setting(theirs, "decoder_start_token_id", int, setting(settings, "bos_token_id", int, 50_256))
     return {"start_id": start} | {path: value for row in _DECODER for path, value in row.read(settings).items()}
 
@@ -67,8 +70,8 @@ _CAPTIONER = ModelType(
     rows=(
         constant("is_encoder_decoder", True),
         also("decoder_start_token_id", "start_id"),
-        Custom(_read_vision, _write_vision),
-        Custom(_read_decoder, _write_decoder),
+        Row(_read_vision, _write_vision),
+        Row(_read_decoder, _write_decoder),
     ),
 )
 

@@ -8,7 +8,6 @@ from models.interchange import Entry, Interchange, InterchangeError
 from models.interchange.layers import Names, attention_names, encoder_decoder_layers
 from models.interchange.settings import (
     STANDARD,
-    Custom,
     Fields,
     ModelType,
     Row,
@@ -38,7 +37,7 @@ def _read_depth(theirs: Settings) -> Fields:
     return {"layers": 2 * layers}
 
 
-def _feed_forward(default: str) -> Custom:
+def _feed_forward(default: str) -> Row:
     """Returns the row of the activation, before which stands whether it is gated; "gated-gelu" means the tanh form."""
 
     def read(theirs: Settings) -> Fields:
@@ -54,10 +53,10 @@ def _feed_forward(default: str) -> Custom:
         name = write_activation(c.activation)
         return {"feed_forward_proj": f"gated-{'gelu' if name == 'gelu_new' else name}" if c.gated else name}
 
-    return Custom(read, write)
+    return Row(read, write)
 
 
-def _output(scaled: bool) -> Custom:
+def _output(scaled: bool) -> Row:
     """Returns the row of what is tied and scaled. Version 4 of `transformers` scales where it ties; 5 notes it apart, and never
     scales an mT5."""
 
@@ -70,7 +69,7 @@ def _output(scaled: bool) -> Custom:
             raise InterchangeError(f"no T5 of Hugging Face is like this model: scale_logits={c.scale_logits} with tied={c.tied}")
         return {"tie_word_embeddings": c.tied, "scale_decoder_outputs": c.scale_logits}
 
-    return Custom(read, write)
+    return Row(read, write)
 
 
 def _rows(feed_forward: str = "relu", *, scaled: bool = True) -> tuple[Row, ...]:
@@ -80,7 +79,7 @@ def _rows(feed_forward: str = "relu", *, scaled: bool = True) -> tuple[Row, ...]
         Setting("d_model", "model_dim", int),
         Setting("d_kv", "head_dim", int),
         Setting("d_ff", "hidden_dim", int),
-        Custom(_read_depth, lambda c: dict.fromkeys(("num_layers", "num_decoder_layers"), c.layers // 2)),
+        Row(_read_depth, lambda c: dict.fromkeys(("num_layers", "num_decoder_layers"), c.layers // 2)),
         Setting("num_heads", "heads", int),
         Setting("relative_attention_num_buckets", "buckets", int, 32),
         Setting("relative_attention_max_distance", "max_distance", int, 128),
@@ -99,7 +98,7 @@ _T5 = ModelType(
     config=T5Config,
     name="T5",
     architectures=("T5ForConditionalGeneration",),
-    fields={path: value for path, value in STANDARD.items() if path != "gated"}
+    fields={path: value for path, value in STANDARD.items() if path not in ("gated", "key_bias", "output_bias")}
     | {
         "order": "pre",
         "norm": "rms",
@@ -138,7 +137,7 @@ _SWITCH = dataclasses.replace(
         *_rows(),
         fixed("feed_forward_proj", "relu"),
         Setting("num_experts", "moe.experts", int, 8),
-        Custom(_read_sparse_layers, lambda c: {f"num_sparse_{side}_layers": c.layer_groups for side in ("encoder", "decoder")}),
+        Row(_read_sparse_layers, lambda c: {f"num_sparse_{side}_layers": c.layer_groups for side in ("encoder", "decoder")}),
         constant("expert_capacity", _NO_LIMIT),
         fixed("router_bias", False),
         Setting("router_jitter_noise", "moe.input_jitter", float, 0.01),

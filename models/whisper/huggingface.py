@@ -10,12 +10,12 @@ from models.interchange.settings import (
     ModelType,
     Setting,
     Settings,
-    Stacks,
     allowed,
     also,
     constant,
     fixed,
     only,
+    stacks,
 )
 from models.interchange.tensors import convolution, norm, table
 from models.whisper.config import WhisperConfig
@@ -55,7 +55,7 @@ _WHISPER = ModelType(
         allowed("tie_word_embeddings", True),
         Setting("decoder_start_token_id", "start_id", int, 50_257),
         *(also(f"{name}_token_id", "start_id", lambda start: start - 1) for name in ("bos", "eos", "pad")),
-        Stacks("d_model", same_depth=False),
+        stacks("d_model", same_depth=False),
     ),
 )
 

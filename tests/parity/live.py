@@ -56,13 +56,13 @@ _KINDS = sorted(
 
 def imported(made: Path, names: Sequence[str]) -> dict[str, float]:
     """How far our outputs are from theirs, for each of their models."""
-    found = {}
+    differences = {}
     for name in names:
         expected = load_file(made / name / "expected.safetensors")
         given = {k: expected.pop(k) for k in GIVEN if k in expected}
         got = ours.outputs(huggingface.HuggingFace(made / name), given)
-        found[name] = ours.distance(got, expected, given["mask"])
-    return found
+        differences[name] = ours.distance(got, expected, given["mask"])
+    return differences
 
 
 def exported(made: Path, to: Path, names: Sequence[str]) -> dict[str, float]:
@@ -78,17 +78,17 @@ def exported(made: Path, to: Path, names: Sequence[str]) -> dict[str, float]:
         save_file(inputs[name], to / name / "inputs.safetensors")
     for version in (4, 5):
         theirs("run", *(to / name for name in names if CASES[name].version == version), version=version)
-    found = {}
+    differences = {}
     for name, given in inputs.items():
         got = load_file(to / name / "outputs.safetensors")
         got.pop("hidden_states", None)
-        found[name] = ours.distance(ours.outputs(sources[name], given), got, given["mask"])
-    return found
+        differences[name] = ours.distance(ours.outputs(sources[name], given), got, given["mask"])
+    return differences
 
 
 def vocabularies(to: Path) -> dict[str, bool]:
     """Whether their tokenizer reads our folders' vocabularies as ours does; of those released weights that are fetched."""
-    text, found = "Naïve 2 + 1234 protons;  don't  it's \n so", {}
+    text, same = "Naïve 2 + 1234 protons;  don't  it's \n so", {}
     for name in ("minilm_l6", "smollm2_135m"):
         try:
             source = load_any.open_weights(weights_folder(name))
@@ -99,8 +99,8 @@ def vocabularies(to: Path) -> dict[str, bool]:
         huggingface.write_folder(weights.Arrays(small, ours.fresh(small, 0), source.vocabulary), to / name)
         tokenizer, ids = Tokenizer(to / name), json.loads(theirs("encode", to / name, text))
         own = tokenizer.encode(text)
-        found[name] = ids in (own, [tokenizer.cls_id, *own, tokenizer.sep_id])
-    return found
+        same[name] = ids in (own, [tokenizer.cls_id, *own, tokenizer.sep_id])
+    return same
 
 
 def texts(made: Path, to: Path) -> dict[str, bool]:

@@ -30,7 +30,7 @@ from scripts import transcribe
 from scripts.recipes import prepare as recipes
 from tests.helpers.models import ALONE
 from tests.helpers.sounds import write_sounds, write_whisper_vocabulary
-from trainers.evaluation.transcription import Transcriber
+from trainers.inference.transcription import Transcriber
 from trainers.weights import huggingface
 from trainers.weights.source import Arrays
 

@@ -126,8 +126,8 @@ def _divided(stored: Mapping[str, Shape], names: Iterable[str]) -> dict[str, Sha
         whole, rows = _rows(name)
         if name != whole and whole in stored:
             shapes.pop(whole, None)
-            first, *rest = stored[whole]
-            shapes[name] = (len(range(*rows.indices(first))), *rest)
+            first, *inner = stored[whole]
+            shapes[name] = (len(range(*rows.indices(first))), *inner)
     return shapes
 
 

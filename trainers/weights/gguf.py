@@ -32,11 +32,11 @@ def _dequantized(stored: np.ndarray, kind: gguf.GGMLQuantizationType) -> np.ndar
         return gguf.dequantize(stored, kind)
     numbers, size = gguf.GGML_QUANT_SIZES[kind]
     blocks, step = stored.reshape(-1, size), _AT_ONCE // numbers
-    made = np.empty((len(blocks), numbers), np.float32)
+    result = np.empty((len(blocks), numbers), np.float32)
     for start in range(0, len(blocks), step):
         piece = blocks[start : start + step].reshape(1, -1)
-        made[start : start + step] = gguf.dequantize(piece, kind).reshape(-1, numbers)
-    return made.reshape(*stored.shape[:-1], -1)
+        result[start : start + step] = gguf.dequantize(piece, kind).reshape(-1, numbers)
+    return result.reshape(*stored.shape[:-1], -1)
 
 
 class _Tensor:
@@ -153,8 +153,8 @@ class Gguf:
     def _folder(self, *others: str) -> Path:
         """Returns the folder of what is made from all that the file says of its vocabulary, and from these other contents: two
         files with the same pieces may have other chat templates."""
-        said = {key: self._value(key, "") for key in self._file.fields if key.startswith("tokenizer.")}
-        return paths.data_dir() / "vocabularies" / f"gguf-{paths.digest([said, others, CONFIG])[:32]}"
+        described = {key: self._value(key, "") for key in self._file.fields if key.startswith("tokenizer.")}
+        return paths.data_dir() / "vocabularies" / f"gguf-{paths.digest([described, others, CONFIG])[:32]}"
 
 
 def _family(path: Path, architecture: str) -> GgufFiles:

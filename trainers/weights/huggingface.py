@@ -75,11 +75,11 @@ class HuggingFace:
         config = self._reader.read()
         for line in self._reader.interchange.differences(self.theirs):
             print(f"{folder}: {line}", file=sys.stderr, flush=True)
-        self.config, held = _without_copies(self._reader, config, _held(self._reader, config))
-        entries = _entries_to_read(self._reader, self.config, held)
+        self.config, in_folder = _without_copies(self._reader, config, _folder_tensors(self._reader, config))
+        entries = _entries_to_read(self._reader, self.config, in_folder)
         self.shapes = tensors.shapes(entries)
-        self._read = tensors.reader(entries, held.fetch, folder)
-        by_file = dict.fromkeys(held.files.values())
+        self._read = tensors.reader(entries, in_folder.fetch, folder)
+        by_file = dict.fromkeys(in_folder.files.values())
         floats = ((dtype.name, file.shapes[name]) for file in by_file for name, dtype in file.floats.items())
         self.stored = most_stored(floats)  # packed numbers are computed as those beside them
         self.vocabulary = folder if files.readable(folder) else None
@@ -125,7 +125,7 @@ class _ConfigReader:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Held:
+class _FolderTensors:
     """The tensors that a folder holds, by canonical name.
 
     Attributes:
@@ -156,7 +156,7 @@ class _Held:
             self.files[name].require_floats([name])
 
 
-def _held(reader: _ConfigReader, config: Any) -> _Held:
+def _folder_tensors(reader: _ConfigReader, config: Any) -> _FolderTensors:
     """Returns the tensors of a folder; raises InterchangeError for one that is there twice."""
     listed = [(name, file) for file in _files(reader.folder) for name in file.shapes]
     conversions = reader.interchange.conversions(config, {name: file.shapes[name] for name, file in listed})
@@ -168,10 +168,10 @@ def _held(reader: _ConfigReader, config: Any) -> _Held:
             raise InterchangeError(f"{reader.folder}: {shortened(known)} is there twice")
         if known:
             names[known] = name
-    return _Held(dict(listed), names, conversions)
+    return _FolderTensors(dict(listed), names, conversions)
 
 
-def _without_copies(reader: _ConfigReader, config: Any, held: _Held) -> tuple[Any, _Held]:
+def _without_copies(reader: _ConfigReader, config: Any, in_folder: _FolderTensors) -> tuple[Any, _FolderTensors]:
     """Returns the configuration and the tensors without those that repeat others. If one differs, the model is read as untied
     whatever config.json says, as `transformers` (5.23) does.
 
@@ -180,7 +180,7 @@ def _without_copies(reader: _ConfigReader, config: Any, held: _Held) -> tuple[An
     """
     ties = reader.interchange.tied_tensors
     for copy, original in ties(config).items():
-        if not {copy, original} <= held.names.keys() or tensors.equal(held.fetch(copy), held.fetch(original)):
+        if not {copy, original} <= in_folder.names.keys() or tensors.equal(in_folder.fetch(copy), in_folder.fetch(original)):
             continue
         with contextlib.suppress(InterchangeError):
             config = reader.read(reader.interchange.untied(reader.theirs))
@@ -190,14 +190,14 @@ def _without_copies(reader: _ConfigReader, config: Any, held: _Held) -> tuple[An
                 f"{reader.theirs['model_type']!r} can be read"
             )
         break
-    names = {known: name for known, name in held.names.items() if known not in ties(config)}
-    return config, dataclasses.replace(held, names=names)
+    names = {known: name for known, name in in_folder.names.items() if known not in ties(config)}
+    return config, dataclasses.replace(in_folder, names=names)
 
 
-def _entries_to_read(reader: _ConfigReader, config: Any, held: _Held) -> list[Entry]:
+def _entries_to_read(reader: _ConfigReader, config: Any, in_folder: _FolderTensors) -> list[Entry]:
     """Returns the entries whose tensors a folder holds; raises InterchangeError if they are not those of its model."""
     readable = reader.interchange.readable_entries(config)
-    want, stored = tensors.their_shapes(readable), held.shapes
+    want, stored = tensors.their_shapes(readable), in_folder.shapes
     optional = {name for name in want.keys() ^ stored.keys() if reader.interchange.is_head_tensor(name)}
     want, stored = ({k: v for k, v in shapes.items() if k not in optional} for shapes in (want, stored))
     if wrong := tensors.problems(want, stored):
@@ -205,7 +205,7 @@ def _entries_to_read(reader: _ConfigReader, config: Any, held: _Held) -> list[En
             raise InterchangeError(f"{reader.folder}: {lost}")
         raise InterchangeError(f"{reader.folder}: not the tensors of the model in its {CONFIG}: {wrong}")
     for known in stored:
-        held.require_floats(known)
+        in_folder.require_floats(known)
     return [entry for entry in readable if all(name in stored for name in entry.names())]
 
 

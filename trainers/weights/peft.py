@@ -22,7 +22,6 @@ from data import paths, untrusted
 from models.errors import nearest, shortened
 from models.interchange import Entry, Index, InterchangeError, Part
 from models.parts.low_rank import update
-from models.sharding.params import flatten
 from trainers.adapt import PREFIX
 from trainers.weights import tensor_files
 from trainers.weights.huggingface import interchange_for, write_json
@@ -137,8 +136,9 @@ def _read(folder: Path, base: Weights) -> dict[str, _Update]:
         for part, half in zip(entry.parts, sides.split(b), strict=True):
             inputs, outputs = part.shape[: part.inputs], part.shape[part.inputs :]
             if part.name not in updates:
-                shapes = (*entry.stacked, *inputs, most), (*entry.stacked, most, *outputs)
-                updates[part.name] = _Update(*(np.zeros(shape, np.float32) for shape in shapes), len(entry.stacked))
+                a_shape, b_shape = (*entry.stacked, *inputs, most), (*entry.stacked, most, *outputs)
+                zeros = np.zeros(a_shape, np.float32), np.zeros(b_shape, np.float32)
+                updates[part.name] = _Update(*zeros, len(entry.stacked))
             updates[part.name].a[at][..., : len(a)] = a.T.reshape(*inputs, len(a))
             updates[part.name].b[at][: len(a)] = half
     return updates
@@ -209,7 +209,7 @@ def write(model: Any, params: dict[str, Any], lora: Lora, to: Path, base: str) -
     """
     if to.exists():
         raise InterchangeError(f"{to} exists; choose a new folder")
-    flat = {name: np.asarray(x) for name, x in flatten(params).items() if name.startswith(PREFIX)}
+    flat = {name: np.asarray(x) for name, x in params.items() if name.startswith(PREFIX)}
     names = {name.removeprefix(PREFIX).removesuffix(".a") for name in flat if name.endswith(".a")}
     if not names:
         raise InterchangeError("the run has no adapters: it trained whole matrices")

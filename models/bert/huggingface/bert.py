@@ -7,9 +7,7 @@ from models.interchange import Entry, InterchangeError
 from models.interchange.layers import Names, attention_names
 from models.interchange.settings import (
     Activation,
-    Custom,
     Fields,
-    Heads,
     ModelType,
     Row,
     Setting,
@@ -17,6 +15,8 @@ from models.interchange.settings import (
     allowed,
     also,
     fixed,
+    head_count,
+    must_be,
     setting,
 )
 from models.interchange.tensors import dense
@@ -47,17 +47,17 @@ def rows(vocab: int = 30_522) -> tuple[Row, ...]:
         Setting("num_hidden_layers", "layers", int, 12),
         Setting("hidden_size", "model_dim", int, 768),
         Setting("intermediate_size", "hidden_dim", int, 3072),
-        Heads("num_attention_heads", "hidden_size", 12),
+        head_count("num_attention_heads", "hidden_size", 12),
         Setting("max_position_embeddings", "max_positions", int, 512),
-        Custom(_read_types, lambda c: {"type_vocab_size": c.types}, {"type_vocab_size": 2}),
+        Row(_read_types, lambda c: {"type_vocab_size": c.types}, {"type_vocab_size": 2}),
         Setting("hidden_act", "activation", Activation, "gelu"),
         Setting("layer_norm_eps", "norm_eps", float, 1e-12),
         Setting("hidden_dropout_prob", "dropout", float, 0.1),
         also("attention_probs_dropout_prob", "dropout"),
         fixed("position_embedding_type", "absolute"),
         allowed("pruned_heads", {}),
-        allowed("is_decoder", False, default=True),
-        allowed("add_cross_attention", False, default=True),
+        must_be("is_decoder", False),
+        must_be("add_cross_attention", False),
         common.BIASED_LOGITS,
     )
 

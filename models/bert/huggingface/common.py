@@ -1,4 +1,4 @@
-"""What the files of all encoders have in common: heads by the names of their classes, and layers with norms behind them."""
+"""Parts that the files of all encoders have in common: heads by the names of their classes, and layers with norms behind them."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -10,12 +10,13 @@ from models.interchange import Entry, InterchangeError
 from models.interchange.layers import Names, layers
 from models.interchange.settings import (
     MULTI_HEAD,
-    Custom,
     Fields,
     ModelType,
+    Row,
     Settings,
     demand,
     label_names,
+    must_be,
     only,
     read_labels,
     setting,
@@ -65,16 +66,10 @@ class EncoderFiles:
 # --- settings of heads ---
 
 
-def must_be(theirs: Settings, **values: Any) -> None:
-    """Raises InterchangeError unless settings, each given or by default, have the only values that our model has."""
-    for key, value in values.items():
-        only({key: setting(theirs, key, type(value))}, **{key: (value,)})
-
-
-def head_row(target: str, stem: str, heads: Mapping[str, Head]) -> Custom:
+def head_row(target: str, stem: str, heads: Mapping[str, Head]) -> Row:
     """Returns the row of a head, whose classes' names begin with `stem`."""
     defaults = {"tie_word_embeddings": True}
-    return Custom(lambda theirs: {"head": read_head(theirs, stem, heads)}, lambda c: write_head(c, target, stem, heads), defaults)
+    return Row(lambda theirs: {"head": read_head(theirs, stem, heads)}, lambda c: write_head(c, target, stem, heads), defaults)
 
 
 def read_head(theirs: Settings, stem: str, heads: Mapping[str, Head]) -> Head:
@@ -86,7 +81,7 @@ def read_head(theirs: Settings, stem: str, heads: Mapping[str, Head]) -> Head:
         raise InterchangeError(f"config.json: no head like that of {shortened(str(name))!r} here{nearest(str(name), known)}")
     head = known[name]
     if isinstance(head, MaskedLm):
-        must_be(theirs, tie_word_embeddings=True)
+        must_be("tie_word_embeddings", True).read(theirs)
     if isinstance(head, Classification | Tagging):
         return dataclasses.replace(head, labels=read_labels(theirs))
     return head
@@ -114,7 +109,7 @@ def _check_biased(c: BertConfig) -> dict[str, Any]:
     return {}
 
 
-BIASED_LOGITS = Custom(writes=_check_biased)  # logits of masked tokens have biases, which no setting says
+BIASED_LOGITS = Row(write=_check_biased)  # logits of masked tokens have biases, which no setting says
 
 
 # --- tensors ---

@@ -10,14 +10,14 @@ from models.interchange import Entry
 from models.interchange.layers import Names, attention_names
 from models.interchange.settings import (
     Activation,
-    Custom,
     Fields,
-    Heads,
     ModelType,
+    Row,
     Setting,
     Settings,
     allowed,
     also,
+    head_count,
     only,
     setting,
 )
@@ -50,9 +50,9 @@ _DISTILBERT = ModelType(
         Setting("n_layers", "layers", int, 6),
         Setting("dim", "model_dim", int, 768),
         Setting("hidden_dim", "hidden_dim", int, 3072),
-        Heads("n_heads", "dim", 12),
+        head_count("n_heads", "dim", 12),
         Setting("max_position_embeddings", "max_positions", int, 512),
-        Custom(_read_other_names, lambda c: {"sinusoidal_pos_embds": False}, {"sinusoidal_pos_embds": False}),
+        Row(_read_other_names, lambda c: {"sinusoidal_pos_embds": False}, {"sinusoidal_pos_embds": False}),
         Setting("activation", "activation", Activation, "gelu"),
         Setting("dropout", "dropout", float, 0.1),  # of hidden states, the only one that we have
         also("attention_dropout", "dropout"),

@@ -16,15 +16,16 @@ from models.interchange.layers import Names, layers
 from models.interchange.settings import (
     MULTI_HEAD,
     Activation,
-    Custom,
     Fields,
-    Heads,
     ModelType,
+    Row,
     Setting,
     Settings,
     allowed,
     also,
     constant,
+    head_count,
+    must_be,
     only,
     setting,
     write_activation,
@@ -66,7 +67,8 @@ def _read_head(theirs: Settings) -> Fields:
     head = common.read_head(theirs, "ModernBert", _heads(pooling))
     if not isinstance(head, SentenceEmbedding):  # whose transform is made of what the layers are
         activation, bias = setting(theirs, "hidden_activation", str), setting(theirs, "mlp_bias", bool)
-        common.must_be(theirs, classifier_activation=activation, classifier_bias=bias)
+        must_be("classifier_activation", activation).read(theirs)
+        must_be("classifier_bias", bias).read(theirs)
     return {"head": head}
 
 
@@ -176,7 +178,7 @@ _MODERNBERT = ModelType(
         Setting("num_hidden_layers", "layers", int, 22),
         Setting("hidden_size", "model_dim", int, 768),
         Setting("intermediate_size", "hidden_dim", int, 1152),
-        Heads("num_attention_heads", "hidden_size", 12),
+        head_count("num_attention_heads", "hidden_size", 12),
         constant("pad_token_id", None),  # the default would be that of the first release
         Setting("hidden_activation", "activation", Activation, "gelu"),
         Setting("norm_eps", "norm_eps", float, 1e-5),
@@ -184,11 +186,11 @@ _MODERNBERT = ModelType(
         Setting("attention_bias", "attention_bias", bool, False),
         Setting("mlp_bias", "ffn_bias", bool, False),
         Setting("decoder_bias", "softmax_bias", bool, True),
-        Custom(
-            writes=_write_classifier,
+        Row(
+            write=_write_classifier,
             absent={"classifier_pooling": "cls", "classifier_bias": False, "classifier_activation": "gelu"},
         ),
-        Custom(
+        Row(
             _read_layers,
             _write_layers,
             {
@@ -204,11 +206,11 @@ _MODERNBERT = ModelType(
         also("embedding_dropout", "dropout"),
         Setting("attention_dropout", "dropout", float, 0.0),
         Setting("mlp_dropout", "hidden_dropout", float, 0.0),
-        Custom(writes=_write_every),
-        Custom(_read_head_dim),
+        Row(write=_write_every),
+        Row(_read_head_dim),
         allowed("rope_scaling", {}),
         allowed("partial_rotary_factor", 1, 1.0),
-        Custom(_read_head, _write_head, {"tie_word_embeddings": True}),
+        Row(_read_head, _write_head, {"tie_word_embeddings": True}),
     ),
 )
 

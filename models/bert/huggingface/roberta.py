@@ -9,7 +9,7 @@ from models.bert.config import BertConfig
 from models.bert.huggingface import bert, common
 from models.bert.huggingface.common import classes, pooler, transform
 from models.interchange import Entry, InterchangeError
-from models.interchange.settings import Custom, Fields, ModelType, Settings, demand, read_activation, setting
+from models.interchange.settings import Fields, ModelType, Row, Settings, demand, read_activation, setting
 from models.parts.heads_config import Classification, MaskedLm
 
 
@@ -42,9 +42,9 @@ def _model_type(stem: str, vocab: int) -> ModelType:
         name="RoBERTa",
         fields=common.POST_NORM | {"types": lambda c: c.types or 1},
         rows=(
-            Custom(_read_padding, lambda c: {"pad_token_id": c.first_position - 1}, {"pad_token_id": 1}),
+            Row(_read_padding, lambda c: {"pad_token_id": c.first_position - 1}, {"pad_token_id": 1}),
             *bert.rows(vocab),
-            Custom(read_head, write_head, {"tie_word_embeddings": True}),
+            Row(read_head, write_head, {"tie_word_embeddings": True}),
         ),
     )
 

@@ -1,8 +1,8 @@
-"""What the classes of `transformers` of LLaMA's shape have in common: a table of settings to which each adds its own. No JAX."""
+"""The common part of the classes of `transformers` of LLaMA's shape: a table of settings to which each adds its own. No JAX."""
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from models.gpt.config import GptConfig
@@ -11,7 +11,6 @@ from models.interchange import InterchangeError
 from models.interchange.settings import (
     STANDARD,
     Activation,
-    Custom,
     Fields,
     ModelType,
     Row,
@@ -23,7 +22,7 @@ from models.interchange.settings import (
 )
 from models.parts.attention.config import LayerVariant, Rotary
 
-_SLIDING, _FULL = "sliding_attention", "full_attention"  # their names of layers with and without a window
+SLIDING, FULL = "sliding_attention", "full_attention"  # their names of layers with and without a window
 _ORIGINAL = "original_max_position_embeddings"  # beside the settings of rotary positions, in Phi's files
 # What absent keys mean to all, where a class says nothing else.
 DEFAULTS: Fields = dict(
@@ -85,13 +84,12 @@ def dialect(
     *rows: Row,
     defaults: Settings | None = None,
     nullable: tuple[str, ...] = (),
-    same: tuple[str, ...] = (),
     fields: Fields | None = None,
     initial: Fields | None = None,
     free: tuple[str, ...] = (),
     biases: Biases = (None, None, None),
-    rotary: Row | None = None,
-    fused: bool = False,
+    rotary: Callable[[str], Row] | None = None,
+    **more: Any,
 ) -> dict[str, Dialect]:
     """Returns a class of `transformers`, by its model type.
 
@@ -99,14 +97,12 @@ def dialect(
       name: of the classes, before "ForCausalLM" and "Model".
       rows: the settings that LLaMA does not have; what they read stands for what LLaMA's rows read.
       defaults: what absent keys mean, where it is not what they mean to LLaMA.
-      nullable: further keys for which null is another choice than their default.
       fields: what LLaMA has no choice of, where it is something else in these models.
-      initial: as of ModelType.
       free: fields that LLaMA has no choice of, but these models have.
       biases: of queries, keys and values; of attention's output; of feed-forward networks. None is what the config says, by
         attention_bias and mlp_bias.
-      rotary: the row of rotary positions.
-      same, fused: as of Dialect.
+      rotary: makes the row of rotary positions.
+      nullable, initial, more: as of Dialect.
     """
     own = DEFAULTS | dict(defaults or {})
     activation = "hidden_activation" if "hidden_activation" in own else "hidden_act"
@@ -120,12 +116,12 @@ def dialect(
         Setting("num_hidden_layers", "layers", int),
         Setting("hidden_size", "model_dim", int),
         Setting("intermediate_size", "hidden_dim", int),
-        Custom(_read_heads, _write_heads),
+        Row(_read_heads, _write_heads),
         Setting(activation, "activation", Activation),
         Setting("rms_norm_eps", "norm_eps", float),
         _biases(name, biases),
-        Custom(_read_dropout, lambda c: {"attention_dropout": c.dropout}),
-        rotary or rotary_row(),
+        Row(_read_dropout, lambda c: {"attention_dropout": c.dropout}),
+        (rotary or rotary_row())(name),
     )
     return {
         kind: Dialect(
@@ -137,8 +133,7 @@ def dialect(
             rows=(*shared, *rows),
             other_defaults=own,
             nullable=_NULLABLE + nullable,
-            same=same,
-            fused=fused,
+            **more,
         )
     }
 
@@ -181,44 +176,39 @@ def _biases(name: str, biases: Biases) -> Row:
         written = {"attention_bias": c.attention_bias} if out_bias is None else {}
         return written | ({"mlp_bias": c.ffn_bias} if hidden_bias is None else {})
 
-    return Custom(read, write)
+    return Row(read, write)
 
 
 # --- rotary positions ---
 
 
 def rotary_row(
-    read: Callable[[Settings], rope.Turning] | None = None,
-    *,
-    theta: float = 10_000.0,
-    types: Mapping[str, str] = rope.TYPES,
-    partial: bool = False,
-    beside: bool = False,
-) -> Row:
-    """Returns the row of rotary positions.
+    read: Callable[[Settings], rope.Turning] | None = None, *, theta: float = 10_000.0, beside: bool = False, **options: Any
+) -> Callable[[str], Row]:
+    """Returns what makes the row of rotary positions, given the class's name.
 
     Args:
-      read: reads them where a class has them in another form; the other arguments are as of `rope.read`.
+      read: reads them where a class has them in another form; the other arguments are as of `rope.turning`.
       beside: the length of the first training is a setting beside them too.
     """
+    types = options.get("types", rope.TYPES)
 
     def read_plain(theirs: Settings) -> rope.Turning:
         longest, original = setting(theirs, "max_position_embeddings", int), theirs.get(_ORIGINAL) if beside else None
-        head_dim = _read_heads(theirs)["head_dim"]
-        return rope.read(theirs, head_dim, theta=theta, longest=longest, original=original, types=types, partial=partial)
-
-    def write(c: GptConfig) -> dict[str, Any]:
-        rotary = c.rotary or Rotary()
-        if (rotary.dims and not partial) or rotary.scaling not in ("none", *types.values()):
-            raise InterchangeError(f"Hugging Face's class of this model has no such rotary positions: {rotary}"[:200])
-        written = rope.write(c.rotary_base, c.rotary, c.head_dim)
-        return written | ({_ORIGINAL: rotary.original} if beside and rotary.original else {})
+        return rope.read(theirs, _read_heads(theirs)["head_dim"], theta=theta, longest=longest, original=original, **options)
 
     def read_fields(theirs: Settings) -> Fields:
         base, rotary = (read or read_plain)(theirs)
         return {"rotary_base": base, "rotary": rotary}
 
-    return Custom(read_fields, write)
+    def write(c: GptConfig, name: str) -> dict[str, Any]:
+        rotary = c.rotary or Rotary()
+        if (rotary.dims and not options.get("partial")) or rotary.scaling not in ("none", *types.values()):
+            raise InterchangeError(f"Hugging Face's {name} has no such rotary positions: {rotary}"[:200])
+        written = rope.write(c.rotary_base, c.rotary, c.head_dim)
+        return written | ({_ORIGINAL: rotary.original} if beside and rotary.original else {})
+
+    return lambda name: Row(read_fields, lambda c: write(c, name))
 
 
 # --- kinds of layers ---
@@ -242,11 +232,11 @@ def sliding_layers(theirs: Settings, default: Callable[[int], bool]) -> list[boo
     names = setting(theirs, "layer_types", list, None)
     if names is None:
         return [default(i) for i in range(layers)]
-    if len(names) != layers or not all(name in (_SLIDING, _FULL) for name in names):
+    if len(names) != layers or not all(name in (SLIDING, FULL) for name in names):
         raise InterchangeError(
-            f"config.json: layer_types={str(names)[:80]}: must name {_SLIDING!r} or {_FULL!r} for each of {layers} layers"
+            f"config.json: layer_types={str(names)[:80]}: must name {SLIDING!r} or {FULL!r} for each of {layers} layers"
         )
-    return [name == _SLIDING for name in names]
+    return [name == SLIDING for name in names]
 
 
 def windows(theirs: Settings, default: Callable[[int], bool], local: LayerVariant | None = None) -> Fields:
@@ -272,7 +262,7 @@ def write_windows(c: GptConfig, unused: int | None = None) -> Fields:
     sizes = sorted({kind.window for kind in kinds if kind.window})
     if len(sizes) > 1:
         raise InterchangeError(f"Hugging Face's models have one window, but kinds have {' and '.join(map(str, sizes))}")
-    types = [_SLIDING if kind.window else _FULL for kind in kinds]
+    types = [SLIDING if kind.window else FULL for kind in kinds]
     return {"sliding_window": sizes[0] if sizes else unused, "layer_types": types}
 
 
@@ -295,7 +285,7 @@ def write_window(c: GptConfig) -> dict[str, Any]:
     return {"sliding_window": c.kinds[0].window if c.kinds else None}
 
 
-ONE_WINDOW = Custom(_read_window, write_window, {"sliding_window": None})
+ONE_WINDOW = Row(_read_window, write_window, {"sliding_window": None})
 
 
 def qk_norm(kind: str, over: str) -> Fields:

@@ -9,7 +9,9 @@ from typing import Any
 from models.gpt.config import GptConfig
 from models.gpt.huggingface import rope
 from models.gpt.huggingface.base import (
+    FULL,
     ONE_WINDOW,
+    SLIDING,
     Dialect,
     dialect,
     of_layers,
@@ -22,11 +24,8 @@ from models.gpt.huggingface.base import (
     write_windows,
 )
 from models.interchange import InterchangeError
-from models.interchange.settings import Custom, Fields, Row, Setting, Settings, setting
+from models.interchange.settings import Fields, Row, Setting, Settings, setting
 from models.parts.attention.config import LayerVariant
-
-FULL, SLIDING = "full_attention", "sliding_attention"  # their names of layers without and with a window
-
 
 # --- Qwen ---
 
@@ -117,7 +116,7 @@ def _gemma(kind: str, name: str, layers: Row, *rows: Row, **more: Any) -> dict[s
         layers,
         Setting("query_pre_attn_scalar", "attention_scalar", float, encode=_whole),
         Setting("final_logit_softcapping", "softmax_cap", float, 0.0, encode=lambda cap: cap or None),
-        Custom(lambda theirs: {"embedding_scale": setting(theirs, "hidden_size", int) ** 0.5}, _check_gemma),
+        Row(lambda theirs: {"embedding_scale": setting(theirs, "hidden_size", int) ** 0.5}, _check_gemma),
         *rows,
         free=("kinds", "attention_scalar", "softmax_cap", "embedding_scale", *more.pop("free", ())),
         biases=(None, None, False),
@@ -183,11 +182,11 @@ DIALECTS: dict[str, Dialect] = {
         free=("kinds",),
         biases=(False, False, False),
     ),
-    **dialect("qwen2", "Qwen2", Custom(_read_qwen, _write_qwen), defaults=_QWEN, free=("kinds",), biases=(True, False, False)),
+    **dialect("qwen2", "Qwen2", Row(_read_qwen, _write_qwen), defaults=_QWEN, free=("kinds",), biases=(True, False, False)),
     **dialect(
         "qwen3",
         "Qwen3",
-        Custom(_read_qwen, _write_qwen),
+        Row(_read_qwen, _write_qwen),
         defaults=_QWEN | dict(head_dim=128),
         fields=qk_norm("rms", "head"),
         free=("kinds",),
@@ -196,7 +195,7 @@ DIALECTS: dict[str, Dialect] = {
     **_gemma(
         "gemma2",
         "Gemma2",
-        Custom(_read_gemma2, _write_gemma2),
+        Row(_read_gemma2, _write_gemma2),
         Setting("attn_logit_softcapping", "logit_cap", float, 0.0, encode=lambda cap: cap or None),
         defaults=_GEMMA | dict(final_logit_softcapping=30.0, attn_logit_softcapping=50.0, max_position_embeddings=8192),
         fields=_SANDWICH,
@@ -205,8 +204,8 @@ DIALECTS: dict[str, Dialect] = {
     **_gemma(
         "gemma3_text",
         "Gemma3",
-        Custom(_read_gemma3, _write_gemma3),
-        Custom(writes=_write_local_base),
+        Row(_read_gemma3, _write_gemma3),
+        Row(write=_write_local_base),
         defaults=_GEMMA | dict(final_logit_softcapping=None, sliding_window_pattern=6, max_position_embeddings=131_072),
         fields=_SANDWICH | qk_norm("rms_plus_one", "head"),
         rotary=rotary_row(_read_gemma3_rotary),
@@ -233,7 +232,7 @@ DIALECTS: dict[str, Dialect] = {
     **dialect(
         "smollm3",
         "SmolLM3",
-        Custom(_read_smollm3, _write_smollm3),
+        Row(_read_smollm3, _write_smollm3),
         defaults=dict(
             num_key_value_heads=4,
             tie_word_embeddings=True,

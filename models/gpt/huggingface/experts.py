@@ -95,7 +95,7 @@ def conversions(kind: str, shapes: Mapping[str, Shape]) -> dict[str, Conversion]
     Args:
       shapes: of the folder's tensors.
     """
-    made: dict[str, Conversion] = {}
+    forms: dict[str, Conversion] = {}
     for theirs, shape in shapes.items():
         name = theirs if theirs.startswith("model.") else f"model.{theirs}"
         if kind == "gpt_oss":
@@ -103,10 +103,10 @@ def conversions(kind: str, shapes: Mapping[str, Shape]) -> dict[str, Conversion]
             scales = theirs.removesuffix("_blocks") + "_scales"
             if base != name and scales in shapes and len(shape) == 4:
                 experts, out, blocks, half = shape
-                made[base] = Conversion((theirs, scales), (experts, 2 * half * blocks, out), unpacked, packed=True)
+                forms[base] = Conversion((theirs, scales), (experts, 2 * half * blocks, out), unpacked, packed=True)
         elif theirs.endswith((".experts.gate_up_proj", ".experts.down_proj")) and len(shape) == 3:
-            made |= _apart(kind, name, theirs, shape)
-    return made
+            forms |= _apart(kind, name, theirs, shape)
+    return forms
 
 
 def _apart(kind: str, name: str, theirs: str, shape: Shape) -> dict[str, Conversion]:
@@ -114,15 +114,15 @@ def _apart(kind: str, name: str, theirs: str, shape: Shape) -> dict[str, Convers
     _, (gate, up, down) = _NAMES.get(kind, ("mlp", ("gate_proj", "up_proj", "down_proj")))
     at = name.rpartition(".")[0]
     at = at.replace(".mlp.", ".block_sparse_moe.") if kind == "mixtral" else at
-    made: dict[str, Conversion] = {}
+    forms: dict[str, Conversion] = {}
     for e in range(shape[0]):
         if theirs.endswith("down_proj"):
-            made[f"{at}.{e}.{down}.weight"] = Conversion((theirs,), shape[1:], _slice(e, slice(None)))
+            forms[f"{at}.{e}.{down}.weight"] = Conversion((theirs,), shape[1:], _slice(e, slice(None)))
             continue
         half = shape[1] // 2
         for piece, rows in ((gate, slice(0, half)), (up, slice(half, None))):
-            made[f"{at}.{e}.{piece}.weight"] = Conversion((theirs,), (half, shape[2]), _slice(e, rows))
-    return made
+            forms[f"{at}.{e}.{piece}.weight"] = Conversion((theirs,), (half, shape[2]), _slice(e, rows))
+    return forms
 
 
 def _slice(e: int, rows: slice) -> Callable[..., np.ndarray]:

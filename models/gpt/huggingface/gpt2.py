@@ -8,9 +8,7 @@ from models.interchange.layers import layers
 from models.interchange.settings import (
     MULTI_HEAD,
     Activation,
-    Custom,
     Fields,
-    Heads,
     ModelType,
     Row,
     Setting,
@@ -18,6 +16,7 @@ from models.interchange.settings import (
     allowed,
     also,
     constant,
+    head_count,
     setting,
 )
 from models.interchange.tensors import norm, table
@@ -51,8 +50,8 @@ SIZES: tuple[Row, ...] = (
     allowed("scale_attn_by_inverse_layer_idx", False),
     Setting("n_layer", "layers", int),
     Setting("n_embd", "model_dim", int),
-    Custom(_read_hidden, lambda c: {"n_inner": c.hidden_dim}),
-    Heads("n_head", "n_embd"),
+    Row(_read_hidden, lambda c: {"n_inner": c.hidden_dim}),
+    head_count("n_head", "n_embd"),
     Setting("n_positions", "max_positions", int),
     Setting("activation_function", "activation", Activation, "gelu_new"),
     Setting("layer_norm_epsilon", "norm_eps", float, 1e-5),

@@ -6,6 +6,7 @@ from typing import Any
 from models.gpt.config import GptConfig
 from models.gpt.huggingface import rope
 from models.gpt.huggingface.base import (
+    FULL,
     ONE_WINDOW,
     Dialect,
     dialect,
@@ -17,9 +18,8 @@ from models.gpt.huggingface.base import (
     write_window,
     write_windows,
 )
-from models.gpt.huggingface.dialects import FULL
 from models.interchange import InterchangeError
-from models.interchange.settings import Custom, Fields, Row, Setting, Settings, allowed, constant, fixed, setting
+from models.interchange.settings import Fields, Row, Setting, Settings, allowed, constant, fixed, setting
 from models.parts.attention.config import Latent, LayerVariant
 from models.parts.moe.config import MoeConfig
 
@@ -80,8 +80,8 @@ def _routing(key: str, experts: int, choices: int, weight: float = 0.001) -> tup
     """
 
     def read(theirs: Settings) -> Fields:
-        given = setting(theirs, "router_aux_loss_coef", float)
-        return {"moe.balance_weight": given if setting(theirs, "output_router_logits", bool) else 0.0}
+        counts = setting(theirs, "output_router_logits", bool)
+        return {"moe.balance_weight": setting(theirs, "router_aux_loss_coef", float) if counts else 0.0}
 
     def write(c: GptConfig) -> dict[str, Any]:
         assert c.moe is not None
@@ -91,7 +91,7 @@ def _routing(key: str, experts: int, choices: int, weight: float = 0.001) -> tup
     return (
         Setting(key, "moe.experts", int, experts),
         Setting("num_experts_per_tok", "moe.choices", int, choices),
-        Custom(read, write, {"router_aux_loss_coef": weight, "output_router_logits": False}),
+        Row(read, write, {"router_aux_loss_coef": weight, "output_router_logits": False}),
     )
 
 
@@ -101,7 +101,7 @@ def _size_of_experts(c: GptConfig) -> int:
 
 
 def _hidden(default: int) -> Row:
-    return Custom(
+    return Row(
         lambda theirs: {"moe.hidden_dim": setting(theirs, "moe_intermediate_size", int)},
         lambda c: {"moe_intermediate_size": _size_of_experts(c)},
         {"moe_intermediate_size": default},
@@ -162,7 +162,7 @@ def _read_qwen2_bias(theirs: Settings) -> Fields:
 
 
 def _qwen_experts(hidden: int, experts: int, choices: int) -> tuple[Row, ...]:
-    sparse = Custom(_read_sparse_layers, _write_sparse_layers, {"decoder_sparse_step": 1, "mlp_only_layers": None})
+    sparse = Row(_read_sparse_layers, _write_sparse_layers, {"decoder_sparse_step": 1, "mlp_only_layers": None})
     return _hidden(hidden), _NORM_TOPK, *_routing("num_experts", experts, choices), sparse
 
 
@@ -269,11 +269,11 @@ MIXTURES: dict[str, Dialect] = {
     **_mixture(
         "qwen2_moe",
         "Qwen2Moe",
-        Custom(_read_qwen2_windows, _write_qwen2_windows),
+        Row(_read_qwen2_windows, _write_qwen2_windows),
         *_qwen_experts(1408, 60, 4),
         Setting("shared_expert_intermediate_size", "moe.shared_dim", int, 5632),
-        Custom(writes=lambda c: {"use_sliding_window": any(kind.window for kind in c.kinds)}),
-        Custom(_read_qwen2_bias, lambda c: {"qkv_bias": c.attention_bias}, {"qkv_bias": True}),
+        Row(write=lambda c: {"use_sliding_window": any(kind.window for kind in c.kinds)}),
+        Row(_read_qwen2_bias, lambda c: {"qkv_bias": c.attention_bias}, {"qkv_bias": True}),
         defaults=_QWEN | dict(num_key_value_heads=16, max_window_layers=28, layer_types=None),
         same=_SAME,
         fields={"moe.shared_gate": True},
@@ -283,7 +283,7 @@ MIXTURES: dict[str, Dialect] = {
     **_mixture(
         "qwen3_moe",
         "Qwen3Moe",
-        Custom(_read_qwen3_window, lambda c: write_window(c) | {"use_sliding_window": bool(c.kinds)}),
+        Row(_read_qwen3_window, lambda c: write_window(c) | {"use_sliding_window": bool(c.kinds)}),
         *_qwen_experts(768, 128, 8),
         defaults=_QWEN | dict(num_key_value_heads=4),
         same=_SAME,
@@ -307,12 +307,12 @@ MIXTURES: dict[str, Dialect] = {
     **_mixture(
         "gpt_oss",
         "GptOss",
-        Custom(lambda theirs: windows(theirs, lambda i: i % 2 == 0), _write_oss_windows),
+        Row(lambda theirs: windows(theirs, lambda i: i % 2 == 0), _write_oss_windows),
         *_routing("num_local_experts", 128, 4),
         allowed("swiglu_alpha", 1.702),
         allowed("swiglu_limit", 7, 7.0),
         allowed("hidden_act", "silu"),
-        Custom(writes=lambda c: {} if c.rotary else {"rope_scaling": {"rope_type": "default"}}),  # an absent one would be YaRN
+        Row(write=lambda c: {} if c.rotary else {"rope_scaling": {"rope_type": "default"}}),  # an absent one would be YaRN
         defaults=dict(
             num_key_value_heads=8,
             head_dim=64,
@@ -341,9 +341,9 @@ MIXTURES: dict[str, Dialect] = {
         "deepseek_v3",
         "DeepseekV3",
         *_routing("n_routed_experts", 256, 8),
-        Custom(_read_scale, _write_scale),
+        Row(_read_scale, _write_scale),
         _hidden(2048),
-        Custom(_read_shared, _write_shared, {"n_shared_experts": 1}),
+        Row(_read_shared, _write_shared, {"n_shared_experts": 1}),
         Setting("norm_topk_prob", "moe.norm_topk", bool, False),
         Setting("n_group", "moe.expert_groups", int, 8),
         Setting("topk_group", "moe.chosen_groups", int, 4),
@@ -356,7 +356,7 @@ MIXTURES: dict[str, Dialect] = {
         Setting("qk_rope_head_dim", "head_dim", int, 64),
         Setting("v_head_dim", "latent.value_dim", int, 128),
         Setting("rope_interleave", "latent.interleaved", bool, False),
-        Custom(_read_deepseek_heads),
+        Row(_read_deepseek_heads),
         allowed("scoring_func", "sigmoid"),
         allowed("topk_method", "noaux_tc"),
         allowed("moe_layer_freq", 1),

@@ -129,9 +129,9 @@ def _gguf(folder: Path) -> None:
         list(pieces["vocab"]), [" ".join(pair) for pair in pieces["merges"]], types=[3] + [1] * (len(pieces["vocab"]) - 1), end=0
     )
     settings = {"context_length": c.max_positions or 64} | writers.gguf_settings(c) | heads | vocabulary
-    mapping = gguf_of("gpt")
-    assert mapping
-    writers.gguf(folder / "m.gguf", "llama", settings, tensors.written(mapping.entries("llama", c), _weights(e).read))
+    files_ = gguf_of("gpt")
+    assert files_
+    writers.gguf(folder / "m.gguf", "llama", settings, tensors.written(files_.entries("llama", c), _weights(e).read))
 
 
 def _bpe(folder: Path) -> Path:
@@ -306,10 +306,10 @@ def _adapter(folder: Path) -> None:
     _hugging_face("chat.smollm2_dpo", 10**9, folder / "base")
     (folder / "adapter").mkdir()
     base = huggingface.HuggingFace(folder / "base")
-    mapping = interchange_of(base.config.family)
-    assert mapping
+    interchange = interchange_of(base.config.family)
+    assert interchange
     tensors: dict[str, np.ndarray] = {}
-    for entry in mapping.entries(base.config):
+    for entry in interchange.entries(base.config):
         for name in entry.names():
             if ".q_proj." in name:
                 module, (outputs, inputs) = name.removesuffix(".weight"), entry.shape
@@ -361,9 +361,9 @@ def _read_tensors(opener: Callable[[Path], Any], folder: Path) -> None:
 
 
 def _read_release(folder: Path) -> None:
-    found = load_any.open_weights(folder)
-    _read_all(found)
-    if isinstance(found, release.Release):
+    weights = load_any.open_weights(folder)
+    _read_all(weights)
+    if isinstance(weights, release.Release):
         class_names(folder)
 
 

@@ -80,10 +80,10 @@ def test_what_was_written_is_read_again(whisper, tmp_path):
 def test_the_tokens_that_a_folder_never_writes_are_obeyed(whisper, tmp_path):
     """Another list than OpenAI's, an empty one too; a model that is asked for no language is not asked."""
     new = {"suppress_tokens": [5, 7], "begin_suppress_tokens": [], "is_multilingual": False}
-    found = open_vocabulary(changed(whisper, tmp_path / "own", "generation_config.json", **new))
-    assert isinstance(found, WhisperVocabulary)
-    assert (found.sounds, found.never_first, dict(found.languages)) == ([5, 7], [], {})
-    assert found.prefix("en", "transcribe", timestamps=True) == []
+    vocabulary = open_vocabulary(changed(whisper, tmp_path / "own", "generation_config.json", **new))
+    assert isinstance(vocabulary, WhisperVocabulary)
+    assert (vocabulary.sounds, vocabulary.never_first, dict(vocabulary.languages)) == ([5, 7], [], {})
+    assert vocabulary.prefix("en", "transcribe", timestamps=True) == []
 
 
 @pytest.mark.parametrize(
@@ -98,8 +98,8 @@ def test_the_tokens_that_a_folder_never_writes_are_obeyed(whisper, tmp_path):
 def test_tokens_that_are_not_the_vocabularys_are_refused(whisper, tmp_path, new, message):
     """In one line that names the setting and its value."""
     with pytest.raises(VocabularyError, match=message) as error:
-        found = open_vocabulary(changed(whisper, tmp_path / "own", "generation_config.json", **new))
-        assert isinstance(found, WhisperVocabulary) and found.sounds
+        vocabulary = open_vocabulary(changed(whisper, tmp_path / "own", "generation_config.json", **new))
+        assert isinstance(vocabulary, WhisperVocabulary) and vocabulary.sounds
     assert "\n" not in str(error.value)
 
 

@@ -22,7 +22,7 @@ from models.interchange import InterchangeError, tensors
 from models.parts.heads_config import Classification, MaskedLm, SentenceEmbedding, Span, Tagging
 from models.sharding.component import Component, make_mesh
 from models.sharding.layouts import LAYOUTS
-from models.sharding.params import ParamInfo, describe, flatten
+from models.sharding.params import ParamInfo, describe
 from tests.helpers.archives import released_weights
 from tests.helpers.masked_vocabularies import train_roberta
 from tests.parity import ours
@@ -54,14 +54,14 @@ def test_what_was_read_is_written_again(name, tmp_path):
     """
     source = HuggingFace(FIXTURES / name)
     huggingface.write_folder(source, tmp_path / "out")
-    want, found = (load_file(folder / "model.safetensors") for folder in (FIXTURES / name, tmp_path / "out"))
+    want, changed = (load_file(folder / "model.safetensors") for folder in (FIXTURES / name, tmp_path / "out"))
     interchange = huggingface.interchange_for(source.config.family)
     want = {k: v for k, v in want.items() if interchange.canonical_name(source.config, k)}
     if name in ("bert", "roberta", "xlm_roberta"):
         want = {k: v for k, v in want.items() if not k.startswith("pooler.")}
-    assert found.keys() == want.keys()
+    assert changed.keys() == want.keys()
     for key, tensor in want.items():
-        assert_array_equal(found[key], tensor, err_msg=key)
+        assert_array_equal(changed[key], tensor, err_msg=key)
     written = json.loads((tmp_path / "out/config.json").read_text())
     # An mT5 is a T5 1.1 of another vocabulary, an XLM-R such a RoBERTa, and they are written as those.
     alike = "M" if name == "mt5" else "XLM" if name.startswith("xlm_roberta") else ""
@@ -130,10 +130,10 @@ def test_names_of_old_releases_are_understood(tmp_path):
         return gamma | copies | {"bert.embeddings.position_ids": ids}
 
     for name, change in {"gpt2": old_gpt2, "bert_pretraining": old_bert}.items():
-        want, found = HuggingFace(FIXTURES / name), HuggingFace(copy(name, tmp_path / name, change))
-        assert found.shapes == want.shapes
+        want, renamed = HuggingFace(FIXTURES / name), HuggingFace(copy(name, tmp_path / name, change))
+        assert renamed.shapes == want.shapes
         for key in want.shapes:
-            assert_array_equal(found.read(key), want.read(key))
+            assert_array_equal(renamed.read(key), want.read(key))
 
 
 @pytest.mark.parametrize("name", ["gpt2_untied", "llama"])
@@ -150,24 +150,24 @@ def test_an_output_matrix_unlike_the_embeddings_is_not_dropped(name, tied, tmp_p
 
 @pytest.mark.parametrize("tied", [True, None], ids=["tied", "unsaid"])
 @pytest.mark.parametrize(
-    ("copied", "of"),
+    ("copied", "original"),
     [
         ("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
         ("cls.predictions.decoder.bias", "cls.predictions.bias"),
     ],
 )
-def test_a_decoder_unlike_what_it_repeats_is_refused(copied, of, tied, tmp_path):
+def test_a_decoder_unlike_what_it_repeats_is_refused(copied, original, tied, tmp_path):
     """Our BERT has one matrix and one bias for both: where one number of a copy differs, the line names the two tensors."""
 
     def change(tensors):
-        other = tensors[of] + 0
+        other = tensors[original] + 0
         other.flat[-1] += 1
         return tensors | {copied: other}
 
     folder = copy("bert_masked_lm", tmp_path / "both", change, tie_word_embeddings=tied)
     with pytest.raises(InterchangeError) as caught:
         HuggingFace(folder)
-    assert f"{copied} differs from {of}, whose copy it has to be" in str(caught.value)
+    assert f"{copied} differs from {original}, whose copy it has to be" in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
 
 
@@ -367,13 +367,13 @@ def test_each_device_reads_its_own_piece(tmp_path):
     infos = parameters(config, Component(layout, mesh=mesh))
     shardings = {info.name: jax.sharding.NamedSharding(mesh, info.spec()) for info in infos}
     source = Counted(HuggingFace(tmp_path / "hf"))
-    loaded = flatten(weights.load(source, shardings, {i.name: i.shape for i in infos}, np.float32))
+    loaded = weights.load(source, shardings, {i.name: i.shape for i in infos}, np.float32)
     for info in infos:
         copies = 8 * info.shard_size // info.size
         assert source.asked[info.name] <= copies * info.size
         assert loaded[info.name].sharding == shardings[info.name]
-        assert_array_equal(np.asarray(loaded[info.name]), flatten(params)[info.name])
-    assert source.asked["decoder.attention.q"] == flatten(params)["decoder.attention.q"].size
+        assert_array_equal(np.asarray(loaded[info.name]), params[info.name])
+    assert source.asked["decoder.attention.q"] == params["decoder.attention.q"].size
 
 
 def shapes_of(config) -> dict[str, tuple[int, ...]]:

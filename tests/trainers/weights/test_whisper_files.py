@@ -57,20 +57,20 @@ def fused(source: Arrays) -> dict[str, np.ndarray]:
     """The variables of CTranslate2's form: parts "NAME[a:b]" joined, with zeros for the biases of keys."""
     c = source.config
     assert isinstance(c, WhisperConfig)
-    found: dict[str, np.ndarray] = {}
+    variables: dict[str, np.ndarray] = {}
     pieces: dict[str, dict[int, np.ndarray]] = {}
     for name, array in written(ctranslate2.INTERCHANGE.entries(c), source.read):
         whole, bracket, rows = name.partition("[")
         if bracket:
             pieces.setdefault(whole, {})[int(rows.split(":")[0])] = array
         else:
-            found[name] = array
+            variables[name] = array
     for name, parts in pieces.items():
         size = c.model_dim
         count = 3 if "self_attention" in name else 2
         blank = np.zeros_like(next(iter(parts.values())))
-        found[name] = np.concatenate([parts.get(i * size, blank) for i in range(count)])
-    return found
+        variables[name] = np.concatenate([parts.get(i * size, blank) for i in range(count)])
+    return variables
 
 
 def assert_same(path: Path, source: Arrays, dtype: str) -> None:

@@ -52,7 +52,7 @@ def test_quantized_weights_are_computed_in_float32(stored, computed):
 
 
 def test_a_release_of_foreign_weights_keeps_their_precision(tmp_path):
-    """What was read from float32 is a release whose experiment computes in float32."""
+    """A model that was read from float32 is a release whose experiment computes in float32."""
     e, weights = load_any.open_model(FIXTURES / "whisper")
     release.write_weights(weights, e, tmp_path / "release", "converted")
     assert json.loads((tmp_path / "release" / release.EXPERIMENT).read_text())["execution"]["dtype"] == "float32"

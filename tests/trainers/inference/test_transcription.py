@@ -9,18 +9,18 @@ import pytest
 
 from configs import registry
 from data.speech.metrics import error_rates
-from data.speech.sound import RATE
+from data.speech.sound import RATE, blocks
 from data.speech.sources import librivox
 from data.speech.vocabulary import RESOLUTION, VocabularyError, WhisperVocabulary, open_vocabulary
+from models.execution import Execution
 from models.parts.decoding import NEVER
 from scripts.transcribe import clock, written
 from tests.helpers.archives import fetched, released_weights
 from tests.helpers.sounds import LANGUAGES, tone, wav, wav_header, write_whisper_vocabulary
-from trainers.evaluation.place import placed
-from trainers.evaluation.timestamps import Rules, segments
-from trainers.evaluation.transcription import Segment, Transcribe, Transcriber, Transcript, _Heard, _Listening
+from trainers.inference.load import load
+from trainers.inference.timestamps import Rules, segments
+from trainers.inference.transcription import Recording, Segment, Transcribe, Transcriber, Transcript, WindowText
 from trainers.weights import load_any
-from trainers.weights.load_any import foreign
 
 # Ids: words below 10, the end 10, special ones, no timestamps 19, timestamps from 20 on, a second each.
 RULES = Rules(
@@ -94,15 +94,20 @@ def tiny(tmp_path_factory) -> tuple:
         dropout=0.0,
     )
     params = to_params(family_of(c).model(c, jax.random.key(1), WHERE))
-    e = foreign(c, "whisper.tiny")
-    plan, params = placed(e, Arrays(c, params))
-    return plan.model, params, vocabulary
+    served = load(Arrays(c, params), Execution())
+    return served.model, served.params, vocabulary
 
 
 def transcriber(tiny: tuple, **fields) -> Transcriber:
-    model, params, vocabulary = tiny
+    model, _, vocabulary = tiny
     how = Transcribe(**{"batch_size": 2, "tokens": 12, "temperatures": ()} | fields)
-    return Transcriber(model, params, vocabulary, how)
+    return Transcriber(model, vocabulary, how)
+
+
+def transcripts(listen: Transcriber, tiny: tuple, paths: list[Path], failed=None) -> dict[Path, Transcript]:
+    """Returns the transcripts of files whose language the model is asked for."""
+    recordings = (Recording(path, blocks(path), listen.prefix()) for path in paths)
+    return {recording.name: recording.transcript for recording in listen(tiny[1], recordings, failed)}
 
 
 def spoken(transcript: Transcript) -> list:
@@ -122,49 +127,49 @@ def test_transcripts_do_not_depend_on_the_batch(tiny, tmp_path):
     """Files of different lengths have the same transcripts alone and together, by greedy search and by beams."""
     paths = files(tmp_path, a=0.7, b=3.4, c=1.9)
     for beams in (1, 2):
-        together = {path: t for path, t in transcriber(tiny, beams=beams, batch_size=3)(paths)}
+        together = transcripts(transcriber(tiny, beams=beams, batch_size=3), tiny, paths)
         assert together.keys() == set(paths)
         alone = transcriber(tiny, beams=beams)
         for path in paths:
-            ((_, transcript),) = alone([path])
-            assert spoken(transcript) == spoken(together[path])
+            assert spoken(transcripts(alone, tiny, [path])[path]) == spoken(together[path])
         assert together[paths[1]].seconds == pytest.approx(3.4, abs=0.01)
 
 
 def test_what_is_drawn_anew_does_not_depend_on_the_files_beside_it(tiny):
     """A window that is drawn with a temperature has the same text alone, in any place among others, and in batches of any size;
     two windows of the same file have draws of their own."""
-    doubt: dict = {"likelihood": 1e9, "no_speech": 1.0, "temperatures": (0.8,), "language": "cs"}
+    doubt: dict = {"likelihood": 1e9, "no_speech": 1.0, "temperatures": (0.8,)}
     sounds = [tone(1.9, 200 + 50 * number) for number in range(3)]
     alone = transcriber(tiny, batch_size=1, **doubt)
-    wanted = [alone.windows([sound])[0].ids for sound in sounds]
+    czech, params = alone.prefix("cs"), tiny[1]
+    wanted = [alone.windows(params, [sound], [czech])[0].ids for sound in sounds]
     assert len(set(map(tuple, wanted))) == 3
     for size in (2, 3):
         together = transcriber(tiny, batch_size=size, **doubt)
-        assert [heard.ids for heard in together.windows(sounds)] == wanted
-        assert [heard.ids for heard in together.windows(sounds[::-1])] == wanted[::-1]
+        assert [text.ids for text in together.windows(params, sounds, [czech] * 3)] == wanted
+        assert [text.ids for text in together.windows(params, sounds[::-1], [czech] * 3)] == wanted[::-1]
 
 
 def test_a_file_is_asked_for_its_language_once(tiny, tmp_path, monkeypatch):
     """The first window with speech says the language of all that follows; a window whose language is known is not asked."""
-    listen, sound = transcriber(tiny, timed=False), tone(2)
-    (asked,) = {heard.language for heard in listen.windows([sound, sound])}
+    listen, sound, params = transcriber(tiny, timed=False), tone(2), tiny[1]
+    (asked,) = {text.language for text in listen.windows(params, [sound, sound], [listen.prefix()] * 2)}
     other = next(code for code in LANGUAGES if code != asked)
-    ours, plain = listen.windows([sound, sound], [other, ""])
-    (wanted,) = transcriber(tiny, timed=False, language=other).windows([sound])
+    ours, plain = listen.windows(params, [sound, sound], [listen.prefix(other), listen.prefix()])
+    (wanted,) = listen.windows(params, [sound], [listen.prefix(other)])
     assert ours == wanted and plain.language == asked and ours.ids != plain.ids
-    silent = _Heard([], "en", -5.0, 0.9, 1.0, 0.0)  # nobody speaks
-    answers = iter([silent, _Heard([1], "de", 0.0, 0.0, 1.0, 0.0), _Heard([1], "cs", 0.0, 0.0, 1.0, 0.0)])
-    known: list[str] = []
+    silent = WindowText([], "en", -5.0, 0.9, 1.0, 0.0)  # nobody speaks
+    answers = iter([silent, WindowText([1], "de", 0.0, 0.0, 1.0, 0.0), WindowText([1], "cs", 0.0, 0.0, 1.0, 0.0)])
+    known: list[int] = []
 
-    def windows(windows, languages):
-        known.extend(languages)
+    def windows(params, windows, prefixes):
+        known.extend(prefix[0] for prefix in prefixes)
         return [next(answers) for _ in windows]
 
     monkeypatch.setattr(listen, "windows", windows)
     (path,) = files(tmp_path, a=5.0)
-    ((_, transcript),) = listen([path])
-    assert known == ["", "", "de"] and transcript.language == "de"
+    transcript = transcripts(listen, tiny, [path])[path]
+    assert known == [0, 0, listen.vocabulary.languages["de"]] and transcript.language == "de"
 
 
 def test_words_behind_the_sounds_end_are_no_segments(tiny):
@@ -176,11 +181,10 @@ def test_words_behind_the_sounds_end_are_no_segments(tiny):
         return listen.rules.timestamp + round(seconds / RESOLUTION)
 
     ids = [time(0), word, time(0.4), time(0.4), word, time(0.8), time(0.8), word, time(1.2)]
-    said = _Heard(ids, "cs", 0.0, 0.0, 1.0, 0.0)
-    listening = _Listening(iter([tone(0.6)]), Transcript())
-    window = listening.window(listen.samples)
-    listen._take(listening, window, said)
-    assert [(s.start, s.end) for s in listening.transcript.segments] == [(0.0, 0.4), (0.4, 0.6)]
+    recording = Recording(0, iter([tone(0.6)]), listen.prefix("cs"))
+    window = recording.window(listen.samples)
+    listen._take(recording, window, WindowText(ids, "cs", 0.0, 0.0, 1.0, 0.0))
+    assert [(s.start, s.end) for s in recording.transcript.segments] == [(0.0, 0.4), (0.4, 0.6)]
 
 
 def test_a_file_that_cannot_be_read_is_named_and_the_others_go_on(tiny, tmp_path):
@@ -189,13 +193,13 @@ def test_a_file_that_cannot_be_read_is_named_and_the_others_go_on(tiny, tmp_path
     bad = [tmp_path / "none.wav", tmp_path / "text.wav", tmp_path / "empty.wav"]
     bad[1].write_text("no sound")
     bad[2].write_bytes(wav(np.zeros(0, np.float32)))
-    told: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     listen = transcriber(tiny)
-    done = dict(listen([good[0], *bad, good[1]], lambda path, why: told.update({path.name: why})))
-    assert set(done) == set(good) and set(told) == {path.name for path in bad}
-    assert all("\n" not in why for why in told.values()) and "no samples" in told["empty.wav"]
+    done = transcripts(listen, tiny, [good[0], *bad, good[1]], lambda path, why: reasons.update({path.name: why}))
+    assert set(done) == set(good) and set(reasons) == {path.name for path in bad}
+    assert all("\n" not in why for why in reasons.values()) and "no samples" in reasons["empty.wav"]
     with pytest.raises(Exception, match=r"text\.wav: no sound"):
-        list(listen(bad[1:2]))
+        transcripts(listen, tiny, bad[1:2])
 
 
 def test_silence_is_passed_over(tiny, tmp_path, monkeypatch):
@@ -205,16 +209,16 @@ def test_silence_is_passed_over(tiny, tmp_path, monkeypatch):
         file.write(header := wav_header(hours))
         file.truncate(len(header) + 2 * hours * RATE)  # a hole, which takes no room
     listen = transcriber(tiny)
-    monkeypatch.setattr(listen, "windows", lambda windows, languages: pytest.fail("decoded") if windows else [])
-    ((_, transcript),) = listen([tmp_path / "silence.wav"])
+    monkeypatch.setattr(listen, "windows", lambda params, windows, prefixes: pytest.fail("decoded") if windows else [])
+    (transcript,) = transcripts(listen, tiny, [tmp_path / "silence.wav"]).values()
     assert transcript.segments == [] and transcript.seconds == pytest.approx(hours, abs=2)
 
 
 def test_languages_and_tasks_are_checked_first(tiny):
     """An unknown language is an error that names the nearest."""
     with pytest.raises(VocabularyError, match="did you mean 'cs'"):
-        transcriber(tiny, language="cz")
-    assert transcriber(tiny, language="cs", translate=True)._prefix[1] != transcriber(tiny, language="cs")._prefix[1]
+        transcriber(tiny).prefix("cz")
+    assert transcriber(tiny).prefix("cs", "translate")[1] != transcriber(tiny).prefix("cs")[1]
 
 
 def test_formats():
@@ -249,14 +253,13 @@ def test_released_whisper_writes_down_what_is_read(tmp_path, monkeypatch):
 
     folder = fetched(*PACKAGES["librivox"].packages)
     source = load_any.open_weights(released_weights("whisper_tiny_en"))
-    e = foreign(source.config)
-    plan, params = placed(e, source)
+    served = load(source, Execution())
     assert source.vocabulary is not None
     vocabulary = open_vocabulary(source.vocabulary)
     assert isinstance(vocabulary, WhisperVocabulary)
     items = librivox(folder / PACKAGES["librivox"].packages[0].file)
-    listen = Transcriber(plan.model, params, vocabulary, Transcribe(timed=False, batch_size=5))
-    heard = listen.windows([item.example.read() for item in items])
+    listen = Transcriber(served.model, vocabulary, Transcribe(timed=False, batch_size=5))
+    heard = listen.windows(served.params, [item.example.read() for item in items], [listen.prefix()] * len(items))
     texts = [vocabulary.decode(h.ids) for h in heard]
     said = [item.example.texts["transcribe"] for item in items]
     assert error_rates(said, texts)["wer"] <= 0.057, texts

@@ -1,7 +1,6 @@
 """Continuing text with a causal language model: greedy, by sampling, or by beam search."""
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,34 +8,34 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
 
+from data.features import Feature, slots
 from data.task import DataError
 from data.vocabularies.chat_templates import ChatEncoder
 from data.vocabularies.tokenizers import Tokenizer
 from models.parts.decoding import beam_search, follow, sample
-from models.protocol import ContinuesText, Model
-from models.sharding.params import with_params
+from models.protocol import Batch, ContinuesText, Model
+from models.sharding.params import Params
+from trainers.inference.runner import Runner
 
 _PAD = -1  # no token's id: id 0 is text in most vocabularies
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Generate:
-    """How text is continued.
+    """Settings of a continuation of text.
 
     Attributes:
       tokens: longest continuation.
       temperature: of sampling; 0 takes the likeliest token each time.
-      top_k, top_p: truncate what is drawn from, see models.parts.decoding.sample.
+      top_k, top_p: truncate the distribution that is sampled, see models.parts.decoding.sample.
       beams: hypotheses of a beam search; 0 samples instead.
       length_penalty: of the beam search, see models.parts.decoding.penalty.
       samples: continuations of each prompt.
       seed: of the draws.
       batch_size: prompts continued together.
       length: the most tokens of a prompt, for which one program is compiled; 0 compiles one for every 32 tokens of prompt.
-      line: whether a sample ends with its line.
+      line: whether a sample ends at a line break.
       chat: whether a prompt is a turn of the user, in the chat template beside the vocabulary; a turn's end ends a sample too.
     """
 
@@ -55,10 +54,10 @@ class Generate:
 
 
 class Continuation(NamedTuple):
-    """A continuation: its text, its ids (what ends it left out) and its log-probability (of beams, the score).
+    """A continuation: its text, its ids without the end, and its log-probability (of beams, the score).
 
     Attributes:
-      suffixes: for each suffix of the generator, the log-probability of its last token behind the continuation and its others.
+      suffixes: for each suffix of the generator, the log-probability of its last token after the continuation and its others.
     """
 
     text: str
@@ -71,10 +70,10 @@ class Generator:
     """Generation with a model's parameters, compiled once for each length of prompts.
 
     Args:
-      abstract: the model with shapes for parameters, on its mesh (trainers.plan.Plan.model).
-      vocabulary: the folder of its tokenizer.json, which says what a text begins and ends with (data.vocabularies.boundaries).
+      model: with shapes for parameters, on its mesh.
+      vocabulary: the folder of its tokenizer.json, which says how a text begins and ends (data.vocabularies.boundaries).
       emit: called with the text so far of the first prompt's first sample whenever a token was drawn; on one device only.
-      suffixes: ids that are scored behind each sample, with what the model remembers of it (see Continuation).
+      suffixes: ids that are scored after each sample, from the cache that the sample leaves (see Continuation).
 
     Raises:
       DataError: the model reads no text from left to right, or its vocabulary does not fit.
@@ -83,45 +82,40 @@ class Generator:
 
     def __init__(
         self,
-        abstract: Model,
+        model: Model,
         config: Generate,
         vocabulary: Path,
         emit: Callable[[str], object] | None = None,
         suffixes: Sequence[Sequence[int]] = (),
     ):
-        if not isinstance(abstract, ContinuesText):
-            raise DataError(f"models of family {abstract.c.family!r} do not continue text")
-        known = abstract.vocab
+        if not isinstance(model, ContinuesText):
+            raise DataError(f"models of family {model.c.family!r} do not continue text")
+        known = model.vocab
         self.config, self.tokenizer = config, Tokenizer(vocabulary)
         if self.tokenizer.size > known:
             raise DataError(f"{vocabulary}: its {self.tokenizer.size} tokens are more than model.vocab={known}")
         self._chat = ChatEncoder(vocabulary) if config.chat else None
         turn = [self._chat.end] if self._chat else []
         self.ends = tuple(dict.fromkeys([*turn, *self.tokenizer.ends])) or (self.tokenizer.end,)
-        self._unsaid = {_PAD, *self.ends}
-        self.longest = abstract.longest
-        scope = abstract.scope
-        self._sharding = scope.mesh and NamedSharding(
-            scope.mesh, scope.spec(("batch", None), (config.batch_size, 0), tensor="prompts")
-        )
-        kept = config.beams or config.samples
+        self._hidden = {_PAD, *self.ends}
+        self.longest = model.longest
+        hypotheses = config.beams or config.samples
+        room = config.tokens + max(map(len, suffixes), default=0)
         lines = [i for i in range(self.tokenizer.size) if "\n" in self.tokenizer.decode([i])] if config.line else []
         drawn: list[int] = []  # of the sample that is emitted
 
         def grow(at: np.ndarray, new_BK: np.ndarray) -> None:
-            del drawn[int(at) :]  # the rest of an earlier sample
+            del drawn[int(at) :]  # tokens of an earlier sample
             drawn.append(int(new_BK[0, 0]))
             assert emit is not None
-            emit(self._text([id_ for id_ in drawn if id_ not in self._unsaid]))
+            emit(self._text([id_ for id_ in drawn if id_ not in self._hidden]))
 
         eos, *others = self.ends
         common: dict[str, Any] = dict(steps=config.tokens, eos=eos, pad=_PAD, usable=self.tokenizer.size)
 
-        @functools.partial(jax.jit, out_shardings=scope.mesh and NamedSharding(scope.mesh, P()))
-        def search(params, ids_BS, lengths_B, key):
-            model = with_params(abstract, params)
-            room = config.tokens + max(map(len, suffixes), default=0)
-            state = model.start({"tokens": ids_BS, "lengths": jnp.maximum(lengths_B, 1)}, kept, room)
+        def search(model: Any, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array, list[jax.Array]]:
+            lengths_B = batch["lengths"]
+            state = model.start(batch | {"lengths": jnp.maximum(lengths_B, 1)}, hypotheses, room)
             if config.beams:
                 return *beam_search(
                     model,
@@ -154,15 +148,15 @@ class Generator:
             ]
             return tokens_BKT, scores_BK, scored
 
-        self._search = search
+        self._runner = Runner(model, {"tokens": slots(-1), "lengths": Feature((), ())}, config.batch_size, search)
 
-    def __call__(self, params: Any, prompts: Sequence[str], seed: int | None = None) -> list[list[Continuation]]:
-        """The continuations of each prompt, in their order: `samples` of them, or `beams`, the best first.
+    def __call__(self, params: Params, prompts: Sequence[str], seed: int | None = None) -> list[list[Continuation]]:
+        """Returns the continuations of each prompt, in their order: `samples` of them, or `beams`, the best first.
 
         Args:
           seed: of the draws; the configuration's by default.
         """
-        found = []
+        continuations = []
         key = jax.random.key(self.config.seed if seed is None else seed)
         rows = self.config.batch_size
         for i, start in enumerate(range(0, len(prompts), rows)):
@@ -172,12 +166,11 @@ class Generator:
             lengths_B = np.zeros(rows, np.int32)
             for row, ids in enumerate(encoded):
                 ids_BS[row, : len(ids)], lengths_B[row] = ids, len(ids)
-            tokens_BKT, scores_BK, suffixes = jax.device_get(
-                self._search(params, jax.device_put(ids_BS, self._sharding), lengths_B, jax.random.fold_in(key, i))
-            )
+            batch = {"tokens": ids_BS, "lengths": lengths_B}
+            tokens_BKT, scores_BK, suffixes = self._runner(params, batch, jax.random.fold_in(key, i))
             for row in range(len(encoded)):
-                found.append(self._continuations(tokens_BKT[row], scores_BK[row], [x_BK[row] for x_BK in suffixes]))
-        return found
+                continuations.append(self._continuations(tokens_BKT[row], scores_BK[row], [x_BK[row] for x_BK in suffixes]))
+        return continuations
 
     def _encode(self, text: str) -> list[int]:
         plain = self.tokenizer.whole(text) or [self.tokenizer.end]  # nothing to begin with: a new document
@@ -196,8 +189,8 @@ class Generator:
         return text.partition("\n")[0] if self.config.line else text
 
     def _continuations(self, tokens_KT: np.ndarray, scores_K: np.ndarray, suffixes: Sequence[np.ndarray]) -> list[Continuation]:
-        kept = [[int(t) for t in row if t not in self._unsaid] for row in tokens_KT]
+        ids_by_sample = [[int(t) for t in row if t not in self._hidden] for row in tokens_KT]
         return [
             Continuation(self._text(ids), ids, float(scores_K[k]), [float(x_K[k]) for x_K in suffixes])
-            for k, ids in enumerate(kept)
+            for k, ids in enumerate(ids_by_sample)
         ]

@@ -17,8 +17,8 @@ from data.vocabularies.tokenizers import Tokenizer
 from models.sharding.params import with_params
 from tests.helpers.caches import write_text_cache
 from tests.helpers.conversations import write_dialog_cache
-from trainers.evaluation.generation import Generate, Generator
-from trainers.evaluation.respond import Candidate, Respond, Responder, good_enough
+from trainers.inference.generation import Generate, Generator
+from trainers.inference.sample_and_rank import Candidate, Respond, Responder, good_enough
 from trainers.plan import fresh_state, make_plan
 
 pytestmark = pytest.mark.integration

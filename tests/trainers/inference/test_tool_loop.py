@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from trainers.evaluation.dialog import MAX_QUERIES, Query, addressed, for_user, reply
-from trainers.evaluation.respond import Candidate
+from trainers.inference.sample_and_rank import Candidate
+from trainers.inference.tool_loop import MAX_QUERIES, Query, addressed, for_user, reply
 
 
 class Script:

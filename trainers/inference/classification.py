@@ -1,4 +1,4 @@
-"""Classes of texts or pictures, named by a trained model: what scripts.classify prints."""
+"""Classes of texts or pictures, named by a trained model, as scripts.classify prints them."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,23 +9,23 @@ import numpy as np
 
 from configs.experiment import Experiment
 from data.kinds import task_of
-from data.reading.batches import held_out_batches
 from data.task import ReadsGiven
 from models.errors import UserError
 from models.protocol import Batch, Classifies, Model
-from models.sharding.params import with_params
+from models.sharding.params import Params
+from trainers.inference.runner import Runner
 
 
 class Classifier:
     """A trained model that names the class of a whole text, or of a picture.
 
     Args:
-      model: with shapes for parameters, on one device (trainers.plan.Plan.model).
+      model: with shapes for parameters, on its mesh.
       e: the experiment that trained it; it says how rows are made.
       folder: with the vocabulary, and the manifest that names the labels: the run's cache, or a release.
 
     Raises:
-      UserError: the model doesn't classify texts or pictures, or nothing says what its classes are called.
+      UserError: the model doesn't classify texts or pictures, or its classes have no names.
     """
 
     def __init__(self, model: Model, e: Experiment, folder: Path | None):
@@ -34,31 +34,30 @@ class Classifier:
             raise UserError(f"{e.name}: this model does not classify texts or pictures")
         if folder is None:
             raise UserError(f"{e.name}: nothing beside the weights names the classes: take a run or a release")
-        self.task, self.folder, self.features, self.rows = task, folder, e.data.features(), e.eval.batch_size
-        self.labels = task.class_names(folder)
+        self.task, self.folder, self.labels = task, folder, task.class_names(folder)
+        self._runner = Runner(model, e.data.features(), e.eval.batch_size, probabilities)
 
-        def probabilities(params: Any, batch: Batch) -> jax.Array:
-            return jax.nn.softmax(with_params(model, params)(batch), axis=-1)
-
-        self._probabilities = jax.jit(probabilities)
-
-    def __call__(self, params: Any, examples: Sequence[Mapping[str, Any]]) -> np.ndarray:
+    def __call__(self, params: Params, examples: Sequence[Mapping[str, Any]]) -> np.ndarray:
         """Returns probabilities [N, C], float32, of N examples as the task reads them; labels are not looked at."""
         rows = self.task.read_given(examples, self.folder)
+        outputs = self._runner.map(params, rows)
+        outputs_RPC = outputs[:, None] if outputs.ndim == 2 else outputs  # [R, C] where a row has one place
         probabilities_NC = np.zeros((len(examples), len(self.labels)), np.float32)
-        for at, batch in enumerate(held_out_batches(rows, self.features, self.rows)):
-            outputs = np.asarray(self._probabilities(params, batch))  # [B, P, C], or [B, C] where a row has one place
-            outputs_BPC = outputs.reshape(len(outputs), -1, outputs.shape[-1])
-            for row, outputs_PC in zip(rows[at * self.rows :], outputs_BPC, strict=False):
-                used_P = row["owners"] >= 0
-                probabilities_NC[row["owners"][used_P]] = outputs_PC[used_P]
+        for row, outputs_PC in zip(rows, outputs_RPC, strict=True):
+            used_P = row["owners"] >= 0
+            probabilities_NC[row["owners"][used_P]] = outputs_PC[used_P]
         return probabilities_NC
 
 
-def votes(probabilities_NC: np.ndarray, number: int) -> np.ndarray:
-    """Classes [N, number], each about as often as it is likely, the likeliest first.
+def probabilities(model: Any, batch: Batch) -> jax.Array:
+    """Returns the probabilities of a model's classes."""
+    return jax.nn.softmax(model(batch), axis=-1)
 
-    By systematic sampling: equal steps through all probability, begun elsewhere for every example (multiples of the golden
+
+def votes(probabilities_NC: np.ndarray, number: int) -> np.ndarray:
+    """Returns classes [N, number], each about as often as its probability says, the likeliest first.
+
+    Systematic sampling: equal steps through all probability, begun elsewhere for every example (multiples of the golden
     ratio fill [0, 1) evenly), so that over many examples unlikely classes get their share too.
     """
     order_NC = np.argsort(-probabilities_NC, axis=-1)

@@ -1,6 +1,5 @@
 """Texts continued as a released folder's own files say, with small random models of `transformers` (make parity)."""
 
-import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -12,10 +11,10 @@ from data.vocabularies.tokenizers import Tokenizer
 from models.execution import Execution
 from tests.parity.live import FIXTURES
 from tests.parity.vocabularies import TEXTS, TOKENS, VOCABULARIES
-from trainers.evaluation.generation import Generate, Generator
-from trainers.evaluation.place import placed
+from trainers.inference.generation import Generate, Generator
+from trainers.inference.load import load
 from trainers.weights import huggingface, release
-from trainers.weights.load_any import open_model
+from trainers.weights.load_any import open_model, open_weights
 
 
 def released(name: str, to: Path) -> Path:
@@ -27,11 +26,11 @@ def released(name: str, to: Path) -> Path:
 
 def continuations(folder: Path, texts: list[str], **settings) -> list[list[int]]:
     """Returns the ids of the first continuation of each text, in float32."""
-    e, weights = open_model(folder)
+    weights = open_weights(folder)
     assert weights.vocabulary
-    plan, params = placed(dataclasses.replace(e, execution=Execution()), weights)
+    served = load(weights, Execution())
     config = Generate(tokens=TOKENS, batch_size=len(texts), **settings)
-    return [row[0].ids for row in Generator(plan.model, config, weights.vocabulary)(params, texts)]
+    return [row[0].ids for row in Generator(served.model, config, weights.vocabulary)(served.params, texts)]
 
 
 SHOWN = "llama2", "gemma2", "phi3"  # begun by a token; the same, and with several ends; with several ends alone
@@ -66,7 +65,7 @@ def test_a_folder_that_names_no_end_ends_with_a_known_name(tmp_path):
     (folder / files.MODEL).write_text(json.dumps(config))
     for name in (files.GENERATION, files.CONFIG):
         (folder / name).unlink()
-    assert Generator(placed(*open_model(folder))[0].model, Generate(), folder).ends == (2,)
+    assert Generator(load(open_weights(folder), Execution()).model, Generate(), folder).ends == (2,)
 
 
 def test_what_ends_a_text_goes_through_a_release(tmp_path):
@@ -93,8 +92,8 @@ def test_a_turn_and_a_text_have_their_own_ends(tmp_path):
         "{% if add_generation_prompt %}{{ '<start_of_turn>assistant' }}{% endif %}"
     )
     (folder / files.GENERATION).write_text('{"eos_token_id": 1}')
-    e, weights = open_model(folder)
-    chat = Generator(placed(e, weights)[0].model, Generate(chat=True), folder)
+    weights = open_weights(folder)
+    chat = Generator(load(weights, Execution()).model, Generate(chat=True), folder)
     assert chat.ends == (100, 1)
     huggingface.write_folder(weights, tmp_path / "back")
     assert json.loads((tmp_path / "back" / files.GENERATION).read_text())["eos_token_id"] == [100, 1]
