@@ -83,24 +83,24 @@ def forecasts(e: Any, weights: Any, prepared: Any, at: int, leads: list[int]) ->
     import jax.numpy as jnp
 
     from data.grids import metrics, windows
-    from models.sharding.params import with_params
-    from trainers.evaluation.place import placed
+    from trainers.inference.load import load
+    from trainers.inference.runner import Runner
 
-    plan, params = placed(e, weights)
+    served = load(weights, e.execution)
     edges = np.array(e.model.lower_edges)
     middles = np.concatenate([[edges[0] / 2], (edges[:-1] + edges[1:]) / 2, edges[-1:]])
     places = [int(np.argmin(np.abs(edges - threshold))) + 1 for threshold in e.data.thresholds]
 
-    @jax.jit
-    def probabilities(params: Any, batch: Any) -> tuple[jax.Array, jax.Array]:
-        probs_HWK = jax.nn.softmax(with_params(plan.model, params)(batch)[0], axis=-1)
+    def probabilities(model: Any, batch: Any) -> tuple[jax.Array, jax.Array]:
+        probs_HWK = jax.nn.softmax(model(batch)[0], axis=-1)
         over_QHW = jnp.stack([jnp.sum(probs_HWK[..., place:], axis=-1) for place in places])
         return probs_HWK @ jnp.asarray(middles, probs_HWK.dtype), over_QHW
 
+    runner = Runner(served.model, e.data.features(), 1, probabilities)
     result = []
     for lead in leads:
         row = windows.window(prepared, e.data, at, lead)
-        expected_HW, over_QHW = map(np.asarray, probabilities(params, {name: x[None] for name, x in row.items()}))
+        expected_HW, over_QHW = runner(served.params, {name: x[None] for name, x in row.items()})
         seen_HW = row["weights"] > 0
         predicted, observed = over_QHW[0] >= 0.5, row["targets"] >= e.data.thresholds[0]
         counts = [np.count_nonzero(x & seen_HW) for x in (predicted & observed, predicted, observed)]

@@ -39,8 +39,8 @@ def main() -> int:
     headline("2. Training: 8 experts on 8 simulated devices")
     cli.use_devices(e.layout)
     from trainers import trainer
-    from trainers.evaluation.decoded import Decoder
-    from trainers.evaluation.place import placed
+    from trainers.inference.decoder import Decoder
+    from trainers.inference.load import load
 
     if code := trainer.train(e, args.workdir):
         return code
@@ -49,14 +49,14 @@ def main() -> int:
     from scripts import report
 
     e, weights = cli.opened(args.workdir)
-    plan, params = placed(e, weights)
+    served = load(weights, e.execution)
     config: Any = e.eval
     decoding = task_of(e.data).decoding(folder)
-    decoder = Decoder(plan.model, config, decoding)
+    decoder = Decoder(served.model, config, decoding)
     examples: list[Any] = decoding.examples(folder, dataclasses.replace(config, split="test", per_language=PER_LANGUAGE))
-    outputs = decoder(params, examples)
+    outputs = decoder(served.params, examples)
     scores = decoding.scores(examples, outputs)
-    scores["baselines"] = decoding.baselines(examples, lambda others: decoder(params, others))
+    scores["baselines"] = decoding.baselines(examples, lambda others: decoder(served.params, others))
     samples = [
         {"lang": x.lang, "source": x.source, "output": o, "reference": x.target} for x, o in zip(examples, outputs, strict=True)
     ]

@@ -49,14 +49,14 @@ def write(workdir: Path, model: tuple[Experiment, Weights] | None = None) -> Pat
 def outputs(workdir: Path, e: Experiment, weights: Weights) -> list[page.Part]:
     """Returns the parts about a model's outputs; raises UserError if there are none."""
     from scripts.reports import pictures, texts, translations
-    from trainers.evaluation.place import placed
+    from trainers.inference.load import load
 
     if translations.suits(workdir):
         return translations.parts(workdir, e)
-    plan, params = placed(e, weights)
+    served = load(weights, e.execution)
     for module in (pictures, texts):
-        if module.suits(plan):
-            return module.parts(plan, params)
+        if module.suits(e, served.model):
+            return module.parts(e, served)
     raise UserError(
         f"--outputs: {e.name} neither classifies pictures nor writes texts of pictures or sounds, and {workdir} has no "
         f"{translations.FILE}"

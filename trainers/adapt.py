@@ -19,7 +19,7 @@ from models.errors import nearest
 from models.families import ModelConfig, interchange_of
 from models.parts import low_rank
 from models.parts.low_rank import LowRank, Quantized
-from models.sharding.params import ParamInfo, flatten, nest, normal
+from models.sharding.params import ParamInfo, normal
 
 Infos = dict[str, ParamInfo]  # by dotted name
 PREFIX, VALUES, SCALES = "lora.", ".values", ".scales"
@@ -155,15 +155,15 @@ def in_place(params: dict[str, Any], lora: Lora, linear: frozenset[str] = frozen
     """
     if not lora.rank:
         return params
-    flat = flatten(params)
-    for name in [name.removesuffix(VALUES) for name in flat if name.endswith(VALUES)]:
-        values, scales = flat.pop(f"{name}{VALUES}"), flat.pop(f"{name}{SCALES}")
-        flat[name] = Quantized(values, scales, lora.base, apart=name in linear)
-    for side in [name for name in flat if name.startswith(PREFIX) and name.endswith(".a")]:
+    params = dict(params)
+    for name in [name.removesuffix(VALUES) for name in params if name.endswith(VALUES)]:
+        values, scales = params.pop(f"{name}{VALUES}"), params.pop(f"{name}{SCALES}")
+        params[name] = Quantized(values, scales, lora.base, apart=name in linear)
+    for side in [name for name in params if name.startswith(PREFIX) and name.endswith(".a")]:
         name = side.removeprefix(PREFIX).removesuffix(".a")
-        a, b = flat.pop(side), flat.pop(f"{PREFIX}{name}.b")
-        flat[name] = LowRank(flat[name], a, b, lora.alpha / lora.rank, apart=name in linear)
-    return nest(flat)
+        a, b = params.pop(side), params.pop(f"{PREFIX}{name}.b")
+        params[name] = LowRank(params[name], a, b, lora.alpha / lora.rank, apart=name in linear)
+    return params
 
 
 def merged(params: dict[str, Any], lora: Lora) -> dict[str, Any]:
@@ -178,7 +178,7 @@ def merged(params: dict[str, Any], lora: Lora) -> dict[str, Any]:
             return np.asarray(whole) if isinstance(x.values, np.ndarray) else whole
         return x
 
-    return nest({name: plain_array(x) for name, x in flatten(in_place(params, lora)).items()})
+    return {name: plain_array(x) for name, x in in_place(params, lora).items()}
 
 
 def plain(e: Experiment, params: dict[str, Any]) -> tuple[Experiment, dict[str, Any]]:

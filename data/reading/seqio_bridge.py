@@ -11,6 +11,7 @@ Importing this module imports TensorFlow (5 s).
 """
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -46,6 +47,10 @@ class CacheSource(seqio.DataSource):
     def list_shards(self, split: str) -> list[str]:
         return [str(self.file)]
 
+    def read(self, index: int) -> list[np.ndarray]:
+        """Returns the arrays of a row; raises ValueError if they are not those of a record."""
+        return list(unpack(np.frombuffer(self.records[int(index)], np.uint8), self.stored).values())
+
     def get_dataset(
         self,
         split: str = "train",
@@ -56,12 +61,8 @@ class CacheSource(seqio.DataSource):
     ) -> tf.data.Dataset:
         types = [tf.as_dtype(feature.dtype) for feature in self.stored.values()]
 
-        def read(index: int) -> list[np.ndarray]:
-            with untrusted.damage(self.file, DataError):
-                return list(unpack(np.frombuffer(self.records[int(index)], np.uint8), self.stored).values())
-
         def row(index: tf.Tensor) -> dict[str, tf.Tensor]:
-            arrays = tf.numpy_function(read, [index], types)
+            arrays = tf.numpy_function(self.read, [index], types)
             shapes = [[None if n < 0 else n for n in feature.shape] for feature in self.stored.values()]
             return {name: tf.ensure_shape(x, n) for name, x, n in zip(self.stored, arrays, shapes, strict=True)}
 
@@ -92,7 +93,9 @@ def _register(folder: Path) -> None:
             name = _name(f"{folder.name}.{part}")
             seqio.TaskRegistry.remove(name)
             source = CacheSource(check_rows(folder, manifest, part), data.stored())
-            seqio.TaskRegistry.add(name, source=source, preprocessors=[], output_features=_features(folder, manifest, data))
+            features = _features(folder, manifest, data)
+            # SeqIO's protocol and its own class disagree on whether a split may have no known size.
+            seqio.TaskRegistry.add(name, source=source, preprocessors=[], output_features=features)  # pyright: ignore[reportArgumentType]
             rates.append((name, rate))
         seqio.MixtureRegistry.remove(_name(folder.name))
         seqio.MixtureRegistry.add(_name(folder.name), rates)
@@ -105,21 +108,21 @@ def _name(text: str) -> str:
 
 def _config(folder: Path, manifest: Mapping[str, Any]) -> DataConfig:
     """Returns the first configuration of the cache's kind whose stored arrays fit its rows, with the manifest's values."""
-    for cls in kinds.module(manifest["kind"], "config").CONFIGS:
-        needed = {f.name for f in dataclasses.fields(cls) if f.default is f.default_factory is dataclasses.MISSING}
-        given = {f.name: manifest[f.name] for f in dataclasses.fields(cls) if f.name in manifest}
-        data = cls(**dict.fromkeys(needed, 1) | given | {"cache": folder.name})
+    for cls, flag in itertools.product(kinds.module(manifest["kind"], "config").CONFIGS, (False, True)):
+        fields = dataclasses.fields(cls)
+        values = {f.name: 1 for f in fields if f.default is f.default_factory is dataclasses.MISSING}
+        values |= {f.name: flag for f in fields if isinstance(f.default, bool)}  # flags that decide the arrays are in no manifest
+        data = cls(**values | {f.name: manifest[f.name] for f in fields if f.name in manifest} | {"cache": folder.name})
         part = next(iter(kinds.task_of(data).parts(manifest)))
-        record = CacheSource(check_rows(folder, manifest, part), data.stored()).records[0]
         try:
-            unpack(np.frombuffer(record, np.uint8), data.stored())
+            CacheSource(check_rows(folder, manifest, part), data.stored()).read(0)
         except ValueError:
             continue
         return data
     raise DataError(f"{folder}: no configuration of kind {manifest['kind']!r} has rows as the cache holds")
 
 
-def _features(folder: Path, manifest: Mapping[str, Any], data: DataConfig) -> dict[str, seqio.Feature]:
+def _features(folder: Path, manifest: Mapping[str, Any], data: DataConfig) -> dict[str, Any]:
     """Returns the stored arrays as SeqIO's features, tokens with the vocabulary that is beside them."""
 
     def vocabulary(name: str) -> Any:

@@ -25,14 +25,14 @@ from typing import Any
 import numpy as np
 
 from configs.registry import ConfigError
+from data.cache_maker import ALL
 from data.features import Example
-from data.images.cache import PART
 from data.images.config import ImageData
 from data.images.task import ImageTask
 from data.labelled import metrics
-from data.labelled.splits import subset
 from data.paths import data_dir
 from data.reading.caches import examples, read_manifest
+from data.reading.splits import subset
 from scripts import cli
 
 FEATURES = ("words", "characters")
@@ -218,9 +218,9 @@ def pictures(folder: Path, options: argparse.Namespace) -> Iterator[Line]:
 def read_pixels(folder: Path, manifest: dict[str, Any], size: int, limit: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Returns pixels [N, size * size * C], float32 from 0 to 1, and classes [N] of each split of a cache."""
     data = ImageData(batch_size=1, height=size, width=size, channels=manifest["channels"], mean=(0.0,), std=(1.0,), eval_crop=1.0)
-    files = {"train": folder / "train" / f"{PART}.array_record"}
+    files = {"train": folder / "train" / f"{ALL}.array_record"}
     files |= {split: folder / f"{split}.array_record" for split in manifest["held_out"]}
-    counts = {"train": manifest["parts"][PART]["rows"], **manifest["held_out"]}
+    counts = {"train": manifest["parts"][ALL]["rows"], **manifest["held_out"]}
     counts["train"] = min(limit or counts["train"], counts["train"])
     return {split: _stack(ImageTask(data).pictures(file, counts[split])) for split, file in files.items()}
 

@@ -15,6 +15,7 @@ from typing import Any
 from models.errors import nearest
 from models.sharding.layouts import ONE_DEVICE
 from scripts import cli
+from trainers.text_table import markdown
 
 FACTORS = (0.0625, 0.125, 0.25, 0.375, 0.5, 0.75, 1.0, 1.5, 2.0)
 
@@ -50,9 +51,8 @@ def main(arguments: list[str] | None = None) -> int:
         cli.print_json({"experiment": e.name, "score": args.score, "dropless": dropless, "rows": rows})
         return 0
     print(f"{e.name}: {args.score.removeprefix('eval/')} {dropless:.4f} with a slot for every choice")
-    print("| capacity factor | batch priority | first come |\n| --- | --- | --- |")
-    for row in rows:
-        print(f"| {row['capacity_factor']:g} | {row['batch_priority']:.4f} | {row['first_come']:.4f} |")
+    cells = ([f"{row['capacity_factor']:g}", f"{row['batch_priority']:.4f}", f"{row['first_come']:.4f}"] for row in rows)
+    print("\n".join(markdown(["capacity factor", "batch priority", "first come"], cells)))
     return 0
 
 
@@ -75,12 +75,12 @@ def _score(args: Any, e: Any, weights: Any, moe: Any) -> float:
     """Returns the score of the weights with other settings of the mixture; raises ConfigError for an unknown score."""
     from data.reading.caches import cache_folder
     from trainers.evaluation.evaluator import open_evaluator
-    from trainers.evaluation.place import placed
+    from trainers.inference.load import load
 
     e = dataclasses.replace(e, model=dataclasses.replace(e.model, moe=moe), eval=dataclasses.replace(e.eval, limit=args.limit))
-    plan, params = placed(e, weights)
+    served = load(weights, e.execution, config=e.model)
     cache = cache_folder(e.data)
-    scores = open_evaluator(plan.model, e, cache, weights.vocabulary or cache)(params)
+    scores = open_evaluator(served.model, e, cache, weights.vocabulary or cache)(served.params)
     if args.score not in scores:
         raise cli.ConfigError(f"--score {args.score}{nearest(args.score, sorted(scores))}")
     return scores[args.score]

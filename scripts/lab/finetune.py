@@ -19,10 +19,10 @@ from pathlib import Path
 
 from configs import registry
 from configs.registry import ConfigError
-from data.labelled.settings import with_seed
+from data.labelled.caches import with_seed
 from data.packages.weights import fetch_weights
 from scripts import cli
-from scripts.recipes.teach import prepare
+from scripts.recipes.prepare import prepare
 
 _PLAIN = "bert.minilm_debian_sections"
 EXPERIMENTS = {1000: f"{_PLAIN}_1k", 5000: f"{_PLAIN}_5k", 20_000: f"{_PLAIN}_20k", 0: _PLAIN}  # by training examples

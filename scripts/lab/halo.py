@@ -1,4 +1,4 @@
-"""What a convolution on an image that is cut in space sends, over dilations: JAX's own, and that of models/parts/convolution.py.
+"""Measures what a convolution on an image that is cut in space sends: JAX's own, and that of models/parts/convolution.py.
 
     python -m scripts.lab.halo                                    # 512 x 512 x 384 on 8 and on 16 simulated devices
     python -m scripts.lab.halo --grids 4x4,16x1 --topology v4:4x4x1 --json
@@ -16,6 +16,7 @@ from typing import Any
 
 from models.sharding.layout import Layout, rules
 from scripts import cli
+from trainers.text_table import text_table
 
 MIB = 2**20
 DILATIONS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -62,10 +63,10 @@ def devices(args: Any, grid: tuple[int, int]) -> list[Any]:
     from trainers.chips import parse_slice
     from trainers.pods import topology
 
-    found = topology.devices(parse_slice(args.topology))
-    if len(found) != math.prod(grid):
-        raise cli.ConfigError(f"--grids {grid[0]}x{grid[1]}: {args.topology} has {len(found)} chips")
-    return found
+    chips = topology.devices(parse_slice(args.topology))
+    if len(chips) != math.prod(grid):
+        raise cli.ConfigError(f"--grids {grid[0]}x{grid[1]}: {args.topology} has {len(chips)} chips")
+    return chips
 
 
 def row(args: Any, grid: tuple[int, int], dilation: int) -> dict[str, Any]:
@@ -76,10 +77,10 @@ def row(args: Any, grid: tuple[int, int], dilation: int) -> dict[str, Any]:
     layout = Layout(name="space", mesh=(("rows", grid[0]), ("columns", grid[1])), rules=rules(height="rows", width="columns"))
     scope = Component(layout, mesh=make_mesh(layout, devices(args, grid)))
     alone = Component(Layout(name="alone", mesh=(("all", 1),)))
-    found: dict[str, Any] = {"grid": f"{grid[0]}x{grid[1]}", "dilation": dilation}
+    result: dict[str, Any] = {"grid": f"{grid[0]}x{grid[1]}", "dilation": dilation}
     for name, place in (("plain", alone), ("ours", scope)):
-        found[name] = compiled(args, scope, lambda x, w, p=place: convolve(x, w, p, dilation=dilation))
-    return found
+        result[name] = compiled(args, scope, lambda x, w, p=place: convolve(x, w, p, dilation=dilation))
+    return result
 
 
 def compiled(args: Any, scope: Any, convolution: Any) -> dict[str, Any]:
@@ -100,8 +101,8 @@ def compiled(args: Any, scope: Any, convolution: Any) -> dict[str, Any]:
         return jax.grad(lambda x, w: jnp.sum(jnp.square(convolution(x, w).astype(jnp.float32))), argnums=(0, 1))(x, w)
 
     program = jax.jit(gradient, out_shardings=(space, whole)).lower(image, filters).compile()
-    found = collectives(hlo.parse(program.as_text() or ""), dict(scope.mesh.shape))
-    moved = [c for c in found if c.kind in ("collective-permute", "all-gather", "all-to-all")]
+    traffic = collectives(hlo.parse(program.as_text() or ""), dict(scope.mesh.shape))
+    moved = [c for c in traffic if c.kind in ("collective-permute", "all-gather", "all-to-all")]
     analysis: Any = program.memory_analysis()
     return {
         # A gather's own part is there already.
@@ -113,19 +114,17 @@ def compiled(args: Any, scope: Any, convolution: Any) -> dict[str, Any]:
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
     """Returns the rows as lines of text, a heading first."""
-    lines = [
-        f"{'grid':6} {'dilation':>8}  {'plain MiB':>10} {'permutes':>8} {'gathers':>8} {'temp':>7}  "
-        f"{'ours MiB':>10} {'permutes':>8} {'gathers':>8} {'temp':>7}"
-    ]
-    for found in rows:
-        parts = []
+    head = ["grid", "dilation", *(f"{name} {x}" for name in ("plain", "ours") for x in ("MiB", "permutes", "gathers", "temp"))]
+    cells = []
+    for row in rows:
+        line = [row["grid"], row["dilation"]]
         for name in ("plain", "ours"):
-            kinds = found[name]["collectives"]
-            gathers = sum(n for kind, n in kinds.items() if kind != "collective-permute")
+            kinds = row[name]["collectives"]
             permutes = kinds.get("collective-permute", 0)
-            parts.append(f"{found[name]['mib']:10.1f} {permutes:8} {gathers:8} {found[name]['temporaries_mib']:7.0f}")
-        lines.append(f"{found['grid']:6} {found['dilation']:8}  {'  '.join(parts)}")
-    return lines
+            gathers = sum(kinds.values()) - permutes
+            line += [f"{row[name]['mib']:.1f}", permutes, gathers, f"{row[name]['temporaries_mib']:.0f}"]
+        cells.append(line)
+    return text_table(head, cells, range(1, len(head)))
 
 
 if __name__ == "__main__":

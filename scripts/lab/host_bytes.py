@@ -27,6 +27,7 @@ from configs.registry import ConfigError
 from models.sharding import torus
 from scripts import cli
 from trainers.chips import Slice, parse_slice
+from trainers.text_table import markdown
 
 _CHILD = "SHARDZOO_HOST_BYTES"  # set for the processes that this command starts
 
@@ -164,7 +165,7 @@ def pod(e: Experiment, target: Slice) -> dict[str, Any]:
             each = rows // shards[0]
             row_sets.setdefault(key[0], set()).update(range(key[1] * each, (key[1] + 1) * each))
     whole = sum(math.prod(f.shape) * np.dtype(f.dtype).itemsize for f in e.data.features().values())
-    read = {number: len(found) for number, found in row_sets.items()}
+    read = {number: len(read_rows) for number, read_rows in row_sets.items()}
     return {
         "experiment": e.name,
         "chips": target.chips,
@@ -178,12 +179,7 @@ def pod(e: Experiment, target: Slice) -> dict[str, Any]:
 
 
 def _table(rows: list[dict[str, Any]]) -> list[str]:
-    """Returns rows as a table in Markdown."""
-    if not rows:
-        return ["no pod experiment has as many chips"]
-    head = list(rows[0])
-    lines = [head, ["---"] * len(head), *([str(row[name]) for name in head] for row in rows)]
-    return [f"| {' | '.join(line)} |" for line in lines]
+    return markdown(list(rows[0]), (list(row.values()) for row in rows)) if rows else ["no pod experiment has as many chips"]
 
 
 if __name__ == "__main__":

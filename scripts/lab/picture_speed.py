@@ -25,8 +25,8 @@ from PIL import Image
 from configs import registry
 from configs.experiment import Experiment
 from configs.registry import ConfigError
+from data.images.caches import ImageCache
 from data.images.config import Augmentation, ImageData
-from data.images.settings import from_source
 from data.images.task import ImageTask
 from data.paths import data_dir
 from data.prepare import prepare
@@ -135,7 +135,7 @@ def _folder(options: Any) -> Iterator[Path]:
             file = root / "pictures" / f"class{number % 2}" / f"{number}.jpg"
             file.parent.mkdir(parents=True, exist_ok=True)
             photograph(rng).save(file, quality=QUALITY)
-        settings = from_source(str(root / "pictures"))
+        settings = ImageCache.from_source(str(root / "pictures"))
         yield prepare("picture_speed", settings, data_dir=root, progress=lambda line: None)
 
 

@@ -4,9 +4,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from models.protocol import Classifies, ShowsAttention
+from configs.experiment import Experiment
+from models.protocol import Classifies, Model, ShowsAttention
 from scripts.reports.page import Part, picture
-from trainers.plan import Plan
+from trainers.inference.load import Served
 
 WRONG, LOOKED_AT = 24, 8  # pictures on the page
 
@@ -20,27 +21,24 @@ class Mistake(NamedTuple):
     probability: float
 
 
-def suits(plan: Plan) -> bool:
-    return isinstance(plan.model, Classifies) and "images" in plan.experiment.data.features()
+def suits(e: Experiment, model: Model) -> bool:
+    return isinstance(model, Classifies) and "images" in e.data.features()
 
 
-def parts(plan: Plan, params: Any) -> list[Part]:
+def parts(e: Experiment, served: Served) -> list[Part]:
     """Returns the parts, from the split that the run was evaluated on."""
-    import jax
-
     from data.kinds import task_of
     from data.reading.batches import held_out_batches
     from data.reading.caches import cache_folder, class_names
-    from models.sharding.params import with_params
+    from trainers.inference.classification import probabilities
+    from trainers.inference.runner import Runner
 
-    e = plan.experiment
     folder, features = cache_folder(e.data), e.data.features()
     names = class_names(folder)
     split: str = getattr(e.eval, "split", "test")
     held_out = task_of(e.data).held_out(folder, folder, split, 0)
-    probabilities = jax.jit(lambda params, batch: jax.nn.softmax(with_params(plan.model, params)(batch)))
-    outputs = [np.asarray(probabilities(params, b)) for b in held_out_batches(held_out.rows, features, e.eval.batch_size)]
-    p_NC, labels_N = np.concatenate(outputs)[: held_out.count], held_out.extra
+    p_NC = Runner(served.model, features, e.eval.batch_size, probabilities).map(served.params, held_out.rows)
+    labels_N = held_out.extra
     predictions_N = p_NC.argmax(axis=1)
     surest = sorted(np.flatnonzero(predictions_N != labels_N), key=lambda at: -p_NC[at, predictions_N[at]])[:WRONG]
     wrong = [
@@ -55,12 +53,12 @@ def parts(plan: Plan, params: Any) -> list[Part]:
             "Pictures by class and prediction; those on the diagonal are left out.",
         ),
     ]
-    if isinstance(plan.model, ShowsAttention):
+    if isinstance(served.model, ShowsAttention):
         some = [held_out.rows[at] for at in np.linspace(0, held_out.count - 1, LOOKED_AT).astype(int).tolist()]
         (batch,) = held_out_batches(some, features, LOOKED_AT)
-        maps = jax.jit(lambda params, batch: with_params(plan.model, params).attention_maps(batch))(params, batch)
+        maps = Runner(served.model, features, LOOKED_AT, lambda model, batch: model.attention_maps(batch))(served.params, batch)
         note = "How much of each patch the others take, mean over heads and queries: in the first layer (middle) and in the last."
-        result.append(("Where it looks", picture(attention, (batch["images"], np.asarray(maps))), note))
+        result.append(("Where it looks", picture(attention, (batch["images"], maps)), note))
     return result
 
 

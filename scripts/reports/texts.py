@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from configs.experiment import Experiment
+from models.protocol import Model
 from scripts.reports.page import Part, escaped, png_data, table
-from trainers.plan import Plan
+from trainers.inference.load import Served
 
 SHOWN = 48  # examples on the page
 DIGITS = {"examples": 0, "exact": 3, "wer": 3}  # decimals of a score; 1 of others
@@ -15,22 +17,22 @@ DIGITS = {"examples": 0, "exact": 3, "wer": 3}  # decimals of a score; 1 of othe
 Scores = Mapping[str, Mapping[str, float]]
 
 
-def suits(plan: Plan) -> bool:
-    features = plan.experiment.data.features()
+def suits(e: Experiment, _: Model) -> bool:
+    features = e.data.features()
     return "targets" in features and not {"images", "frames"}.isdisjoint(features)
 
 
-def parts(plan: Plan, params: Any) -> list[Part]:
+def parts(e: Experiment, served: Served) -> list[Part]:
     """Returns the parts, from the split that the run was evaluated on."""
     from data.reading.caches import cache_folder
     from trainers.evaluation.decoded import DecodingEvaluator
 
-    folder = cache_folder(plan.experiment.data)
-    evaluator = DecodingEvaluator(plan.model, plan.experiment, folder, folder)
+    folder = cache_folder(e.data)
+    evaluator = DecodingEvaluator(served.model, e, folder, folder)
     decoding, examples = evaluator.decoding, evaluator.examples
-    outputs = evaluator.decoder(params, examples)
+    outputs = evaluator.decoder(served.params, examples)
     scores: dict[str, Any] = dict(decoding.scores(examples, outputs))
-    baselines = evaluator.baselines(params)
+    baselines = evaluator.baselines(served.params)
     some = np.linspace(0, len(examples) - 1, min(SHOWN, len(examples))).astype(int).tolist()
     cards = "".join(card(decoding.encode(examples[at]), examples[at], outputs[at]) for at in some)
     languages = by_language(scores, baselines)

@@ -182,11 +182,11 @@ def _scores(e: Experiment, weights: Any) -> dict[str, float]:
     """Returns held-out scores of weights (trainers.weights.source.Weights) by an experiment's evaluation."""
     from data.reading.caches import cache_folder
     from trainers.evaluation.evaluator import open_evaluator
-    from trainers.evaluation.place import placed
+    from trainers.inference.load import load
 
-    plan, params = placed(e, weights)
+    served = load(weights, e.execution, config=e.model)
     cache = cache_folder(e.data)
-    return dict(open_evaluator(plan.model, e, cache, cache)(params))
+    return dict(open_evaluator(served.model, e, cache, cache)(served.params))
 
 
 # --- error bars --------------------------------------------------------------------------------------------------

@@ -221,7 +221,7 @@ def test_configs_and_random_data_need_neither_tensorflow_nor_jax():
         "import sys\n"
         "from configs import registry; registry.load('gshard_m4.quickstart')\n"
         "assert 'jax' not in sys.modules\n"
-        "import trainers.evaluation.place, trainers.weights.init_from, trainers.weights.load_any\n"
+        "import trainers.inference.load, trainers.weights.init_from, trainers.weights.load_any\n"
         "assert 'orbax' not in sys.modules\n"
         "import trainers.trainer, scripts.train, models.gshard_m4.model\n"
         "assert not {'tensorflow', 'seqio', 'tensorflow_datasets'} & set(sys.modules)\n"

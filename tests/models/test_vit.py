@@ -22,7 +22,7 @@ from models.parts.losses import per
 from models.parts.moe.config import MoeConfig
 from models.sharding.component import Component
 from models.sharding.layouts import ONE_DEVICE
-from models.sharding.params import describe, flatten, to_params
+from models.sharding.params import describe, to_params
 from models.vit.config import VitConfig
 from models.vit.model import Vit, label_loss, patches, resized, sinusoids
 from tests.helpers.contexts import EVALUATION, training
@@ -385,7 +385,7 @@ def test_the_family_reads_pictures_of_the_models_size():
     assert isinstance(e.data, ImageData)
     assert (e.data.height, e.data.width, e.data.eval_crop) == (32, 48, 0.0)
     assert family_of(HF).default_experiment(HF) == "vit.b16"
-    assert flatten(to_params(abstract_model(e)))["position_table"].shape == (97, 16)
+    assert to_params(abstract_model(e))["position_table"].shape == (97, 16)
 
 
 @pytest.mark.parametrize("fields", [{}, dict(pooling="mean", class_token="none", positions="rotary")], ids=["token", "mean"])

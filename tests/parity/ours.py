@@ -1,6 +1,5 @@
 """The zoo's side of the comparison with `transformers`: the same outputs, by the same names."""
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -24,10 +23,10 @@ from models.sharding.component import Component
 from models.sharding.layout import Layout
 from models.sharding.params import describe, to_params, with_params
 from models.vit.config import VitConfig
-from trainers.evaluation.decoded import Decoder
-from trainers.evaluation.place import placed
+from trainers.inference.decoder import Decoder
+from trainers.inference.load import load
 from trainers.weights import source as weights
-from trainers.weights.load_any import open_model
+from trainers.weights.load_any import open_weights
 from trainers.weights.source import Weights
 
 WHERE = Component(Layout(name="one_device", mesh=(("all", 1),)))
@@ -163,12 +162,12 @@ def mistranslated(folder: Path) -> list[tuple[Any, Any]]:
         pairs.append((vocabulary.source(s.lang, s.source, most), w["ids"]))
         if not own.tag_last:  # in our targets, also of the first NLLB, the language comes first
             pairs.append((own.target(s.to, s.source), w["labels"]))
-    e, weights = open_model(folder)
-    plan, params = placed(dataclasses.replace(e, execution=Execution()), weights)
+    weights = open_weights(folder)
+    served = load(weights, Execution())
     for name, beams, eos in (("greedy", 1, decoding.eos), ("beams", 3, 10_000)):
         decoding.eos = eos
         config = Translate(beams=beams, max_length=8, length_penalty=0.0, batch_size=5)
-        texts = Decoder(plan.model, config, decoding)(params, sentences)
+        texts = Decoder(served.model, config, decoding)(served.params, sentences)
         pairs += [(text, decoding.decode(w[name])) for text, w in zip(texts, wanted, strict=True)]
     return [(mine, theirs) for mine, theirs in pairs if mine != theirs]
 

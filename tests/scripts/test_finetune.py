@@ -13,7 +13,6 @@ from numpy.testing import assert_allclose
 from configs import registry
 from data.vocabularies import files
 from data.vocabularies.tokenizers import Tokenizer
-from models.sharding.params import flatten
 from scripts import cli, convert, evaluate, generate, prepare_data, train
 from tests.helpers.chats import END, conversations, write_vocabulary
 from tests.helpers.runs import with_train
@@ -56,8 +55,8 @@ def test_from_a_folder_to_a_folder(command, tmp_path, monkeypatch):
     talks.write_text("".join(json.dumps(c) + "\n" for c in conversations(80, 0)))
     run, adapter, merged = (tmp_path / name for name in ("run", "adapter", "merged"))
 
-    said = prepare_data.main(["talks", "--from", str(talks), "--vocabulary", str(start), "--length", "64"])
-    assert said == 0
+    code = prepare_data.main(["talks", "--from", str(talks), "--vocabulary", str(start), "--length", "64"])
+    assert code == 0
     command(
         train,
         "chat.smollm2_lora",
@@ -92,7 +91,7 @@ def test_from_a_folder_to_a_folder(command, tmp_path, monkeypatch):
     assert command(generate, "--checkpoint", merged, "--chat", "--tokens", 8, "the cat").strip() != "the cat"
 
     _, _, stored, _ = checkpoint.read_stored(run)
-    want = flatten(checkpoint.read_params(run)[2])
+    want = checkpoint.read_params(run)[2]
     before, after, again = open_weights(start), open_weights(merged), open_weights(adapter)
     assert isinstance(again, peft.Peft) and before.config == after.config
     for name, x in want.items():

@@ -146,7 +146,7 @@ def test_slurm_accepts_the_script(cluster, tmp_path, experiment, layout, topolog
     """`sbatch --test-only` finds nodes for it."""
     arguments = [experiment, "--layout", layout, "--topology", topology, "--workdir", str(tmp_path / "run")]
     script = launch(cluster, *arguments, "--dry-run")
-    found = cluster.run("sbatch", "--test-only", input=script)
+    result = cluster.run("sbatch", "--test-only", input=script)
     tasks = 4 if topology.startswith("gpu") else 2
-    assert f"using {tasks} processors on nodes {','.join(slurm.NODES)}" in found
+    assert f"using {tasks} processors on nodes {','.join(slurm.NODES)}" in result
     assert not (tmp_path / "run").exists()

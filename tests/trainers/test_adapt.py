@@ -15,7 +15,7 @@ from configs.registry import ConfigError
 from data.reading.batches import Batches
 from data.reading.examples import open_source
 from models.sharding.layouts import fully_sharded
-from models.sharding.params import flatten, nest, with_params
+from models.sharding.params import with_params
 from tests.helpers.runs import run, with_train
 from trainers import adapt, plan, step
 from trainers.checkpoints import checkpoint
@@ -33,13 +33,13 @@ def trained(e: Experiment, steps: int = 2, devices: int = 1):
     """(plan, parameters before, parameters after) so many steps, by name."""
     p = make_plan(e, jax.devices()[:devices])
     current = fresh_state(p)
-    before = flatten(jax.device_get(current.params))
+    before = jax.device_get(current.params)
     batches = Batches(open_source(e.data, e.model), e.data, p.batch_shardings())
     take = step.train_step(p)
     for at in range(steps):
         current, _ = take(current, batches(at))
     batches.close()
-    return p, before, flatten(jax.device_get(current.params))
+    return p, before, jax.device_get(current.params)
 
 
 @pytest.mark.parametrize("lora", [Lora(), Lora(rank=2), Lora(rank=2, base="nf4"), Lora(rank=2, base="int8")])
@@ -117,7 +117,7 @@ def test_merged_matrices_are_the_sum():
     q, o = rng.normal(size=(3, 6, 2, 4)), rng.normal(size=(3, 2, 4, 6))
     qa, qb = rng.normal(size=(3, 6, 5)), rng.normal(size=(3, 5, 2, 4))
     oa, ob = rng.normal(size=(3, 2, 4, 5)), rng.normal(size=(3, 5, 6))
-    params = {"q": q, "o": o, "lora": {"q": {"a": qa, "b": qb}, "o": {"a": oa, "b": ob}}}
+    params = {"q": q, "o": o, "lora.q.a": qa, "lora.q.b": qb, "lora.o.a": oa, "lora.o.b": ob}
     merged = adapt.merged(params, Lora(rank=5, alpha=10.0))
     assert merged.keys() == {"q", "o"}
     assert_allclose(merged["q"], q + 2 * np.einsum("lmr,lrnd->lmnd", qa, qb))
@@ -137,10 +137,10 @@ def test_a_run_with_adapters_resumes_and_opens_merged(tmp_path):
     assert found.train.finetune.lora.rank == 0 and not any(name.startswith(adapt.PREFIX) for name in weights.shapes)
 
     p, _, after = trained(e, steps=4)
-    effective = p.for_model(nest(after))
+    effective = p.for_model(after)
     batch = Batches(open_source(e.data, e.model), e.data, p.batch_shardings())(0)
     a = with_params(p.model, effective)(batch)
-    b = with_params(p.model, nest({name: weights.read(name, ()) for name in weights.shapes}))(batch)
+    b = with_params(p.model, {name: weights.read(name, ()) for name in weights.shapes})(batch)
     assert_allclose(a, b, rtol=0, atol=1e-5)
 
 

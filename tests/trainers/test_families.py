@@ -28,7 +28,7 @@ from tests.helpers.wordpiece import train_wordpiece
 from trainers import metrics
 from trainers.checkpoints import checkpoint
 from trainers.evaluation.evaluator import open_evaluator
-from trainers.evaluation.generation import Generate, Generator
+from trainers.inference.generation import Generate, Generator
 from trainers.plan import fresh_state, make_plan
 from trainers.weights import huggingface, load_any, release
 

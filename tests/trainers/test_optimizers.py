@@ -63,7 +63,7 @@ def test_a_parameter_may_move_by_a_fixed_step(float64):
     """It has no state, and its gradient, however large, does not count in the norm to which others are clipped; of two layers
     the lower is frozen."""
     w = info("w", (4, 6), ("embed", "mlp"))
-    bias = dataclasses.replace(info("bias", (2, 3), ("layers", "gate")), moved=0.5)
+    bias = dataclasses.replace(info("bias", (2, 3), ("layers", "gate")), sign_step=0.5)
     params = {"w": jnp.ones((4, 6)), "bias": jnp.ones((2, 3))}
     grads = {"w": jnp.full((4, 6), 2.0), "bias": jnp.array([[1e6, 0.0, -3.0]] * 2)}
     both = optimizers.make(AdamW(schedule=RATE), {"w": w, "bias": bias}, 1.0, Finetuning(freeze_layers=1))

@@ -20,7 +20,6 @@ from numpy.testing import assert_array_equal
 from data import paths
 from models.errors import UserError
 from models.gpt.layouts import LAYOUTS
-from models.sharding.params import flatten, nest
 from tests.helpers.contexts import training
 from tests.helpers.models import varied
 from tests.helpers.runs import curve, damage, kept, run, with_train
@@ -103,7 +102,7 @@ def test_silent_corruption_is_noticed(whole_run, small):
     """A single flipped bit in one array changes its checksum, as does swapping two values."""
     del small
     params = checkpoint.read_params(whole_run, 6)[2]
-    name, value = max(flatten(params).items(), key=lambda item: item[1].size)
+    name, value = max(params.items(), key=lambda item: item[1].size)
     flipped = np.array(value)
     flipped.view(np.uint32).flat[7] ^= 1
     swapped = np.array(value)
@@ -253,9 +252,7 @@ def test_a_non_finite_step_changes_no_weight(small):
     first = fresh_state(p)
     before = jax.device_get(first)
     batch = Batches(open_source(small.data, small.model), small.data, p.batch_shardings())(0)
-    poisoned = dataclasses.replace(
-        first, params=first.params | {"final_norm": {"scale": first.params["final_norm"]["scale"] * np.nan}}
-    )
+    poisoned = dataclasses.replace(first, params=first.params | {"final_norm.scale": first.params["final_norm.scale"] * np.nan})
     want = jax.device_get(poisoned)
     after, metrics_ = train_step(p)(poisoned, batch)
     assert not np.isfinite(metrics_["loss"])
@@ -293,7 +290,7 @@ def test_a_release_holds_the_model(whole_run, small, tmp_path):
     """Weights read back from it are the checkpoint's; a damaged or misfitting one is refused; training starts from it."""
     folder = release.write(whole_run, tmp_path / "release", scores={"bleu": 1.5})
     found = release.Release(folder)
-    params = nest({name: found.read(name, ()) for name in found.shapes})
+    params = {name: found.read(name, ()) for name in found.shapes}
     assert found.experiment.model == small.model
     jax.tree.map(assert_array_equal, params, jax.device_get(checkpoint.read_params(whole_run)[2]))
     assert "bleu | 1.50" in (folder / "README.md").read_text()

@@ -32,7 +32,7 @@ from trainers.checkpoints.checkpoint import CheckpointError, Damaged, Foreign, M
 from trainers.evaluation.directions import lower_is_better
 from trainers.plan import Plan, in_model_order, in_step_order
 from trainers.processes import any_process
-from trainers.state import State, from_tree, to_tree
+from trainers.state import State, by_name, from_names
 
 SLOW = 60
 """Seconds that a save waits for the one before it, while the run waits too."""
@@ -142,10 +142,10 @@ class Checkpoints:
     def _started(self, plan: Plan, state: State, fingerprint: str, metrics: Mapping[str, float] | None) -> bool:
         """Starts a save and returns whether every process could."""
         step = int(state.step)
-        tree = to_tree(in_model_order(plan, state))
+        arrays = by_name(in_model_order(plan, state))
         self._scores[step] = score = self._best.counted(metrics) if self._best and metrics else {}
-        meta = checkpoint.new_meta(plan, tree, fingerprint, score)
-        items = ocp.args.Composite(state=ocp.args.StandardSave(tree), meta=ocp.args.JsonSave(meta))
+        meta = checkpoint.new_meta(plan, arrays, fingerprint, score)
+        items = ocp.args.Composite(state=ocp.args.StandardSave(checkpoint.to_tree(arrays)), meta=ocp.args.JsonSave(meta))
         why = ""
         try:
             self._manager.save(step, args=items, force=True)
@@ -206,9 +206,9 @@ class Checkpoints:
         for step in sorted((s for s in self._manager.all_steps() if s <= until), reverse=True):
             where = self.folder / str(step)
             match checkpoint.verified(checkpoint.agreed(checkpoint.read(self.folder, step, plan, fingerprint))):
-                case Sound(tree=tree):
+                case Sound(arrays=arrays):
                     self._set_aside(damaged)
-                    return in_step_order(plan, from_tree(plan.state, tree))
+                    return in_step_order(plan, from_names(plan.state, arrays))
                 case Damaged(why):
                     self._say(f"checkpoint {where} is damaged ({why}); trying the one before it")
                     damaged.append(step)

@@ -16,7 +16,7 @@ from data.vocabularies.files import IDS, TOKENIZER
 from data.vocabularies.tokenizers import Tokenizer
 from models.errors import nearest
 from models.families import ModelConfig
-from models.sharding.params import components, flatten
+from models.sharding.params import components
 from trainers import adapt
 from trainers.plan import Plan, fresh_state, model_infos
 from trainers.state import State
@@ -69,7 +69,7 @@ def new_state(plan: Plan, vocabulary: Path | None, say: Callable[[str], object])
         for name in names:  # one at a time: of a matrix that is quantised, no more than one exists whole
             place = {name: NamedSharding(plan.shardings.step.mesh, by_name[name].spec())}
             whole = source.load(weights, place, {name: wanted[name]}, e.train.master_dtype)
-            given |= adapt.quantized(flatten(whole), by_name, e.train.finetune.lora)
+            given |= adapt.quantized(whole, by_name, e.train.finetune.lora)
     return fresh_state(plan, given=given)
 
 

@@ -22,7 +22,6 @@ from data import paths, untrusted
 from models.errors import nearest, shortened
 from models.interchange import Entry, Index, InterchangeError, Part
 from models.parts.low_rank import update
-from models.sharding.params import flatten
 from trainers.adapt import PREFIX
 from trainers.weights import tensor_files
 from trainers.weights.huggingface import interchange_for, write_json
@@ -210,7 +209,7 @@ def write(model: Any, params: dict[str, Any], lora: Lora, to: Path, base: str) -
     """
     if to.exists():
         raise InterchangeError(f"{to} exists; choose a new folder")
-    flat = {name: np.asarray(x) for name, x in flatten(params).items() if name.startswith(PREFIX)}
+    flat = {name: np.asarray(x) for name, x in params.items() if name.startswith(PREFIX)}
     names = {name.removeprefix(PREFIX).removesuffix(".a") for name in flat if name.endswith(".a")}
     if not names:
         raise InterchangeError("the run has no adapters: it trained whole matrices")

@@ -17,7 +17,6 @@ from configs.experiment import FRESH
 from models.execution import Dtype
 from models.families import ModelConfig, family_of
 from models.interchange import Index, InterchangeError, Shape, tensors
-from models.sharding.params import flatten, nest
 
 
 class Weights(Protocol):
@@ -69,12 +68,12 @@ class Arrays:
     """Parameters in memory as Weights.
 
     Args:
-      params: nested dictionaries of arrays.
+      params: arrays by name.
     """
 
     def __init__(self, config: ModelConfig, params: dict[str, Any], vocabulary: Path | None = None):
         self.config, self.vocabulary = config, vocabulary
-        self._params = flatten(params)
+        self._params = params
         self.shapes = {name: tuple(x.shape) for name, x in self._params.items()}
         self.stored = most_stored((x.dtype.name, x.shape) for x in self._params.values())
 
@@ -183,18 +182,17 @@ def _within(name: str, components: Sequence[str]) -> bool:
 
 
 def load(weights: Weights, shardings: dict[str, Any], shapes: Mapping[str, Shape], dtype: Any) -> dict[str, Any]:
-    """Returns parameters, nested and placed: each device reads only its own piece.
+    """Returns parameters by name, placed: each device reads only its own piece.
 
     Args:
-      shardings: shardings of at least these parameters, nested or by name.
+      shardings: shardings of at least these parameters, by name.
       shapes: the shapes of the parameters to load, by name.
     """
-    flat = flatten(shardings)
 
     def load_one(name: str) -> jax.Array:
         def piece(index: Index | None) -> np.ndarray:
             return np.asarray(weights.read(name, index or ()), dtype)
 
-        return jax.make_array_from_callback(shapes[name], flat[name], piece)
+        return jax.make_array_from_callback(shapes[name], shardings[name], piece)
 
-    return nest({name: load_one(name) for name in shapes})
+    return {name: load_one(name) for name in shapes}

@@ -22,7 +22,7 @@ from configs.experiment import Experiment
 from data import paths, untrusted
 from data.chat import sources as conversations
 from data.grids import sources as grids
-from data.grids.settings import FILE, Grids
+from data.grids.caches import GridCache
 from data.images import pictures
 from data.packages import archives
 from data.reading import packing
@@ -30,7 +30,7 @@ from data.reading.caches import cache_folder, class_names, examples
 from data.reading.examples import open_source
 from data.speech import folders as sound_folders
 from data.speech import sound
-from data.speech.settings import Speech
+from data.speech.caches import SpeechCache
 from data.text.config import TextData
 from data.vocabularies import files, multilingual, sentencepiece, tokenizers
 from data.vocabularies.chat_templates import ChatEncoder, has_template
@@ -361,9 +361,9 @@ def _read_tensors(opener: Callable[[Path], Any], folder: Path) -> None:
 
 
 def _read_release(folder: Path) -> None:
-    found = load_any.open_weights(folder)
-    _read_all(found)
-    if isinstance(found, release.Release):
+    weights = load_any.open_weights(folder)
+    _read_all(weights)
+    if isinstance(weights, release.Release):
         class_names(folder)
 
 
@@ -430,7 +430,7 @@ def _read_conversations(folder: Path) -> None:
 
 
 def _read_table(folder: Path) -> None:
-    for utterances in sound_folders.open_folder(folder, Speech(source=str(folder))).values():
+    for utterances in sound_folders.open_folder(folder, SpeechCache(source=str(folder))).values():
         for utterance in utterances:
             with contextlib.suppress(sound.SoundError):  # which preparation leaves out
                 utterance.read()
@@ -438,7 +438,7 @@ def _read_table(folder: Path) -> None:
 
 def _read_series(folder: Path) -> None:
     for path in sorted(folder.iterdir()):
-        settings = Grids(source=f"{FILE}{path}", variables=("rain",))
+        settings = GridCache(source=f"file:{path}", variables=("rain",))
         with grids.opened(settings, folder) as series:
             series.read(0, 4, (1.0,))
 

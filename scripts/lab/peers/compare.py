@@ -36,11 +36,12 @@ from configs.registry import ConfigError
 from data.paths import ROOT, environment
 from models.errors import UserError
 from scripts import cli
+from trainers.text_table import text_table
 
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What systems do: its unit, and what the number is that they give about the last step."""
+    """A task for all systems: its unit of work, and the meaning of the number that they return for the last step."""
 
     name: str
     unit: str
@@ -206,10 +207,10 @@ def rows(measured: list[list[dict[str, float]]], amount: int) -> list[dict[str, 
 
 def table(rows: list[dict[str, Any]], work: Work = TRAIN) -> str:
     """Returns the rows as text: the numbers, then a description of each system."""
-    lines = [f"{'':14}{work.unit + '/s':>12}{'p10':>9}{'p90':>9}{'ours/it':>9}{'parameters':>14}{work.value:>8}"]
-    for r in rows:
-        rate = f"{r['per_s']:12,.4g}{r['p10']:9,.4g}{r['p90']:9,.4g}{r['ratio']:9.2f}"
-        lines.append(f"{r['system']:14}{rate}{r['parameters']:14,}{r['value']:8.3f}")
+    head = ["", f"{work.unit}/s", "p10", "p90", "ours/it", "parameters", work.value]
+    forms = {"per_s": ",.4g", "p10": ",.4g", "p90": ",.4g", "ratio": ".2f", "parameters": ",", "value": ".3f"}
+    cells = ([r["system"], *(format(r[key], form) for key, form in forms.items())] for r in rows)
+    lines = text_table(head, cells, range(1, len(head)))
     for r in rows:
         versions = ", ".join(f"{name} {version}" for name, version in r["versions"].items())
         lines.append(f"{r['system']}: {r['settings']}; {versions}")

@@ -9,6 +9,7 @@ import pytest
 
 from data.kinds import config_classes
 from data.reading.examples import StoredExamples
+from data.reading.packing import write_rows
 from data.task import DataError
 from data.vocabularies import tokenizers
 from tests.helpers.caches import write_text_cache, write_translation_cache
@@ -92,6 +93,24 @@ def test_rows_are_shuffled_and_sharded_by_index(caches):
     shuffled = first_tokens(shuffle=True, seed=1)
     assert sorted(shuffled) == sorted(whole) and shuffled != whole
     assert shuffled == first_tokens(shuffle=True, seed=1) != first_tokens(shuffle=True, seed=2)
+
+
+def test_flags_that_no_manifest_has_are_read_off_the_rows(tmp_path, monkeypatch):
+    """Labels that are spans have two numbers in each slot."""
+    import seqio
+
+    from data.reading import seqio_bridge
+
+    monkeypatch.setenv("SHARDZOO_DATA", str(tmp_path))
+    folder: Path = tmp_path / "caches" / "spans"
+    (folder / "train").mkdir(parents=True)
+    write_rows(folder / "train" / "all.array_record", [np.arange(4 * 8 + 2 + 2 * 2, dtype=np.int32)])
+    manifest = {"kind": "labelled", "length": 8, "slots": 2, "vocabulary": 64, "parts": {"all": {"examples": 1, "rows": 1}}}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    seqio_bridge.register("spans")
+    assert seqio.get_mixture_or_task("spans").output_features["targets"].rank == 2
+    (row,) = read("spans.all")
+    assert row["targets"].tolist() == [[34, 35], [36, 37]]
 
 
 def test_a_cache_that_is_not_there_or_does_not_fit_is_refused(caches, tmp_path, monkeypatch):

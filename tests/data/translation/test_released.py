@@ -11,7 +11,7 @@ from configs import registry
 from data.packages import fetch
 from data.prepare import prepare
 from data.task import DataError
-from data.translation.settings import Translation
+from data.translation.caches import TranslationCache
 from data.vocabularies import files
 from data.vocabularies.multilingual import Multilingual
 from models.m2m100.config import M2M100Config
@@ -29,7 +29,7 @@ from trainers.weights.source import Arrays
 pytestmark = pytest.mark.integration
 
 NAME = "m4_quickstart_released"
-SETTINGS = Translation(catalogue="permissive", source_vocabulary=0, target_vocabulary=0, source_length=40, target_length=32)
+SETTINGS = TranslationCache(catalogue="permissive", source_vocabulary=0, target_vocabulary=0, source_length=40, target_length=32)
 CODES = ["eng_Latn", "swh_Latn", "zho_Hant"]  # of the catalogue's languages, Breton and Serbian in Latin letters are unknown
 
 

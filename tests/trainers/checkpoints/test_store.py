@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.sharding.params import flatten
 from tests.helpers.runs import changed_steps, curve, run, with_train
 from trainers import runlog, trainer
 from trainers.checkpoints import checkpoint, manager
@@ -123,7 +122,7 @@ def test_a_run_whose_store_stalls_goes_on_and_is_found_again(small, tmp_path, se
     assert run(with_train(remote, steps=16), tmp_path / "remote") == trainer.DONE
     assert "starting at step 12 from a checkpoint" in capsys.readouterr().out
     assert curve(tmp_path / "remote") == curve(tmp_path / "local")
-    found, wanted = (flatten(checkpoint.read_params(tmp_path / name)[2]) for name in ("remote", "local"))
+    found, wanted = (checkpoint.read_params(tmp_path / name)[2] for name in ("remote", "local"))
     for name, array in wanted.items():
         np.testing.assert_array_equal(np.asarray(found[name]), np.asarray(array))
 

@@ -10,7 +10,7 @@ import pytest
 
 from configs import registry
 from configs.optimizers import AdamW, Constant
-from data.dialog.config import RateAndRank
+from data.lamda.config import RateAndRank
 from models.sharding.params import with_params
 from tests.helpers.conversations import write_dialog_cache
 from tests.helpers.runs import run, with_train

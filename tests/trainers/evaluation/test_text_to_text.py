@@ -16,6 +16,7 @@ from data.config import Decode
 from data.reading import packing
 from data.reading.batches import held_out_batches
 from data.reading.examples import unpack
+from data.reading.tally import Tally
 from data.task import DataError
 from data.text_to_text import texts
 from data.vocabularies import tokenizers
@@ -43,7 +44,7 @@ def write_cache(folder: Path, vocabulary: int) -> None:
     (folder / "train").mkdir(parents=True)
     lines = [text for example in EXAMPLES for text in texts.pair_of("debian_sections", example)]
     tokenizers.train_bpe(lines, folder / tokenizers.FILE, vocabulary)
-    rows = list(texts.packed("debian_sections", EXAMPLES, texts.Encoder(folder), SHAPE, packing.Tally()))
+    rows = list(texts.packed("debian_sections", EXAMPLES, texts.Encoder(folder), SHAPE, Tally()))
     packing.write_rows(folder / "train" / "all.array_record", rows)
     (folder / "test.jsonl").write_text("".join(json.dumps(example) + "\n" for example in EXAMPLES[:20]))
     manifest = {
@@ -139,7 +140,7 @@ def test_examples_of_a_row_do_not_see_each_other(e, data):
         encoder = texts.Encoder(data / "caches" / "sections")
 
         def pack(examples: list[dict]):
-            return list(texts.packed("debian_sections", examples, encoder, SHAPE, packing.Tally()))
+            return list(texts.packed("debian_sections", examples, encoder, SHAPE, Tally()))
 
         together, alone = pack(EXAMPLES[:2]), [row for example in EXAMPLES[:2] for row in pack([example])]
         assert len(together) == 1 and len(alone) == 2

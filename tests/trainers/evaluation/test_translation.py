@@ -8,10 +8,9 @@ import pytest
 from data.task import DataError
 from data.translation.config import Translate, TranslationData
 from data.translation.decoding import Sentence, TranslationDecoding, buckets, read_sentences, score, shuffled, strip
-from models.sharding.params import nest
 from tests.helpers.caches import write_translation_cache
 from tests.helpers.runs import with_train
-from trainers.evaluation.decoded import Decoder
+from trainers.inference.decoder import Decoder
 from trainers.plan import fresh_state, make_plan
 from trainers.weights import release
 from trainers.weights.load_any import open_model
@@ -69,7 +68,7 @@ def test_training_evaluates_and_releases(experiment, tmp_path, monkeypatch, caps
         e, weights = open_model(path)
         assert e == experiment
         assert weights.vocabulary is not None
-        params = nest({name: weights.read(name, ()) for name in weights.shapes})
+        params = {name: weights.read(name, ()) for name in weights.shapes}
         translator = Decoder(plan.model, experiment.eval, TranslationDecoding(weights.vocabulary))
         outputs.append(translator(params, examples))
         with pytest.raises(DataError, match="did you mean 'de'"):

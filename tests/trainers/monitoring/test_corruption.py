@@ -53,9 +53,9 @@ def test_a_step_that_computes_other_bits_the_second_time_ends_the_run(small, tmp
 
     def corrupt(call: int, state: State, metrics: Any) -> Any:
         if call == 6:  # steps 1, 2 twice, 3, 4 twice
-            scale = state.params["final_norm"]["scale"]
+            scale = state.params["final_norm.scale"]
             scale = jax.device_put(flipped(np.asarray(scale)), scale.sharding)
-            state = dataclasses.replace(state, params=state.params | {"final_norm": {"scale": scale}})
+            state = dataclasses.replace(state, params=state.params | {"final_norm.scale": scale})
         return state, metrics
 
     e = with_train(small, steps=4, log_every=1, checkpoint={"every": 2}, faults={"check_every": 2})

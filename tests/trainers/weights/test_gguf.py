@@ -18,7 +18,6 @@ from data.vocabularies.chat_templates import ChatTemplate
 from data.vocabularies.tokenizers import Tokenizer, write_bpe
 from models.gpt.config import GptConfig
 from models.interchange import InterchangeError
-from models.sharding.params import flatten
 from scripts.lab.fuzz import writers
 from tests.helpers.archives import released_weights
 from tests.parity import ours
@@ -59,7 +58,7 @@ def write(
     **settings: Any,
 ) -> Path:
     """A GGUF file as the converter would write it: matrices quantized, norms not."""
-    flat, tensors = flatten(params), {}
+    flat, tensors = params, {}
     tensors["token_embd.weight"] = flat["embedding.table"]
     tensors["output_norm.weight"] = flat["final_norm.scale"]
     if not c.tied:
@@ -92,7 +91,7 @@ def test_unquantized_files_hold_our_parameters(variant, tmp_path):
     params = ours.fresh(config, 0)
     weights = Gguf(write(tmp_path / "m.gguf", config, params))
     assert weights.config == config
-    want = flatten(params)
+    want = params
     assert weights.shapes == {name: x.shape for name, x in want.items()}
     for name, x in want.items():
         assert_array_equal(weights.read(name), x)
@@ -105,7 +104,7 @@ def test_quantized_files_hold_them_nearly(kind, error, tmp_path):
     """To what so many bits can tell; norms are never quantized."""
     params = ours.fresh(CONFIG, 0)
     weights = Gguf(write(tmp_path / "m.gguf", CONFIG, params, kind))
-    for name, x in flatten(params).items():
+    for name, x in params.items():
         assert_allclose(weights.read(name), x, atol=0 if "norm" in name else error, err_msg=name)
 
 
@@ -155,8 +154,8 @@ def test_numbers_that_cannot_be_read_are_named(tmp_path):
 def test_numbers_that_are_none_are_refused(tmp_path):
     """A NaN is reported with the file and the tensor when its parameter is read, quantized or not."""
     params = ours.fresh(CONFIG, 0)
-    params["embedding"]["table"] = np.array(params["embedding"]["table"])
-    params["embedding"]["table"][3, 4] = np.nan
+    params["embedding.table"] = np.array(params["embedding.table"])
+    params["embedding.table"][3, 4] = np.nan
     for kind in ("F32", "F16"):
         weights = Gguf(write(tmp_path / "m.gguf", CONFIG, params, kind))
         with pytest.raises(InterchangeError, match=r"m\.gguf: token_embd\.weight holds NaN or infinite numbers$"):

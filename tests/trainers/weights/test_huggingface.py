@@ -22,7 +22,7 @@ from models.interchange import InterchangeError, tensors
 from models.parts.heads_config import Classification, MaskedLm, SentenceEmbedding, Span, Tagging
 from models.sharding.component import Component, make_mesh
 from models.sharding.layouts import LAYOUTS
-from models.sharding.params import ParamInfo, describe, flatten
+from models.sharding.params import ParamInfo, describe
 from tests.helpers.archives import released_weights
 from tests.helpers.masked_vocabularies import train_roberta
 from tests.parity import ours
@@ -367,13 +367,13 @@ def test_each_device_reads_its_own_piece(tmp_path):
     infos = parameters(config, Component(layout, mesh=mesh))
     shardings = {info.name: jax.sharding.NamedSharding(mesh, info.spec()) for info in infos}
     source = Counted(HuggingFace(tmp_path / "hf"))
-    loaded = flatten(weights.load(source, shardings, {i.name: i.shape for i in infos}, np.float32))
+    loaded = weights.load(source, shardings, {i.name: i.shape for i in infos}, np.float32)
     for info in infos:
         copies = 8 * info.shard_size // info.size
         assert source.asked[info.name] <= copies * info.size
         assert loaded[info.name].sharding == shardings[info.name]
-        assert_array_equal(np.asarray(loaded[info.name]), flatten(params)[info.name])
-    assert source.asked["decoder.attention.q"] == flatten(params)["decoder.attention.q"].size
+        assert_array_equal(np.asarray(loaded[info.name]), params[info.name])
+    assert source.asked["decoder.attention.q"] == params["decoder.attention.q"].size
 
 
 def shapes_of(config) -> dict[str, tuple[int, ...]]:
